@@ -1,0 +1,20 @@
+// Fused embedding: lookup, scale and position in one pass.
+#pragma once
+
+#include "kernels/stream.h"
+#include "kernels/tensor.h"
+
+namespace quintet {
+
+// y[r] = scale * table[ids[r]] + position_table[positions[r]]
+struct EmbeddingArgs {
+  Tensor ids;             // [rows] i32, each in [0, vocab): checked by the caller, QT_CHECKed here
+  Tensor table;           // [vocab, d] f32|bf16|f16
+  float scale = 1.0f;
+  Tensor positions;       // [rows] i32, or undefined
+  Tensor position_table;  // [positions, d] f32|bf16|f16, or undefined
+  Tensor y;               // [rows, d] f32
+};
+void Embedding(const EmbeddingArgs& args, Stream& stream);
+
+}  // namespace quintet

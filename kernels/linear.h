@@ -1,0 +1,86 @@
+// Matrix products with weights prepared once at load: y = epilogue(alpha * x W^T + bias).
+//
+// CPU: x and y are f32. f32 weights: every element of y is summed over k in ascending order by fused multiply-adds in one
+// accumulator, whatever the number of rows, so one row's result is bit-identical alone and in any batch. int8 weights: rows of x
+// are quantised on the fly (symmetric, one scale a row), products are summed exactly in int32. bf16 weights: only where the CPU
+// has bf16 dot products; x is rounded to bf16, sums are f32 in a fixed order.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "kernels/buffer.h"
+#include "kernels/stream.h"
+#include "kernels/tensor.h"
+
+namespace quintet {
+
+enum class Activation : uint8_t { kNone, kRelu, kGeluTanh, kGeluErf, kSilu, kTanh };
+
+enum class WeightType : uint8_t { kF32, kBF16, kI8 };
+bool WeightTypeSupported(WeightType type);  // kBF16 only where the CPU has the instructions
+
+// A matrix W [n, k] in the layout the products want. Immutable once packed; reads are thread safe.
+class LinearWeight {
+ public:
+  // `gated`: W holds two halves of n/2 rows, gate then up, interleaved in memory so that one product yields both halves of a
+  // gated activation side by side.
+  static absl::StatusOr<LinearWeight> Allocate(int64_t n, int64_t k, WeightType type, bool gated);
+  LinearWeight() = default;
+
+  // Fills output channels [row, row + w.dim[0]) from w [rows, k] f32|bf16|f16, any strides (a transposed view serves GPT-2's
+  // [in, out] files). Quantises when the type is kI8 (per channel, symmetric, absmax/127). Calls on disjoint ranges may run in parallel
+  // when each range starts at a multiple of kPackRows and ends at one or at the end of its half (gated) or matrix. Rows count
+  // in file order: gate rows are [0, n/2), up rows [n/2, n).
+  static constexpr int64_t kPackRows = 64;
+  void Pack(int64_t row, const Tensor& w);
+  // The same from values already quantised: w [rows, k] i8, scales [rows] f32. Type kI8 only.
+  void PackQuantized(int64_t row, const Tensor& w, const Tensor& scales);
+  // The inverse, for convert and its verification: rows as f32 (dequantised), to [rows, k] f32.
+  void Unpack(int64_t row, const Tensor& w) const;
+
+  bool defined() const { return n_ > 0; }
+  int64_t n() const { return n_; }
+  int64_t k() const { return k_; }
+  WeightType type() const { return type_; }
+  bool gated() const { return gated_; }
+  int64_t bytes() const { return panels_.bytes() + channels_.bytes(); }
+
+  // The packed panels and per-channel data: their layout is described in linear_cpu.cc.
+  const void* panels() const { return panels_.data(); }
+  const void* channels() const { return channels_.data(); }
+
+ private:
+  int64_t n_ = 0, k_ = 0;
+  WeightType type_ = WeightType::kF32;
+  bool gated_ = false;
+  Buffer panels_;
+  Buffer channels_;  // kI8: scales and sums of each channel
+};
+
+// Output columns that go somewhere other than one row-major matrix: element (r, c) is written at
+// base[row_offset[r] + chunk_offset[c / chunk] + c % chunk]. The cross-attention cache is written so, by one product.
+struct ScatterOutput {
+  float* base = nullptr;
+  const int64_t* row_offset = nullptr;    // [rows], in elements
+  const int64_t* chunk_offset = nullptr;  // [n / chunk], in elements
+  int64_t chunk = 0;
+};
+
+struct LinearArgs {
+  Tensor x;                         // [rows, k] f32, unit last stride
+  const LinearWeight* w = nullptr;  // [n, k]
+  Tensor bias;                      // [n] f32, or undefined
+  float alpha = 1.0f;               // scales x W^T before the bias
+  // After the bias. With a gated weight: y = activation(gate) * up, n/2 columns; else y = activation(.).
+  Activation activation = Activation::kNone;
+  Tensor residual;        // [rows, n] f32 added last, or undefined; may alias y
+  Tensor y;               // [rows, n] or [rows, n/2] f32, unit last stride; must not alias x. Undefined with scatter
+  ScatterOutput scatter;  // used when base is set; no residual then
+  Tensor scratch;         // LinearScratchBytes(...) bytes as [bytes] i8, or undefined when that is 0
+};
+// Checks shapes (QT_CHECK), counts one product on the stream, then runs it on the stream's threads. rows 0 is allowed.
+void Linear(const LinearArgs& args, Stream& stream);
+int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream);
+
+}  // namespace quintet

@@ -1,0 +1,25 @@
+// Rotary position embedding (RoPE) with xPos scaling, in place. FAT5 rotates Q, K and V.
+#pragma once
+
+#include "kernels/stream.h"
+#include "kernels/tensor.h"
+
+namespace quintet {
+
+// Channels [0, rotary_dim) of each head rotate, the rest pass. Pair (a, b) becomes (a cos - b sin, b cos + a sin) * scale.
+struct RotaryArgs {
+  Tensor x;          // [rows, heads, head_dim] f32, any row stride, in place
+  Tensor positions;  // [rows] i32
+  // theta_c = base^(-2c / rotary_dim), angle = position * theta_c, computed in f32 as the reference does
+  float base = 10000.0f;
+  int64_t rotary_dim = 0;    // even, <= head_dim
+  bool interleaved = false;  // pairs (2c, 2c+1) instead of (c, c + rotary_dim/2)
+  // xPos: scale = zeta_c ^ (xpos_sign * (position - xpos_center) / xpos_base), zeta_c = (2c + 0.4 rd) / (1.4 rd); off when
+  // xpos_base is 0. Queries use sign +1, keys and values -1.
+  float xpos_base = 0.0f;
+  int64_t xpos_center = 0;
+  int xpos_sign = 1;
+};
+void Rotary(const RotaryArgs& args, Stream& stream);
+
+}  // namespace quintet

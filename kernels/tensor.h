@@ -1,0 +1,87 @@
+// A Tensor is a view: pointer, dtype, up to four dimensions and their strides. It owns nothing and is passed by value; the
+// memory behind it belongs to a Buffer (kernels/buffer.h) or to the caller. Shapes are written where tensors are declared.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <initializer_list>
+
+#include "kernels/check.h"
+
+namespace quintet {
+
+enum class DType : uint8_t { kF32, kBF16, kF16, kI8, kI32, kI64 };
+
+constexpr int64_t DTypeBytes(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+    case DType::kI32:
+      return 4;
+    case DType::kBF16:
+    case DType::kF16:
+      return 2;
+    case DType::kI8:
+      return 1;
+    case DType::kI64:
+      return 8;
+  }
+  return 0;
+}
+
+const char* DTypeName(DType dtype);  // "f32", "bf16", "f16", "i8", "i32", "i64"
+
+struct Tensor {
+  void* data = nullptr;
+  DType dtype = DType::kF32;
+  int rank = 0;
+  std::array<int64_t, 4> dim{};
+  std::array<int64_t, 4> stride{};  // in elements
+
+  // A dense row-major view.
+  static Tensor Dense(void* data, DType dtype, std::initializer_list<int64_t> dims);
+  static Tensor Dense(const void* data, DType dtype, std::initializer_list<int64_t> dims) {
+    return Dense(const_cast<void*>(data), dtype, dims);
+  }
+  static Tensor F32(const float* data, std::initializer_list<int64_t> dims) {
+    return Dense(data, DType::kF32, dims);
+  }
+
+  bool defined() const { return data != nullptr; }
+  int64_t elements() const;
+  bool is_dense() const;
+
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(data);
+  }
+  float* f32() const {
+    QT_CHECK(dtype == DType::kF32);
+    return as<float>();
+  }
+
+  // Rows [begin, end) of the first dimension.
+  Tensor Rows(int64_t begin, int64_t end) const;
+  // Columns [begin, end) of the last dimension.
+  Tensor Columns(int64_t begin, int64_t end) const;
+  // [.., a*b] seen as [.., a, b] with b given: heads of a packed projection, say.
+  Tensor SplitLast(int64_t b) const;
+};
+
+// Conversions of single values; round to nearest even, NaN stays NaN.
+inline float BF16ToF32(uint16_t x) {
+  const uint32_t bits = static_cast<uint32_t>(x) << 16;
+  float y;
+  std::memcpy(&y, &bits, 4);
+  return y;
+}
+uint16_t F32ToBF16(float x);
+float F16ToF32(uint16_t x);
+uint16_t F32ToF16(float x);
+
+// Reads n consecutive elements of a float dtype (f32|bf16|f16) into f32.
+void ConvertToF32(const void* source, DType dtype, int64_t n, float* destination);
+// Writes n f32 values as a float dtype (f32|bf16|f16).
+void ConvertFromF32(const float* source, int64_t n, DType dtype, void* destination);
+
+}  // namespace quintet

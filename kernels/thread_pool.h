@@ -1,0 +1,34 @@
+// The one thread pool: every parallel loop of the process runs here, and nothing else starts compute threads.
+// Workers that find nothing to do spin briefly and then sleep, so a pool beside busy cores costs its neighbours nothing and
+// does not collapse when a worker is descheduled: work is claimed in small pieces, and the caller works too.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/functional/function_ref.h"
+
+namespace quintet {
+
+class ThreadPool {
+ public:
+  // `threads` counts the caller: 1 starts no worker, and every loop runs in place.
+  explicit ThreadPool(int threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int threads() const { return threads_; }
+
+  // Runs body(task, thread) for every task in [0, tasks), in any order, and returns when all are done. `thread` is in
+  // [0, threads()) and no two tasks run at once with the same value: it indexes per-thread scratch. Which thread runs which
+  // task is not fixed, so no result may depend on it. Calls from several threads take turns; bodies must not call back.
+  void ParallelFor(int64_t tasks, absl::FunctionRef<void(int64_t task, int thread)> body);
+
+ private:
+  struct State;
+  int threads_;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace quintet

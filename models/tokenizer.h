@@ -1,0 +1,53 @@
+// Text to token ids and back, equal to what Hugging Face's tokenizers answer for the same files. Written here, without a regex
+// engine; every file is untrusted. Encoding is linear in the text (n log n where merges need a heap). Immutable after
+// loading and thread safe.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace quintet {
+
+struct TokenSpan {
+  int32_t id;
+  uint32_t begin_byte, end_byte;  // of the input text that the token came from; equal for tokens without text (eos)
+};
+
+class Tokenizer {
+ public:
+  // Loads whichever files the directory holds, in this order: tokenizer.json; spiece.model (with the T5 family's 100 or, by
+  // tokenizer_config.json's extra_ids, other number of sentinels); vocab.json + merges.txt; and ByT5, which has no file but
+  // tokenizer_config.json's tokenizer_class "ByT5Tokenizer". added_tokens.json, special_tokens_map.json and tokenizer_config.json are
+  // read where present. NOT_FOUND when there is none of them, INVALID_ARGUMENT with file, place, expected and got when one is bad.
+  static absl::StatusOr<std::unique_ptr<const Tokenizer>> Load(const std::string& directory);
+
+  virtual ~Tokenizer() = default;
+
+  // Ids of `text` (any bytes; invalid UTF-8 is replaced by U+FFFD first). With add_special_tokens what the file's post-processor
+  // adds: eos for T5, nothing for GPT-2.
+  virtual std::vector<int32_t> Encode(std::string_view text, bool add_special_tokens) const = 0;
+  // The same with the bytes of the text that each token covers.
+  virtual std::vector<TokenSpan> EncodeWithSpans(std::string_view text, bool add_special_tokens) const = 0;
+
+  // Text of ids. Ids out of range are skipped. Equal to HF's decode (skip_special_tokens, clean-up as the files say).
+  virtual std::string Decode(absl::Span<const int32_t> ids, bool skip_special_tokens) const = 0;
+
+  // The piece as the vocabulary spells it ("▁the", "Ġthe"); empty for ids out of range.
+  virtual std::string Piece(int32_t id) const = 0;
+  virtual int32_t PieceToId(std::string_view piece) const = 0;  // -1 when unknown
+  virtual bool IsSpecial(int32_t id) const = 0;
+
+  virtual int64_t vocab_size() const = 0;  // highest id + 1, added tokens included
+  virtual int32_t eos_id() const = 0;      // -1 when the files name none
+  virtual int32_t pad_id() const = 0;
+  virtual int32_t unk_id() const = 0;
+  virtual int32_t bos_id() const = 0;
+};
+
+}  // namespace quintet
