@@ -1,0 +1,50 @@
+// The engine: requests join and leave a running batch. Any thread submits and cancels; one thread steps.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "engine/request.h"
+#include "models/model.h"
+#include "models/tokenizer.h"
+
+namespace quintet {
+
+struct EngineLimits {
+  int64_t max_queue_requests = 256;
+  int64_t max_queue_tokens = 262144;
+  int64_t max_running_sequences = 256;  // each beam counts; <= model limits' max_step_sequences
+  int64_t encode_work_per_step = 0;     // units of Model::EncodeSlice while streams are running; 0: no limit
+  int64_t encoder_cache_bytes = 0;      // 0: off
+};
+
+struct EngineCounters {
+  int64_t accepted = 0, running = 0, waiting = 0, finished = 0, cancelled = 0, failed = 0;
+  int64_t prompt_tokens = 0, generated_tokens = 0, steps = 0;
+  int64_t pages_used = 0, pages_total = 0;
+};
+
+using RequestId = uint64_t;
+
+class Engine {
+ public:
+  // `model` and `tokenizer` (null: results carry ids only, stop strings are refused) outlive the engine.
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(Model* model, const Tokenizer* tokenizer, const EngineLimits& limits);
+  virtual ~Engine() = default;
+
+  // Thread safe. RESOURCE_EXHAUSTED when the queue is full; INVALID_ARGUMENT when the request can never fit, holds an id out of
+  // range or asks for a head the model lacks (FAILED_PRECONDITION). On OK the sink will be called exactly once.
+  virtual absl::StatusOr<RequestId> Submit(Request request) = 0;
+  // Thread safe. The request ends CANCELLED within two steps; unknown ids are ignored.
+  virtual void Cancel(RequestId id) = 0;
+  virtual EngineCounters counters() const = 0;
+
+  // One step: admit, encode within the budget, decode one token for every running sequence, search, deliver. False when there
+  // is nothing left to do. One thread at a time.
+  virtual bool Step() = 0;
+  // Blocks until there is work or `timeout_us` has passed.
+  virtual void WaitForWork(int64_t timeout_us) = 0;
+};
+
+}  // namespace quintet

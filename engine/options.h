@@ -1,0 +1,71 @@
+// Decoding options as a client gives them (fields of serving's proto, all optional) and as the engine runs them (resolved:
+// request, then generation_config.json, then the table's default; checked).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "models/config.h"
+
+namespace quintet {
+
+enum class EarlyStopping : uint8_t { kHeuristic, kFirst, kNever };  // Hugging Face's false, true, "never"
+
+// What a client asked for; unset fields take their defaults. Field names are the proto's and, with dashes, the command line's.
+struct DecodingRequest {
+  std::optional<uint32_t> max_new_tokens, min_new_tokens, num_beams, num_return_sequences;
+  std::optional<float> length_penalty, patience;
+  std::optional<EarlyStopping> early_stopping;
+  std::optional<bool> do_sample;
+  std::optional<uint64_t> seed;
+  std::optional<float> temperature, top_p, typical_p, min_p, repetition_penalty;
+  std::optional<uint32_t> top_k, no_repeat_ngram_size;
+  std::vector<uint32_t> suppress_tokens, begin_suppress_tokens;
+  std::vector<std::vector<uint32_t>> bad_words_ids;
+  std::optional<uint32_t> forced_bos_token_id;
+  std::vector<uint32_t> forced_eos_token_ids, eos_token_ids;
+  std::optional<uint32_t> decoder_start_token_id, pad_token_id;
+  std::vector<int32_t> decoder_prefix;  // ids after the start token
+  std::vector<std::string> stop;
+  std::optional<bool> include_stop, ignore_eos, logprobs, return_scores, echo;
+  std::optional<uint32_t> top_logprobs;
+};
+
+// What the engine runs. Every field is in its documented range.
+struct DecodingOptions {
+  int32_t max_new_tokens = 256, min_new_tokens = 0;
+  int32_t num_beams = 1, num_return_sequences = 1;
+  double length_penalty = 1.0, patience = 1.0;
+  EarlyStopping early_stopping = EarlyStopping::kHeuristic;
+  bool do_sample = false;
+  uint64_t seed = 0;
+  float temperature = 1.0f, top_p = 1.0f, typical_p = 1.0f, min_p = 0.0f;
+  int32_t top_k = 50;
+  float repetition_penalty = 1.0f;
+  int32_t no_repeat_ngram_size = 0;
+  std::vector<int32_t> suppress_tokens, begin_suppress_tokens;
+  std::vector<std::vector<int32_t>> bad_words_ids;
+  int32_t forced_bos_token_id = -1;
+  std::vector<int32_t> forced_eos_token_ids;
+  std::vector<int32_t> eos_token_ids;  // empty with ignore_eos
+  int32_t pad_token_id = 0;
+  std::vector<int32_t> prompt;  // decoder ids before the first new token: start token and prefix, or GPT-2's prompt
+  std::vector<std::string> stop;
+  bool include_stop = false, logprobs = false, return_scores = false, echo = false;
+  int32_t top_logprobs = 0;
+};
+
+struct DecodingLimits {
+  uint32_t max_new_tokens = 4096, max_beams = 32, max_samples = 16, max_input_tokens = 4096;
+};
+
+// Resolves and checks. `input` is the request's token ids (GPT-2: the prompt). INVALID_ARGUMENT names the field, the limit and the
+// number given; an explicitly set field that cannot act (temperature without do_sample) is an error.
+absl::StatusOr<DecodingOptions> ResolveDecoding(const DecodingRequest& request, const GenerationDefaults& defaults,
+                                                const ModelConfig& config, const DecodingLimits& limits,
+                                                const std::vector<int32_t>& input);
+
+}  // namespace quintet

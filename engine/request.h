@@ -1,0 +1,85 @@
+// A request as the engine takes it, and its results. Text is already tokenized; results come back through a ResponseSink.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/options.h"
+
+namespace quintet {
+
+enum class RequestKind : uint8_t { kGenerate, kEncode, kScore, kClassify };
+enum class Priority : uint8_t { kLow, kNormal, kHigh };
+enum class FinishReason : uint8_t { kEos, kStop, kLength, kDone, kCancelled, kDeadline, kError };
+const char* FinishReasonName(FinishReason reason);  // "eos", "stop", ...
+
+enum class Pooling : uint8_t { kNone, kMean, kFirst, kLast };
+
+struct TokenLogProb {
+  int32_t token = 0;
+  float log_prob = 0.0f;                              // raw log-softmax, before processors
+  std::vector<std::pair<int32_t, float>> alternatives;  // top_logprobs of them, best first
+};
+
+// One generated sequence.
+struct GeneratedSequence {
+  std::vector<int32_t> token_ids;  // new tokens, eos included; prompt first when echo is set
+  std::string text;                // without specials and without the stop string (unless include_stop); empty without a tokenizer
+  std::vector<TokenLogProb> logprobs;
+  float score = 0.0f;  // beam search: Hugging Face's sequences_scores
+  FinishReason finish_reason = FinishReason::kEos;
+  std::string matched_stop;
+};
+
+struct ScoredTarget {
+  double total = 0.0;
+  std::vector<TokenLogProb> tokens;
+};
+
+struct Timing {
+  int64_t queue_us = 0, encode_us = 0, first_token_us = 0, decode_us = 0, total_us = 0;
+};
+
+struct Result {
+  std::vector<GeneratedSequence> sequences;  // generate, best first
+  std::vector<ScoredTarget> targets;         // score, in the order given
+  // encode: [rows, d_model] (rows = tokens for kNone, else 1); classify: [rows, labels] raw logits
+  std::vector<float> values;
+  int64_t rows = 0, columns = 0;
+  int64_t input_tokens = 0, prefix_tokens = 0, output_tokens = 0, cached_tokens = 0;
+  uint64_t seed = 0;
+  Timing timing;
+};
+
+// Receives one request's outcome. Called on the engine's thread; must not block and must not call the engine.
+class ResponseSink {
+ public:
+  virtual ~ResponseSink() = default;
+  // New stable text and ids of sequence `index` (greedy and sampling; streaming requests only).
+  virtual void OnTokens(int index, absl::Span<const int32_t> ids, const std::string& text) {
+    (void)index, (void)ids, (void)text;
+  }
+  // Exactly once, last.
+  virtual void OnDone(absl::StatusOr<Result> result) = 0;
+};
+
+struct Request {
+  RequestKind kind = RequestKind::kGenerate;
+  Priority priority = Priority::kNormal;
+  std::vector<int32_t> input;                     // ids, specials included
+  DecodingOptions decoding;                       // generate
+  std::vector<std::vector<int32_t>> targets;      // score: continuation ids (T5: decoder targets, eos included if wanted)
+  int32_t top_logprobs = 0;                       // score
+  Pooling pooling = Pooling::kMean;               // encode
+  bool normalize = false;                         // encode: unit length
+  bool stream = false;                            // generate: call OnTokens
+  bool skip_special_tokens = true;                // of the text
+  int64_t deadline_us = std::numeric_limits<int64_t>::max();  // monotonic clock
+  std::shared_ptr<ResponseSink> sink;
+};
+
+}  // namespace quintet

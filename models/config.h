@@ -1,0 +1,91 @@
+// A model's architecture, read from config.json and validated: what every other file of models/ builds on. transformers 4.x and
+// 5.x files give the same ModelConfig (facts: Hugging Face's T5Config, GPT2Config and FAT5's FlashT5Config).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/linear.h"
+
+namespace quintet {
+
+enum class Family : uint8_t { kT5, kMT5, kUMT5, kFat5, kGpt2 };
+const char* FamilyName(Family family);  // "t5", "mt5", "umt5", "flash_t5", "gpt2": config.json's model_type
+
+// What the checkpoint's class puts on top.
+enum class Head : uint8_t {
+  kNone,                    // T5Model, GPT2Model
+  kLanguageModel,           // ..ForConditionalGeneration, GPT2LMHeadModel
+  kEncoder,                 // ..EncoderModel
+  kSequenceClassification,
+  kTokenClassification,
+  kQuestionAnswering,
+};
+const char* HeadName(Head head);
+
+enum class PositionEncoding : uint8_t { kNone, kT5, kAlibi, kRope, kFire, kLearned };
+
+struct ModelConfig {
+  Family family = Family::kT5;
+  Head head = Head::kLanguageModel;
+
+  // Sizes. GPT-2: d_model = n_embd, decoder_layers = n_layer, encoder_layers = 0.
+  int64_t vocab = 0;  // rows of the embedding
+  int64_t d_model = 0, head_dim = 0, heads = 0, d_ff = 0;
+  int64_t encoder_layers = 0, decoder_layers = 0;
+  int64_t inner() const { return heads * head_dim; }
+  bool has_encoder() const { return encoder_layers > 0; }
+  bool has_decoder() const { return decoder_layers > 0; }
+
+  // Forward pass.
+  float norm_eps = 1e-6f;
+  Activation activation = Activation::kRelu;
+  bool gated = false;
+  float attention_scale = 1.0f;         // T5: 1; FAT5: the file's, or 1/sqrt(heads); GPT-2: per layer, see below
+  bool scale_by_inverse_layer = false;  // GPT-2: attention_scale / (layer + 1)
+  PositionEncoding position = PositionEncoding::kT5;
+  int64_t bias_buckets = 32, bias_max_distance = 128;
+  bool bias_per_layer = false;  // UMT5: a table in every layer
+  bool alibi_asymmetric = false;
+  double rope_fraction = 1.0;
+  float rope_base = 10000.0f;
+  bool rope_interleaved = false;
+  float rope_xpos_base = 0.0f;  // 0: no xPos
+  int64_t max_positions = 0;    // GPT-2: n_positions, a hard limit; FAT5: max_sequence_length, RoPE's xPos centre; else 0
+  int64_t fire_width = 32;
+  // d_model^-0.5 before the language-model head: nullopt where the rule needs to know whether lm_head.weight is stored, and
+  // whether it differs from the embedding (specs of transformers 4.x and 5.x differ); weights.cc settles it.
+  std::optional<bool> scale_logits;
+
+  // Heads.
+  int64_t labels = 2;
+  std::vector<std::string> label_names;  // [labels]; "LABEL_0".. when the file has none
+
+  // Special ids; -1 when the file has none.
+  int32_t pad_id = -1, bos_id = -1, decoder_start_id = -1;
+  std::vector<int32_t> eos_ids;
+};
+
+// Reads and validates directory/config.json. INVALID_ARGUMENT says file, field, expected and got; UNIMPLEMENTED names what the
+// engine does not compute (use_randomized_position_encoding, add_cross_attention, ...).
+absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& directory);
+absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& json, const std::string& where);
+
+// Defaults for decoding from generation_config.json; every field optional, none when the file is missing. A max_length of 20
+// (Hugging Face's old default) is ignored.
+struct GenerationDefaults {
+  std::optional<int64_t> max_new_tokens, max_length, min_new_tokens, min_length, num_beams, num_return_sequences;
+  std::optional<double> length_penalty, temperature, top_p, typical_p, min_p, repetition_penalty;
+  std::optional<int64_t> top_k, no_repeat_ngram_size;
+  std::optional<bool> do_sample;
+  std::optional<int> early_stopping;  // 0 false (heuristic), 1 true (first), 2 "never"
+  std::optional<int32_t> forced_bos_token_id, decoder_start_token_id, pad_token_id;
+  std::vector<int32_t> eos_token_ids, forced_eos_token_ids, suppress_tokens, begin_suppress_tokens;
+  std::vector<std::vector<int32_t>> bad_words_ids;
+};
+absl::StatusOr<GenerationDefaults> ReadGenerationDefaults(const std::string& directory);
+
+}  // namespace quintet

@@ -1,0 +1,105 @@
+// What the engine sees of a model: packed tokens in, states, logits and scores out. Requests, time and search are not known here.
+//
+// A Model owns its weights, its pages of keys and values, and the workspaces for the limits it was loaded with; no call below
+// allocates. Not thread safe: one engine thread calls it. Row results never depend on what else is in a call.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kernels/kv_cache.h"
+#include "kernels/linear.h"
+#include "kernels/stream.h"
+#include "kernels/tensor.h"
+#include "models/config.h"
+
+namespace quintet {
+
+struct ModelLimits {
+  int64_t max_encode_tokens = 4096;  // tokens of one packed encoder batch
+  int64_t max_step_tokens = 512;     // new tokens of one Decode call, all sequences together
+  int64_t max_step_sequences = 256;  // sequences (beams) of one Decode call
+  int64_t cache_pages = 1024;        // pages of keys and values, self and cross together
+  int64_t page_size = 16;            // tokens a page
+};
+
+struct LoadOptions {
+  WeightType weights = WeightType::kF32;
+  ModelLimits limits;
+};
+
+// One decoder call: n sequences with one or more new tokens each. Sequences that share a source (the beams of a request) are
+// neighbours and form a group.
+struct DecodeBatch {
+  absl::Span<const int32_t> tokens;   // [total] new tokens, packed
+  absl::Span<const int32_t> offsets;  // [n + 1]
+  // Keys of each sequence after this call, i.e. position of its last new token + 1. Token i of sequence s has position
+  // kv_lens[s] - (offsets[s+1] - offsets[s]) + i.
+  absl::Span<const int32_t> kv_lens;  // [n]
+  // Slot of every position of each sequence: positions before the new tokens are read (another beam's slot, possibly), the new
+  // ones are written.
+  const int32_t* slots = nullptr;  // [n, slots_stride]
+  int64_t slots_stride = 0;
+  // Cross-attention, encoder-decoder models only.
+  absl::Span<const int32_t> group_offsets;  // [groups + 1] in sequences
+  const int32_t* source_slots = nullptr;    // [groups, source_slots_stride]
+  int64_t source_slots_stride = 0;
+  absl::Span<const int32_t> source_lens;  // [groups]
+  // Rows of `tokens` whose final states are wanted, ascending.
+  absl::Span<const int32_t> wanted;
+};
+
+class Model {
+ public:
+  // Reads the directory (Hugging Face or converted). Errors: NOT_FOUND, INVALID_ARGUMENT (what, where, expected, got),
+  // UNIMPLEMENTED, RESOURCE_EXHAUSTED. `pool` outlives the model.
+  static absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& directory, const LoadOptions& options,
+                                                     ThreadPool* pool);
+  virtual ~Model() = default;
+
+  const ModelConfig& config() const { return config_; }
+  const ModelLimits& limits() const { return limits_; }
+  const KvCache& cache() const { return cache_; }
+  Stream& stream() { return stream_; }
+  int64_t weight_bytes() const { return weight_bytes_; }
+  int64_t parameters() const { return parameters_; }
+
+  // Encoder: one packed batch at a time, resumable, since a long input must not hold up running streams. total <= max_encode_tokens;
+  // ids in [0, vocab); sequences non-empty. BeginEncode drops what was under way.
+  virtual void BeginEncode(absl::Span<const int32_t> tokens, absl::Span<const int32_t> offsets) = 0;
+  // Does about `work` units (one unit: one token through one layer) and returns true when the batch is complete.
+  virtual bool EncodeSlice(int64_t work) = 0;
+  // [total, d_model] f32 after the final norm; valid from completion until the next BeginEncode.
+  virtual Tensor EncoderStates() const = 0;
+  // Keys and values of all decoder layers for encoder rows [begin, end), by one product, into slots [end - begin].
+  virtual void ProjectCross(int64_t begin, int64_t end, absl::Span<const int32_t> slots) = 0;
+  // The same from states kept by the caller ([rows, d_model] f32): the encoder-output cache.
+  virtual void ProjectCrossFrom(const Tensor& states, absl::Span<const int32_t> slots) = 0;
+
+  // Decoder. Returns the wanted rows' states after the final norm, [wanted, d_model] f32, valid until the next Decode. Causal models
+  // take long prompts in pieces: call again with the next tokens.
+  virtual Tensor Decode(const DecodeBatch& batch) = 0;
+  // logits [rows, vocab] f32 = head(states), the d_model^-0.5 factor applied where the model has one.
+  virtual void Logits(const Tensor& states, const Tensor& logits) = 0;
+  // log softmax(logits)[target] of each row, never holding [rows, vocab]; top alternatives when top_tokens is defined (log_prob.h).
+  virtual void TargetLogProbs(const Tensor& states, const Tensor& targets, const Tensor& log_probs,
+                              const Tensor& top_log_probs, const Tensor& top_tokens) = 0;
+  // Task heads: [rows, labels] f32 from states [rows, d_model] (sequence: dense, tanh, out_proj or GPT-2's score; token and QA: one layer).
+  virtual void Classify(const Tensor& states, const Tensor& logits) = 0;
+
+ protected:
+  Model(ModelConfig config, const ModelLimits& limits, ThreadPool* pool)
+      : config_(std::move(config)), limits_(limits), stream_(pool) {}
+
+  ModelConfig config_;
+  ModelLimits limits_;
+  Stream stream_;
+  KvCache cache_;
+  int64_t weight_bytes_ = 0;
+  int64_t parameters_ = 0;
+};
+
+}  // namespace quintet
