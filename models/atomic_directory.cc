@@ -1,0 +1,230 @@
+#include "models/atomic_directory.h"
+
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <stdio.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <random>
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace quintet {
+namespace {
+
+constexpr char kTemporary[] = ".quintet-tmp-";
+constexpr char kReplaced[] = ".quintet-old-";
+
+absl::Status Failed(const char* what, const std::string& path) {
+  return absl::ErrnoToStatus(errno, absl::StrCat(what, " ", path));
+}
+
+std::string RandomSuffix() {
+  std::random_device random;
+  return absl::StrFormat("%08x%08x", random(), random());
+}
+
+// Does not follow symbolic links.
+void RemoveTree(const std::string& path) {
+  std::error_code ignored;
+  std::filesystem::remove_all(path, ignored);
+}
+
+absl::Status Sync(const std::string& path, int flags) {
+  const int fd = open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW);
+  if (fd < 0) return Failed("cannot open", path);
+  absl::Status status;
+  // Some file systems know no fsync of directories (EINVAL); there is nothing to wait for then.
+  if (fsync(fd) != 0 && errno != EINVAL) status = Failed("cannot write to disk", path);
+  close(fd);
+  return status;
+}
+
+absl::Status SyncFiles(const std::string& directory) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+    if (absl::Status status = Sync(entry.path().string(), O_RDONLY); !status.ok()) return status;
+  }
+  if (error) {
+    return absl::InternalError(absl::StrCat("cannot list ", directory, ": ", error.message()));
+  }
+  return Sync(directory, O_RDONLY | O_DIRECTORY);
+}
+
+// Opens and locks a directory; -1 when another process holds it or it is gone.
+int LockDirectory(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+  if (fd < 0) return -1;
+  struct stat opened, named;
+  // The name must still be this directory's: whoever locked it before may have removed or renamed
+  // it since we opened it.
+  if (flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &opened) == 0 &&
+      lstat(path.c_str(), &named) == 0 && opened.st_ino == named.st_ino &&
+      opened.st_dev == named.st_dev) {
+    return fd;
+  }
+  close(fd);
+  return -1;
+}
+
+bool Exists(const std::string& path) {
+  struct stat info;
+  return lstat(path.c_str(), &info) == 0;
+}
+
+// What killed runs left beside the target: a replaced directory goes back where nothing took its
+// place, all else is removed.
+void CleanUp(const std::string& parent, const std::string& name) {
+  std::vector<std::string> temporary, replaced;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(parent, error)) {
+    const std::string file = entry.path().filename().string();
+    if (absl::StartsWith(file, absl::StrCat(".", name, kTemporary))) {
+      temporary.push_back(entry.path().string());
+    } else if (absl::StartsWith(file, absl::StrCat(".", name, kReplaced))) {
+      replaced.push_back(entry.path().string());
+    }
+  }
+  const std::string target = absl::StrCat(parent, "/", name);
+  for (const std::string& path : replaced) {
+    const int lock = LockDirectory(path);
+    if (lock < 0) continue;
+    if (Exists(target) || rename(path.c_str(), target.c_str()) != 0) RemoveTree(path);
+    close(lock);
+  }
+  for (const std::string& path : temporary) {
+    const int lock = LockDirectory(path);
+    if (lock < 0) continue;
+    RemoveTree(path);
+    close(lock);
+  }
+}
+
+absl::Status CheckTarget(const std::string& target, bool replace) {
+  struct stat info;
+  if (lstat(target.c_str(), &info) != 0) {
+    return errno == ENOENT ? absl::OkStatus() : Failed("cannot look at", target);
+  }
+  if (S_ISLNK(info.st_mode)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(target, " is a symbolic link; give the directory itself"));
+  }
+  if (!S_ISDIR(info.st_mode)) {
+    return absl::FailedPreconditionError(absl::StrCat(target, " exists and is no directory"));
+  }
+  if (!replace) return absl::AlreadyExistsError(absl::StrCat(target, " exists"));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<AtomicDirectory> AtomicDirectory::Create(const std::string& target,
+                                                        const AtomicDirectoryOptions& options) {
+  std::filesystem::path full = std::filesystem::path(target).lexically_normal();
+  if (!full.has_filename()) full = full.parent_path();  // "dir/"
+  const std::string name = full.filename().string();
+  if (name.empty() || name == "." || name == "..") {
+    return absl::InvalidArgumentError(absl::StrCat("output directory: '", target, "' has no name"));
+  }
+  AtomicDirectory directory;
+  directory.parent_ = full.has_parent_path() ? full.parent_path().string() : ".";
+  directory.name_ = name;
+  directory.options_ = options;
+  struct stat info;
+  if (stat(directory.parent_.c_str(), &info) != 0) return Failed("cannot use", directory.parent_);
+  if (!S_ISDIR(info.st_mode)) {
+    return absl::FailedPreconditionError(absl::StrCat(directory.parent_, " is no directory"));
+  }
+  CleanUp(directory.parent_, name);
+  const std::string normal = absl::StrCat(directory.parent_, "/", name);
+  if (absl::Status status = CheckTarget(normal, options.replace); !status.ok()) return status;
+
+  // Another process's clean-up may catch the sibling before it is locked: then take another name.
+  for (int attempt = 0; attempt < 16 && directory.lock_ < 0; ++attempt) {
+    directory.path_ = absl::StrCat(directory.parent_, "/.", name, kTemporary, RandomSuffix());
+    if (mkdir(directory.path_.c_str(), 0777) != 0) {
+      return Failed("cannot make directory", directory.path_);
+    }
+    directory.lock_ = LockDirectory(directory.path_);
+  }
+  if (directory.lock_ < 0) return Failed("cannot lock directory", directory.path_);
+  return directory;
+}
+
+AtomicDirectory::AtomicDirectory(AtomicDirectory&& other) noexcept
+    : parent_(std::move(other.parent_)),
+      name_(std::move(other.name_)),
+      path_(std::move(other.path_)),
+      options_(other.options_),
+      lock_(std::exchange(other.lock_, -1)) {}
+
+AtomicDirectory::~AtomicDirectory() {
+  if (lock_ < 0) return;
+  RemoveTree(path_);  // unfinished, or the directory that was replaced
+  close(lock_);
+}
+
+absl::Status AtomicDirectory::Commit() {
+  if (absl::Status status = SyncFiles(path_); !status.ok()) return status;
+  if (absl::Status status = Publish(); !status.ok()) return status;
+  // The target is in place: only its durability is still at stake, so a failing sync is no failure.
+  (void)Sync(parent_, O_RDONLY | O_DIRECTORY);
+  RemoveTree(path_);
+  close(std::exchange(lock_, -1));
+  return absl::OkStatus();
+}
+
+absl::Status AtomicDirectory::Publish() {
+  const std::string target = absl::StrCat(parent_, "/", name_);
+  // Looked at again: minutes have passed since Create.
+  if (absl::Status status = CheckTarget(target, options_.replace); !status.ok()) return status;
+  if (!Exists(target)) {
+    if (renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, target.c_str(), RENAME_NOREPLACE) == 0) {
+      return absl::OkStatus();
+    }
+    if (errno != EINVAL && errno != ENOSYS) return Failed("cannot rename to", target);
+    // rename replaces empty directories at most, so nothing that appeared meanwhile is lost.
+    if (rename(path_.c_str(), target.c_str()) == 0) return absl::OkStatus();
+    return Failed("cannot rename to", target);
+  }
+  if (options_.exchange) {
+    if (renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) {
+      return absl::OkStatus();
+    }
+    if (errno != EINVAL && errno != ENOSYS) return Failed("cannot replace", target);
+  }
+  return ReplaceByTwoRenames();
+}
+
+absl::Status AtomicDirectory::ReplaceByTwoRenames() {
+  const std::string target = absl::StrCat(parent_, "/", name_);
+  const std::string old = absl::StrCat(parent_, "/.", name_, kReplaced, RandomSuffix());
+  // Locked under its coming name too, since the lock is the directory's: no other run restores it
+  // between the renames.
+  const int lock = LockDirectory(target);
+  if (lock < 0)
+    return absl::UnavailableError(absl::StrCat(target, " is locked by another process"));
+  absl::Status status;
+  if (rename(target.c_str(), old.c_str()) != 0) {
+    status = Failed("cannot replace", target);
+  } else if (rename(path_.c_str(), target.c_str()) != 0) {
+    status = Failed("cannot rename to", target);
+    (void)rename(old.c_str(), target.c_str());
+  } else {
+    (void)Sync(parent_, O_RDONLY | O_DIRECTORY);  // the new one is safe before the old one goes
+    RemoveTree(old);
+  }
+  close(lock);
+  return status;
+}
+
+}  // namespace quintet

@@ -1,0 +1,31 @@
+// SHA-256 (FIPS 180-4) of a stream of bytes: the identity of a model's weights, and of the files
+// that convert writes.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace quintet {
+
+class Sha256 {
+ public:
+  void Update(const void* data, size_t bytes);
+  // 64 lower-case hexadecimal digits. Once, last.
+  std::string Finish();
+
+ private:
+  void Block(const uint8_t* block);
+
+  std::array<uint32_t, 8> state_ = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                    0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+  std::array<uint8_t, 64> pending_{};
+  uint64_t total_bytes_ = 0;
+};
+
+absl::StatusOr<std::string> Sha256OfFile(const std::string& path);
+
+}  // namespace quintet
