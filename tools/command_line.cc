@@ -1,0 +1,146 @@
+#include "tools/command_line.h"
+
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "tools/flag_values.h"
+#include "tools/logging.h"
+#include "tools/version.h"
+
+namespace quintet {
+namespace {
+
+// "--num-beams BEAMS    What it does. [1] ($QUINTET_NUM_BEAMS)"
+class HelpFormatter : public CLI::Formatter {
+ public:
+  HelpFormatter() { column_width(34); }
+
+  std::string make_option_opts(const CLI::Option* option) const override {
+    const bool is_switch = option->get_expected_max() == 0;
+    return is_switch || option->get_type_name().empty() ? "" : " " + option->get_type_name();
+  }
+
+  std::string make_option_desc(const CLI::Option* option) const override {
+    std::string text = option->get_description();
+    const std::string variable = VariableName(*option);
+    std::string shown = option->get_default_str();
+    if (option->get_expected_max() == 0 && !variable.empty()) shown = "off";
+    if (!shown.empty()) absl::StrAppend(&text, " [", shown, "]");
+    if (!variable.empty()) absl::StrAppend(&text, " ($", variable, ")");
+    return text;
+  }
+};
+
+}  // namespace
+
+CommandLine::CommandLine() : app_("Quintet: inference for T5-family models and GPT-2.", "quintet") {
+  app_.formatter(std::make_shared<HelpFormatter>());
+  app_.option_defaults()->always_capture_default();
+  app_.set_help_flag("-h,--help", "Show this help.");
+  app_.set_version_flag("--version", absl::StrCat("quintet ", kVersion, " (", Commit(), ")"),
+                        "Show version and commit.");
+  app_.require_subcommand(0, 1);
+  app_.allow_extras();  // unknown words are ours to report, with a suggestion
+  app_.footer(
+      "quintet SUBCOMMAND --help shows the flags of one subcommand.\n"
+      "A flag --some-flag may also be set by the variable QUINTET_SOME_FLAG or in a --config "
+      "file;\n"
+      "flag beats variable beats file.");
+}
+
+CLI::App* CommandLine::AddCommand(const CommandText& text, std::function<int()> run) {
+  CLI::App* command = app_.add_subcommand(text.name, text.description);
+  command->set_help_flag("-h,--help", "Show this help.");
+  command->allow_extras();
+  command->footer("Example:\n  " + text.example);
+  commands_[command].run = std::move(run);
+  return command;
+}
+
+// Added last, so that --help shows a command's own flags first.
+void CommandLine::AddCommonFlags(CLI::App* command, Common* common) {
+  command->add_option("--config", common->config, "File of flag values in TOML.")
+      ->type_name("FILE")
+      ->group("Common");
+  command
+      ->add_flag("--print-config", common->print_config,
+                 "Print the settled values as a --config file and exit.")
+      ->group("Common");
+  command
+      ->add_option("--log-format", common->log_format,
+                   "Format of the log on standard error: text or json.")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->type_name("FORMAT")
+      ->group("Common");
+  command
+      ->add_option("--log-level", common->log_level,
+                   "Least serious messages to log: debug, info, warn or error.")
+      ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
+      ->type_name("LEVEL")
+      ->group("Common");
+}
+
+int CommandLine::Run(int argc, char** argv) {
+  for (CLI::App* command : app_.get_subcommands({})) AddCommonFlags(command, &commands_[command]);
+  try {
+    app_.parse(argc, argv);
+  } catch (const CLI::Success& success) {  // --help, --version
+    return app_.exit(success);
+  } catch (const CLI::Error& error) {
+    return Fail(kExitUsage, absl::InvalidArgumentError(error.what()));
+  }
+  const std::vector<CLI::App*> chosen = app_.get_subcommands();
+  const CLI::App& last = chosen.empty() ? app_ : *chosen.front();
+  const std::vector<std::string> unknown = app_.remaining(true);
+  if (!unknown.empty()) return ReportUnknown(last, unknown.front());
+  if (chosen.empty()) {
+    std::fputs(app_.help().c_str(), stderr);
+    return kExitUsage;
+  }
+  return RunParsed(chosen.front());
+}
+
+int CommandLine::ReportUnknown(const CLI::App& command, const std::string& word) const {
+  const bool is_flag = word.size() > 1 && word[0] == '-';
+  const bool at_top = &command == &app_;
+  std::vector<std::string> candidates = FlagNames(command);
+  if (!is_flag) {
+    candidates.clear();
+    if (at_top) {
+      for (const CLI::App* known : app_.get_subcommands({}))
+        candidates.push_back(known->get_name());
+    }
+  }
+  const std::string name = word.substr(0, word.find('='));
+  const std::string nearest = Nearest(name, candidates);
+  const std::string kind = is_flag  ? "unknown flag "
+                           : at_top ? "unknown subcommand "
+                                    : "unexpected argument ";
+  const std::string hint =
+      nearest.empty()
+          ? absl::StrCat(". See quintet ", at_top ? "" : command.get_name() + " ", "--help")
+          : absl::StrCat(". Did you mean ", nearest, "?");
+  return Fail(kExitUsage, absl::InvalidArgumentError(absl::StrCat(kind, name, hint)));
+}
+
+int CommandLine::RunParsed(CLI::App* command) {
+  Common& common = commands_[command];
+  absl::Status status = ApplyEnvironment(command);
+  if (status.ok() && !common.config.empty()) status = ApplyConfigFile(command, common.config);
+  if (!status.ok()) return Fail(kExitUsage, status);
+  if (common.print_config) {
+    std::fputs(PrintConfig(*command).c_str(), stdout);
+    return kExitDone;
+  }
+  for (const CLI::Option* option : required_) {
+    const std::vector<CLI::Option*> own = command->get_options();
+    if (std::find(own.begin(), own.end(), option) == own.end() || option->count() > 0) continue;
+    return Fail(kExitUsage,
+                absl::InvalidArgumentError(absl::StrCat(
+                    command->get_name(), ": ", option->get_name(true, false), " is required")));
+  }
+  SetUpLogging(common.log_format, common.log_level);
+  return common.run();
+}
+
+}  // namespace quintet

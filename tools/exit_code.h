@@ -1,0 +1,25 @@
+// What the process tells its caller.
+#pragma once
+
+#include "absl/status/status.h"
+
+namespace quintet {
+
+enum ExitCode : int {
+  kExitDone = 0,
+  kExitFailed = 1,        // something could not be done: a line, a file, memory
+  kExitUsage = 2,         // flags, environment or configuration file
+  kExitModel = 3,         // model or tokenizer rejected
+  kExitRemote = 4,        // a remote call failed
+  kExitDevice = 70,       // the accelerator failed or stalled
+  kExitInterrupted = 130  // SIGINT or SIGTERM
+};
+
+// Prints "quintet: <message>" to standard error and returns `code`.
+int Fail(ExitCode code, const absl::Status& status);
+
+// The code of a failure to read a model or tokenizer: kExitModel, but kExitFailed when it was
+// memory or the system that failed.
+ExitCode ModelExitCode(const absl::Status& status);
+
+}  // namespace quintet

@@ -1,0 +1,185 @@
+#include "tools/flag_values.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <fstream>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+
+namespace quintet {
+namespace {
+
+bool FromArgvOnly(const std::string& name) {
+  return name == "help" || name == "version" || name == "print-config";
+}
+
+CLI::Option* FindFlag(CLI::App* command, const std::string& key) {
+  const std::string name = absl::StrReplaceAll(key, {{"_", "-"}});
+  if (FromArgvOnly(name) || name == "config") return nullptr;
+  return command->get_option_no_throw("--" + name);
+}
+
+CLI::App* FindCommand(CLI::App* root, const std::string& name) {
+  for (CLI::App* command : root->get_subcommands({})) {
+    if (command->get_name() == name) return command;
+  }
+  return nullptr;
+}
+
+absl::Status SetValues(CLI::Option* option, std::vector<std::string> values,
+                       const std::string& source) {
+  try {
+    if (option->get_expected_max() == 0) {  // a switch: its value is true or false
+      const std::string value = values.empty() ? "true" : values.front();
+      option->add_result(option->get_flag_value(option->get_lnames().front(), value));
+    } else {
+      option->add_result(std::move(values));
+    }
+    option->run_callback();
+  } catch (const CLI::Error& error) {
+    return absl::InvalidArgumentError(absl::StrCat(source, ": ", error.what()));
+  }
+  return absl::OkStatus();
+}
+
+std::string Quoted(const std::string& value) {
+  return absl::StrCat("\"", absl::StrReplaceAll(value, {{"\\", "\\\\"}, {"\"", "\\\""}}), "\"");
+}
+
+}  // namespace
+
+std::string VariableName(const CLI::Option& option) {
+  if (option.get_lnames().empty() || FromArgvOnly(option.get_lnames().front())) return "";
+  const std::string name = absl::StrReplaceAll(option.get_lnames().front(), {{"-", "_"}});
+  return absl::StrCat("QUINTET_", absl::AsciiStrToUpper(name));
+}
+
+absl::Status ApplyEnvironment(CLI::App* command) {
+  for (CLI::Option* option : command->get_options()) {
+    const std::string variable = VariableName(*option);
+    if (option->count() > 0 || variable.empty()) continue;
+    const char* value = std::getenv(variable.c_str());
+    if (value == nullptr || *value == '\0') continue;
+    if (absl::Status status = SetValues(option, {value}, variable); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ApplyConfigFile(CLI::App* command, const std::string& path) {
+  std::ifstream file(path);
+  if (!file.good()) return absl::InvalidArgumentError(absl::StrCat("--config: cannot read ", path));
+  std::vector<CLI::ConfigItem> items;
+  try {
+    items = CLI::ConfigTOML().from_config(file);
+  } catch (const CLI::Error& error) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", error.what()));
+  }
+  CLI::App* root = command->get_parent();
+  for (const CLI::ConfigItem& item : items) {
+    if (item.name == "++" || item.name == "--")
+      continue;  // CLI11's marks of a section's begin and end
+    const std::string where = absl::StrCat(path, ": ", item.fullname());
+    if (item.parents.size() > 1) {
+      return absl::InvalidArgumentError(absl::StrCat(where, ": sections do not nest"));
+    }
+    if (!item.parents.empty()) {
+      CLI::App* section = FindCommand(root, item.parents.front());
+      if (section == nullptr) {
+        return absl::InvalidArgumentError(absl::StrCat(where, ": no such subcommand"));
+      }
+      if (section != command) continue;
+    }
+    CLI::Option* option = FindFlag(command, item.name);
+    if (option == nullptr) {
+      bool elsewhere = false;
+      if (item.parents.empty()) {
+        for (CLI::App* other : root->get_subcommands({})) {
+          elsewhere = elsewhere || FindFlag(other, item.name) != nullptr;
+        }
+      }
+      if (elsewhere) continue;
+      const std::string nearest = Nearest("--" + item.name, FlagNames(*command));
+      return absl::InvalidArgumentError(absl::StrCat(
+          where, ": unknown key",
+          nearest.empty() ? "" : absl::StrCat(". Did you mean \"", nearest.substr(2), "\"?")));
+    }
+    if (option->count() > 0) continue;
+    if (absl::Status status = SetValues(option, item.inputs, where); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+std::string PrintConfig(const CLI::App& command) {
+  std::string text = absl::StrCat("[", command.get_name(), "]\n");
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->get_lnames().empty()) continue;
+    const std::string& name = option->get_lnames().front();
+    if (FromArgvOnly(name) || name == "config") continue;
+    std::vector<std::string> values = option->results();
+    if (option->get_expected_max() == 0) {
+      const bool on = !values.empty() && CLI::detail::to_flag_value(values.front()) > 0;
+      absl::StrAppend(&text, name, " = ", on ? "true" : "false", "\n");
+      continue;
+    }
+    const bool unset = values.empty();
+    if (unset && !option->get_default_str().empty()) values = {option->get_default_str()};
+    // A default that is a sentence ("the model's") or nothing at all is shown as a comment.
+    const bool comment = values.empty() || (unset && absl::StrContains(values.front(), ' '));
+    std::string value =
+        values.size() == 1 ? Quoted(values.front())
+                           : absl::StrCat("[",
+                                          absl::StrJoin(values, ", ",
+                                                        [](std::string* out, const std::string& v) {
+                                                          out->append(Quoted(v));
+                                                        }),
+                                          "]");
+    absl::StrAppend(&text, comment ? "# " : "", name, " = ", values.empty() ? "(unset)" : value,
+                    "\n");
+  }
+  return text;
+}
+
+int EditDistance(const std::string& a, const std::string& b) {
+  std::vector<int> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = static_cast<int>(j);
+  for (size_t i = 1; i <= a.size(); ++i) {
+    int diagonal = row[0];
+    row[0] = static_cast<int>(i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const int replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+    }
+  }
+  return row[b.size()];
+}
+
+std::string Nearest(const std::string& word, const std::vector<std::string>& candidates) {
+  constexpr size_t kLongestWord = 64;
+  if (word.size() > kLongestWord) return "";
+  int best = word.size() <= 3 ? 1 : 2;
+  std::string nearest;
+  for (const std::string& candidate : candidates) {
+    const int distance = EditDistance(word, candidate);
+    if (distance < best || (distance == best && nearest.empty())) {
+      best = distance;
+      nearest = candidate;
+    }
+  }
+  return nearest;
+}
+
+std::vector<std::string> FlagNames(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
+}  // namespace quintet

@@ -1,0 +1,22 @@
+# Writes OUTPUT, a C++ file with the version and the commit of SOURCE, and touches it only when they change. Run at every build.
+execute_process(COMMAND git -C ${SOURCE} describe --always --dirty --abbrev=10 --exclude=*
+                OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+if(NOT commit)
+  set(commit unknown)
+endif()
+set(text "#include \"tools/version.h\"
+
+namespace quintet {
+
+const char kVersion[] = \"${VERSION}\";
+const char* Commit() { return \"${commit}\"; }
+
+}  // namespace quintet
+")
+set(old "")
+if(EXISTS ${OUTPUT})
+  file(READ ${OUTPUT} old)
+endif()
+if(NOT old STREQUAL text)
+  file(WRITE ${OUTPUT} "${text}")
+endif()
