@@ -1,0 +1,34 @@
+// Arithmetic on sizes that come from files: the one place where overflow is checked.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/types/span.h"
+
+namespace quintet {
+
+// nullopt when the result does not fit, or an operand is negative.
+inline std::optional<int64_t> CheckedMultiply(int64_t a, int64_t b) {
+  int64_t product;
+  if (a < 0 || b < 0 || __builtin_mul_overflow(a, b, &product)) return std::nullopt;
+  return product;
+}
+
+inline std::optional<int64_t> CheckedAdd(int64_t a, int64_t b) {
+  int64_t sum;
+  if (a < 0 || b < 0 || __builtin_add_overflow(a, b, &sum)) return std::nullopt;
+  return sum;
+}
+
+// first * dims[0] * dims[1] * ...; any zero makes it zero unless an earlier product overflowed.
+inline std::optional<int64_t> CheckedProduct(int64_t first, absl::Span<const int64_t> dims) {
+  std::optional<int64_t> product = first;
+  for (int64_t d : dims) {
+    product = CheckedMultiply(*product, d);
+    if (!product) return std::nullopt;
+  }
+  return product;
+}
+
+}  // namespace quintet

@@ -1,0 +1,284 @@
+#include "models/safetensors.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "models/checked_math.h"
+#include "models/json.h"
+#include "models/safetensors_header.h"
+
+namespace quintet {
+namespace {
+
+constexpr int64_t kMaxHeaderBytes = 100000000;
+constexpr int64_t kMaxIndexBytes = 32 << 20;
+constexpr size_t kMaxShards = 1024;
+
+struct TypeRow {
+  const char* name;
+  int64_t bytes;
+};
+// In the order of StoredType.
+constexpr TypeRow kTypes[] = {{"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E5M2", 1}, {"F8_E4M3", 1},
+                              {"I16", 2},  {"U16", 2}, {"F16", 2}, {"BF16", 2},    {"I32", 4},
+                              {"U32", 4},  {"F32", 4}, {"F64", 8}, {"I64", 8},     {"U64", 8}};
+
+absl::Status ReadAll(int descriptor, const std::string& name, int64_t offset, int64_t bytes,
+                     void* destination) {
+  char* out = static_cast<char*>(destination);
+  while (bytes > 0) {
+    const ssize_t got = pread(descriptor, out, static_cast<size_t>(bytes), offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return absl::InvalidArgumentError(absl::StrCat(name, ": cannot be read"));
+    if (got == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, ": the file ends at byte ", offset, ", ", bytes, " bytes too early"));
+    }
+    out += got;
+    offset += got;
+    bytes -= got;
+  }
+  return absl::OkStatus();
+}
+
+bool Exists(const std::string& path) {
+  struct stat unused;
+  return lstat(path.c_str(), &unused) == 0;
+}
+
+// Shards come from the index, which may name anything: only plain file names stay inside the
+// directory.
+bool IsPlainFileName(const std::string& name) {
+  return !name.empty() && name.size() <= 255 && name[0] != '.' &&
+         name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
+}
+
+absl::Status NoWeights(const std::string& directory) {
+  for (const char* name : {"/pytorch_model.bin", "/pytorch_model.bin.index.json"}) {
+    if (!Exists(directory + name)) continue;
+    return absl::InvalidArgumentError(
+        "the directory holds pytorch_model.bin but no model.safetensors; pickle files are not "
+        "read. Convert it with: "
+        "python3 -c \"import sys, transformers as t; p = sys.argv[1]; c = "
+        "t.AutoConfig.from_pretrained(p); "
+        "getattr(t, c.architectures[0]).from_pretrained(p).save_pretrained(p, "
+        "safe_serialization=True)\" DIRECTORY");
+  }
+  return absl::NotFoundError(
+      "no weights: expected model.safetensors or model.safetensors.index.json in the model "
+      "directory");
+}
+
+}  // namespace
+
+const char* StoredTypeName(StoredType type) { return kTypes[static_cast<int>(type)].name; }
+int64_t StoredTypeBytes(StoredType type) { return kTypes[static_cast<int>(type)].bytes; }
+
+std::optional<DType> ToDType(StoredType type) {
+  switch (type) {
+    case StoredType::kF32:
+      return DType::kF32;
+    case StoredType::kBF16:
+      return DType::kBF16;
+    case StoredType::kF16:
+      return DType::kF16;
+    case StoredType::kI8:
+      return DType::kI8;
+    case StoredType::kI32:
+      return DType::kI32;
+    case StoredType::kI64:
+      return DType::kI64;
+    default:
+      return std::nullopt;
+  }
+}
+
+StoredType ToStoredType(DType type) {
+  switch (type) {
+    case DType::kF32:
+      return StoredType::kF32;
+    case DType::kBF16:
+      return StoredType::kBF16;
+    case DType::kF16:
+      return StoredType::kF16;
+    case DType::kI8:
+      return StoredType::kI8;
+    case DType::kI32:
+      return StoredType::kI32;
+    case DType::kI64:
+      return StoredType::kI64;
+  }
+  return StoredType::kF32;
+}
+
+std::string Describe(StoredType type, const std::vector<int64_t>& shape) {
+  return absl::StrCat(StoredTypeName(type), " [", absl::StrJoin(shape, ", "), "]");
+}
+
+std::string Printable(std::string_view name) {
+  constexpr size_t kLongest = 200;
+  const absl::string_view cut(name.data(), std::min(name.size(), kLongest));
+  return absl::StrCat(absl::CHexEscape(cut), name.size() > kLongest ? "..." : "");
+}
+
+SafetensorsReader::File& SafetensorsReader::File::operator=(File&& other) noexcept {
+  std::swap(name, other.name);
+  std::swap(descriptor, other.descriptor);
+  return *this;
+}
+
+SafetensorsReader::File::~File() {
+  if (descriptor >= 0) close(descriptor);
+}
+
+absl::StatusOr<SafetensorsReader> SafetensorsReader::Open(const std::string& directory,
+                                                          bool follow_symlinks) {
+  SafetensorsReader reader;
+  absl::Status status;
+  if (Exists(directory + "/model.safetensors")) {
+    status = reader.AddFile(directory + "/model.safetensors", "model.safetensors", follow_symlinks);
+  } else if (Exists(directory + "/model.safetensors.index.json")) {
+    status = reader.AddShards(directory, follow_symlinks);
+  } else {
+    status = NoWeights(directory);
+  }
+  if (!status.ok()) return status;
+  return reader;
+}
+
+absl::StatusOr<SafetensorsReader> SafetensorsReader::OpenFile(const std::string& path,
+                                                              bool follow_symlinks) {
+  SafetensorsReader reader;
+  const std::string name = path.substr(path.rfind('/') + 1);
+  if (absl::Status s = reader.AddFile(path, name, follow_symlinks); !s.ok()) return s;
+  return reader;
+}
+
+absl::Status SafetensorsReader::AddFile(const std::string& path, const std::string& name,
+                                        bool follow_symlinks) {
+  const std::string where = Printable(name);
+  File file;
+  file.name = where;
+  // O_NONBLOCK: opening a FIFO must not wait for a writer.
+  const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | (follow_symlinks ? 0 : O_NOFOLLOW);
+  file.descriptor = open(path.c_str(), flags);
+  if (file.descriptor < 0) {
+    if (errno == ELOOP) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          where, ": is a symbolic link; use a copy of the file, or convert --follow-symlinks"));
+    }
+    if (errno == ENOENT) return absl::NotFoundError(absl::StrCat(where, ": no such file"));
+    return absl::InvalidArgumentError(absl::StrCat(where, ": cannot be opened"));
+  }
+  struct stat info;
+  if (fstat(file.descriptor, &info) != 0 || !S_ISREG(info.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat(where, ": is not a regular file"));
+  }
+  const int64_t file_bytes = info.st_size;
+  unsigned char length_bytes[8];
+  if (file_bytes < 8) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, ": expected at least 8 bytes, got ", file_bytes));
+  }
+  if (absl::Status s = ReadAll(file.descriptor, where, 0, 8, length_bytes); !s.ok()) return s;
+  uint64_t header_bytes = 0;
+  for (int i = 7; i >= 0; --i) header_bytes = header_bytes << 8 | length_bytes[i];
+  if (header_bytes > kMaxHeaderBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(where, ": the header's length is ", header_bytes,
+                                                   ", the limit ", kMaxHeaderBytes));
+  }
+  const int64_t data_begin = 8 + static_cast<int64_t>(header_bytes);
+  if (data_begin > file_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(where, ": the header ends at byte ", data_begin,
+                                                   ", the file at ", file_bytes));
+  }
+  std::string json(header_bytes, '\0');
+  absl::Status status =
+      ReadAll(file.descriptor, where, 8, static_cast<int64_t>(header_bytes), json.data());
+  if (!status.ok()) return status;
+  auto header = ParseSafetensorsHeader(json, file_bytes - data_begin, where);
+  if (!header.ok()) return header.status();
+
+  const int index = static_cast<int>(files_.size());
+  for (StoredTensor& t : header->tensors) {
+    t.offset_bytes += data_begin;
+    t.file = index;
+    if (!by_name_.emplace(t.name, tensors_.size()).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, ": tensor ", Printable(t.name), " is in another shard too"));
+    }
+    tensors_.push_back(std::move(t));
+  }
+  if (index == 0) metadata_ = std::move(header->metadata);
+  files_.push_back(std::move(file));
+  return absl::OkStatus();
+}
+
+absl::Status SafetensorsReader::AddShards(const std::string& directory, bool follow_symlinks) {
+  const std::string where = "model.safetensors.index.json";
+  auto index = ReadJsonFile(directory + "/" + where, kMaxIndexBytes, 8);
+  if (!index.ok()) return index.status();
+  if (!index->is_object() || !index->contains("weight_map") ||
+      !(*index)["weight_map"].is_object()) {
+    return absl::InvalidArgumentError(absl::StrCat(where, ": expected an object weight_map"));
+  }
+  const nlohmann::json& weight_map = (*index)["weight_map"];
+  std::set<std::string> shards;
+  for (const auto& [tensor, shard] : weight_map.items()) {
+    if (!shard.is_string()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, ": weight_map of ", Printable(tensor), ": expected a file name"));
+    }
+    const std::string& name = shard.get_ref<const std::string&>();
+    if (!IsPlainFileName(name) || !absl::EndsWith(name, ".safetensors")) {
+      return absl::InvalidArgumentError(absl::StrCat(where, ": weight_map of ", Printable(tensor),
+                                                     ": expected a plain name *.safetensors, got ",
+                                                     Printable(name)));
+    }
+    shards.insert(name);
+  }
+  if (shards.empty() || shards.size() > kMaxShards) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, ": expected 1 to ", kMaxShards, " shards, got ", shards.size()));
+  }
+  for (const std::string& name : shards) {
+    if (absl::Status s = AddFile(directory + "/" + name, name, follow_symlinks); !s.ok()) return s;
+  }
+  for (const auto& [tensor, shard] : weight_map.items()) {
+    const StoredTensor* stored = Find(tensor);
+    const std::string expected = Printable(shard.get_ref<const std::string&>());
+    if (stored == nullptr || files_[static_cast<size_t>(stored->file)].name != expected) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, ": tensor ", Printable(tensor), " is not in ", expected));
+    }
+  }
+  if (weight_map.size() != tensors_.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(where, ": weight_map names ", weight_map.size(),
+                                                   " tensors, the shards hold ", tensors_.size()));
+  }
+  return absl::OkStatus();
+}
+
+const StoredTensor* SafetensorsReader::Find(std::string_view name) const {
+  const auto found = by_name_.find(absl::string_view(name.data(), name.size()));
+  return found == by_name_.end() ? nullptr : &tensors_[found->second];
+}
+
+absl::Status SafetensorsReader::Read(const StoredTensor& tensor, int64_t begin_bytes, int64_t bytes,
+                                     void* destination) const {
+  QT_CHECK(begin_bytes >= 0 && bytes >= 0 && begin_bytes <= tensor.bytes - bytes);
+  const File& file = files_[static_cast<size_t>(tensor.file)];
+  return ReadAll(file.descriptor, file.name, tensor.offset_bytes + begin_bytes, bytes, destination);
+}
+
+}  // namespace quintet
