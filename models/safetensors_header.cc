@@ -17,7 +17,8 @@ constexpr size_t kMaxRank = 8;
 
 // Receives the header's JSON events. Where the parser stands: depth 1 holds tensor names, depth 2
 // the fields of one tensor (or of
-// __metadata__), depth 3 the numbers of "shape" or "data_offsets"; anything deeper is refused on the spot.
+// __metadata__), depth 3 the numbers of "shape" or "data_offsets"; anything deeper is refused on
+// the spot.
 class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit HeaderEvents(std::string where) : where_(std::move(where)) {}

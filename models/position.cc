@@ -1,0 +1,204 @@
+#include "models/position.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace quintet {
+namespace {
+
+// A [rows, columns] f32 table of its own.
+absl::StatusOr<Tensor> Store(const std::vector<float>& values, int64_t rows,
+                             std::vector<Buffer>* storage) {
+  auto buffer = Buffer::Allocate(static_cast<int64_t>(values.size() * sizeof(float)));
+  if (!buffer.ok()) return buffer.status();
+  if (!values.empty()) std::memcpy(buffer->data(), values.data(), values.size() * sizeof(float));
+  const int64_t columns = static_cast<int64_t>(values.size()) / rows;
+  const Tensor table = rows == 1 ? Tensor::F32(buffer->as<float>(), {columns})
+                                 : Tensor::F32(buffer->as<float>(), {rows, columns});
+  storage->push_back(std::move(*buffer));
+  return table;
+}
+
+// Bucket of a distance >= 0 among n buckets: exact up to n / 2, then logarithmic, with the
+// logarithm in f32 as in the reference.
+int64_t BucketOfDistance(int64_t distance, int64_t n, int64_t max_distance) {
+  const int64_t exact = n / 2;
+  if (distance < exact) return distance;
+  const float ratio =
+      std::log(static_cast<float>(distance) / static_cast<float>(exact)) /
+      static_cast<float>(std::log(static_cast<double>(max_distance) / static_cast<double>(exact)));
+  const auto large = exact + static_cast<int64_t>(ratio * static_cast<float>(n - exact));
+  return std::min(n - 1, large);
+}
+
+std::vector<float> PowerOfTwoSlopes(int64_t n) {
+  std::vector<float> slopes;
+  for (int64_t h = 0; h < n; ++h) {
+    slopes.push_back(
+        static_cast<float>(std::exp2(-8.0 * static_cast<double>(h + 1) / static_cast<double>(n))));
+  }
+  return slopes;
+}
+
+// Tabulates fire_out relu(fire_in f + fire_in_bias) + fire_out_bias, which is linear in f between
+// the points where a hidden unit switches. Sums are in double.
+struct FireSegments {
+  std::vector<float> knots, slope, offset;  // [segments - 1], [heads, segments], [heads, segments]
+};
+
+std::vector<float> FireKnots(const PositionParameters& p) {
+  std::vector<float> knots;
+  for (int64_t u = 0; u < p.fire_in.dim[0]; ++u) {
+    const double knot = -static_cast<double>(p.fire_in_bias.f32()[u]) / p.fire_in.f32()[u];
+    // Units with no slope never switch; those that overflow switch at no reachable f.
+    if (std::isfinite(static_cast<float>(knot))) knots.push_back(static_cast<float>(knot));
+  }
+  std::sort(knots.begin(), knots.end());
+  knots.erase(std::unique(knots.begin(), knots.end()), knots.end());
+  return knots;
+}
+
+FireSegments TabulateFire(const PositionParameters& p) {
+  const int64_t width = p.fire_in.dim[0], heads = p.fire_out.dim[0];
+  FireSegments out;
+  out.knots = FireKnots(p);
+  const size_t segments = out.knots.size() + 1;
+  out.slope.resize(static_cast<size_t>(heads) * segments);
+  out.offset.resize(out.slope.size());
+  for (size_t s = 0; s < segments; ++s) {
+    // Any point inside the segment tells which units are on.
+    double inside = 0.0;
+    if (segments > 1) {
+      const double left = s == 0 ? 0.0 : out.knots[s - 1];
+      const double right = s + 1 == segments ? 0.0 : out.knots[s];
+      inside = s == 0              ? right - std::max(1.0, std::fabs(right))
+               : s + 1 == segments ? left + std::max(1.0, std::fabs(left))
+                                   : 0.5 * (left + right);
+    }
+    for (int64_t h = 0; h < heads; ++h) {
+      double slope = 0.0, offset = p.fire_out_bias.f32()[h];
+      for (int64_t u = 0; u < width; ++u) {
+        const double in = p.fire_in.f32()[u], bias = p.fire_in_bias.f32()[u];
+        if (in * inside + bias <= 0.0) continue;
+        const double weight = p.fire_out.f32()[h * width + u];
+        slope += weight * in;
+        offset += weight * bias;
+      }
+      const size_t at = static_cast<size_t>(h) * segments + s;
+      out.slope[at] = static_cast<float>(slope);
+      out.offset[at] = static_cast<float>(offset);
+    }
+  }
+  return out;
+}
+
+absl::StatusOr<PositionBias> BuildBucketBias(const ModelConfig& config, bool causal,
+                                             const Tensor& parameters,
+                                             std::vector<Buffer>* storage) {
+  const BucketMap map = MapBuckets(config.bias_buckets, config.bias_max_distance, causal);
+  std::vector<float> table(static_cast<size_t>(config.heads) * map.buckets.size());
+  for (int64_t h = 0; h < config.heads; ++h) {
+    for (size_t i = 0; i < map.buckets.size(); ++i) {
+      table[static_cast<size_t>(h) * map.buckets.size() + i] =
+          parameters.f32()[map.buckets[i] * config.heads + h];
+    }
+  }
+  auto stored = Store(table, config.heads, storage);
+  if (!stored.ok()) return stored.status();
+  PositionBias bias;
+  bias.kind = BiasKind::kTable;
+  bias.heads = config.heads;
+  bias.table = Tensor::F32(stored->f32(), {config.heads, 2 * map.saturation + 1});
+  bias.saturation = map.saturation;
+  return bias;
+}
+
+absl::StatusOr<PositionBias> BuildFireBias(const ModelConfig& config,
+                                           const PositionParameters& parameters,
+                                           std::vector<Buffer>* storage) {
+  const FireSegments segments = TabulateFire(parameters);
+  const int64_t knots = static_cast<int64_t>(segments.knots.size());
+  auto stored_knots = Store(segments.knots, 1, storage);
+  if (!stored_knots.ok()) return stored_knots.status();
+  auto slope = Store(segments.slope, config.heads, storage);
+  if (!slope.ok()) return slope.status();
+  auto offset = Store(segments.offset, config.heads, storage);
+  if (!offset.ok()) return offset.status();
+  PositionBias bias;
+  bias.kind = BiasKind::kFire;
+  bias.heads = config.heads;
+  bias.fire_c = *parameters.fire_c.f32();
+  bias.fire_threshold =
+      std::fabs(*parameters.fire_multiplier.f32() * *parameters.fire_length.f32());
+  bias.knots = Tensor::F32(stored_knots->f32(), {knots});
+  bias.segment_slope = Tensor::F32(slope->f32(), {config.heads, knots + 1});
+  bias.segment_offset = Tensor::F32(offset->f32(), {config.heads, knots + 1});
+  return bias;
+}
+
+}  // namespace
+
+BucketMap MapBuckets(int64_t buckets, int64_t max_distance, bool causal) {
+  const int64_t n = causal ? buckets : buckets / 2;
+  std::vector<int32_t> near;  // bucket of each distance until the last one is reached
+  do {
+    near.push_back(
+        static_cast<int32_t>(BucketOfDistance(static_cast<int64_t>(near.size()), n, max_distance)));
+  } while (near.back() < n - 1);
+  BucketMap map;
+  map.saturation = static_cast<int64_t>(near.size()) - 1;
+  map.buckets.resize(static_cast<size_t>(2 * map.saturation + 1));
+  for (int64_t r = -map.saturation; r <= map.saturation; ++r) {
+    const auto distance = static_cast<size_t>(std::abs(r));
+    // Keys after the query: a second set of buckets, or in causal stacks (where masks hide them) 0.
+    const int32_t bucket = r <= 0   ? near[distance]
+                           : causal ? 0
+                                    : static_cast<int32_t>(n) + near[distance];
+    map.buckets[static_cast<size_t>(r + map.saturation)] = bucket;
+  }
+  return map;
+}
+
+std::vector<float> AlibiSlopes(int64_t heads, bool asymmetric) {
+  if (asymmetric) {
+    std::vector<float> slopes = AlibiSlopes(heads / 2, false);
+    slopes.insert(slopes.end(), slopes.begin(), slopes.begin() + heads / 2);
+    return slopes;
+  }
+  int64_t power = 1;
+  while (power * 2 <= heads) power *= 2;
+  std::vector<float> slopes = PowerOfTwoSlopes(power);
+  const std::vector<float> finer = PowerOfTwoSlopes(2 * power);
+  for (int64_t h = power; h < heads; ++h)
+    slopes.push_back(finer[static_cast<size_t>(2 * (h - power))]);
+  return slopes;
+}
+
+absl::StatusOr<PositionBias> BuildPositionBias(const ModelConfig& config, bool causal,
+                                               const PositionParameters& parameters,
+                                               std::vector<Buffer>* storage) {
+  switch (config.position) {
+    case PositionEncoding::kT5:
+      return BuildBucketBias(config, causal, parameters.buckets, storage);
+    case PositionEncoding::kFire:
+      return BuildFireBias(config, parameters, storage);
+    case PositionEncoding::kAlibi: {
+      auto slopes = Store(AlibiSlopes(config.heads, config.alibi_asymmetric), 1, storage);
+      if (!slopes.ok()) return slopes.status();
+      PositionBias bias;
+      bias.kind = BiasKind::kAlibi;
+      bias.heads = config.heads;
+      bias.slopes = *slopes;
+      bias.asymmetric = config.alibi_asymmetric;
+      return bias;
+    }
+    case PositionEncoding::kNone:
+    case PositionEncoding::kRope:
+    case PositionEncoding::kLearned:
+      break;
+  }
+  return PositionBias();
+}
+
+}  // namespace quintet

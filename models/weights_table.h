@@ -1,0 +1,112 @@
+// The table of every parameter of a model: name and shape in converted checkpoints, the tensors of
+// Hugging Face's or FAT5's files that its rows come from, and where it goes in memory. The loader
+// and the converter read this one table (models/weights_t5.cc, models/weights_gpt2.cc).
+//
+// Converted checkpoints (`quintet convert`) are standard safetensors files, single or sharded, that
+// hold each packed parameter under the name of its field in models/weights.h:
+//
+//   embedding.weight [vocab, d_model]      position_embedding.weight [max_positions, d_model]
+//   {encoder,decoder}.layers.N.attention_norm.weight [d_model]         and .bias for GPT-2
+//   {encoder,decoder}.layers.N.qkv.weight [3 I, d_model]: q, k, v      and .bias [3 I]
+//   {encoder,decoder}.layers.N.attention_out.weight [d_model, I]       and .bias [d_model]
+//   decoder.layers.N.{cross_norm [d_model], cross_q [I, d_model], cross_out [d_model, I]}.weight
+//   {encoder,decoder}.layers.N.ffn_norm.weight [d_model]               and .bias
+//   {encoder,decoder}.layers.N.ffn_in.weight [d_ff, d_model], gated [2 d_ff, d_model]: gate rows,
+//     then up rows, not interleaved                                    and .bias [d_ff]
+//   {encoder,decoder}.layers.N.ffn_out.weight [d_model, d_ff]          and .bias [d_model]
+//   {encoder,decoder}.layers.N.position.* : layer 0 (UMT5: every layer), see position.h
+//   {encoder,decoder}.final_norm.weight [d_model]                      and .bias
+//   decoder.cross_kv.weight [decoder_layers * 2 * I, d_model]: layer, k|v, head, head_dim
+//   head.weight [vocab, d_model]: language models; absent where it equals embedding.weight
+//   classifier_dense.{weight,bias}, classifier.{weight,bias}: task heads
+//
+// All matrices are [out, in]. Matrices are F32, BF16, F16, or I8 with `NAME.scales` F32 [out]
+// beside `NAME.weight` (value = integer * scale); embeddings F32, BF16 or F16; vectors F32, BF16 or
+// F16. config.json keeps the original fields and adds
+//   "quintet": {"format": 1, "dtype": "f32|bf16|f16|int8", "scale_logits": true|false}
+// where scale_logits is what the loader settled for the source (ModelConfig::scale_logits).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "models/config.h"
+#include "models/position.h"
+#include "models/safetensors.h"
+#include "models/weights.h"
+
+namespace quintet {
+
+enum class WeightKind : uint8_t {
+  kVector,  // kept as f32
+  kTable,   // kept in the file's type, read by row
+  kMatrix,  // packed for products
+};
+
+// Consecutive rows of a parameter, found in one tensor of the source checkpoint.
+struct WeightSource {
+  std::vector<std::string> names;  // the first one present serves; without a `transformer.` prefix
+  int64_t rows = 0;
+  bool transposed = false;  // the source holds [in, out]
+};
+
+struct WeightSlot {
+  std::string name;  // in converted checkpoints
+  WeightKind kind = WeightKind::kMatrix;
+  std::vector<int64_t> shape;  // rows first
+  bool gated = false;
+  std::vector<WeightSource> sources;
+  LinearWeight* matrix = nullptr;  // where a kMatrix goes
+  Tensor* tensor = nullptr;        // where the others go
+};
+
+// Where the table's parameters go. The position parameters are what PositionBias tables are built
+// from (position.h); one entry a layer, undefined where the layer has none.
+struct WeightPlaces {
+  ModelWeights weights;
+  std::vector<PositionParameters> encoder_position, decoder_position;
+};
+
+// The parameters of a model of this configuration, in file order. `places` is sized for the
+// configuration and outlives the slots, which point into it.
+std::vector<WeightSlot> WeightTable(const ModelConfig& config, WeightPlaces* places);
+
+// Part of a slot, found in a checkpoint.
+struct WeightPiece {
+  const StoredTensor* values = nullptr;
+  const StoredTensor* scales = nullptr;  // I8 only
+  int64_t row = 0;                       // of the slot
+  int64_t rows = 0;
+  bool transposed = false;
+};
+
+struct PlannedWeight {
+  WeightSlot slot;
+  std::vector<WeightPiece> pieces;  // cover the slot's rows in order
+  int64_t rows() const { return slot.shape.empty() ? 1 : slot.shape[0]; }
+  int64_t columns() const;  // elements of a row
+};
+
+// Finds every parameter in the checkpoint (of either layout) and settles config->scale_logits.
+// INVALID_ARGUMENT lists what is missing, misshapen, of a type that cannot be read, and tensors
+// that nothing asks for.
+absl::StatusOr<std::vector<PlannedWeight>> PlanWeights(const SafetensorsReader& files,
+                                                       ModelConfig* config, WeightPlaces* places);
+
+// Bytes of staging that VisitRows needs for `rows` rows.
+int64_t StagingBytes(const PlannedWeight& weight, int64_t rows);
+
+// Reads rows [begin, end) of a parameter in runs that come from one tensor, and calls visit(row,
+// values, scales) for each: values [n, columns] in the file's type with any strides, scales [n] f32
+// (undefined unless values are i8), both in `staging` and gone after the call. INVALID_ARGUMENT
+// when the file was cut, or holds a NaN or an infinity.
+absl::Status VisitRows(
+    const SafetensorsReader& files, const PlannedWeight& weight, int64_t begin, int64_t end,
+    void* staging,
+    absl::FunctionRef<void(int64_t row, const Tensor& values, const Tensor& scales)> visit);
+
+}  // namespace quintet
