@@ -1,0 +1,79 @@
+#include "kernels/cpu_features.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <mutex>
+#include <string>
+
+#include "hwy/highway.h"
+#include "kernels/check.h"
+
+namespace quintet {
+namespace {
+
+std::atomic<CpuIsa> isa_cap{CpuIsa::kBest};
+
+void SetCap(CpuIsa isa) {
+  isa_cap.store(isa);
+  int64_t disabled = 0;
+#if defined(__x86_64__)
+  if (isa < CpuIsa::kAvx512) disabled |= HWY_AVX3 | HWY_AVX3_DL;
+  if (isa < CpuIsa::kAvx2) disabled |= HWY_AVX2;
+#endif
+  hwy::DisableTargets(disabled);
+  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+}
+
+CpuIsa ParseIsa(const std::string& name) {
+  if (name == "baseline") return CpuIsa::kBaseline;
+  if (name == "avx2") return CpuIsa::kAvx2;
+  if (name == "avx512") return CpuIsa::kAvx512;
+  if (name == "best" || name.empty()) return CpuIsa::kBest;
+  std::fprintf(stderr, "QUINTET_CPU_ISA: expected baseline, avx2, avx512 or best, got \"%s\"\n",
+               name.c_str());
+  std::exit(2);
+}
+
+}  // namespace
+
+void ApplyCpuIsaLimit() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    const char* name = std::getenv("QUINTET_CPU_ISA");
+    SetCap(ParseIsa(name == nullptr ? "" : name));
+  });
+}
+
+void SetCpuIsaForTest(CpuIsa isa) {
+  ApplyCpuIsaLimit();
+  SetCap(isa);
+}
+
+bool CpuHasAvx512Vnni() {
+#if defined(__x86_64__)
+  static const bool has = __builtin_cpu_supports("avx512bw") &&
+                          __builtin_cpu_supports("avx512vl") &&
+                          __builtin_cpu_supports("avx512vnni");
+  return has && isa_cap.load(std::memory_order_relaxed) == CpuIsa::kBest;
+#else
+  return false;
+#endif
+}
+
+bool CpuHasAvx512Bf16() {
+#if defined(__x86_64__)
+  static const bool has = __builtin_cpu_supports("avx512bw") &&
+                          __builtin_cpu_supports("avx512vl") &&
+                          __builtin_cpu_supports("avx512bf16");
+  return has && isa_cap.load(std::memory_order_relaxed) == CpuIsa::kBest;
+#else
+  return false;
+#endif
+}
+
+const char* CpuIsaName() {
+  const int64_t targets = hwy::SupportedTargets();
+  return hwy::TargetName(targets & -targets);
+}
+
+}  // namespace quintet

@@ -1,0 +1,86 @@
+// Panel products with AVX-512 VNNI and BF16, for which Highway 1.0.3 has no targets. See
+// linear_cpu.h.
+#include "hwy/highway.h"
+#include "kernels/cpu_features.h"
+#include "kernels/linear_cpu.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <cstring>
+
+HWY_PUSH_ATTRIBUTES("avx2,fma,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
+namespace quintet::vnni {
+
+#include "kernels/linear_tile-inl.h"
+
+struct I8Op {
+  using V = __m512i;
+  using W = __m512i;
+  using X = __m512i;
+  static constexpr int kVectors = 4;
+  static constexpr int kMaxRows = 6;
+  static constexpr int Columns(int) { return kVectors; }
+  static HWY_INLINE V Zero() { return _mm512_setzero_si512(); }
+  static HWY_INLINE V Load(const char* p) { return _mm512_load_si512(p); }
+  static HWY_INLINE void Store(V v, char* p) { _mm512_store_si512(p, v); }
+  static HWY_INLINE W LoadWeights(const char* p) { return _mm512_load_si512(p); }
+  static HWY_INLINE X Broadcast(const char* p) {
+    int32_t unit;
+    std::memcpy(&unit, p, 4);
+    return _mm512_set1_epi32(unit);
+  }
+  static HWY_INLINE V MulAdd(X x, W w, V sum) { return _mm512_dpbusd_epi32(sum, x, w); }
+};
+
+void Panel(const cpu::PanelProduct& p) { RunPanelProduct<I8Op>(p); }
+
+}  // namespace quintet::vnni
+HWY_POP_ATTRIBUTES
+
+HWY_PUSH_ATTRIBUTES("avx2,fma,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")
+namespace quintet::bf16 {
+
+#include "kernels/linear_tile-inl.h"
+
+struct Bf16Op {
+  using V = __m512;
+  using W = __m512i;
+  using X = __m512i;
+  static constexpr int kVectors = 4;
+  static constexpr int kMaxRows = 6;
+  static constexpr int Columns(int) { return kVectors; }
+  static HWY_INLINE V Zero() { return _mm512_setzero_ps(); }
+  static HWY_INLINE V Load(const char* p) {
+    return _mm512_load_ps(reinterpret_cast<const float*>(p));
+  }
+  static HWY_INLINE void Store(V v, char* p) { _mm512_store_ps(reinterpret_cast<float*>(p), v); }
+  static HWY_INLINE W LoadWeights(const char* p) { return _mm512_load_si512(p); }
+  static HWY_INLINE X Broadcast(const char* p) {
+    int32_t unit;
+    std::memcpy(&unit, p, 4);
+    return _mm512_set1_epi32(unit);
+  }
+  static HWY_INLINE V MulAdd(X x, W w, V sum) {
+    return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(x), reinterpret_cast<__m512bh>(w));
+  }
+};
+
+void Panel(const cpu::PanelProduct& p) { RunPanelProduct<Bf16Op>(p); }
+
+}  // namespace quintet::bf16
+HWY_POP_ATTRIBUTES
+
+namespace quintet::cpu {
+PanelProductFunction VnniPanelProduct() { return CpuHasAvx512Vnni() ? &vnni::Panel : nullptr; }
+PanelProductFunction Bf16PanelProduct() { return CpuHasAvx512Bf16() ? &bf16::Panel : nullptr; }
+}  // namespace quintet::cpu
+
+#else
+
+namespace quintet::cpu {
+PanelProductFunction VnniPanelProduct() { return nullptr; }
+PanelProductFunction Bf16PanelProduct() { return nullptr; }
+}  // namespace quintet::cpu
+
+#endif

@@ -1,0 +1,357 @@
+// Panel products for the instruction sets that Highway knows, and the epilogue. See linear_cpu.h.
+#include "kernels/linear_cpu.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/linear_cpu.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "kernels/activation-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace quintet::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+#include "kernels/linear_tile-inl.h"
+
+struct F32Op {
+  using D = hn::CappedTag<float, 16>;
+  using V = hn::Vec<D>;
+  using W = V;
+  using X = V;
+  static constexpr int kVectors = 64 / static_cast<int>(hn::MaxLanes(D()));
+  static constexpr bool kWide = HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL;
+  static constexpr int kMaxRows = kWide ? 6 : HWY_TARGET == HWY_AVX2 ? 6 : 4;
+  static constexpr int Columns(int rows) {
+    if (kWide) return kVectors;
+    return rows == 1 ? (kVectors < 8 ? kVectors : 8) : rows <= 3 ? 4 : 2;
+  }
+  static HWY_INLINE V Zero() { return hn::Zero(D()); }
+  static HWY_INLINE V Load(const char* p) {
+    return hn::Load(D(), reinterpret_cast<const float*>(p));
+  }
+  static HWY_INLINE void Store(V v, char* p) { hn::Store(v, D(), reinterpret_cast<float*>(p)); }
+  static HWY_INLINE W LoadWeights(const char* p) { return Load(p); }
+  static HWY_INLINE X Broadcast(const char* p) {
+    return hn::Set(D(), *reinterpret_cast<const float*>(p));
+  }
+  static HWY_INLINE V MulAdd(X x, W w, V sum) { return hn::MulAdd(x, w, sum); }
+};
+
+void PanelF32(const cpu::PanelProduct& p) { RunPanelProduct<F32Op>(p); }
+
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+// Exact without VPDPBUSD: even and odd bytes are widened to 16 bits and multiplied in pairs into 32
+// bits (VPMADDWD), which cannot saturate.
+struct I8Op {
+  struct W {
+#if HWY_TARGET == HWY_AVX2
+    __m256i even, odd;
+#else
+    __m512i even, odd;
+#endif
+  };
+  using X = W;
+#if HWY_TARGET == HWY_AVX2
+  using V = __m256i;
+  static constexpr int kVectors = 8;
+  static constexpr int Columns(int rows) { return rows == 1 ? 8 : 2; }
+  static HWY_INLINE V Zero() { return _mm256_setzero_si256(); }
+  static HWY_INLINE V Load(const char* p) {
+    return _mm256_load_si256(reinterpret_cast<const V*>(p));
+  }
+  static HWY_INLINE void Store(V v, char* p) { _mm256_store_si256(reinterpret_cast<V*>(p), v); }
+  static HWY_INLINE W LoadWeights(const char* p) {
+    const V w = Load(p);
+    return {_mm256_srai_epi16(_mm256_slli_epi16(w, 8), 8), _mm256_srai_epi16(w, 8)};
+  }
+  static HWY_INLINE X Broadcast(const char* p) {
+    int32_t unit;
+    std::memcpy(&unit, p, 4);
+    const V x = _mm256_set1_epi32(unit);
+    return {_mm256_and_si256(x, _mm256_set1_epi16(255)), _mm256_srli_epi16(x, 8)};
+  }
+  static HWY_INLINE V MulAdd(const X& x, const W& w, V sum) {
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(x.even, w.even));
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(x.odd, w.odd));
+  }
+#else
+  using V = __m512i;
+  static constexpr int kVectors = 4;
+  static constexpr int Columns(int) { return 4; }
+  static HWY_INLINE V Zero() { return _mm512_setzero_si512(); }
+  static HWY_INLINE V Load(const char* p) { return _mm512_load_si512(p); }
+  static HWY_INLINE void Store(V v, char* p) { _mm512_store_si512(p, v); }
+  static HWY_INLINE W LoadWeights(const char* p) {
+    const V w = Load(p);
+    return {_mm512_srai_epi16(_mm512_slli_epi16(w, 8), 8), _mm512_srai_epi16(w, 8)};
+  }
+  static HWY_INLINE X Broadcast(const char* p) {
+    int32_t unit;
+    std::memcpy(&unit, p, 4);
+    const V x = _mm512_set1_epi32(unit);
+    return {_mm512_and_si512(x, _mm512_set1_epi16(255)), _mm512_srli_epi16(x, 8)};
+  }
+  static HWY_INLINE V MulAdd(const X& x, const W& w, V sum) {
+    sum = _mm512_add_epi32(sum, _mm512_madd_epi16(x.even, w.even));
+    return _mm512_add_epi32(sum, _mm512_madd_epi16(x.odd, w.odd));
+  }
+#endif
+  static constexpr int kMaxRows = 4;
+};
+
+void PanelI8(const cpu::PanelProduct& p) { RunPanelProduct<I8Op>(p); }
+#else
+void PanelI8(const cpu::PanelProduct& p) {
+  for (int64_t r = 0; r < p.rows; ++r) {
+    const auto* x = static_cast<const uint8_t*>(p.x) + r * p.x_row_bytes;
+    auto* sum = static_cast<int32_t*>(p.tile) + r * cpu::kPanelColumns;
+    std::fill(sum, sum + cpu::kPanelColumns, 0);
+    for (int64_t g = 0; g < p.groups; ++g) {
+      const auto* w = static_cast<const int8_t*>(p.panel) + g * cpu::kPanelColumns * 4;
+      for (int64_t c = 0; c < cpu::kPanelColumns; ++c) {
+        for (int64_t i = 0; i < 4; ++i) sum[c] += x[g * 4 + i] * w[c * 4 + i];
+      }
+    }
+  }
+}
+#endif
+
+using DF = hn::CappedTag<float, 16>;
+using VF = hn::Vec<DF>;
+
+// Where one panel's values come from and what is applied to them, for one row.
+struct PanelRow {
+  const void* sums = nullptr;        // [64] f32 or i32
+  const float* scales = nullptr;     // kI8: [64], of the panel
+  const int32_t* offsets = nullptr;  // kI8
+  float row_scale = 0.0f;            // kI8
+  float alpha = 1.0f;
+  const float* bias = nullptr;  // [64] of the panel, or null
+};
+
+template <bool kInt8>
+HWY_INLINE VF Value(const PanelRow& row, int64_t c) {
+  const DF d;
+  VF v;
+  if constexpr (kInt8) {
+    const hn::RebindToSigned<DF> di;
+    const auto sum = hn::Sub(hn::Load(di, static_cast<const int32_t*>(row.sums) + c),
+                             hn::Load(di, row.offsets + c));
+    v = hn::Mul(hn::ConvertTo(d, sum),
+                hn::Mul(hn::Load(d, row.scales + c), hn::Set(d, row.row_scale)));
+  } else {
+    v = hn::Load(d, static_cast<const float*>(row.sums) + c);
+  }
+  const VF alpha = hn::Set(d, row.alpha);
+  return row.bias == nullptr ? hn::Mul(v, alpha) : hn::MulAdd(v, alpha, hn::Load(d, row.bias + c));
+}
+
+// The panel's outputs of one row, after the activation, into out [64] (gated: [32]).
+template <bool kInt8, Activation kActivation>
+HWY_INLINE void RowOutputs(const PanelRow& row, bool gated, float* HWY_RESTRICT out) {
+  const DF d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t half = cpu::kPanelColumns / 2;
+  for (int64_t c = 0; c < (gated ? half : cpu::kPanelColumns); c += lanes) {
+    VF v = activation::Apply<kActivation>(d, Value<kInt8>(row, c));
+    if (gated) v = hn::Mul(v, Value<kInt8>(row, c + half));
+    hn::Store(v, d, out + c);
+  }
+}
+
+// The part of bias [n] that belongs to a panel, in packed order and padded with zeros.
+void PanelBias(const cpu::Epilogue& e, int64_t panel, float* out) {
+  const LinearWeight& w = *e.w;
+  const int64_t columns = cpu::ColumnsPerPanel(w);
+  const int64_t count = std::min(columns, cpu::OutputColumns(w) - panel * columns);
+  std::fill(out, out + cpu::kPanelColumns, 0.0f);
+  std::copy_n(e.bias + panel * columns, count, out);
+  if (w.gated()) std::copy_n(e.bias + w.n() / 2 + panel * columns, count, out + columns);
+}
+
+void Scatter(const ScatterOutput& s, int64_t row, int64_t column, const float* values,
+             int64_t count) {
+  float* base = s.base + s.row_offset[row];
+  for (int64_t done = 0; done < count;) {
+    const int64_t c = column + done;
+    const int64_t run = std::min(count - done, s.chunk - c % s.chunk);
+    std::memcpy(base + s.chunk_offset[c / s.chunk] + c % s.chunk, values + done,
+                static_cast<size_t>(run) * 4);
+    done += run;
+  }
+}
+
+void WriteRow(const cpu::Epilogue& e, int64_t row, int64_t column, int64_t y_column,
+              const float* values, int64_t count) {
+  if (e.scatter != nullptr) return Scatter(*e.scatter, row, column, values, count);
+  float* y = e.y + row * e.y_stride + y_column;
+  if (e.residual == nullptr) {
+    std::memcpy(y, values, static_cast<size_t>(count) * 4);
+    return;
+  }
+  const float* residual = e.residual + row * e.residual_stride + column;
+  for (int64_t c = 0; c < count; ++c) y[c] = values[c] + residual[c];
+}
+
+template <bool kInt8, Activation kActivation>
+void EpilogueRows(const cpu::Epilogue& e, const void* tile, int64_t panel, int64_t row,
+                  int64_t rows, int64_t y_column) {
+  HWY_ALIGN float bias[cpu::kPanelColumns];
+  HWY_ALIGN float values[cpu::kPanelColumns];
+  const LinearWeight& w = *e.w;
+  const int64_t column = panel * cpu::ColumnsPerPanel(w);
+  const int64_t count = std::min(cpu::ColumnsPerPanel(w), cpu::OutputColumns(w) - column);
+  PanelRow p;
+  p.alpha = e.alpha;
+  if (e.bias != nullptr) {
+    PanelBias(e, panel, bias);
+    p.bias = bias;
+  }
+  if constexpr (kInt8) {
+    const auto* scales = static_cast<const float*>(w.channels());
+    p.scales = scales + panel * cpu::kPanelColumns;
+    p.offsets = reinterpret_cast<const int32_t*>(scales + cpu::Panels(w) * cpu::kPanelColumns) +
+                panel * cpu::kPanelColumns;
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    p.sums = static_cast<const char*>(tile) + r * cpu::kPanelColumns * cpu::kUnitBytes;
+    if constexpr (kInt8) p.row_scale = e.row_scales[row + r];
+    RowOutputs<kInt8, kActivation>(p, w.gated(), values);
+    WriteRow(e, row + r, column, y_column, values, count);
+  }
+}
+
+template <bool kInt8>
+void EpilogueActivation(const cpu::Epilogue& e, const void* tile, int64_t panel, int64_t row,
+                        int64_t rows, int64_t y_column) {
+  switch (e.activation) {
+    case Activation::kNone:
+      return EpilogueRows<kInt8, Activation::kNone>(e, tile, panel, row, rows, y_column);
+    case Activation::kRelu:
+      return EpilogueRows<kInt8, Activation::kRelu>(e, tile, panel, row, rows, y_column);
+    case Activation::kGeluTanh:
+      return EpilogueRows<kInt8, Activation::kGeluTanh>(e, tile, panel, row, rows, y_column);
+    case Activation::kGeluErf:
+      return EpilogueRows<kInt8, Activation::kGeluErf>(e, tile, panel, row, rows, y_column);
+    case Activation::kSilu:
+      return EpilogueRows<kInt8, Activation::kSilu>(e, tile, panel, row, rows, y_column);
+    case Activation::kTanh:
+      return EpilogueRows<kInt8, Activation::kTanh>(e, tile, panel, row, rows, y_column);
+  }
+}
+
+void RunEpilogueHere(const cpu::Epilogue& e, const void* tile, int64_t panel, int64_t row,
+                     int64_t rows, int64_t y_column) {
+  if (e.w->type() == WeightType::kI8) {
+    EpilogueActivation<true>(e, tile, panel, row, rows, y_column);
+  } else {
+    EpilogueActivation<false>(e, tile, panel, row, rows, y_column);
+  }
+}
+
+// Symmetric: y = round(x * 127 / absmax) + 128, scale = absmax / 127. Rows that are not finite give
+// a NaN scale, so that their outputs are NaN as f32 products would give.
+void QuantizeRowHere(const float* HWY_RESTRICT x, int64_t k, uint8_t* HWY_RESTRICT y,
+                     float* scale) {
+  float most = 0.0f;
+  bool finite = true;
+  for (int64_t i = 0; i < k; ++i) {
+    const float a = std::fabs(x[i]);
+    finite &= a <= 3.4e38f;
+    most = a > most ? a : most;
+  }
+  *scale = finite ? most / 127.0f : std::numeric_limits<float>::quiet_NaN();
+  // The inverse of a denormal maximum would be infinite; such a row counts as zero.
+  const float inverse = finite && most > 1e-35f ? 127.0f / most : 0.0f;
+  for (int64_t i = 0; i < k; ++i) {
+    y[i] = finite ? static_cast<uint8_t>(static_cast<int>(std::nearbyint(x[i] * inverse)) + 128)
+                  : uint8_t{128};
+  }
+  for (int64_t i = k; i % 4 != 0; ++i) y[i] = 128;
+}
+
+}  // namespace quintet::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace quintet {
+
+HWY_EXPORT(PanelF32);
+HWY_EXPORT(PanelI8);
+HWY_EXPORT(RunEpilogueHere);
+HWY_EXPORT(QuantizeRowHere);
+
+namespace cpu {
+
+PanelProductFunction ChoosePanelProduct(WeightType type) {
+  switch (type) {
+    case WeightType::kF32:
+      return &HWY_DYNAMIC_DISPATCH(PanelF32);
+    case WeightType::kBF16:
+      break;
+    case WeightType::kI8:
+      if (VnniPanelProduct() != nullptr) return VnniPanelProduct();
+      return &HWY_DYNAMIC_DISPATCH(PanelI8);
+  }
+  QT_CHECK(Bf16PanelProduct() != nullptr);
+  return Bf16PanelProduct();
+}
+
+void RunEpilogue(const Epilogue& epilogue, const void* tile, int64_t panel, int64_t row,
+                 int64_t rows, int64_t y_column) {
+  HWY_DYNAMIC_DISPATCH(RunEpilogueHere)(epilogue, tile, panel, row, rows, y_column);
+}
+
+void QuantizeRow(const float* x, int64_t k, uint8_t* y, float* scale) {
+  HWY_DYNAMIC_DISPATCH(QuantizeRowHere)(x, k, y, scale);
+}
+
+void RoundRowToBf16(const float* x, int64_t k, uint16_t* y) {
+  for (int64_t i = 0; i < k; ++i) y[i] = F32ToBF16(x[i]);
+  if (k % 2 != 0) y[k] = 0;
+}
+
+int64_t ActivationBytes(const LinearWeight& w, int64_t rows) {
+  if (w.type() == WeightType::kF32) return 0;
+  return rows * (Groups(w) * kUnitBytes) + (w.type() == WeightType::kI8 ? rows * 4 + 64 : 0);
+}
+
+Activations ConvertActivations(const LinearWeight& w, const Tensor& x, const Tensor& scratch,
+                               ThreadPool& pool) {
+  const int64_t rows = x.dim[0];
+  const float* source = x.f32();
+  Activations a;
+  if (w.type() == WeightType::kF32) {
+    a.data = source;
+    a.row_bytes = x.stride[0] * 4;
+    return a;
+  }
+  QT_CHECK(scratch.defined());
+  QT_CHECK_GE(scratch.elements() * DTypeBytes(scratch.dtype), ActivationBytes(w, rows));
+  a.row_bytes = Groups(w) * kUnitBytes;
+  auto* data = scratch.as<uint8_t>();
+  auto* scales = reinterpret_cast<float*>(data + rows * a.row_bytes);
+  a.data = data;
+  if (w.type() == WeightType::kI8) a.scales = scales;
+  constexpr int64_t kRowsATask = 8;
+  pool.ParallelFor((rows + kRowsATask - 1) / kRowsATask, [&](int64_t task, int) {
+    for (int64_t r = task * kRowsATask; r < std::min(rows, (task + 1) * kRowsATask); ++r) {
+      uint8_t* row = data + r * a.row_bytes;
+      if (w.type() == WeightType::kI8) {
+        QuantizeRow(source + r * x.stride[0], x.dim[1], row, &scales[r]);
+      } else {
+        RoundRowToBf16(source + r * x.stride[0], x.dim[1], reinterpret_cast<uint16_t*>(row));
+      }
+    }
+  });
+  return a;
+}
+
+}  // namespace cpu
+}  // namespace quintet
+#endif

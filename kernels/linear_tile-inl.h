@@ -1,0 +1,95 @@
+// The inner loops of a panel product, compiled once for each instruction set: included inside the
+// namespace and under the compiler attributes of its includer, which supplies Op:
+//   V, W, X            accumulators, weights and one activation unit, as vectors
+//   kVectors           vectors of a panel: 64 / lanes
+//   kMaxRows           rows whose accumulators fit in the registers
+//   Columns(rows)      vectors that one pass takes with so many rows, a divisor of kVectors
+//   Zero Load Store LoadWeights Broadcast MulAdd
+//
+// Math: each accumulator is one chain over the groups in ascending order, whatever the number of
+// rows around it. Bound: rows x 64 multiply-adds per group against 256 bytes of weights: from about
+// 4 rows on the multipliers' limit, below it the bandwidth of the level that holds the weights.
+
+template <class Op, int kRows, int kColumns>
+HWY_INLINE void Strip(const char* x, int64_t x_row_bytes, const char* w, int64_t groups, char* tile,
+                      bool first) {
+  constexpr int64_t kPanelBytes = cpu::kPanelColumns * cpu::kUnitBytes;
+  constexpr int64_t kVectorBytes = kPanelBytes / Op::kVectors;
+  typename Op::V sum[kRows][kColumns];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+    for (int c = 0; c < kColumns; ++c) {
+      sum[r][c] = first ? Op::Zero() : Op::Load(tile + r * kPanelBytes + c * kVectorBytes);
+    }
+  }
+  for (int64_t g = 0; g < groups; ++g) {
+    typename Op::W weights[kColumns];
+#pragma GCC unroll 16
+    for (int c = 0; c < kColumns; ++c) weights[c] = Op::LoadWeights(w + c * kVectorBytes);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const typename Op::X unit = Op::Broadcast(x + r * x_row_bytes);
+#pragma GCC unroll 16
+      for (int c = 0; c < kColumns; ++c) sum[r][c] = Op::MulAdd(unit, weights[c], sum[r][c]);
+    }
+    w += kPanelBytes;
+    x += cpu::kUnitBytes;
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+    for (int c = 0; c < kColumns; ++c) {
+      Op::Store(sum[r][c], tile + r * kPanelBytes + c * kVectorBytes);
+    }
+  }
+}
+
+template <class Op, int kRows>
+HWY_INLINE void RowBlock(const char* x, int64_t x_row_bytes, const char* w, int64_t groups,
+                         char* tile, bool first) {
+  constexpr int kColumns = Op::Columns(kRows);
+  constexpr int64_t kStripBytes = kColumns * (cpu::kPanelColumns * cpu::kUnitBytes / Op::kVectors);
+  for (int64_t s = 0; s < Op::kVectors / kColumns; ++s) {
+    Strip<Op, kRows, kColumns>(x, x_row_bytes, w + s * kStripBytes, groups, tile + s * kStripBytes,
+                               first);
+  }
+}
+
+template <class Op, int kRows>
+HWY_INLINE void DispatchRows(int64_t rows, const char* x, int64_t x_row_bytes, const char* w,
+                             int64_t groups, char* tile, bool first) {
+  if constexpr (kRows > 0) {
+    if (rows == kRows) {
+      RowBlock<Op, kRows>(x, x_row_bytes, w, groups, tile, first);
+    } else {
+      DispatchRows<Op, kRows - 1>(rows, x, x_row_bytes, w, groups, tile, first);
+    }
+  }
+}
+
+// Blocks of k keep the weights in the second-level cache while the rows pass over them; sums wait
+// in the tile in between.
+template <class Op>
+HWY_INLINE void RunPanelProduct(const cpu::PanelProduct& p) {
+  constexpr int64_t kBlock = 512;
+  constexpr int64_t kPanelBytes = cpu::kPanelColumns * cpu::kUnitBytes;
+  const auto* x = static_cast<const char*>(p.x);
+  const auto* w = static_cast<const char*>(p.panel);
+  auto* tile = static_cast<char*>(p.tile);
+  const int64_t block = p.rows <= Op::kMaxRows ? p.groups : kBlock;
+  for (int64_t g = 0; g < p.groups; g += block) {
+    const int64_t groups = block < p.groups - g ? block : p.groups - g;
+    for (int64_t r = 0; r < p.rows;) {
+      // The last two blocks share their rows evenly: a block of one or two rows is slow.
+      const int64_t left = p.rows - r;
+      const int64_t rows = left >= 2 * Op::kMaxRows ? Op::kMaxRows
+                           : left > Op::kMaxRows    ? (left + 1) / 2
+                                                    : left;
+      DispatchRows<Op, Op::kMaxRows>(rows, x + r * p.x_row_bytes + g * cpu::kUnitBytes,
+                                     p.x_row_bytes, w + g * kPanelBytes, groups,
+                                     tile + r * kPanelBytes, g == 0);
+      r += rows;
+    }
+  }
+}
