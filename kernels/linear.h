@@ -58,6 +58,9 @@ class LinearWeight {
   Buffer channels_;  // kI8: scales and sums of each channel
 };
 
+// The quantisation that Pack does for kI8, for files: q [rows, k] i8 dense and scales [rows] f32 of w [rows, k] f32|bf16|f16.
+void QuantizeRows(const Tensor& w, const Tensor& q, const Tensor& scales);
+
 // Output columns that go somewhere other than one row-major matrix: element (r, c) is written at
 // base[row_offset[r] + chunk_offset[c / chunk] + c % chunk]. The cross-attention cache is written so, by one product.
 struct ScatterOutput {

@@ -39,6 +39,20 @@ float Read(const Tensor& w, int64_t row, int64_t i) {
   }
 }
 
+// How one channel is quantised: symmetric, its largest magnitude becomes 127.
+struct ChannelQuantizer {
+  float scale = 0.0f;
+  float inverse = 0.0f;
+
+  ChannelQuantizer(const Tensor& w, int64_t row) {
+    float most = 0.0f;
+    for (int64_t i = 0; i < w.dim[1]; ++i) most = std::max(most, std::fabs(Read(w, row, i)));
+    scale = most / 127.0f;
+    inverse = most > 1e-35f ? 127.0f / most : 0.0f;
+  }
+  int8_t operator()(float x) const { return static_cast<int8_t>(std::nearbyint(x * inverse)); }
+};
+
 constexpr int64_t kGroupBytes = cpu::kPanelColumns * cpu::kUnitBytes;
 
 float* ChannelScales(const LinearWeight& w) {
@@ -71,19 +85,28 @@ void LinearWeight::Pack(int64_t row, const Tensor& w) {
             i < k_ ? F32ToBF16(Read(w, r, i)) : 0;
       }
     } else {
-      float most = 0.0f;
-      for (int64_t i = 0; i < k_; ++i) most = std::max(most, std::fabs(Read(w, r, i)));
-      const float inverse = most > 1e-35f ? 127.0f / most : 0.0f;
+      const ChannelQuantizer quantize(w, r);
       int32_t sum = 0;
       for (int64_t i = 0; i < cpu::Groups(*this) * 4; ++i) {
-        const int8_t q =
-            i < k_ ? static_cast<int8_t>(std::nearbyint(Read(w, r, i) * inverse)) : int8_t{0};
+        const int8_t q = i < k_ ? quantize(Read(w, r, i)) : int8_t{0};
         reinterpret_cast<int8_t*>(out + i / 4 * kGroupBytes)[i % 4] = q;
         sum += q;
       }
-      ChannelScales(*this)[place.column] = most / 127.0f;
+      ChannelScales(*this)[place.column] = quantize.scale;
       ChannelSums(*this)[place.column] = 128 * sum;
     }
+  }
+}
+
+void QuantizeRows(const Tensor& w, const Tensor& q, const Tensor& scales) {
+  QT_CHECK_EQ(w.rank, 2);
+  QT_CHECK(q.dtype == DType::kI8 && q.is_dense() && q.dim[0] == w.dim[0] && q.dim[1] == w.dim[1]);
+  QT_CHECK_EQ(scales.dim[0], w.dim[0]);
+  int8_t* out = q.as<int8_t>();
+  for (int64_t r = 0; r < w.dim[0]; ++r) {
+    const ChannelQuantizer quantize(w, r);
+    scales.f32()[r * scales.stride[0]] = quantize.scale;
+    for (int64_t i = 0; i < w.dim[1]; ++i) *out++ = quantize(Read(w, r, i));
   }
 }
 

@@ -1,5 +1,6 @@
 #include "kernels/linear.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -403,6 +404,25 @@ TEST_CASE("packing from every dtype, layout and range", "[linear]") {
       }
     }
   }
+}
+
+TEST_CASE("rows quantised for a file and packed are the weight packed directly", "[linear]") {
+  const int64_t n = 70, k = 37;
+  std::vector<float> values = Random(n * k, 12);
+  std::fill_n(values.begin(), k, 0.0f);
+  values[k] = 1e-37f;
+  std::vector<int8_t> q(n * k);
+  std::vector<float> scales(n);
+  const Tensor quantized = Tensor::Dense(q.data(), DType::kI8, {n, k});
+  QuantizeRows(Tensor::F32(values.data(), {n, k}), quantized, Tensor::F32(scales.data(), {n}));
+  const LinearWeight direct = MakeWeight(values, n, k, WeightType::kI8, false);
+  LinearWeight packed = *LinearWeight::Allocate(n, k, WeightType::kI8, false);
+  packed.PackQuantized(0, quantized, Tensor::F32(scales.data(), {n}));
+  std::vector<float> a(n * k), b(n * k);
+  direct.Unpack(0, Tensor::F32(a.data(), {n, k}));
+  packed.Unpack(0, Tensor::F32(b.data(), {n, k}));
+  CHECK(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+  CHECK(*std::max_element(q.begin(), q.end()) == 127);
 }
 
 TEST_CASE("quantised values and scales can be packed as they are", "[linear]") {
