@@ -84,16 +84,21 @@ std::string Sha256::Finish() {
   return hex;
 }
 
-absl::StatusOr<std::string> Sha256OfFile(const std::string& path) {
+absl::Status HashFile(const std::string& path, Sha256* hash) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
-  Sha256 hash;
   std::vector<char> block(1 << 18);
   ssize_t n;
-  while ((n = read(fd, block.data(), block.size())) > 0) hash.Update(block.data(), n);
+  while ((n = read(fd, block.data(), block.size())) > 0) hash->Update(block.data(), n);
   const int error = errno;
   close(fd);
   if (n < 0) return absl::ErrnoToStatus(error, absl::StrCat("cannot read ", path));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> Sha256OfFile(const std::string& path) {
+  Sha256 hash;
+  if (absl::Status status = HashFile(path, &hash); !status.ok()) return status;
   return hash.Finish();
 }
 

@@ -26,6 +26,8 @@ class Sha256 {
   uint64_t total_bytes_ = 0;
 };
 
+// Updates `hash` with all bytes that the file has now.
+absl::Status HashFile(const std::string& path, Sha256* hash);
 absl::StatusOr<std::string> Sha256OfFile(const std::string& path);
 
 }  // namespace quintet
