@@ -60,6 +60,11 @@ struct ModelConfig {
   // whether it differs from the embedding (specs of transformers 4.x and 5.x differ); weights.cc settles it.
   std::optional<bool> scale_logits;
 
+  // Checkpoints written by `quintet convert` (config.json holds a `quintet` object): tensors are packed under our own names
+  // (models/weights_table.h). The dtype asked for: "f32", "bf16", "f16", "int8"; empty when not converted.
+  std::string converted_dtype;
+  bool converted() const { return !converted_dtype.empty(); }
+
   // Heads.
   int64_t labels = 2;
   std::vector<std::string> label_names;  // [labels]; "LABEL_0".. when the file has none

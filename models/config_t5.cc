@@ -1,0 +1,93 @@
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "models/config_families.h"
+#include "models/safetensors.h"
+
+namespace quintet {
+namespace {
+
+// feed_forward_proj is NAME or gated-NAME. "gated-gelu" alone means the tanh approximation; every
+// other name is meant literally.
+void ReadFeedForward(const std::string& default_projection, ConfigFields* fields,
+                     ModelConfig* config) {
+  std::string activation;
+  const auto projection = fields->String("feed_forward_proj");
+  if (!projection && fields->Find("dense_act_fn") != nullptr) {
+    activation = fields->String("dense_act_fn").value_or("");
+    config->gated = fields->Bool("is_gated_act").value_or(false);
+  } else {
+    const std::string name = projection.value_or(default_projection);
+    const std::string kGated = "gated-";
+    config->gated = name.compare(0, kGated.size(), kGated) == 0;
+    activation = config->gated ? name.substr(kGated.size()) : name;
+    if (name == "gated-gelu") activation = "gelu_new";
+    if (activation.find('-') != std::string::npos || activation.empty()) {
+      fields->Invalid("feed_forward_proj",
+                      absl::StrCat("expected NAME or gated-NAME, got \"", Printable(name), "\""));
+      return;
+    }
+  }
+  const auto known = ActivationByName(activation);
+  if (!known) {
+    fields->Fail(
+        absl::UnimplementedError(absl::StrCat("config.json: feed_forward_proj: activation \"",
+                                              Printable(activation), "\" is not supported")));
+    return;
+  }
+  config->activation = *known;
+}
+
+// Whether the decoder's output is multiplied by d_model^-0.5 before the head; the first rule that
+// applies decides. Files of 5.x have scale_decoder_outputs; before that tie_word_embeddings meant
+// it, and only for T5 and UMT5 does the stored head tell the rest.
+void ReadLogitScale(ConfigFields* fields, ModelConfig* config) {
+  const auto scale = fields->Bool("scale_decoder_outputs");
+  const auto tied = fields->Bool("tie_word_embeddings");
+  if (config->head != Head::kLanguageModel) {
+    config->scale_logits = false;
+  } else if (scale) {
+    config->scale_logits = *scale;
+  } else if (config->family == Family::kMT5 ||
+             (config->family == Family::kT5 && tied.has_value() && !*tied)) {
+    config->scale_logits = false;
+  } else {
+    config->scale_logits = std::nullopt;
+  }
+}
+
+}  // namespace
+
+void ReadT5Sizes(const T5Defaults& defaults, ConfigFields* fields, ModelConfig* config) {
+  config->vocab = fields->Int("vocab_size", 1, kMaxVocab).value_or(defaults.vocab);
+  config->d_model = fields->Int({"d_model", "hidden_size"}, 1, kMaxWidth).value_or(512);
+  config->head_dim = fields->Int({"d_kv", "head_dim"}, 1, kMaxHeadDim).value_or(64);
+  config->d_ff = fields->Int("d_ff", 1, kMaxWidth).value_or(defaults.d_ff);
+  config->heads =
+      fields->Int({"num_heads", "num_attention_heads"}, 1, kMaxHeads).value_or(defaults.heads);
+  config->encoder_layers =
+      fields->Int({"num_layers", "num_hidden_layers"}, 1, kMaxLayers).value_or(defaults.layers);
+  config->decoder_layers =
+      fields->Int("num_decoder_layers", 1, kMaxLayers).value_or(config->encoder_layers);
+  config->norm_eps =
+      static_cast<float>(fields->Number("layer_norm_epsilon", 1e-12, 1.0).value_or(1e-6));
+  config->bias_buckets = fields->Int("relative_attention_num_buckets", 4, 65536).value_or(32);
+  config->bias_max_distance =
+      fields->Int("relative_attention_max_distance", 1, 65536).value_or(128);
+}
+
+void ReadT5Fields(ConfigFields* fields, ModelConfig* config) {
+  T5Defaults defaults;
+  const bool multilingual = config->family != Family::kT5;
+  if (multilingual) defaults = {.vocab = 250112, .d_ff = 1024, .layers = 8, .heads = 6};
+  ReadT5Sizes(defaults, fields, config);
+  config->position = PositionEncoding::kT5;
+  config->bias_per_layer = config->family == Family::kUMT5;
+  config->attention_scale = 1.0f;
+  ReadFeedForward(multilingual ? "gated-gelu" : "relu", fields, config);
+  ReadLogitScale(fields, config);
+  if (config->head == Head::kEncoder || config->head == Head::kTokenClassification) {
+    config->decoder_layers = 0;
+  }
+}
+
+}  // namespace quintet

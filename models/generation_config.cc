@@ -1,0 +1,95 @@
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "models/config.h"
+#include "models/config_fields.h"
+#include "models/json.h"
+
+namespace quintet {
+namespace {
+
+constexpr int64_t kMaxFileBytes = 16 << 20;
+constexpr int64_t kAnyId = int64_t{1}
+                           << 31;  // ids are checked against the vocabulary where they are used
+constexpr int64_t kAnyCount = int64_t{1} << 31;
+constexpr double kAnyNumber = 1e9;
+constexpr size_t kMaxIds = 100000;
+
+std::optional<int> ReadEarlyStopping(ConfigFields* fields) {
+  const nlohmann::json* value = fields->Find("early_stopping");
+  if (value == nullptr) return std::nullopt;
+  if (value->is_boolean()) return value->get<bool>() ? 1 : 0;
+  if (value->is_string() && value->get_ref<const std::string&>() == "never") return 2;
+  fields->Invalid("early_stopping", "expected true, false or \"never\"");
+  return std::nullopt;
+}
+
+std::vector<std::vector<int32_t>> ReadBadWords(ConfigFields* fields) {
+  const nlohmann::json* value = fields->Find("bad_words_ids");
+  std::vector<std::vector<int32_t>> words;
+  if (value == nullptr) return words;
+  if (!value->is_array() || value->size() > kMaxIds) {
+    fields->Invalid("bad_words_ids",
+                    absl::StrCat("expected a list of at most ", kMaxIds, " lists"));
+    return words;
+  }
+  for (const nlohmann::json& word : *value) {
+    const nlohmann::json as_field = {{"bad_words_ids", word}};
+    ConfigFields one(as_field, "generation_config.json");
+    words.push_back(one.TokenIds("bad_words_ids", kAnyId, kMaxIds));
+    fields->Fail(one.status());
+    if (words.back().empty())
+      fields->Invalid("bad_words_ids", "expected lists of ids, got an empty one");
+    if (!fields->status().ok()) return {};
+  }
+  return words;
+}
+
+std::optional<int32_t> ReadId(ConfigFields* fields, const char* name) {
+  const auto id = fields->Int(name, 0, kAnyId - 1);
+  return id ? std::optional<int32_t>(static_cast<int32_t>(*id)) : std::nullopt;
+}
+
+}  // namespace
+
+absl::StatusOr<GenerationDefaults> ReadGenerationDefaults(const std::string& directory) {
+  const std::string where = "generation_config.json";
+  const auto json = ReadJsonFile(directory + "/" + where, kMaxFileBytes);
+  if (absl::IsNotFound(json.status())) return GenerationDefaults();
+  if (!json.ok()) return json.status();
+  if (!json->is_object()) {
+    return absl::InvalidArgumentError(absl::StrCat(where, ": expected an object"));
+  }
+  ConfigFields fields(*json, where);
+  GenerationDefaults d;
+  d.max_new_tokens = fields.Int("max_new_tokens", 1, kAnyCount);
+  d.max_length = fields.Int("max_length", 1, kAnyCount);
+  // Hugging Face's old default, written into files by nobody's choice.
+  if (d.max_length == 20) d.max_length = std::nullopt;
+  d.min_new_tokens = fields.Int("min_new_tokens", 0, kAnyCount);
+  d.min_length = fields.Int("min_length", 0, kAnyCount);
+  d.num_beams = fields.Int("num_beams", 1, kAnyCount);
+  d.num_return_sequences = fields.Int("num_return_sequences", 1, kAnyCount);
+  d.length_penalty = fields.Number("length_penalty", -kAnyNumber, kAnyNumber);
+  d.temperature = fields.Number("temperature", 0, kAnyNumber);
+  d.top_p = fields.Number("top_p", 0, 1);
+  d.typical_p = fields.Number("typical_p", 0, 1);
+  d.min_p = fields.Number("min_p", 0, 1);
+  d.repetition_penalty = fields.Number("repetition_penalty", 0, kAnyNumber);
+  d.top_k = fields.Int("top_k", 0, kAnyCount);
+  d.no_repeat_ngram_size = fields.Int("no_repeat_ngram_size", 0, kAnyCount);
+  d.do_sample = fields.Bool("do_sample");
+  d.early_stopping = ReadEarlyStopping(&fields);
+  d.forced_bos_token_id = ReadId(&fields, "forced_bos_token_id");
+  d.decoder_start_token_id = ReadId(&fields, "decoder_start_token_id");
+  d.pad_token_id = ReadId(&fields, "pad_token_id");
+  d.eos_token_ids = fields.TokenIds("eos_token_id", kAnyId, kMaxIds);
+  d.forced_eos_token_ids = fields.TokenIds("forced_eos_token_id", kAnyId, kMaxIds);
+  d.suppress_tokens = fields.TokenIds("suppress_tokens", kAnyId, kMaxIds);
+  d.begin_suppress_tokens = fields.TokenIds("begin_suppress_tokens", kAnyId, kMaxIds);
+  d.bad_words_ids = ReadBadWords(&fields);
+  if (!fields.status().ok()) return fields.status();
+  return d;
+}
+
+}  // namespace quintet

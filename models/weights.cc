@@ -1,0 +1,228 @@
+#include "models/weights.h"
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "models/position.h"
+#include "models/safetensors.h"
+#include "models/weights_table.h"
+
+namespace quintet {
+namespace {
+
+// What a thread reads at once: large enough for the disk, small enough to stay in its cache and out
+// of the peak.
+constexpr int64_t kBlockBytes = 1 << 20;
+
+// Rows [begin, end) of one parameter, read and placed by one thread.
+struct Task {
+  const PlannedWeight* weight;
+  int64_t begin, end;
+};
+
+int64_t BlockRows(const PlannedWeight& weight) {
+  const int64_t row_bytes = std::max<int64_t>(StagingBytes(weight, 1), 1);
+  const int64_t packs = kBlockBytes / row_bytes / LinearWeight::kPackRows;
+  return std::max<int64_t>(packs, 1) * LinearWeight::kPackRows;
+}
+
+// Blocks of a gated weight do not cross from the gate to the up half: Pack asks for that.
+std::vector<Task> SplitIntoTasks(const std::vector<PlannedWeight>& plan) {
+  std::vector<Task> tasks;
+  for (const PlannedWeight& weight : plan) {
+    const int64_t rows = weight.rows();
+    const int64_t part = weight.slot.gated ? rows / 2 : rows;
+    const int64_t block = weight.slot.kind == WeightKind::kVector ? rows : BlockRows(weight);
+    for (int64_t start = 0; start < rows; start += part) {
+      for (int64_t begin = start; begin < start + part; begin += block) {
+        tasks.push_back({&weight, begin, std::min(begin + block, start + part)});
+      }
+    }
+  }
+  return tasks;
+}
+
+Tensor DenseOf(void* data, DType dtype, const std::vector<int64_t>& shape) {
+  if (shape.empty()) return Tensor::Dense(data, dtype, {});
+  return shape.size() == 1 ? Tensor::Dense(data, dtype, {shape[0]})
+                           : Tensor::Dense(data, dtype, {shape[0], shape[1]});
+}
+
+// Room for every parameter. All vectors share one buffer.
+absl::Status AllocatePlaces(const std::vector<PlannedWeight>& plan, WeightType type,
+                            std::vector<Buffer>* storage) {
+  Carver sizes(nullptr);
+  for (const PlannedWeight& weight : plan) {
+    if (weight.slot.kind == WeightKind::kVector) sizes.Take(weight.rows() * weight.columns() * 4);
+  }
+  auto vectors = Buffer::Allocate(sizes.used_bytes());
+  if (!vectors.ok()) return vectors.status();
+  Carver carver(vectors->data());
+  for (const PlannedWeight& weight : plan) {
+    const WeightSlot& slot = weight.slot;
+    if (slot.kind == WeightKind::kVector) {
+      *slot.tensor =
+          DenseOf(carver.Take(weight.rows() * weight.columns() * 4), DType::kF32, slot.shape);
+    } else if (slot.kind == WeightKind::kTable) {
+      const StoredTensor& values = *weight.pieces[0].values;
+      auto table = Buffer::Allocate(values.bytes);
+      if (!table.ok()) return table.status();
+      *slot.tensor = DenseOf(table->data(), *ToDType(values.type), slot.shape);
+      storage->push_back(std::move(*table));
+    } else {
+      auto matrix = LinearWeight::Allocate(slot.shape[0], slot.shape[1], type, slot.gated);
+      if (!matrix.ok()) return matrix.status();
+      *slot.matrix = std::move(*matrix);
+    }
+  }
+  storage->push_back(std::move(*vectors));
+  return absl::OkStatus();
+}
+
+void ConvertScalar(const Tensor& value, float* to) {
+  if (value.dtype == DType::kI64) {
+    *to = static_cast<float>(*value.as<int64_t>());
+  } else if (value.dtype == DType::kI32) {
+    *to = static_cast<float>(*value.as<int32_t>());
+  } else {
+    ConvertToF32(value.data, value.dtype, 1, to);
+  }
+}
+
+// int8 values for a weight of another type: values * scales, as f32 [rows, columns].
+void Dequantize(const Tensor& values, const Tensor& scales, std::vector<float>* out) {
+  const int64_t rows = values.dim[0], columns = values.dim[1];
+  out->resize(static_cast<size_t>(rows * columns));
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < columns; ++c) {
+      (*out)[static_cast<size_t>(r * columns + c)] =
+          static_cast<float>(values.as<int8_t>()[r * columns + c]) * scales.f32()[r];
+    }
+  }
+}
+
+void PlaceMatrix(int64_t row, const Tensor& values, const Tensor& scales, LinearWeight* matrix) {
+  if (values.dtype != DType::kI8) {
+    matrix->Pack(row, values);
+  } else if (matrix->type() == WeightType::kI8) {
+    matrix->PackQuantized(row, values, scales);
+  } else {
+    std::vector<float> floats;
+    Dequantize(values, scales, &floats);
+    matrix->Pack(row, Tensor::F32(floats.data(), {values.dim[0], values.dim[1]}));
+  }
+}
+
+absl::Status RunTask(const SafetensorsReader& files, const Task& task, void* staging) {
+  const WeightSlot& slot = task.weight->slot;
+  const auto place = [&](int64_t row, const Tensor& values, const Tensor& scales) {
+    if (slot.kind == WeightKind::kMatrix) {
+      PlaceMatrix(row, values, scales, slot.matrix);
+    } else if (slot.kind == WeightKind::kTable) {
+      // A table's bytes were read where they belong.
+    } else if (slot.shape.empty()) {
+      ConvertScalar(values, slot.tensor->f32());
+    } else {
+      ConvertToF32(values.data, values.dtype, values.elements(),
+                   slot.tensor->f32() + row * task.weight->columns());
+    }
+  };
+  void* destination = staging;
+  if (slot.kind == WeightKind::kTable) destination = slot.tensor->Rows(task.begin, task.end).data;
+  return VisitRows(files, *task.weight, task.begin, task.end, destination, place);
+}
+
+absl::Status RunTasks(const SafetensorsReader& files, const std::vector<Task>& tasks,
+                      ThreadPool* pool) {
+  int64_t staging_bytes = 0;
+  for (const Task& task : tasks) {
+    if (task.weight->slot.kind == WeightKind::kTable) continue;
+    staging_bytes = std::max(staging_bytes, StagingBytes(*task.weight, task.end - task.begin));
+  }
+  std::vector<Buffer> staging;
+  for (int i = 0; i < pool->threads(); ++i) {
+    auto buffer = Buffer::Allocate(staging_bytes);
+    if (!buffer.ok()) return buffer.status();
+    staging.push_back(std::move(*buffer));
+  }
+  std::mutex mutex;
+  absl::Status first_error;
+  pool->ParallelFor(static_cast<int64_t>(tasks.size()), [&](int64_t i, int thread) {
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      if (!first_error.ok()) return;
+    }
+    const absl::Status status =
+        RunTask(files, tasks[static_cast<size_t>(i)], staging[static_cast<size_t>(thread)].data());
+    if (status.ok()) return;
+    std::lock_guard<std::mutex> lock(mutex);
+    if (first_error.ok()) first_error = status;
+  });
+  return first_error;
+}
+
+// Layers without position parameters of their own share the first layer's tables.
+absl::Status BuildBiases(const ModelConfig& config, bool causal,
+                         const std::vector<PositionParameters>& parameters, StackWeights* stack,
+                         std::vector<Buffer>* storage) {
+  for (size_t n = 0; n < stack->layers.size(); ++n) {
+    if (n > 0 && !config.bias_per_layer) {
+      stack->layers[n].bias = stack->layers[0].bias;
+      continue;
+    }
+    auto bias = BuildPositionBias(config, causal, parameters[n], storage);
+    if (!bias.ok()) return bias.status();
+    stack->layers[n].bias = *bias;
+  }
+  return absl::OkStatus();
+}
+
+void CountTotals(const std::vector<PlannedWeight>& plan, ModelWeights* weights) {
+  absl::flat_hash_set<const StoredTensor*> counted;
+  for (const PlannedWeight& weight : plan) {
+    for (const WeightPiece& piece : weight.pieces) {
+      if (!counted.insert(piece.values).second) continue;
+      weights->parameters += piece.values->bytes / StoredTypeBytes(piece.values->type);
+    }
+    if (weight.slot.matrix != nullptr) weights->bytes += weight.slot.matrix->bytes();
+  }
+  for (const Buffer& buffer : weights->storage) weights->bytes += buffer.bytes();
+}
+
+}  // namespace
+
+absl::StatusOr<ModelWeights> LoadWeights(const std::string& directory, ModelConfig* config,
+                                         WeightType type, ThreadPool* pool) {
+  if (!WeightTypeSupported(type)) {
+    return absl::UnimplementedError(
+        "this CPU has no bf16 products; load the weights as f32 or int8");
+  }
+  const auto files = SafetensorsReader::Open(directory);
+  if (!files.ok()) return files.status();
+  WeightPlaces places;
+  const auto plan = PlanWeights(*files, config, &places);
+  if (!plan.ok()) return plan.status();
+
+  ModelWeights& weights = places.weights;
+  absl::Status status = AllocatePlaces(*plan, type, &weights.storage);
+  if (status.ok()) status = RunTasks(*files, SplitIntoTasks(*plan), pool);
+  if (status.ok()) {
+    status =
+        BuildBiases(*config, false, places.encoder_position, &weights.encoder, &weights.storage);
+  }
+  if (status.ok()) {
+    status =
+        BuildBiases(*config, true, places.decoder_position, &weights.decoder, &weights.storage);
+  }
+  if (!status.ok()) return status;
+  weights.logit_scale =
+      *config->scale_logits ? 1.0f / std::sqrt(static_cast<float>(config->d_model)) : 1.0f;
+  CountTotals(*plan, &weights);
+  return std::move(places.weights);
+}
+
+}  // namespace quintet

@@ -1,0 +1,50 @@
+// Pieces of the parameter table that differ between families.
+#pragma once
+
+#include <initializer_list>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "models/weights_table.h"
+
+namespace quintet {
+
+// Collects slots; every call adds one. Source names are without a `transformer.` prefix.
+class WeightTableBuilder {
+ public:
+  using Names = std::vector<std::string>;
+
+  void Vector(const std::string& name, std::vector<int64_t> shape, const Names& names, Tensor* to);
+  void Table(const std::string& name, int64_t rows, int64_t columns, const Names& names,
+             Tensor* to);
+  // [rows, columns] from one source.
+  void Matrix(const std::string& name, int64_t rows, int64_t columns, const Names& names,
+              LinearWeight* to);
+  // The same, but the source holds [columns, rows].
+  void Transposed(const std::string& name, int64_t rows, int64_t columns, const Names& names,
+                  LinearWeight* to);
+  // Several sources of equal height stacked; `gated`: two of them, gate and up.
+  void Stacked(const std::string& name, int64_t rows, int64_t columns,
+               const std::vector<Names>& sources, bool gated, LinearWeight* to);
+
+  std::vector<WeightSlot> Take() { return std::move(slots_); }
+
+ private:
+  void Add(const std::string& name, WeightKind kind, std::vector<int64_t> shape,
+           const std::vector<Names>& sources);
+  std::vector<WeightSlot> slots_;
+};
+
+// T5, mT5, UMT5 and FAT5 (models/weights_t5.cc); GPT-2 (models/weights_gpt2.cc).
+void AddT5Weights(const ModelConfig& config, WeightPlaces* places, WeightTableBuilder* table);
+void AddGpt2Weights(const ModelConfig& config, WeightPlaces* places, WeightTableBuilder* table);
+
+// Tensors of Hugging Face's files that are known and not needed, besides second names of a slot.
+bool IsIgnoredT5Tensor(const ModelConfig& config, const std::string& name);
+bool IsIgnoredGpt2Tensor(const std::string& name);
+
+// OK, or why a tensor of this name shows that the file has a layout that is not read.
+absl::Status CheckT5Layout(const ModelConfig& config, const std::string& name);
+
+}  // namespace quintet

@@ -1,0 +1,229 @@
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "models/weights_families.h"
+#include "models/weights_table.h"
+
+namespace quintet {
+namespace {
+
+constexpr size_t kListedProblems = 8;
+
+bool IsFloat(StoredType type) {
+  return type == StoredType::kF32 || type == StoredType::kBF16 || type == StoredType::kF16;
+}
+
+// The checkpoint's tensors by the names that the table uses, and what is wrong with them.
+class Matcher {
+ public:
+  Matcher(const SafetensorsReader& files, const ModelConfig& config)
+      : files_(files), converted_(config.converted()) {}
+
+  absl::Status Index() {
+    for (const StoredTensor& t : files_.tensors()) {
+      absl::string_view name = t.name;
+      if (!converted_) absl::ConsumePrefix(&name, "transformer.");
+      if (!by_name_.emplace(std::string(name), &t).second) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "tensor ", Printable(t.name), " is there with and without the prefix transformer."));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const StoredTensor* Find(const std::string& name) const {
+    const auto found = by_name_.find(name);
+    return found == by_name_.end() ? nullptr : found->second;
+  }
+
+  PlannedWeight Plan(const WeightSlot& slot) {
+    PlannedWeight planned;
+    int64_t row = 0;
+    for (const WeightSource& source : slot.sources) {
+      WeightPiece piece = {nullptr, nullptr, row, source.rows, source.transposed};
+      row += source.rows;
+      for (const std::string& name : source.names) {
+        const StoredTensor* t = Find(name);
+        if (t == nullptr) continue;
+        used_.insert(name);
+        if (piece.values == nullptr) piece.values = t;
+        // A table's other names are the same parameter.
+      }
+      if (piece.values == nullptr) {
+        missing_.push_back(source.names[0]);
+        continue;
+      }
+      Check(slot, source, &piece);
+      planned.pieces.push_back(piece);
+    }
+    planned.slot = slot;
+    return planned;
+  }
+
+  absl::Status Finish(const ModelConfig& config) {
+    std::vector<std::string> extra;
+    for (const auto& [name, tensor] : by_name_) {
+      if (used_.contains(name) || (!converted_ && Ignored(config, name))) continue;
+      if (!converted_) {
+        if (absl::Status s = CheckT5Layout(config, name); !s.ok()) return s;
+      }
+      extra.push_back(name);
+    }
+    std::vector<std::string> problems;
+    List("missing", missing_, &problems);
+    List("not expected", extra, &problems);
+    List("wrong", wrong_, &problems);
+    if (problems.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("the weights do not fit config.json (", FamilyName(config.family), ", ",
+                     HeadName(config.head), "): ", absl::StrJoin(problems, "; ")));
+  }
+
+ private:
+  static bool Ignored(const ModelConfig& config, const std::string& name) {
+    return config.family == Family::kGpt2 ? IsIgnoredGpt2Tensor(name)
+                                          : IsIgnoredT5Tensor(config, name);
+  }
+
+  void Check(const WeightSlot& slot, const WeightSource& source, WeightPiece* piece) {
+    const StoredTensor& t = *piece->values;
+    std::vector<int64_t> shape = slot.shape;
+    if (!shape.empty()) shape[0] = source.rows;
+    if (source.transposed) std::swap(shape[0], shape[1]);
+    if (t.shape != shape) {
+      wrong_.push_back(absl::StrCat(Printable(t.name), " is ", Describe(t.type, t.shape),
+                                    ", expected [", absl::StrJoin(shape, ", "), "]"));
+      return;
+    }
+    const bool quantized =
+        converted_ && slot.kind == WeightKind::kMatrix && t.type == StoredType::kI8;
+    const bool integer =
+        slot.shape.empty() && (t.type == StoredType::kI64 || t.type == StoredType::kI32);
+    if (!IsFloat(t.type) && !quantized && !integer) {
+      wrong_.push_back(
+          absl::StrCat(Printable(t.name), " is ", Describe(t.type, t.shape), ", expected ",
+                       converted_ && slot.kind == WeightKind::kMatrix ? "F32, BF16, F16 or I8"
+                                                                      : "F32, BF16 or F16"));
+      return;
+    }
+    if (quantized) FindScales(source.rows, piece);
+  }
+
+  void FindScales(int64_t rows, WeightPiece* piece) {
+    const std::string name =
+        absl::StrCat(absl::StripSuffix(piece->values->name, ".weight"), ".scales");
+    piece->scales = Find(name);
+    if (piece->scales == nullptr) {
+      missing_.push_back(name);
+      return;
+    }
+    used_.insert(name);
+    const StoredTensor& scales = *piece->scales;
+    if (scales.type != StoredType::kF32 || scales.shape != std::vector<int64_t>{rows}) {
+      wrong_.push_back(absl::StrCat(Printable(name), " is ", Describe(scales.type, scales.shape),
+                                    ", expected F32 [", rows, "]"));
+    }
+  }
+
+  static void List(const char* what, std::vector<std::string> names,
+                   std::vector<std::string>* problems) {
+    if (names.empty()) return;
+    std::sort(names.begin(), names.end());
+    const size_t shown = std::min(names.size(), kListedProblems);
+    for (size_t i = 0; i < shown; ++i) {
+      // Entries of "wrong" are made printable where they are built.
+      if (absl::string_view(what) != "wrong") names[i] = Printable(names[i]);
+    }
+    std::string line = absl::StrCat(
+        what, ": ",
+        absl::StrJoin(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
+    if (names.size() > shown) absl::StrAppend(&line, " and ", names.size() - shown, " more");
+    problems->push_back(line);
+  }
+
+  const SafetensorsReader& files_;
+  const bool converted_;
+  absl::flat_hash_map<std::string, const StoredTensor*> by_name_;
+  absl::flat_hash_set<std::string> used_;
+  std::vector<std::string> missing_, wrong_;
+};
+
+// Whether the rows of two matrices are equal as numbers.
+absl::StatusOr<bool> SameValues(const SafetensorsReader& files, const PlannedWeight& a,
+                                const PlannedWeight& b) {
+  constexpr int64_t kRows = 64;
+  const int64_t columns = a.columns();
+  std::vector<char> staging_a(static_cast<size_t>(StagingBytes(a, kRows)));
+  std::vector<char> staging_b(static_cast<size_t>(StagingBytes(b, kRows)));
+  std::vector<float> values_a(static_cast<size_t>(kRows * columns)), values_b(values_a.size());
+  for (int64_t row = 0; row < a.rows(); row += kRows) {
+    const int64_t end = std::min(a.rows(), row + kRows);
+    const auto copy_to = [&](std::vector<float>* to) {
+      return [&, to](int64_t at, const Tensor& values, const Tensor&) {
+        ConvertToF32(values.data, values.dtype, values.elements(),
+                     to->data() + (at - row) * columns);
+      };
+    };
+    absl::Status s = VisitRows(files, a, row, end, staging_a.data(), copy_to(&values_a));
+    if (s.ok()) s = VisitRows(files, b, row, end, staging_b.data(), copy_to(&values_b));
+    if (!s.ok()) return s;
+    const auto used = static_cast<std::ptrdiff_t>((end - row) * columns);
+    if (!std::equal(values_a.begin(), values_a.begin() + used, values_b.begin())) return false;
+  }
+  return true;
+}
+
+const PlannedWeight* FindSlot(const std::vector<PlannedWeight>& plan, const std::string& name) {
+  for (const PlannedWeight& p : plan) {
+    if (p.slot.name == name) return &p;
+  }
+  return nullptr;
+}
+
+// The cases that config.json leaves open: a UMT5 is scaled unless it has a head of its own; a T5
+// that says it is tied is scaled unless the stored head is not the embedding after all (a 5.x
+// re-save that lost scale_decoder_outputs).
+absl::Status SettleLogitScale(const SafetensorsReader& files,
+                              const std::vector<PlannedWeight>& plan, ModelConfig* config) {
+  if (config->scale_logits.has_value()) return absl::OkStatus();
+  const PlannedWeight* head = FindSlot(plan, "head.weight");
+  const PlannedWeight* embedding = FindSlot(plan, "embedding.weight");
+  QT_CHECK(head != nullptr && embedding != nullptr);
+  const bool stored = head->pieces[0].values->name == "lm_head.weight";
+  if (config->family == Family::kUMT5 || !stored) {
+    config->scale_logits = !stored;
+    return absl::OkStatus();
+  }
+  const auto same = SameValues(files, *head, *embedding);
+  if (!same.ok()) return same.status();
+  config->scale_logits = *same;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int64_t PlannedWeight::columns() const {
+  int64_t columns = 1;
+  for (size_t i = 1; i < slot.shape.size(); ++i) columns *= slot.shape[i];
+  return columns;
+}
+
+absl::StatusOr<std::vector<PlannedWeight>> PlanWeights(const SafetensorsReader& files,
+                                                       ModelConfig* config, WeightPlaces* places) {
+  Matcher matcher(files, *config);
+  if (absl::Status s = matcher.Index(); !s.ok()) return s;
+  std::vector<PlannedWeight> plan;
+  for (const WeightSlot& slot : WeightTable(*config, places)) plan.push_back(matcher.Plan(slot));
+  if (absl::Status s = matcher.Finish(*config); !s.ok()) return s;
+  if (absl::Status s = SettleLogitScale(files, plan, config); !s.ok()) return s;
+  return plan;
+}
+
+}  // namespace quintet
