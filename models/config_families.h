@@ -28,7 +28,7 @@ void ReadT5Sizes(const T5Defaults& defaults, ConfigFields* fields, ModelConfig* 
 std::optional<Activation> ActivationByName(const std::string& name);
 
 // Upper bounds that keep every product of sizes far from overflow.
-constexpr int64_t kMaxVocab = 1 << 24, kMaxWidth = 1 << 20, kMaxHeads = 4096, kMaxHeadDim = 1024,
+constexpr int64_t kMaxVocab = 1 << 24, kMaxWidth = 1 << 16, kMaxHeads = 4096, kMaxHeadDim = 1024,
                   kMaxLayers = 1024, kMaxPositions = 1 << 24;
 
 }  // namespace quintet

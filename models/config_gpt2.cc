@@ -16,7 +16,11 @@ void ReadGpt2Fields(ConfigFields* fields, ModelConfig* config) {
   config->encoder_layers = 0;
   config->max_positions =
       fields->Int({"n_positions", "max_position_embeddings"}, 1, kMaxPositions).value_or(1024);
-  config->d_ff = fields->Int("n_inner", 1, 4 * kMaxWidth).value_or(4 * config->d_model);
+  config->d_ff = fields->Int("n_inner", 1, kMaxWidth).value_or(4 * config->d_model);
+  if (config->d_ff > kMaxWidth) {
+    fields->Invalid(
+        "n_embd", absl::StrCat("expected 4 n_embd of at most ", kMaxWidth, ", got ", config->d_ff));
+  }
   if (config->d_model % config->heads != 0) {
     fields->Invalid("n_head", absl::StrCat("expected a divisor of n_embd ", config->d_model,
                                            ", got ", config->heads));

@@ -64,6 +64,10 @@ void ReadT5Sizes(const T5Defaults& defaults, ConfigFields* fields, ModelConfig* 
   config->d_ff = fields->Int("d_ff", 1, kMaxWidth).value_or(defaults.d_ff);
   config->heads =
       fields->Int({"num_heads", "num_attention_heads"}, 1, kMaxHeads).value_or(defaults.heads);
+  if (config->inner() > kMaxWidth) {
+    fields->Invalid("num_heads", absl::StrCat("expected num_heads * d_kv of at most ", kMaxWidth,
+                                              ", got ", config->inner()));
+  }
   config->encoder_layers =
       fields->Int({"num_layers", "num_hidden_layers"}, 1, kMaxLayers).value_or(defaults.layers);
   config->decoder_layers =
