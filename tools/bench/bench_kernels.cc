@@ -1,0 +1,405 @@
+// Ops x shapes on the CPU: time, rate, and share of a peak measured in the same run.
+//
+//   bench_kernels [--filter TEXT] [--threads N] [--json FILE] [--onednn]
+//
+// With one thread times are CPU time of the calling thread, so that neighbours on the machine
+// disturb them little; with more they are wall time. "cold" cases rotate through copies of the
+// weights larger than the caches, as a decoder's layers do. --onednn (where it was found at build
+// time) runs oneDNN on one thread beside our products, in turns.
+#include <ctime>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "kernels/cpu_features.h"
+#include "kernels/linear.h"
+#include "kernels/log_prob.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tools/bench/bench_kernels.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace quintet::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// 2 * `rounds` * 12 * lanes operations on registers alone; returns lanes.
+size_t MultiplyAdds(int64_t rounds, float* out) {
+  const hn::CappedTag<float, 16> d;
+  auto a = hn::Set(d, out[0]);
+  auto s0 = a, s1 = a, s2 = a, s3 = a, s4 = a, s5 = a, s6 = a, s7 = a, s8 = a, s9 = a, sa = a,
+       sb = a;
+  for (int64_t i = 0; i < rounds; ++i) {
+    s0 = hn::MulAdd(s0, a, a), s1 = hn::MulAdd(s1, a, a), s2 = hn::MulAdd(s2, a, a);
+    s3 = hn::MulAdd(s3, a, a), s4 = hn::MulAdd(s4, a, a), s5 = hn::MulAdd(s5, a, a);
+    s6 = hn::MulAdd(s6, a, a), s7 = hn::MulAdd(s7, a, a), s8 = hn::MulAdd(s8, a, a);
+    s9 = hn::MulAdd(s9, a, a), sa = hn::MulAdd(sa, a, a), sb = hn::MulAdd(sb, a, a);
+  }
+  s0 =
+      hn::Add(hn::Add(hn::Add(s0, s1), hn::Add(s2, s3)), hn::Add(hn::Add(s4, s5), hn::Add(s6, s7)));
+  s0 = hn::Add(s0, hn::Add(hn::Add(s8, s9), hn::Add(sa, sb)));
+  out[0] = hn::GetLane(s0) * 0.0f + out[0];
+  return hn::Lanes(d);
+}
+
+// Sum of n floats, as fast as memory gives them.
+float ReadAll(const float* x, size_t n) {
+  const hn::CappedTag<float, 16> d;
+  const size_t lanes = hn::Lanes(d);
+  auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
+  for (size_t i = 0; i + 4 * lanes <= n; i += 4 * lanes) {
+    s0 = hn::Add(s0, hn::Load(d, x + i));
+    s1 = hn::Add(s1, hn::Load(d, x + i + lanes));
+    s2 = hn::Add(s2, hn::Load(d, x + i + 2 * lanes));
+    s3 = hn::Add(s3, hn::Load(d, x + i + 3 * lanes));
+  }
+  return hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3))));
+}
+
+}  // namespace quintet::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+#ifdef QUINTET_ONEDNN
+#include <omp.h>
+
+#include <dnnl.hpp>
+#endif
+
+namespace quintet {
+HWY_EXPORT(MultiplyAdds);
+HWY_EXPORT(ReadAll);
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+double Now(bool cpu) {
+  timespec t;
+  clock_gettime(cpu ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+std::vector<float> Random(int64_t count, uint32_t seed) {
+  std::mt19937 generator(seed);
+  std::uniform_real_distribution<float> uniform(-1.0f, 1.0f);
+  std::vector<float> values(static_cast<size_t>(count));
+  for (float& v : values) v = uniform(generator);
+  return values;
+}
+
+struct Peaks {
+  double flops = 0;       // f32 multiply-adds count two
+  double read_bytes = 0;  // per second from main memory
+};
+
+// Seconds of one call: the median of batches of about 20 ms.
+double Measure(bool cpu_time, const std::function<void()>& call) {
+  call();
+  int64_t calls = 1;
+  for (;;) {
+    const double begin = Now(cpu_time);
+    for (int64_t i = 0; i < calls; ++i) call();
+    if (Now(cpu_time) - begin > 0.02 || calls > 1 << 20) break;
+    calls *= 2;
+  }
+  std::vector<double> batches;
+  for (int b = 0; b < 7; ++b) {
+    const double begin = Now(cpu_time);
+    for (int64_t i = 0; i < calls; ++i) call();
+    batches.push_back((Now(cpu_time) - begin) / static_cast<double>(calls));
+  }
+  std::sort(batches.begin(), batches.end());
+  return batches[batches.size() / 2];
+}
+
+Peaks MeasurePeaks() {
+  Peaks peaks;
+  float value = 1e-3f;
+  constexpr int64_t kRounds = 100000;
+  size_t lanes = 0;
+  double seconds =
+      Measure(true, [&] { lanes = HWY_DYNAMIC_DISPATCH(MultiplyAdds)(kRounds, &value); });
+  peaks.flops = 2.0 * 12 * static_cast<double>(lanes) * kRounds / seconds;
+  Buffer buffer = *Buffer::Allocate(int64_t{256} << 20);
+  std::fill_n(buffer.as<float>(), buffer.bytes() / 4, 1.0f);
+  volatile float sink = 0;
+  seconds = Measure(true, [&] {
+    sink =
+        HWY_DYNAMIC_DISPATCH(ReadAll)(buffer.as<float>(), static_cast<size_t>(buffer.bytes()) / 4);
+  });
+  peaks.read_bytes = static_cast<double>(buffer.bytes()) / seconds;
+  return peaks;
+}
+
+const char* TypeName(WeightType type) {
+  return type == WeightType::kF32 ? "f32" : type == WeightType::kBF16 ? "bf16" : "i8";
+}
+
+class Bench {
+ public:
+  Bench(int threads, std::string filter)
+      : pool_(threads), stream_(&pool_), filter_(std::move(filter)) {}
+
+  // `limit_seconds`: what the measured peaks would allow, or 0.
+  void Run(const std::string& name, double work, const char* unit, double limit_seconds,
+           const std::function<void()>& call) {
+    if (name.find(filter_) == std::string::npos) return;
+    const double seconds = Measure(cpu_time(), call);
+    std::printf("%-44s %10.2f us %9.2f %-7s", name.c_str(), seconds * 1e6, work / seconds * 1e-9,
+                unit);
+    if (limit_seconds > 0) std::printf(" %5.1f %% of peak", 100 * limit_seconds / seconds);
+    std::printf("\n");
+    std::fflush(stdout);
+    Json row = {{"name", name}, {"us", seconds * 1e6}, {unit, work / seconds * 1e-9}};
+    if (limit_seconds > 0) row["percent_of_peak"] = 100 * limit_seconds / seconds;
+    results_.push_back(row);
+  }
+
+  bool wanted(const std::string& name) const { return name.find(filter_) != std::string::npos; }
+  bool cpu_time() const { return pool_.threads() == 1; }
+  ThreadPool& pool() { return pool_; }
+  Stream& stream() { return stream_; }
+  const Peaks& peaks() const { return peaks_; }
+  // Both limits of a piece of work on all threads; memory is shared, so it counts once.
+  double Limit(double flops, double bytes, double flops_factor) const {
+    return std::max(flops / (peaks_.flops * flops_factor * pool_.threads()),
+                    bytes / peaks_.read_bytes);
+  }
+  void SetPeaks(const Peaks& peaks) { peaks_ = peaks; }
+  const Json& results() const { return results_; }
+
+ private:
+  ThreadPool pool_;
+  Stream stream_;
+  std::string filter_;
+  Peaks peaks_;
+  Json results_ = Json::array();
+};
+
+// A dot product instruction does 4 i8 or 2 bf16 multiply-adds where a fused multiply-add does one.
+double FlopsFactor(WeightType type) {
+  if (type == WeightType::kBF16) return 2;
+  return type == WeightType::kI8 && CpuHasAvx512Vnni() ? 4 : 1;
+}
+
+std::vector<LinearWeight> Weights(int64_t n, int64_t k, WeightType type, int64_t copies) {
+  const std::vector<float> values = Random(n * k, 1);
+  std::vector<LinearWeight> weights;
+  for (int64_t i = 0; i < copies; ++i) {
+    weights.push_back(*LinearWeight::Allocate(n, k, type, false));
+    weights.back().Pack(0, Tensor::F32(values.data(), {n, k}));
+  }
+  return weights;
+}
+
+struct Shape {
+  int64_t n, k;
+};
+constexpr Shape kT5Base[] = {{768, 768}, {2304, 768}, {3072, 768}, {768, 3072}, {32128, 768}};
+
+void BenchLinear(Bench& bench, WeightType type, Shape shape, int64_t rows, bool cold) {
+  const std::string name = std::string("linear ") + TypeName(type) + " " + std::to_string(rows) +
+                           "x" + std::to_string(shape.k) + "x" + std::to_string(shape.n) +
+                           (cold ? " cold" : "");
+  if (!bench.wanted(name)) return;
+  const int64_t bytes = shape.n * shape.k *
+                        (type == WeightType::kF32    ? 4
+                         : type == WeightType::kBF16 ? 2
+                                                     : 1);
+  const std::vector<LinearWeight> weights =
+      Weights(shape.n, shape.k, type, cold ? 1 + (int64_t{200} << 20) / bytes : 1);
+  const std::vector<float> x = Random(rows * shape.k, 2);
+  std::vector<float> y(static_cast<size_t>(rows * shape.n));
+  std::vector<char> scratch(
+      static_cast<size_t>(LinearScratchBytes(weights[0], rows, bench.stream())) + 64);
+  LinearArgs args;
+  args.x = Tensor::F32(x.data(), {rows, shape.k});
+  args.y = Tensor::F32(y.data(), {rows, shape.n});
+  args.scratch = Tensor::Dense(scratch.data(), DType::kI8, {static_cast<int64_t>(scratch.size())});
+  size_t next = 0;
+  const double flops = 2.0 * static_cast<double>(rows * shape.n * shape.k);
+  bench.Run(name, flops, "GFLOP/s",
+            bench.Limit(flops, cold ? static_cast<double>(bytes) : 0.0, FlopsFactor(type)), [&] {
+              args.w = &weights[next];
+              next = (next + 1) % weights.size();
+              Linear(args, bench.stream());
+            });
+}
+
+void BenchLogProb(Bench& bench, WeightType type, int64_t rows, int64_t top) {
+  const int64_t vocab = 32128, k = 768;
+  const std::string name = std::string("log_prob ") + TypeName(type) + " " + std::to_string(rows) +
+                           "x768x32128 top " + std::to_string(top);
+  if (!bench.wanted(name)) return;
+  const std::vector<LinearWeight> head = Weights(vocab, k, type, 1);
+  const std::vector<float> x = Random(rows * k, 2);
+  const std::vector<int32_t> targets(static_cast<size_t>(rows), 5);
+  std::vector<float> out(static_cast<size_t>(rows)), best(static_cast<size_t>(rows * top));
+  std::vector<int32_t> tokens(best.size());
+  std::vector<char> scratch(
+      static_cast<size_t>(TargetLogProbScratchBytes(head[0], rows, top, bench.stream())));
+  TargetLogProbArgs args;
+  args.hidden = Tensor::F32(x.data(), {rows, k});
+  args.head = &head[0];
+  args.targets = Tensor::Dense(targets.data(), DType::kI32, {rows});
+  args.log_probs = Tensor::F32(out.data(), {rows});
+  if (top > 0) {
+    args.top_log_probs = Tensor::F32(best.data(), {rows, top});
+    args.top_tokens = Tensor::Dense(tokens.data(), DType::kI32, {rows, top});
+  }
+  args.scratch = Tensor::Dense(scratch.data(), DType::kI8, {static_cast<int64_t>(scratch.size())});
+  const double flops = 2.0 * static_cast<double>(rows * vocab * k);
+  bench.Run(name, flops, "GFLOP/s", bench.Limit(flops, 0, FlopsFactor(type)),
+            [&] { TargetLogProb(args, bench.stream()); });
+}
+
+void BenchPack(Bench& bench, DType from, WeightType type, bool transposed) {
+  const int64_t n = 3072, k = 768;
+  const std::string name = std::string("pack ") + DTypeName(from) +
+                           (transposed ? " transposed" : "") + " to " + TypeName(type);
+  if (!bench.wanted(name)) return;
+  const std::vector<float> values = Random(n * k, 1);
+  std::vector<char> source(static_cast<size_t>(n * k * DTypeBytes(from)));
+  ConvertFromF32(values.data(), n * k, from, source.data());
+  Tensor w = Tensor::Dense(source.data(), from, {n, k});
+  if (transposed) w.stride = {1, n, 0, 0};
+  LinearWeight weight = *LinearWeight::Allocate(n, k, type, false);
+  bench.Run(name, static_cast<double>(source.size()), "GB/s", 0, [&] { weight.Pack(0, w); });
+}
+
+void BenchPool(Bench& bench) {
+  for (int64_t tasks : {1, 2, 16, 256}) {
+    bench.Run("parallel_for " + std::to_string(tasks) + " empty tasks", static_cast<double>(tasks),
+              "Gtask/s", 0, [&] { bench.pool().ParallelFor(tasks, [](int64_t, int) {}); });
+  }
+}
+
+#ifdef QUINTET_ONEDNN
+
+// oneDNN's matmul with weights in the layout it asks for, on one thread; f32 and bf16 as they are,
+// i8 as u8 x s8 -> f32 with a scale a channel (activations quantised beforehand, which flatters
+// it).
+void BenchOneDnn(Bench& bench, WeightType type, Shape shape, int64_t rows) {
+  const std::string name = std::string("onednn ") + TypeName(type) + " " + std::to_string(rows) +
+                           "x" + std::to_string(shape.k) + "x" + std::to_string(shape.n);
+  if (!bench.wanted(name)) return;
+  using dnnl::memory;
+  using Type = memory::data_type;
+  omp_set_num_threads(1);
+  static dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  static dnnl::stream stream(engine);
+  const Type x_type = type == WeightType::kF32    ? Type::f32
+                      : type == WeightType::kBF16 ? Type::bf16
+                                                  : Type::u8;
+  const Type w_type = type == WeightType::kI8 ? Type::s8 : x_type;
+  const memory::desc x_desc({rows, shape.k}, x_type, memory::format_tag::ab);
+  const memory::desc w_desc({shape.k, shape.n}, w_type, memory::format_tag::any);
+  const memory::desc y_desc({rows, shape.n}, Type::f32, memory::format_tag::ab);
+  dnnl::primitive_attr attributes;
+  if (type == WeightType::kI8) {
+    attributes.set_output_scales(1 << 1, std::vector<float>(static_cast<size_t>(shape.n), 0.01f));
+  }
+  const dnnl::matmul::primitive_desc desc({x_desc, w_desc, y_desc}, attributes, engine);
+  const dnnl::matmul matmul(desc);
+  memory x(desc.src_desc(), engine), w(desc.weights_desc(), engine), y(desc.dst_desc(), engine);
+  const std::vector<float> values = Random(std::max(rows, shape.n) * shape.k, 3);
+  memory plain_x({{rows, shape.k}, Type::f32, memory::format_tag::ab}, engine,
+                 const_cast<float*>(values.data()));
+  memory plain_w({{shape.k, shape.n}, Type::f32, memory::format_tag::ba}, engine,
+                 const_cast<float*>(values.data()));
+  dnnl::reorder(plain_x, x).execute(stream, plain_x, x);
+  dnnl::reorder(plain_w, w).execute(stream, plain_w, w);
+  const double flops = 2.0 * static_cast<double>(rows * shape.n * shape.k);
+  bench.Run(name, flops, "GFLOP/s", bench.Limit(flops, 0, FlopsFactor(type)), [&] {
+    matmul.execute(stream, {{DNNL_ARG_SRC, x}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DST, y}});
+    stream.wait();
+  });
+}
+
+#endif
+
+std::vector<WeightType> Types() {
+  std::vector<WeightType> types = {WeightType::kF32, WeightType::kI8};
+  if (WeightTypeSupported(WeightType::kBF16)) types.push_back(WeightType::kBF16);
+  return types;
+}
+
+void BenchAll(Bench& bench) {
+  BenchPool(bench);
+  for (WeightType type : Types()) {
+    for (const Shape& shape : kT5Base) {
+      for (int64_t rows : {1, 4, 8}) BenchLinear(bench, type, shape, rows, true);
+      for (int64_t rows : {1, 4, 8, 32, 128, 512, 2048}) {
+        if (rows * shape.n <= int64_t{1} << 24) BenchLinear(bench, type, shape, rows, false);
+      }
+    }
+    BenchLogProb(bench, type, 128, 0);
+    BenchLogProb(bench, type, 128, 5);
+    for (DType from : {DType::kF32, DType::kBF16, DType::kF16}) BenchPack(bench, from, type, false);
+    BenchPack(bench, DType::kF32, type, true);
+  }
+}
+
+#ifdef QUINTET_ONEDNN
+void BenchAgainstOneDnn(Bench& bench) {
+  for (WeightType type : Types()) {
+    for (const Shape& shape : kT5Base) {
+      for (int64_t rows : {128, 512, 2048}) {
+        if (rows * shape.n > int64_t{1} << 24) continue;
+        BenchLinear(bench, type, shape, rows, false);
+        BenchOneDnn(bench, type, shape, rows);
+      }
+    }
+  }
+}
+#endif
+
+int Main(int argc, char** argv) {
+  CLI::App app("Ops x shapes on the CPU");
+  std::string filter, json;
+  int threads = 1;
+  bool onednn = false;
+  app.add_option("--filter", filter, "Only cases whose name has this text");
+  app.add_option("--threads", threads)->check(CLI::Range(1, 1024));
+  app.add_option("--json", json, "Also write the results to this file");
+#ifdef QUINTET_ONEDNN
+  app.add_flag("--onednn", onednn, "Wide products against oneDNN, instead of all ops");
+#endif
+  CLI11_PARSE(app, argc, argv);
+  Bench bench(threads, filter);
+  bench.SetPeaks(MeasurePeaks());
+  std::printf("%s, %d threads, peaks of one thread: %.1f GFLOP/s f32, %.1f GB/s read\n",
+              CpuIsaName(), threads, bench.peaks().flops * 1e-9, bench.peaks().read_bytes * 1e-9);
+  if (onednn) {
+#ifdef QUINTET_ONEDNN
+    BenchAgainstOneDnn(bench);
+#endif
+  } else {
+    BenchAll(bench);
+  }
+  if (json.empty()) return 0;
+  const Json document = {{"isa", CpuIsaName()},
+                         {"threads", threads},
+                         {"time", bench.cpu_time() ? "thread CPU" : "wall"},
+                         {"peak_gflops", bench.peaks().flops * 1e-9},
+                         {"peak_read_gbs", bench.peaks().read_bytes * 1e-9},
+                         {"results", bench.results()}};
+  std::ofstream file(json);
+  file << document.dump(1) << "\n";
+  return file.good() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace quintet
+
+int main(int argc, char** argv) { return quintet::Main(argc, argv); }
+#endif
