@@ -13,7 +13,8 @@ struct TargetLogProbArgs {
   float alpha = 1.0f;               // logits = alpha * hidden head^T + bias
   Tensor targets;                   // [rows] i32, each in [0, vocab)
   Tensor log_probs;                 // [rows] f32 out: logit[target] - logsumexp(logits)
-  // Optional best alternatives of every row, by (log-probability descending, token ascending): both or none.
+  // Optional best alternatives of every row, by (log-probability descending, token ascending): both or none. Which ones these
+  // are is decided by the logits, before they round to log-probabilities. Past the vocabulary: -inf and token -1.
   Tensor top_log_probs;  // [rows, top] f32
   Tensor top_tokens;     // [rows, top] i32
   Tensor scratch;        // TargetLogProbScratchBytes(...) as [bytes] i8

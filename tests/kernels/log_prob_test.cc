@@ -1,0 +1,229 @@
+#include "kernels/log_prob.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "kernels/cpu_features.h"
+
+namespace quintet {
+namespace {
+
+std::vector<float> Random(int64_t count, uint32_t seed, float scale) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal(0.0f, scale);
+  std::vector<float> values(static_cast<size_t>(count));
+  for (float& v : values) v = normal(generator);
+  return values;
+}
+
+struct Case {
+  int64_t rows = 1, vocab = 1, k = 1, top = 0;
+  WeightType type = WeightType::kF32;
+  bool bias = false;
+  float alpha = 1.0f;
+};
+
+struct Outputs {
+  std::vector<float> log_probs, top_log_probs;
+  std::vector<int32_t> top_tokens;
+};
+
+struct Head {
+  std::vector<float> hidden, bias;
+  std::vector<int32_t> targets;
+  LinearWeight weight;
+};
+
+Head MakeHead(const Case& c) {
+  Head h;
+  h.hidden = Random(c.rows * c.k, 1, 1.0f);
+  h.bias = Random(c.vocab, 2, 2.0f);
+  for (int64_t r = 0; r < c.rows; ++r) {
+    h.targets.push_back(static_cast<int32_t>(r * 7919 % c.vocab));
+  }
+  h.weight = *LinearWeight::Allocate(c.vocab, c.k, c.type, false);
+  const std::vector<float> w = Random(c.vocab * c.k, 3, 1.0f);
+  h.weight.Pack(0, Tensor::F32(w.data(), {c.vocab, c.k}));
+  return h;
+}
+
+// Rows [first, first + rows) of the head's inputs.
+Outputs Run(const Case& c, const Head& h, int64_t first, int64_t rows, ThreadPool& pool) {
+  Stream stream(&pool);
+  Outputs out;
+  out.log_probs.resize(static_cast<size_t>(rows));
+  out.top_log_probs.resize(static_cast<size_t>(rows * c.top));
+  out.top_tokens.resize(static_cast<size_t>(rows * c.top));
+  TargetLogProbArgs args;
+  args.hidden = Tensor::F32(h.hidden.data() + first * c.k, {rows, c.k});
+  args.head = &h.weight;
+  if (c.bias) args.bias = Tensor::F32(h.bias.data(), {c.vocab});
+  args.alpha = c.alpha;
+  args.targets = Tensor::Dense(h.targets.data() + first, DType::kI32, {rows});
+  args.log_probs = Tensor::F32(out.log_probs.data(), {rows});
+  if (c.top > 0) {
+    args.top_log_probs = Tensor::F32(out.top_log_probs.data(), {rows, c.top});
+    args.top_tokens = Tensor::Dense(out.top_tokens.data(), DType::kI32, {rows, c.top});
+  }
+  std::vector<char> scratch(
+      static_cast<size_t>(TargetLogProbScratchBytes(h.weight, rows, c.top, stream)));
+  args.scratch = Tensor::Dense(scratch.data(), DType::kI8, {static_cast<int64_t>(scratch.size())});
+  TargetLogProb(args, stream);
+  CHECK(stream.products() == 1);
+  return out;
+}
+
+std::vector<float> Logits(const Case& c, const Head& h, ThreadPool& pool) {
+  Stream stream(&pool);
+  std::vector<float> y(static_cast<size_t>(c.rows * c.vocab));
+  LinearArgs args;
+  args.x = Tensor::F32(h.hidden.data(), {c.rows, c.k});
+  args.w = &h.weight;
+  if (c.bias) args.bias = Tensor::F32(h.bias.data(), {c.vocab});
+  args.alpha = c.alpha;
+  args.y = Tensor::F32(y.data(), {c.rows, c.vocab});
+  std::vector<char> scratch(static_cast<size_t>(LinearScratchBytes(h.weight, c.rows, stream)) + 1);
+  args.scratch = Tensor::Dense(scratch.data(), DType::kI8, {static_cast<int64_t>(scratch.size())});
+  Linear(args, stream);
+  return y;
+}
+
+// Against a full row in double precision and a full sort of the logits that Linear gives.
+void Check(const Case& c, const Head& h, ThreadPool& pool) {
+  INFO("rows " << c.rows << " vocab " << c.vocab << " k " << c.k << " top " << c.top << " type "
+               << static_cast<int>(c.type));
+  const std::vector<float> logits = Logits(c, h, pool);
+  const Outputs out = Run(c, h, 0, c.rows, pool);
+  for (int64_t r = 0; r < c.rows; ++r) {
+    const float* row = logits.data() + r * c.vocab;
+    const double most = *std::max_element(row, row + c.vocab);
+    double sum = 0;
+    for (int64_t t = 0; t < c.vocab; ++t) sum += std::exp(row[t] - most);
+    const double log_sum = most + std::log(sum);
+    const auto close = [&](double got, double logit) {
+      return std::fabs(got - (logit - log_sum)) <= 2e-6 * std::max(1.0, std::fabs(logit - log_sum));
+    };
+    const auto at = static_cast<size_t>(r);
+    REQUIRE(close(out.log_probs[at], row[h.targets[at]]));
+    std::vector<int32_t> order(static_cast<size_t>(c.vocab));
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int32_t a, int32_t b) { return row[a] > row[b]; });
+    for (int64_t i = 0; i < c.top; ++i) {
+      const auto slot = static_cast<size_t>(r * c.top + i);
+      if (i >= c.vocab) {
+        REQUIRE(out.top_tokens[slot] == -1);
+        REQUIRE(out.top_log_probs[slot] == -std::numeric_limits<float>::infinity());
+        continue;
+      }
+      const int32_t token = out.top_tokens[slot];
+      REQUIRE((token >= 0 && token < c.vocab));
+      // Neighbours whose log-probabilities round alike stand in the order of their tokens.
+      const float expected = row[order[static_cast<size_t>(i)]];
+      REQUIRE((token == order[static_cast<size_t>(i)] ||
+               std::fabs(row[token] - expected) < 4e-6f * std::max(1.0f, std::fabs(expected))));
+      REQUIRE(close(out.top_log_probs[slot], row[token]));
+      if (i == 0) continue;
+      const bool ordered = out.top_log_probs[slot - 1] > out.top_log_probs[slot] ||
+                           (out.top_log_probs[slot - 1] == out.top_log_probs[slot] &&
+                            out.top_tokens[slot - 1] < token);
+      REQUIRE(ordered);
+    }
+  }
+}
+
+constexpr CpuIsa kIsas[] = {CpuIsa::kBest, CpuIsa::kAvx2, CpuIsa::kBaseline};
+
+TEST_CASE("log-probabilities of targets and alternatives", "[log_prob]") {
+  ThreadPool pool(2);
+  for (CpuIsa isa : kIsas) {
+    SetCpuIsaForTest(isa);
+    for (WeightType type : {WeightType::kF32, WeightType::kI8, WeightType::kBF16}) {
+      if (!WeightTypeSupported(type)) continue;
+      for (int64_t vocab : {1, 7, 63, 64, 65, 2500}) {
+        for (int64_t top : {0, 1, 5, 20}) {
+          Case c;
+          c.rows = 1 + vocab % 60, c.vocab = vocab, c.k = 19, c.top = top, c.type = type;
+          c.bias = top % 2 == 1, c.alpha = top == 5 ? 0.25f : 1.0f;
+          Check(c, MakeHead(c), pool);
+        }
+      }
+    }
+  }
+  SetCpuIsaForTest(CpuIsa::kBest);
+}
+
+TEST_CASE("more rows than are held at once", "[log_prob]") {
+  ThreadPool pool(2);
+  Case c;
+  c.rows = 411, c.vocab = 300, c.k = 8, c.top = 3;
+  Check(c, MakeHead(c), pool);
+  c.rows = 0;
+  const Head none = MakeHead(c);
+  CHECK(Run(c, none, 0, 0, pool).log_probs.empty());
+  // Scratch has a bound that rows do not move.
+  Stream stream(&pool);
+  CHECK(TargetLogProbScratchBytes(none.weight, 1000, 3, stream) ==
+        TargetLogProbScratchBytes(none.weight, 100000, 3, stream));
+}
+
+TEST_CASE("a row's log-probability does not depend on other rows or threads", "[log_prob]") {
+  for (WeightType type : {WeightType::kF32, WeightType::kI8}) {
+    Case c;
+    c.rows = 250, c.vocab = 5003, c.k = 33, c.top = 4, c.bias = true, c.type = type;
+    const Head h = MakeHead(c);
+    ThreadPool one(1), three(3);
+    const Outputs all = Run(c, h, 0, c.rows, one);
+    const Outputs threaded = Run(c, h, 0, c.rows, three);
+    CHECK(all.log_probs == threaded.log_probs);
+    CHECK(all.top_log_probs == threaded.top_log_probs);
+    CHECK(all.top_tokens == threaded.top_tokens);
+    for (int64_t row : {0, 47, 48, 191, 192, 249}) {
+      const Outputs alone = Run(c, h, row, 1, three);
+      const auto at = static_cast<size_t>(row);
+      CHECK(alone.log_probs[0] == all.log_probs[at]);
+      for (size_t i = 0; i < 4; ++i) {
+        CHECK(alone.top_log_probs[i] == all.top_log_probs[at * 4 + i]);
+        CHECK(alone.top_tokens[i] == all.top_tokens[at * 4 + i]);
+      }
+    }
+  }
+}
+
+TEST_CASE("ties go to the lower token, -inf is the last", "[log_prob]") {
+  ThreadPool pool(2);
+  Case c;
+  c.rows = 1, c.vocab = 200, c.k = 2, c.top = 200, c.bias = true;
+  Head h = MakeHead(c);
+  h.hidden.assign(h.hidden.size(), 0.0f);  // logits are the bias
+  for (size_t t = 0; t < h.bias.size(); ++t) {
+    h.bias[t] = t < 150 ? static_cast<float>(t % 3) : -std::numeric_limits<float>::infinity();
+  }
+  h.targets[0] = 180;
+  const Outputs out = Run(c, h, 0, 1, pool);
+  CHECK(out.log_probs[0] == -std::numeric_limits<float>::infinity());
+  for (int32_t i = 0; i < 150; ++i) {
+    const int32_t expected = i < 50 ? 3 * i + 2 : i < 100 ? 3 * (i - 50) + 1 : 3 * (i - 100);
+    REQUIRE(out.top_tokens[static_cast<size_t>(i)] == expected);
+  }
+  for (size_t i = 150; i < 200; ++i) {
+    REQUIRE(out.top_tokens[i] == static_cast<int32_t>(i));
+    REQUIRE(out.top_log_probs[i] == -std::numeric_limits<float>::infinity());
+  }
+}
+
+TEST_CASE("large logits do not overflow", "[log_prob]") {
+  ThreadPool pool(1);
+  Case c;
+  c.rows = 3, c.vocab = 129, c.k = 4, c.alpha = 3000.0f;
+  Check(c, MakeHead(c), pool);
+}
+
+}  // namespace
+}  // namespace quintet
