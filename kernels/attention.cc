@@ -1,0 +1,86 @@
+#include "kernels/attention.h"
+
+#include "kernels/cpu_ops.h"
+#include "kernels/dispatch.h"
+
+namespace quintet {
+namespace {
+
+void CheckHeads(const Tensor& t, int64_t heads, int64_t head_dim) {
+  QT_CHECK(t.dtype == DType::kF32);
+  QT_CHECK_EQ(t.rank, 3);
+  QT_CHECK_EQ(t.dim[1], heads);
+  QT_CHECK_EQ(t.dim[2], head_dim);
+  QT_CHECK_EQ(t.stride[2], 1);
+}
+
+// Offsets ascend and stay inside `rows`.
+void CheckOffsets(absl::Span<const int32_t> offsets, size_t n, int64_t rows) {
+  QT_CHECK_EQ(offsets.size(), n + 1);
+  QT_CHECK_GE(offsets.front(), 0);
+  for (size_t s = 0; s < n; ++s) QT_CHECK_LE(offsets[s], offsets[s + 1]);
+  QT_CHECK_LE(offsets.back(), rows);
+}
+
+void CheckKeys(const AttentionArgs& args, size_t n) {
+  const int64_t heads = args.q.dim[1], head_dim = args.q.dim[2];
+  if (args.cache == nullptr) {
+    CheckHeads(args.k, heads, head_dim);
+    CheckHeads(args.v, heads, head_dim);
+    QT_CHECK_EQ(args.k.dim[0], args.v.dim[0]);
+    CheckOffsets(args.kv_offsets, n, args.k.dim[0]);
+    return;
+  }
+  QT_CHECK_EQ(args.cache->heads, heads);
+  QT_CHECK_EQ(args.cache->head_dim, head_dim);
+  QT_CHECK(args.layer >= 0 && args.layer < args.cache->layers);
+  QT_CHECK_EQ(args.kv_lens.size(), n);
+  for (int32_t len : args.kv_lens) {
+    QT_CHECK_GE(len, 0);
+    QT_CHECK(len == 0 || args.slots != nullptr);
+    QT_CHECK(n <= 1 || len <= args.slots_stride);
+  }
+}
+
+void CheckBias(const PositionBias& bias, int64_t heads) {
+  if (bias.kind == BiasKind::kNone) return;
+  QT_CHECK_EQ(bias.heads, heads);
+  if (bias.kind == BiasKind::kTable) {
+    QT_CHECK_EQ(bias.table.dim[0], heads);
+    QT_CHECK_EQ(bias.table.dim[1], 2 * bias.saturation + 1);
+    QT_CHECK_EQ(bias.table.stride[1], 1);
+  } else if (bias.kind == BiasKind::kAlibi) {
+    QT_CHECK_EQ(bias.slopes.dim[0], heads);
+  } else {
+    const int64_t segments = bias.segment_slope.dim[1];
+    QT_CHECK_GE(segments, 1);
+    QT_CHECK_EQ(bias.segment_slope.dim[0], heads);
+    QT_CHECK_EQ(bias.segment_offset.dim[0], heads);
+    QT_CHECK_EQ(bias.segment_offset.dim[1], segments);
+    QT_CHECK(segments == 1 || bias.knots.dim[0] == segments - 1);
+  }
+}
+
+}  // namespace
+
+void Attention(const AttentionArgs& args, Stream& stream) {
+  QT_CHECK_GE(args.q_offsets.size(), 1u);
+  const size_t n = args.q_offsets.size() - 1;
+  const int64_t heads = args.q.dim[1], head_dim = args.q.dim[2];
+  QT_CHECK(head_dim >= 1 && head_dim <= 256);
+  CheckHeads(args.q, heads, head_dim);
+  CheckHeads(args.out, heads, head_dim);
+  QT_CHECK_EQ(args.q.dim[0], args.out.dim[0]);
+  CheckOffsets(args.q_offsets, n, args.q.dim[0]);
+  CheckKeys(args, n);
+  QT_CHECK(args.q_positions.empty() || args.q_positions.size() == n);
+  if (args.bias != nullptr) CheckBias(*args.bias, heads);
+  QT_CHECK_GE(args.scratch.elements(), AttentionScratchBytes(heads, head_dim, stream));
+  Dispatch(args, stream, cpu::Attention);
+}
+
+int64_t AttentionScratchBytes(int64_t heads, int64_t head_dim, const Stream& stream) {
+  return cpu::AttentionScratchBytes(heads, head_dim, stream);
+}
+
+}  // namespace quintet

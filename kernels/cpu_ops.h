@@ -1,0 +1,27 @@
+// The ops of norm.h, embedding.h, rotary.h, kv_cache.h, attention.h and selection.h on the CPU.
+// Arguments have been checked. Kernels are compiled for every instruction set by Highway
+// (foreach_target) and picked at run time.
+#pragma once
+
+#include "kernels/attention.h"
+#include "kernels/embedding.h"
+#include "kernels/kv_cache.h"
+#include "kernels/norm.h"
+#include "kernels/rotary.h"
+#include "kernels/selection.h"
+#include "kernels/stream.h"
+
+namespace quintet::cpu {
+
+void RmsNorm(const RmsNormArgs& args, Stream& stream);
+void LayerNorm(const LayerNormArgs& args, Stream& stream);
+void Embedding(const EmbeddingArgs& args, Stream& stream);
+void Rotary(const RotaryArgs& args, Stream& stream);
+void StoreKv(const StoreKvArgs& args, Stream& stream);
+void Attention(const AttentionArgs& args, Stream& stream);
+int64_t AttentionScratchBytes(int64_t heads, int64_t head_dim, const Stream& stream);
+void LogSumExp(const LogSumExpArgs& args, Stream& stream);
+void TopK(const TopKArgs& args, Stream& stream);
+int64_t TopKScratchBytes(int64_t rows, int64_t vocab, int64_t k_max, const Stream& stream);
+
+}  // namespace quintet::cpu

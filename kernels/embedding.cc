@@ -1,0 +1,44 @@
+#include "kernels/embedding.h"
+
+#include "kernels/cpu_ops.h"
+#include "kernels/dispatch.h"
+
+namespace quintet {
+namespace {
+
+void CheckTable(const Tensor& table, int64_t d) {
+  QT_CHECK(table.dtype == DType::kF32 || table.dtype == DType::kBF16 || table.dtype == DType::kF16);
+  QT_CHECK_EQ(table.rank, 2);
+  QT_CHECK_EQ(table.dim[1], d);
+  QT_CHECK_EQ(table.stride[1], 1);
+}
+
+// Every row number must lie inside the table.
+void CheckRowNumbers(const Tensor& numbers, int64_t rows, int64_t table_rows) {
+  QT_CHECK(numbers.dtype == DType::kI32);
+  QT_CHECK_EQ(numbers.rank, 1);
+  QT_CHECK_EQ(numbers.dim[0], rows);
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t number = numbers.as<int32_t>()[r * numbers.stride[0]];
+    QT_CHECK_GE(number, 0);
+    QT_CHECK_LT(number, table_rows);
+  }
+}
+
+}  // namespace
+
+void Embedding(const EmbeddingArgs& args, Stream& stream) {
+  QT_CHECK(args.y.dtype == DType::kF32);
+  QT_CHECK_EQ(args.y.rank, 2);
+  QT_CHECK_EQ(args.y.stride[1], 1);
+  CheckTable(args.table, args.y.dim[1]);
+  CheckRowNumbers(args.ids, args.y.dim[0], args.table.dim[0]);
+  QT_CHECK_EQ(args.positions.defined(), args.position_table.defined());
+  if (args.positions.defined()) {
+    CheckTable(args.position_table, args.y.dim[1]);
+    CheckRowNumbers(args.positions, args.y.dim[0], args.position_table.dim[0]);
+  }
+  Dispatch(args, stream, cpu::Embedding);
+}
+
+}  // namespace quintet

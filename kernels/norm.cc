@@ -1,0 +1,42 @@
+#include "kernels/norm.h"
+
+#include "kernels/cpu_ops.h"
+#include "kernels/dispatch.h"
+
+namespace quintet {
+namespace {
+
+void CheckRows(const Tensor& x, const Tensor& y) {
+  QT_CHECK(x.dtype == DType::kF32 && y.dtype == DType::kF32);
+  QT_CHECK_EQ(x.rank, 2);
+  QT_CHECK_EQ(y.rank, 2);
+  QT_CHECK_EQ(x.dim[0], y.dim[0]);
+  QT_CHECK_EQ(x.dim[1], y.dim[1]);
+  QT_CHECK_GE(x.dim[1], 1);
+  QT_CHECK_EQ(x.stride[1], 1);
+  QT_CHECK_EQ(y.stride[1], 1);
+}
+
+void CheckChannels(const Tensor& channels, int64_t d) {
+  QT_CHECK(channels.dtype == DType::kF32);
+  QT_CHECK_EQ(channels.rank, 1);
+  QT_CHECK_EQ(channels.dim[0], d);
+  QT_CHECK_EQ(channels.stride[0], 1);
+}
+
+}  // namespace
+
+void RmsNorm(const RmsNormArgs& args, Stream& stream) {
+  CheckRows(args.x, args.y);
+  CheckChannels(args.gamma, args.x.dim[1]);
+  Dispatch(args, stream, cpu::RmsNorm);
+}
+
+void LayerNorm(const LayerNormArgs& args, Stream& stream) {
+  CheckRows(args.x, args.y);
+  CheckChannels(args.gamma, args.x.dim[1]);
+  CheckChannels(args.beta, args.x.dim[1]);
+  Dispatch(args, stream, cpu::LayerNorm);
+}
+
+}  // namespace quintet

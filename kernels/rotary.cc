@@ -1,0 +1,21 @@
+#include "kernels/rotary.h"
+
+#include "kernels/cpu_ops.h"
+#include "kernels/dispatch.h"
+
+namespace quintet {
+
+void Rotary(const RotaryArgs& args, Stream& stream) {
+  QT_CHECK(args.x.dtype == DType::kF32);
+  QT_CHECK_EQ(args.x.rank, 3);
+  QT_CHECK_EQ(args.x.stride[2], 1);
+  QT_CHECK_LE(args.x.dim[2], 256);
+  QT_CHECK(args.positions.dtype == DType::kI32);
+  QT_CHECK_EQ(args.positions.rank, 1);
+  QT_CHECK_EQ(args.positions.dim[0], args.x.dim[0]);
+  QT_CHECK(args.rotary_dim >= 0 && args.rotary_dim % 2 == 0 && args.rotary_dim <= args.x.dim[2]);
+  QT_CHECK(args.xpos_sign == 1 || args.xpos_sign == -1);
+  Dispatch(args, stream, cpu::Rotary);
+}
+
+}  // namespace quintet

@@ -1,0 +1,79 @@
+#include <array>
+#include <cmath>
+
+#include "kernels/cpu_ops.h"
+#include "kernels/parallel_rows.h"
+
+namespace quintet::cpu {
+namespace {
+
+constexpr int64_t kMaxPairs = 128;  // head_dim <= 256
+
+// What depends on the channel only: theta_c, and zeta_c of xPos.
+struct Channels {
+  std::array<float, kMaxPairs> theta, zeta;
+};
+
+// What depends on the position too: the same for every head of a row.
+struct Angles {
+  std::array<float, kMaxPairs> cosine, sine;
+};
+
+Channels ChannelsOf(const RotaryArgs& args) {
+  Channels channels;
+  const float dim = static_cast<float>(args.rotary_dim);
+  for (int64_t c = 0; c < args.rotary_dim / 2; ++c) {
+    const float twice_c = static_cast<float>(2 * c);
+    channels.theta[c] = 1.0f / std::pow(args.base, twice_c / dim);
+    channels.zeta[c] = (twice_c + 0.4f * dim) / (1.4f * dim);
+  }
+  return channels;
+}
+
+void FillAngles(const RotaryArgs& args, const Channels& channels, int32_t position,
+                Angles* angles) {
+  const int64_t pairs = args.rotary_dim / 2;
+  for (int64_t c = 0; c < pairs; ++c) {
+    const float angle = static_cast<float>(position) * channels.theta[c];
+    angles->cosine[c] = std::cos(angle);
+    angles->sine[c] = std::sin(angle);
+  }
+  if (args.xpos_base == 0.0f) return;
+  const float power = static_cast<float>(position - args.xpos_center) / args.xpos_base;
+  for (int64_t c = 0; c < pairs; ++c) {
+    const float scale = std::pow(channels.zeta[c], power);
+    angles->cosine[c] = args.xpos_sign > 0 ? angles->cosine[c] * scale : angles->cosine[c] / scale;
+    angles->sine[c] = args.xpos_sign > 0 ? angles->sine[c] * scale : angles->sine[c] / scale;
+  }
+}
+
+// One head's channels; pair c is (x[c * step], x[c * step + gap]).
+void Rotate(const Angles& angles, int64_t pairs, bool interleaved, float* x) {
+  const int64_t step = interleaved ? 2 : 1, gap = interleaved ? 1 : pairs;
+  for (int64_t c = 0; c < pairs; ++c) {
+    const float a = x[c * step], b = x[c * step + gap];
+    x[c * step] = a * angles.cosine[c] - b * angles.sine[c];
+    x[c * step + gap] = b * angles.cosine[c] + a * angles.sine[c];
+  }
+}
+
+}  // namespace
+
+void Rotary(const RotaryArgs& args, Stream& stream) {
+  if (args.rotary_dim == 0) return;
+  const Channels channels = ChannelsOf(args);
+  const int64_t heads = args.x.dim[1];
+  ParallelRows(stream, args.x.dim[0], heads * args.x.dim[2], [&](int64_t begin, int64_t end) {
+    Angles angles;
+    for (int64_t r = begin; r < end; ++r) {
+      FillAngles(args, channels, args.positions.as<int32_t>()[r * args.positions.stride[0]],
+                 &angles);
+      for (int64_t h = 0; h < heads; ++h) {
+        float* x = args.x.as<float>() + r * args.x.stride[0] + h * args.x.stride[1];
+        Rotate(angles, args.rotary_dim / 2, args.interleaved, x);
+      }
+    }
+  });
+}
+
+}  // namespace quintet::cpu

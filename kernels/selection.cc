@@ -1,0 +1,61 @@
+#include "kernels/selection.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/cpu_ops.h"
+#include "kernels/dispatch.h"
+
+namespace quintet {
+namespace {
+
+void CheckMatrix(const Tensor& t) {
+  QT_CHECK(t.dtype == DType::kF32);
+  QT_CHECK_EQ(t.rank, 2);
+  QT_CHECK_EQ(t.stride[1], 1);
+}
+
+void CheckPerRow(const Tensor& t, int64_t rows) {
+  QT_CHECK(t.dtype == DType::kF32);
+  QT_CHECK_EQ(t.rank, 1);
+  QT_CHECK_GE(t.dim[0], rows);
+}
+
+}  // namespace
+
+void LogSumExp(const LogSumExpArgs& args, Stream& stream) {
+  CheckMatrix(args.logits);
+  CheckPerRow(args.out, args.logits.dim[0]);
+  Dispatch(args, stream, cpu::LogSumExp);
+}
+
+void TopK(const TopKArgs& args, Stream& stream) {
+  CheckMatrix(args.scores);
+  CheckMatrix(args.values);
+  const int64_t rows = args.scores.dim[0], vocab = args.scores.dim[1];
+  const int64_t n = static_cast<int64_t>(args.k.size()), k_max = args.values.dim[1];
+  if (args.row_shift.defined()) CheckPerRow(args.row_shift, rows);
+  if (args.row_bias.defined()) CheckPerRow(args.row_bias, rows);
+  QT_CHECK(args.indices.dtype == DType::kI32);
+  QT_CHECK_EQ(args.indices.rank, 2);
+  QT_CHECK_EQ(args.indices.stride[1], 1);
+  QT_CHECK_EQ(args.indices.dim[1], k_max);
+  QT_CHECK_EQ(args.values.dim[0], n);
+  QT_CHECK_EQ(args.indices.dim[0], n);
+  QT_CHECK_EQ(static_cast<int64_t>(args.row_offsets.size()), n + 1);
+  for (size_t i = 0; i < args.k.size(); ++i) {
+    QT_CHECK(args.k[i] >= 1 && args.k[i] <= k_max);
+    QT_CHECK(0 <= args.row_offsets[i] && args.row_offsets[i] <= args.row_offsets[i + 1]);
+    QT_CHECK_LE((args.row_offsets[i + 1] - args.row_offsets[i]) * vocab,
+                int64_t{std::numeric_limits<int32_t>::max()});
+  }
+  QT_CHECK_LE(args.row_offsets.back(), rows);
+  QT_CHECK_GE(args.scratch.elements(), TopKScratchBytes(rows, vocab, k_max, stream));
+  Dispatch(args, stream, cpu::TopK);
+}
+
+int64_t TopKScratchBytes(int64_t rows, int64_t vocab, int64_t k_max, const Stream& stream) {
+  return cpu::TopKScratchBytes(rows, vocab, k_max, stream);
+}
+
+}  // namespace quintet

@@ -1,0 +1,41 @@
+// Reproducible inputs for the tests of the ops.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "kernels/cpu_features.h"
+
+namespace quintet {
+
+class RandomData {
+ public:
+  explicit RandomData(uint32_t seed) : engine_(seed) {}
+
+  // Uniform in [-1, 1), from the engine's bits: the standard distributions differ between
+  // libraries.
+  float Value() { return static_cast<float>(engine_() >> 8) * 0x1p-23f - 1.0f; }
+  // Uniform in [0, n).
+  int64_t Below(int64_t n) { return static_cast<int64_t>(engine_()) % n; }
+  std::vector<float> Values(int64_t n, float scale = 1.0f) {
+    std::vector<float> values(static_cast<size_t>(n));
+    for (float& v : values) v = scale * Value();
+    return values;
+  }
+
+ private:
+  std::mt19937 engine_;
+};
+
+// Runs body once for every instruction set that this CPU has.
+template <typename Body>
+void ForEachIsa(const Body& body) {
+  for (CpuIsa isa : {CpuIsa::kBaseline, CpuIsa::kAvx2, CpuIsa::kBest}) {
+    SetCpuIsaForTest(isa);
+    body();
+  }
+  SetCpuIsaForTest(CpuIsa::kBest);
+}
+
+}  // namespace quintet

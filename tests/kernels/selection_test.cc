@@ -1,0 +1,233 @@
+#include "kernels/selection.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+
+#include "catch2/catch.hpp"
+#include "tests/kernels/random_data.h"
+
+namespace quintet {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+// What fills the rows of a problem.
+enum class Fill {
+  kRandom,
+  kTies,
+  kEqual,
+  kMinusInf,
+  kFewFinite,
+  kNan,
+  kAscending,
+  kCluster,
+  kInfinities
+};
+constexpr Fill kFills[] = {Fill::kRandom,    Fill::kTies,      Fill::kEqual,
+                           Fill::kMinusInf,  Fill::kFewFinite, Fill::kNan,
+                           Fill::kAscending, Fill::kCluster,   Fill::kInfinities};
+
+float Entry(Fill fill, int64_t i, int64_t vocab, RandomData& random) {
+  switch (fill) {
+    case Fill::kRandom:
+      return 10.0f * random.Value();
+    case Fill::kTies:
+      return static_cast<float>(random.Below(4));
+    case Fill::kEqual:
+      return -2.5f;
+    case Fill::kMinusInf:
+      return -kInf;
+    case Fill::kFewFinite:
+      return random.Below(1 + vocab / 5) == 0 ? random.Value() : -kInf;
+    case Fill::kNan:
+      return random.Below(3) == 0 ? NAN : static_cast<float>(random.Below(50)) - 25.0f;
+    case Fill::kAscending:
+      return static_cast<float>(i) * 0.001f;
+    case Fill::kCluster:  // the best lie side by side, in one chunk
+      return i >= vocab / 2 && i < vocab / 2 + 40 ? 5.0f + random.Value() : random.Value();
+    case Fill::kInfinities:
+      return random.Below(10) == 0 ? kInf : random.Below(2) == 0 ? -kInf : random.Value();
+  }
+  return 0.0f;
+}
+
+struct Problem {
+  int64_t vocab;
+  std::vector<float> scores, shift, bias;  // shift and bias may be empty
+  std::vector<int32_t> row_offsets, k;
+};
+
+struct Answer {
+  std::vector<float> values;
+  std::vector<int32_t> indices;
+  bool operator==(const Answer& o) const {
+    return indices == o.indices &&
+           std::memcmp(values.data(), o.values.data(), values.size() * sizeof(float)) == 0;
+  }
+};
+
+// A stable full sort of every request's values.
+Answer FullSort(const Problem& p, int64_t k_max) {
+  Answer answer;
+  for (size_t n = 0; n < p.k.size(); ++n) {
+    std::vector<float> values;
+    for (int32_t r = p.row_offsets[n]; r < p.row_offsets[n + 1]; ++r) {
+      const size_t row = static_cast<size_t>(r);
+      for (int64_t i = 0; i < p.vocab; ++i) {
+        float v = p.scores[row * static_cast<size_t>(p.vocab) + static_cast<size_t>(i)];
+        if (!p.shift.empty()) v = v - p.shift[row];
+        if (!p.bias.empty()) v = v + p.bias[row];
+        values.push_back(std::isnan(v) ? -kInf : v);
+      }
+    }
+    std::vector<int32_t> order(values.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+      return values[static_cast<size_t>(a)] > values[static_cast<size_t>(b)];
+    });
+    for (size_t i = 0; i < static_cast<size_t>(k_max); ++i) {
+      const bool exists = i < order.size() && i < static_cast<size_t>(p.k[n]);
+      answer.indices.push_back(exists ? order[i] : -1);
+      answer.values.push_back(exists ? values[static_cast<size_t>(order[i])] : -kInf);
+    }
+  }
+  return answer;
+}
+
+Answer RunTopK(const Problem& p, int64_t k_max, int threads) {
+  ThreadPool pool(threads);
+  Stream stream(&pool);
+  const int64_t rows = p.row_offsets.back(), n = static_cast<int64_t>(p.k.size());
+  Answer answer{std::vector<float>(static_cast<size_t>(n * k_max), NAN),
+                std::vector<int32_t>(static_cast<size_t>(n * k_max), -7)};
+  std::vector<int8_t> scratch(static_cast<size_t>(TopKScratchBytes(rows, p.vocab, k_max, stream)),
+                              0x55);
+  TopKArgs args;
+  args.scores = Tensor::F32(p.scores.data(), {rows, p.vocab});
+  if (!p.shift.empty()) args.row_shift = Tensor::F32(p.shift.data(), {rows});
+  if (!p.bias.empty()) args.row_bias = Tensor::F32(p.bias.data(), {rows});
+  args.row_offsets = p.row_offsets;
+  args.k = p.k;
+  args.values = Tensor::F32(answer.values.data(), {n, k_max});
+  args.indices = Tensor::Dense(answer.indices.data(), DType::kI32, {n, k_max});
+  args.scratch = Tensor::Dense(scratch.data(), DType::kI8, {static_cast<int64_t>(scratch.size())});
+  TopK(args, stream);
+  return answer;
+}
+
+Problem MakeProblem(int64_t vocab, Fill fill, std::vector<int32_t> row_offsets,
+                    std::vector<int32_t> k, uint32_t seed) {
+  RandomData random(seed);
+  Problem p{vocab, {}, {}, {}, std::move(row_offsets), std::move(k)};
+  for (int32_t r = 0; r < p.row_offsets.back(); ++r) {
+    for (int64_t i = 0; i < vocab; ++i) p.scores.push_back(Entry(fill, i, vocab, random));
+  }
+  if (seed % 4 != 0) p.shift = random.Values(p.row_offsets.back(), 8.0f);
+  // Large running scores round neighbours to one value: ties that the raw scores do not have.
+  if (seed % 2 != 0) p.bias = random.Values(p.row_offsets.back(), seed % 3 == 0 ? 3e6f : 20.0f);
+  return p;
+}
+
+void CheckProblem(const Problem& p) {
+  const int64_t k_max = *std::max_element(p.k.begin(), p.k.end());
+  const Answer expected = FullSort(p, k_max);
+  ForEachIsa([&] {
+    for (int threads : {1, 3}) CHECK(RunTopK(p, k_max, threads) == expected);
+  });
+}
+
+TEST_CASE("top K equals a stable full sort: small vocabularies", "[selection]") {
+  uint32_t seed = 1;
+  for (int64_t vocab : {1, 7, 64, 65, 1000}) {
+    for (Fill fill : kFills) {
+      for (int32_t k : {1, 2, 8, 65, 192}) {
+        CheckProblem(MakeProblem(vocab, fill, {0, 1, 5, 5, 8}, {k, 2 * k, k, 1}, seed++));
+      }
+    }
+  }
+}
+
+TEST_CASE("top K equals a stable full sort: the vocabulary of T5", "[selection]") {
+  uint32_t seed = 1000;
+  for (Fill fill : kFills) {
+    for (int32_t k : {1, 8, 50, 192}) {
+      CheckProblem(MakeProblem(32128, fill, {0, 4, 5}, {k, 1}, seed++));
+    }
+  }
+}
+
+TEST_CASE("top K equals a stable full sort: the vocabulary of mT5", "[selection]") {
+  uint32_t seed = 2000;
+  for (Fill fill : {Fill::kRandom, Fill::kTies, Fill::kAscending}) {
+    CheckProblem(MakeProblem(250112, fill, {0, 2}, {fill == Fill::kTies ? 192 : 8}, seed++));
+  }
+}
+
+TEST_CASE("top K of 64 beams", "[selection]") {
+  CheckProblem(MakeProblem(503, Fill::kRandom, {0, 64, 128}, {192, 3 * 64}, 3001));
+  CheckProblem(MakeProblem(503, Fill::kTies, {0, 64, 128}, {192, 3 * 64}, 3003));
+}
+
+TEST_CASE("a beam that is not live yields nothing", "[selection]") {
+  Problem p = MakeProblem(500, Fill::kRandom, {0, 4}, {8}, 5);
+  p.bias = {0.0f, -1e9f, -1e9f, -1e9f};
+  const Answer answer = RunTopK(p, 8, 1);
+  for (int32_t index : answer.indices) CHECK(index < 500);
+  CHECK(answer == FullSort(p, 8));
+}
+
+std::vector<float> RunLogSumExp(const std::vector<float>& logits, int64_t vocab, int threads) {
+  ThreadPool pool(threads);
+  Stream stream(&pool);
+  const int64_t rows = static_cast<int64_t>(logits.size()) / vocab;
+  std::vector<float> out(static_cast<size_t>(rows), NAN);
+  LogSumExp(
+      {.logits = Tensor::F32(logits.data(), {rows, vocab}), .out = Tensor::F32(out.data(), {rows})},
+      stream);
+  return out;
+}
+
+TEST_CASE("log-sum-exp equals the sum in double", "[selection]") {
+  for (int64_t vocab : {1, 7, 16, 63, 2047, 2048, 2049, 32128, 250112}) {
+    const int64_t rows = vocab > 1000 ? 3 : 20;
+    for (float spread : {0.0f, 1.0f, 12.0f, 300.0f}) {
+      std::vector<float> logits =
+          RandomData(static_cast<uint32_t>(vocab)).Values(rows * vocab, spread);
+      for (float& x : logits) x -= 5.0f;
+      ForEachIsa([&] {
+        const std::vector<float> got = RunLogSumExp(logits, vocab, 1);
+        for (size_t r = 0; r < got.size(); ++r) {
+          const auto begin = logits.begin() + static_cast<int64_t>(r) * vocab;
+          const double max = double{*std::max_element(begin, begin + vocab)};
+          double sum = 0;
+          for (auto x = begin; x != begin + vocab; ++x) sum += std::exp(double{*x} - max);
+          const double expected = max + std::log(sum);
+          REQUIRE(std::abs(double{got[r]} - expected) < 2e-7 * std::max(1.0, std::abs(expected)));
+        }
+        const std::vector<float> threaded = RunLogSumExp(logits, vocab, 3);
+        CHECK(std::memcmp(got.data(), threaded.data(), got.size() * sizeof(float)) == 0);
+        const std::vector<float> last(logits.end() - vocab, logits.end());
+        CHECK(RunLogSumExp(last, vocab, 1)[0] == got.back());
+      });
+    }
+  }
+}
+
+TEST_CASE("log-sum-exp of infinities and NaN", "[selection]") {
+  ForEachIsa([] {
+    std::vector<float> row(100, -kInf);
+    CHECK(RunLogSumExp(row, 100, 1)[0] == -kInf);
+    row[57] = 3.25f;
+    CHECK(RunLogSumExp(row, 100, 1)[0] == 3.25f);
+    row[99] = kInf;
+    CHECK(RunLogSumExp(row, 100, 1)[0] == kInf);
+    row[99] = NAN;
+    CHECK(std::isnan(RunLogSumExp(row, 100, 1)[0]));
+  });
+}
+
+}  // namespace
+}  // namespace quintet
