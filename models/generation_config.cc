@@ -34,12 +34,14 @@ std::vector<std::vector<int32_t>> ReadBadWords(ConfigFields* fields) {
     return words;
   }
   for (const nlohmann::json& word : *value) {
+    if (!word.is_array() || word.empty()) {
+      fields->Invalid("bad_words_ids", "expected lists of at least one id");
+      return {};
+    }
     const nlohmann::json as_field = {{"bad_words_ids", word}};
     ConfigFields one(as_field, "generation_config.json");
     words.push_back(one.TokenIds("bad_words_ids", kAnyId, kMaxIds));
     fields->Fail(one.status());
-    if (words.back().empty())
-      fields->Invalid("bad_words_ids", "expected lists of ids, got an empty one");
     if (!fields->status().ok()) return {};
   }
   return words;

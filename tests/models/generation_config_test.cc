@@ -1,0 +1,107 @@
+#include <string>
+
+#include "catch2/catch.hpp"
+#include "models/config.h"
+#include "tests/models/checkpoint.h"
+
+namespace quintet {
+namespace {
+
+using Catch::Matchers::Contains;
+
+absl::StatusOr<GenerationDefaults> Read(const std::string& text) {
+  TemporaryDirectory directory;
+  WriteBytes(directory / "generation_config.json", text);
+  return ReadGenerationDefaults(directory.path());
+}
+
+TEST_CASE("A missing file and an empty object give no defaults", "[generation_config]") {
+  TemporaryDirectory directory;
+  const auto missing = ReadGenerationDefaults(directory.path());
+  REQUIRE(missing.ok());
+  CHECK(!missing->max_length.has_value());
+  CHECK(!missing->do_sample.has_value());
+  CHECK(missing->eos_token_ids.empty());
+  CHECK(Read("{}").ok());
+}
+
+TEST_CASE("Every field is read", "[generation_config]") {
+  const auto d = Read(R"({
+    "max_new_tokens": 64, "max_length": 200, "min_new_tokens": 2, "min_length": 3, "num_beams": 4,
+    "num_return_sequences": 2, "length_penalty": 0.6, "temperature": 0.7, "top_p": 0.9, "typical_p": 0.95,
+    "min_p": 0.05, "repetition_penalty": 1.2, "top_k": 40, "no_repeat_ngram_size": 3, "do_sample": true,
+    "early_stopping": "never", "forced_bos_token_id": 7, "decoder_start_token_id": 8, "pad_token_id": 0,
+    "eos_token_id": [1, 2], "forced_eos_token_id": 5, "suppress_tokens": [9, 10], "begin_suppress_tokens": [11],
+    "bad_words_ids": [[1], [2, 3]], "transformers_version": "5.17.0", "_from_model_config": true})");
+  REQUIRE(d.ok());
+  CHECK(d->max_new_tokens == 64);
+  CHECK(d->max_length == 200);
+  CHECK(d->min_new_tokens == 2);
+  CHECK(d->min_length == 3);
+  CHECK(d->num_beams == 4);
+  CHECK(d->num_return_sequences == 2);
+  CHECK(d->length_penalty == 0.6);
+  CHECK(d->temperature == 0.7);
+  CHECK(d->top_p == 0.9);
+  CHECK(d->typical_p == 0.95);
+  CHECK(d->min_p == 0.05);
+  CHECK(d->repetition_penalty == 1.2);
+  CHECK(d->top_k == 40);
+  CHECK(d->no_repeat_ngram_size == 3);
+  CHECK(d->do_sample == true);
+  CHECK(d->early_stopping == 2);
+  CHECK(d->forced_bos_token_id == 7);
+  CHECK(d->decoder_start_token_id == 8);
+  CHECK(d->pad_token_id == 0);
+  CHECK(d->eos_token_ids == std::vector<int32_t>{1, 2});
+  CHECK(d->forced_eos_token_ids == std::vector<int32_t>{5});
+  CHECK(d->suppress_tokens == std::vector<int32_t>{9, 10});
+  CHECK(d->begin_suppress_tokens == std::vector<int32_t>{11});
+  CHECK(d->bad_words_ids == std::vector<std::vector<int32_t>>{{1}, {2, 3}});
+}
+
+TEST_CASE("Hugging Face's old default length means nothing", "[generation_config]") {
+  CHECK(!Read(R"({"max_length": 20})")->max_length.has_value());
+  CHECK(Read(R"({"max_length": 21})")->max_length == 21);
+  CHECK(Read(R"({"early_stopping": true})")->early_stopping == 1);
+  CHECK(Read(R"({"early_stopping": false})")->early_stopping == 0);
+  CHECK(!Read(R"({"early_stopping": null, "num_beams": null})")->num_beams.has_value());
+}
+
+TEST_CASE("Generation defaults that are refused", "[generation_config]") {
+  const std::pair<const char*, const char*> cases[] = {
+      {"", "generation_config.json"},
+      {"[]", "expected an object"},
+      {R"({"max_length": "20"})", "max_length"},
+      {R"({"max_length": 0})", "max_length"},
+      {R"({"max_new_tokens": -1})", "max_new_tokens"},
+      {R"({"num_beams": 0})", "num_beams"},
+      {R"({"num_beams": 1e10})", "num_beams"},
+      {R"({"num_beams": 99999999999999999999})", "num_beams"},
+      {R"({"temperature": NaN})", "generation_config.json"},
+      {R"({"temperature": -1})", "temperature"},
+      {R"({"top_p": 1.5})", "top_p"},
+      {R"({"top_k": -1})", "top_k"},
+      {R"({"do_sample": 1})", "do_sample"},
+      {R"({"early_stopping": "always"})", "early_stopping"},
+      {R"({"early_stopping": 1})", "early_stopping"},
+      {R"({"eos_token_id": -1})", "eos_token_id"},
+      {R"({"eos_token_id": 2147483648})", "eos_token_id"},
+      {R"({"eos_token_id": [1, "2"]})", "eos_token_id"},
+      {R"({"pad_token_id": [1]})", "pad_token_id"},
+      {R"({"bad_words_ids": [1]})", "bad_words_ids"},
+      {R"({"bad_words_ids": [[]]})", "bad_words_ids"},
+      {R"({"bad_words_ids": {"a": 1}})", "bad_words_ids"},
+      {R"({"bad_words_ids": [[-1]]})", "bad_words_ids"},
+      {R"({"bad_words_ids": [null]})", "bad_words_ids"},
+  };
+  for (const auto& [text, message] : cases) {
+    INFO(text);
+    const auto d = Read(text);
+    CHECK(absl::IsInvalidArgument(d.status()));
+    CHECK_THAT(std::string(d.status().message()), Contains(message));
+  }
+}
+
+}  // namespace
+}  // namespace quintet
