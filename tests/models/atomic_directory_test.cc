@@ -7,94 +7,61 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <random>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "tests/models/scratch_directory.h"
 
 namespace quintet {
 namespace {
 
 namespace fs = std::filesystem;
 
-class Scratch {
- public:
-  Scratch() {
-    char name[] = "/tmp/quintet_atomic_XXXXXX";
-    REQUIRE(mkdtemp(name) != nullptr);
-    path_ = name;
-  }
-  ~Scratch() {
-    fs::permissions(path_, fs::perms::owner_all);
-    fs::remove_all(path_);
-  }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-  std::vector<std::string> Entries() const {
-    std::vector<std::string> names;
-    for (const auto& entry : fs::directory_iterator(path_))
-      names.push_back(entry.path().filename());
-    std::sort(names.begin(), names.end());
-    return names;
-  }
-
- private:
-  std::string path_;
-};
-
-void Write(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
-std::string Read(const std::string& path) {
-  std::ostringstream out;
-  out << std::ifstream(path).rdbuf();
-  return out.str();
-}
-
 // Writes a directory of two files that agree.
 absl::Status WritePair(const std::string& target, const std::string& value,
                        const AtomicDirectoryOptions& options) {
   absl::StatusOr<AtomicDirectory> directory = AtomicDirectory::Create(target, options);
   if (!directory.ok()) return directory.status();
-  Write(directory->path() + "/a", value);
-  Write(directory->path() + "/b", value);
+  WriteText(directory->path() + "/a", value);
+  WriteText(directory->path() + "/b", value);
   return directory->Commit();
 }
 
 TEST_CASE("A directory appears at Commit and not before") {
-  Scratch scratch;
+  ScratchDirectory scratch;
   {
     auto directory = AtomicDirectory::Create(scratch / "model/", {});
     REQUIRE(directory.ok());
-    Write(directory->path() + "/a", "1");
+    WriteText(directory->path() + "/a", "1");
     CHECK_FALSE(fs::exists(scratch / "model"));
     REQUIRE(directory->Commit().ok());
   }
-  CHECK(Read(scratch / "model/a") == "1");
+  CHECK(ReadText(scratch / "model/a") == "1");
   CHECK(scratch.Entries() == std::vector<std::string>{"model"});
 }
 
 TEST_CASE("Without a Commit nothing stays behind") {
-  Scratch scratch;
+  ScratchDirectory scratch;
   {
     auto directory = AtomicDirectory::Create(scratch / "model", {});
     REQUIRE(directory.ok());
-    Write(directory->path() + "/a", "1");
+    WriteText(directory->path() + "/a", "1");
   }
   CHECK(scratch.Entries().empty());
 }
 
 TEST_CASE("Targets that are refused") {
-  Scratch scratch;
+  ScratchDirectory scratch;
   REQUIRE(WritePair(scratch / "model", "old", {}).ok());
   CHECK(WritePair(scratch / "model", "new", {}).code() == absl::StatusCode::kAlreadyExists);
-  CHECK(Read(scratch / "model/a") == "old");
+  CHECK(ReadText(scratch / "model/a") == "old");
   fs::create_directory_symlink(scratch / "model", scratch / "link");
   CHECK(WritePair(scratch / "link", "new", {.replace = true}).code() ==
         absl::StatusCode::kFailedPrecondition);
-  Write(scratch / "file", "x");
+  WriteText(scratch / "file", "x");
   CHECK(WritePair(scratch / "file", "new", {.replace = true}).code() ==
         absl::StatusCode::kFailedPrecondition);
   CHECK(WritePair(scratch / "none/model", "new", {}).code() == absl::StatusCode::kNotFound);
@@ -103,28 +70,28 @@ TEST_CASE("Targets that are refused") {
 }
 
 TEST_CASE("A target that appears while we write is not lost") {
-  Scratch scratch;
+  ScratchDirectory scratch;
   auto directory = AtomicDirectory::Create(scratch / "model", {});
   REQUIRE(directory.ok());
   REQUIRE(WritePair(scratch / "model", "other", {}).ok());
   CHECK(directory->Commit().code() == absl::StatusCode::kAlreadyExists);
-  CHECK(Read(scratch / "model/b") == "other");
+  CHECK(ReadText(scratch / "model/b") == "other");
 }
 
 TEST_CASE("Replacing, by exchange and by two renames") {
   for (bool exchange : {true, false}) {
-    Scratch scratch;
+    ScratchDirectory scratch;
     REQUIRE(WritePair(scratch / "model", "old", {}).ok());
     fs::create_directory(scratch / "model/sub");
     REQUIRE(WritePair(scratch / "model", "new", {.replace = true, .exchange = exchange}).ok());
-    CHECK(Read(scratch / "model/a") == "new");
+    CHECK(ReadText(scratch / "model/a") == "new");
     CHECK_FALSE(fs::exists(scratch / "model/sub"));
     CHECK(scratch.Entries() == std::vector<std::string>{"model"});
   }
 }
 
 TEST_CASE("A parent that cannot be written") {
-  Scratch scratch;
+  ScratchDirectory scratch;
   fs::create_directory(scratch / "parent");
   fs::permissions(scratch / "parent", fs::perms::owner_read | fs::perms::owner_exec |
                                           fs::perms::others_read | fs::perms::others_exec);
@@ -143,9 +110,9 @@ TEST_CASE("A parent that cannot be written") {
 }
 
 TEST_CASE("Leftovers: killed runs' are removed, running ones' and strangers' stay") {
-  Scratch scratch;
+  ScratchDirectory scratch;
   fs::create_directory(scratch / ".model.quintet-tmp-dead");
-  Write(scratch / ".model.quintet-tmp-dead/a", "x");
+  WriteText(scratch / ".model.quintet-tmp-dead/a", "x");
   fs::create_directory(scratch / ".model.quintet-tmp-busy");
   fs::create_directory(scratch / ".other.quintet-tmp-dead");
   const int lock = open((scratch / ".model.quintet-tmp-busy").c_str(), O_RDONLY);
@@ -157,11 +124,11 @@ TEST_CASE("Leftovers: killed runs' are removed, running ones' and strangers' sta
 }
 
 TEST_CASE("A directory caught between two renames is restored by the next run") {
-  Scratch scratch;
+  ScratchDirectory scratch;
   REQUIRE(WritePair(scratch / "model", "old", {}).ok());
   fs::rename(scratch / "model", scratch / ".model.quintet-old-1");
   CHECK(WritePair(scratch / "model", "new", {}).code() == absl::StatusCode::kAlreadyExists);
-  CHECK(Read(scratch / "model/a") == "old");
+  CHECK(ReadText(scratch / "model/a") == "old");
   // With something in its place it is only a leftover.
   fs::create_directory(scratch / ".model.quintet-old-2");
   REQUIRE(WritePair(scratch / "model", "new", {.replace = true}).ok());
@@ -187,16 +154,16 @@ void KillWhileWriting(const std::string& target, bool exchange, int delay_us) {
 TEST_CASE("Killed at 100 random moments: a whole directory, or with two renames a restored one") {
   std::mt19937 random(7);
   for (bool exchange : {true, false}) {
-    Scratch scratch;
+    ScratchDirectory scratch;
     for (int round = 0; round < 100; ++round) {
       REQUIRE(WritePair(scratch / "model", "old", {.replace = true}).ok());
       KillWhileWriting(scratch / "model", exchange, 200 + random() % 4000);
       if (!exchange && !fs::exists(scratch / "model")) {
         CHECK(WritePair(scratch / "model", "x", {}).code() == absl::StatusCode::kAlreadyExists);
       }
-      const std::string value = Read(scratch / "model/a");
+      const std::string value = ReadText(scratch / "model/a");
       REQUIRE_FALSE(value.empty());
-      REQUIRE(Read(scratch / "model/b") == value);
+      REQUIRE(ReadText(scratch / "model/b") == value);
     }
     REQUIRE(WritePair(scratch / "model", "last", {.replace = true}).ok());
     CHECK(scratch.Entries() == std::vector<std::string>{"model"});

@@ -1,0 +1,136 @@
+#include "models/convert.h"
+
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "models/atomic_directory.h"
+#include "models/config.h"
+#include "models/convert_files.h"
+#include "models/convert_weights.h"
+#include "models/fat5_names.h"
+#include "models/json.h"
+#include "models/safetensors.h"
+
+namespace quintet {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kMaxConfigBytes = int64_t{16} << 20;
+
+const char* StoredName(DType dtype) { return dtype == DType::kI8 ? "int8" : DTypeName(dtype); }
+
+// Both as the file system sees them, since one may be deleted after the other was read.
+absl::Status CheckNesting(const std::string& source, const std::string& target) {
+  std::error_code error;
+  const fs::path from = fs::weakly_canonical(source, error);
+  const fs::path to = fs::weakly_canonical(target, error);
+  if (error || from == to) return absl::OkStatus();
+  for (const auto& [outer, inner] : {std::pair(from, to), std::pair(to, from)}) {
+    const fs::path relative = inner.lexically_relative(outer);
+    if (relative.empty() || *relative.begin() == "..") continue;
+    return absl::InvalidArgumentError("source and target directories must not lie in each other");
+  }
+  return absl::OkStatus();
+}
+
+// --force deletes models, not home directories.
+absl::Status CheckReplaceable(const ConvertOptions& options) {
+  std::error_code error;
+  if (!options.replace || !fs::is_directory(options.target, error)) return absl::OkStatus();
+  if (fs::exists(options.target + "/config.json", error) || fs::is_empty(options.target, error)) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      options.target, " holds no config.json: not replaced, since it is no model's directory"));
+}
+
+absl::Status CheckForm(const ConvertOptions& options, const ModelConfig& config,
+                       const nlohmann::json& file) {
+  if (options.form == ConvertForm::kPacked) return absl::OkStatus();
+  if (file.contains("quintet")) {
+    return absl::FailedPreconditionError(
+        "the source is converted already: give the original checkpoint");
+  }
+  if (options.dtype == DType::kI8) {
+    return absl::InvalidArgumentError("int8 goes with Quintet's own form only");
+  }
+  return options.form == ConvertForm::kFat5 ? CheckExpressibleAsFat5(config)
+                                            : CheckExpressibleAsT5(config);
+}
+
+struct Source {
+  SafetensorsReader files;
+  nlohmann::json config_file;
+  ModelConfig config;
+};
+
+absl::StatusOr<Source> OpenSource(const ConvertOptions& options) {
+  const std::string path = options.source + "/config.json";
+  if (!options.follow_symlinks) {
+    if (absl::Status status = RefuseSymlink(path); !status.ok()) return status;
+  }
+  absl::StatusOr<nlohmann::json> file = ReadJsonFile(path, kMaxConfigBytes);
+  if (!file.ok()) return file.status();
+  absl::StatusOr<ModelConfig> config = ReadModelConfig(options.source);
+  if (!config.ok()) return config.status();
+  if (absl::Status status = CheckForm(options, *config, *file); !status.ok()) return status;
+  absl::StatusOr<SafetensorsReader> files =
+      SafetensorsReader::Open(options.source, options.follow_symlinks);
+  if (!files.ok()) return files.status();
+  return Source{*std::move(files), *std::move(file), *std::move(config)};
+}
+
+absl::StatusOr<ConvertResult> WritePacked(const ConvertOptions& options, Source& source,
+                                          const std::string& directory) {
+  absl::StatusOr<ConvertResult> result =
+      WritePackedWeights(source.files, &source.config, options, directory + "/model.safetensors");
+  if (!result.ok()) return result.status();
+  nlohmann::json file = source.config_file;
+  file["quintet"] = {{"format", 1},
+                     {"dtype", StoredName(result->dtype)},
+                     {"scale_logits", source.config.scale_logits.value_or(false)},
+                     {"weights_sha256", result->weights_sha256}};
+  absl::Status status = WriteJson(directory + "/config.json", file);
+  if (!status.ok()) return status;
+  return result;
+}
+
+absl::StatusOr<ConvertResult> WriteRenamed(const ConvertOptions& options, Source& source,
+                                           const std::string& directory) {
+  absl::StatusOr<RenamedWeights> result =
+      WriteRenamedWeights(source.files, &source.config, options, directory + "/model.safetensors");
+  if (!result.ok()) return result.status();
+  const nlohmann::json config =
+      options.form == ConvertForm::kFat5
+          ? Fat5ConfigOfT5(source.config_file, source.config)
+          : T5ConfigOfFat5(source.config_file, source.config, result->tied);
+  absl::Status status = WriteJson(directory + "/config.json", config);
+  if (!status.ok()) return status;
+  return result->written;
+}
+
+}  // namespace
+
+absl::StatusOr<ConvertResult> Convert(const ConvertOptions& options) {
+  absl::Status status = CheckNesting(options.source, options.target);
+  if (status.ok()) status = CheckReplaceable(options);
+  if (!status.ok()) return status;
+  absl::StatusOr<Source> source = OpenSource(options);
+  if (!source.ok()) return source.status();
+  absl::StatusOr<AtomicDirectory> directory =
+      AtomicDirectory::Create(options.target, {.replace = options.replace});
+  if (!directory.ok()) return directory.status();
+  const std::string& path = directory->path();
+  absl::StatusOr<ConvertResult> result = options.form == ConvertForm::kPacked
+                                             ? WritePacked(options, *source, path)
+                                             : WriteRenamed(options, *source, path);
+  if (!result.ok()) return result.status();
+  status = CopyCompanions(options.source, path, options.follow_symlinks);
+  if (status.ok() && options.accept) status = options.accept(path, *result);
+  if (status.ok()) status = directory->Commit();
+  if (!status.ok()) return status;
+  return result;
+}
+
+}  // namespace quintet

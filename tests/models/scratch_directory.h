@@ -1,0 +1,25 @@
+// A directory of a test's own, removed at its end; and files as text.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace quintet {
+
+class ScratchDirectory {
+ public:
+  ScratchDirectory();
+  ~ScratchDirectory();
+  ScratchDirectory(const ScratchDirectory&) = delete;
+
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+  std::vector<std::string> Entries() const;  // sorted
+
+ private:
+  std::string path_;
+};
+
+void WriteText(const std::string& path, const std::string& text);
+std::string ReadText(const std::string& path);  // empty when there is no such file
+
+}  // namespace quintet
