@@ -31,6 +31,8 @@ struct LoadOptions {
   ModelLimits limits;
 };
 
+constexpr int64_t kMaxTopLogProbs = 20;  // alternatives that TargetLogProbs can list per row
+
 // One decoder call: n sequences with one or more new tokens each. Sequences that share a source (the beams of a request) are
 // neighbours and form a group.
 struct DecodeBatch {
@@ -76,7 +78,8 @@ class Model {
   virtual Tensor EncoderStates() const = 0;
   // Keys and values of all decoder layers for encoder rows [begin, end), by one product, into slots [end - begin].
   virtual void ProjectCross(int64_t begin, int64_t end, absl::Span<const int32_t> slots) = 0;
-  // The same from states kept by the caller ([rows, d_model] f32): the encoder-output cache.
+  // The same from states kept by the caller ([rows, d_model] f32): the encoder-output cache. The rows are one sequence's, from
+  // its position 0 on (rotary encodings turn keys and values by it); rows <= max_encode_tokens.
   virtual void ProjectCrossFrom(const Tensor& states, absl::Span<const int32_t> slots) = 0;
 
   // Decoder. Returns the wanted rows' states after the final norm, [wanted, d_model] f32, valid until the next Decode. Causal models
@@ -84,7 +87,8 @@ class Model {
   virtual Tensor Decode(const DecodeBatch& batch) = 0;
   // logits [rows, vocab] f32 = head(states), the d_model^-0.5 factor applied where the model has one.
   virtual void Logits(const Tensor& states, const Tensor& logits) = 0;
-  // log softmax(logits)[target] of each row, never holding [rows, vocab]; top alternatives when top_tokens is defined (log_prob.h).
+  // log softmax(logits)[target] of each row, never holding [rows, vocab]; top alternatives, at most kMaxTopLogProbs, when
+  // top_tokens is defined (log_prob.h).
   virtual void TargetLogProbs(const Tensor& states, const Tensor& targets, const Tensor& log_probs,
                               const Tensor& top_log_probs, const Tensor& top_tokens) = 0;
   // Task heads: [rows, labels] f32 from states [rows, d_model] (sequence: dense, tanh, out_proj or GPT-2's score; token and QA: one layer).

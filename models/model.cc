@@ -1,0 +1,55 @@
+#include "models/model.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "models/gpt2.h"
+#include "models/t5.h"
+#include "models/weights.h"
+
+namespace quintet {
+namespace {
+
+absl::Status CheckLimit(const char* name, int64_t value, int64_t max) {
+  if (value >= 1 && value <= max) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(name, ": expected 1 to ", max, ", got ", value));
+}
+
+// Bounds that keep every size computed from the limits within 64 bits, and every slot within 32.
+absl::Status CheckLimits(const ModelLimits& limits) {
+  constexpr int64_t kMaxTokens = int64_t{1} << 24;
+  constexpr int64_t kMaxPageSize = 4096;
+  const absl::Status statuses[] = {
+      CheckLimit("max_encode_tokens", limits.max_encode_tokens, kMaxTokens),
+      CheckLimit("max_step_tokens", limits.max_step_tokens, kMaxTokens),
+      CheckLimit("max_step_sequences", limits.max_step_sequences, kMaxTokens),
+      CheckLimit("page_size", limits.page_size, kMaxPageSize),
+      CheckLimit("cache_pages", limits.cache_pages,
+                 INT32_MAX / (limits.page_size >= 1 ? limits.page_size : 1)),
+  };
+  for (const absl::Status& status : statuses) {
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Model>> Model::Load(const std::string& directory,
+                                                   const LoadOptions& options, ThreadPool* pool) {
+  if (!WeightTypeSupported(options.weights)) {
+    return absl::UnimplementedError("this CPU has no instructions for bf16 products");
+  }
+  absl::Status limits = CheckLimits(options.limits);
+  if (!limits.ok()) return limits;
+  absl::StatusOr<ModelConfig> config = ReadModelConfig(directory);
+  if (!config.ok()) return config.status();
+  absl::StatusOr<ModelWeights> weights = LoadWeights(directory, &*config, options.weights, pool);
+  if (!weights.ok()) return weights.status();
+  if (config->family == Family::kGpt2) {
+    return NewGpt2Model(*std::move(config), options.limits, *std::move(weights), pool);
+  }
+  return NewT5Model(*std::move(config), options.limits, *std::move(weights), pool);
+}
+
+}  // namespace quintet

@@ -1,0 +1,388 @@
+#include "models/t5.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "kernels/attention.h"
+#include "kernels/embedding.h"
+#include "kernels/norm.h"
+#include "kernels/rotary.h"
+#include "models/packed_model.h"
+
+namespace quintet {
+namespace {
+
+class T5Model final : public PackedModel {
+ public:
+  T5Model(ModelConfig config, const ModelLimits& limits, ModelWeights weights, ThreadPool* pool)
+      : PackedModel(std::move(config), limits, std::move(weights), pool) {}
+
+  void BeginEncode(absl::Span<const int32_t> tokens, absl::Span<const int32_t> offsets) override;
+  bool EncodeSlice(int64_t work) override;
+  Tensor EncoderStates() const override;
+  void ProjectCross(int64_t begin, int64_t end, absl::Span<const int32_t> slots) override;
+  void ProjectCrossFrom(const Tensor& states, absl::Span<const int32_t> slots) override;
+  Tensor Decode(const DecodeBatch& batch) override;
+
+ private:
+  // Every layer of the encoder runs in two sweeps over blocks of rows, since attention needs all
+  // keys and values first.
+  enum class Sweep : uint8_t { kProject, kFinish };
+
+  void Carve(Carver& carver) override;
+  void ProjectEncoderRows(const LayerWeights& w, int64_t begin, int64_t end);
+  void FinishEncoderRows(const LayerWeights& w, int64_t begin, int64_t end);
+  void EncoderAttention(const LayerWeights& w, int64_t begin, int64_t end);
+  int64_t RowCost() const;
+  int64_t SequenceOf(int64_t row) const;
+
+  void DecoderLayer(int64_t layer, const DecodeBatch& batch, const Tensor& x);
+  Tensor CrossAttend(int64_t layer, const DecodeBatch& batch, const Tensor& q);
+  void FeedForward(const LayerWeights& w, const Tensor& x);
+  void StoreCross(const Tensor& states, const Tensor& positions, absl::Span<const int32_t> slots);
+  void StoreRotatedCross(const Tensor& states, const Tensor& positions,
+                         absl::Span<const int32_t> slots);
+
+  bool rotary() const { return config_.position == PositionEncoding::kRope; }
+  // sign: +1 for queries, -1 for keys and values (xPos divides what it multiplied).
+  void Rotate(const Tensor& x, const Tensor& positions, int sign);
+
+  // The encoder's batch, kept between slices.
+  Tensor encoder_x_;          // [max_encode_tokens, d_model] residual stream, at last the states
+  Tensor encoder_qkv_;        // [max_encode_tokens, 3 I]
+  Tensor encoder_tokens_;     // [max_encode_tokens] i32
+  Tensor encoder_positions_;  // [max_encode_tokens] i32
+  Tensor encoder_offsets_;    // [max_encode_tokens + 1] i32
+  int64_t encoder_sequences_ = 0;
+  int64_t encoder_rows_ = 0;
+  // Where the next slice goes on; layer_ == encoder_layers: complete.
+  int64_t layer_ = 0, row_ = 0;
+  Sweep sweep_ = Sweep::kProject;
+
+  Tensor block_offsets_;    // [kBlockRows + 1] i32: query offsets of the sequences in a block
+  Tensor block_positions_;  // [kBlockRows] i32: position of each one's first query
+  Tensor
+      group_rows_;    // [max_step_sequences + 1] i32: query offsets of the groups of a decoder call
+  Tensor ascending_;  // [max_encode_tokens] i32: 0, 1, ..
+  Tensor cross_rows_;  // [max_encode_tokens] i64: offset of each row's slot in the cache
+  Tensor
+      cross_chunks_;  // [decoder_layers * 2 * heads] i64: offset of each head within a slot's page
+  Tensor cross_block_;  // [kBlockRows, decoder_layers * 2 * I]: keys and values to rotate
+};
+
+void T5Model::Carve(Carver& carver) {
+  PackedModel::Carve(carver);
+  const int64_t tokens = limits_.max_encode_tokens;
+  encoder_x_ = carver.TakeTensor(DType::kF32, {tokens, config_.d_model});
+  encoder_qkv_ = carver.TakeTensor(DType::kF32, {tokens, 3 * config_.inner()});
+  encoder_tokens_ = carver.TakeTensor(DType::kI32, {tokens});
+  encoder_positions_ = carver.TakeTensor(DType::kI32, {tokens});
+  encoder_offsets_ = carver.TakeTensor(DType::kI32, {tokens + 1});
+  block_offsets_ = carver.TakeTensor(DType::kI32, {kBlockRows + 1});
+  block_positions_ = carver.TakeTensor(DType::kI32, {kBlockRows});
+  if (!config_.has_decoder()) return;
+
+  const int64_t chunks = config_.decoder_layers * 2 * config_.heads;
+  group_rows_ = carver.TakeTensor(DType::kI32, {limits_.max_step_sequences + 1});
+  ascending_ = carver.TakeTensor(DType::kI32, {tokens});
+  cross_rows_ = carver.TakeTensor(DType::kI64, {tokens});
+  cross_chunks_ = carver.TakeTensor(DType::kI64, {chunks});
+  if (rotary()) {
+    cross_block_ = carver.TakeTensor(DType::kF32, {kBlockRows, chunks * config_.head_dim});
+  }
+  if (!ascending_.defined()) return;  // only sizing
+  std::iota(ascending_.as<int32_t>(), ascending_.as<int32_t>() + tokens, 0);
+  int64_t* chunk = cross_chunks_.as<int64_t>();
+  for (int64_t layer = 0; layer < config_.decoder_layers; ++layer) {
+    for (const bool value : {false, true}) {
+      for (int64_t h = 0; h < config_.heads; ++h) *chunk++ = cache_.ChunkOffset(layer, value, h);
+    }
+  }
+}
+
+void T5Model::Rotate(const Tensor& x, const Tensor& positions, int sign) {
+  Rotary({.x = x,
+          .positions = positions,
+          .base = config_.rope_base,
+          .rotary_dim =
+              static_cast<int64_t>(static_cast<double>(config_.head_dim) * config_.rope_fraction),
+          .interleaved = config_.rope_interleaved,
+          .xpos_base = config_.rope_xpos_base,
+          .xpos_center = config_.max_positions / 2,
+          .xpos_sign = sign},
+         stream_);
+}
+
+// x += wo(act(wi x)), or wo(act(wi_0 x) * wi_1 x), of the normed x.
+void T5Model::FeedForward(const LayerWeights& w, const Tensor& x) {
+  const Tensor normed = normed_.Rows(0, x.dim[0]);
+  const Tensor hidden = hidden_.Rows(0, x.dim[0]);
+  RmsNorm({.x = x, .gamma = w.ffn_norm, .y = normed, .eps = config_.norm_eps}, stream_);
+  Product({.x = normed, .w = &w.ffn_in, .activation = config_.activation, .y = hidden});
+  Product({.x = hidden, .w = &w.ffn_out, .residual = x, .y = x});
+}
+
+// ---- Encoder ----
+
+void T5Model::BeginEncode(absl::Span<const int32_t> tokens, absl::Span<const int32_t> offsets) {
+  QT_CHECK(config_.has_encoder());
+  QT_CHECK_GE(offsets.size(), size_t{2});
+  QT_CHECK_EQ(offsets.front(), 0);
+  QT_CHECK_EQ(offsets.back(), static_cast<int32_t>(tokens.size()));
+  QT_CHECK_LE(static_cast<int64_t>(tokens.size()), limits_.max_encode_tokens);
+  encoder_rows_ = static_cast<int64_t>(tokens.size());
+  encoder_sequences_ = static_cast<int64_t>(offsets.size()) - 1;
+  for (int64_t s = 0; s < encoder_sequences_; ++s) {
+    QT_CHECK_LT(offsets[s], offsets[s + 1]);
+    int32_t* positions = encoder_positions_.as<int32_t>();
+    std::iota(positions + offsets[s], positions + offsets[s + 1], 0);
+  }
+  std::copy(tokens.begin(), tokens.end(), encoder_tokens_.as<int32_t>());
+  std::copy(offsets.begin(), offsets.end(), encoder_offsets_.as<int32_t>());
+  layer_ = row_ = 0;
+  sweep_ = Sweep::kProject;
+}
+
+// Multiply-adds of one token in a layer's products: the unit of work.
+int64_t T5Model::RowCost() const {
+  const LayerWeights& w = weights_.encoder.layers[0];
+  return w.qkv.n() * w.qkv.k() + w.attention_out.n() * w.attention_out.k() +
+         w.ffn_in.n() * w.ffn_in.k() + w.ffn_out.n() * w.ffn_out.k();
+}
+
+// Index of the sequence of the encoder's batch that holds `row`.
+int64_t T5Model::SequenceOf(int64_t row) const {
+  const int32_t* offsets = encoder_offsets_.as<int32_t>();
+  return std::upper_bound(offsets, offsets + encoder_sequences_, row) - offsets - 1;
+}
+
+bool T5Model::EncodeSlice(int64_t work) {
+  QT_CHECK_GT(encoder_rows_, 0);
+  constexpr double kMaxRows = kBlockRows, kMinRows = 32;  // few rows read all weights for little
+  const int64_t unit = RowCost();
+  double budget = static_cast<double>(work) * static_cast<double>(unit);
+  while (layer_ < config_.encoder_layers && budget > 0) {
+    const LayerWeights& w = weights_.encoder.layers[layer_];
+    int64_t cost = w.qkv.n() * w.qkv.k();
+    if (sweep_ == Sweep::kFinish) {
+      const int32_t* sequence = encoder_offsets_.as<int32_t>() + SequenceOf(row_);
+      cost = unit - cost + 2 * config_.inner() * (sequence[1] - sequence[0]);
+    }
+    const double affordable = std::clamp(budget / static_cast<double>(cost), kMinRows, kMaxRows);
+    const int64_t rows = std::min(static_cast<int64_t>(affordable), encoder_rows_ - row_);
+    if (sweep_ == Sweep::kProject) {
+      ProjectEncoderRows(w, row_, row_ + rows);
+    } else {
+      FinishEncoderRows(w, row_, row_ + rows);
+    }
+    budget -= static_cast<double>(rows * cost);
+    row_ += rows;
+    if (row_ < encoder_rows_) continue;
+    row_ = 0;
+    if (sweep_ == Sweep::kFinish) ++layer_;
+    sweep_ = sweep_ == Sweep::kProject ? Sweep::kFinish : Sweep::kProject;
+  }
+  return layer_ == config_.encoder_layers;
+}
+
+// First sweep of a layer: queries, keys and values.
+void T5Model::ProjectEncoderRows(const LayerWeights& w, int64_t begin, int64_t end) {
+  const Tensor x = encoder_x_.Rows(begin, end);
+  const Tensor qkv = encoder_qkv_.Rows(begin, end);
+  const Tensor normed = normed_.Rows(0, end - begin);
+  if (layer_ == 0) {
+    Embedding({.ids = encoder_tokens_.Rows(begin, end), .table = weights_.embedding, .y = x},
+              stream_);
+  }
+  RmsNorm({.x = x, .gamma = w.attention_norm, .y = normed, .eps = config_.norm_eps}, stream_);
+  Product({.x = normed, .w = &w.qkv, .y = qkv});
+  if (rotary()) {
+    const Tensor positions = encoder_positions_.Rows(begin, end);
+    Rotate(HeadsOf(qkv, 0), positions, 1);
+    Rotate(HeadsOf(qkv, 1), positions, -1);
+    Rotate(HeadsOf(qkv, 2), positions, -1);
+  }
+}
+
+// Second sweep: everything after the keys and values of all rows are there.
+void T5Model::FinishEncoderRows(const LayerWeights& w, int64_t begin, int64_t end) {
+  const Tensor x = encoder_x_.Rows(begin, end);
+  EncoderAttention(w, begin, end);
+  Product({.x = encoder_qkv_.Rows(begin, end).Columns(0, config_.inner()),
+           .w = &w.attention_out,
+           .residual = x,
+           .y = x});
+  FeedForward(w, x);
+  if (layer_ + 1 == config_.encoder_layers) {
+    RmsNorm({.x = x, .gamma = weights_.encoder.final_norm, .y = x, .eps = config_.norm_eps},
+            stream_);
+  }
+}
+
+// Rows [begin, end), which may be the end of one sequence, whole ones and the beginning of another,
+// attend to all keys of their sequence. In place of the queries.
+void T5Model::EncoderAttention(const LayerWeights& w, int64_t begin, int64_t end) {
+  const int32_t* offsets = encoder_offsets_.as<int32_t>();
+  const int64_t first = SequenceOf(begin);
+  int32_t* block_offsets = block_offsets_.as<int32_t>();
+  int32_t* block_positions = block_positions_.as<int32_t>();
+  size_t sequences = 0;
+  block_offsets[0] = 0;
+  for (int64_t s = first; s < encoder_sequences_ && offsets[s] < end; ++s, ++sequences) {
+    block_positions[sequences] = static_cast<int32_t>(std::max<int64_t>(begin - offsets[s], 0));
+    block_offsets[sequences + 1] =
+        static_cast<int32_t>(std::min<int64_t>(offsets[s + 1], end) - begin);
+  }
+  const Tensor qkv = encoder_qkv_.Rows(0, encoder_rows_);
+  const Tensor q = HeadsOf(qkv.Rows(begin, end), 0);
+  Attention({.q = q,
+             .out = q,
+             .q_offsets = absl::MakeConstSpan(block_offsets, sequences + 1),
+             .k = HeadsOf(qkv, 1),
+             .v = HeadsOf(qkv, 2),
+             .kv_offsets = absl::MakeConstSpan(offsets + first, sequences + 1),
+             .q_positions = absl::MakeConstSpan(block_positions, sequences),
+             .bias = &w.bias,
+             .scale = config_.attention_scale,
+             .scratch = scratch_},
+            stream_);
+}
+
+Tensor T5Model::EncoderStates() const {
+  QT_CHECK_EQ(layer_, config_.encoder_layers);
+  return encoder_x_.Rows(0, encoder_rows_);
+}
+
+// ---- Keys and values of the source ----
+
+void T5Model::ProjectCross(int64_t begin, int64_t end, absl::Span<const int32_t> slots) {
+  StoreCross(EncoderStates().Rows(begin, end), encoder_positions_.Rows(begin, end), slots);
+}
+
+void T5Model::ProjectCrossFrom(const Tensor& states, absl::Span<const int32_t> slots) {
+  QT_CHECK_LE(states.dim[0], limits_.max_encode_tokens);
+  StoreCross(states, ascending_.Rows(0, states.dim[0]), slots);
+}
+
+void T5Model::StoreCross(const Tensor& states, const Tensor& positions,
+                         absl::Span<const int32_t> slots) {
+  QT_CHECK(config_.has_decoder());
+  QT_CHECK_EQ(static_cast<int64_t>(slots.size()), states.dim[0]);
+  for (const int32_t slot : slots) {
+    QT_CHECK_GE(slot, 0);
+    QT_CHECK_LT(slot, cache_.pages * cache_.page_size);
+  }
+  if (rotary()) return StoreRotatedCross(states, positions, slots);
+  int64_t* rows = cross_rows_.as<int64_t>();
+  for (size_t r = 0; r < slots.size(); ++r) rows[r] = cache_.SlotOffset(slots[r]);
+  Product({.x = states,
+           .w = &weights_.cross_kv,
+           .scatter = {.base = cache_.data,
+                       .row_offset = rows,
+                       .chunk_offset = cross_chunks_.as<int64_t>(),
+                       .chunk = config_.head_dim}});
+}
+
+// Keys and values that must be turned by their position before they are stored take a way through
+// cross_block_.
+void T5Model::StoreRotatedCross(const Tensor& states, const Tensor& positions,
+                                absl::Span<const int32_t> slots) {
+  for (int64_t begin = 0; begin < states.dim[0]; begin += kBlockRows) {
+    const int64_t end = std::min(begin + kBlockRows, states.dim[0]);
+    const Tensor block = cross_block_.Rows(0, end - begin);
+    Product({.x = states.Rows(begin, end), .w = &weights_.cross_kv, .y = block});
+    const Tensor heads = block.SplitLast(config_.head_dim);  // [rows, layers * 2 * heads, head_dim]
+    Rotate(heads, positions.Rows(begin, end), -1);
+    const int64_t inner = config_.inner();
+    for (int64_t layer = 0; layer < config_.decoder_layers; ++layer) {
+      const int64_t k = 2 * layer * inner, v = k + inner;
+      StoreKv({.k = block.Columns(k, v).SplitLast(config_.head_dim),
+               .v = block.Columns(v, v + inner).SplitLast(config_.head_dim),
+               .cache = &cache_,
+               .layer = layer,
+               .slots = slots.subspan(begin, end - begin)},
+              stream_);
+    }
+  }
+}
+
+// ---- Decoder ----
+
+Tensor T5Model::Decode(const DecodeBatch& batch) {
+  QT_CHECK(config_.has_decoder());
+  ArrangeRows(batch);
+  const int64_t rows = static_cast<int64_t>(batch.tokens.size());
+  const int64_t groups = static_cast<int64_t>(batch.source_lens.size());
+  QT_CHECK_EQ(static_cast<int64_t>(batch.group_offsets.size()), groups + 1);
+  QT_CHECK_EQ(batch.group_offsets.back(), static_cast<int32_t>(batch.kv_lens.size()));
+  for (int64_t g = 0; g <= groups; ++g) {
+    group_rows_.as<int32_t>()[g] = batch.offsets[batch.group_offsets[g]];
+  }
+  const Tensor x = x_.Rows(0, rows);
+  Embedding({.ids = Tensor::Dense(batch.tokens.data(), DType::kI32, {rows}),
+             .table = weights_.embedding,
+             .y = x},
+            stream_);
+  for (int64_t layer = 0; layer < config_.decoder_layers; ++layer) DecoderLayer(layer, batch, x);
+  const Tensor wanted = GatherWanted(batch, x);
+  RmsNorm({.x = wanted, .gamma = weights_.decoder.final_norm, .y = wanted, .eps = config_.norm_eps},
+          stream_);
+  return wanted;
+}
+
+void T5Model::DecoderLayer(int64_t layer, const DecodeBatch& batch, const Tensor& x) {
+  const LayerWeights& w = weights_.decoder.layers[layer];
+  const int64_t rows = x.dim[0];
+  const Tensor normed = normed_.Rows(0, rows);
+  const Tensor qkv = qkv_.Rows(0, rows);
+
+  RmsNorm({.x = x, .gamma = w.attention_norm, .y = normed, .eps = config_.norm_eps}, stream_);
+  Product({.x = normed, .w = &w.qkv, .y = qkv});
+  if (rotary()) {
+    Rotate(HeadsOf(qkv, 0), positions_.Rows(0, rows), 1);
+    Rotate(HeadsOf(qkv, 1), positions_.Rows(0, rows), -1);
+    Rotate(HeadsOf(qkv, 2), positions_.Rows(0, rows), -1);
+  }
+  const Tensor self = SelfAttend(layer, batch, qkv, &w.bias, config_.attention_scale);
+  Product({.x = self, .w = &w.attention_out, .residual = x, .y = x});
+
+  const Tensor q = qkv.Columns(0, config_.inner());
+  RmsNorm({.x = x, .gamma = w.cross_norm, .y = normed, .eps = config_.norm_eps}, stream_);
+  Product({.x = normed, .w = &w.cross_q, .y = q});
+  if (rotary()) Rotate(q.SplitLast(config_.head_dim), positions_.Rows(0, rows), 1);
+  const Tensor cross = CrossAttend(layer, batch, q);
+  Product({.x = cross, .w = &w.cross_out, .residual = x, .y = x});
+
+  FeedForward(w, x);
+}
+
+// Each group's rows attend to its source. In place of the queries q [rows, I].
+Tensor T5Model::CrossAttend(int64_t layer, const DecodeBatch& batch, const Tensor& q) {
+  const Tensor heads = q.SplitLast(config_.head_dim);
+  Attention(
+      {.q = heads,
+       .out = heads,
+       .q_offsets = absl::MakeConstSpan(group_rows_.as<int32_t>(), batch.group_offsets.size()),
+       .cache = &cache_,
+       .layer = layer,
+       .slots = batch.source_slots,
+       .slots_stride = batch.source_slots_stride,
+       .kv_lens = batch.source_lens,
+       .scale = config_.attention_scale,
+       .scratch = scratch_},
+      stream_);
+  return q;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Model>> NewT5Model(ModelConfig config, const ModelLimits& limits,
+                                                  ModelWeights weights, ThreadPool* pool) {
+  auto model = std::make_unique<T5Model>(std::move(config), limits, std::move(weights), pool);
+  absl::Status status = model->Allocate();
+  if (!status.ok()) return status;
+  return model;
+}
+
+}  // namespace quintet

@@ -1,0 +1,129 @@
+#include "models/gpt2.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "catch2/catch.hpp"
+#include "models/json.h"
+#include "models/safetensors.h"
+#include "tests/models/row_runner.h"
+
+namespace quintet {
+namespace {
+
+constexpr int64_t kAll = int64_t{1} << 40;
+
+std::string CaseDirectory(const std::string& name) {
+  return QUINTET_SOURCE_DIR "/tests/golden/cases/" + name;
+}
+
+std::unique_ptr<Model> LoadFrom(const std::string& directory, ThreadPool* pool) {
+  auto model = Model::Load(directory, {}, pool);
+  INFO(model.status());
+  REQUIRE(model.ok());
+  return *std::move(model);
+}
+
+TEST_CASE("GPT-2: a prompt gives the same bits whole, in pieces, alone and packed") {
+  ThreadPool pool(2);
+  const TokenRows rows = {
+      {5, 9, 200, 31, 77, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20}, {7}, {3, 250, 4}};
+  for (const char* name : {"gpt2", "gpt2-variant"}) {
+    INFO(name);
+    auto model = LoadFrom(CaseDirectory(name), &pool);
+    RowRunner runner(model.get());
+    const std::vector<float> whole = runner.Decode(rows, kAll);
+    CHECK(whole == runner.Decode(rows, 1));
+    CHECK(whole == runner.Decode(rows, 4));
+    std::vector<float> alone;
+    for (const auto& row : rows) {
+      const std::vector<float> states = runner.Decode({row}, kAll);
+      alone.insert(alone.end(), states.begin(), states.end());
+    }
+    CHECK(whole == alone);
+  }
+}
+
+// What scoring does: the prompt runs once and every continuation reads its slots.
+TEST_CASE("GPT-2: continuations share a prompt's keys") {
+  ThreadPool pool(2);
+  auto model = LoadFrom(CaseDirectory("gpt2"), &pool);
+  const int64_t d_model = model->config().d_model;
+  const std::vector<float> apart =
+      RowRunner(model.get()).Decode({{5, 6, 7, 8}, {5, 6, 30, 31}}, kAll);
+
+  const std::vector<int32_t> prompt = {5, 6}, prompt_offsets = {0, 2}, two = {2},
+                             prompt_slots = {40, 41};
+  model->Decode({.tokens = prompt,
+                 .offsets = prompt_offsets,
+                 .kv_lens = two,
+                 .slots = prompt_slots.data(),
+                 .slots_stride = 2});
+  const std::vector<int32_t> tokens = {7, 8, 30, 31}, offsets = {0, 2, 4}, kv_lens = {4, 4};
+  const std::vector<int32_t> slots = {40, 41, 42, 43, 40, 41, 90, 91}, wanted = {0, 1, 2, 3};
+  const Tensor states = model->Decode({.tokens = tokens,
+                                       .offsets = offsets,
+                                       .kv_lens = kv_lens,
+                                       .slots = slots.data(),
+                                       .slots_stride = 4,
+                                       .wanted = wanted});
+  CHECK(std::equal(states.f32(), states.f32() + 2 * d_model, apart.begin() + 2 * d_model));
+  CHECK(std::equal(states.f32() + 2 * d_model, states.f32() + 4 * d_model,
+                   apart.begin() + 6 * d_model));
+}
+
+// No golden case has this head, so one is made of the language model's file: score.weight joins,
+// the rest stays.
+TEST_CASE("GPT-2: sequence classification is score times the last state") {
+  ThreadPool pool(1);
+  const std::filesystem::path directory =
+      std::filesystem::temp_directory_path() / "quintet_gpt2_classifier";
+  std::filesystem::remove_all(directory);
+  std::filesystem::create_directory(directory);
+  auto config = ReadJsonFile(CaseDirectory("gpt2") + "/config.json", 1 << 20);
+  REQUIRE(config.ok());
+  const int64_t d_model = (*config)["n_embd"], labels = 3;
+  (*config)["architectures"] = {"GPT2ForSequenceClassification"};
+  config->erase("id2label");
+  config->erase("label2id");
+  (*config)["num_labels"] = labels;
+  std::ofstream(directory / "config.json") << config->dump();
+
+  auto reader = SafetensorsReader::Open(CaseDirectory("gpt2"));
+  REQUIRE(reader.ok());
+  std::vector<TensorSpec> specs;
+  for (const StoredTensor& t : reader->tensors()) specs.push_back({t.name, t.type, t.shape});
+  specs.push_back({"score.weight", StoredType::kF32, {labels, d_model}});
+  auto writer = SafetensorsWriter::Create((directory / "model.safetensors").string(), specs, {});
+  REQUIRE(writer.ok());
+  for (const StoredTensor& t : reader->tensors()) {
+    std::vector<char> bytes(static_cast<size_t>(t.bytes));
+    REQUIRE(reader->Read(t, 0, t.bytes, bytes.data()).ok());
+    REQUIRE(writer->Append(bytes.data(), t.bytes).ok());
+  }
+  std::vector<float> score(static_cast<size_t>(labels * d_model));
+  for (size_t i = 0; i < score.size(); ++i) score[i] = static_cast<float>(i % 17) / 16.0f - 0.5f;
+  REQUIRE(writer->Append(score.data(), labels * d_model * 4).ok());
+  REQUIRE(writer->Finish().ok());
+
+  auto language_model = LoadFrom(CaseDirectory("gpt2"), &pool);
+  auto classifier = LoadFrom(directory.string(), &pool);
+  CHECK(classifier->config().head == Head::kSequenceClassification);
+  const TokenRows rows = {{5, 6, 7, 8}};
+  const std::vector<float> states = RowRunner(classifier.get()).Decode(rows, kAll);
+  CHECK(states == RowRunner(language_model.get()).Decode(rows, kAll));
+  const std::vector<float> logits = RowRunner(classifier.get()).Classify(states);
+  REQUIRE(logits.size() == 4 * 3);
+  for (int64_t label = 0; label < labels; ++label) {
+    double sum = 0;
+    for (int64_t i = 0; i < d_model; ++i)
+      sum += double{states[3 * d_model + i]} * score[label * d_model + i];
+    CHECK(logits[3 * labels + label] == Approx(sum).margin(1e-5));
+  }
+  std::filesystem::remove_all(directory);
+}
+
+}  // namespace
+}  // namespace quintet
