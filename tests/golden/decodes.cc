@@ -1,0 +1,149 @@
+#include "tests/golden/decodes.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "engine/engine.h"
+
+namespace quintet {
+namespace {
+
+class Collector final : public ResponseSink {
+ public:
+  void OnDone(absl::StatusOr<Result> result) override { result_ = std::move(result); }
+  const std::optional<absl::StatusOr<Result>>& result() const { return result_; }
+
+ private:
+  std::optional<absl::StatusOr<Result>> result_;
+};
+
+// One row of one option set on its way through the engine.
+struct Pending {
+  std::string where;
+  GoldenDecode::Row golden;
+  std::vector<int32_t> prompt;
+  int32_t filler;
+  std::shared_ptr<Collector> sink;
+};
+
+// FAT5's own loop: start 0, stop at 1. It writes 1 over the last column, so that id is no
+// prediction and is left out.
+GoldenDecode GreedyAsDecode(const GoldenCase& c) {
+  GoldenDecode decode;
+  decode.options.max_new_tokens = static_cast<uint32_t>(c.greedy_max_new - 1);
+  decode.options.eos_token_ids = {1};
+  decode.options.decoder_start_token_id = 0;
+  decode.options.pad_token_id = 0;
+  for (const auto& row : c.greedy) {
+    std::vector<int32_t> ids(row.begin(),
+                             row.begin() + std::min<int64_t>(c.greedy_max_new, row.size()));
+    decode.rows.push_back({.sequences = {ids}, .scores = {}, .smallest_gap = 1.0});
+  }
+  return decode;
+}
+
+absl::StatusOr<Pending> SubmitRow(const GoldenCase& c, const GoldenDecode& decode, size_t row,
+                                  const ModelConfig& config, Engine* engine) {
+  std::vector<int32_t> input = c.inputs[row];
+  if (!config.has_encoder() && input.size() > 1) input.pop_back();
+  DecodingLimits limits;
+  limits.max_input_tokens = static_cast<uint32_t>(input.size());
+  absl::StatusOr<DecodingOptions> options =
+      ResolveDecoding(decode.options, {}, config, limits, input);
+  if (!options.ok()) return options.status();
+  options->return_scores = options->num_beams > 1;
+  Pending pending{.where = "",
+                  .golden = decode.rows[row],
+                  .prompt = options->prompt,
+                  .filler = options->eos_token_ids.empty() ? -1 : options->eos_token_ids[0],
+                  .sink = std::make_shared<Collector>()};
+  Request request;
+  request.input = std::move(input);
+  request.decoding = *std::move(options);
+  request.sink = pending.sink;
+  absl::StatusOr<RequestId> id = engine->Submit(std::move(request));
+  if (!id.ok()) return id.status();
+  return pending;
+}
+
+// Hugging Face's tensor: prompt and new tokens, shorter sequences filled with the first eos.
+TokenRows AsTensor(const Result& result, const Pending& pending) {
+  TokenRows rows;
+  size_t longest = 0;
+  for (const GeneratedSequence& sequence : result.sequences) {
+    rows.push_back(pending.prompt);
+    rows.back().insert(rows.back().end(), sequence.token_ids.begin(), sequence.token_ids.end());
+    longest = std::max(longest, rows.back().size());
+  }
+  for (auto& row : rows) row.resize(longest, pending.filler);
+  return rows;
+}
+
+void Judge(const Pending& pending, DecodeResult* out) {
+  const auto& done = pending.sink->result();
+  if (!done.has_value()) {
+    out->failures.push_back(absl::StrCat(pending.where, " never ended"));
+    return;
+  }
+  if (!done->ok()) {
+    out->failures.push_back(absl::StrCat(pending.where, " ", done->status().ToString()));
+    return;
+  }
+  const TokenRows got = AsTensor(**done, pending);
+  const TokenRows& want = pending.golden.sequences;
+  double score_error = 0;
+  for (size_t i = 0; i < pending.golden.scores.size() && i < got.size(); ++i) {
+    const double error = std::abs((*done)->sequences[i].score - pending.golden.scores[i]);
+    score_error = std::isnan(error) ? INFINITY : std::max(score_error, error);
+  }
+  if (got == want && score_error <= kScoreTolerance) {
+    ++out->equal;
+    out->score_error = std::max(out->score_error, score_error);
+  } else if (pending.golden.smallest_gap < kNearTie) {
+    out->near_ties.push_back(pending.where);
+  } else if (got == want) {
+    out->failures.push_back(absl::StrCat(pending.where, " score differs by ", score_error));
+  } else {
+    size_t i = 0;
+    while (i < got.size() && i < want.size() && got[i] == want[i]) ++i;
+    const auto join = [i](const TokenRows& rows) {
+      return i < rows.size() ? absl::StrJoin(rows[i], " ") : "nothing";
+    };
+    out->failures.push_back(absl::StrCat(pending.where, " sequence ", i, ": expected ", join(want),
+                                         "; got ", join(got)));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<DecodeResult> CheckDecodes(const GoldenCase& c, Model* model) {
+  EngineLimits limits;
+  limits.max_queue_requests = limits.max_queue_tokens = int64_t{1} << 40;
+  limits.max_running_sequences = model->limits().max_step_sequences;
+  absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(model, nullptr, limits);
+  if (!engine.ok()) return engine.status();
+
+  std::vector<GoldenDecode> decodes = c.decodes;
+  if (!c.greedy.empty()) decodes.push_back(GreedyAsDecode(c));
+  std::vector<Pending> pending;
+  for (size_t d = 0; d < decodes.size(); ++d) {
+    for (size_t row = 0; row < c.inputs.size(); ++row) {
+      absl::StatusOr<Pending> p = SubmitRow(c, decodes[d], row, model->config(), engine->get());
+      if (!p.ok()) return p.status();
+      p->where = d < c.decodes.size() ? absl::StrCat("(", d, ",", row, ")")
+                                      : absl::StrCat("(greedy,", row, ")");
+      pending.push_back(*std::move(p));
+    }
+  }
+  while ((*engine)->Step()) {
+  }
+  DecodeResult result;
+  for (const Pending& p : pending) Judge(p, &result);
+  return result;
+}
+
+}  // namespace quintet

@@ -1,0 +1,116 @@
+// golden_test [folder of cases]: runs every case folder in it and prints one line each. The folder
+// is the argument, else QUINTET_GOLDEN_DIR, else the cases beside this file. Exit 1 when a case
+// fails, a folder cannot be read or there is none.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "models/model.h"
+#include "tests/golden/decodes.h"
+#include "tests/golden/forward.h"
+#include "tests/golden/golden_case.h"
+
+namespace quintet {
+namespace {
+
+// Of the largest golden magnitude, fp32 on CPU.
+double Tolerance(const ModelConfig& config) { return config.family == Family::kFat5 ? 5e-5 : 1e-5; }
+
+// "name error, name error (tolerance t)"; false when one is above.
+bool DescribeTensors(const std::vector<TensorResult>& results, double tolerance,
+                     std::string* line) {
+  bool ok = true;
+  std::vector<std::string> parts;
+  for (const TensorResult& r : results) {
+    const bool good = r.error <= tolerance;
+    ok &= good;
+    parts.push_back(absl::StrCat(r.name, " ", r.error, good ? "" : " TOO LARGE"));
+  }
+  absl::StrAppend(line, absl::StrJoin(parts, ", "), " (tolerance ", tolerance, ")");
+  return ok;
+}
+
+bool DescribeDecodes(const DecodeResult& result, std::string* line) {
+  if (result.equal > 0) absl::StrAppend(line, "; ", result.equal, " decoded rows equal");
+  if (result.score_error > 0) absl::StrAppend(line, ", scores within ", result.score_error);
+  if (!result.near_ties.empty()) {
+    absl::StrAppend(line,
+                    "; WARNING: near-ties that differ: ", absl::StrJoin(result.near_ties, " "));
+  }
+  if (result.failures.empty()) return true;
+  absl::StrAppend(line, "; ", result.failures.size(), " DECODED ROWS DIFFER, first ",
+                  result.failures[0]);
+  return false;
+}
+
+// Runs a case; *line is what to print after its name.
+bool RunCase(const std::string& directory, ThreadPool* pool, std::string* line) {
+  const auto failed = [line](const absl::Status& status) {
+    absl::StrAppend(line, line->empty() ? "" : "; ", status.ToString());
+    return false;
+  };
+  absl::StatusOr<GoldenCase> c = ReadGoldenCase(directory);
+  if (!c.ok()) return failed(c.status());
+  LoadOptions options;
+  options.limits = LimitsFor(*c);
+  absl::StatusOr<std::unique_ptr<Model>> model = Model::Load(directory, options, pool);
+  if (!model.ok()) return failed(model.status());
+
+  absl::StatusOr<std::vector<TensorResult>> tensors = CheckForward(*c, model->get());
+  if (!tensors.ok()) return failed(tensors.status());
+  bool ok = DescribeTensors(*tensors, Tolerance((*model)->config()), line);
+  if (c->kind == "seq2seq" && tensors->size() < 2) {
+    absl::StrAppend(line, ", the other tensor is not there");
+  }
+  if (c->decodes.empty() && c->greedy.empty()) return ok;
+  absl::StatusOr<DecodeResult> decodes = CheckDecodes(*c, model->get());
+  if (!decodes.ok()) return failed(decodes.status());
+  return DescribeDecodes(*decodes, line) && ok;
+}
+
+int RunAll(const std::string& root) {
+  std::vector<std::string> directories;
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(root, error), end; !error && it != end;
+       it.increment(error)) {
+    if (it->is_directory()) directories.push_back(it->path().string());
+  }
+  if (error) {
+    std::printf("FAIL: cannot read the folder '%s': %s\n", root.c_str(), error.message().c_str());
+    return 1;
+  }
+  if (directories.empty()) {
+    std::printf("FAIL: no case folders in '%s'\n", root.c_str());
+    return 1;
+  }
+  std::sort(directories.begin(), directories.end());
+  ThreadPool pool(2);
+  int failures = 0;
+  for (const std::string& directory : directories) {
+    std::string line;
+    const bool ok = RunCase(directory, &pool, &line);
+    if (!ok) ++failures;
+    std::printf("%s %s: %s\n", ok ? "PASS" : "FAIL",
+                std::filesystem::path(directory).filename().c_str(), line.c_str());
+    std::fflush(stdout);
+  }
+  std::printf("%zu cases, %d failed\n", directories.size(), failures);
+  return failures == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace quintet
+
+int main(int argc, char** argv) {
+  const char* environment = std::getenv("QUINTET_GOLDEN_DIR");
+  std::string root = QUINTET_SOURCE_DIR "/tests/golden/cases";
+  if (environment != nullptr && *environment != '\0') root = environment;
+  if (argc > 1) root = argv[1];
+  return quintet::RunAll(root);
+}

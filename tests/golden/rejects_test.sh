@@ -1,0 +1,63 @@
+#!/bin/sh
+# rejects_test.sh GOLDEN_TEST CASES: the golden test must be able to fail. Damages copies of two cases and expects exit 1 with the
+# reason on the case's own line.
+set -eu
+golden_test=$1
+cases=$2
+root=$(mktemp -d)
+trap 'rm -rf "$root"' EXIT
+failures=0
+
+# expect NAME TEXT: runs on $root/NAME, which is then thrown away.
+expect() {
+  status=0
+  output=$("$golden_test" "$root/$1" 2>&1) || status=$?
+  if [ "$status" -ne 1 ] || ! printf '%s\n' "$output" | grep -q "$2"; then
+    printf 'FAIL %s: exit %s, expected 1 and "%s" in:\n%s\n' "$1" "$status" "$2" "$output"
+    failures=1
+  fi
+  rm -rf "${root:?}/$1"
+}
+
+# copy NAME CASE: a folder NAME with one copy of a case.
+copy() {
+  mkdir "$root/$1"
+  cp -r "$cases/$2" "$root/$1/$2"
+  chmod -R u+w "$root/$1"
+}
+
+expect no_such_folder 'cannot read the folder'
+
+mkdir "$root/empty"
+expect empty 'no case folders'
+
+mkdir -p "$root/stray/not_a_case"
+cp -r "$cases/fat5-tokcls" "$root/stray/fat5-tokcls"
+expect stray 'FAIL not_a_case: .*golden.safetensors'
+
+copy no_model fat5-tokcls
+rm "$root/no_model/fat5-tokcls/model.safetensors"
+expect no_model 'FAIL fat5-tokcls: .*model.safetensors'
+
+copy no_kind fat5-tokcls
+echo '{}' > "$root/no_kind/fat5-tokcls/golden.json"
+expect no_kind 'FAIL fat5-tokcls: .*golden.json.*kind'
+
+copy wrong_kind fat5-tokcls
+echo '{"kind": "qa"}' > "$root/wrong_kind/fat5-tokcls/golden.json"
+expect wrong_kind "FAIL fat5-tokcls: .*kind 'qa'"
+
+copy truncated fat5-tokcls
+head -c 1000 "$cases/fat5-tokcls/golden.safetensors" > "$root/truncated/fat5-tokcls/golden.safetensors"
+expect truncated 'FAIL fat5-tokcls: .*golden.safetensors'
+
+# Exact GELU would differ by 6e-4; plain wrong activations by far more. Either is above the tolerance.
+copy activation fat5-tokcls
+sed -i 's/"use_gelu_act": true/"use_gelu_act": false/' "$root/activation/fat5-tokcls/config.json"
+expect activation 'FAIL fat5-tokcls: logits .*TOO LARGE'
+
+copy decoded t5-v1_0
+sed -i 's/"sequences": \[\[0, [0-9]*/"sequences": [[0, 3/' "$root/decoded/t5-v1_0/golden.json"
+expect decoded 'FAIL t5-v1_0: .*DECODED ROWS DIFFER'
+
+exit "$failures"
