@@ -1,10 +1,12 @@
-// The engine: requests join and leave a running batch. Any thread submits and cancels; one thread steps.
+// The engine: requests join and leave a running batch. Any thread submits and cancels; one thread
+// steps.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "engine/clock.h"
 #include "engine/request.h"
 #include "models/model.h"
 #include "models/tokenizer.h"
@@ -15,8 +17,9 @@ struct EngineLimits {
   int64_t max_queue_requests = 256;
   int64_t max_queue_tokens = 262144;
   int64_t max_running_sequences = 256;  // each beam counts; <= model limits' max_step_sequences
-  int64_t encode_work_per_step = 0;     // units of Model::EncodeSlice while streams are running; 0: no limit
-  int64_t encoder_cache_bytes = 0;      // 0: off
+  int64_t encode_work_per_step =
+      0;  // units of Model::EncodeSlice while streams are running; 0: no limit
+  int64_t encoder_cache_bytes = 0;  // 0: off
 };
 
 struct EngineCounters {
@@ -29,19 +32,26 @@ using RequestId = uint64_t;
 
 class Engine {
  public:
-  // `model` and `tokenizer` (null: results carry ids only, stop strings are refused) outlive the engine.
-  static absl::StatusOr<std::unique_ptr<Engine>> Create(Model* model, const Tokenizer* tokenizer, const EngineLimits& limits);
+  // `model` and `tokenizer` (null: results carry ids only, stop strings are refused) outlive the
+  // engine.
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(Model* model, const Tokenizer* tokenizer,
+                                                        const EngineLimits& limits,
+                                                        Clock clock = MonotonicMicros);
+  // Requests still inside end UNAVAILABLE.
   virtual ~Engine() = default;
 
-  // Thread safe. RESOURCE_EXHAUSTED when the queue is full; INVALID_ARGUMENT when the request can never fit, holds an id out of
-  // range or asks for a head the model lacks (FAILED_PRECONDITION). On OK the sink will be called exactly once.
+  // Thread safe. RESOURCE_EXHAUSTED when the queue is full; INVALID_ARGUMENT when the request can
+  // never fit, holds an id out of range or asks for a head the model lacks (FAILED_PRECONDITION).
+  // On OK the sink will be called exactly once.
   virtual absl::StatusOr<RequestId> Submit(Request request) = 0;
-  // Thread safe. The request ends CANCELLED within two steps; unknown ids are ignored.
+  // Thread safe. The request ends CANCELLED at the beginning of the next step; unknown ids are
+  // ignored.
   virtual void Cancel(RequestId id) = 0;
   virtual EngineCounters counters() const = 0;
 
-  // One step: admit, encode within the budget, decode one token for every running sequence, search, deliver. False when there
-  // is nothing left to do. One thread at a time.
+  // One step: end what was cancelled or is past its deadline (DEADLINE_EXCEEDED, counted as
+  // failed), admit, encode within the budget, decode one token for every running sequence, search,
+  // deliver. False when there is nothing left to do. One thread at a time.
   virtual bool Step() = 0;
   // Blocks until there is work or `timeout_us` has passed.
   virtual void WaitForWork(int64_t timeout_us) = 0;

@@ -1,5 +1,6 @@
-// Decoding options as a client gives them (fields of serving's proto, all optional) and as the engine runs them (resolved:
-// request, then generation_config.json, then the table's default; checked).
+// Decoding options as a client gives them (fields of serving's proto, all optional) and as the
+// engine runs them (resolved: request, then generation_config.json, then the table's default;
+// checked).
 #pragma once
 
 #include <cstdint>
@@ -12,9 +13,14 @@
 
 namespace quintet {
 
-enum class EarlyStopping : uint8_t { kHeuristic, kFirst, kNever };  // Hugging Face's false, true, "never"
+enum class EarlyStopping : uint8_t {
+  kHeuristic,
+  kFirst,
+  kNever
+};  // Hugging Face's false, true, "never"
 
-// What a client asked for; unset fields take their defaults. Field names are the proto's and, with dashes, the command line's.
+// What a client asked for; unset fields take their defaults. Field names are the proto's and, with
+// dashes, the command line's.
 struct DecodingRequest {
   std::optional<uint32_t> max_new_tokens, min_new_tokens, num_beams, num_return_sequences;
   std::optional<float> length_penalty, patience;
@@ -52,7 +58,8 @@ struct DecodingOptions {
   std::vector<int32_t> forced_eos_token_ids;
   std::vector<int32_t> eos_token_ids;  // empty with ignore_eos
   int32_t pad_token_id = 0;
-  std::vector<int32_t> prompt;  // decoder ids before the first new token: start token and prefix, or GPT-2's prompt
+  std::vector<int32_t>
+      prompt;  // decoder ids before the first new token: start token and prefix, or GPT-2's prompt
   std::vector<std::string> stop;
   bool include_stop = false, logprobs = false, return_scores = false, echo = false;
   int32_t top_logprobs = 0;
@@ -62,10 +69,18 @@ struct DecodingLimits {
   uint32_t max_new_tokens = 4096, max_beams = 32, max_samples = 16, max_input_tokens = 4096;
 };
 
-// Resolves and checks. `input` is the request's token ids (GPT-2: the prompt). INVALID_ARGUMENT names the field, the limit and the
-// number given; an explicitly set field that cannot act (temperature without do_sample) is an error.
-absl::StatusOr<DecodingOptions> ResolveDecoding(const DecodingRequest& request, const GenerationDefaults& defaults,
-                                                const ModelConfig& config, const DecodingLimits& limits,
+// Whether `options` can be run: token ids in [0, vocab), counts, sizes and floats in the documented
+// ranges. The engine's own door: what ResolveDecoding returns always passes.
+absl::Status CheckDecoding(const DecodingOptions& options, int64_t vocab);
+
+// Resolves and checks. `input` is the request's token ids (GPT-2: the prompt). INVALID_ARGUMENT
+// names the field, the limit and the number given; an explicitly set field that cannot act
+// (temperature without do_sample) is an error. A default of generation_config.json that cannot act
+// is ignored, and one that the request's own fields leave no room for is cut to fit.
+absl::StatusOr<DecodingOptions> ResolveDecoding(const DecodingRequest& request,
+                                                const GenerationDefaults& defaults,
+                                                const ModelConfig& config,
+                                                const DecodingLimits& limits,
                                                 const std::vector<int32_t>& input);
 
 }  // namespace quintet

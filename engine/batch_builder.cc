@@ -1,0 +1,90 @@
+#include "engine/batch_builder.h"
+
+#include <algorithm>
+
+#include "kernels/check.h"
+
+namespace quintet {
+
+BatchBuilder::BatchBuilder(const ModelLimits& limits) {
+  tokens_.reserve(limits.max_step_tokens);
+  wanted_.reserve(limits.max_step_tokens);
+  offsets_.reserve(limits.max_step_sequences + 1);
+  kv_lens_.reserve(limits.max_step_sequences);
+  group_offsets_.reserve(limits.max_step_sequences + 1);
+  source_lens_.reserve(limits.max_step_sequences);
+  slot_rows_.reserve(limits.max_step_sequences);
+  source_rows_.reserve(limits.max_step_sequences);
+  Clear();
+}
+
+void BatchBuilder::Clear() {
+  for (auto* v : {&tokens_, &kv_lens_, &wanted_, &source_lens_}) v->clear();
+  offsets_.assign(1, 0);
+  group_offsets_.assign(1, 0);
+  slot_rows_.clear();
+  source_rows_.clear();
+  owners_.clear();
+}
+
+void BatchBuilder::BeginGroup(uint64_t owner, absl::Span<const int32_t> source_slots) {
+  if (source_slots.empty()) return;
+  owners_.push_back(owner);
+  source_rows_.push_back(source_slots.data());
+  source_lens_.push_back(static_cast<int32_t>(source_slots.size()));
+  group_offsets_.push_back(group_offsets_.back());
+}
+
+void BatchBuilder::AddSequence(absl::Span<const int32_t> tokens, absl::Span<const int32_t> slots) {
+  QT_CHECK(!tokens.empty() && tokens.size() <= slots.size());
+  tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+  offsets_.push_back(static_cast<int32_t>(tokens_.size()));
+  kv_lens_.push_back(static_cast<int32_t>(slots.size()));
+  slot_rows_.push_back(slots.data());
+  if (!source_rows_.empty()) ++group_offsets_.back();
+}
+
+void BatchBuilder::WantLast(int64_t count) {
+  const int64_t total = tokens();
+  for (int64_t i = total - count; i < total; ++i) wanted_.push_back(static_cast<int32_t>(i));
+}
+
+void BatchBuilder::WantToken(int64_t index) {
+  wanted_.push_back(static_cast<int32_t>(offsets_[offsets_.size() - 2] + index));
+}
+
+DecodeBatch BatchBuilder::Finish() {
+  slots_stride_ = kv_lens_.empty() ? 0 : *std::max_element(kv_lens_.begin(), kv_lens_.end());
+  slots_.resize(slots_stride_ * kv_lens_.size());
+  for (size_t s = 0; s < kv_lens_.size(); ++s) {
+    std::copy_n(slot_rows_[s], kv_lens_[s], slots_.begin() + s * slots_stride_);
+  }
+  FillSources();
+  DecodeBatch batch;
+  batch.tokens = tokens_;
+  batch.offsets = offsets_;
+  batch.kv_lens = kv_lens_;
+  batch.slots = slots_.data();
+  batch.slots_stride = slots_stride_;
+  batch.wanted = wanted_;
+  if (!source_rows_.empty()) {
+    batch.group_offsets = group_offsets_;
+    batch.source_slots = sources_.data();
+    batch.source_slots_stride = sources_stride_;
+    batch.source_lens = source_lens_;
+  }
+  return batch;
+}
+
+void BatchBuilder::FillSources() {
+  if (owners_ == filled_owners_) return;
+  sources_stride_ =
+      source_lens_.empty() ? 0 : *std::max_element(source_lens_.begin(), source_lens_.end());
+  sources_.resize(sources_stride_ * source_lens_.size());
+  for (size_t g = 0; g < source_lens_.size(); ++g) {
+    std::copy_n(source_rows_[g], source_lens_[g], sources_.begin() + g * sources_stride_);
+  }
+  filled_owners_ = owners_;
+}
+
+}  // namespace quintet

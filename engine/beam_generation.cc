@@ -1,0 +1,176 @@
+#include "engine/beam_generation.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "engine/text_stream.h"
+#include "kernels/check.h"
+
+namespace quintet {
+
+BeamGeneration::BeamGeneration(const Request& request, const Tokenizer* tokenizer, int64_t vocab,
+                               int64_t page_size)
+    : Generation(request, tokenizer, request.decoding.num_beams, vocab, page_size),
+      warp_(WarpOptionsOf(request.decoding)) {
+  for (const std::string& stop : options_.stop) {
+    longest_stop_ = std::max(longest_stop_, stop.size());
+  }
+}
+
+void BeamGeneration::AssignPages(absl::Span<const int32_t> pages) {
+  Generation::AssignPages(pages);
+  search_.emplace(options_);
+  ranking_size_ = options_.do_sample ? 0 : search_->candidates();
+  candidates_.reserve(search_->candidates() * lanes_);
+  hits_.reserve(search_->candidates());
+  moved_tokens_.resize(lanes_ * max_len_);
+  moved_slots_.resize(lanes_ * max_len_);
+}
+
+void BeamGeneration::RankedCandidates(const RowResults& results) {
+  candidates_.clear();
+  for (int64_t k = 0; k < ranking_size_; ++k) {
+    const int32_t flat = results.ranked_indices[k];
+    if (flat < 0) break;
+    BeamCandidate candidate;
+    candidate.score = results.ranked[k];
+    candidate.beam = static_cast<int32_t>(flat / vocab_);
+    candidate.token = static_cast<int32_t>(flat % vocab_);
+    candidates_.push_back(candidate);
+  }
+}
+
+void BeamGeneration::DrawnCandidates(const RowResults& results, Warper* warper) {
+  // Hugging Face warps the log-probabilities of each beam and draws K without replacement from the
+  // softmax of all sums.
+  drawn_.clear();
+  const DrawPlace place{options_.seed, 0, static_cast<uint32_t>(length_)};
+  for (int64_t row = 0; row < rows(); ++row) {
+    for (const Weighted& w : warper->Warp(results.logits.subspan(row * vocab_, vocab_), warp_)) {
+      BeamCandidate candidate;
+      candidate.score = w.value + RowBias(row);
+      candidate.beam = static_cast<int32_t>(row);
+      candidate.token = w.token;
+      const uint32_t flat = static_cast<uint32_t>(row * vocab_ + w.token);
+      drawn_.emplace_back(DrawKey(candidate.score, place, flat), candidate);
+    }
+  }
+  const size_t count = std::min<size_t>(drawn_.size(), search_->candidates());
+  std::partial_sort(drawn_.begin(), drawn_.begin() + count, drawn_.end(),
+                    [](const auto& a, const auto& b) {
+                      if (a.first != b.first) return a.first > b.first;
+                      return a.second.beam != b.second.beam ? a.second.beam < b.second.beam
+                                                            : a.second.token < b.second.token;
+                    });
+  candidates_.clear();
+  for (size_t k = 0; k < count; ++k) candidates_.push_back(drawn_[k].second);
+}
+
+bool BeamGeneration::CompletesStop(const BeamCandidate& candidate) const {
+  // Text of so many tokens before the new one as a stop string can reach back over, with some for
+  // context.
+  const absl::Span<const int32_t> history = Lane(candidate.beam);
+  const size_t generated = static_cast<size_t>(length_ - prompt_len_);
+  const size_t reach = std::min(generated, longest_stop_ + 8);
+  std::vector<int32_t> tail(history.end() - reach, history.end());
+  const std::string before = tokenizer_->Decode(tail, request_.skip_special_tokens);
+  tail.push_back(candidate.token);
+  const std::string after = tokenizer_->Decode(tail, request_.skip_special_tokens);
+  const size_t from = before.size() > longest_stop_ ? before.size() - longest_stop_ : 0;
+  return FindStop(after, from, options_.stop).begin != std::string::npos;
+}
+
+Hit BeamGeneration::HitOf(const BeamCandidate& candidate) const {
+  if (IsEos(candidate.token)) return Hit::kEos;
+  if (longest_stop_ > 0 && CompletesStop(candidate)) return Hit::kStop;
+  return length_ + 1 >= max_len_ ? Hit::kLength : Hit::kNone;
+}
+
+void BeamGeneration::Select(const RowResults& results, Warper* warper) {
+  if (options_.do_sample) {
+    DrawnCandidates(results, warper);
+  } else {
+    RankedCandidates(results);
+  }
+  if (options_.logprobs) {
+    const float* raw = results.raw != nullptr ? results.raw : results.logits.data();
+    for (BeamCandidate& c : candidates_) {
+      c.log_prob = raw[c.beam * vocab_ + c.token] - results.log_sums[c.beam];
+    }
+    for (int64_t row = 0; row < lanes_; ++row) {
+      alternatives_.push_back(row < rows() ? Alternatives(results, row) : Alternative());
+    }
+  }
+  if (first_) {
+    search_->CompleteFirst(&candidates_);
+    if (options_.logprobs) {  // dead beams are copies of beam 0
+      for (int64_t row = 1; row < lanes_; ++row) alternatives_[row] = alternatives_[0];
+    }
+  }
+  // Rows without any possible token: the search still needs something to run on.
+  while (static_cast<int64_t>(candidates_.size()) < lanes_) {
+    candidates_.push_back({-std::numeric_limits<float>::infinity(), 0, 0, 0.0f});
+  }
+  hits_.clear();
+  for (const BeamCandidate& c : candidates_) hits_.push_back(HitOf(c));
+  done_ = !search_->Step(candidates_, hits_);
+  MoveLanes();
+  first_ = false;
+  ++length_;
+}
+
+void BeamGeneration::MoveLanes() {
+  const absl::Span<const int32_t> parents = search_->parents();
+  bool moves = false;
+  for (int64_t lane = 0; lane < lanes_; ++lane) moves = moves || parents[lane] != lane;
+  if (moves) {
+    // Keys and values stay where they are: a beam takes over the table of the beam it continues.
+    for (int64_t lane = 0; lane < lanes_; ++lane) {
+      const int64_t from = parents[lane] * max_len_, to = lane * max_len_;
+      std::copy_n(tokens_.begin() + from, length_, moved_tokens_.begin() + to);
+      std::copy_n(slots_.begin() + from, length_, moved_slots_.begin() + to);
+    }
+    tokens_.swap(moved_tokens_);
+    slots_.swap(moved_slots_);
+  }
+  for (int64_t lane = 0; lane < lanes_; ++lane) Append(lane, search_->tokens()[lane]);
+}
+
+std::vector<GeneratedSequence> BeamGeneration::TakeSequences() {
+  std::vector<GeneratedSequence> sequences;
+  for (const BeamHypothesis& h : search_->Finished()) {
+    if (static_cast<int32_t>(sequences.size()) == options_.num_return_sequences) break;
+    GeneratedSequence sequence = Present(h.tokens);
+    sequence.score = h.score;
+    switch (h.hit) {
+      case Hit::kEos:
+        sequence.finish_reason = FinishReason::kEos;
+        break;
+      case Hit::kStop:
+        sequence.finish_reason = FinishReason::kStop;
+        break;
+      default:
+        sequence.finish_reason = FinishReason::kLength;
+    }
+    if (longest_stop_ > 0 && h.hit == Hit::kStop) {
+      const size_t prompt_bytes =
+          options_.echo ? tokenizer_->Decode(options_.prompt, request_.skip_special_tokens).size()
+                        : 0;
+      const StopMatch match = FindStop(sequence.text, prompt_bytes, options_.stop);
+      if (match.begin != std::string::npos) {
+        sequence.matched_stop = options_.stop[match.which];
+        sequence.text.resize(match.begin +
+                             (options_.include_stop ? sequence.matched_stop.size() : 0));
+      }
+    }
+    for (size_t i = 0; options_.logprobs && i < h.tokens.size(); ++i) {
+      sequence.logprobs.push_back(
+          {h.tokens[i], h.log_probs[i], alternatives_[i * lanes_ + h.row_beams[i]]});
+    }
+    new_tokens_ += static_cast<int64_t>(h.tokens.size());
+    sequences.push_back(std::move(sequence));
+  }
+  return sequences;
+}
+
+}  // namespace quintet

@@ -1,0 +1,45 @@
+// Beam search, and beam sampling, as a generation.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/beam_search.h"
+#include "engine/generation.h"
+
+namespace quintet {
+
+class BeamGeneration : public Generation {
+ public:
+  BeamGeneration(const Request& request, const Tokenizer* tokenizer, int64_t vocab,
+                 int64_t page_size);
+
+  void AssignPages(absl::Span<const int32_t> pages) override;
+  float RowBias(int64_t row) const override { return search_->scores()[row]; }
+  void Select(const RowResults& results, Warper* warper) override;
+  // Beams deliver when they are final.
+  void Deliver(ResponseSink*) override {}
+  std::vector<GeneratedSequence> TakeSequences() override;
+
+ private:
+  using Alternative = std::vector<std::pair<int32_t, float>>;
+
+  void RankedCandidates(const RowResults& results);
+  void DrawnCandidates(const RowResults& results, Warper* warper);
+  Hit HitOf(const BeamCandidate& candidate) const;
+  bool CompletesStop(const BeamCandidate& candidate) const;
+  void MoveLanes();
+
+  std::optional<BeamSearch> search_;  // from admission on
+  WarpOptions warp_;
+  size_t longest_stop_ = 0;
+  std::vector<BeamCandidate> candidates_;
+  std::vector<std::pair<double, BeamCandidate>> drawn_;
+  std::vector<Hit> hits_;
+  std::vector<int32_t> moved_tokens_, moved_slots_;  // the other half of a double buffer
+  std::vector<Alternative> alternatives_;            // [steps, beams], when asked for
+};
+
+}  // namespace quintet

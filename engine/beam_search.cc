@@ -1,0 +1,151 @@
+#include "engine/beam_search.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/check.h"
+
+namespace quintet {
+namespace {
+
+constexpr float kDead = -1e9f;
+
+}  // namespace
+
+BeamSearch::BeamSearch(const DecodingOptions& options)
+    : beams_(options.num_beams),
+      length_penalty_(options.length_penalty),
+      early_stopping_(options.early_stopping),
+      max_new_tokens_(options.max_new_tokens) {
+  const int32_t eos = static_cast<int32_t>(options.eos_token_ids.size());
+  candidates_ = std::max(2, 1 + eos) * beams_;
+  // Patience widens (or narrows) the pool that must fill before the first-come rule stops the
+  // search.
+  pool_size_ = std::max(1, static_cast<int32_t>(std::lround(beams_ * options.patience)));
+  scores_.assign(beams_, kDead);
+  scores_[0] = 0.0f;
+  parents_.assign(beams_, 0);
+  tokens_.assign(beams_, 0);
+  nodes_.reserve(static_cast<size_t>(max_new_tokens_) * beams_);
+  pool_.resize(pool_size_);
+  merged_.reserve(pool_size_ + candidates_);
+  order_.reserve(candidates_);
+}
+
+void BeamSearch::CompleteFirst(std::vector<BeamCandidate>* ranked) const {
+  const size_t known = ranked->size();
+  const auto possible = std::count_if(ranked->begin(), ranked->end(), [](const BeamCandidate& c) {
+    return std::isfinite(c.score);
+  });
+  if (possible >= candidates_) return;
+  for (int32_t beam = 1; beam < beams_; ++beam) {
+    for (size_t i = 0; i < known; ++i) {
+      BeamCandidate candidate = (*ranked)[i];
+      candidate.score += kDead;
+      candidate.beam = beam;
+      ranked->push_back(candidate);
+    }
+  }
+  std::stable_sort(ranked->begin() + known, ranked->end(),
+                   [](const BeamCandidate& a, const BeamCandidate& b) {
+                     if (a.score != b.score) return a.score > b.score;
+                     return a.beam != b.beam ? a.beam < b.beam : a.token < b.token;
+                   });
+  // Impossible tokens of beam 0 rank behind the possible ones of dead beams.
+  std::stable_partition(ranked->begin(), ranked->end(),
+                        [](const BeamCandidate& c) { return std::isfinite(c.score); });
+  if (static_cast<int64_t>(ranked->size()) > candidates_) ranked->resize(candidates_);
+}
+
+bool BeamSearch::Step(absl::Span<const BeamCandidate> ranked, absl::Span<const Hit> hits) {
+  QT_CHECK_EQ(ranked.size(), hits.size());
+  QT_CHECK_GE(static_cast<int32_t>(ranked.size()), beams_);
+  QT_CHECK_LT(new_tokens_, max_new_tokens_);
+  UpdateFinished(ranked, hits);
+  ChooseRunning(ranked, hits);
+  ++new_tokens_;
+  UpdateOpen();
+  const bool all_hit = std::all_of(hits.begin(), hits.end(), [](Hit h) { return h != Hit::kNone; });
+  const bool stop = !open_ || all_hit || (early_stopping_ == EarlyStopping::kFirst && PoolFull());
+  return !stop;
+}
+
+void BeamSearch::ChooseRunning(absl::Span<const BeamCandidate> ranked, absl::Span<const Hit> hits) {
+  order_.clear();
+  for (size_t k = 0; k < ranked.size(); ++k) {
+    const float score = hits[k] == Hit::kNone ? ranked[k].score : ranked[k].score + kDead;
+    order_.emplace_back(score, static_cast<int32_t>(k));
+  }
+  std::partial_sort(order_.begin(), order_.begin() + beams_, order_.end(),
+                    [](const auto& a, const auto& b) {
+                      return a.first > b.first || (a.first == b.first && a.second < b.second);
+                    });
+  for (int32_t b = 0; b < beams_; ++b) {
+    const BeamCandidate& chosen = ranked[order_[b].second];
+    scores_[b] = order_[b].first;
+    parents_[b] = chosen.beam;
+    tokens_[b] = chosen.token;
+    nodes_.push_back({chosen.token, chosen.beam, chosen.log_prob});
+  }
+}
+
+void BeamSearch::UpdateFinished(absl::Span<const BeamCandidate> ranked,
+                                absl::Span<const Hit> hits) {
+  if (!open_ || (early_stopping_ == EarlyStopping::kFirst && PoolFull())) return;
+  // The length counts the eos and excludes the prompt.
+  const float penalty =
+      static_cast<float>(std::pow(static_cast<double>(new_tokens_ + 1), length_penalty_));
+  merged_ = pool_;
+  const size_t eligible = std::min<size_t>(ranked.size(), beams_);
+  for (size_t k = 0; k < eligible; ++k) {
+    if (hits[k] == Hit::kNone) continue;
+    const BeamCandidate& c = ranked[k];
+    merged_.push_back(
+        {c.score / penalty, true, hits[k], new_tokens_, {c.token, c.beam, c.log_prob}});
+  }
+  std::stable_sort(merged_.begin(), merged_.end(),
+                   [](const Slot& a, const Slot& b) { return a.score > b.score; });
+  std::copy(merged_.begin(), merged_.begin() + pool_size_, pool_.begin());
+}
+
+bool BeamSearch::PoolFull() const {
+  return std::all_of(pool_.begin(), pool_.end(), [](const Slot& s) { return s.finished; });
+}
+
+void BeamSearch::UpdateOpen() {
+  // Can the best running beam still beat the worst of the pool?
+  const bool longest = early_stopping_ == EarlyStopping::kNever && length_penalty_ > 0.0;
+  const int64_t length = longest ? max_new_tokens_ : new_tokens_;
+  const float best =
+      scores_[0] / static_cast<float>(std::pow(static_cast<double>(length), length_penalty_));
+  const bool improvable = std::any_of(pool_.begin(), pool_.end(), [best](const Slot& s) {
+    return best > (s.finished ? s.score : kDead);
+  });
+  open_ = open_ && improvable;
+}
+
+std::vector<BeamHypothesis> BeamSearch::Finished() const {
+  std::vector<BeamHypothesis> result;
+  for (const Slot& slot : pool_) {
+    if (!slot.finished) continue;
+    BeamHypothesis h;
+    h.score = slot.score;
+    h.finished = true;
+    h.hit = slot.hit;
+    const size_t length = static_cast<size_t>(slot.step) + 1;
+    h.tokens.resize(length);
+    h.log_probs.resize(length);
+    h.row_beams.resize(length);
+    Node node = slot.last;
+    for (int64_t i = slot.step; i >= 0; --i) {
+      h.tokens[i] = node.token;
+      h.log_probs[i] = node.log_prob;
+      h.row_beams[i] = node.parent;
+      if (i > 0) node = nodes_[(i - 1) * beams_ + node.parent];
+    }
+    result.push_back(std::move(h));
+  }
+  return result;
+}
+
+}  // namespace quintet

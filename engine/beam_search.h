@@ -1,0 +1,93 @@
+// Beam search with Hugging Face's exact semantics (transformers' vectorised search of 2025), one
+// request at a time: running beams, finished pool, early stopping, length penalty. Candidates come
+// ranked from outside; no logits are seen here.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "engine/options.h"
+
+namespace quintet {
+
+struct BeamCandidate {
+  float score = 0.0f;  // running score of the beam + processed log-probability of the token
+  int32_t beam = 0;
+  int32_t token = 0;
+  float log_prob = 0.0f;  // raw, carried along for the result
+};
+
+enum class Hit : uint8_t { kNone, kEos, kStop, kLength };  // why a candidate ends its sequence
+
+// A finished sequence.
+struct BeamHypothesis {
+  float score = -1e9f;  // divided by the length penalty
+  bool finished = false;
+  Hit hit = Hit::kNone;
+  std::vector<int32_t> tokens;     // new tokens, eos included
+  std::vector<float> log_probs;    // raw, one a token
+  std::vector<int32_t> row_beams;  // [tokens] beam whose row of logits chose the token
+};
+
+class BeamSearch {
+ public:
+  explicit BeamSearch(const DecodingOptions& options);
+
+  int32_t beams() const { return beams_; }
+  // K: how many ranked candidates Step takes. max(2, 1 + number of eos ids) * beams.
+  int32_t candidates() const { return candidates_; }
+  // Running scores, best first; at the start only beam 0 is live (0), the others stand at -1e9.
+  absl::Span<const float> scores() const { return scores_; }
+
+  // At the first step only beam 0's row exists (all beams would be equal). When it has fewer than K
+  // possible tokens, Hugging Face goes on with the same tokens in the dead beams: completes
+  // `ranked`, all entries of that row, in that way. vocab: size of a row.
+  void CompleteFirst(std::vector<BeamCandidate>* ranked) const;
+
+  // One step. `ranked`: K candidates (fewer where the rows have no more), best first or in draw
+  // order; `hits` alike. Returns true when the search goes on.
+  bool Step(absl::Span<const BeamCandidate> ranked, absl::Span<const Hit> hits);
+
+  // After Step: for each running beam, best first, the beam it continues and its new token.
+  absl::Span<const int32_t> parents() const { return parents_; }
+  absl::Span<const int32_t> tokens() const { return tokens_; }
+
+  // The finished pool, best first; those not finished are left out.
+  std::vector<BeamHypothesis> Finished() const;
+  // Length, in new tokens, of what all running beams and all finished sequences have in common.
+  int64_t new_tokens() const { return new_tokens_; }
+
+ private:
+  // A running beam after one step: the path backwards gives its tokens.
+  struct Node {
+    int32_t token, parent;
+    float log_prob;
+  };
+  struct Slot {
+    float score = -1e9f;
+    bool finished = false;
+    Hit hit = Hit::kNone;
+    int64_t step = 0;  // index of its last token
+    Node last{};
+  };
+
+  void ChooseRunning(absl::Span<const BeamCandidate> ranked, absl::Span<const Hit> hits);
+  void UpdateFinished(absl::Span<const BeamCandidate> ranked, absl::Span<const Hit> hits);
+  bool PoolFull() const;
+  void UpdateOpen();
+
+  int32_t beams_, candidates_, pool_size_;
+  double length_penalty_;
+  EarlyStopping early_stopping_;
+  int64_t max_new_tokens_;
+  int64_t new_tokens_ = 0;  // generated so far by every running beam
+  bool open_ = true;
+  std::vector<float> scores_;
+  std::vector<int32_t> parents_, tokens_;
+  std::vector<Node> nodes_;  // [new_tokens, beams]
+  std::vector<Slot> pool_, merged_;
+  std::vector<std::pair<float, int32_t>> order_;
+};
+
+}  // namespace quintet

@@ -1,0 +1,406 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "engine/decoder.h"
+#include "engine/encode_batch.h"
+#include "engine/job.h"
+#include "engine/kv_pool.h"
+#include "engine/scheduler.h"
+#include "kernels/check.h"
+
+namespace quintet {
+namespace {
+
+constexpr int64_t kUnlimitedWork = int64_t{1} << 60;
+
+class StepEngine : public Engine {
+ public:
+  StepEngine(Model* model, const Tokenizer* tokenizer, const EngineLimits& limits, Clock clock,
+             std::unique_ptr<Decoder> decoder, const Capacity& capacity)
+      : model_(model),
+        tokenizer_(tokenizer),
+        limits_(limits),
+        clock_(std::move(clock)),
+        capacity_(capacity),
+        decoder_(std::move(decoder)),
+        pool_(capacity.pages, capacity.page_size),
+        encoding_(model) {
+    counters_.pages_total = capacity.pages;
+  }
+  ~StepEngine() override;
+
+  absl::StatusOr<RequestId> Submit(Request request) override;
+  void Cancel(RequestId id) override;
+  EngineCounters counters() const override;
+  bool Step() override;
+  void WaitForWork(int64_t timeout_us) override;
+
+ private:
+  using Jobs = std::unordered_map<RequestId, std::unique_ptr<Job>>;
+
+  absl::Status QueueFull(int64_t tokens) const;  // under mutex_
+  void TakeInbox();
+  void Expire(int64_t now);
+  void Admit(int64_t now);
+  void StartJob(Job* job, int64_t now);
+  void Encode();
+  void FinishEncoding(Job* job, int64_t begin, int64_t end);
+  void Decode();
+  void FinishDecoding(Job* job);
+  void End(Job* job, JobState state, const absl::Status& status);
+  void FillTiming(Job* job) const;
+
+  Model* const model_;
+  const Tokenizer* const tokenizer_;
+  const EngineLimits limits_;
+  const Clock clock_;
+  const Capacity capacity_;
+
+  // Shared with the threads that submit.
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<std::unique_ptr<Job>> inbox_;
+  std::vector<RequestId> cancelled_;
+  std::unordered_set<RequestId> live_;  // submitted and not ended
+  EngineCounters counters_;
+  int64_t queued_tokens_ = 0;
+  RequestId next_id_ = 1;
+
+  // The stepping thread's own.
+  std::unique_ptr<Decoder> decoder_;
+  KvPool pool_;
+  Scheduler scheduler_;
+  EncodeBatch encoding_;
+  Jobs jobs_;
+  std::vector<Job*> decoding_;  // in order of admission
+  int64_t reserved_sequences_ = 0;
+  std::vector<std::unique_ptr<Job>> arrivals_;  // scratch of a step, like those below
+  std::vector<RequestId> ids_;
+  std::vector<Job*> batch_;
+  std::vector<DecoderJob> decoder_jobs_;
+};
+
+StepEngine::~StepEngine() {
+  TakeInbox();
+  while (!jobs_.empty()) {
+    End(jobs_.begin()->second.get(), JobState::kFailed,
+        absl::UnavailableError("the engine is shutting down"));
+  }
+}
+
+absl::Status StepEngine::QueueFull(int64_t tokens) const {
+  if (counters_.waiting >= limits_.max_queue_requests) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the queue is full: ", counters_.waiting, " requests wait"));
+  }
+  if (queued_tokens_ + tokens > limits_.max_queue_tokens) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the queue is full: ", queued_tokens_, " tokens wait, the limit is ",
+                     limits_.max_queue_tokens, ", the request has ", tokens));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RequestId> StepEngine::Submit(Request request) {
+  {  // a burst is turned away before any work is done for it
+    std::lock_guard<std::mutex> lock(mutex_);
+    const absl::Status status = QueueFull(0);
+    if (!status.ok()) return status;
+  }
+  const int64_t now = clock_();
+  absl::StatusOr<std::unique_ptr<Job>> job =
+      PlanJob(std::move(request), model_->config(), tokenizer_, capacity_);
+  if (!job.ok()) return job.status();
+
+  std::lock_guard<std::mutex> lock(mutex_);
+  const absl::Status status = QueueFull((*job)->queue_tokens);
+  if (!status.ok()) return status;
+  const RequestId id = next_id_++;
+  (*job)->id = id;
+  (*job)->submitted_us = now;
+  (*job)->needs.id = id;
+  (*job)->needs.arrival_us = now;
+  queued_tokens_ += (*job)->queue_tokens;
+  ++counters_.accepted;
+  ++counters_.waiting;
+  live_.insert(id);
+  inbox_.push_back(std::move(*job));
+  wake_.notify_all();
+  return id;
+}
+
+void StepEngine::Cancel(RequestId id) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (live_.count(id) == 0) return;
+  cancelled_.push_back(id);
+  wake_.notify_all();
+}
+
+EngineCounters StepEngine::counters() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return counters_;
+}
+
+void StepEngine::WaitForWork(int64_t timeout_us) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  wake_.wait_for(lock, std::chrono::microseconds(timeout_us),
+                 [this] { return !inbox_.empty() || !cancelled_.empty() || !live_.empty(); });
+}
+
+bool StepEngine::Step() {
+  TakeInbox();
+  const int64_t now = clock_();
+  Expire(now);
+  Admit(now);
+  Encode();
+  Decode();
+  std::lock_guard<std::mutex> lock(mutex_);
+  ++counters_.steps;
+  counters_.pages_used = pool_.used_pages();
+  return !live_.empty();
+}
+
+void StepEngine::TakeInbox() {
+  ids_.clear();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    arrivals_.swap(inbox_);
+    ids_.swap(cancelled_);
+  }
+  for (std::unique_ptr<Job>& job : arrivals_) {
+    scheduler_.Add(job->needs);
+    jobs_.emplace(job->id, std::move(job));
+  }
+  arrivals_.clear();
+  for (RequestId id : ids_) {
+    const auto job = jobs_.find(id);
+    if (job == jobs_.end()) continue;
+    End(job->second.get(), JobState::kCancelled, absl::CancelledError("cancelled"));
+  }
+}
+
+void StepEngine::Expire(int64_t now) {
+  batch_.clear();
+  for (const auto& [id, job] : jobs_) {
+    if (now >= job->request.deadline_us) batch_.push_back(job.get());
+  }
+  for (Job* job : batch_) {
+    const char* where = job->state == JobState::kQueued ? "in the queue" : "while decoding";
+    End(job, JobState::kFailed,
+        absl::DeadlineExceededError(absl::StrCat("the deadline passed ", where)));
+  }
+}
+
+void StepEngine::Admit(int64_t now) {
+  if (scheduler_.waiting() == 0) return;
+  AdmissionBudget budget;
+  budget.encode_tokens = encoding_.active() ? 0 : capacity_.encode_tokens;
+  budget.pages = pool_.free_pages();
+  budget.sequences = capacity_.running_sequences - reserved_sequences_;
+  ids_.clear();
+  scheduler_.Admit(now, budget, &ids_);
+  if (ids_.empty()) return;
+  batch_.clear();
+  for (RequestId id : ids_) {
+    Job* job = jobs_.at(id).get();
+    StartJob(job, now);
+    if (job->encodes) {
+      job->MoveTo(JobState::kEncoding);
+      batch_.push_back(job);
+    } else {
+      job->encoded_us = now;
+      job->MoveTo(JobState::kDecoding);
+      decoding_.push_back(job);
+    }
+  }
+  if (!batch_.empty()) encoding_.Begin(batch_);
+}
+
+void StepEngine::StartJob(Job* job, int64_t now) {
+  job->admitted_us = now;
+  if (DecodeTask* task = job->task()) {
+    const int64_t length = static_cast<int64_t>(job->request.input.size());
+    QT_CHECK(pool_.Reserve(task->pages_needed(), &job->own_pages));
+    task->AssignPages(job->own_pages);
+    if (job->encodes) {
+      QT_CHECK(pool_.Reserve(pool_.PagesFor(length), &job->source_pages));
+      job->source_slots = ConsecutiveSlots(job->source_pages, length, pool_.page_size());
+    }
+    reserved_sequences_ += task->sequences();
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  --counters_.waiting;
+  ++counters_.running;
+  counters_.prompt_tokens += static_cast<int64_t>(job->request.input.size());
+  queued_tokens_ -= job->queue_tokens;
+}
+
+void StepEngine::Encode() {
+  const bool streams_wait = !decoding_.empty() && limits_.encode_work_per_step > 0;
+  encoding_.Advance(
+      streams_wait ? limits_.encode_work_per_step : kUnlimitedWork,
+      [this](Job* job, int64_t begin, int64_t end) { FinishEncoding(job, begin, end); });
+}
+
+void StepEngine::FinishEncoding(Job* job, int64_t begin, int64_t end) {
+  job->encoded_us = clock_();
+  if (job->task() != nullptr) {
+    model_->ProjectCross(begin, end, job->source_slots);
+    job->MoveTo(JobState::kDecoding);
+    decoding_.push_back(job);
+    return;
+  }
+  const Tensor states = model_->EncoderStates().Rows(begin, end);
+  if (job->kind() == RequestKind::kEncode) {
+    PoolStates(job->request, states, &job->result);
+  } else {
+    ClassifyStates(*job, states, model_, &job->result);
+  }
+  End(job, JobState::kDone, absl::OkStatus());
+}
+
+void StepEngine::Decode() {
+  if (decoding_.empty()) return;
+  decoder_jobs_.clear();
+  int64_t before = 0;
+  for (Job* job : decoding_) {
+    DecoderJob entry;
+    entry.id = job->id;
+    entry.source_slots = job->source_slots;
+    entry.generation = job->generation.get();
+    entry.forced = job->forced.get();
+    entry.classify = job->kind() == RequestKind::kClassify;
+    entry.top_logprobs = job->request.top_logprobs;
+    entry.result = &job->result;
+    decoder_jobs_.push_back(entry);
+    if (entry.generation != nullptr) before += entry.generation->new_tokens();
+  }
+  decoder_->Step(decoder_jobs_);
+
+  batch_.clear();
+  int64_t after = 0;
+  const int64_t now = clock_();
+  for (Job* job : decoding_) {
+    if (Generation* generation = job->generation.get()) {
+      after += generation->new_tokens();
+      if (job->first_token_us == 0 && generation->given_tokens_left() == 0) {
+        job->first_token_us = now;
+      }
+      generation->Deliver(job->request.sink.get());
+    }
+    if (job->task()->done()) batch_.push_back(job);
+  }
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    counters_.generated_tokens += after - before;
+  }
+  for (Job* job : batch_) FinishDecoding(job);
+}
+
+void StepEngine::FinishDecoding(Job* job) {
+  Result& result = job->result;
+  if (job->generation != nullptr) {
+    const int64_t before = job->generation->new_tokens();
+    result.sequences = job->generation->TakeSequences();
+    result.output_tokens = job->generation->new_tokens();
+    std::lock_guard<std::mutex> lock(mutex_);
+    counters_.generated_tokens += result.output_tokens - before;
+  } else if (job->kind() == RequestKind::kEncode) {
+    const std::vector<float> states = std::move(result.values);
+    PoolStates(job->request, Tensor::F32(states.data(), {result.rows, result.columns}), &result);
+  } else {
+    for (const ScoredTarget& target : result.targets) result.output_tokens += target.tokens.size();
+  }
+  End(job, JobState::kDone, absl::OkStatus());
+}
+
+void StepEngine::FillTiming(Job* job) const {
+  const int64_t now = clock_();
+  Timing& timing = job->result.timing;
+  timing.queue_us = job->admitted_us - job->submitted_us;
+  timing.encode_us = job->encoded_us - job->admitted_us;
+  timing.first_token_us = job->first_token_us == 0 ? 0 : job->first_token_us - job->submitted_us;
+  timing.decode_us = now - job->encoded_us;
+  timing.total_us = now - job->submitted_us;
+}
+
+void StepEngine::End(Job* job, JobState state, const absl::Status& status) {
+  const bool was_queued = job->state == JobState::kQueued;
+  if (was_queued) {
+    QT_CHECK(scheduler_.Remove(job->id));
+  } else {
+    if (job->state == JobState::kEncoding) encoding_.Forget(job);
+    decoding_.erase(std::remove(decoding_.begin(), decoding_.end(), job), decoding_.end());
+    pool_.Release(&job->own_pages);
+    pool_.Release(&job->source_pages);
+    if (job->task() != nullptr) reserved_sequences_ -= job->task()->sequences();
+  }
+  job->MoveTo(state);
+  FillTiming(job);
+  const std::unique_ptr<Job> owned = std::move(jobs_.at(job->id));
+  jobs_.erase(job->id);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    --(was_queued ? counters_.waiting : counters_.running);
+    if (was_queued) queued_tokens_ -= job->queue_tokens;
+    ++(state == JobState::kDone        ? counters_.finished
+       : state == JobState::kCancelled ? counters_.cancelled
+                                       : counters_.failed);
+    counters_.pages_used = pool_.used_pages();
+    live_.erase(job->id);
+  }
+  if (status.ok()) {
+    job->request.sink->OnDone(std::move(job->result));
+  } else {
+    job->request.sink->OnDone(status);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const Tokenizer* tokenizer,
+                                                       const EngineLimits& limits, Clock clock) {
+  const ModelLimits& model_limits = model->limits();
+  const struct {
+    const char* field;
+    int64_t value, low;
+  } checks[] = {
+      {"max_queue_requests", limits.max_queue_requests, 1},
+      {"max_queue_tokens", limits.max_queue_tokens, 1},
+      {"max_running_sequences", limits.max_running_sequences, 1},
+      {"encode_work_per_step", limits.encode_work_per_step, 0},
+      {"encoder_cache_bytes", limits.encoder_cache_bytes, 0},
+      {"max_step_tokens", model_limits.max_step_tokens, 1},
+      {"max_step_sequences", model_limits.max_step_sequences, 1},
+  };
+  for (const auto& check : checks) {
+    if (check.value < check.low) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(check.field, ": ", check.value, " is less than ", check.low));
+    }
+  }
+  absl::StatusOr<std::unique_ptr<Decoder>> decoder = Decoder::Create(model);
+  if (!decoder.ok()) return decoder.status();
+  Capacity capacity;
+  // Every running sequence takes one token of each step.
+  capacity.running_sequences =
+      std::min({limits.max_running_sequences, model_limits.max_step_sequences,
+                model_limits.max_step_tokens});
+  capacity.pages = model_limits.cache_pages;
+  capacity.page_size = model_limits.page_size;
+  capacity.encode_tokens = model_limits.max_encode_tokens;
+  capacity.queue_tokens = limits.max_queue_tokens;
+  return std::make_unique<StepEngine>(model, tokenizer, limits, std::move(clock),
+                                      std::move(*decoder), capacity);
+}
+
+}  // namespace quintet

@@ -1,0 +1,69 @@
+// A request whose decoder tokens are all given: scores of targets, and states for task heads and
+// causal embeddings. Targets share the cache of what precedes them; several are read side by side.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "engine/decode_task.h"
+#include "engine/kv_pool.h"
+#include "engine/request.h"
+
+namespace quintet {
+
+class ForcedDecoding : public DecodeTask {
+ public:
+  // Scores: log-probabilities of each target after `prefix` (not empty). Up to `lanes` targets are
+  // read at once. The request's targets outlive the object.
+  static ForcedDecoding Scoring(std::vector<int32_t> prefix,
+                                absl::Span<const std::vector<int32_t>> targets, int64_t lanes,
+                                int64_t page_size);
+  // States: of decoder tokens, all of them (row < 0) or only that of token `row`.
+  static ForcedDecoding States(std::vector<int32_t> tokens, int64_t row, int64_t page_size);
+
+  int64_t sequences() const override { return static_cast<int64_t>(lanes_.size()); }
+  int64_t pages_needed() const override { return layout_.PagesNeeded(); }
+  void AssignPages(absl::Span<const int32_t> pages) override;
+  int64_t given_tokens_left() const override;
+  int64_t generating_rows() const override { return 0; }
+  void AddTo(BatchBuilder* batch, int64_t share) override;
+  bool done() const override { return items_done_ == items_; }
+
+  bool scores() const { return !targets_.empty(); }
+  // Rows wanted in the step just built, in the batch's order: the target of each and the item it
+  // belongs to.
+  struct WantedRow {
+    int32_t item, target;
+  };
+  absl::Span<const WantedRow> wanted() const { return wanted_; }
+  // The step has run: rows are settled, lanes move on to their next targets.
+  void Advance();
+
+ private:
+  // A sequence under way: which item, and how many of its tokens the model has or will have after
+  // this step.
+  struct Lane {
+    int64_t item = -1;
+    int64_t read = 0;
+    std::vector<int32_t> slots;
+  };
+
+  ForcedDecoding() = default;
+  void AddLane(BatchBuilder* batch, Lane* lane, int64_t share);
+  int64_t ItemTokens(int64_t item) const;
+
+  std::vector<int32_t> shared_;  // read once, before any item
+  int64_t shared_read_ = 0;
+  int32_t first_token_ = 0;      // of every scored item: the last one before its target
+  std::vector<int32_t> tokens_;  // of the only item, when states are wanted
+  int64_t row_ = -1;
+  absl::Span<const std::vector<int32_t>> targets_;
+  int64_t items_ = 0, items_done_ = 0, next_item_ = 0;
+  SlotLayout layout_;
+  std::vector<Lane> lanes_;
+  std::vector<int32_t> inputs_;  // scratch: a lane's tokens of one step
+  std::vector<WantedRow> wanted_;
+};
+
+}  // namespace quintet

@@ -1,0 +1,104 @@
+#include "engine/generation.h"
+
+#include <algorithm>
+
+#include "engine/beam_generation.h"
+#include "engine/sampled_generation.h"
+#include "kernels/check.h"
+
+namespace quintet {
+
+std::unique_ptr<Generation> Generation::Create(const Request& request, const Tokenizer* tokenizer,
+                                               int64_t vocab, int64_t page_size) {
+  if (request.decoding.num_beams > 1) {
+    return std::make_unique<BeamGeneration>(request, tokenizer, vocab, page_size);
+  }
+  return std::make_unique<SampledGeneration>(request, tokenizer, vocab, page_size);
+}
+
+Generation::Generation(const Request& request, const Tokenizer* tokenizer, int64_t lanes,
+                       int64_t vocab, int64_t page_size)
+    : request_(request),
+      options_(request.decoding),
+      tokenizer_(tokenizer),
+      processors_(request.decoding, vocab),
+      lanes_(lanes),
+      vocab_(vocab),
+      prompt_len_(static_cast<int64_t>(options_.prompt.size())),
+      max_len_(prompt_len_ + options_.max_new_tokens),
+      // The last token is never read back, so it needs no slot.
+      layout_(prompt_len_, options_.max_new_tokens - 1, lanes, page_size),
+      length_(prompt_len_) {}
+
+void Generation::AssignPages(absl::Span<const int32_t> pages) {
+  layout_.Assign(pages);
+  tokens_.resize(lanes_ * max_len_);
+  slots_.resize(lanes_ * max_len_);
+  scratch_.resize(lanes_ * max_len_);
+  live_.resize(lanes_);
+  for (int64_t lane = 0; lane < lanes_; ++lane) {
+    live_[lane] = static_cast<int32_t>(lane);
+    std::copy(options_.prompt.begin(), options_.prompt.end(), tokens_.begin() + lane * max_len_);
+    for (int64_t i = 0; i < prompt_len_; ++i) slots_[lane * max_len_ + i] = layout_.Slot(0, i);
+  }
+}
+
+int64_t Generation::generating_rows() const {
+  return first_ || done_ ? 0 : static_cast<int64_t>(live_.size());
+}
+
+void Generation::AddTo(BatchBuilder* batch, int64_t share) {
+  if (!first_) {
+    for (int32_t lane : live_) {
+      const size_t length = static_cast<size_t>(length_);
+      batch->AddSequence(Lane(lane).last(1), {slots_.data() + lane * max_len_, length});
+      batch->WantLast(1);
+    }
+    return;
+  }
+  if (share == 0) return;
+  batch->AddSequence(absl::MakeConstSpan(options_.prompt).subspan(read_, share),
+                     {slots_.data(), static_cast<size_t>(read_ + share)});
+  read_ += share;
+  if (read_ == prompt_len_) batch->WantLast(1);
+}
+
+void Generation::Append(int64_t lane, int32_t token) {
+  tokens_[lane * max_len_ + length_] = token;
+  if (length_ < max_len_ - 1) slots_[lane * max_len_ + length_] = layout_.Slot(lane, length_);
+}
+
+bool Generation::IsEos(int32_t token) const {
+  const auto& eos = options_.eos_token_ids;
+  return std::find(eos.begin(), eos.end(), token) != eos.end();
+}
+
+std::vector<std::pair<int32_t, float>> Generation::Alternatives(const RowResults& results,
+                                                                int64_t row) const {
+  std::vector<std::pair<int32_t, float>> alternatives;
+  alternatives.reserve(options_.top_logprobs);
+  for (int64_t i = 0; i < options_.top_logprobs; ++i) {
+    const int32_t token = results.top_indices[row * results.top_stride + i];
+    if (token < 0) break;  // fewer tokens than asked for
+    alternatives.emplace_back(token,
+                              results.top[row * results.top_stride + i] - results.log_sums[row]);
+  }
+  return alternatives;
+}
+
+TokenLogProb Generation::MakeLogProb(const RowResults& results, int64_t row, int32_t token) const {
+  const float* raw = results.raw != nullptr ? results.raw : results.logits.data();
+  return {token, raw[row * vocab_ + token] - results.log_sums[row], Alternatives(results, row)};
+}
+
+GeneratedSequence Generation::Present(absl::Span<const int32_t> new_tokens) const {
+  GeneratedSequence sequence;
+  if (options_.echo) sequence.token_ids = options_.prompt;
+  sequence.token_ids.insert(sequence.token_ids.end(), new_tokens.begin(), new_tokens.end());
+  if (tokenizer_ != nullptr) {
+    sequence.text = tokenizer_->Decode(sequence.token_ids, request_.skip_special_tokens);
+  }
+  return sequence;
+}
+
+}  // namespace quintet

@@ -1,0 +1,116 @@
+// A request that generates: its sequences (samples or beams), their tokens and cache slots, and the
+// choice of the next token from a step's logits. GreedyOrSampled keeps independent sequences; Beams
+// moves them by rewriting slot tables, never keys or values.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "engine/decode_task.h"
+#include "engine/kv_pool.h"
+#include "engine/logits_processors.h"
+#include "engine/request.h"
+#include "engine/sampler.h"
+#include "models/tokenizer.h"
+
+namespace quintet {
+
+// What the step found for the rows of one generation.
+struct RowResults {
+  absl::Span<const float>
+      logits;  // [rows, vocab] after the processors; log-probabilities where LogitsAreLogProbs
+  const float* log_sums = nullptr;  // [rows] log-sum-exp of the raw logits, when NeedsLogSums
+  // The best of RankingSize() values: of each row (greedy) or of all rows together with their
+  // biases (beam search).
+  const float* ranked = nullptr;
+  const int32_t* ranked_indices = nullptr;
+  int64_t ranked_stride = 0;
+  // Before the processors: the raw logits (when NeedsRawLogits), and the top_logprobs best of each
+  // row.
+  const float* raw = nullptr;
+  const float* top = nullptr;
+  const int32_t* top_indices = nullptr;
+  int64_t top_stride = 0;
+};
+
+class Generation : public DecodeTask {
+ public:
+  // `request` (its options resolved) and `tokenizer` (or null) outlive the object.
+  static std::unique_ptr<Generation> Create(const Request& request, const Tokenizer* tokenizer,
+                                            int64_t vocab, int64_t page_size);
+
+  int64_t pages_needed() const override { return layout_.PagesNeeded(); }
+  int64_t sequences() const override { return lanes_; }
+  void AssignPages(absl::Span<const int32_t> pages) override;
+  int64_t given_tokens_left() const override { return prompt_len_ - read_; }
+  int64_t generating_rows() const override;
+  void AddTo(BatchBuilder* batch, int64_t share) override;
+  bool done() const override { return done_; }
+
+  // What the next Select needs. One row right after the prompt, all sequences being equal there.
+  bool ReadyToSelect() const { return read_ == prompt_len_ && !done_; }
+  int64_t rows() const { return first_ ? 1 : static_cast<int64_t>(live_.size()); }
+  bool NeedsLogSums() const { return is_beam() || options_.logprobs; }
+  bool NeedsRawLogits() const { return options_.logprobs && (Processes() || LogitsAreLogProbs()); }
+  // Whether the processors act now, and on what: rows become log-probabilities first.
+  bool Processes() const { return processors_.Acts(length_); }
+  bool LogitsAreLogProbs() const { return is_beam() && (Processes() || options_.do_sample); }
+  void Process(int64_t row, absl::Span<float> values) {
+    processors_.Apply(History(row), values, scratch_.data() + row * max_len_);
+  }
+  // Entries of the ranking that Select reads; 0: none. RankedTogether: over all rows at once.
+  int64_t RankingSize() const { return ranking_size_; }
+  bool RankedTogether() const { return is_beam(); }
+  virtual float RowBias(int64_t row) const = 0;
+  int64_t top_logprobs() const { return options_.top_logprobs; }
+
+  // Chooses the next tokens. Different generations may run at once, each thread with its own
+  // warper.
+  virtual void Select(const RowResults& results, Warper* warper) = 0;
+
+  // New stable text since the last call, to the sink of a streaming request. Engine's thread.
+  virtual void Deliver(ResponseSink* sink) = 0;
+  // The finished sequences, best first.
+  virtual std::vector<GeneratedSequence> TakeSequences() = 0;
+  // Tokens delivered so far, all sequences together; beams count when they are final.
+  int64_t new_tokens() const { return new_tokens_; }
+
+ protected:
+  Generation(const Request& request, const Tokenizer* tokenizer, int64_t lanes, int64_t vocab,
+             int64_t page_size);
+
+  bool is_beam() const { return options_.num_beams > 1; }
+  absl::Span<const int32_t> History(int64_t row) const { return Lane(first_ ? 0 : live_[row]); }
+  absl::Span<const int32_t> Lane(int64_t lane) const {
+    return {tokens_.data() + lane * max_len_, static_cast<size_t>(length_)};
+  }
+  // Writes the next token of a lane and the slot its keys will have.
+  void Append(int64_t lane, int32_t token);
+  bool IsEos(int32_t token) const;
+  TokenLogProb MakeLogProb(const RowResults& results, int64_t row, int32_t token) const;
+  std::vector<std::pair<int32_t, float>> Alternatives(const RowResults& results, int64_t row) const;
+  // Text, ids with echo, and the reason, for a sequence of new tokens.
+  GeneratedSequence Present(absl::Span<const int32_t> new_tokens) const;
+
+  const Request& request_;
+  const DecodingOptions& options_;
+  const Tokenizer* tokenizer_;
+  LogitsProcessors processors_;
+  int64_t lanes_, vocab_, prompt_len_, max_len_;
+  SlotLayout layout_;
+  int64_t ranking_size_ = 0;
+
+  int64_t read_ = 0;   // tokens of the prompt that the model has
+  int64_t length_;     // of every live history, prompt included
+  bool first_ = true;  // nothing chosen yet
+  bool done_ = false;
+  int64_t new_tokens_ = 0;
+  std::vector<int32_t> live_;    // lanes still going on, ascending
+  std::vector<int32_t> tokens_;  // [lanes, max_len] histories
+  std::vector<int32_t> slots_;   // [lanes, max_len] where their keys are
+  std::vector<float> scratch_;   // [lanes, max_len]
+};
+
+}  // namespace quintet

@@ -1,0 +1,272 @@
+#include "engine/job.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+
+namespace quintet {
+namespace {
+
+constexpr int64_t kScoreLanes = 16;  // targets of one request read side by side
+
+absl::Status CheckIds(const char* field, absl::Span<const int32_t> ids, int64_t vocab) {
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < 0 || ids[i] >= vocab) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(field, "[", i, "]: token id ", ids[i], " is not in [0, ", vocab, ")"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckHead(RequestKind kind, const ModelConfig& config) {
+  const bool task_head = config.head == Head::kSequenceClassification ||
+                         config.head == Head::kTokenClassification ||
+                         config.head == Head::kQuestionAnswering;
+  const char* needed = nullptr;
+  if (kind == RequestKind::kClassify && !task_head)
+    needed = "a classification or question answering";
+  if (kind == RequestKind::kGenerate || kind == RequestKind::kScore) {
+    if (config.head != Head::kLanguageModel || !config.has_decoder()) needed = "a language model";
+  }
+  if (needed == nullptr) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("the request needs ", needed, " head; the model's is: ", HeadName(config.head)));
+}
+
+absl::StatusOr<int32_t> StartToken(const ModelConfig& config) {
+  if (config.decoder_start_id >= 0) return config.decoder_start_id;
+  if (config.pad_id >= 0) return config.pad_id;
+  return absl::FailedPreconditionError("the model names no decoder start token");
+}
+
+// Row that a sequence classifier reads: the last eos, or the last token of a causal model.
+absl::StatusOr<int64_t> ClassifiedRow(const std::vector<int32_t>& input,
+                                      const ModelConfig& config) {
+  if (!config.has_encoder()) return static_cast<int64_t>(input.size()) - 1;
+  for (int64_t i = static_cast<int64_t>(input.size()) - 1; i >= 0; --i) {
+    const auto& eos = config.eos_ids;
+    if (std::find(eos.begin(), eos.end(), input[i]) != eos.end()) return i;
+  }
+  return absl::InvalidArgumentError(
+      "input: sequence classification reads the last end-of-sequence token, and there is none");
+}
+
+absl::Status PlanGenerate(const ModelConfig& config, const Tokenizer* tokenizer,
+                          const Capacity& capacity, Job* job) {
+  const DecodingOptions& options = job->request.decoding;
+  const absl::Status status = CheckDecoding(options, config.vocab);
+  if (!status.ok()) return status;
+  if (!options.stop.empty() && tokenizer == nullptr) {
+    return absl::InvalidArgumentError("stop: stop strings need a tokenizer, and none is loaded");
+  }
+  if (!config.has_encoder() && config.max_positions > 0) {
+    const int64_t wanted = static_cast<int64_t>(options.prompt.size()) + options.max_new_tokens;
+    if (wanted > config.max_positions) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "max_new_tokens: prompt (", options.prompt.size(), ") + new tokens (",
+          options.max_new_tokens, ") exceed the model's ", config.max_positions, " positions"));
+    }
+  }
+  job->result.seed = options.seed;
+  job->result.prefix_tokens = config.has_encoder() ? options.prompt.size() - 1 : 0;
+  job->generation = Generation::Create(job->request, tokenizer, config.vocab, capacity.page_size);
+  return absl::OkStatus();
+}
+
+absl::Status PlanScore(const ModelConfig& config, const Capacity& capacity, Job* job) {
+  const Request& request = job->request;
+  if (request.targets.empty()) return absl::InvalidArgumentError("targets: at least one is needed");
+  if (request.top_logprobs < 0 || request.top_logprobs > 20) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("top_logprobs: ", request.top_logprobs, " is not in [0, 20]"));
+  }
+  int64_t longest = 0;
+  for (size_t i = 0; i < request.targets.size(); ++i) {
+    const std::string field = absl::StrCat("targets[", i, "]");
+    if (request.targets[i].empty()) return absl::InvalidArgumentError(field + ": empty");
+    const absl::Status status = CheckIds(field.c_str(), request.targets[i], config.vocab);
+    if (!status.ok()) return status;
+    longest = std::max<int64_t>(longest, request.targets[i].size());
+  }
+  std::vector<int32_t> prefix = config.has_encoder() ? request.decoding.prompt : request.input;
+  absl::Status status = CheckIds("prompt", prefix, config.vocab);
+  if (!status.ok()) return status;
+  if (prefix.empty()) {
+    const absl::StatusOr<int32_t> start = StartToken(config);
+    if (!start.ok()) return start.status();
+    prefix = {*start};
+  }
+  const int64_t positions = static_cast<int64_t>(prefix.size()) + longest - 1;
+  if (!config.has_encoder() && config.max_positions > 0 && positions > config.max_positions) {
+    return absl::InvalidArgumentError(absl::StrCat("targets: prompt and target take ", positions,
+                                                   " positions, the model has ",
+                                                   config.max_positions));
+  }
+  const int64_t lanes = std::min(kScoreLanes, capacity.running_sequences);
+  job->result.targets.resize(request.targets.size());
+  job->forced = std::make_unique<ForcedDecoding>(
+      ForcedDecoding::Scoring(std::move(prefix), job->request.targets, lanes, capacity.page_size));
+  return absl::OkStatus();
+}
+
+absl::Status PlanClassify(const ModelConfig& config, const Capacity& capacity, Job* job) {
+  const std::vector<int32_t>& input = job->request.input;
+  int64_t row = -1;
+  if (config.head == Head::kSequenceClassification) {
+    const absl::StatusOr<int64_t> found = ClassifiedRow(input, config);
+    if (!found.ok()) return found.status();
+    row = *found;
+  }
+  // FAT5's heads and every token classifier of an encoder read encoder states; the others a
+  // decoder's.
+  const bool on_encoder = config.has_encoder() && (config.family == Family::kFat5 ||
+                                                   config.head == Head::kTokenClassification);
+  if (on_encoder) {
+    job->classify_encoded = true;
+    job->encoded_row = row;
+    return absl::OkStatus();
+  }
+  std::vector<int32_t> tokens = input;
+  if (config.has_encoder()) {  // shifted right
+    const absl::StatusOr<int32_t> start = StartToken(config);
+    if (!start.ok()) return start.status();
+    tokens.pop_back();
+    tokens.insert(tokens.begin(), *start);
+  }
+  job->forced = std::make_unique<ForcedDecoding>(
+      ForcedDecoding::States(std::move(tokens), row, capacity.page_size));
+  return absl::OkStatus();
+}
+
+absl::Status Plan(const ModelConfig& config, const Tokenizer* tokenizer, const Capacity& capacity,
+                  Job* job) {
+  switch (job->kind()) {
+    case RequestKind::kGenerate:
+      return PlanGenerate(config, tokenizer, capacity, job);
+    case RequestKind::kScore:
+      return PlanScore(config, capacity, job);
+    case RequestKind::kClassify:
+      return PlanClassify(config, capacity, job);
+    case RequestKind::kEncode:
+      if (!config.has_encoder()) {
+        job->forced = std::make_unique<ForcedDecoding>(
+            ForcedDecoding::States(job->request.input, -1, capacity.page_size));
+      }
+      return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError("kind: unknown");
+}
+
+absl::Status CheckFits(const Job& job, const ModelConfig& config, const Capacity& capacity) {
+  const auto too_much = [](const char* what, int64_t needed, int64_t limit) {
+    return absl::InvalidArgumentError(absl::StrCat("the request can never fit: it needs ", needed,
+                                                   " ", what, ", there are ", limit));
+  };
+  const int64_t length = static_cast<int64_t>(job.request.input.size());
+  if (job.needs.encode_tokens > capacity.encode_tokens) {
+    return too_much("encoder tokens", job.needs.encode_tokens, capacity.encode_tokens);
+  }
+  if (!config.has_encoder() && config.max_positions > 0 && length > config.max_positions) {
+    return too_much("positions", length, config.max_positions);
+  }
+  if (job.needs.sequences > capacity.running_sequences) {
+    return too_much("running sequences", job.needs.sequences, capacity.running_sequences);
+  }
+  if (job.needs.pages > capacity.pages) {
+    return too_much("cache pages", job.needs.pages, capacity.pages);
+  }
+  if (job.queue_tokens > capacity.queue_tokens) {
+    return too_much("queue tokens", job.queue_tokens, capacity.queue_tokens);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void Job::MoveTo(JobState next) {
+  QT_CHECK_GT(static_cast<int>(next), static_cast<int>(state));
+  state = next;
+}
+
+absl::StatusOr<std::unique_ptr<Job>> PlanJob(Request request, const ModelConfig& config,
+                                             const Tokenizer* tokenizer, const Capacity& capacity) {
+  if (request.sink == nullptr) return absl::InvalidArgumentError("sink: none given");
+  absl::Status status = CheckHead(request.kind, config);
+  if (!status.ok()) return status;
+  if (request.input.empty()) return absl::InvalidArgumentError("input: no tokens");
+  status = CheckIds("input", request.input, config.vocab);
+  if (!status.ok()) return status;
+
+  auto job = std::make_unique<Job>();
+  job->request = std::move(request);
+  job->encodes = config.has_encoder();
+  status = Plan(config, tokenizer, capacity, job.get());
+  if (!status.ok()) return status;
+
+  const int64_t length = static_cast<int64_t>(job->request.input.size());
+  job->result.input_tokens = length;
+  job->queue_tokens = length;
+  for (const auto& target : job->request.targets) job->queue_tokens += target.size();
+  job->needs.priority = job->request.priority;
+  job->needs.encode_tokens = job->encodes ? length : 0;
+  if (DecodeTask* task = job->task()) {
+    const int64_t source_pages =
+        job->encodes ? (length + capacity.page_size - 1) / capacity.page_size : 0;
+    job->needs.pages = source_pages + task->pages_needed();
+    job->needs.sequences = task->sequences();
+  }
+  status = CheckFits(*job, config, capacity);
+  if (!status.ok()) return status;
+  return job;
+}
+
+void ClassifyStates(const Job& job, const Tensor& states, Model* model, Result* result) {
+  const int64_t row = job.encoded_row;
+  const Tensor read = row < 0 ? states : states.Rows(row, row + 1);
+  result->rows = read.dim[0];
+  result->columns = model->config().labels;
+  result->values.resize(result->rows * result->columns);
+  model->Classify(read, Tensor::F32(result->values.data(), {result->rows, result->columns}));
+}
+
+void PoolStates(const Request& request, const Tensor& states, Result* result) {
+  const int64_t rows = states.dim[0], width = states.dim[1];
+  const auto row = [&states](int64_t i) { return states.f32() + i * states.stride[0]; };
+  result->columns = width;
+  result->values.clear();
+  switch (request.pooling) {
+    case Pooling::kNone:
+      for (int64_t i = 0; i < rows; ++i) {
+        result->values.insert(result->values.end(), row(i), row(i) + width);
+      }
+      break;
+    case Pooling::kFirst:
+      result->values.assign(row(0), row(0) + width);
+      break;
+    case Pooling::kLast:
+      result->values.assign(row(rows - 1), row(rows - 1) + width);
+      break;
+    case Pooling::kMean: {
+      std::vector<double> sum(width, 0.0);
+      for (int64_t i = 0; i < rows; ++i) {
+        for (int64_t c = 0; c < width; ++c) sum[c] += row(i)[c];
+      }
+      for (double s : sum) result->values.push_back(static_cast<float>(s / rows));
+    }
+  }
+  result->rows = static_cast<int64_t>(result->values.size()) / width;
+  if (!request.normalize) return;
+  for (int64_t i = 0; i < result->rows; ++i) {
+    const absl::Span<float> values(result->values.data() + i * width, width);
+    double square = 0.0;
+    for (float v : values) square += static_cast<double>(v) * v;
+    if (square == 0.0) continue;
+    const double scale = 1.0 / std::sqrt(square);
+    for (float& v : values) v = static_cast<float>(v * scale);
+  }
+}
+
+}  // namespace quintet

@@ -1,0 +1,68 @@
+#include "engine/kv_pool.h"
+
+#include "kernels/check.h"
+
+namespace quintet {
+
+KvPool::KvPool(int64_t pages, int64_t page_size)
+    : page_size_(page_size), owned_(static_cast<size_t>(pages), 0) {
+  QT_CHECK_GE(pages, 0);
+  QT_CHECK_GE(page_size, 1);
+  free_.reserve(static_cast<size_t>(pages));
+  for (int64_t page = pages - 1; page >= 0; --page) free_.push_back(static_cast<int32_t>(page));
+}
+
+bool KvPool::Reserve(int64_t pages, std::vector<int32_t>* out) {
+  QT_CHECK_GE(pages, 0);
+  if (pages > free_pages()) return false;
+  for (int64_t i = 0; i < pages; ++i) {
+    const int32_t page = free_.back();
+    free_.pop_back();
+    owned_[page] = 1;
+    out->push_back(page);
+  }
+  return true;
+}
+
+void KvPool::Release(std::vector<int32_t>* pages) {
+  for (auto page = pages->rbegin(); page != pages->rend(); ++page) {
+    QT_CHECK(*page >= 0 && *page < total_pages() && owned_[*page] == 1);
+    owned_[*page] = 0;
+    free_.push_back(*page);
+  }
+  pages->clear();
+}
+
+int64_t SlotLayout::PagesNeeded() const {
+  const int64_t first = (shared_ + own_ + page_size_ - 1) / page_size_;
+  return first + (lanes_ - 1) * ((own_ + page_size_ - 1) / page_size_);
+}
+
+void SlotLayout::Assign(absl::Span<const int32_t> pages) {
+  QT_CHECK_EQ(static_cast<int64_t>(pages.size()), PagesNeeded());
+  pages_ = pages;
+}
+
+int32_t SlotLayout::Slot(int64_t lane, int64_t position) const {
+  QT_CHECK(lane >= 0 && lane < lanes_ && position >= 0 && position < shared_ + own_);
+  int64_t page = position / page_size_;
+  int64_t index = position % page_size_;
+  if (lane > 0 && position >= shared_) {
+    const int64_t first = (shared_ + own_ + page_size_ - 1) / page_size_;
+    const int64_t each = (own_ + page_size_ - 1) / page_size_;
+    page = first + (lane - 1) * each + (position - shared_) / page_size_;
+    index = (position - shared_) % page_size_;
+  }
+  return static_cast<int32_t>(pages_[page] * page_size_ + index);
+}
+
+std::vector<int32_t> ConsecutiveSlots(absl::Span<const int32_t> pages, int64_t tokens,
+                                      int64_t page_size) {
+  std::vector<int32_t> slots(static_cast<size_t>(tokens));
+  for (int64_t i = 0; i < tokens; ++i) {
+    slots[i] = static_cast<int32_t>(pages[i / page_size] * page_size + i % page_size);
+  }
+  return slots;
+}
+
+}  // namespace quintet

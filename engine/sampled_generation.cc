@@ -1,0 +1,96 @@
+#include "engine/sampled_generation.h"
+
+#include <algorithm>
+
+namespace quintet {
+
+SampledGeneration::SampledGeneration(const Request& request, const Tokenizer* tokenizer,
+                                     int64_t vocab, int64_t page_size)
+    : Generation(request, tokenizer, request.decoding.num_return_sequences, vocab, page_size),
+      warp_(WarpOptionsOf(request.decoding)),
+      samples_(request.decoding.num_return_sequences) {
+  ranking_size_ = options_.do_sample ? 0 : 1;
+  const bool step_by_step = request.stream || !options_.stop.empty();
+  if (tokenizer == nullptr || !step_by_step) return;
+  for (Sample& sample : samples_) {
+    sample.text = std::make_unique<TextStream>(
+        tokenizer, TextOptions{request.skip_special_tokens, options_.include_stop, options_.stop});
+    if (!options_.echo) continue;
+    for (int32_t id : options_.prompt) sample.text->PushEcho(id);
+  }
+}
+
+int32_t SampledGeneration::Choose(const RowResults& results, int64_t row, int64_t lane,
+                                  Warper* warper) const {
+  if (!options_.do_sample) return results.ranked_indices[row * results.ranked_stride];
+  const absl::Span<const Weighted> kept =
+      warper->Warp(results.logits.subspan(row * vocab_, vocab_), warp_);
+  // Everything suppressed: any token is as good, and Hugging Face's argmax of -inf is 0.
+  if (kept.empty()) return 0;
+  return DrawToken(kept,
+                   {options_.seed, static_cast<uint32_t>(lane), static_cast<uint32_t>(length_)});
+}
+
+bool SampledGeneration::Accept(int64_t lane, int32_t token) {
+  Sample& sample = samples_[lane];
+  Append(lane, token);
+  ++new_tokens_;
+  const bool stopped = sample.text != nullptr && sample.text->Push(token);
+  if (IsEos(token)) {
+    sample.reason = FinishReason::kEos;
+  } else if (stopped) {
+    sample.reason = FinishReason::kStop;
+  } else if (length_ + 1 < max_len_) {
+    return false;
+  }
+  if (sample.text != nullptr && sample.text->Finish()) sample.reason = FinishReason::kStop;
+  sample.length = length_ + 1;
+  return true;
+}
+
+void SampledGeneration::Select(const RowResults& results, Warper* warper) {
+  size_t going = 0;
+  for (size_t i = 0; i < live_.size(); ++i) {
+    const int32_t lane = live_[i];
+    const int64_t row = first_ ? 0 : static_cast<int64_t>(i);
+    const int32_t token = Choose(results, row, lane, warper);
+    if (options_.logprobs) samples_[lane].logprobs.push_back(MakeLogProb(results, row, token));
+    if (!Accept(lane, token)) live_[going++] = lane;
+  }
+  live_.resize(going);
+  first_ = false;
+  ++length_;
+  done_ = live_.empty();
+}
+
+void SampledGeneration::Deliver(ResponseSink* sink) {
+  if (!request_.stream) return;
+  for (int64_t lane = 0; lane < lanes_; ++lane) {
+    if (samples_[lane].text == nullptr) {
+      continue;
+    }
+    const TextStream::Chunk chunk = samples_[lane].text->Take();
+    if (chunk.ids.empty() && chunk.text.empty()) continue;
+    sink->OnTokens(static_cast<int>(lane), chunk.ids, chunk.text);
+  }
+}
+
+std::vector<GeneratedSequence> SampledGeneration::TakeSequences() {
+  std::vector<GeneratedSequence> sequences;
+  for (int64_t lane = 0; lane < lanes_; ++lane) {
+    Sample& sample = samples_[lane];
+    const absl::Span<const int32_t> new_tokens{tokens_.data() + lane * max_len_ + prompt_len_,
+                                               static_cast<size_t>(sample.length - prompt_len_)};
+    GeneratedSequence sequence = Present(new_tokens);
+    if (sample.text != nullptr) {
+      sequence.text = std::string(sample.text->FinalText());
+      if (sample.text->stopped()) sequence.matched_stop = sample.text->matched_stop();
+    }
+    sequence.logprobs = std::move(sample.logprobs);
+    sequence.finish_reason = sample.reason;
+    sequences.push_back(std::move(sequence));
+  }
+  return sequences;
+}
+
+}  // namespace quintet

@@ -1,0 +1,38 @@
+// Greedy decoding and sampling: one or several sequences that go their own ways.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "engine/generation.h"
+#include "engine/text_stream.h"
+
+namespace quintet {
+
+class SampledGeneration : public Generation {
+ public:
+  SampledGeneration(const Request& request, const Tokenizer* tokenizer, int64_t vocab,
+                    int64_t page_size);
+
+  float RowBias(int64_t) const override { return 0.0f; }
+  void Select(const RowResults& results, Warper* warper) override;
+  void Deliver(ResponseSink* sink) override;
+  std::vector<GeneratedSequence> TakeSequences() override;
+
+ private:
+  struct Sample {
+    std::vector<TokenLogProb> logprobs;
+    std::unique_ptr<TextStream> text;  // where text is needed step by step: streaming, stop strings
+    int64_t length = 0;                // of its history, once ended
+    FinishReason reason = FinishReason::kLength;
+  };
+
+  int32_t Choose(const RowResults& results, int64_t row, int64_t lane, Warper* warper) const;
+  // Takes the chosen token; true when the sequence ends with it.
+  bool Accept(int64_t lane, int32_t token);
+
+  WarpOptions warp_;
+  std::vector<Sample> samples_;  // [lanes]
+};
+
+}  // namespace quintet

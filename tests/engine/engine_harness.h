@@ -1,0 +1,41 @@
+// What the engine's tests share: sinks that remember, requests over the fake model, and what they must give.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "tests/engine/fake_model.h"
+
+namespace quintet {
+
+struct RecordingSink : ResponseSink {
+  void OnTokens(int index, absl::Span<const int32_t> ids, const std::string& text) override;
+  void OnDone(absl::StatusOr<Result> result) override;
+
+  int done_calls = 0;
+  int tokens_after_done = 0;
+  absl::Status status;
+  Result result;
+  std::vector<std::vector<int32_t>> streamed_ids;  // by index
+  std::vector<std::string> streamed_text;
+};
+
+// A tokenizer whose token t reads as the bytes of `pieces[t]`, put together; ids that have none are special and read as nothing.
+std::unique_ptr<Tokenizer> MakeBytesTokenizer(std::vector<std::string> pieces);
+
+// A generate request with eos 1; causal models get the input as prompt.
+Request GenerateRequest(const Model& model, std::vector<int32_t> input,
+                        DecodingOptions options = {});
+
+// Steps until nothing is left; returns the number of steps. Fails the test after `most`.
+int RunAll(Engine* engine, int most = 10000);
+
+// The result of one request, alone in a new engine over a new fake model.
+Result RunAlone(const FakeOptions& options, const Request& request, const Tokenizer* tokenizer);
+
+// Whether two results are the same to the last bit (timing aside).
+bool SameResult(const Result& a, const Result& b);
+
+}  // namespace quintet

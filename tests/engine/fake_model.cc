@@ -1,0 +1,221 @@
+#include "tests/engine/fake_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+namespace quintet {
+namespace {
+
+constexpr int64_t kWidth = 4;  // floats that hold one hash, 16 bits each
+
+uint64_t Mix(uint64_t a, uint64_t b) {
+  uint64_t x = a * 0x9E3779B97F4A7C15u + b + 0x632BE59BD9B4E019u;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+  return x ^ (x >> 31);
+}
+
+void Pack(uint64_t hash, float* out) {
+  for (int i = 0; i < kWidth; ++i) out[i] = static_cast<float>(hash >> (16 * i) & 0xFFFF);
+}
+
+uint64_t Unpack(const float* in) {
+  uint64_t hash = 0;
+  for (int i = 0; i < kWidth; ++i) hash |= static_cast<uint64_t>(in[i]) << (16 * i);
+  return hash;
+}
+
+constexpr uint64_t kNoHistory = 7, kNoSource = 11;
+
+}  // namespace
+
+FakeModel::FakeModel(const FakeOptions& options, ThreadPool* pool)
+    : Model(ModelConfig(), options.limits, pool), options_(options) {
+  config_.family = options.causal ? Family::kGpt2 : options.family;
+  config_.head = options.head;
+  config_.vocab = options.vocab;
+  config_.d_model = kWidth;
+  config_.encoder_layers = options.causal ? 0 : 2;
+  config_.decoder_layers = 2;
+  config_.labels = options.labels;
+  config_.max_positions = options.max_positions;
+  config_.pad_id = 0;
+  config_.decoder_start_id = options.causal ? -1 : 0;
+  config_.eos_ids = {1};
+  slots_.resize(options.limits.cache_pages * options.limits.page_size);
+}
+
+void FakeModel::BeginEncode(absl::Span<const int32_t> tokens, absl::Span<const int32_t> offsets) {
+  Expect(static_cast<int64_t>(tokens.size()) <= limits_.max_encode_tokens,
+         "encode batch too large");
+  Expect(offsets.front() == 0 && offsets.back() == static_cast<int32_t>(tokens.size()), "offsets");
+  encode_tokens_.assign(tokens.begin(), tokens.end());
+  encode_offsets_.assign(offsets.begin(), offsets.end());
+  encode_left_ = static_cast<int64_t>(tokens.size()) * config_.encoder_layers;
+  ++encode_batches;
+}
+
+bool FakeModel::EncodeSlice(int64_t work) {
+  Expect(encode_left_ > 0, "no encoding under way");
+  ++slices;
+  encode_left_ -= std::min(encode_left_, work);
+  if (encode_left_ > 0) return false;
+  encoder_states_.resize(encode_tokens_.size() * kWidth);
+  for (size_t s = 0; s + 1 < encode_offsets_.size(); ++s) {
+    const std::vector<int32_t> source(encode_tokens_.begin() + encode_offsets_[s],
+                                      encode_tokens_.begin() + encode_offsets_[s + 1]);
+    for (size_t i = 0; i < source.size(); ++i) {
+      Pack(EncoderStateOf(source, i), &encoder_states_[(encode_offsets_[s] + i) * kWidth]);
+    }
+  }
+  return true;
+}
+
+Tensor FakeModel::EncoderStates() const {
+  return Tensor::F32(encoder_states_.data(),
+                     {static_cast<int64_t>(encoder_states_.size()) / kWidth, kWidth});
+}
+
+void FakeModel::ProjectCross(int64_t begin, int64_t end, absl::Span<const int32_t> slots) {
+  Expect(encode_left_ == 0, "encoding not complete");
+  ProjectCrossFrom(EncoderStates().Rows(begin, end), slots);
+}
+
+void FakeModel::ProjectCrossFrom(const Tensor& states, absl::Span<const int32_t> slots) {
+  Expect(states.dim[0] == static_cast<int64_t>(slots.size()), "slots of the source");
+  for (size_t i = 0; i < slots.size(); ++i) {
+    slots_.at(slots[i]) = {true, static_cast<int64_t>(i), 0, Unpack(states.f32() + i * kWidth)};
+  }
+}
+
+uint64_t FakeModel::ReadSource(const DecodeBatch& batch, size_t group) {
+  uint64_t hash = kNoSource;
+  for (int32_t i = 0; i < batch.source_lens[group]; ++i) {
+    const Slot& slot = slots_.at(batch.source_slots[group * batch.source_slots_stride + i]);
+    Expect(slot.source && slot.position == i, "source slot holds something else");
+    hash = Mix(hash, slot.after);
+  }
+  return hash;
+}
+
+uint64_t FakeModel::ReadHistory(const DecodeBatch& batch, size_t sequence, int64_t length) {
+  uint64_t hash = kNoHistory;
+  for (int64_t t = 0; t < length; ++t) {
+    const Slot& slot = slots_.at(batch.slots[sequence * batch.slots_stride + t]);
+    Expect(!slot.source && slot.position == t && slot.before == hash,
+           "slot does not hold this history");
+    hash = slot.after;
+  }
+  return hash;
+}
+
+Tensor FakeModel::Decode(const DecodeBatch& batch) {
+  ++decodes;
+  const size_t n = batch.kv_lens.size();
+  most_tokens = std::max<int64_t>(most_tokens, batch.tokens.size());
+  most_sequences = std::max<int64_t>(most_sequences, n);
+  Expect(static_cast<int64_t>(batch.tokens.size()) <= limits_.max_step_tokens, "too many tokens");
+  Expect(static_cast<int64_t>(n) <= limits_.max_step_sequences, "too many sequences");
+  Expect(batch.offsets.size() == n + 1 &&
+             batch.offsets[n] == static_cast<int32_t>(batch.tokens.size()),
+         "offsets");
+  Expect(options_.causal || (!batch.group_offsets.empty() &&
+                             batch.group_offsets.back() == static_cast<int32_t>(n)),
+         "groups do not cover the sequences");
+  std::vector<uint64_t> states(batch.tokens.size());
+  std::set<int32_t> written;
+  size_t group = 0;
+  for (size_t s = 0; s < n; ++s) {
+    uint64_t source = kNoSource;
+    if (!options_.causal) {
+      while (static_cast<int32_t>(s) >= batch.group_offsets[group + 1]) ++group;
+      source = ReadSource(batch, group);
+    }
+    const int64_t count = batch.offsets[s + 1] - batch.offsets[s];
+    int64_t position = batch.kv_lens[s] - count;
+    uint64_t hash = ReadHistory(batch, s, position);
+    for (int32_t i = batch.offsets[s]; i < batch.offsets[s + 1]; ++i, ++position) {
+      const int32_t slot = batch.slots[s * batch.slots_stride + position];
+      Expect(written.insert(slot).second, "two tokens in one slot");
+      const uint64_t after = Mix(hash, batch.tokens[i]);
+      slots_.at(slot) = {false, position, hash, after};
+      hash = after;
+      states[i] = Mix(hash, source);
+    }
+  }
+  // Writing must not have touched what others read.
+  for (size_t s = 0; s < n; ++s) ReadHistory(batch, s, batch.kv_lens[s]);
+  decoder_states_.resize(batch.wanted.size() * kWidth);
+  for (size_t i = 0; i < batch.wanted.size(); ++i) {
+    Expect(i == 0 || batch.wanted[i] > batch.wanted[i - 1], "wanted rows ascend");
+    Pack(states.at(batch.wanted[i]), &decoder_states_[i * kWidth]);
+  }
+  return Tensor::F32(decoder_states_.data(), {static_cast<int64_t>(batch.wanted.size()), kWidth});
+}
+
+void FakeModel::Logits(const Tensor& states, const Tensor& logits) {
+  for (int64_t r = 0; r < states.dim[0]; ++r) {
+    const std::vector<float> row = LogitsOf(Unpack(states.f32() + r * kWidth));
+    std::copy(row.begin(), row.end(), logits.f32() + r * config_.vocab);
+  }
+}
+
+void FakeModel::TargetLogProbs(const Tensor& states, const Tensor& targets, const Tensor& log_probs,
+                               const Tensor& top_log_probs, const Tensor& top_tokens) {
+  for (int64_t r = 0; r < states.dim[0]; ++r) {
+    std::vector<float> row = LogitsOf(Unpack(states.f32() + r * kWidth));
+    double sum = 0.0;
+    for (float x : row) sum += std::exp(static_cast<double>(x));
+    for (float& x : row) x = static_cast<float>(x - std::log(sum));
+    log_probs.f32()[r] = row[targets.as<int32_t>()[r]];
+    if (!top_tokens.defined()) continue;
+    std::vector<int32_t> order(row.size());
+    for (size_t v = 0; v < order.size(); ++v) order[v] = static_cast<int32_t>(v);
+    std::stable_sort(order.begin(), order.end(),
+                     [&row](int32_t a, int32_t b) { return row[a] > row[b]; });
+    for (int64_t i = 0; i < top_tokens.dim[1]; ++i) {
+      top_tokens.as<int32_t>()[r * top_tokens.dim[1] + i] = order[i];
+      top_log_probs.f32()[r * top_tokens.dim[1] + i] = row[order[i]];
+    }
+  }
+}
+
+void FakeModel::Classify(const Tensor& states, const Tensor& logits) {
+  for (int64_t r = 0; r < states.dim[0]; ++r) {
+    const std::vector<float> row = LabelsOf(Unpack(states.f32() + r * kWidth));
+    std::copy(row.begin(), row.end(), logits.f32() + r * config_.labels);
+  }
+}
+
+uint64_t FakeModel::EncoderStateOf(const std::vector<int32_t>& source, int64_t row) {
+  uint64_t hash = 3;
+  for (int32_t token : source) hash = Mix(hash, token);
+  return Mix(hash, row);
+}
+
+uint64_t FakeModel::StateOf(const std::vector<int32_t>& source,
+                            const std::vector<int32_t>& history) {
+  uint64_t from = kNoSource;
+  for (size_t i = 0; i < source.size(); ++i) from = Mix(from, EncoderStateOf(source, i));
+  uint64_t hash = kNoHistory;
+  for (int32_t token : history) hash = Mix(hash, token);
+  return Mix(hash, from);
+}
+
+std::vector<float> FakeModel::LogitsOf(uint64_t state) const {
+  std::vector<float> row(config_.vocab);
+  for (size_t v = 0; v < row.size(); ++v) {
+    row[v] = static_cast<float>(static_cast<double>(Mix(state, v) >> 11) * 0x1p-53 * 8.0 - 4.0);
+  }
+  row[1] += options_.eos_bonus;
+  return row;
+}
+
+std::vector<float> FakeModel::LabelsOf(uint64_t state) const {
+  std::vector<float> row(config_.labels);
+  for (size_t l = 0; l < row.size(); ++l) row[l] = static_cast<float>(Mix(state, 1000 + l) % 1000);
+  return row;
+}
+
+}  // namespace quintet

@@ -1,0 +1,74 @@
+// A model without numbers: its states are hashes of everything a decoder may see (source, history),
+// its logits a function of the hash. Every slot remembers what was written to it, so a wrong slot,
+// a lost page or a beam that reads another's history shows either as an entry of `errors` or as
+// different results.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "models/model.h"
+
+namespace quintet {
+
+struct FakeOptions {
+  bool causal = false;  // like GPT-2; otherwise like T5
+  Head head = Head::kLanguageModel;
+  Family family = Family::kT5;
+  int64_t vocab = 40;
+  int64_t labels = 3;
+  int64_t max_positions = 0;
+  float eos_bonus = 0.0f;  // added to the logit of token 1
+  ModelLimits limits{.max_encode_tokens = 256,
+                     .max_step_tokens = 48,
+                     .max_step_sequences = 32,
+                     .cache_pages = 200,
+                     .page_size = 4};
+};
+
+class FakeModel : public Model {
+ public:
+  FakeModel(const FakeOptions& options, ThreadPool* pool);
+
+  void BeginEncode(absl::Span<const int32_t> tokens, absl::Span<const int32_t> offsets) override;
+  bool EncodeSlice(int64_t work) override;
+  Tensor EncoderStates() const override;
+  void ProjectCross(int64_t begin, int64_t end, absl::Span<const int32_t> slots) override;
+  void ProjectCrossFrom(const Tensor& states, absl::Span<const int32_t> slots) override;
+  Tensor Decode(const DecodeBatch& batch) override;
+  void Logits(const Tensor& states, const Tensor& logits) override;
+  void TargetLogProbs(const Tensor& states, const Tensor& targets, const Tensor& log_probs,
+                      const Tensor& top_log_probs, const Tensor& top_tokens) override;
+  void Classify(const Tensor& states, const Tensor& logits) override;
+
+  // The same functions for a reference: hash of the state after `history` given `source`, and its
+  // logits.
+  static uint64_t StateOf(const std::vector<int32_t>& source, const std::vector<int32_t>& history);
+  static uint64_t EncoderStateOf(const std::vector<int32_t>& source, int64_t row);
+  std::vector<float> LogitsOf(uint64_t state) const;
+  std::vector<float> LabelsOf(uint64_t state) const;
+
+  std::vector<std::string> errors;
+  int64_t decodes = 0, slices = 0, most_tokens = 0, most_sequences = 0, encode_batches = 0;
+
+ private:
+  struct Slot {
+    bool source = false;
+    int64_t position = -1;
+    uint64_t before = 0, after = 0;  // hash of the history up to, and with, this token
+  };
+
+  void Expect(bool holds, const char* what) {
+    if (!holds && errors.size() < 20) errors.push_back(what);
+  }
+  uint64_t ReadSource(const DecodeBatch& batch, size_t group);
+  uint64_t ReadHistory(const DecodeBatch& batch, size_t sequence, int64_t length);
+
+  FakeOptions options_;
+  std::vector<Slot> slots_;
+  std::vector<float> encoder_states_, decoder_states_;
+  std::vector<int32_t> encode_tokens_, encode_offsets_;
+  int64_t encode_left_ = -1;  // work units; -1: nothing under way
+};
+
+}  // namespace quintet
