@@ -27,6 +27,7 @@ struct Pending {
   GoldenDecode::Row golden;
   std::vector<int32_t> prompt;
   int32_t filler;
+  double length_penalty;
   std::shared_ptr<Collector> sink;
 };
 
@@ -60,6 +61,7 @@ absl::StatusOr<Pending> SubmitRow(const GoldenCase& c, const GoldenDecode& decod
                   .golden = decode.rows[row],
                   .prompt = options->prompt,
                   .filler = options->eos_token_ids.empty() ? -1 : options->eos_token_ids[0],
+                  .length_penalty = options->length_penalty,
                   .sink = std::make_shared<Collector>()};
   Request request;
   request.input = std::move(input);
@@ -83,6 +85,13 @@ TokenRows AsTensor(const Result& result, const Pending& pending) {
   return rows;
 }
 
+// A negative length penalty multiplies the sum of log-probabilities, and its rounding with it: 24
+// tokens at penalty -1 give scores near -1000, where neighbouring fp32 numbers are 6e-5 apart.
+// Errors are taken before that factor.
+double ScoreScale(size_t tokens, double length_penalty) {
+  return std::max(1.0, std::pow(static_cast<double>(tokens), -length_penalty));
+}
+
 void Judge(const Pending& pending, DecodeResult* out) {
   const auto& done = pending.sink->result();
   if (!done.has_value()) {
@@ -97,7 +106,9 @@ void Judge(const Pending& pending, DecodeResult* out) {
   const TokenRows& want = pending.golden.sequences;
   double score_error = 0;
   for (size_t i = 0; i < pending.golden.scores.size() && i < got.size(); ++i) {
-    const double error = std::abs((*done)->sequences[i].score - pending.golden.scores[i]);
+    const GeneratedSequence& sequence = (*done)->sequences[i];
+    const double error = std::abs(sequence.score - pending.golden.scores[i]) /
+                         ScoreScale(sequence.token_ids.size(), pending.length_penalty);
     score_error = std::isnan(error) ? INFINITY : std::max(score_error, error);
   }
   if (got == want && score_error <= kScoreTolerance) {

@@ -1,4 +1,5 @@
-// The decoded sequences of a golden case, through the Engine: all rows of all option sets share its running batch.
+// The decoded sequences of a golden case, through the Engine: all rows of all option sets share its
+// running batch.
 #pragma once
 
 #include <string>
@@ -11,7 +12,8 @@ namespace quintet {
 
 // A row whose search came closer than this to deciding otherwise may differ: a warning.
 constexpr double kNearTie = 1e-4;
-// Absolute, of length-normalised beam scores.
+// Absolute, of length-normalised beam scores; where the length penalty is negative, of their factor
+// length^-penalty.
 constexpr double kScoreTolerance = 1e-4;
 
 struct DecodeResult {

@@ -68,6 +68,9 @@ absl::Status ReadTensors(GoldenCase* c) {
   absl::StatusOr<TokenRows> decoder = FindIds(*reader, "decoder_input_ids");
   if (!decoder.ok() && !absl::IsNotFound(decoder.status())) return decoder.status();
   if (decoder.ok()) c->decoder_inputs = *std::move(decoder);
+  if (!c->decoder_inputs.empty() && c->decoder_inputs[0].empty()) {
+    return Bad("golden.safetensors: decoder_input_ids has no columns");
+  }
   for (const StoredTensor& tensor : reader->tensors()) {
     if (tensor.type != StoredType::kF32) continue;
     GoldenTensor golden{tensor.shape, std::vector<float>(static_cast<size_t>(tensor.bytes / 4))};
@@ -146,6 +149,9 @@ absl::Status ReadJson(GoldenCase* c) {
     }
   } catch (const nlohmann::json::exception& e) {
     return Bad(absl::StrCat("golden.json: ", e.what()));
+  }
+  if (!c->greedy.empty() && c->greedy_max_new < 2) {
+    return Bad(absl::StrCat("golden.json: greedy: max_new ", c->greedy_max_new, " is below 2"));
   }
   for (const GoldenDecode& decode : c->decodes) {
     if (decode.rows.size() != c->inputs.size()) {
