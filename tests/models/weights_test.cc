@@ -1,0 +1,579 @@
+#include "models/weights.h"
+
+#include <cmath>
+#include <filesystem>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "catch2/catch.hpp"
+#include "models/weights_table.h"
+#include "nlohmann/json.hpp"
+#include "tests/models/checkpoint.h"
+
+namespace quintet {
+namespace {
+
+using Catch::Matchers::Contains;
+using nlohmann::json;
+
+// A golden checkpoint that can be changed before it is loaded.
+struct Checkpoint {
+  explicit Checkpoint(const std::string& golden)
+      : config(json::parse(FileBytes(GoldenDirectory(golden) + "/config.json"))),
+        tensors(ReadTensors(GoldenDirectory(golden))) {}
+
+  absl::StatusOr<ModelWeights> Load(WeightType type = WeightType::kF32, int threads = 2) {
+    TemporaryDirectory directory;
+    WriteTensors(directory.path(), tensors);
+    return LoadFrom(directory.path(), type, threads);
+  }
+  absl::StatusOr<ModelWeights> LoadFrom(const std::string& directory, WeightType type,
+                                        int threads) {
+    WriteBytes(directory + "/config.json", config.dump());
+    auto read = ReadModelConfig(directory);
+    if (!read.ok()) return read.status();
+    model = *read;
+    ThreadPool pool(threads);
+    return LoadWeights(directory, &model, type, &pool);
+  }
+  std::string Problem() {
+    const auto weights = Load();
+    CHECK(!weights.ok());
+    return std::string(weights.status().message());
+  }
+  void Rename(const std::string& from, const std::string& to) {
+    auto node = tensors.extract(from);
+    REQUIRE(!node.empty());
+    node.key() = to;
+    tensors.insert(std::move(node));
+  }
+
+  json config;
+  TestTensors tensors;
+  ModelConfig model;  // as last loaded
+};
+
+std::vector<float> Rows(const LinearWeight& w, int64_t begin, int64_t rows) {
+  std::vector<float> values(static_cast<size_t>(rows * w.k()));
+  w.Unpack(begin, Tensor::F32(values.data(), {rows, w.k()}));
+  return values;
+}
+
+std::vector<float> Values(const Tensor& t) {
+  std::vector<float> values(static_cast<size_t>(t.elements()));
+  ConvertToF32(t.data, t.dtype, t.elements(), values.data());
+  return values;
+}
+
+std::vector<float> Transposed(const TestTensor& t) {
+  const auto rows = static_cast<size_t>(t.shape[0]), columns = static_cast<size_t>(t.shape[1]);
+  std::vector<float> out(t.values.size());
+  for (size_t r = 0; r < rows; ++r) {
+    for (size_t c = 0; c < columns; ++c) out[c * rows + r] = t.values[r * columns + c];
+  }
+  return out;
+}
+
+TEST_CASE("Every golden checkpoint loads", "[weights]") {
+  int cases = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(GoldenDirectory(""))) {
+    const std::string directory = entry.path().string();
+    INFO(directory);
+    ThreadPool pool(2);
+    auto config = ReadModelConfig(directory);
+    REQUIRE(config.ok());
+    for (WeightType type : {WeightType::kF32, WeightType::kI8}) {
+      const auto weights = LoadWeights(directory, &*config, type, &pool);
+      INFO(weights.status().message());
+      REQUIRE(weights.ok());
+      CHECK(weights->encoder.layers.size() == static_cast<size_t>(config->encoder_layers));
+      CHECK(weights->decoder.layers.size() == static_cast<size_t>(config->decoder_layers));
+      CHECK(weights->parameters > 0);
+      CHECK(weights->bytes > weights->parameters);
+      CHECK(config->scale_logits.has_value());
+    }
+    ++cases;
+  }
+  CHECK(cases >= 29);
+}
+
+TEST_CASE("T5's tensors are packed where they belong", "[weights]") {
+  Checkpoint c("t5-v1_1");
+  const auto w = c.Load();
+  REQUIRE(w.ok());
+  const auto& t = c.tensors;
+  const int64_t inner = 192, d_ff = 192;
+  CHECK(w->embedding.dtype == DType::kBF16);
+  CHECK(Values(w->embedding) == t.at("shared.weight").values);
+  CHECK(Rows(w->head, 0, 256) == t.at("lm_head.weight").values);
+  const std::string encoder = "encoder.block.1.layer.", decoder = "decoder.block.1.layer.";
+  const LayerWeights& e = w->encoder.layers[1];
+  CHECK(Rows(e.qkv, 0, inner) == t.at(encoder + "0.SelfAttention.q.weight").values);
+  CHECK(Rows(e.qkv, inner, inner) == t.at(encoder + "0.SelfAttention.k.weight").values);
+  CHECK(Rows(e.qkv, 2 * inner, inner) == t.at(encoder + "0.SelfAttention.v.weight").values);
+  CHECK(Rows(e.attention_out, 0, 128) == t.at(encoder + "0.SelfAttention.o.weight").values);
+  CHECK(Values(e.attention_norm) == t.at(encoder + "0.layer_norm.weight").values);
+  CHECK(Values(e.ffn_norm) == t.at(encoder + "1.layer_norm.weight").values);
+  CHECK(e.ffn_in.gated());
+  CHECK(Rows(e.ffn_in, 0, d_ff) == t.at(encoder + "1.DenseReluDense.wi_0.weight").values);
+  CHECK(Rows(e.ffn_in, d_ff, d_ff) == t.at(encoder + "1.DenseReluDense.wi_1.weight").values);
+  CHECK(Rows(e.ffn_out, 0, 128) == t.at(encoder + "1.DenseReluDense.wo.weight").values);
+  const LayerWeights& d = w->decoder.layers[1];
+  CHECK(Rows(d.cross_q, 0, inner) == t.at(decoder + "1.EncDecAttention.q.weight").values);
+  CHECK(Rows(d.cross_out, 0, 128) == t.at(decoder + "1.EncDecAttention.o.weight").values);
+  CHECK(Values(d.cross_norm) == t.at(decoder + "1.layer_norm.weight").values);
+  CHECK(Values(d.ffn_norm) == t.at(decoder + "2.layer_norm.weight").values);
+  CHECK(Rows(d.ffn_out, 0, 128) == t.at(decoder + "2.DenseReluDense.wo.weight").values);
+  CHECK(w->cross_kv.n() == 4 * inner);
+  for (int64_t layer : {0, 1}) {
+    const std::string cross = absl::StrCat("decoder.block.", layer, ".layer.1.EncDecAttention.");
+    CHECK(Rows(w->cross_kv, 2 * layer * inner, inner) == t.at(cross + "k.weight").values);
+    CHECK(Rows(w->cross_kv, (2 * layer + 1) * inner, inner) == t.at(cross + "v.weight").values);
+  }
+  CHECK(Values(w->encoder.final_norm) == t.at("encoder.final_layer_norm.weight").values);
+  CHECK(Values(w->decoder.final_norm) == t.at("decoder.final_layer_norm.weight").values);
+  CHECK(w->logit_scale == 1.0f);
+
+  // One table a stack, shared by its layers.
+  const auto& table = t.at("decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight");
+  const PositionBias& bias = d.bias;
+  REQUIRE(bias.kind == BiasKind::kTable);
+  CHECK(bias.table.data == w->decoder.layers[0].bias.table.data);
+  CHECK(bias.saturation == 113);
+  CHECK(e.bias.saturation == 91);
+  CHECK(bias.table.f32()[2 * 227 + 113 - 7] == table.values[7 * 3 + 2]);
+
+  int64_t parameters = 0;
+  for (const auto& [name, tensor] : t) parameters += static_cast<int64_t>(tensor.values.size());
+  CHECK(w->parameters == parameters);
+}
+
+TEST_CASE("FAT5's tensors are packed where they belong", "[weights]") {
+  Checkpoint c("fat5-fire-32");
+  const auto w = c.Load();
+  REQUIRE(w.ok());
+  const auto& t = c.tensors;
+  const std::string block = "decoder.block.1.";
+  const LayerWeights& d = w->decoder.layers[1];
+  CHECK(Rows(d.qkv, 64, 64) ==
+        t.at(block + "self_attention_layer.self_attention.Wk.weight").values);
+  CHECK(Rows(d.ffn_in, 80, 80) == t.at(block + "ff_layer.act.wi_1.weight").values);
+  CHECK(Rows(w->cross_kv, 192, 64) ==
+        t.at(block + "cross_attention_layer.cross_attention.Wv.weight").values);
+  CHECK(Values(d.ffn_norm) == t.at(block + "ff_layer.layer_norm.weight").values);
+  REQUIRE(d.bias.kind == BiasKind::kFire);
+  const std::string fire = "decoder.block.0.self_attention_layer.self_attention.pe_encoding.";
+  CHECK(d.bias.fire_c == t.at(fire + "c").values[0]);
+  CHECK(d.bias.fire_threshold ==
+        std::fabs(t.at(fire + "L_multiplier").values[0] * t.at(fire + "init_L").values[0]));
+}
+
+TEST_CASE("GPT-2's tensors are transposed", "[weights]") {
+  Checkpoint c("gpt2-variant");
+  const auto w = c.Load();
+  REQUIRE(w.ok());
+  const auto& t = c.tensors;
+  const std::string block = "transformer.h.2.";
+  const LayerWeights& l = w->decoder.layers[2];
+  CHECK(Rows(l.qkv, 0, 288) == Transposed(t.at(block + "attn.c_attn.weight")));
+  CHECK(Rows(l.attention_out, 0, 96) == Transposed(t.at(block + "attn.c_proj.weight")));
+  CHECK(Rows(l.ffn_in, 0, 200) == Transposed(t.at(block + "mlp.c_fc.weight")));
+  CHECK(Rows(l.ffn_out, 0, 96) == Transposed(t.at(block + "mlp.c_proj.weight")));
+  CHECK(Values(l.qkv_bias) == t.at(block + "attn.c_attn.bias").values);
+  CHECK(Values(l.attention_out_bias) == t.at(block + "attn.c_proj.bias").values);
+  CHECK(Values(l.ffn_in_bias) == t.at(block + "mlp.c_fc.bias").values);
+  CHECK(Values(l.ffn_out_bias) == t.at(block + "mlp.c_proj.bias").values);
+  CHECK(Values(l.attention_norm) == t.at(block + "ln_1.weight").values);
+  CHECK(Values(l.ffn_norm_beta) == t.at(block + "ln_2.bias").values);
+  CHECK(Values(w->decoder.final_norm_beta) == t.at("transformer.ln_f.bias").values);
+  CHECK(w->embedding.dtype == DType::kF16);
+  CHECK(Values(w->position_embedding) == t.at("transformer.wpe.weight").values);
+  CHECK(Rows(w->head, 0, 257) == t.at("transformer.wte.weight").values);
+}
+
+TEST_CASE("Wide transposed weights are read in blocks", "[weights]") {
+  Checkpoint c("gpt2");
+  c.config["n_inner"] = 5000;
+  c.config["n_embd"] = 128;
+  for (auto& [name, tensor] : c.tensors) {
+    if (name.find("mlp.") == std::string::npos || name.find("c_proj.bias") != std::string::npos)
+      continue;
+    for (int64_t& d : tensor.shape) d = d == 512 ? 5000 : d;
+    int64_t n = 1;
+    for (int64_t d : tensor.shape) n *= d;
+    tensor.values.resize(static_cast<size_t>(n));
+    for (size_t i = 0; i < tensor.values.size(); ++i)
+      tensor.values[i] = static_cast<float>(i % 251);
+  }
+  const auto w = c.Load();
+  REQUIRE(w.ok());
+  const LayerWeights& l = w->decoder.layers[1];
+  CHECK(Rows(l.ffn_in, 0, 5000) == Transposed(c.tensors.at("transformer.h.1.mlp.c_fc.weight")));
+  CHECK(Rows(l.ffn_out, 0, 128) == Transposed(c.tensors.at("transformer.h.1.mlp.c_proj.weight")));
+}
+
+TEST_CASE("Task heads", "[weights]") {
+  const struct {
+    const char* golden;
+    const char* dense;  // or null
+    const char* head;
+    int64_t labels;
+  } cases[] = {
+      {"t5-seqcls", "classification_head.dense", "classification_head.out_proj", 5},
+      {"t5-tokcls", nullptr, "classifier", 7},
+      {"t5-qa", nullptr, "qa_outputs", 2},
+      {"fat5-seqcls", "classification_head.dense", "classification_head.out_proj", 5},
+      {"fat5-tokcls", nullptr, "classifier", 7},
+      {"fat5-qa", nullptr, "qa_outputs", 2},
+  };
+  for (const auto& k : cases) {
+    INFO(k.golden);
+    Checkpoint c(k.golden);
+    const auto w = c.Load();
+    REQUIRE(w.ok());
+    CHECK(!w->head.defined());
+    const std::string head = k.head;
+    CHECK(Rows(w->classifier, 0, k.labels) == c.tensors.at(head + ".weight").values);
+    CHECK(Values(w->classifier_bias) == c.tensors.at(head + ".bias").values);
+    REQUIRE(w->classifier_dense.defined() == (k.dense != nullptr));
+    if (k.dense == nullptr) continue;
+    const std::string dense = k.dense;
+    CHECK(Rows(w->classifier_dense, 0, w->classifier_dense.n()) ==
+          c.tensors.at(dense + ".weight").values);
+    CHECK(Values(w->classifier_dense_bias) == c.tensors.at(dense + ".bias").values);
+  }
+
+  Checkpoint gpt2("gpt2");
+  gpt2.config["architectures"] = {"GPT2ForSequenceClassification"};
+  gpt2.tensors["score.weight"] = {StoredType::kF32, {2, 128}, std::vector<float>(256, 0.5f)};
+  const auto w = gpt2.Load();
+  REQUIRE(w.ok());
+  CHECK(Rows(w->classifier, 0, 2) == std::vector<float>(256, 0.5f));
+  CHECK(!w->classifier_bias.defined());
+}
+
+TEST_CASE("Configurations of 4.x and 5.x give the same factor", "[weights]") {
+  const auto scale = [](Checkpoint& c) {
+    const auto w = c.Load();
+    INFO(w.status().message());
+    REQUIRE(w.ok());
+    return w->logit_scale;
+  };
+  Checkpoint v1_0("t5-v1_0");
+  CHECK(scale(v1_0) == 0.125f);
+  v1_0.config.erase("scale_decoder_outputs");
+  CHECK(scale(v1_0) == 0.125f);
+  v1_0.config.erase("tie_word_embeddings");
+  CHECK(scale(v1_0) == 0.125f);
+  // A stored head that equals the table changes nothing, one that differs is a v1.1.
+  v1_0.tensors["lm_head.weight"] = v1_0.tensors["shared.weight"];
+  CHECK(scale(v1_0) == 0.125f);
+  v1_0.tensors["lm_head.weight"].values.back() += 1.0f;
+  CHECK(scale(v1_0) == 1.0f);
+
+  Checkpoint v1_1("t5-v1_1");
+  CHECK(scale(v1_1) == 1.0f);
+  v1_1.config.erase("scale_decoder_outputs");
+  CHECK(scale(v1_1) == 1.0f);
+  v1_1.config["tie_word_embeddings"] = true;
+  CHECK(scale(v1_1) == 1.0f);
+  v1_1.config["scale_decoder_outputs"] = false;
+  CHECK(scale(v1_1) == 1.0f);
+
+  Checkpoint umt5("umt5");
+  CHECK(scale(umt5) == 1.0f / std::sqrt(96.0f));
+  umt5.tensors["lm_head.weight"] = umt5.tensors["shared.weight"];
+  CHECK(scale(umt5) == 1.0f);
+
+  Checkpoint mt5("mt5");
+  mt5.config["tie_word_embeddings"] = true;
+  CHECK(scale(mt5) == 1.0f);
+  mt5.tensors.erase("lm_head.weight");
+  CHECK(scale(mt5) == 1.0f);
+}
+
+TEST_CASE("The embedding goes by several names", "[weights]") {
+  Checkpoint c("t5-v1_0");
+  const std::vector<float> values = c.tensors.at("shared.weight").values;
+  const auto embedding = [&] {
+    const auto w = c.Load();
+    REQUIRE(w.ok());
+    CHECK(Rows(w->head, 0, 192) == Values(w->embedding));
+    return Values(w->embedding);
+  };
+  c.Rename("shared.weight", "decoder.embed_tokens.weight");
+  CHECK(embedding() == values);
+  c.Rename("decoder.embed_tokens.weight", "encoder.embed_tokens.weight");
+  CHECK(embedding() == values);
+  c.tensors["decoder.embed_tokens.weight"] = c.tensors["encoder.embed_tokens.weight"];
+  c.tensors["decoder.embed_tokens.weight"].values[0] = 9.0f;
+  CHECK(embedding() == values);
+  c.tensors["shared.weight"] = c.tensors["decoder.embed_tokens.weight"];
+  CHECK(embedding()[0] == 9.0f);
+}
+
+TEST_CASE("Other names and left-overs that are accepted", "[weights]") {
+  Checkpoint t5("t5-v1_0");
+  t5.tensors["decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"] =
+      t5.tensors["decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"];
+  CHECK(t5.Load().ok());
+  t5.config["architectures"] = {"T5EncoderModel"};
+  t5.tensors["lm_head.weight"] = t5.tensors["shared.weight"];
+  const auto encoder = t5.Load();
+  REQUIRE(encoder.ok());
+  CHECK(encoder->decoder.layers.empty());
+  CHECK(!encoder->cross_kv.defined());
+
+  Checkpoint fat5("fat5-relu-plain");
+  for (const char* stack : {"encoder", "decoder"}) {
+    for (int n = 0;
+         fat5.tensors.count(absl::StrCat(stack, ".block.", n, ".ff_layer.act.wi.weight")); ++n) {
+      fat5.Rename(absl::StrCat(stack, ".block.", n, ".ff_layer.act.wi.weight"),
+                  absl::StrCat(stack, ".block.", n, ".ff_layer.wi.weight"));
+    }
+  }
+  CHECK(fat5.Load().ok());
+
+  Checkpoint gpt2("gpt2");
+  TestTensors bare;
+  for (const auto& [name, tensor] : gpt2.tensors) bare[name.substr(12)] = tensor;
+  gpt2.tensors = bare;
+  gpt2.tensors["h.0.attn.bias"] = {StoredType::kF32, {1, 1, 2, 2}, {1, 0, 1, 1}};
+  gpt2.tensors["h.0.attn.masked_bias"] = {StoredType::kF32, {}, {-1e4f}};
+  CHECK(gpt2.Load().ok());
+  gpt2.tensors["transformer.ln_f.bias"] = gpt2.tensors["ln_f.bias"];
+  CHECK_THAT(gpt2.Problem(), Contains("with and without the prefix"));
+}
+
+TEST_CASE("Everything that does not fit is reported at once", "[weights]") {
+  Checkpoint c("t5-v1_1");
+  c.tensors.erase("encoder.block.0.layer.0.SelfAttention.k.weight");
+  c.tensors.erase("decoder.final_layer_norm.weight");
+  c.tensors["surprise"] = {StoredType::kF32, {1}, {1.0f}};
+  c.tensors["lm_head.weight"].shape = {128, 256};
+  c.tensors["shared.weight"] = {StoredType::kI64, {256, 128}, std::vector<float>(256 * 128)};
+  const std::string problem = c.Problem();
+  CHECK_THAT(problem, Contains("missing: decoder.final_layer_norm.weight, "
+                               "encoder.block.0.layer.0.SelfAttention.k.weight;"));
+  CHECK_THAT(problem, Contains("not expected: surprise;"));
+  CHECK_THAT(problem, Contains("lm_head.weight is BF16 [128, 256], expected [256, 128]"));
+  CHECK_THAT(problem, Contains("shared.weight is I64 [256, 128], expected F32, BF16 or F16"));
+
+  Checkpoint wrong_family("t5-v1_0");
+  wrong_family.config["model_type"] = "umt5";
+  wrong_family.config["feed_forward_proj"] = "relu";
+  CHECK_THAT(wrong_family.Problem(),
+             Contains("missing: decoder.block.1.layer.0.SelfAttention.relative_attention_bias"));
+  Checkpoint none("t5-v1_0");
+  none.tensors.clear();
+  CHECK_THAT(none.Problem(), Contains("and 40 more"));
+  Checkpoint layers("t5-v1_0");
+  layers.config["num_layers"] = 1024;
+  CHECK_THAT(layers.Problem(), Contains("more"));
+  Checkpoint fat5("fat5-t5");
+  fat5.tensors.erase("lm_head.weight");
+  CHECK_THAT(fat5.Problem(), Contains("missing: lm_head.weight"));
+}
+
+TEST_CASE("FAT5 files from before March 2024 are recognised", "[weights]") {
+  Checkpoint c("fat5-t5");
+  const std::string self = "encoder.block.0.self_attention_layer.self_attention.";
+  c.Rename(self + "Wk.weight", self + "Wkv.weight");
+  const auto w = c.Load();
+  CHECK(absl::IsUnimplemented(w.status()));
+  CHECK_THAT(std::string(w.status().message()), Contains("before March 2024"));
+}
+
+TEST_CASE("Values that are not finite are refused by name", "[weights]") {
+  const float bad[] = {std::numeric_limits<float>::quiet_NaN(),
+                       std::numeric_limits<float>::infinity(),
+                       -std::numeric_limits<float>::infinity()};
+  for (const char* golden : {"t5-v1_0", "t5-v1_1", "gpt2-variant"}) {  // f32, bf16, f16
+    Checkpoint good(golden);
+    for (const auto& [name, tensor] : good.tensors) {
+      Checkpoint c(golden);
+      auto& values = c.tensors[name].values;
+      values[values.size() * 2 / 3] = bad[name.size() % 3];
+      INFO(name);
+      CHECK_THAT(c.Problem(),
+                 Contains(absl::StrCat("tensor ", name, " holds a NaN or an infinity")));
+    }
+  }
+}
+
+TEST_CASE("A model cut anywhere is refused", "[weights]") {
+  Checkpoint c("fat5-seqcls");
+  TemporaryDirectory directory;
+  const std::string path = directory / "model.safetensors";
+  WriteTensors(directory.path(), c.tensors);
+  const std::string whole = FileBytes(path);
+  REQUIRE(c.LoadFrom(directory.path(), WeightType::kF32, 1).ok());
+  for (size_t n = 0; n < whole.size(); n += 4096) {
+    WriteBytes(path, whole.substr(0, n));
+    CHECK(absl::IsInvalidArgument(c.LoadFrom(directory.path(), WeightType::kF32, 1).status()));
+  }
+}
+
+// All packed values of a model, in order.
+std::vector<float> Everything(const ModelWeights& w) {
+  std::vector<float> all;
+  const auto add = [&all](const std::vector<float>& values) {
+    all.insert(all.end(), values.begin(), values.end());
+  };
+  const auto add_matrix = [&](const LinearWeight& m) {
+    if (m.defined()) add(Rows(m, 0, m.n()));
+  };
+  const auto add_tensor = [&](const Tensor& t) {
+    if (t.defined()) add(Values(t));
+  };
+  for (const StackWeights* stack : {&w.encoder, &w.decoder}) {
+    for (const LayerWeights& l : stack->layers) {
+      for (const LinearWeight* m :
+           {&l.qkv, &l.attention_out, &l.cross_q, &l.cross_out, &l.ffn_in, &l.ffn_out}) {
+        add_matrix(*m);
+      }
+      for (const Tensor* t :
+           {&l.attention_norm, &l.attention_norm_beta, &l.qkv_bias, &l.attention_out_bias,
+            &l.cross_norm, &l.ffn_norm, &l.ffn_norm_beta, &l.ffn_in_bias, &l.ffn_out_bias,
+            &l.bias.table, &l.bias.segment_slope}) {
+        add_tensor(*t);
+      }
+    }
+    add_tensor(stack->final_norm);
+    add_tensor(stack->final_norm_beta);
+  }
+  add_tensor(w.embedding);
+  add_tensor(w.position_embedding);
+  for (const LinearWeight* m : {&w.cross_kv, &w.head, &w.classifier_dense, &w.classifier})
+    add_matrix(*m);
+  add_tensor(w.classifier_bias);
+  add_tensor(w.classifier_dense_bias);
+  return all;
+}
+
+TEST_CASE("Threads and shards do not change what is loaded", "[weights]") {
+  Checkpoint c("umt5");
+  const auto one = c.Load(WeightType::kF32, 1);
+  REQUIRE(one.ok());
+  const std::vector<float> expected = Everything(*one);
+  CHECK(Everything(*c.Load(WeightType::kF32, 3)) == expected);
+
+  TemporaryDirectory directory;
+  TestTensors shards[2];
+  json weight_map;
+  size_t i = 0;
+  for (const auto& [name, tensor] : c.tensors) {
+    weight_map[name] = i % 2 == 0 ? "one.safetensors" : "two.safetensors";
+    shards[i++ % 2][name] = tensor;
+  }
+  WriteTensors(directory.path(), shards[0], "one.safetensors");
+  WriteTensors(directory.path(), shards[1], "two.safetensors");
+  WriteBytes(directory / "model.safetensors.index.json", json{{"weight_map", weight_map}}.dump());
+  const auto sharded = c.LoadFrom(directory.path(), WeightType::kF32, 2);
+  REQUIRE(sharded.ok());
+  CHECK(Everything(*sharded) == expected);
+}
+
+// The same model under the names of converted checkpoints; matrices as int8 when `quantize`.
+TestTensors Convert(Checkpoint& c, bool quantize) {
+  TemporaryDirectory directory;
+  WriteTensors(directory.path(), c.tensors);
+  const auto files = SafetensorsReader::Open(directory.path());
+  REQUIRE(files.ok());
+  WeightPlaces places;
+  const auto plan = PlanWeights(*files, &c.model, &places);
+  REQUIRE(plan.ok());
+  TestTensors out;
+  for (const PlannedWeight& p : *plan) {
+    TestTensor t = {StoredType::kF32, p.slot.shape, {}};
+    t.values.resize(static_cast<size_t>(p.rows() * p.columns()));
+    TestTensor scales = {
+        StoredType::kF32, {p.rows()}, std::vector<float>(static_cast<size_t>(p.rows()))};
+    std::vector<char> staging(static_cast<size_t>(StagingBytes(p, p.rows())));
+    const auto copy = [&](int64_t row, const Tensor& values, const Tensor&) {
+      for (int64_t r = 0; r < values.dim[0]; ++r) {
+        for (int64_t i = 0; i < values.dim[1]; ++i) {
+          const int64_t at = r * values.stride[0] + i * values.stride[1];
+          float& to = t.values[static_cast<size_t>((row + r) * values.dim[1] + i)];
+          if (values.dtype == DType::kI64) {
+            to = static_cast<float>(values.as<int64_t>()[at]);
+          } else {
+            ConvertToF32(values.as<char>() + at * DTypeBytes(values.dtype), values.dtype, 1, &to);
+          }
+        }
+      }
+    };
+    REQUIRE(VisitRows(*files, p, 0, p.rows(), staging.data(), copy).ok());
+    if (quantize && p.slot.kind == WeightKind::kMatrix) {
+      t.type = StoredType::kI8;
+      for (size_t r = 0; r < scales.values.size(); ++r) {
+        scales.values[r] = 0.001f * static_cast<float>(r + 1);
+        for (int64_t i = 0; i < p.columns(); ++i) {
+          float& v = t.values[r * static_cast<size_t>(p.columns()) + static_cast<size_t>(i)];
+          v = std::round(std::fmod(v * 1000.0f, 127.0f));
+        }
+      }
+      out[p.slot.name.substr(0, p.slot.name.size() - 7) + ".scales"] = scales;
+    }
+    out[p.slot.name] = t;
+  }
+  return out;
+}
+
+TEST_CASE("A converted checkpoint loads as its source does", "[weights]") {
+  for (const char* golden : {"t5-v1_0", "t5-v1_1", "umt5", "fat5-fire-32", "fat5-alibi",
+                             "gpt2-variant", "t5-seqcls", "fat5-qa", "t5-encoder"}) {
+    INFO(golden);
+    Checkpoint source(golden);
+    const auto expected = source.Load();
+    REQUIRE(expected.ok());
+    Checkpoint converted(golden);
+    converted.tensors = Convert(source, false);
+    converted.config["quintet"] = {
+        {"format", 1}, {"dtype", "f32"}, {"scale_logits", *source.model.scale_logits}};
+    const auto got = converted.Load();
+    INFO(got.status().message());
+    REQUIRE(got.ok());
+    CHECK(Everything(*got) == Everything(*expected));
+    CHECK(got->logit_scale == expected->logit_scale);
+  }
+}
+
+TEST_CASE("A tied head need not be stored in a converted checkpoint", "[weights]") {
+  Checkpoint c("t5-v1_0");
+  const auto expected = c.Load();
+  c.tensors = Convert(c, false);
+  c.tensors.erase("head.weight");
+  c.config["quintet"] = {{"format", 1}, {"dtype", "f32"}, {"scale_logits", true}};
+  const auto got = c.Load();
+  REQUIRE(got.ok());
+  CHECK(Everything(*got) == Everything(*expected));
+}
+
+TEST_CASE("int8 matrices of a converted checkpoint keep their values", "[weights]") {
+  for (const char* golden : {"t5-v1_1", "fat5-relu-plain", "gpt2-variant"}) {
+    INFO(golden);
+    Checkpoint c(golden);
+    REQUIRE(c.Load().ok());
+    c.tensors = Convert(c, true);
+    c.config["quintet"] = {{"format", 1}, {"dtype", "int8"}, {"scale_logits", false}};
+    const auto packed = c.Load(WeightType::kI8);
+    const auto floats = c.Load(WeightType::kF32);
+    REQUIRE(packed.ok());
+    REQUIRE(floats.ok());
+    CHECK(Everything(*packed) == Everything(*floats));
+    const LinearWeight& w = packed->decoder.layers[1].ffn_in;
+    const auto& stored = c.tensors.at("decoder.layers.1.ffn_in.weight");
+    const auto row = Rows(w, w.n() - 1, 1);
+    const float scale = c.tensors.at("decoder.layers.1.ffn_in.scales").values.back();
+    for (size_t i = 0; i < row.size(); ++i) {
+      CHECK(row[i] == stored.values[stored.values.size() - row.size() + i] * scale);
+    }
+
+    c.tensors.erase("decoder.layers.1.ffn_in.scales");
+    CHECK_THAT(c.Problem(), Contains("missing: decoder.layers.1.ffn_in.scales"));
+  }
+}
+
+}  // namespace
+}  // namespace quintet
