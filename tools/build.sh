@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Sets up, configures a Release build with warnings as errors into build/, and builds every target. Called by demo.sh and test.sh.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+tools/setup.sh
+cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release -DQUINTET_WERROR=ON
+cmake --build build
