@@ -1,6 +1,8 @@
 #include "tools/command_line.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 
 #include "absl/strings/str_cat.h"
 #include "tools/flag_values.h"
@@ -17,7 +19,11 @@ class HelpFormatter : public CLI::Formatter {
 
   std::string make_option_opts(const CLI::Option* option) const override {
     const bool is_switch = option->get_expected_max() == 0;
-    return is_switch || option->get_type_name().empty() ? "" : " " + option->get_type_name();
+    if (is_switch || option->get_type_name().empty()) return "";
+    // "TOKENS:INT in [1 - 4096]" is the unit and the range check's own name; a list of choices
+    // stays.
+    const std::string type = option->get_type_name();
+    return absl::StrCat(" ", type.substr(0, type.find(":INT in ")));
   }
 
   std::string make_option_desc(const CLI::Option* option) const override {
@@ -31,13 +37,25 @@ class HelpFormatter : public CLI::Formatter {
   }
 };
 
+// The kernels' own variable, which they take for granted: QUINTET_CPU_ISA caps the instruction set
+// (kernels/cpu_features.h).
+absl::Status CheckIsaVariable() {
+  const char* value = std::getenv("QUINTET_CPU_ISA");
+  if (value == nullptr) return absl::OkStatus();
+  for (const char* known : {"baseline", "avx2", "avx512", "best"}) {
+    if (std::string(value) == known) return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "QUINTET_CPU_ISA: expected baseline, avx2, avx512 or best, got \"", value, "\""));
+}
+
 }  // namespace
 
 CommandLine::CommandLine() : app_("Quintet: inference for T5-family models and GPT-2.", "quintet") {
   app_.formatter(std::make_shared<HelpFormatter>());
   app_.option_defaults()->always_capture_default();
   app_.set_help_flag("-h,--help", "Show this help.");
-  app_.set_version_flag("--version", absl::StrCat("quintet ", kVersion, " (", Commit(), ")"),
+  app_.set_version_flag("--version", absl::StrCat("quintet ", Version(), " (", Commit(), ")"),
                         "Show version and commit.");
   app_.require_subcommand(0, 1);
   app_.allow_extras();  // unknown words are ours to report, with a suggestion
@@ -52,7 +70,8 @@ CLI::App* CommandLine::AddCommand(const CommandText& text, std::function<int()> 
   CLI::App* command = app_.add_subcommand(text.name, text.description);
   command->set_help_flag("-h,--help", "Show this help.");
   command->allow_extras();
-  command->footer("Example:\n  " + text.example);
+  command->footer(
+      absl::StrCat(text.details, text.details.empty() ? "" : "\n\n", "Example:\n  ", text.example));
   commands_[command].run = std::move(run);
   return command;
 }
@@ -135,10 +154,10 @@ int CommandLine::RunParsed(CLI::App* command) {
   for (const CLI::Option* option : required_) {
     const std::vector<CLI::Option*> own = command->get_options();
     if (std::find(own.begin(), own.end(), option) == own.end() || option->count() > 0) continue;
-    return Fail(kExitUsage,
-                absl::InvalidArgumentError(absl::StrCat(
-                    command->get_name(), ": ", option->get_name(true, false), " is required")));
+    return Fail(kExitUsage, absl::InvalidArgumentError(absl::StrCat(
+                                command->get_name(), ": ", option->get_name(), " is required")));
   }
+  if (absl::Status isa = CheckIsaVariable(); !isa.ok()) return Fail(kExitUsage, isa);
   SetUpLogging(common.log_format, common.log_level);
   return common.run();
 }

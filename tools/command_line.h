@@ -19,8 +19,9 @@ namespace quintet {
 
 struct CommandText {
   std::string name;
-  std::string description;
-  std::string example;  // shown at the end of --help
+  std::string description;   // one line
+  std::string example;       // shown at the end of --help
+  std::string details = "";  // shown before the example
 };
 
 class CommandLine {

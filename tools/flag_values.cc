@@ -6,7 +6,6 @@
 #include <fstream>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
@@ -47,8 +46,11 @@ absl::Status SetValues(CLI::Option* option, std::vector<std::string> values,
   return absl::OkStatus();
 }
 
+// CLI11 reads both kinds of quotes and no escapes, so quotes or backslashes inside need the literal
+// kind.
 std::string Quoted(const std::string& value) {
-  return absl::StrCat("\"", absl::StrReplaceAll(value, {{"\\", "\\\\"}, {"\"", "\\\""}}), "\"");
+  const char quote = value.find_first_of("\"\\") == std::string::npos ? '"' : '\'';
+  return quote + value + quote;
 }
 
 }  // namespace
@@ -121,25 +123,19 @@ std::string PrintConfig(const CLI::App& command) {
     const std::string& name = option->get_lnames().front();
     if (FromArgvOnly(name) || name == "config") continue;
     std::vector<std::string> values = option->results();
+    // What was not set stays a comment: some flags mean something else when they are set, even to
+    // their default.
+    const bool unset = values.empty();
     if (option->get_expected_max() == 0) {
-      const bool on = !values.empty() && CLI::detail::to_flag_value(values.front()) > 0;
-      absl::StrAppend(&text, name, " = ", on ? "true" : "false", "\n");
+      const bool on = !unset && CLI::detail::to_flag_value(values.front()) > 0;
+      absl::StrAppend(&text, unset ? "# " : "", name, " = ", on ? "true" : "false", "\n");
       continue;
     }
-    const bool unset = values.empty();
-    if (unset && !option->get_default_str().empty()) values = {option->get_default_str()};
-    // A default that is a sentence ("the model's") or nothing at all is shown as a comment.
-    const bool comment = values.empty() || (unset && absl::StrContains(values.front(), ' '));
-    std::string value =
-        values.size() == 1 ? Quoted(values.front())
-                           : absl::StrCat("[",
-                                          absl::StrJoin(values, ", ",
-                                                        [](std::string* out, const std::string& v) {
-                                                          out->append(Quoted(v));
-                                                        }),
-                                          "]");
-    absl::StrAppend(&text, comment ? "# " : "", name, " = ", values.empty() ? "(unset)" : value,
-                    "\n");
+    if (unset) values = {option->get_default_str()};
+    for (std::string& value : values) value = Quoted(value);
+    const std::string value =
+        values.size() == 1 ? values.front() : absl::StrCat("[", absl::StrJoin(values, ", "), "]");
+    absl::StrAppend(&text, unset ? "# " : "", name, " = ", value, "\n");
   }
   return text;
 }

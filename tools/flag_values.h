@@ -21,7 +21,7 @@ absl::Status ApplyEnvironment(CLI::App* command);
 // section or key, bad value.
 absl::Status ApplyConfigFile(CLI::App* command, const std::string& path);
 
-// All values of `command` as a file that --config accepts.
+// All values of `command` as a file that --config accepts; defaults as comments.
 std::string PrintConfig(const CLI::App& command);
 
 // Insertions, deletions and replacements that turn a into b.

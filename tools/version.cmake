@@ -8,7 +8,7 @@ set(text "#include \"tools/version.h\"
 
 namespace quintet {
 
-const char kVersion[] = \"${VERSION}\";
+const char* Version() { return \"${VERSION}\"; }
 const char* Commit() { return \"${commit}\"; }
 
 }  // namespace quintet

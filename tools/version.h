@@ -3,7 +3,7 @@
 
 namespace quintet {
 
-extern const char kVersion[];  // of the CMake project
+const char* Version();  // of the CMake project
 const char*
 Commit();  // abbreviated git commit, "-dirty" appended when files differed; "unknown" outside git
 

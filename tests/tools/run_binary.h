@@ -1,0 +1,28 @@
+// Runs the real quintet binary.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace quintet {
+
+struct Run {
+  std::vector<std::string> args;
+  std::string input;  // standard input
+  std::map<std::string, std::string>
+      environment;  // added to an environment without QUINTET_ variables
+};
+
+struct Outcome {
+  int exit_code = -1;  // 128 + signal when one ended it
+  std::string out, err;
+};
+
+Outcome RunBinary(const Run& run);
+
+std::string G2pModel();                                   // directory of the shipped model
+std::vector<std::string> Lines(const std::string& text);  // without their newlines
+std::string TestFile(const std::string& path);            // contents of tests/data/<path>
+
+}  // namespace quintet

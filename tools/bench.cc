@@ -1,0 +1,335 @@
+// quintet bench: the whole engine on random token ids of given shapes. Every run generates exactly
+// the stated number of tokens.
+#include <sys/resource.h>
+#include <sys/utsname.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <memory>
+#include <random>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "nlohmann/json.hpp"
+#include "tools/line_format.h"
+#include "tools/session.h"
+#include "tools/version.h"
+
+namespace quintet {
+namespace {
+
+struct BenchFlags {
+  ModelFlags model;
+  std::vector<std::string> modes = {"encode", "generate"};
+  std::vector<int64_t> batches = {1, 8}, beams = {1}, input_tokens = {128};
+  uint32_t new_tokens = 64;
+  int64_t repetitions = 5, warmup = 1;
+  uint64_t seed = 1;
+  std::string output = "text", json_file;
+};
+
+struct Shape {
+  bool encode = false;
+  int64_t batch = 0, beams = 1, input_tokens = 0;
+  uint32_t new_tokens = 0;
+};
+
+struct Measurement {
+  std::vector<double> wall_ms, cpu_ms;
+};
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+double CpuMs() {
+  rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  const auto ms = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) * 1e3 + static_cast<double>(t.tv_usec) / 1e3;
+  };
+  return ms(usage.ru_utime) + ms(usage.ru_stime);
+}
+
+int64_t PeakBytes() {
+  rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<int64_t>(usage.ru_maxrss) << 10;
+}
+
+std::string CpuName() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (absl::StartsWith(line, "model name"))
+      return line.substr(std::min(line.find(':') + 2, line.size()));
+  }
+  return "unknown";
+}
+
+class CountingSink : public ResponseSink {
+ public:
+  void OnDone(absl::StatusOr<Result> result) override {
+    if (!result.ok()) {
+      error_ = result.status();
+      return;
+    }
+    ++done_;
+    output_tokens_ += result->output_tokens;
+  }
+  int64_t done() const { return done_; }
+  int64_t output_tokens() const { return output_tokens_; }
+  const absl::Status& error() const { return error_; }
+
+ private:
+  int64_t done_ = 0, output_tokens_ = 0;
+  absl::Status error_;
+};
+
+absl::StatusOr<Request> MakeRequest(const Session& session, const Shape& shape,
+                                    std::mt19937_64* random) {
+  Request request;
+  // The lowest ids are where special tokens live.
+  const int32_t first = static_cast<int32_t>(std::min<int64_t>(100, session.config.vocab / 2));
+  std::uniform_int_distribution<int32_t> id(first, static_cast<int32_t>(session.config.vocab - 1));
+  for (int64_t i = 0; i < shape.input_tokens; ++i) request.input.push_back(id(*random));
+  if (shape.encode) {
+    request.kind = RequestKind::kEncode;
+    return request;
+  }
+  DecodingRequest decoding;
+  decoding.max_new_tokens = shape.new_tokens;
+  decoding.num_beams = static_cast<uint32_t>(shape.beams);
+  decoding.ignore_eos = true;
+  DecodingLimits limits;
+  limits.max_input_tokens = static_cast<uint32_t>(shape.input_tokens);
+  absl::StatusOr<DecodingOptions> options =
+      ResolveDecoding(decoding, {}, session.config, limits, request.input);
+  if (!options.ok()) return options.status();
+  request.decoding = *std::move(options);
+  return request;
+}
+
+absl::Status RunOnce(Session& session, const Shape& shape, std::mt19937_64* random,
+                     Measurement* measurement) {
+  std::vector<Request> requests;
+  auto sink = std::make_shared<CountingSink>();
+  for (int64_t i = 0; i < shape.batch; ++i) {
+    absl::StatusOr<Request> request = MakeRequest(session, shape, random);
+    if (!request.ok()) return request.status();
+    request->sink = sink;
+    requests.push_back(*std::move(request));
+  }
+  const double cpu = CpuMs();
+  const auto begin = std::chrono::steady_clock::now();
+  for (Request& request : requests) {
+    absl::StatusOr<RequestId> id = session.engine->Submit(std::move(request));
+    if (!id.ok()) return id.status();
+  }
+  while (session.engine->Step()) {
+  }
+  const auto end = std::chrono::steady_clock::now();
+  if (measurement != nullptr) {
+    measurement->wall_ms.push_back(std::chrono::duration<double, std::milli>(end - begin).count());
+    measurement->cpu_ms.push_back(CpuMs() - cpu);
+  }
+  if (!sink->error().ok()) return sink->error();
+  const int64_t expected = shape.encode ? 0 : shape.batch * static_cast<int64_t>(shape.new_tokens);
+  if (sink->done() != shape.batch || (!shape.encode && sink->output_tokens() != expected)) {
+    return absl::InternalError(absl::StrCat("expected ", shape.batch, " results with ", expected,
+                                            " tokens, got ", sink->done(), " with ",
+                                            sink->output_tokens()));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<Shape> Shapes(const BenchFlags& flags) {
+  std::vector<Shape> shapes;
+  for (const std::string& mode : flags.modes) {
+    for (const int64_t input_tokens : flags.input_tokens) {
+      for (const int64_t batch : flags.batches) {
+        if (mode == "encode") {
+          shapes.push_back({true, batch, 1, input_tokens, 0});
+          continue;
+        }
+        for (const int64_t beams : flags.beams) {
+          shapes.push_back({false, batch, beams, input_tokens, flags.new_tokens});
+        }
+      }
+    }
+  }
+  return shapes;
+}
+
+nlohmann::ordered_json Row(const Shape& shape, const Measurement& measurement) {
+  const double wall_ms = Median(measurement.wall_ms);
+  nlohmann::ordered_json row = {{"mode", shape.encode ? "encode" : "generate"},
+                                {"batch", shape.batch},
+                                {"num_beams", shape.beams},
+                                {"input_tokens", shape.input_tokens},
+                                {"new_tokens", shape.new_tokens},
+                                {"wall_ms", wall_ms},
+                                {"cpu_ms", Median(measurement.cpu_ms)},
+                                {"all_wall_ms", measurement.wall_ms}};
+  const double tokens = static_cast<double>(shape.encode ? shape.batch * shape.input_tokens
+                                                         : shape.batch * shape.new_tokens);
+  row["tokens_per_s"] = tokens / wall_ms * 1e3;
+  if (!shape.encode) row["ms_per_step"] = wall_ms / shape.new_tokens;
+  return row;
+}
+
+nlohmann::ordered_json Conditions(const Session& session) {
+  utsname system;
+  uname(&system);
+  return {{"version", Version()},
+          {"commit", Commit()},
+          {"cpu", CpuName()},
+          {"system", absl::StrCat(system.sysname, " ", system.release, " ", system.machine)},
+          {"threads", session.flags.threads},
+          {"dtype", session.flags.dtype},
+          {"family", FamilyName(session.config.family)},
+          {"parameters", session.model->parameters()},
+          {"weight_bytes", session.model->weight_bytes()},
+          {"load_seconds", session.load_seconds},
+          {"peak_bytes_after_load", PeakBytes()}};
+}
+
+void PrintRow(const nlohmann::ordered_json& row) {
+  absl::PrintF("%-9s %5d %5d %7d %5d %11.2f %11.2f %12.1f\n", row["mode"].get<std::string>(),
+               row["batch"].get<int64_t>(), row["num_beams"].get<int64_t>(),
+               row["input_tokens"].get<int64_t>(), row["new_tokens"].get<int64_t>(),
+               row["wall_ms"].get<double>(), row["cpu_ms"].get<double>(),
+               row["tokens_per_s"].get<double>());
+  std::fflush(stdout);
+}
+
+absl::StatusOr<nlohmann::ordered_json> Measure(Session& session, const BenchFlags& flags) {
+  nlohmann::ordered_json report = {{"conditions", Conditions(session)},
+                                   {"rows", nlohmann::ordered_json::array()}};
+  const bool text = flags.output == "text";
+  if (text) {
+    const nlohmann::ordered_json& c = report["conditions"];
+    absl::PrintF("quintet %s (%s), %s, %d threads, %s, %.1f M parameters, loaded in %.2f s\n",
+                 Version(), Commit(), c["cpu"].get<std::string>(), session.flags.threads,
+                 session.flags.dtype, static_cast<double>(session.model->parameters()) / 1e6,
+                 session.load_seconds);
+    absl::PrintF("mode      batch beams  input   new     wall ms      cpu ms     tokens/s\n");
+  }
+  std::mt19937_64 random(flags.seed);
+  for (const Shape& shape : Shapes(flags)) {
+    Measurement measurement;
+    for (int64_t i = 0; i < flags.warmup + flags.repetitions; ++i) {
+      absl::Status status =
+          RunOnce(session, shape, &random, i < flags.warmup ? nullptr : &measurement);
+      if (!status.ok()) return status;
+    }
+    report["rows"].push_back(Row(shape, measurement));
+    if (text) PrintRow(report["rows"].back());
+  }
+  report["peak_bytes"] = PeakBytes();
+  return report;
+}
+
+// Room for the largest shape, whatever the defaults are.
+absl::Status MakeRoom(const BenchFlags& flags, ModelFlags* model) {
+  absl::StatusOr<ModelConfig> config = ReadModelConfig(model->model);
+  if (!config.ok()) return config.status();
+  const double token_bytes = 8.0 * static_cast<double>(config->decoder_layers * config->inner());
+  for (const Shape& shape : Shapes(flags)) {
+    model->max_input_tokens = std::max(model->max_input_tokens, shape.input_tokens);
+    model->max_running = std::max(model->max_running, shape.batch * shape.beams);
+    constexpr int64_t kSlack = 64;  // pages that are not full
+    const double tokens = static_cast<double>(
+        shape.batch * (shape.input_tokens + kSlack + shape.beams * (shape.new_tokens + kSlack)));
+    if (shape.encode) continue;
+    model->cache_mib =
+        std::max(model->cache_mib, static_cast<int64_t>(tokens * token_bytes / 1048576.0) + 1);
+  }
+  return absl::OkStatus();
+}
+
+int Run(const BenchFlags& given) {
+  BenchFlags flags = given;
+  if (absl::Status status = MakeRoom(flags, &flags.model); !status.ok()) {
+    return Fail(ModelExitCode(status), status);
+  }
+  int exit_code = kExitDone;
+  const bool only_encode = flags.modes == std::vector<std::string>{"encode"};
+  const SessionNeeds needs = {
+      .kind = only_encode ? RequestKind::kEncode : RequestKind::kGenerate,
+      .tokenizer = false,
+      .queue = *std::max_element(flags.batches.begin(), flags.batches.end())};
+  std::unique_ptr<Session> session = OpenSession(flags.model, needs, &exit_code);
+  if (session == nullptr) return exit_code;
+  absl::StatusOr<nlohmann::ordered_json> report = Measure(*session, flags);
+  if (!report.ok()) return Fail(kExitFailed, report.status());
+  if (flags.output == "json") absl::PrintF("%s\n", report->dump(2));
+  if (!flags.json_file.empty()) {
+    std::ofstream file(flags.json_file);
+    file << report->dump(2) << "\n";
+    file.flush();
+    if (!file.good())
+      return Fail(kExitFailed,
+                  absl::UnavailableError(absl::StrCat("cannot write ", flags.json_file)));
+  }
+  return kExitDone;
+}
+
+template <typename T>
+CLI::Option* AddList(CLI::App* command, const char* name, std::vector<T>* values,
+                     const char* description, const char* unit) {
+  return command->add_option(name, *values, description)
+      ->allow_extra_args(false)
+      ->delimiter(',')
+      ->type_name(unit)
+      ->group("Shapes");
+}
+
+}  // namespace
+
+void AddBenchCommand(CommandLine& line) {
+  auto flags = std::make_shared<BenchFlags>();
+  CLI::App* command = line.AddCommand(
+      {"bench", "Measure the whole engine on random token ids.",
+       "quintet bench --model DIR --threads 1 --batch 1,8 --num-beams 1,4 --json bench.json",
+       "Times are medians over the repetitions of one whole call: all inputs of the batch encoded "
+       "and decoded to\n"
+       "exactly --new-tokens tokens each."},
+      [flags] { return Run(*flags); });
+  AddModelFlags(line, command, &flags->model);
+  const CLI::Range positive(int64_t{1}, int64_t{1} << 24);
+  AddList(command, "--mode", &flags->modes, "What to run: encode, generate.", "MODE,...")
+      ->check(CLI::IsMember({"encode", "generate"}));
+  AddList(command, "--batch", &flags->batches, "Inputs at once.", "INPUTS,...")->check(positive);
+  AddList(command, "--input-tokens", &flags->input_tokens, "Length of each input.", "TOKENS,...")
+      ->check(positive);
+  AddList(command, "--num-beams", &flags->beams, "Beams of generate; 1: greedy.", "BEAMS,...")
+      ->check(CLI::Range(1, 32));
+  command->add_option("--new-tokens", flags->new_tokens, "Tokens generated for each input.")
+      ->check(CLI::Range(1, 4096))
+      ->type_name("TOKENS")
+      ->group("Shapes");
+  command->add_option("--repetitions", flags->repetitions, "Measured runs of each shape.")
+      ->check(CLI::Range(1, 1000))
+      ->type_name("RUNS")
+      ->group("Measurement");
+  command->add_option("--warmup", flags->warmup, "Runs before the measured ones.")
+      ->check(CLI::Range(0, 1000))
+      ->type_name("RUNS")
+      ->group("Measurement");
+  command->add_option("--seed", flags->seed, "Seed of the token ids.")
+      ->type_name("INTEGER")
+      ->group("Measurement");
+  command->add_option("--output", flags->output, "What is printed: a table, or json.")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->type_name("FORMAT")
+      ->group("Measurement");
+  command->add_option("--json", flags->json_file, "Also write the report as JSON to this file.")
+      ->type_name("FILE")
+      ->group("Measurement");
+}
+
+}  // namespace quintet

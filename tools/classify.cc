@@ -1,0 +1,233 @@
+// quintet classify: labels of lines, labels of tokens, or answers to questions, by the model's
+// head.
+#include <algorithm>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "tools/answer_spans.h"
+#include "tools/line_format.h"
+#include "tools/line_runner.h"
+
+namespace quintet {
+namespace {
+
+struct ClassifyFlags {
+  ModelFlags model;
+  LineFlags lines;
+  int64_t top_k = 1, max_answer_tokens = 30;
+};
+
+absl::Span<const float> Row(const Result& result, int64_t row) {
+  return absl::MakeConstSpan(result.values)
+      .subspan(static_cast<size_t>(row * result.columns), static_cast<size_t>(result.columns));
+}
+
+size_t Best(absl::Span<const float> logits) {
+  return static_cast<size_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+nlohmann::ordered_json JsonFloats(absl::Span<const float> values) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const float value : values) json.push_back(JsonFloat(value));
+  return json;
+}
+
+// ---- One label for a line ----
+
+std::string FormatLabel(int64_t number, bool json, const ModelConfig& config,
+                        const Result& result) {
+  const absl::Span<const float> logits = Row(result, 0);
+  const std::vector<double> probabilities = Softmax(logits);
+  const size_t best = Best(logits);
+  if (!json) {
+    return absl::StrFormat("%s\t%.6f\n", EscapeLine(config.label_names[best]), probabilities[best]);
+  }
+  nlohmann::ordered_json labels = nlohmann::ordered_json::array();
+  for (size_t i = 0; i < logits.size(); ++i) {
+    labels.push_back({{"label", config.label_names[i]},
+                      {"probability", probabilities[i]},
+                      {"logit", JsonFloat(logits[i])}});
+  }
+  return JsonLine({{"line", number},
+                   {"label", config.label_names[best]},
+                   {"labels", std::move(labels)},
+                   {"usage", {{"input_tokens", result.input_tokens}}}});
+}
+
+// ---- One label for each token ----
+
+std::string FormatTokens(int64_t number, bool json, const ModelConfig& config,
+                         const std::vector<TokenSpan>& spans, const Result& result) {
+  std::string text;
+  nlohmann::ordered_json tokens = nlohmann::ordered_json::array();
+  for (int64_t row = 0; row < result.rows; ++row) {
+    const absl::Span<const float> logits = Row(result, row);
+    const size_t best = Best(logits);
+    const std::string& label = config.label_names[best];
+    if (!json) {
+      absl::StrAppend(&text, row == 0 ? "" : " ", EscapeLine(label));
+      continue;
+    }
+    nlohmann::ordered_json token = {
+        {"label", label}, {"probability", Softmax(logits)[best]}, {"logits", JsonFloats(logits)}};
+    if (!spans.empty()) {
+      const TokenSpan& span = spans[static_cast<size_t>(row)];
+      token["token_id"] = span.id;
+      token["begin_byte"] = span.begin_byte;
+      token["end_byte"] = span.end_byte;
+    }
+    tokens.push_back(std::move(token));
+  }
+  return json ? JsonLine({{"line", number}, {"tokens", std::move(tokens)}}) : text + "\n";
+}
+
+// ---- Answers ----
+
+struct Question {
+  std::string context;
+  std::vector<TokenSpan> spans;                // of the context's tokens
+  int64_t context_begin = 0, context_end = 0;  // tokens that answers may come from
+};
+
+std::string FormatAnswers(int64_t number, bool json, const ClassifyFlags& flags,
+                          const Question& question, const Result& result) {
+  const std::vector<AnswerSpan> best =
+      BestSpans(result.values, question.context_begin, question.context_end,
+                flags.max_answer_tokens, flags.top_k);
+  std::string text;
+  nlohmann::ordered_json answers = nlohmann::ordered_json::array();
+  for (const AnswerSpan& answer : best) {
+    const TokenSpan& first =
+        question.spans[static_cast<size_t>(answer.first - question.context_begin)];
+    const TokenSpan& last =
+        question.spans[static_cast<size_t>(answer.last - question.context_begin)];
+    const std::string words =
+        question.context.substr(first.begin_byte, last.end_byte - first.begin_byte);
+    absl::StrAppend(&text, text.empty() ? "" : "\t", EscapeLine(words));
+    answers.push_back({{"text", words},
+                       {"begin_byte", first.begin_byte},
+                       {"end_byte", last.end_byte},
+                       {"probability", answer.probability}});
+  }
+  return json ? JsonLine({{"line", number}, {"answers", std::move(answers)}}) : text + "\n";
+}
+
+// QUESTION<TAB>CONTEXT, or {"text": question, "pair": context}: both with their special tokens, one
+// after the other.
+absl::StatusOr<Question> ReadQuestion(const Session& session, const ClassifyFlags& flags,
+                                      const std::string& line, std::vector<int32_t>* ids) {
+  Question question;
+  if (flags.lines.input == "json") {
+    absl::StatusOr<LineInput> input = ReadInput(session, flags.lines, line);
+    if (!input.ok()) return input.status();
+    const auto pair = input->fields.find("pair");
+    if (pair == input->fields.end() || !pair->is_string()) {
+      return absl::InvalidArgumentError("pair: expected the context as a string");
+    }
+    question.context = pair->get<std::string>();
+    *ids = std::move(input->ids);
+  } else {
+    const size_t tab = line.find('\t');
+    if (tab == std::string::npos) {
+      return absl::InvalidArgumentError("expected QUESTION<TAB>CONTEXT");
+    }
+    question.context = line.substr(tab + 1);
+    *ids = session.tokenizer->Encode(line.substr(0, tab), flags.lines.add_special_tokens);
+  }
+  question.context_begin = static_cast<int64_t>(ids->size());
+  question.spans =
+      session.tokenizer->EncodeWithSpans(question.context, flags.lines.add_special_tokens);
+  for (const TokenSpan& span : question.spans) ids->push_back(span.id);
+  // What the post-processor put around the context has no text and holds no answer.
+  const auto has_text = [](const TokenSpan& span) { return span.end_byte > span.begin_byte; };
+  while (!question.spans.empty() && !has_text(question.spans.back())) question.spans.pop_back();
+  while (!question.spans.empty() && !has_text(question.spans.front())) {
+    question.spans.erase(question.spans.begin());
+    ++question.context_begin;
+  }
+  question.context_end = question.context_begin + static_cast<int64_t>(question.spans.size());
+  if (question.spans.empty()) return absl::InvalidArgumentError("the context has no tokens");
+  absl::StatusOr<std::vector<int32_t>> fitted = FitInput(session, std::move(*ids), false);
+  if (!fitted.ok()) return fitted.status();
+  *ids = *std::move(fitted);
+  return question;
+}
+
+absl::StatusOr<LineJob> MakeJob(const Session& session, const ClassifyFlags& flags, int64_t number,
+                                const std::string& line) {
+  LineJob job;
+  job.request.kind = RequestKind::kClassify;
+  const bool json = flags.lines.output == "json";
+  const ModelConfig& config = session.config;
+  if (config.head == Head::kQuestionAnswering) {
+    absl::StatusOr<Question> question = ReadQuestion(session, flags, line, &job.request.input);
+    if (!question.ok()) return question.status();
+    job.format = [number, json, &flags, question = *std::move(question)](const Result& result,
+                                                                         std::string* out) {
+      *out += FormatAnswers(number, json, flags, question, result);
+    };
+    return job;
+  }
+  absl::StatusOr<LineInput> input = ReadInput(session, flags.lines, line);
+  if (!input.ok()) return input.status();
+  if (config.head == Head::kSequenceClassification) {
+    job.format = [number, json, &config](const Result& result, std::string* out) {
+      *out += FormatLabel(number, json, config, result);
+    };
+  } else {
+    std::vector<TokenSpan> spans;  // none for token ids
+    if (!input->fields.contains("token_ids")) {
+      spans = session.tokenizer->EncodeWithSpans(input->text, flags.lines.add_special_tokens);
+      spans.resize(input->ids.size());
+    }
+    job.format = [number, json, &config, spans = std::move(spans)](const Result& result,
+                                                                   std::string* out) {
+      *out += FormatTokens(number, json, config, spans, result);
+    };
+  }
+  job.request.input = std::move(input->ids);
+  return job;
+}
+
+int Run(const ClassifyFlags& flags) {
+  int exit_code = kExitDone;
+  const SessionNeeds needs = {.kind = RequestKind::kClassify, .queue = flags.model.max_running * 4};
+  std::unique_ptr<Session> session = OpenSession(flags.model, needs, &exit_code);
+  if (session == nullptr) return exit_code;
+  LineCommand command;
+  command.parse = [&](int64_t number, const std::string& line) {
+    return MakeJob(*session, flags, number, line);
+  };
+  command.format_error = [&](int64_t number, const absl::Status& error) {
+    return flags.lines.output == "json" ? JsonError(number, error) : std::string("\n");
+  };
+  return RunLines(*session, command);
+}
+
+}  // namespace
+
+void AddClassifyCommand(CommandLine& line) {
+  auto flags = std::make_shared<ClassifyFlags>();
+  CLI::App* command = line.AddCommand(
+      {"classify", "Labels or answers by the head of a classification model.",
+       "quintet classify --model DIR --output json < reviews.txt",
+       "Sequence heads print LABEL<TAB>PROBABILITY for each line of standard input; token heads a "
+       "label for each\n"
+       "token; question-answering heads, whose lines are QUESTION<TAB>CONTEXT (--input json: "
+       "\"text\" and\n"
+       "\"pair\"), the answers. --output json adds all logits, probabilities and byte offsets."},
+      [flags] { return Run(*flags); });
+  AddModelFlags(line, command, &flags->model);
+  AddLineFlags(command, &flags->lines, {"text", "json"});
+  command->add_option("--top-k", flags->top_k, "Answers to each question.")
+      ->check(CLI::Range(1, 20))
+      ->type_name("ANSWERS")
+      ->group("Question answering");
+  command->add_option("--max-answer-tokens", flags->max_answer_tokens, "Longest answer.")
+      ->check(CLI::Range(1, 4096))
+      ->type_name("TOKENS")
+      ->group("Question answering");
+}
+
+}  // namespace quintet

@@ -1,0 +1,44 @@
+#include "tools/cores.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <set>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace quintet {
+namespace {
+
+// CPUs of the control group's quota, rounded up; a huge number when there is none.
+int QuotaCores() {
+  constexpr int kUnlimited = 1 << 20;
+  std::ifstream file("/sys/fs/cgroup/cpu.max");  // "max 100000" or "150000 100000"
+  std::string quota;
+  double period = 0;
+  if (!(file >> quota >> period) || quota == "max" || period <= 0) return kUnlimited;
+  const double cores = std::strtod(quota.c_str(), nullptr) / period;
+  return cores > 0 ? static_cast<int>(std::ceil(cores)) : kUnlimited;
+}
+
+}  // namespace
+
+int AvailableCores() {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return 1;
+  std::set<std::string> cores;  // by the list of each core's hyper-threads
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &allowed)) continue;
+    std::ifstream file(
+        absl::StrCat("/sys/devices/system/cpu/cpu", cpu, "/topology/thread_siblings_list"));
+    std::string siblings;
+    cores.insert(std::getline(file, siblings) ? siblings : absl::StrCat("cpu ", cpu));
+  }
+  return std::max(1, std::min(static_cast<int>(cores.size()), QuotaCores()));
+}
+
+}  // namespace quintet

@@ -1,0 +1,137 @@
+// quintet generate: one output line for each input line, in order.
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "tools/decoding_flags.h"
+#include "tools/line_format.h"
+#include "tools/line_runner.h"
+
+namespace quintet {
+namespace {
+
+struct GenerateFlags {
+  ModelFlags model;
+  LineFlags lines;
+  DecodingFlags decoding;
+  bool skip_special_tokens = true;
+};
+
+std::string FormatText(const Result& result) {
+  std::string out;
+  for (const GeneratedSequence& sequence : result.sequences) {
+    if (!out.empty() || &sequence != &result.sequences.front()) out += '\t';
+    out += EscapeLine(sequence.text);
+  }
+  return out + "\n";
+}
+
+nlohmann::ordered_json JsonSequence(const GeneratedSequence& sequence,
+                                    const DecodingOptions& options) {
+  nlohmann::ordered_json json = {{"text", sequence.text},
+                                 {"token_ids", sequence.token_ids},
+                                 {"finish_reason", FinishReasonName(sequence.finish_reason)}};
+  if (!sequence.matched_stop.empty()) json["matched_stop"] = sequence.matched_stop;
+  if (options.return_scores) json["score"] = JsonFloat(sequence.score);
+  if (options.logprobs || options.top_logprobs > 0) {
+    json["logprobs"] = nlohmann::ordered_json::array();
+    for (const TokenLogProb& token : sequence.logprobs)
+      json["logprobs"].push_back(JsonLogProb(token));
+  }
+  return json;
+}
+
+std::string FormatJson(int64_t number, const Result& result, const DecodingOptions& options) {
+  nlohmann::ordered_json json = {{"line", number}, {"sequences", nlohmann::ordered_json::array()}};
+  for (const GeneratedSequence& sequence : result.sequences) {
+    json["sequences"].push_back(JsonSequence(sequence, options));
+  }
+  json["usage"] = {{"input_tokens", result.input_tokens},
+                   {"prefix_tokens", result.prefix_tokens},
+                   {"output_tokens", result.output_tokens}};
+  if (options.do_sample) json["seed"] = result.seed;
+  return JsonLine(json);
+}
+
+absl::StatusOr<LineJob> MakeJob(const Session& session, const GenerateFlags& flags,
+                                const DecodingRequest& decoding, int64_t number,
+                                const std::string& line) {
+  absl::StatusOr<LineInput> input = ReadInput(session, flags.lines, line);
+  if (!input.ok()) return input.status();
+  absl::StatusOr<DecodingOptions> options = ResolveDecoding(
+      decoding, session.defaults, session.config, flags.decoding.limits, input->ids);
+  if (!options.ok()) return options.status();
+  LineJob job;
+  job.request.kind = RequestKind::kGenerate;
+  job.request.input = std::move(input->ids);
+  job.request.decoding = *options;
+  job.request.skip_special_tokens = flags.skip_special_tokens;
+  job.format = [number, json = flags.lines.output == "json", options = *std::move(options)](
+                   const Result& result, std::string* out) {
+    *out += json ? FormatJson(number, result, options) : FormatText(result);
+  };
+  return job;
+}
+
+// Options that no line could run with are an error of the command line, not of every line.
+absl::Status CheckOptions(const Session& session, const DecodingRequest& decoding,
+                          const DecodingLimits& limits) {
+  const int32_t id = std::max(session.config.pad_id, 0);
+  absl::StatusOr<DecodingOptions> options =
+      ResolveDecoding(decoding, session.defaults, session.config, limits, {id});
+  if (options.ok() && options->num_beams > session.flags.max_running) {
+    return absl::InvalidArgumentError(absl::StrCat("--max-running ", session.flags.max_running,
+                                                   " has no room for ", options->num_beams,
+                                                   " beams"));
+  }
+  return options.status();
+}
+
+int Run(const GenerateFlags& given) {
+  GenerateFlags flags = given;
+  flags.decoding.limits.max_input_tokens = static_cast<uint32_t>(flags.model.max_input_tokens);
+  int exit_code = kExitDone;
+  const SessionNeeds needs = {.kind = RequestKind::kGenerate, .queue = flags.model.max_running * 4};
+  std::unique_ptr<Session> session = OpenSession(flags.model, needs, &exit_code);
+  if (session == nullptr) return exit_code;
+  absl::StatusOr<DecodingRequest> decoding =
+      BuildDecodingRequest(flags.decoding, session->tokenizer.get());
+  if (!decoding.ok()) return Fail(kExitUsage, decoding.status());
+  if (absl::Status status = CheckOptions(*session, *decoding, flags.decoding.limits);
+      !status.ok()) {
+    return Fail(kExitUsage, status);
+  }
+  LineCommand command;
+  command.parse = [&](int64_t number, const std::string& line) {
+    return MakeJob(*session, flags, *decoding, number, line);
+  };
+  command.format_error = [&](int64_t number, const absl::Status& error) {
+    return flags.lines.output == "json" ? JsonError(number, error) : std::string("\n");
+  };
+  return RunLines(*session, command);
+}
+
+}  // namespace
+
+void AddGenerateCommand(CommandLine& line) {
+  auto flags = std::make_shared<GenerateFlags>();
+  CLI::App* command = line.AddCommand(
+      {"generate", "Generate text: one output line for each line of standard input.",
+       "quintet generate --model deploy/models/g2p --num-beams 4 < words.txt > phonemes.txt",
+       "Text output: the sequences of a line are separated by tabs; newline, carriage return, tab "
+       "and backslash\n"
+       "inside them are written \\n, \\r, \\t and \\\\. A line that fails leaves an empty line "
+       "(--output json:\n"
+       "an object with \"error\") and a message, the others go on, and the exit code is 1."},
+      [flags] { return Run(*flags); });
+  AddModelFlags(line, command, &flags->model);
+  AddLineFlags(command, &flags->lines, {"text", "json"});
+  AddDecodingFlags(command, &flags->decoding);
+  command
+      ->add_option("--skip-special-tokens", flags->skip_special_tokens,
+                   "Leave special tokens out of the text.")
+      ->type_name("BOOL")
+      ->default_str("true")
+      ->group("Results");
+}
+
+}  // namespace quintet

@@ -1,0 +1,147 @@
+#include "tools/line_format.h"
+
+#include <charconv>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "models/json.h"
+
+namespace quintet {
+namespace {
+
+absl::Status Wrong(const std::string& message) { return absl::InvalidArgumentError(message); }
+
+}  // namespace
+
+void AddLineFlags(CLI::App* command, LineFlags* flags, const std::vector<std::string>& outputs) {
+  constexpr char kGroup[] = "Lines";
+  command
+      ->add_option("--input", flags->input,
+                   "What a line is: text, or json, an object with \"text\" or \"token_ids\".")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->type_name("FORMAT")
+      ->group(kGroup);
+  command->add_option("--output", flags->output, "What is printed for each line.")
+      ->check(CLI::IsMember(outputs))
+      ->type_name("FORMAT")
+      ->group(kGroup);
+  command
+      ->add_option("--add-special-tokens", flags->add_special_tokens,
+                   "Add what the tokenizer's files say, such as the end-of-sequence id.")
+      ->type_name("BOOL")
+      ->default_str("true")
+      ->group(kGroup);
+  command
+      ->add_flag("--truncate", flags->truncate,
+                 "Cut inputs longer than --max-input-tokens instead of failing their lines.")
+      ->group(kGroup);
+}
+
+absl::StatusOr<std::vector<int32_t>> IdsFromJson(const nlohmann::json& value,
+                                                 const std::string& field) {
+  if (!value.is_array()) return Wrong(absl::StrCat(field, ": expected an array of token ids"));
+  std::vector<int32_t> ids;
+  ids.reserve(value.size());
+  for (const nlohmann::json& id : value) {
+    if (!id.is_number_unsigned() || id.get<uint64_t>() > INT32_MAX) {
+      return Wrong(absl::StrCat(field, ": expected token ids, got ", id.type_name(), " at index ",
+                                ids.size()));
+    }
+    ids.push_back(static_cast<int32_t>(id.get<uint64_t>()));
+  }
+  return ids;
+}
+
+absl::StatusOr<LineInput> ReadInput(const Session& session, const LineFlags& flags,
+                                    const std::string& line) {
+  LineInput input;
+  std::vector<int32_t> ids;
+  if (flags.input == "text") {
+    input.text = line;
+  } else {
+    absl::StatusOr<nlohmann::json> object = ParseJson(line, "input");
+    if (!object.ok()) {  // its message ends in a piece of the input, which errors do not show
+      const std::string message(object.status().message());
+      return Wrong(message.substr(0, message.find("; last read")));
+    }
+    if (!object->is_object()) return Wrong("input: expected a JSON object");
+    input.fields = *std::move(object);
+    const bool has_text = input.fields.contains("text");
+    const bool has_ids = input.fields.contains("token_ids");
+    if (has_text == has_ids) return Wrong("input: expected either \"text\" or \"token_ids\"");
+    if (has_ids) {
+      absl::StatusOr<std::vector<int32_t>> given =
+          IdsFromJson(input.fields["token_ids"], "token_ids");
+      if (!given.ok()) return given.status();
+      ids = *std::move(given);
+    } else {
+      if (!input.fields["text"].is_string()) return Wrong("text: expected a string");
+      input.text = input.fields["text"].get<std::string>();
+    }
+  }
+  if (input.text.size() > kMaxTextBytes) {
+    return Wrong(
+        absl::StrCat("the text has ", input.text.size(), " bytes, the limit is ", kMaxTextBytes));
+  }
+  if (!input.fields.contains("token_ids")) {
+    ids = session.tokenizer->Encode(input.text, flags.add_special_tokens);
+  }
+  absl::StatusOr<std::vector<int32_t>> fitted = FitInput(session, std::move(ids), flags.truncate);
+  if (!fitted.ok()) return fitted.status();
+  input.ids = *std::move(fitted);
+  return input;
+}
+
+std::string JsonLine(const nlohmann::ordered_json& value) {
+  return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+std::string JsonError(int64_t number, const absl::Status& error) {
+  return JsonLine({{"line", number},
+                   {"error",
+                    {{"code", absl::StatusCodeToString(error.code())},
+                     {"message", std::string(error.message())}}}});
+}
+
+nlohmann::ordered_json JsonFloat(float value) {
+  if (!std::isfinite(value)) return nullptr;
+  char digits[32];
+  const auto end = std::to_chars(digits, digits + sizeof(digits), value).ptr;
+  double shortest = 0;
+  std::from_chars(digits, end, shortest);
+  return shortest;
+}
+
+nlohmann::ordered_json JsonLogProb(const TokenLogProb& token) {
+  nlohmann::ordered_json json = {{"token_id", token.token}, {"logprob", JsonFloat(token.log_prob)}};
+  for (const auto& [id, log_prob] : token.alternatives) {
+    json["top"].push_back({{"token_id", id}, {"logprob", JsonFloat(log_prob)}});
+  }
+  return json;
+}
+
+std::string EscapeLine(const std::string& text) {
+  std::string escaped;
+  escaped.reserve(text.size());
+  for (const char c : text) {
+    switch (c) {
+      case '\n':
+        escaped += "\\n";
+        break;
+      case '\r':
+        escaped += "\\r";
+        break;
+      case '\t':
+        escaped += "\\t";
+        break;
+      case '\\':
+        escaped += "\\\\";
+        break;
+      default:
+        escaped += c;
+    }
+  }
+  return escaped;
+}
+
+}  // namespace quintet

@@ -1,0 +1,147 @@
+// quintet score: log-likelihood of given targets.
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "tools/line_format.h"
+#include "tools/line_runner.h"
+
+namespace quintet {
+namespace {
+
+struct ScoreFlags {
+  ModelFlags model;
+  LineFlags lines;
+  bool add_eos = true;
+  uint32_t top_logprobs = 0;
+};
+
+constexpr size_t kMaxTargets = 64;
+
+std::string FormatText(const Result& result) {
+  std::string out;
+  for (const ScoredTarget& target : result.targets) {
+    absl::StrAppend(&out, out.empty() ? "" : "\t", absl::StrFormat("%.6f", target.total));
+  }
+  return out + "\n";
+}
+
+std::string FormatJson(int64_t number, const Result& result) {
+  nlohmann::ordered_json json = {{"line", number}, {"targets", nlohmann::ordered_json::array()}};
+  for (const ScoredTarget& target : result.targets) {
+    nlohmann::ordered_json tokens = nlohmann::ordered_json::array();
+    for (const TokenLogProb& token : target.tokens) tokens.push_back(JsonLogProb(token));
+    json["targets"].push_back({{"logprob", target.total}, {"tokens", std::move(tokens)}});
+  }
+  json["usage"] = {{"input_tokens", result.input_tokens}, {"output_tokens", result.output_tokens}};
+  return JsonLine(json);
+}
+
+// Text targets end in the model's end-of-sequence id where the tokenizer adds one; GPT-2's
+// continuations end as they are.
+std::vector<int32_t> TargetIds(const Session& session, const ScoreFlags& flags,
+                               absl::string_view text) {
+  return session.tokenizer->Encode({text.data(), text.size()}, flags.add_eos);
+}
+
+absl::StatusOr<std::vector<std::vector<int32_t>>> TargetsFromJson(const Session& session,
+                                                                  const ScoreFlags& flags,
+                                                                  const nlohmann::json& fields) {
+  const auto list = fields.find("targets");
+  if (list == fields.end() || !list->is_array()) {
+    return absl::InvalidArgumentError(
+        "targets: expected an array of strings or of arrays of token ids");
+  }
+  std::vector<std::vector<int32_t>> targets;
+  for (const nlohmann::json& target : *list) {
+    if (target.is_string()) {
+      targets.push_back(TargetIds(session, flags, target.get_ref<const std::string&>()));
+      continue;
+    }
+    absl::StatusOr<std::vector<int32_t>> ids = IdsFromJson(target, "targets");
+    if (!ids.ok()) return ids.status();
+    targets.push_back(*std::move(ids));
+  }
+  return targets;
+}
+
+absl::StatusOr<LineJob> MakeJob(const Session& session, const ScoreFlags& flags, int64_t number,
+                                const std::string& line) {
+  LineJob job;
+  job.request.kind = RequestKind::kScore;
+  std::vector<std::string> columns = {line};
+  const bool is_text = flags.lines.input == "text";
+  if (is_text) columns = absl::StrSplit(line, '\t');
+  absl::StatusOr<LineInput> input = ReadInput(session, flags.lines, columns.front());
+  if (!input.ok()) return input.status();
+  if (is_text) {
+    for (size_t i = 1; i < columns.size(); ++i) {
+      job.request.targets.push_back(TargetIds(session, flags, columns[i]));
+    }
+  } else {
+    absl::StatusOr<std::vector<std::vector<int32_t>>> targets =
+        TargetsFromJson(session, flags, input->fields);
+    if (!targets.ok()) return targets.status();
+    job.request.targets = *std::move(targets);
+  }
+  if (job.request.targets.empty() || job.request.targets.size() > kMaxTargets) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected 1 to ", kMaxTargets, " targets, got ", job.request.targets.size(),
+                     is_text ? " (input and targets are separated by tabs)" : ""));
+  }
+  job.request.input = std::move(input->ids);
+  job.request.top_logprobs = static_cast<int32_t>(flags.top_logprobs);
+  job.format = [number, json = flags.lines.output == "json"](const Result& result,
+                                                             std::string* out) {
+    *out += json ? FormatJson(number, result) : FormatText(result);
+  };
+  return job;
+}
+
+int Run(const ScoreFlags& flags) {
+  int exit_code = kExitDone;
+  const SessionNeeds needs = {.kind = RequestKind::kScore, .queue = flags.model.max_running * 4};
+  std::unique_ptr<Session> session = OpenSession(flags.model, needs, &exit_code);
+  if (session == nullptr) return exit_code;
+  LineCommand command;
+  command.parse = [&](int64_t number, const std::string& line) {
+    return MakeJob(*session, flags, number, line);
+  };
+  command.format_error = [&](int64_t number, const absl::Status& error) {
+    return flags.lines.output == "json" ? JsonError(number, error) : std::string("\n");
+  };
+  return RunLines(*session, command);
+}
+
+}  // namespace
+
+void AddScoreCommand(CommandLine& line) {
+  auto flags = std::make_shared<ScoreFlags>();
+  CLI::App* command = line.AddCommand(
+      {"score", "Log-likelihood of given targets for each line of standard input.",
+       "printf 'phoneme\\tF OW1 N IY2 M\\n' | quintet score --model deploy/models/g2p",
+       "A line is INPUT<TAB>TARGET[<TAB>TARGET...], or with --input json {\"text\": ..., "
+       "\"targets\": [...]}.\n"
+       "Text output: the targets' total log-probabilities (natural logarithm), separated by tabs. "
+       "A line that\n"
+       "fails leaves an empty line (--output json: an object with \"error\"), and the exit code is "
+       "1."},
+      [flags] { return Run(*flags); });
+  AddModelFlags(line, command, &flags->model);
+  AddLineFlags(command, &flags->lines, {"text", "json"});
+  command
+      ->add_option("--target-special-tokens", flags->add_eos,
+                   "Add special tokens to text targets too: the end of sequence for T5.")
+      ->type_name("BOOL")
+      ->default_str("true")
+      ->group("Scoring");
+  command
+      ->add_option("--top-logprobs", flags->top_logprobs,
+                   "Most likely alternatives of each token (--output json).")
+      ->check(CLI::Range(0, 20))
+      ->type_name("TOKENS")
+      ->group("Scoring");
+}
+
+}  // namespace quintet

@@ -1,0 +1,175 @@
+#include "tools/session.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "absl/strings/str_cat.h"
+#include "spdlog/spdlog.h"
+#include "tools/cores.h"
+
+namespace quintet {
+namespace {
+
+constexpr int64_t kPageTokens = 16;
+
+WeightType WeightTypeOf(const std::string& dtype) {
+  return dtype == "int8" ? WeightType::kI8 : dtype == "bf16" ? WeightType::kBF16 : WeightType::kF32;
+}
+
+ModelLimits LimitsOf(const ModelFlags& flags, const ModelConfig& config, RequestKind kind) {
+  ModelLimits limits;
+  limits.page_size = kPageTokens;
+  limits.max_encode_tokens = std::max(flags.max_batch_tokens, flags.max_input_tokens);
+  limits.max_step_sequences = flags.max_running;
+  limits.max_step_tokens = std::max<int64_t>(limits.max_step_tokens, flags.max_running);
+  const int64_t layers = std::max<int64_t>(config.decoder_layers, 1);
+  const int64_t page_bytes =
+      layers * 2 * config.inner() * kPageTokens * static_cast<int64_t>(sizeof(float));
+  const bool decodes = config.has_decoder() && kind != RequestKind::kEncode;
+  limits.cache_pages = decodes ? std::max<int64_t>(1, (flags.cache_mib << 20) / page_bytes) : 1;
+  return limits;
+}
+
+absl::Status CheckHead(const ModelConfig& config, RequestKind kind) {
+  const bool language_model = config.head == Head::kLanguageModel;
+  const bool classifier = config.head == Head::kSequenceClassification ||
+                          config.head == Head::kTokenClassification ||
+                          config.head == Head::kQuestionAnswering;
+  const bool fits = kind == RequestKind::kClassify ? classifier
+                    : kind == RequestKind::kEncode
+                        ? config.has_encoder() || config.family == Family::kGpt2
+                        : language_model;
+  if (fits) return absl::OkStatus();
+  const char* wanted = kind == RequestKind::kClassify
+                           ? "a classification or question-answering head"
+                       : kind == RequestKind::kEncode ? "an encoder"
+                                                      : "a language-model head";
+  return absl::FailedPreconditionError(
+      absl::StrCat("the model has no ", wanted, ": its head is ", HeadName(config.head)));
+}
+
+absl::Status Load(Session* session, const SessionNeeds& needs) {
+  const ModelFlags& flags = session->flags;
+  absl::StatusOr<ModelConfig> config = ReadModelConfig(flags.model);
+  if (!config.ok()) return config.status();
+  absl::StatusOr<GenerationDefaults> defaults = ReadGenerationDefaults(flags.model);
+  if (!defaults.ok()) return defaults.status();
+  session->defaults = *std::move(defaults);
+  if (absl::Status status = CheckHead(*config, needs.kind); !status.ok()) return status;
+  if (needs.tokenizer) {
+    absl::StatusOr<std::unique_ptr<const Tokenizer>> tokenizer = Tokenizer::Load(flags.model);
+    if (!tokenizer.ok()) return tokenizer.status();
+    session->tokenizer = *std::move(tokenizer);
+  }
+  session->pool = std::make_unique<ThreadPool>(flags.threads);
+  LoadOptions options;
+  options.weights = WeightTypeOf(flags.dtype);
+  options.limits = LimitsOf(flags, *config, needs.kind);
+  absl::StatusOr<std::unique_ptr<Model>> model =
+      Model::Load(flags.model, options, session->pool.get());
+  if (!model.ok()) return model.status();
+  session->model = *std::move(model);
+  session->config = session->model->config();
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddModelFlags(CommandLine& line, CLI::App* command, ModelFlags* flags) {
+  constexpr char kGroup[] = "Model";
+  line.Require(
+      command
+          ->add_option("--model", flags->model,
+                       "Model directory: Hugging Face files, or what quintet convert wrote.")
+          ->type_name("DIR")
+          ->group(kGroup));
+  command
+      ->add_option(
+          "--dtype", flags->dtype,
+          "Weights of the matrix products: f32, int8 or bf16 (where the CPU computes with it).")
+      ->check(CLI::IsMember({"f32", "int8", "bf16"}))
+      ->type_name("TYPE")
+      ->group(kGroup);
+  command
+      ->add_option("--threads", flags->threads,
+                   "Compute threads; 0: one for each physical core this process may use.")
+      ->check(CLI::Range(0, 1024))
+      ->type_name("THREADS")
+      ->group(kGroup);
+  command
+      ->add_option("--max-running", flags->max_running,
+                   "Sequences decoded at once; each beam counts.")
+      ->check(CLI::Range(1, 4096))
+      ->type_name("SEQUENCES")
+      ->group(kGroup);
+  command->add_option("--max-input-tokens", flags->max_input_tokens, "Longest input accepted.")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
+      ->type_name("TOKENS")
+      ->group(kGroup);
+  command->add_option("--max-batch-tokens", flags->max_batch_tokens, "Tokens encoded at once.")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
+      ->type_name("TOKENS")
+      ->group(kGroup);
+  command
+      ->add_option("--cache-memory", flags->cache_mib,
+                   "Memory for keys and values of running sequences.")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
+      ->type_name("MIB")
+      ->group(kGroup);
+}
+
+std::unique_ptr<Session> OpenSession(const ModelFlags& flags, const SessionNeeds& needs,
+                                     int* exit_code) {
+  if (!WeightTypeSupported(WeightTypeOf(flags.dtype))) {
+    *exit_code =
+        Fail(kExitUsage, absl::InvalidArgumentError(absl::StrCat(
+                             "--dtype ", flags.dtype, ": this CPU has no instructions for it")));
+    return nullptr;
+  }
+  auto session = std::make_unique<Session>();
+  session->flags = flags;
+  if (flags.threads == 0) session->flags.threads = AvailableCores();
+  const auto begin = std::chrono::steady_clock::now();
+  if (absl::Status status = Load(session.get(), needs); !status.ok()) {
+    *exit_code = Fail(ModelExitCode(status), status);
+    return nullptr;
+  }
+  session->load_seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  EngineLimits limits;
+  limits.max_queue_requests = needs.queue;
+  limits.max_queue_tokens = needs.queue * std::max(flags.max_input_tokens, flags.max_batch_tokens);
+  limits.max_running_sequences = flags.max_running;
+  absl::StatusOr<std::unique_ptr<Engine>> engine =
+      Engine::Create(session->model.get(), session->tokenizer.get(), limits);
+  if (!engine.ok()) {
+    *exit_code = Fail(ModelExitCode(engine.status()), engine.status());
+    return nullptr;
+  }
+  session->engine = *std::move(engine);
+  spdlog::debug("loaded {} M parameters in {:.2f} s, {} threads",
+                session->model->parameters() / 1000000, session->load_seconds,
+                session->flags.threads);
+  return session;
+}
+
+absl::StatusOr<std::vector<int32_t>> FitInput(const Session& session, std::vector<int32_t> ids,
+                                              bool truncate) {
+  const ModelConfig& config = session.config;
+  if (ids.empty() && config.family == Family::kGpt2 && config.bos_id >= 0) ids = {config.bos_id};
+  if (ids.empty()) return absl::InvalidArgumentError("the input has no tokens");
+  const size_t limit = static_cast<size_t>(session.flags.max_input_tokens);
+  if (ids.size() <= limit) return ids;
+  if (!truncate) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the input has ", ids.size(), " tokens, the limit is ", limit, " (--max-input-tokens)"));
+  }
+  const int32_t last = ids.back();
+  const bool ends_in_eos =
+      std::find(config.eos_ids.begin(), config.eos_ids.end(), last) != config.eos_ids.end();
+  ids.resize(limit);
+  if (ends_in_eos) ids.back() = last;
+  return ids;
+}
+
+}  // namespace quintet
