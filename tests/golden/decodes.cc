@@ -3,23 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "engine/engine.h"
+#include "tests/golden/engine_run.h"
 
 namespace quintet {
 namespace {
-
-class Collector final : public ResponseSink {
- public:
-  void OnDone(absl::StatusOr<Result> result) override { result_ = std::move(result); }
-  const std::optional<absl::StatusOr<Result>>& result() const { return result_; }
-
- private:
-  std::optional<absl::StatusOr<Result>> result_;
-};
 
 // One row of one option set on its way through the engine.
 struct Pending {
@@ -28,7 +18,7 @@ struct Pending {
   std::vector<int32_t> prompt;
   int32_t filler;
   double length_penalty;
-  std::shared_ptr<Collector> sink;
+  std::shared_ptr<ResultCollector> sink;
 };
 
 // FAT5's own loop: start 0, stop at 1. It writes 1 over the last column, so that id is no
@@ -62,7 +52,7 @@ absl::StatusOr<Pending> SubmitRow(const GoldenCase& c, const GoldenDecode& decod
                   .prompt = options->prompt,
                   .filler = options->eos_token_ids.empty() ? -1 : options->eos_token_ids[0],
                   .length_penalty = options->length_penalty,
-                  .sink = std::make_shared<Collector>()};
+                  .sink = std::make_shared<ResultCollector>()};
   Request request;
   request.input = std::move(input);
   request.decoding = *std::move(options);
@@ -132,10 +122,7 @@ void Judge(const Pending& pending, DecodeResult* out) {
 }  // namespace
 
 absl::StatusOr<DecodeResult> CheckDecodes(const GoldenCase& c, Model* model) {
-  EngineLimits limits;
-  limits.max_queue_requests = limits.max_queue_tokens = int64_t{1} << 40;
-  limits.max_running_sequences = model->limits().max_step_sequences;
-  absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(model, nullptr, limits);
+  absl::StatusOr<std::unique_ptr<Engine>> engine = MakeEngine(model);
   if (!engine.ok()) return engine.status();
 
   std::vector<GoldenDecode> decodes = c.decodes;

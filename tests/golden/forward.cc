@@ -4,15 +4,11 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <map>
 
 #include "absl/strings/str_cat.h"
 
 namespace quintet {
 namespace {
-
-// What the model says, rows packed: [positions of all rows, width] each.
-using Outputs = std::map<std::string, std::vector<float>>;
 
 // Where the tensor's numbers for each row lie: columns of the padded row, all T decoder positions,
 // or just one vector.
@@ -234,6 +230,20 @@ ModelLimits LimitsFor(const GoldenCase& c) {
   return limits;
 }
 
+absl::StatusOr<std::vector<TensorResult>> CompareOutputs(const GoldenCase& c,
+                                                         const Outputs& outputs) {
+  std::vector<TensorResult> results;
+  for (const OutputKind& output : OutputsOf(c.kind)) {
+    const auto golden = c.expected.find(output.name);
+    const auto got = outputs.find(output.name);
+    if (golden == c.expected.end() || got == outputs.end()) continue;
+    absl::StatusOr<double> error = Compare(c, output, golden->second, got->second);
+    if (!error.ok()) return error.status();
+    results.push_back({output.name, *error});
+  }
+  return results;
+}
+
 absl::StatusOr<std::vector<TensorResult>> CheckForward(const GoldenCase& c, Model* model) {
   absl::Status status = CheckInputs(c, model->config());
   if (!status.ok()) return status;
@@ -258,15 +268,10 @@ absl::StatusOr<std::vector<TensorResult>> CheckForward(const GoldenCase& c, Mode
     }
   }
 
-  std::vector<TensorResult> results;
-  for (const OutputKind& output : OutputsOf(c.kind)) {
-    const auto golden = c.expected.find(output.name);
-    if (golden == c.expected.end()) continue;
-    absl::StatusOr<double> error = Compare(c, output, golden->second, (*packed)[output.name]);
-    if (!error.ok()) return error.status();
-    results.push_back({output.name, *error});
+  absl::StatusOr<std::vector<TensorResult>> results = CompareOutputs(c, *packed);
+  if (results.ok() && results->empty()) {
+    return absl::NotFoundError("golden.safetensors: no output to compare");
   }
-  if (results.empty()) return absl::NotFoundError("golden.safetensors: no output to compare");
   return results;
 }
 

@@ -1,6 +1,7 @@
 // The tensors of a golden case, through Model alone.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,14 @@ struct TensorResult {
   std::string name;
   double error = 0;  // max |x - golden| / max |golden| over the compared positions
 };
+
+// What was computed, by tensor name: rows packed without padding, [positions of all rows, width].
+using Outputs = std::map<std::string, std::vector<float>>;
+
+// Errors of those outputs that the case has a tensor for. INVALID_ARGUMENT when the shapes do not
+// fit.
+absl::StatusOr<std::vector<TensorResult>> CompareOutputs(const GoldenCase& c,
+                                                         const Outputs& outputs);
 
 // Runs all rows in one packed call, then each row alone in small slices and pieces. INTERNAL when a
 // row's bits differ between the two; INVALID_ARGUMENT when the case's tensors do not fit the model,

@@ -15,6 +15,7 @@
 #include "tests/golden/decodes.h"
 #include "tests/golden/forward.h"
 #include "tests/golden/golden_case.h"
+#include "tests/golden/served.h"
 
 namespace quintet {
 namespace {
@@ -64,9 +65,14 @@ bool RunCase(const std::string& directory, ThreadPool* pool, std::string* line) 
 
   absl::StatusOr<std::vector<TensorResult>> tensors = CheckForward(*c, model->get());
   if (!tensors.ok()) return failed(tensors.status());
+  absl::StatusOr<std::vector<TensorResult>> served = CheckServed(*c, model->get());
+  if (!served.ok()) return failed(served.status());
+  tensors->insert(tensors->end(), served->begin(), served->end());
   bool ok = DescribeTensors(*tensors, Tolerance((*model)->config()), line);
-  if (c->kind == "seq2seq" && tensors->size() < 2) {
-    absl::StrAppend(line, ", the other tensor is not there");
+  for (const char* name : {"encoder_last_hidden_state", "decoder_logits"}) {
+    if (c->kind == "seq2seq" && c->expected.count(name) == 0) {
+      absl::StrAppend(line, ", no ", name, " to compare");
+    }
   }
   if (c->decodes.empty() && c->greedy.empty()) return ok;
   absl::StatusOr<DecodeResult> decodes = CheckDecodes(*c, model->get());

@@ -1,0 +1,27 @@
+// An engine for tests: room for every request of a case at once, results kept.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "engine/engine.h"
+
+namespace quintet {
+
+class ResultCollector final : public ResponseSink {
+ public:
+  void OnDone(absl::StatusOr<Result> result) override { result_ = std::move(result); }
+  const std::optional<absl::StatusOr<Result>>& result() const { return result_; }
+
+ private:
+  std::optional<absl::StatusOr<Result>> result_;
+};
+
+// An engine with an unlimited queue.
+absl::StatusOr<std::unique_ptr<Engine>> MakeEngine(Model* model);
+
+// Submits the requests, runs the engine until all are answered and returns the results in order;
+// the first error, if any.
+absl::StatusOr<std::vector<Result>> ServeAll(Model* model, std::vector<Request> requests);
+
+}  // namespace quintet
