@@ -68,7 +68,7 @@ cpu::Epilogue MakeEpilogue(const LinearArgs& a, const cpu::Activations& x) {
 
 }  // namespace
 
-absl::StatusOr<LinearWeight> LinearWeight::Allocate(int64_t n, int64_t k, WeightType type,
+absl::StatusOr<LinearWeight> LinearWeight::Describe(int64_t n, int64_t k, WeightType type,
                                                     bool gated) {
   QT_CHECK(n > 0 && k > 0);
   QT_CHECK(!gated || n % 2 == 0);
@@ -83,17 +83,26 @@ absl::StatusOr<LinearWeight> LinearWeight::Allocate(int64_t n, int64_t k, Weight
   if (panels > std::numeric_limits<int64_t>::max() / 2 / panel_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat("a weight of ", n, " x ", k, " values"));
   }
-  absl::StatusOr<Buffer> buffer = Buffer::Allocate(panels * panel_bytes);
+  w.panel_bytes_ = panels * panel_bytes;
+  w.channel_bytes_ = type == WeightType::kI8 ? panels * cpu::kPanelColumns * 8 : 0;
+  return w;
+}
+
+absl::StatusOr<LinearWeight> LinearWeight::Allocate(int64_t n, int64_t k, WeightType type,
+                                                    bool gated) {
+  absl::StatusOr<LinearWeight> w = Describe(n, k, type, gated);
+  if (!w.ok()) return w;
+  absl::StatusOr<Buffer> buffer = Buffer::Allocate(w->panel_bytes_);
   if (!buffer.ok()) return buffer.status();
-  w.panels_ = *std::move(buffer);
+  w->panels_ = *std::move(buffer);
   // Channels past n are never packed.
-  std::memset(w.panels_.as<char>() + (panels - 1) * panel_bytes, 0,
-              static_cast<size_t>(panel_bytes));
+  const int64_t last = w->panel_bytes_ / cpu::Panels(*w);
+  std::memset(w->panels_.as<char>() + w->panel_bytes_ - last, 0, static_cast<size_t>(last));
   if (type == WeightType::kI8) {
-    buffer = Buffer::Allocate(panels * cpu::kPanelColumns * 8);
+    buffer = Buffer::Allocate(w->channel_bytes_);
     if (!buffer.ok()) return buffer.status();
-    w.channels_ = *std::move(buffer);
-    std::memset(w.channels_.data(), 0, static_cast<size_t>(w.channels_.bytes()));
+    w->channels_ = *std::move(buffer);
+    std::memset(w->channels_.data(), 0, static_cast<size_t>(w->channel_bytes_));
   }
   return w;
 }

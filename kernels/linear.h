@@ -26,6 +26,8 @@ class LinearWeight {
   // `gated`: W holds two halves of n/2 rows, gate then up, interleaved in memory so that one product yields both halves of a
   // gated activation side by side.
   static absl::StatusOr<LinearWeight> Allocate(int64_t n, int64_t k, WeightType type, bool gated);
+  // The same without memory: bytes() is what Allocate would take, and sizes of scratch can be asked for. Only for sizing.
+  static absl::StatusOr<LinearWeight> Describe(int64_t n, int64_t k, WeightType type, bool gated);
   LinearWeight() = default;
 
   // Fills output channels [row, row + w.dim[0]) from w [rows, k] f32|bf16|f16, any strides (a transposed view serves GPT-2's
@@ -44,7 +46,7 @@ class LinearWeight {
   int64_t k() const { return k_; }
   WeightType type() const { return type_; }
   bool gated() const { return gated_; }
-  int64_t bytes() const { return panels_.bytes() + channels_.bytes(); }
+  int64_t bytes() const { return panel_bytes_ + channel_bytes_; }
 
   // The packed panels and per-channel data: their layout is described in linear_cpu.cc.
   const void* panels() const { return panels_.data(); }
@@ -54,6 +56,7 @@ class LinearWeight {
   int64_t n_ = 0, k_ = 0;
   WeightType type_ = WeightType::kF32;
   bool gated_ = false;
+  int64_t panel_bytes_ = 0, channel_bytes_ = 0;
   Buffer panels_;
   Buffer channels_;  // kI8: scales and sums of each channel
 };

@@ -18,6 +18,9 @@ namespace {
 // of the peak.
 constexpr int64_t kBlockBytes = 1 << 20;
 
+// Whether matrices and tables get memory and values, or only a shape.
+enum class Extent : uint8_t { kAll, kShapes };
+
 // Rows [begin, end) of one parameter, read and placed by one thread.
 struct Task {
   const PlannedWeight* weight;
@@ -31,9 +34,10 @@ int64_t BlockRows(const PlannedWeight& weight) {
 }
 
 // Blocks of a gated weight do not cross from the gate to the up half: Pack asks for that.
-std::vector<Task> SplitIntoTasks(const std::vector<PlannedWeight>& plan) {
+std::vector<Task> SplitIntoTasks(const std::vector<PlannedWeight>& plan, Extent extent) {
   std::vector<Task> tasks;
   for (const PlannedWeight& weight : plan) {
+    if (extent == Extent::kShapes && weight.slot.kind != WeightKind::kVector) continue;
     const int64_t rows = weight.rows();
     const int64_t part = weight.slot.gated ? rows / 2 : rows;
     const int64_t block = weight.slot.kind == WeightKind::kVector ? rows : BlockRows(weight);
@@ -53,7 +57,7 @@ Tensor DenseOf(void* data, DType dtype, const std::vector<int64_t>& shape) {
 }
 
 // Room for every parameter. All vectors share one buffer.
-absl::Status AllocatePlaces(const std::vector<PlannedWeight>& plan, WeightType type,
+absl::Status AllocatePlaces(const std::vector<PlannedWeight>& plan, WeightType type, Extent extent,
                             std::vector<Buffer>* storage) {
   Carver sizes(nullptr);
   for (const PlannedWeight& weight : plan) {
@@ -68,13 +72,15 @@ absl::Status AllocatePlaces(const std::vector<PlannedWeight>& plan, WeightType t
       *slot.tensor =
           DenseOf(carver.Take(weight.rows() * weight.columns() * 4), DType::kF32, slot.shape);
     } else if (slot.kind == WeightKind::kTable) {
+      if (extent == Extent::kShapes) continue;
       const StoredTensor& values = *weight.pieces[0].values;
       auto table = Buffer::Allocate(values.bytes);
       if (!table.ok()) return table.status();
       *slot.tensor = DenseOf(table->data(), *ToDType(values.type), slot.shape);
       storage->push_back(std::move(*table));
     } else {
-      auto matrix = LinearWeight::Allocate(slot.shape[0], slot.shape[1], type, slot.gated);
+      const auto make = extent == Extent::kAll ? LinearWeight::Allocate : LinearWeight::Describe;
+      auto matrix = make(slot.shape[0], slot.shape[1], type, slot.gated);
       if (!matrix.ok()) return matrix.status();
       *slot.matrix = std::move(*matrix);
     }
@@ -181,7 +187,7 @@ absl::Status BuildBiases(const ModelConfig& config, bool causal,
   return absl::OkStatus();
 }
 
-void CountTotals(const std::vector<PlannedWeight>& plan, ModelWeights* weights) {
+void CountTotals(const std::vector<PlannedWeight>& plan, Extent extent, ModelWeights* weights) {
   absl::flat_hash_set<const StoredTensor*> counted;
   for (const PlannedWeight& weight : plan) {
     for (const WeightPiece& piece : weight.pieces) {
@@ -189,27 +195,28 @@ void CountTotals(const std::vector<PlannedWeight>& plan, ModelWeights* weights) 
       weights->parameters += piece.values->bytes / StoredTypeBytes(piece.values->type);
     }
     if (weight.slot.matrix != nullptr) weights->bytes += weight.slot.matrix->bytes();
+    if (extent == Extent::kShapes && weight.slot.kind == WeightKind::kTable) {
+      weights->bytes += weight.pieces[0].values->bytes;
+    }
   }
   for (const Buffer& buffer : weights->storage) weights->bytes += buffer.bytes();
 }
 
-}  // namespace
-
-absl::StatusOr<ModelWeights> LoadWeights(const std::string& directory, ModelConfig* config,
-                                         WeightType type, ThreadPool* pool) {
+absl::StatusOr<ModelWeights> FillWeights(const absl::StatusOr<SafetensorsReader>& files,
+                                         ModelConfig* config, WeightType type, Extent extent,
+                                         ThreadPool* pool) {
   if (!WeightTypeSupported(type)) {
     return absl::UnimplementedError(
         "this CPU has no bf16 products; load the weights as f32 or int8");
   }
-  const auto files = SafetensorsReader::Open(directory);
   if (!files.ok()) return files.status();
   WeightPlaces places;
   const auto plan = PlanWeights(*files, config, &places);
   if (!plan.ok()) return plan.status();
 
   ModelWeights& weights = places.weights;
-  absl::Status status = AllocatePlaces(*plan, type, &weights.storage);
-  if (status.ok()) status = RunTasks(*files, SplitIntoTasks(*plan), pool);
+  absl::Status status = AllocatePlaces(*plan, type, extent, &weights.storage);
+  if (status.ok()) status = RunTasks(*files, SplitIntoTasks(*plan, extent), pool);
   if (status.ok()) {
     status =
         BuildBiases(*config, false, places.encoder_position, &weights.encoder, &weights.storage);
@@ -221,8 +228,21 @@ absl::StatusOr<ModelWeights> LoadWeights(const std::string& directory, ModelConf
   if (!status.ok()) return status;
   weights.logit_scale =
       *config->scale_logits ? 1.0f / std::sqrt(static_cast<float>(config->d_model)) : 1.0f;
-  CountTotals(*plan, &weights);
+  CountTotals(*plan, extent, &weights);
   return std::move(places.weights);
+}
+
+}  // namespace
+
+absl::StatusOr<ModelWeights> LoadWeights(const std::string& directory, ModelConfig* config,
+                                         WeightType type, ThreadPool* pool, bool follow_symlinks) {
+  return FillWeights(SafetensorsReader::Open(directory, follow_symlinks), config, type,
+                     Extent::kAll, pool);
+}
+
+absl::StatusOr<ModelWeights> DescribeWeights(const std::string& directory, ModelConfig* config,
+                                             WeightType type, ThreadPool* pool) {
+  return FillWeights(SafetensorsReader::Open(directory), config, type, Extent::kShapes, pool);
 }
 
 }  // namespace quintet

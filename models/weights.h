@@ -66,7 +66,12 @@ struct ModelWeights {
 
 // Reads every tensor once, with the pool's threads, straight into its packed place: peak memory stays within a few percent of the
 // result. Missing, extra and misshapen tensors are reported all at once (INVALID_ARGUMENT). Settles config->scale_logits.
+// Symbolic links are refused unless follow_symlinks.
 absl::StatusOr<ModelWeights> LoadWeights(const std::string& directory, ModelConfig* config, WeightType type,
-                                         ThreadPool* pool);
+                                         ThreadPool* pool, bool follow_symlinks = false);
+
+// The same without reading or holding matrices and embeddings: every shape, `parameters` and `bytes` are LoadWeights'. Only for sizing.
+absl::StatusOr<ModelWeights> DescribeWeights(const std::string& directory, ModelConfig* config, WeightType type,
+                                             ThreadPool* pool);
 
 }  // namespace quintet

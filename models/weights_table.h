@@ -23,7 +23,8 @@
 // All matrices are [out, in]. Matrices are F32, BF16, F16, or I8 with `NAME.scales` F32 [out]
 // beside `NAME.weight` (value = integer * scale); embeddings F32, BF16 or F16; vectors F32, BF16 or
 // F16. config.json keeps the original fields and adds
-//   "quintet": {"format": 1, "dtype": "f32|bf16|f16|int8", "scale_logits": true|false}
+//   "quintet": {"format": 1, "dtype": "f32|bf16|f16|int8", "scale_logits": true|false,
+//               "weights_sha256": of model.safetensors}
 // where scale_logits is what the loader settled for the source (ModelConfig::scale_logits).
 #pragma once
 
