@@ -108,7 +108,8 @@ bool SameLogProbs(const std::vector<TokenLogProb>& a, const std::vector<TokenLog
 }  // namespace
 
 bool SameResult(const Result& a, const Result& b) {
-  if (a.sequences.size() != b.sequences.size() || a.targets.size() != b.targets.size()) return false;
+  if (a.sequences.size() != b.sequences.size() || a.targets.size() != b.targets.size())
+    return false;
   for (size_t i = 0; i < a.sequences.size(); ++i) {
     const GeneratedSequence &x = a.sequences[i], &y = b.sequences[i];
     if (x.token_ids != y.token_ids || x.text != y.text || x.score != y.score ||

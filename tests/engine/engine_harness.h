@@ -1,4 +1,5 @@
-// What the engine's tests share: sinks that remember, requests over the fake model, and what they must give.
+// What the engine's tests share: sinks that remember, requests over the fake model, and what they
+// must give.
 #pragma once
 
 #include <memory>
@@ -22,7 +23,8 @@ struct RecordingSink : ResponseSink {
   std::vector<std::string> streamed_text;
 };
 
-// A tokenizer whose token t reads as the bytes of `pieces[t]`, put together; ids that have none are special and read as nothing.
+// A tokenizer whose token t reads as the bytes of `pieces[t]`, put together; ids that have none are
+// special and read as nothing.
 std::unique_ptr<Tokenizer> MakeBytesTokenizer(std::vector<std::string> pieces);
 
 // A generate request with eos 1; causal models get the input as prompt.

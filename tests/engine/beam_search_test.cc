@@ -1,0 +1,174 @@
+#include "engine/beam_search.h"
+
+#include <algorithm>
+#include <map>
+#include <random>
+
+#include "catch2/catch.hpp"
+#include "tests/engine/reference_search.h"
+
+namespace quintet {
+namespace {
+
+// A random language: logits are drawn once for every history, without ties.
+class RandomLanguage {
+ public:
+  RandomLanguage(int seed, int64_t vocab, float eos_bonus, std::vector<int32_t> eos)
+      : random_(seed), vocab_(vocab), eos_bonus_(eos_bonus), eos_(std::move(eos)) {}
+
+  const std::vector<float>& Logits(const std::vector<int32_t>& history) {
+    std::vector<float>& row = rows_[history];
+    if (row.empty()) {
+      std::normal_distribution<float> normal(0.0f, 2.0f);
+      for (int64_t v = 0; v < vocab_; ++v) row.push_back(normal(random_));
+      for (int32_t e : eos_) row[e] += eos_bonus_;
+    }
+    return row;
+  }
+
+ private:
+  std::mt19937 random_;
+  int64_t vocab_;
+  float eos_bonus_;
+  std::vector<int32_t> eos_;
+  std::map<std::vector<int32_t>, std::vector<float>> rows_;
+};
+
+// The search under test with everything around it done in the plainest way.
+std::vector<BeamHypothesis> RunSearch(const DecodingOptions& options, RandomLanguage* language) {
+  BeamSearch search(options);
+  std::vector<std::vector<int32_t>> histories(search.beams(), options.prompt);
+  for (bool first = true, going = true; going; first = false) {
+    std::vector<BeamCandidate> ranked;
+    for (int32_t beam = 0; beam < (first ? 1 : search.beams()); ++beam) {
+      const std::vector<float> row = ReferenceProcess(
+          options, histories[beam], ReferenceLogSoftmax(language->Logits(histories[beam])));
+      for (size_t v = 0; v < row.size(); ++v) {
+        ranked.push_back({row[v] + search.scores()[beam], beam, static_cast<int32_t>(v), row[v]});
+      }
+    }
+    std::stable_sort(ranked.begin(), ranked.end(),
+                     [](const auto& a, const auto& b) { return a.score > b.score; });
+    if (static_cast<int32_t>(ranked.size()) > search.candidates()) {
+      ranked.resize(search.candidates());
+    }
+    if (first) search.CompleteFirst(&ranked);
+    std::vector<Hit> hits;
+    for (const BeamCandidate& c : ranked) {
+      const auto& eos = options.eos_token_ids;
+      const bool ends = std::find(eos.begin(), eos.end(), c.token) != eos.end();
+      const bool longest = search.new_tokens() + 1 >= options.max_new_tokens;
+      hits.push_back(ends ? Hit::kEos : longest ? Hit::kLength : Hit::kNone);
+    }
+    going = search.Step(ranked, hits);
+    std::vector<std::vector<int32_t>> next;
+    for (int32_t beam = 0; beam < search.beams(); ++beam) {
+      next.push_back(histories[search.parents()[beam]]);
+      next.back().push_back(search.tokens()[beam]);
+    }
+    histories = std::move(next);
+  }
+  return search.Finished();
+}
+
+void Compare(const DecodingOptions& options, RandomLanguage* language) {
+  const std::vector<BeamHypothesis> got = RunSearch(options, language);
+  const auto expected = ReferenceBeams(
+      options, [language](const std::vector<int32_t>& h) { return language->Logits(h); });
+  REQUIRE(got.size() >= expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    REQUIRE(got[i].tokens == expected[i].tokens);
+    REQUIRE(got[i].score == expected[i].score);
+    REQUIRE(got[i].log_probs.size() == got[i].tokens.size());
+    const auto& eos = options.eos_token_ids;
+    const bool ends = std::find(eos.begin(), eos.end(), got[i].tokens.back()) != eos.end();
+    REQUIRE((got[i].hit == Hit::kEos) == ends);
+  }
+}
+
+TEST_CASE("beam search equals the plain reference on random languages") {
+  std::mt19937 random(11);
+  int ended_early = 0;
+  for (int trial = 0; trial < 1500; ++trial) {
+    DecodingOptions options;
+    options.prompt.assign(1 + random() % 3, 0);
+    options.max_new_tokens = 1 + random() % 10;
+    options.num_beams = 2 + random() % 7;
+    options.num_return_sequences = options.num_beams;
+    options.eos_token_ids = {1};
+    if (random() % 3 == 0) options.eos_token_ids = {1, 3, 5};
+    if (random() % 8 == 0) options.eos_token_ids.clear();
+    const double penalties[] = {1.0, 0.0, -1.0, 0.6, 1.5, 2.0};
+    options.length_penalty = penalties[random() % 6];
+    options.early_stopping = static_cast<EarlyStopping>(random() % 3);
+    if (options.early_stopping == EarlyStopping::kFirst && random() % 3 == 0) {
+      options.patience = 0.5 + random() % 4 * 0.5;
+      options.num_return_sequences = 1;
+    }
+    if (random() % 4 == 0) options.min_new_tokens = random() % (options.max_new_tokens + 1);
+    const int64_t vocab = random() % 4 == 0 ? 7 : 30;
+    const float bonus = static_cast<float>(random() % 5);
+    RandomLanguage language(trial, vocab, bonus, options.eos_token_ids);
+    INFO("trial " << trial << " beams " << options.num_beams << " vocab " << vocab);
+    Compare(options, &language);
+    const auto finished = RunSearch(options, &language);
+    ended_early += static_cast<int64_t>(finished[0].tokens.size()) < options.max_new_tokens;
+  }
+  CHECK(ended_early > 300);
+}
+
+TEST_CASE("beam search with fewer tokens than candidates, and a forced first token") {
+  for (int trial = 0; trial < 200; ++trial) {
+    DecodingOptions options;
+    options.prompt = {0};
+    options.max_new_tokens = 4;
+    options.num_beams = options.num_return_sequences = 4 + trial % 5;
+    options.eos_token_ids = {1};
+    if (trial % 2 == 0) options.forced_bos_token_id = 2;
+    // Dead beams hold copies at -1e9, where f32 cannot tell candidates apart: only the live ones
+    // are compared, and with four tokens of four steps they outnumber the beams.
+    RandomLanguage language(trial, 4, -1.0f, options.eos_token_ids);
+    const auto got = RunSearch(options, &language);
+    const auto expected = ReferenceBeams(
+        options, [&language](const std::vector<int32_t>& h) { return language.Logits(h); });
+    for (size_t i = 0; i < expected.size(); ++i) {
+      if (expected[i].score < -1e6f) continue;
+      REQUIRE(got.at(i).tokens == expected[i].tokens);
+      REQUIRE(got.at(i).score == expected[i].score);
+    }
+  }
+}
+
+TEST_CASE("an eos ranked beyond the beams is thrown away; within them it is kept") {
+  DecodingOptions options;
+  options.prompt = {0};
+  options.max_new_tokens = 5;
+  options.num_beams = 2;
+  options.eos_token_ids = {1};
+  BeamSearch search(options);
+  // Ranks 0 and 1 go on, the eos comes third: not eligible.
+  const std::vector<BeamCandidate> ranked{
+      {-1.0f, 0, 5, 0}, {-2.0f, 0, 6, 0}, {-3.0f, 0, 1, 0}, {-4.0f, 0, 7, 0}};
+  CHECK(search.Step(ranked, std::vector<Hit>{Hit::kNone, Hit::kNone, Hit::kEos, Hit::kNone}));
+  CHECK(search.Finished().empty());
+  CHECK(search.tokens() == absl::MakeConstSpan(std::vector<int32_t>{5, 6}));
+  // Now it is second: kept, and the third takes its place among the running.
+  CHECK(search.Step(ranked, std::vector<Hit>{Hit::kNone, Hit::kEos, Hit::kNone, Hit::kNone}));
+  REQUIRE(search.Finished().size() == 1);
+  CHECK(search.Finished()[0].tokens == std::vector<int32_t>{5, 6});
+  CHECK(search.Finished()[0].score == -1.0f);  // -2 / 2
+  CHECK(search.tokens() == absl::MakeConstSpan(std::vector<int32_t>{5, 1}));
+}
+
+TEST_CASE("several eos ids widen the candidates") {
+  DecodingOptions options;
+  options.num_beams = 3;
+  CHECK(BeamSearch(options).candidates() == 6);
+  options.eos_token_ids = {1};
+  CHECK(BeamSearch(options).candidates() == 6);
+  options.eos_token_ids = {1, 2, 3};
+  CHECK(BeamSearch(options).candidates() == 12);
+}
+
+}  // namespace
+}  // namespace quintet

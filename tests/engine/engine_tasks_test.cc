@@ -1,0 +1,271 @@
+// What an engine gives for every kind of request, against the fake model's own functions.
+#include <cmath>
+
+#include "catch2/catch.hpp"
+#include "tests/engine/engine_harness.h"
+#include "tests/engine/reference_search.h"
+
+namespace quintet {
+namespace {
+
+const std::vector<int32_t> kInput{5, 6, 1, 9, 1, 7};
+
+Request BaseRequest(RequestKind kind) {
+  Request request;
+  request.kind = kind;
+  request.input = kInput;
+  request.sink = std::make_shared<RecordingSink>();
+  return request;
+}
+
+absl::Status SubmitStatus(const FakeOptions& options, const Request& request) {
+  ThreadPool pool(1);
+  FakeModel model(options, &pool);
+  auto engine = Engine::Create(&model, nullptr, EngineLimits());
+  REQUIRE(engine.ok());
+  return (*engine)->Submit(request).status();
+}
+
+std::vector<float> Unpacked(uint64_t hash) {
+  std::vector<float> values;
+  for (int i = 0; i < 4; ++i) values.push_back(static_cast<float>(hash >> (16 * i) & 0xFFFF));
+  return values;
+}
+
+TEST_CASE("encode: pooling over encoder states, and over a causal model's states") {
+  for (const bool causal : {false, true}) {
+    FakeOptions options;
+    options.causal = causal;
+    options.limits.max_step_tokens = 4;  // a causal input takes several steps
+    std::vector<std::vector<float>> rows;
+    for (size_t i = 0; i < kInput.size(); ++i) {
+      rows.push_back(Unpacked(causal ? FakeModel::StateOf({}, {kInput.begin(), kInput.begin() + i + 1})
+                                     : FakeModel::EncoderStateOf(kInput, i)));
+    }
+    Request request = BaseRequest(RequestKind::kEncode);
+    request.pooling = Pooling::kNone;
+    Result result = RunAlone(options, request, nullptr);
+    REQUIRE(result.rows == 6);
+    REQUIRE(result.columns == 4);
+    for (size_t i = 0; i < 6; ++i) {
+      CHECK(std::vector<float>(result.values.begin() + i * 4, result.values.begin() + i * 4 + 4) == rows[i]);
+    }
+    request.pooling = Pooling::kFirst;
+    CHECK(RunAlone(options, request, nullptr).values == rows[0]);
+    request.pooling = Pooling::kLast;
+    CHECK(RunAlone(options, request, nullptr).values == rows[5]);
+    request.pooling = Pooling::kMean;
+    result = RunAlone(options, request, nullptr);
+    REQUIRE(result.rows == 1);
+    for (int c = 0; c < 4; ++c) {
+      double sum = 0.0;
+      for (const auto& row : rows) sum += row[c];
+      CHECK(result.values[c] == Approx(sum / 6));
+    }
+    request.normalize = true;
+    const Result unit = RunAlone(options, request, nullptr);
+    double square = 0.0;
+    for (float v : unit.values) square += v * v;
+    CHECK(square == Approx(1.0));
+    CHECK(unit.values[0] / unit.values[1] == Approx(result.values[0] / result.values[1]));
+  }
+}
+
+std::vector<int32_t> Shifted(std::vector<int32_t> ids) {
+  ids.pop_back();
+  ids.insert(ids.begin(), 0);
+  return ids;
+}
+
+TEST_CASE("classify: which states the head reads") {
+  ThreadPool pool(1);
+  FakeOptions options;
+  const FakeModel functions(options, &pool);
+  const auto labels = [&functions](uint64_t state) { return functions.LabelsOf(state); };
+  const Request request = BaseRequest(RequestKind::kClassify);
+
+  SECTION("T5 sequence: decoder state at the last eos of the input, over the shifted input") {
+    options.head = Head::kSequenceClassification;
+    const std::vector<int32_t> shifted = Shifted(kInput);
+    const Result result = RunAlone(options, request, nullptr);
+    CHECK(result.rows == 1);
+    CHECK(result.columns == 3);
+    CHECK(result.values == labels(FakeModel::StateOf(kInput, {shifted.begin(), shifted.begin() + 5})));
+  }
+  SECTION("T5 question answering: all decoder states over the shifted input") {
+    options.head = Head::kQuestionAnswering;
+    options.limits.max_step_tokens = 2;
+    const std::vector<int32_t> shifted = Shifted(kInput);
+    const Result result = RunAlone(options, request, nullptr);
+    REQUIRE(result.rows == 6);
+    std::vector<float> expected;
+    for (size_t i = 1; i <= 6; ++i) {
+      const auto row = labels(FakeModel::StateOf(kInput, {shifted.begin(), shifted.begin() + i}));
+      expected.insert(expected.end(), row.begin(), row.end());
+    }
+    CHECK(result.values == expected);
+  }
+  SECTION("T5 tokens, FAT5 question answering: all encoder states") {
+    std::vector<float> expected;
+    for (size_t i = 0; i < 6; ++i) {
+      const auto row = labels(FakeModel::EncoderStateOf(kInput, i));
+      expected.insert(expected.end(), row.begin(), row.end());
+    }
+    options.head = Head::kTokenClassification;
+    CHECK(RunAlone(options, request, nullptr).values == expected);
+    options.head = Head::kQuestionAnswering;
+    options.family = Family::kFat5;
+    CHECK(RunAlone(options, request, nullptr).values == expected);
+  }
+  SECTION("FAT5 sequence: encoder state at the last eos") {
+    options.head = Head::kSequenceClassification;
+    options.family = Family::kFat5;
+    CHECK(RunAlone(options, request, nullptr).values == labels(FakeModel::EncoderStateOf(kInput, 4)));
+  }
+  SECTION("GPT-2 sequence: the last token's state") {
+    options.head = Head::kSequenceClassification;
+    options.causal = true;
+    options.limits.max_step_tokens = 4;
+    CHECK(RunAlone(options, request, nullptr).values == labels(FakeModel::StateOf({}, kInput)));
+  }
+}
+
+TEST_CASE("score: log-probabilities of every target, as if each were alone") {
+  for (const bool causal : {false, true}) {
+    for (const int64_t step_tokens : {2, 7, 48}) {
+      FakeOptions options;
+      options.causal = causal;
+      options.limits.max_step_tokens = step_tokens;
+      options.limits.max_step_sequences = 3;  // fewer lanes than targets
+      Request request = BaseRequest(RequestKind::kScore);
+      request.targets = {{4, 1}, {4, 5, 6, 7, 8}, {1}, {4, 1}, {9, 9, 9}};
+      request.top_logprobs = 3;
+      const Result result = RunAlone(options, request, nullptr);
+      ThreadPool pool(1);
+      const FakeModel functions(options, &pool);
+      REQUIRE(result.targets.size() == 5);
+      for (size_t t = 0; t < 5; ++t) {
+        std::vector<int32_t> history = causal ? kInput : std::vector<int32_t>{0};
+        double total = 0.0;
+        REQUIRE(result.targets[t].tokens.size() == request.targets[t].size());
+        for (size_t i = 0; i < request.targets[t].size(); ++i) {
+          const int32_t token = request.targets[t][i];
+          const std::vector<float> row = ReferenceLogSoftmax(functions.LogitsOf(
+              FakeModel::StateOf(causal ? std::vector<int32_t>() : kInput, history)));
+          const TokenLogProb& got = result.targets[t].tokens[i];
+          CHECK(got.token == token);
+          CHECK(got.log_prob == Approx(row[token]).epsilon(1e-5));
+          REQUIRE(got.alternatives.size() == 3);
+          CHECK(got.alternatives[0].second >= got.alternatives[1].second);
+          for (const auto& [id, value] : got.alternatives) CHECK(value == Approx(row[id]).epsilon(1e-5));
+          total += row[token];
+          history.push_back(token);
+        }
+        CHECK(result.targets[t].total == Approx(total).epsilon(1e-5));
+      }
+      CHECK(result.output_tokens == 13);
+    }
+  }
+}
+
+TEST_CASE("score: a causal prompt is computed once for all its targets") {
+  FakeOptions options;
+  options.causal = true;
+  options.limits.cache_pages = 400;
+  ThreadPool pool(1);
+  FakeModel model(options, &pool);
+  auto engine = Engine::Create(&model, nullptr, EngineLimits());
+  Request request = BaseRequest(RequestKind::kScore);
+  request.input.assign(41, 3);
+  request.targets.assign(8, {4, 5});
+  REQUIRE((*engine)->Submit(request).ok());
+  RunAll(engine->get());
+  CHECK(model.errors.empty());
+  // 40 shared tokens, then 8 targets of 2 rows: two steps of at most 48 tokens. Each target with its own prompt would
+  // take 42 * 8 tokens.
+  CHECK(model.decodes == 2);
+}
+
+TEST_CASE("a missing head is a failed precondition") {
+  FakeOptions options;
+  options.head = Head::kEncoder;
+  Request request = BaseRequest(RequestKind::kGenerate);
+  request.decoding.prompt = {0};
+  CHECK(SubmitStatus(options, request).code() == absl::StatusCode::kFailedPrecondition);
+  request = BaseRequest(RequestKind::kScore);
+  request.targets = {{1}};
+  CHECK(SubmitStatus(options, request).code() == absl::StatusCode::kFailedPrecondition);
+  request = BaseRequest(RequestKind::kClassify);
+  CHECK(SubmitStatus(options, request).code() == absl::StatusCode::kFailedPrecondition);
+  CHECK(SubmitStatus(options, BaseRequest(RequestKind::kEncode)).ok());
+  options.head = Head::kLanguageModel;
+  CHECK(SubmitStatus(options, request).code() == absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_CASE("what can never be served is refused at the door") {
+  FakeOptions options;
+  const auto refused = [&options](Request request) {
+    const absl::Status status = SubmitStatus(options, request);
+    INFO(status.message());
+    CHECK(status.code() == absl::StatusCode::kInvalidArgument);
+  };
+  const auto generate = [] {
+    Request request = BaseRequest(RequestKind::kGenerate);
+    request.decoding.prompt = {0};
+    return request;
+  };
+  REQUIRE(SubmitStatus(options, generate()).ok());
+  Request request = generate();
+  request.input.clear();
+  refused(request);
+  request = generate();
+  request.input = {3, 40};
+  refused(request);
+  request.input = {-1};
+  refused(request);
+  request.input.assign(257, 3);  // encoder batch
+  refused(request);
+  request = generate();
+  request.decoding.max_new_tokens = 1000;  // pages
+  refused(request);
+  request = generate();
+  request.decoding.stop = {"x"};  // no tokenizer
+  refused(request);
+  request = generate();
+  request.decoding.eos_token_ids = {40};
+  refused(request);
+  request = generate();
+  request.sink = nullptr;
+  refused(request);
+  request = BaseRequest(RequestKind::kScore);
+  refused(request);
+  request.targets = {{}};
+  refused(request);
+  request.targets = {{40}};
+  refused(request);
+  request.targets = {{4}};
+  request.top_logprobs = 21;
+  refused(request);
+  options.limits.max_step_sequences = 3;
+  request = generate();
+  request.decoding.num_beams = 4;
+  refused(request);
+  options = FakeOptions();
+  options.causal = true;
+  options.max_positions = 10;
+  request = generate();
+  request.decoding.prompt = request.input;
+  request.decoding.max_new_tokens = 5;  // 6 + 5
+  refused(request);
+  request = BaseRequest(RequestKind::kScore);
+  request.targets = {{1, 2, 3, 4, 5, 6}};  // 6 + 5 read
+  refused(request);
+  options = FakeOptions();
+  options.head = Head::kSequenceClassification;
+  request = BaseRequest(RequestKind::kClassify);
+  request.input = {3, 4};  // no eos
+  refused(request);
+}
+
+}  // namespace
+}  // namespace quintet

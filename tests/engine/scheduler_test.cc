@@ -1,0 +1,197 @@
+#include "engine/scheduler.h"
+
+#include <algorithm>
+#include <map>
+#include <random>
+
+#include "catch2/catch.hpp"
+
+namespace quintet {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000;
+
+QueuedRequest Queued(uint64_t id, Priority priority, int64_t arrival_us, int64_t sequences = 1) {
+  QueuedRequest request;
+  request.id = id;
+  request.priority = priority;
+  request.arrival_us = arrival_us;
+  request.sequences = sequences;
+  return request;
+}
+
+std::vector<uint64_t> AdmitAll(Scheduler* scheduler, int64_t now, int64_t sequences) {
+  std::vector<uint64_t> admitted;
+  scheduler->Admit(now, {1000, 1000, sequences}, &admitted);
+  return admitted;
+}
+
+TEST_CASE("scheduler: urgent first, then by arrival") {
+  Scheduler scheduler;
+  scheduler.Add(Queued(1, Priority::kLow, 0));
+  scheduler.Add(Queued(2, Priority::kNormal, 1));
+  scheduler.Add(Queued(3, Priority::kHigh, 2));
+  scheduler.Add(Queued(4, Priority::kNormal, 3));
+  scheduler.Add(Queued(5, Priority::kHigh, 4));
+  CHECK(AdmitAll(&scheduler, 10, 3) == std::vector<uint64_t>{3, 5, 2});
+  CHECK(AdmitAll(&scheduler, 10, 3) == std::vector<uint64_t>{4, 1});
+  CHECK(scheduler.waiting() == 0);
+}
+
+TEST_CASE("scheduler: LOW counts as NORMAL from 30 s on, and as HIGH from 60 s on") {
+  const auto order = [](int64_t now) {
+    Scheduler scheduler;
+    scheduler.Add(Queued(1, Priority::kLow, 0));
+    scheduler.Add(Queued(2, Priority::kNormal, now - 1));
+    scheduler.Add(Queued(3, Priority::kHigh, now - 1));
+    return AdmitAll(&scheduler, now, 9);
+  };
+  CHECK(order(30 * kSecond - 1) == std::vector<uint64_t>{3, 2, 1});
+  CHECK(order(30 * kSecond) == std::vector<uint64_t>{3, 1, 2});
+  CHECK(order(60 * kSecond - 1) == std::vector<uint64_t>{3, 1, 2});
+  CHECK(order(60 * kSecond) == std::vector<uint64_t>{1, 3, 2});
+}
+
+TEST_CASE("scheduler: the first that does not fit holds back the others") {
+  Scheduler scheduler;
+  scheduler.Add(Queued(1, Priority::kNormal, 0, 4));
+  scheduler.Add(Queued(2, Priority::kNormal, 1, 8));
+  scheduler.Add(Queued(3, Priority::kHigh, 2, 1));
+  scheduler.Add(Queued(4, Priority::kLow, 3, 1));
+  CHECK(AdmitAll(&scheduler, 5, 8) == std::vector<uint64_t>{3, 1});
+  CHECK(AdmitAll(&scheduler, 5, 7).empty());
+  CHECK(scheduler.Remove(2));
+  CHECK_FALSE(scheduler.Remove(2));
+  CHECK(AdmitAll(&scheduler, 5, 7) == std::vector<uint64_t>{4});
+}
+
+TEST_CASE("scheduler: every budget binds") {
+  for (int which = 0; which < 3; ++which) {
+    Scheduler scheduler;
+    QueuedRequest request = Queued(1, Priority::kNormal, 0, 2);
+    request.pages = 3;
+    request.encode_tokens = 4;
+    scheduler.Add(request);
+    request.id = 2;
+    scheduler.Add(request);
+    AdmissionBudget budget{8, 6, 4};
+    (which == 0 ? budget.encode_tokens : which == 1 ? budget.pages : budget.sequences) -= 1;
+    std::vector<uint64_t> admitted;
+    scheduler.Admit(0, budget, &admitted);
+    CHECK(admitted == std::vector<uint64_t>{1});
+  }
+}
+
+// A simulated server: random arrivals, each admitted request holds its budget for a while.
+struct Simulation {
+  explicit Simulation(int seed) : random(seed) {}
+
+  void Arrive(int64_t now) {
+    QueuedRequest r = Queued(next_id++, static_cast<Priority>(random() % 3), now, 1 + random() % 8);
+    r.pages = random() % 20;
+    r.encode_tokens = random() % 30;
+    scheduler.Add(r);
+    waiting[r.id] = r;
+  }
+  void Step(int64_t now) {
+    for (auto it = running.begin(); it != running.end();) {
+      if (it->second.second > now) {
+        ++it;
+        continue;
+      }
+      free.pages += it->second.first.pages;
+      free.sequences += it->second.first.sequences;
+      it = running.erase(it);
+    }
+    std::vector<uint64_t> admitted;
+    const AdmissionBudget before = free;
+    scheduler.Admit(now, {40, free.pages, free.sequences}, &admitted);
+    int64_t encode = 0;
+    for (uint64_t id : admitted) {
+      const QueuedRequest r = waiting.at(id);
+      waiting.erase(id);
+      encode += r.encode_tokens;
+      free.pages -= r.pages;
+      free.sequences -= r.sequences;
+      running[id] = {r, now + static_cast<int64_t>(random() % 2000000)};
+      longest_wait = std::max(longest_wait, now - r.arrival_us);
+    }
+    REQUIRE(encode <= 40);
+    REQUIRE(free.pages >= 0);
+    REQUIRE(free.sequences >= 0);
+    // Nothing that would have fitted was left behind while nothing was admitted.
+    if (admitted.empty() && running.empty()) REQUIRE(waiting.empty());
+    REQUIRE(scheduler.waiting() == static_cast<int64_t>(waiting.size()));
+    (void)before;
+  }
+
+  std::mt19937 random;
+  Scheduler scheduler;
+  uint64_t next_id = 1;
+  AdmissionBudget free{40, 60, 16};
+  std::map<uint64_t, QueuedRequest> waiting;
+  std::map<uint64_t, std::pair<QueuedRequest, int64_t>> running;
+  int64_t longest_wait = 0;
+};
+
+TEST_CASE("scheduler: random traces keep the budgets and starve nobody") {
+  for (int seed = 0; seed < 5; ++seed) {
+    Simulation simulation(seed);
+    int64_t now = 0;
+    for (int step = 0; step < 20000; ++step) {
+      now += simulation.random() % 200000;
+      // About the capacity, in bursts.
+      if (simulation.random() % 100 < 35) simulation.Arrive(now);
+      simulation.Step(now);
+    }
+    for (int step = 0; step < 20000 && !simulation.waiting.empty(); ++step) {
+      simulation.Step(now += 100000);
+    }
+    CHECK(simulation.waiting.empty());
+  }
+}
+
+TEST_CASE("scheduler: an endless stream of urgent small requests does not starve a large LOW one") {
+  Scheduler scheduler;
+  scheduler.Add(Queued(1, Priority::kLow, 0, 16));
+  int64_t now = 0, free = 15;  // one small one is always running
+  uint64_t next = 2;
+  std::vector<std::pair<int64_t, int64_t>> ends;  // (time, sequences)
+  bool admitted_large = false;
+  while (!admitted_large) {
+    now += kSecond / 10;
+    REQUIRE(now < 70 * kSecond);
+    for (int i = 0; i < 3; ++i) scheduler.Add(Queued(next++, Priority::kHigh, now, 4));
+    for (auto& end : ends) {
+      if (end.first <= now) free += std::exchange(end.second, 0);
+    }
+    if (now >= kSecond && free == 15) free = 16;
+    for (uint64_t id : AdmitAll(&scheduler, now, free)) {
+      admitted_large = admitted_large || id == 1;
+      free -= id == 1 ? 16 : 4;
+      ends.emplace_back(now + kSecond, 4);
+    }
+  }
+}
+
+TEST_CASE("prefill shares: first come first served, all of the budget that can be used") {
+  std::mt19937 random(3);
+  for (int trial = 0; trial < 2000; ++trial) {
+    std::vector<int64_t> remaining(random() % 6), share;
+    int64_t total = 0;
+    for (int64_t& r : remaining) total += r = random() % 10;
+    share.resize(remaining.size());
+    const int64_t budget = random() % 30;
+    SharePrefill(budget, remaining, absl::MakeSpan(share));
+    int64_t dealt = 0;
+    for (size_t i = 0; i < share.size(); ++i) {
+      REQUIRE((share[i] >= 0 && share[i] <= remaining[i]));
+      if (share[i] > 0 && i > 0) REQUIRE(share[i - 1] == remaining[i - 1]);
+      dealt += share[i];
+    }
+    REQUIRE(dealt == std::min(budget, total));
+  }
+}
+
+}  // namespace
+}  // namespace quintet
