@@ -39,8 +39,9 @@ TEST_CASE("encode: pooling over encoder states, and over a causal model's states
     options.limits.max_step_tokens = 4;  // a causal input takes several steps
     std::vector<std::vector<float>> rows;
     for (size_t i = 0; i < kInput.size(); ++i) {
-      rows.push_back(Unpacked(causal ? FakeModel::StateOf({}, {kInput.begin(), kInput.begin() + i + 1})
-                                     : FakeModel::EncoderStateOf(kInput, i)));
+      rows.push_back(Unpacked(causal
+                                  ? FakeModel::StateOf({}, {kInput.begin(), kInput.begin() + i + 1})
+                                  : FakeModel::EncoderStateOf(kInput, i)));
     }
     Request request = BaseRequest(RequestKind::kEncode);
     request.pooling = Pooling::kNone;
@@ -48,7 +49,8 @@ TEST_CASE("encode: pooling over encoder states, and over a causal model's states
     REQUIRE(result.rows == 6);
     REQUIRE(result.columns == 4);
     for (size_t i = 0; i < 6; ++i) {
-      CHECK(std::vector<float>(result.values.begin() + i * 4, result.values.begin() + i * 4 + 4) == rows[i]);
+      CHECK(std::vector<float>(result.values.begin() + i * 4, result.values.begin() + i * 4 + 4) ==
+            rows[i]);
     }
     request.pooling = Pooling::kFirst;
     CHECK(RunAlone(options, request, nullptr).values == rows[0]);
@@ -90,7 +92,8 @@ TEST_CASE("classify: which states the head reads") {
     const Result result = RunAlone(options, request, nullptr);
     CHECK(result.rows == 1);
     CHECK(result.columns == 3);
-    CHECK(result.values == labels(FakeModel::StateOf(kInput, {shifted.begin(), shifted.begin() + 5})));
+    CHECK(result.values ==
+          labels(FakeModel::StateOf(kInput, {shifted.begin(), shifted.begin() + 5})));
   }
   SECTION("T5 question answering: all decoder states over the shifted input") {
     options.head = Head::kQuestionAnswering;
@@ -120,7 +123,8 @@ TEST_CASE("classify: which states the head reads") {
   SECTION("FAT5 sequence: encoder state at the last eos") {
     options.head = Head::kSequenceClassification;
     options.family = Family::kFat5;
-    CHECK(RunAlone(options, request, nullptr).values == labels(FakeModel::EncoderStateOf(kInput, 4)));
+    CHECK(RunAlone(options, request, nullptr).values ==
+          labels(FakeModel::EncoderStateOf(kInput, 4)));
   }
   SECTION("GPT-2 sequence: the last token's state") {
     options.head = Head::kSequenceClassification;
@@ -157,7 +161,8 @@ TEST_CASE("score: log-probabilities of every target, as if each were alone") {
           CHECK(got.log_prob == Approx(row[token]).epsilon(1e-5));
           REQUIRE(got.alternatives.size() == 3);
           CHECK(got.alternatives[0].second >= got.alternatives[1].second);
-          for (const auto& [id, value] : got.alternatives) CHECK(value == Approx(row[id]).epsilon(1e-5));
+          for (const auto& [id, value] : got.alternatives)
+            CHECK(value == Approx(row[id]).epsilon(1e-5));
           total += row[token];
           history.push_back(token);
         }
@@ -181,8 +186,8 @@ TEST_CASE("score: a causal prompt is computed once for all its targets") {
   REQUIRE((*engine)->Submit(request).ok());
   RunAll(engine->get());
   CHECK(model.errors.empty());
-  // 40 shared tokens, then 8 targets of 2 rows: two steps of at most 48 tokens. Each target with its own prompt would
-  // take 42 * 8 tokens.
+  // 40 shared tokens, then 8 targets of 2 rows: two steps of at most 48 tokens. Each target with
+  // its own prompt would take 42 * 8 tokens.
   CHECK(model.decodes == 2);
 }
 
