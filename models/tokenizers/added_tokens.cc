@@ -1,0 +1,121 @@
+#include "models/tokenizers/added_tokens.h"
+
+#include <algorithm>
+
+#include "absl/strings/string_view.h"
+#include "models/tokenizers/unicode.h"
+
+namespace quintet {
+namespace {
+
+// The last code point before byte `end` (> 0) and where it begins.
+uint32_t CodePointBefore(std::string_view text, size_t end, size_t* begin) {
+  size_t at = end - 1;
+  while (at > 0 && IsUtf8Continuation(text[at])) --at;
+  *begin = at;
+  int length;
+  return DecodeUtf8(text.data() + at, &length);
+}
+
+bool IsWordAt(std::string_view text, size_t at) {
+  int length;
+  return at < text.size() && Unicode().Has(DecodeUtf8(text.data() + at, &length), kWord);
+}
+
+bool IsWordBefore(std::string_view text, size_t end) {
+  size_t begin;
+  return end > 0 && Unicode().Has(CodePointBefore(text, end, &begin), kWord);
+}
+
+size_t SpaceEnd(std::string_view text, size_t at) {
+  while (at < text.size()) {
+    int length;
+    if (!Unicode().Has(DecodeUtf8(text.data() + at, &length), kWhiteSpace)) break;
+    at += static_cast<size_t>(length);
+  }
+  return at;
+}
+
+size_t SpaceBegin(std::string_view text, size_t end, size_t limit) {
+  while (end > limit) {
+    size_t begin;
+    if (!Unicode().Has(CodePointBefore(text, end, &begin), kWhiteSpace)) break;
+    end = begin;
+  }
+  return end;
+}
+
+}  // namespace
+
+void AddedTokens::Add(AddedToken token) {
+  if (token.content.empty()) return;
+  highest_id_ = std::max(highest_id_, token.id);
+  const auto same = by_content_.find(token.content);
+  const size_t place = same == by_content_.end() ? tokens_.size() : same->second;
+  if (place < tokens_.size()) by_id_.erase(tokens_[place].id);
+  by_id_[token.id] = place;
+  by_content_[token.content] = place;
+  if (place == tokens_.size()) {
+    tokens_.push_back(std::move(token));
+  } else {
+    tokens_[place] = std::move(token);
+  }
+}
+
+void AddedTokens::Finish(const Normalizer* normalizer) {
+  std::vector<std::string> contents(tokens_.size());
+  absl::flat_hash_map<std::string, int32_t> raw, normalized;
+  for (size_t i = 0; i < tokens_.size(); ++i) {
+    AlignedText content(tokens_[i].content, 0, false);
+    if (tokens_[i].normalized && normalizer != nullptr) normalizer->Apply(&content);
+    auto& keys = tokens_[i].normalized ? normalized : raw;
+    if (tokens_[i].in_text && !content.text.empty()) keys.try_emplace(std::move(content.text), static_cast<int32_t>(i));
+  }
+  const auto build = [](const absl::flat_hash_map<std::string, int32_t>& keys) {
+    return Trie(std::vector<std::pair<std::string_view, int32_t>>(keys.begin(), keys.end()));
+  };
+  raw_ = build(raw);
+  normalized_ = build(normalized);
+}
+
+const AddedToken* AddedTokens::FindId(int32_t id) const {
+  const auto it = by_id_.find(id);
+  return it == by_id_.end() ? nullptr : &tokens_[it->second];
+}
+
+const AddedToken* AddedTokens::FindContent(std::string_view content) const {
+  const auto it = by_content_.find(absl::string_view(content.data(), content.size()));
+  return it == by_content_.end() ? nullptr : &tokens_[it->second];
+}
+
+std::vector<AddedTokens::Stretch> AddedTokens::Split(std::string_view text, Text kind) const {
+  const Trie& trie = kind == Text::kRaw ? raw_ : normalized_;
+  std::vector<Stretch> stretches;
+  size_t done = 0;
+  for (size_t at = 0; at < text.size() && !trie.empty();) {
+    size_t length = 0;
+    int32_t index = -1;
+    trie.ForEachPrefix(text.substr(at), [&](size_t match, int32_t value) {
+      length = match;
+      index = value;
+    });
+    if (length == 0) {
+      ++at;
+      continue;
+    }
+    const AddedToken& token = tokens_[static_cast<size_t>(index)];
+    size_t begin = at, end = at + length;
+    at = end;
+    if (token.single_word && (IsWordBefore(text, begin) || IsWordAt(text, end))) continue;
+    // A token before may have taken the white space up to here, or even past it when it is part of this token.
+    if (token.lstrip) begin = std::max(SpaceBegin(text, begin, done), done);
+    if (token.rstrip) end = SpaceEnd(text, end);
+    if (done < begin) stretches.push_back({done, begin, -1});
+    stretches.push_back({begin, end, token.id});
+    done = end;
+  }
+  if (done < text.size()) stretches.push_back({done, text.size(), -1});
+  return stretches;
+}
+
+}  // namespace quintet

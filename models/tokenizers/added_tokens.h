@@ -1,0 +1,54 @@
+// Tokens that are cut out of a text before the model sees it: special tokens like </s> and <extra_id_0>, and others added to a
+// vocabulary.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "models/tokenizers/normalizer.h"
+#include "models/tokenizers/trie.h"
+
+namespace quintet {
+
+struct AddedToken {
+  int32_t id = -1;
+  std::string content;
+  bool special = false;
+  bool single_word = false;            // matches only between non-word characters
+  bool lstrip = false, rstrip = false;  // takes the white space on that side along
+  bool normalized = false;  // is looked for in the normalised text instead of the raw one
+  bool in_text = true;      // is looked for at all
+};
+
+class AddedTokens {
+ public:
+  // Tokens in the order of the file; a later one of the same id or content replaces the earlier. Call Finish afterwards.
+  void Add(AddedToken token);
+  // Builds the searches. `normalizer` (may be null) is applied to the content of normalised tokens.
+  void Finish(const Normalizer* normalizer);
+
+  const AddedToken* FindId(int32_t id) const;
+  const AddedToken* FindContent(std::string_view content) const;
+  int32_t highest_id() const { return highest_id_; }  // -1 when there is none
+
+  // A stretch of text: an added token's, or what lies between them (id -1).
+  struct Stretch {
+    size_t begin, end;
+    int32_t id;
+  };
+  // Cuts a text into stretches, none empty but those of tokens; longest token first at each place.
+  enum class Text : uint8_t { kRaw, kNormalized };
+  std::vector<Stretch> Split(std::string_view text, Text kind) const;
+
+ private:
+  std::vector<AddedToken> tokens_;
+  absl::flat_hash_map<int32_t, size_t> by_id_;
+  absl::flat_hash_map<std::string, size_t> by_content_;
+  Trie raw_, normalized_;  // values: indices of tokens_
+  int32_t highest_id_ = -1;
+};
+
+}  // namespace quintet

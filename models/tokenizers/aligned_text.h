@@ -1,0 +1,62 @@
+// A text on its way through normalisation, with the place in the input that each of its bytes came from.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace quintet {
+
+struct AlignedText {
+  std::string text;  // valid UTF-8
+  // Input bytes [begin, end) behind each byte of `text`; the bytes of one character agree. Empty when not tracked: following
+  // them costs more than most normalisation, and only token spans and Metaspace's "first" scheme need them.
+  std::vector<uint32_t> begin, end;
+  bool tracked = false;
+
+  // `text` is input bytes from `origin` on.
+  AlignedText(std::string_view text, uint32_t origin, bool tracked);
+  AlignedText() = default;
+
+  AlignedText Slice(size_t from, size_t to) const;
+  // Input bytes of the non-empty range [from, to); {0, 0} when not tracked.
+  std::pair<uint32_t, uint32_t> Origin(size_t from, size_t to) const {
+    if (!tracked || from >= to) return {0, 0};
+    return {begin[from], end[to - 1]};
+  }
+};
+
+// Writes a changed copy of a text.
+class Rewriter {
+ public:
+  explicit Rewriter(const AlignedText& in) : in_(in) {
+    out_.tracked = in.tracked;
+    out_.text.reserve(in.text.size() + in.text.size() / 8);
+  }
+  // Copies bytes [from, to) of the old text.
+  void Keep(size_t from, size_t to) {
+    out_.text.append(in_.text, from, to - from);
+    if (!in_.tracked) return;
+    out_.begin.insert(out_.begin.end(), in_.begin.begin() + from, in_.begin.begin() + to);
+    out_.end.insert(out_.end.end(), in_.end.begin() + from, in_.end.begin() + to);
+  }
+  // Writes new bytes that stand for the character at byte `source` of the old text.
+  void Put(std::string_view bytes, size_t source) {
+    out_.text.append(bytes);
+    if (!in_.tracked) return;
+    out_.begin.insert(out_.begin.end(), bytes.size(), in_.begin[source]);
+    out_.end.insert(out_.end.end(), bytes.size(), in_.end[source]);
+  }
+  // Replaces characters one by one: the n-th new one stands for the n-th old one of [from, to), those left over for the last.
+  void Replace(std::string_view bytes, size_t from, size_t to);
+  size_t size() const { return out_.text.size(); }
+  AlignedText Take() { return std::move(out_); }
+
+ private:
+  const AlignedText& in_;
+  AlignedText out_;
+};
+
+}  // namespace quintet

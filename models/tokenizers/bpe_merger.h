@@ -1,0 +1,41 @@
+// The inner loop of byte-pair encoding: merges neighbouring symbols by rank until no merge is left.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+
+namespace quintet {
+
+// Which pairs of symbols merge, in which order, and into what.
+class MergeTable {
+ public:
+  struct Merge {
+    uint32_t rank;  // lower first; equal ranks from left to right
+    int32_t result;
+  };
+  void Reserve(size_t count) { merges_.reserve(count); }
+  void Set(int32_t left, int32_t right, Merge merge) { merges_[Key(left, right)] = merge; }
+  const Merge* Find(int32_t left, int32_t right) const {
+    const auto it = merges_.find(Key(left, right));
+    return it == merges_.end() ? nullptr : &it->second;
+  }
+
+ private:
+  static uint64_t Key(int32_t left, int32_t right) {
+    return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
+  }
+  absl::flat_hash_map<uint64_t, Merge> merges_;
+};
+
+struct BpeSymbol {
+  int32_t id;  // negative: never merges
+  uint32_t begin, end;
+};
+
+// Always the pair of the lowest rank, the leftmost of those, merges next. O(n log n) at worst and O(n) where few ranks occur, as in
+// long repetitions. Stops early when no more than `stop_at` symbols are left.
+void MergeSymbols(const MergeTable& table, std::vector<BpeSymbol>* symbols, size_t stop_at = 1);
+
+}  // namespace quintet

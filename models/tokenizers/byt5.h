@@ -1,0 +1,14 @@
+// ByT5: the id of a byte is its value + 3. There is no file but tokenizer_config.json.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "models/tokenizer.h"
+#include "models/tokenizers/settings.h"
+
+namespace quintet {
+
+absl::StatusOr<std::unique_ptr<const Tokenizer>> MakeByT5(const TokenizerSettings& settings);
+
+}  // namespace quintet

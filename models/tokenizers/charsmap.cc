@@ -1,0 +1,85 @@
+#include "models/tokenizers/charsmap.h"
+
+#include "absl/strings/str_cat.h"
+#include "models/tokenizers/unicode.h"
+
+namespace quintet {
+namespace {
+
+// A unit of the double array.
+bool HasLeaf(uint32_t unit) { return (unit >> 8 & 1) != 0; }
+uint32_t Value(uint32_t unit) { return unit & 0x7FFFFFFF; }
+uint32_t Label(uint32_t unit) { return unit & 0x800000FF; }
+uint32_t Offset(uint32_t unit) { return (unit >> 10) << ((unit & 0x200) >> 6); }
+
+uint32_t ReadU32(std::string_view bytes, size_t at) {
+  const auto byte = [&](size_t i) { return static_cast<uint32_t>(static_cast<uint8_t>(bytes[at + i])); };
+  return byte(0) | byte(1) << 8 | byte(2) << 16 | byte(3) << 24;
+}
+
+}  // namespace
+
+absl::StatusOr<Charsmap> Charsmap::Parse(std::string_view blob, const std::string& where) {
+  Charsmap map;
+  if (blob.empty()) return map;
+  const auto bad = [&](auto... what) {
+    return absl::InvalidArgumentError(absl::StrCat(where, ": precompiled_charsmap: ", what...));
+  };
+  if (blob.size() < 8) return bad("expected at least 8 bytes, got ", blob.size());
+  const uint32_t trie_bytes = ReadU32(blob, 0);
+  if (trie_bytes == 0 || trie_bytes % 4 != 0 || trie_bytes > blob.size() - 4) {
+    return bad("expected a trie of a multiple of 4 bytes within ", blob.size() - 4, ", got ", trie_bytes);
+  }
+  map.units_.resize(trie_bytes / 4);
+  for (size_t i = 0; i < map.units_.size(); ++i) map.units_[i] = ReadU32(blob, 4 + i * 4);
+  map.replacements_ = std::string(blob.substr(4 + trie_bytes));
+  if (map.replacements_.empty() || map.replacements_.back() != '\0') {
+    return bad("expected replacements that end in NUL");
+  }
+  if (!IsUtf8(map.replacements_)) return bad("expected replacements in UTF-8");
+  return map;
+}
+
+template <typename OnMatch>
+void Charsmap::Search(std::string_view text, OnMatch on_match) const {
+  if (units_.empty()) return;
+  uint32_t position = Offset(units_[0]);
+  for (size_t i = 0; i < text.size(); ++i) {
+    const uint32_t label = static_cast<uint8_t>(text[i]);
+    position ^= label;
+    if (position >= units_.size() || Label(units_[position]) != label) return;
+    const uint32_t unit = units_[position];
+    position ^= Offset(unit);
+    if (!HasLeaf(unit)) continue;
+    if (position >= units_.size()) return;
+    const uint32_t value = Value(units_[position]);
+    if (value < replacements_.size() && !on_match(i + 1, value)) return;
+  }
+}
+
+Charsmap::Match Charsmap::At(size_t length, uint32_t value) const {
+  const std::string_view rest = std::string_view(replacements_).substr(value);
+  return {length, rest.substr(0, rest.find('\0'))};
+}
+
+Charsmap::Match Charsmap::Longest(std::string_view text) const {
+  size_t length = 0;
+  uint32_t value = 0;
+  Search(text, [&](size_t match_length, uint32_t match_value) {
+    length = match_length;
+    value = match_value;
+    return true;
+  });
+  return length == 0 ? Match{} : At(length, value);
+}
+
+Charsmap::Match Charsmap::Shortest(std::string_view text) const {
+  Match match;
+  Search(text, [&](size_t length, uint32_t value) {
+    match = At(length, value);
+    return false;
+  });
+  return match;
+}
+
+}  // namespace quintet

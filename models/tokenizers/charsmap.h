@@ -1,0 +1,37 @@
+// SentencePiece's precompiled normalisation rules: a double-array trie (darts-clone's layout) from byte strings to replacements.
+// The bytes come from model files and are not trusted: every step of a search is bounds-checked.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace quintet {
+
+class Charsmap {
+ public:
+  // `blob`: u32 trie bytes, trie units (u32 each, little-endian), NUL-terminated replacements. Empty: no rules. Errors start with `where`.
+  static absl::StatusOr<Charsmap> Parse(std::string_view blob, const std::string& where);
+
+  bool empty() const { return units_.empty(); }
+
+  struct Match {
+    size_t length = 0;  // bytes of the text; 0 when no rule matches
+    std::string_view replacement;
+  };
+  Match Longest(std::string_view text) const;   // SentencePiece's choice
+  Match Shortest(std::string_view text) const;  // that of HF's tokenizers, which then replaces the whole of what it asked about
+
+ private:
+  template <typename OnMatch>
+  void Search(std::string_view text, OnMatch on_match) const;
+  Match At(size_t length, uint32_t value) const;
+
+  std::vector<uint32_t> units_;
+  std::string replacements_;
+};
+
+}  // namespace quintet

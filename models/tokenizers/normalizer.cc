@@ -1,0 +1,209 @@
+#include "models/tokenizers/normalizer.h"
+
+#include <optional>
+
+#include "models/tokenizers/byte_level.h"
+#include "models/tokenizers/unicode.h"
+
+namespace quintet {
+
+void ReplaceMatches(const Pattern& pattern, std::string_view content, AlignedText* text) {
+  Rewriter rewriter(*text);
+  size_t kept = 0;
+  pattern.ForEachMatch(text->text, [&](size_t begin, size_t end) {
+    rewriter.Keep(kept, begin);
+    // HF aligns the new text with the last byte that it replaces.
+    if (!text->text.empty()) rewriter.Put(content, end > 0 ? end - 1 : 0);
+    kept = end;
+  });
+  if (kept == 0 && rewriter.size() == 0) return;
+  rewriter.Keep(kept, text->text.size());
+  *text = rewriter.Take();
+}
+
+namespace {
+
+// Calls f(code point, begin, end) for each character.
+template <typename F>
+void ForEachCharacter(const std::string& text, F f) {
+  for (size_t at = 0; at < text.size();) {
+    int length;
+    const uint32_t code_point = DecodeUtf8(text.data() + at, &length);
+    f(code_point, at, at + static_cast<size_t>(length));
+    at += static_cast<size_t>(length);
+  }
+}
+
+// HF asks about a short grapheme cluster as a whole first, and then takes the replacement of its shortest prefix for all of it.
+class PrecompiledNormalizer : public Normalizer {
+ public:
+  explicit PrecompiledNormalizer(Charsmap charsmap) : charsmap_(std::move(charsmap)) {}
+  void Apply(AlignedText* text) const override {
+    Rewriter rewriter(*text);
+    const std::string_view view = text->text;
+    for (size_t at = 0; at < view.size();) {
+      const size_t end = at + ClusterLength(view.substr(at));
+      if (end - at < 6 && Put(view, at, end, &rewriter)) {
+        at = end;
+        continue;
+      }
+      while (at < end) {
+        int length;
+        DecodeUtf8(view.data() + at, &length);
+        const size_t next = at + static_cast<size_t>(length);
+        if (!Put(view, at, next, &rewriter)) rewriter.Keep(at, next);
+        at = next;
+      }
+    }
+    *text = rewriter.Take();
+  }
+
+ private:
+  static size_t ClusterLength(std::string_view rest) {
+    // Most text is printable ASCII, which ends a cluster where more of it follows.
+    const auto plain = [&](size_t i) { return rest[i] >= ' ' && rest[i] < '\x7F'; };
+    if (plain(0) && (rest.size() == 1 || plain(1))) return 1;
+    return GraphemeLength(rest);
+  }
+  bool Put(std::string_view view, size_t begin, size_t end, Rewriter* rewriter) const {
+    const Charsmap::Match match = charsmap_.Shortest(view.substr(begin, end - begin));
+    if (match.length == 0) return false;
+    rewriter->Replace(match.replacement, begin, end);
+    return true;
+  }
+
+  Charsmap charsmap_;
+};
+
+class LowercaseNormalizer : public Normalizer {
+ public:
+  void Apply(AlignedText* text) const override {
+    Rewriter rewriter(*text);
+    ForEachCharacter(text->text, [&](uint32_t code_point, size_t begin, size_t end) {
+      const std::u32string_view lower = Unicode().Lowercase(code_point);
+      if (lower.empty()) return rewriter.Keep(begin, end);
+      std::string bytes;
+      for (const char32_t c : lower) AppendUtf8(c, &bytes);
+      rewriter.Put(bytes, begin);
+    });
+    *text = rewriter.Take();
+  }
+};
+
+class StripNormalizer : public Normalizer {
+ public:
+  StripNormalizer(bool left, bool right) : left_(left), right_(right) {}
+  void Apply(AlignedText* text) const override {
+    size_t begin = text->text.size(), end = 0;
+    ForEachCharacter(text->text, [&](uint32_t code_point, size_t from, size_t to) {
+      if (Unicode().Has(code_point, kWhiteSpace)) return;
+      begin = std::min(begin, from);
+      end = to;
+    });
+    if (!left_) begin = 0;
+    if (!right_) end = text->text.size();
+    if (begin == 0 && end == text->text.size()) return;
+    *text = begin < end ? text->Slice(begin, end) : text->Slice(0, 0);
+  }
+
+ private:
+  bool left_, right_;
+};
+
+class StripAccentsNormalizer : public Normalizer {
+ public:
+  void Apply(AlignedText* text) const override {
+    Rewriter rewriter(*text);
+    ForEachCharacter(text->text, [&](uint32_t code_point, size_t begin, size_t end) {
+      if (!Unicode().Has(code_point, kAccent)) rewriter.Keep(begin, end);
+    });
+    *text = rewriter.Take();
+  }
+};
+
+class NmtNormalizer : public Normalizer {
+ public:
+  void Apply(AlignedText* text) const override {
+    Rewriter rewriter(*text);
+    ForEachCharacter(text->text, [&](uint32_t code_point, size_t begin, size_t end) {
+      if (IsDropped(code_point)) return;
+      if (IsSpace(code_point)) return rewriter.Put(" ", begin);
+      rewriter.Keep(begin, end);
+    });
+    *text = rewriter.Take();
+  }
+
+ private:
+  static bool IsDropped(uint32_t c) {
+    return (c >= 0x01 && c <= 0x08) || c == 0x0B || (c >= 0x0E && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F;
+  }
+  static bool IsSpace(uint32_t c) {
+    return c == 0x09 || c == 0x0A || c == 0x0C || c == 0x0D || c == 0x1680 || (c >= 0x200B && c <= 0x200F) || c == 0x2028 ||
+           c == 0x2029 || c == 0x2581 || c == 0xFEFF || c == 0xFFFD;
+  }
+};
+
+class ReplaceNormalizer : public Normalizer {
+ public:
+  ReplaceNormalizer(Pattern pattern, std::string content) : pattern_(std::move(pattern)), content_(std::move(content)) {}
+  void Apply(AlignedText* text) const override { ReplaceMatches(pattern_, content_, text); }
+
+ private:
+  Pattern pattern_;
+  std::string content_;
+};
+
+class PrependNormalizer : public Normalizer {
+ public:
+  explicit PrependNormalizer(std::string prefix) : prefix_(std::move(prefix)) {}
+  void Apply(AlignedText* text) const override {
+    if (text->text.empty()) return;
+    Rewriter rewriter(*text);
+    rewriter.Put(prefix_, 0);
+    rewriter.Keep(0, text->text.size());
+    *text = rewriter.Take();
+  }
+
+ private:
+  std::string prefix_;
+};
+
+class ByteLevelNormalizer : public Normalizer {
+ public:
+  void Apply(AlignedText* text) const override {
+    Rewriter rewriter(*text);
+    for (size_t i = 0; i < text->text.size(); ++i) rewriter.Put(ByteLevelCharacter(text->text[i]), i);
+    *text = rewriter.Take();
+  }
+};
+
+class NormalizerSequence : public Normalizer {
+ public:
+  explicit NormalizerSequence(std::vector<NormalizerPtr> steps) : steps_(std::move(steps)) {}
+  void Apply(AlignedText* text) const override {
+    for (const NormalizerPtr& step : steps_) step->Apply(text);
+  }
+
+ private:
+  std::vector<NormalizerPtr> steps_;
+};
+
+}  // namespace
+
+NormalizerPtr MakePrecompiled(Charsmap charsmap) {
+  return std::make_unique<PrecompiledNormalizer>(std::move(charsmap));
+}
+NormalizerPtr MakeLowercase() { return std::make_unique<LowercaseNormalizer>(); }
+NormalizerPtr MakeStrip(bool left, bool right) { return std::make_unique<StripNormalizer>(left, right); }
+NormalizerPtr MakeStripAccents() { return std::make_unique<StripAccentsNormalizer>(); }
+NormalizerPtr MakeNmt() { return std::make_unique<NmtNormalizer>(); }
+NormalizerPtr MakeReplace(Pattern pattern, std::string content) {
+  return std::make_unique<ReplaceNormalizer>(std::move(pattern), std::move(content));
+}
+NormalizerPtr MakePrepend(std::string prefix) { return std::make_unique<PrependNormalizer>(std::move(prefix)); }
+NormalizerPtr MakeByteLevelNormalizer() { return std::make_unique<ByteLevelNormalizer>(); }
+NormalizerPtr MakeNormalizerSequence(std::vector<NormalizerPtr> steps) {
+  return std::make_unique<NormalizerSequence>(std::move(steps));
+}
+
+}  // namespace quintet

@@ -1,0 +1,179 @@
+#include "models/tokenizers/pipeline.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "kernels/check.h"
+#include "models/tokenizers/byte_level.h"
+#include "models/tokenizers/unicode.h"
+
+namespace quintet {
+namespace {
+
+// The repaired text, each U+FFFD tracked to the bytes it stands for.
+AlignedText Repair(std::string_view text) {
+  AlignedText repaired;
+  repaired.tracked = true;
+  for (size_t at = 0; at < text.size();) {
+    const int valid = Utf8Length(text.substr(at));
+    const size_t length = valid > 0 ? static_cast<size_t>(valid) : InvalidPartLength(text.substr(at));
+    const std::string_view bytes = valid > 0 ? text.substr(at, length) : kReplacement;
+    repaired.text.append(bytes);
+    repaired.begin.insert(repaired.begin.end(), bytes.size(), static_cast<uint32_t>(at));
+    repaired.end.insert(repaired.end.end(), bytes.size(), static_cast<uint32_t>(at + length));
+    at += length;
+  }
+  return repaired;
+}
+
+std::vector<int32_t> Ids(const std::vector<TokenSpan>& tokens) {
+  std::vector<int32_t> ids(tokens.size());
+  std::transform(tokens.begin(), tokens.end(), ids.begin(), [](const TokenSpan& token) { return token.id; });
+  return ids;
+}
+
+}  // namespace
+
+Pipeline::Pipeline(PipelineParts parts) : parts_(std::move(parts)) {
+  QT_CHECK(parts_.model != nullptr);
+  parts_.added.Finish(parts_.normalizer.get());
+}
+
+std::vector<int32_t> Pipeline::Encode(std::string_view text, bool add_special_tokens) const {
+  const bool tracked = parts_.pre_tokenizer != nullptr && parts_.pre_tokenizer->needs_tracking();
+  std::vector<TokenSpan> tokens = Run(text, tracked);
+  if (add_special_tokens) AddSpecialTokens(static_cast<uint32_t>(text.size()), &tokens);
+  return Ids(tokens);
+}
+
+std::vector<TokenSpan> Pipeline::EncodeWithSpans(std::string_view text, bool add_special_tokens) const {
+  std::vector<TokenSpan> tokens = Run(text, true);
+  if (parts_.trim_offsets) TrimSpans(&tokens);
+  if (add_special_tokens) AddSpecialTokens(static_cast<uint32_t>(text.size()), &tokens);
+  return tokens;
+}
+
+void Pipeline::AddSpecialTokens(uint32_t text_bytes, std::vector<TokenSpan>* tokens) const {
+  const std::vector<int32_t>& suffix = parts_.suffix;
+  const bool ends_in_suffix =
+      tokens->size() >= suffix.size() &&
+      std::equal(suffix.begin(), suffix.end(), tokens->end() - static_cast<ptrdiff_t>(suffix.size()),
+                 [](int32_t id, const TokenSpan& token) { return id == token.id; });
+  if (!(parts_.suffix_once && ends_in_suffix)) {
+    for (const int32_t id : suffix) tokens->push_back({id, text_bytes, text_bytes});
+  }
+  std::vector<TokenSpan> prefix;
+  for (const int32_t id : parts_.prefix) prefix.push_back({id, 0, 0});
+  tokens->insert(tokens->begin(), prefix.begin(), prefix.end());
+}
+
+std::vector<TokenSpan> Pipeline::Run(std::string_view text, bool tracked) const {
+  std::vector<TokenSpan> tokens;
+  AlignedText repaired;
+  const bool valid = IsUtf8(text);
+  if (!valid) repaired = Repair(text);
+  const std::string_view source = valid ? text : std::string_view(repaired.text);
+  for (const AddedTokens::Stretch& stretch : parts_.added.Split(source, AddedTokens::Text::kRaw)) {
+    const size_t length = stretch.end - stretch.begin;
+    if (stretch.id >= 0) {
+      uint32_t begin = static_cast<uint32_t>(stretch.begin), end = static_cast<uint32_t>(stretch.end);
+      if (!valid) std::tie(begin, end) = repaired.Origin(begin, end);
+      tokens.push_back({stretch.id, begin, end});
+    } else if (valid) {
+      RunNormalized(AlignedText(text.substr(stretch.begin, length), static_cast<uint32_t>(stretch.begin), tracked), &tokens);
+    } else {
+      RunNormalized(repaired.Slice(stretch.begin, stretch.end), &tokens);
+    }
+  }
+  return tokens;
+}
+
+void Pipeline::RunNormalized(AlignedText text, std::vector<TokenSpan>* tokens) const {
+  if (parts_.normalizer != nullptr) parts_.normalizer->Apply(&text);
+  const auto stretches = parts_.added.Split(text.text, AddedTokens::Text::kNormalized);
+  if (stretches.size() == 1 && stretches[0].id < 0) return RunPieces(std::move(text), tokens);
+  for (const AddedTokens::Stretch& stretch : stretches) {
+    if (stretch.id < 0) {
+      RunPieces(text.Slice(stretch.begin, stretch.end), tokens);
+    } else {
+      const auto [begin, end] = text.Origin(stretch.begin, stretch.end);
+      tokens->push_back({stretch.id, begin, end});
+    }
+  }
+}
+
+void Pipeline::RunPieces(AlignedText text, std::vector<TokenSpan>* tokens) const {
+  SplitText split{std::move(text), {}};
+  split.pieces = {{0, static_cast<uint32_t>(split.text.text.size())}};
+  if (parts_.pre_tokenizer != nullptr) parts_.pre_tokenizer->Apply(&split);
+  std::vector<PieceToken> piece_tokens;
+  for (const SplitText::Piece& piece : split.pieces) {
+    piece_tokens.clear();
+    parts_.model->Encode(std::string_view(split.text.text).substr(piece.begin, piece.end - piece.begin), &piece_tokens);
+    for (const PieceToken& token : piece_tokens) {
+      auto [begin, end] = split.text.Origin(piece.begin + token.begin, piece.begin + token.end);
+      if (split.text.tracked && token.begin == token.end) begin = end = split.text.begin[piece.begin + token.begin];
+      tokens->push_back({token.id, begin, end});
+    }
+  }
+}
+
+// HF's rule: spaces of a token's spelling leave its span, but not the one that add_prefix_space added.
+void Pipeline::TrimSpans(std::vector<TokenSpan>* tokens) const {
+  const std::string_view space = ByteLevelCharacter(' ');
+  for (size_t i = 0; i < tokens->size(); ++i) {
+    TokenSpan& token = (*tokens)[i];
+    const std::string piece = Piece(token.id);
+    uint32_t leading = 0, trailing = 0;
+    std::string_view rest = piece;
+    for (; rest.substr(0, space.size()) == space; rest.remove_prefix(space.size())) ++leading;
+    for (rest = piece; rest.size() >= space.size() && rest.substr(rest.size() - space.size()) == space;
+         rest.remove_suffix(space.size())) {
+      ++trailing;
+    }
+    const bool first = i == 0 || token.begin_byte == 0;
+    if (first && parts_.trim_add_prefix_space && leading == 1) leading = 0;
+    token.begin_byte = std::min(token.begin_byte + leading, token.end_byte);
+    if (token.end_byte >= trailing) token.end_byte = std::max(token.end_byte - trailing, token.begin_byte);
+  }
+}
+
+std::string Pipeline::Decode(absl::Span<const int32_t> ids, bool skip_special_tokens) const {
+  std::vector<std::string> tokens;
+  tokens.reserve(ids.size());
+  for (const int32_t id : ids) {
+    const bool known = parts_.added.FindId(id) != nullptr || parts_.model->vocabulary.Has(id);
+    if (!known || (skip_special_tokens && IsSpecial(id))) continue;
+    tokens.push_back(Piece(id));
+  }
+  std::string text;
+  if (parts_.decoder != nullptr) {
+    parts_.decoder->Apply(&tokens);
+    for (const std::string& token : tokens) text += token;
+  } else {
+    for (size_t i = 0; i < tokens.size(); ++i) text.append(i == 0 ? "" : " ").append(tokens[i]);
+  }
+  if (parts_.clean_up_spaces) CleanUpSpaces(&text);
+  return text;
+}
+
+std::string Pipeline::Piece(int32_t id) const {
+  const AddedToken* added = parts_.added.FindId(id);
+  return added != nullptr ? added->content : parts_.model->vocabulary.Piece(id);
+}
+
+int32_t Pipeline::PieceToId(std::string_view piece) const {
+  const AddedToken* added = parts_.added.FindContent(piece);
+  return added != nullptr ? added->id : parts_.model->vocabulary.Find(piece);
+}
+
+bool Pipeline::IsSpecial(int32_t id) const {
+  const AddedToken* added = parts_.added.FindId(id);
+  return added != nullptr && added->special;
+}
+
+int64_t Pipeline::vocab_size() const {
+  return std::max<int64_t>(parts_.model->vocabulary.size(), parts_.added.highest_id() + int64_t{1});
+}
+
+}  // namespace quintet

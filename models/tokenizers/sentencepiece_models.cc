@@ -1,0 +1,234 @@
+// The unigram, bpe and char models of SentencePiece.
+#include <algorithm>
+#include <cfloat>
+
+#include "models/tokenizers/bpe_merger.h"
+#include "models/tokenizers/sentencepiece.h"
+#include "models/tokenizers/unicode.h"
+#include "models/tokenizers/unigram.h"
+
+namespace quintet {
+namespace {
+
+constexpr uint8_t kNormal = 1, kUserDefined = 4, kUnused = 5;
+
+bool InText(uint8_t type) { return type == kNormal || type == kUserDefined || type == kUnused; }
+
+// What bpe and char models share: unknown symbols run together, or become bytes.
+class SymbolModel : public TokenModel {
+ public:
+  explicit SymbolModel(SentencePieceVocabulary pieces)
+      : types_(std::move(pieces.types)), user_defined_(UserDefinedTrieOf(pieces.vocabulary, types_)),
+        bytes_(pieces.vocabulary), byte_fallback_(pieces.byte_fallback) {
+    vocabulary = std::move(pieces.vocabulary);
+    unknown = pieces.unknown;
+  }
+
+ protected:
+  static Trie UserDefinedTrieOf(const Vocabulary& vocabulary, const std::vector<uint8_t>& types) {
+    std::vector<std::pair<std::string_view, int32_t>> keys;
+    for (int32_t id = 0; id < static_cast<int32_t>(types.size()); ++id) {
+      if (types[static_cast<size_t>(id)] == kUserDefined) keys.push_back({vocabulary.Piece(id), id});
+    }
+    return Trie(std::move(keys));
+  }
+
+  // Calls f(begin, end, is_user_defined) for each character or user-defined symbol.
+  template <typename F>
+  void ForEachSymbol(std::string_view text, F f) const {
+    for (size_t at = 0; at < text.size();) {
+      const size_t symbol = user_defined_.LongestPrefix(text.substr(at));
+      int length = 0;
+      if (symbol == 0) DecodeUtf8(text.data() + at, &length);
+      const size_t end = at + std::max(symbol, static_cast<size_t>(length));
+      f(static_cast<uint32_t>(at), static_cast<uint32_t>(end), symbol > 0);
+      at = end;
+    }
+  }
+
+  int32_t IdOf(std::string_view symbol) const {
+    const int32_t id = vocabulary.Find(symbol);
+    return id < 0 ? unknown : id;
+  }
+
+  void Append(std::string_view text, const PieceToken& token, std::vector<PieceToken>* tokens) const {
+    if (token.id != unknown) {
+      tokens->push_back(token);
+    } else if (byte_fallback_) {
+      bytes_.Append(text.substr(token.begin, token.end - token.begin), token.begin, BytePieces::Cover::kLast, tokens);
+    } else if (!tokens->empty() && tokens->back().id == unknown && tokens->back().end == token.begin) {
+      tokens->back().end = token.end;
+    } else {
+      tokens->push_back(token);
+    }
+  }
+
+  std::vector<uint8_t> types_;
+  Trie user_defined_;
+  BytePieces bytes_;
+  bool byte_fallback_;
+};
+
+class CharModel : public SymbolModel {
+ public:
+  using SymbolModel::SymbolModel;
+  void Encode(std::string_view piece, std::vector<PieceToken>* tokens) const override {
+    ForEachSymbol(piece, [&](uint32_t begin, uint32_t end, bool) {
+      Append(piece, {IdOf(piece.substr(begin, end - begin)), begin, end}, tokens);
+    });
+  }
+};
+
+class BpeModel : public SymbolModel {
+ public:
+  explicit BpeModel(SentencePieceVocabulary pieces) : SymbolModel(Prepare(&pieces)) {
+    AddSymbols();
+    AddMerges(Ranks(pieces.scores));
+  }
+
+  void Encode(std::string_view piece, std::vector<PieceToken>* tokens) const override {
+    std::vector<BpeSymbol> symbols;
+    symbols.reserve(piece.size());
+    ForEachSymbol(piece, [&](uint32_t begin, uint32_t end, bool user_defined) {
+      symbols.push_back({user_defined ? -1 : Symbol(piece.substr(begin, end - begin)), begin, end});
+    });
+    MergeSymbols(merges_, &symbols);
+    std::vector<BpeSymbol> pending;
+    for (const BpeSymbol& symbol : symbols) {
+      pending.assign(1, symbol);
+      while (!pending.empty()) {
+        const BpeSymbol top = pending.back();
+        pending.pop_back();
+        if (SplitUnused(piece, top, &pending)) continue;
+        Append(piece, {IdOf(piece.substr(top.begin, top.end - top.begin)), top.begin, top.end}, tokens);
+      }
+    }
+  }
+
+ private:
+  // Keeps the scores for the merges; the base takes the rest.
+  static SentencePieceVocabulary Prepare(SentencePieceVocabulary* pieces) {
+    SentencePieceVocabulary base;
+    base.vocabulary = std::move(pieces->vocabulary);
+    base.types = std::move(pieces->types);
+    base.unknown = pieces->unknown;
+    base.byte_fallback = pieces->byte_fallback;
+    return base;
+  }
+
+  // Equal scores have equal ranks.
+  static std::vector<uint32_t> Ranks(const std::vector<float>& scores) {
+    std::vector<uint32_t> order(scores.size()), ranks(scores.size());
+    for (uint32_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return scores[a] > scores[b]; });
+    for (size_t i = 0; i < order.size(); ++i) {
+      const bool equal = i > 0 && scores[order[i]] == scores[order[i - 1]];
+      ranks[order[i]] = equal ? ranks[order[i - 1]] : static_cast<uint32_t>(i);
+    }
+    return ranks;
+  }
+
+  // Every character of a piece is a symbol, also those that are no pieces themselves.
+  void AddSymbols() {
+    int32_t next = static_cast<int32_t>(vocabulary.size());
+    for (int32_t id = 0; id < static_cast<int32_t>(types_.size()); ++id) {
+      if (!InText(types_[static_cast<size_t>(id)])) continue;
+      const std::string& piece = vocabulary.Piece(id);
+      for (size_t at = 0; at < piece.size();) {
+        int length;
+        DecodeUtf8(piece.data() + at, &length);
+        const std::string character = piece.substr(at, static_cast<size_t>(length));
+        const int32_t known = vocabulary.Find(character);
+        const bool in_text = known >= 0 && InText(types_[static_cast<size_t>(known)]);
+        if (characters_.try_emplace(character, in_text ? known : next).second && !in_text) ++next;
+        at += static_cast<size_t>(length);
+      }
+    }
+  }
+
+  int32_t Symbol(std::string_view symbol) const {
+    const auto it = characters_.find(absl::string_view(symbol.data(), symbol.size()));
+    return it == characters_.end() ? -1 : it->second;
+  }
+
+  void AddMerges(const std::vector<uint32_t>& ranks) {
+    const auto part = [&](std::string_view text) {
+      const int32_t id = vocabulary.Find(text);
+      return id >= 0 && InText(types_[static_cast<size_t>(id)]) ? id : Symbol(text);
+    };
+    for (int32_t id = 0; id < static_cast<int32_t>(types_.size()); ++id) {
+      if (!InText(types_[static_cast<size_t>(id)])) continue;
+      const std::string_view piece = vocabulary.Piece(id);
+      for (size_t at = 1; at < piece.size(); ++at) {
+        if (IsUtf8Continuation(piece[at])) continue;
+        const int32_t left = part(piece.substr(0, at)), right = part(piece.substr(at));
+        if (left >= 0 && right >= 0) merges_.Set(left, right, {ranks[static_cast<size_t>(id)], id});
+      }
+    }
+  }
+
+  // An unused piece is a step towards longer ones only; it falls apart into what it was merged from. The merger does not keep that, so
+  // the two parts are found again: the same merges in the same order lead to them.
+  bool SplitUnused(std::string_view piece, const BpeSymbol& symbol, std::vector<BpeSymbol>* pending) const {
+    if (symbol.id < 0 || symbol.id >= static_cast<int32_t>(types_.size()) ||
+        types_[static_cast<size_t>(symbol.id)] != kUnused) {
+      return false;
+    }
+    std::vector<BpeSymbol> parts;
+    ForEachSymbol(piece.substr(symbol.begin, symbol.end - symbol.begin), [&](uint32_t begin, uint32_t end, bool) {
+      const uint32_t from = symbol.begin + begin, to = symbol.begin + end;
+      parts.push_back({Symbol(piece.substr(from, to - from)), from, to});
+    });
+    if (parts.size() < 2) return false;
+    MergeSymbols(merges_, &parts, 2);
+    if (parts.size() != 2) return false;
+    pending->push_back(parts[1]);
+    pending->push_back(parts[0]);
+    return true;
+  }
+
+  absl::flat_hash_map<std::string, int32_t> characters_;  // ids behind the vocabulary for those that are no pieces
+  MergeTable merges_;
+};
+
+}  // namespace
+
+Trie UserDefinedTrie(const SentencePieceVocabulary& pieces) {
+  std::vector<std::pair<std::string_view, int32_t>> keys;
+  for (int32_t id = 0; id < static_cast<int32_t>(pieces.types.size()); ++id) {
+    if (pieces.types[static_cast<size_t>(id)] == kUserDefined) keys.push_back({pieces.vocabulary.Piece(id), id});
+  }
+  return Trie(std::move(keys));
+}
+
+std::unique_ptr<const TokenModel> MakeSentencePieceUnigram(SentencePieceVocabulary pieces) {
+  UnigramOptions options;
+  options.style = UnigramStyle::kSentencePiece;
+  options.byte_fallback = pieces.byte_fallback;
+  // SentencePiece starts its maximum from the smallest positive float, so that of negative scores is that.
+  float lowest = FLT_MAX, highest = FLT_MIN;
+  for (size_t id = 0; id < pieces.scores.size(); ++id) {
+    if (pieces.types[id] != kNormal) continue;
+    lowest = std::min(lowest, pieces.scores[id]);
+    highest = std::max(highest, pieces.scores[id]);
+  }
+  options.unknown_score = lowest - 10.0f;
+  for (size_t id = 0; id < pieces.scores.size(); ++id) {
+    const uint8_t type = pieces.types[id];
+    const float length = static_cast<float>(pieces.vocabulary.Piece(static_cast<int32_t>(id)).size());
+    options.scores.push_back(type == kUserDefined ? static_cast<double>(length * highest) - 0.1
+                                                  : static_cast<double>(pieces.scores[id]));
+    options.usable.push_back(type == kNormal || type == kUserDefined);
+  }
+  return std::make_unique<Unigram>(std::move(pieces.vocabulary), pieces.unknown, std::move(options));
+}
+
+std::unique_ptr<const TokenModel> MakeSentencePieceBpe(SentencePieceVocabulary pieces) {
+  return std::make_unique<BpeModel>(std::move(pieces));
+}
+
+std::unique_ptr<const TokenModel> MakeSentencePieceChar(SentencePieceVocabulary pieces) {
+  return std::make_unique<CharModel>(std::move(pieces));
+}
+
+}  // namespace quintet

@@ -1,0 +1,62 @@
+// The part of a tokenizer that turns one piece of text into ids: unigram, byte-pair encoding, single characters.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+
+namespace quintet {
+
+inline constexpr int64_t kMaxVocabulary = 1 << 22;
+inline constexpr size_t kMaxPieceBytes = 4096;
+
+// A token and the bytes of the piece of text that it covers.
+struct PieceToken {
+  int32_t id;
+  uint32_t begin, end;
+};
+
+// Spellings and ids, one to one. Ids may have holes.
+class Vocabulary {
+ public:
+  // INVALID_ARGUMENT (without the file's name) for an id or a spelling twice, ids outside [0, kMaxVocabulary), long pieces.
+  absl::Status Add(std::string_view piece, int64_t id);
+  int32_t Find(std::string_view piece) const;  // -1 when unknown
+  const std::string& Piece(int32_t id) const;  // empty for holes and ids out of range
+  bool Has(int32_t id) const { return id >= 0 && id < size() && present_[static_cast<size_t>(id)]; }
+  int64_t size() const { return static_cast<int64_t>(pieces_.size()); }  // highest id + 1
+
+ private:
+  std::vector<std::string> pieces_;
+  std::vector<bool> present_;
+  absl::flat_hash_map<std::string, int32_t> ids_;
+};
+
+class TokenModel {
+ public:
+  virtual ~TokenModel() = default;
+  // Appends the tokens of `piece`: valid UTF-8, not empty.
+  virtual void Encode(std::string_view piece, std::vector<PieceToken>* tokens) const = 0;
+
+  Vocabulary vocabulary;
+  int32_t unknown = -1;
+};
+
+// The 256 pieces "<0x00>".. that stand for single bytes; -1 where the vocabulary lacks one.
+struct BytePieces {
+  std::vector<int32_t> ids;  // [256]
+  explicit BytePieces(const Vocabulary& vocabulary);
+  // Appends a token for each of `bytes`, which begin at `begin` of the piece, each covering all of them (HF) or only the last one
+  // (SentencePiece). False, with nothing appended, when one has no piece.
+  enum class Cover : uint8_t { kAll, kEach, kLast };
+  bool Append(std::string_view bytes, uint32_t begin, Cover cover, std::vector<PieceToken>* tokens) const;
+};
+// The byte that a piece like "<0x0A>" stands for; -1 for other pieces.
+int BytePieceValue(std::string_view piece);
+
+}  // namespace quintet

@@ -1,0 +1,163 @@
+// tokenizer.json as a whole: added tokens, post-processor, and the special ids.
+#include "models/tokenizers/tokenizer_json.h"
+
+#include "absl/strings/str_cat.h"
+#include "models/tokenizers/fields.h"
+
+namespace quintet {
+namespace {
+
+using Json = nlohmann::json;
+
+absl::StatusOr<int32_t> KnownId(const Json& value, const std::string& where, const std::string& field) {
+  if (!value.is_number_integer() || value < 0 || value >= kMaxVocabulary) {
+    return ExpectedField(where, field, absl::StrCat("an id in [0, ", kMaxVocabulary, ")"), value);
+  }
+  return value.get<int32_t>();
+}
+
+absl::Status ParseAddedTokens(const Json& json, const std::string& where, PipelineParts* parts) {
+  const Json* list = FindField(json, "added_tokens");
+  if (list == nullptr) return absl::OkStatus();
+  if (!list->is_array()) return ExpectedField(where, "added_tokens", "a list", *list);
+  for (size_t i = 0; i < list->size(); ++i) {
+    const Json& entry = (*list)[i];
+    const std::string place = absl::StrCat(where, ": added_tokens[", i, "]");
+    if (!entry.is_object()) return ExpectedField(place, "token", "an object", entry);
+    QT_ASSIGN_OR_RETURN(AddedToken token, ParseAddedToken(entry, false, place));
+    const Json* id = FindField(entry, "id");
+    QT_ASSIGN_OR_RETURN(token.id, KnownId(id == nullptr ? Json() : *id, place, "id"));
+    const Vocabulary& vocabulary = parts->model->vocabulary;
+    const int32_t known = vocabulary.Find(token.content);
+    if ((known >= 0 && known != token.id) || (known < 0 && vocabulary.Has(token.id))) {
+      return absl::InvalidArgumentError(absl::StrCat(place, ": id of \"", token.content.substr(0, 64),
+                                                     "\": expected what the vocabulary says, got ", token.id));
+    }
+    parts->added.Add(std::move(token));
+  }
+  return absl::OkStatus();
+}
+
+// One {"Sequence": {"id": "A"}} or {"SpecialToken": {"id": "</s>"}} of a template.
+absl::Status ParseTemplateItem(const Json& item, const Json& special_tokens, const std::string& where, bool* after_text,
+                               PipelineParts* parts) {
+  if (const Json* sequence = FindField(item, "Sequence"); sequence != nullptr) {
+    QT_ASSIGN_OR_RETURN(const std::string id, StringField(*sequence, "id", where));
+    if (id != "A" || *after_text) return ExpectedField(where, "Sequence", "\"A\" once", id);
+    *after_text = true;
+    return absl::OkStatus();
+  }
+  const Json* special = FindField(item, "SpecialToken");
+  if (special == nullptr) return ExpectedField(where, "item", "a Sequence or a SpecialToken", item);
+  QT_ASSIGN_OR_RETURN(const std::string name, StringField(*special, "id", where));
+  const Json* token = FindField(special_tokens, name.c_str());
+  const Json* ids = token == nullptr ? nullptr : FindField(*token, "ids");
+  if (ids == nullptr || !ids->is_array() || ids->size() > 64) {
+    return ExpectedField(where, absl::StrCat("special_tokens: ", name.substr(0, 64), ": ids"), "a list of at most 64 ids",
+                         ids == nullptr ? Json() : *ids);
+  }
+  for (const Json& id : *ids) {
+    QT_ASSIGN_OR_RETURN(const int32_t value, KnownId(id, where, "ids"));
+    (*after_text ? parts->suffix : parts->prefix).push_back(value);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ParseTemplate(const Json& json, const std::string& where, PipelineParts* parts) {
+  const Json* single = FindField(json, "single");
+  const Json* special_tokens = FindField(json, "special_tokens");
+  if (single == nullptr || !single->is_array() || single->size() > 64) {
+    return ExpectedField(where, "single", "a list of at most 64 items", single == nullptr ? Json() : *single);
+  }
+  bool after_text = false;
+  for (const Json& item : *single) {
+    QT_RETURN_IF_ERROR(ParseTemplateItem(item, special_tokens == nullptr ? Json::object() : *special_tokens,
+                                         absl::StrCat(where, ": single"), &after_text, parts));
+  }
+  if (!after_text) return ExpectedField(where, "single", "a Sequence \"A\"", *single);
+  return absl::OkStatus();
+}
+
+// ["</s>", 2] of RobertaProcessing and BertProcessing.
+absl::StatusOr<int32_t> PairId(const Json& json, const char* field, const std::string& where) {
+  const Json* pair = FindField(json, field);
+  if (pair == nullptr || !pair->is_array() || pair->size() != 2) {
+    return ExpectedField(where, field, "[token, id]", pair == nullptr ? Json() : *pair);
+  }
+  return KnownId((*pair)[1], where, field);
+}
+
+}  // namespace
+
+absl::Status ParsePostProcessor(const Json& json, const std::string& where, PipelineParts* parts) {
+  if (json.is_null()) return absl::OkStatus();
+  QT_ASSIGN_OR_RETURN(const std::string type, StringField(json, "type", where));
+  if (type == "TemplateProcessing") return ParseTemplate(json, where, parts);
+  if (type == "ByteLevel" || type == "RobertaProcessing") {
+    QT_ASSIGN_OR_RETURN(parts->trim_offsets, BoolField(json, "trim_offsets", true, where));
+    QT_ASSIGN_OR_RETURN(parts->trim_add_prefix_space, BoolField(json, "add_prefix_space", true, where));
+  }
+  if (type == "ByteLevel") return absl::OkStatus();
+  if (type == "RobertaProcessing" || type == "BertProcessing") {
+    QT_ASSIGN_OR_RETURN(const int32_t first, PairId(json, "cls", where));
+    QT_ASSIGN_OR_RETURN(const int32_t last, PairId(json, "sep", where));
+    parts->prefix.push_back(first);
+    parts->suffix.push_back(last);
+    return absl::OkStatus();
+  }
+  if (type == "Sequence") {
+    const Json* processors = FindField(json, "processors");
+    if (processors == nullptr || !processors->is_array()) {
+      return ExpectedField(where, "processors", "a list", processors == nullptr ? Json() : *processors);
+    }
+    for (const Json& processor : *processors) {
+      // Only one of them may put tokens around the text.
+      const bool has_tokens = !parts->prefix.empty() || !parts->suffix.empty();
+      const Json* inner = FindField(processor, "type");
+      if (has_tokens && (inner == nullptr || *inner != "ByteLevel")) {
+        return absl::UnimplementedError(absl::StrCat(where, ": Sequence: expected at most one template"));
+      }
+      QT_RETURN_IF_ERROR(ParsePostProcessor(processor, absl::StrCat(where, ": processors"), parts));
+    }
+    return absl::OkStatus();
+  }
+  return absl::UnimplementedError(absl::StrCat(where, ": type ", type.substr(0, 64), " is not supported"));
+}
+
+absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseTokenizerJson(const Json& json, const std::string& where,
+                                                                    const TokenizerSettings& settings) {
+  if (!json.is_object()) return ExpectedField(where, "file", "an object", json);
+  const auto field = [&](const char* name) -> const Json& {
+    static const Json* const null = new Json;  // never destroyed: used until the last thread ends
+    const Json* value = FindField(json, name);
+    return value == nullptr ? *null : *value;
+  };
+  PipelineParts parts;
+  QT_ASSIGN_OR_RETURN(parts.model, ParseTokenModel(field("model"), absl::StrCat(where, ": model")));
+  QT_ASSIGN_OR_RETURN(parts.normalizer, ParseNormalizer(field("normalizer"), absl::StrCat(where, ": normalizer")));
+  QT_ASSIGN_OR_RETURN(parts.pre_tokenizer,
+                      ParsePreTokenizer(field("pre_tokenizer"), absl::StrCat(where, ": pre_tokenizer")));
+  QT_ASSIGN_OR_RETURN(parts.decoder, ParseDecoder(field("decoder"), absl::StrCat(where, ": decoder")));
+  QT_RETURN_IF_ERROR(ParsePostProcessor(field("post_processor"), absl::StrCat(where, ": post_processor"), &parts));
+  QT_RETURN_IF_ERROR(ParseAddedTokens(json, where, &parts));
+  QT_RETURN_IF_ERROR(ApplySettings(settings, &parts));
+
+  const auto guess = [&](const char* content, int32_t* id) {
+    if (*id >= 0) return;
+    const AddedToken* added = parts.added.FindContent(content);
+    *id = added != nullptr ? added->id : parts.model->vocabulary.Find(content);
+  };
+  guess("</s>", &parts.ids.eos);
+  guess("<|endoftext|>", &parts.ids.eos);
+  guess("<pad>", &parts.ids.pad);
+  guess("<s>", &parts.ids.bos);
+  guess("<|endoftext|>", &parts.ids.bos);
+  guess("<unk>", &parts.ids.unk);
+  if (parts.ids.unk < 0) parts.ids.unk = parts.model->unknown;
+  const Json* type = FindField(field("model"), "type");
+  const bool is_bpe = type != nullptr && *type == "BPE";
+  parts.clean_up_spaces = settings.clean_up_spaces && (!is_bpe || settings.clean_up_spaces_of_bpe);
+  return std::make_unique<Pipeline>(std::move(parts));
+}
+
+}  // namespace quintet

@@ -1,0 +1,102 @@
+#include "models/tokenizers/unigram.h"
+
+#include <algorithm>
+
+#include "models/tokenizers/unicode.h"
+
+namespace quintet {
+namespace {
+
+Trie UsableTrie(const Vocabulary& vocabulary, const std::vector<uint8_t>& usable) {
+  std::vector<std::pair<std::string_view, int32_t>> keys;
+  for (int32_t id = 0; id < static_cast<int32_t>(vocabulary.size()); ++id) {
+    const std::string& piece = vocabulary.Piece(id);
+    if (usable[static_cast<size_t>(id)] && !piece.empty()) keys.push_back({piece, id});
+  }
+  return Trie(std::move(keys));
+}
+
+}  // namespace
+
+Unigram::Unigram(Vocabulary given, int32_t unknown_id, UnigramOptions options)
+    : options_(std::move(options)), trie_(UsableTrie(given, options_.usable)), bytes_(given) {
+  vocabulary = std::move(given);
+  unknown = unknown_id;
+}
+
+void Unigram::Encode(std::string_view piece, std::vector<PieceToken>* tokens) const {
+  if (options_.style == UnigramStyle::kSentencePiece) {
+    EncodeSums<float>(piece, tokens);
+  } else {
+    EncodeSums<double>(piece, tokens);
+  }
+}
+
+template <typename Sum>
+void Unigram::EncodeSums(std::string_view piece, std::vector<PieceToken>* tokens) const {
+  // The best way to each byte: its sum, where its last piece begins, and that piece. begin == end: none yet.
+  struct Arrival {
+    Sum sum = 0;
+    uint32_t begin = UINT32_MAX;
+    int32_t id = 0;
+  };
+  std::vector<Arrival> arrivals(piece.size() + 1);
+  const auto offer = [&](size_t begin, size_t end, double score, int32_t id) {
+    Arrival& arrival = arrivals[end];
+    const double sum = score + static_cast<double>(arrivals[begin].sum);
+    if (arrival.begin != UINT32_MAX && sum <= static_cast<double>(arrival.sum)) return;
+    arrival = {static_cast<Sum>(sum), static_cast<uint32_t>(begin), id};
+  };
+  for (size_t at = 0; at < piece.size();) {
+    int length;
+    DecodeUtf8(piece.data() + at, &length);
+    bool has_single = false;
+    trie_.ForEachPrefix(piece.substr(at), [&](size_t match, int32_t id) {
+      offer(at, at + match, options_.scores[static_cast<size_t>(id)], id);
+      has_single |= match == static_cast<size_t>(length);
+    });
+    if (!has_single) offer(at, at + static_cast<size_t>(length), options_.unknown_score, unknown);
+    at += static_cast<size_t>(length);
+  }
+  // Backwards, runs of unknown characters as one.
+  std::vector<PieceToken> path;
+  for (uint32_t end = static_cast<uint32_t>(piece.size()); end > 0;) {
+    const Arrival& arrival = arrivals[end];
+    if (arrival.id == unknown && !path.empty() && path.back().id == unknown) {
+      path.back().begin = arrival.begin;
+    } else {
+      path.push_back({arrival.id, arrival.begin, end});
+    }
+    end = arrival.begin;
+  }
+  for (auto token = path.rbegin(); token != path.rend(); ++token) Append(piece, *token, tokens);
+}
+
+void Unigram::Append(std::string_view piece, const PieceToken& token, std::vector<PieceToken>* tokens) const {
+  if (token.id != unknown) {
+    tokens->push_back(token);
+    return;
+  }
+  const std::string_view text = piece.substr(token.begin, token.end - token.begin);
+  if (options_.style == UnigramStyle::kHuggingFace) {
+    // The run is looked up once more: it may spell a piece, for instance that of the unknown token itself.
+    const int32_t id = vocabulary.Find(text);
+    if (id >= 0) {
+      tokens->push_back({id, token.begin, token.end});
+      return;
+    }
+    if (options_.byte_fallback && bytes_.Append(text, token.begin, BytePieces::Cover::kAll, tokens)) return;
+  } else if (options_.byte_fallback) {
+    for (size_t at = 0; at < text.size();) {
+      int length;
+      DecodeUtf8(text.data() + at, &length);
+      bytes_.Append(text.substr(at, static_cast<size_t>(length)), token.begin + static_cast<uint32_t>(at),
+                    BytePieces::Cover::kLast, tokens);
+      at += static_cast<size_t>(length);
+    }
+    return;
+  }
+  tokens->push_back(token);
+}
+
+}  // namespace quintet

@@ -1,0 +1,43 @@
+// Unigram language model (Kudo, 2018): the segmentation with the highest sum of piece scores, by Viterbi over a trie.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "models/tokenizers/token_model.h"
+#include "models/tokenizers/trie.h"
+
+namespace quintet {
+
+// What HF's tokenizers and SentencePiece do differently with the same pieces.
+enum class UnigramStyle : uint8_t {
+  kHuggingFace,    // sums in double; every piece can match; bytes of a run of unknown characters at once
+  kSentencePiece,  // sums in float; see sentencepiece.h
+};
+
+struct UnigramOptions {
+  UnigramStyle style = UnigramStyle::kHuggingFace;
+  bool byte_fallback = false;
+  std::vector<double> scores;   // [vocabulary], finite
+  std::vector<uint8_t> usable;  // [vocabulary]: the piece can match text
+  double unknown_score = 0;
+};
+
+class Unigram : public TokenModel {
+ public:
+  // vocabulary and unknown (>= 0) are final.
+  Unigram(Vocabulary vocabulary, int32_t unknown, UnigramOptions options);
+  void Encode(std::string_view piece, std::vector<PieceToken>* tokens) const override;
+
+ private:
+  template <typename Sum>
+  void EncodeSums(std::string_view piece, std::vector<PieceToken>* tokens) const;
+  void Append(std::string_view piece, const PieceToken& token, std::vector<PieceToken>* tokens) const;
+
+  UnigramOptions options_;
+  Trie trie_;
+  BytePieces bytes_;
+};
+
+}  // namespace quintet

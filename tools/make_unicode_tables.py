@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""Writes models/tokenizers/unicode_tables.cc: the Unicode facts that Hugging Face's tokenizers library uses.
+
+Each of that library's parts brings its own version of Unicode, so the tables are asked of the library itself, code point by
+code point, instead of being taken from one version's data files. Only grapheme cluster properties, which it does not show,
+come from the `regex` package. Needs: tokenizers, regex. Usage: tools/make_unicode_tables.py > models/tokenizers/unicode_tables.cc
+"""
+import base64
+import sys
+
+import regex
+from tokenizers import Regex
+from tokenizers import normalizers as nm
+from tokenizers import pre_tokenizers as pt
+
+CODE_POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+ALL = "".join(map(chr, CODE_POINTS))
+CATEGORIES = ("Cn Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co").split()
+# Order of enum GraphemeBreak in unicode.h.
+BREAKS = ("Other CR LF Control Extend ZWJ Regional_Indicator Prepend SpacingMark L V T LV LVT").split()
+
+
+def matched(pattern):
+    found = pt.Split(Regex(pattern), "removed", invert=True).pre_tokenize_str(ALL)
+    return {ord(c) for piece, _ in found for c in piece}
+
+
+def pieces_of(pre_tokenizer):
+    return {ord(c) for piece, _ in pre_tokenizer.pre_tokenize_str(ALL) for c in piece}
+
+
+def varint(value):
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def runs(value_of):
+    """(start delta, value) of each run of equal values over all code points; surrogates take value 0."""
+    out, last_start, last = b"", 0, 0
+    for c in range(0x110000):
+        value = 0 if 0xD800 <= c < 0xE000 else value_of(c)
+        if value != last:
+            out += varint(c - last_start) + varint(value)
+            last_start, last = c, value
+    return out
+
+
+def mappings(table):
+    """(code point delta, length, code points) of each changed code point."""
+    out, last = b"", 0
+    for c in sorted(table):
+        out += varint(c - last) + varint(len(table[c])) + b"".join(varint(ord(x)) for x in table[c])
+        last = c
+    return out
+
+
+def changed_by(normalizer, extra=()):
+    return {c: t for c in CODE_POINTS if (t := normalizer.normalize_str(chr(c))) != chr(c)}
+
+
+def combining_classes():
+    nfd = nm.NFD()
+    # One mark of each class, by ascending class: a mark sorts before another exactly when its class is lower.
+    marks = {1: 0x334, 6: 0x16FF0, 7: 0x93C, 8: 0x3099, 9: 0x94D, 10: 0x5B0, 11: 0x5B1, 12: 0x5B2, 13: 0x5B3, 14: 0x5B4, 15: 0x5B5,
+             16: 0x5B6, 17: 0x5B7, 18: 0x5B8, 19: 0x5B9, 20: 0x5BB, 21: 0x5BC, 22: 0x5BD, 23: 0x5BF, 24: 0x5C1, 25: 0x5C2,
+             26: 0xFB1E, 27: 0x64B, 28: 0x64C, 29: 0x64D, 30: 0x64E, 31: 0x64F, 32: 0x650, 33: 0x651, 34: 0x652, 35: 0x670,
+             36: 0x711, 84: 0xC55, 91: 0xC56, 103: 0xE38, 107: 0xE48, 118: 0xEB8, 122: 0xEC8, 129: 0xF71, 130: 0xF72,
+             132: 0xF74, 202: 0x321, 214: 0x1DCE, 216: 0x31B, 218: 0x302A, 220: 0x316, 222: 0x59A, 224: 0x302E, 226: 0x1D16D,
+             228: 0x5AE, 230: 0x300, 232: 0x315, 233: 0x35C, 234: 0x35D, 240: 0x345}
+    known = {m: k for k, m in marks.items()}
+
+    def swaps(first, second):
+        text = "a" + chr(first) + chr(second)
+        return nfd.normalize_str(text) == "a" + chr(second) + chr(first)
+
+    result = {}
+    for c in CODE_POINTS:
+        if c in known:
+            result[c] = known[c]
+        elif len(nfd.normalize_str(chr(c))) == 1 and swaps(0x345, c):
+            result[c] = next(k for k in sorted(marks, reverse=True) if not swaps(marks[k], c))
+        elif len(nfd.normalize_str(chr(c))) == 1 and swaps(c, 0x334):
+            result[c] = 240
+    return result
+
+
+def compositions(decomposed):
+    """{(first, second): composite} of canonical composition, Hangul aside (it is arithmetic)."""
+    nfc, nfd = nm.NFC(), nm.NFD()
+    pairs = {}
+    for c, text in decomposed.items():
+        if 0xAC00 <= c < 0xD7A4 or nfc.normalize_str(chr(c)) != chr(c):
+            continue
+        # The last code point of the full decomposition combines with the composite of the others.
+        first = nfc.normalize_str(text[:-1])
+        if len(first) == 1 and nfc.normalize_str(first + text[-1]) == chr(c):
+            pairs[(ord(first), ord(text[-1]))] = c
+        else:
+            sys.stderr.write(f"no pair for U+{c:04X}\n")
+    return pairs
+
+
+def emit(name, comment, data):
+    print(f"// {comment}")
+    print(f"const char {name}[] =")
+    text = base64.b64encode(data).decode()
+    lines = [text[i:i + 116] for i in range(0, len(text), 116)]
+    print("\n".join(f'    "{line}"' for line in lines) + ";\n")
+
+
+def main():
+    categories = {}
+    for number, name in enumerate(CATEGORIES[1:], 1):
+        for c in matched(r"\p{%s}+" % name):
+            categories[c] = number
+    sets = [
+        matched(r"\s+"),  # White_Space
+        {ord(c) for c in ALL if len(pt.Whitespace().pre_tokenize_str("a" + c)) == 1} - matched(r"\s+"),  # \w
+        {c for c in CODE_POINTS if len(pt.Digits(individual_digits=True).pre_tokenize_str("a" + chr(c) + "a")) == 3},
+        {c for c in CODE_POINTS if len(pt.Punctuation("isolated").pre_tokenize_str("a" + chr(c) + "a")) == 3},
+        {c for c in CODE_POINTS if nm.StripAccents().normalize_str("a" + chr(c)) == "a"},
+    ]
+    flags = {}
+    for bit, members in enumerate(sets):
+        for c in members:
+            flags[c] = flags.get(c, 0) | 1 << bit
+    breaks = {}
+    for number, name in enumerate(BREAKS[1:], 1):
+        for text in regex.findall(r"\p{GCB=%s}" % name, ALL):
+            breaks[ord(text)] = number
+    for text in regex.findall(r"\p{Extended_Pictographic}", ALL):
+        breaks[ord(text)] = breaks.get(ord(text), 0) | 16
+    for number, name in ((32, "Consonant"), (64, "Linker"), (96, "Extend")):
+        for text in regex.findall(r"\p{InCB=%s}" % name, ALL):
+            breaks[ord(text)] = breaks.get(ord(text), 0) | number
+    hangul = range(0xAC00, 0xD7A4)
+    nfd = {c: t for c, t in changed_by(nm.NFD()).items() if c not in hangul}
+    nfkd = {c: t for c, t in changed_by(nm.NFKD()).items() if c not in hangul and t != nfd.get(c)}
+    pairs = compositions(nfd)
+    packed_pairs, last = b"", 0
+    for (first, second), composite in sorted(pairs.items()):
+        packed_pairs += varint(first - last) + varint(second) + varint(composite)
+        last = first
+    classes = combining_classes()
+
+    print("// Written by tools/make_unicode_tables.py; do not edit. Layouts: unicode.cc, which unpacks them.")
+    print('#include "models/tokenizers/unicode_tables.h"\n')
+    print("// clang-format off\nnamespace quintet {\n")
+    emit("kCategoryRuns", "General category, runs.", runs(lambda c: categories.get(c, 0)))
+    emit("kFlagRuns", "White space 1, word 2, number 4, punctuation 8, accent 16; runs.", runs(lambda c: flags.get(c, 0)))
+    emit("kGraphemeRuns", "Grapheme_Cluster_Break, pictographic 16, conjunct 32 * kind; runs.", runs(lambda c: breaks.get(c, 0)))
+    emit("kCombiningRuns", "Canonical combining class, runs.", runs(lambda c: classes.get(c, 0)))
+    emit("kCanonicalMappings", "NFD of a code point, Hangul aside.", mappings(nfd))
+    emit("kCompatibilityMappings", "NFKD of a code point where it is not its NFD.", mappings(nfkd))
+    emit("kLowercaseMappings", "Lower case.", mappings(changed_by(nm.Lowercase())))
+    emit("kCompositions", "Canonical composition: first delta, second, composite.", packed_pairs)
+    print("}  // namespace quintet")
+
+
+if __name__ == "__main__":
+    main()
