@@ -28,14 +28,16 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::Load(const std::stri
 
   absl::StatusOr<nlohmann::json> vocab = ReadJsonFile(directory + "/vocab.json", kMaxFileBytes);
   if (vocab.ok()) {
-    QT_ASSIGN_OR_RETURN(const std::string merges, ReadFile(directory + "/merges.txt", kMaxFileBytes));
+    QT_ASSIGN_OR_RETURN(const std::string merges,
+                        ReadFile(directory + "/merges.txt", kMaxFileBytes));
     return ParseVocabAndMerges(*vocab, merges, settings);
   }
   if (!absl::IsNotFound(vocab.status())) return vocab.status();
 
   if (settings.tokenizer_class == "ByT5Tokenizer") return MakeByT5(settings);
   return absl::NotFoundError(
-      "tokenizer: expected tokenizer.json, spiece.model, vocab.json with merges.txt, or a tokenizer_config.json that names "
+      "tokenizer: expected tokenizer.json, spiece.model, vocab.json with merges.txt, or a "
+      "tokenizer_config.json that names "
       "ByT5Tokenizer; got none of them");
 }
 

@@ -69,7 +69,8 @@ void AddedTokens::Finish(const Normalizer* normalizer) {
     AlignedText content(tokens_[i].content, 0, false);
     if (tokens_[i].normalized && normalizer != nullptr) normalizer->Apply(&content);
     auto& keys = tokens_[i].normalized ? normalized : raw;
-    if (tokens_[i].in_text && !content.text.empty()) keys.try_emplace(std::move(content.text), static_cast<int32_t>(i));
+    if (tokens_[i].in_text && !content.text.empty())
+      keys.try_emplace(std::move(content.text), static_cast<int32_t>(i));
   }
   const auto build = [](const absl::flat_hash_map<std::string, int32_t>& keys) {
     return Trie(std::vector<std::pair<std::string_view, int32_t>>(keys.begin(), keys.end()));
@@ -107,7 +108,8 @@ std::vector<AddedTokens::Stretch> AddedTokens::Split(std::string_view text, Text
     size_t begin = at, end = at + length;
     at = end;
     if (token.single_word && (IsWordBefore(text, begin) || IsWordAt(text, end))) continue;
-    // A token before may have taken the white space up to here, or even past it when it is part of this token.
+    // A token before may have taken the white space up to here, or even past it when it is part of
+    // this token.
     if (token.lstrip) begin = std::max(SpaceBegin(text, begin, done), done);
     if (token.rstrip) end = SpaceEnd(text, end);
     if (done < begin) stretches.push_back({done, begin, -1});

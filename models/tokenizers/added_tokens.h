@@ -1,5 +1,5 @@
-// Tokens that are cut out of a text before the model sees it: special tokens like </s> and <extra_id_0>, and others added to a
-// vocabulary.
+// Tokens that are cut out of a text before the model sees it: special tokens like </s> and
+// <extra_id_0>, and others added to a vocabulary.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct AddedToken {
   int32_t id = -1;
   std::string content;
   bool special = false;
-  bool single_word = false;            // matches only between non-word characters
+  bool single_word = false;             // matches only between non-word characters
   bool lstrip = false, rstrip = false;  // takes the white space on that side along
   bool normalized = false;  // is looked for in the normalised text instead of the raw one
   bool in_text = true;      // is looked for at all
@@ -25,7 +25,8 @@ struct AddedToken {
 
 class AddedTokens {
  public:
-  // Tokens in the order of the file; a later one of the same id or content replaces the earlier. Call Finish afterwards.
+  // Tokens in the order of the file; a later one of the same id or content replaces the earlier.
+  // Call Finish afterwards.
   void Add(AddedToken token);
   // Builds the searches. `normalizer` (may be null) is applied to the content of normalised tokens.
   void Finish(const Normalizer* normalizer);

@@ -6,7 +6,8 @@
 
 namespace quintet {
 
-AlignedText::AlignedText(std::string_view text, uint32_t origin, bool tracked) : text(text), tracked(tracked) {
+AlignedText::AlignedText(std::string_view text, uint32_t origin, bool tracked)
+    : text(text), tracked(tracked) {
   if (!tracked) return;
   begin.reserve(text.size());
   end.reserve(text.size());
@@ -43,7 +44,8 @@ void Rewriter::Replace(std::string_view bytes, size_t from, size_t to) {
     Put(bytes.substr(i, static_cast<size_t>(length)), source);
     i += static_cast<size_t>(length);
     DecodeUtf8(in_.text.data() + source, &source_length);
-    if (source + static_cast<size_t>(source_length) < to) source += static_cast<size_t>(source_length);
+    if (source + static_cast<size_t>(source_length) < to)
+      source += static_cast<size_t>(source_length);
   }
 }
 

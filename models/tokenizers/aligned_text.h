@@ -1,4 +1,5 @@
-// A text on its way through normalisation, with the place in the input that each of its bytes came from.
+// A text on its way through normalisation, with the place in the input that each of its bytes came
+// from.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +12,9 @@ namespace quintet {
 
 struct AlignedText {
   std::string text;  // valid UTF-8
-  // Input bytes [begin, end) behind each byte of `text`; the bytes of one character agree. Empty when not tracked: following
-  // them costs more than most normalisation, and only token spans and Metaspace's "first" scheme need them.
+  // Input bytes [begin, end) behind each byte of `text`; the bytes of one character agree. Empty
+  // when not tracked: following them costs more than most normalisation, and only token spans and
+  // Metaspace's "first" scheme need them.
   std::vector<uint32_t> begin, end;
   bool tracked = false;
 
@@ -49,7 +51,8 @@ class Rewriter {
     out_.begin.insert(out_.begin.end(), bytes.size(), in_.begin[source]);
     out_.end.insert(out_.end.end(), bytes.size(), in_.end[source]);
   }
-  // Replaces characters one by one: the n-th new one stands for the n-th old one of [from, to), those left over for the last.
+  // Replaces characters one by one: the n-th new one stands for the n-th old one of [from, to),
+  // those left over for the last.
   void Replace(std::string_view bytes, size_t from, size_t to);
   size_t size() const { return out_.text.size(); }
   AlignedText Take() { return std::move(out_); }

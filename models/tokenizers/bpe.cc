@@ -5,7 +5,8 @@
 
 namespace quintet {
 
-Bpe::Bpe(Vocabulary given, BpeOptions options) : options_(std::move(options)), bytes_(given), characters_(1024, -1) {
+Bpe::Bpe(Vocabulary given, BpeOptions options)
+    : options_(std::move(options)), bytes_(given), characters_(1024, -1) {
   vocabulary = std::move(given);
   unknown = options_.unknown_token.empty() ? -1 : vocabulary.Find(options_.unknown_token);
   for (uint32_t c = 0; c < characters_.size(); ++c) {
@@ -19,8 +20,9 @@ absl::StatusOr<std::unique_ptr<Bpe>> Bpe::Make(Vocabulary vocabulary, BpeOptions
   std::unique_ptr<Bpe> bpe(new Bpe(std::move(vocabulary), std::move(options)));
   if (absl::Status status = bpe->AddMerges(); !status.ok()) return status;
   if (!bpe->options_.unknown_token.empty() && bpe->unknown < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("unk_token \"", bpe->options_.unknown_token.substr(0, 64), "\": expected a piece of the vocabulary"));
+    return absl::InvalidArgumentError(absl::StrCat("unk_token \"",
+                                                   bpe->options_.unknown_token.substr(0, 64),
+                                                   "\": expected a piece of the vocabulary"));
   }
   return bpe;
 }
@@ -31,8 +33,9 @@ absl::Status Bpe::AddMerges() {
   uint32_t rank = 0;
   for (const auto& [left, right] : options_.merges) {
     const auto missing = [&](const std::string& piece) {
-      return absl::InvalidArgumentError(absl::StrCat("merge ", rank, " (\"", left.substr(0, 64), "\", \"", right.substr(0, 64),
-                                                     "\"): expected \"", piece.substr(0, 128), "\" in the vocabulary"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("merge ", rank, " (\"", left.substr(0, 64), "\", \"", right.substr(0, 64),
+                       "\"): expected \"", piece.substr(0, 128), "\" in the vocabulary"));
     };
     const int32_t left_id = vocabulary.Find(left), right_id = vocabulary.Find(right);
     if (left_id < 0) return missing(left);
@@ -87,7 +90,8 @@ void Bpe::Encode(std::string_view piece, std::vector<PieceToken>* tokens) const 
       release();
       symbols.push_back({id, at, end});
     } else if (std::vector<PieceToken> bytes;
-               options_.byte_fallback && bytes_.Append(character, at, BytePieces::Cover::kEach, &bytes)) {
+               options_.byte_fallback &&
+               bytes_.Append(character, at, BytePieces::Cover::kEach, &bytes)) {
       for (const PieceToken& byte : bytes) symbols.push_back({byte.id, byte.begin, byte.end});
     } else if (unknown >= 0) {
       if (held.id >= 0 && options_.fuse_unknown) {

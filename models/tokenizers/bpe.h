@@ -1,5 +1,5 @@
-// Byte-pair encoding (Sennrich et al., 2016) as tokenizer.json and vocab.json + merges.txt describe it: over the characters of a
-// piece, which for byte-level models stand for bytes.
+// Byte-pair encoding (Sennrich et al., 2016) as tokenizer.json and vocab.json + merges.txt describe
+// it: over the characters of a piece, which for byte-level models stand for bytes.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,8 @@ struct BpeOptions {
 
 class Bpe : public TokenModel {
  public:
-  // INVALID_ARGUMENT (without the file's name) when a merge's parts or result, or the unknown token, are not in the vocabulary.
+  // INVALID_ARGUMENT (without the file's name) when a merge's parts or result, or the unknown
+  // token, are not in the vocabulary.
   static absl::StatusOr<std::unique_ptr<Bpe>> Make(Vocabulary vocabulary, BpeOptions options);
   void Encode(std::string_view piece, std::vector<PieceToken>* tokens) const override;
 
@@ -35,7 +36,8 @@ class Bpe : public TokenModel {
   BpeOptions options_;
   MergeTable merges_;
   BytePieces bytes_;
-  std::vector<int32_t> characters_;  // id of each code point below 1024 without prefix and suffix; -1: none
+  std::vector<int32_t>
+      characters_;  // id of each code point below 1024 without prefix and suffix; -1: none
 };
 
 }  // namespace quintet

@@ -35,12 +35,16 @@ void MergeShort(const MergeTable& table, size_t stop_at, std::vector<BpeSymbol>*
   }
 }
 
-// For long words. Pairs wait in one queue per rank. Most are found in ascending order of place, so a queue is a plain list and a heap
-// for the few that come late.
+// For long words. Pairs wait in one queue per rank. Most are found in ascending order of place, so
+// a queue is a plain list and a heap for the few that come late.
 class LongMerger {
  public:
   LongMerger(const MergeTable& table, size_t stop_at, std::vector<BpeSymbol>* symbols)
-      : table_(table), symbols_(*symbols), left_to_merge_(symbols->size() - stop_at), next_(symbols->size()), previous_(symbols->size()),
+      : table_(table),
+        symbols_(*symbols),
+        left_to_merge_(symbols->size() - stop_at),
+        next_(symbols->size()),
+        previous_(symbols->size()),
         pairs_(symbols->size(), MergeTable::Merge{kNone, -1}) {}
 
   void Run() {
@@ -86,7 +90,8 @@ class LongMerger {
       }
     }
     uint32_t Pop() {
-      if (late.empty() || (head < ordered.size() && ordered[head] <= late.top())) return ordered[head++];
+      if (late.empty() || (head < ordered.size() && ordered[head] <= late.top()))
+        return ordered[head++];
       const uint32_t place = late.top();
       late.pop();
       return place;
@@ -101,7 +106,8 @@ class LongMerger {
     const MergeTable::Merge* merge = table_.Find(symbols_[place].id, symbols_[next].id);
     if (merge == nullptr) return;
     pairs_[place] = *merge;
-    const auto [it, fresh] = queue_of_rank_.try_emplace(merge->rank, static_cast<uint32_t>(queues_.size()));
+    const auto [it, fresh] =
+        queue_of_rank_.try_emplace(merge->rank, static_cast<uint32_t>(queues_.size()));
     if (fresh) queues_.emplace_back();
     Queue& queue = queues_[it->second];
     queue.Push(place);

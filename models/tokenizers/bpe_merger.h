@@ -34,8 +34,9 @@ struct BpeSymbol {
   uint32_t begin, end;
 };
 
-// Always the pair of the lowest rank, the leftmost of those, merges next. O(n log n) at worst and O(n) where few ranks occur, as in
-// long repetitions. Stops early when no more than `stop_at` symbols are left.
+// Always the pair of the lowest rank, the leftmost of those, merges next. O(n log n) at worst and
+// O(n) where few ranks occur, as in long repetitions. Stops early when no more than `stop_at`
+// symbols are left.
 void MergeSymbols(const MergeTable& table, std::vector<BpeSymbol>* symbols, size_t stop_at = 1);
 
 }  // namespace quintet

@@ -15,7 +15,8 @@ struct Tables {
     bytes.fill(-1);
     uint32_t next = 256;
     for (int byte = 0; byte < 256; ++byte) {
-      const bool itself = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
+      const bool itself =
+          (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
       const uint32_t code_point = itself ? static_cast<uint32_t>(byte) : next++;
       AppendUtf8(code_point, &characters[static_cast<size_t>(byte)]);
       bytes[code_point] = byte;
@@ -24,13 +25,16 @@ struct Tables {
 };
 
 const Tables& ByteTables() {
-  static const Tables* const tables = new Tables;  // never destroyed: used until the last thread ends
+  static const Tables* const tables =
+      new Tables;  // never destroyed: used until the last thread ends
   return *tables;
 }
 
 }  // namespace
 
-std::string_view ByteLevelCharacter(char byte) { return ByteTables().characters[static_cast<uint8_t>(byte)]; }
+std::string_view ByteLevelCharacter(char byte) {
+  return ByteTables().characters[static_cast<uint8_t>(byte)];
+}
 
 int ByteLevelByte(uint32_t code_point) {
   const auto& bytes = ByteTables().bytes;

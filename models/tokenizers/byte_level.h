@@ -1,4 +1,5 @@
-// GPT-2's printable stand-ins for bytes: 33..126, 161..172 and 174..255 stand for themselves, the others, ascending, for U+0100 on.
+// GPT-2's printable stand-ins for bytes: 33..126, 161..172 and 174..255 stand for themselves, the
+// others, ascending, for U+0100 on.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,8 @@ namespace quintet {
 std::string_view ByteLevelCharacter(char byte);
 // The byte that a character stands for; -1 when it stands for none.
 int ByteLevelByte(uint32_t code_point);
-// Appends the bytes that the characters of `text` (valid UTF-8) stand for; `text` as it is when one stands for none.
+// Appends the bytes that the characters of `text` (valid UTF-8) stand for; `text` as it is when one
+// stands for none.
 void AppendByteLevelBytes(std::string_view text, std::string* bytes);
 
 // How byte-level BPE is split into words, GPT-2's pattern.

@@ -13,7 +13,9 @@ uint32_t Label(uint32_t unit) { return unit & 0x800000FF; }
 uint32_t Offset(uint32_t unit) { return (unit >> 10) << ((unit & 0x200) >> 6); }
 
 uint32_t ReadU32(std::string_view bytes, size_t at) {
-  const auto byte = [&](size_t i) { return static_cast<uint32_t>(static_cast<uint8_t>(bytes[at + i])); };
+  const auto byte = [&](size_t i) {
+    return static_cast<uint32_t>(static_cast<uint8_t>(bytes[at + i]));
+  };
   return byte(0) | byte(1) << 8 | byte(2) << 16 | byte(3) << 24;
 }
 
@@ -28,7 +30,8 @@ absl::StatusOr<Charsmap> Charsmap::Parse(std::string_view blob, const std::strin
   if (blob.size() < 8) return bad("expected at least 8 bytes, got ", blob.size());
   const uint32_t trie_bytes = ReadU32(blob, 0);
   if (trie_bytes == 0 || trie_bytes % 4 != 0 || trie_bytes > blob.size() - 4) {
-    return bad("expected a trie of a multiple of 4 bytes within ", blob.size() - 4, ", got ", trie_bytes);
+    return bad("expected a trie of a multiple of 4 bytes within ", blob.size() - 4, ", got ",
+               trie_bytes);
   }
   map.units_.resize(trie_bytes / 4);
   for (size_t i = 0; i < map.units_.size(); ++i) map.units_[i] = ReadU32(blob, 4 + i * 4);

@@ -1,5 +1,6 @@
-// SentencePiece's precompiled normalisation rules: a double-array trie (darts-clone's layout) from byte strings to replacements.
-// The bytes come from model files and are not trusted: every step of a search is bounds-checked.
+// SentencePiece's precompiled normalisation rules: a double-array trie (darts-clone's layout) from
+// byte strings to replacements. The bytes come from model files and are not trusted: every step of
+// a search is bounds-checked.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,8 @@ namespace quintet {
 
 class Charsmap {
  public:
-  // `blob`: u32 trie bytes, trie units (u32 each, little-endian), NUL-terminated replacements. Empty: no rules. Errors start with `where`.
+  // `blob`: u32 trie bytes, trie units (u32 each, little-endian), NUL-terminated replacements.
+  // Empty: no rules. Errors start with `where`.
   static absl::StatusOr<Charsmap> Parse(std::string_view blob, const std::string& where);
 
   bool empty() const { return units_.empty(); }
@@ -22,8 +24,9 @@ class Charsmap {
     size_t length = 0;  // bytes of the text; 0 when no rule matches
     std::string_view replacement;
   };
-  Match Longest(std::string_view text) const;   // SentencePiece's choice
-  Match Shortest(std::string_view text) const;  // that of HF's tokenizers, which then replaces the whole of what it asked about
+  Match Longest(std::string_view text) const;  // SentencePiece's choice
+  Match Shortest(std::string_view text)
+      const;  // that of HF's tokenizers, which then replaces the whole of what it asked about
 
  private:
   template <typename OnMatch>

@@ -47,7 +47,8 @@ class MetaspaceDecoder : public Decoder {
 
 class ReplaceDecoder : public Decoder {
  public:
-  ReplaceDecoder(Pattern pattern, std::string content) : pattern_(std::move(pattern)), content_(std::move(content)) {}
+  ReplaceDecoder(Pattern pattern, std::string content)
+      : pattern_(std::move(pattern)), content_(std::move(content)) {}
   void Apply(std::vector<std::string>* tokens) const override {
     for (std::string& token : *tokens) {
       std::string replaced;
@@ -66,7 +67,8 @@ class ReplaceDecoder : public Decoder {
   std::string content_;
 };
 
-// Runs of byte pieces to the text that they spell; one U+FFFD for each byte where the run spells none.
+// Runs of byte pieces to the text that they spell; one U+FFFD for each byte where the run spells
+// none.
 class ByteFallbackDecoder : public Decoder {
  public:
   void Apply(std::vector<std::string>* tokens) const override {
@@ -74,7 +76,8 @@ class ByteFallbackDecoder : public Decoder {
     std::string bytes;
     const auto flush = [&] {
       if (!bytes.empty() && IsUtf8(bytes)) decoded.push_back(bytes);
-      if (!bytes.empty() && !IsUtf8(bytes)) decoded.insert(decoded.end(), bytes.size(), std::string(kReplacement));
+      if (!bytes.empty() && !IsUtf8(bytes))
+        decoded.insert(decoded.end(), bytes.size(), std::string(kReplacement));
       bytes.clear();
     };
     for (std::string& token : *tokens) {
@@ -102,13 +105,16 @@ class FuseDecoder : public Decoder {
 
 class StripDecoder : public Decoder {
  public:
-  StripDecoder(std::string content, size_t start, size_t stop) : content_(std::move(content)), start_(start), stop_(stop) {}
+  StripDecoder(std::string content, size_t start, size_t stop)
+      : content_(std::move(content)), start_(start), stop_(stop) {}
   void Apply(std::vector<std::string>* tokens) const override {
     for (std::string& token : *tokens) {
       std::string_view kept = token;
       const size_t size = content_.size();
-      for (size_t i = 0; i < start_ && kept.substr(0, size) == content_; ++i) kept.remove_prefix(size);
-      for (size_t i = 0; i < stop_ && kept.size() >= size && kept.substr(kept.size() - size) == content_; ++i) {
+      for (size_t i = 0; i < start_ && kept.substr(0, size) == content_; ++i)
+        kept.remove_prefix(size);
+      for (size_t i = 0;
+           i < stop_ && kept.size() >= size && kept.substr(kept.size() - size) == content_; ++i) {
         kept.remove_suffix(size);
       }
       token = std::string(kept);
@@ -158,14 +164,16 @@ DecoderPtr MakeFuseDecoder() { return std::make_unique<FuseDecoder>(); }
 DecoderPtr MakeStripDecoder(std::string content, size_t start, size_t stop) {
   return std::make_unique<StripDecoder>(std::move(content), start, stop);
 }
-DecoderPtr MakeBpeDecoder(std::string suffix) { return std::make_unique<BpeDecoder>(std::move(suffix)); }
+DecoderPtr MakeBpeDecoder(std::string suffix) {
+  return std::make_unique<BpeDecoder>(std::move(suffix));
+}
 DecoderPtr MakeDecoderSequence(std::vector<DecoderPtr> steps) {
   return std::make_unique<DecoderSequence>(std::move(steps));
 }
 
 void CleanUpSpaces(std::string* text) {
   static constexpr std::pair<std::string_view, std::string_view> kRules[] = {
-      {" .", "."}, {" ?", "?"}, {" !", "!"},     {" ,", ","},     {" ' ", "'"},
+      {" .", "."},     {" ?", "?"},   {" !", "!"},   {" ,", ","},     {" ' ", "'"},
       {" n't", "n't"}, {" 'm", "'m"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
   for (const auto& [from, to] : kRules) ReplaceAll(from, to, text);
 }

@@ -9,8 +9,8 @@
 
 namespace quintet {
 
-absl::Status ExpectedField(const std::string& where, const std::string& field, const std::string& expected,
-                           const nlohmann::json& got);
+absl::Status ExpectedField(const std::string& where, const std::string& field,
+                           const std::string& expected, const nlohmann::json& got);
 // The value, shortened, for messages.
 std::string ShownJson(const nlohmann::json& value);
 
@@ -18,11 +18,14 @@ std::string ShownJson(const nlohmann::json& value);
 const nlohmann::json* FindField(const nlohmann::json& object, const char* field);
 
 // Missing and null fields give the fallback; those without one are required.
-absl::StatusOr<bool> BoolField(const nlohmann::json& object, const char* field, bool fallback, const std::string& where);
-absl::StatusOr<int64_t> IntField(const nlohmann::json& object, const char* field, const std::string& where);
-absl::StatusOr<std::string> StringField(const nlohmann::json& object, const char* field, const std::string& where);
-absl::StatusOr<std::string> StringField(const nlohmann::json& object, const char* field, const std::string& fallback,
+absl::StatusOr<bool> BoolField(const nlohmann::json& object, const char* field, bool fallback,
+                               const std::string& where);
+absl::StatusOr<int64_t> IntField(const nlohmann::json& object, const char* field,
+                                 const std::string& where);
+absl::StatusOr<std::string> StringField(const nlohmann::json& object, const char* field,
                                         const std::string& where);
+absl::StatusOr<std::string> StringField(const nlohmann::json& object, const char* field,
+                                        const std::string& fallback, const std::string& where);
 
 }  // namespace quintet
 
@@ -35,7 +38,7 @@ absl::StatusOr<std::string> StringField(const nlohmann::json& object, const char
   auto result = (expression);                                 \
   if (!result.ok()) return result.status();                   \
   target = *std::move(result)
-#define QT_RETURN_IF_ERROR(expression)                                   \
-  do {                                                                   \
+#define QT_RETURN_IF_ERROR(expression)                                            \
+  do {                                                                            \
     if (absl::Status qt_status = (expression); !qt_status.ok()) return qt_status; \
   } while (0)

@@ -5,7 +5,20 @@ namespace quintet {
 namespace {
 
 enum GraphemeBreak : uint8_t {
-  kOther, kCr, kLf, kControl, kExtend, kZwj, kRegionalIndicator, kPrepend, kSpacingMark, kL, kV, kT, kLv, kLvt,
+  kOther,
+  kCr,
+  kLf,
+  kControl,
+  kExtend,
+  kZwj,
+  kRegionalIndicator,
+  kPrepend,
+  kSpacingMark,
+  kL,
+  kV,
+  kT,
+  kLv,
+  kLvt,
 };
 constexpr uint8_t kPictographic = 16;
 constexpr uint8_t kConjunctMask = 96, kConsonant = 32, kLinker = 64;
@@ -38,17 +51,19 @@ struct ClusterState {
 
 bool BreaksBefore(const ClusterState& state, uint8_t properties) {
   const uint8_t before = state.previous & 15, after = properties & 15;
-  if (before == kCr && after == kLf) return false;                                  // GB3
-  if (before == kCr || before == kLf || before == kControl) return true;            // GB4
-  if (after == kCr || after == kLf || after == kControl) return true;               // GB5
-  if (before == kL && (after == kL || after == kV || after == kLv || after == kLvt)) return false;  // GB6
-  if ((before == kLv || before == kV) && (after == kV || after == kT)) return false;                // GB7
-  if ((before == kLvt || before == kT) && after == kT) return false;                // GB8
-  if (after == kExtend || after == kZwj || after == kSpacingMark) return false;     // GB9, GB9a
-  if (before == kPrepend) return false;                                             // GB9b
-  if (state.linker && (properties & kConjunctMask) == kConsonant) return false;     // GB9c
-  if (state.pictographic_zwj && (properties & kPictographic) != 0) return false;    // GB11
-  if (after == kRegionalIndicator && state.regional_indicators % 2 == 1) return false;  // GB12, GB13
+  if (before == kCr && after == kLf) return false;                        // GB3
+  if (before == kCr || before == kLf || before == kControl) return true;  // GB4
+  if (after == kCr || after == kLf || after == kControl) return true;     // GB5
+  if (before == kL && (after == kL || after == kV || after == kLv || after == kLvt))
+    return false;                                                                     // GB6
+  if ((before == kLv || before == kV) && (after == kV || after == kT)) return false;  // GB7
+  if ((before == kLvt || before == kT) && after == kT) return false;                  // GB8
+  if (after == kExtend || after == kZwj || after == kSpacingMark) return false;       // GB9, GB9a
+  if (before == kPrepend) return false;                                               // GB9b
+  if (state.linker && (properties & kConjunctMask) == kConsonant) return false;       // GB9c
+  if (state.pictographic_zwj && (properties & kPictographic) != 0) return false;      // GB11
+  if (after == kRegionalIndicator && state.regional_indicators % 2 == 1)
+    return false;  // GB12, GB13
   return true;
 }
 

@@ -34,7 +34,8 @@ void ForEachCharacter(const std::string& text, F f) {
   }
 }
 
-// HF asks about a short grapheme cluster as a whole first, and then takes the replacement of its shortest prefix for all of it.
+// HF asks about a short grapheme cluster as a whole first, and then takes the replacement of its
+// shortest prefix for all of it.
 class PrecompiledNormalizer : public Normalizer {
  public:
   explicit PrecompiledNormalizer(Charsmap charsmap) : charsmap_(std::move(charsmap)) {}
@@ -135,17 +136,20 @@ class NmtNormalizer : public Normalizer {
 
  private:
   static bool IsDropped(uint32_t c) {
-    return (c >= 0x01 && c <= 0x08) || c == 0x0B || (c >= 0x0E && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F;
+    return (c >= 0x01 && c <= 0x08) || c == 0x0B || (c >= 0x0E && c <= 0x1F) || c == 0x7F ||
+           c == 0x8F || c == 0x9F;
   }
   static bool IsSpace(uint32_t c) {
-    return c == 0x09 || c == 0x0A || c == 0x0C || c == 0x0D || c == 0x1680 || (c >= 0x200B && c <= 0x200F) || c == 0x2028 ||
-           c == 0x2029 || c == 0x2581 || c == 0xFEFF || c == 0xFFFD;
+    return c == 0x09 || c == 0x0A || c == 0x0C || c == 0x0D || c == 0x1680 ||
+           (c >= 0x200B && c <= 0x200F) || c == 0x2028 || c == 0x2029 || c == 0x2581 ||
+           c == 0xFEFF || c == 0xFFFD;
   }
 };
 
 class ReplaceNormalizer : public Normalizer {
  public:
-  ReplaceNormalizer(Pattern pattern, std::string content) : pattern_(std::move(pattern)), content_(std::move(content)) {}
+  ReplaceNormalizer(Pattern pattern, std::string content)
+      : pattern_(std::move(pattern)), content_(std::move(content)) {}
   void Apply(AlignedText* text) const override { ReplaceMatches(pattern_, content_, text); }
 
  private:
@@ -172,7 +176,8 @@ class ByteLevelNormalizer : public Normalizer {
  public:
   void Apply(AlignedText* text) const override {
     Rewriter rewriter(*text);
-    for (size_t i = 0; i < text->text.size(); ++i) rewriter.Put(ByteLevelCharacter(text->text[i]), i);
+    for (size_t i = 0; i < text->text.size(); ++i)
+      rewriter.Put(ByteLevelCharacter(text->text[i]), i);
     *text = rewriter.Take();
   }
 };
@@ -194,13 +199,17 @@ NormalizerPtr MakePrecompiled(Charsmap charsmap) {
   return std::make_unique<PrecompiledNormalizer>(std::move(charsmap));
 }
 NormalizerPtr MakeLowercase() { return std::make_unique<LowercaseNormalizer>(); }
-NormalizerPtr MakeStrip(bool left, bool right) { return std::make_unique<StripNormalizer>(left, right); }
+NormalizerPtr MakeStrip(bool left, bool right) {
+  return std::make_unique<StripNormalizer>(left, right);
+}
 NormalizerPtr MakeStripAccents() { return std::make_unique<StripAccentsNormalizer>(); }
 NormalizerPtr MakeNmt() { return std::make_unique<NmtNormalizer>(); }
 NormalizerPtr MakeReplace(Pattern pattern, std::string content) {
   return std::make_unique<ReplaceNormalizer>(std::move(pattern), std::move(content));
 }
-NormalizerPtr MakePrepend(std::string prefix) { return std::make_unique<PrependNormalizer>(std::move(prefix)); }
+NormalizerPtr MakePrepend(std::string prefix) {
+  return std::make_unique<PrependNormalizer>(std::move(prefix));
+}
 NormalizerPtr MakeByteLevelNormalizer() { return std::make_unique<ByteLevelNormalizer>(); }
 NormalizerPtr MakeNormalizerSequence(std::vector<NormalizerPtr> steps) {
   return std::make_unique<NormalizerSequence>(std::move(steps));

@@ -29,12 +29,16 @@ Pattern Pattern::Literal(std::string_view text) {
 
 namespace {
 
-// Depth-first search over (step, position) that enters no split twice: a state that failed once fails from every start. One row of
-// bits a text position.
+// Depth-first search over (step, position) that enters no split twice: a state that failed once
+// fails from every start. One row of bits a text position.
 class Matcher {
  public:
-  Matcher(std::string_view text, const std::vector<Pattern::Step>& steps, const std::vector<CharacterClass>& classes)
-      : text_(text), steps_(steps), classes_(classes), words_((steps.size() + 63) / 64),
+  Matcher(std::string_view text, const std::vector<Pattern::Step>& steps,
+          const std::vector<CharacterClass>& classes)
+      : text_(text),
+        steps_(steps),
+        classes_(classes),
+        words_((steps.size() + 63) / 64),
         entered_((text.size() + 1) * words_, 0) {}
 
   // True with *end when the pattern matches at `start`.
@@ -116,10 +120,12 @@ class Matcher {
 
 }  // namespace
 
-void Pattern::ForEachMatch(std::string_view text, absl::FunctionRef<void(size_t, size_t)> on_match) const {
+void Pattern::ForEachMatch(std::string_view text,
+                           absl::FunctionRef<void(size_t, size_t)> on_match) const {
   if (steps_.empty()) {
     if (literal_.empty()) return;
-    for (size_t at = text.find(literal_); at != std::string_view::npos; at = text.find(literal_, at + literal_.size())) {
+    for (size_t at = text.find(literal_); at != std::string_view::npos;
+         at = text.find(literal_, at + literal_.size())) {
       on_match(at, at + literal_.size());
     }
     return;

@@ -1,8 +1,10 @@
-// The subset of regular expressions that tokenizer files use, matched in time linear in text x pattern: no backtracking blow-up.
+// The subset of regular expressions that tokenizer files use, matched in time linear in text x
+// pattern: no backtracking blow-up.
 //
-// Supported, with Oniguruma's meaning (that of HF's tokenizers): literals, ., [...] with ranges and negation, \p{L} and the other
-// general categories, \P, \s \S \d \D \w \W and control escapes, groups ( ) (?: ) (?i: ), |, greedy * + ? {m} {m,} {m,n},
-// look-ahead (?= ) (?! ) over one character, ^ $ \A \z.
+// Supported, with Oniguruma's meaning (that of HF's tokenizers): literals, ., [...] with ranges and
+// negation, \p{L} and the other general categories, \P, \s \S \d \D \w \W and control escapes,
+// groups ( ) (?: ) (?i: ), |, greedy * + ? {m} {m,} {m,n}, look-ahead (?= ) (?! ) over one
+// character, ^ $ \A \z.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +28,8 @@ struct CharacterClass {
   bool negated = false;
 
   bool Has(uint32_t code_point) const {
-    return code_point < 128 ? (ascii[code_point >> 6] >> (code_point & 63) & 1) != 0 : Compute(code_point);
+    return code_point < 128 ? (ascii[code_point >> 6] >> (code_point & 63) & 1) != 0
+                            : Compute(code_point);
   }
   bool Compute(uint32_t code_point) const;
   void FillAscii();
@@ -34,17 +37,30 @@ struct CharacterClass {
 
 class Pattern {
  public:
-  // UNIMPLEMENTED, naming the pattern, for syntax outside of the subset; INVALID_ARGUMENT for broken or too large ones.
+  // UNIMPLEMENTED, naming the pattern, for syntax outside of the subset; INVALID_ARGUMENT for
+  // broken or too large ones.
   static absl::StatusOr<Pattern> Compile(std::string_view regex, const std::string& where);
   // Matches exactly these bytes.
   static Pattern Literal(std::string_view text);
 
-  // Calls on_match with the bytes [begin, end) of each match in turn, leftmost first, not overlapping. `text` is valid UTF-8.
+  // Calls on_match with the bytes [begin, end) of each match in turn, leftmost first, not
+  // overlapping. `text` is valid UTF-8.
   void ForEachMatch(std::string_view text, absl::FunctionRef<void(size_t, size_t)> on_match) const;
 
   // One instruction of the compiled pattern.
   struct Step {
-    enum Kind : uint8_t { kClass, kSplit, kJump, kAhead, kNotAhead, kLineStart, kLineEnd, kTextStart, kTextEnd, kMatch };
+    enum Kind : uint8_t {
+      kClass,
+      kSplit,
+      kJump,
+      kAhead,
+      kNotAhead,
+      kLineStart,
+      kLineEnd,
+      kTextStart,
+      kTextEnd,
+      kMatch
+    };
     Kind kind;
     uint32_t first = 0, second = 0;  // class index; targets, the preferred one first
   };

@@ -14,9 +14,9 @@ constexpr size_t kMaxSteps = 256;  // the matcher keeps a bit for each step and 
 constexpr uint32_t kMaxRepeat = 100;
 
 std::optional<uint32_t> CategoryMask(std::string_view name) {
-  static constexpr std::string_view kNames[] = {"Cn", "Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd",
-                                                "Nl", "No", "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Sm",
-                                                "Sc", "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Co"};
+  static constexpr std::string_view kNames[] = {
+      "Cn", "Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl", "No", "Pc", "Pd", "Ps",
+      "Pe", "Pi", "Pf", "Po", "Sm", "Sc", "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Co"};
   if (name.empty() || name.size() > 2) return std::nullopt;
   uint32_t mask = 0;
   for (size_t i = 0; i < std::size(kNames); ++i) {
@@ -33,10 +33,12 @@ constexpr uint32_t kDecimal = uint32_t{1} << static_cast<int>(Category::kNd);
 
 class PatternCompiler {
  public:
-  PatternCompiler(std::string_view regex, std::string where) : regex_(regex), where_(std::move(where)) {}
+  PatternCompiler(std::string_view regex, std::string where)
+      : regex_(regex), where_(std::move(where)) {}
 
   absl::StatusOr<Pattern> Compile() {
-    if (!IsUtf8(regex_)) return absl::InvalidArgumentError(absl::StrCat(where_, ": pattern: expected UTF-8"));
+    if (!IsUtf8(regex_))
+      return absl::InvalidArgumentError(absl::StrCat(where_, ": pattern: expected UTF-8"));
     Alternatives(0, false);
     if (status_.ok() && at_ < regex_.size()) Unsupported("unmatched )");
     if (!status_.ok()) return status_;
@@ -58,8 +60,9 @@ class PatternCompiler {
   }
   void Unsupported(std::string_view what) {
     if (!status_.ok()) return;
-    status_ = absl::UnimplementedError(absl::StrCat(where_, ": pattern \"", std::string(regex_.substr(0, 200)),
-                                                    "\", byte ", at_, ": unsupported: ", std::string(what)));
+    status_ = absl::UnimplementedError(absl::StrCat(where_, ": pattern \"",
+                                                    std::string(regex_.substr(0, 200)), "\", byte ",
+                                                    at_, ": unsupported: ", std::string(what)));
   }
   void Emit(Step step) {
     if (steps().size() >= kMaxSteps) Unsupported(absl::StrCat("more than ", kMaxSteps, " steps"));
@@ -122,7 +125,8 @@ class PatternCompiler {
     if (Accept("$")) return Emit({Step::kLineEnd});
     if (Accept("\\A")) return Emit({Step::kTextStart});
     if (Accept("\\z")) return Emit({Step::kTextEnd});
-    if (Peek() == '*' || Peek() == '+' || Peek() == '?') return Unsupported("quantifier without an atom");
+    if (Peek() == '*' || Peek() == '+' || Peek() == '?')
+      return Unsupported("quantifier without an atom");
     Emit({Step::kClass, AddClass(SingleClass(ignore_case))});
   }
 
@@ -132,7 +136,8 @@ class PatternCompiler {
   }
 
   void Look(Step::Kind kind, bool ignore_case) {
-    if (!More() || Peek() == '(' || Peek() == ')') return Unsupported("look-ahead over other than one character");
+    if (!More() || Peek() == '(' || Peek() == ')')
+      return Unsupported("look-ahead over other than one character");
     CharacterClass c = SingleClass(ignore_case);
     if (!Accept(")")) return Unsupported("look-ahead over other than one character");
     Emit({kind, AddClass(std::move(c))});
@@ -161,7 +166,8 @@ class PatternCompiler {
       if (!first) return Unsupported("{ that is not a quantifier; write \\{");
       low = high = *first;
       if (Accept(",")) high = Number().value_or(0);
-      if (!Accept("}") || low > kMaxRepeat || high > kMaxRepeat || (high != 0 && high < low) || (low == 0 && high == 0)) {
+      if (!Accept("}") || low > kMaxRepeat || high > kMaxRepeat || (high != 0 && high < low) ||
+          (low == 0 && high == 0)) {
         return Unsupported("this repetition count");
       }
     } else {
@@ -180,7 +186,8 @@ class PatternCompiler {
     const auto append = [&] {
       const uint32_t shift = here() - start;
       for (Step step : atom) {
-        if (step.kind == Step::kSplit || step.kind == Step::kJump) step.first += shift, step.second += shift;
+        if (step.kind == Step::kSplit || step.kind == Step::kJump)
+          step.first += shift, step.second += shift;
         Emit(step);
       }
     };
@@ -319,8 +326,8 @@ class PatternCompiler {
       default:
         break;
     }
-    const bool alphanumeric =
-        (escape >= '0' && escape <= '9') || (escape >= 'a' && escape <= 'z') || (escape >= 'A' && escape <= 'Z');
+    const bool alphanumeric = (escape >= '0' && escape <= '9') ||
+                              (escape >= 'a' && escape <= 'z') || (escape >= 'A' && escape <= 'Z');
     if (alphanumeric || static_cast<uint8_t>(escape) >= 128) return std::nullopt;
     return static_cast<uint32_t>(escape);
   }

@@ -16,7 +16,8 @@ AlignedText Repair(std::string_view text) {
   repaired.tracked = true;
   for (size_t at = 0; at < text.size();) {
     const int valid = Utf8Length(text.substr(at));
-    const size_t length = valid > 0 ? static_cast<size_t>(valid) : InvalidPartLength(text.substr(at));
+    const size_t length =
+        valid > 0 ? static_cast<size_t>(valid) : InvalidPartLength(text.substr(at));
     const std::string_view bytes = valid > 0 ? text.substr(at, length) : kReplacement;
     repaired.text.append(bytes);
     repaired.begin.insert(repaired.begin.end(), bytes.size(), static_cast<uint32_t>(at));
@@ -28,7 +29,8 @@ AlignedText Repair(std::string_view text) {
 
 std::vector<int32_t> Ids(const std::vector<TokenSpan>& tokens) {
   std::vector<int32_t> ids(tokens.size());
-  std::transform(tokens.begin(), tokens.end(), ids.begin(), [](const TokenSpan& token) { return token.id; });
+  std::transform(tokens.begin(), tokens.end(), ids.begin(),
+                 [](const TokenSpan& token) { return token.id; });
   return ids;
 }
 
@@ -46,7 +48,8 @@ std::vector<int32_t> Pipeline::Encode(std::string_view text, bool add_special_to
   return Ids(tokens);
 }
 
-std::vector<TokenSpan> Pipeline::EncodeWithSpans(std::string_view text, bool add_special_tokens) const {
+std::vector<TokenSpan> Pipeline::EncodeWithSpans(std::string_view text,
+                                                 bool add_special_tokens) const {
   std::vector<TokenSpan> tokens = Run(text, true);
   if (parts_.trim_offsets) TrimSpans(&tokens);
   if (add_special_tokens) AddSpecialTokens(static_cast<uint32_t>(text.size()), &tokens);
@@ -57,7 +60,8 @@ void Pipeline::AddSpecialTokens(uint32_t text_bytes, std::vector<TokenSpan>* tok
   const std::vector<int32_t>& suffix = parts_.suffix;
   const bool ends_in_suffix =
       tokens->size() >= suffix.size() &&
-      std::equal(suffix.begin(), suffix.end(), tokens->end() - static_cast<ptrdiff_t>(suffix.size()),
+      std::equal(suffix.begin(), suffix.end(),
+                 tokens->end() - static_cast<ptrdiff_t>(suffix.size()),
                  [](int32_t id, const TokenSpan& token) { return id == token.id; });
   if (!(parts_.suffix_once && ends_in_suffix)) {
     for (const int32_t id : suffix) tokens->push_back({id, text_bytes, text_bytes});
@@ -76,11 +80,14 @@ std::vector<TokenSpan> Pipeline::Run(std::string_view text, bool tracked) const 
   for (const AddedTokens::Stretch& stretch : parts_.added.Split(source, AddedTokens::Text::kRaw)) {
     const size_t length = stretch.end - stretch.begin;
     if (stretch.id >= 0) {
-      uint32_t begin = static_cast<uint32_t>(stretch.begin), end = static_cast<uint32_t>(stretch.end);
+      uint32_t begin = static_cast<uint32_t>(stretch.begin),
+               end = static_cast<uint32_t>(stretch.end);
       if (!valid) std::tie(begin, end) = repaired.Origin(begin, end);
       tokens.push_back({stretch.id, begin, end});
     } else if (valid) {
-      RunNormalized(AlignedText(text.substr(stretch.begin, length), static_cast<uint32_t>(stretch.begin), tracked), &tokens);
+      RunNormalized(AlignedText(text.substr(stretch.begin, length),
+                                static_cast<uint32_t>(stretch.begin), tracked),
+                    &tokens);
     } else {
       RunNormalized(repaired.Slice(stretch.begin, stretch.end), &tokens);
     }
@@ -109,16 +116,20 @@ void Pipeline::RunPieces(AlignedText text, std::vector<TokenSpan>* tokens) const
   std::vector<PieceToken> piece_tokens;
   for (const SplitText::Piece& piece : split.pieces) {
     piece_tokens.clear();
-    parts_.model->Encode(std::string_view(split.text.text).substr(piece.begin, piece.end - piece.begin), &piece_tokens);
+    parts_.model->Encode(
+        std::string_view(split.text.text).substr(piece.begin, piece.end - piece.begin),
+        &piece_tokens);
     for (const PieceToken& token : piece_tokens) {
       auto [begin, end] = split.text.Origin(piece.begin + token.begin, piece.begin + token.end);
-      if (split.text.tracked && token.begin == token.end) begin = end = split.text.begin[piece.begin + token.begin];
+      if (split.text.tracked && token.begin == token.end)
+        begin = end = split.text.begin[piece.begin + token.begin];
       tokens->push_back({token.id, begin, end});
     }
   }
 }
 
-// HF's rule: spaces of a token's spelling leave its span, but not the one that add_prefix_space added.
+// HF's rule: spaces of a token's spelling leave its span, but not the one that add_prefix_space
+// added.
 void Pipeline::TrimSpans(std::vector<TokenSpan>* tokens) const {
   const std::string_view space = ByteLevelCharacter(' ');
   for (size_t i = 0; i < tokens->size(); ++i) {
@@ -127,14 +138,16 @@ void Pipeline::TrimSpans(std::vector<TokenSpan>* tokens) const {
     uint32_t leading = 0, trailing = 0;
     std::string_view rest = piece;
     for (; rest.substr(0, space.size()) == space; rest.remove_prefix(space.size())) ++leading;
-    for (rest = piece; rest.size() >= space.size() && rest.substr(rest.size() - space.size()) == space;
+    for (rest = piece;
+         rest.size() >= space.size() && rest.substr(rest.size() - space.size()) == space;
          rest.remove_suffix(space.size())) {
       ++trailing;
     }
     const bool first = i == 0 || token.begin_byte == 0;
     if (first && parts_.trim_add_prefix_space && leading == 1) leading = 0;
     token.begin_byte = std::min(token.begin_byte + leading, token.end_byte);
-    if (token.end_byte >= trailing) token.end_byte = std::max(token.end_byte - trailing, token.begin_byte);
+    if (token.end_byte >= trailing)
+      token.end_byte = std::max(token.end_byte - trailing, token.begin_byte);
   }
 }
 

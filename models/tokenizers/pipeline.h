@@ -1,5 +1,5 @@
-// The tokenizer of everything but ByT5: added tokens, normaliser, pre-tokenizer, model, special tokens around, decoder. The readers of
-// the file formats fill in the parts.
+// The tokenizer of everything but ByT5: added tokens, normaliser, pre-tokenizer, model, special
+// tokens around, decoder. The readers of the file formats fill in the parts.
 #pragma once
 
 #include <memory>
@@ -30,7 +30,8 @@ struct PipelineParts {
   std::vector<int32_t> prefix, suffix;
   bool suffix_once = false;  // no suffix where the text already ends in it
   SpecialIds ids;
-  bool trim_offsets = false, trim_add_prefix_space = false;  // byte-level spans without their spaces
+  bool trim_offsets = false,
+       trim_add_prefix_space = false;  // byte-level spans without their spaces
   bool clean_up_spaces = false;
 };
 
@@ -39,7 +40,8 @@ class Pipeline : public Tokenizer {
   explicit Pipeline(PipelineParts parts);
 
   std::vector<int32_t> Encode(std::string_view text, bool add_special_tokens) const override;
-  std::vector<TokenSpan> EncodeWithSpans(std::string_view text, bool add_special_tokens) const override;
+  std::vector<TokenSpan> EncodeWithSpans(std::string_view text,
+                                         bool add_special_tokens) const override;
   std::string Decode(absl::Span<const int32_t> ids, bool skip_special_tokens) const override;
   std::string Piece(int32_t id) const override;
   int32_t PieceToId(std::string_view piece) const override;

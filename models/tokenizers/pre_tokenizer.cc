@@ -34,7 +34,8 @@ void AddParts(std::vector<Part>* parts, SplitBehavior behavior, std::vector<Piec
     case SplitBehavior::kMergedWithPrevious: {
       bool previous = false;
       for (const Part& part : *parts) {
-        const bool joins = behavior == SplitBehavior::kContiguous ? part.matched == previous : part.matched && !previous;
+        const bool joins = behavior == SplitBehavior::kContiguous ? part.matched == previous
+                                                                  : part.matched && !previous;
         previous = part.matched;
         if (joins && pieces->size() > first) {
           pieces->back().end = part.end;
@@ -63,15 +64,18 @@ void AddParts(std::vector<Part>* parts, SplitBehavior behavior, std::vector<Piec
 
 // Splits every piece where `for_each_match(piece text, on_match(begin, end))` finds something.
 template <typename ForEachMatch>
-void SplitPieces(SplitText* split, SplitBehavior behavior, bool invert, ForEachMatch for_each_match) {
+void SplitPieces(SplitText* split, SplitBehavior behavior, bool invert,
+                 ForEachMatch for_each_match) {
   std::vector<Piece> pieces;
   std::vector<Part> parts;
   for (const Piece& piece : split->pieces) {
-    const std::string_view text = std::string_view(split->text.text).substr(piece.begin, piece.end - piece.begin);
+    const std::string_view text =
+        std::string_view(split->text.text).substr(piece.begin, piece.end - piece.begin);
     parts.clear();
     uint32_t covered = piece.begin;
     for_each_match(text, [&](size_t begin, size_t end) {
-      const uint32_t from = piece.begin + static_cast<uint32_t>(begin), to = piece.begin + static_cast<uint32_t>(end);
+      const uint32_t from = piece.begin + static_cast<uint32_t>(begin),
+                     to = piece.begin + static_cast<uint32_t>(end);
       if (covered < from) parts.push_back({covered, from, invert});
       if (from < to) parts.push_back({from, to, !invert});
       covered = to;
@@ -96,7 +100,10 @@ void MatchFlag(std::string_view text, UnicodeFlag flag, OnMatch on_match) {
 class Metaspace : public PreTokenizer {
  public:
   Metaspace(std::string replacement, PrependScheme scheme, bool split)
-      : replacement_(std::move(replacement)), scheme_(scheme), split_(split), delimiter_(Pattern::Literal(replacement_)) {}
+      : replacement_(std::move(replacement)),
+        scheme_(scheme),
+        split_(split),
+        delimiter_(Pattern::Literal(replacement_)) {}
 
   void Apply(SplitText* split) const override {
     const std::string_view text = split->text.text;
@@ -114,15 +121,18 @@ class Metaspace : public PreTokenizer {
     }
     split->text = rewriter.Take();
     if (!split_) return;
-    SplitPieces(split, SplitBehavior::kMergedWithNext, false,
-                [&](std::string_view piece, auto on_match) { delimiter_.ForEachMatch(piece, on_match); });
+    SplitPieces(
+        split, SplitBehavior::kMergedWithNext, false,
+        [&](std::string_view piece, auto on_match) { delimiter_.ForEachMatch(piece, on_match); });
   }
   bool needs_tracking() const override { return scheme_ == PrependScheme::kFirst; }
 
  private:
   bool Prepends(const SplitText& split, const Piece& piece) const {
-    const std::string_view text = std::string_view(split.text.text).substr(piece.begin, piece.end - piece.begin);
-    if (scheme_ == PrependScheme::kNever || text[0] == ' ' || text.substr(0, replacement_.size()) == replacement_) {
+    const std::string_view text =
+        std::string_view(split.text.text).substr(piece.begin, piece.end - piece.begin);
+    if (scheme_ == PrependScheme::kNever || text[0] == ' ' ||
+        text.substr(0, replacement_.size()) == replacement_) {
       return false;
     }
     return scheme_ == PrependScheme::kAlways || split.text.begin[piece.begin] == 0;
@@ -142,13 +152,15 @@ class ByteLevel : public PreTokenizer {
   void Apply(SplitText* split) const override {
     if (add_prefix_space_) AddSpaces(split);
     if (pattern_ != nullptr) {
-      SplitPieces(split, SplitBehavior::kIsolated, false,
-                  [&](std::string_view piece, auto on_match) { pattern_->ForEachMatch(piece, on_match); });
+      SplitPieces(
+          split, SplitBehavior::kIsolated, false,
+          [&](std::string_view piece, auto on_match) { pattern_->ForEachMatch(piece, on_match); });
     }
     Rewriter rewriter(split->text);
     for (Piece& piece : split->pieces) {
       const uint32_t begin = static_cast<uint32_t>(rewriter.size());
-      for (size_t i = piece.begin; i < piece.end; ++i) rewriter.Put(ByteLevelCharacter(split->text.text[i]), i);
+      for (size_t i = piece.begin; i < piece.end; ++i)
+        rewriter.Put(ByteLevelCharacter(split->text.text[i]), i);
       piece = {begin, static_cast<uint32_t>(rewriter.size())};
     }
     split->text = rewriter.Take();
@@ -175,8 +187,9 @@ class Split : public PreTokenizer {
   Split(Pattern pattern, SplitBehavior behavior, bool invert)
       : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
   void Apply(SplitText* split) const override {
-    SplitPieces(split, behavior_, invert_,
-                [&](std::string_view piece, auto on_match) { pattern_.ForEachMatch(piece, on_match); });
+    SplitPieces(split, behavior_, invert_, [&](std::string_view piece, auto on_match) {
+      pattern_.ForEachMatch(piece, on_match);
+    });
   }
 
  private:
@@ -205,7 +218,8 @@ class PreTokenizerSequence : public PreTokenizer {
     for (const PreTokenizerPtr& step : steps_) step->Apply(split);
   }
   bool needs_tracking() const override {
-    return std::any_of(steps_.begin(), steps_.end(), [](const auto& step) { return step->needs_tracking(); });
+    return std::any_of(steps_.begin(), steps_.end(),
+                       [](const auto& step) { return step->needs_tracking(); });
   }
 
  private:
@@ -230,7 +244,8 @@ PreTokenizerPtr MakePunctuation(SplitBehavior behavior) {
   return std::make_unique<FlagSplit>(kPunctuation, behavior);
 }
 PreTokenizerPtr MakeDigits(bool individual) {
-  return std::make_unique<FlagSplit>(kNumber, individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous);
+  return std::make_unique<FlagSplit>(
+      kNumber, individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous);
 }
 PreTokenizerPtr MakePreTokenizerSequence(std::vector<PreTokenizerPtr> steps) {
   return std::make_unique<PreTokenizerSequence>(std::move(steps));

@@ -1,4 +1,5 @@
-// How a normalised text is cut into the pieces that the model sees one by one: tokenizer.json's "pre_tokenizer".
+// How a normalised text is cut into the pieces that the model sees one by one: tokenizer.json's
+// "pre_tokenizer".
 #pragma once
 
 #include <cstdint>
@@ -24,13 +25,20 @@ class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
   virtual void Apply(SplitText* split) const = 0;
-  // True when the result depends on where in the input a piece begins: the text must be tracked then.
+  // True when the result depends on where in the input a piece begins: the text must be tracked
+  // then.
   virtual bool needs_tracking() const { return false; }
 };
 using PreTokenizerPtr = std::unique_ptr<const PreTokenizer>;
 
 // What becomes of the delimiters that a split finds.
-enum class SplitBehavior : uint8_t { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
+enum class SplitBehavior : uint8_t {
+  kRemoved,
+  kIsolated,
+  kMergedWithPrevious,
+  kMergedWithNext,
+  kContiguous
+};
 enum class PrependScheme : uint8_t { kAlways, kFirst, kNever };
 
 PreTokenizerPtr MakeMetaspace(std::string replacement, PrependScheme scheme, bool split);

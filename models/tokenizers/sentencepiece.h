@@ -1,5 +1,6 @@
-// SentencePiece models (spiece.model), as the sentencepiece library computes them, with the T5 family's special tokens around: text
-// is cut at </s>, <pad>, <unk> and the sentinels first, and eos is appended unless it is there.
+// SentencePiece models (spiece.model), as the sentencepiece library computes them, with the T5
+// family's special tokens around: text is cut at </s>, <pad>, <unk> and the sentinels first, and
+// eos is appended unless it is there.
 #pragma once
 
 #include <memory>
@@ -18,18 +19,20 @@
 namespace quintet {
 
 // `bytes` is the file, `where` its name. UNIMPLEMENTED for word models and denormalisation rules.
-absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseSentencePiece(std::string_view bytes, const std::string& where,
-                                                                    const TokenizerSettings& settings);
+absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseSentencePiece(
+    std::string_view bytes, const std::string& where, const TokenizerSettings& settings);
 
 // The parts, for the reader and for tests.
 struct SentencePieceSpaces {
   bool add_dummy_prefix = true, remove_extra = true, escape = true, suffix = false;
 };
 // User-defined symbols are left as they are.
-NormalizerPtr MakeSentencePieceNormalizer(Charsmap charsmap, Trie user_defined, SentencePieceSpaces spaces);
+NormalizerPtr MakeSentencePieceNormalizer(Charsmap charsmap, Trie user_defined,
+                                          SentencePieceSpaces spaces);
 DecoderPtr MakeSentencePieceDecoder(SentencePieceSpaces spaces, bool has_bytes);
 
-// Unlike tokenizer.json's BPE, a merge needs only that its result is a piece; the order is that of the pieces' scores.
+// Unlike tokenizer.json's BPE, a merge needs only that its result is a piece; the order is that of
+// the pieces' scores.
 struct SentencePieceVocabulary {
   Vocabulary vocabulary;
   std::vector<float> scores;

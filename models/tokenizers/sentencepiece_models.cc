@@ -18,8 +18,10 @@ bool InText(uint8_t type) { return type == kNormal || type == kUserDefined || ty
 class SymbolModel : public TokenModel {
  public:
   explicit SymbolModel(SentencePieceVocabulary pieces)
-      : types_(std::move(pieces.types)), user_defined_(UserDefinedTrieOf(pieces.vocabulary, types_)),
-        bytes_(pieces.vocabulary), byte_fallback_(pieces.byte_fallback) {
+      : types_(std::move(pieces.types)),
+        user_defined_(UserDefinedTrieOf(pieces.vocabulary, types_)),
+        bytes_(pieces.vocabulary),
+        byte_fallback_(pieces.byte_fallback) {
     vocabulary = std::move(pieces.vocabulary);
     unknown = pieces.unknown;
   }
@@ -28,7 +30,8 @@ class SymbolModel : public TokenModel {
   static Trie UserDefinedTrieOf(const Vocabulary& vocabulary, const std::vector<uint8_t>& types) {
     std::vector<std::pair<std::string_view, int32_t>> keys;
     for (int32_t id = 0; id < static_cast<int32_t>(types.size()); ++id) {
-      if (types[static_cast<size_t>(id)] == kUserDefined) keys.push_back({vocabulary.Piece(id), id});
+      if (types[static_cast<size_t>(id)] == kUserDefined)
+        keys.push_back({vocabulary.Piece(id), id});
     }
     return Trie(std::move(keys));
   }
@@ -51,12 +54,15 @@ class SymbolModel : public TokenModel {
     return id < 0 ? unknown : id;
   }
 
-  void Append(std::string_view text, const PieceToken& token, std::vector<PieceToken>* tokens) const {
+  void Append(std::string_view text, const PieceToken& token,
+              std::vector<PieceToken>* tokens) const {
     if (token.id != unknown) {
       tokens->push_back(token);
     } else if (byte_fallback_) {
-      bytes_.Append(text.substr(token.begin, token.end - token.begin), token.begin, BytePieces::Cover::kLast, tokens);
-    } else if (!tokens->empty() && tokens->back().id == unknown && tokens->back().end == token.begin) {
+      bytes_.Append(text.substr(token.begin, token.end - token.begin), token.begin,
+                    BytePieces::Cover::kLast, tokens);
+    } else if (!tokens->empty() && tokens->back().id == unknown &&
+               tokens->back().end == token.begin) {
       tokens->back().end = token.end;
     } else {
       tokens->push_back(token);
@@ -100,7 +106,8 @@ class BpeModel : public SymbolModel {
         const BpeSymbol top = pending.back();
         pending.pop_back();
         if (SplitUnused(piece, top, &pending)) continue;
-        Append(piece, {IdOf(piece.substr(top.begin, top.end - top.begin)), top.begin, top.end}, tokens);
+        Append(piece, {IdOf(piece.substr(top.begin, top.end - top.begin)), top.begin, top.end},
+               tokens);
       }
     }
   }
@@ -120,7 +127,8 @@ class BpeModel : public SymbolModel {
   static std::vector<uint32_t> Ranks(const std::vector<float>& scores) {
     std::vector<uint32_t> order(scores.size()), ranks(scores.size());
     for (uint32_t i = 0; i < order.size(); ++i) order[i] = i;
-    std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return scores[a] > scores[b]; });
+    std::sort(order.begin(), order.end(),
+              [&](uint32_t a, uint32_t b) { return scores[a] > scores[b]; });
     for (size_t i = 0; i < order.size(); ++i) {
       const bool equal = i > 0 && scores[order[i]] == scores[order[i - 1]];
       ranks[order[i]] = equal ? ranks[order[i - 1]] : static_cast<uint32_t>(i);
@@ -167,18 +175,21 @@ class BpeModel : public SymbolModel {
     }
   }
 
-  // An unused piece is a step towards longer ones only; it falls apart into what it was merged from. The merger does not keep that, so
-  // the two parts are found again: the same merges in the same order lead to them.
-  bool SplitUnused(std::string_view piece, const BpeSymbol& symbol, std::vector<BpeSymbol>* pending) const {
+  // An unused piece is a step towards longer ones only; it falls apart into what it was merged
+  // from. The merger does not keep that, so the two parts are found again: the same merges in the
+  // same order lead to them.
+  bool SplitUnused(std::string_view piece, const BpeSymbol& symbol,
+                   std::vector<BpeSymbol>* pending) const {
     if (symbol.id < 0 || symbol.id >= static_cast<int32_t>(types_.size()) ||
         types_[static_cast<size_t>(symbol.id)] != kUnused) {
       return false;
     }
     std::vector<BpeSymbol> parts;
-    ForEachSymbol(piece.substr(symbol.begin, symbol.end - symbol.begin), [&](uint32_t begin, uint32_t end, bool) {
-      const uint32_t from = symbol.begin + begin, to = symbol.begin + end;
-      parts.push_back({Symbol(piece.substr(from, to - from)), from, to});
-    });
+    ForEachSymbol(piece.substr(symbol.begin, symbol.end - symbol.begin),
+                  [&](uint32_t begin, uint32_t end, bool) {
+                    const uint32_t from = symbol.begin + begin, to = symbol.begin + end;
+                    parts.push_back({Symbol(piece.substr(from, to - from)), from, to});
+                  });
     if (parts.size() < 2) return false;
     MergeSymbols(merges_, &parts, 2);
     if (parts.size() != 2) return false;
@@ -187,7 +198,8 @@ class BpeModel : public SymbolModel {
     return true;
   }
 
-  absl::flat_hash_map<std::string, int32_t> characters_;  // ids behind the vocabulary for those that are no pieces
+  absl::flat_hash_map<std::string, int32_t>
+      characters_;  // ids behind the vocabulary for those that are no pieces
   MergeTable merges_;
 };
 
@@ -196,7 +208,8 @@ class BpeModel : public SymbolModel {
 Trie UserDefinedTrie(const SentencePieceVocabulary& pieces) {
   std::vector<std::pair<std::string_view, int32_t>> keys;
   for (int32_t id = 0; id < static_cast<int32_t>(pieces.types.size()); ++id) {
-    if (pieces.types[static_cast<size_t>(id)] == kUserDefined) keys.push_back({pieces.vocabulary.Piece(id), id});
+    if (pieces.types[static_cast<size_t>(id)] == kUserDefined)
+      keys.push_back({pieces.vocabulary.Piece(id), id});
   }
   return Trie(std::move(keys));
 }
@@ -205,7 +218,8 @@ std::unique_ptr<const TokenModel> MakeSentencePieceUnigram(SentencePieceVocabula
   UnigramOptions options;
   options.style = UnigramStyle::kSentencePiece;
   options.byte_fallback = pieces.byte_fallback;
-  // SentencePiece starts its maximum from the smallest positive float, so that of negative scores is that.
+  // SentencePiece starts its maximum from the smallest positive float, so that of negative scores
+  // is that.
   float lowest = FLT_MAX, highest = FLT_MIN;
   for (size_t id = 0; id < pieces.scores.size(); ++id) {
     if (pieces.types[id] != kNormal) continue;
@@ -215,12 +229,14 @@ std::unique_ptr<const TokenModel> MakeSentencePieceUnigram(SentencePieceVocabula
   options.unknown_score = lowest - 10.0f;
   for (size_t id = 0; id < pieces.scores.size(); ++id) {
     const uint8_t type = pieces.types[id];
-    const float length = static_cast<float>(pieces.vocabulary.Piece(static_cast<int32_t>(id)).size());
+    const float length =
+        static_cast<float>(pieces.vocabulary.Piece(static_cast<int32_t>(id)).size());
     options.scores.push_back(type == kUserDefined ? static_cast<double>(length * highest) - 0.1
                                                   : static_cast<double>(pieces.scores[id]));
     options.usable.push_back(type == kNormal || type == kUserDefined);
   }
-  return std::make_unique<Unigram>(std::move(pieces.vocabulary), pieces.unknown, std::move(options));
+  return std::make_unique<Unigram>(std::move(pieces.vocabulary), pieces.unknown,
+                                   std::move(options));
 }
 
 std::unique_ptr<const TokenModel> MakeSentencePieceBpe(SentencePieceVocabulary pieces) {

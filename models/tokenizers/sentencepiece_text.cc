@@ -10,7 +10,9 @@ constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";  // U+2581
 class SentencePieceNormalizer : public Normalizer {
  public:
   SentencePieceNormalizer(Charsmap charsmap, Trie user_defined, SentencePieceSpaces spaces)
-      : charsmap_(std::move(charsmap)), user_defined_(std::move(user_defined)), spaces_(spaces),
+      : charsmap_(std::move(charsmap)),
+        user_defined_(std::move(user_defined)),
+        spaces_(spaces),
         space_(spaces.escape ? kSpaceSymbol : " ") {}
 
   void Apply(AlignedText* text) const override {
@@ -39,7 +41,8 @@ class SentencePieceNormalizer : public Normalizer {
     while (at < view.size()) {
       const Step step = Next(view.substr(at));
       std::string_view replacement = step.replacement;
-      while (after_space && !replacement.empty() && replacement[0] == ' ') replacement.remove_prefix(1);
+      while (after_space && !replacement.empty() && replacement[0] == ' ')
+        replacement.remove_prefix(1);
       for (size_t i = 0; i < replacement.size();) {
         int length;
         DecodeUtf8(replacement.data() + i, &length);
@@ -51,7 +54,8 @@ class SentencePieceNormalizer : public Normalizer {
       at += step.length;
     }
     AlignedText normalized = rewriter.Take();
-    if (spaces_.remove_extra && solid < normalized.text.size()) normalized = normalized.Slice(0, solid);
+    if (spaces_.remove_extra && solid < normalized.text.size())
+      normalized = normalized.Slice(0, solid);
     if (spaces_.add_dummy_prefix && spaces_.suffix) {
       normalized.text.append(space_);
       if (normalized.tracked) {
@@ -69,7 +73,8 @@ class SentencePieceNormalizer : public Normalizer {
     std::string_view replacement;
   };
   Step Next(std::string_view rest) const {
-    if (const size_t symbol = user_defined_.LongestPrefix(rest); symbol > 0) return {symbol, rest.substr(0, symbol)};
+    if (const size_t symbol = user_defined_.LongestPrefix(rest); symbol > 0)
+      return {symbol, rest.substr(0, symbol)};
     const Charsmap::Match match = charsmap_.Longest(rest);
     if (match.length > 0) return {match.length, match.replacement};
     int length;
@@ -85,7 +90,8 @@ class SentencePieceNormalizer : public Normalizer {
 
 class SentencePieceDecoder : public Decoder {
  public:
-  SentencePieceDecoder(SentencePieceSpaces spaces, bool has_bytes) : spaces_(spaces), has_bytes_(has_bytes) {}
+  SentencePieceDecoder(SentencePieceSpaces spaces, bool has_bytes)
+      : spaces_(spaces), has_bytes_(has_bytes) {}
 
   void Apply(std::vector<std::string>* tokens) const override {
     std::string text, bytes;
@@ -107,7 +113,8 @@ class SentencePieceDecoder : public Decoder {
         rest.remove_prefix(kSpaceSymbol.size());
         if (!spaces_.remove_extra) at_start = false;
       }
-      for (size_t at = rest.find(kSpaceSymbol); at != std::string_view::npos; at = rest.find(kSpaceSymbol)) {
+      for (size_t at = rest.find(kSpaceSymbol); at != std::string_view::npos;
+           at = rest.find(kSpaceSymbol)) {
         text.append(rest.substr(0, at)).push_back(' ');
         rest.remove_prefix(at + kSpaceSymbol.size());
       }
@@ -124,8 +131,10 @@ class SentencePieceDecoder : public Decoder {
 
 }  // namespace
 
-NormalizerPtr MakeSentencePieceNormalizer(Charsmap charsmap, Trie user_defined, SentencePieceSpaces spaces) {
-  return std::make_unique<SentencePieceNormalizer>(std::move(charsmap), std::move(user_defined), spaces);
+NormalizerPtr MakeSentencePieceNormalizer(Charsmap charsmap, Trie user_defined,
+                                          SentencePieceSpaces spaces) {
+  return std::make_unique<SentencePieceNormalizer>(std::move(charsmap), std::move(user_defined),
+                                                   spaces);
 }
 
 DecoderPtr MakeSentencePieceDecoder(SentencePieceSpaces spaces, bool has_bytes) {

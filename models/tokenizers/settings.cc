@@ -22,15 +22,18 @@ absl::StatusOr<Json> ReadOptional(const std::string& directory, const char* name
   return json;
 }
 
-absl::Status ReadNamed(const Json& json, const char* field, const std::string& where, std::optional<AddedToken>* token) {
+absl::Status ReadNamed(const Json& json, const char* field, const std::string& where,
+                       std::optional<AddedToken>* token) {
   const Json* value = FindField(json, field);
   if (value == nullptr) return absl::OkStatus();
   QT_ASSIGN_OR_RETURN(*token, ParseAddedToken(*value, true, absl::StrCat(where, ": ", field)));
   return absl::OkStatus();
 }
 
-// Named tokens and lists of special tokens, the same in tokenizer_config.json and special_tokens_map.json.
-absl::Status ReadSpecialTokens(const Json& json, const std::string& where, TokenizerSettings* settings) {
+// Named tokens and lists of special tokens, the same in tokenizer_config.json and
+// special_tokens_map.json.
+absl::Status ReadSpecialTokens(const Json& json, const std::string& where,
+                               TokenizerSettings* settings) {
   QT_RETURN_IF_ERROR(ReadNamed(json, "bos_token", where, &settings->bos));
   QT_RETURN_IF_ERROR(ReadNamed(json, "eos_token", where, &settings->eos));
   QT_RETURN_IF_ERROR(ReadNamed(json, "unk_token", where, &settings->unk));
@@ -43,10 +46,13 @@ absl::Status ReadSpecialTokens(const Json& json, const std::string& where, Token
   for (const char* field : {"additional_special_tokens", "extra_special_tokens"}) {
     const Json* list = FindField(json, field);
     if (list == nullptr) continue;
-    if (!list->is_array() && !list->is_object()) return ExpectedField(where, field, "a list", *list);
-    if (list->size() > kMaxListedTokens) return ExpectedField(where, field, "at most 100000 tokens", *list);
+    if (!list->is_array() && !list->is_object())
+      return ExpectedField(where, field, "a list", *list);
+    if (list->size() > kMaxListedTokens)
+      return ExpectedField(where, field, "at most 100000 tokens", *list);
     for (const Json& entry : *list) {
-      QT_ASSIGN_OR_RETURN(AddedToken token, ParseAddedToken(entry, true, absl::StrCat(where, ": ", field)));
+      QT_ASSIGN_OR_RETURN(AddedToken token,
+                          ParseAddedToken(entry, true, absl::StrCat(where, ": ", field)));
       settings->others.push_back(std::move(token));
     }
   }
@@ -64,11 +70,14 @@ absl::Status ReadConfig(const std::string& directory, TokenizerSettings* setting
   const std::string where = "tokenizer_config.json";
   QT_ASSIGN_OR_RETURN(const Json json, ReadOptional(directory, where.c_str()));
   QT_ASSIGN_OR_RETURN(settings->tokenizer_class, StringField(json, "tokenizer_class", "", where));
-  QT_ASSIGN_OR_RETURN(settings->add_prefix_space, BoolField(json, "add_prefix_space", false, where));
-  QT_ASSIGN_OR_RETURN(settings->clean_up_spaces, BoolField(json, "clean_up_tokenization_spaces", false, where));
+  QT_ASSIGN_OR_RETURN(settings->add_prefix_space,
+                      BoolField(json, "add_prefix_space", false, where));
+  QT_ASSIGN_OR_RETURN(settings->clean_up_spaces,
+                      BoolField(json, "clean_up_tokenization_spaces", false, where));
   QT_ASSIGN_OR_RETURN(
       settings->clean_up_spaces_of_bpe,
-      BoolField(json, "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output", false, where));
+      BoolField(json, "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output",
+                false, where));
   if (FindField(json, "extra_ids") != nullptr) {
     QT_ASSIGN_OR_RETURN(settings->extra_ids, IntField(json, "extra_ids", where));
     if (*settings->extra_ids < 0 || *settings->extra_ids > 10000) {
@@ -78,7 +87,8 @@ absl::Status ReadConfig(const std::string& directory, TokenizerSettings* setting
   QT_RETURN_IF_ERROR(ReadSpecialTokens(json, where, settings));
   const Json* numbered = FindField(json, "added_tokens_decoder");
   if (numbered == nullptr) return absl::OkStatus();
-  if (!numbered->is_object()) return ExpectedField(where, "added_tokens_decoder", "an object", *numbered);
+  if (!numbered->is_object())
+    return ExpectedField(where, "added_tokens_decoder", "an object", *numbered);
   for (const auto& [key, entry] : numbered->items()) {
     const std::string place = absl::StrCat(where, ": added_tokens_decoder: ", key.substr(0, 32));
     int64_t id;
@@ -104,9 +114,11 @@ absl::Status ReadAddedTokens(const std::string& directory, TokenizerSettings* se
     QT_ASSIGN_OR_RETURN(token.id, CheckedId(id, where, content.substr(0, 64)));
     const auto same = [&](const AddedToken& other) { return other.content == content; };
     // added_tokens_decoder says more about the same token.
-    if (std::none_of(settings->numbered.begin(), settings->numbered.end(), same)) tokens.push_back(std::move(token));
+    if (std::none_of(settings->numbered.begin(), settings->numbered.end(), same))
+      tokens.push_back(std::move(token));
   }
-  std::sort(tokens.begin(), tokens.end(), [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
+  std::sort(tokens.begin(), tokens.end(),
+            [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
   settings->numbered.insert(settings->numbered.end(), tokens.begin(), tokens.end());
   return absl::OkStatus();
 }
@@ -127,7 +139,8 @@ absl::StatusOr<int32_t> PlaceSpecial(AddedToken token, PipelineParts* parts) {
   }
   token.id = parts->model->vocabulary.Find(token.content);
   if (token.id < 0) {
-    const int64_t next = std::max<int64_t>(parts->model->vocabulary.size(), parts->added.highest_id() + int64_t{1});
+    const int64_t next =
+        std::max<int64_t>(parts->model->vocabulary.size(), parts->added.highest_id() + int64_t{1});
     QT_ASSIGN_OR_RETURN(token.id, CheckedId(next, "special tokens", token.content.substr(0, 64)));
   }
   const int32_t id = token.id;
@@ -137,7 +150,8 @@ absl::StatusOr<int32_t> PlaceSpecial(AddedToken token, PipelineParts* parts) {
 
 }  // namespace
 
-absl::StatusOr<AddedToken> ParseAddedToken(const Json& entry, bool special, const std::string& where) {
+absl::StatusOr<AddedToken> ParseAddedToken(const Json& entry, bool special,
+                                           const std::string& where) {
   AddedToken token;
   token.special = special;
   if (entry.is_string()) {
@@ -153,7 +167,8 @@ absl::StatusOr<AddedToken> ParseAddedToken(const Json& entry, bool special, cons
     return ExpectedField(where, "token", "a string or an object", entry);
   }
   if (token.content.size() > kMaxPieceBytes) {
-    return ExpectedField(where, "content", absl::StrCat("at most ", kMaxPieceBytes, " bytes"), token.content.size());
+    return ExpectedField(where, "content", absl::StrCat("at most ", kMaxPieceBytes, " bytes"),
+                         token.content.size());
   }
   return token;
 }
@@ -173,9 +188,10 @@ absl::Status ApplySettings(const TokenizerSettings& settings, PipelineParts* par
     const std::string& known = parts->model->vocabulary.Piece(token.id);
     const int32_t found = parts->model->vocabulary.Find(token.content);
     if ((!known.empty() && known != token.content) || (found >= 0 && found != token.id)) {
-      return absl::InvalidArgumentError(absl::StrCat("added token ", token.id, " \"", token.content.substr(0, 64),
-                                                     "\": expected the vocabulary to agree, got \"", known.substr(0, 64),
-                                                     "\" there and id ", found, " for its spelling"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("added token ", token.id, " \"", token.content.substr(0, 64),
+                       "\": expected the vocabulary to agree, got \"", known.substr(0, 64),
+                       "\" there and id ", found, " for its spelling"));
     }
     const AddedToken* added = parts->added.FindContent(token.content);
     AddedToken replacement = token;

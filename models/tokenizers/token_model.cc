@@ -7,18 +7,20 @@
 namespace quintet {
 namespace {
 
-absl::string_view Shown(std::string_view piece) { return absl::string_view(piece.data(), piece.size()).substr(0, 64); }
+absl::string_view Shown(std::string_view piece) {
+  return absl::string_view(piece.data(), piece.size()).substr(0, 64);
+}
 
 }  // namespace
 
 absl::Status Vocabulary::Add(std::string_view piece, int64_t id) {
   if (id < 0 || id >= kMaxVocabulary) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("piece \"", Shown(piece), "\": expected an id in [0, ", kMaxVocabulary, "), got ", id));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "piece \"", Shown(piece), "\": expected an id in [0, ", kMaxVocabulary, "), got ", id));
   }
   if (piece.size() > kMaxPieceBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("piece ", id, ": expected at most ", kMaxPieceBytes, " bytes, got ", piece.size()));
+    return absl::InvalidArgumentError(absl::StrCat("piece ", id, ": expected at most ",
+                                                   kMaxPieceBytes, " bytes, got ", piece.size()));
   }
   const size_t index = static_cast<size_t>(id);
   if (index >= pieces_.size()) {
@@ -26,12 +28,14 @@ absl::Status Vocabulary::Add(std::string_view piece, int64_t id) {
     present_.resize(index + 1, false);
   }
   if (present_[index]) {
-    return absl::InvalidArgumentError(absl::StrCat("id ", id, " twice: \"", Shown(pieces_[index]), "\" and \"",
-                                                   Shown(piece), "\"; expected one piece each"));
+    return absl::InvalidArgumentError(absl::StrCat("id ", id, " twice: \"", Shown(pieces_[index]),
+                                                   "\" and \"", Shown(piece),
+                                                   "\"; expected one piece each"));
   }
   const auto [it, fresh] = ids_.try_emplace(std::string(piece), static_cast<int32_t>(id));
   if (!fresh) {
-    return absl::InvalidArgumentError(absl::StrCat("piece \"", Shown(piece), "\" twice: ids ", it->second, " and ", id,
+    return absl::InvalidArgumentError(absl::StrCat("piece \"", Shown(piece), "\" twice: ids ",
+                                                   it->second, " and ", id,
                                                    "; expected each piece once"));
   }
   pieces_[index] = std::string(piece);
@@ -45,7 +49,8 @@ int32_t Vocabulary::Find(std::string_view piece) const {
 }
 
 const std::string& Vocabulary::Piece(int32_t id) const {
-  static const std::string* const none = new std::string;  // never destroyed: used until the last thread ends
+  static const std::string* const none =
+      new std::string;  // never destroyed: used until the last thread ends
   return Has(id) ? pieces_[static_cast<size_t>(id)] : *none;
 }
 
@@ -55,7 +60,8 @@ BytePieces::BytePieces(const Vocabulary& vocabulary) : ids(256) {
   }
 }
 
-bool BytePieces::Append(std::string_view bytes, uint32_t begin, Cover cover, std::vector<PieceToken>* tokens) const {
+bool BytePieces::Append(std::string_view bytes, uint32_t begin, Cover cover,
+                        std::vector<PieceToken>* tokens) const {
   for (const char byte : bytes) {
     if (ids[static_cast<uint8_t>(byte)] < 0) return false;
   }
@@ -77,7 +83,8 @@ int BytePieceValue(std::string_view piece) {
     if (c >= 'A' && c <= 'F') return c - 'A' + 10;
     return -1;
   };
-  const int high = piece[3] == '+' ? 0 : digit(piece[3]), low = digit(piece[4]);  // Rust's parser takes a sign
+  const int high = piece[3] == '+' ? 0 : digit(piece[3]),
+            low = digit(piece[4]);  // Rust's parser takes a sign
   return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
 

@@ -1,4 +1,5 @@
-// The part of a tokenizer that turns one piece of text into ids: unigram, byte-pair encoding, single characters.
+// The part of a tokenizer that turns one piece of text into ids: unigram, byte-pair encoding,
+// single characters.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,8 @@ struct PieceToken {
 // Spellings and ids, one to one. Ids may have holes.
 class Vocabulary {
  public:
-  // INVALID_ARGUMENT (without the file's name) for an id or a spelling twice, ids outside [0, kMaxVocabulary), long pieces.
+  // INVALID_ARGUMENT (without the file's name) for an id or a spelling twice, ids outside [0,
+  // kMaxVocabulary), long pieces.
   absl::Status Add(std::string_view piece, int64_t id);
   int32_t Find(std::string_view piece) const;  // -1 when unknown
   const std::string& Piece(int32_t id) const;  // empty for holes and ids out of range
@@ -51,10 +53,12 @@ class TokenModel {
 struct BytePieces {
   std::vector<int32_t> ids;  // [256]
   explicit BytePieces(const Vocabulary& vocabulary);
-  // Appends a token for each of `bytes`, which begin at `begin` of the piece, each covering all of them (HF) or only the last one
-  // (SentencePiece). False, with nothing appended, when one has no piece.
+  // Appends a token for each of `bytes`, which begin at `begin` of the piece, each covering all of
+  // them (HF) or only the last one (SentencePiece). False, with nothing appended, when one has no
+  // piece.
   enum class Cover : uint8_t { kAll, kEach, kLast };
-  bool Append(std::string_view bytes, uint32_t begin, Cover cover, std::vector<PieceToken>* tokens) const;
+  bool Append(std::string_view bytes, uint32_t begin, Cover cover,
+              std::vector<PieceToken>* tokens) const;
 };
 // The byte that a piece like "<0x0A>" stands for; -1 for other pieces.
 int BytePieceValue(std::string_view piece);

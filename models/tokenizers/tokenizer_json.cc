@@ -9,7 +9,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-absl::StatusOr<int32_t> KnownId(const Json& value, const std::string& where, const std::string& field) {
+absl::StatusOr<int32_t> KnownId(const Json& value, const std::string& where,
+                                const std::string& field) {
   if (!value.is_number_integer() || value < 0 || value >= kMaxVocabulary) {
     return ExpectedField(where, field, absl::StrCat("an id in [0, ", kMaxVocabulary, ")"), value);
   }
@@ -30,8 +31,9 @@ absl::Status ParseAddedTokens(const Json& json, const std::string& where, Pipeli
     const Vocabulary& vocabulary = parts->model->vocabulary;
     const int32_t known = vocabulary.Find(token.content);
     if ((known >= 0 && known != token.id) || (known < 0 && vocabulary.Has(token.id))) {
-      return absl::InvalidArgumentError(absl::StrCat(place, ": id of \"", token.content.substr(0, 64),
-                                                     "\": expected what the vocabulary says, got ", token.id));
+      return absl::InvalidArgumentError(
+          absl::StrCat(place, ": id of \"", token.content.substr(0, 64),
+                       "\": expected what the vocabulary says, got ", token.id));
     }
     parts->added.Add(std::move(token));
   }
@@ -39,8 +41,8 @@ absl::Status ParseAddedTokens(const Json& json, const std::string& where, Pipeli
 }
 
 // One {"Sequence": {"id": "A"}} or {"SpecialToken": {"id": "</s>"}} of a template.
-absl::Status ParseTemplateItem(const Json& item, const Json& special_tokens, const std::string& where, bool* after_text,
-                               PipelineParts* parts) {
+absl::Status ParseTemplateItem(const Json& item, const Json& special_tokens,
+                               const std::string& where, bool* after_text, PipelineParts* parts) {
   if (const Json* sequence = FindField(item, "Sequence"); sequence != nullptr) {
     QT_ASSIGN_OR_RETURN(const std::string id, StringField(*sequence, "id", where));
     if (id != "A" || *after_text) return ExpectedField(where, "Sequence", "\"A\" once", id);
@@ -53,8 +55,8 @@ absl::Status ParseTemplateItem(const Json& item, const Json& special_tokens, con
   const Json* token = FindField(special_tokens, name.c_str());
   const Json* ids = token == nullptr ? nullptr : FindField(*token, "ids");
   if (ids == nullptr || !ids->is_array() || ids->size() > 64) {
-    return ExpectedField(where, absl::StrCat("special_tokens: ", name.substr(0, 64), ": ids"), "a list of at most 64 ids",
-                         ids == nullptr ? Json() : *ids);
+    return ExpectedField(where, absl::StrCat("special_tokens: ", name.substr(0, 64), ": ids"),
+                         "a list of at most 64 ids", ids == nullptr ? Json() : *ids);
   }
   for (const Json& id : *ids) {
     QT_ASSIGN_OR_RETURN(const int32_t value, KnownId(id, where, "ids"));
@@ -67,12 +69,14 @@ absl::Status ParseTemplate(const Json& json, const std::string& where, PipelineP
   const Json* single = FindField(json, "single");
   const Json* special_tokens = FindField(json, "special_tokens");
   if (single == nullptr || !single->is_array() || single->size() > 64) {
-    return ExpectedField(where, "single", "a list of at most 64 items", single == nullptr ? Json() : *single);
+    return ExpectedField(where, "single", "a list of at most 64 items",
+                         single == nullptr ? Json() : *single);
   }
   bool after_text = false;
   for (const Json& item : *single) {
-    QT_RETURN_IF_ERROR(ParseTemplateItem(item, special_tokens == nullptr ? Json::object() : *special_tokens,
-                                         absl::StrCat(where, ": single"), &after_text, parts));
+    QT_RETURN_IF_ERROR(
+        ParseTemplateItem(item, special_tokens == nullptr ? Json::object() : *special_tokens,
+                          absl::StrCat(where, ": single"), &after_text, parts));
   }
   if (!after_text) return ExpectedField(where, "single", "a Sequence \"A\"", *single);
   return absl::OkStatus();
@@ -95,7 +99,8 @@ absl::Status ParsePostProcessor(const Json& json, const std::string& where, Pipe
   if (type == "TemplateProcessing") return ParseTemplate(json, where, parts);
   if (type == "ByteLevel" || type == "RobertaProcessing") {
     QT_ASSIGN_OR_RETURN(parts->trim_offsets, BoolField(json, "trim_offsets", true, where));
-    QT_ASSIGN_OR_RETURN(parts->trim_add_prefix_space, BoolField(json, "add_prefix_space", true, where));
+    QT_ASSIGN_OR_RETURN(parts->trim_add_prefix_space,
+                        BoolField(json, "add_prefix_space", true, where));
   }
   if (type == "ByteLevel") return absl::OkStatus();
   if (type == "RobertaProcessing" || type == "BertProcessing") {
@@ -108,24 +113,27 @@ absl::Status ParsePostProcessor(const Json& json, const std::string& where, Pipe
   if (type == "Sequence") {
     const Json* processors = FindField(json, "processors");
     if (processors == nullptr || !processors->is_array()) {
-      return ExpectedField(where, "processors", "a list", processors == nullptr ? Json() : *processors);
+      return ExpectedField(where, "processors", "a list",
+                           processors == nullptr ? Json() : *processors);
     }
     for (const Json& processor : *processors) {
       // Only one of them may put tokens around the text.
       const bool has_tokens = !parts->prefix.empty() || !parts->suffix.empty();
       const Json* inner = FindField(processor, "type");
       if (has_tokens && (inner == nullptr || *inner != "ByteLevel")) {
-        return absl::UnimplementedError(absl::StrCat(where, ": Sequence: expected at most one template"));
+        return absl::UnimplementedError(
+            absl::StrCat(where, ": Sequence: expected at most one template"));
       }
       QT_RETURN_IF_ERROR(ParsePostProcessor(processor, absl::StrCat(where, ": processors"), parts));
     }
     return absl::OkStatus();
   }
-  return absl::UnimplementedError(absl::StrCat(where, ": type ", type.substr(0, 64), " is not supported"));
+  return absl::UnimplementedError(
+      absl::StrCat(where, ": type ", type.substr(0, 64), " is not supported"));
 }
 
-absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseTokenizerJson(const Json& json, const std::string& where,
-                                                                    const TokenizerSettings& settings) {
+absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseTokenizerJson(
+    const Json& json, const std::string& where, const TokenizerSettings& settings) {
   if (!json.is_object()) return ExpectedField(where, "file", "an object", json);
   const auto field = [&](const char* name) -> const Json& {
     static const Json* const null = new Json;  // never destroyed: used until the last thread ends
@@ -134,11 +142,15 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseTokenizerJson(const Json& 
   };
   PipelineParts parts;
   QT_ASSIGN_OR_RETURN(parts.model, ParseTokenModel(field("model"), absl::StrCat(where, ": model")));
-  QT_ASSIGN_OR_RETURN(parts.normalizer, ParseNormalizer(field("normalizer"), absl::StrCat(where, ": normalizer")));
-  QT_ASSIGN_OR_RETURN(parts.pre_tokenizer,
-                      ParsePreTokenizer(field("pre_tokenizer"), absl::StrCat(where, ": pre_tokenizer")));
-  QT_ASSIGN_OR_RETURN(parts.decoder, ParseDecoder(field("decoder"), absl::StrCat(where, ": decoder")));
-  QT_RETURN_IF_ERROR(ParsePostProcessor(field("post_processor"), absl::StrCat(where, ": post_processor"), &parts));
+  QT_ASSIGN_OR_RETURN(parts.normalizer,
+                      ParseNormalizer(field("normalizer"), absl::StrCat(where, ": normalizer")));
+  QT_ASSIGN_OR_RETURN(
+      parts.pre_tokenizer,
+      ParsePreTokenizer(field("pre_tokenizer"), absl::StrCat(where, ": pre_tokenizer")));
+  QT_ASSIGN_OR_RETURN(parts.decoder,
+                      ParseDecoder(field("decoder"), absl::StrCat(where, ": decoder")));
+  QT_RETURN_IF_ERROR(
+      ParsePostProcessor(field("post_processor"), absl::StrCat(where, ": post_processor"), &parts));
   QT_RETURN_IF_ERROR(ParseAddedTokens(json, where, &parts));
   QT_RETURN_IF_ERROR(ApplySettings(settings, &parts));
 

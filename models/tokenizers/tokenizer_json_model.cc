@@ -13,15 +13,20 @@ namespace {
 
 using Json = nlohmann::json;
 
-absl::Status AddTo(Vocabulary* vocabulary, std::string_view piece, int64_t id, const std::string& where) {
+absl::Status AddTo(Vocabulary* vocabulary, std::string_view piece, int64_t id,
+                   const std::string& where) {
   const absl::Status status = vocabulary->Add(piece, id);
-  return status.ok() ? status : absl::InvalidArgumentError(absl::StrCat(where, ": vocab: ", status.message()));
+  return status.ok()
+             ? status
+             : absl::InvalidArgumentError(absl::StrCat(where, ": vocab: ", status.message()));
 }
 
-absl::StatusOr<std::unique_ptr<const TokenModel>> ParseUnigram(const Json& json, const std::string& where) {
+absl::StatusOr<std::unique_ptr<const TokenModel>> ParseUnigram(const Json& json,
+                                                               const std::string& where) {
   const Json* vocab = FindField(json, "vocab");
   if (vocab == nullptr || !vocab->is_array() || vocab->empty()) {
-    return ExpectedField(where, "vocab", "a list of [piece, score]", vocab == nullptr ? Json() : *vocab);
+    return ExpectedField(where, "vocab", "a list of [piece, score]",
+                         vocab == nullptr ? Json() : *vocab);
   }
   Vocabulary vocabulary;
   UnigramOptions options;
@@ -32,7 +37,8 @@ absl::StatusOr<std::unique_ptr<const TokenModel>> ParseUnigram(const Json& json,
     if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string() || !entry[1].is_number()) {
       return ExpectedField(where, absl::StrCat("vocab[", id, "]"), "[piece, score]", entry);
     }
-    QT_RETURN_IF_ERROR(AddTo(&vocabulary, entry[0].get_ref<const std::string&>(), static_cast<int64_t>(id), where));
+    QT_RETURN_IF_ERROR(AddTo(&vocabulary, entry[0].get_ref<const std::string&>(),
+                             static_cast<int64_t>(id), where));
     options.scores.push_back(entry[1].get<double>());
     lowest = std::min(lowest, options.scores.back());
   }
@@ -40,16 +46,19 @@ absl::StatusOr<std::unique_ptr<const TokenModel>> ParseUnigram(const Json& json,
   options.usable.assign(options.scores.size(), 1);
   QT_ASSIGN_OR_RETURN(const int64_t unknown, IntField(json, "unk_id", where));
   if (unknown < 0 || unknown >= vocabulary.size()) {
-    return ExpectedField(where, "unk_id", absl::StrCat("an id in [0, ", vocabulary.size(), ")"), unknown);
+    return ExpectedField(where, "unk_id", absl::StrCat("an id in [0, ", vocabulary.size(), ")"),
+                         unknown);
   }
-  return std::make_unique<Unigram>(std::move(vocabulary), static_cast<int32_t>(unknown), std::move(options));
+  return std::make_unique<Unigram>(std::move(vocabulary), static_cast<int32_t>(unknown),
+                                   std::move(options));
 }
 
 absl::Status ParseVocab(const Json& vocab, const std::string& where, Vocabulary* vocabulary) {
   if (!vocab.is_object()) return ExpectedField(where, "vocab", "an object", vocab);
   for (const auto& [piece, id] : vocab.items()) {
     if (!id.is_number_integer() || (id.is_number_unsigned() && id.get<uint64_t>() > INT64_MAX)) {
-      return ExpectedField(where, absl::StrCat("vocab: \"", piece.substr(0, 64), "\""), "an id", id);
+      return ExpectedField(where, absl::StrCat("vocab: \"", piece.substr(0, 64), "\""), "an id",
+                           id);
     }
     QT_RETURN_IF_ERROR(AddTo(vocabulary, piece, id.get<int64_t>(), where));
   }
@@ -70,10 +79,12 @@ absl::Status ParseMerge(const Json& merge, const std::string& where, BpeOptions*
       return absl::OkStatus();
     }
   }
-  return ExpectedField(where, absl::StrCat("merges[", options->merges.size(), "]"), "two pieces", merge);
+  return ExpectedField(where, absl::StrCat("merges[", options->merges.size(), "]"), "two pieces",
+                       merge);
 }
 
-absl::StatusOr<std::unique_ptr<const TokenModel>> ParseBpe(const Json& json, const std::string& where) {
+absl::StatusOr<std::unique_ptr<const TokenModel>> ParseBpe(const Json& json,
+                                                           const std::string& where) {
   const Json* vocab = FindField(json, "vocab");
   const Json* merges = FindField(json, "merges");
   Vocabulary vocabulary;
@@ -84,15 +95,19 @@ absl::StatusOr<std::unique_ptr<const TokenModel>> ParseBpe(const Json& json, con
   BpeOptions options;
   for (const Json& merge : *merges) QT_RETURN_IF_ERROR(ParseMerge(merge, where, &options));
   const Json* dropout = FindField(json, "dropout");
-  if (dropout != nullptr && *dropout != 0) return ExpectedField(where, "dropout", "null or 0", *dropout);
+  if (dropout != nullptr && *dropout != 0)
+    return ExpectedField(where, "dropout", "null or 0", *dropout);
   QT_ASSIGN_OR_RETURN(options.unknown_token, StringField(json, "unk_token", "", where));
-  QT_ASSIGN_OR_RETURN(options.continuing_subword_prefix, StringField(json, "continuing_subword_prefix", "", where));
-  QT_ASSIGN_OR_RETURN(options.end_of_word_suffix, StringField(json, "end_of_word_suffix", "", where));
+  QT_ASSIGN_OR_RETURN(options.continuing_subword_prefix,
+                      StringField(json, "continuing_subword_prefix", "", where));
+  QT_ASSIGN_OR_RETURN(options.end_of_word_suffix,
+                      StringField(json, "end_of_word_suffix", "", where));
   QT_ASSIGN_OR_RETURN(options.fuse_unknown, BoolField(json, "fuse_unk", false, where));
   QT_ASSIGN_OR_RETURN(options.byte_fallback, BoolField(json, "byte_fallback", false, where));
   QT_ASSIGN_OR_RETURN(options.ignore_merges, BoolField(json, "ignore_merges", false, where));
   absl::StatusOr<std::unique_ptr<Bpe>> bpe = Bpe::Make(std::move(vocabulary), std::move(options));
-  if (!bpe.ok()) return absl::InvalidArgumentError(absl::StrCat(where, ": ", bpe.status().message()));
+  if (!bpe.ok())
+    return absl::InvalidArgumentError(absl::StrCat(where, ": ", bpe.status().message()));
   return std::unique_ptr<const TokenModel>(*std::move(bpe));
 }
 
@@ -108,7 +123,8 @@ absl::StatusOr<BpeOptions> ParseMergesText(std::string_view text) {
     if (line.empty() || line.substr(0, 8) == "#version") continue;
     const size_t space = line.find(' ');
     if (space == std::string_view::npos || line.find(' ', space + 1) != std::string_view::npos) {
-      return absl::InvalidArgumentError(absl::StrCat("merges.txt: line ", line_number, ": expected two pieces, got \"",
+      return absl::InvalidArgumentError(absl::StrCat("merges.txt: line ", line_number,
+                                                     ": expected two pieces, got \"",
                                                      std::string(line.substr(0, 80)), "\""));
     }
     options.merges.emplace_back(line.substr(0, space), line.substr(space + 1));
@@ -118,27 +134,31 @@ absl::StatusOr<BpeOptions> ParseMergesText(std::string_view text) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<const TokenModel>> ParseTokenModel(const Json& json, const std::string& where) {
+absl::StatusOr<std::unique_ptr<const TokenModel>> ParseTokenModel(const Json& json,
+                                                                  const std::string& where) {
   if (!json.is_object()) return ExpectedField(where, "field", "an object", json);
   QT_ASSIGN_OR_RETURN(std::string type, StringField(json, "type", "", where));
   // Old files leave the type out.
   if (type.empty()) type = FindField(json, "merges") != nullptr ? "BPE" : "Unigram";
   if (type == "Unigram") return ParseUnigram(json, where);
   if (type == "BPE") return ParseBpe(json, where);
-  return absl::UnimplementedError(absl::StrCat(where, ": type: expected Unigram or BPE, got ", type.substr(0, 64)));
+  return absl::UnimplementedError(
+      absl::StrCat(where, ": type: expected Unigram or BPE, got ", type.substr(0, 64)));
 }
 
-absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseVocabAndMerges(const Json& vocab, std::string_view merges,
-                                                                     const TokenizerSettings& given) {
+absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseVocabAndMerges(
+    const Json& vocab, std::string_view merges, const TokenizerSettings& given) {
   Vocabulary vocabulary;
   QT_RETURN_IF_ERROR(ParseVocab(vocab, "vocab.json", &vocabulary));
   QT_ASSIGN_OR_RETURN(BpeOptions options, ParseMergesText(merges));
   absl::StatusOr<std::unique_ptr<Bpe>> bpe = Bpe::Make(std::move(vocabulary), std::move(options));
-  if (!bpe.ok()) return absl::InvalidArgumentError(absl::StrCat("merges.txt: ", bpe.status().message()));
+  if (!bpe.ok())
+    return absl::InvalidArgumentError(absl::StrCat("merges.txt: ", bpe.status().message()));
   PipelineParts parts;
   parts.model = *std::move(bpe);
   QT_ASSIGN_OR_RETURN(Pattern pattern, Pattern::Compile(kGpt2Pattern, "GPT-2's pattern"));
-  parts.pre_tokenizer = MakeByteLevel(given.add_prefix_space, std::make_unique<const Pattern>(std::move(pattern)));
+  parts.pre_tokenizer =
+      MakeByteLevel(given.add_prefix_space, std::make_unique<const Pattern>(std::move(pattern)));
   parts.decoder = MakeByteLevelDecoder();
   TokenizerSettings settings = given;
   AddedToken end_of_text;

@@ -14,15 +14,18 @@ using Json = nlohmann::json;
 constexpr size_t kMaxSteps = 64;
 
 absl::Status UnsupportedType(const std::string& where, const std::string& type) {
-  return absl::UnimplementedError(absl::StrCat(where, ": type ", type.substr(0, 64), " is not supported"));
+  return absl::UnimplementedError(
+      absl::StrCat(where, ": type ", type.substr(0, 64), " is not supported"));
 }
 
 // The elements of a Sequence, each parsed by `parse`. Nesting is bounded by the JSON reader.
 template <typename Ptr, typename Parse>
-absl::StatusOr<std::vector<Ptr>> ParseSteps(const Json& json, const char* field, const std::string& where, Parse parse) {
+absl::StatusOr<std::vector<Ptr>> ParseSteps(const Json& json, const char* field,
+                                            const std::string& where, Parse parse) {
   const Json* list = FindField(json, field);
   if (list == nullptr || !list->is_array() || list->size() > kMaxSteps) {
-    return ExpectedField(where, field, absl::StrCat("a list of at most ", kMaxSteps), list == nullptr ? Json() : *list);
+    return ExpectedField(where, field, absl::StrCat("a list of at most ", kMaxSteps),
+                         list == nullptr ? Json() : *list);
   }
   std::vector<Ptr> steps;
   for (size_t i = 0; i < list->size(); ++i) {
@@ -34,7 +37,8 @@ absl::StatusOr<std::vector<Ptr>> ParseSteps(const Json& json, const char* field,
   return steps;
 }
 
-absl::StatusOr<SplitBehavior> BehaviorField(const Json& json, const char* fallback, const std::string& where) {
+absl::StatusOr<SplitBehavior> BehaviorField(const Json& json, const char* fallback,
+                                            const std::string& where) {
   static constexpr std::pair<const char*, SplitBehavior> kNames[] = {
       {"Removed", SplitBehavior::kRemoved},
       {"Isolated", SplitBehavior::kIsolated},
@@ -45,10 +49,12 @@ absl::StatusOr<SplitBehavior> BehaviorField(const Json& json, const char* fallba
   for (const auto& [known, behavior] : kNames) {
     if (name == known) return behavior;
   }
-  return ExpectedField(where, "behavior", "Removed, Isolated, MergedWithPrevious, MergedWithNext or Contiguous", name);
+  return ExpectedField(where, "behavior",
+                       "Removed, Isolated, MergedWithPrevious, MergedWithNext or Contiguous", name);
 }
 
-// The replacement character and prepend scheme of a Metaspace; old files say add_prefix_space instead of the scheme.
+// The replacement character and prepend scheme of a Metaspace; old files say add_prefix_space
+// instead of the scheme.
 struct MetaspaceFields {
   std::string replacement;
   PrependScheme scheme;
@@ -56,12 +62,15 @@ struct MetaspaceFields {
 absl::StatusOr<MetaspaceFields> ParseMetaspace(const Json& json, const std::string& where) {
   MetaspaceFields fields;
   QT_ASSIGN_OR_RETURN(fields.replacement, StringField(json, "replacement", where));
-  if (Utf8Length(fields.replacement) != static_cast<int>(fields.replacement.size()) || fields.replacement.empty()) {
+  if (Utf8Length(fields.replacement) != static_cast<int>(fields.replacement.size()) ||
+      fields.replacement.empty()) {
     return ExpectedField(where, "replacement", "one character", fields.replacement);
   }
-  QT_ASSIGN_OR_RETURN(const bool add_prefix_space, BoolField(json, "add_prefix_space", true, where));
-  QT_ASSIGN_OR_RETURN(const std::string scheme,
-                      StringField(json, "prepend_scheme", add_prefix_space ? "always" : "never", where));
+  QT_ASSIGN_OR_RETURN(const bool add_prefix_space,
+                      BoolField(json, "add_prefix_space", true, where));
+  QT_ASSIGN_OR_RETURN(
+      const std::string scheme,
+      StringField(json, "prepend_scheme", add_prefix_space ? "always" : "never", where));
   if (scheme == "always") {
     fields.scheme = PrependScheme::kAlways;
   } else if (scheme == "first") {
@@ -96,7 +105,8 @@ absl::StatusOr<Pattern> ParsePattern(const Json& object, const std::string& wher
       return Pattern::Compile(regex, where);
     }
   }
-  return ExpectedField(where, "pattern", "{\"String\": ..} or {\"Regex\": ..}", pattern == nullptr ? Json() : *pattern);
+  return ExpectedField(where, "pattern", "{\"String\": ..} or {\"Regex\": ..}",
+                       pattern == nullptr ? Json() : *pattern);
 }
 
 absl::StatusOr<NormalizerPtr> ParseNormalizer(const Json& json, const std::string& where) {
@@ -142,7 +152,8 @@ absl::StatusOr<PreTokenizerPtr> ParsePreTokenizer(const Json& json, const std::s
     return MakeMetaspace(std::move(fields.replacement), fields.scheme, split);
   }
   if (type == "ByteLevel") {
-    QT_ASSIGN_OR_RETURN(const bool add_prefix_space, BoolField(json, "add_prefix_space", true, where));
+    QT_ASSIGN_OR_RETURN(const bool add_prefix_space,
+                        BoolField(json, "add_prefix_space", true, where));
     QT_ASSIGN_OR_RETURN(const bool use_regex, BoolField(json, "use_regex", true, where));
     if (!use_regex) return MakeByteLevel(add_prefix_space, nullptr);
     QT_ASSIGN_OR_RETURN(Pattern pattern, Pattern::Compile(kGpt2Pattern, where));
@@ -168,8 +179,9 @@ absl::StatusOr<PreTokenizerPtr> ParsePreTokenizer(const Json& json, const std::s
     return MakeDigits(individual);
   }
   if (type == "Sequence") {
-    QT_ASSIGN_OR_RETURN(std::vector<PreTokenizerPtr> steps,
-                        ParseSteps<PreTokenizerPtr>(json, "pretokenizers", where, ParsePreTokenizer));
+    QT_ASSIGN_OR_RETURN(
+        std::vector<PreTokenizerPtr> steps,
+        ParseSteps<PreTokenizerPtr>(json, "pretokenizers", where, ParsePreTokenizer));
     return MakePreTokenizerSequence(std::move(steps));
   }
   return UnsupportedType(where, type);
@@ -183,7 +195,8 @@ absl::StatusOr<DecoderPtr> ParseDecoder(const Json& json, const std::string& whe
   if (type == "Fuse") return MakeFuseDecoder();
   if (type == "Metaspace") {
     QT_ASSIGN_OR_RETURN(MetaspaceFields fields, ParseMetaspace(json, where));
-    return MakeMetaspaceDecoder(std::move(fields.replacement), fields.scheme != PrependScheme::kNever);
+    return MakeMetaspaceDecoder(std::move(fields.replacement),
+                                fields.scheme != PrependScheme::kNever);
   }
   if (type == "Replace") {
     QT_ASSIGN_OR_RETURN(Pattern pattern, ParsePattern(json, where));
@@ -194,17 +207,20 @@ absl::StatusOr<DecoderPtr> ParseDecoder(const Json& json, const std::string& whe
     QT_ASSIGN_OR_RETURN(std::string content, StringField(json, "content", where));
     QT_ASSIGN_OR_RETURN(const int64_t start, IntField(json, "start", where));
     QT_ASSIGN_OR_RETURN(const int64_t stop, IntField(json, "stop", where));
-    if (content.empty() || Utf8Length(content) != static_cast<int>(content.size()) || start < 0 || stop < 0) {
+    if (content.empty() || Utf8Length(content) != static_cast<int>(content.size()) || start < 0 ||
+        stop < 0) {
       return ExpectedField(where, "Strip", "one character and counts >= 0", json);
     }
-    return MakeStripDecoder(std::move(content), static_cast<size_t>(start), static_cast<size_t>(stop));
+    return MakeStripDecoder(std::move(content), static_cast<size_t>(start),
+                            static_cast<size_t>(stop));
   }
   if (type == "BPEDecoder") {
     QT_ASSIGN_OR_RETURN(std::string suffix, StringField(json, "suffix", "</w>", where));
     return MakeBpeDecoder(std::move(suffix));
   }
   if (type == "Sequence") {
-    QT_ASSIGN_OR_RETURN(std::vector<DecoderPtr> steps, ParseSteps<DecoderPtr>(json, "decoders", where, ParseDecoder));
+    QT_ASSIGN_OR_RETURN(std::vector<DecoderPtr> steps,
+                        ParseSteps<DecoderPtr>(json, "decoders", where, ParseDecoder));
     return MakeDecoderSequence(std::move(steps));
   }
   return UnsupportedType(where, type);

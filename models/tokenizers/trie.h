@@ -1,4 +1,5 @@
-// Byte trie over the pieces of a vocabulary, for finding all pieces that begin a text. Immutable after building.
+// Byte trie over the pieces of a vocabulary, for finding all pieces that begin a text. Immutable
+// after building.
 #pragma once
 
 #include <cstdint>

@@ -85,7 +85,8 @@ struct Storage {
 };
 
 const Storage& Stored() {
-  static const Storage* const storage = new Storage;  // never destroyed: used until the last thread ends
+  static const Storage* const storage =
+      new Storage;  // never destroyed: used until the last thread ends
   return *storage;
 }
 

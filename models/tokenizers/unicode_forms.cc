@@ -21,7 +21,9 @@ class FormNormalizer : public Normalizer {
         composes_(form == UnicodeForm::kNfc || form == UnicodeForm::kNfkc) {}
 
   void Apply(AlignedText* text) const override {
-    if (std::all_of(text->text.begin(), text->text.end(), [](char c) { return static_cast<uint8_t>(c) < 0x80; })) return;
+    if (std::all_of(text->text.begin(), text->text.end(),
+                    [](char c) { return static_cast<uint8_t>(c) < 0x80; }))
+      return;
     std::vector<Character> characters = Decompose(text->text);
     Order(&characters);
     if (composes_) Compose(&characters);
@@ -67,7 +69,9 @@ class FormNormalizer : public Normalizer {
     for (auto it = characters->begin(); it != characters->end();) {
       const auto run = std::find_if_not(it, characters->end(), is_starter);
       it = std::find_if(run, characters->end(), is_starter);
-      std::stable_sort(run, it, [](const Character& a, const Character& b) { return a.combining < b.combining; });
+      std::stable_sort(run, it, [](const Character& a, const Character& b) {
+        return a.combining < b.combining;
+      });
     }
   }
 
@@ -77,7 +81,8 @@ class FormNormalizer : public Normalizer {
     int last_class = -1;        // of the characters kept after the starter; -1: none
     for (const Character& character : *characters) {
       if (starter != SIZE_MAX && last_class < static_cast<int>(character.combining)) {
-        const uint32_t composite = Unicode().Compose((*characters)[starter].code_point, character.code_point);
+        const uint32_t composite =
+            Unicode().Compose((*characters)[starter].code_point, character.code_point);
         if (composite != 0) {
           (*characters)[starter].code_point = composite;
           continue;

@@ -34,7 +34,8 @@ void Unigram::Encode(std::string_view piece, std::vector<PieceToken>* tokens) co
 
 template <typename Sum>
 void Unigram::EncodeSums(std::string_view piece, std::vector<PieceToken>* tokens) const {
-  // The best way to each byte: its sum, where its last piece begins, and that piece. begin == end: none yet.
+  // The best way to each byte: its sum, where its last piece begins, and that piece. begin == end:
+  // none yet.
   struct Arrival {
     Sum sum = 0;
     uint32_t begin = UINT32_MAX;
@@ -72,26 +73,29 @@ void Unigram::EncodeSums(std::string_view piece, std::vector<PieceToken>* tokens
   for (auto token = path.rbegin(); token != path.rend(); ++token) Append(piece, *token, tokens);
 }
 
-void Unigram::Append(std::string_view piece, const PieceToken& token, std::vector<PieceToken>* tokens) const {
+void Unigram::Append(std::string_view piece, const PieceToken& token,
+                     std::vector<PieceToken>* tokens) const {
   if (token.id != unknown) {
     tokens->push_back(token);
     return;
   }
   const std::string_view text = piece.substr(token.begin, token.end - token.begin);
   if (options_.style == UnigramStyle::kHuggingFace) {
-    // The run is looked up once more: it may spell a piece, for instance that of the unknown token itself.
+    // The run is looked up once more: it may spell a piece, for instance that of the unknown token
+    // itself.
     const int32_t id = vocabulary.Find(text);
     if (id >= 0) {
       tokens->push_back({id, token.begin, token.end});
       return;
     }
-    if (options_.byte_fallback && bytes_.Append(text, token.begin, BytePieces::Cover::kAll, tokens)) return;
+    if (options_.byte_fallback && bytes_.Append(text, token.begin, BytePieces::Cover::kAll, tokens))
+      return;
   } else if (options_.byte_fallback) {
     for (size_t at = 0; at < text.size();) {
       int length;
       DecodeUtf8(text.data() + at, &length);
-      bytes_.Append(text.substr(at, static_cast<size_t>(length)), token.begin + static_cast<uint32_t>(at),
-                    BytePieces::Cover::kLast, tokens);
+      bytes_.Append(text.substr(at, static_cast<size_t>(length)),
+                    token.begin + static_cast<uint32_t>(at), BytePieces::Cover::kLast, tokens);
       at += static_cast<size_t>(length);
     }
     return;

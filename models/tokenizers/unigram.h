@@ -1,4 +1,5 @@
-// Unigram language model (Kudo, 2018): the segmentation with the highest sum of piece scores, by Viterbi over a trie.
+// Unigram language model (Kudo, 2018): the segmentation with the highest sum of piece scores, by
+// Viterbi over a trie.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,8 @@ namespace quintet {
 
 // What HF's tokenizers and SentencePiece do differently with the same pieces.
 enum class UnigramStyle : uint8_t {
-  kHuggingFace,    // sums in double; every piece can match; bytes of a run of unknown characters at once
+  kHuggingFace,    // sums in double; every piece can match; bytes of a run of unknown characters at
+                   // once
   kSentencePiece,  // sums in float; see sentencepiece.h
 };
 
@@ -33,7 +35,8 @@ class Unigram : public TokenModel {
  private:
   template <typename Sum>
   void EncodeSums(std::string_view piece, std::vector<PieceToken>* tokens) const;
-  void Append(std::string_view piece, const PieceToken& token, std::vector<PieceToken>* tokens) const;
+  void Append(std::string_view piece, const PieceToken& token,
+              std::vector<PieceToken>* tokens) const;
 
   UnigramOptions options_;
   Trie trie_;

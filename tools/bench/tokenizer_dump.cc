@@ -1,8 +1,11 @@
-// Tokenizes lines for comparison with the reference libraries (tools/tokenizer_oracle.py), and times single long words.
+// Tokenizes lines for comparison with the reference libraries (tools/tokenizer_oracle.py), and
+// times single long words.
 //   tokenizer_dump DIR < lines > lines     each line a JSON object
-//     {"text": ".."}                        -> {"ids", "plain" (without special tokens), "spans", "skip", "keep" (decoded texts)}
+//     {"text": ".."}                        -> {"ids", "plain" (without special tokens), "spans",
+//     "skip", "keep" (decoded texts)}
 //     {"ids": [..]}                         -> {"skip", "keep"}
-//     {"repeat": "a", "bytes": 1000000}     -> {"tokens", "milliseconds"} of thread CPU time, the best of three
+//     {"repeat": "a", "bytes": 1000000}     -> {"tokens", "milliseconds"} of thread CPU time, the
+//     best of three
 #include <algorithm>
 #include <ctime>
 #include <iostream>

@@ -1,0 +1,413 @@
+#!/usr/bin/env python3
+"""Compares Quintet's tokenizers with Hugging Face's `tokenizers` and with `sentencepiece` on fuzzed and multilingual strings.
+
+Builds tokenizer files of every supported kind with those libraries (no network), sends the same strings to them and to the program
+tokenizer_dump, and counts differences in ids, in ids without special tokens, and in decoded texts. Spans are compared too, and counted
+apart.
+  tools/tokenizer_oracle.py --dump build/tools/tokenizer_dump --strings 200000 --out tools/bench/results/tokenizers.json
+  tools/tokenizer_oracle.py --dump build/tools/tokenizer_dump --fixtures tests/data/tokenizers   (the cases of ctest)
+Needs: tokenizers, sentencepiece, transformers (for ByT5).
+"""
+import argparse
+import datetime
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import sentencepiece as spm
+import tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+FRENCH = r" ?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+MINIPILE = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
+            r"\s*[\r\n]+|\s+(?!\S)|\s+")
+SENTENCES = """The quick brown fox jumps over the lazy dog, and it's 42 o'clock!
+translate English to German: The house is wonderful. summarize: studies have shown that owning a dog is good for you.
+Le café déjà vu, où l'été s'achève; la naïveté coûte 1 234,56 € aujourd'hui. Être ou ne pas être, voilà la question.
+Die Größe der Straße überrascht Äpfel, Öl und Übermut. Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich.
+Съешь же ещё этих мягких французских булок, да выпей чаю. Широкая электрификация южных губерний.
+Ο καιρός είναι καλός σήμερα. Ξεσκεπάζω την ψυχοφθόρα βδελυγμία.
+שלום עולם, מה שלומך היום? דג סקרן שט בים מאוכזב. مرحبا بالعالم، كيف حالك اليوم؟ نص حكيم له سر قاطع.
+नमस्ते दुनिया, आप कैसे हैं? ऋषियों को सताने वाले दुष्ट। สวัสดีชาวโลก เป็นมนุษย์สุดประเสริฐเลิศคุณค่า
+你好，世界！今天天气很好。我們都是學生。いろはにほへと ちりぬるを。カタカナとひらがな。안녕하세요 세계, 키스의 고유조건은 입술끼리 만나야 하고.
+Tiếng Việt có nhiều dấu thanh. Příliš žluťoučký kůň úpěl ďábelské ódy. Pchnąć w tę łódź jeża lub ośm skrzyń fig.
+Pijamalı hasta yağız şoföre çabucak güvendi. ISTANBUL İstanbul ısı. Þjóð æði ǆ ǅ ß ﬁ ﬂ ſ K Å
+def f(x):\n\treturn {"a": [1, 2, x**2]}  # comment\n\nif __name__ == '__main__':\n    print(f(3))
+https://example.com/path?q=a+b&c=%20#frag user@example.org 2024-01-31T23:59:59Z 3.14159 1e-10 0xDEADBEEF $1,000.00
+""".strip().split("\n")
+SNIPPETS = ["\U0001F600", "\U0001F468\u200D\U0001F469\u200D\U0001F467", "\U0001F1EB\U0001F1F7", "\U0001F44D\U0001F3FD", "\u2764\uFE0F", "1\uFE0F\u20E3",
+            "e\u0301", "A\u030A\u0323", "\u0061\u0315\u0300\u05AE\u0062", "\u1E0B\u0323", "\uAC00\u11A8", "\u1100\u1161\u11A8", "\u0915\u094D\u0937\u093F",
+            "\u200B", "\u200C", "\u200D", "\u200E", "\u202E", "\uFEFF", "\u00AD", "\u2060", "\u180E", "\u0085", "\u00A0", "\u1680", "\u2003", "\u2009",
+            "\u2028", "\u2029", "\u202F", "\u205F", "\u3000", "\t", "\n", "\r", "\r\n", "\n\n", "\v", "\f", "\0", "\x01", "\x1c", "\x1f", "\x7f", "\x80", "\x9f",
+            " ", "  ", "   ", " " * 7, "\u2581", "\u2581\u2581", "\u2581a", "\uFFFD", "\uFFFC", "\uFFFF", "\U0010FFFF", "\uE000", "\U000E0001", "\U0001F1E6",
+            "<extra_id_0>", "<extra_id_99>", "<extra_id_100>", "<extra_id_255>", "<extra_id_", "</s>", "<s>", "<pad>", "<unk>", "<|endoftext|>", "<mask>",
+            "<sep>", "<cls>", "[R]", "[X]", "<0x0A>", "<0xE2>", "<ctrl>", "<usr>", "user_sym", "NEWTOKEN", "newtoken", "strip_me", "word", "'s", "'S", "'t", "'re", "'VE", "'ll", "'LL",
+            "'d", "'\u017F", "don't", "I'M", "...", "!!!", "?!", "\u3002", "\uFF01", "\u00BF", "\u201Cquoted\u201D", "\u2014", "\u00B2", "\u00BD", "\u2460", "\u0664\u0665", "\u4E00\u4E8C", "\u216B",
+            "\uFF21\uFF22\uFF11", "\uFB01", "\u3392", "\u33A1", "\uFDFA", "\u1E9E", "\u0130", "\u0131", "\u03A3\u03C3\u03C2", "\u01C5", "\u1F88", "\u2126", "\u212B", "\u0344", "\u0F73",
+            "\u09CB", "\u0DDE", "\U0001D15E", "\U0001D400", "\U00020000", "\U0002F800", "\u0300", "\u0301\u0301", "\u20DD", "\u0600", "\u0903", "\u0E33", "\uA960", "\uD7B0"]
+
+
+def corpus():
+    rng = random.Random(7)
+    lines = []
+    for _ in range(60):
+        for sentence in SENTENCES:
+            words = sentence.replace("\\n", "\n").replace("\\t", "\t").split(" ")
+            rng.shuffle(words)
+            lines.append(" ".join(words))
+            lines.append(sentence)
+    return [line.replace("\n", " ") for line in lines]
+
+
+def random_code_point(rng):
+    kind = rng.random()
+    if kind < 0.45:
+        return chr(rng.randrange(32, 127))
+    if kind < 0.6:
+        return chr(rng.randrange(0x80, 0x600))
+    if kind < 0.7:
+        return chr(rng.randrange(0x300, 0x370))
+    if kind < 0.9:
+        c = rng.randrange(0x600, 0x10000)
+        return chr(c) if not 0xD800 <= c < 0xE000 else "\uFFFD"
+    if kind < 0.95:
+        return chr(rng.randrange(0, 32))
+    return chr(rng.randrange(0x10000, 0x110000))
+
+
+def fuzz_string(rng):
+    parts = []
+    for _ in range(rng.choice([0, 1, 1, 2, 3, 4, 5, 8, 12])):
+        kind = rng.random()
+        if kind < 0.35:
+            words = rng.choice(SENTENCES).replace("\\n", "\n").replace("\\t", "\t").split(" ")
+            at = rng.randrange(len(words))
+            parts.append(" ".join(words[at:at + rng.randrange(1, 6)]))
+        elif kind < 0.65:
+            parts.append(rng.choice(SNIPPETS))
+        elif kind < 0.85:
+            parts.append("".join(random_code_point(rng) for _ in range(rng.randrange(1, 8))))
+        elif kind < 0.9:
+            parts.append(rng.choice(["a", "ab", "é", "あ", "!", "0", "\u0301", " ", "the", "</s>"]) * rng.randrange(1, 60))
+        else:
+            parts.append(rng.choice([" ", "  ", "\n", "\t"]))
+        if rng.random() < 0.3:
+            parts.append(" ")
+    text = "".join(parts)
+    if rng.random() < 0.1:  # invalid UTF-8, as every reader repairs it
+        data = bytearray(text.encode())
+        for _ in range(rng.randrange(1, 4)):
+            data.insert(rng.randrange(len(data) + 1), rng.choice([0x80, 0xBF, 0xC3, 0xE2, 0xED, 0xF0, 0xFF, 0xF4]))
+        text = bytes(data).decode("utf-8", errors="replace")
+    return text
+
+
+# ---- Kinds. Each writes its files into a folder and returns an object with encode(text) -> (ids, plain ids, spans or None) and
+# decode(ids) -> (skipping special tokens, keeping them), a member None where there is no reference.
+class HuggingFace:
+    def __init__(self, tokenizer, folder, clean_up=False):
+        self.tokenizer = tokenizer
+        tokenizer.save(os.path.join(folder, "tokenizer.json"))
+
+    def encode(self, text):
+        plain = self.tokenizer.encode(text, add_special_tokens=False)
+        starts = [0]
+        for c in text:
+            starts.append(starts[-1] + len(c.encode()))
+        spans = [starts[offset] for span in plain.offsets for offset in span]
+        return self.tokenizer.encode(text).ids, plain.ids, spans
+
+    def decode(self, ids):
+        return self.tokenizer.decode(ids, skip_special_tokens=True), self.tokenizer.decode(ids, skip_special_tokens=False)
+
+
+class SentencePiece:
+    """sentencepiece with the T5 family's special tokens cut out of the text first and eos after it."""
+
+    def __init__(self, folder, sp, specials):
+        self.sp, self.eos = sp, sp.piece_to_id("</s>")
+        self.ids = {}
+        size = sp.get_piece_size()
+        for token in specials:
+            if token.startswith("<extra_id_"):
+                self.ids[token] = size + 99 - int(token[10:-1])
+            else:
+                self.ids[token] = sp.piece_to_id(token)
+        import re
+        self.pattern = re.compile("|".join(re.escape(t) for t in sorted(specials, key=len, reverse=True)))
+        self.hidden = set(self.ids.values()) | {i for i in range(size) if sp.is_control(i)}
+        self.size = size
+
+    def encode(self, text):
+        ids, last = [], 0
+        for match in self.pattern.finditer(text):
+            ids += self.sp.encode(text[last:match.start()]) + [self.ids[match.group()]]
+            last = match.end()
+        ids += self.sp.encode(text[last:])
+        with_eos = ids if ids and ids[-1] == self.eos else ids + [self.eos]
+        return with_eos, ids, None
+
+    def decode(self, ids):
+        return self.sp.decode([i for i in ids if i not in self.hidden and i < self.size]), None
+
+
+def train_sentencepiece(folder, model_type, **options):
+    text = os.path.join(folder, "corpus.txt")
+    with open(text, "w") as out:
+        out.write("\n".join(corpus()))
+    defaults = dict(vocab_size=900, character_coverage=0.98, pad_id=0, eos_id=1, unk_id=2, bos_id=-1, hard_vocab_limit=False,
+                    minloglevel=2, num_threads=1)
+    defaults.update(options)
+    spm.SentencePieceTrainer.train(input=text, model_prefix=os.path.join(folder, "m"), model_type=model_type, **defaults)
+    os.rename(os.path.join(folder, "m.model"), os.path.join(folder, "spiece.model"))
+    for name in ("m.vocab", "corpus.txt"):
+        os.remove(os.path.join(folder, name))
+
+
+def sentencepiece_kind(model_type, **options):
+    def make(folder):
+        train_sentencepiece(folder, model_type, **options)
+        sp = spm.SentencePieceProcessor(model_file=os.path.join(folder, "spiece.model"))
+        return SentencePiece(folder, sp, ["</s>", "<pad>", "<unk>"] + [f"<extra_id_{i}>" for i in range(100)])
+    return make
+
+
+def charsmap_and_vocab():
+    with tempfile.TemporaryDirectory() as folder:
+        train_sentencepiece(folder, "unigram")
+        from sentencepiece import sentencepiece_model_pb2
+        model = sentencepiece_model_pb2.ModelProto()
+        with open(os.path.join(folder, "spiece.model"), "rb") as data:
+            model.ParseFromString(data.read())
+    return model.normalizer_spec.precompiled_charsmap, [(p.piece, p.score) for p in model.pieces]
+
+
+def t5_kind(normalizer=None, pre_tokenizer=None, decoder=None, byte_fallback=False, template=True):
+    def make(folder):
+        charsmap, vocab = charsmap_and_vocab()
+        vocab = vocab + [(f"<extra_id_{i}>", 0.0) for i in range(99, -1, -1)]
+        if byte_fallback:
+            vocab += [(f"<0x{i:02X}>", -20.0) for i in range(256)]
+        tokenizer = Tokenizer(models.Unigram(vocab, 2, byte_fallback))
+        tokenizer.normalizer = normalizers.Precompiled(charsmap) if normalizer is None else normalizer(charsmap)
+        tokenizer.pre_tokenizer = pre_tokenizer or pre_tokenizers.Metaspace()
+        tokenizer.decoder = decoder or decoders.Metaspace()
+        if template:
+            tokenizer.post_processor = processors.TemplateProcessing(single=["$A", "</s>"], pair=["$A", "</s>", "$B", "</s>"],
+                                                                     special_tokens=[("</s>", 1)])
+        tokenizer.add_special_tokens(["<pad>", "</s>", "<unk>"] + [f"<extra_id_{i}>" for i in range(100)])
+        return HuggingFace(tokenizer, folder)
+    return make
+
+
+def t5_old(charsmap):
+    return normalizers.Sequence([normalizers.Precompiled(charsmap), normalizers.Strip(left=False, right=True),
+                                 normalizers.Replace(Regex(" {2,}"), "\u2581")])
+
+
+def gpt2_kind(**options):
+    def make(folder):
+        source = os.path.join(ROOT, "tests/data/tokenizers/gpt2")
+        tokenizer = Tokenizer(models.BPE.from_file(os.path.join(source, "vocab.json"), os.path.join(source, "merges.txt")))
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=options.get("prefix", False))
+        tokenizer.decoder = decoders.ByteLevel()
+        if not options.get("files"):
+            tokenizer.post_processor = processors.ByteLevel(trim_offsets=options.get("trim", False),
+                                                            add_prefix_space=options.get("prefix", False))
+        tokenizer.add_special_tokens(["<|endoftext|>"])
+        if options.get("added"):
+            tokenizer.add_tokens([AddedToken("NEWTOKEN", single_word=True), AddedToken("strip_me", lstrip=True, rstrip=True),
+                                  AddedToken("word", single_word=True, normalized=False)])
+        result = HuggingFace(tokenizer, folder)
+        if options.get("files"):
+            os.remove(os.path.join(folder, "tokenizer.json"))
+            for name in ("vocab.json", "merges.txt"):
+                shutil.copy(os.path.join(source, name), folder)
+        return result
+    return make
+
+
+def bpe_kind(model=None, trainer=None, normalizer=None, pre_tokenizer=None, decoder=None, added=(), string_merges=False, post=None):
+    def make(folder):
+        tokenizer = Tokenizer(models.BPE(**(model or {})))
+        if normalizer:
+            tokenizer.normalizer = normalizer
+        if pre_tokenizer:
+            tokenizer.pre_tokenizer = pre_tokenizer
+        if decoder:
+            tokenizer.decoder = decoder
+        specials = ["<cls>", "<s>", "</s>", "<mask>", "<pad>", "<sep>", "<unk>"] + [f"<extra_id_{i}>" for i in range(256)]
+        options = dict(vocab_size=1200, special_tokens=specials, show_progress=False)
+        options.update(trainer or {})
+        tokenizer.train_from_iterator(corpus(), trainers.BpeTrainer(**options))
+        if added:
+            tokenizer.add_tokens(list(added))
+        if post:
+            tokenizer.post_processor = post
+        result = HuggingFace(tokenizer, folder)
+        if string_merges:
+            path = os.path.join(folder, "tokenizer.json")
+            with open(path) as data:
+                content = json.load(data)
+            content["model"]["merges"] = [" ".join(pair) for pair in content["model"]["merges"]]
+            with open(path, "w") as out:
+                json.dump(content, out, ensure_ascii=False)
+            result.tokenizer = Tokenizer.from_file(path)
+        return result
+    return make
+
+
+class ByT5:
+    def __init__(self, folder):
+        from transformers import ByT5Tokenizer
+        self.tokenizer = ByT5Tokenizer()
+        with open(os.path.join(folder, "tokenizer_config.json"), "w") as out:
+            json.dump({"tokenizer_class": "ByT5Tokenizer"}, out)
+
+    def encode(self, text):
+        ids = self.tokenizer(text)["input_ids"]
+        return ids, self.tokenizer(text, add_special_tokens=False)["input_ids"], None
+
+    def decode(self, ids):
+        return self.tokenizer.decode(ids, skip_special_tokens=True), self.tokenizer.decode(ids, skip_special_tokens=False)
+
+
+def fat5(regex):
+    return dict(model=dict(unk_token="<unk>"), pre_tokenizer=pre_tokenizers.Split(Regex(regex), "isolated"))
+
+
+P, N, D = pre_tokenizers, normalizers, decoders
+BYTES = [f"<0x{i:02X}>" for i in range(256)]
+FALLBACK_DECODER = D.Sequence([D.Replace("\u2581", " "), D.ByteFallback(), D.Fuse(), D.Strip(" ", 1, 0)])
+KINDS = {
+    "sp-unigram-nmt_nfkc": sentencepiece_kind("unigram"),
+    "sp-unigram-identity-bytes": sentencepiece_kind("unigram", normalization_rule_name="identity", byte_fallback=True, vocab_size=1100),
+    "sp-unigram-user-symbols": sentencepiece_kind("unigram", user_defined_symbols=["<usr>", "user_sym", "\u2581word", "'s"], control_symbols=["<ctrl>"]),
+    "sp-unigram-spaces": sentencepiece_kind("unigram", add_dummy_prefix=False, remove_extra_whitespaces=False),
+    "sp-unigram-nfkc_cf-suffix": sentencepiece_kind("unigram", normalization_rule_name="nmt_nfkc_cf", treat_whitespace_as_suffix=True),
+    "sp-bpe-nmt_nfkc": sentencepiece_kind("bpe"),
+    "sp-bpe-identity-bytes": sentencepiece_kind("bpe", normalization_rule_name="identity", byte_fallback=True, vocab_size=1100,
+                                                remove_extra_whitespaces=False, user_defined_symbols=["<usr>", "user_sym"]),
+    "sp-char": sentencepiece_kind("char", user_defined_symbols=["<usr>", "user_sym", "AE1"]),
+    "sp-char-bytes": sentencepiece_kind("char", byte_fallback=True, normalization_rule_name="nfkc"),
+    "t5": t5_kind(),
+    "t5-old": t5_kind(t5_old, P.Sequence([P.WhitespaceSplit(), P.Metaspace()])),
+    "t5-bytes": t5_kind(byte_fallback=True, decoder=FALLBACK_DECODER, pre_tokenizer=P.Metaspace(prepend_scheme="first", split=False)),
+    "t5-never": t5_kind(lambda c: N.Sequence([N.Nmt(), N.NFKC(), N.Replace(Regex(r"\s+"), " ")]), P.Metaspace(prepend_scheme="never"),
+                        D.Metaspace(prepend_scheme="never"), template=False),
+    "t5-lower": t5_kind(lambda c: N.Sequence([N.NFD(), N.Lowercase(), N.StripAccents(), N.Strip(), N.Prepend("\u2581"), N.Replace(" ", "\u2581")]),
+                        P.Metaspace(prepend_scheme="first")),
+    "gpt2": gpt2_kind(),
+    "gpt2-files": gpt2_kind(files=True),
+    "gpt2-prefix-added": gpt2_kind(prefix=True, trim=True, added=True),
+    "fat5-french": bpe_kind(**fat5(FRENCH)),
+    "fat5-minipile": bpe_kind(**fat5(MINIPILE), string_merges=True),
+    "bpe-bytes": bpe_kind(dict(unk_token="<unk>", byte_fallback=True, fuse_unk=True), dict(special_tokens=["<unk>", "<s>", "</s>"] + BYTES),
+                          N.Sequence([N.Prepend("\u2581"), N.Replace(" ", "\u2581")]), None, FALLBACK_DECODER,
+                          added=[AddedToken("NEWTOKEN", normalized=True), AddedToken("strip_me", lstrip=True, rstrip=True)]),
+    "bpe-word-ends": bpe_kind(dict(unk_token="<unk>", continuing_subword_prefix="##", end_of_word_suffix="</w>"),
+                              dict(continuing_subword_prefix="##", end_of_word_suffix="</w>"), N.Sequence([N.NFKC(), N.Lowercase()]),
+                              P.Sequence([P.Whitespace(), P.Digits(True), P.Punctuation("isolated")]), D.BPEDecoder("</w>"),
+                              added=[AddedToken("NEWTOKEN", normalized=True)]),
+    "bpe-splits": bpe_kind(dict(unk_token="<unk>", fuse_unk=True, ignore_merges=True), None, N.NFC(),
+                           P.Sequence([P.Split(" ", "merged_with_next"), P.Split(Regex(r"\p{P}"), "merged_with_previous"),
+                                       P.Digits(False), P.Split(Regex(r"[^\p{L}\p{M}]"), "contiguous"), P.Split(Regex(r"\p{Lu}"), "isolated", invert=True)]),
+                           post=processors.RobertaProcessing(("</s>", 2), ("<s>", 1))),
+    "bpe-byte-level-split": bpe_kind(dict(), dict(initial_alphabet=P.ByteLevel.alphabet()), N.NFKD(),
+                                     P.Sequence([P.Split(Regex(MINIPILE), "isolated"), P.ByteLevel(add_prefix_space=False, use_regex=False)]),
+                                     D.ByteLevel(), post=processors.ByteLevel(trim_offsets=True)),
+    "byt5": ByT5,
+}
+
+
+def random_ids(rng, size):
+    return [rng.randrange(size) for _ in range(rng.randrange(1, 12))]
+
+
+def compare(kind, folder, reference, dump, texts, rng, vocabulary):
+    """Returns counts and the first differences."""
+    id_lists = [random_ids(rng, vocabulary) for _ in range(max(1, len(texts) // 10))]
+    requests = [json.dumps({"text": t}) for t in texts] + [json.dumps({"ids": i}) for i in id_lists]
+    run = subprocess.run([dump, folder], input="\n".join(requests) + "\n", capture_output=True, text=True)
+    if run.returncode != 0:
+        raise SystemExit(f"{kind}: {run.stderr}")
+    answers = [json.loads(line) for line in run.stdout.split("\n") if line]
+    counts = {"strings": len(texts), "id_lists": len(id_lists), "ids": 0, "decoded": 0, "spans": 0}
+    shown = []
+
+    def differ(what, *values):
+        counts[what] += 1
+        if len(shown) < 4:
+            shown.append((what,) + values)
+
+    for text, answer in zip(texts, answers):
+        ids, plain, spans = reference.encode(text)
+        if (answer["ids"], answer["plain"]) != (ids, plain):
+            differ("ids", text, answer["plain"], plain)
+            continue
+        skip, keep = reference.decode(ids)
+        if answer["skip"] != skip or (keep is not None and answer["keep"] != keep):
+            differ("decoded", text, answer["skip"], skip, answer["keep"], keep)
+        if spans is not None and answer["spans"] != spans:
+            counts["spans"] += 1
+            if len(shown) < 2:
+                shown.append(("spans", text, answer["spans"], spans))
+    for ids, answer in zip(id_lists, answers[len(texts):]):
+        skip, keep = reference.decode(ids)
+        if answer["skip"] != skip or (keep is not None and answer["keep"] != keep):
+            differ("decoded", ids, answer["skip"], skip, answer["keep"], keep)
+    return counts, shown
+
+
+def vocabulary_size(reference):
+    if isinstance(reference, SentencePiece):
+        return reference.size
+    if isinstance(reference, ByT5):
+        return 384
+    return reference.tokenizer.get_vocab_size()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dump", required=True)
+    parser.add_argument("--strings", type=int, default=20000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kinds", default="")
+    parser.add_argument("--out")
+    parser.add_argument("--fixtures")
+    options = parser.parse_args()
+    kinds = {k: v for k, v in KINDS.items() if not options.kinds or k in options.kinds.split(",")}
+    totals = {"strings": 0, "id_lists": 0, "ids": 0, "decoded": 0, "spans": 0}
+    by_kind = {}
+    for number, (kind, make) in enumerate(kinds.items()):
+        rng = random.Random(options.seed * 1000 + number)
+        with tempfile.TemporaryDirectory() as folder:
+            reference = make(folder)
+            texts = [fuzz_string(rng) for _ in range(options.strings // len(kinds))]
+            counts, shown = compare(kind, folder, reference, options.dump, texts, rng, vocabulary_size(reference))
+            by_kind[kind] = counts
+            for key in totals:
+                totals[key] += counts[key]
+            print(kind, counts, flush=True)
+            for difference in shown:
+                print("   ", *[repr(value)[:400] for value in difference], sep="\n      ")
+    print(totals)
+    if options.out:
+        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT).stdout.strip()
+        result = {"date": datetime.date.today().isoformat(), "commit": commit, "seed": options.seed,
+                  "tokenizers": tokenizers.__version__, "sentencepiece": spm.__version__,
+                  "mismatches": {"ids": totals["ids"], "decoded_text": totals["decoded"], "spans": totals["spans"]},
+                  "compared": {"strings": totals["strings"], "id_lists": totals["id_lists"]}, "kinds": by_kind}
+        with open(options.out, "w") as out:
+            json.dump(result, out, indent=1)
+            out.write("\n")
+    return 1 if totals["ids"] or totals["decoded"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
