@@ -18,13 +18,14 @@ struct I8Op {
   using V = __m512i;
   using W = __m512i;
   using X = __m512i;
-  static constexpr int kVectors = 4;
-  static constexpr int kMaxRows = 6;
-  static constexpr int Columns(int) { return kVectors; }
+  static constexpr int kVectors = 2;
+  static constexpr int kMaxRows = 12;
+  static constexpr int Columns(int) { return 2; }
   static HWY_INLINE V Zero() { return _mm512_setzero_si512(); }
   static HWY_INLINE V Load(const char* p) { return _mm512_load_si512(p); }
   static HWY_INLINE void Store(V v, char* p) { _mm512_store_si512(p, v); }
   static HWY_INLINE W LoadWeights(const char* p) { return _mm512_load_si512(p); }
+  static HWY_INLINE void KeepInRegister(W& w) { asm("" : "+v"(w)); }
   static HWY_INLINE X Broadcast(const char* p) {
     int32_t unit;
     std::memcpy(&unit, p, 4);
@@ -47,15 +48,16 @@ struct Bf16Op {
   using V = __m512;
   using W = __m512i;
   using X = __m512i;
-  static constexpr int kVectors = 4;
-  static constexpr int kMaxRows = 6;
-  static constexpr int Columns(int) { return kVectors; }
+  static constexpr int kVectors = 2;
+  static constexpr int kMaxRows = 12;
+  static constexpr int Columns(int) { return 2; }
   static HWY_INLINE V Zero() { return _mm512_setzero_ps(); }
   static HWY_INLINE V Load(const char* p) {
     return _mm512_load_ps(reinterpret_cast<const float*>(p));
   }
   static HWY_INLINE void Store(V v, char* p) { _mm512_store_ps(reinterpret_cast<float*>(p), v); }
   static HWY_INLINE W LoadWeights(const char* p) { return _mm512_load_si512(p); }
+  static HWY_INLINE void KeepInRegister(W& w) { asm("" : "+v"(w)); }
   static HWY_INLINE X Broadcast(const char* p) {
     int32_t unit;
     std::memcpy(&unit, p, 4);
@@ -68,12 +70,24 @@ struct Bf16Op {
 
 void Panel(const cpu::PanelProduct& p) { RunPanelProduct<Bf16Op>(p); }
 
+// Flushes denormals to zero, as the products do with their inputs.
+void RoundRow(const float* x, int64_t k, uint16_t* y) {
+  for (int64_t i = 0; i < k; i += 16) {
+    const __mmask16 valid = k - i >= 16 ? 0xffff : static_cast<__mmask16>((1u << (k - i)) - 1);
+    const int64_t padded = (k - i + 1) / 2 * 2;
+    const __mmask16 written = padded >= 16 ? 0xffff : static_cast<__mmask16>((1u << padded) - 1);
+    const __m256bh rounded = _mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(valid, x + i));
+    _mm256_mask_storeu_epi16(y + i, written, reinterpret_cast<__m256i>(rounded));
+  }
+}
+
 }  // namespace quintet::bf16
 HWY_POP_ATTRIBUTES
 
 namespace quintet::cpu {
 PanelProductFunction VnniPanelProduct() { return CpuHasAvx512Vnni() ? &vnni::Panel : nullptr; }
 PanelProductFunction Bf16PanelProduct() { return CpuHasAvx512Bf16() ? &bf16::Panel : nullptr; }
+void Bf16RoundRow(const float* x, int64_t k, uint16_t* y) { bf16::RoundRow(x, k, y); }
 }  // namespace quintet::cpu
 
 #else
@@ -81,6 +95,7 @@ PanelProductFunction Bf16PanelProduct() { return CpuHasAvx512Bf16() ? &bf16::Pan
 namespace quintet::cpu {
 PanelProductFunction VnniPanelProduct() { return nullptr; }
 PanelProductFunction Bf16PanelProduct() { return nullptr; }
+void Bf16RoundRow(const float*, int64_t, uint16_t*) { QT_CHECK(false); }
 }  // namespace quintet::cpu
 
 #endif

@@ -23,12 +23,11 @@ struct F32Op {
   using V = hn::Vec<D>;
   using W = V;
   using X = V;
-  static constexpr int kVectors = 64 / static_cast<int>(hn::MaxLanes(D()));
-  static constexpr bool kWide = HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL;
-  static constexpr int kMaxRows = kWide ? 6 : HWY_TARGET == HWY_AVX2 ? 6 : 4;
+  static constexpr int kVectors =
+      static_cast<int>(cpu::kPanelColumns) / static_cast<int>(hn::MaxLanes(D()));
+  static constexpr int kMaxRows = kVectors == 2 ? 12 : kVectors == 4 ? 6 : 4;
   static constexpr int Columns(int rows) {
-    if (kWide) return kVectors;
-    return rows == 1 ? (kVectors < 8 ? kVectors : 8) : rows <= 3 ? 4 : 2;
+    return rows == 1 ? kVectors : kVectors == 2 ? 2 : rows <= 3 ? 4 : 2;
   }
   static HWY_INLINE V Zero() { return hn::Zero(D()); }
   static HWY_INLINE V Load(const char* p) {
@@ -36,6 +35,13 @@ struct F32Op {
   }
   static HWY_INLINE void Store(V v, char* p) { hn::Store(v, D(), reinterpret_cast<float*>(p)); }
   static HWY_INLINE W LoadWeights(const char* p) { return Load(p); }
+  static HWY_INLINE void KeepInRegister(W& w) {
+#if HWY_ARCH_X86
+    asm("" : "+v"(w.raw));
+#else
+    (void)w;
+#endif
+  }
   static HWY_INLINE X Broadcast(const char* p) {
     return hn::Set(D(), *reinterpret_cast<const float*>(p));
   }
@@ -58,8 +64,8 @@ struct I8Op {
   using X = W;
 #if HWY_TARGET == HWY_AVX2
   using V = __m256i;
-  static constexpr int kVectors = 8;
-  static constexpr int Columns(int rows) { return rows == 1 ? 8 : 2; }
+  static constexpr int kVectors = 4;
+  static constexpr int Columns(int rows) { return rows == 1 ? 4 : 2; }
   static HWY_INLINE V Zero() { return _mm256_setzero_si256(); }
   static HWY_INLINE V Load(const char* p) {
     return _mm256_load_si256(reinterpret_cast<const V*>(p));
@@ -81,8 +87,8 @@ struct I8Op {
   }
 #else
   using V = __m512i;
-  static constexpr int kVectors = 4;
-  static constexpr int Columns(int) { return 4; }
+  static constexpr int kVectors = 2;
+  static constexpr int Columns(int) { return 2; }
   static HWY_INLINE V Zero() { return _mm512_setzero_si512(); }
   static HWY_INLINE V Load(const char* p) { return _mm512_load_si512(p); }
   static HWY_INLINE void Store(V v, char* p) { _mm512_store_si512(p, v); }
@@ -102,6 +108,7 @@ struct I8Op {
   }
 #endif
   static constexpr int kMaxRows = 4;
+  static HWY_INLINE void KeepInRegister(const W&) {}
 };
 
 void PanelI8(const cpu::PanelProduct& p) { RunPanelProduct<I8Op>(p); }
@@ -124,14 +131,15 @@ void PanelI8(const cpu::PanelProduct& p) {
 using DF = hn::CappedTag<float, 16>;
 using VF = hn::Vec<DF>;
 
-// Where one panel's values come from and what is applied to them, for one row.
+// What one row of a panel is made of. Pointers are to the panel's 32 columns.
 struct PanelRow {
-  const void* sums = nullptr;        // [64] f32 or i32
-  const float* scales = nullptr;     // kI8: [64], of the panel
+  const void* sums = nullptr;        // f32 or i32
+  const float* scales = nullptr;     // kI8
   const int32_t* offsets = nullptr;  // kI8
   float row_scale = 0.0f;            // kI8
   float alpha = 1.0f;
-  const float* bias = nullptr;  // [64] of the panel, or null
+  const float* bias = nullptr;      // or null
+  const float* residual = nullptr;  // or null; gated: 16
 };
 
 template <bool kInt8>
@@ -151,16 +159,17 @@ HWY_INLINE VF Value(const PanelRow& row, int64_t c) {
   return row.bias == nullptr ? hn::Mul(v, alpha) : hn::MulAdd(v, alpha, hn::Load(d, row.bias + c));
 }
 
-// The panel's outputs of one row, after the activation, into out [64] (gated: [32]).
+// The panel's outputs of one row, 32 (gated: 16) of them.
 template <bool kInt8, Activation kActivation>
-HWY_INLINE void RowOutputs(const PanelRow& row, bool gated, float* HWY_RESTRICT out) {
+HWY_INLINE void RowOutputs(const PanelRow& row, bool gated, float* out) {
   const DF d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const int64_t half = cpu::kPanelColumns / 2;
   for (int64_t c = 0; c < (gated ? half : cpu::kPanelColumns); c += lanes) {
     VF v = activation::Apply<kActivation>(d, Value<kInt8>(row, c));
     if (gated) v = hn::Mul(v, Value<kInt8>(row, c + half));
-    hn::Store(v, d, out + c);
+    if (row.residual != nullptr) v = hn::Add(v, hn::LoadU(d, row.residual + c));
+    hn::StoreU(v, d, out + c);
   }
 }
 
@@ -186,26 +195,15 @@ void Scatter(const ScatterOutput& s, int64_t row, int64_t column, const float* v
   }
 }
 
-void WriteRow(const cpu::Epilogue& e, int64_t row, int64_t column, int64_t y_column,
-              const float* values, int64_t count) {
-  if (e.scatter != nullptr) return Scatter(*e.scatter, row, column, values, count);
-  float* y = e.y + row * e.y_stride + y_column;
-  if (e.residual == nullptr) {
-    std::memcpy(y, values, static_cast<size_t>(count) * 4);
-    return;
-  }
-  const float* residual = e.residual + row * e.residual_stride + column;
-  for (int64_t c = 0; c < count; ++c) y[c] = values[c] + residual[c];
-}
-
 template <bool kInt8, Activation kActivation>
 void EpilogueRows(const cpu::Epilogue& e, const void* tile, int64_t panel, int64_t row,
                   int64_t rows, int64_t y_column) {
   HWY_ALIGN float bias[cpu::kPanelColumns];
   HWY_ALIGN float values[cpu::kPanelColumns];
   const LinearWeight& w = *e.w;
-  const int64_t column = panel * cpu::ColumnsPerPanel(w);
-  const int64_t count = std::min(cpu::ColumnsPerPanel(w), cpu::OutputColumns(w) - column);
+  const int64_t columns = cpu::ColumnsPerPanel(w);
+  const int64_t column = panel * columns;
+  const int64_t count = std::min(columns, cpu::OutputColumns(w) - column);
   PanelRow p;
   p.alpha = e.alpha;
   if (e.bias != nullptr) {
@@ -221,8 +219,22 @@ void EpilogueRows(const cpu::Epilogue& e, const void* tile, int64_t panel, int64
   for (int64_t r = 0; r < rows; ++r) {
     p.sums = static_cast<const char*>(tile) + r * cpu::kPanelColumns * cpu::kUnitBytes;
     if constexpr (kInt8) p.row_scale = e.row_scales[row + r];
+    const float* residual =
+        e.residual == nullptr ? nullptr : e.residual + (row + r) * e.residual_stride + column;
+    if (e.scatter == nullptr && count == columns) {
+      p.residual = residual;
+      RowOutputs<kInt8, kActivation>(p, w.gated(), e.y + (row + r) * e.y_stride + y_column);
+      continue;
+    }
     RowOutputs<kInt8, kActivation>(p, w.gated(), values);
-    WriteRow(e, row + r, column, y_column, values, count);
+    if (e.scatter != nullptr) {
+      Scatter(*e.scatter, row + r, column, values, count);
+      continue;
+    }
+    float* y = e.y + (row + r) * e.y_stride + y_column;
+    for (int64_t c = 0; c < count; ++c) {
+      y[c] = residual == nullptr ? values[c] : values[c] + residual[c];
+    }
   }
 }
 
@@ -258,21 +270,34 @@ void RunEpilogueHere(const cpu::Epilogue& e, const void* tile, int64_t panel, in
 // a NaN scale, so that their outputs are NaN as f32 products would give.
 void QuantizeRowHere(const float* HWY_RESTRICT x, int64_t k, uint8_t* HWY_RESTRICT y,
                      float* scale) {
-  float most = 0.0f;
-  bool finite = true;
-  for (int64_t i = 0; i < k; ++i) {
-    const float a = std::fabs(x[i]);
-    finite &= a <= 3.4e38f;
-    most = a > most ? a : most;
+  const DF d;
+  const hn::RebindToSigned<DF> di;
+  const hn::Rebind<uint8_t, DF> du8;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t whole = k / lanes * lanes;
+  HWY_ALIGN float tail[16] = {};
+  std::copy_n(x + whole, k - whole, tail);
+  // The bits of magnitudes are in the order of their values, NaN above all.
+  const auto magnitude = hn::Set(di, 0x7fffffff);
+  auto most = hn::And(hn::BitCast(di, hn::Load(d, tail)), magnitude);
+  for (int64_t i = 0; i < whole; i += lanes) {
+    most = hn::Max(most, hn::And(hn::BitCast(di, hn::LoadU(d, x + i)), magnitude));
   }
-  *scale = finite ? most / 127.0f : std::numeric_limits<float>::quiet_NaN();
+  const float absmax = hn::GetLane(hn::BitCast(d, hn::MaxOfLanes(di, most)));
+  const bool finite = std::isfinite(absmax);
+  *scale = finite ? absmax / 127.0f : std::numeric_limits<float>::quiet_NaN();
   // The inverse of a denormal maximum would be infinite; such a row counts as zero.
-  const float inverse = finite && most > 1e-35f ? 127.0f / most : 0.0f;
-  for (int64_t i = 0; i < k; ++i) {
-    y[i] = finite ? static_cast<uint8_t>(static_cast<int>(std::nearbyint(x[i] * inverse)) + 128)
-                  : uint8_t{128};
+  const VF inverse = hn::Set(d, finite && absmax > 1e-35f ? 127.0f / absmax : 0.0f);
+  const auto quantize = [&](VF v) HWY_ATTR {
+    return hn::DemoteTo(du8, hn::Add(hn::NearestInt(hn::Mul(v, inverse)), hn::Set(di, 128)));
+  };
+  for (int64_t i = 0; i < whole; i += lanes) {
+    hn::StoreU(quantize(hn::LoadU(d, x + i)), du8, y + i);
   }
-  for (int64_t i = k; i % 4 != 0; ++i) y[i] = 128;
+  if (whole == k) return;
+  HWY_ALIGN uint8_t rest[16];
+  hn::StoreU(quantize(hn::Load(d, tail)), du8, rest);
+  std::copy_n(rest, (k + 3) / 4 * 4 - whole, y + whole);
 }
 
 }  // namespace quintet::HWY_NAMESPACE
@@ -311,11 +336,6 @@ void QuantizeRow(const float* x, int64_t k, uint8_t* y, float* scale) {
   HWY_DYNAMIC_DISPATCH(QuantizeRowHere)(x, k, y, scale);
 }
 
-void RoundRowToBf16(const float* x, int64_t k, uint16_t* y) {
-  for (int64_t i = 0; i < k; ++i) y[i] = F32ToBF16(x[i]);
-  if (k % 2 != 0) y[k] = 0;
-}
-
 int64_t ActivationBytes(const LinearWeight& w, int64_t rows) {
   if (w.type() == WeightType::kF32) return 0;
   return rows * (Groups(w) * kUnitBytes) + (w.type() == WeightType::kI8 ? rows * 4 + 64 : 0);
@@ -345,7 +365,7 @@ Activations ConvertActivations(const LinearWeight& w, const Tensor& x, const Ten
       if (w.type() == WeightType::kI8) {
         QuantizeRow(source + r * x.stride[0], x.dim[1], row, &scales[r]);
       } else {
-        RoundRowToBf16(source + r * x.stride[0], x.dim[1], reinterpret_cast<uint16_t*>(row));
+        Bf16RoundRow(source + r * x.stride[0], x.dim[1], reinterpret_cast<uint16_t*>(row));
       }
     }
   });

@@ -1,14 +1,15 @@
 // The inner loops of a panel product, compiled once for each instruction set: included inside the
 // namespace and under the compiler attributes of its includer, which supplies Op:
 //   V, W, X            accumulators, weights and one activation unit, as vectors
-//   kVectors           vectors of a panel: 64 / lanes
+//   kVectors           vectors of a panel: 32 / lanes
 //   kMaxRows           rows whose accumulators fit in the registers
 //   Columns(rows)      vectors that one pass takes with so many rows, a divisor of kVectors
-//   Zero Load Store LoadWeights Broadcast MulAdd
+//   Zero Load Store LoadWeights KeepInRegister Broadcast MulAdd
 //
 // Math: each accumulator is one chain over the groups in ascending order, whatever the number of
-// rows around it. Bound: rows x 64 multiply-adds per group against 256 bytes of weights: from about
-// 4 rows on the multipliers' limit, below it the bandwidth of the level that holds the weights.
+// rows around it. Bound: rows x 32 multiply-adds per group against 128 bytes of weights. On Zen 4
+// from 2 rows on at the multipliers' limit when the weights are in the second-level cache; from
+// main memory at its speed up to about 8 rows of f32.
 
 template <class Op, int kRows, int kColumns>
 HWY_INLINE void Strip(const char* x, int64_t x_row_bytes, const char* w, int64_t groups, char* tile,
@@ -23,18 +24,32 @@ HWY_INLINE void Strip(const char* x, int64_t x_row_bytes, const char* w, int64_t
       sum[r][c] = first ? Op::Zero() : Op::Load(tile + r * kPanelBytes + c * kVectorBytes);
     }
   }
+  // Three rows share a pointer, as an address can hold one register times 1 or 2: more pointers
+  // than registers are slow.
+  constexpr int kPointers = (kRows + 2) / 3;
+  const char* xs[kPointers];
+#pragma GCC unroll 16
+  for (int i = 0; i < kPointers; ++i) xs[i] = x + 3 * i * x_row_bytes;
   for (int64_t g = 0; g < groups; ++g) {
     typename Op::W weights[kColumns];
 #pragma GCC unroll 16
-    for (int c = 0; c < kColumns; ++c) weights[c] = Op::LoadWeights(w + c * kVectorBytes);
+    for (int c = 0; c < kColumns; ++c) {
+      weights[c] = Op::LoadWeights(w + c * kVectorBytes);
+      if (kRows > 1) Op::KeepInRegister(weights[c]);
+    }
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      const typename Op::X unit = Op::Broadcast(x + r * x_row_bytes);
+      const typename Op::X unit = Op::Broadcast(xs[r / 3] + r % 3 * x_row_bytes);
 #pragma GCC unroll 16
       for (int c = 0; c < kColumns; ++c) sum[r][c] = Op::MulAdd(unit, weights[c], sum[r][c]);
     }
     w += kPanelBytes;
-    x += cpu::kUnitBytes;
+#pragma GCC unroll 16
+    for (int i = 0; i < kPointers; ++i) {
+      xs[i] += cpu::kUnitBytes;
+      // Hidden from the compiler, or it would make one pointer a row of them again.
+      asm volatile("" : "+r"(xs[i]));
+    }
   }
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {

@@ -23,7 +23,7 @@ struct RowSummary {
   int32_t count;  // candidates in `best`
 };
 
-// Takes 64 more logits, of tokens [token, token + 64); those past the vocabulary are -inf. Aligned
+// Takes 32 more logits, of tokens [token, token + 32); those past the vocabulary are -inf. Aligned
 // to 64 bytes. `vocab` bounds the candidates.
 void FoldLogits(const float* logits, int32_t token, int32_t vocab, int32_t top, RowSummary* summary,
                 TokenLogit* best);

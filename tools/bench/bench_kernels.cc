@@ -33,9 +33,11 @@ namespace hn = hwy::HWY_NAMESPACE;
 // 2 * `rounds` * 12 * lanes operations on registers alone; returns lanes.
 size_t MultiplyAdds(int64_t rounds, float* out) {
   const hn::CappedTag<float, 16> d;
-  auto a = hn::Set(d, out[0]);
-  auto s0 = a, s1 = a, s2 = a, s3 = a, s4 = a, s5 = a, s6 = a, s7 = a, s8 = a, s9 = a, sa = a,
-       sb = a;
+  const auto a = hn::Set(d, out[0]);
+  // Different chains, lest the compiler merge them.
+  const auto from = [&](float x) HWY_ATTR { return hn::Set(d, x); };
+  auto s0 = from(0), s1 = from(1), s2 = from(2), s3 = from(3), s4 = from(4), s5 = from(5);
+  auto s6 = from(6), s7 = from(7), s8 = from(8), s9 = from(9), sa = from(10), sb = from(11);
   for (int64_t i = 0; i < rounds; ++i) {
     s0 = hn::MulAdd(s0, a, a), s1 = hn::MulAdd(s1, a, a), s2 = hn::MulAdd(s2, a, a);
     s3 = hn::MulAdd(s3, a, a), s4 = hn::MulAdd(s4, a, a), s5 = hn::MulAdd(s5, a, a);
