@@ -1,0 +1,164 @@
+// Work of attention on the CPU before any vector is touched: one task, its memory, and where its
+// keys are.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/attention.h"
+#include "kernels/attention_bias.h"
+#include "kernels/buffer.h"
+
+namespace quintet::cpu {
+
+constexpr int64_t kQueryBlock = 128;  // most queries of one task
+constexpr int64_t kFewRows = 8;
+constexpr int64_t kMaxHeadDim = 256;
+constexpr int64_t kKeyTile = 64;  // tiles start at multiples of this from the sequence's first key
+
+// head_dim rounded up to 16: the distance of rows in scratch, in floats. A multiple of every lane
+// count.
+inline int64_t PaddedDim(int64_t head_dim) { return (head_dim + 15) / 16 * 16; }
+
+// One thread's working memory; sizes in floats, D = head_dim rounded up to 16.
+struct AttentionScratch {
+  float* q_t;      // [kQueryBlock * D] wide: queries by groups, channels first. few: gathered keys
+  float* o_t;      // [kQueryBlock * D] sums, laid out like the queries
+  float* k;        // [kKeyTile * D] wide: gathered keys. few: keys, channels first
+  float* v;        // [kKeyTile * D] gathered values
+  float* p;        // [kKeyTile * 32] scores, then weights
+  float* row_max;  // [kQueryBlock]
+  float* row_sum;  // [kQueryBlock]
+  float* fire;     // [kQueryBlock] FIRE's length term of each query
+
+  // Carves from `base` (null: counts only) and returns the bytes.
+  int64_t Carve(void* base, int64_t head_dim) {
+    const int64_t d = PaddedDim(head_dim);
+    Carver carver(base);
+    const auto take = [&](int64_t n) { return static_cast<float*>(carver.Take(n * 4)); };
+    q_t = take(kQueryBlock * d);
+    o_t = take(kQueryBlock * d);
+    k = take(kKeyTile * d);
+    v = take(kKeyTile * d);
+    p = take(kKeyTile * 32);
+    row_max = take(kQueryBlock);
+    row_sum = take(kQueryBlock);
+    fire = take(kQueryBlock);
+    return carver.used_bytes();
+  }
+};
+
+// Some heads of one sequence and a block of its queries.
+struct AttentionTask {
+  const AttentionArgs* args;
+  int64_t sequence;
+  int64_t head, heads_end;  // the head being worked on, and where the task's heads end
+  int64_t first_row, rows;  // in args.q
+  int64_t position;         // of first_row
+  int64_t kv_len;
+};
+
+// Where the keys and values [begin, begin + count) of a task's head are.
+struct KeyRows {
+  const float* k[kKeyTile];
+  const float* v[kKeyTile];
+
+  void Point(const AttentionTask& task, int64_t begin, int64_t count) {
+    const AttentionArgs& args = *task.args;
+    if (count == 0) return;
+    if (args.cache != nullptr) return PointIntoCache(task, begin, count);
+    const int64_t row = args.kv_offsets[static_cast<size_t>(task.sequence)] + begin;
+    const float* key = args.k.as<float>() + row * args.k.stride[0] + task.head * args.k.stride[1];
+    const float* value = args.v.as<float>() + row * args.v.stride[0] + task.head * args.v.stride[1];
+    for (int64_t j = 0; j < count; ++j) {
+      k[j] = key + j * args.k.stride[0];
+      v[j] = value + j * args.v.stride[0];
+    }
+  }
+
+ private:
+  // Slots mostly follow one another within a page: then the next address needs no division.
+  void PointIntoCache(const AttentionTask& task, int64_t begin, int64_t count) {
+    const KvCache& cache = *task.args->cache;
+    const int32_t* slots = task.args->slots + task.sequence * task.args->slots_stride + begin;
+    const float* keys = cache.data + cache.ChunkOffset(task.args->layer, false, task.head);
+    const int64_t to_values = cache.heads * cache.page_size * cache.head_dim;
+    int64_t expected = -1, left_in_page = 0, offset = 0;
+    for (int64_t j = 0; j < count; ++j) {
+      if (slots[j] == expected && left_in_page > 0) {
+        offset += cache.head_dim;
+        --left_in_page;
+      } else {
+        offset = cache.SlotOffset(slots[j]);
+        left_in_page = cache.page_size - 1 - slots[j] % cache.page_size;
+      }
+      expected = slots[j] + int64_t{1};
+      k[j] = keys + offset;
+      v[j] = k[j] + to_values;
+    }
+  }
+};
+
+// The keys that some query of a task can see: [begin, end), begin a multiple of kKeyTile.
+struct KeyRange {
+  int64_t begin = 0, end = 0;
+  KeyRange() = default;
+  KeyRange(const AttentionTask& task, const DistanceBias& bias) : end(task.kv_len) {
+    if (bias.hide_after()) end = std::min(end, task.position + task.rows);
+    if (bias.hide_before()) begin = std::max<int64_t>(0, task.position) / kKeyTile * kKeyTile;
+  }
+};
+
+inline float* OutRow(const AttentionTask& task, int64_t i) {
+  const Tensor& out = task.args->out;
+  return out.as<float>() + (task.first_row + i) * out.stride[0] + task.head * out.stride[1];
+}
+inline const float* QueryRow(const AttentionTask& task, int64_t i) {
+  const Tensor& q = task.args->q;
+  return q.as<float>() + (task.first_row + i) * q.stride[0] + task.head * q.stride[1];
+}
+
+inline bool HasFire(const AttentionArgs& args) {
+  return args.bias != nullptr && args.bias->kind == BiasKind::kFire;
+}
+
+// The tiles of all heads of a task, in order. A head whose queries see no key has one empty tile.
+struct TileWalk {
+  explicit TileWalk(const AttentionTask& of) : task(of) { BeginHead(); }
+
+  bool done() const { return task.head == task.heads_end; }
+  bool first() const { return begin == range.begin; }
+  bool last() const { return begin + kKeyTile >= range.end; }
+  int64_t keys() const { return std::clamp<int64_t>(range.end - begin, 0, kKeyTile); }
+  DistanceBias bias() const { return {task.args->bias, task.args->causal, task.head}; }
+  void Next() {
+    if (!last()) {
+      begin += kKeyTile;
+    } else if (++task.head < task.heads_end) {
+      BeginHead();
+    }
+  }
+
+  AttentionTask task;
+  KeyRange range;
+  int64_t begin;
+
+ private:
+  void BeginHead() {
+    range = KeyRange(task, bias());
+    begin = range.begin;
+  }
+};
+
+struct KeyTile {
+  KeyRows rows;
+  int64_t begin, count;
+
+  void Point(const TileWalk& walk) {
+    begin = walk.begin;
+    count = walk.keys();
+    rows.Point(walk.task, begin, count);
+  }
+};
+
+}  // namespace quintet::cpu
