@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/decoder.h"
 #include "engine/encode_batch.h"
+#include "engine/encoder_cache.h"
 #include "engine/job.h"
 #include "engine/kv_pool.h"
 #include "engine/scheduler.h"
@@ -33,7 +34,8 @@ class StepEngine : public Engine {
         capacity_(capacity),
         decoder_(std::move(decoder)),
         pool_(capacity.pages, capacity.page_size),
-        encoding_(model) {
+        encoding_(model),
+        encoder_cache_(limits.encoder_cache_bytes) {
     counters_.pages_total = capacity.pages;
   }
   ~StepEngine() override;
@@ -54,6 +56,7 @@ class StepEngine : public Engine {
   void StartJob(Job* job, int64_t now);
   void Encode();
   void FinishEncoding(Job* job, int64_t begin, int64_t end);
+  void UseStates(Job* job, const Tensor& states);
   void Decode();
   void FinishDecoding(Job* job);
   void End(Job* job, JobState state, const absl::Status& status);
@@ -80,6 +83,7 @@ class StepEngine : public Engine {
   KvPool pool_;
   Scheduler scheduler_;
   EncodeBatch encoding_;
+  EncoderCache encoder_cache_;
   Jobs jobs_;
   std::vector<Job*> decoding_;  // in order of admission
   int64_t reserved_sequences_ = 0;
@@ -166,6 +170,8 @@ bool StepEngine::Step() {
   std::lock_guard<std::mutex> lock(mutex_);
   ++counters_.steps;
   counters_.pages_used = pool_.used_pages();
+  counters_.encoder_cache_queries = encoder_cache_.queries();
+  counters_.encoder_cache_hits = encoder_cache_.hits();
   return !live_.empty();
 }
 
@@ -215,7 +221,14 @@ void StepEngine::Admit(int64_t now) {
     StartJob(job, now);
     if (job->encodes) {
       job->MoveTo(JobState::kEncoding);
-      batch_.push_back(job);
+      const Tensor states = encoder_cache_.Find(job->request.input);
+      if (!states.defined()) {
+        batch_.push_back(job);
+        continue;
+      }
+      job->result.cached_tokens = states.dim[0];
+      if (job->task() != nullptr) model_->ProjectCrossFrom(states, job->source_slots);
+      UseStates(job, states);
     } else {
       job->encoded_us = now;
       job->MoveTo(JobState::kDecoding);
@@ -252,14 +265,19 @@ void StepEngine::Encode() {
 }
 
 void StepEngine::FinishEncoding(Job* job, int64_t begin, int64_t end) {
+  const Tensor states = model_->EncoderStates().Rows(begin, end);
+  encoder_cache_.Insert(job->request.input, states);
+  if (job->task() != nullptr) model_->ProjectCross(begin, end, job->source_slots);
+  UseStates(job, states);
+}
+
+void StepEngine::UseStates(Job* job, const Tensor& states) {
   job->encoded_us = clock_();
   if (job->task() != nullptr) {
-    model_->ProjectCross(begin, end, job->source_slots);
     job->MoveTo(JobState::kDecoding);
     decoding_.push_back(job);
     return;
   }
-  const Tensor states = model_->EncoderStates().Rows(begin, end);
   if (job->kind() == RequestKind::kEncode) {
     PoolStates(job->request, states, &job->result);
   } else {

@@ -26,6 +26,7 @@ struct EngineCounters {
   int64_t accepted = 0, running = 0, waiting = 0, finished = 0, cancelled = 0, failed = 0;
   int64_t prompt_tokens = 0, generated_tokens = 0, steps = 0;
   int64_t pages_used = 0, pages_total = 0;
+  int64_t encoder_cache_queries = 0, encoder_cache_hits = 0;
 };
 
 using RequestId = uint64_t;

@@ -1,4 +1,5 @@
 // What an engine gives for every kind of request, against the fake model's own functions.
+#include <algorithm>
 #include <cmath>
 
 #include "catch2/catch.hpp"
@@ -189,6 +190,90 @@ TEST_CASE("score: a causal prompt is computed once for all its targets") {
   // 40 shared tokens, then 8 targets of 2 rows: two steps of at most 48 tokens. Each target with
   // its own prompt would take 42 * 8 tokens.
   CHECK(model.decodes == 2);
+}
+
+// Log-probabilities of a result's tokens, against the raw logits after each history.
+void CheckLogProbs(const FakeModel& functions, const Request& request, const Result& result) {
+  for (const GeneratedSequence& sequence : result.sequences) {
+    REQUIRE(sequence.logprobs.size() == sequence.token_ids.size());
+    std::vector<int32_t> history = request.decoding.prompt;
+    for (size_t i = 0; i < sequence.token_ids.size(); ++i) {
+      const std::vector<float> row =
+          ReferenceLogSoftmax(functions.LogitsOf(FakeModel::StateOf(request.input, history)));
+      std::vector<float> sorted = row;
+      std::sort(sorted.rbegin(), sorted.rend());
+      const TokenLogProb& got = sequence.logprobs[i];
+      CHECK(got.token == sequence.token_ids[i]);
+      CHECK(got.log_prob == Approx(row[got.token]).epsilon(1e-5));
+      REQUIRE(got.alternatives.size() == 4);
+      for (size_t k = 0; k < 4; ++k) {
+        CHECK(got.alternatives[k].second == Approx(sorted[k]).epsilon(1e-5));
+        CHECK(got.alternatives[k].second == Approx(row[got.alternatives[k].first]).epsilon(1e-5));
+      }
+      history.push_back(got.token);
+    }
+  }
+}
+
+TEST_CASE("log-probabilities are of the raw logits, whatever the processors do") {
+  FakeOptions options;
+  options.eos_bonus = 1.0f;
+  ThreadPool pool(1);
+  const FakeModel functions(options, &pool);
+  for (int beams : {1, 4}) {
+    for (bool sample : {false, true}) {
+      for (bool processors : {false, true}) {
+        Request request = BaseRequest(RequestKind::kGenerate);
+        DecodingOptions& o = request.decoding;
+        o.prompt = {0};
+        o.eos_token_ids = {1};
+        o.max_new_tokens = 8;
+        o.num_beams = beams;
+        o.do_sample = sample;
+        o.num_return_sequences = beams > 1 || sample ? 3 : 1;
+        o.logprobs = true;
+        o.top_logprobs = 4;
+        o.temperature = 0.7f;
+        if (processors) {
+          o.repetition_penalty = 1.5f;
+          o.no_repeat_ngram_size = 2;
+          o.suppress_tokens = {3, 4, 5};
+        }
+        const Result result = RunAlone(options, request, nullptr);
+        REQUIRE(result.sequences.size() == static_cast<size_t>(o.num_return_sequences));
+        CheckLogProbs(functions, request, result);
+      }
+    }
+  }
+}
+
+TEST_CASE("the same input again is not encoded again, and gives the same") {
+  FakeOptions options;
+  ThreadPool pool(1);
+  FakeModel model(options, &pool);
+  EngineLimits limits;
+  limits.encoder_cache_bytes = 1 << 16;
+  auto engine = Engine::Create(&model, nullptr, limits);
+  std::vector<Request> requests;
+  for (int beams : {1, 4, 2}) {
+    Request request = BaseRequest(RequestKind::kGenerate);
+    request.decoding.prompt = {0};
+    request.decoding.max_new_tokens = 6;
+    request.decoding.num_beams = beams;
+    requests.push_back(request);
+  }
+  requests.push_back(BaseRequest(RequestKind::kEncode));
+  for (const Request& request : requests) {
+    REQUIRE((*engine)->Submit(request).ok());
+    RunAll(engine->get());
+    const auto& sink = static_cast<const RecordingSink&>(*request.sink);
+    CHECK(SameResult(sink.result, RunAlone(options, request, nullptr)));
+    CHECK(sink.result.cached_tokens == (&request == &requests[0] ? 0 : 6));
+  }
+  CHECK(model.encode_batches == 1);
+  CHECK(model.errors.empty());
+  CHECK((*engine)->counters().encoder_cache_queries == 4);
+  CHECK((*engine)->counters().encoder_cache_hits == 3);
 }
 
 TEST_CASE("a missing head is a failed precondition") {

@@ -187,6 +187,7 @@ TEST_CASE("random traffic with slow encoding, short queues and tight memory") {
   trace.limits.encode_work_per_step = 23;
   trace.limits.max_queue_requests = 6;
   trace.limits.max_queue_tokens = 120;
+  trace.limits.encoder_cache_bytes = 20000;
   for (int seed = 10; seed < 16; ++seed) {
     trace.fake.causal = seed % 2 == 1;
     RunTrace(trace, seed);

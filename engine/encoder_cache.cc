@@ -1,0 +1,70 @@
+#include "engine/encoder_cache.h"
+
+#include <algorithm>
+
+namespace quintet {
+namespace {
+
+uint64_t HashIds(const std::vector<int32_t>& ids) {
+  uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a over words, then a finaliser
+  for (int32_t id : ids) hash = (hash ^ static_cast<uint32_t>(id)) * 0x100000001b3u;
+  hash = (hash ^ (hash >> 32)) * 0xd6e8feb86659fd93u;
+  return hash ^ (hash >> 32);
+}
+
+}  // namespace
+
+int64_t EncoderCache::Entry::bytes() const {
+  return static_cast<int64_t>(sizeof(Entry) + ids.size() * sizeof(int32_t) +
+                              states.size() * sizeof(float));
+}
+
+EncoderCache::Entries::iterator EncoderCache::Lookup(uint64_t hash,
+                                                     const std::vector<int32_t>& ids) {
+  const auto [begin, end] = by_hash_.equal_range(hash);
+  const auto found =
+      std::find_if(begin, end, [&ids](const auto& entry) { return entry.second->ids == ids; });
+  return found == end ? entries_.end() : found->second;
+}
+
+Tensor EncoderCache::Find(const std::vector<int32_t>& ids) {
+  if (!enabled()) return Tensor();
+  ++queries_;
+  const Entries::iterator entry = Lookup(HashIds(ids), ids);
+  if (entry == entries_.end()) return Tensor();
+  ++hits_;
+  entries_.splice(entries_.begin(), entries_, entry);
+  return Tensor::F32(entry->states.data(), {static_cast<int64_t>(ids.size()), entry->columns});
+}
+
+void EncoderCache::Insert(const std::vector<int32_t>& ids, const Tensor& states) {
+  if (!enabled()) return;
+  const uint64_t hash = HashIds(ids);
+  if (Lookup(hash, ids) != entries_.end()) return;
+  QT_CHECK_EQ(states.dim[0], static_cast<int64_t>(ids.size()));
+  const int64_t columns = states.dim[1];
+  const int64_t bytes = static_cast<int64_t>(
+      sizeof(Entry) + ids.size() * (sizeof(int32_t) + columns * sizeof(float)));
+  if (bytes > capacity_bytes_) return;
+  while (used_bytes_ + bytes > capacity_bytes_) DropOldest();
+  Entry entry{hash, ids, {}, columns};
+  entry.states.reserve(ids.size() * columns);
+  for (int64_t row = 0; row < states.dim[0]; ++row) {
+    const float* data = states.f32() + row * states.stride[0];
+    entry.states.insert(entry.states.end(), data, data + columns);
+  }
+  entries_.push_front(std::move(entry));
+  by_hash_.emplace(hash, entries_.begin());
+  used_bytes_ += entries_.front().bytes();
+}
+
+void EncoderCache::DropOldest() {
+  const Entries::iterator oldest = std::prev(entries_.end());
+  const auto [begin, end] = by_hash_.equal_range(oldest->hash);
+  by_hash_.erase(
+      std::find_if(begin, end, [oldest](const auto& entry) { return entry.second == oldest; }));
+  used_bytes_ -= oldest->bytes();
+  entries_.pop_back();
+}
+
+}  // namespace quintet

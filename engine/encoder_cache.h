@@ -1,0 +1,49 @@
+// Encoder states of recent inputs: the same input asked again, with another prompt or beam width,
+// is not encoded again. The least recently used go first when the bytes run out.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "kernels/tensor.h"
+
+namespace quintet {
+
+class EncoderCache {
+ public:
+  // 0 bytes: always empty.
+  explicit EncoderCache(int64_t capacity_bytes) : capacity_bytes_(capacity_bytes) {}
+
+  bool enabled() const { return capacity_bytes_ > 0; }
+  // States [rows, d_model] f32 of exactly these ids, undefined when not held. Valid until Insert.
+  Tensor Find(const std::vector<int32_t>& ids);
+  // Keeps a copy, unless it alone exceeds the capacity.
+  void Insert(const std::vector<int32_t>& ids, const Tensor& states);
+
+  int64_t used_bytes() const { return used_bytes_; }
+  int64_t queries() const { return queries_; }
+  int64_t hits() const { return hits_; }
+
+ private:
+  struct Entry {
+    uint64_t hash;
+    std::vector<int32_t> ids;
+    std::vector<float> states;
+    int64_t columns;
+    int64_t bytes() const;
+  };
+  using Entries = std::list<Entry>;  // most recently used first
+
+  Entries::iterator Lookup(uint64_t hash, const std::vector<int32_t>& ids);
+  void DropOldest();
+
+  int64_t capacity_bytes_;
+  int64_t used_bytes_ = 0, queries_ = 0, hits_ = 0;
+  Entries entries_;
+  std::unordered_multimap<uint64_t, Entries::iterator> by_hash_;
+};
+
+}  // namespace quintet

@@ -1,0 +1,80 @@
+#include "engine/encoder_cache.h"
+
+#include <map>
+#include <random>
+
+#include "catch2/catch.hpp"
+
+namespace quintet {
+namespace {
+
+constexpr int64_t kWidth = 8;
+
+std::vector<float> StatesOf(const std::vector<int32_t>& ids) {
+  std::vector<float> states;
+  for (size_t i = 0; i < ids.size() * kWidth; ++i)
+    states.push_back(static_cast<float>(ids[0] * 100 + i));
+  return states;
+}
+
+bool Holds(EncoderCache* cache, const std::vector<int32_t>& ids) {
+  const Tensor found = cache->Find(ids);
+  if (!found.defined()) return false;
+  const std::vector<float> expected = StatesOf(ids);
+  REQUIRE(found.dim[0] == static_cast<int64_t>(ids.size()));
+  REQUIRE(found.dim[1] == kWidth);
+  REQUIRE(std::vector<float>(found.f32(), found.f32() + found.elements()) == expected);
+  return true;
+}
+
+void Insert(EncoderCache* cache, const std::vector<int32_t>& ids) {
+  const std::vector<float> states = StatesOf(ids);
+  cache->Insert(ids, Tensor::F32(states.data(), {static_cast<int64_t>(ids.size()), kWidth}));
+}
+
+TEST_CASE("encoder cache: holds what was put in, drops the least recently used") {
+  EncoderCache cache(1200);
+  Insert(&cache, {1, 1, 1});
+  const int64_t each = cache.used_bytes();
+  REQUIRE((each > 96 && 3 * each <= 1200));
+  const int64_t fits = 1200 / each;
+  for (int32_t i = 2; i <= fits; ++i) Insert(&cache, {i, 1, 1});
+  CHECK(Holds(&cache, {1, 1, 1}));  // used again: the next to go is 2
+  Insert(&cache, {99, 1, 1});
+  CHECK(Holds(&cache, {1, 1, 1}));
+  CHECK_FALSE(Holds(&cache, {2, 1, 1}));
+  CHECK(Holds(&cache, {99, 1, 1}));
+  CHECK_FALSE(Holds(&cache, {1, 1}));
+  CHECK(cache.queries() == 5);
+  CHECK(cache.hits() == 3);
+}
+
+TEST_CASE("encoder cache: nothing is kept that alone is too large, or when it is off") {
+  EncoderCache cache(1200);
+  Insert(&cache, std::vector<int32_t>(100, 3));
+  CHECK(cache.used_bytes() == 0);
+  EncoderCache off(0);
+  Insert(&off, {1});
+  CHECK_FALSE(off.Find({1}).defined());
+  CHECK(off.queries() == 0);
+}
+
+TEST_CASE("encoder cache: random use never exceeds its bytes nor mixes entries up") {
+  std::mt19937 random(2);
+  EncoderCache cache(5000);
+  int hits = 0;
+  for (int step = 0; step < 20000; ++step) {
+    const std::vector<int32_t> ids(1 + random() % 5, static_cast<int32_t>(random() % 12));
+    if (Holds(&cache, ids)) {
+      ++hits;
+    } else {
+      Insert(&cache, ids);
+      REQUIRE(Holds(&cache, ids));
+    }
+    REQUIRE(cache.used_bytes() <= 5000);
+  }
+  CHECK(hits > 1000);
+}
+
+}  // namespace
+}  // namespace quintet
