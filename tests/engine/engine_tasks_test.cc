@@ -247,6 +247,50 @@ TEST_CASE("log-probabilities are of the raw logits, whatever the processors do")
   }
 }
 
+TEST_CASE("samples of one request are drawn apart, each from the softmax") {
+  FakeOptions options;
+  options.vocab = 6;
+  ThreadPool pool(1);
+  FakeModel model(options, &pool);
+  auto engine = Engine::Create(&model, nullptr, EngineLimits());
+  std::vector<Request> requests;
+  for (int seed = 0; seed < 200; ++seed) {
+    Request request = BaseRequest(RequestKind::kGenerate);
+    request.input = {3, 4, 5};
+    request.decoding.prompt = {0};
+    request.decoding.max_new_tokens = 1;
+    request.decoding.do_sample = true;
+    request.decoding.num_return_sequences = 16;
+    request.decoding.seed = seed;
+    request.decoding.temperature = 4.0f;
+    REQUIRE((*engine)->Submit(request).ok());
+    requests.push_back(request);
+  }
+  RunAll(engine->get());
+  std::vector<float> row = model.LogitsOf(FakeModel::StateOf({3, 4, 5}, {0}));
+  for (float& x : row) x /= 4.0f;
+  const std::vector<float> log_probs = ReferenceLogSoftmax(row);
+  std::vector<int> counts(6);
+  int same_as_first = 0;
+  for (const Request& request : requests) {
+    const auto& sequences = static_cast<const RecordingSink&>(*request.sink).result.sequences;
+    REQUIRE(sequences.size() == 16);
+    int same = 0;
+    for (const GeneratedSequence& sequence : sequences) {
+      ++counts[sequence.token_ids.at(0)];
+      same += sequence.token_ids == sequences[0].token_ids;
+    }
+    same_as_first += same == 16;
+  }
+  CHECK(same_as_first == 0);
+  double chi = 0.0;
+  for (int v = 0; v < 6; ++v) {
+    const double expected = std::exp(log_probs[v]) * 3200;
+    chi += (counts[v] - expected) * (counts[v] - expected) / expected;
+  }
+  CHECK(chi < 20.5);  // 5 degrees of freedom, 0.1 %
+}
+
 TEST_CASE("the same input again is not encoded again, and gives the same") {
   FakeOptions options;
   ThreadPool pool(1);
