@@ -15,7 +15,7 @@
 namespace quintet {
 namespace {
 
-constexpr int64_t kMaxConfigBytes = 16 << 20;
+constexpr int64_t kMaxConfigBytes = 4 << 20;
 constexpr int64_t kMaxLabels = 100000;
 
 void ReadFamily(ConfigFields* fields, ModelConfig* config) {

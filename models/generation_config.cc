@@ -8,7 +8,7 @@
 namespace quintet {
 namespace {
 
-constexpr int64_t kMaxFileBytes = 16 << 20;
+constexpr int64_t kMaxFileBytes = 4 << 20;
 constexpr int64_t kAnyId = int64_t{1}
                            << 31;  // ids are checked against the vocabulary where they are used
 constexpr int64_t kAnyCount = int64_t{1} << 31;

@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -21,7 +23,7 @@ namespace quintet {
 namespace {
 
 constexpr int64_t kMaxHeaderBytes = 100000000;
-constexpr int64_t kMaxIndexBytes = 32 << 20;
+constexpr int64_t kMaxIndexBytes = 16 << 20;
 constexpr size_t kMaxShards = 1024;
 
 struct TypeRow {
@@ -147,6 +149,7 @@ absl::StatusOr<SafetensorsReader> SafetensorsReader::Open(const std::string& dir
   absl::Status status;
   if (Exists(directory + "/model.safetensors")) {
     status = reader.AddFile(directory + "/model.safetensors", "model.safetensors", follow_symlinks);
+    if (status.ok()) status = reader.IndexNames();
   } else if (Exists(directory + "/model.safetensors.index.json")) {
     status = reader.AddShards(directory, follow_symlinks);
   } else {
@@ -160,7 +163,9 @@ absl::StatusOr<SafetensorsReader> SafetensorsReader::OpenFile(const std::string&
                                                               bool follow_symlinks) {
   SafetensorsReader reader;
   const std::string name = path.substr(path.rfind('/') + 1);
-  if (absl::Status s = reader.AddFile(path, name, follow_symlinks); !s.ok()) return s;
+  absl::Status status = reader.AddFile(path, name, follow_symlinks);
+  if (status.ok()) status = reader.IndexNames();
+  if (!status.ok()) return status;
   return reader;
 }
 
@@ -209,18 +214,34 @@ absl::Status SafetensorsReader::AddFile(const std::string& path, const std::stri
   auto header = ParseSafetensorsHeader(json, file_bytes - data_begin, where);
   if (!header.ok()) return header.status();
 
-  const int index = static_cast<int>(files_.size());
   for (StoredTensor& t : header->tensors) {
     t.offset_bytes += data_begin;
-    t.file = index;
-    if (!by_name_.emplace(t.name, tensors_.size()).second) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(where, ": tensor ", Printable(t.name), " is in another shard too"));
-    }
-    tensors_.push_back(std::move(t));
+    t.file = static_cast<int>(files_.size());
   }
-  if (index == 0) metadata_ = std::move(header->metadata);
+  if (files_.empty()) {
+    metadata_ = std::move(header->metadata);
+    tensors_ = std::move(header->tensors);
+  } else {
+    std::move(header->tensors.begin(), header->tensors.end(), std::back_inserter(tensors_));
+  }
   files_.push_back(std::move(file));
+  return absl::OkStatus();
+}
+
+absl::Status SafetensorsReader::IndexNames() {
+  by_name_.resize(tensors_.size());
+  std::iota(by_name_.begin(), by_name_.end(), 0u);
+  std::sort(by_name_.begin(), by_name_.end(),
+            [this](uint32_t a, uint32_t b) { return tensors_[a].name < tensors_[b].name; });
+  for (size_t i = 1; i < by_name_.size(); ++i) {
+    const StoredTensor &a = tensors_[by_name_[i - 1]], &b = tensors_[by_name_[i]];
+    if (a.name != b.name) continue;
+    const std::string& file_a = files_[static_cast<size_t>(a.file)].name;
+    const std::string& file_b = files_[static_cast<size_t>(b.file)].name;
+    return absl::InvalidArgumentError(
+        absl::StrCat(file_a, ": tensor ", Printable(a.name), " appears twice",
+                     a.file == b.file ? "" : absl::StrCat(", here and in ", file_b)));
+  }
   return absl::OkStatus();
 }
 
@@ -254,6 +275,7 @@ absl::Status SafetensorsReader::AddShards(const std::string& directory, bool fol
   for (const std::string& name : shards) {
     if (absl::Status s = AddFile(directory + "/" + name, name, follow_symlinks); !s.ok()) return s;
   }
+  if (absl::Status s = IndexNames(); !s.ok()) return s;
   for (const auto& [tensor, shard] : weight_map.items()) {
     const StoredTensor* stored = Find(tensor);
     const std::string expected = Printable(shard.get_ref<const std::string&>());
@@ -270,8 +292,10 @@ absl::Status SafetensorsReader::AddShards(const std::string& directory, bool fol
 }
 
 const StoredTensor* SafetensorsReader::Find(std::string_view name) const {
-  const auto found = by_name_.find(absl::string_view(name.data(), name.size()));
-  return found == by_name_.end() ? nullptr : &tensors_[found->second];
+  const auto found = std::lower_bound(
+      by_name_.begin(), by_name_.end(), name,
+      [this](uint32_t i, std::string_view wanted) { return tensors_[i].name < wanted; });
+  return found == by_name_.end() || tensors_[*found].name != name ? nullptr : &tensors_[*found];
 }
 
 absl::Status SafetensorsReader::Read(const StoredTensor& tensor, int64_t begin_bytes, int64_t bytes,

@@ -12,7 +12,6 @@
 #include <string_view>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "kernels/tensor.h"
 
@@ -97,10 +96,11 @@ class SafetensorsReader {
   SafetensorsReader() = default;
   absl::Status AddFile(const std::string& path, const std::string& name, bool follow_symlinks);
   absl::Status AddShards(const std::string& directory, bool follow_symlinks);
+  absl::Status IndexNames();
 
   std::vector<File> files_;
   std::vector<StoredTensor> tensors_;
-  absl::flat_hash_map<std::string, size_t> by_name_;
+  std::vector<uint32_t> by_name_;  // indexes into tensors_, in order of name
   std::map<std::string, std::string> metadata_;
 };
 

@@ -1,181 +1,186 @@
 #include "models/safetensors_header.h"
 
 #include <algorithm>
-#include <limits>
+#include <optional>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "models/checked_math.h"
-#include "nlohmann/json.hpp"
+#include "models/json_string.h"
 
 namespace quintet {
 namespace {
 
 constexpr size_t kMaxTensors = 100000;
+constexpr size_t kMaxMetadata = 10000;
 constexpr size_t kMaxRank = 8;
 
-// Receives the header's JSON events. Where the parser stands: depth 1 holds tensor names, depth 2
-// the fields of one tensor (or of
-// __metadata__), depth 3 the numbers of "shape" or "data_offsets"; anything deeper is refused on
-// the spot.
-class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
+// Reads the one shape that a header has: {name: {dtype, shape, data_offsets}, ...}, with strings
+// under __metadata__. A general JSON parser would build, or at least buffer, whatever a hostile
+// header holds; here nothing is kept that is not a tensor or a line of metadata, and nothing can
+// nest.
+class HeaderParser {
  public:
-  explicit HeaderEvents(std::string where) : where_(std::move(where)) {}
+  HeaderParser(std::string_view text, const std::string& where) : text_(text), where_(where) {}
 
-  const absl::Status& status() const { return status_; }
-  SafetensorsHeader& header() { return header_; }
-
-  bool start_object(std::size_t) override {
-    ++depth_;
-    if (depth_ == 1) return true;
-    if (depth_ == 2) {
-      seen_fields_ = 0;
-      metadata_keys_.clear();
-      return true;
-    }
-    return Unexpected("an object");
-  }
-
-  bool end_object() override {
-    --depth_;
-    if (depth_ != 1 || in_metadata_) {
-      in_metadata_ = false;
-      return true;
-    }
-    if (seen_fields_ != kAllFields) {
-      return Fail(absl::StrCat("tensor ", Printable(current_.name),
-                               ": expected dtype, shape and data_offsets"));
-    }
-    header_.tensors.push_back(std::move(current_));
-    return true;
-  }
-
-  bool start_array(std::size_t) override {
-    ++depth_;
-    if (depth_ != 3 || in_metadata_ || (field_ != kShape && field_ != kOffsets)) {
-      return Unexpected("an array");
-    }
-    return true;
-  }
-
-  bool end_array() override {
-    --depth_;
-    if (field_ == kOffsets && offsets_ != 2) {
-      return Fail(absl::StrCat("tensor ", Printable(current_.name),
-                               ": expected 2 data_offsets, got ", offsets_));
-    }
-    return true;
-  }
-
-  bool key(string_t& key) override {
-    if (depth_ == 1) return StartTensor(key);
-    if (in_metadata_) {
-      metadata_key_ = key;
-      return metadata_keys_.insert(key).second || Fail("__metadata__ has a key twice");
-    }
-    field_ = key == "dtype"          ? kType
-             : key == "shape"        ? kShape
-             : key == "data_offsets" ? kOffsets
-                                     : 0;
-    if (field_ == 0) {
-      return Fail(
-          absl::StrCat("tensor ", Printable(current_.name), ": unknown field ", Printable(key)));
-    }
-    if (seen_fields_ & field_) {
-      return Fail(absl::StrCat("tensor ", Printable(current_.name), ": ", key, " appears twice"));
-    }
-    seen_fields_ |= field_;
-    offsets_ = 0;
-    return true;
-  }
-
-  bool string(string_t& value) override {
-    if (depth_ == 2 && in_metadata_) {
-      header_.metadata[metadata_key_] = std::move(value);
-      return true;
-    }
-    if (depth_ != 2 || field_ != kType) return Unexpected("a string");
-    for (int i = 0; i <= static_cast<int>(StoredType::kU64); ++i) {
-      if (value == StoredTypeName(static_cast<StoredType>(i))) {
-        current_.type = static_cast<StoredType>(i);
-        return true;
-      }
-    }
-    return Fail(
-        absl::StrCat("tensor ", Printable(current_.name), ": unknown dtype ", Printable(value)));
-  }
-
-  bool number_unsigned(number_unsigned_t value) override {
-    if (depth_ != 3) return Unexpected("a number");
-    if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
-      return Fail(absl::StrCat("tensor ", Printable(current_.name), ": ", value, " is too large"));
-    }
-    if (field_ == kShape) {
-      if (current_.shape.size() == kMaxRank) {
-        return Fail(absl::StrCat("tensor ", Printable(current_.name), ": more than ", kMaxRank,
-                                 " dimensions"));
-      }
-      current_.shape.push_back(static_cast<int64_t>(value));
-      return true;
-    }
-    if (offsets_ == 2) {
-      return Fail(absl::StrCat("tensor ", Printable(current_.name), ": more than 2 data_offsets"));
-    }
-    (offsets_++ == 0 ? current_.offset_bytes : current_.bytes) = static_cast<int64_t>(value);
-    return true;
-  }
-
-  bool null() override { return Unexpected("null"); }
-  bool boolean(bool) override { return Unexpected("a boolean"); }
-  bool number_integer(number_integer_t) override { return Unexpected("a negative number"); }
-  bool number_float(number_float_t, const string_t&) override {
-    return Unexpected("a fractional number");
-  }
-  bool binary(binary_t&) override { return Unexpected("binary data"); }
-  bool parse_error(std::size_t position, const std::string&,
-                   const nlohmann::json::exception&) override {
-    return Fail(absl::StrCat("the header is not valid JSON at byte ", position));
+  absl::StatusOr<SafetensorsHeader> Parse() {
+    ReserveTensors();
+    Object([this](const std::string& name) { return Entry(name); });
+    SkipSpace();
+    if (status_.ok() && at_ != text_.size()) Fail("unexpected bytes after the header's object");
+    if (!status_.ok()) return status_;
+    return std::move(header_);
   }
 
  private:
   // Fields of one tensor, as bits.
   static constexpr int kType = 1, kShape = 2, kOffsets = 4, kAllFields = 7;
 
-  bool StartTensor(const std::string& name) {
-    if (!names_.insert(name).second) {
-      return Fail(absl::StrCat("tensor ", Printable(name), " appears twice"));
+  // Room at once, since growing would double the peak.
+  void ReserveTensors() {
+    size_t count = 0;
+    const std::string_view field = "\"data_offsets\"";
+    for (size_t at = text_.find(field); at != text_.npos && count < kMaxTensors;
+         at = text_.find(field, at + field.size())) {
+      ++count;
     }
-    in_metadata_ = name == "__metadata__";
-    if (in_metadata_) return true;
-    if (header_.tensors.size() == kMaxTensors) {
-      return Fail(absl::StrCat("more than ", kMaxTensors, " tensors"));
-    }
-    current_ = StoredTensor();
-    current_.name = name;
-    field_ = 0;
-    return true;
-  }
-
-  bool Unexpected(const char* what) {
-    if (depth_ == 0) return Fail(absl::StrCat("the header is ", what, ", not an object"));
-    return Fail(absl::StrCat(in_metadata_ ? "__metadata__" : "tensor ",
-                             in_metadata_ ? "" : Printable(current_.name), ": unexpected ", what));
+    header_.tensors.reserve(count);
   }
 
   bool Fail(const std::string& what) {
-    if (status_.ok()) status_ = absl::InvalidArgumentError(absl::StrCat(where_, ": ", what));
+    if (status_.ok()) {
+      status_ = absl::InvalidArgumentError(
+          absl::StrCat(where_, ": ", what, " (byte ", at_, " of the header)"));
+    }
     return false;
   }
+  bool FailTensor(const std::string& what) {
+    return Fail(absl::StrCat("tensor ", Printable(tensor_.name), ": ", what));
+  }
 
-  std::string where_;
+  void SkipSpace() {
+    while (at_ < text_.size() &&
+           (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\r' || text_[at_] == '\t')) {
+      ++at_;
+    }
+  }
+  bool Take(char c) {
+    SkipSpace();
+    if (at_ >= text_.size() || text_[at_] != c) return false;
+    ++at_;
+    return true;
+  }
+  bool Expect(char c) {
+    return Take(c) || Fail(absl::StrCat("expected '", std::string(1, c), "'"));
+  }
+
+  bool String(std::string* value) {
+    SkipSpace();
+    return ReadJsonString(text_, &at_, value) || Fail("expected a string of valid JSON and UTF-8");
+  }
+
+  bool Unsigned(int64_t* value) {
+    SkipSpace();
+    const size_t begin = at_;
+    *value = 0;
+    while (at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9') {
+      const auto tens = CheckedMultiply(*value, 10);
+      const auto sum = tens ? CheckedAdd(*tens, text_[at_] - '0') : std::nullopt;
+      if (!sum) return FailTensor("a number is too large");
+      *value = *sum;
+      ++at_;
+    }
+    const bool leading_zero = at_ - begin > 1 && text_[begin] == '0';
+    return (at_ > begin && !leading_zero) || FailTensor("expected an integer that is not negative");
+  }
+
+  // {"key": <field(key)>, ...}
+  template <typename Field>
+  bool Object(Field field) {
+    if (!Expect('{')) return false;
+    if (Take('}')) return true;
+    do {
+      std::string key;
+      if (!String(&key) || !Expect(':') || !field(key)) return false;
+    } while (Take(','));
+    return Expect('}');
+  }
+
+  bool Entry(const std::string& name) {
+    if (name == "__metadata__") {
+      if (std::exchange(seen_metadata_, true)) return Fail("__metadata__ appears twice");
+      return Object([this](const std::string& key) { return Metadata(key); });
+    }
+    if (header_.tensors.size() == kMaxTensors) {
+      return Fail(absl::StrCat("more than ", kMaxTensors, " tensors"));
+    }
+    tensor_ = StoredTensor();
+    tensor_.name = name;
+    seen_fields_ = 0;
+    if (!Object([this](const std::string& field) { return Field(field); })) return false;
+    if (seen_fields_ != kAllFields) return FailTensor("expected dtype, shape and data_offsets");
+    header_.tensors.push_back(std::move(tensor_));
+    return true;
+  }
+
+  bool Metadata(const std::string& key) {
+    if (header_.metadata.size() == kMaxMetadata) {
+      return Fail(absl::StrCat("__metadata__: more than ", kMaxMetadata, " keys"));
+    }
+    const auto [entry, is_new] = header_.metadata.emplace(key, std::string());
+    if (!is_new) return Fail("__metadata__ has a key twice");
+    return String(&entry->second);
+  }
+
+  bool Field(const std::string& name) {
+    const int field = name == "dtype"          ? kType
+                      : name == "shape"        ? kShape
+                      : name == "data_offsets" ? kOffsets
+                                               : 0;
+    if (field == 0) return FailTensor(absl::StrCat("unknown field ", Printable(name)));
+    if (seen_fields_ & field) return FailTensor(absl::StrCat(name, " appears twice"));
+    seen_fields_ |= field;
+    return field == kType ? Type() : field == kShape ? Shape() : Offsets();
+  }
+
+  bool Type() {
+    std::string name;
+    if (!String(&name)) return false;
+    for (int i = 0; i <= static_cast<int>(StoredType::kU64); ++i) {
+      tensor_.type = static_cast<StoredType>(i);
+      if (name == StoredTypeName(tensor_.type)) return true;
+    }
+    return FailTensor(absl::StrCat("unknown dtype ", Printable(name)));
+  }
+
+  bool Shape() {
+    if (!Expect('[')) return false;
+    if (Take(']')) return true;
+    do {
+      if (tensor_.shape.size() == kMaxRank) {
+        return FailTensor(absl::StrCat("more than ", kMaxRank, " dimensions"));
+      }
+      int64_t dimension;
+      if (!Unsigned(&dimension)) return false;
+      tensor_.shape.push_back(dimension);
+    } while (Take(','));
+    return Expect(']');
+  }
+
+  // `bytes` holds the end offset until CheckLayout.
+  bool Offsets() {
+    return Expect('[') && Unsigned(&tensor_.offset_bytes) && Expect(',') &&
+           Unsigned(&tensor_.bytes) && Expect(']');
+  }
+
+  const std::string_view text_;
+  const std::string& where_;
+  size_t at_ = 0;
   absl::Status status_;
   SafetensorsHeader header_;
-  absl::flat_hash_set<std::string> names_, metadata_keys_;
-  StoredTensor current_;  // `bytes` holds the end offset until CheckLayout
-  std::string metadata_key_;
-  int depth_ = 0, field_ = 0, seen_fields_ = 0, offsets_ = 0;
-  bool in_metadata_ = false;
+  StoredTensor tensor_;  // being read
+  int seen_fields_ = 0;
+  bool seen_metadata_ = false;
 };
 
 // Offsets must tile the data without gaps or overlaps, each range as long as its shape says. Turns
@@ -188,30 +193,26 @@ absl::Status CheckLayout(int64_t data_bytes, const std::string& where,
   });
   int64_t expected_begin = 0;
   for (StoredTensor& t : *tensors) {
-    const std::string tensor = absl::StrCat(where, ": tensor ", Printable(t.name));
+    const auto invalid = [&](const std::string& what) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, ": tensor ", Printable(t.name), ": ", what));
+    };
     const int64_t begin = t.offset_bytes, end = t.bytes;
     if (end < begin) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(tensor, ": data_offsets end at ", end, " before they begin at ", begin));
+      return invalid(absl::StrCat("data_offsets end at ", end, " before they begin at ", begin));
     }
     const auto bytes = CheckedProduct(StoredTypeBytes(t.type), t.shape);
-    if (!bytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(tensor, ": ", Describe(t.type, t.shape), " is too large"));
-    }
+    if (!bytes) return invalid(absl::StrCat(Describe(t.type, t.shape), " is too large"));
     if (*bytes != end - begin) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(tensor, ": ", Describe(t.type, t.shape), " takes ", *bytes,
-                       " bytes, but data_offsets span ", end - begin));
+      return invalid(absl::StrCat(Describe(t.type, t.shape), " takes ", *bytes,
+                                  " bytes, but data_offsets span ", end - begin));
     }
     if (begin != expected_begin) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(tensor, ": expected data at offset ", expected_begin, ", got ", begin));
+      return invalid(absl::StrCat("expected data at offset ", expected_begin, ", got ", begin));
     }
     if (end > data_bytes) {
-      return absl::InvalidArgumentError(absl::StrCat(tensor, ": data ends at offset ", end,
-                                                     ", but the file holds ", data_bytes,
-                                                     " bytes of data"));
+      return invalid(absl::StrCat("data ends at offset ", end, ", but the file holds ", data_bytes,
+                                  " bytes of data"));
     }
     t.bytes = *bytes;
     expected_begin = end;
@@ -231,14 +232,9 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::string_view json, 
   if (json.empty() || json[0] != '{') {
     return absl::InvalidArgumentError(absl::StrCat(where, ": the header does not start with '{'"));
   }
-  HeaderEvents events(where);
-  const bool complete = nlohmann::json::sax_parse(json.begin(), json.end(), &events);
-  if (!events.status().ok()) return events.status();
-  if (!complete) {
-    return absl::InvalidArgumentError(absl::StrCat(where, ": the header is not valid JSON"));
-  }
-  SafetensorsHeader header = std::move(events.header());
-  if (absl::Status s = CheckLayout(data_bytes, where, &header.tensors); !s.ok()) return s;
+  auto header = HeaderParser(json, where).Parse();
+  if (!header.ok()) return header.status();
+  if (absl::Status s = CheckLayout(data_bytes, where, &header->tensors); !s.ok()) return s;
   return header;
 }
 
