@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -11,14 +12,14 @@ namespace quintet {
 
 class Buffer {
  public:
-  // `bytes` of uninitialised memory aligned to 64 (large blocks to 2 MiB, so that huge pages can back them).
-  // RESOURCE_EXHAUSTED when the system has no such memory.
+  // `bytes` of memory aligned to 64, in mappings that huge pages can back; blocks allocated one
+  // after the other are neighbours, and memory goes back to the system when the last of its
+  // neighbours is gone. Thread safe. RESOURCE_EXHAUSTED when the system has no such memory.
   static absl::StatusOr<Buffer> Allocate(int64_t bytes);
 
   Buffer() = default;
   Buffer(Buffer&& other) noexcept { *this = std::move(other); }
   Buffer& operator=(Buffer&& other) noexcept;
-  ~Buffer();
 
   void* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
@@ -30,9 +31,11 @@ class Buffer {
  private:
   void* data_ = nullptr;
   int64_t bytes_ = 0;
+  std::shared_ptr<void> owner_;
 };
 
-// Hands out aligned pieces of one block; with a null base it only adds up, so one function both sizes and carves a workspace.
+// Hands out aligned pieces of one block; with a null base it only adds up, so one function both
+// sizes and carves a workspace.
 class Carver {
  public:
   explicit Carver(void* base) : base_(static_cast<char*>(base)) {}

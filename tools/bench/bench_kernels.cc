@@ -278,6 +278,17 @@ void BenchPack(Bench& bench, DType from, WeightType type, bool transposed) {
   bench.Run(name, static_cast<double>(source.size()), "GB/s", 0, [&] { weight.Pack(0, w); });
 }
 
+void BenchPackQuantized(Bench& bench) {
+  const int64_t n = 3072, k = 768;
+  const std::vector<int8_t> values(static_cast<size_t>(n * k), 3);
+  const std::vector<float> scales(static_cast<size_t>(n), 0.01f);
+  LinearWeight weight = *LinearWeight::Allocate(n, k, WeightType::kI8, false);
+  bench.Run("pack i8 to i8", static_cast<double>(values.size()), "GB/s", 0, [&] {
+    weight.PackQuantized(0, Tensor::Dense(values.data(), DType::kI8, {n, k}),
+                         Tensor::F32(scales.data(), {n}));
+  });
+}
+
 void BenchPool(Bench& bench) {
   for (int64_t tasks : {1, 2, 16, 256}) {
     bench.Run("parallel_for " + std::to_string(tasks) + " empty tasks", static_cast<double>(tasks),
@@ -349,6 +360,7 @@ void BenchAll(Bench& bench) {
     for (DType from : {DType::kF32, DType::kBF16, DType::kF16}) BenchPack(bench, from, type, false);
     BenchPack(bench, DType::kF32, type, true);
   }
+  BenchPackQuantized(bench);
 }
 
 #ifdef QUINTET_ONEDNN
