@@ -17,8 +17,7 @@ namespace quintet::cpu {
 namespace HWY_NAMESPACE {
 
 void AttendTask(const AttentionTask& task, const AttentionScratch& scratch) {
-  if (task.rows <= kFewRows) return AttendFew(task, scratch);
-  for (AttentionTask one = task; one.head < task.heads_end; ++one.head) AttendWide(one, scratch);
+  task.rows <= kFewRows ? AttendFew(task, scratch) : AttendWide(task, scratch);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -179,15 +179,6 @@ void EndFew(const AttentionTask& task, const AttentionScratch& s) {
   }
 }
 
-// Asks for row j of the keys and values, into the second-level cache.
-HWY_INLINE void Prefetch(const KeyRows& rows, int64_t j, int64_t head_dim) {
-  constexpr int64_t kLineFloats = 16;
-  for (int64_t c = 0; c < head_dim; c += kLineFloats) {
-    __builtin_prefetch(rows.k[j] + c, 0, 2);
-    __builtin_prefetch(rows.v[j] + c, 0, 2);
-  }
-}
-
 // Brings a tile's keys into scratch, channels first. A step's keys and values lie in memory that
 // nothing has touched since the step before, so what counts is to read it in order (hence the copy
 // before the transposition) and to ask for the next tile early, but not all at once (measured on
@@ -197,7 +188,7 @@ void LoadKeysFew(const AttentionScratch& s, int64_t head_dim, KeyTile* now, cons
     float* copy = s.q_t + j * PaddedDim(head_dim);
     CopyRow(now->rows.k[j], head_dim, copy);
     now->rows.k[j] = copy;
-    if (ahead != nullptr && j < ahead->count) Prefetch(ahead->rows, j, head_dim);
+    if (ahead != nullptr) ahead->Prefetch(j, head_dim);
   }
   Transpose(now->rows.k, now->count, head_dim, s.k, kKeyTile);
   if (head_dim % kN == 0) return;

@@ -159,6 +159,15 @@ struct KeyTile {
     count = walk.keys();
     rows.Point(walk.task, begin, count);
   }
+
+  // Asks for row j, if there is one, into the second-level cache.
+  void Prefetch(int64_t j, int64_t head_dim) const {
+    constexpr int64_t kLineFloats = 16;
+    for (int64_t c = 0; j < count && c < head_dim; c += kLineFloats) {
+      __builtin_prefetch(rows.k[j] + c, 0, 2);
+      __builtin_prefetch(rows.v[j] + c, 0, 2);
+    }
+  }
 };
 
 }  // namespace quintet::cpu

@@ -220,26 +220,41 @@ void EndWide(const AttentionTask& task, const AttentionScratch& s) {
   }
 }
 
-void AttendWide(const AttentionTask& task, const AttentionScratch& s) {
-  const int64_t head_dim = task.args->q.dim[2];
-  const DistanceBias bias(task.args->bias, task.args->causal, task.head);
-  const KeyRange range(task, bias);
-  BeginWide(task, s);
-  for (int64_t begin = range.begin; begin < range.end; begin += kKeyTile) {
-    const int64_t keys = std::min(kKeyTile, range.end - begin);
-    KeyRows from;
-    from.Point(task, begin, keys);
-    GatherRows(from.k, keys, head_dim, s.k);
-    GatherRows(from.v, keys, head_dim, s.v);
-    for (int64_t first = 0; first < task.rows; first += kGroup) {
-      const int64_t rows = std::min(kGroup, task.rows - first);
-      const int64_t position = task.position + first;
-      if (bias.Hidden(begin - (position + rows - 1), begin + keys - 1 - position)) continue;
-      const WideTile tile{&task, &bias, &s, first, rows, begin, keys};
+// Brings a tile's keys and values together and asks for the next tile's: rows of a packed matrix
+// lie pages apart, where the CPU does not read ahead by itself.
+void LoadTileWide(const AttentionScratch& s, int64_t head_dim, const KeyTile& now,
+                  const KeyTile* ahead) {
+  for (int64_t j = 0; j < now.count; ++j) {
+    CopyRow(now.rows.k[j], head_dim, s.k + j * PaddedDim(head_dim));
+    CopyRow(now.rows.v[j], head_dim, s.v + j * PaddedDim(head_dim));
+    if (ahead != nullptr) ahead->Prefetch(j, head_dim);
+  }
+}
+
+void AttendWide(const AttentionTask& whole, const AttentionScratch& s) {
+  TileWalk walk(whole);
+  KeyTile tiles[2];
+  tiles[0].Point(walk);
+  for (int turn = 0; !walk.done(); turn ^= 1) {
+    TileWalk ahead = walk;
+    ahead.Next();
+    if (!ahead.done()) tiles[turn ^ 1].Point(ahead);
+    if (walk.first()) BeginWide(walk.task, s);
+    const KeyTile& now = tiles[turn];
+    LoadTileWide(s, whole.args->q.dim[2], now, ahead.done() ? nullptr : &tiles[turn ^ 1]);
+    const DistanceBias bias = walk.bias();
+    for (int64_t first = 0; first < whole.rows; first += kGroup) {
+      const int64_t rows = std::min(kGroup, whole.rows - first);
+      const int64_t position = whole.position + first;
+      if (bias.Hidden(now.begin - (position + rows - 1), now.begin + now.count - 1 - position)) {
+        continue;
+      }
+      const WideTile tile{&walk.task, &bias, &s, first, rows, now.begin, now.count};
       rows > kN ? AttendTileWide<2>(tile) : AttendTileWide<1>(tile);
     }
+    if (walk.last()) EndWide(walk.task, s);
+    walk = ahead;
   }
-  EndWide(task, s);
 }
 
 }  // namespace HWY_NAMESPACE
