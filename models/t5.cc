@@ -13,6 +13,8 @@
 namespace quintet {
 namespace {
 
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
 class T5Model final : public PackedModel {
  public:
   T5Model(ModelConfig config, const ModelLimits& limits, ModelWeights weights, ThreadPool* pool)
@@ -60,15 +62,18 @@ class T5Model final : public PackedModel {
   int64_t layer_ = 0, row_ = 0;
   Sweep sweep_ = Sweep::kProject;
 
-  Tensor block_offsets_;    // [kBlockRows + 1] i32: query offsets of the sequences in a block
-  Tensor block_positions_;  // [kBlockRows] i32: position of each one's first query
-  Tensor
-      group_rows_;    // [max_step_sequences + 1] i32: query offsets of the groups of a decoder call
-  Tensor ascending_;  // [max_encode_tokens] i32: 0, 1, ..
-  Tensor cross_rows_;  // [max_encode_tokens] i64: offset of each row's slot in the cache
-  Tensor
-      cross_chunks_;  // [decoder_layers * 2 * heads] i64: offset of each head within a slot's page
-  Tensor cross_block_;  // [kBlockRows, decoder_layers * 2 * I]: keys and values to rotate
+  // Query offsets of the sequences in a block of encoder rows, and the position of each one's first
+  // query there.
+  Tensor block_offsets_;    // [kBlockRows + 1] i32
+  Tensor block_positions_;  // [kBlockRows] i32
+  // Query offsets of the groups of a decoder call.
+  Tensor group_rows_;  // [max_step_sequences + 1] i32
+  // Where the source's keys and values go: each row's slot, each head within a slot's page. Rotary
+  // encodings turn them in cross_block_ first.
+  Tensor cross_rows_;    // [max_encode_tokens] i64
+  Tensor cross_chunks_;  // [decoder_layers * 2 * heads] i64
+  Tensor cross_block_;   // [kBlockRows, decoder_layers * 2 * I]
+  Tensor ascending_;     // [max_encode_tokens] i32: 0, 1, ..
 };
 
 void T5Model::Carve(Carver& carver) {
@@ -170,7 +175,10 @@ bool T5Model::EncodeSlice(int64_t work) {
       cost = unit - cost + 2 * config_.inner() * (sequence[1] - sequence[0]);
     }
     const double affordable = std::clamp(budget / static_cast<double>(cost), kMinRows, kMaxRows);
-    const int64_t rows = std::min(static_cast<int64_t>(affordable), encoder_rows_ - row_);
+    // Blocks of one size rather than full ones and a small rest.
+    const int64_t left = encoder_rows_ - row_;
+    const int64_t blocks = CeilDiv(left, static_cast<int64_t>(affordable));
+    const int64_t rows = CeilDiv(left, blocks);
     if (sweep_ == Sweep::kProject) {
       ProjectEncoderRows(w, row_, row_ + rows);
     } else {
