@@ -3,6 +3,7 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <random>
 
 #include "absl/strings/str_cat.h"
 #include "catch2/catch.hpp"
@@ -412,6 +413,36 @@ TEST_CASE("A model cut anywhere is refused", "[weights]") {
     WriteBytes(path, whole.substr(0, n));
     CHECK(absl::IsInvalidArgument(c.LoadFrom(directory.path(), WeightType::kF32, 1).status()));
   }
+}
+
+// Nothing to compare: the sanitizers and QT_CHECK say whether damage got through.
+TEST_CASE("Damaged headers and configurations never crash the loader", "[weights]") {
+  const std::string golden = GoldenDirectory("fat5-seqcls");
+  const std::string file = FileBytes(golden + "/model.safetensors");
+  const std::string config = FileBytes(golden + "/config.json");
+  TemporaryDirectory directory;
+  std::mt19937 random(11);
+  const auto damage = [&random](const std::string& bytes, size_t end) {
+    std::string damaged = bytes;
+    for (int i = 0; i < 3; ++i) {
+      const std::string replacements = "0123456789-[]{},:\"eEnu\\ ";
+      const size_t at = random() % end;
+      damaged[at] = random() % 4 == 0 ? static_cast<char>(random())
+                                      : replacements[random() % replacements.size()];
+    }
+    return damaged;
+  };
+  ThreadPool pool(1);
+  int refused = 0;
+  for (int i = 0; i < 600; ++i) {
+    WriteBytes(directory / "model.safetensors", i % 2 ? damage(file, 3000) : file);
+    WriteBytes(directory / "config.json", i % 2 ? config : damage(config, config.size()));
+    auto model = ReadModelConfig(directory.path());
+    if (!model.ok() || !LoadWeights(directory.path(), &*model, WeightType::kI8, &pool).ok()) {
+      ++refused;
+    }
+  }
+  CHECK(refused > 300);
 }
 
 // All packed values of a model, in order.
