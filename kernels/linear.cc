@@ -126,13 +126,13 @@ void Linear(const LinearArgs& args, Stream& stream) {
   const cpu::PanelProductFunction product = cpu::ChoosePanelProduct(w.type());
   const int64_t groups = cpu::Groups(w);
   const int64_t columns = cpu::ColumnsPerPanel(w);
-  // Neighbouring tasks share a panel, so that it is read once into the cache for all rows.
-  const int64_t blocks = (rows + cpu::kTileRows - 1) / cpu::kTileRows;
-  const int64_t block_rows = (rows + blocks - 1) / blocks;
-  stream.pool().ParallelFor(cpu::Panels(w) * blocks, [&](int64_t task, int) {
+  const int64_t panels = cpu::Panels(w);
+  const int64_t block_rows = cpu::BlockRows(rows, groups * cpu::kUnitBytes);
+  const int64_t blocks = (rows + block_rows - 1) / block_rows;
+  stream.pool().ParallelFor(panels * blocks, [&](int64_t task, int) {
     alignas(64) char tile[cpu::kTileRows * cpu::kPanelColumns * cpu::kUnitBytes];
-    const int64_t panel = task / blocks;
-    const int64_t row = task % blocks * block_rows;
+    const int64_t panel = task % panels;
+    const int64_t row = task / panels * block_rows;
     cpu::PanelProduct p;
     p.x = static_cast<const char*>(x.data) + row * x.row_bytes;
     p.x_row_bytes = x.row_bytes;
@@ -141,7 +141,6 @@ void Linear(const LinearArgs& args, Stream& stream) {
     p.groups = groups;
     p.rows = std::min(block_rows, rows - row);
     p.tile = tile;
-    if (p.rows <= 0) return;
     product(p);
     cpu::RunEpilogue(epilogue, tile, panel, row, p.rows, panel * columns);
   });

@@ -24,7 +24,7 @@ namespace quintet::cpu {
 
 inline constexpr int64_t kPanelColumns = 32;
 inline constexpr int64_t kUnitBytes = 4;
-inline constexpr int64_t kTileRows = 48;  // rows of one call at most
+inline constexpr int64_t kTileRows = 96;  // rows of one call at most
 
 constexpr int64_t GroupSize(WeightType type) {
   return type == WeightType::kF32 ? 1 : type == WeightType::kBF16 ? 2 : 4;
@@ -39,6 +39,17 @@ inline int64_t ColumnsPerPanel(const LinearWeight& w) {
 inline int64_t OutputColumns(const LinearWeight& w) { return w.gated() ? w.n() / 2 : w.n(); }
 inline int64_t Panels(const LinearWeight& w) {
   return (OutputColumns(w) + ColumnsPerPanel(w) - 1) / ColumnsPerPanel(w);
+}
+
+// Rows that a wide product takes through all panels before it goes on: their activations should
+// stay in the second-level cache, and the more rows, the less often the weights come from beyond
+// it.
+inline int64_t BlockRows(int64_t rows, int64_t row_bytes) {
+  constexpr int64_t kCacheBytes = int64_t{512} << 10;
+  const int64_t most = kCacheBytes / row_bytes / 12 * 12;
+  const int64_t limit = most > kTileRows ? kTileRows : most < 48 ? 48 : most;
+  const int64_t blocks = (rows + limit - 1) / limit;
+  return (rows + blocks - 1) / blocks;
 }
 
 struct PanelProduct {

@@ -15,7 +15,7 @@ using cpu::RowSummary;
 using cpu::TokenLogit;
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-constexpr int64_t kChunkRows = 4 * cpu::kTileRows;  // rows whose summaries are held at once
+constexpr int64_t kChunkRows = 2 * cpu::kTileRows;  // rows whose summaries are held at once
 // The vocabulary is cut into segments, one task each, by its size alone: the order of summation
 // never depends on threads.
 constexpr int64_t kMaxSegments = 32;

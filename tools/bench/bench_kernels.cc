@@ -98,6 +98,13 @@ std::vector<float> Random(int64_t count, uint32_t seed) {
   return values;
 }
 
+// A copy in memory like that of the product's workspaces, which huge pages can back.
+Buffer InBuffer(const std::vector<float>& values) {
+  Buffer buffer = *Buffer::Allocate(static_cast<int64_t>(values.size()) * 4);
+  std::copy(values.begin(), values.end(), buffer.as<float>());
+  return buffer;
+}
+
 struct Peaks {
   double flops = 0;       // f32 multiply-adds count two
   double read_bytes = 0;  // per second from main memory
@@ -219,13 +226,13 @@ void BenchLinear(Bench& bench, WeightType type, Shape shape, int64_t rows, bool 
                                                      : 1);
   const std::vector<LinearWeight> weights =
       Weights(shape.n, shape.k, type, cold ? 1 + (int64_t{200} << 20) / bytes : 1);
-  const std::vector<float> x = Random(rows * shape.k, 2);
-  std::vector<float> y(static_cast<size_t>(rows * shape.n));
+  const Buffer x = InBuffer(Random(rows * shape.k, 2));
+  const Buffer y = *Buffer::Allocate(rows * shape.n * 4);
   std::vector<char> scratch(
       static_cast<size_t>(LinearScratchBytes(weights[0], rows, bench.stream())) + 64);
   LinearArgs args;
-  args.x = Tensor::F32(x.data(), {rows, shape.k});
-  args.y = Tensor::F32(y.data(), {rows, shape.n});
+  args.x = Tensor::F32(x.as<float>(), {rows, shape.k});
+  args.y = Tensor::F32(y.as<float>(), {rows, shape.n});
   args.scratch = Tensor::Dense(scratch.data(), DType::kI8, {static_cast<int64_t>(scratch.size())});
   size_t next = 0;
   const double flops = 2.0 * static_cast<double>(rows * shape.n * shape.k);
@@ -323,7 +330,14 @@ void BenchOneDnn(Bench& bench, WeightType type, Shape shape, int64_t rows) {
   }
   const dnnl::matmul::primitive_desc desc({x_desc, w_desc, y_desc}, attributes, engine);
   const dnnl::matmul matmul(desc);
-  memory x(desc.src_desc(), engine), w(desc.weights_desc(), engine), y(desc.dst_desc(), engine);
+  const auto buffer = [](const memory::desc& d) {
+    return *Buffer::Allocate(static_cast<int64_t>(d.get_size()));
+  };
+  const Buffer x_buffer = buffer(desc.src_desc()), w_buffer = buffer(desc.weights_desc()),
+               y_buffer = buffer(desc.dst_desc());
+  memory x(desc.src_desc(), engine, x_buffer.data());
+  memory w(desc.weights_desc(), engine, w_buffer.data());
+  memory y(desc.dst_desc(), engine, y_buffer.data());
   const std::vector<float> values = Random(std::max(rows, shape.n) * shape.k, 3);
   memory plain_x({{rows, shape.k}, Type::f32, memory::format_tag::ab}, engine,
                  const_cast<float*>(values.data()));
