@@ -316,7 +316,7 @@ void Resolver::Sampling() {
       static_cast<float>(Settle("min_p", request_.min_p, defaults_.min_p, 0.0, kMinPRange));
   if (request_.seed.has_value()) {
     options_.seed = *request_.seed;
-  } else {
+  } else if (options_.do_sample) {  // drawing one costs a system call
     std::random_device random;
     options_.seed = uint64_t{random()} << 32 | random();
   }
