@@ -5,7 +5,7 @@ Builds tokenizer files of every supported kind with those libraries (no network)
 tokenizer_dump, and counts differences in ids, in ids without special tokens, and in decoded texts. Spans are compared too, and counted
 apart.
   tools/tokenizer_oracle.py --dump build/tools/tokenizer_dump --strings 200000 --out tools/bench/results/tokenizers.json
-  tools/tokenizer_oracle.py --dump build/tools/tokenizer_dump --fixtures tests/data/tokenizers   (the cases of ctest)
+  tools/tokenizer_oracle.py --fixtures tests/data/tokenizers   (writes the cases of ctest)
 Needs: tokenizers, sentencepiece, transformers (for ByT5).
 """
 import argparse
@@ -112,7 +112,7 @@ def fuzz_string(rng):
 class HuggingFace:
     def __init__(self, tokenizer, folder, clean_up=False):
         self.tokenizer = tokenizer
-        tokenizer.save(os.path.join(folder, "tokenizer.json"))
+        tokenizer.save(os.path.join(folder, "tokenizer.json"), pretty=False)
 
     def encode(self, text):
         plain = self.tokenizer.encode(text, add_special_tokens=False)
@@ -306,9 +306,9 @@ KINDS = {
     "gpt2-files": gpt2_kind(files=True),
     "gpt2-prefix-added": gpt2_kind(prefix=True, trim=True, added=True),
     "fat5-french": bpe_kind(**fat5(FRENCH)),
-    "fat5-minipile": bpe_kind(**fat5(MINIPILE), string_merges=True),
+    "fat5-minipile": bpe_kind(**fat5(MINIPILE)),
     "bpe-bytes": bpe_kind(dict(unk_token="<unk>", byte_fallback=True, fuse_unk=True), dict(special_tokens=["<unk>", "<s>", "</s>"] + BYTES),
-                          N.Sequence([N.Prepend("\u2581"), N.Replace(" ", "\u2581")]), None, FALLBACK_DECODER,
+                          N.Sequence([N.Prepend("\u2581"), N.Replace(" ", "\u2581")]), None, FALLBACK_DECODER, string_merges=True,
                           added=[AddedToken("NEWTOKEN", normalized=True), AddedToken("strip_me", lstrip=True, rstrip=True)]),
     "bpe-word-ends": bpe_kind(dict(unk_token="<unk>", continuing_subword_prefix="##", end_of_word_suffix="</w>"),
                               dict(continuing_subword_prefix="##", end_of_word_suffix="</w>"), N.Sequence([N.NFKC(), N.Lowercase()]),
@@ -364,6 +364,35 @@ def compare(kind, folder, reference, dump, texts, rng, vocabulary):
     return counts, shown
 
 
+# Small files for the tree: few hold the normalisation rules, and GPT-2's are there already.
+FIXTURES = ["sp-unigram-nmt_nfkc", "sp-unigram-identity-bytes", "sp-bpe-identity-bytes", "t5", "t5-never", "t5-lower", "gpt2", "fat5-french",
+            "fat5-minipile", "bpe-bytes", "bpe-word-ends", "bpe-splits", "bpe-byte-level-split", "byt5"]
+
+
+def write_fixtures(target, count):
+    """One folder a kind, with cases.jsonl: {"t": text, "i": ids, "s": decoded without special tokens, "k": with them where it differs}."""
+    for number, kind in enumerate(FIXTURES):
+        rng = random.Random(4242 + number)
+        folder = os.path.join(target, kind)
+        os.makedirs(folder, exist_ok=True)
+        if kind == "gpt2":
+            with tempfile.TemporaryDirectory() as scratch:
+                reference = KINDS[kind](scratch)
+        else:
+            reference = KINDS[kind](folder)
+        with open(os.path.join(folder, "cases.jsonl"), "w") as out:
+            for case in range(count // len(FIXTURES) + (number < count % len(FIXTURES))):
+                text = fuzz_string(rng)
+                while len(text) > 120:
+                    text = fuzz_string(rng)
+                ids = reference.encode(text)[0]
+                skip, keep = reference.decode(ids)
+                line = {"t": text, "i": ids, "s": skip}
+                if keep is not None and keep != skip:
+                    line["k"] = keep
+                out.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")
+
+
 def vocabulary_size(reference):
     if isinstance(reference, SentencePiece):
         return reference.size
@@ -374,13 +403,18 @@ def vocabulary_size(reference):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dump", required=True)
+    parser.add_argument("--dump")
     parser.add_argument("--strings", type=int, default=20000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kinds", default="")
     parser.add_argument("--out")
     parser.add_argument("--fixtures")
     options = parser.parse_args()
+    if options.fixtures:
+        write_fixtures(options.fixtures, 2000)
+        return 0
+    if not options.dump:
+        parser.error("--dump or --fixtures")
     kinds = {k: v for k, v in KINDS.items() if not options.kinds or k in options.kinds.split(",")}
     totals = {"strings": 0, "id_lists": 0, "ids": 0, "decoded": 0, "spans": 0}
     by_kind = {}

@@ -27,19 +27,24 @@ bool IsWordBefore(std::string_view text, size_t end) {
   return end > 0 && Unicode().Has(CodePointBefore(text, end, &begin), kWord);
 }
 
-size_t SpaceEnd(std::string_view text, size_t at) {
+bool IsSpace(uint32_t code_point, bool separators) {
+  return Unicode().Has(code_point, kWhiteSpace) ||
+         (separators && code_point >= 0x1C && code_point <= 0x1F);
+}
+
+size_t SpaceEnd(std::string_view text, size_t at, bool separators) {
   while (at < text.size()) {
     int length;
-    if (!Unicode().Has(DecodeUtf8(text.data() + at, &length), kWhiteSpace)) break;
+    if (!IsSpace(DecodeUtf8(text.data() + at, &length), separators)) break;
     at += static_cast<size_t>(length);
   }
   return at;
 }
 
-size_t SpaceBegin(std::string_view text, size_t end, size_t limit) {
+size_t SpaceBegin(std::string_view text, size_t end, size_t limit, bool separators) {
   while (end > limit) {
     size_t begin;
-    if (!Unicode().Has(CodePointBefore(text, end, &begin), kWhiteSpace)) break;
+    if (!IsSpace(CodePointBefore(text, end, &begin), separators)) break;
     end = begin;
   }
   return end;
@@ -68,6 +73,7 @@ void AddedTokens::Finish(const Normalizer* normalizer) {
   for (size_t i = 0; i < tokens_.size(); ++i) {
     AlignedText content(tokens_[i].content, 0, false);
     if (tokens_[i].normalized && normalizer != nullptr) normalizer->Apply(&content);
+    tokens_[i].decoded = content.text;
     auto& keys = tokens_[i].normalized ? normalized : raw;
     if (tokens_[i].in_text && !content.text.empty())
       keys.try_emplace(std::move(content.text), static_cast<int32_t>(i));
@@ -94,6 +100,10 @@ std::vector<AddedTokens::Stretch> AddedTokens::Split(std::string_view text, Text
   std::vector<Stretch> stretches;
   size_t done = 0;
   for (size_t at = 0; at < text.size() && !trie.empty();) {
+    if (!trie.StartsWith(text[at])) {
+      ++at;
+      continue;
+    }
     size_t length = 0;
     int32_t index = -1;
     trie.ForEachPrefix(text.substr(at), [&](size_t match, int32_t value) {
@@ -110,8 +120,8 @@ std::vector<AddedTokens::Stretch> AddedTokens::Split(std::string_view text, Text
     if (token.single_word && (IsWordBefore(text, begin) || IsWordAt(text, end))) continue;
     // A token before may have taken the white space up to here, or even past it when it is part of
     // this token.
-    if (token.lstrip) begin = std::max(SpaceBegin(text, begin, done), done);
-    if (token.rstrip) end = SpaceEnd(text, end);
+    if (token.lstrip) begin = std::max(SpaceBegin(text, begin, done, strips_separators_), done);
+    if (token.rstrip) end = SpaceEnd(text, end, strips_separators_);
     if (done < begin) stretches.push_back({done, begin, -1});
     stretches.push_back({begin, end, token.id});
     done = end;

@@ -21,6 +21,7 @@ struct AddedToken {
   bool lstrip = false, rstrip = false;  // takes the white space on that side along
   bool normalized = false;  // is looked for in the normalised text instead of the raw one
   bool in_text = true;      // is looked for at all
+  std::string decoded;      // what it decodes to; set by AddedTokens::Finish
 };
 
 class AddedTokens {
@@ -30,6 +31,8 @@ class AddedTokens {
   void Add(AddedToken token);
   // Builds the searches. `normalizer` (may be null) is applied to the content of normalised tokens.
   void Finish(const Normalizer* normalizer);
+  // lstrip and rstrip take U+001C to U+001F along too, as Python's strip does.
+  void StripSeparators() { strips_separators_ = true; }
 
   const AddedToken* FindId(int32_t id) const;
   const AddedToken* FindContent(std::string_view content) const;
@@ -50,6 +53,7 @@ class AddedTokens {
   absl::flat_hash_map<std::string, size_t> by_content_;
   Trie raw_, normalized_;  // values: indices of tokens_
   int32_t highest_id_ = -1;
+  bool strips_separators_ = false;
 };
 
 }  // namespace quintet

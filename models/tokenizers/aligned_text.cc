@@ -49,4 +49,23 @@ void Rewriter::Replace(std::string_view bytes, size_t from, size_t to) {
   }
 }
 
+AlignedText Transform(const AlignedText& in, const std::vector<ChangedCharacter>& characters) {
+  Rewriter rewriter(in);
+  size_t source = 0;
+  const auto advance = [&] {
+    int length = 0;
+    if (source < in.text.size()) DecodeUtf8(in.text.data() + source, &length);
+    source += static_cast<size_t>(length);
+  };
+  std::string bytes;
+  for (const ChangedCharacter& character : characters) {
+    bytes.clear();
+    AppendUtf8(character.code_point, &bytes);
+    const bool is_new = character.change > 0 || source >= in.text.size();
+    rewriter.Put(bytes, is_new && source > 0 ? source - 1 : source);
+    for (int skipped = character.change; skipped <= 0; ++skipped) advance();
+  }
+  return rewriter.Take();
+}
+
 }  // namespace quintet

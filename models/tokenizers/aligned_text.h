@@ -54,6 +54,11 @@ class Rewriter {
   // Replaces characters one by one: the n-th new one stands for the n-th old one of [from, to),
   // those left over for the last.
   void Replace(std::string_view bytes, size_t from, size_t to);
+  // Lets `append` write to the new text, which must not be tracked.
+  template <typename Append>
+  void PutUntracked(Append append) {
+    append(&out_.text);
+  }
   size_t size() const { return out_.text.size(); }
   AlignedText Take() { return std::move(out_); }
 
@@ -61,5 +66,15 @@ class Rewriter {
   const AlignedText& in_;
   AlignedText out_;
 };
+
+// A character of a changed text, as HF's tokenizers count changes: 0 takes the place of the next
+// old character, 1 is new, -n takes that place and those of n more. Where this loses count (a
+// deletion at the start of a text), so do the alignments of that library, and Metaspace's "first"
+// scheme depends on them.
+struct ChangedCharacter {
+  uint32_t code_point;
+  int change;
+};
+AlignedText Transform(const AlignedText& in, const std::vector<ChangedCharacter>& characters);
 
 }  // namespace quintet

@@ -45,7 +45,7 @@ class LongMerger {
         left_to_merge_(symbols->size() - stop_at),
         next_(symbols->size()),
         previous_(symbols->size()),
-        pairs_(symbols->size(), MergeTable::Merge{kNone, -1}) {}
+        pair_ranks_(symbols->size(), kNone) {}
 
   void Run() {
     const uint32_t size = static_cast<uint32_t>(symbols_.size());
@@ -63,7 +63,7 @@ class LongMerger {
         continue;
       }
       const uint32_t place = queue.Pop();
-      if (pairs_[place].rank == rank) Merge(place);
+      if (pair_ranks_[place] == rank) Merge(place);
     }
     size_t kept = 0;
     for (uint32_t i = 0; i != kNone; i = next_[i]) symbols_[kept++] = symbols_[i];
@@ -98,33 +98,53 @@ class LongMerger {
     }
   };
 
+  // What the table says of a pair, and the queue of its rank.
+  struct Recent {
+    int32_t left = -1, right = -1;
+    MergeTable::Merge merge = {kNone, -1};
+    uint32_t queue = 0;
+  };
+
+  // Long words repeat few pairs: the last ones seen spare most searches of the table.
+  const Recent& Find(int32_t left, int32_t right) {
+    Recent& recent =
+        recent_[(static_cast<uint32_t>(left) * 31 + static_cast<uint32_t>(right)) % kRecent];
+    if (recent.left == left && recent.right == right) return recent;
+    const MergeTable::Merge* merge = table_.Find(left, right);
+    recent = {left, right, merge == nullptr ? MergeTable::Merge{kNone, -1} : *merge, 0};
+    if (merge != nullptr) {
+      const auto [it, fresh] =
+          queue_of_rank_.try_emplace(merge->rank, static_cast<uint32_t>(queues_.size()));
+      if (fresh) queues_.emplace_back();
+      recent.queue = it->second;
+    }
+    return recent;
+  }
+
   // Finds the merge of the symbol at `place` with the next one and queues it.
   void LookUp(uint32_t place) {
-    pairs_[place].rank = kNone;
+    pair_ranks_[place] = kNone;
     const uint32_t next = next_[place];
     if (next == kNone || symbols_[place].id < 0 || symbols_[next].id < 0) return;
-    const MergeTable::Merge* merge = table_.Find(symbols_[place].id, symbols_[next].id);
-    if (merge == nullptr) return;
-    pairs_[place] = *merge;
-    const auto [it, fresh] =
-        queue_of_rank_.try_emplace(merge->rank, static_cast<uint32_t>(queues_.size()));
-    if (fresh) queues_.emplace_back();
-    Queue& queue = queues_[it->second];
+    const Recent& found = Find(symbols_[place].id, symbols_[next].id);
+    if (found.merge.rank == kNone) return;
+    pair_ranks_[place] = found.merge.rank;
+    Queue& queue = queues_[found.queue];
     queue.Push(place);
     if (!queue.active) {
       queue.active = true;
-      ranks_.push({merge->rank, it->second});
+      ranks_.push({found.merge.rank, found.queue});
     }
   }
 
   void Merge(uint32_t place) {
     --left_to_merge_;
     const uint32_t gone = next_[place];
-    symbols_[place].id = pairs_[place].result;
+    symbols_[place].id = Find(symbols_[place].id, symbols_[gone].id).merge.result;
     symbols_[place].end = symbols_[gone].end;
     next_[place] = next_[gone];
     if (next_[gone] != kNone) previous_[next_[gone]] = place;
-    pairs_[gone].rank = kNone;
+    pair_ranks_[gone] = kNone;
     if (previous_[place] != kNone) LookUp(previous_[place]);
     LookUp(place);
   }
@@ -134,9 +154,11 @@ class LongMerger {
   std::vector<BpeSymbol>& symbols_;
   size_t left_to_merge_;
   std::vector<uint32_t> next_, previous_;
-  std::vector<MergeTable::Merge> pairs_;  // of each symbol with the next
+  std::vector<uint32_t> pair_ranks_;  // of each symbol with the next
   std::vector<Queue> queues_;
   absl::flat_hash_map<uint32_t, uint32_t> queue_of_rank_;
+  static constexpr size_t kRecent = 256;
+  Recent recent_[kRecent];
   std::priority_queue<RankQueue, std::vector<RankQueue>, std::greater<RankQueue>> ranks_;
 };
 

@@ -52,6 +52,7 @@ class ByteDecoder : public Decoder {
 
 absl::StatusOr<std::unique_ptr<const Tokenizer>> MakeByT5(const TokenizerSettings& given) {
   PipelineParts parts;
+  parts.added.StripSeparators();
   parts.model = std::make_unique<ByteModel>();
   parts.decoder = std::make_unique<ByteDecoder>();
   const auto add = [&](std::string content, int32_t id, bool strips) {

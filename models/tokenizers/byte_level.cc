@@ -36,6 +36,17 @@ std::string_view ByteLevelCharacter(char byte) {
   return ByteTables().characters[static_cast<uint8_t>(byte)];
 }
 
+void AppendByteLevelCharacters(std::string_view bytes, std::string* text) {
+  for (size_t at = 0; at < bytes.size();) {
+    // Runs of bytes that stand for themselves at once.
+    size_t end = at;
+    while (end < bytes.size() && bytes[end] > ' ' && bytes[end] < '\x7F') ++end;
+    text->append(bytes.substr(at, end - at));
+    if (end < bytes.size()) text->append(ByteLevelCharacter(bytes[end++]));
+    at = end;
+  }
+}
+
 int ByteLevelByte(uint32_t code_point) {
   const auto& bytes = ByteTables().bytes;
   return code_point < bytes.size() ? bytes[code_point] : -1;

@@ -10,6 +10,9 @@ namespace quintet {
 
 // UTF-8 of the character that stands for a byte; valid for ever.
 std::string_view ByteLevelCharacter(char byte);
+inline constexpr uint32_t kByteLevelSpace = 0x120;  // the character that stands for a space
+// Appends the characters that stand for `bytes`.
+void AppendByteLevelCharacters(std::string_view bytes, std::string* text);
 // The byte that a character stands for; -1 when it stands for none.
 int ByteLevelByte(uint32_t code_point);
 // Appends the bytes that the characters of `text` (valid UTF-8) stand for; `text` as it is when one

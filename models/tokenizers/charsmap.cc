@@ -40,7 +40,21 @@ absl::StatusOr<Charsmap> Charsmap::Parse(std::string_view blob, const std::strin
     return bad("expected replacements that end in NUL");
   }
   if (!IsUtf8(map.replacements_)) return bad("expected replacements in UTF-8");
+  map.FindUntouched();
   return map;
+}
+
+void Charsmap::FindUntouched() {
+  for (uint32_t c = 0; c < 128; ++c) {
+    const uint32_t at = Offset(units_[0]) ^ c;
+    if (at >= units_.size() || Label(units_[at]) != c) continue;
+    const uint32_t children = at ^ Offset(units_[at]);
+    for (uint32_t next = 0; next <= 128; ++next) {
+      const uint32_t child = children ^ next;
+      const bool has_child = next < 128 && child < units_.size() && Label(units_[child]) == next;
+      if (HasLeaf(units_[at]) || has_child) untouched_[c * 129 + next] = false;
+    }
+  }
 }
 
 template <typename OnMatch>

@@ -24,6 +24,9 @@ class Charsmap {
     size_t length = 0;  // bytes of the text; 0 when no rule matches
     std::string_view replacement;
   };
+  // True when no rule starts with ASCII character c followed by ASCII character `next`, or with c
+  // alone; next 128: end of text.
+  bool Untouched(uint8_t c, uint8_t next) const { return untouched_[c * 129u + next]; }
   Match Longest(std::string_view text) const;  // SentencePiece's choice
   Match Shortest(std::string_view text)
       const;  // that of HF's tokenizers, which then replaces the whole of what it asked about
@@ -34,7 +37,10 @@ class Charsmap {
   Match At(size_t length, uint32_t value) const;
 
   std::vector<uint32_t> units_;
+  void FindUntouched();
+
   std::string replacements_;
+  std::vector<bool> untouched_ = std::vector<bool>(128 * 129, true);
 };
 
 }  // namespace quintet

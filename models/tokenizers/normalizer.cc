@@ -25,7 +25,7 @@ namespace {
 
 // Calls f(code point, begin, end) for each character.
 template <typename F>
-void ForEachCharacter(const std::string& text, F f) {
+void ForEachCharacter(std::string_view text, F f) {
   for (size_t at = 0; at < text.size();) {
     int length;
     const uint32_t code_point = DecodeUtf8(text.data() + at, &length);
@@ -40,37 +40,70 @@ class PrecompiledNormalizer : public Normalizer {
  public:
   explicit PrecompiledNormalizer(Charsmap charsmap) : charsmap_(std::move(charsmap)) {}
   void Apply(AlignedText* text) const override {
-    Rewriter rewriter(*text);
+    std::string normalized;
+    std::vector<ChangedCharacter> characters;  // only where tracked
     const std::string_view view = text->text;
     for (size_t at = 0; at < view.size();) {
-      const size_t end = at + ClusterLength(view.substr(at));
-      if (end - at < 6 && Put(view, at, end, &rewriter)) {
-        at = end;
+      size_t run = at;
+      while (run < view.size() && IsPlain(view, run)) ++run;
+      if (run > at) {
+        normalized.append(view, at, run - at);
+        if (text->tracked) Track(view.substr(at, run - at), view.substr(at, run - at), &characters);
+        at = run;
         continue;
+      }
+      const size_t end = at + ClusterLength(view.substr(at));
+      const Charsmap::Match cluster =
+          end - at < 6 ? charsmap_.Shortest(view.substr(at, end - at)) : Charsmap::Match{};
+      if (cluster.length > 0) {
+        normalized.append(cluster.replacement);
+        if (text->tracked) Track(view.substr(at, end - at), cluster.replacement, &characters);
+        at = end;
       }
       while (at < end) {
         int length;
         DecodeUtf8(view.data() + at, &length);
-        const size_t next = at + static_cast<size_t>(length);
-        if (!Put(view, at, next, &rewriter)) rewriter.Keep(at, next);
-        at = next;
+        const std::string_view character = view.substr(at, static_cast<size_t>(length));
+        const Charsmap::Match match = charsmap_.Shortest(character);
+        const std::string_view replacement = match.length > 0 ? match.replacement : character;
+        normalized.append(replacement);
+        if (text->tracked) Track(character, replacement, &characters);
+        at += static_cast<size_t>(length);
       }
     }
-    *text = rewriter.Take();
+    if (text->tracked) {
+      *text = Transform(*text, characters);
+    } else {
+      text->text = std::move(normalized);
+    }
   }
 
  private:
+  // A printable ASCII character that no rule touches and no mark follows.
+  bool IsPlain(std::string_view view, size_t at) const {
+    const auto printable = [&](size_t i) { return view[i] >= ' ' && view[i] < '\x7F'; };
+    if (!printable(at)) return false;
+    if (at + 1 == view.size()) return charsmap_.Untouched(static_cast<uint8_t>(view[at]), 128);
+    return printable(at + 1) &&
+           charsmap_.Untouched(static_cast<uint8_t>(view[at]), static_cast<uint8_t>(view[at + 1]));
+  }
+
   static size_t ClusterLength(std::string_view rest) {
     // Most text is printable ASCII, which ends a cluster where more of it follows.
     const auto plain = [&](size_t i) { return rest[i] >= ' ' && rest[i] < '\x7F'; };
     if (plain(0) && (rest.size() == 1 || plain(1))) return 1;
     return GraphemeLength(rest);
   }
-  bool Put(std::string_view view, size_t begin, size_t end, Rewriter* rewriter) const {
-    const Charsmap::Match match = charsmap_.Shortest(view.substr(begin, end - begin));
-    if (match.length == 0) return false;
-    rewriter->Replace(match.replacement, begin, end);
-    return true;
+
+  static void Track(std::string_view old_text, std::string_view new_text,
+                    std::vector<ChangedCharacter>* characters) {
+    int surplus = 0;  // old characters without a new one
+    ForEachCharacter(old_text, [&](uint32_t, size_t, size_t) { ++surplus; });
+    ForEachCharacter(new_text, [&](uint32_t code_point, size_t, size_t) {
+      characters->push_back({code_point, surplus > 0 ? 0 : 1});
+      --surplus;
+    });
+    if (surplus > 0 && !characters->empty()) characters->back().change -= surplus;
   }
 
   Charsmap charsmap_;

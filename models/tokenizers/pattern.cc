@@ -38,8 +38,8 @@ class Matcher {
       : text_(text),
         steps_(steps),
         classes_(classes),
-        words_((steps.size() + 63) / 64),
-        entered_((text.size() + 1) * words_, 0) {}
+        row_bytes_(RowBytes(steps)),
+        entered_((text.size() + 1) * row_bytes_, 0) {}
 
   // True with *end when the pattern matches at `start`.
   bool MatchAt(size_t start, size_t* end) {
@@ -49,13 +49,19 @@ class Matcher {
       pending_.pop_back();
       if (!Follow(step, at, end)) continue;
       // States at the end of a match did not fail; the next match starts there.
-      std::fill_n(entered_.begin() + static_cast<ptrdiff_t>(*end * words_), words_, 0);
+      std::fill_n(entered_.begin() + static_cast<ptrdiff_t>(*end * row_bytes_), row_bytes_, 0);
       return true;
     }
     return false;
   }
 
  private:
+  static size_t RowBytes(const std::vector<Pattern::Step>& steps) {
+    size_t splits = 0;
+    for (const Pattern::Step& step : steps) splits += step.kind == Pattern::Step::kSplit;
+    return (splits + 7) / 8;
+  }
+
   bool ClassMatches(uint32_t index, size_t at, int* length) const {
     return at < text_.size() && classes_[index].Has(DecodeUtf8(text_.data() + at, length));
   }
@@ -72,8 +78,8 @@ class Matcher {
           at += static_cast<size_t>(length);
           break;
         case Kind::kSplit: {
-          uint64_t& row = entered_[at * words_ + pc / 64];
-          const uint64_t bit = uint64_t{1} << (pc & 63);
+          uint8_t& row = entered_[at * row_bytes_ + step.number / 8];
+          const uint8_t bit = static_cast<uint8_t>(1 << (step.number & 7));
           if ((row & bit) != 0) return false;
           row |= bit;
           pending_.push_back({step.second, at});
@@ -101,6 +107,10 @@ class Matcher {
         case Kind::kTextEnd:
           goes_on = at == text_.size();
           break;
+        case Kind::kLastRun:
+          while (ClassMatches(step.first, at, &length)) at += static_cast<size_t>(length);
+          *end = at;
+          return true;
         case Kind::kMatch:
           *end = at;
           return true;
@@ -113,8 +123,8 @@ class Matcher {
   std::string_view text_;
   const std::vector<Pattern::Step>& steps_;
   const std::vector<CharacterClass>& classes_;
-  size_t words_;
-  std::vector<uint64_t> entered_;
+  size_t row_bytes_;
+  std::vector<uint8_t> entered_;
   std::vector<std::pair<uint32_t, size_t>> pending_;
 };
 

@@ -59,10 +59,14 @@ class Pattern {
       kLineEnd,
       kTextStart,
       kTextEnd,
-      kMatch
+      kMatch,
+      kLastRun,
     };
     Kind kind;
     uint32_t first = 0, second = 0;  // class index; targets, the preferred one first
+    uint32_t number = 0;             // of a split among the splits
+    // kLastRun: all that follow of class `first`, then the pattern matches: a loop that nothing can
+    // make give characters back.
   };
 
  private:

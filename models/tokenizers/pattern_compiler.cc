@@ -43,6 +43,12 @@ class PatternCompiler {
     if (status_.ok() && at_ < regex_.size()) Unsupported("unmatched )");
     if (!status_.ok()) return status_;
     Emit({Pattern::Step::kMatch});
+    if (!status_.ok()) return status_;
+    MarkLastRuns();
+    uint32_t splits = 0;
+    for (Step& step : steps()) {
+      if (step.kind == Step::kSplit) step.number = splits++;
+    }
     for (CharacterClass& c : pattern_.classes_) c.FillAscii();
     return std::move(pattern_);
   }
@@ -71,6 +77,20 @@ class PatternCompiler {
   uint32_t AddClass(CharacterClass c) {
     pattern_.classes_.push_back(std::move(c));
     return static_cast<uint32_t>(pattern_.classes_.size() - 1);
+  }
+
+  // Split, class, jump back, with the pattern's end behind it.
+  void MarkLastRuns() {
+    for (size_t i = 0; i + 3 < steps().size(); ++i) {
+      const Step split = steps()[i], body = steps()[i + 1], jump = steps()[i + 2];
+      if (split.kind != Step::kSplit || split.first != i + 1 || split.second != i + 3) continue;
+      if (body.kind != Step::kClass || jump.kind != Step::kJump || jump.first != i) continue;
+      size_t behind = i + 3;
+      // Jumps out of alternatives lead forwards.
+      while (steps()[behind].kind == Step::kJump && steps()[behind].first > behind)
+        behind = steps()[behind].first;
+      if (steps()[behind].kind == Step::kMatch) steps()[i] = {Step::kLastRun, body.first};
+    }
   }
 
   // a|b|c: split(a, next) .. jump(end)

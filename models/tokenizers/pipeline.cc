@@ -51,7 +51,7 @@ std::vector<int32_t> Pipeline::Encode(std::string_view text, bool add_special_to
 std::vector<TokenSpan> Pipeline::EncodeWithSpans(std::string_view text,
                                                  bool add_special_tokens) const {
   std::vector<TokenSpan> tokens = Run(text, true);
-  if (parts_.trim_offsets) TrimSpans(&tokens);
+  if (parts_.trim_offsets) TrimSpans(text, &tokens);
   if (add_special_tokens) AddSpecialTokens(static_cast<uint32_t>(text.size()), &tokens);
   return tokens;
 }
@@ -128,26 +128,38 @@ void Pipeline::RunPieces(AlignedText text, std::vector<TokenSpan>* tokens) const
   }
 }
 
-// HF's rule: spaces of a token's spelling leave its span, but not the one that add_prefix_space
-// added.
-void Pipeline::TrimSpans(std::vector<TokenSpan>* tokens) const {
-  const std::string_view space = ByteLevelCharacter(' ');
+// HF's rule: white space of a token's spelling leaves its span, but not the space that
+// add_prefix_space added.
+void Pipeline::TrimSpans(std::string_view text, std::vector<TokenSpan>* tokens) const {
   for (size_t i = 0; i < tokens->size(); ++i) {
     TokenSpan& token = (*tokens)[i];
-    const std::string piece = Piece(token.id);
-    uint32_t leading = 0, trailing = 0;
-    std::string_view rest = piece;
-    for (; rest.substr(0, space.size()) == space; rest.remove_prefix(space.size())) ++leading;
-    for (rest = piece;
-         rest.size() >= space.size() && rest.substr(rest.size() - space.size()) == space;
-         rest.remove_suffix(space.size())) {
-      ++trailing;
+    const bool added = parts_.added.FindId(token.id) != nullptr && token.id != parts_.model->unknown;
+    const std::string piece =
+        added ? std::string(text.substr(token.begin_byte, token.end_byte - token.begin_byte))
+              : Piece(token.id);
+    uint32_t leading = 0, trailing = 0, characters = 0;
+    for (size_t at = 0; at < piece.size(); ++characters) {
+      int length = 1;
+      const uint32_t code_point = Utf8Length(std::string_view(piece).substr(at)) > 0
+                                      ? DecodeUtf8(piece.data() + at, &length)
+                                      : 0;
+      const bool space = code_point == kByteLevelSpace || Unicode().Has(code_point, kWhiteSpace);
+      if (space && leading == characters) ++leading;
+      trailing = space ? trailing + 1 : 0;
+      at += static_cast<size_t>(length);
     }
     const bool first = i == 0 || token.begin_byte == 0;
     if (first && parts_.trim_add_prefix_space && leading == 1) leading = 0;
-    token.begin_byte = std::min(token.begin_byte + leading, token.end_byte);
-    if (token.end_byte >= trailing)
-      token.end_byte = std::max(token.end_byte - trailing, token.begin_byte);
+    for (; leading > 0 && token.begin_byte < token.end_byte; --leading) {
+      ++token.begin_byte;
+      while (token.begin_byte < token.end_byte && IsUtf8Continuation(text[token.begin_byte]))
+        ++token.begin_byte;
+    }
+    for (; trailing > 0 && token.begin_byte < token.end_byte; --trailing) {
+      --token.end_byte;
+      while (token.begin_byte < token.end_byte && IsUtf8Continuation(text[token.end_byte]))
+        --token.end_byte;
+    }
   }
 }
 
@@ -155,9 +167,10 @@ std::string Pipeline::Decode(absl::Span<const int32_t> ids, bool skip_special_to
   std::vector<std::string> tokens;
   tokens.reserve(ids.size());
   for (const int32_t id : ids) {
-    const bool known = parts_.added.FindId(id) != nullptr || parts_.model->vocabulary.Has(id);
+    const AddedToken* added = parts_.added.FindId(id);
+    const bool known = added != nullptr || parts_.model->vocabulary.Has(id);
     if (!known || (skip_special_tokens && IsSpecial(id))) continue;
-    tokens.push_back(Piece(id));
+    tokens.push_back(added != nullptr ? added->decoded : parts_.model->vocabulary.Piece(id));
   }
   std::string text;
   if (parts_.decoder != nullptr) {

@@ -57,7 +57,7 @@ class Pipeline : public Tokenizer {
   std::vector<TokenSpan> Run(std::string_view text, bool tracked) const;
   void RunNormalized(AlignedText text, std::vector<TokenSpan>* tokens) const;
   void RunPieces(AlignedText text, std::vector<TokenSpan>* tokens) const;
-  void TrimSpans(std::vector<TokenSpan>* tokens) const;
+  void TrimSpans(std::string_view text, std::vector<TokenSpan>* tokens) const;
   void AddSpecialTokens(uint32_t text_bytes, std::vector<TokenSpan>* tokens) const;
 
   PipelineParts parts_;

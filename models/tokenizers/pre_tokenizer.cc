@@ -159,8 +159,15 @@ class ByteLevel : public PreTokenizer {
     Rewriter rewriter(split->text);
     for (Piece& piece : split->pieces) {
       const uint32_t begin = static_cast<uint32_t>(rewriter.size());
-      for (size_t i = piece.begin; i < piece.end; ++i)
-        rewriter.Put(ByteLevelCharacter(split->text.text[i]), i);
+      if (split->text.tracked) {
+        for (size_t i = piece.begin; i < piece.end; ++i) {
+          rewriter.Put(ByteLevelCharacter(split->text.text[i]), i);
+        }
+      } else {
+        const std::string_view bytes =
+            std::string_view(split->text.text).substr(piece.begin, piece.end - piece.begin);
+        rewriter.PutUntracked([&](std::string* text) { AppendByteLevelCharacters(bytes, text); });
+      }
       piece = {begin, static_cast<uint32_t>(rewriter.size())};
     }
     split->text = rewriter.Take();

@@ -24,6 +24,8 @@ class SymbolModel : public TokenModel {
         byte_fallback_(pieces.byte_fallback) {
     vocabulary = std::move(pieces.vocabulary);
     unknown = pieces.unknown;
+    for (uint8_t c = 0; c < 128; ++c)
+      ascii_[c] = vocabulary.Find(std::string(1, static_cast<char>(c)));
   }
 
  protected:
@@ -50,7 +52,8 @@ class SymbolModel : public TokenModel {
   }
 
   int32_t IdOf(std::string_view symbol) const {
-    const int32_t id = vocabulary.Find(symbol);
+    const bool is_ascii = symbol.size() == 1;  // of valid UTF-8
+    const int32_t id = is_ascii ? ascii_[static_cast<uint8_t>(symbol[0])] : vocabulary.Find(symbol);
     return id < 0 ? unknown : id;
   }
 
@@ -73,6 +76,7 @@ class SymbolModel : public TokenModel {
   Trie user_defined_;
   BytePieces bytes_;
   bool byte_fallback_;
+  int32_t ascii_[128];  // -1: none
 };
 
 class CharModel : public SymbolModel {

@@ -39,6 +39,15 @@ class SentencePieceNormalizer : public Normalizer {
     if (spaces_.add_dummy_prefix && !spaces_.suffix) put(space_, at, at + 1);
     bool after_space = spaces_.remove_extra;
     while (at < view.size()) {
+      size_t run = at;
+      while (run < view.size() && IsPlain(view, run)) ++run;
+      if (run > at) {
+        rewriter.Keep(at, run);
+        solid = rewriter.size();
+        after_space = false;
+        at = run;
+        continue;
+      }
       const Step step = Next(view.substr(at));
       std::string_view replacement = step.replacement;
       while (after_space && !replacement.empty() && replacement[0] == ' ')
@@ -72,6 +81,13 @@ class SentencePieceNormalizer : public Normalizer {
     size_t length;
     std::string_view replacement;
   };
+  // An ASCII character other than the space that stays as it is.
+  bool IsPlain(std::string_view view, size_t at) const {
+    const uint8_t c = static_cast<uint8_t>(view[at]);
+    const uint8_t next = at + 1 < view.size() ? static_cast<uint8_t>(view[at + 1]) : 128;
+    return c != ' ' && c < 128 && next <= 128 && charsmap_.Untouched(c, next) &&
+           !user_defined_.StartsWith(view[at]);
+  }
   Step Next(std::string_view rest) const {
     if (const size_t symbol = user_defined_.LongestPrefix(rest); symbol > 0)
       return {symbol, rest.substr(0, symbol)};

@@ -32,6 +32,10 @@ class Trie {
     ForEachPrefix(text, [&](size_t length, int32_t) { longest = length; });
     return longest;
   }
+  // True when some key begins with this byte.
+  bool StartsWith(char byte) const {
+    return !nodes_.empty() && root_children_[static_cast<uint8_t>(byte)] != 0;
+  }
   bool empty() const { return nodes_.empty(); }
 
  private:

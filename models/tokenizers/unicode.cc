@@ -147,6 +147,10 @@ size_t InvalidPartLength(std::string_view text) {
 
 bool IsUtf8(std::string_view text) {
   for (size_t i = 0; i < text.size();) {
+    if (static_cast<uint8_t>(text[i]) < 0x80) {
+      ++i;
+      continue;
+    }
     const int length = Utf8Length(text.substr(i));
     if (length == 0) return false;
     i += static_cast<size_t>(length);

@@ -11,7 +11,7 @@ namespace {
 struct Character {
   uint32_t code_point;
   uint8_t combining;
-  size_t source;  // byte of the text before normalisation
+  int change;  // ChangedCharacter's
 };
 
 class FormNormalizer : public Normalizer {
@@ -27,36 +27,36 @@ class FormNormalizer : public Normalizer {
     std::vector<Character> characters = Decompose(text->text);
     Order(&characters);
     if (composes_) Compose(&characters);
-    Rewriter rewriter(*text);
-    std::string bytes;
-    for (const Character& character : characters) {
-      bytes.clear();
-      AppendUtf8(character.code_point, &bytes);
-      rewriter.Put(bytes, character.source);
-    }
-    *text = rewriter.Take();
+    std::vector<ChangedCharacter> changed;
+    changed.reserve(characters.size());
+    for (const Character& character : characters)
+      changed.push_back({character.code_point, character.change});
+    *text = Transform(*text, changed);
   }
 
  private:
   std::vector<Character> Decompose(const std::string& text) const {
     std::vector<Character> characters;
     characters.reserve(text.size());
-    const auto add = [&](uint32_t code_point, size_t source) {
-      characters.push_back({code_point, Unicode().combining[code_point], source});
+    bool first = true;
+    const auto add = [&](uint32_t code_point) {
+      characters.push_back({code_point, Unicode().combining[code_point], first ? 0 : 1});
+      first = false;
     };
     for (size_t at = 0; at < text.size();) {
       int length;
       const uint32_t code_point = DecodeUtf8(text.data() + at, &length);
+      first = true;
       const uint32_t syllable = code_point - 0xAC00;
       if (syllable < 11172) {
-        add(0x1100 + syllable / 588, at);
-        add(0x1161 + syllable % 588 / 28, at);
-        if (syllable % 28 != 0) add(0x11A7 + syllable % 28, at);
+        add(0x1100 + syllable / 588);
+        add(0x1161 + syllable % 588 / 28);
+        if (syllable % 28 != 0) add(0x11A7 + syllable % 28);
       } else {
         const std::u32string_view mapped =
             compatibility_ ? Unicode().Compatibility(code_point) : Unicode().Canonical(code_point);
-        if (mapped.empty()) add(code_point, at);
-        for (const char32_t c : mapped) add(c, at);
+        if (mapped.empty()) add(code_point);
+        for (const char32_t c : mapped) add(c);
       }
       at += static_cast<size_t>(length);
     }
@@ -85,6 +85,7 @@ class FormNormalizer : public Normalizer {
             Unicode().Compose((*characters)[starter].code_point, character.code_point);
         if (composite != 0) {
           (*characters)[starter].code_point = composite;
+          (*characters)[starter].change += character.change - 1;
           continue;
         }
       }

@@ -1,0 +1,63 @@
+// 2,000 strings with what Hugging Face's tokenizers and sentencepiece made of them, over files of
+// every kind (tests/data/tokenizers, written by tools/tokenizer_oracle.py --fixtures).
+#include <fstream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "models/json.h"
+#include "models/tokenizer.h"
+
+namespace quintet {
+namespace {
+
+TEST_CASE("Ids and texts equal those of the reference libraries", "[tokenizer]") {
+  const std::string kinds[] = {"sp-unigram-nmt_nfkc",
+                               "sp-unigram-identity-bytes",
+                               "sp-bpe-identity-bytes",
+                               "t5",
+                               "t5-never",
+                               "t5-lower",
+                               "gpt2",
+                               "fat5-french",
+                               "fat5-minipile",
+                               "bpe-bytes",
+                               "bpe-word-ends",
+                               "bpe-splits",
+                               "bpe-byte-level-split",
+                               "byt5"};
+  int cases = 0;
+  for (const std::string& kind : kinds) {
+    CAPTURE(kind);
+    const std::string directory =
+        std::string(QUINTET_SOURCE_DIR) + "/tests/data/tokenizers/" + kind;
+    const auto tokenizer = Tokenizer::Load(directory);
+    INFO(tokenizer.status());
+    REQUIRE(tokenizer.ok());
+    std::ifstream lines(directory + "/cases.jsonl");
+    for (std::string line; std::getline(lines, line); ++cases) {
+      const auto expected = ParseJson(line, "case");
+      REQUIRE(expected.ok());
+      const std::string text = (*expected)["t"];
+      CAPTURE(text);
+      const std::vector<int32_t> ids = (*tokenizer)->Encode(text, true);
+      CHECK(ids == (*expected)["i"].get<std::vector<int32_t>>());
+      CHECK((*tokenizer)->Decode(ids, true) == (*expected)["s"].get<std::string>());
+      if (expected->contains("k"))
+        CHECK((*tokenizer)->Decode(ids, false) == (*expected)["k"].get<std::string>());
+      std::vector<int32_t> spanned;
+      bool in_text = true;
+      for (const TokenSpan& span : (*tokenizer)->EncodeWithSpans(text, true)) {
+        spanned.push_back(span.id);
+        in_text &= span.begin_byte <= span.end_byte && span.end_byte <= text.size();
+      }
+      CHECK(spanned == ids);
+      CHECK(in_text);
+    }
+  }
+  CHECK(cases == 2000);
+}
+
+}  // namespace
+}  // namespace quintet
