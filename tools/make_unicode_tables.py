@@ -2,10 +2,11 @@
 """Writes models/tokenizers/unicode_tables.cc: the Unicode facts that Hugging Face's tokenizers library uses.
 
 Each of that library's parts brings its own version of Unicode, so the tables are asked of the library itself, code point by
-code point, instead of being taken from one version's data files. Only grapheme cluster properties, which it does not show,
-come from the `regex` package. Needs: tokenizers, regex. Usage: tools/make_unicode_tables.py > models/tokenizers/unicode_tables.cc
+code point, instead of being taken from one version's data files. Only grapheme cluster properties, which it hardly shows,
+come from the `regex` package; marks that the library does not know yet are left out. Needs: tokenizers, regex. Usage: tools/make_unicode_tables.py > models/tokenizers/unicode_tables.cc
 """
 import base64
+import struct
 import sys
 
 import regex
@@ -88,6 +89,18 @@ def combining_classes():
     return result
 
 
+def joins_letter_before():
+    """Code points that do not start a grapheme cluster after a letter: normalisation rules that only turn "a" into "X" replace a whole
+    cluster that starts with "a"."""
+    units = [0] * 512
+    units[0] = 256 << 10
+    units[256 ^ ord("a")] = ord("a") | 1 << 8 | 1 << 10
+    units[256 ^ ord("a") ^ 1] = 1 << 31
+    blob = struct.pack("<I512I", len(units) * 4, *units) + b"X\0"
+    precompiled = nm.Precompiled(blob)
+    return {c for c in CODE_POINTS if precompiled.normalize_str("a" + chr(c)) == "X"}
+
+
 def compositions(decomposed):
     """{(first, second): composite} of canonical composition, Hangul aside (it is arithmetic)."""
     nfc, nfd = nm.NFC(), nm.NFD()
@@ -137,6 +150,13 @@ def main():
     for number, name in ((32, "Consonant"), (64, "Linker"), (96, "Extend")):
         for text in regex.findall(r"\p{InCB=%s}" % name, ALL):
             breaks[ord(text)] = breaks.get(ord(text), 0) | number
+    joins = joins_letter_before()
+    for c, value in list(breaks.items()):
+        if BREAKS[value & 15] in ("Extend", "ZWJ", "SpacingMark") and c not in joins:
+            del breaks[c]
+    for c in joins:
+        if BREAKS[breaks.get(c, 0) & 15] not in ("Extend", "ZWJ", "SpacingMark"):
+            sys.stderr.write(f"U+{c:04X} joins, against its property\n")
     hangul = range(0xAC00, 0xD7A4)
     nfd = {c: t for c, t in changed_by(nm.NFD()).items() if c not in hangul}
     nfkd = {c: t for c, t in changed_by(nm.NFKD()).items() if c not in hangul and t != nfd.get(c)}

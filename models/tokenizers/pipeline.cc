@@ -133,7 +133,8 @@ void Pipeline::RunPieces(AlignedText text, std::vector<TokenSpan>* tokens) const
 void Pipeline::TrimSpans(std::string_view text, std::vector<TokenSpan>* tokens) const {
   for (size_t i = 0; i < tokens->size(); ++i) {
     TokenSpan& token = (*tokens)[i];
-    const bool added = parts_.added.FindId(token.id) != nullptr && token.id != parts_.model->unknown;
+    const bool added =
+        parts_.added.FindId(token.id) != nullptr && token.id != parts_.model->unknown;
     const std::string piece =
         added ? std::string(text.substr(token.begin_byte, token.end_byte - token.begin_byte))
               : Piece(token.id);

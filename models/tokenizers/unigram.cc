@@ -44,9 +44,9 @@ void Unigram::EncodeSums(std::string_view piece, std::vector<PieceToken>* tokens
   std::vector<Arrival> arrivals(piece.size() + 1);
   const auto offer = [&](size_t begin, size_t end, double score, int32_t id) {
     Arrival& arrival = arrivals[end];
-    const double sum = score + static_cast<double>(arrivals[begin].sum);
-    if (arrival.begin != UINT32_MAX && sum <= static_cast<double>(arrival.sum)) return;
-    arrival = {static_cast<Sum>(sum), static_cast<uint32_t>(begin), id};
+    const Sum sum = static_cast<Sum>(score) + arrivals[begin].sum;
+    if (arrival.begin != UINT32_MAX && sum <= arrival.sum) return;
+    arrival = {sum, static_cast<uint32_t>(begin), id};
   };
   for (size_t at = 0; at < piece.size();) {
     int length;
