@@ -1,11 +1,14 @@
 // Ops x shapes on the CPU: time, rate, and share of a peak measured in the same run.
 //
-//   bench_kernels [--filter TEXT] [--threads N] [--json FILE] [--onednn]
+//   bench_kernels [--filter TEXT] [--threads N] [--busy] [--json FILE [--commit ID]] [--onednn]
 //
 // With one thread times are CPU time of the calling thread, so that neighbours on the machine
 // disturb them little; with more they are wall time. "cold" cases rotate through copies of the
 // weights larger than the caches, as a decoder's layers do. --onednn (where it was found at build
 // time) runs oneDNN on one thread beside our products, in turns.
+#include <pthread.h>
+
+#include <atomic>
 #include <ctime>
 #include <fstream>
 #include <functional>
@@ -14,6 +17,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "CLI/CLI.hpp"
@@ -152,6 +156,47 @@ Peaks MeasurePeaks() {
 
 const char* TypeName(WeightType type) {
   return type == WeightType::kF32 ? "f32" : type == WeightType::kBF16 ? "bf16" : "i8";
+}
+
+// Threads that keep every core busy while it lives: what a compile next door does.
+class BusyCores {
+ public:
+  BusyCores() {
+    const int cores = static_cast<int>(std::thread::hardware_concurrency());
+    for (int core = 0; core < cores; ++core) {
+      threads_.emplace_back([this] {
+        while (!stop_.load(std::memory_order_relaxed)) {
+        }
+      });
+      cpu_set_t set;
+      CPU_ZERO(&set);
+      CPU_SET(core, &set);
+      pthread_setaffinity_np(threads_.back().native_handle(), sizeof set, &set);
+    }
+  }
+  ~BusyCores() {
+    stop_ = true;
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+ private:
+  std::atomic<bool> stop_{false};
+  std::vector<std::thread> threads_;
+};
+
+std::string CpuModel() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
+  }
+  return "unknown";
+}
+
+std::string Today() {
+  char text[16];
+  const std::time_t now = std::time(nullptr);
+  std::strftime(text, sizeof text, "%Y-%m-%d", std::gmtime(&now));
+  return text;
 }
 
 class Bench {
@@ -349,9 +394,14 @@ void BenchOneDnn(Bench& bench, WeightType type, Shape shape, int64_t rows) {
   const double flops = 2.0 * static_cast<double>(rows * shape.n * shape.k);
   std::vector<float> scales(static_cast<size_t>(rows));
   bench.Run(name, flops, "GFLOP/s", bench.Limit(flops, 0, FlopsFactor(type)), [&] {
-    for (int64_t r = 0; type == WeightType::kI8 && r < rows; ++r) {
-      cpu::QuantizeRow(values.data() + r * shape.k, shape.k, x_buffer.as<uint8_t>() + r * shape.k,
-                       &scales[static_cast<size_t>(r)]);
+    for (int64_t r = 0; type != WeightType::kF32 && r < rows; ++r) {
+      const float* row = values.data() + r * shape.k;
+      if (type == WeightType::kI8) {
+        cpu::QuantizeRow(row, shape.k, x_buffer.as<uint8_t>() + r * shape.k,
+                         &scales[static_cast<size_t>(r)]);
+      } else {
+        cpu::Bf16RoundRow(row, shape.k, x_buffer.as<uint16_t>() + r * shape.k);
+      }
     }
     matmul.execute(stream, {{DNNL_ARG_SRC, x}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DST, y}});
     stream.wait();
@@ -403,12 +453,14 @@ void BenchAgainstOneDnn(Bench& bench) {
 
 int Main(int argc, char** argv) {
   CLI::App app("Ops x shapes on the CPU");
-  std::string filter, json;
+  std::string filter, json, commit;
   int threads = 1;
-  bool onednn = false;
+  bool onednn = false, busy = false;
   app.add_option("--filter", filter, "Only cases whose name has this text");
   app.add_option("--threads", threads)->check(CLI::Range(1, 1024));
+  app.add_flag("--busy", busy, "Beside one busy thread on every core");
   app.add_option("--json", json, "Also write the results to this file");
+  app.add_option("--commit", commit, "Recorded in the file");
 #ifdef QUINTET_ONEDNN
   app.add_flag("--onednn", onednn, "Wide products against oneDNN, instead of all ops");
 #endif
@@ -417,6 +469,8 @@ int Main(int argc, char** argv) {
   bench.SetPeaks(MeasurePeaks());
   std::printf("%s, %d threads, peaks of one thread: %.1f GFLOP/s f32, %.1f GB/s read\n",
               CpuIsaName(), threads, bench.peaks().flops * 1e-9, bench.peaks().read_bytes * 1e-9);
+  std::unique_ptr<BusyCores> neighbours;
+  if (busy) neighbours = std::make_unique<BusyCores>();
   if (onednn) {
 #ifdef QUINTET_ONEDNN
     BenchAgainstOneDnn(bench);
@@ -425,7 +479,11 @@ int Main(int argc, char** argv) {
     BenchAll(bench);
   }
   if (json.empty()) return 0;
-  const Json document = {{"isa", CpuIsaName()},
+  const Json document = {{"cpu", CpuModel()},
+                         {"date", Today()},
+                         {"commit", commit},
+                         {"isa", CpuIsaName()},
+                         {"busy_neighbours", busy},
                          {"threads", threads},
                          {"time", bench.cpu_time() ? "thread CPU" : "wall"},
                          {"peak_gflops", bench.peaks().flops * 1e-9},
