@@ -336,9 +336,19 @@ void QuantizeRow(const float* x, int64_t k, uint8_t* y, float* scale) {
   HWY_DYNAMIC_DISPATCH(QuantizeRowHere)(x, k, y, scale);
 }
 
+namespace {
+
+// Stride of converted rows: whole cache lines, and never whole pages (linear_tile-inl.h says why).
+int64_t ConvertedRowBytes(const LinearWeight& w) {
+  const int64_t bytes = (Groups(w) * kUnitBytes + 63) / 64 * 64;
+  return bytes % 4096 == 0 ? bytes + 64 : bytes;
+}
+
+}  // namespace
+
 int64_t ActivationBytes(const LinearWeight& w, int64_t rows) {
   if (w.type() == WeightType::kF32) return 0;
-  return rows * (Groups(w) * kUnitBytes) + (w.type() == WeightType::kI8 ? rows * 4 + 64 : 0);
+  return rows * ConvertedRowBytes(w) + (w.type() == WeightType::kI8 ? rows * 4 : 0);
 }
 
 Activations ConvertActivations(const LinearWeight& w, const Tensor& x, const Tensor& scratch,
@@ -353,7 +363,7 @@ Activations ConvertActivations(const LinearWeight& w, const Tensor& x, const Ten
   }
   QT_CHECK(scratch.defined());
   QT_CHECK_GE(scratch.elements() * DTypeBytes(scratch.dtype), ActivationBytes(w, rows));
-  a.row_bytes = Groups(w) * kUnitBytes;
+  a.row_bytes = ConvertedRowBytes(w);
   auto* data = scratch.as<uint8_t>();
   auto* scales = reinterpret_cast<float*>(data + rows * a.row_bytes);
   a.data = data;

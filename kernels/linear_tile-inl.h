@@ -92,15 +92,18 @@ HWY_INLINE void RunPanelProduct(const cpu::PanelProduct& p) {
   const auto* x = static_cast<const char*>(p.x);
   const auto* w = static_cast<const char*>(p.panel);
   auto* tile = static_cast<char*>(p.tile);
-  const int64_t block = p.rows <= Op::kMaxRows ? p.groups : kBlock;
+  // Rows whole pages apart fall into one set of the first-level cache, which has 8 ways.
+  constexpr int64_t kFewRows = Op::kMaxRows < 6 ? Op::kMaxRows : 6;
+  const int64_t max_rows = p.x_row_bytes % 4096 == 0 ? kFewRows : Op::kMaxRows;
+  const int64_t block = p.rows <= max_rows ? p.groups : kBlock;
   for (int64_t g = 0; g < p.groups; g += block) {
     const int64_t groups = block < p.groups - g ? block : p.groups - g;
     for (int64_t r = 0; r < p.rows;) {
       // The last two blocks share their rows evenly: a block of one or two rows is slow.
       const int64_t left = p.rows - r;
-      const int64_t rows = left >= 2 * Op::kMaxRows ? Op::kMaxRows
-                           : left > Op::kMaxRows    ? (left + 1) / 2
-                                                    : left;
+      const int64_t rows = left >= 2 * max_rows ? max_rows
+                           : left > max_rows    ? (left + 1) / 2
+                                                : left;
       DispatchRows<Op, Op::kMaxRows>(rows, x + r * p.x_row_bytes + g * cpu::kUnitBytes,
                                      p.x_row_bytes, w + g * kPanelBytes, groups,
                                      tile + r * kPanelBytes, g == 0);
