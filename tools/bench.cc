@@ -260,7 +260,7 @@ int Run(const BenchFlags& given) {
   const bool only_encode = flags.modes == std::vector<std::string>{"encode"};
   const SessionNeeds needs = {
       .kind = only_encode ? RequestKind::kEncode : RequestKind::kGenerate,
-      .tokenizer = false,
+      .tokenizer = TokenizerNeed::kNone,
       .queue = *std::max_element(flags.batches.begin(), flags.batches.end())};
   std::unique_ptr<Session> session = OpenSession(flags.model, needs, &exit_code);
   if (session == nullptr) return exit_code;

@@ -117,6 +117,9 @@ std::string FormatAnswers(int64_t number, bool json, const ClassifyFlags& flags,
 // after the other.
 absl::StatusOr<Question> ReadQuestion(const Session& session, const ClassifyFlags& flags,
                                       const std::string& line, std::vector<int32_t>* ids) {
+  if (session.tokenizer == nullptr) {
+    return absl::FailedPreconditionError("the model has no tokenizer");
+  }
   Question question;
   if (flags.lines.input == "json") {
     absl::StatusOr<LineInput> input = ReadInput(session, flags.lines, line);
@@ -192,7 +195,9 @@ absl::StatusOr<LineJob> MakeJob(const Session& session, const ClassifyFlags& fla
 
 int Run(const ClassifyFlags& flags) {
   int exit_code = kExitDone;
-  const SessionNeeds needs = {.kind = RequestKind::kClassify, .queue = flags.model.max_running * 4};
+  const SessionNeeds needs = {.kind = RequestKind::kClassify,
+                              .tokenizer = NeedOf(flags.lines),
+                              .queue = flags.model.max_running * 4};
   std::unique_ptr<Session> session = OpenSession(flags.model, needs, &exit_code);
   if (session == nullptr) return exit_code;
   LineCommand command;

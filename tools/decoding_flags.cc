@@ -199,6 +199,9 @@ absl::StatusOr<DecodingRequest> BuildDecodingRequest(const DecodingFlags& flags,
       return absl::InvalidArgumentError(
           "--decoder-prefix and --decoder-prefix-ids exclude each other");
     }
+    if (tokenizer == nullptr) {
+      return absl::InvalidArgumentError("--decoder-prefix: the model has no tokenizer");
+    }
     request.decoder_prefix = tokenizer->Encode(flags.prefix_text, /*add_special_tokens=*/false);
   }
   return request;

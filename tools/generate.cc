@@ -90,7 +90,9 @@ int Run(const GenerateFlags& given) {
   GenerateFlags flags = given;
   flags.decoding.limits.max_input_tokens = static_cast<uint32_t>(flags.model.max_input_tokens);
   int exit_code = kExitDone;
-  const SessionNeeds needs = {.kind = RequestKind::kGenerate, .queue = flags.model.max_running * 4};
+  const SessionNeeds needs = {.kind = RequestKind::kGenerate,
+                              .tokenizer = NeedOf(flags.lines),
+                              .queue = flags.model.max_running * 4};
   std::unique_ptr<Session> session = OpenSession(flags.model, needs, &exit_code);
   if (session == nullptr) return exit_code;
   absl::StatusOr<DecodingRequest> decoding =

@@ -37,6 +37,18 @@ void AddLineFlags(CLI::App* command, LineFlags* flags, const std::vector<std::st
       ->group(kGroup);
 }
 
+TokenizerNeed NeedOf(const LineFlags& flags) {
+  return flags.input == "json" ? TokenizerNeed::kIfThere : TokenizerNeed::kRequired;
+}
+
+absl::StatusOr<std::vector<int32_t>> EncodeText(const Session& session, absl::string_view text,
+                                                bool add_special_tokens) {
+  if (session.tokenizer == nullptr) {
+    return absl::FailedPreconditionError("the model has no tokenizer: give token ids");
+  }
+  return session.tokenizer->Encode({text.data(), text.size()}, add_special_tokens);
+}
+
 absl::StatusOr<std::vector<int32_t>> IdsFromJson(const nlohmann::json& value,
                                                  const std::string& field) {
   if (!value.is_array()) return Wrong(absl::StrCat(field, ": expected an array of token ids"));
@@ -84,7 +96,10 @@ absl::StatusOr<LineInput> ReadInput(const Session& session, const LineFlags& fla
         absl::StrCat("the text has ", input.text.size(), " bytes, the limit is ", kMaxTextBytes));
   }
   if (!input.fields.contains("token_ids")) {
-    ids = session.tokenizer->Encode(input.text, flags.add_special_tokens);
+    absl::StatusOr<std::vector<int32_t>> encoded =
+        EncodeText(session, input.text, flags.add_special_tokens);
+    if (!encoded.ok()) return encoded.status();
+    ids = *std::move(encoded);
   }
   absl::StatusOr<std::vector<int32_t>> fitted = FitInput(session, std::move(ids), flags.truncate);
   if (!fitted.ok()) return fitted.status();

@@ -20,6 +20,13 @@ struct LineFlags {
 };
 void AddLineFlags(CLI::App* command, LineFlags* flags, const std::vector<std::string>& outputs);
 
+// JSON lines may hold token ids alone, so that models without a tokenizer serve too.
+TokenizerNeed NeedOf(const LineFlags& flags);
+
+// FAILED_PRECONDITION when there is no tokenizer for `text`.
+absl::StatusOr<std::vector<int32_t>> EncodeText(const Session& session, absl::string_view text,
+                                                bool add_special_tokens);
+
 // One line of input as text or as JSON: {"text": "..."} or {"token_ids": [...]}, with more fields
 // for some commands.
 struct LineInput {

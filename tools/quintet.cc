@@ -3,6 +3,11 @@
 
 int main(int argc, char** argv) {
   quintet::CommandLine line;
+  quintet::AddGenerateCommand(line);
+  quintet::AddEncodeCommand(line);
+  quintet::AddScoreCommand(line);
+  quintet::AddClassifyCommand(line);
+  quintet::AddBenchCommand(line);
   quintet::AddCompletionCommand(line);
   return line.Run(argc, argv);
 }

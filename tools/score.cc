@@ -38,11 +38,13 @@ std::string FormatJson(int64_t number, const Result& result) {
   return JsonLine(json);
 }
 
-// Text targets end in the model's end-of-sequence id where the tokenizer adds one; GPT-2's
-// continuations end as they are.
-std::vector<int32_t> TargetIds(const Session& session, const ScoreFlags& flags,
-                               absl::string_view text) {
-  return session.tokenizer->Encode({text.data(), text.size()}, flags.add_eos);
+// Appends a text target. It ends in the model's end-of-sequence id where the tokenizer adds one;
+// GPT-2's continuations end as they are.
+absl::Status AddTextTarget(const Session& session, const ScoreFlags& flags, absl::string_view text,
+                           std::vector<std::vector<int32_t>>* targets) {
+  absl::StatusOr<std::vector<int32_t>> ids = EncodeText(session, text, flags.add_eos);
+  if (ids.ok()) targets->push_back(*std::move(ids));
+  return ids.status();
 }
 
 absl::StatusOr<std::vector<std::vector<int32_t>>> TargetsFromJson(const Session& session,
@@ -56,7 +58,9 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> TargetsFromJson(const Session&
   std::vector<std::vector<int32_t>> targets;
   for (const nlohmann::json& target : *list) {
     if (target.is_string()) {
-      targets.push_back(TargetIds(session, flags, target.get_ref<const std::string&>()));
+      const std::string& text = target.get_ref<const std::string&>();
+      absl::Status status = AddTextTarget(session, flags, text, &targets);
+      if (!status.ok()) return status;
       continue;
     }
     absl::StatusOr<std::vector<int32_t>> ids = IdsFromJson(target, "targets");
@@ -77,7 +81,8 @@ absl::StatusOr<LineJob> MakeJob(const Session& session, const ScoreFlags& flags,
   if (!input.ok()) return input.status();
   if (is_text) {
     for (size_t i = 1; i < columns.size(); ++i) {
-      job.request.targets.push_back(TargetIds(session, flags, columns[i]));
+      absl::Status status = AddTextTarget(session, flags, columns[i], &job.request.targets);
+      if (!status.ok()) return status;
     }
   } else {
     absl::StatusOr<std::vector<std::vector<int32_t>>> targets =
@@ -101,7 +106,9 @@ absl::StatusOr<LineJob> MakeJob(const Session& session, const ScoreFlags& flags,
 
 int Run(const ScoreFlags& flags) {
   int exit_code = kExitDone;
-  const SessionNeeds needs = {.kind = RequestKind::kScore, .queue = flags.model.max_running * 4};
+  const SessionNeeds needs = {.kind = RequestKind::kScore,
+                              .tokenizer = NeedOf(flags.lines),
+                              .queue = flags.model.max_running * 4};
   std::unique_ptr<Session> session = OpenSession(flags.model, needs, &exit_code);
   if (session == nullptr) return exit_code;
   LineCommand command;

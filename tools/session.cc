@@ -56,10 +56,14 @@ absl::Status Load(Session* session, const SessionNeeds& needs) {
   if (!defaults.ok()) return defaults.status();
   session->defaults = *std::move(defaults);
   if (absl::Status status = CheckHead(*config, needs.kind); !status.ok()) return status;
-  if (needs.tokenizer) {
+  if (needs.tokenizer != TokenizerNeed::kNone) {
     absl::StatusOr<std::unique_ptr<const Tokenizer>> tokenizer = Tokenizer::Load(flags.model);
-    if (!tokenizer.ok()) return tokenizer.status();
-    session->tokenizer = *std::move(tokenizer);
+    const bool may_lack = needs.tokenizer == TokenizerNeed::kIfThere;
+    if (tokenizer.ok()) {
+      session->tokenizer = *std::move(tokenizer);
+    } else if (!may_lack || !absl::IsNotFound(tokenizer.status())) {
+      return tokenizer.status();
+    }
   }
   session->pool = std::make_unique<ThreadPool>(flags.threads);
   LoadOptions options;

@@ -31,15 +31,17 @@ struct Session {
   ModelConfig config;
   GenerationDefaults defaults;
   std::unique_ptr<ThreadPool> pool;
-  std::unique_ptr<const Tokenizer> tokenizer;  // null when not wanted
+  std::unique_ptr<const Tokenizer> tokenizer;  // null when not wanted or not there
   std::unique_ptr<Model> model;
   std::unique_ptr<Engine> engine;
   double load_seconds = 0;
 };
 
+enum class TokenizerNeed : uint8_t { kNone, kIfThere, kRequired };
+
 struct SessionNeeds {
   RequestKind kind = RequestKind::kGenerate;
-  bool tokenizer = true;
+  TokenizerNeed tokenizer = TokenizerNeed::kRequired;
   int64_t queue = 256;  // requests that wait in the engine at most
 };
 

@@ -97,6 +97,8 @@ TEST_CASE("each folder includes only itself and the folders below it") {
 TEST_CASE("source files stay within 600 lines") {
   for (const auto& [folder, allowed] : Allowed()) {
     for (const fs::path& path : Sources(folder)) {
+      // Written by tools/make_unicode_tables.py, for nobody to read.
+      if (path.filename() == "unicode_tables.cc") continue;
       std::ifstream file(path);
       const auto lines = std::count(std::istreambuf_iterator<char>(file), {}, '\n');
       INFO(path.string());

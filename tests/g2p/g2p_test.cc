@@ -1,0 +1,85 @@
+// The shipped model on its 6,000 held-out words, through the binary, against what Hugging Face
+// answered for each.
+#include <algorithm>
+#include <cmath>
+
+#include "catch2/catch.hpp"
+#include "nlohmann/json.hpp"
+#include "tests/tools/run_binary.h"
+
+namespace quintet {
+namespace {
+
+using nlohmann::json;
+
+struct Words {
+  std::string input;
+  std::vector<std::string> references;
+};
+
+Words ReadWords() {
+  Words words;
+  for (const std::string& line : Lines(TestFile("g2p/test.tsv"))) {
+    const size_t tab = line.find('\t');
+    words.input += line.substr(0, tab) + "\n";
+    words.references.push_back(line.substr(tab + 1));
+  }
+  REQUIRE(words.references.size() == 6000);
+  return words;
+}
+
+std::vector<json> Answers(const Words& words, const std::string& beams, const std::string& dtype) {
+  std::vector<std::string> args = {"generate", "--model",  G2pModel(), "--num-beams",
+                                   beams,      "--dtype",  dtype,      "--max-new-tokens",
+                                   "64",       "--output", "json"};
+  if (beams != "1") args.push_back("--return-scores");
+  const Outcome outcome = RunBinary({args, words.input, {}});
+  REQUIRE(outcome.exit_code == 0);
+  std::vector<json> answers;
+  for (const std::string& line : Lines(outcome.out))
+    answers.push_back(json::parse(line)["sequences"][0]);
+  REQUIRE(answers.size() == words.references.size());
+  return answers;
+}
+
+// Percent of lines whose text is the expected one.
+double Agreement(const std::vector<json>& answers, const std::vector<std::string>& expected) {
+  size_t equal = 0;
+  for (size_t i = 0; i < answers.size(); ++i) equal += answers[i]["text"] == expected[i] ? 1 : 0;
+  return 100.0 * static_cast<double>(equal) / static_cast<double>(answers.size());
+}
+
+void CheckF32(const std::string& beams) {
+  const Words words = ReadWords();
+  const std::vector<std::string> recorded =
+      json::parse(TestFile("g2p/g2p_hyp_beam" + beams + ".json"));
+  const std::vector<json> answers = Answers(words, beams, "f32");
+  const double agreement = Agreement(answers, recorded);
+  WARN("f32, " << beams << " beams: " << agreement << " % of lines as recorded, word accuracy "
+               << Agreement(answers, words.references) << " %");
+  CHECK(agreement >= 99.9);
+  if (beams == "1") return;
+  const std::vector<double> scores = json::parse(TestFile("g2p/g2p_scores_beam4.json"));
+  size_t close = 0;
+  for (size_t i = 0; i < scores.size(); ++i) {  // recorded with five decimals
+    close += std::abs(answers[i]["score"].get<double>() - scores[i]) <= 1e-4 ? 1 : 0;
+  }
+  CHECK(close >= 5994);
+}
+
+void CheckInt8(const std::string& beams, double recorded_accuracy) {
+  const Words words = ReadWords();
+  const double accuracy = Agreement(Answers(words, beams, "int8"), words.references);
+  WARN("int8, " << beams << " beams: word accuracy " << accuracy << " %");
+  CHECK(std::abs(accuracy - recorded_accuracy) <= 0.6);
+}
+
+TEST_CASE("f32 greedy equals the recorded answers", "[f32][greedy]") { CheckF32("1"); }
+TEST_CASE("f32 with 4 beams equals the recorded answers and scores", "[f32][beam]") {
+  CheckF32("4");
+}
+TEST_CASE("int8 greedy keeps the word accuracy", "[int8][greedy]") { CheckInt8("1", 64.33); }
+TEST_CASE("int8 with 4 beams keeps the word accuracy", "[int8][beam]") { CheckInt8("4", 64.80); }
+
+}  // namespace
+}  // namespace quintet

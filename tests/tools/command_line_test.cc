@@ -1,0 +1,182 @@
+// The command line as a user meets it: exit codes, suggestions, and where values come from.
+#include "tools/command_line.h"
+
+#include <fstream>
+
+#include "catch2/catch.hpp"
+#include "tests/tools/run_binary.h"
+#include "tools/flag_values.h"
+
+namespace quintet {
+namespace {
+
+using Catch::Matchers::Contains;
+
+std::string WriteConfig(const std::string& text) {
+  const std::string path = std::string("/tmp/quintet_config_") + std::to_string(getpid()) + ".toml";
+  std::ofstream(path) << text;
+  return path;
+}
+
+TEST_CASE("usage errors exit 2 and say what is wrong") {
+  struct Case {
+    std::vector<std::string> args;
+    std::string message;
+  };
+  const std::vector<Case> cases = {
+      {{}, "Subcommands"},
+      {{"generat"}, "Did you mean generate?"},
+      {{"frobnicate"}, "unknown subcommand frobnicate"},
+      {{"generate", "--num-beans", "4"}, "Did you mean --num-beams?"},
+      {{"generate", "--num-beans=4"}, "Did you mean --num-beams?"},
+      {{"generate", "--no-such-flag-at-all"}, "unknown flag --no-such-flag-at-all"},
+      {{"generate", "extra"}, "unexpected argument extra"},
+      {{"generate"}, "--model is required"},
+      {{"generate", "--num-beams", "many"}, "--num-beams"},
+      {{"generate", "--num-beams", "-1"}, "--num-beams"},
+      {{"generate", "--dtype", "f64"}, "--dtype"},
+      {{"generate", "--model"}, "--model"},
+      {{"generate", "--config", "/no/such/file"}, "--config"},
+      {{"completion", "tcsh"}, "tcsh"},
+  };
+  for (const Case& c : cases) {
+    const Outcome outcome = RunBinary({c.args, "", {}});
+    CHECK(outcome.exit_code == kExitUsage);
+    CHECK_THAT(outcome.err, Contains(c.message));
+    CHECK(outcome.out.empty());
+  }
+}
+
+TEST_CASE("help names every flag with its unit, default and variable, and an example") {
+  for (const char* command : {"generate", "encode", "score", "classify", "bench", "completion"}) {
+    const Outcome outcome = RunBinary({{command, "--help"}, "", {}});
+    INFO(command);
+    CHECK(outcome.exit_code == kExitDone);
+    CHECK_THAT(outcome.out, Contains("Example:\n  "));
+    CHECK_THAT(outcome.out, Contains("$QUINTET_LOG_FORMAT"));
+  }
+  const std::string help = RunBinary({{"generate", "--help"}, "", {}}).out;
+  CHECK_THAT(help, Contains("--max-new-tokens TOKENS"));
+  CHECK_THAT(help, Contains("[256] ($QUINTET_MAX_NEW_TOKENS)"));
+}
+
+TEST_CASE("every decoding field is a flag") {
+  const std::string help = RunBinary({{"generate", "--help"}, "", {}}).out;
+  for (const char* flag : {"max-new-tokens",
+                           "min-new-tokens",
+                           "num-beams",
+                           "num-return-sequences",
+                           "length-penalty",
+                           "early-stopping",
+                           "patience",
+                           "do-sample",
+                           "seed",
+                           "temperature",
+                           "top-k",
+                           "top-p",
+                           "typical-p",
+                           "min-p",
+                           "repetition-penalty",
+                           "no-repeat-ngram-size",
+                           "suppress-tokens",
+                           "begin-suppress-tokens",
+                           "bad-words-ids",
+                           "forced-bos-token-id",
+                           "forced-eos-token-ids",
+                           "eos-token-ids",
+                           "decoder-start-token-id",
+                           "pad-token-id",
+                           "decoder-prefix",
+                           "stop",
+                           "include-stop",
+                           "ignore-eos",
+                           "logprobs",
+                           "top-logprobs",
+                           "return-scores",
+                           "echo",
+                           "skip-special-tokens",
+                           "add-special-tokens",
+                           "truncate"}) {
+    CHECK_THAT(help, Contains(std::string("--") + flag + " "));
+  }
+}
+
+// The settled value of one flag of generate.
+std::string Settled(const std::string& flag, std::vector<std::string> args,
+                    std::map<std::string, std::string> environment) {
+  args.insert(args.begin(), "generate");
+  args.push_back("--print-config");
+  const Outcome outcome = RunBinary({args, "", std::move(environment)});
+  REQUIRE(outcome.exit_code == kExitDone);
+  for (const std::string& line : Lines(outcome.out)) {
+    for (const std::string& start : {flag + " = ", "# " + flag + " = "}) {
+      if (line.rfind(start, 0) == 0) return line.substr(start.size());
+    }
+  }
+  return "";
+}
+
+TEST_CASE("flag beats variable beats file beats default") {
+  const std::string file = WriteConfig(
+      "num-beams = 7\nmax_new_tokens = 9\ndo-sample = true\n[encode]\nnormalize = true\n");
+  const std::map<std::string, std::string> variable = {{"QUINTET_NUM_BEAMS", "5"}};
+  CHECK(Settled("num-beams", {}, {}) == "\"1\"");
+  CHECK(Settled("num-beams", {"--config", file}, {}) == "\"7\"");
+  CHECK(Settled("num-beams", {"--config", file}, variable) == "\"5\"");
+  CHECK(Settled("num-beams", {"--config", file, "--num-beams", "3"}, variable) == "\"3\"");
+  CHECK(Settled("max-new-tokens", {"--config", file}, {}) == "\"9\"");
+  CHECK(Settled("do-sample", {"--config", file}, {}) == "true");
+  CHECK(Settled("do-sample", {}, {{"QUINTET_DO_SAMPLE", "true"}}) == "true");
+  CHECK(Settled("do-sample", {"--config", file}, {{"QUINTET_DO_SAMPLE", "false"}}) == "false");
+  CHECK(Settled("num-beams", {}, {{"QUINTET_CONFIG", file}}) == "\"7\"");
+  CHECK(Settled("suppress-tokens", {}, {{"QUINTET_SUPPRESS_TOKENS", "4,5"}}) == "[\"4\", \"5\"]");
+}
+
+TEST_CASE("bad values of variables and files are usage errors that name their source") {
+  Outcome outcome = RunBinary({{"generate"}, "", {{"QUINTET_NUM_BEAMS", "x"}}});
+  CHECK(outcome.exit_code == kExitUsage);
+  CHECK_THAT(outcome.err, Contains("QUINTET_NUM_BEAMS"));
+  outcome = RunBinary({{"generate", "--model", G2pModel()}, "", {{"QUINTET_CPU_ISA", "mmx"}}});
+  CHECK(outcome.exit_code == kExitUsage);
+  CHECK_THAT(outcome.err, Contains("QUINTET_CPU_ISA"));
+  for (const char* text : {"num-beans = 4\n", "[generat]\nnum-beams = 4\n", "num-beams = \"x\"\n",
+                           "[generate]\nhelp = true\n", "[generate.deep]\nnum-beams = 1\n"}) {
+    const std::string file = WriteConfig(text);
+    outcome = RunBinary({{"generate", "--config", file}, "", {}});
+    INFO(text);
+    CHECK(outcome.exit_code == kExitUsage);
+    CHECK_THAT(outcome.err, Contains(file));
+  }
+}
+
+TEST_CASE("a printed configuration is a configuration") {
+  const std::vector<std::string> args = {"generate", "--print-config",    "--num-beams",
+                                         "4",        "--suppress-tokens", "1,2",
+                                         "--stop",   "a \"b\" \\n",       "--echo"};
+  const Outcome first = RunBinary({args, "", {}});
+  const Outcome second =
+      RunBinary({{"generate", "--print-config", "--config", WriteConfig(first.out)}, "", {}});
+  CHECK(second.out == first.out);
+}
+
+TEST_CASE("rejected models exit 3") {
+  for (const char* model : {"/no/such/model", "/tmp"}) {
+    const Outcome outcome = RunBinary({{"generate", "--model", model}, "a\n", {}});
+    CHECK(outcome.exit_code == kExitModel);
+    CHECK(outcome.out.empty());
+  }
+  // A head that the model lacks.
+  CHECK(RunBinary({{"classify", "--model", G2pModel()}, "a\n", {}}).exit_code == kExitModel);
+}
+
+TEST_CASE("edit distance and the nearest name") {
+  CHECK(EditDistance("", "abc") == 3);
+  CHECK(EditDistance("kitten", "sitting") == 3);
+  CHECK(EditDistance("same", "same") == 0);
+  CHECK(Nearest("--num-beans", {"--num-beams", "--seed"}) == "--num-beams");
+  CHECK(Nearest("--xxxxxxxx", {"--num-beams", "--seed"}).empty());
+  CHECK(Nearest("ab", {"cd", "xy"}).empty());
+}
+
+}  // namespace
+}  // namespace quintet

@@ -1,0 +1,247 @@
+// quintet generate, encode, score and bench on the shipped model.
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+
+#include "catch2/catch.hpp"
+#include "nlohmann/json.hpp"
+#include "tests/tools/run_binary.h"
+#include "tools/exit_code.h"
+
+namespace quintet {
+namespace {
+
+using Catch::Matchers::Contains;
+using nlohmann::json;
+
+Outcome OnModel(const std::string& command, std::vector<std::string> flags,
+                const std::string& input, std::map<std::string, std::string> environment = {}) {
+  flags.insert(flags.begin(), {command, "--model", G2pModel()});
+  return RunBinary({flags, input, std::move(environment)});
+}
+
+TEST_CASE("words become phonemes, one line each, in order") {
+  const Outcome outcome = OnModel("generate", {"--num-beams", "4"}, "wagner\noros\r\nacclaimed");
+  CHECK(outcome.exit_code == kExitDone);
+  CHECK(outcome.out == "W AE1 G N ER0\nAO1 R OW0 Z\nAH0 K L EY1 M D\n");
+  CHECK(outcome.err.empty());
+}
+
+TEST_CASE("no lines in, no lines out") {
+  for (const char* command : {"generate", "encode", "score"}) {
+    const Outcome outcome = OnModel(command, {}, "");
+    CHECK(outcome.exit_code == kExitDone);
+    CHECK(outcome.out.empty());
+  }
+}
+
+TEST_CASE("an empty line is an input like any other") {
+  const Outcome outcome = OnModel("generate", {}, "oros\n\noros\n");
+  CHECK(outcome.exit_code == kExitDone);
+  const std::vector<std::string> lines = Lines(outcome.out);
+  REQUIRE(lines.size() == 3);
+  CHECK(lines[0] == lines[2]);
+}
+
+TEST_CASE("a bad line keeps its place and the others their results") {
+  const std::string longer(50, 'a');
+  Outcome outcome =
+      OnModel("generate", {"--max-input-tokens", "20"}, "oros\n" + longer + "\nwagner\n");
+  CHECK(outcome.exit_code == kExitFailed);
+  CHECK(outcome.out == "AO1 R OW0 Z\n\nW AE1 G N ER0\n");
+  CHECK_THAT(outcome.err, Contains("line 2"));
+  CHECK_THAT(outcome.err, !Contains(longer));  // no input text in messages
+
+  outcome = OnModel("generate", {"--input", "json", "--output", "json"},
+                    "{\"text\":\"oros\"}\nnot "
+                    "json\n{\"token_ids\":[5000]}\n{\"text\":3}\n{}\n{\"text\":\"wagner\"}\n");
+  CHECK(outcome.exit_code == kExitFailed);
+  const std::vector<std::string> lines = Lines(outcome.out);
+  REQUIRE(lines.size() == 6);
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const json line = json::parse(lines[i]);
+    CHECK(line["line"] == i + 1);
+    const bool good = i == 0 || i == 5;
+    CHECK(line.contains("sequences") == good);
+    CHECK(line.contains("error") == !good);
+    if (!good) CHECK(line["error"]["code"] == "INVALID_ARGUMENT");
+  }
+}
+
+TEST_CASE("truncation keeps the end of sequence") {
+  const Outcome cut = OnModel("generate", {"--max-input-tokens", "6", "--truncate"}, "wagnerian\n");
+  const Outcome whole = OnModel("generate", {}, "wagn\n");
+  CHECK(cut.exit_code == kExitDone);
+  CHECK(cut.out == whole.out);  // "▁wagn" and the end: six tokens
+}
+
+TEST_CASE("sequences of a line are separated by tabs; json has ids, scores and log-probabilities") {
+  const std::vector<std::string> flags = {"--num-beams", "4", "--num-return-sequences", "3"};
+  CHECK(Lines(OnModel("generate", flags, "oros\n").out).size() == 1);
+  std::vector<std::string> with_json = flags;
+  with_json.insert(with_json.end(),
+                   {"--output", "json", "--return-scores", "--logprobs", "--top-logprobs", "2"});
+  const Outcome outcome = OnModel("generate", with_json, "oros\n");
+  REQUIRE(outcome.exit_code == kExitDone);
+  const json line = json::parse(outcome.out);
+  REQUIRE(line["sequences"].size() == 3);
+  double previous = 0;
+  for (const json& sequence : line["sequences"]) {
+    CHECK(sequence["finish_reason"] == "eos");
+    CHECK(sequence["token_ids"].size() == sequence["logprobs"].size());
+    CHECK(sequence["score"].get<double>() <= previous);
+    previous = sequence["score"].get<double>();
+    double sum = 0;
+    for (const json& token : sequence["logprobs"]) {
+      sum += token["logprob"].get<double>();
+      CHECK(token["top"].size() == 2);
+    }
+    CHECK(sum / static_cast<double>(sequence["logprobs"].size()) == Approx(previous).margin(1e-4));
+  }
+}
+
+TEST_CASE("decoding options that make no sense are usage errors") {
+  for (const std::vector<std::string>& flags :
+       std::vector<std::vector<std::string>>{{"--temperature", "0.5"},
+                                             {"--num-beams", "33"},
+                                             {"--num-beams", "0"},
+                                             {"--temperature", "nan", "--do-sample"},
+                                             {"--early-stopping", "sometimes"},
+                                             {"--bad-words-ids", "1,x"},
+                                             {"--suppress-tokens", "4000"},
+                                             {"--num-return-sequences", "2"},
+                                             {"--num-beams", "8", "--max-running", "4"}}) {
+    const Outcome outcome = OnModel("generate", flags, "a\n");
+    INFO(flags[0] << " " << flags[1]);
+    CHECK(outcome.exit_code == kExitUsage);
+    CHECK(outcome.out.empty());
+    CHECK_FALSE(outcome.err.empty());
+  }
+}
+
+TEST_CASE("sampling depends on the seed and the line alone") {
+  const std::vector<std::string> flags = {"--do-sample", "--temperature", "2", "--seed", "11"};
+  const Outcome alone = OnModel("generate", flags, "serendipity\n");
+  const Outcome among = OnModel("generate", flags, "oros\nserendipity\nwagner\n");
+  REQUIRE(Lines(among.out).size() == 3);
+  CHECK(Lines(among.out)[1] + "\n" == alone.out);
+  std::vector<std::string> other = flags;
+  other.back() = "12";
+  CHECK(OnModel("generate", other, "serendipity\nphotosynthesis\n").out !=
+        OnModel("generate", flags, "serendipity\nphotosynthesis\n").out);
+}
+
+TEST_CASE("special characters of outputs stay within their line") {
+  const Outcome outcome =
+      OnModel("generate", {"--decoder-prefix", "K", "--echo", "--output", "json"}, "cat\n");
+  REQUIRE(outcome.exit_code == kExitDone);
+  CHECK_THAT(json::parse(outcome.out)["sequences"][0]["text"].get<std::string>(), Contains("K"));
+}
+
+TEST_CASE("score adds up the tokens and prefers the right answer") {
+  Outcome outcome = OnModel("score", {}, "wagner\tW AE1 G N ER0\tZ IY1\n");
+  REQUIRE(outcome.exit_code == kExitDone);
+  double right = 0, wrong = 0;
+  REQUIRE(std::sscanf(outcome.out.c_str(), "%lf\t%lf", &right, &wrong) == 2);
+  CHECK(right > wrong + 5);
+  outcome = OnModel("score", {"--input", "json", "--output", "json"},
+                    "{\"text\":\"wagner\",\"targets\":[\"W AE1 G N ER0\"]}\n");
+  REQUIRE(outcome.exit_code == kExitDone);
+  const json target = json::parse(outcome.out)["targets"][0];
+  double sum = 0;
+  for (const json& token : target["tokens"]) sum += token["logprob"].get<double>();
+  CHECK(target["logprob"].get<double>() == Approx(sum).margin(1e-5));
+  CHECK(target["logprob"].get<double>() == Approx(right).margin(1e-4));
+  outcome = OnModel("score", {}, "no target\nwagner\tW AE1 G N ER0\n");
+  CHECK(outcome.exit_code == kExitFailed);
+  CHECK(Lines(outcome.out).size() == 2);
+}
+
+TEST_CASE("encode gives the same values as json, raw and NumPy") {
+  const std::string input = "oros\nwagner\n";
+  const Outcome text = OnModel("encode", {"--normalize"}, input);
+  const Outcome raw = OnModel("encode", {"--normalize", "--output", "f32"}, input);
+  const Outcome npy = OnModel("encode", {"--normalize", "--output", "npy"}, input);
+  REQUIRE(text.exit_code == kExitDone);
+  REQUIRE(raw.out.size() == 2 * 256 * sizeof(float));
+  REQUIRE(npy.out.size() == 128 + raw.out.size());
+  CHECK(npy.out.substr(128) == raw.out);
+  CHECK(npy.out.substr(0, 6) == "\x93NUMPY");
+  CHECK_THAT(npy.out.substr(0, 128), Contains("'shape': (2, 256)"));
+  double norm = 0;
+  for (size_t row = 0; row < 2; ++row) {
+    const json embedding = json::parse(Lines(text.out)[row])["embedding"];
+    REQUIRE(embedding.size() == 256);
+    for (size_t i = 0; i < 256; ++i) {
+      float value;
+      std::memcpy(&value, raw.out.data() + (row * 256 + i) * sizeof(float), sizeof(float));
+      CHECK(embedding[i].get<float>() == value);
+      norm += static_cast<double>(value) * value;
+    }
+  }
+  CHECK(norm == Approx(2.0).epsilon(1e-5));
+  const json tokens = json::parse(OnModel("encode", {"--pooling", "none"}, "oros\n").out);
+  CHECK(tokens["embeddings"].size() == tokens["input_tokens"]);
+}
+
+TEST_CASE("bench prints its table and writes its report") {
+  const std::string file = "/tmp/quintet_bench_" + std::to_string(getpid()) + ".json";
+  const Outcome outcome = OnModel("bench",
+                                  {"--batch", "1,2", "--num-beams", "1,2", "--input-tokens", "8",
+                                   "--new-tokens", "4", "--repetitions", "2", "--json", file},
+                                  "");
+  REQUIRE(outcome.exit_code == kExitDone);
+  std::ifstream stream(file);
+  const json report = json::parse(stream);
+  CHECK(report["rows"].size() == 6);  // two of encode, four of generate
+  CHECK(Lines(outcome.out).size() == 8);
+  for (const json& row : report["rows"]) {
+    CHECK(row["wall_ms"].get<double>() > 0);
+    CHECK(row["all_wall_ms"].size() == 2);
+  }
+  for (const char* key : {"version", "commit", "cpu", "threads", "dtype", "parameters"}) {
+    CHECK(report["conditions"].contains(key));
+  }
+  std::remove(file.c_str());
+}
+
+// A line's result must not depend on what else runs, to the last bit: text, ids, scores,
+// log-probabilities and states.
+void CheckAloneAgainstBatch(const std::map<std::string, std::string>& environment) {
+  std::string words;
+  for (const std::string& line : Lines(TestFile("g2p/test.tsv"))) {
+    words += line.substr(0, line.find('\t')) + "\n";
+    if (words.size() > 400) break;
+  }
+  for (const char* beams : {"1", "3"}) {
+    const std::vector<std::string> flags = {
+        "--num-beams", beams, "--output", "json", "--logprobs", "--top-logprobs", "3"};
+    std::vector<std::string> alone = flags, batch = flags;
+    alone.insert(alone.end(), {"--max-running", beams, "--max-batch-tokens", "1",
+                               "--max-input-tokens", "64", "--threads", "1"});
+    batch.insert(batch.end(), {"--max-running", "48", "--threads", "2"});
+    const Outcome one = OnModel("generate", alone, words, environment);
+    const Outcome many = OnModel("generate", batch, words, environment);
+    REQUIRE(one.exit_code == kExitDone);
+    CHECK(one.out == many.out);
+  }
+  const Outcome many =
+      OnModel("encode", {"--output", "f32", "--pooling", "none"}, words, environment);
+  std::string one;
+  const std::vector<std::string> lines = Lines(words);
+  for (const std::string& word : {lines[0], lines[1], lines[7]}) {
+    one = OnModel("encode", {"--output", "f32", "--pooling", "none"}, word + "\n", environment).out;
+    REQUIRE_FALSE(one.empty());
+    CHECK(many.out.find(one) != std::string::npos);
+  }
+}
+
+TEST_CASE("a line's result is the same to the bit alone and in a batch") {
+  CheckAloneAgainstBatch({});
+}
+TEST_CASE("also with AVX2 only") { CheckAloneAgainstBatch({{"QUINTET_CPU_ISA", "avx2"}}); }
+
+}  // namespace
+}  // namespace quintet
