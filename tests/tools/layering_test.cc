@@ -94,8 +94,9 @@ TEST_CASE("each folder includes only itself and the folders below it") {
   }
 }
 
-TEST_CASE("source files stay within 600 lines") {
+TEST_CASE("product sources stay within 600 lines") {
   for (const auto& [folder, allowed] : Allowed()) {
+    if (folder == "tests") continue;
     for (const fs::path& path : Sources(folder)) {
       // Written by tools/make_unicode_tables.py, for nobody to read.
       if (path.filename() == "unicode_tables.cc") continue;
