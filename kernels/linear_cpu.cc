@@ -136,27 +136,26 @@ struct PanelRow {
   const void* sums = nullptr;        // f32 or i32
   const float* scales = nullptr;     // kI8
   const int32_t* offsets = nullptr;  // kI8
-  float row_scale = 0.0f;            // kI8
-  float alpha = 1.0f;
-  const float* bias = nullptr;      // or null
-  const float* residual = nullptr;  // or null; gated: 16
+  float factor = 1.0f;               // alpha; kI8: times the row's scale
+  const float* bias = nullptr;       // or null
+  const float* residual = nullptr;   // or null; gated: 16
 };
 
 template <bool kInt8>
 HWY_INLINE VF Value(const PanelRow& row, int64_t c) {
   const DF d;
-  VF v;
+  VF v, factor;
   if constexpr (kInt8) {
     const hn::RebindToSigned<DF> di;
-    const auto sum = hn::Sub(hn::Load(di, static_cast<const int32_t*>(row.sums) + c),
-                             hn::Load(di, row.offsets + c));
-    v = hn::Mul(hn::ConvertTo(d, sum),
-                hn::Mul(hn::Load(d, row.scales + c), hn::Set(d, row.row_scale)));
+    v = hn::ConvertTo(d, hn::Sub(hn::Load(di, static_cast<const int32_t*>(row.sums) + c),
+                                 hn::Load(di, row.offsets + c)));
+    factor = hn::Mul(hn::Load(d, row.scales + c), hn::Set(d, row.factor));
   } else {
     v = hn::Load(d, static_cast<const float*>(row.sums) + c);
+    factor = hn::Set(d, row.factor);
   }
-  const VF alpha = hn::Set(d, row.alpha);
-  return row.bias == nullptr ? hn::Mul(v, alpha) : hn::MulAdd(v, alpha, hn::Load(d, row.bias + c));
+  if (row.bias == nullptr) return hn::Mul(v, factor);
+  return hn::MulAdd(v, factor, hn::Load(d, row.bias + c));
 }
 
 // The panel's outputs of one row, 32 (gated: 16) of them.
@@ -205,7 +204,7 @@ void EpilogueRows(const cpu::Epilogue& e, const void* tile, int64_t panel, int64
   const int64_t column = panel * columns;
   const int64_t count = std::min(columns, cpu::OutputColumns(w) - column);
   PanelRow p;
-  p.alpha = e.alpha;
+  p.factor = e.alpha;
   if (e.bias != nullptr) {
     PanelBias(e, panel, bias);
     p.bias = bias;
@@ -216,9 +215,17 @@ void EpilogueRows(const cpu::Epilogue& e, const void* tile, int64_t panel, int64
     p.offsets = reinterpret_cast<const int32_t*>(scales + cpu::Panels(w) * cpu::kPanelColumns) +
                 panel * cpu::kPanelColumns;
   }
+  // Stores of a wide product miss the near caches one after the other; asked for ahead they come
+  // together.
+  constexpr int64_t kAhead = 16;
   for (int64_t r = 0; r < rows; ++r) {
+    if (r + kAhead < rows && e.y != nullptr) {
+      const float* next = e.y + (row + r + kAhead) * e.y_stride + y_column;
+      __builtin_prefetch(next, 1);
+      __builtin_prefetch(next + 16, 1);
+    }
     p.sums = static_cast<const char*>(tile) + r * cpu::kPanelColumns * cpu::kUnitBytes;
-    if constexpr (kInt8) p.row_scale = e.row_scales[row + r];
+    if constexpr (kInt8) p.factor = e.alpha * e.row_scales[row + r];
     const float* residual =
         e.residual == nullptr ? nullptr : e.residual + (row + r) * e.residual_stride + column;
     if (e.scatter == nullptr && count == columns) {
