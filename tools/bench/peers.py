@@ -294,10 +294,10 @@ def compare(args, name, dtype, threads):
 
 
 def show(row, peers):
-    cells = [f"{row['model']:9s} {row['dtype']:5s} {row['threads']}  {row['shape']:26s} {row['quintet_ms']:10.1f}"]
+    cells = [f"{row['model']:9s} {row['dtype']:5s} {row['threads']:3d} {row['shape']:24s} {row['quintet_ms']:10.1f}"]
     for engine in peers:
         ms, ratio = row[engine + "_ms"], row["over_" + engine]
-        cells.append(f"{ms:10.1f} {ratio:6.2f}x" if ms else f"{'-':>10s} {'-':>7s}")
+        cells.append(f"{ms:11.1f} {ratio:5.2f}x" if ms else f"{'-':>11s} {'-':>6s}")
     print(" ".join(cells), flush=True)
 
 
@@ -339,8 +339,8 @@ def main():
                         f"import peers; peers.prepare({name!r}, {args.work!r})"], check=True)
     report = dict(versions=versions(), machine=platform.processor() or platform.machine(), cores=os.cpu_count(),
                   arguments={k: v for k, v in vars(args).items() if k not in ("work", "out", "quintet")}, missing={}, rows=[])
-    heading = "".join(f" {engine + ' ms':>16s}  ratio"[-19:] for engine in args.peers)
-    print(f"{'model':9s} {'dtype':5s} thr {'shape':26s} {'quintet ms':>9s}{heading}")
+    heading = "".join(f" {engine:>12s} {'ratio':>5s}" for engine in args.peers)
+    print(f"{'model':9s} {'dtype':5s} thr {'shape':24s} {'quintet ms':>10s}{heading}")
     for threads in args.threads:
         for name in args.models:
             for dtype in args.dtypes:
