@@ -43,7 +43,10 @@ Tensor Gpt2Model::Decode(const DecodeBatch& batch) {
              .position_table = weights_.position_embedding,
              .y = x},
             stream_);
-  for (int64_t layer = 0; layer < config_.decoder_layers; ++layer) Layer(layer, batch, x);
+  for (int64_t layer = 0; layer < config_.decoder_layers; ++layer) {
+    Layer(layer, batch, x);
+    Observe(true, layer, x);
+  }
   const Tensor wanted = GatherWanted(batch, x);
   LayerNorm({.x = wanted,
              .gamma = weights_.decoder.final_norm,
@@ -92,6 +95,13 @@ absl::StatusOr<std::unique_ptr<Model>> NewGpt2Model(ModelConfig config, const Mo
   absl::Status status = model->Allocate();
   if (!status.ok()) return status;
   return model;
+}
+
+absl::StatusOr<ModelMemory> MeasureGpt2Model(ModelConfig config, const ModelLimits& limits,
+                                             ModelWeights weights, ThreadPool* pool) {
+  Gpt2Model model(std::move(config), limits, std::move(weights), pool);
+  if (absl::Status status = model.Measure(); !status.ok()) return status;
+  return model.memory();
 }
 
 }  // namespace quintet

@@ -33,23 +33,38 @@ absl::Status CheckLimits(const ModelLimits& limits) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<Model>> Model::Load(const std::string& directory,
-                                                   const LoadOptions& options, ThreadPool* pool) {
+// Options checked, and the model's config.
+absl::StatusOr<ModelConfig> Begin(const std::string& directory, const LoadOptions& options) {
   if (!WeightTypeSupported(options.weights)) {
     return absl::UnimplementedError("this CPU has no instructions for bf16 products");
   }
   absl::Status limits = CheckLimits(options.limits);
   if (!limits.ok()) return limits;
-  absl::StatusOr<ModelConfig> config = ReadModelConfig(directory);
+  return ReadModelConfig(directory);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Model>> Model::Load(const std::string& directory,
+                                                   const LoadOptions& options, ThreadPool* pool) {
+  absl::StatusOr<ModelConfig> config = Begin(directory, options);
   if (!config.ok()) return config.status();
-  absl::StatusOr<ModelWeights> weights = LoadWeights(directory, &*config, options.weights, pool);
+  absl::StatusOr<ModelWeights> weights =
+      LoadWeights(directory, &*config, options.weights, pool, options.follow_symlinks);
   if (!weights.ok()) return weights.status();
-  if (config->family == Family::kGpt2) {
-    return NewGpt2Model(*std::move(config), options.limits, *std::move(weights), pool);
-  }
-  return NewT5Model(*std::move(config), options.limits, *std::move(weights), pool);
+  const auto create = config->family == Family::kGpt2 ? NewGpt2Model : NewT5Model;
+  return create(*std::move(config), options.limits, *std::move(weights), pool);
+}
+
+absl::StatusOr<ModelMemory> Model::Measure(const std::string& directory, const LoadOptions& options,
+                                           ThreadPool* pool) {
+  absl::StatusOr<ModelConfig> config = Begin(directory, options);
+  if (!config.ok()) return config.status();
+  absl::StatusOr<ModelWeights> weights =
+      DescribeWeights(directory, &*config, options.weights, pool, options.follow_symlinks);
+  if (!weights.ok()) return weights.status();
+  const auto measure = config->family == Family::kGpt2 ? MeasureGpt2Model : MeasureT5Model;
+  return measure(*std::move(config), options.limits, *std::move(weights), pool);
 }
 
 }  // namespace quintet

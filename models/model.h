@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -29,6 +30,22 @@ struct ModelLimits {
 struct LoadOptions {
   WeightType weights = WeightType::kF32;
   ModelLimits limits;
+  bool follow_symlinks = false;  // of weight files; refused otherwise
+};
+
+// What a loaded model holds, in bytes.
+struct ModelMemory {
+  int64_t weights = 0;
+  int64_t cache = 0;      // pages of keys and values
+  int64_t workspace = 0;   // of forward passes
+  int64_t parameters = 0;  // a count: stored values, shared ones once
+};
+
+// The residual stream after one layer; an encoder's last one is taken after the final norm.
+struct LayerOutput {
+  bool decoder = false;
+  int64_t layer = 0;
+  Tensor x;  // [rows, d_model] f32
 };
 
 constexpr int64_t kMaxTopLogProbs = 20;  // alternatives that TargetLogProbs can list per row
@@ -60,14 +77,20 @@ class Model {
   // UNIMPLEMENTED, RESOURCE_EXHAUSTED. `pool` outlives the model.
   static absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& directory, const LoadOptions& options,
                                                      ThreadPool* pool);
+  // What Load would hold, with the same checks of the files' headers, but without reading matrices or taking that memory.
+  static absl::StatusOr<ModelMemory> Measure(const std::string& directory, const LoadOptions& options, ThreadPool* pool);
   virtual ~Model() = default;
 
   const ModelConfig& config() const { return config_; }
   const ModelLimits& limits() const { return limits_; }
   const KvCache& cache() const { return cache_; }
   Stream& stream() { return stream_; }
-  int64_t weight_bytes() const { return weight_bytes_; }
-  int64_t parameters() const { return parameters_; }
+  const ModelMemory& memory() const { return memory_; }
+  int64_t weight_bytes() const { return memory_.weights; }
+  int64_t parameters() const { return memory_.parameters; }
+
+  // Called after every layer, for comparing models (models/verify.h); null: none.
+  void set_observer(std::function<void(const LayerOutput&)> observer) { observer_ = std::move(observer); }
 
   // Encoder: one packed batch at a time, resumable, since a long input must not hold up running streams. total <= max_encode_tokens;
   // ids in [0, vocab); sequences non-empty. BeginEncode drops what was under way.
@@ -98,12 +121,16 @@ class Model {
   Model(ModelConfig config, const ModelLimits& limits, ThreadPool* pool)
       : config_(std::move(config)), limits_(limits), stream_(pool) {}
 
+  void Observe(bool decoder, int64_t layer, const Tensor& x) const {
+    if (observer_) observer_({decoder, layer, x});
+  }
+
   ModelConfig config_;
   ModelLimits limits_;
   Stream stream_;
   KvCache cache_;
-  int64_t weight_bytes_ = 0;
-  int64_t parameters_ = 0;
+  ModelMemory memory_;
+  std::function<void(const LayerOutput&)> observer_;
 };
 
 }  // namespace quintet

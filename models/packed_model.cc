@@ -15,41 +15,40 @@ PackedModel::PackedModel(ModelConfig config, const ModelLimits& limits, ModelWei
     : Model(std::move(config), limits, pool),
       weights_(std::move(weights)),
       block_rows_(std::max(kBlockRows, limits.max_step_tokens)) {
-  weight_bytes_ = weights_.bytes;
-  parameters_ = weights_.parameters;
+  memory_.weights = weights_.bytes;
+  memory_.parameters = weights_.parameters;
 }
 
-absl::Status PackedModel::Allocate() {
+absl::Status PackedModel::Measure() {
   if (config_.has_decoder()) {
-    absl::Status status = AllocateCache();
-    if (!status.ok()) return status;
+    cache_ = {.pages = limits_.cache_pages,
+              .layers = config_.decoder_layers,
+              .heads = config_.heads,
+              .page_size = limits_.page_size,
+              .head_dim = config_.head_dim};
+    const int64_t page_bytes = cache_.page_elements() * 4;
+    if (__builtin_mul_overflow(cache_.pages, page_bytes, &memory_.cache)) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("cache of ", cache_.pages, " pages of ", page_bytes, " bytes is too large"));
+    }
   }
   Carver sizing(nullptr);
   Carve(sizing);
-  absl::StatusOr<Buffer> workspace = Buffer::Allocate(sizing.used_bytes());
+  memory_.workspace = sizing.used_bytes();
+  return absl::OkStatus();
+}
+
+absl::Status PackedModel::Allocate() {
+  if (absl::Status status = Measure(); !status.ok()) return status;
+  absl::StatusOr<Buffer> pages = Buffer::Allocate(memory_.cache);
+  if (!pages.ok()) return pages.status();
+  pages_ = *std::move(pages);
+  cache_.data = pages_.as<float>();
+  absl::StatusOr<Buffer> workspace = Buffer::Allocate(memory_.workspace);
   if (!workspace.ok()) return workspace.status();
   workspace_ = *std::move(workspace);
   Carver carver(workspace_.data());
   Carve(carver);
-  return absl::OkStatus();
-}
-
-absl::Status PackedModel::AllocateCache() {
-  cache_ = {.pages = limits_.cache_pages,
-            .layers = config_.decoder_layers,
-            .heads = config_.heads,
-            .page_size = limits_.page_size,
-            .head_dim = config_.head_dim};
-  int64_t bytes = 0;
-  if (__builtin_mul_overflow(cache_.pages, cache_.page_elements() * 4, &bytes)) {
-    return absl::ResourceExhaustedError(absl::StrCat("cache of ", cache_.pages, " pages of ",
-                                                     cache_.page_elements() * 4,
-                                                     " bytes is too large"));
-  }
-  absl::StatusOr<Buffer> pages = Buffer::Allocate(bytes);
-  if (!pages.ok()) return pages.status();
-  pages_ = *std::move(pages);
-  cache_.data = pages_.as<float>();
   return absl::OkStatus();
 }
 

@@ -18,8 +18,11 @@ class PackedModel : public Model {
                       const Tensor& top_log_probs, const Tensor& top_tokens) override;
   void Classify(const Tensor& states, const Tensor& logits) override;
 
-  // Allocates pages and workspace for the limits; once, before any other call. RESOURCE_EXHAUSTED
-  // when the system has no such memory.
+  // Sizes pages and workspace for the limits: memory() holds them then. RESOURCE_EXHAUSTED when
+  // they do not fit 64 bits.
+  absl::Status Measure();
+  // Measures and allocates; once, before any other call. RESOURCE_EXHAUSTED when the system has no
+  // such memory.
   absl::Status Allocate();
 
  protected:
@@ -65,8 +68,6 @@ class PackedModel : public Model {
   Tensor scratch_;  // [bytes] i8, of ops
 
  private:
-  absl::Status AllocateCache();
-
   Buffer pages_;
   Buffer workspace_;
 };

@@ -188,7 +188,7 @@ bool T5Model::EncodeSlice(int64_t work) {
     row_ += rows;
     if (row_ < encoder_rows_) continue;
     row_ = 0;
-    if (sweep_ == Sweep::kFinish) ++layer_;
+    if (sweep_ == Sweep::kFinish) Observe(false, layer_++, encoder_x_.Rows(0, encoder_rows_));
     sweep_ = sweep_ == Sweep::kProject ? Sweep::kFinish : Sweep::kProject;
   }
   return layer_ == config_.encoder_layers;
@@ -332,7 +332,10 @@ Tensor T5Model::Decode(const DecodeBatch& batch) {
              .table = weights_.embedding,
              .y = x},
             stream_);
-  for (int64_t layer = 0; layer < config_.decoder_layers; ++layer) DecoderLayer(layer, batch, x);
+  for (int64_t layer = 0; layer < config_.decoder_layers; ++layer) {
+    DecoderLayer(layer, batch, x);
+    Observe(true, layer, x);
+  }
   const Tensor wanted = GatherWanted(batch, x);
   RmsNorm({.x = wanted, .gamma = weights_.decoder.final_norm, .y = wanted, .eps = config_.norm_eps},
           stream_);
@@ -391,6 +394,13 @@ absl::StatusOr<std::unique_ptr<Model>> NewT5Model(ModelConfig config, const Mode
   absl::Status status = model->Allocate();
   if (!status.ok()) return status;
   return model;
+}
+
+absl::StatusOr<ModelMemory> MeasureT5Model(ModelConfig config, const ModelLimits& limits,
+                                           ModelWeights weights, ThreadPool* pool) {
+  T5Model model(std::move(config), limits, std::move(weights), pool);
+  if (absl::Status status = model.Measure(); !status.ok()) return status;
+  return model.memory();
 }
 
 }  // namespace quintet

@@ -15,4 +15,8 @@ namespace quintet {
 absl::StatusOr<std::unique_ptr<Model>> NewT5Model(ModelConfig config, const ModelLimits& limits,
                                                   ModelWeights weights, ThreadPool* pool);
 
+// The memory of such a model, from weights that are only described.
+absl::StatusOr<ModelMemory> MeasureT5Model(ModelConfig config, const ModelLimits& limits,
+                                           ModelWeights weights, ThreadPool* pool);
+
 }  // namespace quintet

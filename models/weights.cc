@@ -241,8 +241,10 @@ absl::StatusOr<ModelWeights> LoadWeights(const std::string& directory, ModelConf
 }
 
 absl::StatusOr<ModelWeights> DescribeWeights(const std::string& directory, ModelConfig* config,
-                                             WeightType type, ThreadPool* pool) {
-  return FillWeights(SafetensorsReader::Open(directory), config, type, Extent::kShapes, pool);
+                                             WeightType type, ThreadPool* pool,
+                                             bool follow_symlinks) {
+  return FillWeights(SafetensorsReader::Open(directory, follow_symlinks), config, type,
+                     Extent::kShapes, pool);
 }
 
 }  // namespace quintet

@@ -72,6 +72,6 @@ absl::StatusOr<ModelWeights> LoadWeights(const std::string& directory, ModelConf
 
 // The same without reading or holding matrices and embeddings: every shape, `parameters` and `bytes` are LoadWeights'. Only for sizing.
 absl::StatusOr<ModelWeights> DescribeWeights(const std::string& directory, ModelConfig* config, WeightType type,
-                                             ThreadPool* pool);
+                                             ThreadPool* pool, bool follow_symlinks = false);
 
 }  // namespace quintet

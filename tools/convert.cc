@@ -1,0 +1,187 @@
+// quintet convert: checkpoints in our packed form, and T5 as FAT5 and back.
+#include "models/convert.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "models/verify.h"
+#include "nlohmann/json.hpp"
+#include "tools/command_line.h"
+#include "tools/cores.h"
+#include "tools/interrupt.h"
+
+namespace quintet {
+namespace {
+
+struct ConvertFlags {
+  std::string model, out, dtype = "source", to = "quintet", output = "text";
+  bool force = false, verify = false, follow_symlinks = false;
+  int threads = 0;
+};
+
+std::optional<DType> StoredTypeOf(const std::string& name) {
+  if (name == "f32") return DType::kF32;
+  if (name == "bf16") return DType::kBF16;
+  if (name == "f16") return DType::kF16;
+  if (name == "int8") return DType::kI8;
+  return std::nullopt;
+}
+
+struct Verification {
+  std::vector<StageError> stages;
+  double tolerance = 0;
+  double worst() const {
+    double error = 0;
+    for (const StageError& stage : stages) error = std::max(error, stage.error);
+    return error;
+  }
+};
+
+absl::Status Verify(const ConvertFlags& flags, const std::string& directory, DType stored,
+                    Verification* verification) {
+  ThreadPool pool(flags.threads > 0 ? flags.threads : AvailableCores());
+  VerifyOptions options;
+  options.source = flags.model;
+  options.result = directory;
+  options.follow_symlinks = flags.follow_symlinks;
+  options.result_weights = stored == DType::kI8 ? WeightType::kI8 : WeightType::kF32;
+  absl::StatusOr<std::vector<StageError>> stages = CompareModels(options, &pool);
+  if (!stages.ok()) return stages.status();
+  verification->stages = *std::move(stages);
+  verification->tolerance = VerifyTolerance(stored);
+  if (verification->worst() <= verification->tolerance) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat("verification failed: error ", verification->worst(),
+                                         " is above ", verification->tolerance,
+                                         "; nothing was written"));
+}
+
+void PrintVerification(const Verification& verification) {
+  std::printf("%-24s  %s\n", "stage", "max relative error");
+  for (const StageError& stage : verification.stages) {
+    std::printf("%-24s  %.2e\n", stage.stage.c_str(), stage.error);
+  }
+  std::printf("tolerance %.0e: %s\n", verification.tolerance,
+              verification.worst() <= verification.tolerance ? "passed" : "FAILED");
+}
+
+nlohmann::json VerificationJson(const Verification& verification) {
+  nlohmann::json stages = nlohmann::json::array();
+  for (const StageError& stage : verification.stages) {
+    stages.push_back({{"stage", stage.stage}, {"error", stage.error}});
+  }
+  return {{"tolerance", verification.tolerance},
+          {"passed", verification.worst() <= verification.tolerance},
+          {"stages", stages}};
+}
+
+int ExitCodeOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kCancelled:
+      return Fail(kExitInterrupted, status);
+    case absl::StatusCode::kAlreadyExists:
+      return Fail(kExitFailed, absl::AlreadyExistsError(
+                                   absl::StrCat(status.message(), "; --force replaces it")));
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kAborted:
+      return Fail(kExitFailed, status);
+    default:
+      return Fail(ModelExitCode(status), status);
+  }
+}
+
+int Run(const ConvertFlags& flags) {
+  ConvertOptions options;
+  options.source = flags.model;
+  options.target = flags.out;
+  options.form = flags.to == "fat5" ? ConvertForm::kFat5
+                 : flags.to == "t5" ? ConvertForm::kT5
+                                    : ConvertForm::kPacked;
+  options.dtype = StoredTypeOf(flags.dtype);
+  options.replace = flags.force;
+  options.follow_symlinks = flags.follow_symlinks;
+  if (options.form != ConvertForm::kPacked && options.dtype == DType::kI8) {
+    return Fail(kExitUsage, absl::InvalidArgumentError("--dtype int8 goes with --to quintet only"));
+  }
+  WatchForInterrupt();
+  options.progress = [](int64_t, int64_t) { return !Interrupted(); };
+  Verification verification;
+  if (flags.verify) {
+    options.accept = [&](const std::string& directory, const ConvertResult& result) {
+      return Verify(flags, directory, result.dtype, &verification);
+    };
+  }
+  const absl::StatusOr<ConvertResult> result = Convert(options);
+  const bool json = flags.output == "json";
+  if (!json && !verification.stages.empty()) PrintVerification(verification);
+  if (!result.ok() && !json) return ExitCodeOf(result.status());
+  nlohmann::json report;
+  if (!verification.stages.empty()) report["verify"] = VerificationJson(verification);
+  if (result.ok()) {
+    report["tensors"] = result->tensors;
+    report["bytes"] = result->bytes;
+    report["weights_sha256"] = result->weights_sha256;
+  }
+  if (json) std::printf("%s\n", report.dump(2).c_str());
+  if (!result.ok()) return ExitCodeOf(result.status());
+  if (!json) {
+    std::printf("%s: %lld tensors, %lld bytes, SHA-256 %s\n", flags.out.c_str(),
+                static_cast<long long>(result->tensors), static_cast<long long>(result->bytes),
+                result->weights_sha256.c_str());
+  }
+  return kExitDone;
+}
+
+}  // namespace
+
+void AddConvertCommand(CommandLine& line) {
+  auto flags = std::make_shared<ConvertFlags>();
+  CLI::App* command =
+      line.AddCommand({"convert", "Write a checkpoint in Quintet's packed form, or as FAT5 or T5.",
+                       "quintet convert --model t5-base --out t5-base-int8 --dtype int8 --verify"},
+                      [flags] { return Run(*flags); });
+  line.Require(command->add_option("--model", flags->model, "Checkpoint to read.")
+                   ->type_name("DIR")
+                   ->group("Files"));
+  line.Require(command->add_option("--out", flags->out, "Directory to make.")
+                   ->type_name("DIR")
+                   ->group("Files"));
+  command->add_flag("--force", flags->force, "Replace --out where it exists.")->group("Files");
+  command
+      ->add_flag("--follow-symlinks", flags->follow_symlinks,
+                 "Read files behind symbolic links, as hub caches have them.")
+      ->group("Files");
+  command
+      ->add_option(
+          "--dtype", flags->dtype,
+          "Type of the stored matrices: f32, bf16, f16, int8, or source for what they are.")
+      ->check(CLI::IsMember({"source", "f32", "bf16", "f16", "int8"}))
+      ->type_name("TYPE")
+      ->group("Conversion");
+  command
+      ->add_option("--to", flags->to,
+                   "Form: quintet (packed), fat5 (from Hugging Face's T5) or t5 (from FAT5).")
+      ->check(CLI::IsMember({"quintet", "fat5", "t5"}))
+      ->type_name("FORM")
+      ->group("Conversion");
+  command
+      ->add_flag("--verify", flags->verify,
+                 "Run source and result on sample input; print the error of every layer and of the "
+                 "logits, and write nothing when it is too large.")
+      ->group("Conversion");
+  command
+      ->add_option("--threads", flags->threads,
+                   "Threads of --verify; 0: one for each physical core this process may use.")
+      ->check(CLI::Range(0, 1024))
+      ->type_name("THREADS")
+      ->group("Conversion");
+  command->add_option("--output", flags->output, "Format of the report: text or json.")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->type_name("FORMAT")
+      ->group("Conversion");
+}
+
+}  // namespace quintet
