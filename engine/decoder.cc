@@ -1,6 +1,9 @@
 #include "engine/decoder.h"
 
 #include <algorithm>
+#include <array>
+#include <iterator>
+#include <tuple>
 
 #include "engine/scheduler.h"
 #include "kernels/check.h"
@@ -12,6 +15,29 @@ namespace {
 constexpr int64_t kChunkRows = 64;    // at least the widest beam, 32
 constexpr int64_t kMaxRanking = 544;  // candidates of 32 beams with 16 eos ids
 constexpr int64_t kMaxAlternatives = 20;
+
+// Bytes of each of the decoder's buffers, in the order in which Allocate names them.
+std::array<int64_t, 15> BufferSizes(const ModelConfig& config, const ModelLimits& limits,
+                                    const Stream& stream) {
+  const int64_t steps = limits.max_step_tokens;
+  const int64_t labels = std::max<int64_t>(1, config.labels);
+  const int64_t logits = kChunkRows * config.vocab * 4, row = kChunkRows * 4;
+  return {logits,
+          logits,  // touched only when log-probabilities are asked for
+          row,
+          row,
+          row,
+          row * kMaxRanking,
+          row * kMaxRanking,
+          row * kMaxAlternatives,
+          row * kMaxAlternatives,
+          std::max<int64_t>(64, TopKScratchBytes(kChunkRows, config.vocab, kMaxRanking, stream)),
+          steps * 4,
+          steps * 4,
+          steps * kMaxAlternatives * 4,
+          steps * kMaxAlternatives * 4,
+          steps * labels * 4};
+}
 
 }  // namespace
 
@@ -29,33 +55,28 @@ Decoder::Decoder(Model* model)
       batch_(model->limits()),
       warpers_(model->stream().pool().threads()) {}
 
+int64_t Decoder::BufferBytes(const ModelConfig& config, const ModelLimits& limits,
+                             const Stream& stream) {
+  int64_t bytes = 0;
+  for (const int64_t size : BufferSizes(config, limits, stream)) bytes += size;
+  return bytes;
+}
+
 absl::Status Decoder::Allocate() {
-  const int64_t steps = model_->limits().max_step_tokens;
-  const int64_t labels = std::max<int64_t>(1, model_->config().labels);
-  const struct {
-    Buffer* buffer;
-    int64_t bytes;
-  } sizes[] = {
-      {&logits_, chunk_rows_ * vocab_ * 4},
-      {&raw_, chunk_rows_ * vocab_ * 4},  // touched only when log-probabilities are asked for
-      {&log_sums_, chunk_rows_ * 4},
-      {&shifts_, chunk_rows_ * 4},
-      {&biases_, chunk_rows_ * 4},
-      {&ranked_, chunk_rows_ * kMaxRanking * 4},
-      {&ranked_indices_, chunk_rows_ * kMaxRanking * 4},
-      {&top_, chunk_rows_ * kMaxAlternatives * 4},
-      {&top_indices_, chunk_rows_ * kMaxAlternatives * 4},
-      {&topk_scratch_, TopKScratchBytes(chunk_rows_, vocab_, kMaxRanking, model_->stream())},
-      {&targets_, steps * 4},
-      {&log_probs_, steps * 4},
-      {&target_top_, steps * kMaxAlternatives * 4},
-      {&target_top_tokens_, steps * kMaxAlternatives * 4},
-      {&labels_, steps * labels * 4},
-  };
-  for (const auto& size : sizes) {
-    absl::StatusOr<Buffer> buffer = Buffer::Allocate(std::max<int64_t>(64, size.bytes));
+  Buffer* const buffers[] = {&logits_,         &raw_,
+                             &log_sums_,       &shifts_,
+                             &biases_,         &ranked_,
+                             &ranked_indices_, &top_,
+                             &top_indices_,    &topk_scratch_,
+                             &targets_,        &log_probs_,
+                             &target_top_,     &target_top_tokens_,
+                             &labels_};
+  const auto sizes = BufferSizes(model_->config(), model_->limits(), model_->stream());
+  static_assert(std::size(buffers) == std::tuple_size_v<decltype(sizes)>);
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    absl::StatusOr<Buffer> buffer = Buffer::Allocate(sizes[i]);
     if (!buffer.ok()) return buffer.status();
-    *size.buffer = std::move(*buffer);
+    *buffers[i] = *std::move(buffer);
   }
   for (auto* v : {&row_offsets_, &ks_}) v->reserve(chunk_rows_ + 1);
   processing_.reserve(chunk_rows_);

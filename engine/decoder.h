@@ -33,6 +33,8 @@ class Decoder {
  public:
   // Allocates every buffer of a step. `model` outlives the decoder.
   static absl::StatusOr<std::unique_ptr<Decoder>> Create(Model* model);
+  // What these buffers take, for a model that is not loaded.
+  static int64_t BufferBytes(const ModelConfig& config, const ModelLimits& limits, const Stream& stream);
 
   // Runs one step for `jobs`, in their order of admission: every generating sequence gets its next
   // token, and what is left of the token budget reads given tokens. Returns the number of sequences

@@ -191,9 +191,9 @@ double VerifyTolerance(DType stored) {
     case DType::kF32:
       return 1e-5;
     case DType::kF16:
-      return 1e-2;
+      return 5e-3;
     case DType::kBF16:
-      return 5e-2;
+      return 2e-2;
     default:
       return 2e-1;
   }

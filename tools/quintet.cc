@@ -7,6 +7,8 @@ int main(int argc, char** argv) {
   quintet::AddEncodeCommand(line);
   quintet::AddScoreCommand(line);
   quintet::AddClassifyCommand(line);
+  quintet::AddConvertCommand(line);
+  quintet::AddInspectCommand(line);
   quintet::AddBenchCommand(line);
   quintet::AddCompletionCommand(line);
   return line.Run(argc, argv);

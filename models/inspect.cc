@@ -1,0 +1,197 @@
+#include "models/inspect.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "models/json.h"
+#include "models/safetensors.h"
+#include "models/tokenizer.h"
+#include "models/weights_table.h"
+
+namespace quintet {
+namespace {
+
+constexpr int64_t kMaxConfigBytes = int64_t{16} << 20;
+
+std::string TokenizerFile(const std::string& directory) {
+  std::error_code error;
+  for (const char* name : {"tokenizer.json", "spiece.model", "vocab.json"}) {
+    if (std::filesystem::exists(directory + "/" + name, error)) return name;
+  }
+  return "bytes";
+}
+
+absl::Status ReadTokenizer(const std::string& directory, TokenizerSummary* summary) {
+  const auto tokenizer = Tokenizer::Load(directory);
+  if (absl::IsNotFound(tokenizer.status())) return absl::OkStatus();
+  if (!tokenizer.ok()) return tokenizer.status();
+  const Tokenizer& t = **tokenizer;
+  *summary = {
+      TokenizerFile(directory), t.vocab_size(), t.eos_id(), t.pad_id(), t.unk_id(), t.bos_id()};
+  return absl::OkStatus();
+}
+
+std::vector<std::pair<std::string, int64_t>> ListFiles(const std::string& directory) {
+  std::vector<std::pair<std::string, int64_t>> files;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+    std::error_code size_error;
+    const auto bytes = entry.file_size(size_error);
+    if (!size_error) {
+      files.emplace_back(entry.path().filename().string(), static_cast<int64_t>(bytes));
+    }
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+absl::StatusOr<std::string> RecordedSha256(const std::string& directory) {
+  const auto file = ReadJsonFile(directory + "/config.json", kMaxConfigBytes);
+  if (!file.ok()) return file.status();
+  const auto ours = file->find("quintet");
+  if (ours == file->end() || !ours->is_object()) return "";
+  const auto sha = ours->find("weights_sha256");
+  return sha != ours->end() && sha->is_string() ? sha->get<std::string>() : "";
+}
+
+bool Contains(const std::vector<int32_t>& ids, int32_t id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
+
+class Oddities {
+ public:
+  explicit Oddities(const Inspection& inspection) : in_(inspection), config_(inspection.config) {}
+
+  std::vector<std::string> Find() {
+    generates_ = config_.head == Head::kLanguageModel;
+    CheckSpecialIds();
+    CheckTokenizer();
+    CheckStoredTypes();
+    if (generates_) CheckGeneration();
+    return std::move(found_);
+  }
+
+ private:
+  template <typename... Parts>
+  void Add(const Parts&... parts) {
+    found_.push_back(absl::StrCat(parts...));
+  }
+
+  void CheckSpecialIds() {
+    if (generates_ && config_.eos_ids.empty()) {
+      Add("config.json: eos_token_id: none; generation ends at its length limit only");
+    }
+    if (config_.family != Family::kGpt2 && config_.pad_id < 0) {
+      Add("config.json: pad_token_id: none or no token; pass one where outputs are to be filled");
+    }
+    if (generates_ && Contains(config_.eos_ids, config_.decoder_start_id)) {
+      Add("config.json: decoder_start_token_id ", config_.decoder_start_id,
+          " is an end-of-sequence id too");
+    }
+  }
+
+  void CheckTokenizer() {
+    const TokenizerSummary& t = in_.tokenizer;
+    if (t.file.empty()) {
+      Add("no tokenizer files: inputs are token ids only");
+      return;
+    }
+    if (t.vocab > config_.vocab) {
+      Add("tokenizer: ", t.vocab, " ids, but the embedding has ", config_.vocab,
+          " rows: texts that give higher ids are refused");
+    } else if (t.vocab * 10 < config_.vocab * 9) {
+      Add("tokenizer: ", t.vocab, " ids, but the embedding has ", config_.vocab,
+          " rows: is it this model's?");
+    }
+    if (t.eos_id >= 0 && !config_.eos_ids.empty() && !Contains(config_.eos_ids, t.eos_id)) {
+      Add("tokenizer: its end of sequence is ", t.eos_id, ", config.json's is ",
+          absl::StrJoin(config_.eos_ids, ", "));
+    }
+    if (config_.family != Family::kGpt2 && t.pad_id >= 0 && config_.pad_id >= 0 &&
+        t.pad_id != config_.pad_id) {
+      Add("tokenizer: its padding is ", t.pad_id, ", config.json's is ", config_.pad_id);
+    }
+  }
+
+  void CheckStoredTypes() {
+    if (config_.family != Family::kGpt2 && in_.stored_values.count("F16") > 0) {
+      Add("weights: stored as F16; T5 models from v1.1 on overflow it in training and inference, "
+          "so "
+          "prefer a bf16 or f32 checkpoint where there is one");
+    }
+  }
+
+  void CheckId(const char* field, int32_t id) {
+    if (id >= config_.vocab) {
+      Add("generation_config.json: ", field, ": ", id, " is beyond the ", config_.vocab, " rows");
+    }
+  }
+
+  void CheckGeneration() {
+    const GenerationDefaults& g = in_.generation;
+    for (int32_t id : g.eos_token_ids) CheckId("eos_token_id", id);
+    for (int32_t id : g.suppress_tokens) CheckId("suppress_tokens", id);
+    for (int32_t id : g.forced_eos_token_ids) CheckId("forced_eos_token_id", id);
+    if (g.forced_bos_token_id) CheckId("forced_bos_token_id", *g.forced_bos_token_id);
+    if (g.decoder_start_token_id) {
+      CheckId("decoder_start_token_id", *g.decoder_start_token_id);
+      if (config_.has_encoder() && *g.decoder_start_token_id != config_.decoder_start_id) {
+        Add("generation_config.json: decoder_start_token_id ", *g.decoder_start_token_id,
+            " overrides config.json's ", config_.decoder_start_id);
+      }
+    }
+    if (!g.eos_token_ids.empty() && g.eos_token_ids != config_.eos_ids) {
+      Add("generation_config.json: eos_token_id ", absl::StrJoin(g.eos_token_ids, ", "),
+          " overrides config.json's ",
+          config_.eos_ids.empty() ? "none" : absl::StrJoin(config_.eos_ids, ", "));
+    }
+    if (g.num_beams && *g.num_beams > 32) {
+      Add("generation_config.json: num_beams ", *g.num_beams, " is above the limit of 32");
+    }
+    if (!g.do_sample.value_or(false) && (g.temperature || g.top_p || g.top_k)) {
+      Add("generation_config.json: temperature, top_p and top_k act only with do_sample");
+    }
+  }
+
+  const Inspection& in_;
+  const ModelConfig& config_;
+  bool generates_ = false;
+  std::vector<std::string> found_;
+};
+
+}  // namespace
+
+absl::StatusOr<Inspection> InspectModel(const std::string& directory, bool follow_symlinks) {
+  Inspection result;
+  absl::StatusOr<ModelConfig> config = ReadModelConfig(directory);
+  if (!config.ok()) return config.status();
+  result.config = *std::move(config);
+  absl::StatusOr<GenerationDefaults> generation = ReadGenerationDefaults(directory);
+  if (!generation.ok()) return generation.status();
+  result.generation = *std::move(generation);
+  absl::StatusOr<std::string> sha = RecordedSha256(directory);
+  if (!sha.ok()) return sha.status();
+  result.weights_sha256 = *std::move(sha);
+  const auto files = SafetensorsReader::Open(directory, follow_symlinks);
+  if (!files.ok()) return files.status();
+  for (const StoredTensor& tensor : files->tensors()) {
+    result.stored_values[StoredTypeName(tensor.type)] +=
+        tensor.bytes / StoredTypeBytes(tensor.type);
+  }
+  WeightPlaces places;
+  const auto plan = PlanWeights(*files, &result.config, &places);
+  if (!plan.ok()) return plan.status();
+  if (absl::Status s = ReadTokenizer(directory, &result.tokenizer); !s.ok()) return s;
+  result.files = ListFiles(directory);
+  result.warnings = FindOddities(result);
+  return result;
+}
+
+std::vector<std::string> FindOddities(const Inspection& inspection) {
+  return Oddities(inspection).Find();
+}
+
+}  // namespace quintet

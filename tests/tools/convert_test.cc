@@ -1,0 +1,164 @@
+// quintet convert and quintet inspect as a user calls them.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "nlohmann/json.hpp"
+#include "tests/tools/run_binary.h"
+
+namespace quintet {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Scratch {
+ public:
+  Scratch() {
+    char name[] = "/tmp/quintet_test_XXXXXX";
+    REQUIRE(mkdtemp(name) != nullptr);
+    path_ = name;
+  }
+  ~Scratch() { fs::remove_all(path_); }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+  bool empty() const { return fs::is_empty(path_); }
+
+ private:
+  std::string path_;
+};
+
+Outcome Call(std::vector<std::string> args, const std::string& input = "") {
+  return RunBinary({std::move(args), input, {}});
+}
+
+TEST_CASE("A converted model answers like its source") {
+  Scratch scratch;
+  const std::string words = "hello\nquintet\nthought\n";
+  const Outcome source = Call({"generate", "--model", G2pModel(), "--num-beams", "2"}, words);
+  REQUIRE(source.exit_code == 0);
+  for (const char* dtype : {"source", "f32", "f16"}) {
+    const Outcome converted =
+        Call({"convert", "--model", G2pModel(), "--out", scratch / dtype, "--dtype", dtype});
+    INFO(converted.err);
+    REQUIRE(converted.exit_code == 0);
+    CHECK(converted.out.find("SHA-256") != std::string::npos);
+    const Outcome result =
+        Call({"generate", "--model", scratch / dtype, "--num-beams", "2"}, words);
+    INFO(dtype << ": " << result.err);
+    CHECK(result.exit_code == 0);
+    CHECK(result.out == source.out);
+  }
+}
+
+TEST_CASE("Exit codes of convert") {
+  Scratch scratch;
+  const std::vector<std::string> convert = {"convert", "--model", G2pModel(), "--out",
+                                            scratch / "out"};
+  const auto with = [&](std::vector<std::string> more) {
+    std::vector<std::string> args = convert;
+    args.insert(args.end(), more.begin(), more.end());
+    return Call(args);
+  };
+  CHECK(Call({"convert", "--model", G2pModel()}).exit_code == 2);
+  CHECK(with({"--dtype", "fp7"}).exit_code == 2);
+  CHECK(with({"--to", "fat5", "--dtype", "int8"}).exit_code == 2);
+  CHECK(Call({"convert", "--model", scratch / "none", "--out", scratch / "out"}).exit_code == 3);
+  CHECK(with({"--to", "t5"}).exit_code == 3);  // it is one
+  CHECK(scratch.empty());
+  CHECK(with({}).exit_code == 0);
+  const Outcome exists = with({});
+  CHECK(exists.exit_code == 1);
+  CHECK(exists.err.find("--force") != std::string::npos);
+  CHECK(with({"--force", "--dtype", "int8"}).exit_code == 0);
+}
+
+TEST_CASE("--verify reports every layer, and a failure leaves nothing") {
+  Scratch scratch;
+  const Outcome outcome = Call({"convert", "--model", G2pModel(), "--out", scratch / "out",
+                                "--dtype", "int8", "--verify", "--output", "json"});
+  INFO(outcome.err);
+  REQUIRE(outcome.exit_code == 0);
+  const auto report = nlohmann::json::parse(outcome.out);
+  CHECK(report["verify"]["passed"] == true);
+  CHECK(report["verify"]["stages"].size() == 4 + 1 + 4 + 1 + 1);
+  CHECK(report["verify"]["stages"].back()["stage"] == "logits");
+  CHECK(report["verify"]["stages"].back()["error"] > 0);
+
+  const Outcome text = Call(
+      {"convert", "--model", G2pModel(), "--out", scratch / "fat5", "--to", "fat5", "--verify"});
+  CHECK(text.exit_code == 0);
+  CHECK(text.out.find("decoder layer 3") != std::string::npos);
+  CHECK(text.out.find("passed") != std::string::npos);
+}
+
+// Converts in a child that gets a signal after a while; its wait status.
+int ConvertUnderSignal(const std::string& target, int signal, int delay_us) {
+  const pid_t child = fork();
+  if (child == 0) {
+    const int null = open("/dev/null", O_WRONLY);
+    dup2(null, STDOUT_FILENO);
+    dup2(null, STDERR_FILENO);
+    execl(QUINTET_BINARY, "quintet", "convert", "--model", G2pModel().c_str(), "--out",
+          target.c_str(), nullptr);
+    _exit(99);
+  }
+  usleep(delay_us);
+  kill(child, signal);
+  int status = 0;
+  waitpid(child, &status, 0);
+  return status;
+}
+
+TEST_CASE("Interrupted or killed, convert leaves a whole directory or none") {
+  Scratch scratch;
+  int interrupted = 0;
+  for (int round = 0; round < 40; ++round) {
+    const int signal = round % 2 == 0 ? SIGTERM : SIGKILL;
+    const int status = ConvertUnderSignal(scratch / "out", signal, 1000 + 4000 * round);
+    if (fs::exists(scratch / "out")) {
+      REQUIRE(fs::exists(scratch / "out/config.json"));
+      REQUIRE(fs::exists(scratch / "out/spiece.model"));
+      fs::remove_all(scratch / "out");
+    } else {
+      ++interrupted;
+    }
+    if (WIFEXITED(status)) CHECK((WEXITSTATUS(status) == 130 || WEXITSTATUS(status) == 0));
+  }
+  CHECK(interrupted > 0);
+  // The next run removes what killed ones left.
+  REQUIRE(Call({"convert", "--model", G2pModel(), "--out", scratch / "out"}).exit_code == 0);
+  CHECK(std::distance(fs::directory_iterator(scratch / ""), fs::directory_iterator()) == 1);
+}
+
+TEST_CASE("inspect, as text and as JSON") {
+  const Outcome text = Call({"inspect", G2pModel()});
+  INFO(text.err);
+  REQUIRE(text.exit_code == 0);
+  for (const char* part : {"t5, head: language model", "encoder 4, decoder 4", "not scaled",
+                           "spiece.model", "warnings"}) {
+    INFO(part);
+    CHECK(text.out.find(part) != std::string::npos);
+  }
+  const auto small = nlohmann::json::parse(Call({"inspect", G2pModel(), "--output", "json"}).out);
+  CHECK(small["config"]["d_model"] == 256);
+  CHECK(small["parameters"] > 6000000);
+  const auto large =
+      nlohmann::json::parse(Call({"inspect", "--model", G2pModel(), "--output", "json", "--batch",
+                                  "8", "--beams", "4", "--dtype", "int8"})
+                                .out);
+  // 8 requests of 512 + 256 tokens, 4 beams: 32 + 4 * 16 pages each.
+  CHECK(large["memory"]["cache_pages"] == 8 * (32 + 4 * 16));
+  CHECK(large["memory"]["cache_bytes"] == 8 * (32 + 4 * 16) * 16 * 4 * 2 * 256 * 4);
+  CHECK(large["memory"]["weights_bytes"] < small["memory"]["weights_bytes"]);
+  CHECK(Call({"inspect", "/nowhere"}).exit_code == 3);
+  CHECK(Call({"inspect"}).exit_code == 2);
+}
+
+}  // namespace
+}  // namespace quintet

@@ -1,0 +1,278 @@
+// quintet inspect: what a model directory holds, what it would take to run it, and what looks odd.
+#include "models/inspect.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "engine/decoder.h"
+#include "engine/kv_pool.h"
+#include "models/model.h"
+#include "nlohmann/json.hpp"
+#include "tools/command_line.h"
+
+namespace quintet {
+namespace {
+
+struct InspectFlags {
+  std::string model, dtype = "f32", output = "text";
+  int64_t batch = 1, input_tokens = 512, output_tokens = 256, beams = 1;
+  bool follow_symlinks = false;
+};
+
+const char* PositionName(PositionEncoding position) {
+  switch (position) {
+    case PositionEncoding::kNone:
+      return "none";
+    case PositionEncoding::kT5:
+      return "t5 buckets";
+    case PositionEncoding::kAlibi:
+      return "alibi";
+    case PositionEncoding::kRope:
+      return "rotary";
+    case PositionEncoding::kFire:
+      return "fire";
+    case PositionEncoding::kLearned:
+      return "learned";
+  }
+  return "?";
+}
+
+const char* ActivationName(Activation activation) {
+  switch (activation) {
+    case Activation::kNone:
+      return "none";
+    case Activation::kRelu:
+      return "relu";
+    case Activation::kGeluTanh:
+      return "gelu (tanh)";
+    case Activation::kGeluErf:
+      return "gelu (erf)";
+    case Activation::kSilu:
+      return "silu";
+    case Activation::kTanh:
+      return "tanh";
+  }
+  return "?";
+}
+
+struct MemoryReport {
+  ModelMemory model;
+  int64_t search = 0;  // buffers of the engine's decoder
+  int64_t pages = 0, page_tokens = 0;
+  int64_t total() const { return model.weights + model.cache + model.workspace + search; }
+};
+
+// Pages of one request, as the engine reserves them: beams share the source and the prompt.
+int64_t RequestPages(const InspectFlags& flags, const ModelConfig& config, int64_t page_size) {
+  const int64_t prompt = config.has_encoder() ? 1 : flags.input_tokens;
+  const int64_t own =
+      SlotLayout(prompt, flags.output_tokens - 1, flags.beams, page_size).PagesNeeded();
+  const int64_t source =
+      config.has_encoder() ? KvPool(0, page_size).PagesFor(flags.input_tokens) : 0;
+  return own + source;
+}
+
+ModelLimits LimitsFor(const InspectFlags& flags, const ModelConfig& config) {
+  ModelLimits limits;
+  limits.max_encode_tokens = std::max(
+      flags.input_tokens, std::min(limits.max_encode_tokens, flags.batch * flags.input_tokens));
+  limits.max_step_sequences = flags.batch * flags.beams;
+  limits.max_step_tokens = std::max(limits.max_step_tokens, limits.max_step_sequences);
+  limits.cache_pages =
+      config.has_decoder() ? flags.batch * RequestPages(flags, config, limits.page_size) : 1;
+  return limits;
+}
+
+absl::StatusOr<MemoryReport> MeasureMemory(const InspectFlags& flags, const ModelConfig& config) {
+  LoadOptions options;
+  options.weights = flags.dtype == "int8"   ? WeightType::kI8
+                    : flags.dtype == "bf16" ? WeightType::kBF16
+                                            : WeightType::kF32;
+  options.limits = LimitsFor(flags, config);
+  options.follow_symlinks = flags.follow_symlinks;
+  ThreadPool pool(1);
+  absl::StatusOr<ModelMemory> model = Model::Measure(flags.model, options, &pool);
+  if (!model.ok()) return model.status();
+  MemoryReport report;
+  report.model = *model;
+  report.search = Decoder::BufferBytes(config, options.limits, Stream(&pool));
+  if (config.has_decoder()) report.pages = options.limits.cache_pages;
+  report.page_tokens = options.limits.page_size;
+  return report;
+}
+
+std::string Bytes(int64_t bytes) {
+  if (bytes < int64_t{10} << 10) return absl::StrCat(bytes, " B");
+  if (bytes < int64_t{10} << 20) return absl::StrFormat("%.1f KiB", bytes / 1024.0);
+  return absl::StrFormat("%.1f MiB", bytes / 1048576.0);
+}
+
+void Line(const char* name, const std::string& value) {
+  std::printf("%-16s %s\n", name, value.c_str());
+}
+
+std::string Ids(const std::vector<int32_t>& ids) {
+  return ids.empty() ? "none" : absl::StrJoin(ids, ", ");
+}
+std::string Id(int32_t id) { return id < 0 ? "none" : absl::StrCat(id); }
+
+void PrintModel(const Inspection& in, const MemoryReport& memory) {
+  const ModelConfig& c = in.config;
+  Line("architecture", absl::StrCat(FamilyName(c.family), ", head: ", HeadName(c.head)));
+  Line("layers", absl::StrCat("encoder ", c.encoder_layers, ", decoder ", c.decoder_layers));
+  Line("sizes", absl::StrCat("vocab ", c.vocab, ", d_model ", c.d_model, ", heads ", c.heads, " x ",
+                             c.head_dim, ", d_ff ", c.d_ff));
+  Line("feed-forward", absl::StrCat(c.gated ? "gated " : "", ActivationName(c.activation)));
+  Line("positions",
+       absl::StrCat(PositionName(c.position),
+                    c.family == Family::kGpt2 ? absl::StrCat(", at most ", c.max_positions) : ""));
+  Line("logits", c.scale_logits.value_or(false) ? "scaled by d_model^-0.5" : "not scaled");
+  Line("parameters", absl::StrCat(memory.model.parameters));
+  std::vector<std::string> types;
+  for (const auto& [type, values] : in.stored_values)
+    types.push_back(absl::StrCat(type, " ", values));
+  Line("stored values", absl::StrJoin(types, ", "));
+  Line("converted", c.converted() ? c.converted_dtype : "no");
+  if (!in.weights_sha256.empty()) Line("weights SHA-256", in.weights_sha256);
+  Line("special ids", absl::StrCat("eos ", Ids(c.eos_ids), "; pad ", Id(c.pad_id), "; bos ",
+                                   Id(c.bos_id), "; decoder start ", Id(c.decoder_start_id)));
+  const TokenizerSummary& t = in.tokenizer;
+  Line("tokenizer",
+       t.file.empty() ? "none"
+                      : absl::StrCat(t.file, ", ", t.vocab, " ids; eos ", Id(t.eos_id), "; pad ",
+                                     Id(t.pad_id), "; unk ", Id(t.unk_id), "; bos ", Id(t.bos_id)));
+}
+
+void PrintText(const InspectFlags& flags, const Inspection& in, const MemoryReport& memory) {
+  PrintModel(in, memory);
+  std::printf("\nfiles\n");
+  for (const auto& [name, bytes] : in.files) {
+    std::printf("  %-40s %s\n", name.c_str(), Bytes(bytes).c_str());
+  }
+  std::printf("\nmemory, weights as %s, %lld x (%lld + %lld) tokens, beams %lld\n",
+              flags.dtype.c_str(), static_cast<long long>(flags.batch),
+              static_cast<long long>(flags.input_tokens),
+              static_cast<long long>(flags.output_tokens), static_cast<long long>(flags.beams));
+  Line("  weights", Bytes(memory.model.weights));
+  Line("  keys, values", absl::StrCat(Bytes(memory.model.cache), " (", memory.pages, " pages of ",
+                                      memory.page_tokens, " tokens)"));
+  Line("  workspace", Bytes(memory.model.workspace));
+  Line("  search", Bytes(memory.search));
+  Line("  total", Bytes(memory.total()));
+  std::printf("\nwarnings%s\n", in.warnings.empty() ? ": none" : "");
+  for (const std::string& warning : in.warnings) std::printf("  %s\n", warning.c_str());
+}
+
+nlohmann::json ConfigJson(const ModelConfig& c) {
+  return {{"family", FamilyName(c.family)},
+          {"head", HeadName(c.head)},
+          {"vocab", c.vocab},
+          {"d_model", c.d_model},
+          {"heads", c.heads},
+          {"head_dim", c.head_dim},
+          {"d_ff", c.d_ff},
+          {"encoder_layers", c.encoder_layers},
+          {"decoder_layers", c.decoder_layers},
+          {"activation", ActivationName(c.activation)},
+          {"gated", c.gated},
+          {"positions", PositionName(c.position)},
+          {"scale_logits", c.scale_logits.value_or(false)},
+          {"converted_dtype", c.converted_dtype},
+          {"eos_ids", c.eos_ids},
+          {"pad_id", c.pad_id},
+          {"bos_id", c.bos_id},
+          {"decoder_start_id", c.decoder_start_id}};
+}
+
+void PrintJson(const InspectFlags& flags, const Inspection& in, const MemoryReport& memory) {
+  nlohmann::json report = {{"config", ConfigJson(in.config)},
+                           {"parameters", memory.model.parameters},
+                           {"stored_values", in.stored_values},
+                           {"weights_sha256", in.weights_sha256},
+                           {"warnings", in.warnings}};
+  for (const auto& [name, bytes] : in.files) report["files"][name] = bytes;
+  const TokenizerSummary& t = in.tokenizer;
+  report["tokenizer"] = {{"file", t.file},     {"vocab", t.vocab},   {"eos_id", t.eos_id},
+                         {"pad_id", t.pad_id}, {"unk_id", t.unk_id}, {"bos_id", t.bos_id}};
+  report["memory"] = {{"dtype", flags.dtype},
+                      {"batch", flags.batch},
+                      {"input_tokens", flags.input_tokens},
+                      {"output_tokens", flags.output_tokens},
+                      {"beams", flags.beams},
+                      {"weights_bytes", memory.model.weights},
+                      {"cache_bytes", memory.model.cache},
+                      {"cache_pages", memory.pages},
+                      {"workspace_bytes", memory.model.workspace},
+                      {"search_bytes", memory.search},
+                      {"total_bytes", memory.total()}};
+  // File names may hold any bytes.
+  std::printf("%s\n", report.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+}
+
+int Run(const InspectFlags& flags) {
+  absl::StatusOr<Inspection> inspection = InspectModel(flags.model, flags.follow_symlinks);
+  if (!inspection.ok()) return Fail(ModelExitCode(inspection.status()), inspection.status());
+  const ModelConfig& config = inspection->config;
+  if (config.family == Family::kGpt2 &&
+      flags.input_tokens + flags.output_tokens > config.max_positions) {
+    inspection->warnings.push_back(
+        absl::StrCat("memory: ", flags.input_tokens, " + ", flags.output_tokens,
+                     " tokens are beyond the model's ", config.max_positions, " positions"));
+  }
+  const absl::StatusOr<MemoryReport> memory = MeasureMemory(flags, inspection->config);
+  if (!memory.ok()) return Fail(ModelExitCode(memory.status()), memory.status());
+  if (flags.output == "json") {
+    PrintJson(flags, *inspection, *memory);
+  } else {
+    PrintText(flags, *inspection, *memory);
+  }
+  return kExitDone;
+}
+
+}  // namespace
+
+void AddInspectCommand(CommandLine& line) {
+  auto flags = std::make_shared<InspectFlags>();
+  CLI::App* command =
+      line.AddCommand({"inspect", "Say what a model directory holds and what running it takes.",
+                       "quintet inspect t5-base --batch 8 --beams 4 --dtype int8"},
+                      [flags] { return Run(*flags); });
+  line.Require(command->add_option("model,--model", flags->model, "Model directory.")
+                   ->type_name("DIR")
+                   ->group("Model"));
+  command
+      ->add_flag("--follow-symlinks", flags->follow_symlinks,
+                 "Read weight files behind symbolic links, as hub caches have them.")
+      ->group("Model");
+  const auto count = [&](const char* name, int64_t* value, int64_t most, const char* unit,
+                         const char* text) {
+    command->add_option(name, *value, text)
+        ->check(CLI::Range(int64_t{1}, most))
+        ->type_name(unit)
+        ->group("Memory");
+  };
+  count("--batch", &flags->batch, 4096, "REQUESTS", "Requests that run at once.");
+  count("--input-tokens", &flags->input_tokens, int64_t{1} << 24, "TOKENS",
+        "Length of each input.");
+  count("--output-tokens", &flags->output_tokens, int64_t{1} << 20, "TOKENS",
+        "Length of each output.");
+  count("--beams", &flags->beams, 32, "BEAMS", "Beams of each request.");
+  command
+      ->add_option(
+          "--dtype", flags->dtype,
+          "Weights of the matrix products: f32, int8 or bf16 (where the CPU computes with it).")
+      ->check(CLI::IsMember({"f32", "int8", "bf16"}))
+      ->type_name("TYPE")
+      ->group("Memory");
+  command->add_option("--output", flags->output, "Format: text or json.")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->type_name("FORMAT")
+      ->group("Report");
+}
+
+}  // namespace quintet
