@@ -1,9 +1,10 @@
 // Matrix products with weights prepared once at load: y = epilogue(alpha * x W^T + bias).
 //
-// CPU: x and y are f32. f32 weights: every element of y is summed over k in ascending order by fused multiply-adds in one
-// accumulator, whatever the number of rows, so one row's result is bit-identical alone and in any batch. int8 weights: rows of x
-// are quantised on the fly (symmetric, one scale a row), products are summed exactly in int32. bf16 weights: only where the CPU
-// has bf16 dot products; x is rounded to bf16, sums are f32 in a fixed order.
+// CPU: x and y are f32. f32 weights: every element of y is summed over k in ascending order by
+// fused multiply-adds in one accumulator, whatever the number of rows, so one row's result is
+// bit-identical alone and in any batch. int8 weights: rows of x are quantised on the fly
+// (symmetric, one scale a row), products are summed exactly in int32. bf16 weights: only where the
+// CPU has bf16 dot products; x is rounded to bf16, sums are f32 in a fixed order.
 #pragma once
 
 #include <cstdint>
@@ -23,16 +24,18 @@ bool WeightTypeSupported(WeightType type);  // kBF16 only where the CPU has the 
 // A matrix W [n, k] in the layout the products want. Immutable once packed; reads are thread safe.
 class LinearWeight {
  public:
-  // `gated`: W holds two halves of n/2 rows, gate then up, interleaved in memory so that one product yields both halves of a
-  // gated activation side by side.
+  // `gated`: W holds two halves of n/2 rows, gate then up, interleaved in memory so that one
+  // product yields both halves of a gated activation side by side.
   static absl::StatusOr<LinearWeight> Allocate(int64_t n, int64_t k, WeightType type, bool gated);
-  // The same without memory: bytes() is what Allocate would take, and sizes of scratch can be asked for. Only for sizing.
+  // The same without memory: bytes() is what Allocate would take, and sizes of scratch can be asked
+  // for. Only for sizing.
   static absl::StatusOr<LinearWeight> Describe(int64_t n, int64_t k, WeightType type, bool gated);
   LinearWeight() = default;
 
-  // Fills output channels [row, row + w.dim[0]) from w [rows, k] f32|bf16|f16, any strides (a transposed view serves GPT-2's
-  // [in, out] files). Quantises when the type is kI8 (per channel, symmetric, absmax/127). Calls on disjoint ranges may run in parallel
-  // when each range starts at a multiple of kPackRows and ends at one or at the end of its half (gated) or matrix. Rows count
+  // Fills output channels [row, row + w.dim[0]) from w [rows, k] f32|bf16|f16, any strides (a
+  // transposed view serves GPT-2's [in, out] files). Quantises when the type is kI8 (per channel,
+  // symmetric, absmax/127). Calls on disjoint ranges may run in parallel when each range starts at
+  // a multiple of kPackRows and ends at one or at the end of its half (gated) or matrix. Rows count
   // in file order: gate rows are [0, n/2), up rows [n/2, n).
   static constexpr int64_t kPackRows = 64;
   void Pack(int64_t row, const Tensor& w);
@@ -61,11 +64,13 @@ class LinearWeight {
   Buffer channels_;  // kI8: scales and sums of each channel
 };
 
-// The quantisation that Pack does for kI8, for files: q [rows, k] i8 dense and scales [rows] f32 of w [rows, k] f32|bf16|f16.
+// The quantisation that Pack does for kI8, for files: q [rows, k] i8 dense and scales [rows] f32 of
+// w [rows, k] f32|bf16|f16.
 void QuantizeRows(const Tensor& w, const Tensor& q, const Tensor& scales);
 
 // Output columns that go somewhere other than one row-major matrix: element (r, c) is written at
-// base[row_offset[r] + chunk_offset[c / chunk] + c % chunk]. The cross-attention cache is written so, by one product.
+// base[row_offset[r] + chunk_offset[c / chunk] + c % chunk]. The cross-attention cache is written
+// so, by one product.
 struct ScatterOutput {
   float* base = nullptr;
   const int64_t* row_offset = nullptr;    // [rows], in elements
@@ -78,15 +83,19 @@ struct LinearArgs {
   const LinearWeight* w = nullptr;  // [n, k]
   Tensor bias;                      // [n] f32, or undefined
   float alpha = 1.0f;               // scales x W^T before the bias
-  // After the bias. With a gated weight: y = activation(gate) * up, n/2 columns; else y = activation(.).
+  // After the bias. With a gated weight: y = activation(gate) * up, n/2 columns; else y =
+  // activation(.).
   Activation activation = Activation::kNone;
-  Tensor residual;        // [rows, n] f32 added last, or undefined; may alias y
-  Tensor y;               // [rows, n] or [rows, n/2] f32, unit last stride; must not alias x. Undefined with scatter
+  Tensor residual;  // [rows, n] f32 added last, or undefined; may alias y
+  Tensor y;  // [rows, n] or [rows, n/2] f32, unit last stride; must not alias x. Undefined with
+             // scatter
   ScatterOutput scatter;  // used when base is set; no residual then
-  Tensor scratch;         // LinearScratchBytes(...) bytes as [bytes] i8, or undefined when that is 0
+  Tensor scratch;  // LinearScratchBytes(...) bytes as [bytes] i8, or undefined when that is 0
 };
-// Checks shapes (QT_CHECK), counts one product on the stream, then runs it on the stream's threads. rows 0 is allowed.
+// Checks shapes (QT_CHECK), counts one product on the stream, then runs it on the stream's threads.
+// rows 0 is allowed.
 void Linear(const LinearArgs& args, Stream& stream);
+// Grows with rows; f32 weights want little or none, and run without it too, slower.
 int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream);
 
 }  // namespace quintet

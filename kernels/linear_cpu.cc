@@ -351,10 +351,17 @@ int64_t ConvertedRowBytes(const LinearWeight& w) {
   return bytes % 4096 == 0 ? bytes + 64 : bytes;
 }
 
+// f32 rows are read in place, but 7 to 12 of them whole pages apart would take two passes over the
+// weights: so few are copied.
+constexpr int64_t kCopiedRows = 12;
+int64_t CopiedRowBytes(const LinearWeight& w) { return w.k() * 4 + 64; }
+
 }  // namespace
 
 int64_t ActivationBytes(const LinearWeight& w, int64_t rows) {
-  if (w.type() == WeightType::kF32) return 0;
+  if (w.type() == WeightType::kF32) {
+    return rows > 6 && w.k() * 4 % 4096 == 0 ? kCopiedRows * CopiedRowBytes(w) : 0;
+  }
   return rows * ConvertedRowBytes(w) + (w.type() == WeightType::kI8 ? rows * 4 : 0);
 }
 
@@ -366,6 +373,15 @@ Activations ConvertActivations(const LinearWeight& w, const Tensor& x, const Ten
   if (w.type() == WeightType::kF32) {
     a.data = source;
     a.row_bytes = x.stride[0] * 4;
+    if (rows > 6 && rows <= kCopiedRows && a.row_bytes % 4096 == 0 && scratch.defined() &&
+        scratch.elements() * DTypeBytes(scratch.dtype) >= rows * CopiedRowBytes(w)) {
+      a.row_bytes = CopiedRowBytes(w);
+      for (int64_t r = 0; r < rows; ++r) {
+        std::memcpy(scratch.as<char>() + r * a.row_bytes, source + r * x.stride[0],
+                    static_cast<size_t>(w.k()) * 4);
+      }
+      a.data = scratch.data;
+    }
     return a;
   }
   QT_CHECK(scratch.defined());

@@ -73,9 +73,10 @@ struct Activations {
   int64_t row_bytes = 0;
   const float* scales = nullptr;  // [rows], kI8 only
 };
-// Bytes of scratch that ConvertActivations needs: 0 for kF32.
+// Bytes of scratch that ConvertActivations needs. For kF32 it is small or 0, and only speed suffers
+// without it.
 int64_t ActivationBytes(const LinearWeight& w, int64_t rows);
-// f32 weights use x in place; for the others x [rows, k] is converted into scratch.
+// f32 weights use x in place, mostly; for the others x [rows, k] is converted into scratch.
 Activations ConvertActivations(const LinearWeight& w, const Tensor& x, const Tensor& scratch,
                                ThreadPool& pool);
 // One row of x [k] to u8 with its scale, or to bf16 (only where Bf16PanelProduct is not null); both

@@ -201,6 +201,9 @@ TEST_CASE("products of awkward shapes", "[linear]") {
       Case longer;
       longer.rows = 50, longer.n = 70, longer.k = 2501, longer.type = type;
       Check(longer, pool);
+      Case pages;  // rows whole pages apart
+      pages.rows = 8, pages.n = 33, pages.k = 4096, pages.type = type;
+      Check(pages, pool);
       Case empty;
       empty.rows = 0, empty.n = 5, empty.k = 7, empty.type = type;
       Check(empty, pool);
@@ -259,6 +262,22 @@ TEST_CASE("a row has the same bits alone, in any batch and on any number of thre
       }
     }
   });
+}
+
+TEST_CASE("rows whole pages apart have the same bits in every batch", "[linear]") {
+  ThreadPool pool(1);
+  Case c;
+  c.rows = 30, c.n = 40, c.k = 2048;
+  const Inputs in = MakeInputs(c);
+  for (WeightType type : Types()) {
+    c.type = type, c.rows = 30;
+    const LinearWeight w = MakeWeight(in.w, c.n, c.k, type, false);
+    const std::vector<float> all = Run(c, in, w, pool);
+    for (c.rows = 1; c.rows < 30; ++c.rows) {
+      CHECK(std::memcmp(Run(c, in, w, pool).data(), all.data(),
+                        static_cast<size_t>(c.rows * c.n) * 4) == 0);
+    }
+  }
 }
 
 TEST_CASE("int8 sums and f32 chains are the same bits on every instruction set", "[linear]") {
