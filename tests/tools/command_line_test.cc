@@ -48,7 +48,8 @@ TEST_CASE("usage errors exit 2 and say what is wrong") {
 }
 
 TEST_CASE("help names every flag with its unit, default and variable, and an example") {
-  for (const char* command : {"generate", "encode", "score", "classify", "bench", "completion"}) {
+  for (const char* command :
+       {"generate", "encode", "score", "classify", "bench", "convert", "inspect", "completion"}) {
     const Outcome outcome = RunBinary({{command, "--help"}, "", {}});
     INFO(command);
     CHECK(outcome.exit_code == kExitDone);
