@@ -240,6 +240,7 @@ void StepEngine::Admit(int64_t now) {
 
 void StepEngine::StartJob(Job* job, int64_t now) {
   job->admitted_us = now;
+  job->request.sink->OnStart();
   if (DecodeTask* task = job->task()) {
     const int64_t length = static_cast<int64_t>(job->request.input.size());
     QT_CHECK(pool_.Reserve(task->pages_needed(), &job->own_pages));

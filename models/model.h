@@ -27,6 +27,11 @@ struct ModelLimits {
   int64_t page_size = 16;            // tokens a page
 };
 
+// Bytes of one page of keys and values, all decoder layers together.
+inline int64_t CachePageBytes(const ModelConfig& config, int64_t page_size) {
+  return config.decoder_layers * 2 * config.inner() * page_size * int64_t{4};
+}
+
 struct LoadOptions {
   WeightType weights = WeightType::kF32;
   ModelLimits limits;

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "tools/answer_spans.h"
+#include "engine/answer_spans.h"
 #include "tools/line_format.h"
 #include "tools/line_runner.h"
 

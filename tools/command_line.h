@@ -67,6 +67,7 @@ void AddScoreCommand(CommandLine& line);
 void AddClassifyCommand(CommandLine& line);
 void AddConvertCommand(CommandLine& line);
 void AddInspectCommand(CommandLine& line);
+void AddServeCommand(CommandLine& line);
 void AddBenchCommand(CommandLine& line);
 void AddCompletionCommand(CommandLine& line);
 

@@ -9,6 +9,7 @@ int main(int argc, char** argv) {
   quintet::AddClassifyCommand(line);
   quintet::AddConvertCommand(line);
   quintet::AddInspectCommand(line);
+  quintet::AddServeCommand(line);
   quintet::AddBenchCommand(line);
   quintet::AddCompletionCommand(line);
   return line.Run(argc, argv);

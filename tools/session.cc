@@ -12,21 +12,14 @@ namespace {
 
 constexpr int64_t kPageTokens = 16;
 
-WeightType WeightTypeOf(const std::string& dtype) {
-  return dtype == "int8" ? WeightType::kI8 : dtype == "bf16" ? WeightType::kBF16 : WeightType::kF32;
-}
-
 ModelLimits LimitsOf(const ModelFlags& flags, const ModelConfig& config, RequestKind kind) {
   ModelLimits limits;
   limits.page_size = kPageTokens;
   limits.max_encode_tokens = std::max(flags.max_batch_tokens, flags.max_input_tokens);
   limits.max_step_sequences = flags.max_running;
   limits.max_step_tokens = std::max<int64_t>(limits.max_step_tokens, flags.max_running);
-  const int64_t layers = std::max<int64_t>(config.decoder_layers, 1);
-  const int64_t page_bytes =
-      layers * 2 * config.inner() * kPageTokens * static_cast<int64_t>(sizeof(float));
   const bool decodes = config.has_decoder() && kind != RequestKind::kEncode;
-  limits.cache_pages = decodes ? std::max<int64_t>(1, (flags.cache_mib << 20) / page_bytes) : 1;
+  limits.cache_pages = decodes ? std::max<int64_t>(1, (flags.cache_mib << 20) / CachePageBytes(config, kPageTokens)) : 1;
   return limits;
 }
 
@@ -78,6 +71,10 @@ absl::Status Load(Session* session, const SessionNeeds& needs) {
 }
 
 }  // namespace
+
+WeightType WeightTypeOf(const std::string& dtype) {
+  return dtype == "int8" ? WeightType::kI8 : dtype == "bf16" ? WeightType::kBF16 : WeightType::kF32;
+}
 
 void AddModelFlags(CommandLine& line, CLI::App* command, ModelFlags* flags) {
   constexpr char kGroup[] = "Model";

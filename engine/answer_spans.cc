@@ -1,4 +1,4 @@
-#include "tools/answer_spans.h"
+#include "engine/answer_spans.h"
 
 #include <algorithm>
 #include <cmath>

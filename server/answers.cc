@@ -1,0 +1,332 @@
+#include "server/answers.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/random/random.h"
+#include "absl/strings/str_cat.h"
+#include "engine/answer_spans.h"
+
+namespace quintet {
+namespace {
+
+bool OrTrue(bool has, bool value) { return !has || value; }
+
+absl::Span<const float> Row(const Result& result, int64_t row) {
+  return absl::MakeConstSpan(result.values)
+      .subspan(static_cast<size_t>(row * result.columns), static_cast<size_t>(result.columns));
+}
+
+std::vector<v1::LabelScore> LabelScores(const ModelConfig& config, absl::Span<const float> logits) {
+  const std::vector<double> probabilities = Softmax(logits);
+  std::vector<v1::LabelScore> labels(logits.size());
+  for (size_t i = 0; i < logits.size(); ++i) {
+    labels[i].set_label(config.label_names[i]);
+    labels[i].set_logit(logits[i]);
+    labels[i].set_probability(static_cast<float>(probabilities[i]));
+  }
+  return labels;
+}
+
+bool HasText(const TokenSpan& span) { return span.end_byte > span.begin_byte; }
+
+}  // namespace
+
+absl::StatusOr<std::vector<Request>> GenerateRequests(const v1::GenerateRequest& proto,
+                                                      const ModelHost& host,
+                                                      const InputLimits& limits, bool stream) {
+  const Tokenizer* tokenizer = host.tokenizer();
+  if (absl::StatusOr<Priority> priority = ReadPriority(proto.call().priority()); !priority.ok()) {
+    return priority.status();
+  }
+  absl::StatusOr<std::vector<int32_t>> ids =
+      InputIds(proto.input(), proto.call(), tokenizer, limits, "input");
+  if (!ids.ok()) return ids.status();
+  absl::StatusOr<DecodingRequest> decoding = ReadDecoding(proto.decoding(), tokenizer, limits);
+  if (!decoding.ok()) return decoding.status();
+  if (decoding->do_sample.value_or(host.defaults().do_sample.value_or(false)) &&
+      !decoding->seed.has_value()) {
+    static thread_local absl::BitGen random;
+    decoding->seed = absl::Uniform<uint64_t>(random);
+  }
+  Request request;
+  absl::StatusOr<DecodingOptions> options =
+      ResolveDecoding(*decoding, host.defaults(), host.config(), host.options().decoding, *ids);
+  if (!options.ok()) return options.status();
+  request.kind = RequestKind::kGenerate;
+  request.input = *std::move(ids);
+  request.decoding = *std::move(options);
+  request.stream = stream;
+  request.skip_special_tokens =
+      OrTrue(proto.decoding().has_skip_special_tokens(), proto.decoding().skip_special_tokens());
+  std::vector<Request> requests;
+  requests.push_back(std::move(request));
+  return requests;
+}
+
+void WriteGenerate(const v1::GenerateRequest& proto, const Result& result,
+                   v1::GenerateResponse* response) {
+  const v1::DecodingOptions& decoding = proto.decoding();
+  SequenceOptions options;
+  options.return_text = OrTrue(decoding.has_return_text(), decoding.return_text());
+  options.return_token_ids = OrTrue(decoding.has_return_token_ids(), decoding.return_token_ids());
+  options.return_scores = decoding.return_scores();
+  for (size_t i = 0; i < result.sequences.size(); ++i) {
+    WriteSequence(result.sequences[i], static_cast<int>(i), options, response->add_sequences());
+  }
+  response->set_seed(result.seed);
+}
+
+absl::StatusOr<Request> EncodeRequestOf(const v1::Input& input, const v1::EncodeOptions& options,
+                                        const v1::CallOptions& call, const ModelHost& host,
+                                        const InputLimits& limits, const std::string& field) {
+  Request request;
+  request.kind = RequestKind::kEncode;
+  switch (options.pooling()) {
+    case v1::POOLING_UNSPECIFIED:
+    case v1::POOLING_MEAN:
+      request.pooling = Pooling::kMean;
+      break;
+    case v1::POOLING_NONE:
+      request.pooling = Pooling::kNone;
+      break;
+    case v1::POOLING_FIRST:
+      request.pooling = Pooling::kFirst;
+      break;
+    case v1::POOLING_LAST:
+      request.pooling = Pooling::kLast;
+      break;
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("options.pooling: unknown value ", static_cast<int>(options.pooling())));
+  }
+  if (!v1::VectorType_IsValid(options.vector_type())) {
+    return absl::InvalidArgumentError(absl::StrCat("options.vector_type: unknown value ",
+                                                   static_cast<int>(options.vector_type())));
+  }
+  absl::StatusOr<Priority> priority = ReadPriority(call.priority());
+  if (!priority.ok()) return priority.status();
+  absl::StatusOr<std::vector<int32_t>> ids = InputIds(input, call, host.tokenizer(), limits, field);
+  if (!ids.ok()) return ids.status();
+  request.input = *std::move(ids);
+  request.normalize = options.normalize();
+  return request;
+}
+
+absl::StatusOr<std::vector<Request>> ScoreRequests(const v1::ScoreRequest& proto,
+                                                   const ModelHost& host,
+                                                   const InputLimits& limits) {
+  absl::StatusOr<Priority> priority = ReadPriority(proto.call().priority());
+  if (!priority.ok()) return priority.status();
+  Request request;
+  request.kind = RequestKind::kScore;
+  request.top_logprobs = static_cast<int32_t>(proto.top_logprobs());
+  absl::StatusOr<std::vector<int32_t>> ids =
+      InputIds(proto.input(), proto.call(), host.tokenizer(), limits, "input");
+  if (!ids.ok()) return ids.status();
+  request.input = *std::move(ids);
+  for (int i = 0; i < proto.targets_size(); ++i) {
+    absl::StatusOr<std::vector<int32_t>> target = InputIds(
+        proto.targets(i), proto.call(), host.tokenizer(), limits, absl::StrCat("targets[", i, "]"));
+    if (!target.ok()) return target.status();
+    request.targets.push_back(*std::move(target));
+  }
+  std::vector<Request> requests;
+  requests.push_back(std::move(request));
+  return requests;
+}
+
+void WriteScores(const Result& result, v1::ScoreResponse* response) {
+  for (const ScoredTarget& target : result.targets) {
+    v1::TargetScore* score = response->add_scores();
+    score->set_log_prob(target.total);
+    score->set_tokens(static_cast<uint32_t>(target.tokens.size()));
+    WriteTokenLogProbs(target.tokens, score->mutable_logprobs());
+  }
+}
+
+absl::StatusOr<std::vector<Request>> ClassifyAnswers::Prepare(const v1::ClassifyRequest& proto,
+                                                              const ModelHost& host,
+                                                              const InputLimits& limits) {
+  const bool questions = host.config().head == Head::kQuestionAnswering;
+  if (proto.pairs_size() != (questions ? proto.inputs_size() : 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("pairs: must hold ", questions ? proto.inputs_size() : 0,
+                     " contexts for this model, got ", proto.pairs_size()));
+  }
+  if (proto.top_k() > 20) {
+    return absl::InvalidArgumentError(absl::StrCat("top_k: must be 1 to 20, got ", proto.top_k()));
+  }
+  absl::StatusOr<Priority> priority = ReadPriority(proto.call().priority());
+  if (!priority.ok()) return priority.status();
+  const bool specials =
+      OrTrue(proto.call().has_add_special_tokens(), proto.call().add_special_tokens());
+  std::vector<Request> requests;
+  for (int i = 0; i < proto.inputs_size(); ++i) {
+    const std::string field = absl::StrCat("inputs[", i, "]");
+    absl::StatusOr<std::vector<int32_t>> ids =
+        InputIds(proto.inputs(i), proto.call(), host.tokenizer(), limits, field);
+    if (!ids.ok()) return ids.status();
+    Item item;
+    if (questions) {
+      const v1::Input& pair = proto.pairs(i);
+      if (pair.content_case() != v1::Input::kText || host.tokenizer() == nullptr) {
+        return absl::InvalidArgumentError(absl::StrCat("pairs[", i, "]: must be text"));
+      }
+      if (static_cast<int64_t>(pair.text().size()) > limits.max_text_bytes) {
+        return absl::InvalidArgumentError(absl::StrCat("pairs[", i, "].text: must be at most ",
+                                                       limits.max_text_bytes, " bytes, got ",
+                                                       pair.text().size()));
+      }
+      item.context_begin = static_cast<int64_t>(ids->size());
+      item.spans = host.tokenizer()->EncodeWithSpans(pair.text(), specials);
+      for (const TokenSpan& span : item.spans) ids->push_back(span.id);
+      if (static_cast<int64_t>(ids->size()) > limits.max_tokens) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(field, ": question and context must be at most ", limits.max_tokens,
+                         " tokens, got ", ids->size()));
+      }
+    } else if (proto.inputs(i).content_case() == v1::Input::kText) {
+      item.spans = host.tokenizer()->EncodeWithSpans(proto.inputs(i).text(), specials);
+      item.spans.resize(ids->size());
+    }
+    Request request;
+    request.kind = RequestKind::kClassify;
+    request.input = *std::move(ids);
+    requests.push_back(std::move(request));
+    items_.push_back(std::move(item));
+  }
+  return requests;
+}
+
+void ClassifyAnswers::Write(const v1::ClassifyRequest& proto, const ModelHost& host,
+                            const std::vector<Result>& results,
+                            v1::ClassifyResponse* response) const {
+  for (size_t i = 0; i < results.size(); ++i) {
+    const Result& result = results[i];
+    const Item& item = items_[i];
+    v1::Classification* to = response->add_results();
+    if (host.config().head == Head::kSequenceClassification) {
+      for (v1::LabelScore& label : LabelScores(host.config(), Row(result, 0)))
+        *to->add_labels() = std::move(label);
+    } else if (host.config().head == Head::kTokenClassification) {
+      for (int64_t row = 0; row < result.rows; ++row) {
+        v1::TokenLabel* token = to->add_tokens();
+        if (!item.spans.empty()) {
+          const TokenSpan& span = item.spans[static_cast<size_t>(row)];
+          token->set_token_id(static_cast<uint32_t>(span.id));
+          token->set_begin_byte(span.begin_byte);
+          token->set_end_byte(span.end_byte);
+        }
+        std::vector<v1::LabelScore> labels = LabelScores(host.config(), Row(result, row));
+        std::stable_sort(labels.begin(), labels.end(),
+                         [](const auto& a, const auto& b) { return a.logit() > b.logit(); });
+        for (v1::LabelScore& label : labels) *token->add_labels() = std::move(label);
+      }
+    } else {
+      // Tokens without text, the eos say, hold no answer.
+      int64_t first = 0, end = static_cast<int64_t>(item.spans.size());
+      while (first < end && !HasText(item.spans[static_cast<size_t>(first)])) ++first;
+      while (end > first && !HasText(item.spans[static_cast<size_t>(end - 1)])) --end;
+      const int64_t longest = proto.max_answer_tokens() == 0 ? 30 : proto.max_answer_tokens();
+      const std::vector<quintet::AnswerSpan> best =
+          BestSpans(result.values, item.context_begin + first, item.context_begin + end, longest,
+                    std::max<int64_t>(proto.top_k(), 1));
+      for (const quintet::AnswerSpan& span : best) {
+        const TokenSpan& from = item.spans[static_cast<size_t>(span.first - item.context_begin)];
+        const TokenSpan& until = item.spans[static_cast<size_t>(span.last - item.context_begin)];
+        v1::AnswerSpan* answer = to->add_answers();
+        answer->set_begin_byte(from.begin_byte);
+        answer->set_end_byte(until.end_byte);
+        answer->set_text(proto.pairs(static_cast<int>(i))
+                             .text()
+                             .substr(from.begin_byte, until.end_byte - from.begin_byte));
+        answer->set_score(static_cast<float>(span.probability));
+      }
+    }
+  }
+}
+
+absl::Status WriteTokens(const v1::TokenizeRequest& proto, const ModelHost& host,
+                         int64_t max_text_bytes, v1::TokenizeResponse* response) {
+  if (host.tokenizer() == nullptr)
+    return absl::FailedPreconditionError("this model has no tokenizer");
+  if (static_cast<int64_t>(proto.text().size()) > max_text_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("text: must be at most ", max_text_bytes,
+                                                   " bytes, got ", proto.text().size()));
+  }
+  const bool specials =
+      OrTrue(proto.call().has_add_special_tokens(), proto.call().add_special_tokens());
+  for (const TokenSpan& span : host.tokenizer()->EncodeWithSpans(proto.text(), specials)) {
+    v1::Token* token = response->add_tokens();
+    token->set_id(static_cast<uint32_t>(span.id));
+    token->set_piece(host.tokenizer()->Piece(span.id));
+    token->set_begin_byte(span.begin_byte);
+    token->set_end_byte(span.end_byte);
+  }
+  response->mutable_info()->set_model(host.options().name);
+  response->mutable_info()->set_request_id(proto.call().request_id());
+  return absl::OkStatus();
+}
+
+absl::Status WriteText(const v1::DetokenizeRequest& proto, const ModelHost& host,
+                       v1::DetokenizeResponse* response) {
+  if (host.tokenizer() == nullptr)
+    return absl::FailedPreconditionError("this model has no tokenizer");
+  std::vector<int32_t> ids;
+  for (int i = 0; i < proto.token_ids_size(); ++i) {
+    if (proto.token_ids(i) >= host.config().vocab) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "token_ids[", i, "]: must be below ", host.config().vocab, ", got ", proto.token_ids(i)));
+    }
+    ids.push_back(static_cast<int32_t>(proto.token_ids(i)));
+  }
+  response->set_text(host.tokenizer()->Decode(
+      ids, OrTrue(proto.has_skip_special_tokens(), proto.skip_special_tokens())));
+  response->mutable_info()->set_model(host.options().name);
+  response->mutable_info()->set_request_id(proto.call().request_id());
+  return absl::OkStatus();
+}
+
+void WriteModelInfo(const ModelHost& host, const CallContext& context,
+                    v1::GetModelInfoResponse* response) {
+  const ModelConfig& config = host.config();
+  response->set_model(host.options().name);
+  response->set_family(FamilyName(config.family));
+  response->set_head(HeadName(config.head));
+  const WeightType type = host.options().load.weights;
+  response->set_dtype(type == WeightType::kI8     ? "int8"
+                      : type == WeightType::kBF16 ? "bf16"
+                                                  : "f32");
+  response->set_weights_sha256(host.weights_sha256());
+  response->set_version(host.options().version);
+  response->set_parameters(static_cast<uint64_t>(host.model().parameters()));
+  response->set_vocab(static_cast<uint32_t>(config.vocab));
+  response->set_d_model(static_cast<uint32_t>(config.d_model));
+  response->set_encoder_layers(static_cast<uint32_t>(config.encoder_layers));
+  response->set_decoder_layers(static_cast<uint32_t>(config.decoder_layers));
+  for (const std::string& label : config.label_names) response->add_labels(label);
+  for (int32_t id : config.eos_ids) response->add_eos_token_ids(static_cast<uint32_t>(id));
+  if (config.pad_id >= 0) response->set_pad_token_id(static_cast<uint32_t>(config.pad_id));
+  if (config.decoder_start_id >= 0) {
+    response->set_decoder_start_token_id(static_cast<uint32_t>(config.decoder_start_id));
+  }
+  const HostOptions& options = host.options();
+  v1::Limits* limits = response->mutable_limits();
+  limits->set_max_queue_requests(static_cast<uint32_t>(options.engine.max_queue_requests));
+  limits->set_max_queue_tokens(static_cast<uint32_t>(options.engine.max_queue_tokens));
+  limits->set_max_running_sequences(static_cast<uint32_t>(options.engine.max_running_sequences));
+  limits->set_max_input_tokens(options.decoding.max_input_tokens);
+  limits->set_max_new_tokens(options.decoding.max_new_tokens);
+  limits->set_max_beams(options.decoding.max_beams);
+  limits->set_max_samples(options.decoding.max_samples);
+  limits->set_max_inputs(64);
+  limits->set_max_targets(64);
+  limits->set_max_message_bytes(static_cast<uint64_t>(context.max_message_bytes));
+  limits->set_max_text_bytes(static_cast<uint64_t>(context.max_text_bytes));
+  limits->set_encoder_cache_bytes(static_cast<uint64_t>(options.engine.encoder_cache_bytes));
+  limits->set_default_timeout_ms(static_cast<uint32_t>(context.default_timeout_us / 1000));
+  limits->set_max_timeout_ms(static_cast<uint32_t>(context.max_timeout_us / 1000));
+}
+
+}  // namespace quintet

@@ -1,0 +1,55 @@
+// What each RPC asks of the engine and what it answers from the results: the bodies of the calls in
+// service.cc, free of gRPC.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/request.h"
+#include "quintet/v1/inference.pb.h"
+#include "server/call.h"
+#include "server/model_host.h"
+#include "server/wire.h"
+
+namespace quintet {
+
+absl::StatusOr<std::vector<Request>> GenerateRequests(const v1::GenerateRequest& proto,
+                                                      const ModelHost& host,
+                                                      const InputLimits& limits, bool stream);
+void WriteGenerate(const v1::GenerateRequest& proto, const Result& result,
+                   v1::GenerateResponse* response);
+
+absl::StatusOr<Request> EncodeRequestOf(const v1::Input& input, const v1::EncodeOptions& options,
+                                        const v1::CallOptions& call, const ModelHost& host,
+                                        const InputLimits& limits, const std::string& field);
+
+absl::StatusOr<std::vector<Request>> ScoreRequests(const v1::ScoreRequest& proto,
+                                                   const ModelHost& host,
+                                                   const InputLimits& limits);
+void WriteScores(const Result& result, v1::ScoreResponse* response);
+
+// Classify keeps the byte spans of the tokens between asking and answering.
+class ClassifyAnswers {
+ public:
+  absl::StatusOr<std::vector<Request>> Prepare(const v1::ClassifyRequest& proto,
+                                               const ModelHost& host, const InputLimits& limits);
+  void Write(const v1::ClassifyRequest& proto, const ModelHost& host,
+             const std::vector<Result>& results, v1::ClassifyResponse* response) const;
+
+ private:
+  struct Item {
+    std::vector<TokenSpan> spans;  // token head: of the input; question answering: of the context
+    int64_t context_begin = 0;     // question answering: row of the context's first token
+  };
+  std::vector<Item> items_;
+};
+
+absl::Status WriteTokens(const v1::TokenizeRequest& proto, const ModelHost& host,
+                         int64_t max_text_bytes, v1::TokenizeResponse* response);
+absl::Status WriteText(const v1::DetokenizeRequest& proto, const ModelHost& host,
+                       v1::DetokenizeResponse* response);
+void WriteModelInfo(const ModelHost& host, const CallContext& context,
+                    v1::GetModelInfoResponse* response);
+
+}  // namespace quintet

@@ -1,0 +1,268 @@
+#include "server/call.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/clock.h"
+
+namespace quintet {
+namespace {
+
+// Remaining time of a gRPC deadline, taken once on arrival: later changes of the wall clock do not
+// matter.
+int64_t RemainingMicros(const grpc::CallbackServerContext& rpc) {
+  const auto left = rpc.deadline() - std::chrono::system_clock::now();
+  return std::chrono::duration_cast<std::chrono::microseconds>(left).count();
+}
+
+bool HasDeadline(const grpc::CallbackServerContext& rpc) {
+  return rpc.deadline() < std::chrono::system_clock::now() + std::chrono::hours(24 * 365);
+}
+
+}  // namespace
+
+void StreamWatch::Add(WatchedStream* stream) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  streams_.insert(stream);
+}
+
+void StreamWatch::Remove(WatchedStream* stream) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  streams_.erase(stream);
+}
+
+void StreamWatch::CancelStuck(int64_t now_us) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (WatchedStream* stream : streams_) stream->CancelIfStuck(now_us);
+}
+
+absl::StatusOr<ModelHost*> CallContext::Find(const std::string& model) const {
+  ModelHost* found = nullptr;
+  if (model.empty()) {
+    if (hosts.size() != 1) {
+      return absl::InvalidArgumentError(absl::StrCat("call.model: must name one of the ",
+                                                     hosts.size(), " models loaded, got none"));
+    }
+    found = hosts[0];
+  }
+  for (ModelHost* host : hosts) {
+    if (host->options().name == model) found = host;
+  }
+  if (found == nullptr) return absl::NotFoundError("call.model: no model of this name is loaded");
+  if (!found->ready()) {
+    const bool loading = found->state() == ModelHost::State::kLoading;
+    return absl::UnavailableError(loading ? "the model is loading" : "the server is shutting down");
+  }
+  return found;
+}
+
+absl::Status CallContext::Authorize(const grpc::ServerContextBase& rpc) const {
+  if (api_keys == nullptr) return absl::OkStatus();
+  const auto found = rpc.client_metadata().find("authorization");
+  if (found == rpc.client_metadata().end()) {
+    return absl::UnauthenticatedError("send an API key as 'authorization: Bearer KEY'");
+  }
+  if (!api_keys->Allows({found->second.data(), found->second.size()})) {
+    return absl::PermissionDeniedError("this API key is not known");
+  }
+  return absl::OkStatus();
+}
+
+class Call::Sink : public ResponseSink {
+ public:
+  Sink(Call* call, size_t index) : call_(call), index_(index) {}
+  void OnStart() override {
+    std::lock_guard<std::mutex> lock(call_->mutex_);
+    call_->started_[index_] = true;
+    if (--call_->not_started_ == 0) call_->place_.Release();
+  }
+  void OnTokens(int index, absl::Span<const int32_t> ids, const std::string& text) override {
+    call_->OnTokens(index, ids, text);
+  }
+  void OnDone(absl::StatusOr<Result> result) override {
+    call_->OnResult(index_, std::move(result));
+  }
+
+ private:
+  Call* const call_;
+  const size_t index_;
+};
+
+Call::Call(CallContext* context, grpc::CallbackServerContext* rpc, const char* name)
+    : context_(context), rpc_(rpc), name_(name), arrival_us_(MonotonicMicros()) {
+  context_->open_calls.fetch_add(1, std::memory_order_relaxed);
+}
+
+Call::~Call() { context_->open_calls.fetch_sub(1, std::memory_order_relaxed); }
+
+void Call::Start(const v1::CallOptions& options, int64_t inputs, int64_t input_bytes) {
+  options_ = options;
+  request_id_ = options.request_id().empty()
+                    ? absl::StrCat("q", context_->next_id.fetch_add(1, std::memory_order_relaxed))
+                    : options.request_id();
+  if (absl::Status status = context_->Authorize(*rpc_); !status.ok()) return End(status);
+  if (absl::Status status = CheckCallOptions(options); !status.ok()) return End(status);
+  absl::StatusOr<ModelHost*> host = context_->Find(options.model());
+  if (!host.ok()) return End(host.status());
+  host_ = *host;
+  const int64_t timeout_us = HasDeadline(*rpc_)
+                                 ? std::min(RemainingMicros(*rpc_), context_->max_timeout_us)
+                                 : context_->default_timeout_us;
+  deadline_us_ = arrival_us_ + timeout_us;
+  place_ = host_->admission().TryReserve(inputs, input_bytes / 3 + inputs);
+  if (!place_.held()) {
+    return End(absl::ResourceExhaustedError(
+        absl::StrCat("the queue is full: ", host_->admission().requests(),
+                     " requests are waiting, limit ", host_->options().engine.max_queue_requests)));
+  }
+  context_->executor->Post([this] { PrepareAndSubmit(); });
+}
+
+InputLimits Call::input_limits() const {
+  InputLimits limits;
+  limits.max_tokens = host_->options().decoding.max_input_tokens;
+  if (host_->config().family == Family::kGpt2) {
+    limits.max_tokens = std::min(limits.max_tokens, host_->config().max_positions);
+  }
+  limits.max_text_bytes = context_->max_text_bytes;
+  limits.vocab = host_->config().vocab;
+  return limits;
+}
+
+void Call::PrepareAndSubmit() {
+  absl::StatusOr<std::vector<Request>> requests = Prepare();
+  tokenized_us_ = MonotonicMicros();
+  if (!requests.ok()) return End(requests.status());
+  Submit(*std::move(requests));
+}
+
+void Call::Submit(std::vector<Request> requests) {
+  int64_t tokens = 0;
+  for (const Request& request : requests) tokens += static_cast<int64_t>(request.input.size());
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    place_.Correct(tokens);
+    not_started_ = requests.size();
+    pending_ = requests.size() + 1;
+    results_.resize(requests.size());
+    started_.resize(requests.size());
+    for (const Request& request : requests)
+      max_new_tokens_.push_back(request.decoding.max_new_tokens);
+  }
+  const absl::StatusOr<Priority> priority = ReadPriority(options_.priority());
+  for (size_t i = 0; i < requests.size(); ++i) {
+    Request& request = requests[i];
+    request.priority = priority.ok() ? *priority : Priority::kNormal;
+    request.deadline_us = deadline_us_;
+    request.sink = std::make_shared<Sink>(this, i);
+    {
+      // A failure or a cancelled call ends the rest before it starts.
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (cancelled_ || !failure_.ok()) {
+        pending_ -= requests.size() - i;
+        break;
+      }
+    }
+    absl::StatusOr<RequestId> id = host_->engine().Submit(std::move(request));
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (id.ok()) {
+      host_->metrics().Accepted(name_);
+      ids_.push_back(*id);
+      if (cancelled_ || !failure_.ok()) host_->engine().Cancel(*id);
+    } else {
+      if (failure_.ok()) failure_ = id.status();
+      pending_ -= 1;
+    }
+  }
+  bool complete;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    complete = --pending_ == 0;
+  }
+  if (complete) Complete();
+}
+
+void Call::OnResult(size_t index, absl::StatusOr<Result> result) {
+  ModelHost* const host = host_;
+  Executor* const executor = context_->executor;
+  bool complete;
+  std::vector<RequestId> rest;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const bool started = started_[index];
+    FinishReason reason = FinishReason::kDone;
+    if (result.ok()) {
+      if (!result->sequences.empty()) reason = result->sequences[0].finish_reason;
+    } else if (absl::IsCancelled(result.status())) {
+      reason = FinishReason::kCancelled;
+    } else if (absl::IsDeadlineExceeded(result.status())) {
+      reason = FinishReason::kDeadline;
+    } else {
+      reason = FinishReason::kError;
+    }
+    host_->metrics().Finished(reason, result.ok() ? &*result : nullptr, max_new_tokens_[index]);
+    if (result.ok()) {
+      results_[index] = *std::move(result);
+    } else if (failure_.ok()) {
+      failure_ = result.status();
+      if (reason == FinishReason::kDeadline) {
+        failure_ = WithReason(failure_, started ? kReasonDecoding : kReasonQueued);
+      }
+      rest = ids_;
+    }
+    complete = --pending_ == 0;
+  }
+  // On the engine's thread, which must not call the engine. Unless this was the last result,
+  // another thread may end the call at any moment: nothing of it is touched from here on.
+  if (!rest.empty()) {
+    executor->Post([host, rest] {
+      for (RequestId id : rest) host->engine().Cancel(id);
+    });
+  }
+  if (complete) executor->Post([this] { Complete(); });
+}
+
+void Call::Complete() {
+  absl::Status status;
+  std::vector<Result> results;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    status = failure_;
+    if (status.ok() && cancelled_) status = absl::CancelledError("the call was cancelled");
+    results = std::move(results_);
+  }
+  if (status.ok()) status = Respond(std::move(results));
+  End(status);
+}
+
+void Call::End(const absl::Status& status) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    place_.Release();
+  }
+  if (!status.ok() && host_ != nullptr && ids_.empty()) host_->metrics().Rejected(ReasonOf(status));
+  FinishRpc(ToRpcOutcome(status, request_id_, absl::Milliseconds(200)));
+}
+
+void Call::Cancelled() {
+  std::vector<RequestId> ids;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    cancelled_ = true;
+    ids = ids_;
+  }
+  for (RequestId id : ids) host_->engine().Cancel(id);
+}
+
+void Call::FillInfo(const std::vector<Result>& results, v1::CallInfo* info) const {
+  info->set_model(host_->options().name);
+  info->set_request_id(request_id_);
+  for (const Result& result : results) WriteInfo(result, info);
+  info->mutable_timing()->set_tokenize_us(
+      static_cast<uint64_t>(std::max<int64_t>(tokenized_us_ - arrival_us_, 0)));
+  info->mutable_timing()->set_total_us(
+      static_cast<uint64_t>(std::max<int64_t>(MonotonicMicros() - arrival_us_, 0)));
+}
+
+}  // namespace quintet

@@ -1,0 +1,101 @@
+#include "server/model_host.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/clock.h"
+
+namespace quintet {
+namespace {
+
+// The engine's thread looks up this often when there is nothing to do.
+constexpr int64_t kIdleWaitUs = 100'000;
+
+}  // namespace
+
+ModelHost::ModelHost(HostOptions options, ThreadPool* pool, prometheus::Registry* registry)
+    : options_(std::move(options)),
+      pool_(pool),
+      admission_(options_.engine.max_queue_requests, options_.engine.max_queue_tokens),
+      registry_(registry) {
+  ModelMetrics::Options metrics;
+  metrics.model_name = options_.name;
+  metrics.vllm_names = options_.vllm_metrics;
+  metrics.version = options_.version;
+  metrics.page_size = options_.load.limits.page_size;
+  metrics.cache_bytes = options_.cache_bytes;
+  metrics_ = std::make_unique<ModelMetrics>(metrics, registry_);
+  heartbeat_us_ = MonotonicMicros();
+}
+
+ModelHost::~ModelHost() {
+  stop_ = true;
+  if (thread_.joinable()) thread_.join();
+}
+
+absl::Status ModelHost::Load() {
+  const auto load = [&]() -> absl::Status {
+    absl::StatusOr<std::unique_ptr<const Tokenizer>> tokenizer =
+        Tokenizer::Load(options_.directory);
+    if (tokenizer.ok()) {
+      tokenizer_ = *std::move(tokenizer);
+    } else if (!absl::IsNotFound(tokenizer.status())) {
+      return tokenizer.status();
+    }
+    absl::StatusOr<GenerationDefaults> defaults = ReadGenerationDefaults(options_.directory);
+    if (!defaults.ok()) return defaults.status();
+    defaults_ = *std::move(defaults);
+    absl::StatusOr<ModelConfig> config = ReadModelConfig(options_.directory);
+    if (!config.ok()) return config.status();
+    LoadOptions load = options_.load;
+    load.limits.cache_pages = 1;
+    if (config->has_decoder()) {
+      const int64_t page_bytes = CachePageBytes(*config, load.limits.page_size);
+      load.limits.cache_pages = std::max<int64_t>(1, options_.cache_bytes / page_bytes);
+    }
+    absl::StatusOr<std::unique_ptr<Model>> model = Model::Load(options_.directory, load, pool_);
+    if (!model.ok()) return model.status();
+    model_ = *std::move(model);
+    absl::StatusOr<std::unique_ptr<Engine>> engine =
+        Engine::Create(model_.get(), tokenizer_.get(), options_.engine);
+    if (!engine.ok()) return engine.status();
+    engine_ = *std::move(engine);
+    return absl::OkStatus();
+  };
+  const absl::Status status = load();
+  if (!status.ok()) {
+    state_.store(State::kFailed, std::memory_order_release);
+    return status;
+  }
+  thread_ = std::thread([this] { RunEngine(); });
+  // Draining may have begun meanwhile: then the model never becomes ready.
+  State expected = State::kLoading;
+  state_.compare_exchange_strong(expected, State::kReady, std::memory_order_acq_rel);
+  metrics_->Ready(ready());
+  return absl::OkStatus();
+}
+
+void ModelHost::RunEngine() {
+  while (!stop_.load(std::memory_order_relaxed)) {
+    heartbeat_us_.store(MonotonicMicros(), std::memory_order_relaxed);
+    if (!engine_->Step()) engine_->WaitForWork(kIdleWaitUs);
+  }
+}
+
+void ModelHost::Drain() {
+  state_.store(State::kDraining, std::memory_order_release);
+  metrics_->Ready(false);
+}
+
+bool ModelHost::idle() const {
+  if (engine_ == nullptr) return true;
+  const EngineCounters counters = engine_->counters();
+  return counters.running == 0 && counters.waiting == 0 && admission_.requests() == 0;
+}
+
+void ModelHost::CollectMetrics() {
+  if (engine_ == nullptr || !(state() == State::kReady || state() == State::kDraining)) return;
+  metrics_->Collect(engine_->counters(), admission_.requests(), admission_.tokens());
+}
+
+}  // namespace quintet

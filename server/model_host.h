@@ -1,0 +1,87 @@
+// One served model: its weights, tokenizer, engine and the engine's thread, its door (admission)
+// and its metrics. Loaded in the background, drained at the end.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "engine/engine.h"
+#include "models/model.h"
+#include "models/tokenizer.h"
+#include "server/admission.h"
+#include "server/metrics.h"
+
+namespace quintet {
+
+struct HostOptions {
+  std::string name;
+  std::string directory;
+  LoadOptions load;               // cache_pages follows from cache_bytes
+  int64_t cache_bytes = 1 << 30;  // of keys and values
+  EngineLimits engine;
+  DecodingLimits decoding;
+  bool vllm_metrics = false;
+  std::string version;  // of this program, for build_info
+};
+
+class ModelHost {
+ public:
+  enum class State : uint8_t { kLoading, kReady, kDraining, kStopped, kFailed };
+
+  // `pool` and `registry` outlive the host.
+  ModelHost(HostOptions options, ThreadPool* pool, prometheus::Registry* registry);
+  // Stops the engine's thread; calls still running are ended CANCELLED.
+  ~ModelHost();
+  ModelHost(const ModelHost&) = delete;
+  ModelHost& operator=(const ModelHost&) = delete;
+
+  // Loads and starts the engine's thread. Once; blocks. The state is kReady or kFailed afterwards.
+  absl::Status Load();
+
+  const HostOptions& options() const { return options_; }
+  State state() const { return state_.load(std::memory_order_acquire); }
+  bool ready() const { return state() == State::kReady; }
+  // Refuses new calls from now on; running ones go on.
+  void Drain();
+  bool idle() const;
+
+  // After Load; thread safe as their classes say.
+  Engine& engine() { return *engine_; }
+  const Engine& engine() const { return *engine_; }
+  const Tokenizer* tokenizer() const { return tokenizer_.get(); }  // null: the directory has none
+  const ModelConfig& config() const { return model_->config(); }
+  const Model& model() const { return *model_; }
+  const GenerationDefaults& defaults() const { return defaults_; }
+  const std::string& weights_sha256() const { return weights_sha256_; }
+  Admission& admission() { return admission_; }
+  ModelMetrics& metrics() { return *metrics_; }
+
+  // Copies the engine's counters into the metrics.
+  void CollectMetrics();
+  // Monotonic time of the engine thread's last sign of life.
+  int64_t heartbeat_us() const { return heartbeat_us_.load(std::memory_order_relaxed); }
+
+ private:
+  void RunEngine();
+
+  const HostOptions options_;
+  ThreadPool* const pool_;
+  std::atomic<State> state_{State::kLoading};
+  std::atomic<bool> stop_{false};
+  std::atomic<int64_t> heartbeat_us_{0};
+  Admission admission_;
+  std::unique_ptr<ModelMetrics> metrics_;
+  prometheus::Registry* const registry_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<const Tokenizer> tokenizer_;
+  GenerationDefaults defaults_;
+  std::string weights_sha256_;
+  std::unique_ptr<Engine> engine_;
+  std::thread thread_;
+};
+
+}  // namespace quintet

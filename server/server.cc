@@ -1,0 +1,219 @@
+#include "server/server.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <future>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/clock.h"
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/grpcpp.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "server/credentials.h"
+#include "server/http_endpoints.h"
+#include "server/service.h"
+#include "spdlog/spdlog.h"
+
+namespace quintet {
+namespace {
+
+constexpr auto kTick = std::chrono::milliseconds(20);
+constexpr char kServiceName[] = "quintet.v1.Inference";
+constexpr int kExitConfiguration = 2, kExitModel = 3, kExitFault = 70;
+
+class ServerProcess {
+ public:
+  ServerProcess(const ServerOptions& options, ServerSignals* signals)
+      : options_(options), signals_(signals), pool_(options.threads) {}
+
+  ServeOutcome Run();
+
+ private:
+  absl::Status Start();
+  absl::Status LoadModels();
+  void SetServing(bool serving);
+  bool Healthy() const;
+  // Runs until the signal to stop. False when an engine stalled.
+  bool Watch();
+  void Tick();
+  void Drain();
+  void WaitFor(int64_t limit_us, const std::function<bool()>& done);
+
+  const ServerOptions& options_;
+  ServerSignals* const signals_;
+  ThreadPool pool_;
+  prometheus::Registry registry_;
+  ApiKeys api_keys_;
+  std::unique_ptr<Executor> executor_;
+  std::vector<std::unique_ptr<ModelHost>> hosts_;
+  CallContext context_;
+  std::unique_ptr<InferenceService> service_;
+  std::unique_ptr<HttpEndpoints> http_;
+  std::unique_ptr<grpc::Server> server_;
+  std::atomic<bool> serving_{false};
+  int64_t last_watch_us_ = 0;
+};
+
+absl::Status ServerProcess::Start() {
+  absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> credentials = MakeCredentials(options_);
+  if (!credentials.ok()) return credentials.status();
+  if (!options_.api_key_file.empty()) {
+    if (absl::Status status = api_keys_.Load(options_.api_key_file); !status.ok()) return status;
+    context_.api_keys = &api_keys_;
+  }
+  executor_ = std::make_unique<Executor>(options_.tokenizer_threads);
+  for (const HostOptions& model : options_.models) {
+    hosts_.push_back(std::make_unique<ModelHost>(model, &pool_, &registry_));
+    context_.hosts.push_back(hosts_.back().get());
+  }
+  context_.executor = executor_.get();
+  context_.max_message_bytes = options_.max_message_bytes;
+  context_.default_timeout_us = options_.default_timeout_us;
+  context_.max_timeout_us = options_.max_timeout_us;
+  service_ = std::make_unique<InferenceService>(&context_);
+
+  if (!options_.http_listen.empty()) {
+    HttpEndpoints::Options http;
+    http.listen = options_.http_listen;
+    http.collect = [this] {
+      for (const auto& host : hosts_) host->CollectMetrics();
+    };
+    http.healthy = [this] { return Healthy(); };
+    http.ready = [this] { return serving_.load(); };
+    absl::StatusOr<std::unique_ptr<HttpEndpoints>> endpoints =
+        HttpEndpoints::Start(std::move(http), &registry_);
+    if (!endpoints.ok()) return endpoints.status();
+    http_ = *std::move(endpoints);
+  }
+
+  grpc::EnableDefaultHealthCheckService(true);
+  if (IsLoopback(options_.listen)) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, 600'000);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS,
+                             static_cast<int>(options_.max_timeout_us / 1000));
+  builder.SetMaxReceiveMessageSize(static_cast<int>(options_.max_message_bytes));
+  int port = 0;
+  builder.AddListeningPort(options_.listen, *credentials, &port);
+  builder.RegisterService(service_.get());
+  server_ = builder.BuildAndStart();
+  if (server_ == nullptr || port == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("--listen: cannot listen on ", options_.listen));
+  }
+  SetServing(false);
+  spdlog::info("listening on {} (gRPC, port {}) and {} (HTTP)", options_.listen, port,
+               options_.http_listen.empty() ? "nothing" : options_.http_listen);
+  return absl::OkStatus();
+}
+
+absl::Status ServerProcess::LoadModels() {
+  for (const auto& host : hosts_) {
+    if (absl::Status status = host->Load(); !status.ok()) return status;
+    spdlog::info("model {} is loaded", host->options().name);
+  }
+  return absl::OkStatus();
+}
+
+void ServerProcess::SetServing(bool serving) {
+  serving_ = serving;
+  grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
+  health->SetServingStatus(serving);
+  health->SetServingStatus("", serving);
+  health->SetServingStatus(kServiceName, serving);
+}
+
+bool ServerProcess::Healthy() const {
+  const int64_t now = MonotonicMicros();
+  for (const auto& host : hosts_) {
+    const ModelHost::State state = host->state();
+    const bool running = state == ModelHost::State::kReady || state == ModelHost::State::kDraining;
+    if (running && now - host->heartbeat_us() > options_.stall_timeout_us) return false;
+    if (state == ModelHost::State::kFailed) return false;
+  }
+  return true;
+}
+
+void ServerProcess::Tick() {
+  const int64_t now = MonotonicMicros();
+  if (now - last_watch_us_ < 1'000'000) return;
+  last_watch_us_ = now;
+  context_.streams.CancelStuck(now);
+  if (signals_->reload.exchange(false) && context_.api_keys != nullptr) {
+    const absl::Status status = api_keys_.Load(options_.api_key_file);
+    if (status.ok()) {
+      spdlog::info("API keys read again");
+    } else {
+      spdlog::error("API keys not read again: {}", std::string(status.message()));
+    }
+  }
+}
+
+bool ServerProcess::Watch() {
+  while (!signals_->terminate) {
+    std::this_thread::sleep_for(kTick);
+    Tick();
+    if (!Healthy()) return false;
+  }
+  return true;
+}
+
+void ServerProcess::WaitFor(int64_t limit_us, const std::function<bool()>& done) {
+  const int64_t end = MonotonicMicros() + limit_us;
+  while (MonotonicMicros() < end && !done()) {
+    std::this_thread::sleep_for(kTick);
+    Tick();
+  }
+}
+
+void ServerProcess::Drain() {
+  // Balancers hear of it at once; clients that have not heard are still served for a while.
+  SetServing(false);
+  spdlog::info("draining: {} calls open", context_.open_calls.load());
+  WaitFor(options_.drain_delay_us, [] { return false; });
+  for (const auto& host : hosts_) host->Drain();
+  WaitFor(options_.drain_timeout_us, [&] { return context_.open_calls.load() == 0; });
+  server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
+  server_->Wait();
+}
+
+ServeOutcome ServerProcess::Run() {
+  if (absl::Status status = Start(); !status.ok()) return {kExitConfiguration, status};
+  // The listener is up while models load: probes see a process that lives, and callers are told to
+  // come again.
+  std::future<absl::Status> loading =
+      std::async(std::launch::async, [this] { return LoadModels(); });
+  while (loading.wait_for(kTick) != std::future_status::ready) {
+    if (!signals_->terminate) continue;
+    spdlog::info("stopped while loading");
+    std::_Exit(0);  // nothing is under way, and the load cannot be called back
+  }
+  if (absl::Status status = loading.get(); !status.ok()) {
+    server_->Shutdown(std::chrono::system_clock::now());
+    return {kExitModel, status};
+  }
+  SetServing(true);
+  spdlog::info("serving");
+  if (!Watch()) {
+    SetServing(false);
+    spdlog::critical("an engine has made no step for {} s", options_.stall_timeout_us / 1'000'000);
+    std::_Exit(kExitFault);  // its thread is stuck: nothing can be unwound
+  }
+  Drain();
+  http_.reset();
+  hosts_.clear();
+  executor_.reset();
+  spdlog::info("stopped");
+  return {};
+}
+
+}  // namespace
+
+ServeOutcome Serve(const ServerOptions& options, ServerSignals* signals) {
+  ServerProcess process(options, signals);
+  return process.Run();
+}
+
+}  // namespace quintet

@@ -1,0 +1,223 @@
+#include "server/stream_call.h"
+
+#include <utility>
+
+#include "engine/clock.h"
+#include "server/answers.h"
+
+namespace quintet {
+namespace {
+
+constexpr int64_t kMaxWaitingBytes = 1 << 20;
+constexpr int64_t kMaxWriteUs = 30'000'000;
+
+}  // namespace
+
+GenerateStreamCall::GenerateStreamCall(CallContext* context, grpc::CallbackServerContext* rpc,
+                                       const v1::GenerateRequest* request)
+    : Call(context, rpc, "GenerateStream"),
+      context_(context),
+      rpc_(rpc),
+      request_(*request),
+      return_text_(!request->decoding().has_return_text() || request->decoding().return_text()),
+      return_ids_(!request->decoding().has_return_token_ids() ||
+                  request->decoding().return_token_ids()) {
+  context_->streams.Add(this);
+}
+
+void GenerateStreamCall::OnDone() {
+  context_->streams.Remove(this);
+  delete this;
+}
+
+absl::StatusOr<std::vector<Request>> GenerateStreamCall::Prepare() {
+  return GenerateRequests(request_, host(), input_limits(), /*stream=*/true);
+}
+
+void GenerateStreamCall::OnTokens(int index, absl::Span<const int32_t> ids,
+                                  const std::string& text) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  v1::GenerateChunk& chunk = waiting_[index];
+  chunk.set_index(static_cast<uint32_t>(index));
+  if (return_text_) chunk.mutable_text()->append(text);
+  if (return_ids_) chunk.mutable_token_ids()->Add(ids.begin(), ids.end());
+  waiting_bytes_ += static_cast<int64_t>(text.size() + 4 * ids.size());
+  if (waiting_bytes_ > kMaxWaitingBytes) rpc_->TryCancel();
+  FinishUnlocked(std::move(lock));
+}
+
+absl::Status GenerateStreamCall::Respond(std::vector<Result> results) {
+  auto complete = std::make_unique<v1::GenerateStreamResponse>();
+  WriteGenerate(request_, results[0], complete->mutable_complete());
+  FillInfo(results, complete->mutable_complete()->mutable_info());
+  std::lock_guard<std::mutex> lock(mutex_);
+  complete_ = std::move(complete);
+  return absl::OkStatus();
+}
+
+void GenerateStreamCall::FinishRpc(const RpcOutcome& outcome) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  finishing_ = true;
+  status_ = outcome.status;
+  AddPushback(outcome, rpc_);
+  FinishUnlocked(std::move(lock));
+}
+
+void GenerateStreamCall::OnWriteDone(bool ok) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  writing_ = false;
+  if (!ok) {
+    // The client is gone: nothing more can be written.
+    waiting_.clear();
+    complete_.reset();
+  }
+  FinishUnlocked(std::move(lock));
+}
+
+bool GenerateStreamCall::NextMessage() {
+  message_.Clear();
+  if (!waiting_.empty()) {
+    *message_.mutable_chunk() = std::move(waiting_.begin()->second);
+    waiting_.erase(waiting_.begin());
+    if (waiting_.empty()) waiting_bytes_ = 0;
+    return true;
+  }
+  if (complete_ != nullptr) {
+    message_ = std::move(*complete_);
+    complete_.reset();
+    return true;
+  }
+  return false;
+}
+
+bool GenerateStreamCall::Advance() {
+  if (writing_ || finished_) return false;
+  if ((!finishing_ || status_.ok()) && NextMessage()) {
+    writing_ = true;
+    write_started_us_ = MonotonicMicros();
+    StartWrite(&message_);
+    return false;
+  }
+  finished_ = finishing_;
+  return finished_;
+}
+
+void GenerateStreamCall::FinishUnlocked(std::unique_lock<std::mutex> lock) {
+  const bool finish = Advance();
+  lock.unlock();
+  if (finish) Finish(status_);
+}
+
+void GenerateStreamCall::CancelIfStuck(int64_t now_us) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (writing_ && now_us - write_started_us_ > kMaxWriteUs) rpc_->TryCancel();
+}
+
+// One message of an EncodeStream.
+class EncodeStreamReactor::Item final : public Call {
+ public:
+  Item(EncodeStreamReactor* stream, const v1::EncodeStreamRequest& request)
+      : Call(stream->context_, stream->rpc_, "EncodeStream"), stream_(stream), request_(request) {}
+
+  void Run() {
+    const v1::Input& input = request_.input();
+    Start(request_.call(), 1,
+          input.content_case() == v1::Input::kText ? static_cast<int64_t>(input.text().size())
+                                                   : int64_t{3} * input.token_ids().ids_size());
+  }
+  v1::EncodeStreamResponse& answer() { return answer_; }
+
+ private:
+  absl::StatusOr<std::vector<Request>> Prepare() override {
+    absl::StatusOr<Request> one = EncodeRequestOf(request_.input(), request_.options(),
+                                                  request_.call(), host(), input_limits(), "input");
+    if (!one.ok()) return one.status();
+    std::vector<Request> requests;
+    requests.push_back(*std::move(one));
+    return requests;
+  }
+  absl::Status Respond(std::vector<Result> results) override {
+    answer_.set_item_id(request_.item_id());
+    WriteEmbedding(results[0], request_.options().vector_type(), answer_.mutable_embedding());
+    FillInfo(results, answer_.mutable_info());
+    return absl::OkStatus();
+  }
+  void FinishRpc(const RpcOutcome& outcome) override { stream_->Done(this, outcome); }
+
+  EncodeStreamReactor* const stream_;
+  const v1::EncodeStreamRequest request_;
+  v1::EncodeStreamResponse answer_;
+};
+
+EncodeStreamReactor::EncodeStreamReactor(CallContext* context, grpc::CallbackServerContext* rpc)
+    : context_(context), rpc_(rpc) {
+  StartRead(&request_);
+}
+
+void EncodeStreamReactor::OnReadDone(bool ok) {
+  Item* item = nullptr;
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    reading_ = false;
+    if (!ok) {
+      no_more_ = true;
+      return AdvanceAndUnlock(std::move(lock));
+    }
+    item = new Item(this, request_);
+    items_.insert(item);
+  }
+  item->Run();
+  std::unique_lock<std::mutex> lock(mutex_);
+  AdvanceAndUnlock(std::move(lock));
+}
+
+void EncodeStreamReactor::Done(Item* item, const RpcOutcome& outcome) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  items_.erase(item);
+  if (outcome.status.ok()) {
+    answers_.push_back(std::move(item->answer()));
+  } else if (status_.ok()) {
+    // An error is the RPC's status: what has been asked before it is dropped.
+    status_ = outcome.status;
+    AddPushback(outcome, rpc_);
+    no_more_ = true;
+  }
+  delete item;
+  AdvanceAndUnlock(std::move(lock));
+}
+
+void EncodeStreamReactor::OnWriteDone(bool ok) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  writing_ = false;
+  if (!ok) {
+    answers_.clear();
+    no_more_ = true;
+  }
+  AdvanceAndUnlock(std::move(lock));
+}
+
+void EncodeStreamReactor::OnCancel() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (Item* item : items_) item->Cancelled();
+}
+
+void EncodeStreamReactor::AdvanceAndUnlock(std::unique_lock<std::mutex> lock) {
+  if (!writing_ && !answers_.empty() && status_.ok()) {
+    message_ = std::move(answers_.front());
+    answers_.pop_front();
+    writing_ = true;
+    StartWrite(&message_);
+  }
+  if (!reading_ && !no_more_ && items_.size() + answers_.size() < kMaxOpenItems) {
+    reading_ = true;
+    StartRead(&request_);
+  }
+  // A read that still waits for the client does not hold up an error.
+  const bool all_answered = no_more_ && !reading_ && answers_.empty();
+  const bool finish = !finished_ && !writing_ && items_.empty() && (all_answered || !status_.ok());
+  finished_ = finished_ || finish;
+  lock.unlock();
+  if (finish) Finish(status_);
+}
+
+}  // namespace quintet

@@ -1,0 +1,56 @@
+#include "server/admission.h"
+
+#include <thread>
+#include <vector>
+
+#include "catch2/catch.hpp"
+
+namespace quintet {
+namespace {
+
+TEST_CASE("Admission holds to both limits and gives back", "[admission]") {
+  Admission admission(2, 100);
+  Admission::Place first = admission.TryReserve(1, 60);
+  REQUIRE(first.held());
+  CHECK_FALSE(admission.TryReserve(1, 41).held());
+  {
+    Admission::Place second = admission.TryReserve(1, 40);
+    CHECK(second.held());
+    CHECK_FALSE(admission.TryReserve(1, 0).held());
+  }
+  CHECK(admission.requests() == 1);
+  first.Correct(10);
+  CHECK(admission.tokens() == 10);
+  CHECK(admission.TryReserve(1, 90).held());
+  first.Release();
+  first.Release();
+  CHECK(admission.requests() == 0);
+  CHECK(admission.tokens() == 0);
+}
+
+TEST_CASE("An empty queue takes a request of any length", "[admission]") {
+  Admission admission(4, 100);
+  Admission::Place giant = admission.TryReserve(1, 5000);
+  CHECK(giant.held());
+  CHECK_FALSE(admission.TryReserve(1, 1).held());
+}
+
+TEST_CASE("Places are never lost between threads", "[admission]") {
+  Admission admission(8, 1 << 20);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 20000; ++i) {
+        Admission::Place place = admission.TryReserve(1, 3 + i % 7);
+        if (place.held() && i % 3 == 0) place.Correct(i % 11);
+        if (admission.requests() > 8) std::abort();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(admission.requests() == 0);
+  CHECK(admission.tokens() == 0);
+}
+
+}  // namespace
+}  // namespace quintet

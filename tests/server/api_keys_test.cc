@@ -1,0 +1,75 @@
+#include "server/api_keys.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "catch2/catch.hpp"
+#include "tests/server/running_server.h"
+
+namespace quintet {
+namespace {
+
+// SHA-256 of "abc" (FIPS 180-2, appendix B.1).
+constexpr char kDigestOfAbc[] = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+
+class KeyFile {
+ public:
+  explicit KeyFile(const std::string& text, mode_t mode = 0600) {
+    char name[] = "/tmp/quintet_keys_XXXXXX";
+    const int fd = mkstemp(name);
+    REQUIRE(fd >= 0);
+    close(fd);
+    path_ = name;
+    std::ofstream(path_) << text;
+    chmod(path_.c_str(), mode);
+  }
+  ~KeyFile() { unlink(path_.c_str()); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+TEST_CASE("Keys are known by their digests", "[api_keys]") {
+  const KeyFile file(std::string("# one key\n") + kDigestOfAbc + "\n");
+  ApiKeys keys;
+  REQUIRE(keys.Load(file.path()).ok());
+  CHECK(keys.Allows("Bearer abc"));
+  CHECK_FALSE(keys.Allows("Bearer abd"));
+  CHECK_FALSE(keys.Allows("abc"));
+  CHECK_FALSE(keys.Allows(std::string("Bearer ") + kDigestOfAbc));
+  CHECK_FALSE(keys.Allows(""));
+}
+
+TEST_CASE("Bad key files are refused and leave the keys of before", "[api_keys]") {
+  const KeyFile good(kDigestOfAbc);
+  ApiKeys keys;
+  REQUIRE(keys.Load(good.path()).ok());
+  CHECK_FALSE(keys.Load(KeyFile("abc\n").path()).ok());
+  CHECK_FALSE(keys.Load(KeyFile("# none\n").path()).ok());
+  CHECK_FALSE(keys.Load(KeyFile(kDigestOfAbc, 0644).path()).ok());
+  CHECK_FALSE(keys.Load("/nonexistent/keys").ok());
+  CHECK(keys.Allows("Bearer abc"));
+}
+
+TEST_CASE("A server with keys asks for one", "[api_keys][server]") {
+  const KeyFile file(kDigestOfAbc);
+  RunningServer server([&](ServerOptions* options) { options->api_key_file = file.path(); });
+  const auto ask = [&](const std::string& authorization) {
+    grpc::ClientContext context;
+    if (!authorization.empty()) context.AddMetadata("authorization", authorization);
+    v1::GenerateRequest request;
+    request.mutable_input()->set_text("key");
+    v1::GenerateResponse response;
+    return server.stub().Generate(&context, request, &response).error_code();
+  };
+  CHECK(ask("") == grpc::StatusCode::UNAUTHENTICATED);
+  CHECK(ask("Bearer wrong") == grpc::StatusCode::PERMISSION_DENIED);
+  CHECK(ask("Bearer abc") == grpc::StatusCode::OK);
+  CHECK(server.Get("/metrics").find(kDigestOfAbc) == std::string::npos);
+}
+
+}  // namespace
+}  // namespace quintet

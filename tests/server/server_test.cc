@@ -1,0 +1,313 @@
+#include "server/server.h"
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "catch2/catch.hpp"
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
+#include "tests/server/running_server.h"
+
+namespace quintet {
+namespace {
+
+v1::GenerateRequest Word(const std::string& word, uint32_t beams = 1) {
+  v1::GenerateRequest request;
+  request.mutable_input()->set_text(word);
+  request.mutable_decoding()->set_num_beams(beams);
+  request.mutable_decoding()->set_max_new_tokens(64);
+  return request;
+}
+
+template <typename Detail>
+bool DetailOf(const grpc::Status& status, Detail* detail) {
+  google::rpc::Status proto;
+  if (!proto.ParseFromString(status.error_details())) return false;
+  for (const auto& any : proto.details()) {
+    if (any.UnpackTo(detail)) return true;
+  }
+  return false;
+}
+
+std::string ReasonOfStatus(const grpc::Status& status) {
+  google::rpc::ErrorInfo info;
+  return DetailOf(status, &info) ? info.reason() : "";
+}
+
+// Waits for what the server does after an answer has left: a result's counters, a cancelled call's
+// pages.
+bool Eventually(const std::function<bool()>& condition) {
+  for (int i = 0; i < 500; ++i) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
+}
+
+TEST_CASE("Generate answers as Hugging Face does", "[server]") {
+  RunningServer server;
+  grpc::ClientContext context;
+  v1::GenerateResponse response;
+  v1::GenerateRequest request = Word("wagner", 4);
+  request.mutable_call()->set_request_id("w-1");
+  request.mutable_decoding()->set_return_scores(true);
+  REQUIRE(server.stub().Generate(&context, request, &response).ok());
+  REQUIRE(response.sequences_size() == 1);
+  CHECK(response.sequences(0).text() == "W AE1 G N ER0");
+  CHECK(response.sequences(0).score() == Approx(-0.00062).margin(2e-5));
+  CHECK(response.sequences(0).finish_reason() == v1::FINISH_REASON_EOS);
+  CHECK(response.info().request_id() == "w-1");
+  CHECK(response.info().model() == "g2p");
+  CHECK(response.info().usage().input_tokens() == 8);
+  CHECK(server.Stop() == 0);
+}
+
+TEST_CASE("A stream's chunks add up to the unary text", "[server]") {
+  RunningServer server;
+  for (const char* word : {"acclaimed", "deangelo", "extraordinarily"}) {
+    grpc::ClientContext unary_context, stream_context;
+    v1::GenerateResponse unary;
+    REQUIRE(server.stub().Generate(&unary_context, Word(word), &unary).ok());
+    auto reader = server.stub().GenerateStream(&stream_context, Word(word));
+    std::string text;
+    std::vector<uint32_t> ids;
+    int complete = 0;
+    for (v1::GenerateStreamResponse message; reader->Read(&message);) {
+      REQUIRE(complete == 0);
+      if (message.has_chunk()) {
+        text += message.chunk().text();
+        ids.insert(ids.end(), message.chunk().token_ids().begin(),
+                   message.chunk().token_ids().end());
+      } else {
+        ++complete;
+        CHECK(message.complete().sequences(0).text() == unary.sequences(0).text());
+      }
+    }
+    CHECK(reader->Finish().ok());
+    CHECK(complete == 1);
+    CHECK(text == unary.sequences(0).text());
+    CHECK(ids == std::vector<uint32_t>(unary.sequences(0).token_ids().begin(),
+                                       unary.sequences(0).token_ids().end()));
+  }
+}
+
+TEST_CASE("Encode, score, tokens and model information", "[server]") {
+  RunningServer server;
+  {
+    grpc::ClientContext context;
+    v1::EncodeRequest request;
+    for (const char* word : {"one", "two", "three"}) request.add_inputs()->set_text(word);
+    request.mutable_options()->set_normalize(true);
+    v1::EncodeResponse response;
+    REQUIRE(server.stub().Encode(&context, request, &response).ok());
+    REQUIRE(response.embeddings_size() == 3);
+    CHECK(response.embeddings(0).rows() == 1);
+    CHECK(response.embeddings(0).columns() == 256);
+    REQUIRE(response.embeddings(0).values().size() == 1024);
+    std::vector<float> values(256);
+    std::memcpy(values.data(), response.embeddings(0).values().data(), 1024);
+    double norm = 0;
+    for (const float v : values) norm += static_cast<double>(v) * v;
+    CHECK(norm == Approx(1.0).margin(1e-4));
+  }
+  {
+    grpc::ClientContext context;
+    v1::ScoreRequest request;
+    request.mutable_input()->set_text("wagner");
+    request.add_targets()->set_text("W AE1 G N ER0");
+    request.add_targets()->set_text("B AE1 G N ER0");
+    v1::ScoreResponse response;
+    REQUIRE(server.stub().Score(&context, request, &response).ok());
+    REQUIRE(response.scores_size() == 2);
+    CHECK(response.scores(0).log_prob() > response.scores(1).log_prob() + 1);
+    CHECK(response.scores(0).logprobs_size() == static_cast<int>(response.scores(0).tokens()));
+  }
+  {
+    grpc::ClientContext context, back_context;
+    v1::TokenizeRequest request;
+    request.set_text("wagner");
+    v1::TokenizeResponse tokens;
+    REQUIRE(server.stub().Tokenize(&context, request, &tokens).ok());
+    REQUIRE(tokens.tokens_size() == 8);  // the word boundary, six letters, eos
+    CHECK(tokens.tokens(6).end_byte() == 6);
+    v1::DetokenizeRequest back;
+    for (const auto& token : tokens.tokens()) back.add_token_ids(token.id());
+    v1::DetokenizeResponse text;
+    REQUIRE(server.stub().Detokenize(&back_context, back, &text).ok());
+    CHECK(text.text() == "wagner");
+  }
+  {
+    grpc::ClientContext context;
+    v1::GetModelInfoResponse info;
+    REQUIRE(server.stub().GetModelInfo(&context, v1::GetModelInfoRequest(), &info).ok());
+    CHECK(info.family() == "t5");
+    CHECK(info.vocab() == 128);
+    CHECK(info.limits().max_queue_requests() == 256);
+  }
+}
+
+TEST_CASE("EncodeStream answers every item once", "[server]") {
+  RunningServer server;
+  grpc::ClientContext context;
+  auto stream = server.stub().EncodeStream(&context);
+  constexpr uint64_t kItems = 200;
+  std::thread writer([&] {
+    for (uint64_t i = 0; i < kItems; ++i) {
+      v1::EncodeStreamRequest request;
+      request.set_item_id(i);
+      request.mutable_input()->set_text(absl::StrCat("word", i));
+      stream->Write(request);
+    }
+    stream->WritesDone();
+  });
+  std::set<uint64_t> seen;
+  for (v1::EncodeStreamResponse response; stream->Read(&response);) {
+    CHECK(response.embedding().values().size() == 1024);
+    CHECK(seen.insert(response.item_id()).second);
+  }
+  writer.join();
+  CHECK(stream->Finish().ok());
+  CHECK(seen.size() == kItems);
+}
+
+TEST_CASE("Failures carry their code and details", "[server]") {
+  RunningServer server;
+  const auto generate = [&](const v1::GenerateRequest& request) {
+    grpc::ClientContext context;
+    v1::GenerateResponse response;
+    return server.stub().Generate(&context, request, &response);
+  };
+  {
+    v1::GenerateRequest request = Word("a");
+    request.mutable_call()->set_model("other");
+    const grpc::Status status = generate(request);
+    CHECK(status.error_code() == grpc::StatusCode::NOT_FOUND);
+    CHECK(ReasonOfStatus(status) == "MODEL_NOT_FOUND");
+  }
+  {
+    v1::GenerateRequest request = Word("a");
+    request.mutable_input()->mutable_token_ids()->add_ids(128);
+    const grpc::Status status = generate(request);
+    CHECK(status.error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+    google::rpc::BadRequest bad;
+    REQUIRE(DetailOf(status, &bad));
+    CHECK(bad.field_violations(0).field() == "input.token_ids.ids[0]");
+  }
+  {
+    v1::GenerateRequest request = Word("a");
+    request.mutable_decoding()->set_length_penalty(std::numeric_limits<float>::quiet_NaN());
+    CHECK(generate(request).error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+  }
+  {
+    v1::GenerateRequest request = Word("a");
+    request.mutable_decoding()->set_temperature(0.5f);
+    CHECK(generate(request).error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+  }
+  CHECK(generate(v1::GenerateRequest()).error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+  {
+    grpc::ClientContext context;
+    v1::ClassifyRequest request;
+    request.add_inputs()->set_text("a");
+    v1::ClassifyResponse response;
+    const grpc::Status status = server.stub().Classify(&context, request, &response);
+    CHECK(status.error_code() == grpc::StatusCode::FAILED_PRECONDITION);
+    CHECK(ReasonOfStatus(status) == "HEAD_MISSING");
+  }
+  v1::GenerateResponse good;
+  grpc::ClientContext context;
+  CHECK(server.stub().Generate(&context, Word("wagner"), &good).ok());
+}
+
+TEST_CASE("Deadlines and cancelled calls free their place", "[server]") {
+  RunningServer server;
+  v1::GenerateRequest request = Word("wagner");
+  request.mutable_decoding()->set_ignore_eos(true);
+  request.mutable_decoding()->set_max_new_tokens(4000);
+  {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(50));
+    v1::GenerateResponse response;
+    CHECK(server.stub().Generate(&context, request, &response).error_code() ==
+          grpc::StatusCode::DEADLINE_EXCEEDED);
+  }
+  {
+    grpc::ClientContext context;
+    auto reader = server.stub().GenerateStream(&context, request);
+    v1::GenerateStreamResponse message;
+    REQUIRE(reader->Read(&message));
+    context.TryCancel();
+    while (reader->Read(&message)) {
+    }
+    CHECK(reader->Finish().error_code() == grpc::StatusCode::CANCELLED);
+  }
+  CHECK(Eventually([&] { return server.Metric("quintet_requests_running") == 0; }));
+  CHECK(server.Metric("quintet_kv_cache_usage_ratio") == 0);
+}
+
+TEST_CASE("A full queue refuses with RetryInfo and loses nothing", "[server]") {
+  RunningServer server([](ServerOptions* options) {
+    options->models[0].engine.max_queue_requests = 4;
+    options->models[0].engine.max_running_sequences = 4;
+  });
+  std::atomic<int> done{0}, refused{0}, other{0}, without_retry{0};
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 16; ++i) {
+    clients.emplace_back([&, i] {
+      for (int j = 0; j < 20; ++j) {
+        grpc::ClientContext context;
+        v1::GenerateResponse response;
+        const grpc::Status status =
+            server.stub().Generate(&context, Word(absl::StrCat("word", i, "x", j)), &response);
+        if (status.ok()) {
+          ++done;
+        } else if (status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED) {
+          google::rpc::RetryInfo retry;
+          ++refused;
+          if (!DetailOf(status, &retry)) ++without_retry;
+        } else {
+          ++other;
+        }
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  CHECK(done + refused == 320);
+  CHECK(refused > 0);
+  CHECK(without_retry == 0);
+  CHECK(other == 0);
+  CHECK(server.Metric("quintet_requests_accepted_total") == done);
+  CHECK(server.Metric("quintet_requests_finished_total") == done);
+  CHECK(server.Metric("quintet_requests_rejected_total{engine=\"0\",model_name=\"g2p\",reason="
+                      "\"QUEUE_FULL\"}") == refused);
+  CHECK(Eventually([&] { return server.Metric("quintet_requests_waiting") == 0; }));
+}
+
+TEST_CASE("Running calls finish while the server drains", "[server]") {
+  RunningServer server;
+  grpc::ClientContext context;
+  v1::GenerateRequest request = Word("wagner");
+  request.mutable_decoding()->set_ignore_eos(true);
+  request.mutable_decoding()->set_max_new_tokens(300);
+  auto reader = server.stub().GenerateStream(&context, request);
+  v1::GenerateStreamResponse message;
+  REQUIRE(reader->Read(&message));
+  int exit_code = -1;
+  std::thread stopper([&] { exit_code = server.Stop(); });
+  bool complete = false;
+  while (reader->Read(&message)) complete = complete || message.has_complete();
+  CHECK(reader->Finish().ok());
+  CHECK(complete);
+  stopper.join();
+  CHECK(exit_code == 0);
+}
+
+}  // namespace
+}  // namespace quintet
