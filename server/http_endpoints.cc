@@ -1,9 +1,10 @@
 #include "server/http_endpoints.h"
 
+#include <CivetServer.h>
+
 #include <utility>
 #include <vector>
 
-#include "CivetServer.h"
 #include "absl/strings/str_cat.h"
 #include "prometheus/text_serializer.h"
 
