@@ -298,7 +298,6 @@ void WriteModelInfo(const ModelHost& host, const CallContext& context,
   response->set_dtype(type == WeightType::kI8     ? "int8"
                       : type == WeightType::kBF16 ? "bf16"
                                                   : "f32");
-  response->set_weights_sha256(host.weights_sha256());
   response->set_version(host.options().version);
   response->set_parameters(static_cast<uint64_t>(host.model().parameters()));
   response->set_vocab(static_cast<uint32_t>(config.vocab));

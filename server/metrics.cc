@@ -159,9 +159,6 @@ ModelMetrics::ModelMetrics(const Options& options, prometheus::Registry* registr
   };
   first_token_ = AddHistogram("time_to_first_token_seconds", "Arrival to first token.",
                               {"time_to_first_token_seconds"}, kFirstTokenBuckets);
-  inter_token_ = AddHistogram("inter_token_latency_seconds", "Between two tokens of a stream.",
-                              {"inter_token_latency_seconds", "time_per_output_token_seconds"},
-                              kPerTokenBuckets);
   per_output_token_ = AddHistogram("request_time_per_output_token_seconds",
                                    "Decoding time over tokens, per request.",
                                    {"request_time_per_output_token_seconds"}, kPerTokenBuckets);
@@ -226,10 +223,6 @@ void ModelMetrics::ObserveTimes(const Result& result) {
   observe(decode_time_, t.decode_us);
   const int64_t longest = static_cast<int64_t>(result.sequences[0].token_ids.size());
   if (longest > 1) observe(per_output_token_, t.decode_us / (longest - 1));
-}
-
-void ModelMetrics::InterToken(double seconds) {
-  inter_token_.Each([&](auto& histogram) { histogram.Observe(seconds); });
 }
 
 void ModelMetrics::Ready(bool ready) {

@@ -46,7 +46,6 @@ class ModelMetrics {
   void Rejected(const std::string& reason);  // ErrorInfo.reason
   // Once for every accepted request, with its result when it has one.
   void Finished(FinishReason reason, const Result* result, int64_t max_new_tokens);
-  void InterToken(double seconds);
   void Ready(bool ready);
   // Copies the engine's counters into gauges and counters; called before each scrape.
   void Collect(const EngineCounters& counters, int64_t waiting, int64_t queue_tokens);
@@ -74,7 +73,7 @@ class ModelMetrics {
   Gauges running_, waiting_, cache_usage_, queue_tokens_, ready_;
   std::map<std::string, Counters> accepted_, finished_, rejected_;
   Counters prompt_tokens_, generation_tokens_, cache_queries_, cache_hits_, preemptions_;
-  Histograms first_token_, inter_token_, per_output_token_, e2e_;
+  Histograms first_token_, per_output_token_, e2e_;
   Histograms queue_time_, encode_time_, prefill_time_, decode_time_, inference_time_;
   Histograms prompt_length_, generation_length_, max_generation_length_;
 };

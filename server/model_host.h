@@ -56,7 +56,6 @@ class ModelHost {
   const ModelConfig& config() const { return model_->config(); }
   const Model& model() const { return *model_; }
   const GenerationDefaults& defaults() const { return defaults_; }
-  const std::string& weights_sha256() const { return weights_sha256_; }
   Admission& admission() { return admission_; }
   ModelMetrics& metrics() { return *metrics_; }
 
@@ -79,7 +78,6 @@ class ModelHost {
   std::unique_ptr<Model> model_;
   std::unique_ptr<const Tokenizer> tokenizer_;
   GenerationDefaults defaults_;
-  std::string weights_sha256_;
   std::unique_ptr<Engine> engine_;
   std::thread thread_;
 };
