@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "catch2/catch.hpp"
+#include "tests/kernels/place.h"
 #include "tests/kernels/random_data.h"
 
 namespace quintet {
@@ -11,19 +12,18 @@ namespace {
 TEST_CASE("new keys and values land in their slots and nowhere else", "[kv_cache]") {
   KvCache cache{
       .data = nullptr, .pages = 4, .layers = 3, .heads = 2, .page_size = 8, .head_dim = 5};
-  for (int threads : {1, 3}) {
-    ThreadPool pool(threads);
-    Stream stream(&pool);
-    std::vector<float> data(static_cast<size_t>(cache.pages * cache.page_elements()), NAN);
-    cache.data = data.data();
-    const std::vector<float> qkv = RandomData(1).Values(4 * 31);
+  const std::vector<float> qkv = RandomData(1).Values(4 * 31);
+  const std::vector<int32_t> slots = {0, 31, 8, 13};
+  ForEachPlace([&](Place& place) {
+    const Tensor memory = place.Poisoned(DType::kF32, {cache.pages * cache.page_elements()});
+    cache.data = memory.f32();
+    const Tensor packed = place.Put(qkv, {4, 31});
     const auto view = [&](int64_t column) {
-      Tensor t = Tensor::F32(qkv.data() + column, {4, 2, 5});
-      t.stride[0] = 31;
-      return t;
+      return packed.Columns(column, column + 10).SplitLast(5);
     };
-    const std::vector<int32_t> slots = {0, 31, 8, 13};
-    StoreKv({.k = view(10), .v = view(20), .cache = &cache, .layer = 2, .slots = slots}, stream);
+    StoreKv({.k = view(10), .v = view(20), .cache = &cache, .layer = 2, .slots = place.Plan(slots)},
+            place.stream());
+    const std::vector<float> data = place.Floats(memory);
     size_t written = 0;
     for (float x : data) written += !std::isnan(x);
     CHECK(written == 4 * 2 * 10);
@@ -42,7 +42,7 @@ TEST_CASE("new keys and values land in their slots and nowhere else", "[kv_cache
         }
       }
     }
-  }
+  });
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "catch2/catch.hpp"
+#include "tests/kernels/place.h"
 #include "tests/kernels/random_data.h"
 
 namespace quintet {
@@ -36,62 +37,64 @@ struct NormCase {
   float offset;  // added to x: a large mean is what a one-pass variance cannot bear
 };
 
-void CheckNorm(const NormCase& c) {
+void CheckNorm(const NormCase& c, Place& place, DType dtype) {
   RandomData random(static_cast<uint32_t>(c.d * 2 + c.centred));
   const int64_t stride = c.d + 3;
   std::vector<float> x = random.Values(c.rows * stride);
   for (float& v : x) v += c.offset;
+  x = RoundedTo(dtype, std::move(x));
   const std::vector<float> gamma = random.Values(c.d), beta = random.Values(c.d);
   const std::vector<double> expected =
       Reference(x, c.rows, c.d, stride, c.centred, 1e-5f, gamma, beta);
-  for (int threads : {1, 2, 4}) {
-    ThreadPool pool(threads);
-    Stream stream(&pool);
-    const auto run = [&](Tensor in, Tensor out) {
-      const Tensor g = Tensor::F32(gamma.data(), {c.d}), b = Tensor::F32(beta.data(), {c.d});
-      if (c.centred) {
-        LayerNorm({.x = in, .gamma = g, .beta = b, .y = out, .eps = 1e-5f}, stream);
-      } else {
-        RmsNorm({.x = in, .gamma = g, .y = out, .eps = 1e-5f}, stream);
-      }
-    };
-    Tensor in = Tensor::F32(x.data(), {c.rows, c.d});
-    in.stride[0] = stride;
-    std::vector<float> y(static_cast<size_t>(c.rows * c.d));
-    const Tensor out = Tensor::F32(y.data(), {c.rows, c.d});
-    run(in, out);
-    const double tolerance = 3e-6 * (1.0 + 2.0 * std::abs(double{c.offset}));
-    for (size_t i = 0; i < y.size(); ++i) REQUIRE(std::abs(double{y[i]} - expected[i]) < tolerance);
-    // Alone, and in place: the same bits.
-    std::vector<float> alone(static_cast<size_t>(c.d));
-    const Tensor alone_view = Tensor::F32(alone.data(), {1, c.d});
-    for (int64_t r : {int64_t{0}, c.rows - 1}) {
-      std::memcpy(alone.data(), x.data() + r * stride, alone.size() * sizeof(float));
-      run(alone_view, alone_view);
-      CHECK(std::memcmp(alone.data(), y.data() + r * c.d, alone.size() * sizeof(float)) == 0);
+  const Tensor g = place.Put(gamma, {c.d}), b = place.Put(beta, {c.d});
+  const auto run = [&](Tensor in, Tensor out) {
+    if (c.centred) {
+      LayerNorm({.x = in, .gamma = g, .beta = b, .y = out, .eps = 1e-5f}, place.stream());
+    } else {
+      RmsNorm({.x = in, .gamma = g, .y = out, .eps = 1e-5f}, place.stream());
     }
+  };
+  Tensor in = place.Put(x, {c.rows, c.d}, dtype);
+  in.stride[0] = stride;
+  const Tensor out = place.Poisoned(dtype, {c.rows, c.d});
+  run(in, out);
+  const std::vector<float> y = place.Floats(out);
+  const double tolerance = 3e-6 * (1.0 + 2.0 * std::abs(double{c.offset}));
+  for (size_t i = 0; i < y.size(); ++i) {
+    REQUIRE(std::abs(double{y[i]} - expected[i]) <
+            tolerance + RoundingError(dtype) * std::abs(expected[i]));
+  }
+  // Alone, and in place: the same bits.
+  for (int64_t r : {int64_t{0}, c.rows - 1}) {
+    const std::vector<float> row(x.begin() + r * stride, x.begin() + r * stride + c.d);
+    const Tensor alone = place.Put(row, {1, c.d}, dtype);
+    run(alone, alone);
+    CHECK(std::memcmp(place.Floats(alone).data(), y.data() + r * c.d,
+                      static_cast<size_t>(c.d) * sizeof(float)) == 0);
   }
 }
 
 TEST_CASE("norms equal the formula in double", "[norm]") {
-  ForEachIsa([] {
-    for (bool centred : {false, true}) {
-      for (int64_t d : {1, 2, 7, 15, 16, 17, 63, 64, 65, 512, 768, 1000}) {
-        // The deviations of a short row may vanish, which makes any result ill-conditioned.
-        CheckNorm({centred, 3, d, d > 16 ? 20.0f : 0.0f});
+  ForEachPlace([](Place& place) {
+    for (DType dtype : place.float_types()) {
+      for (bool centred : {false, true}) {
+        for (int64_t d : {1, 2, 7, 15, 16, 17, 63, 64, 65, 512, 768, 1000, 2048, 4097}) {
+          // The deviations of a short row may vanish, which makes any result ill-conditioned.
+          CheckNorm({centred, 3, d, d > 16 ? 20.0f : 0.0f}, place, dtype);
+        }
+        CheckNorm({centred, 200, 512, 0.0f}, place, dtype);
       }
-      CheckNorm({centred, 200, 512, 0.0f});
     }
   });
 }
 
 TEST_CASE("a row of zeros stays zero", "[norm]") {
-  ThreadPool pool(1);
-  Stream stream(&pool);
-  std::vector<float> x(48, 0.0f), ones(48, 1.0f);
-  const Tensor view = Tensor::F32(x.data(), {1, 48});
-  RmsNorm({.x = view, .gamma = Tensor::F32(ones.data(), {48}), .y = view, .eps = 1e-6f}, stream);
-  for (float v : x) CHECK(v == 0.0f);
+  ForEachPlace([](Place& place) {
+    const Tensor view = place.Put(std::vector<float>(48, 0.0f), {1, 48});
+    const Tensor gamma = place.Put(std::vector<float>(48, 1.0f), {48});
+    RmsNorm({.x = view, .gamma = gamma, .y = view, .eps = 1e-6f}, place.stream());
+    for (float v : place.Floats(view)) CHECK(v == 0.0f);
+  });
 }
 
 }  // namespace

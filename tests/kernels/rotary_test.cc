@@ -2,8 +2,10 @@
 
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "catch2/catch.hpp"
+#include "tests/kernels/place.h"
 #include "tests/kernels/random_data.h"
 
 namespace quintet {
@@ -39,56 +41,77 @@ std::vector<double> Reference(const std::vector<float>& x, int64_t heads, int64_
   return y;
 }
 
-TEST_CASE("rotary embedding, plain and xPos, both pairings, part of the channels", "[rotary]") {
+void CheckRotary(Place& place, DType dtype, int64_t dim, RotaryArgs args) {
   const std::vector<int32_t> positions = {0, 1, 2, 77, 500, 1023, 5};
   const int64_t heads = 3;
-  for (int64_t dim : {2, 24, 64, 80}) {
-    for (int64_t rotary_dim : {int64_t{0}, dim / 4 * 2, dim}) {
-      for (bool interleaved : {false, true}) {
-        for (int mode : {0, 1, -1}) {
-          RotaryArgs args;
-          args.rotary_dim = rotary_dim;
-          args.interleaved = interleaved;
-          if (mode != 0) {
-            args.xpos_base = 512.0f;
-            args.xpos_center = 512;
-            args.xpos_sign = mode;
-          }
-          const std::vector<float> x = RandomData(3).Values(7 * heads * dim);
-          const std::vector<double> expected = Reference(x, heads, dim, positions, args);
-          std::vector<float> previous;
-          for (int threads : {1, 2}) {
-            ThreadPool pool(threads);
-            Stream stream(&pool);
-            std::vector<float> y = x;
-            args.x = Tensor::F32(y.data(), {7, heads, dim});
-            args.positions = Tensor::Dense(positions.data(), DType::kI32, {7});
-            Rotary(args, stream);
-            for (size_t i = 0; i < y.size(); ++i) {
-              REQUIRE(std::abs(double{y[i]} - expected[i]) <
-                      1e-6 * std::max(1.0, std::abs(expected[i])));
+  const std::vector<float> x = RoundedTo(dtype, RandomData(3).Values(7 * heads * dim));
+  const std::vector<double> expected = Reference(x, heads, dim, positions, args);
+  args.x = place.Put(x, {7, heads, dim}, dtype);
+  args.positions = place.Put(positions, {7});
+  Rotary(args, place.stream());
+  const std::vector<float> y = place.Floats(args.x);
+  for (size_t i = 0; i < y.size(); ++i) {
+    REQUIRE(std::abs(double{y[i]} - expected[i]) <
+            1e-6 * std::max(1.0, std::abs(expected[i])) +
+                RoundingError(dtype) * std::abs(expected[i]));
+  }
+}
+
+TEST_CASE("rotary embedding, plain and xPos, both pairings, part of the channels", "[rotary]") {
+  ForEachPlace([](Place& place) {
+    for (DType dtype : place.float_types()) {
+      for (int64_t dim : {2, 24, 64, 80}) {
+        for (int64_t rotary_dim : {int64_t{0}, dim / 4 * 2, dim}) {
+          for (bool interleaved : {false, true}) {
+            for (int mode : {0, 1, -1}) {
+              RotaryArgs args;
+              args.rotary_dim = rotary_dim;
+              args.interleaved = interleaved;
+              if (mode != 0) {
+                args.xpos_base = 512.0f;
+                args.xpos_center = 512;
+                args.xpos_sign = mode;
+              }
+              CheckRotary(place, dtype, dim, args);
             }
-            if (!previous.empty()) CHECK(std::memcmp(y.data(), previous.data(), y.size() * 4) == 0);
-            previous = y;
           }
         }
       }
     }
+  });
+}
+
+TEST_CASE("rotary: the same bits on any number of threads", "[rotary][cpu]") {
+  RotaryArgs args;
+  args.rotary_dim = 64;
+  const std::vector<float> x = RandomData(4).Values(300 * 2 * 64);
+  std::vector<int32_t> positions(300);
+  std::iota(positions.begin(), positions.end(), 0);
+  std::vector<float> previous;
+  for (int threads : {1, 2}) {
+    ThreadPool pool(threads);
+    Stream stream(&pool);
+    std::vector<float> y = x;
+    args.x = Tensor::F32(y.data(), {300, 2, 64});
+    args.positions = Tensor::Dense(positions.data(), DType::kI32, {300});
+    Rotary(args, stream);
+    if (!previous.empty()) CHECK(std::memcmp(y.data(), previous.data(), y.size() * 4) == 0);
+    previous = y;
   }
 }
 
 TEST_CASE("rotary leaves the gaps between strided rows alone", "[rotary]") {
-  ThreadPool pool(1);
-  Stream stream(&pool);
-  std::vector<float> x(40, 1.0f);
-  const std::vector<int32_t> positions = {3, 4};
-  RotaryArgs args;
-  args.x = Tensor::F32(x.data(), {2, 1, 8});
-  args.x.stride[0] = 20;
-  args.positions = Tensor::Dense(positions.data(), DType::kI32, {2});
-  args.rotary_dim = 8;
-  Rotary(args, stream);
-  for (size_t i = 0; i < x.size(); ++i) CHECK((x[i] == 1.0f) == (i % 20 >= 8));
+  ForEachPlace([](Place& place) {
+    RotaryArgs args;
+    const Tensor memory = place.Put(std::vector<float>(40, 1.0f), {40});
+    args.x = Tensor::F32(memory.f32(), {2, 1, 8});
+    args.x.stride[0] = 20;
+    args.positions = place.Put(std::vector<int32_t>{3, 4}, {2});
+    args.rotary_dim = 8;
+    Rotary(args, place.stream());
+    const std::vector<float> x = place.Floats(memory);
+    for (size_t i = 0; i < x.size(); ++i) CHECK((x[i] == 1.0f) == (i % 20 >= 8));
+  });
 }
 
 }  // namespace

@@ -1,0 +1,89 @@
+#include "tests/kernels/place.h"
+
+#include <cstring>
+
+#include "catch2/catch.hpp"
+
+namespace quintet {
+
+Tensor Place::PutBytes(const void* bytes, int64_t count, DType dtype,
+                       std::initializer_list<int64_t> dims) {
+  void* data = Allocate(count);
+  CopyIn(data, bytes, count);
+  const Tensor t = Tensor::Dense(data, dtype, dims);
+  QT_CHECK_LE(t.elements() * DTypeBytes(dtype), count);
+  return t;
+}
+
+Tensor Place::Put(const std::vector<float>& values, std::initializer_list<int64_t> dims,
+                  DType dtype) {
+  const auto n = static_cast<int64_t>(values.size());
+  std::vector<char> bytes(static_cast<size_t>(n * DTypeBytes(dtype)));
+  ConvertFromF32(values.data(), n, dtype, bytes.data());
+  return PutBytes(bytes.data(), Bytes(bytes), dtype, dims);
+}
+
+Tensor Place::Put(const std::vector<int32_t>& values, std::initializer_list<int64_t> dims) {
+  return Tensor::Dense(Plan(values).data(), DType::kI32, dims);
+}
+
+Tensor Place::Poisoned(DType dtype, std::initializer_list<int64_t> dims) {
+  const int64_t bytes =
+      Tensor::Dense(static_cast<void*>(nullptr), dtype, dims).elements() * DTypeBytes(dtype);
+  const bool integer = dtype == DType::kI8 || dtype == DType::kI32 || dtype == DType::kI64;
+  const std::vector<char> poison(static_cast<size_t>(bytes), integer ? '\x55' : '\xff');
+  return PutBytes(poison.data(), bytes, dtype, dims);
+}
+
+Tensor Place::Scratch(int64_t bytes) {
+  return bytes == 0 ? Tensor() : Poisoned(DType::kI8, {bytes});
+}
+
+std::vector<char> Place::Elements(const Tensor& t) {
+  const int64_t size = DTypeBytes(t.dtype), n = t.elements();
+  std::vector<char> elements(static_cast<size_t>(n * size));
+  if (n == 0) return elements;
+  int64_t extent = 1;
+  for (int i = 0; i < t.rank; ++i) extent += (t.dim[i] - 1) * t.stride[i];
+  std::vector<char> memory(static_cast<size_t>(extent * size));
+  CopyOut(memory.data(), t.data, extent * size);
+  for (int64_t e = 0; e < n; ++e) {
+    int64_t offset = 0, rest = e;
+    for (int i = t.rank - 1; i >= 0; --i) {
+      offset += rest % t.dim[i] * t.stride[i];
+      rest /= t.dim[i];
+    }
+    std::memcpy(elements.data() + e * size, memory.data() + offset * size,
+                static_cast<size_t>(size));
+  }
+  return elements;
+}
+
+std::vector<float> Place::Floats(const Tensor& t) {
+  const std::vector<char> elements = Elements(t);
+  std::vector<float> values(static_cast<size_t>(t.elements()));
+  ConvertToF32(elements.data(), t.dtype, t.elements(), values.data());
+  return values;
+}
+
+std::vector<int32_t> Place::Ints(const Tensor& t) {
+  QT_CHECK(t.dtype == DType::kI32);
+  const std::vector<char> elements = Elements(t);
+  std::vector<int32_t> values(static_cast<size_t>(t.elements()));
+  if (!values.empty()) std::memcpy(values.data(), elements.data(), elements.size());
+  return values;
+}
+
+std::vector<float> RoundedTo(DType dtype, std::vector<float> values) {
+  const auto n = static_cast<int64_t>(values.size());
+  std::vector<char> bytes(static_cast<size_t>(n * DTypeBytes(dtype)));
+  ConvertFromF32(values.data(), n, dtype, bytes.data());
+  ConvertToF32(bytes.data(), dtype, n, values.data());
+  return values;
+}
+
+double RoundingError(DType dtype) {
+  return dtype == DType::kBF16 ? 0x1p-9 : dtype == DType::kF16 ? 0x1p-12 : 0x1p-25;
+}
+
+}  // namespace quintet
