@@ -36,6 +36,11 @@ void TopK(const TopKArgs& args, Stream& stream) {
   const int64_t n = static_cast<int64_t>(args.k.size()), k_max = args.values.dim[1];
   if (args.row_shift.defined()) CheckPerRow(args.row_shift, rows);
   if (args.row_bias.defined()) CheckPerRow(args.row_bias, rows);
+  if (args.log_sums.defined()) CheckPerRow(args.log_sums, rows);
+  if (!args.log_softmax.empty()) {
+    QT_CHECK(args.log_sums.defined());
+    QT_CHECK_EQ(static_cast<int64_t>(args.log_softmax.size()), n);
+  }
   QT_CHECK(args.indices.dtype == DType::kI32);
   QT_CHECK_EQ(args.indices.rank, 2);
   QT_CHECK_EQ(args.indices.stride[1], 1);

@@ -22,8 +22,12 @@ void LogSumExp(const LogSumExpArgs& args, Stream& stream);
 // -inf and index -1.
 struct TopKArgs {
   Tensor scores;                          // [rows, vocab] f32
-  Tensor row_shift;                       // [rows] f32 or undefined: the log-sum-exp, when scores are logits
+  Tensor row_shift;                       // [rows] f32 or undefined
   Tensor row_bias;                        // [rows] f32 or undefined: running scores of beams
+  // Scores that are logits can be ranked as log-probabilities in the same reading. log_sums: what LogSumExp gives for the rows of
+  // all requests. The rows of a request whose log_softmax is not 0 are shifted by them instead of row_shift.
+  Tensor log_sums;                        // [rows] f32 out, or undefined
+  absl::Span<const int32_t> log_softmax;  // [n], or empty; needs log_sums
   absl::Span<const int32_t> row_offsets;  // [n + 1]: rows of each request
   absl::Span<const int32_t> k;            // [n], each >= 1
   Tensor values;                          // [n, k_max] f32

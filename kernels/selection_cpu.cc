@@ -22,14 +22,19 @@ struct RowTransform {
   float shift = 0.0f, bias = -0.0f;
 
   RowTransform(const TopKArgs& args, int64_t row) {
-    if (args.row_shift.defined())
-      shift = args.row_shift.as<float>()[row * args.row_shift.stride[0]];
+    const Tensor& shifts = IsLogSoftmax(args, row) ? args.log_sums : args.row_shift;
+    if (shifts.defined()) shift = shifts.as<float>()[row * shifts.stride[0]];
     if (args.row_bias.defined()) bias = args.row_bias.as<float>()[row * args.row_bias.stride[0]];
   }
   float operator()(float x) const {
     const float shifted = x - shift;
     const float value = shifted + bias;
     return value == value ? value : -std::numeric_limits<float>::infinity();
+  }
+  static bool IsLogSoftmax(const TopKArgs& args, int64_t row) {
+    if (args.log_softmax.empty()) return false;
+    const auto next = std::upper_bound(args.row_offsets.begin(), args.row_offsets.end(), row);
+    return args.log_softmax[static_cast<size_t>(next - args.row_offsets.begin() - 1)] != 0;
   }
 };
 
@@ -245,6 +250,10 @@ void SelectRequest(const TopKArgs& args, const TopKPlan& plan, int64_t request, 
 void TopK(const TopKArgs& args, Stream& stream) {
   const TopKPlan plan(args.scratch, args.scores.dim[0], args.scores.dim[1], args.values.dim[1],
                       stream.pool().threads());
+  if (args.log_sums.defined()) {
+    const int64_t rows = args.row_offsets.back();
+    cpu::LogSumExp({.logits = args.scores.Rows(0, rows), .out = args.log_sums}, stream);
+  }
   FindMaxima(args, plan, stream);
   stream.pool().ParallelFor(static_cast<int64_t>(args.k.size()), [&](int64_t request, int thread) {
     SelectRequest(args, plan, request, thread);

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "catch2/catch.hpp"
+#include "tests/kernels/place.h"
 #include "tests/kernels/random_data.h"
 
 namespace quintet {
@@ -97,25 +98,47 @@ Answer FullSort(const Problem& p, int64_t k_max) {
   return answer;
 }
 
-Answer RunTopK(const Problem& p, int64_t k_max, int threads) {
-  ThreadPool pool(threads);
-  Stream stream(&pool);
+// Scores in rows `gap` elements further apart than they are long; `log_softmax` as in TopKArgs.
+struct Inputs {
+  int64_t gap = 0;
+  std::vector<int32_t> log_softmax = {};
+  std::vector<float> log_sums = {};  // out, when log_softmax is not empty
+};
+
+Answer RunTopK(const Problem& p, int64_t k_max, Place& place, Inputs* inputs = nullptr) {
   const int64_t rows = p.row_offsets.back(), n = static_cast<int64_t>(p.k.size());
-  Answer answer{std::vector<float>(static_cast<size_t>(n * k_max), NAN),
-                std::vector<int32_t>(static_cast<size_t>(n * k_max), -7)};
-  std::vector<int8_t> scratch(static_cast<size_t>(TopKScratchBytes(rows, p.vocab, k_max, stream)),
-                              0x55);
   TopKArgs args;
-  args.scores = Tensor::F32(p.scores.data(), {rows, p.vocab});
-  if (!p.shift.empty()) args.row_shift = Tensor::F32(p.shift.data(), {rows});
-  if (!p.bias.empty()) args.row_bias = Tensor::F32(p.bias.data(), {rows});
-  args.row_offsets = p.row_offsets;
-  args.k = p.k;
-  args.values = Tensor::F32(answer.values.data(), {n, k_max});
-  args.indices = Tensor::Dense(answer.indices.data(), DType::kI32, {n, k_max});
-  args.scratch = Tensor::Dense(scratch.data(), DType::kI8, {static_cast<int64_t>(scratch.size())});
-  TopK(args, stream);
-  return answer;
+  args.scores = place.Put(p.scores, {rows, p.vocab});
+  if (!p.shift.empty()) args.row_shift = place.Put(p.shift, {rows});
+  if (!p.bias.empty()) args.row_bias = place.Put(p.bias, {rows});
+  args.row_offsets = place.Plan(p.row_offsets);
+  args.k = place.Plan(p.k);
+  args.values = place.Poisoned(DType::kF32, {n, k_max});
+  args.indices = place.Poisoned(DType::kI32, {n, k_max});
+  args.scratch = place.Scratch(TopKScratchBytes(rows, p.vocab, k_max, place.stream()));
+  if (inputs != nullptr) {
+    std::vector<float> spread;
+    for (auto row = p.scores.begin(); row != p.scores.end(); row += p.vocab) {
+      spread.insert(spread.end(), row, row + p.vocab);
+      spread.insert(spread.end(), static_cast<size_t>(inputs->gap), 1e30f);
+    }
+    args.scores = place.Put(spread, {rows, p.vocab});
+    args.scores.stride[0] = p.vocab + inputs->gap;
+    if (!inputs->log_softmax.empty()) {
+      args.log_softmax = place.Plan(inputs->log_softmax);
+      args.log_sums = place.Poisoned(DType::kF32, {rows});
+    }
+  }
+  TopK(args, place.stream());
+  if (args.log_sums.defined()) inputs->log_sums = place.Floats(args.log_sums);
+  return {place.Floats(args.values), place.Ints(args.indices)};
+}
+
+std::vector<float> RunLogSumExp(const std::vector<float>& logits, int64_t vocab, Place& place) {
+  const int64_t rows = static_cast<int64_t>(logits.size()) / vocab;
+  const Tensor out = place.Poisoned(DType::kF32, {rows});
+  LogSumExp({.logits = place.Put(logits, {rows, vocab}), .out = out}, place.stream());
+  return place.Floats(out);
 }
 
 Problem MakeProblem(int64_t vocab, Fill fill, std::vector<int32_t> row_offsets,
@@ -134,9 +157,7 @@ Problem MakeProblem(int64_t vocab, Fill fill, std::vector<int32_t> row_offsets,
 void CheckProblem(const Problem& p) {
   const int64_t k_max = *std::max_element(p.k.begin(), p.k.end());
   const Answer expected = FullSort(p, k_max);
-  ForEachIsa([&] {
-    for (int threads : {1, 3}) CHECK(RunTopK(p, k_max, threads) == expected);
-  });
+  ForEachPlace([&](Place& place) { CHECK(RunTopK(p, k_max, place) == expected); });
 }
 
 TEST_CASE("top K equals a stable full sort: small vocabularies", "[selection]") {
@@ -171,34 +192,70 @@ TEST_CASE("top K of 64 beams", "[selection]") {
   CheckProblem(MakeProblem(503, Fill::kTies, {0, 64, 128}, {192, 3 * 64}, 3003));
 }
 
+TEST_CASE("top K of 32 beams with 16 ends, as many as are ever ranked", "[selection]") {
+  std::vector<int32_t> each_row(65);
+  std::iota(each_row.begin(), each_row.end(), 0);
+  for (Fill fill : {Fill::kRandom, Fill::kTies, Fill::kCluster}) {
+    CheckProblem(MakeProblem(2000, fill, {0, 32, 64}, {544, 1}, 3101));
+    CheckProblem(MakeProblem(5000, fill, {0, 1}, {544}, 3102));
+    CheckProblem(MakeProblem(1000, fill, each_row, std::vector<int32_t>(64, 3), 3103));
+  }
+}
+
+TEST_CASE("top K of the largest vocabulary", "[selection]") {
+  CheckProblem(MakeProblem(256206, Fill::kRandom, {0, 2}, {50}, 3201));
+  CheckProblem(MakeProblem(256206, Fill::kEqual, {0, 1}, {50}, 3202));
+}
+
+TEST_CASE("top K of rows at any address", "[selection]") {
+  for (int64_t gap : {1, 2, 3, 4, 7, 500}) {
+    const Problem p = MakeProblem(3001, Fill::kRandom, {0, 3, 4}, {9, 2}, 3301);
+    const Answer expected = FullSort(p, 9);
+    ForEachPlace([&](Place& place) {
+      Inputs inputs{.gap = gap};
+      CHECK(RunTopK(p, 9, place, &inputs) == expected);
+    });
+  }
+}
+
+TEST_CASE("top K of log-probabilities, whose sums come from the same reading", "[selection]") {
+  uint32_t seed = 4000;
+  for (int64_t vocab : {1, 64, 384, 511, 513, 32128, 50257}) {
+    for (Fill fill : kFills) {
+      Problem p = MakeProblem(vocab, fill, {0, 3, 3, 4, 6}, {6, 2, 20, 3}, seed += 2);
+      ForEachPlace([&](Place& place) {
+        Inputs inputs{.log_softmax = {1, 1, 0, 7}};
+        const std::vector<float> sums = RunLogSumExp(p.scores, vocab, place);
+        Problem shifted = p;
+        if (shifted.shift.empty()) shifted.shift.assign(6, 0.0f);
+        for (size_t row : {0, 1, 2, 4, 5}) shifted.shift[row] = sums[row];
+        const Answer expected = FullSort(shifted, 20);
+        CHECK(RunTopK(p, 20, place, &inputs) == expected);
+        CHECK(std::memcmp(inputs.log_sums.data(), sums.data(), sums.size() * sizeof(float)) == 0);
+      });
+    }
+  }
+}
+
 TEST_CASE("a beam that is not live yields nothing", "[selection]") {
   Problem p = MakeProblem(500, Fill::kRandom, {0, 4}, {8}, 5);
   p.bias = {0.0f, -1e9f, -1e9f, -1e9f};
-  const Answer answer = RunTopK(p, 8, 1);
-  for (int32_t index : answer.indices) CHECK(index < 500);
-  CHECK(answer == FullSort(p, 8));
-}
-
-std::vector<float> RunLogSumExp(const std::vector<float>& logits, int64_t vocab, int threads) {
-  ThreadPool pool(threads);
-  Stream stream(&pool);
-  const int64_t rows = static_cast<int64_t>(logits.size()) / vocab;
-  std::vector<float> out(static_cast<size_t>(rows), NAN);
-  LogSumExp(
-      {.logits = Tensor::F32(logits.data(), {rows, vocab}), .out = Tensor::F32(out.data(), {rows})},
-      stream);
-  return out;
+  ForEachPlace([&](Place& place) {
+    const Answer answer = RunTopK(p, 8, place);
+    for (int32_t index : answer.indices) CHECK(index < 500);
+    CHECK(answer == FullSort(p, 8));
+  });
 }
 
 TEST_CASE("log-sum-exp equals the sum in double", "[selection]") {
-  for (int64_t vocab : {1, 7, 16, 63, 2047, 2048, 2049, 32128, 250112}) {
+  for (int64_t vocab : {1, 7, 16, 63, 511, 512, 513, 2047, 2048, 2049, 32128, 50257, 250112}) {
     const int64_t rows = vocab > 1000 ? 3 : 20;
     for (float spread : {0.0f, 1.0f, 12.0f, 300.0f}) {
       std::vector<float> logits =
           RandomData(static_cast<uint32_t>(vocab)).Values(rows * vocab, spread);
       for (float& x : logits) x -= 5.0f;
-      ForEachIsa([&] {
-        const std::vector<float> got = RunLogSumExp(logits, vocab, 1);
+      ForEachPlace([&](Place& place) {
+        const std::vector<float> got = RunLogSumExp(logits, vocab, place);
         for (size_t r = 0; r < got.size(); ++r) {
           const auto begin = logits.begin() + static_cast<int64_t>(r) * vocab;
           const double max = double{*std::max_element(begin, begin + vocab)};
@@ -207,25 +264,38 @@ TEST_CASE("log-sum-exp equals the sum in double", "[selection]") {
           const double expected = max + std::log(sum);
           REQUIRE(std::abs(double{got[r]} - expected) < 2e-7 * std::max(1.0, std::abs(expected)));
         }
-        const std::vector<float> threaded = RunLogSumExp(logits, vocab, 3);
-        CHECK(std::memcmp(got.data(), threaded.data(), got.size() * sizeof(float)) == 0);
+        // Alone: the same bits.
         const std::vector<float> last(logits.end() - vocab, logits.end());
-        CHECK(RunLogSumExp(last, vocab, 1)[0] == got.back());
+        CHECK(RunLogSumExp(last, vocab, place)[0] == got.back());
       });
     }
   }
 }
 
+TEST_CASE("log-sum-exp on any number of threads", "[selection][cpu]") {
+  const std::vector<float> logits = RandomData(6).Values(20 * 5000, 12.0f);
+  const auto run = [&](int threads) {
+    ThreadPool pool(threads);
+    Stream stream(&pool);
+    std::vector<float> out(20, NAN);
+    LogSumExp(
+        {.logits = Tensor::F32(logits.data(), {20, 5000}), .out = Tensor::F32(out.data(), {20})},
+        stream);
+    return out;
+  };
+  CHECK(run(1) == run(3));
+}
+
 TEST_CASE("log-sum-exp of infinities and NaN", "[selection]") {
-  ForEachIsa([] {
+  ForEachPlace([](Place& place) {
     std::vector<float> row(100, -kInf);
-    CHECK(RunLogSumExp(row, 100, 1)[0] == -kInf);
+    CHECK(RunLogSumExp(row, 100, place)[0] == -kInf);
     row[57] = 3.25f;
-    CHECK(RunLogSumExp(row, 100, 1)[0] == 3.25f);
+    CHECK(RunLogSumExp(row, 100, place)[0] == 3.25f);
     row[99] = kInf;
-    CHECK(RunLogSumExp(row, 100, 1)[0] == kInf);
+    CHECK(RunLogSumExp(row, 100, place)[0] == kInf);
     row[99] = NAN;
-    CHECK(std::isnan(RunLogSumExp(row, 100, 1)[0]));
+    CHECK(std::isnan(RunLogSumExp(row, 100, place)[0]));
   });
 }
 
