@@ -76,7 +76,7 @@ void Attention(const AttentionArgs& args, Stream& stream) {
   QT_CHECK(args.q_positions.empty() || args.q_positions.size() == n);
   if (args.bias != nullptr) CheckBias(*args.bias, heads);
   QT_CHECK_GE(args.scratch.elements(), AttentionScratchBytes(heads, head_dim, stream));
-  Dispatch(args, stream, cpu::Attention);
+  Dispatch<cpu::Attention>(stream)(args, stream);
 }
 
 int64_t AttentionScratchBytes(int64_t heads, int64_t head_dim, const Stream& stream) {

@@ -81,7 +81,7 @@ struct KeyRows {
   void PointIntoCache(const AttentionTask& task, int64_t begin, int64_t count) {
     const KvCache& cache = *task.args->cache;
     const int32_t* slots = task.args->slots + task.sequence * task.args->slots_stride + begin;
-    const float* keys = cache.data + cache.ChunkOffset(task.args->layer, false, task.head);
+    const float* keys = cache.as<float>() + cache.ChunkOffset(task.args->layer, false, task.head);
     const int64_t to_values = cache.heads * cache.page_size * cache.head_dim;
     int64_t expected = -1, left_in_page = 0, offset = 0;
     for (int64_t j = 0; j < count; ++j) {

@@ -18,6 +18,9 @@ class Buffer {
   static absl::StatusOr<Buffer> Allocate(int64_t bytes);
 
   Buffer() = default;
+  // Memory of another kind (kernels/device.h), which goes when `owner` does.
+  Buffer(void* data, int64_t bytes, std::shared_ptr<void> owner)
+      : data_(data), bytes_(bytes), owner_(std::move(owner)) {}
   Buffer(Buffer&& other) noexcept { *this = std::move(other); }
   Buffer& operator=(Buffer&& other) noexcept;
 

@@ -38,7 +38,7 @@ void Embedding(const EmbeddingArgs& args, Stream& stream) {
     CheckTable(args.position_table, args.y.dim[1]);
     CheckRowNumbers(args.positions, args.y.dim[0], args.position_table.dim[0]);
   }
-  Dispatch(args, stream, cpu::Embedding);
+  Dispatch<cpu::Embedding>(stream)(args, stream);
 }
 
 }  // namespace quintet

@@ -10,7 +10,7 @@ void StoreKv(const StoreKvArgs& args, Stream& stream) {
   const KvCache& cache = *args.cache;
   QT_CHECK(args.layer >= 0 && args.layer < cache.layers);
   for (const Tensor* t : {&args.k, &args.v}) {
-    QT_CHECK(t->dtype == DType::kF32);
+    QT_CHECK(t->dtype == cache.dtype && IsActivation(t->dtype, stream));
     QT_CHECK_EQ(t->rank, 3);
     QT_CHECK_EQ(t->dim[0], static_cast<int64_t>(args.slots.size()));
     QT_CHECK_EQ(t->dim[1], cache.heads);
@@ -18,9 +18,9 @@ void StoreKv(const StoreKvArgs& args, Stream& stream) {
     QT_CHECK_EQ(t->stride[2], 1);
   }
   for (int32_t slot : args.slots) {
-    QT_CHECK(slot >= 0 && slot < cache.pages * cache.page_size);
+    QT_CHECK(slot >= -1 && slot < cache.pages * cache.page_size);
   }
-  Dispatch(args, stream, cpu::StoreKv);
+  Dispatch<cpu::StoreKv>(stream)(args, stream);
 }
 
 }  // namespace quintet

@@ -12,9 +12,14 @@
 namespace quintet {
 
 struct KvCache {
-  float* data = nullptr;  // [pages, layers, 2 (key, value), heads, page_size, head_dim] f32
+  void* data = nullptr;  // [pages, layers, 2 (key, value), heads, page_size, head_dim]
+  DType dtype = DType::kF32;  // of activations: f32 on the CPU
   int64_t pages = 0, layers = 0, heads = 0, page_size = 0, head_dim = 0;
 
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(data);
+  }
   int64_t page_elements() const { return layers * 2 * heads * page_size * head_dim; }
   // Offset in elements of the head_dim values of (layer, key or value, head) in a slot = SlotOffset + ChunkOffset.
   int64_t SlotOffset(int64_t slot) const {
@@ -27,10 +32,10 @@ struct KvCache {
 
 // Copies new keys and values into their slots.
 struct StoreKvArgs {
-  Tensor k, v;  // [rows, heads, head_dim] f32, any row stride
+  Tensor k, v;  // [rows, heads, head_dim] of the cache's type, any row stride
   const KvCache* cache = nullptr;
   int64_t layer = 0;
-  absl::Span<const int32_t> slots;  // [rows]
+  absl::Span<const int32_t> slots;  // [rows]; -1: the row is not kept
 };
 void StoreKv(const StoreKvArgs& args, Stream& stream);
 

@@ -10,7 +10,8 @@ void StoreKv(const StoreKvArgs& args, Stream& stream) {
   const size_t bytes = static_cast<size_t>(cache.head_dim) * sizeof(float);
   const auto copy_rows = [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      float* slot = cache.data + cache.SlotOffset(args.slots[static_cast<size_t>(r)]);
+      if (args.slots[static_cast<size_t>(r)] < 0) continue;
+      float* slot = cache.as<float>() + cache.SlotOffset(args.slots[static_cast<size_t>(r)]);
       for (int64_t h = 0; h < cache.heads; ++h) {
         std::memcpy(slot + cache.ChunkOffset(args.layer, false, h),
                     args.k.as<float>() + r * args.k.stride[0] + h * args.k.stride[1], bytes);

@@ -72,7 +72,8 @@ void QuantizeRows(const Tensor& w, const Tensor& q, const Tensor& scales);
 // base[row_offset[r] + chunk_offset[c / chunk] + c % chunk]. The cross-attention cache is written
 // so, by one product.
 struct ScatterOutput {
-  float* base = nullptr;
+  void* base = nullptr;
+  DType dtype = DType::kF32;
   const int64_t* row_offset = nullptr;    // [rows], in elements
   const int64_t* chunk_offset = nullptr;  // [n / chunk], in elements
   int64_t chunk = 0;

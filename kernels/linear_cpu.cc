@@ -184,7 +184,7 @@ void PanelBias(const cpu::Epilogue& e, int64_t panel, float* out) {
 
 void Scatter(const ScatterOutput& s, int64_t row, int64_t column, const float* values,
              int64_t count) {
-  float* base = s.base + s.row_offset[row];
+  float* base = static_cast<float*>(s.base) + s.row_offset[row];
   for (int64_t done = 0; done < count;) {
     const int64_t c = column + done;
     const int64_t run = std::min(count - done, s.chunk - c % s.chunk);

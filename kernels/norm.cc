@@ -1,16 +1,19 @@
 #include "kernels/norm.h"
 
 #include "kernels/cpu_ops.h"
+#include "kernels/cuda_ops.h"
 #include "kernels/dispatch.h"
 
 namespace quintet {
 namespace {
 
-void CheckRows(const Tensor& x, const Tensor& y) {
-  QT_CHECK(x.dtype == DType::kF32 && y.dtype == DType::kF32);
+void CheckRows(const Tensor& x, const Tensor& y, absl::Span<const int32_t> rows,
+               const Stream& stream) {
+  QT_CHECK(IsActivation(x.dtype, stream) && IsActivation(y.dtype, stream));
   QT_CHECK_EQ(x.rank, 2);
   QT_CHECK_EQ(y.rank, 2);
-  QT_CHECK_EQ(x.dim[0], y.dim[0]);
+  QT_CHECK_EQ(rows.empty() ? x.dim[0] : static_cast<int64_t>(rows.size()), y.dim[0]);
+  for (const int32_t row : rows) QT_CHECK(row >= 0 && row < x.dim[0]);
   QT_CHECK_EQ(x.dim[1], y.dim[1]);
   QT_CHECK_GE(x.dim[1], 1);
   QT_CHECK_EQ(x.stride[1], 1);
@@ -27,16 +30,16 @@ void CheckChannels(const Tensor& channels, int64_t d) {
 }  // namespace
 
 void RmsNorm(const RmsNormArgs& args, Stream& stream) {
-  CheckRows(args.x, args.y);
+  CheckRows(args.x, args.y, args.rows, stream);
   CheckChannels(args.gamma, args.x.dim[1]);
-  Dispatch(args, stream, cpu::RmsNorm);
+  Dispatch<cpu::RmsNorm, cuda::RmsNorm>(stream)(args, stream);
 }
 
 void LayerNorm(const LayerNormArgs& args, Stream& stream) {
-  CheckRows(args.x, args.y);
+  CheckRows(args.x, args.y, args.rows, stream);
   CheckChannels(args.gamma, args.x.dim[1]);
   CheckChannels(args.beta, args.x.dim[1]);
-  Dispatch(args, stream, cpu::LayerNorm);
+  Dispatch<cpu::LayerNorm, cuda::LayerNorm>(stream)(args, stream);
 }
 
 }  // namespace quintet

@@ -67,10 +67,14 @@ void WriteRow(const float* x, size_t d, const Affine& affine, float* y) {
   }
 }
 
+const float* RowOf(const Tensor& x, absl::Span<const int32_t> rows, int64_t r) {
+  return x.as<float>() + (rows.empty() ? r : rows[static_cast<size_t>(r)]) * x.stride[0];
+}
+
 void RmsNormRows(const RmsNormArgs& args, int64_t begin, int64_t end) {
   const size_t d = static_cast<size_t>(args.x.dim[1]);
   for (int64_t r = begin; r < end; ++r) {
-    const float* x = args.x.as<float>() + r * args.x.stride[0];
+    const float* x = RowOf(args.x, args.rows, r);
     const float mean_square = SumRow<true>(x, d, 0.0f) / static_cast<float>(d);
     const float scale = 1.0f / std::sqrt(mean_square + args.eps);
     WriteRow(x, d, {0.0f, scale, args.gamma.as<float>(), nullptr},
@@ -81,7 +85,7 @@ void RmsNormRows(const RmsNormArgs& args, int64_t begin, int64_t end) {
 void LayerNormRows(const LayerNormArgs& args, int64_t begin, int64_t end) {
   const size_t d = static_cast<size_t>(args.x.dim[1]);
   for (int64_t r = begin; r < end; ++r) {
-    const float* x = args.x.as<float>() + r * args.x.stride[0];
+    const float* x = RowOf(args.x, args.rows, r);
     const float mean = SumRow<false>(x, d, 0.0f) / static_cast<float>(d);
     const float variance = SumRow<true>(x, d, mean) / static_cast<float>(d);
     const float scale = 1.0f / std::sqrt(variance + args.eps);
@@ -101,13 +105,13 @@ HWY_EXPORT(RmsNormRows);
 HWY_EXPORT(LayerNormRows);
 
 void RmsNorm(const RmsNormArgs& args, Stream& stream) {
-  ParallelRows(stream, args.x.dim[0], args.x.dim[1], [&](int64_t begin, int64_t end) {
+  ParallelRows(stream, args.y.dim[0], args.x.dim[1], [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(RmsNormRows)(args, begin, end);
   });
 }
 
 void LayerNorm(const LayerNormArgs& args, Stream& stream) {
-  ParallelRows(stream, args.x.dim[0], args.x.dim[1], [&](int64_t begin, int64_t end) {
+  ParallelRows(stream, args.y.dim[0], args.x.dim[1], [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(LayerNormRows)(args, begin, end);
   });
 }

@@ -26,7 +26,7 @@ void CheckPerRow(const Tensor& t, int64_t rows) {
 void LogSumExp(const LogSumExpArgs& args, Stream& stream) {
   CheckMatrix(args.logits);
   CheckPerRow(args.out, args.logits.dim[0]);
-  Dispatch(args, stream, cpu::LogSumExp);
+  Dispatch<cpu::LogSumExp>(stream)(args, stream);
 }
 
 void TopK(const TopKArgs& args, Stream& stream) {
@@ -56,7 +56,7 @@ void TopK(const TopKArgs& args, Stream& stream) {
   }
   QT_CHECK_LE(args.row_offsets.back(), rows);
   QT_CHECK_GE(args.scratch.elements(), TopKScratchBytes(rows, vocab, k_max, stream));
-  Dispatch(args, stream, cpu::TopK);
+  Dispatch<cpu::TopK>(stream)(args, stream);
 }
 
 int64_t TopKScratchBytes(int64_t rows, int64_t vocab, int64_t k_max, const Stream& stream) {

@@ -1,8 +1,19 @@
-// A Stream says where ops run: on which backend, with which threads or device queue. One engine owns one; not thread safe.
+// A Stream says where ops run: on which backend, with which threads or device queue. One engine
+// owns one; not thread safe.
+//
+// Memory follows the backend: Tensors that ops read and write are in memory of Allocate. Small
+// index arrays (spans, and Tensors of i32 or i64 that are inputs) are mirrored: ops read them on
+// the host to plan, kernels read the twins. On the CPU a block is its own twin and the copies do
+// nothing, so callers have one text for both backends.
 #pragma once
 
 #include <cstdint>
 
+#include "absl/status/statusor.h"
+#include "kernels/buffer.h"
+#include "kernels/check.h"
+#include "kernels/device.h"
+#include "kernels/tensor.h"
 #include "kernels/thread_pool.h"
 
 namespace quintet {
@@ -11,11 +22,45 @@ enum class Backend : uint8_t { kCpu, kCuda };
 
 class Stream {
  public:
-  // A CPU stream; `pool` outlives it.
-  explicit Stream(ThreadPool* pool) : pool_(pool) {}
+  // Null device: a CPU stream. `pool` and `device` outlive it.
+  explicit Stream(ThreadPool* pool, Device* device = nullptr) : pool_(pool), device_(device) {}
 
-  Backend backend() const { return Backend::kCpu; }
+  Backend backend() const { return device_ == nullptr ? Backend::kCpu : Backend::kCuda; }
   ThreadPool& pool() const { return *pool_; }
+  Device& device() const {
+    QT_CHECK(device_ != nullptr);
+    return *device_;
+  }
+
+  // Memory for Tensors, not initialised on a device.
+  absl::StatusOr<Buffer> Allocate(int64_t bytes) const {
+    return device_ == nullptr ? Buffer::Allocate(bytes) : device_->Allocate(bytes);
+  }
+  absl::StatusOr<Buffer> AllocateMirrored(int64_t bytes) const {
+    return device_ == nullptr ? Buffer::Allocate(bytes) : device_->AllocateMirrored(bytes);
+  }
+  template <typename T>
+  T* Twin(T* host) const {
+    return device_ == nullptr ? host : device_->Twin(host);
+  }
+  // The same view of the twin.
+  Tensor Twin(Tensor mirrored) const {
+    mirrored.data = Twin(mirrored.data);
+    return mirrored;
+  }
+  void Upload(const void* mirrored_host, int64_t bytes) const {
+    if (device_ != nullptr) device_->Upload(mirrored_host, bytes);
+  }
+  void Download(void* mirrored_host, int64_t bytes) const {
+    if (device_ != nullptr) device_->Download(mirrored_host, bytes);
+  }
+  void WaitForUploads() const {
+    if (device_ != nullptr) device_->WaitForUploads();
+  }
+  // Waits until everything queued is done.
+  absl::Status Synchronize() const {
+    return device_ == nullptr ? absl::OkStatus() : device_->Synchronize();
+  }
 
   // Matrix products issued so far: what a test counts to see that projections are batched.
   int64_t products() const { return products_; }
@@ -23,6 +68,7 @@ class Stream {
 
  private:
   ThreadPool* pool_;
+  Device* device_;
   int64_t products_ = 0;
 };
 

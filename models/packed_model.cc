@@ -43,7 +43,7 @@ absl::Status PackedModel::Allocate() {
   absl::StatusOr<Buffer> pages = Buffer::Allocate(memory_.cache);
   if (!pages.ok()) return pages.status();
   pages_ = *std::move(pages);
-  cache_.data = pages_.as<float>();
+  cache_.data = pages_.data();
   absl::StatusOr<Buffer> workspace = Buffer::Allocate(memory_.workspace);
   if (!workspace.ok()) return workspace.status();
   workspace_ = *std::move(workspace);

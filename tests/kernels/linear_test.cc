@@ -84,7 +84,7 @@ std::vector<float> Run(const Case& c, const Inputs& in, const LinearWeight& w, T
     const int64_t chunk = columns % 3 == 0 ? columns / 3 : columns;
     for (int64_t r = 0; r < c.rows; ++r) row_offset.push_back((c.rows - 1 - r) * chunk);
     for (int64_t i = 0; i < columns / chunk; ++i) chunk_offset.push_back(i * c.rows * chunk);
-    args.scatter = {y.data(), row_offset.data(), chunk_offset.data(), chunk};
+    args.scatter = {y.data(), DType::kF32, row_offset.data(), chunk_offset.data(), chunk};
   } else {
     args.y = Tensor::F32(y.data(), {c.rows, columns});
     if (c.residual) {

@@ -206,10 +206,10 @@ TEST_CASE("T5: kept encoder states give the same source keys") {
     const std::vector<float> states = runner.Encode(ThreeRows(), kAll);
     const KvCache& cache = model->cache();
     const auto page = [&](int64_t index) {
-      const float* begin = cache.data + index * cache.page_elements();
+      const float* begin = cache.as<float>() + index * cache.page_elements();
       return std::vector<float>(begin, begin + cache.page_elements());
     };
-    std::fill(cache.data, cache.data + 64 * cache.page_elements(), 0.0f);
+    std::fill(cache.as<float>(), cache.as<float>() + 64 * cache.page_elements(), 0.0f);
     std::vector<int32_t> slots(299);
     std::iota(slots.begin(), slots.end(), 0);
     model->ProjectCross(401, 700, slots);

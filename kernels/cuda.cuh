@@ -1,0 +1,146 @@
+// What all .cu files share: the queue, recording of errors, the launch, dtype switches, 16-byte
+// vectors in f32, reductions. Nothing else belongs here.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/stream.h"
+
+namespace quintet::cuda {
+
+inline cudaStream_t Queue(const Stream& stream) {
+  return static_cast<cudaStream_t>(stream.device().queue());
+}
+
+inline bool Recorded(cudaError_t error, const char* what, const char* file, int line,
+                     Device& device) {
+  if (error == cudaSuccess) return true;
+  device.Fail(absl::StrCat(what, " at ", file, ":", line, ": ", cudaGetErrorString(error)));
+  return false;
+}
+
+// True when the call succeeded; otherwise its error is the device's from now on.
+#define QT_CUDA(device, call) ::quintet::cuda::Recorded((call), #call, __FILE__, __LINE__, (device))
+
+// Queues a kernel. It may begin while the kernel before it ends: kernels launched here call
+// WaitForInputs() before they touch memory that others write.
+template <typename... Params, typename... Args>
+void Launch(Stream& stream, dim3 grid, dim3 block, size_t shared_bytes, void (*kernel)(Params...),
+            Args&&... args) {
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = Queue(stream);
+  config.attrs = &early;
+  config.numAttrs = stream.device().hopper() ? 1 : 0;
+  QT_CUDA(stream.device(),
+          cudaLaunchKernelEx(&config, kernel, Params(std::forward<Args>(args))...));
+}
+
+// First line of every kernel: what earlier kernels wrote is visible after it.
+__device__ __forceinline__ void WaitForInputs() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+template <typename T>
+struct TypeTag {
+  using type = T;
+};
+
+// visit(TypeTag<float | __nv_bfloat16 | __half>()) by the dtype of activations.
+template <typename Visit>
+void DispatchDType(DType dtype, Visit&& visit) {
+  switch (dtype) {
+    case DType::kF32:
+      return visit(TypeTag<float>());
+    case DType::kBF16:
+      return visit(TypeTag<__nv_bfloat16>());
+    case DType::kF16:
+      return visit(TypeTag<__half>());
+    default:
+      QT_CHECK(dtype == DType::kF32);
+  }
+}
+
+__device__ __forceinline__ float ToF32(float x) { return x; }
+__device__ __forceinline__ float ToF32(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ __forceinline__ float ToF32(__half x) { return __half2float(x); }
+
+template <typename T>
+__device__ __forceinline__ T FromF32(float x) {
+  if constexpr (sizeof(T) == 4) {
+    return x;
+  } else if constexpr (std::is_same_v<T, __half>) {
+    return __float2half_rn(x);
+  } else {
+    return __float2bfloat16_rn(x);
+  }
+}
+
+// 16 bytes of T as f32 values.
+template <typename T>
+inline constexpr int kVector = 16 / sizeof(T);
+
+template <typename T>
+__device__ __forceinline__ void LoadVector(const T* from, float (&to)[kVector<T>]) {
+  const uint4 bits = *reinterpret_cast<const uint4*>(from);
+  const T* values = reinterpret_cast<const T*>(&bits);
+#pragma unroll
+  for (int i = 0; i < kVector<T>; ++i) to[i] = ToF32(values[i]);
+}
+
+template <typename T>
+__device__ __forceinline__ void StoreVector(const float (&from)[kVector<T>], T* to) {
+  uint4 bits;
+  T* values = reinterpret_cast<T*>(&bits);
+#pragma unroll
+  for (int i = 0; i < kVector<T>; ++i) values[i] = FromF32<T>(from[i]);
+  *reinterpret_cast<uint4*>(to) = bits;
+}
+
+// Rows of a Tensor that start on 16-byte boundaries, in which vectors of T can be read.
+inline bool Vectorizable(const Tensor& t) {
+  const int64_t bytes = DTypeBytes(t.dtype);
+  return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.stride[0] * bytes % 16 == 0 &&
+         t.dim[t.rank - 1] * bytes % 16 == 0;
+}
+
+__device__ __forceinline__ float WarpSum(float x) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+  return x;
+}
+
+__device__ __forceinline__ float WarpMax(float x) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
+  return x;
+}
+
+// Sum over a block of up to 1024 threads, a multiple of 32, in a fixed order; every thread gets it.
+// `shared` [32] may be used again after the next barrier.
+__device__ __forceinline__ float BlockSum(float x, float* shared) {
+  x = WarpSum(x);
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  if (warps == 1) return x;
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
+  __syncthreads();
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  return WarpSum(lane < warps ? shared[lane] : 0.0f);
+}
+
+}  // namespace quintet::cuda

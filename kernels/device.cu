@@ -1,0 +1,161 @@
+#include <cstdlib>
+#include <cstring>
+
+#include "kernels/cuda.cuh"
+#include "kernels/cuda_ops.h"
+#include "kernels/device_cuda.h"
+
+namespace quintet::cuda {
+namespace {
+
+absl::Status NoMemory(int64_t bytes, const char* where, cudaError_t error) {
+  cudaGetLastError();  // an allocation that failed leaves no trace
+  return absl::ResourceExhaustedError(
+      absl::StrCat("cannot allocate ", bytes, " bytes ", where, ": ", cudaGetErrorString(error)));
+}
+
+bool PortableOnly() {
+  const char* value = std::getenv("QUINTET_CUDA_PORTABLE");
+  return value != nullptr && std::strcmp(value, "1") == 0;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Device>> OpenDevice(int ordinal) {
+  return CudaDevice::Open(ordinal);
+}
+
+absl::StatusOr<std::unique_ptr<Device>> CudaDevice::Open(int ordinal) {
+  std::unique_ptr<CudaDevice> device(new CudaDevice);
+  absl::Status status = device->Start(ordinal);
+  if (!status.ok()) return status;
+  return std::unique_ptr<Device>(std::move(device));
+}
+
+absl::Status CudaDevice::Start(int ordinal) {
+  int count = 0;
+  cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaSuccess && (ordinal < 0 || ordinal >= count)) {
+    return absl::UnavailableError(
+        absl::StrCat("CUDA device ", ordinal, ": there are ", count, " devices"));
+  }
+  cudaDeviceProp properties{};
+  if (error == cudaSuccess) error = cudaSetDevice(ordinal);
+  if (error == cudaSuccess) error = cudaGetDeviceProperties(&properties, ordinal);
+  cudaStream_t stream = nullptr;
+  if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  queue_ = stream;
+  if (error == cudaSuccess) error = cudaEventCreateWithFlags(&uploaded_, cudaEventDisableTiming);
+  if (error != cudaSuccess) {
+    return absl::UnavailableError(
+        absl::StrCat("CUDA device ", ordinal, ": ", cudaGetErrorString(error)));
+  }
+  if (properties.major < 8) {
+    return absl::UnavailableError(
+        absl::StrCat("CUDA device ", ordinal, " (", properties.name,
+                     "): compute capability 8.0 or newer is needed, it has ", properties.major, ".",
+                     properties.minor));
+  }
+  ordinal_ = ordinal;
+  name_ = properties.name;
+  hopper_ = properties.major == 9 && !PortableOnly();
+  multiprocessors_ = properties.multiProcessorCount;
+  l2_bytes_ = properties.l2CacheSize;
+  return absl::OkStatus();
+}
+
+CudaDevice::~CudaDevice() {
+  if (queue_ != nullptr) cudaStreamSynchronize(stream());
+  if (uploaded_ != nullptr) cudaEventDestroy(uploaded_);
+  if (queue_ != nullptr) cudaStreamDestroy(stream());
+}
+
+int64_t CudaDevice::free_bytes() const {
+  size_t free = 0, total = 0;
+  return cudaMemGetInfo(&free, &total) == cudaSuccess ? static_cast<int64_t>(free) : 0;
+}
+
+absl::StatusOr<Buffer> CudaDevice::Allocate(int64_t bytes) {
+  QT_CHECK_GE(bytes, 0);
+  if (bytes == 0) return Buffer();
+  void* data = nullptr;
+  const cudaError_t error = cudaMalloc(&data, static_cast<size_t>(bytes));
+  if (error != cudaSuccess) return NoMemory(bytes, "on the device", error);
+  return Buffer(data, bytes, std::shared_ptr<void>(data, [](void* p) { cudaFree(p); }));
+}
+
+absl::StatusOr<Buffer> CudaDevice::AllocateMirrored(int64_t bytes) {
+  absl::StatusOr<Buffer> twin = Allocate(bytes);
+  if (!twin.ok() || bytes == 0) return twin;
+  void* host = nullptr;
+  cudaError_t error = cudaHostAlloc(&host, static_cast<size_t>(bytes), cudaHostAllocDefault);
+  if (error != cudaSuccess) return NoMemory(bytes, "of pinned memory", error);
+  std::memset(host, 0, static_cast<size_t>(bytes));
+  error = cudaMemset(twin->data(), 0, static_cast<size_t>(bytes));
+  if (error != cudaSuccess) Fail(absl::StrCat("clearing a mirror: ", cudaGetErrorString(error)));
+  {
+    std::lock_guard<std::mutex> lock(mirrors_->mutex);
+    mirrors_->by_host[static_cast<char*>(host)] = {bytes, twin->as<char>()};
+  }
+  auto device_side = std::make_shared<Buffer>(*std::move(twin));
+  const auto release = [mirrors = mirrors_, device_side](void* p) {
+    {
+      std::lock_guard<std::mutex> lock(mirrors->mutex);
+      mirrors->by_host.erase(static_cast<char*>(p));
+    }
+    cudaFreeHost(p);
+  };
+  return Buffer(host, bytes, std::shared_ptr<void>(host, release));
+}
+
+const void* CudaDevice::TwinOf(const void* host) const {
+  const char* at = static_cast<const char*>(host);
+  std::lock_guard<std::mutex> lock(mirrors_->mutex);
+  auto found = mirrors_->by_host.upper_bound(at);
+  QT_CHECK(found != mirrors_->by_host.begin());
+  --found;
+  QT_CHECK_LE(at - found->first, found->second.bytes);
+  return found->second.twin + (at - found->first);
+}
+
+void CudaDevice::Upload(const void* mirrored_host, int64_t bytes) {
+  if (bytes == 0) return;
+  CopyToDevice(Twin(const_cast<void*>(mirrored_host)), mirrored_host, bytes);
+  QT_CUDA(*this, cudaEventRecord(uploaded_, stream()));
+}
+
+void CudaDevice::Download(void* mirrored_host, int64_t bytes) {
+  CopyToHost(mirrored_host, Twin(mirrored_host), bytes);
+}
+
+void CudaDevice::WaitForUploads() { QT_CUDA(*this, cudaEventSynchronize(uploaded_)); }
+
+void CudaDevice::CopyToDevice(void* device, const void* host, int64_t bytes) {
+  if (bytes == 0) return;
+  QT_CUDA(*this, cudaMemcpyAsync(device, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice,
+                                 stream()));
+}
+
+void CudaDevice::CopyToHost(void* host, const void* device, int64_t bytes) {
+  if (bytes == 0) return;
+  QT_CUDA(*this, cudaMemcpyAsync(host, device, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost,
+                                 stream()));
+}
+
+void CudaDevice::Write(void* device, const void* host, int64_t bytes) {
+  static std::mutex& failing = *new std::mutex;
+  cudaError_t error = cudaSetDevice(ordinal_);
+  if (error == cudaSuccess) {
+    error = cudaMemcpy(device, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice);
+  }
+  if (error == cudaSuccess) return;
+  std::lock_guard<std::mutex> lock(failing);
+  Fail(absl::StrCat("writing ", bytes, " bytes: ", cudaGetErrorString(error)));
+}
+
+absl::Status CudaDevice::Synchronize() {
+  QT_CUDA(*this, cudaStreamSynchronize(stream()));
+  return status();
+}
+
+}  // namespace quintet::cuda
