@@ -1,11 +1,12 @@
-// The ops of norm.h, embedding.h, rotary.h, kv_cache.h, attention.h and selection.h on the CPU.
-// Arguments have been checked. Kernels are compiled for every instruction set by Highway
+// The ops of norm.h, embedding.h, rotary.h, kv_cache.h, attention.h, selection.h and log_prob.h on
+// the CPU. Arguments have been checked. Kernels are compiled for every instruction set by Highway
 // (foreach_target) and picked at run time.
 #pragma once
 
 #include "kernels/attention.h"
 #include "kernels/embedding.h"
 #include "kernels/kv_cache.h"
+#include "kernels/log_prob.h"
 #include "kernels/norm.h"
 #include "kernels/rotary.h"
 #include "kernels/selection.h"
@@ -23,5 +24,8 @@ int64_t AttentionScratchBytes(int64_t heads, int64_t head_dim, const Stream& str
 void LogSumExp(const LogSumExpArgs& args, Stream& stream);
 void TopK(const TopKArgs& args, Stream& stream);
 int64_t TopKScratchBytes(int64_t rows, int64_t vocab, int64_t k_max, const Stream& stream);
+void TargetLogProb(const TargetLogProbArgs& args, Stream& stream);
+int64_t TargetLogProbScratchBytes(const LinearWeight& head, int64_t rows, int64_t top,
+                                  const Stream& stream);
 
 }  // namespace quintet::cpu

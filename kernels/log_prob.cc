@@ -1,66 +1,18 @@
 #include "kernels/log_prob.h"
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
-
-#include "kernels/buffer.h"
-#include "kernels/linear_cpu.h"
-#include "kernels/log_prob_cpu.h"
+#include "kernels/cpu_ops.h"
+#include "kernels/dispatch.h"
 
 namespace quintet {
 namespace {
 
-using cpu::RowSummary;
-using cpu::TokenLogit;
-
-constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-constexpr int64_t kChunkRows = 2 * cpu::kTileRows;  // rows whose summaries are held at once
-// The vocabulary is cut into segments, one task each, by its size alone: the order of summation
-// never depends on threads.
-constexpr int64_t kMaxSegments = 32;
-
-int64_t SegmentPanels(const LinearWeight& head) {
-  return (cpu::Panels(head) + kMaxSegments - 1) / kMaxSegments;
-}
-int64_t Segments(const LinearWeight& head) {
-  return (cpu::Panels(head) + SegmentPanels(head) - 1) / SegmentPanels(head);
-}
-
-struct Scratch {
-  void* activations;
-  RowSummary* summaries;  // [rows, segments]
-  TokenLogit* best;       // [rows, segments, top]
-  float* target_logits;   // [rows]
-  int64_t bytes;
-};
-
-Scratch Carve(void* base, const LinearWeight& head, int64_t rows, int64_t top) {
-  rows = std::min(rows, kChunkRows);
-  const int64_t summaries = rows * Segments(head);
-  Carver carver(base);
-  Scratch s;
-  s.activations = carver.Take(cpu::ActivationBytes(head, rows));
-  s.summaries =
-      static_cast<RowSummary*>(carver.Take(summaries * static_cast<int64_t>(sizeof(RowSummary))));
-  s.best = static_cast<TokenLogit*>(
-      carver.Take(summaries * top * static_cast<int64_t>(sizeof(TokenLogit))));
-  s.target_logits = static_cast<float*>(carver.Take(rows * 4));
-  s.bytes = carver.used_bytes();
-  return s;
-}
-
-int64_t Top(const TargetLogProbArgs& args) {
-  return args.top_tokens.defined() ? args.top_tokens.dim[1] : 0;
-}
-
-void CheckShapes(const TargetLogProbArgs& a) {
+void CheckShapes(const TargetLogProbArgs& a, const Stream& stream) {
   const LinearWeight& head = *a.head;
   QT_CHECK(head.defined() && !head.gated());
   QT_CHECK_LT(head.n(), int64_t{1} << 31);
   const int64_t rows = a.hidden.dim[0];
   QT_CHECK_EQ(a.hidden.rank, 2);
-  QT_CHECK(a.hidden.dtype == DType::kF32);
+  QT_CHECK(IsActivation(a.hidden.dtype, stream));
   QT_CHECK_EQ(a.hidden.dim[1], head.k());
   QT_CHECK(a.hidden.stride[1] == 1 || head.k() == 1);
   if (a.bias.defined()) QT_CHECK_EQ(a.bias.dim[0], head.n());
@@ -68,6 +20,7 @@ void CheckShapes(const TargetLogProbArgs& a) {
   QT_CHECK_EQ(a.targets.dim[0], rows);
   QT_CHECK(a.log_probs.rank == 1 && a.log_probs.dtype == DType::kF32);
   QT_CHECK_EQ(a.log_probs.dim[0], rows);
+  // Index tensors are readable on the host wherever the op runs.
   for (int64_t r = 0; r < rows; ++r) {
     const int32_t target = a.targets.as<int32_t>()[r * a.targets.stride[0]];
     QT_CHECK(target >= 0 && target < head.n());
@@ -81,124 +34,23 @@ void CheckShapes(const TargetLogProbArgs& a) {
   QT_CHECK_EQ(a.top_tokens.dim[1], a.top_log_probs.dim[1]);
 }
 
-// One chunk of rows of a call.
-struct Chunk {
-  const TargetLogProbArgs* args;
-  int64_t begin;  // row of the call
-  int64_t rows;
-  cpu::Activations x;
-  Scratch scratch;
-};
-
-// Tokens of one segment for a block of rows: products, then their logits into the rows' summaries.
-void FoldSegment(const Chunk& chunk, int64_t row, int64_t rows, int64_t segment) {
-  alignas(64) char tile[cpu::kTileRows * cpu::kPanelColumns * cpu::kUnitBytes];
-  alignas(64) float logits[cpu::kTileRows * cpu::kPanelColumns];
-  const TargetLogProbArgs& args = *chunk.args;
-  const LinearWeight& head = *args.head;
-  const int64_t segments = Segments(head);
-  const auto top = static_cast<int32_t>(Top(args));
-  const cpu::PanelProductFunction product = cpu::ChoosePanelProduct(head.type());
-  cpu::Epilogue epilogue;
-  epilogue.w = &head;
-  epilogue.row_scales = chunk.x.scales == nullptr ? nullptr : chunk.x.scales + row;
-  epilogue.bias = args.bias.defined() ? args.bias.f32() : nullptr;
-  epilogue.alpha = args.alpha;
-  epilogue.y = logits;
-  epilogue.y_stride = cpu::kPanelColumns;
-  const int64_t panel_bytes = cpu::Groups(head) * cpu::kPanelColumns * cpu::kUnitBytes;
-  const int64_t end = std::min(cpu::Panels(head), (segment + 1) * SegmentPanels(head));
-  for (int64_t r = row; r < row + rows; ++r) {
-    chunk.scratch.summaries[r * segments + segment] = {kMinusInfinity, 0.0f, 0};
-  }
-  for (int64_t panel = segment * SegmentPanels(head); panel < end; ++panel) {
-    cpu::PanelProduct p;
-    p.x = static_cast<const char*>(chunk.x.data) + row * chunk.x.row_bytes;
-    p.x_row_bytes = chunk.x.row_bytes;
-    p.panel = static_cast<const char*>(head.panels()) + panel * panel_bytes;
-    p.groups = cpu::Groups(head);
-    p.rows = rows;
-    p.tile = tile;
-    product(p);
-    const int64_t token = panel * cpu::kPanelColumns;
-    if (head.n() - token < cpu::kPanelColumns) {
-      std::fill(logits, logits + rows * cpu::kPanelColumns, kMinusInfinity);
-    }
-    cpu::RunEpilogue(epilogue, tile, panel, 0, rows, 0);
-    for (int64_t r = 0; r < rows; ++r) {
-      const int64_t at = (row + r) * segments + segment;
-      const float* row_logits = logits + r * cpu::kPanelColumns;
-      cpu::FoldLogits(row_logits, static_cast<int32_t>(token), static_cast<int32_t>(head.n()), top,
-                      &chunk.scratch.summaries[at], &chunk.scratch.best[at * top]);
-      const int64_t target =
-          args.targets.as<int32_t>()[(chunk.begin + row + r) * args.targets.stride[0]] - token;
-      if (target >= 0 && target < cpu::kPanelColumns) {
-        chunk.scratch.target_logits[row + r] = row_logits[target];
-      }
-    }
-  }
-}
-
-// Outputs of one row, in place of its first segment's summary.
-void Finish(const Chunk& chunk, int64_t row) {
-  const TargetLogProbArgs& args = *chunk.args;
-  const int64_t segments = Segments(*args.head);
-  const int64_t top = Top(args);
-  RowSummary& total = chunk.scratch.summaries[row * segments];
-  TokenLogit* best = &chunk.scratch.best[row * segments * top];
-  for (int64_t s = 1; s < segments; ++s) {
-    cpu::MergeSummary(chunk.scratch.summaries[row * segments + s], best + s * top,
-                      static_cast<int32_t>(top), &total, best);
-  }
-  const int64_t out = chunk.begin + row;
-  const float log_sum = std::log(total.sum);
-  // Two steps, largest first: the difference to the maximum is exact or nearly so.
-  const auto log_prob = [&](float logit) { return (logit - total.max) - log_sum; };
-  args.log_probs.f32()[out * args.log_probs.stride[0]] = log_prob(chunk.scratch.target_logits[row]);
-  for (int64_t i = 0; i < total.count; ++i) best[i].logit = log_prob(best[i].logit);
-  std::sort(best, best + total.count, cpu::Better);
-  for (int64_t i = 0; i < top; ++i) {
-    const bool found = i < total.count;
-    args.top_log_probs
-        .f32()[out * args.top_log_probs.stride[0] + i * args.top_log_probs.stride[1]] =
-        found ? best[i].logit : kMinusInfinity;
-    args.top_tokens.as<int32_t>()[out * args.top_tokens.stride[0] + i * args.top_tokens.stride[1]] =
-        found ? best[i].token : -1;
-  }
-}
-
 }  // namespace
 
 int64_t TargetLogProbScratchBytes(const LinearWeight& head, int64_t rows, int64_t top,
-                                  const Stream&) {
-  return Carve(nullptr, head, rows, top).bytes;
+                                  const Stream& stream) {
+  return Dispatch<cpu::TargetLogProbScratchBytes>(stream)(head, rows, top, stream);
 }
 
 void TargetLogProb(const TargetLogProbArgs& args, Stream& stream) {
-  CheckShapes(args);
+  CheckShapes(args, stream);
   stream.CountProduct();
-  const LinearWeight& head = *args.head;
-  const int64_t all_rows = args.hidden.dim[0];
-  if (all_rows == 0) return;
+  const int64_t rows = args.hidden.dim[0];
+  if (rows == 0) return;
+  const int64_t top = args.top_tokens.defined() ? args.top_tokens.dim[1] : 0;
   QT_CHECK(args.scratch.defined());
-  Chunk chunk;
-  chunk.args = &args;
-  chunk.scratch = Carve(args.scratch.data, head, all_rows, Top(args));
-  QT_CHECK_GE(args.scratch.elements() * DTypeBytes(args.scratch.dtype), chunk.scratch.bytes);
-  const int64_t segments = Segments(head);
-  for (chunk.begin = 0; chunk.begin < all_rows; chunk.begin += kChunkRows) {
-    chunk.rows = std::min(kChunkRows, all_rows - chunk.begin);
-    const Tensor scratch = Tensor::Dense(chunk.scratch.activations, DType::kI8,
-                                         {cpu::ActivationBytes(head, chunk.rows)});
-    chunk.x = cpu::ConvertActivations(head, args.hidden.Rows(chunk.begin, chunk.begin + chunk.rows),
-                                      scratch, stream.pool());
-    const int64_t blocks = (chunk.rows + cpu::kTileRows - 1) / cpu::kTileRows;
-    stream.pool().ParallelFor(segments * blocks, [&](int64_t task, int) {
-      const int64_t row = task % blocks * cpu::kTileRows;
-      FoldSegment(chunk, row, std::min(cpu::kTileRows, chunk.rows - row), task / blocks);
-    });
-    for (int64_t r = 0; r < chunk.rows; ++r) Finish(chunk, r);
-  }
+  QT_CHECK_GE(args.scratch.elements() * DTypeBytes(args.scratch.dtype),
+              TargetLogProbScratchBytes(*args.head, rows, top, stream));
+  Dispatch<cpu::TargetLogProb>(stream)(args, stream);
 }
 
 }  // namespace quintet

@@ -1,86 +1,171 @@
-#include "kernels/log_prob_cpu.h"
-
+// The head's panels are multiplied one after the other with a block of rows, and each tile of
+// logits is folded at once into the rows' summaries (log_prob_fold_cpu.h): logits never reach
+// memory.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/log_prob_cpu.cc"
-#include "hwy/foreach_target.h"
-#include "hwy/highway.h"
-#include "kernels/activation-inl.h"
+#include "kernels/buffer.h"
+#include "kernels/cpu_ops.h"
 #include "kernels/linear_cpu.h"
+#include "kernels/log_prob_fold_cpu.h"
 
-HWY_BEFORE_NAMESPACE();
-namespace quintet::HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
-
-// Returns the maximum of the panel's logits.
-float FoldSums(const float* HWY_RESTRICT logits, cpu::RowSummary* summary) {
-  const hn::CappedTag<float, 16> d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  auto most = hn::Load(d, logits);
-  for (int64_t c = lanes; c < cpu::kPanelColumns; c += lanes) {
-    most = hn::Max(most, hn::Load(d, logits + c));
-  }
-  const float panel_max = hn::GetLane(hn::MaxOfLanes(d, most));
-  if (panel_max == -std::numeric_limits<float>::infinity()) return panel_max;
-  if (!(panel_max <= summary->max)) {
-    summary->sum *= std::exp(summary->max - panel_max);
-    summary->max = panel_max;
-  }
-  const auto shift = hn::Set(d, summary->max);
-  auto sum = hn::Zero(d);
-  for (int64_t c = 0; c < cpu::kPanelColumns; c += lanes) {
-    sum = hn::Add(sum, activation::Exp(d, hn::Sub(hn::Load(d, logits + c), shift)));
-  }
-  summary->sum += hn::GetLane(hn::SumOfLanes(d, sum));
-  return panel_max;
-}
-
-}  // namespace quintet::HWY_NAMESPACE
-HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
-namespace quintet {
-
-HWY_EXPORT(FoldSums);
-
-namespace cpu {
+namespace quintet::cpu {
 namespace {
 
-void Insert(TokenLogit candidate, int32_t top, int32_t* count, TokenLogit* best) {
-  if (*count == top && !Better(candidate, best[top - 1])) return;
-  int32_t at = *count < top ? (*count)++ : top - 1;
-  for (; at > 0 && Better(candidate, best[at - 1]); --at) best[at] = best[at - 1];
-  best[at] = candidate;
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+constexpr int64_t kChunkRows = 2 * kTileRows;  // rows whose summaries are held at once
+// The vocabulary is cut into segments, one task each, by its size alone: the order of summation
+// never depends on threads.
+constexpr int64_t kMaxSegments = 32;
+
+int64_t SegmentPanels(const LinearWeight& head) {
+  return (Panels(head) + kMaxSegments - 1) / kMaxSegments;
+}
+int64_t Segments(const LinearWeight& head) {
+  return (Panels(head) + SegmentPanels(head) - 1) / SegmentPanels(head);
+}
+
+struct Scratch {
+  void* activations;
+  RowSummary* summaries;  // [rows, segments]
+  TokenLogit* best;       // [rows, segments, top]
+  float* target_logits;   // [rows]
+  int64_t bytes;
+};
+
+Scratch Carve(void* base, const LinearWeight& head, int64_t rows, int64_t top) {
+  rows = std::min(rows, kChunkRows);
+  const int64_t summaries = rows * Segments(head);
+  Carver carver(base);
+  Scratch s;
+  s.activations = carver.Take(ActivationBytes(head, rows));
+  s.summaries =
+      static_cast<RowSummary*>(carver.Take(summaries * static_cast<int64_t>(sizeof(RowSummary))));
+  s.best = static_cast<TokenLogit*>(
+      carver.Take(summaries * top * static_cast<int64_t>(sizeof(TokenLogit))));
+  s.target_logits = static_cast<float*>(carver.Take(rows * 4));
+  s.bytes = carver.used_bytes();
+  return s;
+}
+
+int64_t Top(const TargetLogProbArgs& args) {
+  return args.top_tokens.defined() ? args.top_tokens.dim[1] : 0;
+}
+
+// One chunk of rows of a call.
+struct Chunk {
+  const TargetLogProbArgs* args;
+  int64_t begin;  // row of the call
+  int64_t rows;
+  Activations x;
+  Scratch scratch;
+};
+
+// Tokens of one segment for a block of rows: products, then their logits into the rows' summaries.
+void FoldSegment(const Chunk& chunk, int64_t row, int64_t rows, int64_t segment) {
+  alignas(64) char tile[kTileRows * kPanelColumns * kUnitBytes];
+  alignas(64) float logits[kTileRows * kPanelColumns];
+  const TargetLogProbArgs& args = *chunk.args;
+  const LinearWeight& head = *args.head;
+  const int64_t segments = Segments(head);
+  const auto top = static_cast<int32_t>(Top(args));
+  const PanelProductFunction product = ChoosePanelProduct(head.type());
+  Epilogue epilogue;
+  epilogue.w = &head;
+  epilogue.row_scales = chunk.x.scales == nullptr ? nullptr : chunk.x.scales + row;
+  epilogue.bias = args.bias.defined() ? args.bias.f32() : nullptr;
+  epilogue.alpha = args.alpha;
+  epilogue.y = logits;
+  epilogue.y_stride = kPanelColumns;
+  const int64_t panel_bytes = Groups(head) * kPanelColumns * kUnitBytes;
+  const int64_t end = std::min(Panels(head), (segment + 1) * SegmentPanels(head));
+  for (int64_t r = row; r < row + rows; ++r) {
+    chunk.scratch.summaries[r * segments + segment] = {kMinusInfinity, 0.0f, 0};
+  }
+  for (int64_t panel = segment * SegmentPanels(head); panel < end; ++panel) {
+    PanelProduct p;
+    p.x = static_cast<const char*>(chunk.x.data) + row * chunk.x.row_bytes;
+    p.x_row_bytes = chunk.x.row_bytes;
+    p.panel = static_cast<const char*>(head.panels()) + panel * panel_bytes;
+    p.groups = Groups(head);
+    p.rows = rows;
+    p.tile = tile;
+    product(p);
+    const int64_t token = panel * kPanelColumns;
+    if (head.n() - token < kPanelColumns) {
+      std::fill(logits, logits + rows * kPanelColumns, kMinusInfinity);
+    }
+    RunEpilogue(epilogue, tile, panel, 0, rows, 0);
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t at = (row + r) * segments + segment;
+      const float* row_logits = logits + r * kPanelColumns;
+      FoldLogits(row_logits, static_cast<int32_t>(token), static_cast<int32_t>(head.n()), top,
+                 &chunk.scratch.summaries[at], &chunk.scratch.best[at * top]);
+      const int64_t target =
+          args.targets.as<int32_t>()[(chunk.begin + row + r) * args.targets.stride[0]] - token;
+      if (target >= 0 && target < kPanelColumns) {
+        chunk.scratch.target_logits[row + r] = row_logits[target];
+      }
+    }
+  }
+}
+
+// Outputs of one row, in place of its first segment's summary.
+void Finish(const Chunk& chunk, int64_t row) {
+  const TargetLogProbArgs& args = *chunk.args;
+  const int64_t segments = Segments(*args.head);
+  const int64_t top = Top(args);
+  RowSummary& total = chunk.scratch.summaries[row * segments];
+  TokenLogit* best = &chunk.scratch.best[row * segments * top];
+  for (int64_t s = 1; s < segments; ++s) {
+    MergeSummary(chunk.scratch.summaries[row * segments + s], best + s * top,
+                 static_cast<int32_t>(top), &total, best);
+  }
+  const int64_t out = chunk.begin + row;
+  const float log_sum = std::log(total.sum);
+  // Two steps, largest first: the difference to the maximum is exact or nearly so.
+  const auto log_prob = [&](float logit) { return (logit - total.max) - log_sum; };
+  args.log_probs.f32()[out * args.log_probs.stride[0]] = log_prob(chunk.scratch.target_logits[row]);
+  for (int64_t i = 0; i < total.count; ++i) best[i].logit = log_prob(best[i].logit);
+  std::sort(best, best + total.count, Better);
+  for (int64_t i = 0; i < top; ++i) {
+    const bool found = i < total.count;
+    args.top_log_probs
+        .f32()[out * args.top_log_probs.stride[0] + i * args.top_log_probs.stride[1]] =
+        found ? best[i].logit : kMinusInfinity;
+    args.top_tokens.as<int32_t>()[out * args.top_tokens.stride[0] + i * args.top_tokens.stride[1]] =
+        found ? best[i].token : -1;
+  }
 }
 
 }  // namespace
 
-void FoldLogits(const float* logits, int32_t token, int32_t vocab, int32_t top, RowSummary* summary,
-                TokenLogit* best) {
-  const float most = HWY_DYNAMIC_DISPATCH(FoldSums)(logits, summary);
-  if (top == 0 || (summary->count == top && most <= best[top - 1].logit)) return;
-  const int32_t tokens = std::min<int32_t>(kPanelColumns, vocab - token);
-  for (int32_t c = 0; c < tokens; ++c) {
-    const float logit = std::isnan(logits[c]) ? -std::numeric_limits<float>::infinity() : logits[c];
-    Insert({logit, token + c}, top, &summary->count, best);
+int64_t TargetLogProbScratchBytes(const LinearWeight& head, int64_t rows, int64_t top,
+                                  const Stream&) {
+  return Carve(nullptr, head, rows, top).bytes;
+}
+
+void TargetLogProb(const TargetLogProbArgs& args, Stream& stream) {
+  const LinearWeight& head = *args.head;
+  const int64_t all_rows = args.hidden.dim[0];
+  Chunk chunk;
+  chunk.args = &args;
+  chunk.scratch = Carve(args.scratch.data, head, all_rows, Top(args));
+  const int64_t segments = Segments(head);
+  for (chunk.begin = 0; chunk.begin < all_rows; chunk.begin += kChunkRows) {
+    chunk.rows = std::min(kChunkRows, all_rows - chunk.begin);
+    const Tensor scratch =
+        Tensor::Dense(chunk.scratch.activations, DType::kI8, {ActivationBytes(head, chunk.rows)});
+    chunk.x = ConvertActivations(head, args.hidden.Rows(chunk.begin, chunk.begin + chunk.rows),
+                                 scratch, stream.pool());
+    const int64_t blocks = (chunk.rows + kTileRows - 1) / kTileRows;
+    stream.pool().ParallelFor(segments * blocks, [&](int64_t task, int) {
+      const int64_t row = task % blocks * kTileRows;
+      FoldSegment(chunk, row, std::min(kTileRows, chunk.rows - row), task / blocks);
+    });
+    for (int64_t r = 0; r < chunk.rows; ++r) Finish(chunk, r);
   }
 }
 
-void MergeSummary(const RowSummary& from, const TokenLogit* from_best, int32_t top,
-                  RowSummary* summary, TokenLogit* best) {
-  for (int32_t i = 0; i < from.count; ++i) Insert(from_best[i], top, &summary->count, best);
-  if (from.max == -std::numeric_limits<float>::infinity()) return;
-  if (from.max <= summary->max) {
-    summary->sum += from.sum * std::exp(from.max - summary->max);
-  } else {
-    summary->sum = summary->sum * std::exp(summary->max - from.max) + from.sum;
-    summary->max = from.max;
-  }
-}
-
-}  // namespace cpu
-}  // namespace quintet
-#endif
+}  // namespace quintet::cpu
