@@ -1,0 +1,406 @@
+// Log-sum-exp and the exact top K on a GPU, by retrieve-and-rerank as in selection_cpu.cc. Phase
+// one reads the logits once and leaves the maximum of every group of 128 neighbours and, when
+// asked, sums of exponentials. Phase two takes from the maxima a lower bound of a request's K-th
+// value, looks again only at the groups that reach it, and ranks what it finds there.
+//
+// Nothing depends on how rows share a launch: a row's sums are cut and added by its length alone.
+#include "kernels/selection.cuh"
+
+#include <algorithm>
+
+#include "kernels/cuda_ops.h"
+
+namespace quintet::cuda {
+namespace {
+
+constexpr unsigned kWholeWarp = 0xffffffffu;
+constexpr int kSummaryThreads = 256;
+constexpr int kFewThreads = 256, kManyThreads = 1024;  // of a block of phase two
+constexpr int kFewResults = 64;
+// Candidates of one request that are ranked at once. K may be as large as half of it: then the
+// bound, a K-th of at least 1024 maxima, lets about 2 K pass.
+constexpr int kCandidates = 2048;
+
+// Lane l gets values 4 l to 4 l + 3 of the group that begins at `begin`; -inf past the row's end.
+__device__ __forceinline__ void LoadGroup(const LogitRows& logits, int64_t row, int begin,
+                                          float (&values)[4]) {
+  const int at = begin + static_cast<int>(threadIdx.x) % 32 * 4;
+  const float* x = logits.x + row * logits.stride + at;
+  if (logits.vectors && at + 4 <= logits.vocab) {
+    LoadVector(x, values);
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) values[i] = at + i < logits.vocab ? x[i] : kMinusInf;
+  }
+}
+
+// One warp's reading of a tile: the groups' maxima, and the sum when kSums.
+struct TileSummary {
+  float maxima[kTileGroups];
+  TileSum sum;
+};
+
+template <bool kSums>
+__device__ __forceinline__ TileSummary Summarize(const LogitRows& logits, int64_t row, int tile) {
+  float values[kTileGroups][4];
+#pragma unroll
+  for (int g = 0; g < kTileGroups; ++g) {
+    LoadGroup(logits, row, tile * kTile + g * kGroup, values[g]);
+  }
+  TileSummary out;
+  unsigned most = 0;
+#pragma unroll
+  for (int g = 0; g < kTileGroups; ++g) {
+    const float(&v)[4] = values[g];
+    const unsigned key =
+        __reduce_max_sync(kWholeWarp, KeyOf(fmaxf(fmaxf(v[0], v[1]), fmaxf(v[2], v[3]))));
+    out.maxima[g] = ValueOf(key);
+    most = max(most, key);
+  }
+  if constexpr (kSums) {
+    out.sum.max = ValueOf(most);
+    const float reference = out.sum.max == kMinusInf ? 0.0f : out.sum.max;
+    float sum[kTileGroups];
+#pragma unroll
+    for (int g = 0; g < kTileGroups; ++g) {
+      const float(&v)[4] = values[g];
+      sum[g] = (expf(v[0] - reference) + expf(v[1] - reference)) +
+               (expf(v[2] - reference) + expf(v[3] - reference));
+    }
+    out.sum.sum = WarpSum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+  }
+  return out;
+}
+
+__device__ __forceinline__ float LogOf(const RowSum& sum) {
+  if (sum.max == -kMinusInf) return sum.max;
+  return static_cast<float>(static_cast<double>(sum.max) + log(sum.sum));
+}
+
+// What: maxima[row, group] and, with kSums, sums[row, tile].
+// Shapes: logits [rows, vocab] f32; groups of 128, tiles of 512.
+// Math: exponentials and their sums within a tile in f32, by a tree; NaN reaches the sum, not the
+// maxima.
+// Map: one warp a tile, its 16 values a lane in registers; 8 warps a block.
+// Bound: rows * vocab * 4 bytes read once. 128 x 32128 on an H200: 16.4 MB, 3.8 us at 4.3 TB/s.
+// Spec: tests/kernels/selection_test.cc.
+template <bool kSums>
+__global__ void __launch_bounds__(kSummaryThreads, 8)
+    SummaryKernel(LogitRows logits, Requests requests, RowSummaries out) {
+  WaitForInputs();
+  const int warp = static_cast<int>(blockIdx.x * (kSummaryThreads / 32) + threadIdx.x / 32);
+  const int row = warp / logits.tiles, tile = warp % logits.tiles;
+  const int rows = requests.row_offsets == nullptr ? logits.rows : requests.row_offsets[requests.n];
+  if (row >= rows) return;
+  const TileSummary summary = Summarize<kSums>(logits, row, tile);
+  if (threadIdx.x % 32 != 0) return;
+  const int64_t at = static_cast<int64_t>(row) * logits.tiles + tile;
+  *reinterpret_cast<float4*>(out.maxima + at * kTileGroups) =
+      make_float4(summary.maxima[0], summary.maxima[1], summary.maxima[2], summary.maxima[3]);
+  if constexpr (kSums) out.sums[at] = summary.sum;
+}
+
+// What: out[row] = log(sum(exp(logits[row]))).
+// Shapes: logits [rows, vocab] f32, out [rows] f32.
+// Math: as SummaryKernel and MergeTiles: the same bits as TopK gives as log_sums.
+// Map: one block a row, its warps in turns over the tiles, whose sums lie in shared memory.
+// Bound: as SummaryKernel; a row alone is read by one multiprocessor.
+// Spec: tests/kernels/selection_test.cc.
+__global__ void __launch_bounds__(kManyThreads)
+    LogSumExpKernel(LogitRows logits, float* out, int64_t out_stride) {
+  extern __shared__ TileSum tiles[];
+  WaitForInputs();
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  for (int tile = warp; tile < logits.tiles; tile += warps) {
+    const TileSum sum = Summarize<true>(logits, blockIdx.x, tile).sum;
+    if (threadIdx.x % 32 == 0) tiles[tile] = sum;
+  }
+  __syncthreads();
+  if (warp != 0) return;
+  const RowSum sum = MergeTiles(tiles, logits.tiles);
+  if (threadIdx.x == 0) out[blockIdx.x * out_stride] = LogOf(sum);
+}
+
+// One request's values, for the block that ranks it.
+class RequestValues {
+ public:
+  __device__ RequestValues(const Ranking& r, int request) : r_(r) {
+    const bool single = r.requests.row_offsets == nullptr;
+    begin_ = single ? request : r.requests.row_offsets[request];
+    rows_ = (single ? request + 1 : r.requests.row_offsets[request + 1]) - begin_;
+    row_groups_ = r.logits.tiles * kTileGroups;
+    const bool log_softmax = r.log_softmax != nullptr && r.log_softmax[request] != 0;
+    shift_ = log_softmax ? r.log_sums : r.row_shift;
+    shift_stride_ = log_softmax ? r.log_sums_stride : r.shift_stride;
+  }
+
+  __device__ int begin() const { return begin_; }
+  __device__ int rows() const { return rows_; }
+  __device__ int groups() const { return rows_ * row_groups_; }
+
+  // Of the group's maximum. Rounding is monotonic, so it is the maximum of the transformed values.
+  __device__ unsigned GroupKey(int group) const {
+    const int row = begin_ + group / row_groups_;
+    return Transformed(
+        r_.summaries.maxima[static_cast<int64_t>(row) * row_groups_ + group % row_groups_],
+        Shift(row), Bias(row));
+  }
+
+  // The whole warp calls visit(key, index) on the values of the groups that reach `bound`, each
+  // warp of the block on its share.
+  template <typename Visit>
+  __device__ void ForEachValue(unsigned bound, const Visit& visit) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int step = static_cast<int>(blockDim.x);
+    for (int base = static_cast<int>(threadIdx.x) - lane; base < groups(); base += step) {
+      const bool reaches = base + lane < groups() && GroupKey(base + lane) >= bound;
+      for (unsigned hits = __ballot_sync(kWholeWarp, reaches); hits != 0; hits &= hits - 1) {
+        VisitGroup(base + __ffs(static_cast<int>(hits)) - 1, visit);
+      }
+    }
+  }
+
+ private:
+  __device__ float Shift(int row) const {
+    return shift_ == nullptr ? 0.0f : shift_[row * shift_stride_];
+  }
+  // -0 keeps every value as it is.
+  __device__ float Bias(int row) const {
+    return r_.row_bias == nullptr ? -0.0f : r_.row_bias[row * r_.bias_stride];
+  }
+  __device__ static unsigned Transformed(float x, float shift, float bias) {
+    return KeyOf((x - shift) + bias);
+  }
+  template <typename Visit>
+  __device__ void VisitGroup(int group, const Visit& visit) const {
+    const int row = group / row_groups_, first = group % row_groups_ * kGroup;
+    const float shift = Shift(begin_ + row), bias = Bias(begin_ + row);
+    float values[4];
+    LoadGroup(r_.logits, begin_ + row, first, values);
+    const int token = first + static_cast<int>(threadIdx.x) % 32 * 4;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (token + i >= r_.logits.vocab) continue;
+      visit(Transformed(values[i], shift, bias), row * r_.logits.vocab + token + i);
+    }
+  }
+
+  const Ranking& r_;
+  const float* shift_;
+  int64_t shift_stride_;
+  int begin_, rows_, row_groups_;
+};
+
+// Value and index in one number: greater is better, and no two are equal.
+__device__ __forceinline__ uint64_t RankOf(unsigned key, int index) {
+  return static_cast<uint64_t>(key) << 32 | ~static_cast<unsigned>(index);
+}
+
+struct RankShared {
+  uint64_t candidates[kCandidates];
+  int count;
+  // Of the exact selection.
+  int histogram[256];
+  uint64_t prefix;
+  int wanted;
+};
+
+// A key that at least k values of the request reach, and not many more: about the k-th best of the
+// threads' maxima, found bit by bit. 0 when there are too few groups.
+__device__ unsigned LowerBound(const RequestValues& values, int k) {
+  unsigned best = 0;
+  for (int g = static_cast<int>(threadIdx.x); g < values.groups();
+       g += static_cast<int>(blockDim.x)) {
+    best = max(best, values.GroupKey(g));
+  }
+  unsigned bound = 0;
+  for (unsigned bit = 1u << 31; bit != 0; bit >>= 1) {
+    const int count = __syncthreads_count(best >= (bound | bit));
+    if (count < k) continue;
+    bound |= bit;
+    if (count <= k + k / 4) break;
+  }
+  return bound;
+}
+
+// The digit of the wanted-th largest of the counted values, by the first warp. Leaves how many are
+// wanted within it.
+__device__ void PickDigit(RankShared& s, int shift) {
+  if (threadIdx.x >= 32) return;
+  const int lane = static_cast<int>(threadIdx.x);
+  int above = 0;  // values whose digit is in a higher lane's eight
+  int own = 0;
+  for (int i = 0; i < 8; ++i) own += s.histogram[lane * 8 + i];
+  for (int other = 31; other > 0; --other) {
+    const int count = __shfl_sync(kWholeWarp, own, other);
+    if (other > lane) above += count;
+  }
+  const int wanted = s.wanted;
+  __syncwarp();
+  if (above >= wanted || above + own < wanted) return;
+  int digit = lane * 8 + 7;
+  while (above + s.histogram[digit] < wanted) above += s.histogram[digit--];
+  s.prefix |= static_cast<uint64_t>(digit) << shift;
+  s.wanted = wanted - above;
+}
+
+// For values that crowd at the bound (ties, flat rows): the k-th best rank, exactly, by its digits
+// from the top; then the k candidates that reach it. Reads the request's values nine times.
+__device__ void SelectExactly(const RequestValues& values, unsigned bound, int k, RankShared& s) {
+  if (threadIdx.x == 0) {
+    s.prefix = 0;
+    s.wanted = k;
+  }
+  for (int shift = 56; shift >= 0; shift -= 8) {
+    for (int i = static_cast<int>(threadIdx.x); i < 256; i += static_cast<int>(blockDim.x)) {
+      s.histogram[i] = 0;
+    }
+    __syncthreads();
+    const uint64_t prefix = s.prefix;
+    values.ForEachValue(bound, [&](unsigned key, int index) {
+      const uint64_t rank = RankOf(key, index);
+      // Two shifts: one of 64 bits is undefined.
+      if (key >= bound && (rank ^ prefix) >> shift >> 8 == 0) {
+        atomicAdd(&s.histogram[rank >> shift & 255], 1);
+      }
+    });
+    __syncthreads();
+    PickDigit(s, shift);
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) s.count = 0;
+  __syncthreads();
+  const uint64_t last = s.prefix;
+  values.ForEachValue(bound, [&](unsigned key, int index) {
+    const uint64_t rank = RankOf(key, index);
+    if (rank >= last) s.candidates[atomicAdd(&s.count, 1)] = rank;
+  });
+  __syncthreads();
+}
+
+__device__ void WriteLogSums(const Ranking& r, const RequestValues& values) {
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  for (int i = warp; i < values.rows(); i += warps) {
+    const int64_t row = values.begin() + i;
+    const RowSum sum = MergeTiles(r.summaries.sums + row * r.logits.tiles, r.logits.tiles);
+    if (threadIdx.x % 32 == 0) r.log_sums[row * r.log_sums_stride] = LogOf(sum);
+  }
+  __syncthreads();
+}
+
+// What: the k best of a request's values, in order.
+// Shapes: as TopKArgs; the summaries of SummaryKernel.
+// Math: comparisons of integers alone, so the order in which candidates arrive does not matter. A
+// request with more values at the bound than there is room for takes SelectExactly. Map: one block
+// a request. Candidates lie in shared memory; each thread counts how many stand before its own.
+// Bound: latency of about 30 barriers and two reads of L2; bytes are those of the summaries.
+// Spec: tests/kernels/selection_test.cc.
+__global__ void __launch_bounds__(kManyThreads) RankKernel(const __grid_constant__ Ranking r) {
+  __shared__ RankShared s;
+  WaitForInputs();
+  const int request = static_cast<int>(blockIdx.x), step = static_cast<int>(blockDim.x);
+  const RequestValues values(r, request);
+  const int k = r.requests.k == nullptr ? r.requests.k_each : r.requests.k[request];
+  if (threadIdx.x == 0) s.count = 0;
+  if (r.log_sums != nullptr) WriteLogSums(r, values);
+  const unsigned bound = LowerBound(values, k);
+  values.ForEachValue(bound, [&](unsigned key, int index) {
+    if (key < bound || *static_cast<volatile int*>(&s.count) > kCandidates) return;
+    const int at = atomicAdd(&s.count, 1);
+    if (at < kCandidates) s.candidates[at] = RankOf(key, index);
+  });
+  __syncthreads();
+  if (s.count > kCandidates) SelectExactly(values, bound, k, s);
+
+  float* out_values = r.values + request * r.values_stride;
+  int32_t* out_indices = r.indices + request * r.indices_stride;
+  const int n = s.count, first = static_cast<int>(threadIdx.x);
+  for (int i = first; i < n; i += step) {
+    const uint64_t rank = s.candidates[i];
+    int before = 0;
+    for (int j = 0; j < n; ++j) before += s.candidates[j] > rank;
+    if (before >= k) continue;
+    out_values[before] = ValueOf(static_cast<unsigned>(rank >> 32));
+    out_indices[before] = static_cast<int32_t>(~static_cast<unsigned>(rank));
+  }
+  for (int i = min(n, k) + first; i < r.k_max; i += step) {
+    out_values[i] = kMinusInf;
+    out_indices[i] = -1;
+  }
+}
+
+}  // namespace
+
+LogitRows LogitRowsOf(const Tensor& logits) {
+  const int64_t vocab = logits.dim[1];
+  return {logits.as<float>(),
+          logits.stride[0],
+          static_cast<int>(logits.dim[0]),
+          static_cast<int>(vocab),
+          reinterpret_cast<uintptr_t>(logits.data) % 16 == 0 && logits.stride[0] % 4 == 0,
+          static_cast<int>((vocab + kTile - 1) / kTile)};
+}
+
+RowSummaries::RowSummaries(void* scratch, int64_t rows, int64_t vocab) {
+  const int64_t tiles = rows * ((vocab + kTile - 1) / kTile);
+  Carver carver(scratch);
+  maxima = static_cast<float*>(carver.Take(tiles * kTileGroups * 4));
+  sums = static_cast<TileSum*>(carver.Take(tiles * static_cast<int64_t>(sizeof(TileSum))));
+  bytes = carver.used_bytes();
+}
+
+void SummarizeRows(const LogitRows& logits, const Requests& requests, bool want_sums,
+                   const RowSummaries& out, Stream& stream) {
+  constexpr int64_t kWarps = kSummaryThreads / 32;
+  const int64_t warps = int64_t{logits.rows} * logits.tiles;
+  if (warps == 0) return;
+  const dim3 grid(static_cast<unsigned>((warps + kWarps - 1) / kWarps));
+  Launch(stream, grid, dim3(kSummaryThreads), 0,
+         want_sums ? SummaryKernel<true> : SummaryKernel<false>, logits, requests, out);
+}
+
+void RankRows(const Ranking& ranking, Stream& stream) {
+  if (ranking.requests.n == 0) return;
+  QT_CHECK_LE(2 * ranking.k_max, kCandidates);
+  Launch(stream, dim3(static_cast<unsigned>(ranking.requests.n)),
+         dim3(ranking.k_max <= kFewResults ? kFewThreads : kManyThreads), 0, RankKernel, ranking);
+}
+
+void LogSumExp(const LogSumExpArgs& args, Stream& stream) {
+  const LogitRows logits = LogitRowsOf(args.logits);
+  if (logits.rows == 0) return;
+  const int threads = std::min(kManyThreads, 32 * std::max(1, logits.tiles));
+  Launch(stream, dim3(static_cast<unsigned>(logits.rows)), dim3(static_cast<unsigned>(threads)),
+         static_cast<size_t>(logits.tiles) * sizeof(TileSum), LogSumExpKernel, logits,
+         args.out.as<float>(), args.out.stride[0]);
+}
+
+void TopK(const TopKArgs& args, Stream& stream) {
+  if (args.k.empty()) return;
+  Ranking r{.logits = LogitRowsOf(args.scores),
+            .summaries = RowSummaries(args.scratch.data, args.scores.dim[0], args.scores.dim[1])};
+  r.requests = {stream.Twin(args.row_offsets.data()), stream.Twin(args.k.data()),
+                static_cast<int>(args.k.size()), 0};
+  r.row_shift = args.row_shift.as<float>();
+  r.shift_stride = args.row_shift.stride[0];
+  r.row_bias = args.row_bias.as<float>();
+  r.bias_stride = args.row_bias.stride[0];
+  r.log_sums = args.log_sums.as<float>();
+  r.log_sums_stride = args.log_sums.stride[0];
+  if (!args.log_softmax.empty()) r.log_softmax = stream.Twin(args.log_softmax.data());
+  r.values = args.values.as<float>();
+  r.values_stride = args.values.stride[0];
+  r.indices = args.indices.as<int32_t>();
+  r.indices_stride = args.indices.stride[0];
+  r.k_max = static_cast<int>(args.values.dim[1]);
+  SummarizeRows(r.logits, r.requests, r.log_sums != nullptr, r.summaries, stream);
+  RankRows(r, stream);
+}
+
+int64_t TopKScratchBytes(int64_t rows, int64_t vocab, int64_t, const Stream&) {
+  return RowSummaries(nullptr, rows, vocab).bytes;
+}
+
+}  // namespace quintet::cuda
