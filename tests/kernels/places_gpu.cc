@@ -1,0 +1,99 @@
+// The place of kernels_gpu_test: the first GPU, on the paths that QUINTET_CUDA_PORTABLE leaves
+// open. Without one the program says why and exits with 77, which ctest shows as skipped.
+#define CATCH_CONFIG_RUNNER
+#include <cstdio>
+#include <cstring>
+#include <deque>
+
+#include "catch2/catch.hpp"
+#include "kernels/device.h"
+#include "tests/kernels/place.h"
+
+namespace quintet {
+namespace {
+
+Device* gpu = nullptr;
+
+class GpuPlace : public Place {
+ public:
+  GpuPlace() : pool_(1), stream_(&pool_, gpu) {}
+
+  Stream& stream() override { return stream_; }
+  absl::Span<const DType> float_types() const override {
+    static constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
+    return kTypes;
+  }
+
+ private:
+  // Blocks of their own, so that compute-sanitizer sees what reaches past one.
+  void* Allocate(int64_t bytes) override {
+    return Keep(gpu->Allocate(std::max<int64_t>(1, bytes)));
+  }
+  const void* PutPlan(const void* data, int64_t bytes) override {
+    constexpr int64_t kBlock = 1 << 18;  // pinning memory is slow
+    const int64_t aligned = (bytes + 15) / 16 * 16;
+    if (plan_ == nullptr || plan_left_ < aligned) {
+      plan_left_ = std::max(kBlock, aligned);
+      plan_ = static_cast<char*>(Keep(gpu->AllocateMirrored(plan_left_)));
+    }
+    char* copy = plan_;
+    plan_ += aligned;
+    plan_left_ -= aligned;
+    if (bytes > 0) std::memcpy(copy, data, static_cast<size_t>(bytes));
+    gpu->Upload(copy, bytes);
+    return copy;
+  }
+  void CopyIn(void* place, const void* host, int64_t bytes) override {
+    gpu->CopyToDevice(place, host, bytes);
+    Wait();
+  }
+  void CopyOut(void* host, const void* place, int64_t bytes) override {
+    gpu->CopyToHost(host, place, bytes);
+    Wait();
+  }
+
+  void* Keep(absl::StatusOr<Buffer> buffer) {
+    INFO(buffer.status());
+    REQUIRE(buffer.ok());
+    blocks_.push_back(*std::move(buffer));
+    return blocks_.back().data();
+  }
+  void Wait() {
+    const absl::Status status = gpu->Synchronize();
+    INFO(status);
+    REQUIRE(status.ok());
+  }
+
+  ThreadPool pool_;
+  Stream stream_;
+  std::deque<Buffer> blocks_;
+  char* plan_ = nullptr;
+  int64_t plan_left_ = 0;
+};
+
+}  // namespace
+
+void ForEachPlace(absl::FunctionRef<void(Place&)> body) {
+  GpuPlace place;
+  body(place);
+}
+
+}  // namespace quintet
+
+int main(int argc, char** argv) {
+  constexpr int kSkipped = 77;
+  auto device = quintet::Device::Open(0);
+  if (!device.ok()) {
+    std::printf("skipped: %s\n", std::string(device.status().message()).c_str());
+    return kSkipped;
+  }
+  quintet::gpu = device->get();
+  std::printf("%s, %s paths\n", quintet::gpu->name().c_str(),
+              quintet::gpu->hopper() ? "sm_90" : "portable");
+  Catch::Session session;
+  const int error = session.applyCommandLine(argc, argv);
+  if (error != 0) return error;
+  // Some files also hold tests of the CPU alone.
+  if (session.configData().testsOrTags.empty()) session.configData().testsOrTags = {"~[cpu]"};
+  return session.run();
+}
