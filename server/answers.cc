@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "absl/random/random.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/answer_spans.h"
 
@@ -30,6 +31,14 @@ std::vector<v1::LabelScore> LabelScores(const ModelConfig& config, absl::Span<co
 
 bool HasText(const TokenSpan& span) { return span.end_byte > span.begin_byte; }
 
+// The path of a field in the request: what the engine calls "num_beams" is sent as
+// "decoding.num_beams".
+absl::Status UnderDecoding(const absl::Status& status) {
+  if (!absl::IsInvalidArgument(status) || absl::StartsWith(status.message(), "input:"))
+    return status;
+  return absl::InvalidArgumentError(absl::StrCat("decoding.", status.message()));
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<Request>> GenerateRequests(const v1::GenerateRequest& proto,
@@ -52,7 +61,7 @@ absl::StatusOr<std::vector<Request>> GenerateRequests(const v1::GenerateRequest&
   Request request;
   absl::StatusOr<DecodingOptions> options =
       ResolveDecoding(*decoding, host.defaults(), host.config(), host.options().decoding, *ids);
-  if (!options.ok()) return options.status();
+  if (!options.ok()) return UnderDecoding(options.status());
   request.kind = RequestKind::kGenerate;
   request.input = *std::move(ids);
   request.decoding = *std::move(options);
