@@ -110,7 +110,10 @@ void Call::Start(const v1::CallOptions& options, int64_t inputs, int64_t input_b
                                  ? std::min(RemainingMicros(*rpc_), context_->max_timeout_us)
                                  : context_->default_timeout_us;
   deadline_us_ = arrival_us_ + timeout_us;
-  place_ = host_->admission().TryReserve(inputs, input_bytes / 3 + inputs);
+  // No input brings more tokens than the limit to the queue: a text that is far too long must not
+  // fill it until it has been tokenized and refused.
+  const int64_t tokens = std::min(input_bytes / 3, inputs * input_limits().max_tokens) + inputs;
+  place_ = host_->admission().TryReserve(inputs, tokens);
   if (!place_.held()) {
     return End(absl::ResourceExhaustedError(
         absl::StrCat("the queue is full: ", host_->admission().requests(),
