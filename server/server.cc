@@ -14,6 +14,7 @@
 #include "server/credentials.h"
 #include "server/http_endpoints.h"
 #include "server/service.h"
+#include "server/unreadable.h"
 #include "spdlog/spdlog.h"
 
 namespace quintet {
@@ -96,6 +97,7 @@ absl::Status ServerProcess::Start() {
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS,
                              static_cast<int>(options_.max_timeout_us / 1000));
   builder.SetMaxReceiveMessageSize(static_cast<int>(options_.max_message_bytes));
+  ExplainUnreadableMessages(&builder);
   int port = 0;
   builder.AddListeningPort(options_.listen, *credentials, &port);
   builder.RegisterService(service_.get());
