@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "models/sha256.h"
 #include "nlohmann/json.hpp"
 #include "tests/tools/run_binary.h"
 
@@ -53,6 +54,28 @@ TEST_CASE("A converted model answers like its source") {
     INFO(dtype << ": " << result.err);
     CHECK(result.exit_code == 0);
     CHECK(result.out == source.out);
+  }
+}
+
+TEST_CASE("The same input gives the same bytes") {
+  Scratch scratch;
+  for (const char* dtype : {"f32", "int8"}) {
+    for (const char* out : {"first", "second"}) {
+      REQUIRE(
+          Call({"convert", "--model", G2pModel(), "--out", scratch / dtype + out, "--dtype", dtype})
+              .exit_code == 0);
+    }
+    int files = 0;
+    for (const auto& file : fs::directory_iterator(scratch / dtype + "first")) {
+      ++files;
+      const absl::StatusOr<std::string> first = Sha256OfFile(file.path());
+      const absl::StatusOr<std::string> second =
+          Sha256OfFile(scratch / dtype + "second/" + file.path().filename().string());
+      REQUIRE((first.ok() && second.ok()));
+      INFO(dtype << " " << file.path().filename());
+      CHECK(*first == *second);
+    }
+    CHECK(files >= 3);
   }
 }
 
