@@ -1,0 +1,325 @@
+#!/usr/bin/env python3
+"""Calls a Quintet server from the command line, by tools/quintet_rpc.py (which is also the module to import).
+
+    .venv/bin/python tools/client.py generate --num-beams 4 phoneme quintet
+    printf 'one\\ntwo\\n' | .venv/bin/python tools/client.py encode --normalize
+    .venv/bin/python tools/client.py stream --target g2p.example:50051 --ca ca.pem --api-key-file key.txt phoneme
+
+Inputs are the arguments, or the lines of standard input when there are none; one line of output for each, in order. In text output newline, carriage
+return, tab and backslash are written \\n, \\r, \\t and \\\\. A failed input leaves an empty line (--output json: an object with "error"), a message on
+standard error, and exit code 4; the others go on.
+
+The API key comes from --api-key-file or the variable QUINTET_API_KEY, never from an argument, which other users of the machine could read.
+
+Exit codes: 0 done, 2 usage, 4 a call failed (health: not serving), 130 interrupted.
+"""
+
+import argparse
+import collections
+import concurrent.futures
+import json
+import os
+import pathlib
+import signal
+import sys
+
+try:
+    import grpc
+    from google.protobuf import json_format
+
+    from quintet_rpc import Client, Failure, Tls, pb, vectors
+except ModuleNotFoundError as error:
+    sys.exit(f"client: {error}: run tools/setup.sh, then .venv/bin/python tools/client.py")
+
+EXIT_USAGE, EXIT_RPC, EXIT_INTERRUPTED = 2, 4, 130
+
+
+def escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+
+
+def as_json(message) -> dict:
+    return json_format.MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+
+
+# ---- Decoding options: one flag for each field of the message, so that none can be missing ----
+
+
+def _ids(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def _id_lists(text: str) -> list[dict]:
+    return [{"ids": _ids(part)} for part in text.split(";")]
+
+
+def add_decoding_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("decoding", "meaning, defaults and limits: DecodingOptions in proto/quintet/v1/inference.proto")
+    for field in pb.DecodingOptions.DESCRIPTOR.fields:
+        flag = {"dest": f"decoding_{field.name}", "default": None}
+        if field.type == field.TYPE_BOOL:
+            flag.update(action=argparse.BooleanOptionalAction)
+        elif field.type == field.TYPE_ENUM:
+            prefix = field.name.upper() + "_"
+            names = [v.name.removeprefix(prefix).lower() for v in field.enum_type.values if v.number != 0]
+            flag.update(choices=names)
+        elif field.type == field.TYPE_STRING:
+            flag.update(action="append", metavar="TEXT", help="may be given several times")
+        elif field.name == "decoder_prefix":
+            flag.update(metavar="TEXT")
+        elif field.name == "bad_words_ids":
+            flag.update(type=_id_lists, metavar="ID,ID;ID")
+        elif field.is_repeated:
+            flag.update(type=_ids, metavar="ID,ID")
+        else:
+            flag.update(type=float if field.type == field.TYPE_FLOAT else int, metavar="N")
+        group.add_argument("--" + field.name.replace("_", "-"), **flag)
+
+
+def decoding_of(arguments: argparse.Namespace) -> pb.DecodingOptions:
+    values = {}
+    for field in pb.DecodingOptions.DESCRIPTOR.fields:
+        value = getattr(arguments, f"decoding_{field.name}")
+        if value is None:
+            continue
+        if field.type == field.TYPE_ENUM:
+            value = f"{field.name}_{value}".upper()
+        if field.name == "decoder_prefix":
+            value = {"text": value}
+        values[field.name] = value
+    return json_format.ParseDict(values, pb.DecodingOptions())
+
+
+# ---- Commands: one input in, its text and JSON out ----
+
+
+def generate(client: Client, arguments: argparse.Namespace, line: str) -> tuple[str, dict]:
+    response = client.generate(line, arguments.decoding)
+    return "\t".join(escaped(sequence.text) for sequence in response.sequences), as_json(response)
+
+
+def encode(client: Client, arguments: argparse.Namespace, line: str) -> tuple[str, dict]:
+    response = client.encode([line], pooling=arguments.pooling.upper(), normalize=arguments.normalize,
+                             vector_type=arguments.vector_type.upper())
+    rows = [[float(f"{value:.9g}") for value in row] for row in vectors(response.embeddings[0])]
+    return " ".join(f"{value:.9g}" for row in rows for value in row), {"embeddings": rows, "info": as_json(response.info)}
+
+
+def score(client: Client, arguments: argparse.Namespace, line: str) -> tuple[str, dict]:
+    text, *targets = line.split("\t")
+    response = client.score(text, targets, top_logprobs=arguments.top_logprobs)
+    return "\t".join(f"{target.log_prob:.6f}" for target in response.scores), as_json(response)
+
+
+def classify(client: Client, arguments: argparse.Namespace, line: str) -> tuple[str, dict]:
+    text, *pair = line.split("\t")
+    response = client.classify([text], pair, top_k=arguments.top_k, max_answer_tokens=arguments.max_answer_tokens)
+    result = response.results[0]
+    if result.labels:
+        best = max(result.labels, key=lambda label: label.logit)
+        shown = f"{escaped(best.label)}\t{best.probability:.6f}"
+    elif result.tokens:
+        shown = " ".join(escaped(token.labels[0].label) for token in result.tokens)
+    else:
+        shown = "\t".join(escaped(answer.text) for answer in result.answers)
+    return shown, as_json(response)
+
+
+def tokenize(client: Client, arguments: argparse.Namespace, line: str) -> tuple[str, dict]:
+    response = client.tokenize(line)
+    return " ".join(str(token.id) for token in response.tokens), as_json(response)
+
+
+def detokenize(client: Client, arguments: argparse.Namespace, line: str) -> tuple[str, dict]:
+    response = client.detokenize([int(word) for word in line.split()])
+    return escaped(response.text), as_json(response)
+
+
+# ---- Running them ----
+
+
+def inputs_of(arguments: argparse.Namespace):
+    if arguments.inputs:
+        yield from arguments.inputs
+    else:
+        for line in sys.stdin:
+            yield line.removesuffix("\n")
+
+
+def report(failure: Failure) -> str:
+    lines = [f"client: {failure}"]
+    if failure.retry_after_s is not None:
+        lines.append(f"client: the server asks to try again in {failure.retry_after_s:.2f} s")
+    return "\n".join(lines)
+
+
+def run_lines(client: Client, arguments: argparse.Namespace) -> int:
+    """Up to --concurrency calls at once, their outputs in the order of the inputs."""
+    failed = False
+
+    def print_first(pending: collections.deque) -> None:
+        nonlocal failed
+        try:
+            text, value = pending.popleft().result()
+        except grpc.RpcError as error:
+            failed = True
+            failure = Failure.of(error)
+            print(report(failure), file=sys.stderr)
+            text, value = "", {"error": {"code": failure.code.name, "reason": failure.reason, "message": failure.message}}
+        print(json.dumps(value, ensure_ascii=False) if arguments.output == "json" else text, flush=True)
+
+    pool = concurrent.futures.ThreadPoolExecutor(arguments.concurrency)
+    pending: collections.deque = collections.deque()
+    try:
+        for line in inputs_of(arguments):
+            pending.append(pool.submit(arguments.call, client, arguments, line))
+            if len(pending) > 2 * arguments.concurrency:
+                print_first(pending)
+        while pending:
+            print_first(pending)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+    return EXIT_RPC if failed else 0
+
+
+def run_stream(client: Client, arguments: argparse.Namespace) -> int:
+    """Text of the first sequence as it comes; at the end what is left of it (all of it with beams) and the other sequences."""
+    exit_code = 0
+    for line in inputs_of(arguments):
+        shown = ""
+        try:
+            for event in client.stream(line, arguments.decoding):
+                if arguments.output == "json":
+                    print(json.dumps(as_json(event), ensure_ascii=False), flush=True)
+                elif event.HasField("complete"):
+                    texts = [sequence.text for sequence in event.complete.sequences]
+                    print("\t".join([escaped(texts[0][len(shown):]), *map(escaped, texts[1:])]), flush=True)
+                elif event.chunk.index == 0:
+                    shown += event.chunk.text
+                    print(escaped(event.chunk.text), end="", flush=True)
+        except grpc.RpcError as error:
+            exit_code = EXIT_RPC
+            print(flush=True)
+            print(report(Failure.of(error)), file=sys.stderr)
+    return exit_code
+
+
+def run_info(client: Client, arguments: argparse.Namespace) -> int:
+    value = as_json(client.info())
+    if arguments.output == "json":
+        print(json.dumps(value, ensure_ascii=False))
+    else:
+        limits = value.pop("limits")
+        for name, item in {**value, **{f"limits.{key}": item for key, item in limits.items()}}.items():
+            print(f"{name}\t{' '.join(map(str, item)) if isinstance(item, list) else item}")
+    return 0
+
+
+def run_health(client: Client, arguments: argparse.Namespace) -> int:
+    status = client.health(arguments.service)
+    print(json.dumps({"status": status}) if arguments.output == "json" else status)
+    return 0 if status == "SERVING" else EXIT_RPC
+
+
+# ---- Command line ----
+
+
+def connection_flags() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False)
+    group = parser.add_argument_group("connection")
+    group.add_argument("--target", default="127.0.0.1:50051", metavar="HOST:PORT", help="%(default)s; any gRPC name such as dns:///HOST:PORT")
+    group.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="deadline of each call, retries included (%(default)s)")
+    group.add_argument("--attempts", type=int, default=5, choices=range(1, 6), metavar="N",
+                       help="1 to 5: attempts of a call that is refused (UNAVAILABLE, RESOURCE_EXHAUSTED), as far apart as the server says (%(default)s)")
+    group.add_argument("--tls", action="store_true", help="TLS with the system's authorities; --ca implies it")
+    group.add_argument("--ca", metavar="FILE", help="PEM: authority of the server's certificate")
+    group.add_argument("--cert", metavar="FILE", help="PEM: this client's certificate (mutual TLS), with --key")
+    group.add_argument("--key", metavar="FILE", help="PEM: its private key")
+    group.add_argument("--server-name", metavar="NAME", help="name in the server's certificate, where --target has another")
+    group.add_argument("--api-key-file", metavar="FILE", help="file that holds the API key; else the variable QUINTET_API_KEY")
+    group.add_argument("--allow-plaintext", action="store_true", help="send the API key to another machine without TLS")
+    group.add_argument("--output", choices=("text", "json"), default="text")
+    group.add_argument("--concurrency", type=int, default=1, metavar="CALLS", help="calls at once (%(default)s)")
+    call = parser.add_argument_group("call")
+    call.add_argument("--model", help="name, where the server has several")
+    call.add_argument("--request-id", metavar="ID", help="of every call; generated by the server when left out")
+    call.add_argument("--priority", choices=("low", "normal", "high"))
+    call.add_argument("--add-special-tokens", action=argparse.BooleanOptionalAction, default=None)
+    call.add_argument("--truncate", action="store_true", help="cut inputs that are too long")
+    return parser
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="client.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    connection = connection_flags()
+
+    def add(name: str, help_text: str, run, call=None, inputs: str | None = "TEXT") -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=help_text, description=help_text, parents=[connection])
+        command.set_defaults(run=run, call=call)
+        if inputs:
+            command.add_argument("inputs", nargs="*", metavar=inputs, help="default: lines of standard input")
+        return command
+
+    add_decoding_flags(add("generate", "Generate text.", run_lines, generate))
+    add_decoding_flags(add("stream", "Generate text and print it as it comes.", run_stream))
+    command = add("encode", "Embed text.", run_lines, encode)
+    command.add_argument("--pooling", choices=("none", "mean", "first", "last"), default="mean")
+    command.add_argument("--normalize", action="store_true", help="to unit length")
+    command.add_argument("--vector-type", choices=("fp32", "fp16", "bf16"), default="fp32")
+    command = add("score", "Log-likelihood of targets: INPUT<TAB>TARGET[<TAB>TARGET...].", run_lines, score, "LINE")
+    command.add_argument("--top-logprobs", type=int, default=0, metavar="N")
+    command = add("classify", "Labels of texts or tokens, or answers to QUESTION<TAB>CONTEXT.", run_lines, classify, "LINE")
+    command.add_argument("--top-k", type=int, default=0, metavar="N", help="answers wanted")
+    command.add_argument("--max-answer-tokens", type=int, default=0, metavar="N")
+    add("tokenize", "Token ids of text.", run_lines, tokenize)
+    add("detokenize", "Text of token ids, separated by blanks.", run_lines, detokenize, "IDS")
+    add("info", "What the model is, and the server's limits.", run_info, inputs=None)
+    command = add("health", "Whether the server serves.", run_health, inputs=None)
+    command.add_argument("--service", default="", help="quintet.v1.Inference; default: the server")
+    return parser
+
+
+def api_key(arguments: argparse.Namespace) -> str | None:
+    if arguments.api_key_file:
+        return pathlib.Path(arguments.api_key_file).read_text().strip()
+    return os.environ.get("QUINTET_API_KEY")
+
+
+def client_of(arguments: argparse.Namespace) -> Client:
+    tls = None
+    if arguments.tls or arguments.ca or arguments.cert:
+        tls = Tls(arguments.ca, arguments.cert, arguments.key, arguments.server_name)
+    call = {
+        "model": arguments.model,
+        "request_id": arguments.request_id,
+        "priority": f"PRIORITY_{arguments.priority.upper()}" if arguments.priority else None,
+        "add_special_tokens": arguments.add_special_tokens,
+        "truncate": arguments.truncate,
+    }
+    return Client(arguments.target, tls=tls, api_key=api_key(arguments), timeout_s=arguments.timeout, attempts=arguments.attempts,
+                  call={name: value for name, value in call.items() if value is not None}, allow_plaintext=arguments.allow_plaintext)
+
+
+def main() -> int:
+    parser = build_parser()
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `client.py ... | head` ends quietly
+    try:
+        if "decoding_num_beams" in arguments:
+            arguments.decoding = decoding_of(arguments)
+        client = client_of(arguments)
+    except (OSError, ValueError, json_format.ParseError) as error:  # files, plain text, numbers that the wire cannot hold
+        parser.exit(EXIT_USAGE, f"client: {error}\n")
+    try:
+        with client:
+            return arguments.run(client, arguments)
+    except grpc.RpcError as error:
+        print(report(Failure.of(error)), file=sys.stderr)
+        return EXIT_RPC
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

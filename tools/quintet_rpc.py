@@ -1,0 +1,237 @@
+"""Calls of a Quintet server from Python: quintet.v1.Inference and grpc.health.v1 on grpcio.
+
+    from quintet_rpc import Client, Failure
+    with Client("127.0.0.1:50051") as client:
+        print(client.generate("phoneme", decoding={"num_beams": 4}).sequences[0].text)
+        for event in client.stream("phoneme"):
+            print(event.chunk.text, end="")
+
+The message classes are generated from proto/ when this module is first imported, into a cache folder that is shared by later runs. Every
+method returns or yields the messages of proto/quintet/v1/inference.proto, and raises grpc.RpcError; `Failure.of` reads its details.
+A Client may be used by several threads.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import struct
+import sys
+import tempfile
+
+import google.protobuf
+import grpc
+from google.protobuf import json_format
+
+PROTO_DIRECTORY = pathlib.Path(__file__).resolve().parent.parent / "proto"
+SERVICE = "quintet.v1.Inference"
+LOOPBACK = re.compile(r"(127\.[0-9.]+|localhost|\[::1\]):[0-9]+$|unix:")
+
+
+def _generate_stubs() -> pathlib.Path:
+    """The folder of the generated modules, made if no earlier run has made it for these files and versions."""
+    protos = sorted(PROTO_DIRECTORY.rglob("*.proto"))
+    if not protos:
+        raise ImportError(f"no .proto files in {PROTO_DIRECTORY}")
+    key = hashlib.sha256(f"{grpc.__version__} {google.protobuf.__version__}".encode())
+    for proto in protos:
+        key.update(str(proto.relative_to(PROTO_DIRECTORY)).encode() + b"\0" + proto.read_bytes())
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "quintet"
+    stubs = cache / f"stubs-{key.hexdigest()[:16]}"
+    if stubs.is_dir():
+        return stubs
+
+    from grpc_tools import protoc  # only here: a deployed client needs it once
+
+    cache.mkdir(parents=True, exist_ok=True)
+    work = pathlib.Path(tempfile.mkdtemp(dir=cache))
+    include = pathlib.Path(protoc.__file__).parent / "_proto"
+    arguments = ["protoc", f"-I{PROTO_DIRECTORY}", f"-I{include}", f"--python_out={work}", f"--grpc_python_out={work}"]
+    if protoc.main(arguments + [str(proto) for proto in protos]) != 0:
+        shutil.rmtree(work)
+        raise ImportError("the stubs could not be generated from proto/")
+    try:
+        work.rename(stubs)  # whole or not at all, also beside other processes
+    except OSError:
+        shutil.rmtree(work)
+    return stubs
+
+
+sys.path.append(str(_generate_stubs()))
+from google.rpc import error_details_pb2, status_pb2  # noqa: E402
+from grpc_health.v1 import health_pb2, health_pb2_grpc  # noqa: E402
+from quintet.v1 import inference_pb2 as pb  # noqa: E402
+from quintet.v1 import inference_pb2_grpc  # noqa: E402
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """A failed call, as the server explains it in google.rpc details."""
+
+    code: grpc.StatusCode
+    message: str
+    reason: str = ""  # ErrorInfo.reason, such as QUEUE_FULL
+    request_id: str = ""
+    fields: tuple[tuple[str, str], ...] = ()  # BadRequest: field, what is wrong with it
+    retry_after_s: float | None = None  # RetryInfo
+
+    @staticmethod
+    def of(error: grpc.RpcError) -> "Failure":
+        reason = request_id = ""
+        fields, retry_after_s = [], None
+        trailers = dict(error.trailing_metadata() or ())
+        for detail in status_pb2.Status.FromString(trailers.get("grpc-status-details-bin", b"")).details:
+            info, bad, retry = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()
+            if detail.Unpack(info):
+                reason, request_id = info.reason, info.metadata.get("request_id", "")
+            elif detail.Unpack(bad):
+                fields += [(violation.field, violation.description) for violation in bad.field_violations]
+            elif detail.Unpack(retry):
+                retry_after_s = retry.retry_delay.ToTimedelta().total_seconds()
+        return Failure(error.code(), error.details() or "", reason, request_id, tuple(fields), retry_after_s)
+
+    def __str__(self) -> str:
+        return f"{self.code.name} {self.reason}: {self.message}" if self.reason else f"{self.code.name}: {self.message}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Tls:
+    """PEM files. Without `ca`: the system's authorities. `cert` and `key`: what the client shows (mutual TLS)."""
+
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    server_name: str | None = None  # the name in the server's certificate, where the address is another
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        def read(path: str | None) -> bytes | None:
+            return pathlib.Path(path).read_bytes() if path else None
+
+        return grpc.ssl_channel_credentials(read(self.ca), read(self.key), read(self.cert))
+
+
+def _channel_options(tls: Tls | None, attempts: int, max_message_bytes: int) -> list[tuple[str, object]]:
+    options: list[tuple[str, object]] = [
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.enable_retries", int(attempts > 1)),
+        # What does not fit in here is not sent again.
+        ("grpc.per_rpc_retry_buffer_size", max_message_bytes),
+    ]
+    if attempts > 1:
+        # gRPC waits as long as the server's grpc-retry-pushback-ms says, which repeats its RetryInfo, and by this policy without one.
+        policy = {
+            "maxAttempts": attempts,
+            "initialBackoff": "0.1s",
+            "maxBackoff": "5s",
+            "backoffMultiplier": 2,
+            "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED"],
+        }
+        config = {"methodConfig": [{"name": [{"service": SERVICE}], "retryPolicy": policy}]}
+        options.append(("grpc.service_config", json.dumps(config)))
+    if tls and tls.server_name:
+        options.append(("grpc.ssl_target_name_override", tls.server_name))
+    return options
+
+
+def make_input(value) -> pb.Input:
+    """Text, a list of token ids, or an Input as it is."""
+    if isinstance(value, pb.Input):
+        return value
+    if isinstance(value, str):
+        return pb.Input(text=value)
+    return pb.Input(token_ids=pb.TokenIds(ids=value))
+
+
+def vectors(embedding: pb.Embedding) -> list[list[float]]:
+    """The rows of an embedding as numbers."""
+    count, values = embedding.rows * embedding.columns, embedding.values
+    if embedding.vector_type == pb.VECTOR_TYPE_BF16:  # the upper half of a float32
+        values = b"".join(b"\0\0" + values[i : i + 2] for i in range(0, len(values), 2))
+    letter = "e" if embedding.vector_type == pb.VECTOR_TYPE_FP16 else "f"
+    numbers = struct.unpack(f"<{count}{letter}", values)
+    return [list(numbers[i : i + embedding.columns]) for i in range(0, count, embedding.columns)]
+
+
+class Client:
+    """A channel to one server. `call` gives CallOptions for every call ({"model": "g2p", "priority": "PRIORITY_LOW"}); `decoding` of a
+    method is DecodingOptions as a message or a dict; `attempts` counts the first one (gRPC allows up to 5), 1: no retries. An API key is
+    not sent in plain text beyond this machine unless `allow_plaintext`: ValueError."""
+
+    def __init__(self, target: str = "127.0.0.1:50051", *, tls: Tls | None = None, api_key: str | None = None,
+                 timeout_s: float | None = 60.0, attempts: int = 5, call: dict | None = None,
+                 max_message_bytes: int = 64 << 20, allow_plaintext: bool = False, channel_options: tuple = ()):
+        if api_key and not tls and not allow_plaintext and not LOOPBACK.match(target):
+            raise ValueError("an API key is sent to another machine only over TLS")
+        options = [*_channel_options(tls, attempts, max_message_bytes), *channel_options]
+        self.channel = (grpc.secure_channel(target, tls.credentials(), options) if tls
+                        else grpc.insecure_channel(target, options))
+        self.stub = inference_pb2_grpc.InferenceStub(self.channel)
+        self._call = call or {}
+        self._sending = {"timeout": timeout_s, "metadata": (("authorization", f"Bearer {api_key}"),) if api_key else None}
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.channel.close()
+
+    def _options(self) -> pb.CallOptions:
+        return json_format.ParseDict(self._call, pb.CallOptions())
+
+    def _generate_request(self, value, decoding) -> pb.GenerateRequest:
+        if not isinstance(decoding, pb.DecodingOptions):
+            decoding = json_format.ParseDict(decoding or {}, pb.DecodingOptions())
+        return pb.GenerateRequest(call=self._options(), input=make_input(value), decoding=decoding)
+
+    def generate(self, value, decoding=None) -> pb.GenerateResponse:
+        return self.stub.Generate(self._generate_request(value, decoding), **self._sending)
+
+    def stream(self, value, decoding=None):
+        """Yields GenerateStreamResponse: chunks, then one `complete`."""
+        return self.stub.GenerateStream(self._generate_request(value, decoding), **self._sending)
+
+    def encode(self, values, *, pooling: str = "MEAN", normalize: bool = False, vector_type: str = "FP32") -> pb.EncodeResponse:
+        options = _encode_options(pooling, normalize, vector_type)
+        inputs = [make_input(value) for value in values]
+        return self.stub.Encode(pb.EncodeRequest(call=self._options(), inputs=inputs, options=options), **self._sending)
+
+    def encode_stream(self, values, *, pooling: str = "MEAN", normalize: bool = False, vector_type: str = "FP32"):
+        """Takes an iterable of any length; yields EncodeStreamResponse in the order of completion, item_id = place in `values`."""
+        options = _encode_options(pooling, normalize, vector_type)
+        requests = (pb.EncodeStreamRequest(call=self._options(), item_id=i, input=make_input(value), options=options)
+                    for i, value in enumerate(values))
+        return self.stub.EncodeStream(requests, **self._sending)
+
+    def score(self, value, targets, *, top_logprobs: int = 0) -> pb.ScoreResponse:
+        request = pb.ScoreRequest(call=self._options(), input=make_input(value), targets=[make_input(t) for t in targets],
+                                  top_logprobs=top_logprobs)
+        return self.stub.Score(request, **self._sending)
+
+    def classify(self, values, pairs=(), *, top_k: int = 0, max_answer_tokens: int = 0) -> pb.ClassifyResponse:
+        """`pairs`: for question answering, the context of each question. 0: the server's default."""
+        request = pb.ClassifyRequest(call=self._options(), inputs=[make_input(v) for v in values],
+                                     pairs=[make_input(p) for p in pairs], top_k=top_k, max_answer_tokens=max_answer_tokens)
+        return self.stub.Classify(request, **self._sending)
+
+    def tokenize(self, text: str) -> pb.TokenizeResponse:
+        return self.stub.Tokenize(pb.TokenizeRequest(call=self._options(), text=text), **self._sending)
+
+    def detokenize(self, ids, *, skip_special_tokens: bool = True) -> pb.DetokenizeResponse:
+        request = pb.DetokenizeRequest(call=self._options(), token_ids=ids, skip_special_tokens=skip_special_tokens)
+        return self.stub.Detokenize(request, **self._sending)
+
+    def info(self) -> pb.GetModelInfoResponse:
+        return self.stub.GetModelInfo(pb.GetModelInfoRequest(model=self._call.get("model", "")), **self._sending)
+
+    def health(self, service: str = "") -> str:
+        """SERVING or NOT_SERVING, of the server or of SERVICE. Needs no API key."""
+        stub = health_pb2_grpc.HealthStub(self.channel)
+        answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=self._sending["timeout"])
+        return health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
+
+
+def _encode_options(pooling: str, normalize: bool, vector_type: str) -> pb.EncodeOptions:
+    return pb.EncodeOptions(pooling=f"POOLING_{pooling}", normalize=normalize, vector_type=f"VECTOR_TYPE_{vector_type}")
