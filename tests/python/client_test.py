@@ -1,0 +1,168 @@
+"""tools/client.py as a user runs it, and how it waits and tries again."""
+
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+from google.protobuf import json_format, message_factory
+from google.protobuf.descriptor_pool import DescriptorPool
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+
+from server_process import G2P, SOURCE, Server, eventually, free_port, run_quintet, words
+
+CLIENT = [sys.executable, str(SOURCE / "tools" / "client.py")]
+ENDLESS = ["--ignore-eos", "--max-new-tokens", "4000"]
+
+
+def run(command: str, *arguments: str, server=None, stdin: str = "", expect: int = 0, **environment: str) -> subprocess.CompletedProcess:
+    target = ["--target", server.target] if server else []
+    done = subprocess.run([*CLIENT, command, *target, *arguments], input=stdin, capture_output=True, text=True, timeout=120, check=False,
+                          env={**os.environ, **environment})
+    assert done.returncode == expect, done.stderr
+    return done
+
+
+def test_generate_prints_what_the_command_line_prints(server):
+    lines = "".join(word + "\n" for word in words(40))
+    expected = run_quintet("generate", "--model", str(G2P), "--num-beams", "2", stdin=lines).decode()
+    assert run("generate", "--num-beams", "2", "--concurrency", "8", server=server, stdin=lines).stdout == expected
+
+
+def test_arguments_json_and_several_sequences(server):
+    assert run("generate", "wagner", "acclaimed", server=server).stdout == "W AE1 G N ER0\nAH0 K L EY1 M D\n"
+    done = run("generate", "wagner", "--num-beams", "3", "--num-return-sequences", "2", "--return-scores", "--output", "json", "--request-id", "r-1",
+               server=server)
+    answer = json.loads(done.stdout)
+    assert [sequence["index"] for sequence in answer["sequences"]] == [0, 1] and answer["info"]["request_id"] == "r-1"
+    assert answer["sequences"][0]["score"] > answer["sequences"][1]["score"]
+    assert run("generate", "wagner", "--num-beams", "3", "--num-return-sequences", "2", server=server).stdout.count("\t") == 1
+
+
+def test_every_kind_of_decoding_flag(server):
+    run("generate", "wagner", "--do-sample", "--seed", "5", "--temperature", "0.5", "--suppress-tokens", "5,6", "--bad-words-ids", "7,8;9",
+        "--stop", "AH0", "--stop", "N", "--no-include-stop", "--eos-token-ids", "1", "--decoder-prefix", "W", "--no-return-token-ids", server=server)
+    run("generate", "wagner", "--num-beams", "4", "--early-stopping", "first", "--patience", "2", server=server)
+
+
+@pytest.mark.parametrize("flags", [[], ["--num-beams", "4"], ["--do-sample", "--seed", "2", "--num-return-sequences", "3"]])
+def test_stream_ends_in_the_same_line(server, flags):
+    expected = run("generate", "extraordinarily", "wagner", *flags, server=server).stdout
+    assert run("stream", "extraordinarily", "wagner", *flags, server=server).stdout == expected
+
+
+def test_stream_prints_as_it_comes(server):
+    process = subprocess.Popen([*CLIENT, "stream", "--target", server.target, "a", *ENDLESS], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout.read(20)  # long before the 4,000 tokens are there
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+    finally:
+        process.kill()
+        process.communicate()
+    assert eventually(lambda: server.metric("quintet_requests_running") == 0)
+
+
+def test_stream_as_json(server):
+    events = [json.loads(line) for line in run("stream", "wagner", "--output", "json", server=server).stdout.splitlines()]
+    assert "".join(event["chunk"]["text"] for event in events[:-1]) == events[-1]["complete"]["sequences"][0]["text"] == "W AE1 G N ER0"
+
+
+def test_the_other_commands(server, tiny_models):
+    values = [float(number) for number in run("encode", "wagner", "--normalize", server=server).stdout.split()]
+    assert len(values) == 256 and abs(sum(value * value for value in values) - 1) < 1e-4
+    embedding = json.loads(run("encode", "wagner", "--pooling", "none", "--output", "json", server=server).stdout)
+    assert len(embedding["embeddings"]) == 8 and len(embedding["embeddings"][0]) == 256
+    good, bad = map(float, run("score", "wagner\tW AE1 G N ER0\tB AE1 G N ER0", server=server).stdout.split("\t"))
+    assert good > bad
+    ids = run("tokenize", "wagner", server=server).stdout
+    assert len(ids.split()) == 8
+    assert run("detokenize", server=server, stdin=ids).stdout == "wagner\n"
+    assert "max_new_tokens\t4096" in run("info", server=server).stdout.replace("limits.", "")
+    assert json.loads(run("info", "--output", "json", server=server).stdout)["vocab"] == 128
+    assert run("health", server=server).stdout == run("health", "--service", "quintet.v1.Inference", server=server).stdout == "SERVING\n"
+    with Server(tiny_models["t5-seqcls"], tiny_models["t5-qa"]) as tiny:
+        label, probability = run("classify", "wagner", "--model", "t5-seqcls", server=tiny).stdout.split("\t")
+        assert label.startswith("LABEL_") and 0 < float(probability) < 1
+        answer = run("classify", "who\tthe quick brown fox", "--model", "t5-qa", server=tiny).stdout.strip()
+        assert answer and answer in "the quick brown fox"
+
+
+def test_a_failed_line_keeps_its_place(server):
+    done = run("generate", "wagner", "a" * 5000, "wagner", server=server, expect=4)
+    assert done.stdout == "W AE1 G N ER0\n\nW AE1 G N ER0\n"
+    assert "INVALID_ARGUMENT INVALID_FIELD: input: must be at most 4096 tokens" in done.stderr
+    lines = run("generate", "a" * 5000, "wagner", "--output", "json", server=server, expect=4).stdout.splitlines()
+    assert json.loads(lines[0])["error"]["reason"] == "INVALID_FIELD" and "sequences" in json.loads(lines[1])
+
+
+def test_exit_codes(server):
+    run("generate", "a", "--num-beams", "-1", server=server, expect=2)
+    run("generate", "a", "--no-such-flag", server=server, expect=2)
+    run("generate", "a", "--api-key-file", "/no/such/file", server=server, expect=2)
+    assert "DEADLINE_EXCEEDED" in run("generate", "a", *ENDLESS, "--timeout", "0.2", server=server, expect=4).stderr
+    assert "NOT_FOUND MODEL_NOT_FOUND" in run("info", "--model", "other", server=server, expect=4).stderr
+    assert "UNAVAILABLE" in run("health", "--target", f"127.0.0.1:{free_port()}", "--attempts", "1", expect=4).stderr
+
+
+def test_the_key_from_a_file_or_the_environment(tmp_path):
+    digests, key = tmp_path / "digests", tmp_path / "key"
+    digests.write_text(hashlib.sha256(b"sk-1").hexdigest() + "\n")
+    digests.chmod(0o600)
+    key.write_text("sk-1\n")
+    with Server(G2P, api_key_file=digests) as server:
+        assert "UNAUTHENTICATED AUTH" in run("generate", "wagner", server=server, expect=4).stderr
+        run("generate", "wagner", "--api-key-file", str(key), server=server)
+        run("generate", "wagner", server=server, QUINTET_API_KEY="sk-1")
+        assert "PERMISSION_DENIED AUTH" in run("generate", "wagner", server=server, expect=4, QUINTET_API_KEY="sk-2").stderr
+
+
+def test_refused_calls_are_tried_again_when_the_server_says():
+    """The queue is full for half a second; attempts are as far apart as the server's RetryInfo (150 to 250 ms), so that five reach beyond it."""
+    with Server(G2P, max_running=1, max_queue=1) as server, server.client() as other, server.client(attempts=5) as client:
+        decoding = {"ignore_eos": True, "max_new_tokens": 4000}
+        running = other.stream("a", decoding)
+        next(running)
+        waiting = other.stream("a", decoding)
+        assert eventually(lambda: server.metric("quintet_requests_waiting") == 1)
+        timer = threading.Timer(0.4, lambda: (waiting.cancel(), running.cancel()))
+        timer.start()
+        began = time.monotonic()
+        assert client.generate("wagner").sequences[0].text == "W AE1 G N ER0"
+        took_s = time.monotonic() - began
+        timer.join()
+        refused = server.metric("quintet_requests_rejected_total", reason="QUEUE_FULL")
+        assert 1 <= refused <= 4
+        assert took_s >= 0.14 * refused  # without the server's word the first pause would be up to 0.1 s
+
+
+def test_grpcurl_commands_of_the_readme(server, client):
+    """grpcurl is not in Debian: its JSON is read here as grpcurl reads it, by the server's reflection, and each method called."""
+    readme = (SOURCE / "README.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^    grpcurl -plaintext (?:-d '(.*)' )?127\.0\.0\.1:50051 ([\w.]+)/(\w+)$", readme, re.MULTILINE)
+    assert len(commands) >= 6
+    pool = DescriptorPool(ProtoReflectionDescriptorDatabase(client.channel))
+    for body, service, name in commands:
+        method = pool.FindServiceByName(service).FindMethodByName(name)
+        request = json_format.Parse(body or "{}", message_factory.GetMessageClass(method.input_type)())
+        open_call = client.channel.unary_stream if method.server_streaming else client.channel.unary_unary
+        call = open_call(f"/{service}/{name}", request_serializer=type(request).SerializeToString, response_deserializer=bytes)
+        answer = call(request, timeout=30)
+        assert b"".join(answer) if method.server_streaming else answer
+
+
+def test_python_of_the_readme(server):
+    readme = (SOURCE / "README.md").read_text(encoding="utf-8")
+    code = textwrap.dedent(re.search(r"    # PYTHONPATH=tools .*?\n(?=\S)", readme, re.DOTALL)[0]).replace("127.0.0.1:50051", server.target)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False,
+                          env={**os.environ, "PYTHONPATH": str(SOURCE / "tools")})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("F OW1 N IY0 M") == 2
+    assert done.stdout.endswith("INVALID_ARGUMENT INVALID_FIELD: decoding.num_beams: 99 is not in [1, 32]\n")

@@ -1,0 +1,103 @@
+"""Keys, certificates and addresses."""
+
+import hashlib
+import pathlib
+import subprocess
+
+import grpc
+import pytest
+
+from quintet_rpc import SERVICE, Client, Failure, Tls
+from server_process import BINARY, G2P, Server, failure_of, free_port
+
+Code = grpc.StatusCode
+KEY, OTHER_KEY, WRONG_KEY = "sk-right-4711-secret", "sk-second-0815-secret", "sk-wrong-9999-secret"
+
+
+@pytest.fixture
+def key_file(tmp_path):
+    file = tmp_path / "keys"
+    file.write_text("# two clients\n" + "".join(hashlib.sha256(key.encode()).hexdigest() + "\n" for key in (KEY, OTHER_KEY)))
+    file.chmod(0o600)
+    return file
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory) -> dict[str, pathlib.Path]:
+    """An authority, and a server's and a client's certificate of it."""
+    folder = tmp_path_factory.mktemp("certificates")
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True, timeout=60)
+
+    new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    openssl("req", "-x509", *new_key, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=test authority")
+    for name, alternative in (("server", "DNS:quintet.test"), ("client", "DNS:client.test")):
+        openssl("req", *new_key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        (folder / "extensions").write_text(f"subjectAltName={alternative}\n")
+        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-out", f"{name}.pem", "-days", "2",
+                "-extfile", "extensions")
+    return {name: folder / name for name in ("ca.pem", "server.pem", "server.key", "client.pem", "client.key")}
+
+
+def test_api_keys_and_where_they_are_never_seen(key_file):
+    """Row 31."""
+    with Server(G2P, api_key_file=key_file) as server:
+        with server.client() as nobody, server.client(api_key=WRONG_KEY) as stranger:
+            for client, code in ((nobody, Code.UNAUTHENTICATED), (stranger, Code.PERMISSION_DENIED)):
+                for call in (lambda: client.generate("a"), lambda: client.stream("a"), lambda: client.encode(["a"]), lambda: client.score("a", ["b"]),
+                             lambda: client.classify(["a"]), lambda: client.tokenize("a"), lambda: client.detokenize([5]), client.info,
+                             lambda: client.encode_stream(["a"])):
+                    failure = Failure.of(failure_of(call))
+                    assert (failure.code, failure.reason) == (code, "AUTH")
+                    assert WRONG_KEY not in failure.message
+                assert client.health(SERVICE) == "SERVING"  # balancers have no key
+        for key in (KEY, OTHER_KEY):
+            with server.client(api_key=key) as client:
+                assert client.generate("wagner").sequences[0].text == "W AE1 G N ER0"
+        assert server.metric("quintet_requests_accepted_total") == 2
+        seen = server.get("/metrics")[1] + pathlib.Path(f"/proc/{server.process.pid}/cmdline").read_text()
+        assert server.stop() == 0
+        seen += server.log()
+    for key in (KEY, OTHER_KEY, WRONG_KEY):
+        assert key not in seen and hashlib.sha256(key.encode()).hexdigest() not in seen
+
+
+def test_a_key_is_not_sent_in_plain_text_to_another_machine():
+    with pytest.raises(ValueError):
+        Client("quintet.test:50051", api_key=KEY)
+
+
+def refused_to_start(*flags: str) -> str:
+    listen = [] if "--listen" in flags else ["--listen", f"127.0.0.1:{free_port()}"]
+    done = subprocess.run([BINARY, "serve", "--model", str(G2P), "--http-listen", "", *listen, *flags], capture_output=True, timeout=60, check=False)
+    assert done.returncode == 2, done.stderr.decode()
+    return done.stderr.decode()
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "[::]", "192.0.2.1", "127example.test"])
+def test_other_machines_only_over_tls(address):
+    """Row 32."""
+    assert "--allow-plaintext" in refused_to_start("--listen", f"{address}:{free_port()}")
+
+
+def test_keys_and_certificates_that_cannot_be_used(key_file, certificates, tmp_path):
+    key_file.chmod(0o644)
+    assert "0600" in refused_to_start("--api-key-file", str(key_file))
+    empty = tmp_path / "empty"
+    empty.touch(0o600)
+    assert "--api-key-file" in refused_to_start("--api-key-file", str(empty))
+    assert "--tls-key" in refused_to_start("--tls-cert", str(certificates["server.pem"]))
+    assert "--tls-client-ca" in refused_to_start("--tls-client-ca", str(certificates["ca.pem"]))
+    assert "--tls-cert" in refused_to_start("--tls-cert", str(tmp_path / "none"), "--tls-key", str(certificates["server.key"]))
+
+
+def test_mutual_tls_with_a_key(certificates, key_file):
+    server_files = {"tls_cert": certificates["server.pem"], "tls_key": certificates["server.key"], "tls_client_ca": certificates["ca.pem"]}
+    ours = Tls(str(certificates["ca.pem"]), str(certificates["client.pem"]), str(certificates["client.key"]), "quintet.test")
+    with Server(G2P, api_key_file=key_file, **server_files) as server:
+        with server.client(tls=ours, api_key=KEY) as client:
+            assert client.generate("wagner").sequences[0].text == "W AE1 G N ER0"
+        for tls in (Tls(ours.ca, server_name="quintet.test"), Tls(ours.ca, ours.cert, ours.key, "other.test"), None):
+            with server.client(tls=tls, api_key=KEY, timeout_s=10) as client:
+                assert failure_of(lambda: client.generate("wagner")).code() == Code.UNAVAILABLE

@@ -1,0 +1,134 @@
+"""The real `build/quintet serve` on free loopback ports, and what a test asks of it besides its RPCs."""
+
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+import grpc
+from prometheus_client.parser import text_string_to_metric_families
+
+from quintet_rpc import Client
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+BINARY = os.environ.get("QUINTET_BINARY", str(SOURCE / "build" / "quintet"))
+G2P = SOURCE / "deploy" / "models" / "g2p"
+CASES = SOURCE / "tests" / "golden" / "cases"
+
+
+def words(count: int) -> list[str]:
+    """The first words of the shipped model's test set."""
+    lines = (SOURCE / "tests" / "data" / "g2p" / "test.tsv").read_text(encoding="utf-8").splitlines()
+    return [line.split("\t")[0] for line in lines[:count]]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def eventually(condition, timeout_s: float = 20.0) -> bool:
+    """For what a server does after its answer has left, such as counting it."""
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return condition()
+
+
+def run_quintet(*arguments: str, stdin: str = "") -> bytes:
+    """Standard output of a subcommand that must succeed."""
+    done = subprocess.run([BINARY, *arguments], input=stdin.encode(), capture_output=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout
+
+
+class Server:
+    """`flags` are those of `quintet serve`, with underscores: Server(G2P, max_queue=4). A folder's name is its model's."""
+
+    def __init__(self, *models: pathlib.Path, wait: bool = True, **flags):
+        self.port, self.http_port = free_port(), free_port()
+        given = {"listen": f"127.0.0.1:{self.port}", "http_listen": f"127.0.0.1:{self.http_port}", "threads": 1, "drain_delay": 0,
+                 "cache_memory": 128, **flags}
+        self.command = [BINARY, "serve"]
+        for model in models:
+            self.command += ["--model", str(model)]
+        for name, value in given.items():
+            self.command += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
+        self.target = f"127.0.0.1:{self.port}"
+        self._output = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(self.command, stdout=self._output, stderr=subprocess.STDOUT)
+        if wait:
+            eventually(lambda: self.process.poll() is not None or self.get("/readyz")[0] == 200, 60)
+            if self.process.poll() is not None or self.get("/readyz")[0] != 200:
+                self.process.kill()
+                raise AssertionError(f"the server does not become ready:\n{self.log()}")
+
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.stop()
+
+    def log(self) -> str:
+        self._output.seek(0)
+        return self._output.read().decode()
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code once it has drained."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+
+    def client(self, **arguments) -> Client:
+        """Without retries unless `attempts` says otherwise: a test wants to see what the server answers."""
+        return Client(self.target, **{"attempts": 1, "timeout_s": 60.0, **arguments})
+
+    def get(self, path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}{path}", timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except OSError:
+            return 0, ""
+
+    def samples(self) -> list:
+        """Every sample of /metrics: .name, .labels, .value."""
+        families = text_string_to_metric_families(self.get("/metrics")[1])
+        return [sample for family in families for sample in family.samples]
+
+    def metric(self, name: str, **labels: str) -> float:
+        """Sum of the samples of a name that have these labels."""
+        found = [s.value for s in self.samples() if s.name == name and labels.items() <= s.labels.items()]
+        assert found, f"no metric {name} {labels}"
+        return sum(found)
+
+    def resident_bytes(self) -> int:
+        for line in pathlib.Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+        raise AssertionError("no VmRSS")
+
+
+def failure_of(call) -> grpc.RpcError:
+    """The error of a call that must fail."""
+    try:
+        answer = call()
+        if hasattr(answer, "__next__"):
+            answer = list(answer)
+    except grpc.RpcError as error:
+        return error
+    raise AssertionError(f"expected a failure, got {answer}")
