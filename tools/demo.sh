@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # From a clean clone to phonemes: sets up, builds every target into build/, and pronounces the given words (or a few of our own)
-# with the model in deploy/models/g2p. Only the words and their phonemes go to standard output.
+# with the model in deploy/models/g2p: first by the command line, then by a server and its Python client, as a stream. What the demo is about
+# goes to standard output, everything else to standard error.
 # usage: tools/demo.sh [WORD...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,3 +14,42 @@ fi
 words=$(printf '%s\n' "$@" | tr '[:upper:]' '[:lower:]')
 phonemes=$(build/quintet generate --model deploy/models/g2p --num-beams 4 <<<"$words")
 paste <(echo "$words") <(echo "$phonemes")
+
+python=.venv/bin/python
+read -r grpc_port http_port < <($python -c '
+import socket
+ports = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+print(*(port.getsockname()[1] for port in ports))')
+client() {
+  local command=$1
+  shift
+  $python tools/client.py "$command" --target "127.0.0.1:$grpc_port" "$@"
+}
+
+build/quintet serve --model g2p=deploy/models/g2p --listen "127.0.0.1:$grpc_port" --http-listen "127.0.0.1:$http_port" --drain-delay 0 &
+server=$!
+trap 'kill "$server" 2>/dev/null || true' EXIT
+for _ in {1..100}; do
+  client health >/dev/null 2>&1 && break
+  kill -0 "$server"  # it has ended: so does the demo
+  sleep 0.1
+done
+
+first=$(head -n 1 <<<"$words")
+echo
+echo "The server's answer to \"$first\" as it comes:"
+client stream --output json "$first" | sed -n 's/.*"chunk": \(.*\)}$/\1/p'
+echo
+echo "All words by the client:"
+client stream <<<"$words"
+echo
+echo "One line of its metrics:"
+$python -c "
+import urllib.request
+text = urllib.request.urlopen('http://127.0.0.1:$http_port/metrics', timeout=10).read().decode()
+print(next(line for line in text.splitlines() if line.startswith('quintet_generation_tokens_total')))"
+
+kill -TERM "$server"
+wait "$server"
+echo
+echo "The server has drained and ended with exit code $?."
