@@ -1,19 +1,16 @@
 // quintet bench: the whole engine on random token ids of given shapes. Every run generates exactly
 // the stated number of tokens.
 #include <sys/resource.h>
-#include <sys/utsname.h>
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
 #include <memory>
 #include <random>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
-#include "tools/line_format.h"
+#include "tools/conditions.h"
 #include "tools/session.h"
 #include "tools/version.h"
 
@@ -53,21 +50,6 @@ double CpuMs() {
     return static_cast<double>(t.tv_sec) * 1e3 + static_cast<double>(t.tv_usec) / 1e3;
   };
   return ms(usage.ru_utime) + ms(usage.ru_stime);
-}
-
-int64_t PeakBytes() {
-  rusage usage;
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<int64_t>(usage.ru_maxrss) << 10;
-}
-
-std::string CpuName() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (absl::StartsWith(line, "model name"))
-      return line.substr(std::min(line.find(':') + 2, line.size()));
-  }
-  return "unknown";
 }
 
 class CountingSink : public ResponseSink {
@@ -181,22 +163,6 @@ nlohmann::ordered_json Row(const Shape& shape, const Measurement& measurement) {
   return row;
 }
 
-nlohmann::ordered_json Conditions(const Session& session) {
-  utsname system;
-  uname(&system);
-  return {{"version", Version()},
-          {"commit", Commit()},
-          {"cpu", CpuName()},
-          {"system", absl::StrCat(system.sysname, " ", system.release, " ", system.machine)},
-          {"threads", session.flags.threads},
-          {"dtype", session.flags.dtype},
-          {"family", FamilyName(session.config.family)},
-          {"parameters", session.model->parameters()},
-          {"weight_bytes", session.model->weight_bytes()},
-          {"load_seconds", session.load_seconds},
-          {"peak_bytes_after_load", PeakBytes()}};
-}
-
 void PrintRow(const nlohmann::ordered_json& row) {
   absl::PrintF("%-9s %5d %5d %7d %5d %11.2f %11.2f %12.1f\n", row["mode"].get<std::string>(),
                row["batch"].get<int64_t>(), row["num_beams"].get<int64_t>(),
@@ -207,7 +173,7 @@ void PrintRow(const nlohmann::ordered_json& row) {
 }
 
 absl::StatusOr<nlohmann::ordered_json> Measure(Session& session, const BenchFlags& flags) {
-  nlohmann::ordered_json report = {{"conditions", Conditions(session)},
+  nlohmann::ordered_json report = {{"conditions", SessionConditions(session)},
                                    {"rows", nlohmann::ordered_json::array()}};
   const bool text = flags.output == "text";
   if (text) {
@@ -266,16 +232,7 @@ int Run(const BenchFlags& given) {
   if (session == nullptr) return exit_code;
   absl::StatusOr<nlohmann::ordered_json> report = Measure(*session, flags);
   if (!report.ok()) return Fail(kExitFailed, report.status());
-  if (flags.output == "json") absl::PrintF("%s\n", report->dump(2));
-  if (!flags.json_file.empty()) {
-    std::ofstream file(flags.json_file);
-    file << report->dump(2) << "\n";
-    file.flush();
-    if (!file.good())
-      return Fail(kExitFailed,
-                  absl::UnavailableError(absl::StrCat("cannot write ", flags.json_file)));
-  }
-  return kExitDone;
+  return WriteReport(*report, flags.output, flags.json_file);
 }
 
 template <typename T>

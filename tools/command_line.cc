@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "tools/flag_values.h"
 #include "tools/logging.h"
 #include "tools/version.h"
@@ -23,7 +24,8 @@ class HelpFormatter : public CLI::Formatter {
     // "TOKENS:INT in [1 - 4096]" is the unit and the range check's own name; a list of choices
     // stays.
     const std::string type = option->get_type_name();
-    return absl::StrCat(" ", type.substr(0, type.find(":INT in ")));
+    return absl::StrCat(" ",
+                        type.substr(0, std::min(type.find(":INT in "), type.find(":FLOAT in "))));
   }
 
   std::string make_option_desc(const CLI::Option* option) const override {
@@ -31,7 +33,7 @@ class HelpFormatter : public CLI::Formatter {
     const std::string variable = VariableName(*option);
     std::string shown = option->get_default_str();
     if (option->get_expected_max() == 0 && !variable.empty()) shown = "off";
-    if (!shown.empty()) absl::StrAppend(&text, " [", shown, "]");
+    if (!shown.empty() && shown != "[]") absl::StrAppend(&text, " [", shown, "]");
     if (!variable.empty()) absl::StrAppend(&text, " ($", variable, ")");
     return text;
   }
@@ -67,7 +69,12 @@ CommandLine::CommandLine() : app_("Quintet: inference for T5-family models and G
 }
 
 CLI::App* CommandLine::AddCommand(const CommandText& text, std::function<int()> run) {
-  CLI::App* command = app_.add_subcommand(text.name, text.description);
+  CLI::App* parent = &app_;
+  const std::pair<std::string, std::string> path =
+      absl::StrSplit(text.name, absl::MaxSplits(' ', 1));
+  if (!path.second.empty()) parent = app_.get_subcommand(path.first);
+  CLI::App* command =
+      parent->add_subcommand(path.second.empty() ? path.first : path.second, text.description);
   command->set_help_flag("-h,--help", "Show this help.");
   command->allow_extras();
   command->footer(
@@ -100,7 +107,7 @@ void CommandLine::AddCommonFlags(CLI::App* command, Common* common) {
 }
 
 int CommandLine::Run(int argc, char** argv) {
-  for (CLI::App* command : app_.get_subcommands({})) AddCommonFlags(command, &commands_[command]);
+  for (CLI::App* command : AllCommands(&app_)) AddCommonFlags(command, &commands_[command]);
   try {
     app_.parse(argc, argv);
   } catch (const CLI::Success& success) {  // --help, --version
@@ -108,26 +115,26 @@ int CommandLine::Run(int argc, char** argv) {
   } catch (const CLI::Error& error) {
     return Fail(kExitUsage, absl::InvalidArgumentError(error.what()));
   }
-  const std::vector<CLI::App*> chosen = app_.get_subcommands();
-  const CLI::App& last = chosen.empty() ? app_ : *chosen.front();
+  CLI::App* chosen = &app_;
+  while (!chosen->get_subcommands().empty()) chosen = chosen->get_subcommands().front();
   const std::vector<std::string> unknown = app_.remaining(true);
-  if (!unknown.empty()) return ReportUnknown(last, unknown.front());
-  if (chosen.empty()) {
+  if (!unknown.empty()) return ReportUnknown(chosen, unknown.front());
+  if (chosen == &app_) {
     std::fputs(app_.help().c_str(), stderr);
     return kExitUsage;
   }
-  return RunParsed(chosen.front());
+  return RunParsed(chosen);
 }
 
-int CommandLine::ReportUnknown(const CLI::App& command, const std::string& word) const {
+int CommandLine::ReportUnknown(CLI::App* command, const std::string& word) const {
   const bool is_flag = word.size() > 1 && word[0] == '-';
-  const bool at_top = &command == &app_;
-  std::vector<std::string> candidates = FlagNames(command);
-  if (!is_flag) {
-    candidates.clear();
-    if (at_top) {
-      for (const CLI::App* known : app_.get_subcommands({}))
-        candidates.push_back(known->get_name());
+  const bool at_top = command == &app_;
+  std::vector<std::string> candidates;
+  if (is_flag) {
+    candidates = FlagNames(*command);
+  } else {
+    for (const CLI::App* known : command->get_subcommands({})) {
+      candidates.push_back(known->get_name());
     }
   }
   const std::string name = word.substr(0, word.find('='));
@@ -137,7 +144,7 @@ int CommandLine::ReportUnknown(const CLI::App& command, const std::string& word)
                                     : "unexpected argument ";
   const std::string hint =
       nearest.empty()
-          ? absl::StrCat(". See quintet ", at_top ? "" : command.get_name() + " ", "--help")
+          ? absl::StrCat(". See quintet ", at_top ? "" : CommandPath(*command, " ") + " ", "--help")
           : absl::StrCat(". Did you mean ", nearest, "?");
   return Fail(kExitUsage, absl::InvalidArgumentError(absl::StrCat(kind, name, hint)));
 }
@@ -154,8 +161,9 @@ int CommandLine::RunParsed(CLI::App* command) {
   for (const CLI::Option* option : required_) {
     const std::vector<CLI::Option*> own = command->get_options();
     if (std::find(own.begin(), own.end(), option) == own.end() || option->count() > 0) continue;
-    return Fail(kExitUsage, absl::InvalidArgumentError(absl::StrCat(
-                                command->get_name(), ": ", option->get_name(), " is required")));
+    return Fail(kExitUsage,
+                absl::InvalidArgumentError(absl::StrCat(CommandPath(*command, " "), ": ",
+                                                        option->get_name(), " is required")));
   }
   if (absl::Status isa = CheckIsaVariable(); !isa.ok()) return Fail(kExitUsage, isa);
   SetUpLogging(common.log_format, common.log_level);

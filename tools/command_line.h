@@ -2,8 +2,9 @@
 //
 // Flag > environment > --config file > default. The variable of --num-beams is QUINTET_NUM_BEAMS.
 // The file is TOML: keys are flag names without the leading dashes (underscores serve too), at the
-// top for every subcommand that has the flag, or in a section named after one subcommand. CLI11 is
-// used for argv alone, since it lets its file beat the environment.
+// top for every subcommand that has the flag, or in a section named after one subcommand
+// ([bench.serve] for bench serve). CLI11 is used for argv alone, since it lets its file beat the
+// environment.
 #pragma once
 
 #include <functional>
@@ -18,7 +19,7 @@
 namespace quintet {
 
 struct CommandText {
-  std::string name;
+  std::string name;          // "bench serve": the subcommand serve of bench, which is there already
   std::string description;   // one line
   std::string example;       // shown at the end of --help
   std::string details = "";  // shown before the example
@@ -53,7 +54,7 @@ class CommandLine {
 
   static void AddCommonFlags(CLI::App* command, Common* common);
   int RunParsed(CLI::App* command);
-  int ReportUnknown(const CLI::App& command, const std::string& word) const;
+  int ReportUnknown(CLI::App* command, const std::string& word) const;
 
   CLI::App app_;
   std::map<const CLI::App*, Common> commands_;
@@ -69,6 +70,8 @@ void AddConvertCommand(CommandLine& line);
 void AddInspectCommand(CommandLine& line);
 void AddServeCommand(CommandLine& line);
 void AddBenchCommand(CommandLine& line);
+void AddBenchServeCommand(CommandLine& line);   // after AddBenchCommand
+void AddBenchEngineCommand(CommandLine& line);  // after AddBenchCommand
 void AddCompletionCommand(CommandLine& line);
 
 }  // namespace quintet

@@ -23,11 +23,16 @@ CLI::Option* FindFlag(CLI::App* command, const std::string& key) {
   return command->get_option_no_throw("--" + name);
 }
 
-CLI::App* FindCommand(CLI::App* root, const std::string& name) {
-  for (CLI::App* command : root->get_subcommands({})) {
-    if (command->get_name() == name) return command;
-  }
-  return nullptr;
+CLI::App* Root(CLI::App* command) {
+  while (command->get_parent() != nullptr) command = command->get_parent();
+  return command;
+}
+
+bool IsCommand(CLI::App* root, const std::string& section) {
+  const std::vector<CLI::App*> all = AllCommands(root);
+  return std::any_of(all.begin(), all.end(), [&](const CLI::App* command) {
+    return CommandPath(*command, ".") == section;
+  });
 }
 
 absl::Status SetValues(CLI::Option* option, std::vector<std::string> values,
@@ -81,26 +86,24 @@ absl::Status ApplyConfigFile(CLI::App* command, const std::string& path) {
   } catch (const CLI::Error& error) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", error.what()));
   }
-  CLI::App* root = command->get_parent();
+  CLI::App* root = Root(command);
+  const std::string own_section = CommandPath(*command, ".");
   for (const CLI::ConfigItem& item : items) {
     if (item.name == "++" || item.name == "--")
       continue;  // CLI11's marks of a section's begin and end
     const std::string where = absl::StrCat(path, ": ", item.fullname());
-    if (item.parents.size() > 1) {
-      return absl::InvalidArgumentError(absl::StrCat(where, ": sections do not nest"));
-    }
     if (!item.parents.empty()) {
-      CLI::App* section = FindCommand(root, item.parents.front());
-      if (section == nullptr) {
+      const std::string section = absl::StrJoin(item.parents, ".");
+      if (!IsCommand(root, section)) {
         return absl::InvalidArgumentError(absl::StrCat(where, ": no such subcommand"));
       }
-      if (section != command) continue;
+      if (section != own_section) continue;
     }
     CLI::Option* option = FindFlag(command, item.name);
     if (option == nullptr) {
       bool elsewhere = false;
       if (item.parents.empty()) {
-        for (CLI::App* other : root->get_subcommands({})) {
+        for (CLI::App* other : AllCommands(root)) {
           elsewhere = elsewhere || FindFlag(other, item.name) != nullptr;
         }
       }
@@ -117,7 +120,7 @@ absl::Status ApplyConfigFile(CLI::App* command, const std::string& path) {
 }
 
 std::string PrintConfig(const CLI::App& command) {
-  std::string text = absl::StrCat("[", command.get_name(), "]\n");
+  std::string text = absl::StrCat("[", CommandPath(command, "."), "]\n");
   for (const CLI::Option* option : command.get_options()) {
     if (option->get_lnames().empty()) continue;
     const std::string& name = option->get_lnames().front();
@@ -168,6 +171,21 @@ std::string Nearest(const std::string& word, const std::vector<std::string>& can
     }
   }
   return nearest;
+}
+
+std::vector<CLI::App*> AllCommands(CLI::App* root) {
+  std::vector<CLI::App*> all;
+  for (CLI::App* command : root->get_subcommands({})) {
+    all.push_back(command);
+    for (CLI::App* below : AllCommands(command)) all.push_back(below);
+  }
+  return all;
+}
+
+std::string CommandPath(const CLI::App& command, const std::string& separator) {
+  const CLI::App* parent = command.get_parent();
+  if (parent == nullptr || parent->get_parent() == nullptr) return command.get_name();
+  return absl::StrCat(CommandPath(*parent, separator), separator, command.get_name());
 }
 
 std::vector<std::string> FlagNames(const CLI::App& command) {

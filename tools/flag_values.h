@@ -29,6 +29,10 @@ int EditDistance(const std::string& a, const std::string& b);
 // The candidate nearest to `word`, when one is within two edits (one for words of up to three
 // letters); else empty.
 std::string Nearest(const std::string& word, const std::vector<std::string>& candidates);
+// Every subcommand below `root`, those of subcommands included, in the order of registration.
+std::vector<CLI::App*> AllCommands(CLI::App* root);
+// "bench serve" with a blank between the parts, "bench.serve" with a dot.
+std::string CommandPath(const CLI::App& command, const std::string& separator);
 // "--num-beams", ... of one command.
 std::vector<std::string> FlagNames(const CLI::App& command);
 

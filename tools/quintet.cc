@@ -11,6 +11,8 @@ int main(int argc, char** argv) {
   quintet::AddInspectCommand(line);
   quintet::AddServeCommand(line);
   quintet::AddBenchCommand(line);
+  quintet::AddBenchServeCommand(line);
+  quintet::AddBenchEngineCommand(line);
   quintet::AddCompletionCommand(line);
   return line.Run(argc, argv);
 }

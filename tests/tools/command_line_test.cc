@@ -38,6 +38,13 @@ TEST_CASE("usage errors exit 2 and say what is wrong") {
       {{"generate", "--model"}, "--model"},
       {{"generate", "--config", "/no/such/file"}, "--config"},
       {{"completion", "tcsh"}, "tcsh"},
+      {{"bench", "serv"}, "Did you mean serve?"},
+      {{"bench", "serve", "--request-rat", "1"}, "Did you mean --request-rate?"},
+      {{"bench", "serve"}, "--request-rate or --concurrency"},
+      {{"bench", "serve", "--concurrency", "1"}, "--requests or --duration"},
+      {{"bench", "serve", "--concurrency", "1", "--requests", "1", "--goodput", "ttft"},
+       "--goodput"},
+      {{"bench", "engine"}, "bench engine: --model is required"},
   };
   for (const Case& c : cases) {
     const Outcome outcome = RunBinary({c.args, "", {}});
@@ -48,10 +55,20 @@ TEST_CASE("usage errors exit 2 and say what is wrong") {
 }
 
 TEST_CASE("help names every flag with its unit, default and variable, and an example") {
-  for (const char* command :
-       {"generate", "encode", "score", "classify", "bench", "convert", "inspect", "completion"}) {
-    const Outcome outcome = RunBinary({{command, "--help"}, "", {}});
-    INFO(command);
+  for (std::vector<std::string> command : std::vector<std::vector<std::string>>{{"generate"},
+                                                                                {"encode"},
+                                                                                {"score"},
+                                                                                {"classify"},
+                                                                                {"serve"},
+                                                                                {"bench"},
+                                                                                {"bench", "serve"},
+                                                                                {"bench", "engine"},
+                                                                                {"convert"},
+                                                                                {"inspect"},
+                                                                                {"completion"}}) {
+    INFO(command.back());
+    command.push_back("--help");
+    const Outcome outcome = RunBinary({command, "", {}});
     CHECK(outcome.exit_code == kExitDone);
     CHECK_THAT(outcome.out, Contains("Example:\n  "));
     CHECK_THAT(outcome.out, Contains("$QUINTET_LOG_FORMAT"));
@@ -131,6 +148,16 @@ TEST_CASE("flag beats variable beats file beats default") {
   CHECK(Settled("do-sample", {"--config", file}, {{"QUINTET_DO_SAMPLE", "false"}}) == "false");
   CHECK(Settled("num-beams", {}, {{"QUINTET_CONFIG", file}}) == "\"7\"");
   CHECK(Settled("suppress-tokens", {}, {{"QUINTET_SUPPRESS_TOKENS", "4,5"}}) == "[\"4\", \"5\"]");
+}
+
+TEST_CASE("a subcommand of a subcommand has a section of its own") {
+  const std::string file =
+      WriteConfig("[bench]\nseed = 3\n[bench.serve]\nseed = 5\n[serve]\nthreads = 7\n");
+  CHECK_THAT(RunBinary({{"bench", "--print-config", "--config", file}, "", {}}).out,
+             Contains("[bench]\n") && Contains("\nseed = \"3\"\n"));
+  CHECK_THAT(RunBinary({{"bench", "serve", "--print-config", "--config", file}, "", {}}).out,
+             Contains("[bench.serve]\n") && Contains("\nseed = \"5\"\n"));
+  CHECK_THAT(RunBinary({{"completion", "bash"}, "", {}}).out, Contains("\"bench serve \"*)"));
 }
 
 TEST_CASE("bad values of variables and files are usage errors that name their source") {

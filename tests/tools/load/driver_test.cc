@@ -1,0 +1,150 @@
+// The driver against a target that answers in virtual order: what is sent, when, and what is
+// recorded. No test depends on how fast the machine is.
+#include "tools/load/driver.h"
+
+#include <algorithm>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "engine/clock.h"
+
+namespace quintet {
+namespace {
+
+// Answers one open request, the oldest, at every poll, with one message of two tokens first.
+class OneByOne : public LoadTarget {
+ public:
+  // Holds back all answers until so many requests are open or `hold_us` has passed.
+  explicit OneByOne(size_t hold_until_open = 0, int64_t hold_us = 0)
+      : hold_until_open_(hold_until_open), release_us_(MonotonicMicros() + hold_us) {}
+
+  void Send(uint64_t id, const PlannedRequest&) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    sent_while_draining_ += draining_ ? 1 : 0;
+    open_.push_back(id);
+    most_open_ = std::max(most_open_, open_.size());
+    open_when_sent_.push_back(open_.size());
+  }
+  void Poll(int64_t, LoadObserver* observer) override {
+    uint64_t id;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      const bool held = most_open_ < hold_until_open_ && MonotonicMicros() < release_us_;
+      if (open_.empty() || held) {
+        std::this_thread::yield();
+        return;
+      }
+      id = open_.front();
+      open_.erase(open_.begin());
+      draining_ = !open_.empty();
+    }
+    if (answered_ % 10 == 9) {
+      observer->OnEnd(id, {.code = absl::StatusCode::kResourceExhausted});
+    } else {
+      observer->OnTokens(id, 2);
+      observer->OnTokens(id, 1);
+      observer->OnEnd(id, {.input_tokens = 5, .output_tokens = 4});
+    }
+    ++answered_;
+  }
+
+  std::mutex mutex_;
+  const size_t hold_until_open_;
+  const int64_t release_us_;
+  std::vector<uint64_t> open_;
+  std::vector<size_t> open_when_sent_;
+  size_t most_open_ = 0;
+  int answered_ = 0;
+  bool draining_ = false;  // some have been answered, not all
+  int sent_while_draining_ = 0;
+};
+
+LoadPlan MakePlan(double rate) {
+  LoadShape shape;
+  shape.request_rate = rate;
+  shape.vocab = 1000;
+  shape.input_tokens = {1, 1};
+  return LoadPlan(shape);
+}
+
+int64_t Measured(const LoadRecord& record) {
+  return std::count_if(record.outcomes.begin(), record.outcomes.end(),
+                       [](const RequestOutcome& outcome) { return outcome.measured; });
+}
+
+TEST_CASE("a closed loop keeps its concurrency and answers everything") {
+  OneByOne target(8, 60'000'000);
+  LoadPlan plan = MakePlan(0);
+  const LoadRecord record =
+      RunLoad({.concurrency = 8, .warmup = 20, .requests = 100}, &plan, &target);
+  CHECK(record.sent == 120);
+  CHECK(record.outcomes.size() == 120);
+  CHECK(Measured(record) == 100);
+  CHECK(target.most_open_ == 8);
+  CHECK(*std::min_element(target.open_when_sent_.begin() + 8, target.open_when_sent_.end()) == 8);
+}
+
+TEST_CASE("an open loop sends whatever is under way, and late is counted from when it was due") {
+  constexpr int64_t kHoldUs = 100'000;
+  OneByOne target(1000, kHoldUs);  // never so many: nothing is answered for a while
+  LoadPlan plan = MakePlan(2000), same = MakePlan(2000);
+  const LoadRecord record = RunLoad({.warmup = 10, .requests = 90}, &plan, &target);
+  REQUIRE(record.outcomes.size() == 100);
+  CHECK(target.most_open_ > 8);
+  const int64_t start_us = record.outcomes[0].scheduled_us - same.Next().at_us;
+  for (size_t i = 1; i < 100; ++i) {
+    // The oldest is answered first, so that ends are in the order of the plan.
+    CHECK(record.outcomes[i].scheduled_us == start_us + same.Next().at_us);
+    CHECK(record.outcomes[i].sent_us >= record.outcomes[i].scheduled_us);
+    CHECK(record.outcomes[i].measured == (i >= 10));
+  }
+  CHECK(record.begin_us == record.outcomes[10].scheduled_us);
+  CHECK(record.end_us >= record.outcomes[99].scheduled_us);
+}
+
+TEST_CASE("one batch at a time leaves only when the last has ended") {
+  OneByOne target;
+  LoadPlan plan = MakePlan(20000);
+  const LoadRecord record = RunLoad({.static_batch = 4, .requests = 200}, &plan, &target);
+  CHECK(record.outcomes.size() == 200);
+  CHECK(target.most_open_ <= 4);
+  CHECK(target.sent_while_draining_ == 0);
+}
+
+TEST_CASE("what is streamed, refused and counted") {
+  OneByOne target;
+  LoadPlan plan = MakePlan(0);
+  const LoadRecord record = RunLoad({.concurrency = 1, .requests = 100}, &plan, &target);
+  int refused = 0;
+  for (const RequestOutcome& outcome : record.outcomes) {
+    refused += outcome.ok() ? 0 : 1;
+    CHECK(outcome.streamed() == outcome.ok());
+    if (!outcome.ok()) continue;
+    CHECK(outcome.output_tokens == 4);
+    CHECK(outcome.input_tokens == 5);
+    CHECK(outcome.first_us >= outcome.sent_us);
+    CHECK(outcome.done_us >= outcome.first_us);
+  }
+  CHECK(refused == 10);
+  CHECK(record.gaps_ms.size() == 90);
+  // All ended before the sending stopped: three tokens of four were streamed, one came at the end.
+  CHECK(record.window_requests == 90);
+  CHECK(record.window_output_tokens == 360);
+  CHECK(record.window_input_tokens == 450);
+}
+
+TEST_CASE("a time bounds the sending") {
+  OneByOne target;
+  LoadPlan plan = MakePlan(5);
+  const LoadRecord record = RunLoad({.duration_s = 0.5}, &plan, &target);
+  for (const RequestOutcome& outcome : record.outcomes) {
+    CHECK(outcome.scheduled_us <= record.begin_us + 500'000);
+  }
+  CHECK(record.end_us >= record.begin_us + 500'000);
+  CHECK(record.sent == static_cast<int64_t>(record.outcomes.size()));
+}
+
+}  // namespace
+}  // namespace quintet

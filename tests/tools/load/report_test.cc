@@ -1,0 +1,144 @@
+#include "tools/load/report.h"
+
+#include <numeric>
+
+#include "catch2/catch.hpp"
+
+namespace quintet {
+namespace {
+
+// Due at 1 s, sent 2 ms late, first token after 50 ms, 11 tokens, 10 ms each after the first.
+RequestOutcome Answered() {
+  RequestOutcome outcome;
+  outcome.measured = true;
+  outcome.scheduled_us = 1'000'000;
+  outcome.sent_us = 1'002'000;
+  outcome.first_us = 1'050'000;
+  outcome.done_us = 1'150'000;
+  outcome.input_tokens = 7;
+  outcome.output_tokens = 11;
+  return outcome;
+}
+
+RequestOutcome Refused() {
+  RequestOutcome outcome = Answered();
+  outcome.first_us = -1;
+  outcome.done_us = 1'003'000;
+  outcome.output_tokens = 0;
+  outcome.code = absl::StatusCode::kResourceExhausted;
+  outcome.reason = "QUEUE_FULL";
+  outcome.retry_info = true;
+  return outcome;
+}
+
+TEST_CASE("quantiles are nearest ranks") {
+  std::vector<double> values(100);
+  std::iota(values.begin(), values.end(), 1.0);
+  CHECK(Quantile(values, 0.50) == 50);
+  CHECK(Quantile(values, 0.99) == 99);
+  CHECK(Quantile(values, 1.0) == 100);
+  CHECK(Quantile({5}, 0.5) == 5);
+  CHECK(Quantile({1, 2, 3}, 0.5) == 2);
+  CHECK(Quantile({1, 2, 3, 4}, 0.5) == 2);
+  CHECK(Quantile({1, 2, 3, 4}, 0.51) == 3);
+}
+
+TEST_CASE("a distribution does not need sorted values, nor any") {
+  const auto distribution = Distribution({9, 1, 2});
+  CHECK(distribution["count"] == 3);
+  CHECK(distribution["mean"] == 4.0);
+  CHECK(distribution["p50"] == 2.0);
+  CHECK(distribution["max"] == 9.0);
+  CHECK(Distribution({}) == nlohmann::ordered_json{{"count", 0}});
+}
+
+TEST_CASE("latencies count from when a request was due") {
+  const RequestOutcome outcome = Answered();
+  CHECK(outcome.late_ms() == 2.0);
+  CHECK(outcome.ttft_ms() == 50.0);
+  CHECK(outcome.tpot_ms() == 10.0);
+  CHECK(outcome.e2e_ms() == 150.0);
+}
+
+TEST_CASE("good is answered within every limit") {
+  struct Case {
+    std::vector<std::string> limits;
+    bool good;
+  };
+  for (const Case& c : std::vector<Case>{{{}, true},
+                                         {{"ttft:50"}, true},
+                                         {{"ttft:49.9"}, false},
+                                         {{"tpot:10"}, true},
+                                         {{"tpot:9.9"}, false},
+                                         {{"e2e:150"}, true},
+                                         {{"e2e:149"}, false},
+                                         {{"ttft:60", "tpot:20", "e2e:200"}, true},
+                                         {{"ttft:60", "tpot:20", "e2e:100"}, false}}) {
+    INFO(c.limits.size());
+    CHECK(IsGood(Answered(), *ParseGoodput(c.limits)) == c.good);
+  }
+  CHECK_FALSE(IsGood(Refused(), {}));
+  // Nothing streamed: held to the first token's limit by its end, and to no pace.
+  RequestOutcome whole = Answered();
+  whole.first_us = -1;
+  CHECK(IsGood(whole, *ParseGoodput({"ttft:150", "tpot:0.1"})));
+  CHECK_FALSE(IsGood(whole, *ParseGoodput({"ttft:149"})));
+  // One token has no pace.
+  RequestOutcome single = Answered();
+  single.output_tokens = 1;
+  CHECK(IsGood(single, *ParseGoodput({"tpot:0.1"})));
+}
+
+TEST_CASE("limits that make no sense are refused") {
+  for (const std::vector<std::string>& bad :
+       std::vector<std::vector<std::string>>{{"ttft"},
+                                             {"ttft:"},
+                                             {"ttft:x"},
+                                             {"ttft:0"},
+                                             {"ttft:-1"},
+                                             {"ttft:inf"},
+                                             {"itl:5"},
+                                             {"ttft:1", "ttft:2"}}) {
+    INFO(bad.front());
+    CHECK(absl::IsInvalidArgument(ParseGoodput(bad).status()));
+  }
+}
+
+TEST_CASE("a summary counts what was measured") {
+  LoadRecord record;
+  RequestOutcome warmup = Answered();
+  warmup.measured = false;
+  RequestOutcome slow = Answered();
+  slow.first_us = 1'140'000;
+  record.outcomes = {warmup, Answered(), slow, Refused()};
+  record.sent = 4;
+  record.begin_us = 1'000'000;
+  record.end_us = 3'000'000;
+  record.window_requests = 3;
+  record.window_input_tokens = 21;
+  record.window_output_tokens = 33;
+  record.gaps_ms = {10, 10, 12};
+  const auto summary = SummarizeLoad(record, *ParseGoodput({"ttft:75"}));
+  CHECK(summary["measured"] == 3);
+  CHECK(summary["answered"] == 4);
+  CHECK(summary["codes"]["OK"]["count"] == 2);
+  const auto& refused = summary["codes"]["RESOURCE_EXHAUSTED"];
+  CHECK(refused["count"] == 1);
+  CHECK(refused["with_retry_info"] == 1);
+  CHECK(refused["reasons"]["QUEUE_FULL"] == 1);
+  CHECK(refused["answered_ms"]["max"] == 1.0);
+  CHECK(summary["window_s"] == 2.0);
+  CHECK(summary["requests_per_s"] == 1.5);
+  CHECK(summary["input_tokens_per_s"] == 10.5);
+  CHECK(summary["output_tokens_per_s"] == 16.5);
+  CHECK(summary["goodput"]["requests"] == 1);
+  CHECK(summary["goodput"]["requests_per_s"] == 0.5);
+  CHECK(summary["goodput"]["share"] == Approx(1.0 / 3));
+  CHECK(summary["ttft_ms"]["count"] == 2);
+  CHECK(summary["ttft_ms"]["max"] == 140.0);
+  CHECK(summary["itl_ms"]["max"] == 12.0);
+  CHECK(summary["late_ms"]["count"] == 3);
+}
+
+}  // namespace
+}  // namespace quintet

@@ -1,0 +1,53 @@
+// quintet bench engine: the load of bench serve on an engine in this process, without a network.
+#include <memory>
+
+#include "tools/conditions.h"
+#include "tools/load/engine_target.h"
+#include "tools/load/flags.h"
+
+namespace quintet {
+namespace {
+
+struct BenchEngineFlags {
+  ModelFlags model;
+  LoadFlags load;
+};
+
+// Nothing is refused: what comes of an overload is the server's affair.
+constexpr int64_t kQueue = 1 << 20;
+
+int Run(BenchEngineFlags flags) {
+  if (absl::Status status = SettleLoad(&flags.load); !status.ok()) {
+    return Fail(kExitUsage, status);
+  }
+  int exit_code = kExitDone;
+  const SessionNeeds needs = {.kind = RequestKind::kGenerate,
+                              .tokenizer = flags.load.shape.lines.empty()
+                                               ? TokenizerNeed::kIfThere
+                                               : TokenizerNeed::kRequired,
+                              .queue = kQueue};
+  std::unique_ptr<Session> session = OpenSession(flags.model, needs, &exit_code);
+  if (session == nullptr) return exit_code;
+  flags.load.shape.vocab = session->config.vocab;
+  EngineTarget target(session.get(), !flags.load.unary);
+  return RunAndReport(flags.load, &target, SessionConditions(*session),
+                      {{"max_running", flags.model.max_running}});
+}
+
+}  // namespace
+
+void AddBenchEngineCommand(CommandLine& line) {
+  auto flags = std::make_shared<BenchEngineFlags>();
+  CLI::App* command = line.AddCommand(
+      {.name = "bench engine",
+       .description = "Measure the engine in this process under the load of bench serve.",
+       .example = "quintet bench engine --model DIR --threads 1 --concurrency 32 --requests 200 "
+                  "--output-tokens 16:128",
+       .details = "With the same load flags and seed the requests are those of bench serve, so "
+                  "that the server's\nshare of the engine's speed can be told."},
+      [flags] { return Run(*flags); });
+  AddModelFlags(line, command, &flags->model);
+  AddLoadFlags(command, &flags->load);
+}
+
+}  // namespace quintet

@@ -1,0 +1,100 @@
+// quintet bench serve: a load on a running server, as its clients see it.
+#include <memory>
+
+#include "tools/conditions.h"
+#include "tools/load/flags.h"
+#include "tools/load/grpc_target.h"
+
+namespace quintet {
+namespace {
+
+struct BenchServeFlags {
+  GrpcTarget::Options target;
+  std::string priority = "normal";
+  LoadFlags load;
+};
+
+v1::Priority PriorityOf(const std::string& name) {
+  return name == "low"    ? v1::PRIORITY_LOW
+         : name == "high" ? v1::PRIORITY_HIGH
+                          : v1::PRIORITY_NORMAL;
+}
+
+nlohmann::ordered_json ServerConditions(const v1::GetModelInfoResponse& info) {
+  const v1::Limits& limits = info.limits();
+  return {{"model", info.model()},
+          {"version", info.version()},
+          {"family", info.family()},
+          {"dtype", info.dtype()},
+          {"parameters", info.parameters()},
+          {"max_queue_requests", limits.max_queue_requests()},
+          {"max_queue_tokens", limits.max_queue_tokens()},
+          {"max_running_sequences", limits.max_running_sequences()},
+          {"encoder_cache_bytes", limits.encoder_cache_bytes()}};
+}
+
+int Run(BenchServeFlags flags) {
+  if (absl::Status status = SettleLoad(&flags.load); !status.ok()) {
+    return Fail(kExitUsage, status);
+  }
+  flags.target.stream = !flags.load.unary;
+  flags.target.priority = PriorityOf(flags.priority);
+  absl::StatusOr<std::unique_ptr<GrpcTarget>> target = GrpcTarget::Connect(flags.target);
+  if (!target.ok()) return Fail(kExitRemote, target.status());
+  const v1::GetModelInfoResponse& info = (*target)->info();
+  flags.load.shape.vocab = info.vocab();
+  nlohmann::ordered_json conditions = MachineConditions();
+  conditions["server"] = ServerConditions(info);
+  return RunAndReport(flags.load, target->get(), std::move(conditions),
+                      {{"channels", flags.target.channels},
+                       {"timeout_s", flags.target.timeout_s},
+                       {"attempts", flags.target.attempts},
+                       {"priority", flags.priority}});
+}
+
+}  // namespace
+
+void AddBenchServeCommand(CommandLine& line) {
+  auto flags = std::make_shared<BenchServeFlags>();
+  CLI::App* command = line.AddCommand(
+      {.name = "bench serve",
+       .description = "Measure a running server under load.",
+       .example = "quintet bench serve --target 127.0.0.1:50051 --request-rate 20 --duration 60 "
+                  "--output-tokens 16:128 --goodput ttft:75 tpot:20",
+       .details =
+           "Latencies count from when a request was due, also when it was sent late. TTFT: to the "
+           "first message\nwith tokens; ITL: between such messages; TPOT: first to last over the "
+           "tokens after the first; E2E: to the\nend. Rates count what arrived between the first "
+           "measured request and the end of sending."},
+      [flags] { return Run(*flags); });
+  constexpr char kGroup[] = "Server";
+  GrpcTarget::Options* target = &flags->target;
+  target->address = "127.0.0.1:50051";
+  command->add_option("--target", target->address, "The server.")
+      ->type_name("HOST:PORT")
+      ->group(kGroup);
+  command->add_option("--model", target->model, "Name of the model; empty: the only one.")
+      ->type_name("NAME")
+      ->group(kGroup);
+  command->add_option("--channels", target->channels, "Connections.")
+      ->check(CLI::Range(1, 10000))
+      ->type_name("CHANNELS")
+      ->group(kGroup);
+  command->add_option("--timeout", target->timeout_s, "Deadline of each request.")
+      ->check(CLI::Range(0.001, 1e6))
+      ->type_name("SECONDS")
+      ->group(kGroup);
+  command
+      ->add_option("--attempts", target->attempts,
+                   "Most attempts at a request; UNAVAILABLE is tried again by gRPC.")
+      ->check(CLI::Range(1, 5))
+      ->type_name("ATTEMPTS")
+      ->group(kGroup);
+  command->add_option("--priority", flags->priority, "Of all requests: low, normal or high.")
+      ->check(CLI::IsMember({"low", "normal", "high"}))
+      ->type_name("PRIORITY")
+      ->group(kGroup);
+  AddLoadFlags(command, &flags->load);
+}
+
+}  // namespace quintet

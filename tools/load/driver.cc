@@ -1,0 +1,244 @@
+#include "tools/load/driver.h"
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <limits>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "engine/clock.h"
+#include "tools/interrupt.h"
+
+namespace quintet {
+namespace {
+
+constexpr int64_t kPollUs = 50'000;
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+class Driver : public LoadObserver {
+ public:
+  Driver(const Pacing& pacing, LoadPlan* plan, LoadTarget* target)
+      : pacing_(pacing), plan_(plan), target_(target) {}
+
+  LoadRecord Run();
+  void OnTokens(uint64_t id, int64_t tokens) override;
+  void OnEnd(uint64_t id, const RequestEnd& end) override;
+
+ private:
+  struct Due {
+    PlannedRequest request;
+    int64_t scheduled_us = 0;
+    bool measured = false;
+  };
+  struct Open {
+    RequestOutcome outcome;
+    int64_t last_tokens_us = 0, streamed_tokens = 0;
+  };
+  struct Sendable {
+    uint64_t id = 0;
+    PlannedRequest request;
+  };
+
+  void PaceOpenLoop();
+  // False when interrupted before.
+  static bool SleepUntil(int64_t at_us);
+  void SendNextOfClosedLoop();
+  void SendBatchIfIdle();
+  bool Finished();
+
+  // With mutex_ held:
+  std::optional<Due> Plan(int64_t scheduled_us, PlannedRequest request);
+  Sendable Register(Due due);
+  void NothingMoreToPlan();
+  void CloseWindow();
+  int64_t LastDueUs() const;
+  bool InWindow(int64_t now_us) const;
+
+  const Pacing pacing_;
+  LoadPlan* const plan_;
+  LoadTarget* const target_;
+
+  std::mutex mutex_;
+  std::unordered_map<uint64_t, Open> open_;
+  std::deque<Due> waiting_;  // of one batch at a time
+  int64_t planned_ = 0;
+  bool all_planned_ = false;
+  LoadRecord record_;
+};
+
+bool Driver::InWindow(int64_t now_us) const {
+  return record_.begin_us > 0 && now_us >= record_.begin_us && now_us <= record_.end_us;
+}
+
+int64_t Driver::LastDueUs() const {
+  if (pacing_.duration_s <= 0 || record_.begin_us == 0) return kNever;
+  return record_.begin_us + static_cast<int64_t>(pacing_.duration_s * 1e6);
+}
+
+// The request as due at a time; nothing when the bounds say that it is one too many.
+std::optional<Driver::Due> Driver::Plan(int64_t scheduled_us, PlannedRequest request) {
+  const bool enough = pacing_.requests > 0 && planned_ >= pacing_.warmup + pacing_.requests;
+  if (enough || scheduled_us > LastDueUs() || Interrupted()) return std::nullopt;
+  Due due;
+  due.measured = planned_ >= pacing_.warmup;
+  if (due.measured && record_.begin_us == 0) {
+    record_.begin_us = scheduled_us;
+    record_.end_us = kNever;
+  }
+  ++planned_;
+  due.request = std::move(request);
+  due.scheduled_us = scheduled_us;
+  return due;
+}
+
+Driver::Sendable Driver::Register(Due due) {
+  Sendable sendable;
+  sendable.id = static_cast<uint64_t>(record_.sent++);
+  sendable.request = std::move(due.request);
+  RequestOutcome& outcome = open_[sendable.id].outcome;
+  outcome.measured = due.measured;
+  outcome.scheduled_us = due.scheduled_us;
+  outcome.sent_us = MonotonicMicros();
+  return sendable;
+}
+
+void Driver::NothingMoreToPlan() {
+  all_planned_ = true;
+  CloseWindow();
+}
+
+void Driver::CloseWindow() {
+  const bool open = record_.begin_us > 0 && record_.end_us == kNever;
+  if (open && all_planned_ && waiting_.empty()) record_.end_us = MonotonicMicros();
+}
+
+bool Driver::SleepUntil(int64_t at_us) {
+  while (!Interrupted()) {
+    const int64_t left_us = at_us - MonotonicMicros();
+    if (left_us <= 0) return true;
+    std::this_thread::sleep_for(std::chrono::microseconds(std::min(left_us, kPollUs)));
+  }
+  return false;
+}
+
+void Driver::PaceOpenLoop() {
+  const int64_t start_us = MonotonicMicros();
+  for (;;) {
+    PlannedRequest request = plan_->Next();
+    const int64_t scheduled_us = start_us + request.at_us;
+    std::optional<Due> due;
+    int64_t wake_us;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      wake_us = std::min(scheduled_us, LastDueUs());
+      due = Plan(scheduled_us, std::move(request));
+    }
+    const bool awake = SleepUntil(wake_us);
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (!due || !awake) return NothingMoreToPlan();
+    if (pacing_.static_batch > 0) {
+      waiting_.push_back(*std::move(due));
+      lock.unlock();
+      SendBatchIfIdle();
+    } else {
+      const Sendable sendable = Register(*std::move(due));
+      lock.unlock();
+      target_->Send(sendable.id, sendable.request);
+    }
+  }
+}
+
+void Driver::SendBatchIfIdle() {
+  std::vector<Sendable> batch;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!open_.empty()) return;
+    while (!waiting_.empty() && static_cast<int64_t>(batch.size()) < pacing_.static_batch) {
+      batch.push_back(Register(std::move(waiting_.front())));
+      waiting_.pop_front();
+    }
+    CloseWindow();
+  }
+  for (const Sendable& sendable : batch) target_->Send(sendable.id, sendable.request);
+}
+
+void Driver::SendNextOfClosedLoop() {
+  Sendable sendable;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (all_planned_) return;
+    std::optional<Due> due = Plan(MonotonicMicros(), plan_->Next());
+    if (!due) return NothingMoreToPlan();
+    sendable = Register(*std::move(due));
+  }
+  target_->Send(sendable.id, sendable.request);
+}
+
+void Driver::OnTokens(uint64_t id, int64_t tokens) {
+  const int64_t now = MonotonicMicros();
+  std::lock_guard<std::mutex> lock(mutex_);
+  Open& open = open_.at(id);
+  if (open.outcome.first_us < 0) {
+    open.outcome.first_us = now;
+  } else if (open.outcome.measured) {
+    record_.gaps_ms.push_back(static_cast<double>(now - open.last_tokens_us) / 1e3);
+  }
+  open.last_tokens_us = now;
+  open.streamed_tokens += tokens;
+  if (InWindow(now)) record_.window_output_tokens += tokens;
+}
+
+void Driver::OnEnd(uint64_t id, const RequestEnd& end) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto open = open_.extract(id);
+    RequestOutcome& outcome = open.mapped().outcome;
+    outcome.done_us = MonotonicMicros();
+    outcome.input_tokens = end.input_tokens;
+    outcome.output_tokens = end.output_tokens;
+    outcome.code = end.code;
+    outcome.reason = end.reason;
+    outcome.retry_info = end.retry_info;
+    if (outcome.ok() && InWindow(outcome.done_us)) {
+      ++record_.window_requests;
+      record_.window_input_tokens += end.input_tokens;
+      record_.window_output_tokens +=
+          std::max<int64_t>(end.output_tokens - open.mapped().streamed_tokens, 0);
+    }
+    record_.outcomes.push_back(std::move(outcome));
+  }
+  if (pacing_.concurrency > 0) SendNextOfClosedLoop();
+  if (pacing_.static_batch > 0) SendBatchIfIdle();
+}
+
+bool Driver::Finished() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return all_planned_ && open_.empty() && waiting_.empty();
+}
+
+LoadRecord Driver::Run() {
+  std::thread pacer;
+  if (pacing_.concurrency > 0) {
+    for (int64_t i = 0; i < pacing_.concurrency; ++i) SendNextOfClosedLoop();
+  } else {
+    pacer = std::thread([this] { PaceOpenLoop(); });
+  }
+  while (!Finished()) target_->Poll(kPollUs, this);
+  if (pacer.joinable()) pacer.join();
+  record_.interrupted = Interrupted();
+  return std::move(record_);
+}
+
+}  // namespace
+
+LoadRecord RunLoad(const Pacing& pacing, LoadPlan* plan, LoadTarget* target) {
+  Driver driver(pacing, plan, target);
+  return driver.Run();
+}
+
+}  // namespace quintet

@@ -1,0 +1,91 @@
+#include "tools/load/engine_target.h"
+
+#include <utility>
+
+#include "tools/line_format.h"
+
+namespace quintet {
+
+// On the engine's thread, which must not call the engine: what it hears waits until the step ends.
+class EngineTarget::Sink : public ResponseSink {
+ public:
+  Sink(EngineTarget* target, uint64_t id) : target_(target), id_(id) {}
+  void OnTokens(int, absl::Span<const int32_t> ids, const std::string&) override {
+    target_->Add({.id = id_, .tokens = static_cast<int64_t>(ids.size())});
+  }
+  void OnDone(absl::StatusOr<Result> result) override {
+    Event event{.id = id_, .end = true};
+    event.how.code = result.status().code();
+    if (result.ok()) {
+      event.how.input_tokens = result->input_tokens;
+      event.how.output_tokens = result->output_tokens;
+    }
+    target_->Add(std::move(event));
+  }
+
+ private:
+  EngineTarget* const target_;
+  const uint64_t id_;
+};
+
+void EngineTarget::Add(Event event) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  events_.push_back(std::move(event));
+}
+
+absl::StatusOr<Request> EngineTarget::MakeRequest(const PlannedRequest& planned) const {
+  Request request;
+  if (planned.ids.empty()) {
+    absl::StatusOr<std::vector<int32_t>> ids = EncodeText(session_, planned.text, true);
+    if (!ids.ok()) return ids.status();
+    request.input = *std::move(ids);
+  } else {
+    request.input.assign(planned.ids.begin(), planned.ids.end());
+  }
+  DecodingRequest decoding;
+  decoding.num_beams = planned.num_beams;
+  if (planned.output_tokens > 0) {
+    decoding.max_new_tokens = planned.output_tokens;
+    decoding.ignore_eos = true;
+  }
+  DecodingLimits limits;
+  limits.max_input_tokens = static_cast<uint32_t>(session_.flags.max_input_tokens);
+  absl::StatusOr<DecodingOptions> options =
+      ResolveDecoding(decoding, session_.defaults, session_.config, limits, request.input);
+  if (!options.ok()) return options.status();
+  request.decoding = *std::move(options);
+  request.stream = stream_;
+  return request;
+}
+
+void EngineTarget::Send(uint64_t id, const PlannedRequest& planned) {
+  absl::StatusOr<Request> request = MakeRequest(planned);
+  absl::Status status = request.status();
+  if (status.ok()) {
+    request->sink = std::make_shared<Sink>(this, id);
+    status = session_.engine->Submit(*std::move(request)).status();
+  }
+  if (status.ok()) return;
+  Event event{.id = id, .end = true};
+  event.how.code = status.code();
+  Add(std::move(event));
+}
+
+void EngineTarget::Poll(int64_t timeout_us, LoadObserver* observer) {
+  const bool more = session_.engine->Step();
+  std::vector<Event> events;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    events.swap(events_);
+  }
+  for (const Event& event : events) {
+    if (event.end) {
+      observer->OnEnd(event.id, event.how);
+    } else {
+      observer->OnTokens(event.id, event.tokens);
+    }
+  }
+  if (!more && events.empty()) session_.engine->WaitForWork(timeout_us);
+}
+
+}  // namespace quintet

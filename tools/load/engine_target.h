@@ -1,0 +1,40 @@
+// An engine in this process as the target of a load: what a server's figures are compared with.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "tools/load/driver.h"
+#include "tools/session.h"
+
+namespace quintet {
+
+class EngineTarget : public LoadTarget {
+ public:
+  // `session` outlives the target. Texts need its tokenizer. The thread that polls is the engine's.
+  EngineTarget(Session* session, bool stream) : session_(*session), stream_(stream) {}
+
+  void Send(uint64_t id, const PlannedRequest& request) override;
+  void Poll(int64_t timeout_us, LoadObserver* observer) override;
+
+ private:
+  class Sink;
+  struct Event {
+    uint64_t id = 0;
+    int64_t tokens = 0;
+    bool end = false;
+    RequestEnd how;
+  };
+
+  absl::StatusOr<Request> MakeRequest(const PlannedRequest& planned) const;
+  void Add(Event event);
+
+  Session& session_;
+  const bool stream_;
+  std::mutex mutex_;
+  std::vector<Event> events_;  // since the last Poll
+};
+
+}  // namespace quintet

@@ -1,0 +1,51 @@
+// A running server as the target of a load: asynchronous calls on one completion queue.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "grpcpp/grpcpp.h"
+#include "quintet/v1/inference.grpc.pb.h"
+#include "tools/load/driver.h"
+
+namespace quintet {
+
+class GrpcTarget : public LoadTarget {
+ public:
+  struct Options {
+    std::string address;  // HOST:PORT
+    std::string model;    // empty: the only one
+    int channels = 1;     // connections, used in turn
+    bool stream = true;
+    double timeout_s = 60;  // deadline of each call, and of the first contact
+    int attempts = 1;       // more than 1: gRPC's own retry of UNAVAILABLE
+    v1::Priority priority = v1::PRIORITY_NORMAL;
+  };
+
+  // Asks the server for its model. UNAVAILABLE and the like with the server's words.
+  static absl::StatusOr<std::unique_ptr<GrpcTarget>> Connect(const Options& options);
+  ~GrpcTarget() override;
+
+  const v1::GetModelInfoResponse& info() const { return info_; }
+
+  void Send(uint64_t id, const PlannedRequest& request) override;
+  void Poll(int64_t timeout_us, LoadObserver* observer) override;
+
+ private:
+  class Call;
+  class UnaryCall;
+  class StreamCall;
+
+  explicit GrpcTarget(const Options& options);
+  v1::GenerateRequest MakeRequest(const PlannedRequest& planned) const;
+
+  const Options options_;
+  std::vector<std::unique_ptr<v1::Inference::Stub>> stubs_;
+  grpc::CompletionQueue queue_;
+  v1::GetModelInfoResponse info_;
+};
+
+}  // namespace quintet
