@@ -1,0 +1,299 @@
+"""What the reliability scripts share: a server as a process of its own, loads on it by `quintet bench serve`, and verdicts.
+
+Standard library only. Everything is on the loopback interface, and every process started here is ended here.
+"""
+
+import argparse
+import atexit
+import contextlib
+import json
+import os
+import pathlib
+import platform
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+QUINTET = os.environ.get("QUINTET_BINARY", str(SOURCE / "build" / "quintet"))
+G2P = SOURCE / "deploy" / "models" / "g2p"
+RESULTS = SOURCE / "tools" / "bench" / "results" / "reliability"
+
+# Two cores: the server's own and the load's. On larger machines the same two, so that figures compare.
+SERVER_CORE, LOAD_CORE = "0", "1"
+
+_children: list[subprocess.Popen] = []
+
+
+@atexit.register
+def _end_children():
+    for child in _children:
+        if child.poll() is None:
+            child.kill()
+            child.wait()
+
+
+def spawn(command, **options) -> subprocess.Popen:
+    child = subprocess.Popen(command, **options)
+    _children.append(child)
+    return child
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def eventually(condition, timeout_s: float) -> float | None:
+    """Seconds until the condition held; None: it did not in time."""
+    begin = time.monotonic()
+    while True:
+        if condition():
+            return time.monotonic() - begin
+        if time.monotonic() - begin > timeout_s:
+            return None
+        time.sleep(0.01)
+
+
+def http_get(port: int, path: str, timeout_s: float = 10) -> tuple[int, str]:
+    """Status and body; 0 when there is no answer."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=timeout_s) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+    except OSError:
+        return 0, ""
+
+
+class Server:
+    """`quintet serve` with the shipped model unless another is named. `flags` are those of the subcommand, with underscores."""
+
+    def __init__(self, model=G2P, *, ports=None, core=None, environment=None, files_limit=None, wait=True, **flags):
+        self.port, self.http_port = ports or (free_port(), free_port())
+        given = {"listen": f"127.0.0.1:{self.port}", "http_listen": f"127.0.0.1:{self.http_port}", "threads": 1, "drain_delay": 0,
+                 "cache_memory": 512, **flags}
+        command = ["taskset", "-c", core] if core else []
+        command += [QUINTET, "serve", "--model", str(model)]
+        for name, value in given.items():
+            command += [f"--{name.replace('_', '-')}", str(value)]
+        self.flags = {name: value for name, value in given.items() if "listen" not in name}
+        self.target = f"127.0.0.1:{self.port}"
+        self._log = tempfile.TemporaryFile()
+
+        def limit():
+            if files_limit:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (files_limit, files_limit))
+
+        self.process = spawn(command, stdout=self._log, stderr=subprocess.STDOUT, env={**os.environ, **(environment or {})},
+                             preexec_fn=limit)
+        if wait and eventually(lambda: self.process.poll() is not None or self.ready(), 120) is None or self.process.poll() is not None:
+            self.process.kill()
+            raise RuntimeError(f"the server does not become ready:\n{self.log()}")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def ready(self) -> bool:
+        return self.get("/readyz", 1)[0] == 200
+
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def log(self) -> str:
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace")
+
+    def stop(self, timeout_s: float = 60) -> int:
+        """SIGTERM; the exit code once it has drained, -9 when it has not in time."""
+        if self.alive():
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
+    def get(self, path: str, timeout_s: float = 10) -> tuple[int, str]:
+        return http_get(self.http_port, path, timeout_s)
+
+    def metrics(self) -> dict[str, float]:
+        """Sums over the labels of every metric of this server; of histograms the _sum and _count."""
+        sums: dict[str, float] = {}
+        for line in self.get("/metrics")[1].splitlines():
+            if line and not line.startswith("#"):
+                name, value = line.split("{")[0].split(" ")[0], float(line.rsplit(" ", 1)[1])
+                sums[name] = sums.get(name, 0.0) + value
+        return sums
+
+    def at_rest(self) -> bool:
+        metrics = self.metrics()
+        return bool(metrics) and all(metrics[f"quintet_{name}"] == 0 for name in ("requests_running", "requests_waiting", "kv_cache_usage_ratio"))
+
+    def unaccounted(self) -> float:
+        """Accepted requests that are neither finished nor running nor waiting."""
+        m = self.metrics()
+        return (m["quintet_requests_accepted_total"] - m["quintet_requests_finished_total"] - m["quintet_requests_running"] -
+                m["quintet_requests_waiting"])
+
+    def resident_bytes(self) -> int:
+        for line in pathlib.Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+        return 0
+
+    def answers(self, timeout_s: float = 5) -> bool:
+        return answers(self.target, timeout_s)
+
+
+class Samples:
+    """Calls `read` every `period_s` in a thread of its own while the with-block runs; `values` are what it returned."""
+
+    def __init__(self, read, period_s: float):
+        self._read, self._period_s, self.values = read, period_s, []
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self):
+        while not self._end.wait(self._period_s):
+            with contextlib.suppress(OSError, KeyError, ValueError):
+                self.values.append(self._read())
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._end.set()
+        self._thread.join()
+
+
+def load_command(target: str, *, core=None, **flags) -> list[str]:
+    command = ["taskset", "-c", core] if core else []
+    command += [QUINTET, "bench", "serve", "--target", target, "--output", "json"]
+    for name, value in flags.items():
+        name = f"--{name.replace('_', '-')}"
+        command += [name] if value is True else [name, *map(str, value)] if isinstance(value, (list, tuple)) else [name, str(value)]
+    return command
+
+
+class Load:
+    """A load in the background; `report` waits for its end."""
+
+    def __init__(self, target: str, *, core=None, **flags):
+        self._output = tempfile.TemporaryFile()
+        self.process = spawn(load_command(target, core=core, **flags), stdout=self._output, stderr=subprocess.DEVNULL)
+
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    def stop(self) -> dict:
+        """Ends the sending; the report once everything sent has ended."""
+        if self.running():
+            self.process.send_signal(signal.SIGINT)
+        return self.report()
+
+    def report(self, timeout_s: float = 1800) -> dict:
+        code = self.process.wait(timeout_s)
+        self._output.seek(0)
+        text = self._output.read()
+        if not text:
+            raise RuntimeError(f"bench serve failed with code {code}")
+        return json.loads(text)
+
+
+def load(target: str, *, core=None, **flags) -> dict:
+    """The report of one `quintet bench serve` (its JSON)."""
+    return Load(target, core=core, **flags).report()
+
+
+def answers(target: str, timeout_s: float = 5) -> bool:
+    """Whether a new client gets an answer in time."""
+    command = load_command(target, concurrency=1, requests=1, input_tokens=4, output_tokens=2, timeout=timeout_s)
+    return subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=timeout_s + 30, check=False).returncode == 0
+
+
+def count(report: dict, code: str) -> int:
+    return report["load"]["codes"].get(code, {}).get("count", 0)
+
+
+def failures(report: dict) -> int:
+    return report["load"]["measured"] - count(report, "OK")
+
+
+def lost(report: dict) -> int:
+    return report["load"]["sent"] - report["load"]["answered"]
+
+
+class Verdict:
+    """Collects the claims of one row of the acceptance table; prints them and writes them as JSON."""
+
+    def __init__(self, name: str, row: int | None, what: str):
+        self._begin = time.monotonic()
+        self.data = {"name": name, "row": row, "what": what, "conditions": None, "claims": [], "figures": {}}
+
+    def conditions(self, report: dict):
+        """From any report of a load: hardware, versions."""
+        self.data["conditions"] = report["conditions"]
+
+    def figure(self, name: str, value):
+        self.data["figures"][name] = value
+
+    def claim(self, text: str, value, holds: bool):
+        self.data["claims"].append({"claim": text, "value": value, "holds": bool(holds)})
+
+    def finish(self, out: str | None) -> int:
+        self.data["seconds"] = round(time.monotonic() - self._begin, 1)
+        holds = all(claim["holds"] for claim in self.data["claims"])
+        self.data["holds"] = holds
+        if self.data["conditions"] is None:
+            self.data["conditions"] = machine()
+        print(f"{self.data['name']}: {'holds' if holds else 'DOES NOT HOLD'} ({self.data['seconds']:.0f} s)")
+        for claim in self.data["claims"]:
+            value = f"{claim['value']:.4g}" if isinstance(claim["value"], float) else claim["value"]
+            print(f"  {'yes' if claim['holds'] else 'NO '}  {claim['claim']}: {value}")
+        if out:
+            path = pathlib.Path(out)
+            path.mkdir(parents=True, exist_ok=True)
+            (path / f"{self.data['name']}.json").write_text(json.dumps(self.data, indent=1) + "\n")
+        return 0 if holds else 1
+
+
+def machine() -> dict:
+    cpu = next((line.split(":", 1)[1].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+                if line.startswith("model name")), "unknown")
+    version = subprocess.run([QUINTET, "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+    return {"version": version[1], "commit": version[2].strip("()"), "cpu": cpu, "cores": len(os.sched_getaffinity(0)),
+            "system": f"{platform.system()} {platform.machine()}"}
+
+
+def arguments(description: str, **defaults) -> argparse.Namespace:
+    """--out DIR and, for each default, a flag of its type; --model DIR is always there."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default=str(G2P), help="model directory (default: the shipped model)")
+    parser.add_argument("--out", help=f"folder for the JSON (committed results: {RESULTS.relative_to(SOURCE)})")
+    for name, value in defaults.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value, help=f"default: {value}")
+    return parser.parse_args()
+
+
+def raise_files_limit():
+    """As many open files as this process may have; returns how many."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+if __name__ == "__main__":
+    sys.exit("serving.py is a module; run one of the scripts beside it")
