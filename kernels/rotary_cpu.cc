@@ -68,9 +68,10 @@ void Rotary(const RotaryArgs& args, Stream& stream) {
     for (int64_t r = begin; r < end; ++r) {
       FillAngles(args, channels, args.positions.as<int32_t>()[r * args.positions.stride[0]],
                  &angles);
+      float* row = args.x.as<float>() +
+                   (args.row_offset == nullptr ? r * args.x.stride[0] : args.row_offset[r]);
       for (int64_t h = 0; h < heads; ++h) {
-        float* x = args.x.as<float>() + r * args.x.stride[0] + h * args.x.stride[1];
-        Rotate(angles, args.rotary_dim / 2, args.interleaved, x);
+        Rotate(angles, args.rotary_dim / 2, args.interleaved, row + h * args.x.stride[1]);
       }
     }
   });

@@ -43,12 +43,12 @@ class T5Model final : public PackedModel {
   Tensor CrossAttend(int64_t layer, const DecodeBatch& batch, const Tensor& q);
   void FeedForward(const LayerWeights& w, const Tensor& x);
   void StoreCross(const Tensor& states, const Tensor& positions, absl::Span<const int32_t> slots);
-  void StoreRotatedCross(const Tensor& states, const Tensor& positions,
-                         absl::Span<const int32_t> slots);
 
   bool rotary() const { return config_.position == PositionEncoding::kRope; }
-  // sign: +1 for queries, -1 for keys and values (xPos divides what it multiplied).
-  void Rotate(const Tensor& x, const Tensor& positions, int sign);
+  // sign: +1 for queries, -1 for keys and values (xPos divides what it multiplied). row_offset as
+  // in RotaryArgs.
+  void Rotate(const Tensor& x, const Tensor& positions, int sign,
+              const int64_t* row_offset = nullptr);
 
   // The encoder's batch, kept between slices.
   Tensor encoder_x_;          // [max_encode_tokens, d_model] residual stream, at last the states
@@ -68,11 +68,9 @@ class T5Model final : public PackedModel {
   Tensor block_positions_;  // [kBlockRows] i32
   // Query offsets of the groups of a decoder call.
   Tensor group_rows_;  // [max_step_sequences + 1] i32
-  // Where the source's keys and values go: each row's slot, each head within a slot's page. Rotary
-  // encodings turn them in cross_block_ first.
+  // Where the source's keys and values go: each row's slot, each head within a slot's page.
   Tensor cross_rows_;    // [max_encode_tokens] i64
   Tensor cross_chunks_;  // [decoder_layers * 2 * heads] i64
-  Tensor cross_block_;   // [kBlockRows, decoder_layers * 2 * I]
   Tensor ascending_;     // [max_encode_tokens] i32: 0, 1, ..
 };
 
@@ -93,9 +91,6 @@ void T5Model::Carve(Carver& carver) {
   ascending_ = carver.TakeTensor(DType::kI32, {tokens});
   cross_rows_ = carver.TakeTensor(DType::kI64, {tokens});
   cross_chunks_ = carver.TakeTensor(DType::kI64, {chunks});
-  if (rotary()) {
-    cross_block_ = carver.TakeTensor(DType::kF32, {kBlockRows, chunks * config_.head_dim});
-  }
   if (!ascending_.defined()) return;  // only sizing
   std::iota(ascending_.as<int32_t>(), ascending_.as<int32_t>() + tokens, 0);
   int64_t* chunk = cross_chunks_.as<int64_t>();
@@ -106,8 +101,10 @@ void T5Model::Carve(Carver& carver) {
   }
 }
 
-void T5Model::Rotate(const Tensor& x, const Tensor& positions, int sign) {
+void T5Model::Rotate(const Tensor& x, const Tensor& positions, int sign,
+                     const int64_t* row_offset) {
   Rotary({.x = x,
+          .row_offset = row_offset,
           .positions = positions,
           .base = config_.rope_base,
           .rotary_dim =
@@ -281,7 +278,6 @@ void T5Model::StoreCross(const Tensor& states, const Tensor& positions,
     QT_CHECK_GE(slot, 0);
     QT_CHECK_LT(slot, cache_.pages * cache_.page_size);
   }
-  if (rotary()) return StoreRotatedCross(states, positions, slots);
   int64_t* rows = cross_rows_.as<int64_t>();
   for (size_t r = 0; r < slots.size(); ++r) rows[r] = cache_.SlotOffset(slots[r]);
   Product({.x = states,
@@ -290,29 +286,12 @@ void T5Model::StoreCross(const Tensor& states, const Tensor& positions,
                        .row_offset = rows,
                        .chunk_offset = cross_chunks_.as<int64_t>(),
                        .chunk = config_.head_dim}});
-}
-
-// Keys and values that must be turned by their position before they are stored take a way through
-// cross_block_.
-void T5Model::StoreRotatedCross(const Tensor& states, const Tensor& positions,
-                                absl::Span<const int32_t> slots) {
-  for (int64_t begin = 0; begin < states.dim[0]; begin += kBlockRows) {
-    const int64_t end = std::min(begin + kBlockRows, states.dim[0]);
-    const Tensor block = cross_block_.Rows(0, end - begin);
-    Product({.x = states.Rows(begin, end), .w = &weights_.cross_kv, .y = block});
-    const Tensor heads = block.SplitLast(config_.head_dim);  // [rows, layers * 2 * heads, head_dim]
-    Rotate(heads, positions.Rows(begin, end), -1);
-    const int64_t inner = config_.inner();
-    for (int64_t layer = 0; layer < config_.decoder_layers; ++layer) {
-      const int64_t k = 2 * layer * inner, v = k + inner;
-      StoreKv({.k = block.Columns(k, v).SplitLast(config_.head_dim),
-               .v = block.Columns(v, v + inner).SplitLast(config_.head_dim),
-               .cache = &cache_,
-               .layer = layer,
-               .slots = slots.subspan(begin, end - begin)},
-              stream_);
-    }
-  }
+  if (!rotary()) return;
+  // Where they lie, the heads of all layers, keys then values, as one row.
+  Tensor heads = Tensor::Dense(cache_.data, cache_.dtype,
+                               {states.dim[0], cross_chunks_.dim[0], config_.head_dim});
+  heads.stride[1] = cache_.page_size * cache_.head_dim;
+  Rotate(heads, positions, -1, rows);
 }
 
 // ---- Decoder ----

@@ -1,5 +1,6 @@
 #include "kernels/rotary.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -111,6 +112,32 @@ TEST_CASE("rotary leaves the gaps between strided rows alone", "[rotary]") {
     Rotary(args, place.stream());
     const std::vector<float> x = place.Floats(memory);
     for (size_t i = 0; i < x.size(); ++i) CHECK((x[i] == 1.0f) == (i % 20 >= 8));
+  });
+}
+
+TEST_CASE("rotary turns rows wherever they begin and nothing else", "[rotary]") {
+  const std::vector<int64_t> row_offset = {32, 0, 4};  // heads 8 apart
+  const auto at = [&](size_t i) {
+    return static_cast<size_t>(row_offset[i / 8]) + i / 4 % 2 * 8 + i % 4;
+  };
+  const std::vector<float> dense = RandomData(2).Values(3 * 2 * 4);
+  std::vector<float> spread(48, NAN);
+  for (size_t i = 0; i < dense.size(); ++i) spread[at(i)] = dense[i];
+  ForEachPlace([&](Place& place) {
+    RotaryArgs args;
+    args.positions = place.Put(std::vector<int32_t>{3, 4, 9}, {3});
+    args.rotary_dim = 4;
+    args.x = place.Put(dense, {3, 2, 4});
+    Rotary(args, place.stream());
+    const std::vector<float> expected = place.Floats(args.x);
+    const Tensor memory = place.Put(spread, {48});
+    args.x = Tensor::F32(memory.f32(), {3, 2, 4});
+    args.x.stride[1] = 8;
+    args.row_offset = place.Plan(row_offset).data();
+    Rotary(args, place.stream());
+    const std::vector<float> turned = place.Floats(memory);
+    for (size_t i = 0; i < dense.size(); ++i) CHECK(turned[at(i)] == expected[i]);
+    CHECK(std::count_if(turned.begin(), turned.end(), [](float x) { return std::isnan(x); }) == 24);
   });
 }
 
