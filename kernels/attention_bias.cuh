@@ -1,0 +1,144 @@
+// Position bias and hidden keys of one head on the GPU, as a function of the distance delta = key
+// position - query position: the twin of attention_bias.h. All values are in units of log2, since
+// the kernels' softmax works in powers of two.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/position_bias.h"
+
+namespace quintet::cuda {
+
+constexpr float kLog2E = 1.4426950408889634f;
+
+// What PositionBias says, with addresses in device memory.
+struct BiasTables {
+  BiasKind kind = BiasKind::kNone;
+  const float* table = nullptr;  // [heads, 2 * saturation + 1]
+  int64_t table_stride = 0;
+  int32_t saturation = 0;
+  const float* slopes = nullptr;  // [heads]
+  int64_t slopes_stride = 0;
+  bool asymmetric = false;
+  float fire_c = 0, fire_threshold = 0;
+  const float* knots = nullptr;  // [segments - 1]
+  int32_t segments = 0;
+  const float* segment_slope = nullptr;  // [heads, segments]
+  const float* segment_offset = nullptr;
+  int64_t slope_stride = 0, offset_stride = 0;
+
+  BiasTables() = default;
+  explicit BiasTables(const PositionBias* bias) {
+    if (bias == nullptr) return;
+    kind = bias->kind;
+    if (kind == BiasKind::kTable) {
+      table = bias->table.as<float>();
+      table_stride = bias->table.stride[0];
+      saturation = static_cast<int32_t>(bias->saturation);
+    } else if (kind == BiasKind::kAlibi) {
+      slopes = bias->slopes.as<float>();
+      slopes_stride = bias->slopes.stride[0];
+      asymmetric = bias->asymmetric;
+    } else if (kind == BiasKind::kFire) {
+      fire_c = bias->fire_c;
+      fire_threshold = bias->fire_threshold;
+      knots = bias->knots.as<float>();
+      segments = static_cast<int32_t>(bias->segment_slope.dim[1]);
+      segment_slope = bias->segment_slope.as<float>();
+      segment_offset = bias->segment_offset.as<float>();
+      slope_stride = bias->segment_slope.stride[0];
+      offset_stride = bias->segment_offset.stride[0];
+    }
+  }
+};
+
+class HeadBias {
+ public:
+  __device__ HeadBias(const BiasTables& tables, bool causal, int head, int heads)
+      : kind_(tables.kind), hide_after_(causal), hide_before_(false) {
+    if (kind_ == BiasKind::kTable) {
+      saturation_ = tables.saturation;
+      values_ = tables.table + head * tables.table_stride + saturation_;
+    } else if (kind_ == BiasKind::kAlibi) {
+      slope_ = tables.slopes[head * tables.slopes_stride] * kLog2E;
+      const bool first_half = head < heads / 2;
+      hide_after_ |= tables.asymmetric && first_half;
+      hide_before_ = tables.asymmetric && !first_half;
+    } else if (kind_ == BiasKind::kFire) {
+      values_ = tables.segment_slope + head * tables.slope_stride;
+      offsets_ = tables.segment_offset + head * tables.offset_stride;
+      knots_ = tables.knots;
+      segments_ = tables.segments;
+      slope_ = tables.fire_c;
+      threshold_ = tables.fire_threshold;
+    }
+  }
+
+  __device__ bool hide_after() const { return hide_after_; }    // keys after the query are hidden
+  __device__ bool hide_before() const { return hide_before_; }  // keys before it are
+  __device__ bool fire() const { return kind_ == BiasKind::kFire; }
+
+  __device__ bool Hidden(int delta) const {
+    return (hide_after_ && delta > 0) || (hide_before_ && delta < 0);
+  }
+
+  // All distances in [lo, hi] are seen and have the bias At(lo).
+  __device__ bool Constant(int lo, int hi) const {
+    if ((hide_after_ && hi > 0) || (hide_before_ && lo < 0)) return false;
+    if (kind_ == BiasKind::kTable) return hi <= -saturation_ || lo >= saturation_;
+    return kind_ == BiasKind::kNone;
+  }
+
+  // -inf where hidden. FIRE's bias depends on more than the distance: here it counts as 0.
+  __device__ float At(int delta) const {
+    if (Hidden(delta)) return -INFINITY;
+    if (kind_ == BiasKind::kTable) {
+      return __ldg(values_ + min(max(delta, -saturation_), saturation_)) * kLog2E;
+    }
+    if (kind_ == BiasKind::kAlibi) return -slope_ * fabsf(static_cast<float>(delta));
+    return 0.0f;
+  }
+
+  // FIRE's two logarithms and what its network makes of f = FireDistance * FireInverseLength.
+  __device__ float FireDistance(int delta) const {
+    const float f = logf(fabsf(slope_ * static_cast<float>(delta)) + 1.0f);
+    return delta < 0 ? f : -f;  // positive where the query comes after the key
+  }
+  __device__ float FireInverseLength(int position) const {
+    const float reach = fmaxf(static_cast<float>(position), threshold_);
+    return 1.0f / (logf(fabsf(slope_ * reach) + 1.0f) + 1e-6f);
+  }
+  __device__ float FireNetwork(float f) const {
+    int low = 0, high = segments_ - 1;  // the first knot not below f ends f's segment
+    while (low < high) {
+      const int middle = (low + high) / 2;
+      if (__ldg(knots_ + middle) < f) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return fmaf(__ldg(values_ + low), f, __ldg(offsets_ + low)) * kLog2E;
+  }
+
+  // Of one pair, all kinds.
+  __device__ float Pair(int position, int key) const {
+    const int delta = key - position;
+    const float at = At(delta);
+    if (kind_ != BiasKind::kFire || at != 0.0f) return at;
+    return FireNetwork(FireDistance(delta) * FireInverseLength(position));
+  }
+
+ private:
+  BiasKind kind_;
+  bool hide_after_, hide_before_;
+  int saturation_ = 0, segments_ = 0;
+  float slope_ = 0.0f;      // ALiBi's, or FIRE's c
+  float threshold_ = 0.0f;  // FIRE
+  const float* values_ = nullptr;  // table at distance 0, or FIRE's slopes
+  const float* offsets_ = nullptr;
+  const float* knots_ = nullptr;
+};
+
+}  // namespace quintet::cuda

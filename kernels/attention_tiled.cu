@@ -1,0 +1,401 @@
+// Attention of many queries in bf16 or f16 by the tensor cores that every GPU since sm_80 has.
+#include "kernels/attention_call.cuh"
+#include "kernels/mma.cuh"
+
+namespace quintet::cuda {
+namespace {
+
+// Sizes of a block, by head_dim rounded up to kDim.
+template <int kDim>
+struct TileSizes {
+  static constexpr int kWarps = kDim == 128 ? 8 : 4;
+  static constexpr int kRowTiles = kDim == 64 ? 2 : 1;  // of 16 queries, per warp
+  static constexpr int kRows = kWarps * kRowTiles * 16;
+  static constexpr int kKeys = kDim == 256 ? 32 : 64;
+  static constexpr int kThreads = kWarps * 32;
+  static constexpr int kStages = 2;
+  static constexpr bool kKeepQueries = kDim == 128;  // in registers: elsewhere there are too few
+  static constexpr int kStrip = kRows + kKeys;       // one value for each diagonal of a tile
+};
+
+// Shared memory of a block. Rows of kDim values whose 16-byte pieces are permuted, so that eight
+// rows' pieces of one column lie in different banks.
+template <typename T, int kDim>
+struct TileMemory {
+  using S = TileSizes<kDim>;
+  T q[S::kRows * kDim];
+  T k[S::kStages][S::kKeys * kDim];
+  T v[S::kStages][S::kKeys * kDim];
+  float strip[S::kStages][S::kStrip];
+};
+
+template <int kDim>
+__device__ int Swizzled(int row, int piece) {
+  return row * kDim + ((piece ^ (row & 7)) * 8);
+}
+
+// 16 bytes of a row of `head_dim` values into shared memory, from channel `piece` * 8 on; zeros past
+// the row's end or when !valid.
+template <typename T>
+__device__ void CopyPiece(T* shared, const T* row, int piece, int head_dim, bool valid,
+                          bool vectors) {
+  if (vectors) {
+    valid = valid && piece * 8 < head_dim;
+    CopyAsync16(SharedAddress(shared), valid ? row + piece * 8 : row, valid);
+    return;
+  }
+  T values[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    values[i] = valid && piece * 8 + i < head_dim ? row[piece * 8 + i] : FromF32<T>(0.0f);
+  }
+  *reinterpret_cast<uint4*>(shared) = *reinterpret_cast<const uint4*>(values);
+}
+
+// A block's work on its queries; one thread's part of it.
+template <typename T, int kDim>
+class TiledBlock {
+  using S = TileSizes<kDim>;
+  static constexpr int kPieces = kDim / 8;  // of a row
+  static constexpr int kRowStep = S::kThreads / kPieces;
+  static constexpr int kKeyGroups = S::kKeys / 8;
+  static constexpr int kDimGroups = kDim / 8;
+
+ public:
+  __device__ TiledBlock(const AttentionCall& call, TileMemory<T, kDim>& memory,
+                        const QueryBlock& block, int head)
+      : call_(call),
+        memory_(memory),
+        sequence_(call, block.sequence),
+        bias_(call.bias, call.causal, head, call.heads),
+        key_rows_(call, block.sequence),
+        head_(head),
+        row_(sequence_.first_row + block.row),
+        rows_(min(S::kRows, sequence_.q_len - block.row)),
+        position_(sequence_.position + block.row) {}
+
+  __device__ void Run() {
+    const KeyRange range(bias_, position_, rows_, sequence_.kv_len, S::kKeys);
+    LoadQueries();
+    LoadTile(range.begin, 0);
+    CommitCopies();
+#pragma unroll
+    for (int m = 0; m < S::kRowTiles; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        max_[m][half] = -INFINITY;
+        sum_[m][half] = 0.0f;
+        const int row = WarpRow() + m * 16 + half * 8 + Lane() / 4;
+        if (bias_.fire()) fire_length_[m][half] = bias_.FireInverseLength(position_ + row);
+      }
+    }
+    int stage = 0;
+    for (int begin = range.begin; begin < range.end; begin += S::kKeys, stage ^= 1) {
+      WaitForCopies<0>();
+      __syncthreads();  // this tile is there, and every warp is done with the one before it
+      if (begin == range.begin) KeepQueries();
+      if (begin + S::kKeys < range.end) LoadTile(begin + S::kKeys, stage ^ 1);
+      CommitCopies();
+      Scores(stage);
+      AddTile(begin, stage);
+    }
+    WaitForCopies<0>();
+    __syncthreads();  // without keys this is the first: queries are still on their way
+    Write();
+  }
+
+ private:
+  __device__ static int Lane() { return static_cast<int>(threadIdx.x) % 32; }
+  // First query of this thread's warp within the block.
+  __device__ static int WarpRow() {
+    return static_cast<int>(threadIdx.x) / 32 * (S::kRowTiles * 16);
+  }
+
+  __device__ void LoadQueries() {
+    const T* q = static_cast<const T*>(call_.q) + head_ * call_.q_head;
+    const int piece = static_cast<int>(threadIdx.x) % kPieces;
+    for (int r = static_cast<int>(threadIdx.x) / kPieces; r < S::kRows; r += kRowStep) {
+      const T* row = q + (row_ + (r < rows_ ? r : 0)) * call_.q_row;
+      CopyPiece(memory_.q + Swizzled<kDim>(r, piece), row, piece, call_.head_dim, r < rows_,
+                call_.q_vectors);
+    }
+  }
+
+  __device__ bool TileIsPlain(int begin) const {
+    return call_.scale >= 0.0f && begin + S::kKeys <= sequence_.kv_len &&
+           bias_.Constant(begin - (position_ + rows_ - 1), begin + S::kKeys - 1 - position_) &&
+           !bias_.fire();
+  }
+
+  // Keys, values and, near the diagonal, the bias at each distance.
+  __device__ void LoadTile(int begin, int stage) {
+    const T* k = static_cast<const T*>(call_.k) + head_ * call_.k_head;
+    const T* v = static_cast<const T*>(call_.v) + head_ * call_.v_head;
+    const int piece = static_cast<int>(threadIdx.x) % kPieces;
+#pragma unroll
+    for (int j = static_cast<int>(threadIdx.x) / kPieces; j < S::kKeys; j += kRowStep) {
+      const bool valid = begin + j < sequence_.kv_len;
+      const int64_t row = valid ? key_rows_.Row(begin + j) : 0;
+      const int to = Swizzled<kDim>(j, piece);
+      CopyPiece(memory_.k[stage] + to, k + row * call_.k_row, piece, call_.head_dim, valid,
+                call_.kv_vectors);
+      CopyPiece(memory_.v[stage] + to, v + row * call_.v_row, piece, call_.head_dim, valid,
+                call_.kv_vectors);
+    }
+    if (TileIsPlain(begin)) return;
+    const int first = begin - position_ - (S::kRows - 1);
+    for (int i = static_cast<int>(threadIdx.x); i < S::kStrip; i += S::kThreads) {
+      memory_.strip[stage][i] =
+          bias_.fire() ? bias_.FireDistance(first + i) : bias_.At(first + i);
+    }
+  }
+
+  __device__ void LoadQueryFragment(int m, int step, uint32_t (&a)[4]) const {
+    const int row = WarpRow() + m * 16 + Lane() % 16;
+    LoadMatrices(a, SharedAddress(memory_.q + Swizzled<kDim>(row, 2 * step + Lane() / 16)));
+  }
+  __device__ void KeepQueries() {
+    if constexpr (S::kKeepQueries) {
+#pragma unroll
+      for (int m = 0; m < S::kRowTiles; ++m) {
+#pragma unroll
+        for (int step = 0; step < kDim / 16; ++step) LoadQueryFragment(m, step, q_[m][step]);
+      }
+    }
+  }
+
+  // scores = q k^T of the warp's queries.
+  __device__ void Scores(int stage) {
+#pragma unroll
+    for (int m = 0; m < S::kRowTiles; ++m) {
+#pragma unroll
+      for (int j = 0; j < kKeyGroups; ++j) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) scores_[m][j][e] = 0.0f;
+      }
+    }
+    const T* keys = memory_.k[stage];
+    const int key = Lane() % 8 + Lane() / 16 * 8, half = Lane() / 8 % 2;
+#pragma unroll
+    for (int step = 0; step < kDim / 16; ++step) {
+      uint32_t a[S::kRowTiles][4];
+#pragma unroll
+      for (int m = 0; m < S::kRowTiles; ++m) {
+        if constexpr (S::kKeepQueries) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) a[m][i] = q_[m][step][i];
+        } else {
+          LoadQueryFragment(m, step, a[m]);
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kKeyGroups; j += 2) {
+        uint32_t b[4];
+        LoadMatrices(b, SharedAddress(keys + Swizzled<kDim>(j * 8 + key, 2 * step + half)));
+#pragma unroll
+        for (int m = 0; m < S::kRowTiles; ++m) {
+          Mma<T>(scores_[m][j], a[m][0], a[m][1], a[m][2], a[m][3], b[0], b[1]);
+          Mma<T>(scores_[m][j + 1], a[m][0], a[m][1], a[m][2], a[m][3], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  // Scores of a tile near the diagonal or at the end of the keys, in units of log2.
+  __device__ void AddBias(int begin, int stage) {
+    const float* strip = memory_.strip[stage];
+    const float scale = call_.scale * kLog2E;
+    const int keys = sequence_.kv_len - begin;
+#pragma unroll
+    for (int m = 0; m < S::kRowTiles; ++m) {
+#pragma unroll
+      for (int j = 0; j < kKeyGroups; ++j) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int row = WarpRow() + m * 16 + e / 2 * 8 + Lane() / 4;
+          const int key = j * 8 + Lane() % 4 * 2 + e % 2;
+          float bias = strip[key - row + S::kRows - 1];
+          if (bias_.fire()) {
+            bias = bias_.Hidden(begin + key - (position_ + row))
+                       ? -INFINITY
+                       : bias_.FireNetwork(bias * fire_length_[m][e / 2]);
+          }
+          scores_[m][j][e] = key < keys ? fmaf(scores_[m][j][e], scale, bias) : -INFINITY;
+        }
+      }
+    }
+  }
+
+  // One step of the online softmax: weights of the tile's keys, and their values added to out_.
+  __device__ void AddTile(int begin, int stage) {
+    float scale = 1.0f, shift = 0.0f;
+    if (TileIsPlain(begin)) {
+      scale = call_.scale * kLog2E;
+      shift = bias_.At(begin - (position_ + rows_ - 1));
+    } else {
+      AddBias(begin, stage);
+    }
+#pragma unroll
+    for (int m = 0; m < S::kRowTiles; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float most = scores_[m][0][2 * half];
+#pragma unroll
+        for (int j = 0; j < kKeyGroups; ++j) {
+          most = fmaxf(most, fmaxf(scores_[m][j][2 * half], scores_[m][j][2 * half + 1]));
+        }
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+        const float before = max_[m][half];
+        const float now = fmaxf(before, fmaf(most, scale, shift));
+        const float base = now == -INFINITY ? 0.0f : now;  // no key seen so far
+        const float shrink = Exp2(before - base);
+        max_[m][half] = now;
+        float sum = sum_[m][half] * shrink;
+#pragma unroll
+        for (int j = 0; j < kKeyGroups; ++j) {
+#pragma unroll
+          for (int e = 2 * half; e < 2 * half + 2; ++e) {
+            scores_[m][j][e] = Exp2(fmaf(scores_[m][j][e], scale, shift - base));
+            sum += scores_[m][j][e];
+          }
+        }
+        sum_[m][half] = sum;
+#pragma unroll
+        for (int n = 0; n < kDimGroups; ++n) {
+          out_[m][n][2 * half] *= shrink;
+          out_[m][n][2 * half + 1] *= shrink;
+        }
+      }
+    }
+    AddValues(stage);
+  }
+
+  // out += weights v
+  __device__ void AddValues(int stage) {
+    const T* values = memory_.v[stage];
+#pragma unroll
+    for (int step = 0; step < S::kKeys / 16; ++step) {
+      uint32_t a[S::kRowTiles][4];
+#pragma unroll
+      for (int m = 0; m < S::kRowTiles; ++m) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float(&from)[4] = scores_[m][2 * step + i / 2];
+          a[m][i] = PackPair<T>(from[i % 2 * 2], from[i % 2 * 2 + 1]);
+        }
+      }
+      const int key = step * 16 + Lane() % 16;
+#pragma unroll
+      for (int n = 0; n < kDimGroups; n += 2) {
+        uint32_t b[4];
+        LoadMatricesTransposed(b,
+                               SharedAddress(values + Swizzled<kDim>(key, n + Lane() / 16)));
+#pragma unroll
+        for (int m = 0; m < S::kRowTiles; ++m) {
+          Mma<T>(out_[m][n], a[m][0], a[m][1], a[m][2], a[m][3], b[0], b[1]);
+          Mma<T>(out_[m][n + 1], a[m][0], a[m][1], a[m][2], a[m][3], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  // out_ / sum_ through the warp's own rows of memory_.q, so that lanes write 16 bytes side by side.
+  __device__ void Write() {
+    __syncwarp();
+#pragma unroll
+    for (int m = 0; m < S::kRowTiles; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float sum = sum_[m][half];
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        const float scale = sum > 0.0f ? 1.0f / sum : 0.0f;
+        const int row = WarpRow() + m * 16 + half * 8 + Lane() / 4;
+#pragma unroll
+        for (int n = 0; n < kDimGroups; ++n) {
+          const uint32_t pair =
+              PackPair<T>(out_[m][n][2 * half] * scale, out_[m][n][2 * half + 1] * scale);
+          *reinterpret_cast<uint32_t*>(memory_.q + Swizzled<kDim>(row, n) + Lane() % 4 * 2) = pair;
+        }
+      }
+    }
+    __syncwarp();
+    T* out = static_cast<T*>(call_.out) + head_ * call_.out_head;
+    const int piece = Lane() % kPieces;
+    constexpr int kRowsAtOnce = 32 / kPieces > 0 ? 32 / kPieces : 1;
+    for (int i = Lane() / kPieces; i < S::kRowTiles * 16; i += kRowsAtOnce) {
+      const int row = WarpRow() + i;
+      if (row >= rows_ || piece * 8 >= call_.head_dim) continue;
+      const T* from = memory_.q + Swizzled<kDim>(row, piece);
+      T* to = out + (row_ + row) * call_.out_row + piece * 8;
+      if (call_.q_vectors) {
+        *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+      } else {
+        for (int c = 0; c < 8 && piece * 8 + c < call_.head_dim; ++c) to[c] = from[c];
+      }
+    }
+  }
+
+  const AttentionCall& call_;
+  TileMemory<T, kDim>& memory_;
+  const Sequence sequence_;
+  const HeadBias bias_;
+  const KeyRows key_rows_;
+  const int64_t head_, row_;  // row_: the block's first query in call.q
+  const int rows_, position_;
+
+  uint32_t q_[S::kRowTiles][S::kKeepQueries ? kDim / 16 : 1][4];
+  float scores_[S::kRowTiles][kKeyGroups][4];
+  float out_[S::kRowTiles][kDimGroups][4] = {};
+  float max_[S::kRowTiles][2], sum_[S::kRowTiles][2];
+  float fire_length_[S::kRowTiles][2];
+};
+
+// What: out = softmax(scale q k^T + bias + mask) v, one head and up to kRows queries of one sequence.
+// Shapes: q, out [rows, heads, head_dim], k, v rows of head_dim values; T is bf16 or f16.
+// Math: products of T with f32 sums; f32 online softmax over tiles of kKeys keys in powers of two,
+// weights rounded to T before they meet the values, as FlashAttention-2 does (Dao 2023). Rows that
+// see no key give zeros. A tile whose pairs all lie past the bias table's saturation costs one
+// addition more per row than one without bias; the others look up one value per diagonal.
+// Map: grid (query blocks, heads); a warp owns kRowTiles * 16 queries, whose scores, weights and sums
+// stay in its registers. Keys and values come by cp.async into two stages, one barrier a tile.
+// Bound: 4 rows kv_len head_dim FLOP against the tensor cores' mma.sync rate, which on sm_90 is about
+// two thirds of what wgmma reaches; the Hopper kernel has the rest.
+// Spec: tests/kernels/attention_test.cc.
+template <typename T, int kDim>
+__global__ void __launch_bounds__(TileSizes<kDim>::kThreads)
+    AttendTiledKernel(const __grid_constant__ AttentionCall call) {
+  extern __shared__ __align__(128) unsigned char shared[];
+  WaitForInputs();
+  const QueryBlock block(call, static_cast<int>(blockIdx.x), TileSizes<kDim>::kRows);
+  if (block.sequence < 0) return;
+  TiledBlock<T, kDim>(call, *reinterpret_cast<TileMemory<T, kDim>*>(shared), block,
+                      static_cast<int>(blockIdx.y))
+      .Run();
+}
+
+template <typename T, int kDim>
+void LaunchTiled(const AttentionCall& call, int64_t rows_total, Stream& stream) {
+  using S = TileSizes<kDim>;
+  constexpr int kSharedBytes = sizeof(TileMemory<T, kDim>);
+  static const cudaError_t allowed = cudaFuncSetAttribute(
+      AttendTiledKernel<T, kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+  if (!QT_CUDA(stream.device(), allowed)) return;
+  const int64_t blocks = MostQueryBlocks(rows_total, call.sequences, S::kRows);
+  Launch(stream, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(call.heads)),
+         dim3(S::kThreads), kSharedBytes, AttendTiledKernel<T, kDim>, call);
+}
+
+}  // namespace
+
+template <typename T>
+void AttendTiled(const AttentionCall& call, int64_t rows_total, Stream& stream) {
+  if (call.head_dim <= 64) return LaunchTiled<T, 64>(call, rows_total, stream);
+  if (call.head_dim <= 128) return LaunchTiled<T, 128>(call, rows_total, stream);
+  LaunchTiled<T, 256>(call, rows_total, stream);
+}
+template void AttendTiled<__nv_bfloat16>(const AttentionCall&, int64_t, Stream&);
+template void AttendTiled<__half>(const AttentionCall&, int64_t, Stream&);
+
+}  // namespace quintet::cuda
