@@ -85,9 +85,9 @@ struct Lengths {
       const int q = args.q_offsets[s + 1] - args.q_offsets[s];
       if (q > 0) min_q = std::min(min_q, q);
       max_q = std::max(max_q, q);
-      max_kv = std::max(max_kv, args.cache != nullptr
-                                    ? args.kv_lens[s]
-                                    : args.kv_offsets[s + 1] - args.kv_offsets[s]);
+      max_kv =
+          std::max(max_kv, args.cache != nullptr ? args.kv_lens[s]
+                                                 : args.kv_offsets[s + 1] - args.kv_offsets[s]);
     }
   }
 };

@@ -134,8 +134,8 @@ class HeadBias {
   BiasKind kind_;
   bool hide_after_, hide_before_;
   int saturation_ = 0, segments_ = 0;
-  float slope_ = 0.0f;      // ALiBi's, or FIRE's c
-  float threshold_ = 0.0f;  // FIRE
+  float slope_ = 0.0f;             // ALiBi's, or FIRE's c
+  float threshold_ = 0.0f;         // FIRE
   const float* values_ = nullptr;  // table at distance 0, or FIRE's slopes
   const float* offsets_ = nullptr;
   const float* knots_ = nullptr;

@@ -24,9 +24,7 @@ struct Divisor {
     while ((uint64_t{1} << shift) < d) ++shift;
     multiplier = static_cast<uint32_t>((uint64_t{1} << 32) * ((uint64_t{1} << shift) - d) / d + 1);
   }
-  __device__ uint32_t Quotient(uint32_t n) const {
-    return (__umulhi(multiplier, n) + n) >> shift;
-  }
+  __device__ uint32_t Quotient(uint32_t n) const { return (__umulhi(multiplier, n) + n) >> shift; }
 };
 
 struct AttentionCall {
@@ -36,8 +34,8 @@ struct AttentionCall {
   const int32_t* q_offsets = nullptr;    // [sequences + 1]
   const int32_t* q_positions = nullptr;  // [sequences], or null: kv_len - q_len
 
-  // Key row r of head h begins at k + h * k_head + r * k_row. Packed: r counts rows. In a cache: k is
-  // the layer's first chunk, and r counts head_dim values from there on.
+  // Key row r of head h begins at k + h * k_head + r * k_row. Packed: r counts rows. In a cache: k
+  // is the layer's first chunk, and r counts head_dim values from there on.
   const void* k = nullptr;
   const void* v = nullptr;
   int64_t k_row = 0, k_head = 0, v_row = 0, v_head = 0;
@@ -49,7 +47,7 @@ struct AttentionCall {
   uint32_t page_rows = 0;  // key rows from page to page
 
   int sequences = 0, heads = 0, head_dim = 0;
-  int few_rows = 0;         // sequences of up to this many queries are another kernel's
+  int few_rows = 0;  // sequences of up to this many queries are another kernel's
   // Rows begin and end on 16-byte boundaries: of q and out, of k and v.
   bool q_vectors = false, kv_vectors = false;
   bool causal = false;
@@ -66,7 +64,8 @@ struct Sequence {
 
   __device__ Sequence(const AttentionCall& call, int s)
       : index(s), first_row(call.q_offsets[s]), q_len(call.q_offsets[s + 1] - first_row) {
-    kv_len = call.kv_lens != nullptr ? call.kv_lens[s] : call.kv_offsets[s + 1] - call.kv_offsets[s];
+    kv_len =
+        call.kv_lens != nullptr ? call.kv_lens[s] : call.kv_offsets[s + 1] - call.kv_offsets[s];
     position = call.q_positions != nullptr ? call.q_positions[s] : kv_len - q_len;
   }
 };
@@ -139,7 +138,8 @@ inline int64_t MostQueryBlocks(int64_t rows_total, int64_t sequences, int64_t ro
   return rows_total / rows + sequences;
 }
 
-// The kernels' launchers; rows_total and max_... bound what the kernels find in q_offsets and lengths.
+// The kernels' launchers; rows_total and max_... bound what the kernels find in q_offsets and
+// lengths.
 void AttendF32(const AttentionCall& call, int64_t rows_total, int max_q_len, Stream& stream);
 template <typename T>
 void AttendTiled(const AttentionCall& call, int64_t rows_total, Stream& stream);

@@ -9,16 +9,16 @@ namespace {
 
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * 32;
-constexpr int kLeastSplit = 128;    // keys: less is not worth a second kernel
-constexpr int kBlocksPerUnit = 8;   // of splits: what keeps a multiprocessor busy, twice
+constexpr int kLeastSplit = 128;   // keys: less is not worth a second kernel
+constexpr int kBlocksPerUnit = 8;  // of splits: what keeps a multiprocessor busy, twice
 constexpr int kCombineWarps = 4;
 
 // Keys of one step of a warp: enough bytes in flight, and no more than registers hold.
 template <int kDim>
 inline constexpr int kStepKeys = kDim == 64 ? 32 : 16;
 
-// What one split knows of its rows: weights' largest exponent and sum, and the weighted sum of values.
-// [sequences, heads, splits][kFewRows]: out [kDim] f32, then [2] statistics.
+// What one split knows of its rows: weights' largest exponent and sum, and the weighted sum of
+// values. [sequences, heads, splits][kFewRows]: out [kDim] f32, then [2] statistics.
 struct Partials {
   float* out = nullptr;
   float* statistics = nullptr;
@@ -38,10 +38,7 @@ class FewRowsWarp {
 
  public:
   __device__ FewRowsWarp(const AttentionCall& call, const Sequence& sequence, int head)
-      : call_(call),
-        sequence_(sequence),
-        key_rows_(call, sequence.index),
-        head_(head) {
+      : call_(call), sequence_(sequence), key_rows_(call, sequence.index), head_(head) {
     LoadQueries();
   }
 
@@ -115,8 +112,8 @@ class FewRowsWarp {
     return __ldg(reinterpret_cast<const uint4*>(base + row * stride + channel));
   }
 
-  // Keys: lane 4 g + t takes channels 8 t.. of key g of each group of eight. Values: channels 8 g.. of
-  // keys 2t, 2t + 1, 2t + 8, 2t + 9 of each sixteen.
+  // Keys: lane 4 g + t takes channels 8 t.. of key g of each group of eight. Values: channels 8 g..
+  // of keys 2t, 2t + 1, 2t + 8, 2t + 9 of each sixteen.
   __device__ void LoadStep(uint32_t row, uint4 (&k)[kKeys / 8][kBlocks],
                            uint4 (&v)[kKeys / 16][4][kHalves]) const {
     const T* keys = static_cast<const T*>(call_.k) + head_ * call_.k_head;
@@ -132,8 +129,7 @@ class FewRowsWarp {
     for (int j = 0; j < kKeys / 16; ++j) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const uint32_t r =
-            __shfl_sync(0xffffffffu, row, j * 16 + t * 2 + i % 2 + i / 2 * 8);
+        const uint32_t r = __shfl_sync(0xffffffffu, row, j * 16 + t * 2 + i % 2 + i / 2 * 8);
 #pragma unroll
         for (int h = 0; h < kHalves; ++h) v[j][i][h] = Load(values, r, call_.v_row, h * 64 + g * 8);
       }
@@ -251,18 +247,16 @@ struct FewRowsMemory {
 // 2^(x - base), where all that is -inf counts as nothing.
 __device__ float Share(float x, float base) { return x == -INFINITY ? 0.0f : Exp2(x - base); }
 
-// What: out = softmax(scale q k^T + bias + mask) v for up to 16 queries of a sequence: the beams of a
-// request share one reading of its keys.
-// Shapes: q, out [rows, heads, head_dim], k, v rows of head_dim values (a multiple of 8, at most 128)
-// at 16-byte addresses, T bf16 or f16.
-// Math: as attention_tiled.cu; each warp has an online softmax of its own, merged in the order of
-// warps, then of splits. A row's result depends on its sequence and on how many splits the launch
-// has, and is the same from run to run.
-// Map: grid (splits, heads, sequences); warps take turns of kStepKeys keys. One mma covers 16 queries, of which
-// one or four are used: products are free here. Channels and keys are permuted so that the 16 bytes a
-// lane loads are its fragment: no shared memory, no shuffle on the way.
-// Bound: 2 kv_len head_dim sizeof(T) bytes for each head and sequence.
-// Spec: tests/kernels/attention_test.cc.
+// What: out = softmax(scale q k^T + bias + mask) v for up to 16 queries of a sequence: the beams of
+// a request share one reading of its keys. Shapes: q, out [rows, heads, head_dim], k, v rows of
+// head_dim values (a multiple of 8, at most 128) at 16-byte addresses, T bf16 or f16. Math: as
+// attention_tiled.cu; each warp has an online softmax of its own, merged in the order of warps,
+// then of splits. A row's result depends on its sequence and on how many splits the launch has, and
+// is the same from run to run. Map: grid (splits, heads, sequences); warps take turns of kStepKeys
+// keys. One mma covers 16 queries, of which one or four are used: products are free here. Channels
+// and keys are permuted so that the 16 bytes a lane loads are its fragment: no shared memory, no
+// shuffle on the way. Bound: 2 kv_len head_dim sizeof(T) bytes for each head and sequence. Spec:
+// tests/kernels/attention_test.cc.
 template <typename T, int kDim>
 __global__ void __launch_bounds__(kThreads, kDim == 64 ? 3 : 2)
     AttendFewRowsKernel(const __grid_constant__ AttentionCall call, Partials partials) {
@@ -357,8 +351,8 @@ __global__ void __launch_bounds__(kCombineWarps * 32)
       values[c] = fmaf(share, partials.out[from * kDim + c * 32 + lane], values[c]);
     }
   }
-  T* out = static_cast<T*>(call.out) + (sequence.first_row + row) * call.out_row +
-           head * call.out_head;
+  T* out =
+      static_cast<T*>(call.out) + (sequence.first_row + row) * call.out_row + head * call.out_head;
 #pragma unroll
   for (int c = 0; c < kDim / 32; ++c) {
     const int channel = c * 32 + lane;
@@ -375,8 +369,7 @@ int64_t MostSplitBlocks(const Stream& stream) {
 int Splits(const AttentionCall& call, int max_kv_len, const Stream& stream) {
   const int64_t items = static_cast<int64_t>(call.sequences) * call.heads;
   const int64_t most = (max_kv_len + kLeastSplit - 1) / kLeastSplit;
-  return static_cast<int>(
-      std::max<int64_t>(1, std::min(MostSplitBlocks(stream) / items, most)));
+  return static_cast<int>(std::max<int64_t>(1, std::min(MostSplitBlocks(stream) / items, most)));
 }
 
 template <typename T, int kDim>

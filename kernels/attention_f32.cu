@@ -1,5 +1,5 @@
-// Attention in f32 by multiply-adds: exact to rounding, and the same bits for a row whatever is beside
-// it, so that f32 answers do not depend on their batch.
+// Attention in f32 by multiply-adds: exact to rounding, and the same bits for a row whatever is
+// beside it, so that f32 answers do not depend on their batch.
 #include "kernels/attention_call.cuh"
 
 namespace quintet::cuda {
@@ -93,7 +93,8 @@ class F32Block {
     for (int c = 0; c < kDim; c += 4) {
       float4 k[S::kThreadKeys];
 #pragma unroll
-      for (int j = 0; j < S::kThreadKeys; ++j) k[j] = Vector(memory_.kv[Lane() + j * S::kLanes] + c);
+      for (int j = 0; j < S::kThreadKeys; ++j)
+        k[j] = Vector(memory_.kv[Lane() + j * S::kLanes] + c);
 #pragma unroll
       for (int r = 0; r < S::kThreadRows; ++r) {
         const float4 q = Vector(memory_.q[FirstRow() + r] + c);
@@ -193,17 +194,15 @@ class F32Block {
   static_assert(S::kThreadRows >= 1 && kThreadDims >= 1);
 };
 
-// What: out = softmax(scale q k^T + bias + mask) v, one head and up to kRows queries of one sequence.
-// Shapes: q, out [rows, heads, head_dim], k, v rows of head_dim values, f32.
-// Math: fused multiply-adds in f32; a score sums over channels in order, weights and weighted values
-// over keys in order, the online softmax runs over tiles of 64 keys from the sequence's first. So a
-// row's bits depend on its query, keys and position alone: both values of kRows give the same.
-// Rows that see no key give zeros.
-// Map: grid (query blocks, heads). One buffer holds a tile's keys, then its values; blocks side by
-// side on a multiprocessor hide the loads.
-// Bound: 4 rows kv_len head_dim FLOP against 67 TFLOP/s on an H200, or for kRows = 8 the keys and
-// values once.
-// Spec: tests/kernels/attention_test.cc.
+// What: out = softmax(scale q k^T + bias + mask) v, one head and up to kRows queries of one
+// sequence. Shapes: q, out [rows, heads, head_dim], k, v rows of head_dim values, f32. Math: fused
+// multiply-adds in f32; a score sums over channels in order, weights and weighted values over keys
+// in order, the online softmax runs over tiles of 64 keys from the sequence's first. So a row's
+// bits depend on its query, keys and position alone: both values of kRows give the same. Rows that
+// see no key give zeros. Map: grid (query blocks, heads). One buffer holds a tile's keys, then its
+// values; blocks side by side on a multiprocessor hide the loads. Bound: 4 rows kv_len head_dim
+// FLOP against 67 TFLOP/s on an H200, or for kRows = 8 the keys and values once. Spec:
+// tests/kernels/attention_test.cc.
 template <int kRows, int kDim>
 __global__ void __launch_bounds__(kThreads)
     AttendF32Kernel(const __grid_constant__ AttentionCall call) {

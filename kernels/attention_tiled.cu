@@ -34,8 +34,8 @@ __device__ int Swizzled(int row, int piece) {
   return row * kDim + ((piece ^ (row & 7)) * 8);
 }
 
-// 16 bytes of a row of `head_dim` values into shared memory, from channel `piece` * 8 on; zeros past
-// the row's end or when !valid.
+// 16 bytes of a row of `head_dim` values into shared memory, from channel `piece` * 8 on; zeros
+// past the row's end or when !valid.
 template <typename T>
 __device__ void CopyPiece(T* shared, const T* row, int piece, int head_dim, bool valid,
                           bool vectors) {
@@ -145,8 +145,7 @@ class TiledBlock {
     if (TileIsPlain(begin)) return;
     const int first = begin - position_ - (S::kRows - 1);
     for (int i = static_cast<int>(threadIdx.x); i < S::kStrip; i += S::kThreads) {
-      memory_.strip[stage][i] =
-          bias_.fire() ? bias_.FireDistance(first + i) : bias_.At(first + i);
+      memory_.strip[stage][i] = bias_.fire() ? bias_.FireDistance(first + i) : bias_.At(first + i);
     }
   }
 
@@ -289,8 +288,7 @@ class TiledBlock {
 #pragma unroll
       for (int n = 0; n < kDimGroups; n += 2) {
         uint32_t b[4];
-        LoadMatricesTransposed(b,
-                               SharedAddress(values + Swizzled<kDim>(key, n + Lane() / 16)));
+        LoadMatricesTransposed(b, SharedAddress(values + Swizzled<kDim>(key, n + Lane() / 16)));
 #pragma unroll
         for (int m = 0; m < S::kRowTiles; ++m) {
           Mma<T>(out_[m][n], a[m][0], a[m][1], a[m][2], a[m][3], b[0], b[1]);
@@ -300,7 +298,8 @@ class TiledBlock {
     }
   }
 
-  // out_ / sum_ through the warp's own rows of memory_.q, so that lanes write 16 bytes side by side.
+  // out_ / sum_ through the warp's own rows of memory_.q, so that lanes write 16 bytes side by
+  // side.
   __device__ void Write() {
     __syncwarp();
 #pragma unroll
@@ -352,17 +351,17 @@ class TiledBlock {
   float fire_length_[S::kRowTiles][2];
 };
 
-// What: out = softmax(scale q k^T + bias + mask) v, one head and up to kRows queries of one sequence.
-// Shapes: q, out [rows, heads, head_dim], k, v rows of head_dim values; T is bf16 or f16.
+// What: out = softmax(scale q k^T + bias + mask) v, one head and up to kRows queries of one
+// sequence. Shapes: q, out [rows, heads, head_dim], k, v rows of head_dim values; T is bf16 or f16.
 // Math: products of T with f32 sums; f32 online softmax over tiles of kKeys keys in powers of two,
 // weights rounded to T before they meet the values, as FlashAttention-2 does (Dao 2023). Rows that
 // see no key give zeros. A tile whose pairs all lie past the bias table's saturation costs one
 // addition more per row than one without bias; the others look up one value per diagonal.
-// Map: grid (query blocks, heads); a warp owns kRowTiles * 16 queries, whose scores, weights and sums
-// stay in its registers. Keys and values come by cp.async into two stages, one barrier a tile.
-// Bound: 4 rows kv_len head_dim FLOP against the tensor cores' mma.sync rate, which on sm_90 is about
-// two thirds of what wgmma reaches; the Hopper kernel has the rest.
-// Spec: tests/kernels/attention_test.cc.
+// Map: grid (query blocks, heads); a warp owns kRowTiles * 16 queries, whose scores, weights and
+// sums stay in its registers. Keys and values come by cp.async into two stages, one barrier a tile.
+// Bound: 4 rows kv_len head_dim FLOP against the tensor cores' mma.sync rate, which on sm_90 is
+// about two thirds of what wgmma reaches; the Hopper kernel has the rest. Spec:
+// tests/kernels/attention_test.cc.
 template <typename T, int kDim>
 __global__ void __launch_bounds__(TileSizes<kDim>::kThreads)
     AttendTiledKernel(const __grid_constant__ AttentionCall call) {

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "catch2/catch.hpp"
+#include "tests/kernels/place.h"
 #include "tests/kernels/random_data.h"
 
 namespace quintet {
@@ -22,6 +23,7 @@ struct Shape {
   BiasKind bias = BiasKind::kNone;
   bool asymmetric = false;
   float scale = 1.0f;
+  int64_t gap = 3;  // values between rows: a multiple of 8 keeps them on 16-byte boundaries
 };
 
 std::vector<int32_t> Offsets(const std::vector<int32_t>& lens) {
@@ -31,27 +33,33 @@ std::vector<int32_t> Offsets(const std::vector<int32_t>& lens) {
 }
 
 // Inputs of one call: q, k and v side by side in one packed matrix's rows, so that strides matter,
-// and a bias of the asked kind.
+// and a bias of the asked kind. Values are those of a type after rounding.
 class Problem {
  public:
-  Problem(const Shape& shape, uint32_t seed)
-      : shape(shape), q_offsets(Offsets(shape.q_lens)), kv_offsets(Offsets(shape.kv_lens)) {
+  Problem(const Shape& shape, uint32_t seed, DType dtype = DType::kF32)
+      : shape(shape),
+        dtype(dtype),
+        q_offsets(Offsets(shape.q_lens)),
+        kv_offsets(Offsets(shape.kv_lens)) {
     RandomData random(seed);
     const int64_t width = shape.heads * shape.head_dim;
-    q_stride = 3 * width + 5;
-    kv_stride = 2 * width + 3;
-    q_data = random.Values(q_offsets.back() * q_stride + width, 2.0f);
-    kv_data = random.Values(kv_offsets.back() * kv_stride + 2 * width, 1.5f);
+    q_stride = 3 * width + shape.gap;
+    kv_stride = 2 * width + shape.gap;
+    q_data = RoundedTo(dtype, random.Values(q_offsets.back() * q_stride + width, 2.0f));
+    kv_data = RoundedTo(dtype, random.Values(kv_offsets.back() * kv_stride + 2 * width, 1.5f));
     bias.kind = shape.bias;
     bias.heads = shape.heads;
     FillBias(random);
   }
 
-  Tensor Q() const { return View(q_data.data(), q_offsets.back(), q_stride); }
-  Tensor K() const { return View(kv_data.data(), kv_offsets.back(), kv_stride); }
-  Tensor V() const {
-    return View(kv_data.data() + shape.heads * shape.head_dim, kv_offsets.back(), kv_stride);
+  int64_t width() const { return shape.heads * shape.head_dim; }
+  const float* Query(int64_t row, int64_t h) const {
+    return q_data.data() + row * q_stride + h * shape.head_dim;
   }
+  const float* Key(int64_t row, int64_t h) const {
+    return kv_data.data() + row * kv_stride + h * shape.head_dim;
+  }
+  const float* Value(int64_t row, int64_t h) const { return Key(row, h) + width(); }
   int64_t Position(size_t s) const {
     return shape.positions.empty() ? shape.kv_lens[s] - shape.q_lens[s] : shape.positions[s];
   }
@@ -76,6 +84,7 @@ class Problem {
   }
 
   Shape shape;
+  DType dtype;
   std::vector<int32_t> q_offsets, kv_offsets;
   int64_t q_stride, kv_stride;
   std::vector<float> q_data, kv_data;
@@ -83,21 +92,13 @@ class Problem {
   std::vector<float> table, knots, offsets;
 
  private:
-  Tensor View(const float* data, int64_t rows, int64_t stride) const {
-    Tensor t = Tensor::F32(data, {rows, shape.heads, shape.head_dim});
-    t.stride[0] = stride;
-    return t;
-  }
-
   void FillBias(RandomData& random) {
     const int64_t heads = shape.heads;
     if (bias.kind == BiasKind::kTable) {
       bias.saturation = 37;
       table = random.Values(heads * (2 * bias.saturation + 1), 2.0f);
-      bias.table = Tensor::F32(table.data(), {heads, 2 * bias.saturation + 1});
     } else if (bias.kind == BiasKind::kAlibi) {
       for (int64_t h = 0; h < heads; ++h) table.push_back(std::exp2(-static_cast<float>(h + 1)));
-      bias.slopes = Tensor::F32(table.data(), {heads});
       bias.asymmetric = shape.asymmetric;
     } else if (bias.kind == BiasKind::kFire) {
       bias.fire_c = 0.1f;
@@ -105,15 +106,12 @@ class Problem {
       for (int i = 0; i < 9; ++i) knots.push_back(0.22f * static_cast<float>(i) - 0.9f);
       table = random.Values(heads * 10);
       offsets = random.Values(heads * 10);
-      bias.knots = Tensor::F32(knots.data(), {9});
       for (int64_t h = 0; h < heads; ++h) {  // continuous, as a network's function is
         for (size_t s = 1; s < 10; ++s) {
           const size_t i = static_cast<size_t>(h) * 10 + s;
           offsets[i] = offsets[i - 1] + (table[i - 1] - table[i]) * knots[s - 1];
         }
       }
-      bias.segment_slope = Tensor::F32(table.data(), {heads, 10});
-      bias.segment_offset = Tensor::F32(offsets.data(), {heads, 10});
     }
   }
 
@@ -134,16 +132,14 @@ class Problem {
 std::vector<double> Reference(const Problem& p) {
   const int64_t heads = p.shape.heads, dim = p.shape.head_dim;
   std::vector<double> out(static_cast<size_t>(p.q_offsets.back() * heads * dim), 0.0);
-  const Tensor q = p.Q(), k = p.K(), v = p.V();
   for (size_t s = 0; s < p.shape.q_lens.size(); ++s) {
     for (int64_t h = 0; h < heads; ++h) {
       for (int64_t i = 0; i < p.shape.q_lens[s]; ++i) {
-        const float* qr = q.f32() + (p.q_offsets[s] + i) * q.stride[0] + h * dim;
+        const float* qr = p.Query(p.q_offsets[s] + i, h);
         std::vector<double> score(static_cast<size_t>(p.shape.kv_lens[s]));
         double max = -kInfinity, sum = 0;
         for (size_t t = 0; t < score.size(); ++t) {
-          const int64_t row = p.kv_offsets[s] + static_cast<int64_t>(t);
-          const float* kr = k.f32() + row * k.stride[0] + h * dim;
+          const float* kr = p.Key(p.kv_offsets[s] + static_cast<int64_t>(t), h);
           for (int64_t c = 0; c < dim; ++c) score[t] += double{qr[c]} * double{kr[c]};
           score[t] = score[t] * double{p.shape.scale} +
                      p.Bias(h, p.Position(s) + i, static_cast<int64_t>(t));
@@ -153,8 +149,7 @@ std::vector<double> Reference(const Problem& p) {
         double* o = out.data() + ((p.q_offsets[s] + i) * heads + h) * dim;
         for (double x : score) sum += std::exp(x - max);
         for (size_t t = 0; t < score.size(); ++t) {
-          const int64_t row = p.kv_offsets[s] + static_cast<int64_t>(t);
-          const float* vr = v.f32() + row * v.stride[0] + h * dim;
+          const float* vr = p.Value(p.kv_offsets[s] + static_cast<int64_t>(t), h);
           for (int64_t c = 0; c < dim; ++c) o[c] += std::exp(score[t] - max) / sum * double{vr[c]};
         }
       }
@@ -163,16 +158,16 @@ std::vector<double> Reference(const Problem& p) {
   return out;
 }
 
-// The problem's keys and values in a cache, on slots in random order.
+// The problem's keys and values in a cache, on slots in random order; NaN elsewhere.
 struct CachedKeys {
   CachedKeys(const Problem& p, uint32_t seed) {
+    cache.dtype = p.dtype;
     cache.layers = 3;
     cache.heads = p.shape.heads;
     cache.head_dim = p.shape.head_dim;
     cache.page_size = 16;
     cache.pages = p.kv_offsets.back() / cache.page_size + 2;
-    data.assign(static_cast<size_t>(cache.pages * cache.page_elements()), NAN);
-    cache.data = data.data();
+    values.assign(static_cast<size_t>(cache.pages * cache.page_elements()), NAN);
     std::vector<int32_t> order(static_cast<size_t>(cache.pages * cache.page_size));
     std::iota(order.begin(), order.end(), 0);
     RandomData random(seed);
@@ -183,55 +178,101 @@ struct CachedKeys {
     }
     stride = *std::max_element(p.shape.kv_lens.begin(), p.shape.kv_lens.end()) + 3;
     slots.assign(p.shape.kv_lens.size() * static_cast<size_t>(stride), -1);
-    std::vector<int32_t> of_rows(order.begin(), order.begin() + p.kv_offsets.back());
     for (size_t s = 0; s < p.shape.kv_lens.size(); ++s) {
-      std::copy(of_rows.begin() + p.kv_offsets[s], of_rows.begin() + p.kv_offsets[s + 1],
+      std::copy(order.begin() + p.kv_offsets[s], order.begin() + p.kv_offsets[s + 1],
                 slots.begin() + static_cast<int64_t>(s) * stride);
     }
-    ThreadPool pool(1);
-    Stream stream(&pool);
-    StoreKv({.k = p.K(), .v = p.V(), .cache = &cache, .layer = 1, .slots = of_rows}, stream);
+    for (int64_t row = 0; row < p.kv_offsets.back(); ++row) {
+      float* slot = values.data() + cache.SlotOffset(order[static_cast<size_t>(row)]);
+      for (int64_t h = 0; h < cache.heads; ++h) {
+        std::copy_n(p.Key(row, h), cache.head_dim, slot + cache.ChunkOffset(1, false, h));
+        std::copy_n(p.Value(row, h), cache.head_dim, slot + cache.ChunkOffset(1, true, h));
+      }
+    }
   }
 
   KvCache cache;
-  std::vector<float> data;
+  std::vector<float> values;
   std::vector<int32_t> slots;
   int64_t stride;
 };
 
-AttentionArgs ArgsOf(const Problem& p, const CachedKeys* cached) {
-  AttentionArgs args;
-  args.q = p.Q();
-  args.q_offsets = p.q_offsets;
-  if (cached == nullptr) {
-    args.k = p.K();
-    args.v = p.V();
-    args.kv_offsets = p.kv_offsets;
-  } else {
-    args.cache = &cached->cache;
-    args.layer = 1;
-    args.slots = cached->slots.data();
-    args.slots_stride = cached->stride;
-    args.kv_lens = p.shape.kv_lens;
+// A problem, and the same keys in a cache, where ops can read them.
+struct Inputs {
+  Inputs(const Problem& p, const CachedKeys* cached, Place& place) : problem(p), bias(p.bias) {
+    const int64_t heads = p.shape.heads;
+    q = View(place.Put(p.q_data, {p.q_offsets.back(), heads, p.shape.head_dim}, p.dtype),
+             p.q_stride);
+    k = View(place.Put(p.kv_data, {p.kv_offsets.back(), heads, p.shape.head_dim}, p.dtype),
+             p.kv_stride);
+    v = k;
+    v.data = k.as<char>() + p.width() * DTypeBytes(p.dtype);
+    if (bias.kind == BiasKind::kTable) {
+      bias.table = place.Put(p.table, {heads, 2 * bias.saturation + 1});
+    } else if (bias.kind == BiasKind::kAlibi) {
+      bias.slopes = place.Put(p.table, {heads});
+    } else if (bias.kind == BiasKind::kFire) {
+      bias.knots = place.Put(p.knots, {9});
+      bias.segment_slope = place.Put(p.table, {heads, 10});
+      bias.segment_offset = place.Put(p.offsets, {heads, 10});
+    }
+    q_offsets = place.Plan(p.q_offsets);
+    kv_offsets = place.Plan(p.kv_offsets);
+    positions = place.Plan(p.shape.positions);
+    if (cached == nullptr) return;
+    cache = cached->cache;
+    cache.data =
+        place.Put(cached->values, {static_cast<int64_t>(cached->values.size())}, p.dtype).data;
+    slots = place.Plan(cached->slots);
+    slots_stride = cached->stride;
+    kv_lens = place.Plan(p.shape.kv_lens);
   }
-  args.q_positions = p.shape.positions;
-  args.causal = p.shape.causal;
-  args.bias = &p.bias;
-  args.scale = p.shape.scale;
-  return args;
-}
 
-// Runs on fresh output (filled with NaN) and scratch; returns [q_total, heads, head_dim].
-std::vector<float> Run(AttentionArgs args, int threads = 1) {
-  ThreadPool pool(threads);
-  Stream stream(&pool);
+  AttentionArgs Args(bool from_cache) const {
+    AttentionArgs args;
+    args.q = q;
+    args.q_offsets = q_offsets;
+    if (from_cache) {
+      args.cache = &cache;
+      args.layer = 1;
+      args.slots = slots.data();
+      args.slots_stride = slots_stride;
+      args.kv_lens = kv_lens;
+    } else {
+      args.k = k;
+      args.v = v;
+      args.kv_offsets = kv_offsets;
+    }
+    args.q_positions = positions;
+    args.causal = problem.shape.causal;
+    args.bias = &bias;
+    args.scale = problem.shape.scale;
+    return args;
+  }
+
+  static Tensor View(Tensor t, int64_t stride) {
+    t.stride[0] = stride;
+    return t;
+  }
+
+  const Problem& problem;
+  PositionBias bias;
+  Tensor q, k, v;
+  KvCache cache;
+  absl::Span<const int32_t> q_offsets, kv_offsets, positions, kv_lens, slots;
+  int64_t slots_stride = 0;
+};
+
+// Runs on poisoned output and scratch; returns [q_total, heads, head_dim].
+std::vector<float> Run(AttentionArgs args, Place& place, Stream& stream) {
   const int64_t heads = args.q.dim[1], dim = args.q.dim[2];
-  std::vector<float> out(static_cast<size_t>(args.q.dim[0] * heads * dim), NAN);
-  std::vector<int8_t> scratch(static_cast<size_t>(AttentionScratchBytes(heads, dim, stream)), 0x7f);
-  args.out = Tensor::F32(out.data(), {args.q.dim[0], heads, dim});
-  args.scratch = Tensor::Dense(scratch.data(), DType::kI8, {static_cast<int64_t>(scratch.size())});
+  args.out = place.Poisoned(args.q.dtype, {args.q.dim[0], heads, dim});
+  args.scratch = place.Scratch(AttentionScratchBytes(heads, dim, stream));
   Attention(args, stream);
-  return out;
+  return place.Floats(args.out);
+}
+std::vector<float> Run(const AttentionArgs& args, Place& place) {
+  return Run(args, place, place.stream());
 }
 
 double WorstError(const std::vector<float>& got, const std::vector<double>& expected) {
@@ -243,18 +284,45 @@ double WorstError(const std::vector<float>& got, const std::vector<double>& expe
   return worst;
 }
 
+// |got - expected| / |expected|, as vectors.
+double RelativeError(const std::vector<float>& got, const std::vector<double>& expected) {
+  double error = 0, size = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double difference = static_cast<double>(got[i]) - expected[i];
+    error += difference * difference;
+    size += expected[i] * expected[i];
+  }
+  return error == 0 ? 0 : std::sqrt(error / size);
+}
+
 bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-void CheckShape(const Shape& shape, uint32_t seed) {
-  const Problem problem(shape, seed);
-  const CachedKeys cached(problem, seed + 1);
-  const std::vector<double> expected = Reference(problem);
-  ForEachIsa([&] {
-    const std::vector<float> packed = Run(ArgsOf(problem, nullptr));
-    CHECK(WorstError(packed, expected) < 4e-6);
-    CHECK(SameBits(packed, Run(ArgsOf(problem, &cached), 2)));
+// Weights and results are rounded to the type: half a unit each, and some for luck.
+double Tolerance(DType dtype) { return 5 * RoundingError(dtype); }
+
+void CheckShape(Shape shape, uint32_t seed) {
+  ForEachPlace([&](Place& place) {
+    for (DType dtype : place.float_types()) {
+      for (int64_t gap : {3, 8}) {
+        if (dtype == DType::kF32 && gap == 8) continue;
+        shape.gap = gap;
+        const Problem problem(shape, seed, dtype);
+        const CachedKeys cached(problem, seed + 1);
+        const Inputs inputs(problem, &cached, place);
+        const std::vector<double> expected = Reference(problem);
+        const std::vector<float> packed = Run(inputs.Args(false), place);
+        const std::vector<float> in_cache = Run(inputs.Args(true), place);
+        if (dtype == DType::kF32) {
+          CHECK(WorstError(packed, expected) < 4e-6);
+          CHECK(SameBits(packed, in_cache));
+        } else {
+          CHECK(RelativeError(packed, expected) < Tolerance(dtype));
+          CHECK(RelativeError(in_cache, expected) < Tolerance(dtype));
+        }
+      }
+    }
   });
 }
 
@@ -320,37 +388,56 @@ TEST_CASE("cross-attention of several beams", "[attention]") {
              7);
 }
 
+TEST_CASE("one query and many keys", "[attention]") {
+  CheckShape({.heads = 2,
+              .head_dim = 128,
+              .q_lens = {1, 1, 16, 1, 1},
+              .kv_lens = {2500, 1, 129, 0, 640},
+              .positions = {},
+              .causal = true,
+              .bias = BiasKind::kTable,
+              .scale = 0.1f},
+             3);
+}
+
 TEST_CASE("a query before the first key sees nothing and gives zeros", "[attention]") {
-  const Problem problem({.heads = 2,
-                         .head_dim = 16,
-                         .q_lens = {20, 3},
-                         .kv_lens = {5, 5},
-                         .positions = {-15, -3},
-                         .causal = true},
-                        5);
-  ForEachIsa([&] {
-    const std::vector<float> out = Run(ArgsOf(problem, nullptr));
-    CHECK(WorstError(out, Reference(problem)) < 2e-6);
-    for (int64_t row : {0, 14, 20, 22}) {
-      for (int64_t i = 0; i < 32; ++i) REQUIRE(out[static_cast<size_t>(row * 32 + i)] == 0.0f);
+  ForEachPlace([&](Place& place) {
+    for (DType dtype : place.float_types()) {
+      const Problem problem({.heads = 2,
+                             .head_dim = 16,
+                             .q_lens = {20, 3},
+                             .kv_lens = {5, 5},
+                             .positions = {-15, -3},
+                             .causal = true,
+                             .gap = 8},
+                            5, dtype);
+      const Inputs inputs(problem, nullptr, place);
+      const std::vector<float> out = Run(inputs.Args(false), place);
+      CHECK(WorstError(out, Reference(problem)) < (dtype == DType::kF32 ? 2e-6 : 0.02));
+      for (int64_t row : {0, 14, 20, 22}) {
+        for (int64_t i = 0; i < 32; ++i) REQUIRE(out[static_cast<size_t>(row * 32 + i)] == 0.0f);
+      }
+      CHECK(out[15 * 32] != 0.0f);
     }
-    CHECK(out[15 * 32] != 0.0f);
   });
 }
 
 // Sequence s of a problem, rows [begin, end) of it only.
-AttentionArgs Slice(const Problem& p, const CachedKeys* cached, size_t s, int64_t begin,
-                    int64_t end, std::array<int32_t, 5>* numbers) {
-  AttentionArgs args = ArgsOf(p, cached);
-  *numbers = {0, static_cast<int32_t>(end - begin), static_cast<int32_t>(p.Position(s) + begin),
-              p.kv_offsets[s], p.kv_offsets[s + 1]};
+AttentionArgs Slice(const Inputs& inputs, bool from_cache, size_t s, int64_t begin, int64_t end,
+                    Place& place) {
+  const Problem& p = inputs.problem;
+  AttentionArgs args = inputs.Args(from_cache);
+  const absl::Span<const int32_t> numbers = place.Plan(std::vector<int32_t>{
+      0, static_cast<int32_t>(end - begin), static_cast<int32_t>(p.Position(s) + begin),
+      p.kv_offsets[s], p.kv_offsets[s + 1], p.shape.kv_lens[s]});
   args.q = args.q.Rows(p.q_offsets[s] + begin, p.q_offsets[s] + end);
-  args.q_offsets = absl::MakeSpan(numbers->data(), 2);
-  args.q_positions = absl::MakeSpan(numbers->data() + 2, 1);
-  args.kv_offsets = absl::MakeSpan(numbers->data() + 3, 2);
-  if (cached != nullptr) {
-    args.slots += static_cast<int64_t>(s) * cached->stride;
-    args.kv_lens = args.kv_lens.subspan(s, 1);
+  args.q_offsets = numbers.subspan(0, 2);
+  args.q_positions = numbers.subspan(2, 1);
+  if (from_cache) {
+    args.slots += static_cast<int64_t>(s) * inputs.slots_stride;
+    args.kv_lens = numbers.subspan(5, 1);
+  } else {
+    args.kv_offsets = numbers.subspan(3, 2);
   }
   return args;
 }
@@ -358,30 +445,34 @@ AttentionArgs Slice(const Problem& p, const CachedKeys* cached, size_t s, int64_
 TEST_CASE("a row has the same bits alone, in any slice, batch and number of threads",
           "[attention]") {
   for (BiasKind kind : {BiasKind::kNone, BiasKind::kTable, BiasKind::kAlibi, BiasKind::kFire}) {
-    const bool causal = kind != BiasKind::kNone;
     const Problem problem({.heads = 2,
                            .head_dim = kind == BiasKind::kAlibi ? 24 : 64,
                            .q_lens = {150, 3, 64},
                            .kv_lens = {150, 91, 300},
                            .positions = {},
-                           .causal = causal,
+                           .causal = kind != BiasKind::kNone,
                            .bias = kind,
                            .asymmetric = true,
                            .scale = 0.3f},
                           21);
     const CachedKeys cached(problem, 22);
-    const int64_t row_values = problem.shape.heads * problem.shape.head_dim;
-    ForEachIsa([&] {
-      const std::vector<float> whole = Run(ArgsOf(problem, nullptr));
-      for (int threads : {2, 3, 4}) CHECK(SameBits(whole, Run(ArgsOf(problem, nullptr), threads)));
+    ForEachPlace([&](Place& place) {
+      const Inputs inputs(problem, &cached, place);
+      const std::vector<float> whole = Run(inputs.Args(false), place);
+      if (place.stream().backend() == Backend::kCpu) {
+        for (int threads : {1, 2, 4}) {
+          ThreadPool pool(threads);
+          Stream stream(&pool);
+          CHECK(SameBits(whole, Run(inputs.Args(false), place, stream)));
+        }
+      }
       for (size_t s = 0; s < 3; ++s) {
         for (int64_t step : {1, 2, 7, 8, 9, 31, 64}) {
           for (int64_t begin = 0; begin < problem.shape.q_lens[s]; begin += step) {
             const int64_t end = std::min<int64_t>(begin + step, problem.shape.q_lens[s]);
-            std::array<int32_t, 5> numbers;
             const std::vector<float> part =
-                Run(Slice(problem, step % 2 == 0 ? &cached : nullptr, s, begin, end, &numbers));
-            const float* expected = whole.data() + (problem.q_offsets[s] + begin) * row_values;
+                Run(Slice(inputs, step % 2 == 0, s, begin, end, place), place);
+            const float* expected = whole.data() + (problem.q_offsets[s] + begin) * problem.width();
             REQUIRE(std::memcmp(part.data(), expected, part.size() * sizeof(float)) == 0);
           }
         }
@@ -391,53 +482,58 @@ TEST_CASE("a row has the same bits alone, in any slice, batch and number of thre
 }
 
 TEST_CASE("attention may write over its queries", "[attention]") {
-  Problem problem({.heads = 3,
-                   .head_dim = 40,
-                   .q_lens = {70, 2},
-                   .kv_lens = {70, 90},
-                   .positions = {},
-                   .causal = true,
-                   .bias = BiasKind::kTable},
-                  31);
-  const std::vector<float> expected = Run(ArgsOf(problem, nullptr));
-  ThreadPool pool(2);
-  Stream stream(&pool);
-  std::vector<int8_t> scratch(static_cast<size_t>(AttentionScratchBytes(3, 40, stream)));
-  AttentionArgs args = ArgsOf(problem, nullptr);
-  args.out = args.q;
-  args.scratch = Tensor::Dense(scratch.data(), DType::kI8, {static_cast<int64_t>(scratch.size())});
-  Attention(args, stream);
-  for (int64_t r = 0; r < 72; ++r) {
-    REQUIRE(std::memcmp(problem.q_data.data() + r * problem.q_stride, expected.data() + r * 120,
-                        120 * sizeof(float)) == 0);
-  }
+  ForEachPlace([&](Place& place) {
+    for (DType dtype : place.float_types()) {
+      const Problem problem({.heads = 3,
+                             .head_dim = 40,
+                             .q_lens = {70, 2},
+                             .kv_lens = {70, 90},
+                             .positions = {},
+                             .causal = true,
+                             .bias = BiasKind::kTable,
+                             .gap = 8},
+                            31, dtype);
+      const Inputs inputs(problem, nullptr, place);
+      AttentionArgs args = inputs.Args(false);
+      const std::vector<float> expected = Run(args, place);
+      args.out = args.q;
+      args.scratch = place.Scratch(AttentionScratchBytes(3, 40, place.stream()));
+      Attention(args, place.stream());
+      CHECK(SameBits(place.Floats(args.q), expected));
+    }
+  });
 }
 
 TEST_CASE("scores far apart and equal scores", "[attention]") {
-  Problem problem({.heads = 1,
-                   .head_dim = 8,
-                   .q_lens = {40, 2},
-                   .kv_lens = {100, 100},
-                   .positions = {},
-                   .causal = false},
-                  41);
   for (float factor : {0.0f, 100.0f, 1e10f}) {
-    Problem scaled = problem;
-    for (float& q : scaled.q_data) q *= factor;
-    ForEachIsa([&] {
-      const std::vector<float> out = Run(ArgsOf(scaled, nullptr));
-      const double tolerance = factor == 100.0f ? 2e-3 : 4e-6;  // a score of 300 is known to 3e-5
-      CHECK(WorstError(out, Reference(scaled)) < tolerance);
+    Problem problem({.heads = 1,
+                     .head_dim = 8,
+                     .q_lens = {40, 2},
+                     .kv_lens = {100, 100},
+                     .positions = {},
+                     .causal = false},
+                    41);
+    for (float& q : problem.q_data) q *= factor;
+    const double tolerance = factor == 100.0f ? 2e-3 : 4e-6;  // a score of 300 is known to 3e-5
+    ForEachPlace([&](Place& place) {
+      const Inputs inputs(problem, nullptr, place);
+      CHECK(WorstError(Run(inputs.Args(false), place), Reference(problem)) < tolerance);
     });
   }
 }
 
 TEST_CASE("no sequences, no keys", "[attention]") {
-  const Problem none({.heads = 2, .head_dim = 8, .q_lens = {}, .kv_lens = {}, .positions = {}}, 1);
-  CHECK(Run(ArgsOf(none, nullptr)).empty());
-  const Problem no_keys(
-      {.heads = 2, .head_dim = 8, .q_lens = {2, 40}, .kv_lens = {0, 0}, .positions = {}}, 1);
-  for (float x : Run(ArgsOf(no_keys, nullptr))) REQUIRE(x == 0.0f);
+  ForEachPlace([&](Place& place) {
+    for (DType dtype : place.float_types()) {
+      const Problem none({.heads = 2, .head_dim = 8, .q_lens = {}, .kv_lens = {}, .positions = {}},
+                         1, dtype);
+      CHECK(Run(Inputs(none, nullptr, place).Args(false), place).empty());
+      const Problem no_keys(
+          {.heads = 2, .head_dim = 8, .q_lens = {2, 40}, .kv_lens = {0, 0}, .positions = {}}, 1,
+          dtype);
+      for (float x : Run(Inputs(no_keys, nullptr, place).Args(false), place)) REQUIRE(x == 0.0f);
+    }
+  });
 }
 
 }  // namespace
