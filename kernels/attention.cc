@@ -1,16 +1,18 @@
 #include "kernels/attention.h"
 
 #include "kernels/cpu_ops.h"
+#include "kernels/cuda_ops.h"
 #include "kernels/dispatch.h"
 
 namespace quintet {
 namespace {
 
-void CheckHeads(const Tensor& t, int64_t heads, int64_t head_dim) {
-  QT_CHECK(t.dtype == DType::kF32);
+// Like q in all but the number of rows.
+void CheckHeads(const Tensor& t, const Tensor& q) {
+  QT_CHECK(t.dtype == q.dtype);
   QT_CHECK_EQ(t.rank, 3);
-  QT_CHECK_EQ(t.dim[1], heads);
-  QT_CHECK_EQ(t.dim[2], head_dim);
+  QT_CHECK_EQ(t.dim[1], q.dim[1]);
+  QT_CHECK_EQ(t.dim[2], q.dim[2]);
   QT_CHECK_EQ(t.stride[2], 1);
 }
 
@@ -23,16 +25,16 @@ void CheckOffsets(absl::Span<const int32_t> offsets, size_t n, int64_t rows) {
 }
 
 void CheckKeys(const AttentionArgs& args, size_t n) {
-  const int64_t heads = args.q.dim[1], head_dim = args.q.dim[2];
   if (args.cache == nullptr) {
-    CheckHeads(args.k, heads, head_dim);
-    CheckHeads(args.v, heads, head_dim);
+    CheckHeads(args.k, args.q);
+    CheckHeads(args.v, args.q);
     QT_CHECK_EQ(args.k.dim[0], args.v.dim[0]);
     CheckOffsets(args.kv_offsets, n, args.k.dim[0]);
     return;
   }
-  QT_CHECK_EQ(args.cache->heads, heads);
-  QT_CHECK_EQ(args.cache->head_dim, head_dim);
+  QT_CHECK(args.cache->dtype == args.q.dtype);
+  QT_CHECK_EQ(args.cache->heads, args.q.dim[1]);
+  QT_CHECK_EQ(args.cache->head_dim, args.q.dim[2]);
   QT_CHECK(args.layer >= 0 && args.layer < args.cache->layers);
   QT_CHECK_EQ(args.kv_lens.size(), n);
   for (int32_t len : args.kv_lens) {
@@ -67,20 +69,22 @@ void Attention(const AttentionArgs& args, Stream& stream) {
   QT_CHECK_GE(args.q_offsets.size(), 1u);
   const size_t n = args.q_offsets.size() - 1;
   const int64_t heads = args.q.dim[1], head_dim = args.q.dim[2];
+  QT_CHECK(IsActivation(args.q.dtype, stream));
   QT_CHECK(head_dim >= 1 && head_dim <= 256);
-  CheckHeads(args.q, heads, head_dim);
-  CheckHeads(args.out, heads, head_dim);
+  CheckHeads(args.q, args.q);
+  CheckHeads(args.out, args.q);
   QT_CHECK_EQ(args.q.dim[0], args.out.dim[0]);
   CheckOffsets(args.q_offsets, n, args.q.dim[0]);
   CheckKeys(args, n);
   QT_CHECK(args.q_positions.empty() || args.q_positions.size() == n);
   if (args.bias != nullptr) CheckBias(*args.bias, heads);
   QT_CHECK_GE(args.scratch.elements(), AttentionScratchBytes(heads, head_dim, stream));
-  Dispatch<cpu::Attention>(stream)(args, stream);
+  Dispatch<cpu::Attention, cuda::Attention>(stream)(args, stream);
 }
 
 int64_t AttentionScratchBytes(int64_t heads, int64_t head_dim, const Stream& stream) {
-  return cpu::AttentionScratchBytes(heads, head_dim, stream);
+  return Dispatch<cpu::AttentionScratchBytes, cuda::AttentionScratchBytes>(stream)(heads, head_dim,
+                                                                                   stream);
 }
 
 }  // namespace quintet

@@ -5,7 +5,8 @@
 // Keys come from packed rows (encoder) or from cache slots (decoder). Beams of one request share its cross keys simply by being
 // several query rows of one sequence. Statistics are f32; a row that sees no key gives zeros. Key tiles begin at
 // multiples of a fixed size counted from the sequence's first key, so a row's result depends on nothing but its own query, its keys
-// and its position: it is bit-identical alone, in any batch and in any slicing of the queries.
+// and its position: it is bit-identical alone, in any batch and in any slicing of the queries. In bf16 and f16, which only the GPU
+// has, rounding depends on how many of its sequence's queries and how many sequences are in the call; it is the same from run to run.
 #pragma once
 
 #include "absl/types/span.h"
@@ -17,12 +18,12 @@
 namespace quintet {
 
 struct AttentionArgs {
-  Tensor q;                             // [q_total, heads, head_dim] f32, any row stride
-  Tensor out;                           // [q_total, heads, head_dim] f32, any row stride; may alias q
+  Tensor q;                             // [q_total, heads, head_dim] f32|bf16|f16, any row stride
+  Tensor out;                           // [q_total, heads, head_dim] as q, any row stride; may alias q
   absl::Span<const int32_t> q_offsets;  // [n + 1] rows of each sequence in q; sequences may be empty
 
   // Source 1: packed rows, when cache is null.
-  Tensor k, v;                           // [k_total, heads, head_dim] f32, any row stride
+  Tensor k, v;                           // [k_total, heads, head_dim] as q, any row stride
   absl::Span<const int32_t> kv_offsets;  // [n + 1]
   // Source 2: cache slots. Key t of sequence s is in slot slots[s * slots_stride + t], t < kv_lens[s].
   const KvCache* cache = nullptr;
