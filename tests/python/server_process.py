@@ -53,23 +53,28 @@ def run_quintet(*arguments: str, stdin: str = "") -> bytes:
 class Server:
     """`flags` are those of `quintet serve`, with underscores: Server(G2P, max_queue=4). A folder's name is its model's."""
 
-    def __init__(self, *models: pathlib.Path, wait: bool = True, **flags):
-        self.port, self.http_port = free_port(), free_port()
-        given = {"listen": f"127.0.0.1:{self.port}", "http_listen": f"127.0.0.1:{self.http_port}", "threads": 1, "drain_delay": 0,
-                 "cache_memory": 128, **flags}
-        self.command = [BINARY, "serve"]
-        for model in models:
-            self.command += ["--model", str(model)]
-        for name, value in given.items():
-            self.command += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
-        self.target = f"127.0.0.1:{self.port}"
-        self._output = tempfile.TemporaryFile()
-        self.process = subprocess.Popen(self.command, stdout=self._output, stderr=subprocess.STDOUT)
-        if wait:
+    def __init__(self, *models: pathlib.Path, **flags):
+        for _ in range(5):
+            self._start(models, flags)
             eventually(lambda: self.process.poll() is not None or self.get("/readyz")[0] == 200, 60)
-            if self.process.poll() is not None or self.get("/readyz")[0] != 200:
-                self.process.kill()
-                raise AssertionError(f"the server does not become ready:\n{self.log()}")
+            # Between finding a free port and listening on it another process may take it.
+            if self.process.poll() != 2 or "cannot listen" not in self.log():
+                break
+        if self.process.poll() is not None or self.get("/readyz")[0] != 200:
+            self.process.kill()
+            raise AssertionError(f"the server does not become ready:\n{self.log()}")
+
+    def _start(self, models, flags: dict) -> None:
+        port, self.http_port = free_port(), free_port()
+        self.target = f"127.0.0.1:{port}"
+        command = [BINARY, "serve"]
+        for model in models:
+            command += ["--model", str(model)]
+        defaults = {"listen": self.target, "http_listen": f"127.0.0.1:{self.http_port}", "threads": 1, "drain_delay": 0, "cache_memory": 128}
+        for name, value in {**defaults, **flags}.items():
+            command += [f"--{name.replace('_', '-')}", str(value)]
+        self._output = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(command, stdout=self._output, stderr=subprocess.STDOUT)
 
     def __enter__(self) -> "Server":
         return self
