@@ -3,9 +3,11 @@
 //   bench_kernels [--filter TEXT] [--threads N] [--busy] [--json FILE [--commit ID]] [--onednn]
 //
 // With one thread times are CPU time of the calling thread, so that neighbours on the machine
-// disturb them little; with more they are wall time. "cold" cases rotate through copies of the
-// weights larger than the caches, as a decoder's layers do. --onednn (where it was found at build
-// time) runs oneDNN on one thread beside our products, in turns.
+// disturb them little; with more, or with --busy, they are wall time. --busy measures every case
+// once more beside one busy thread on every core: twice the time is the fair share, more than that
+// is what waiting for each other costs. "cold" cases rotate through copies of the weights larger
+// than the caches, as a decoder's layers do. --onednn (where it was found at build time) runs
+// oneDNN on one thread beside our products, in turns.
 #include <pthread.h>
 
 #include <atomic>
@@ -201,8 +203,8 @@ std::string Today() {
 
 class Bench {
  public:
-  Bench(int threads, std::string filter)
-      : pool_(threads), stream_(&pool_), filter_(std::move(filter)) {}
+  Bench(int threads, bool busy, std::string filter)
+      : pool_(threads), stream_(&pool_), busy_(busy), filter_(std::move(filter)) {}
 
   // `limit_seconds`: what the measured peaks would allow, or 0.
   void Run(const std::string& name, double work, const char* unit, double limit_seconds,
@@ -211,16 +213,26 @@ class Bench {
     const double seconds = Measure(cpu_time(), call);
     std::printf("%-44s %10.2f us %9.2f %-7s", name.c_str(), seconds * 1e6, work / seconds * 1e-9,
                 unit);
-    if (limit_seconds > 0) std::printf(" %5.1f %% of peak", 100 * limit_seconds / seconds);
+    Json row = {{"name", name}, {"us", seconds * 1e6}, {unit, work / seconds * 1e-9}};
+    if (limit_seconds > 0) {
+      row["percent_of_peak"] = 100 * limit_seconds / seconds;
+      std::printf(" %5.1f %% of peak", 100 * limit_seconds / seconds);
+    }
+    if (busy_) {
+      const BusyCores neighbours;
+      const double busy_seconds = Measure(cpu_time(), call);
+      row["busy_us"] = busy_seconds * 1e6;
+      row["busy_slowdown"] = busy_seconds / seconds;
+      std::printf(" %10.2f us beside busy cores, %5.2f times as long", busy_seconds * 1e6,
+                  busy_seconds / seconds);
+    }
     std::printf("\n");
     std::fflush(stdout);
-    Json row = {{"name", name}, {"us", seconds * 1e6}, {unit, work / seconds * 1e-9}};
-    if (limit_seconds > 0) row["percent_of_peak"] = 100 * limit_seconds / seconds;
     results_.push_back(row);
   }
 
   bool wanted(const std::string& name) const { return name.find(filter_) != std::string::npos; }
-  bool cpu_time() const { return pool_.threads() == 1; }
+  bool cpu_time() const { return pool_.threads() == 1 && !busy_; }
   ThreadPool& pool() { return pool_; }
   Stream& stream() { return stream_; }
   const Peaks& peaks() const { return peaks_; }
@@ -235,6 +247,7 @@ class Bench {
  private:
   ThreadPool pool_;
   Stream stream_;
+  bool busy_;
   std::string filter_;
   Peaks peaks_;
   Json results_ = Json::array();
@@ -458,19 +471,17 @@ int Main(int argc, char** argv) {
   bool onednn = false, busy = false;
   app.add_option("--filter", filter, "Only cases whose name has this text");
   app.add_option("--threads", threads)->check(CLI::Range(1, 1024));
-  app.add_flag("--busy", busy, "Beside one busy thread on every core");
+  app.add_flag("--busy", busy, "Measure also beside one busy thread on every core");
   app.add_option("--json", json, "Also write the results to this file");
   app.add_option("--commit", commit, "Recorded in the file");
 #ifdef QUINTET_ONEDNN
   app.add_flag("--onednn", onednn, "Wide products against oneDNN, instead of all ops");
 #endif
   CLI11_PARSE(app, argc, argv);
-  Bench bench(threads, filter);
+  Bench bench(threads, busy, filter);
   bench.SetPeaks(MeasurePeaks());
   std::printf("%s, %d threads, peaks of one thread: %.1f GFLOP/s f32, %.1f GB/s read\n",
               CpuIsaName(), threads, bench.peaks().flops * 1e-9, bench.peaks().read_bytes * 1e-9);
-  std::unique_ptr<BusyCores> neighbours;
-  if (busy) neighbours = std::make_unique<BusyCores>();
   if (onednn) {
 #ifdef QUINTET_ONEDNN
     BenchAgainstOneDnn(bench);
@@ -483,7 +494,6 @@ int Main(int argc, char** argv) {
                          {"date", Today()},
                          {"commit", commit},
                          {"isa", CpuIsaName()},
-                         {"busy_neighbours", busy},
                          {"threads", threads},
                          {"time", bench.cpu_time() ? "thread CPU" : "wall"},
                          {"peak_gflops", bench.peaks().flops * 1e-9},
