@@ -27,7 +27,7 @@ def at_once(calls) -> list:
 def test_a_mixed_batch_equals_each_alone(client):
     """Row 39: greedy, beams of 3 and 7, and samples in one batch of 32."""
     options = [{}, {"num_beams": 3}, {}, {"num_beams": 7, "num_return_sequences": 2}, {"do_sample": True, "seed": "5", "temperature": 2.0}]
-    requests = [(word, {**options[i % len(options)], "max_new_tokens": 40}) for i, word in enumerate(words(32))]
+    requests = [(word, {**options[i % len(options)], "max_new_tokens": 40, "logprobs": True}) for i, word in enumerate(words(32))]
     alone = [client.generate(*request).sequences for request in requests]
     for _ in range(3):
         together = at_once([lambda request=request: client.generate(*request) for request in requests])
@@ -51,12 +51,12 @@ POISONS = {
 @pytest.mark.parametrize("poison, code", POISONS.values(), ids=POISONS.keys())
 def test_a_poisoned_request_among_31_good_ones(client, poison, code):
     """Row 21."""
-    good = words(31)
-    alone = [client.generate(word).sequences for word in good]
+    good, decoding = words(31), {"logprobs": True}  # equal to the bit
+    alone = [client.generate(word, decoding).sequences for word in good]
     raw = client.channel.unary_unary("/quintet.v1.Inference/Generate", request_serializer=lambda message: message,
                                      response_deserializer=pb.GenerateResponse.FromString)
     message = poison if isinstance(poison, bytes) else poison.SerializeToString()
-    calls = [lambda word=word: client.generate(word) for word in good]
+    calls = [lambda word=word: client.generate(word, decoding) for word in good]
     calls.insert(15, lambda: raw(message, timeout=60))
     answers = at_once(calls)
     answer = answers.pop(15)
