@@ -83,7 +83,7 @@ std::vector<float> RoundedTo(DType dtype, std::vector<float> values) {
 }
 
 double RoundingError(DType dtype) {
-  return dtype == DType::kBF16 ? 0x1p-9 : dtype == DType::kF16 ? 0x1p-12 : 0x1p-25;
+  return dtype == DType::kBF16 ? 0x1p-8 : dtype == DType::kF16 ? 0x1p-11 : 0x1p-24;
 }
 
 }  // namespace quintet

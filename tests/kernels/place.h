@@ -67,8 +67,7 @@ void ForEachPlace(absl::FunctionRef<void(Place&)> body);
 
 // `values` as they are after rounding to a float type: what a reference has to start from.
 std::vector<float> RoundedTo(DType dtype, std::vector<float> values);
-// Half a unit in the last place of a float type relative to the value: the error of rounding a
-// result to it.
+// The greatest error of rounding to a float type, relative to the value.
 double RoundingError(DType dtype);
 
 }  // namespace quintet
