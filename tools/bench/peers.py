@@ -30,6 +30,8 @@ import time
 SHAPES = {  # model: (family, transformers config)
     "t5-small": ("t5", dict(d_model=512, d_kv=64, d_ff=2048, num_layers=6, num_decoder_layers=6, num_heads=8, vocab_size=32128)),
     "t5-base": ("t5", dict(d_model=768, d_kv=64, d_ff=3072, num_layers=12, num_decoder_layers=12, num_heads=12, vocab_size=32128)),
+    "flan-t5-xl": ("t5", dict(d_model=2048, d_kv=64, d_ff=5120, num_layers=24, num_decoder_layers=24, num_heads=32, vocab_size=32128,
+                              feed_forward_proj="gated-gelu", tie_word_embeddings=False)),
     "gpt2": ("gpt2", dict(n_embd=768, n_layer=12, n_head=12, n_positions=1024, vocab_size=50257)),
     "tiny-t5": ("t5", dict(d_model=64, d_kv=16, d_ff=128, num_layers=2, num_decoder_layers=2, num_heads=4, vocab_size=1000)),
     "tiny-gpt2": ("gpt2", dict(n_embd=64, n_layer=2, n_head=4, n_positions=1024, vocab_size=1000)),

@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""log_softmax + topk of 128 x 32128 f32 logits on a GPU: bench_kernels_gpu against torch in the same run.
+
+    selection_torch.py --bench build/tools/bench_kernels_gpu --out selection.json
+
+Both sides read logits that are still in the L2 cache (hot) and logits that are not (inputs rotate past it), 8 of every row and 8 of
+every 4 rows as beam search wants them. torch is timed as it is called and as a replayed graph; ratios are to the graph.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import tempfile
+
+ROWS, VOCAB, K = 128, 32128, 8
+
+
+def torch_times(group, hot):
+    """Microseconds of a call: (as called, replayed)."""
+    import torch
+
+    copies = 1 if hot else 12  # of 16.4 MB
+    logits = [torch.rand(ROWS, VOCAB, device="cuda") * 2 - 1 for _ in range(copies)]
+    bias = torch.rand(ROWS, 1, device="cuda")
+
+    def call(x):
+        scores = torch.log_softmax(x, -1) + bias
+        return torch.topk(scores.view(ROWS // group, group * VOCAB), K)
+
+    def measure(run, calls):
+        times = []
+        for turn in range(13):
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            run()
+            end.record()
+            end.synchronize()
+            if turn >= 2:
+                times.append(1e3 * begin.elapsed_time(end) / calls)
+        return statistics.median(times)
+
+    calls = 24
+    def all_calls():
+        for i in range(calls):
+            call(logits[i % copies])
+
+    all_calls()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        all_calls()
+    return measure(all_calls, calls), measure(graph.replay, calls)
+
+
+def own_times(bench):
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "bench.json")
+        subprocess.run([bench, "--filter", f"log_softmax+topk {ROWS}x{VOCAB} {K} of", "--json", path], check=True, stdout=subprocess.DEVNULL)
+        with open(path) as file:
+            report = json.load(file)
+    return {row["name"]: row["us"] for row in report["results"]}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bench", default="build/tools/bench_kernels_gpu")
+    parser.add_argument("--out", help="also write the results to this file")
+    args = parser.parse_args()
+    import torch
+
+    own = own_times(args.bench)
+    rows = []
+    print(f"{'case':28s} {'quintet us':>10s} {'torch us':>9s} {'as graph':>9s} {'ratio':>6s}")
+    for group in (1, 4):
+        for hot in (True, False):
+            called, replayed = torch_times(group, hot)
+            us = own[f"log_softmax+topk {ROWS}x{VOCAB} {K} of {group} rows{' hot' if hot else ''}"]
+            rows.append(dict(rows=ROWS, vocab=VOCAB, k=K, rows_each=group, hot=hot, quintet_us=us, torch_us=called, torch_graph_us=replayed,
+                             over_torch=replayed / us))
+            print(f"{f'{K} of {group} rows' + (', hot' if hot else ''):28s} {us:10.2f} {called:9.1f} {replayed:9.1f} {replayed / us:5.1f}x")
+    if args.out:
+        report = dict(device=torch.cuda.get_device_name(), torch=torch.__version__, results=rows)
+        with open(args.out, "w") as file:
+            json.dump(report, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
