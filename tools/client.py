@@ -5,11 +5,12 @@
     printf 'one\\ntwo\\n' | .venv/bin/python tools/client.py encode --normalize
     .venv/bin/python tools/client.py stream --target g2p.example:50051 --ca ca.pem --api-key-file key.txt phoneme
 
-Inputs are the arguments, or the lines of standard input when there are none; one line of output for each, in order. In text output newline, carriage
-return, tab and backslash are written \\n, \\r, \\t and \\\\. A failed input leaves an empty line (--output json: an object with "error"), a message on
-standard error, and exit code 4; the others go on.
+Inputs are the arguments, or the lines of standard input when there are none; one line of output for each, in order. In
+text output newline, carriage return, tab and backslash are written \\n, \\r, \\t and \\\\. A failed input leaves an empty
+line (--output json: an object with "error"), a message on standard error, and exit code 4; the others go on.
 
-The API key comes from --api-key-file or the variable QUINTET_API_KEY, never from an argument, which other users of the machine could read.
+The API key comes from --api-key-file or the variable QUINTET_API_KEY, never from an argument, which other users of the
+machine could read.
 
 Exit codes: 0 done, 2 usage, 4 a call failed (health: not serving), 130 interrupted.
 """
@@ -39,7 +40,9 @@ def escaped(text: str) -> str:
 
 
 def as_json(message) -> dict:
-    return json_format.MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    return json_format.MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
 
 
 # ---- Decoding options: one flag for each field of the message, so that none can be missing ----
@@ -54,7 +57,9 @@ def _id_lists(text: str) -> list[dict]:
 
 
 def add_decoding_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("decoding", "meaning, defaults and limits: DecodingOptions in proto/quintet/v1/inference.proto")
+    group = parser.add_argument_group(
+        "decoding", "meaning, defaults and limits: DecodingOptions in proto/quintet/v1/inference.proto"
+    )
     for field in pb.DecodingOptions.DESCRIPTOR.fields:
         flag = {"dest": f"decoding_{field.name}", "default": None}
         if field.type == field.TYPE_BOOL:
@@ -99,10 +104,17 @@ def generate(client: Client, arguments: argparse.Namespace, line: str) -> tuple[
 
 
 def encode(client: Client, arguments: argparse.Namespace, line: str) -> tuple[str, dict]:
-    response = client.encode([line], pooling=arguments.pooling.upper(), normalize=arguments.normalize,
-                             vector_type=arguments.vector_type.upper())
+    response = client.encode(
+        [line],
+        pooling=arguments.pooling.upper(),
+        normalize=arguments.normalize,
+        vector_type=arguments.vector_type.upper(),
+    )
     rows = [[float(f"{value:.9g}") for value in row] for row in vectors(response.embeddings[0])]
-    return " ".join(f"{value:.9g}" for row in rows for value in row), {"embeddings": rows, "info": as_json(response.info)}
+    return " ".join(f"{value:.9g}" for row in rows for value in row), {
+        "embeddings": rows,
+        "info": as_json(response.info),
+    }
 
 
 def score(client: Client, arguments: argparse.Namespace, line: str) -> tuple[str, dict]:
@@ -165,7 +177,9 @@ def run_lines(client: Client, arguments: argparse.Namespace) -> int:
             failed = True
             failure = Failure.of(error)
             print(report(failure), file=sys.stderr)
-            text, value = "", {"error": {"code": failure.code.name, "reason": failure.reason, "message": failure.message}}
+            text, value = "", {
+                "error": {"code": failure.code.name, "reason": failure.reason, "message": failure.message}
+            }
         print(json.dumps(value, ensure_ascii=False) if arguments.output == "json" else text, flush=True)
 
     pool = concurrent.futures.ThreadPoolExecutor(arguments.concurrency)
@@ -193,7 +207,7 @@ def run_stream(client: Client, arguments: argparse.Namespace) -> int:
                     print(json.dumps(as_json(event), ensure_ascii=False), flush=True)
                 elif event.HasField("complete"):
                     texts = [sequence.text for sequence in event.complete.sequences]
-                    print("\t".join([escaped(texts[0][len(shown):]), *map(escaped, texts[1:])]), flush=True)
+                    print("\t".join([escaped(texts[0][len(shown) :]), *map(escaped, texts[1:])]), flush=True)
                 elif event.chunk.index == 0:
                     shown += event.chunk.text
                     print(escaped(event.chunk.text), end="", flush=True)
@@ -227,16 +241,37 @@ def run_health(client: Client, arguments: argparse.Namespace) -> int:
 def connection_flags() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False)
     group = parser.add_argument_group("connection")
-    group.add_argument("--target", default="127.0.0.1:50051", metavar="HOST:PORT", help="%(default)s; any gRPC name such as dns:///HOST:PORT")
-    group.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="deadline of each call, retries included (%(default)s)")
-    group.add_argument("--attempts", type=int, default=5, choices=range(1, 6), metavar="N",
-                       help="1 to 5: attempts of a call that is refused (UNAVAILABLE, RESOURCE_EXHAUSTED), as far apart as the server says (%(default)s)")
+    group.add_argument(
+        "--target",
+        default="127.0.0.1:50051",
+        metavar="HOST:PORT",
+        help="%(default)s; any gRPC name such as dns:///HOST:PORT",
+    )
+    group.add_argument(
+        "--timeout",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="deadline of each call, retries included (%(default)s)",
+    )
+    group.add_argument(
+        "--attempts",
+        type=int,
+        default=5,
+        choices=range(1, 6),
+        metavar="N",
+        help="1 to 5: attempts of a call that is refused (UNAVAILABLE, RESOURCE_EXHAUSTED), as far apart as the server says (%(default)s)",
+    )
     group.add_argument("--tls", action="store_true", help="TLS with the system's authorities; --ca implies it")
     group.add_argument("--ca", metavar="FILE", help="PEM: authority of the server's certificate")
     group.add_argument("--cert", metavar="FILE", help="PEM: this client's certificate (mutual TLS), with --key")
     group.add_argument("--key", metavar="FILE", help="PEM: its private key")
-    group.add_argument("--server-name", metavar="NAME", help="name in the server's certificate, where --target has another")
-    group.add_argument("--api-key-file", metavar="FILE", help="file that holds the API key; else the variable QUINTET_API_KEY")
+    group.add_argument(
+        "--server-name", metavar="NAME", help="name in the server's certificate, where --target has another"
+    )
+    group.add_argument(
+        "--api-key-file", metavar="FILE", help="file that holds the API key; else the variable QUINTET_API_KEY"
+    )
     group.add_argument("--allow-plaintext", action="store_true", help="send the API key to another machine without TLS")
     group.add_argument("--output", choices=("text", "json"), default="text")
     group.add_argument("--concurrency", type=int, default=1, metavar="CALLS", help="calls at once (%(default)s)")
@@ -250,7 +285,9 @@ def connection_flags() -> argparse.ArgumentParser:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="client.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="client.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     connection = connection_flags()
 
@@ -269,7 +306,9 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("--vector-type", choices=("fp32", "fp16", "bf16"), default="fp32")
     command = add("score", "Log-likelihood of targets: INPUT<TAB>TARGET[<TAB>TARGET...].", run_lines, score, "LINE")
     command.add_argument("--top-logprobs", type=int, default=0, metavar="N")
-    command = add("classify", "Labels of texts or tokens, or answers to QUESTION<TAB>CONTEXT.", run_lines, classify, "LINE")
+    command = add(
+        "classify", "Labels of texts or tokens, or answers to QUESTION<TAB>CONTEXT.", run_lines, classify, "LINE"
+    )
     command.add_argument("--top-k", type=int, default=0, metavar="N", help="answers wanted")
     command.add_argument("--max-answer-tokens", type=int, default=0, metavar="N")
     add("tokenize", "Token ids of text.", run_lines, tokenize)
@@ -297,8 +336,15 @@ def client_of(arguments: argparse.Namespace) -> Client:
         "add_special_tokens": arguments.add_special_tokens,
         "truncate": arguments.truncate,
     }
-    return Client(arguments.target, tls=tls, api_key=api_key(arguments), timeout_s=arguments.timeout, attempts=arguments.attempts,
-                  call={name: value for name, value in call.items() if value is not None}, allow_plaintext=arguments.allow_plaintext)
+    return Client(
+        arguments.target,
+        tls=tls,
+        api_key=api_key(arguments),
+        timeout_s=arguments.timeout,
+        attempts=arguments.attempts,
+        call={name: value for name, value in call.items() if value is not None},
+        allow_plaintext=arguments.allow_plaintext,
+    )
 
 
 def main() -> int:
@@ -309,7 +355,11 @@ def main() -> int:
         if "decoding_num_beams" in arguments:
             arguments.decoding = decoding_of(arguments)
         client = client_of(arguments)
-    except (OSError, ValueError, json_format.ParseError) as error:  # files, plain text, numbers that the wire cannot hold
+    except (
+        OSError,
+        ValueError,
+        json_format.ParseError,
+    ) as error:  # files, plain text, numbers that the wire cannot hold
         parser.exit(EXIT_USAGE, f"client: {error}\n")
     try:
         with client:

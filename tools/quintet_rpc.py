@@ -6,9 +6,9 @@
         for event in client.stream("phoneme"):
             print(event.chunk.text, end="")
 
-The message classes are generated from proto/ when this module is first imported, into a cache folder that is shared by later runs. Every
-method returns or yields the messages of proto/quintet/v1/inference.proto, and raises grpc.RpcError; `Failure.of` reads its details.
-A Client may be used by several threads.
+The message classes are generated from proto/ when this module is first imported, into a cache folder that later runs
+share. Every method returns or yields the messages of proto/quintet/v1/inference.proto, and raises grpc.RpcError;
+`Failure.of` reads its details. A Client may be used by several threads.
 """
 
 import dataclasses
@@ -84,7 +84,11 @@ class Failure:
         fields, retry_after_s = [], None
         trailers = dict(error.trailing_metadata() or ())
         for detail in status_pb2.Status.FromString(trailers.get("grpc-status-details-bin", b"")).details:
-            info, bad, retry = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()
+            info, bad, retry = (
+                error_details_pb2.ErrorInfo(),
+                error_details_pb2.BadRequest(),
+                error_details_pb2.RetryInfo(),
+            )
             if detail.Unpack(info):
                 reason, request_id = info.reason, info.metadata.get("request_id", "")
             elif detail.Unpack(bad):
@@ -121,7 +125,8 @@ def _channel_options(tls: Tls | None, attempts: int, max_message_bytes: int) -> 
         ("grpc.per_rpc_retry_buffer_size", max_message_bytes),
     ]
     if attempts > 1:
-        # gRPC waits as long as the server's grpc-retry-pushback-ms says, which repeats its RetryInfo, and by this policy without one.
+        # gRPC waits as long as the server's grpc-retry-pushback-ms says, which repeats its RetryInfo; without one, by
+        # this policy.
         policy = {
             "maxAttempts": attempts,
             "initialBackoff": "0.1s",
@@ -156,21 +161,38 @@ def vectors(embedding: pb.Embedding) -> list[list[float]]:
 
 
 class Client:
-    """A channel to one server. `call` gives CallOptions for every call ({"model": "g2p", "priority": "PRIORITY_LOW"}); `decoding` of a
-    method is DecodingOptions as a message or a dict; `attempts` counts the first one (gRPC allows up to 5), 1: no retries. An API key is
-    not sent in plain text beyond this machine unless `allow_plaintext`: ValueError."""
+    """A channel to one server.
 
-    def __init__(self, target: str = "127.0.0.1:50051", *, tls: Tls | None = None, api_key: str | None = None,
-                 timeout_s: float | None = 60.0, attempts: int = 5, call: dict | None = None,
-                 max_message_bytes: int = 64 << 20, allow_plaintext: bool = False, channel_options: tuple = ()):
+    `call` gives CallOptions for every call ({"model": "g2p", "priority": "PRIORITY_LOW"}); `decoding` of a method is
+    DecodingOptions as a message or a dict; `attempts` counts the first one (gRPC allows up to 5), 1: no retries. An API
+    key is not sent in plain text beyond this machine unless `allow_plaintext`: ValueError.
+    """
+
+    def __init__(
+        self,
+        target: str = "127.0.0.1:50051",
+        *,
+        tls: Tls | None = None,
+        api_key: str | None = None,
+        timeout_s: float | None = 60.0,
+        attempts: int = 5,
+        call: dict | None = None,
+        max_message_bytes: int = 64 << 20,
+        allow_plaintext: bool = False,
+        channel_options: tuple = (),
+    ):
         if api_key and not tls and not allow_plaintext and not LOOPBACK.match(target):
             raise ValueError("an API key is sent to another machine only over TLS")
         options = [*_channel_options(tls, attempts, max_message_bytes), *channel_options]
-        self.channel = (grpc.secure_channel(target, tls.credentials(), options) if tls
-                        else grpc.insecure_channel(target, options))
+        self.channel = (
+            grpc.secure_channel(target, tls.credentials(), options) if tls else grpc.insecure_channel(target, options)
+        )
         self.stub = inference_pb2_grpc.InferenceStub(self.channel)
         self._call = call or {}
-        self._sending = {"timeout": timeout_s, "metadata": (("authorization", f"Bearer {api_key}"),) if api_key else None}
+        self._sending = {
+            "timeout": timeout_s,
+            "metadata": (("authorization", f"Bearer {api_key}"),) if api_key else None,
+        }
 
     def __enter__(self) -> "Client":
         return self
@@ -181,19 +203,22 @@ class Client:
     def _options(self) -> pb.CallOptions:
         return json_format.ParseDict(self._call, pb.CallOptions())
 
-    def _generate_request(self, value, decoding) -> pb.GenerateRequest:
+    def generate_request(self, value, decoding=None) -> pb.GenerateRequest:
+        """What `generate` and `stream` send."""
         if not isinstance(decoding, pb.DecodingOptions):
             decoding = json_format.ParseDict(decoding or {}, pb.DecodingOptions())
         return pb.GenerateRequest(call=self._options(), input=make_input(value), decoding=decoding)
 
     def generate(self, value, decoding=None) -> pb.GenerateResponse:
-        return self.stub.Generate(self._generate_request(value, decoding), **self._sending)
+        return self.stub.Generate(self.generate_request(value, decoding), **self._sending)
 
     def stream(self, value, decoding=None):
         """Yields GenerateStreamResponse: chunks, then one `complete`."""
-        return self.stub.GenerateStream(self._generate_request(value, decoding), **self._sending)
+        return self.stub.GenerateStream(self.generate_request(value, decoding), **self._sending)
 
-    def encode(self, values, *, pooling: str = "MEAN", normalize: bool = False, vector_type: str = "FP32") -> pb.EncodeResponse:
+    def encode(
+        self, values, *, pooling: str = "MEAN", normalize: bool = False, vector_type: str = "FP32"
+    ) -> pb.EncodeResponse:
         options = _encode_options(pooling, normalize, vector_type)
         inputs = [make_input(value) for value in values]
         return self.stub.Encode(pb.EncodeRequest(call=self._options(), inputs=inputs, options=options), **self._sending)
@@ -201,19 +226,30 @@ class Client:
     def encode_stream(self, values, *, pooling: str = "MEAN", normalize: bool = False, vector_type: str = "FP32"):
         """Takes an iterable of any length; yields EncodeStreamResponse in the order of completion, item_id = place in `values`."""
         options = _encode_options(pooling, normalize, vector_type)
-        requests = (pb.EncodeStreamRequest(call=self._options(), item_id=i, input=make_input(value), options=options)
-                    for i, value in enumerate(values))
+        requests = (
+            pb.EncodeStreamRequest(call=self._options(), item_id=i, input=make_input(value), options=options)
+            for i, value in enumerate(values)
+        )
         return self.stub.EncodeStream(requests, **self._sending)
 
     def score(self, value, targets, *, top_logprobs: int = 0) -> pb.ScoreResponse:
-        request = pb.ScoreRequest(call=self._options(), input=make_input(value), targets=[make_input(t) for t in targets],
-                                  top_logprobs=top_logprobs)
+        request = pb.ScoreRequest(
+            call=self._options(),
+            input=make_input(value),
+            targets=[make_input(t) for t in targets],
+            top_logprobs=top_logprobs,
+        )
         return self.stub.Score(request, **self._sending)
 
     def classify(self, values, pairs=(), *, top_k: int = 0, max_answer_tokens: int = 0) -> pb.ClassifyResponse:
         """`pairs`: for question answering, the context of each question. 0: the server's default."""
-        request = pb.ClassifyRequest(call=self._options(), inputs=[make_input(v) for v in values],
-                                     pairs=[make_input(p) for p in pairs], top_k=top_k, max_answer_tokens=max_answer_tokens)
+        request = pb.ClassifyRequest(
+            call=self._options(),
+            inputs=[make_input(v) for v in values],
+            pairs=[make_input(p) for p in pairs],
+            top_k=top_k,
+            max_answer_tokens=max_answer_tokens,
+        )
         return self.stub.Classify(request, **self._sending)
 
     def tokenize(self, text: str) -> pb.TokenizeResponse:

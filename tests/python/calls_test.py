@@ -40,13 +40,22 @@ def tiny(tiny_models):
     "flags, decoding",
     [
         ([], {}),
-        (["--num-beams", "4", "--num-return-sequences", "2", "--return-scores"],
-         {"num_beams": 4, "num_return_sequences": 2, "return_scores": True}),
-        (["--do-sample", "--seed", "7", "--top-k", "5", "--temperature", "1.5"],
-         {"do_sample": True, "seed": "7", "top_k": 5, "temperature": 1.5}),
-        (["--logprobs", "--top-logprobs", "2", "--max-new-tokens", "9"], {"logprobs": True, "top_logprobs": 2, "max_new_tokens": 9}),
-        (["--num-beams", "3", "--early-stopping", "first", "--length-penalty", "0.5"],
-         {"num_beams": 3, "early_stopping": "EARLY_STOPPING_FIRST", "length_penalty": 0.5}),
+        (
+            ["--num-beams", "4", "--num-return-sequences", "2", "--return-scores"],
+            {"num_beams": 4, "num_return_sequences": 2, "return_scores": True},
+        ),
+        (
+            ["--do-sample", "--seed", "7", "--top-k", "5", "--temperature", "1.5"],
+            {"do_sample": True, "seed": "7", "top_k": 5, "temperature": 1.5},
+        ),
+        (
+            ["--logprobs", "--top-logprobs", "2", "--max-new-tokens", "9"],
+            {"logprobs": True, "top_logprobs": 2, "max_new_tokens": 9},
+        ),
+        (
+            ["--num-beams", "3", "--early-stopping", "first", "--length-penalty", "0.5"],
+            {"num_beams": 3, "early_stopping": "EARLY_STOPPING_FIRST", "length_penalty": 0.5},
+        ),
     ],
     ids=["greedy", "beams", "sampling", "logprobs", "first"],
 )
@@ -65,7 +74,8 @@ def test_generate_equals_the_command_line(client, flags, decoding):
                 assert token.token_id == want_token["token_id"]
                 assert bits(token.log_prob) == bits(want_token["logprob"])
                 assert [(t.token_id, bits(t.log_prob)) for t in token.top] == [
-                    (t["token_id"], bits(t["logprob"])) for t in want_token["top"]]
+                    (t["token_id"], bits(t["logprob"])) for t in want_token["top"]
+                ]
         assert answer.info.usage.input_tokens == line["usage"]["input_tokens"]
         assert answer.info.usage.output_tokens == line["usage"]["output_tokens"]
 
@@ -132,7 +142,11 @@ def test_encode_in_half_precision(client):
 
 def test_encode_stream_answers_every_item_once(client):
     many = words(300)
-    expected = [embedding.values for start in range(0, 300, 50) for embedding in client.encode(many[start : start + 50]).embeddings]
+    expected = [
+        embedding.values
+        for start in range(0, 300, 50)
+        for embedding in client.encode(many[start : start + 50]).embeddings
+    ]
     answers = list(client.encode_stream(many))
     assert sorted(answer.item_id for answer in answers) == list(range(300))
     for answer in answers:
@@ -150,7 +164,8 @@ def test_score_equals_the_command_line(client):
         for token, want_token in zip(got.logprobs, want["tokens"], strict=True):
             assert (token.token_id, bits(token.log_prob)) == (want_token["token_id"], bits(want_token["logprob"]))
             assert [(t.token_id, bits(t.log_prob)) for t in token.top] == [
-                (t["token_id"], bits(t["logprob"])) for t in want_token["top"]]
+                (t["token_id"], bits(t["logprob"])) for t in want_token["top"]
+            ]
 
 
 def test_labels_of_sequences(tiny, tiny_models):
@@ -159,7 +174,8 @@ def test_labels_of_sequences(tiny, tiny_models):
         results = client.classify(WORDS).results
     for result, line in zip(results, expected, strict=True):
         assert [(l.label, bits(l.logit), bits(l.probability)) for l in result.labels] == [
-            (l["label"], bits(l["logit"]), bits(l["probability"])) for l in line["labels"]]
+            (l["label"], bits(l["logit"]), bits(l["probability"])) for l in line["labels"]
+        ]
         assert math.isclose(sum(label.probability for label in result.labels), 1.0, rel_tol=1e-5)
 
 
@@ -169,7 +185,11 @@ def test_labels_of_tokens(tiny, tiny_models):
         results = client.classify(WORDS).results
     for word, result, line in zip(WORDS, results, expected, strict=True):
         for token, want in zip(result.tokens, line["tokens"], strict=True):
-            assert (token.token_id, token.begin_byte, token.end_byte) == (want["token_id"], want["begin_byte"], want["end_byte"])
+            assert (token.token_id, token.begin_byte, token.end_byte) == (
+                want["token_id"],
+                want["begin_byte"],
+                want["end_byte"],
+            )
             assert token.end_byte <= len(word)
             assert token.labels[0].label == want["label"]
             logits = {label.label: bits(label.logit) for label in token.labels}
@@ -178,14 +198,26 @@ def test_labels_of_tokens(tiny, tiny_models):
 
 def test_answers_to_questions(tiny, tiny_models):
     context = "the quick brown fox jumps over the lazy dog"
-    expected = lines("classify", "--model", str(tiny_models["t5-qa"]), "--top-k", "3", "--max-answer-tokens", "8",
-                     stdin=[f"{word}\t{context}" for word in WORDS])
+    expected = lines(
+        "classify",
+        "--model",
+        str(tiny_models["t5-qa"]),
+        "--top-k",
+        "3",
+        "--max-answer-tokens",
+        "8",
+        stdin=[f"{word}\t{context}" for word in WORDS],
+    )
     with tiny.client(call={"model": "t5-qa"}) as client:
         results = client.classify(WORDS, [context] * len(WORDS), top_k=3, max_answer_tokens=8).results
     for result, line in zip(results, expected, strict=True):
         assert len(result.answers) == 3
         for answer, want in zip(result.answers, line["answers"], strict=True):
-            assert (answer.text, answer.begin_byte, answer.end_byte) == (want["text"], want["begin_byte"], want["end_byte"])
+            assert (answer.text, answer.begin_byte, answer.end_byte) == (
+                want["text"],
+                want["begin_byte"],
+                want["end_byte"],
+            )
             assert answer.text == context[answer.begin_byte : answer.end_byte]
             assert bits(answer.score) == bits(want["probability"])
 
@@ -228,7 +260,11 @@ def test_model_information(client):
     assert info.parameters == inspected["parameters"]
     assert (info.vocab, info.d_model, info.encoder_layers, info.decoder_layers) == (128, 256, 4, 4)
     assert list(info.eos_token_ids) == [1] and (info.pad_token_id, info.decoder_start_token_id) == (0, 0)
-    assert (info.limits.max_queue_requests, info.limits.max_queue_tokens, info.limits.max_running_sequences) == (256, 262144, 256)
+    assert (info.limits.max_queue_requests, info.limits.max_queue_tokens, info.limits.max_running_sequences) == (
+        256,
+        262144,
+        256,
+    )
     assert (info.limits.max_message_bytes, info.limits.max_text_bytes) == (4 << 20, 1 << 20)
     assert (info.limits.default_timeout_ms, info.limits.max_timeout_ms) == (60_000, 600_000)
     assert str(SOURCE) not in str(info)
@@ -262,4 +298,7 @@ def test_reflection_tells_the_contract(client):
     assert [method.name for method in service.methods] == [method.name for method in ours.methods]
     for method, expected in zip(service.methods, ours.methods, strict=True):
         assert [f.name for f in method.input_type.fields] == [f.name for f in expected.input_type.fields]
-        assert (method.client_streaming, method.server_streaming) == (expected.client_streaming, expected.server_streaming)
+        assert (method.client_streaming, method.server_streaming) == (
+            expected.client_streaming,
+            expected.server_streaming,
+        )

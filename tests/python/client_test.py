@@ -22,10 +22,19 @@ CLIENT = [sys.executable, str(SOURCE / "tools" / "client.py")]
 ENDLESS = ["--ignore-eos", "--max-new-tokens", "4000"]
 
 
-def run(command: str, *arguments: str, server=None, stdin: str = "", expect: int = 0, **environment: str) -> subprocess.CompletedProcess:
+def run(
+    command: str, *arguments: str, server=None, stdin: str = "", expect: int = 0, **environment: str
+) -> subprocess.CompletedProcess:
     target = ["--target", server.target] if server else []
-    done = subprocess.run([*CLIENT, command, *target, *arguments], input=stdin, capture_output=True, text=True, timeout=120, check=False,
-                          env={**os.environ, **environment})
+    done = subprocess.run(
+        [*CLIENT, command, *target, *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, **environment},
+    )
     assert done.returncode == expect, done.stderr
     return done
 
@@ -38,21 +47,60 @@ def test_generate_prints_what_the_command_line_prints(server):
 
 def test_arguments_json_and_several_sequences(server):
     assert run("generate", "wagner", "acclaimed", server=server).stdout == "W AE1 G N ER0\nAH0 K L EY1 M D\n"
-    done = run("generate", "wagner", "--num-beams", "3", "--num-return-sequences", "2", "--return-scores", "--output", "json", "--request-id", "r-1",
-               server=server)
+    done = run(
+        "generate",
+        "wagner",
+        "--num-beams",
+        "3",
+        "--num-return-sequences",
+        "2",
+        "--return-scores",
+        "--output",
+        "json",
+        "--request-id",
+        "r-1",
+        server=server,
+    )
     answer = json.loads(done.stdout)
     assert [sequence["index"] for sequence in answer["sequences"]] == [0, 1] and answer["info"]["request_id"] == "r-1"
     assert answer["sequences"][0]["score"] > answer["sequences"][1]["score"]
-    assert run("generate", "wagner", "--num-beams", "3", "--num-return-sequences", "2", server=server).stdout.count("\t") == 1
+    assert (
+        run("generate", "wagner", "--num-beams", "3", "--num-return-sequences", "2", server=server).stdout.count("\t")
+        == 1
+    )
 
 
 def test_every_kind_of_decoding_flag(server):
-    run("generate", "wagner", "--do-sample", "--seed", "5", "--temperature", "0.5", "--suppress-tokens", "5,6", "--bad-words-ids", "7,8;9",
-        "--stop", "AH0", "--stop", "N", "--no-include-stop", "--eos-token-ids", "1", "--decoder-prefix", "W", "--no-return-token-ids", server=server)
+    run(
+        "generate",
+        "wagner",
+        "--do-sample",
+        "--seed",
+        "5",
+        "--temperature",
+        "0.5",
+        "--suppress-tokens",
+        "5,6",
+        "--bad-words-ids",
+        "7,8;9",
+        "--stop",
+        "AH0",
+        "--stop",
+        "N",
+        "--no-include-stop",
+        "--eos-token-ids",
+        "1",
+        "--decoder-prefix",
+        "W",
+        "--no-return-token-ids",
+        server=server,
+    )
     run("generate", "wagner", "--num-beams", "4", "--early-stopping", "first", "--patience", "2", server=server)
 
 
-@pytest.mark.parametrize("flags", [[], ["--num-beams", "4"], ["--do-sample", "--seed", "2", "--num-return-sequences", "3"]])
+@pytest.mark.parametrize(
+    "flags", [[], ["--num-beams", "4"], ["--do-sample", "--seed", "2", "--num-return-sequences", "3"]]
+)
 def test_stream_ends_in_the_same_line(server, flags):
     expected = run("generate", "extraordinarily", "wagner", *flags, server=server).stdout
     assert run("stream", "extraordinarily", "wagner", *flags, server=server).stdout == expected
@@ -71,8 +119,14 @@ def test_stream_prints_as_it_comes(server):
 
 
 def test_stream_as_json(server):
-    events = [json.loads(line) for line in run("stream", "wagner", "--output", "json", server=server).stdout.splitlines()]
-    assert "".join(event["chunk"]["text"] for event in events[:-1]) == events[-1]["complete"]["sequences"][0]["text"] == "W AE1 G N ER0"
+    events = [
+        json.loads(line) for line in run("stream", "wagner", "--output", "json", server=server).stdout.splitlines()
+    ]
+    assert (
+        "".join(event["chunk"]["text"] for event in events[:-1])
+        == events[-1]["complete"]["sequences"][0]["text"]
+        == "W AE1 G N ER0"
+    )
 
 
 def test_the_other_commands(server, tiny_models):
@@ -87,7 +141,11 @@ def test_the_other_commands(server, tiny_models):
     assert run("detokenize", server=server, stdin=ids).stdout == "wagner\n"
     assert "max_new_tokens\t4096" in run("info", server=server).stdout.replace("limits.", "")
     assert json.loads(run("info", "--output", "json", server=server).stdout)["vocab"] == 128
-    assert run("health", server=server).stdout == run("health", "--service", "quintet.v1.Inference", server=server).stdout == "SERVING\n"
+    assert (
+        run("health", server=server).stdout
+        == run("health", "--service", "quintet.v1.Inference", server=server).stdout
+        == "SERVING\n"
+    )
     with Server(tiny_models["t5-seqcls"], tiny_models["t5-qa"]) as tiny:
         label, probability = run("classify", "wagner", "--model", "t5-seqcls", server=tiny).stdout.split("\t")
         assert label.startswith("LABEL_") and 0 < float(probability) < 1
@@ -121,12 +179,17 @@ def test_the_key_from_a_file_or_the_environment(tmp_path):
         assert "UNAUTHENTICATED AUTH" in run("generate", "wagner", server=server, expect=4).stderr
         run("generate", "wagner", "--api-key-file", str(key), server=server)
         run("generate", "wagner", server=server, QUINTET_API_KEY="sk-1")
-        assert "PERMISSION_DENIED AUTH" in run("generate", "wagner", server=server, expect=4, QUINTET_API_KEY="sk-2").stderr
+        assert (
+            "PERMISSION_DENIED AUTH"
+            in run("generate", "wagner", server=server, expect=4, QUINTET_API_KEY="sk-2").stderr
+        )
 
 
 def test_refused_calls_are_tried_again_when_the_server_says():
     """The server asks for 150 to 250 ms before each new attempt; left to itself, gRPC would make the second after about 100."""
-    with Server(G2P, max_running=1, max_queue=1) as server, server.client() as other, server.client(attempts=5) as client:
+    with Server(G2P, max_running=1, max_queue=1) as server, server.client() as other, server.client(
+        attempts=5
+    ) as client:
         decoding = {"ignore_eos": True, "max_new_tokens": 4000}
         running = other.stream("a", decoding)
         next(running)
@@ -154,23 +217,35 @@ def test_refused_calls_are_tried_again_when_the_server_says():
 def test_grpcurl_commands_of_the_readme(server, client):
     """grpcurl is not in Debian: its JSON is read here as grpcurl reads it, by the server's reflection, and each method called."""
     readme = (SOURCE / "README.md").read_text(encoding="utf-8")
-    commands = re.findall(r"^    grpcurl -plaintext (?:-d '(.*)' )?127\.0\.0\.1:50051 ([\w.]+)/(\w+)$", readme, re.MULTILINE)
+    commands = re.findall(
+        r"^    grpcurl -plaintext (?:-d '(.*)' )?127\.0\.0\.1:50051 ([\w.]+)/(\w+)$", readme, re.MULTILINE
+    )
     assert len(commands) >= 6
     pool = DescriptorPool(ProtoReflectionDescriptorDatabase(client.channel))
     for body, service, name in commands:
         method = pool.FindServiceByName(service).FindMethodByName(name)
         request = json_format.Parse(body or "{}", message_factory.GetMessageClass(method.input_type)())
         open_call = client.channel.unary_stream if method.server_streaming else client.channel.unary_unary
-        call = open_call(f"/{service}/{name}", request_serializer=type(request).SerializeToString, response_deserializer=bytes)
+        call = open_call(
+            f"/{service}/{name}", request_serializer=type(request).SerializeToString, response_deserializer=bytes
+        )
         answer = call(request, timeout=30)
         assert b"".join(answer) if method.server_streaming else answer
 
 
 def test_python_of_the_readme(server):
     readme = (SOURCE / "README.md").read_text(encoding="utf-8")
-    code = textwrap.dedent(re.search(r"    # PYTHONPATH=tools .*?\n(?=\S)", readme, re.DOTALL)[0]).replace("127.0.0.1:50051", server.target)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False,
-                          env={**os.environ, "PYTHONPATH": str(SOURCE / "tools")})
+    code = textwrap.dedent(re.search(r"    # PYTHONPATH=tools .*?\n(?=\S)", readme, re.DOTALL)[0]).replace(
+        "127.0.0.1:50051", server.target
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(SOURCE / "tools")},
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("F OW1 N IY0 M") == 2
     assert done.stdout.endswith("INVALID_ARGUMENT INVALID_FIELD: decoding.num_beams: 99 is not in [1, 32]\n")

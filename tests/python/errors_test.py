@@ -1,10 +1,13 @@
-"""Every code of the contract's table of failures, with its details as google.rpc.Status. Not reachable from outside on a CPU: ENGINE_FAULT and BUG."""
+"""Every code of the contract's table of failures, with its details as google.rpc.Status.
+
+Not reachable from outside on a CPU: ENGINE_FAULT and BUG.
+"""
 
 import grpc
 import pytest
 
 from quintet_rpc import Failure, pb
-from server_process import G2P, Server, eventually, failure_of
+from server_process import G2P, Server, all_calls, engine_calls, eventually, failure_of
 
 Code = grpc.StatusCode
 ENDLESS = {"ignore_eos": True, "max_new_tokens": 4000}
@@ -63,7 +66,7 @@ def test_bad_fields(client, call, field):
 )
 def test_bad_call_options(server, call, field):
     with server.client(call=call) as client:
-        for rpc in (lambda: client.generate("a"), lambda: client.stream("a"), lambda: client.encode(["a"]), lambda: client.score("a", ["b"])):
+        for rpc in engine_calls(client):
             found = failure(rpc)
             assert (found.code, found.reason) == (Code.INVALID_ARGUMENT, "INVALID_FIELD")
             assert [name for name, _ in found.fields] == [field]
@@ -76,9 +79,7 @@ def test_the_request_id_comes_back_with_a_failure(server):
 
 def test_unknown_model(server):
     with server.client(call={"model": "other"}) as client:
-        for rpc in (lambda: client.generate("a"), lambda: client.stream("a"), lambda: client.encode(["a"]), lambda: client.score("a", ["b"]),
-                    lambda: client.classify(["a"]), lambda: client.tokenize("a"), lambda: client.detokenize([5]), client.info,
-                    lambda: list(client.encode_stream(["a"]))):
+        for rpc in all_calls(client):
             found = failure(rpc)
             assert (found.code, found.reason, found.retry_after_s) == (Code.NOT_FOUND, "MODEL_NOT_FOUND", None)
 
@@ -108,7 +109,7 @@ def test_a_full_queue():
         next(running)
         waiting = client.stream("a", ENDLESS)
         assert eventually(lambda: server.metric("quintet_requests_waiting") == 1)
-        for rpc in (lambda: client.generate("a"), lambda: client.stream("a"), lambda: client.encode(["a"]), lambda: client.score("a", ["b"])):
+        for rpc in engine_calls(client):
             found = failure(rpc)
             assert (found.code, found.reason) == (Code.RESOURCE_EXHAUSTED, "QUEUE_FULL")
             assert found.retry_after_s is not None
@@ -136,9 +137,11 @@ def test_draining():
 def test_deadlines_of_the_server():
     """A client's own deadline hides the server's words: these calls have none, and get the server's."""
     long = {"ignore_eos": True, "max_new_tokens": 20000}
-    with (Server(G2P, max_running=1, default_timeout=0.5, limit_new_tokens=20000, cache_memory=512) as server,
-          server.client(timeout_s=None) as client):
-        running = client.stub.GenerateStream(client._generate_request("a", long), timeout=50)
+    with (
+        Server(G2P, max_running=1, default_timeout=0.5, limit_new_tokens=20000, cache_memory=512) as server,
+        server.client(timeout_s=None) as client,
+    ):
+        running = client.stub.GenerateStream(client.generate_request("a", long), timeout=50)
         next(running)
         found = failure(lambda: client.generate("a"))
         assert (found.code, found.reason) == (Code.DEADLINE_EXCEEDED, "QUEUED")
@@ -161,16 +164,22 @@ def test_cancelled(server, client):
     with pytest.raises(grpc.RpcError) as raised:
         next(call)
     assert raised.value.code() == Code.CANCELLED
-    assert eventually(lambda: server.metric("quintet_requests_running") == 0 and server.metric("quintet_kv_cache_usage_ratio") == 0)
+    assert eventually(
+        lambda: server.metric("quintet_requests_running") == 0 and server.metric("quintet_kv_cache_usage_ratio") == 0
+    )
 
 
 def test_unknown_method(client):
-    call = client.channel.unary_unary("/quintet.v1.Inference/Nothing", request_serializer=bytes, response_deserializer=bytes)
+    call = client.channel.unary_unary(
+        "/quintet.v1.Inference/Nothing", request_serializer=bytes, response_deserializer=bytes
+    )
     assert failure(lambda: call(b"", timeout=10)).code == Code.UNIMPLEMENTED
 
 
 def test_bytes_that_are_no_message(client):
     for rpc in ("Generate", "Encode", "Score", "Classify", "Tokenize", "Detokenize"):
-        call = client.channel.unary_unary(f"/quintet.v1.Inference/{rpc}", request_serializer=bytes, response_deserializer=bytes)
+        call = client.channel.unary_unary(
+            f"/quintet.v1.Inference/{rpc}", request_serializer=bytes, response_deserializer=bytes
+        )
         found = failure(lambda: call(b"\xff\xff\xff", timeout=10))
         assert found.code == Code.INVALID_ARGUMENT, rpc

@@ -40,7 +40,7 @@ def test_counters_add_up_after_chaos():
                     call.cancel()
                     return count("cancelled")
                 if kind == 1:
-                    client.stub.Generate(client._generate_request(word, {"ignore_eos": True, "max_new_tokens": 2000}), timeout=0.05)
+                    client.stub.Generate(client.generate_request(word, {"ignore_eos": True, "max_new_tokens": 2000}), timeout=0.05)
                 elif kind == 2:
                     client.generate([128])
                 elif kind == 3:

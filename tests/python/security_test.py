@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from quintet_rpc import SERVICE, Client, Failure, Tls
-from server_process import BINARY, G2P, Server, failure_of, free_port
+from server_process import BINARY, G2P, Server, all_calls, failure_of, free_port
 
 Code = grpc.StatusCode
 KEY, OTHER_KEY, WRONG_KEY = "sk-right-4711-secret", "sk-second-0815-secret", "sk-wrong-9999-secret"
@@ -17,7 +17,9 @@ KEY, OTHER_KEY, WRONG_KEY = "sk-right-4711-secret", "sk-second-0815-secret", "sk
 @pytest.fixture
 def key_file(tmp_path):
     file = tmp_path / "keys"
-    file.write_text("# two clients\n" + "".join(hashlib.sha256(key.encode()).hexdigest() + "\n" for key in (KEY, OTHER_KEY)))
+    file.write_text(
+        "# two clients\n" + "".join(hashlib.sha256(key.encode()).hexdigest() + "\n" for key in (KEY, OTHER_KEY))
+    )
     file.chmod(0o600)
     return file
 
@@ -31,12 +33,29 @@ def certificates(tmp_path_factory) -> dict[str, pathlib.Path]:
         subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True, timeout=60)
 
     new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    openssl("req", "-x509", *new_key, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=test authority")
+    openssl(
+        "req", "-x509", *new_key, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=test authority"
+    )
     for name, alternative in (("server", "DNS:quintet.test"), ("client", "DNS:client.test")):
         openssl("req", *new_key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
         (folder / "extensions").write_text(f"subjectAltName={alternative}\n")
-        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-out", f"{name}.pem", "-days", "2",
-                "-extfile", "extensions")
+        openssl(
+            "x509",
+            "-req",
+            "-in",
+            f"{name}.csr",
+            "-CA",
+            "ca.pem",
+            "-CAkey",
+            "ca.key",
+            "-CAcreateserial",
+            "-out",
+            f"{name}.pem",
+            "-days",
+            "2",
+            "-extfile",
+            "extensions",
+        )
     return {name: folder / name for name in ("ca.pem", "server.pem", "server.key", "client.pem", "client.key")}
 
 
@@ -45,9 +64,7 @@ def test_api_keys_and_where_they_are_never_seen(key_file):
     with Server(G2P, api_key_file=key_file) as server:
         with server.client() as nobody, server.client(api_key=WRONG_KEY) as stranger:
             for client, code in ((nobody, Code.UNAUTHENTICATED), (stranger, Code.PERMISSION_DENIED)):
-                for call in (lambda: client.generate("a"), lambda: client.stream("a"), lambda: client.encode(["a"]), lambda: client.score("a", ["b"]),
-                             lambda: client.classify(["a"]), lambda: client.tokenize("a"), lambda: client.detokenize([5]), client.info,
-                             lambda: client.encode_stream(["a"])):
+                for call in all_calls(client):
                     failure = Failure.of(failure_of(call))
                     assert (failure.code, failure.reason) == (code, "AUTH")
                     assert WRONG_KEY not in failure.message
@@ -70,7 +87,12 @@ def test_a_key_is_not_sent_in_plain_text_to_another_machine():
 
 def refused_to_start(*flags: str) -> str:
     listen = [] if "--listen" in flags else ["--listen", f"127.0.0.1:{free_port()}"]
-    done = subprocess.run([BINARY, "serve", "--model", str(G2P), "--http-listen", "", *listen, *flags], capture_output=True, timeout=60, check=False)
+    done = subprocess.run(
+        [BINARY, "serve", "--model", str(G2P), "--http-listen", "", *listen, *flags],
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 2, done.stderr.decode()
     return done.stderr.decode()
 
@@ -89,12 +111,20 @@ def test_keys_and_certificates_that_cannot_be_used(key_file, certificates, tmp_p
     assert "--api-key-file" in refused_to_start("--api-key-file", str(empty))
     assert "--tls-key" in refused_to_start("--tls-cert", str(certificates["server.pem"]))
     assert "--tls-client-ca" in refused_to_start("--tls-client-ca", str(certificates["ca.pem"]))
-    assert "--tls-cert" in refused_to_start("--tls-cert", str(tmp_path / "none"), "--tls-key", str(certificates["server.key"]))
+    assert "--tls-cert" in refused_to_start(
+        "--tls-cert", str(tmp_path / "none"), "--tls-key", str(certificates["server.key"])
+    )
 
 
 def test_mutual_tls_with_a_key(certificates, key_file):
-    server_files = {"tls_cert": certificates["server.pem"], "tls_key": certificates["server.key"], "tls_client_ca": certificates["ca.pem"]}
-    ours = Tls(str(certificates["ca.pem"]), str(certificates["client.pem"]), str(certificates["client.key"]), "quintet.test")
+    server_files = {
+        "tls_cert": certificates["server.pem"],
+        "tls_key": certificates["server.key"],
+        "tls_client_ca": certificates["ca.pem"],
+    }
+    ours = Tls(
+        str(certificates["ca.pem"]), str(certificates["client.pem"]), str(certificates["client.key"]), "quintet.test"
+    )
     with Server(G2P, api_key_file=key_file, **server_files) as server:
         with server.client(tls=ours, api_key=KEY) as client:
             assert client.generate("wagner").sequences[0].text == "W AE1 G N ER0"

@@ -70,7 +70,13 @@ class Server:
         command = [BINARY, "serve"]
         for model in models:
             command += ["--model", str(model)]
-        defaults = {"listen": self.target, "http_listen": f"127.0.0.1:{self.http_port}", "threads": 1, "drain_delay": 0, "cache_memory": 128}
+        defaults = {
+            "listen": self.target,
+            "http_listen": f"127.0.0.1:{self.http_port}",
+            "threads": 1,
+            "drain_delay": 0,
+            "cache_memory": 128,
+        }
         for name, value in {**defaults, **flags}.items():
             command += [f"--{name.replace('_', '-')}", str(value)]
         self._output = tempfile.TemporaryFile()
@@ -126,6 +132,23 @@ class Server:
             if line.startswith("VmRSS:"):
                 return int(line.split()[1]) * 1024
         raise AssertionError("no VmRSS")
+
+
+def engine_calls(client: Client) -> list:
+    """A call of each kind that the shipped model's engine answers."""
+    return [
+        lambda: client.generate("a"),
+        lambda: client.stream("a"),
+        lambda: client.encode(["a"]),
+        lambda: client.encode_stream(["a"]),
+        lambda: client.score("a", ["b"]),
+    ]
+
+
+def all_calls(client: Client) -> list:
+    """A call of every RPC."""
+    others = [lambda: client.classify(["a"]), lambda: client.tokenize("a"), lambda: client.detokenize([5]), client.info]
+    return engine_calls(client) + others
 
 
 def failure_of(call) -> grpc.RpcError:

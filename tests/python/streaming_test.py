@@ -60,7 +60,7 @@ def test_chunks_come_while_the_text_grows(client):
         {"decoder_prefix": {"text": "B AE1"}, "echo": True},
         {"logprobs": True, "top_logprobs": 3},
     ],
-    ids=lambda decoding: "-".join(decoding),
+    ids="-".join,
 )
 def test_decoding_options(client, decoding):
     for word in words(20):

@@ -17,7 +17,9 @@ def models(tmp_path_factory, tiny_models):
     root = tmp_path_factory.mktemp("long")
     folders = [shutil.copytree(G2P, root / "unigram")]
     for name, model, files in (("bpe", "t5-v1_1", "sp-bpe-identity-bytes"), ("byte-bpe", "gpt2", "gpt2")):
-        folder = shutil.copytree(tiny_models[model], root / name, ignore=shutil.ignore_patterns("spiece.model", "vocab.json", "merges.txt"))
+        folder = shutil.copytree(
+            tiny_models[model], root / name, ignore=shutil.ignore_patterns("spiece.model", "vocab.json", "merges.txt")
+        )
         for file in (SOURCE / "tests" / "data" / "tokenizers" / files).iterdir():
             if file.name != "cases.jsonl":
                 shutil.copy(file, folder)
@@ -34,7 +36,9 @@ def test_a_megabyte_of_one_letter(models, model):
         tokens = client.tokenize("a" * MEGABYTE).tokens
         at = 0
         for token in tokens:
-            assert token.begin_byte <= at  # nothing left out; a piece for the beginning of a word shares its first letter
+            assert (
+                token.begin_byte <= at
+            )  # nothing left out; a piece for the beginning of a word shares its first letter
             at = max(at, token.end_byte)
         assert at == MEGABYTE
         # The same pieces all along: 256 times as many as of 4,096 letters, but for the ends.
@@ -48,5 +52,7 @@ def test_a_megabyte_of_one_letter(models, model):
             return time.monotonic() - began
 
         times = {length: min(tokenizing_s(length) for _ in range(5)) for length in (MEGABYTE // 8, MEGABYTE)}
-        print(f"{model}: {len(tokens)} tokens, {times[MEGABYTE] * 1e3:.1f} ms for 1 MiB, {times[MEGABYTE // 8] * 1e3:.1f} ms for 128 KiB")
+        print(
+            f"{model}: {len(tokens)} tokens, {times[MEGABYTE] * 1e3:.1f} ms for 1 MiB, {times[MEGABYTE // 8] * 1e3:.1f} ms for 128 KiB"
+        )
         assert times[MEGABYTE] < 32 * times[MEGABYTE // 8] + 0.05  # linear: 8 times; quadratic: 64 times
