@@ -158,11 +158,21 @@ def inputs_of(arguments: argparse.Namespace):
             yield line.removesuffix("\n")
 
 
-def report(failure: Failure) -> str:
-    lines = [f"client: {failure}"]
+# What one input can end in besides an answer: a failed call, or an input that no message can hold (bytes that are not
+# UTF-8, an id that is no number).
+INPUT_ERRORS = (grpc.RpcError, ValueError)
+
+
+def report(error: Exception) -> dict:
+    """Tells standard error; returns what `--output json` tells standard output."""
+    if isinstance(error, grpc.RpcError):
+        failure = Failure.of(error)
+    else:
+        failure = Failure(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+    print(f"client: {failure}", file=sys.stderr)
     if failure.retry_after_s is not None:
-        lines.append(f"client: the server asks to try again in {failure.retry_after_s:.2f} s")
-    return "\n".join(lines)
+        print(f"client: the server asks to try again in {failure.retry_after_s:.2f} s", file=sys.stderr)
+    return {"error": {"code": failure.code.name, "reason": failure.reason, "message": failure.message}}
 
 
 def run_lines(client: Client, arguments: argparse.Namespace) -> int:
@@ -173,13 +183,9 @@ def run_lines(client: Client, arguments: argparse.Namespace) -> int:
         nonlocal failed
         try:
             text, value = pending.popleft().result()
-        except grpc.RpcError as error:
+        except INPUT_ERRORS as error:
             failed = True
-            failure = Failure.of(error)
-            print(report(failure), file=sys.stderr)
-            text, value = "", {
-                "error": {"code": failure.code.name, "reason": failure.reason, "message": failure.message}
-            }
+            text, value = "", report(error)
         print(json.dumps(value, ensure_ascii=False) if arguments.output == "json" else text, flush=True)
 
     pool = concurrent.futures.ThreadPoolExecutor(arguments.concurrency)
@@ -197,7 +203,7 @@ def run_lines(client: Client, arguments: argparse.Namespace) -> int:
 
 
 def run_stream(client: Client, arguments: argparse.Namespace) -> int:
-    """Text of the first sequence as it comes; at the end what is left of it (all of it with beams) and the other sequences."""
+    """Text of the first sequence as it comes; at the end the rest of it (all of it with beams) and the other sequences."""
     exit_code = 0
     for line in inputs_of(arguments):
         shown = ""
@@ -211,10 +217,10 @@ def run_stream(client: Client, arguments: argparse.Namespace) -> int:
                 elif event.chunk.index == 0:
                     shown += event.chunk.text
                     print(escaped(event.chunk.text), end="", flush=True)
-        except grpc.RpcError as error:
+        except INPUT_ERRORS as error:
             exit_code = EXIT_RPC
-            print(flush=True)
-            print(report(Failure.of(error)), file=sys.stderr)
+            told = report(error)
+            print(json.dumps(told, ensure_ascii=False) if arguments.output == "json" else "", flush=True)
     return exit_code
 
 
@@ -351,6 +357,8 @@ def main() -> int:
     parser = build_parser()
     arguments = parser.parse_args()
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `client.py ... | head` ends quietly
+    sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # a line that is not UTF-8 costs only itself
+    sys.stdout.reconfigure(encoding="utf-8")
     try:
         if "decoding_num_beams" in arguments:
             arguments.decoding = decoding_of(arguments)
@@ -365,7 +373,7 @@ def main() -> int:
         with client:
             return arguments.run(client, arguments)
     except grpc.RpcError as error:
-        print(report(Failure.of(error)), file=sys.stderr)
+        report(error)
         return EXIT_RPC
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

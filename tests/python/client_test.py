@@ -161,6 +161,22 @@ def test_a_failed_line_keeps_its_place(server):
     assert json.loads(lines[0])["error"]["reason"] == "INVALID_FIELD" and "sequences" in json.loads(lines[1])
 
 
+def test_an_input_that_no_message_can_hold_costs_only_itself(server):
+    done = subprocess.run(
+        [*CLIENT, "generate", "--target", server.target],
+        input=b"\xc3(\nwagner\n",
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (4, b"\nW AE1 G N ER0\n")
+    assert b"INVALID_ARGUMENT" in done.stderr and b"Traceback" not in done.stderr
+    done = run("detokenize", "x", "5", server=server, expect=4)
+    assert done.stdout.startswith("\n") and done.stdout.count("\n") == 2
+    events = run("stream", "a" * 5000, "--output", "json", server=server, expect=4).stdout
+    assert json.loads(events)["error"]["reason"] == "INVALID_FIELD"
+
+
 def test_exit_codes(server):
     run("generate", "a", "--num-beams", "-1", server=server, expect=2)
     run("generate", "a", "--no-such-flag", server=server, expect=2)
