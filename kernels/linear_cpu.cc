@@ -36,7 +36,7 @@ struct F32Op {
   static HWY_INLINE void Store(V v, char* p) { hn::Store(v, D(), reinterpret_cast<float*>(p)); }
   static HWY_INLINE W LoadWeights(const char* p) { return Load(p); }
   static HWY_INLINE void KeepInRegister(W& w) {
-#if HWY_ARCH_X86
+#if HWY_ARCH_X86 && HWY_COMPILER_GCC_ACTUAL  // the nudge is for its register allocator
     asm("" : "+v"(w.raw));
 #else
     (void)w;

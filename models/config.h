@@ -92,5 +92,6 @@ struct GenerationDefaults {
   std::vector<std::vector<int32_t>> bad_words_ids;
 };
 absl::StatusOr<GenerationDefaults> ReadGenerationDefaults(const std::string& directory);
+absl::StatusOr<GenerationDefaults> ParseGenerationDefaults(const std::string& json, const std::string& where);
 
 }  // namespace quintet

@@ -55,9 +55,15 @@ std::optional<int32_t> ReadId(ConfigFields* fields, const char* name) {
 }  // namespace
 
 absl::StatusOr<GenerationDefaults> ReadGenerationDefaults(const std::string& directory) {
-  const std::string where = "generation_config.json";
-  const auto json = ReadJsonFile(directory + "/" + where, kMaxFileBytes);
+  const auto json = ReadFile(directory + "/generation_config.json", kMaxFileBytes);
   if (absl::IsNotFound(json.status())) return GenerationDefaults();
+  if (!json.ok()) return json.status();
+  return ParseGenerationDefaults(*json, "generation_config.json");
+}
+
+absl::StatusOr<GenerationDefaults> ParseGenerationDefaults(const std::string& text,
+                                                           const std::string& where) {
+  const auto json = ParseJson(text, where);
   if (!json.ok()) return json.status();
   if (!json->is_object()) {
     return absl::InvalidArgumentError(absl::StrCat(where, ": expected an object"));

@@ -1,0 +1,43 @@
+// Any bytes as a config.json and, after a NUL, a generation_config.json: the table of weights that
+// follows from the one, and the decoding options that follow from both.
+#include <string>
+
+#include "engine/options.h"
+#include "kernels/check.h"
+#include "models/config.h"
+#include "models/weights_table.h"
+
+namespace quintet {
+namespace {
+
+void CheckTable(const ModelConfig& config) {
+  WeightPlaces places;
+  for (const WeightSlot& slot : WeightTable(config, &places)) {
+    int64_t source_rows = 0;
+    for (const WeightSource& source : slot.sources) source_rows += source.rows;
+    for (const int64_t size : slot.shape) QT_CHECK_GE(size, 0);
+    if (slot.shape.size() == 2) QT_CHECK_EQ(source_rows, slot.shape[0]);
+  }
+}
+
+void CheckDefaults(const ModelConfig& config, const GenerationDefaults& defaults) {
+  const std::vector<int32_t> input = {0};
+  const auto options = ResolveDecoding({}, defaults, config, {}, input);
+  if (options.ok()) QT_CHECK(CheckDecoding(*options, config.vocab).ok());
+}
+
+}  // namespace
+}  // namespace quintet
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace quintet;
+  const std::string input(reinterpret_cast<const char*>(data), size);
+  const size_t end = input.find('\0');
+  const auto config = ParseModelConfig(input.substr(0, end), "config.json");
+  const auto defaults = ParseGenerationDefaults(end == input.npos ? "{}" : input.substr(end + 1),
+                                                "generation_config.json");
+  if (!config.ok()) return 0;
+  CheckTable(*config);
+  if (defaults.ok()) CheckDefaults(*config, *defaults);
+  return 0;
+}

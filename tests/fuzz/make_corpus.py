@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""Writes tests/fuzz/corpus from the tests' own data: small files that each target accepts, for the fuzzer to start from.
+
+Needs protoc. Same input, same bytes. Files that a fuzzer found (finding-*) are left alone.
+usage: tests/fuzz/make_corpus.py
+"""
+
+import json
+import pathlib
+import struct
+import subprocess
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CORPUS = ROOT / "tests/fuzz/corpus"
+
+
+def write(target, name, data):
+    folder = CORPUS / target
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(data)
+
+
+def compact(value):
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def safetensors(header, data_bytes):
+    text = compact(header)
+    return struct.pack("<Q", len(text)) + text + bytes(range(256)) * (data_bytes // 256) + bytes(data_bytes % 256)
+
+
+def make_safetensors():
+    types = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2, "I32": 4,
+             "U32": 4, "F32": 4, "F64": 8, "I64": 8, "U64": 8}
+    header, end = {"__metadata__": {"format": "pt"}}, 0
+    for name, size in types.items():
+        header[f"encoder.{name}"] = {"dtype": name, "shape": [2, 3], "data_offsets": [end, end + 6 * size]}
+        end += 6 * size
+    header["empty"] = {"dtype": "F32", "shape": [0, 7], "data_offsets": [end, end]}
+    header["scalar"] = {"dtype": "F32", "shape": [], "data_offsets": [end, end + 4]}
+    write("safetensors", "types", safetensors(header, end + 4))
+    # The names and types of a real checkpoint, its tensors cut to one row.
+    for case in ("t5-v1_0", "gpt2"):
+        data = (ROOT / "tests/golden/cases" / case / "model.safetensors").read_bytes()
+        full = json.loads(data[8:8 + struct.unpack("<Q", data[:8])[0]])
+        header, end = {}, 0
+        for name, entry in list(full.items())[:24]:
+            if name != "__metadata__":
+                columns = entry["shape"][-1]
+                size = columns * types[entry["dtype"]]
+                header[name] = {"dtype": entry["dtype"], "shape": [columns], "data_offsets": [end, end + size]}
+                end += size
+        write("safetensors", case, safetensors(header, end))
+
+
+def shrink_bpe(tokenizer):
+    model = tokenizer["model"]
+    added = tokenizer["added_tokens"][:4]
+    merges = [merge if isinstance(merge, list) else merge.split(" ") for merge in model["merges"][:24]]
+    keep = [token["content"] for token in added] + [model.get("unk_token")]
+    keep += [piece for piece in model["vocab"] if piece.startswith("<0x")]
+    for left, right in merges:
+        suffix = model.get("end_of_word_suffix") or ""
+        keep += [left, right, left + right, left.removesuffix(suffix)]
+    keep += list(model["vocab"])[4:60]
+    model["vocab"] = {piece: i for i, piece in enumerate(dict.fromkeys(p for p in keep if p in model["vocab"]))}
+    model["merges"] = merges
+    renumber(added, model["vocab"], len(model["vocab"]))
+    tokenizer["added_tokens"] = added
+
+
+def shrink_unigram(tokenizer):
+    model = tokenizer["model"]
+    added = tokenizer["added_tokens"][:4]
+    model["vocab"] = model["vocab"][:90]
+    renumber(added, {piece: i for i, (piece, _) in enumerate(model["vocab"])}, len(model["vocab"]))
+    tokenizer["added_tokens"] = added
+    if tokenizer["normalizer"]["type"] == "Precompiled":
+        tokenizer["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "CAAAAAEAAAACAAAAeAB5eQA="}
+
+
+def renumber(added, vocab, next_id):
+    for token in added:
+        if token["content"] not in vocab:
+            token["id"], next_id = next_id, next_id + 1
+        else:
+            token["id"] = vocab[token["content"]]
+
+
+def make_tokenizer_json():
+    text = "\0The naïve  fiancée's 123 ﬁ Å\u00a0x</s> don't\n"
+    for path in sorted((ROOT / "tests/data/tokenizers").glob("*/tokenizer.json")):
+        tokenizer = json.loads(path.read_text())
+        if "merges" in tokenizer["model"]:
+            shrink_bpe(tokenizer)
+        else:
+            shrink_unigram(tokenizer)
+        if tokenizer.get("post_processor", {}) and "special_tokens" in (tokenizer["post_processor"] or {}):
+            ids = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
+            for name, special in tokenizer["post_processor"]["special_tokens"].items():
+                special["ids"] = [ids.get(name, 0)]
+        write("tokenizer_json", path.parent.name, compact(tokenizer) + text.encode())
+
+
+def message(proto, include, kind, text):
+    return subprocess.run(["protoc", "-I", ".", f"--encode={kind}", proto], cwd=ROOT / ("proto" if include == "proto" else "."), input=text.encode(),
+                          stdout=subprocess.PIPE, check=True).stdout
+
+
+def make_sentencepiece():
+    pieces = [("<unk>", 0, 2), ("</s>", 0, 3), ("<pad>", 0, 3), ("▁", -1, 1), ("a", -2, 1), ("b", -2.5, 1), ("ab", -3, 1),
+              ("▁ab", -3.5, 1), ("é", -4, 1), ("USER", 0, 4), ("ba", -5, 5), ("aba", -6, 1)]
+    body = "".join(f'pieces {{ piece: "{piece}" score: {score} type: {kind} }}\n' for piece, score, kind in pieces)
+    charsmap = r'"\020\000\000\000\001\000\000\000\002\004\000\000\003\010\000\000\004\000\000\000x\000yy\000"'
+    tail = 'denormalizer_spec { }\n'
+    for name, model_type in (("unigram", 1), ("bpe", 2), ("char", 4)):
+        for variant, normalizer in (("plain", ""), ("mapped", f"precompiled_charsmap: {charsmap} add_dummy_prefix: false")):
+            text = body + f"trainer_spec {{ model_type: {model_type} }}\nnormalizer_spec {{ {normalizer} }}\n" + tail
+            write("sentencepiece", f"{name}-{variant}",
+                  message("models/tokenizers/sentencepiece.proto", ".", "quintet.spm.Model", text))
+    for name in ("sp-bpe-identity-bytes", "sp-unigram-identity-bytes"):
+        write("sentencepiece", name, (ROOT / "tests/data/tokenizers" / name / "spiece.model").read_bytes())
+
+
+def make_config():
+    generation = compact({"max_length": 64, "num_beams": 4, "early_stopping": "never", "length_penalty": 0.6, "top_k": 0,
+                          "eos_token_id": [1, 2], "bad_words_ids": [[3, 4]], "suppress_tokens": [5], "do_sample": True,
+                          "temperature": 0.7, "forced_eos_token_id": 1, "decoder_start_token_id": 0})
+    for case in ("fat5-alibi-asym", "fat5-fire-32", "fat5-rope-half-interleaved", "fat5-tokcls", "gpt2", "gpt2-variant", "mt5",
+                 "t5-encoder", "t5-qa", "t5-v1_1", "umt5"):
+        config = json.loads((ROOT / "tests/golden/cases" / case / "config.json").read_text())
+        write("config", case, compact(config) + b"\0" + generation)
+
+
+def make_request():
+    calls = ["Generate", "Encode", "Score", "Classify", "Tokenize", "Detokenize"]
+    call = 'call { model: "m" request_id: "r-1" priority: PRIORITY_HIGH truncate: true }\n'
+    ids = "token_ids { ids: [3, 4, 5] }"
+    seeds = [
+        ("greedy", 0, "Generate", call + 'input { text: "phoneme" }\n'),
+        ("beams", 0, "Generate", 'input { text: "quintet" } decoding { num_beams: 4 num_return_sequences: 2 length_penalty: 0.6 '
+         'early_stopping: EARLY_STOPPING_FIRST patience: 2 no_repeat_ngram_size: 3 return_scores: true max_new_tokens: 9 '
+         'min_new_tokens: 2 }'),
+        ("sampling", 1, "Generate", f"input {{ {ids} }} decoding {{ do_sample: true seed: 7 temperature: 0.5 top_k: 9 top_p: 0.9 "
+         "typical_p: 0.9 min_p: 0.1 repetition_penalty: 1.2 num_return_sequences: 3 echo: true }"),
+        ("constraints", 0, "Generate", 'input { text: "abc" } decoding { suppress_tokens: [1, 2] begin_suppress_tokens: 3 '
+         'bad_words_ids { ids: [4, 5] } forced_bos_token_id: 6 forced_eos_token_ids: 7 eos_token_ids: 8 pad_token_id: 9 '
+         'decoder_start_token_id: 10 decoder_prefix { text: "F" } stop: "X" include_stop: true logprobs: true top_logprobs: 2 }'),
+        ("encode", 0, "Encode", 'inputs { text: "a" } inputs { ' + ids + " } options { pooling: POOLING_LAST normalize: true "
+         "vector_type: VECTOR_TYPE_BF16 }"),
+        ("score", 0, "Score", 'input { text: "a" } targets { text: "AH0" } targets { ' + ids + " } top_logprobs: 3"),
+        ("classify", 2, "Classify", f"inputs {{ {ids} }} top_k: 2 max_answer_tokens: 5"),
+        ("tokenize", 0, "Tokenize", 'text: "naïve </s> x"'),
+        ("detokenize", 0, "Detokenize", "token_ids: [3, 4, 1] skip_special_tokens: true"),
+    ]
+    for name, model, rpc, text in seeds:
+        body = message("quintet/v1/inference.proto", "proto", f"quintet.v1.{rpc}Request", text)
+        write("request", name, bytes([model, calls.index(rpc)]) + body)
+
+
+if __name__ == "__main__":
+    make_safetensors()
+    make_tokenizer_json()
+    make_sentencepiece()
+    make_config()
+    make_request()

@@ -1,0 +1,18 @@
+// Any bytes as a tokenizer.json. What follows a NUL, which no JSON holds, is a text to encode.
+#include <string>
+
+#include "models/json.h"
+#include "models/tokenizers/tokenizer_json.h"
+#include "tests/fuzz/exercise_tokenizer.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace quintet;
+  const std::string_view input(reinterpret_cast<const char*>(data), size);
+  const size_t end = input.find('\0');
+  const auto json = ParseJson(input.substr(0, end), "tokenizer.json");
+  if (!json.ok()) return 0;
+  const auto tokenizer = ParseTokenizerJson(*json, "tokenizer.json", TokenizerSettings());
+  if (!tokenizer.ok()) return 0;
+  ExerciseTokenizer(**tokenizer, end == input.npos ? "" : input.substr(end + 1));
+  return 0;
+}
