@@ -1,0 +1,113 @@
+"""HAProxy's configuration by haproxy itself, then at work in front of a server; Envoy's as far as parsing goes."""
+
+import contextlib
+import subprocess
+
+import grpc
+import pytest
+import yaml
+
+from deploy_files import run, text
+from quintet_rpc import Client, Tls
+from server_process import eventually, free_port
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    """Certificate and key of localhost in one PEM file, as HAProxy wants them."""
+    folder = tmp_path_factory.mktemp("certs")
+    run("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+        "-addext", "subjectAltName=DNS:localhost", "-keyout", folder / "key.pem", "-out", folder / "cert.pem")
+    (folder / "quintet.pem").write_bytes((folder / "cert.pem").read_bytes() + (folder / "key.pem").read_bytes())
+    return folder
+
+
+def replaced(config: str, changes: dict[str, str]) -> str:
+    for old, new in changes.items():
+        assert old in config, old
+        config = config.replace(old, new)
+    return config
+
+
+def configuration(certificate, port: int, http_port: int, plain_port: int, tls_port: int) -> str:
+    """Ours, with the places of this machine and one server of the three."""
+    config = replaced(text("haproxy/haproxy.cfg"), {
+        "/etc/haproxy/certs": str(certificate), "bind :443": f"bind 127.0.0.1:{tls_port}",
+        "127.0.0.1:50050": f"127.0.0.1:{plain_port}", "port 9464": f"port {http_port}",
+        "quintet-1:50051": f"127.0.0.1:{port}"})
+    return "\n".join(line for line in config.splitlines() if "quintet-2" not in line and "quintet-3" not in line) + "\n"
+
+
+def test_haproxy_accepts_the_file(certificate, tmp_path):
+    config = replaced(text("haproxy/haproxy.cfg"), {"/etc/haproxy/certs": str(certificate)})
+    for name in ("quintet-1:", "quintet-2:", "quintet-3:"):
+        config = replaced(config, {name: "127.0.0.1:"})
+    (tmp_path / "haproxy.cfg").write_text(config)
+    printed = run("/usr/sbin/haproxy", "-c", "-f", tmp_path / "haproxy.cfg")
+    assert "[WARNING]" not in printed
+
+
+@contextlib.contextmanager
+def haproxy(server, certificate, folder):
+    plain_port, tls_port = free_port(), free_port()
+    (folder / "haproxy.cfg").write_text(configuration(certificate, server.port, server.http_port, plain_port, tls_port))
+    with open(folder / "log", "wb") as log:
+        process = subprocess.Popen(["/usr/sbin/haproxy", "-db", "-f", folder / "haproxy.cfg"], stdout=log, stderr=log)
+    try:
+        yield plain_port, tls_port
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def streamed(client) -> str:
+    return "".join(answer.chunk.text for answer in client.stream("phoneme"))
+
+
+def answers(client) -> bool:
+    try:
+        return bool(client.generate("phoneme").sequences)
+    except grpc.RpcError:
+        return False
+
+
+def test_calls_through_haproxy(server, certificate, tmp_path):
+    with server.client() as direct:
+        expected = direct.generate("phoneme").sequences[0].text
+    with haproxy(server, certificate, tmp_path) as (plain_port, tls_port):
+        with Client(f"127.0.0.1:{plain_port}", timeout_s=60.0) as client:
+            assert eventually(lambda: answers(client), 30), (tmp_path / "log").read_text()
+            assert client.generate("phoneme").sequences[0].text == expected
+            assert streamed(client) == expected
+        with Client(f"localhost:{tls_port}", timeout_s=60.0, tls=Tls(ca=str(certificate / "cert.pem"))) as client:
+            assert client.generate("phoneme").sequences[0].text == expected
+            assert streamed(client) == expected
+
+
+def test_haproxy_lets_only_the_service_through(server, certificate, tmp_path):
+    with haproxy(server, certificate, tmp_path) as (plain_port, _), grpc.insecure_channel(f"127.0.0.1:{plain_port}") as channel:
+        health = channel.unary_unary("/grpc.health.v1.Health/Check")
+        assert eventually(lambda: served(health), 30), (tmp_path / "log").read_text()
+        with pytest.raises(grpc.RpcError) as refused:
+            channel.unary_unary("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")(b"", timeout=10)
+        assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED  # HTTP 404
+
+
+def served(health) -> bool:
+    try:
+        return health(b"", timeout=10) == b"\x08\x01"  # SERVING
+    except grpc.RpcError:
+        return False
+
+
+def test_envoy():
+    config = yaml.safe_load(text("envoy/envoy.yaml"))
+    (cluster,), (listener,) = config["static_resources"]["clusters"], config["static_resources"]["listeners"]
+    manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+    routes = manager["route_config"]["virtual_hosts"][0]["routes"]
+    assert {route["match"]["prefix"] for route in routes} == {"/quintet.v1.Inference/", "/grpc.health.v1.Health/"}
+    assert {route["route"]["cluster"] for route in routes} == {cluster["name"]}
+    endpoint = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]
+    assert endpoint["address"]["socket_address"]["port_value"] == 50051
+    assert endpoint["health_check_config"]["port_value"] == 9464
+    assert cluster["health_checks"][0]["http_health_check"]["path"] == "/readyz"

@@ -1,0 +1,38 @@
+"""What the tests of deploy/ share: its files, parsed, and the real binary as the judge of flags."""
+
+import os
+import pathlib
+import subprocess
+import tomllib
+
+import yaml
+
+from server_process import BINARY
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
+
+
+def text(path: str) -> str:
+    return (DEPLOY / path).read_text(encoding="utf-8")
+
+
+def documents(path: str) -> list[dict]:
+    return list(yaml.safe_load_all(text(path)))
+
+
+def run(*command, **arguments) -> str:
+    """What a tool printed; a failure of the test when it fails."""
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120, check=False, **arguments)
+    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def settled_flags(arguments: list[str], variables: dict[str, str] | None = None) -> dict:
+    """The values that `quintet` settles on for a command line; fails on a flag that it does not know."""
+    assert arguments[0] == "serve", arguments
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("QUINTET_")}
+    done = subprocess.run([BINARY, *arguments, "--print-config"], capture_output=True, text=True, timeout=60, check=False,
+                          env={**environment, **(variables or {})})
+    assert done.returncode == 0, done.stderr
+    return tomllib.loads(done.stdout)

@@ -1,0 +1,119 @@
+"""deploy/kubernetes against Kubernetes' own schemas, against itself, and against the binary's flags."""
+
+import json
+
+import kubernetes_validate
+import pytest
+
+from deploy_files import DEPLOY, documents, settled_flags
+
+FOLDER = DEPLOY / "kubernetes"
+FILES = sorted(str(path.relative_to(DEPLOY)) for path in FOLDER.rglob("*.yaml"))
+WITHOUT_SCHEMA = {"Kustomization", "ServiceMonitor", "ScaledObject"}  # of extensions, not of Kubernetes
+KUBERNETES = ("1.30", "1.37")
+
+
+def every(kind: str) -> list[dict]:
+    return [document for file in FILES for document in documents(file) if document["kind"] == kind]
+
+
+def only(kind: str) -> dict:
+    (document,) = every(kind)
+    return document
+
+
+def pod() -> dict:
+    return only("Deployment")["spec"]["template"]
+
+
+def container() -> dict:
+    (one,) = pod()["spec"]["containers"]
+    return one
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+@pytest.mark.parametrize("file", FILES)
+def test_schema(file, version):
+    for document in documents(file):
+        if document["kind"] not in WITHOUT_SCHEMA:
+            kubernetes_validate.validate(document, version, strict=True)
+
+
+def test_the_validator_sees_a_wrong_field():
+    deployment = json.loads(json.dumps(only("Deployment")))
+    deployment["spec"]["template"]["spec"]["containers"][0]["readinessprobe"] = {}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(deployment, KUBERNETES[-1], strict=True)
+
+
+def test_kustomization_lists_every_file():
+    listed = set(only("Kustomization")["resources"])
+    assert listed == {path.name for path in FOLDER.glob("*.yaml")} - {"kustomization.yaml"}
+
+
+def test_selectors_find_the_pods():
+    labels = pod()["metadata"]["labels"].items()
+    selectors = [only("Deployment")["spec"]["selector"]["matchLabels"], only("PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
+                 only("NetworkPolicy")["spec"]["podSelector"]["matchLabels"]]
+    selectors += [service["spec"]["selector"] for service in every("Service")]
+    for selector in selectors:
+        assert selector and selector.items() <= labels
+
+
+def test_ports_by_name():
+    ports = {port["name"] for port in container()["ports"]}
+    used = [port["targetPort"] for service in every("Service") for port in service["spec"]["ports"]]
+    used += [container()[probe]["httpGet"]["port"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")]
+    used += [port["port"] for rule in only("NetworkPolicy")["spec"]["ingress"] for port in rule["ports"]]
+    assert set(used) == ports
+
+
+def test_services():
+    headless, = [service for service in every("Service") if service["spec"].get("clusterIP") == "None"]
+    assert len(every("Service")) == 2
+    for service in every("Service"):
+        protocols = {port["name"]: port["appProtocol"] for port in service["spec"]["ports"]}
+        assert protocols["grpc"] == "kubernetes.io/h2c"
+    # Prometheus scrapes each pod once, by the service that is not headless.
+    monitor = only("ServiceMonitor")["spec"]
+    watched, = [service for service in every("Service")
+                if monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()]
+    assert watched is not headless
+    assert monitor["endpoints"][0]["port"] in {port["name"] for port in watched["spec"]["ports"]}
+
+
+def test_flags():
+    flags = settled_flags(container()["args"])
+    ports = {port["name"]: port["containerPort"] for port in container()["ports"]}
+    assert flags["listen"].endswith(f":{ports['grpc']}")
+    assert flags["http-listen"].endswith(f":{ports['http']}")
+    # What is mounted is what is served, and draining fits into the grace period.
+    mount, = container()["volumeMounts"]
+    assert all(model.split("=")[-1].startswith(mount["mountPath"] + "/") for model in flags["model"]) and mount["readOnly"]
+    drain_s = float(flags["drain-delay"]) + float(flags["drain-timeout"])
+    assert drain_s + 5 <= pod()["spec"]["terminationGracePeriodSeconds"] == 45
+
+
+def test_probes():
+    times = {}
+    for probe, path in (("startupProbe", "/readyz"), ("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
+        assert container()[probe]["httpGet"]["path"] == path
+        times[probe] = (container()[probe]["failureThreshold"], container()[probe]["periodSeconds"])
+    assert times == {"startupProbe": (60, 10), "livenessProbe": (3, 10), "readinessProbe": (3, 5)}
+
+
+def test_confinement():
+    spec, own = pod()["spec"], container()["securityContext"]
+    assert spec["securityContext"]["runAsNonRoot"] and spec["securityContext"]["runAsUser"] > 0
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["enableServiceLinks"] is False
+    assert own["readOnlyRootFilesystem"] and not own["allowPrivilegeEscalation"] and own["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_autoscalers_watch_the_same_queue():
+    hpa, scaled = only("HorizontalPodAutoscaler")["spec"], only("ScaledObject")["spec"]
+    assert hpa["scaleTargetRef"]["name"] == scaled["scaleTargetRef"]["name"] == only("Deployment")["metadata"]["name"]
+    assert (hpa["minReplicas"], hpa["maxReplicas"]) == (scaled["minReplicaCount"], scaled["maxReplicaCount"])
+    metric, trigger = hpa["metrics"][0]["pods"], scaled["triggers"][0]["metadata"]
+    assert trigger["query"] == f"sum({metric['metric']['name']})"
+    assert metric["target"]["averageValue"] == trigger["threshold"] == "5"

@@ -1,0 +1,125 @@
+"""The container's and the machine's side: Dockerfile, compose file, systemd unit."""
+
+import re
+import shlex
+import subprocess
+
+from deploy_files import DEPLOY, ROOT, documents, run, settled_flags, text
+from server_process import BINARY
+
+# Of every Debian.
+ALWAYS_THERE = {"libc6", "libgcc-s1", "libstdc++6"}
+
+
+def stages() -> dict[str, str]:
+    """The Dockerfile's stages by name, line continuations joined."""
+    joined = re.sub(r"\\\n", " ", re.sub(r"(?m)^#.*\n", "", text("Dockerfile")))
+    parts = re.split(r"(?m)^FROM (\S+) AS (\S+)\n", joined)
+    return {parts[i + 1]: f"FROM {parts[i]}\n{parts[i + 2]}" for i in range(1, len(parts), 3)}
+
+
+def instruction(stage: str, name: str) -> str:
+    found = re.findall(rf"(?m)^{name} (.*)$", stages()[stage])
+    assert len(found) == 1, (stage, name, found)
+    return found[0]
+
+
+def owner(library: str) -> str:
+    """The package that a shared library came from; dpkg may know it by the path without /usr."""
+    for path in (library, library.removeprefix("/usr"), "/usr" + library):
+        done = subprocess.run(["dpkg", "-S", path], capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return done.stdout.split(":")[0]
+    raise AssertionError(f"no package owns {library}")
+
+
+def test_runtime_packages_are_those_that_the_binary_links():
+    linked = dict(re.findall(r"(\S+) => (/\S+)", run("ldd", BINARY)))
+    assert linked and "not found" not in run("ldd", BINARY)
+    needed = set(re.findall(r"NEEDED\s+(\S+)", run("objdump", "-p", BINARY)))
+    direct = {owner(path) for name, path in linked.items() if name in needed} - ALWAYS_THERE
+    install = re.search(r"apt-get install -y --no-install-recommends (.*?)&&", stages()["base"]).group(1)
+    assert set(install.split()) == direct
+    # What those link in turn comes as their dependencies.
+    recursive = run("apt-cache", "depends", "--recurse", "--no-recommends", "--no-suggests", "--no-conflicts", "--no-breaks",
+                    "--no-replaces", "--no-enhances", *direct)
+    assert {owner(path) for path in linked.values()} <= set(re.findall(r"(?m)^(\S+)$", recursive)) | ALWAYS_THERE
+
+
+def test_the_image_is_built_as_everyone_builds():
+    assert "RUN tools/setup.sh --build-only" in stages()["tools"]
+    for name in ("build", "build-cuda"):
+        assert stages()[name].startswith("FROM tools\n")
+        assert "cmake --build build --target quintet" in instruction(name, "RUN")
+    assert list(stages())[-1] == "runtime"  # what `docker build` makes without --target
+    for name in ("runtime", "runtime-cuda"):
+        assert stages()[name].startswith("FROM base\n")
+        assert "/src/build/quintet /usr/local/bin/quintet" in stages()[name]
+
+
+def test_the_image_runs_confined():
+    assert instruction("base", "USER") == "10001:10001"
+    last_user = re.findall(r"(?m)^USER (.*)$", stages()["runtime-cuda"])[-1]
+    assert last_user == "10001:10001"
+    variables = dict(pair.split("=") for pair in instruction("base", "ENV").split())
+    assert instruction("base", "ENTRYPOINT") == '["quintet"]'
+    assert instruction("base", "CMD") == '["serve"]'
+    flags = settled_flags(["serve"], variables)
+    ports = instruction("base", "EXPOSE").split()
+    assert [flags["listen"], flags["http-listen"]] == [f"0.0.0.0:{port}" for port in ports]
+
+
+def test_health_check(server):
+    """The very command of the image, against a server that is ready, and where there is none."""
+    command = re.search(r'CMD \["bash", "-c", "(.*)"\]', instruction("base", "HEALTHCHECK")).group(1).replace("\\\\", "\\")
+    assert "127.0.0.1/9464" in command
+    assert subprocess.run(["bash", "-c", command.replace("9464", str(server.http_port))], timeout=30, check=False).returncode == 0
+    nobody = subprocess.run(["bash", "-c", command.replace("9464", "9")], timeout=30, check=False, stderr=subprocess.DEVNULL)
+    assert nobody.returncode != 0
+
+
+def test_compose():
+    (compose,) = documents("docker-compose.yaml")
+    services = compose["services"]
+    assert set(services) == {"quintet", "prometheus", "grafana"}
+    for name, service in services.items():
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"]), name
+        for volume in service["volumes"]:
+            source = volume.split(":")[0]
+            assert (DEPLOY / source).exists() if source.startswith(".") else source in compose["volumes"], volume
+        assert set(service.get("depends_on", [])) <= set(services)
+    quintet = services["quintet"]
+    assert (DEPLOY / quintet["build"]["context"] / quintet["build"]["dockerfile"]).samefile(DEPLOY / "Dockerfile")
+    assert quintet["read_only"] and quintet["cap_drop"] == ["ALL"]
+    flags = settled_flags(quintet["command"])
+    (model,) = flags["model"]
+    assert (DEPLOY / "models" / model.removeprefix("g2p=/models/")).is_dir()
+    # Prometheus finds the server and Grafana finds Prometheus by the names of this file.
+    assert "quintet:9464" in text("prometheus/prometheus.yml")
+    (source,) = documents("grafana/provisioning/datasources/prometheus.yaml")[0]["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    (provider,) = documents("grafana/provisioning/dashboards/quintet.yaml")[0]["providers"]
+    assert f"./grafana/dashboards:{provider['options']['path']}:ro" in services["grafana"]["volumes"]
+
+
+def test_systemd_unit(tmp_path):
+    unit = text("systemd/quintet.service")
+    command = shlex.split(re.search(r"(?m)^ExecStart=(.*)$", unit).group(1))
+    assert command[0] == "/usr/bin/quintet"
+    (tmp_path / "quintet.service").write_text(unit.replace("/usr/bin/quintet", BINARY))
+    assert run("systemd-analyze", "verify", "--man=no", tmp_path / "quintet.service") == ""
+    exposure = run("systemd-analyze", "security", "--offline=true", "--threshold=20", tmp_path / "quintet.service")
+    assert "Overall exposure level" in exposure
+    # Its configuration is one that the binary takes, and leaves the network outside.
+    (option, path) = command[2:]
+    assert (option, path) == ("--config", "/etc/quintet/serve.toml")
+    flags = settled_flags(["serve", "--config", str(DEPLOY / "systemd" / "serve.toml")])
+    assert flags["listen"].startswith("127.0.0.1:") and flags["model"] == ["g2p=/var/lib/quintet/models/g2p"]
+    drain_s = float(flags["drain-delay"]) + float(flags["drain-timeout"])
+    assert drain_s < float(re.search(r"TimeoutStopSec=(\d+)", unit).group(1))
+
+
+def test_setup_installs_the_tools_of_these_tests():
+    setup = (ROOT / "tools" / "setup.sh").read_text()
+    for package in ("haproxy", "prometheus", "systemd", "openssl"):
+        assert re.search(rf"\b{package}\b", setup), package

@@ -1,0 +1,119 @@
+"""Prometheus' files by its own tools, the names that they and the dashboard use, and a real scrape."""
+
+import json
+import re
+import shutil
+import subprocess
+import urllib.parse
+import urllib.request
+
+import pytest
+
+from deploy_files import DEPLOY, run, text
+from server_process import eventually, free_port
+
+PROMETHEUS = DEPLOY / "prometheus"
+USERS = ["prometheus/rules.yml", "grafana/dashboards/quintet.json", "kubernetes/autoscaling/hpa.yaml",
+         "kubernetes/autoscaling/scaledobject.yaml"]
+
+
+def exported_names(server) -> set[str]:
+    return {sample.name for sample in server.samples()}
+
+
+def used_names(content: str) -> set[str]:
+    return set(re.findall(r"\bquintet_[a-z0-9_]+", content))
+
+
+def test_configuration_and_rules():
+    run("promtool", "check", "config", PROMETHEUS / "prometheus.yml")
+    run("promtool", "check", "rules", PROMETHEUS / "rules.yml")
+
+
+def test_alerts_fire_when_they_should():
+    run("promtool", "test", "rules", "rules_test.yml", cwd=PROMETHEUS)
+
+
+def test_every_alert_has_a_test():
+    alerts = re.findall(r"alert: (\w+)", text("prometheus/rules.yml"))
+    assert alerts
+    for alert in alerts:
+        assert f"alertname: {alert}" in text("prometheus/rules_test.yml")
+
+
+@pytest.mark.parametrize("path", USERS)
+def test_names_are_exported(server, path):
+    names = used_names(text(path))
+    assert names
+    assert names <= exported_names(server)
+
+
+def test_metrics_are_clean(server):
+    run("promtool", "check", "metrics", input=server.get("/metrics")[1])
+
+
+def test_dashboard():
+    dashboard = json.loads(text("grafana/dashboards/quintet.json"))
+    panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+    boxes = [panel["gridPos"] for panel in dashboard["panels"]]
+    cells = [(x, y) for box in boxes for x in range(box["x"], box["x"] + box["w"]) for y in range(box["y"], box["y"] + box["h"])]
+    assert len(set(cells)) == len(cells) and max(x for x, _ in cells) < 24
+    variables = {variable["name"] for variable in dashboard["templating"]["list"]}
+    for panel in panels:
+        for target in panel["targets"]:
+            assert set(re.findall(r"\$(\w+)", target["expr"])) <= variables | {"__rate_interval"}
+            assert target["datasource"]["uid"] == "${datasource}"
+
+
+def test_dashboard_expressions_parse(tmp_path):
+    """As rules: promtool refuses what is no PromQL."""
+    dashboard = json.loads(text("grafana/dashboards/quintet.json"))
+    rules = [{"record": f"panel:{i}", "expr": target["expr"].replace("$__rate_interval", "1m")}
+             for i, target in enumerate(t for panel in dashboard["panels"] for t in panel.get("targets", []))]
+    (tmp_path / "rules.yml").write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
+    assert f"{len(rules)} rules found" in run("promtool", "check", "rules", tmp_path / "rules.yml")
+
+
+class PrometheusProcess:
+    """Debian's Prometheus with our configuration, pointed at one server and hurried up."""
+
+    def __init__(self, server, folder):
+        shutil.copy(PROMETHEUS / "rules.yml", folder)
+        config = text("prometheus/prometheus.yml").replace("quintet:9464", f"127.0.0.1:{server.http_port}")
+        assert config.count("15s") == 2 and f":{server.http_port}" in config
+        (folder / "prometheus.yml").write_text(config.replace("15s", "1s"))
+        self.port = free_port()
+        self.process = subprocess.Popen(
+            ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
+             f"--web.listen-address=127.0.0.1:{self.port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def query(self, expression: str) -> list[dict]:
+        url = f"http://127.0.0.1:{self.port}/api/v1/query?" + urllib.parse.urlencode({"query": expression})
+        try:
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                return json.load(answer)["data"]["result"]
+        except OSError:
+            return []
+
+    def values(self, expression: str) -> list[float]:
+        return [float(result["value"][1]) for result in self.query(expression)]
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(30)
+
+
+def test_scrape(server, tmp_path):
+    with server.client() as client:
+        client.generate("phoneme")
+    prometheus = PrometheusProcess(server, tmp_path)
+    try:
+        assert eventually(lambda: prometheus.values('up{job="quintet"}') == [1.0], 60)
+        assert prometheus.values("quintet_ready") == [1.0]
+        assert eventually(lambda: sum(prometheus.values("quintet_requests_accepted_total")) >= 1, 60)
+        # Our rules run, and no alert fires at rest.
+        assert eventually(lambda: len(prometheus.query("quintet:requests_finished:rate5m")) > 0, 60)
+        assert prometheus.query("ALERTS") == []
+    finally:
+        prometheus.stop()
