@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what the build and the tests need on Debian 12, Python packages into .venv/ included. Does nothing, and needs no network,
-# where all of it is there already.
+# Installs what the build and the tests need on Debian 12, Python packages into .venv/ included; with --build-only what the build needs.
+# Does nothing, and needs no network, where all of it is there already.
 set -euo pipefail
 
 packages=(
@@ -8,21 +8,34 @@ packages=(
   libabsl-dev libprotobuf-dev protobuf-compiler nlohmann-json3-dev
   libgrpc++-dev protobuf-compiler-grpc prometheus-cpp-dev libcivetweb-dev
   libdnnl-dev libhwy-dev libcli11-dev libspdlog-dev catch2
-  python3-venv openssl
 )
+if [ "${1:-}" != --build-only ]; then
+  # The programs that read the files of deploy/, for tests/deploy.
+  packages+=(python3-venv openssl binutils haproxy prometheus systemd)
+fi
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  as_root=(sudo)
+fi
 
 install() {
   echo "setup: installing $*" >&2
-  local as_root=()
-  if [ "$(id -u)" -ne 0 ]; then
-    if ! command -v sudo >/dev/null; then
-      echo "setup: run as root, or install these packages first: $*" >&2
-      exit 1
-    fi
-    as_root=(sudo)
+  if [ ${#as_root[@]} -gt 0 ] && ! command -v sudo >/dev/null; then
+    echo "setup: run as root, or install these packages first: $*" >&2
+    exit 1
+  fi
+  # Programs are wanted, not services: Debian would start haproxy and prometheus, now and at every boot.
+  if [ ! -e /usr/sbin/policy-rc.d ]; then
+    printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" install -m 755 /dev/stdin /usr/sbin/policy-rc.d
+    trap '"${as_root[@]}" rm /usr/sbin/policy-rc.d' EXIT
   fi
   "${as_root[@]}" apt-get update -qq >&2
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >&2
+  local package
+  for package in "$@"; do
+    case $package in haproxy | prometheus) "${as_root[@]}" systemctl disable --quiet "$package" ;; esac
+  done
 }
 
 missing=()
@@ -31,5 +44,5 @@ for package in "${packages[@]}"; do
   [ "$state" = installed ] || missing+=("$package")
 done
 [ ${#missing[@]} -eq 0 ] || install "${missing[@]}"
-"$(dirname "$0")/python.sh"
+[ "${1:-}" = --build-only ] || "$(dirname "$0")/python.sh"
 echo "setup: everything is installed" >&2

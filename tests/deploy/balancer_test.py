@@ -33,7 +33,7 @@ def configuration(certificate, port: int, http_port: int, plain_port: int, tls_p
     """Ours, with the places of this machine and one server of the three."""
     config = replaced(text("haproxy/haproxy.cfg"), {
         "/etc/haproxy/certs": str(certificate), "bind :443": f"bind 127.0.0.1:{tls_port}",
-        "127.0.0.1:50050": f"127.0.0.1:{plain_port}", "port 9464": f"port {http_port}",
+        "127.0.0.1:50050": f"127.0.0.1:{plain_port}", "maxconn 20000": "maxconn 100", "port 9464": f"port {http_port}",
         "quintet-1:50051": f"127.0.0.1:{port}"})
     return "\n".join(line for line in config.splitlines() if "quintet-2" not in line and "quintet-3" not in line) + "\n"
 

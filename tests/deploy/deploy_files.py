@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import subprocess
 import tomllib
 
@@ -35,4 +36,4 @@ def settled_flags(arguments: list[str], variables: dict[str, str] | None = None)
     done = subprocess.run([BINARY, *arguments, "--print-config"], capture_output=True, text=True, timeout=60, check=False,
                           env={**environment, **(variables or {})})
     assert done.returncode == 0, done.stderr
-    return tomllib.loads(done.stdout)
+    return tomllib.loads(re.sub(r"(?m)^# (?=[a-z-]+ = )", "", done.stdout))["serve"]  # defaults are comments

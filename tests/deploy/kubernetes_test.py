@@ -89,7 +89,7 @@ def test_flags():
     assert flags["http-listen"].endswith(f":{ports['http']}")
     # What is mounted is what is served, and draining fits into the grace period.
     mount, = container()["volumeMounts"]
-    assert all(model.split("=")[-1].startswith(mount["mountPath"] + "/") for model in flags["model"]) and mount["readOnly"]
+    assert flags["model"].split("=")[-1].startswith(mount["mountPath"] + "/") and mount["readOnly"]
     drain_s = float(flags["drain-delay"]) + float(flags["drain-timeout"])
     assert drain_s + 5 <= pod()["spec"]["terminationGracePeriodSeconds"] == 45
 

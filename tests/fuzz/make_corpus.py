@@ -60,8 +60,7 @@ def shrink_bpe(tokenizer):
     keep = [token["content"] for token in added] + [model.get("unk_token")]
     keep += [piece for piece in model["vocab"] if piece.startswith("<0x")]
     for left, right in merges:
-        suffix = model.get("end_of_word_suffix") or ""
-        keep += [left, right, left + right, left.removesuffix(suffix)]
+        keep += [left, right, left + right.removeprefix(model.get("continuing_subword_prefix") or "")]
     keep += list(model["vocab"])[4:60]
     model["vocab"] = {piece: i for i, piece in enumerate(dict.fromkeys(p for p in keep if p in model["vocab"]))}
     model["merges"] = merges
