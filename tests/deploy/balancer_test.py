@@ -1,15 +1,12 @@
 """HAProxy's configuration by haproxy itself, then at work in front of a server; Envoy's as far as parsing goes."""
 
-import contextlib
-import subprocess
-
 import grpc
 import pytest
 import yaml
 
-from deploy_files import run, text
+from deploy_files import listening, run, text
 from quintet_rpc import Client, Tls
-from server_process import eventually, free_port
+from server_process import eventually
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +26,12 @@ def replaced(config: str, changes: dict[str, str]) -> str:
     return config
 
 
-def configuration(certificate, port: int, http_port: int, plain_port: int, tls_port: int) -> str:
+def configuration(certificate, server, plain_port: int, tls_port: int) -> str:
     """Ours, with the places of this machine and one server of the three."""
     config = replaced(text("haproxy/haproxy.cfg"), {
         "/etc/haproxy/certs": str(certificate), "bind :443": f"bind 127.0.0.1:{tls_port}",
-        "127.0.0.1:50050": f"127.0.0.1:{plain_port}", "maxconn 20000": "maxconn 100", "port 9464": f"port {http_port}",
-        "quintet-1:50051": f"127.0.0.1:{port}"})
+        "127.0.0.1:50050": f"127.0.0.1:{plain_port}", "maxconn 20000": "maxconn 100",
+        "port 9464": f"port {server.http_port}", "quintet-1:50051": server.target})
     return "\n".join(line for line in config.splitlines() if "quintet-2" not in line and "quintet-3" not in line) + "\n"
 
 
@@ -47,17 +44,12 @@ def test_haproxy_accepts_the_file(certificate, tmp_path):
     assert "[WARNING]" not in printed
 
 
-@contextlib.contextmanager
 def haproxy(server, certificate, folder):
-    plain_port, tls_port = free_port(), free_port()
-    (folder / "haproxy.cfg").write_text(configuration(certificate, server.port, server.http_port, plain_port, tls_port))
-    with open(folder / "log", "wb") as log:
-        process = subprocess.Popen(["/usr/sbin/haproxy", "-db", "-f", folder / "haproxy.cfg"], stdout=log, stderr=log)
-    try:
-        yield plain_port, tls_port
-    finally:
-        process.terminate()
-        process.wait(30)
+    def command(plain_port, tls_port):
+        (folder / "haproxy.cfg").write_text(configuration(certificate, server, plain_port, tls_port))
+        return ["/usr/sbin/haproxy", "-db", "-f", folder / "haproxy.cfg"]
+
+    return listening(2, command, folder / "log")
 
 
 def streamed(client) -> str:

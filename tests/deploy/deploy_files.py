@@ -1,14 +1,16 @@
 """What the tests of deploy/ share: its files, parsed, and the real binary as the judge of flags."""
 
+import contextlib
 import os
 import pathlib
 import re
+import socket
 import subprocess
 import tomllib
 
 import yaml
 
-from server_process import BINARY
+from server_process import BINARY, eventually, free_port
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -27,6 +29,30 @@ def run(*command, **arguments) -> str:
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120, check=False, **arguments)
     assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
     return done.stdout + done.stderr
+
+
+def accepts(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def listening(count: int, command_of, log: pathlib.Path):
+    """The program `command_of(*ports)` while it listens on free ports; another try where one was taken meanwhile. Yields the ports."""
+    for _ in range(5):
+        ports = [free_port() for _ in range(count)]
+        with open(log, "wb") as output:
+            process = subprocess.Popen([str(word) for word in command_of(*ports)], stdout=output, stderr=output)
+        eventually(lambda: process.poll() is not None or all(accepts(port) for port in ports), 60)
+        if process.poll() is None:
+            break
+    try:
+        assert process.poll() is None and all(accepts(port) for port in ports), log.read_text()
+        yield ports
+    finally:
+        process.terminate()
+        process.wait(30)
 
 
 def settled_flags(arguments: list[str], variables: dict[str, str] | None = None) -> dict:

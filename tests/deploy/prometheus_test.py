@@ -1,16 +1,16 @@
 """Prometheus' files by its own tools, the names that they and the dashboard use, and a real scrape."""
 
+import contextlib
 import json
 import re
 import shutil
-import subprocess
 import urllib.parse
 import urllib.request
 
 import pytest
 
-from deploy_files import DEPLOY, run, text
-from server_process import eventually, free_port
+from deploy_files import DEPLOY, listening, run, text
+from server_process import eventually
 
 PROMETHEUS = DEPLOY / "prometheus"
 USERS = ["prometheus/rules.yml", "grafana/dashboards/quintet.json", "kubernetes/autoscaling/hpa.yaml",
@@ -75,45 +75,34 @@ def test_dashboard_expressions_parse(tmp_path):
     assert f"{len(rules)} rules found" in run("promtool", "check", "rules", tmp_path / "rules.yml")
 
 
-class PrometheusProcess:
+def query(port: int, expression: str) -> list[dict]:
+    url = f"http://127.0.0.1:{port}/api/v1/query?" + urllib.parse.urlencode({"query": expression})
+    with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=10) as answer:
+        return json.load(answer)["data"]["result"]
+    return []
+
+
+def values(port: int, expression: str) -> list[float]:
+    return [float(result["value"][1]) for result in query(port, expression)]
+
+
+def prometheus(server, folder):
     """Debian's Prometheus with our configuration, pointed at one server and hurried up."""
-
-    def __init__(self, server, folder):
-        shutil.copy(PROMETHEUS / "rules.yml", folder)
-        config = text("prometheus/prometheus.yml").replace("quintet:9464", f"127.0.0.1:{server.http_port}")
-        assert config.count("15s") == 2 and f":{server.http_port}" in config
-        (folder / "prometheus.yml").write_text(config.replace("15s", "1s"))
-        self.port = free_port()
-        self.process = subprocess.Popen(
-            ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
-             f"--web.listen-address=127.0.0.1:{self.port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-    def query(self, expression: str) -> list[dict]:
-        url = f"http://127.0.0.1:{self.port}/api/v1/query?" + urllib.parse.urlencode({"query": expression})
-        try:
-            with urllib.request.urlopen(url, timeout=10) as answer:
-                return json.load(answer)["data"]["result"]
-        except OSError:
-            return []
-
-    def values(self, expression: str) -> list[float]:
-        return [float(result["value"][1]) for result in self.query(expression)]
-
-    def stop(self) -> None:
-        self.process.terminate()
-        self.process.wait(30)
+    shutil.copy(PROMETHEUS / "rules.yml", folder)
+    config = text("prometheus/prometheus.yml").replace("quintet:9464", f"127.0.0.1:{server.http_port}")
+    assert config.count("15s") == 2 and f":{server.http_port}" in config
+    (folder / "prometheus.yml").write_text(config.replace("15s", "1s"))
+    return listening(1, lambda port: ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
+                                      f"--web.listen-address=127.0.0.1:{port}"], folder / "log")
 
 
 def test_scrape(server, tmp_path):
     with server.client() as client:
         client.generate("phoneme")
-    prometheus = PrometheusProcess(server, tmp_path)
-    try:
-        assert eventually(lambda: prometheus.values('up{job="quintet"}') == [1.0], 60)
-        assert prometheus.values("quintet_ready") == [1.0]
-        assert eventually(lambda: sum(prometheus.values("quintet_requests_accepted_total")) >= 1, 60)
+    with prometheus(server, tmp_path) as (port,):
+        assert eventually(lambda: values(port, 'up{job="quintet"}') == [1.0], 60)
+        assert values(port, "quintet_ready") == [1.0]
+        assert eventually(lambda: sum(values(port, "quintet_requests_accepted_total")) >= 1, 60)
         # Our rules run, and no alert fires at rest.
-        assert eventually(lambda: len(prometheus.query("quintet:requests_finished:rate5m")) > 0, 60)
-        assert prometheus.query("ALERTS") == []
-    finally:
-        prometheus.stop()
+        assert eventually(lambda: len(query(port, "quintet:requests_finished:rate5m")) > 0, 60)
+        assert query(port, "ALERTS") == []
