@@ -56,7 +56,7 @@ std::vector<char*> Pointers(std::vector<std::string>& strings) {
 
 }  // namespace
 
-Outcome RunBinary(const Run& run) {
+RunningBinary StartBinary(const Run& run) {
   std::vector<std::string> args = {QUINTET_BINARY};
   args.insert(args.end(), run.args.begin(), run.args.end());
   std::vector<std::string> environment = Environment(run.environment);
@@ -68,13 +68,17 @@ Outcome RunBinary(const Run& run) {
   REQUIRE(posix_spawn(&child, QUINTET_BINARY, &actions, nullptr, Pointers(args).data(),
                       Pointers(environment).data()) == 0);
   posix_spawn_file_actions_destroy(&actions);
-  int status = 0;
-  REQUIRE(waitpid(child, &status, 0) == child);
   close(files[0]);
+  return {child, files[1], files[2]};
+}
+
+Outcome Finish(const RunningBinary& binary) {
+  int status = 0;
+  REQUIRE(waitpid(binary.pid, &status, 0) == binary.pid);
   Outcome outcome;
   outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  outcome.out = ReadAll(files[1]);
-  outcome.err = ReadAll(files[2]);
+  outcome.out = ReadAll(binary.out);
+  outcome.err = ReadAll(binary.err);
   return outcome;
 }
 

@@ -1,6 +1,8 @@
 // Runs the real quintet binary.
 #pragma once
 
+#include <sys/types.h>
+
 #include <map>
 #include <string>
 #include <vector>
@@ -19,7 +21,15 @@ struct Outcome {
   std::string out, err;
 };
 
-Outcome RunBinary(const Run& run);
+// One that runs; Finish waits for its end, once.
+struct RunningBinary {
+  pid_t pid;
+  int out, err;
+};
+RunningBinary StartBinary(const Run& run);
+Outcome Finish(const RunningBinary& binary);
+
+inline Outcome RunBinary(const Run& run) { return Finish(StartBinary(run)); }
 
 std::string G2pModel();                                   // directory of the shipped model
 std::vector<std::string> Lines(const std::string& text);  // without their newlines
