@@ -114,9 +114,7 @@ int Run(const EncodeFlags& flags) {
                                                         " is binary: redirect it to a file")));
   }
   int exit_code = kExitDone;
-  const SessionNeeds needs = {.kind = RequestKind::kEncode,
-                              .tokenizer = NeedOf(flags.lines),
-                              .queue = flags.model.max_running * 4};
+  const SessionNeeds needs = NeedsOf(RequestKind::kEncode, flags.model, flags.lines);
   std::unique_ptr<Session> session = OpenSession(flags.model, needs, &exit_code);
   if (session == nullptr) return exit_code;
   NpyFile npy(session->config.d_model);

@@ -90,9 +90,7 @@ int Run(const GenerateFlags& given) {
   GenerateFlags flags = given;
   flags.decoding.limits.max_input_tokens = static_cast<uint32_t>(flags.model.max_input_tokens);
   int exit_code = kExitDone;
-  const SessionNeeds needs = {.kind = RequestKind::kGenerate,
-                              .tokenizer = NeedOf(flags.lines),
-                              .queue = flags.model.max_running * 4};
+  const SessionNeeds needs = NeedsOf(RequestKind::kGenerate, flags.model, flags.lines);
   std::unique_ptr<Session> session = OpenSession(flags.model, needs, &exit_code);
   if (session == nullptr) return exit_code;
   absl::StatusOr<DecodingRequest> decoding =
@@ -106,9 +104,7 @@ int Run(const GenerateFlags& given) {
   command.parse = [&](int64_t number, const std::string& line) {
     return MakeJob(*session, flags, *decoding, number, line);
   };
-  command.format_error = [&](int64_t number, const absl::Status& error) {
-    return flags.lines.output == "json" ? JsonError(number, error) : std::string("\n");
-  };
+  command.format_error = ErrorFormat(flags.lines);
   return RunLines(*session, command);
 }
 

@@ -13,7 +13,7 @@
 #include "engine/kv_pool.h"
 #include "models/model.h"
 #include "nlohmann/json.hpp"
-#include "tools/command_line.h"
+#include "tools/session.h"
 
 namespace quintet {
 namespace {
@@ -90,9 +90,7 @@ ModelLimits LimitsFor(const InspectFlags& flags, const ModelConfig& config) {
 
 absl::StatusOr<MemoryReport> MeasureMemory(const InspectFlags& flags, const ModelConfig& config) {
   LoadOptions options;
-  options.weights = flags.dtype == "int8"   ? WeightType::kI8
-                    : flags.dtype == "bf16" ? WeightType::kBF16
-                                            : WeightType::kF32;
+  options.weights = WeightTypeOf(flags.dtype);
   options.limits = LimitsFor(flags, config);
   options.follow_symlinks = flags.follow_symlinks;
   ThreadPool pool(1);
@@ -262,13 +260,7 @@ void AddInspectCommand(CommandLine& line) {
   count("--output-tokens", &flags->output_tokens, int64_t{1} << 20, "TOKENS",
         "Length of each output.");
   count("--beams", &flags->beams, 32, "BEAMS", "Beams of each request.");
-  command
-      ->add_option(
-          "--dtype", flags->dtype,
-          "Weights of the matrix products: f32, int8 or bf16 (where the CPU computes with it).")
-      ->check(CLI::IsMember({"f32", "int8", "bf16"}))
-      ->type_name("TYPE")
-      ->group("Memory");
+  AddDTypeFlag(command, &flags->dtype)->group("Memory");
   command->add_option("--output", flags->output, "Format: text or json.")
       ->check(CLI::IsMember({"text", "json"}))
       ->type_name("FORMAT")

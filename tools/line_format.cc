@@ -37,8 +37,10 @@ void AddLineFlags(CLI::App* command, LineFlags* flags, const std::vector<std::st
       ->group(kGroup);
 }
 
-TokenizerNeed NeedOf(const LineFlags& flags) {
-  return flags.input == "json" ? TokenizerNeed::kIfThere : TokenizerNeed::kRequired;
+SessionNeeds NeedsOf(RequestKind kind, const ModelFlags& model, const LineFlags& lines) {
+  return {.kind = kind,
+          .tokenizer = lines.input == "json" ? TokenizerNeed::kIfThere : TokenizerNeed::kRequired,
+          .queue = model.max_running * 4};
 }
 
 absl::StatusOr<std::vector<int32_t>> EncodeText(const Session& session, absl::string_view text,
@@ -116,6 +118,12 @@ std::string JsonError(int64_t number, const absl::Status& error) {
                    {"error",
                     {{"code", absl::StatusCodeToString(error.code())},
                      {"message", std::string(error.message())}}}});
+}
+
+std::function<std::string(int64_t number, const absl::Status& error)> ErrorFormat(
+    const LineFlags& flags) {
+  if (flags.output == "json") return JsonError;
+  return [](int64_t, const absl::Status&) { return std::string("\n"); };
 }
 
 nlohmann::ordered_json JsonFloat(float value) {

@@ -1,6 +1,7 @@
 // One line in, one line out: text or JSON.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -20,8 +21,9 @@ struct LineFlags {
 };
 void AddLineFlags(CLI::App* command, LineFlags* flags, const std::vector<std::string>& outputs);
 
-// JSON lines may hold token ids alone, so that models without a tokenizer serve too.
-TokenizerNeed NeedOf(const LineFlags& flags);
+// What a command on lines asks of its session. JSON lines may hold token ids alone, so that models
+// without a tokenizer serve too.
+SessionNeeds NeedsOf(RequestKind kind, const ModelFlags& model, const LineFlags& lines);
 
 // FAILED_PRECONDITION when there is no tokenizer for `text`.
 absl::StatusOr<std::vector<int32_t>> EncodeText(const Session& session, absl::string_view text,
@@ -42,6 +44,9 @@ absl::StatusOr<std::vector<int32_t>> IdsFromJson(const nlohmann::json& value,
 
 // {"line":3,"error":{"code":"INVALID_ARGUMENT","message":"..."}} and a newline.
 std::string JsonError(int64_t number, const absl::Status& error);
+// What stands for a failed line: such an object, or where the output is text an empty line.
+std::function<std::string(int64_t number, const absl::Status& error)> ErrorFormat(
+    const LineFlags& flags);
 // One compact line; bytes that are not UTF-8 become U+FFFD.
 std::string JsonLine(const nlohmann::ordered_json& value);
 // A float as the shortest decimal that reads back as the same float: 0.1, not 0.10000000149011612.

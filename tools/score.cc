@@ -106,18 +106,14 @@ absl::StatusOr<LineJob> MakeJob(const Session& session, const ScoreFlags& flags,
 
 int Run(const ScoreFlags& flags) {
   int exit_code = kExitDone;
-  const SessionNeeds needs = {.kind = RequestKind::kScore,
-                              .tokenizer = NeedOf(flags.lines),
-                              .queue = flags.model.max_running * 4};
+  const SessionNeeds needs = NeedsOf(RequestKind::kScore, flags.model, flags.lines);
   std::unique_ptr<Session> session = OpenSession(flags.model, needs, &exit_code);
   if (session == nullptr) return exit_code;
   LineCommand command;
   command.parse = [&](int64_t number, const std::string& line) {
     return MakeJob(*session, flags, number, line);
   };
-  command.format_error = [&](int64_t number, const absl::Status& error) {
-    return flags.lines.output == "json" ? JsonError(number, error) : std::string("\n");
-  };
+  command.format_error = ErrorFormat(flags.lines);
   return RunLines(*session, command);
 }
 

@@ -90,10 +90,7 @@ void AddModelFlags(CommandLine& line, CLI::App* command, ServeFlags* flags) {
           ->allow_extra_args(false)
           ->type_name("[NAME=]DIR")
           ->group(kGroup));
-  command->add_option("--dtype", flags->dtype, "Weights of the matrix products: f32, int8 or bf16.")
-      ->check(CLI::IsMember({"f32", "int8", "bf16"}))
-      ->type_name("TYPE")
-      ->group(kGroup);
+  AddDTypeFlag(command, &flags->dtype)->group(kGroup);
   command
       ->add_option("--threads", flags->threads, "Compute threads; 0: one for each physical core.")
       ->check(CLI::Range(0, 1024))

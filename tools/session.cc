@@ -19,7 +19,9 @@ ModelLimits LimitsOf(const ModelFlags& flags, const ModelConfig& config, Request
   limits.max_step_sequences = flags.max_running;
   limits.max_step_tokens = std::max<int64_t>(limits.max_step_tokens, flags.max_running);
   const bool decodes = config.has_decoder() && kind != RequestKind::kEncode;
-  limits.cache_pages = decodes ? std::max<int64_t>(1, (flags.cache_mib << 20) / CachePageBytes(config, kPageTokens)) : 1;
+  limits.cache_pages =
+      decodes ? std::max<int64_t>(1, (flags.cache_mib << 20) / CachePageBytes(config, kPageTokens))
+              : 1;
   return limits;
 }
 
@@ -72,6 +74,15 @@ absl::Status Load(Session* session, const SessionNeeds& needs) {
 
 }  // namespace
 
+CLI::Option* AddDTypeFlag(CLI::App* command, std::string* dtype) {
+  return command
+      ->add_option(
+          "--dtype", *dtype,
+          "Weights of the matrix products: f32, int8 or bf16 (where the CPU computes with it).")
+      ->check(CLI::IsMember({"f32", "int8", "bf16"}))
+      ->type_name("TYPE");
+}
+
 WeightType WeightTypeOf(const std::string& dtype) {
   return dtype == "int8" ? WeightType::kI8 : dtype == "bf16" ? WeightType::kBF16 : WeightType::kF32;
 }
@@ -84,13 +95,7 @@ void AddModelFlags(CommandLine& line, CLI::App* command, ModelFlags* flags) {
                        "Model directory: Hugging Face files, or what quintet convert wrote.")
           ->type_name("DIR")
           ->group(kGroup));
-  command
-      ->add_option(
-          "--dtype", flags->dtype,
-          "Weights of the matrix products: f32, int8 or bf16 (where the CPU computes with it).")
-      ->check(CLI::IsMember({"f32", "int8", "bf16"}))
-      ->type_name("TYPE")
-      ->group(kGroup);
+  AddDTypeFlag(command, &flags->dtype)->group(kGroup);
   command
       ->add_option("--threads", flags->threads,
                    "Compute threads; 0: one for each physical core this process may use.")

@@ -24,7 +24,8 @@ struct ModelFlags {
   int64_t max_batch_tokens = 4096;  // encoded at once
   int64_t cache_mib = 1024;         // keys and values
 };
-// Of a --dtype value: f32, int8 or bf16.
+// --dtype of the weights, for every command that loads or measures a model; its value as a type.
+CLI::Option* AddDTypeFlag(CLI::App* command, std::string* dtype);
 WeightType WeightTypeOf(const std::string& dtype);
 void AddModelFlags(CommandLine& line, CLI::App* command, ModelFlags* flags);
 
