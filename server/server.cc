@@ -13,6 +13,7 @@
 #include "grpcpp/health_check_service_interface.h"
 #include "server/credentials.h"
 #include "server/http_endpoints.h"
+#include "server/listener.h"
 #include "server/service.h"
 #include "server/unreadable.h"
 #include "spdlog/spdlog.h"
@@ -53,6 +54,7 @@ class ServerProcess {
   std::unique_ptr<InferenceService> service_;
   std::unique_ptr<HttpEndpoints> http_;
   std::unique_ptr<grpc::Server> server_;
+  Listener listener_;  // after server_: it stops first
   std::atomic<bool> serving_{false};
   int64_t last_watch_us_ = 0;
 };
@@ -89,24 +91,23 @@ absl::Status ServerProcess::Start() {
     http_ = *std::move(endpoints);
   }
 
+  if (absl::Status status = listener_.Bind(options_.listen); !status.ok()) return status;
   grpc::EnableDefaultHealthCheckService(true);
   if (IsLoopback(options_.listen)) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, 600'000);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS,
                              static_cast<int>(options_.max_timeout_us / 1000));
   builder.SetMaxReceiveMessageSize(static_cast<int>(options_.max_message_bytes));
   ExplainUnreadableMessages(&builder);
-  int port = 0;
-  builder.AddListeningPort(options_.listen, *credentials, &port);
+  auto acceptor = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, *credentials);
   builder.RegisterService(service_.get());
   server_ = builder.BuildAndStart();
-  if (server_ == nullptr || port == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("--listen: cannot listen on ", options_.listen));
-  }
+  if (server_ == nullptr) return absl::InternalError("gRPC did not start");
   SetServing(false);
-  spdlog::info("listening on {} (gRPC, port {}) and {} (HTTP)", options_.listen, port,
+  listener_.Start(std::move(acceptor));
+  spdlog::info("listening on {} (gRPC, port {}) and {} (HTTP)", options_.listen, listener_.port(),
                options_.http_listen.empty() ? "nothing" : options_.http_listen);
   return absl::OkStatus();
 }
@@ -177,6 +178,7 @@ void ServerProcess::Drain() {
   WaitFor(options_.drain_delay_us, [] { return false; });
   for (const auto& host : hosts_) host->Drain();
   WaitFor(options_.drain_timeout_us, [&] { return context_.open_calls.load() == 0; });
+  listener_.Stop();
   server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
   server_->Wait();
 }

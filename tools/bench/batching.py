@@ -29,7 +29,7 @@ def best_rate(server: Server, args, capacity: float, batch: int) -> tuple[float,
 
 
 def main() -> int:
-    args = arguments(__doc__, name="g2p", limit_ms=1000.0, seconds=12.0, warmup=20, probes=6, max_running=32, batches="8,16,32",
+    args = arguments(__doc__, name="g2p", limit_ms=1000.0, seconds=12.0, warmup=20, probes=5, max_running=32, batches="16,32",
                      input_tokens="8:64", output_tokens="4:128")
     verdict = Verdict(f"batching_{args.name}", None, "continuous batching against one batch at a time")
     with Server(args.model, core=SERVER_CORE, max_running=args.max_running) as server:

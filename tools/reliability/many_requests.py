@@ -15,6 +15,7 @@ def main() -> int:
         grown = (server.resident_bytes() - before) / 2**20
         unaccounted = server.unaccounted()
     verdict.conditions(report)
+    verdict.figure("server", server.flags)
     verdict.figure("configuration", report["configuration"])
     verdict.figure("resident_mib_after_warmup", before / 2**20)
     verdict.figure("load", report["load"])

@@ -79,8 +79,9 @@ class Server:
 
     def __init__(self, model=G2P, *, ports=None, core=None, environment=None, files_limit=None, wait=True, **flags):
         self.port, self.http_port = ports or (free_port(), free_port())
+        # The cache of encoder outputs grows to its limit by design: a small one is full after a warm-up, so that growth means something.
         given = {"listen": f"127.0.0.1:{self.port}", "http_listen": f"127.0.0.1:{self.http_port}", "threads": 1, "drain_delay": 0,
-                 "cache_memory": 512, **flags}
+                 "cache_memory": 512, "encoder_cache_bytes": 16 << 20, **flags}
         command = ["taskset", "-c", core] if core else []
         command += [QUINTET, "serve", "--model", str(model)]
         for name, value in given.items():
