@@ -2,12 +2,15 @@
 
 namespace quintet {
 
-Admission::Place Admission::TryReserve(int64_t requests, int64_t tokens) {
+Admission::Place Admission::TryReserve(int64_t requests, int64_t tokens, Priority priority) {
   uint64_t seen = state_.load(std::memory_order_relaxed);
   for (;;) {
     const int64_t new_requests = Requests(seen) + requests;
     const int64_t new_tokens = Tokens(seen) + tokens;
-    if (new_requests > max_requests_ || (Requests(seen) > 0 && new_tokens > max_tokens_)) return {};
+    const bool leave_room = priority == Priority::kLow && Requests(seen) > 0;
+    const int64_t max_requests = leave_room ? max_requests_ - max_requests_ / 4 : max_requests_;
+    const int64_t max_tokens = leave_room ? max_tokens_ - max_tokens_ / 4 : max_tokens_;
+    if (new_requests > max_requests || (Requests(seen) > 0 && new_tokens > max_tokens)) return {};
     if (state_.compare_exchange_weak(seen, Pack(new_requests, new_tokens),
                                      std::memory_order_relaxed)) {
       Place place;

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "engine/request.h"
+
 namespace quintet {
 
 class Admission {
@@ -38,9 +40,10 @@ class Admission {
   };
 
   // A place for `requests` requests of about `tokens` tokens; not held when either limit would be
-  // passed. An empty queue takes any number of tokens, so that a single large request is not
-  // refused forever.
-  Place TryReserve(int64_t requests, int64_t tokens);
+  // passed. LOW requests leave a quarter of both limits to others, so that a flood of them does not
+  // close the door. An empty queue takes any number of tokens, so that a single large request is
+  // not refused forever.
+  Place TryReserve(int64_t requests, int64_t tokens, Priority priority = Priority::kNormal);
 
   int64_t requests() const { return Requests(state_.load(std::memory_order_relaxed)); }
   int64_t tokens() const { return Tokens(state_.load(std::memory_order_relaxed)); }

@@ -113,7 +113,8 @@ void Call::Start(const v1::CallOptions& options, int64_t inputs, int64_t input_b
   // No input brings more tokens than the limit to the queue: a text that is far too long must not
   // fill it until it has been tokenized and refused.
   const int64_t tokens = std::min(input_bytes / 3, inputs * input_limits().max_tokens) + inputs;
-  place_ = host_->admission().TryReserve(inputs, tokens);
+  place_ = host_->admission().TryReserve(
+      inputs, tokens, ReadPriority(options_.priority()).value_or(Priority::kNormal));
   if (!place_.held()) {
     return End(absl::ResourceExhaustedError(
         absl::StrCat("the queue is full: ", host_->admission().requests(),

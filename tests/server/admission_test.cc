@@ -35,6 +35,28 @@ TEST_CASE("An empty queue takes a request of any length", "[admission]") {
   CHECK_FALSE(admission.TryReserve(1, 1).held());
 }
 
+TEST_CASE("LOW requests leave a quarter of the queue to others", "[admission]") {
+  Admission admission(8, 1000);
+  std::vector<Admission::Place> places;
+  const auto reserve = [&](int64_t requests, int64_t tokens, Priority priority) {
+    Admission::Place place = admission.TryReserve(requests, tokens, priority);
+    const bool held = place.held();
+    if (held) places.push_back(std::move(place));
+    return held;
+  };
+  for (int i = 0; i < 6; ++i) CHECK(reserve(1, 1, Priority::kLow));
+  CHECK_FALSE(reserve(1, 1, Priority::kLow));
+  CHECK(reserve(1, 1, Priority::kNormal));
+  CHECK(reserve(1, 1, Priority::kHigh));
+  CHECK_FALSE(reserve(1, 1, Priority::kHigh));
+  places.clear();
+  CHECK(reserve(8, 1, Priority::kLow));  // an empty queue is all its own
+  places.clear();
+  CHECK(reserve(1, 700, Priority::kLow));
+  CHECK_FALSE(reserve(1, 51, Priority::kLow));
+  CHECK(reserve(1, 300, Priority::kNormal));
+}
+
 TEST_CASE("Places are never lost between threads", "[admission]") {
   Admission admission(8, 1 << 20);
   std::vector<std::thread> threads;
