@@ -40,6 +40,13 @@ absl::StatusOr<Charsmap> Charsmap::Parse(std::string_view blob, const std::strin
     return bad("expected replacements that end in NUL");
   }
   if (!IsUtf8(map.replacements_)) return bad("expected replacements in UTF-8");
+  for (size_t begin = 0, end; begin < map.replacements_.size(); begin = end + 1) {
+    end = map.replacements_.find('\0', begin);
+    if (end - begin > kMaxReplacementBytes) {
+      return bad("expected replacements of at most ", kMaxReplacementBytes, " bytes, got ",
+                 end - begin);
+    }
+  }
   map.FindUntouched();
   return map;
 }

@@ -15,7 +15,9 @@ namespace quintet {
 class Charsmap {
  public:
   // `blob`: u32 trie bytes, trie units (u32 each, little-endian), NUL-terminated replacements.
-  // Empty: no rules. Errors start with `where`.
+  // Empty: no rules. Errors start with `where`. The longest replacement of SentencePiece's own
+  // rules has 33 bytes; the limit keeps a hostile one from turning each letter into megabytes.
+  static constexpr int kMaxReplacementBytes = 128;
   static absl::StatusOr<Charsmap> Parse(std::string_view blob, const std::string& where);
 
   bool empty() const { return units_.empty(); }

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "models/tokenizers/fields.h"
+#include "models/tokenizers/text_growth.h"
 
 namespace quintet {
 namespace {
@@ -149,6 +150,11 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseTokenizerJson(
       ParsePreTokenizer(field("pre_tokenizer"), absl::StrCat(where, ": pre_tokenizer")));
   QT_ASSIGN_OR_RETURN(parts.decoder,
                       ParseDecoder(field("decoder"), absl::StrCat(where, ": decoder")));
+  QT_RETURN_IF_ERROR(
+      CheckTextGrowth(TextGrowth(field("normalizer")) * TextGrowth(field("pre_tokenizer")),
+                      absl::StrCat(where, ": normalizer and pre_tokenizer")));
+  QT_RETURN_IF_ERROR(
+      CheckTextGrowth(TextGrowth(field("decoder")), absl::StrCat(where, ": decoder")));
   QT_RETURN_IF_ERROR(
       ParsePostProcessor(field("post_processor"), absl::StrCat(where, ": post_processor"), &parts));
   QT_RETURN_IF_ERROR(ParseAddedTokens(json, where, &parts));

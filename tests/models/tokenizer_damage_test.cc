@@ -226,6 +226,32 @@ void Exercise(const Tokenizer& tokenizer) {
   }
 }
 
+TEST_CASE("Steps that would blow a text up are refused", "[tokenizer]") {
+  const Json twice =
+      Json::parse(R"({"type": "Replace", "pattern": {"String": "a"}, "content": "aa"})");
+  const auto load = [&](const char* part, const char* list, int steps) {
+    Json json = SmallBpe();
+    json[part] = {{"type", "Sequence"},
+                  {list, std::vector<Json>(static_cast<size_t>(steps), twice)}};
+    return LoadStatus({{"tokenizer.json", json.dump()}});
+  };
+  CHECK(load("normalizer", "normalizers", 11).ok());
+  CHECK(load("decoder", "decoders", 11).ok());
+  CheckRejected(load("normalizer", "normalizers", 40), "tokenizer.json", "times as long, got");
+  CheckRejected(load("decoder", "decoders", 40), "tokenizer.json", "4096 times as long, got");
+  Json regex = SmallBpe();
+  regex["normalizer"] = {
+      {"type", "Replace"}, {"pattern", {{"Regex", "a*"}}}, {"content", std::string(4096, 'b')}};
+  CheckRejected(LoadStatus({{"tokenizer.json", regex.dump()}}), "tokenizer.json", "got 4097");
+
+  spm::Model model = SmallModel();
+  std::string blob("\4\0\0\0\0\0\0\0", 8);
+  blob += std::string(129, 'x') + std::string("\0y\0", 3);
+  model.mutable_normalizer_spec()->set_precompiled_charsmap(blob);
+  CheckRejected(LoadStatus({{"spiece.model", model.SerializeAsString()}}), "spiece.model",
+                "at most 128 bytes, got 129");
+}
+
 TEST_CASE("A wild double array stays in bounds", "[tokenizer]") {
   uint32_t seed = 1;
   const auto next = [&] { return seed = seed * 1664525u + 1013904223u; };
