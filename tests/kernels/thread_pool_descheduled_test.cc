@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <filesystem>
 #include <fstream>
 #include <string>
 #include <thread>
@@ -34,15 +33,6 @@ bool ComesAbout(Condition condition) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return true;
-}
-
-std::vector<pid_t> ThreadsOfProcess() {
-  std::vector<pid_t> threads;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
-    threads.push_back(std::stoi(entry.path().filename()));
-  }
-  std::sort(threads.begin(), threads.end());
-  return threads;
 }
 
 struct ThreadStatus {
@@ -75,22 +65,18 @@ int64_t TicksOf(const std::vector<pid_t>& threads) {
   return ticks;
 }
 
-class PoolWithKnownWorkers {
- public:
-  explicit PoolWithKnownWorkers(int threads) {
-    const std::vector<pid_t> before = ThreadsOfProcess();
-    pool_ = std::make_unique<ThreadPool>(threads);
-    const std::vector<pid_t> now = ThreadsOfProcess();
-    std::set_difference(now.begin(), now.end(), before.begin(), before.end(),
-                        std::back_inserter(workers_));
-  }
-  ThreadPool& pool() { return *pool_; }
-  const std::vector<pid_t>& workers() const { return workers_; }
-
- private:
-  std::unique_ptr<ThreadPool> pool_;
-  std::vector<pid_t> workers_;
-};
+// The ids of a pool's workers, as they tell them.
+std::vector<pid_t> WorkersOf(ThreadPool& pool) {
+  std::vector<pid_t> threads(static_cast<size_t>(pool.threads()));
+  std::atomic<int> arrived{0};
+  pool.ParallelFor(pool.threads(), [&](int64_t, int thread) {
+    threads[static_cast<size_t>(thread)] = ThisThread();
+    ++arrived;
+    ComesAbout([&] { return arrived == pool.threads(); });  // so that each thread runs one task
+  });
+  threads.erase(threads.begin());  // the caller
+  return threads;
+}
 
 std::atomic<int> frozen{0};
 std::atomic<bool> thaw{false};
@@ -103,16 +89,15 @@ void StandStill(int) {
 }
 
 TEST_CASE("a loop needs none of the workers", "[thread_pool]") {
-  PoolWithKnownWorkers known(4);
-  REQUIRE(known.workers().size() == 3);
-  ThreadPool& pool = known.pool();
-  REQUIRE(ComesAbout([&] { return AllAsleep(known.workers()); }));
+  ThreadPool pool(4);
+  const std::vector<pid_t> workers = WorkersOf(pool);
+  REQUIRE(ComesAbout([&] { return AllAsleep(workers); }));
   thaw = false;
   struct sigaction action = {}, previous;
   action.sa_handler = StandStill;
   action.sa_flags = SA_RESTART;
   REQUIRE(sigaction(SIGUSR1, &action, &previous) == 0);
-  for (const pid_t worker : known.workers()) {
+  for (const pid_t worker : workers) {
     REQUIRE(syscall(SYS_tgkill, getpid(), worker, SIGUSR1) == 0);
   }
   CHECK(ComesAbout([] { return frozen == 3; }));
@@ -167,15 +152,16 @@ TEST_CASE("work goes on around a stuck worker, and who waits for it sleeps", "[t
 }
 
 TEST_CASE("workers with nothing to do take no time from their neighbours", "[thread_pool]") {
-  PoolWithKnownWorkers known(5);
+  ThreadPool pool(5);
+  const std::vector<pid_t> workers = WorkersOf(pool);
   const auto idle_for_a_while = [&] {
-    if (!AllAsleep(known.workers())) return false;
-    const int64_t before = TicksOf(known.workers());
+    if (!AllAsleep(workers)) return false;
+    const int64_t before = TicksOf(workers);
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    return AllAsleep(known.workers()) && TicksOf(known.workers()) == before;
+    return AllAsleep(workers) && TicksOf(workers) == before;
   };
   for (int round = 0; round < 3; ++round) {
-    known.pool().ParallelFor(50, [](int64_t, int) { sched_yield(); });
+    pool.ParallelFor(50, [](int64_t, int) { sched_yield(); });
     CHECK(ComesAbout(idle_for_a_while));
   }
 }
