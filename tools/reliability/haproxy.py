@@ -1,29 +1,12 @@
-"""Debian's haproxy before replicas, as deploy/ configures it: h2 on both sides, checks of /readyz in HTTP/1."""
+"""Debian's haproxy before replicas, as deploy/haproxy/haproxy.cfg configures it: without TLS, and with the replicas of this machine."""
 import pathlib
 import shutil
 import subprocess
 import tempfile
 
-from serving import answers, free_port, spawn
+from serving import SOURCE, answers, free_port, spawn
 
-CONFIGURATION = """\
-global
-  maxconn 4000
-defaults
-  mode http
-  timeout connect 2s
-  timeout client 620s
-  timeout server 620s
-  retries 2
-  option redispatch
-frontend clients
-  bind 127.0.0.1:{port} proto h2
-  default_backend replicas
-backend replicas
-  balance leastconn
-  option httpchk GET /readyz
-{servers}
-"""
+SHIPPED = SOURCE / "deploy" / "haproxy" / "haproxy.cfg"
 
 
 def find() -> str:
@@ -33,16 +16,31 @@ def find() -> str:
     return path
 
 
+def configuration(port: int, replicas) -> str:
+    """The shipped file for a port and (gRPC port, HTTP port) pairs."""
+    lines = []
+    for line in SHIPPED.read_text().splitlines():
+        words = line.split()
+        if words[:1] == ["server"] or "ssl" in line:
+            continue
+        if words[:1] == ["bind"]:
+            line = f"    bind 127.0.0.1:{port} proto h2"
+        elif words[:1] == ["maxconn"]:
+            line = "    maxconn 4000"  # within the open files that a test machine allows
+        lines.append(line)
+    lines += [f"    server replica{i} 127.0.0.1:{grpc} proto h2 check port {http} check-proto h1" for i, (grpc, http) in enumerate(replicas)]
+    return "\n".join(lines) + "\n"
+
+
 class Haproxy:
     """Balances over (gRPC port, HTTP port) pairs."""
 
     def __init__(self, replicas):
         self.port = free_port()
         self.target = f"127.0.0.1:{self.port}"
-        servers = "\n".join(f"  server replica{i} 127.0.0.1:{grpc} proto h2 check port {http} check-proto h1 inter 200ms fall 1 rise 1" for i, (grpc, http) in enumerate(replicas))
         self._folder = tempfile.TemporaryDirectory()
         path = pathlib.Path(self._folder.name) / "haproxy.cfg"
-        path.write_text(CONFIGURATION.format(port=self.port, servers=servers))
+        path.write_text(configuration(self.port, replicas))
         self.version = subprocess.run([find(), "-v"], stdout=subprocess.PIPE, text=True, check=True).stdout.split()[2]
         self.process = spawn([find(), "-f", str(path), "-db"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 

@@ -6,7 +6,8 @@ import time
 from haproxy import Haproxy
 from serving import Load, Server, Verdict, arguments, count, eventually, failures, free_port, lost
 
-LIFE = dict(drain_delay=2, drain_timeout=20, cache_memory=128)
+# The drain must last until the checks of deploy/haproxy have seen it: two of them, a second apart.
+LIFE = dict(drain_delay=4, drain_timeout=20, cache_memory=128)
 
 
 def restart(server: Server, model) -> tuple[Server, int]:
