@@ -74,7 +74,9 @@ def test_counters_add_up_after_chaos():
         assert eventually(lambda: value("requests_running") == value("requests_waiting") == 0)
         assert eventually(lambda: value("requests_accepted_total") == value("requests_finished_total"))
         assert value("kv_cache_usage_ratio") == value("queue_tokens") == 0
-        assert value("requests_rejected_total", reason="QUEUE_FULL") == outcomes["RESOURCE_EXHAUSTED"]
+        # A refusal that comes after the caller's deadline is a refusal to the server and a deadline to the caller.
+        refused = value("requests_rejected_total", reason="QUEUE_FULL")
+        assert 0 <= refused - outcomes["RESOURCE_EXHAUSTED"] <= outcomes["DEADLINE_EXCEEDED"]
         assert value("requests_rejected_total", reason="INVALID_FIELD") == outcomes["INVALID_ARGUMENT"]
         finished = {reason: value("requests_finished_total", reason=reason) for reason in ("eos", "length", "stop", "done", "error")}
         assert finished["eos"] + finished["length"] >= outcomes["generated"]
