@@ -73,6 +73,7 @@ bool CpuHasAvx512Bf16() {
 
 const char* CpuIsaName() {
   const int64_t targets = hwy::SupportedTargets();
+  hwy::GetChosenTarget().Update(targets);  // asking has chosen among all that the CPU has
   return hwy::TargetName(targets & -targets);
 }
 
