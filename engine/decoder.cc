@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <numeric>
 #include <tuple>
 
 #include "engine/scheduler.h"
@@ -89,18 +90,18 @@ Tensor Decoder::Matrix(const Buffer& buffer, DType dtype, int64_t rows, int64_t 
   return Tensor::Dense(buffer.data(), dtype, {rows, columns});
 }
 
-int64_t Decoder::Step(absl::Span<const DecoderJob> jobs) {
-  Gather(jobs);
-  if (batch_.empty()) return 0;
+Decoder::StepSize Decoder::Step(absl::Span<const DecoderJob> jobs, int64_t given_tokens) {
+  Gather(jobs, given_tokens);
+  if (batch_.empty()) return {};
   const Tensor states = model_->Decode(batch_.Finish());
   CollectStates(states, Score(states, SearchAll(states, 0)));
   for (const DecoderJob& job : jobs) {
     if (job.forced != nullptr) job.forced->Advance();
   }
-  return batch_.sequences();
+  return {batch_.sequences(), std::accumulate(shares_.begin(), shares_.end(), int64_t{0})};
 }
 
-void Decoder::Gather(absl::Span<const DecoderJob> jobs) {
+void Decoder::Gather(absl::Span<const DecoderJob> jobs, int64_t given_tokens) {
   int64_t budget = model_->limits().max_step_tokens;
   left_.clear();
   for (const DecoderJob& job : jobs) {
@@ -111,7 +112,7 @@ void Decoder::Gather(absl::Span<const DecoderJob> jobs) {
   }
   QT_CHECK_GE(budget, 0);
   shares_.resize(left_.size());
-  SharePrefill(budget, left_, absl::MakeSpan(shares_));
+  SharePrefill(std::min(budget, given_tokens), left_, absl::MakeSpan(shares_));
 
   // Wanted rows in one piece for each use: search, scores, states.
   batch_.Clear();

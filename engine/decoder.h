@@ -34,12 +34,15 @@ class Decoder {
   // Allocates every buffer of a step. `model` outlives the decoder.
   static absl::StatusOr<std::unique_ptr<Decoder>> Create(Model* model);
   // What these buffers take, for a model that is not loaded.
-  static int64_t BufferBytes(const ModelConfig& config, const ModelLimits& limits, const Stream& stream);
+  static int64_t BufferBytes(const ModelConfig& config, const ModelLimits& limits,
+                             const Stream& stream);
 
+  struct StepSize {
+    int64_t sequences = 0, given_tokens = 0;
+  };
   // Runs one step for `jobs`, in their order of admission: every generating sequence gets its next
-  // token, and what is left of the token budget reads given tokens. Returns the number of sequences
-  // in the step.
-  int64_t Step(absl::Span<const DecoderJob> jobs);
+  // token, and what is left of the model's tokens a step, `given_tokens` at most, reads given ones.
+  StepSize Step(absl::Span<const DecoderJob> jobs, int64_t given_tokens);
 
  private:
   // Rows of logits that are searched together, so that the logits of a large batch and vocabulary
@@ -51,7 +54,7 @@ class Decoder {
 
   explicit Decoder(Model* model);
   absl::Status Allocate();
-  void Gather(absl::Span<const DecoderJob> jobs);
+  void Gather(absl::Span<const DecoderJob> jobs, int64_t given_tokens);
   // Each takes its rows of `states` from `row` on and returns the row after them.
   int64_t SearchAll(const Tensor& states, int64_t row);
   int64_t Score(const Tensor& states, int64_t row);

@@ -16,7 +16,7 @@ uint64_t HashIds(const std::vector<int32_t>& ids) {
 
 int64_t EncoderCache::Entry::bytes() const {
   return static_cast<int64_t>(sizeof(Entry) + ids.size() * sizeof(int32_t) +
-                              states.size() * sizeof(float));
+                              states->size() * sizeof(float));
 }
 
 EncoderCache::Entries::iterator EncoderCache::Lookup(uint64_t hash,
@@ -27,14 +27,15 @@ EncoderCache::Entries::iterator EncoderCache::Lookup(uint64_t hash,
   return found == end ? entries_.end() : found->second;
 }
 
-Tensor EncoderCache::Find(const std::vector<int32_t>& ids) {
-  if (!enabled()) return Tensor();
+EncodedStates EncoderCache::Find(const std::vector<int32_t>& ids) {
+  if (!enabled()) return {};
   ++queries_;
   const Entries::iterator entry = Lookup(HashIds(ids), ids);
-  if (entry == entries_.end()) return Tensor();
+  if (entry == entries_.end()) return {};
   ++hits_;
   entries_.splice(entries_.begin(), entries_, entry);
-  return Tensor::F32(entry->states.data(), {static_cast<int64_t>(ids.size()), entry->columns});
+  return {Tensor::F32(entry->states->data(), {static_cast<int64_t>(ids.size()), entry->columns}),
+          entry->states};
 }
 
 void EncoderCache::Insert(const std::vector<int32_t>& ids, const Tensor& states) {
@@ -47,13 +48,13 @@ void EncoderCache::Insert(const std::vector<int32_t>& ids, const Tensor& states)
       sizeof(Entry) + ids.size() * (sizeof(int32_t) + columns * sizeof(float)));
   if (bytes > capacity_bytes_) return;
   while (used_bytes_ + bytes > capacity_bytes_) DropOldest();
-  Entry entry{hash, ids, {}, columns};
-  entry.states.reserve(ids.size() * columns);
+  auto copy = std::make_shared<std::vector<float>>();
+  copy->reserve(ids.size() * columns);
   for (int64_t row = 0; row < states.dim[0]; ++row) {
     const float* data = states.f32() + row * states.stride[0];
-    entry.states.insert(entry.states.end(), data, data + columns);
+    copy->insert(copy->end(), data, data + columns);
   }
-  entries_.push_front(std::move(entry));
+  entries_.push_front({hash, ids, std::move(copy), columns});
   by_hash_.emplace(hash, entries_.begin());
   used_bytes_ += entries_.front().bytes();
 }

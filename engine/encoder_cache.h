@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <list>
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
@@ -12,14 +13,20 @@
 
 namespace quintet {
 
+// Encoder states of one input, [rows, d_model] f32, and who keeps them: null when the model does.
+struct EncodedStates {
+  Tensor states;
+  std::shared_ptr<const std::vector<float>> owner;
+};
+
 class EncoderCache {
  public:
   // 0 bytes: always empty.
   explicit EncoderCache(int64_t capacity_bytes) : capacity_bytes_(capacity_bytes) {}
 
   bool enabled() const { return capacity_bytes_ > 0; }
-  // States [rows, d_model] f32 of exactly these ids, undefined when not held. Valid until Insert.
-  Tensor Find(const std::vector<int32_t>& ids);
+  // States of exactly these ids, kept alive by their owner; undefined when not held.
+  EncodedStates Find(const std::vector<int32_t>& ids);
   // Keeps a copy, unless it alone exceeds the capacity.
   void Insert(const std::vector<int32_t>& ids, const Tensor& states);
 
@@ -31,7 +38,7 @@ class EncoderCache {
   struct Entry {
     uint64_t hash;
     std::vector<int32_t> ids;
-    std::vector<float> states;
+    std::shared_ptr<const std::vector<float>> states;
     int64_t columns;
     int64_t bytes() const;
   };

@@ -11,32 +11,42 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/decoder.h"
-#include "engine/encode_batch.h"
 #include "engine/encoder_cache.h"
+#include "engine/encoder_work.h"
 #include "engine/job.h"
 #include "engine/kv_pool.h"
 #include "engine/scheduler.h"
+#include "engine/step_pace.h"
 #include "kernels/check.h"
 
 namespace quintet {
 namespace {
 
-constexpr int64_t kUnlimitedWork = int64_t{1} << 60;
+struct Parts {
+  Model* model;
+  const Tokenizer* tokenizer;
+  EngineLimits limits;
+  Clock clock;
+  StepObserver* observer;
+  std::unique_ptr<Decoder> decoder;
+  Capacity capacity;
+};
 
 class StepEngine : public Engine {
  public:
-  StepEngine(Model* model, const Tokenizer* tokenizer, const EngineLimits& limits, Clock clock,
-             std::unique_ptr<Decoder> decoder, const Capacity& capacity)
-      : model_(model),
-        tokenizer_(tokenizer),
-        limits_(limits),
-        clock_(std::move(clock)),
-        capacity_(capacity),
-        decoder_(std::move(decoder)),
-        pool_(capacity.pages, capacity.page_size),
-        encoding_(model),
-        encoder_cache_(limits.encoder_cache_bytes) {
-    counters_.pages_total = capacity.pages;
+  explicit StepEngine(Parts parts)
+      : model_(parts.model),
+        tokenizer_(parts.tokenizer),
+        limits_(parts.limits),
+        clock_(std::move(parts.clock)),
+        observer_(parts.observer),
+        capacity_(parts.capacity),
+        decoder_(std::move(parts.decoder)),
+        pool_(capacity_.pages, capacity_.page_size),
+        pace_(limits_.prefill_share),
+        encoder_cache_(limits_.encoder_cache_bytes),
+        encoding_(model_, &encoder_cache_, clock_) {
+    counters_.pages_total = capacity_.pages;
   }
   ~StepEngine() override;
 
@@ -54,10 +64,10 @@ class StepEngine : public Engine {
   void Expire(int64_t now);
   void Admit(int64_t now);
   void StartJob(Job* job, int64_t now);
-  void Encode();
-  void FinishEncoding(Job* job, int64_t begin, int64_t end);
+  bool StreamsWait() const;
   void UseStates(Job* job, const Tensor& states);
-  void Decode();
+  void Decode(bool streams, int64_t prefill_us);
+  void Deliver(Job* job, int64_t now);
   void FinishDecoding(Job* job);
   void End(Job* job, JobState state, const absl::Status& status);
   void FillTiming(Job* job) const;
@@ -66,6 +76,7 @@ class StepEngine : public Engine {
   const Tokenizer* const tokenizer_;
   const EngineLimits limits_;
   const Clock clock_;
+  StepObserver* const observer_;
   const Capacity capacity_;
 
   // Shared with the threads that submit.
@@ -82,8 +93,9 @@ class StepEngine : public Engine {
   std::unique_ptr<Decoder> decoder_;
   KvPool pool_;
   Scheduler scheduler_;
-  EncodeBatch encoding_;
+  StepPace pace_;
   EncoderCache encoder_cache_;
+  EncoderWork encoding_;
   Jobs jobs_;
   std::vector<Job*> decoding_;  // in order of admission
   int64_t reserved_sequences_ = 0;
@@ -91,6 +103,7 @@ class StepEngine : public Engine {
   std::vector<RequestId> ids_;
   std::vector<Job*> batch_;
   std::vector<DecoderJob> decoder_jobs_;
+  std::vector<int64_t> token_gaps_us_;
 };
 
 StepEngine::~StepEngine() {
@@ -165,8 +178,11 @@ bool StepEngine::Step() {
   const int64_t now = clock_();
   Expire(now);
   Admit(now);
-  Encode();
-  Decode();
+  const bool streams = StreamsWait();
+  const int64_t prefill_us = pace_.PrefillUs(streams);
+  const int64_t begin_us = clock_();
+  encoding_.Advance(prefill_us, [this](Job* job, const Tensor& states) { UseStates(job, states); });
+  Decode(streams, prefill_us - (clock_() - begin_us));
   std::lock_guard<std::mutex> lock(mutex_);
   ++counters_.steps;
   counters_.pages_used = pool_.used_pages();
@@ -221,14 +237,13 @@ void StepEngine::Admit(int64_t now) {
     StartJob(job, now);
     if (job->encodes) {
       job->MoveTo(JobState::kEncoding);
-      const Tensor states = encoder_cache_.Find(job->request.input);
-      if (!states.defined()) {
+      EncodedStates known = encoder_cache_.Find(job->request.input);
+      if (known.owner == nullptr) {
         batch_.push_back(job);
         continue;
       }
-      job->result.cached_tokens = states.dim[0];
-      if (job->task() != nullptr) model_->ProjectCrossFrom(states, job->source_slots);
-      UseStates(job, states);
+      job->result.cached_tokens = known.states.dim[0];
+      encoding_.AddEncoded(job, std::move(known));
     } else {
       job->encoded_us = now;
       job->MoveTo(JobState::kDecoding);
@@ -258,18 +273,9 @@ void StepEngine::StartJob(Job* job, int64_t now) {
   queued_tokens_ -= job->queue_tokens;
 }
 
-void StepEngine::Encode() {
-  const bool streams_wait = !decoding_.empty() && limits_.encode_work_per_step > 0;
-  encoding_.Advance(
-      streams_wait ? limits_.encode_work_per_step : kUnlimitedWork,
-      [this](Job* job, int64_t begin, int64_t end) { FinishEncoding(job, begin, end); });
-}
-
-void StepEngine::FinishEncoding(Job* job, int64_t begin, int64_t end) {
-  const Tensor states = model_->EncoderStates().Rows(begin, end);
-  encoder_cache_.Insert(job->request.input, states);
-  if (job->task() != nullptr) model_->ProjectCross(begin, end, job->source_slots);
-  UseStates(job, states);
+bool StepEngine::StreamsWait() const {
+  return std::any_of(decoding_.begin(), decoding_.end(),
+                     [](const Job* job) { return job->task()->generating_rows() > 0; });
 }
 
 void StepEngine::UseStates(Job* job, const Tensor& states) {
@@ -287,7 +293,7 @@ void StepEngine::UseStates(Job* job, const Tensor& states) {
   End(job, JobState::kDone, absl::OkStatus());
 }
 
-void StepEngine::Decode() {
+void StepEngine::Decode(bool streams, int64_t prefill_us) {
   if (decoding_.empty()) return;
   decoder_jobs_.clear();
   int64_t before = 0;
@@ -303,26 +309,39 @@ void StepEngine::Decode() {
     decoder_jobs_.push_back(entry);
     if (entry.generation != nullptr) before += entry.generation->new_tokens();
   }
-  decoder_->Step(decoder_jobs_);
+  const int64_t begin_us = clock_();
+  const Decoder::StepSize size =
+      decoder_->Step(decoder_jobs_, pace_.GivenTokens(streams, prefill_us));
+  const int64_t now = clock_();
+  pace_.RecordDecode(streams, size.given_tokens, now - begin_us);
 
   batch_.clear();
+  token_gaps_us_.clear();
   int64_t after = 0;
-  const int64_t now = clock_();
   for (Job* job : decoding_) {
-    if (Generation* generation = job->generation.get()) {
-      after += generation->new_tokens();
-      if (job->first_token_us == 0 && generation->given_tokens_left() == 0) {
-        job->first_token_us = now;
-      }
-      generation->Deliver(job->request.sink.get());
+    if (job->generation != nullptr) {
+      after += job->generation->new_tokens();
+      if (job->generation->given_tokens_left() == 0) Deliver(job, now);
     }
     if (job->task()->done()) batch_.push_back(job);
   }
+  if (observer_ != nullptr) observer_->OnStep({size.sequences, token_gaps_us_});
   {
     std::lock_guard<std::mutex> lock(mutex_);
     counters_.generated_tokens += after - before;
   }
   for (Job* job : batch_) FinishDecoding(job);
+}
+
+// The request has a token more.
+void StepEngine::Deliver(Job* job, int64_t now) {
+  if (job->first_token_us == 0) {
+    job->first_token_us = now;
+  } else {
+    token_gaps_us_.push_back(now - job->last_token_us);
+  }
+  job->last_token_us = now;
+  job->generation->Deliver(job->request.sink.get());
 }
 
 void StepEngine::FinishDecoding(Job* job) {
@@ -387,7 +406,8 @@ void StepEngine::End(Job* job, JobState state, const absl::Status& status) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const Tokenizer* tokenizer,
-                                                       const EngineLimits& limits, Clock clock) {
+                                                       const EngineLimits& limits, Clock clock,
+                                                       StepObserver* observer) {
   const ModelLimits& model_limits = model->limits();
   const struct {
     const char* field;
@@ -396,7 +416,6 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const Token
       {"max_queue_requests", limits.max_queue_requests, 1},
       {"max_queue_tokens", limits.max_queue_tokens, 1},
       {"max_running_sequences", limits.max_running_sequences, 1},
-      {"encode_work_per_step", limits.encode_work_per_step, 0},
       {"encoder_cache_bytes", limits.encoder_cache_bytes, 0},
       {"max_step_tokens", model_limits.max_step_tokens, 1},
       {"max_step_sequences", model_limits.max_step_sequences, 1},
@@ -406,6 +425,10 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const Token
       return absl::InvalidArgumentError(
           absl::StrCat(check.field, ": ", check.value, " is less than ", check.low));
     }
+  }
+  if (!(limits.prefill_share >= 0.0 && limits.prefill_share <= 1000.0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("prefill_share: ", limits.prefill_share, " is not in [0, 1000]"));
   }
   absl::StatusOr<std::unique_ptr<Decoder>> decoder = Decoder::Create(model);
   if (!decoder.ok()) return decoder.status();
@@ -418,8 +441,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const Token
   capacity.page_size = model_limits.page_size;
   capacity.encode_tokens = model_limits.max_encode_tokens;
   capacity.queue_tokens = limits.max_queue_tokens;
-  return std::make_unique<StepEngine>(model, tokenizer, limits, std::move(clock),
-                                      std::move(*decoder), capacity);
+  return std::make_unique<StepEngine>(
+      Parts{model, tokenizer, limits, std::move(clock), observer, std::move(*decoder), capacity});
 }
 
 }  // namespace quintet

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "engine/clock.h"
 #include "engine/request.h"
 #include "models/model.h"
@@ -17,8 +18,9 @@ struct EngineLimits {
   int64_t max_queue_requests = 256;
   int64_t max_queue_tokens = 262144;
   int64_t max_running_sequences = 256;  // each beam counts; <= model limits' max_step_sequences
-  int64_t encode_work_per_step =
-      0;  // units of Model::EncodeSlice while streams are running; 0: no limit
+  // Time for encoding inputs and reading prompts in a step, as a share of what decoding takes,
+  // while streams are running; 0: no limit.
+  double prefill_share = 0.0;
   int64_t encoder_cache_bytes = 0;  // 0: off
 };
 
@@ -29,15 +31,30 @@ struct EngineCounters {
   int64_t encoder_cache_queries = 0, encoder_cache_hits = 0;
 };
 
+// What one decoder step did. Valid during the call.
+struct StepReport {
+  int64_t sequences = 0;  // in the step; each beam counts
+  // For every request that got a token, except its first: the time since the one before.
+  absl::Span<const int64_t> token_gaps_us;
+};
+
+// Called after each decoder step, on the stepping thread; must not block nor call the engine.
+class StepObserver {
+ public:
+  virtual ~StepObserver() = default;
+  virtual void OnStep(const StepReport& report) = 0;
+};
+
 using RequestId = uint64_t;
 
 class Engine {
  public:
-  // `model` and `tokenizer` (null: results carry ids only, stop strings are refused) outlive the
-  // engine.
+  // `model`, `tokenizer` (null: results carry ids only, stop strings are refused) and `observer`
+  // (null: none) outlive the engine.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(Model* model, const Tokenizer* tokenizer,
                                                         const EngineLimits& limits,
-                                                        Clock clock = MonotonicMicros);
+                                                        Clock clock = MonotonicMicros,
+                                                        StepObserver* observer = nullptr);
   // Requests still inside end UNAVAILABLE.
   virtual ~Engine() = default;
 
@@ -51,8 +68,8 @@ class Engine {
   virtual EngineCounters counters() const = 0;
 
   // One step: end what was cancelled or is past its deadline (DEADLINE_EXCEEDED, counted as
-  // failed), admit, encode within the budget, decode one token for every running sequence, search,
-  // deliver. False when there is nothing left to do. One thread at a time.
+  // failed), admit, encode within the time allowed, decode one token for every running sequence,
+  // search, deliver. False when there is nothing left to do. One thread at a time.
   virtual bool Step() = 0;
   // Blocks until there is work or `timeout_us` has passed.
   virtual void WaitForWork(int64_t timeout_us) = 0;

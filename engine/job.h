@@ -35,7 +35,7 @@ struct Job {
   std::vector<int32_t> source_pages, own_pages;
   std::vector<int32_t> source_slots;
   Result result;
-  int64_t submitted_us = 0, admitted_us = 0, encoded_us = 0, first_token_us = 0;
+  int64_t submitted_us = 0, admitted_us = 0, encoded_us = 0, first_token_us = 0, last_token_us = 0;
 
   void MoveTo(JobState next);  // aborts on a step backwards
   bool ended() const { return state >= JobState::kDone; }

@@ -20,8 +20,7 @@ class Gpt2Model final : public PackedModel {
   void BeginEncode(absl::Span<const int32_t>, absl::Span<const int32_t>) override { NoEncoder(); }
   bool EncodeSlice(int64_t) override { NoEncoder(); }
   Tensor EncoderStates() const override { NoEncoder(); }
-  void ProjectCross(int64_t, int64_t, absl::Span<const int32_t>) override { NoEncoder(); }
-  void ProjectCrossFrom(const Tensor&, absl::Span<const int32_t>) override { NoEncoder(); }
+  void ProjectCross(const Tensor&, int64_t, absl::Span<const int32_t>) override { NoEncoder(); }
 
  private:
   [[noreturn]] static void NoEncoder() {

@@ -104,11 +104,10 @@ class Model {
   virtual bool EncodeSlice(int64_t work) = 0;
   // [total, d_model] f32 after the final norm; valid from completion until the next BeginEncode.
   virtual Tensor EncoderStates() const = 0;
-  // Keys and values of all decoder layers for encoder rows [begin, end), by one product, into slots [end - begin].
-  virtual void ProjectCross(int64_t begin, int64_t end, absl::Span<const int32_t> slots) = 0;
-  // The same from states kept by the caller ([rows, d_model] f32): the encoder-output cache. The rows are one sequence's, from
-  // its position 0 on (rotary encodings turn keys and values by it); rows <= max_encode_tokens.
-  virtual void ProjectCrossFrom(const Tensor& states, absl::Span<const int32_t> slots) = 0;
+  // Keys and values of all decoder layers, by one product, for rows of EncoderStates() or of a copy of them: [rows, d_model] f32 of
+  // one sequence, the first at `position` in it (rotary encodings turn keys and values by it), into slots [rows]. The positions are
+  // below max_encode_tokens.
+  virtual void ProjectCross(const Tensor& states, int64_t position, absl::Span<const int32_t> slots) = 0;
 
   // Decoder. Returns the wanted rows' states after the final norm, [wanted, d_model] f32, valid until the next Decode. Causal models
   // take long prompts in pieces: call again with the next tokens.

@@ -23,8 +23,8 @@ class T5Model final : public PackedModel {
   void BeginEncode(absl::Span<const int32_t> tokens, absl::Span<const int32_t> offsets) override;
   bool EncodeSlice(int64_t work) override;
   Tensor EncoderStates() const override;
-  void ProjectCross(int64_t begin, int64_t end, absl::Span<const int32_t> slots) override;
-  void ProjectCrossFrom(const Tensor& states, absl::Span<const int32_t> slots) override;
+  void ProjectCross(const Tensor& states, int64_t position,
+                    absl::Span<const int32_t> slots) override;
   Tensor Decode(const DecodeBatch& batch) override;
 
  private:
@@ -42,7 +42,6 @@ class T5Model final : public PackedModel {
   void DecoderLayer(int64_t layer, const DecodeBatch& batch, const Tensor& x);
   Tensor CrossAttend(int64_t layer, const DecodeBatch& batch, const Tensor& q);
   void FeedForward(const LayerWeights& w, const Tensor& x);
-  void StoreCross(const Tensor& states, const Tensor& positions, absl::Span<const int32_t> slots);
 
   bool rotary() const { return config_.position == PositionEncoding::kRope; }
   // sign: +1 for queries, -1 for keys and values (xPos divides what it multiplied). row_offset as
@@ -261,17 +260,9 @@ Tensor T5Model::EncoderStates() const {
 
 // ---- Keys and values of the source ----
 
-void T5Model::ProjectCross(int64_t begin, int64_t end, absl::Span<const int32_t> slots) {
-  StoreCross(EncoderStates().Rows(begin, end), encoder_positions_.Rows(begin, end), slots);
-}
-
-void T5Model::ProjectCrossFrom(const Tensor& states, absl::Span<const int32_t> slots) {
-  QT_CHECK_LE(states.dim[0], limits_.max_encode_tokens);
-  StoreCross(states, ascending_.Rows(0, states.dim[0]), slots);
-}
-
-void T5Model::StoreCross(const Tensor& states, const Tensor& positions,
-                         absl::Span<const int32_t> slots) {
+void T5Model::ProjectCross(const Tensor& states, int64_t position,
+                           absl::Span<const int32_t> slots) {
+  QT_CHECK_LE(position + states.dim[0], limits_.max_encode_tokens);
   QT_CHECK(config_.has_decoder());
   QT_CHECK_EQ(static_cast<int64_t>(slots.size()), states.dim[0]);
   for (const int32_t slot : slots) {
@@ -291,7 +282,7 @@ void T5Model::StoreCross(const Tensor& states, const Tensor& positions,
   Tensor heads = Tensor::Dense(cache_.data, cache_.dtype,
                                {states.dim[0], cross_chunks_.dim[0], config_.head_dim});
   heads.stride[1] = cache_.page_size * cache_.head_dim;
-  Rotate(heads, positions, -1, rows);
+  Rotate(heads, ascending_.Rows(position, position + states.dim[0]), -1, rows);
 }
 
 // ---- Decoder ----

@@ -93,7 +93,7 @@ class SampleRun {
       if (!config_.has_encoder()) continue;
       if (config_.decoder_start_id >= 0) ids[kTargetOffsets[s]] = config_.decoder_start_id;
       model_->ProjectCross(
-          kSourceOffsets[s], kSourceOffsets[s + 1],
+          model_->EncoderStates().Rows(kSourceOffsets[s], kSourceOffsets[s + 1]), 0,
           absl::MakeConstSpan(source_slots).subspan(at, kSourceOffsets[s + 1] - kSourceOffsets[s]));
     }
     std::vector<int32_t> wanted(kTargetTokens);

@@ -32,7 +32,7 @@ struct ServeFlags {
   ServerOptions server;
   EngineLimits engine;
   DecodingLimits decoding;
-  int64_t max_batch_tokens = 4096, cache_mib = 1024, encode_work = 2048;
+  int64_t max_batch_tokens = 4096, cache_mib = 1024;
   double default_timeout_s = 60, max_timeout_s = 600;
   double drain_delay_s = 5, drain_timeout_s = 30, stall_timeout_s = 30;
   std::string metrics_compat;
@@ -55,7 +55,6 @@ HostOptions HostOf(const ServeFlags& flags, const std::string& model) {
   host.load.limits.max_step_tokens =
       std::max<int64_t>(host.load.limits.max_step_tokens, flags.engine.max_running_sequences);
   host.engine = flags.engine;
-  host.engine.encode_work_per_step = flags.encode_work;
   host.decoding = flags.decoding;
   host.vllm_metrics = flags.metrics_compat == "vllm";
   host.version = Version();
@@ -129,9 +128,9 @@ void AddLimitFlags(CLI::App* command, ServeFlags* flags) {
       "Most new tokens a request may ask for.");
   add("--max-batch-tokens", &flags->max_batch_tokens, int64_t{1}, int64_t{1} << 24, "TOKENS",
       "Tokens encoded at once.");
-  add("--encode-work", &flags->encode_work, int64_t{0}, kMany, "UNITS",
-      "Tokens x layers encoded in a step while sequences are being decoded, so that they keep "
-      "their pace; 0: no limit.");
+  add("--prefill-share", &engine->prefill_share, 0.0, 1000.0, "SHARE",
+      "Time for encoding inputs and reading prompts in a step, as a share of what decoding takes, "
+      "while sequences are being decoded, so that they keep their pace; 0: no limit.");
   add("--max-message-bytes", &flags->server.max_message_bytes, int64_t{1024}, kMany, "BYTES",
       "Longest message accepted.");
   add("--default-timeout", &flags->default_timeout_s, 0.001, 1e6, "SECONDS",
@@ -184,6 +183,7 @@ void AddNetworkFlags(CLI::App* command, ServeFlags* flags) {
 
 void AddServeCommand(CommandLine& line) {
   auto flags = std::make_shared<ServeFlags>();
+  flags->engine.prefill_share = 0.75;
   flags->engine.encoder_cache_bytes = 256 << 20;
   CLI::App* command = line.AddCommand(
       {.name = "serve",

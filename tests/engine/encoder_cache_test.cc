@@ -18,7 +18,7 @@ std::vector<float> StatesOf(const std::vector<int32_t>& ids) {
 }
 
 bool Holds(EncoderCache* cache, const std::vector<int32_t>& ids) {
-  const Tensor found = cache->Find(ids);
+  const Tensor found = cache->Find(ids).states;
   if (!found.defined()) return false;
   const std::vector<float> expected = StatesOf(ids);
   REQUIRE(found.dim[0] == static_cast<int64_t>(ids.size()));
@@ -55,7 +55,7 @@ TEST_CASE("encoder cache: nothing is kept that alone is too large, or when it is
   CHECK(cache.used_bytes() == 0);
   EncoderCache off(0);
   Insert(&off, {1});
-  CHECK_FALSE(off.Find({1}).defined());
+  CHECK_FALSE(off.Find({1}).states.defined());
   CHECK(off.queries() == 0);
 }
 

@@ -81,7 +81,8 @@ const RecordingSink& SinkOf(const Request& request) {
 
 void CheckStream(const Request& request, const RecordingSink& sink) {
   CHECK(sink.tokens_after_done == 0);
-  if (!request.stream || request.decoding.num_beams > 1) {
+  const bool beams = request.decoding.num_beams > 1;
+  if (!request.stream || (beams && request.decoding.num_return_sequences > 1)) {
     CHECK(sink.streamed_text.empty());
     return;
   }
@@ -107,9 +108,11 @@ struct TraceOptions {
 void RunTrace(const TraceOptions& trace, int seed) {
   std::mt19937 random(seed);
   ThreadPool pool(trace.threads);
-  FakeModel model(trace.fake, &pool);
-  const auto tokenizer = LetterTokenizer(trace.fake.vocab);
   int64_t now = 0;
+  FakeOptions timed = trace.fake;
+  timed.clock_us = &now;
+  FakeModel model(timed, &pool);
+  const auto tokenizer = LetterTokenizer(trace.fake.vocab);
   auto engine = Engine::Create(&model, tokenizer.get(), trace.limits, [&now] { return now; });
   REQUIRE(engine.ok());
   std::vector<Request> requests;
@@ -184,7 +187,11 @@ TEST_CASE("random traffic with slow encoding, short queues and tight memory") {
   trace.fake.limits.max_step_tokens = 16;
   trace.fake.limits.max_step_sequences = 12;
   trace.fake.limits.cache_pages = 60;
-  trace.limits.encode_work_per_step = 23;
+  trace.fake.encode_us = 20;
+  trace.fake.project_us = 3;
+  trace.fake.decode_us = 400;
+  trace.fake.token_us = 30;
+  trace.limits.prefill_share = 0.5;
   trace.limits.max_queue_requests = 6;
   trace.limits.max_queue_tokens = 120;
   trace.limits.encoder_cache_bytes = 20000;
@@ -199,31 +206,6 @@ TEST_CASE("random traffic on several threads") {
   trace.threads = 3;
   trace.requests = 60;
   RunTrace(trace, 20);
-}
-
-TEST_CASE("encoding in slices lets running sequences go on") {
-  FakeOptions fake;
-  ThreadPool pool(1);
-  FakeModel model(fake, &pool);
-  EngineLimits limits;
-  limits.encode_work_per_step = 10;
-  auto engine = Engine::Create(&model, nullptr, limits);
-  DecodingOptions options;
-  options.max_new_tokens = 30;
-  options.min_new_tokens = 30;
-  const Request first = GenerateRequest(model, {4, 5, 6}, options);
-  REQUIRE((*engine)->Submit(first).ok());
-  (*engine)->Step();
-  const Request second = GenerateRequest(model, std::vector<int32_t>(100, 7), options);
-  REQUIRE((*engine)->Submit(second).ok());
-  const int64_t before = model.decodes;
-  // 100 tokens through 2 layers are 200 units: 20 slices, and a decoder step beside each.
-  for (int i = 0; i < 20; ++i) (*engine)->Step();
-  CHECK(model.slices == 21);
-  CHECK(model.decodes == before + 20);
-  CHECK(SinkOf(first).done_calls == 0);
-  RunAll(engine->get());
-  CHECK(SinkOf(second).result.sequences.size() == 1);
 }
 
 TEST_CASE("a deadline ends a request in the queue without any work, and while decoding") {
@@ -256,12 +238,16 @@ TEST_CASE("a deadline ends a request in the queue without any work, and while de
 }
 
 TEST_CASE("a request cancelled while it is encoded leaves the others of the batch alone") {
+  int64_t now = 0;
   FakeOptions fake;
+  fake.clock_us = &now;
+  fake.encode_us = 10;
+  fake.decode_us = 60;
   ThreadPool pool(1);
   FakeModel model(fake, &pool);
   EngineLimits limits;
-  limits.encode_work_per_step = 4;
-  auto engine = Engine::Create(&model, nullptr, limits);
+  limits.prefill_share = 0.5;
+  auto engine = Engine::Create(&model, nullptr, limits, [&now] { return now; });
   DecodingOptions options;
   options.max_new_tokens = options.min_new_tokens = 12;
   const Request stream = GenerateRequest(model, {4}, options);
@@ -337,7 +323,9 @@ TEST_CASE("bad limits are refused") {
   CHECK(Engine::Create(&model, nullptr, limits).status().code() ==
         absl::StatusCode::kInvalidArgument);
   limits = EngineLimits();
-  limits.encode_work_per_step = -1;
+  limits.prefill_share = -1;
+  CHECK_FALSE(Engine::Create(&model, nullptr, limits).ok());
+  limits.prefill_share = std::numeric_limits<double>::quiet_NaN();
   CHECK_FALSE(Engine::Create(&model, nullptr, limits).ok());
 }
 

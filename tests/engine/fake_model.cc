@@ -59,7 +59,9 @@ void FakeModel::BeginEncode(absl::Span<const int32_t> tokens, absl::Span<const i
 bool FakeModel::EncodeSlice(int64_t work) {
   Expect(encode_left_ > 0, "no encoding under way");
   ++slices;
-  encode_left_ -= std::min(encode_left_, work);
+  const int64_t done = std::min(encode_left_, work);
+  Spend(done * options_.encode_us);
+  encode_left_ -= done;
   if (encode_left_ > 0) return false;
   encoder_states_.resize(encode_tokens_.size() * kWidth);
   for (size_t s = 0; s + 1 < encode_offsets_.size(); ++s) {
@@ -77,15 +79,13 @@ Tensor FakeModel::EncoderStates() const {
                      {static_cast<int64_t>(encoder_states_.size()) / kWidth, kWidth});
 }
 
-void FakeModel::ProjectCross(int64_t begin, int64_t end, absl::Span<const int32_t> slots) {
-  Expect(encode_left_ == 0, "encoding not complete");
-  ProjectCrossFrom(EncoderStates().Rows(begin, end), slots);
-}
-
-void FakeModel::ProjectCrossFrom(const Tensor& states, absl::Span<const int32_t> slots) {
+void FakeModel::ProjectCross(const Tensor& states, int64_t position,
+                             absl::Span<const int32_t> slots) {
+  Spend(states.dim[0] * options_.project_us);
   Expect(states.dim[0] == static_cast<int64_t>(slots.size()), "slots of the source");
   for (size_t i = 0; i < slots.size(); ++i) {
-    slots_.at(slots[i]) = {true, static_cast<int64_t>(i), 0, Unpack(states.f32() + i * kWidth)};
+    slots_.at(slots[i]) = {true, position + static_cast<int64_t>(i), 0,
+                           Unpack(states.f32() + i * kWidth)};
   }
 }
 
@@ -113,6 +113,7 @@ uint64_t FakeModel::ReadHistory(const DecodeBatch& batch, size_t sequence, int64
 Tensor FakeModel::Decode(const DecodeBatch& batch) {
   ++decodes;
   const size_t n = batch.kv_lens.size();
+  Spend(options_.decode_us + static_cast<int64_t>(batch.tokens.size()) * options_.token_us);
   most_tokens = std::max<int64_t>(most_tokens, batch.tokens.size());
   most_sequences = std::max<int64_t>(most_sequences, n);
   Expect(static_cast<int64_t>(batch.tokens.size()) <= limits_.max_step_tokens, "too many tokens");

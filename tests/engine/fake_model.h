@@ -19,6 +19,10 @@ struct FakeOptions {
   int64_t labels = 3;
   int64_t max_positions = 0;
   float eos_bonus = 0.0f;  // added to the logit of token 1
+  // A clock that work moves on: each unit of encoding, row of keys and values, decoder call and
+  // token of one takes this long.
+  int64_t* clock_us = nullptr;
+  int64_t encode_us = 0, project_us = 0, decode_us = 0, token_us = 0;
   ModelLimits limits{.max_encode_tokens = 256,
                      .max_step_tokens = 48,
                      .max_step_sequences = 32,
@@ -33,8 +37,8 @@ class FakeModel : public Model {
   void BeginEncode(absl::Span<const int32_t> tokens, absl::Span<const int32_t> offsets) override;
   bool EncodeSlice(int64_t work) override;
   Tensor EncoderStates() const override;
-  void ProjectCross(int64_t begin, int64_t end, absl::Span<const int32_t> slots) override;
-  void ProjectCrossFrom(const Tensor& states, absl::Span<const int32_t> slots) override;
+  void ProjectCross(const Tensor& states, int64_t position,
+                    absl::Span<const int32_t> slots) override;
   Tensor Decode(const DecodeBatch& batch) override;
   void Logits(const Tensor& states, const Tensor& logits) override;
   void TargetLogProbs(const Tensor& states, const Tensor& targets, const Tensor& log_probs,
@@ -60,6 +64,9 @@ class FakeModel : public Model {
 
   void Expect(bool holds, const char* what) {
     if (!holds && errors.size() < 20) errors.push_back(what);
+  }
+  void Spend(int64_t us) {
+    if (options_.clock_us != nullptr) *options_.clock_us += us;
   }
   uint64_t ReadSource(const DecodeBatch& batch, size_t group);
   uint64_t ReadHistory(const DecodeBatch& batch, size_t sequence, int64_t length);

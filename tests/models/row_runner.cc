@@ -50,7 +50,7 @@ std::vector<std::vector<int32_t>> RowRunner::ProjectSources() {
   for (size_t i = 0; i + 1 < source_offsets_.size(); ++i) {
     const int32_t begin = source_offsets_[i], end = source_offsets_[i + 1];
     slots.push_back(TakeSlots(end - begin));
-    model_->ProjectCross(begin, end, slots.back());
+    model_->ProjectCross(model_->EncoderStates().Rows(begin, end), 0, slots.back());
   }
   return slots;
 }

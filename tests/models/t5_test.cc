@@ -89,7 +89,7 @@ TEST_CASE("T5: one product writes the keys and values of all decoder layers") {
   std::vector<int32_t> slots(kRows);
   std::iota(slots.begin(), slots.end(), 32);
   int64_t before = model->stream().products();
-  model->ProjectCross(0, kRows, slots);
+  model->ProjectCross(model->EncoderStates(), 0, slots);
   CHECK(model->stream().products() - before == 1);
 
   before = model->stream().products();
@@ -167,7 +167,7 @@ TEST_CASE("T5: beams share a source and read each other's slots") {
     runner.Encode({source}, kAll);
     std::vector<int32_t> source_slots(37);
     std::iota(source_slots.rbegin(), source_slots.rend(), 200);
-    model->ProjectCross(0, 37, source_slots);
+    model->ProjectCross(model->EncoderStates(), 0, source_slots);
     const std::vector<int32_t> source_lens = {37};
     const std::vector<int32_t> one = {0, 1}, prefix = {0, 17, 23}, prefix_offsets = {0, 3},
                                three = {3};
@@ -216,13 +216,17 @@ TEST_CASE("T5: kept encoder states give the same source keys") {
     std::fill(cache.as<float>(), cache.as<float>() + 64 * cache.page_elements(), 0.0f);
     std::vector<int32_t> slots(299);
     std::iota(slots.begin(), slots.end(), 0);
-    model->ProjectCross(401, 700, slots);
+    model->ProjectCross(model->EncoderStates().Rows(401, 700), 0, slots);
     std::vector<std::vector<float>> expected;
     for (int64_t i = 0; i < 19; ++i) expected.push_back(page(i));
     CHECK(*std::max_element(expected[18].begin(), expected[18].end()) > 0);
     for (int32_t& slot : slots) slot += 32 * static_cast<int32_t>(cache.page_size);
     const int64_t d_model = model->config().d_model;
-    model->ProjectCrossFrom(Tensor::F32(states.data(), {700, d_model}).Rows(401, 700), slots);
+    const Tensor kept = Tensor::F32(states.data(), {700, d_model}).Rows(401, 700);
+    for (const auto& [begin, end] : {std::pair{0, 130}, {130, 131}, {131, 299}}) {
+      model->ProjectCross(kept.Rows(begin, end), begin,
+                          absl::MakeConstSpan(slots).subspan(begin, end - begin));
+    }
     for (int64_t i = 0; i < 19; ++i) CHECK(page(32 + i) == expected[static_cast<size_t>(i)]);
   }
 }
@@ -313,7 +317,7 @@ TEST_CASE("T5: no call allocates") {
       model->BeginEncode(tokens, offsets);
       while (!model->EncodeSlice(50)) {
       }
-      model->ProjectCross(100, 300, source_slots);
+      model->ProjectCross(model->EncoderStates().Rows(100, 300), 0, source_slots);
       const Tensor states = model->Decode({.tokens = prompt,
                                            .offsets = prompt_offsets,
                                            .kv_lens = kv_lens,

@@ -1,0 +1,64 @@
+// The encoder's work under way: one packed batch of inputs in slices, then the keys and values that
+// decoding jobs take from their states, block by block. The stepping thread's own.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/types/span.h"
+#include "engine/clock.h"
+#include "engine/encoder_cache.h"
+#include "engine/job.h"
+#include "engine/step_pace.h"
+#include "models/model.h"
+
+namespace quintet {
+
+class EncoderWork {
+ public:
+  // States of finished inputs are put into `cache`. Both outlive the object.
+  EncoderWork(Model* model, EncoderCache* cache, Clock clock)
+      : model_(model), cache_(cache), clock_(std::move(clock)) {}
+
+  // Whether the encoder holds a batch: no other may begin.
+  bool active() const;
+  // Starts a batch with the inputs of `jobs`.
+  void Begin(absl::Span<Job* const> jobs);
+  // The job's input is known: its states need no encoding.
+  void AddEncoded(Job* job, EncodedStates encoded);
+  // The job has ended: its rows are computed still, but go nowhere.
+  void Forget(const Job* job);
+
+  // Works for about `budget_us`, one slice at least, and hands out the jobs that are ready: their
+  // states [rows, d_model] f32 are there, valid during the call, and so are the keys and values in
+  // their source slots.
+  void Advance(int64_t budget_us, absl::FunctionRef<void(Job* job, const Tensor& states)> ready);
+
+ private:
+  struct Input {
+    Job* job;
+    int64_t begin, end;  // rows of the batch
+  };
+  struct Projection {
+    Job* job;
+    EncodedStates encoded;
+    int64_t rows_done = 0;
+  };
+
+  void Encode(int64_t budget_us);
+  // True when the first of projections_ is complete.
+  bool Project(int64_t budget_us);
+
+  Model* const model_;
+  EncoderCache* const cache_;
+  const Clock clock_;
+  std::vector<Input> inputs_;           // being encoded
+  std::deque<Projection> projections_;  // encoded
+  std::vector<int32_t> tokens_, offsets_;
+  WorkRate encode_rate_{1};    // units of Model::EncodeSlice
+  WorkRate project_rate_{32};  // rows: fewer read all weights for little
+};
+
+}  // namespace quintet
