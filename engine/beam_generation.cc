@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "engine/text_stream.h"
 #include "kernels/check.h"
 
 namespace quintet {
@@ -15,6 +14,11 @@ BeamGeneration::BeamGeneration(const Request& request, const Tokenizer* tokenize
   for (const std::string& stop : options_.stop) {
     longest_stop_ = std::max(longest_stop_, stop.size());
   }
+  if (!request.stream || tokenizer == nullptr || options_.num_return_sequences > 1) return;
+  shared_ = std::make_unique<TextStream>(
+      tokenizer, TextOptions{request.skip_special_tokens, options_.include_stop, options_.stop});
+  if (!options_.echo) return;
+  for (const int32_t id : options_.prompt) shared_->PushEcho(id);
 }
 
 void BeamGeneration::AssignPages(absl::Span<const int32_t> pages) {
@@ -134,6 +138,23 @@ void BeamGeneration::MoveLanes() {
     slots_.swap(moved_slots_);
   }
   for (int64_t lane = 0; lane < lanes_; ++lane) Append(lane, search_->tokens()[lane]);
+}
+
+void BeamGeneration::Share(absl::Span<const int32_t> new_tokens) {
+  const int64_t count = static_cast<int64_t>(new_tokens.size());
+  while (shared_tokens_ < count && !shared_->stopped()) shared_->Push(new_tokens[shared_tokens_++]);
+}
+
+void BeamGeneration::Deliver(ResponseSink* sink) {
+  if (shared_ == nullptr) return;
+  if (!done_) {
+    Share(Lane(0).subspan(prompt_len_, search_->CommonLength(shared_tokens_)));
+  } else if (const std::vector<BeamHypothesis> finished = search_->Finished(); !finished.empty()) {
+    Share(finished[0].tokens);
+    shared_->Finish();
+  }
+  const TextStream::Chunk chunk = shared_->Take();
+  if (!chunk.ids.empty() || !chunk.text.empty()) sink->OnTokens(0, chunk.ids, chunk.text);
 }
 
 std::vector<GeneratedSequence> BeamGeneration::TakeSequences() {

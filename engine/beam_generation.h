@@ -1,6 +1,7 @@
 // Beam search, and beam sampling, as a generation.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -8,6 +9,7 @@
 
 #include "engine/beam_search.h"
 #include "engine/generation.h"
+#include "engine/text_stream.h"
 
 namespace quintet {
 
@@ -19,8 +21,9 @@ class BeamGeneration : public Generation {
   void AssignPages(absl::Span<const int32_t> pages) override;
   float RowBias(int64_t row) const override { return search_->scores()[row]; }
   void Select(const RowResults& results, Warper* warper) override;
-  // Beams deliver when they are final.
-  void Deliver(ResponseSink*) override {}
+  // With one sequence to return: what all beams and finished candidates begin with, at the end the
+  // rest. With several, beams deliver when they are final.
+  void Deliver(ResponseSink* sink) override;
   std::vector<GeneratedSequence> TakeSequences() override;
 
  private:
@@ -31,6 +34,7 @@ class BeamGeneration : public Generation {
   Hit HitOf(const BeamCandidate& candidate) const;
   bool CompletesStop(const BeamCandidate& candidate) const;
   void MoveLanes();
+  void Share(absl::Span<const int32_t> new_tokens);
 
   std::optional<BeamSearch> search_;  // from admission on
   WarpOptions warp_;
@@ -40,6 +44,8 @@ class BeamGeneration : public Generation {
   std::vector<Hit> hits_;
   std::vector<int32_t> moved_tokens_, moved_slots_;  // the other half of a double buffer
   std::vector<Alternative> alternatives_;            // [steps, beams], when asked for
+  std::unique_ptr<TextStream> shared_;               // when the common beginning is streamed
+  int64_t shared_tokens_ = 0;                        // new tokens in it
 };
 
 }  // namespace quintet

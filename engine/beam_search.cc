@@ -1,6 +1,7 @@
 #include "engine/beam_search.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "kernels/check.h"
@@ -17,6 +18,7 @@ BeamSearch::BeamSearch(const DecodingOptions& options)
       length_penalty_(options.length_penalty),
       early_stopping_(options.early_stopping),
       max_new_tokens_(options.max_new_tokens) {
+  QT_CHECK_LT(beams_, 64);
   const int32_t eos = static_cast<int32_t>(options.eos_token_ids.size());
   candidates_ = std::max(2, 1 + eos) * beams_;
   // Patience widens (or narrows) the pool that must fill before the first-come rule stops the
@@ -122,6 +124,27 @@ void BeamSearch::UpdateOpen() {
     return best > (s.finished ? s.score : kDead);
   });
   open_ = open_ && improvable;
+}
+
+int64_t BeamSearch::CommonLength(int64_t known) const {
+  uint64_t nodes =
+      (uint64_t{1} << beams_) - 1;  // of one step: those that some sequence goes through
+  int64_t shortest = new_tokens_;
+  for (const Slot& slot : pool_) {
+    if (slot.finished) shortest = std::min(shortest, slot.step);  // its last token is its own
+  }
+  for (int64_t step = new_tokens_ - 1; step >= known; --step) {
+    for (const Slot& slot : pool_) {
+      if (slot.finished && slot.step == step + 1) nodes |= uint64_t{1} << slot.last.parent;
+    }
+    if (step < shortest && std::has_single_bit(nodes)) return step + 1;
+    uint64_t before = 0;
+    for (int32_t beam = 0; beam < beams_; ++beam) {
+      if (nodes >> beam & 1) before |= uint64_t{1} << nodes_[step * beams_ + beam].parent;
+    }
+    nodes = before;
+  }
+  return known;
 }
 
 std::vector<BeamHypothesis> BeamSearch::Finished() const {

@@ -55,8 +55,11 @@ class BeamSearch {
 
   // The finished pool, best first; those not finished are left out.
   std::vector<BeamHypothesis> Finished() const;
-  // Length, in new tokens, of what all running beams and all finished sequences have in common.
+  // Steps so far: the length, in new tokens, of every running beam.
   int64_t new_tokens() const { return new_tokens_; }
+  // Length, in new tokens, of what all running beams and all finished sequences begin with: it will
+  // be the beginning of every result. `known`: an earlier answer, which it never falls short of.
+  int64_t CommonLength(int64_t known) const;
 
  private:
   // A running beam after one step: the path backwards gives its tokens.

@@ -61,7 +61,7 @@ class ResponseSink {
   virtual ~ResponseSink() = default;
   // The request has left the queue. Before everything else; not called when it ends in the queue.
   virtual void OnStart() {}
-  // New stable text and ids of sequence `index` (greedy and sampling; streaming requests only).
+  // New stable text and ids of sequence `index` (streaming requests only; of beams, one sequence that is to be returned).
   virtual void OnTokens(int index, absl::Span<const int32_t> ids, const std::string& text) {
     (void)index, (void)ids, (void)text;
   }

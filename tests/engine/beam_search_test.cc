@@ -1,6 +1,7 @@
 #include "engine/beam_search.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <random>
 
@@ -34,10 +35,26 @@ class RandomLanguage {
   std::map<std::vector<int32_t>, std::vector<float>> rows_;
 };
 
+// What all running histories (after the prompt) and all finished sequences begin with.
+std::vector<int32_t> CommonBeginning(const BeamSearch& search, size_t prompt,
+                                     const std::vector<std::vector<int32_t>>& histories) {
+  std::vector<int32_t> common(histories[0].begin() + prompt, histories[0].end());
+  const auto cut = [&common](auto begin, auto end) {
+    common.erase(std::mismatch(common.begin(), common.end(), begin, end).first, common.end());
+  };
+  for (const auto& history : histories) cut(history.begin() + prompt, history.end());
+  for (const auto& finished : search.Finished()) {
+    cut(finished.tokens.begin(), finished.tokens.end());
+  }
+  return common;
+}
+
 // The search under test with everything around it done in the plainest way.
 std::vector<BeamHypothesis> RunSearch(const DecodingOptions& options, RandomLanguage* language) {
   BeamSearch search(options);
   std::vector<std::vector<int32_t>> histories(search.beams(), options.prompt);
+  std::vector<int32_t> known;
+  bool exact = true;
   for (bool first = true, going = true; going; first = false) {
     std::vector<BeamCandidate> ranked;
     for (int32_t beam = 0; beam < (first ? 1 : search.beams()); ++beam) {
@@ -52,7 +69,13 @@ std::vector<BeamHypothesis> RunSearch(const DecodingOptions& options, RandomLang
     if (static_cast<int32_t>(ranked.size()) > search.candidates()) {
       ranked.resize(search.candidates());
     }
-    if (first) search.CompleteFirst(&ranked);
+    if (first) {
+      // Beams that begin as copies of each other are told apart: the answer may then be short.
+      exact = std::count_if(ranked.begin(), ranked.end(), [](const auto& c) {
+                return std::isfinite(c.score);
+              }) >= search.candidates();
+      search.CompleteFirst(&ranked);
+    }
     std::vector<Hit> hits;
     for (const BeamCandidate& c : ranked) {
       const auto& eos = options.eos_token_ids;
@@ -67,6 +90,17 @@ std::vector<BeamHypothesis> RunSearch(const DecodingOptions& options, RandomLang
       next.back().push_back(search.tokens()[beam]);
     }
     histories = std::move(next);
+    const int64_t common = search.CommonLength(static_cast<int64_t>(known.size()));
+    REQUIRE(common >= static_cast<int64_t>(known.size()));
+    if (going) {
+      known = CommonBeginning(search, options.prompt.size(), histories);
+      REQUIRE(common <= static_cast<int64_t>(known.size()));
+      REQUIRE((!exact || common == static_cast<int64_t>(known.size())));
+      known.resize(common);
+    }
+  }
+  for (const BeamHypothesis& h : search.Finished()) {
+    REQUIRE(std::equal(known.begin(), known.end(), h.tokens.begin()));
   }
   return search.Finished();
 }
