@@ -1,199 +1,38 @@
-// quintet serve: the engine on the network. Flags here, everything else in server/.
-#include <algorithm>
+// quintet serve: the engine on the network. Flags in serve_flags.cc, everything else in server/.
 #include <csignal>
-#include <filesystem>
 #include <memory>
 
-#include "absl/strings/str_cat.h"
 #include "server/server.h"
-#include "spdlog/spdlog.h"
 #include "tools/command_line.h"
-#include "tools/cores.h"
-#include "tools/session.h"
-#include "tools/version.h"
+#include "tools/exit_code.h"
+#include "tools/serve_flags.h"
 
 namespace quintet {
 namespace {
 
 ServerSignals g_signals;
 
-void OnSignal(int signal) {
-  if (signal == SIGHUP) {
-    g_signals.reload = true;
-  } else {
-    g_signals.terminate = true;
-  }
-}
+void OnSignal(int signal) { (signal == SIGHUP ? g_signals.reload : g_signals.terminate) = true; }
 
-struct ServeFlags {
-  std::vector<std::string> models;  // DIR or NAME=DIR
-  std::string dtype = "f32";
-  int threads = 0, tokenizer_threads = 2;
-  ServerOptions server;
-  EngineLimits engine;
-  DecodingLimits decoding;
-  int64_t max_batch_tokens = 4096, cache_mib = 1024;
-  double default_timeout_s = 60, max_timeout_s = 600;
-  double drain_delay_s = 5, drain_timeout_s = 30, stall_timeout_s = 30;
-  std::string metrics_compat;
-};
-
-int64_t Micros(double seconds) { return static_cast<int64_t>(seconds * 1e6); }
-
-HostOptions HostOf(const ServeFlags& flags, const std::string& model) {
-  HostOptions host;
-  const size_t equals = model.find('=');
-  host.directory = equals == std::string::npos ? model : model.substr(equals + 1);
-  host.name = equals == std::string::npos
-                  ? std::filesystem::path(host.directory).lexically_normal().filename().string()
-                  : model.substr(0, equals);
-  host.load.weights = WeightTypeOf(flags.dtype);
-  host.cache_bytes = flags.cache_mib << 20;
-  host.load.limits.max_encode_tokens =
-      std::max<int64_t>(flags.max_batch_tokens, flags.decoding.max_input_tokens);
-  host.load.limits.max_step_sequences = flags.engine.max_running_sequences;
-  host.load.limits.max_step_tokens =
-      std::max<int64_t>(host.load.limits.max_step_tokens, flags.engine.max_running_sequences);
-  host.engine = flags.engine;
-  host.decoding = flags.decoding;
-  host.vllm_metrics = flags.metrics_compat == "vllm";
-  host.version = Version();
-  return host;
-}
-
-int Run(ServeFlags flags) {
-  ServerOptions& server = flags.server;
-  server.threads = flags.threads == 0 ? AvailableCores() : flags.threads;
-  server.tokenizer_threads = flags.tokenizer_threads;
-  server.default_timeout_us = Micros(flags.default_timeout_s);
-  server.max_timeout_us = Micros(flags.max_timeout_s);
-  server.drain_delay_us = Micros(flags.drain_delay_s);
-  server.drain_timeout_us = Micros(flags.drain_timeout_s);
-  server.stall_timeout_us = Micros(flags.stall_timeout_s);
-  for (const std::string& model : flags.models) server.models.push_back(HostOf(flags, model));
-  std::signal(SIGTERM, OnSignal);
-  std::signal(SIGINT, OnSignal);
-  std::signal(SIGHUP, OnSignal);
-  const ServeOutcome outcome = Serve(server, &g_signals);
+int Run(const ServeFlags& flags) {
+  const ServerOptions options = ServerOptionsOf(flags);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) std::signal(signal, OnSignal);
+  const ServeOutcome outcome = Serve(options, &g_signals);
   if (!outcome.status.ok()) return Fail(static_cast<ExitCode>(outcome.exit_code), outcome.status);
   return outcome.exit_code;
-}
-
-void AddModelFlags(CommandLine& line, CLI::App* command, ServeFlags* flags) {
-  constexpr char kGroup[] = "Model";
-  line.Require(
-      command
-          ->add_option(
-              "--model", flags->models,
-              "Model directory, or NAME=DIR; once for each model. Without a name: the directory's.")
-          ->allow_extra_args(false)
-          ->type_name("[NAME=]DIR")
-          ->group(kGroup));
-  AddDTypeFlag(command, &flags->dtype)->group(kGroup);
-  command
-      ->add_option("--threads", flags->threads, "Compute threads; 0: one for each physical core.")
-      ->check(CLI::Range(0, 1024))
-      ->type_name("THREADS")
-      ->group(kGroup);
-  command
-      ->add_option("--cache-memory", flags->cache_mib,
-                   "Keys and values of running sequences, for each model.")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
-      ->type_name("MIB")
-      ->group(kGroup);
-}
-
-void AddLimitFlags(CLI::App* command, ServeFlags* flags) {
-  constexpr char kGroup[] = "Limits";
-  const auto add = [&](const char* name, auto* value, auto low, auto high, const char* unit,
-                       const char* help) {
-    command->add_option(name, *value, help)
-        ->check(CLI::Range(low, high))
-        ->type_name(unit)
-        ->group(kGroup);
-  };
-  constexpr int64_t kMany = int64_t{1} << 30;
-  EngineLimits* engine = &flags->engine;
-  add("--max-queue", &engine->max_queue_requests, int64_t{1}, int64_t{1} << 20, "REQUESTS",
-      "Requests that may wait, for each model.");
-  add("--max-queue-tokens", &engine->max_queue_tokens, int64_t{1}, kMany, "TOKENS",
-      "Input tokens that may wait.");
-  add("--max-running", &engine->max_running_sequences, int64_t{1}, int64_t{4096}, "SEQUENCES",
-      "Sequences decoded at once; each beam counts.");
-  add("--encoder-cache-bytes", &engine->encoder_cache_bytes, int64_t{0}, int64_t{1} << 40, "BYTES",
-      "Encoder outputs kept for inputs that come again; 0: none.");
-  add("--max-input-tokens", &flags->decoding.max_input_tokens, 1u, 1u << 24, "TOKENS",
-      "Longest input accepted.");
-  add("--limit-new-tokens", &flags->decoding.max_new_tokens, 1u, 1u << 20, "TOKENS",
-      "Most new tokens a request may ask for.");
-  add("--max-batch-tokens", &flags->max_batch_tokens, int64_t{1}, int64_t{1} << 24, "TOKENS",
-      "Tokens encoded at once.");
-  add("--prefill-share", &engine->prefill_share, 0.0, 1000.0, "SHARE",
-      "Time for encoding inputs and reading prompts in a step, as a share of what decoding takes, "
-      "while sequences are being decoded, so that they keep their pace; 0: no limit.");
-  add("--max-message-bytes", &flags->server.max_message_bytes, int64_t{1024}, kMany, "BYTES",
-      "Longest message accepted.");
-  add("--default-timeout", &flags->default_timeout_s, 0.001, 1e6, "SECONDS",
-      "Of calls without a deadline.");
-  add("--max-timeout", &flags->max_timeout_s, 0.001, 1e6, "SECONDS",
-      "Longer deadlines are cut to it.");
-}
-
-void AddNetworkFlags(CLI::App* command, ServeFlags* flags) {
-  constexpr char kGroup[] = "Network";
-  ServerOptions* server = &flags->server;
-  const auto add = [&](const char* name, std::string* value, const char* unit, const char* help) {
-    command->add_option(name, *value, help)->type_name(unit)->group(kGroup);
-  };
-  add("--listen", &server->listen, "HOST:PORT",
-      "gRPC. An address other than loopback needs TLS or --allow-plaintext.");
-  add("--http-listen", &server->http_listen, "HOST:PORT",
-      "/metrics, /healthz and /readyz; empty: none.");
-  add("--tls-cert", &server->tls_cert, "FILE",
-      "PEM certificate chain; read again when it changes.");
-  add("--tls-key", &server->tls_key, "FILE", "PEM private key.");
-  add("--tls-client-ca", &server->tls_client_ca, "FILE",
-      "PEM; clients must show a certificate of this authority.");
-  add("--api-key-file", &server->api_key_file, "FILE",
-      "SHA-256 digests of API keys in hexadecimal, one a line, mode 0600; read again on SIGHUP.");
-  command
-      ->add_flag("--allow-plaintext", server->allow_plaintext, "Listen without TLS on any address.")
-      ->group(kGroup);
-  command
-      ->add_option("--metrics-compat", flags->metrics_compat,
-                   "Export vLLM's metric names as well: vllm.")
-      ->check(CLI::IsMember({"", "vllm"}))
-      ->type_name("NAMES")
-      ->group(kGroup);
-  const auto seconds = [&](const char* name, double* value, const char* help) {
-    command->add_option(name, *value, help)
-        ->check(CLI::Range(0.0, 1e6))
-        ->type_name("SECONDS")
-        ->group("Life");
-  };
-  seconds("--drain-delay", &flags->drain_delay_s,
-          "After SIGTERM: how long calls are still taken, for balancers to notice.");
-  seconds("--drain-timeout", &flags->drain_timeout_s,
-          "After that: how long running calls may take.");
-  seconds("--stall-timeout", &flags->stall_timeout_s,
-          "Without a step of an engine for so long the process ends with code 70.");
 }
 
 }  // namespace
 
 void AddServeCommand(CommandLine& line) {
   auto flags = std::make_shared<ServeFlags>();
-  flags->engine.prefill_share = 0.75;
-  flags->engine.encoder_cache_bytes = 256 << 20;
   CLI::App* command = line.AddCommand(
       {.name = "serve",
        .description =
            "Answers gRPC calls (quintet.v1.Inference) with continuous batching until SIGTERM.",
        .example = "quintet serve --model g2p=deploy/models/g2p --listen 127.0.0.1:50051"},
       [flags] { return Run(*flags); });
-  AddModelFlags(line, command, flags.get());
-  AddLimitFlags(command, flags.get());
-  AddNetworkFlags(command, flags.get());
+  AddServeFlags(line, command, flags.get());
 }
 
 }  // namespace quintet

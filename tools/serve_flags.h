@@ -1,0 +1,31 @@
+// Flags of quintet serve.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "server/server.h"
+#include "tools/command_line.h"
+
+namespace quintet {
+
+struct ServeFlags {
+  std::vector<std::string> models;  // DIR or NAME=DIR
+  std::string dtype = "f32";
+  int threads = 0;
+  ServerOptions server;
+  EngineLimits engine = {.prefill_share = 0.75, .encoder_cache_bytes = 256 << 20};
+  DecodingLimits decoding;
+  int64_t max_batch_tokens = 4096, cache_mib = 1024;
+  double default_timeout_s = 60, max_timeout_s = 600;
+  double drain_delay_s = 5, drain_timeout_s = 30, stall_timeout_s = 30;
+  std::string metrics_compat;
+};
+
+void AddServeFlags(CommandLine& line, CLI::App* command, ServeFlags* flags);
+// What the server is to do.
+ServerOptions ServerOptionsOf(const ServeFlags& flags);
+
+}  // namespace quintet
