@@ -305,4 +305,24 @@ absl::Status SafetensorsReader::Read(const StoredTensor& tensor, int64_t begin_b
   return ReadAll(file.descriptor, file.name, tensor.offset_bytes + begin_bytes, bytes, destination);
 }
 
+absl::Status SafetensorsReader::ReadFiles(
+    absl::FunctionRef<bool(const void* data, int64_t bytes)> take) const {
+  std::vector<char> block(1 << 18);
+  for (const File& file : files_) {
+    struct stat info;
+    if (fstat(file.descriptor, &info) != 0) {
+      return absl::InvalidArgumentError(absl::StrCat(file.name, ": cannot be read"));
+    }
+    for (int64_t at = 0; at < info.st_size;) {
+      const int64_t bytes =
+          std::min<int64_t>(info.st_size - at, static_cast<int64_t>(block.size()));
+      absl::Status status = ReadAll(file.descriptor, file.name, at, bytes, block.data());
+      if (!status.ok()) return status;
+      if (!take(block.data(), bytes)) return absl::OkStatus();
+      at += bytes;
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace quintet

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "kernels/tensor.h"
 
@@ -82,6 +83,9 @@ class SafetensorsReader {
   // has become shorter.
   absl::Status Read(const StoredTensor& tensor, int64_t begin_bytes, int64_t bytes,
                     void* destination) const;
+  // All bytes of the files, in the order of their names, piece by piece, until `take` returns
+  // false.
+  absl::Status ReadFiles(absl::FunctionRef<bool(const void* data, int64_t bytes)> take) const;
 
  private:
   struct File {

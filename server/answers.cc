@@ -13,6 +13,10 @@ namespace {
 
 bool OrTrue(bool has, bool value) { return !has || value; }
 
+bool WithSpecials(const v1::CallOptions& call) {
+  return OrTrue(call.has_add_special_tokens(), call.add_special_tokens());
+}
+
 absl::Span<const float> Row(const Result& result, int64_t row) {
   return absl::MakeConstSpan(result.values)
       .subspan(static_cast<size_t>(row * result.columns), static_cast<size_t>(result.columns));
@@ -127,6 +131,10 @@ absl::StatusOr<std::vector<Request>> ScoreRequests(const v1::ScoreRequest& proto
                                                    const InputLimits& limits) {
   absl::StatusOr<Priority> priority = ReadPriority(proto.call().priority());
   if (!priority.ok()) return priority.status();
+  if (proto.top_logprobs() > kMaxTopLogProbs) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "top_logprobs: must be at most ", kMaxTopLogProbs, ", got ", proto.top_logprobs()));
+  }
   Request request;
   request.kind = RequestKind::kScore;
   request.top_logprobs = static_cast<int32_t>(proto.top_logprobs());
@@ -154,6 +162,32 @@ void WriteScores(const Result& result, v1::ScoreResponse* response) {
   }
 }
 
+absl::Status ClassifyAnswers::AddContext(const v1::ClassifyRequest& proto, const ModelHost& host,
+                                         const InputLimits& limits, std::vector<int32_t>* ids) {
+  const size_t index = items_.size();
+  const v1::Input& pair = proto.pairs(static_cast<int>(index));
+  const auto bad = [&](const char* part, const auto&... text) {
+    return absl::InvalidArgumentError(absl::StrCat("pairs[", index, "]", part, ": ", text...));
+  };
+  if (pair.content_case() != v1::Input::kText || host.tokenizer() == nullptr) {
+    return bad("", "must be text");
+  }
+  if (static_cast<int64_t>(pair.text().size()) > limits.max_text_bytes) {
+    return bad(".text", "must be at most ", limits.max_text_bytes, " bytes, got ",
+               pair.text().size());
+  }
+  Item item;
+  item.context_begin = static_cast<int64_t>(ids->size());
+  item.spans = host.tokenizer()->EncodeWithSpans(pair.text(), WithSpecials(proto.call()));
+  for (const TokenSpan& span : item.spans) ids->push_back(span.id);
+  if (static_cast<int64_t>(ids->size()) > limits.max_tokens) {
+    return bad("", "question and context must be at most ", limits.max_tokens, " tokens, got ",
+               ids->size());
+  }
+  items_.push_back(std::move(item));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<Request>> ClassifyAnswers::Prepare(const v1::ClassifyRequest& proto,
                                                               const ModelHost& host,
                                                               const InputLimits& limits) {
@@ -168,113 +202,107 @@ absl::StatusOr<std::vector<Request>> ClassifyAnswers::Prepare(const v1::Classify
   }
   absl::StatusOr<Priority> priority = ReadPriority(proto.call().priority());
   if (!priority.ok()) return priority.status();
-  const bool specials =
-      OrTrue(proto.call().has_add_special_tokens(), proto.call().add_special_tokens());
   std::vector<Request> requests;
   for (int i = 0; i < proto.inputs_size(); ++i) {
-    const std::string field = absl::StrCat("inputs[", i, "]");
+    const v1::Input& input = proto.inputs(i);
     absl::StatusOr<std::vector<int32_t>> ids =
-        InputIds(proto.inputs(i), proto.call(), host.tokenizer(), limits, field);
+        InputIds(input, proto.call(), host.tokenizer(), limits, absl::StrCat("inputs[", i, "]"));
     if (!ids.ok()) return ids.status();
-    Item item;
     if (questions) {
-      const v1::Input& pair = proto.pairs(i);
-      if (pair.content_case() != v1::Input::kText || host.tokenizer() == nullptr) {
-        return absl::InvalidArgumentError(absl::StrCat("pairs[", i, "]: must be text"));
+      absl::Status status = AddContext(proto, host, limits, &*ids);
+      if (!status.ok()) return status;
+    } else {
+      items_.emplace_back();
+      if (input.content_case() == v1::Input::kText) {
+        items_.back().spans =
+            host.tokenizer()->EncodeWithSpans(input.text(), WithSpecials(proto.call()));
+        items_.back().spans.resize(ids->size());
       }
-      if (static_cast<int64_t>(pair.text().size()) > limits.max_text_bytes) {
-        return absl::InvalidArgumentError(absl::StrCat("pairs[", i, "].text: must be at most ",
-                                                       limits.max_text_bytes, " bytes, got ",
-                                                       pair.text().size()));
-      }
-      item.context_begin = static_cast<int64_t>(ids->size());
-      item.spans = host.tokenizer()->EncodeWithSpans(pair.text(), specials);
-      for (const TokenSpan& span : item.spans) ids->push_back(span.id);
-      if (static_cast<int64_t>(ids->size()) > limits.max_tokens) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(field, ": question and context must be at most ", limits.max_tokens,
-                         " tokens, got ", ids->size()));
-      }
-    } else if (proto.inputs(i).content_case() == v1::Input::kText) {
-      item.spans = host.tokenizer()->EncodeWithSpans(proto.inputs(i).text(), specials);
-      item.spans.resize(ids->size());
     }
     Request request;
     request.kind = RequestKind::kClassify;
     request.input = *std::move(ids);
     requests.push_back(std::move(request));
-    items_.push_back(std::move(item));
   }
   return requests;
+}
+
+void ClassifyAnswers::WriteTokenLabels(const Item& item, const ModelHost& host,
+                                       const Result& result, v1::Classification* to) {
+  for (int64_t row = 0; row < result.rows; ++row) {
+    v1::TokenLabel* token = to->add_tokens();
+    if (!item.spans.empty()) {
+      const TokenSpan& span = item.spans[static_cast<size_t>(row)];
+      token->set_token_id(static_cast<uint32_t>(span.id));
+      token->set_begin_byte(span.begin_byte);
+      token->set_end_byte(span.end_byte);
+    }
+    std::vector<v1::LabelScore> labels = LabelScores(host.config(), Row(result, row));
+    std::stable_sort(labels.begin(), labels.end(),
+                     [](const auto& a, const auto& b) { return a.logit() > b.logit(); });
+    for (v1::LabelScore& label : labels) *token->add_labels() = std::move(label);
+  }
+}
+
+void ClassifyAnswers::WriteSpans(const Item& item, const v1::ClassifyRequest& proto,
+                                 const std::string& context, const Result& result,
+                                 v1::Classification* to) {
+  // Tokens without text, the eos say, hold no answer.
+  int64_t first = 0, end = static_cast<int64_t>(item.spans.size());
+  while (first < end && !HasText(item.spans[static_cast<size_t>(first)])) ++first;
+  while (end > first && !HasText(item.spans[static_cast<size_t>(end - 1)])) --end;
+  const int64_t longest = proto.max_answer_tokens() == 0 ? 30 : proto.max_answer_tokens();
+  const std::vector<quintet::AnswerSpan> best =
+      BestSpans(result.values, item.context_begin + first, item.context_begin + end, longest,
+                std::max<int64_t>(proto.top_k(), 1));
+  for (const quintet::AnswerSpan& span : best) {
+    const TokenSpan& from = item.spans[static_cast<size_t>(span.first - item.context_begin)];
+    const TokenSpan& until = item.spans[static_cast<size_t>(span.last - item.context_begin)];
+    v1::AnswerSpan* answer = to->add_answers();
+    answer->set_begin_byte(from.begin_byte);
+    answer->set_end_byte(until.end_byte);
+    answer->set_text(context.substr(from.begin_byte, until.end_byte - from.begin_byte));
+    answer->set_score(static_cast<float>(span.probability));
+  }
 }
 
 void ClassifyAnswers::Write(const v1::ClassifyRequest& proto, const ModelHost& host,
                             const std::vector<Result>& results,
                             v1::ClassifyResponse* response) const {
   for (size_t i = 0; i < results.size(); ++i) {
-    const Result& result = results[i];
-    const Item& item = items_[i];
     v1::Classification* to = response->add_results();
-    if (host.config().head == Head::kSequenceClassification) {
-      for (v1::LabelScore& label : LabelScores(host.config(), Row(result, 0)))
-        *to->add_labels() = std::move(label);
-    } else if (host.config().head == Head::kTokenClassification) {
-      for (int64_t row = 0; row < result.rows; ++row) {
-        v1::TokenLabel* token = to->add_tokens();
-        if (!item.spans.empty()) {
-          const TokenSpan& span = item.spans[static_cast<size_t>(row)];
-          token->set_token_id(static_cast<uint32_t>(span.id));
-          token->set_begin_byte(span.begin_byte);
-          token->set_end_byte(span.end_byte);
+    switch (host.config().head) {
+      case Head::kSequenceClassification:
+        for (v1::LabelScore& label : LabelScores(host.config(), Row(results[i], 0))) {
+          *to->add_labels() = std::move(label);
         }
-        std::vector<v1::LabelScore> labels = LabelScores(host.config(), Row(result, row));
-        std::stable_sort(labels.begin(), labels.end(),
-                         [](const auto& a, const auto& b) { return a.logit() > b.logit(); });
-        for (v1::LabelScore& label : labels) *token->add_labels() = std::move(label);
-      }
-    } else {
-      // Tokens without text, the eos say, hold no answer.
-      int64_t first = 0, end = static_cast<int64_t>(item.spans.size());
-      while (first < end && !HasText(item.spans[static_cast<size_t>(first)])) ++first;
-      while (end > first && !HasText(item.spans[static_cast<size_t>(end - 1)])) --end;
-      const int64_t longest = proto.max_answer_tokens() == 0 ? 30 : proto.max_answer_tokens();
-      const std::vector<quintet::AnswerSpan> best =
-          BestSpans(result.values, item.context_begin + first, item.context_begin + end, longest,
-                    std::max<int64_t>(proto.top_k(), 1));
-      for (const quintet::AnswerSpan& span : best) {
-        const TokenSpan& from = item.spans[static_cast<size_t>(span.first - item.context_begin)];
-        const TokenSpan& until = item.spans[static_cast<size_t>(span.last - item.context_begin)];
-        v1::AnswerSpan* answer = to->add_answers();
-        answer->set_begin_byte(from.begin_byte);
-        answer->set_end_byte(until.end_byte);
-        answer->set_text(proto.pairs(static_cast<int>(i))
-                             .text()
-                             .substr(from.begin_byte, until.end_byte - from.begin_byte));
-        answer->set_score(static_cast<float>(span.probability));
-      }
+        break;
+      case Head::kTokenClassification:
+        WriteTokenLabels(items_[i], host, results[i], to);
+        break;
+      default:
+        WriteSpans(items_[i], proto, proto.pairs(static_cast<int>(i)).text(), results[i], to);
+        break;
     }
   }
 }
 
 absl::Status WriteTokens(const v1::TokenizeRequest& proto, const ModelHost& host,
-                         int64_t max_text_bytes, v1::TokenizeResponse* response) {
+                         const InputLimits& limits, v1::TokenizeResponse* response) {
   if (host.tokenizer() == nullptr)
     return absl::FailedPreconditionError("this model has no tokenizer");
-  if (static_cast<int64_t>(proto.text().size()) > max_text_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat("text: must be at most ", max_text_bytes,
+  if (static_cast<int64_t>(proto.text().size()) > limits.max_text_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("text: must be at most ", limits.max_text_bytes,
                                                    " bytes, got ", proto.text().size()));
   }
-  const bool specials =
-      OrTrue(proto.call().has_add_special_tokens(), proto.call().add_special_tokens());
-  for (const TokenSpan& span : host.tokenizer()->EncodeWithSpans(proto.text(), specials)) {
+  for (const TokenSpan& span :
+       host.tokenizer()->EncodeWithSpans(proto.text(), WithSpecials(proto.call()))) {
     v1::Token* token = response->add_tokens();
     token->set_id(static_cast<uint32_t>(span.id));
     token->set_piece(host.tokenizer()->Piece(span.id));
     token->set_begin_byte(span.begin_byte);
     token->set_end_byte(span.end_byte);
   }
-  response->mutable_info()->set_model(host.options().name);
-  response->mutable_info()->set_request_id(proto.call().request_id());
   return absl::OkStatus();
 }
 
@@ -292,8 +320,6 @@ absl::Status WriteText(const v1::DetokenizeRequest& proto, const ModelHost& host
   }
   response->set_text(host.tokenizer()->Decode(
       ids, OrTrue(proto.has_skip_special_tokens(), proto.skip_special_tokens())));
-  response->mutable_info()->set_model(host.options().name);
-  response->mutable_info()->set_request_id(proto.call().request_id());
   return absl::OkStatus();
 }
 
@@ -307,6 +333,7 @@ void WriteModelInfo(const ModelHost& host, const CallContext& context,
   response->set_dtype(type == WeightType::kI8     ? "int8"
                       : type == WeightType::kBF16 ? "bf16"
                                                   : "f32");
+  response->set_weights_sha256(host.weights_sha256());
   response->set_version(host.options().version);
   response->set_parameters(static_cast<uint64_t>(host.model().parameters()));
   response->set_vocab(static_cast<uint32_t>(config.vocab));
@@ -328,8 +355,8 @@ void WriteModelInfo(const ModelHost& host, const CallContext& context,
   limits->set_max_new_tokens(options.decoding.max_new_tokens);
   limits->set_max_beams(options.decoding.max_beams);
   limits->set_max_samples(options.decoding.max_samples);
-  limits->set_max_inputs(64);
-  limits->set_max_targets(64);
+  limits->set_max_inputs(kMaxInputs);
+  limits->set_max_targets(kMaxTargets);
   limits->set_max_message_bytes(static_cast<uint64_t>(context.max_message_bytes));
   limits->set_max_text_bytes(static_cast<uint64_t>(context.max_text_bytes));
   limits->set_encoder_cache_bytes(static_cast<uint64_t>(options.engine.encoder_cache_bytes));

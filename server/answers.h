@@ -42,11 +42,18 @@ class ClassifyAnswers {
     std::vector<TokenSpan> spans;  // token head: of the input; question answering: of the context
     int64_t context_begin = 0;     // question answering: row of the context's first token
   };
+  // The context of the next question, behind its ids.
+  absl::Status AddContext(const v1::ClassifyRequest& proto, const ModelHost& host,
+                          const InputLimits& limits, std::vector<int32_t>* ids);
+  static void WriteTokenLabels(const Item& item, const ModelHost& host, const Result& result,
+                               v1::Classification* to);
+  static void WriteSpans(const Item& item, const v1::ClassifyRequest& proto,
+                         const std::string& context, const Result& result, v1::Classification* to);
   std::vector<Item> items_;
 };
 
 absl::Status WriteTokens(const v1::TokenizeRequest& proto, const ModelHost& host,
-                         int64_t max_text_bytes, v1::TokenizeResponse* response);
+                         const InputLimits& limits, v1::TokenizeResponse* response);
 absl::Status WriteText(const v1::DetokenizeRequest& proto, const ModelHost& host,
                        v1::DetokenizeResponse* response);
 void WriteModelInfo(const ModelHost& host, const CallContext& context,

@@ -22,21 +22,6 @@ bool HasDeadline(const grpc::CallbackServerContext& rpc) {
 
 }  // namespace
 
-void StreamWatch::Add(WatchedStream* stream) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  streams_.insert(stream);
-}
-
-void StreamWatch::Remove(WatchedStream* stream) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  streams_.erase(stream);
-}
-
-void StreamWatch::CancelStuck(int64_t now_us) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  for (WatchedStream* stream : streams_) stream->CancelIfStuck(now_us);
-}
-
 absl::StatusOr<ModelHost*> CallContext::Find(const std::string& model) const {
   ModelHost* found = nullptr;
   if (model.empty()) {
@@ -50,10 +35,6 @@ absl::StatusOr<ModelHost*> CallContext::Find(const std::string& model) const {
     if (host->options().name == model) found = host;
   }
   if (found == nullptr) return absl::NotFoundError("call.model: no model of this name is loaded");
-  if (!found->ready()) {
-    const bool loading = found->state() == ModelHost::State::kLoading;
-    return absl::UnavailableError(loading ? "the model is loading" : "the server is shutting down");
-  }
   return found;
 }
 
@@ -90,37 +71,46 @@ class Call::Sink : public ResponseSink {
 };
 
 Call::Call(CallContext* context, grpc::CallbackServerContext* rpc, const char* name)
-    : context_(context), rpc_(rpc), name_(name), arrival_us_(MonotonicMicros()) {
-  context_->open_calls.fetch_add(1, std::memory_order_relaxed);
-}
+    : context_(context), rpc_(rpc), name_(name), arrival_us_(MonotonicMicros()) {}
 
-Call::~Call() { context_->open_calls.fetch_sub(1, std::memory_order_relaxed); }
-
-void Call::Start(const v1::CallOptions& options, int64_t inputs, int64_t input_bytes) {
+void Call::Start(const v1::CallOptions& options, const CallSize& size) {
+  context_->calls.Add(this);
   options_ = options;
   request_id_ = options.request_id().empty()
                     ? absl::StrCat("q", context_->next_id.fetch_add(1, std::memory_order_relaxed))
                     : options.request_id();
-  if (absl::Status status = context_->Authorize(*rpc_); !status.ok()) return End(status);
-  if (absl::Status status = CheckCallOptions(options); !status.ok()) return End(status);
-  absl::StatusOr<ModelHost*> host = context_->Find(options.model());
-  if (!host.ok()) return End(host.status());
+  if (absl::Status status = Enter(size); !status.ok()) return End(status);
+  context_->executor->Post([this] { PrepareAndSubmit(); });
+}
+
+absl::Status Call::Enter(const CallSize& size) {
+  if (absl::Status status = context_->Authorize(*rpc_); !status.ok()) return status;
+  if (absl::Status status = CheckCallOptions(options_); !status.ok()) return status;
+  absl::StatusOr<ModelHost*> host = context_->Find(options_.model());
+  if (!host.ok()) return host.status();
   host_ = *host;
+  if (!host_->ready()) {
+    const bool loading = host_->state() == ModelHost::State::kLoading;
+    return absl::UnavailableError(loading ? "the model is loading" : "the server is shutting down");
+  }
+  const int64_t most = host_->options().engine.max_queue_requests;
+  if (size.requests > most) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("inputs: must be at most ", most, ", all that may wait, got ", size.requests));
+  }
   const int64_t timeout_us = HasDeadline(*rpc_)
                                  ? std::min(RemainingMicros(*rpc_), context_->max_timeout_us)
                                  : context_->default_timeout_us;
   deadline_us_ = arrival_us_ + timeout_us;
   // No input brings more tokens than the limit to the queue: a text that is far too long must not
   // fill it until it has been tokenized and refused.
-  const int64_t tokens = std::min(input_bytes / 3, inputs * input_limits().max_tokens) + inputs;
+  const int64_t tokens =
+      std::min(size.input_bytes / 3, size.requests * input_limits().max_tokens) + size.requests;
   place_ = host_->admission().TryReserve(
-      inputs, tokens, ReadPriority(options_.priority()).value_or(Priority::kNormal));
-  if (!place_.held()) {
-    return End(absl::ResourceExhaustedError(
-        absl::StrCat("the queue is full: ", host_->admission().requests(),
-                     " requests are waiting, limit ", host_->options().engine.max_queue_requests)));
-  }
-  context_->executor->Post([this] { PrepareAndSubmit(); });
+      size.requests, tokens, ReadPriority(options_.priority()).value_or(Priority::kNormal));
+  if (place_.held()) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the queue is full: ", host_->admission().requests(), " requests are waiting, limit ", most));
 }
 
 InputLimits Call::input_limits() const {
@@ -205,7 +195,8 @@ void Call::OnResult(size_t index, absl::StatusOr<Result> result) {
     } else {
       reason = FinishReason::kError;
     }
-    host_->metrics().Finished(reason, result.ok() ? &*result : nullptr, max_new_tokens_[index]);
+    host_->metrics().Finished(reason, result.ok() ? &*result : nullptr,
+                              {max_new_tokens_[index], tokenized_us_ - arrival_us_});
     if (result.ok()) {
       results_[index] = *std::move(result);
     } else if (failure_.ok()) {
@@ -232,6 +223,7 @@ void Call::Complete() {
   std::vector<Result> results;
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    if (ended_) return;
     status = failure_;
     if (status.ok() && cancelled_) status = absl::CancelledError("the call was cancelled");
     results = std::move(results_);
@@ -243,9 +235,14 @@ void Call::Complete() {
 void Call::End(const absl::Status& status) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    if (ended_) return;
+    ended_ = true;
     place_.Release();
   }
-  if (!status.ok() && host_ != nullptr && ids_.empty()) host_->metrics().Rejected(ReasonOf(status));
+  if (!status.ok() && ids_.empty()) {
+    const std::string reason = ReasonOf(status);
+    host_ != nullptr ? host_->metrics().Rejected(reason) : context_->refusals->Rejected(reason);
+  }
   FinishRpc(ToRpcOutcome(status, request_id_, absl::Milliseconds(200)));
 }
 
@@ -259,14 +256,29 @@ void Call::Cancelled() {
   for (RequestId id : ids) host_->engine().Cancel(id);
 }
 
+void Call::Abandon() {
+  bool started;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    started = std::find(started_.begin(), started_.end(), true) != started_.end();
+  }
+  End(started ? WithReason(absl::InternalError("the engine stopped while it ran this request"),
+                           kReasonEngineFault)
+              : absl::UnavailableError("the engine stopped"));
+}
+
 void Call::FillInfo(const std::vector<Result>& results, v1::CallInfo* info) const {
   info->set_model(host_->options().name);
   info->set_request_id(request_id_);
   for (const Result& result : results) WriteInfo(result, info);
-  info->mutable_timing()->set_tokenize_us(
-      static_cast<uint64_t>(std::max<int64_t>(tokenized_us_ - arrival_us_, 0)));
-  info->mutable_timing()->set_total_us(
-      static_cast<uint64_t>(std::max<int64_t>(MonotonicMicros() - arrival_us_, 0)));
+  v1::Timing* timing = info->mutable_timing();
+  const uint64_t tokenize_us = static_cast<uint64_t>(tokenized_us_ - arrival_us_);
+  timing->set_tokenize_us(tokenize_us);
+  // The engine's clock starts when it gets the request; the client's has run since arrival.
+  if (timing->first_token_us() > 0) {
+    timing->set_first_token_us(timing->first_token_us() + tokenize_us);
+  }
+  timing->set_total_us(static_cast<uint64_t>(MonotonicMicros() - arrival_us_));
 }
 
 }  // namespace quintet

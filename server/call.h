@@ -1,15 +1,15 @@
-// The course that every RPC with work for an engine takes: checked, admitted, tokenized on the
-// executor, run by the engine, answered exactly once. Subclasses say what the requests are and how
-// the answer is written.
+// The course that every RPC takes: checked, admitted, tokenized on the executor, run by the engine,
+// answered exactly once. Subclasses say what the requests are (none: the engine is left out) and
+// how the answer is written.
 //
 // Threads: Start and Cancelled on gRPC's, Prepare and Respond on the executor's, results on the
-// engine's. The object lives until its gRPC reactor's OnDone, which comes only after FinishRpc.
+// engine's. The object lives until Close, which its gRPC reactor's OnDone calls; that comes only
+// after FinishRpc.
 #pragma once
 
 #include <atomic>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -21,28 +21,10 @@
 #include "server/errors.h"
 #include "server/executor.h"
 #include "server/model_host.h"
+#include "server/open_calls.h"
 #include "server/wire.h"
 
 namespace quintet {
-
-// A stream whose reader may stop reading.
-class WatchedStream {
- public:
-  virtual ~WatchedStream() = default;
-  virtual void CancelIfStuck(int64_t now_us) = 0;
-};
-
-// The open streams, looked at once a second. Thread safe.
-class StreamWatch {
- public:
-  void Add(WatchedStream* stream);
-  void Remove(WatchedStream* stream);
-  void CancelStuck(int64_t now_us);
-
- private:
-  std::mutex mutex_;
-  std::set<WatchedStream*> streams_;
-};
 
 // What all calls share; owned by the server.
 struct CallContext {
@@ -50,32 +32,46 @@ struct CallContext {
   Executor* executor = nullptr;
   int64_t max_text_bytes = 1 << 20, max_message_bytes = 4 << 20;
   int64_t default_timeout_us = 60'000'000, max_timeout_us = 600'000'000;
-  std::atomic<int64_t> open_calls{0};
   std::atomic<uint64_t> next_id{1};
-  StreamWatch streams;
+  OpenCalls calls;
   const ApiKeys* api_keys = nullptr;  // null: every client may call
 
-  // The host of a name; empty: the only one. NOT_FOUND, INVALID_ARGUMENT (several loaded),
-  // UNAVAILABLE (loading, draining).
+  // Calls refused before their model is known: no key, no such model.
+  RefusalMetrics* refusals = nullptr;
+
+  // The host of a name; empty: the only one. NOT_FOUND, INVALID_ARGUMENT (several loaded).
   absl::StatusOr<ModelHost*> Find(const std::string& model) const;
   // UNAUTHENTICATED without a key, PERMISSION_DENIED with a wrong one.
   absl::Status Authorize(const grpc::ServerContextBase& rpc) const;
 };
 
+// What a call brings, for its place in the queue.
+struct CallSize {
+  int64_t requests = 1;
+  int64_t input_bytes = 0;  // of text; 3 for each id
+};
+
 class Call {
  public:
   Call(CallContext* context, grpc::CallbackServerContext* rpc, const char* name);
-  virtual ~Call();
+  virtual ~Call() = default;
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
-  // First. `inputs` requests of `input_bytes` (text bytes, or 3 for each id) will follow.
-  void Start(const v1::CallOptions& options, int64_t inputs, int64_t input_bytes);
+  // First. `size`: of the requests that will follow.
+  void Start(const v1::CallOptions& options, const CallSize& size);
+  // Last: deletes the object.
+  void Close() { context_->calls.Close(this); }
   // The client is gone: ends what runs. Any time, any thread.
   void Cancelled();
+  // Cancels a stream whose reader takes nothing.
+  virtual void CancelIfStuck(int64_t now_us) { (void)now_us; }
+  // The engine is stuck: answers without it, with INTERNAL when it had begun, for the request may
+  // be the cause, else with UNAVAILABLE.
+  void Abandon();
 
  protected:
-  // The engine's requests, deadline, priority and sink left to Call.
+  // The engine's requests; deadline, priority and sink are left to Call.
   virtual absl::StatusOr<std::vector<Request>> Prepare() = 0;
   // All results, in the order of the requests; writes the answer.
   virtual absl::Status Respond(std::vector<Result> results) = 0;
@@ -85,6 +81,7 @@ class Call {
     (void)index, (void)ids, (void)text;
   }
 
+  const CallContext& context() const { return *context_; }
   ModelHost& host() { return *host_; }
   const v1::CallOptions& options() const { return options_; }
   InputLimits input_limits() const;
@@ -93,6 +90,8 @@ class Call {
  private:
   class Sink;
 
+  // Everything that can be said without looking at the inputs.
+  absl::Status Enter(const CallSize& size);
   void PrepareAndSubmit();
   void Submit(std::vector<Request> requests);
   void OnResult(size_t index, absl::StatusOr<Result> result);
@@ -111,7 +110,7 @@ class Call {
   Admission::Place place_;  // until the engine has started the last request
   size_t not_started_ = 0;
   size_t pending_ = 0;  // results to come, plus one while submitting
-  bool cancelled_ = false;
+  bool cancelled_ = false, ended_ = false;
   absl::Status failure_;  // the first
   std::vector<RequestId> ids_;
   std::vector<int64_t> max_new_tokens_;

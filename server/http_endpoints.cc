@@ -2,10 +2,14 @@
 
 #include <CivetServer.h>
 
+#include <atomic>
+#include <chrono>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "prometheus/text_serializer.h"
 
 namespace quintet {
@@ -19,11 +23,26 @@ void Answer(mg_connection* connection, int code, const char* type, const std::st
   mg_write(connection, body.data(), body.size());
 }
 
+// Handlers are asked for longer paths as well; what they turn away is not found.
+bool IsExactly(absl::string_view path, mg_connection* connection) {
+  return mg_get_request_info(connection)->local_uri == path;
+}
+
+// Where this process reaches a listener of its own.
+std::string HostOf(const std::string& listen) {
+  const size_t colon = listen.rfind(':');
+  const std::string host = colon == std::string::npos ? "" : listen.substr(0, colon);
+  if (host.empty() || host == "0.0.0.0") return "127.0.0.1";
+  if (host == "[::]") return "::1";
+  return host.front() == '[' ? host.substr(1, host.size() - 2) : host;
+}
+
 class MetricsHandler : public CivetHandler {
  public:
   MetricsHandler(std::function<void()> collect, prometheus::Registry* registry)
       : collect_(std::move(collect)), registry_(registry) {}
   bool handleGet(CivetServer*, mg_connection* connection) override {
+    if (!IsExactly("/metrics", connection)) return false;
     collect_();
     Answer(connection, 200, "text/plain; version=0.0.4; charset=utf-8",
            prometheus::TextSerializer().Serialize(registry_->Collect()));
@@ -37,14 +56,17 @@ class MetricsHandler : public CivetHandler {
 
 class ProbeHandler : public CivetHandler {
  public:
-  explicit ProbeHandler(std::function<bool()> probe) : probe_(std::move(probe)) {}
+  ProbeHandler(const char* path, std::function<bool()> probe)
+      : path_(path), probe_(std::move(probe)) {}
   bool handleGet(CivetServer*, mg_connection* connection) override {
+    if (!IsExactly(path_, connection)) return false;
     const bool good = probe_();
     Answer(connection, good ? 200 : 503, "text/plain", good ? "ok\n" : "unavailable\n");
     return true;
   }
 
  private:
+  const char* const path_;
   std::function<bool()> probe_;
 };
 
@@ -52,20 +74,40 @@ class CivetEndpoints : public HttpEndpoints {
  public:
   CivetEndpoints(Options options, prometheus::Registry* registry)
       : metrics_(std::move(options.collect), registry),
-        healthz_(std::move(options.healthy)),
-        readyz_(std::move(options.ready)),
+        healthz_("/healthz", std::move(options.healthy)),
+        readyz_("/readyz", std::move(options.ready)),
+        host_(HostOf(options.listen)),
         server_(std::vector<std::string>{"listening_ports", options.listen, "num_threads", "2",
                                          "enable_directory_listing", "no", "request_timeout_ms",
                                          "5000"}) {
     server_.addHandler("/metrics", metrics_);
     server_.addHandler("/healthz", healthz_);
     server_.addHandler("/readyz", readyz_);
+    port_ = server_.getListeningPorts().at(0);
+  }
+
+  // civetweb's listener looks at its stop flag every two seconds, or when somebody connects.
+  ~CivetEndpoints() override {
+    std::atomic<bool> stopped{false};
+    std::thread visitor([&] {
+      while (!stopped) {
+        char error[64];
+        mg_connection* visit = mg_connect_client(host_.c_str(), port_, 0, error, sizeof(error));
+        if (visit != nullptr) mg_close_connection(visit);
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
+    });
+    server_.close();
+    stopped = true;
+    visitor.join();
   }
 
  private:
   MetricsHandler metrics_;
   ProbeHandler healthz_, readyz_;
-  CivetServer server_;  // last: stops before its handlers go
+  const std::string host_;  // to be reached at
+  int port_ = 0;
+  CivetServer server_;  // last: it uses what is above
 };
 
 }  // namespace

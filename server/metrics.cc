@@ -18,10 +18,25 @@ const std::vector<double> kRequestTimeBuckets = {
     5,    10,    15,   20,  30,   40,  50, 60, 120, 240, 480, 960, 1920, 7680};
 const std::vector<double> kTokenBuckets = {1,   2,    5,    10,   20,    50,    100,   200,
                                            500, 1000, 2000, 5000, 10000, 20000, 50000, 100000};
+const std::vector<double> kBatchBuckets = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024};
 
 prometheus::Labels Merged(prometheus::Labels labels, const prometheus::Labels& more) {
   labels.insert(more.begin(), more.end());
   return labels;
+}
+
+double Seconds(int64_t us) { return static_cast<double>(std::max<int64_t>(us, 0)) * 1e-6; }
+
+void Observe(const MetricMaker::Histograms& histograms, double value) {
+  histograms.Each([&](auto& histogram) { histogram.Observe(value); });
+}
+
+void Set(const MetricMaker::Gauges& gauges, double value) {
+  gauges.Each([&](auto& gauge) { gauge.Set(value); });
+}
+
+void Increment(const MetricMaker::Counters& counters) {
+  counters.Each([](auto& counter) { counter.Increment(); });
 }
 
 // vLLM's finished_reason for ours; empty: not counted there.
@@ -44,199 +59,197 @@ std::string VllmReason(FinishReason reason) {
 
 }  // namespace
 
-ModelMetrics::Counters ModelMetrics::AddCounter(const std::string& name, const std::string& help,
-                                                const std::string& alias,
-                                                const prometheus::Labels& labels,
-                                                const prometheus::Labels& alias_labels) {
-  Counters counters;
-  const auto add = [&](const std::string& full_name, const prometheus::Labels& extra) {
-    counters.Add(&prometheus::BuildCounter()
-                      .Name(full_name)
-                      .Help(help)
-                      .Register(*registry_)
-                      .Add(Merged(labels_, extra)));
-  };
-  add("quintet_" + name, labels);
-  if (vllm_names_ && !alias.empty()) add("vllm:" + alias, alias_labels);
-  return counters;
+template <typename Metric, typename Add>
+Aliased<Metric> MetricMaker::Make(const std::string& name, const Aliases& aliases, Add add) {
+  Aliased<Metric> metrics;
+  metrics.Add(add("quintet_" + name, /*alias=*/false));
+  if (!vllm_names_) return metrics;
+  for (const std::string& alias : aliases) metrics.Add(add("vllm:" + alias, /*alias=*/true));
+  return metrics;
 }
 
-ModelMetrics::Gauges ModelMetrics::AddGauge(const std::string& name, const std::string& help,
-                                            const std::vector<std::string>& aliases,
-                                            const prometheus::Labels& labels) {
-  Gauges gauges;
-  const auto add = [&](const std::string& full_name) {
-    gauges.Add(&prometheus::BuildGauge()
-                    .Name(full_name)
-                    .Help(help)
-                    .Register(*registry_)
-                    .Add(Merged(labels_, labels)));
-  };
-  add("quintet_" + name);
-  if (vllm_names_) {
-    for (const std::string& alias : aliases) add("vllm:" + alias);
-  }
-  return gauges;
+MetricMaker::Counters MetricMaker::Counter(const std::string& name, const std::string& help,
+                                           const Aliases& aliases, const prometheus::Labels& labels,
+                                           const prometheus::Labels& alias_labels) {
+  return Make<prometheus::Counter>(name, aliases, [&](const std::string& full, bool alias) {
+    return &prometheus::BuildCounter()
+                .Name(full)
+                .Help(help)
+                .Register(*registry_)
+                .Add(Merged(labels_, alias ? alias_labels : labels));
+  });
 }
 
-ModelMetrics::Histograms ModelMetrics::AddHistogram(const std::string& name,
-                                                    const std::string& help,
-                                                    const std::vector<std::string>& aliases,
-                                                    const std::vector<double>& buckets) {
-  Histograms histograms;
-  const auto add = [&](const std::string& full_name) {
-    histograms.Add(&prometheus::BuildHistogram()
-                        .Name(full_name)
-                        .Help(help)
-                        .Register(*registry_)
-                        .Add(labels_, buckets));
-  };
-  add("quintet_" + name);
-  if (vllm_names_) {
-    for (const std::string& alias : aliases) add("vllm:" + alias);
+MetricMaker::Gauges MetricMaker::Gauge(const std::string& name, const std::string& help,
+                                       const Aliases& aliases, const prometheus::Labels& labels) {
+  return Make<prometheus::Gauge>(name, aliases, [&](const std::string& full, bool) {
+    return &prometheus::BuildGauge()
+                .Name(full)
+                .Help(help)
+                .Register(*registry_)
+                .Add(Merged(labels_, labels));
+  });
+}
+
+MetricMaker::Histograms MetricMaker::Histogram(const std::string& name, const std::string& help,
+                                               const std::vector<double>& buckets,
+                                               const Aliases& aliases) {
+  return Make<prometheus::Histogram>(name, aliases, [&](const std::string& full, bool) {
+    return &prometheus::BuildHistogram()
+                .Name(full)
+                .Help(help)
+                .Register(*registry_)
+                .Add(labels_, buckets);
+  });
+}
+
+RefusalMetrics::RefusalMetrics(MetricMaker maker) {
+  for (const char* reason : {"INVALID_FIELD", "MODEL_NOT_FOUND", "HEAD_MISSING", "QUEUE_FULL",
+                             "NOT_READY", "QUEUED", "AUTH", "BUG"}) {
+    rejected_[reason] =
+        maker.Counter("requests_rejected_total", "Requests refused at the door, by reason.", {},
+                      {{"reason", reason}});
   }
-  return histograms;
+}
+
+void RefusalMetrics::Rejected(const std::string& reason) {
+  const auto found = rejected_.find(reason);
+  if (found != rejected_.end()) Increment(found->second);
 }
 
 ModelMetrics::ModelMetrics(const Options& options, prometheus::Registry* registry)
-    : registry_(registry),
-      labels_{{"model_name", options.model_name}, {"engine", "0"}},
-      vllm_names_(options.vllm_names) {
-  running_ = AddGauge("requests_running", "Requests being encoded or decoded.",
-                      {"num_requests_running"}, {});
-  waiting_ = AddGauge("requests_waiting", "Requests accepted and not yet started.",
-                      {"num_requests_waiting"}, {});
+    : make_(options.model_name, options.vllm_names, registry),
+      refusals_(make_),
+      gap_increments_(kPerTokenBuckets.size() + 1) {
+  running_ = make_.Gauge("requests_running", "Requests being encoded or decoded.",
+                         {"num_requests_running"});
+  waiting_ = make_.Gauge("requests_waiting", "Requests accepted and not yet started.",
+                         {"num_requests_waiting"});
   cache_usage_ =
-      AddGauge("kv_cache_usage_ratio", "Used share of the pages of keys and values, 0 to 1.",
-               {"kv_cache_usage_perc", "gpu_cache_usage_perc"}, {});
-  queue_tokens_ = AddGauge("queue_tokens", "Input tokens of waiting requests.", {}, {});
-  ready_ = AddGauge("ready", "1 while the model takes requests.", {}, {});
-  AddGauge("build_info", "Always 1.", {}, {{"version", options.version}}).Each([](auto& g) {
-    g.Set(1);
-  });
-  AddGauge("cache_config_info", "Always 1.", {"cache_config_info"},
-           {{"block_size", std::to_string(options.page_size)},
-            {"cache_bytes", std::to_string(options.cache_bytes)}})
-      .Each([](auto& g) { g.Set(1); });
+      make_.Gauge("kv_cache_usage_ratio", "Used share of the pages of keys and values, 0 to 1.",
+                  {"kv_cache_usage_perc", "gpu_cache_usage_perc"});
+  queue_tokens_ = make_.Gauge("queue_tokens", "Input tokens of waiting requests.");
+  ready_ = make_.Gauge("ready", "1 while the model takes requests.");
+  Set(make_.Gauge("build_info", "Always 1.", {}, {{"version", options.version}}), 1);
 
   for (const char* rpc :
        {"Generate", "GenerateStream", "Encode", "EncodeStream", "Score", "Classify"}) {
-    accepted_[rpc] = AddCounter("requests_accepted_total", "Requests given to the engine.", "",
-                                {{"rpc", rpc}}, {});
+    accepted_[rpc] = make_.Counter("requests_accepted_total", "Requests given to the engine.", {},
+                                   {{"rpc", rpc}});
   }
   for (FinishReason reason :
        {FinishReason::kEos, FinishReason::kStop, FinishReason::kLength, FinishReason::kDone,
         FinishReason::kCancelled, FinishReason::kDeadline, FinishReason::kError}) {
-    const std::string vllm_reason = VllmReason(reason);
-    finished_[FinishReasonName(reason)] =
-        AddCounter("requests_finished_total", "Requests ended, by reason.",
-                   vllm_reason.empty() ? "" : "request_success_total",
-                   {{"reason", FinishReasonName(reason)}}, {{"finished_reason", vllm_reason}});
+    const std::string vllm = VllmReason(reason);
+    finished_[FinishReasonName(reason)] = make_.Counter(
+        "requests_finished_total", "Requests ended, by reason.",
+        vllm.empty() ? MetricMaker::Aliases{} : MetricMaker::Aliases{"request_success_total"},
+        {{"reason", FinishReasonName(reason)}}, {{"finished_reason", vllm}});
   }
-  for (const char* reason : {"INVALID_FIELD", "MODEL_NOT_FOUND", "HEAD_MISSING", "QUEUE_FULL",
-                             "NOT_READY", "QUEUED", "AUTH", "BUG"}) {
-    rejected_[reason] =
-        AddCounter("requests_rejected_total", "Requests refused at the door, by ErrorInfo.reason.",
-                   "", {{"reason", reason}}, {});
-  }
-  prompt_tokens_ = AddCounter("prompt_tokens_total", "Input tokens of finished requests.",
-                              "prompt_tokens_total", {}, {});
+  const auto counter = [&](const std::string& name, const std::string& help,
+                           const MetricMaker::Aliases& aliases = {}) {
+    return make_.Counter(name, help, aliases);
+  };
+  prompt_tokens_ =
+      counter("prompt_tokens_total", "Input tokens of started requests.", {"prompt_tokens_total"});
   generation_tokens_ =
-      AddCounter("generation_tokens_total", "Tokens generated.", "generation_tokens_total", {}, {});
-  preemptions_ =
-      AddCounter("preemptions_total",
-                 "Running requests set back; pages are reserved at the start, so always 0.",
-                 "num_preemptions_total", {}, {});
-  cache_queries_ = AddCounter("encoder_cache_queries_total",
-                              "Inputs looked up in the encoder-output cache.", "", {}, {});
-  cache_hits_ = AddCounter("encoder_cache_hits_total", "Inputs found there.", "", {}, {});
+      counter("generation_tokens_total", "Tokens generated.", {"generation_tokens_total"});
+  preemptions_ = counter("preemptions_total",
+                         "Running requests set back; pages are reserved at the start: always 0.",
+                         {"num_preemptions_total"});
+  cache_queries_ =
+      counter("encoder_cache_queries_total", "Inputs looked up in the encoder-output cache.");
+  cache_hits_ = counter("encoder_cache_hits_total", "Inputs found there.");
 
-  const auto times = [&](const std::string& name, const std::string& help,
-                         const std::string& alias) {
-    return AddHistogram(
-        name, help, alias.empty() ? std::vector<std::string>{} : std::vector<std::string>{alias},
-        kRequestTimeBuckets);
+  // A histogram with vLLM's counterpart of the same name.
+  const auto same = [&](const std::string& name, const std::string& help,
+                        const std::vector<double>& buckets) {
+    return make_.Histogram(name, help, buckets, {name});
   };
-  first_token_ = AddHistogram("time_to_first_token_seconds", "Arrival to first token.",
-                              {"time_to_first_token_seconds"}, kFirstTokenBuckets);
-  per_output_token_ = AddHistogram("request_time_per_output_token_seconds",
-                                   "Decoding time over tokens, per request.",
-                                   {"request_time_per_output_token_seconds"}, kPerTokenBuckets);
-  e2e_ = times("e2e_request_latency_seconds", "Arrival to answer.", "e2e_request_latency_seconds");
-  queue_time_ = times("request_queue_time_seconds", "Waiting.", "request_queue_time_seconds");
-  encode_time_ = times("request_encode_time_seconds", "Encoding the input.", "");
-  prefill_time_ = times("request_prefill_time_seconds", "Start to first token.",
-                        "request_prefill_time_seconds");
-  decode_time_ =
-      times("request_decode_time_seconds", "First token to last.", "request_decode_time_seconds");
-  inference_time_ = times("request_inference_time_seconds", "Start to last token.",
-                          "request_inference_time_seconds");
-  prompt_length_ = AddHistogram("request_prompt_tokens", "Input tokens per request.",
-                                {"request_prompt_tokens"}, kTokenBuckets);
-  generation_length_ = AddHistogram("request_generation_tokens", "Tokens generated per request.",
-                                    {"request_generation_tokens"}, kTokenBuckets);
-  max_generation_length_ =
-      AddHistogram("request_max_num_generation_tokens", "Most tokens a request may generate.",
-                   {"request_max_num_generation_tokens"}, kTokenBuckets);
+  first_token_ = same("time_to_first_token_seconds", "Arrival to first token.", kFirstTokenBuckets);
+  inter_token_ = make_.Histogram("inter_token_latency_seconds",
+                                 "Time between successive tokens of a request.", kPerTokenBuckets,
+                                 {"inter_token_latency_seconds", "time_per_output_token_seconds"});
+  per_output_token_ = same("request_time_per_output_token_seconds",
+                           "Decoding time over tokens, per request.", kPerTokenBuckets);
+  e2e_ = same("e2e_request_latency_seconds", "Arrival to answer.", kRequestTimeBuckets);
+  queue_time_ = same("request_queue_time_seconds", "Waiting.", kRequestTimeBuckets);
+  encode_time_ =
+      make_.Histogram("request_encode_time_seconds", "Encoding the input.", kRequestTimeBuckets);
+  prefill_time_ =
+      same("request_prefill_time_seconds", "Start to first token.", kRequestTimeBuckets);
+  decode_time_ = same("request_decode_time_seconds", "First token to last.", kRequestTimeBuckets);
+  inference_time_ =
+      same("request_inference_time_seconds", "Start to last token.", kRequestTimeBuckets);
+  prompt_length_ = same("request_prompt_tokens", "Input tokens per request.", kTokenBuckets);
+  generation_length_ =
+      same("request_generation_tokens", "Tokens generated per request.", kTokenBuckets);
+  max_generation_length_ = same("request_max_num_generation_tokens",
+                                "Most tokens a request may generate.", kTokenBuckets);
+  batch_size_ = make_.Histogram("step_batch_size", "Sequences of a decoder step.", kBatchBuckets);
 }
 
-void ModelMetrics::Accepted(const char* rpc) {
-  accepted_.at(rpc).Each([](auto& counter) { counter.Increment(); });
+void ModelMetrics::Loaded(int64_t page_size, int64_t pages) {
+  Set(make_.Gauge(
+          "cache_config_info", "Always 1. Pages of keys and values, and their tokens.",
+          {"cache_config_info"},
+          {{"block_size", std::to_string(page_size)}, {"num_gpu_blocks", std::to_string(pages)}}),
+      1);
 }
 
-void ModelMetrics::Rejected(const std::string& reason) {
-  const auto found = rejected_.find(reason);
-  if (found != rejected_.end()) found->second.Each([](auto& counter) { counter.Increment(); });
-}
+void ModelMetrics::Ready(bool ready) { Set(ready_, ready ? 1 : 0); }
 
-void ModelMetrics::Finished(FinishReason reason, const Result* result, int64_t max_new_tokens) {
-  finished_.at(FinishReasonName(reason)).Each([](auto& counter) { counter.Increment(); });
+void ModelMetrics::Accepted(const char* rpc) { Increment(accepted_.at(rpc)); }
+
+void ModelMetrics::Finished(FinishReason reason, const Result* result, const Asked& asked) {
+  Increment(finished_.at(FinishReasonName(reason)));
   if (result == nullptr) return;
-  const auto observe = [](const Histograms& histograms, double value) {
-    histograms.Each([&](auto& histogram) { histogram.Observe(value); });
-  };
-  observe(prompt_length_, static_cast<double>(result->input_tokens));
-  prompt_tokens_.Each(
-      [&](auto& counter) { counter.Increment(static_cast<double>(result->input_tokens)); });
-  ObserveTimes(*result);
+  Observe(prompt_length_, static_cast<double>(result->input_tokens));
+  ObserveTimes(*result, asked.before_engine_us);
   if (result->sequences.empty()) return;
-  observe(generation_length_, static_cast<double>(result->output_tokens));
-  observe(max_generation_length_, static_cast<double>(max_new_tokens));
-  generation_tokens_.Each(
-      [&](auto& counter) { counter.Increment(static_cast<double>(result->output_tokens)); });
+  Observe(generation_length_, static_cast<double>(result->output_tokens));
+  Observe(max_generation_length_, static_cast<double>(asked.max_new_tokens));
 }
 
-void ModelMetrics::ObserveTimes(const Result& result) {
-  const auto observe = [](const Histograms& histograms, int64_t us) {
-    histograms.Each([&](auto& histogram) {
-      histogram.Observe(static_cast<double>(std::max<int64_t>(us, 0)) * 1e-6);
-    });
-  };
+void ModelMetrics::ObserveTimes(const Result& result, int64_t before_engine_us) {
   const Timing& t = result.timing;
-  observe(e2e_, t.total_us);
-  observe(queue_time_, t.queue_us);
-  observe(encode_time_, t.encode_us);
-  observe(inference_time_, t.total_us - t.queue_us);
+  Observe(e2e_, Seconds(t.total_us + before_engine_us));
+  Observe(queue_time_, Seconds(t.queue_us));
+  Observe(encode_time_, Seconds(t.encode_us));
+  Observe(inference_time_, Seconds(t.total_us - t.queue_us));
   if (result.sequences.empty()) return;
-  observe(first_token_, t.first_token_us);
-  observe(prefill_time_, t.first_token_us - t.queue_us);
-  observe(decode_time_, t.decode_us);
-  const int64_t longest = static_cast<int64_t>(result.sequences[0].token_ids.size());
-  if (longest > 1) observe(per_output_token_, t.decode_us / (longest - 1));
+  const int64_t decode_us = t.total_us - t.first_token_us;
+  Observe(first_token_, Seconds(t.first_token_us + before_engine_us));
+  Observe(prefill_time_, Seconds(t.first_token_us - t.queue_us));
+  Observe(decode_time_, Seconds(decode_us));
+  size_t longest = 0;
+  for (const GeneratedSequence& s : result.sequences) {
+    longest = std::max(longest, s.token_ids.size());
+  }
+  if (longest > 1) {
+    Observe(per_output_token_, Seconds(decode_us) / static_cast<double>(longest - 1));
+  }
 }
 
-void ModelMetrics::Ready(bool ready) {
-  ready_.Each([&](auto& gauge) { gauge.Set(ready ? 1 : 0); });
+void ModelMetrics::OnStep(const StepReport& report) {
+  if (report.sequences > 0) Observe(batch_size_, static_cast<double>(report.sequences));
+  if (report.token_gaps_us.empty()) return;
+  std::fill(gap_increments_.begin(), gap_increments_.end(), 0.0);
+  double sum = 0.0;
+  for (const int64_t gap_us : report.token_gaps_us) {
+    const double seconds = Seconds(gap_us);
+    const auto bucket = std::lower_bound(kPerTokenBuckets.begin(), kPerTokenBuckets.end(), seconds);
+    gap_increments_[static_cast<size_t>(bucket - kPerTokenBuckets.begin())] += 1.0;
+    sum += seconds;
+  }
+  inter_token_.Each([&](auto& histogram) { histogram.ObserveMultiple(gap_increments_, sum); });
 }
 
 void ModelMetrics::Collect(const EngineCounters& counters, int64_t waiting, int64_t queue_tokens) {
-  const auto set = [](const Gauges& gauges, double value) {
-    gauges.Each([&](auto& gauge) { gauge.Set(value); });
-  };
-  set(running_, static_cast<double>(counters.running));
-  set(waiting_, static_cast<double>(waiting));
-  set(queue_tokens_, static_cast<double>(queue_tokens));
-  set(cache_usage_, counters.pages_total == 0 ? 0.0
+  Set(running_, static_cast<double>(counters.running));
+  Set(waiting_, static_cast<double>(waiting));
+  Set(queue_tokens_, static_cast<double>(queue_tokens));
+  Set(cache_usage_, counters.pages_total == 0 ? 0.0
                                               : static_cast<double>(counters.pages_used) /
                                                     static_cast<double>(counters.pages_total));
   const auto raise = [](const Counters& metric, int64_t now, int64_t* before) {
@@ -244,6 +257,8 @@ void ModelMetrics::Collect(const EngineCounters& counters, int64_t waiting, int6
     *before = now;
   };
   std::lock_guard<std::mutex> lock(mutex_);
+  raise(prompt_tokens_, counters.prompt_tokens, &collected_.prompt_tokens);
+  raise(generation_tokens_, counters.generated_tokens, &collected_.generated_tokens);
   raise(cache_queries_, counters.encoder_cache_queries, &collected_.encoder_cache_queries);
   raise(cache_hits_, counters.encoder_cache_hits, &collected_.encoder_cache_hits);
 }

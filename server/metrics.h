@@ -1,10 +1,9 @@
-// Prometheus metrics of the server, one set per model. Label values come from the command line,
-// never from requests. Thread safe.
+// Prometheus metrics of the server: one set per model, and the refusals that belong to none. Label
+// values come from the command line, never from requests. Thread safe.
 #pragma once
 
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -32,50 +31,93 @@ class Aliased {
   std::vector<Metric*> metrics_;
 };
 
-class ModelMetrics {
+// model_name of what belongs to no one model; an empty label would be none.
+inline constexpr char kNoModel[] = "none";
+
+// Makes metrics of one model in a registry, which outlives it and them.
+class MetricMaker {
+ public:
+  using Counters = Aliased<prometheus::Counter>;
+  using Gauges = Aliased<prometheus::Gauge>;
+  using Histograms = Aliased<prometheus::Histogram>;
+  using Aliases = std::vector<std::string>;  // vLLM's names, without "vllm:"
+
+  MetricMaker(const std::string& model_name, bool vllm_names, prometheus::Registry* registry)
+      : registry_(registry),
+        labels_{{"model_name", model_name}, {"engine", "0"}},
+        vllm_names_(vllm_names) {}
+
+  // `labels` of the native name, `alias_labels` of vLLM's.
+  Counters Counter(const std::string& name, const std::string& help, const Aliases& aliases = {},
+                   const prometheus::Labels& labels = {},
+                   const prometheus::Labels& alias_labels = {});
+  Gauges Gauge(const std::string& name, const std::string& help, const Aliases& aliases = {},
+               const prometheus::Labels& labels = {});
+  Histograms Histogram(const std::string& name, const std::string& help,
+                       const std::vector<double>& buckets, const Aliases& aliases = {});
+
+ private:
+  template <typename Metric, typename Add>
+  Aliased<Metric> Make(const std::string& name, const Aliases& aliases, Add add);
+
+  prometheus::Registry* registry_;
+  prometheus::Labels labels_;
+  bool vllm_names_;
+};
+
+// Requests refused at the door, by ErrorInfo.reason.
+class RefusalMetrics {
+ public:
+  explicit RefusalMetrics(MetricMaker maker);
+  void Rejected(const std::string& reason);
+
+ private:
+  std::map<std::string, MetricMaker::Counters> rejected_;
+};
+
+class ModelMetrics : public StepObserver {
  public:
   struct Options {
     std::string model_name;
     bool vllm_names = false;
     std::string version;
-    int64_t page_size = 0, cache_bytes = 0;
   };
   ModelMetrics(const Options& options, prometheus::Registry* registry);
 
-  void Accepted(const char* rpc);
-  void Rejected(const std::string& reason);  // ErrorInfo.reason
-  // Once for every accepted request, with its result when it has one.
-  void Finished(FinishReason reason, const Result* result, int64_t max_new_tokens);
+  // The model is loaded, with so many pages of keys and values.
+  void Loaded(int64_t page_size, int64_t pages);
   void Ready(bool ready);
+  void Accepted(const char* rpc);
+  void Rejected(const std::string& reason) { refusals_.Rejected(reason); }
+  // Once for every accepted request, with its result when it has one, before it is answered.
+  struct Asked {
+    int64_t max_new_tokens = 0;
+    int64_t before_engine_us = 0;  // from arrival to the engine
+  };
+  void Finished(FinishReason reason, const Result* result, const Asked& asked);
+  void OnStep(const StepReport& report) override;
   // Copies the engine's counters into gauges and counters; called before each scrape.
   void Collect(const EngineCounters& counters, int64_t waiting, int64_t queue_tokens);
 
  private:
-  using Counters = Aliased<prometheus::Counter>;
-  using Gauges = Aliased<prometheus::Gauge>;
-  using Histograms = Aliased<prometheus::Histogram>;
+  using Counters = MetricMaker::Counters;
+  using Gauges = MetricMaker::Gauges;
+  using Histograms = MetricMaker::Histograms;
 
-  Counters AddCounter(const std::string& name, const std::string& help, const std::string& alias,
-                      const prometheus::Labels& labels, const prometheus::Labels& alias_labels);
-  Gauges AddGauge(const std::string& name, const std::string& help,
-                  const std::vector<std::string>& aliases, const prometheus::Labels& labels);
-  Histograms AddHistogram(const std::string& name, const std::string& help,
-                          const std::vector<std::string>& aliases,
-                          const std::vector<double>& buckets);
-  void ObserveTimes(const Result& result);
+  void ObserveTimes(const Result& result, int64_t before_engine_us);
 
-  prometheus::Registry* registry_;
-  std::mutex mutex_;  // of collected_
-  prometheus::Labels labels_;
-  bool vllm_names_;
+  MetricMaker make_;
+  RefusalMetrics refusals_;
+  std::mutex mutex_;          // of collected_
   EngineCounters collected_;  // what the counters below hold already
 
   Gauges running_, waiting_, cache_usage_, queue_tokens_, ready_;
-  std::map<std::string, Counters> accepted_, finished_, rejected_;
+  std::map<std::string, Counters> accepted_, finished_;
   Counters prompt_tokens_, generation_tokens_, cache_queries_, cache_hits_, preemptions_;
-  Histograms first_token_, per_output_token_, e2e_;
+  Histograms first_token_, inter_token_, per_output_token_, e2e_;
   Histograms queue_time_, encode_time_, prefill_time_, decode_time_, inference_time_;
-  Histograms prompt_length_, generation_length_, max_generation_length_;
+  Histograms prompt_length_, generation_length_, max_generation_length_, batch_size_;
+  std::vector<double> gap_increments_;  // scratch of OnStep
 };
 
 }  // namespace quintet

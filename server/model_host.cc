@@ -22,8 +22,6 @@ ModelHost::ModelHost(HostOptions options, ThreadPool* pool, prometheus::Registry
   metrics.model_name = options_.name;
   metrics.vllm_names = options_.vllm_metrics;
   metrics.version = options_.version;
-  metrics.page_size = options_.load.limits.page_size;
-  metrics.cache_bytes = options_.cache_bytes;
   metrics_ = std::make_unique<ModelMetrics>(metrics, registry_);
   heartbeat_us_ = MonotonicMicros();
 }
@@ -53,11 +51,12 @@ absl::Status ModelHost::Load() {
       const int64_t page_bytes = CachePageBytes(*config, load.limits.page_size);
       load.limits.cache_pages = std::max<int64_t>(1, options_.cache_bytes / page_bytes);
     }
-    absl::StatusOr<std::unique_ptr<Model>> model = Model::Load(options_.directory, load, pool_);
+    absl::StatusOr<std::unique_ptr<Model>> model =
+        options_.load_model(options_.directory, load, pool_);
     if (!model.ok()) return model.status();
     model_ = *std::move(model);
-    absl::StatusOr<std::unique_ptr<Engine>> engine =
-        Engine::Create(model_.get(), tokenizer_.get(), options_.engine);
+    absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(
+        model_.get(), tokenizer_.get(), options_.engine, MonotonicMicros, metrics_.get());
     if (!engine.ok()) return engine.status();
     engine_ = *std::move(engine);
     return absl::OkStatus();
@@ -67,6 +66,8 @@ absl::Status ModelHost::Load() {
     state_.store(State::kFailed, std::memory_order_release);
     return status;
   }
+  metrics_->Loaded(model_->limits().page_size, model_->limits().cache_pages);
+  weights_hash_ = std::make_unique<WeightsHash>(options_.directory, options_.load.follow_symlinks);
   thread_ = std::thread([this] { RunEngine(); });
   // Draining may have begun meanwhile: then the model never becomes ready.
   State expected = State::kLoading;

@@ -4,23 +4,29 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "engine/engine.h"
 #include "models/model.h"
 #include "models/tokenizer.h"
 #include "server/admission.h"
 #include "server/metrics.h"
+#include "server/weights_hash.h"
 
 namespace quintet {
 
 struct HostOptions {
   std::string name;
   std::string directory;
-  LoadOptions load;               // cache_pages follows from cache_bytes
+  LoadOptions load;  // cache_pages follows from cache_bytes
+  // How the weights are read; tests put models of their own here.
+  std::function<absl::StatusOr<std::unique_ptr<Model>>(
+      const std::string& directory, const LoadOptions& options, ThreadPool* pool)>
+      load_model = Model::Load;
   int64_t cache_bytes = 1 << 30;  // of keys and values
   EngineLimits engine;
   DecodingLimits decoding;
@@ -59,6 +65,9 @@ class ModelHost {
   Admission& admission() { return admission_; }
   ModelMetrics& metrics() { return *metrics_; }
 
+  // As in GetModelInfo; empty until it is known.
+  std::string weights_sha256() const { return weights_hash_->value(); }
+
   // Copies the engine's counters into the metrics.
   void CollectMetrics();
   // Monotonic time of the engine thread's last sign of life.
@@ -79,6 +88,7 @@ class ModelHost {
   std::unique_ptr<const Tokenizer> tokenizer_;
   GenerationDefaults defaults_;
   std::unique_ptr<Engine> engine_;
+  std::unique_ptr<WeightsHash> weights_hash_;
   std::thread thread_;
 };
 

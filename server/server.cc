@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <future>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -16,12 +17,14 @@
 #include "server/listener.h"
 #include "server/service.h"
 #include "server/unreadable.h"
+#include "server/wire.h"
 #include "spdlog/spdlog.h"
 
 namespace quintet {
 namespace {
 
 constexpr auto kTick = std::chrono::milliseconds(20);
+constexpr auto kFlush = std::chrono::milliseconds(100);  // for answers to leave the process
 constexpr char kServiceName[] = "quintet.v1.Inference";
 constexpr int kExitConfiguration = 2, kExitModel = 3, kExitFault = 70;
 
@@ -34,6 +37,8 @@ class ServerProcess {
 
  private:
   absl::Status Start();
+  absl::Status ListenHttp();
+  absl::Status ListenGrpc(const std::shared_ptr<grpc::ServerCredentials>& credentials);
   absl::Status LoadModels();
   void SetServing(bool serving);
   bool Healthy() const;
@@ -47,6 +52,10 @@ class ServerProcess {
   ServerSignals* const signals_;
   ThreadPool pool_;
   prometheus::Registry registry_;
+  MetricMaker make_{kNoModel, /*vllm_names=*/false, &registry_};
+  RefusalMetrics refusals_{make_};
+  MetricMaker::Gauges open_calls_ =
+      make_.Gauge("open_calls", "Calls that have not been answered yet, of all models.");
   ApiKeys api_keys_;
   std::unique_ptr<Executor> executor_;
   std::vector<std::unique_ptr<ModelHost>> hosts_;
@@ -59,7 +68,23 @@ class ServerProcess {
   int64_t last_watch_us_ = 0;
 };
 
+absl::Status CheckNames(const std::vector<HostOptions>& models) {
+  std::set<std::string> names;
+  for (const HostOptions& model : models) {
+    if (model.name.empty() || model.name.size() > kMaxModelNameBytes) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--model: a name has 1 to ", kMaxModelNameBytes, " bytes, got ", model.name.size()));
+    }
+    if (!names.insert(model.name).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--model: the name ", model.name, " is given twice"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ServerProcess::Start() {
+  if (absl::Status status = CheckNames(options_.models); !status.ok()) return status;
   absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> credentials = MakeCredentials(options_);
   if (!credentials.ok()) return credentials.status();
   if (!options_.api_key_file.empty()) {
@@ -72,25 +97,35 @@ absl::Status ServerProcess::Start() {
     context_.hosts.push_back(hosts_.back().get());
   }
   context_.executor = executor_.get();
+  context_.refusals = &refusals_;
   context_.max_message_bytes = options_.max_message_bytes;
   context_.default_timeout_us = options_.default_timeout_us;
   context_.max_timeout_us = options_.max_timeout_us;
   service_ = std::make_unique<InferenceService>(&context_);
+  if (absl::Status status = ListenHttp(); !status.ok()) return status;
+  return ListenGrpc(*credentials);
+}
 
-  if (!options_.http_listen.empty()) {
-    HttpEndpoints::Options http;
-    http.listen = options_.http_listen;
-    http.collect = [this] {
-      for (const auto& host : hosts_) host->CollectMetrics();
-    };
-    http.healthy = [this] { return Healthy(); };
-    http.ready = [this] { return serving_.load(); };
-    absl::StatusOr<std::unique_ptr<HttpEndpoints>> endpoints =
-        HttpEndpoints::Start(std::move(http), &registry_);
-    if (!endpoints.ok()) return endpoints.status();
-    http_ = *std::move(endpoints);
-  }
+absl::Status ServerProcess::ListenHttp() {
+  if (options_.http_listen.empty()) return absl::OkStatus();
+  HttpEndpoints::Options http;
+  http.listen = options_.http_listen;
+  http.collect = [this] {
+    for (const auto& host : hosts_) host->CollectMetrics();
+    open_calls_.Each(
+        [this](auto& gauge) { gauge.Set(static_cast<double>(context_.calls.count())); });
+  };
+  http.healthy = [this] { return Healthy(); };
+  http.ready = [this] { return serving_.load(); };
+  absl::StatusOr<std::unique_ptr<HttpEndpoints>> endpoints =
+      HttpEndpoints::Start(std::move(http), &registry_);
+  if (!endpoints.ok()) return endpoints.status();
+  http_ = *std::move(endpoints);
+  return absl::OkStatus();
+}
 
+absl::Status ServerProcess::ListenGrpc(
+    const std::shared_ptr<grpc::ServerCredentials>& credentials) {
   if (absl::Status status = listener_.Bind(options_.listen); !status.ok()) return status;
   grpc::EnableDefaultHealthCheckService(true);
   if (IsLoopback(options_.listen)) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -101,7 +136,7 @@ absl::Status ServerProcess::Start() {
   builder.SetMaxReceiveMessageSize(static_cast<int>(options_.max_message_bytes));
   ExplainUnreadableMessages(&builder);
   auto acceptor = builder.experimental().AddExternalConnectionAcceptor(
-      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, *credentials);
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
   builder.RegisterService(service_.get());
   server_ = builder.BuildAndStart();
   if (server_ == nullptr) return absl::InternalError("gRPC did not start");
@@ -143,7 +178,7 @@ void ServerProcess::Tick() {
   const int64_t now = MonotonicMicros();
   if (now - last_watch_us_ < 1'000'000) return;
   last_watch_us_ = now;
-  context_.streams.CancelStuck(now);
+  context_.calls.CancelStuck(now);
   if (signals_->reload.exchange(false) && context_.api_keys != nullptr) {
     const absl::Status status = api_keys_.Load(options_.api_key_file);
     if (status.ok()) {
@@ -174,12 +209,13 @@ void ServerProcess::WaitFor(int64_t limit_us, const std::function<bool()>& done)
 void ServerProcess::Drain() {
   // Balancers hear of it at once; clients that have not heard are still served for a while.
   SetServing(false);
-  spdlog::info("draining: {} calls open", context_.open_calls.load());
+  spdlog::info("draining: {} calls open", context_.calls.count());
   WaitFor(options_.drain_delay_us, [] { return false; });
   for (const auto& host : hosts_) host->Drain();
-  WaitFor(options_.drain_timeout_us, [&] { return context_.open_calls.load() == 0; });
+  WaitFor(options_.drain_timeout_us, [&] { return context_.calls.count() == 0; });
   listener_.Stop();
-  server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
+  // What is open now is over its time, or waits for nothing (health watches, idle streams).
+  server_->Shutdown(std::chrono::system_clock::now() + kFlush);
   server_->Wait();
 }
 
@@ -203,12 +239,14 @@ ServeOutcome ServerProcess::Run() {
   if (!Watch()) {
     SetServing(false);
     spdlog::critical("an engine has made no step for {} s", options_.stall_timeout_us / 1'000'000);
+    context_.calls.AbandonAll();
+    std::this_thread::sleep_for(kFlush);
     std::_Exit(kExitFault);  // its thread is stuck: nothing can be unwound
   }
   Drain();
   http_.reset();
+  executor_.reset();  // what it still does concerns engines
   hosts_.clear();
-  executor_.reset();
   spdlog::info("stopped");
   return {};
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
 #include "server/answers.h"
 #include "server/errors.h"
@@ -11,22 +10,6 @@
 
 namespace quintet {
 namespace {
-
-constexpr int kMaxInputs = 64;
-constexpr int kMaxTargets = 64;
-constexpr uint32_t kMaxTopLogProbs = 20;
-
-int64_t InputBytes(const v1::Input& input) {
-  return input.content_case() == v1::Input::kText ? static_cast<int64_t>(input.text().size())
-                                                  : int64_t{3} * input.token_ids().ids_size();
-}
-
-template <typename Inputs>
-int64_t TotalBytes(const Inputs& inputs) {
-  int64_t bytes = 0;
-  for (const v1::Input& input : inputs) bytes += InputBytes(input);
-  return bytes;
-}
 
 absl::Status CheckCount(const char* field, int count, int limit) {
   if (count >= 1 && count <= limit) return absl::OkStatus();
@@ -41,7 +24,7 @@ class UnaryCall : public grpc::ServerUnaryReactor, public Call {
   UnaryCall(CallContext* context, grpc::CallbackServerContext* rpc, const char* name,
             const RequestProto* request, ResponseProto* response)
       : Call(context, rpc, name), rpc_(rpc), request_(*request), response_(*response) {}
-  void OnDone() override { delete this; }
+  void OnDone() override { Close(); }
   void OnCancel() override { Cancelled(); }
 
  protected:
@@ -105,10 +88,6 @@ class ScoreCall final : public UnaryCall<v1::ScoreRequest, v1::ScoreResponse> {
   absl::StatusOr<std::vector<Request>> Prepare() override {
     if (absl::Status s = CheckCount("targets", request_.targets_size(), kMaxTargets); !s.ok())
       return s;
-    if (request_.top_logprobs() > kMaxTopLogProbs) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "top_logprobs: must be at most ", kMaxTopLogProbs, ", got ", request_.top_logprobs()));
-    }
     return ScoreRequests(request_, host(), input_limits());
   }
   absl::Status Respond(std::vector<Result> results) override {
@@ -136,28 +115,57 @@ class ClassifyCall final : public UnaryCall<v1::ClassifyRequest, v1::ClassifyRes
   ClassifyAnswers answers_;
 };
 
-// An RPC that needs no engine: answered on the executor.
-template <typename Body>
-grpc::ServerUnaryReactor* Immediate(CallContext* context, grpc::CallbackServerContext* rpc,
-                                    const std::string& model, const std::string& request_id,
-                                    Body body) {
-  grpc::ServerUnaryReactor* reactor = rpc->DefaultReactor();
-  const auto finish = [=](const absl::Status& status) {
-    const RpcOutcome outcome = ToRpcOutcome(status, request_id, absl::Milliseconds(200));
-    AddPushback(outcome, rpc);
-    reactor->Finish(outcome.status);
-  };
-  if (absl::Status status = context->Authorize(*rpc); !status.ok()) {
-    finish(status);
-    return reactor;
+// RPCs that ask nothing of the engine: all their work is in Respond.
+template <typename RequestProto, typename ResponseProto>
+class UnaryCallWithoutEngine : public UnaryCall<RequestProto, ResponseProto> {
+ public:
+  using UnaryCall<RequestProto, ResponseProto>::UnaryCall;
+
+ private:
+  absl::StatusOr<std::vector<Request>> Prepare() override { return std::vector<Request>(); }
+};
+
+class TokenizeCall final
+    : public UnaryCallWithoutEngine<v1::TokenizeRequest, v1::TokenizeResponse> {
+ public:
+  using UnaryCallWithoutEngine::UnaryCallWithoutEngine;
+
+ private:
+  absl::Status Respond(std::vector<Result> results) override {
+    FillInfo(results, response_.mutable_info());
+    return WriteTokens(request_, host(), input_limits(), &response_);
   }
-  absl::StatusOr<ModelHost*> host = context->Find(model);
-  if (!host.ok()) {
-    finish(host.status());
-    return reactor;
+};
+
+class DetokenizeCall final
+    : public UnaryCallWithoutEngine<v1::DetokenizeRequest, v1::DetokenizeResponse> {
+ public:
+  using UnaryCallWithoutEngine::UnaryCallWithoutEngine;
+
+ private:
+  absl::Status Respond(std::vector<Result> results) override {
+    FillInfo(results, response_.mutable_info());
+    return WriteText(request_, host(), &response_);
   }
-  context->executor->Post([finish, body, host = *host] { finish(body(host)); });
-  return reactor;
+};
+
+class GetModelInfoCall final
+    : public UnaryCallWithoutEngine<v1::GetModelInfoRequest, v1::GetModelInfoResponse> {
+ public:
+  using UnaryCallWithoutEngine::UnaryCallWithoutEngine;
+
+ private:
+  absl::Status Respond(std::vector<Result>) override {
+    WriteModelInfo(host(), context(), &response_);
+    return absl::OkStatus();
+  }
+};
+
+// gRPC takes the reactor; it deletes itself in OnDone.
+template <typename Reactor>
+Reactor* Started(Reactor* call, const v1::CallOptions& options, const CallSize& size) {
+  call->Start(options, size);
+  return call;
 }
 
 }  // namespace
@@ -165,24 +173,21 @@ grpc::ServerUnaryReactor* Immediate(CallContext* context, grpc::CallbackServerCo
 grpc::ServerUnaryReactor* InferenceService::Generate(grpc::CallbackServerContext* rpc,
                                                      const v1::GenerateRequest* request,
                                                      v1::GenerateResponse* response) {
-  auto* call = new GenerateCall(context_, rpc, "Generate", request, response);
-  call->Start(request->call(), 1, InputBytes(request->input()));
-  return call;
+  return Started(new GenerateCall(context_, rpc, "Generate", request, response), request->call(),
+                 {1, BytesOf(request->input())});
 }
 
 grpc::ServerWriteReactor<v1::GenerateStreamResponse>* InferenceService::GenerateStream(
     grpc::CallbackServerContext* rpc, const v1::GenerateRequest* request) {
-  auto* call = new GenerateStreamCall(context_, rpc, request);
-  call->Start(request->call(), 1, InputBytes(request->input()));
-  return call;
+  return Started(new GenerateStreamCall(context_, rpc, request), request->call(),
+                 {1, BytesOf(request->input())});
 }
 
 grpc::ServerUnaryReactor* InferenceService::Encode(grpc::CallbackServerContext* rpc,
                                                    const v1::EncodeRequest* request,
                                                    v1::EncodeResponse* response) {
-  auto* call = new EncodeCall(context_, rpc, "Encode", request, response);
-  call->Start(request->call(), std::max(request->inputs_size(), 1), TotalBytes(request->inputs()));
-  return call;
+  return Started(new EncodeCall(context_, rpc, "Encode", request, response), request->call(),
+                 {std::min(request->inputs_size(), kMaxInputs), BytesOf(request->inputs())});
 }
 
 grpc::ServerBidiReactor<v1::EncodeStreamRequest, v1::EncodeStreamResponse>*
@@ -193,43 +198,39 @@ InferenceService::EncodeStream(grpc::CallbackServerContext* rpc) {
 grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* rpc,
                                                   const v1::ScoreRequest* request,
                                                   v1::ScoreResponse* response) {
-  auto* call = new ScoreCall(context_, rpc, "Score", request, response);
-  call->Start(request->call(), 1, InputBytes(request->input()) + TotalBytes(request->targets()));
-  return call;
+  return Started(new ScoreCall(context_, rpc, "Score", request, response), request->call(),
+                 {1, BytesOf(request->input()) + BytesOf(request->targets())});
 }
 
 grpc::ServerUnaryReactor* InferenceService::Classify(grpc::CallbackServerContext* rpc,
                                                      const v1::ClassifyRequest* request,
                                                      v1::ClassifyResponse* response) {
-  auto* call = new ClassifyCall(context_, rpc, "Classify", request, response);
-  call->Start(request->call(), std::max(request->inputs_size(), 1),
-              TotalBytes(request->inputs()) + TotalBytes(request->pairs()));
-  return call;
+  return Started(new ClassifyCall(context_, rpc, "Classify", request, response), request->call(),
+                 {std::min(request->inputs_size(), kMaxInputs),
+                  BytesOf(request->inputs()) + BytesOf(request->pairs())});
 }
 
 grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* rpc,
                                                      const v1::TokenizeRequest* request,
                                                      v1::TokenizeResponse* response) {
-  return Immediate(context_, rpc, request->call().model(), request->call().request_id(),
-                   [=, this](ModelHost* host) {
-                     return WriteTokens(*request, *host, context_->max_text_bytes, response);
-                   });
+  return Started(new TokenizeCall(context_, rpc, "Tokenize", request, response), request->call(),
+                 {1, static_cast<int64_t>(request->text().size())});
 }
 
 grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerContext* rpc,
                                                        const v1::DetokenizeRequest* request,
                                                        v1::DetokenizeResponse* response) {
-  return Immediate(context_, rpc, request->call().model(), request->call().request_id(),
-                   [=](ModelHost* host) { return WriteText(*request, *host, response); });
+  return Started(new DetokenizeCall(context_, rpc, "Detokenize", request, response),
+                 request->call(), {1, int64_t{3} * request->token_ids_size()});
 }
 
 grpc::ServerUnaryReactor* InferenceService::GetModelInfo(grpc::CallbackServerContext* rpc,
                                                          const v1::GetModelInfoRequest* request,
                                                          v1::GetModelInfoResponse* response) {
-  return Immediate(context_, rpc, request->model(), "", [=, this](ModelHost* host) {
-    WriteModelInfo(*host, *context_, response);
-    return absl::OkStatus();
-  });
+  v1::CallOptions options;
+  options.set_model(request->model());
+  return Started(new GetModelInfoCall(context_, rpc, "GetModelInfo", request, response), options,
+                 {0, 0});
 }
 
 }  // namespace quintet

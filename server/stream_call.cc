@@ -11,24 +11,20 @@ namespace {
 constexpr int64_t kMaxWaitingBytes = 1 << 20;
 constexpr int64_t kMaxWriteUs = 30'000'000;
 
+int64_t BytesOf(const v1::GenerateChunk& chunk) {
+  return static_cast<int64_t>(chunk.text().size()) + int64_t{4} * chunk.token_ids_size();
+}
+
 }  // namespace
 
 GenerateStreamCall::GenerateStreamCall(CallContext* context, grpc::CallbackServerContext* rpc,
                                        const v1::GenerateRequest* request)
     : Call(context, rpc, "GenerateStream"),
-      context_(context),
       rpc_(rpc),
       request_(*request),
       return_text_(!request->decoding().has_return_text() || request->decoding().return_text()),
       return_ids_(!request->decoding().has_return_token_ids() ||
-                  request->decoding().return_token_ids()) {
-  context_->streams.Add(this);
-}
-
-void GenerateStreamCall::OnDone() {
-  context_->streams.Remove(this);
-  delete this;
-}
+                  request->decoding().return_token_ids()) {}
 
 absl::StatusOr<std::vector<Request>> GenerateStreamCall::Prepare() {
   return GenerateRequests(request_, host(), input_limits(), /*stream=*/true);
@@ -38,10 +34,11 @@ void GenerateStreamCall::OnTokens(int index, absl::Span<const int32_t> ids,
                                   const std::string& text) {
   std::unique_lock<std::mutex> lock(mutex_);
   v1::GenerateChunk& chunk = waiting_[index];
+  waiting_bytes_ -= BytesOf(chunk);
   chunk.set_index(static_cast<uint32_t>(index));
   if (return_text_) chunk.mutable_text()->append(text);
   if (return_ids_) chunk.mutable_token_ids()->Add(ids.begin(), ids.end());
-  waiting_bytes_ += static_cast<int64_t>(text.size() + 4 * ids.size());
+  waiting_bytes_ += BytesOf(chunk);
   if (waiting_bytes_ > kMaxWaitingBytes) rpc_->TryCancel();
   FinishUnlocked(std::move(lock));
 }
@@ -69,6 +66,7 @@ void GenerateStreamCall::OnWriteDone(bool ok) {
   if (!ok) {
     // The client is gone: nothing more can be written.
     waiting_.clear();
+    waiting_bytes_ = 0;
     complete_.reset();
   }
   FinishUnlocked(std::move(lock));
@@ -77,9 +75,13 @@ void GenerateStreamCall::OnWriteDone(bool ok) {
 bool GenerateStreamCall::NextMessage() {
   message_.Clear();
   if (!waiting_.empty()) {
-    *message_.mutable_chunk() = std::move(waiting_.begin()->second);
-    waiting_.erase(waiting_.begin());
-    if (waiting_.empty()) waiting_bytes_ = 0;
+    // In turn: a sequence that always has something must not hold up the others.
+    auto next = waiting_.upper_bound(last_index_);
+    if (next == waiting_.end()) next = waiting_.begin();
+    last_index_ = next->first;
+    *message_.mutable_chunk() = std::move(next->second);
+    waiting_bytes_ -= BytesOf(message_.chunk());
+    waiting_.erase(next);
     return true;
   }
   if (complete_ != nullptr) {
@@ -119,12 +121,7 @@ class EncodeStreamReactor::Item final : public Call {
   Item(EncodeStreamReactor* stream, const v1::EncodeStreamRequest& request)
       : Call(stream->context_, stream->rpc_, "EncodeStream"), stream_(stream), request_(request) {}
 
-  void Run() {
-    const v1::Input& input = request_.input();
-    Start(request_.call(), 1,
-          input.content_case() == v1::Input::kText ? static_cast<int64_t>(input.text().size())
-                                                   : int64_t{3} * input.token_ids().ids_size());
-  }
+  void Run() { Start(request_.call(), {1, BytesOf(request_.input())}); }
   v1::EncodeStreamResponse& answer() { return answer_; }
 
  private:
@@ -182,7 +179,7 @@ void EncodeStreamReactor::Done(Item* item, const RpcOutcome& outcome) {
     AddPushback(outcome, rpc_);
     no_more_ = true;
   }
-  delete item;
+  item->Close();
   AdvanceAndUnlock(std::move(lock));
 }
 

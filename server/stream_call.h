@@ -15,15 +15,14 @@
 namespace quintet {
 
 class GenerateStreamCall final : public grpc::ServerWriteReactor<v1::GenerateStreamResponse>,
-                                 public Call,
-                                 private WatchedStream {
+                                 public Call {
  public:
   GenerateStreamCall(CallContext* context, grpc::CallbackServerContext* rpc,
                      const v1::GenerateRequest* request);
 
   void OnWriteDone(bool ok) override;
   void OnCancel() override { Cancelled(); }
-  void OnDone() override;
+  void OnDone() override { Close(); }
 
  private:
   absl::StatusOr<std::vector<Request>> Prepare() override;
@@ -38,7 +37,6 @@ class GenerateStreamCall final : public grpc::ServerWriteReactor<v1::GenerateStr
   void FinishUnlocked(std::unique_lock<std::mutex> lock);
   bool NextMessage();
 
-  CallContext* const context_;
   grpc::CallbackServerContext* const rpc_;
   const v1::GenerateRequest& request_;
   bool return_text_, return_ids_;
@@ -46,6 +44,7 @@ class GenerateStreamCall final : public grpc::ServerWriteReactor<v1::GenerateStr
   std::mutex mutex_;
   std::map<int, v1::GenerateChunk> waiting_;  // by sequence
   int64_t waiting_bytes_ = 0;
+  int last_index_ = -1;  // of the chunk written last
   std::unique_ptr<v1::GenerateStreamResponse> complete_;
   v1::GenerateStreamResponse message_;  // being written
   bool writing_ = false, finishing_ = false, finished_ = false;

@@ -83,9 +83,21 @@ void ReadScalars(const v1::DecodingOptions& d, DecodingRequest* to) {
 
 }  // namespace
 
+int64_t BytesOf(const v1::Input& input) {
+  return input.content_case() == v1::Input::kText ? static_cast<int64_t>(input.text().size())
+                                                  : int64_t{3} * input.token_ids().ids_size();
+}
+
+int64_t BytesOf(const google::protobuf::RepeatedPtrField<v1::Input>& inputs) {
+  int64_t bytes = 0;
+  for (const v1::Input& input : inputs) bytes += BytesOf(input);
+  return bytes;
+}
+
 absl::Status CheckCallOptions(const v1::CallOptions& call) {
-  if (call.model().size() > 128) {
-    return Bad("call.model", absl::StrCat("must be at most 128 bytes, got ", call.model().size()));
+  if (call.model().size() > kMaxModelNameBytes) {
+    return Bad("call.model", absl::StrCat("must be at most ", kMaxModelNameBytes, " bytes, got ",
+                                          call.model().size()));
   }
   if (call.request_id().size() > 64) {
     return Bad("call.request_id",

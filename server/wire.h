@@ -13,11 +13,18 @@
 
 namespace quintet {
 
+inline constexpr int kMaxInputs = 64, kMaxTargets = 64;  // of one call
+inline constexpr size_t kMaxModelNameBytes = 128;
+
 struct InputLimits {
   int64_t max_tokens = 4096;
   int64_t max_text_bytes = 1 << 20;
   int64_t vocab = 0;
 };
+
+// What inputs weigh before they are tokenized: bytes of text, 3 for each id.
+int64_t BytesOf(const v1::Input& input);
+int64_t BytesOf(const google::protobuf::RepeatedPtrField<v1::Input>& inputs);
 
 // Checks what needs no tokenizer: request_id, model name lengths, UTF-8.
 absl::Status CheckCallOptions(const v1::CallOptions& call);

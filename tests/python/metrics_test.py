@@ -85,9 +85,9 @@ def test_counters_add_up_after_chaos():
         assert value("generation_tokens_total") >= generated_tokens
         answered = finished["eos"] + finished["length"] + finished["done"]
         assert value("e2e_request_latency_seconds_count") == value("request_prompt_tokens_count") == answered
-        assert value("request_prompt_tokens_sum") == value("prompt_tokens_total")
+        assert 0 < value("request_prompt_tokens_sum") <= value("prompt_tokens_total")  # those that ended early count there only
         assert value("request_generation_tokens_count") == value("time_to_first_token_seconds_count") == finished["eos"] + finished["length"]
-        assert value("request_generation_tokens_sum") == value("generation_tokens_total")
+        assert 0 < value("request_generation_tokens_sum") <= value("generation_tokens_total")
         assert value("encoder_cache_hits_total") <= value("encoder_cache_queries_total")
 
         # The names that vLLM's dashboards know say the same.

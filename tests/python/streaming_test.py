@@ -72,7 +72,7 @@ def test_beams_send_what_can_not_change_any_more(client):
         unary = client.generate(word, {"num_beams": 4})
         texts, _, complete = collect(client.stream(word, {"num_beams": 4}))
         assert complete.sequences == unary.sequences
-        assert unary.sequences[0].text.startswith(texts.get(0, ""))
+        assert unary.sequences[0].text == texts.get(0, "")
     _, _, complete = collect(client.stream("wagner", {"num_beams": 4, "num_return_sequences": 3}))
     assert complete.sequences == client.generate("wagner", {"num_beams": 4, "num_return_sequences": 3}).sequences
 

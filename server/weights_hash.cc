@@ -1,0 +1,47 @@
+#include "server/weights_hash.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "models/safetensors.h"
+#include "models/sha256.h"
+#include "spdlog/spdlog.h"
+
+namespace quintet {
+
+WeightsHash::WeightsHash(const std::string& directory, bool follow_symlinks)
+    : thread_([=, this] { Run(directory, follow_symlinks); }) {}
+
+WeightsHash::~WeightsHash() {
+  stop_ = true;
+  thread_.join();
+}
+
+std::string WeightsHash::value() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return value_;
+}
+
+void WeightsHash::Run(const std::string& directory, bool follow_symlinks) {
+  // On Linux a thread has a priority of its own. Where it cannot be lowered the work goes on.
+  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 19);
+  Sha256 hash;
+  const absl::StatusOr<SafetensorsReader> files =
+      SafetensorsReader::Open(directory, follow_symlinks);
+  absl::Status status = files.status();
+  if (status.ok()) {
+    status = files->ReadFiles([&](const void* data, int64_t bytes) {
+      hash.Update(data, static_cast<size_t>(bytes));
+      return !stop_;
+    });
+  }
+  if (!status.ok()) {
+    spdlog::warn("SHA-256 of the weights not known: {}", std::string(status.message()));
+    return;
+  }
+  if (stop_) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  value_ = hash.Finish();
+}
+
+}  // namespace quintet
