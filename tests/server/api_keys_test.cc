@@ -3,9 +3,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <fstream>
+#include <thread>
 
 #include "catch2/catch.hpp"
+#include "tests/server/calls.h"
 #include "tests/server/running_server.h"
 
 namespace quintet {
@@ -13,6 +16,8 @@ namespace {
 
 // SHA-256 of "abc" (FIPS 180-2, appendix B.1).
 constexpr char kDigestOfAbc[] = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+
+constexpr char kDigestOfXyz[] = "3608bca1e44ea6c4d268eb6db02260269892c0b42b86bbf1e77a6fa16c3c9282";
 
 class KeyFile {
  public:
@@ -22,9 +27,10 @@ class KeyFile {
     REQUIRE(fd >= 0);
     close(fd);
     path_ = name;
-    std::ofstream(path_) << text;
+    Write(text);
     chmod(path_.c_str(), mode);
   }
+  void Write(const std::string& text) const { std::ofstream(path_) << text; }
   ~KeyFile() { unlink(path_.c_str()); }
   const std::string& path() const { return path_; }
 
@@ -69,6 +75,19 @@ TEST_CASE("A server with keys asks for one", "[api_keys][server]") {
   CHECK(ask("Bearer wrong") == grpc::StatusCode::PERMISSION_DENIED);
   CHECK(ask("Bearer abc") == grpc::StatusCode::OK);
   CHECK(server.Get("/metrics").find(kDigestOfAbc) == std::string::npos);
+  CHECK(server.Metric("quintet_requests_rejected_total{engine=\"0\",model_name=\"none\",reason="
+                      "\"AUTH\"}") == 2);
+
+  // The file is read again on SIGHUP; one that cannot be used changes nothing.
+  file.Write(kDigestOfXyz);
+  server.Reload();
+  CHECK(Eventually([&] { return ask("Bearer xyz") == grpc::StatusCode::OK; }));
+  CHECK(ask("Bearer abc") == grpc::StatusCode::PERMISSION_DENIED);
+  file.Write("no digest");
+  server.Reload();
+  std::this_thread::sleep_for(
+      std::chrono::milliseconds(1500));  // signals are looked at once a second
+  CHECK(ask("Bearer xyz") == grpc::StatusCode::OK);
 }
 
 }  // namespace

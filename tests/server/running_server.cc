@@ -1,11 +1,16 @@
 #include "tests/server/running_server.h"
 
 #include <arpa/inet.h>
+#include <spawn.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
+#include <cstdlib>
 #include <sstream>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "catch2/catch.hpp"
@@ -22,6 +27,12 @@ sockaddr_in Loopback(int port) {
   return address;
 }
 
+int PortOf(const std::string& listen) { return std::stoi(listen.substr(listen.rfind(':') + 1)); }
+
+constexpr char kListen[] = "QUINTET_TEST_LISTEN", kHttpListen[] = "QUINTET_TEST_HTTP_LISTEN";
+
+}  // namespace
+
 int FreePort() {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address = Loopback(0);
@@ -32,20 +43,22 @@ int FreePort() {
   return ntohs(address.sin_port);
 }
 
-int PortOf(const std::string& listen) { return std::stoi(listen.substr(listen.rfind(':') + 1)); }
-
-}  // namespace
-
-RunningServer::RunningServer(const std::function<void(ServerOptions*)>& change) {
-  options_.listen = absl::StrCat("127.0.0.1:", FreePort());
-  options_.http_listen = absl::StrCat("127.0.0.1:", FreePort());
-  options_.drain_delay_us = 0;
+ServerOptions TestOptions() {
+  ServerOptions options;
+  options.listen = absl::StrCat("127.0.0.1:", FreePort());
+  options.http_listen = absl::StrCat("127.0.0.1:", FreePort());
+  options.drain_delay_us = 0;
   HostOptions host;
   host.name = "g2p";
   host.directory = std::string(QUINTET_SOURCE_DIR) + "/deploy/models/g2p";
   host.cache_bytes = 64 << 20;
   host.version = "test";
-  options_.models.push_back(host);
+  options.models.push_back(host);
+  return options;
+}
+
+RunningServer::RunningServer(const std::function<void(ServerOptions*)>& change)
+    : options_(TestOptions()) {
   change(&options_);
   thread_ = std::thread([this] { outcome_ = Serve(options_, &signals_); });
   for (int i = 0; i < 3000 && Get("/readyz") != "ok\n"; ++i)
@@ -63,11 +76,11 @@ int RunningServer::Stop() {
   return outcome_.exit_code;
 }
 
-std::string RunningServer::Get(const std::string& path) const {
+std::string HttpGet(const std::string& address, const std::string& path, bool whole) {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  const sockaddr_in address = Loopback(PortOf(options_.http_listen));
+  const sockaddr_in to = Loopback(PortOf(address));
   std::string answer;
-  if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
+  if (connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0) {
     const std::string request =
         "GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     if (write(fd, request.data(), request.size()) == static_cast<ssize_t>(request.size())) {
@@ -77,8 +90,17 @@ std::string RunningServer::Get(const std::string& path) const {
     }
   }
   close(fd);
+  if (whole) return answer;
   const size_t body = answer.find("\r\n\r\n");
   return body == std::string::npos ? "" : answer.substr(body + 4);
+}
+
+std::string RunningServer::Get(const std::string& path) const {
+  return HttpGet(options_.http_listen, path);
+}
+
+std::string RunningServer::GetRaw(const std::string& path) const {
+  return HttpGet(options_.http_listen, path, /*whole=*/true);
 }
 
 double RunningServer::Metric(const std::string& prefix) const {
@@ -88,6 +110,47 @@ double RunningServer::Metric(const std::string& prefix) const {
     if (line.rfind(prefix, 0) == 0) sum += std::stod(line.substr(line.rfind(' ') + 1));
   }
   return sum;
+}
+
+ChildServer::ChildServer(const std::string& name) : options_(TestOptions()) {
+  const std::string listen = absl::StrCat(kListen, "=", options_.listen);
+  const std::string http = absl::StrCat(kHttpListen, "=", options_.http_listen);
+  std::vector<char*> environment = {const_cast<char*>(listen.c_str()),
+                                    const_cast<char*>(http.c_str()), nullptr};
+  std::vector<char*> arguments = {const_cast<char*>("child"), const_cast<char*>(name.c_str()),
+                                  nullptr};
+  pid_t process = -1;
+  REQUIRE(posix_spawn(&process, "/proc/self/exe", nullptr, nullptr, arguments.data(),
+                      environment.data()) == 0);
+  process_ = process;
+}
+
+ChildServer::~ChildServer() {
+  if (process_ < 0) return;
+  kill(process_, SIGKILL);
+  waitpid(process_, nullptr, 0);
+}
+
+void ChildServer::Signal(int signal) const { kill(process_, signal); }
+
+int ChildServer::Wait() {
+  int status = 0;
+  for (int i = 0; i < 6000; ++i) {
+    if (waitpid(process_, &status, WNOHANG) == process_) {
+      process_ = -1;
+      return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return -1;
+}
+
+ServerOptions ChildOptions() {
+  ServerOptions options = TestOptions();
+  REQUIRE(std::getenv(kListen) != nullptr);
+  options.listen = std::getenv(kListen);
+  options.http_listen = std::getenv(kHttpListen);
+  return options;
 }
 
 }  // namespace quintet

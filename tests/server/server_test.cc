@@ -12,45 +12,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "catch2/catch.hpp"
-#include "google/rpc/error_details.pb.h"
-#include "google/rpc/status.pb.h"
+#include "tests/server/calls.h"
 #include "tests/server/running_server.h"
 
 namespace quintet {
 namespace {
-
-v1::GenerateRequest Word(const std::string& word, uint32_t beams = 1) {
-  v1::GenerateRequest request;
-  request.mutable_input()->set_text(word);
-  request.mutable_decoding()->set_num_beams(beams);
-  request.mutable_decoding()->set_max_new_tokens(64);
-  return request;
-}
-
-template <typename Detail>
-bool DetailOf(const grpc::Status& status, Detail* detail) {
-  google::rpc::Status proto;
-  if (!proto.ParseFromString(status.error_details())) return false;
-  for (const auto& any : proto.details()) {
-    if (any.UnpackTo(detail)) return true;
-  }
-  return false;
-}
-
-std::string ReasonOfStatus(const grpc::Status& status) {
-  google::rpc::ErrorInfo info;
-  return DetailOf(status, &info) ? info.reason() : "";
-}
-
-// Waits for what the server does after an answer has left: a result's counters, a cancelled call's
-// pages.
-bool Eventually(const std::function<bool()>& condition) {
-  for (int i = 0; i < 500; ++i) {
-    if (condition()) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  return false;
-}
 
 TEST_CASE("Generate answers as Hugging Face does", "[server]") {
   RunningServer server;
@@ -97,6 +63,42 @@ TEST_CASE("A stream's chunks add up to the unary text", "[server]") {
     CHECK(ids == std::vector<uint32_t>(unary.sequences(0).token_ids().begin(),
                                        unary.sequences(0).token_ids().end()));
   }
+}
+
+TEST_CASE("Beams stream what they agree on, and in the end everything", "[server]") {
+  RunningServer server;
+  int early = 0;
+  for (const char* word : {"acclaimed", "deangelo", "extraordinarily", "antidisestablishment"}) {
+    v1::GenerateResponse unary;
+    REQUIRE(Generate(server.stub(), Word(word, 4), &unary).ok());
+    grpc::ClientContext context;
+    auto reader = server.stub().GenerateStream(&context, Word(word, 4));
+    std::string text;
+    std::vector<uint32_t> ids;
+    int chunks = 0;
+    for (v1::GenerateStreamResponse message; reader->Read(&message);) {
+      if (!message.has_chunk()) continue;
+      ++chunks;
+      text += message.chunk().text();
+      ids.insert(ids.end(), message.chunk().token_ids().begin(), message.chunk().token_ids().end());
+    }
+    CHECK(reader->Finish().ok());
+    CHECK(text == unary.sequences(0).text());
+    CHECK(ids == std::vector<uint32_t>(unary.sequences(0).token_ids().begin(),
+                                       unary.sequences(0).token_ids().end()));
+    early += chunks > 1;
+  }
+  CHECK(early > 0);
+  // Several sequences to return: nothing before they are final.
+  v1::GenerateRequest several = Word("wagner", 4);
+  several.mutable_decoding()->set_num_return_sequences(2);
+  grpc::ClientContext context;
+  auto reader = server.stub().GenerateStream(&context, several);
+  v1::GenerateStreamResponse message;
+  REQUIRE(reader->Read(&message));
+  CHECK(message.has_complete());
+  CHECK_FALSE(reader->Read(&message));
+  CHECK(reader->Finish().ok());
 }
 
 TEST_CASE("Encode, score, tokens and model information", "[server]") {

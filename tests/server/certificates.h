@@ -1,0 +1,30 @@
+// Certificates for tests of TLS: authorities, and what they sign for this machine's loopback names.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "openssl/evp.h"
+#include "openssl/x509.h"
+
+namespace quintet {
+
+struct Certificate {
+  std::string certificate_pem, key_pem;
+};
+
+class Authority {
+ public:
+  explicit Authority(const std::string& name);
+
+  const std::string& certificate_pem() const { return pem_; }
+  // Valid from a day ago until `hours` from now (negative: expired).
+  Certificate Issue(const std::string& name, int hours) const;
+
+ private:
+  std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)> key_;
+  std::unique_ptr<X509, decltype(&X509_free)> certificate_;
+  std::string pem_;
+};
+
+}  // namespace quintet

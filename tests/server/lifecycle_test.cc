@@ -1,0 +1,190 @@
+// How a server starts, drains and dies.
+#include <csignal>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "catch2/catch.hpp"
+#include "tests/server/calls.h"
+#include "tests/server/running_server.h"
+#include "tests/server/stub_model.h"
+
+namespace quintet {
+namespace {
+
+ServeOutcome ServeOnce(const ServerOptions& options) {
+  ServerSignals signals;
+  signals.terminate = true;  // should it come up after all
+  return Serve(options, &signals);
+}
+
+TEST_CASE("A second server on the same port is refused", "[lifecycle]") {
+  RunningServer server;
+  ServerOptions options = TestOptions();
+  options.listen = server.options().listen;
+  ServeOutcome outcome = ServeOnce(options);
+  CHECK(outcome.exit_code == 2);
+  CHECK(absl::StartsWith(outcome.status.message(), "--listen: "));
+  options = TestOptions();
+  options.http_listen = server.options().http_listen;
+  outcome = ServeOnce(options);
+  CHECK(outcome.exit_code == 2);
+  CHECK(absl::StartsWith(outcome.status.message(), "--http-listen: "));
+  CHECK(Generate(server.stub(), Word("wagner")).ok());
+}
+
+TEST_CASE("Without TLS a server listens on loopback only, unless told otherwise", "[lifecycle]") {
+  ServerOptions options = TestOptions();
+  options.listen = absl::StrCat("0.0.0.0:", FreePort());
+  const ServeOutcome outcome = ServeOnce(options);
+  CHECK(outcome.exit_code == 2);
+  CHECK(absl::StrContains(outcome.status.message(), "--allow-plaintext"));
+  RunningServer server([&](ServerOptions* o) {
+    o->listen = options.listen;
+    o->allow_plaintext = true;
+  });
+  CHECK(Generate(server.stub(), Word("wagner")).ok());
+}
+
+TEST_CASE("Two models of one name are refused", "[lifecycle]") {
+  ServerOptions options = TestOptions();
+  options.models.push_back(options.models[0]);
+  CHECK(ServeOnce(options).exit_code == 2);
+}
+
+TEST_CASE("A model that cannot be loaded ends the server with code 3", "[lifecycle]") {
+  RunningServer unrelated;
+  ServerOptions options = TestOptions();
+  options.models[0].directory = "/nonexistent";
+  ServerSignals signals;
+  const ServeOutcome outcome = Serve(options, &signals);
+  CHECK(outcome.exit_code == 3);
+  CHECK_FALSE(outcome.status.ok());
+}
+
+TEST_CASE("Draining: balancers hear first, then calls are refused, running ones finish",
+          "[lifecycle]") {
+  auto control = std::make_shared<StubControl>();
+  control->step_us = 1000;
+  RunningServer server([&](ServerOptions* options) {
+    UseStub(&options->models[0], control);
+    options->drain_delay_us = 1'500'000;
+  });
+  grpc::ClientContext context;
+  auto reader = server.stub().GenerateStream(&context, Endless(4000));
+  v1::GenerateStreamResponse message;
+  REQUIRE(reader->Read(&message));
+  server.Terminate();
+  CHECK(Eventually([&] { return server.Get("/readyz") == "unavailable\n"; }));
+  CHECK(server.Get("/healthz") == "ok\n");
+  CHECK(Generate(server.stub(), Endless(1)).ok());  // whoever has not heard yet is served
+  grpc::Status refused;
+  CHECK(Eventually([&] {
+    refused = Generate(server.stub(), Endless(1));
+    return !refused.ok();
+  }));
+  CHECK(refused.error_code() == grpc::StatusCode::UNAVAILABLE);
+  CHECK(ReasonOfStatus(refused) == "NOT_READY");
+  google::rpc::RetryInfo retry;
+  CHECK(DetailOf(refused, &retry));
+  CHECK(server.Metric("quintet_ready") == 0);
+  control->step_us = 0;
+  bool complete = false;
+  while (reader->Read(&message)) complete = complete || message.has_complete();
+  CHECK(complete);
+  CHECK(reader->Finish().ok());
+  CHECK(server.Stop() == 0);
+}
+
+TEST_CASE("What runs longer than the drain may is cut off", "[lifecycle]") {
+  auto control = std::make_shared<StubControl>();
+  control->step_us = 100'000;
+  RunningServer server([&](ServerOptions* options) {
+    UseStub(&options->models[0], control);
+    options->drain_timeout_us = 200'000;
+  });
+  grpc::ClientContext context;
+  auto reader = server.stub().GenerateStream(&context, Endless(4000));
+  v1::GenerateStreamResponse message;
+  REQUIRE(reader->Read(&message));
+  CHECK(server.Stop() == 0);
+  while (reader->Read(&message)) {
+  }
+  CHECK_FALSE(reader->Finish().ok());
+}
+
+// The two hidden cases are processes of their own, started by the cases below them.
+ServerSignals child_signals;
+
+[[noreturn]] void ServeAsChild(const ServerOptions& options) {
+  std::signal(SIGTERM, [](int) { child_signals.terminate = true; });
+  std::_Exit(Serve(options, &child_signals).exit_code);
+}
+
+TEST_CASE("child that stalls", "[.child]") {
+  ServerOptions options = ChildOptions();
+  auto control = std::make_shared<StubControl>();
+  control->step_us = 1000;
+  control->stall_at = 50;
+  UseStub(&options.models[0], control);
+  options.models[0].engine.max_running_sequences = 1;
+  options.stall_timeout_us = 3'000'000;
+  ServeAsChild(options);
+}
+
+TEST_CASE("A stalled engine fails its calls and ends the process with code 70", "[lifecycle]") {
+  ChildServer child("child that stalls");
+  REQUIRE(Eventually([&] { return HttpGet(child.options().http_listen, "/readyz") == "ok\n"; }));
+  const auto stub = v1::Inference::NewStub(
+      grpc::CreateChannel(child.options().listen, grpc::InsecureChannelCredentials()));
+  grpc::Status queued;
+  grpc::ClientContext context;
+  auto reader = stub->GenerateStream(&context, Endless(4000));
+  v1::GenerateStreamResponse message;
+  REQUIRE(reader->Read(&message));
+  std::thread other([&] { queued = Generate(*stub, Endless(1)); });
+  while (reader->Read(&message)) {
+  }
+  const grpc::Status running = reader->Finish();
+  other.join();
+  CHECK(running.error_code() == grpc::StatusCode::INTERNAL);
+  CHECK(ReasonOfStatus(running) == "ENGINE_FAULT");
+  google::rpc::RetryInfo retry;
+  CHECK_FALSE(DetailOf(running, &retry));  // it may be what the engine choked on
+  CHECK(queued.error_code() == grpc::StatusCode::UNAVAILABLE);
+  CHECK(DetailOf(queued, &retry));
+  CHECK(child.Wait() == 70);
+}
+
+TEST_CASE("child that loads forever", "[.child]") {
+  ServerOptions options = ChildOptions();
+  auto control = std::make_shared<StubControl>();
+  control->load_us = 3'600'000'000;
+  UseStub(&options.models[0], control);
+  ServeAsChild(options);
+}
+
+TEST_CASE("While it loads a server lives, is not ready, and stops when told", "[lifecycle]") {
+  ChildServer child("child that loads forever");
+  const std::string& http = child.options().http_listen;
+  REQUIRE(Eventually([&] { return HttpGet(http, "/healthz") == "ok\n"; }));
+  CHECK(HttpGet(http, "/readyz") == "unavailable\n");
+  const auto stub = v1::Inference::NewStub(
+      grpc::CreateChannel(child.options().listen, grpc::InsecureChannelCredentials()));
+  grpc::Status refused;
+  CHECK(Eventually([&] {  // the port may open a moment after the probes
+    refused = Generate(*stub, Word("wagner"));
+    return ReasonOfStatus(refused) == "NOT_READY";
+  }));
+  CHECK(refused.error_code() == grpc::StatusCode::UNAVAILABLE);
+  CHECK(absl::StrContains(HttpGet(http, "/metrics"),
+                          "requests_rejected_total{engine=\"0\",model_name=\"g2p\",reason="
+                          "\"NOT_READY\"} "));
+  child.Signal(SIGTERM);
+  CHECK(child.Wait() == 0);
+}
+
+}  // namespace
+}  // namespace quintet

@@ -1,0 +1,145 @@
+// What operators see: every metric of the contract is there and filled, under both names.
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "catch2/catch.hpp"
+#include "models/sha256.h"
+#include "tests/server/calls.h"
+#include "tests/server/running_server.h"
+
+namespace quintet {
+namespace {
+
+// Histograms that a generate call fills, under their native names.
+const char* const kFilled[] = {"time_to_first_token_seconds",
+                               "inter_token_latency_seconds",
+                               "request_time_per_output_token_seconds",
+                               "e2e_request_latency_seconds",
+                               "request_queue_time_seconds",
+                               "request_encode_time_seconds",
+                               "request_prefill_time_seconds",
+                               "request_decode_time_seconds",
+                               "request_inference_time_seconds",
+                               "request_prompt_tokens",
+                               "request_generation_tokens",
+                               "request_max_num_generation_tokens",
+                               "step_batch_size"};
+
+TEST_CASE("Every metric is exported, and a call fills the histograms", "[metrics]") {
+  RunningServer server;
+  v1::GenerateResponse response;
+  REQUIRE(Generate(server.stub(), Endless(21), &response).ok());
+  for (const char* name : kFilled) {
+    INFO(name);
+    CHECK(server.Metric(absl::StrCat("quintet_", name, "_count")) >= 1);
+    CHECK(server.Metric(absl::StrCat("quintet_", name, "_sum")) > 0);
+    CHECK(server.Metric(absl::StrCat("quintet_", name, "_bucket{")) > 0);
+  }
+  CHECK(server.Metric("quintet_inter_token_latency_seconds_count") == 20);
+  CHECK(server.Metric("quintet_step_batch_size_count") == 21);
+  CHECK(server.Metric("quintet_generation_tokens_total") == 21);
+  CHECK(server.Metric("quintet_prompt_tokens_total") == response.info().usage().input_tokens());
+  CHECK(server.Metric("quintet_request_prompt_tokens_sum") ==
+        response.info().usage().input_tokens());
+  const std::string text = server.Get("/metrics");
+  for (const char* name :
+       {"requests_running", "requests_waiting", "kv_cache_usage_ratio", "queue_tokens", "ready",
+        "cache_config_info", "build_info", "requests_accepted_total", "requests_finished_total",
+        "requests_rejected_total", "preemptions_total", "encoder_cache_queries_total",
+        "encoder_cache_hits_total", "open_calls"}) {
+    INFO(name);
+    CHECK(absl::StrContains(text, absl::StrCat("\nquintet_", name, "{")));
+  }
+  CHECK(absl::StrContains(text, "block_size=\"16\""));
+  CHECK(absl::StrContains(text, "num_gpu_blocks=\""));
+  CHECK_FALSE(absl::StrContains(text, "vllm:"));
+}
+
+TEST_CASE("With --metrics-compat=vllm the aliases say the same", "[metrics]") {
+  RunningServer server([](ServerOptions* options) { options->models[0].vllm_metrics = true; });
+  REQUIRE(Generate(server.stub(), Endless(21)).ok());
+  REQUIRE(Generate(server.stub(), Word("wagner", 4)).ok());
+  const std::set<std::string> native_only = {"request_encode_time_seconds", "step_batch_size"};
+  for (const char* name : kFilled) {
+    if (native_only.count(name) > 0) continue;
+    INFO(name);
+    CHECK(server.Metric(absl::StrCat("vllm:", name, "_count")) ==
+          server.Metric(absl::StrCat("quintet_", name, "_count")));
+    CHECK(server.Metric(absl::StrCat("vllm:", name, "_sum")) ==
+          server.Metric(absl::StrCat("quintet_", name, "_sum")));
+  }
+  CHECK(server.Metric("vllm:time_per_output_token_seconds_count") ==
+        server.Metric("quintet_inter_token_latency_seconds_count"));
+  for (const char* name : {"prompt_tokens_total", "generation_tokens_total"}) {
+    CHECK(server.Metric(absl::StrCat("vllm:", name)) > 0);
+    CHECK(server.Metric(absl::StrCat("vllm:", name)) ==
+          server.Metric(absl::StrCat("quintet_", name)));
+  }
+  const std::string text = server.Get("/metrics");
+  for (const char* name : {"num_requests_running", "num_requests_waiting", "kv_cache_usage_perc",
+                           "gpu_cache_usage_perc", "cache_config_info", "num_preemptions_total"}) {
+    INFO(name);
+    CHECK(absl::StrContains(text, absl::StrCat("\nvllm:", name, "{")));
+  }
+  const std::string success = "vllm:request_success_total{engine=\"0\",finished_reason=\"";
+  CHECK(server.Metric(success + "length\"") == 1);
+  CHECK(server.Metric(success + "stop\"") == 1);
+  CHECK(server.Metric(success + "abort\"") == 0);
+}
+
+TEST_CASE("HTTP answers: health, readiness, metrics, and nothing else", "[metrics]") {
+  RunningServer server;
+  CHECK(absl::StartsWith(server.GetRaw("/healthz"), "HTTP/1.1 200 OK"));
+  CHECK(absl::StartsWith(server.GetRaw("/readyz"), "HTTP/1.1 200 OK"));
+  const std::string metrics = server.GetRaw("/metrics");
+  CHECK(absl::StrContains(metrics, "Content-Type: text/plain; version=0.0.4"));
+  for (const char* path :
+       {"/", "/metrics/../etc/passwd", "/healthz.bak", "/metrics/x", "/%2e%2e/"}) {
+    INFO(path);
+    CHECK_FALSE(absl::StartsWith(server.GetRaw(path), "HTTP/1.1 200"));
+  }
+  CHECK(server.Get("/healthz") == "ok\n");
+}
+
+TEST_CASE("Several models in one process: named, with their own limits and metrics", "[metrics]") {
+  RunningServer server([](ServerOptions* options) {
+    options->models.push_back(options->models[0]);
+    options->models[1].name = "small";
+    options->models[1].decoding.max_new_tokens = 10;
+  });
+  CHECK(Generate(server.stub(), Word("wagner")).error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+  v1::GenerateRequest request = Word("wagner");
+  request.mutable_call()->set_model("g2p");
+  v1::GenerateResponse response;
+  REQUIRE(Generate(server.stub(), request, &response).ok());
+  CHECK(response.info().model() == "g2p");
+  CHECK(response.sequences(0).text() == "W AE1 G N ER0");
+  request.mutable_call()->set_model("small");
+  CHECK(Generate(server.stub(), request).error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+  request.mutable_decoding()->set_max_new_tokens(10);
+  REQUIRE(Generate(server.stub(), request, &response).ok());
+  CHECK(response.info().model() == "small");
+  const std::string accepted = "quintet_requests_accepted_total{engine=\"0\",model_name=\"";
+  CHECK(server.Metric(accepted + "g2p\"") == 1);
+  CHECK(server.Metric(accepted + "small\"") == 1);
+}
+
+TEST_CASE("GetModelInfo gives the SHA-256 of the weights, once it is known", "[metrics]") {
+  RunningServer server;
+  const absl::StatusOr<std::string> expected =
+      Sha256OfFile(server.options().models[0].directory + "/model.safetensors");
+  REQUIRE(expected.ok());
+  v1::GetModelInfoResponse info;
+  CHECK(Eventually([&] {
+    grpc::ClientContext context;
+    return server.stub().GetModelInfo(&context, v1::GetModelInfoRequest(), &info).ok() &&
+           !info.weights_sha256().empty();
+  }));
+  CHECK(info.weights_sha256() == *expected);
+}
+
+}  // namespace
+}  // namespace quintet

@@ -1,0 +1,70 @@
+#include "tests/server/stub_model.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+namespace quintet {
+namespace {
+
+constexpr int32_t kToken = 40;  // what it says
+
+void Sleep(int64_t us) { std::this_thread::sleep_for(std::chrono::microseconds(us)); }
+
+class StubModel : public Model {
+ public:
+  StubModel(ModelConfig config, const ModelLimits& limits, ThreadPool* pool,
+            std::shared_ptr<StubControl> control)
+      : Model(std::move(config), limits, pool), control_(std::move(control)) {}
+
+  void BeginEncode(absl::Span<const int32_t> tokens, absl::Span<const int32_t>) override {
+    rows_ = static_cast<int64_t>(tokens.size());
+    states_.assign(static_cast<size_t>(rows_ * config_.d_model), 0.0f);
+    control_->encoded_tokens += rows_;
+  }
+  bool EncodeSlice(int64_t) override { return true; }
+  Tensor EncoderStates() const override {
+    return Tensor::F32(states_.data(), {rows_, config_.d_model});
+  }
+  void ProjectCross(const Tensor&, int64_t, absl::Span<const int32_t>) override {}
+
+  Tensor Decode(const DecodeBatch& batch) override {
+    while (control_->steps == control_->stall_at) Sleep(1000);
+    Sleep(control_->step_us);
+    ++control_->steps;
+    const int64_t wanted = static_cast<int64_t>(batch.wanted.size());
+    decoded_.assign(static_cast<size_t>(wanted * config_.d_model), 0.0f);
+    return Tensor::F32(decoded_.data(), {wanted, config_.d_model});
+  }
+  void Logits(const Tensor& states, const Tensor& logits) override {
+    std::fill_n(logits.f32(), states.dim[0] * config_.vocab, 0.0f);
+    for (int64_t row = 0; row < states.dim[0]; ++row) {
+      logits.f32()[row * config_.vocab + kToken] = 100.0f;
+    }
+  }
+  void TargetLogProbs(const Tensor& states, const Tensor&, const Tensor& log_probs, const Tensor&,
+                      const Tensor&) override {
+    std::fill_n(log_probs.f32(), states.dim[0], 0.0f);
+  }
+  void Classify(const Tensor&, const Tensor&) override {}
+
+ private:
+  const std::shared_ptr<StubControl> control_;
+  int64_t rows_ = 0;
+  std::vector<float> states_, decoded_;
+};
+
+}  // namespace
+
+void UseStub(HostOptions* host, std::shared_ptr<StubControl> control) {
+  host->load_model = [control](const std::string& directory, const LoadOptions& options,
+                               ThreadPool* pool) -> absl::StatusOr<std::unique_ptr<Model>> {
+    Sleep(control->load_us);
+    absl::StatusOr<ModelConfig> config = ReadModelConfig(directory);
+    if (!config.ok()) return config.status();
+    return std::make_unique<StubModel>(*std::move(config), options.limits, pool, control);
+  };
+}
+
+}  // namespace quintet

@@ -1,0 +1,115 @@
+// TLS: who is let in, and that new certificate files are taken up without a stream being dropped.
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "tests/models/scratch_directory.h"
+#include "tests/server/calls.h"
+#include "tests/server/certificates.h"
+#include "tests/server/running_server.h"
+#include "tests/server/stub_model.h"
+
+namespace quintet {
+namespace {
+
+class TlsFiles {
+ public:
+  void Write(const Certificate& server, const std::string& client_authority) {
+    Replace(key(), server.key_pem);
+    Replace(certificate(), server.certificate_pem);
+    Replace(authority(), client_authority);
+  }
+  std::string certificate() const { return directory_ / "server.pem"; }
+  std::string key() const { return directory_ / "server.key"; }
+  std::string authority() const { return directory_ / "clients.pem"; }
+  void Use(ServerOptions* options) const {
+    options->tls_cert = certificate();
+    options->tls_key = key();
+    options->tls_client_ca = authority();
+  }
+
+ private:
+  void Replace(const std::string& path, const std::string& text) {
+    WriteText(path + ".new", text);
+    std::filesystem::rename(path + ".new", path);
+  }
+  ScratchDirectory directory_;
+};
+
+// A client of its own connection.
+std::unique_ptr<v1::Inference::Stub> Connect(const RunningServer& server, const std::string& roots,
+                                             const Certificate& certificate) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  const auto credentials =
+      grpc::SslCredentials({roots, certificate.key_pem, certificate.certificate_pem});
+  return v1::Inference::NewStub(
+      grpc::CreateCustomChannel(server.options().listen, credentials, arguments));
+}
+
+TEST_CASE("mTLS lets in who shows a certificate of the authority, nobody else", "[tls]") {
+  const Authority servers("servers"), clients("clients"), strangers("strangers");
+  TlsFiles files;
+  files.Write(servers.Issue("server", 24), clients.certificate_pem());
+  RunningServer server([&](ServerOptions* options) { files.Use(options); });
+  const auto call = [&](const std::string& roots, const Certificate& certificate) {
+    return Generate(*Connect(server, roots, certificate), Word("wagner")).error_code();
+  };
+  const std::string& roots = servers.certificate_pem();
+  CHECK(call(roots, clients.Issue("client", 24)) == grpc::StatusCode::OK);
+  CHECK(call(roots, {}) == grpc::StatusCode::UNAVAILABLE);
+  CHECK(call(roots, strangers.Issue("client", 24)) == grpc::StatusCode::UNAVAILABLE);
+  CHECK(call(roots, clients.Issue("client", -1)) == grpc::StatusCode::UNAVAILABLE);
+  // And the client knows the server: by the wrong roots it goes no further.
+  CHECK(call(strangers.certificate_pem(), clients.Issue("client", 24)) ==
+        grpc::StatusCode::UNAVAILABLE);
+  CHECK(Generate(server.stub(), Word("wagner")).error_code() ==
+        grpc::StatusCode::UNAVAILABLE);  // plaintext
+  CHECK(server.Metric("quintet_requests_accepted_total") == 1);
+}
+
+TEST_CASE("New certificates are taken up while streams go on", "[tls]") {
+  const Authority before("before"), after("after"), clients("clients"), new_clients("new clients");
+  TlsFiles files;
+  files.Write(before.Issue("server", 24), clients.certificate_pem());
+  auto control = std::make_shared<StubControl>();
+  control->step_us = 5000;
+  RunningServer server([&](ServerOptions* options) {
+    files.Use(options);
+    UseStub(&options->models[0], control);
+    options->models[0].cache_bytes = int64_t{1} << 30;  // all streams at once
+  });
+  const Certificate old_client = clients.Issue("client", 24);
+  const auto old_stub = Connect(server, before.certificate_pem(), old_client);
+  struct Stream {
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReader<v1::GenerateStreamResponse>> reader;
+  };
+  std::vector<Stream> streams(4);
+  v1::GenerateStreamResponse message;
+  for (Stream& stream : streams) {
+    stream.reader = old_stub->GenerateStream(&stream.context, Endless(4000));
+    REQUIRE(stream.reader->Read(&message));
+  }
+
+  files.Write(after.Issue("server", 24), new_clients.certificate_pem());
+  const Certificate new_client = new_clients.Issue("client", 24);
+  CHECK(Eventually([&] {
+    return Generate(*Connect(server, after.certificate_pem(), new_client), Endless(1)).ok();
+  }));
+  CHECK(Generate(*Connect(server, before.certificate_pem(), old_client), Endless(1)).error_code() ==
+        grpc::StatusCode::UNAVAILABLE);
+  CHECK(server.Metric("quintet_requests_running") == 4);
+  control->step_us = 0;
+  for (Stream& stream : streams) {
+    bool complete = false;
+    while (stream.reader->Read(&message)) complete = complete || message.has_complete();
+    CHECK(complete);
+    CHECK(stream.reader->Finish().ok());
+  }
+}
+
+}  // namespace
+}  // namespace quintet
