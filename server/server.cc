@@ -42,10 +42,12 @@ class ServerProcess {
   absl::Status LoadModels();
   void SetServing(bool serving);
   bool Healthy() const;
-  // Runs until the signal to stop. False when an engine stalled.
-  bool Watch();
+  // Until the signal to stop.
+  void Watch();
+  // What is looked after while the process waits. Does not return when an engine is stuck.
   void Tick();
   void Drain();
+  [[noreturn]] void EndStalled();
   void WaitFor(int64_t limit_us, const std::function<bool()>& done);
 
   const ServerOptions& options_;
@@ -174,7 +176,16 @@ bool ServerProcess::Healthy() const {
   return true;
 }
 
+void ServerProcess::EndStalled() {
+  SetServing(false);
+  spdlog::critical("an engine has made no step for {} s", options_.stall_timeout_us / 1'000'000);
+  context_.calls.AbandonAll();
+  std::this_thread::sleep_for(kFlush);
+  std::_Exit(kExitFault);  // its thread is stuck: nothing can be unwound
+}
+
 void ServerProcess::Tick() {
+  if (!Healthy()) EndStalled();
   const int64_t now = MonotonicMicros();
   if (now - last_watch_us_ < 1'000'000) return;
   last_watch_us_ = now;
@@ -189,13 +200,11 @@ void ServerProcess::Tick() {
   }
 }
 
-bool ServerProcess::Watch() {
+void ServerProcess::Watch() {
   while (!signals_->terminate) {
     std::this_thread::sleep_for(kTick);
     Tick();
-    if (!Healthy()) return false;
   }
-  return true;
 }
 
 void ServerProcess::WaitFor(int64_t limit_us, const std::function<bool()>& done) {
@@ -215,8 +224,11 @@ void ServerProcess::Drain() {
   WaitFor(options_.drain_timeout_us, [&] { return context_.calls.count() == 0; });
   listener_.Stop();
   // What is open now is over its time, or waits for nothing (health watches, idle streams).
-  server_->Shutdown(std::chrono::system_clock::now() + kFlush);
-  server_->Wait();
+  std::future<void> closed = std::async(std::launch::async, [this] {
+    server_->Shutdown(std::chrono::system_clock::now() + kFlush);
+    server_->Wait();
+  });
+  while (closed.wait_for(kTick) != std::future_status::ready) Tick();
 }
 
 ServeOutcome ServerProcess::Run() {
@@ -236,13 +248,7 @@ ServeOutcome ServerProcess::Run() {
   }
   SetServing(true);
   spdlog::info("serving");
-  if (!Watch()) {
-    SetServing(false);
-    spdlog::critical("an engine has made no step for {} s", options_.stall_timeout_us / 1'000'000);
-    context_.calls.AbandonAll();
-    std::this_thread::sleep_for(kFlush);
-    std::_Exit(kExitFault);  // its thread is stuck: nothing can be unwound
-  }
+  Watch();
   Drain();
   http_.reset();
   executor_.reset();  // what it still does concerns engines

@@ -1,8 +1,10 @@
 // How a server starts, drains and dies.
+#include <atomic>
 #include <csignal>
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -96,6 +98,31 @@ TEST_CASE("Draining: balancers hear first, then calls are refused, running ones 
   CHECK(complete);
   CHECK(reader->Finish().ok());
   CHECK(server.Stop() == 0);
+}
+
+TEST_CASE("Under load every call of a draining server ends well or UNAVAILABLE", "[lifecycle]") {
+  RunningServer server;
+  std::atomic<int> answered{0}, refused{0}, other{0};
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 16; ++i) {
+    clients.emplace_back([&, i] {
+      for (int j = 0; j < 100'000; ++j) {
+        const grpc::Status status =
+            Generate(server.stub(), Word(absl::StrCat("word", i, "x", j), 1 + i % 3));
+        if (status.ok()) {
+          ++answered;
+          continue;
+        }
+        ++(status.error_code() == grpc::StatusCode::UNAVAILABLE ? refused : other);
+        return;
+      }
+    });
+  }
+  CHECK(Eventually([&] { return answered > 100; }));
+  CHECK(server.Stop() == 0);
+  for (std::thread& client : clients) client.join();
+  CHECK(refused == 16);
+  CHECK(other == 0);
 }
 
 TEST_CASE("What runs longer than the drain may is cut off", "[lifecycle]") {
