@@ -106,7 +106,7 @@ void Tokenize(const uint8_t* data, size_t size, const ModelHost& host) {
   v1::TokenizeRequest proto;
   v1::TokenizeResponse response;
   if (!Parse(data, size, &proto)) return;
-  const absl::Status status = WriteTokens(proto, host, 1 << 20, &response);
+  const absl::Status status = WriteTokens(proto, host, LimitsOf(host), &response);
   if (!status.ok()) CheckRefusal(status);
 }
 
