@@ -19,7 +19,7 @@ if [ "$(id -u)" -ne 0 ]; then
   as_root=(sudo)
 fi
 
-install() {
+install_packages() {
   echo "setup: installing $*" >&2
   if [ ${#as_root[@]} -gt 0 ] && ! command -v sudo >/dev/null; then
     echo "setup: run as root, or install these packages first: $*" >&2
@@ -43,6 +43,6 @@ for package in "${packages[@]}"; do
   state=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)
   [ "$state" = installed ] || missing+=("$package")
 done
-[ ${#missing[@]} -eq 0 ] || install "${missing[@]}"
+[ ${#missing[@]} -eq 0 ] || install_packages "${missing[@]}"
 [ "${1:-}" = --build-only ] || "$(dirname "$0")/python.sh"
 echo "setup: everything is installed" >&2
