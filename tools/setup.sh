@@ -43,6 +43,11 @@ for package in "${packages[@]}"; do
   state=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)
   [ "$state" = installed ] || missing+=("$package")
 done
-[ ${#missing[@]} -eq 0 ] || install_packages "${missing[@]}"
-[ "${1:-}" = --build-only ] || "$(dirname "$0")/python.sh"
+# Plain ifs: behind || a failing step would not end the script.
+if [ ${#missing[@]} -gt 0 ]; then
+  install_packages "${missing[@]}"
+fi
+if [ "${1:-}" != --build-only ]; then
+  "$(dirname "$0")/python.sh"
+fi
 echo "setup: everything is installed" >&2
