@@ -32,7 +32,7 @@ def main() -> int:
     args = arguments(__doc__, name="g2p", limit_ms=1000.0, seconds=12.0, warmup=20, probes=5, max_running=32, batches="16,32",
                      input_tokens="8:64", output_tokens="4:128")
     verdict = Verdict(f"batching_{args.name}", None, "continuous batching against one batch at a time")
-    with Server(args.model, core=SERVER_CORE, max_running=args.max_running) as server:
+    with Server(args.model, core=SERVER_CORE, max_running=args.max_running, encoder_cache_bytes=0) as server:
         closed = load(server.target, core=LOAD_CORE, concurrency=args.max_running, warmup=args.warmup, duration=args.seconds,
                       input_tokens=args.input_tokens, output_tokens=args.output_tokens)
         capacity = closed["load"]["requests_per_s"]

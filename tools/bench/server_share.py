@@ -29,7 +29,8 @@ def main() -> int:
     shape = dict(concurrency=args.concurrency, warmup=args.warmup, requests=args.requests, input_tokens=args.input_tokens,
                  output_tokens=args.output_tokens)
     tokens = {"engine": [], "server": [], "server pinned": []}
-    with Server(args.model) as free, Server(args.model, core=SERVER_CORE) as pinned:
+    # As in bench engine: encoding is not held back for running streams, and no encoder output is kept for the next round.
+    with Server(args.model, prefill_share=0, encoder_cache_bytes=0) as free, Server(args.model, core=SERVER_CORE, prefill_share=0, encoder_cache_bytes=0) as pinned:
         for _ in range(args.rounds):
             tokens["engine"].append(engine(args.model, **shape)["load"]["output_tokens_per_s"])
             for name, server in (("server", free), ("server pinned", pinned)):
