@@ -12,10 +12,14 @@ namespace quintet {
 int64_t AllocationCount() { return count.load(); }
 }  // namespace quintet
 
-// The array and nothrow forms call these two.
-void* operator new(size_t bytes) {
+// The array forms call these, and so does the library's nothrow form; that of a sanitizer's runtime
+// does not, and what it gives must not come back to std::free.
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
   ++count;
-  if (void* p = std::malloc(bytes == 0 ? 1 : bytes)) return p;
+  return std::malloc(bytes == 0 ? 1 : bytes);
+}
+void* operator new(size_t bytes) {
+  if (void* p = operator new(bytes, std::nothrow)) return p;
   throw std::bad_alloc();
 }
 void operator delete(void* p) noexcept { std::free(p); }
