@@ -133,11 +133,14 @@ TEST_CASE("GetModelInfo gives the SHA-256 of the weights, once it is known", "[m
       Sha256OfFile(server.options().models[0].directory + "/model.safetensors");
   REQUIRE(expected.ok());
   v1::GetModelInfoResponse info;
-  CHECK(Eventually([&] {
+  const auto known = [&] {
     grpc::ClientContext context;
     return server.stub().GetModelInfo(&context, v1::GetModelInfoRequest(), &info).ok() &&
            !info.weights_sha256().empty();
-  }));
+  };
+  bool found = false;  // work of the lowest priority: on a busy machine it takes its time
+  for (int i = 0; i < 10 && !found; ++i) found = Eventually(known);
+  CHECK(found);
   CHECK(info.weights_sha256() == *expected);
 }
 
