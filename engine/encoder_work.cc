@@ -42,7 +42,7 @@ void EncoderWork::Forget(const Job* job) {
 }
 
 void EncoderWork::Advance(int64_t budget_us,
-                          absl::FunctionRef<void(Job* job, const Tensor& states)> ready) {
+                          absl::FunctionRef<void(Job* job, const EncodedStates& states)> ready) {
   const int64_t begin_us = clock_();
   int64_t spent_us = 0;
   // What is left when more than half is spent would go into slices too small to be worth it.
@@ -52,7 +52,7 @@ void EncoderWork::Advance(int64_t budget_us,
     } else if (Project(budget_us - spent_us)) {
       const Projection complete = std::move(projections_.front());
       projections_.pop_front();
-      ready(complete.job, complete.encoded.states);
+      ready(complete.job, complete.encoded);
     }
     spent_us = clock_() - begin_us;
   }
@@ -68,10 +68,20 @@ void EncoderWork::Encode(int64_t budget_us) {
   for (const Input& input : inputs_) {
     if (input.job == nullptr) continue;
     const Tensor states = model_->EncoderStates().Rows(input.begin, input.end);
-    cache_->Insert(input.job->request.input, states);
+    Remember(input.job->request.input, states);
     projections_.push_back({input.job, {states, nullptr}});
   }
   inputs_.clear();
+}
+
+// Puts a copy into the cache, which is the host's.
+void EncoderWork::Remember(const std::vector<int32_t>& ids, const Tensor& states) {
+  if (!cache_->enabled()) return;
+  const Stream& stream = model_->stream();
+  if (stream.backend() == Backend::kCpu) return cache_->Insert(ids, states);
+  std::vector<float> host(static_cast<size_t>(states.elements()));
+  stream.Read(states, host.data());
+  cache_->Insert(ids, Tensor::F32(host.data(), {states.dim[0], states.dim[1]}));
 }
 
 bool EncoderWork::Project(int64_t budget_us) {

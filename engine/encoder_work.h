@@ -34,7 +34,8 @@ class EncoderWork {
   // Works for about `budget_us`, one slice at least, and hands out the jobs that are ready: their
   // states [rows, d_model] f32 are there, valid during the call, and so are the keys and values in
   // their source slots.
-  void Advance(int64_t budget_us, absl::FunctionRef<void(Job* job, const Tensor& states)> ready);
+  void Advance(int64_t budget_us,
+               absl::FunctionRef<void(Job* job, const EncodedStates& states)> ready);
 
  private:
   struct Input {
@@ -48,6 +49,7 @@ class EncoderWork {
   };
 
   void Encode(int64_t budget_us);
+  void Remember(const std::vector<int32_t>& ids, const Tensor& states);
   // True when the first of projections_ is complete.
   bool Project(int64_t budget_us);
 

@@ -53,6 +53,7 @@ class StepEngine : public Engine {
   absl::StatusOr<RequestId> Submit(Request request) override;
   void Cancel(RequestId id) override;
   EngineCounters counters() const override;
+  absl::Status status() const override;
   bool Step() override;
   void WaitForWork(int64_t timeout_us) override;
 
@@ -65,10 +66,11 @@ class StepEngine : public Engine {
   void Admit(int64_t now);
   void StartJob(Job* job, int64_t now);
   bool StreamsWait() const;
-  void UseStates(Job* job, const Tensor& states);
+  void UseStates(Job* job, const EncodedStates& encoded);
   void Decode(bool streams, int64_t prefill_us);
   void Deliver(Job* job, int64_t now);
   void FinishDecoding(Job* job);
+  void Break(const absl::Status& status);
   void End(Job* job, JobState state, const absl::Status& status);
   void FillTiming(Job* job) const;
 
@@ -88,6 +90,7 @@ class StepEngine : public Engine {
   EngineCounters counters_;
   int64_t queued_tokens_ = 0;
   RequestId next_id_ = 1;
+  absl::Status broken_;  // not OK once the device has failed
 
   // The stepping thread's own.
   std::unique_ptr<Decoder> decoder_;
@@ -115,6 +118,7 @@ StepEngine::~StepEngine() {
 }
 
 absl::Status StepEngine::QueueFull(int64_t tokens) const {
+  if (!broken_.ok()) return broken_;
   if (counters_.waiting >= limits_.max_queue_requests) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the queue is full: ", counters_.waiting, " requests wait"));
@@ -167,6 +171,11 @@ EngineCounters StepEngine::counters() const {
   return counters_;
 }
 
+absl::Status StepEngine::status() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return broken_;
+}
+
 void StepEngine::WaitForWork(int64_t timeout_us) {
   std::unique_lock<std::mutex> lock(mutex_);
   wake_.wait_for(lock, std::chrono::microseconds(timeout_us),
@@ -174,6 +183,7 @@ void StepEngine::WaitForWork(int64_t timeout_us) {
 }
 
 bool StepEngine::Step() {
+  model_->stream().Use();
   TakeInbox();
   const int64_t now = clock_();
   Expire(now);
@@ -181,7 +191,8 @@ bool StepEngine::Step() {
   const bool streams = StreamsWait();
   const int64_t prefill_us = pace_.PrefillUs(streams);
   const int64_t begin_us = clock_();
-  encoding_.Advance(prefill_us, [this](Job* job, const Tensor& states) { UseStates(job, states); });
+  encoding_.Advance(prefill_us,
+                    [this](Job* job, const EncodedStates& encoded) { UseStates(job, encoded); });
   Decode(streams, prefill_us - (clock_() - begin_us));
   std::lock_guard<std::mutex> lock(mutex_);
   ++counters_.steps;
@@ -237,7 +248,10 @@ void StepEngine::Admit(int64_t now) {
     StartJob(job, now);
     if (job->encodes) {
       job->MoveTo(JobState::kEncoding);
-      EncodedStates known = encoder_cache_.Find(job->request.input);
+      // Cached states are the host's; a task head wants them where the model runs.
+      const bool usable = !job->classify_encoded || model_->stream().backend() == Backend::kCpu;
+      EncodedStates known;
+      if (usable) known = encoder_cache_.Find(job->request.input);
       if (known.owner == nullptr) {
         batch_.push_back(job);
         continue;
@@ -278,17 +292,29 @@ bool StepEngine::StreamsWait() const {
                      [](const Job* job) { return job->task()->generating_rows() > 0; });
 }
 
-void StepEngine::UseStates(Job* job, const Tensor& states) {
+void StepEngine::UseStates(Job* job, const EncodedStates& encoded) {
   job->encoded_us = clock_();
   if (job->task() != nullptr) {
     job->MoveTo(JobState::kDecoding);
     decoding_.push_back(job);
     return;
   }
+  const Tensor& states = encoded.states;
+  Result& result = job->result;
   if (job->kind() == RequestKind::kEncode) {
-    PoolStates(job->request, states, &job->result);
+    std::vector<float> host(static_cast<size_t>(states.elements()));
+    if (encoded.owner != nullptr) {
+      std::copy_n(states.f32(), states.elements(), host.begin());
+    } else {
+      model_->stream().Read(states, host.data());
+    }
+    PoolStates(job->request, std::move(host), states.dim[1], &result);
   } else {
-    ClassifyStates(*job, states, model_, &job->result);
+    // The task head's raw logits of what the request asks for: one row or all.
+    const int64_t row = job->encoded_row;
+    result.columns = model_->config().labels;
+    decoder_->Classify(row < 0 ? states : states.Rows(row, row + 1), &result.values);
+    result.rows = static_cast<int64_t>(result.values.size()) / result.columns;
   }
   End(job, JobState::kDone, absl::OkStatus());
 }
@@ -310,10 +336,11 @@ void StepEngine::Decode(bool streams, int64_t prefill_us) {
     if (entry.generation != nullptr) before += entry.generation->new_tokens();
   }
   const int64_t begin_us = clock_();
-  const Decoder::StepSize size =
+  const absl::StatusOr<Decoder::StepSize> size =
       decoder_->Step(decoder_jobs_, pace_.GivenTokens(streams, prefill_us));
+  if (!size.ok()) return Break(size.status());
   const int64_t now = clock_();
-  pace_.RecordDecode(streams, size.given_tokens, now - begin_us);
+  pace_.RecordDecode(streams, size->given_tokens, now - begin_us);
 
   batch_.clear();
   token_gaps_us_.clear();
@@ -325,7 +352,7 @@ void StepEngine::Decode(bool streams, int64_t prefill_us) {
     }
     if (job->task()->done()) batch_.push_back(job);
   }
-  if (observer_ != nullptr) observer_->OnStep({size.sequences, token_gaps_us_});
+  if (observer_ != nullptr) observer_->OnStep({size->sequences, token_gaps_us_});
   {
     std::lock_guard<std::mutex> lock(mutex_);
     counters_.generated_tokens += after - before;
@@ -344,6 +371,18 @@ void StepEngine::Deliver(Job* job, int64_t now) {
   job->generation->Deliver(job->request.sink.get());
 }
 
+// The device failed: what runs on it is lost, and nothing can follow.
+void StepEngine::Break(const absl::Status& status) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    broken_ = absl::UnavailableError(absl::StrCat("the device failed: ", status.message()));
+  }
+  while (!jobs_.empty()) {
+    Job* job = jobs_.begin()->second.get();
+    End(job, JobState::kFailed, job->state == JobState::kQueued ? broken_ : status);
+  }
+}
+
 void StepEngine::FinishDecoding(Job* job) {
   Result& result = job->result;
   if (job->generation != nullptr) {
@@ -353,8 +392,7 @@ void StepEngine::FinishDecoding(Job* job) {
     std::lock_guard<std::mutex> lock(mutex_);
     counters_.generated_tokens += result.output_tokens - before;
   } else if (job->kind() == RequestKind::kEncode) {
-    const std::vector<float> states = std::move(result.values);
-    PoolStates(job->request, Tensor::F32(states.data(), {result.rows, result.columns}), &result);
+    PoolStates(job->request, std::move(result.values), result.columns, &result);
   } else {
     for (const ScoredTarget& target : result.targets) result.output_tokens += target.tokens.size();
   }

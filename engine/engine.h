@@ -66,6 +66,9 @@ class Engine {
   // ignored.
   virtual void Cancel(RequestId id) = 0;
   virtual EngineCounters counters() const = 0;
+  // Thread safe. Not OK once the device has failed: requests end INTERNAL or UNAVAILABLE, and new
+  // ones are refused.
+  virtual absl::Status status() const = 0;
 
   // One step: end what was cancelled or is past its deadline (DEADLINE_EXCEEDED, counted as
   // failed), admit, encode within the time allowed, decode one token for every running sequence,

@@ -57,6 +57,9 @@ class Generation : public DecodeTask {
   // Whether the processors act now, and on what: rows become log-probabilities first.
   bool Processes() const { return processors_.Acts(length_); }
   bool LogitsAreLogProbs() const { return is_beam() && (Processes() || options_.do_sample); }
+  bool ChangesLogits() const { return Processes() || LogitsAreLogProbs(); }
+  // Whether the host reads whole rows, before or in Select.
+  bool ReadsLogits() const { return ChangesLogits() || options_.do_sample || options_.logprobs; }
   void Process(int64_t row, absl::Span<float> values) {
     processors_.Apply(History(row), values, scratch_.data() + row * max_len_);
   }

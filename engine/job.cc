@@ -223,31 +223,20 @@ absl::StatusOr<std::unique_ptr<Job>> PlanJob(Request request, const ModelConfig&
   return job;
 }
 
-void ClassifyStates(const Job& job, const Tensor& states, Model* model, Result* result) {
-  const int64_t row = job.encoded_row;
-  const Tensor read = row < 0 ? states : states.Rows(row, row + 1);
-  result->rows = read.dim[0];
-  result->columns = model->config().labels;
-  result->values.resize(result->rows * result->columns);
-  model->Classify(read, Tensor::F32(result->values.data(), {result->rows, result->columns}));
-}
-
-void PoolStates(const Request& request, const Tensor& states, Result* result) {
-  const int64_t rows = states.dim[0], width = states.dim[1];
-  const auto row = [&states](int64_t i) { return states.f32() + i * states.stride[0]; };
+void PoolStates(const Request& request, std::vector<float> states, int64_t width, Result* result) {
+  const int64_t rows = static_cast<int64_t>(states.size()) / width;
+  const auto row = [&](int64_t i) { return states.begin() + i * width; };
   result->columns = width;
   result->values.clear();
   switch (request.pooling) {
     case Pooling::kNone:
-      for (int64_t i = 0; i < rows; ++i) {
-        result->values.insert(result->values.end(), row(i), row(i) + width);
-      }
+      result->values = std::move(states);
       break;
     case Pooling::kFirst:
-      result->values.assign(row(0), row(0) + width);
+      result->values.assign(row(0), row(1));
       break;
     case Pooling::kLast:
-      result->values.assign(row(rows - 1), row(rows - 1) + width);
+      result->values.assign(row(rows - 1), row(rows));
       break;
     case Pooling::kMean: {
       std::vector<double> sum(width, 0.0);

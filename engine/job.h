@@ -57,11 +57,8 @@ struct Capacity {
 absl::StatusOr<std::unique_ptr<Job>> PlanJob(Request request, const ModelConfig& config,
                                              const Tokenizer* tokenizer, const Capacity& capacity);
 
-// The task head's raw logits of the encoder states [rows, d_model] that a classification asks for.
-void ClassifyStates(const Job& job, const Tensor& states, Model* model, Result* result);
-
-// Pools rows of states [rows, d_model] as an encode request asks: mean, first, last or all rows;
-// unit length if normalised.
-void PoolStates(const Request& request, const Tensor& states, Result* result);
+// Pools states [rows, width] as an encode request asks: mean, first, last or all rows; unit length
+// if normalised.
+void PoolStates(const Request& request, std::vector<float> states, int64_t width, Result* result);
 
 }  // namespace quintet

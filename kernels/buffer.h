@@ -44,7 +44,7 @@ class Carver {
   explicit Carver(void* base) : base_(static_cast<char*>(base)) {}
   void* Take(int64_t bytes) {
     void* piece = base_ == nullptr ? nullptr : base_ + used_;
-    used_ += (bytes + 63) / 64 * 64;
+    used_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
     return piece;
   }
   Tensor TakeTensor(DType dtype, std::initializer_list<int64_t> dims) {
@@ -55,6 +55,8 @@ class Carver {
   int64_t used_bytes() const { return used_; }
 
  private:
+  static constexpr int64_t kAlignment = 256;  // what products on a GPU like best
+
   char* base_;
   int64_t used_ = 0;
 };

@@ -1,11 +1,12 @@
-// The ops of norm.h, embedding.h, rotary.h, kv_cache.h, attention.h, selection.h and log_prob.h on
-// the CPU. Arguments have been checked. Kernels are compiled for every instruction set by Highway
-// (foreach_target) and picked at run time.
+// The ops of linear.h, norm.h, embedding.h, rotary.h, kv_cache.h, attention.h, selection.h and
+// log_prob.h on the CPU. Arguments have been checked. Kernels are compiled for every instruction
+// set by Highway (foreach_target) and picked at run time.
 #pragma once
 
 #include "kernels/attention.h"
 #include "kernels/embedding.h"
 #include "kernels/kv_cache.h"
+#include "kernels/linear.h"
 #include "kernels/log_prob.h"
 #include "kernels/norm.h"
 #include "kernels/rotary.h"
@@ -21,6 +22,9 @@ void Rotary(const RotaryArgs& args, Stream& stream);
 void StoreKv(const StoreKvArgs& args, Stream& stream);
 void Attention(const AttentionArgs& args, Stream& stream);
 int64_t AttentionScratchBytes(int64_t heads, int64_t head_dim, const Stream& stream);
+void Linear(const LinearArgs& args, Stream& stream);
+bool LinearTakesNorm(const LinearWeight& w, int64_t rows);
+int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream);
 void LogSumExp(const LogSumExpArgs& args, Stream& stream);
 void TopK(const TopKArgs& args, Stream& stream);
 int64_t TopKScratchBytes(int64_t rows, int64_t vocab, int64_t k_max, const Stream& stream);

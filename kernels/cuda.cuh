@@ -48,10 +48,12 @@ void Launch(Stream& stream, dim3 grid, dim3 block, size_t shared_bytes, void (*k
           cudaLaunchKernelEx(&config, kernel, Params(std::forward<Args>(args))...));
 }
 
-// First line of every kernel: what earlier kernels wrote is visible after it.
+// First line of every kernel: what earlier kernels wrote is visible after it. The kernel after this
+// one may begin then, and waits here in its turn.
 __device__ __forceinline__ void WaitForInputs() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 

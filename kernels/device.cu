@@ -19,6 +19,12 @@ bool PortableOnly() {
   return value != nullptr && std::strcmp(value, "1") == 0;
 }
 
+struct Graph final : DeviceGraph {
+  explicit Graph(cudaGraphExec_t e) : executable(e) {}
+  ~Graph() override { cudaGraphExecDestroy(executable); }
+  cudaGraphExec_t executable;
+};
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(int ordinal) {
@@ -74,6 +80,8 @@ int64_t CudaDevice::free_bytes() const {
   size_t free = 0, total = 0;
   return cudaMemGetInfo(&free, &total) == cudaSuccess ? static_cast<int64_t>(free) : 0;
 }
+
+void CudaDevice::Use() { QT_CUDA(*this, cudaSetDevice(ordinal_)); }
 
 absl::StatusOr<Buffer> CudaDevice::Allocate(int64_t bytes) {
   QT_CHECK_GE(bytes, 0);
@@ -151,6 +159,28 @@ void CudaDevice::Write(void* device, const void* host, int64_t bytes) {
   if (error == cudaSuccess) return;
   std::lock_guard<std::mutex> lock(failing);
   Fail(absl::StrCat("writing ", bytes, " bytes: ", cudaGetErrorString(error)));
+}
+
+std::unique_ptr<DeviceGraph> CudaDevice::Record(absl::FunctionRef<void()> work) {
+  if (cudaStreamBeginCapture(stream(), cudaStreamCaptureModeRelaxed) != cudaSuccess) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  work();
+  cudaGraph_t recorded = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  cudaError_t error = cudaStreamEndCapture(stream(), &recorded);
+  if (error == cudaSuccess) error = cudaGraphInstantiate(&executable, recorded, 0);
+  if (recorded != nullptr) cudaGraphDestroy(recorded);
+  if (error != cudaSuccess) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  return std::make_unique<Graph>(executable);
+}
+
+void CudaDevice::Replay(const DeviceGraph& graph) {
+  QT_CUDA(*this, cudaGraphLaunch(static_cast<const Graph&>(graph).executable, stream()));
 }
 
 absl::Status CudaDevice::Synchronize() {

@@ -14,11 +14,18 @@
 #include <memory>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "kernels/buffer.h"
 
 namespace quintet {
+
+// Recorded work that can be queued again and again at little cost.
+class DeviceGraph {
+ public:
+  virtual ~DeviceGraph() = default;
+};
 
 class Device {
  public:
@@ -35,6 +42,9 @@ class Device {
   int multiprocessors() const { return multiprocessors_; }
   int64_t l2_bytes() const { return l2_bytes_; }
   virtual int64_t free_bytes() const = 0;
+
+  // The calling thread is the engine's from now on.
+  virtual void Use() = 0;
 
   // Device memory, aligned to 256 bytes, not initialised. RESOURCE_EXHAUSTED when there is no such
   // memory.
@@ -59,6 +69,11 @@ class Device {
   // The only calls that other threads may make, while the engine's does nothing: copies that are
   // done on return, for loading.
   virtual void Write(void* device, const void* host, int64_t bytes) = 0;
+
+  // Records what `work` queues, kernels alone, instead of running it. Null when that fails: then
+  // the work has to be queued as usual. Addresses and launch sizes are those of the recording.
+  virtual std::unique_ptr<DeviceGraph> Record(absl::FunctionRef<void()> work) = 0;
+  virtual void Replay(const DeviceGraph& graph) = 0;
 
   // Waits for all work queued. The first error since Open stays: INTERNAL.
   virtual absl::Status Synchronize() = 0;

@@ -20,6 +20,7 @@ class CudaDevice final : public Device {
   ~CudaDevice() override;
 
   int64_t free_bytes() const override;
+  void Use() override;
   absl::StatusOr<Buffer> Allocate(int64_t bytes) override;
   absl::StatusOr<Buffer> AllocateMirrored(int64_t bytes) override;
   void Upload(const void* mirrored_host, int64_t bytes) override;
@@ -28,6 +29,8 @@ class CudaDevice final : public Device {
   void CopyToDevice(void* device, const void* host, int64_t bytes) override;
   void CopyToHost(void* host, const void* device, int64_t bytes) override;
   void Write(void* device, const void* host, int64_t bytes) override;
+  std::unique_ptr<DeviceGraph> Record(absl::FunctionRef<void()> work) override;
+  void Replay(const DeviceGraph& graph) override;
   absl::Status Synchronize() override;
 
   // How matrix products run here; made by the first product.

@@ -1,6 +1,7 @@
 #include "kernels/embedding.h"
 
 #include "kernels/cpu_ops.h"
+#include "kernels/cuda_ops.h"
 #include "kernels/dispatch.h"
 
 namespace quintet {
@@ -28,7 +29,7 @@ void CheckRowNumbers(const Tensor& numbers, int64_t rows, int64_t table_rows) {
 }  // namespace
 
 void Embedding(const EmbeddingArgs& args, Stream& stream) {
-  QT_CHECK(args.y.dtype == DType::kF32);
+  QT_CHECK(IsActivation(args.y.dtype, stream));
   QT_CHECK_EQ(args.y.rank, 2);
   QT_CHECK_EQ(args.y.stride[1], 1);
   CheckTable(args.table, args.y.dim[1]);
@@ -36,9 +37,10 @@ void Embedding(const EmbeddingArgs& args, Stream& stream) {
   QT_CHECK_EQ(args.positions.defined(), args.position_table.defined());
   if (args.positions.defined()) {
     CheckTable(args.position_table, args.y.dim[1]);
+    QT_CHECK(stream.backend() == Backend::kCpu || args.position_table.dtype == args.table.dtype);
     CheckRowNumbers(args.positions, args.y.dim[0], args.position_table.dim[0]);
   }
-  Dispatch<cpu::Embedding>(stream)(args, stream);
+  Dispatch<cpu::Embedding, cuda::Embedding>(stream)(args, stream);
 }
 
 }  // namespace quintet

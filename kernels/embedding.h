@@ -13,7 +13,7 @@ struct EmbeddingArgs {
   float scale = 1.0f;
   Tensor positions;       // [rows] i32, or undefined
   Tensor position_table;  // [positions, d] f32|bf16|f16, or undefined
-  Tensor y;               // [rows, d] f32
+  Tensor y;               // [rows, d] f32 (GPU: or bf16, f16, and both tables of one type)
 };
 void Embedding(const EmbeddingArgs& args, Stream& stream);
 

@@ -1,6 +1,7 @@
 #include "kernels/kv_cache.h"
 
 #include "kernels/cpu_ops.h"
+#include "kernels/cuda_ops.h"
 #include "kernels/dispatch.h"
 
 namespace quintet {
@@ -20,7 +21,7 @@ void StoreKv(const StoreKvArgs& args, Stream& stream) {
   for (int32_t slot : args.slots) {
     QT_CHECK(slot >= -1 && slot < cache.pages * cache.page_size);
   }
-  Dispatch<cpu::StoreKv>(stream)(args, stream);
+  Dispatch<cpu::StoreKv, cuda::StoreKv>(stream)(args, stream);
 }
 
 }  // namespace quintet

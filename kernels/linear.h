@@ -1,5 +1,9 @@
 // Matrix products with weights prepared once at load: y = epilogue(alpha * x W^T + bias).
 //
+// GPU: f32 weights, x and y: the same sums in the same order as on the CPU. bf16 and f16 weights: x
+// of the weight's type, or f32 (then it is rounded to it first); y of that type or f32; sums f32,
+// in an order that the library chooses by shape.
+//
 // CPU: x and y are f32. f32 weights: every element of y is summed over k in ascending order by
 // fused multiply-adds in one accumulator, whatever the number of rows, so one row's result is
 // bit-identical alone and in any batch. int8 weights: rows of x are quantised on the fly
@@ -18,18 +22,25 @@ namespace quintet {
 
 enum class Activation : uint8_t { kNone, kRelu, kGeluTanh, kGeluErf, kSilu, kTanh };
 
-enum class WeightType : uint8_t { kF32, kBF16, kI8 };
-bool WeightTypeSupported(WeightType type);  // kBF16 only where the CPU has the instructions
+enum class WeightType : uint8_t { kF32, kBF16, kF16, kI8 };
+// A GPU takes all but kI8. A CPU (null device) takes kF32 and kI8, and kBF16 where it has the
+// instructions.
+bool WeightTypeSupported(WeightType type, const Device* device = nullptr);
+// The type of activations that goes with such weights: on a GPU theirs, on the CPU f32.
+DType ActivationType(WeightType type, const Device* device);
 
 // A matrix W [n, k] in the layout the products want. Immutable once packed; reads are thread safe.
 class LinearWeight {
  public:
   // `gated`: W holds two halves of n/2 rows, gate then up, interleaved in memory so that one
-  // product yields both halves of a gated activation side by side.
-  static absl::StatusOr<LinearWeight> Allocate(int64_t n, int64_t k, WeightType type, bool gated);
+  // product yields both halves of a gated activation side by side. On a device, which outlives the
+  // calls of Pack, the layout is W's own.
+  static absl::StatusOr<LinearWeight> Allocate(int64_t n, int64_t k, WeightType type, bool gated,
+                                               Device* device = nullptr);
   // The same without memory: bytes() is what Allocate would take, and sizes of scratch can be asked
   // for. Only for sizing.
-  static absl::StatusOr<LinearWeight> Describe(int64_t n, int64_t k, WeightType type, bool gated);
+  static absl::StatusOr<LinearWeight> Describe(int64_t n, int64_t k, WeightType type, bool gated,
+                                               Device* device = nullptr);
   LinearWeight() = default;
 
   // Fills output channels [row, row + w.dim[0]) from w [rows, k] f32|bf16|f16, any strides (a
@@ -41,7 +52,8 @@ class LinearWeight {
   void Pack(int64_t row, const Tensor& w);
   // The same from values already quantised: w [rows, k] i8, scales [rows] f32. Type kI8 only.
   void PackQuantized(int64_t row, const Tensor& w, const Tensor& scales);
-  // The inverse, for convert and its verification: rows as f32 (dequantised), to [rows, k] f32.
+  // The inverse, for convert and its verification: rows as f32 (dequantised), to [rows, k] f32. CPU
+  // only.
   void Unpack(int64_t row, const Tensor& w) const;
 
   bool defined() const { return n_ > 0; }
@@ -51,14 +63,18 @@ class LinearWeight {
   bool gated() const { return gated_; }
   int64_t bytes() const { return panel_bytes_ + channel_bytes_; }
 
-  // The packed panels and per-channel data: their layout is described in linear_cpu.cc.
+  // The packed panels and per-channel data: their layout is described in linear_cpu.h; on a device
+  // [n, k] row-major.
   const void* panels() const { return panels_.data(); }
   const void* channels() const { return channels_.data(); }
 
  private:
+  void WriteRows(int64_t row, const Tensor& w);
+
   int64_t n_ = 0, k_ = 0;
   WeightType type_ = WeightType::kF32;
   bool gated_ = false;
+  Device* device_ = nullptr;
   int64_t panel_bytes_ = 0, channel_bytes_ = 0;
   Buffer panels_;
   Buffer channels_;  // kI8: scales and sums of each channel
@@ -80,23 +96,28 @@ struct ScatterOutput {
 };
 
 struct LinearArgs {
-  Tensor x;                         // [rows, k] f32, unit last stride
+  Tensor x;                         // [rows, k], unit last stride
+  // Only where LinearTakesNorm: x [rows, k] f32 is normalised first, by RmsNorm, or by LayerNorm
+  // where beta is defined (norm.h).
+  Tensor norm_gamma, norm_beta;  // [k] f32, or undefined
+  float norm_eps = 0.0f;
   const LinearWeight* w = nullptr;  // [n, k]
-  Tensor bias;                      // [n] f32, or undefined
+  Tensor bias;                      // [n] f32 (GPU: or of y's type), or undefined
   float alpha = 1.0f;               // scales x W^T before the bias
   // After the bias. With a gated weight: y = activation(gate) * up, n/2 columns; else y =
   // activation(.).
   Activation activation = Activation::kNone;
-  Tensor residual;  // [rows, n] f32 added last, or undefined; may alias y
-  Tensor y;  // [rows, n] or [rows, n/2] f32, unit last stride; must not alias x. Undefined with
-             // scatter
+  Tensor residual;  // [rows, n] of y's type, added last, or undefined; may alias y
+  Tensor y;  // [rows, n] or [rows, n/2], unit last stride; must not alias x. Undefined with scatter
   ScatterOutput scatter;  // used when base is set; no residual then
   Tensor scratch;  // LinearScratchBytes(...) bytes as [bytes] i8, or undefined when that is 0
 };
 // Checks shapes (QT_CHECK), counts one product on the stream, then runs it on the stream's threads.
 // rows 0 is allowed.
 void Linear(const LinearArgs& args, Stream& stream);
-// Grows with rows; f32 weights want little or none, and run without it too, slower.
+// Whether a product of so many rows normalises x on its way: on a GPU, for few rows.
+bool LinearTakesNorm(const LinearWeight& w, int64_t rows, const Stream& stream);
+// Grows with rows. CPU: f32 weights want little or none, and run without it too, slower.
 int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream);
 
 }  // namespace quintet

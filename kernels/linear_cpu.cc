@@ -325,6 +325,7 @@ PanelProductFunction ChoosePanelProduct(WeightType type) {
     case WeightType::kF32:
       return &HWY_DYNAMIC_DISPATCH(PanelF32);
     case WeightType::kBF16:
+    case WeightType::kF16:  // only on devices
       break;
     case WeightType::kI8:
       if (VnniPanelProduct() != nullptr) return VnniPanelProduct();

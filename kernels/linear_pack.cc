@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <vector>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/linear_pack.cc"
@@ -298,8 +299,11 @@ struct FillI8 {
 
 void LinearWeight::Pack(int64_t row, const Tensor& w) {
   CheckRange(*this, row, w);
+  if (device_ != nullptr) return WriteRows(row, w);
   char* panels = panels_.as<char>();
   switch (type_) {
+    case WeightType::kF16:  // only on devices
+      break;
     case WeightType::kF32:
       return PackRuns(*this, panels, row, w, FillF32{w});
     case WeightType::kBF16:
@@ -307,6 +311,26 @@ void LinearWeight::Pack(int64_t row, const Tensor& w) {
     case WeightType::kI8:
       return PackRuns(*this, panels, row, w, FillI8{*this, w, nullptr});
   }
+}
+
+// Values of the weight's type that lie dense go as they are, others by way of a converted copy.
+void LinearWeight::WriteRows(int64_t row, const Tensor& w) {
+  const DType type = type_ == WeightType::kF32    ? DType::kF32
+                     : type_ == WeightType::kBF16 ? DType::kBF16
+                                                  : DType::kF16;
+  const int64_t row_bytes = k_ * DTypeBytes(type), rows = w.dim[0];
+  char* place = panels_.as<char>() + row * row_bytes;
+  if (w.dtype == type && w.is_dense()) {
+    device_->Write(place, w.data, rows * row_bytes);
+    return;
+  }
+  std::vector<float> values(static_cast<size_t>(k_));
+  std::vector<char> converted(static_cast<size_t>(rows * row_bytes));
+  for (int64_t r = 0; r < rows; ++r) {
+    ReadRow(w, r, 0, k_, values.data());
+    ConvertFromF32(values.data(), k_, type, converted.data() + r * row_bytes);
+  }
+  device_->Write(place, converted.data(), rows * row_bytes);
 }
 
 void LinearWeight::PackQuantized(int64_t row, const Tensor& w, const Tensor& scales) {

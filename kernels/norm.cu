@@ -2,12 +2,13 @@
 
 #include "kernels/cuda.cuh"
 #include "kernels/cuda_ops.h"
+#include "kernels/mma.cuh"
 
 namespace quintet::cuda {
 namespace {
 
 constexpr int kMaxThreads = 256;
-constexpr int kCached = 8;  // values of a row that one thread keeps in registers
+constexpr int kKept = 4;  // pieces of a row that one thread keeps in registers
 
 template <typename In, typename Out>
 struct NormRows {
@@ -22,63 +23,87 @@ struct NormRows {
   float eps;
 };
 
+// kWidth neighbours of a row.
+template <typename T, int kWidth>
+__device__ __forceinline__ void LoadSome(const T* from, float (&to)[kWidth]) {
+  if constexpr (kWidth == 4) {
+    const float4 v = *reinterpret_cast<const float4*>(from);
+    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+  } else {
+    to[0] = ToF32(from[0]);
+  }
+}
+
+template <typename T, int kWidth>
+__device__ __forceinline__ void StoreSome(const float (&from)[kWidth], T* to) {
+  if constexpr (kWidth == 4 && sizeof(T) == 4) {
+    *reinterpret_cast<float4*>(to) = make_float4(from[0], from[1], from[2], from[3]);
+  } else if constexpr (kWidth == 4) {
+    *reinterpret_cast<uint2*>(to) = {PackPair<T>(from[0], from[1]), PackPair<T>(from[2], from[3])};
+  } else {
+    to[0] = FromF32<T>(from[0]);
+  }
+}
+
 // What: y = (x - mean) * rsqrt(mean((x - mean)^2) + eps) * gamma + beta; RMSNorm has no mean and no
 // beta.
 // Shapes: x [rows, d] In, y [rows, d] Out, gamma and beta [d] f32; y may alias x when In is Out.
 // Math: f32; the variance in a second pass over registers, so no cancellation. Sums run in an order
 // given by d and the block alone.
-// Map: one block a row, threads stride over d; values are kept in registers where d allows it,
-// otherwise read again.
-// Bound: rows * d * (sizeof(In) + sizeof(Out)) bytes once; at decoding sizes the launch.
-// Spec: tests/kernels/norm_test.cc.
-template <typename In, typename Out, bool kCentre>
+// Map: one block a row; a thread takes kWidth neighbours at a time (4 of f32 rows that allow it)
+// and keeps kKept such pieces in registers; longer rows are read again. Bound: rows * d *
+// (sizeof(In) + sizeof(Out)) bytes once; at decoding sizes the launch. Spec:
+// tests/kernels/norm_test.cc.
+template <typename In, typename Out, bool kCentre, int kWidth>
 __global__ void __launch_bounds__(kMaxThreads) NormKernel(NormRows<In, Out> a) {
   __shared__ float shared[32];
   WaitForInputs();
   const int64_t row = blockIdx.x;
   const In* x = a.x + (a.rows == nullptr ? row : a.rows[row]) * a.x_stride;
   Out* y = a.y + row * a.y_stride;
-  const int step = static_cast<int>(blockDim.x), first = static_cast<int>(threadIdx.x);
-  float kept[kCached];
-
-  float mean = 0.0f, sum = 0.0f;
+  const int first = static_cast<int>(threadIdx.x) * kWidth;
+  const int step = static_cast<int>(blockDim.x) * kWidth;
+  float kept[kKept][kWidth];
 #pragma unroll
-  for (int slot = 0; slot < kCached; ++slot) {
-    const int i = first + slot * step;
-    kept[slot] = i < a.d ? ToF32(x[i]) : 0.0f;
-    sum += kCentre ? kept[slot] : kept[slot] * kept[slot];
+  for (int p = 0; p < kKept; ++p) {
+    if (first + p * step < a.d) LoadSome<In>(x + first + p * step, kept[p]);
   }
-  for (int i = first + kCached * step; i < a.d; i += step) {
-    const float v = ToF32(x[i]);
-    sum += kCentre ? v : v * v;
-  }
-  sum = BlockSum(sum, shared) / static_cast<float>(a.d);
-  if constexpr (kCentre) {
-    mean = sum;
-    sum = 0.0f;
+  // visit(piece, its place) for all of the row that this thread has.
+  const auto for_each = [&](auto&& visit) {
 #pragma unroll
-    for (int slot = 0; slot < kCached; ++slot) {
-      const float centred = first + slot * step < a.d ? kept[slot] - mean : 0.0f;
-      sum += centred * centred;
+    for (int p = 0; p < kKept; ++p) {
+      if (first + p * step < a.d) visit(kept[p], first + p * step);
     }
-    for (int i = first + kCached * step; i < a.d; i += step) {
-      const float centred = ToF32(x[i]) - mean;
-      sum += centred * centred;
+    for (int i = first + kKept * step; i < a.d; i += step) {
+      float piece[kWidth];
+      LoadSome<In>(x + i, piece);
+      visit(piece, i);
     }
-    sum = BlockSum(sum, shared) / static_cast<float>(a.d);
-  }
-  const float scale = 1.0f / sqrtf(sum + a.eps);
-  const auto write = [&](int i, float v) {
-    v = (v - mean) * scale * a.gamma[i];
-    if (kCentre) v += a.beta[i];
-    y[i] = FromF32<Out>(v);
   };
+  const auto sum_of = [&](float shift, bool square) {
+    float sum = 0.0f;
+    for_each([&](const float(&piece)[kWidth], int) {
 #pragma unroll
-  for (int slot = 0; slot < kCached; ++slot) {
-    const int i = first + slot * step;
-    if (i < a.d) write(i, kept[slot]);
-  }
-  for (int i = first + kCached * step; i < a.d; i += step) write(i, ToF32(x[i]));
+      for (int j = 0; j < kWidth; ++j) {
+        const float v = piece[j] - shift;
+        sum += square ? v * v : v;
+      }
+    });
+    return BlockSum(sum, shared) / static_cast<float>(a.d);
+  };
+  const float mean = kCentre ? sum_of(0.0f, false) : 0.0f;
+  const float scale = 1.0f / sqrtf(sum_of(mean, true) + a.eps);
+  for_each([&](const float(&piece)[kWidth], int i) {
+    float out[kWidth], gamma[kWidth], beta[kWidth];
+    LoadSome<float>(a.gamma + i, gamma);
+    if constexpr (kCentre) LoadSome<float>(a.beta + i, beta);
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      out[j] = (piece[j] - mean) * scale * gamma[j];
+      if constexpr (kCentre) out[j] += beta[j];
+    }
+    StoreSome<Out>(out, y + i);
+  });
 }
 
 struct Norm {
@@ -90,18 +115,10 @@ struct Norm {
   float eps;
 };
 
-template <bool kCentre>
-void LaunchNorm(const Norm& norm, Stream& stream) {
-  const int64_t rows = norm.y.dim[0];
-  if (rows == 0) return;
+template <typename In, typename Out, bool kCentre>
+void LaunchRows(const Norm& norm, Stream& stream) {
   const int d = static_cast<int>(norm.x.dim[1]);
-  DispatchDType(norm.x.dtype, [&](auto in) {
-    DispatchDType(norm.y.dtype, [&](auto out) {
-      using In = typename decltype(in)::type;
-      using Out = typename decltype(out)::type;
-      // The residual stream is f32 or the type of the activations.
-      if constexpr (std::is_same_v<In, float> || std::is_same_v<In, Out>) {
-        NormRows<In, Out> a{norm.x.as<In>(),
+  const NormRows<In, Out> a{norm.x.as<In>(),
                             norm.x.stride[0],
                             norm.rows.empty() ? nullptr : stream.Twin(norm.rows.data()),
                             norm.gamma.as<float>(),
@@ -110,13 +127,34 @@ void LaunchNorm(const Norm& norm, Stream& stream) {
                             norm.y.stride[0],
                             d,
                             norm.eps};
-        const int threads = std::min(kMaxThreads, (d + 31) / 32 * 32);
-        Launch(stream, dim3(static_cast<unsigned>(rows)), dim3(threads), 0,
-               NormKernel<In, Out, kCentre>, a);
-      } else {
-        QT_CHECK(norm.x.dtype == norm.y.dtype);
-      }
-    });
+  const auto aligned = [](const Tensor& t) {
+    return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && (t.rank == 1 || t.stride[0] % 4 == 0);
+  };
+  const bool wide = norm.x.dtype == DType::kF32 && d % 4 == 0 && aligned(norm.x) &&
+                    aligned(norm.y) && aligned(norm.gamma) &&
+                    (!norm.beta.defined() || aligned(norm.beta));
+  const int pieces = wide ? d / 4 : d;
+  const dim3 threads(static_cast<unsigned>(std::min(kMaxThreads, (pieces + 31) / 32 * 32)));
+  auto kernel = NormKernel<In, Out, kCentre, 1>;
+  if constexpr (std::is_same_v<In, float>) {
+    if (wide) kernel = NormKernel<In, Out, kCentre, 4>;
+  }
+  Launch(stream, dim3(static_cast<unsigned>(norm.y.dim[0])), threads, 0, kernel, a);
+}
+
+template <bool kCentre>
+void LaunchNorm(const Norm& norm, Stream& stream) {
+  if (norm.y.dim[0] == 0) return;
+  DispatchDType(norm.x.dtype, [&](auto in) {
+    using In = typename decltype(in)::type;
+    if constexpr (std::is_same_v<In, float>) {
+      DispatchDType(norm.y.dtype, [&](auto out) {
+        LaunchRows<float, typename decltype(out)::type, kCentre>(norm, stream);
+      });
+    } else {
+      QT_CHECK(norm.x.dtype == norm.y.dtype);
+      LaunchRows<In, In, kCentre>(norm, stream);
+    }
   });
 }
 

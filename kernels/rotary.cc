@@ -1,12 +1,13 @@
 #include "kernels/rotary.h"
 
 #include "kernels/cpu_ops.h"
+#include "kernels/cuda_ops.h"
 #include "kernels/dispatch.h"
 
 namespace quintet {
 
 void Rotary(const RotaryArgs& args, Stream& stream) {
-  QT_CHECK(args.x.dtype == DType::kF32);
+  QT_CHECK(IsActivation(args.x.dtype, stream));
   QT_CHECK_EQ(args.x.rank, 3);
   QT_CHECK_EQ(args.x.stride[2], 1);
   QT_CHECK_LE(args.x.dim[2], 256);
@@ -15,7 +16,7 @@ void Rotary(const RotaryArgs& args, Stream& stream) {
   QT_CHECK_EQ(args.positions.dim[0], args.x.dim[0]);
   QT_CHECK(args.rotary_dim >= 0 && args.rotary_dim % 2 == 0 && args.rotary_dim <= args.x.dim[2]);
   QT_CHECK(args.xpos_sign == 1 || args.xpos_sign == -1);
-  Dispatch<cpu::Rotary>(stream)(args, stream);
+  Dispatch<cpu::Rotary, cuda::Rotary>(stream)(args, stream);
 }
 
 }  // namespace quintet

@@ -8,7 +8,7 @@ namespace quintet {
 
 // Channels [0, rotary_dim) of each head rotate, the rest pass. Pair (a, b) becomes (a cos - b sin, b cos + a sin) * scale.
 struct RotaryArgs {
-  Tensor x;          // [rows, heads, head_dim] f32, any row and head stride, in place
+  Tensor x;          // [rows, heads, head_dim] f32 (GPU: or bf16, f16), any row and head stride, in place
   // [rows], or null: where each row of x begins, in elements, instead of the row stride. Rows of the cache lie so (kv_cache.h).
   const int64_t* row_offset = nullptr;
   Tensor positions;  // [rows] i32

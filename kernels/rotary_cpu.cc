@@ -3,34 +3,17 @@
 
 #include "kernels/cpu_ops.h"
 #include "kernels/parallel_rows.h"
+#include "kernels/rotary_channels.h"
 
 namespace quintet::cpu {
 namespace {
 
-constexpr int64_t kMaxPairs = 128;  // head_dim <= 256
-
-// What depends on the channel only: theta_c, and zeta_c of xPos.
-struct Channels {
-  std::array<float, kMaxPairs> theta, zeta;
-};
-
-// What depends on the position too: the same for every head of a row.
+// What depends on the position: the same for every head of a row.
 struct Angles {
-  std::array<float, kMaxPairs> cosine, sine;
+  std::array<float, kMaxRotaryPairs> cosine, sine;
 };
 
-Channels ChannelsOf(const RotaryArgs& args) {
-  Channels channels;
-  const float dim = static_cast<float>(args.rotary_dim);
-  for (int64_t c = 0; c < args.rotary_dim / 2; ++c) {
-    const float twice_c = static_cast<float>(2 * c);
-    channels.theta[c] = 1.0f / std::pow(args.base, twice_c / dim);
-    channels.zeta[c] = (twice_c + 0.4f * dim) / (1.4f * dim);
-  }
-  return channels;
-}
-
-void FillAngles(const RotaryArgs& args, const Channels& channels, int32_t position,
+void FillAngles(const RotaryArgs& args, const RotaryChannels& channels, int32_t position,
                 Angles* angles) {
   const int64_t pairs = args.rotary_dim / 2;
   for (int64_t c = 0; c < pairs; ++c) {
@@ -61,7 +44,7 @@ void Rotate(const Angles& angles, int64_t pairs, bool interleaved, float* x) {
 
 void Rotary(const RotaryArgs& args, Stream& stream) {
   if (args.rotary_dim == 0) return;
-  const Channels channels = ChannelsOf(args);
+  const RotaryChannels channels(args);
   const int64_t heads = args.x.dim[1];
   ParallelRows(stream, args.x.dim[0], heads * args.x.dim[2], [&](int64_t begin, int64_t end) {
     Angles angles;

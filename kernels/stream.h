@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 #include "absl/status/statusor.h"
 #include "kernels/buffer.h"
@@ -32,6 +33,10 @@ class Stream {
     return *device_;
   }
 
+  // The calling thread is the one that queues work from now on.
+  void Use() const {
+    if (device_ != nullptr) device_->Use();
+  }
   // Memory for Tensors, not initialised on a device.
   absl::StatusOr<Buffer> Allocate(int64_t bytes) const {
     return device_ == nullptr ? Buffer::Allocate(bytes) : device_->Allocate(bytes);
@@ -56,6 +61,26 @@ class Stream {
   }
   void WaitForUploads() const {
     if (device_ != nullptr) device_->WaitForUploads();
+  }
+  // Copies a dense tensor to or from memory of the host. Read waits until the values are there.
+  void Read(const Tensor& from, void* host) const {
+    QT_CHECK(from.is_dense());
+    const int64_t bytes = from.elements() * DTypeBytes(from.dtype);
+    if (device_ != nullptr) {
+      device_->CopyToHost(host, from.data, bytes);
+      device_->Synchronize().IgnoreError();  // sticky: the caller's next Synchronize has it
+    } else if (bytes > 0) {
+      std::memcpy(host, from.data, static_cast<size_t>(bytes));
+    }
+  }
+  void Write(const void* host, const Tensor& to) const {
+    QT_CHECK(to.is_dense());
+    const int64_t bytes = to.elements() * DTypeBytes(to.dtype);
+    if (device_ != nullptr) {
+      device_->CopyToDevice(to.data, host, bytes);
+    } else if (bytes > 0) {
+      std::memcpy(to.data, host, static_cast<size_t>(bytes));
+    }
   }
   // Waits until everything queued is done.
   absl::Status Synchronize() const {

@@ -9,14 +9,14 @@
 
 namespace quintet {
 
-// `config` is validated and `weights` belong to it. RESOURCE_EXHAUSTED when the workspace for
+// `config` is validated; `weights` belong to it and lie where `stream` runs. RESOURCE_EXHAUSTED when the workspace for
 // `limits` cannot be had. Positions reach config.max_positions - 1 at most; the caller keeps
 // requests within that.
 absl::StatusOr<std::unique_ptr<Model>> NewGpt2Model(ModelConfig config, const ModelLimits& limits,
-                                                    ModelWeights weights, ThreadPool* pool);
+                                                    ModelWeights weights, const Stream& stream);
 
 // The memory of such a model, from weights that are only described.
 absl::StatusOr<ModelMemory> MeasureGpt2Model(ModelConfig config, const ModelLimits& limits,
-                                             ModelWeights weights, ThreadPool* pool);
+                                             ModelWeights weights, const Stream& stream);
 
 }  // namespace quintet

@@ -35,12 +35,18 @@ absl::Status CheckLimits(const ModelLimits& limits) {
 
 // Options checked, and the model's config.
 absl::StatusOr<ModelConfig> Begin(const std::string& directory, const LoadOptions& options) {
-  if (!WeightTypeSupported(options.weights)) {
-    return absl::UnimplementedError("this CPU has no instructions for bf16 products");
+  if (!WeightTypeSupported(options.weights, options.device)) {
+    return absl::UnimplementedError(options.device == nullptr
+                                        ? "this CPU has no products of weights of this type"
+                                        : "int8 weights do not run on a GPU yet");
   }
   absl::Status limits = CheckLimits(options.limits);
   if (!limits.ok()) return limits;
   return ReadModelConfig(directory);
+}
+
+WeightOptions WeightOptionsOf(const LoadOptions& options) {
+  return {options.weights, options.device, options.follow_symlinks};
 }
 
 }  // namespace
@@ -50,10 +56,11 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Load(const std::string& directory,
   absl::StatusOr<ModelConfig> config = Begin(directory, options);
   if (!config.ok()) return config.status();
   absl::StatusOr<ModelWeights> weights =
-      LoadWeights(directory, &*config, options.weights, pool, options.follow_symlinks);
+      LoadWeights(directory, &*config, WeightOptionsOf(options), pool);
   if (!weights.ok()) return weights.status();
   const auto create = config->family == Family::kGpt2 ? NewGpt2Model : NewT5Model;
-  return create(*std::move(config), options.limits, *std::move(weights), pool);
+  return create(*std::move(config), options.limits, *std::move(weights),
+                Stream(pool, options.device));
 }
 
 absl::StatusOr<ModelMemory> Model::Measure(const std::string& directory, const LoadOptions& options,
@@ -61,10 +68,11 @@ absl::StatusOr<ModelMemory> Model::Measure(const std::string& directory, const L
   absl::StatusOr<ModelConfig> config = Begin(directory, options);
   if (!config.ok()) return config.status();
   absl::StatusOr<ModelWeights> weights =
-      DescribeWeights(directory, &*config, options.weights, pool, options.follow_symlinks);
+      DescribeWeights(directory, &*config, WeightOptionsOf(options), pool);
   if (!weights.ok()) return weights.status();
   const auto measure = config->family == Family::kGpt2 ? MeasureGpt2Model : MeasureT5Model;
-  return measure(*std::move(config), options.limits, *std::move(weights), pool);
+  return measure(*std::move(config), options.limits, *std::move(weights),
+                 Stream(pool, options.device));
 }
 
 }  // namespace quintet

@@ -1,5 +1,9 @@
 // What the engine sees of a model: packed tokens in, states, logits and scores out. Requests, time and search are not known here.
 //
+// Tensors given and taken are memory of the model's stream (kernels/stream.h): on a GPU work is queued, and whoever reads them on the
+// host copies them there first. Spans and tables of slots are the caller's host memory and free again when a call returns. Targets are
+// mirrored memory.
+//
 // A Model owns its weights, its pages of keys and values, and the workspaces for the limits it was loaded with; no call below
 // allocates. Not thread safe: one engine thread calls it. Row results never depend on what else is in a call.
 #pragma once
@@ -28,12 +32,13 @@ struct ModelLimits {
 };
 
 // Bytes of one page of keys and values, all decoder layers together.
-inline int64_t CachePageBytes(const ModelConfig& config, int64_t page_size) {
-  return config.decoder_layers * 2 * config.inner() * page_size * int64_t{4};
+inline int64_t CachePageBytes(const ModelConfig& config, int64_t page_size, DType dtype = DType::kF32) {
+  return config.decoder_layers * 2 * config.inner() * page_size * DTypeBytes(dtype);
 }
 
 struct LoadOptions {
   WeightType weights = WeightType::kF32;
+  Device* device = nullptr;  // where the model runs; outlives it. Null: the CPU
   ModelLimits limits;
   bool follow_symlinks = false;  // of weight files; refused otherwise
 };
@@ -79,7 +84,7 @@ struct DecodeBatch {
 class Model {
  public:
   // Reads the directory (Hugging Face or converted). Errors: NOT_FOUND, INVALID_ARGUMENT (what, where, expected, got),
-  // UNIMPLEMENTED, RESOURCE_EXHAUSTED. `pool` outlives the model.
+  // UNIMPLEMENTED, RESOURCE_EXHAUSTED, and INTERNAL of a device. `pool` outlives the model.
   static absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& directory, const LoadOptions& options,
                                                      ThreadPool* pool);
   // What Load would hold, with the same checks of the files' headers, but without reading matrices or taking that memory.
@@ -94,7 +99,7 @@ class Model {
   int64_t weight_bytes() const { return memory_.weights; }
   int64_t parameters() const { return memory_.parameters; }
 
-  // Called after every layer, for comparing models (models/verify.h); null: none.
+  // Called after every layer, for comparing models (models/verify.h); null: none. On the CPU only.
   void set_observer(std::function<void(const LayerOutput&)> observer) { observer_ = std::move(observer); }
 
   // Encoder: one packed batch at a time, resumable, since a long input must not hold up running streams. total <= max_encode_tokens;
@@ -106,7 +111,7 @@ class Model {
   virtual Tensor EncoderStates() const = 0;
   // Keys and values of all decoder layers, by one product, for rows of EncoderStates() or of a copy of them: [rows, d_model] f32 of
   // one sequence, the first at `position` in it (rotary encodings turn keys and values by it), into slots [rows]. The positions are
-  // below max_encode_tokens.
+  // below max_encode_tokens. A copy is memory of the host, on any backend.
   virtual void ProjectCross(const Tensor& states, int64_t position, absl::Span<const int32_t> slots) = 0;
 
   // Decoder. Returns the wanted rows' states after the final norm, [wanted, d_model] f32, valid until the next Decode. Causal models
@@ -122,8 +127,8 @@ class Model {
   virtual void Classify(const Tensor& states, const Tensor& logits) = 0;
 
  protected:
-  Model(ModelConfig config, const ModelLimits& limits, ThreadPool* pool)
-      : config_(std::move(config)), limits_(limits), stream_(pool) {}
+  Model(ModelConfig config, const ModelLimits& limits, const Stream& stream)
+      : config_(std::move(config)), limits_(limits), stream_(stream) {}
 
   void Observe(bool decoder, int64_t layer, const Tensor& x) const {
     if (observer_) observer_({decoder, layer, x});

@@ -1,20 +1,22 @@
 #include "models/packed_model.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/attention.h"
 #include "kernels/log_prob.h"
+#include "kernels/norm.h"
 
 namespace quintet {
 
 PackedModel::PackedModel(ModelConfig config, const ModelLimits& limits, ModelWeights weights,
-                         ThreadPool* pool)
-    : Model(std::move(config), limits, pool),
+                         const Stream& stream)
+    : Model(std::move(config), limits, stream),
       weights_(std::move(weights)),
-      block_rows_(std::max(kBlockRows, limits.max_step_tokens)) {
+      block_rows_(std::max(EncodeBlockRows(), limits.max_step_tokens)),
+      activations_(weights_.activations),
+      step_(&stream_) {
   memory_.weights = weights_.bytes;
   memory_.parameters = weights_.parameters;
 }
@@ -26,30 +28,51 @@ absl::Status PackedModel::Measure() {
               .heads = config_.heads,
               .page_size = limits_.page_size,
               .head_dim = config_.head_dim};
-    const int64_t page_bytes = cache_.page_elements() * 4;
+    cache_.dtype = activations_;
+    const int64_t page_bytes = cache_.page_elements() * DTypeBytes(activations_);
     if (__builtin_mul_overflow(cache_.pages, page_bytes, &memory_.cache)) {
       return absl::ResourceExhaustedError(
           absl::StrCat("cache of ", cache_.pages, " pages of ", page_bytes, " bytes is too large"));
     }
   }
-  Carver sizing(nullptr);
-  Carve(sizing);
-  memory_.workspace = sizing.used_bytes();
+  Carver workspace(nullptr), arrays(nullptr);
+  Carve(workspace);
+  CarveArrays(arrays);
+  memory_.workspace = workspace.used_bytes() + arrays.used_bytes();
+  if (config_.has_decoder()) memory_.workspace += StepArrays::BlockBytes(FirstShape());
   return absl::OkStatus();
+}
+
+// What the first block of a step's arrays is for.
+StepShape PackedModel::FirstShape() const {
+  constexpr int64_t kTokens = 512;  // of a sequence; longer ones make the block grow
+  const int64_t sequences = limits_.max_step_sequences;
+  return {limits_.max_step_tokens, sequences, sequences, limits_.max_step_tokens, kTokens, kTokens};
 }
 
 absl::Status PackedModel::Allocate() {
   if (absl::Status status = Measure(); !status.ok()) return status;
-  absl::StatusOr<Buffer> pages = Buffer::Allocate(memory_.cache);
+  if (config_.has_decoder()) {
+    if (absl::Status status = step_.Reserve(FirstShape()); !status.ok()) return status;
+  }
+  absl::StatusOr<Buffer> pages = stream_.Allocate(memory_.cache);
   if (!pages.ok()) return pages.status();
   pages_ = *std::move(pages);
   cache_.data = pages_.data();
-  absl::StatusOr<Buffer> workspace = Buffer::Allocate(memory_.workspace);
+  Carver workspace_size(nullptr), arrays_size(nullptr);
+  Carve(workspace_size);
+  CarveArrays(arrays_size);
+  absl::StatusOr<Buffer> workspace = stream_.Allocate(workspace_size.used_bytes());
   if (!workspace.ok()) return workspace.status();
   workspace_ = *std::move(workspace);
-  Carver carver(workspace_.data());
-  Carve(carver);
-  return absl::OkStatus();
+  absl::StatusOr<Buffer> arrays = stream_.AllocateMirrored(arrays_size.used_bytes());
+  if (!arrays.ok()) return arrays.status();
+  arrays_ = *std::move(arrays);
+  Carver workspace_carver(workspace_.data()), arrays_carver(arrays_.data());
+  Carve(workspace_carver);
+  CarveArrays(arrays_carver);
+  stream_.Upload(arrays_.data(), arrays_.bytes());
+  return stream_.Synchronize();
 }
 
 int64_t PackedModel::ProductScratchBytes(const LinearWeight& w, int64_t rows) const {
@@ -60,13 +83,11 @@ void PackedModel::Carve(Carver& carver) {
   const int64_t rows = limits_.max_step_tokens;
   if (config_.has_decoder()) {
     x_ = carver.TakeTensor(DType::kF32, {rows, config_.d_model});
-    qkv_ = carver.TakeTensor(DType::kF32, {rows, 3 * config_.inner()});
+    qkv_ = carver.TakeTensor(activations_, {rows, 3 * config_.inner()});
     states_ = carver.TakeTensor(DType::kF32, {rows, config_.d_model});
-    positions_ = carver.TakeTensor(DType::kI32, {rows});
-    new_slots_ = carver.TakeTensor(DType::kI32, {rows});
   }
-  normed_ = carver.TakeTensor(DType::kF32, {block_rows_, config_.d_model});
-  hidden_ = carver.TakeTensor(DType::kF32, {block_rows_, config_.d_ff});
+  normed_ = carver.TakeTensor(activations_, {block_rows_, config_.d_model});
+  hidden_ = carver.TakeTensor(activations_, {block_rows_, config_.d_ff});
 
   int64_t scratch = AttentionScratchBytes(config_.heads, config_.head_dim, stream_);
   const auto need = [&](int64_t bytes) { scratch = std::max(scratch, bytes); };
@@ -93,28 +114,55 @@ void PackedModel::Product(LinearArgs args) {
   Linear(args, stream_);
 }
 
-void PackedModel::ArrangeRows(const DecodeBatch& batch) {
-  const int64_t sequences = static_cast<int64_t>(batch.kv_lens.size());
-  const int64_t slots = cache_.pages * cache_.page_size;
-  QT_CHECK_EQ(static_cast<int64_t>(batch.offsets.size()), sequences + 1);
-  QT_CHECK_LE(sequences, limits_.max_step_sequences);
-  QT_CHECK_EQ(batch.offsets.front(), 0);
-  QT_CHECK_EQ(batch.offsets.back(), static_cast<int32_t>(batch.tokens.size()));
-  QT_CHECK_LE(static_cast<int64_t>(batch.tokens.size()), limits_.max_step_tokens);
-  int32_t* positions = positions_.as<int32_t>();
-  int32_t* new_slots = new_slots_.as<int32_t>();
-  for (int64_t s = 0; s < sequences; ++s) {
-    const int32_t begin = batch.offsets[s], end = batch.offsets[s + 1];
-    const int32_t first = batch.kv_lens[s] - (end - begin);
-    QT_CHECK_LE(begin, end);
-    QT_CHECK_GE(first, 0);
-    QT_CHECK_LE(static_cast<int64_t>(batch.kv_lens[s]), batch.slots_stride);
-    for (int32_t row = begin; row < end; ++row) {
-      positions[row] = first + row - begin;
-      new_slots[row] = batch.slots[s * batch.slots_stride + positions[row]];
-      QT_CHECK_GE(new_slots[row], 0);
-      QT_CHECK_LT(new_slots[row], slots);
+void PackedModel::NormedProduct(const Tensor& gamma, const Tensor& beta, LinearArgs args) {
+  const int64_t rows = args.x.dim[0];
+  const float eps = config_.norm_eps;
+  if (LinearTakesNorm(*args.w, rows, stream_)) {
+    args.norm_gamma = gamma;
+    args.norm_beta = beta;
+    args.norm_eps = eps;
+  } else {
+    const Tensor normed = normed_.Rows(0, rows);
+    if (beta.defined()) {
+      LayerNorm({.x = args.x, .gamma = gamma, .beta = beta, .y = normed, .eps = eps}, stream_);
+    } else {
+      RmsNorm({.x = args.x, .gamma = gamma, .y = normed, .eps = eps}, stream_);
     }
+    args.x = normed;
+  }
+  Product(args);
+}
+
+Tensor PackedModel::Decode(const DecodeBatch& batch) {
+  QT_CHECK_LE(static_cast<int64_t>(batch.kv_lens.size()), limits_.max_step_sequences);
+  QT_CHECK_LE(static_cast<int64_t>(batch.tokens.size()), limits_.max_step_tokens);
+  CheckBatch(batch);
+  StepShape shape = StepShape::Of(batch);
+  const bool records = stream_.backend() != Backend::kCpu && shape.single();
+  if (records) shape = shape.Rounded(limits_);
+  step_.Arrange(batch, shape, cache_.pages * cache_.page_size);
+  if (records) {
+    RunRecorded(shape);
+  } else {
+    Forward();
+  }
+  return states_.Rows(0, static_cast<int64_t>(batch.wanted.size()));
+}
+
+void PackedModel::RunRecorded(const StepShape& shape) {
+  constexpr size_t kMostGraphs = 256;
+  if (recorded_block_ != step_.block() || recorded_.size() >= kMostGraphs) recorded_.clear();
+  recorded_block_ = step_.block();
+  RecordedStep& step = recorded_[shape];
+  if (step.seen && step.graph == nullptr) {
+    step_.PlanForAll();
+    step.graph = stream_.device().Record([this] { Forward(); });
+  }
+  step.seen = true;
+  if (step.graph != nullptr) {
+    stream_.device().Replay(*step.graph);
+  } else {
+    Forward();
   }
 }
 
@@ -123,14 +171,15 @@ Tensor PackedModel::HeadsOf(const Tensor& qkv, int part) const {
   return qkv.Columns(part * inner, (part + 1) * inner).SplitLast(config_.head_dim);
 }
 
-Tensor PackedModel::SelfAttend(int64_t layer, const DecodeBatch& batch, const Tensor& qkv,
-                               const PositionBias* bias, float scale) {
+Tensor PackedModel::SelfAttend(int64_t layer, const Tensor& qkv, const PositionBias* bias,
+                               float scale) {
+  const DecodeBatch& batch = step_.batch();
   const Tensor q = HeadsOf(qkv, 0);
   StoreKv({.k = HeadsOf(qkv, 1),
            .v = HeadsOf(qkv, 2),
            .cache = &cache_,
            .layer = layer,
-           .slots = absl::MakeConstSpan(new_slots_.as<int32_t>(), batch.tokens.size())},
+           .slots = step_.new_slots()},
           stream_);
   Attention({.q = q,
              .out = q,
@@ -146,18 +195,6 @@ Tensor PackedModel::SelfAttend(int64_t layer, const DecodeBatch& batch, const Te
              .scratch = scratch_},
             stream_);
   return qkv.Columns(0, config_.inner());
-}
-
-Tensor PackedModel::GatherWanted(const DecodeBatch& batch, const Tensor& x) {
-  const int64_t wanted = static_cast<int64_t>(batch.wanted.size());
-  QT_CHECK_LE(wanted, x.dim[0]);
-  for (int64_t i = 0; i < wanted; ++i) {
-    QT_CHECK_GE(batch.wanted[i], 0);
-    QT_CHECK_LT(batch.wanted[i], x.dim[0]);
-    std::memcpy(states_.Rows(i, i + 1).data, x.Rows(batch.wanted[i], batch.wanted[i] + 1).data,
-                static_cast<size_t>(config_.d_model) * sizeof(float));
-  }
-  return states_.Rows(0, wanted);
 }
 
 void PackedModel::Logits(const Tensor& states, const Tensor& logits) {

@@ -1,18 +1,21 @@
 // What the forward passes of all families share: the packed weights, the pages of keys and values,
-// the workspace carved once at load, the rows of a decoder call, and the heads on top of the final
-// norm. T5 and GPT-2 (models/t5.cc, models/gpt2.cc) add their layers. Not thread safe, like every
-// Model.
+// the workspace carved once at load, the arrays of a decoder call, and the heads on top of the
+// final norm. T5 and GPT-2 (models/t5.cc, models/gpt2.cc) add their layers. Not thread safe, like
+// every Model.
 #pragma once
 
+#include <map>
 #include <memory>
 
 #include "models/model.h"
+#include "models/step_arrays.h"
 #include "models/weights.h"
 
 namespace quintet {
 
 class PackedModel : public Model {
  public:
+  Tensor Decode(const DecodeBatch& batch) final;
   void Logits(const Tensor& states, const Tensor& logits) override;
   void TargetLogProbs(const Tensor& states, const Tensor& targets, const Tensor& log_probs,
                       const Tensor& top_log_probs, const Tensor& top_tokens) override;
@@ -27,49 +30,73 @@ class PackedModel : public Model {
 
  protected:
   PackedModel(ModelConfig config, const ModelLimits& limits, ModelWeights weights,
-              ThreadPool* pool);
+              const Stream& stream);
 
   // Rows of one block: what FFNs and other wide intermediates are sized for when a call has more
-  // rows than that.
+  // rows than that. A GPU takes an encoder's rows all at once: only many rows fill it.
   static constexpr int64_t kBlockRows = 256;
+  int64_t EncodeBlockRows() const {
+    return stream_.backend() == Backend::kCpu ? kBlockRows : limits_.max_encode_tokens;
+  }
 
-  // Takes the workspace's pieces; runs twice, first without memory to add up its size. Families add
-  // theirs.
+  // Take the workspace's pieces, and those of mirrored memory for small arrays; they run twice,
+  // first without memory to add up the sizes. Families add theirs.
   virtual void Carve(Carver& carver);
+  virtual void CarveArrays(Carver& carver) = 0;
   // Scratch of one product of up to `rows` rows; 0 when the model has no such weight.
   int64_t ProductScratchBytes(const LinearWeight& w, int64_t rows) const;
 
   // y = epilogue(alpha * x W^T + bias), with the model's scratch.
   void Product(LinearArgs args);
-  // Checks the batch against the limits and notes position and slot of every new row.
-  void ArrangeRows(const DecodeBatch& batch);
-  // Causal self-attention of the new rows: stores their keys and values, then every row attends to
-  // its sequence so far. qkv [rows, 3 I]; returns [rows, I], in place of the queries.
-  Tensor SelfAttend(int64_t layer, const DecodeBatch& batch, const Tensor& qkv,
-                    const PositionBias* bias, float scale);
-  // Copies the wanted rows of x [rows, d_model] to states_ and returns them, [wanted, d_model].
-  Tensor GatherWanted(const DecodeBatch& batch, const Tensor& x);
+  // The same of norm(x), x f32: RmsNorm, or LayerNorm where there is a beta. The norm runs on the
+  // product's way where it can, otherwise through normed_.
+  void NormedProduct(const Tensor& gamma, const Tensor& beta, LinearArgs args);
+  // What a family asks of a batch beyond the limits.
+  virtual void CheckBatch(const DecodeBatch& batch) const = 0;
+  // The decoder over the rows of step_, to the states of the wanted ones in states_. Everything it
+  // reads of the batch comes from step_.
+  virtual void Forward() = 0;
+  // Causal self-attention of the step's rows: stores their keys and values, then every row attends
+  // to its sequence so far. qkv [rows, 3 I]; returns [rows, I], in place of the queries.
+  Tensor SelfAttend(int64_t layer, const Tensor& qkv, const PositionBias* bias, float scale);
+  // Room for the states of the step's wanted rows, [wanted, d_model].
+  Tensor WantedStates() const {
+    return states_.Rows(0, static_cast<int64_t>(step_.batch().wanted.size()));
+  }
 
   // Part 0, 1 or 2 (queries, keys or values) of qkv [rows, 3 I], as [rows, heads, head_dim].
   Tensor HeadsOf(const Tensor& qkv, int part) const;
 
   ModelWeights weights_;
-  int64_t block_rows_;  // rows of the widest products: max(kBlockRows, limits.max_step_tokens)
+  int64_t block_rows_;  // rows of the widest products: max(EncodeBlockRows, max_step_tokens)
+  DType activations_;   // type of what passes between ops; the residual stream and states are f32
 
   // A decoder call's rows.
-  Tensor x_;          // [max_step_tokens, d_model] residual stream
-  Tensor qkv_;        // [max_step_tokens, 3 I]
-  Tensor states_;     // [max_step_tokens, d_model]
-  Tensor positions_;  // [max_step_tokens] i32
-  Tensor new_slots_;  // [max_step_tokens] i32
+  StepArrays step_;
+  Tensor x_;       // [max_step_tokens, d_model] f32 residual stream
+  Tensor qkv_;     // [max_step_tokens, 3 I]
+  Tensor states_;  // [max_step_tokens, d_model] f32
   // Passing values, of whichever call runs.
   Tensor normed_;   // [block_rows_, d_model]
   Tensor hidden_;   // [block_rows_, d_ff]
   Tensor scratch_;  // [bytes] i8, of ops
 
  private:
+  // A step recorded on a device. The first one of a shape runs as usual, so that all that is made
+  // on first use is there when the second is recorded.
+  struct RecordedStep {
+    bool seen = false;
+    std::unique_ptr<DeviceGraph> graph;
+  };
+
+  StepShape FirstShape() const;
+  void RunRecorded(const StepShape& shape);
+
   Buffer pages_;
   Buffer workspace_;
+  Buffer arrays_;
+  std::map<StepShape, RecordedStep> recorded_;
+  const void* recorded_block_ = nullptr;  // where step_'s arrays were then
 };
 
 }  // namespace quintet

@@ -17,15 +17,14 @@ int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 class T5Model final : public PackedModel {
  public:
-  T5Model(ModelConfig config, const ModelLimits& limits, ModelWeights weights, ThreadPool* pool)
-      : PackedModel(std::move(config), limits, std::move(weights), pool) {}
+  T5Model(ModelConfig config, const ModelLimits& limits, ModelWeights weights, const Stream& stream)
+      : PackedModel(std::move(config), limits, std::move(weights), stream) {}
 
   void BeginEncode(absl::Span<const int32_t> tokens, absl::Span<const int32_t> offsets) override;
   bool EncodeSlice(int64_t work) override;
   Tensor EncoderStates() const override;
   void ProjectCross(const Tensor& states, int64_t position,
                     absl::Span<const int32_t> slots) override;
-  Tensor Decode(const DecodeBatch& batch) override;
 
  private:
   // Every layer of the encoder runs in two sweeps over blocks of rows, since attention needs all
@@ -33,15 +32,21 @@ class T5Model final : public PackedModel {
   enum class Sweep : uint8_t { kProject, kFinish };
 
   void Carve(Carver& carver) override;
+  void CarveArrays(Carver& carver) override;
   void ProjectEncoderRows(const LayerWeights& w, int64_t begin, int64_t end);
   void FinishEncoderRows(const LayerWeights& w, int64_t begin, int64_t end);
   void EncoderAttention(const LayerWeights& w, int64_t begin, int64_t end);
   int64_t RowCost() const;
   int64_t SequenceOf(int64_t row) const;
 
-  void DecoderLayer(int64_t layer, const DecodeBatch& batch, const Tensor& x);
-  Tensor CrossAttend(int64_t layer, const DecodeBatch& batch, const Tensor& q);
+  void CheckBatch(const DecodeBatch& batch) const override;
+  void Forward() override;
+  void DecoderLayer(int64_t layer, const Tensor& x);
+  Tensor CrossAttend(int64_t layer, const Tensor& q);
   void FeedForward(const LayerWeights& w, const Tensor& x);
+
+  Tensor StatesHere(const Tensor& states, int64_t position);
+  int64_t* CrossRows(int64_t rows);
 
   bool rotary() const { return config_.position == PositionEncoding::kRope; }
   // sign: +1 for queries, -1 for keys and values (xPos divides what it multiplied). row_offset as
@@ -65,19 +70,27 @@ class T5Model final : public PackedModel {
   // query there.
   Tensor block_offsets_;    // [kBlockRows + 1] i32
   Tensor block_positions_;  // [kBlockRows] i32
-  // Query offsets of the groups of a decoder call.
-  Tensor group_rows_;  // [max_step_sequences + 1] i32
   // Where the source's keys and values go: each row's slot, each head within a slot's page.
-  Tensor cross_rows_;    // [max_encode_tokens] i64
+  Tensor cross_rows_;    // [max_encode_tokens] i64, the first cross_used_ of them taken
   Tensor cross_chunks_;  // [decoder_layers * 2 * heads] i64
+  int64_t cross_used_ = 0;
   Tensor ascending_;     // [max_encode_tokens] i32: 0, 1, ..
+  Tensor given_states_;  // [max_encode_tokens, d_model] f32 on a device: what the caller kept
 };
 
 void T5Model::Carve(Carver& carver) {
   PackedModel::Carve(carver);
   const int64_t tokens = limits_.max_encode_tokens;
   encoder_x_ = carver.TakeTensor(DType::kF32, {tokens, config_.d_model});
-  encoder_qkv_ = carver.TakeTensor(DType::kF32, {tokens, 3 * config_.inner()});
+  encoder_qkv_ = carver.TakeTensor(activations_, {tokens, 3 * config_.inner()});
+  if (!config_.has_decoder()) return;
+  if (stream_.backend() != Backend::kCpu) {
+    given_states_ = carver.TakeTensor(DType::kF32, {tokens, config_.d_model});
+  }
+}
+
+void T5Model::CarveArrays(Carver& carver) {
+  const int64_t tokens = limits_.max_encode_tokens;
   encoder_tokens_ = carver.TakeTensor(DType::kI32, {tokens});
   encoder_positions_ = carver.TakeTensor(DType::kI32, {tokens});
   encoder_offsets_ = carver.TakeTensor(DType::kI32, {tokens + 1});
@@ -86,7 +99,6 @@ void T5Model::Carve(Carver& carver) {
   if (!config_.has_decoder()) return;
 
   const int64_t chunks = config_.decoder_layers * 2 * config_.heads;
-  group_rows_ = carver.TakeTensor(DType::kI32, {limits_.max_step_sequences + 1});
   ascending_ = carver.TakeTensor(DType::kI32, {tokens});
   cross_rows_ = carver.TakeTensor(DType::kI64, {tokens});
   cross_chunks_ = carver.TakeTensor(DType::kI64, {chunks});
@@ -117,10 +129,9 @@ void T5Model::Rotate(const Tensor& x, const Tensor& positions, int sign,
 
 // x += wo(act(wi x)), or wo(act(wi_0 x) * wi_1 x), of the normed x.
 void T5Model::FeedForward(const LayerWeights& w, const Tensor& x) {
-  const Tensor normed = normed_.Rows(0, x.dim[0]);
   const Tensor hidden = hidden_.Rows(0, x.dim[0]);
-  RmsNorm({.x = x, .gamma = w.ffn_norm, .y = normed, .eps = config_.norm_eps}, stream_);
-  Product({.x = normed, .w = &w.ffn_in, .activation = config_.activation, .y = hidden});
+  NormedProduct(w.ffn_norm, {},
+                {.x = x, .w = &w.ffn_in, .activation = config_.activation, .y = hidden});
   Product({.x = hidden, .w = &w.ffn_out, .residual = x, .y = x});
 }
 
@@ -134,6 +145,7 @@ void T5Model::BeginEncode(absl::Span<const int32_t> tokens, absl::Span<const int
   QT_CHECK_LE(static_cast<int64_t>(tokens.size()), limits_.max_encode_tokens);
   encoder_rows_ = static_cast<int64_t>(tokens.size());
   encoder_sequences_ = static_cast<int64_t>(offsets.size()) - 1;
+  stream_.WaitForUploads();
   for (int64_t s = 0; s < encoder_sequences_; ++s) {
     QT_CHECK_LT(offsets[s], offsets[s + 1]);
     int32_t* positions = encoder_positions_.as<int32_t>();
@@ -141,6 +153,9 @@ void T5Model::BeginEncode(absl::Span<const int32_t> tokens, absl::Span<const int
   }
   std::copy(tokens.begin(), tokens.end(), encoder_tokens_.as<int32_t>());
   std::copy(offsets.begin(), offsets.end(), encoder_offsets_.as<int32_t>());
+  stream_.Upload(encoder_tokens_.data, encoder_rows_ * 4);
+  stream_.Upload(encoder_positions_.data, encoder_rows_ * 4);
+  stream_.Upload(encoder_offsets_.data, (encoder_sequences_ + 1) * 4);
   layer_ = row_ = 0;
   sweep_ = Sweep::kProject;
 }
@@ -160,7 +175,9 @@ int64_t T5Model::SequenceOf(int64_t row) const {
 
 bool T5Model::EncodeSlice(int64_t work) {
   QT_CHECK_GT(encoder_rows_, 0);
-  constexpr double kMaxRows = kBlockRows, kMinRows = 32;  // few rows read all weights for little
+  // Few rows read all weights for little.
+  const double max_rows = static_cast<double>(EncodeBlockRows());
+  const double min_rows = stream_.backend() == Backend::kCpu ? 32 : max_rows;
   const int64_t unit = RowCost();
   double budget = static_cast<double>(work) * static_cast<double>(unit);
   while (layer_ < config_.encoder_layers && budget > 0) {
@@ -170,7 +187,7 @@ bool T5Model::EncodeSlice(int64_t work) {
       const int32_t* sequence = encoder_offsets_.as<int32_t>() + SequenceOf(row_);
       cost = unit - cost + 2 * config_.inner() * (sequence[1] - sequence[0]);
     }
-    const double affordable = std::clamp(budget / static_cast<double>(cost), kMinRows, kMaxRows);
+    const double affordable = std::clamp(budget / static_cast<double>(cost), min_rows, max_rows);
     // Blocks of one size rather than full ones and a small rest.
     const int64_t left = encoder_rows_ - row_;
     const int64_t blocks = CeilDiv(left, static_cast<int64_t>(affordable));
@@ -194,13 +211,11 @@ bool T5Model::EncodeSlice(int64_t work) {
 void T5Model::ProjectEncoderRows(const LayerWeights& w, int64_t begin, int64_t end) {
   const Tensor x = encoder_x_.Rows(begin, end);
   const Tensor qkv = encoder_qkv_.Rows(begin, end);
-  const Tensor normed = normed_.Rows(0, end - begin);
   if (layer_ == 0) {
     Embedding({.ids = encoder_tokens_.Rows(begin, end), .table = weights_.embedding, .y = x},
               stream_);
   }
-  RmsNorm({.x = x, .gamma = w.attention_norm, .y = normed, .eps = config_.norm_eps}, stream_);
-  Product({.x = normed, .w = &w.qkv, .y = qkv});
+  NormedProduct(w.attention_norm, {}, {.x = x, .w = &w.qkv, .y = qkv});
   if (rotary()) {
     const Tensor positions = encoder_positions_.Rows(begin, end);
     Rotate(HeadsOf(qkv, 0), positions, 1);
@@ -227,7 +242,22 @@ void T5Model::FinishEncoderRows(const LayerWeights& w, int64_t begin, int64_t en
 // Rows [begin, end), which may be the end of one sequence, whole ones and the beginning of another,
 // attend to all keys of their sequence. In place of the queries.
 void T5Model::EncoderAttention(const LayerWeights& w, int64_t begin, int64_t end) {
+  const Tensor qkv = encoder_qkv_.Rows(0, encoder_rows_);
+  const Tensor q = HeadsOf(qkv.Rows(begin, end), 0);
+  AttentionArgs args = {.q = q,
+                        .out = q,
+                        .k = HeadsOf(qkv, 1),
+                        .v = HeadsOf(qkv, 2),
+                        .bias = &w.bias,
+                        .scale = config_.attention_scale,
+                        .scratch = scratch_};
   const int32_t* offsets = encoder_offsets_.as<int32_t>();
+  if (end - begin == encoder_rows_) {
+    args.q_offsets = absl::MakeConstSpan(offsets, static_cast<size_t>(encoder_sequences_) + 1);
+    args.kv_offsets = args.q_offsets;
+    Attention(args, stream_);
+    return;
+  }
   const int64_t first = SequenceOf(begin);
   int32_t* block_offsets = block_offsets_.as<int32_t>();
   int32_t* block_positions = block_positions_.as<int32_t>();
@@ -238,19 +268,10 @@ void T5Model::EncoderAttention(const LayerWeights& w, int64_t begin, int64_t end
     block_offsets[sequences + 1] =
         static_cast<int32_t>(std::min<int64_t>(offsets[s + 1], end) - begin);
   }
-  const Tensor qkv = encoder_qkv_.Rows(0, encoder_rows_);
-  const Tensor q = HeadsOf(qkv.Rows(begin, end), 0);
-  Attention({.q = q,
-             .out = q,
-             .q_offsets = absl::MakeConstSpan(block_offsets, sequences + 1),
-             .k = HeadsOf(qkv, 1),
-             .v = HeadsOf(qkv, 2),
-             .kv_offsets = absl::MakeConstSpan(offsets + first, sequences + 1),
-             .q_positions = absl::MakeConstSpan(block_positions, sequences),
-             .bias = &w.bias,
-             .scale = config_.attention_scale,
-             .scratch = scratch_},
-            stream_);
+  args.q_offsets = absl::MakeConstSpan(block_offsets, sequences + 1);
+  args.kv_offsets = absl::MakeConstSpan(offsets + first, sequences + 1);
+  args.q_positions = absl::MakeConstSpan(block_positions, sequences);
+  Attention(args, stream_);
 }
 
 Tensor T5Model::EncoderStates() const {
@@ -259,6 +280,28 @@ Tensor T5Model::EncoderStates() const {
 }
 
 // ---- Keys and values of the source ----
+
+// Rows of the encoder's batch as they are; a caller's copy is brought to the device first.
+Tensor T5Model::StatesHere(const Tensor& states, int64_t position) {
+  const char* at = states.as<char>();
+  const char* own = encoder_x_.as<char>();
+  const bool ours = at >= own && at < own + encoder_x_.elements() * 4;
+  if (ours || stream_.backend() == Backend::kCpu) return states;
+  const Tensor here = given_states_.Rows(position, position + states.dim[0]);
+  stream_.Write(states.data, here);
+  return here;
+}
+
+// Room for the offsets of `rows` rows. Earlier ones may still be on their way to the device: they
+// are written over only when all room is used.
+int64_t* T5Model::CrossRows(int64_t rows) {
+  if (cross_used_ + rows > limits_.max_encode_tokens) {
+    stream_.WaitForUploads();
+    cross_used_ = 0;
+  }
+  cross_used_ += rows;
+  return cross_rows_.as<int64_t>() + cross_used_ - rows;
+}
 
 void T5Model::ProjectCross(const Tensor& states, int64_t position,
                            absl::Span<const int32_t> slots) {
@@ -269,11 +312,13 @@ void T5Model::ProjectCross(const Tensor& states, int64_t position,
     QT_CHECK_GE(slot, 0);
     QT_CHECK_LT(slot, cache_.pages * cache_.page_size);
   }
-  int64_t* rows = cross_rows_.as<int64_t>();
+  int64_t* rows = CrossRows(states.dim[0]);
   for (size_t r = 0; r < slots.size(); ++r) rows[r] = cache_.SlotOffset(slots[r]);
-  Product({.x = states,
+  stream_.Upload(rows, static_cast<int64_t>(slots.size()) * 8);
+  Product({.x = StatesHere(states, position),
            .w = &weights_.cross_kv,
            .scatter = {.base = cache_.data,
+                       .dtype = cache_.dtype,
                        .row_offset = rows,
                        .chunk_offset = cross_chunks_.as<int64_t>(),
                        .chunk = config_.head_dim}});
@@ -287,88 +332,83 @@ void T5Model::ProjectCross(const Tensor& states, int64_t position,
 
 // ---- Decoder ----
 
-Tensor T5Model::Decode(const DecodeBatch& batch) {
+void T5Model::CheckBatch(const DecodeBatch& batch) const {
   QT_CHECK(config_.has_decoder());
-  ArrangeRows(batch);
-  const int64_t rows = static_cast<int64_t>(batch.tokens.size());
-  const int64_t groups = static_cast<int64_t>(batch.source_lens.size());
-  QT_CHECK_EQ(static_cast<int64_t>(batch.group_offsets.size()), groups + 1);
+  QT_CHECK_EQ(batch.group_offsets.size(), batch.source_lens.size() + 1);
   QT_CHECK_EQ(batch.group_offsets.back(), static_cast<int32_t>(batch.kv_lens.size()));
-  for (int64_t g = 0; g <= groups; ++g) {
-    group_rows_.as<int32_t>()[g] = batch.offsets[batch.group_offsets[g]];
-  }
-  const Tensor x = x_.Rows(0, rows);
-  Embedding({.ids = Tensor::Dense(batch.tokens.data(), DType::kI32, {rows}),
-             .table = weights_.embedding,
-             .y = x},
-            stream_);
-  for (int64_t layer = 0; layer < config_.decoder_layers; ++layer) {
-    DecoderLayer(layer, batch, x);
-    Observe(true, layer, x);
-  }
-  const Tensor wanted = GatherWanted(batch, x);
-  RmsNorm({.x = wanted, .gamma = weights_.decoder.final_norm, .y = wanted, .eps = config_.norm_eps},
-          stream_);
-  return wanted;
 }
 
-void T5Model::DecoderLayer(int64_t layer, const DecodeBatch& batch, const Tensor& x) {
+void T5Model::Forward() {
+  const Tensor x = x_.Rows(0, step_.tokens().dim[0]);
+  Embedding({.ids = step_.tokens(), .table = weights_.embedding, .y = x}, stream_);
+  for (int64_t layer = 0; layer < config_.decoder_layers; ++layer) {
+    DecoderLayer(layer, x);
+    Observe(true, layer, x);
+  }
+  const Tensor states = WantedStates();
+  if (states.dim[0] == 0) return;
+  RmsNorm({.x = x,
+           .gamma = weights_.decoder.final_norm,
+           .y = states,
+           .eps = config_.norm_eps,
+           .rows = step_.batch().wanted},
+          stream_);
+}
+
+void T5Model::DecoderLayer(int64_t layer, const Tensor& x) {
   const LayerWeights& w = weights_.decoder.layers[layer];
   const int64_t rows = x.dim[0];
-  const Tensor normed = normed_.Rows(0, rows);
   const Tensor qkv = qkv_.Rows(0, rows);
 
-  RmsNorm({.x = x, .gamma = w.attention_norm, .y = normed, .eps = config_.norm_eps}, stream_);
-  Product({.x = normed, .w = &w.qkv, .y = qkv});
+  NormedProduct(w.attention_norm, {}, {.x = x, .w = &w.qkv, .y = qkv});
   if (rotary()) {
-    Rotate(HeadsOf(qkv, 0), positions_.Rows(0, rows), 1);
-    Rotate(HeadsOf(qkv, 1), positions_.Rows(0, rows), -1);
-    Rotate(HeadsOf(qkv, 2), positions_.Rows(0, rows), -1);
+    Rotate(HeadsOf(qkv, 0), step_.positions(), 1);
+    Rotate(HeadsOf(qkv, 1), step_.positions(), -1);
+    Rotate(HeadsOf(qkv, 2), step_.positions(), -1);
   }
-  const Tensor self = SelfAttend(layer, batch, qkv, &w.bias, config_.attention_scale);
+  const Tensor self = SelfAttend(layer, qkv, &w.bias, config_.attention_scale);
   Product({.x = self, .w = &w.attention_out, .residual = x, .y = x});
 
   const Tensor q = qkv.Columns(0, config_.inner());
-  RmsNorm({.x = x, .gamma = w.cross_norm, .y = normed, .eps = config_.norm_eps}, stream_);
-  Product({.x = normed, .w = &w.cross_q, .y = q});
-  if (rotary()) Rotate(q.SplitLast(config_.head_dim), positions_.Rows(0, rows), 1);
-  const Tensor cross = CrossAttend(layer, batch, q);
+  NormedProduct(w.cross_norm, {}, {.x = x, .w = &w.cross_q, .y = q});
+  if (rotary()) Rotate(q.SplitLast(config_.head_dim), step_.positions(), 1);
+  const Tensor cross = CrossAttend(layer, q);
   Product({.x = cross, .w = &w.cross_out, .residual = x, .y = x});
 
   FeedForward(w, x);
 }
 
 // Each group's rows attend to its source. In place of the queries q [rows, I].
-Tensor T5Model::CrossAttend(int64_t layer, const DecodeBatch& batch, const Tensor& q) {
+Tensor T5Model::CrossAttend(int64_t layer, const Tensor& q) {
+  const DecodeBatch& batch = step_.batch();
   const Tensor heads = q.SplitLast(config_.head_dim);
-  Attention(
-      {.q = heads,
-       .out = heads,
-       .q_offsets = absl::MakeConstSpan(group_rows_.as<int32_t>(), batch.group_offsets.size()),
-       .cache = &cache_,
-       .layer = layer,
-       .slots = batch.source_slots,
-       .slots_stride = batch.source_slots_stride,
-       .kv_lens = batch.source_lens,
-       .scale = config_.attention_scale,
-       .scratch = scratch_},
-      stream_);
+  Attention({.q = heads,
+             .out = heads,
+             .q_offsets = step_.group_offsets(),
+             .cache = &cache_,
+             .layer = layer,
+             .slots = batch.source_slots,
+             .slots_stride = batch.source_slots_stride,
+             .kv_lens = batch.source_lens,
+             .scale = config_.attention_scale,
+             .scratch = scratch_},
+            stream_);
   return q;
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Model>> NewT5Model(ModelConfig config, const ModelLimits& limits,
-                                                  ModelWeights weights, ThreadPool* pool) {
-  auto model = std::make_unique<T5Model>(std::move(config), limits, std::move(weights), pool);
+                                                  ModelWeights weights, const Stream& stream) {
+  auto model = std::make_unique<T5Model>(std::move(config), limits, std::move(weights), stream);
   absl::Status status = model->Allocate();
   if (!status.ok()) return status;
   return model;
 }
 
 absl::StatusOr<ModelMemory> MeasureT5Model(ModelConfig config, const ModelLimits& limits,
-                                           ModelWeights weights, ThreadPool* pool) {
-  T5Model model(std::move(config), limits, std::move(weights), pool);
+                                           ModelWeights weights, const Stream& stream) {
+  T5Model model(std::move(config), limits, std::move(weights), stream);
   if (absl::Status status = model.Measure(); !status.ok()) return status;
   return model.memory();
 }

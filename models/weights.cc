@@ -21,6 +21,12 @@ constexpr int64_t kBlockBytes = 1 << 20;
 // Whether matrices and tables get memory and values, or only a shape.
 enum class Extent : uint8_t { kAll, kShapes };
 
+// The buffers behind a model's Tensors.
+struct Storage {
+  std::vector<Buffer> in_place;  // tables, and on a device everything in the end
+  std::vector<Buffer> on_host;   // vectors and bias tables, which are made on the host
+};
+
 // Rows [begin, end) of one parameter, read and placed by one thread.
 struct Task {
   const PlannedWeight* weight;
@@ -56,9 +62,9 @@ Tensor DenseOf(void* data, DType dtype, const std::vector<int64_t>& shape) {
                            : Tensor::Dense(data, dtype, {shape[0], shape[1]});
 }
 
-// Room for every parameter. All vectors share one buffer.
-absl::Status AllocatePlaces(const std::vector<PlannedWeight>& plan, WeightType type, Extent extent,
-                            std::vector<Buffer>* storage) {
+// Room for every parameter: matrices and tables where they stay, vectors in one buffer of the host.
+absl::Status AllocatePlaces(const std::vector<PlannedWeight>& plan, const WeightOptions& options,
+                            Extent extent, Storage* storage) {
   Carver sizes(nullptr);
   for (const PlannedWeight& weight : plan) {
     if (weight.slot.kind == WeightKind::kVector) sizes.Take(weight.rows() * weight.columns() * 4);
@@ -74,18 +80,19 @@ absl::Status AllocatePlaces(const std::vector<PlannedWeight>& plan, WeightType t
     } else if (slot.kind == WeightKind::kTable) {
       if (extent == Extent::kShapes) continue;
       const StoredTensor& values = *weight.pieces[0].values;
-      auto table = Buffer::Allocate(values.bytes);
+      auto table = options.device == nullptr ? Buffer::Allocate(values.bytes)
+                                             : options.device->Allocate(values.bytes);
       if (!table.ok()) return table.status();
       *slot.tensor = DenseOf(table->data(), *ToDType(values.type), slot.shape);
-      storage->push_back(std::move(*table));
+      storage->in_place.push_back(std::move(*table));
     } else {
       const auto make = extent == Extent::kAll ? LinearWeight::Allocate : LinearWeight::Describe;
-      auto matrix = make(slot.shape[0], slot.shape[1], type, slot.gated);
+      auto matrix = make(slot.shape[0], slot.shape[1], options.type, slot.gated, options.device);
       if (!matrix.ok()) return matrix.status();
       *slot.matrix = std::move(*matrix);
     }
   }
-  storage->push_back(std::move(*vectors));
+  storage->on_host.push_back(std::move(*vectors));
   return absl::OkStatus();
 }
 
@@ -123,13 +130,17 @@ void PlaceMatrix(int64_t row, const Tensor& values, const Tensor& scales, Linear
   }
 }
 
-absl::Status RunTask(const SafetensorsReader& files, const Task& task, void* staging) {
+absl::Status RunTask(const SafetensorsReader& files, const Task& task, Device* device,
+                     void* staging) {
   const WeightSlot& slot = task.weight->slot;
   const auto place = [&](int64_t row, const Tensor& values, const Tensor& scales) {
     if (slot.kind == WeightKind::kMatrix) {
       PlaceMatrix(row, values, scales, slot.matrix);
     } else if (slot.kind == WeightKind::kTable) {
-      // A table's bytes were read where they belong.
+      // A table's bytes were read where they belong, or are on their way to the device.
+      if (device == nullptr) return;
+      device->Write(slot.tensor->Rows(row, row + values.dim[0]).data, values.data,
+                    values.elements() * DTypeBytes(values.dtype));
     } else if (slot.shape.empty()) {
       ConvertScalar(values, slot.tensor->f32());
     } else {
@@ -138,15 +149,17 @@ absl::Status RunTask(const SafetensorsReader& files, const Task& task, void* sta
     }
   };
   void* destination = staging;
-  if (slot.kind == WeightKind::kTable) destination = slot.tensor->Rows(task.begin, task.end).data;
+  if (slot.kind == WeightKind::kTable && device == nullptr) {
+    destination = slot.tensor->Rows(task.begin, task.end).data;
+  }
   return VisitRows(files, *task.weight, task.begin, task.end, destination, place);
 }
 
 absl::Status RunTasks(const SafetensorsReader& files, const std::vector<Task>& tasks,
-                      ThreadPool* pool) {
+                      Device* device, ThreadPool* pool) {
   int64_t staging_bytes = 0;
   for (const Task& task : tasks) {
-    if (task.weight->slot.kind == WeightKind::kTable) continue;
+    if (task.weight->slot.kind == WeightKind::kTable && device == nullptr) continue;
     staging_bytes = std::max(staging_bytes, StagingBytes(*task.weight, task.end - task.begin));
   }
   std::vector<Buffer> staging;
@@ -162,8 +175,8 @@ absl::Status RunTasks(const SafetensorsReader& files, const std::vector<Task>& t
       std::lock_guard<std::mutex> lock(mutex);
       if (!first_error.ok()) return;
     }
-    const absl::Status status =
-        RunTask(files, tasks[static_cast<size_t>(i)], staging[static_cast<size_t>(thread)].data());
+    const absl::Status status = RunTask(files, tasks[static_cast<size_t>(i)], device,
+                                        staging[static_cast<size_t>(thread)].data());
     if (status.ok()) return;
     std::lock_guard<std::mutex> lock(mutex);
     if (first_error.ok()) first_error = status;
@@ -187,6 +200,85 @@ absl::Status BuildBiases(const ModelConfig& config, bool causal,
   return absl::OkStatus();
 }
 
+// Tensors that the host made, moved to a device: every view is moved with its buffer.
+class HostToDevice {
+ public:
+  explicit HostToDevice(Device* device) : device_(device) {}
+
+  absl::Status Copy(const std::vector<Buffer>& buffers, std::vector<Buffer>* storage) {
+    for (const Buffer& buffer : buffers) {
+      if (buffer.bytes() == 0) continue;
+      auto copy = device_->Allocate(buffer.bytes());
+      if (!copy.ok()) return copy.status();
+      device_->Write(copy->data(), buffer.data(), buffer.bytes());
+      copied_.push_back({buffer.as<char>(), buffer.bytes(), copy->as<char>()});
+      storage->push_back(std::move(*copy));
+    }
+    return absl::OkStatus();
+  }
+
+  void Move(Tensor* tensor) const {
+    if (!tensor->defined()) return;
+    for (const Copied& c : copied_) {
+      const int64_t offset = tensor->as<char>() - c.host;
+      if (offset < 0 || offset >= c.bytes) continue;
+      tensor->data = c.device + offset;
+      return;
+    }
+    QT_CHECK(!tensor->defined());
+  }
+
+ private:
+  struct Copied {
+    const char* host;
+    int64_t bytes;
+    char* device;
+  };
+
+  Device* device_;
+  std::vector<Copied> copied_;
+};
+
+// A vector as values of another type, in a buffer of its own.
+absl::Status Round(DType dtype, Tensor* vector, std::vector<Buffer>* storage) {
+  if (!vector->defined() || dtype == DType::kF32) return absl::OkStatus();
+  auto rounded = Buffer::Allocate(vector->elements() * DTypeBytes(dtype));
+  if (!rounded.ok()) return rounded.status();
+  ConvertFromF32(vector->f32(), vector->elements(), dtype, rounded->data());
+  *vector = Tensor::Dense(rounded->data(), dtype, {vector->elements()});
+  storage->push_back(std::move(*rounded));
+  return absl::OkStatus();
+}
+
+absl::Status MoveToDevice(const std::vector<PlannedWeight>& plan, Device* device,
+                          ModelWeights* weights, Storage* storage) {
+  for (StackWeights* stack : {&weights->encoder, &weights->decoder}) {
+    for (LayerWeights& layer : stack->layers) {
+      for (Tensor* bias : {&layer.qkv_bias, &layer.ffn_in_bias}) {
+        const absl::Status status = Round(weights->activations, bias, &storage->on_host);
+        if (!status.ok()) return status;
+      }
+    }
+  }
+  HostToDevice move(device);
+  absl::Status status = move.Copy(storage->on_host, &storage->in_place);
+  if (!status.ok()) return status;
+  for (const PlannedWeight& weight : plan) {
+    if (weight.slot.kind == WeightKind::kVector) move.Move(weight.slot.tensor);
+  }
+  for (StackWeights* stack : {&weights->encoder, &weights->decoder}) {
+    for (LayerWeights& layer : stack->layers) {
+      PositionBias& bias = layer.bias;
+      for (Tensor* table :
+           {&bias.table, &bias.slopes, &bias.knots, &bias.segment_slope, &bias.segment_offset}) {
+        move.Move(table);
+      }
+    }
+  }
+  storage->on_host.clear();
+  return device->status();
+}
+
 void CountTotals(const std::vector<PlannedWeight>& plan, Extent extent, ModelWeights* weights) {
   absl::flat_hash_set<const StoredTensor*> counted;
   for (const PlannedWeight& weight : plan) {
@@ -203,11 +295,10 @@ void CountTotals(const std::vector<PlannedWeight>& plan, Extent extent, ModelWei
 }
 
 absl::StatusOr<ModelWeights> FillWeights(const absl::StatusOr<SafetensorsReader>& files,
-                                         ModelConfig* config, WeightType type, Extent extent,
-                                         ThreadPool* pool) {
-  if (!WeightTypeSupported(type)) {
-    return absl::UnimplementedError(
-        "this CPU has no bf16 products; load the weights as f32 or int8");
+                                         ModelConfig* config, const WeightOptions& options,
+                                         Extent extent, ThreadPool* pool) {
+  if (!WeightTypeSupported(options.type, options.device)) {
+    return absl::UnimplementedError("products of weights of this type do not run here");
   }
   if (!files.ok()) return files.status();
   WeightPlaces places;
@@ -215,17 +306,24 @@ absl::StatusOr<ModelWeights> FillWeights(const absl::StatusOr<SafetensorsReader>
   if (!plan.ok()) return plan.status();
 
   ModelWeights& weights = places.weights;
-  absl::Status status = AllocatePlaces(*plan, type, extent, &weights.storage);
-  if (status.ok()) status = RunTasks(*files, SplitIntoTasks(*plan, extent), pool);
+  weights.activations = ActivationType(options.type, options.device);
+  Storage storage;
+  absl::Status status = AllocatePlaces(*plan, options, extent, &storage);
+  if (status.ok()) status = RunTasks(*files, SplitIntoTasks(*plan, extent), options.device, pool);
   if (status.ok()) {
     status =
-        BuildBiases(*config, false, places.encoder_position, &weights.encoder, &weights.storage);
+        BuildBiases(*config, false, places.encoder_position, &weights.encoder, &storage.on_host);
   }
   if (status.ok()) {
     status =
-        BuildBiases(*config, true, places.decoder_position, &weights.decoder, &weights.storage);
+        BuildBiases(*config, true, places.decoder_position, &weights.decoder, &storage.on_host);
+  }
+  if (status.ok() && options.device != nullptr) {
+    status = MoveToDevice(*plan, options.device, &weights, &storage);
   }
   if (!status.ok()) return status;
+  weights.storage = std::move(storage.in_place);
+  for (Buffer& buffer : storage.on_host) weights.storage.push_back(std::move(buffer));
   weights.logit_scale =
       *config->scale_logits ? 1.0f / std::sqrt(static_cast<float>(config->d_model)) : 1.0f;
   CountTotals(*plan, extent, &weights);
@@ -235,15 +333,14 @@ absl::StatusOr<ModelWeights> FillWeights(const absl::StatusOr<SafetensorsReader>
 }  // namespace
 
 absl::StatusOr<ModelWeights> LoadWeights(const std::string& directory, ModelConfig* config,
-                                         WeightType type, ThreadPool* pool, bool follow_symlinks) {
-  return FillWeights(SafetensorsReader::Open(directory, follow_symlinks), config, type,
+                                         const WeightOptions& options, ThreadPool* pool) {
+  return FillWeights(SafetensorsReader::Open(directory, options.follow_symlinks), config, options,
                      Extent::kAll, pool);
 }
 
 absl::StatusOr<ModelWeights> DescribeWeights(const std::string& directory, ModelConfig* config,
-                                             WeightType type, ThreadPool* pool,
-                                             bool follow_symlinks) {
-  return FillWeights(SafetensorsReader::Open(directory, follow_symlinks), config, type,
+                                             const WeightOptions& options, ThreadPool* pool) {
+  return FillWeights(SafetensorsReader::Open(directory, options.follow_symlinks), config, options,
                      Extent::kShapes, pool);
 }
 

@@ -45,6 +45,7 @@ struct StackWeights {
 };
 
 struct ModelWeights {
+  DType activations = DType::kF32;  // ActivationType of what these weights are
   Tensor embedding;           // [vocab, d_model] f32|bf16|f16
   Tensor position_embedding;  // [max_positions, d_model] f32|bf16|f16, GPT-2
   StackWeights encoder, decoder;
@@ -64,14 +65,21 @@ struct ModelWeights {
   std::vector<Buffer> storage;  // behind the Tensors above
 };
 
+struct WeightOptions {
+  WeightType type = WeightType::kF32;
+  Device* device = nullptr;      // where the weights go; null: the CPU
+  bool follow_symlinks = false;  // of files
+};
+
 // Reads every tensor once, with the pool's threads, straight into its packed place: peak memory stays within a few percent of the
 // result. Missing, extra and misshapen tensors are reported all at once (INVALID_ARGUMENT). Settles config->scale_logits.
-// Symbolic links are refused unless follow_symlinks.
-absl::StatusOr<ModelWeights> LoadWeights(const std::string& directory, ModelConfig* config, WeightType type,
-                                         ThreadPool* pool, bool follow_symlinks = false);
+// Symbolic links are refused unless asked for. On a device everything that a forward
+// pass reads is device memory, and the biases of products whose results are activations have that type.
+absl::StatusOr<ModelWeights> LoadWeights(const std::string& directory, ModelConfig* config, const WeightOptions& options,
+                                         ThreadPool* pool);
 
 // The same without reading or holding matrices and embeddings: every shape, `parameters` and `bytes` are LoadWeights'. Only for sizing.
-absl::StatusOr<ModelWeights> DescribeWeights(const std::string& directory, ModelConfig* config, WeightType type,
-                                             ThreadPool* pool, bool follow_symlinks = false);
+absl::StatusOr<ModelWeights> DescribeWeights(const std::string& directory, ModelConfig* config, const WeightOptions& options,
+                                             ThreadPool* pool);
 
 }  // namespace quintet

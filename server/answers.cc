@@ -332,6 +332,7 @@ void WriteModelInfo(const ModelHost& host, const CallContext& context,
   const WeightType type = host.options().load.weights;
   response->set_dtype(type == WeightType::kI8     ? "int8"
                       : type == WeightType::kBF16 ? "bf16"
+                      : type == WeightType::kF16  ? "f16"
                                                   : "f32");
   response->set_weights_sha256(host.weights_sha256());
   response->set_version(host.options().version);

@@ -46,9 +46,16 @@ absl::Status ModelHost::Load() {
     absl::StatusOr<ModelConfig> config = ReadModelConfig(options_.directory);
     if (!config.ok()) return config.status();
     LoadOptions load = options_.load;
+    if (options_.gpu >= 0) {
+      absl::StatusOr<std::unique_ptr<Device>> device = Device::Open(options_.gpu);
+      if (!device.ok()) return device.status();
+      device_ = *std::move(device);
+      load.device = device_.get();
+    }
     load.limits.cache_pages = 1;
     if (config->has_decoder()) {
-      const int64_t page_bytes = CachePageBytes(*config, load.limits.page_size);
+      const int64_t page_bytes =
+          CachePageBytes(*config, load.limits.page_size, ActivationType(load.weights, load.device));
       load.limits.cache_pages = std::max<int64_t>(1, options_.cache_bytes / page_bytes);
     }
     absl::StatusOr<std::unique_ptr<Model>> model =
@@ -80,6 +87,8 @@ void ModelHost::RunEngine() {
   while (!stop_.load(std::memory_order_relaxed)) {
     heartbeat_us_.store(MonotonicMicros(), std::memory_order_relaxed);
     if (!engine_->Step()) engine_->WaitForWork(kIdleWaitUs);
+    // Nothing can follow: without a sign of life the process ends as after a stall.
+    if (!engine_->status().ok()) return;
   }
 }
 

@@ -22,7 +22,8 @@ namespace quintet {
 struct HostOptions {
   std::string name;
   std::string directory;
-  LoadOptions load;  // cache_pages follows from cache_bytes
+  LoadOptions load;  // cache_pages follows from cache_bytes, device from gpu
+  int gpu = -1;      // its number; -1: the CPU
   // How the weights are read; tests put models of their own here.
   std::function<absl::StatusOr<std::unique_ptr<Model>>(
       const std::string& directory, const LoadOptions& options, ThreadPool* pool)>
@@ -84,6 +85,7 @@ class ModelHost {
   Admission admission_;
   std::unique_ptr<ModelMetrics> metrics_;
   prometheus::Registry* const registry_;
+  std::unique_ptr<Device> device_;  // null: the CPU
   std::unique_ptr<Model> model_;
   std::unique_ptr<const Tokenizer> tokenizer_;
   GenerationDefaults defaults_;

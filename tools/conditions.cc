@@ -45,7 +45,8 @@ nlohmann::ordered_json MachineConditions() {
 nlohmann::ordered_json SessionConditions(const Session& session) {
   nlohmann::ordered_json conditions = MachineConditions();
   conditions.update({{"threads", session.flags.threads},
-                     {"dtype", session.flags.dtype},
+                     {"device", session.device == nullptr ? "cpu" : session.device->name()},
+                     {"dtype", session.flags.placement.dtype},
                      {"family", FamilyName(session.config.family)},
                      {"parameters", session.model->parameters()},
                      {"weight_bytes", session.model->weight_bytes()},

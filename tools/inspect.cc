@@ -90,7 +90,7 @@ ModelLimits LimitsFor(const InspectFlags& flags, const ModelConfig& config) {
 
 absl::StatusOr<MemoryReport> MeasureMemory(const InspectFlags& flags, const ModelConfig& config) {
   LoadOptions options;
-  options.weights = WeightTypeOf(flags.dtype);
+  options.weights = WeightTypeOf(Placement{.dtype = flags.dtype});
   options.limits = LimitsFor(flags, config);
   options.follow_symlinks = flags.follow_symlinks;
   ThreadPool pool(1);

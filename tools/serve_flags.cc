@@ -19,7 +19,8 @@ HostOptions HostOf(const ServeFlags& flags, const std::string& model) {
   host.name = equals == std::string::npos
                   ? std::filesystem::path(host.directory).lexically_normal().filename().string()
                   : model.substr(0, equals);
-  host.load.weights = WeightTypeOf(flags.dtype);
+  host.load.weights = WeightTypeOf(flags.placement);
+  host.gpu = DeviceOrdinal(flags.placement);
   host.cache_bytes = flags.cache_mib << 20;
   host.load.limits.max_encode_tokens =
       std::max<int64_t>(flags.max_batch_tokens, flags.decoding.max_input_tokens);
@@ -43,7 +44,7 @@ void AddModelFlags(CommandLine& line, CLI::App* command, ServeFlags* flags) {
           ->allow_extra_args(false)
           ->type_name("[NAME=]DIR")
           ->group(kGroup));
-  AddDTypeFlag(command, &flags->dtype)->group(kGroup);
+  AddPlacementFlags(command, &flags->placement);
   command
       ->add_option("--threads", flags->threads, "Compute threads; 0: one for each physical core.")
       ->check(CLI::Range(0, 1024))

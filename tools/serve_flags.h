@@ -8,12 +8,13 @@
 #include "CLI/CLI.hpp"
 #include "server/server.h"
 #include "tools/command_line.h"
+#include "tools/placement.h"
 
 namespace quintet {
 
 struct ServeFlags {
   std::vector<std::string> models;  // DIR or NAME=DIR
-  std::string dtype = "f32";
+  Placement placement;
   int threads = 0;
   ServerOptions server;
   EngineLimits engine = {.prefill_share = 0.75, .encoder_cache_bytes = 256 << 20};

@@ -12,17 +12,24 @@ namespace {
 
 constexpr int64_t kPageTokens = 16;
 
-ModelLimits LimitsOf(const ModelFlags& flags, const ModelConfig& config, RequestKind kind) {
+LoadOptions OptionsOf(const ModelFlags& flags, const ModelConfig& config, Device* device,
+                      RequestKind kind) {
+  LoadOptions options;
+  options.weights = WeightTypeOf(flags.placement);
+  options.device = device;
   ModelLimits limits;
   limits.page_size = kPageTokens;
   limits.max_encode_tokens = std::max(flags.max_batch_tokens, flags.max_input_tokens);
   limits.max_step_sequences = flags.max_running;
   limits.max_step_tokens = std::max<int64_t>(limits.max_step_tokens, flags.max_running);
-  const bool decodes = config.has_decoder() && kind != RequestKind::kEncode;
-  limits.cache_pages =
-      decodes ? std::max<int64_t>(1, (flags.cache_mib << 20) / CachePageBytes(config, kPageTokens))
-              : 1;
-  return limits;
+  limits.cache_pages = 1;
+  if (config.has_decoder() && kind != RequestKind::kEncode) {
+    const DType dtype = ActivationType(options.weights, options.device);
+    const int64_t page_bytes = CachePageBytes(config, kPageTokens, dtype);
+    limits.cache_pages = std::max<int64_t>(1, (flags.cache_mib << 20) / page_bytes);
+  }
+  options.limits = limits;
+  return options;
 }
 
 absl::Status CheckHead(const ModelConfig& config, RequestKind kind) {
@@ -61,9 +68,7 @@ absl::Status Load(Session* session, const SessionNeeds& needs) {
     }
   }
   session->pool = std::make_unique<ThreadPool>(flags.threads);
-  LoadOptions options;
-  options.weights = WeightTypeOf(flags.dtype);
-  options.limits = LimitsOf(flags, *config, needs.kind);
+  const LoadOptions options = OptionsOf(flags, *config, session->device.get(), needs.kind);
   absl::StatusOr<std::unique_ptr<Model>> model =
       Model::Load(flags.model, options, session->pool.get());
   if (!model.ok()) return model.status();
@@ -74,19 +79,6 @@ absl::Status Load(Session* session, const SessionNeeds& needs) {
 
 }  // namespace
 
-CLI::Option* AddDTypeFlag(CLI::App* command, std::string* dtype) {
-  return command
-      ->add_option(
-          "--dtype", *dtype,
-          "Weights of the matrix products: f32, int8 or bf16 (where the CPU computes with it).")
-      ->check(CLI::IsMember({"f32", "int8", "bf16"}))
-      ->type_name("TYPE");
-}
-
-WeightType WeightTypeOf(const std::string& dtype) {
-  return dtype == "int8" ? WeightType::kI8 : dtype == "bf16" ? WeightType::kBF16 : WeightType::kF32;
-}
-
 void AddModelFlags(CommandLine& line, CLI::App* command, ModelFlags* flags) {
   constexpr char kGroup[] = "Model";
   line.Require(
@@ -95,7 +87,7 @@ void AddModelFlags(CommandLine& line, CLI::App* command, ModelFlags* flags) {
                        "Model directory: Hugging Face files, or what quintet convert wrote.")
           ->type_name("DIR")
           ->group(kGroup));
-  AddDTypeFlag(command, &flags->dtype)->group(kGroup);
+  AddPlacementFlags(command, &flags->placement);
   command
       ->add_option("--threads", flags->threads,
                    "Compute threads; 0: one for each physical core this process may use.")
@@ -126,13 +118,13 @@ void AddModelFlags(CommandLine& line, CLI::App* command, ModelFlags* flags) {
 
 std::unique_ptr<Session> OpenSession(const ModelFlags& flags, const SessionNeeds& needs,
                                      int* exit_code) {
-  if (!WeightTypeSupported(WeightTypeOf(flags.dtype))) {
-    *exit_code =
-        Fail(kExitUsage, absl::InvalidArgumentError(absl::StrCat(
-                             "--dtype ", flags.dtype, ": this CPU has no instructions for it")));
+  absl::StatusOr<std::unique_ptr<Device>> device = OpenDevice(flags.placement);
+  if (!device.ok()) {
+    *exit_code = Fail(kExitUsage, device.status());
     return nullptr;
   }
   auto session = std::make_unique<Session>();
+  session->device = *std::move(device);
   session->flags = flags;
   if (flags.threads == 0) session->flags.threads = AvailableCores();
   const auto begin = std::chrono::steady_clock::now();

@@ -12,27 +12,26 @@
 #include "models/model.h"
 #include "models/tokenizer.h"
 #include "tools/command_line.h"
+#include "tools/placement.h"
 
 namespace quintet {
 
 struct ModelFlags {
-  std::string model;          // directory
-  std::string dtype = "f32";  // of the weights: f32, int8, bf16
-  int threads = 0;            // 0: AvailableCores()
-  int64_t max_running = 64;   // sequences decoded at once
+  std::string model;  // directory
+  Placement placement;
+  int threads = 0;           // 0: AvailableCores()
+  int64_t max_running = 64;  // sequences decoded at once
   int64_t max_input_tokens = 4096;
   int64_t max_batch_tokens = 4096;  // encoded at once
   int64_t cache_mib = 1024;         // keys and values
 };
-// --dtype of the weights, for every command that loads or measures a model; its value as a type.
-CLI::Option* AddDTypeFlag(CLI::App* command, std::string* dtype);
-WeightType WeightTypeOf(const std::string& dtype);
 void AddModelFlags(CommandLine& line, CLI::App* command, ModelFlags* flags);
 
 struct Session {
   ModelFlags flags;
   ModelConfig config;
   GenerationDefaults defaults;
+  std::unique_ptr<Device> device;  // null: the CPU
   std::unique_ptr<ThreadPool> pool;
   std::unique_ptr<const Tokenizer> tokenizer;  // null when not wanted or not there
   std::unique_ptr<Model> model;

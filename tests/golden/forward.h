@@ -23,10 +23,11 @@ using Outputs = std::map<std::string, std::vector<float>>;
 absl::StatusOr<std::vector<TensorResult>> CompareOutputs(const GoldenCase& c,
                                                          const Outputs& outputs);
 
-// Runs all rows in one packed call, then each row alone in small slices and pieces. INTERNAL when a
-// row's bits differ between the two; INVALID_ARGUMENT when the case's tensors do not fit the model,
-// or there is none to compare.
-absl::StatusOr<std::vector<TensorResult>> CheckForward(const GoldenCase& c, Model* model);
+// Runs all rows in one packed call, then each row alone in small slices and pieces. INTERNAL when
+// `same_bits` and a row's bits differ between the two; INVALID_ARGUMENT when the case's tensors do
+// not fit the model, or there is none to compare.
+absl::StatusOr<std::vector<TensorResult>> CheckForward(const GoldenCase& c, bool same_bits,
+                                                       Model* model);
 
 // Limits with room for the case's rows packed, and for decoding a few rows with all their beams.
 ModelLimits LimitsFor(const GoldenCase& c);

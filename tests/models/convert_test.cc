@@ -64,7 +64,7 @@ Loaded MustLoad(const std::string& directory, WeightType type) {
   absl::StatusOr<ModelConfig> config = ReadModelConfig(directory);
   INFO(directory << ": " << config.status());
   REQUIRE(config.ok());
-  absl::StatusOr<ModelWeights> weights = LoadWeights(directory, &*config, type, &pool);
+  absl::StatusOr<ModelWeights> weights = LoadWeights(directory, &*config, {.type = type}, &pool);
   INFO(directory << ": " << weights.status());
   REQUIRE(weights.ok());
   return {*std::move(config), *std::move(weights)};

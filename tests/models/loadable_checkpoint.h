@@ -30,7 +30,7 @@ struct Checkpoint {
     if (!read.ok()) return read.status();
     model = *read;
     ThreadPool pool(threads);
-    return LoadWeights(directory, &model, type, &pool);
+    return LoadWeights(directory, &model, {.type = type}, &pool);
   }
   std::string Problem() {
     const auto weights = Load();

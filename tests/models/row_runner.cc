@@ -30,8 +30,21 @@ std::vector<float> RowRunner::Encode(const TokenRows& rows, int64_t work) {
   model_->BeginEncode(tokens, source_offsets_);
   while (!model_->EncodeSlice(work)) {
   }
-  const Tensor states = model_->EncoderStates();
-  return std::vector<float>(states.f32(), states.f32() + states.elements());
+  return ReadAll(model_->EncoderStates());
+}
+
+std::vector<float> RowRunner::ReadAll(const Tensor& t) {
+  std::vector<float> values(static_cast<size_t>(t.elements()));
+  model_->stream().Read(t, values.data());
+  return values;
+}
+
+// [rows, columns] in the model's memory, undefined values.
+Tensor RowRunner::Room(int64_t rows, int64_t columns, Buffer* memory) {
+  absl::StatusOr<Buffer> room = model_->stream().Allocate(rows * columns * 4);
+  QT_CHECK(room.ok());
+  *memory = *std::move(room);
+  return Tensor::F32(memory->as<float>(), {rows, columns});
 }
 
 std::vector<int32_t> RowRunner::TakeSlots(int64_t tokens) {
@@ -103,8 +116,9 @@ std::vector<float> RowRunner::Decode(const TokenRows& rows, int64_t piece) {
                                        .source_slots_stride = static_cast<int64_t>(longest_source),
                                        .source_lens = source_lens,
                                        .wanted = wanted});
+    const std::vector<float> values = ReadAll(out);
     for (size_t i = 0; i < target.size(); ++i) {
-      const float* row = out.f32() + static_cast<int64_t>(i) * d_model;
+      const float* row = values.data() + static_cast<int64_t>(i) * d_model;
       std::copy(row, row + d_model, states.begin() + target[i] * d_model);
     }
   }
@@ -114,19 +128,21 @@ std::vector<float> RowRunner::Decode(const TokenRows& rows, int64_t piece) {
 std::vector<float> RowRunner::Logits(const std::vector<float>& states) {
   const int64_t d_model = model_->config().d_model, vocab = model_->config().vocab;
   const int64_t rows = static_cast<int64_t>(states.size()) / d_model;
-  std::vector<float> logits(static_cast<size_t>(rows * vocab));
-  model_->Logits(Tensor::F32(states.data(), {rows, d_model}),
-                 Tensor::F32(logits.data(), {rows, vocab}));
-  return logits;
+  Buffer in, out;
+  const Tensor x = Room(rows, d_model, &in), logits = Room(rows, vocab, &out);
+  model_->stream().Write(states.data(), x);
+  model_->Logits(x, logits);
+  return ReadAll(logits);
 }
 
 std::vector<float> RowRunner::Classify(const std::vector<float>& states) {
   const int64_t d_model = model_->config().d_model, labels = model_->config().labels;
   const int64_t rows = static_cast<int64_t>(states.size()) / d_model;
-  std::vector<float> logits(static_cast<size_t>(rows * labels));
-  model_->Classify(Tensor::F32(states.data(), {rows, d_model}),
-                   Tensor::F32(logits.data(), {rows, labels}));
-  return logits;
+  Buffer in, out;
+  const Tensor x = Room(rows, d_model, &in), logits = Room(rows, labels, &out);
+  model_->stream().Write(states.data(), x);
+  model_->Classify(x, logits);
+  return ReadAll(logits);
 }
 
 }  // namespace quintet

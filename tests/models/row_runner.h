@@ -30,6 +30,8 @@ class RowRunner {
   std::vector<float> Classify(const std::vector<float>& states);
 
  private:
+  std::vector<float> ReadAll(const Tensor& t);
+  Tensor Room(int64_t rows, int64_t columns, Buffer* memory);
   std::vector<int32_t> TakeSlots(int64_t tokens);
   std::vector<std::vector<int32_t>> ProjectSources();
 

@@ -35,7 +35,7 @@ TEST_CASE("Every golden checkpoint loads", "[weights]") {
     auto config = ReadModelConfig(directory);
     REQUIRE(config.ok());
     for (WeightType type : {WeightType::kF32, WeightType::kI8}) {
-      const auto weights = LoadWeights(directory, &*config, type, &pool);
+      const auto weights = LoadWeights(directory, &*config, {.type = type}, &pool);
       INFO(weights.status().message());
       REQUIRE(weights.ok());
       CHECK(weights->encoder.layers.size() == static_cast<size_t>(config->encoder_layers));
@@ -389,7 +389,7 @@ TEST_CASE("Damaged headers and configurations never crash the loader", "[weights
     WriteBytes(directory / "model.safetensors", i % 2 ? damage(file, 3000) : file);
     WriteBytes(directory / "config.json", i % 2 ? config : damage(config, config.size()));
     auto model = ReadModelConfig(directory.path());
-    if (!model.ok() || !LoadWeights(directory.path(), &*model, WeightType::kI8, &pool).ok()) {
+    if (!model.ok() || !LoadWeights(directory.path(), &*model, {.type = WeightType::kI8}, &pool).ok()) {
       ++refused;
     }
   }

@@ -16,7 +16,7 @@ class StubModel : public Model {
  public:
   StubModel(ModelConfig config, const ModelLimits& limits, ThreadPool* pool,
             std::shared_ptr<StubControl> control)
-      : Model(std::move(config), limits, pool), control_(std::move(control)) {}
+      : Model(std::move(config), limits, Stream(pool)), control_(std::move(control)) {}
 
   void BeginEncode(absl::Span<const int32_t> tokens, absl::Span<const int32_t>) override {
     rows_ = static_cast<int64_t>(tokens.size());

@@ -1,0 +1,528 @@
+#include <cublasLt.h>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "kernels/cuda.cuh"
+#include "kernels/cuda_ops.h"
+#include "kernels/device_cuda.h"
+#include "kernels/linear_product.cuh"
+
+// A product on the device runs in up to three stages, all on one queue:
+//   1. x is converted to the weight's type, where it has another;
+//   2. the product, by cuBLASLt for bf16 and f16 (tensor cores, f32 sums), by TileProduct below for
+//      f32, with what it can do of the epilogue;
+//   3. a pass over the product in scratch for the rest: gated activations, activations that
+//      cuBLASLt lacks, outputs that are scattered.
+//
+// Why not scatter in place: a cache page holds [layer, k|v, head, slot, channel], so one row of the
+// product lands in layers * 2 * heads separate runs of head_dim values, which no leading dimension
+// of cuBLASLt can describe. The pass costs one read and one write of the keys and values, against
+// d_model / 2 multiply-adds for each of them. Stages 1 and 3 take rows in pieces of kPieceRows,
+// which bounds the scratch.
+
+namespace quintet::cuda {
+
+namespace {
+
+constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;  // what cuBLASLt asks for on Hopper
+constexpr int64_t kPieceRows = 1024;
+
+DType TypeOf(const LinearWeight& w) {
+  return w.type() == WeightType::kF32    ? DType::kF32
+         : w.type() == WeightType::kBF16 ? DType::kBF16
+                                         : DType::kF16;
+}
+
+int64_t OutputColumns(const LinearWeight& w) { return w.gated() ? w.n() / 2 : w.n(); }
+
+// ---- Stage 1 ----
+
+// What: y = x in another type. Shapes: x [rows, columns], any row stride; y dense. Map: a thread an
+// element. Bound: launch; it runs on final states alone. Spec: tests/kernels/linear_test.cc.
+template <typename In, typename Out>
+__global__ void ConvertKernel(const In* x, int64_t x_stride, int64_t columns, Out* y) {
+  WaitForInputs();
+  const int64_t row = blockIdx.y;
+  const int64_t c = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
+  if (c < columns) y[row * columns + c] = FromF32<Out>(ToF32(x[row * x_stride + c]));
+}
+
+// ---- Stage 2, f32 ----
+
+template <typename T, typename Out>
+struct TileArgs {
+  const T* x;
+  const T* w;           // [n, k] dense
+  const float* bias;    // f32, or null
+  const Out* out_bias;  // of y's type, or null
+  const Out* residual;
+  Out* y;
+  int64_t x_stride, residual_stride, y_stride;
+  int64_t rows, n, k;
+  float alpha;
+  Activation activation;
+};
+
+constexpr int kTileThreads = 256;
+constexpr int kTileDepth = 32;  // values of k staged at once
+
+// What: y = activation(alpha * x W^T + bias) + residual.
+// Shapes: x [rows, k], W [n, k], bias [n] f32, residual and y [rows, n]; rows of any stride.
+// Math: every element is one f32 accumulator over k in ascending order by fused multiply-adds, as
+// on the CPU: a row's result is the same bits alone and in any batch.
+// Map: a block owns kRows x kColumns of y; a thread kRows * kColumns / 256 of them, columns 16
+// apart (kRows 64) or 32 (kRows 8); kTileDepth values of k of both sides go through shared memory.
+// Bound: f32 multiply-adds; this is the exact path, not the fast one. bf16 and f16 take it only for
+// shapes that cuBLASLt refuses.
+// Spec: tests/kernels/linear_test.cc.
+template <typename T, typename Out, int kRows, int kColumns>
+__global__ void __launch_bounds__(kTileThreads) TileProduct(TileArgs<T, Out> a) {
+  constexpr int kColumnThreads = kColumns < 32 ? kColumns : kRows >= 64 ? 16 : 32;
+  constexpr int kRowThreads = kTileThreads / kColumnThreads;
+  constexpr int kRowsEach = kRows / kRowThreads, kColumnsEach = kColumns / kColumnThreads;
+  __shared__ float xs[kTileDepth][kRows + 1];
+  __shared__ float ws[kTileDepth][kColumns + 1];
+  WaitForInputs();
+  const int64_t row = int64_t{blockIdx.y} * kRows, column = int64_t{blockIdx.x} * kColumns;
+  const int tr = static_cast<int>(threadIdx.x) / kColumnThreads;
+  const int tc = static_cast<int>(threadIdx.x) % kColumnThreads;
+  float sums[kRowsEach][kColumnsEach] = {};
+  for (int64_t k = 0; k < a.k; k += kTileDepth) {
+    for (int i = static_cast<int>(threadIdx.x); i < kRows * kTileDepth; i += kTileThreads) {
+      const int r = i / kTileDepth, d = i % kTileDepth;
+      const bool inside = row + r < a.rows && k + d < a.k;
+      xs[d][r] = inside ? ToF32(a.x[(row + r) * a.x_stride + k + d]) : 0.0f;
+    }
+    for (int i = static_cast<int>(threadIdx.x); i < kColumns * kTileDepth; i += kTileThreads) {
+      const int c = i / kTileDepth, d = i % kTileDepth;
+      const bool inside = column + c < a.n && k + d < a.k;
+      ws[d][c] = inside ? ToF32(a.w[(column + c) * a.k + k + d]) : 0.0f;
+    }
+    __syncthreads();
+#pragma unroll 8
+    for (int d = 0; d < kTileDepth; ++d) {
+#pragma unroll
+      for (int i = 0; i < kRowsEach; ++i) {
+#pragma unroll
+        for (int j = 0; j < kColumnsEach; ++j) {
+          sums[i][j] =
+              fmaf(xs[d][tr + i * kRowThreads], ws[d][tc + j * kColumnThreads], sums[i][j]);
+        }
+      }
+    }
+    __syncthreads();
+  }
+#pragma unroll
+  for (int i = 0; i < kRowsEach; ++i) {
+#pragma unroll
+    for (int j = 0; j < kColumnsEach; ++j) {
+      const int64_t r = row + tr + i * kRowThreads, c = column + tc + j * kColumnThreads;
+      if (r >= a.rows || c >= a.n) continue;
+      float v = a.alpha * sums[i][j];
+      if (a.bias != nullptr) v += a.bias[c];
+      if (a.out_bias != nullptr) v += ToF32(a.out_bias[c]);
+      v = Activated(a.activation, v);
+      if (a.residual != nullptr) v += ToF32(a.residual[r * a.residual_stride + c]);
+      a.y[r * a.y_stride + c] = FromF32<Out>(v);
+    }
+  }
+}
+
+template <typename T, typename Out>
+void LaunchTiles(const Product& p, Stream& stream) {
+  const TileArgs<T, Out> a{p.x.as<T>(),
+                           static_cast<const T*>(p.w->panels()),
+                           p.bias.dtype == DType::kF32 ? p.bias.as<float>() : nullptr,
+                           p.bias.dtype == DType::kF32 ? nullptr : p.bias.as<Out>(),
+                           p.residual.as<Out>(),
+                           p.y.as<Out>(),
+                           p.x.stride[0],
+                           p.residual.stride[0],
+                           p.y.stride[0],
+                           p.x.dim[0],
+                           p.w->n(),
+                           p.w->k(),
+                           p.alpha,
+                           p.activation};
+  const auto blocks = [](int64_t total, int64_t tile) {
+    return static_cast<unsigned>((total + tile - 1) / tile);
+  };
+  if (a.rows <= 16) {
+    Launch(stream, dim3(blocks(a.n, 32), blocks(a.rows, 8)), dim3(kTileThreads), 0,
+           TileProduct<T, Out, 8, 32>, a);
+  } else {
+    Launch(stream, dim3(blocks(a.n, 64), blocks(a.rows, 64)), dim3(kTileThreads), 0,
+           TileProduct<T, Out, 64, 64>, a);
+  }
+}
+
+void RunTiles(const Product& p, Stream& stream) {
+  DispatchDType(p.x.dtype, [&](auto in) {
+    using T = typename decltype(in)::type;
+    if (p.y.dtype == DType::kF32) return LaunchTiles<T, float>(p, stream);
+    QT_CHECK(p.y.dtype == p.x.dtype);
+    LaunchTiles<T, T>(p, stream);
+  });
+}
+
+}  // namespace
+
+// ---- Stage 2, bf16 and f16: cuBLASLt ----
+
+// Plans of products by shape: descriptors and the algorithm that cuBLASLt's heuristics rank first.
+// One engine thread.
+class ProductPlans {
+ public:
+  ProductPlans() { status_ = cublasLtCreate(&handle_); }
+  ~ProductPlans() {
+    for (auto& [key, plan] : plans_) plan.Destroy();
+    if (handle_ != nullptr) cublasLtDestroy(handle_);
+  }
+  ProductPlans(const ProductPlans&) = delete;
+  ProductPlans& operator=(const ProductPlans&) = delete;
+
+  // False when cuBLASLt has no algorithm for this product.
+  bool Run(const Product& p, Stream& stream);
+
+ private:
+  // Row-major y [rows, n] is column-major [n, rows]: A is W, transposed, and B is x.
+  struct Plan {
+    cublasLtMatmulDesc_t operation = nullptr;
+    cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr, d = nullptr;
+    cublasLtMatmulAlgo_t algorithm;
+    bool usable = false;
+
+    void Destroy();
+  };
+  // rows, n, k, strides of x, residual and y, alignment of x, residual and y, types and epilogue.
+  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int, int, int, int>;
+
+  static Key KeyOf(const Product& p);
+  Plan Make(const Product& p);
+
+  cublasLtHandle_t handle_ = nullptr;
+  cublasStatus_t status_;
+  std::map<Key, Plan> plans_;
+};
+
+namespace {
+
+// The largest power of two up to 256 that divides an address and a row's bytes.
+int Alignment(const Tensor& t) {
+  if (!t.defined()) return 256;
+  const uint64_t bits = reinterpret_cast<uintptr_t>(t.data) |
+                        static_cast<uint64_t>(t.stride[0] * DTypeBytes(t.dtype)) | 256u;
+  return static_cast<int>(bits & (~bits + 1));
+}
+
+cudaDataType_t CudaType(DType dtype) {
+  return dtype == DType::kF32 ? CUDA_R_32F : dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_16F;
+}
+
+// The epilogue that cuBLASLt does for this product.
+cublasLtEpilogue_t EpilogueOf(const Product& p) {
+  const bool bias = p.bias.defined();
+  switch (p.activation) {
+    case Activation::kRelu:
+      return bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
+    case Activation::kGeluTanh:
+      return bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+    default:
+      QT_CHECK(p.activation == Activation::kNone);
+      return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+  }
+}
+
+}  // namespace
+
+void ProductPlans::Plan::Destroy() {
+  if (operation != nullptr) cublasLtMatmulDescDestroy(operation);
+  for (cublasLtMatrixLayout_t layout : {a, b, c, d}) {
+    if (layout != nullptr) cublasLtMatrixLayoutDestroy(layout);
+  }
+}
+
+ProductPlans::Key ProductPlans::KeyOf(const Product& p) {
+  const int types = static_cast<int>(p.x.dtype) * 16 + static_cast<int>(p.y.dtype);
+  return {p.x.dim[0],
+          p.w->n(),
+          p.w->k(),
+          p.x.stride[0],
+          p.residual.stride[0],
+          p.y.stride[0],
+          Alignment(p.x),
+          Alignment(p.residual),
+          Alignment(p.y),
+          types * 1024 + static_cast<int>(EpilogueOf(p)) * 2 + (p.residual.defined() ? 1 : 0)};
+}
+
+ProductPlans::Plan ProductPlans::Make(const Product& p) {
+  Plan plan;
+  const cudaDataType_t in = CudaType(p.x.dtype), out = CudaType(p.y.dtype);
+  const uint64_t rows = static_cast<uint64_t>(p.x.dim[0]), n = static_cast<uint64_t>(p.w->n());
+  const uint64_t k = static_cast<uint64_t>(p.w->k());
+  const int64_t c_stride = p.residual.defined() ? p.residual.stride[0] : p.y.stride[0];
+  const cublasOperation_t transpose = CUBLAS_OP_T;
+  const cublasLtEpilogue_t epilogue = EpilogueOf(p);
+  cublasLtMatmulPreference_t preference = nullptr;
+  bool made =
+      cublasLtMatmulDescCreate(&plan.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F) ==
+          CUBLAS_STATUS_SUCCESS &&
+      cublasLtMatmulDescSetAttribute(plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, &transpose,
+                                     sizeof(transpose)) == CUBLAS_STATUS_SUCCESS &&
+      cublasLtMatmulDescSetAttribute(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
+                                     sizeof(epilogue)) == CUBLAS_STATUS_SUCCESS &&
+      cublasLtMatrixLayoutCreate(&plan.a, in, k, n, p.w->k()) == CUBLAS_STATUS_SUCCESS &&
+      cublasLtMatrixLayoutCreate(&plan.b, in, k, rows, p.x.stride[0]) == CUBLAS_STATUS_SUCCESS &&
+      cublasLtMatrixLayoutCreate(&plan.c, out, n, rows, c_stride) == CUBLAS_STATUS_SUCCESS &&
+      cublasLtMatrixLayoutCreate(&plan.d, out, n, rows, p.y.stride[0]) == CUBLAS_STATUS_SUCCESS &&
+      cublasLtMatmulPreferenceCreate(&preference) == CUBLAS_STATUS_SUCCESS;
+  const uint64_t workspace = kWorkspaceBytes;
+  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+    made = made && cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value,
+                                                        sizeof(value)) == CUBLAS_STATUS_SUCCESS;
+  };
+  const auto alignment = [](const Tensor& t) { return static_cast<uint32_t>(Alignment(t)); };
+  const Tensor w = Tensor::Dense(p.w->panels(), p.x.dtype, {p.w->n(), p.w->k()});
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace);
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(w));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(p.x));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+         alignment(p.residual.defined() ? p.residual : p.y));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(p.y));
+  cublasLtMatmulHeuristicResult_t found{};
+  int count = 0;
+  made = made &&
+         cublasLtMatmulAlgoGetHeuristic(handle_, plan.operation, plan.a, plan.b, plan.c, plan.d,
+                                        preference, 1, &found, &count) == CUBLAS_STATUS_SUCCESS;
+  if (preference != nullptr) cublasLtMatmulPreferenceDestroy(preference);
+  plan.usable = made && count == 1 && found.state == CUBLAS_STATUS_SUCCESS;
+  plan.algorithm = found.algo;
+  return plan;
+}
+
+bool ProductPlans::Run(const Product& p, Stream& stream) {
+  if (status_ != CUBLAS_STATUS_SUCCESS) return false;
+  const Key key = KeyOf(p);
+  auto found = plans_.find(key);
+  if (found == plans_.end()) found = plans_.emplace(key, Make(p)).first;
+  Plan& plan = found->second;
+  if (!plan.usable) return false;
+  if (p.bias.defined()) {
+    const void* bias = p.bias.data;
+    cublasLtMatmulDescSetAttribute(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
+                                   sizeof(bias));
+  }
+  const float beta = p.residual.defined() ? 1.0f : 0.0f;
+  const void* c = p.residual.defined() ? p.residual.data : p.y.data;
+  const cublasStatus_t status = cublasLtMatmul(
+      handle_, plan.operation, &p.alpha, p.w->panels(), plan.a, p.x.data, plan.b, &beta, c, plan.c,
+      p.y.data, plan.d, &plan.algorithm, p.workspace, kWorkspaceBytes, Queue(stream));
+  if (status != CUBLAS_STATUS_SUCCESS) {
+    stream.device().Fail(absl::StrCat("cublasLtMatmul of ", p.x.dim[0], " x ", p.w->n(), " x ",
+                                      p.w->k(), ": ", cublasLtGetStatusString(status)));
+  }
+  return true;
+}
+
+namespace {
+
+void RunProduct(const Product& p, Stream& stream) {
+  if (p.w->type() != WeightType::kF32) {
+    auto& plans = static_cast<CudaDevice&>(stream.device()).plans();
+    if (plans == nullptr) plans = std::make_shared<ProductPlans>();
+    if (plans->Run(p, stream)) return;
+  }
+  RunTiles(p, stream);
+}
+
+// ---- Stage 3 ----
+
+template <typename In, typename Out>
+struct FinishArgs {
+  const In* product;    // [rows, n] dense, scaled
+  const float* bias;    // [n] f32, or null
+  const Out* out_bias;  // [n] of y's type, or null
+  const Out* residual;
+  Out* y;
+  int64_t residual_stride, y_stride;
+  int64_t columns;    // of y
+  int64_t up_offset;  // 0, or where the up half begins
+  Activation activation;
+  const int64_t* row_offset;  // scatter, or null
+  const int64_t* chunk_offset;
+  int64_t chunk;
+};
+
+// What: y = activation(product + bias) [* (up + bias)] + residual, to rows or scattered.
+// Shapes: product [rows, n] dense; y [rows, columns], columns n or n / 2.
+// Math: f32. Map: a thread an element, blockIdx.y a row. Bound: the product read and y written
+// once. Spec: tests/kernels/linear_test.cc.
+template <typename In, typename Out>
+__global__ void FinishKernel(FinishArgs<In, Out> a) {
+  WaitForInputs();
+  const int64_t c = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
+  if (c >= a.columns) return;
+  const int64_t row = blockIdx.y;
+  const In* product = a.product + row * (a.up_offset + a.columns);
+  const auto value = [&](int64_t at) {
+    float v = ToF32(product[at]);
+    if (a.bias != nullptr) v += a.bias[at];
+    if (a.out_bias != nullptr) v += ToF32(a.out_bias[at]);
+    return v;
+  };
+  float v = Activated(a.activation, value(c));
+  if (a.up_offset > 0) v *= value(c + a.up_offset);
+  if (a.residual != nullptr) v += ToF32(a.residual[row * a.residual_stride + c]);
+  Out* y = a.row_offset == nullptr
+               ? a.y + row * a.y_stride + c
+               : a.y + a.row_offset[row] + a.chunk_offset[c / a.chunk] + c % a.chunk;
+  *y = FromF32<Out>(v);
+}
+
+template <typename In, typename Out>
+void LaunchFinish(const LinearArgs& args, const Tensor& product, int64_t first_row,
+                  Stream& stream) {
+  FinishArgs<In, Out> a{};
+  a.product = product.as<In>();
+  if (args.bias.dtype == DType::kF32) {
+    a.bias = args.bias.as<float>();
+  } else {
+    a.out_bias = args.bias.as<Out>();
+  }
+  a.columns = OutputColumns(*args.w);
+  a.up_offset = args.w->gated() ? a.columns : 0;
+  a.activation = args.activation;
+  const int64_t rows = product.dim[0];
+  if (args.scatter.base != nullptr) {
+    a.y = static_cast<Out*>(args.scatter.base);
+    a.row_offset = stream.Twin(args.scatter.row_offset) + first_row;
+    a.chunk_offset = stream.Twin(args.scatter.chunk_offset);
+    a.chunk = args.scatter.chunk;
+  } else {
+    a.y = args.y.as<Out>() + first_row * args.y.stride[0];
+    a.y_stride = args.y.stride[0];
+    if (args.residual.defined()) {
+      a.residual = args.residual.as<Out>() + first_row * args.residual.stride[0];
+      a.residual_stride = args.residual.stride[0];
+    }
+  }
+  const dim3 grid(static_cast<unsigned>((a.columns + 255) / 256), static_cast<unsigned>(rows));
+  Launch(stream, grid, dim3(256), 0, FinishKernel<In, Out>, a);
+}
+
+// What stage 2 does of the epilogue; the rest is left to stage 3.
+bool ProductDoes(const LinearArgs& a, DType type) {
+  if (a.w->gated() || a.scatter.base != nullptr) return false;
+  if (type == DType::kF32) return true;
+  // cuBLASLt: a bias has y's type, and GELU and ReLU come before no residual.
+  if (a.bias.defined() && a.bias.dtype != a.y.dtype) return false;
+  if (a.activation == Activation::kNone) return true;
+  return !a.residual.defined() &&
+         (a.activation == Activation::kRelu || a.activation == Activation::kGeluTanh);
+}
+
+struct Scratch {
+  void* workspace;
+  void* x;        // a piece of x in the weight's type
+  void* product;  // [piece, n] of the weight's type
+  int64_t bytes;
+};
+
+Scratch Carve(void* base, const LinearWeight& w, int64_t rows) {
+  const int64_t size = DTypeBytes(TypeOf(w)), piece = std::min(rows, kPieceRows);
+  const bool converts = w.type() != WeightType::kF32;
+  Carver carver(base);
+  Scratch s;
+  s.workspace = carver.Take(converts ? kWorkspaceBytes : 0);
+  s.x = carver.Take(converts ? piece * w.k() * size : 0);
+  s.product = carver.Take(piece * w.n() * size);
+  s.bytes = carver.used_bytes();
+  return s;
+}
+
+Tensor ConvertX(const Tensor& x, DType type, void* scratch, Stream& stream) {
+  if (x.dtype == type) return x;
+  QT_CHECK(x.dtype == DType::kF32);
+  const int64_t rows = x.dim[0], columns = x.dim[1];
+  const Tensor y = Tensor::Dense(scratch, type, {rows, columns});
+  const dim3 grid(static_cast<unsigned>((columns + 255) / 256), static_cast<unsigned>(rows));
+  if (type == DType::kBF16) {
+    Launch(stream, grid, dim3(256), 0, ConvertKernel<float, __nv_bfloat16>, x.as<float>(),
+           x.stride[0], columns, y.as<__nv_bfloat16>());
+  } else {
+    Launch(stream, grid, dim3(256), 0, ConvertKernel<float, __half>, x.as<float>(), x.stride[0],
+           columns, y.as<__half>());
+  }
+  return y;
+}
+
+// Stage 3 for rows [first_row, ..) of the call.
+void Finish(const LinearArgs& args, const Tensor& product, int64_t first_row, Stream& stream) {
+  const DType out = args.scatter.base != nullptr ? args.scatter.dtype : args.y.dtype;
+  DispatchDType(product.dtype, [&](auto in) {
+    using In = typename decltype(in)::type;
+    if (out == DType::kF32) return LaunchFinish<In, float>(args, product, first_row, stream);
+    QT_CHECK(out == product.dtype);
+    LaunchFinish<In, In>(args, product, first_row, stream);
+  });
+}
+
+// The call as one product, if it can be one.
+Product WholeProduct(const LinearArgs& args) {
+  Product p{};
+  if (args.scatter.base != nullptr) return p;
+  p.x = args.x;
+  p.w = args.w;
+  p.bias = args.bias;
+  p.residual = args.residual;
+  p.y = args.y;
+  p.alpha = args.alpha;
+  p.activation = args.activation;
+  p.norm_gamma = args.norm_gamma;
+  p.norm_beta = args.norm_beta;
+  p.norm_eps = args.norm_eps;
+  return p;
+}
+
+}  // namespace
+
+int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream&) {
+  return Carve(nullptr, w, rows).bytes;
+}
+
+void Linear(const LinearArgs& args, Stream& stream) {
+  const LinearWeight& w = *args.w;
+  const int64_t rows = args.x.dim[0];
+  if (rows == 0) return;
+  const DType type = TypeOf(w);
+  if (RunFewRows(WholeProduct(args), stream)) return;
+  QT_CHECK(!args.norm_gamma.defined());
+  const bool direct = ProductDoes(args, type);
+  const Scratch scratch = Carve(args.scratch.data, w, rows);
+  QT_CHECK_GE(args.scratch.elements(), scratch.bytes);
+  const int64_t piece = direct && args.x.dtype == type ? rows : kPieceRows;
+  for (int64_t begin = 0; begin < rows; begin += piece) {
+    const int64_t end = std::min(begin + piece, rows);
+    Product p{};
+    p.x = ConvertX(args.x.Rows(begin, end), type, scratch.x, stream);
+    p.w = &w;
+    p.alpha = args.alpha;
+    p.workspace = scratch.workspace;
+    if (direct) {
+      p.bias = args.bias;
+      p.activation = args.activation;
+      p.y = args.y.Rows(begin, end);
+      if (args.residual.defined()) p.residual = args.residual.Rows(begin, end);
+      RunProduct(p, stream);
+    } else {
+      p.y = Tensor::Dense(scratch.product, type, {end - begin, w.n()});
+      RunProduct(p, stream);
+      Finish(args, p.y, begin, stream);
+    }
+  }
+}
+
+}  // namespace quintet::cuda

@@ -1,0 +1,44 @@
+// What the kernels of products share (linear.cu, linear_few.cu).
+#pragma once
+
+#include "kernels/cuda.cuh"
+#include "kernels/linear.h"
+
+namespace quintet::cuda {
+
+__device__ __forceinline__ float Activated(Activation activation, float x) {
+  switch (activation) {
+    case Activation::kNone:
+      return x;
+    case Activation::kRelu:
+      return fmaxf(x, 0.0f);
+    case Activation::kGeluTanh:
+      return 0.5f * x * (1.0f + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x)));
+    case Activation::kGeluErf:
+      return 0.5f * x * (1.0f + erff(x * 0.7071067811865476f));
+    case Activation::kSilu:
+      return x / (1.0f + expf(-x));
+    case Activation::kTanh:
+      return tanhf(x);
+  }
+  return x;
+}
+
+// One product with the epilogue that its stage does: y, bias and residual as in LinearArgs.
+struct Product {
+  Tensor x;  // [rows, k] of the weight's type
+  const LinearWeight* w;
+  Tensor bias, residual, y;
+  float alpha;
+  Activation activation;
+  void* workspace;
+  // x [rows, k] f32 is normalised first (norm.h): only for RunFewRows.
+  Tensor norm_gamma, norm_beta;
+  float norm_eps;
+};
+
+// Products of few rows with bf16 or f16 weights, in linear_few.cu. False where the shape is not for
+// them: nothing is queued then. x is of the weight's type, or f32 and rounded to it on the way.
+bool RunFewRows(const Product& p, Stream& stream);
+
+}  // namespace quintet::cuda

@@ -1,0 +1,187 @@
+#include "models/step_arrays.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/check.h"
+
+namespace quintet {
+namespace {
+
+// Where each array lies in the block. Strides and lengths are those of the shape.
+struct Places {
+  int32_t *tokens, *positions, *new_slots, *offsets, *kv_lens, *wanted, *group_offsets, *group_rows,
+      *source_lens, *slots, *source_slots;
+  int64_t bytes;
+
+  Places(void* base, const StepShape& s) {
+    Carver carver(base);
+    const auto take = [&](int64_t n) { return static_cast<int32_t*>(carver.Take(n * 4)); };
+    tokens = take(s.rows);
+    positions = take(s.rows);
+    new_slots = take(s.rows);
+    offsets = take(s.sequences + 1);
+    kv_lens = take(s.sequences);
+    wanted = take(s.wanted);
+    group_offsets = take(s.groups + 1);
+    group_rows = take(s.groups + 1);
+    source_lens = take(s.groups);
+    slots = take(s.sequences * s.slots_stride);
+    source_slots = take(s.groups * s.source_stride);
+    bytes = carver.used_bytes();
+  }
+};
+
+// Copies and fills the rest of [0, length).
+absl::Span<int32_t> Place(absl::Span<const int32_t> from, int64_t length, int32_t filler,
+                          int32_t* to) {
+  QT_CHECK_LE(static_cast<int64_t>(from.size()), length);
+  std::fill(std::copy(from.begin(), from.end(), to), to + length, filler);
+  return {to, static_cast<size_t>(length)};
+}
+
+// Rows of a table with another stride: the first lens[i] entries of each.
+void PlaceTable(const int32_t* from, int64_t from_stride, absl::Span<const int32_t> lens,
+                int64_t stride, int32_t* to) {
+  for (size_t i = 0; i < lens.size(); ++i) {
+    QT_CHECK_LE(static_cast<int64_t>(lens[i]), std::min(from_stride, stride));
+    std::copy_n(from + static_cast<int64_t>(i) * from_stride, lens[i],
+                to + static_cast<int64_t>(i) * stride);
+  }
+}
+
+}  // namespace
+
+StepShape StepShape::Of(const DecodeBatch& batch) {
+  StepShape shape;
+  shape.rows = static_cast<int64_t>(batch.tokens.size());
+  shape.sequences = static_cast<int64_t>(batch.kv_lens.size());
+  shape.groups = static_cast<int64_t>(batch.source_lens.size());
+  shape.wanted = static_cast<int64_t>(batch.wanted.size());
+  shape.slots_stride = batch.slots_stride;
+  shape.source_stride = shape.groups > 0 ? batch.source_slots_stride : 0;
+  for (int64_t g = 0; g < shape.groups; ++g) {
+    const int32_t begin = batch.offsets[static_cast<size_t>(batch.group_offsets[g])];
+    const int32_t end = batch.offsets[static_cast<size_t>(batch.group_offsets[g + 1])];
+    shape.group_rows = std::max<int64_t>(shape.group_rows, end - begin);
+  }
+  return shape;
+}
+
+StepShape StepShape::Rounded(const ModelLimits& limits) const {
+  const auto power_of_two = [](int64_t n, int64_t least) {
+    while (least < n) least *= 2;
+    return least;
+  };
+  // 1, 2, 4, .. and half way between two from 16 on: at most a third of the rows is idle.
+  const auto count = [&](int64_t n) {
+    const int64_t power = power_of_two(n, 1);
+    return power > 16 && n <= power / 4 * 3 ? power / 4 * 3 : power;
+  };
+  constexpr int64_t kTokens = 64;
+  StepShape shape;
+  shape.sequences = std::min(count(sequences), limits.max_step_sequences);
+  shape.rows = std::min(count(rows), limits.max_step_tokens);
+  shape.groups = groups == 0 ? 0 : std::min(count(groups), limits.max_step_sequences);
+  shape.wanted = wanted == 0 ? 0 : shape.rows;
+  shape.slots_stride = power_of_two(slots_stride, kTokens);
+  shape.source_stride = groups == 0 ? 0 : power_of_two(source_stride, kTokens);
+  shape.group_rows = groups == 0 ? 0 : power_of_two(group_rows, 1);
+  return shape;
+}
+
+int64_t StepArrays::BlockBytes(const StepShape& shape) { return Places(nullptr, shape).bytes; }
+
+absl::Status StepArrays::Reserve(const StepShape& shape) {
+  const int64_t bytes = BlockBytes(shape);
+  if (bytes <= block_.bytes()) return absl::OkStatus();
+  absl::StatusOr<Buffer> block = stream_->AllocateMirrored(bytes);
+  if (!block.ok()) return block.status();
+  block_ = *std::move(block);
+  return absl::OkStatus();
+}
+
+void StepArrays::Arrange(const DecodeBatch& batch, const StepShape& shape, int64_t slots) {
+  const int64_t sequences = static_cast<int64_t>(batch.kv_lens.size());
+  const int32_t rows = static_cast<int32_t>(batch.tokens.size());
+  QT_CHECK_EQ(static_cast<int64_t>(batch.offsets.size()), sequences + 1);
+  QT_CHECK_EQ(batch.offsets.front(), 0);
+  QT_CHECK_EQ(batch.offsets.back(), rows);
+  stream_->WaitForUploads();
+  // Longer sequences than any before: their tables need a larger block.
+  if (BlockBytes(shape) > block_.bytes()) {
+    StepShape larger = shape;
+    larger.slots_stride *= 2;
+    larger.source_stride *= 2;
+    QT_CHECK(Reserve(larger).ok());
+  }
+  shape_ = shape;
+
+  const Places at(block_.data(), shape);
+  batch_.tokens = Place(batch.tokens, shape.rows, 0, at.tokens);
+  tokens_ = Tensor::Dense(at.tokens, DType::kI32, {shape.rows});
+  positions_ = Tensor::Dense(at.positions, DType::kI32, {shape.rows});
+  std::fill_n(at.positions, shape.rows, 0);
+  new_slots_ = Place({}, shape.rows, -1, at.new_slots);
+  batch_.offsets = Place(batch.offsets, shape.sequences + 1, rows, at.offsets);
+  batch_.kv_lens = Place(batch.kv_lens, shape.sequences, 0, at.kv_lens);
+  for (const int32_t row : batch.wanted) QT_CHECK(row >= 0 && row < rows);
+  batch_.wanted = Place(batch.wanted, shape.wanted, 0, at.wanted);
+  PlaceTable(batch.slots, batch.slots_stride, batch.kv_lens, shape.slots_stride, at.slots);
+  batch_.slots = at.slots;
+  batch_.slots_stride = shape.slots_stride;
+  PlaceRows(batch, slots);
+  batch_.group_offsets = {at.group_offsets, static_cast<size_t>(shape.groups + 1)};
+  group_rows_ = {at.group_rows, static_cast<size_t>(shape.groups + 1)};
+  batch_.source_lens = Place(batch.source_lens, shape.groups, 0, at.source_lens);
+  batch_.source_slots = at.source_slots;
+  if (shape.groups > 0) PlaceSources(batch, shape);
+  stream_->Upload(block_.data(), at.bytes);
+}
+
+void StepArrays::PlanForAll() {
+  stream_->WaitForUploads();
+  const Places at(block_.data(), shape_);
+  for (int64_t s = 0; s <= shape_.sequences; ++s) {
+    at.offsets[s] = static_cast<int32_t>(std::min(s, shape_.rows));
+  }
+  for (int64_t g = 0; g <= shape_.groups; ++g) {
+    at.group_rows[g] = static_cast<int32_t>(std::min(g * shape_.group_rows, shape_.rows));
+  }
+  std::fill_n(at.kv_lens, shape_.sequences, static_cast<int32_t>(shape_.slots_stride));
+  std::fill_n(at.source_lens, shape_.groups, static_cast<int32_t>(shape_.source_stride));
+}
+
+// Position and slot of every new row.
+void StepArrays::PlaceRows(const DecodeBatch& batch, int64_t slots) {
+  int32_t* positions = positions_.as<int32_t>();
+  for (size_t s = 0; s < batch.kv_lens.size(); ++s) {
+    const int32_t begin = batch.offsets[s], end = batch.offsets[s + 1];
+    const int32_t first = batch.kv_lens[s] - (end - begin);
+    QT_CHECK_LE(begin, end);
+    QT_CHECK_GE(first, 0);
+    for (int32_t row = begin; row < end; ++row) {
+      positions[row] = first + row - begin;
+      const int32_t slot =
+          batch.slots[static_cast<int64_t>(s) * batch.slots_stride + positions[row]];
+      QT_CHECK_GE(slot, 0);
+      QT_CHECK_LT(static_cast<int64_t>(slot), slots);
+      new_slots_[static_cast<size_t>(row)] = slot;
+    }
+  }
+}
+
+void StepArrays::PlaceSources(const DecodeBatch& batch, const StepShape& shape) {
+  QT_CHECK_EQ(batch.group_offsets.size(), batch.source_lens.size() + 1);
+  QT_CHECK_EQ(batch.group_offsets.back(), static_cast<int32_t>(batch.kv_lens.size()));
+  int32_t* group_offsets = const_cast<int32_t*>(batch_.group_offsets.data());
+  Place(batch.group_offsets, shape.groups + 1, batch.group_offsets.back(), group_offsets);
+  for (int64_t g = 0; g <= shape.groups; ++g) {
+    group_rows_[static_cast<size_t>(g)] = batch.offsets[static_cast<size_t>(group_offsets[g])];
+  }
+  PlaceTable(batch.source_slots, batch.source_slots_stride, batch.source_lens, shape.source_stride,
+             const_cast<int32_t*>(batch_.source_slots));
+  batch_.source_slots_stride = shape.source_stride;
+}
+
+}  // namespace quintet

@@ -1,0 +1,31 @@
+// Where a model runs and in which type: the flags --device and --dtype, the same for every
+// subcommand.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/statusor.h"
+#include "kernels/device.h"
+#include "kernels/linear.h"
+
+namespace quintet {
+
+struct Placement {
+  std::string device = "cpu";  // cpu, cuda or cuda:N
+  std::string dtype = "auto";  // of the weights: auto, f32, bf16, f16 or int8
+};
+void AddPlacementFlags(CLI::App* command, Placement* placement);
+// --dtype alone, for commands that run nothing.
+CLI::Option* AddDTypeFlag(CLI::App* command, std::string* dtype);
+
+// The number of the GPU; -1: the CPU.
+int DeviceOrdinal(const Placement& placement);
+// auto: f32 on a CPU, bf16 on a GPU.
+WeightType WeightTypeOf(const Placement& placement);
+// Null for the CPU. UNAVAILABLE as Device::Open; INVALID_ARGUMENT: weights of that type do not run
+// there.
+absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const Placement& placement);
+
+}  // namespace quintet
