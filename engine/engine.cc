@@ -316,7 +316,8 @@ void StepEngine::UseStates(Job* job, const EncodedStates& encoded) {
     decoder_->Classify(row < 0 ? states : states.Rows(row, row + 1), &result.values);
     result.rows = static_cast<int64_t>(result.values.size()) / result.columns;
   }
-  End(job, JobState::kDone, absl::OkStatus());
+  const absl::Status status = model_->stream().Synchronize();  // what was read may be nothing
+  End(job, status.ok() ? JobState::kDone : JobState::kFailed, status);
 }
 
 void StepEngine::Decode(bool streams, int64_t prefill_us) {

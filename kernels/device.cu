@@ -1,6 +1,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "kernels/cublas_lt.cuh"
 #include "kernels/cuda.cuh"
 #include "kernels/cuda_ops.h"
 #include "kernels/device_cuda.h"
@@ -61,6 +62,10 @@ absl::Status CudaDevice::Start(int ordinal) {
         absl::StrCat("CUDA device ", ordinal, " (", properties.name,
                      "): compute capability 8.0 or newer is needed, it has ", properties.major, ".",
                      properties.minor));
+  }
+  if (CublasLt::Get() == nullptr) {
+    return absl::UnavailableError(
+        absl::StrCat("cuBLASLt of CUDA ", CUDART_VERSION / 1000, " cannot be loaded"));
   }
   ordinal_ = ordinal;
   name_ = properties.name;

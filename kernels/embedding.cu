@@ -48,16 +48,24 @@ __global__ void EmbeddingKernel(EmbedArgs<T, Out> a) {
   Out* y = a.y + row * a.y_stride;
   const int step = static_cast<int>(blockDim.x) * kWidth;
   for (int i = static_cast<int>(threadIdx.x) * kWidth; i < a.d; i += step) {
-    float value[kWidth], more[kWidth] = {};
+    float value[kWidth];
     if constexpr (kWidth > 1) {
       LoadWide(table + i, value);
-      if (added != nullptr) LoadWide(added + i, more);
     } else {
       value[0] = ToF32(table[i]);
-      if (added != nullptr) more[0] = ToF32(added[i]);
     }
 #pragma unroll
-    for (int j = 0; j < kWidth; ++j) value[j] = __fadd_rn(__fmul_rn(value[j], a.scale), more[j]);
+    for (int j = 0; j < kWidth; ++j) value[j] = __fmul_rn(value[j], a.scale);
+    if (added != nullptr) {
+      float more[kWidth];
+      if constexpr (kWidth > 1) {
+        LoadWide(added + i, more);
+      } else {
+        more[0] = ToF32(added[i]);
+      }
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) value[j] = __fadd_rn(value[j], more[j]);
+    }
     if constexpr (kWidth > 1) {
 #pragma unroll
       for (int j = 0; j < kWidth; j += kVector<Out>) {

@@ -1,15 +1,15 @@
-#include <cublasLt.h>
-
 #include <algorithm>
 #include <map>
 #include <tuple>
 
+#include "kernels/cublas_lt.cuh"
 #include "kernels/cuda.cuh"
 #include "kernels/cuda_ops.h"
 #include "kernels/device_cuda.h"
 #include "kernels/linear_product.cuh"
 
-// A product on the device runs in up to three stages, all on one queue:
+// Few rows of bf16 or f16 go through one kernel of their own (linear_few.cu). Any other product on
+// the device runs in up to three stages, all on one queue:
 //   1. x is converted to the weight's type, where it has another;
 //   2. the product, by cuBLASLt for bf16 and f16 (tensor cores, f32 sums), by TileProduct below for
 //      f32, with what it can do of the epilogue;
@@ -175,10 +175,10 @@ void RunTiles(const Product& p, Stream& stream) {
 // One engine thread.
 class ProductPlans {
  public:
-  ProductPlans() { status_ = cublasLtCreate(&handle_); }
+  ProductPlans() : lt_(CublasLt::Get()), status_(lt_->Create(&handle_)) {}
   ~ProductPlans() {
-    for (auto& [key, plan] : plans_) plan.Destroy();
-    if (handle_ != nullptr) cublasLtDestroy(handle_);
+    for (auto& [key, plan] : plans_) plan.Destroy(*lt_);
+    if (handle_ != nullptr) lt_->Destroy(handle_);
   }
   ProductPlans(const ProductPlans&) = delete;
   ProductPlans& operator=(const ProductPlans&) = delete;
@@ -194,7 +194,7 @@ class ProductPlans {
     cublasLtMatmulAlgo_t algorithm;
     bool usable = false;
 
-    void Destroy();
+    void Destroy(const CublasLt& lt);
   };
   // rows, n, k, strides of x, residual and y, alignment of x, residual and y, types and epilogue.
   using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int, int, int, int>;
@@ -202,6 +202,7 @@ class ProductPlans {
   static Key KeyOf(const Product& p);
   Plan Make(const Product& p);
 
+  const CublasLt* lt_;  // opening the device has loaded it
   cublasLtHandle_t handle_ = nullptr;
   cublasStatus_t status_;
   std::map<Key, Plan> plans_;
@@ -237,10 +238,10 @@ cublasLtEpilogue_t EpilogueOf(const Product& p) {
 
 }  // namespace
 
-void ProductPlans::Plan::Destroy() {
-  if (operation != nullptr) cublasLtMatmulDescDestroy(operation);
+void ProductPlans::Plan::Destroy(const CublasLt& lt) {
+  if (operation != nullptr) lt.MatmulDescDestroy(operation);
   for (cublasLtMatrixLayout_t layout : {a, b, c, d}) {
-    if (layout != nullptr) cublasLtMatrixLayoutDestroy(layout);
+    if (layout != nullptr) lt.MatrixLayoutDestroy(layout);
   }
 }
 
@@ -268,21 +269,21 @@ ProductPlans::Plan ProductPlans::Make(const Product& p) {
   const cublasLtEpilogue_t epilogue = EpilogueOf(p);
   cublasLtMatmulPreference_t preference = nullptr;
   bool made =
-      cublasLtMatmulDescCreate(&plan.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F) ==
+      lt_->MatmulDescCreate(&plan.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F) ==
           CUBLAS_STATUS_SUCCESS &&
-      cublasLtMatmulDescSetAttribute(plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, &transpose,
-                                     sizeof(transpose)) == CUBLAS_STATUS_SUCCESS &&
-      cublasLtMatmulDescSetAttribute(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
-                                     sizeof(epilogue)) == CUBLAS_STATUS_SUCCESS &&
-      cublasLtMatrixLayoutCreate(&plan.a, in, k, n, p.w->k()) == CUBLAS_STATUS_SUCCESS &&
-      cublasLtMatrixLayoutCreate(&plan.b, in, k, rows, p.x.stride[0]) == CUBLAS_STATUS_SUCCESS &&
-      cublasLtMatrixLayoutCreate(&plan.c, out, n, rows, c_stride) == CUBLAS_STATUS_SUCCESS &&
-      cublasLtMatrixLayoutCreate(&plan.d, out, n, rows, p.y.stride[0]) == CUBLAS_STATUS_SUCCESS &&
-      cublasLtMatmulPreferenceCreate(&preference) == CUBLAS_STATUS_SUCCESS;
+      lt_->MatmulDescSetAttribute(plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, &transpose,
+                                  sizeof(transpose)) == CUBLAS_STATUS_SUCCESS &&
+      lt_->MatmulDescSetAttribute(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
+                                  sizeof(epilogue)) == CUBLAS_STATUS_SUCCESS &&
+      lt_->MatrixLayoutCreate(&plan.a, in, k, n, p.w->k()) == CUBLAS_STATUS_SUCCESS &&
+      lt_->MatrixLayoutCreate(&plan.b, in, k, rows, p.x.stride[0]) == CUBLAS_STATUS_SUCCESS &&
+      lt_->MatrixLayoutCreate(&plan.c, out, n, rows, c_stride) == CUBLAS_STATUS_SUCCESS &&
+      lt_->MatrixLayoutCreate(&plan.d, out, n, rows, p.y.stride[0]) == CUBLAS_STATUS_SUCCESS &&
+      lt_->MatmulPreferenceCreate(&preference) == CUBLAS_STATUS_SUCCESS;
   const uint64_t workspace = kWorkspaceBytes;
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
-    made = made && cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value,
-                                                        sizeof(value)) == CUBLAS_STATUS_SUCCESS;
+    made = made && lt_->MatmulPreferenceSetAttribute(preference, attribute, &value,
+                                                     sizeof(value)) == CUBLAS_STATUS_SUCCESS;
   };
   const auto alignment = [](const Tensor& t) { return static_cast<uint32_t>(Alignment(t)); };
   const Tensor w = Tensor::Dense(p.w->panels(), p.x.dtype, {p.w->n(), p.w->k()});
@@ -294,10 +295,10 @@ ProductPlans::Plan ProductPlans::Make(const Product& p) {
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(p.y));
   cublasLtMatmulHeuristicResult_t found{};
   int count = 0;
-  made = made &&
-         cublasLtMatmulAlgoGetHeuristic(handle_, plan.operation, plan.a, plan.b, plan.c, plan.d,
-                                        preference, 1, &found, &count) == CUBLAS_STATUS_SUCCESS;
-  if (preference != nullptr) cublasLtMatmulPreferenceDestroy(preference);
+  made =
+      made && lt_->MatmulAlgoGetHeuristic(handle_, plan.operation, plan.a, plan.b, plan.c, plan.d,
+                                          preference, 1, &found, &count) == CUBLAS_STATUS_SUCCESS;
+  if (preference != nullptr) lt_->MatmulPreferenceDestroy(preference);
   plan.usable = made && count == 1 && found.state == CUBLAS_STATUS_SUCCESS;
   plan.algorithm = found.algo;
   return plan;
@@ -312,17 +313,17 @@ bool ProductPlans::Run(const Product& p, Stream& stream) {
   if (!plan.usable) return false;
   if (p.bias.defined()) {
     const void* bias = p.bias.data;
-    cublasLtMatmulDescSetAttribute(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
-                                   sizeof(bias));
+    lt_->MatmulDescSetAttribute(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
+                                sizeof(bias));
   }
   const float beta = p.residual.defined() ? 1.0f : 0.0f;
   const void* c = p.residual.defined() ? p.residual.data : p.y.data;
-  const cublasStatus_t status = cublasLtMatmul(
+  const cublasStatus_t status = lt_->Matmul(
       handle_, plan.operation, &p.alpha, p.w->panels(), plan.a, p.x.data, plan.b, &beta, c, plan.c,
       p.y.data, plan.d, &plan.algorithm, p.workspace, kWorkspaceBytes, Queue(stream));
   if (status != CUBLAS_STATUS_SUCCESS) {
     stream.device().Fail(absl::StrCat("cublasLtMatmul of ", p.x.dim[0], " x ", p.w->n(), " x ",
-                                      p.w->k(), ": ", cublasLtGetStatusString(status)));
+                                      p.w->k(), ": ", lt_->GetStatusString(status)));
   }
   return true;
 }

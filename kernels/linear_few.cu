@@ -33,32 +33,53 @@ struct FewArgs {
   bool gated;
 };
 
-// Rows of x, normalised where there is a gamma, as T to shared memory; a warp a row.
+// Sum over the `warps` neighbouring warps of a row, in their order; `parts` [32] is free again
+// after the next barrier. Every thread of the block calls it.
+__device__ __forceinline__ float RowSum(float x, int warps, float* parts) {
+  x = WarpSum(x);
+  if (warps == 1) return x;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  if (threadIdx.x % 32 == 0) parts[warp] = x;
+  __syncthreads();
+  float sum = 0.0f;
+  for (int i = warp / warps * warps, n = 0; n < warps; ++n) sum += parts[i + n];
+  __syncthreads();
+  return sum;
+}
+
+// Rows of x, normalised where there is a gamma, as T to shared memory. As many warps share a row as
+// a power of two allows; a row's sums depend on that number, which depends on the rows.
 template <typename T, typename Out>
 __device__ __forceinline__ void StageRows(const FewArgs<T, Out>& a, T* staged) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int warps = static_cast<int>(blockDim.x) / 32, stride = a.k + kPad;
-  for (int r = warp; r < a.rows; r += warps) {
+  __shared__ float parts[32];
+  const int warps = static_cast<int>(blockDim.x) / 32, warp = static_cast<int>(threadIdx.x) / 32;
+  int together = warps;  // warps of a row
+  while (together > 1 && a.rows * together > warps) together /= 2;
+  const int at_once = warps / together, step = together * 128;
+  const int begin = (warp % together * 32 + static_cast<int>(threadIdx.x) % 32) * 4;
+  for (int base = 0; base < a.rows; base += at_once) {
+    const int r = base + warp / together;
+    const bool there = r < a.rows;
     const float* x = a.x_f32 + r * a.x_stride;
     float mean = 0.0f, scale = 1.0f;
     if (a.gamma != nullptr) {
       if (a.beta != nullptr) {
         float sum = 0.0f;
-        for (int i = lane * 4; i < a.k; i += 128) {
+        for (int i = begin; there && i < a.k; i += step) {
           const float4 v = *reinterpret_cast<const float4*>(x + i);
           sum += (v.x + v.y) + (v.z + v.w);
         }
-        mean = WarpSum(sum) / static_cast<float>(a.k);
+        mean = RowSum(sum, together, parts) / static_cast<float>(a.k);
       }
       float square = 0.0f;
-      for (int i = lane * 4; i < a.k; i += 128) {
+      for (int i = begin; there && i < a.k; i += step) {
         const float4 v = *reinterpret_cast<const float4*>(x + i);
         const float p = v.x - mean, q = v.y - mean, s = v.z - mean, t = v.w - mean;
         square += (p * p + q * q) + (s * s + t * t);
       }
-      scale = 1.0f / sqrtf(WarpSum(square) / static_cast<float>(a.k) + a.eps);
+      scale = 1.0f / sqrtf(RowSum(square, together, parts) / static_cast<float>(a.k) + a.eps);
     }
-    for (int i = lane * 4; i < a.k; i += 128) {
+    for (int i = begin; there && i < a.k; i += step) {
       const float4 v = *reinterpret_cast<const float4*>(x + i);
       float out[4] = {v.x, v.y, v.z, v.w};
       if (a.gamma != nullptr) {
@@ -69,7 +90,7 @@ __device__ __forceinline__ void StageRows(const FewArgs<T, Out>& a, T* staged) {
         }
       }
       uint2 packed = {PackPair<T>(out[0], out[1]), PackPair<T>(out[2], out[3])};
-      *reinterpret_cast<uint2*>(staged + r * stride + i) = packed;
+      *reinterpret_cast<uint2*>(staged + r * (a.k + kPad) + i) = packed;
     }
   }
 }
@@ -78,7 +99,7 @@ __device__ __forceinline__ void StageRows(const FewArgs<T, Out>& a, T* staged) {
 // Shapes: x [rows, k] T or f32, W [n, k] T, y [rows, columns] Out; k a multiple of 32; rows <= 8
 // kTiles.
 // Math: products on tensor cores, f32 sums: each warp's share of k in ascending order, then the
-// warps' in theirs. A row's result does not depend on the other rows.
+// warps' in theirs; the norm's sums depend on how many rows there are.
 // Map: a block owns 16 rows of W (gated: 8 gate rows and the 8 up rows that belong to them); its
 // warps take turns along k, 32 values at a time. W goes from memory to registers in 16-byte
 // pieces: the fragments' k are permuted, alike for W and x, so that a thread's four pairs are

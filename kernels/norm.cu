@@ -20,29 +20,40 @@ struct NormRows {
   Out* y;
   int64_t y_stride;
   int d;
+  bool wide;
   float eps;
 };
 
-// kWidth neighbours of a row.
+// kWidth neighbours of a row; `wide`: they lie on a 16-byte boundary.
 template <typename T, int kWidth>
-__device__ __forceinline__ void LoadSome(const T* from, float (&to)[kWidth]) {
-  if constexpr (kWidth == 4) {
-    const float4 v = *reinterpret_cast<const float4*>(from);
-    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
-  } else {
-    to[0] = ToF32(from[0]);
+__device__ __forceinline__ void LoadSome(const T* from, bool wide, float (&to)[kWidth]) {
+  if constexpr (kWidth == 4 && sizeof(T) == 4) {
+    if (wide) {
+      const float4 v = *reinterpret_cast<const float4*>(from);
+      to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+      return;
+    }
   }
+#pragma unroll
+  for (int j = 0; j < kWidth; ++j) to[j] = ToF32(from[j]);
 }
 
 template <typename T, int kWidth>
-__device__ __forceinline__ void StoreSome(const float (&from)[kWidth], T* to) {
+__device__ __forceinline__ void StoreSome(const float (&from)[kWidth], bool wide, T* to) {
   if constexpr (kWidth == 4 && sizeof(T) == 4) {
-    *reinterpret_cast<float4*>(to) = make_float4(from[0], from[1], from[2], from[3]);
+    if (wide) {
+      *reinterpret_cast<float4*>(to) = make_float4(from[0], from[1], from[2], from[3]);
+      return;
+    }
   } else if constexpr (kWidth == 4) {
-    *reinterpret_cast<uint2*>(to) = {PackPair<T>(from[0], from[1]), PackPair<T>(from[2], from[3])};
-  } else {
-    to[0] = FromF32<T>(from[0]);
+    if (wide) {
+      *reinterpret_cast<uint2*>(to) = {PackPair<T>(from[0], from[1]),
+                                       PackPair<T>(from[2], from[3])};
+      return;
+    }
   }
+#pragma unroll
+  for (int j = 0; j < kWidth; ++j) to[j] = FromF32<T>(from[j]);
 }
 
 // What: y = (x - mean) * rsqrt(mean((x - mean)^2) + eps) * gamma + beta; RMSNorm has no mean and no
@@ -50,10 +61,11 @@ __device__ __forceinline__ void StoreSome(const float (&from)[kWidth], T* to) {
 // Shapes: x [rows, d] In, y [rows, d] Out, gamma and beta [d] f32; y may alias x when In is Out.
 // Math: f32; the variance in a second pass over registers, so no cancellation. Sums run in an order
 // given by d and the block alone.
-// Map: one block a row; a thread takes kWidth neighbours at a time (4 of f32 rows that allow it)
-// and keeps kKept such pieces in registers; longer rows are read again. Bound: rows * d *
-// (sizeof(In) + sizeof(Out)) bytes once; at decoding sizes the launch. Spec:
-// tests/kernels/norm_test.cc.
+// Map: one block a row; a thread takes kWidth neighbours at a time, 4 where d is a multiple of 4, and
+// keeps kKept such pieces in registers; longer rows are read again. `wide` says that pieces lie on
+// 16-byte boundaries: it changes the instructions, not the order.
+// Bound: rows * d * (sizeof(In) + sizeof(Out)) bytes once; at decoding sizes the launch.
+// Spec: tests/kernels/norm_test.cc.
 template <typename In, typename Out, bool kCentre, int kWidth>
 __global__ void __launch_bounds__(kMaxThreads) NormKernel(NormRows<In, Out> a) {
   __shared__ float shared[32];
@@ -66,7 +78,7 @@ __global__ void __launch_bounds__(kMaxThreads) NormKernel(NormRows<In, Out> a) {
   float kept[kKept][kWidth];
 #pragma unroll
   for (int p = 0; p < kKept; ++p) {
-    if (first + p * step < a.d) LoadSome<In>(x + first + p * step, kept[p]);
+    if (first + p * step < a.d) LoadSome<In>(x + first + p * step, a.wide, kept[p]);
   }
   // visit(piece, its place) for all of the row that this thread has.
   const auto for_each = [&](auto&& visit) {
@@ -76,7 +88,7 @@ __global__ void __launch_bounds__(kMaxThreads) NormKernel(NormRows<In, Out> a) {
     }
     for (int i = first + kKept * step; i < a.d; i += step) {
       float piece[kWidth];
-      LoadSome<In>(x + i, piece);
+      LoadSome<In>(x + i, a.wide, piece);
       visit(piece, i);
     }
   };
@@ -95,14 +107,14 @@ __global__ void __launch_bounds__(kMaxThreads) NormKernel(NormRows<In, Out> a) {
   const float scale = 1.0f / sqrtf(sum_of(mean, true) + a.eps);
   for_each([&](const float(&piece)[kWidth], int i) {
     float out[kWidth], gamma[kWidth], beta[kWidth];
-    LoadSome<float>(a.gamma + i, gamma);
-    if constexpr (kCentre) LoadSome<float>(a.beta + i, beta);
+    LoadSome<float>(a.gamma + i, a.wide, gamma);
+    if constexpr (kCentre) LoadSome<float>(a.beta + i, a.wide, beta);
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) {
       out[j] = (piece[j] - mean) * scale * gamma[j];
       if constexpr (kCentre) out[j] += beta[j];
     }
-    StoreSome<Out>(out, y + i);
+    StoreSome<Out>(out, a.wide, y + i);
   });
 }
 
@@ -118,6 +130,11 @@ struct Norm {
 template <typename In, typename Out, bool kCentre>
 void LaunchRows(const Norm& norm, Stream& stream) {
   const int d = static_cast<int>(norm.x.dim[1]);
+  const auto aligned = [](const Tensor& t) {
+    return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && (t.rank == 1 || t.stride[0] % 4 == 0);
+  };
+  const bool wide = aligned(norm.x) && aligned(norm.y) && aligned(norm.gamma) &&
+                    (!norm.beta.defined() || aligned(norm.beta));
   const NormRows<In, Out> a{norm.x.as<In>(),
                             norm.x.stride[0],
                             norm.rows.empty() ? nullptr : stream.Twin(norm.rows.data()),
@@ -126,19 +143,12 @@ void LaunchRows(const Norm& norm, Stream& stream) {
                             norm.y.as<Out>(),
                             norm.y.stride[0],
                             d,
+                            wide,
                             norm.eps};
-  const auto aligned = [](const Tensor& t) {
-    return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && (t.rank == 1 || t.stride[0] % 4 == 0);
-  };
-  const bool wide = norm.x.dtype == DType::kF32 && d % 4 == 0 && aligned(norm.x) &&
-                    aligned(norm.y) && aligned(norm.gamma) &&
-                    (!norm.beta.defined() || aligned(norm.beta));
-  const int pieces = wide ? d / 4 : d;
+  const bool fours = d % 4 == 0;
+  const int pieces = fours ? d / 4 : d;
   const dim3 threads(static_cast<unsigned>(std::min(kMaxThreads, (pieces + 31) / 32 * 32)));
-  auto kernel = NormKernel<In, Out, kCentre, 1>;
-  if constexpr (std::is_same_v<In, float>) {
-    if (wide) kernel = NormKernel<In, Out, kCentre, 4>;
-  }
+  const auto kernel = fours ? NormKernel<In, Out, kCentre, 4> : NormKernel<In, Out, kCentre, 1>;
   Launch(stream, dim3(static_cast<unsigned>(norm.y.dim[0])), threads, 0, kernel, a);
 }
 

@@ -1,0 +1,29 @@
+// cuBLASLt, loaded when the first device is opened. It is not linked: a program linked with it pays
+// 92 KiB of thread-local storage in the stack of every thread, and libraries that start threads
+// with small stacks (civetweb: 100 KiB) cannot start any.
+#pragma once
+
+#include <cublasLt.h>
+
+namespace quintet::cuda {
+
+struct CublasLt {
+  decltype(&cublasLtCreate) Create;
+  decltype(&cublasLtDestroy) Destroy;
+  decltype(&cublasLtMatmul) Matmul;
+  decltype(&cublasLtMatmulAlgoGetHeuristic) MatmulAlgoGetHeuristic;
+  decltype(&cublasLtMatmulDescCreate) MatmulDescCreate;
+  decltype(&cublasLtMatmulDescDestroy) MatmulDescDestroy;
+  decltype(&cublasLtMatmulDescSetAttribute) MatmulDescSetAttribute;
+  decltype(&cublasLtMatmulPreferenceCreate) MatmulPreferenceCreate;
+  decltype(&cublasLtMatmulPreferenceDestroy) MatmulPreferenceDestroy;
+  decltype(&cublasLtMatmulPreferenceSetAttribute) MatmulPreferenceSetAttribute;
+  decltype(&cublasLtMatrixLayoutCreate) MatrixLayoutCreate;
+  decltype(&cublasLtMatrixLayoutDestroy) MatrixLayoutDestroy;
+  decltype(&cublasLtGetStatusString) GetStatusString;
+
+  // Null when the library of this build's CUDA cannot be loaded. Thread safe.
+  static const CublasLt* Get();
+};
+
+}  // namespace quintet::cuda
