@@ -1,6 +1,7 @@
 #include "kernels/log_prob.h"
 
 #include "kernels/cpu_ops.h"
+#include "kernels/cuda_ops.h"
 #include "kernels/dispatch.h"
 
 namespace quintet {
@@ -38,7 +39,8 @@ void CheckShapes(const TargetLogProbArgs& a, const Stream& stream) {
 
 int64_t TargetLogProbScratchBytes(const LinearWeight& head, int64_t rows, int64_t top,
                                   const Stream& stream) {
-  return Dispatch<cpu::TargetLogProbScratchBytes>(stream)(head, rows, top, stream);
+  return Dispatch<cpu::TargetLogProbScratchBytes, cuda::TargetLogProbScratchBytes>(stream)(
+      head, rows, top, stream);
 }
 
 void TargetLogProb(const TargetLogProbArgs& args, Stream& stream) {
@@ -50,7 +52,7 @@ void TargetLogProb(const TargetLogProbArgs& args, Stream& stream) {
   QT_CHECK(args.scratch.defined());
   QT_CHECK_GE(args.scratch.elements() * DTypeBytes(args.scratch.dtype),
               TargetLogProbScratchBytes(*args.head, rows, top, stream));
-  Dispatch<cpu::TargetLogProb>(stream)(args, stream);
+  Dispatch<cpu::TargetLogProb, cuda::TargetLogProb>(stream)(args, stream);
 }
 
 }  // namespace quintet
