@@ -2,14 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <random>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "catch2/catch.hpp"
 #include "kernels/cpu_features.h"
+#include "tests/kernels/place.h"
 
 namespace quintet {
 namespace {
@@ -40,66 +43,64 @@ struct Head {
   LinearWeight weight;
 };
 
-Head MakeHead(const Case& c) {
+Head MakeHead(const Case& c, Place& place) {
   Head h;
   h.hidden = Random(c.rows * c.k, 1, 1.0f);
   h.bias = Random(c.vocab, 2, 2.0f);
   for (int64_t r = 0; r < c.rows; ++r) {
     h.targets.push_back(static_cast<int32_t>(r * 7919 % c.vocab));
   }
-  h.weight = *LinearWeight::Allocate(c.vocab, c.k, c.type, false);
+  h.weight = *LinearWeight::Allocate(c.vocab, c.k, c.type, false, place.device());
   const std::vector<float> w = Random(c.vocab * c.k, 3, 1.0f);
   h.weight.Pack(0, Tensor::F32(w.data(), {c.vocab, c.k}));
   return h;
 }
 
 // Rows [first, first + rows) of the head's inputs.
-Outputs Run(const Case& c, const Head& h, int64_t first, int64_t rows, ThreadPool& pool) {
-  Stream stream(&pool);
-  Outputs out;
-  out.log_probs.resize(static_cast<size_t>(rows));
-  out.top_log_probs.resize(static_cast<size_t>(rows * c.top));
-  out.top_tokens.resize(static_cast<size_t>(rows * c.top));
+Outputs Run(const Case& c, const Head& h, int64_t first, int64_t rows, Place& place) {
+  const int64_t products = place.stream().products();
   TargetLogProbArgs args;
-  args.hidden = Tensor::F32(h.hidden.data() + first * c.k, {rows, c.k});
+  args.hidden = place.Put(h.hidden, {c.rows, c.k}).Rows(first, first + rows);
   args.head = &h.weight;
-  if (c.bias) args.bias = Tensor::F32(h.bias.data(), {c.vocab});
+  if (c.bias) args.bias = place.Put(h.bias, {c.vocab});
   args.alpha = c.alpha;
-  args.targets = Tensor::Dense(h.targets.data() + first, DType::kI32, {rows});
-  args.log_probs = Tensor::F32(out.log_probs.data(), {rows});
+  args.targets = place.Put(h.targets, {c.rows}).Rows(first, first + rows);
+  args.log_probs = place.Poisoned(DType::kF32, {rows});
   if (c.top > 0) {
-    args.top_log_probs = Tensor::F32(out.top_log_probs.data(), {rows, c.top});
-    args.top_tokens = Tensor::Dense(out.top_tokens.data(), DType::kI32, {rows, c.top});
+    args.top_log_probs = place.Poisoned(DType::kF32, {rows, c.top});
+    args.top_tokens = place.Poisoned(DType::kI32, {rows, c.top});
   }
-  std::vector<char> scratch(
-      static_cast<size_t>(TargetLogProbScratchBytes(h.weight, rows, c.top, stream)));
-  args.scratch = Tensor::Dense(scratch.data(), DType::kI8, {static_cast<int64_t>(scratch.size())});
-  TargetLogProb(args, stream);
-  CHECK(stream.products() == 1);
+  args.scratch = place.Scratch(TargetLogProbScratchBytes(h.weight, rows, c.top, place.stream()));
+  TargetLogProb(args, place.stream());
+  CHECK(place.stream().products() == products + 1);
+  Outputs out;
+  out.log_probs = place.Floats(args.log_probs);
+  if (c.top > 0) {
+    out.top_log_probs = place.Floats(args.top_log_probs);
+    out.top_tokens = place.Ints(args.top_tokens);
+  }
   return out;
 }
 
-std::vector<float> Logits(const Case& c, const Head& h, ThreadPool& pool) {
-  Stream stream(&pool);
-  std::vector<float> y(static_cast<size_t>(c.rows * c.vocab));
+std::vector<float> Logits(const Case& c, const Head& h, Place& place) {
   LinearArgs args;
-  args.x = Tensor::F32(h.hidden.data(), {c.rows, c.k});
+  args.x = place.Put(h.hidden, {c.rows, c.k});
   args.w = &h.weight;
-  if (c.bias) args.bias = Tensor::F32(h.bias.data(), {c.vocab});
+  if (c.bias) args.bias = place.Put(h.bias, {c.vocab});
   args.alpha = c.alpha;
-  args.y = Tensor::F32(y.data(), {c.rows, c.vocab});
-  std::vector<char> scratch(static_cast<size_t>(LinearScratchBytes(h.weight, c.rows, stream)) + 1);
-  args.scratch = Tensor::Dense(scratch.data(), DType::kI8, {static_cast<int64_t>(scratch.size())});
-  Linear(args, stream);
-  return y;
+  args.y = place.Poisoned(DType::kF32, {c.rows, c.vocab});
+  args.scratch = place.Scratch(LinearScratchBytes(h.weight, c.rows, place.stream()));
+  Linear(args, place.stream());
+  return place.Floats(args.y);
 }
 
 // Against a full row in double precision and a full sort of the logits that Linear gives.
-void Check(const Case& c, const Head& h, ThreadPool& pool) {
+void Check(const Case& c, Place& place) {
   INFO("rows " << c.rows << " vocab " << c.vocab << " k " << c.k << " top " << c.top << " type "
                << static_cast<int>(c.type));
-  const std::vector<float> logits = Logits(c, h, pool);
-  const Outputs out = Run(c, h, 0, c.rows, pool);
+  const Head h = MakeHead(c, place);
+  const std::vector<float> logits = Logits(c, h, place);
+  const Outputs out = Run(c, h, 0, c.rows, place);
   for (int64_t r = 0; r < c.rows; ++r) {
     const float* row = logits.data() + r * c.vocab;
     const double most = *std::max_element(row, row + c.vocab);
@@ -138,91 +139,97 @@ void Check(const Case& c, const Head& h, ThreadPool& pool) {
   }
 }
 
-constexpr CpuIsa kIsas[] = {CpuIsa::kBest, CpuIsa::kAvx2, CpuIsa::kBaseline};
+std::vector<WeightType> Types(Place& place) {
+  std::vector<WeightType> types;
+  for (WeightType type : {WeightType::kF32, WeightType::kI8, WeightType::kBF16, WeightType::kF16}) {
+    if (WeightTypeSupported(type, place.device())) types.push_back(type);
+  }
+  return types;
+}
 
 TEST_CASE("log-probabilities of targets and alternatives", "[log_prob]") {
-  ThreadPool pool(2);
-  for (CpuIsa isa : kIsas) {
-    SetCpuIsaForTest(isa);
-    for (WeightType type : {WeightType::kF32, WeightType::kI8, WeightType::kBF16}) {
-      if (!WeightTypeSupported(type)) continue;
+  ForEachPlace([](Place& place) {
+    for (WeightType type : Types(place)) {
       for (int64_t vocab : {1, 7, 63, 64, 65, 2500}) {
         for (int64_t top : {0, 1, 5, 20}) {
           Case c;
           c.rows = 1 + vocab % 60, c.vocab = vocab, c.k = 19, c.top = top, c.type = type;
           c.bias = top % 2 == 1, c.alpha = top == 5 ? 0.25f : 1.0f;
-          Check(c, MakeHead(c), pool);
+          Check(c, place);
         }
       }
     }
-  }
-  SetCpuIsaForTest(CpuIsa::kBest);
+  });
 }
 
 TEST_CASE("more rows than are held at once", "[log_prob]") {
-  ThreadPool pool(2);
-  Case c;
-  c.rows = 411, c.vocab = 300, c.k = 8, c.top = 3;
-  Check(c, MakeHead(c), pool);
-  c.rows = 0;
-  const Head none = MakeHead(c);
-  CHECK(Run(c, none, 0, 0, pool).log_probs.empty());
-  // Scratch has a bound that rows do not move.
-  Stream stream(&pool);
-  CHECK(TargetLogProbScratchBytes(none.weight, 1000, 3, stream) ==
-        TargetLogProbScratchBytes(none.weight, 100000, 3, stream));
+  ForEachPlace([](Place& place) {
+    Case c;
+    c.rows = 1111, c.vocab = 300, c.k = 8, c.top = 3;
+    Check(c, place);
+    const Head h = MakeHead(c, place);
+    CHECK(Run(c, h, 0, 0, place).log_probs.empty());
+    // Scratch has a bound that rows do not move.
+    CHECK(TargetLogProbScratchBytes(h.weight, 1000, 3, place.stream()) ==
+          TargetLogProbScratchBytes(h.weight, 100000, 3, place.stream()));
+  });
 }
 
 TEST_CASE("a row's log-probability does not depend on other rows or threads", "[log_prob]") {
-  for (WeightType type : {WeightType::kF32, WeightType::kI8}) {
-    Case c;
-    c.rows = 250, c.vocab = 5003, c.k = 33, c.top = 4, c.bias = true, c.type = type;
-    const Head h = MakeHead(c);
-    ThreadPool one(1), three(3);
-    const Outputs all = Run(c, h, 0, c.rows, one);
-    const Outputs threaded = Run(c, h, 0, c.rows, three);
-    CHECK(all.log_probs == threaded.log_probs);
-    CHECK(all.top_log_probs == threaded.top_log_probs);
-    CHECK(all.top_tokens == threaded.top_tokens);
-    for (int64_t row : {0, 47, 48, 191, 192, 249}) {
-      const Outputs alone = Run(c, h, row, 1, three);
-      const auto at = static_cast<size_t>(row);
-      CHECK(alone.log_probs[0] == all.log_probs[at]);
-      for (size_t i = 0; i < 4; ++i) {
-        CHECK(alone.top_log_probs[i] == all.top_log_probs[at * 4 + i]);
-        CHECK(alone.top_tokens[i] == all.top_tokens[at * 4 + i]);
+  std::map<std::pair<std::string, WeightType>, std::vector<float>> earlier;
+  ForEachPlace([&](Place& place) {
+    for (WeightType type : Types(place)) {
+      // On a GPU only f32 products promise it.
+      if (place.device() != nullptr && type != WeightType::kF32) continue;
+      Case c;
+      c.rows = 650, c.vocab = 5003, c.k = 33, c.top = 4, c.bias = true, c.type = type;
+      const Head h = MakeHead(c, place);
+      const Outputs all = Run(c, h, 0, c.rows, place);
+      const auto [same_isa, first_time] = earlier.insert({{CpuIsaName(), type}, all.top_log_probs});
+      if (!first_time) CHECK(same_isa->second == all.top_log_probs);
+      for (int64_t row : {0, 47, 48, 191, 192, 511, 512, 649}) {
+        INFO(CpuIsaName() << " weights " << static_cast<int>(type) << " row " << row);
+        const Outputs alone = Run(c, h, row, 1, place);
+        const auto at = static_cast<size_t>(row);
+        CHECK(alone.log_probs[0] == all.log_probs[at]);
+        for (size_t i = 0; i < 4; ++i) {
+          CHECK(alone.top_log_probs[i] == all.top_log_probs[at * 4 + i]);
+          CHECK(alone.top_tokens[i] == all.top_tokens[at * 4 + i]);
+        }
       }
     }
-  }
+  });
 }
 
 TEST_CASE("ties go to the lower token, -inf is the last", "[log_prob]") {
-  ThreadPool pool(2);
-  Case c;
-  c.rows = 1, c.vocab = 200, c.k = 2, c.top = 200, c.bias = true;
-  Head h = MakeHead(c);
-  h.hidden.assign(h.hidden.size(), 0.0f);  // logits are the bias
-  for (size_t t = 0; t < h.bias.size(); ++t) {
-    h.bias[t] = t < 150 ? static_cast<float>(t % 3) : -std::numeric_limits<float>::infinity();
-  }
-  h.targets[0] = 180;
-  const Outputs out = Run(c, h, 0, 1, pool);
-  CHECK(out.log_probs[0] == -std::numeric_limits<float>::infinity());
-  for (int32_t i = 0; i < 150; ++i) {
-    const int32_t expected = i < 50 ? 3 * i + 2 : i < 100 ? 3 * (i - 50) + 1 : 3 * (i - 100);
-    REQUIRE(out.top_tokens[static_cast<size_t>(i)] == expected);
-  }
-  for (size_t i = 150; i < 200; ++i) {
-    REQUIRE(out.top_tokens[i] == static_cast<int32_t>(i));
-    REQUIRE(out.top_log_probs[i] == -std::numeric_limits<float>::infinity());
-  }
+  ForEachPlace([](Place& place) {
+    Case c;
+    c.rows = 1, c.vocab = 200, c.k = 2, c.top = 200, c.bias = true;
+    Head h = MakeHead(c, place);
+    h.hidden.assign(h.hidden.size(), 0.0f);  // logits are the bias
+    for (size_t t = 0; t < h.bias.size(); ++t) {
+      h.bias[t] = t < 150 ? static_cast<float>(t % 3) : -std::numeric_limits<float>::infinity();
+    }
+    h.targets[0] = 180;
+    const Outputs out = Run(c, h, 0, 1, place);
+    CHECK(out.log_probs[0] == -std::numeric_limits<float>::infinity());
+    for (int32_t i = 0; i < 150; ++i) {
+      const int32_t expected = i < 50 ? 3 * i + 2 : i < 100 ? 3 * (i - 50) + 1 : 3 * (i - 100);
+      REQUIRE(out.top_tokens[static_cast<size_t>(i)] == expected);
+    }
+    for (size_t i = 150; i < 200; ++i) {
+      REQUIRE(out.top_tokens[i] == static_cast<int32_t>(i));
+      REQUIRE(out.top_log_probs[i] == -std::numeric_limits<float>::infinity());
+    }
+  });
 }
 
 TEST_CASE("large logits do not overflow", "[log_prob]") {
-  ThreadPool pool(1);
-  Case c;
-  c.rows = 3, c.vocab = 129, c.k = 4, c.alpha = 3000.0f;
-  Check(c, MakeHead(c), pool);
+  ForEachPlace([](Place& place) {
+    Case c;
+    c.rows = 3, c.vocab = 129, c.k = 4, c.alpha = 3000.0f;
+    Check(c, place);
+  });
 }
 
 }  // namespace

@@ -21,6 +21,8 @@ class Place {
   virtual ~Place() = default;
 
   virtual Stream& stream() = 0;
+  // Where weights go: null on the CPU.
+  Device* device() { return stream().backend() == Backend::kCpu ? nullptr : &stream().device(); }
   // What activations may be here: f32 first.
   virtual absl::Span<const DType> float_types() const = 0;
 

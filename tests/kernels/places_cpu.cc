@@ -1,6 +1,7 @@
-// The places of kernels_test: every instruction set that this CPU has, on one thread and on three.
+// The places of kernels_test: every instruction set that this CPU has, on one thread or three.
 #include <cstring>
 #include <deque>
+#include <utility>
 
 #include "kernels/cpu_features.h"
 #include "tests/kernels/place.h"
@@ -44,12 +45,13 @@ class CpuPlace : public Place {
 }  // namespace
 
 void ForEachPlace(absl::FunctionRef<void(Place&)> body) {
-  for (CpuIsa isa : {CpuIsa::kBaseline, CpuIsa::kAvx2, CpuIsa::kBest}) {
+  constexpr std::pair<CpuIsa, int> kIsaThreads[] = {{CpuIsa::kBaseline, 3}, {CpuIsa::kAvx2, 1},
+                                                    {CpuIsa::kAvx2, 3},     {CpuIsa::kAvx512, 1},
+                                                    {CpuIsa::kBest, 1},     {CpuIsa::kBest, 3}};
+  for (const auto& [isa, threads] : kIsaThreads) {
     SetCpuIsaForTest(isa);
-    for (int threads : {1, 3}) {
-      CpuPlace place(threads);
-      body(place);
-    }
+    CpuPlace place(threads);
+    body(place);
   }
   SetCpuIsaForTest(CpuIsa::kBest);
 }
