@@ -4,7 +4,7 @@
 #   tools/bundle.sh NAME PROGRAM...      for example: tools/bundle.sh ops build/tests/kernels_gpu_test
 #
 # Leaves bundle/NAME with bin/, lib/ and `run`, and prints its size. `bundle/NAME/run PROGRAM ARGUMENTS...` runs a packed
-# program, or any tool with one as its argument (run compute-sanitizer kernels_gpu_test). lib/ holds the
+# program, or a tool on one (run compute-sanitizer bundle/NAME/bin/PROGRAM). lib/ holds the
 # shared libraries except those that belong to the other machine: the C and C++ runtimes, which must be at least as new there,
 # and CUDA's.
 set -euo pipefail

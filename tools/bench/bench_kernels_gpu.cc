@@ -1,0 +1,443 @@
+// Ops x shapes on a GPU: time, rate, and share of a ceiling measured in the same run.
+//
+//   bench_kernels_gpu [--filter TEXT] [--json FILE [--commit ID]]
+//
+// Each case is a graph of several calls, replayed; the time of a call is the median replay over its
+// calls. Calls rotate through copies of their inputs that together exceed the L2 cache, unless a
+// case says "hot": its inputs come from the kernel before it in a model and are still there. Inputs
+// are random, never zeros. Rates count what an op must read and write once, or the multiply-adds it
+// must do (two each).
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "kernels/embedding.h"
+#include "kernels/linear.h"
+#include "kernels/log_prob.h"
+#include "kernels/norm.h"
+#include "kernels/selection.h"
+
+namespace quintet {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+void Check(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
+  std::exit(1);
+}
+#define CHECK_CUDA(call) Check((call), #call)
+
+// Ways to make a case end early are errors of the device: they end the program.
+void CheckOk(const absl::Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  std::exit(1);
+}
+
+struct Ceilings {
+  double copy_bytes = 0;    // per second, bytes read and bytes written
+  double matrix_flops = 0;  // bf16 products
+};
+
+// What one call must move or do; the larger share of a ceiling is its limit.
+struct Work {
+  double bytes = 0, flops = 0;
+};
+
+class GpuBench {
+ public:
+  GpuBench(Device* device, std::string filter)
+      : pool_(1), stream_(&pool_, device), filter_(std::move(filter)) {}
+
+  Stream& stream() { return stream_; }
+  Device& device() { return stream_.device(); }
+  bool Wanted(const std::string& name) const { return name.find(filter_) != std::string::npos; }
+  const Json& rows() const { return rows_; }
+  const Ceilings& ceilings() const { return ceilings_; }
+  void MeasureCeilings();
+
+  // Random values in [-1, 1) as `dtype`, the same for the same seed; memory lives until Clear.
+  Tensor Random(DType dtype, std::initializer_list<int64_t> dims, uint32_t seed = 1);
+  Tensor Empty(DType dtype, std::initializer_list<int64_t> dims);
+  template <typename T>
+  absl::Span<const T> Plan(const std::vector<T>& values) {
+    const auto bytes = static_cast<int64_t>(values.size() * sizeof(T));
+    Buffer buffer = Take(device().AllocateMirrored(bytes));
+    T* data = buffer.as<T>();
+    std::copy(values.begin(), values.end(), data);
+    device().Upload(data, bytes);
+    memory_.push_back(std::move(buffer));
+    return {data, values.size()};
+  }
+  void Clear() {
+    CheckOk(device().Synchronize());
+    memory_.clear();
+  }
+
+  // How many copies of `bytes` of inputs exceed the L2 cache.
+  int CopiesPastL2(int64_t bytes) {
+    return static_cast<int>(std::clamp<int64_t>(2 * device().l2_bytes() / bytes + 1, 2, 64));
+  }
+  // call(i) queues one call on copy i < copies.
+  void Run(const std::string& name, Work work, int copies, const std::function<void(int)>& call);
+
+ private:
+  Buffer Take(absl::StatusOr<Buffer> buffer) {
+    CheckOk(buffer.status());
+    return *std::move(buffer);
+  }
+  double Seconds(int copies, const std::function<void(int)>& call);
+
+  ThreadPool pool_;
+  Stream stream_;
+  std::string filter_;
+  std::vector<Buffer> memory_;
+  Ceilings ceilings_;
+  Json rows_ = Json::array();
+};
+
+Tensor GpuBench::Empty(DType dtype, std::initializer_list<int64_t> dims) {
+  Tensor t = Tensor::Dense(static_cast<void*>(nullptr), dtype, dims);
+  memory_.push_back(Take(device().Allocate(t.elements() * DTypeBytes(dtype))));
+  t.data = memory_.back().data();
+  return t;
+}
+
+Tensor GpuBench::Random(DType dtype, std::initializer_list<int64_t> dims, uint32_t seed) {
+  // A pattern of this many values repeats: enough not to be predictable, quick to make.
+  constexpr int64_t kPattern = (1 << 20) - 3;
+  static const std::vector<float>& pattern = *[] {
+    auto* values = new std::vector<float>(kPattern);
+    std::mt19937 generator(1);
+    for (float& v : *values) v = static_cast<float>(generator() >> 8) * 0x1p-23f - 1.0f;
+    return values;
+  }();
+  const Tensor t = Empty(dtype, dims);
+  const int64_t n = t.elements(), size = DTypeBytes(dtype);
+  std::vector<char> bytes(static_cast<size_t>(n * size));
+  int64_t from = int64_t{seed} * 7919 % kPattern;
+  for (int64_t done = 0; done < n;) {
+    const int64_t piece = std::min(n - done, kPattern - from);
+    ConvertFromF32(pattern.data() + from, piece, dtype, bytes.data() + done * size);
+    done += piece;
+    from = 0;
+  }
+  device().CopyToDevice(t.data, bytes.data(), n * size);
+  CheckOk(device().Synchronize());
+  return t;
+}
+
+double GpuBench::Seconds(int copies, const std::function<void(int)>& call) {
+  auto queue = static_cast<cudaStream_t>(device().queue());
+  for (int i = 0; i < copies; ++i) call(i);  // libraries choose and load their kernels
+  CheckOk(device().Synchronize());
+  const int calls = copies * ((20 + copies - 1) / copies);
+  cudaGraph_t graph;
+  cudaGraphExec_t replay;
+  CHECK_CUDA(cudaStreamBeginCapture(queue, cudaStreamCaptureModeGlobal));
+  for (int i = 0; i < calls; ++i) call(i % copies);
+  CHECK_CUDA(cudaStreamEndCapture(queue, &graph));
+  CHECK_CUDA(cudaGraphInstantiate(&replay, graph, 0));
+  cudaEvent_t begin, end;
+  CHECK_CUDA(cudaEventCreate(&begin));
+  CHECK_CUDA(cudaEventCreate(&end));
+  std::vector<float> milliseconds;
+  for (int turn = 0; turn < 13; ++turn) {
+    CHECK_CUDA(cudaEventRecord(begin, queue));
+    CHECK_CUDA(cudaGraphLaunch(replay, queue));
+    CHECK_CUDA(cudaEventRecord(end, queue));
+    CHECK_CUDA(cudaEventSynchronize(end));
+    float elapsed = 0;
+    CHECK_CUDA(cudaEventElapsedTime(&elapsed, begin, end));
+    if (turn >= 2) milliseconds.push_back(elapsed);
+  }
+  CHECK_CUDA(cudaEventDestroy(begin));
+  CHECK_CUDA(cudaEventDestroy(end));
+  CHECK_CUDA(cudaGraphExecDestroy(replay));
+  CHECK_CUDA(cudaGraphDestroy(graph));
+  std::sort(milliseconds.begin(), milliseconds.end());
+  return 1e-3 * static_cast<double>(milliseconds[milliseconds.size() / 2]) / calls;
+}
+
+void GpuBench::Run(const std::string& name, Work work, int copies,
+                   const std::function<void(int)>& call) {
+  const double seconds = Seconds(copies, call);
+  const double memory = work.bytes / ceilings_.copy_bytes;
+  const double matrix = work.flops / ceilings_.matrix_flops;
+  const double percent = 100 * std::max(memory, matrix) / seconds;
+  const bool bytes_bound = memory >= matrix;
+  const double rate = (bytes_bound ? work.bytes : work.flops) / seconds;
+  std::printf("%-52s %9.2f us %8.1f %s %5.1f %% of %s\n", name.c_str(), seconds * 1e6,
+              rate * (bytes_bound ? 1e-9 : 1e-12), bytes_bound ? "GB/s   " : "TFLOP/s", percent,
+              bytes_bound ? "copy" : "bf16 product");
+  std::fflush(stdout);
+  rows_.push_back({{"name", name},
+                   {"us", seconds * 1e6},
+                   {"bytes", work.bytes},
+                   {"flops", work.flops},
+                   {bytes_bound ? "gb_per_s" : "tflop_per_s", rate * (bytes_bound ? 1e-9 : 1e-12)},
+                   {"percent_of_ceiling", percent},
+                   {"ceiling", bytes_bound ? "copy" : "matrix"}});
+}
+
+void GpuBench::MeasureCeilings() {
+  auto queue = static_cast<cudaStream_t>(device().queue());
+  constexpr int64_t kBytes = int64_t{2} << 30;
+  const Tensor from = Random(DType::kF32, {kBytes / 4}), to = Empty(DType::kF32, {kBytes / 4});
+  ceilings_.copy_bytes =
+      2.0 * kBytes / Seconds(1, [&](int) {
+        CHECK_CUDA(cudaMemcpyAsync(to.data, from.data, kBytes, cudaMemcpyDeviceToDevice, queue));
+      });
+  Clear();
+  constexpr int64_t kSide = 8192;
+  LinearWeight w = *LinearWeight::Allocate(kSide, kSide, WeightType::kBF16, false, &device());
+  std::vector<float> values(kSide * kSide);
+  std::mt19937 generator(2);
+  for (float& v : values) v = static_cast<float>(generator() >> 8) * 0x1p-23f - 1.0f;
+  w.Pack(0, Tensor::F32(values.data(), {kSide, kSide}));
+  LinearArgs args;
+  args.x = Random(DType::kBF16, {kSide, kSide});
+  args.w = &w;
+  args.y = Empty(DType::kBF16, {kSide, kSide});
+  args.scratch = Empty(DType::kI8, {std::max<int64_t>(1, LinearScratchBytes(w, kSide, stream()))});
+  ceilings_.matrix_flops =
+      2.0 * kSide * kSide * kSide / Seconds(1, [&](int) { Linear(args, stream()); });
+  Clear();
+  std::printf("%s: copy %.0f GB/s, bf16 product %.0f TFLOP/s\n", device().name().c_str(),
+              ceilings_.copy_bytes * 1e-9, ceilings_.matrix_flops * 1e-12);
+}
+
+std::string By(std::initializer_list<int64_t> sizes) {
+  std::string text;
+  for (int64_t size : sizes) text += (text.empty() ? "" : "x") + std::to_string(size);
+  return text;
+}
+
+// ---- Cases ----
+
+void BenchRmsNorm(GpuBench& bench, DType x_type, int64_t rows, int64_t d) {
+  const std::string name =
+      std::string("rms_norm ") + DTypeName(x_type) + " to bf16 " + By({rows, d});
+  if (!bench.Wanted(name)) return;
+  const int64_t bytes = rows * d * (DTypeBytes(x_type) + 2);
+  const int copies = bench.CopiesPastL2(bytes);
+  std::vector<RmsNormArgs> calls;
+  const Tensor gamma = bench.Random(DType::kF32, {d});
+  for (int i = 0; i < copies; ++i) {
+    calls.push_back({.x = bench.Random(x_type, {rows, d}, i + 1),
+                     .gamma = gamma,
+                     .y = bench.Empty(DType::kBF16, {rows, d})});
+  }
+  bench.Run(name, {.bytes = static_cast<double>(bytes + 4 * d)}, copies,
+            [&](int i) { RmsNorm(calls[i], bench.stream()); });
+  bench.Clear();
+}
+
+void BenchEmbedding(GpuBench& bench, int64_t rows, int64_t d) {
+  const std::string name = "embedding bf16 " + By({rows, d});
+  if (!bench.Wanted(name)) return;
+  const int64_t vocab = 32128, bytes = rows * d * 4;
+  const int copies = bench.CopiesPastL2(bytes);
+  const Tensor table = bench.Random(DType::kBF16, {vocab, d});
+  std::vector<EmbeddingArgs> calls;
+  for (int i = 0; i < copies; ++i) {
+    std::vector<int32_t> ids(static_cast<size_t>(rows));
+    for (size_t r = 0; r < ids.size(); ++r) {
+      ids[r] = static_cast<int32_t>((r + static_cast<size_t>(i)) * 7919 % vocab);
+    }
+    calls.push_back({.ids = Tensor::Dense(bench.Plan(ids).data(), DType::kI32, {rows}),
+                     .table = table,
+                     .y = bench.Empty(DType::kBF16, {rows, d})});
+  }
+  bench.Run(name, {.bytes = static_cast<double>(bytes + 4 * rows)}, copies,
+            [&](int i) { Embedding(calls[i], bench.stream()); });
+  bench.Clear();
+}
+
+LinearWeight Weight(GpuBench& bench, int64_t n, int64_t k) {
+  LinearWeight w = *LinearWeight::Allocate(n, k, WeightType::kBF16, false, &bench.device());
+  std::vector<float> values(static_cast<size_t>(std::min<int64_t>(n, 64) * k));
+  std::mt19937 generator(static_cast<uint32_t>(n + k));
+  for (float& v : values) v = static_cast<float>(generator() >> 8) * 0x1p-23f - 1.0f;
+  for (int64_t row = 0; row < n; row += 64) {
+    const int64_t rows = std::min<int64_t>(64, n - row);
+    w.Pack(row, Tensor::F32(values.data(), {rows, k}));
+  }
+  return w;
+}
+
+void BenchLinear(GpuBench& bench, int64_t rows, int64_t k, int64_t n, DType y_type) {
+  const std::string name =
+      std::string("linear bf16 to ") + DTypeName(y_type) + " " + By({rows, k, n});
+  if (!bench.Wanted(name)) return;
+  const int64_t bytes = 2 * (n * k + rows * k) + rows * n * DTypeBytes(y_type);
+  const int copies = bench.CopiesPastL2(bytes);
+  std::vector<LinearWeight> weights;
+  std::vector<LinearArgs> calls;
+  for (int i = 0; i < copies; ++i) weights.push_back(Weight(bench, n, k));
+  for (int i = 0; i < copies; ++i) {
+    calls.push_back({.x = bench.Random(DType::kBF16, {rows, k}, i + 1),
+                     .w = &weights[i],
+                     .y = bench.Empty(y_type, {rows, n})});
+    const int64_t scratch = LinearScratchBytes(weights[i], rows, bench.stream());
+    if (scratch > 0) calls.back().scratch = bench.Empty(DType::kI8, {scratch});
+  }
+  bench.Run(name, {.bytes = static_cast<double>(bytes), .flops = 2.0 * rows * k * n}, copies,
+            [&](int i) { Linear(calls[i], bench.stream()); });
+  bench.Clear();
+}
+
+// `group` rows a request: beams. Hot: the head product has just written the logits.
+struct TopKCase {
+  int64_t rows, vocab, group;
+  int32_t k;
+  bool log_softmax, hot;
+};
+
+void BenchTopK(GpuBench& bench, const TopKCase& c) {
+  const std::string name = std::string(c.log_softmax ? "log_softmax+topk " : "topk ") +
+                           By({c.rows, c.vocab}) + " " + std::to_string(c.k) + " of " +
+                           std::to_string(c.group) + " rows" + (c.hot ? " hot" : "");
+  if (!bench.Wanted(name)) return;
+  const int64_t n = c.rows / c.group;
+  std::vector<int32_t> offsets;
+  for (int64_t r = 0; r <= c.rows; r += c.group) offsets.push_back(static_cast<int32_t>(r));
+  TopKArgs args;
+  args.row_offsets = bench.Plan(offsets);
+  args.k = bench.Plan(std::vector<int32_t>(static_cast<size_t>(n), c.k));
+  args.row_bias = bench.Random(DType::kF32, {c.rows});
+  if (c.log_softmax) {
+    args.log_softmax = bench.Plan(std::vector<int32_t>(static_cast<size_t>(n), 1));
+    args.log_sums = bench.Empty(DType::kF32, {c.rows});
+  }
+  args.values = bench.Empty(DType::kF32, {n, c.k});
+  args.indices = bench.Empty(DType::kI32, {n, c.k});
+  args.scratch = bench.Empty(DType::kI8, {TopKScratchBytes(c.rows, c.vocab, c.k, bench.stream())});
+  const int64_t bytes = c.rows * c.vocab * 4;
+  const int copies = c.hot ? 1 : bench.CopiesPastL2(bytes);
+  std::vector<Tensor> scores;
+  for (int i = 0; i < copies; ++i)
+    scores.push_back(bench.Random(DType::kF32, {c.rows, c.vocab}, i));
+  bench.Run(name, {.bytes = static_cast<double>(bytes)}, copies, [&](int i) {
+    args.scores = scores[i];
+    TopK(args, bench.stream());
+  });
+  bench.Clear();
+}
+
+void BenchLogSumExp(GpuBench& bench, int64_t rows, int64_t vocab) {
+  const std::string name = "log_sum_exp " + By({rows, vocab});
+  if (!bench.Wanted(name)) return;
+  const int copies = bench.CopiesPastL2(rows * vocab * 4);
+  std::vector<LogSumExpArgs> calls;
+  for (int i = 0; i < copies; ++i) {
+    calls.push_back({.logits = bench.Random(DType::kF32, {rows, vocab}, i),
+                     .out = bench.Empty(DType::kF32, {rows})});
+  }
+  bench.Run(name, {.bytes = 4.0 * rows * vocab}, copies,
+            [&](int i) { LogSumExp(calls[i], bench.stream()); });
+  bench.Clear();
+}
+
+void BenchLogProb(GpuBench& bench, int64_t rows, int64_t k, int64_t vocab, int64_t top) {
+  const std::string name = "log_prob bf16 " + By({rows, k, vocab}) + " top " + std::to_string(top);
+  if (!bench.Wanted(name)) return;
+  const LinearWeight head = Weight(bench, vocab, k);
+  TargetLogProbArgs args;
+  args.hidden = bench.Random(DType::kBF16, {rows, k});
+  args.head = &head;
+  const std::vector<int32_t> targets(static_cast<size_t>(rows), 5);
+  args.targets = Tensor::Dense(bench.Plan(targets).data(), DType::kI32, {rows});
+  args.log_probs = bench.Empty(DType::kF32, {rows});
+  if (top > 0) {
+    args.top_log_probs = bench.Empty(DType::kF32, {rows, top});
+    args.top_tokens = bench.Empty(DType::kI32, {rows, top});
+  }
+  args.scratch =
+      bench.Empty(DType::kI8, {TargetLogProbScratchBytes(head, rows, top, bench.stream())});
+  bench.Run(name, {.bytes = 2.0 * vocab * k, .flops = 2.0 * rows * k * vocab}, 1,
+            [&](int) { TargetLogProb(args, bench.stream()); });
+  bench.Clear();
+}
+
+void BenchAll(GpuBench& bench) {
+  for (int64_t rows : {32, 128, 4096, 16384}) {
+    for (int64_t d : {768, 2048}) {
+      BenchRmsNorm(bench, DType::kF32, rows, d);
+      BenchRmsNorm(bench, DType::kBF16, rows, d);
+    }
+    BenchEmbedding(bench, rows, 768);
+  }
+  struct Shape {
+    int64_t k, n;
+  };
+  for (const Shape& s : {Shape{512, 512}, Shape{768, 2304}, Shape{768, 3072}, Shape{3072, 768},
+                         Shape{2048, 6144}, Shape{5120, 2048}, Shape{2048, 10240}}) {
+    for (int64_t rows : {1, 4, 8, 32, 128, 512, 4096, 16384}) {
+      BenchLinear(bench, rows, s.k, s.n, DType::kBF16);
+    }
+  }
+  for (int64_t rows : {1, 32, 128}) BenchLinear(bench, rows, 768, 32128, DType::kF32);
+  for (bool hot : {false, true}) {
+    BenchTopK(bench, {128, 32128, 1, 1, false, hot});
+    BenchTopK(bench, {128, 32128, 1, 8, true, hot});
+    BenchTopK(bench, {128, 32128, 4, 8, true, hot});
+    BenchTopK(bench, {4, 32128, 4, 8, true, hot});
+    BenchTopK(bench, {1, 32128, 1, 1, false, hot});
+    BenchTopK(bench, {128, 50257, 4, 8, true, hot});
+    BenchTopK(bench, {32, 250112, 4, 8, true, hot});
+  }
+  BenchLogSumExp(bench, 128, 32128);
+  for (int64_t top : {0, 5}) {
+    BenchLogProb(bench, 512, 768, 32128, top);
+    BenchLogProb(bench, 4096, 768, 32128, top);
+  }
+}
+
+std::string Today() {
+  char text[16];
+  const std::time_t now = std::time(nullptr);
+  std::strftime(text, sizeof text, "%Y-%m-%d", std::gmtime(&now));
+  return text;
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Ops x shapes on a GPU");
+  std::string filter, json, commit;
+  app.add_option("--filter", filter, "Only cases whose name has this text");
+  app.add_option("--json", json, "Also write the results to this file");
+  app.add_option("--commit", commit, "Recorded in the file");
+  CLI11_PARSE(app, argc, argv);
+  absl::StatusOr<std::unique_ptr<Device>> device = Device::Open(0);
+  CheckOk(device.status());
+  GpuBench bench(device->get(), filter);
+  bench.MeasureCeilings();
+  BenchAll(bench);
+  if (json.empty()) return 0;
+  const Json document = {{"device", (*device)->name()},
+                         {"date", Today()},
+                         {"commit", commit},
+                         {"paths", (*device)->hopper() ? "sm_90" : "portable"},
+                         {"copy_gb_per_s", bench.ceilings().copy_bytes * 1e-9},
+                         {"matrix_tflop_per_s", bench.ceilings().matrix_flops * 1e-12},
+                         {"results", bench.rows()}};
+  std::ofstream file(json);
+  file << document.dump(1) << "\n";
+  return file.good() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace quintet
+
+int main(int argc, char** argv) { return quintet::Main(argc, argv); }
