@@ -8,6 +8,11 @@
 #include "hwy/highway.h"
 #include "kernels/check.h"
 
+#if defined(__x86_64__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 namespace quintet {
 namespace {
 
@@ -28,11 +33,22 @@ CpuIsa ParseIsa(const std::string& name) {
   if (name == "baseline") return CpuIsa::kBaseline;
   if (name == "avx2") return CpuIsa::kAvx2;
   if (name == "avx512") return CpuIsa::kAvx512;
+  if (name == "avx512vnni") return CpuIsa::kAvx512Vnni;
   if (name == "best" || name.empty()) return CpuIsa::kBest;
-  std::fprintf(stderr, "QUINTET_CPU_ISA: expected baseline, avx2, avx512 or best, got \"%s\"\n",
+  std::fprintf(stderr,
+               "QUINTET_CPU_ISA: expected baseline, avx2, avx512, avx512vnni or best, got \"%s\"\n",
                name.c_str());
   std::exit(2);
 }
+
+#if defined(__x86_64__)
+// Linux hands out the tiles' 8 KiB of state only to processes that ask for it.
+bool AskForTiles() {
+  constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr long kTileData = 18;               // XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+#endif
 
 }  // namespace
 
@@ -54,7 +70,7 @@ bool CpuHasAvx512Vnni() {
   static const bool has = __builtin_cpu_supports("avx512bw") &&
                           __builtin_cpu_supports("avx512vl") &&
                           __builtin_cpu_supports("avx512vnni");
-  return has && isa_cap.load(std::memory_order_relaxed) == CpuIsa::kBest;
+  return has && isa_cap.load(std::memory_order_relaxed) >= CpuIsa::kAvx512Vnni;
 #else
   return false;
 #endif
@@ -65,7 +81,18 @@ bool CpuHasAvx512Bf16() {
   static const bool has = __builtin_cpu_supports("avx512bw") &&
                           __builtin_cpu_supports("avx512vl") &&
                           __builtin_cpu_supports("avx512bf16");
-  return has && isa_cap.load(std::memory_order_relaxed) == CpuIsa::kBest;
+  return has && isa_cap.load(std::memory_order_relaxed) >= CpuIsa::kAvx512Vnni;
+#else
+  return false;
+#endif
+}
+
+bool CpuHasAmx() {
+#if defined(__x86_64__)
+  static const bool has = __builtin_cpu_supports("amx-tile") &&
+                          __builtin_cpu_supports("amx-int8") &&
+                          __builtin_cpu_supports("amx-bf16") && AskForTiles();
+  return has && isa_cap.load(std::memory_order_relaxed) >= CpuIsa::kBest;
 #else
   return false;
 #endif

@@ -325,9 +325,13 @@ PanelProductFunction ChoosePanelProduct(WeightType type) {
     case WeightType::kF32:
       return &HWY_DYNAMIC_DISPATCH(PanelF32);
     case WeightType::kBF16:
+      // One kernel for every number of rows: the two differ in the order of their sums.
+      if (AmxBf16PanelProduct() != nullptr) return AmxBf16PanelProduct();
+      break;
     case WeightType::kF16:  // only on devices
       break;
     case WeightType::kI8:
+      if (AmxI8PanelProduct() != nullptr) return AmxI8PanelProduct();
       if (VnniPanelProduct() != nullptr) return VnniPanelProduct();
       return &HWY_DYNAMIC_DISPATCH(PanelI8);
   }

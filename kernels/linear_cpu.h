@@ -1,4 +1,5 @@
-// The parts of a product on the CPU, shared by linear_cpu.cc, linear_avx512.cc and log_prob_cpu.cc.
+// The parts of a product on the CPU, shared by linear_cpu.cc, linear_avx512.cc, linear_amx.cc
+// and log_prob_cpu.cc.
 // Not for other rooms.
 //
 // Packed layout. Output channels are packed in panels of 32 columns. A panel is [groups][32] units
@@ -63,9 +64,11 @@ struct PanelProduct {
 using PanelProductFunction = void (*)(const PanelProduct&);
 // The fastest kernel that the CPU has for this type.
 PanelProductFunction ChoosePanelProduct(WeightType type);
-// Kernels beyond Highway's targets (linear_avx512.cc); null where the CPU lacks them.
+// Kernels beyond Highway's targets (linear_avx512.cc, linear_amx.cc); null where the CPU lacks them.
 PanelProductFunction VnniPanelProduct();
 PanelProductFunction Bf16PanelProduct();
+PanelProductFunction AmxI8PanelProduct();
+PanelProductFunction AmxBf16PanelProduct();
 
 // Rows of activations as a product of this type wants them.
 struct Activations {

@@ -44,11 +44,11 @@ class HelpFormatter : public CLI::Formatter {
 absl::Status CheckIsaVariable() {
   const char* value = std::getenv("QUINTET_CPU_ISA");
   if (value == nullptr) return absl::OkStatus();
-  for (const char* known : {"baseline", "avx2", "avx512", "best"}) {
+  for (const char* known : {"baseline", "avx2", "avx512", "avx512vnni", "best"}) {
     if (std::string(value) == known) return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      "QUINTET_CPU_ISA: expected baseline, avx2, avx512 or best, got \"", value, "\""));
+      "QUINTET_CPU_ISA: expected baseline, avx2, avx512, avx512vnni or best, got \"", value, "\""));
 }
 
 }  // namespace
