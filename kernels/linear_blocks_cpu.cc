@@ -47,6 +47,8 @@ void Linear(const LinearArgs& args, Stream& stream) {
   const int64_t panels = Panels(w);
   const int64_t block_rows = BlockRows(rows, groups * kUnitBytes);
   const int64_t blocks = (rows + block_rows - 1) / block_rows;
+  const int64_t panel_bytes = groups * kPanelColumns * kUnitBytes;
+  const int64_t step = stream.pool().threads();  // threads claim tasks in turn
   stream.pool().ParallelFor(panels * blocks, [&](int64_t task, int) {
     alignas(64) char tile[kTileRows * kPanelColumns * kUnitBytes];
     const int64_t panel = task % panels;
@@ -54,7 +56,8 @@ void Linear(const LinearArgs& args, Stream& stream) {
     PanelProduct p;
     p.x = static_cast<const char*>(x.data) + row * x.row_bytes;
     p.x_row_bytes = x.row_bytes;
-    p.panel = static_cast<const char*>(w.panels()) + panel * groups * kPanelColumns * kUnitBytes;
+    p.panel = static_cast<const char*>(w.panels()) + panel * panel_bytes;
+    if (panel + step < panels) p.next = static_cast<const char*>(p.panel) + step * panel_bytes;
     p.groups = groups;
     p.rows = std::min(block_rows, rows - row);
     p.tile = tile;

@@ -57,6 +57,7 @@ struct PanelProduct {
   const void* x = nullptr;  // [rows, groups] units
   int64_t x_row_bytes = 0;  // stride
   const void* panel = nullptr;
+  const void* next = nullptr;  // the panel that this thread likely takes next, fetched ahead; or null
   int64_t groups = 0;
   int64_t rows = 0;      // 1..kTileRows
   void* tile = nullptr;  // [rows, 32] f32, or i32 for kI8; aligned to 64
