@@ -360,7 +360,7 @@ class TiledBlock {
 // Map: grid (query blocks, heads); a warp owns kRowTiles * 16 queries, whose scores, weights and
 // sums stay in its registers. Keys and values come by cp.async into two stages, one barrier a tile.
 // Bound: 4 rows kv_len head_dim FLOP against the tensor cores' mma.sync rate, which on sm_90 is
-// about two thirds of what wgmma reaches; the Hopper kernel has the rest. Spec:
+// about two thirds of what wgmma reaches. Spec:
 // tests/kernels/attention_test.cc.
 template <typename T, int kDim>
 __global__ void __launch_bounds__(TileSizes<kDim>::kThreads)
