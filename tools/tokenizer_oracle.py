@@ -6,6 +6,8 @@ tokenizer_dump, and counts differences in ids, in ids without special tokens, an
 apart.
   tools/tokenizer_oracle.py --dump build/tools/tokenizer_dump --strings 200000 --out tools/bench/results/tokenizers.json
   tools/tokenizer_oracle.py --fixtures tests/data/tokenizers   (writes the cases of ctest)
+  tools/tokenizer_oracle.py --dump build/tools/tokenizer_dump --long-words --out tools/bench/results/long_words.json   (times, instead of comparing:
+    one word of up to 1 MB; encoding is linear when twice the word takes about twice the time)
 Needs: tokenizers, sentencepiece, transformers (for ByT5).
 """
 import argparse
@@ -364,6 +366,27 @@ def compare(kind, folder, reference, dump, texts, rng, vocabulary):
     return counts, shown
 
 
+LONG_WORDS = {"letter": "a", "letters": "thequickbrownfox", "accents": "e\u0301\u00fc", "ideographs": "\u4f60\u597d", "symbols": "!?"}
+LONG_WORD_BYTES = [125_000, 250_000, 500_000, 1_000_000]
+
+
+def time_long_words(kind, folder, dump):
+    """Milliseconds of one thread for each word and size, and the largest growth from one size to its double.
+
+    Each in a process of its own: the second text of a process finds memory that the first has made the kernel clear.
+    """
+    words = {}
+    for word, unit in LONG_WORDS.items():
+        words[word] = []
+        for size in LONG_WORD_BYTES:
+            run = subprocess.run([dump, folder], input=json.dumps({"repeat": unit, "bytes": size}) + "\n", capture_output=True, text=True)
+            if run.returncode != 0:
+                raise SystemExit(f"{kind}: {run.stderr}")
+            words[word].append(round(json.loads(run.stdout)["milliseconds"], 2))
+    growth = max(after / before for row in words.values() for before, after in zip(row, row[1:]))
+    return {"milliseconds": words, "largest_growth_at_twice_the_bytes": round(growth, 2)}
+
+
 # Small files for the tree: few hold the normalisation rules, and GPT-2's are there already.
 FIXTURES = ["sp-unigram-nmt_nfkc", "sp-unigram-identity-bytes", "sp-bpe-identity-bytes", "t5", "t5-never", "t5-lower", "gpt2", "fat5-french",
             "fat5-minipile", "bpe-bytes", "bpe-word-ends", "bpe-splits", "bpe-byte-level-split", "byt5"]
@@ -401,6 +424,11 @@ def vocabulary_size(reference):
     return reference.tokenizer.get_vocab_size()
 
 
+def cpu_model():
+    with open("/proc/cpuinfo") as lines:
+        return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dump")
@@ -409,6 +437,7 @@ def main():
     parser.add_argument("--kinds", default="")
     parser.add_argument("--out")
     parser.add_argument("--fixtures")
+    parser.add_argument("--long-words", action="store_true")
     options = parser.parse_args()
     if options.fixtures:
         write_fixtures(options.fixtures, 2000)
@@ -422,6 +451,10 @@ def main():
         rng = random.Random(options.seed * 1000 + number)
         with tempfile.TemporaryDirectory() as folder:
             reference = make(folder)
+            if options.long_words:
+                by_kind[kind] = time_long_words(kind, folder, options.dump)
+                print(kind, by_kind[kind], flush=True)
+                continue
             texts = [fuzz_string(rng) for _ in range(options.strings // len(kinds))]
             counts, shown = compare(kind, folder, reference, options.dump, texts, rng, vocabulary_size(reference))
             by_kind[kind] = counts
@@ -430,13 +463,17 @@ def main():
             print(kind, counts, flush=True)
             for difference in shown:
                 print("   ", *[repr(value)[:400] for value in difference], sep="\n      ")
-    print(totals)
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT).stdout.strip()
+    result = {"date": datetime.date.today().isoformat(), "commit": commit}
+    if options.long_words:
+        result |= {"bytes": LONG_WORD_BYTES, "cpu": cpu_model()}
+    else:
+        print(totals)
+        result |= {"seed": options.seed, "tokenizers": tokenizers.__version__, "sentencepiece": spm.__version__,
+                   "mismatches": {"ids": totals["ids"], "decoded_text": totals["decoded"], "spans": totals["spans"]},
+                   "compared": {"strings": totals["strings"], "id_lists": totals["id_lists"]}}
+    result["kinds"] = by_kind
     if options.out:
-        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT).stdout.strip()
-        result = {"date": datetime.date.today().isoformat(), "commit": commit, "seed": options.seed,
-                  "tokenizers": tokenizers.__version__, "sentencepiece": spm.__version__,
-                  "mismatches": {"ids": totals["ids"], "decoded_text": totals["decoded"], "spans": totals["spans"]},
-                  "compared": {"strings": totals["strings"], "id_lists": totals["id_lists"]}, "kinds": by_kind}
         with open(options.out, "w") as out:
             json.dump(result, out, indent=1)
             out.write("\n")

@@ -119,6 +119,7 @@ void Pipeline::RunPieces(AlignedText text, std::vector<TokenSpan>* tokens) const
     parts_.model->Encode(
         std::string_view(split.text.text).substr(piece.begin, piece.end - piece.begin),
         &piece_tokens);
+    if (split.pieces.size() == 1) tokens->reserve(tokens->size() + piece_tokens.size());
     for (const PieceToken& token : piece_tokens) {
       auto [begin, end] = split.text.Origin(piece.begin + token.begin, piece.begin + token.end);
       if (split.text.tracked && token.begin == token.end)

@@ -59,18 +59,24 @@ void Unigram::EncodeSums(std::string_view piece, std::vector<PieceToken>* tokens
     if (!has_single) offer(at, at + static_cast<size_t>(length), options_.unknown_score, unknown);
     at += static_cast<size_t>(length);
   }
-  // Backwards, runs of unknown characters as one.
-  std::vector<PieceToken> path;
+  // The best path is known from its end. Turned round in place: from here on `begin` and `id` of a
+  // byte on it are the end of the piece that starts there, and that piece.
+  Arrival last = arrivals[piece.size()];
   for (uint32_t end = static_cast<uint32_t>(piece.size()); end > 0;) {
-    const Arrival& arrival = arrivals[end];
-    if (arrival.id == unknown && !path.empty() && path.back().id == unknown) {
-      path.back().begin = arrival.begin;
-    } else {
-      path.push_back({arrival.id, arrival.begin, end});
-    }
-    end = arrival.begin;
+    const uint32_t begin = last.begin;
+    const Arrival before = arrivals[begin];
+    arrivals[begin] = {0, end, last.id};
+    last = before;
+    end = begin;
   }
-  for (auto token = path.rbegin(); token != path.rend(); ++token) Append(piece, *token, tokens);
+  // Runs of unknown characters count as one.
+  for (uint32_t at = 0; at < piece.size();) {
+    PieceToken token{arrivals[at].id, at, arrivals[at].begin};
+    while (token.id == unknown && token.end < piece.size() && arrivals[token.end].id == unknown)
+      token.end = arrivals[token.end].begin;
+    at = token.end;
+    Append(piece, token, tokens);
+  }
 }
 
 void Unigram::Append(std::string_view piece, const PieceToken& token,
