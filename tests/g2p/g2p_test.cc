@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "catch2/catch.hpp"
+#include "kernels/device.h"
 #include "nlohmann/json.hpp"
 #include "tests/tools/run_binary.h"
 
@@ -28,10 +29,15 @@ Words ReadWords() {
   return words;
 }
 
-std::vector<json> Answers(const Words& words, const std::string& beams, const std::string& dtype) {
-  std::vector<std::string> args = {"generate", "--model",  G2pModel(), "--num-beams",
-                                   beams,      "--dtype",  dtype,      "--max-new-tokens",
-                                   "64",       "--output", "json"};
+struct Place {
+  std::string device, dtype;
+};
+
+std::vector<json> Answers(const Words& words, const std::string& beams, const Place& place) {
+  std::vector<std::string> args = {"generate",  "--model",          G2pModel(),   "--num-beams",
+                                   beams,       "--device",         place.device, "--dtype",
+                                   place.dtype, "--max-new-tokens", "64",         "--output",
+                                   "json"};
   if (beams != "1") args.push_back("--return-scores");
   const Outcome outcome = RunBinary({args, words.input, {}});
   REQUIRE(outcome.exit_code == 0);
@@ -49,11 +55,14 @@ double Agreement(const std::vector<json>& answers, const std::vector<std::string
   return 100.0 * static_cast<double>(equal) / static_cast<double>(answers.size());
 }
 
-void CheckF32(const std::string& beams) {
+// Percent of words that a recorded run got right.
+constexpr double kGreedyAccuracy = 64.33, kBeamAccuracy = 64.80;
+
+void CheckF32(const std::string& device, const std::string& beams) {
   const Words words = ReadWords();
   const std::vector<std::string> recorded =
       json::parse(TestFile("g2p/g2p_hyp_beam" + beams + ".json"));
-  const std::vector<json> answers = Answers(words, beams, "f32");
+  const std::vector<json> answers = Answers(words, beams, {device, "f32"});
   const double agreement = Agreement(answers, recorded);
   WARN("f32, " << beams << " beams: " << agreement << " % of lines as recorded, word accuracy "
                << Agreement(answers, words.references) << " %");
@@ -67,19 +76,44 @@ void CheckF32(const std::string& beams) {
   CHECK(close >= 5994);
 }
 
-void CheckInt8(const std::string& beams, double recorded_accuracy) {
+void CheckAccuracy(const Place& place, const std::string& beams, double points) {
   const Words words = ReadWords();
-  const double accuracy = Agreement(Answers(words, beams, "int8"), words.references);
-  WARN("int8, " << beams << " beams: word accuracy " << accuracy << " %");
-  CHECK(std::abs(accuracy - recorded_accuracy) <= 0.6);
+  const std::vector<json> answers = Answers(words, beams, place);
+  const std::vector<std::string> recorded =
+      json::parse(TestFile("g2p/g2p_hyp_beam" + beams + ".json"));
+  const double accuracy = Agreement(answers, words.references);
+  WARN(place.dtype << ", " << beams << " beams: word accuracy " << accuracy << " %, "
+                   << Agreement(answers, recorded) << " % of lines as recorded in f32");
+  CHECK(std::abs(accuracy - (beams == "1" ? kGreedyAccuracy : kBeamAccuracy)) <= points);
 }
 
-TEST_CASE("f32 greedy equals the recorded answers", "[f32][greedy]") { CheckF32("1"); }
+TEST_CASE("f32 greedy equals the recorded answers", "[f32][greedy]") { CheckF32("cpu", "1"); }
 TEST_CASE("f32 with 4 beams equals the recorded answers and scores", "[f32][beam]") {
-  CheckF32("4");
+  CheckF32("cpu", "4");
 }
-TEST_CASE("int8 greedy keeps the word accuracy", "[int8][greedy]") { CheckInt8("1", 64.33); }
-TEST_CASE("int8 with 4 beams keeps the word accuracy", "[int8][beam]") { CheckInt8("4", 64.80); }
+TEST_CASE("int8 greedy keeps the word accuracy", "[int8][greedy]") {
+  CheckAccuracy({"cpu", "int8"}, "1", 0.6);
+}
+TEST_CASE("int8 with 4 beams keeps the word accuracy", "[int8][beam]") {
+  CheckAccuracy({"cpu", "int8"}, "4", 0.6);
+}
+
+// ctest knows a skipped test by the word.
+bool HasGpu() {
+  const auto device = Device::Open(0);
+  if (!device.ok()) WARN("skipped: " << device.status().message());
+  return device.ok();
+}
+
+TEST_CASE("f32 on a GPU equals the recorded answers and scores", "[gpu]") {
+  if (!HasGpu()) return;
+  CheckF32("cuda", "1");
+  CheckF32("cuda", "4");
+}
+TEST_CASE("16-bit types on a GPU keep the word accuracy", "[gpu]") {
+  if (!HasGpu()) return;
+  for (const char* dtype : {"bf16", "f16"}) CheckAccuracy({"cuda", dtype}, "4", 0.3);
+}
 
 }  // namespace
 }  // namespace quintet

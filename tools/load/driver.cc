@@ -54,6 +54,7 @@ class Driver : public LoadObserver {
   // With mutex_ held:
   std::optional<Due> Plan(int64_t scheduled_us, PlannedRequest request);
   Sendable Register(Due due);
+  void OpenWindow(int64_t at_us);
   void NothingMoreToPlan();
   void CloseWindow();
   int64_t LastDueUs() const;
@@ -86,10 +87,7 @@ std::optional<Driver::Due> Driver::Plan(int64_t scheduled_us, PlannedRequest req
   if (enough || scheduled_us > LastDueUs() || Interrupted()) return std::nullopt;
   Due due;
   due.measured = planned_ >= pacing_.warmup;
-  if (due.measured && record_.begin_us == 0) {
-    record_.begin_us = scheduled_us;
-    record_.end_us = kNever;
-  }
+  if (due.measured && pacing_.static_batch == 0) OpenWindow(scheduled_us);
   ++planned_;
   due.request = std::move(request);
   due.scheduled_us = scheduled_us;
@@ -105,6 +103,12 @@ Driver::Sendable Driver::Register(Due due) {
   outcome.scheduled_us = due.scheduled_us;
   outcome.sent_us = MonotonicMicros();
   return sendable;
+}
+
+void Driver::OpenWindow(int64_t at_us) {
+  if (record_.begin_us > 0) return;
+  record_.begin_us = at_us;
+  record_.end_us = kNever;
 }
 
 void Driver::NothingMoreToPlan() {
@@ -159,6 +163,9 @@ void Driver::SendBatchIfIdle() {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!open_.empty()) return;
     while (!waiting_.empty() && static_cast<int64_t>(batch.size()) < pacing_.static_batch) {
+      // The warm-up's batches are over then, which were due long ago where requests come faster
+      // than they are served.
+      if (waiting_.front().measured) OpenWindow(MonotonicMicros());
       batch.push_back(Register(std::move(waiting_.front())));
       waiting_.pop_front();
     }

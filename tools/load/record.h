@@ -36,8 +36,8 @@ struct LoadRecord {
   std::vector<RequestOutcome> outcomes;  // in the order of their ends
   std::vector<double> gaps_ms;           // between messages of one stream, of measured requests
   int64_t sent = 0;                      // warm-up included; all of them have ended
-  // From the first measured request's due time to the last one's sending: what arrived in between,
-  // whichever request it belongs to.
+  // From the first measured request's due time (one batch at a time: its sending) to the last one's
+  // sending: what arrived in between, whichever request it belongs to.
   int64_t begin_us = 0, end_us = 0;
   int64_t window_requests = 0, window_input_tokens = 0, window_output_tokens = 0;
   bool interrupted = false;

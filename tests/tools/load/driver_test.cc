@@ -107,10 +107,18 @@ TEST_CASE("an open loop sends whatever is under way, and late is counted from wh
 TEST_CASE("one batch at a time leaves only when the last has ended") {
   OneByOne target;
   LoadPlan plan = MakePlan(20000);
-  const LoadRecord record = RunLoad({.static_batch = 4, .requests = 200}, &plan, &target);
-  CHECK(record.outcomes.size() == 200);
+  const LoadRecord record =
+      RunLoad({.static_batch = 4, .warmup = 50, .requests = 150}, &plan, &target);
+  REQUIRE(record.outcomes.size() == 200);
   CHECK(target.most_open_ <= 4);
   CHECK(target.sent_while_draining_ == 0);
+  CHECK(Measured(record) == 150);
+  // The window opens with a batch that holds a measured request, not when that was due.
+  const auto measured = [](const RequestOutcome& outcome) { return outcome.measured; };
+  const RequestOutcome& first =
+      *std::find_if(record.outcomes.begin(), record.outcomes.end(), measured);
+  CHECK(record.begin_us <= first.sent_us);
+  CHECK(record.begin_us >= record.outcomes[47].done_us);
 }
 
 TEST_CASE("what is streamed, refused and counted") {
