@@ -104,7 +104,7 @@ absl::StatusOr<Buffer> CudaDevice::AllocateMirrored(int64_t bytes) {
   cudaError_t error = cudaHostAlloc(&host, static_cast<size_t>(bytes), cudaHostAllocDefault);
   if (error != cudaSuccess) return NoMemory(bytes, "of pinned memory", error);
   std::memset(host, 0, static_cast<size_t>(bytes));
-  error = cudaMemset(twin->data(), 0, static_cast<size_t>(bytes));
+  error = cudaMemsetAsync(twin->data(), 0, static_cast<size_t>(bytes), stream());
   if (error != cudaSuccess) Fail(absl::StrCat("clearing a mirror: ", cudaGetErrorString(error)));
   {
     std::lock_guard<std::mutex> lock(mirrors_->mutex);
@@ -158,9 +158,13 @@ void CudaDevice::CopyToHost(void* host, const void* device, int64_t bytes) {
 void CudaDevice::Write(void* device, const void* host, int64_t bytes) {
   static std::mutex& failing = *new std::mutex;
   cudaError_t error = cudaSetDevice(ordinal_);
+  // Of pageable memory cudaMemcpy returns before the bytes have arrived, and the queue waits for no
+  // other stream.
   if (error == cudaSuccess) {
-    error = cudaMemcpy(device, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice);
+    error = cudaMemcpyAsync(device, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice,
+                            cudaStreamPerThread);
   }
+  if (error == cudaSuccess) error = cudaStreamSynchronize(cudaStreamPerThread);
   if (error == cudaSuccess) return;
   std::lock_guard<std::mutex> lock(failing);
   Fail(absl::StrCat("writing ", bytes, " bytes: ", cudaGetErrorString(error)));
