@@ -30,6 +30,8 @@ namespace quintet {
 struct CallContext {
   std::vector<ModelHost*> hosts;
   Executor* executor = nullptr;
+  Executor* writer =
+      nullptr;  // one thread, of chunks: no engine waits for gRPC, nor a chunk for a tokenizer
   int64_t max_text_bytes = 1 << 20, max_message_bytes = 4 << 20;
   int64_t default_timeout_us = 60'000'000, max_timeout_us = 600'000'000;
   std::atomic<uint64_t> next_id{1};

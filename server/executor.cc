@@ -1,11 +1,16 @@
 #include "server/executor.h"
 
+#include <pthread.h>
+
 #include <utility>
 
 namespace quintet {
 
-Executor::Executor(int threads) {
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
+Executor::Executor(const char* name, int threads) {
+  for (int i = 0; i < threads; ++i) {
+    threads_.emplace_back([this] { Run(); });
+    pthread_setname_np(threads_.back().native_handle(), name);
+  }
 }
 
 Executor::~Executor() {

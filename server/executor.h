@@ -1,5 +1,6 @@
 // A few threads for work that must block neither gRPC's threads nor the engine's: tokenizing
-// requests and writing out results. Thread safe. What is queued is bounded by admission, not here.
+// requests, writing out chunks and results. Thread safe. What is queued is bounded by admission and
+// by one entry for each stream, not here.
 #pragma once
 
 #include <condition_variable>
@@ -13,7 +14,8 @@ namespace quintet {
 
 class Executor {
  public:
-  explicit Executor(int threads);
+  // `name`, of at most 15 bytes, is what the system calls the threads.
+  Executor(const char* name, int threads);
   // Runs what is queued, then stops.
   ~Executor();
   Executor(const Executor&) = delete;

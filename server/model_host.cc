@@ -1,5 +1,7 @@
 #include "server/model_host.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -76,6 +78,7 @@ absl::Status ModelHost::Load() {
   metrics_->Loaded(model_->limits().page_size, model_->limits().cache_pages);
   weights_hash_ = std::make_unique<WeightsHash>(options_.directory, options_.load.follow_symlinks);
   thread_ = std::thread([this] { RunEngine(); });
+  pthread_setname_np(thread_.native_handle(), "engine");
   // Draining may have begun meanwhile: then the model never becomes ready.
   State expected = State::kLoading;
   state_.compare_exchange_strong(expected, State::kReady, std::memory_order_acq_rel);

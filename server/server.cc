@@ -59,7 +59,7 @@ class ServerProcess {
   MetricMaker::Gauges open_calls_ =
       make_.Gauge("open_calls", "Calls that have not been answered yet, of all models.");
   ApiKeys api_keys_;
-  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<Executor> executor_, writer_;
   std::vector<std::unique_ptr<ModelHost>> hosts_;
   CallContext context_;
   std::unique_ptr<InferenceService> service_;
@@ -93,12 +93,14 @@ absl::Status ServerProcess::Start() {
     if (absl::Status status = api_keys_.Load(options_.api_key_file); !status.ok()) return status;
     context_.api_keys = &api_keys_;
   }
-  executor_ = std::make_unique<Executor>(options_.tokenizer_threads);
+  executor_ = std::make_unique<Executor>("tokenize", options_.tokenizer_threads);
+  writer_ = std::make_unique<Executor>("write", 1);
   for (const HostOptions& model : options_.models) {
     hosts_.push_back(std::make_unique<ModelHost>(model, &pool_, &registry_));
     context_.hosts.push_back(hosts_.back().get());
   }
   context_.executor = executor_.get();
+  context_.writer = writer_.get();
   context_.refusals = &refusals_;
   context_.max_message_bytes = options_.max_message_bytes;
   context_.default_timeout_us = options_.default_timeout_us;
@@ -251,6 +253,7 @@ ServeOutcome ServerProcess::Run() {
   Watch();
   Drain();
   http_.reset();
+  writer_.reset();
   executor_.reset();  // what it still does concerns engines
   hosts_.clear();
   spdlog::info("stopped");

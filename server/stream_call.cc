@@ -40,7 +40,14 @@ void GenerateStreamCall::OnTokens(int index, absl::Span<const int32_t> ids,
   if (return_ids_) chunk.mutable_token_ids()->Add(ids.begin(), ids.end());
   waiting_bytes_ += BytesOf(chunk);
   if (waiting_bytes_ > kMaxWaitingBytes) rpc_->TryCancel();
-  FinishUnlocked(std::move(lock));
+  if (writing_ || posted_) return;
+  posted_ = true;
+  lock.unlock();
+  context().writer->Post([this] {
+    std::unique_lock<std::mutex> lock(mutex_);
+    posted_ = false;
+    FinishUnlocked(std::move(lock));
+  });
 }
 
 absl::Status GenerateStreamCall::Respond(std::vector<Result> results) {
@@ -100,7 +107,7 @@ bool GenerateStreamCall::Advance() {
     StartWrite(&message_);
     return false;
   }
-  finished_ = finishing_;
+  finished_ = finishing_ && !posted_;
   return finished_;
 }
 

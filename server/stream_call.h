@@ -1,5 +1,6 @@
 // GenerateStream and EncodeStream: one write outstanding, later chunks merge. A reader that leaves
-// 1 MiB waiting, or does not take a message for 30 s, is cancelled.
+// 1 MiB waiting, or does not take a message for 30 s, is cancelled. The engine's thread only leaves
+// its chunks: handing one to gRPC takes as long as a system call, and is the writer's work.
 #pragma once
 
 #include <deque>
@@ -48,6 +49,7 @@ class GenerateStreamCall final : public grpc::ServerWriteReactor<v1::GenerateStr
   std::unique_ptr<v1::GenerateStreamResponse> complete_;
   v1::GenerateStreamResponse message_;  // being written
   bool writing_ = false, finishing_ = false, finished_ = false;
+  bool posted_ = false;  // to the writer, which has yet to look: until then the object stays
   int64_t write_started_us_ = 0;
   grpc::Status status_;
 };

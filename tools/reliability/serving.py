@@ -75,9 +75,10 @@ def http_get(port: int, path: str, timeout_s: float = 10) -> tuple[int, str]:
 
 
 class Server:
-    """`quintet serve` with the shipped model unless another is named. `flags` are those of the subcommand, with underscores."""
+    """`quintet serve` with the shipped model unless another is named. `flags` are those of the subcommand, with underscores. `core`: of all
+    its threads; `engine_core`: of the engine's instead."""
 
-    def __init__(self, model=G2P, *, ports=None, core=None, environment=None, files_limit=None, wait=True, **flags):
+    def __init__(self, model=G2P, *, ports=None, core=None, engine_core=None, environment=None, files_limit=None, wait=True, **flags):
         self.port, self.http_port = ports or (free_port(), free_port())
         # The cache of encoder outputs grows to its limit by design: a small one is full after a warm-up, so that growth means something.
         given = {"listen": f"127.0.0.1:{self.port}", "http_listen": f"127.0.0.1:{self.http_port}", "threads": 1, "drain_delay": 0,
@@ -99,6 +100,14 @@ class Server:
         if wait and eventually(lambda: self.process.poll() is not None or self.ready(), 120) is None or self.process.poll() is not None:
             self.process.kill()
             raise RuntimeError(f"the server does not become ready:\n{self.log()}")
+        if engine_core:
+            for thread in self.engine_threads():
+                os.sched_setaffinity(thread, {int(engine_core)})
+
+    def engine_threads(self) -> list[int]:
+        """Each steps one model. With --threads 1 nothing else computes."""
+        tasks = pathlib.Path(f"/proc/{self.process.pid}/task").iterdir()
+        return [int(task.name) for task in tasks if (task / "comm").read_text() == "engine\n"]
 
     def __enter__(self):
         return self
@@ -282,7 +291,7 @@ def machine() -> dict:
 def arguments(description: str, **defaults) -> argparse.Namespace:
     """--out DIR and, for each default, a flag of its type; --model DIR is always there."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default=str(G2P), help="model directory (default: the shipped model)")
+    parser.add_argument("--model", default=str(defaults.pop("model", G2P)), help="model directory (default: %(default)s)")
     parser.add_argument("--out", help=f"folder for the JSON (committed results: {RESULTS.relative_to(SOURCE)})")
     for name, value in defaults.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value, help=f"default: {value}")
