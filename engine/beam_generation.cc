@@ -14,7 +14,7 @@ BeamGeneration::BeamGeneration(const Request& request, const Tokenizer* tokenize
   for (const std::string& stop : options_.stop) {
     longest_stop_ = std::max(longest_stop_, stop.size());
   }
-  if (!request.stream || tokenizer == nullptr || options_.num_return_sequences > 1) return;
+  if (!request.stream || options_.num_return_sequences > 1) return;
   shared_ = std::make_unique<TextStream>(
       tokenizer, TextOptions{request.skip_special_tokens, options_.include_stop, options_.stop});
   if (!options_.echo) return;

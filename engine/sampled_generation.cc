@@ -11,7 +11,7 @@ SampledGeneration::SampledGeneration(const Request& request, const Tokenizer* to
       samples_(request.decoding.num_return_sequences) {
   ranking_size_ = options_.do_sample ? 0 : 1;
   const bool step_by_step = request.stream || !options_.stop.empty();
-  if (tokenizer == nullptr || !step_by_step) return;
+  if (!step_by_step) return;
   for (Sample& sample : samples_) {
     sample.text = std::make_unique<TextStream>(
         tokenizer, TextOptions{request.skip_special_tokens, options_.include_stop, options_.stop});

@@ -22,7 +22,7 @@ class SampledGeneration : public Generation {
  private:
   struct Sample {
     std::vector<TokenLogProb> logprobs;
-    std::unique_ptr<TextStream> text;  // where text is needed step by step: streaming, stop strings
+    std::unique_ptr<TextStream> text;  // where it is needed step by step: streaming, stop strings
     int64_t length = 0;                // of its history, once ended
     FinishReason reason = FinishReason::kLength;
   };

@@ -43,6 +43,7 @@ size_t EndsWithBeginningOf(std::string_view text, std::string_view pattern) {
 }  // namespace
 
 void IncrementalText::Push(int32_t id) {
+  if (tokenizer_ == nullptr) return;
   const bool byte_token = IsByteToken(tokenizer_->Piece(id));
   if (byte_token && !in_byte_run_) run_begin_ = text_.size();
   in_byte_run_ = byte_token;

@@ -15,7 +15,7 @@ namespace quintet {
 
 // Tokenizer::Decode over a growing list, without decoding everything at each token: a window of
 // recent tokens is decoded, whose beginning moves on only where that is seen to leave the text as
-// it was.
+// it was. Without a tokenizer (null) the text stays empty.
 class IncrementalText {
  public:
   IncrementalText(const Tokenizer* tokenizer, bool skip_special_tokens)
@@ -57,6 +57,7 @@ struct TextOptions {
 
 class TextStream {
  public:
+  // Without a tokenizer (null) chunks carry ids only, each at once; there may be no stop strings.
   // Ids pushed with `echo` before the first generated one belong to the text but not to the search
   // for stop strings.
   TextStream(const Tokenizer* tokenizer, TextOptions options);

@@ -320,6 +320,29 @@ TEST_CASE("the same input again is not encoded again, and gives the same") {
   CHECK((*engine)->counters().encoder_cache_hits == 3);
 }
 
+TEST_CASE("without a tokenizer ids are streamed, token by token") {
+  ThreadPool pool(1);
+  FakeModel model(FakeOptions(), &pool);
+  auto engine = Engine::Create(&model, nullptr, {});
+  REQUIRE(engine.ok());
+  for (const int32_t beams : {1, 3}) {
+    auto sink = std::make_shared<RecordingSink>();
+    DecodingOptions options;
+    options.max_new_tokens = options.min_new_tokens = 12;
+    options.num_beams = beams;
+    Request request = GenerateRequest(model, {7, 8, 9}, options);
+    request.stream = true;
+    request.sink = sink;
+    REQUIRE((*engine)->Submit(request).ok());
+    for (int step = 0; step < 6; ++step) (*engine)->Step();
+    const bool early = !sink->streamed_ids.empty() && !sink->streamed_ids[0].empty();
+    if (beams == 1) CHECK(early);
+    RunAll(engine->get());
+    REQUIRE(sink->status.ok());
+    CHECK(sink->streamed_ids.at(0) == sink->result.sequences.at(0).token_ids);
+  }
+}
+
 TEST_CASE("a missing head is a failed precondition") {
   FakeOptions options;
   options.head = Head::kEncoder;

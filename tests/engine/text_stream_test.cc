@@ -180,6 +180,19 @@ TEST_CASE("nothing is handed out that may still change") {
   CHECK(push("cat") == "€cat");
 }
 
+TEST_CASE("without a tokenizer ids are handed out at once") {
+  TextStream stream(nullptr, {});
+  stream.PushEcho(5);
+  CHECK(stream.Take().ids == std::vector<int32_t>{5});
+  stream.Push(7);
+  stream.Push(8);
+  const TextStream::Chunk chunk = stream.Take();
+  CHECK(chunk.ids == std::vector<int32_t>{7, 8});
+  CHECK(chunk.text.empty());
+  CHECK_FALSE(stream.Finish());
+  CHECK(stream.FinalText().empty());
+}
+
 TEST_CASE("a possible beginning of a stop string is held back, and released when it is none") {
   const auto tokenizer = MakeBytesTokenizer({"", "", "", "S", "T", "O", "P", "x"});
   TextOptions options;

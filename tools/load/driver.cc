@@ -38,6 +38,7 @@ class Driver : public LoadObserver {
   struct Open {
     RequestOutcome outcome;
     int64_t last_tokens_us = 0, streamed_tokens = 0;
+    int64_t wanted_tokens = kNever;
   };
   struct Sendable {
     uint64_t id = 0;
@@ -98,7 +99,9 @@ Driver::Sendable Driver::Register(Due due) {
   Sendable sendable;
   sendable.id = static_cast<uint64_t>(record_.sent++);
   sendable.request = std::move(due.request);
-  RequestOutcome& outcome = open_[sendable.id].outcome;
+  Open& open = open_[sendable.id];
+  if (sendable.request.output_tokens > 0) open.wanted_tokens = sendable.request.output_tokens;
+  RequestOutcome& outcome = open.outcome;
   outcome.measured = due.measured;
   outcome.scheduled_us = due.scheduled_us;
   outcome.sent_us = MonotonicMicros();
@@ -171,6 +174,17 @@ void Driver::SendBatchIfIdle() {
     }
     CloseWindow();
   }
+  size_t input = 0;
+  uint32_t output = 0;
+  for (const Sendable& sendable : batch) {
+    input = std::max(input, sendable.request.ids.size());
+    output = std::max(output, sendable.request.output_tokens);
+  }
+  for (Sendable& sendable : batch) {
+    std::vector<uint32_t>& ids = sendable.request.ids;
+    if (!ids.empty()) ids.resize(input, ids[0]);
+    sendable.request.output_tokens = output;
+  }
   for (const Sendable& sendable : batch) target_->Send(sendable.id, sendable.request);
 }
 
@@ -190,6 +204,8 @@ void Driver::OnTokens(uint64_t id, int64_t tokens) {
   const int64_t now = MonotonicMicros();
   std::lock_guard<std::mutex> lock(mutex_);
   Open& open = open_.at(id);
+  tokens = std::min(tokens, open.wanted_tokens - open.streamed_tokens);
+  if (tokens == 0) return;
   if (open.outcome.first_us < 0) {
     open.outcome.first_us = now;
   } else if (open.outcome.measured) {
@@ -207,7 +223,7 @@ void Driver::OnEnd(uint64_t id, const RequestEnd& end) {
     RequestOutcome& outcome = open.mapped().outcome;
     outcome.done_us = MonotonicMicros();
     outcome.input_tokens = end.input_tokens;
-    outcome.output_tokens = end.output_tokens;
+    outcome.output_tokens = std::min(end.output_tokens, open.mapped().wanted_tokens);
     outcome.code = end.code;
     outcome.reason = end.reason;
     outcome.retry_info = end.retry_info;
@@ -215,7 +231,7 @@ void Driver::OnEnd(uint64_t id, const RequestEnd& end) {
       ++record_.window_requests;
       record_.window_input_tokens += end.input_tokens;
       record_.window_output_tokens +=
-          std::max<int64_t>(end.output_tokens - open.mapped().streamed_tokens, 0);
+          std::max<int64_t>(outcome.output_tokens - open.mapped().streamed_tokens, 0);
     }
     record_.outcomes.push_back(std::move(outcome));
   }

@@ -3,7 +3,9 @@
 // Open loop (the shape has a rate): each request is sent when it is due, however many are under
 // way; what is sent late is measured from when it was due. Closed loop: the next one is sent when
 // one ends. One batch at a time: requests fall due as in an open loop, wait until all of the last
-// batch have ended, and then leave together, up to a batch of them.
+// batch have ended, and then leave together, up to a batch of them. Such a batch is a rectangle:
+// random inputs are drawn out to the longest of them, every row is computed until the longest has
+// ended, and only the tokens that a request asked for itself are counted.
 #pragma once
 
 #include <cstdint>

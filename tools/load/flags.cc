@@ -83,7 +83,7 @@ void AddPacingFlags(CLI::App* command, LoadFlags* flags) {
   command
       ->add_option("--static-batch", pacing->static_batch,
                    "Hold back what falls due until the last batch has ended, then send up to so "
-                   "many together; 0: send at once.")
+                   "many together, all padded to the longest; 0: send at once.")
       ->check(CLI::Range(int64_t{0}, int64_t{100000}))
       ->type_name("REQUESTS")
       ->group(kGroup);
@@ -154,6 +154,9 @@ absl::Status SettleLoad(LoadFlags* flags) {
   }
   if (pacing.static_batch > 0 && pacing.concurrency > 0) {
     return absl::InvalidArgumentError("--static-batch needs --request-rate");
+  }
+  if (pacing.static_batch > 0 && flags->output_tokens.empty()) {
+    return absl::InvalidArgumentError("--static-batch needs --output-tokens");
   }
   if (pacing.requests == 0 && pacing.duration_s == 0) {
     return absl::InvalidArgumentError("give --requests or --duration: the run needs an end");

@@ -20,8 +20,10 @@ class OneByOne : public LoadTarget {
   explicit OneByOne(size_t hold_until_open = 0, int64_t hold_us = 0)
       : hold_until_open_(hold_until_open), release_us_(MonotonicMicros() + hold_us) {}
 
-  void Send(uint64_t id, const PlannedRequest&) override {
+  void Send(uint64_t id, const PlannedRequest& request) override {
     std::lock_guard<std::mutex> lock(mutex_);
+    sent_tokens_.push_back(request.output_tokens);
+    sent_input_.push_back(request.ids.size());
     sent_while_draining_ += draining_ ? 1 : 0;
     open_.push_back(id);
     most_open_ = std::max(most_open_, open_.size());
@@ -55,17 +57,20 @@ class OneByOne : public LoadTarget {
   const int64_t release_us_;
   std::vector<uint64_t> open_;
   std::vector<size_t> open_when_sent_;
+  std::vector<uint32_t> sent_tokens_;
+  std::vector<size_t> sent_input_;
   size_t most_open_ = 0;
   int answered_ = 0;
   bool draining_ = false;  // some have been answered, not all
   int sent_while_draining_ = 0;
 };
 
-LoadPlan MakePlan(double rate) {
+LoadPlan MakePlan(double rate, TokenRange output_tokens = {}) {
   LoadShape shape;
+  shape.output_tokens = output_tokens;
   shape.request_rate = rate;
   shape.vocab = 1000;
-  shape.input_tokens = {1, 1};
+  shape.input_tokens = {1, 3};
   return LoadPlan(shape);
 }
 
@@ -119,6 +124,30 @@ TEST_CASE("one batch at a time leaves only when the last has ended") {
       *std::find_if(record.outcomes.begin(), record.outcomes.end(), measured);
   CHECK(record.begin_us <= first.sent_us);
   CHECK(record.begin_us >= record.outcomes[47].done_us);
+}
+
+TEST_CASE("one batch at a time is as long as its longest, and counts what was asked for") {
+  OneByOne target;
+  LoadPlan plan = MakePlan(20000, {1, 4}), same = MakePlan(20000, {1, 4});
+  const LoadRecord record = RunLoad({.static_batch = 4, .requests = 200}, &plan, &target);
+  REQUIRE(record.outcomes.size() == 200);
+  REQUIRE(target.sent_tokens_.size() == 200);
+  int longer = 0;
+  for (size_t i = 0; i < 200; ++i) {
+    const PlannedRequest planned = same.Next();
+    const uint32_t wanted = planned.output_tokens, sent = target.sent_tokens_[i];
+    CHECK(sent >= wanted);
+    CHECK(target.sent_input_[i] >= planned.ids.size());
+    longer += sent > wanted && target.sent_input_[i] > planned.ids.size() ? 1 : 0;
+    // All of a batch are sent alike; a batch begins where nothing is open.
+    if (target.open_when_sent_[i] > 1) {
+      CHECK(sent == target.sent_tokens_[i - 1]);
+      CHECK(target.sent_input_[i] == target.sent_input_[i - 1]);
+    }
+    // Every tenth is refused.
+    if (record.outcomes[i].ok()) CHECK(record.outcomes[i].output_tokens == wanted);
+  }
+  CHECK(longer > 0);
 }
 
 TEST_CASE("what is streamed, refused and counted") {

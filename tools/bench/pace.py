@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""The pace of running streams while long inputs are encoded beside them: the 99th percentile of the time between tokens at half load, with
+and without inputs of 2,048 tokens arriving, on a model of T5-small's shape with random weights or on --model DIR.
+
+Half load: half of the requests a second that a closed loop of --max-running reaches. The long inputs arrive as often as would keep an engine
+that did nothing else busy for --long-share of the time. The engine has one thread and a core of its own, the clients the other core. The
+claim is made for the server's default --prefill-share; what 0, no limit, gives is a figure beside it.
+usage: pace.py [--model DIR] [--out DIR] ...
+"""
+import contextlib
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "reliability"))
+import random_t5  # noqa: E402
+from serving import LOAD_CORE, SERVER_CORE, Load, Server, Verdict, arguments, failures, load  # noqa: E402
+
+DEFAULT = "default"
+
+
+def measure(model: str, share, args) -> dict:
+    """With one --prefill-share: the loads quiet and with long inputs, and what both were made from."""
+    flags = {} if share == DEFAULT else {"prefill_share": share}
+    streams = dict(core=LOAD_CORE, warmup=20, input_tokens=args.input_tokens, output_tokens=args.output_tokens, timeout=300)
+    inputs = dict(core=LOAD_CORE, input_tokens=args.long_tokens, output_tokens=2, timeout=300)
+    with Server(model, core=LOAD_CORE, engine_core=SERVER_CORE, max_running=args.max_running, encoder_cache_bytes=0, **flags) as server:
+        capacity = load(server.target, concurrency=args.max_running, duration=args.seconds / 3, **streams)["load"]["requests_per_s"]
+        alone_s = load(server.target, concurrency=1, requests=3, **inputs)["load"]["e2e_ms"]["p50"] / 1e3
+        streams["request_rate"] = capacity / 2
+        quiet = load(server.target, duration=args.seconds, **streams)
+        beside = Load(server.target, request_rate=args.long_share / alone_s, burstiness=4, duration=args.seconds + 6, **inputs)
+        loaded = load(server.target, duration=args.seconds, **streams)
+        long = beside.stop()
+    return {"server": server.flags, "capacity_requests_per_s": capacity, "long input alone, s": alone_s, "quiet": quiet["load"],
+            "with long inputs": loaded["load"], "long inputs": long["load"], "configuration": quiet["configuration"],
+            "conditions": quiet["conditions"], "failures": failures(quiet) + failures(loaded) + failures(long)}
+
+
+def main() -> int:
+    args = arguments(__doc__, model="", seconds=30.0, max_running=16, input_tokens="8:32", output_tokens="16:64", long_tokens=2048,
+                     long_share=0.25)
+    verdict = Verdict("pace", None, "pace of running streams beside long inputs")
+    with contextlib.ExitStack() as stack:
+        model = args.model or stack.enter_context(random_t5.directory())
+        runs = {share: measure(model, share, args) for share in (DEFAULT, 0)}
+    for share, run in runs.items():
+        verdict.data["conditions"] = run.pop("conditions")
+        verdict.figure(f"prefill share {share}", run)
+        ratio = run["with long inputs"]["itl_ms"]["p99"] / run["quiet"]["itl_ms"]["p99"]
+        encoded = run["long inputs"]["codes"].get("OK", {}).get("count", 0)
+        if share == DEFAULT:
+            verdict.claim("p99 between tokens with long inputs over that without <= 2", ratio, ratio <= 2)
+            verdict.claim("long inputs that were answered", encoded, encoded > 0)
+            verdict.claim("requests that failed", run["failures"], run["failures"] == 0)
+        else:
+            verdict.figure("p99 between tokens with long inputs over that without, encoding not limited", ratio)
+    return verdict.finish(args.out)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
