@@ -44,8 +44,9 @@ void PointIntoCache(const AttentionArgs& args, Stream& stream, AttentionCall& ca
   call.k_row = call.v_row = cache.head_dim;
   call.k_head = call.v_head = cache.page_size * cache.head_dim;
   call.kv_lens = TwinOrNull(args.kv_lens, stream);
-  call.slots = args.slots == nullptr ? nullptr : stream.Twin(args.slots);
   call.slots_stride = args.slots_stride;
+  call.slots_len = static_cast<int>(args.kv_lens.size() == 1 ? args.kv_lens[0] : args.slots_stride);
+  if (call.slots_len > 0) call.slots = stream.Twin(args.slots);
   call.page_size = Divisor(static_cast<uint32_t>(cache.page_size));
   call.page_rows = static_cast<uint32_t>(cache.page_elements() / cache.head_dim);
   call.kv_vectors = Aligned(cache.data, cache.dtype, {cache.head_dim});
@@ -105,9 +106,15 @@ void Attention(const AttentionArgs& args, Stream& stream) {
       AttendF32(call, rows_total, lengths.max_q, stream);
     } else {
       // Each sequence goes by its own length, so that its result does not depend on the others'.
-      const bool few = call.kv_vectors && call.head_dim <= kFewRowsHeadDim;
+      const bool streamed = call.kv_vectors && call.bias.kind != BiasKind::kFire;
+      const bool few = streamed && call.head_dim <= kFewRowsHeadDim;
+      const bool hopper =
+          streamed && call.q_vectors && call.head_dim <= kHopperHeadDim && stream.device().hopper();
       if (few) call.few_rows = kFewRows;
-      if (lengths.max_q > call.few_rows) AttendTiled<T>(call, rows_total, stream);
+      if (lengths.max_q > call.few_rows) {
+        hopper ? AttendHopper<T>(call, rows_total, stream)
+               : AttendTiled<T>(call, rows_total, stream);
+      }
       if (lengths.min_q <= call.few_rows) {
         AttendFewRows<T>(call, lengths.max_kv, args.scratch.data, stream);
       }

@@ -14,6 +14,7 @@ namespace quintet::cuda {
 // this many queries, with heads up to this size.
 constexpr int kFewRows = 16;
 constexpr int kFewRowsHeadDim = 128;
+constexpr int kHopperHeadDim = 128;  // what attention_hopper.cu takes
 
 // n / divisor for 0 <= n < 2^31 by a multiplication (Granlund and Montgomery, 1994).
 struct Divisor {
@@ -43,6 +44,7 @@ struct AttentionCall {
   const int32_t* kv_lens = nullptr;     // [sequences], cache
   const int32_t* slots = nullptr;       // [sequences, slots_stride], cache
   int64_t slots_stride = 0;
+  int slots_len = 0;  // of a sequence's slots may be read, whatever its length
   Divisor page_size;
   uint32_t page_rows = 0;  // key rows from page to page
 
@@ -72,14 +74,14 @@ struct Sequence {
 
 // Rows of a sequence's keys and values.
 struct KeyRows {
-  const int32_t* slots;  // null: packed
+  const int32_t* slots;  // null: packed, or no keys at all
   int first;
   Divisor page_size;
   uint32_t page_rows;
 
   __device__ KeyRows(const AttentionCall& call, int s)
       : slots(call.slots == nullptr ? nullptr : call.slots + s * call.slots_stride),
-        first(call.slots == nullptr ? call.kv_offsets[s] : 0),
+        first(call.kv_offsets == nullptr ? 0 : call.kv_offsets[s]),
         page_size(call.page_size),
         page_rows(call.page_rows) {}
 
@@ -143,6 +145,9 @@ inline int64_t MostQueryBlocks(int64_t rows_total, int64_t sequences, int64_t ro
 void AttendF32(const AttentionCall& call, int64_t rows_total, int max_q_len, Stream& stream);
 template <typename T>
 void AttendTiled(const AttentionCall& call, int64_t rows_total, Stream& stream);
+// Vectors, head_dim <= kHopperHeadDim, no FIRE; on a device of sm_90.
+template <typename T>
+void AttendHopper(const AttentionCall& call, int64_t rows_total, Stream& stream);
 template <typename T>
 void AttendFewRows(const AttentionCall& call, int max_kv_len, void* scratch, Stream& stream);
 int64_t FewRowsScratchBytes(int64_t head_dim, const Stream& stream);

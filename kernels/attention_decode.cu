@@ -2,6 +2,7 @@
 // once, so they go from memory to registers in the order in which mma.sync wants them, and many
 // blocks share long sequences.
 #include "kernels/attention_call.cuh"
+#include "kernels/attention_softmax.cuh"
 #include "kernels/mma.cuh"
 
 namespace quintet::cuda {
@@ -9,16 +10,16 @@ namespace {
 
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * 32;
+constexpr int kStepKeys = 16;  // of one step of a warp
+constexpr int kStride = kWarps * kStepKeys;
+constexpr int kStages = 3;         // steps of a warp that are in flight or being used
 constexpr int kLeastSplit = 128;   // keys: less is not worth a second kernel
-constexpr int kBlocksPerUnit = 8;  // of splits: what keeps a multiprocessor busy, twice
+constexpr int kBlocksPerUnit = 4;  // of splits: what a multiprocessor holds at once
 constexpr int kCombineWarps = 4;
 
-// Keys of one step of a warp: enough bytes in flight, and no more than registers hold.
-template <int kDim>
-inline constexpr int kStepKeys = kDim == 64 ? 32 : 16;
-
-// What one split knows of its rows: weights' largest exponent and sum, and the weighted sum of
-// values. [sequences, heads, splits][kFewRows]: out [kDim] f32, then [2] statistics.
+// What one split knows of its rows: the largest exponent and the sum of weights, and the
+// weighted sum of values. [sequences, heads, splits][kFewRows]: out [kDim] f32, then [2]
+// statistics.
 struct Partials {
   float* out = nullptr;
   float* statistics = nullptr;
@@ -30,60 +31,99 @@ __device__ int SplitKeys(int kv_len, int splits) {
   return max(kLeastSplit, (even + 31) / 32 * 32);
 }
 
+// A warp's keys and values on their way: each lane reads back what it copied itself, so there is
+// nothing to wait for but its own copies. Afterwards the place of the warp's results.
+template <int kDim>
+union WarpMemory {
+  static constexpr int kBlocks = kDim / 32;  // of 32 channels: one 16-byte piece of four lanes
+  static constexpr int kHalves = kDim / 64;  // of 64 channels: one 16-byte piece of eight lanes
+  struct Step {
+    uint4 k[kStepKeys / 8][kBlocks][32];
+    uint4 v[4][kHalves][32];
+  } steps[kStages];
+  struct Result {
+    float out[kFewRows][kDim + 4];
+    float most[kFewRows], sum[kFewRows];
+  } result;
+};
+
 template <typename T, int kDim>
 class FewRowsWarp {
-  static constexpr int kKeys = kStepKeys<kDim>;
-  static constexpr int kBlocks = kDim / 32;  // of 32 channels: one 16-byte load of four lanes
-  static constexpr int kHalves = kDim / 64;  // of 64 channels: one 16-byte load of eight lanes
+  static constexpr int kBlocks = WarpMemory<kDim>::kBlocks;
+  static constexpr int kHalves = WarpMemory<kDim>::kHalves;
 
  public:
-  __device__ FewRowsWarp(const AttentionCall& call, const Sequence& sequence, int head)
-      : call_(call), sequence_(sequence), key_rows_(call, sequence.index), head_(head) {
-    LoadQueries();
+  // begin: where the block's keys begin. Rows of the first steps are asked for before anything else
+  // is known.
+  __device__ FewRowsWarp(const AttentionCall& call, WarpMemory<kDim>& memory, int s, int head,
+                         int begin)
+      : call_(call),
+        memory_(memory),
+        key_rows_(call, s),
+        head_(head),
+        begin_(begin + static_cast<int>(threadIdx.x) / 32 * kStepKeys) {
+#pragma unroll
+    for (int i = 0; i < kStages; ++i) rows_[i] = RowOfLane(begin_ + i * kStride);
   }
 
-  // Adds the keys [begin, end), every kWarps-th step of them from this warp's on.
-  __device__ void Run(int begin, int end) {
-    begin += static_cast<int>(threadIdx.x) / 32 * kKeys;
-    uint32_t row = begin < end ? RowOfLane(begin, end) : 0;
-    for (; begin < end; begin += kWarps * kKeys) {
-      uint4 k[kKeys / 8][kBlocks], v[kKeys / 16][4][kHalves];
-      LoadStep(row, k, v);
-      // The next step's slots come while this step is worked on.
-      if (begin + kWarps * kKeys < end) row = RowOfLane(begin + kWarps * kKeys, end);
-      float scores[kKeys / 8][4];
-      Score(k, scores);
-      AddBias(begin, end, scores);
-      Weigh(scores);
-      AddValues(scores, v);
+  // Adds this warp's keys before `end`.
+  __device__ void Run(const Sequence& sequence, int end) {
+#pragma unroll
+    for (int i = 0; i < kStages - 1; ++i) BeginCopies(i, rows_[i], begin_ + i * kStride, end);
+    uint32_t row = rows_[kStages - 1];
+    LoadQueries(sequence);
+    int stage = 0, next = kStages - 1;
+    for (int key = begin_; key < end; key += kStride) {
+      BeginCopies(next, row, key + (kStages - 1) * kStride, end);
+      if (key + kStages * kStride < end) row = RowOfLane(key + kStages * kStride);
+      WaitForCopies<kStages - 1>();
+      AddStep(memory_.steps[stage], sequence, key, end);
+      next = stage;
+      stage = stage + 1 == kStages ? 0 : stage + 1;
     }
+  }
+
+  // The warp's results, in place of its keys.
+  __device__ void Keep(int q_len) {
+    WaitForCopies<0>();
+    __syncwarp();
+    typename WarpMemory<kDim>::Result& result = memory_.result;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      sum_[half] += __shfl_xor_sync(0xffffffffu, sum_[half], 1);
-      sum_[half] += __shfl_xor_sync(0xffffffffu, sum_[half], 2);
+      const float sum = softmax_.Sum(half);
+      const int row = Row(half);
+      if (row >= q_len) continue;
+      result.most[row] = softmax_.most[half];
+      result.sum[row] = sum;
+#pragma unroll
+      for (int n = 0; n < kDim / 8; ++n) {
+        result.out[row][Channel(n, 0)] = out_[n][2 * half];
+        result.out[row][Channel(n, 1)] = out_[n][2 * half + 1];
+      }
     }
   }
-
-  // Channel of out(n, e): what the order of the loads made of mma's columns.
-  __device__ static int Channel(int n, int e) {
-    const int column = Lane() % 4 * 2 + e % 2;
-    return n / 8 * 64 + column * 8 + n % 8;
-  }
-  __device__ static int Row(int half) { return half * 8 + Lane() / 4; }
-  __device__ float most(int half) const { return max_[half]; }
-  __device__ float sum(int half) const { return sum_[half]; }
-  __device__ float out(int n, int e) const { return out_[n][e]; }
 
  private:
   __device__ static int Lane() { return static_cast<int>(threadIdx.x) % 32; }
+  __device__ static int Row(int half) { return half * 8 + Lane() / 4; }
+  // Channel of out_[n][2 half + side]: what the order of the loads made of mma's columns.
+  __device__ static int Channel(int n, int side) {
+    return n / 8 * 64 + (Lane() % 4 * 2 + side) * 8 + n % 8;
+  }
+
+  // The row of the lane's key of a step; any row where the sequence may have no such key.
+  __device__ uint32_t RowOfLane(int key) const {
+    key += Lane() % kStepKeys;
+    return key_rows_.Row(key_rows_.slots == nullptr ? key : min(key, call_.slots_len - 1));
+  }
 
   // Rows g and g + 8, four channels for each of mma's steps, in the order in which keys are loaded.
-  __device__ void LoadQueries() {
+  __device__ void LoadQueries(const Sequence& sequence) {
     const T* q = static_cast<const T*>(call_.q) + head_ * call_.q_head;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const bool valid = Row(half) < sequence_.q_len;
-      const T* row = q + (sequence_.first_row + (valid ? Row(half) : 0)) * call_.q_row;
+      const bool valid = Row(half) < sequence.q_len;
+      const T* row = q + (sequence.first_row + (valid ? Row(half) : 0)) * call_.q_row;
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b) {
         const int channel = b * 32 + Lane() % 4 * 8;
@@ -102,99 +142,82 @@ class FewRowsWarp {
     }
   }
 
-  // The row of key begin + lane; keys past the end read the last one's, with weight zero.
-  __device__ uint32_t RowOfLane(int begin, int end) const {
-    return key_rows_.Row(min(begin + Lane() % kKeys, end - 1));
+  __device__ void Copy(uint4& to, const T* base, uint32_t row, int64_t stride, int channel,
+                       bool valid) const {
+    valid = valid && channel < call_.head_dim;
+    CopyAsync16(SharedAddress(&to), valid ? base + row * stride + channel : base, valid);
   }
 
-  __device__ uint4 Load(const T* base, uint32_t row, int64_t stride, int channel) const {
-    if (channel >= call_.head_dim) return {0, 0, 0, 0};
-    return __ldg(reinterpret_cast<const uint4*>(base + row * stride + channel));
-  }
-
-  // Keys: lane 4 g + t takes channels 8 t.. of key g of each group of eight. Values: channels 8 g..
-  // of keys 2t, 2t + 1, 2t + 8, 2t + 9 of each sixteen.
-  __device__ void LoadStep(uint32_t row, uint4 (&k)[kKeys / 8][kBlocks],
-                           uint4 (&v)[kKeys / 16][4][kHalves]) const {
-    const T* keys = static_cast<const T*>(call_.k) + head_ * call_.k_head;
-    const T* values = static_cast<const T*>(call_.v) + head_ * call_.v_head;
-    const int g = Lane() / 4, t = Lane() % 4;
+  // Keys: lane 4 g + t takes channels 8 t.. of key g of each eight. Values: channels 8 g.. of keys
+  // 2t, 2t + 1, 2t + 8, 2t + 9. Zeros from `end` on.
+  __device__ void BeginCopies(int stage, uint32_t row, int begin, int end) {
+    if (begin < end) {
+      const T* keys = static_cast<const T*>(call_.k) + head_ * call_.k_head;
+      const T* values = static_cast<const T*>(call_.v) + head_ * call_.v_head;
+      typename WarpMemory<kDim>::Step& step = memory_.steps[stage];
+      const int lane = Lane(), g = lane / 4, t = lane % 4;
 #pragma unroll
-    for (int j = 0; j < kKeys / 8; ++j) {
-      const uint32_t r = __shfl_sync(0xffffffffu, row, j * 8 + g);
+      for (int j = 0; j < kStepKeys / 8; ++j) {
+        const int key = j * 8 + g;
+        const uint32_t r = __shfl_sync(0xffffffffu, row, key);
 #pragma unroll
-      for (int b = 0; b < kBlocks; ++b) k[j][b] = Load(keys, r, call_.k_row, b * 32 + t * 8);
-    }
-#pragma unroll
-    for (int j = 0; j < kKeys / 16; ++j) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const uint32_t r = __shfl_sync(0xffffffffu, row, j * 16 + t * 2 + i % 2 + i / 2 * 8);
-#pragma unroll
-        for (int h = 0; h < kHalves; ++h) v[j][i][h] = Load(values, r, call_.v_row, h * 64 + g * 8);
-      }
-    }
-  }
-
-  __device__ void Score(const uint4 (&k)[kKeys / 8][kBlocks], float (&scores)[kKeys / 8][4]) const {
-#pragma unroll
-    for (int j = 0; j < kKeys / 8; ++j) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) scores[j][e] = 0.0f;
-#pragma unroll
-      for (int b = 0; b < kBlocks; ++b) {
-        const uint4 top = q_[0][b], low = q_[1][b];
-        Mma<T>(scores[j], top.x, low.x, top.y, low.y, k[j][b].x, k[j][b].y);
-        Mma<T>(scores[j], top.z, low.z, top.w, low.w, k[j][b].z, k[j][b].w);
-      }
-    }
-  }
-
-  // To units of log2, -inf where the key is hidden or past the end.
-  __device__ void AddBias(int begin, int end, float (&scores)[kKeys / 8][4]) const {
-    const float scale = call_.scale * kLog2E;
-    const bool none = call_.bias.kind == BiasKind::kNone && !call_.causal;
-    // Made anew at every step: kept, it would take the registers that loads need.
-    const HeadBias head_bias(call_.bias, call_.causal, static_cast<int>(head_), call_.heads);
-#pragma unroll
-    for (int j = 0; j < kKeys / 8; ++j) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int key = begin + j * 8 + Lane() % 4 * 2 + e % 2, row = Row(e / 2);
-        float bias = 0.0f;
-        if (!none && row < sequence_.q_len) bias = head_bias.Pair(sequence_.position + row, key);
-        scores[j][e] = key < end ? fmaf(scores[j][e], scale, bias) : -INFINITY;
-      }
-    }
-  }
-
-  // One step of the online softmax: scores become weights.
-  __device__ void Weigh(float (&scores)[kKeys / 8][4]) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float most = max_[half];
-#pragma unroll
-      for (int j = 0; j < kKeys / 8; ++j) {
-        most = fmaxf(most, fmaxf(scores[j][2 * half], scores[j][2 * half + 1]));
-      }
-      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
-      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-      const float base = most == -INFINITY ? 0.0f : most;
-      const float shrink = Exp2(max_[half] - base);
-      max_[half] = most;
-      sum_[half] *= shrink;
-#pragma unroll
-      for (int j = 0; j < kKeys / 8; ++j) {
-#pragma unroll
-        for (int e = 2 * half; e < 2 * half + 2; ++e) {
-          scores[j][e] = Exp2(scores[j][e] - base);
-          sum_[half] += scores[j][e];
+        for (int b = 0; b < kBlocks; ++b) {
+          Copy(step.k[j][b][lane], keys, r, call_.k_row, b * 32 + t * 8, begin + key < end);
         }
       }
 #pragma unroll
-      for (int n = 0; n < kDim / 8; ++n) {
-        out_[n][2 * half] *= shrink;
-        out_[n][2 * half + 1] *= shrink;
+      for (int i = 0; i < 4; ++i) {
+        const int key = t * 2 + i % 2 + i / 2 * 8;
+        const uint32_t r = __shfl_sync(0xffffffffu, row, key);
+#pragma unroll
+        for (int h = 0; h < kHalves; ++h) {
+          Copy(step.v[i][h][lane], values, r, call_.v_row, h * 64 + g * 8, begin + key < end);
+        }
+      }
+    }
+    CommitCopies();
+  }
+
+  __device__ void AddStep(const typename WarpMemory<kDim>::Step& step, const Sequence& sequence,
+                          int begin, int end) {
+    float scores[kStepKeys / 8][4] = {};
+#pragma unroll
+    for (int j = 0; j < kStepKeys / 8; ++j) {
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        const uint4 k = step.k[j][b][Lane()], top = q_[0][b], low = q_[1][b];
+        Mma<T>(scores[j], top.x, low.x, top.y, low.y, k.x, k.y);
+        Mma<T>(scores[j], top.z, low.z, top.w, low.w, k.z, k.w);
+      }
+    }
+    // Made anew at every step: kept, it would take registers.
+    const HeadBias bias(call_.bias, call_.causal, static_cast<int>(head_), call_.heads);
+    const int lo = begin - (sequence.position + sequence.q_len - 1);
+    const int hi = begin + kStepKeys - 1 - sequence.position;
+    float scale = call_.scale * kLog2E, shift = 0.0f;
+    if (scale >= 0.0f && begin + kStepKeys <= end && bias.Constant(lo, hi)) {
+      shift = bias.At(lo);
+    } else {
+      AddPairBias(scores, bias, sequence, begin, end);
+      scale = 1.0f;
+    }
+    float shrink[2];
+    softmax_.Weigh(scores, scale, shift, shrink);
+    Shrink(out_, shrink);
+    AddValues(scores, step);
+  }
+
+  // To units of log2, -inf where the key is hidden or past the end.
+  __device__ void AddPairBias(float (&scores)[kStepKeys / 8][4], const HeadBias& bias,
+                              const Sequence& sequence, int begin, int end) const {
+    const float scale = call_.scale * kLog2E;
+#pragma unroll
+    for (int j = 0; j < kStepKeys / 8; ++j) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int key = begin + j * 8 + Lane() % 4 * 2 + e % 2, row = Row(e / 2);
+        const float value = row < sequence.q_len ? bias.At(key - (sequence.position + row)) : 0.0f;
+        scores[j][e] = key < end ? fmaf(scores[j][e], scale, value) : -INFINITY;
       }
     }
   }
@@ -207,86 +230,76 @@ class FewRowsWarp {
     return i == 0 ? bits.x : i == 1 ? bits.y : i == 2 ? bits.z : bits.w;
   }
 
-  __device__ void AddValues(const float (&weights)[kKeys / 8][4],
-                            const uint4 (&v)[kKeys / 16][4][kHalves]) {
+  __device__ void AddValues(const float (&weights)[kStepKeys / 8][4],
+                            const typename WarpMemory<kDim>::Step& step) {
+    uint32_t a[4];
+    RoundWeights<T>(weights, 0, a);
 #pragma unroll
-    for (int j = 0; j < kKeys / 16; ++j) {
-      uint32_t a[4];
+    for (int h = 0; h < kHalves; ++h) {
+      const int lane = Lane();
+      const uint4 v[4] = {step.v[0][h][lane], step.v[1][h][lane], step.v[2][h][lane],
+                          step.v[3][h][lane]};
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float(&from)[4] = weights[2 * j + i / 2];
-        a[i] = PackPair<T>(from[i % 2 * 2], from[i % 2 * 2 + 1]);
-      }
-#pragma unroll
-      for (int n = 0; n < kDim / 8; ++n) {
-        const int h = n / 8, word = n % 8 / 2, side = n % 2;
-        const uint32_t b0 = Pair(Word(v[j][0][h], word), Word(v[j][1][h], word), side);
-        const uint32_t b1 = Pair(Word(v[j][2][h], word), Word(v[j][3][h], word), side);
-        Mma<T>(out_[n], a[0], a[1], a[2], a[3], b0, b1);
+      for (int n = 0; n < 8; ++n) {
+        const uint32_t b0 = Pair(Word(v[0], n / 2), Word(v[1], n / 2), n % 2);
+        const uint32_t b1 = Pair(Word(v[2], n / 2), Word(v[3], n / 2), n % 2);
+        Mma<T>(out_[h * 8 + n], a[0], a[1], a[2], a[3], b0, b1);
       }
     }
   }
 
   const AttentionCall& call_;
-  const Sequence& sequence_;
+  WarpMemory<kDim>& memory_;
   const KeyRows key_rows_;
   const int64_t head_;
+  const int begin_;  // of this warp's first step
 
+  uint32_t rows_[kStages];
   uint4 q_[2][kBlocks];
   float out_[kDim / 8][4] = {};
-  float max_[2] = {-INFINITY, -INFINITY}, sum_[2] = {0.0f, 0.0f};
-};
-
-// Shared memory of a block: each warp's sums, then what they are scaled by.
-template <int kDim>
-struct FewRowsMemory {
-  float out[kWarps][kFewRows][kDim + 4];
-  float most[kWarps][kFewRows], sum[kWarps][kFewRows];
+  OnlineSoftmax softmax_;
 };
 
 // 2^(x - base), where all that is -inf counts as nothing.
 __device__ float Share(float x, float base) { return x == -INFINITY ? 0.0f : Exp2(x - base); }
 
-// What: out = softmax(scale q k^T + bias + mask) v for up to 16 queries of a sequence: the beams of
-// a request share one reading of its keys. Shapes: q, out [rows, heads, head_dim], k, v rows of
-// head_dim values (a multiple of 8, at most 128) at 16-byte addresses, T bf16 or f16. Math: as
-// attention_tiled.cu; each warp has an online softmax of its own, merged in the order of warps,
-// then of splits. A row's result depends on its sequence and on how many splits the launch has, and
-// is the same from run to run. Map: grid (splits, heads, sequences); warps take turns of kStepKeys
-// keys. One mma covers 16 queries, of which one or four are used: products are free here. Channels
-// and keys are permuted so that the 16 bytes a lane loads are its fragment: no shared memory, no
-// shuffle on the way. Bound: 2 kv_len head_dim sizeof(T) bytes for each head and sequence. Spec:
-// tests/kernels/attention_test.cc.
+// What: out = softmax(scale q k^T + bias + mask) v for up to 16 queries of a sequence: the
+// beams of a request share one reading of its keys. No FIRE.
+// Shapes: q, out [rows, heads, head_dim], k, v rows of head_dim values (a multiple of 8, at
+// most 128) at 16-byte addresses, T bf16 or f16.
+// Math: as attention_tiled.cu; each warp has an online softmax of its own, merged in the order
+// of warps, then of splits. A row's result depends on its sequence and on how many splits the
+// launch has, and is the same from run to run.
+// Map: grid (splits, heads, sequences); warps take turns of 16 keys, kStages of them under
+// way. One mma covers 16 queries, of which one or four are used: products are free here.
+// Channels and keys are permuted so that the 16 bytes a lane copies are its fragments.
+// Bound: 2 kv_len head_dim sizeof(T) bytes for each head and sequence, at 4.3 TB/s on an H200.
+// Spec: tests/kernels/attention_test.cc.
+//
+// Versions on an H200, bf16, 12 heads, head_dim 64; share of 4.3 TB/s at 128 sequences of 1000
+// keys and at 32 of 128:
+//   1 loads into registers, 32 keys a step: predicted 80 %, seen 62 % and 36 %. A warp waits
+//     and works by turns; lengths, slots, keys are three latencies in a row.
+//   2 copies of three steps of 16 keys under way, slots read beside lengths: predicted 85 %
+//     and 55 %, seen 69 % and 32 %.
 template <typename T, int kDim>
-__global__ void __launch_bounds__(kThreads, kDim == 64 ? 3 : 2)
+__global__ void __launch_bounds__(kThreads, kDim == 64 ? 4 : 2)
     AttendFewRowsKernel(const __grid_constant__ AttentionCall call, Partials partials) {
   extern __shared__ __align__(16) unsigned char shared[];
-  FewRowsMemory<kDim>& memory = *reinterpret_cast<FewRowsMemory<kDim>*>(shared);
+  WarpMemory<kDim>* memory = reinterpret_cast<WarpMemory<kDim>*>(shared);
   WaitForInputs();
   const int split = static_cast<int>(blockIdx.x), splits = static_cast<int>(gridDim.x);
-  const int head = static_cast<int>(blockIdx.y);
-  const Sequence sequence(call, static_cast<int>(blockIdx.z));
-  if (sequence.q_len == 0 || sequence.q_len > kFewRows) return;
-  const int split_keys = splits == 1 ? sequence.kv_len : SplitKeys(sequence.kv_len, splits);
-  if (split > 0 && split * split_keys >= sequence.kv_len) return;
-
-  FewRowsWarp<T, kDim> warp(call, sequence, head);
-  warp.Run(split * split_keys, min((split + 1) * split_keys, sequence.kv_len));
+  const int s = static_cast<int>(blockIdx.z), head = static_cast<int>(blockIdx.y);
   const int w = static_cast<int>(threadIdx.x) / 32;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = warp.Row(half);
-    if (row >= sequence.q_len) continue;
-    memory.most[w][row] = warp.most(half);
-    memory.sum[w][row] = warp.sum(half);
-#pragma unroll
-    for (int n = 0; n < kDim / 8; ++n) {
-#pragma unroll
-      for (int e = 2 * half; e < 2 * half + 2; ++e) {
-        memory.out[w][row][warp.Channel(n, e)] = warp.out(n, e);
-      }
-    }
-  }
+  int split_keys = 0;
+  if (splits > 1) split_keys = SplitKeys(Sequence(call, s).kv_len, splits);
+  FewRowsWarp<T, kDim> warp(call, memory[w], s, head, split * split_keys);
+  const Sequence sequence(call, s);
+  if (sequence.q_len == 0 || sequence.q_len > kFewRows) return;
+  if (split > 0 && split * split_keys >= sequence.kv_len) return;
+  warp.Run(sequence,
+           splits == 1 ? sequence.kv_len : min((split + 1) * split_keys, sequence.kv_len));
+  warp.Keep(sequence.q_len);
   __syncthreads();
 
   const int64_t item =
@@ -294,15 +307,15 @@ __global__ void __launch_bounds__(kThreads, kDim == 64 ? 3 : 2)
   T* out = static_cast<T*>(call.out) + head * call.out_head;
   for (int i = static_cast<int>(threadIdx.x); i < sequence.q_len * kDim; i += kThreads) {
     const int row = i / kDim, channel = i % kDim;
-    float most = memory.most[0][row];
+    float most = memory[0].result.most[row];
 #pragma unroll
-    for (int from = 1; from < kWarps; ++from) most = fmaxf(most, memory.most[from][row]);
+    for (int from = 1; from < kWarps; ++from) most = fmaxf(most, memory[from].result.most[row]);
     float total = 0.0f, value = 0.0f;
 #pragma unroll
     for (int from = 0; from < kWarps; ++from) {
-      const float share = Share(memory.most[from][row], most);
-      total = fmaf(share, memory.sum[from][row], total);
-      value = fmaf(share, memory.out[from][row][channel], value);
+      const float share = Share(memory[from].result.most[row], most);
+      total = fmaf(share, memory[from].result.sum[row], total);
+      value = fmaf(share, memory[from].result.out[row][channel], value);
     }
     if (splits > 1) {
       partials.out[(item + row) * kDim + channel] = value;
@@ -342,6 +355,7 @@ __global__ void __launch_bounds__(kCombineWarps * 32)
   }
   most = WarpMax(most);
   float total = 0.0f, values[kDim / 32] = {};
+#pragma unroll 8
   for (int split = 0; split < used; ++split) {
     const int64_t from = first + split * kFewRows;
     const float share = Share(partials.statistics[from * 2], most);
@@ -374,7 +388,7 @@ int Splits(const AttentionCall& call, int max_kv_len, const Stream& stream) {
 
 template <typename T, int kDim>
 void LaunchFewRows(const AttentionCall& call, int max_kv_len, void* scratch, Stream& stream) {
-  constexpr int kSharedBytes = sizeof(FewRowsMemory<kDim>);
+  constexpr int kSharedBytes = kWarps * sizeof(WarpMemory<kDim>);
   static const cudaError_t allowed = cudaFuncSetAttribute(
       AttendFewRowsKernel<T, kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   if (!QT_CUDA(stream.device(), allowed)) return;

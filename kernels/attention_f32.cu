@@ -194,15 +194,18 @@ class F32Block {
   static_assert(S::kThreadRows >= 1 && kThreadDims >= 1);
 };
 
-// What: out = softmax(scale q k^T + bias + mask) v, one head and up to kRows queries of one
-// sequence. Shapes: q, out [rows, heads, head_dim], k, v rows of head_dim values, f32. Math: fused
-// multiply-adds in f32; a score sums over channels in order, weights and weighted values over keys
-// in order, the online softmax runs over tiles of 64 keys from the sequence's first. So a row's
-// bits depend on its query, keys and position alone: both values of kRows give the same. Rows that
-// see no key give zeros. Map: grid (query blocks, heads). One buffer holds a tile's keys, then its
-// values; blocks side by side on a multiprocessor hide the loads. Bound: 4 rows kv_len head_dim
-// FLOP against 67 TFLOP/s on an H200, or for kRows = 8 the keys and values once. Spec:
-// tests/kernels/attention_test.cc.
+// What: out = softmax(scale q k^T + bias + mask) v, one head and up to kRows queries of a
+// sequence.
+// Shapes: q, out [rows, heads, head_dim], k, v rows of head_dim values, f32.
+// Math: fused multiply-adds in f32; a score sums over channels in order, weights and weighted
+// values over keys in order, the online softmax runs over tiles of 64 keys from the sequence's
+// first. So a row's bits depend on its query, keys and position alone: both values of kRows
+// give the same. Rows that see no key give zeros.
+// Map: grid (query blocks, heads). One buffer holds a tile's keys, then its values; blocks
+// side by side on a multiprocessor hide the loads.
+// Bound: 4 rows kv_len head_dim FLOP against 67 TFLOP/s on an H200, or for kRows = 8 the keys
+// and values once.
+// Spec: tests/kernels/attention_test.cc.
 template <int kRows, int kDim>
 __global__ void __launch_bounds__(kThreads)
     AttendF32Kernel(const __grid_constant__ AttentionCall call) {

@@ -1,5 +1,6 @@
 // Attention of many queries in bf16 or f16 by the tensor cores that every GPU since sm_80 has.
 #include "kernels/attention_call.cuh"
+#include "kernels/attention_softmax.cuh"
 #include "kernels/mma.cuh"
 
 namespace quintet::cuda {
@@ -52,8 +53,9 @@ __device__ void CopyPiece(T* shared, const T* row, int piece, int head_dim, bool
   *reinterpret_cast<uint4*>(shared) = *reinterpret_cast<const uint4*>(values);
 }
 
-// A block's work on its queries; one thread's part of it.
-template <typename T, int kDim>
+// A block's work on its queries; one thread's part of it. FIRE's network is long code, kept out of
+// the kernels that don't need it.
+template <typename T, int kDim, bool kFire>
 class TiledBlock {
   using S = TileSizes<kDim>;
   static constexpr int kPieces = kDim / 8;  // of a row
@@ -67,7 +69,6 @@ class TiledBlock {
       : call_(call),
         memory_(memory),
         sequence_(call, block.sequence),
-        bias_(call.bias, call.causal, head, call.heads),
         key_rows_(call, block.sequence),
         head_(head),
         row_(sequence_.first_row + block.row),
@@ -75,20 +76,10 @@ class TiledBlock {
         position_(sequence_.position + block.row) {}
 
   __device__ void Run() {
-    const KeyRange range(bias_, position_, rows_, sequence_.kv_len, S::kKeys);
+    const KeyRange range(Bias(), position_, rows_, sequence_.kv_len, S::kKeys);
     LoadQueries();
     LoadTile(range.begin, 0);
     CommitCopies();
-#pragma unroll
-    for (int m = 0; m < S::kRowTiles; ++m) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        max_[m][half] = -INFINITY;
-        sum_[m][half] = 0.0f;
-        const int row = WarpRow() + m * 16 + half * 8 + Lane() / 4;
-        if (bias_.fire()) fire_length_[m][half] = bias_.FireInverseLength(position_ + row);
-      }
-    }
     int stage = 0;
     for (int begin = range.begin; begin < range.end; begin += S::kKeys, stage ^= 1) {
       WaitForCopies<0>();
@@ -106,6 +97,10 @@ class TiledBlock {
 
  private:
   __device__ static int Lane() { return static_cast<int>(threadIdx.x) % 32; }
+  // Made anew where it is used: kept, it would take the registers that products need.
+  __device__ HeadBias Bias() const {
+    return HeadBias(call_.bias, call_.causal, static_cast<int>(head_), call_.heads);
+  }
   // First query of this thread's warp within the block.
   __device__ static int WarpRow() {
     return static_cast<int>(threadIdx.x) / 32 * (S::kRowTiles * 16);
@@ -121,10 +116,10 @@ class TiledBlock {
     }
   }
 
+  // Every pair of the tile adds the same.
   __device__ bool TileIsPlain(int begin) const {
     return call_.scale >= 0.0f && begin + S::kKeys <= sequence_.kv_len &&
-           bias_.Constant(begin - (position_ + rows_ - 1), begin + S::kKeys - 1 - position_) &&
-           !bias_.fire();
+           Bias().Constant(begin - (position_ + rows_ - 1), begin + S::kKeys - 1 - position_);
   }
 
   // Keys, values and, near the diagonal, the bias at each distance.
@@ -143,9 +138,10 @@ class TiledBlock {
                 call_.kv_vectors);
     }
     if (TileIsPlain(begin)) return;
+    const HeadBias bias = Bias();
     const int first = begin - position_ - (S::kRows - 1);
     for (int i = static_cast<int>(threadIdx.x); i < S::kStrip; i += S::kThreads) {
-      memory_.strip[stage][i] = bias_.fire() ? bias_.FireDistance(first + i) : bias_.At(first + i);
+      memory_.strip[stage][i] = kFire ? bias.FireDistance(first + i) : bias.At(first + i);
     }
   }
 
@@ -200,74 +196,36 @@ class TiledBlock {
     }
   }
 
-  // Scores of a tile near the diagonal or at the end of the keys, in units of log2.
-  __device__ void AddBias(int begin, int stage) {
-    const float* strip = memory_.strip[stage];
-    const float scale = call_.scale * kLog2E;
-    const int keys = sequence_.kv_len - begin;
-#pragma unroll
-    for (int m = 0; m < S::kRowTiles; ++m) {
-#pragma unroll
-      for (int j = 0; j < kKeyGroups; ++j) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const int row = WarpRow() + m * 16 + e / 2 * 8 + Lane() / 4;
-          const int key = j * 8 + Lane() % 4 * 2 + e % 2;
-          float bias = strip[key - row + S::kRows - 1];
-          if (bias_.fire()) {
-            bias = bias_.Hidden(begin + key - (position_ + row))
-                       ? -INFINITY
-                       : bias_.FireNetwork(bias * fire_length_[m][e / 2]);
-          }
-          scores_[m][j][e] = key < keys ? fmaf(scores_[m][j][e], scale, bias) : -INFINITY;
-        }
-      }
-    }
-  }
-
-  // One step of the online softmax: weights of the tile's keys, and their values added to out_.
+  // The tile's weights, and their values added to out_.
   __device__ void AddTile(int begin, int stage) {
     float scale = 1.0f, shift = 0.0f;
-    if (TileIsPlain(begin)) {
+    const bool plain = TileIsPlain(begin);
+    if (plain) {
       scale = call_.scale * kLog2E;
-      shift = bias_.At(begin - (position_ + rows_ - 1));
-    } else {
-      AddBias(begin, stage);
+      shift = Bias().At(begin - (position_ + rows_ - 1));
     }
 #pragma unroll
     for (int m = 0; m < S::kRowTiles; ++m) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float most = scores_[m][0][2 * half];
-#pragma unroll
-        for (int j = 0; j < kKeyGroups; ++j) {
-          most = fmaxf(most, fmaxf(scores_[m][j][2 * half], scores_[m][j][2 * half + 1]));
-        }
-        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
-        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-        const float before = max_[m][half];
-        const float now = fmaxf(before, fmaf(most, scale, shift));
-        const float base = now == -INFINITY ? 0.0f : now;  // no key seen so far
-        const float shrink = Exp2(before - base);
-        max_[m][half] = now;
-        float sum = sum_[m][half] * shrink;
-#pragma unroll
-        for (int j = 0; j < kKeyGroups; ++j) {
-#pragma unroll
-          for (int e = 2 * half; e < 2 * half + 2; ++e) {
-            scores_[m][j][e] = Exp2(fmaf(scores_[m][j][e], scale, shift - base));
-            sum += scores_[m][j][e];
-          }
-        }
-        sum_[m][half] = sum;
-#pragma unroll
-        for (int n = 0; n < kDimGroups; ++n) {
-          out_[m][n][2 * half] *= shrink;
-          out_[m][n][2 * half + 1] *= shrink;
-        }
-      }
+      if (!plain) AddBias<kFire>(scores_[m], Bias(), BiasOf(begin, stage, WarpRow() + m * 16));
+      float shrink[2];
+      softmax_[m].Weigh(scores_[m], scale, shift, shrink);
+      Shrink(out_[m], shrink);
     }
     AddValues(stage);
+  }
+
+  __device__ TileBias BiasOf(int begin, int stage, int row) const {
+    TileBias tile;
+    tile.strip = memory_.strip[stage] + S::kRows - 1 - row;
+    tile.delta = begin - (position_ + row);
+    tile.keys = sequence_.kv_len - begin;
+    tile.scale = call_.scale * kLog2E;
+    if constexpr (kFire) {
+      const int position = position_ + row + Lane() / 4;
+      tile.fire_length[0] = Bias().FireInverseLength(position);
+      tile.fire_length[1] = Bias().FireInverseLength(position + 8);
+    }
+    return tile;
   }
 
   // out += weights v
@@ -277,13 +235,7 @@ class TiledBlock {
     for (int step = 0; step < S::kKeys / 16; ++step) {
       uint32_t a[S::kRowTiles][4];
 #pragma unroll
-      for (int m = 0; m < S::kRowTiles; ++m) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float(&from)[4] = scores_[m][2 * step + i / 2];
-          a[m][i] = PackPair<T>(from[i % 2 * 2], from[i % 2 * 2 + 1]);
-        }
-      }
+      for (int m = 0; m < S::kRowTiles; ++m) RoundWeights<T>(scores_[m], step, a[m]);
       const int key = step * 16 + Lane() % 16;
 #pragma unroll
       for (int n = 0; n < kDimGroups; n += 2) {
@@ -306,10 +258,7 @@ class TiledBlock {
     for (int m = 0; m < S::kRowTiles; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        float sum = sum_[m][half];
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        const float scale = sum > 0.0f ? 1.0f / sum : 0.0f;
+        const float scale = softmax_[m].InverseSum(half);
         const int row = WarpRow() + m * 16 + half * 8 + Lane() / 4;
 #pragma unroll
         for (int n = 0; n < kDimGroups; ++n) {
@@ -339,7 +288,6 @@ class TiledBlock {
   const AttentionCall& call_;
   TileMemory<T, kDim>& memory_;
   const Sequence sequence_;
-  const HeadBias bias_;
   const KeyRows key_rows_;
   const int64_t head_, row_;  // row_: the block's first query in call.q
   const int rows_, position_;
@@ -347,43 +295,60 @@ class TiledBlock {
   uint32_t q_[S::kRowTiles][S::kKeepQueries ? kDim / 16 : 1][4];
   float scores_[S::kRowTiles][kKeyGroups][4];
   float out_[S::kRowTiles][kDimGroups][4] = {};
-  float max_[S::kRowTiles][2], sum_[S::kRowTiles][2];
-  float fire_length_[S::kRowTiles][2];
+  OnlineSoftmax softmax_[S::kRowTiles];
 };
 
-// What: out = softmax(scale q k^T + bias + mask) v, one head and up to kRows queries of one
-// sequence. Shapes: q, out [rows, heads, head_dim], k, v rows of head_dim values; T is bf16 or f16.
-// Math: products of T with f32 sums; f32 online softmax over tiles of kKeys keys in powers of two,
-// weights rounded to T before they meet the values, as FlashAttention-2 does (Dao 2023). Rows that
-// see no key give zeros. A tile whose pairs all lie past the bias table's saturation costs one
-// addition more per row than one without bias; the others look up one value per diagonal.
-// Map: grid (query blocks, heads); a warp owns kRowTiles * 16 queries, whose scores, weights and
-// sums stay in its registers. Keys and values come by cp.async into two stages, one barrier a tile.
-// Bound: 4 rows kv_len head_dim FLOP against the tensor cores' mma.sync rate, which on sm_90 is
-// about two thirds of what wgmma reaches. Spec:
-// tests/kernels/attention_test.cc.
-template <typename T, int kDim>
+// What: out = softmax(scale q k^T + bias + mask) v, one head and up to kRows queries of a
+// sequence.
+// Shapes: q, out [rows, heads, head_dim], k, v rows of head_dim values; T is bf16 or f16.
+// Math: products of T with f32 sums; f32 online softmax over tiles of kKeys keys in powers of
+// two, weights rounded to T before they meet the values, as FlashAttention-2 does (Dao 2023).
+// Rows that see no key give zeros. A tile whose pairs all lie past the bias table's saturation
+// costs one addition more per row than one without bias; the others look up one value per
+// diagonal.
+// Map: grid (query blocks, heads); a warp owns kRowTiles * 16 queries, whose scores, weights
+// and sums stay in its registers. Keys and values come by cp.async into two stages, one
+// barrier a tile.
+// Bound: 4 rows kv_len head_dim FLOP against what mma.sync reaches, which on sm_90 is less than
+// wgmma does.
+// Spec: tests/kernels/attention_test.cc.
+//
+// Versions on an H200, bf16, 16 heads, head_dim 64, 16384 tokens, TFLOP/s at 512 and 8192
+// tokens a sequence:
+//   1 FIRE's network inlined at every element: without bias 192 and 224, with a table 90 and
+//     213.
+//   2 kernels without FIRE, a diagonal's bias read once for two fragments: predicted 160 and
+//     220 with a table; not timed.
+template <typename T, int kDim, bool kFire>
 __global__ void __launch_bounds__(TileSizes<kDim>::kThreads)
     AttendTiledKernel(const __grid_constant__ AttentionCall call) {
   extern __shared__ __align__(128) unsigned char shared[];
   WaitForInputs();
   const QueryBlock block(call, static_cast<int>(blockIdx.x), TileSizes<kDim>::kRows);
   if (block.sequence < 0) return;
-  TiledBlock<T, kDim>(call, *reinterpret_cast<TileMemory<T, kDim>*>(shared), block,
-                      static_cast<int>(blockIdx.y))
+  TiledBlock<T, kDim, kFire>(call, *reinterpret_cast<TileMemory<T, kDim>*>(shared), block,
+                             static_cast<int>(blockIdx.y))
       .Run();
+}
+
+template <typename T, int kDim, bool kFire>
+void LaunchTiled(const AttentionCall& call, int64_t rows_total, Stream& stream) {
+  using S = TileSizes<kDim>;
+  constexpr int kSharedBytes = sizeof(TileMemory<T, kDim>);
+  const auto kernel = AttendTiledKernel<T, kDim, kFire>;
+  static const cudaError_t allowed =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+  if (!QT_CUDA(stream.device(), allowed)) return;
+  const int64_t blocks = MostQueryBlocks(rows_total, call.sequences, S::kRows);
+  Launch(stream, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(call.heads)),
+         dim3(S::kThreads), kSharedBytes, kernel, call);
 }
 
 template <typename T, int kDim>
 void LaunchTiled(const AttentionCall& call, int64_t rows_total, Stream& stream) {
-  using S = TileSizes<kDim>;
-  constexpr int kSharedBytes = sizeof(TileMemory<T, kDim>);
-  static const cudaError_t allowed = cudaFuncSetAttribute(
-      AttendTiledKernel<T, kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
-  if (!QT_CUDA(stream.device(), allowed)) return;
-  const int64_t blocks = MostQueryBlocks(rows_total, call.sequences, S::kRows);
-  Launch(stream, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(call.heads)),
-         dim3(S::kThreads), kSharedBytes, AttendTiledKernel<T, kDim>, call);
+  if (call.bias.kind == BiasKind::kFire)
+    return LaunchTiled<T, kDim, true>(call, rows_total, stream);
+  LaunchTiled<T, kDim, false>(call, rows_total, stream);
 }
 
 }  // namespace
