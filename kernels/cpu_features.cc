@@ -1,5 +1,7 @@
 #include "kernels/cpu_features.h"
 
+#include <unistd.h>
+
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
@@ -10,7 +12,6 @@
 
 #if defined(__x86_64__)
 #include <sys/syscall.h>
-#include <unistd.h>
 #endif
 
 namespace quintet {
@@ -96,6 +97,11 @@ bool CpuHasAmx() {
 #else
   return false;
 #endif
+}
+
+int64_t CpuSecondLevelCacheBytes() {
+  static const int64_t bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+  return bytes > 0 ? bytes : int64_t{1} << 20;
 }
 
 const char* CpuIsaName() {

@@ -26,6 +26,8 @@ void SetCpuIsaForTest(CpuIsa isa);
 bool CpuHasAvx512Vnni();
 bool CpuHasAvx512Bf16();
 bool CpuHasAmx();  // tiles with INT8 and BF16, and the system lets this process use them
+// Bytes of the second-level cache of one core; 1 MiB where the system does not tell.
+int64_t CpuSecondLevelCacheBytes();
 // Of the path that f32 ops take: "AVX3", "AVX2", "SSE4", ...
 const char* CpuIsaName();
 

@@ -111,7 +111,7 @@ bool WeightTypeSupported(WeightType type, const Device* device) {
     case WeightType::kF32:
       return true;
     case WeightType::kBF16:
-      return device != nullptr || cpu::Bf16PanelProduct() != nullptr;
+      return device != nullptr || cpu::Bf16PanelKernel().multiply != nullptr;
     case WeightType::kF16:
       return device != nullptr;
     case WeightType::kI8:

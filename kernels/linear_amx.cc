@@ -40,23 +40,10 @@ TileConfig ConfigFor(int64_t rows0, int64_t rows1) {
   return config;
 }
 
-// The last groups of a product whose number is no multiple of 16, padded with zeros.
+// The last groups of a panel whose number is no multiple of 16, padded with zeros.
 struct Rest {
-  alignas(64) char x[2 * kSide * kRowBytes];
   alignas(64) char w[kSide * kPanelBytes];
 };
-
-void CopyRest(const cpu::PanelProduct& p, int64_t group, int64_t row, int64_t rows, Rest* rest) {
-  const size_t bytes = static_cast<size_t>((p.groups - group) * cpu::kUnitBytes);
-  std::memset(rest, 0, sizeof(*rest));
-  for (int64_t r = 0; r < rows; ++r) {
-    std::memcpy(rest->x + r * kRowBytes,
-                static_cast<const char*>(p.x) + (row + r) * p.x_row_bytes + group * cpu::kUnitBytes,
-                bytes);
-  }
-  std::memcpy(rest->w, static_cast<const char*>(p.panel) + group * kPanelBytes,
-              bytes * cpu::kPanelColumns);
-}
 
 // The intrinsics do not tell the compiler what memory they read: stores to it must have happened.
 void StoresDone(const void* place) { asm volatile("" : : "r"(place) : "memory"); }
@@ -81,58 +68,58 @@ struct Bf16 {
   }
 };
 
-// Asks for sixteen groups of a panel ahead of their use.
-void Fetch(const char* w) {
-  for (int64_t i = 0; i < kSide * kPanelBytes; i += 64) __builtin_prefetch(w + i, 0, 2);
-}
-
 // Sixteen groups: x [rows, 64 bytes], w [16, 128 bytes].
 template <class Op>
-QUINTET_AMX void Multiply(const char* x, int64_t x_row_bytes, const char* w, bool second) {
+QUINTET_AMX void Multiply(const char* x, const char* w, bool second) {
   _tile_loadd(6, w, kPanelBytes);
   _tile_loadd(7, w + kRowBytes, kPanelBytes);
-  _tile_loadd(4, x, x_row_bytes);
-  if (second) _tile_loadd(5, x + kSide * x_row_bytes, x_row_bytes);
+  _tile_loadd(4, x, kRowBytes);
+  if (second) _tile_loadd(5, x + kSide * kRowBytes, kRowBytes);
   Op::Column(second);
 }
 
-// Up to 32 rows of the panel's products.
+// The panel's sums of one block of up to 32 rows, into the tile.
 template <class Op>
-QUINTET_AMX void RowBlock(const cpu::PanelProduct& p, int64_t row, int64_t rows) {
+QUINTET_AMX void RowBlock(const cpu::PanelProduct& p, int64_t block) {
+  const int64_t rows = p.x->BlockRows(block);
   const bool second = rows > kSide;
-  const char* x = static_cast<const char*>(p.x) + row * p.x_row_bytes;
-  const char* w = static_cast<const char*>(p.panel);
+  const char* x = p.x->Block(block);
   _tile_zero(0);
   _tile_zero(1);
   if (second) {
     _tile_zero(2);
     _tile_zero(3);
   }
-  const char* next = row == 2 * kSide ? static_cast<const char*>(p.next) : nullptr;
+  // Each block asks for its share of the next panel.
+  const bool asks = p.next != nullptr && p.x->blocks > 1;
+  const int64_t lines = asks ? 2 * kSide / p.x->blocks + 1 : 2 * kSide;
+  const char* ahead =
+      asks ? p.next + p.groups * kPanelBytes / p.x->blocks * block : p.panel + cpu::kAhead;
   int64_t g = 0;
   for (; g + kSide <= p.groups; g += kSide) {
-    if (next != nullptr) Fetch(next + g * kPanelBytes);
-    Multiply<Op>(x + g * cpu::kUnitBytes, p.x_row_bytes, w + g * kPanelBytes, second);
+    for (int64_t i = 0; i < lines; ++i) __builtin_prefetch(ahead + i * 64, 0, 2);
+    ahead += lines * 64;
+    Multiply<Op>(x + g * rows * cpu::kUnitBytes, p.panel + g * kPanelBytes, second);
   }
   if (g < p.groups) {
-    Rest rest;
-    CopyRest(p, g, row, rows, &rest);
+    Rest rest = {};
+    std::memcpy(rest.w, p.panel + g * kPanelBytes,
+                static_cast<size_t>((p.groups - g) * kPanelBytes));
     StoresDone(&rest);
-    Multiply<Op>(rest.x, kRowBytes, rest.w, second);
+    Multiply<Op>(x + g * rows * cpu::kUnitBytes, rest.w, second);
   }
-  char* tile = static_cast<char*>(p.tile) + row * kPanelBytes;
-  _tile_stored(0, tile, kPanelBytes);
-  _tile_stored(1, tile + kRowBytes, kPanelBytes);
+  _tile_stored(0, p.tile, kPanelBytes);
+  _tile_stored(1, p.tile + kRowBytes, kPanelBytes);
   if (!second) return;
-  _tile_stored(2, tile + kSide * kPanelBytes, kPanelBytes);
-  _tile_stored(3, tile + kSide * kPanelBytes + kRowBytes, kPanelBytes);
+  _tile_stored(2, p.tile + kSide * kPanelBytes, kPanelBytes);
+  _tile_stored(3, p.tile + kSide * kPanelBytes + kRowBytes, kPanelBytes);
 }
 
 template <class Op>
 QUINTET_AMX void Panel(const cpu::PanelProduct& p) {
   int64_t configured = 0;
-  for (int64_t row = 0; row < p.rows;) {
-    const int64_t rows = std::min(2 * kSide, p.rows - row);
+  for (int64_t block = 0; block < p.x->blocks; ++block) {
+    const int64_t row = p.x->BlockBegin(block), rows = p.x->BlockRows(block);
     if (rows != configured) {
       const TileConfig config =
           ConfigFor(std::min(rows, kSide), std::max<int64_t>(rows - kSide, 0));
@@ -140,8 +127,10 @@ QUINTET_AMX void Panel(const cpu::PanelProduct& p) {
       _tile_loadconfig(&config);
       configured = rows;
     }
-    RowBlock<Op>(p, row, rows);
-    row += rows;
+    cpu::FetchOutputs(p, row, row + rows);
+    RowBlock<Op>(p, block);
+    StoresDone(p.tile);
+    p.finish(p.tile, row, rows);
   }
   _tile_release();
 }
@@ -149,16 +138,22 @@ QUINTET_AMX void Panel(const cpu::PanelProduct& p) {
 }  // namespace
 
 namespace cpu {
-PanelProductFunction AmxI8PanelProduct() { return CpuHasAmx() ? &Panel<I8> : nullptr; }
-PanelProductFunction AmxBf16PanelProduct() { return CpuHasAmx() ? &Panel<Bf16> : nullptr; }
+PanelKernel AmxI8PanelKernel() {
+  if (!CpuHasAmx()) return {};
+  return {&Panel<I8>, 2 * kSide, kSide};
+}
+PanelKernel AmxBf16PanelKernel() {
+  if (!CpuHasAmx()) return {};
+  return {&Panel<Bf16>, 2 * kSide, kSide};
+}
 }  // namespace cpu
 }  // namespace quintet
 
 #else
 
 namespace quintet::cpu {
-PanelProductFunction AmxI8PanelProduct() { return nullptr; }
-PanelProductFunction AmxBf16PanelProduct() { return nullptr; }
+PanelKernel AmxI8PanelKernel() { return {}; }
+PanelKernel AmxBf16PanelKernel() { return {}; }
 }  // namespace quintet::cpu
 
 #endif

@@ -71,10 +71,10 @@ struct Bf16Op {
 void Panel(const cpu::PanelProduct& p) { RunPanelProduct<Bf16Op>(p); }
 
 // Flushes denormals to zero, as the products do with their inputs.
-void RoundRow(const float* x, int64_t k, uint16_t* y) {
-  for (int64_t i = 0; i < k; i += 16) {
-    const __mmask16 valid = k - i >= 16 ? 0xffff : static_cast<__mmask16>((1u << (k - i)) - 1);
-    const int64_t padded = (k - i + 1) / 2 * 2;
+void RoundValues(const float* x, int64_t n, uint16_t* y) {
+  for (int64_t i = 0; i < n; i += 16) {
+    const __mmask16 valid = n - i >= 16 ? 0xffff : static_cast<__mmask16>((1u << (n - i)) - 1);
+    const int64_t padded = (n - i + 1) / 2 * 2;
     const __mmask16 written = padded >= 16 ? 0xffff : static_cast<__mmask16>((1u << padded) - 1);
     const __m256bh rounded = _mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(valid, x + i));
     _mm256_mask_storeu_epi16(y + i, written, reinterpret_cast<__m256i>(rounded));
@@ -85,17 +85,23 @@ void RoundRow(const float* x, int64_t k, uint16_t* y) {
 HWY_POP_ATTRIBUTES
 
 namespace quintet::cpu {
-PanelProductFunction VnniPanelProduct() { return CpuHasAvx512Vnni() ? &vnni::Panel : nullptr; }
-PanelProductFunction Bf16PanelProduct() { return CpuHasAvx512Bf16() ? &bf16::Panel : nullptr; }
-void Bf16RoundRow(const float* x, int64_t k, uint16_t* y) { bf16::RoundRow(x, k, y); }
+PanelKernel VnniPanelKernel() {
+  if (!CpuHasAvx512Vnni()) return {};
+  return {&vnni::Panel, vnni::I8Op::kMaxRows, 1};
+}
+PanelKernel Bf16PanelKernel() {
+  if (!CpuHasAvx512Bf16()) return {};
+  return {&bf16::Panel, bf16::Bf16Op::kMaxRows, 1};
+}
+void Bf16RoundValues(const float* x, int64_t n, uint16_t* y) { bf16::RoundValues(x, n, y); }
 }  // namespace quintet::cpu
 
 #else
 
 namespace quintet::cpu {
-PanelProductFunction VnniPanelProduct() { return nullptr; }
-PanelProductFunction Bf16PanelProduct() { return nullptr; }
-void Bf16RoundRow(const float*, int64_t, uint16_t*) { QT_CHECK(false); }
+PanelKernel VnniPanelKernel() { return {}; }
+PanelKernel Bf16PanelKernel() { return {}; }
+void Bf16RoundValues(const float*, int64_t, uint16_t*) { QT_CHECK(false); }
 }  // namespace quintet::cpu
 
 #endif

@@ -1,4 +1,4 @@
-// Linear on the CPU: one task a panel and block of rows.
+// Linear on the CPU: chunks of rows, one task a panel.
 #include <algorithm>
 
 #include "kernels/cpu_ops.h"
@@ -27,43 +27,60 @@ Epilogue MakeEpilogue(const LinearArgs& a, const Activations& x) {
   return e;
 }
 
+// Rows [begin, end) of a call as a call.
+LinearArgs RowsOf(const LinearArgs& args, int64_t begin, int64_t end) {
+  LinearArgs part = args;
+  part.x = args.x.Rows(begin, end);
+  if (args.y.defined()) part.y = args.y.Rows(begin, end);
+  if (args.residual.defined()) part.residual = args.residual.Rows(begin, end);
+  if (args.scatter.base != nullptr) part.scatter.row_offset += begin;
+  return part;
+}
+
+// Up to kChunkRows rows.
+void LinearChunk(const LinearArgs& args, ThreadPool& pool) {
+  const LinearWeight& w = *args.w;
+  const Activations x = PackActivations(w, args.x, args.scratch, pool);
+  const Epilogue epilogue = MakeEpilogue(args, x);
+  const PanelKernel kernel = ChoosePanelKernel(w.type());
+  const int64_t columns = ColumnsPerPanel(w);
+  const int64_t panels = Panels(w);
+  const int64_t panel_bytes = Groups(w) * kPanelColumns * kUnitBytes;
+  const int64_t step = pool.threads();  // threads claim tasks in turn
+  pool.ParallelFor(panels, [&](int64_t panel, int) {
+    alignas(64) char tile[kChunkRows * kPanelColumns * kUnitBytes];
+    const auto finish = [&](const void* sums, int64_t row, int64_t rows) {
+      RunEpilogue(epilogue, sums, panel, row, rows, panel * columns);
+    };
+    PanelProduct p{.finish = finish};
+    p.x = &x;
+    p.panel = static_cast<const char*>(w.panels()) + panel * panel_bytes;
+    if (panel + step < panels) p.next = p.panel + step * panel_bytes;
+    p.groups = Groups(w);
+    p.tile = tile;
+    if (epilogue.y != nullptr) {
+      p.y = reinterpret_cast<char*>(epilogue.y + panel * columns);
+      p.y_row_bytes = epilogue.y_stride * 4;
+      p.y_bytes = columns * 4;
+    }
+    kernel.multiply(p);
+  });
+}
+
 }  // namespace
 
 bool LinearTakesNorm(const LinearWeight&, int64_t) { return false; }
 
 int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream&) {
-  return ActivationBytes(w, rows);
+  return ActivationBytes(w, std::min(rows, MostChunkRows(w)));
 }
 
 void Linear(const LinearArgs& args, Stream& stream) {
-  const LinearWeight& w = *args.w;
   const int64_t rows = args.x.dim[0];
-  if (rows == 0) return;
-  const Activations x = ConvertActivations(w, args.x, args.scratch, stream.pool());
-  const Epilogue epilogue = MakeEpilogue(args, x);
-  const PanelProductFunction product = ChoosePanelProduct(w.type());
-  const int64_t groups = Groups(w);
-  const int64_t columns = ColumnsPerPanel(w);
-  const int64_t panels = Panels(w);
-  const int64_t block_rows = BlockRows(rows, groups * kUnitBytes);
-  const int64_t blocks = (rows + block_rows - 1) / block_rows;
-  const int64_t panel_bytes = groups * kPanelColumns * kUnitBytes;
-  const int64_t step = stream.pool().threads();  // threads claim tasks in turn
-  stream.pool().ParallelFor(panels * blocks, [&](int64_t task, int) {
-    alignas(64) char tile[kTileRows * kPanelColumns * kUnitBytes];
-    const int64_t panel = task % panels;
-    const int64_t row = task / panels * block_rows;
-    PanelProduct p;
-    p.x = static_cast<const char*>(x.data) + row * x.row_bytes;
-    p.x_row_bytes = x.row_bytes;
-    p.panel = static_cast<const char*>(w.panels()) + panel * panel_bytes;
-    if (panel + step < panels) p.next = static_cast<const char*>(p.panel) + step * panel_bytes;
-    p.groups = groups;
-    p.rows = std::min(block_rows, rows - row);
-    p.tile = tile;
-    product(p);
-    RunEpilogue(epilogue, tile, panel, row, p.rows, panel * columns);
-  });
+  const int64_t chunk_rows = ChunkRows(*args.w, rows);
+  for (int64_t begin = 0; begin < rows; begin += chunk_rows) {
+    LinearChunk(RowsOf(args, begin, std::min(rows, begin + chunk_rows)), stream.pool());
+  }
 }
 
 }  // namespace quintet::cpu

@@ -11,6 +11,7 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "kernels/activation-inl.h"
+#include "kernels/cpu_features.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace quintet::HWY_NAMESPACE {
@@ -49,6 +50,7 @@ struct F32Op {
 };
 
 void PanelF32(const cpu::PanelProduct& p) { RunPanelProduct<F32Op>(p); }
+cpu::PanelKernel KernelF32() { return {&PanelF32, F32Op::kMaxRows, 1}; }
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
 // Exact without VPDPBUSD: even and odd bytes are widened to 16 bits and multiplied in pairs into 32
@@ -112,21 +114,25 @@ struct I8Op {
 };
 
 void PanelI8(const cpu::PanelProduct& p) { RunPanelProduct<I8Op>(p); }
+constexpr int64_t kRowsI8 = I8Op::kMaxRows;
 #else
 void PanelI8(const cpu::PanelProduct& p) {
-  for (int64_t r = 0; r < p.rows; ++r) {
-    const auto* x = static_cast<const uint8_t*>(p.x) + r * p.x_row_bytes;
-    auto* sum = static_cast<int32_t*>(p.tile) + r * cpu::kPanelColumns;
+  for (int64_t r = 0; r < p.x->rows; ++r) {
+    const auto* x = reinterpret_cast<const uint8_t*>(p.x->Block(r));
+    auto* sum = reinterpret_cast<int32_t*>(p.tile);
     std::fill(sum, sum + cpu::kPanelColumns, 0);
     for (int64_t g = 0; g < p.groups; ++g) {
-      const auto* w = static_cast<const int8_t*>(p.panel) + g * cpu::kPanelColumns * 4;
+      const auto* w = reinterpret_cast<const int8_t*>(p.panel) + g * cpu::kPanelColumns * 4;
       for (int64_t c = 0; c < cpu::kPanelColumns; ++c) {
         for (int64_t i = 0; i < 4; ++i) sum[c] += x[g * 4 + i] * w[c * 4 + i];
       }
     }
+    p.finish(sum, r, 1);
   }
 }
+constexpr int64_t kRowsI8 = 1;
 #endif
+cpu::PanelKernel KernelI8() { return {&PanelI8, kRowsI8, 1}; }
 
 using DF = hn::CappedTag<float, 16>;
 using VF = hn::Vec<DF>;
@@ -195,7 +201,7 @@ void Scatter(const ScatterOutput& s, int64_t row, int64_t column, const float* v
 }
 
 template <bool kInt8, Activation kActivation>
-void EpilogueRows(const cpu::Epilogue& e, const void* tile, int64_t panel, int64_t row,
+void EpilogueRows(const cpu::Epilogue& e, const void* sums, int64_t panel, int64_t row,
                   int64_t rows, int64_t y_column) {
   HWY_ALIGN float bias[cpu::kPanelColumns];
   HWY_ALIGN float values[cpu::kPanelColumns];
@@ -215,16 +221,8 @@ void EpilogueRows(const cpu::Epilogue& e, const void* tile, int64_t panel, int64
     p.offsets = reinterpret_cast<const int32_t*>(scales + cpu::Panels(w) * cpu::kPanelColumns) +
                 panel * cpu::kPanelColumns;
   }
-  // Stores of a wide product miss the near caches one after the other; asked for ahead they come
-  // together.
-  constexpr int64_t kAhead = 16;
   for (int64_t r = 0; r < rows; ++r) {
-    if (r + kAhead < rows && e.y != nullptr) {
-      const float* next = e.y + (row + r + kAhead) * e.y_stride + y_column;
-      __builtin_prefetch(next, 1);
-      __builtin_prefetch(next + 16, 1);
-    }
-    p.sums = static_cast<const char*>(tile) + r * cpu::kPanelColumns * cpu::kUnitBytes;
+    p.sums = static_cast<const char*>(sums) + r * cpu::kPanelColumns * cpu::kUnitBytes;
     if constexpr (kInt8) p.factor = e.alpha * e.row_scales[row + r];
     const float* residual =
         e.residual == nullptr ? nullptr : e.residual + (row + r) * e.residual_stride + column;
@@ -246,40 +244,38 @@ void EpilogueRows(const cpu::Epilogue& e, const void* tile, int64_t panel, int64
 }
 
 template <bool kInt8>
-void EpilogueActivation(const cpu::Epilogue& e, const void* tile, int64_t panel, int64_t row,
+void EpilogueActivation(const cpu::Epilogue& e, const void* sums, int64_t panel, int64_t row,
                         int64_t rows, int64_t y_column) {
   switch (e.activation) {
     case Activation::kNone:
-      return EpilogueRows<kInt8, Activation::kNone>(e, tile, panel, row, rows, y_column);
+      return EpilogueRows<kInt8, Activation::kNone>(e, sums, panel, row, rows, y_column);
     case Activation::kRelu:
-      return EpilogueRows<kInt8, Activation::kRelu>(e, tile, panel, row, rows, y_column);
+      return EpilogueRows<kInt8, Activation::kRelu>(e, sums, panel, row, rows, y_column);
     case Activation::kGeluTanh:
-      return EpilogueRows<kInt8, Activation::kGeluTanh>(e, tile, panel, row, rows, y_column);
+      return EpilogueRows<kInt8, Activation::kGeluTanh>(e, sums, panel, row, rows, y_column);
     case Activation::kGeluErf:
-      return EpilogueRows<kInt8, Activation::kGeluErf>(e, tile, panel, row, rows, y_column);
+      return EpilogueRows<kInt8, Activation::kGeluErf>(e, sums, panel, row, rows, y_column);
     case Activation::kSilu:
-      return EpilogueRows<kInt8, Activation::kSilu>(e, tile, panel, row, rows, y_column);
+      return EpilogueRows<kInt8, Activation::kSilu>(e, sums, panel, row, rows, y_column);
     case Activation::kTanh:
-      return EpilogueRows<kInt8, Activation::kTanh>(e, tile, panel, row, rows, y_column);
+      return EpilogueRows<kInt8, Activation::kTanh>(e, sums, panel, row, rows, y_column);
   }
 }
 
-void RunEpilogueHere(const cpu::Epilogue& e, const void* tile, int64_t panel, int64_t row,
+void RunEpilogueHere(const cpu::Epilogue& e, const void* sums, int64_t panel, int64_t row,
                      int64_t rows, int64_t y_column) {
   if (e.w->type() == WeightType::kI8) {
-    EpilogueActivation<true>(e, tile, panel, row, rows, y_column);
+    EpilogueActivation<true>(e, sums, panel, row, rows, y_column);
   } else {
-    EpilogueActivation<false>(e, tile, panel, row, rows, y_column);
+    EpilogueActivation<false>(e, sums, panel, row, rows, y_column);
   }
 }
 
-// Symmetric: y = round(x * 127 / absmax) + 128, scale = absmax / 127. Rows that are not finite give
-// a NaN scale, so that their outputs are NaN as f32 products would give.
-void QuantizeRowHere(const float* HWY_RESTRICT x, int64_t k, uint8_t* HWY_RESTRICT y,
-                     float* scale) {
+// Symmetric: inverse = 127 / absmax, scale = absmax / 127. Rows that are not finite give a NaN
+// scale, so that their outputs are NaN as f32 products would give.
+cpu::RowScale ScaleOfRowHere(const float* HWY_RESTRICT x, int64_t k) {
   const DF d;
   const hn::RebindToSigned<DF> di;
-  const hn::Rebind<uint8_t, DF> du8;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const int64_t whole = k / lanes * lanes;
   HWY_ALIGN float tail[16] = {};
@@ -292,19 +288,85 @@ void QuantizeRowHere(const float* HWY_RESTRICT x, int64_t k, uint8_t* HWY_RESTRI
   }
   const float absmax = hn::GetLane(hn::BitCast(d, hn::MaxOfLanes(di, most)));
   const bool finite = std::isfinite(absmax);
-  *scale = finite ? absmax / 127.0f : std::numeric_limits<float>::quiet_NaN();
+  cpu::RowScale row;
+  row.scale = finite ? absmax / 127.0f : std::numeric_limits<float>::quiet_NaN();
   // The inverse of a denormal maximum would be infinite; such a row counts as zero.
-  const VF inverse = hn::Set(d, finite && absmax > 1e-35f ? 127.0f / absmax : 0.0f);
+  row.inverse = finite && absmax > 1e-35f ? 127.0f / absmax : 0.0f;
+  return row;
+}
+
+void QuantizeValuesHere(const float* HWY_RESTRICT x, int64_t n, float inverse,
+                        uint8_t* HWY_RESTRICT y) {
+  const DF d;
+  const hn::RebindToSigned<DF> di;
+  const hn::Rebind<uint8_t, DF> du8;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t whole = n / lanes * lanes;
+  const VF factor = hn::Set(d, inverse);
   const auto quantize = [&](VF v) HWY_ATTR {
-    return hn::DemoteTo(du8, hn::Add(hn::NearestInt(hn::Mul(v, inverse)), hn::Set(di, 128)));
+    return hn::DemoteTo(du8, hn::Add(hn::NearestInt(hn::Mul(v, factor)), hn::Set(di, 128)));
   };
   for (int64_t i = 0; i < whole; i += lanes) {
     hn::StoreU(quantize(hn::LoadU(d, x + i)), du8, y + i);
   }
-  if (whole == k) return;
+  if (whole == n) return;
+  HWY_ALIGN float tail[16] = {};
+  std::copy_n(x + whole, n - whole, tail);
   HWY_ALIGN uint8_t rest[16];
   hn::StoreU(quantize(hn::Load(d, tail)), du8, rest);
-  std::copy_n(rest, (k + 3) / 4 * 4 - whole, y + whole);
+  std::copy_n(rest, (n + 3) / 4 * 4 - whole, y + whole);
+}
+
+#if HWY_TARGET != HWY_SCALAR
+// InterleaveUnits by squares of 4; the last one of a side may overlap the one before it.
+void InterleaveSquares(const char* HWY_RESTRICT in, int64_t row_bytes, int64_t rows, int64_t groups,
+                       char* HWY_RESTRICT out) {
+  const auto load = [](const char* p) HWY_ATTR {
+    return hn::LoadU(hn::Full128<uint32_t>(), reinterpret_cast<const uint32_t*>(p));
+  };
+  const auto store = [](hn::Vec<hn::Full128<uint64_t>> v, char* p) HWY_ATTR {
+    hn::StoreU(v, hn::Full128<uint64_t>(), reinterpret_cast<uint64_t*>(p));
+  };
+  const int64_t group_bytes = rows * cpu::kUnitBytes;
+  const hn::Full128<uint32_t> d;
+  const hn::Full128<uint64_t> d64;
+  for (int64_t done = 0; done < groups; done += 4) {
+    const int64_t g = std::min(done, groups - 4);
+    for (int64_t r0 = 0; r0 < rows; r0 += 4) {
+      const int64_t r = std::min(r0, rows - 4);
+      const char* from = in + r * row_bytes + g * cpu::kUnitBytes;
+      const auto a = load(from), b = load(from + row_bytes);
+      const auto c = load(from + 2 * row_bytes), e = load(from + 3 * row_bytes);
+      const auto ab_low = hn::BitCast(d64, hn::InterleaveLower(d, a, b));
+      const auto ab_high = hn::BitCast(d64, hn::InterleaveUpper(d, a, b));
+      const auto ce_low = hn::BitCast(d64, hn::InterleaveLower(d, c, e));
+      const auto ce_high = hn::BitCast(d64, hn::InterleaveUpper(d, c, e));
+      char* to = out + g * group_bytes + r * cpu::kUnitBytes;
+      store(hn::InterleaveLower(d64, ab_low, ce_low), to);
+      store(hn::InterleaveUpper(d64, ab_low, ce_low), to + group_bytes);
+      store(hn::InterleaveLower(d64, ab_high, ce_high), to + 2 * group_bytes);
+      store(hn::InterleaveUpper(d64, ab_high, ce_high), to + 3 * group_bytes);
+    }
+  }
+}
+#endif
+
+// Units [rows, groups], rows `row_bytes` apart, to [groups, rows].
+void InterleaveUnits(const char* HWY_RESTRICT in, int64_t row_bytes, int64_t rows, int64_t groups,
+                     char* HWY_RESTRICT out) {
+  if (rows == 1) {
+    std::memcpy(out, in, static_cast<size_t>(groups * cpu::kUnitBytes));
+    return;
+  }
+#if HWY_TARGET != HWY_SCALAR
+  if (rows >= 4 && groups >= 4) return InterleaveSquares(in, row_bytes, rows, groups, out);
+#endif
+  for (int64_t g = 0; g < groups; ++g) {
+    for (int64_t r = 0; r < rows; ++r) {
+      std::memcpy(out + (g * rows + r) * cpu::kUnitBytes, in + r * row_bytes + g * cpu::kUnitBytes,
+                  cpu::kUnitBytes);
+    }
+  }
 }
 
 }  // namespace quintet::HWY_NAMESPACE
@@ -313,98 +375,152 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace quintet {
 
-HWY_EXPORT(PanelF32);
-HWY_EXPORT(PanelI8);
+HWY_EXPORT(KernelF32);
+HWY_EXPORT(KernelI8);
 HWY_EXPORT(RunEpilogueHere);
-HWY_EXPORT(QuantizeRowHere);
+HWY_EXPORT(ScaleOfRowHere);
+HWY_EXPORT(QuantizeValuesHere);
+HWY_EXPORT(InterleaveUnits);
 
 namespace cpu {
 
-PanelProductFunction ChoosePanelProduct(WeightType type) {
+PanelKernel ChoosePanelKernel(WeightType type) {
+  PanelKernel kernel;
   switch (type) {
     case WeightType::kF32:
-      return &HWY_DYNAMIC_DISPATCH(PanelF32);
+      return HWY_DYNAMIC_DISPATCH(KernelF32)();
     case WeightType::kBF16:
       // One kernel for every number of rows: the two differ in the order of their sums.
-      if (AmxBf16PanelProduct() != nullptr) return AmxBf16PanelProduct();
+      kernel = AmxBf16PanelKernel();
+      if (kernel.multiply == nullptr) kernel = Bf16PanelKernel();
       break;
     case WeightType::kF16:  // only on devices
       break;
     case WeightType::kI8:
-      if (AmxI8PanelProduct() != nullptr) return AmxI8PanelProduct();
-      if (VnniPanelProduct() != nullptr) return VnniPanelProduct();
-      return &HWY_DYNAMIC_DISPATCH(PanelI8);
+      kernel = AmxI8PanelKernel();
+      if (kernel.multiply == nullptr) kernel = VnniPanelKernel();
+      if (kernel.multiply == nullptr) kernel = HWY_DYNAMIC_DISPATCH(KernelI8)();
+      break;
   }
-  QT_CHECK(Bf16PanelProduct() != nullptr);
-  return Bf16PanelProduct();
+  QT_CHECK(kernel.multiply != nullptr);
+  return kernel;
 }
 
-void RunEpilogue(const Epilogue& epilogue, const void* tile, int64_t panel, int64_t row,
+void RunEpilogue(const Epilogue& epilogue, const void* sums, int64_t panel, int64_t row,
                  int64_t rows, int64_t y_column) {
-  HWY_DYNAMIC_DISPATCH(RunEpilogueHere)(epilogue, tile, panel, row, rows, y_column);
+  HWY_DYNAMIC_DISPATCH(RunEpilogueHere)(epilogue, sums, panel, row, rows, y_column);
 }
 
-void QuantizeRow(const float* x, int64_t k, uint8_t* y, float* scale) {
-  HWY_DYNAMIC_DISPATCH(QuantizeRowHere)(x, k, y, scale);
+RowScale ScaleOfRow(const float* x, int64_t k) {
+  return HWY_DYNAMIC_DISPATCH(ScaleOfRowHere)(x, k);
+}
+
+void QuantizeValues(const float* x, int64_t n, float inverse, uint8_t* y) {
+  HWY_DYNAMIC_DISPATCH(QuantizeValuesHere)(x, n, inverse, y);
+}
+
+int64_t GroupsOfPass(int64_t blocks, int64_t groups) {
+  if (blocks == 1) return groups;
+  const int64_t most = CpuSecondLevelCacheBytes() / 16 / (kPanelColumns * kUnitBytes);
+  const int64_t passes = (groups + most - 1) / most;
+  return (groups + passes - 1) / passes;
+}
+
+int64_t MostChunkRows(const LinearWeight& w) {
+  constexpr int64_t kFew = 48;  // weights from memory keep a core busy with so many rows
+  return std::clamp(CpuSecondLevelCacheBytes() / 2 / (Groups(w) * kUnitBytes), kFew, kChunkRows);
+}
+
+int64_t ChunkRows(const LinearWeight& w, int64_t rows) {
+  const int64_t most = MostChunkRows(w);
+  const int64_t chunks = std::max<int64_t>(1, (rows + most - 1) / most);
+  return (rows + chunks - 1) / chunks;
 }
 
 namespace {
 
-// Stride of converted rows: whole cache lines, and never whole pages (linear_tile-inl.h says why).
-int64_t ConvertedRowBytes(const LinearWeight& w) {
-  const int64_t bytes = (Groups(w) * kUnitBytes + 63) / 64 * 64;
-  return bytes % 4096 == 0 ? bytes + 64 : bytes;
+constexpr int64_t kPieceGroups = 256;  // converted at once
+
+int64_t PaddedGroups(const LinearWeight& w, const PanelKernel& kernel) {
+  return (Groups(w) + kernel.run - 1) / kernel.run * kernel.run;
 }
 
-// f32 rows are read in place, but 7 to 12 of them whole pages apart would take two passes over the
-// weights: so few are copied.
-constexpr int64_t kCopiedRows = 12;
-int64_t CopiedRowBytes(const LinearWeight& w) { return w.k() * 4 + 64; }
+// Units [rows, groups], rows `row_bytes` apart, to [groups / run][rows][run].
+void ArrangeUnits(const void* units, int64_t row_bytes, int64_t rows, int64_t groups, int64_t run,
+                  char* out) {
+  const auto* in = static_cast<const char*>(units);
+  if (run == 1) return HWY_DYNAMIC_DISPATCH(InterleaveUnits)(in, row_bytes, rows, groups, out);
+  const int64_t run_bytes = run * kUnitBytes;
+  for (int64_t g = 0; g < groups; g += run) {
+    for (int64_t r = 0; r < rows; ++r, out += run_bytes) {
+      std::memcpy(out, in + r * row_bytes + g * kUnitBytes, static_cast<size_t>(run_bytes));
+    }
+  }
+}
+
+// One block of rows of f32 or, by pieces, of what i8 and bf16 products take, into its place in `a`.
+void PackBlock(const LinearWeight& w, const Tensor& x, const Activations& a, int64_t run,
+               int64_t block) {
+  const int64_t begin = a.BlockBegin(block), rows = a.BlockRows(block);
+  const float* source = x.f32() + begin * x.stride[0];
+  char* out = const_cast<char*>(a.Block(block));
+  if (w.type() == WeightType::kF32) {
+    return ArrangeUnits(source, x.stride[0] * 4, rows, a.groups, run, out);
+  }
+  const bool int8 = w.type() == WeightType::kI8;
+  RowScale scales[kMostBlockRows];
+  for (int64_t r = 0; int8 && r < rows; ++r) {
+    scales[r] = ScaleOfRow(source + r * x.stride[0], w.k());
+    const_cast<float*>(a.scales)[begin + r] = scales[r].scale;
+  }
+  constexpr int64_t kPieceBytes = kPieceGroups * kUnitBytes;
+  alignas(64) char piece[kMostBlockRows * kPieceBytes];
+  for (int64_t g = 0; g < a.groups; g += kPieceGroups) {
+    const int64_t groups = std::min(kPieceGroups, a.groups - g);
+    const int64_t from = g * GroupSize(w.type());
+    const int64_t values = std::min(groups * GroupSize(w.type()), w.k() - from);
+    const int64_t valid = std::min(groups, Groups(w) - g);
+    for (int64_t r = 0; r < rows; ++r) {
+      char* units = piece + r * kPieceBytes;
+      const float* row = source + r * x.stride[0] + from;
+      if (int8) {
+        QuantizeValues(row, values, scales[r].inverse, reinterpret_cast<uint8_t*>(units));
+      } else {
+        Bf16RoundValues(row, values, reinterpret_cast<uint16_t*>(units));
+      }
+      std::fill(units + valid * kUnitBytes, units + groups * kUnitBytes, '\0');
+    }
+    ArrangeUnits(piece, kPieceBytes, rows, groups, run, out + g * rows * kUnitBytes);
+  }
+}
 
 }  // namespace
 
 int64_t ActivationBytes(const LinearWeight& w, int64_t rows) {
-  if (w.type() == WeightType::kF32) {
-    return rows > 6 && w.k() * 4 % 4096 == 0 ? kCopiedRows * CopiedRowBytes(w) : 0;
-  }
-  return rows * ConvertedRowBytes(w) + (w.type() == WeightType::kI8 ? rows * 4 : 0);
+  const int64_t units = rows * PaddedGroups(w, ChoosePanelKernel(w.type()));
+  return units * kUnitBytes + (w.type() == WeightType::kI8 ? rows * 4 : 0);
 }
 
-Activations ConvertActivations(const LinearWeight& w, const Tensor& x, const Tensor& scratch,
-                               ThreadPool& pool) {
-  const int64_t rows = x.dim[0];
-  const float* source = x.f32();
+Activations PackActivations(const LinearWeight& w, const Tensor& x, const Tensor& scratch,
+                            ThreadPool& pool) {
+  const PanelKernel kernel = ChoosePanelKernel(w.type());
   Activations a;
-  if (w.type() == WeightType::kF32) {
-    a.data = source;
-    a.row_bytes = x.stride[0] * 4;
-    if (rows > 6 && rows <= kCopiedRows && a.row_bytes % 4096 == 0 && scratch.defined() &&
-        scratch.elements() * DTypeBytes(scratch.dtype) >= rows * CopiedRowBytes(w)) {
-      a.row_bytes = CopiedRowBytes(w);
-      for (int64_t r = 0; r < rows; ++r) {
-        std::memcpy(scratch.as<char>() + r * a.row_bytes, source + r * x.stride[0],
-                    static_cast<size_t>(w.k()) * 4);
-      }
-      a.data = scratch.data;
-    }
-    return a;
-  }
+  a.rows = x.dim[0];
+  QT_CHECK_LE(a.rows, kChunkRows);
   QT_CHECK(scratch.defined());
-  QT_CHECK_GE(scratch.elements() * DTypeBytes(scratch.dtype), ActivationBytes(w, rows));
-  a.row_bytes = ConvertedRowBytes(w);
-  auto* data = scratch.as<uint8_t>();
-  auto* scales = reinterpret_cast<float*>(data + rows * a.row_bytes);
-  a.data = data;
-  if (w.type() == WeightType::kI8) a.scales = scales;
-  constexpr int64_t kRowsATask = 8;
-  pool.ParallelFor((rows + kRowsATask - 1) / kRowsATask, [&](int64_t task, int) {
-    for (int64_t r = task * kRowsATask; r < std::min(rows, (task + 1) * kRowsATask); ++r) {
-      uint8_t* row = data + r * a.row_bytes;
-      if (w.type() == WeightType::kI8) {
-        QuantizeRow(source + r * x.stride[0], x.dim[1], row, &scales[r]);
-      } else {
-        Bf16RoundRow(source + r * x.stride[0], x.dim[1], reinterpret_cast<uint16_t*>(row));
-      }
+  QT_CHECK_GE(scratch.elements() * DTypeBytes(scratch.dtype), ActivationBytes(w, a.rows));
+  a.blocks = (a.rows + kernel.rows - 1) / kernel.rows;
+  a.groups = PaddedGroups(w, kernel);
+  a.data = scratch.as<char>();
+  if (w.type() == WeightType::kI8) {
+    a.scales = reinterpret_cast<const float*>(a.data + a.rows * a.groups * kUnitBytes);
+  }
+  constexpr int64_t kTaskValues = 16384;  // fewer are not worth waking a thread
+  const int64_t task_blocks = std::clamp<int64_t>(kTaskValues / (w.k() * kernel.rows), 1, a.blocks);
+  pool.ParallelFor((a.blocks + task_blocks - 1) / task_blocks, [&](int64_t task, int) {
+    const int64_t end = std::min(a.blocks, (task + 1) * task_blocks);
+    for (int64_t block = task * task_blocks; block < end; ++block) {
+      PackBlock(w, x, a, kernel.run, block);
     }
   });
   return a;

@@ -12,20 +12,28 @@
 // and it reads memory in one ascending stream. With 64 columns 8 rows needed two passes or a
 // stride, and cold weights came at half the speed.
 //
-// Products run in two stages over a tile of rows x 32 accumulators that stays in the first-level
-// cache: PanelProduct fills it, then Epilogue turns it into outputs. Activations of i8 products are
+// Rows of activations are packed too, whatever their type: each panel passes over all of them, and
+// rows as they lie in the caller's memory would be as many streams as a kernel has rows, all in one
+// set of the first-level cache when they are whole pages apart. Activations of i8 products are
 // u8 = quantised value + 128, as VPDPBUSD wants; the sums above take the 128 out again, exactly.
+//
+// A product takes a chunk of rows, which stay packed in the second-level cache, through all panels.
+// A kernel multiplies one panel with the chunk, block by block, and hands the sums of each block
+// over as soon as they are complete: RunEpilogue turns them into outputs.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
+#include "absl/functional/function_ref.h"
 #include "kernels/linear.h"
 
 namespace quintet::cpu {
 
 inline constexpr int64_t kPanelColumns = 32;
 inline constexpr int64_t kUnitBytes = 4;
-inline constexpr int64_t kTileRows = 96;  // rows of one call at most
+inline constexpr int64_t kChunkRows = 256;     // rows of a chunk at most
+inline constexpr int64_t kMostBlockRows = 32;  // rows of a block at most, for any kernel
 
 constexpr int64_t GroupSize(WeightType type) {
   return type == WeightType::kF32 ? 1 : type == WeightType::kBF16 ? 2 : 4;
@@ -42,51 +50,85 @@ inline int64_t Panels(const LinearWeight& w) {
   return (OutputColumns(w) + ColumnsPerPanel(w) - 1) / ColumnsPerPanel(w);
 }
 
-// Rows that a wide product takes through all panels before it goes on: their activations should
-// stay in the second-level cache, and the more rows, the less often the weights come from beyond
-// it.
-inline int64_t BlockRows(int64_t rows, int64_t row_bytes) {
-  constexpr int64_t kCacheBytes = int64_t{512} << 10;
-  const int64_t most = kCacheBytes / row_bytes / 12 * 12;
-  const int64_t limit = most > kTileRows ? kTileRows : most < 48 ? 48 : most;
-  const int64_t blocks = (rows + limit - 1) / limit;
-  return (rows + blocks - 1) / blocks;
-}
-
-struct PanelProduct {
-  const void* x = nullptr;  // [rows, groups] units
-  int64_t x_row_bytes = 0;  // stride
-  const void* panel = nullptr;
-  const void* next = nullptr;  // the panel that this thread likely takes next, fetched ahead; or null
-  int64_t groups = 0;
-  int64_t rows = 0;      // 1..kTileRows
-  void* tile = nullptr;  // [rows, 32] f32, or i32 for kI8; aligned to 64
-};
-using PanelProductFunction = void (*)(const PanelProduct&);
-// The fastest kernel that the CPU has for this type.
-PanelProductFunction ChoosePanelProduct(WeightType type);
-// Kernels beyond Highway's targets (linear_avx512.cc, linear_amx.cc); null where the CPU lacks them.
-PanelProductFunction VnniPanelProduct();
-PanelProductFunction Bf16PanelProduct();
-PanelProductFunction AmxI8PanelProduct();
-PanelProductFunction AmxBf16PanelProduct();
-
-// Rows of activations as a product of this type wants them.
+// Packed rows. They are cut into blocks of nearly one size, the larger ones first. A block of R
+// rows is [groups / run][R][run] units: with run 1 the R units of one group are neighbours, with
+// run 16 (AMX) 64 bytes of each row are.
 struct Activations {
-  const void* data = nullptr;
-  int64_t row_bytes = 0;
+  const char* data = nullptr;
+  int64_t rows = 0;
+  int64_t blocks = 0;
+  int64_t groups = 0;             // padded to a multiple of run
   const float* scales = nullptr;  // [rows], kI8 only
+
+  int64_t BlockBegin(int64_t block) const {
+    return block * (rows / blocks) + std::min(block, rows % blocks);
+  }
+  int64_t BlockRows(int64_t block) const { return BlockBegin(block + 1) - BlockBegin(block); }
+  const char* Block(int64_t block) const { return data + BlockBegin(block) * groups * kUnitBytes; }
 };
-// Bytes of scratch that ConvertActivations needs. For kF32 it is small or 0, and only speed suffers
-// without it.
+
+// One panel times all rows of x.
+struct PanelProduct {
+  const Activations* x = nullptr;
+  const char* panel = nullptr;
+  const char* next =
+      nullptr;  // the panel that this thread likely takes next, fetched ahead; or null
+  int64_t groups = 0;
+  char* tile = nullptr;  // scratch [kChunkRows, 32] units, aligned to 64
+  // Where `finish` will write: y_bytes of each row, fetched ahead. Null: unknown.
+  char* y = nullptr;
+  int64_t y_row_bytes = 0;  // stride
+  int64_t y_bytes = 0;
+  // Takes the sums [rows, 32] f32, or i32 for kI8, of rows [row, row + rows) of x.
+  absl::FunctionRef<void(const void* sums, int64_t row, int64_t rows)> finish;
+};
+
+// Of the weights, ahead of their use by the only block of rows.
+inline constexpr int64_t kAhead = 4096;
+// Asks for what `finish` will write of rows [begin, end).
+inline void FetchOutputs(const PanelProduct& p, int64_t begin, int64_t end) {
+  if (p.y == nullptr) return;
+  for (int64_t r = begin; r < end; ++r) {
+    for (int64_t i = 0; i < p.y_bytes; i += 64) __builtin_prefetch(p.y + r * p.y_row_bytes + i, 1);
+  }
+}
+// Groups that all blocks pass over before the next ones: their weights should stay in the
+// second-level cache meanwhile.
+int64_t GroupsOfPass(int64_t blocks, int64_t groups);
+
+struct PanelKernel {
+  void (*multiply)(const PanelProduct&) = nullptr;
+  int64_t rows = 0;  // of a block, at most
+  int64_t run = 0;   // of Activations
+};
+// The fastest kernel that the CPU has for this type.
+PanelKernel ChoosePanelKernel(WeightType type);
+// Kernels beyond Highway's targets (linear_avx512.cc, linear_amx.cc); `multiply` is null where the
+// CPU lacks them.
+PanelKernel VnniPanelKernel();
+PanelKernel Bf16PanelKernel();
+PanelKernel AmxI8PanelKernel();
+PanelKernel AmxBf16PanelKernel();
+
+// Rows of a chunk at most: about as many as half of the second-level cache holds.
+int64_t MostChunkRows(const LinearWeight& w);
+// Rows of the chunks that `rows` rows are cut into, nearly all of one size.
+int64_t ChunkRows(const LinearWeight& w, int64_t rows);
+// Bytes of scratch that PackActivations needs for a chunk of `rows` rows.
 int64_t ActivationBytes(const LinearWeight& w, int64_t rows);
-// f32 weights use x in place, mostly; for the others x [rows, k] is converted into scratch.
-Activations ConvertActivations(const LinearWeight& w, const Tensor& x, const Tensor& scratch,
-                               ThreadPool& pool);
-// One row of x [k] to u8 with its scale, or to bf16 (only where Bf16PanelProduct is not null); both
-// padded to groups.
-void QuantizeRow(const float* x, int64_t k, uint8_t* y, float* scale);
-void Bf16RoundRow(const float* x, int64_t k, uint16_t* y);
+// Packs x [rows <= kChunkRows, k] into scratch, converted to the product's type.
+Activations PackActivations(const LinearWeight& w, const Tensor& x, const Tensor& scratch,
+                            ThreadPool& pool);
+
+// How one row becomes u8: y = round(x * inverse) + 128.
+struct RowScale {
+  float scale = 0.0f;
+  float inverse = 0.0f;
+};
+RowScale ScaleOfRow(const float* x, int64_t k);
+// n values to u8 or to bf16 (only where there is a Bf16PanelKernel), padded to whole groups.
+void QuantizeValues(const float* x, int64_t n, float inverse, uint8_t* y);
+void Bf16RoundValues(const float* x, int64_t n, uint16_t* y);
 
 struct Epilogue {
   const LinearWeight* w = nullptr;
@@ -100,10 +142,10 @@ struct Epilogue {
   int64_t y_stride = 0;
   const ScatterOutput* scatter = nullptr;
 };
-// Rows [row, row + rows) of the panel's columns, from the tile that PanelProduct filled. The
+// Rows [row, row + rows) of the panel's columns, from the sums that PanelProduct yields. The
 // panel's first column goes to column `y_column` of y: Linear gives its own place, log_prob.h a
 // buffer for one panel.
-void RunEpilogue(const Epilogue& epilogue, const void* tile, int64_t panel, int64_t row,
+void RunEpilogue(const Epilogue& epilogue, const void* sums, int64_t panel, int64_t row,
                  int64_t rows, int64_t y_column);
 
 }  // namespace quintet::cpu

@@ -14,7 +14,6 @@ namespace quintet::cpu {
 namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-constexpr int64_t kChunkRows = 2 * kTileRows;  // rows whose summaries are held at once
 // The vocabulary is cut into segments, one task each, by its size alone: the order of summation
 // never depends on threads.
 constexpr int64_t kMaxSegments = 32;
@@ -35,7 +34,7 @@ struct Scratch {
 };
 
 Scratch Carve(void* base, const LinearWeight& head, int64_t rows, int64_t top) {
-  rows = std::min(rows, kChunkRows);
+  rows = std::min(rows, MostChunkRows(head));
   const int64_t summaries = rows * Segments(head);
   Carver carver(base);
   Scratch s;
@@ -57,57 +56,60 @@ int64_t Top(const TargetLogProbArgs& args) {
 struct Chunk {
   const TargetLogProbArgs* args;
   int64_t begin;  // row of the call
-  int64_t rows;
   Activations x;
   Scratch scratch;
 };
 
-// Tokens of one segment for a block of rows: products, then their logits into the rows' summaries.
-void FoldSegment(const Chunk& chunk, int64_t row, int64_t rows, int64_t segment) {
-  alignas(64) char tile[kTileRows * kPanelColumns * kUnitBytes];
-  alignas(64) float logits[kTileRows * kPanelColumns];
+// Logits of one panel and a block of rows, row-major, into the rows' summaries.
+void FoldBlock(const Chunk& chunk, const float* logits, int64_t row, int64_t rows, int64_t segment,
+               int64_t token) {
+  const TargetLogProbArgs& args = *chunk.args;
+  const auto top = static_cast<int32_t>(Top(args));
+  for (int64_t r = row; r < row + rows; ++r, logits += kPanelColumns) {
+    const int64_t at = r * Segments(*args.head) + segment;
+    FoldLogits(logits, static_cast<int32_t>(token), static_cast<int32_t>(args.head->n()), top,
+               &chunk.scratch.summaries[at], &chunk.scratch.best[at * top]);
+    const int64_t target =
+        args.targets.as<int32_t>()[(chunk.begin + r) * args.targets.stride[0]] - token;
+    if (target >= 0 && target < kPanelColumns) chunk.scratch.target_logits[r] = logits[target];
+  }
+}
+
+// Tokens of one segment: products, then their logits into the rows' summaries.
+void FoldSegment(const Chunk& chunk, int64_t segment) {
+  alignas(64) char tile[kChunkRows * kPanelColumns * kUnitBytes];
+  alignas(64) float logits[kMostBlockRows * kPanelColumns];
   const TargetLogProbArgs& args = *chunk.args;
   const LinearWeight& head = *args.head;
-  const int64_t segments = Segments(head);
-  const auto top = static_cast<int32_t>(Top(args));
-  const PanelProductFunction product = ChoosePanelProduct(head.type());
   Epilogue epilogue;
   epilogue.w = &head;
-  epilogue.row_scales = chunk.x.scales == nullptr ? nullptr : chunk.x.scales + row;
   epilogue.bias = args.bias.defined() ? args.bias.f32() : nullptr;
   epilogue.alpha = args.alpha;
   epilogue.y = logits;
   epilogue.y_stride = kPanelColumns;
+  for (int64_t r = 0; r < chunk.x.rows; ++r) {
+    chunk.scratch.summaries[r * Segments(head) + segment] = {kMinusInfinity, 0.0f, 0};
+  }
+  const PanelKernel kernel = ChoosePanelKernel(head.type());
   const int64_t panel_bytes = Groups(head) * kPanelColumns * kUnitBytes;
   const int64_t end = std::min(Panels(head), (segment + 1) * SegmentPanels(head));
-  for (int64_t r = row; r < row + rows; ++r) {
-    chunk.scratch.summaries[r * segments + segment] = {kMinusInfinity, 0.0f, 0};
-  }
   for (int64_t panel = segment * SegmentPanels(head); panel < end; ++panel) {
-    PanelProduct p;
-    p.x = static_cast<const char*>(chunk.x.data) + row * chunk.x.row_bytes;
-    p.x_row_bytes = chunk.x.row_bytes;
-    p.panel = static_cast<const char*>(head.panels()) + panel * panel_bytes;
-    p.groups = Groups(head);
-    p.rows = rows;
-    p.tile = tile;
-    product(p);
     const int64_t token = panel * kPanelColumns;
-    if (head.n() - token < kPanelColumns) {
-      std::fill(logits, logits + rows * kPanelColumns, kMinusInfinity);
-    }
-    RunEpilogue(epilogue, tile, panel, 0, rows, 0);
-    for (int64_t r = 0; r < rows; ++r) {
-      const int64_t at = (row + r) * segments + segment;
-      const float* row_logits = logits + r * kPanelColumns;
-      FoldLogits(row_logits, static_cast<int32_t>(token), static_cast<int32_t>(head.n()), top,
-                 &chunk.scratch.summaries[at], &chunk.scratch.best[at * top]);
-      const int64_t target =
-          args.targets.as<int32_t>()[(chunk.begin + row + r) * args.targets.stride[0]] - token;
-      if (target >= 0 && target < kPanelColumns) {
-        chunk.scratch.target_logits[row + r] = row_logits[target];
+    const auto finish = [&](const void* sums, int64_t row, int64_t rows) {
+      if (head.n() - token < kPanelColumns) {
+        std::fill(logits, logits + rows * kPanelColumns, kMinusInfinity);
       }
-    }
+      epilogue.row_scales = chunk.x.scales == nullptr ? nullptr : chunk.x.scales + row;
+      RunEpilogue(epilogue, sums, panel, 0, rows, 0);
+      FoldBlock(chunk, logits, row, rows, segment, token);
+    };
+    PanelProduct p{.finish = finish};
+    p.x = &chunk.x;
+    p.panel = static_cast<const char*>(head.panels()) + panel * panel_bytes;
+    if (panel + 1 < end) p.next = p.panel + panel_bytes;
+    p.groups = Groups(head);
+    p.tile = tile;
+    kernel.multiply(p);
   }
 }
 
@@ -153,18 +155,15 @@ void TargetLogProb(const TargetLogProbArgs& args, Stream& stream) {
   chunk.args = &args;
   chunk.scratch = Carve(args.scratch.data, head, all_rows, Top(args));
   const int64_t segments = Segments(head);
-  for (chunk.begin = 0; chunk.begin < all_rows; chunk.begin += kChunkRows) {
-    chunk.rows = std::min(kChunkRows, all_rows - chunk.begin);
+  const int64_t chunk_rows = ChunkRows(head, all_rows);
+  for (chunk.begin = 0; chunk.begin < all_rows; chunk.begin += chunk_rows) {
+    const int64_t rows = std::min(chunk_rows, all_rows - chunk.begin);
     const Tensor scratch =
-        Tensor::Dense(chunk.scratch.activations, DType::kI8, {ActivationBytes(head, chunk.rows)});
-    chunk.x = ConvertActivations(head, args.hidden.Rows(chunk.begin, chunk.begin + chunk.rows),
-                                 scratch, stream.pool());
-    const int64_t blocks = (chunk.rows + kTileRows - 1) / kTileRows;
-    stream.pool().ParallelFor(segments * blocks, [&](int64_t task, int) {
-      const int64_t row = task % blocks * kTileRows;
-      FoldSegment(chunk, row, std::min(kTileRows, chunk.rows - row), task / blocks);
-    });
-    for (int64_t r = 0; r < chunk.rows; ++r) Finish(chunk, r);
+        Tensor::Dense(chunk.scratch.activations, DType::kI8, {ActivationBytes(head, rows)});
+    chunk.x = PackActivations(head, args.hidden.Rows(chunk.begin, chunk.begin + rows), scratch,
+                              stream.pool());
+    stream.pool().ParallelFor(segments, [&](int64_t segment, int) { FoldSegment(chunk, segment); });
+    for (int64_t r = 0; r < rows; ++r) Finish(chunk, r);
   }
 }
 

@@ -410,10 +410,11 @@ void BenchOneDnn(Bench& bench, WeightType type, Shape shape, int64_t rows) {
     for (int64_t r = 0; type != WeightType::kF32 && r < rows; ++r) {
       const float* row = values.data() + r * shape.k;
       if (type == WeightType::kI8) {
-        cpu::QuantizeRow(row, shape.k, x_buffer.as<uint8_t>() + r * shape.k,
-                         &scales[static_cast<size_t>(r)]);
+        const cpu::RowScale scale = cpu::ScaleOfRow(row, shape.k);
+        scales[static_cast<size_t>(r)] = scale.scale;
+        cpu::QuantizeValues(row, shape.k, scale.inverse, x_buffer.as<uint8_t>() + r * shape.k);
       } else {
-        cpu::Bf16RoundRow(row, shape.k, x_buffer.as<uint16_t>() + r * shape.k);
+        cpu::Bf16RoundValues(row, shape.k, x_buffer.as<uint16_t>() + r * shape.k);
       }
     }
     matmul.execute(stream, {{DNNL_ARG_SRC, x}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DST, y}});
