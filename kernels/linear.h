@@ -117,7 +117,7 @@ struct LinearArgs {
 void Linear(const LinearArgs& args, Stream& stream);
 // Whether a product of so many rows normalises x on its way: on a GPU, for few rows.
 bool LinearTakesNorm(const LinearWeight& w, int64_t rows, const Stream& stream);
-// Grows with rows; on the CPU up to about half of a core's second-level cache.
+// Grows with rows; on the CPU up to about a quarter of a core's second-level cache.
 int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream);
 
 }  // namespace quintet

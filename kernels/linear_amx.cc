@@ -127,7 +127,6 @@ QUINTET_AMX void Panel(const cpu::PanelProduct& p) {
       _tile_loadconfig(&config);
       configured = rows;
     }
-    cpu::FetchOutputs(p, row, row + rows);
     RowBlock<Op>(p, block);
     StoresDone(p.tile);
     p.finish(p.tile, row, rows);

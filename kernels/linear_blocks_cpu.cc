@@ -58,11 +58,6 @@ void LinearChunk(const LinearArgs& args, ThreadPool& pool) {
     if (panel + step < panels) p.next = p.panel + step * panel_bytes;
     p.groups = Groups(w);
     p.tile = tile;
-    if (epilogue.y != nullptr) {
-      p.y = reinterpret_cast<char*>(epilogue.y + panel * columns);
-      p.y_row_bytes = epilogue.y_stride * 4;
-      p.y_bytes = columns * 4;
-    }
     kernel.multiply(p);
   });
 }

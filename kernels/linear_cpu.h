@@ -1,5 +1,5 @@
-// The parts of a product on the CPU, shared by linear_cpu.cc, linear_avx512.cc, linear_amx.cc
-// and log_prob_cpu.cc.
+// The parts of a product on the CPU, shared by linear_cpu.cc, linear_activations_cpu.cc,
+// linear_avx512.cc, linear_amx.cc, linear_blocks_cpu.cc and log_prob_cpu.cc.
 // Not for other rooms.
 //
 // Packed layout. Output channels are packed in panels of 32 columns. A panel is [groups][32] units
@@ -75,23 +75,12 @@ struct PanelProduct {
       nullptr;  // the panel that this thread likely takes next, fetched ahead; or null
   int64_t groups = 0;
   char* tile = nullptr;  // scratch [kChunkRows, 32] units, aligned to 64
-  // Where `finish` will write: y_bytes of each row, fetched ahead. Null: unknown.
-  char* y = nullptr;
-  int64_t y_row_bytes = 0;  // stride
-  int64_t y_bytes = 0;
   // Takes the sums [rows, 32] f32, or i32 for kI8, of rows [row, row + rows) of x.
   absl::FunctionRef<void(const void* sums, int64_t row, int64_t rows)> finish;
 };
 
 // Of the weights, ahead of their use by the only block of rows.
 inline constexpr int64_t kAhead = 4096;
-// Asks for what `finish` will write of rows [begin, end).
-inline void FetchOutputs(const PanelProduct& p, int64_t begin, int64_t end) {
-  if (p.y == nullptr) return;
-  for (int64_t r = begin; r < end; ++r) {
-    for (int64_t i = 0; i < p.y_bytes; i += 64) __builtin_prefetch(p.y + r * p.y_row_bytes + i, 1);
-  }
-}
 // Groups that all blocks pass over before the next ones: their weights should stay in the
 // second-level cache meanwhile.
 int64_t GroupsOfPass(int64_t blocks, int64_t groups);
@@ -110,7 +99,7 @@ PanelKernel Bf16PanelKernel();
 PanelKernel AmxI8PanelKernel();
 PanelKernel AmxBf16PanelKernel();
 
-// Rows of a chunk at most: about as many as half of the second-level cache holds.
+// Rows of a chunk at most: about as many as a quarter of the second-level cache holds.
 int64_t MostChunkRows(const LinearWeight& w);
 // Rows of the chunks that `rows` rows are cut into, nearly all of one size.
 int64_t ChunkRows(const LinearWeight& w, int64_t rows);

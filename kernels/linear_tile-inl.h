@@ -94,11 +94,9 @@ HWY_INLINE void RunPanelProduct(const cpu::PanelProduct& p) {
       const int64_t row = x.BlockBegin(block), rows = x.BlockRows(block);
       const char* ahead = asks ? p.next + g * kPanelBytes + block * share : panel + cpu::kAhead;
       char* tile = p.tile + row * kPanelBytes;
-      const bool last = g + groups == p.groups;
-      if (last) cpu::FetchOutputs(p, row, row + rows);
       DispatchRows<Op, Op::kMaxRows>(rows, x.Block(block) + g * rows * cpu::kUnitBytes, panel,
                                      ahead, step, groups, tile, g == 0);
-      if (last) p.finish(tile, row, rows);
+      if (g + groups == p.groups) p.finish(tile, row, rows);
     }
   }
 }
