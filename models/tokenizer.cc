@@ -41,4 +41,12 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::Load(const std::stri
       "ByT5Tokenizer; got none of them");
 }
 
+std::vector<TokenSpan> CutSpans(std::vector<TokenSpan> spans, absl::Span<const int32_t> ids) {
+  if (spans.size() <= ids.size()) return spans;
+  const TokenSpan last = spans.back();
+  spans.resize(ids.size());
+  if (!spans.empty() && spans.back().id != ids.back()) spans.back() = last;
+  return spans;
+}
+
 }  // namespace quintet

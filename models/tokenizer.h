@@ -50,4 +50,8 @@ class Tokenizer {
   virtual int32_t bos_id() const = 0;
 };
 
+// Spans of a text whose ids have been truncated to `ids`, which may have kept the text's last one
+// (eos) at their end.
+std::vector<TokenSpan> CutSpans(std::vector<TokenSpan> spans, absl::Span<const int32_t> ids);
+
 }  // namespace quintet

@@ -214,9 +214,8 @@ absl::StatusOr<std::vector<Request>> ClassifyAnswers::Prepare(const v1::Classify
     } else {
       items_.emplace_back();
       if (input.content_case() == v1::Input::kText) {
-        items_.back().spans =
-            host.tokenizer()->EncodeWithSpans(input.text(), WithSpecials(proto.call()));
-        items_.back().spans.resize(ids->size());
+        items_.back().spans = CutSpans(
+            host.tokenizer()->EncodeWithSpans(input.text(), WithSpecials(proto.call())), *ids);
       }
     }
     Request request;

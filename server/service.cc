@@ -190,8 +190,8 @@ grpc::ServerUnaryReactor* InferenceService::Encode(grpc::CallbackServerContext* 
                  {std::min(request->inputs_size(), kMaxInputs), BytesOf(request->inputs())});
 }
 
-grpc::ServerBidiReactor<v1::EncodeStreamRequest, v1::EncodeStreamResponse>*
-InferenceService::EncodeStream(grpc::CallbackServerContext* rpc) {
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* InferenceService::EncodeStream(
+    grpc::CallbackServerContext* rpc) {
   return new EncodeStreamReactor(context_, rpc);
 }
 

@@ -7,7 +7,17 @@
 
 namespace quintet {
 
-class InferenceService final : public v1::Inference::CallbackService {
+// The methods of v1::Inference::CallbackService, but EncodeStream in bytes: gRPC ends a stream at a
+// message that it cannot read as if the client had ended it.
+using MethodsAfterEncodeStream =
+    v1::Inference::WithCallbackMethod_Score<v1::Inference::WithCallbackMethod_Classify<
+        v1::Inference::WithCallbackMethod_Tokenize<v1::Inference::WithCallbackMethod_Detokenize<
+            v1::Inference::WithCallbackMethod_GetModelInfo<v1::Inference::Service>>>>>;
+using ServiceMethods = v1::Inference::WithCallbackMethod_Generate<
+    v1::Inference::WithCallbackMethod_GenerateStream<v1::Inference::WithCallbackMethod_Encode<
+        v1::Inference::WithRawCallbackMethod_EncodeStream<MethodsAfterEncodeStream>>>>;
+
+class InferenceService final : public ServiceMethods {
  public:
   // `context` and what it points to outlive the server that runs this.
   explicit InferenceService(CallContext* context) : context_(context) {}
@@ -20,7 +30,7 @@ class InferenceService final : public v1::Inference::CallbackService {
   grpc::ServerUnaryReactor* Encode(grpc::CallbackServerContext* rpc,
                                    const v1::EncodeRequest* request,
                                    v1::EncodeResponse* response) override;
-  grpc::ServerBidiReactor<v1::EncodeStreamRequest, v1::EncodeStreamResponse>* EncodeStream(
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* EncodeStream(
       grpc::CallbackServerContext* rpc) override;
   grpc::ServerUnaryReactor* Score(grpc::CallbackServerContext* rpc, const v1::ScoreRequest* request,
                                   v1::ScoreResponse* response) override;

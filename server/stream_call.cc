@@ -3,7 +3,9 @@
 #include <utility>
 
 #include "engine/clock.h"
+#include "kernels/check.h"
 #include "server/answers.h"
+#include "server/unreadable.h"
 
 namespace quintet {
 namespace {
@@ -125,8 +127,10 @@ void GenerateStreamCall::CancelIfStuck(int64_t now_us) {
 // One message of an EncodeStream.
 class EncodeStreamReactor::Item final : public Call {
  public:
-  Item(EncodeStreamReactor* stream, const v1::EncodeStreamRequest& request)
-      : Call(stream->context_, stream->rpc_, "EncodeStream"), stream_(stream), request_(request) {}
+  Item(EncodeStreamReactor* stream, v1::EncodeStreamRequest request)
+      : Call(stream->context_, stream->rpc_, "EncodeStream"),
+        stream_(stream),
+        request_(std::move(request)) {}
 
   void Run() { Start(request_.call(), {1, BytesOf(request_.input())}); }
   v1::EncodeStreamResponse& answer() { return answer_; }
@@ -155,7 +159,7 @@ class EncodeStreamReactor::Item final : public Call {
 
 EncodeStreamReactor::EncodeStreamReactor(CallContext* context, grpc::CallbackServerContext* rpc)
     : context_(context), rpc_(rpc) {
-  StartRead(&request_);
+  StartRead(&read_);
 }
 
 void EncodeStreamReactor::OnReadDone(bool ok) {
@@ -167,7 +171,12 @@ void EncodeStreamReactor::OnReadDone(bool ok) {
       no_more_ = true;
       return AdvanceAndUnlock(std::move(lock));
     }
-    item = new Item(this, request_);
+    v1::EncodeStreamRequest request;
+    if (!grpc::SerializationTraits<v1::EncodeStreamRequest>::Deserialize(&read_, &request).ok()) {
+      Fail(UnreadableMessage());
+      return AdvanceAndUnlock(std::move(lock));
+    }
+    item = new Item(this, std::move(request));
     items_.insert(item);
   }
   item->Run();
@@ -180,14 +189,19 @@ void EncodeStreamReactor::Done(Item* item, const RpcOutcome& outcome) {
   items_.erase(item);
   if (outcome.status.ok()) {
     answers_.push_back(std::move(item->answer()));
-  } else if (status_.ok()) {
-    // An error is the RPC's status: what has been asked before it is dropped.
-    status_ = outcome.status;
-    AddPushback(outcome, rpc_);
-    no_more_ = true;
+  } else {
+    Fail(outcome);
   }
   item->Close();
   AdvanceAndUnlock(std::move(lock));
+}
+
+// An error is the RPC's status: what has been asked before it is dropped.
+void EncodeStreamReactor::Fail(const RpcOutcome& outcome) {
+  no_more_ = true;
+  if (!status_.ok()) return;
+  status_ = outcome.status;
+  AddPushback(outcome, rpc_);
 }
 
 void EncodeStreamReactor::OnWriteDone(bool ok) {
@@ -207,14 +221,18 @@ void EncodeStreamReactor::OnCancel() {
 
 void EncodeStreamReactor::AdvanceAndUnlock(std::unique_lock<std::mutex> lock) {
   if (!writing_ && !answers_.empty() && status_.ok()) {
-    message_ = std::move(answers_.front());
+    bool own_buffer = false;
+    written_.Clear();  // gRPC serializes into an empty one only
+    const grpc::Status written = grpc::SerializationTraits<v1::EncodeStreamResponse>::Serialize(
+        answers_.front(), &written_, &own_buffer);
+    QT_CHECK(written.ok());
     answers_.pop_front();
     writing_ = true;
-    StartWrite(&message_);
+    StartWrite(&written_);
   }
   if (!reading_ && !no_more_ && items_.size() + answers_.size() < kMaxOpenItems) {
     reading_ = true;
-    StartRead(&request_);
+    StartRead(&read_);
   }
   // A read that still waits for the client does not hold up an error.
   const bool all_answered = no_more_ && !reading_ && answers_.empty();

@@ -54,9 +54,10 @@ class GenerateStreamCall final : public grpc::ServerWriteReactor<v1::GenerateStr
   grpc::Status status_;
 };
 
-// EncodeStream: each message is a call of its own; replies leave in the order of completion.
+// EncodeStream: each message is a call of its own; replies leave in the order of completion. One
+// that cannot be read ends the stream with INVALID_ARGUMENT.
 class EncodeStreamReactor final
-    : public grpc::ServerBidiReactor<v1::EncodeStreamRequest, v1::EncodeStreamResponse> {
+    : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   EncodeStreamReactor(CallContext* context, grpc::CallbackServerContext* rpc);
 
@@ -72,13 +73,14 @@ class EncodeStreamReactor final
   static constexpr size_t kMaxOpenItems = 64;
 
   void Done(Item* item, const RpcOutcome& outcome);
+  // With mutex_ held: nothing more is read, and this is the stream's status unless it has one.
+  void Fail(const RpcOutcome& outcome);
   void AdvanceAndUnlock(std::unique_lock<std::mutex> lock);
 
   CallContext* const context_;
   grpc::CallbackServerContext* const rpc_;
   std::mutex mutex_;
-  v1::EncodeStreamRequest request_;   // being read
-  v1::EncodeStreamResponse message_;  // being written
+  grpc::ByteBuffer read_, written_;  // v1::EncodeStreamRequest, v1::EncodeStreamResponse
   std::set<Item*> items_;
   std::deque<v1::EncodeStreamResponse> answers_;
   bool reading_ = true, writing_ = false, no_more_ = false, finished_ = false;

@@ -1,5 +1,6 @@
 #include "server/unreadable.h"
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -7,9 +8,10 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "google/protobuf/stubs/logging.h"
 #include "grpcpp/support/server_interceptor.h"
 #include "quintet/v1/inference.pb.h"
-#include "server/errors.h"
+#include "spdlog/spdlog.h"
 
 namespace quintet {
 namespace {
@@ -24,12 +26,7 @@ class Explainer : public grpc::experimental::Interceptor {
       // No call of ours ends so: gRPC could not read the request.
       if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED &&
           status.error_message().empty()) {
-        methods->ModifySendStatus(
-            ToRpcOutcome(absl::InvalidArgumentError(
-                             "the message cannot be read as the method's request: bytes that do "
-                             "not parse, or text that is not UTF-8"),
-                         "", absl::ZeroDuration())
-                .status);
+        methods->ModifySendStatus(UnreadableMessage().status);
       }
     }
     methods->Proceed();
@@ -56,9 +53,23 @@ class ExplainerFactory : public grpc::experimental::ServerInterceptorFactoryInte
   absl::flat_hash_set<std::string> methods_;
 };
 
+// It names a field and never holds its text. One line is enough: any client can cause more.
+void LogOnce(google::protobuf::LogLevel, const char*, int, const std::string& message) {
+  static std::atomic<bool> said{false};
+  if (!said.exchange(true)) spdlog::warn("a message was not readable (said once): {}", message);
+}
+
 }  // namespace
 
+RpcOutcome UnreadableMessage() {
+  return ToRpcOutcome(
+      absl::InvalidArgumentError("the message cannot be read as the method's request: bytes that "
+                                 "do not parse, or text that is not UTF-8"),
+      "", absl::ZeroDuration());
+}
+
 void ExplainUnreadableMessages(grpc::ServerBuilder* builder) {
+  google::protobuf::SetLogHandler(LogOnce);
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> factories;
   factories.push_back(std::make_unique<ExplainerFactory>());
   builder->experimental().SetInterceptorCreators(std::move(factories));

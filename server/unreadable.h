@@ -4,11 +4,15 @@
 #pragma once
 
 #include "grpcpp/server_builder.h"
+#include "server/errors.h"
 
 namespace quintet {
 
-// Before BuildAndStart; once. An unreadable message of EncodeStream, whose reader cannot tell it
-// from the end, still ends the stream like one.
+// What a call ends with that brought such a message.
+RpcOutcome UnreadableMessage();
+
+// Before BuildAndStart; once. Of EncodeStream, which reads bytes, the reader itself has to say it.
+// What libprotobuf says to standard error about such messages goes to the log, once.
 void ExplainUnreadableMessages(grpc::ServerBuilder* builder);
 
 }  // namespace quintet

@@ -181,8 +181,9 @@ absl::StatusOr<LineJob> MakeJob(const Session& session, const ClassifyFlags& fla
   } else {
     std::vector<TokenSpan> spans;  // none for token ids
     if (!input->fields.contains("token_ids")) {
-      spans = session.tokenizer->EncodeWithSpans(input->text, flags.lines.add_special_tokens);
-      spans.resize(input->ids.size());
+      spans =
+          CutSpans(session.tokenizer->EncodeWithSpans(input->text, flags.lines.add_special_tokens),
+                   input->ids);
     }
     job.format = [number, json, &config, spans = std::move(spans)](const Result& result,
                                                                    std::string* out) {

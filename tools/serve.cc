@@ -1,4 +1,6 @@
 // quintet serve: the engine on the network. Flags in serve_flags.cc, everything else in server/.
+#include <malloc.h>
+
 #include <csignal>
 #include <memory>
 
@@ -14,7 +16,17 @@ ServerSignals g_signals;
 
 void OnSignal(int signal) { (signal == SIGHUP ? g_signals.reload : g_signals.terminate) = true; }
 
+// A server lives long, and its many threads each take memory in bursts. Left alone, glibc gives
+// every thread a heap of its own and keeps what bursts leave in them: memory grows for as long as
+// some thread has yet to see its largest burst (tools/reliability/soak.py).
+void BoundHeaps() {
+  mallopt(M_ARENA_MAX, 2);
+  mallopt(M_MMAP_THRESHOLD, 256 << 10);  // fixed: it grows otherwise
+  mallopt(M_TRIM_THRESHOLD, 1 << 20);
+}
+
 int Run(const ServeFlags& flags) {
+  BoundHeaps();
   const ServerOptions options = ServerOptionsOf(flags);
   for (const int signal : {SIGTERM, SIGINT, SIGHUP}) std::signal(signal, OnSignal);
   const ServeOutcome outcome = Serve(options, &g_signals);

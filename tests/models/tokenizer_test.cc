@@ -80,6 +80,20 @@ TEST_CASE("Spans are bytes of the text as given", "[tokenizer]") {
   CHECK(tokenizer->Encode(text, true) == tokenizer->Encode("a \uFFFD\u00E9", true));
 }
 
+TEST_CASE("Spans of truncated ids end as the ids do", "[tokenizer]") {
+  const std::vector<TokenSpan> spans = {{5, 0, 2}, {6, 2, 4}, {7, 4, 6}, {1, 6, 6}};
+  const auto cut = [&spans](const std::vector<int32_t>& ids) {
+    std::vector<std::pair<int32_t, uint32_t>> result;
+    for (const TokenSpan& span : CutSpans(spans, ids)) result.emplace_back(span.id, span.end_byte);
+    return result;
+  };
+  using Ends = std::vector<std::pair<int32_t, uint32_t>>;
+  CHECK(cut({5, 6, 7, 1}) == Ends{{5, 2}, {6, 4}, {7, 6}, {1, 6}});
+  CHECK(cut({5, 1}) == Ends{{5, 2}, {1, 6}});  // the eos kept its place
+  CHECK(cut({5, 6}) == Ends{{5, 2}, {6, 4}});
+  CHECK(cut({1}) == Ends{{1, 6}});
+}
+
 TEST_CASE("ByT5 needs only its name", "[tokenizer]") {
   ScratchDirectory directory;
   WriteText(directory / "tokenizer_config.json", R"({"tokenizer_class": "ByT5Tokenizer"})");

@@ -7,8 +7,6 @@ import pytest
 from quintet_rpc import pb
 from server_process import Server, words
 
-PROMPTS = 3000
-
 
 def collect(events) -> tuple[dict[int, str], dict[int, list[int]], pb.GenerateResponse]:
     """Texts and ids by sequence, and the last message, which must be the only `complete`."""
@@ -37,9 +35,12 @@ def check(client, value, decoding) -> None:
 
 
 def test_thousands_of_prompts(client):
-    """Row 40, by 32 clients at once, so that the streams share steps."""
+    """Row 40, by 32 clients at once, so that the streams share steps. Words of the test set, and what they are backwards."""
+    known = words(6000)
+    prompts = known + [word[::-1] for word in known[:4000]]
+    assert len(prompts) == 10_000
     with concurrent.futures.ThreadPoolExecutor(32) as pool:
-        for _ in pool.map(lambda word: check(client, word, {"max_new_tokens": 48}), words(PROMPTS)):
+        for _ in pool.map(lambda word: check(client, word, {"max_new_tokens": 48}), prompts):
             pass
 
 

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "catch2/catch.hpp"
+#include "grpcpp/generic/generic_stub.h"
 #include "tests/server/calls.h"
 #include "tests/server/running_server.h"
 
@@ -183,6 +184,34 @@ TEST_CASE("EncodeStream answers every item once", "[server]") {
   writer.join();
   CHECK(stream->Finish().ok());
   CHECK(seen.size() == kItems);
+}
+
+TEST_CASE("A message of EncodeStream that cannot be read fails the stream", "[server]") {
+  RunningServer server;
+  grpc::GenericStub stub(
+      grpc::CreateChannel(server.options().listen, grpc::InsecureChannelCredentials()));
+  grpc::CompletionQueue queue;
+  const auto next = [&queue] {
+    void* tag = nullptr;
+    bool ok = false;
+    REQUIRE(queue.Next(&tag, &ok));
+    return ok;
+  };
+  const std::string no_field = "\xFF\xFF", no_utf8 = "\x1A\x04\x0A\x02\xC3\x28";
+  for (const std::string& bytes : {no_field, no_utf8}) {
+    grpc::ClientContext context;
+    auto stream = stub.PrepareCall(&context, "/quintet.v1.Inference/EncodeStream", &queue);
+    stream->StartCall(nullptr);
+    REQUIRE(next());
+    const grpc::Slice slice(bytes);
+    stream->Write(grpc::ByteBuffer(&slice, 1), nullptr);
+    REQUIRE(next());
+    grpc::Status status;
+    stream->Finish(&status, nullptr);
+    REQUIRE(next());
+    CHECK(status.error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+    CHECK(ReasonOfStatus(status) == "INVALID_FIELD");
+  }
 }
 
 TEST_CASE("Failures carry their code and details", "[server]") {
