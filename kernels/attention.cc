@@ -44,6 +44,15 @@ void CheckKeys(const AttentionArgs& args, size_t n) {
   }
 }
 
+void CheckMask(const ColumnMask& mask, const AttentionArgs& args) {
+  QT_CHECK(args.cache == nullptr);
+  const size_t keys = static_cast<size_t>(args.kv_offsets.back());
+  for (const auto& column : {mask.lower_begin, mask.lower_end, mask.upper_begin, mask.upper_end}) {
+    QT_CHECK(column.empty() || column.size() >= keys);
+  }
+  QT_CHECK_GE(static_cast<int64_t>(mask.tiles.size()), MaskTiles(args.kv_offsets));
+}
+
 void CheckBias(const PositionBias& bias, int64_t heads) {
   if (bias.kind == BiasKind::kNone) return;
   QT_CHECK_EQ(bias.heads, heads);
@@ -78,8 +87,24 @@ void Attention(const AttentionArgs& args, Stream& stream) {
   CheckKeys(args, n);
   QT_CHECK(args.q_positions.empty() || args.q_positions.size() == n);
   if (args.bias != nullptr) CheckBias(*args.bias, heads);
+  if (args.mask != nullptr) CheckMask(*args.mask, args);
   QT_CHECK_GE(args.scratch.elements(), AttentionScratchBytes(heads, head_dim, stream));
   Dispatch<cpu::Attention, cuda::Attention>(stream)(args, stream);
+}
+
+void SummariseMask(const MaskColumns& columns, absl::Span<const int32_t> kv_offsets,
+                   absl::Span<MaskTile> tiles) {
+  QT_CHECK_GE(static_cast<int64_t>(tiles.size()), MaskTiles(kv_offsets));
+  for (size_t s = 0; s + 1 < kv_offsets.size(); ++s) {
+    const int64_t first_tile = FirstMaskTile(kv_offsets[s], static_cast<int64_t>(s));
+    const int64_t keys = kv_offsets[s + 1] - kv_offsets[s];
+    for (int64_t key = 0; key < keys; ++key) {
+      const MaskTile column = columns.At(kv_offsets[s] + key);
+      MaskTile& tile = tiles[static_cast<size_t>(first_tile + key / kMaskTileKeys)];
+      if (key % kMaskTileKeys == 0) tile = column;
+      tile.Add(column);
+    }
+  }
 }
 
 int64_t AttentionScratchBytes(int64_t heads, int64_t head_dim, const Stream& stream) {

@@ -25,6 +25,7 @@ const T* TwinOrNull(absl::Span<const T> span, Stream& stream) {
 void PointToPackedRows(const AttentionArgs& args, Stream& stream, AttentionCall& call) {
   call.k = args.k.data;
   call.v = args.v.data;
+  call.k_rows = args.k.dim[0];
   call.k_row = args.k.stride[0];
   call.k_head = args.k.stride[1];
   call.v_row = args.v.stride[0];
@@ -56,6 +57,7 @@ AttentionCall CallOf(const AttentionArgs& args, Stream& stream) {
   AttentionCall call;
   call.q = args.q.data;
   call.out = args.out.data;
+  call.q_rows = args.q.dim[0];
   call.q_row = args.q.stride[0];
   call.q_head = args.q.stride[1];
   call.out_row = args.out.stride[0];
@@ -74,6 +76,12 @@ AttentionCall CallOf(const AttentionArgs& args, Stream& stream) {
   call.causal = args.causal;
   call.scale = args.scale;
   call.bias = BiasTables(args.bias);
+  if (args.mask != nullptr) {
+    const ColumnMask& mask = *args.mask;
+    call.mask = {TwinOrNull(mask.lower_begin, stream), TwinOrNull(mask.lower_end, stream),
+                 TwinOrNull(mask.upper_begin, stream), TwinOrNull(mask.upper_end, stream)};
+    call.mask_tiles = stream.Twin(mask.tiles.data());
+  }
   return call;
 }
 
@@ -93,6 +101,16 @@ struct Lengths {
   }
 };
 
+// What attention_hopper.cu takes.
+bool Hopper(const AttentionCall& call, const Stream& stream) {
+  const bool any_keys = call.kv_lens != nullptr ? call.slots != nullptr : call.k_rows > 0;
+  const bool bias_fits =
+      call.bias.kind == BiasKind::kNone ||
+      (call.bias.kind == BiasKind::kTable && call.bias.saturation <= kHopperSaturation);
+  return stream.device().hopper() && any_keys && bias_fits && call.scale > 0 && call.q_vectors &&
+         call.kv_vectors && call.head_dim <= kHopperHeadDim;
+}
+
 }  // namespace
 
 void Attention(const AttentionArgs& args, Stream& stream) {
@@ -106,14 +124,12 @@ void Attention(const AttentionArgs& args, Stream& stream) {
       AttendF32(call, rows_total, lengths.max_q, stream);
     } else {
       // Each sequence goes by its own length, so that its result does not depend on the others'.
-      const bool streamed = call.kv_vectors && call.bias.kind != BiasKind::kFire;
-      const bool few = streamed && call.head_dim <= kFewRowsHeadDim;
-      const bool hopper =
-          streamed && call.q_vectors && call.head_dim <= kHopperHeadDim && stream.device().hopper();
+      const bool few = call.kv_vectors && call.bias.kind != BiasKind::kFire &&
+                       call.mask_tiles == nullptr && call.head_dim <= kFewRowsHeadDim;
       if (few) call.few_rows = kFewRows;
       if (lengths.max_q > call.few_rows) {
-        hopper ? AttendHopper<T>(call, rows_total, stream)
-               : AttendTiled<T>(call, rows_total, stream);
+        Hopper(call, stream) ? AttendHopper<T>(call, rows_total, stream)
+                             : AttendTiled<T>(call, rows_total, stream);
       }
       if (lengths.min_q <= call.few_rows) {
         AttendFewRows<T>(call, lengths.max_kv, args.scratch.data, stream);

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/attention_bias.cuh"
+#include "kernels/attention_mask.h"
 #include "kernels/cuda.cuh"
 
 namespace quintet::cuda {
@@ -14,7 +15,10 @@ namespace quintet::cuda {
 // this many queries, with heads up to this size.
 constexpr int kFewRows = 16;
 constexpr int kFewRowsHeadDim = 128;
-constexpr int kHopperHeadDim = 128;  // what attention_hopper.cu takes
+// What attention_hopper.cu takes: heads up to this size, bias tables that saturate by this
+// distance.
+constexpr int kHopperHeadDim = 128;
+constexpr int kHopperSaturation = 256;
 
 // n / divisor for 0 <= n < 2^31 by a multiplication (Granlund and Montgomery, 1994).
 struct Divisor {
@@ -31,8 +35,8 @@ struct Divisor {
 struct AttentionCall {
   const void* q = nullptr;
   void* out = nullptr;
-  int64_t q_row = 0, q_head = 0, out_row = 0, out_head = 0;
-  const int32_t* q_offsets = nullptr;    // [sequences + 1]
+  int64_t q_rows = 0, q_row = 0, q_head = 0, out_row = 0, out_head = 0;  // q_rows: their number
+  const int32_t* q_offsets = nullptr;                                    // [sequences + 1]
   const int32_t* q_positions = nullptr;  // [sequences], or null: kv_len - q_len
 
   // Key row r of head h begins at k + h * k_head + r * k_row. Packed: r counts rows. In a cache: k
@@ -40,6 +44,7 @@ struct AttentionCall {
   const void* k = nullptr;
   const void* v = nullptr;
   int64_t k_row = 0, k_head = 0, v_row = 0, v_head = 0;
+  int64_t k_rows = 0;                   // their number, packed
   const int32_t* kv_offsets = nullptr;  // [sequences + 1], packed
   const int32_t* kv_lens = nullptr;     // [sequences], cache
   const int32_t* slots = nullptr;       // [sequences, slots_stride], cache
@@ -55,6 +60,8 @@ struct AttentionCall {
   bool causal = false;
   float scale = 1.0f;
   BiasTables bias;
+  MaskColumns mask;
+  const MaskTile* mask_tiles = nullptr;  // null: there is no mask
 };
 
 // One sequence of a call.
@@ -135,6 +142,34 @@ struct KeyRange {
   }
 };
 
+// The column mask of one sequence.
+class SequenceMask {
+ public:
+  __device__ SequenceMask(const AttentionCall& call, int s)
+      : columns_(call.mask), tiles_(call.mask_tiles) {
+    if (tiles_ == nullptr) return;
+    first_key_ = call.kv_offsets[s];
+    tiles_ += FirstMaskTile(first_key_, s);
+  }
+
+  __device__ bool any() const { return tiles_ != nullptr; }
+  // Keys [begin, end), of which there are some, and queries at positions [row, row + rows); there
+  // is a mask.
+  __device__ TileView View(int begin, int end, int row, int rows) const {
+    MaskTile tile = tiles_[begin / kMaskTileKeys];
+    for (int i = begin / kMaskTileKeys + 1; i <= (end - 1) / kMaskTileKeys; ++i) {
+      tile.Add(tiles_[i]);
+    }
+    return tile.View(row, row + rows);
+  }
+  __device__ MaskTile Column(int key) const { return columns_.At(first_key_ + key); }
+
+ private:
+  MaskColumns columns_;
+  const MaskTile* tiles_;
+  int64_t first_key_ = 0;
+};
+
 // Most blocks of `rows` queries that QueryBlock can find among rows_total packed queries.
 inline int64_t MostQueryBlocks(int64_t rows_total, int64_t sequences, int64_t rows) {
   return rows_total / rows + sequences;
@@ -145,7 +180,7 @@ inline int64_t MostQueryBlocks(int64_t rows_total, int64_t sequences, int64_t ro
 void AttendF32(const AttentionCall& call, int64_t rows_total, int max_q_len, Stream& stream);
 template <typename T>
 void AttendTiled(const AttentionCall& call, int64_t rows_total, Stream& stream);
-// Vectors, head_dim <= kHopperHeadDim, no FIRE; on a device of sm_90.
+// Some keys, vectors, scale > 0, no bias or a table, within kHopper...; on a device of sm_90.
 template <typename T>
 void AttendHopper(const AttentionCall& call, int64_t rows_total, Stream& stream);
 template <typename T>

@@ -37,6 +37,7 @@ class F32Block {
         sequence_(call, block.sequence),
         bias_(call.bias, call.causal, head, call.heads),
         key_rows_(call, block.sequence),
+        mask_(call, block.sequence),
         head_(head),
         row_(sequence_.first_row + block.row),
         rows_(min(kRows, sequence_.q_len - block.row)),
@@ -50,10 +51,12 @@ class F32Block {
     const float* k = static_cast<const float*>(call_.k) + head_ * call_.k_head;
     const float* v = static_cast<const float*>(call_.v) + head_ * call_.v_head;
     for (int begin = range.begin; begin < range.end; begin += kKeys) {
+      const TileView view = View(begin);
+      if (view == TileView::kNone) continue;
       __syncthreads();  // the values of the tile before are no longer read
       LoadTile(k, call_.k_row, begin);
       __syncthreads();
-      Weigh(begin);
+      Weigh(begin, view == TileView::kSome);
       __syncthreads();
       LoadTile(v, call_.v_row, begin);
       __syncthreads();
@@ -66,6 +69,11 @@ class F32Block {
   __device__ static int Lane() { return static_cast<int>(threadIdx.x) % S::kLanes; }
   __device__ static int FirstRow() {
     return static_cast<int>(threadIdx.x) / S::kLanes * S::kThreadRows;
+  }
+
+  __device__ TileView View(int begin) const {
+    if (!mask_.any()) return TileView::kAll;
+    return mask_.View(begin, min(begin + kKeys, sequence_.kv_len), position_, rows_);
   }
 
   __device__ void LoadQueries() {
@@ -87,7 +95,7 @@ class F32Block {
   }
 
   // One step of the online softmax: the tile's weights to memory_.weights, out_ and sum_ shrunk.
-  __device__ void Weigh(int begin) {
+  __device__ void Weigh(int begin, bool masked) {
     float scores[S::kThreadRows][S::kThreadKeys] = {};
 #pragma unroll 4
     for (int c = 0; c < kDim; c += 4) {
@@ -116,7 +124,8 @@ class F32Block {
 #pragma unroll
       for (int j = 0; j < S::kThreadKeys; ++j) {
         const int key = begin + Lane() + j * S::kLanes;
-        const float bias = key < sequence_.kv_len ? bias_.Pair(position, key) : -INFINITY;
+        const bool seen = key < sequence_.kv_len && !(masked && Hidden(key, position));
+        const float bias = seen ? bias_.Pair(position, key) : -INFINITY;
         scores[r][j] = fmaf(scores[r][j], scale, bias);
         most = fmaxf(most, scores[r][j]);
       }
@@ -135,6 +144,10 @@ class F32Block {
         memory_.weights[FirstRow() + r][Lane() + j * S::kLanes] = exp2f(scores[r][j] - base);
       }
     }
+  }
+
+  __device__ bool Hidden(int key, int position) const {
+    return mask_.Column(key).View(position, position + 1) == TileView::kNone;
   }
 
   // Key by key in order, sums of weights too: whoever computes a row, it has the same bits.
@@ -185,6 +198,7 @@ class F32Block {
   const Sequence sequence_;
   const HeadBias bias_;
   const KeyRows key_rows_;
+  const SequenceMask mask_;
   const int64_t head_, row_;  // row_: the block's first query in call.q
   const int rows_, position_;
 

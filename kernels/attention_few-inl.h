@@ -114,6 +114,14 @@ void AddFireFew(const AttentionTask& task, int64_t i, int64_t begin, int64_t key
   }
 }
 
+// Scores of row `i` and keys that the mask hides from it become -inf.
+void HideMaskedFew(const TaskMask& mask, int64_t i, int64_t begin, int64_t keys, float* s) {
+  const int row = mask.Position(i);
+  for (int64_t j = 0; j < keys; ++j) {
+    if (mask.Column(begin + j).View(row, row + 1) == TileView::kNone) s[j] = kMinusInf;
+  }
+}
+
 template <int kRows>
 void ScoreRowsFew(const float* const* q, const float* k_t, int64_t head_dim, float scale,
                   int64_t keys, float* s) {
@@ -134,7 +142,7 @@ void AddValueRowsFew(const float* s, const float* const* v, int64_t keys, const 
 
 // One tile of keys (channels first in scratch; values as whole vectors) against all rows.
 void AttendTileFew(const AttentionTask& task, const AttentionScratch& scratch,
-                   const DistanceBias& bias, const KeyTile& tile) {
+                   const DistanceBias& bias, const TaskMask& mask, const KeyTile& tile) {
   constexpr int64_t kTogether =
       HWY_TARGET <= HWY_AVX3 ? 4 : 2;  // rows x 4 vectors of sums in registers
   const int64_t head_dim = task.args->q.dim[2];
@@ -157,6 +165,9 @@ void AttendTileFew(const AttentionTask& task, const AttentionScratch& scratch,
   }
   for (i = 0; i < task.rows; ++i) {
     if (HasFire(*task.args)) AddFireFew(task, i, tile.begin, keys, s + i * kKeyTile);
+    if (mask.View(tile.begin, i, 1) != TileView::kAll) {
+      HideMaskedFew(mask, i, tile.begin, keys, s + i * kKeyTile);
+    }
     SoftmaxRow(keys, s + i * kKeyTile, scratch.row_max + i, scratch.row_sum + i, correction + i);
   }
   for (i = 0; i + kTogether <= task.rows; i += kTogether) {
@@ -198,6 +209,7 @@ void LoadKeysFew(const AttentionScratch& s, int64_t head_dim, KeyTile* now, cons
 
 void AttendFew(const AttentionTask& whole, const AttentionScratch& s) {
   const int64_t head_dim = whole.args->q.dim[2];
+  const TaskMask mask(whole);
   TileWalk walk(whole);
   KeyTile tiles[2];
   tiles[0].Point(walk);
@@ -210,8 +222,10 @@ void AttendFew(const AttentionTask& whole, const AttentionScratch& s) {
       std::fill_n(s.row_max, whole.rows, kMinusInf);
       std::fill_n(s.row_sum, whole.rows, 0.0f);
     }
-    LoadKeysFew(s, head_dim, &tiles[turn], ahead.done() ? nullptr : &tiles[turn ^ 1]);
-    AttendTileFew(walk.task, s, walk.bias(), tiles[turn]);
+    if (tiles[turn].count > 0 && mask.View(tiles[turn].begin, 0, whole.rows) != TileView::kNone) {
+      LoadKeysFew(s, head_dim, &tiles[turn], ahead.done() ? nullptr : &tiles[turn ^ 1]);
+      AttendTileFew(walk.task, s, walk.bias(), mask, tiles[turn]);
+    }
     if (walk.last()) EndFew(walk.task, s);
     walk = ahead;
   }

@@ -3,7 +3,7 @@
 // queries g and g + 8 and keys 8 j + 2t, 8 j + 2t + 1.
 #pragma once
 
-#include "kernels/attention_bias.cuh"
+#include "kernels/attention_call.cuh"
 #include "kernels/mma.cuh"
 
 namespace quintet::cuda {
@@ -76,43 +76,86 @@ __device__ __forceinline__ void RoundWeights(const float (&weights)[kGroups][4],
   }
 }
 
-// What a tile near the diagonal or at the end of the keys adds to the scores of 16 queries.
-struct TileBias {
-  const float* strip;    // at the distance of the first query and the first key
-  int delta;             // that distance
-  int keys;              // of the tile; scores past them become -inf
-  float scale;           // of scores, into units of log2
-  float fire_length[2];  // of this lane's queries; FIRE only
-};
+// Keys from `keys` on become -inf.
+template <int kGroups>
+__device__ __forceinline__ void HideFrom(float (&scores)[kGroups][4], int keys) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int j = 0; j < kGroups; ++j) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      if (j * 8 + lane % 4 * 2 + e % 2 >= keys) scores[j][e] = -INFINITY;
+    }
+  }
+}
 
-// Eight keys further and eight queries further lie on the same diagonal: each value is read once.
-template <bool kFire, int kGroups>
-__device__ __forceinline__ void AddBias(float (&scores)[kGroups][4], const HeadBias& bias,
-                                        const TileBias& tile) {
+// scores = scores * scale + value(at(i), row half e / 2, i): at(i) and at(i + 1) are what the strip
+// says of the lane's next two keys of a row. Eight keys further and eight queries further lie on
+// the same diagonal: each value is read once. i counts from the first of 16 queries and the first
+// key.
+template <int kGroups, typename Pair, typename Value>
+__device__ __forceinline__ void AddDiagonals(float (&scores)[kGroups][4], const Pair& pair,
+                                             float scale, const Value& value) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int first = lane % 4 * 2 - lane / 4;
-  float before[2] = {tile.strip[first - 8], tile.strip[first - 7]};
+  float2 before = pair(first, -8);
 #pragma unroll
   for (int j = 0; j < kGroups; ++j) {
-    const float here[2] = {tile.strip[first + j * 8], tile.strip[first + j * 8 + 1]};
+    const float2 here = pair(first, j * 8);
+    const float at[4] = {here.x, here.y, before.x, before.y};
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      float value = e < 2 ? here[e] : before[e - 2];
-      if constexpr (kFire) {
-        const int delta = tile.delta + first + j * 8 + e % 2 - e / 2 * 8;
-        value = bias.Hidden(delta) ? -INFINITY : bias.FireNetwork(value * tile.fire_length[e / 2]);
-      }
-      scores[j][e] = fmaf(scores[j][e], tile.scale, value);
+      scores[j][e] =
+          fmaf(scores[j][e], scale, value(at[e], e / 2, first + j * 8 + e % 2 - e / 2 * 8));
     }
-    before[0] = here[0];
-    before[1] = here[1];
+    before = here;
   }
-  if (tile.keys >= kGroups * 8) return;
+}
+
+// The same with the strip's values as they are.
+template <int kGroups>
+__device__ __forceinline__ void AddStrip(float (&scores)[kGroups][4], const float* strip,
+                                         float scale) {
+  AddDiagonals(
+      scores,
+      [&](int first, int i) {
+        return float2{strip[first + i], strip[first + i + 1]};
+      },
+      scale, [](float value, int, int) { return value; });
+}
+
+// The same with two copies of the strip, `odd` from its second value on, both on 8-byte boundaries,
+// which begin `before` values before the first of 16 queries and the first key.
+template <int kGroups>
+__device__ __forceinline__ void AddPairedStrip(float (&scores)[kGroups][4], const float* even,
+                                               const float* odd, int before, float scale) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int at = before + lane % 4 * 2 - lane / 4;
+  const float2* pairs = reinterpret_cast<const float2*>((at % 2 == 0 ? even : odd) + at / 2 * 2);
+  AddDiagonals(
+      scores, [&](int, int i) { return pairs[i / 2]; }, scale,
+      [](float value, int, int) { return value; });
+}
+
+// Pairs that a column mask hides become -inf: 16 queries from position `row` on, keys from `begin`
+// on of `kv_len`.
+template <int kGroups>
+__device__ __forceinline__ void HideMasked(float (&scores)[kGroups][4], const SequenceMask& mask,
+                                           int row, int begin, int kv_len) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  row += lane / 4;
 #pragma unroll
   for (int j = 0; j < kGroups; ++j) {
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      if (j * 8 + lane % 4 * 2 + e % 2 >= tile.keys) scores[j][e] = -INFINITY;
+    for (int side = 0; side < 2; ++side) {
+      const int key = begin + j * 8 + lane % 4 * 2 + side;
+      if (key >= kv_len) continue;
+      const MaskTile column = mask.Column(key);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int at = row + half * 8;
+        if (column.View(at, at + 1) == TileView::kNone) scores[j][2 * half + side] = -INFINITY;
+      }
     }
   }
 }

@@ -7,6 +7,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/attention_bias.h"
+#include "kernels/attention_mask.h"
 #include "kernels/buffer.h"
 
 namespace quintet::cpu {
@@ -108,6 +109,34 @@ struct KeyRange {
     if (bias.hide_before()) begin = std::max<int64_t>(0, task.position) / kKeyTile * kKeyTile;
   }
 };
+
+// What the column mask leaves of a task's pairs; without a mask, everything.
+class TaskMask {
+ public:
+  explicit TaskMask(const AttentionTask& task) : position_(static_cast<int>(task.position)) {
+    if (task.args->mask == nullptr) return;
+    const int64_t first_key = task.args->kv_offsets[static_cast<size_t>(task.sequence)];
+    columns_ = task.args->mask->columns();
+    first_key_ = first_key;
+    tiles_ = task.args->mask->tiles.data() + FirstMaskTile(first_key, task.sequence);
+  }
+
+  // Of the tile that begins at key `begin` and `count` rows of the task from `first` on.
+  TileView View(int64_t begin, int64_t first, int64_t count) const {
+    if (tiles_ == nullptr) return TileView::kAll;
+    const int row = position_ + static_cast<int>(first);
+    return tiles_[begin / kMaskTileKeys].View(row, row + static_cast<int>(count));
+  }
+  MaskTile Column(int64_t key) const { return columns_.At(first_key_ + key); }
+  int Position(int64_t row) const { return position_ + static_cast<int>(row); }
+
+ private:
+  const int position_;  // of the task's first row
+  MaskColumns columns_;
+  int64_t first_key_ = 0;
+  const MaskTile* tiles_ = nullptr;
+};
+static_assert(kKeyTile == kMaskTileKeys);
 
 inline float* OutRow(const AttentionTask& task, int64_t i) {
   const Tensor& out = task.args->out;

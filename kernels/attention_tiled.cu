@@ -70,6 +70,7 @@ class TiledBlock {
         memory_(memory),
         sequence_(call, block.sequence),
         key_rows_(call, block.sequence),
+        mask_(call, block.sequence),
         head_(head),
         row_(sequence_.first_row + block.row),
         rows_(min(S::kRows, sequence_.q_len - block.row)),
@@ -78,14 +79,16 @@ class TiledBlock {
   __device__ void Run() {
     const KeyRange range(Bias(), position_, rows_, sequence_.kv_len, S::kKeys);
     LoadQueries();
-    LoadTile(range.begin, 0);
+    const int first = NextTile(range.begin, range.end);
+    if (first < range.end) LoadTile(first, 0);
     CommitCopies();
     int stage = 0;
-    for (int begin = range.begin; begin < range.end; begin += S::kKeys, stage ^= 1) {
+    for (int begin = first, next; begin < range.end; begin = next, stage ^= 1) {
       WaitForCopies<0>();
       __syncthreads();  // this tile is there, and every warp is done with the one before it
-      if (begin == range.begin) KeepQueries();
-      if (begin + S::kKeys < range.end) LoadTile(begin + S::kKeys, stage ^ 1);
+      if (begin == first) KeepQueries();
+      next = NextTile(begin + S::kKeys, range.end);
+      if (next < range.end) LoadTile(next, stage ^ 1);
       CommitCopies();
       Scores(stage);
       AddTile(begin, stage);
@@ -104,6 +107,16 @@ class TiledBlock {
   // First query of this thread's warp within the block.
   __device__ static int WarpRow() {
     return static_cast<int>(threadIdx.x) / 32 * (S::kRowTiles * 16);
+  }
+
+  __device__ TileView View(int begin) const {
+    return mask_.View(begin, min(begin + S::kKeys, sequence_.kv_len), position_, rows_);
+  }
+  // First key of the first tile from `begin` of which the mask leaves something.
+  __device__ int NextTile(int begin, int end) const {
+    if (!mask_.any()) return begin;
+    while (begin < end && View(begin) == TileView::kNone) begin += S::kKeys;
+    return begin;
   }
 
   __device__ void LoadQueries() {
@@ -204,9 +217,12 @@ class TiledBlock {
       scale = call_.scale * kLog2E;
       shift = Bias().At(begin - (position_ + rows_ - 1));
     }
+    const bool masked = mask_.any() && View(begin) == TileView::kSome;
 #pragma unroll
     for (int m = 0; m < S::kRowTiles; ++m) {
-      if (!plain) AddBias<kFire>(scores_[m], Bias(), BiasOf(begin, stage, WarpRow() + m * 16));
+      const int row = WarpRow() + m * 16;
+      if (!plain) AddBias(scores_[m], begin, stage, row);
+      if (masked) HideMasked(scores_[m], mask_, position_ + row, begin, sequence_.kv_len);
       float shrink[2];
       softmax_[m].Weigh(scores_[m], scale, shift, shrink);
       Shrink(out_[m], shrink);
@@ -214,18 +230,26 @@ class TiledBlock {
     AddValues(stage);
   }
 
-  __device__ TileBias BiasOf(int begin, int stage, int row) const {
-    TileBias tile;
-    tile.strip = memory_.strip[stage] + S::kRows - 1 - row;
-    tile.delta = begin - (position_ + row);
-    tile.keys = sequence_.kv_len - begin;
-    tile.scale = call_.scale * kLog2E;
+  __device__ void AddBias(float (&scores)[kKeyGroups][4], int begin, int stage, int row) {
+    const float* strip = memory_.strip[stage] + S::kRows - 1 - row;
+    const float scale = call_.scale * kLog2E;
     if constexpr (kFire) {
-      const int position = position_ + row + Lane() / 4;
-      tile.fire_length[0] = Bias().FireInverseLength(position);
-      tile.fire_length[1] = Bias().FireInverseLength(position + 8);
+      const HeadBias bias = Bias();
+      const int position = position_ + row + Lane() / 4, delta = begin - (position_ + row);
+      const float length[2] = {bias.FireInverseLength(position),
+                               bias.FireInverseLength(position + 8)};
+      const auto pair = [&](int first, int i) {
+        return float2{strip[first + i], strip[first + i + 1]};
+      };
+      AddDiagonals(scores, pair, scale, [&](float distance, int half, int from_strip) {
+        return bias.Hidden(delta + from_strip) ? -INFINITY
+                                               : bias.FireNetwork(distance * length[half]);
+      });
+    } else {
+      AddStrip(scores, strip, scale);
     }
-    return tile;
+    const int keys = sequence_.kv_len - begin;
+    if (keys < S::kKeys) HideFrom(scores, keys);
   }
 
   // out += weights v
@@ -289,6 +313,7 @@ class TiledBlock {
   TileMemory<T, kDim>& memory_;
   const Sequence sequence_;
   const KeyRows key_rows_;
+  const SequenceMask mask_;
   const int64_t head_, row_;  // row_: the block's first query in call.q
   const int rows_, position_;
 

@@ -159,8 +159,30 @@ void AddFireWide(const WideTile& t) {
   }
 }
 
+// Scores of pairs that the mask hides become -inf.
 template <int kVectors>
-void AttendTileWide(const WideTile& t) {
+void HideMaskedWide(const WideTile& t, const TaskMask& mask) {
+  const F32 d;
+  const hn::RebindToSigned<F32> di;
+  const auto minus_inf = hn::Set(d, kMinusInf);
+  for (int64_t j = 0; j < t.keys; ++j) {
+    const MaskTile column = mask.Column(t.begin + j);
+    for (int u = 0; u < kVectors; ++u) {
+      const auto row = hn::Iota(di, mask.Position(t.first + u * kN));
+      const auto in = [&](const MaskRun& run) HWY_ATTR {
+        return hn::AndNot(hn::Lt(row, hn::Set(di, run.begin_max)),
+                          hn::Lt(row, hn::Set(di, run.end_min)));
+      };
+      const auto hidden = hn::Or(in(column.lower), in(column.upper));
+      float* score = t.scratch->p + j * kGroup + u * kN;
+      hn::StoreU(hn::IfThenElse(hn::RebindMask(d, hidden), minus_inf, hn::LoadU(d, score)), d,
+                 score);
+    }
+  }
+}
+
+template <int kVectors>
+void AttendTileWide(const WideTile& t, const TaskMask& mask) {
   const AttentionScratch& s = *t.scratch;
   const int64_t head_dim = t.task->args->q.dim[2], stride = PaddedDim(head_dim);
   const int64_t position = t.task->position + t.first;
@@ -170,6 +192,7 @@ void AttendTileWide(const WideTile& t) {
   float* o_t = s.o_t + t.first * head_dim;
   ScoreTile<kVectors>(q_t, s.k, stride, head_dim, t.task->args->scale, strip, t.keys, s.p);
   if (HasFire(*t.task->args)) AddFireWide<kVectors>(t);
+  if (mask.View(t.begin, t.first, t.rows) == TileView::kSome) HideMaskedWide<kVectors>(t, mask);
   V32 correction[kVectors];
   SoftmaxTile<kVectors>(t.keys, s.p, s.row_max + t.first, s.row_sum + t.first, correction);
   AddValueTile<kVectors>(s.p, s.v, stride, t.keys, correction, head_dim, o_t);
@@ -231,7 +254,24 @@ void LoadTileWide(const AttentionScratch& s, int64_t head_dim, const KeyTile& no
   }
 }
 
+// The groups of a task against one tile.
+void AttendGroupsWide(const TileWalk& walk, const TaskMask& mask, const KeyTile& keys,
+                      const AttentionScratch& s) {
+  const DistanceBias bias = walk.bias();
+  for (int64_t first = 0; first < walk.task.rows; first += kGroup) {
+    const int64_t rows = std::min(kGroup, walk.task.rows - first);
+    const int64_t position = walk.task.position + first;
+    if (bias.Hidden(keys.begin - (position + rows - 1), keys.begin + keys.count - 1 - position) ||
+        mask.View(keys.begin, first, rows) == TileView::kNone) {
+      continue;
+    }
+    const WideTile tile{&walk.task, &bias, &s, first, rows, keys.begin, keys.count};
+    rows > kN ? AttendTileWide<2>(tile, mask) : AttendTileWide<1>(tile, mask);
+  }
+}
+
 void AttendWide(const AttentionTask& whole, const AttentionScratch& s) {
+  const TaskMask mask(whole);
   TileWalk walk(whole);
   KeyTile tiles[2];
   tiles[0].Point(walk);
@@ -241,16 +281,9 @@ void AttendWide(const AttentionTask& whole, const AttentionScratch& s) {
     if (!ahead.done()) tiles[turn ^ 1].Point(ahead);
     if (walk.first()) BeginWide(walk.task, s);
     const KeyTile& now = tiles[turn];
-    LoadTileWide(s, whole.args->q.dim[2], now, ahead.done() ? nullptr : &tiles[turn ^ 1]);
-    const DistanceBias bias = walk.bias();
-    for (int64_t first = 0; first < whole.rows; first += kGroup) {
-      const int64_t rows = std::min(kGroup, whole.rows - first);
-      const int64_t position = whole.position + first;
-      if (bias.Hidden(now.begin - (position + rows - 1), now.begin + now.count - 1 - position)) {
-        continue;
-      }
-      const WideTile tile{&walk.task, &bias, &s, first, rows, now.begin, now.count};
-      rows > kN ? AttendTileWide<2>(tile) : AttendTileWide<1>(tile);
+    if (now.count > 0 && mask.View(now.begin, 0, whole.rows) != TileView::kNone) {
+      LoadTileWide(s, whole.args->q.dim[2], now, ahead.done() ? nullptr : &tiles[turn ^ 1]);
+      AttendGroupsWide(walk, mask, now, s);
     }
     if (walk.last()) EndWide(walk.task, s);
     walk = ahead;

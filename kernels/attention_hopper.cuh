@@ -1,0 +1,95 @@
+// What the parts of the Hopper attention kernel share: sizes, shared memory, what one warpgroup
+// tells the others.
+#pragma once
+
+#include "kernels/attention_call.cuh"
+#include "kernels/bulk_copy.cuh"
+#include "kernels/wgmma.cuh"
+
+namespace quintet::cuda {
+
+constexpr int kGroupRows = 64;  // queries of a computing warpgroup
+constexpr int kCacheWarps = 3;  // that copy keys and values from a cache
+
+// Sizes of a block, by head_dim rounded up to kDimOf: kGroupsOf warpgroups compute, one copies.
+template <int kDimOf, int kGroupsOf, int kKeysOf, int kStagesOf, bool kTurnsOf>
+struct HopperSizes {
+  static constexpr int kDim = kDimOf;
+  static constexpr int kGroups = kGroupsOf;
+  static constexpr int kKeys = kKeysOf;      // of a tile
+  static constexpr int kStages = kStagesOf;  // tiles of keys, and of values, in shared memory
+  static constexpr bool kTurns = kTurnsOf;   // warpgroups queue their products by turns
+  static constexpr int kRows = kGroups * kGroupRows;
+  static constexpr int kThreads = (1 + kGroups) * kWarpgroup;
+  // Of a thread that copies boxes, that copies rows, that computes.
+  static constexpr int kBoxRegisters = kGroups == 2 ? 40 : 32;
+  static constexpr int kRowRegisters = 56;
+  template <bool kCached>
+  static constexpr int kComputeRegisters = kGroups == 3 ? 160
+                                           : kCached    ? 224
+                                                        : 232;
+
+  // The bias of a head at distances [-Reach, Reach]: past those, tiles are hidden or flat.
+  __host__ __device__ static constexpr int Reach(int saturation) {
+    const int reach = saturation + kGroupRows;
+    return (reach > kRows ? reach : kRows) + kKeys;
+  }
+  // Odd multiples of 16, so that the two copies of a table differ in banks.
+  static constexpr int kTable = (2 * Reach(kHopperSaturation) + 1 + 31) / 32 * 32 + 16;
+};
+
+// A block of queries of one head; rows 0: there is no more work.
+struct QueryWork {
+  int rows, position, kv_len, head;
+  int sequence;
+  int64_t row;  // in call.q
+  bool any_keys;
+};
+
+// A tile of keys.
+struct KeyWork {
+  int begin;
+  bool last, masked;
+};
+
+// Full barriers are for who computes, empty ones for who copies.
+template <int kStages>
+struct HopperBarriers {
+  uint64_t queries_full[2], queries_empty[2];
+  uint64_t keys_full[kStages], keys_empty[kStages];
+  uint64_t values_full[kStages], values_empty[kStages];
+  uint64_t values_tail;  // values of a tile that has rows to be cleared
+};
+
+// Matrices of 64 channels each, as Describe wants them.
+template <typename T, typename S>
+struct alignas(1024) HopperMemory {
+  T q[2][S::kDim / 64][S::kRows * 64];  // of this and the next block of queries
+  T k[S::kStages][S::kDim / 64][S::kKeys * 64];
+  T v[S::kStages][S::kDim / 64][S::kKeys * 64];
+  float table[2][2][S::kTable];  // the second begins with the first's second value
+  QueryWork queries[2];
+  KeyWork keys[S::kStages];
+  HopperBarriers<S::kStages> barriers;
+};
+
+// Boxes of a block's queries and of a tile's keys and values.
+struct HopperMaps {
+  CUtensorMap q, k, v;
+};
+
+// Counts uses of a ring of kStages places.
+template <int kStages>
+struct RingPlace {
+  int stage = 0;
+  uint32_t parity = 0;  // of the phase in which the place is filled
+
+  __device__ __forceinline__ void Advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+}  // namespace quintet::cuda

@@ -1,0 +1,248 @@
+// The warpgroup that copies, of the Hopper attention kernel: one warp walks the block's work and
+// asks for boxes of queries, keys and values; another writes the bias tables.
+#pragma once
+
+#include "kernels/attention_hopper.cuh"
+
+namespace quintet::cuda {
+
+// The work of a block: blocks of queries of all heads are dealt to the grid to and fro, the last
+// ones of causal sequences, which see the most keys, first.
+struct BlockOfWork {
+  QueryBlock block;
+  int head;
+
+  __device__ BlockOfWork(const AttentionCall& call, int turn, int rows)
+      : BlockOfWork(call, Index(turn) / call.heads, Index(turn) % call.heads, rows) {}
+
+ private:
+  __device__ BlockOfWork(const AttentionCall& call, int block, int head, int rows)
+      : block(call, block, rows), head(head) {}
+  __device__ static int Index(int turn) {
+    const int width = static_cast<int>(gridDim.x), at = static_cast<int>(blockIdx.x);
+    return turn * width + (turn % 2 == 0 ? at : width - 1 - at);
+  }
+};
+
+// Tiles of keys that some query of a block may see, by the mask alone: a lane looks at one tile, a
+// warp at 32.
+class VisibleTiles {
+ public:
+  // Of keys before `end` and queries at [position, position + rows).
+  __device__ VisibleTiles(const SequenceMask& mask, int position, int rows, int end, int tile_keys)
+      : mask_(mask), position_(position), rows_(rows), end_(end), tile_keys_(tile_keys) {}
+
+  // First key of the first such tile from `begin`, or a number not below the end.
+  __device__ int Next(int begin, bool* masked) {
+    *masked = false;
+    if (!mask_.any()) return begin;
+    while (begin < end_) {
+      if (begin >= looked_) Look(begin);
+      const int left = static_cast<int>(visible_ >> ((begin - base_) / tile_keys_));
+      if (left != 0) {
+        begin += (__ffs(left) - 1) * tile_keys_;
+        *masked = some_ >> ((begin - base_) / tile_keys_) & 1;
+        return begin;
+      }
+      begin = looked_;
+    }
+    return begin;
+  }
+
+ private:
+  __device__ void Look(int base) {
+    base_ = base;
+    looked_ = base + 32 * tile_keys_;
+    const int begin = base + static_cast<int>(threadIdx.x) % 32 * tile_keys_;
+    TileView view = TileView::kNone;
+    if (begin < end_) view = mask_.View(begin, min(begin + tile_keys_, end_), position_, rows_);
+    visible_ = __ballot_sync(0xffffffffu, view != TileView::kNone);
+    some_ = __ballot_sync(0xffffffffu, view == TileView::kSome);
+  }
+
+  const SequenceMask mask_;
+  const int position_, rows_, end_, tile_keys_;
+  int base_ = 0, looked_ = INT_MIN;
+  uint32_t visible_ = 0, some_ = 0;
+};
+
+// Walks the block's work. Packed keys and values: one warp asks for boxes. In a cache: kCacheWarps
+// warps copy row by row.
+template <typename T, typename S, bool kCached>
+class HopperCopier {
+ public:
+  __device__ HopperCopier(const AttentionCall& call, const HopperMaps& maps,
+                          HopperMemory<T, S>& memory)
+      : call_(call), maps_(maps), memory_(memory), barriers_(memory.barriers) {}
+
+  __device__ void Run() {
+    for (int turn = 0;; ++turn) {
+      const BlockOfWork work(call_, turn, S::kRows);
+      Wait(SharedAddress(&barriers_.queries_empty[queries_.stage]), queries_.parity ^ 1);
+      if (work.block.sequence < 0) break;
+      Copy(work);
+      queries_.Advance();
+    }
+    if (First()) {
+      memory_.queries[queries_.stage].rows = 0;
+      Arrive(SharedAddress(&barriers_.queries_full[queries_.stage]));
+    }
+  }
+
+ private:
+  __device__ static int Lane() { return static_cast<int>(threadIdx.x) % 32; }
+  // Announces work, and asks for boxes.
+  __device__ static bool First() { return threadIdx.x == 0; }
+
+  __device__ void Copy(const BlockOfWork& work) {
+    const Sequence sequence(call_, work.block.sequence);
+    const HeadBias bias(call_.bias, call_.causal, work.head, call_.heads);
+    const KeyRows rows(call_, work.block.sequence);
+    QueryWork of;
+    of.rows = min(S::kRows, sequence.q_len - work.block.row);
+    of.position = sequence.position + work.block.row;
+    of.kv_len = sequence.kv_len;
+    of.head = work.head;
+    of.sequence = work.block.sequence;
+    of.row = sequence.first_row + work.block.row;
+    const KeyRange range(bias, of.position, of.rows, of.kv_len, S::kKeys);
+    VisibleTiles tiles(SequenceMask(call_, of.sequence), of.position, of.rows, range.end, S::kKeys);
+    KeyWork keys;
+    keys.begin = tiles.Next(range.begin, &keys.masked);
+    of.any_keys = keys.begin < range.end;
+    if (First()) CopyQueries(of);
+    while (keys.begin < range.end) {
+      bool next_masked;
+      const int next = tiles.Next(keys.begin + S::kKeys, &next_masked);
+      keys.last = next >= range.end;
+      CopyKeys(keys, of, rows);
+      CopyValues(keys.begin, of, rows);
+      place_.Advance();
+      keys.begin = next;
+      keys.masked = next_masked;
+    }
+  }
+
+  __device__ void CopyQueries(const QueryWork& of) {
+    memory_.queries[queries_.stage] = of;
+    const uint32_t full = SharedAddress(&barriers_.queries_full[queries_.stage]);
+    if (!of.any_keys) return Arrive(full);
+    auto& to = memory_.q[queries_.stage];
+    ArriveExpecting(full, sizeof(to));
+    for (int half = 0; half < S::kDim / 64; ++half) {
+      CopyBox(SharedAddress(to[half]), maps_.q, half * 64, of.head, static_cast<int>(of.row), full);
+    }
+  }
+
+  __device__ void CopyKeys(const KeyWork& keys, const QueryWork& of, const KeyRows& rows) {
+    Wait(SharedAddress(&barriers_.keys_empty[place_.stage]), place_.parity ^ 1);
+    const uint32_t full = SharedAddress(&barriers_.keys_full[place_.stage]);
+    auto& to = memory_.k[place_.stage];
+    if (First()) memory_.keys[place_.stage] = keys;
+    if constexpr (kCached) {
+      const T* k = static_cast<const T*>(call_.k) + of.head * call_.k_head;
+      CopyRows(to, k, call_.k_row, keys.begin, of.kv_len, rows, full);
+    } else if (First()) {
+      CopyTile(to, maps_.k, of.head, rows.first + keys.begin, full);
+    }
+  }
+
+  // Values past the sequence's end are cleared: their weights are 0, but what lies there may be
+  // another's infinity.
+  __device__ void CopyValues(int begin, const QueryWork& of, const KeyRows& rows) {
+    Wait(SharedAddress(&barriers_.values_empty[place_.stage]), place_.parity ^ 1);
+    const uint32_t full = SharedAddress(&barriers_.values_full[place_.stage]);
+    auto& to = memory_.v[place_.stage];
+    if constexpr (kCached) {
+      const T* v = static_cast<const T*>(call_.v) + of.head * call_.v_head;
+      CopyRows(to, v, call_.v_row, begin, of.kv_len, rows, full);
+    } else {
+      const int count = of.kv_len - begin;
+      const uint32_t tail = SharedAddress(&barriers_.values_tail);
+      const uint32_t learns = count < S::kKeys ? tail : full;
+      if (First()) CopyTile(to, maps_.v, of.head, rows.first + begin, learns);
+      if (count >= S::kKeys) return;
+      Wait(tail, tail_parity_);
+      tail_parity_ ^= 1;
+      ClearFrom(to, count);
+      if (First()) Arrive(full);
+    }
+  }
+
+  using Tile = T[S::kDim / 64][S::kKeys * 64];
+
+  __device__ static void CopyTile(Tile& to, const CUtensorMap& map, int head, int row,
+                                  uint32_t full) {
+    ArriveExpecting(full, sizeof(to));
+    for (int half = 0; half < S::kDim / 64; ++half) {
+      CopyBox(SharedAddress(to[half]), map, half * 64, head, row, full);
+    }
+  }
+
+  __device__ static void ClearFrom(Tile& tile, int count) {
+    for (auto& half : tile) {
+      for (int i = count * 8 + Lane(); i < S::kKeys * 8; i += 32) {
+        reinterpret_cast<uint4*>(half)[i] = {0, 0, 0, 0};
+      }
+    }
+    ShowToAsyncProxy();
+    __syncwarp();
+  }
+
+  // Keys [begin, begin + kKeys) of a head whose row r begins at base + r * stride; zeros from
+  // `kv_len` on.
+  __device__ void CopyRows(Tile& to, const T* base, int64_t stride, int begin, int kv_len,
+                           const KeyRows& rows, uint32_t full) const {
+    constexpr int kPieces = S::kDim / 8;  // of a row
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    const int thread = (warp == 0 ? 0 : warp - 1) * 32 + Lane(), piece = thread % kPieces;
+    const bool inside = piece * 8 < call_.head_dim;
+#pragma unroll 4
+    for (int r = thread / kPieces; r < S::kKeys; r += kCacheWarps * 32 / kPieces) {
+      const int key = min(begin + r, kv_len - 1);
+      const T* from = base + rows.Row(key) * stride + (inside ? piece * 8 : 0);
+      CopyAsync16(SharedAddress(to[piece / 8] + r * 64 + (piece % 8 ^ (r & 7)) * 8), from,
+                  inside && begin + r < kv_len);
+    }
+    ArriveAfterCopies(full);
+    if (First()) Arrive(full);
+  }
+
+  const AttentionCall& call_;
+  const HopperMaps& maps_;
+  HopperMemory<T, S>& memory_;
+  HopperBarriers<S::kStages>& barriers_;
+  RingPlace<2> queries_;
+  RingPlace<S::kStages> place_;
+  uint32_t tail_parity_ = 0;
+};
+
+// The warp that writes the bias of the next block's head at every distance near the diagonal,
+// twice: wherever a pair of neighbours begins, one of the copies has it on an 8-byte boundary.
+template <typename T, typename S>
+__device__ void WriteTables(const AttentionCall& call, HopperMemory<T, S>& memory) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int reach = S::Reach(call.bias.saturation);
+  HopperBarriers<S::kStages>& barriers = memory.barriers;
+  RingPlace<2> place;
+  for (int turn = 0;; ++turn) {
+    const BlockOfWork work(call, turn, S::kRows);
+    Wait(SharedAddress(&barriers.queries_empty[place.stage]), place.parity ^ 1);
+    if (work.block.sequence >= 0) {
+      const HeadBias bias(call.bias, call.causal, work.head, call.heads);
+      auto& table = memory.table[place.stage];
+#pragma unroll 8
+      for (int i = lane; i <= 2 * reach; i += 32) {
+        const float value = bias.At(i - reach);
+        table[0][i] = value;
+        if (i > 0) table[1][i - 1] = value;
+      }
+    }
+    __syncwarp();
+    if (lane == 0) Arrive(SharedAddress(&barriers.queries_full[place.stage]));
+    if (work.block.sequence < 0) return;
+    place.Advance();
+  }
+}
+
+}  // namespace quintet::cuda

@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+"""Attention under column masks (FlashMask) on a GPU: bench_attention_gpu against FlexAttention in the same run.
+
+    attention_masks_torch.py --bench build/tools/bench_attention_gpu --out masks.json
+
+Forward alone, bf16, 16 heads of 128, one head's mask for all; families and sizes as MaskFamilies in bench_attention_gpu.cc has them.
+FlexAttention gets the same columns, as a mask_mod with its block mask made beforehand; it is compiled once for each length. Also how
+our time follows the share of pairs seen, for three families at 16,384 tokens.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import tempfile
+
+HEADS, DIM, LEAST_TOKENS = 16, 128, 16384
+
+
+def families(n, part):
+    """Name -> (causal, lower_begin, lower_end, upper_begin, upper_end) of n keys, on the CPU."""
+    import torch
+
+    j = torch.arange(n)
+    none, end, zero = torch.full((n,), n), torch.full((n,), n), torch.zeros(n, dtype=torch.long)
+    begin_of = j // part * part
+    end_of = (begin_of + part).clamp(max=n)
+    last = (n - 1) // part * part
+    after = (j + part).clamp(max=n)
+    far = (j + part + 1).clamp(max=n)
+    is_global = j < 128
+    return {
+        "full": (False, none, end, zero, zero),
+        "causal": (True, none, end, zero, zero),
+        "causal window": (True, after, end, zero, zero),
+        "window": (False, far, end, zero, (j - part).clamp(min=0)),
+        "causal documents": (True, end_of, end, zero, zero),
+        "documents": (False, end_of, end, zero, begin_of),
+        "shared question": (True, torch.where(j < part, none, end_of), end, zero, zero),
+        "global and window": (False, torch.where(is_global, none, far), end, torch.where(is_global, zero, zero + 128),
+                              torch.where(is_global, zero, (j - part).clamp(min=128))),
+        "causal blocks": (True, torch.where(j >= last, none, end_of), torch.where(j >= last, end, zero + last), zero, zero),
+        "prefix documents": (False, end_of, end, zero, torch.where(j - begin_of < part // 4, begin_of, j)),
+        "prefix": (False, none, end, zero, torch.where(j < n // 4, zero, j)),
+        "dropped keys": (True, torch.where((j >= n // 4) & (j < n // 2), j, none), torch.where((j >= n // 4) & (j < n // 2), zero + n // 2, end), zero, zero),
+        "eviction": (True, j + 1 + j * 7919 % (n - j), end, zero, zero),
+    }
+
+
+def seconds(call):
+    """Median of ten calls after three."""
+    import torch
+
+    times = []
+    for turn in range(13):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        call()
+        end.record()
+        end.synchronize()
+        if turn >= 3:
+            times.append(1e-3 * begin.elapsed_time(end))
+    return statistics.median(times)
+
+
+def measure_flex(n):
+    """Family -> microseconds."""
+    import torch
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    batch = max(n, LEAST_TOKENS) // n
+    q, k, v = ((torch.rand(batch, HEADS, n, DIM, device="cuda") * 2 - 1).to(torch.bfloat16) for _ in range(3))
+    columns = [torch.zeros(n, dtype=torch.int32, device="cuda") for _ in range(4)]
+    lower_begin, lower_end, upper_begin, upper_end = columns
+
+    def seen(b, h, i, j):
+        lower = (i >= lower_begin[j]) & (i < lower_end[j])
+        upper = (i >= upper_begin[j]) & (i < upper_end[j])
+        return ~(lower | upper)
+
+    compiled = torch.compile(flex_attention, dynamic=False)
+    make_mask = torch.compile(create_block_mask, dynamic=False)
+    result = {}
+    for name, (causal, *values) in families(n, n // 8).items():
+        if causal:  # as the upper run, which causal families do not use
+            values[3] = torch.arange(n)
+        for column, value in zip(columns, values):
+            column.copy_(value)
+        mask = make_mask(seen, None, None, n, n, device="cuda")
+        result[name] = 1e6 * seconds(lambda: compiled(q, k, v, block_mask=mask, scale=0.125))
+    return result
+
+
+def measure_own(bench):
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "bench.json")
+        subprocess.run([bench, "--filter", "mask ", "--json", path], check=True, stdout=subprocess.DEVNULL)
+        with open(path) as file:
+            return json.load(file)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bench", default="build/tools/bench_attention_gpu")
+    parser.add_argument("--lengths", default="8192,32768")
+    parser.add_argument("--commit", default="", help="recorded in the file")
+    parser.add_argument("--out", help="also write the results to this file")
+    args = parser.parse_args()
+    own = measure_own(args.bench)
+    rows = {row["name"]: row for row in own["results"]}
+
+    import torch
+
+    against = []
+    print(f"{'family':20s} {'n':>6s} {'seen':>6s} {'quintet us':>11s} {'TFLOP/s':>8s} {'flex us':>10s} {'ratio':>6s}")
+    for n in [int(text) for text in args.lengths.split(",")]:
+        for name, flex_us in measure_flex(n).items():
+            row = rows[f"mask {name} n {n} part {n // 8}"]
+            share = row["flops"] / (4 * max(n, LEAST_TOKENS) * n * HEADS * DIM)
+            against.append(dict(family=name, n=n, seen=share, quintet_us=row["us"], flex_us=flex_us, ratio=flex_us / row["us"]))
+            print(f"{name:20s} {n:6d} {share:6.3f} {row['us']:11.1f} {1e-6 * row['flops'] / row['us']:8.0f} {flex_us:10.1f} {flex_us / row['us']:6.2f}", flush=True)
+    sweep = []
+    for name, row in rows.items():
+        family, n, part = name.removeprefix("mask ").replace(" n ", "|").replace(" part ", "|").split("|")
+        if int(n) != LEAST_TOKENS:
+            continue
+        share = row["flops"] / (4 * LEAST_TOKENS * LEAST_TOKENS * HEADS * DIM)
+        sweep.append(dict(family=family, part=int(part), seen=share, quintet_us=row["us"]))
+        print(f"{family:20s} {n:>6s} part {part:>5s} seen {share:6.4f} {row['us']:11.1f} us")
+    if args.out:
+        document = dict(device=own["device"], date=own["date"], commit=args.commit, paths=own["paths"], torch=torch.__version__, dtype="bf16", heads=HEADS,
+                        head_dim=DIM, against_flex_attention=against, by_share_seen=sweep)
+        with open(args.out, "w") as file:
+            file.write(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,346 @@
+// Attention on a GPU: prefill as TFLOP/s (4 batch heads n^2 head_dim, half of it when causal, those
+// of seen pairs alone under a column mask), a decoder's step as bytes of keys and values read once,
+// against ceilings measured in the same run.
+//
+//   bench_attention_gpu [--filter TEXT] [--json FILE [--commit ID]]
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/attention.h"
+#include "tools/bench/timing_gpu.h"
+
+namespace quintet {
+namespace {
+
+constexpr int64_t kSaturation = 128;
+constexpr int64_t kGlobal = 128;  // tokens of masks that see all
+
+PositionBias Bias(GpuBench& bench, BiasKind kind, int64_t heads) {
+  PositionBias bias;
+  bias.kind = kind;
+  bias.heads = heads;
+  bias.saturation = kSaturation;
+  if (kind == BiasKind::kTable)
+    bias.table = bench.Random(DType::kF32, {heads, 2 * kSaturation + 1});
+  if (kind == BiasKind::kAlibi) bias.slopes = bench.Random(DType::kF32, {heads});
+  return bias;
+}
+
+const char* Name(BiasKind kind) {
+  return kind == BiasKind::kNone ? "none" : kind == BiasKind::kTable ? "table" : "alibi";
+}
+
+Tensor Scratch(GpuBench& bench, int64_t heads, int64_t head_dim) {
+  const int64_t bytes = AttentionScratchBytes(heads, head_dim, bench.stream());
+  return bench.Empty(DType::kI8, {std::max<int64_t>(1, bytes)});
+}
+
+// `total` tokens in sequences of n, q, k and v side by side as a projection writes them.
+struct PrefillCase {
+  int64_t heads, head_dim, n, total;
+  bool causal;
+  BiasKind bias;
+  DType dtype = DType::kBF16;
+};
+
+// What Attention needs for such tokens; `offsets` are those of the sequences.
+AttentionArgs Prefill(GpuBench& bench, const PrefillCase& c, absl::Span<const int32_t> offsets,
+                      const PositionBias* bias, uint32_t seed) {
+  const int64_t width = c.heads * c.head_dim;
+  const Tensor qkv = bench.Random(c.dtype, {c.total, 3 * width}, seed);
+  AttentionArgs args;
+  args.q = qkv;
+  args.q.rank = 3;
+  args.q.dim[1] = c.heads;
+  args.q.dim[2] = c.head_dim;
+  args.q.stride[1] = c.head_dim;
+  args.q.stride[2] = 1;
+  args.k = args.v = args.q;
+  args.k.data = qkv.as<char>() + width * DTypeBytes(c.dtype);
+  args.v.data = qkv.as<char>() + 2 * width * DTypeBytes(c.dtype);
+  args.out = bench.Empty(c.dtype, {c.total, c.heads, c.head_dim});
+  args.q_offsets = args.kv_offsets = offsets;
+  args.causal = c.causal;
+  args.bias = bias;
+  args.scale = 0.125f;
+  args.scratch = Scratch(bench, c.heads, c.head_dim);
+  return args;
+}
+
+std::vector<int32_t> EvenOffsets(int64_t n, int64_t total) {
+  std::vector<int32_t> offsets;
+  for (int64_t row = 0; row <= total; row += n) offsets.push_back(static_cast<int32_t>(row));
+  return offsets;
+}
+
+void BenchPrefill(GpuBench& bench, const PrefillCase& c) {
+  const std::string name = std::string("prefill ") + DTypeName(c.dtype) + " heads " +
+                           std::to_string(c.heads) + " dim " + std::to_string(c.head_dim) + " n " +
+                           std::to_string(c.n) + (c.causal ? " causal " : " full ") + Name(c.bias);
+  if (!bench.Wanted(name)) return;
+  const PositionBias bias = Bias(bench, c.bias, c.heads);
+  const absl::Span<const int32_t> offsets = bench.Plan(EvenOffsets(c.n, c.total));
+  const int copies = 2;
+  std::vector<AttentionArgs> calls;
+  for (int i = 0; i < copies; ++i) {
+    calls.push_back(Prefill(bench, c, offsets, &bias, static_cast<uint32_t>(i + 1)));
+  }
+  const int64_t width = c.heads * c.head_dim;
+  const double pairs = static_cast<double>(c.total) * static_cast<double>(c.n);
+  bench.Run(name, {.flops = (c.causal ? 2.0 : 4.0) * pairs * static_cast<double>(width)}, copies,
+            [&](int i) { Attention(calls[static_cast<size_t>(i)], bench.stream()); });
+  bench.Clear();
+}
+
+// Sequences as they are, one after another, and padded to the longest.
+void BenchPacked(GpuBench& bench, bool padded) {
+  const std::string name =
+      std::string("64 sequences of 16 to 512 tokens ") + (padded ? "padded" : "packed");
+  if (!bench.Wanted(name)) return;
+  std::mt19937 random(3);
+  std::vector<int32_t> offsets = {0};
+  for (int s = 0; s < 64; ++s) {
+    const int32_t n = padded ? 512 : 16 + static_cast<int32_t>(random() % 497);
+    offsets.push_back(offsets.back() + n);
+  }
+  const PositionBias bias = Bias(bench, BiasKind::kTable, 12);
+  const AttentionArgs args = Prefill(bench, {12, 64, 0, offsets.back(), false, BiasKind::kTable},
+                                     bench.Plan(offsets), &bias, 1);
+  double pairs = 0;
+  for (size_t s = 0; s < 64; ++s) pairs += std::pow(offsets[s + 1] - offsets[s], 2.0);
+  bench.Run(name, {.flops = 4 * pairs * 12 * 64}, 1, [&](int) { Attention(args, bench.stream()); });
+  bench.Clear();
+}
+
+// Runs of hidden queries of key j of n.
+struct MaskColumn {
+  int64_t lower_begin, lower_end, upper_begin, upper_end;
+};
+
+struct MaskFamily {
+  std::string name;
+  bool causal;
+  std::function<MaskColumn(int64_t j, int64_t n)> column;
+};
+
+// Families of column masks; `part` of the sequence is a document, a window, an answer.
+std::vector<MaskFamily> MaskFamilies(int64_t part) {
+  const auto begin = [part](int64_t j) { return j / part * part; };
+  const auto end = [begin, part](int64_t j, int64_t n) { return std::min(begin(j) + part, n); };
+  return {
+      {"full", false,
+       [](int64_t, int64_t n) {
+         return MaskColumn{n, n, 0, 0};
+       }},
+      {"causal", true,
+       [](int64_t, int64_t n) {
+         return MaskColumn{n, n, 0, 0};
+       }},
+      {"causal window", true,
+       [part](int64_t j, int64_t n) {
+         return MaskColumn{std::min(j + part, n), n, 0, 0};
+       }},
+      {"window", false,
+       [part](int64_t j, int64_t n) {
+         return MaskColumn{std::min(j + part + 1, n), n, 0, std::max<int64_t>(j - part, 0)};
+       }},
+      {"causal documents", true,
+       [end](int64_t j, int64_t n) {
+         return MaskColumn{end(j, n), n, 0, 0};
+       }},
+      {"documents", false,
+       [begin, end](int64_t j, int64_t n) {
+         return MaskColumn{end(j, n), n, 0, begin(j)};
+       }},
+      {"shared question", true,
+       [part, end](int64_t j, int64_t n) {
+         return MaskColumn{j < part ? n : end(j, n), n, 0, 0};
+       }},
+      {"global and window", false,
+       [part](int64_t j, int64_t n) {
+         if (j < kGlobal) return MaskColumn{n, n, 0, 0};
+         return MaskColumn{std::min(j + part + 1, n), n, kGlobal, std::max(kGlobal, j - part)};
+       }},
+      {"causal blocks", true,
+       [begin, end](int64_t j, int64_t n) {
+         const int64_t last = begin(n - 1);
+         return j >= last ? MaskColumn{n, n, 0, 0} : MaskColumn{end(j, n), last, 0, 0};
+       }},
+      {"prefix documents", false,
+       [part, begin, end](int64_t j, int64_t n) {
+         return MaskColumn{end(j, n), n, 0, j - begin(j) < part / 4 ? begin(j) : j};
+       }},
+      {"prefix", false,
+       [](int64_t j, int64_t n) {
+         return MaskColumn{n, n, 0, j < n / 4 ? 0 : j};
+       }},
+      {"dropped keys", true,
+       [](int64_t j, int64_t n) {
+         return j >= n / 4 && j < n / 2 ? MaskColumn{j, n / 2, 0, 0} : MaskColumn{n, n, 0, 0};
+       }},
+      {"eviction", true,
+       [](int64_t j, int64_t n) {
+         return MaskColumn{j + 1 + j * 7919 % (n - j), n, 0, 0};
+       }},
+  };
+}
+
+// Share of the pairs of n queries and keys that are seen.
+double Seen(const MaskFamily& family, int64_t n) {
+  double seen = 0;
+  for (int64_t j = 0; j < n; ++j) {
+    const MaskColumn c = family.column(j, n);
+    const int64_t from = family.causal ? j : 0;
+    const auto hidden = [&](int64_t begin, int64_t end) {
+      return std::max<int64_t>(0, std::min(end, n) - std::max(begin, from));
+    };
+    seen += static_cast<double>(n - from - hidden(c.lower_begin, c.lower_end) -
+                                hidden(c.upper_begin, c.upper_end));
+  }
+  return seen / static_cast<double>(n) / static_cast<double>(n);
+}
+
+void BenchMask(GpuBench& bench, const MaskFamily& family, int64_t n, int64_t part) {
+  const std::string name =
+      "mask " + family.name + " n " + std::to_string(n) + " part " + std::to_string(part);
+  if (!bench.Wanted(name)) return;
+  const int64_t total = std::max<int64_t>(n, 16384), heads = 16, head_dim = 128;
+  const std::vector<int32_t> offsets = EvenOffsets(n, total);
+  std::vector<int32_t> columns[4];
+  for (int64_t row = 0; row < total; ++row) {
+    const MaskColumn c = family.column(row % n, n);
+    const int64_t values[4] = {c.lower_begin, c.lower_end, c.upper_begin, c.upper_end};
+    for (int i = 0; i < 4; ++i) columns[i].push_back(static_cast<int32_t>(values[i]));
+  }
+  // As an engine would: no vector that says nothing.
+  const int64_t nothing[4] = {-1, n, 0, 0};
+  absl::Span<const int32_t> spans[4];
+  for (int i = 0; i < 4; ++i) {
+    const bool says = std::any_of(columns[i].begin(), columns[i].end(),
+                                  [&](int32_t value) { return value != nothing[i]; });
+    if (says) spans[i] = bench.Plan(columns[i]);
+  }
+  ColumnMask mask{spans[0], spans[1], spans[2], spans[3], {}};
+  std::vector<MaskTile> tiles(static_cast<size_t>(MaskTiles(offsets)));
+  SummariseMask(mask.columns(), offsets, absl::MakeSpan(tiles));
+  mask.tiles = bench.Plan(tiles);
+  AttentionArgs args = Prefill(bench, {heads, head_dim, n, total, family.causal, BiasKind::kNone},
+                               bench.Plan(offsets), nullptr, 1);
+  args.mask = &mask;
+  const double pairs = static_cast<double>(total) * static_cast<double>(n) * Seen(family, n);
+  bench.Run(name, {.flops = 4 * pairs * heads * head_dim}, 1,
+            [&](int) { Attention(args, bench.stream()); });
+  bench.Clear();
+}
+
+// Every family at two lengths, and three of them over parts of all sizes.
+void BenchMasks(GpuBench& bench) {
+  for (int64_t n : {8192, 32768}) {
+    for (const MaskFamily& family : MaskFamilies(n / 8)) BenchMask(bench, family, n, n / 8);
+  }
+  const int64_t n = 16384;
+  for (int64_t part = 256; part <= n; part *= 2) {
+    const std::vector<MaskFamily> families = MaskFamilies(part);
+    for (size_t family : {2, 4, 6}) BenchMask(bench, families[family], n, part);
+  }
+}
+
+// One step: `rows` beams of each of `sequences` requests over kv cached keys.
+struct StepCase {
+  const char* what;
+  int64_t sequences, rows, heads, head_dim, kv;
+  BiasKind bias = BiasKind::kNone;
+};
+
+void BenchStep(GpuBench& bench, const StepCase& c) {
+  const std::string name =
+      std::string("step bf16 ") + c.what + " requests " + std::to_string(c.sequences) + " rows " +
+      std::to_string(c.rows) + " heads " + std::to_string(c.heads) + " dim " +
+      std::to_string(c.head_dim) + " kv " + std::to_string(c.kv) + " " + Name(c.bias);
+  if (!bench.Wanted(name)) return;
+  constexpr int64_t kPage = 16;
+  const int64_t request_pages = (c.kv + kPage - 1) / kPage;
+  const PositionBias bias = Bias(bench, c.bias, c.heads);
+  std::vector<int32_t> pages(static_cast<size_t>(c.sequences * request_pages)), slots;
+  std::iota(pages.begin(), pages.end(), 0);
+  std::shuffle(pages.begin(), pages.end(), std::mt19937(1));
+  for (int32_t page : pages) {
+    for (int32_t i = 0; i < kPage; ++i) slots.push_back(page * static_cast<int32_t>(kPage) + i);
+  }
+  KvCache shape{.dtype = DType::kBF16,
+                .pages = static_cast<int64_t>(pages.size()),
+                .layers = 1,
+                .heads = c.heads,
+                .page_size = kPage,
+                .head_dim = c.head_dim};
+  const int64_t bytes = shape.pages * shape.page_elements() * 2;
+  const int copies = bench.CopiesPastL2(bytes);
+  std::vector<KvCache> caches(static_cast<size_t>(copies), shape);
+  std::vector<AttentionArgs> calls;
+  std::vector<int32_t> offsets;
+  for (int64_t s = 0; s <= c.sequences; ++s) offsets.push_back(static_cast<int32_t>(s * c.rows));
+  for (int i = 0; i < copies; ++i) {
+    KvCache& cache = caches[static_cast<size_t>(i)];
+    cache.data = bench.Random(DType::kBF16, {bytes / 2}, i + 1).data;
+    AttentionArgs args;
+    args.q = bench.Random(DType::kBF16, {c.sequences * c.rows, c.heads, c.head_dim}, i + 100);
+    args.out = bench.Empty(DType::kBF16, {c.sequences * c.rows, c.heads, c.head_dim});
+    args.q_offsets = bench.Plan(offsets);
+    args.cache = &cache;
+    args.slots = bench.Plan(slots).data();
+    args.slots_stride = request_pages * kPage;
+    args.kv_lens = bench.Plan(
+        std::vector<int32_t>(static_cast<size_t>(c.sequences), static_cast<int32_t>(c.kv)));
+    args.bias = &bias;
+    args.scratch = Scratch(bench, c.heads, c.head_dim);
+    calls.push_back(args);
+  }
+  const int64_t read = c.sequences * c.heads * c.head_dim * 2 * (2 * c.kv + 2 * c.rows);
+  bench.Run(name, {.bytes = static_cast<double>(read)}, copies,
+            [&](int i) { Attention(calls[static_cast<size_t>(i)], bench.stream()); });
+  bench.Clear();
+}
+
+void BenchAll(GpuBench& bench) {
+  for (BiasKind bias : {BiasKind::kNone, BiasKind::kTable}) {
+    for (int64_t dim : {64, 128}) {
+      for (int64_t n : {512, 2048, 8192, 16384}) {
+        for (bool causal : {false, true}) BenchPrefill(bench, {16, dim, n, 16384, causal, bias});
+      }
+    }
+    BenchPrefill(bench, {12, 64, 4096, 16384, false, bias});
+  }
+  BenchPrefill(bench, {16, 64, 2048, 16384, false, BiasKind::kAlibi});
+  BenchPacked(bench, false);
+  BenchPacked(bench, true);
+  BenchMasks(bench);
+  for (const StepCase& c :
+       {StepCase{"t5-base b1 cross", 1, 1, 12, 64, 128},
+        StepCase{"t5-base b1 self", 1, 1, 12, 64, 64, BiasKind::kTable},
+        StepCase{"t5-base b8 cross", 8, 1, 12, 64, 128},
+        StepCase{"t5-base b32 cross", 32, 1, 12, 64, 128},
+        StepCase{"t5-base b32 beam4 cross", 32, 4, 12, 64, 128},
+        StepCase{"t5-base b128 cross", 128, 1, 12, 64, 128},
+        StepCase{"t5-base b128 self", 128, 1, 12, 64, 64, BiasKind::kTable},
+        StepCase{"xl b32 cross", 32, 1, 32, 64, 128},
+        StepCase{"xl b128 cross", 128, 1, 32, 64, 128},
+        StepCase{"xl b128 cross", 128, 1, 32, 64, 512},
+        StepCase{"xl b32 beam4", 32, 4, 32, 64, 512},
+        StepCase{"gpt2 b128 self", 128, 1, 12, 64, 1000}, StepCase{"b1", 1, 1, 32, 64, 8192},
+        StepCase{"b8", 8, 1, 32, 64, 8192}, StepCase{"b64", 64, 1, 16, 128, 2048},
+        StepCase{"b64 beam4", 64, 4, 16, 128, 2048}}) {
+    BenchStep(bench, c);
+  }
+}
+
+}  // namespace
+}  // namespace quintet
+
+int main(int argc, char** argv) {
+  return quintet::RunGpuBench(argc, argv, "Attention on a GPU", quintet::BenchAll);
+}

@@ -1,0 +1,96 @@
+// Times ops on a GPU against ceilings measured in the same run.
+//
+// Each case is a graph of several calls, replayed; the time of a call is the median replay over its
+// calls. Calls rotate through copies of their inputs that together exceed the L2 cache, unless a
+// case says "hot": its inputs come from the kernel before it in a model and are still there. Inputs
+// are random, never zeros. Rates count what an op must read and write once, or the multiply-adds it
+// must do (two each).
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "kernels/stream.h"
+#include "kernels/tensor.h"
+
+namespace quintet {
+
+using Json = nlohmann::ordered_json;
+
+// Ways to make a case end early are errors of the device: they end the program.
+void CheckOk(const absl::Status& status);
+
+struct Ceilings {
+  double copy_bytes = 0;    // per second, bytes read and bytes written
+  double matrix_flops = 0;  // bf16 products
+};
+
+// What one call must move or do; the larger share of a ceiling is its limit.
+struct Work {
+  double bytes = 0, flops = 0;
+};
+
+class GpuBench {
+ public:
+  GpuBench(Device* device, std::string filter)
+      : pool_(1), stream_(&pool_, device), filter_(std::move(filter)) {}
+
+  Stream& stream() { return stream_; }
+  Device& device() { return stream_.device(); }
+  bool Wanted(const std::string& name) const { return name.find(filter_) != std::string::npos; }
+  const Json& rows() const { return rows_; }
+  const Ceilings& ceilings() const { return ceilings_; }
+  void MeasureCeilings();
+
+  // Random values in [-1, 1) as `dtype`, the same for the same seed; memory lives until Clear.
+  Tensor Random(DType dtype, std::initializer_list<int64_t> dims, uint32_t seed = 1);
+  Tensor Empty(DType dtype, std::initializer_list<int64_t> dims);
+  template <typename T>
+  absl::Span<const T> Plan(const std::vector<T>& values) {
+    const auto bytes = static_cast<int64_t>(values.size() * sizeof(T));
+    Buffer buffer = Take(device().AllocateMirrored(bytes));
+    T* data = buffer.as<T>();
+    std::copy(values.begin(), values.end(), data);
+    device().Upload(data, bytes);
+    memory_.push_back(std::move(buffer));
+    return {data, values.size()};
+  }
+  void Clear() {
+    CheckOk(device().Synchronize());
+    memory_.clear();
+  }
+
+  // How many copies of `bytes` of inputs exceed the L2 cache.
+  int CopiesPastL2(int64_t bytes) {
+    return static_cast<int>(std::clamp<int64_t>(2 * device().l2_bytes() / bytes + 1, 2, 64));
+  }
+  // call(i) queues one call on copy i < copies.
+  void Run(const std::string& name, Work work, int copies, const std::function<void(int)>& call);
+
+ private:
+  Buffer Take(absl::StatusOr<Buffer> buffer) {
+    CheckOk(buffer.status());
+    return *std::move(buffer);
+  }
+  double Seconds(int copies, const std::function<void(int)>& call);
+
+  ThreadPool pool_;
+  Stream stream_;
+  std::string filter_;
+  std::vector<Buffer> memory_;
+  Ceilings ceilings_;
+  Json rows_ = Json::array();
+};
+
+// "32x128" of 32 and 128.
+std::string By(std::initializer_list<int64_t> sizes);
+
+// Measures the ceilings, then `cases`, by the command line of such a program:
+//   [--filter TEXT] [--json FILE [--commit ID]]
+int RunGpuBench(int argc, char** argv, const char* what,
+                const std::function<void(GpuBench&)>& cases);
+
+}  // namespace quintet
