@@ -251,7 +251,8 @@ class Verdict:
 
     def __init__(self, name: str, row: int | None, what: str):
         self._begin = time.monotonic()
-        self.data = {"name": name, "row": row, "what": what, "conditions": None, "claims": [], "figures": {}}
+        self.data = {"name": name, "row": row, "what": what, "date": time.strftime("%Y-%m-%d", time.gmtime()), "conditions": None,
+                     "claims": [], "figures": {}}
 
     def conditions(self, report: dict):
         """From any report of a load: hardware, versions."""
