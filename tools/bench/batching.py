@@ -2,11 +2,11 @@
 """Continuous batching against one batch at a time on mixed lengths: the highest rate of requests that each serves while the 99th
 percentile of the time from due to done stays below one limit.
 
-Both run on the same server. One batch at a time is simulated by the client (bench serve --static-batch): it holds back what falls due until
-the last batch has ended and then sends up to a batch of it together. As on a server of that kind the batch is a rectangle: inputs are padded
-to the longest of them, every row is computed until the longest has ended, and the answers come then. Of several batch sizes the best counts.
-The limit is twice what continuous batching needs at half of its
-capacity, and at least twice the time of the longest request alone. usage: batching.py [--model DIR] [--limit-ms ...] [--out DIR]
+Both run on the same server. One batch at a time is simulated by the client (bench serve --static-batch --pad-static-batch): it holds back
+what falls due until the last batch has ended and then sends up to a batch of it together. As on a server of that kind the batch is a
+rectangle: inputs are padded to the longest of them, every row is computed until the longest has ended, and the answers come then. Of several
+batch sizes the best counts. The limit is twice what continuous batching needs at half of its capacity, and at least twice the time of the
+longest request alone. usage: batching.py [--model DIR] [--limit-ms ...] [--out DIR]
 """
 import pathlib
 import sys
@@ -26,7 +26,8 @@ class Rates:
         return load(self._server.target, concurrency=concurrency, duration=seconds, **self._shape)
 
     def at(self, rate: float, batch: int) -> dict:
-        return load(self._server.target, request_rate=rate, duration=self._args.seconds, static_batch=batch, timeout=60, **self._shape)
+        held = dict(static_batch=batch, pad_static_batch=True) if batch else {}
+        return load(self._server.target, request_rate=rate, duration=self._args.seconds, timeout=60, **held, **self._shape)
 
     def best(self, high: float, batch: int, limit_ms: float) -> tuple[float, list[dict]]:
         """The highest rate below `high` that keeps the limit, found by halving; every probe made."""

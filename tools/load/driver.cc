@@ -50,6 +50,7 @@ class Driver : public LoadObserver {
   static bool SleepUntil(int64_t at_us);
   void SendNextOfClosedLoop();
   void SendBatchIfIdle();
+  static void PadToLongest(std::vector<Sendable>* batch);
   bool Finished();
 
   // With mutex_ held:
@@ -160,6 +161,20 @@ void Driver::PaceOpenLoop() {
   }
 }
 
+void Driver::PadToLongest(std::vector<Sendable>* batch) {
+  size_t input = 0;
+  uint32_t output = 0;
+  for (const Sendable& sendable : *batch) {
+    input = std::max(input, sendable.request.ids.size());
+    output = std::max(output, sendable.request.output_tokens);
+  }
+  for (Sendable& sendable : *batch) {
+    std::vector<uint32_t>& ids = sendable.request.ids;
+    if (!ids.empty()) ids.resize(input, ids[0]);
+    sendable.request.output_tokens = output;
+  }
+}
+
 void Driver::SendBatchIfIdle() {
   std::vector<Sendable> batch;
   {
@@ -174,17 +189,7 @@ void Driver::SendBatchIfIdle() {
     }
     CloseWindow();
   }
-  size_t input = 0;
-  uint32_t output = 0;
-  for (const Sendable& sendable : batch) {
-    input = std::max(input, sendable.request.ids.size());
-    output = std::max(output, sendable.request.output_tokens);
-  }
-  for (Sendable& sendable : batch) {
-    std::vector<uint32_t>& ids = sendable.request.ids;
-    if (!ids.empty()) ids.resize(input, ids[0]);
-    sendable.request.output_tokens = output;
-  }
+  if (pacing_.padded) PadToLongest(&batch);
   for (const Sendable& sendable : batch) target_->Send(sendable.id, sendable.request);
 }
 

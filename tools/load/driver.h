@@ -3,7 +3,7 @@
 // Open loop (the shape has a rate): each request is sent when it is due, however many are under
 // way; what is sent late is measured from when it was due. Closed loop: the next one is sent when
 // one ends. One batch at a time: requests fall due as in an open loop, wait until all of the last
-// batch have ended, and then leave together, up to a batch of them. Such a batch is a rectangle:
+// batch have ended, and then leave together, up to a batch of them. A padded batch is a rectangle:
 // random inputs are drawn out to the longest of them, every row is computed until the longest has
 // ended, and only the tokens that a request asked for itself are counted.
 #pragma once
@@ -19,6 +19,7 @@ namespace quintet {
 struct Pacing {
   int64_t concurrency = 0;   // closed loop of so many; 0: open loop
   int64_t static_batch = 0;  // one batch of up to so many at a time; 0: no batches
+  bool padded = false;       // the batches are
   int64_t warmup = 0;        // first requests that are not measured
   int64_t requests = 0;      // measured ones; 0: as many as fit the time
   double duration_s = 0;     // how long to send measured ones; 0: no limit

@@ -83,9 +83,13 @@ void AddPacingFlags(CLI::App* command, LoadFlags* flags) {
   command
       ->add_option("--static-batch", pacing->static_batch,
                    "Hold back what falls due until the last batch has ended, then send up to so "
-                   "many together, all padded to the longest; 0: send at once.")
+                   "many together; 0: send at once.")
       ->check(CLI::Range(int64_t{0}, int64_t{100000}))
       ->type_name("REQUESTS")
+      ->group(kGroup);
+  command
+      ->add_flag("--pad-static-batch", pacing->padded,
+                 "Pad random inputs and new tokens of such a batch to its longest.")
       ->group(kGroup);
   command->add_option("--warmup", pacing->warmup, "First requests, which are not measured.")
       ->check(CLI::Range(int64_t{0}, kMany))
@@ -111,6 +115,7 @@ nlohmann::ordered_json LoadConfiguration(const LoadFlags& flags) {
           {"burstiness", shape.burstiness},
           {"concurrency", pacing.concurrency},
           {"static_batch", pacing.static_batch},
+          {"pad_static_batch", pacing.padded},
           {"warmup", pacing.warmup},
           {"requests", pacing.requests},
           {"duration_s", pacing.duration_s},
@@ -155,8 +160,9 @@ absl::Status SettleLoad(LoadFlags* flags) {
   if (pacing.static_batch > 0 && pacing.concurrency > 0) {
     return absl::InvalidArgumentError("--static-batch needs --request-rate");
   }
-  if (pacing.static_batch > 0 && flags->output_tokens.empty()) {
-    return absl::InvalidArgumentError("--static-batch needs --output-tokens");
+  if (pacing.padded && (pacing.static_batch == 0 || flags->output_tokens.empty())) {
+    return absl::InvalidArgumentError(
+        "--pad-static-batch needs --static-batch and --output-tokens");
   }
   if (pacing.requests == 0 && pacing.duration_s == 0) {
     return absl::InvalidArgumentError("give --requests or --duration: the run needs an end");

@@ -126,10 +126,11 @@ TEST_CASE("one batch at a time leaves only when the last has ended") {
   CHECK(record.begin_us >= record.outcomes[47].done_us);
 }
 
-TEST_CASE("one batch at a time is as long as its longest, and counts what was asked for") {
+TEST_CASE("a padded batch is as long as its longest, and counts what was asked for") {
   OneByOne target;
   LoadPlan plan = MakePlan(20000, {1, 4}), same = MakePlan(20000, {1, 4});
-  const LoadRecord record = RunLoad({.static_batch = 4, .requests = 200}, &plan, &target);
+  const LoadRecord record =
+      RunLoad({.static_batch = 4, .padded = true, .requests = 200}, &plan, &target);
   REQUIRE(record.outcomes.size() == 200);
   REQUIRE(target.sent_tokens_.size() == 200);
   int longer = 0;
