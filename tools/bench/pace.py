@@ -44,7 +44,7 @@ def main() -> int:
         model = args.model or stack.enter_context(random_t5.directory())
         runs = {share: measure(model, share, args) for share in (DEFAULT, 0)}
     for share, run in runs.items():
-        verdict.data["conditions"] = run.pop("conditions")
+        verdict.conditions({"conditions": run.pop("conditions")})
         verdict.figure(f"prefill share {share}", run)
         ratio = run["with long inputs"]["itl_ms"]["p99"] / run["quiet"]["itl_ms"]["p99"]
         encoded = run["long inputs"]["codes"].get("OK", {}).get("count", 0)

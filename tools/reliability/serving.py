@@ -255,8 +255,8 @@ class Verdict:
                      "claims": [], "figures": {}}
 
     def conditions(self, report: dict):
-        """From any report of a load: hardware, versions."""
-        self.data["conditions"] = report["conditions"]
+        """From any report of a load: hardware, versions. Its client may be held to one core, the machine is not."""
+        self.data["conditions"] = {**report["conditions"], "cores": os.cpu_count()}
 
     def figure(self, name: str, value):
         self.data["figures"][name] = value
