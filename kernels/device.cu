@@ -94,6 +94,7 @@ absl::StatusOr<Buffer> CudaDevice::Allocate(int64_t bytes) {
   void* data = nullptr;
   const cudaError_t error = cudaMalloc(&data, static_cast<size_t>(bytes));
   if (error != cudaSuccess) return NoMemory(bytes, "on the device", error);
+  ++allocations_;
   return Buffer(data, bytes, std::shared_ptr<void>(data, [](void* p) { cudaFree(p); }));
 }
 

@@ -46,6 +46,8 @@ class Device {
   // The calling thread is the engine's from now on.
   virtual void Use() = 0;
 
+  // How often memory has been allocated: what a test counts to see that steps do without.
+  int64_t allocations() const { return allocations_; }
   // Device memory, aligned to 256 bytes, not initialised. RESOURCE_EXHAUSTED when there is no such
   // memory.
   virtual absl::StatusOr<Buffer> Allocate(int64_t bytes) = 0;
@@ -92,6 +94,7 @@ class Device {
   int multiprocessors_ = 0;
   int64_t l2_bytes_ = 0;
   void* queue_ = nullptr;
+  int64_t allocations_ = 0;
 
  private:
   absl::Status status_;

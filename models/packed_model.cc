@@ -43,11 +43,17 @@ absl::Status PackedModel::Measure() {
   return absl::OkStatus();
 }
 
-// What the first block of a step's arrays is for.
+// What the first block of a step's arrays is for. On a GPU it has room for the longest sequences,
+// so that it never grows; on a CPU longer ones make it grow, which costs nothing but the time.
 StepShape PackedModel::FirstShape() const {
-  constexpr int64_t kTokens = 512;  // of a sequence; longer ones make the block grow
+  const int64_t slots = limits_.cache_pages * limits_.page_size;
+  const bool grows = stream_.backend() == Backend::kCpu;
+  const int64_t tokens = std::min<int64_t>(grows ? 512 : 8192, slots);
+  const int64_t source_tokens = std::min(grows ? 512 : limits_.max_encode_tokens, slots);
   const int64_t sequences = limits_.max_step_sequences;
-  return {limits_.max_step_tokens, sequences, sequences, limits_.max_step_tokens, kTokens, kTokens};
+  StepShape shape{limits_.max_step_tokens, sequences, sequences,
+                  limits_.max_step_tokens, tokens,    source_tokens};
+  return grows ? shape : shape.Rounded(limits_);
 }
 
 absl::Status PackedModel::Allocate() {

@@ -45,8 +45,6 @@ absl::Status ModelHost::Load() {
     absl::StatusOr<GenerationDefaults> defaults = ReadGenerationDefaults(options_.directory);
     if (!defaults.ok()) return defaults.status();
     defaults_ = *std::move(defaults);
-    absl::StatusOr<ModelConfig> config = ReadModelConfig(options_.directory);
-    if (!config.ok()) return config.status();
     LoadOptions load = options_.load;
     if (options_.gpu >= 0) {
       absl::StatusOr<std::unique_ptr<Device>> device = Device::Open(options_.gpu);
@@ -54,12 +52,8 @@ absl::Status ModelHost::Load() {
       device_ = *std::move(device);
       load.device = device_.get();
     }
-    load.limits.cache_pages = 1;
-    if (config->has_decoder()) {
-      const int64_t page_bytes =
-          CachePageBytes(*config, load.limits.page_size, ActivationType(load.weights, load.device));
-      load.limits.cache_pages = std::max<int64_t>(1, options_.cache_bytes / page_bytes);
-    }
+    const absl::Status planned = PlanMemory(options_.directory, options_.memory, &load, pool_);
+    if (!planned.ok()) return planned;
     absl::StatusOr<std::unique_ptr<Model>> model =
         options_.load_model(options_.directory, load, pool_);
     if (!model.ok()) return model.status();

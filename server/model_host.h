@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/engine.h"
+#include "engine/memory_plan.h"
 #include "models/model.h"
 #include "models/tokenizer.h"
 #include "server/admission.h"
@@ -22,13 +23,13 @@ namespace quintet {
 struct HostOptions {
   std::string name;
   std::string directory;
-  LoadOptions load;  // cache_pages follows from cache_bytes, device from gpu
+  LoadOptions load;  // cache_pages follows from memory, device from gpu
   int gpu = -1;      // its number; -1: the CPU
   // How the weights are read; tests put models of their own here.
   std::function<absl::StatusOr<std::unique_ptr<Model>>(
       const std::string& directory, const LoadOptions& options, ThreadPool* pool)>
       load_model = Model::Load;
-  int64_t cache_bytes = 1 << 30;  // of keys and values
+  MemoryBounds memory = {.cache_bytes = 1 << 30};
   EngineLimits engine;
   DecodingLimits decoding;
   bool vllm_metrics = false;

@@ -196,6 +196,7 @@ absl::StatusOr<nlohmann::ordered_json> Measure(Session& session, const BenchFlag
     if (text) PrintRow(report["rows"].back());
   }
   report["peak_bytes"] = PeakBytes();
+  report["device_bytes"] = DeviceBytes(session);
   return report;
 }
 

@@ -55,6 +55,10 @@ nlohmann::ordered_json SessionConditions(const Session& session) {
   return conditions;
 }
 
+int64_t DeviceBytes(const Session& session) {
+  return session.device == nullptr ? 0 : session.free_bytes_before - session.device->free_bytes();
+}
+
 int WriteReport(const nlohmann::ordered_json& report, const std::string& output,
                 const std::string& json_file) {
   if (output == "json") absl::PrintF("%s\n", report.dump(2));

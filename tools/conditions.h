@@ -15,6 +15,8 @@ int64_t PeakBytes();  // most memory this process has had resident so far
 nlohmann::ordered_json MachineConditions();
 // The same and the model: dtype, threads, family, parameters, bytes, load time.
 nlohmann::ordered_json SessionConditions(const Session& session);
+// By how much a GPU's free memory is less than before the model was loaded; 0 on a CPU.
+int64_t DeviceBytes(const Session& session);
 
 // Prints the report when `output` is "json", and writes it to `json_file` unless that is empty.
 // Returns the exit code.

@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "engine/decoder.h"
 #include "engine/kv_pool.h"
+#include "engine/memory_plan.h"
 #include "models/model.h"
 #include "nlohmann/json.hpp"
 #include "tools/session.h"
@@ -19,7 +19,8 @@ namespace quintet {
 namespace {
 
 struct InspectFlags {
-  std::string model, dtype = "f32", output = "text";
+  std::string model, output = "text";
+  Placement placement;
   int64_t batch = 1, input_tokens = 512, output_tokens = 256, beams = 1;
   bool follow_symlinks = false;
 };
@@ -60,13 +61,6 @@ const char* ActivationName(Activation activation) {
   return "?";
 }
 
-struct MemoryReport {
-  ModelMemory model;
-  int64_t search = 0;  // buffers of the engine's decoder
-  int64_t pages = 0, page_tokens = 0;
-  int64_t total() const { return model.weights + model.cache + model.workspace + search; }
-};
-
 // Pages of one request, as the engine reserves them: beams share the source and the prompt.
 int64_t RequestPages(const InspectFlags& flags, const ModelConfig& config, int64_t page_size) {
   const int64_t prompt = config.has_encoder() ? 1 : flags.input_tokens;
@@ -88,20 +82,15 @@ ModelLimits LimitsFor(const InspectFlags& flags, const ModelConfig& config) {
   return limits;
 }
 
-absl::StatusOr<MemoryReport> MeasureMemory(const InspectFlags& flags, const ModelConfig& config) {
+absl::StatusOr<MemoryPlan> MeasureFor(const InspectFlags& flags, const ModelConfig& config,
+                                      Device* device) {
   LoadOptions options;
-  options.weights = WeightTypeOf(Placement{.dtype = flags.dtype});
+  options.weights = WeightTypeOf(flags.placement);
+  options.device = device;
   options.limits = LimitsFor(flags, config);
   options.follow_symlinks = flags.follow_symlinks;
   ThreadPool pool(1);
-  absl::StatusOr<ModelMemory> model = Model::Measure(flags.model, options, &pool);
-  if (!model.ok()) return model.status();
-  MemoryReport report;
-  report.model = *model;
-  report.search = Decoder::BufferBytes(config, options.limits, Stream(&pool));
-  if (config.has_decoder()) report.pages = options.limits.cache_pages;
-  report.page_tokens = options.limits.page_size;
-  return report;
+  return MeasureMemory(flags.model, options, &pool);
 }
 
 std::string Bytes(int64_t bytes) {
@@ -119,7 +108,7 @@ std::string Ids(const std::vector<int32_t>& ids) {
 }
 std::string Id(int32_t id) { return id < 0 ? "none" : absl::StrCat(id); }
 
-void PrintModel(const Inspection& in, const MemoryReport& memory) {
+void PrintModel(const Inspection& in, const MemoryPlan& memory) {
   const ModelConfig& c = in.config;
   Line("architecture", absl::StrCat(FamilyName(c.family), ", head: ", HeadName(c.head)));
   Line("layers", absl::StrCat("encoder ", c.encoder_layers, ", decoder ", c.decoder_layers));
@@ -146,19 +135,19 @@ void PrintModel(const Inspection& in, const MemoryReport& memory) {
                                      Id(t.pad_id), "; unk ", Id(t.unk_id), "; bos ", Id(t.bos_id)));
 }
 
-void PrintText(const InspectFlags& flags, const Inspection& in, const MemoryReport& memory) {
+void PrintText(const InspectFlags& flags, const Inspection& in, const MemoryPlan& memory) {
   PrintModel(in, memory);
   std::printf("\nfiles\n");
   for (const auto& [name, bytes] : in.files) {
     std::printf("  %-40s %s\n", name.c_str(), Bytes(bytes).c_str());
   }
   std::printf("\nmemory, weights as %s, %lld x (%lld + %lld) tokens, beams %lld\n",
-              flags.dtype.c_str(), static_cast<long long>(flags.batch),
+              WeightTypeName(WeightTypeOf(flags.placement)), static_cast<long long>(flags.batch),
               static_cast<long long>(flags.input_tokens),
               static_cast<long long>(flags.output_tokens), static_cast<long long>(flags.beams));
   Line("  weights", Bytes(memory.model.weights));
   Line("  keys, values", absl::StrCat(Bytes(memory.model.cache), " (", memory.pages, " pages of ",
-                                      memory.page_tokens, " tokens)"));
+                                      ModelLimits().page_size, " tokens)"));
   Line("  workspace", Bytes(memory.model.workspace));
   Line("  search", Bytes(memory.search));
   Line("  total", Bytes(memory.total()));
@@ -187,7 +176,7 @@ nlohmann::json ConfigJson(const ModelConfig& c) {
           {"decoder_start_id", c.decoder_start_id}};
 }
 
-void PrintJson(const InspectFlags& flags, const Inspection& in, const MemoryReport& memory) {
+void PrintJson(const InspectFlags& flags, const Inspection& in, const MemoryPlan& memory) {
   nlohmann::json report = {{"config", ConfigJson(in.config)},
                            {"parameters", memory.model.parameters},
                            {"stored_values", in.stored_values},
@@ -197,7 +186,8 @@ void PrintJson(const InspectFlags& flags, const Inspection& in, const MemoryRepo
   const TokenizerSummary& t = in.tokenizer;
   report["tokenizer"] = {{"file", t.file},     {"vocab", t.vocab},   {"eos_id", t.eos_id},
                          {"pad_id", t.pad_id}, {"unk_id", t.unk_id}, {"bos_id", t.bos_id}};
-  report["memory"] = {{"dtype", flags.dtype},
+  report["memory"] = {{"device", flags.placement.device},
+                      {"dtype", WeightTypeName(WeightTypeOf(flags.placement))},
                       {"batch", flags.batch},
                       {"input_tokens", flags.input_tokens},
                       {"output_tokens", flags.output_tokens},
@@ -222,7 +212,9 @@ int Run(const InspectFlags& flags) {
         absl::StrCat("memory: ", flags.input_tokens, " + ", flags.output_tokens,
                      " tokens are beyond the model's ", config.max_positions, " positions"));
   }
-  const absl::StatusOr<MemoryReport> memory = MeasureMemory(flags, inspection->config);
+  const absl::StatusOr<std::unique_ptr<Device>> device = OpenDevice(flags.placement);
+  if (!device.ok()) return Fail(kExitUsage, device.status());
+  const absl::StatusOr<MemoryPlan> memory = MeasureFor(flags, inspection->config, device->get());
   if (!memory.ok()) return Fail(ModelExitCode(memory.status()), memory.status());
   if (flags.output == "json") {
     PrintJson(flags, *inspection, *memory);
@@ -260,7 +252,7 @@ void AddInspectCommand(CommandLine& line) {
   count("--output-tokens", &flags->output_tokens, int64_t{1} << 20, "TOKENS",
         "Length of each output.");
   count("--beams", &flags->beams, 32, "BEAMS", "Beams of each request.");
-  AddDTypeFlag(command, &flags->dtype)->group("Memory");
+  AddPlacementFlags(command, &flags->placement);
   command->add_option("--output", flags->output, "Format: text or json.")
       ->check(CLI::IsMember({"text", "json"}))
       ->type_name("FORMAT")

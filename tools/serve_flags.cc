@@ -21,7 +21,7 @@ HostOptions HostOf(const ServeFlags& flags, const std::string& model) {
                   : model.substr(0, equals);
   host.load.weights = WeightTypeOf(flags.placement);
   host.gpu = DeviceOrdinal(flags.placement);
-  host.cache_bytes = flags.cache_mib << 20;
+  host.memory = {.cache_bytes = flags.cache_mib << 20, .max_bytes = flags.max_memory_mib << 20};
   host.load.limits.max_encode_tokens =
       std::max<int64_t>(flags.max_batch_tokens, flags.decoding.max_input_tokens);
   host.load.limits.max_step_sequences = flags.engine.max_running_sequences;
@@ -56,6 +56,7 @@ void AddModelFlags(CommandLine& line, CLI::App* command, ServeFlags* flags) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
       ->type_name("MIB")
       ->group(kGroup);
+  AddMaxMemoryFlag(command, &flags->max_memory_mib)->group(kGroup);
 }
 
 void AddLimitFlags(CLI::App* command, ServeFlags* flags) {

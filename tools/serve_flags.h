@@ -19,7 +19,7 @@ struct ServeFlags {
   ServerOptions server;
   EngineLimits engine = {.prefill_share = 0.75, .encoder_cache_bytes = 256 << 20};
   DecodingLimits decoding;
-  int64_t max_batch_tokens = 4096, cache_mib = 1024;
+  int64_t max_batch_tokens = 4096, cache_mib = 1024, max_memory_mib = 0;
   double default_timeout_s = 60, max_timeout_s = 600;
   double drain_delay_s = 5, drain_timeout_s = 30, stall_timeout_s = 30;
   std::string metrics_compat;

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
+#include "engine/memory_plan.h"
 #include "spdlog/spdlog.h"
 #include "tools/cores.h"
 
@@ -12,8 +13,7 @@ namespace {
 
 constexpr int64_t kPageTokens = 16;
 
-LoadOptions OptionsOf(const ModelFlags& flags, const ModelConfig& config, Device* device,
-                      RequestKind kind) {
+LoadOptions OptionsOf(const ModelFlags& flags, Device* device) {
   LoadOptions options;
   options.weights = WeightTypeOf(flags.placement);
   options.device = device;
@@ -22,12 +22,6 @@ LoadOptions OptionsOf(const ModelFlags& flags, const ModelConfig& config, Device
   limits.max_encode_tokens = std::max(flags.max_batch_tokens, flags.max_input_tokens);
   limits.max_step_sequences = flags.max_running;
   limits.max_step_tokens = std::max<int64_t>(limits.max_step_tokens, flags.max_running);
-  limits.cache_pages = 1;
-  if (config.has_decoder() && kind != RequestKind::kEncode) {
-    const DType dtype = ActivationType(options.weights, options.device);
-    const int64_t page_bytes = CachePageBytes(config, kPageTokens, dtype);
-    limits.cache_pages = std::max<int64_t>(1, (flags.cache_mib << 20) / page_bytes);
-  }
   options.limits = limits;
   return options;
 }
@@ -68,7 +62,14 @@ absl::Status Load(Session* session, const SessionNeeds& needs) {
     }
   }
   session->pool = std::make_unique<ThreadPool>(flags.threads);
-  const LoadOptions options = OptionsOf(flags, *config, session->device.get(), needs.kind);
+  LoadOptions options = OptionsOf(flags, session->device.get());
+  if (options.device != nullptr) session->free_bytes_before = options.device->free_bytes();
+  // Encoding keeps no keys and values: one page will do.
+  const MemoryBounds bounds = {
+      .cache_bytes = needs.kind == RequestKind::kEncode ? 0 : flags.cache_mib << 20,
+      .max_bytes = flags.max_memory_mib << 20};
+  absl::Status status = PlanMemory(flags.model, bounds, &options, session->pool.get());
+  if (!status.ok()) return status;
   absl::StatusOr<std::unique_ptr<Model>> model =
       Model::Load(flags.model, options, session->pool.get());
   if (!model.ok()) return model.status();
@@ -114,6 +115,16 @@ void AddModelFlags(CommandLine& line, CLI::App* command, ModelFlags* flags) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
       ->type_name("MIB")
       ->group(kGroup);
+  AddMaxMemoryFlag(command, &flags->max_memory_mib)->group(kGroup);
+}
+
+CLI::Option* AddMaxMemoryFlag(CLI::App* command, int64_t* mib) {
+  return command
+      ->add_option("--max-memory", *mib,
+                   "Memory for a model in all, on the device where it runs: keys and values take "
+                   "what the rest leaves of it; 0: no limit but what a GPU has free.")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 24))
+      ->type_name("MIB");
 }
 
 std::unique_ptr<Session> OpenSession(const ModelFlags& flags, const SessionNeeds& needs,

@@ -24,8 +24,10 @@ struct ModelFlags {
   int64_t max_input_tokens = 4096;
   int64_t max_batch_tokens = 4096;  // encoded at once
   int64_t cache_mib = 1024;         // keys and values
+  int64_t max_memory_mib = 0;       // of everything; 0: no limit
 };
 void AddModelFlags(CommandLine& line, CLI::App* command, ModelFlags* flags);
+CLI::Option* AddMaxMemoryFlag(CLI::App* command, int64_t* mib);
 
 struct Session {
   ModelFlags flags;
@@ -37,6 +39,7 @@ struct Session {
   std::unique_ptr<Model> model;
   std::unique_ptr<Engine> engine;
   double load_seconds = 0;
+  int64_t free_bytes_before = 0;  // of the device, before the model was loaded
 };
 
 enum class TokenizerNeed : uint8_t { kNone, kIfThere, kRequired };

@@ -25,7 +25,7 @@ const ModelHost& Host(uint8_t which) {
       HostOptions options;
       options.name = directory;
       options.directory = absl::StrCat(QUINTET_SOURCE_DIR, "/", directory);
-      options.cache_bytes = 1 << 20;
+      options.memory.cache_bytes = 1 << 20;
       loaded.push_back(new ModelHost(options, pool, registry));
       QT_CHECK(loaded.back()->Load().ok());
     }

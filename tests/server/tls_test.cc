@@ -79,7 +79,7 @@ TEST_CASE("New certificates are taken up while streams go on", "[tls]") {
   RunningServer server([&](ServerOptions* options) {
     files.Use(options);
     UseStub(&options->models[0], control);
-    options->models[0].cache_bytes = int64_t{1} << 30;  // all streams at once
+    options->models[0].memory.cache_bytes = int64_t{1} << 30;  // all streams at once
   });
   const Certificate old_client = clients.Issue("client", 24);
   const auto old_stub = Connect(server, before.certificate_pem(), old_client);

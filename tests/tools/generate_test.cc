@@ -29,6 +29,15 @@ TEST_CASE("words become phonemes, one line each, in order") {
   CHECK(outcome.err.empty());
 }
 
+TEST_CASE("a model that needs more memory than allowed is refused at once") {
+  const Outcome refused = OnModel("generate", {"--max-memory", "20"}, "oros\n");
+  CHECK(refused.exit_code == kExitFailed);
+  CHECK(refused.out.empty());
+  CHECK_THAT(refused.err, Contains("--max-memory allows 20971520"));
+  CHECK_THAT(refused.err, Contains("weights"));
+  CHECK(OnModel("generate", {"--max-memory", "200"}, "oros\n").out == "AO1 R OW0 Z\n");
+}
+
 TEST_CASE("no lines in, no lines out") {
   for (const char* command : {"generate", "encode", "score"}) {
     const Outcome outcome = OnModel(command, {}, "");

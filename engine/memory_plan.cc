@@ -1,0 +1,66 @@
+#include "engine/memory_plan.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "engine/decoder.h"
+
+namespace quintet {
+namespace {
+
+absl::Status TooLarge(const MemoryPlan& plan, absl::string_view where, int64_t bytes) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the model needs ", plan.total(), " bytes (weights ", plan.model.weights,
+                   ", keys and values ", plan.model.cache, ", workspace ", plan.model.workspace,
+                   ", search ", plan.search, "), ", where, " ", bytes));
+}
+
+}  // namespace
+
+absl::StatusOr<MemoryPlan> MeasureMemory(const std::string& directory, const LoadOptions& options,
+                                         ThreadPool* pool) {
+  const absl::StatusOr<ModelConfig> config = ReadModelConfig(directory);
+  if (!config.ok()) return config.status();
+  const absl::StatusOr<ModelMemory> model = Model::Measure(directory, options, pool);
+  if (!model.ok()) return model.status();
+  MemoryPlan plan;
+  plan.model = *model;
+  plan.search = Decoder::BufferBytes(*config, options.limits, Stream(pool, options.device));
+  plan.pages = config->has_decoder() ? options.limits.cache_pages : 0;
+  return plan;
+}
+
+absl::Status PlanMemory(const std::string& directory, const MemoryBounds& bounds,
+                        LoadOptions* options, ThreadPool* pool) {
+  const absl::StatusOr<ModelConfig> config = ReadModelConfig(directory);
+  if (!config.ok()) return config.status();
+  ModelLimits& limits = options->limits;
+  limits.cache_pages = 1;
+  if (config->has_decoder()) {
+    const DType dtype = ActivationType(options->weights, options->device);
+    const int64_t page_bytes = CachePageBytes(*config, limits.page_size, dtype);
+    limits.cache_pages = std::max<int64_t>(1, bounds.cache_bytes / page_bytes);
+  }
+  if (bounds.max_bytes == 0 && options->device == nullptr) return absl::OkStatus();
+  absl::StatusOr<MemoryPlan> plan = MeasureMemory(directory, *options, pool);
+  if (!plan.ok()) return plan.status();
+  if (options->device != nullptr) {
+    const int64_t free_bytes = options->device->free_bytes();
+    if (bounds.max_bytes == 0 && plan->total() > free_bytes) {
+      return TooLarge(*plan, "the GPU has free", free_bytes);
+    }
+  }
+  const int64_t over = bounds.max_bytes == 0 ? 0 : plan->total() - bounds.max_bytes;
+  if (over <= 0) return absl::OkStatus();
+  const int64_t page_bytes = plan->model.cache / limits.cache_pages;
+  const int64_t fewer = page_bytes == 0 ? limits.cache_pages : (over + page_bytes - 1) / page_bytes;
+  if (fewer >= limits.cache_pages) {
+    plan->model.cache = page_bytes;
+    return TooLarge(*plan, "with one page of keys and values, --max-memory allows",
+                    bounds.max_bytes);
+  }
+  limits.cache_pages -= fewer;
+  return absl::OkStatus();
+}
+
+}  // namespace quintet

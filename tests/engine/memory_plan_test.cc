@@ -1,0 +1,54 @@
+#include "engine/memory_plan.h"
+
+#include "catch2/catch.hpp"
+#include "engine/engine.h"
+
+namespace quintet {
+namespace {
+
+constexpr char kModel[] = QUINTET_SOURCE_DIR "/deploy/models/g2p";
+
+TEST_CASE("keys and values take what is left of the memory allowed") {
+  ThreadPool pool(1);
+  LoadOptions options;
+  options.limits.page_size = 16;
+  const int64_t asked = int64_t{64} << 20;
+  REQUIRE(PlanMemory(kModel, {.cache_bytes = asked}, &options, &pool).ok());
+  const MemoryPlan free = *MeasureMemory(kModel, options, &pool);
+  const int64_t page_bytes = free.model.cache / free.pages;
+  CHECK(free.model.cache <= asked);
+  CHECK(free.model.cache > asked - page_bytes);
+
+  const int64_t fixed = free.total() - free.model.cache;
+  for (const int64_t pages : {int64_t{1}, int64_t{7}, free.pages, free.pages + 100}) {
+    for (const int64_t more : {int64_t{0}, page_bytes - 1}) {
+      const int64_t most = fixed + pages * page_bytes + more;
+      REQUIRE(PlanMemory(kModel, {.cache_bytes = asked, .max_bytes = most}, &options, &pool).ok());
+      CHECK(options.limits.cache_pages == std::min(pages, free.pages));
+      CHECK(MeasureMemory(kModel, options, &pool)->total() <= most);
+    }
+  }
+  const absl::Status refused = PlanMemory(
+      kModel, {.cache_bytes = asked, .max_bytes = fixed + page_bytes - 1}, &options, &pool);
+  CHECK(absl::IsResourceExhausted(refused));
+  INFO(refused);
+  CHECK(refused.message().find("--max-memory") != std::string::npos);
+}
+
+TEST_CASE("what is measured is what load and engine hold") {
+  ThreadPool pool(1);
+  LoadOptions options;
+  options.limits.cache_pages = 9;
+  const MemoryPlan plan = *MeasureMemory(kModel, options, &pool);
+  const auto model = Model::Load(kModel, options, &pool);
+  REQUIRE(model.ok());
+  const ModelMemory& held = (*model)->memory();
+  CHECK(plan.model.weights == held.weights);
+  CHECK(plan.model.cache == held.cache);
+  CHECK(plan.model.workspace == held.workspace);
+  CHECK(plan.search > 0);
+  CHECK(plan.total() == held.weights + held.cache + held.workspace + plan.search);
+}
+
+}  // namespace
+}  // namespace quintet

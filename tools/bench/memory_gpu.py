@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""What quintet inspect predicts of a GPU's memory against what loading and running the model takes of it.
+
+Models of the real shapes with random weights. Taken: the device's free memory before the load less that after `quintet bench` has run (its
+report's device_bytes), so that libraries, kernels and recorded steps count; --max-memory is what was predicted, which leaves the keys and values
+that the prediction has. Holds when the prediction is within 5 %.
+
+usage: memory_gpu.py --quintet build/quintet --work DIR [--models t5-base flan-t5-xl] [--dtypes bf16 int8] [--out FILE]
+"""
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from batching_gpu import checkpoint  # noqa: E402
+
+GOAL = 0.05
+
+
+def call(args, *command):
+    run = subprocess.run([args.quintet, *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=args.timeout)
+    if run.returncode != 0:
+        raise RuntimeError(f"{' '.join(map(str, command))}: exit {run.returncode}: {run.stderr.strip()[-400:]}")
+    return json.loads(run.stdout)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quintet", default="build/quintet")
+    parser.add_argument("--work", required=True, help="folder for the checkpoints")
+    parser.add_argument("--models", nargs="+", default=["t5-base", "flan-t5-xl"])
+    parser.add_argument("--dtypes", nargs="+", default=["bf16", "int8"])
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--input-tokens", type=int, default=512)
+    parser.add_argument("--output-tokens", type=int, default=64)
+    parser.add_argument("--timeout", type=float, default=60)
+    parser.add_argument("--out", help="also write the results to this file")
+    args = parser.parse_args()
+    rows = []
+    for model in args.models:
+        directory = checkpoint(model, args.work)
+        for dtype in args.dtypes:
+            shape = ["--batch", args.batch, "--input-tokens", args.input_tokens]
+            memory = call(args, "inspect", directory, "--device", args.device, "--dtype", dtype, *shape, "--output-tokens", args.output_tokens,
+                          "--output", "json")["memory"]
+            most_mib = -(-memory["total_bytes"] // 2**20)
+            report = call(args, "bench", "--model", directory, "--device", args.device, "--dtype", dtype, "--mode", "generate", *shape,
+                          "--new-tokens", args.output_tokens, "--repetitions", 1, "--warmup", 1, "--max-running", args.batch,
+                          "--max-input-tokens", args.input_tokens, "--max-batch-tokens", min(4096, args.batch * args.input_tokens),
+                          "--max-memory", most_mib, "--output", "json")
+            taken = report["device_bytes"]
+            row = dict(model=model, dtype=dtype, predicted=memory, taken_bytes=taken, error=memory["total_bytes"] / taken - 1)
+            rows.append(row)
+            print(f"{model:12s} {dtype:5s} predicted {memory['total_bytes'] / 2**20:9.1f} MiB  taken {taken / 2**20:9.1f} MiB  {100 * row['error']:+6.2f} %  "
+                  f"{'holds' if abs(row['error']) <= GOAL else 'DOES NOT HOLD'}", flush=True)
+    if args.out:
+        pathlib.Path(args.out).write_text(json.dumps(rows, indent=1) + "\n")
+    return 0 if all(abs(row["error"]) <= GOAL for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
