@@ -21,10 +21,12 @@
 
 #include "CLI/CLI.hpp"
 #include "kernels/embedding.h"
+#include "kernels/kv_cache.h"
 #include "kernels/linear.h"
 #include "kernels/log_prob.h"
 #include "kernels/norm.h"
 #include "kernels/selection.h"
+#include "tools/bench/copy_gpu.h"
 
 namespace quintet {
 namespace {
@@ -192,13 +194,11 @@ void GpuBench::Run(const std::string& name, Work work, int copies,
 }
 
 void GpuBench::MeasureCeilings() {
-  auto queue = static_cast<cudaStream_t>(device().queue());
   constexpr int64_t kBytes = int64_t{2} << 30;
   const Tensor from = Random(DType::kF32, {kBytes / 4}), to = Empty(DType::kF32, {kBytes / 4});
-  ceilings_.copy_bytes =
-      2.0 * kBytes / Seconds(1, [&](int) {
-        CHECK_CUDA(cudaMemcpyAsync(to.data, from.data, kBytes, cudaMemcpyDeviceToDevice, queue));
-      });
+  ceilings_.copy_bytes = 2.0 * kBytes / Seconds(1, [&](int) {
+                           QueueCopy(to.data, from.data, kBytes, device().queue());
+                         });
   Clear();
   constexpr int64_t kSide = 8192;
   LinearWeight w = *LinearWeight::Allocate(kSide, kSide, WeightType::kBF16, false, &device());
@@ -265,8 +265,10 @@ void BenchEmbedding(GpuBench& bench, int64_t rows, int64_t d) {
   bench.Clear();
 }
 
-LinearWeight Weight(GpuBench& bench, int64_t n, int64_t k) {
-  LinearWeight w = *LinearWeight::Allocate(n, k, WeightType::kBF16, false, &bench.device());
+LinearWeight Weight(GpuBench& bench, int64_t n, int64_t k, WeightType type = WeightType::kBF16) {
+  absl::StatusOr<LinearWeight> made = LinearWeight::Allocate(n, k, type, false, &bench.device());
+  CheckOk(made.status());
+  LinearWeight w = *std::move(made);
   std::vector<float> values(static_cast<size_t>(std::min<int64_t>(n, 64) * k));
   std::mt19937 generator(static_cast<uint32_t>(n + k));
   for (float& v : values) v = static_cast<float>(generator() >> 8) * 0x1p-23f - 1.0f;
@@ -277,15 +279,17 @@ LinearWeight Weight(GpuBench& bench, int64_t n, int64_t k) {
   return w;
 }
 
-void BenchLinear(GpuBench& bench, int64_t rows, int64_t k, int64_t n, DType y_type) {
-  const std::string name =
-      std::string("linear bf16 to ") + DTypeName(y_type) + " " + By({rows, k, n});
+void BenchLinear(GpuBench& bench, int64_t rows, int64_t k, int64_t n, DType y_type,
+                 WeightType type = WeightType::kBF16) {
+  const std::string name = std::string("linear ") + DTypeName(WeightDType(type)) + " to " +
+                           DTypeName(y_type) + " " + By({rows, k, n});
   if (!bench.Wanted(name)) return;
-  const int64_t bytes = 2 * (n * k + rows * k) + rows * n * DTypeBytes(y_type);
+  const int64_t bytes =
+      DTypeBytes(WeightDType(type)) * n * k + 2 * rows * k + rows * n * DTypeBytes(y_type);
   const int copies = bench.CopiesPastL2(bytes);
   std::vector<LinearWeight> weights;
   std::vector<LinearArgs> calls;
-  for (int i = 0; i < copies; ++i) weights.push_back(Weight(bench, n, k));
+  for (int i = 0; i < copies; ++i) weights.push_back(Weight(bench, n, k, type));
   for (int i = 0; i < copies; ++i) {
     calls.push_back({.x = bench.Random(DType::kBF16, {rows, k}, i + 1),
                      .w = &weights[i],
@@ -295,6 +299,61 @@ void BenchLinear(GpuBench& bench, int64_t rows, int64_t k, int64_t n, DType y_ty
   }
   bench.Run(name, {.bytes = static_cast<double>(bytes), .flops = 2.0 * rows * k * n}, copies,
             [&](int i) { Linear(calls[i], bench.stream()); });
+  bench.Clear();
+}
+
+struct CrossCase {
+  const char* model;
+  int64_t layers, heads, d_model, inputs, input_tokens;
+};
+
+// The keys and values of all decoder layers from the encoder's states, scattered into pages: by one
+// product, as the models do, and by one for each layer.
+void BenchCrossKv(GpuBench& bench, const CrossCase& c, bool batched) {
+  const std::string name = std::string("cross k,v ") + c.model + " " +
+                           By({c.inputs, c.input_tokens}) +
+                           (batched ? " one product" : " a product a layer");
+  if (!bench.Wanted(name)) return;
+  const int64_t tokens = c.inputs * c.input_tokens, head_dim = 64;
+  const int64_t products = batched ? 1 : c.layers, n = c.layers * 2 * c.heads * head_dim;
+  KvCache cache{.dtype = DType::kBF16,
+                .pages = tokens / 16,
+                .layers = c.layers,
+                .heads = c.heads,
+                .page_size = 16,
+                .head_dim = head_dim};
+  cache.data = bench.Empty(DType::kBF16, {cache.pages, cache.page_elements()}).data;
+  std::vector<int64_t> rows, chunks;
+  for (int64_t slot = 0; slot < tokens; ++slot) rows.push_back(cache.SlotOffset(slot));
+  for (int64_t layer = 0; layer < c.layers; ++layer) {
+    for (const bool value : {false, true}) {
+      for (int64_t h = 0; h < c.heads; ++h) chunks.push_back(cache.ChunkOffset(layer, value, h));
+    }
+  }
+  const int64_t* row_offset = bench.Plan(rows).data();
+  const int64_t* chunk_offset = bench.Plan(chunks).data();
+  const Tensor states = bench.Random(DType::kF32, {tokens, c.d_model});
+  std::vector<LinearWeight> weights;
+  for (int64_t i = 0; i < products; ++i) {
+    weights.push_back(Weight(bench, n / products, c.d_model));
+  }
+  const Tensor scratch =
+      bench.Empty(DType::kI8, {LinearScratchBytes(weights[0], tokens, bench.stream())});
+  const Work work{.bytes = 2.0 * n * c.d_model + 4.0 * tokens * c.d_model + 2.0 * tokens * n,
+                  .flops = 2.0 * tokens * n * c.d_model};
+  bench.Run(name, work, 1, [&](int) {
+    for (int64_t i = 0; i < products; ++i) {
+      Linear({.x = states,
+              .w = &weights[static_cast<size_t>(i)],
+              .scatter = {.base = cache.data,
+                          .dtype = cache.dtype,
+                          .row_offset = row_offset,
+                          .chunk_offset = chunk_offset + i * 2 * c.heads,
+                          .chunk = head_dim},
+              .scratch = scratch},
+             bench.stream());
+    }
+  });
   bench.Clear();
 }
 
@@ -389,6 +448,21 @@ void BenchAll(GpuBench& bench) {
     }
   }
   for (int64_t rows : {1, 32, 128}) BenchLinear(bench, rows, 768, 32128, DType::kF32);
+  for (WeightType type : {WeightType::kI8, WeightType::kF8}) {
+    for (const Shape& s :
+         {Shape{768, 2304}, Shape{768, 32128}, Shape{2048, 6144}, Shape{2048, 10240}}) {
+      for (int64_t rows : {1, 8, 32, 128, 4096}) {
+        BenchLinear(bench, rows, s.k, s.n, DType::kBF16, type);
+      }
+    }
+  }
+  for (const CrossCase& c :
+       {CrossCase{"t5-base", 12, 12, 768, 32, 128}, CrossCase{"t5-base", 12, 12, 768, 32, 512},
+        CrossCase{"flan-t5-xl", 24, 32, 2048, 32, 128},
+        CrossCase{"flan-t5-xl", 24, 32, 2048, 32, 512}}) {
+    BenchCrossKv(bench, c, true);
+    BenchCrossKv(bench, c, false);
+  }
   for (bool hot : {false, true}) {
     BenchTopK(bench, {128, 32128, 1, 1, false, hot});
     BenchTopK(bench, {128, 32128, 1, 8, true, hot});

@@ -49,6 +49,16 @@ def percent(answers, expected):
     return 100 * sum(a == e for a, e in zip(answers, expected, strict=True)) / len(expected)
 
 
+def write(args, words, recorded, rows):
+    if not args.out:
+        return
+    report = dict(words=len(words), beams=BEAMS, recorded_percent=recorded, device=args.device, results=rows)
+    if args.device == "cuda":
+        import torch
+        report["device"], report["torch"] = torch.cuda.get_device_name(), torch.__version__
+    pathlib.Path(args.out).write_text(json.dumps(report, indent=1) + "\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quintet", default=str(ROOT / "build/quintet"))
@@ -81,6 +91,7 @@ def main():
             row["holds"] = abs(row["words_right_percent"] - recorded) <= POINTS[dtype] and (dtype != "f32" or row["lines_as_f32_percent"] >= 99.9)
             ok = ok and row["holds"]
         rows.append(row)
+        write(args, words, recorded, rows)
         print(f"{engine:13s} {dtype:5s} words right {row['words_right_percent']:6.2f} %  lines as f32 {row['lines_as_f32_percent']:6.2f} %  "
               f"{row['wall_s']:5.1f} s  {VERDICT[row.get('holds')]}", flush=True)
     shares = {(r["engine"], r["dtype"]): r.get("lines_as_f32_percent") for r in rows}
@@ -89,14 +100,6 @@ def main():
         if own is not None and peer is not None:
             print(f"{dtype}: lines as f32 {own:.2f} % against transformers' {peer:.2f} %: {VERDICT[own >= peer]}")
             ok = ok and own >= peer
-    if args.out:
-        report = dict(words=len(words), beams=BEAMS, recorded_percent=recorded, holds=ok, results=rows)
-        try:
-            import torch
-            report["device"], report["torch"] = torch.cuda.get_device_name(), torch.__version__
-        except (ImportError, RuntimeError, AssertionError):
-            report["device"] = args.device
-        pathlib.Path(args.out).write_text(json.dumps(report, indent=1) + "\n")
     return 0 if ok else 1
 
 
