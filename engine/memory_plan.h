@@ -13,8 +13,10 @@ namespace quintet {
 struct MemoryPlan {
   ModelMemory model;
   int64_t search = 0;  // buffers of the engine's decoder
-  int64_t pages = 0;   // of keys and values
-  int64_t total() const { return model.weights + model.cache + model.workspace + search; }
+  int64_t runtime =
+      0;  // of a GPU: loaded kernels, libraries, recorded steps, rounding of allocations
+  int64_t pages = 0;  // of keys and values
+  int64_t total() const { return model.weights + model.cache + model.workspace + search + runtime; }
 };
 
 // What the limits in `options` ask for; nothing is allocated. Errors are those of Model::Measure.

@@ -35,6 +35,7 @@ bool FindAll(void* library, CublasLt* lt) {
          Find(library, "cublasLtMatmulPreferenceSetAttribute", &lt->MatmulPreferenceSetAttribute) &&
          Find(library, "cublasLtMatrixLayoutCreate", &lt->MatrixLayoutCreate) &&
          Find(library, "cublasLtMatrixLayoutDestroy", &lt->MatrixLayoutDestroy) &&
+         Find(library, "cublasLtMatrixLayoutSetAttribute", &lt->MatrixLayoutSetAttribute) &&
          Find(library, "cublasLtGetStatusString", &lt->GetStatusString);
 }
 

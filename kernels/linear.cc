@@ -62,7 +62,7 @@ absl::StatusOr<LinearWeight> LinearWeight::Describe(int64_t n, int64_t k, Weight
   QT_CHECK(n > 0 && k > 0);
   QT_CHECK(!gated || n % 2 == 0);
   QT_CHECK(WeightTypeSupported(type, device));
-  QT_CHECK(type != WeightType::kI8 || k <= kMaxI8K);
+  QT_CHECK(type != WeightType::kI8 || device != nullptr || k <= kMaxI8K);
   LinearWeight w;
   w.n_ = n;
   w.k_ = k;
@@ -70,9 +70,10 @@ absl::StatusOr<LinearWeight> LinearWeight::Describe(int64_t n, int64_t k, Weight
   w.gated_ = gated;
   w.device_ = device;
   if (device != nullptr) {
-    const int64_t row_bytes = k * (type == WeightType::kF32 ? 4 : 2);
+    const int64_t row_bytes = k * DTypeBytes(WeightDType(type));
     if (n > std::numeric_limits<int64_t>::max() / 2 / row_bytes) return TooLarge(n, k);
     w.panel_bytes_ = n * row_bytes;
+    w.channel_bytes_ = IsQuantized(type) ? n * 4 : 0;
     return w;
   }
   const int64_t panels = cpu::Panels(w);
@@ -93,7 +94,12 @@ absl::StatusOr<LinearWeight> LinearWeight::Allocate(int64_t n, int64_t k, Weight
       device == nullptr ? Buffer::Allocate(w->panel_bytes_) : device->Allocate(w->panel_bytes_);
   if (!buffer.ok()) return buffer.status();
   w->panels_ = *std::move(buffer);
-  if (device != nullptr) return w;
+  if (device != nullptr) {
+    buffer = device->Allocate(w->channel_bytes_);
+    if (!buffer.ok()) return buffer.status();
+    w->channels_ = *std::move(buffer);
+    return w;
+  }
   // Channels past n are never packed.
   const int64_t last = w->panel_bytes_ / cpu::Panels(*w);
   std::memset(w->panels_.as<char>() + w->panel_bytes_ - last, 0, static_cast<size_t>(last));
@@ -106,16 +112,47 @@ absl::StatusOr<LinearWeight> LinearWeight::Allocate(int64_t n, int64_t k, Weight
   return w;
 }
 
+const char* WeightTypeName(WeightType type) {
+  return type == WeightType::kI8   ? "int8"
+         : type == WeightType::kF8 ? "fp8"
+                                   : DTypeName(WeightDType(type));
+}
+
+LinearWeight LinearWeight::OnDevice(const void* values, int64_t n, int64_t k, WeightType type,
+                                    bool gated, Device* device) {
+  QT_CHECK(device != nullptr && !IsQuantized(type));
+  absl::StatusOr<LinearWeight> w = Describe(n, k, type, gated, device);
+  QT_CHECK(w.ok());
+  w->panels_ = Buffer(const_cast<void*>(values), w->panel_bytes_, nullptr);
+  return *std::move(w);
+}
+
+DType WeightDType(WeightType type) {
+  switch (type) {
+    case WeightType::kF32:
+      return DType::kF32;
+    case WeightType::kBF16:
+      return DType::kBF16;
+    case WeightType::kF16:
+      return DType::kF16;
+    case WeightType::kI8:
+      return DType::kI8;
+    case WeightType::kF8:
+      return DType::kF8;
+  }
+  return DType::kF32;
+}
+
 bool WeightTypeSupported(WeightType type, const Device* device) {
   switch (type) {
     case WeightType::kF32:
+    case WeightType::kI8:
       return true;
     case WeightType::kBF16:
       return device != nullptr || cpu::Bf16PanelKernel().multiply != nullptr;
     case WeightType::kF16:
+    case WeightType::kF8:
       return device != nullptr;
-    case WeightType::kI8:
-      return device == nullptr;
   }
   return false;
 }
@@ -126,6 +163,7 @@ DType ActivationType(WeightType type, const Device* device) {
 }
 
 bool LinearTakesNorm(const LinearWeight& w, int64_t rows, const Stream& stream) {
+  if (IsQuantized(w.type())) return false;
   return Dispatch<cpu::LinearTakesNorm, cuda::LinearTakesNorm>(stream)(w, rows);
 }
 

@@ -172,7 +172,9 @@ void RunTiles(const Product& p, Stream& stream) {
 // ---- Stage 2, bf16 and f16: cuBLASLt ----
 
 // Plans of products by shape: descriptors and the algorithm that cuBLASLt's heuristics rank first.
-// One engine thread.
+// Asking for one takes longer than most products, and inputs of mixed lengths give every batch
+// another number of rows: numbers within an eighth of each other share the plan of the largest. One
+// engine thread.
 class ProductPlans {
  public:
   ProductPlans() : lt_(CublasLt::Get()), status_(lt_->Create(&handle_)) {}
@@ -193,14 +195,17 @@ class ProductPlans {
     cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr, d = nullptr;
     cublasLtMatmulAlgo_t algorithm;
     bool usable = false;
+    int64_t rows = 0;  // that the layouts are for now
 
     void Destroy(const CublasLt& lt);
   };
   // rows, n, k, strides of x, residual and y, alignment of x, residual and y, types and epilogue.
   using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int, int, int, int>;
 
-  static Key KeyOf(const Product& p);
-  Plan Make(const Product& p);
+  static Key KeyOf(const Product& p, int64_t rows);
+  Plan Make(const Product& p, int64_t rows);
+  Plan& Find(const Product& p, int64_t rows);
+  cublasStatus_t Multiply(const Product& p, Plan* plan, Stream& stream);
 
   const CublasLt* lt_;  // opening the device has loaded it
   cublasLtHandle_t handle_ = nullptr;
@@ -220,6 +225,13 @@ int Alignment(const Tensor& t) {
 
 cudaDataType_t CudaType(DType dtype) {
   return dtype == DType::kF32 ? CUDA_R_32F : dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_16F;
+}
+
+// The largest number of rows that shares a plan with this one.
+int64_t SharedRows(int64_t rows) {
+  int64_t step = 1;
+  while (step * 16 <= rows) step *= 2;
+  return (rows + step - 1) / step * step;
 }
 
 // The epilogue that cuBLASLt does for this product.
@@ -245,9 +257,9 @@ void ProductPlans::Plan::Destroy(const CublasLt& lt) {
   }
 }
 
-ProductPlans::Key ProductPlans::KeyOf(const Product& p) {
+ProductPlans::Key ProductPlans::KeyOf(const Product& p, int64_t rows) {
   const int types = static_cast<int>(p.x.dtype) * 16 + static_cast<int>(p.y.dtype);
-  return {p.x.dim[0],
+  return {rows,
           p.w->n(),
           p.w->k(),
           p.x.stride[0],
@@ -259,10 +271,11 @@ ProductPlans::Key ProductPlans::KeyOf(const Product& p) {
           types * 1024 + static_cast<int>(EpilogueOf(p)) * 2 + (p.residual.defined() ? 1 : 0)};
 }
 
-ProductPlans::Plan ProductPlans::Make(const Product& p) {
+ProductPlans::Plan ProductPlans::Make(const Product& p, int64_t row_count) {
   Plan plan;
+  plan.rows = row_count;
   const cudaDataType_t in = CudaType(p.x.dtype), out = CudaType(p.y.dtype);
-  const uint64_t rows = static_cast<uint64_t>(p.x.dim[0]), n = static_cast<uint64_t>(p.w->n());
+  const uint64_t rows = static_cast<uint64_t>(row_count), n = static_cast<uint64_t>(p.w->n());
   const uint64_t k = static_cast<uint64_t>(p.w->k());
   const int64_t c_stride = p.residual.defined() ? p.residual.stride[0] : p.y.stride[0];
   const cublasOperation_t transpose = CUBLAS_OP_T;
@@ -304,23 +317,45 @@ ProductPlans::Plan ProductPlans::Make(const Product& p) {
   return plan;
 }
 
-bool ProductPlans::Run(const Product& p, Stream& stream) {
-  if (status_ != CUBLAS_STATUS_SUCCESS) return false;
-  const Key key = KeyOf(p);
+ProductPlans::Plan& ProductPlans::Find(const Product& p, int64_t rows) {
+  const Key key = KeyOf(p, rows);
   auto found = plans_.find(key);
-  if (found == plans_.end()) found = plans_.emplace(key, Make(p)).first;
-  Plan& plan = found->second;
-  if (!plan.usable) return false;
+  if (found == plans_.end()) found = plans_.emplace(key, Make(p, rows)).first;
+  return found->second;
+}
+
+cublasStatus_t ProductPlans::Multiply(const Product& p, Plan* plan, Stream& stream) {
+  if (plan->rows != p.x.dim[0]) {
+    plan->rows = p.x.dim[0];
+    const uint64_t rows = static_cast<uint64_t>(plan->rows);
+    for (cublasLtMatrixLayout_t layout : {plan->b, plan->c, plan->d}) {
+      lt_->MatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_COLS, &rows, sizeof(rows));
+    }
+  }
   if (p.bias.defined()) {
     const void* bias = p.bias.data;
-    lt_->MatmulDescSetAttribute(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
+    lt_->MatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
                                 sizeof(bias));
   }
   const float beta = p.residual.defined() ? 1.0f : 0.0f;
   const void* c = p.residual.defined() ? p.residual.data : p.y.data;
-  const cublasStatus_t status = lt_->Matmul(
-      handle_, plan.operation, &p.alpha, p.w->panels(), plan.a, p.x.data, plan.b, &beta, c, plan.c,
-      p.y.data, plan.d, &plan.algorithm, p.workspace, kWorkspaceBytes, Queue(stream));
+  return lt_->Matmul(handle_, plan->operation, &p.alpha, p.w->panels(), plan->a, p.x.data, plan->b,
+                     &beta, c, plan->c, p.y.data, plan->d, &plan->algorithm, p.workspace,
+                     kWorkspaceBytes, Queue(stream));
+}
+
+bool ProductPlans::Run(const Product& p, Stream& stream) {
+  if (status_ != CUBLAS_STATUS_SUCCESS) return false;
+  const int64_t rows = p.x.dim[0], shared = SharedRows(rows);
+  Plan& plan = Find(p, shared);
+  if (!plan.usable) return false;
+  cublasStatus_t status = Multiply(p, &plan, stream);
+  if (status != CUBLAS_STATUS_SUCCESS && rows != shared) {
+    // The shared algorithm does not take this number: it gets a plan of its own.
+    Plan& own = Find(p, rows);
+    if (!own.usable) return false;
+    status = Multiply(p, &own, stream);
+  }
   if (status != CUBLAS_STATUS_SUCCESS) {
     stream.device().Fail(absl::StrCat("cublasLtMatmul of ", p.x.dim[0], " x ", p.w->n(), " x ",
                                       p.w->k(), ": ", lt_->GetStatusString(status)));
@@ -490,7 +525,8 @@ Product WholeProduct(const LinearArgs& args) {
 
 }  // namespace
 
-int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream&) {
+int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream) {
+  if (IsQuantized(w.type())) return QuantizedScratchBytes(w, rows, stream);
   return Carve(nullptr, w, rows).bytes;
 }
 
@@ -498,6 +534,7 @@ void Linear(const LinearArgs& args, Stream& stream) {
   const LinearWeight& w = *args.w;
   const int64_t rows = args.x.dim[0];
   if (rows == 0) return;
+  if (IsQuantized(w.type())) return QuantizedLinear(args, stream);
   const DType type = TypeOf(w);
   if (RunFewRows(WholeProduct(args), stream)) return;
   QT_CHECK(!args.norm_gamma.defined());

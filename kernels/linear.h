@@ -2,7 +2,8 @@
 //
 // GPU: f32 weights, x and y: the same sums in the same order as on the CPU. bf16 and f16 weights: x
 // of the weight's type, or f32 (then it is rounded to it first); y of that type or f32; sums f32,
-// in an order that the library chooses by shape.
+// in an order that the library chooses by shape. int8 and fp8 weights: as bf16 ones that hold each
+// value times its channel's scale; x is bf16 or rounded to it.
 //
 // CPU: x and y are f32. f32 weights: every element of y is summed over k in ascending order by
 // fused multiply-adds in one accumulator, whatever the number of rows, so one row's result is
@@ -22,11 +23,19 @@ namespace quintet {
 
 enum class Activation : uint8_t { kNone, kRelu, kGeluTanh, kGeluErf, kSilu, kTanh };
 
-enum class WeightType : uint8_t { kF32, kBF16, kF16, kI8 };
-// A GPU takes all but kI8. A CPU (null device) takes kF32 and kI8, and kBF16 where it has the
-// instructions.
+// kI8 and kF8 (e4m3) have one scale for each output channel.
+enum class WeightType : uint8_t { kF32, kBF16, kF16, kI8, kF8 };
+// Of the values in memory and in files.
+DType WeightDType(WeightType type);
+const char* WeightTypeName(WeightType type);  // "f32", "bf16", "f16", "int8", "fp8"
+constexpr bool IsQuantized(WeightType type) {
+  return type == WeightType::kI8 || type == WeightType::kF8;
+}
+constexpr bool IsQuantized(DType type) { return type == DType::kI8 || type == DType::kF8; }
+// A GPU takes all. A CPU (null device) takes kF32 and kI8, and kBF16 where it has the instructions.
 bool WeightTypeSupported(WeightType type, const Device* device = nullptr);
-// The type of activations that goes with such weights: on a GPU theirs, on the CPU f32.
+// The type of activations that goes with such weights: on a GPU theirs, or bf16 where they are
+// quantised, on the CPU f32.
 DType ActivationType(WeightType type, const Device* device);
 
 // A matrix W [n, k] in the layout the products want. Immutable once packed; reads are thread safe.
@@ -41,16 +50,19 @@ class LinearWeight {
   // for. Only for sizing.
   static absl::StatusOr<LinearWeight> Describe(int64_t n, int64_t k, WeightType type, bool gated,
                                                Device* device = nullptr);
+  // A view of values [n, k] that already lie on a device and are not quantised.
+  static LinearWeight OnDevice(const void* values, int64_t n, int64_t k, WeightType type,
+                               bool gated, Device* device);
   LinearWeight() = default;
 
   // Fills output channels [row, row + w.dim[0]) from w [rows, k] f32|bf16|f16, any strides (a
-  // transposed view serves GPT-2's [in, out] files). Quantises when the type is kI8 (per channel,
-  // symmetric, absmax/127). Calls on disjoint ranges may run in parallel when each range starts at
-  // a multiple of kPackRows and ends at one or at the end of its half (gated) or matrix. Rows count
-  // in file order: gate rows are [0, n/2), up rows [n/2, n).
+  // transposed view serves GPT-2's [in, out] files). Quantises as QuantizeRows does. Calls on
+  // disjoint ranges may run in parallel when each range starts at a multiple of kPackRows and ends
+  // at one or at the end of its half (gated) or matrix. Rows count in file order: gate rows are [0,
+  // n/2), up rows [n/2, n).
   static constexpr int64_t kPackRows = 64;
   void Pack(int64_t row, const Tensor& w);
-  // The same from values already quantised: w [rows, k] i8, scales [rows] f32. Type kI8 only.
+  // The same from values already quantised: w [rows, k] of WeightDType(type()), scales [rows] f32.
   void PackQuantized(int64_t row, const Tensor& w, const Tensor& scales);
   // The inverse, for convert and its verification: rows as f32 (dequantised), to [rows, k] f32. CPU
   // only.
@@ -64,12 +76,13 @@ class LinearWeight {
   int64_t bytes() const { return panel_bytes_ + channel_bytes_; }
 
   // The packed panels and per-channel data: their layout is described in linear_cpu.h; on a device
-  // [n, k] row-major.
+  // values [n, k] row-major, and scales [n] f32 of quantised ones.
   const void* panels() const { return panels_.data(); }
   const void* channels() const { return channels_.data(); }
 
  private:
   void WriteRows(int64_t row, const Tensor& w);
+  void WriteQuantized(int64_t row, const Tensor& w, const Tensor& scales);
 
   int64_t n_ = 0, k_ = 0;
   WeightType type_ = WeightType::kF32;
@@ -77,11 +90,11 @@ class LinearWeight {
   Device* device_ = nullptr;
   int64_t panel_bytes_ = 0, channel_bytes_ = 0;
   Buffer panels_;
-  Buffer channels_;  // kI8: scales and sums of each channel
+  Buffer channels_;  // of quantised weights; kI8 on a CPU: scales and sums of each channel
 };
 
-// The quantisation that Pack does for kI8, for files: q [rows, k] i8 dense and scales [rows] f32 of
-// w [rows, k] f32|bf16|f16.
+// The quantisation that Pack does, for files: q [rows, k] i8 or f8 dense and scales [rows] f32 of w
+// [rows, k] f32|bf16|f16. Symmetric, a channel's largest magnitude becomes 127 or 448.
 void QuantizeRows(const Tensor& w, const Tensor& q, const Tensor& scales);
 
 // Output columns that go somewhere other than one row-major matrix: element (r, c) is written at
@@ -96,7 +109,7 @@ struct ScatterOutput {
 };
 
 struct LinearArgs {
-  Tensor x;                         // [rows, k], unit last stride
+  Tensor x;  // [rows, k], unit last stride
   // Only where LinearTakesNorm: x [rows, k] f32 is normalised first, by RmsNorm, or by LayerNorm
   // where beta is defined (norm.h).
   Tensor norm_gamma, norm_beta;  // [k] f32, or undefined

@@ -292,6 +292,7 @@ PanelKernel ChoosePanelKernel(WeightType type) {
       if (kernel.multiply == nullptr) kernel = Bf16PanelKernel();
       break;
     case WeightType::kF16:  // only on devices
+    case WeightType::kF8:
       break;
     case WeightType::kI8:
       kernel = AmxI8PanelKernel();

@@ -125,26 +125,31 @@ void ReadBlock(const Tensor& w, int64_t row, int64_t rows, int64_t begin, int64_
   }
 }
 
-// How one channel is quantised: symmetric, its largest magnitude becomes 127. A channel that is not
-// finite gets scale NaN.
+// How one channel is quantised: symmetric, its largest magnitude becomes the largest of the type. A
+// channel that is not finite gets scale NaN.
 struct ChannelQuantizer {
   float scale = 0.0f;
   float inverse = 0.0f;
 
   ChannelQuantizer() = default;
-  explicit ChannelQuantizer(float absmax) {
+  ChannelQuantizer(float absmax, DType type) {
+    const float largest = type == DType::kI8 ? 127.0f : 448.0f;
     const bool finite = std::isfinite(absmax);
-    scale = finite ? absmax / 127.0f : std::numeric_limits<float>::quiet_NaN();
+    scale = finite ? absmax / largest : std::numeric_limits<float>::quiet_NaN();
     // The inverse of a denormal maximum would be infinite.
-    inverse = finite && absmax > 1e-35f ? 127.0f / absmax : 0.0f;
+    inverse = finite && absmax > 1e-35f ? largest / absmax : 0.0f;
   }
   void Quantize(const float* x, int64_t n, int8_t* out) const {
     HWY_DYNAMIC_DISPATCH(QuantizeValues)(x, n, inverse, out);
   }
+  void Quantize(const float* x, int64_t n, uint8_t* out) const {
+    for (int64_t i = 0; i < n; ++i) out[i] = F32ToF8(x[i] * inverse);
+  }
 };
 
 // Quantisers of `rows` neighbouring rows, at most kPanelColumns.
-void MakeQuantizers(const Tensor& w, int64_t row, int64_t rows, ChannelQuantizer* quantizers) {
+void MakeQuantizers(const Tensor& w, int64_t row, int64_t rows, DType type,
+                    ChannelQuantizer* quantizers) {
   constexpr int64_t kPiece = 256;
   float values[cpu::kPanelColumns * kPiece];
   float most[cpu::kPanelColumns] = {};
@@ -156,7 +161,7 @@ void MakeQuantizers(const Tensor& w, int64_t row, int64_t rows, ChannelQuantizer
       if (!(a <= most[r])) most[r] = a;
     }
   }
-  for (int64_t r = 0; r < rows; ++r) quantizers[r] = ChannelQuantizer(most[r]);
+  for (int64_t r = 0; r < rows; ++r) quantizers[r] = ChannelQuantizer(most[r], type);
 }
 
 // Where channel `row` (in file order) lives: byte offset of its unit of group 0, and its packed
@@ -262,7 +267,7 @@ struct FillI8 {
 
   void Begin(int64_t row, int64_t rows) {
     std::fill(sums, sums + cpu::kPanelColumns, 0);
-    if (scales == nullptr) return MakeQuantizers(w, row, rows, quantizers);
+    if (scales == nullptr) return MakeQuantizers(w, row, rows, DType::kI8, quantizers);
     for (int64_t r = 0; r < rows; ++r) {
       quantizers[r].scale = scales->f32()[(row + r) * scales->stride[0]];
     }
@@ -303,6 +308,7 @@ void LinearWeight::Pack(int64_t row, const Tensor& w) {
   char* panels = panels_.as<char>();
   switch (type_) {
     case WeightType::kF16:  // only on devices
+    case WeightType::kF8:
       break;
     case WeightType::kF32:
       return PackRuns(*this, panels, row, w, FillF32{w});
@@ -315,10 +321,15 @@ void LinearWeight::Pack(int64_t row, const Tensor& w) {
 
 // Values of the weight's type that lie dense go as they are, others by way of a converted copy.
 void LinearWeight::WriteRows(int64_t row, const Tensor& w) {
-  const DType type = type_ == WeightType::kF32    ? DType::kF32
-                     : type_ == WeightType::kBF16 ? DType::kBF16
-                                                  : DType::kF16;
+  const DType type = WeightDType(type_);
   const int64_t row_bytes = k_ * DTypeBytes(type), rows = w.dim[0];
+  if (IsQuantized(type)) {
+    std::vector<char> values(static_cast<size_t>(rows * row_bytes));
+    std::vector<float> scales(static_cast<size_t>(rows));
+    const Tensor q = Tensor::Dense(values.data(), type, {rows, k_});
+    QuantizeRows(w, q, Tensor::F32(scales.data(), {rows}));
+    return WriteQuantized(row, q, Tensor::F32(scales.data(), {rows}));
+  }
   char* place = panels_.as<char>() + row * row_bytes;
   if (w.dtype == type && w.is_dense()) {
     device_->Write(place, w.data, rows * row_bytes);
@@ -333,27 +344,40 @@ void LinearWeight::WriteRows(int64_t row, const Tensor& w) {
   device_->Write(place, converted.data(), rows * row_bytes);
 }
 
+void LinearWeight::WriteQuantized(int64_t row, const Tensor& w, const Tensor& scales) {
+  QT_CHECK(w.is_dense() && scales.is_dense());
+  device_->Write(panels_.as<char>() + row * k_, w.data, w.dim[0] * k_);
+  device_->Write(channels_.as<float>() + row, scales.data, w.dim[0] * 4);
+}
+
 void LinearWeight::PackQuantized(int64_t row, const Tensor& w, const Tensor& scales) {
   CheckRange(*this, row, w);
-  QT_CHECK(type_ == WeightType::kI8 && w.dtype == DType::kI8);
+  QT_CHECK(IsQuantized(type_) && w.dtype == WeightDType(type_));
   QT_CHECK_EQ(scales.dim[0], w.dim[0]);
+  if (device_ != nullptr) return WriteQuantized(row, w, scales);
   PackRuns(*this, panels_.as<char>(), row, w, FillI8{*this, w, &scales});
 }
 
 void QuantizeRows(const Tensor& w, const Tensor& q, const Tensor& scales) {
   QT_CHECK_EQ(w.rank, 2);
-  QT_CHECK(q.dtype == DType::kI8 && q.is_dense() && q.dim[0] == w.dim[0] && q.dim[1] == w.dim[1]);
+  QT_CHECK(IsQuantized(q.dtype) && q.is_dense());
+  QT_CHECK(q.dim[0] == w.dim[0] && q.dim[1] == w.dim[1]);
   QT_CHECK_EQ(scales.dim[0], w.dim[0]);
   constexpr int64_t kPiece = 256;
   float values[kPiece];
   for (int64_t r = 0; r < w.dim[0]; ++r) {
     ChannelQuantizer quantizer;
-    MakeQuantizers(w, r, 1, &quantizer);
+    MakeQuantizers(w, r, 1, q.dtype, &quantizer);
     scales.f32()[r * scales.stride[0]] = quantizer.scale;
     for (int64_t i = 0; i < w.dim[1]; i += kPiece) {
       const int64_t n = std::min(kPiece, w.dim[1] - i);
       ReadRow(w, r, i, n, values);
-      quantizer.Quantize(values, n, q.as<int8_t>() + r * w.dim[1] + i);
+      const int64_t at = r * w.dim[1] + i;
+      if (q.dtype == DType::kI8) {
+        quantizer.Quantize(values, n, q.as<int8_t>() + at);
+      } else {
+        quantizer.Quantize(values, n, q.as<uint8_t>() + at);
+      }
     }
   }
 }

@@ -11,7 +11,7 @@ __device__ __forceinline__ float Activated(Activation activation, float x) {
     case Activation::kNone:
       return x;
     case Activation::kRelu:
-      return fmaxf(x, 0.0f);
+      return x < 0.0f ? 0.0f : x;  // not fmaxf, which makes 0 of NaN
     case Activation::kGeluTanh:
       return 0.5f * x * (1.0f + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x)));
     case Activation::kGeluErf:
@@ -40,5 +40,9 @@ struct Product {
 // Products of few rows with bf16 or f16 weights, in linear_few.cu. False where the shape is not for
 // them: nothing is queued then. x is of the weight's type, or f32 and rounded to it on the way.
 bool RunFewRows(const Product& p, Stream& stream);
+
+// Products with quantised weights, and their scratch, in linear_quantized.cu.
+void QuantizedLinear(const LinearArgs& args, Stream& stream);
+int64_t QuantizedScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream);
 
 }  // namespace quintet::cuda

@@ -1,6 +1,8 @@
 #include "kernels/tensor.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace quintet {
 
@@ -14,6 +16,8 @@ const char* DTypeName(DType dtype) {
       return "f16";
     case DType::kI8:
       return "i8";
+    case DType::kF8:
+      return "f8";
     case DType::kI32:
       return "i32";
     case DType::kI64:
@@ -110,7 +114,7 @@ uint16_t F32ToF16(float x) {
   bits &= 0x7fffffffu;
   if (bits > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00);
   if (bits >= 0x47800000u) return static_cast<uint16_t>(sign | 0x7c00);  // 65536 and above
-  if (bits < 0x38800000u) {                                            // below the normals
+  if (bits < 0x38800000u) {                                              // below the normals
     float magnitude;
     std::memcpy(&magnitude, &bits, 4);
     return static_cast<uint16_t>(sign | static_cast<uint16_t>(std::nearbyint(magnitude * 0x1p24f)));
@@ -120,9 +124,45 @@ uint16_t F32ToF16(float x) {
   return static_cast<uint16_t>(sign | static_cast<uint16_t>(bits >> 13));
 }
 
+float F8ToF32(uint8_t x) {
+  if ((x & 0x7f) == 0x7f) return std::numeric_limits<float>::quiet_NaN();
+  // The same bits in the places of an f32's exponent and mantissa, whose bias is 120 more.
+  const uint32_t bits = static_cast<uint32_t>(x & 0x80) << 24 | static_cast<uint32_t>(x & 0x7f)
+                                                                    << 20;
+  float y;
+  std::memcpy(&y, &bits, 4);
+  return y * 0x1p120f;
+}
+
+uint8_t F32ToF8(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  const uint8_t sign = static_cast<uint8_t>(bits >> 24 & 0x80);
+  bits &= 0x7fffffffu;
+  if (bits > 0x7f800000u) return static_cast<uint8_t>(sign | 0x7f);
+  if (bits >= 0x43e00000u) return static_cast<uint8_t>(sign | 0x7e);  // 448 and above
+  if (bits < 0x3c800000u) {                                           // below the normals
+    float magnitude;
+    std::memcpy(&magnitude, &bits, 4);
+    return static_cast<uint8_t>(sign | static_cast<uint8_t>(std::nearbyint(magnitude * 0x1p9f)));
+  }
+  bits -= 120u << 23;
+  bits += 0x7ffffu + ((bits >> 20) & 1);
+  return static_cast<uint8_t>(sign | static_cast<uint8_t>(bits >> 20));
+}
+
 void ConvertToF32(const void* source, DType dtype, int64_t n, float* destination) {
   if (dtype == DType::kF32) {
     std::memcpy(destination, source, static_cast<size_t>(n) * 4);
+    return;
+  }
+  if (dtype == DType::kI8) {
+    std::copy_n(static_cast<const int8_t*>(source), n, destination);
+    return;
+  }
+  if (dtype == DType::kF8) {
+    std::transform(static_cast<const uint8_t*>(source), static_cast<const uint8_t*>(source) + n,
+                   destination, F8ToF32);
     return;
   }
   QT_CHECK(dtype == DType::kBF16 || dtype == DType::kF16);

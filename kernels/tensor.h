@@ -11,7 +11,8 @@
 
 namespace quintet {
 
-enum class DType : uint8_t { kF32, kBF16, kF16, kI8, kI32, kI64 };
+// kF8 is e4m3 without infinities, as safetensors' F8_E4M3: finite up to 448.
+enum class DType : uint8_t { kF32, kBF16, kF16, kI8, kF8, kI32, kI64 };
 
 constexpr int64_t DTypeBytes(DType dtype) {
   switch (dtype) {
@@ -22,6 +23,7 @@ constexpr int64_t DTypeBytes(DType dtype) {
     case DType::kF16:
       return 2;
     case DType::kI8:
+    case DType::kF8:
       return 1;
     case DType::kI64:
       return 8;
@@ -29,7 +31,7 @@ constexpr int64_t DTypeBytes(DType dtype) {
   return 0;
 }
 
-const char* DTypeName(DType dtype);  // "f32", "bf16", "f16", "i8", "i32", "i64"
+const char* DTypeName(DType dtype);  // "f32", "bf16", "f16", "i8", "f8", "i32", "i64"
 
 struct Tensor {
   void* data = nullptr;
@@ -78,8 +80,10 @@ inline float BF16ToF32(uint16_t x) {
 uint16_t F32ToBF16(float x);
 float F16ToF32(uint16_t x);
 uint16_t F32ToF16(float x);
+float F8ToF32(uint8_t x);
+uint8_t F32ToF8(float x);  // beyond 448: 448
 
-// Reads n consecutive elements of a float dtype (f32|bf16|f16) into f32.
+// Reads n consecutive elements (f32|bf16|f16|i8|f8) into f32.
 void ConvertToF32(const void* source, DType dtype, int64_t n, float* destination);
 // Writes n f32 values as a float dtype (f32|bf16|f16).
 void ConvertFromF32(const float* source, int64_t n, DType dtype, void* destination);

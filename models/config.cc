@@ -151,9 +151,9 @@ void ReadConverted(const nlohmann::json& object, const std::string& where, Confi
   }
   config->converted_dtype = converted.String("dtype").value_or("");
   const std::string& dtype = config->converted_dtype;
-  if (dtype != "f32" && dtype != "bf16" && dtype != "f16" && dtype != "int8") {
-    converted.Invalid(
-        "dtype", absl::StrCat("expected f32, bf16, f16 or int8, got \"", Printable(dtype), "\""));
+  if (dtype != "f32" && dtype != "bf16" && dtype != "f16" && dtype != "int8" && dtype != "fp8") {
+    converted.Invalid("dtype", absl::StrCat("expected f32, bf16, f16, int8 or fp8, got \"",
+                                            Printable(dtype), "\""));
   }
   const auto scale = converted.Bool("scale_logits");
   if (!scale) converted.Invalid("scale_logits", "expected true or false, got none");

@@ -61,7 +61,7 @@ struct ModelConfig {
   std::optional<bool> scale_logits;
 
   // Checkpoints written by `quintet convert` (config.json holds a `quintet` object): tensors are packed under our own names
-  // (models/weights_table.h). The dtype asked for: "f32", "bf16", "f16", "int8"; empty when not converted.
+  // (models/weights_table.h). The dtype asked for: "f32", "bf16", "f16", "int8", "fp8"; empty when not converted.
   std::string converted_dtype;
   bool converted() const { return !converted_dtype.empty(); }
 

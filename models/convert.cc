@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/linear.h"
 #include "models/atomic_directory.h"
 #include "models/config.h"
 #include "models/convert_files.h"
@@ -18,7 +19,9 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kMaxConfigBytes = int64_t{16} << 20;
 
-const char* StoredName(DType dtype) { return dtype == DType::kI8 ? "int8" : DTypeName(dtype); }
+const char* StoredName(DType dtype) {
+  return dtype == DType::kI8 ? "int8" : dtype == DType::kF8 ? "fp8" : DTypeName(dtype);
+}
 
 // Both as the file system sees them, since one may be deleted after the other was read.
 absl::Status CheckNesting(const std::string& source, const std::string& target) {
@@ -52,8 +55,9 @@ absl::Status CheckForm(const ConvertOptions& options, const ModelConfig& config,
     return absl::FailedPreconditionError(
         "the source is converted already: give the original checkpoint");
   }
-  if (options.dtype == DType::kI8) {
-    return absl::InvalidArgumentError("int8 goes with Quintet's own form only");
+  if (options.dtype.has_value() && IsQuantized(*options.dtype)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(StoredName(*options.dtype), " goes with Quintet's own form only"));
   }
   return options.form == ConvertForm::kFat5 ? CheckExpressibleAsFat5(config)
                                             : CheckExpressibleAsT5(config);

@@ -31,10 +31,10 @@ struct ConvertResult {
 struct ConvertOptions {
   std::string source, target;
   ConvertForm form = ConvertForm::kPacked;
-  // Of matrices: kF32, kBF16, kF16, or for the packed form kI8 (one scale a row, the very values
-  // that loading the source as int8 gives). nullopt: as in the source. Vectors (norms, biases,
-  // position tables) are f32 in the packed form; embeddings of an int8 model keep the source's
-  // type.
+  // Of matrices: kF32, kBF16, kF16, or for the packed form kI8 or kF8 (one scale a row, the very
+  // values that loading the source as int8 or fp8 gives). nullopt: as in the source. Vectors
+  // (norms, biases, position tables) are f32 in the packed form; embeddings of an int8 or fp8 model
+  // keep the source's type, and so does ffn_out of an fp8 model.
   std::optional<DType> dtype;
   bool replace = false;          // an existing target, which must be a model's directory or empty
   bool follow_symlinks = false;  // of the source's files, as in hub caches

@@ -35,12 +35,16 @@ bool IsTiedHead(const PlannedWeight& weight, const std::vector<PlannedWeight>& p
   return false;
 }
 
-// Of all matrices together.
+// Of all matrices together. Those that fp8 leaves wide do not count where the others are fp8.
 DType CommonType(const std::vector<PlannedWeight>& plan) {
   std::optional<DType> type;
-  for (const PlannedWeight& weight : plan) {
-    if (weight.slot.kind != WeightKind::kMatrix || IsTiedHead(weight, plan)) continue;
-    type = type ? Wider(*type, SourceType(weight)) : SourceType(weight);
+  for (const bool wide : {false, true}) {
+    if (wide && type == DType::kF8) break;
+    for (const PlannedWeight& weight : plan) {
+      if (weight.slot.kind != WeightKind::kMatrix || weight.slot.wide != wide) continue;
+      if (IsTiedHead(weight, plan)) continue;
+      type = type ? Wider(*type, SourceType(weight)) : SourceType(weight);
+    }
   }
   return type.value_or(DType::kF32);
 }
@@ -50,9 +54,9 @@ DType TargetType(const PlannedWeight& weight, DType wanted) {
     case WeightKind::kVector:
       return DType::kF32;
     case WeightKind::kTable:
-      return wanted == DType::kI8 ? SourceType(weight) : wanted;
+      return IsQuantized(wanted) ? SourceType(weight) : wanted;
     case WeightKind::kMatrix:
-      return wanted;
+      return wanted == DType::kF8 && weight.slot.wide ? SourceType(weight) : wanted;
   }
   return DType::kF32;
 }
@@ -87,7 +91,9 @@ void RowToF32(const Tensor& values, const Tensor& scales, int64_t row, float* ou
     case DType::kI64:
       return Gather<int64_t>(values, row, out);
     case DType::kI8:
-      Gather<int8_t>(values, row, out);
+    case DType::kF8:
+      // Only in our own files, whose rows are dense.
+      ConvertToF32(values.Rows(row, row + 1).data, values.dtype, columns, out);
       for (int64_t c = 0; c < columns && scales.defined(); ++c) out[c] *= scales.f32()[row];
   }
 }
@@ -112,7 +118,7 @@ class PackedStream {
       if (!read.ok()) return read;
       if (!converted.ok()) return converted;
     }
-    if (type != DType::kI8) return absl::OkStatus();
+    if (!IsQuantized(type)) return absl::OkStatus();
     return writer_->Append(scales_.data(), static_cast<int64_t>(scales_.size()) * 4);
   }
 
@@ -130,21 +136,20 @@ class PackedStream {
                         const Tensor& scales) {
     const int64_t rows = values.dim[0], columns = values.dim[1];
     encoded_.resize(rows * columns * DTypeBytes(type));
-    if (type == DType::kI8 && values.dtype == DType::kI8) {
+    if (IsQuantized(type) && values.dtype == type) {
       for (int64_t r = 0; r < rows; ++r) {
-        std::memcpy(encoded_.data() + r * columns, values.as<int8_t>() + r * values.stride[0],
-                    columns);
+        std::memcpy(encoded_.data() + r * columns, values.Rows(r, r + 1).data, columns);
         scales_.push_back(scales.f32()[r]);
       }
       return writer_->Append(encoded_.data(), rows * columns);
     }
     floats_.resize(rows * columns);
     for (int64_t r = 0; r < rows; ++r) RowToF32(values, scales, r, floats_.data() + r * columns);
-    if (type == DType::kI8) {
+    if (IsQuantized(type)) {
       const size_t first = scales_.size();
       scales_.resize(first + rows);
       QuantizeRows(Tensor::F32(floats_.data(), {rows, columns}),
-                   Tensor::Dense(encoded_.data(), DType::kI8, {rows, columns}),
+                   Tensor::Dense(encoded_.data(), type, {rows, columns}),
                    Tensor::F32(scales_.data() + first, {rows}));
     } else {
       absl::Status status =
@@ -176,7 +181,7 @@ absl::StatusOr<ConvertResult> WritePackedWeights(const SafetensorsReader& files,
     stored.push_back(&weight);
     const DType type = TargetType(weight, wanted);
     specs.push_back({weight.slot.name, ToStoredType(type), weight.slot.shape});
-    if (type == DType::kI8) {
+    if (IsQuantized(type)) {
       specs.push_back({ScalesName(weight.slot.name), StoredType::kF32, {weight.rows()}});
     }
   }

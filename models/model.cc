@@ -36,9 +36,7 @@ absl::Status CheckLimits(const ModelLimits& limits) {
 // Options checked, and the model's config.
 absl::StatusOr<ModelConfig> Begin(const std::string& directory, const LoadOptions& options) {
   if (!WeightTypeSupported(options.weights, options.device)) {
-    return absl::UnimplementedError(options.device == nullptr
-                                        ? "this CPU has no products of weights of this type"
-                                        : "int8 weights do not run on a GPU yet");
+    return absl::UnimplementedError("this CPU has no products of weights of this type");
   }
   absl::Status limits = CheckLimits(options.limits);
   if (!limits.ok()) return limits;

@@ -96,6 +96,8 @@ std::optional<DType> ToDType(StoredType type) {
       return DType::kF16;
     case StoredType::kI8:
       return DType::kI8;
+    case StoredType::kF8E4M3:
+      return DType::kF8;
     case StoredType::kI32:
       return DType::kI32;
     case StoredType::kI64:
@@ -115,6 +117,8 @@ StoredType ToStoredType(DType type) {
       return StoredType::kF16;
     case DType::kI8:
       return StoredType::kI8;
+    case DType::kF8:
+      return StoredType::kF8E4M3;
     case DType::kI32:
       return StoredType::kI32;
     case DType::kI64:

@@ -194,6 +194,8 @@ double VerifyTolerance(DType stored) {
       return 5e-3;
     case DType::kBF16:
       return 2e-2;
+    case DType::kF8:
+      return 5e-1;
     default:
       return 2e-1;
   }

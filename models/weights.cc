@@ -62,6 +62,10 @@ Tensor DenseOf(void* data, DType dtype, const std::vector<int64_t>& shape) {
                            : Tensor::Dense(data, dtype, {shape[0], shape[1]});
 }
 
+WeightType TypeOf(const WeightSlot& slot, const WeightOptions& options) {
+  return options.type == WeightType::kF8 && slot.wide ? WeightType::kBF16 : options.type;
+}
+
 // Room for every parameter: matrices and tables where they stay, vectors in one buffer of the host.
 absl::Status AllocatePlaces(const std::vector<PlannedWeight>& plan, const WeightOptions& options,
                             Extent extent, Storage* storage) {
@@ -87,7 +91,8 @@ absl::Status AllocatePlaces(const std::vector<PlannedWeight>& plan, const Weight
       storage->in_place.push_back(std::move(*table));
     } else {
       const auto make = extent == Extent::kAll ? LinearWeight::Allocate : LinearWeight::Describe;
-      auto matrix = make(slot.shape[0], slot.shape[1], options.type, slot.gated, options.device);
+      auto matrix =
+          make(slot.shape[0], slot.shape[1], TypeOf(slot, options), slot.gated, options.device);
       if (!matrix.ok()) return matrix.status();
       *slot.matrix = std::move(*matrix);
     }
@@ -106,22 +111,21 @@ void ConvertScalar(const Tensor& value, float* to) {
   }
 }
 
-// int8 values for a weight of another type: values * scales, as f32 [rows, columns].
+// Quantised values for a weight of another type: values * scales, as f32 [rows, columns].
 void Dequantize(const Tensor& values, const Tensor& scales, std::vector<float>* out) {
   const int64_t rows = values.dim[0], columns = values.dim[1];
   out->resize(static_cast<size_t>(rows * columns));
+  ConvertToF32(values.data, values.dtype, rows * columns, out->data());
   for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < columns; ++c) {
-      (*out)[static_cast<size_t>(r * columns + c)] =
-          static_cast<float>(values.as<int8_t>()[r * columns + c]) * scales.f32()[r];
-    }
+    float* row = out->data() + r * columns;
+    for (int64_t c = 0; c < columns; ++c) row[c] *= scales.f32()[r];
   }
 }
 
 void PlaceMatrix(int64_t row, const Tensor& values, const Tensor& scales, LinearWeight* matrix) {
-  if (values.dtype != DType::kI8) {
+  if (!IsQuantized(values.dtype)) {
     matrix->Pack(row, values);
-  } else if (matrix->type() == WeightType::kI8) {
+  } else if (values.dtype == WeightDType(matrix->type())) {
     matrix->PackQuantized(row, values, scales);
   } else {
     std::vector<float> floats;

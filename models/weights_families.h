@@ -28,6 +28,9 @@ class WeightTableBuilder {
   void Stacked(const std::string& name, int64_t rows, int64_t columns,
                const std::vector<Names>& sources, bool gated, LinearWeight* to);
 
+  // fp8 leaves the last matrix wide.
+  void KeepWide() { slots_.back().wide = true; }
+
   std::vector<WeightSlot> Take() { return std::move(slots_); }
 
  private:

@@ -25,6 +25,7 @@ void AddBlock(const ModelConfig& config, int64_t layer, LayerWeights* to,
   table->Transposed(name + "ffn_in.weight", f, d, {mlp + "c_fc.weight"}, &to->ffn_in);
   table->Vector(name + "ffn_in.bias", {f}, {mlp + "c_fc.bias"}, &to->ffn_in_bias);
   table->Transposed(name + "ffn_out.weight", d, f, {mlp + "c_proj.weight"}, &to->ffn_out);
+  table->KeepWide();
   table->Vector(name + "ffn_out.bias", {d}, {mlp + "c_proj.bias"}, &to->ffn_out_bias);
 }
 

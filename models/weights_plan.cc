@@ -102,15 +102,15 @@ class Matcher {
                                     ", expected [", absl::StrJoin(shape, ", "), "]"));
       return;
     }
-    const bool quantized =
-        converted_ && slot.kind == WeightKind::kMatrix && t.type == StoredType::kI8;
+    const bool quantized = converted_ && slot.kind == WeightKind::kMatrix &&
+                           (t.type == StoredType::kI8 || t.type == StoredType::kF8E4M3);
     const bool integer =
         slot.shape.empty() && (t.type == StoredType::kI64 || t.type == StoredType::kI32);
     if (!IsFloat(t.type) && !quantized && !integer) {
-      wrong_.push_back(
-          absl::StrCat(Printable(t.name), " is ", Describe(t.type, t.shape), ", expected ",
-                       converted_ && slot.kind == WeightKind::kMatrix ? "F32, BF16, F16 or I8"
-                                                                      : "F32, BF16 or F16"));
+      wrong_.push_back(absl::StrCat(
+          Printable(t.name), " is ", Describe(t.type, t.shape), ", expected ",
+          converted_ && slot.kind == WeightKind::kMatrix ? "F32, BF16, F16, I8 or F8_E4M3"
+                                                         : "F32, BF16 or F16"));
       return;
     }
     if (quantized) FindScales(source.rows, piece);

@@ -23,6 +23,7 @@ absl::Status CheckFinite(const StoredTensor& tensor, DType dtype, const void* da
   if (dtype == DType::kF32) finite = AllFinite<uint32_t>(data, n, 0x7f800000u);
   if (dtype == DType::kBF16) finite = AllFinite<uint16_t>(data, n, 0x7f80);
   if (dtype == DType::kF16) finite = AllFinite<uint16_t>(data, n, 0x7c00);
+  if (dtype == DType::kF8) finite = AllFinite<uint8_t>(data, n, 0x7f);
   if (finite) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("tensor ", Printable(tensor.name), " holds a NaN or an infinity"));

@@ -92,6 +92,7 @@ void AddLayer(const ModelConfig& config, const std::string& name, const BlockNam
     table->Matrix(name + "ffn_in.weight", f, d, source.in, &to->ffn_in);
   }
   table->Matrix(name + "ffn_out.weight", d, f, {source.out}, &to->ffn_out);
+  table->KeepWide();
 }
 
 void AddStack(const ModelConfig& config, bool decoder, WeightPlaces* places,

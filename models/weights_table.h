@@ -20,10 +20,10 @@
 //   head.weight [vocab, d_model]: language models; absent where it equals embedding.weight
 //   classifier_dense.{weight,bias}, classifier.{weight,bias}: task heads
 //
-// All matrices are [out, in]. Matrices are F32, BF16, F16, or I8 with `NAME.scales` F32 [out]
-// beside `NAME.weight` (value = integer * scale); embeddings F32, BF16 or F16; vectors F32, BF16 or
-// F16. config.json keeps the original fields and adds
-//   "quintet": {"format": 1, "dtype": "f32|bf16|f16|int8", "scale_logits": true|false,
+// All matrices are [out, in]. Matrices are F32, BF16, F16, or I8 or F8_E4M3 with `NAME.scales` F32
+// [out] beside `NAME.weight` (value = stored * scale; ffn_out is never F8_E4M3); embeddings F32,
+// BF16 or F16; vectors F32, BF16 or F16. config.json keeps the original fields and adds
+//   "quintet": {"format": 1, "dtype": "f32|bf16|f16|int8|fp8", "scale_logits": true|false,
 //               "weights_sha256": of model.safetensors}
 // where scale_logits is what the loader settled for the source (ModelConfig::scale_logits).
 #pragma once
@@ -60,6 +60,7 @@ struct WeightSlot {
   WeightKind kind = WeightKind::kMatrix;
   std::vector<int64_t> shape;  // rows first
   bool gated = false;
+  bool wide = false;  // a matrix that fp8 leaves in 16 or 32 bits: ffn_out, whose inputs vary most
   std::vector<WeightSource> sources;
   LinearWeight* matrix = nullptr;  // where a kMatrix goes
   Tensor* tensor = nullptr;        // where the others go
@@ -79,7 +80,7 @@ std::vector<WeightSlot> WeightTable(const ModelConfig& config, WeightPlaces* pla
 // Part of a slot, found in a checkpoint.
 struct WeightPiece {
   const StoredTensor* values = nullptr;
-  const StoredTensor* scales = nullptr;  // I8 only
+  const StoredTensor* scales = nullptr;  // of I8 and F8_E4M3
   int64_t row = 0;                       // of the slot
   int64_t rows = 0;
   bool transposed = false;
@@ -103,8 +104,8 @@ int64_t StagingBytes(const PlannedWeight& weight, int64_t rows);
 
 // Reads rows [begin, end) of a parameter in runs that come from one tensor, and calls visit(row,
 // values, scales) for each: values [n, columns] in the file's type with any strides, scales [n] f32
-// (undefined unless values are i8), both in `staging` and gone after the call. INVALID_ARGUMENT
-// when the file was cut, or holds a NaN or an infinity.
+// (undefined unless values are i8 or f8), both in `staging` and gone after the call.
+// INVALID_ARGUMENT when the file was cut, or holds a NaN or an infinity.
 absl::Status VisitRows(
     const SafetensorsReader& files, const PlannedWeight& weight, int64_t begin, int64_t end,
     void* staging,

@@ -328,11 +328,7 @@ void WriteModelInfo(const ModelHost& host, const CallContext& context,
   response->set_model(host.options().name);
   response->set_family(FamilyName(config.family));
   response->set_head(HeadName(config.head));
-  const WeightType type = host.options().load.weights;
-  response->set_dtype(type == WeightType::kI8     ? "int8"
-                      : type == WeightType::kBF16 ? "bf16"
-                      : type == WeightType::kF16  ? "f16"
-                                                  : "f32");
+  response->set_dtype(WeightTypeName(host.options().load.weights));
   response->set_weights_sha256(host.weights_sha256());
   response->set_version(host.options().version);
   response->set_parameters(static_cast<uint64_t>(host.model().parameters()));

@@ -28,6 +28,7 @@ std::optional<DType> StoredTypeOf(const std::string& name) {
   if (name == "bf16") return DType::kBF16;
   if (name == "f16") return DType::kF16;
   if (name == "int8") return DType::kI8;
+  if (name == "fp8") return DType::kF8;
   return std::nullopt;
 }
 
@@ -48,6 +49,7 @@ absl::Status Verify(const ConvertFlags& flags, const std::string& directory, DTy
   options.source = flags.model;
   options.result = directory;
   options.follow_symlinks = flags.follow_symlinks;
+  // fp8 has no products on a CPU: it runs in f32 there, with the values that it stands for.
   options.result_weights = stored == DType::kI8 ? WeightType::kI8 : WeightType::kF32;
   absl::StatusOr<std::vector<StageError>> stages = CompareModels(options, &pool);
   if (!stages.ok()) return stages.status();
@@ -103,8 +105,10 @@ int Run(const ConvertFlags& flags) {
   options.dtype = StoredTypeOf(flags.dtype);
   options.replace = flags.force;
   options.follow_symlinks = flags.follow_symlinks;
-  if (options.form != ConvertForm::kPacked && options.dtype == DType::kI8) {
-    return Fail(kExitUsage, absl::InvalidArgumentError("--dtype int8 goes with --to quintet only"));
+  if (options.form != ConvertForm::kPacked && options.dtype.has_value() &&
+      IsQuantized(*options.dtype)) {
+    return Fail(kExitUsage, absl::InvalidArgumentError(absl::StrCat(
+                                "--dtype ", flags.dtype, " goes with --to quintet only")));
   }
   WatchForInterrupt();
   options.progress = [](int64_t, int64_t) { return !Interrupted(); };
@@ -157,8 +161,9 @@ void AddConvertCommand(CommandLine& line) {
   command
       ->add_option(
           "--dtype", flags->dtype,
-          "Type of the stored matrices: f32, bf16, f16, int8, or source for what they are.")
-      ->check(CLI::IsMember({"source", "f32", "bf16", "f16", "int8"}))
+          "Type of the stored matrices: f32, bf16, f16, int8, fp8 (e4m3, for GPUs; ffn_out stays "
+          "as it is), or source for what they are.")
+      ->check(CLI::IsMember({"source", "f32", "bf16", "f16", "int8", "fp8"}))
       ->type_name("TYPE")
       ->group("Conversion");
   command

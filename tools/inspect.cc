@@ -150,6 +150,7 @@ void PrintText(const InspectFlags& flags, const Inspection& in, const MemoryPlan
                                       ModelLimits().page_size, " tokens)"));
   Line("  workspace", Bytes(memory.model.workspace));
   Line("  search", Bytes(memory.search));
+  if (memory.runtime > 0) Line("  runtime", Bytes(memory.runtime));
   Line("  total", Bytes(memory.total()));
   std::printf("\nwarnings%s\n", in.warnings.empty() ? ": none" : "");
   for (const std::string& warning : in.warnings) std::printf("  %s\n", warning.c_str());
@@ -197,6 +198,7 @@ void PrintJson(const InspectFlags& flags, const Inspection& in, const MemoryPlan
                       {"cache_pages", memory.pages},
                       {"workspace_bytes", memory.model.workspace},
                       {"search_bytes", memory.search},
+                      {"runtime_bytes", memory.runtime},
                       {"total_bytes", memory.total()}};
   // File names may hold any bytes.
   std::printf("%s\n", report.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());

@@ -31,16 +31,15 @@ void AddPlacementFlags(CLI::App* command, Placement* placement) {
       ->check(CheckDevice)
       ->type_name("DEVICE")
       ->group(kGroup);
-  AddDTypeFlag(command, &placement->dtype)->group(kGroup);
-}
-
-CLI::Option* AddDTypeFlag(CLI::App* command, std::string* dtype) {
-  return command
-      ->add_option("--dtype", *dtype,
-                   "Weights of the matrix products: f32, int8 (CPU), bf16 (GPU, and CPUs that "
-                   "compute with it) or f16 (GPU); auto: f32 on a CPU, bf16 on a GPU.")
-      ->check(CLI::IsMember({"auto", "f32", "int8", "bf16", "f16"}))
-      ->type_name("TYPE");
+  command
+      ->add_option(
+          "--dtype", placement->dtype,
+          "Weights of the matrix products: f32, int8, bf16 (GPU, and CPUs that compute with "
+          "it), f16 (GPU) or fp8 (e4m3, GPU); auto: f32 on a CPU, bf16 on a GPU. Activations "
+          "beside int8 and fp8 weights are bf16 on a GPU.")
+      ->check(CLI::IsMember({"auto", "f32", "int8", "bf16", "f16", "fp8"}))
+      ->type_name("TYPE")
+      ->group(kGroup);
 }
 
 int DeviceOrdinal(const Placement& placement) {
@@ -53,6 +52,7 @@ int DeviceOrdinal(const Placement& placement) {
 
 WeightType WeightTypeOf(const Placement& placement) {
   if (placement.dtype == "int8") return WeightType::kI8;
+  if (placement.dtype == "fp8") return WeightType::kF8;
   if (placement.dtype == "f16") return WeightType::kF16;
   if (placement.dtype == "bf16") return WeightType::kBF16;
   if (placement.dtype == "f32" || DeviceOrdinal(placement) < 0) return WeightType::kF32;
@@ -67,9 +67,8 @@ absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const Placement& placement) {
     device = *std::move(opened);
   }
   if (!WeightTypeSupported(WeightTypeOf(placement), device.get())) {
-    return absl::InvalidArgumentError(absl::StrCat("--dtype ", placement.dtype,
-                                                   ": products of this type do not run on ",
-                                                   device == nullptr ? "this CPU" : "a GPU"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--dtype ", placement.dtype, ": products of this type do not run on this CPU"));
   }
   return device;
 }

@@ -14,11 +14,9 @@ namespace quintet {
 
 struct Placement {
   std::string device = "cpu";  // cpu, cuda or cuda:N
-  std::string dtype = "auto";  // of the weights: auto, f32, bf16, f16 or int8
+  std::string dtype = "auto";  // of the weights: auto, f32, bf16, f16, int8 or fp8
 };
 void AddPlacementFlags(CLI::App* command, Placement* placement);
-// --dtype alone, for commands that run nothing.
-CLI::Option* AddDTypeFlag(CLI::App* command, std::string* dtype);
 
 // The number of the GPU; -1: the CPU.
 int DeviceOrdinal(const Placement& placement);

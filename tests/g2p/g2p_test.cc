@@ -114,6 +114,10 @@ TEST_CASE("16-bit types on a GPU keep the word accuracy", "[gpu]") {
   if (!HasGpu()) return;
   for (const char* dtype : {"bf16", "f16"}) CheckAccuracy({"cuda", dtype}, "4", 0.3);
 }
+TEST_CASE("8-bit weights on a GPU keep the word accuracy", "[gpu]") {
+  if (!HasGpu()) return;
+  for (const char* dtype : {"int8", "fp8"}) CheckAccuracy({"cuda", dtype}, "4", 0.6);
+}
 
 }  // namespace
 }  // namespace quintet

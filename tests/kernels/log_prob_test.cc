@@ -141,7 +141,8 @@ void Check(const Case& c, Place& place) {
 
 std::vector<WeightType> Types(Place& place) {
   std::vector<WeightType> types;
-  for (WeightType type : {WeightType::kF32, WeightType::kI8, WeightType::kBF16, WeightType::kF16}) {
+  for (WeightType type :
+       {WeightType::kF32, WeightType::kI8, WeightType::kBF16, WeightType::kF16, WeightType::kF8}) {
     if (WeightTypeSupported(type, place.device())) types.push_back(type);
   }
   return types;

@@ -161,6 +161,51 @@ TEST_CASE("Packed in int8 or as the source, every case loads bit for bit like it
   }
 }
 
+// A CPU has no products of fp8: it loads what the values stand for.
+TEST_CASE("Packed in fp8, matrices but ffn_out are e4m3 with a scale a row, and load on a CPU") {
+  for (const std::string name : {"t5-v1_0", "mt5", "gpt2", "fat5-rope"}) {
+    ScratchDirectory scratch;
+    INFO(name);
+    CHECK(MustConvert(Packed(kCases + name, scratch / "fp8", DType::kF8)).dtype == DType::kF8);
+    const auto files = SafetensorsReader::OpenFile(scratch / "fp8/model.safetensors");
+    REQUIRE(files.ok());
+    int quantized = 0;
+    for (const StoredTensor& t : files->tensors()) {
+      const std::string stem = t.name.substr(0, t.name.rfind('.'));
+      const bool scaled = files->Find(stem + ".scales") != nullptr;
+      if (t.name != stem + ".weight") continue;
+      CHECK(scaled == (t.type == StoredType::kF8E4M3));
+      quantized += scaled;
+      if (t.name.find("ffn_out") != std::string::npos) CHECK_FALSE(scaled);  // as in the source
+    }
+    CHECK(quantized >= 6);
+    const Loaded source = MustLoad(kCases + name, WeightType::kF32);
+    const Loaded result = MustLoad(scratch / "fp8", WeightType::kF32);
+    CHECK(result.config.converted_dtype == "fp8");
+    const LinearWeight &a = source.weights.decoder.layers[0].qkv,
+                       &b = result.weights.decoder.layers[0].qkv;
+    std::vector<float> exact(static_cast<size_t>(a.n() * a.k())), rounded(exact.size());
+    a.Unpack(0, Tensor::F32(exact.data(), {a.n(), a.k()}));
+    b.Unpack(0, Tensor::F32(rounded.data(), {b.n(), b.k()}));
+    double worst = 0;
+    for (size_t row = 0; row < exact.size(); row += static_cast<size_t>(a.k())) {
+      const auto end = row + static_cast<size_t>(a.k());
+      float most = 0;
+      for (size_t i = row; i < end; ++i) most = std::max(most, std::fabs(exact[i]));
+      // Half a step: of three bits of mantissa, or below the normals of the row's scale.
+      for (size_t i = row; i < end; ++i) {
+        const double step = std::max(std::fabs(exact[i]) / 16.0, most / 448.0 / 1024.0);
+        worst = std::max(worst, std::fabs(rounded[i] - exact[i]) / step);
+      }
+    }
+    CHECK(worst <= 1.001);
+    CHECK(worst > 0.5);
+    MustConvert(Packed(scratch / "fp8", scratch / "again", std::nullopt));
+    CHECK(*Sha256OfFile(scratch / "fp8/model.safetensors") ==
+          *Sha256OfFile(scratch / "again/model.safetensors"));
+  }
+}
+
 TEST_CASE("A tied head is stored once, a converted file holds packed tensors only") {
   ScratchDirectory scratch;
   MustConvert(Packed(kCases + "t5-v1_0", scratch / "out", DType::kI8));

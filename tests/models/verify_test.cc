@@ -87,14 +87,14 @@ TEST_CASE("T5 run as FAT5, and FAT5 run as T5, give the same values") {
 
 TEST_CASE("Rounded weights stay within their tolerance") {
   for (const char* name : {"t5-v1_0", "t5-v1_1", "mt5", "gpt2", "fat5-t5", "t5-long"}) {
-    for (DType type : {DType::kF16, DType::kBF16, DType::kI8}) {
+    for (DType type : {DType::kF16, DType::kBF16, DType::kI8, DType::kF8}) {
       ScratchDirectory scratch;
       MustConvert(kCases + name, scratch / "out", ConvertForm::kPacked, type);
       const WeightType run = type == DType::kI8 ? WeightType::kI8 : WeightType::kF32;
       const double worst = Worst(Compare(kCases + name, scratch / "out", run));
       INFO(name << " " << DTypeName(type) << ": " << worst);
       CHECK(worst <= VerifyTolerance(type));
-      if (type == DType::kI8) CHECK(worst > 1e-4);
+      if (IsQuantized(type)) CHECK(worst > 1e-4);
     }
   }
 }

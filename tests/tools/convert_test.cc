@@ -89,6 +89,7 @@ TEST_CASE("Exit codes of convert") {
   CHECK(Call({"convert", "--model", G2pModel()}).exit_code == 2);
   CHECK(with({"--dtype", "fp7"}).exit_code == 2);
   CHECK(with({"--to", "fat5", "--dtype", "int8"}).exit_code == 2);
+  CHECK(with({"--to", "fat5", "--dtype", "fp8"}).exit_code == 2);
   CHECK(Call({"convert", "--model", scratch / "none", "--out", scratch / "out"}).exit_code == 3);
   CHECK(with({"--to", "t5"}).exit_code == 3);  // it is one
   CHECK(scratch.empty());
@@ -97,6 +98,22 @@ TEST_CASE("Exit codes of convert") {
   CHECK(exists.exit_code == 1);
   CHECK(exists.err.find("--force") != std::string::npos);
   CHECK(with({"--force", "--dtype", "int8"}).exit_code == 0);
+}
+
+TEST_CASE("fp8 weights are for a GPU: a CPU says so, and runs them in another type") {
+  Scratch scratch;
+  const Outcome converted = Call(
+      {"convert", "--model", G2pModel(), "--out", scratch / "out", "--dtype", "fp8", "--verify"});
+  INFO(converted.out << converted.err);
+  REQUIRE(converted.exit_code == 0);
+  CHECK(Call({"inspect", scratch / "out"}).out.find("fp8") != std::string::npos);
+  const auto generate = [&](const std::string& dtype) {
+    return Call({"generate", "--model", scratch / "out", "--dtype", dtype}, "phoneme\n");
+  };
+  const Outcome refused = generate("fp8");
+  CHECK(refused.exit_code == 2);
+  CHECK(refused.err.find("do not run on this CPU") != std::string::npos);
+  CHECK(generate("f32").out == Call({"generate", "--model", G2pModel()}, "phoneme\n").out);
 }
 
 TEST_CASE("--verify reports every layer, and a failure leaves nothing") {
