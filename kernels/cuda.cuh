@@ -48,12 +48,21 @@ void Launch(Stream& stream, dim3 grid, dim3 block, size_t shared_bytes, void (*k
           cudaLaunchKernelEx(&config, kernel, Params(std::forward<Args>(args))...));
 }
 
-// First line of every kernel: what earlier kernels wrote is visible after it. The kernel after this
-// one may begin then, and waits here in its turn.
+// Lets the kernel after this one begin, as soon as every block of this one is there: until its
+// WaitForInputs it may read what no kernel writes (weights).
+__device__ __forceinline__ void LetNextBegin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// First line of every kernel, except where weights are asked for before it: what earlier kernels
+// wrote is visible after it. The kernel after this one waits here in its turn, until this one is
+// done.
 __device__ __forceinline__ void WaitForInputs() {
+  LetNextBegin();
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 

@@ -52,7 +52,9 @@ absl::Status CudaDevice::Start(int ordinal) {
   cudaStream_t stream = nullptr;
   if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
   queue_ = stream;
-  if (error == cudaSuccess) error = cudaEventCreateWithFlags(&uploaded_, cudaEventDisableTiming);
+  for (cudaEvent_t* event : {&uploaded_, &marks_[0], &marks_[1]}) {
+    if (error == cudaSuccess) error = cudaEventCreateWithFlags(event, cudaEventDisableTiming);
+  }
   if (error != cudaSuccess) {
     return absl::UnavailableError(
         absl::StrCat("CUDA device ", ordinal, ": ", cudaGetErrorString(error)));
@@ -77,7 +79,9 @@ absl::Status CudaDevice::Start(int ordinal) {
 
 CudaDevice::~CudaDevice() {
   if (queue_ != nullptr) cudaStreamSynchronize(stream());
-  if (uploaded_ != nullptr) cudaEventDestroy(uploaded_);
+  for (cudaEvent_t event : {uploaded_, marks_[0], marks_[1]}) {
+    if (event != nullptr) cudaEventDestroy(event);
+  }
   if (queue_ != nullptr) cudaStreamDestroy(stream());
 }
 
@@ -195,6 +199,13 @@ void CudaDevice::Replay(const DeviceGraph& graph) {
 
 absl::Status CudaDevice::Synchronize() {
   QT_CUDA(*this, cudaStreamSynchronize(stream()));
+  return status();
+}
+
+void CudaDevice::Mark(int place) { QT_CUDA(*this, cudaEventRecord(marks_[place], stream())); }
+
+absl::Status CudaDevice::WaitForMark(int place) {
+  QT_CUDA(*this, cudaEventSynchronize(marks_[place]));
   return status();
 }
 

@@ -79,6 +79,10 @@ class Device {
 
   // Waits for all work queued. The first error since Open stays: INTERNAL.
   virtual absl::Status Synchronize() = 0;
+  // Notes the end of what is queued so far, and waits for the latest such place: work queued after
+  // it may go on. Two places can be noted at once, 0 and 1.
+  virtual void Mark(int place) = 0;
+  virtual absl::Status WaitForMark(int place) = 0;
   // Notes an error of a launch or a copy; the first one is what Synchronize returns from then on.
   void Fail(absl::string_view what);
   absl::Status status() const { return status_; }

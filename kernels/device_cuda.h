@@ -32,6 +32,8 @@ class CudaDevice final : public Device {
   std::unique_ptr<DeviceGraph> Record(absl::FunctionRef<void()> work) override;
   void Replay(const DeviceGraph& graph) override;
   absl::Status Synchronize() override;
+  void Mark(int place) override;
+  absl::Status WaitForMark(int place) override;
 
   // How matrix products run here; made by the first product.
   std::shared_ptr<ProductPlans>& plans() { return plans_; }
@@ -54,6 +56,7 @@ class CudaDevice final : public Device {
 
   int ordinal_ = 0;
   cudaEvent_t uploaded_ = nullptr;
+  cudaEvent_t marks_[2] = {};
   std::shared_ptr<Mirrors> mirrors_;
   std::shared_ptr<ProductPlans> plans_;
 };

@@ -14,14 +14,14 @@ void CheckTable(const Tensor& table, int64_t d) {
   QT_CHECK_EQ(table.stride[1], 1);
 }
 
-// Every row number must lie inside the table.
-void CheckRowNumbers(const Tensor& numbers, int64_t rows, int64_t table_rows) {
+// Every row number must lie inside the table, or stand for one of `chosen` others.
+void CheckRowNumbers(const Tensor& numbers, int64_t rows, int64_t table_rows, int64_t chosen) {
   QT_CHECK(numbers.dtype == DType::kI32);
   QT_CHECK_EQ(numbers.rank, 1);
   QT_CHECK_EQ(numbers.dim[0], rows);
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t number = numbers.as<int32_t>()[r * numbers.stride[0]];
-    QT_CHECK_GE(number, 0);
+    QT_CHECK_GE(number, -chosen);
     QT_CHECK_LT(number, table_rows);
   }
 }
@@ -33,12 +33,13 @@ void Embedding(const EmbeddingArgs& args, Stream& stream) {
   QT_CHECK_EQ(args.y.rank, 2);
   QT_CHECK_EQ(args.y.stride[1], 1);
   CheckTable(args.table, args.y.dim[1]);
-  CheckRowNumbers(args.ids, args.y.dim[0], args.table.dim[0]);
+  const int64_t chosen = args.chosen.defined() ? args.chosen.dim[0] : 0;
+  CheckRowNumbers(args.ids, args.y.dim[0], args.table.dim[0], chosen);
   QT_CHECK_EQ(args.positions.defined(), args.position_table.defined());
   if (args.positions.defined()) {
     CheckTable(args.position_table, args.y.dim[1]);
     QT_CHECK(stream.backend() == Backend::kCpu || args.position_table.dtype == args.table.dtype);
-    CheckRowNumbers(args.positions, args.y.dim[0], args.position_table.dim[0]);
+    CheckRowNumbers(args.positions, args.y.dim[0], args.position_table.dim[0], 0);
   }
   Dispatch<cpu::Embedding, cuda::Embedding>(stream)(args, stream);
 }

@@ -11,6 +11,7 @@ struct EmbedArgs {
   const T* table;
   const T* position_table;  // or null
   const int32_t* ids;
+  const int32_t* chosen;
   const int32_t* positions;
   Out* y;
   int64_t table_stride, position_stride, y_stride, id_step, position_step;
@@ -30,18 +31,18 @@ __device__ __forceinline__ void LoadWide(const T* from, float (&to)[8]) {
   }
 }
 
-// What: y[r] = scale * table[ids[r]] + position_table[positions[r]].
-// Shapes: tables [.., d] T, y [rows, d] Out.
-// Math: f32; one product and one sum, rounded once to Out.
-// Map: a block a row; a thread takes kWidth neighbours at a time: 8 where the rows allow vectors of
-// 16 bytes, otherwise 1.
-// Bound: rows * d * (sizeof(T) per table + sizeof(Out)) bytes.
-// Spec: tests/kernels/embedding_test.cc.
+// What: y[r] = scale * table[ids[r]] + position_table[positions[r]]; an id below 0 stands for one
+// of the chosen. Shapes: tables [.., d] T, y [rows, d] Out. Math: f32; one product and one sum,
+// rounded once to Out. Map: a block a row; a thread takes kWidth neighbours at a time: 8 where the
+// rows allow vectors of 16 bytes, otherwise 1. Bound: rows * d * (sizeof(T) per table +
+// sizeof(Out)) bytes. Spec: tests/kernels/embedding_test.cc.
 template <typename T, typename Out, int kWidth>
 __global__ void EmbeddingKernel(EmbedArgs<T, Out> a) {
   WaitForInputs();
   const int64_t row = blockIdx.x;
-  const T* table = a.table + a.ids[row * a.id_step] * a.table_stride;
+  const int32_t given = a.ids[row * a.id_step];
+  const int32_t id = given >= 0 ? given : max(0, a.chosen[-1 - given]);
+  const T* table = a.table + id * a.table_stride;
   const T* added = a.position_table == nullptr
                        ? nullptr
                        : a.position_table + a.positions[row * a.position_step] * a.position_stride;
@@ -85,6 +86,7 @@ void LaunchEmbedding(const EmbeddingArgs& args, Stream& stream) {
   EmbedArgs<T, Out> a{};
   a.table = args.table.as<T>();
   a.ids = stream.Twin(args.ids.as<const int32_t>());
+  a.chosen = args.chosen.as<const int32_t>();
   a.id_step = args.ids.stride[0];
   a.table_stride = args.table.stride[0];
   bool vectors = Vectorizable(args.table) && Vectorizable(args.y);

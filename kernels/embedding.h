@@ -9,6 +9,8 @@ namespace quintet {
 // y[r] = scale * table[ids[r]] + position_table[positions[r]]
 struct EmbeddingArgs {
   Tensor ids;             // [rows] i32, each in [0, vocab): checked by the caller, QT_CHECKed here
+  // Ids that an op before this one leaves in the stream's memory, or undefined: an id of -1 - i stands for chosen[i].
+  Tensor chosen;          // [n] i32, dense
   Tensor table;           // [vocab, d] f32|bf16|f16
   float scale = 1.0f;
   Tensor positions;       // [rows] i32, or undefined

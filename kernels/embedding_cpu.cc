@@ -62,7 +62,9 @@ void WriteTableRow(const Tensor& table, int64_t number, float scale, float* y) {
 void EmbeddingRows(const EmbeddingArgs& args, int64_t begin, int64_t end) {
   for (int64_t r = begin; r < end; ++r) {
     float* y = args.y.as<float>() + r * args.y.stride[0];
-    WriteTableRow<false>(args.table, args.ids.as<int32_t>()[r * args.ids.stride[0]], args.scale, y);
+    const int32_t given = args.ids.as<int32_t>()[r * args.ids.stride[0]];
+    const int32_t id = given >= 0 ? given : args.chosen.as<int32_t>()[-1 - given];
+    WriteTableRow<false>(args.table, id, args.scale, y);
     if (args.positions.defined()) {
       const int64_t position = args.positions.as<int32_t>()[r * args.positions.stride[0]];
       WriteTableRow<true>(args.position_table, position, 1.0f, y);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -42,6 +43,12 @@ void CheckShapes(const LinearArgs& a, const Stream& stream) {
   QT_CHECK_EQ(a.y.dim[0], rows);
   QT_CHECK_EQ(a.y.dim[1], columns);
   QT_CHECK(a.y.stride[1] == 1 || columns == 1);
+  if (a.kv.cache != nullptr) {
+    const int64_t inner = a.kv.cache->heads * a.kv.cache->head_dim;
+    QT_CHECK(LinearStoresKv(w, rows, stream) && a.y.dtype == a.kv.cache->dtype);
+    QT_CHECK(!w.gated() && columns == 3 * inner);
+    QT_CHECK_EQ(static_cast<int64_t>(a.kv.slots.size()), rows);
+  }
   if (a.residual.defined()) {
     QT_CHECK_EQ(a.residual.rank, 2);
     QT_CHECK(a.residual.dtype == a.y.dtype);
@@ -90,11 +97,18 @@ absl::StatusOr<LinearWeight> LinearWeight::Allocate(int64_t n, int64_t k, Weight
                                                     bool gated, Device* device) {
   absl::StatusOr<LinearWeight> w = Describe(n, k, type, gated, device);
   if (!w.ok()) return w;
+  // On a device, rows of zeros up to a multiple of eight: some products want that (linear.cu).
+  const int64_t used_bytes = w->panel_bytes_, padding = (8 - n % 8) % 8;
+  if (device != nullptr) w->panel_bytes_ += padding * (used_bytes / n);
   absl::StatusOr<Buffer> buffer =
       device == nullptr ? Buffer::Allocate(w->panel_bytes_) : device->Allocate(w->panel_bytes_);
   if (!buffer.ok()) return buffer.status();
   w->panels_ = *std::move(buffer);
   if (device != nullptr) {
+    const std::vector<char> zeros(static_cast<size_t>(w->panel_bytes_ - used_bytes));
+    if (!zeros.empty()) {
+      device->Write(w->panels_.as<char>() + used_bytes, zeros.data(), w->panel_bytes_ - used_bytes);
+    }
     buffer = device->Allocate(w->channel_bytes_);
     if (!buffer.ok()) return buffer.status();
     w->channels_ = *std::move(buffer);
@@ -165,6 +179,10 @@ DType ActivationType(WeightType type, const Device* device) {
 bool LinearTakesNorm(const LinearWeight& w, int64_t rows, const Stream& stream) {
   if (IsQuantized(w.type())) return false;
   return Dispatch<cpu::LinearTakesNorm, cuda::LinearTakesNorm>(stream)(w, rows);
+}
+
+bool LinearStoresKv(const LinearWeight& w, int64_t rows, const Stream& stream) {
+  return Dispatch<cpu::LinearStoresKv, cuda::LinearStoresKv>(stream)(w, rows);
 }
 
 int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream) {

@@ -15,7 +15,9 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "kernels/buffer.h"
+#include "kernels/kv_cache.h"
 #include "kernels/stream.h"
 #include "kernels/tensor.h"
 
@@ -108,6 +110,14 @@ struct ScatterOutput {
   int64_t chunk = 0;
 };
 
+// Output columns that are new keys and values of a decoder: y is [rows, 3 I], queries, keys and
+// values, of which keys and values go to their slots in the cache and not to y (StoreKvArgs).
+struct KvOutput {
+  const KvCache* cache = nullptr;
+  int64_t layer = 0;
+  absl::Span<const int32_t> slots;  // [rows]; -1: the row is not kept
+};
+
 struct LinearArgs {
   Tensor x;  // [rows, k], unit last stride
   // Only where LinearTakesNorm: x [rows, k] f32 is normalised first, by RmsNorm, or by LayerNorm
@@ -121,8 +131,11 @@ struct LinearArgs {
   // activation(.).
   Activation activation = Activation::kNone;
   Tensor residual;  // [rows, n] of y's type, added last, or undefined; may alias y
-  Tensor y;  // [rows, n] or [rows, n/2], unit last stride; must not alias x. Undefined with scatter
+  // [rows, n] or [rows, n/2], unit last stride; must not alias x. Undefined with scatter. On a GPU,
+  // where rows are further apart, up to seven values behind each may be written over.
+  Tensor y;
   ScatterOutput scatter;  // used when base is set; no residual then
+  KvOutput kv;            // used when cache is set: only where LinearStoresKv
   Tensor scratch;  // LinearScratchBytes(...) bytes as [bytes] i8, or undefined when that is 0
 };
 // Checks shapes (QT_CHECK), counts one product on the stream, then runs it on the stream's threads.
@@ -130,6 +143,8 @@ struct LinearArgs {
 void Linear(const LinearArgs& args, Stream& stream);
 // Whether a product of so many rows normalises x on its way: on a GPU, for few rows.
 bool LinearTakesNorm(const LinearWeight& w, int64_t rows, const Stream& stream);
+// Whether a product of so many rows writes keys and values to their slots: on a GPU, for few rows.
+bool LinearStoresKv(const LinearWeight& w, int64_t rows, const Stream& stream);
 // Grows with rows; on the CPU up to about a quarter of a core's second-level cache.
 int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream);
 

@@ -35,7 +35,13 @@ struct Product {
   // x [rows, k] f32 is normalised first (norm.h): only for RunFewRows.
   Tensor norm_gamma, norm_beta;
   float norm_eps;
+  KvOutput kv;  // only for RunFewRows
 };
+
+// Weights that the kernels of few rows multiply as they are.
+inline bool IsHalf(WeightType type) {
+  return type == WeightType::kBF16 || type == WeightType::kF16;
+}
 
 // Products of few rows with bf16 or f16 weights, in linear_few.cu. False where the shape is not for
 // them: nothing is queued then. x is of the weight's type, or f32 and rounded to it on the way.

@@ -47,6 +47,10 @@ void TopK(const TopKArgs& args, Stream& stream) {
   QT_CHECK_EQ(args.indices.stride[1], 1);
   QT_CHECK_EQ(args.indices.dim[1], k_max);
   QT_CHECK_EQ(args.values.dim[0], n);
+  if (args.best.defined()) {
+    QT_CHECK(args.best.dtype == DType::kI32 && args.best.is_dense());
+    QT_CHECK_GE(args.best.elements(), n);
+  }
   QT_CHECK_EQ(args.indices.dim[0], n);
   QT_CHECK_EQ(static_cast<int64_t>(args.row_offsets.size()), n + 1);
   for (size_t i = 0; i < args.k.size(); ++i) {

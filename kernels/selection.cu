@@ -324,9 +324,12 @@ __global__ void __launch_bounds__(kManyThreads) RankKernel(const __grid_constant
     int before = 0;
     for (int j = 0; j < n; ++j) before += s.candidates[j] > rank;
     if (before >= k) continue;
+    const int32_t index = static_cast<int32_t>(~static_cast<unsigned>(rank));
     out_values[before] = ValueOf(static_cast<unsigned>(rank >> 32));
-    out_indices[before] = static_cast<int32_t>(~static_cast<unsigned>(rank));
+    out_indices[before] = index;
+    if (before == 0 && r.best != nullptr) r.best[request] = index;
   }
+  if (n == 0 && first == 0 && r.best != nullptr) r.best[request] = -1;
   for (int i = min(n, k) + first; i < r.k_max; i += step) {
     out_values[i] = kMinusInf;
     out_indices[i] = -1;
@@ -397,6 +400,7 @@ void TopK(const TopKArgs& args, Stream& stream) {
   r.indices = args.indices.as<int32_t>();
   r.indices_stride = args.indices.stride[0];
   r.k_max = static_cast<int>(args.values.dim[1]);
+  r.best = args.best.as<int32_t>();
   SummarizeRows(r.logits, r.requests, r.log_sums != nullptr, r.summaries, stream);
   RankRows(r, stream);
 }

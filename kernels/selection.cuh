@@ -63,6 +63,7 @@ struct Ranking {
   const int32_t* log_softmax = nullptr;  // [n]
   float* values = nullptr;
   int32_t* indices = nullptr;
+  int32_t* best = nullptr;  // [n]
   int64_t values_stride = 0, indices_stride = 0;
   int k_max = 0;
 };

@@ -32,6 +32,7 @@ struct TopKArgs {
   absl::Span<const int32_t> k;            // [n], each >= 1
   Tensor values;                          // [n, k_max] f32
   Tensor indices;                         // [n, k_max] i32; rows * vocab of one request < 2^31
+  Tensor best;                            // [n] i32 or undefined: each request's first index once more
   Tensor scratch;                         // TopKScratchBytes(...) as [bytes] i8
 };
 void TopK(const TopKArgs& args, Stream& stream);

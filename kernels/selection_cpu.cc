@@ -257,6 +257,10 @@ void TopK(const TopKArgs& args, Stream& stream) {
   FindMaxima(args, plan, stream);
   stream.pool().ParallelFor(static_cast<int64_t>(args.k.size()), [&](int64_t request, int thread) {
     SelectRequest(args, plan, request, thread);
+    if (args.best.defined()) {
+      args.best.as<int32_t>()[request] =
+          args.indices.as<int32_t>()[request * args.indices.stride[0]];
+    }
   });
 }
 

@@ -3,7 +3,8 @@
 //
 // Memory follows the backend: Tensors that ops read and write are in memory of Allocate. Small
 // index arrays (spans, and Tensors of i32 or i64 that are inputs) are mirrored: ops read them on
-// the host to plan, kernels read the twins. On the CPU a block is its own twin and the copies do
+// the host to plan, kernels read the twins. Small results may be the host side of mirrored memory:
+// a kernel writes them there, and they can be read once it has run. On the CPU a block is its own twin and the copies do
 // nothing, so callers have one text for both backends.
 #pragma once
 
@@ -85,6 +86,14 @@ class Stream {
   // Waits until everything queued is done.
   absl::Status Synchronize() const {
     return device_ == nullptr ? absl::OkStatus() : device_->Synchronize();
+  }
+
+  // As Device::Mark and WaitForMark.
+  void Mark(int place) const {
+    if (device_ != nullptr) device_->Mark(place);
+  }
+  absl::Status WaitForMark(int place) const {
+    return device_ == nullptr ? absl::OkStatus() : device_->WaitForMark(place);
   }
 
   // Matrix products issued so far: what a test counts to see that projections are batched.

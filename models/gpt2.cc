@@ -40,6 +40,7 @@ void Gpt2Model::CheckBatch(const DecodeBatch& batch) const {
 void Gpt2Model::Forward() {
   const Tensor x = x_.Rows(0, step_.tokens().dim[0]);
   Embedding({.ids = step_.tokens(),
+             .chosen = chosen_,
              .table = weights_.embedding,
              .positions = step_.positions(),
              .position_table = weights_.position_embedding,
@@ -67,9 +68,10 @@ void Gpt2Model::Layer(int64_t layer, const Tensor& x) {
   float scale = config_.attention_scale;
   if (config_.scale_by_inverse_layer) scale /= static_cast<float>(layer + 1);
 
+  const KvOutput kv = KvOnTheWay(w.qkv, layer);
   NormedProduct(w.attention_norm, w.attention_norm_beta,
-                {.x = x, .w = &w.qkv, .bias = w.qkv_bias, .y = qkv});
-  const Tensor attended = SelfAttend(layer, qkv, nullptr, scale);
+                {.x = x, .w = &w.qkv, .bias = w.qkv_bias, .y = qkv, .kv = kv});
+  const Tensor attended = SelfAttend(layer, qkv, kv.cache != nullptr, nullptr, scale);
   Product(
       {.x = attended, .w = &w.attention_out, .bias = w.attention_out_bias, .residual = x, .y = x});
 

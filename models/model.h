@@ -63,7 +63,8 @@ constexpr int64_t kMaxTopLogProbs = 20;  // alternatives that TargetLogProbs can
 // One decoder call: n sequences with one or more new tokens each. Sequences that share a source (the beams of a request) are
 // neighbours and form a group.
 struct DecodeBatch {
-  absl::Span<const int32_t> tokens;   // [total] new tokens, packed
+  // [total] new tokens, packed. -1 - i stands for chosen()[i], which an op queued before leaves there.
+  absl::Span<const int32_t> tokens;
   absl::Span<const int32_t> offsets;  // [n + 1]
   // Keys of each sequence after this call, i.e. position of its last new token + 1. Token i of sequence s has position
   // kv_lens[s] - (offsets[s+1] - offsets[s]) + i.
@@ -109,14 +110,19 @@ class Model {
   virtual bool EncodeSlice(int64_t work) = 0;
   // [total, d_model] f32 after the final norm; valid from completion until the next BeginEncode.
   virtual Tensor EncoderStates() const = 0;
+  // Room for them in mirrored memory of the host: rows are there after stream().Download of these addresses and Synchronize.
+  virtual Tensor HostEncoderStates() const { return EncoderStates(); }
   // Keys and values of all decoder layers, by one product, for rows of EncoderStates() or of a copy of them: [rows, d_model] f32 of
-  // one sequence, the first at `position` in it (rotary encodings turn keys and values by it), into slots [rows]. The positions are
-  // below max_encode_tokens. A copy is memory of the host, on any backend.
+  // one sequence, the first at `position` in it (rotary encodings turn keys and values by it; without them, of whole sequences one
+  // after the other), into slots [rows]. The positions are below max_encode_tokens. A copy is memory of the host, on any backend.
   virtual void ProjectCross(const Tensor& states, int64_t position, absl::Span<const int32_t> slots) = 0;
 
   // Decoder. Returns the wanted rows' states after the final norm, [wanted, d_model] f32, valid until the next Decode. Causal models
   // take long prompts in pieces: call again with the next tokens.
   virtual Tensor Decode(const DecodeBatch& batch) = 0;
+  // Room for tokens that the next Decode takes from the stream's memory, [max_step_sequences] i32; always the same. Undefined: the
+  // model takes none.
+  virtual Tensor chosen() const { return Tensor(); }
   // logits [rows, vocab] f32 = head(states), the d_model^-0.5 factor applied where the model has one.
   virtual void Logits(const Tensor& states, const Tensor& logits) = 0;
   // log softmax(logits)[target] of each row, never holding [rows, vocab]; top alternatives, at most kMaxTopLogProbs, when

@@ -91,6 +91,7 @@ void PackedModel::Carve(Carver& carver) {
     x_ = carver.TakeTensor(DType::kF32, {rows, config_.d_model});
     qkv_ = carver.TakeTensor(activations_, {rows, 3 * config_.inner()});
     states_ = carver.TakeTensor(DType::kF32, {rows, config_.d_model});
+    chosen_ = carver.TakeTensor(DType::kI32, {limits_.max_step_sequences});
   }
   normed_ = carver.TakeTensor(activations_, {block_rows_, config_.d_model});
   hidden_ = carver.TakeTensor(activations_, {block_rows_, config_.d_ff});
@@ -177,16 +178,23 @@ Tensor PackedModel::HeadsOf(const Tensor& qkv, int part) const {
   return qkv.Columns(part * inner, (part + 1) * inner).SplitLast(config_.head_dim);
 }
 
-Tensor PackedModel::SelfAttend(int64_t layer, const Tensor& qkv, const PositionBias* bias,
-                               float scale) {
+KvOutput PackedModel::KvOnTheWay(const LinearWeight& qkv, int64_t layer) {
+  if (!LinearStoresKv(qkv, step_.tokens().dim[0], stream_)) return {};
+  return {.cache = &cache_, .layer = layer, .slots = step_.new_slots()};
+}
+
+Tensor PackedModel::SelfAttend(int64_t layer, const Tensor& qkv, bool stored,
+                               const PositionBias* bias, float scale) {
   const DecodeBatch& batch = step_.batch();
   const Tensor q = HeadsOf(qkv, 0);
-  StoreKv({.k = HeadsOf(qkv, 1),
-           .v = HeadsOf(qkv, 2),
-           .cache = &cache_,
-           .layer = layer,
-           .slots = step_.new_slots()},
-          stream_);
+  if (!stored) {
+    StoreKv({.k = HeadsOf(qkv, 1),
+             .v = HeadsOf(qkv, 2),
+             .cache = &cache_,
+             .layer = layer,
+             .slots = step_.new_slots()},
+            stream_);
+  }
   Attention({.q = q,
              .out = q,
              .q_offsets = batch.offsets,

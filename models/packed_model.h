@@ -16,6 +16,7 @@ namespace quintet {
 class PackedModel : public Model {
  public:
   Tensor Decode(const DecodeBatch& batch) final;
+  Tensor chosen() const override { return chosen_; }
   void Logits(const Tensor& states, const Tensor& logits) override;
   void TargetLogProbs(const Tensor& states, const Tensor& targets, const Tensor& log_probs,
                       const Tensor& top_log_probs, const Tensor& top_tokens) override;
@@ -56,9 +57,14 @@ class PackedModel : public Model {
   // The decoder over the rows of step_, to the states of the wanted ones in states_. Everything it
   // reads of the batch comes from step_.
   virtual void Forward() = 0;
-  // Causal self-attention of the step's rows: stores their keys and values, then every row attends
-  // to its sequence so far. qkv [rows, 3 I]; returns [rows, I], in place of the queries.
-  Tensor SelfAttend(int64_t layer, const Tensor& qkv, const PositionBias* bias, float scale);
+  // Where the step's new keys and values of a layer go on the way of the product that makes them;
+  // unset where it cannot bring them there.
+  KvOutput KvOnTheWay(const LinearWeight& qkv, int64_t layer);
+  // Causal self-attention of the step's rows: stores their keys and values unless they are `stored`,
+  // then every row attends to its sequence so far. qkv [rows, 3 I]; returns [rows, I], in place of
+  // the queries.
+  Tensor SelfAttend(int64_t layer, const Tensor& qkv, bool stored, const PositionBias* bias,
+                    float scale);
   // Room for the states of the step's wanted rows, [wanted, d_model].
   Tensor WantedStates() const {
     return states_.Rows(0, static_cast<int64_t>(step_.batch().wanted.size()));
@@ -66,6 +72,13 @@ class PackedModel : public Model {
 
   // Part 0, 1 or 2 (queries, keys or values) of qkv [rows, 3 I], as [rows, heads, head_dim].
   Tensor HeadsOf(const Tensor& qkv, int part) const;
+
+  // Work recorded on a device. The first of a shape runs as usual, so that all that is made on first
+  // use is there when the second is recorded.
+  struct RecordedStep {
+    bool seen = false;
+    std::unique_ptr<DeviceGraph> graph;
+  };
 
   ModelWeights weights_;
   int64_t block_rows_;  // rows of the widest products: max(EncodeBlockRows, max_step_tokens)
@@ -76,19 +89,13 @@ class PackedModel : public Model {
   Tensor x_;       // [max_step_tokens, d_model] f32 residual stream
   Tensor qkv_;     // [max_step_tokens, 3 I]
   Tensor states_;  // [max_step_tokens, d_model] f32
+  Tensor chosen_;  // [max_step_sequences] i32
   // Passing values, of whichever call runs.
   Tensor normed_;   // [block_rows_, d_model]
   Tensor hidden_;   // [block_rows_, d_ff]
   Tensor scratch_;  // [bytes] i8, of ops
 
  private:
-  // A step recorded on a device. The first one of a shape runs as usual, so that all that is made
-  // on first use is there when the second is recorded.
-  struct RecordedStep {
-    bool seen = false;
-    std::unique_ptr<DeviceGraph> graph;
-  };
-
   StepShape FirstShape() const;
   void RunRecorded(const StepShape& shape);
 

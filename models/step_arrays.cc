@@ -78,15 +78,23 @@ StepShape StepShape::Rounded(const ModelLimits& limits) const {
     const int64_t power = power_of_two(n, 1);
     return power > 16 && n <= power / 4 * 3 ? power / 4 * 3 : power;
   };
-  constexpr int64_t kTokens = 64;
+  // The rest by steps of four: requests of all lengths and widths that come and go must not make a
+  // new shape with every step.
+  const auto coarse = [](int64_t n, int64_t least) {
+    while (least < n) least *= 4;
+    return least;
+  };
+  constexpr int64_t kTokens = 128;
   StepShape shape;
   shape.sequences = std::min(count(sequences), limits.max_step_sequences);
   shape.rows = std::min(count(rows), limits.max_step_tokens);
-  shape.groups = groups == 0 ? 0 : std::min(count(groups), limits.max_step_sequences);
   shape.wanted = wanted == 0 ? 0 : shape.rows;
-  shape.slots_stride = power_of_two(slots_stride, kTokens);
-  shape.source_stride = groups == 0 ? 0 : power_of_two(source_stride, kTokens);
-  shape.group_rows = groups == 0 ? 0 : power_of_two(group_rows, 1);
+  shape.slots_stride = coarse(slots_stride, kTokens);
+  if (groups == 0) return shape;
+  const int64_t fourth = (shape.sequences + 3) / 4;
+  shape.groups = groups <= fourth ? fourth : shape.sequences;
+  shape.source_stride = coarse(source_stride, kTokens);
+  shape.group_rows = coarse(group_rows, 1);
   return shape;
 }
 

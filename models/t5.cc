@@ -1,8 +1,11 @@
 #include "models/t5.h"
 
 #include <algorithm>
+#include <map>
+#include <memory>
 #include <numeric>
 #include <utility>
+#include <vector>
 
 #include "kernels/attention.h"
 #include "kernels/embedding.h"
@@ -23,6 +26,7 @@ class T5Model final : public PackedModel {
   void BeginEncode(absl::Span<const int32_t> tokens, absl::Span<const int32_t> offsets) override;
   bool EncodeSlice(int64_t work) override;
   Tensor EncoderStates() const override;
+  Tensor HostEncoderStates() const override;
   void ProjectCross(const Tensor& states, int64_t position,
                     absl::Span<const int32_t> slots) override;
 
@@ -33,6 +37,7 @@ class T5Model final : public PackedModel {
 
   void Carve(Carver& carver) override;
   void CarveArrays(Carver& carver) override;
+  bool EncodeRecorded();
   void ProjectEncoderRows(const LayerWeights& w, int64_t begin, int64_t end);
   void FinishEncoderRows(const LayerWeights& w, int64_t begin, int64_t end);
   void EncoderAttention(const LayerWeights& w, int64_t begin, int64_t end);
@@ -55,7 +60,8 @@ class T5Model final : public PackedModel {
               const int64_t* row_offset = nullptr);
 
   // The encoder's batch, kept between slices.
-  Tensor encoder_x_;          // [max_encode_tokens, d_model] residual stream, at last the states
+  Tensor encoder_host_;       // [max_encode_tokens, d_model] f32, mirrored: the host's side
+  Tensor encoder_x_;          // its twin: residual stream, at last the states
   Tensor encoder_qkv_;        // [max_encode_tokens, 3 I]
   Tensor encoder_tokens_;     // [max_encode_tokens] i32
   Tensor encoder_positions_;  // [max_encode_tokens] i32
@@ -65,6 +71,10 @@ class T5Model final : public PackedModel {
   // Where the next slice goes on; layer_ == encoder_layers: complete.
   int64_t layer_ = 0, row_ = 0;
   Sweep sweep_ = Sweep::kProject;
+
+  // Encodings recorded on a device, by the offsets of their sequences, as packed_model.h records
+  // steps: queueing a hundred kernels one by one takes longer than a short input's work.
+  std::map<std::vector<int32_t>, RecordedStep> recorded_encodes_;
 
   // Query offsets of the sequences in a block of encoder rows, and the position of each one's first
   // query there.
@@ -81,7 +91,6 @@ class T5Model final : public PackedModel {
 void T5Model::Carve(Carver& carver) {
   PackedModel::Carve(carver);
   const int64_t tokens = limits_.max_encode_tokens;
-  encoder_x_ = carver.TakeTensor(DType::kF32, {tokens, config_.d_model});
   encoder_qkv_ = carver.TakeTensor(activations_, {tokens, 3 * config_.inner()});
   if (!config_.has_decoder()) return;
   if (stream_.backend() != Backend::kCpu) {
@@ -91,6 +100,8 @@ void T5Model::Carve(Carver& carver) {
 
 void T5Model::CarveArrays(Carver& carver) {
   const int64_t tokens = limits_.max_encode_tokens;
+  encoder_host_ = carver.TakeTensor(DType::kF32, {tokens, config_.d_model});
+  if (encoder_host_.defined()) encoder_x_ = stream_.Twin(encoder_host_);
   encoder_tokens_ = carver.TakeTensor(DType::kI32, {tokens});
   encoder_positions_ = carver.TakeTensor(DType::kI32, {tokens});
   encoder_offsets_ = carver.TakeTensor(DType::kI32, {tokens + 1});
@@ -173,8 +184,35 @@ int64_t T5Model::SequenceOf(int64_t row) const {
   return std::upper_bound(offsets, offsets + encoder_sequences_, row) - offsets - 1;
 }
 
+// The whole of a short batch by one replay, once its lengths have been seen before.
+bool T5Model::EncodeRecorded() {
+  constexpr int64_t kMostRows = 1024;
+  constexpr size_t kMostGraphs = 128;
+  if (stream_.backend() == Backend::kCpu || encoder_rows_ > kMostRows) return false;
+  const int32_t* offsets = encoder_offsets_.as<int32_t>();
+  std::vector<int32_t> lengths(offsets, offsets + encoder_sequences_ + 1);
+  if (recorded_encodes_.size() >= kMostGraphs) recorded_encodes_.clear();
+  RecordedStep& step = recorded_encodes_[std::move(lengths)];
+  if (step.seen && step.graph == nullptr) {
+    step.graph = stream_.device().Record([this] {
+      for (layer_ = 0; layer_ < config_.encoder_layers; ++layer_) {
+        const LayerWeights& w = weights_.encoder.layers[layer_];
+        ProjectEncoderRows(w, 0, encoder_rows_);
+        FinishEncoderRows(w, 0, encoder_rows_);
+      }
+    });
+    layer_ = 0;
+  }
+  step.seen = true;
+  if (step.graph == nullptr) return false;
+  stream_.device().Replay(*step.graph);
+  layer_ = config_.encoder_layers;
+  return true;
+}
+
 bool T5Model::EncodeSlice(int64_t work) {
   QT_CHECK_GT(encoder_rows_, 0);
+  if (layer_ == 0 && row_ == 0 && sweep_ == Sweep::kProject && EncodeRecorded()) return true;
   // Few rows read all weights for little.
   const double max_rows = static_cast<double>(EncodeBlockRows());
   const double min_rows = stream_.backend() == Backend::kCpu ? 32 : max_rows;
@@ -279,6 +317,11 @@ Tensor T5Model::EncoderStates() const {
   return encoder_x_.Rows(0, encoder_rows_);
 }
 
+Tensor T5Model::HostEncoderStates() const {
+  QT_CHECK_EQ(layer_, config_.encoder_layers);
+  return encoder_host_.Rows(0, encoder_rows_);
+}
+
 // ---- Keys and values of the source ----
 
 // Rows of the encoder's batch as they are; a caller's copy is brought to the device first.
@@ -340,7 +383,8 @@ void T5Model::CheckBatch(const DecodeBatch& batch) const {
 
 void T5Model::Forward() {
   const Tensor x = x_.Rows(0, step_.tokens().dim[0]);
-  Embedding({.ids = step_.tokens(), .table = weights_.embedding, .y = x}, stream_);
+  Embedding({.ids = step_.tokens(), .chosen = chosen_, .table = weights_.embedding, .y = x},
+            stream_);
   for (int64_t layer = 0; layer < config_.decoder_layers; ++layer) {
     DecoderLayer(layer, x);
     Observe(true, layer, x);
@@ -360,13 +404,15 @@ void T5Model::DecoderLayer(int64_t layer, const Tensor& x) {
   const int64_t rows = x.dim[0];
   const Tensor qkv = qkv_.Rows(0, rows);
 
-  NormedProduct(w.attention_norm, {}, {.x = x, .w = &w.qkv, .y = qkv});
+  const KvOutput kv = rotary() ? KvOutput{} : KvOnTheWay(w.qkv, layer);
+  NormedProduct(w.attention_norm, {}, {.x = x, .w = &w.qkv, .y = qkv, .kv = kv});
   if (rotary()) {
     Rotate(HeadsOf(qkv, 0), step_.positions(), 1);
     Rotate(HeadsOf(qkv, 1), step_.positions(), -1);
     Rotate(HeadsOf(qkv, 2), step_.positions(), -1);
   }
-  const Tensor self = SelfAttend(layer, qkv, &w.bias, config_.attention_scale);
+  const Tensor self =
+      SelfAttend(layer, qkv, kv.cache != nullptr, &w.bias, config_.attention_scale);
   Product({.x = self, .w = &w.attention_out, .residual = x, .y = x});
 
   const Tensor q = qkv.Columns(0, config_.inner());

@@ -68,6 +68,25 @@ TEST_CASE("embedding of every dtype, with and without positions", "[embedding]")
   });
 }
 
+TEST_CASE("ids that stand for chosen ones", "[embedding]") {
+  const Table table(DType::kF32, 11, 16, 1);
+  const std::vector<int32_t> chosen = {7, 0, 10}, expected = {3, 10, 7, 0};
+  ForEachPlace([&](Place& place) {
+    const Tensor y = place.Poisoned(DType::kF32, {4, 16});
+    Embedding({.ids = place.Put(std::vector<int32_t>{3, -3, -1, -2}, {4}),
+               .chosen = place.PutBytes(chosen.data(), 12, DType::kI32, {3}),
+               .table = table.PutAt(place),
+               .y = y},
+              place.stream());
+    const std::vector<float> values = place.Floats(y);
+    for (size_t r = 0; r < 4; ++r) {
+      for (size_t i = 0; i < 16; ++i) {
+        CHECK(values[r * 16 + i] == table.At(expected[r], static_cast<int64_t>(i)));
+      }
+    }
+  });
+}
+
 TEST_CASE("half-precision tables: smallest, largest and special values", "[embedding]") {
   const std::vector<uint16_t> bits = {0x0001, 0x8001, 0x03ff, 0x0400, 0x7bff, 0xfbff,
                                       0x7c00, 0x8000, 0x3c00, 0x3555, 0x0000, 0xfc00,

@@ -7,10 +7,12 @@
 #include <random>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "catch2/catch.hpp"
 #include "kernels/cpu_features.h"
+#include "kernels/norm.h"
 #include "tests/kernels/place.h"
 
 namespace quintet {
@@ -284,6 +286,83 @@ TEST_CASE("products of awkward shapes", "[linear][sweep]") {
   CheckEverywhere({.rows = 130, .n = 512, .k = 512});
   CheckEverywhere({.rows = 1030, .n = 63, .k = 32, .scatter = true});
   CheckEverywhere({.rows = 64, .n = 520, .k = 200, .residual = true});
+  CheckEverywhere({.rows = 2, .n = 9000, .k = 96, .residual = true});
+  CheckEverywhere({.rows = 8, .n = 10002, .k = 64, .bias = true});
+  CheckEverywhere({.rows = 7, .n = 9004, .k = 64, .gated = true});
+  CheckEverywhere({.rows = 49, .n = 71, .k = 128, .bias = true});
+  CheckEverywhere({.rows = 128, .n = 132, .k = 768, .bias = true});
+  CheckEverywhere({.rows = 33, .n = 96, .k = 3072, .residual = true, .alias = true});
+  CheckEverywhere({.rows = 17, .n = 64, .k = 2048, .residual = true});
+  CheckEverywhere({.rows = 40, .n = 100, .k = 256, .gated = true});
+  for (int64_t k : {640, 896, 2080}) CheckEverywhere({.rows = 5, .n = 40, .k = k});
+}
+
+// The same product in steps: norm, product, keys and values to their slots. [page values]
+std::vector<float> StepByStep(LinearArgs args, const Tensor& cache_memory, Place& place) {
+  const RmsNormArgs norm{.x = args.x,
+                         .gamma = args.norm_gamma,
+                         .y = place.Poisoned(args.y.dtype, {args.x.dim[0], args.x.dim[1]}),
+                         .eps = args.norm_eps};
+  if (args.norm_gamma.defined()) {
+    RmsNorm(norm, place.stream());
+    args.x = norm.y;
+    args.norm_gamma = {};
+  }
+  const KvOutput kv = std::exchange(args.kv, {});
+  Linear(args, place.stream());
+  const int64_t inner = kv.cache->heads * kv.cache->head_dim;
+  const auto heads = [&](int64_t part) {
+    return args.y.Columns(part * inner, (part + 1) * inner).SplitLast(kv.cache->head_dim);
+  };
+  StoreKv({.k = heads(1), .v = heads(2), .cache = kv.cache, .layer = kv.layer, .slots = kv.slots},
+          place.stream());
+  return place.Floats(cache_memory);
+}
+
+TEST_CASE("products that normalise and store keys and values on their way", "[linear]") {
+  ForEachPlace([](Place& place) {
+    for (WeightType type : {WeightType::kBF16, WeightType::kF16}) {
+      for (int64_t rows : {1, 3, 8, 13, 32}) {
+        const int64_t k = 640, inner = 4 * 24;
+        if (!WeightTypeSupported(type, place.device())) continue;
+        const LinearWeight w =
+            MakeWeight(Random(3 * inner * k, 1), 3 * inner, k, type, false, place.device());
+        if (!LinearStoresKv(w, rows, place.stream())) continue;
+        const DType dtype = TypeOf(type);
+        KvCache cache{
+            .dtype = dtype, .pages = 9, .layers = 2, .heads = 4, .page_size = 4, .head_dim = 24};
+        std::vector<int32_t> slots;
+        for (int32_t r = 0; r < rows; ++r) slots.push_back(r == 2 ? -1 : 35 - r);
+        const bool norms = LinearTakesNorm(w, rows, place.stream());
+        const std::vector<float> zeros(static_cast<size_t>(cache.pages * cache.page_elements()));
+        LinearArgs args;
+        args.x = place.Put(Random(rows * k, 2, 30.0f), {rows, k}, norms ? DType::kF32 : dtype);
+        if (norms) args.norm_gamma = place.Put(Random(k, 3), {k});
+        args.norm_eps = 1e-6f;
+        args.w = &w;
+        args.y = place.Poisoned(dtype, {rows, 3 * inner});
+        args.scratch = place.Scratch(LinearScratchBytes(w, rows, place.stream()));
+        const auto run = [&](bool at_once) {
+          const Tensor memory = place.Put(zeros, {static_cast<int64_t>(zeros.size())}, dtype);
+          cache.data = memory.data;
+          args.kv = {.cache = &cache, .layer = 1, .slots = place.Plan(slots)};
+          if (!at_once) return StepByStep(args, memory, place);
+          Linear(args, place.stream());
+          return place.Floats(memory);
+        };
+        const std::vector<float> expected = run(false), got = run(true);
+        double most = 0, error = 0;
+        for (size_t i = 0; i < expected.size(); ++i) {
+          most = std::max(most, std::fabs(double{expected[i]}));
+          const double own = std::fabs(double{got[i]} - expected[i]);
+          error = own <= error ? error : own;
+          CHECK((expected[i] == 0) == (got[i] == 0));  // the same places
+        }
+        INFO("rows " << rows << " type " << static_cast<int>(type));
+        CHECK(error <= 4 * RoundingError(dtype) * most);
+      }
+    }
+  });
 }
 
 TEST_CASE("products of a few rows of a few shapes", "[linear]") {

@@ -115,6 +115,7 @@ Answer RunTopK(const Problem& p, int64_t k_max, Place& place, Inputs* inputs = n
   args.k = place.Plan(p.k);
   args.values = place.Poisoned(DType::kF32, {n, k_max});
   args.indices = place.Poisoned(DType::kI32, {n, k_max});
+  args.best = place.Poisoned(DType::kI32, {n});
   args.scratch = place.Scratch(TopKScratchBytes(rows, p.vocab, k_max, place.stream()));
   if (inputs != nullptr) {
     std::vector<float> spread;
@@ -131,7 +132,12 @@ Answer RunTopK(const Problem& p, int64_t k_max, Place& place, Inputs* inputs = n
   }
   TopK(args, place.stream());
   if (args.log_sums.defined()) inputs->log_sums = place.Floats(args.log_sums);
-  return {place.Floats(args.values), place.Ints(args.indices)};
+  const Answer answer{place.Floats(args.values), place.Ints(args.indices)};
+  const std::vector<int32_t> best = place.Ints(args.best);
+  for (size_t i = 0; i < best.size(); ++i) {
+    CHECK(best[i] == answer.indices[i * static_cast<size_t>(k_max)]);
+  }
+  return answer;
 }
 
 std::vector<float> RunLogSumExp(const std::vector<float>& logits, int64_t vocab, Place& place) {
