@@ -50,7 +50,7 @@ void BeamGeneration::DrawnCandidates(const RowResults& results, Warper* warper) 
   drawn_.clear();
   const DrawPlace place{options_.seed, 0, static_cast<uint32_t>(length_)};
   for (int64_t row = 0; row < rows(); ++row) {
-    for (const Weighted& w : warper->Warp(results.logits.subspan(row * vocab_, vocab_), warp_)) {
+    for (const Weighted& w : warper->Warp(results.Row(row, vocab_), warp_)) {
       BeamCandidate candidate;
       candidate.score = w.value + RowBias(row);
       candidate.beam = static_cast<int32_t>(row);
@@ -97,9 +97,8 @@ void BeamGeneration::Select(const RowResults& results, Warper* warper) {
     RankedCandidates(results);
   }
   if (options_.logprobs) {
-    const float* raw = results.raw != nullptr ? results.raw : results.logits.data();
     for (BeamCandidate& c : candidates_) {
-      c.log_prob = raw[c.beam * vocab_ + c.token] - results.log_sums[c.beam];
+      c.log_prob = results.RawLogit(c.beam, c.token) - results.log_sums[c.beam];
     }
     for (int64_t row = 0; row < lanes_; ++row) {
       alternatives_.push_back(row < rows() ? Alternatives(results, row) : Alternative());

@@ -12,12 +12,16 @@
 namespace quintet {
 namespace {
 
-constexpr size_t kDecoderBuffers = 18;
+constexpr size_t kDecoderBuffers = 13;
 constexpr int64_t kMaxRanking = 544;  // candidates of 32 beams with 16 eos ids
 constexpr int64_t kMaxAlternatives = 20;
 
 // Rows of logits searched together: at least the widest beam, 32.
 int64_t ChunkRows(const Stream& stream) { return stream.backend() == Backend::kCpu ? 64 : 256; }
+
+// Values from row to row of logits: products write rows at such addresses several times faster than
+// at odd ones (GPT-2's vocabulary is odd).
+int64_t LogitsStride(int64_t vocab) { return (vocab + 63) / 64 * 64; }
 
 // Bytes of each of the decoder's buffers, in the order in which Allocate names them: those of ops,
 // then the mirrored ones, then the host's.
@@ -25,20 +29,15 @@ std::array<int64_t, kDecoderBuffers> BufferSizes(const ModelConfig& config,
                                                  const ModelLimits& limits, const Stream& stream) {
   const int64_t steps = limits.max_step_tokens, rows = ChunkRows(stream);
   const int64_t labels = std::max<int64_t>(1, config.labels);
-  const int64_t logits = rows * config.vocab * 4, row = rows * 4;
+  const int64_t logits = rows * LogitsStride(config.vocab) * 4, row = rows * 4;
   return {std::max<int64_t>(64, TopKScratchBytes(rows, config.vocab, kMaxRanking, stream)),
           steps * labels * 4,
           logits,
           row,
-          row,
-          row,
-          row * kMaxRanking,
-          row * kMaxRanking,
+          2 * row * kMaxRanking,
+          2 * row * kMaxRanking,
           row * kMaxAlternatives,
           row * kMaxAlternatives,
-          row + 4,
-          row,
-          row,
           steps * 4,
           steps * 4,
           steps * kMaxAlternatives * 4,
@@ -48,45 +47,35 @@ std::array<int64_t, kDecoderBuffers> BufferSizes(const ModelConfig& config,
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(Model* model) {
-  auto decoder = std::unique_ptr<Decoder>(new Decoder(model));
+absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(Model* model, bool run_ahead) {
+  auto decoder = std::unique_ptr<Decoder>(new Decoder(model, run_ahead));
   const absl::Status status = decoder->Allocate();
   if (!status.ok()) return status;
   return decoder;
 }
 
-Decoder::Decoder(Model* model)
+Decoder::Decoder(Model* model, bool run_ahead)
     : model_(model),
       vocab_(model->config().vocab),
+      logits_stride_(LogitsStride(vocab_)),
       chunk_rows_(ChunkRows(model->stream())),
+      runs_ahead_(run_ahead || model->stream().backend() != Backend::kCpu),
       batch_(model->limits()),
-      warpers_(model->stream().pool().threads()) {}
+      warpers_(model->stream().pool().threads()),
+      plan_(&model->stream()),
+      alternatives_plan_(&model->stream()) {}
 
 int64_t Decoder::BufferBytes(const ModelConfig& config, const ModelLimits& limits,
                              const Stream& stream) {
   int64_t bytes = 0;
   for (const int64_t size : BufferSizes(config, limits, stream)) bytes += size;
-  return bytes;
+  return bytes + 2 * RankingPlan::BlockBytes(ChunkRows(stream));
 }
 
 absl::Status Decoder::Allocate() {
-  Buffer* const buffers[] = {&topk_scratch_,
-                             &labels_,
-                             &logits_,
-                             &log_sums_,
-                             &shifts_,
-                             &biases_,
-                             &ranked_,
-                             &ranked_indices_,
-                             &top_,
-                             &top_indices_,
-                             &row_offsets_,
-                             &ks_,
-                             &log_softmax_,
-                             &targets_,
-                             &log_probs_,
-                             &target_top_,
-                             &target_top_tokens_,
+  Buffer* const buffers[] = {&topk_scratch_, &labels_,         &logits_,     &log_sums_,
+                             &ranked_,       &ranked_indices_, &top_,        &top_indices_,
+                             &targets_,      &log_probs_,      &target_top_, &target_top_tokens_,
                              &raw_};
   constexpr size_t kOfOps = 2, kMirrored = kDecoderBuffers - 1;  // where each kind ends
   static_assert(std::size(buffers) == kDecoderBuffers);
@@ -99,6 +88,9 @@ absl::Status Decoder::Allocate() {
     if (!buffer.ok()) return buffer.status();
     *buffers[i] = *std::move(buffer);
   }
+  for (RankingPlan* plan : {&plan_, &alternatives_plan_}) {
+    if (absl::Status status = plan->Allocate(chunk_rows_); !status.ok()) return status;
+  }
   processing_.reserve(chunk_rows_);
   processing_rows_.reserve(chunk_rows_);
   ranking_of_.reserve(chunk_rows_);
@@ -109,23 +101,36 @@ Tensor Decoder::Matrix(const Buffer& mirrored, DType dtype, int64_t rows, int64_
   return model_->stream().Twin(Tensor::Dense(mirrored.data(), dtype, {rows, columns}));
 }
 
+Tensor Decoder::Logits(int64_t rows) const {
+  return Matrix(logits_, DType::kF32, rows, logits_stride_).Columns(0, vocab_);
+}
+
 Tensor Decoder::Vector(const Buffer& mirrored, int64_t rows) const {
   return model_->stream().Twin(Tensor::Dense(mirrored.data(), DType::kF32, {rows}));
 }
 
 absl::StatusOr<Decoder::StepSize> Decoder::Step(absl::Span<const DecoderJob> jobs,
                                                 int64_t given_tokens) {
+  if (ahead_.has_value() && TakesPart(jobs)) return FinishAhead(jobs);
+  ahead_.reset();  // nobody waits for it
   Gather(jobs, given_tokens);
   if (batch_.empty()) return StepSize{};
+  // A plan that needs nothing of this step's is on the device before the step begins.
+  planned_ = false;
+  if (FitsOneChunk()) {
+    const Chunk chunk = ChunkFrom(0);
+    needs_ = NeedsOf(chunk);
+    if (!needs_.reads && needs_.alternatives == 0) PlanRanking(chunk);
+  }
+  const int64_t sequences = batch_.sequences();
   const Tensor states = model_->Decode(batch_.Finish());
-  CollectStates(states, Score(states, SearchAll(states, 0)));
-  status_.Update(model_->stream().Synchronize());
+  CollectStates(states, Score(states, SearchAll(states, 0, jobs)));
+  if (!ahead_.has_value()) status_.Update(model_->stream().Synchronize());
   if (!status_.ok()) return status_;
   for (const DecoderJob& job : jobs) {
     if (job.forced != nullptr) job.forced->Advance();
   }
-  return StepSize{batch_.sequences(),
-                  std::accumulate(shares_.begin(), shares_.end(), int64_t{0})};
+  return StepSize{sequences, std::accumulate(shares_.begin(), shares_.end(), int64_t{0})};
 }
 
 void Decoder::Gather(absl::Span<const DecoderJob> jobs, int64_t given_tokens) {
@@ -144,13 +149,16 @@ void Decoder::Gather(absl::Span<const DecoderJob> jobs, int64_t given_tokens) {
   // Wanted rows in one piece for each use: search, scores, states.
   batch_.Clear();
   selecting_.clear();
+  selecting_ids_.clear();
   scoring_.clear();
   stating_.clear();
   for (size_t i = 0; i < jobs.size(); ++i) {
     if (jobs[i].generation == nullptr) continue;
     batch_.BeginGroup(jobs[i].id, jobs[i].source_slots);
     jobs[i].generation->AddTo(&batch_, shares_[i]);
-    if (jobs[i].generation->ReadyToSelect()) selecting_.push_back(jobs[i].generation);
+    if (!jobs[i].generation->ReadyToSelect()) continue;
+    selecting_.push_back(jobs[i].generation);
+    selecting_ids_.push_back(jobs[i].id);
   }
   for (const bool scores : {true, false}) {
     for (size_t i = 0; i < jobs.size(); ++i) {
@@ -162,87 +170,83 @@ void Decoder::Gather(absl::Span<const DecoderJob> jobs, int64_t given_tokens) {
   }
 }
 
-int64_t Decoder::SearchAll(const Tensor& states, int64_t row) {
+// As many generations as fit a chunk, from the `begin`-th selecting one on.
+Decoder::Chunk Decoder::ChunkFrom(size_t begin) const {
+  size_t end = begin;
+  int64_t rows = 0;
+  while (end < selecting_.size() && rows + selecting_[end]->rows() <= chunk_rows_) {
+    rows += selecting_[end++]->rows();
+  }
+  return {absl::MakeConstSpan(selecting_).subspan(begin, end - begin), rows};
+}
+
+bool Decoder::FitsOneChunk() const {
+  return !selecting_.empty() && ChunkFrom(0).generations.size() == selecting_.size();
+}
+
+int64_t Decoder::SearchAll(const Tensor& states, int64_t row, absl::Span<const DecoderJob> jobs) {
   for (size_t begin = 0; begin < selecting_.size();) {
-    size_t end = begin;
-    int64_t rows = 0;
-    while (end < selecting_.size() && rows + selecting_[end]->rows() <= chunk_rows_) {
-      rows += selecting_[end++]->rows();
-    }
-    QT_CHECK_GT(end, begin);
-    const Chunk chunk{absl::MakeConstSpan(selecting_).subspan(begin, end - begin), rows};
-    Search(chunk, states.Rows(row, row + rows));
-    row += rows;
-    begin = end;
+    const Chunk chunk = ChunkFrom(begin);
+    QT_CHECK(!chunk.generations.empty());
+    Search(chunk, states.Rows(row, row + chunk.rows), jobs);
+    row += chunk.rows;
+    begin += chunk.generations.size();
   }
   return row;
 }
 
-void Decoder::Search(const Chunk& chunk, const Tensor& states) {
-  Stream& stream = model_->stream();
-  const Tensor logits = Matrix(logits_, DType::kF32, chunk.rows, vocab_);
-  model_->Logits(states, logits);
-  bool ranks = false, changes = false;
-  int64_t alternatives = 0;
-  needs_sums_ = false;
+Decoder::SearchNeeds Decoder::NeedsOf(const Chunk& chunk) const {
+  SearchNeeds needs;
   for (const Generation* g : chunk.generations) {
-    needs_sums_ = needs_sums_ || g->NeedsLogSums();
-    ranks = ranks || g->RankingSize() > 0;
-    changes = changes || g->ChangesLogits();
-    alternatives = std::max(alternatives, g->top_logprobs());
+    needs.ranks = needs.ranks || g->RankingSize() > 0;
+    needs.changes = needs.changes || g->ChangesLogits();
+    needs.reads = needs.reads || g->ReadsLogits();
+    needs.sums = needs.sums || g->NeedsLogSums();
+    needs.together = needs.together || g->RankedTogether();
+    needs.logprobs = needs.logprobs || g->NeedsLogProbs();
+    needs.alternatives = std::max(needs.alternatives, g->top_logprobs());
   }
-  // Logits that stay as they are get their sums in the same reading as their ranking.
-  sums_in_ranking_ = needs_sums_ && ranks && !changes;
-  if (needs_sums_ && !sums_in_ranking_) {
+  return needs;
+}
+
+void Decoder::Search(const Chunk& chunk, const Tensor& states, absl::Span<const DecoderJob> jobs) {
+  Stream& stream = model_->stream();
+  const Tensor logits = Logits(chunk.rows);
+  model_->Logits(states, logits);
+  needs_ = NeedsOf(chunk);
+  if (needs_.sums && !SumsInRanking()) {
     LogSumExp({.logits = logits, .out = Vector(log_sums_, chunk.rows)}, stream);
     stream.Download(log_sums_.data(), chunk.rows * 4);
   }
-  if (alternatives > 0) FindAlternatives(chunk);
+  if (needs_.alternatives > 0) FindAlternatives(chunk);
   BringLogits(chunk);
   Process(chunk);
-  Rank(chunk);
-  if (status_.Update(stream.Synchronize()); !status_.ok()) return;
-  Select(chunk);
-}
-
-// Room for the bounds of `entries` requests of a ranking, and their widths.
-void Decoder::BeginRanking() {
-  model_->stream().WaitForUploads();
-  entries_ = 0;
-  row_offsets_.as<int32_t>()[0] = 0;
-}
-
-void Decoder::AddEntry(int64_t rows, int64_t k, bool log_softmax) {
-  QT_CHECK_LE(k, kMaxRanking);
-  int32_t* offsets = row_offsets_.as<int32_t>();
-  offsets[entries_ + 1] = offsets[entries_] + static_cast<int32_t>(rows);
-  log_softmax_.as<int32_t>()[entries_] = log_softmax ? 1 : 0;
-  ks_.as<int32_t>()[entries_++] = static_cast<int32_t>(k);
-}
-
-// The ranking of the entries added, `width` columns wide.
-TopKArgs Decoder::FinishRanking(int64_t rows) const {
-  const Stream& stream = model_->stream();
-  stream.Upload(row_offsets_.data(), (entries_ + 1) * 4);
-  stream.Upload(ks_.data(), entries_ * 4);
-  TopKArgs args;
-  args.scores = Matrix(logits_, DType::kF32, rows, vocab_);
-  args.row_offsets = {row_offsets_.as<int32_t>(), static_cast<size_t>(entries_ + 1)};
-  args.k = {ks_.as<int32_t>(), static_cast<size_t>(entries_)};
-  args.scratch = Tensor::Dense(topk_scratch_.data(), DType::kI8, {topk_scratch_.bytes()});
-  return args;
+  if (!planned_) PlanRanking(chunk);
+  planned_ = false;
+  const int half = 0;
+  if (needs_.ranks) Rank(chunk.rows, ranked_width_, half);
+  stream.Mark(half);
+  if (batch_.sequences() == chunk.rows && chunk.rows == static_cast<int64_t>(selecting_.size())) {
+    QueueAhead(jobs, {selecting_ids_, half});
+  }
+  if (status_.Update(stream.WaitForMark(half)); !status_.ok()) return;
+  Select(chunk, half);
 }
 
 void Decoder::FindAlternatives(const Chunk& chunk) {
-  BeginRanking();
+  RankingPlan& plan = alternatives_plan_;
+  plan.Begin();
   for (const Generation* g : chunk.generations) {
     for (int64_t row = 0; row < g->rows(); ++row) {
-      AddEntry(1, std::max<int64_t>(1, g->top_logprobs()), false);
+      plan.AddEntry(1, std::max<int64_t>(1, g->top_logprobs()), false);
     }
   }
-  TopKArgs args = FinishRanking(chunk.rows);
+  plan.Commit();
+  TopKArgs args = plan.Args({});
+  args.scores = Logits(chunk.rows);
   args.values = Matrix(top_, DType::kF32, chunk.rows, kMaxAlternatives);
   args.indices = Matrix(top_indices_, DType::kI32, chunk.rows, kMaxAlternatives);
+  args.scratch = Tensor::Dense(topk_scratch_.data(), DType::kI8, {topk_scratch_.bytes()});
   TopK(args, model_->stream());
   model_->stream().Download(top_.data(), chunk.rows * kMaxAlternatives * 4);
   model_->stream().Download(top_indices_.data(), chunk.rows * kMaxAlternatives * 4);
@@ -256,7 +260,8 @@ void Decoder::BringLogits(const Chunk& chunk) {
   bool any = false;
   for (const Generation* g : chunk.generations) {
     if (g->ReadsLogits()) {
-      stream.Download(logits_.as<float>() + first * vocab_, g->rows() * vocab_ * 4);
+      stream.Download(logits_.as<float>() + first * logits_stride_,
+                      g->rows() * logits_stride_ * 4);
       any = true;
     }
     first += g->rows();
@@ -272,7 +277,8 @@ void Decoder::Process(const Chunk& chunk) {
   for (Generation* g : chunk.generations) {
     const int64_t rows = g->rows();
     if (g->NeedsRawLogits()) {
-      std::copy_n(logits + first * vocab_, rows * vocab_, raw_.as<float>() + first * vocab_);
+      std::copy_n(logits + first * logits_stride_, rows * logits_stride_,
+                  raw_.as<float>() + first * logits_stride_);
     }
     for (int64_t row = 0; row < rows; ++row) {
       if (!g->ChangesLogits()) continue;
@@ -287,65 +293,135 @@ void Decoder::Process(const Chunk& chunk) {
       static_cast<int64_t>(processing_.size()), [&](int64_t task, int) {
         const auto [generation, row] = processing_[task];
         const int64_t at = processing_rows_[task];
-        const absl::Span<float> values(logits + at * vocab_, vocab_);
+        const absl::Span<float> values(logits + at * logits_stride_, vocab_);
         if (generation->LogitsAreLogProbs()) {
           for (float& x : values) x -= sums[at];
         }
         if (generation->Processes()) generation->Process(row, values);
       });
   for (const int64_t row : processing_rows_) {
-    model_->stream().Upload(logits + row * vocab_, vocab_ * 4);
+    model_->stream().Upload(logits + row * logits_stride_, vocab_ * 4);
   }
 }
 
-void Decoder::Rank(const Chunk& chunk) {
-  Stream& stream = model_->stream();
-  BeginRanking();
-  float* shifts = shifts_.as<float>();
-  float* biases = biases_.as<float>();
+// What the chunk's ranking plans with, and its way to the device.
+void Decoder::PlanRanking(const Chunk& chunk) {
+  plan_.Begin();
   ranking_of_.clear();
   int64_t first = 0;
-  bool any = false, summed = false;
   ranked_width_ = 1;
   for (const Generation* g : chunk.generations) {
     const int64_t rows = g->rows();
     const int64_t k = std::max<int64_t>(1, g->RankingSize());
-    any = any || g->RankingSize() > 0;
-    summed = summed || g->RankedTogether();
+    QT_CHECK_LE(k, kMaxRanking);
     ranked_width_ = std::max(ranked_width_, k);
-    ranking_of_.push_back(entries_);
+    ranking_of_.push_back(plan_.entries());
     const int64_t entries = g->RankedTogether() ? 1 : rows;
     const bool log_softmax = g->RankedTogether() && !g->LogitsAreLogProbs();
-    for (int64_t entry = 0; entry < entries; ++entry) AddEntry(rows / entries, k, log_softmax);
+    for (int64_t entry = 0; entry < entries; ++entry)
+      plan_.AddEntry(rows / entries, k, log_softmax);
     for (int64_t row = 0; row < rows; ++row, ++first) {
-      shifts[first] = log_softmax && !sums_in_ranking_ ? log_sums_.as<float>()[first] : 0.0f;
-      biases[first] = g->RowBias(row);
+      const bool shifted = log_softmax && !SumsInRanking();
+      plan_.AddRow(shifted ? log_sums_.as<float>()[first] : 0.0f, g->RowBias(row));
     }
   }
-  if (!any) return;
-  TopKArgs args = FinishRanking(chunk.rows);
-  args.values = Matrix(ranked_, DType::kF32, entries_, ranked_width_);
-  args.indices = Matrix(ranked_indices_, DType::kI32, entries_, ranked_width_);
-  if (summed) {
-    stream.Upload(biases_.data(), chunk.rows * 4);
-    args.row_bias = Vector(biases_, chunk.rows);
-  }
-  if (sums_in_ranking_) {
-    stream.Upload(log_softmax_.data(), entries_ * 4);
-    args.log_sums = Vector(log_sums_, chunk.rows);
-    args.log_softmax = {log_softmax_.as<int32_t>(), static_cast<size_t>(entries_)};
-  } else if (summed) {
-    stream.Upload(shifts_.data(), chunk.rows * 4);
-    args.row_shift = Vector(shifts_, chunk.rows);
-  }
-  TopK(args, stream);
-  if (sums_in_ranking_) stream.Download(log_sums_.data(), chunk.rows * 4);
-  stream.Download(ranked_.data(), entries_ * ranked_width_ * 4);
-  stream.Download(ranked_indices_.data(), entries_ * ranked_width_ * 4);
+  if (needs_.ranks) plan_.Commit();
+  planned_ = true;
 }
 
-void Decoder::Select(const Chunk& chunk) {
-  const int64_t width = ranked_width_;
+// Ranks by the plan into one half of the results.
+void Decoder::Rank(int64_t rows, int64_t width, int half) {
+  Stream& stream = model_->stream();
+  const bool in_ranking = SumsInRanking();
+  TopKArgs args = plan_.Args({.biases = needs_.together,
+                              .shifts = needs_.together && !in_ranking,
+                              .log_softmax = in_ranking});
+  const int64_t offset = half * chunk_rows_ * kMaxRanking;
+  args.scores = Logits(rows);
+  args.values = Tensor::F32(ranked_.as<float>() + offset, {plan_.entries(), width});
+  args.indices =
+      Tensor::Dense(ranked_indices_.as<int32_t>() + offset, DType::kI32, {plan_.entries(), width});
+  args.scratch = Tensor::Dense(topk_scratch_.data(), DType::kI8, {topk_scratch_.bytes()});
+  if (const Tensor chosen = model_->chosen(); chosen.elements() >= plan_.entries()) {
+    args.best = chosen;
+  }
+  if (in_ranking) args.log_sums = Vector(log_sums_, rows);
+  TopK(args, stream);
+  if (in_ranking && needs_.logprobs) stream.Download(log_sums_.data(), rows * 4);
+}
+
+// ---- Steps ahead ----
+
+// Gathers the step after the one under way. False: it cannot be queued yet, or has no sequence.
+bool Decoder::AddAhead(absl::Span<const DecoderJob> jobs, const Ahead& under_way, Ahead* ahead) {
+  if (!runs_ahead_ || !model_->chosen().defined()) return false;
+  size_t entry = 0;
+  for (const DecoderJob& job : jobs) {
+    while (entry < under_way.ids.size() && under_way.ids[entry] != job.id) ++entry;
+    if (entry == under_way.ids.size() || job.generation == nullptr) return false;
+    const Generation& generation = *job.generation;
+    if (!generation.PlainGreedy()) return false;
+    if (!generation.EndsByLength() && !generation.CanRunAhead()) return false;
+  }
+  batch_.Clear();
+  entry = 0;
+  for (const DecoderJob& job : jobs) {
+    while (under_way.ids[entry] != job.id) ++entry;
+    if (job.generation->EndsByLength()) continue;
+    batch_.BeginGroup(job.id, job.source_slots);
+    job.generation->AddAhead(&batch_, -1 - static_cast<int32_t>(entry));
+    ahead->ids.push_back(job.id);
+  }
+  return !batch_.empty();
+}
+
+void Decoder::QueueAhead(absl::Span<const DecoderJob> jobs, const Ahead& under_way) {
+  Ahead ahead{.half = 1 - under_way.half};
+  if (!AddAhead(jobs, under_way, &ahead)) return;
+  const int64_t rows = batch_.sequences();
+  plan_.Begin();
+  for (int64_t row = 0; row < rows; ++row) {
+    plan_.AddEntry(1, 1, false);
+    plan_.AddRow(0.0f, 0.0f);
+  }
+  plan_.Commit();
+  const Tensor states = model_->Decode(batch_.Finish());
+  model_->Logits(states, Logits(rows));
+  needs_ = {.ranks = true};
+  Rank(rows, 1, ahead.half);
+  model_->stream().Mark(ahead.half);
+  ahead_ = std::move(ahead);
+}
+
+// Whether some job is in the step queued ahead.
+bool Decoder::TakesPart(absl::Span<const DecoderJob> jobs) const {
+  return std::any_of(jobs.begin(), jobs.end(), [this](const DecoderJob& job) {
+    return std::find(ahead_->ids.begin(), ahead_->ids.end(), job.id) != ahead_->ids.end();
+  });
+}
+
+// Takes the results of the step queued ahead, with the one after it under way where possible.
+absl::StatusOr<Decoder::StepSize> Decoder::FinishAhead(absl::Span<const DecoderJob> jobs) {
+  const Ahead done = *std::move(ahead_);
+  ahead_.reset();
+  QueueAhead(jobs, done);
+  if (status_.Update(model_->stream().WaitForMark(done.half)); !status_.ok()) return status_;
+  selecting_.clear();
+  ranking_of_.clear();
+  ranked_width_ = 1;
+  size_t entry = 0;
+  for (const DecoderJob& job : jobs) {  // others have ended since
+    while (entry < done.ids.size() && done.ids[entry] != job.id) ++entry;
+    if (entry == done.ids.size()) break;
+    selecting_.push_back(job.generation);
+    ranking_of_.push_back(static_cast<int64_t>(entry));
+  }
+  Select({selecting_, static_cast<int64_t>(selecting_.size())}, done.half);
+  return StepSize{static_cast<int64_t>(done.ids.size()), 0};
+}
+
+void Decoder::Select(const Chunk& chunk, int half) {
+  const int64_t width = ranked_width_, offset = half * chunk_rows_ * kMaxRanking;
   std::vector<int64_t>& firsts = left_;  // free until the next step gathers
   firsts.clear();
   int64_t first = 0;
@@ -357,11 +433,12 @@ void Decoder::Select(const Chunk& chunk) {
     Generation* g = chunk.generations[task];
     const int64_t row = firsts[task];
     RowResults results;
-    results.logits = {logits_.as<float>() + row * vocab_, static_cast<size_t>(g->rows() * vocab_)};
+    results.logits = logits_.as<float>() + row * logits_stride_;
+    results.logits_stride = logits_stride_;
     results.log_sums = log_sums_.as<float>() + row;
-    if (g->NeedsRawLogits()) results.raw = raw_.as<float>() + row * vocab_;
-    results.ranked = ranked_.as<float>() + ranking_of_[task] * width;
-    results.ranked_indices = ranked_indices_.as<int32_t>() + ranking_of_[task] * width;
+    if (g->NeedsRawLogits()) results.raw = raw_.as<float>() + row * logits_stride_;
+    results.ranked = ranked_.as<float>() + offset + ranking_of_[task] * width;
+    results.ranked_indices = ranked_indices_.as<int32_t>() + offset + ranking_of_[task] * width;
     results.ranked_stride = width;
     results.top = top_.as<float>() + row * kMaxAlternatives;
     results.top_indices = top_indices_.as<int32_t>() + row * kMaxAlternatives;

@@ -34,8 +34,9 @@ EncodedStates EncoderCache::Find(const std::vector<int32_t>& ids) {
   if (entry == entries_.end()) return {};
   ++hits_;
   entries_.splice(entries_.begin(), entries_, entry);
-  return {Tensor::F32(entry->states->data(), {static_cast<int64_t>(ids.size()), entry->columns}),
-          entry->states};
+  const Tensor states =
+      Tensor::F32(entry->states->data(), {static_cast<int64_t>(ids.size()), entry->columns});
+  return {states, states, entry->states};
 }
 
 void EncoderCache::Insert(const std::vector<int32_t>& ids, const Tensor& states) {

@@ -16,6 +16,7 @@ namespace quintet {
 // Encoder states of one input, [rows, d_model] f32, and who keeps them: null when the model does.
 struct EncodedStates {
   Tensor states;
+  Tensor host;  // the same in memory of the host: those rows that it reads, after Synchronize
   std::shared_ptr<const std::vector<float>> owner;
 };
 

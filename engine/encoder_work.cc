@@ -49,10 +49,12 @@ void EncoderWork::Advance(int64_t budget_us,
   while (!(inputs_.empty() && projections_.empty()) && 2 * spent_us <= budget_us) {
     if (projections_.empty()) {
       Encode(budget_us - spent_us);
-    } else if (Project(budget_us - spent_us)) {
-      const Projection complete = std::move(projections_.front());
-      projections_.pop_front();
-      ready(complete.job, complete.encoded);
+    } else {
+      for (int64_t n = Project(budget_us - spent_us); n > 0; --n) {
+        const Projection complete = std::move(projections_.front());
+        projections_.pop_front();
+        ready(complete.job, complete.encoded);
+      }
     }
     spent_us = clock_() - begin_us;
   }
@@ -67,34 +69,69 @@ void EncoderWork::Encode(int64_t budget_us) {
   }
   for (const Input& input : inputs_) {
     if (input.job == nullptr) continue;
-    const Tensor states = model_->EncoderStates().Rows(input.begin, input.end);
-    Remember(input.job->request.input, states);
-    projections_.push_back({input.job, {states, nullptr}});
+    EncodedStates encoded{.states = model_->EncoderStates().Rows(input.begin, input.end)};
+    encoded.host = Bring(input);
+    projections_.push_back({input.job, std::move(encoded)});
+  }
+  if (cache_->enabled() && model_->stream().Synchronize().ok()) {
+    for (const Input& input : inputs_) {
+      if (input.job == nullptr) continue;
+      cache_->Insert(input.job->request.input,
+                     model_->HostEncoderStates().Rows(input.begin, input.end));
+    }
   }
   inputs_.clear();
 }
 
-// Puts a copy into the cache, which is the host's.
-void EncoderWork::Remember(const std::vector<int32_t>& ids, const Tensor& states) {
-  if (!cache_->enabled()) return;
-  const Stream& stream = model_->stream();
-  if (stream.backend() == Backend::kCpu) return cache_->Insert(ids, states);
-  std::vector<float> host(static_cast<size_t>(states.elements()));
-  stream.Read(states, host.data());
-  cache_->Insert(ids, Tensor::F32(host.data(), {states.dim[0], states.dim[1]}));
+// Queues the way to the host of what is read there: by the cache, which keeps copies, and by the
+// pooling of a job that wants states.
+Tensor EncoderWork::Bring(const Input& input) const {
+  const Request& request = input.job->request;
+  const Tensor host = model_->HostEncoderStates().Rows(input.begin, input.end);
+  RowRange rows{0, 0};
+  if (request.kind == RequestKind::kEncode) {
+    rows = PooledRows(request.pooling, host.dim[0]);
+  }
+  if (cache_->enabled()) rows = {0, host.dim[0]};
+  const Tensor wanted = host.Rows(rows.begin, rows.end);
+  model_->stream().Download(wanted.data, wanted.elements() * 4);
+  return host;
 }
 
-bool EncoderWork::Project(int64_t budget_us) {
+int64_t EncoderWork::Project(int64_t budget_us) {
   Projection& first = projections_.front();
-  if (first.job->task() == nullptr) return true;  // nothing will be decoded
+  if (first.job->task() == nullptr) return 1;  // nothing will be decoded
   const int64_t begin = first.rows_done, rows = first.encoded.states.dim[0];
-  const int64_t end = std::min(rows, begin + project_rate_.WorkFor(budget_us));
+  const int64_t room = project_rate_.WorkFor(budget_us);
+  const int64_t end = std::min(rows, begin + room);
+  Tensor states = first.encoded.states.Rows(begin, end);
+  slots_.assign(first.job->source_slots.begin() + begin, first.job->source_slots.begin() + end);
+  int64_t complete = end == rows ? 1 : 0;
+  if (complete > 0) complete += Join(room, &states);
   const int64_t begin_us = clock_();
-  model_->ProjectCross(first.encoded.states.Rows(begin, end), begin,
-                       absl::MakeConstSpan(first.job->source_slots).subspan(begin, end - begin));
-  project_rate_.Record(end - begin, clock_() - begin_us);
+  model_->ProjectCross(states, begin, slots_);
+  project_rate_.Record(states.dim[0], clock_() - begin_us);
   first.rows_done = end;
-  return end == rows;
+  return complete;
+}
+
+// Adds the whole sequences that follow in the encoder's batch, as far as there is room for their
+// rows: one product of many rows costs less than many of few. Rotary encodings, which turn keys by
+// their positions, take one sequence at a time.
+int64_t EncoderWork::Join(int64_t room, Tensor* states) {
+  if (model_->config().position == PositionEncoding::kRope) return 0;
+  int64_t joined = 0;
+  for (size_t i = 1; i < projections_.size(); ++i, ++joined) {
+    const Projection& next = projections_[i];
+    const int64_t rows = next.encoded.states.dim[0];
+    const bool follows =
+        next.encoded.states.data == states->f32() + states->dim[0] * states->stride[0];
+    if (next.encoded.owner != nullptr || !follows || next.job->task() == nullptr) break;
+    if (states->dim[0] + rows > std::min(room, model_->limits().max_encode_tokens)) break;
+    states->dim[0] += rows;
+    slots_.insert(slots_.end(), next.job->source_slots.begin(), next.job->source_slots.end());
+  }
+  return joined;
 }
 
 }  // namespace quintet

@@ -49,16 +49,17 @@ class EncoderWork {
   };
 
   void Encode(int64_t budget_us);
-  void Remember(const std::vector<int32_t>& ids, const Tensor& states);
-  // True when the first of projections_ is complete.
-  bool Project(int64_t budget_us);
+  Tensor Bring(const Input& input) const;
+  // How many of projections_, from the first on, are complete then.
+  int64_t Project(int64_t budget_us);
+  int64_t Join(int64_t room, Tensor* states);
 
   Model* const model_;
   EncoderCache* const cache_;
   const Clock clock_;
   std::vector<Input> inputs_;           // being encoded
   std::deque<Projection> projections_;  // encoded
-  std::vector<int32_t> tokens_, offsets_;
+  std::vector<int32_t> tokens_, offsets_, slots_;
   WorkRate encode_rate_{1};    // units of Model::EncodeSlice
   WorkRate project_rate_{32};  // rows: fewer read all weights for little
 };

@@ -301,22 +301,21 @@ void StepEngine::UseStates(Job* job, const EncodedStates& encoded) {
   }
   const Tensor& states = encoded.states;
   Result& result = job->result;
+  absl::Status status;
   if (job->kind() == RequestKind::kEncode) {
-    std::vector<float> host(static_cast<size_t>(states.elements()));
-    if (encoded.owner != nullptr) {
-      std::copy_n(states.f32(), states.elements(), host.begin());
-    } else {
-      model_->stream().Read(states, host.data());
-    }
-    PoolStates(job->request, std::move(host), states.dim[1], &result);
+    status = model_->stream().Synchronize();
+    const RowRange rows = PooledRows(job->request.pooling, states.dim[0]);
+    const Tensor read = encoded.host.Rows(rows.begin, rows.end);
+    PoolStates(job->request, {read.f32(), static_cast<size_t>(read.elements())}, read.dim[1],
+               &result);
   } else {
     // The task head's raw logits of what the request asks for: one row or all.
     const int64_t row = job->encoded_row;
     result.columns = model_->config().labels;
     decoder_->Classify(row < 0 ? states : states.Rows(row, row + 1), &result.values);
     result.rows = static_cast<int64_t>(result.values.size()) / result.columns;
+    status = model_->stream().Synchronize();  // what was read may be nothing
   }
-  const absl::Status status = model_->stream().Synchronize();  // what was read may be nothing
   End(job, status.ok() ? JobState::kDone : JobState::kFailed, status);
 }
 
@@ -393,7 +392,11 @@ void StepEngine::FinishDecoding(Job* job) {
     std::lock_guard<std::mutex> lock(mutex_);
     counters_.generated_tokens += result.output_tokens - before;
   } else if (job->kind() == RequestKind::kEncode) {
-    PoolStates(job->request, std::move(result.values), result.columns, &result);
+    const RowRange rows = PooledRows(job->request.pooling, result.rows);
+    PoolStates(job->request,
+               absl::MakeConstSpan(result.values)
+                   .subspan(rows.begin * result.columns, (rows.end - rows.begin) * result.columns),
+               result.columns, &result);
   } else {
     for (const ScoredTarget& target : result.targets) result.output_tokens += target.tokens.size();
   }
@@ -469,7 +472,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const Token
     return absl::InvalidArgumentError(
         absl::StrCat("prefill_share: ", limits.prefill_share, " is not in [0, 1000]"));
   }
-  absl::StatusOr<std::unique_ptr<Decoder>> decoder = Decoder::Create(model);
+  absl::StatusOr<std::unique_ptr<Decoder>> decoder = Decoder::Create(model, limits.run_ahead);
   if (!decoder.ok()) return decoder.status();
   Capacity capacity;
   // Every running sequence takes one token of each step.

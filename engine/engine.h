@@ -22,6 +22,7 @@ struct EngineLimits {
   // while streams are running; 0: no limit.
   double prefill_share = 0.0;
   int64_t encoder_cache_bytes = 0;  // 0: off
+  bool run_ahead = false;           // decoder.h: on a CPU too
 };
 
 struct EngineCounters {

@@ -63,6 +63,13 @@ void Generation::AddTo(BatchBuilder* batch, int64_t share) {
   if (read_ == prompt_len_) batch->WantLast(1);
 }
 
+void Generation::AddAhead(BatchBuilder* batch, int32_t token) {
+  QT_CHECK(CanRunAhead());
+  slots_[length_] = layout_.Slot(0, length_);  // as Append will
+  batch->AddSequence({&token, 1}, {slots_.data(), static_cast<size_t>(length_ + 1)});
+  batch->WantLast(1);
+}
+
 void Generation::Append(int64_t lane, int32_t token) {
   tokens_[lane * max_len_ + length_] = token;
   if (length_ < max_len_ - 1) slots_[lane * max_len_ + length_] = layout_.Slot(lane, length_);
@@ -87,8 +94,7 @@ std::vector<std::pair<int32_t, float>> Generation::Alternatives(const RowResults
 }
 
 TokenLogProb Generation::MakeLogProb(const RowResults& results, int64_t row, int32_t token) const {
-  const float* raw = results.raw != nullptr ? results.raw : results.logits.data();
-  return {token, raw[row * vocab_ + token] - results.log_sums[row], Alternatives(results, row)};
+  return {token, results.RawLogit(row, token) - results.log_sums[row], Alternatives(results, row)};
 }
 
 GeneratedSequence Generation::Present(absl::Span<const int32_t> new_tokens) const {

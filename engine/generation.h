@@ -19,20 +19,29 @@ namespace quintet {
 
 // What the step found for the rows of one generation.
 struct RowResults {
-  absl::Span<const float>
-      logits;  // [rows, vocab] after the processors; log-probabilities where LogitsAreLogProbs
+  // [rows, vocab] after the processors, rows logits_stride apart; log-probabilities where
+  // LogitsAreLogProbs.
+  const float* logits = nullptr;
+  int64_t logits_stride = 0;
   const float* log_sums = nullptr;  // [rows] log-sum-exp of the raw logits, when NeedsLogSums
   // The best of RankingSize() values: of each row (greedy) or of all rows together with their
   // biases (beam search).
   const float* ranked = nullptr;
   const int32_t* ranked_indices = nullptr;
   int64_t ranked_stride = 0;
-  // Before the processors: the raw logits (when NeedsRawLogits), and the top_logprobs best of each
-  // row.
+  // Before the processors: the raw logits (when NeedsRawLogits; rows as those of logits), and the
+  // top_logprobs best of each row.
   const float* raw = nullptr;
   const float* top = nullptr;
   const int32_t* top_indices = nullptr;
   int64_t top_stride = 0;
+
+  absl::Span<const float> Row(int64_t row, int64_t vocab) const {
+    return {logits + row * logits_stride, static_cast<size_t>(vocab)};
+  }
+  float RawLogit(int64_t row, int32_t token) const {
+    return (raw != nullptr ? raw : logits)[row * logits_stride + token];
+  }
 };
 
 class Generation : public DecodeTask {
@@ -49,10 +58,26 @@ class Generation : public DecodeTask {
   void AddTo(BatchBuilder* batch, int64_t share) override;
   bool done() const override { return done_; }
 
+  // One sequence, whose next token is the best of its row: nothing of a step but that is for the
+  // host to see.
+  bool PlainGreedy() const {
+    return lanes_ == 1 && ranking_size_ == 1 && !options_.logprobs && ReadyToSelect();
+  }
+  // The token under way is the last one.
+  bool EndsByLength() const { return length_ + 1 >= max_len_; }
+  // Whether the step after the one that is under way can be queued before that one's token is
+  // known.
+  bool CanRunAhead() const {
+    return PlainGreedy() && !EndsByLength() && !processors_.Acts(length_ + 1);
+  }
+  // Adds that step's sequence; `token` stands for the token under way (DecodeBatch).
+  void AddAhead(BatchBuilder* batch, int32_t token);
+
   // What the next Select needs. One row right after the prompt, all sequences being equal there.
   bool ReadyToSelect() const { return read_ == prompt_len_ && !done_; }
   int64_t rows() const { return first_ ? 1 : static_cast<int64_t>(live_.size()); }
   bool NeedsLogSums() const { return is_beam() || options_.logprobs; }
+  bool NeedsLogProbs() const { return options_.logprobs; }
   bool NeedsRawLogits() const { return options_.logprobs && (Processes() || LogitsAreLogProbs()); }
   // Whether the processors act now, and on what: rows become log-probabilities first.
   bool Processes() const { return processors_.Acts(length_); }

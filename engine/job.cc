@@ -223,28 +223,25 @@ absl::StatusOr<std::unique_ptr<Job>> PlanJob(Request request, const ModelConfig&
   return job;
 }
 
-void PoolStates(const Request& request, std::vector<float> states, int64_t width, Result* result) {
+RowRange PooledRows(Pooling pooling, int64_t rows) {
+  return {pooling == Pooling::kLast ? rows - 1 : 0, pooling == Pooling::kFirst ? 1 : rows};
+}
+
+void PoolStates(const Request& request, absl::Span<const float> states, int64_t width,
+                Result* result) {
   const int64_t rows = static_cast<int64_t>(states.size()) / width;
-  const auto row = [&](int64_t i) { return states.begin() + i * width; };
   result->columns = width;
-  result->values.clear();
-  switch (request.pooling) {
-    case Pooling::kNone:
-      result->values = std::move(states);
-      break;
-    case Pooling::kFirst:
-      result->values.assign(row(0), row(1));
-      break;
-    case Pooling::kLast:
-      result->values.assign(row(rows - 1), row(rows));
-      break;
-    case Pooling::kMean: {
-      std::vector<double> sum(width, 0.0);
-      for (int64_t i = 0; i < rows; ++i) {
-        for (int64_t c = 0; c < width; ++c) sum[c] += row(i)[c];
-      }
-      for (double s : sum) result->values.push_back(static_cast<float>(s / rows));
+  if (request.pooling == Pooling::kMean) {
+    std::vector<double> sum(width, 0.0);
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t c = 0; c < width; ++c) sum[c] += states[i * width + c];
     }
+    std::vector<float> mean;
+    mean.reserve(width);
+    for (double s : sum) mean.push_back(static_cast<float>(s / rows));
+    result->values = std::move(mean);
+  } else if (states.data() != result->values.data() || states.size() != result->values.size()) {
+    result->values = std::vector<float>(states.begin(), states.end());
   }
   result->rows = static_cast<int64_t>(result->values.size()) / width;
   if (!request.normalize) return;

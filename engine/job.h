@@ -57,8 +57,14 @@ struct Capacity {
 absl::StatusOr<std::unique_ptr<Job>> PlanJob(Request request, const ModelConfig& config,
                                              const Tokenizer* tokenizer, const Capacity& capacity);
 
-// Pools states [rows, width] as an encode request asks: mean, first, last or all rows; unit length
-// if normalised.
-void PoolStates(const Request& request, std::vector<float> states, int64_t width, Result* result);
+// The rows of [0, rows) that PoolStates reads.
+struct RowRange {
+  int64_t begin, end;
+};
+RowRange PooledRows(Pooling pooling, int64_t rows);
+// Pools states [rows, width], those of PooledRows, as an encode request asks: mean, first, last or
+// all rows; unit length if normalised. They may be result->values.
+void PoolStates(const Request& request, absl::Span<const float> states, int64_t width,
+                Result* result);
 
 }  // namespace quintet

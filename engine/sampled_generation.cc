@@ -24,7 +24,7 @@ int32_t SampledGeneration::Choose(const RowResults& results, int64_t row, int64_
                                   Warper* warper) const {
   if (!options_.do_sample) return results.ranked_indices[row * results.ranked_stride];
   const absl::Span<const Weighted> kept =
-      warper->Warp(results.logits.subspan(row * vocab_, vocab_), warp_);
+      warper->Warp(results.Row(row, vocab_), warp_);
   // Everything suppressed: any token is as good, and Hugging Face's argmax of -inf is 0.
   if (kept.empty()) return 0;
   return DrawToken(kept,

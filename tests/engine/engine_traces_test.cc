@@ -98,11 +98,25 @@ void CheckAddsUp(const EngineCounters& c) {
   REQUIRE((c.running >= 0 && c.waiting >= 0 && c.pages_used >= 0));
 }
 
+// The same input for plain greedy decoding, perhaps with stop strings.
+Request Greedy(Request request, const Model& model) {
+  DecodingOptions options;
+  options.prompt = model.config().has_encoder() ? std::vector<int32_t>{0} : request.input;
+  options.eos_token_ids = {1};
+  options.max_new_tokens = 1 + request.decoding.max_new_tokens;
+  options.stop = request.decoding.stop;
+  request.decoding = options;
+  request.kind = RequestKind::kGenerate;
+  request.targets.clear();
+  return request;
+}
+
 struct TraceOptions {
   FakeOptions fake;
   EngineLimits limits;
   int requests = 150;
   int threads = 1;
+  bool greedy = false;  // most requests are plain greedy ones
 };
 
 void RunTrace(const TraceOptions& trace, int seed) {
@@ -123,6 +137,7 @@ void RunTrace(const TraceOptions& trace, int seed) {
     now += 1000;
     for (int arrivals = random() % 4; arrivals > 0; --arrivals) {
       Request request = RandomRequest(&random, model);
+      if (trace.greedy && random() % 8 != 0) request = Greedy(request, model);
       if (random() % 15 == 0) request.deadline_us = now + random() % 8000;
       const auto id = (*engine)->Submit(request);
       if (!id.ok()) {
@@ -196,6 +211,17 @@ TEST_CASE("random traffic with slow encoding, short queues and tight memory") {
   trace.limits.max_queue_tokens = 120;
   trace.limits.encoder_cache_bytes = 20000;
   for (int seed = 10; seed < 16; ++seed) {
+    trace.fake.causal = seed % 2 == 1;
+    RunTrace(trace, seed);
+  }
+}
+
+TEST_CASE("random traffic with steps queued ahead of their tokens") {
+  TraceOptions trace;
+  trace.fake.eos_bonus = 1.0f;
+  trace.limits.run_ahead = true;
+  trace.greedy = true;
+  for (int seed = 30; seed < 36; ++seed) {
     trace.fake.causal = seed % 2 == 1;
     RunTrace(trace, seed);
   }

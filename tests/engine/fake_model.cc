@@ -44,6 +44,7 @@ FakeModel::FakeModel(const FakeOptions& options, ThreadPool* pool)
   config_.decoder_start_id = options.causal ? -1 : 0;
   config_.eos_ids = {1};
   slots_.resize(options.limits.cache_pages * options.limits.page_size);
+  chosen_.resize(options.limits.max_step_sequences);
 }
 
 void FakeModel::BeginEncode(absl::Span<const int32_t> tokens, absl::Span<const int32_t> offsets) {
@@ -83,9 +84,18 @@ void FakeModel::ProjectCross(const Tensor& states, int64_t position,
                              absl::Span<const int32_t> slots) {
   Spend(states.dim[0] * options_.project_us);
   Expect(states.dim[0] == static_cast<int64_t>(slots.size()), "slots of the source");
+  // States of the encoder's batch may be those of several sequences.
+  const float* own = encoder_states_.data();
+  const bool encoded = states.f32() >= own && states.f32() < own + encoder_states_.size();
   for (size_t i = 0; i < slots.size(); ++i) {
-    slots_.at(slots[i]) = {true, position + static_cast<int64_t>(i), 0,
-                           Unpack(states.f32() + i * kWidth)};
+    int64_t at = position + static_cast<int64_t>(i);
+    if (encoded) {
+      const int64_t row = (states.f32() - own) / kWidth + static_cast<int64_t>(i);
+      const auto next = std::upper_bound(encode_offsets_.begin(), encode_offsets_.end(), row);
+      at = row - next[-1];
+      Expect(i > 0 || at == position, "position of the first state");
+    }
+    slots_.at(slots[i]) = {true, at, 0, Unpack(states.f32() + i * kWidth)};
   }
 }
 
@@ -139,7 +149,8 @@ Tensor FakeModel::Decode(const DecodeBatch& batch) {
     for (int32_t i = batch.offsets[s]; i < batch.offsets[s + 1]; ++i, ++position) {
       const int32_t slot = batch.slots[s * batch.slots_stride + position];
       Expect(written.insert(slot).second, "two tokens in one slot");
-      const uint64_t after = Mix(hash, batch.tokens[i]);
+      const int32_t token = batch.tokens[i];
+      const uint64_t after = Mix(hash, token >= 0 ? token : chosen_.at(-1 - token));
       slots_.at(slot) = {false, position, hash, after};
       hash = after;
       states[i] = Mix(hash, source);
@@ -158,7 +169,7 @@ Tensor FakeModel::Decode(const DecodeBatch& batch) {
 void FakeModel::Logits(const Tensor& states, const Tensor& logits) {
   for (int64_t r = 0; r < states.dim[0]; ++r) {
     const std::vector<float> row = LogitsOf(Unpack(states.f32() + r * kWidth));
-    std::copy(row.begin(), row.end(), logits.f32() + r * config_.vocab);
+    std::copy(row.begin(), row.end(), logits.f32() + r * logits.stride[0]);
   }
 }
 

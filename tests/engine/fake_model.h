@@ -40,6 +40,9 @@ class FakeModel : public Model {
   void ProjectCross(const Tensor& states, int64_t position,
                     absl::Span<const int32_t> slots) override;
   Tensor Decode(const DecodeBatch& batch) override;
+  Tensor chosen() const override {
+    return Tensor::Dense(chosen_.data(), DType::kI32, {static_cast<int64_t>(chosen_.size())});
+  }
   void Logits(const Tensor& states, const Tensor& logits) override;
   void TargetLogProbs(const Tensor& states, const Tensor& targets, const Tensor& log_probs,
                       const Tensor& top_log_probs, const Tensor& top_tokens) override;
@@ -74,6 +77,7 @@ class FakeModel : public Model {
   FakeOptions options_;
   std::vector<Slot> slots_;
   std::vector<float> encoder_states_, decoder_states_;
+  std::vector<int32_t> chosen_;
   std::vector<int32_t> encode_tokens_, encode_offsets_;
   int64_t encode_left_ = -1;  // work units; -1: nothing under way
 };

@@ -38,9 +38,10 @@ class StubModel : public Model {
     return Tensor::F32(decoded_.data(), {wanted, config_.d_model});
   }
   void Logits(const Tensor& states, const Tensor& logits) override {
-    std::fill_n(logits.f32(), states.dim[0] * config_.vocab, 0.0f);
     for (int64_t row = 0; row < states.dim[0]; ++row) {
-      logits.f32()[row * config_.vocab + kToken] = 100.0f;
+      float* values = logits.f32() + row * logits.stride[0];
+      std::fill_n(values, config_.vocab, 0.0f);
+      values[kToken] = 100.0f;
     }
   }
   void TargetLogProbs(const Tensor& states, const Tensor&, const Tensor& log_probs, const Tensor&,
