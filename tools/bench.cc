@@ -29,6 +29,7 @@ struct BenchFlags {
 
 struct Shape {
   bool encode = false;
+  Pooling pooling = Pooling::kNone;
   int64_t batch = 0, beams = 1, input_tokens = 0;
   uint32_t new_tokens = 0;
 };
@@ -80,6 +81,7 @@ absl::StatusOr<Request> MakeRequest(const Session& session, const Shape& shape,
   for (int64_t i = 0; i < shape.input_tokens; ++i) request.input.push_back(id(*random));
   if (shape.encode) {
     request.kind = RequestKind::kEncode;
+    request.pooling = shape.pooling;
     return request;
   }
   DecodingRequest decoding;
@@ -133,12 +135,18 @@ std::vector<Shape> Shapes(const BenchFlags& flags) {
   for (const std::string& mode : flags.modes) {
     for (const int64_t input_tokens : flags.input_tokens) {
       for (const int64_t batch : flags.batches) {
-        if (mode == "encode") {
-          shapes.push_back({true, batch, 1, input_tokens, 0});
+        if (mode != "generate") {
+          shapes.push_back({.encode = true,
+                            .pooling = mode == "encode" ? Pooling::kNone : Pooling::kFirst,
+                            .batch = batch,
+                            .input_tokens = input_tokens});
           continue;
         }
         for (const int64_t beams : flags.beams) {
-          shapes.push_back({false, batch, beams, input_tokens, flags.new_tokens});
+          shapes.push_back({.batch = batch,
+                            .beams = beams,
+                            .input_tokens = input_tokens,
+                            .new_tokens = flags.new_tokens});
         }
       }
     }
@@ -146,9 +154,14 @@ std::vector<Shape> Shapes(const BenchFlags& flags) {
   return shapes;
 }
 
+const char* ModeOf(const Shape& shape) {
+  if (!shape.encode) return "generate";
+  return shape.pooling == Pooling::kNone ? "encode" : "encode-first";
+}
+
 nlohmann::ordered_json Row(const Shape& shape, const Measurement& measurement) {
   const double wall_ms = Median(measurement.wall_ms);
-  nlohmann::ordered_json row = {{"mode", shape.encode ? "encode" : "generate"},
+  nlohmann::ordered_json row = {{"mode", ModeOf(shape)},
                                 {"batch", shape.batch},
                                 {"num_beams", shape.beams},
                                 {"input_tokens", shape.input_tokens},
@@ -164,7 +177,7 @@ nlohmann::ordered_json Row(const Shape& shape, const Measurement& measurement) {
 }
 
 void PrintRow(const nlohmann::ordered_json& row) {
-  absl::PrintF("%-9s %5d %5d %7d %5d %11.2f %11.2f %12.1f\n", row["mode"].get<std::string>(),
+  absl::PrintF("%-12s %5d %5d %7d %5d %11.2f %11.2f %12.1f\n", row["mode"].get<std::string>(),
                row["batch"].get<int64_t>(), row["num_beams"].get<int64_t>(),
                row["input_tokens"].get<int64_t>(), row["new_tokens"].get<int64_t>(),
                row["wall_ms"].get<double>(), row["cpu_ms"].get<double>(),
@@ -182,7 +195,7 @@ absl::StatusOr<nlohmann::ordered_json> Measure(Session& session, const BenchFlag
                  Version(), Commit(), c["cpu"].get<std::string>(), session.flags.threads,
                  session.flags.placement.dtype,
                  static_cast<double>(session.model->parameters()) / 1e6, session.load_seconds);
-    absl::PrintF("mode      batch beams  input   new     wall ms      cpu ms     tokens/s\n");
+    absl::PrintF("mode         batch beams  input   new     wall ms      cpu ms     tokens/s\n");
   }
   std::mt19937_64 random(flags.seed);
   for (const Shape& shape : Shapes(flags)) {
@@ -224,7 +237,8 @@ int Run(const BenchFlags& given) {
     return Fail(ModelExitCode(status), status);
   }
   int exit_code = kExitDone;
-  const bool only_encode = flags.modes == std::vector<std::string>{"encode"};
+  const bool only_encode =
+      std::find(flags.modes.begin(), flags.modes.end(), "generate") == flags.modes.end();
   const SessionNeeds needs = {
       .kind = only_encode ? RequestKind::kEncode : RequestKind::kGenerate,
       .tokenizer = TokenizerNeed::kNone,
@@ -259,8 +273,12 @@ void AddBenchCommand(CommandLine& line) {
       [flags] { return Run(*flags); });
   AddModelFlags(line, command, &flags->model);
   const CLI::Range positive(int64_t{1}, int64_t{1} << 24);
-  AddList(command, "--mode", &flags->modes, "What to run: encode, generate.", "MODE,...")
-      ->check(CLI::IsMember({"encode", "generate"}));
+  AddList(
+      command, "--mode", &flags->modes,
+      "What to run: encode, generate; encode-first: encode, and only the first state of each input "
+      "comes back.",
+      "MODE,...")
+      ->check(CLI::IsMember({"encode", "encode-first", "generate"}));
   AddList(command, "--batch", &flags->batches, "Inputs at once.", "INPUTS,...")->check(positive);
   AddList(command, "--input-tokens", &flags->input_tokens, "Length of each input.", "TOKENS,...")
       ->check(positive);

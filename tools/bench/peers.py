@@ -114,7 +114,7 @@ def shapes_of(name, args):
 
 
 def label(shape):
-    if shape["mode"] == "encode":
+    if shape["mode"] != "generate":
         return f"{shape['name']} {shape['batch']}x{shape['input_tokens']}"
     kind = "greedy" if shape["num_beams"] == 1 else f"beam {shape['num_beams']}"
     return f"generate {shape['batch']} rows, {kind}"

@@ -5,10 +5,12 @@ Needs torch with CUDA and transformers. Nothing is downloaded: checkpoints with 
 GPU from transformers' own config classes and written under --work, where Quintet loads them.
 
 What a row measures, in milliseconds of wall time for the whole call:
-- encode BxN: the encoder's final states of B inputs of N random tokens. With --compile also transformers' encoder under torch.compile.
+- encode BxN: the encoder's final states of B inputs of N random tokens; transformers' stay on the GPU, Quintet's come to the host.
+  encode-first BxN: of Quintet's states only the first of each input comes to the host. With --compile also transformers' encoder
+  under torch.compile.
 - generate B rows: encode 128 tokens and decode exactly 64 greedily or with 4 beams (end of sequence suppressed: min = max).
   GPT-2 takes the 128 tokens as its prompt. ms/step is the whole call over 64.
-Both sides run a shape once to warm up; figures are medians of the measured runs. Both engines' rows of a group (one model, one kind
+Quintet runs a shape twice to warm up, since it records what it has seen once, transformers once; figures are medians of the measured runs. Both engines' rows of a group (one model, one kind
 of call) are measured one after the other. No group is begun after --budget seconds; what is missing is listed.
 
 usage: peers_gpu.py --quintet build/quintet --work DIR --out DIR [--models ...] [--budget 420]
@@ -28,10 +30,11 @@ SOURCE_TOKENS, NEW_TOKENS = 128, 64
 GROUPS = {  # model: calls whose batch sizes are measured together: (mode, tokens of an input, beams, batches)
     "t5-small": [("generate", SOURCE_TOKENS, 1, [1, 128])],
     "t5-base": [("generate", SOURCE_TOKENS, 1, [1, 8, 32, 128]), ("generate", SOURCE_TOKENS, 4, [1, 8, 32]),
-                ("encode", 128, 1, [1]), ("encode", 512, 1, [32]), ("encode", 4096, 1, [4])],
+                ("encode", 128, 1, [1]), ("encode", 512, 1, [32]), ("encode", 4096, 1, [4]),
+                ("encode-first", 128, 1, [1]), ("encode-first", 512, 1, [32]), ("encode-first", 4096, 1, [4])],
     "gpt2": [("generate", SOURCE_TOKENS, 1, [1, 8, 32, 128]), ("generate", SOURCE_TOKENS, 4, [8, 32])],
     "flan-t5-xl": [("generate", SOURCE_TOKENS, 1, [1, 32, 128]), ("generate", SOURCE_TOKENS, 4, [32]),
-                   ("encode", 128, 1, [1]), ("encode", 512, 1, [32]), ("encode", 4096, 1, [4])],
+                   ("encode-first", 128, 1, [1]), ("encode-first", 512, 1, [32]), ("encode-first", 4096, 1, [4])],
     "tiny-t5": [("generate", SOURCE_TOKENS, 1, [1, 8]), ("generate", SOURCE_TOKENS, 4, [2]), ("encode", 128, 1, [1])],
     "tiny-gpt2": [("generate", SOURCE_TOKENS, 1, [1, 8])],
 }
@@ -58,10 +61,11 @@ def load_model(name, work):
 def transformers_ms(model, name, shape, args, compiled=False):
     """Times of the measured runs."""
     import torch
-    encode = shape["mode"] == "encode"
+    encode = shape["mode"] != "generate"
     encoder = torch.compile(model.encoder) if compiled else getattr(model, "encoder", None)
     times = []
-    for seed in range(args.warmup + args.repetitions):
+    warmup = 1  # nothing of it is recorded
+    for seed in range(warmup + args.repetitions):
         ids = torch.tensor(random_ids(shape, SHAPES[name][1]["vocab_size"], seed), device="cuda")
         mask = torch.ones_like(ids)
         torch.cuda.synchronize()
@@ -76,7 +80,7 @@ def transformers_ms(model, name, shape, args, compiled=False):
                 assert out.shape[1] - prompt == NEW_TOKENS, out.shape
         torch.cuda.synchronize()
         times.append(1e3 * (time.perf_counter() - begin))
-    return times[args.warmup:]
+    return times[warmup:]
 
 
 def quintet_ms(directory, group, args):
@@ -105,7 +109,7 @@ def measure_group(model, name, directory, group, args):
     for shape in shapes_of(group):
         row = dict(model=name, shape=label(shape), **shape, quintet_all_ms=own.get(shape["batch"], []), error=failure)
         row["transformers_all_ms"] = transformers_ms(model, name, shape, args)
-        if args.compile and shape["mode"] == "encode":
+        if args.compile and shape["mode"] != "generate":
             row["compiled_all_ms"] = transformers_ms(model, name, shape, args, compiled=True)
         for engine in ("quintet", "transformers", "compiled"):
             times = row.get(engine + "_all_ms")
@@ -137,7 +141,7 @@ def main():
     parser.add_argument("--models", nargs="+", default=["t5-base", "t5-small", "gpt2", "flan-t5-xl"], choices=list(GROUPS))
     parser.add_argument("--dtype", default="bf16", help="of Quintet; transformers runs in bf16")
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--warmup", type=int, default=1)
+    parser.add_argument("--warmup", type=int, default=2)
     parser.add_argument("--cache-mib", type=int, default=16384, help="memory for Quintet's keys and values")
     parser.add_argument("--compile", action="store_true", help="also time encoders under torch.compile (minutes)")
     parser.add_argument("--budget", type=float, default=420, help="seconds after which no group is begun")
