@@ -52,6 +52,15 @@ __device__ __forceinline__ Out* CachePlace(const FewArgs<T, Out>& a, int row, in
          (head * a.page_size + slot % a.page_size) * a.head_dim + channel;
 }
 
+// As WaitForInputs, but the next kernel begins only now. Its weights would be asked for before this
+// one's inputs otherwise, which they then hold up: 10 % of a step of one row.
+__device__ __forceinline__ void WaitThenLetNextBegin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+  LetNextBegin();
+}
+
 // Sum over the `warps` neighbouring warps of a row, in their order; `parts` [32] is free again
 // after the next barrier. Every thread of the block calls it.
 __device__ __forceinline__ float RowSum(float x, int warps, float* parts) {
@@ -122,17 +131,20 @@ __device__ __forceinline__ void StageRows(const FewArgs<T, Out>& a, T* staged) {
 // rows that belong to them); its warps take turns along k, 32 values at a time. W goes from memory
 // to registers in 16-byte pieces: the fragments' k are permuted, alike for W and x, so that a
 // thread's four pairs are neighbours in memory. kAhead steps of a warp are on their way at once,
-// across tiles too; the first ones are asked for before the kernel waits for its inputs. Bound: W
-// read once: n * k * 2 bytes over 4.3 TB/s on an H200; in a step the chain of kernels, about 2 us
-// each. Versions, us in a recorded step of T5-base, one row, qkv | out | ffn_in | ffn_out | head:
-// 1, a tile a block, 16 channels, the next kernel let in after the wait: 4.7 | 3.4 | 4.9 | 5.3 |
-// 25; 2, 8 channels where tiles are few, blocks keep the weights coming from tile to tile, the next
-// kernel let in at the first instruction: predicted 2.5 | 2.2 | 2.5 | 2.7 | 15.
+// across tiles too; the first ones are asked for before the kernel waits for its inputs.
+// Bound: W read once: n * k * 2 bytes over 4.3 TB/s on an H200; in a step the chain of kernels,
+// about 2 us each. Versions, us of a recorded step of T5-base (bench_steps_gpu), 1 | 8 | 32 rows:
+// 1, as here with 16 channels a tile, StoreKv after it, the head too, other kernels let the next
+// one begin after their wait: 471 | 570 | 658. 2, 8 channels and 6 or 12 warps a block, x staged in
+// every one, the next kernel let in at the first instruction: predicted 275, got 427 | 616 | 714:
+// more blocks normalise x again, each with fewer warps, and the next kernel's weights are in the
+// way of this one's x. 3, 16 channels and 8 or 16 warps again, wide weights left to cuBLASLt: 391 |
+// 484 | 579. 4, and the next kernel let in after the wait: 355 | 463 | 567. With 8 channels where x
+// is read as it is and tiles are few, as here: version 3 went from 391 to 343 at one row by it.
 // Spec: tests/kernels/linear_test.cc.
 template <typename T, typename Out, int kTiles, int kChannels, int kAhead>
 __global__ void __launch_bounds__(kMostWarps * 32) FewRowsKernel(FewArgs<T, Out> a) {
   extern __shared__ __align__(16) char shared[];
-  LetNextBegin();
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int warps = static_cast<int>(blockDim.x) / 32;
   const int g = lane / 4, t = lane % 4;
@@ -172,7 +184,7 @@ __global__ void __launch_bounds__(kMostWarps * 32) FewRowsKernel(FewArgs<T, Out>
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) load(i);
   next_round();
-  WaitForInputs();
+  WaitThenLetNextBegin();
 
   const T* x = a.x;
   int64_t x_stride = a.x_stride;
@@ -329,7 +341,8 @@ void LaunchFewRows(const Product& p, Stream& stream) {
     a.page_size = static_cast<int>(cache.page_size);
   }
   const int units = stream.device().multiprocessors();
-  const bool narrow = false;
+  // Few tiles of an x that is read as it is: tiles of eight channels spread the reading of W.
+  const bool narrow = !a.gated && a.x != nullptr && a.rows <= 8 && a.columns < 16 * units;
   if (a.rows <= 8) return LaunchTiles<T, Out, 1>(a, narrow, units, stream);
   if (a.rows <= 16) return LaunchTiles<T, Out, 2>(a, narrow, units, stream);
   LaunchTiles<T, Out, 4>(a, narrow, units, stream);

@@ -207,10 +207,10 @@ void Check(const Case& c, Place& place) {
     error = own <= error ? error : own;  // NaN counts as worse
   }
   // 16-bit results are rounded again, and so is what passes through 16-bit scratch: halves of a
-  // gate and products to be scattered.
+  // gate, products to be scattered, and those of activations that cuBLASLt lacks.
   double rounding = c.y_type == DType::kF32 ? 0 : RoundingError(c.y_type);
   const DType operand = OperandType(c.type, place.device());
-  if (operand != DType::kF32 && (c.gated || c.scatter)) {
+  if (operand != DType::kF32 && (c.gated || c.scatter || c.activation != Activation::kNone)) {
     rounding = std::max(rounding, RoundingError(operand));
   }
   // Only the kernel for few rows takes quantised weights on a GPU as they are. Elsewhere each is
