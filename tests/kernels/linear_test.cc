@@ -328,7 +328,7 @@ TEST_CASE("products that normalise and store keys and values on their way", "[li
         const LinearWeight w =
             MakeWeight(Random(3 * inner * k, 1), 3 * inner, k, type, false, place.device());
         if (!LinearStoresKv(w, rows, place.stream())) continue;
-        const DType dtype = TypeOf(type);
+        const DType dtype = ActivationType(type, place.device());
         KvCache cache{
             .dtype = dtype, .pages = 9, .layers = 2, .heads = 4, .page_size = 4, .head_dim = 24};
         std::vector<int32_t> slots;
