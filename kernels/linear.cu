@@ -543,12 +543,15 @@ int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& st
 }
 
 void Linear(const LinearArgs& args, Stream& stream) {
+  if (args.x.dim[0] == 0) return;
+  if (IsQuantized(args.w->type())) return QuantizedLinear(args, stream);
+  if (!RunFewRows(WholeProduct(args), stream)) WideLinear(args, stream);
+}
+
+void WideLinear(const LinearArgs& args, Stream& stream) {
   const LinearWeight& w = *args.w;
   const int64_t rows = args.x.dim[0];
-  if (rows == 0) return;
-  if (IsQuantized(w.type())) return QuantizedLinear(args, stream);
   const DType type = TypeOf(w);
-  if (RunFewRows(WholeProduct(args), stream)) return;
   QT_CHECK(!args.norm_gamma.defined() && args.kv.cache == nullptr);
   const bool direct = ProductDoes(args, type);
   const Scratch scratch = Carve(args.scratch.data, w, rows);

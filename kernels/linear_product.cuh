@@ -47,6 +47,11 @@ inline bool IsHalf(WeightType type) {
 // them: nothing is queued then. x is of the weight's type, or f32 and rounded to it on the way.
 bool RunFewRows(const Product& p, Stream& stream);
 
+// Products of any shape with weights that are not quantised, in linear.cu. The kernels of few rows
+// ask for weights before they wait for the kernel before them; these do not, so it may have written
+// the weights.
+void WideLinear(const LinearArgs& args, Stream& stream);
+
 // Products with quantised weights, and their scratch, in linear_quantized.cu.
 void QuantizedLinear(const LinearArgs& args, Stream& stream);
 int64_t QuantizedScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream);

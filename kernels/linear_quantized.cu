@@ -350,7 +350,7 @@ void QuantizedLinear(const LinearArgs& args, Stream& stream) {
         part.y = args.y.Columns(begin, end);
       }
     }
-    cuda::Linear(part, stream);
+    WideLinear(part, stream);
   }
 }
 
