@@ -1,228 +1,22 @@
-// Ops x shapes on a GPU: time, rate, and share of a ceiling measured in the same run.
+// Ops x shapes on a GPU: time, rate, and share of a ceiling measured in the same run
+// (timing_gpu.h).
 //
 //   bench_kernels_gpu [--filter TEXT] [--json FILE [--commit ID]]
-//
-// Each case is a graph of several calls, replayed; the time of a call is the median replay over its
-// calls. Calls rotate through copies of their inputs that together exceed the L2 cache, unless a
-// case says "hot": its inputs come from the kernel before it in a model and are still there. Inputs
-// are random, never zeros. Rates count what an op must read and write once, or the multiply-adds it
-// must do (two each).
-#include <cuda_runtime.h>
-
 #include <algorithm>
-#include <cstdio>
-#include <ctime>
-#include <fstream>
-#include <functional>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "kernels/embedding.h"
 #include "kernels/kv_cache.h"
 #include "kernels/linear.h"
 #include "kernels/log_prob.h"
 #include "kernels/norm.h"
 #include "kernels/selection.h"
-#include "tools/bench/copy_gpu.h"
+#include "tools/bench/timing_gpu.h"
 
 namespace quintet {
 namespace {
-
-using Json = nlohmann::ordered_json;
-
-void Check(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return;
-  std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
-  std::exit(1);
-}
-#define CHECK_CUDA(call) Check((call), #call)
-
-// Ways to make a case end early are errors of the device: they end the program.
-void CheckOk(const absl::Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "%s\n", status.ToString().c_str());
-  std::exit(1);
-}
-
-struct Ceilings {
-  double copy_bytes = 0;    // per second, bytes read and bytes written
-  double matrix_flops = 0;  // bf16 products
-};
-
-// What one call must move or do; the larger share of a ceiling is its limit.
-struct Work {
-  double bytes = 0, flops = 0;
-};
-
-class GpuBench {
- public:
-  GpuBench(Device* device, std::string filter)
-      : pool_(1), stream_(&pool_, device), filter_(std::move(filter)) {}
-
-  Stream& stream() { return stream_; }
-  Device& device() { return stream_.device(); }
-  bool Wanted(const std::string& name) const { return name.find(filter_) != std::string::npos; }
-  const Json& rows() const { return rows_; }
-  const Ceilings& ceilings() const { return ceilings_; }
-  void MeasureCeilings();
-
-  // Random values in [-1, 1) as `dtype`, the same for the same seed; memory lives until Clear.
-  Tensor Random(DType dtype, std::initializer_list<int64_t> dims, uint32_t seed = 1);
-  Tensor Empty(DType dtype, std::initializer_list<int64_t> dims);
-  template <typename T>
-  absl::Span<const T> Plan(const std::vector<T>& values) {
-    const auto bytes = static_cast<int64_t>(values.size() * sizeof(T));
-    Buffer buffer = Take(device().AllocateMirrored(bytes));
-    T* data = buffer.as<T>();
-    std::copy(values.begin(), values.end(), data);
-    device().Upload(data, bytes);
-    memory_.push_back(std::move(buffer));
-    return {data, values.size()};
-  }
-  void Clear() {
-    CheckOk(device().Synchronize());
-    memory_.clear();
-  }
-
-  // How many copies of `bytes` of inputs exceed the L2 cache.
-  int CopiesPastL2(int64_t bytes) {
-    return static_cast<int>(std::clamp<int64_t>(2 * device().l2_bytes() / bytes + 1, 2, 64));
-  }
-  // call(i) queues one call on copy i < copies.
-  void Run(const std::string& name, Work work, int copies, const std::function<void(int)>& call);
-
- private:
-  Buffer Take(absl::StatusOr<Buffer> buffer) {
-    CheckOk(buffer.status());
-    return *std::move(buffer);
-  }
-  double Seconds(int copies, const std::function<void(int)>& call);
-
-  ThreadPool pool_;
-  Stream stream_;
-  std::string filter_;
-  std::vector<Buffer> memory_;
-  Ceilings ceilings_;
-  Json rows_ = Json::array();
-};
-
-Tensor GpuBench::Empty(DType dtype, std::initializer_list<int64_t> dims) {
-  Tensor t = Tensor::Dense(static_cast<void*>(nullptr), dtype, dims);
-  memory_.push_back(Take(device().Allocate(t.elements() * DTypeBytes(dtype))));
-  t.data = memory_.back().data();
-  return t;
-}
-
-Tensor GpuBench::Random(DType dtype, std::initializer_list<int64_t> dims, uint32_t seed) {
-  // A pattern of this many values repeats: enough not to be predictable, quick to make.
-  constexpr int64_t kPattern = (1 << 20) - 3;
-  static const std::vector<float>& pattern = *[] {
-    auto* values = new std::vector<float>(kPattern);
-    std::mt19937 generator(1);
-    for (float& v : *values) v = static_cast<float>(generator() >> 8) * 0x1p-23f - 1.0f;
-    return values;
-  }();
-  const Tensor t = Empty(dtype, dims);
-  const int64_t n = t.elements(), size = DTypeBytes(dtype);
-  std::vector<char> bytes(static_cast<size_t>(n * size));
-  int64_t from = int64_t{seed} * 7919 % kPattern;
-  for (int64_t done = 0; done < n;) {
-    const int64_t piece = std::min(n - done, kPattern - from);
-    ConvertFromF32(pattern.data() + from, piece, dtype, bytes.data() + done * size);
-    done += piece;
-    from = 0;
-  }
-  device().CopyToDevice(t.data, bytes.data(), n * size);
-  CheckOk(device().Synchronize());
-  return t;
-}
-
-double GpuBench::Seconds(int copies, const std::function<void(int)>& call) {
-  auto queue = static_cast<cudaStream_t>(device().queue());
-  for (int i = 0; i < copies; ++i) call(i);  // libraries choose and load their kernels
-  CheckOk(device().Synchronize());
-  const int calls = copies * ((20 + copies - 1) / copies);
-  cudaGraph_t graph;
-  cudaGraphExec_t replay;
-  CHECK_CUDA(cudaStreamBeginCapture(queue, cudaStreamCaptureModeGlobal));
-  for (int i = 0; i < calls; ++i) call(i % copies);
-  CHECK_CUDA(cudaStreamEndCapture(queue, &graph));
-  CHECK_CUDA(cudaGraphInstantiate(&replay, graph, 0));
-  cudaEvent_t begin, end;
-  CHECK_CUDA(cudaEventCreate(&begin));
-  CHECK_CUDA(cudaEventCreate(&end));
-  std::vector<float> milliseconds;
-  for (int turn = 0; turn < 13; ++turn) {
-    CHECK_CUDA(cudaEventRecord(begin, queue));
-    CHECK_CUDA(cudaGraphLaunch(replay, queue));
-    CHECK_CUDA(cudaEventRecord(end, queue));
-    CHECK_CUDA(cudaEventSynchronize(end));
-    float elapsed = 0;
-    CHECK_CUDA(cudaEventElapsedTime(&elapsed, begin, end));
-    if (turn >= 2) milliseconds.push_back(elapsed);
-  }
-  CHECK_CUDA(cudaEventDestroy(begin));
-  CHECK_CUDA(cudaEventDestroy(end));
-  CHECK_CUDA(cudaGraphExecDestroy(replay));
-  CHECK_CUDA(cudaGraphDestroy(graph));
-  std::sort(milliseconds.begin(), milliseconds.end());
-  return 1e-3 * static_cast<double>(milliseconds[milliseconds.size() / 2]) / calls;
-}
-
-void GpuBench::Run(const std::string& name, Work work, int copies,
-                   const std::function<void(int)>& call) {
-  const double seconds = Seconds(copies, call);
-  const double memory = work.bytes / ceilings_.copy_bytes;
-  const double matrix = work.flops / ceilings_.matrix_flops;
-  const double percent = 100 * std::max(memory, matrix) / seconds;
-  const bool bytes_bound = memory >= matrix;
-  const double rate = (bytes_bound ? work.bytes : work.flops) / seconds;
-  std::printf("%-52s %9.2f us %8.1f %s %5.1f %% of %s\n", name.c_str(), seconds * 1e6,
-              rate * (bytes_bound ? 1e-9 : 1e-12), bytes_bound ? "GB/s   " : "TFLOP/s", percent,
-              bytes_bound ? "copy" : "bf16 product");
-  std::fflush(stdout);
-  rows_.push_back({{"name", name},
-                   {"us", seconds * 1e6},
-                   {"bytes", work.bytes},
-                   {"flops", work.flops},
-                   {bytes_bound ? "gb_per_s" : "tflop_per_s", rate * (bytes_bound ? 1e-9 : 1e-12)},
-                   {"percent_of_ceiling", percent},
-                   {"ceiling", bytes_bound ? "copy" : "matrix"}});
-}
-
-void GpuBench::MeasureCeilings() {
-  constexpr int64_t kBytes = int64_t{2} << 30;
-  const Tensor from = Random(DType::kF32, {kBytes / 4}), to = Empty(DType::kF32, {kBytes / 4});
-  ceilings_.copy_bytes = 2.0 * kBytes / Seconds(1, [&](int) {
-                           QueueCopy(to.data, from.data, kBytes, device().queue());
-                         });
-  Clear();
-  constexpr int64_t kSide = 8192;
-  LinearWeight w = *LinearWeight::Allocate(kSide, kSide, WeightType::kBF16, false, &device());
-  std::vector<float> values(kSide * kSide);
-  std::mt19937 generator(2);
-  for (float& v : values) v = static_cast<float>(generator() >> 8) * 0x1p-23f - 1.0f;
-  w.Pack(0, Tensor::F32(values.data(), {kSide, kSide}));
-  LinearArgs args;
-  args.x = Random(DType::kBF16, {kSide, kSide});
-  args.w = &w;
-  args.y = Empty(DType::kBF16, {kSide, kSide});
-  args.scratch = Empty(DType::kI8, {std::max<int64_t>(1, LinearScratchBytes(w, kSide, stream()))});
-  ceilings_.matrix_flops =
-      2.0 * kSide * kSide * kSide / Seconds(1, [&](int) { Linear(args, stream()); });
-  Clear();
-  std::printf("%s: copy %.0f GB/s, bf16 product %.0f TFLOP/s\n", device().name().c_str(),
-              ceilings_.copy_bytes * 1e-9, ceilings_.matrix_flops * 1e-12);
-}
-
-std::string By(std::initializer_list<int64_t> sizes) {
-  std::string text;
-  for (int64_t size : sizes) text += (text.empty() ? "" : "x") + std::to_string(size);
-  return text;
-}
 
 // ---- Cases ----
 
@@ -479,39 +273,9 @@ void BenchAll(GpuBench& bench) {
   }
 }
 
-std::string Today() {
-  char text[16];
-  const std::time_t now = std::time(nullptr);
-  std::strftime(text, sizeof text, "%Y-%m-%d", std::gmtime(&now));
-  return text;
-}
-
-int Main(int argc, char** argv) {
-  CLI::App app("Ops x shapes on a GPU");
-  std::string filter, json, commit;
-  app.add_option("--filter", filter, "Only cases whose name has this text");
-  app.add_option("--json", json, "Also write the results to this file");
-  app.add_option("--commit", commit, "Recorded in the file");
-  CLI11_PARSE(app, argc, argv);
-  absl::StatusOr<std::unique_ptr<Device>> device = Device::Open(0);
-  CheckOk(device.status());
-  GpuBench bench(device->get(), filter);
-  bench.MeasureCeilings();
-  BenchAll(bench);
-  if (json.empty()) return 0;
-  const Json document = {{"device", (*device)->name()},
-                         {"date", Today()},
-                         {"commit", commit},
-                         {"paths", (*device)->hopper() ? "sm_90" : "portable"},
-                         {"copy_gb_per_s", bench.ceilings().copy_bytes * 1e-9},
-                         {"matrix_tflop_per_s", bench.ceilings().matrix_flops * 1e-12},
-                         {"results", bench.rows()}};
-  std::ofstream file(json);
-  file << document.dump(1) << "\n";
-  return file.good() ? 0 : 1;
-}
-
 }  // namespace
 }  // namespace quintet
 
-int main(int argc, char** argv) { return quintet::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return quintet::RunGpuBench(argc, argv, "Ops x shapes on a GPU", quintet::BenchAll);
+}
