@@ -110,7 +110,8 @@ Tensor Decoder::Vector(const Buffer& mirrored, int64_t rows) const {
 }
 
 absl::StatusOr<Decoder::StepSize> Decoder::Step(absl::Span<const DecoderJob> jobs,
-                                                int64_t given_tokens) {
+                                                int64_t given_tokens, const Urgent& urgent) {
+  urgent_ = urgent;
   if (ahead_.has_value() && TakesPart(jobs)) return FinishAhead(jobs);
   ahead_.reset();  // nobody waits for it
   Gather(jobs, given_tokens);
@@ -134,38 +135,53 @@ absl::StatusOr<Decoder::StepSize> Decoder::Step(absl::Span<const DecoderJob> job
 }
 
 void Decoder::Gather(absl::Span<const DecoderJob> jobs, int64_t given_tokens) {
+  classes_.clear();
+  for (const DecoderJob& job : jobs) classes_.push_back(job.priority);
+  members_.clear();
+  const Priority lowest = turns_.Lowest(classes_, urgent_);
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    if (jobs[i].priority >= lowest) members_.push_back(i);
+  }
+  turns_.Record(members_.size() < jobs.size());
+
   int64_t budget = model_->limits().max_step_tokens;
   left_.clear();
-  for (const DecoderJob& job : jobs) {
-    const DecodeTask* task =
-        job.generation != nullptr ? static_cast<DecodeTask*>(job.generation) : job.forced;
+  for (const size_t i : members_) {
+    const DecodeTask* task = jobs[i].generation != nullptr
+                                 ? static_cast<DecodeTask*>(jobs[i].generation)
+                                 : jobs[i].forced;
     budget -= task->generating_rows();
     left_.push_back(task->given_tokens_left());
   }
   QT_CHECK_GE(budget, 0);
   shares_.resize(left_.size());
   SharePrefill(std::min(budget, given_tokens), left_, absl::MakeSpan(shares_));
+  AddMembers(jobs);
+}
 
-  // Wanted rows in one piece for each use: search, scores, states.
+// Wanted rows in one piece for each use: search, scores, states.
+void Decoder::AddMembers(absl::Span<const DecoderJob> jobs) {
   batch_.Clear();
   selecting_.clear();
   selecting_ids_.clear();
   scoring_.clear();
   stating_.clear();
-  for (size_t i = 0; i < jobs.size(); ++i) {
-    if (jobs[i].generation == nullptr) continue;
-    batch_.BeginGroup(jobs[i].id, jobs[i].source_slots);
-    jobs[i].generation->AddTo(&batch_, shares_[i]);
-    if (!jobs[i].generation->ReadyToSelect()) continue;
-    selecting_.push_back(jobs[i].generation);
-    selecting_ids_.push_back(jobs[i].id);
+  for (size_t m = 0; m < members_.size(); ++m) {
+    const DecoderJob& job = jobs[members_[m]];
+    if (job.generation == nullptr) continue;
+    batch_.BeginGroup(job.id, job.source_slots);
+    job.generation->AddTo(&batch_, shares_[m]);
+    if (!job.generation->ReadyToSelect()) continue;
+    selecting_.push_back(job.generation);
+    selecting_ids_.push_back(job.id);
   }
   for (const bool scores : {true, false}) {
-    for (size_t i = 0; i < jobs.size(); ++i) {
-      if (jobs[i].forced == nullptr || jobs[i].forced->scores() != scores) continue;
-      batch_.BeginGroup(jobs[i].id, jobs[i].source_slots);
-      jobs[i].forced->AddTo(&batch_, shares_[i]);
-      (scores ? scoring_ : stating_).push_back(&jobs[i]);
+    for (size_t m = 0; m < members_.size(); ++m) {
+      const DecoderJob& job = jobs[members_[m]];
+      if (job.forced == nullptr || job.forced->scores() != scores) continue;
+      batch_.BeginGroup(job.id, job.source_slots);
+      job.forced->AddTo(&batch_, shares_[m]);
+      (scores ? scoring_ : stating_).push_back(&job);
     }
   }
 }
@@ -260,8 +276,7 @@ void Decoder::BringLogits(const Chunk& chunk) {
   bool any = false;
   for (const Generation* g : chunk.generations) {
     if (g->ReadsLogits()) {
-      stream.Download(logits_.as<float>() + first * logits_stride_,
-                      g->rows() * logits_stride_ * 4);
+      stream.Download(logits_.as<float>() + first * logits_stride_, g->rows() * logits_stride_ * 4);
       any = true;
     }
     first += g->rows();
@@ -352,27 +367,54 @@ void Decoder::Rank(int64_t rows, int64_t width, int half) {
 
 // ---- Steps ahead ----
 
+// Which row of the step under way each job has; jobs keep their order from step to step.
+void Decoder::FindEntries(absl::Span<const DecoderJob> jobs, absl::Span<const uint64_t> ids) {
+  entries_.assign(jobs.size(), -1);
+  auto next = ids.begin();
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const auto found = std::find(next, ids.end(), jobs[i].id);
+    if (found == ids.end()) continue;  // it rests, or is new
+    entries_[i] = found - ids.begin();
+    next = found + 1;
+  }
+}
+
 // Gathers the step after the one under way. False: it cannot be queued yet, or has no sequence.
 bool Decoder::AddAhead(absl::Span<const DecoderJob> jobs, const Ahead& under_way, Ahead* ahead) {
   if (!runs_ahead_ || !model_->chosen().defined()) return false;
-  size_t entry = 0;
-  for (const DecoderJob& job : jobs) {
-    while (entry < under_way.ids.size() && under_way.ids[entry] != job.id) ++entry;
-    if (entry == under_way.ids.size() || job.generation == nullptr) return false;
-    const Generation& generation = *job.generation;
-    if (!generation.PlainGreedy()) return false;
-    if (!generation.EndsByLength() && !generation.CanRunAhead()) return false;
+  FindEntries(jobs, under_way.ids);
+  members_.clear();  // first all that could take part
+  classes_.clear();
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    if (entries_[i] >= 0) {
+      if (!jobs[i].generation->PlainGreedy()) return false;
+      if (jobs[i].generation->EndsByLength()) continue;
+    }
+    members_.push_back(i);
+    classes_.push_back(jobs[i].priority);
+  }
+  if (members_.empty()) return false;
+  const Priority lowest = turns_.Lowest(classes_, urgent_);
+  const size_t rested =
+      std::erase_if(members_, [&](size_t i) { return jobs[i].priority < lowest; });
+  if (members_.empty()) return false;
+  for (const size_t i : members_) {
+    const Generation* generation = jobs[i].generation;
+    if (generation == nullptr) return false;
+    if (!(entries_[i] >= 0 ? generation->CanRunAhead() : generation->CanResume())) return false;
   }
   batch_.Clear();
-  entry = 0;
-  for (const DecoderJob& job : jobs) {
-    while (under_way.ids[entry] != job.id) ++entry;
-    if (job.generation->EndsByLength()) continue;
-    batch_.BeginGroup(job.id, job.source_slots);
-    job.generation->AddAhead(&batch_, -1 - static_cast<int32_t>(entry));
-    ahead->ids.push_back(job.id);
+  for (const size_t i : members_) {
+    batch_.BeginGroup(jobs[i].id, jobs[i].source_slots);
+    if (entries_[i] >= 0) {
+      jobs[i].generation->AddAhead(&batch_, -1 - static_cast<int32_t>(entries_[i]));
+    } else {
+      jobs[i].generation->AddTo(&batch_, 0);
+    }
+    ahead->ids.push_back(jobs[i].id);
   }
-  return !batch_.empty();
+  turns_.Record(rested > 0);
+  return true;
 }
 
 void Decoder::QueueAhead(absl::Span<const DecoderJob> jobs, const Ahead& under_way) {
@@ -409,12 +451,11 @@ absl::StatusOr<Decoder::StepSize> Decoder::FinishAhead(absl::Span<const DecoderJ
   selecting_.clear();
   ranking_of_.clear();
   ranked_width_ = 1;
-  size_t entry = 0;
-  for (const DecoderJob& job : jobs) {  // others have ended since
-    while (entry < done.ids.size() && done.ids[entry] != job.id) ++entry;
-    if (entry == done.ids.size()) break;
-    selecting_.push_back(job.generation);
-    ranking_of_.push_back(static_cast<int64_t>(entry));
+  FindEntries(jobs, done.ids);  // others have ended since
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    if (entries_[i] < 0) continue;
+    selecting_.push_back(jobs[i].generation);
+    ranking_of_.push_back(entries_[i]);
   }
   Select({selecting_, static_cast<int64_t>(selecting_.size())}, done.half);
   return StepSize{static_cast<int64_t>(done.ids.size()), 0};

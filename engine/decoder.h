@@ -5,6 +5,8 @@
 // Where a device works beside the host, steps of greedy requests run ahead: the step after is
 // queued before this one's tokens are known to the host, and takes them from the device's memory. A
 // sequence that turns out to have ended has one row there for nothing.
+//
+// While requests of several priorities run, the less urgent ones rest in most steps (StepTurns).
 #pragma once
 
 #include <cstdint>
@@ -19,6 +21,7 @@
 #include "engine/generation.h"
 #include "engine/ranking_plan.h"
 #include "engine/request.h"
+#include "engine/scheduler.h"
 #include "kernels/buffer.h"
 #include "kernels/selection.h"
 #include "models/model.h"
@@ -28,6 +31,7 @@ namespace quintet {
 // A request as the decoder sees it: one of the two tasks, and where results go.
 struct DecoderJob {
   uint64_t id = 0;
+  Priority priority = Priority::kNormal;
   absl::Span<const int32_t> source_slots;  // of its encoded input; empty for causal models
   Generation* generation = nullptr;
   ForcedDecoding* forced = nullptr;
@@ -48,11 +52,13 @@ class Decoder {
   struct StepSize {
     int64_t sequences = 0, given_tokens = 0;
   };
-  // Runs one step for `jobs`, in their order of admission: every generating sequence gets its next
-  // token, and what is left of the model's tokens a step, `given_tokens` at most, reads given ones.
-  // Jobs that come while a step is queued ahead take part from the next one on. INTERNAL when the
-  // device failed, in this step or an earlier one.
-  absl::StatusOr<StepSize> Step(absl::Span<const DecoderJob> jobs, int64_t given_tokens);
+  // Runs one step for `jobs`, in their order of admission: every generating sequence whose turn it
+  // is gets its next token, and what is left of the model's tokens a step, `given_tokens` at most,
+  // reads given ones; no sequences where it is nobody's turn. Jobs that come while a step is queued
+  // ahead take part from the next one on. INTERNAL when the device failed, in this step or an
+  // earlier one.
+  absl::StatusOr<StepSize> Step(absl::Span<const DecoderJob> jobs, int64_t given_tokens,
+                                const Urgent& urgent);
   // Appends the task head's logits of states [rows, d_model], which are the model's.
   void Classify(const Tensor& states, std::vector<float>* values);
 
@@ -80,6 +86,7 @@ class Decoder {
   Decoder(Model* model, bool run_ahead);
   absl::Status Allocate();
   void Gather(absl::Span<const DecoderJob> jobs, int64_t given_tokens);
+  void AddMembers(absl::Span<const DecoderJob> jobs);
   // Each takes its rows of `states` from `row` on and returns the row after them.
   int64_t SearchAll(const Tensor& states, int64_t row, absl::Span<const DecoderJob> jobs);
   int64_t Score(const Tensor& states, int64_t row);
@@ -96,6 +103,7 @@ class Decoder {
   // results.
   void QueueAhead(absl::Span<const DecoderJob> jobs, const Ahead& under_way);
   bool AddAhead(absl::Span<const DecoderJob> jobs, const Ahead& under_way, Ahead* ahead);
+  void FindEntries(absl::Span<const DecoderJob> jobs, absl::Span<const uint64_t> ids);
   bool TakesPart(absl::Span<const DecoderJob> jobs) const;
   absl::StatusOr<StepSize> FinishAhead(absl::Span<const DecoderJob> jobs);
   void FindAlternatives(const Chunk& chunk);
@@ -116,6 +124,11 @@ class Decoder {
   std::vector<Warper> warpers_;  // one a thread
 
   // The step under way.
+  StepTurns turns_;
+  Urgent urgent_;
+  std::vector<Priority> classes_;
+  std::vector<size_t> members_;   // of `jobs`: those that take part
+  std::vector<int64_t> entries_;  // of each of `jobs` in the step under way; -1: it rests or is new
   std::vector<int64_t> left_, shares_;
   std::vector<Generation*> selecting_;
   std::vector<uint64_t> selecting_ids_;

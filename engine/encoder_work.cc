@@ -13,6 +13,17 @@ bool EncoderWork::active() const {
                      [](const Projection& p) { return p.encoded.owner == nullptr; });
 }
 
+std::optional<Priority> EncoderWork::MostUrgent() const {
+  std::optional<Priority> highest;
+  const auto meet = [&highest](const Job* job) {
+    if (job == nullptr) return;
+    highest = std::max(highest.value_or(Priority::kLow), job->request.priority);
+  };
+  for (const Input& input : inputs_) meet(input.job);
+  for (const Projection& projection : projections_) meet(projection.job);
+  return highest;
+}
+
 void EncoderWork::Begin(absl::Span<Job* const> jobs) {
   QT_CHECK(!active() && !jobs.empty());
   tokens_.clear();

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -24,6 +25,8 @@ class EncoderWork {
 
   // Whether the encoder holds a batch: no other may begin.
   bool active() const;
+  // The highest class of the jobs inside, if any.
+  std::optional<Priority> MostUrgent() const;
   // Starts a batch with the inputs of `jobs`.
   void Begin(absl::Span<Job* const> jobs);
   // The job's input is known: its states need no encoding.

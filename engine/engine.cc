@@ -66,6 +66,7 @@ class StepEngine : public Engine {
   void Admit(int64_t now);
   void StartJob(Job* job, int64_t now);
   bool StreamsWait() const;
+  Urgent UrgentNow() const;
   void UseStates(Job* job, const EncodedStates& encoded);
   void Decode(bool streams, int64_t prefill_us);
   void Deliver(Job* job, int64_t now);
@@ -292,6 +293,22 @@ bool StepEngine::StreamsWait() const {
                      [](const Job* job) { return job->task()->generating_rows() > 0; });
 }
 
+// What the decoder's rows have to make way for.
+Urgent StepEngine::UrgentNow() const {
+  Urgent urgent;
+  urgent.encoding = encoding_.MostUrgent();
+  const QueuedRequest* first = scheduler_.First(clock_());
+  if (first == nullptr) return urgent;
+  const bool room = first->pages <= pool_.free_pages() &&
+                    first->sequences <= capacity_.running_sequences - reserved_sequences_;
+  if (room) {
+    urgent.encoding = std::max(urgent.encoding.value_or(first->priority), first->priority);
+  } else {
+    urgent.waiting = first->priority;
+  }
+  return urgent;
+}
+
 void StepEngine::UseStates(Job* job, const EncodedStates& encoded) {
   job->encoded_us = clock_();
   if (job->task() != nullptr) {
@@ -326,6 +343,7 @@ void StepEngine::Decode(bool streams, int64_t prefill_us) {
   for (Job* job : decoding_) {
     DecoderJob entry;
     entry.id = job->id;
+    entry.priority = job->request.priority;
     entry.source_slots = job->source_slots;
     entry.generation = job->generation.get();
     entry.forced = job->forced.get();
@@ -337,9 +355,10 @@ void StepEngine::Decode(bool streams, int64_t prefill_us) {
   }
   const int64_t begin_us = clock_();
   const absl::StatusOr<Decoder::StepSize> size =
-      decoder_->Step(decoder_jobs_, pace_.GivenTokens(streams, prefill_us));
+      decoder_->Step(decoder_jobs_, pace_.GivenTokens(streams, prefill_us), UrgentNow());
   if (!size.ok()) return Break(size.status());
   const int64_t now = clock_();
+  if (size->sequences == 0) return;  // it was left to the encoder
   pace_.RecordDecode(streams, size->given_tokens, now - begin_us);
 
   batch_.clear();
@@ -348,7 +367,7 @@ void StepEngine::Decode(bool streams, int64_t prefill_us) {
   for (Job* job : decoding_) {
     if (job->generation != nullptr) {
       after += job->generation->new_tokens();
-      if (job->generation->given_tokens_left() == 0) Deliver(job, now);
+      if (job->generation->chosen_length() > job->delivered_length) Deliver(job, now);
     }
     if (job->task()->done()) batch_.push_back(job);
   }
@@ -368,6 +387,7 @@ void StepEngine::Deliver(Job* job, int64_t now) {
     token_gaps_us_.push_back(now - job->last_token_us);
   }
   job->last_token_us = now;
+  job->delivered_length = job->generation->chosen_length();
   job->generation->Deliver(job->request.sink.get());
 }
 

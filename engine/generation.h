@@ -70,6 +70,8 @@ class Generation : public DecodeTask {
   bool CanRunAhead() const {
     return PlainGreedy() && !EndsByLength() && !processors_.Acts(length_ + 1);
   }
+  // The same for a sequence that is not under way: its last token is known.
+  bool CanResume() const { return PlainGreedy() && !first_ && !processors_.Acts(length_); }
   // Adds that step's sequence; `token` stands for the token under way (DecodeBatch).
   void AddAhead(BatchBuilder* batch, int32_t token);
 
@@ -92,6 +94,8 @@ class Generation : public DecodeTask {
   int64_t RankingSize() const { return ranking_size_; }
   bool RankedTogether() const { return is_beam(); }
   virtual float RowBias(int64_t row) const = 0;
+  // Tokens chosen so far for every live history: one more with each step it takes part in.
+  int64_t chosen_length() const { return length_ - prompt_len_; }
   int64_t top_logprobs() const { return options_.top_logprobs; }
 
   // Chooses the next tokens. Different generations may run at once, each thread with its own

@@ -34,6 +34,7 @@ struct Job {
   // From admission on.
   std::vector<int32_t> source_pages, own_pages;
   std::vector<int32_t> source_slots;
+  int64_t delivered_length = 0;  // the generation's chosen_length() when it last delivered
   Result result;
   int64_t submitted_us = 0, admitted_us = 0, encoded_us = 0, first_token_us = 0, last_token_us = 0;
 

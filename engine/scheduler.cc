@@ -48,6 +48,21 @@ void Scheduler::Admit(int64_t now_us, AdmissionBudget budget, std::vector<uint64
   }
 }
 
+const QueuedRequest* Scheduler::First(int64_t now_us) const {
+  const QueuedRequest* first = nullptr;
+  for (const QueuedRequest& request : queue_) {
+    if (first == nullptr || ClassOf(request, now_us) > ClassOf(*first, now_us)) first = &request;
+  }
+  return first;
+}
+
+Priority StepTurns::Lowest(absl::Span<const Priority> running, const Urgent& urgent) const {
+  QT_CHECK(!running.empty());
+  const auto [lowest, highest] = std::minmax_element(running.begin(), running.end());
+  if (rests_ >= kLongestRest || urgent.waiting.value_or(*lowest) > *lowest) return *lowest;
+  return std::max(*highest, urgent.encoding.value_or(*highest));
+}
+
 void SharePrefill(int64_t budget, absl::Span<const int64_t> remaining, absl::Span<int64_t> share) {
   QT_CHECK_EQ(remaining.size(), share.size());
   for (size_t i = 0; i < remaining.size(); ++i) {

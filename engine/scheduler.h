@@ -1,13 +1,14 @@
-// Who is admitted when: a pure function of the queue, the time and the budgets, in integers.
-// Nothing here knows models or text.
+// Who is admitted when, and who takes part in which step: pure functions of the queue, the time,
+// the budgets and the classes, in integers. Nothing here knows models or text.
 //
-// Order: the higher class first, then the earlier arrival. A request rises one class for every
-// `age_us` it has waited (LOW counts as NORMAL after 30 s, as HIGH after 60 s), and the first in
-// order that does not fit holds back all others, so none starves however many small or urgent ones
-// arrive.
+// Order of admission: the higher class first, then the earlier arrival. A request rises one class
+// for every `age_us` it has waited (LOW counts as NORMAL after 30 s, as HIGH after 60 s), and the
+// first in order that does not fit holds back all others, so none starves however many small or
+// urgent ones arrive.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -38,6 +39,8 @@ class Scheduler {
   // Arrivals come in the order of their time.
   void Add(const QueuedRequest& request);
   bool Remove(uint64_t id);  // false when it is not queued
+  // The first in order, or null; valid until the queue changes.
+  const QueuedRequest* First(int64_t now_us) const;
   int64_t waiting() const { return static_cast<int64_t>(queue_.size()); }
 
   // Moves requests from the queue to `admitted`, in order, while they fit the budget.
@@ -48,6 +51,31 @@ class Scheduler {
 
   int64_t age_us_;
   std::vector<QueuedRequest> queue_;  // by arrival
+};
+
+// What beside decoding is urgent: the highest classes, if any.
+struct Urgent {
+  std::optional<Priority> encoding;  // in the encoder, or waiting for nothing but the encoder
+  std::optional<Priority> waiting;   // for room, which running requests hold
+};
+
+// Whose turn the next decoder step is. The most urgent class that runs or is encoded has every
+// step; less urgent requests rest, all together, so that its steps have few rows, and come back for
+// one step after kLongestRest at most. They do not rest while something more urgent waits for the
+// room that they hold. Where all are of one class nobody ever rests.
+class StepTurns {
+ public:
+  // A running request takes part in at least one of any kLongestRest + 1 steps.
+  static constexpr int64_t kLongestRest = 3;
+
+  // The least urgent class that takes part in the next step. `running`: the classes of all that
+  // could, not empty. A class above all of them: the step is left to the encoder.
+  Priority Lowest(absl::Span<const Priority> running, const Urgent& urgent) const;
+  // The next step is settled; `rested`: somebody who could have taken part does not.
+  void Record(bool rested) { rests_ = rested ? rests_ + 1 : 0; }
+
+ private:
+  int64_t rests_ = 0;  // steps in succession without somebody
 };
 
 // Deals a step's remaining tokens to the sequences that still read given tokens, first come first

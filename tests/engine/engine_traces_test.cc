@@ -104,6 +104,7 @@ Request Greedy(Request request, const Model& model) {
   options.prompt = model.config().has_encoder() ? std::vector<int32_t>{0} : request.input;
   options.eos_token_ids = {1};
   options.max_new_tokens = 1 + request.decoding.max_new_tokens;
+  options.min_new_tokens = request.decoding.min_new_tokens;  // acts at first, then no more
   options.stop = request.decoding.stop;
   request.decoding = options;
   request.kind = RequestKind::kGenerate;

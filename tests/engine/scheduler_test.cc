@@ -103,9 +103,12 @@ struct Simulation {
       free.sequences += it->second.first.sequences;
       it = running.erase(it);
     }
+    const QueuedRequest* first = scheduler.First(now);
+    REQUIRE((first == nullptr) == waiting.empty());
+    const uint64_t first_id = first == nullptr ? 0 : first->id;
     std::vector<uint64_t> admitted;
-    const AdmissionBudget before = free;
     scheduler.Admit(now, {40, free.pages, free.sequences}, &admitted);
+    if (!admitted.empty()) REQUIRE(admitted[0] == first_id);
     int64_t encode = 0;
     for (uint64_t id : admitted) {
       const QueuedRequest r = waiting.at(id);
@@ -122,7 +125,6 @@ struct Simulation {
     // Nothing that would have fitted was left behind while nothing was admitted.
     if (admitted.empty() && running.empty()) REQUIRE(waiting.empty());
     REQUIRE(scheduler.waiting() == static_cast<int64_t>(waiting.size()));
-    (void)before;
   }
 
   std::mt19937 random;
@@ -170,6 +172,74 @@ TEST_CASE("scheduler: an endless stream of urgent small requests does not starve
       admitted_large = admitted_large || id == 1;
       free -= id == 1 ? 16 : 4;
       ends.emplace_back(now + kSecond, 4);
+    }
+  }
+}
+
+constexpr Priority kLow = Priority::kLow, kNormal = Priority::kNormal, kHigh = Priority::kHigh;
+
+// The least urgent class of each of `steps` steps while nothing changes.
+std::vector<Priority> Turns(StepTurns* turns, const std::vector<Priority>& running,
+                            const Urgent& urgent, int steps) {
+  std::vector<Priority> lowest;
+  for (int step = 0; step < steps; ++step) {
+    lowest.push_back(turns->Lowest(running, urgent));
+    turns->Record(*std::min_element(running.begin(), running.end()) < lowest.back());
+  }
+  return lowest;
+}
+
+TEST_CASE("step turns: the less urgent rest for three steps and come back for one") {
+  StepTurns turns;
+  CHECK(Turns(&turns, {kLow, kHigh, kNormal, kLow}, {}, 6) ==
+        std::vector<Priority>{kHigh, kHigh, kHigh, kLow, kHigh, kHigh});
+  // What has rested counts also when the others change.
+  CHECK(Turns(&turns, {kLow, kNormal}, {}, 3) == std::vector<Priority>{kNormal, kLow, kNormal});
+  CHECK(Turns(&turns, {kLow, kLow}, {}, 5) == std::vector<Priority>(5, kLow));
+}
+
+TEST_CASE("step turns: what is encoded counts, what waits for room calls the others to work") {
+  StepTurns turns;
+  CHECK(Turns(&turns, {kLow}, {.encoding = kHigh}, 4) ==
+        std::vector<Priority>{kHigh, kHigh, kHigh, kLow});
+  CHECK(Turns(&turns, {kNormal}, {.encoding = kNormal}, 2) == std::vector<Priority>(2, kNormal));
+  CHECK(Turns(&turns, {kHigh}, {.encoding = kLow}, 2) == std::vector<Priority>(2, kHigh));
+  CHECK(Turns(&turns, {kLow, kHigh}, {.encoding = kHigh, .waiting = kHigh}, 2) ==
+        std::vector<Priority>(2, kLow));
+  CHECK(Turns(&turns, {kLow, kHigh}, {.waiting = kLow}, 2) == std::vector<Priority>(2, kHigh));
+}
+
+TEST_CASE("step turns: random traces starve nobody and hold up the most urgent never") {
+  constexpr int64_t kLongest = StepTurns::kLongestRest;
+  for (int seed = 0; seed < 20; ++seed) {
+    std::mt19937 random(seed);
+    const auto any = [&] { return static_cast<Priority>(random() % 3); };
+    const auto maybe = [&](int of) {
+      return random() % of == 0 ? std::optional<Priority>(any()) : std::nullopt;
+    };
+    StepTurns turns;
+    std::vector<std::pair<Priority, int64_t>> running;  // (class, steps rested in succession)
+    int64_t rests = 0;                                  // steps in succession with somebody resting
+    for (int step = 0; step < 5000; ++step) {
+      if (random() % 4 == 0) std::erase_if(running, [&](const auto&) { return random() % 3 == 0; });
+      while (running.empty() || random() % 3 == 0) running.emplace_back(any(), 0);
+      const Urgent urgent{maybe(6), maybe(6)};
+      std::vector<Priority> classes;
+      for (const auto& [priority, rested] : running) classes.push_back(priority);
+      const auto [low, high] = std::minmax_element(classes.begin(), classes.end());
+      const Priority lowest = turns.Lowest(classes, urgent);
+      bool somebody_rests = false;
+      for (auto& [priority, rested] : running) {
+        rested = priority < lowest ? rested + 1 : 0;
+        REQUIRE(rested <= kLongest);
+        somebody_rests = somebody_rests || priority < lowest;
+      }
+      const bool mixed = *low < std::max(*high, urgent.encoding.value_or(*high));
+      const bool called = urgent.waiting.has_value() && *urgent.waiting > *low;
+      REQUIRE(somebody_rests == (mixed && !called && rests < kLongest));
+      if (lowest > *high) REQUIRE(lowest == urgent.encoding);
+      turns.Record(somebody_rests);
+      rests = somebody_rests ? rests + 1 : 0;
     }
   }
 }

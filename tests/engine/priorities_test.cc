@@ -1,0 +1,131 @@
+// Requests of several priorities side by side: the urgent ones keep their pace, the others go on,
+// and nobody's result changes (that is engine_traces_test's, whose traffic has all priorities).
+#include "catch2/catch.hpp"
+#include "tests/engine/engine_harness.h"
+
+namespace quintet {
+namespace {
+
+struct GapCounter : StepObserver {
+  void OnStep(const StepReport& report) override { gaps += report.token_gaps_us.size(); }
+  int64_t gaps = 0;
+};
+
+// An engine whose clock shows the number of steps, or the fake model's work where that is timed.
+struct Scene {
+  explicit Scene(FakeOptions fake, EngineLimits limits = {})
+      : fake_options(Timed(fake)), model(fake_options, &pool) {
+    auto created = Engine::Create(
+        &model, nullptr, limits, [this] { return now; }, &observer);
+    REQUIRE(created.ok());
+    engine = *std::move(created);
+  }
+  FakeOptions Timed(FakeOptions fake) {
+    fake.clock_us = &now;
+    fake.eos_bonus = -1000.0f;  // every request runs to its length
+    return fake;
+  }
+  // Greedy, `new_tokens` of them.
+  Request Submit(Priority priority, int64_t new_tokens, int64_t input_tokens = 3) {
+    DecodingOptions options;
+    options.max_new_tokens = new_tokens;
+    const int32_t token = 4 + static_cast<int32_t>(submitted++);
+    Request request = GenerateRequest(model, std::vector<int32_t>(input_tokens, token), options);
+    request.priority = priority;
+    REQUIRE(engine->Submit(request).ok());
+    return request;
+  }
+  bool Step() {
+    now += step_us;
+    return engine->Step();
+  }
+  void Finish() {
+    for (int steps = 0; Step(); ++steps) REQUIRE(steps < 1000);
+    CHECK(model.errors == std::vector<std::string>());
+  }
+
+  int64_t now = 0, step_us = 1;
+  int64_t submitted = 0;
+  ThreadPool pool{1};
+  GapCounter observer;
+  FakeOptions fake_options;
+  FakeModel model;
+  std::unique_ptr<Engine> engine;
+};
+
+const Timing& TimingOf(const Request& request) {
+  const auto& sink = static_cast<const RecordingSink&>(*request.sink);
+  REQUIRE(sink.status.ok());
+  return sink.result.timing;
+}
+
+TEST_CASE("beside an urgent request the others get a token in every fourth step") {
+  for (const bool run_ahead : {false, true}) {
+    Scene scene({}, {.run_ahead = run_ahead});
+    const Request low = scene.Submit(Priority::kLow, 60);
+    const Request normal = scene.Submit(Priority::kNormal, 60);
+    for (int step = 0; step < 5; ++step) scene.Step();
+    const Request high = scene.Submit(Priority::kHigh, 24);
+    scene.Finish();
+    // A step queued ahead goes before those who come.
+    CHECK(TimingOf(high).total_us <= 24 + (run_ahead ? 2 : 1));
+    // LOW rests while either of the others runs: NORMAL's 60 tokens and the 18 steps it rests
+    // itself.
+    CHECK(TimingOf(normal).total_us >= 60 + 17);
+    CHECK(TimingOf(normal).total_us <= 60 + 19);
+    const int64_t beside = TimingOf(normal).total_us, own = 60 - beside / 4;
+    CHECK(TimingOf(low).total_us >= beside + own - 3);
+    CHECK(TimingOf(low).total_us <= beside + own + 3);
+    // Steps queued ahead went on through all changes: next to none was made for nothing.
+    CHECK(scene.model.decodes <= TimingOf(low).total_us + 3);
+    CHECK(scene.observer.gaps == 59 + 59 + 23);
+  }
+}
+
+TEST_CASE("requests of one priority never rest") {
+  for (const Priority priority : {Priority::kLow, Priority::kNormal, Priority::kHigh}) {
+    Scene scene({});
+    const Request first = scene.Submit(priority, 40);
+    for (int step = 0; step < 7; ++step) scene.Step();
+    const Request second = scene.Submit(priority, 20);
+    scene.Finish();
+    CHECK(TimingOf(first).total_us <= 41);
+    CHECK(TimingOf(second).total_us <= 21);
+  }
+}
+
+TEST_CASE("who holds the room that an urgent request waits for does not rest") {
+  Scene scene({}, {.max_running_sequences = 2});
+  const Request low = scene.Submit(Priority::kLow, 20);
+  const Request high = scene.Submit(Priority::kHigh, 60);
+  scene.Step();
+  const Request waiting = scene.Submit(Priority::kHigh, 5);
+  scene.Finish();
+  CHECK(TimingOf(low).total_us <= 22);
+  CHECK(TimingOf(waiting).queue_us <= 22);
+  CHECK(TimingOf(waiting).total_us <= 28);
+  CHECK(TimingOf(high).total_us <= 62);
+}
+
+TEST_CASE("while an urgent input is encoded the others leave most steps to the encoder") {
+  const auto wait_of = [](Priority running) {
+    FakeOptions fake;
+    fake.encode_us = 10;
+    fake.decode_us = 400;
+    fake.limits.max_step_tokens = 64;
+    Scene scene(fake, {.prefill_share = 0.5});
+    for (int i = 0; i < 4; ++i) scene.Submit(running, 30);
+    for (int step = 0; step < 5; ++step) scene.Step();
+    const Request high = scene.Submit(Priority::kHigh, 2, 200);
+    scene.Finish();
+    return TimingOf(high).first_token_us;
+  };
+  // Encoding takes 2,000 us: 10 steps of 200 us, each with 400 us of decoding, or every fourth
+  // with.
+  const int64_t beside_high = wait_of(Priority::kHigh), beside_low = wait_of(Priority::kLow);
+  CHECK(beside_high > 5000);
+  CHECK(beside_low < beside_high * 2 / 3);
+}
+
+}  // namespace
+}  // namespace quintet
