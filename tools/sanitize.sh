@@ -25,6 +25,6 @@ cmake --build "$build" --parallel "${JOBS:-$(nproc)}" --target "${@/%/_test}"
 # A finding ends the program, and with a code that no test expects.
 export ASAN_OPTIONS=exitcode=99:detect_stack_use_after_return=1
 export UBSAN_OPTIONS=exitcode=99:halt_on_error=1:print_stacktrace=1
-export TSAN_OPTIONS=exitcode=99:halt_on_error=1
+export TSAN_OPTIONS="exitcode=99:halt_on_error=1:ignore_noninstrumented_modules=1:suppressions=$PWD/tests/sanitize/tsan.supp"
 names=$(IFS='|'; echo "$*")
 ctest --test-dir "$build" --output-on-failure --no-tests=error --tests-regex "^($names)(_|\$)"
