@@ -8,6 +8,11 @@ namespace quintet {
 
 AlignedText::AlignedText(std::string_view text, uint32_t origin, bool tracked)
     : text(text), tracked(tracked) {
+  if (origin == 0 && !text.empty()) {
+    int length;
+    DecodeUtf8(text.data(), &length);
+    at_start = static_cast<size_t>(length);
+  }
   if (!tracked) return;
   begin.reserve(text.size());
   end.reserve(text.size());
@@ -25,6 +30,7 @@ AlignedText AlignedText::Slice(size_t from, size_t to) const {
   AlignedText slice;
   slice.text = text.substr(from, to - from);
   slice.tracked = tracked;
+  slice.at_start = std::clamp(at_start, from, to) - from;
   if (tracked) {
     slice.begin.assign(begin.begin() + from, begin.begin() + to);
     slice.end.assign(end.begin() + from, end.begin() + to);
@@ -33,7 +39,7 @@ AlignedText AlignedText::Slice(size_t from, size_t to) const {
 }
 
 void Rewriter::Replace(std::string_view bytes, size_t from, size_t to) {
-  if (!in_.tracked) {
+  if (!follows(from)) {
     out_.text.append(bytes);
     return;
   }
@@ -49,23 +55,40 @@ void Rewriter::Replace(std::string_view bytes, size_t from, size_t to) {
   }
 }
 
-AlignedText Transform(const AlignedText& in, const std::vector<ChangedCharacter>& characters) {
-  Rewriter rewriter(in);
-  size_t source = 0;
-  const auto advance = [&] {
-    int length = 0;
-    if (source < in.text.size()) DecodeUtf8(in.text.data() + source, &length);
-    source += static_cast<size_t>(length);
-  };
-  std::string bytes;
-  for (const ChangedCharacter& character : characters) {
-    bytes.clear();
-    AppendUtf8(character.code_point, &bytes);
-    const bool is_new = character.change > 0 || source >= in.text.size();
-    rewriter.Put(bytes, is_new && source > 0 ? source - 1 : source);
-    for (int skipped = character.change; skipped <= 0; ++skipped) advance();
+void Transformer::Put(uint32_t code_point, int change) {
+  Release();
+  if (!in_.tracked && source_ > in_.at_start) {
+    AppendUtf8(code_point, rewriter_.unfollowed());
+  } else {
+    held_ = {code_point, change};
   }
-  return rewriter.Take();
+}
+
+void Transformer::PutUnchanged(std::string_view ascii) {
+  while (!ascii.empty() && (in_.tracked || source_ <= in_.at_start)) {
+    Put(static_cast<uint8_t>(ascii[0]), 0);
+    ascii.remove_prefix(1);
+  }
+  rewriter_.unfollowed()->append(ascii);
+}
+
+void Transformer::Release() {
+  if (!held_) return;
+  std::string bytes;
+  AppendUtf8(held_->code_point, &bytes);
+  const bool is_new = held_->change > 0 || source_ >= in_.text.size();
+  rewriter_.Put(bytes, is_new && source_ > 0 ? source_ - 1 : source_);
+  for (int skipped = held_->change; skipped <= 0 && source_ < in_.text.size(); ++skipped) {
+    int length;
+    DecodeUtf8(in_.text.data() + source_, &length);
+    source_ += static_cast<size_t>(length);
+  }
+  held_.reset();
+}
+
+AlignedText Transformer::Take() {
+  Release();
+  return rewriter_.Take();
 }
 
 }  // namespace quintet

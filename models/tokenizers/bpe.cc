@@ -1,5 +1,7 @@
 #include "models/tokenizers/bpe.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "models/tokenizers/unicode.h"
 
@@ -64,21 +66,14 @@ int32_t Bpe::Symbol(std::string_view character, bool first, bool last) const {
   return code_point < characters_.size() ? characters_[code_point] : vocabulary.Find(character);
 }
 
-void Bpe::Encode(std::string_view piece, std::vector<PieceToken>* tokens) const {
-  if (options_.ignore_merges) {
-    const int32_t whole = vocabulary.Find(piece);
-    if (whole >= 0) {
-      tokens->push_back({whole, 0, static_cast<uint32_t>(piece.size())});
-      return;
-    }
-  }
-  std::vector<BpeSymbol> symbols;
-  symbols.reserve(piece.size());
+// Calls add(id, begin, end) for what the merges start from.
+template <typename Add>
+void Bpe::ForEachSymbol(std::string_view piece, Add add) const {
   // HF holds an unknown token back until the next known character, past byte pieces.
-  BpeSymbol held = {-1, 0, 0};
+  TokenList::Span held = {0, 0};
   const auto release = [&] {
-    if (held.id >= 0) symbols.push_back(held);
-    held.id = -1;
+    if (held.begin < held.end) add(unknown, held.begin, held.end);
+    held = {0, 0};
   };
   for (uint32_t at = 0; at < piece.size();) {
     int length;
@@ -88,24 +83,42 @@ void Bpe::Encode(std::string_view piece, std::vector<PieceToken>* tokens) const 
     const int32_t id = Symbol(character, at == 0, end == piece.size());
     if (id >= 0) {
       release();
-      symbols.push_back({id, at, end});
-    } else if (std::vector<PieceToken> bytes;
-               options_.byte_fallback &&
-               bytes_.Append(character, at, BytePieces::Cover::kEach, &bytes)) {
-      for (const PieceToken& byte : bytes) symbols.push_back({byte.id, byte.begin, byte.end});
+      add(id, at, end);
+    } else if (options_.byte_fallback && bytes_.HasAll(character)) {
+      for (uint32_t i = at; i < end; ++i) add(bytes_.ids[static_cast<uint8_t>(piece[i])], i, i + 1);
     } else if (unknown >= 0) {
-      if (held.id >= 0 && options_.fuse_unknown) {
-        held.end = end;
-      } else {
-        release();
-        held = {unknown, at, end};
-      }
+      if (!options_.fuse_unknown) release();
+      if (held.begin == held.end) held.begin = at;
+      held.end = end;
     }
     at = end;
   }
   release();
+}
+
+void Bpe::Encode(std::string_view piece, TokenList* tokens) const {
+  if (options_.ignore_merges) {
+    const int32_t whole = vocabulary.Find(piece);
+    if (whole >= 0) return tokens->Add(whole, 0, static_cast<uint32_t>(piece.size()));
+  }
+  std::vector<int32_t> symbols;
+  std::vector<TokenList::Span> spans;  // where tracked
+  symbols.reserve(piece.size());
+  ForEachSymbol(piece, [&](int32_t id, uint32_t begin, uint32_t end) {
+    symbols.push_back(id);
+    if (tokens->tracked) spans.push_back({begin, end});
+  });
   MergeSymbols(merges_, &symbols);
-  for (const BpeSymbol& symbol : symbols) tokens->push_back({symbol.id, symbol.begin, symbol.end});
+  const auto is_token = [](int32_t symbol) { return symbol > kJoined; };
+  tokens->Reserve(static_cast<size_t>(std::count_if(symbols.begin(), symbols.end(), is_token)));
+  for (size_t i = 0; i < symbols.size(); ++i) {
+    if (is_token(symbols[i])) {
+      tokens->ids.push_back(symbols[i]);
+      if (tokens->tracked) tokens->spans.push_back(spans[i]);
+    } else if (tokens->tracked) {
+      tokens->spans.back().end = spans[i].end;
+    }
+  }
 }
 
 }  // namespace quintet

@@ -26,12 +26,14 @@ class Bpe : public TokenModel {
   // INVALID_ARGUMENT (without the file's name) when a merge's parts or result, or the unknown
   // token, are not in the vocabulary.
   static absl::StatusOr<std::unique_ptr<Bpe>> Make(Vocabulary vocabulary, BpeOptions options);
-  void Encode(std::string_view piece, std::vector<PieceToken>* tokens) const override;
+  void Encode(std::string_view piece, TokenList* tokens) const override;
 
  private:
   Bpe(Vocabulary given, BpeOptions options);
   absl::Status AddMerges();
   int32_t Symbol(std::string_view character, bool first, bool last) const;
+  template <typename Add>
+  void ForEachSymbol(std::string_view piece, Add add) const;
 
   BpeOptions options_;
   MergeTable merges_;

@@ -1,106 +1,174 @@
 #include "models/tokenizers/bpe_merger.h"
 
 #include <algorithm>
+#include <deque>
 #include <functional>
 #include <queue>
+
+#include "kernels/check.h"
 
 namespace quintet {
 namespace {
 
 constexpr uint32_t kNone = UINT32_MAX;
+constexpr size_t kMostShort = 32;
 
 // For words of ordinary length: rescans all pairs after each merge.
-void MergeShort(const MergeTable& table, size_t stop_at, std::vector<BpeSymbol>* symbols) {
-  constexpr size_t kMost = 32;
-  MergeTable::Merge pairs[kMost];  // of symbols i and i + 1
+void MergeShort(const MergeTable& table, size_t stop_at, std::vector<int32_t>* symbols) {
+  MergeTable::Merge pairs[kMostShort];  // of parts i and i + 1
+  struct Part {
+    int32_t id;
+    uint32_t place;
+  };
+  Part parts[kMostShort];
+  size_t size = symbols->size();
+  for (uint32_t i = 0; i < size; ++i) parts[i] = {(*symbols)[i], i};
   const auto look_up = [&](size_t i) {
     const MergeTable::Merge* merge = nullptr;
-    const int32_t left = (*symbols)[i].id, right = (*symbols)[i + 1].id;
+    const int32_t left = parts[i].id, right = parts[i + 1].id;
     if (left >= 0 && right >= 0) merge = table.Find(left, right);
     pairs[i] = merge == nullptr ? MergeTable::Merge{kNone, -1} : *merge;
   };
-  for (size_t i = 0; i + 1 < symbols->size(); ++i) look_up(i);
-  while (symbols->size() > std::max<size_t>(stop_at, 1)) {
+  for (size_t i = 0; i + 1 < size; ++i) look_up(i);
+  while (size > std::max<size_t>(stop_at, 1)) {
     size_t best = 0;
-    for (size_t i = 1; i + 1 < symbols->size(); ++i) {
+    for (size_t i = 1; i + 1 < size; ++i) {
       if (pairs[i].rank < pairs[best].rank) best = i;
     }
-    if (pairs[best].rank == kNone) return;
-    (*symbols)[best].id = pairs[best].result;
-    (*symbols)[best].end = (*symbols)[best + 1].end;
-    symbols->erase(symbols->begin() + static_cast<ptrdiff_t>(best) + 1);
-    std::copy(pairs + best + 1, pairs + symbols->size(), pairs + best);
-    if (best + 1 < symbols->size()) look_up(best);
+    if (pairs[best].rank == kNone) break;
+    parts[best].id = pairs[best].result;
+    std::copy(parts + best + 2, parts + size, parts + best + 1);
+    --size;
+    std::copy(pairs + best + 1, pairs + size, pairs + best);
+    if (best + 1 < size) look_up(best);
     if (best > 0) look_up(best - 1);
   }
+  std::fill(symbols->begin(), symbols->end(), kJoined);
+  for (size_t i = 0; i < size; ++i) (*symbols)[parts[i].place] = parts[i].id;
 }
+
+// The list of symbols as a doubly linked one that takes no more room: the places that a symbol has
+// swallowed hold its links. A symbol of three places or more has the place of the next one behind
+// itself and its own place at its end; of two, only the latter; of one, none.
+class LinkedSymbols {
+ public:
+  explicit LinkedSymbols(std::vector<int32_t>* symbols)
+      : symbols_(symbols->data()), size_(static_cast<uint32_t>(symbols->size())) {}
+
+  uint32_t size() const { return size_; }
+  int32_t operator[](uint32_t place) const { return symbols_[place]; }
+  // size() behind the last one.
+  uint32_t Next(uint32_t place) const {
+    const uint32_t behind = place + 1;
+    if (behind == size_ || symbols_[behind] > kJoined) return behind;
+    const uint32_t link = Link(symbols_[behind]);
+    return link == place ? place + 2 : link;
+  }
+  // kNone before the first one.
+  uint32_t Previous(uint32_t place) const {
+    if (place == 0) return kNone;
+    return symbols_[place - 1] > kJoined ? place - 1 : Link(symbols_[place - 1]);
+  }
+  // Joins a symbol and the one at `gone`, its next.
+  void Join(uint32_t place, uint32_t gone, int32_t result) {
+    const uint32_t next = Next(gone);
+    symbols_[place] = result;
+    symbols_[gone] = kJoined;
+    if (next - place > 2) symbols_[place + 1] = Linked(next);
+    symbols_[next - 1] = Linked(place);
+  }
+
+ private:
+  static uint32_t Link(int32_t symbol) { return static_cast<uint32_t>(kJoined - symbol); }
+  static int32_t Linked(uint32_t place) { return kJoined - static_cast<int32_t>(place); }
+
+  int32_t* symbols_;
+  uint32_t size_;
+};
+
+// Lists of places that share their memory: what one has given back, another takes.
+class PlaceLists {
+  struct Block;
+
+ public:
+  struct List {
+    Block *first = nullptr, *last = nullptr;
+    uint32_t begin = 0, end = 0;  // within the first, within the last
+  };
+  static bool Empty(const List& list) { return list.first == nullptr; }
+  static uint32_t Front(const List& list) { return list.first->places[list.begin]; }
+  static uint32_t Back(const List& list) { return list.last->places[list.end - 1]; }
+  void PushBack(uint32_t place, List* list) {
+    if (list->last == nullptr || list->end == kPlaces) AddBlock(list);
+    list->last->places[list->end++] = place;
+  }
+  void PopFront(List* list) {
+    ++list->begin;
+    if (list->begin < (list->first == list->last ? list->end : kPlaces)) return;
+    Block* const block = list->first;
+    list->first = block->next;
+    list->begin = 0;
+    if (list->first == nullptr) *list = List();
+    block->next = free_;
+    free_ = block;
+  }
+
+ private:
+  static constexpr uint32_t kPlaces = 14;  // with the link, one cache line
+  struct Block {
+    uint32_t places[kPlaces];
+    Block* next;
+  };
+
+  void AddBlock(List* list) {
+    Block* block = free_;
+    if (block == nullptr) {
+      block = &blocks_.emplace_back();
+    } else {
+      free_ = block->next;
+    }
+    block->next = nullptr;
+    (list->last == nullptr ? list->first : list->last->next) = block;
+    list->last = block;
+    list->end = 0;
+  }
+
+  std::deque<Block> blocks_;  // stays where it is as it grows, and copies nothing
+  Block* free_ = nullptr;
+};
 
 // For long words. Pairs wait in one queue per rank. Most are found in ascending order of place, so
 // a queue is a plain list and a heap for the few that come late.
 class LongMerger {
  public:
-  LongMerger(const MergeTable& table, size_t stop_at, std::vector<BpeSymbol>* symbols)
-      : table_(table),
-        symbols_(*symbols),
-        left_to_merge_(symbols->size() - stop_at),
-        next_(symbols->size()),
-        previous_(symbols->size()),
-        pair_ranks_(symbols->size(), kNone) {}
+  LongMerger(const MergeTable& table, size_t stop_at, std::vector<int32_t>* symbols)
+      : table_(table), symbols_(symbols), left_to_merge_(symbols->size() - stop_at) {}
 
   void Run() {
-    const uint32_t size = static_cast<uint32_t>(symbols_.size());
-    for (uint32_t i = 0; i < size; ++i) {
-      next_[i] = i + 1 < size ? i + 1 : kNone;
-      previous_[i] = i > 0 ? i - 1 : kNone;
-    }
-    for (uint32_t i = 0; i + 1 < size; ++i) LookUp(i);
+    for (uint32_t place = 0; place < symbols_.size(); ++place) LookUp(place, place + 1);
     while (!ranks_.empty() && left_to_merge_ > 0) {
       const uint32_t rank = ranks_.top().first;
       Queue& queue = queues_[ranks_.top().second];
-      if (queue.Empty()) {
+      if (PlaceLists::Empty(queue.ordered) && queue.late.empty()) {
         queue.active = false;
         ranks_.pop();
-        continue;
+      } else {
+        Merge(Pop(&queue), rank);
       }
-      const uint32_t place = queue.Pop();
-      if (pair_ranks_[place] == rank) Merge(place);
     }
-    size_t kept = 0;
-    for (uint32_t i = 0; i != kNone; i = next_[i]) symbols_[kept++] = symbols_[i];
-    symbols_.resize(kept);
   }
 
  private:
+  using LatePlaces = std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<uint32_t>>;
   struct Queue {
-    std::vector<uint32_t> ordered;
-    size_t head = 0;
-    std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<uint32_t>> late;
+    PlaceLists::List ordered;
+    LatePlaces late;
     bool active = false;
-
-    bool Empty() const { return head == ordered.size() && late.empty(); }
-    void Push(uint32_t place) {
-      if (head == ordered.size()) {
-        ordered.clear();
-        head = 0;
-      }
-      if (ordered.empty() || place >= ordered.back()) {
-        ordered.push_back(place);
-      } else {
-        late.push(place);
-      }
-    }
-    uint32_t Pop() {
-      if (late.empty() || (head < ordered.size() && ordered[head] <= late.top()))
-        return ordered[head++];
-      const uint32_t place = late.top();
-      late.pop();
-      return place;
-    }
   };
 
   // What the table says of a pair, and the queue of its rank.
   struct Recent {
-    int32_t left = -1, right = -1;
+    int32_t left = kUnmerged, right = kUnmerged;
     MergeTable::Merge merge = {kNone, -1};
     uint32_t queue = 0;
   };
@@ -109,52 +177,73 @@ class LongMerger {
   const Recent& Find(int32_t left, int32_t right) {
     Recent& recent =
         recent_[(static_cast<uint32_t>(left) * 31 + static_cast<uint32_t>(right)) % kRecent];
-    if (recent.left == left && recent.right == right) return recent;
-    const MergeTable::Merge* merge = table_.Find(left, right);
-    recent = {left, right, merge == nullptr ? MergeTable::Merge{kNone, -1} : *merge, 0};
-    if (merge != nullptr) {
-      const auto [it, fresh] =
-          queue_of_rank_.try_emplace(merge->rank, static_cast<uint32_t>(queues_.size()));
-      if (fresh) queues_.emplace_back();
-      recent.queue = it->second;
-    }
+    if (recent.left != left || recent.right != right) Search(left, right, &recent);
     return recent;
   }
 
-  // Finds the merge of the symbol at `place` with the next one and queues it.
-  void LookUp(uint32_t place) {
-    pair_ranks_[place] = kNone;
-    const uint32_t next = next_[place];
-    if (next == kNone || symbols_[place].id < 0 || symbols_[next].id < 0) return;
-    const Recent& found = Find(symbols_[place].id, symbols_[next].id);
+  void Search(int32_t left, int32_t right, Recent* recent) {
+    const MergeTable::Merge* merge = table_.Find(left, right);
+    *recent = {left, right, merge == nullptr ? MergeTable::Merge{kNone, -1} : *merge, 0};
+    if (merge == nullptr) return;
+    const auto [it, fresh] =
+        queue_of_rank_.try_emplace(merge->rank, static_cast<uint32_t>(queues_.size()));
+    if (fresh) queues_.emplace_back();
+    recent->queue = it->second;
+  }
+
+  void Push(uint32_t place, Queue* queue) {
+    if (PlaceLists::Empty(queue->ordered) || place >= PlaceLists::Back(queue->ordered)) {
+      lists_.PushBack(place, &queue->ordered);
+    } else {
+      queue->late.push(place);
+    }
+  }
+
+  uint32_t Pop(Queue* queue) {
+    if (queue->late.empty() || (!PlaceLists::Empty(queue->ordered) &&
+                                PlaceLists::Front(queue->ordered) <= queue->late.top())) {
+      const uint32_t place = PlaceLists::Front(queue->ordered);
+      lists_.PopFront(&queue->ordered);
+      return place;
+    }
+    const uint32_t place = queue->late.top();
+    queue->late.pop();
+    return place;
+  }
+
+  // Finds the merge of the symbol at `place` with its next one and queues it.
+  void LookUp(uint32_t place, uint32_t next) {
+    if (next == symbols_.size() || symbols_[place] < 0 || symbols_[next] < 0) return;
+    const Recent& found = Find(symbols_[place], symbols_[next]);
     if (found.merge.rank == kNone) return;
-    pair_ranks_[place] = found.merge.rank;
     Queue& queue = queues_[found.queue];
-    queue.Push(place);
+    Push(place, &queue);
     if (!queue.active) {
       queue.active = true;
       ranks_.push({found.merge.rank, found.queue});
     }
   }
 
-  void Merge(uint32_t place) {
+  // Merges the symbol at `place` with its next one, unless other merges have come between since the
+  // pair was queued.
+  void Merge(uint32_t place, uint32_t rank) {
+    if (symbols_[place] < 0) return;
+    const uint32_t next = symbols_.Next(place);
+    if (next == symbols_.size() || symbols_[next] < 0) return;
+    const MergeTable::Merge merge = Find(symbols_[place], symbols_[next]).merge;
+    if (merge.rank != rank) return;
     --left_to_merge_;
-    const uint32_t gone = next_[place];
-    symbols_[place].id = Find(symbols_[place].id, symbols_[gone].id).merge.result;
-    symbols_[place].end = symbols_[gone].end;
-    next_[place] = next_[gone];
-    if (next_[gone] != kNone) previous_[next_[gone]] = place;
-    pair_ranks_[gone] = kNone;
-    if (previous_[place] != kNone) LookUp(previous_[place]);
-    LookUp(place);
+    symbols_.Join(place, next, merge.result);
+    if (const uint32_t previous = symbols_.Previous(place); previous != kNone)
+      LookUp(previous, place);
+    LookUp(place, symbols_.Next(place));
   }
 
   using RankQueue = std::pair<uint32_t, uint32_t>;  // rank, index in queues_
   const MergeTable& table_;
-  std::vector<BpeSymbol>& symbols_;
+  LinkedSymbols symbols_;
   size_t left_to_merge_;
-  std::vector<uint32_t> next_, previous_;
-  std::vector<uint32_t> pair_ranks_;  // of each symbol with the next
+  PlaceLists lists_;
   std::vector<Queue> queues_;
   absl::flat_hash_map<uint32_t, uint32_t> queue_of_rank_;
   static constexpr size_t kRecent = 256;
@@ -164,11 +253,12 @@ class LongMerger {
 
 }  // namespace
 
-void MergeSymbols(const MergeTable& table, std::vector<BpeSymbol>* symbols, size_t stop_at) {
+void MergeSymbols(const MergeTable& table, std::vector<int32_t>* symbols, size_t stop_at) {
   if (symbols->size() < 2 || symbols->size() <= stop_at) return;
-  if (symbols->size() <= 32) {
+  if (symbols->size() <= kMostShort) {
     MergeShort(table, stop_at, symbols);
   } else {
+    QT_CHECK(symbols->size() < INT32_MAX);
     LongMerger(table, stop_at, symbols).Run();
   }
 }

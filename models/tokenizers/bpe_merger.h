@@ -29,14 +29,15 @@ class MergeTable {
   absl::flat_hash_map<uint64_t, Merge> merges_;
 };
 
-struct BpeSymbol {
-  int32_t id;  // negative: never merges
-  uint32_t begin, end;
-};
+// In a list of symbols: one that never merges, and the highest of the values that mean "part of the
+// symbol before".
+inline constexpr int32_t kUnmerged = -1, kJoined = -2;
 
-// Always the pair of the lowest rank, the leftmost of those, merges next. O(n log n) at worst and
-// O(n) where few ranks occur, as in long repetitions. Stops early when no more than `stop_at`
-// symbols are left.
-void MergeSymbols(const MergeTable& table, std::vector<BpeSymbol>* symbols, size_t stop_at = 1);
+// `symbols` are ids or kUnmerged. Always the pair of the lowest rank, the leftmost of those, merges
+// next; stops early when no more than `stop_at` symbols are left. Afterwards a symbol stands where
+// its first part stood, and the places of its other parts hold kJoined or less. O(n log n) at worst
+// and O(n) where few ranks occur, as in long repetitions; besides the list itself, about five bytes
+// a symbol. Fewer than 2^31 symbols.
+void MergeSymbols(const MergeTable& table, std::vector<int32_t>* symbols, size_t stop_at = 1);
 
 }  // namespace quintet

@@ -19,9 +19,10 @@ class ByteModel : public TokenModel {
       QT_CHECK(vocabulary.Add(piece, kFirstByte + static_cast<int32_t>(byte)).ok());
     }
   }
-  void Encode(std::string_view piece, std::vector<PieceToken>* tokens) const override {
+  void Encode(std::string_view piece, TokenList* tokens) const override {
+    tokens->Reserve(piece.size());
     for (uint32_t i = 0; i < piece.size(); ++i) {
-      tokens->push_back({kFirstByte + static_cast<uint8_t>(piece[i]), i, i + 1});
+      tokens->Add(kFirstByte + static_cast<uint8_t>(piece[i]), i, i + 1);
     }
   }
 };

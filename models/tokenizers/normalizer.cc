@@ -40,15 +40,13 @@ class PrecompiledNormalizer : public Normalizer {
  public:
   explicit PrecompiledNormalizer(Charsmap charsmap) : charsmap_(std::move(charsmap)) {}
   void Apply(AlignedText* text) const override {
-    std::string normalized;
-    std::vector<ChangedCharacter> characters;  // only where tracked
+    Transformer out(*text);
     const std::string_view view = text->text;
     for (size_t at = 0; at < view.size();) {
       size_t run = at;
       while (run < view.size() && IsPlain(view, run)) ++run;
       if (run > at) {
-        normalized.append(view, at, run - at);
-        if (text->tracked) Track(view.substr(at, run - at), view.substr(at, run - at), &characters);
+        out.PutUnchanged(view.substr(at, run - at));
         at = run;
         continue;
       }
@@ -56,8 +54,7 @@ class PrecompiledNormalizer : public Normalizer {
       const Charsmap::Match cluster =
           end - at < 6 ? charsmap_.Shortest(view.substr(at, end - at)) : Charsmap::Match{};
       if (cluster.length > 0) {
-        normalized.append(cluster.replacement);
-        if (text->tracked) Track(view.substr(at, end - at), cluster.replacement, &characters);
+        Change(view.substr(at, end - at), cluster.replacement, &out);
         at = end;
       }
       while (at < end) {
@@ -65,17 +62,11 @@ class PrecompiledNormalizer : public Normalizer {
         DecodeUtf8(view.data() + at, &length);
         const std::string_view character = view.substr(at, static_cast<size_t>(length));
         const Charsmap::Match match = charsmap_.Shortest(character);
-        const std::string_view replacement = match.length > 0 ? match.replacement : character;
-        normalized.append(replacement);
-        if (text->tracked) Track(character, replacement, &characters);
+        Change(character, match.length > 0 ? match.replacement : character, &out);
         at += static_cast<size_t>(length);
       }
     }
-    if (text->tracked) {
-      *text = Transform(*text, characters);
-    } else {
-      text->text = std::move(normalized);
-    }
+    *text = out.Take();
   }
 
  private:
@@ -95,15 +86,14 @@ class PrecompiledNormalizer : public Normalizer {
     return GraphemeLength(rest);
   }
 
-  static void Track(std::string_view old_text, std::string_view new_text,
-                    std::vector<ChangedCharacter>* characters) {
+  static void Change(std::string_view old_text, std::string_view new_text, Transformer* out) {
     int surplus = 0;  // old characters without a new one
     ForEachCharacter(old_text, [&](uint32_t, size_t, size_t) { ++surplus; });
     ForEachCharacter(new_text, [&](uint32_t code_point, size_t, size_t) {
-      characters->push_back({code_point, surplus > 0 ? 0 : 1});
+      out->Put(code_point, surplus > 0 ? 0 : 1);
       --surplus;
     });
-    if (surplus > 0 && !characters->empty()) characters->back().change -= surplus;
+    if (surplus > 0) out->Absorb(surplus);
   }
 
   Charsmap charsmap_;

@@ -1,5 +1,7 @@
 #include "models/tokenizers/pattern.h"
 
+#include <tuple>
+
 #include "models/tokenizers/unicode.h"
 
 namespace quintet {
@@ -30,29 +32,31 @@ Pattern Pattern::Literal(std::string_view text) {
 namespace {
 
 // Depth-first search over (step, position) that enters no split twice: a state that failed once
-// fails from every start. One row of bits a text position.
+// fails from every start. One row of bits for each text position from the start of the match to the
+// last split that was entered: a search never goes back behind its start, and most patterns take
+// long words in one run without a split.
 class Matcher {
  public:
   Matcher(std::string_view text, const std::vector<Pattern::Step>& steps,
           const std::vector<CharacterClass>& classes)
-      : text_(text),
-        steps_(steps),
-        classes_(classes),
-        row_bytes_(RowBytes(steps)),
-        entered_((text.size() + 1) * row_bytes_, 0) {}
+      : text_(text), steps_(steps), classes_(classes), row_bytes_(RowBytes(steps)) {}
 
   // True with *end when the pattern matches at `start`.
   bool MatchAt(size_t start, size_t* end) {
-    pending_.assign(1, {0, start});
-    while (!pending_.empty()) {
-      const auto [step, at] = pending_.back();
+    Forget(start);
+    pending_.clear();
+    uint32_t step = 0;
+    size_t at = start;
+    while (!Follow(step, at, end)) {
+      if (pending_.empty()) return false;
+      std::tie(step, at) = pending_.back();
       pending_.pop_back();
-      if (!Follow(step, at, end)) continue;
-      // States at the end of a match did not fail; the next match starts there.
-      std::fill_n(entered_.begin() + static_cast<ptrdiff_t>(*end * row_bytes_), row_bytes_, 0);
-      return true;
     }
-    return false;
+    // States at the end of a match did not fail; the next match starts there.
+    const size_t row = (*end - first_) * row_bytes_;
+    if (row < entered_.size())
+      std::fill_n(entered_.begin() + static_cast<ptrdiff_t>(row), row_bytes_, 0);
+    return true;
   }
 
  private:
@@ -60,6 +64,29 @@ class Matcher {
     size_t splits = 0;
     for (const Pattern::Step& step : steps) splits += step.kind == Pattern::Step::kSplit;
     return (splits + 7) / 8;
+  }
+
+  // Drops rows before `start`, when they are all there is or most of it.
+  void Forget(size_t start) {
+    const size_t dropped = (start - first_) * row_bytes_;
+    if (dropped >= entered_.size()) {
+      entered_.clear();
+      first_ = start;
+    } else if (dropped > entered_.size() / 2) {
+      entered_.erase(entered_.begin(), entered_.begin() + static_cast<ptrdiff_t>(dropped));
+      first_ = start;
+    }
+  }
+
+  // True at the first time only.
+  bool Enter(uint32_t split, size_t at) {
+    const size_t row = (at - first_) * row_bytes_;
+    if (row >= entered_.size()) entered_.resize(row + row_bytes_, 0);
+    uint8_t& byte = entered_[row + split / 8];
+    const uint8_t bit = static_cast<uint8_t>(1 << (split & 7));
+    if ((byte & bit) != 0) return false;
+    byte |= bit;
+    return true;
   }
 
   bool ClassMatches(uint32_t index, size_t at, int* length) const {
@@ -78,11 +105,8 @@ class Matcher {
           at += static_cast<size_t>(length);
           break;
         case Kind::kSplit: {
-          uint8_t& row = entered_[at * row_bytes_ + step.number / 8];
-          const uint8_t bit = static_cast<uint8_t>(1 << (step.number & 7));
-          if ((row & bit) != 0) return false;
-          row |= bit;
-          pending_.push_back({step.second, at});
+          if (!Enter(step.number, at)) return false;
+          pending_.push_back({step.second, static_cast<uint32_t>(at)});
           pc = step.first;
           continue;
         }
@@ -124,8 +148,9 @@ class Matcher {
   const std::vector<Pattern::Step>& steps_;
   const std::vector<CharacterClass>& classes_;
   size_t row_bytes_;
+  size_t first_ = 0;  // position of the first row
   std::vector<uint8_t> entered_;
-  std::vector<std::pair<uint32_t, size_t>> pending_;
+  std::vector<std::pair<uint32_t, uint32_t>> pending_;  // step, position
 };
 
 }  // namespace

@@ -11,27 +11,23 @@ namespace quintet {
 namespace {
 
 // The repaired text, each U+FFFD tracked to the bytes it stands for.
-AlignedText Repair(std::string_view text) {
+AlignedText Repair(std::string_view text, bool tracked) {
   AlignedText repaired;
-  repaired.tracked = true;
+  repaired.tracked = tracked;
   for (size_t at = 0; at < text.size();) {
     const int valid = Utf8Length(text.substr(at));
     const size_t length =
         valid > 0 ? static_cast<size_t>(valid) : InvalidPartLength(text.substr(at));
     const std::string_view bytes = valid > 0 ? text.substr(at, length) : kReplacement;
     repaired.text.append(bytes);
-    repaired.begin.insert(repaired.begin.end(), bytes.size(), static_cast<uint32_t>(at));
-    repaired.end.insert(repaired.end.end(), bytes.size(), static_cast<uint32_t>(at + length));
+    if (at == 0) repaired.at_start = bytes.size();
+    if (tracked) {
+      repaired.begin.insert(repaired.begin.end(), bytes.size(), static_cast<uint32_t>(at));
+      repaired.end.insert(repaired.end.end(), bytes.size(), static_cast<uint32_t>(at + length));
+    }
     at += length;
   }
   return repaired;
-}
-
-std::vector<int32_t> Ids(const std::vector<TokenSpan>& tokens) {
-  std::vector<int32_t> ids(tokens.size());
-  std::transform(tokens.begin(), tokens.end(), ids.begin(),
-                 [](const TokenSpan& token) { return token.id; });
-  return ids;
 }
 
 }  // namespace
@@ -42,40 +38,44 @@ Pipeline::Pipeline(PipelineParts parts) : parts_(std::move(parts)) {
 }
 
 std::vector<int32_t> Pipeline::Encode(std::string_view text, bool add_special_tokens) const {
-  const bool tracked = parts_.pre_tokenizer != nullptr && parts_.pre_tokenizer->needs_tracking();
-  std::vector<TokenSpan> tokens = Run(text, tracked);
+  TokenList tokens = Run(text, false);
   if (add_special_tokens) AddSpecialTokens(static_cast<uint32_t>(text.size()), &tokens);
-  return Ids(tokens);
+  return std::move(tokens.ids);
 }
 
 std::vector<TokenSpan> Pipeline::EncodeWithSpans(std::string_view text,
                                                  bool add_special_tokens) const {
-  std::vector<TokenSpan> tokens = Run(text, true);
+  TokenList tokens = Run(text, true);
   if (parts_.trim_offsets) TrimSpans(text, &tokens);
   if (add_special_tokens) AddSpecialTokens(static_cast<uint32_t>(text.size()), &tokens);
-  return tokens;
+  std::vector<TokenSpan> spans(tokens.ids.size());
+  for (size_t i = 0; i < spans.size(); ++i)
+    spans[i] = {tokens.ids[i], tokens.spans[i].begin, tokens.spans[i].end};
+  return spans;
 }
 
-void Pipeline::AddSpecialTokens(uint32_t text_bytes, std::vector<TokenSpan>* tokens) const {
+void Pipeline::AddSpecialTokens(uint32_t text_bytes, TokenList* tokens) const {
+  const std::vector<int32_t>& prefix = parts_.prefix;
   const std::vector<int32_t>& suffix = parts_.suffix;
+  std::vector<int32_t>& ids = tokens->ids;
   const bool ends_in_suffix =
-      tokens->size() >= suffix.size() &&
-      std::equal(suffix.begin(), suffix.end(),
-                 tokens->end() - static_cast<ptrdiff_t>(suffix.size()),
-                 [](int32_t id, const TokenSpan& token) { return id == token.id; });
+      ids.size() >= suffix.size() &&
+      std::equal(suffix.begin(), suffix.end(), ids.end() - static_cast<ptrdiff_t>(suffix.size()));
   if (!(parts_.suffix_once && ends_in_suffix)) {
-    for (const int32_t id : suffix) tokens->push_back({id, text_bytes, text_bytes});
+    for (const int32_t id : suffix) tokens->Add(id, text_bytes, text_bytes);
   }
-  std::vector<TokenSpan> prefix;
-  for (const int32_t id : parts_.prefix) prefix.push_back({id, 0, 0});
-  tokens->insert(tokens->begin(), prefix.begin(), prefix.end());
+  ids.insert(ids.begin(), prefix.begin(), prefix.end());
+  if (tokens->tracked) {
+    tokens->spans.insert(tokens->spans.begin(), prefix.size(), TokenList::Span{0, 0});
+  }
 }
 
-std::vector<TokenSpan> Pipeline::Run(std::string_view text, bool tracked) const {
-  std::vector<TokenSpan> tokens;
+TokenList Pipeline::Run(std::string_view text, bool tracked) const {
+  TokenList tokens;
+  tokens.tracked = tracked;
   AlignedText repaired;
   const bool valid = IsUtf8(text);
-  if (!valid) repaired = Repair(text);
+  if (!valid) repaired = Repair(text, tracked);
   const std::string_view source = valid ? text : std::string_view(repaired.text);
   for (const AddedTokens::Stretch& stretch : parts_.added.Split(source, AddedTokens::Text::kRaw)) {
     const size_t length = stretch.end - stretch.begin;
@@ -83,7 +83,7 @@ std::vector<TokenSpan> Pipeline::Run(std::string_view text, bool tracked) const 
       uint32_t begin = static_cast<uint32_t>(stretch.begin),
                end = static_cast<uint32_t>(stretch.end);
       if (!valid) std::tie(begin, end) = repaired.Origin(begin, end);
-      tokens.push_back({stretch.id, begin, end});
+      tokens.Add(stretch.id, begin, end);
     } else if (valid) {
       RunNormalized(AlignedText(text.substr(stretch.begin, length),
                                 static_cast<uint32_t>(stretch.begin), tracked),
@@ -95,7 +95,7 @@ std::vector<TokenSpan> Pipeline::Run(std::string_view text, bool tracked) const 
   return tokens;
 }
 
-void Pipeline::RunNormalized(AlignedText text, std::vector<TokenSpan>* tokens) const {
+void Pipeline::RunNormalized(AlignedText text, TokenList* tokens) const {
   if (parts_.normalizer != nullptr) parts_.normalizer->Apply(&text);
   const auto stretches = parts_.added.Split(text.text, AddedTokens::Text::kNormalized);
   if (stretches.size() == 1 && stretches[0].id < 0) return RunPieces(std::move(text), tokens);
@@ -104,41 +104,37 @@ void Pipeline::RunNormalized(AlignedText text, std::vector<TokenSpan>* tokens) c
       RunPieces(text.Slice(stretch.begin, stretch.end), tokens);
     } else {
       const auto [begin, end] = text.Origin(stretch.begin, stretch.end);
-      tokens->push_back({stretch.id, begin, end});
+      tokens->Add(stretch.id, begin, end);
     }
   }
 }
 
-void Pipeline::RunPieces(AlignedText text, std::vector<TokenSpan>* tokens) const {
+void Pipeline::RunPieces(AlignedText text, TokenList* tokens) const {
   SplitText split{std::move(text), {}};
   split.pieces = {{0, static_cast<uint32_t>(split.text.text.size())}};
   if (parts_.pre_tokenizer != nullptr) parts_.pre_tokenizer->Apply(&split);
-  std::vector<PieceToken> piece_tokens;
   for (const SplitText::Piece& piece : split.pieces) {
-    piece_tokens.clear();
+    size_t token = tokens->spans.size();
     parts_.model->Encode(
-        std::string_view(split.text.text).substr(piece.begin, piece.end - piece.begin),
-        &piece_tokens);
-    if (split.pieces.size() == 1) tokens->reserve(tokens->size() + piece_tokens.size());
-    for (const PieceToken& token : piece_tokens) {
-      auto [begin, end] = split.text.Origin(piece.begin + token.begin, piece.begin + token.end);
-      if (split.text.tracked && token.begin == token.end)
-        begin = end = split.text.begin[piece.begin + token.begin];
-      tokens->push_back({token.id, begin, end});
+        std::string_view(split.text.text).substr(piece.begin, piece.end - piece.begin), tokens);
+    for (; token < tokens->spans.size(); ++token) {
+      TokenList::Span& span = tokens->spans[token];
+      auto [begin, end] = split.text.Origin(piece.begin + span.begin, piece.begin + span.end);
+      if (span.begin == span.end) begin = end = split.text.begin[piece.begin + span.begin];
+      span = {begin, end};
     }
   }
 }
 
 // HF's rule: white space of a token's spelling leaves its span, but not the space that
 // add_prefix_space added.
-void Pipeline::TrimSpans(std::string_view text, std::vector<TokenSpan>* tokens) const {
-  for (size_t i = 0; i < tokens->size(); ++i) {
-    TokenSpan& token = (*tokens)[i];
-    const bool added =
-        parts_.added.FindId(token.id) != nullptr && token.id != parts_.model->unknown;
+void Pipeline::TrimSpans(std::string_view text, TokenList* tokens) const {
+  for (size_t i = 0; i < tokens->ids.size(); ++i) {
+    const int32_t id = tokens->ids[i];
+    TokenList::Span& span = tokens->spans[i];
+    const bool added = parts_.added.FindId(id) != nullptr && id != parts_.model->unknown;
     const std::string piece =
-        added ? std::string(text.substr(token.begin_byte, token.end_byte - token.begin_byte))
-              : Piece(token.id);
+        added ? std::string(text.substr(span.begin, span.end - span.begin)) : Piece(id);
     uint32_t leading = 0, trailing = 0, characters = 0;
     for (size_t at = 0; at < piece.size(); ++characters) {
       int length = 1;
@@ -150,17 +146,15 @@ void Pipeline::TrimSpans(std::string_view text, std::vector<TokenSpan>* tokens) 
       trailing = space ? trailing + 1 : 0;
       at += static_cast<size_t>(length);
     }
-    const bool first = i == 0 || token.begin_byte == 0;
+    const bool first = i == 0 || span.begin == 0;
     if (first && parts_.trim_add_prefix_space && leading == 1) leading = 0;
-    for (; leading > 0 && token.begin_byte < token.end_byte; --leading) {
-      ++token.begin_byte;
-      while (token.begin_byte < token.end_byte && IsUtf8Continuation(text[token.begin_byte]))
-        ++token.begin_byte;
+    for (; leading > 0 && span.begin < span.end; --leading) {
+      ++span.begin;
+      while (span.begin < span.end && IsUtf8Continuation(text[span.begin])) ++span.begin;
     }
-    for (; trailing > 0 && token.begin_byte < token.end_byte; --trailing) {
-      --token.end_byte;
-      while (token.begin_byte < token.end_byte && IsUtf8Continuation(text[token.end_byte]))
-        --token.end_byte;
+    for (; trailing > 0 && span.begin < span.end; --trailing) {
+      --span.end;
+      while (span.begin < span.end && IsUtf8Continuation(text[span.end])) --span.end;
     }
   }
 }

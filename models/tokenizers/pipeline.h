@@ -53,12 +53,12 @@ class Pipeline : public Tokenizer {
   int32_t bos_id() const override { return parts_.ids.bos; }
 
  private:
-  // Tokens of `text`, spans in the text as given when `tracked`, else all 0.
-  std::vector<TokenSpan> Run(std::string_view text, bool tracked) const;
-  void RunNormalized(AlignedText text, std::vector<TokenSpan>* tokens) const;
-  void RunPieces(AlignedText text, std::vector<TokenSpan>* tokens) const;
-  void TrimSpans(std::string_view text, std::vector<TokenSpan>* tokens) const;
-  void AddSpecialTokens(uint32_t text_bytes, std::vector<TokenSpan>* tokens) const;
+  // Tokens of `text`, spans in the text as given.
+  TokenList Run(std::string_view text, bool tracked) const;
+  void RunNormalized(AlignedText text, TokenList* tokens) const;
+  void RunPieces(AlignedText text, TokenList* tokens) const;
+  void TrimSpans(std::string_view text, TokenList* tokens) const;
+  void AddSpecialTokens(uint32_t text_bytes, TokenList* tokens) const;
 
   PipelineParts parts_;
 };

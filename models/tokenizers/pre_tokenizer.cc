@@ -10,78 +10,60 @@ namespace {
 
 using Piece = SplitText::Piece;
 
-struct Part {
-  uint32_t begin, end;
-  bool matched;
-};
+// Joins the parts of one piece, which come in order and cover it, as a behaviour says.
+class PartJoiner {
+ public:
+  PartJoiner(SplitBehavior behavior, std::vector<Piece>* pieces)
+      : behavior_(behavior), pieces_(pieces), first_(pieces->size()) {}
 
-// Joins the parts of one piece, which cover it, as `behavior` says.
-void AddParts(std::vector<Part>* parts, SplitBehavior behavior, std::vector<Piece>* pieces) {
-  const auto add = [&](uint32_t begin, uint32_t end) {
-    if (begin < end) pieces->push_back({begin, end});
-  };
-  const size_t first = pieces->size();
-  switch (behavior) {
-    case SplitBehavior::kIsolated:
-      for (const Part& part : *parts) add(part.begin, part.end);
-      break;
-    case SplitBehavior::kRemoved:
-      for (const Part& part : *parts) {
-        if (!part.matched) add(part.begin, part.end);
-      }
-      break;
-    case SplitBehavior::kContiguous:
-    case SplitBehavior::kMergedWithPrevious: {
-      bool previous = false;
-      for (const Part& part : *parts) {
-        const bool joins = behavior == SplitBehavior::kContiguous ? part.matched == previous
-                                                                  : part.matched && !previous;
-        previous = part.matched;
-        if (joins && pieces->size() > first) {
-          pieces->back().end = part.end;
-        } else {
-          add(part.begin, part.end);
-        }
-      }
-      break;
+  void Add(uint32_t begin, uint32_t end, bool matched) {
+    if (begin == end || (matched && behavior_ == SplitBehavior::kRemoved)) return;
+    if (pieces_->size() > first_ && Joins(matched)) {
+      pieces_->back().end = end;
+    } else {
+      pieces_->push_back({begin, end});
     }
-    case SplitBehavior::kMergedWithNext: {
-      bool previous = false;
-      for (auto part = parts->rbegin(); part != parts->rend(); ++part) {
-        const bool joins = part->matched && !previous;
-        previous = part->matched;
-        if (joins && pieces->size() > first) {
-          pieces->back().begin = part->begin;
-        } else {
-          add(part->begin, part->end);
-        }
-      }
-      std::reverse(pieces->begin() + static_cast<ptrdiff_t>(first), pieces->end());
-      break;
+    previous_matched_ = matched;
+  }
+
+ private:
+  bool Joins(bool matched) const {
+    switch (behavior_) {
+      case SplitBehavior::kContiguous:
+        return matched == previous_matched_;
+      case SplitBehavior::kMergedWithPrevious:
+        return matched && !previous_matched_;
+      case SplitBehavior::kMergedWithNext:
+        return !matched && previous_matched_;
+      default:
+        return false;
     }
   }
-}
+
+  SplitBehavior behavior_;
+  std::vector<Piece>* pieces_;
+  size_t first_;  // of this piece's
+  bool previous_matched_ = false;
+};
 
 // Splits every piece where `for_each_match(piece text, on_match(begin, end))` finds something.
 template <typename ForEachMatch>
 void SplitPieces(SplitText* split, SplitBehavior behavior, bool invert,
                  ForEachMatch for_each_match) {
   std::vector<Piece> pieces;
-  std::vector<Part> parts;
   for (const Piece& piece : split->pieces) {
     const std::string_view text =
         std::string_view(split->text.text).substr(piece.begin, piece.end - piece.begin);
-    parts.clear();
+    PartJoiner joiner(behavior, &pieces);
     uint32_t covered = piece.begin;
     for_each_match(text, [&](size_t begin, size_t end) {
       const uint32_t from = piece.begin + static_cast<uint32_t>(begin),
                      to = piece.begin + static_cast<uint32_t>(end);
-      if (covered < from) parts.push_back({covered, from, invert});
-      if (from < to) parts.push_back({from, to, !invert});
+      joiner.Add(covered, from, invert);
+      joiner.Add(from, to, !invert);
       covered = to;
     });
-    if (covered < piece.end) parts.push_back({covered, piece.end, invert});
-    AddParts(&parts, behavior, &pieces);
+    joiner.Add(covered, piece.end, invert);
   }
   split->pieces = std::move(pieces);
 }
@@ -125,7 +107,6 @@ class Metaspace : public PreTokenizer {
         split, SplitBehavior::kMergedWithNext, false,
         [&](std::string_view piece, auto on_match) { delimiter_.ForEachMatch(piece, on_match); });
   }
-  bool needs_tracking() const override { return scheme_ == PrependScheme::kFirst; }
 
  private:
   bool Prepends(const SplitText& split, const Piece& piece) const {
@@ -135,7 +116,7 @@ class Metaspace : public PreTokenizer {
         text.substr(0, replacement_.size()) == replacement_) {
       return false;
     }
-    return scheme_ == PrependScheme::kAlways || split.text.begin[piece.begin] == 0;
+    return scheme_ == PrependScheme::kAlways || piece.begin < split.text.at_start;
   }
 
   std::string replacement_;
@@ -159,15 +140,11 @@ class ByteLevel : public PreTokenizer {
     Rewriter rewriter(split->text);
     for (Piece& piece : split->pieces) {
       const uint32_t begin = static_cast<uint32_t>(rewriter.size());
-      if (split->text.tracked) {
-        for (size_t i = piece.begin; i < piece.end; ++i) {
-          rewriter.Put(ByteLevelCharacter(split->text.text[i]), i);
-        }
-      } else {
-        const std::string_view bytes =
-            std::string_view(split->text.text).substr(piece.begin, piece.end - piece.begin);
-        rewriter.PutUntracked([&](std::string* text) { AppendByteLevelCharacters(bytes, text); });
-      }
+      const std::string_view text = split->text.text;
+      size_t at = piece.begin;
+      for (; at < piece.end && rewriter.follows(at); ++at)
+        rewriter.Put(ByteLevelCharacter(text[at]), at);
+      AppendByteLevelCharacters(text.substr(at, piece.end - at), rewriter.unfollowed());
       piece = {begin, static_cast<uint32_t>(rewriter.size())};
     }
     split->text = rewriter.Take();
@@ -223,10 +200,6 @@ class PreTokenizerSequence : public PreTokenizer {
   explicit PreTokenizerSequence(std::vector<PreTokenizerPtr> steps) : steps_(std::move(steps)) {}
   void Apply(SplitText* split) const override {
     for (const PreTokenizerPtr& step : steps_) step->Apply(split);
-  }
-  bool needs_tracking() const override {
-    return std::any_of(steps_.begin(), steps_.end(),
-                       [](const auto& step) { return step->needs_tracking(); });
   }
 
  private:

@@ -25,9 +25,6 @@ class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
   virtual void Apply(SplitText* split) const = 0;
-  // True when the result depends on where in the input a piece begins: the text must be tracked
-  // then.
-  virtual bool needs_tracking() const { return false; }
 };
 using PreTokenizerPtr = std::unique_ptr<const PreTokenizer>;
 

@@ -57,20 +57,29 @@ class SymbolModel : public TokenModel {
     return id < 0 ? unknown : id;
   }
 
-  void Append(std::string_view text, const PieceToken& token,
-              std::vector<PieceToken>* tokens) const {
-    if (token.id != unknown) {
-      tokens->push_back(token);
-    } else if (byte_fallback_) {
-      bytes_.Append(text.substr(token.begin, token.end - token.begin), token.begin,
-                    BytePieces::Cover::kLast, tokens);
-    } else if (!tokens->empty() && tokens->back().id == unknown &&
-               tokens->back().end == token.begin) {
-      tokens->back().end = token.end;
-    } else {
-      tokens->push_back(token);
+  // Appends the tokens of a text one after the other.
+  class Appender {
+   public:
+    Appender(const SymbolModel& model, std::string_view text, TokenList* tokens)
+        : model_(model), text_(text), tokens_(tokens) {}
+    void Add(int32_t id, uint32_t begin, uint32_t end) {
+      if (id == model_.unknown && model_.byte_fallback_) {
+        model_.bytes_.Append(text_.substr(begin, end - begin), begin, BytePieces::Cover::kLast,
+                             tokens_);
+      } else if (id == model_.unknown && after_unknown_) {
+        if (tokens_->tracked) tokens_->spans.back().end = end;
+      } else {
+        tokens_->Add(id, begin, end);
+        after_unknown_ = id == model_.unknown;
+      }
     }
-  }
+
+   private:
+    const SymbolModel& model_;
+    std::string_view text_;
+    TokenList* tokens_;
+    bool after_unknown_ = false;
+  };
 
   std::vector<uint8_t> types_;
   Trie user_defined_;
@@ -82,9 +91,10 @@ class SymbolModel : public TokenModel {
 class CharModel : public SymbolModel {
  public:
   using SymbolModel::SymbolModel;
-  void Encode(std::string_view piece, std::vector<PieceToken>* tokens) const override {
+  void Encode(std::string_view piece, TokenList* tokens) const override {
+    Appender appender(*this, piece, tokens);
     ForEachSymbol(piece, [&](uint32_t begin, uint32_t end, bool) {
-      Append(piece, {IdOf(piece.substr(begin, end - begin)), begin, end}, tokens);
+      appender.Add(IdOf(piece.substr(begin, end - begin)), begin, end);
     });
   }
 };
@@ -96,27 +106,51 @@ class BpeModel : public SymbolModel {
     AddMerges(Ranks(pieces.scores));
   }
 
-  void Encode(std::string_view piece, std::vector<PieceToken>* tokens) const override {
-    std::vector<BpeSymbol> symbols;
-    symbols.reserve(piece.size());
-    ForEachSymbol(piece, [&](uint32_t begin, uint32_t end, bool user_defined) {
-      symbols.push_back({user_defined ? -1 : Symbol(piece.substr(begin, end - begin)), begin, end});
-    });
-    MergeSymbols(merges_, &symbols);
-    std::vector<BpeSymbol> pending;
-    for (const BpeSymbol& symbol : symbols) {
-      pending.assign(1, symbol);
+  void Encode(std::string_view piece, TokenList* tokens) const override {
+    Appender appender(*this, piece, tokens);
+    std::vector<Merged> pending;
+    ForEachMerged(piece, 1, [&](const Merged& merged) {
+      pending.assign(1, merged);
       while (!pending.empty()) {
-        const BpeSymbol top = pending.back();
+        const Merged top = pending.back();
         pending.pop_back();
         if (SplitUnused(piece, top, &pending)) continue;
-        Append(piece, {IdOf(piece.substr(top.begin, top.end - top.begin)), top.begin, top.end},
-               tokens);
+        const bool is_piece = top.id >= 0 && top.id < static_cast<int32_t>(types_.size());
+        appender.Add(is_piece ? top.id : IdOf(piece.substr(top.begin, top.end - top.begin)),
+                     top.begin, top.end);
       }
-    }
+    });
   }
 
  private:
+  struct Merged {
+    int32_t id;  // kUnmerged, of a piece, or behind the vocabulary: see characters_
+    uint32_t begin, end;
+  };
+
+  // Calls f for each symbol that is left of `text` after its merges.
+  template <typename F>
+  void ForEachMerged(std::string_view text, size_t stop_at, F f) const {
+    std::vector<int32_t> symbols;
+    symbols.reserve(text.size());
+    ForEachSymbol(text, [&](uint32_t begin, uint32_t end, bool user_defined) {
+      symbols.push_back(user_defined ? kUnmerged : Symbol(text.substr(begin, end - begin)));
+    });
+    MergeSymbols(merges_, &symbols, stop_at);
+    // The list of symbols says nothing of places in the text: these are found a second time.
+    Merged merged = {kUnmerged, 0, 0};
+    size_t i = 0;
+    ForEachSymbol(text, [&](uint32_t begin, uint32_t end, bool) {
+      if (symbols[i] > kJoined) {
+        if (i > 0) f(merged);
+        merged = {symbols[i], begin, end};
+      }
+      merged.end = end;
+      ++i;
+    });
+    if (i > 0) f(merged);
+  }
+
   // Keeps the scores for the merges; the base takes the rest.
   static SentencePieceVocabulary Prepare(SentencePieceVocabulary* pieces) {
     SentencePieceVocabulary base;
@@ -182,20 +216,18 @@ class BpeModel : public SymbolModel {
   // An unused piece is a step towards longer ones only; it falls apart into what it was merged
   // from. The merger does not keep that, so the two parts are found again: the same merges in the
   // same order lead to them.
-  bool SplitUnused(std::string_view piece, const BpeSymbol& symbol,
-                   std::vector<BpeSymbol>* pending) const {
+  bool SplitUnused(std::string_view piece, const Merged& symbol,
+                   std::vector<Merged>* pending) const {
     if (symbol.id < 0 || symbol.id >= static_cast<int32_t>(types_.size()) ||
         types_[static_cast<size_t>(symbol.id)] != kUnused) {
       return false;
     }
-    std::vector<BpeSymbol> parts;
-    ForEachSymbol(piece.substr(symbol.begin, symbol.end - symbol.begin),
-                  [&](uint32_t begin, uint32_t end, bool) {
-                    const uint32_t from = symbol.begin + begin, to = symbol.begin + end;
-                    parts.push_back({Symbol(piece.substr(from, to - from)), from, to});
-                  });
-    if (parts.size() < 2) return false;
-    MergeSymbols(merges_, &parts, 2);
+    std::vector<Merged> parts;
+    ForEachMerged(piece.substr(symbol.begin, symbol.end - symbol.begin), 2, [&](Merged part) {
+      part.begin += symbol.begin;
+      part.end += symbol.begin;
+      parts.push_back(part);
+    });
     if (parts.size() != 2) return false;
     pending->push_back(parts[1]);
     pending->push_back(parts[0]);

@@ -1,5 +1,7 @@
 #include "models/tokenizers/token_model.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
@@ -12,6 +14,16 @@ absl::string_view Shown(std::string_view piece) {
 }
 
 }  // namespace
+
+void TokenList::Reserve(size_t count) {
+  constexpr size_t kSpecials = 8;
+  const size_t needed = ids.size() + count + kSpecials;
+  if (needed <= ids.capacity()) return;
+  // Never by a little: a text may have many pieces.
+  const size_t room = std::max(needed, 2 * ids.capacity());
+  ids.reserve(room);
+  if (tracked) spans.reserve(room);
+}
 
 absl::Status Vocabulary::Add(std::string_view piece, int64_t id) {
   if (id < 0 || id >= kMaxVocabulary) {
@@ -60,17 +72,18 @@ BytePieces::BytePieces(const Vocabulary& vocabulary) : ids(256) {
   }
 }
 
+bool BytePieces::HasAll(std::string_view bytes) const {
+  return std::all_of(bytes.begin(), bytes.end(),
+                     [&](char byte) { return ids[static_cast<uint8_t>(byte)] >= 0; });
+}
+
 bool BytePieces::Append(std::string_view bytes, uint32_t begin, Cover cover,
-                        std::vector<PieceToken>* tokens) const {
-  for (const char byte : bytes) {
-    if (ids[static_cast<uint8_t>(byte)] < 0) return false;
-  }
+                        TokenList* tokens) const {
+  if (!HasAll(bytes)) return false;
   const uint32_t size = static_cast<uint32_t>(bytes.size());
   for (uint32_t i = 0; i < size; ++i) {
-    uint32_t from = begin, to = begin + size;
-    if (cover == Cover::kEach) from = begin + i, to = from + 1;
-    if (cover == Cover::kLast && i + 1 < size) to = from;
-    tokens->push_back({ids[static_cast<uint8_t>(bytes[i])], from, to});
+    const bool covers = cover == Cover::kAll || i + 1 == size;
+    tokens->Add(ids[static_cast<uint8_t>(bytes[i])], begin, covers ? begin + size : begin);
   }
   return true;
 }

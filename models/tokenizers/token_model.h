@@ -16,10 +16,22 @@ namespace quintet {
 inline constexpr int64_t kMaxVocabulary = 1 << 22;
 inline constexpr size_t kMaxPieceBytes = 4096;
 
-// A token and the bytes of the piece of text that it covers.
-struct PieceToken {
-  int32_t id;
-  uint32_t begin, end;
+// Tokens in the order of the text. Where each of them came from is kept only where somebody asks:
+// ids alone are a third of the bytes, and fresh memory is most of what a long word costs.
+struct TokenList {
+  struct Span {
+    uint32_t begin, end;
+  };
+  std::vector<int32_t> ids;
+  std::vector<Span> spans;  // [ids] when tracked, else empty
+  bool tracked = false;
+
+  void Add(int32_t id, uint32_t begin, uint32_t end) {
+    ids.push_back(id);
+    if (tracked) spans.push_back({begin, end});
+  }
+  // Makes room for `count` more, and a few special tokens, at once. Cheap to call for every piece.
+  void Reserve(size_t count);
 };
 
 // Spellings and ids, one to one. Ids may have holes.
@@ -42,8 +54,8 @@ class Vocabulary {
 class TokenModel {
  public:
   virtual ~TokenModel() = default;
-  // Appends the tokens of `piece`: valid UTF-8, not empty.
-  virtual void Encode(std::string_view piece, std::vector<PieceToken>* tokens) const = 0;
+  // Appends the tokens of `piece`: valid UTF-8, not empty. Spans are bytes of the piece.
+  virtual void Encode(std::string_view piece, TokenList* tokens) const = 0;
 
   Vocabulary vocabulary;
   int32_t unknown = -1;
@@ -53,12 +65,12 @@ class TokenModel {
 struct BytePieces {
   std::vector<int32_t> ids;  // [256]
   explicit BytePieces(const Vocabulary& vocabulary);
-  // Appends a token for each of `bytes`, which begin at `begin` of the piece, each covering all of
-  // them (HF) or only the last one (SentencePiece). False, with nothing appended, when one has no
-  // piece.
-  enum class Cover : uint8_t { kAll, kEach, kLast };
-  bool Append(std::string_view bytes, uint32_t begin, Cover cover,
-              std::vector<PieceToken>* tokens) const;
+  bool HasAll(std::string_view bytes) const;
+  // Appends a token for each of `bytes`, which begin at `begin` of the piece: each covers all of
+  // them (HF) or only the last one does (SentencePiece). False, with nothing appended, when one has
+  // no piece.
+  enum class Cover : uint8_t { kAll, kLast };
+  bool Append(std::string_view bytes, uint32_t begin, Cover cover, TokenList* tokens) const;
 };
 // The byte that a piece like "<0x0A>" stands for; -1 for other pieces.
 int BytePieceValue(std::string_view piece);

@@ -11,7 +11,7 @@ namespace {
 struct Character {
   uint32_t code_point;
   uint8_t combining;
-  int change;  // ChangedCharacter's
+  int change;  // as Transformer counts
 };
 
 class FormNormalizer : public Normalizer {
@@ -24,23 +24,31 @@ class FormNormalizer : public Normalizer {
     if (std::all_of(text->text.begin(), text->text.end(),
                     [](char c) { return static_cast<uint8_t>(c) < 0x80; }))
       return;
-    std::vector<Character> characters = Decompose(text->text);
-    Order(&characters);
-    if (composes_) Compose(&characters);
-    std::vector<ChangedCharacter> changed;
-    changed.reserve(characters.size());
-    for (const Character& character : characters)
-      changed.push_back({character.code_point, character.change});
-    *text = Transform(*text, changed);
+    Transformer out(*text);
+    std::vector<Character> segment;  // a starter and what follows up to the next
+    const auto release = [&] {
+      for (const Character& character : segment) out.Put(character.code_point, character.change);
+      segment.clear();
+    };
+    Decompose(text->text, [&](const Character& character) {
+      if (character.combining == 0) {
+        Finish(&segment);
+        if (composes_ && JoinsStarter(character, &segment)) return;
+        release();
+      }
+      segment.push_back(character);
+    });
+    Finish(&segment);
+    release();
+    *text = out.Take();
   }
 
  private:
-  std::vector<Character> Decompose(const std::string& text) const {
-    std::vector<Character> characters;
-    characters.reserve(text.size());
+  template <typename Add>
+  void Decompose(const std::string& text, Add add_character) const {
     bool first = true;
     const auto add = [&](uint32_t code_point) {
-      characters.push_back({code_point, Unicode().combining[code_point], first ? 0 : 1});
+      add_character({code_point, Unicode().combining[code_point], first ? 0 : 1});
       first = false;
     };
     for (size_t at = 0; at < text.size();) {
@@ -60,44 +68,40 @@ class FormNormalizer : public Normalizer {
       }
       at += static_cast<size_t>(length);
     }
-    return characters;
   }
 
-  // Each run of combining characters by ascending class, stably.
-  static void Order(std::vector<Character>* characters) {
-    const auto is_starter = [](const Character& c) { return c.combining == 0; };
-    for (auto it = characters->begin(); it != characters->end();) {
-      const auto run = std::find_if_not(it, characters->end(), is_starter);
-      it = std::find_if(run, characters->end(), is_starter);
-      std::stable_sort(run, it, [](const Character& a, const Character& b) {
-        return a.combining < b.combining;
-      });
+  // Orders a segment's combining characters by ascending class, stably, and composes its starter
+  // with those that it can.
+  void Finish(std::vector<Character>* segment) const {
+    if (segment->size() < 2) return;
+    const bool has_starter = segment->front().combining == 0;
+    std::stable_sort(
+        segment->begin() + (has_starter ? 1 : 0), segment->end(),
+        [](const Character& a, const Character& b) { return a.combining < b.combining; });
+    if (!composes_ || !has_starter) return;
+    size_t size = 1;
+    for (size_t i = 1; i < segment->size(); ++i) {
+      const Character& character = (*segment)[i];
+      // One of its own class before it that stays keeps it from the starter.
+      const bool blocked = size > 1 && (*segment)[size - 1].combining >= character.combining;
+      if (!blocked && Join(character, &segment->front())) continue;
+      (*segment)[size++] = character;
     }
+    segment->resize(size);
   }
 
-  static void Compose(std::vector<Character>* characters) {
-    size_t size = 0;
-    size_t starter = SIZE_MAX;  // index in the result
-    int last_class = -1;        // of the characters kept after the starter; -1: none
-    for (const Character& character : *characters) {
-      if (starter != SIZE_MAX && last_class < static_cast<int>(character.combining)) {
-        const uint32_t composite =
-            Unicode().Compose((*characters)[starter].code_point, character.code_point);
-        if (composite != 0) {
-          (*characters)[starter].code_point = composite;
-          (*characters)[starter].change += character.change - 1;
-          continue;
-        }
-      }
-      if (character.combining == 0) {
-        starter = size;
-        last_class = -1;
-      } else {
-        last_class = character.combining;
-      }
-      (*characters)[size++] = character;
-    }
-    characters->resize(size);
+  // A starter that composes with the one right before it, as in Hangul.
+  static bool JoinsStarter(const Character& character, std::vector<Character>* segment) {
+    return segment->size() == 1 && segment->front().combining == 0 &&
+           Join(character, &segment->front());
+  }
+
+  static bool Join(const Character& character, Character* starter) {
+    const uint32_t composite = Unicode().Compose(starter->code_point, character.code_point);
+    if (composite == 0) return false;
+    starter->code_point = composite;
+    starter->change += character.change - 1;
+    return true;
   }
 
   bool compatibility_, composes_;

@@ -1,6 +1,7 @@
 #include "models/tokenizers/unigram.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "models/tokenizers/unicode.h"
 
@@ -16,37 +17,38 @@ Trie UsableTrie(const Vocabulary& vocabulary, const std::vector<uint8_t>& usable
   return Trie(std::move(keys));
 }
 
+// In place of an id: a character that no piece spells. (The unknown piece's own spelling is another
+// thing: it has its own length.)
+constexpr int32_t kUnknownCharacter = -1;
+constexpr int32_t kUnreached = -2;
+
 }  // namespace
 
 Unigram::Unigram(Vocabulary given, int32_t unknown_id, UnigramOptions options)
     : options_(std::move(options)), trie_(UsableTrie(given, options_.usable)), bytes_(given) {
   vocabulary = std::move(given);
   unknown = unknown_id;
-}
-
-void Unigram::Encode(std::string_view piece, std::vector<PieceToken>* tokens) const {
-  if (options_.style == UnigramStyle::kSentencePiece) {
-    EncodeSums<float>(piece, tokens);
-  } else {
-    EncodeSums<double>(piece, tokens);
+  static_assert(kMaxPieceBytes <= UINT16_MAX);
+  size_t longest = 4;
+  for (int32_t id = 0; id < static_cast<int32_t>(vocabulary.size()); ++id) {
+    piece_bytes_.push_back(static_cast<uint16_t>(vocabulary.Piece(id).size()));
+    longest = std::max<size_t>(longest, piece_bytes_.back());
   }
+  window_ = std::bit_ceil(longest + 1);
 }
 
+// The last piece of the best way to each byte: [bytes + 1]. Its length is known from its id, and
+// sums are needed no further back than a piece reaches, so a byte of text costs four.
 template <typename Sum>
-void Unigram::EncodeSums(std::string_view piece, std::vector<PieceToken>* tokens) const {
-  // The best way to each byte: its sum, where its last piece begins, and that piece. begin == end:
-  // none yet.
-  struct Arrival {
-    Sum sum = 0;
-    uint32_t begin = UINT32_MAX;
-    int32_t id = 0;
-  };
-  std::vector<Arrival> arrivals(piece.size() + 1);
+std::vector<int32_t> Unigram::LastPieces(std::string_view piece) const {
+  std::vector<int32_t> last(piece.size() + 1, kUnreached);
+  std::vector<Sum> sums(std::min(window_, std::bit_ceil(piece.size() + 1)));
+  const size_t mask = sums.size() - 1;
   const auto offer = [&](size_t begin, size_t end, double score, int32_t id) {
-    Arrival& arrival = arrivals[end];
-    const Sum sum = static_cast<Sum>(score) + arrivals[begin].sum;
-    if (arrival.begin != UINT32_MAX && sum <= arrival.sum) return;
-    arrival = {sum, static_cast<uint32_t>(begin), id};
+    const Sum sum = static_cast<Sum>(score) + sums[begin & mask];
+    if (last[end] != kUnreached && sum <= sums[end & mask]) return;
+    last[end] = id;
+    sums[end & mask] = sum;
   };
   for (size_t at = 0; at < piece.size();) {
     int length;
@@ -56,57 +58,75 @@ void Unigram::EncodeSums(std::string_view piece, std::vector<PieceToken>* tokens
       offer(at, at + match, options_.scores[static_cast<size_t>(id)], id);
       has_single |= match == static_cast<size_t>(length);
     });
-    if (!has_single) offer(at, at + static_cast<size_t>(length), options_.unknown_score, unknown);
     at += static_cast<size_t>(length);
+    if (!has_single) {
+      offer(at - static_cast<size_t>(length), at, options_.unknown_score, kUnknownCharacter);
+    }
   }
-  // The best path is known from its end. Turned round in place: from here on `begin` and `id` of a
-  // byte on it are the end of the piece that starts there, and that piece.
-  Arrival last = arrivals[piece.size()];
-  for (uint32_t end = static_cast<uint32_t>(piece.size()); end > 0;) {
-    const uint32_t begin = last.begin;
-    const Arrival before = arrivals[begin];
-    arrivals[begin] = {0, end, last.id};
-    last = before;
-    end = begin;
-  }
-  // Runs of unknown characters count as one.
-  for (uint32_t at = 0; at < piece.size();) {
-    PieceToken token{arrivals[at].id, at, arrivals[at].begin};
-    while (token.id == unknown && token.end < piece.size() && arrivals[token.end].id == unknown)
-      token.end = arrivals[token.end].begin;
-    at = token.end;
-    Append(piece, token, tokens);
-  }
+  return last;
 }
 
-void Unigram::Append(std::string_view piece, const PieceToken& token,
-                     std::vector<PieceToken>* tokens) const {
-  if (token.id != unknown) {
-    tokens->push_back(token);
-    return;
+void Unigram::Encode(std::string_view piece, TokenList* tokens) const {
+  std::vector<int32_t> path = options_.style == UnigramStyle::kSentencePiece
+                                  ? LastPieces<float>(piece)
+                                  : LastPieces<double>(piece);
+  // The best path is known from its end. It has no more pieces than bytes, so it can be moved to
+  // the end of its own table, where nothing is left to be read.
+  size_t first = path.size();
+  for (size_t end = piece.size(); end > 0;) {
+    const int32_t id = path[end];
+    path[--first] = id;
+    if (id == kUnknownCharacter) {
+      while (IsUtf8Continuation(piece[--end])) continue;
+    } else {
+      end -= piece_bytes_[static_cast<size_t>(id)];
+    }
   }
-  const std::string_view text = piece.substr(token.begin, token.end - token.begin);
+  tokens->Reserve(path.size() - first);
+  TokenList::Span run = {0, 0};  // of unknown characters, which count as one
+  uint32_t at = 0;
+  for (; first < path.size(); ++first) {
+    int length;
+    if (path[first] == kUnknownCharacter) {
+      DecodeUtf8(piece.data() + at, &length);
+    } else {
+      length = piece_bytes_[static_cast<size_t>(path[first])];
+    }
+    const uint32_t end = at + static_cast<uint32_t>(length);
+    if (path[first] == kUnknownCharacter || path[first] == unknown) {
+      if (run.begin == run.end) run.begin = at;
+      run.end = end;
+    } else {
+      AppendUnknown(piece, run, tokens);
+      run = {end, end};
+      tokens->Add(path[first], at, end);
+    }
+    at = end;
+  }
+  AppendUnknown(piece, run, tokens);
+}
+
+void Unigram::AppendUnknown(std::string_view piece, TokenList::Span run, TokenList* tokens) const {
+  if (run.begin == run.end) return;
+  const std::string_view text = piece.substr(run.begin, run.end - run.begin);
   if (options_.style == UnigramStyle::kHuggingFace) {
     // The run is looked up once more: it may spell a piece, for instance that of the unknown token
     // itself.
     const int32_t id = vocabulary.Find(text);
-    if (id >= 0) {
-      tokens->push_back({id, token.begin, token.end});
-      return;
-    }
-    if (options_.byte_fallback && bytes_.Append(text, token.begin, BytePieces::Cover::kAll, tokens))
+    if (id >= 0) return tokens->Add(id, run.begin, run.end);
+    if (options_.byte_fallback && bytes_.Append(text, run.begin, BytePieces::Cover::kAll, tokens))
       return;
   } else if (options_.byte_fallback) {
     for (size_t at = 0; at < text.size();) {
       int length;
       DecodeUtf8(text.data() + at, &length);
       bytes_.Append(text.substr(at, static_cast<size_t>(length)),
-                    token.begin + static_cast<uint32_t>(at), BytePieces::Cover::kLast, tokens);
+                    run.begin + static_cast<uint32_t>(at), BytePieces::Cover::kLast, tokens);
       at += static_cast<size_t>(length);
     }
     return;
   }
-  tokens->push_back(token);
+  tokens->Add(unknown, run.begin, run.end);
 }
 
 }  // namespace quintet

@@ -30,15 +30,16 @@ class Unigram : public TokenModel {
  public:
   // vocabulary and unknown (>= 0) are final.
   Unigram(Vocabulary vocabulary, int32_t unknown, UnigramOptions options);
-  void Encode(std::string_view piece, std::vector<PieceToken>* tokens) const override;
+  void Encode(std::string_view piece, TokenList* tokens) const override;
 
  private:
   template <typename Sum>
-  void EncodeSums(std::string_view piece, std::vector<PieceToken>* tokens) const;
-  void Append(std::string_view piece, const PieceToken& token,
-              std::vector<PieceToken>* tokens) const;
+  std::vector<int32_t> LastPieces(std::string_view piece) const;
+  void AppendUnknown(std::string_view piece, TokenList::Span run, TokenList* tokens) const;
 
   UnigramOptions options_;
+  std::vector<uint16_t> piece_bytes_;  // [vocabulary]
+  size_t window_ = 0;  // power of two beyond the bytes of the longest piece and any character
   Trie trie_;
   BytePieces bytes_;
 };
