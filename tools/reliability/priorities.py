@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Row 5: HIGH requests over a LOW load of twice the capacity are served at most twice as slowly as alone, and no LOW request that was
-accepted waits longer than 30 s for its start."""
+accepted waits longer than 30 s for its start. Alone is measured before and after, and the better of both counts: other jobs of the machine
+must not lend the comparison a slow one."""
 from serving import LOAD_CORE, SERVER_CORE, Load, Server, Verdict, arguments, count, load
 
 
@@ -11,15 +12,16 @@ def main() -> int:
     with Server(args.model, core=SERVER_CORE, max_running=args.max_running, max_queue=args.max_queue) as server:
         capacity = load(server.target, concurrency=args.max_running, warmup=100, duration=5, **shape)["load"]["requests_per_s"]
         high = dict(request_rate=args.high_share * capacity, warmup=20, priority="high", **shape)
-        alone = load(server.target, duration=args.seconds / 2, **high)
+        alone = [load(server.target, duration=args.seconds / 2, **high)]
         low = Load(server.target, request_rate=2 * capacity, warmup=int(4 * capacity), duration=args.seconds + 4, priority="low", seed=2, **shape)
         over = load(server.target, duration=args.seconds, **high)
         low_report = low.report()
+        alone.append(load(server.target, duration=args.seconds / 2, **high))
     verdict.conditions(over)
-    alone_p99, over_p99 = alone["load"]["e2e_ms"]["p99"], over["load"]["e2e_ms"]["p99"]
+    alone_p99, over_p99 = min(report["load"]["e2e_ms"]["p99"] for report in alone), over["load"]["e2e_ms"]["p99"]
     verdict.figure("server", server.flags)
     verdict.figure("capacity_requests_per_s", capacity)
-    verdict.figure("high_alone", alone["load"])
+    verdict.figure("high_alone", [report["load"] for report in alone])
     verdict.figure("high_over_low", over["load"])
     verdict.figure("low", low_report["load"])
     verdict.claim("p99 of HIGH over LOW, over p99 alone, <= 2", over_p99 / alone_p99, over_p99 <= 2 * alone_p99)
