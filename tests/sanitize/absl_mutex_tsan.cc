@@ -1,10 +1,11 @@
 // Tells ThreadSanitizer of the locks inside gRPC.
 //
-// Debian's Abseil and gRPC are built without instrumentation, and absl::Mutex is made of atomics, so that ThreadSanitizer does not
-// see that gRPC hands a call from one of its threads to the next in order. Linked into a test program, these definitions come before
-// the library's: each calls the library's own and tells of what was acquired or released. They are the functions of absl::Mutex and
-// absl::CondVar that libgrpc, libgrpc++ and libgpr import (nm -D --undefined-only). What gRPC orders by atomics of its own stays
-// unseen: tsan.supp.
+// Debian's Abseil and gRPC are built without instrumentation, and absl::Mutex is made of atomics,
+// so that ThreadSanitizer does not see that gRPC hands a call from one of its threads to the next
+// in order. Linked into a test program, these definitions come before the library's: each calls the
+// library's own and tells of what was acquired or released. They are the functions of absl::Mutex
+// and absl::CondVar that libgrpc, libgrpc++ and libgpr import (nm -D --undefined-only). What gRPC
+// orders by atomics of its own stays unseen: tsan.supp.
 #include <dlfcn.h>
 #include <sanitizer/tsan_interface.h>
 
@@ -20,7 +21,9 @@ template <typename Function>
 Function Next(const char* symbol) {
   void* const next = dlsym(RTLD_NEXT, symbol);
   if (next == nullptr) {
-    std::fprintf(stderr, "no %s in the shared libraries: Abseil's symbols differ from Debian 12's\n", symbol);
+    std::fprintf(stderr,
+                 "no %s in the shared libraries: Abseil's symbols differ from Debian 12's\n",
+                 symbol);
     std::abort();
   }
   return reinterpret_cast<Function>(next);
@@ -51,15 +54,16 @@ void Mutex::Unlock() {
 }
 
 void CondVar::Wait(Mutex* mutex) {
-  static const auto next = Next<void (*)(CondVar*, Mutex*)>("_ZN4absl7debian37CondVar4WaitEPNS0_5MutexE");
+  static const auto next =
+      Next<void (*)(CondVar*, Mutex*)>("_ZN4absl7debian37CondVar4WaitEPNS0_5MutexE");
   __tsan_release(mutex);
   next(this, mutex);
   __tsan_acquire(mutex);
 }
 
 bool CondVar::WaitWithTimeout(Mutex* mutex, Duration timeout) {
-  static const auto next =
-      Next<bool (*)(CondVar*, Mutex*, Duration)>("_ZN4absl7debian37CondVar15WaitWithTimeoutEPNS0_5MutexENS0_8DurationE");
+  static const auto next = Next<bool (*)(CondVar*, Mutex*, Duration)>(
+      "_ZN4absl7debian37CondVar15WaitWithTimeoutEPNS0_5MutexENS0_8DurationE");
   __tsan_release(mutex);
   const bool timed_out = next(this, mutex, timeout);
   __tsan_acquire(mutex);
@@ -67,8 +71,8 @@ bool CondVar::WaitWithTimeout(Mutex* mutex, Duration timeout) {
 }
 
 bool CondVar::WaitWithDeadline(Mutex* mutex, Time deadline) {
-  static const auto next =
-      Next<bool (*)(CondVar*, Mutex*, Time)>("_ZN4absl7debian37CondVar16WaitWithDeadlineEPNS0_5MutexENS0_4TimeE");
+  static const auto next = Next<bool (*)(CondVar*, Mutex*, Time)>(
+      "_ZN4absl7debian37CondVar16WaitWithDeadlineEPNS0_5MutexENS0_4TimeE");
   __tsan_release(mutex);
   const bool timed_out = next(this, mutex, deadline);
   __tsan_acquire(mutex);
