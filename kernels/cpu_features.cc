@@ -11,6 +11,7 @@
 #include "kernels/check.h"
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <sys/syscall.h>
 #endif
 
@@ -43,6 +44,14 @@ CpuIsa ParseIsa(const std::string& name) {
 }
 
 #if defined(__x86_64__)
+// By CPUID's leaf 7: not every compiler's __builtin_cpu_supports knows tiles.
+bool CpuidShowsAmx() {
+  constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24, kInt8 = 1u << 25;
+  unsigned eax, ebx, ecx, edx;
+  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 &&
+         (~edx & (kBf16 | kTile | kInt8)) == 0;
+}
+
 // Linux hands out the tiles' 8 KiB of state only to processes that ask for it.
 bool AskForTiles() {
   constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
@@ -90,9 +99,7 @@ bool CpuHasAvx512Bf16() {
 
 bool CpuHasAmx() {
 #if defined(__x86_64__)
-  static const bool has = __builtin_cpu_supports("amx-tile") &&
-                          __builtin_cpu_supports("amx-int8") &&
-                          __builtin_cpu_supports("amx-bf16") && AskForTiles();
+  static const bool has = CpuidShowsAmx() && AskForTiles();
   return has && isa_cap.load(std::memory_order_relaxed) >= CpuIsa::kBest;
 #else
   return false;
