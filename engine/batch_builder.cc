@@ -54,6 +54,19 @@ void BatchBuilder::WantToken(int64_t index) {
 }
 
 DecodeBatch BatchBuilder::Finish() {
+  // A request whose prompt must wait for the next step has a group without sequences.
+  size_t groups = 0;
+  for (size_t g = 0; g < source_rows_.size(); ++g) {
+    if (group_offsets_[g] == group_offsets_[g + 1]) continue;
+    owners_[groups] = owners_[g];
+    source_rows_[groups] = source_rows_[g];
+    source_lens_[groups] = source_lens_[g];
+    group_offsets_[++groups] = group_offsets_[g + 1];
+  }
+  owners_.resize(groups);
+  source_rows_.resize(groups);
+  source_lens_.resize(groups);
+  group_offsets_.resize(groups + 1);
   slots_stride_ = kv_lens_.empty() ? 0 : *std::max_element(kv_lens_.begin(), kv_lens_.end());
   slots_.resize(slots_stride_ * kv_lens_.size());
   for (size_t s = 0; s < kv_lens_.size(); ++s) {

@@ -17,7 +17,7 @@ class BatchBuilder {
 
   void Clear();
   // The sequences added from here on share this source (its slots); an empty one for models without
-  // an encoder. The slots outlive the batch and never change for one `owner`.
+  // an encoder. Slots outlive the batch, never change for one `owner`. Without sequences: no group.
   void BeginGroup(uint64_t owner, absl::Span<const int32_t> source_slots);
   // One sequence with new tokens. `slots` [kv_len]: of all its positions, the new ones last; it
   // outlives the batch.

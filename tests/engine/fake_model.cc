@@ -134,6 +134,10 @@ Tensor FakeModel::Decode(const DecodeBatch& batch) {
   Expect(options_.causal || (!batch.group_offsets.empty() &&
                              batch.group_offsets.back() == static_cast<int32_t>(n)),
          "groups do not cover the sequences");
+  for (size_t group = 1; group < batch.group_offsets.size(); ++group) {
+    Expect(batch.group_offsets[group - 1] < batch.group_offsets[group],
+           "a group without sequences");
+  }
   std::vector<uint64_t> states(batch.tokens.size());
   std::set<int32_t> written;
   size_t group = 0;
