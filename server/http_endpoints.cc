@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "prometheus/text_serializer.h"
+#include "server/metrics_text.h"
 
 namespace quintet {
 namespace {
@@ -45,7 +45,7 @@ class MetricsHandler : public CivetHandler {
     if (!IsExactly("/metrics", connection)) return false;
     collect_();
     Answer(connection, 200, "text/plain; version=0.0.4; charset=utf-8",
-           prometheus::TextSerializer().Serialize(registry_->Collect()));
+           MetricsText(registry_->Collect()));
     return true;
   }
 
