@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -247,6 +248,17 @@ def test_grpcurl_commands_of_the_readme(server, client):
         )
         answer = call(request, timeout=30)
         assert b"".join(answer) if method.server_streaming else answer
+
+
+@pytest.mark.skipif(shutil.which("grpcurl") is None, reason="grpcurl is not in Debian; with it on the path this runs it")
+def test_grpcurl_itself(server):
+    readme = (SOURCE / "README.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^    (grpcurl .*127\.0\.0\.1:50051.*)$", readme, re.MULTILINE)
+    assert len(commands) >= 7
+    for command in commands:
+        command = command.replace("127.0.0.1:50051", server.target)
+        done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0 and done.stdout, done.stderr
 
 
 def test_python_of_the_readme(server):
