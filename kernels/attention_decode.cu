@@ -31,15 +31,17 @@ __device__ int SplitKeys(int kv_len, int splits) {
   return max(kLeastSplit, (even + 31) / 32 * 32);
 }
 
-// A warp's keys and values on their way: each lane reads back what it copied itself, so there is
-// nothing to wait for but its own copies. Afterwards the place of the warp's results.
+// A warp's keys and values on their way. Of the keys each lane reads back what it copied itself;
+// the values are rows whose 16-byte pieces are permuted, for ldmatrix. Afterwards the place of the
+// warp's results.
 template <int kDim>
-union WarpMemory {
+union alignas(16) WarpMemory {
   static constexpr int kBlocks = kDim / 32;  // of 32 channels: one 16-byte piece of four lanes
-  static constexpr int kHalves = kDim / 64;  // of 64 channels: one 16-byte piece of eight lanes
+  static constexpr int kPieces = kDim / 8;   // of a row, 16 bytes each
   struct Step {
     uint4 k[kStepKeys / 8][kBlocks][32];
-    uint4 v[4][kHalves][32];
+    uint4 v[kStepKeys][kPieces];
+    __device__ uint4* Value(int key, int piece) { return &v[key][piece ^ (key & 7)]; }
   } steps[kStages];
   struct Result {
     float out[kFewRows][kDim + 4];
@@ -50,7 +52,7 @@ union WarpMemory {
 template <typename T, int kDim>
 class FewRowsWarp {
   static constexpr int kBlocks = WarpMemory<kDim>::kBlocks;
-  static constexpr int kHalves = WarpMemory<kDim>::kHalves;
+  static constexpr int kPieces = WarpMemory<kDim>::kPieces;
 
  public:
   // begin: where the block's keys begin. Rows of the first steps are asked for before anything else
@@ -74,9 +76,11 @@ class FewRowsWarp {
     LoadQueries(sequence);
     int stage = 0, next = kStages - 1;
     for (int key = begin_; key < end; key += kStride) {
+      __syncwarp();  // every lane is done with the step whose place is taken now
       BeginCopies(next, row, key + (kStages - 1) * kStride, end);
       if (key + kStages * kStride < end) row = RowOfLane(key + kStages * kStride);
       WaitForCopies<kStages - 1>();
+      __syncwarp();
       AddStep(memory_.steps[stage], sequence, key, end);
       next = stage;
       stage = stage + 1 == kStages ? 0 : stage + 1;
@@ -106,10 +110,8 @@ class FewRowsWarp {
  private:
   __device__ static int Lane() { return static_cast<int>(threadIdx.x) % 32; }
   __device__ static int Row(int half) { return half * 8 + Lane() / 4; }
-  // Channel of out_[n][2 half + side]: what the order of the loads made of mma's columns.
-  __device__ static int Channel(int n, int side) {
-    return n / 8 * 64 + (Lane() % 4 * 2 + side) * 8 + n % 8;
-  }
+  // Channel of out_[n][2 half + side].
+  __device__ static int Channel(int n, int side) { return n * 8 + Lane() % 4 * 2 + side; }
 
   // The row of the lane's key of a step; any row where the sequence may have no such key.
   __device__ uint32_t RowOfLane(int key) const {
@@ -148,8 +150,9 @@ class FewRowsWarp {
     CopyAsync16(SharedAddress(&to), valid ? base + row * stride + channel : base, valid);
   }
 
-  // Keys: lane 4 g + t takes channels 8 t.. of key g of each eight. Values: channels 8 g.. of keys
-  // 2t, 2t + 1, 2t + 8, 2t + 9. Zeros from `end` on.
+  // Keys: lane 4 g + t takes channels 8 t.. of key g of each eight. Values: lanes take pieces of
+  // rows one after another. Four lanes side by side ask for whole 32-byte sectors: two that share
+  // one from further apart would fetch it twice. Zeros from `end` on.
   __device__ void BeginCopies(int stage, uint32_t row, int begin, int end) {
     if (begin < end) {
       const T* keys = static_cast<const T*>(call_.k) + head_ * call_.k_head;
@@ -166,19 +169,16 @@ class FewRowsWarp {
         }
       }
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int key = t * 2 + i % 2 + i / 2 * 8;
+      for (int i = 0; i < kStepKeys * kPieces / 32; ++i) {
+        const int key = (i * 32 + lane) / kPieces, piece = (i * 32 + lane) % kPieces;
         const uint32_t r = __shfl_sync(0xffffffffu, row, key);
-#pragma unroll
-        for (int h = 0; h < kHalves; ++h) {
-          Copy(step.v[i][h][lane], values, r, call_.v_row, h * 64 + g * 8, begin + key < end);
-        }
+        Copy(*step.Value(key, piece), values, r, call_.v_row, piece * 8, begin + key < end);
       }
     }
     CommitCopies();
   }
 
-  __device__ void AddStep(const typename WarpMemory<kDim>::Step& step, const Sequence& sequence,
+  __device__ void AddStep(typename WarpMemory<kDim>::Step& step, const Sequence& sequence,
                           int begin, int end) {
     float scores[kStepKeys / 8][4] = {};
 #pragma unroll
@@ -222,29 +222,16 @@ class FewRowsWarp {
     }
   }
 
-  // The i-th 16-bit halves of two words side by side.
-  __device__ static uint32_t Pair(uint32_t low, uint32_t high, int i) {
-    return __byte_perm(low, high, i == 0 ? 0x5410 : 0x7632);
-  }
-  __device__ static uint32_t Word(const uint4& bits, int i) {
-    return i == 0 ? bits.x : i == 1 ? bits.y : i == 2 ? bits.z : bits.w;
-  }
-
   __device__ void AddValues(const float (&weights)[kStepKeys / 8][4],
-                            const typename WarpMemory<kDim>::Step& step) {
+                            typename WarpMemory<kDim>::Step& step) {
     uint32_t a[4];
     RoundWeights<T>(weights, 0, a);
 #pragma unroll
-    for (int h = 0; h < kHalves; ++h) {
-      const int lane = Lane();
-      const uint4 v[4] = {step.v[0][h][lane], step.v[1][h][lane], step.v[2][h][lane],
-                          step.v[3][h][lane]};
-#pragma unroll
-      for (int n = 0; n < 8; ++n) {
-        const uint32_t b0 = Pair(Word(v[0], n / 2), Word(v[1], n / 2), n % 2);
-        const uint32_t b1 = Pair(Word(v[2], n / 2), Word(v[3], n / 2), n % 2);
-        Mma<T>(out_[h * 8 + n], a[0], a[1], a[2], a[3], b0, b1);
-      }
+    for (int n = 0; n < kDim / 8; n += 2) {
+      uint32_t b[4];
+      LoadMatricesTransposed(b, SharedAddress(step.Value(Lane() % 16, n + Lane() / 16)));
+      Mma<T>(out_[n], a[0], a[1], a[2], a[3], b[0], b[1]);
+      Mma<T>(out_[n + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
     }
   }
 
@@ -272,19 +259,19 @@ __device__ float Share(float x, float base) { return x == -INFINITY ? 0.0f : Exp
 // launch has, and is the same from run to run.
 // Map: grid (splits, heads, sequences); warps take turns of 16 keys, kStages of them under
 // way. One mma covers 16 queries, of which one or four are used: products are free here.
-// Channels and keys are permuted so that the 16 bytes a lane copies are its fragments.
+// Channels are permuted so that the 16 bytes of keys that a lane copies are its fragments.
 // Bound: 2 kv_len head_dim sizeof(T) bytes for each head and sequence, at 4.3 TB/s on an H200.
 // Spec: tests/kernels/attention_test.cc.
 //
 // Versions on an H200, bf16, 12 heads, head_dim 64; share of 4.3 TB/s at 128 sequences of 1000
 // keys and at 32 of 128:
-//   1 loads into registers, 32 keys a step: predicted 80 %, seen 62 % and 36 %. A warp waits
-//     and works by turns; lengths, slots, keys are three latencies in a row.
+//   1 loads into registers, 32 keys a step: predicted 80 %, seen 62 % and 36 %.
 //   2 copies of three steps of 16 keys under way, slots read beside lengths: predicted 85 %
 //     and 55 %, seen 69 % and 32 %; the L2 cache is 87 % busy, DRAM 62 %.
-//   Rejected: lanes that copy whole rows of keys (128 bytes in one request instead of two of 64)
-//   and
-//     read each other's: predicted 80 %, seen 70 %.
+//     Rejected: keys in whole rows, read by other lanes: predicted 80 %, seen 70 %.
+//   3 values in whole rows, read by ldmatrix: two lanes that were not side by side had each asked
+//     for half of the same 32 bytes, a third of all that L2 gave. Predicted 88 %, seen 93 % and
+//     38 %.
 template <typename T, int kDim>
 __global__ void __launch_bounds__(kThreads, kDim == 64 ? 4 : 2)
     AttendFewRowsKernel(const __grid_constant__ AttentionCall call, Partials partials) {
