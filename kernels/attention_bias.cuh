@@ -110,6 +110,11 @@ class HeadBias {
     return 1.0f / (logf(fabsf(slope_ * reach) + 1.0f) + 1e-6f);
   }
   __device__ float FireNetwork(float f) const {
+    const int segment = FireSegment(f);
+    return fmaf(__ldg(values_ + segment), f, __ldg(offsets_ + segment)) * kLog2E;
+  }
+  // The segment of the network that f is in, the knot where it begins and its line.
+  __device__ int FireSegment(float f) const {
     int low = 0, high = segments_ - 1;  // the first knot not below f ends f's segment
     while (low < high) {
       const int middle = (low + high) / 2;
@@ -119,8 +124,15 @@ class HeadBias {
         high = middle;
       }
     }
-    return fmaf(__ldg(values_ + low), f, __ldg(offsets_ + low)) * kLog2E;
+    return low;
   }
+  __device__ float FireFloor(int segment) const {
+    return segment == 0 ? -INFINITY : __ldg(knots_ + segment - 1);
+  }
+  __device__ float2 FireLine(int segment) const {  // slope, offset
+    return {__ldg(values_ + segment) * kLog2E, __ldg(offsets_ + segment) * kLog2E};
+  }
+  __device__ float fire_c() const { return slope_; }
 
   // Of one pair, all kinds.
   __device__ float Pair(int position, int key) const {

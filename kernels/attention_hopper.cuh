@@ -34,9 +34,19 @@ struct HopperSizes {
     const int reach = saturation + kGroupRows;
     return (reach > kRows ? reach : kRows) + kKeys;
   }
-  // Odd multiples of 16, so that the two copies of a table differ in banks.
-  static constexpr int kTable = (2 * Reach(kHopperSaturation) + 1 + 31) / 32 * 32 + 16;
+  static constexpr int kTable = 2 * Reach(kHopperSaturation) + 1;
 };
+
+// Blocks of queries of one sequence, and how much they see: those of a causal one from level to
+// level more, the others all the same.
+struct SequenceBlocks {
+  int level, blocks;
+};
+constexpr int kSortedSequences = 64;  // as many or fewer are dealt by what they see
+
+// Vectors of a column mask in shared memory; those that it lacks are filled with what they stand
+// for.
+enum MaskVector { kLowerBegin, kLowerEnd, kUpperBegin, kUpperEnd, kMaskVectors };
 
 // A block of queries of one head; rows 0: there is no more work.
 struct QueryWork {
@@ -44,6 +54,7 @@ struct QueryWork {
   int sequence;
   int64_t row;  // in call.q
   bool any_keys;
+  bool hide_after;  // keys after a query are hidden from it
 };
 
 // A tile of keys.
@@ -67,7 +78,9 @@ struct alignas(1024) HopperMemory {
   T q[2][S::kDim / 64][S::kRows * 64];  // of this and the next block of queries
   T k[S::kStages][S::kDim / 64][S::kKeys * 64];
   T v[S::kStages][S::kDim / 64][S::kKeys * 64];
-  float table[2][2][S::kTable];  // the second begins with the first's second value
+  float4 table[2][S::kTable];  // of this and the next block's head, see WriteTables
+  int32_t columns[S::kStages][kMaskVectors][S::kKeys];  // of the mask, where a tile has one
+  SequenceBlocks sequences[kSortedSequences];
   QueryWork queries[2];
   KeyWork keys[S::kStages];
   HopperBarriers<S::kStages> barriers;
@@ -91,5 +104,9 @@ struct RingPlace {
     }
   }
 };
+
+// AttendHopper for ALiBi and FIRE.
+template <typename T>
+void AttendHopperFunction(const AttentionCall& call, int64_t rows_total, Stream& stream);
 
 }  // namespace quintet::cuda

@@ -1,28 +1,11 @@
 // The warpgroup that copies, of the Hopper attention kernel: one warp walks the block's work and
-// asks for boxes of queries, keys and values; another writes the bias tables.
+// asks for boxes of queries, keys and values, and for the columns of their mask; another writes the
+// bias tables.
 #pragma once
 
-#include "kernels/attention_hopper.cuh"
+#include "kernels/attention_hopper_works.cuh"
 
 namespace quintet::cuda {
-
-// The work of a block: blocks of queries of all heads are dealt to the grid to and fro, the last
-// ones of causal sequences, which see the most keys, first.
-struct BlockOfWork {
-  QueryBlock block;
-  int head;
-
-  __device__ BlockOfWork(const AttentionCall& call, int turn, int rows)
-      : BlockOfWork(call, Index(turn) / call.heads, Index(turn) % call.heads, rows) {}
-
- private:
-  __device__ BlockOfWork(const AttentionCall& call, int block, int head, int rows)
-      : block(call, block, rows), head(head) {}
-  __device__ static int Index(int turn) {
-    const int width = static_cast<int>(gridDim.x), at = static_cast<int>(blockIdx.x);
-    return turn * width + (turn % 2 == 0 ? at : width - 1 - at);
-  }
-};
 
 // Tiles of keys that some query of a block may see, by the mask alone: a lane looks at one tile, a
 // warp at 32.
@@ -66,6 +49,36 @@ class VisibleTiles {
   uint32_t visible_ = 0, some_ = 0;
 };
 
+// 4 bytes to shared memory, asynchronously.
+__device__ inline void CopyAsync4(uint32_t shared, const void* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" : : "r"(shared), "l"(global) : "memory");
+}
+
+__device__ inline const int32_t* Vector(const MaskColumns& columns, int vector) {
+  return vector == kLowerBegin   ? columns.lower_begin
+         : vector == kLowerEnd   ? columns.lower_end
+         : vector == kUpperBegin ? columns.upper_begin
+                                 : columns.upper_end;
+}
+
+// Columns that the mask lacks, once for all tiles; the whole block.
+template <typename T, typename S>
+__device__ void FillMissingColumns(const AttentionCall& call, HopperMemory<T, S>& memory) {
+  if (call.mask_tiles == nullptr) return;
+  const MaskTile missing = MaskColumns().At(0);
+#pragma unroll
+  for (int vector = 0; vector < kMaskVectors; ++vector) {
+    if (Vector(call.mask, vector) != nullptr) continue;
+    const MaskRun& run = vector <= kLowerEnd ? missing.lower : missing.upper;
+    const int value = vector % 2 == 0 ? run.begin_min : run.end_min;
+    for (auto& columns : memory.columns) {
+      for (int i = static_cast<int>(threadIdx.x); i < S::kKeys; i += S::kThreads) {
+        columns[vector][i] = value;
+      }
+    }
+  }
+}
+
 // Walks the block's work. Packed keys and values: one warp asks for boxes. In a cache: kCacheWarps
 // warps copy row by row.
 template <typename T, typename S, bool kCached>
@@ -76,11 +89,12 @@ class HopperCopier {
       : call_(call), maps_(maps), memory_(memory), barriers_(memory.barriers) {}
 
   __device__ void Run() {
-    for (int turn = 0;; ++turn) {
-      const BlockOfWork work(call_, turn, S::kRows);
+    const Works<S> works(call_, memory_.sequences);
+    BlockOfWork work = works.At(0);
+    for (int turn = 1;; ++turn) {
       Wait(SharedAddress(&barriers_.queries_empty[queries_.stage]), queries_.parity ^ 1);
       if (work.block.sequence < 0) break;
-      Copy(work);
+      work = Copy(work, works, turn);
       queries_.Advance();
     }
     if (First()) {
@@ -94,7 +108,8 @@ class HopperCopier {
   // Announces work, and asks for boxes.
   __device__ static bool First() { return threadIdx.x == 0; }
 
-  __device__ void Copy(const BlockOfWork& work) {
+  // Returns the work of the next turn, which it looks for while the first tiles are under way.
+  __device__ BlockOfWork Copy(const BlockOfWork& work, const Works<S>& works, int turn) {
     const Sequence sequence(call_, work.block.sequence);
     const HeadBias bias(call_.bias, call_.causal, work.head, call_.heads);
     const KeyRows rows(call_, work.block.sequence);
@@ -105,22 +120,26 @@ class HopperCopier {
     of.head = work.head;
     of.sequence = work.block.sequence;
     of.row = sequence.first_row + work.block.row;
+    of.hide_after = bias.hide_after();
     const KeyRange range(bias, of.position, of.rows, of.kv_len, S::kKeys);
     VisibleTiles tiles(SequenceMask(call_, of.sequence), of.position, of.rows, range.end, S::kKeys);
     KeyWork keys;
     keys.begin = tiles.Next(range.begin, &keys.masked);
     of.any_keys = keys.begin < range.end;
     if (First()) CopyQueries(of);
+    BlockOfWork next{{}, -1};
     while (keys.begin < range.end) {
-      bool next_masked;
-      const int next = tiles.Next(keys.begin + S::kKeys, &next_masked);
-      keys.last = next >= range.end;
+      bool masked;
+      const int begin = tiles.Next(keys.begin + S::kKeys, &masked);
+      keys.last = begin >= range.end;
       CopyKeys(keys, of, rows);
       CopyValues(keys.begin, of, rows);
+      if (next.head < 0) next = works.At(turn);
       place_.Advance();
-      keys.begin = next;
-      keys.masked = next_masked;
+      keys.begin = begin;
+      keys.masked = masked;
     }
+    return next.head < 0 ? works.At(turn) : next;
   }
 
   __device__ void CopyQueries(const QueryWork& of) {
@@ -142,9 +161,25 @@ class HopperCopier {
     if constexpr (kCached) {
       const T* k = static_cast<const T*>(call_.k) + of.head * call_.k_head;
       CopyRows(to, k, call_.k_row, keys.begin, of.kv_len, rows, full);
-    } else if (First()) {
-      CopyTile(to, maps_.k, of.head, rows.first + keys.begin, full);
+    } else {
+      if (call_.mask_tiles != nullptr) CopyColumns(keys, of.kv_len, rows.first, full);
+      if (First()) CopyTile(to, maps_.k, of.head, rows.first + keys.begin, full);
     }
+  }
+
+  __device__ void CopyColumns(const KeyWork& keys, int kv_len, int first_key, uint32_t full) const {
+    if (keys.masked) {
+#pragma unroll
+      for (int vector = 0; vector < kMaskVectors; ++vector) {
+        const int32_t* from = Vector(call_.mask, vector);
+        if (from == nullptr) continue;
+        auto& to = memory_.columns[place_.stage][vector];
+        for (int i = Lane(); i < S::kKeys; i += 32) {
+          CopyAsync4(SharedAddress(&to[i]), from + first_key + min(keys.begin + i, kv_len - 1));
+        }
+      }
+    }
+    ArriveAfterCopies(full);
   }
 
   // Values past the sequence's end are cleared: their weights are 0, but what lies there may be
@@ -217,25 +252,31 @@ class HopperCopier {
   uint32_t tail_parity_ = 0;
 };
 
-// The warp that writes the bias of the next block's head at every distance near the diagonal,
-// twice: wherever a pair of neighbours begins, one of the copies has it on an 8-byte boundary.
+// The warp that writes the bias of the next block's head at every distance near the diagonal, in
+// units of a score before it is scaled. Entry i has what lane 4 g + t of a warp adds to its scores
+// of eight keys (fragment C of mma.cuh) where query g and key 2t are at distance i - Reach.
 template <typename T, typename S>
 __device__ void WriteTables(const AttentionCall& call, HopperMemory<T, S>& memory) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int reach = S::Reach(call.bias.saturation);
+  const float unit = 1.0f / (call.scale * kLog2E);
+  const bool any = call.bias.kind != BiasKind::kNone || call.causal;
   HopperBarriers<S::kStages>& barriers = memory.barriers;
+  const Works<S> works(call, memory.sequences);
   RingPlace<2> place;
   for (int turn = 0;; ++turn) {
-    const BlockOfWork work(call, turn, S::kRows);
+    const BlockOfWork work = works.At(turn);
     Wait(SharedAddress(&barriers.queries_empty[place.stage]), place.parity ^ 1);
-    if (work.block.sequence >= 0) {
+    if (any && work.block.sequence >= 0) {
       const HeadBias bias(call.bias, call.causal, work.head, call.heads);
-      auto& table = memory.table[place.stage];
+      float4* table = memory.table[place.stage];
 #pragma unroll 8
       for (int i = lane; i <= 2 * reach; i += 32) {
-        const float value = bias.At(i - reach);
-        table[0][i] = value;
-        if (i > 0) table[1][i - 1] = value;
+        const float value = bias.At(i - reach) * unit;
+        table[i].x = value;
+        if (i >= 1) table[i - 1].y = value;
+        if (i + 8 <= 2 * reach) table[i + 8].z = value;
+        if (i + 7 <= 2 * reach) table[i + 7].w = value;
       }
     }
     __syncwarp();

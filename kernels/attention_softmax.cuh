@@ -14,8 +14,10 @@ struct OnlineSoftmax {
   float sum[2] = {0.0f, 0.0f};  // of this lane's keys alone
 
   // Scores become weights 2^(score * scale + shift - most); scale >= 0. What was added up before is
-  // to be multiplied by shrink.
-  template <int kGroups>
+  // to be multiplied by shrink. Weights are rounded to Rounded before they are summed; unless that
+  // is float, `most` is a whole number, and then a weight's rounding does not depend on where tiles
+  // begin and end.
+  template <typename Rounded = float, int kGroups>
   __device__ __forceinline__ void Weigh(float (&scores)[kGroups][4], float scale, float shift,
                                         float (&shrink)[2]) {
 #pragma unroll
@@ -27,7 +29,8 @@ struct OnlineSoftmax {
       }
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
-      const float now = fmaxf(most[half], fmaf(largest, scale, shift));
+      float now = fmaxf(most[half], fmaf(largest, scale, shift));
+      if constexpr (!std::is_same_v<Rounded, float>) now = ceilf(now);
       const float base = now == -INFINITY ? 0.0f : now;  // no key seen so far
       shrink[half] = Exp2(most[half] - base);
       most[half] = now;
@@ -36,7 +39,7 @@ struct OnlineSoftmax {
       for (int j = 0; j < kGroups; ++j) {
 #pragma unroll
         for (int e = 2 * half; e < 2 * half + 2; ++e) {
-          scores[j][e] = Exp2(fmaf(scores[j][e], scale, shift - base));
+          scores[j][e] = ToF32(FromF32<Rounded>(Exp2(fmaf(scores[j][e], scale, shift - base))));
           sum[half] += scores[j][e];
         }
       }
@@ -122,19 +125,6 @@ __device__ __forceinline__ void AddStrip(float (&scores)[kGroups][4], const floa
         return float2{strip[first + i], strip[first + i + 1]};
       },
       scale, [](float value, int, int) { return value; });
-}
-
-// The same with two copies of the strip, `odd` from its second value on, both on 8-byte boundaries,
-// which begin `before` values before the first of 16 queries and the first key.
-template <int kGroups>
-__device__ __forceinline__ void AddPairedStrip(float (&scores)[kGroups][4], const float* even,
-                                               const float* odd, int before, float scale) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int at = before + lane % 4 * 2 - lane / 4;
-  const float2* pairs = reinterpret_cast<const float2*>((at % 2 == 0 ? even : odd) + at / 2 * 2);
-  AddDiagonals(
-      scores, [&](int, int i) { return pairs[i / 2]; }, scale,
-      [](float value, int, int) { return value; });
 }
 
 // Pairs that a column mask hides become -inf: 16 queries from position `row` on, keys from `begin`

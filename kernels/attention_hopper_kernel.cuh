@@ -1,0 +1,103 @@
+// The Hopper attention kernel and its launcher, for the files that instantiate it.
+#pragma once
+
+#include "kernels/attention_hopper_copy.cuh"
+#include "kernels/attention_hopper_group.cuh"
+
+namespace quintet::cuda {
+
+// What: out = softmax(scale q k^T + bias + mask) v, all heads of all sequences.
+// Shapes: q, out [rows, heads, head_dim], k, v rows of head_dim values at 16-byte addresses,
+// head_dim up to kDim; T is bf16 or f16.
+// Math: as attention_tiled.cu; no bias, or a table that saturates by kHopperSaturation.
+// Map: as many blocks as multiprocessors; works (64 queries for each warpgroup that computes, one
+// head) are dealt to them in advance, to and fro. Of warpgroup 0, one warp asks for boxes of packed
+// queries, keys and values ahead of need (keys in a cache: three warps copy them row by row), one
+// writes the next work's bias by distance. The others keep scores, weights and sums in registers:
+// while the tensor cores score a tile and add the values of the one before it, another warpgroup is
+// in its softmax; they queue their products by turns.
+// Bound: 4 rows kv_len head_dim FLOP against 790 TFLOP/s on an H200; at head_dim 64 the
+// exponentials take as long as the products.
+// Spec: tests/kernels/attention_test.cc, attention_mask_test.cc.
+//
+// Versions on an H200, bf16, 16 heads, 16384 tokens in all, TFLOP/s at head_dim 64 and 128:
+//   1 keys by cp.async from a whole warpgroup, a block a work: 352 and 428 in one sequence
+//     (attention_tiled.cu: 227 and 230).
+//   2 boxes, persistent blocks, turns: predicted 430 and 560, seen 506 and 585; sequences of 512
+//     with a table 266 and 367, without one 335 at 64: the table is late.
+//     Rejected: head_dim 64: no turns 497, three stages 503, 128 queries 450, 128 queries and 192
+//     keys 466. head_dim 128: 160 keys 600 but 307 at 512, 176 keys 595 (causal 615 for 584) but
+//     323.
+//   3 queries and tables a work ahead, table read by pairs: predicted 310 and 410 at 512 with a
+//     table, seen 338 and 488; without 385 and 515. In one sequence 477 and 583 with a table, 486
+//     and 589 without. Causal sequences of 2048 stay at 362 and 367: works are dealt unevenly.
+template <typename T, typename S, bool kCached, bool kFunction>
+__global__ void __launch_bounds__(S::kThreads, 1)
+    AttendHopperKernel(const __grid_constant__ AttentionCall call,
+                       const __grid_constant__ HopperMaps maps) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) unsigned char shared[];
+  HopperMemory<T, S>& memory = *reinterpret_cast<HopperMemory<T, S>*>(shared);
+  WaitForInputs();
+  HopperBarriers<S::kStages>& barriers = memory.barriers;
+  constexpr int kFull = kCached ? kCacheWarps * 32 + 1 : 1;
+  const int with_columns = call.mask_tiles == nullptr ? 0 : 32;
+  FillMissingColumns(call, memory);
+  if (threadIdx.x < kSortedSequences) {
+    memory.sequences[threadIdx.x] = BlocksOf<S>(call, static_cast<int>(threadIdx.x));
+  }
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < 2; ++stage) {
+      InitBarrier(SharedAddress(&barriers.queries_full[stage]), 2);
+      InitBarrier(SharedAddress(&barriers.queries_empty[stage]), S::kGroups * 4);
+    }
+    InitBarrier(SharedAddress(&barriers.values_tail), 1);
+    for (int stage = 0; stage < S::kStages; ++stage) {
+      InitBarrier(SharedAddress(&barriers.keys_full[stage]), kFull + with_columns);
+      InitBarrier(SharedAddress(&barriers.values_full[stage]), kFull);
+      InitBarrier(SharedAddress(&barriers.keys_empty[stage]), S::kGroups * 4);
+      InitBarrier(SharedAddress(&barriers.values_empty[stage]), S::kGroups * 4);
+    }
+    ShowBarriers();
+  }
+  __syncthreads();
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
+  if (warp < 4) {
+    GiveRegisters<kCached ? S::kRowRegisters : S::kBoxRegisters>();
+    if (warp == 1) {
+      WriteTables<T, S>(call, memory);
+    } else if (warp == 0 || kCached) {
+      HopperCopier<T, S, kCached>(call, maps, memory).Run();
+    }
+  } else {
+    TakeRegisters<S::template kComputeRegisters<kCached>>();
+    HopperGroup<T, S, kCached, kFunction>(call, memory, warp / 4 - 1).Run();
+  }
+#endif
+}
+
+template <typename T, typename S, bool kCached, bool kFunction>
+void LaunchHopper(const AttentionCall& call, int64_t rows_total, Stream& stream) {
+  Device& device = stream.device();
+  constexpr int kSharedBytes = sizeof(HopperMemory<T, S>);
+  const auto kernel = AttendHopperKernel<T, S, kCached, kFunction>;
+  static const cudaError_t allowed =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+  if (!QT_CUDA(device, allowed)) return;
+  HopperMaps maps{};
+  const auto encode = [&](const void* data, int64_t rows, int64_t row, int64_t head, int box_rows,
+                          CUtensorMap* map) {
+    return EncodeBoxes({data, rows, call.heads, call.head_dim, row, head}, box_rows, device, map);
+  };
+  if (!encode(call.q, call.q_rows, call.q_row, call.q_head, S::kRows, &maps.q)) return;
+  if (!kCached && (!encode(call.k, call.k_rows, call.k_row, call.k_head, S::kKeys, &maps.k) ||
+                   !encode(call.v, call.k_rows, call.v_row, call.v_head, S::kKeys, &maps.v))) {
+    return;
+  }
+  const int64_t works = MostQueryBlocks(rows_total, call.sequences, S::kRows) * call.heads;
+  const int64_t blocks = std::min<int64_t>(works, device.multiprocessors());
+  Launch(stream, dim3(static_cast<unsigned>(blocks)), dim3(S::kThreads), kSharedBytes, kernel, call,
+         maps);
+}
+
+}  // namespace quintet::cuda

@@ -1,0 +1,98 @@
+// Which queries of which head a block of the Hopper attention kernel works on, one after another.
+#pragma once
+
+#include "kernels/attention_hopper.cuh"
+
+namespace quintet::cuda {
+
+struct BlockOfWork {
+  QueryBlock block;
+  int head;
+};
+
+// Of sequence s; none beyond the last, and where another kernel has it. Causal blocks rise by a
+// level each; others are at the level of their sequence's keys.
+template <typename S>
+__device__ SequenceBlocks BlocksOf(const AttentionCall& call, int s) {
+  if (s >= call.sequences) return {0, 0};
+  const Sequence sequence(call, s);
+  if (sequence.q_len <= call.few_rows) return {0, 0};
+  const int level = call.causal ? max(0, sequence.position) / S::kRows : sequence.kv_len / S::kKeys;
+  return {level, (sequence.q_len + S::kRows - 1) / S::kRows};
+}
+
+// Blocks of queries of all heads are dealt to the grid to and fro: those that see the most keys
+// first, unless there are too many sequences to look at. A warp asks together.
+template <typename S>
+class Works {
+ public:
+  // sequences [kSortedSequences]: what BlocksOf says of each.
+  __device__ Works(const AttentionCall& call, const SequenceBlocks* sequences)
+      : call_(call), sequences_(sequences) {}
+
+  __device__ BlockOfWork At(int turn) const {
+    const int width = static_cast<int>(gridDim.x), at = static_cast<int>(blockIdx.x);
+    const int index = turn * width + (turn % 2 == 0 ? at : width - 1 - at);
+    const int block = index / call_.heads, head = index % call_.heads;
+    if (call_.sequences > kSortedSequences) return {QueryBlock(call_, block, S::kRows), head};
+    return {Find(block), head};
+  }
+
+ private:
+  __device__ static int Lane() { return static_cast<int>(threadIdx.x) % 32; }
+
+  // The index-th block from the highest level down.
+  __device__ QueryBlock Find(int index) const {
+    if (index >= CountFrom(0)) return {};
+    int low = 0, high = Top();
+    while (high - low > 1) {  // index is below what there is from `low` on, not from `high` on
+      const int level = (low + high) / 2;
+      (CountFrom(level) > index ? low : high) = level;
+    }
+    index -= CountFrom(low + 1);
+    for (int base = 0;; base += 32) {
+      const SequenceBlocks of = sequences_[base + Lane()];
+      const int blocks = From(of, low) - From(of, low + 1);
+      int end = blocks;
+#pragma unroll
+      for (int step = 1; step < 32; step *= 2) {
+        const int before = __shfl_up_sync(0xffffffffu, end, step);
+        if (Lane() >= step) end += before;
+      }
+      const uint32_t past = __ballot_sync(0xffffffffu, index < end);
+      if (past != 0) {
+        const int owner = __ffs(static_cast<int>(past)) - 1;
+        const int within = call_.causal ? low - of.level : index - (end - blocks);
+        return {base + owner, __shfl_sync(0xffffffffu, within, owner) * S::kRows};
+      }
+      index -= __shfl_sync(0xffffffffu, end, 31);
+    }
+  }
+
+  // Blocks of a sequence at this level and above.
+  __device__ int From(const SequenceBlocks& of, int level) const {
+    if (!call_.causal) return of.level >= level ? of.blocks : 0;
+    return min(max(of.level + of.blocks - level, 0), of.blocks);
+  }
+  __device__ int CountFrom(int level) const {
+    int count = 0;
+#pragma unroll
+    for (int s = 0; s < kSortedSequences; s += 32) count += From(sequences_[s + Lane()], level);
+    return __reduce_add_sync(0xffffffffu, count);
+  }
+  // A level above all.
+  __device__ int Top() const {
+    int top = 0;
+#pragma unroll
+    for (int s = 0; s < kSortedSequences; s += 32) {
+      const SequenceBlocks of = sequences_[s + Lane()];
+      top = max(top, of.level + (call_.causal ? of.blocks : 1));
+    }
+    return __reduce_max_sync(0xffffffffu, top);
+  }
+
+  const AttentionCall& call_;
+  const SequenceBlocks* sequences_;
+};
+
+}  // namespace quintet::cuda
