@@ -18,6 +18,7 @@ struct Family {
   bool lower_end, upper;                               // vectors that it has besides lower_begin
   std::function<Column(int64_t j, int64_t n)> column;  // of key j of n
   std::function<bool(int64_t i, int64_t j, int64_t n)> hidden;  // by the mask, not by causality
+  bool lower = true;                                            // it has lower_begin
 };
 
 constexpr int64_t kDocument = 75, kWindow = 50, kGlobal = 9, kPrefix = 20;
@@ -39,7 +40,7 @@ std::vector<Family> Families() {
        [](int64_t, int64_t n) {
          return Column{n, n, 0, 0};
        },
-       [](int64_t, int64_t, int64_t) { return false; }},
+       [](int64_t, int64_t, int64_t) { return false; }, false},
       {"causal sliding window", true, false, false,
        [](int64_t j, int64_t n) {
          return Column{std::min(j + kWindow, n), n, 0, 0};
@@ -98,7 +99,7 @@ std::vector<Family> Families() {
        [](int64_t j, int64_t n) {
          return Column{n, n, 0, j < kPrefix ? 0 : j};
        },
-       [](int64_t i, int64_t j, int64_t) { return j > i && j >= kPrefix; }},
+       [](int64_t i, int64_t j, int64_t) { return j > i && j >= kPrefix; }, false},
       // The first queries see nothing at all.
       {"dropped keys", true, true, false,
        [](int64_t j, int64_t n) {
@@ -127,6 +128,7 @@ struct Columns {
         if (family.upper) upper_end.push_back(static_cast<int32_t>(c.upper_end));
       }
     }
+    if (!family.lower) lower_begin.clear();
     const ColumnMask mask{lower_begin, lower_end, upper_begin, upper_end, {}};
     tiles.resize(static_cast<size_t>(MaskTiles(p.kv_offsets)));
     SummariseMask(mask.columns(), p.kv_offsets, absl::MakeSpan(tiles));

@@ -99,6 +99,44 @@ TEST_CASE("bias tables that saturate near and far", "[attention]") {
   }
 }
 
+TEST_CASE("ALiBi far from the diagonal", "[attention]") {
+  for (int64_t dim : {64, 128}) {
+    for (bool asymmetric : {false, true}) {
+      // Slopes down to 2^-8: keys a thousand positions away still count.
+      CheckShape({.heads = 8,
+                  .head_dim = dim,
+                  .q_lens = {300, 40},
+                  .kv_lens = {900, 1100},
+                  .positions = {500, 0},
+                  .causal = asymmetric && dim == 128,
+                  .bias = BiasKind::kAlibi,
+                  .asymmetric = asymmetric,
+                  .scale = 0.125f},
+                 static_cast<uint32_t>(dim));
+    }
+  }
+}
+
+TEST_CASE("many sequences of many lengths", "[attention]") {
+  for (size_t sequences : {size_t{64}, size_t{65}}) {
+    for (bool causal : {false, true}) {
+      RandomData random(static_cast<uint32_t>(sequences));
+      Shape shape{.heads = 2,
+                  .head_dim = 16,
+                  .q_lens = {},
+                  .kv_lens = {},
+                  .positions = {},
+                  .causal = causal,
+                  .bias = BiasKind::kTable};
+      for (size_t s = 0; s < sequences; ++s) {
+        shape.q_lens.push_back(static_cast<int32_t>(random.Below(s % 7 == 0 ? 400 : 40)));
+        shape.kv_lens.push_back(shape.q_lens.back() + static_cast<int32_t>(random.Below(200)));
+      }
+      CheckShape(shape, 61);
+    }
+  }
+}
+
 TEST_CASE("cross-attention of several beams", "[attention]") {
   CheckShape({.heads = 3,
               .head_dim = 64,
