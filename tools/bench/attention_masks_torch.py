@@ -5,7 +5,8 @@
 
 Forward alone, bf16, 16 heads of 128, one head's mask for all; families and sizes as MaskFamilies in bench_attention_gpu.cc has them.
 FlexAttention gets the same columns, as a mask_mod with its block mask made beforehand; it is compiled once for each length. Also how
-our time follows the share of pairs seen, for three families at 16,384 tokens.
+our time follows the share of pairs seen, for three families at 16,384 tokens. The file is written anew after each measurement, so
+that a run cut off leaves what it has.
 """
 
 import argparse
@@ -65,7 +66,7 @@ def seconds(call):
 
 
 def measure_flex(n):
-    """Family -> microseconds."""
+    """(family, microseconds) one by one."""
     import torch
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -81,15 +82,13 @@ def measure_flex(n):
 
     compiled = torch.compile(flex_attention, dynamic=False)
     make_mask = torch.compile(create_block_mask, dynamic=False)
-    result = {}
     for name, (causal, *values) in families(n, n // 8).items():
         if causal:  # as the upper run, which causal families do not use
             values[3] = torch.arange(n)
         for column, value in zip(columns, values):
             column.copy_(value)
         mask = make_mask(seen, None, None, n, n, device="cuda")
-        result[name] = 1e6 * seconds(lambda: compiled(q, k, v, block_mask=mask, scale=0.125))
-    return result
+        yield name, 1e6 * seconds(lambda: compiled(q, k, v, block_mask=mask, scale=0.125))
 
 
 def measure_own(bench):
@@ -112,27 +111,32 @@ def main():
 
     import torch
 
-    against = []
-    print(f"{'family':20s} {'n':>6s} {'seen':>6s} {'quintet us':>11s} {'TFLOP/s':>8s} {'flex us':>10s} {'ratio':>6s}")
-    for n in [int(text) for text in args.lengths.split(",")]:
-        for name, flex_us in measure_flex(n).items():
-            row = rows[f"mask {name} n {n} part {n // 8}"]
-            share = row["flops"] / (4 * max(n, LEAST_TOKENS) * n * HEADS * DIM)
-            against.append(dict(family=name, n=n, seen=share, quintet_us=row["us"], flex_us=flex_us, ratio=flex_us / row["us"]))
-            print(f"{name:20s} {n:6d} {share:6.3f} {row['us']:11.1f} {1e-6 * row['flops'] / row['us']:8.0f} {flex_us:10.1f} {flex_us / row['us']:6.2f}", flush=True)
-    sweep = []
+    document = dict(device=own["device"], date=own["date"], commit=args.commit, paths=own["paths"], torch=torch.__version__, dtype="bf16", heads=HEADS,
+                    head_dim=DIM, against_flex_attention=[], by_share_seen=[])
+
+    def write():
+        if not args.out:
+            return
+        with open(args.out + ".part", "w") as file:
+            file.write(json.dumps(document, indent=1) + "\n")
+        os.replace(args.out + ".part", args.out)
+
     for name, row in rows.items():
         family, n, part = name.removeprefix("mask ").replace(" n ", "|").replace(" part ", "|").split("|")
         if int(n) != LEAST_TOKENS:
             continue
         share = row["flops"] / (4 * LEAST_TOKENS * LEAST_TOKENS * HEADS * DIM)
-        sweep.append(dict(family=family, part=int(part), seen=share, quintet_us=row["us"]))
+        document["by_share_seen"].append(dict(family=family, part=int(part), seen=share, quintet_us=row["us"]))
         print(f"{family:20s} {n:>6s} part {part:>5s} seen {share:6.4f} {row['us']:11.1f} us")
-    if args.out:
-        document = dict(device=own["device"], date=own["date"], commit=args.commit, paths=own["paths"], torch=torch.__version__, dtype="bf16", heads=HEADS,
-                        head_dim=DIM, against_flex_attention=against, by_share_seen=sweep)
-        with open(args.out, "w") as file:
-            file.write(json.dumps(document, indent=1) + "\n")
+    write()
+    print(f"{'family':20s} {'n':>6s} {'seen':>6s} {'quintet us':>11s} {'TFLOP/s':>8s} {'flex us':>10s} {'ratio':>6s}")
+    for n in [int(text) for text in args.lengths.split(",")]:
+        for name, flex_us in measure_flex(n):
+            row = rows[f"mask {name} n {n} part {n // 8}"]
+            share = row["flops"] / (4 * max(n, LEAST_TOKENS) * n * HEADS * DIM)
+            document["against_flex_attention"].append(dict(family=name, n=n, seen=share, quintet_us=row["us"], flex_us=flex_us, ratio=flex_us / row["us"]))
+            write()
+            print(f"{name:20s} {n:6d} {share:6.3f} {row['us']:11.1f} {1e-6 * row['flops'] / row['us']:8.0f} {flex_us:10.1f} {flex_us / row['us']:6.2f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -5,22 +5,29 @@
 
 Forward alone, bf16, 16 heads, 16,384 tokens in all, TFLOP/s by 4 batch heads n^2 head_dim (half of it when causal). Peers: cudnn and
 flash (no bias), cudnn_matrix and efficient_matrix (the bias as a bf16 matrix, one for the batch), flex (FlexAttention, the bias looked
-up in a table by distance; compiled for each shape). Their outputs are checked against each other before they are timed.
+up in a table by distance; compiled for each shape and several tile sizes, of which the fastest counts). Their outputs are checked
+against each other before they are timed. FlexAttention is compiled beforehand, in processes side by side that share a cache. The file
+is written anew after each measurement, so that a run cut off leaves what it has.
 """
 
 import argparse
+import concurrent.futures
 import functools
 import json
 import math
 import os
 import statistics
 import subprocess
+import sys
 import tempfile
+import time
 
-HEADS, TOTAL, SATURATION = 16, 16384, 128
+HEADS, TOTAL, SATURATION, SCALE = 16, 16384, 128, 0.125
 SHAPES = [(64, 512, False), (64, 2048, False), (64, 8192, False), (64, 16384, False), (64, 2048, True), (64, 16384, True),
           (128, 512, False), (128, 2048, False), (128, 8192, False), (128, 16384, True)]
 PEERS = ("cudnn", "flash", "cudnn_matrix", "efficient_matrix", "flex")
+SAME = (("cudnn", "flash"), ("cudnn_matrix", "efficient_matrix"))  # peers of one function
+FLEX_TILES = (None, (128, 64, 3, 8), (64, 64, 3, 4), (64, 64, 2, 4))  # queries, keys, stages, warps; None: torch's own choice
 
 
 def seconds(call):
@@ -45,93 +52,147 @@ def seconds(call):
     return statistics.median([timed(graph.replay) for _ in range(12)][2:]) / calls
 
 
-def peer_calls(dim, n, causal, wanted):
-    """Name -> function that returns the output, with the bias where the name says so."""
-    import torch
-    import torch.nn.functional as F
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+def shape_name(shape):
+    dim, n, causal = shape
+    return f"dim {dim} n {n} {'causal' if causal else 'full'}"
 
-    batch = TOTAL // n
-    q, k, v = ((torch.rand(batch, n, 3, HEADS, dim, device="cuda") * 2 - 1).to(torch.bfloat16).permute(2, 0, 3, 1, 4)[i] for i in range(3))
-    table = torch.rand(HEADS, 2 * SATURATION + 1, device="cuda") * 2 - 1
-    scale = 0.125
-    calls = {}
 
-    def sdpa(backend, mask, is_causal):
+class Inputs:
+    """Queries, keys, values and the bias of one shape."""
+
+    def __init__(self, shape):
+        import torch
+
+        self.dim, self.n, self.causal = shape
+        torch.manual_seed(1)
+        qkv = (torch.rand(TOTAL // self.n, self.n, 3, HEADS, self.dim, device="cuda") * 2 - 1).to(torch.bfloat16).permute(2, 0, 3, 1, 4)
+        self.q, self.k, self.v = qkv[0], qkv[1], qkv[2]
+        self.table = torch.rand(HEADS, 2 * SATURATION + 1, device="cuda") * 2 - 1
+
+    def sdpa(self, name):
+        """Function that returns the output."""
+        import torch.nn.functional as F
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        backend = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION}[name.split("_")[0]]
+        matrix = self.matrix() if name.endswith("_matrix") else None
+
         def call():
             with sdpa_kernel(backend):
-                return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal, scale=scale)
+                return F.scaled_dot_product_attention(self.q, self.k, self.v, attn_mask=matrix, is_causal=self.causal and matrix is None, scale=SCALE)
         return call
 
-    if "cudnn" in wanted:
-        calls["cudnn"] = sdpa(SDPBackend.CUDNN_ATTENTION, None, causal)
-    if "flash" in wanted:
-        calls["flash"] = sdpa(SDPBackend.FLASH_ATTENTION, None, causal)
-    if "cudnn_matrix" in wanted or "efficient_matrix" in wanted:
-        at = torch.arange(n, device="cuda")
+    @functools.lru_cache(maxsize=1)
+    def matrix(self):
+        import torch
+
+        at = torch.arange(self.n, device="cuda", dtype=torch.int32)
         delta = at[None, :] - at[:, None]
-        matrix = table.to(torch.bfloat16)[:, delta.clamp(-SATURATION, SATURATION) + SATURATION]
-        if causal:
+        matrix = self.table.to(torch.bfloat16)[:, delta.clamp(-SATURATION, SATURATION) + SATURATION]
+        if self.causal:
             matrix.masked_fill_(delta > 0, -math.inf)
-        matrix = matrix[None].expand(batch, -1, -1, -1)
-        del delta
-        if "cudnn_matrix" in wanted:
-            calls["cudnn_matrix"] = sdpa(SDPBackend.CUDNN_ATTENTION, matrix, False)
-        if "efficient_matrix" in wanted:
-            calls["efficient_matrix"] = sdpa(SDPBackend.EFFICIENT_ATTENTION, matrix, False)
-    if "flex" in wanted:
+        return matrix[None].expand(TOTAL // self.n, -1, -1, -1)
+
+    def flex(self, tiles):
+        import torch
+        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+        table = self.table.flatten()
+
         def bias(score, b, h, i, j):
-            return score + table[h, torch.clamp(j - i, -SATURATION, SATURATION) + SATURATION]
+            return score + table[h * (2 * SATURATION + 1) + torch.clamp(j - i + SATURATION, 0, 2 * SATURATION)]
 
-        mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, n, n, device="cuda") if causal else None
-        dense = [t.contiguous() for t in (q, k, v)]
-        for options in ({}, dict(BLOCK_M=64, BLOCK_N=64, num_stages=2)):  # the first do not fit everywhere
-            compiled = torch.compile(functools.partial(flex_attention, score_mod=bias, block_mask=mask, scale=scale, kernel_options=options), dynamic=False)
+        mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, self.n, self.n, device="cuda") if self.causal else None
+        options = dict(zip(("BLOCK_M", "BLOCK_N", "num_stages", "num_warps"), tiles)) if tiles else {}
+        q, k, v = (t.contiguous() for t in (self.q, self.k, self.v))
+        compiled = torch.compile(functools.partial(flex_attention, score_mod=bias, block_mask=mask, scale=SCALE, kernel_options=options), dynamic=False)
+        return lambda: compiled(q, k, v)
+
+
+def check(name, output, expected):
+    error = ((output.float() - expected.float()).norm() / expected.float().norm()).item()
+    if not error < 2e-2:
+        raise SystemExit(f"{name} differs from its peer by {error:.3g}")
+
+
+def measure_sdpa(shape, wanted, rates):
+    """Puts what could be run into `rates`; returns an output with the bias, or None."""
+    import torch
+
+    inputs, flops, expected = Inputs(shape), flops_of(shape), None
+    for group in SAME:
+        expected = None
+        for name in (name for name in group if name in wanted):
             try:
-                compiled(*dense)
-            except RuntimeError:
+                call = inputs.sdpa(name)
+                output = call()
+                rates[name] = 1e-12 * flops / seconds(call)
+            except (RuntimeError, torch.cuda.OutOfMemoryError) as error:
+                print(f"{name} at {shape_name(shape)}: {str(error).splitlines()[0]}", flush=True)
                 continue
-            calls["flex"] = lambda: compiled(*dense)
-            break
-    return calls
+            if expected is not None:
+                check(name, output, expected)
+            expected = output
+    return expected
 
 
-def check(outputs):
-    """Peers of the same function agree."""
-    for group in (("cudnn", "flash"), ("cudnn_matrix", "efficient_matrix", "flex")):
-        known = [name for name in group if name in outputs]
-        for name in known[1:]:
-            a, b = outputs[known[0]].float(), outputs[name].float()
-            error = ((a - b).norm() / a.norm()).item()
-            if not error < 2e-2:
-                raise SystemExit(f"{name} differs from {known[0]} by {error:.3g}")
+def measure_flex(shape, expected, rates):
+    import torch
+
+    inputs = Inputs(shape)
+    for tiles in FLEX_TILES:
+        try:
+            call = inputs.flex(tiles)
+            output = call()
+            rate = 1e-12 * flops_of(shape) / seconds(call)
+        except Exception as error:  # of many kinds, where tiles do not fit
+            print(f"flex {tiles} at {shape_name(shape)}: {type(error).__name__}", flush=True)
+            continue
+        if expected is not None:
+            check("flex", output, expected)
+        if rate > rates.get("flex", 0):
+            rates.update(flex=rate, flex_tiles=tiles)
 
 
-def measure_peers(shapes, wanted):
+def flops_of(shape):
+    dim, n, causal = shape
+    return 4 * TOTAL * n * HEADS * dim / (2 if causal else 1)
+
+
+def prepare_torch():
     import torch
 
     torch._dynamo.config.recompile_limit = 1000
     torch._dynamo.config.accumulated_recompile_limit = 1000
-    torch.manual_seed(1)
-    results = {}
-    for dim, n, causal in shapes:
-        flops = 4 * TOTAL * n * HEADS * dim / (2 if causal else 1)
-        row = {}
-        for names in (("cudnn", "flash"), ("cudnn_matrix", "efficient_matrix", "flex")):
-            outputs = {}
-            for name, call in peer_calls(dim, n, causal, [w for w in wanted if w in names]).items():
-                try:
-                    outputs[name] = call()
-                    row[name] = 1e-12 * flops / seconds(call)
-                except (RuntimeError, torch.cuda.OutOfMemoryError) as error:
-                    print(f"{name} at {dim} {n} {causal}: {str(error).splitlines()[0]}")
-            check(outputs)
-            del outputs
-            torch.cuda.empty_cache()
-        results[dim, n, causal] = row
-        print(dim, n, "causal" if causal else "full", {k: round(t) for k, t in row.items()}, flush=True)
-    return results
+    torch._inductor.config.assert_indirect_indexing = False  # a look at every index costs FlexAttention much
+
+
+def compile_flex(shape):
+    """In a process of its own: leaves compiled kernels in torch's cache on disk."""
+    prepare_torch()
+    inputs = Inputs(shape)
+    for tiles in FLEX_TILES:
+        try:
+            inputs.flex(tiles)()
+        except Exception:  # reported where it is measured
+            pass
+
+
+def compile_all(shapes, limit):
+    """Waits at most `limit` seconds for all of them."""
+    begin = time.monotonic()
+
+    def run(shape):
+        text = "x".join(str(int(x)) for x in shape)
+        left = max(1.0, limit - (time.monotonic() - begin))
+        try:
+            subprocess.run([sys.executable, __file__, "--compile", text], timeout=left, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+        except subprocess.TimeoutExpired:
+            pass
+
+    with concurrent.futures.ThreadPoolExecutor(min(len(shapes), max(1, (os.cpu_count() or 2) - 2))) as pool:
+        list(pool.map(run, shapes))
+    print(f"FlexAttention compiled in {time.monotonic() - begin:.0f} s", flush=True)
 
 
 def measure_own(bench):
@@ -142,40 +203,73 @@ def measure_own(bench):
             return json.load(file)
 
 
+def parse_shape(text):
+    dim, n, causal = text.split("x")
+    return int(dim), int(n), causal == "1"
+
+
+class Report:
+    """The rows so far, on file after every change."""
+
+    def __init__(self, own, args):
+        import torch
+
+        rates = {row["name"]: 1e-12 * row["flops"] / (1e-6 * row["us"]) for row in own["results"]}
+        self.path = args.out
+        self.rows = {}
+        for shape in args.shapes:
+            none, table = (rates[f"prefill bf16 heads {HEADS} {shape_name(shape)} {bias}"] for bias in ("none", "table"))
+            self.rows[shape] = dict(head_dim=shape[0], n=shape[1], causal=shape[2], quintet_none=none, quintet_table=table, ratio=table / none)
+        self.document = dict(device=own["device"], date=own["date"], commit=args.commit, paths=own["paths"], torch=torch.__version__, dtype="bf16", heads=HEADS,
+                             tokens=TOTAL, unit="TFLOP/s", matrix_tflop_per_s=own["matrix_tflop_per_s"], copy_gb_per_s=own["copy_gb_per_s"],
+                             results=list(self.rows.values()), others=rates)
+        self.write()
+
+    def write(self):
+        if not self.path:
+            return
+        with open(self.path + ".part", "w") as file:
+            file.write(json.dumps(self.document, indent=1) + "\n")
+        os.replace(self.path + ".part", self.path)
+
+    def print(self, peers):
+        names = ["quintet_none", "quintet_table", "ratio", *(name for name in PEERS if name in peers)]
+        print("TFLOP/s".ljust(22) + "".join(name.rjust(18) for name in names))
+        for shape, row in self.rows.items():
+            cells = ["-" if name not in row else f"{row[name]:.3f}" if name == "ratio" else f"{row[name]:.0f}" for name in names]
+            print(shape_name(shape).ljust(22) + "".join(cell.rjust(18) for cell in cells))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bench", default="build/tools/bench_attention_gpu")
     parser.add_argument("--peers", default=",".join(PEERS))
     parser.add_argument("--shapes", help="head_dim x n x causal, separated by commas; the table of ten without it")
+    parser.add_argument("--compile-seconds", type=float, default=90, help="most that is spent on compiling FlexAttention beforehand")
     parser.add_argument("--commit", default="", help="recorded in the file")
     parser.add_argument("--out", help="also write the results to this file")
+    parser.add_argument("--compile", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    shapes = SHAPES
-    if args.shapes:
-        shapes = [(int(d), int(n), c == "1") for d, n, c in (text.split("x") for text in args.shapes.split(","))]
-    own = measure_own(args.bench)
-    rates = {row["name"]: 1e-12 * row["flops"] / (1e-6 * row["us"]) for row in own["results"]}
-    for name, rate in rates.items():
-        print(f"{name:52s} {rate:8.1f} TFLOP/s", flush=True)
-    peers = measure_peers(shapes, args.peers.split(","))
-
-    import torch
-
-    rows = []
-    names = [name for name in PEERS if name in args.peers.split(",")]
-    print("TFLOP/s".ljust(22) + "".join(name.rjust(18) for name in ["quintet none", "quintet table", "ratio", *names]))
-    for dim, n, causal in shapes:
-        shape = f"dim {dim} n {n} {'causal' if causal else 'full'}"
-        none, table = (rates[f"prefill bf16 heads {HEADS} {shape} {bias}"] for bias in ("none", "table"))
-        row = dict(head_dim=dim, n=n, causal=causal, quintet_none=none, quintet_table=table, **peers[dim, n, causal])
-        rows.append(row)
-        cells = [f"{none:.0f}", f"{table:.0f}", f"{table / none:.3f}", *(f"{row[name]:.0f}" if name in row else "-" for name in names)]
-        print(shape.ljust(22) + "".join(cell.rjust(18) for cell in cells))
-    if args.out:
-        document = dict(device=own["device"], date=own["date"], commit=args.commit, paths=own["paths"], torch=torch.__version__, dtype="bf16", heads=HEADS,
-                        tokens=TOTAL, unit="TFLOP/s", matrix_tflop_per_s=own["matrix_tflop_per_s"], copy_gb_per_s=own["copy_gb_per_s"], results=rows)
-        with open(args.out, "w") as file:
-            file.write(json.dumps(document, indent=1) + "\n")
+    if args.compile:
+        return compile_flex(parse_shape(args.compile))
+    args.shapes = [parse_shape(text) for text in args.shapes.split(",")] if args.shapes else SHAPES
+    peers = args.peers.split(",")
+    report = Report(measure_own(args.bench), args)
+    prepare_torch()
+    expected = {}
+    for shape, row in report.rows.items():
+        output = measure_sdpa(shape, peers, row)
+        expected[shape] = None if output is None else output.cpu()
+        report.write()
+        print(shape_name(shape), {name: round(row[name]) for name in PEERS if name in row}, flush=True)
+    if "flex" in peers:
+        compile_all(args.shapes, args.compile_seconds)
+        for shape, row in report.rows.items():
+            output = expected[shape]
+            measure_flex(shape, None if output is None else output.cuda(), row)
+            report.write()
+            print(shape_name(shape), "flex", round(row.get("flex", 0)), row.get("flex_tiles"), flush=True)
+    report.print(peers)
 
 
 if __name__ == "__main__":
