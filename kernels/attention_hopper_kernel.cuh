@@ -21,16 +21,16 @@ namespace quintet::cuda {
 // Spec: tests/kernels/attention_test.cc, attention_mask_test.cc.
 //
 // Versions on an H200, bf16, 16 heads, 16384 tokens in all, TFLOP/s at head_dim 64 and 128:
-//   1 keys by cp.async from a whole warpgroup, a block a work: 352 and 428 in one sequence
-//     (attention_tiled.cu: 227 and 230).
-//   2 boxes, persistent blocks, turns: predicted 430 and 560, seen 506 and 585; sequences of 512
-//     with a table 266 and 367, without one 335 at 64: the table is late.
-//     Rejected: head_dim 64: no turns 497, three stages 503, 128 queries 450, 128 queries and 192
-//     keys 466. head_dim 128: 160 keys 600 but 307 at 512, 176 keys 595 (causal 615 for 584) but
-//     323.
-//   3 queries and tables a work ahead, table read by pairs: predicted 310 and 410 at 512 with a
-//     table, seen 338 and 488; without 385 and 515. In one sequence 477 and 583 with a table, 486
-//     and 589 without. Causal sequences of 2048 stay at 362 and 367: works are dealt unevenly.
+//   1 keys by cp.async, a block a work: 352, 428 in one sequence (attention_tiled.cu 227, 230).
+//   2 boxes, persistent blocks, turns: predicted 430, 560, seen 506, 585. Rejected: at 64 no turns
+//     497, 128 queries 450; at 128 160 keys 600 but 307 at 512, 176 keys 595 but 323.
+//   3 queries and tables a work ahead, table read by pairs: predicted 310, 410 at 512 with a
+//     table, seen 342, 487; without 383, 514. Causal sequences of 2048: 362, 367 with a table.
+//   4 works dealt by the keys that they see, tiles passed by, masks by columns: predicted 410 for
+//     causal 2048, seen 372, 419; random eviction takes a quarter of the time. The bias under the
+//     products, not added afterwards: predicted 0.97 of the speed without one at 64, 2048 (0.92
+//     before), seen 0.93, and 330, 461 at 512: its loads hold the products up. ALiBi with FIRE's
+//     code beside it 217; 375 alone, in three groups, by weights not rounded before they are summed.
 template <typename T, typename S, bool kCached, bool kFunction>
 __global__ void __launch_bounds__(S::kThreads, 1)
     AttendHopperKernel(const __grid_constant__ AttentionCall call,
