@@ -12,7 +12,7 @@
 namespace quintet {
 namespace {
 
-constexpr size_t kDecoderBuffers = 13;
+constexpr size_t kDecoderBuffers = 9;
 constexpr int64_t kMaxRanking = 544;  // candidates of 32 beams with 16 eos ids
 constexpr int64_t kMaxAlternatives = 20;
 
@@ -38,10 +38,6 @@ std::array<int64_t, kDecoderBuffers> BufferSizes(const ModelConfig& config,
           2 * row * kMaxRanking,
           row * kMaxAlternatives,
           row * kMaxAlternatives,
-          steps * 4,
-          steps * 4,
-          steps * kMaxAlternatives * 4,
-          steps * kMaxAlternatives * 4,
           logits};  // touched only when log-probabilities are asked for
 }
 
@@ -63,20 +59,19 @@ Decoder::Decoder(Model* model, bool run_ahead)
       batch_(model->limits()),
       warpers_(model->stream().pool().threads()),
       plan_(&model->stream()),
-      alternatives_plan_(&model->stream()) {}
+      alternatives_plan_(&model->stream()),
+      target_scores_(model) {}
 
 int64_t Decoder::BufferBytes(const ModelConfig& config, const ModelLimits& limits,
                              const Stream& stream) {
   int64_t bytes = 0;
   for (const int64_t size : BufferSizes(config, limits, stream)) bytes += size;
-  return bytes + 2 * RankingPlan::BlockBytes(ChunkRows(stream));
+  return bytes + 2 * RankingPlan::BlockBytes(ChunkRows(stream)) + TargetScores::BufferBytes(limits);
 }
 
 absl::Status Decoder::Allocate() {
-  Buffer* const buffers[] = {&topk_scratch_, &labels_,         &logits_,     &log_sums_,
-                             &ranked_,       &ranked_indices_, &top_,        &top_indices_,
-                             &targets_,      &log_probs_,      &target_top_, &target_top_tokens_,
-                             &raw_};
+  Buffer* const buffers[] = {&topk_scratch_,   &labels_, &logits_,      &log_sums_, &ranked_,
+                             &ranked_indices_, &top_,    &top_indices_, &raw_};
   constexpr size_t kOfOps = 2, kMirrored = kDecoderBuffers - 1;  // where each kind ends
   static_assert(std::size(buffers) == kDecoderBuffers);
   const Stream& stream = model_->stream();
@@ -91,6 +86,7 @@ absl::Status Decoder::Allocate() {
   for (RankingPlan* plan : {&plan_, &alternatives_plan_}) {
     if (absl::Status status = plan->Allocate(chunk_rows_); !status.ok()) return status;
   }
+  if (absl::Status status = target_scores_.Allocate(); !status.ok()) return status;
   processing_.reserve(chunk_rows_);
   processing_rows_.reserve(chunk_rows_);
   ranking_of_.reserve(chunk_rows_);
@@ -490,48 +486,14 @@ void Decoder::Select(const Chunk& chunk, int half) {
 }
 
 int64_t Decoder::Score(const Tensor& states, int64_t row) {
-  int64_t rows = 0, top = 0;
-  if (!scoring_.empty()) model_->stream().WaitForUploads();
   for (const DecoderJob* job : scoring_) {
-    for (const auto& wanted : job->forced->wanted()) targets_.as<int32_t>()[rows++] = wanted.target;
-    top = std::max<int64_t>(top, job->top_logprobs);
-  }
-  if (rows == 0) return row;
-  top = std::min(top, vocab_);
-  Stream& stream = model_->stream();
-  stream.Upload(targets_.data(), rows * 4);
-  Tensor top_log_probs, top_tokens;
-  if (top > 0) {
-    top_log_probs = Matrix(target_top_, DType::kF32, rows, top);
-    top_tokens = Matrix(target_top_tokens_, DType::kI32, rows, top);
-  }
-  model_->TargetLogProbs(states.Rows(row, row + rows),
-                         Tensor::Dense(targets_.data(), DType::kI32, {rows}),
-                         Vector(log_probs_, rows), top_log_probs, top_tokens);
-  stream.Download(log_probs_.data(), rows * 4);
-  stream.Download(target_top_.data(), rows * top * 4);
-  stream.Download(target_top_tokens_.data(), rows * top * 4);
-  if (status_.Update(stream.Synchronize()); !status_.ok()) return row + rows;
-  RecordScores(top);
-  return row + rows;
-}
-
-void Decoder::RecordScores(int64_t top) {
-  int64_t row = 0;
-  for (const DecoderJob* job : scoring_) {
-    const int64_t shown = std::min<int64_t>(job->top_logprobs, top);
     for (const auto& wanted : job->forced->wanted()) {
-      TokenLogProb scored{wanted.target, log_probs_.as<float>()[row], {}};
-      for (int64_t i = 0; i < shown; ++i) {
-        scored.alternatives.emplace_back(target_top_tokens_.as<int32_t>()[row * top + i],
-                                         target_top_.as<float>()[row * top + i]);
-      }
-      ScoredTarget& target = job->result->targets[wanted.item];
-      target.total += scored.log_prob;
-      target.tokens.push_back(std::move(scored));
-      ++row;
+      target_scores_.Add(wanted.target, job->top_logprobs, &job->result->targets[wanted.item]);
     }
   }
+  const int64_t end = row + target_scores_.rows();
+  status_.Update(target_scores_.Score(states.Rows(row, end)));
+  return end;
 }
 
 void Decoder::AppendRows(const Tensor& rows, std::vector<float>* values) const {
@@ -554,15 +516,10 @@ void Decoder::CollectStates(const Tensor& states, int64_t row) {
   for (const DecoderJob* job : stating_) {
     const int64_t count = static_cast<int64_t>(job->forced->wanted().size());
     if (count == 0) continue;
-    const Tensor values = states.Rows(row, row + count);
     Result& result = *job->result;
-    if (job->classify) {
-      Classify(values, &result.values);
-    } else {
-      AppendRows(values, &result.values);
-    }
+    Classify(states.Rows(row, row + count), &result.values);
     result.rows += count;
-    result.columns = job->classify ? model_->config().labels : values.dim[1];
+    result.columns = model_->config().labels;
     row += count;
   }
 }

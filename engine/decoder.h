@@ -22,6 +22,7 @@
 #include "engine/ranking_plan.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
+#include "engine/target_scores.h"
 #include "kernels/buffer.h"
 #include "kernels/selection.h"
 #include "models/model.h"
@@ -35,9 +36,8 @@ struct DecoderJob {
   absl::Span<const int32_t> source_slots;  // of its encoded input; empty for causal models
   Generation* generation = nullptr;
   ForcedDecoding* forced = nullptr;
-  bool classify = false;     // forced states go through the task head
   int32_t top_logprobs = 0;  // of scored targets
-  Result* result = nullptr;  // of forced: targets, values, rows, columns
+  Result* result = nullptr;  // of forced: targets, or the task head's values, rows, columns
 };
 
 class Decoder {
@@ -61,6 +61,8 @@ class Decoder {
                                 const Urgent& urgent);
   // Appends the task head's logits of states [rows, d_model], which are the model's.
   void Classify(const Tensor& states, std::vector<float>* values);
+  // Where scores of states from elsewhere are made, too.
+  TargetScores* target_scores() { return &target_scores_; }
 
  private:
   // A step queued before the one under way had ended: one row for each of these, ranked into one
@@ -111,7 +113,6 @@ class Decoder {
   void Process(const Chunk& chunk);
   void Rank(int64_t rows, int64_t width, int half);
   void Select(const Chunk& chunk, int half);
-  void RecordScores(int64_t top);
   // What ops write and read of a mirrored buffer.
   Tensor Matrix(const Buffer& mirrored, DType dtype, int64_t rows, int64_t columns) const;
   Tensor Logits(int64_t rows) const;
@@ -147,7 +148,7 @@ class Decoder {
   Buffer logits_, log_sums_;
   Buffer ranked_, ranked_indices_, top_, top_indices_;
   RankingPlan plan_, alternatives_plan_;
-  Buffer targets_, log_probs_, target_top_, target_top_tokens_;  // [max_step_tokens]
+  TargetScores target_scores_;
   Buffer raw_;  // [chunk_rows, vocab] of the host: logits before the processors
   std::vector<int64_t> ranking_of_;  // first entry of each generation of the chunk
   std::vector<std::pair<Generation*, int64_t>> processing_;  // (generation, its row)

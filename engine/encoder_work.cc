@@ -26,16 +26,17 @@ std::optional<Priority> EncoderWork::MostUrgent() const {
 
 void EncoderWork::Begin(absl::Span<Job* const> jobs) {
   QT_CHECK(!active() && !jobs.empty());
-  tokens_.clear();
-  offsets_.assign(1, 0);
+  batch_.Clear();
   for (Job* job : jobs) {
-    const std::vector<int32_t>& input = job->request.input;
-    const int64_t begin = static_cast<int64_t>(tokens_.size());
-    tokens_.insert(tokens_.end(), input.begin(), input.end());
-    offsets_.push_back(static_cast<int32_t>(tokens_.size()));
-    inputs_.push_back({job, begin, static_cast<int64_t>(tokens_.size())});
+    const int64_t begin = batch_.tokens();
+    if (job->scored != nullptr) {
+      job->scored->AddTo(&batch_);
+    } else {
+      batch_.Add(job->request.input);
+    }
+    inputs_.push_back({job, begin, batch_.tokens()});
   }
-  model_->BeginEncode(tokens_, offsets_);
+  model_->BeginEncode(batch_.Finish());
 }
 
 void EncoderWork::AddEncoded(Job* job, EncodedStates encoded) {
@@ -81,12 +82,12 @@ void EncoderWork::Encode(int64_t budget_us) {
   for (const Input& input : inputs_) {
     if (input.job == nullptr) continue;
     EncodedStates encoded{.states = model_->EncoderStates().Rows(input.begin, input.end)};
-    encoded.host = Bring(input);
-    projections_.push_back({input.job, std::move(encoded)});
+    if (input.job->scored == nullptr) encoded.host = Bring(input);
+    projections_.push_back({input.job, std::move(encoded), input.begin});
   }
   if (cache_->enabled() && model_->stream().Synchronize().ok()) {
     for (const Input& input : inputs_) {
-      if (input.job == nullptr) continue;
+      if (input.job == nullptr || input.job->scored != nullptr) continue;
       cache_->Insert(input.job->request.input,
                      model_->HostEncoderStates().Rows(input.begin, input.end));
     }
@@ -111,6 +112,7 @@ Tensor EncoderWork::Bring(const Input& input) const {
 
 int64_t EncoderWork::Project(int64_t budget_us) {
   Projection& first = projections_.front();
+  if (first.job->scored != nullptr) return ScoreSome(&first, budget_us) ? 1 : 0;
   if (first.job->task() == nullptr) return 1;  // nothing will be decoded
   const int64_t begin = first.rows_done, rows = first.encoded.states.dim[0];
   const int64_t room = project_rate_.WorkFor(budget_us);
@@ -143,6 +145,26 @@ int64_t EncoderWork::Join(int64_t room, Tensor* states) {
     slots_.insert(slots_.end(), next.job->source_slots.begin(), next.job->source_slots.end());
   }
   return joined;
+}
+
+// Scores some of what a part predicts; true: the last of it. A device's failure is the caller's to
+// find, whose Synchronize has it.
+bool EncoderWork::ScoreSome(Projection* scoring, int64_t budget_us) {
+  const Job& job = *scoring->job;
+  const auto predictions = job.scored->predictions().subspan(scoring->rows_done);
+  const int64_t room = std::min({score_rate_.WorkFor(budget_us), model_->limits().max_step_tokens,
+                                 static_cast<int64_t>(predictions.size())});
+  const int64_t begin_us = clock_();
+  rows_.clear();
+  for (const auto& prediction : predictions.first(room)) {
+    rows_.push_back(static_cast<int32_t>(scoring->first_row) + prediction.row);
+    scores_->Add(prediction.token, job.request.top_logprobs,
+                 &scoring->job->result.targets[prediction.item]);
+  }
+  scores_->Score(model_->EncodedRows(rows_)).IgnoreError();
+  score_rate_.Record(room, clock_() - begin_us);
+  scoring->rows_done += room;
+  return room == static_cast<int64_t>(predictions.size());
 }
 
 }  // namespace quintet

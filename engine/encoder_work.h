@@ -1,5 +1,5 @@
-// The encoder's work under way: one packed batch of inputs in slices, then the keys and values that
-// decoding jobs take from their states, block by block. The stepping thread's own.
+// Whole inputs under way: one packed batch in slices, then what jobs take from its states, block by
+// block: decoding ones keys and values, scoring ones log-probabilities. The stepping thread's own.
 #pragma once
 
 #include <cstdint>
@@ -11,23 +11,25 @@
 #include "absl/types/span.h"
 #include "engine/clock.h"
 #include "engine/encoder_cache.h"
+#include "engine/input_batch.h"
 #include "engine/job.h"
 #include "engine/step_pace.h"
+#include "engine/target_scores.h"
 #include "models/model.h"
 
 namespace quintet {
 
 class EncoderWork {
  public:
-  // States of finished inputs are put into `cache`. Both outlive the object.
-  EncoderWork(Model* model, EncoderCache* cache, Clock clock)
-      : model_(model), cache_(cache), clock_(std::move(clock)) {}
+  // States of finished inputs are put into `cache`. All outlive the object.
+  EncoderWork(Model* model, EncoderCache* cache, TargetScores* scores, Clock clock)
+      : model_(model), cache_(cache), scores_(scores), clock_(std::move(clock)) {}
 
-  // Whether the encoder holds a batch: no other may begin.
+  // Whether the model holds a batch: no other may begin.
   bool active() const;
   // The highest class of the jobs inside, if any.
   std::optional<Priority> MostUrgent() const;
-  // Starts a batch with the inputs of `jobs`.
+  // Starts a batch with the inputs of `jobs`; of scoring ones with their next parts.
   void Begin(absl::Span<Job* const> jobs);
   // The job's input is known: its states need no encoding.
   void AddEncoded(Job* job, EncodedStates encoded);
@@ -36,7 +38,7 @@ class EncoderWork {
 
   // Works for about `budget_us`, one slice at least, and hands out the jobs that are ready: their
   // states [rows, d_model] f32 are there, valid during the call, and so are the keys and values in
-  // their source slots.
+  // their source slots, or the scores of their parts.
   void Advance(int64_t budget_us,
                absl::FunctionRef<void(Job* job, const EncodedStates& states)> ready);
 
@@ -48,7 +50,8 @@ class EncoderWork {
   struct Projection {
     Job* job;
     EncodedStates encoded;
-    int64_t rows_done = 0;
+    int64_t first_row = 0;  // in the batch
+    int64_t rows_done = 0;  // projected, or scored
   };
 
   void Encode(int64_t budget_us);
@@ -56,15 +59,19 @@ class EncoderWork {
   // How many of projections_, from the first on, are complete then.
   int64_t Project(int64_t budget_us);
   int64_t Join(int64_t room, Tensor* states);
+  bool ScoreSome(Projection* scoring, int64_t budget_us);
 
   Model* const model_;
   EncoderCache* const cache_;
+  TargetScores* const scores_;
   const Clock clock_;
   std::vector<Input> inputs_;           // being encoded
   std::deque<Projection> projections_;  // encoded
-  std::vector<int32_t> tokens_, offsets_, slots_;
+  InputBatch batch_;
+  std::vector<int32_t> slots_, rows_;
   WorkRate encode_rate_{1};    // units of Model::EncodeSlice
   WorkRate project_rate_{32};  // rows: fewer read all weights for little
+  WorkRate score_rate_{32};
 };
 
 }  // namespace quintet

@@ -32,6 +32,10 @@ struct Parts {
   Capacity capacity;
 };
 
+void CountScored(Result* result) {
+  for (const ScoredTarget& target : result->targets) result->output_tokens += target.tokens.size();
+}
+
 class StepEngine : public Engine {
  public:
   explicit StepEngine(Parts parts)
@@ -45,7 +49,7 @@ class StepEngine : public Engine {
         pool_(capacity_.pages, capacity_.page_size),
         pace_(limits_.prefill_share),
         encoder_cache_(limits_.encoder_cache_bytes),
-        encoding_(model_, &encoder_cache_, clock_) {
+        encoding_(model_, &encoder_cache_, decoder_->target_scores(), clock_) {
     counters_.pages_total = capacity_.pages;
   }
   ~StepEngine() override;
@@ -64,6 +68,7 @@ class StepEngine : public Engine {
   void TakeInbox();
   void Expire(int64_t now);
   void Admit(int64_t now);
+  void GoOn(AdmissionBudget* budget);
   void StartJob(Job* job, int64_t now);
   bool StreamsWait() const;
   Urgent UrgentNow() const;
@@ -102,6 +107,8 @@ class StepEngine : public Engine {
   EncoderWork encoding_;
   Jobs jobs_;
   std::vector<Job*> decoding_;  // in order of admission
+  std::vector<Job*> to_go_on_;  // with the next part of what they score
+  bool go_on_first_ = false;
   int64_t reserved_sequences_ = 0;
   std::vector<std::unique_ptr<Job>> arrivals_;  // scratch of a step, like those below
   std::vector<RequestId> ids_;
@@ -235,15 +242,15 @@ void StepEngine::Expire(int64_t now) {
 }
 
 void StepEngine::Admit(int64_t now) {
-  if (scheduler_.waiting() == 0) return;
+  batch_.clear();
+  if (scheduler_.waiting() == 0 && to_go_on_.empty()) return;
   AdmissionBudget budget;
   budget.encode_tokens = encoding_.active() ? 0 : capacity_.encode_tokens;
   budget.pages = pool_.free_pages();
   budget.sequences = capacity_.running_sequences - reserved_sequences_;
+  if (go_on_first_) GoOn(&budget);
   ids_.clear();
   scheduler_.Admit(now, budget, &ids_);
-  if (ids_.empty()) return;
-  batch_.clear();
   for (RequestId id : ids_) {
     Job* job = jobs_.at(id).get();
     StartJob(job, now);
@@ -252,8 +259,9 @@ void StepEngine::Admit(int64_t now) {
       // Cached states are the host's; a task head wants them where the model runs.
       const bool usable = !job->classify_encoded || model_->stream().backend() == Backend::kCpu;
       EncodedStates known;
-      if (usable) known = encoder_cache_.Find(job->request.input);
+      if (usable && job->scored == nullptr) known = encoder_cache_.Find(job->request.input);
       if (known.owner == nullptr) {
+        budget.encode_tokens -= job->needs.encode_tokens;
         batch_.push_back(job);
         continue;
       }
@@ -265,7 +273,20 @@ void StepEngine::Admit(int64_t now) {
       decoding_.push_back(job);
     }
   }
-  if (!batch_.empty()) encoding_.Begin(batch_);
+  if (!go_on_first_) GoOn(&budget);
+  if (batch_.empty()) return;
+  encoding_.Begin(batch_);
+  go_on_first_ = !go_on_first_;
+}
+
+// Jobs of many parts and those that wait outside take turns at being first.
+void StepEngine::GoOn(AdmissionBudget* budget) {
+  std::erase_if(to_go_on_, [&](Job* job) {
+    if (job->needs.encode_tokens > budget->encode_tokens) return false;
+    budget->encode_tokens -= job->needs.encode_tokens;
+    batch_.push_back(job);
+    return true;
+  });
 }
 
 void StepEngine::StartJob(Job* job, int64_t now) {
@@ -319,7 +340,12 @@ void StepEngine::UseStates(Job* job, const EncodedStates& encoded) {
   const Tensor& states = encoded.states;
   Result& result = job->result;
   absl::Status status;
-  if (job->kind() == RequestKind::kEncode) {
+  if (job->scored != nullptr) {
+    status = model_->stream().Synchronize();
+    job->scored->Advance();
+    if (status.ok() && !job->scored->done()) return to_go_on_.push_back(job);
+    CountScored(&result);
+  } else if (job->kind() == RequestKind::kEncode) {
     status = model_->stream().Synchronize();
     const RowRange rows = PooledRows(job->request.pooling, states.dim[0]);
     const Tensor read = encoded.host.Rows(rows.begin, rows.end);
@@ -347,7 +373,6 @@ void StepEngine::Decode(bool streams, int64_t prefill_us) {
     entry.source_slots = job->source_slots;
     entry.generation = job->generation.get();
     entry.forced = job->forced.get();
-    entry.classify = job->kind() == RequestKind::kClassify;
     entry.top_logprobs = job->request.top_logprobs;
     entry.result = &job->result;
     decoder_jobs_.push_back(entry);
@@ -411,14 +436,8 @@ void StepEngine::FinishDecoding(Job* job) {
     result.output_tokens = job->generation->new_tokens();
     std::lock_guard<std::mutex> lock(mutex_);
     counters_.generated_tokens += result.output_tokens - before;
-  } else if (job->kind() == RequestKind::kEncode) {
-    const RowRange rows = PooledRows(job->request.pooling, result.rows);
-    PoolStates(job->request,
-               absl::MakeConstSpan(result.values)
-                   .subspan(rows.begin * result.columns, (rows.end - rows.begin) * result.columns),
-               result.columns, &result);
   } else {
-    for (const ScoredTarget& target : result.targets) result.output_tokens += target.tokens.size();
+    CountScored(&result);
   }
   End(job, JobState::kDone, absl::OkStatus());
 }
@@ -439,6 +458,7 @@ void StepEngine::End(Job* job, JobState state, const absl::Status& status) {
     QT_CHECK(scheduler_.Remove(job->id));
   } else {
     if (job->state == JobState::kEncoding) encoding_.Forget(job);
+    std::erase(to_go_on_, job);
     decoding_.erase(std::remove(decoding_.begin(), decoding_.end(), job), decoding_.end());
     pool_.Release(&job->own_pages);
     pool_.Release(&job->source_pages);

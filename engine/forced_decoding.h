@@ -1,5 +1,5 @@
-// A request whose decoder tokens are all given: scores of targets, and states for task heads and
-// causal embeddings. Targets share the cache of what precedes them; several are read side by side.
+// A request whose decoder tokens are all given: an encoder-decoder's scores of targets, and states
+// for its task heads. Targets share the cache of what precedes them; several are read side by side.
 #pragma once
 
 #include <cstdint>

@@ -76,6 +76,30 @@ absl::Status PlanGenerate(const ModelConfig& config, const Tokenizer* tokenizer,
   return absl::OkStatus();
 }
 
+// Which of a scoring request's options the model allows.
+absl::Status CheckSight(const Request& request, const ModelConfig& config) {
+  if (request.sliding_window < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sliding_window: ", request.sliding_window, " is negative"));
+  }
+  if (request.sliding_window > 0 && request.prefix_lm) {
+    return absl::InvalidArgumentError(
+        "sliding_window: a prompt that is read both ways (prefix_lm) takes no window");
+  }
+  if (!config.has_encoder()) return absl::OkStatus();
+  if (request.sliding_window > 0) {
+    return absl::InvalidArgumentError(
+        "sliding_window: only causal models (GPT-2) take one; an encoder-decoder's targets read "
+        "the whole input through cross-attention");
+  }
+  if (request.prefix_lm) {
+    return absl::InvalidArgumentError(
+        "prefix_lm: only causal models (GPT-2) take it; an encoder reads its input both ways "
+        "anyhow");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status PlanScore(const ModelConfig& config, const Capacity& capacity, Job* job) {
   const Request& request = job->request;
   if (request.targets.empty()) return absl::InvalidArgumentError("targets: at least one is needed");
@@ -91,8 +115,10 @@ absl::Status PlanScore(const ModelConfig& config, const Capacity& capacity, Job*
     if (!status.ok()) return status;
     longest = std::max<int64_t>(longest, request.targets[i].size());
   }
+  absl::Status status = CheckSight(request, config);
+  if (!status.ok()) return status;
   std::vector<int32_t> prefix = config.has_encoder() ? request.decoding.prompt : request.input;
-  absl::Status status = CheckIds("prompt", prefix, config.vocab);
+  status = CheckIds("prompt", prefix, config.vocab);
   if (!status.ok()) return status;
   if (prefix.empty()) {
     const absl::StatusOr<int32_t> start = StartToken(config);
@@ -105,8 +131,17 @@ absl::Status PlanScore(const ModelConfig& config, const Capacity& capacity, Job*
                                                    " positions, the model has ",
                                                    config.max_positions));
   }
-  const int64_t lanes = std::min(kScoreLanes, capacity.running_sequences);
   job->result.targets.resize(request.targets.size());
+  if (!config.has_encoder()) {
+    // A window that hides nothing is none.
+    const int64_t window = request.sliding_window < positions ? request.sliding_window : 0;
+    job->scored = std::make_unique<PackedTargets>(
+        std::move(prefix), request.targets,
+        PackedTargets::Sight{.window = window, .prefix_lm = request.prefix_lm},
+        capacity.encode_tokens);
+    return absl::OkStatus();
+  }
+  const int64_t lanes = std::min(kScoreLanes, capacity.running_sequences);
   job->forced = std::make_unique<ForcedDecoding>(
       ForcedDecoding::Scoring(std::move(prefix), job->request.targets, lanes, capacity.page_size));
   return absl::OkStatus();
@@ -120,22 +155,20 @@ absl::Status PlanClassify(const ModelConfig& config, const Capacity& capacity, J
     if (!found.ok()) return found.status();
     row = *found;
   }
-  // FAT5's heads and every token classifier of an encoder read encoder states; the others a
+  // FAT5's heads, every token classifier and causal models read states of the input; the others a
   // decoder's.
-  const bool on_encoder = config.has_encoder() && (config.family == Family::kFat5 ||
-                                                   config.head == Head::kTokenClassification);
-  if (on_encoder) {
+  const bool on_input = !config.has_encoder() || config.family == Family::kFat5 ||
+                        config.head == Head::kTokenClassification;
+  if (on_input) {
     job->classify_encoded = true;
     job->encoded_row = row;
     return absl::OkStatus();
   }
-  std::vector<int32_t> tokens = input;
-  if (config.has_encoder()) {  // shifted right
-    const absl::StatusOr<int32_t> start = StartToken(config);
-    if (!start.ok()) return start.status();
-    tokens.pop_back();
-    tokens.insert(tokens.begin(), *start);
-  }
+  std::vector<int32_t> tokens = input;  // shifted right
+  const absl::StatusOr<int32_t> start = StartToken(config);
+  if (!start.ok()) return start.status();
+  tokens.pop_back();
+  tokens.insert(tokens.begin(), *start);
   job->forced = std::make_unique<ForcedDecoding>(
       ForcedDecoding::States(std::move(tokens), row, capacity.page_size));
   return absl::OkStatus();
@@ -151,10 +184,6 @@ absl::Status Plan(const ModelConfig& config, const Tokenizer* tokenizer, const C
     case RequestKind::kClassify:
       return PlanClassify(config, capacity, job);
     case RequestKind::kEncode:
-      if (!config.has_encoder()) {
-        job->forced = std::make_unique<ForcedDecoding>(
-            ForcedDecoding::States(job->request.input, -1, capacity.page_size));
-      }
       return absl::OkStatus();
   }
   return absl::InvalidArgumentError("kind: unknown");
@@ -202,7 +231,7 @@ absl::StatusOr<std::unique_ptr<Job>> PlanJob(Request request, const ModelConfig&
 
   auto job = std::make_unique<Job>();
   job->request = std::move(request);
-  job->encodes = config.has_encoder();
+  job->encodes = config.has_encoder() || job->kind() != RequestKind::kGenerate;
   status = Plan(config, tokenizer, capacity, job.get());
   if (!status.ok()) return status;
 
@@ -211,7 +240,9 @@ absl::StatusOr<std::unique_ptr<Job>> PlanJob(Request request, const ModelConfig&
   job->queue_tokens = length;
   for (const auto& target : job->request.targets) job->queue_tokens += target.size();
   job->needs.priority = job->request.priority;
-  job->needs.encode_tokens = job->encodes ? length : 0;
+  job->needs.encode_tokens = job->scored != nullptr ? job->scored->most_tokens()
+                             : job->encodes         ? length
+                                                    : 0;
   if (DecodeTask* task = job->task()) {
     const int64_t source_pages =
         job->encodes ? (length + capacity.page_size - 1) / capacity.page_size : 0;

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "engine/forced_decoding.h"
 #include "engine/generation.h"
+#include "engine/packed_targets.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
 #include "models/model.h"
@@ -25,11 +26,12 @@ struct Job {
   JobState state = JobState::kQueued;
   QueuedRequest needs;                     // what the scheduler sees
   int64_t queue_tokens = 0;                // what it counts for in the queue
-  bool encodes = false;                    // its input goes through the encoder
+  bool encodes = false;                    // it takes states of whole inputs
   bool classify_encoded = false;           // the task head reads encoder states ...
   int64_t encoded_row = -1;                // ... of this row; -1: of all
-  std::unique_ptr<Generation> generation;  // at most one of these two
+  std::unique_ptr<Generation> generation;  // at most one of these three
   std::unique_ptr<ForcedDecoding> forced;
+  std::unique_ptr<PackedTargets> scored;  // a causal model's
 
   // From admission on.
   std::vector<int32_t> source_pages, own_pages;

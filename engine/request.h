@@ -76,6 +76,8 @@ struct Request {
   DecodingOptions decoding;                       // generate
   std::vector<std::vector<int32_t>> targets;      // score: continuation ids (T5: decoder targets, eos included if wanted)
   int32_t top_logprobs = 0;                       // score
+  int64_t sliding_window = 0;                     // score, causal models: PackedTargets::Sight; 0: none
+  bool prefix_lm = false;                         // score, causal models: the same
   Pooling pooling = Pooling::kMean;               // encode
   bool normalize = false;                         // encode: unit length
   bool stream = false;                            // generate: call OnTokens

@@ -16,19 +16,21 @@ class Gpt2Model final : public PackedModel {
       : PackedModel(std::move(config), limits, std::move(weights), stream) {}
 
   // There is no encoder: the engine asks config().has_encoder() first.
-  void BeginEncode(absl::Span<const int32_t>, absl::Span<const int32_t>) override { NoEncoder(); }
-  bool EncodeSlice(int64_t) override { NoEncoder(); }
-  Tensor EncoderStates() const override { NoEncoder(); }
-  void ProjectCross(const Tensor&, int64_t, absl::Span<const int32_t>) override { NoEncoder(); }
-
- private:
-  [[noreturn]] static void NoEncoder() {
+  void ProjectCross(const Tensor&, int64_t, absl::Span<const int32_t>) override {
     CheckFailed(__FILE__, __LINE__, "GPT-2 has no encoder", "");
   }
+
+ private:
+  void EmbedRows(const Tensor& ids, const Tensor& positions, const Tensor& x) override;
+  void ProjectRows(const LayerWeights& w, const Tensor& x, const Tensor& positions,
+                   const Tensor& qkv, const KvOutput& kv) override;
+  void FinishRows(const LayerWeights& w, const Tensor& attended, const Tensor& x) override;
+  void NormRows(const StackWeights& stack, const Tensor& x, const Tensor& y,
+                absl::Span<const int32_t> rows) override;
+
   void CheckBatch(const DecodeBatch& batch) const override;
   void Forward() override;
   void Layer(int64_t layer, const Tensor& x);
-  void CarveArrays(Carver&) override {}  // a decoder needs no more than step_
 };
 
 void Gpt2Model::CheckBatch(const DecodeBatch& batch) const {
@@ -37,44 +39,26 @@ void Gpt2Model::CheckBatch(const DecodeBatch& batch) const {
   }
 }
 
-void Gpt2Model::Forward() {
-  const Tensor x = x_.Rows(0, step_.tokens().dim[0]);
-  Embedding({.ids = step_.tokens(),
+void Gpt2Model::EmbedRows(const Tensor& ids, const Tensor& positions, const Tensor& x) {
+  Embedding({.ids = ids,
              .chosen = chosen_,
              .table = weights_.embedding,
-             .positions = step_.positions(),
+             .positions = positions,
              .position_table = weights_.position_embedding,
              .y = x},
             stream_);
-  for (int64_t layer = 0; layer < config_.decoder_layers; ++layer) {
-    Layer(layer, x);
-    Observe(true, layer, x);
-  }
-  const Tensor states = WantedStates();
-  if (states.dim[0] == 0) return;
-  LayerNorm({.x = x,
-             .gamma = weights_.decoder.final_norm,
-             .beta = weights_.decoder.final_norm_beta,
-             .y = states,
-             .eps = config_.norm_eps,
-             .rows = step_.batch().wanted},
-            stream_);
 }
 
-void Gpt2Model::Layer(int64_t layer, const Tensor& x) {
-  const LayerWeights& w = weights_.decoder.layers[layer];
-  const Tensor qkv = qkv_.Rows(0, x.dim[0]);
-  const Tensor hidden = hidden_.Rows(0, x.dim[0]);
-  float scale = config_.attention_scale;
-  if (config_.scale_by_inverse_layer) scale /= static_cast<float>(layer + 1);
-
-  const KvOutput kv = KvOnTheWay(w.qkv, layer);
+void Gpt2Model::ProjectRows(const LayerWeights& w, const Tensor& x, const Tensor&,
+                            const Tensor& qkv, const KvOutput& kv) {
   NormedProduct(w.attention_norm, w.attention_norm_beta,
                 {.x = x, .w = &w.qkv, .bias = w.qkv_bias, .y = qkv, .kv = kv});
-  const Tensor attended = SelfAttend(layer, qkv, kv.cache != nullptr, nullptr, scale);
+}
+
+void Gpt2Model::FinishRows(const LayerWeights& w, const Tensor& attended, const Tensor& x) {
   Product(
       {.x = attended, .w = &w.attention_out, .bias = w.attention_out_bias, .residual = x, .y = x});
-
+  const Tensor hidden = hidden_.Rows(0, x.dim[0]);
   NormedProduct(w.ffn_norm, w.ffn_norm_beta,
                 {.x = x,
                  .w = &w.ffn_in,
@@ -82,6 +66,37 @@ void Gpt2Model::Layer(int64_t layer, const Tensor& x) {
                  .activation = config_.activation,
                  .y = hidden});
   Product({.x = hidden, .w = &w.ffn_out, .bias = w.ffn_out_bias, .residual = x, .y = x});
+}
+
+void Gpt2Model::NormRows(const StackWeights& stack, const Tensor& x, const Tensor& y,
+                         absl::Span<const int32_t> rows) {
+  LayerNorm({.x = x,
+             .gamma = stack.final_norm,
+             .beta = stack.final_norm_beta,
+             .y = y,
+             .eps = config_.norm_eps,
+             .rows = rows},
+            stream_);
+}
+
+void Gpt2Model::Forward() {
+  const Tensor x = x_.Rows(0, step_.tokens().dim[0]);
+  EmbedRows(step_.tokens(), step_.positions(), x);
+  for (int64_t layer = 0; layer < config_.decoder_layers; ++layer) {
+    Layer(layer, x);
+    Observe(true, layer, x);
+  }
+  const Tensor states = WantedStates();
+  if (states.dim[0] == 0) return;
+  NormRows(weights_.decoder, x, states, step_.batch().wanted);
+}
+
+void Gpt2Model::Layer(int64_t layer, const Tensor& x) {
+  const LayerWeights& w = weights_.decoder.layers[layer];
+  const Tensor qkv = qkv_.Rows(0, x.dim[0]);
+  const KvOutput kv = KvOnTheWay(w.qkv, layer);
+  ProjectRows(w, x, step_.positions(), qkv, kv);
+  FinishRows(w, SelfAttend(layer, qkv, kv.cache != nullptr, nullptr, AttentionScale(layer)), x);
 }
 
 }  // namespace

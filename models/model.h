@@ -60,6 +60,21 @@ struct LayerOutput {
 
 constexpr int64_t kMaxTopLogProbs = 20;  // alternatives that TargetLogProbs can list per row
 
+// Whole inputs, one after another, for one encoding. An encoder's rows see all of their input, a causal model's what comes before
+// them in it, unless the fields below say otherwise.
+struct EncodeBatch {
+  absl::Span<const int32_t> tokens;   // [total], ids in [0, vocab)
+  absl::Span<const int32_t> offsets;  // [n + 1]; no input is empty
+
+  // Causal models only. Positions that rows are embedded at; empty: counted from 0 in each input.
+  absl::Span<const int32_t> positions;  // [total]
+  // Rows see later ones too, where the columns do not hide them.
+  bool both_ways = false;
+  // Columns of a mask (kernels/attention_mask.h), in rows of the input: row j is hidden from those at lower_begin[j] and after,
+  // and from those before upper_end[j].
+  absl::Span<const int32_t> lower_begin, upper_end;  // [total] or empty
+};
+
 // One decoder call: n sequences with one or more new tokens each. Sequences that share a source (the beams of a request) are
 // neighbours and form a group.
 struct DecodeBatch {
@@ -103,15 +118,19 @@ class Model {
   // Called after every layer, for comparing models (models/verify.h); null: none. On the CPU only.
   void set_observer(std::function<void(const LayerOutput&)> observer) { observer_ = std::move(observer); }
 
-  // Encoder: one packed batch at a time, resumable, since a long input must not hold up running streams. total <= max_encode_tokens;
-  // ids in [0, vocab); sequences non-empty. BeginEncode drops what was under way.
-  virtual void BeginEncode(absl::Span<const int32_t> tokens, absl::Span<const int32_t> offsets) = 0;
+  // Whole inputs: through the encoder, or through a causal model's layers without keeping keys and values. One packed batch at a
+  // time, resumable, since a long input must not hold up running streams. total <= max_encode_tokens. BeginEncode drops what was
+  // under way.
+  virtual void BeginEncode(const EncodeBatch& batch) = 0;
   // Does about `work` units (one unit: one token through one layer) and returns true when the batch is complete.
   virtual bool EncodeSlice(int64_t work) = 0;
   // [total, d_model] f32 after the final norm; valid from completion until the next BeginEncode.
   virtual Tensor EncoderStates() const = 0;
   // Room for them in mirrored memory of the host: rows are there after stream().Download of these addresses and Synchronize.
   virtual Tensor HostEncoderStates() const { return EncoderStates(); }
+  // These rows of EncoderStates(), at most max_step_tokens of them, in any order and any number of times: [rows, d_model] f32, valid
+  // until the next call or Decode. Causal models.
+  virtual Tensor EncodedRows(absl::Span<const int32_t> rows) = 0;
   // Keys and values of all decoder layers, by one product, for rows of EncoderStates() or of a copy of them: [rows, d_model] f32 of
   // one sequence, the first at `position` in it (rotary encodings turn keys and values by it; without them, of whole sequences one
   // after the other), into slots [rows]. The positions are below max_encode_tokens. A copy is memory of the host, on any backend.

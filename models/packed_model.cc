@@ -93,6 +93,7 @@ void PackedModel::Carve(Carver& carver) {
     states_ = carver.TakeTensor(DType::kF32, {rows, config_.d_model});
     chosen_ = carver.TakeTensor(DType::kI32, {limits_.max_step_sequences});
   }
+  encoder_qkv_ = carver.TakeTensor(activations_, {limits_.max_encode_tokens, 3 * config_.inner()});
   normed_ = carver.TakeTensor(activations_, {block_rows_, config_.d_model});
   hidden_ = carver.TakeTensor(activations_, {block_rows_, config_.d_ff});
 

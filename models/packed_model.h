@@ -1,12 +1,14 @@
 // What the forward passes of all families share: the packed weights, the pages of keys and values,
-// the workspace carved once at load, the arrays of a decoder call, and the heads on top of the
-// final norm. T5 and GPT-2 (models/t5.cc, models/gpt2.cc) add their layers. Not thread safe, like
-// every Model.
+// the workspace carved once at load, whole inputs in slices (packed_encode.cc), the arrays of a
+// decoder call, and the heads on top of the final norm. T5 and GPT-2 (models/t5.cc, models/gpt2.cc)
+// add their layers. Not thread safe, like every Model.
 #pragma once
 
 #include <map>
 #include <memory>
+#include <vector>
 
+#include "kernels/attention_mask.h"
 #include "models/model.h"
 #include "models/step_arrays.h"
 #include "models/weights.h"
@@ -15,6 +17,11 @@ namespace quintet {
 
 class PackedModel : public Model {
  public:
+  void BeginEncode(const EncodeBatch& batch) final;
+  bool EncodeSlice(int64_t work) final;
+  Tensor EncoderStates() const final;
+  Tensor HostEncoderStates() const final;
+  Tensor EncodedRows(absl::Span<const int32_t> rows) final;
   Tensor Decode(const DecodeBatch& batch) final;
   Tensor chosen() const override { return chosen_; }
   void Logits(const Tensor& states, const Tensor& logits) override;
@@ -43,7 +50,7 @@ class PackedModel : public Model {
   // Take the workspace's pieces, and those of mirrored memory for small arrays; they run twice,
   // first without memory to add up the sizes. Families add theirs.
   virtual void Carve(Carver& carver);
-  virtual void CarveArrays(Carver& carver) = 0;
+  virtual void CarveArrays(Carver& carver);
   // Scratch of one product of up to `rows` rows; 0 when the model has no such weight.
   int64_t ProductScratchBytes(const LinearWeight& w, int64_t rows) const;
 
@@ -52,6 +59,23 @@ class PackedModel : public Model {
   // The same of norm(x), x f32: RmsNorm, or LayerNorm where there is a beta. The norm runs on the
   // product's way where it can, otherwise through normed_.
   void NormedProduct(const Tensor& gamma, const Tensor& beta, LinearArgs args);
+
+  // Pieces of a family's layers, over any rows; `positions` [rows] i32.
+  // The residual stream x [rows, d_model] of token ids [rows].
+  virtual void EmbedRows(const Tensor& ids, const Tensor& positions, const Tensor& x) = 0;
+  // Queries, keys and values of self-attention: qkv [rows, 3 I] of the normed x.
+  virtual void ProjectRows(const LayerWeights& w, const Tensor& x, const Tensor& positions,
+                           const Tensor& qkv, const KvOutput& kv) = 0;
+  // What follows a whole input's self-attention `attended` [rows, I], added to x.
+  virtual void FinishRows(const LayerWeights& w, const Tensor& attended, const Tensor& x) = 0;
+  // The final norm: y [n, d_model], which may be x, of the rows `rows` of x; empty: of all.
+  virtual void NormRows(const StackWeights& stack, const Tensor& x, const Tensor& y,
+                        absl::Span<const int32_t> rows) = 0;
+  float AttentionScale(int64_t layer) const {
+    const float scale = config_.attention_scale;
+    return config_.scale_by_inverse_layer ? scale / static_cast<float>(layer + 1) : scale;
+  }
+
   // What a family asks of a batch beyond the limits.
   virtual void CheckBatch(const DecodeBatch& batch) const = 0;
   // The decoder over the rows of step_, to the states of the wanted ones in states_. Everything it
@@ -60,9 +84,9 @@ class PackedModel : public Model {
   // Where the step's new keys and values of a layer go on the way of the product that makes them;
   // unset where it cannot bring them there.
   KvOutput KvOnTheWay(const LinearWeight& qkv, int64_t layer);
-  // Causal self-attention of the step's rows: stores their keys and values unless they are `stored`,
-  // then every row attends to its sequence so far. qkv [rows, 3 I]; returns [rows, I], in place of
-  // the queries.
+  // Causal self-attention of the step's rows: stores their keys and values unless they are
+  // `stored`, then every row attends to its sequence so far. qkv [rows, 3 I]; returns [rows, I], in
+  // place of the queries.
   Tensor SelfAttend(int64_t layer, const Tensor& qkv, bool stored, const PositionBias* bias,
                     float scale);
   // Room for the states of the step's wanted rows, [wanted, d_model].
@@ -73,8 +97,8 @@ class PackedModel : public Model {
   // Part 0, 1 or 2 (queries, keys or values) of qkv [rows, 3 I], as [rows, heads, head_dim].
   Tensor HeadsOf(const Tensor& qkv, int part) const;
 
-  // Work recorded on a device. The first of a shape runs as usual, so that all that is made on first
-  // use is there when the second is recorded.
+  // Work recorded on a device. The first of a shape runs as usual, so that all that is made on
+  // first use is there when the second is recorded.
   struct RecordedStep {
     bool seen = false;
     std::unique_ptr<DeviceGraph> graph;
@@ -83,6 +107,16 @@ class PackedModel : public Model {
   ModelWeights weights_;
   int64_t block_rows_;  // rows of the widest products: max(EncodeBlockRows, max_step_tokens)
   DType activations_;   // type of what passes between ops; the residual stream and states are f32
+
+  // Whole inputs, kept between slices.
+  Tensor encoder_host_;       // [max_encode_tokens, d_model] f32, mirrored: the host's side
+  Tensor encoder_x_;          // its twin: residual stream, at last the states
+  Tensor encoder_qkv_;        // [max_encode_tokens, 3 I]
+  Tensor encoder_tokens_;     // [max_encode_tokens] i32
+  Tensor encoder_positions_;  // [max_encode_tokens] i32
+  Tensor encoder_offsets_;    // [max_encode_tokens + 1] i32
+  int64_t encoder_sequences_ = 0;
+  int64_t encoder_rows_ = 0;
 
   // A decoder call's rows.
   StepArrays step_;
@@ -96,8 +130,43 @@ class PackedModel : public Model {
   Tensor scratch_;  // [bytes] i8, of ops
 
  private:
+  // Every layer runs in two sweeps over blocks of rows, since attention needs all keys and values
+  // first.
+  enum class Sweep : uint8_t { kProject, kFinish };
+
+  const StackWeights& InputStack() const {
+    return config_.has_encoder() ? weights_.encoder : weights_.decoder;
+  }
+  void TakeMask(const EncodeBatch& batch);
+  bool EncodeRecorded();
+  int64_t RowCost() const;
+  int64_t SequenceOf(int64_t row) const;
+  void ProjectInputRows(int64_t begin, int64_t end);
+  void FinishInputRows(int64_t begin, int64_t end);
+  void AttendInputRows(int64_t begin, int64_t end);
+
   StepShape FirstShape() const;
   void RunRecorded(const StepShape& shape);
+
+  // Where the next slice goes on; layer_ == layers of InputStack(): complete.
+  int64_t layer_ = 0, row_ = 0;
+  Sweep sweep_ = Sweep::kProject;
+  bool both_ways_ = false;  // EncodeBatch's
+  ColumnMask mask_;         // no columns: there is none
+
+  // Encodings recorded on a device, by the offsets of their sequences, as steps are: queueing a
+  // hundred kernels one by one takes longer than a short input's work.
+  std::map<std::vector<int32_t>, RecordedStep> recorded_encodes_;
+
+  // Query offsets of the sequences in a block of input rows, and the position of each one's first
+  // query there.
+  Tensor block_offsets_;    // [kBlockRows + 1] i32
+  Tensor block_positions_;  // [kBlockRows] i32
+  // Causal models: columns of their inputs' mask, its summaries, and the rows of EncodedRows.
+  Tensor mask_lower_;  // [max_encode_tokens] i32
+  Tensor mask_upper_;  // [max_encode_tokens] i32
+  Tensor mask_tiles_;  // [most summaries, 8] i32: MaskTile
+  Tensor taken_rows_;  // [max_step_tokens] i32
 
   Buffer pages_;
   Buffer workspace_;

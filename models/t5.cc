@@ -1,11 +1,9 @@
 #include "models/t5.h"
 
 #include <algorithm>
-#include <map>
 #include <memory>
 #include <numeric>
 #include <utility>
-#include <vector>
 
 #include "kernels/attention.h"
 #include "kernels/embedding.h"
@@ -16,33 +14,23 @@
 namespace quintet {
 namespace {
 
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 class T5Model final : public PackedModel {
  public:
   T5Model(ModelConfig config, const ModelLimits& limits, ModelWeights weights, const Stream& stream)
       : PackedModel(std::move(config), limits, std::move(weights), stream) {}
 
-  void BeginEncode(absl::Span<const int32_t> tokens, absl::Span<const int32_t> offsets) override;
-  bool EncodeSlice(int64_t work) override;
-  Tensor EncoderStates() const override;
-  Tensor HostEncoderStates() const override;
   void ProjectCross(const Tensor& states, int64_t position,
                     absl::Span<const int32_t> slots) override;
 
  private:
-  // Every layer of the encoder runs in two sweeps over blocks of rows, since attention needs all
-  // keys and values first.
-  enum class Sweep : uint8_t { kProject, kFinish };
-
   void Carve(Carver& carver) override;
   void CarveArrays(Carver& carver) override;
-  bool EncodeRecorded();
-  void ProjectEncoderRows(const LayerWeights& w, int64_t begin, int64_t end);
-  void FinishEncoderRows(const LayerWeights& w, int64_t begin, int64_t end);
-  void EncoderAttention(const LayerWeights& w, int64_t begin, int64_t end);
-  int64_t RowCost() const;
-  int64_t SequenceOf(int64_t row) const;
+  void EmbedRows(const Tensor& ids, const Tensor& positions, const Tensor& x) override;
+  void ProjectRows(const LayerWeights& w, const Tensor& x, const Tensor& positions,
+                   const Tensor& qkv, const KvOutput& kv) override;
+  void FinishRows(const LayerWeights& w, const Tensor& attended, const Tensor& x) override;
+  void NormRows(const StackWeights& stack, const Tensor& x, const Tensor& y,
+                absl::Span<const int32_t> rows) override;
 
   void CheckBatch(const DecodeBatch& batch) const override;
   void Forward() override;
@@ -59,27 +47,6 @@ class T5Model final : public PackedModel {
   void Rotate(const Tensor& x, const Tensor& positions, int sign,
               const int64_t* row_offset = nullptr);
 
-  // The encoder's batch, kept between slices.
-  Tensor encoder_host_;       // [max_encode_tokens, d_model] f32, mirrored: the host's side
-  Tensor encoder_x_;          // its twin: residual stream, at last the states
-  Tensor encoder_qkv_;        // [max_encode_tokens, 3 I]
-  Tensor encoder_tokens_;     // [max_encode_tokens] i32
-  Tensor encoder_positions_;  // [max_encode_tokens] i32
-  Tensor encoder_offsets_;    // [max_encode_tokens + 1] i32
-  int64_t encoder_sequences_ = 0;
-  int64_t encoder_rows_ = 0;
-  // Where the next slice goes on; layer_ == encoder_layers: complete.
-  int64_t layer_ = 0, row_ = 0;
-  Sweep sweep_ = Sweep::kProject;
-
-  // Encodings recorded on a device, by the offsets of their sequences, as packed_model.h records
-  // steps: queueing a hundred kernels one by one takes longer than a short input's work.
-  std::map<std::vector<int32_t>, RecordedStep> recorded_encodes_;
-
-  // Query offsets of the sequences in a block of encoder rows, and the position of each one's first
-  // query there.
-  Tensor block_offsets_;    // [kBlockRows + 1] i32
-  Tensor block_positions_;  // [kBlockRows] i32
   // Where the source's keys and values go: each row's slot, each head within a slot's page.
   Tensor cross_rows_;    // [max_encode_tokens] i64, the first cross_used_ of them taken
   Tensor cross_chunks_;  // [decoder_layers * 2 * heads] i64
@@ -90,25 +57,15 @@ class T5Model final : public PackedModel {
 
 void T5Model::Carve(Carver& carver) {
   PackedModel::Carve(carver);
-  const int64_t tokens = limits_.max_encode_tokens;
-  encoder_qkv_ = carver.TakeTensor(activations_, {tokens, 3 * config_.inner()});
-  if (!config_.has_decoder()) return;
-  if (stream_.backend() != Backend::kCpu) {
-    given_states_ = carver.TakeTensor(DType::kF32, {tokens, config_.d_model});
-  }
+  if (!config_.has_decoder() || stream_.backend() == Backend::kCpu) return;
+  given_states_ = carver.TakeTensor(DType::kF32, {limits_.max_encode_tokens, config_.d_model});
 }
 
 void T5Model::CarveArrays(Carver& carver) {
-  const int64_t tokens = limits_.max_encode_tokens;
-  encoder_host_ = carver.TakeTensor(DType::kF32, {tokens, config_.d_model});
-  if (encoder_host_.defined()) encoder_x_ = stream_.Twin(encoder_host_);
-  encoder_tokens_ = carver.TakeTensor(DType::kI32, {tokens});
-  encoder_positions_ = carver.TakeTensor(DType::kI32, {tokens});
-  encoder_offsets_ = carver.TakeTensor(DType::kI32, {tokens + 1});
-  block_offsets_ = carver.TakeTensor(DType::kI32, {kBlockRows + 1});
-  block_positions_ = carver.TakeTensor(DType::kI32, {kBlockRows});
+  PackedModel::CarveArrays(carver);
   if (!config_.has_decoder()) return;
 
+  const int64_t tokens = limits_.max_encode_tokens;
   const int64_t chunks = config_.decoder_layers * 2 * config_.heads;
   ascending_ = carver.TakeTensor(DType::kI32, {tokens});
   cross_rows_ = carver.TakeTensor(DType::kI64, {tokens});
@@ -146,180 +103,30 @@ void T5Model::FeedForward(const LayerWeights& w, const Tensor& x) {
   Product({.x = hidden, .w = &w.ffn_out, .residual = x, .y = x});
 }
 
-// ---- Encoder ----
+// ---- Pieces of both stacks ----
 
-void T5Model::BeginEncode(absl::Span<const int32_t> tokens, absl::Span<const int32_t> offsets) {
-  QT_CHECK(config_.has_encoder());
-  QT_CHECK_GE(offsets.size(), size_t{2});
-  QT_CHECK_EQ(offsets.front(), 0);
-  QT_CHECK_EQ(offsets.back(), static_cast<int32_t>(tokens.size()));
-  QT_CHECK_LE(static_cast<int64_t>(tokens.size()), limits_.max_encode_tokens);
-  encoder_rows_ = static_cast<int64_t>(tokens.size());
-  encoder_sequences_ = static_cast<int64_t>(offsets.size()) - 1;
-  stream_.WaitForUploads();
-  for (int64_t s = 0; s < encoder_sequences_; ++s) {
-    QT_CHECK_LT(offsets[s], offsets[s + 1]);
-    int32_t* positions = encoder_positions_.as<int32_t>();
-    std::iota(positions + offsets[s], positions + offsets[s + 1], 0);
-  }
-  std::copy(tokens.begin(), tokens.end(), encoder_tokens_.as<int32_t>());
-  std::copy(offsets.begin(), offsets.end(), encoder_offsets_.as<int32_t>());
-  stream_.Upload(encoder_tokens_.data, encoder_rows_ * 4);
-  stream_.Upload(encoder_positions_.data, encoder_rows_ * 4);
-  stream_.Upload(encoder_offsets_.data, (encoder_sequences_ + 1) * 4);
-  layer_ = row_ = 0;
-  sweep_ = Sweep::kProject;
+void T5Model::EmbedRows(const Tensor& ids, const Tensor&, const Tensor& x) {
+  Embedding({.ids = ids, .chosen = chosen_, .table = weights_.embedding, .y = x}, stream_);
 }
 
-// Multiply-adds of one token in a layer's products: the unit of work.
-int64_t T5Model::RowCost() const {
-  const LayerWeights& w = weights_.encoder.layers[0];
-  return w.qkv.n() * w.qkv.k() + w.attention_out.n() * w.attention_out.k() +
-         w.ffn_in.n() * w.ffn_in.k() + w.ffn_out.n() * w.ffn_out.k();
+void T5Model::ProjectRows(const LayerWeights& w, const Tensor& x, const Tensor& positions,
+                          const Tensor& qkv, const KvOutput& kv) {
+  NormedProduct(w.attention_norm, {}, {.x = x, .w = &w.qkv, .y = qkv, .kv = kv});
+  if (!rotary()) return;
+  Rotate(HeadsOf(qkv, 0), positions, 1);
+  Rotate(HeadsOf(qkv, 1), positions, -1);
+  Rotate(HeadsOf(qkv, 2), positions, -1);
 }
 
-// Index of the sequence of the encoder's batch that holds `row`.
-int64_t T5Model::SequenceOf(int64_t row) const {
-  const int32_t* offsets = encoder_offsets_.as<int32_t>();
-  return std::upper_bound(offsets, offsets + encoder_sequences_, row) - offsets - 1;
-}
-
-// The whole of a short batch by one replay, once its lengths have been seen before.
-bool T5Model::EncodeRecorded() {
-  constexpr int64_t kMostRows = 1024;
-  constexpr size_t kMostGraphs = 128;
-  if (stream_.backend() == Backend::kCpu || encoder_rows_ > kMostRows) return false;
-  const int32_t* offsets = encoder_offsets_.as<int32_t>();
-  std::vector<int32_t> lengths(offsets, offsets + encoder_sequences_ + 1);
-  if (recorded_encodes_.size() >= kMostGraphs) recorded_encodes_.clear();
-  RecordedStep& step = recorded_encodes_[std::move(lengths)];
-  if (step.seen && step.graph == nullptr) {
-    step.graph = stream_.device().Record([this] {
-      for (layer_ = 0; layer_ < config_.encoder_layers; ++layer_) {
-        const LayerWeights& w = weights_.encoder.layers[layer_];
-        ProjectEncoderRows(w, 0, encoder_rows_);
-        FinishEncoderRows(w, 0, encoder_rows_);
-      }
-    });
-    layer_ = 0;
-  }
-  step.seen = true;
-  if (step.graph == nullptr) return false;
-  stream_.device().Replay(*step.graph);
-  layer_ = config_.encoder_layers;
-  return true;
-}
-
-bool T5Model::EncodeSlice(int64_t work) {
-  QT_CHECK_GT(encoder_rows_, 0);
-  if (layer_ == 0 && row_ == 0 && sweep_ == Sweep::kProject && EncodeRecorded()) return true;
-  // Few rows read all weights for little.
-  const double max_rows = static_cast<double>(EncodeBlockRows());
-  const double min_rows = stream_.backend() == Backend::kCpu ? 32 : max_rows;
-  const int64_t unit = RowCost();
-  double budget = static_cast<double>(work) * static_cast<double>(unit);
-  while (layer_ < config_.encoder_layers && budget > 0) {
-    const LayerWeights& w = weights_.encoder.layers[layer_];
-    int64_t cost = w.qkv.n() * w.qkv.k();
-    if (sweep_ == Sweep::kFinish) {
-      const int32_t* sequence = encoder_offsets_.as<int32_t>() + SequenceOf(row_);
-      cost = unit - cost + 2 * config_.inner() * (sequence[1] - sequence[0]);
-    }
-    const double affordable = std::clamp(budget / static_cast<double>(cost), min_rows, max_rows);
-    // Blocks of one size rather than full ones and a small rest.
-    const int64_t left = encoder_rows_ - row_;
-    const int64_t blocks = CeilDiv(left, static_cast<int64_t>(affordable));
-    const int64_t rows = CeilDiv(left, blocks);
-    if (sweep_ == Sweep::kProject) {
-      ProjectEncoderRows(w, row_, row_ + rows);
-    } else {
-      FinishEncoderRows(w, row_, row_ + rows);
-    }
-    budget -= static_cast<double>(rows * cost);
-    row_ += rows;
-    if (row_ < encoder_rows_) continue;
-    row_ = 0;
-    if (sweep_ == Sweep::kFinish) Observe(false, layer_++, encoder_x_.Rows(0, encoder_rows_));
-    sweep_ = sweep_ == Sweep::kProject ? Sweep::kFinish : Sweep::kProject;
-  }
-  return layer_ == config_.encoder_layers;
-}
-
-// First sweep of a layer: queries, keys and values.
-void T5Model::ProjectEncoderRows(const LayerWeights& w, int64_t begin, int64_t end) {
-  const Tensor x = encoder_x_.Rows(begin, end);
-  const Tensor qkv = encoder_qkv_.Rows(begin, end);
-  if (layer_ == 0) {
-    Embedding({.ids = encoder_tokens_.Rows(begin, end), .table = weights_.embedding, .y = x},
-              stream_);
-  }
-  NormedProduct(w.attention_norm, {}, {.x = x, .w = &w.qkv, .y = qkv});
-  if (rotary()) {
-    const Tensor positions = encoder_positions_.Rows(begin, end);
-    Rotate(HeadsOf(qkv, 0), positions, 1);
-    Rotate(HeadsOf(qkv, 1), positions, -1);
-    Rotate(HeadsOf(qkv, 2), positions, -1);
-  }
-}
-
-// Second sweep: everything after the keys and values of all rows are there.
-void T5Model::FinishEncoderRows(const LayerWeights& w, int64_t begin, int64_t end) {
-  const Tensor x = encoder_x_.Rows(begin, end);
-  EncoderAttention(w, begin, end);
-  Product({.x = encoder_qkv_.Rows(begin, end).Columns(0, config_.inner()),
-           .w = &w.attention_out,
-           .residual = x,
-           .y = x});
+void T5Model::FinishRows(const LayerWeights& w, const Tensor& attended, const Tensor& x) {
+  Product({.x = attended, .w = &w.attention_out, .residual = x, .y = x});
   FeedForward(w, x);
-  if (layer_ + 1 == config_.encoder_layers) {
-    RmsNorm({.x = x, .gamma = weights_.encoder.final_norm, .y = x, .eps = config_.norm_eps},
-            stream_);
-  }
 }
 
-// Rows [begin, end), which may be the end of one sequence, whole ones and the beginning of another,
-// attend to all keys of their sequence. In place of the queries.
-void T5Model::EncoderAttention(const LayerWeights& w, int64_t begin, int64_t end) {
-  const Tensor qkv = encoder_qkv_.Rows(0, encoder_rows_);
-  const Tensor q = HeadsOf(qkv.Rows(begin, end), 0);
-  AttentionArgs args = {.q = q,
-                        .out = q,
-                        .k = HeadsOf(qkv, 1),
-                        .v = HeadsOf(qkv, 2),
-                        .bias = &w.bias,
-                        .scale = config_.attention_scale,
-                        .scratch = scratch_};
-  const int32_t* offsets = encoder_offsets_.as<int32_t>();
-  if (end - begin == encoder_rows_) {
-    args.q_offsets = absl::MakeConstSpan(offsets, static_cast<size_t>(encoder_sequences_) + 1);
-    args.kv_offsets = args.q_offsets;
-    Attention(args, stream_);
-    return;
-  }
-  const int64_t first = SequenceOf(begin);
-  int32_t* block_offsets = block_offsets_.as<int32_t>();
-  int32_t* block_positions = block_positions_.as<int32_t>();
-  size_t sequences = 0;
-  block_offsets[0] = 0;
-  for (int64_t s = first; s < encoder_sequences_ && offsets[s] < end; ++s, ++sequences) {
-    block_positions[sequences] = static_cast<int32_t>(std::max<int64_t>(begin - offsets[s], 0));
-    block_offsets[sequences + 1] =
-        static_cast<int32_t>(std::min<int64_t>(offsets[s + 1], end) - begin);
-  }
-  args.q_offsets = absl::MakeConstSpan(block_offsets, sequences + 1);
-  args.kv_offsets = absl::MakeConstSpan(offsets + first, sequences + 1);
-  args.q_positions = absl::MakeConstSpan(block_positions, sequences);
-  Attention(args, stream_);
-}
-
-Tensor T5Model::EncoderStates() const {
-  QT_CHECK_EQ(layer_, config_.encoder_layers);
-  return encoder_x_.Rows(0, encoder_rows_);
-}
-
-Tensor T5Model::HostEncoderStates() const {
-  QT_CHECK_EQ(layer_, config_.encoder_layers);
-  return encoder_host_.Rows(0, encoder_rows_);
+void T5Model::NormRows(const StackWeights& stack, const Tensor& x, const Tensor& y,
+                       absl::Span<const int32_t> rows) {
+  RmsNorm({.x = x, .gamma = stack.final_norm, .y = y, .eps = config_.norm_eps, .rows = rows},
+          stream_);
 }
 
 // ---- Keys and values of the source ----
@@ -383,20 +190,14 @@ void T5Model::CheckBatch(const DecodeBatch& batch) const {
 
 void T5Model::Forward() {
   const Tensor x = x_.Rows(0, step_.tokens().dim[0]);
-  Embedding({.ids = step_.tokens(), .chosen = chosen_, .table = weights_.embedding, .y = x},
-            stream_);
+  EmbedRows(step_.tokens(), step_.positions(), x);
   for (int64_t layer = 0; layer < config_.decoder_layers; ++layer) {
     DecoderLayer(layer, x);
     Observe(true, layer, x);
   }
   const Tensor states = WantedStates();
   if (states.dim[0] == 0) return;
-  RmsNorm({.x = x,
-           .gamma = weights_.decoder.final_norm,
-           .y = states,
-           .eps = config_.norm_eps,
-           .rows = step_.batch().wanted},
-          stream_);
+  NormRows(weights_.decoder, x, states, step_.batch().wanted);
 }
 
 void T5Model::DecoderLayer(int64_t layer, const Tensor& x) {
@@ -405,14 +206,8 @@ void T5Model::DecoderLayer(int64_t layer, const Tensor& x) {
   const Tensor qkv = qkv_.Rows(0, rows);
 
   const KvOutput kv = rotary() ? KvOutput{} : KvOnTheWay(w.qkv, layer);
-  NormedProduct(w.attention_norm, {}, {.x = x, .w = &w.qkv, .y = qkv, .kv = kv});
-  if (rotary()) {
-    Rotate(HeadsOf(qkv, 0), step_.positions(), 1);
-    Rotate(HeadsOf(qkv, 1), step_.positions(), -1);
-    Rotate(HeadsOf(qkv, 2), step_.positions(), -1);
-  }
-  const Tensor self =
-      SelfAttend(layer, qkv, kv.cache != nullptr, &w.bias, config_.attention_scale);
+  ProjectRows(w, x, step_.positions(), qkv, kv);
+  const Tensor self = SelfAttend(layer, qkv, kv.cache != nullptr, &w.bias, config_.attention_scale);
   Product({.x = self, .w = &w.attention_out, .residual = x, .y = x});
 
   const Tensor q = qkv.Columns(0, config_.inner());

@@ -77,7 +77,7 @@ class SampleRun {
 
   void Encode() {
     const std::vector<int32_t> ids = SampleIds(kSourceTokens, config_.vocab, 1);
-    model_->BeginEncode(ids, kSourceOffsets);
+    model_->BeginEncode({.tokens = ids, .offsets = kSourceOffsets});
     while (!model_->EncodeSlice(1 << 20)) {
     }
   }

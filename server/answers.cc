@@ -138,6 +138,8 @@ absl::StatusOr<std::vector<Request>> ScoreRequests(const v1::ScoreRequest& proto
   Request request;
   request.kind = RequestKind::kScore;
   request.top_logprobs = static_cast<int32_t>(proto.top_logprobs());
+  request.sliding_window = proto.sliding_window();
+  request.prefix_lm = proto.prefix_lm();
   absl::StatusOr<std::vector<int32_t>> ids =
       InputIds(proto.input(), proto.call(), host.tokenizer(), limits, "input");
   if (!ids.ok()) return ids.status();

@@ -1,5 +1,5 @@
-// quintet bench: the whole engine on random token ids of given shapes. Every run generates exactly
-// the stated number of tokens.
+// quintet bench: the whole engine on random token ids of given shapes. Every run generates, or
+// scores, exactly the stated number of tokens.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -22,6 +22,7 @@ struct BenchFlags {
   std::vector<std::string> modes = {"encode", "generate"};
   std::vector<int64_t> batches = {1, 8}, beams = {1}, input_tokens = {128};
   uint32_t new_tokens = 64;
+  int64_t targets = 1, target_tokens = 32;
   int64_t repetitions = 5, warmup = 1;
   uint64_t seed = 1;
   std::string output = "text", json_file;
@@ -32,6 +33,14 @@ struct Shape {
   Pooling pooling = Pooling::kNone;
   int64_t batch = 0, beams = 1, input_tokens = 0;
   uint32_t new_tokens = 0;
+  int64_t targets = 0, target_tokens = 0;  // of score; 0: another mode
+
+  bool score() const { return targets > 0; }
+  bool generate() const { return !encode && !score(); }
+  // Tokens that one run gives.
+  int64_t output_tokens() const {
+    return batch * (score() ? targets * target_tokens : int64_t{new_tokens});
+  }
 };
 
 struct Measurement {
@@ -79,6 +88,14 @@ absl::StatusOr<Request> MakeRequest(const Session& session, const Shape& shape,
   const int32_t first = static_cast<int32_t>(std::min<int64_t>(100, session.config.vocab / 2));
   std::uniform_int_distribution<int32_t> id(first, static_cast<int32_t>(session.config.vocab - 1));
   for (int64_t i = 0; i < shape.input_tokens; ++i) request.input.push_back(id(*random));
+  if (shape.score()) {
+    request.kind = RequestKind::kScore;
+    request.targets.resize(static_cast<size_t>(shape.targets));
+    for (std::vector<int32_t>& target : request.targets) {
+      for (int64_t i = 0; i < shape.target_tokens; ++i) target.push_back(id(*random));
+    }
+    return request;
+  }
   if (shape.encode) {
     request.kind = RequestKind::kEncode;
     request.pooling = shape.pooling;
@@ -121,8 +138,8 @@ absl::Status RunOnce(Session& session, const Shape& shape, std::mt19937_64* rand
     measurement->cpu_ms.push_back(CpuMs() - cpu);
   }
   if (!sink->error().ok()) return sink->error();
-  const int64_t expected = shape.encode ? 0 : shape.batch * static_cast<int64_t>(shape.new_tokens);
-  if (sink->done() != shape.batch || (!shape.encode && sink->output_tokens() != expected)) {
+  const int64_t expected = shape.output_tokens();
+  if (sink->done() != shape.batch || sink->output_tokens() != expected) {
     return absl::InternalError(absl::StrCat("expected ", shape.batch, " results with ", expected,
                                             " tokens, got ", sink->done(), " with ",
                                             sink->output_tokens()));
@@ -135,6 +152,13 @@ std::vector<Shape> Shapes(const BenchFlags& flags) {
   for (const std::string& mode : flags.modes) {
     for (const int64_t input_tokens : flags.input_tokens) {
       for (const int64_t batch : flags.batches) {
+        if (mode == "score") {
+          shapes.push_back({.batch = batch,
+                            .input_tokens = input_tokens,
+                            .targets = flags.targets,
+                            .target_tokens = flags.target_tokens});
+          continue;
+        }
         if (mode != "generate") {
           shapes.push_back({.encode = true,
                             .pooling = mode == "encode" ? Pooling::kNone : Pooling::kFirst,
@@ -155,6 +179,7 @@ std::vector<Shape> Shapes(const BenchFlags& flags) {
 }
 
 const char* ModeOf(const Shape& shape) {
+  if (shape.score()) return "score";
   if (!shape.encode) return "generate";
   return shape.pooling == Pooling::kNone ? "encode" : "encode-first";
 }
@@ -169,10 +194,14 @@ nlohmann::ordered_json Row(const Shape& shape, const Measurement& measurement) {
                                 {"wall_ms", wall_ms},
                                 {"cpu_ms", Median(measurement.cpu_ms)},
                                 {"all_wall_ms", measurement.wall_ms}};
-  const double tokens = static_cast<double>(shape.encode ? shape.batch * shape.input_tokens
-                                                         : shape.batch * shape.new_tokens);
+  const double tokens =
+      static_cast<double>(shape.encode ? shape.batch * shape.input_tokens : shape.output_tokens());
   row["tokens_per_s"] = tokens / wall_ms * 1e3;
-  if (!shape.encode) row["ms_per_step"] = wall_ms / shape.new_tokens;
+  if (shape.generate()) row["ms_per_step"] = wall_ms / shape.new_tokens;
+  if (shape.score()) {
+    row["targets"] = shape.targets;
+    row["target_tokens"] = shape.target_tokens;
+  }
   return row;
 }
 
@@ -222,8 +251,11 @@ absl::Status MakeRoom(const BenchFlags& flags, ModelFlags* model) {
     model->max_input_tokens = std::max(model->max_input_tokens, shape.input_tokens);
     model->max_running = std::max(model->max_running, shape.batch * shape.beams);
     constexpr int64_t kSlack = 64;  // pages that are not full
-    const double tokens = static_cast<double>(
-        shape.batch * (shape.input_tokens + kSlack + shape.beams * (shape.new_tokens + kSlack)));
+    const double own = static_cast<double>(
+        shape.score() ? shape.targets * (shape.target_tokens + kSlack)
+                      : shape.beams * (static_cast<int64_t>(shape.new_tokens) + kSlack));
+    const double tokens =
+        static_cast<double>(shape.batch) * (static_cast<double>(shape.input_tokens + kSlack) + own);
     if (shape.encode) continue;
     model->cache_mib =
         std::max(model->cache_mib, static_cast<int64_t>(tokens * token_bytes / 1048576.0) + 1);
@@ -238,7 +270,8 @@ int Run(const BenchFlags& given) {
   }
   int exit_code = kExitDone;
   const bool only_encode =
-      std::find(flags.modes.begin(), flags.modes.end(), "generate") == flags.modes.end();
+      std::none_of(flags.modes.begin(), flags.modes.end(),
+                   [](const std::string& mode) { return mode == "generate" || mode == "score"; });
   const SessionNeeds needs = {
       .kind = only_encode ? RequestKind::kEncode : RequestKind::kGenerate,
       .tokenizer = TokenizerNeed::kNone,
@@ -269,22 +302,30 @@ void AddBenchCommand(CommandLine& line) {
        "quintet bench --model DIR --threads 1 --batch 1,8 --num-beams 1,4 --json bench.json",
        "Times are medians over the repetitions of one whole call: all inputs of the batch encoded "
        "and decoded to\n"
-       "exactly --new-tokens tokens each."},
+       "exactly --new-tokens tokens each, or --targets targets of --target-tokens tokens each "
+       "scored."},
       [flags] { return Run(*flags); });
   AddModelFlags(line, command, &flags->model);
   const CLI::Range positive(int64_t{1}, int64_t{1} << 24);
-  AddList(
-      command, "--mode", &flags->modes,
-      "What to run: encode, generate; encode-first: encode, and only the first state of each input "
-      "comes back.",
-      "MODE,...")
-      ->check(CLI::IsMember({"encode", "encode-first", "generate"}));
+  AddList(command, "--mode", &flags->modes,
+          "What to run: encode, generate, score; encode-first: encode, and only the first state of "
+          "each input comes back.",
+          "MODE,...")
+      ->check(CLI::IsMember({"encode", "encode-first", "generate", "score"}));
   AddList(command, "--batch", &flags->batches, "Inputs at once.", "INPUTS,...")->check(positive);
   AddList(command, "--input-tokens", &flags->input_tokens, "Length of each input.", "TOKENS,...")
       ->check(positive);
   AddList(command, "--num-beams", &flags->beams, "Beams of generate; 1: greedy.", "BEAMS,...")
       ->check(CLI::Range(1, 32));
   command->add_option("--new-tokens", flags->new_tokens, "Tokens generated for each input.")
+      ->check(CLI::Range(1, 4096))
+      ->type_name("TOKENS")
+      ->group("Shapes");
+  command->add_option("--targets", flags->targets, "Targets scored for each input.")
+      ->check(CLI::Range(1, 4096))
+      ->type_name("TARGETS")
+      ->group("Shapes");
+  command->add_option("--target-tokens", flags->target_tokens, "Tokens of each target.")
       ->check(CLI::Range(1, 4096))
       ->type_name("TOKENS")
       ->group("Shapes");

@@ -119,7 +119,13 @@ def encode(client: Client, arguments: argparse.Namespace, line: str) -> tuple[st
 
 def score(client: Client, arguments: argparse.Namespace, line: str) -> tuple[str, dict]:
     text, *targets = line.split("\t")
-    response = client.score(text, targets, top_logprobs=arguments.top_logprobs)
+    response = client.score(
+        text,
+        targets,
+        top_logprobs=arguments.top_logprobs,
+        sliding_window=arguments.sliding_window,
+        prefix_lm=arguments.prefix_lm,
+    )
     return "\t".join(f"{target.log_prob:.6f}" for target in response.scores), as_json(response)
 
 
@@ -312,6 +318,8 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("--vector-type", choices=("fp32", "fp16", "bf16"), default="fp32")
     command = add("score", "Log-likelihood of targets: INPUT<TAB>TARGET[<TAB>TARGET...].", run_lines, score, "LINE")
     command.add_argument("--top-logprobs", type=int, default=0, metavar="N")
+    command.add_argument("--sliding-window", type=int, default=0, metavar="N", help="causal models: tokens that a token sees")
+    command.add_argument("--prefix-lm", action="store_true", help="causal models: the input is read both ways")
     command = add(
         "classify", "Labels of texts or tokens, or answers to QUESTION<TAB>CONTEXT.", run_lines, classify, "LINE"
     )

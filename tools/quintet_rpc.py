@@ -232,12 +232,16 @@ class Client:
         )
         return self.stub.EncodeStream(requests, **self._sending)
 
-    def score(self, value, targets, *, top_logprobs: int = 0) -> pb.ScoreResponse:
+    def score(
+        self, value, targets, *, top_logprobs: int = 0, sliding_window: int = 0, prefix_lm: bool = False
+    ) -> pb.ScoreResponse:
         request = pb.ScoreRequest(
             call=self._options(),
             input=make_input(value),
             targets=[make_input(t) for t in targets],
             top_logprobs=top_logprobs,
+            sliding_window=sliding_window,
+            prefix_lm=prefix_lm,
         )
         return self.stub.Score(request, **self._sending)
 

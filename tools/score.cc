@@ -15,6 +15,8 @@ struct ScoreFlags {
   LineFlags lines;
   bool add_eos = true;
   uint32_t top_logprobs = 0;
+  int64_t sliding_window = 0;
+  bool prefix_lm = false;
 };
 
 constexpr size_t kMaxTargets = 64;
@@ -97,6 +99,8 @@ absl::StatusOr<LineJob> MakeJob(const Session& session, const ScoreFlags& flags,
   }
   job.request.input = std::move(input->ids);
   job.request.top_logprobs = static_cast<int32_t>(flags.top_logprobs);
+  job.request.sliding_window = flags.sliding_window;
+  job.request.prefix_lm = flags.prefix_lm;
   job.format = [number, json = flags.lines.output == "json"](const Result& result,
                                                              std::string* out) {
     *out += json ? FormatJson(number, result) : FormatText(result);
@@ -144,6 +148,17 @@ void AddScoreCommand(CommandLine& line) {
                    "Most likely alternatives of each token (--output json).")
       ->check(CLI::Range(0, 20))
       ->type_name("TOKENS")
+      ->group("Scoring");
+  command
+      ->add_option("--sliding-window", flags->sliding_window,
+                   "Each token sees itself and this many less one before it; 0: all. GPT-2 only.")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 31))
+      ->type_name("TOKENS")
+      ->group("Scoring");
+  command
+      ->add_flag("--prefix-lm", flags->prefix_lm,
+                 "The input's tokens see the whole input, the targets' what is before them. GPT-2 "
+                 "only.")
       ->group("Scoring");
 }
 

@@ -174,22 +174,134 @@ TEST_CASE("score: log-probabilities of every target, as if each were alone") {
   }
 }
 
-TEST_CASE("score: a causal prompt is computed once for all its targets") {
-  FakeOptions options;
-  options.causal = true;
-  options.limits.cache_pages = 400;
+struct Passes {
+  int64_t batches, tokens;
+};
+// What scoring `request` alone takes of a causal model.
+Passes PassesOf(const FakeOptions& options, Request request) {
   ThreadPool pool(1);
   FakeModel model(options, &pool);
   auto engine = Engine::Create(&model, nullptr, EngineLimits());
-  Request request = BaseRequest(RequestKind::kScore);
-  request.input.assign(41, 3);
-  request.targets.assign(8, {4, 5});
+  auto sink = std::make_shared<RecordingSink>();
+  request.sink = sink;
   REQUIRE((*engine)->Submit(request).ok());
+  CHECK((*engine)->counters().pages_used == 0);
   RunAll(engine->get());
   CHECK(model.errors.empty());
-  // 40 shared tokens, then 8 targets of 2 rows: two steps of at most 48 tokens. Each target with
-  // its own prompt would take 42 * 8 tokens.
-  CHECK(model.decodes == 2);
+  CHECK(model.decodes == 0);
+  CHECK(sink->status.ok());
+  return {model.encode_batches, model.encoded_tokens};
+}
+
+TEST_CASE("score: a causal prompt is computed once for all its targets, or once a pass") {
+  FakeOptions options;
+  options.causal = true;
+  options.limits.cache_pages = 1;
+  Request request = BaseRequest(RequestKind::kScore);
+  request.input.assign(41, 3);
+  request.targets.assign(8, {4, 5, 6});
+  Passes passes = PassesOf(options, request);
+  CHECK(passes.batches == 1);
+  CHECK(passes.tokens == 41 + 8 * 2);     // what a target's last token leads to is not asked for
+  options.limits.max_encode_tokens = 47;  // three targets a pass
+  passes = PassesOf(options, request);
+  CHECK(passes.batches == 3);
+  CHECK(passes.tokens == 3 * 41 + 8 * 2);
+  request.sliding_window = 4;  // every target reads a prompt of its own
+  passes = PassesOf(options, request);
+  CHECK(passes.batches == 8);
+  CHECK(passes.tokens == 8 * (41 + 2));
+}
+
+TEST_CASE("score: a request of many passes lets others in between") {
+  FakeOptions options;
+  options.causal = true;
+  options.limits.max_encode_tokens = 50;
+  ThreadPool pool(1);
+  FakeModel model(options, &pool);
+  auto engine = Engine::Create(&model, nullptr, EngineLimits());
+  Request many = BaseRequest(RequestKind::kScore);
+  many.input.assign(41, 3);
+  many.targets.assign(20, {4, 5, 6});
+  many.sliding_window = 4;  // twenty passes
+  REQUIRE((*engine)->Submit(many).ok());
+  (*engine)->Step();
+  DecodingOptions two;
+  two.max_new_tokens = two.min_new_tokens = 2;
+  const Request stream = GenerateRequest(model, {7, 8}, two);
+  Request other = BaseRequest(RequestKind::kScore);
+  other.targets = {{4}};
+  REQUIRE((*engine)->Submit(stream).ok());
+  REQUIRE((*engine)->Submit(other).ok());
+  for (int step = 0; step < 8; ++step) (*engine)->Step();
+  const auto done = [](const Request& request) {
+    return static_cast<const RecordingSink&>(*request.sink).done_calls;
+  };
+  CHECK(done(stream) == 1);
+  CHECK(done(other) == 1);
+  CHECK(done(many) == 0);
+  RunAll(engine->get());
+  CHECK(model.errors.empty());
+  CHECK(SameResult(static_cast<const RecordingSink&>(*many.sink).result,
+                   RunAlone(options, many, nullptr)));
+}
+
+// Log-probability of `token` after what is seen of `history`.
+float LogProbAfter(const FakeModel& functions, const std::vector<int32_t>& history, int32_t token) {
+  return ReferenceLogSoftmax(functions.LogitsOf(FakeModel::StateOf({}, history)))[token];
+}
+
+TEST_CASE("score: what a window leaves of the history, and what a prefix adds to it") {
+  FakeOptions options;
+  options.causal = true;
+  ThreadPool pool(1);
+  const FakeModel functions(options, &pool);
+  Request request = BaseRequest(RequestKind::kScore);
+  request.targets = {{4, 1, 8}, {4}, {9, 9, 9, 2, 3}};
+  SECTION("a window: a token sees itself and those just before it, over the prompt's end too") {
+    for (const int64_t window : {1, 3, 7, 10, 1000}) {
+      request.sliding_window = window;
+      const Result result = RunAlone(options, request, nullptr);
+      for (size_t t = 0; t < request.targets.size(); ++t) {
+        std::vector<int32_t> history = kInput;
+        for (size_t i = 0; i < request.targets[t].size(); ++i) {
+          const size_t seen = std::min<size_t>(history.size(), static_cast<size_t>(window));
+          const int32_t token = request.targets[t][i];
+          const float expected =
+              LogProbAfter(functions, {history.end() - seen, history.end()}, token);
+          CHECK(result.targets[t].tokens[i].log_prob == Approx(expected).epsilon(1e-5));
+          history.push_back(token);
+        }
+      }
+    }
+  }
+  SECTION("a prefix: targets see what they see anyhow, the prompt's tokens all of it") {
+    request.prefix_lm = true;
+    const Result both_ways = RunAlone(options, request, nullptr);
+    request.prefix_lm = false;
+    // One layer shows no difference to the targets; tests/models/gpt2_test.cc has real ones.
+    CHECK(SameResult(both_ways, RunAlone(options, request, nullptr)));
+  }
+}
+
+TEST_CASE("score: options that the model does not allow are refused, and say why") {
+  const auto message = [](bool causal, int64_t window, bool prefix_lm) {
+    FakeOptions options;
+    options.causal = causal;
+    Request request = BaseRequest(RequestKind::kScore);
+    request.targets = {{4}};
+    request.sliding_window = window;
+    request.prefix_lm = prefix_lm;
+    const absl::Status status = SubmitStatus(options, request);
+    CHECK((status.ok() || status.code() == absl::StatusCode::kInvalidArgument));
+    return std::string(status.message());
+  };
+  CHECK(message(true, 5, false).empty());
+  CHECK(message(true, 0, true).empty());
+  CHECK_THAT(message(true, 5, true), Catch::StartsWith("sliding_window: a prompt"));
+  CHECK_THAT(message(true, -1, false), Catch::StartsWith("sliding_window: -1"));
+  CHECK_THAT(message(false, 5, false), Catch::StartsWith("sliding_window: only causal"));
+  CHECK_THAT(message(false, 0, true), Catch::StartsWith("prefix_lm: only causal"));
 }
 
 // Log-probabilities of a result's tokens, against the raw logits after each history.

@@ -57,6 +57,7 @@ Request RandomGenerate(std::mt19937* random, const Model& model) {
 }
 
 Request RandomRequest(std::mt19937* random, const Model& model) {
+  const auto chance = [random](int of) { return (*random)() % of == 0; };
   Request request = RandomGenerate(random, model);
   const int kind = (*random)() % 5;
   if (kind == 0) {
@@ -69,6 +70,10 @@ Request RandomRequest(std::mt19937* random, const Model& model) {
       request.targets.push_back(RandomTokens(random, 1 + (*random)() % 9, model.config().vocab));
     }
     request.top_logprobs = (*random)() % 3;
+    if (!model.config().has_encoder()) {
+      request.prefix_lm = chance(3);
+      if (!request.prefix_lm && chance(3)) request.sliding_window = 1 + (*random)() % 12;
+    }
   }
   if (kind < 2) request.stream = false;
   request.priority = static_cast<Priority>((*random)() % 3);
@@ -109,6 +114,8 @@ Request Greedy(Request request, const Model& model) {
   request.decoding = options;
   request.kind = RequestKind::kGenerate;
   request.targets.clear();
+  request.prefix_lm = false;
+  request.sliding_window = 0;
   return request;
 }
 

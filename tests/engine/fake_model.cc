@@ -47,14 +47,27 @@ FakeModel::FakeModel(const FakeOptions& options, ThreadPool* pool)
   chosen_.resize(options.limits.max_step_sequences);
 }
 
-void FakeModel::BeginEncode(absl::Span<const int32_t> tokens, absl::Span<const int32_t> offsets) {
+void FakeModel::BeginEncode(const EncodeBatch& batch) {
+  const auto [tokens, offsets] = std::pair(batch.tokens, batch.offsets);
   Expect(static_cast<int64_t>(tokens.size()) <= limits_.max_encode_tokens,
          "encode batch too large");
   Expect(offsets.front() == 0 && offsets.back() == static_cast<int32_t>(tokens.size()), "offsets");
   encode_tokens_.assign(tokens.begin(), tokens.end());
   encode_offsets_.assign(offsets.begin(), offsets.end());
-  encode_left_ = static_cast<int64_t>(tokens.size()) * config_.encoder_layers;
+  const auto copy = [](absl::Span<const int32_t> from, std::vector<int32_t>* to) {
+    to->assign(from.begin(), from.end());
+  };
+  copy(batch.positions, &encode_positions_);
+  copy(batch.lower_begin, &lower_begin_);
+  copy(batch.upper_end, &upper_end_);
+  both_ways_ = batch.both_ways;
+  Expect(options_.causal || (encode_positions_.empty() && lower_begin_.empty() &&
+                             upper_end_.empty() && !both_ways_),
+         "an encoder takes no mask");
+  encode_left_ = static_cast<int64_t>(tokens.size()) *
+                 (options_.causal ? config_.decoder_layers : config_.encoder_layers);
   ++encode_batches;
+  encoded_tokens += static_cast<int64_t>(tokens.size());
 }
 
 bool FakeModel::EncodeSlice(int64_t work) {
@@ -69,10 +82,39 @@ bool FakeModel::EncodeSlice(int64_t work) {
     const std::vector<int32_t> source(encode_tokens_.begin() + encode_offsets_[s],
                                       encode_tokens_.begin() + encode_offsets_[s + 1]);
     for (size_t i = 0; i < source.size(); ++i) {
-      Pack(EncoderStateOf(source, i), &encoder_states_[(encode_offsets_[s] + i) * kWidth]);
+      const uint64_t state = options_.causal
+                                 ? CausalStateOf(encode_offsets_[s], encode_offsets_[s + 1], i)
+                                 : EncoderStateOf(source, i);
+      Pack(state, &encoder_states_[(encode_offsets_[s] + i) * kWidth]);
     }
   }
   return true;
+}
+
+// What row `row` of the input in [begin, end) sees, as a history.
+uint64_t FakeModel::CausalStateOf(size_t begin, size_t end, size_t row) {
+  std::vector<int32_t> history;
+  const int32_t at = static_cast<int32_t>(row);
+  for (size_t j = begin; j < end; ++j) {
+    if (!both_ways_ && j - begin > row) break;
+    if (!lower_begin_.empty() && at >= lower_begin_[j]) continue;
+    if (!upper_end_.empty() && at < upper_end_[j]) continue;
+    history.push_back(encode_tokens_[j]);
+  }
+  // A row that sees all that comes before it is at the position that this makes.
+  const int32_t position = encode_positions_.empty() ? at : encode_positions_[begin + row];
+  Expect(both_ways_ || position + 1 >= static_cast<int32_t>(history.size()), "position of a row");
+  return StateOf({}, history);
+}
+
+Tensor FakeModel::EncodedRows(absl::Span<const int32_t> rows) {
+  Expect(static_cast<int64_t>(rows.size()) <= limits_.max_step_tokens, "too many rows taken");
+  taken_states_.clear();
+  for (const int32_t row : rows) {
+    const auto from = encoder_states_.begin() + row * kWidth;
+    taken_states_.insert(taken_states_.end(), from, from + kWidth);
+  }
+  return Tensor::F32(taken_states_.data(), {static_cast<int64_t>(rows.size()), kWidth});
 }
 
 Tensor FakeModel::EncoderStates() const {

@@ -34,9 +34,10 @@ class FakeModel : public Model {
  public:
   FakeModel(const FakeOptions& options, ThreadPool* pool);
 
-  void BeginEncode(absl::Span<const int32_t> tokens, absl::Span<const int32_t> offsets) override;
+  void BeginEncode(const EncodeBatch& batch) override;
   bool EncodeSlice(int64_t work) override;
   Tensor EncoderStates() const override;
+  Tensor EncodedRows(absl::Span<const int32_t> rows) override;
   void ProjectCross(const Tensor& states, int64_t position,
                     absl::Span<const int32_t> slots) override;
   Tensor Decode(const DecodeBatch& batch) override;
@@ -57,6 +58,7 @@ class FakeModel : public Model {
 
   std::vector<std::string> errors;
   int64_t decodes = 0, slices = 0, most_tokens = 0, most_sequences = 0, encode_batches = 0;
+  int64_t encoded_tokens = 0;
 
  private:
   struct Slot {
@@ -73,12 +75,15 @@ class FakeModel : public Model {
   }
   uint64_t ReadSource(const DecodeBatch& batch, size_t group);
   uint64_t ReadHistory(const DecodeBatch& batch, size_t sequence, int64_t length);
+  uint64_t CausalStateOf(size_t begin, size_t end, size_t row);
 
   FakeOptions options_;
   std::vector<Slot> slots_;
-  std::vector<float> encoder_states_, decoder_states_;
+  std::vector<float> encoder_states_, decoder_states_, taken_states_;
   std::vector<int32_t> chosen_;
   std::vector<int32_t> encode_tokens_, encode_offsets_;
+  std::vector<int32_t> encode_positions_, lower_begin_, upper_end_;  // as the batch has them
+  bool both_ways_ = false;
   int64_t encode_left_ = -1;  // work units; -1: nothing under way
 };
 

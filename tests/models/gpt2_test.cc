@@ -43,10 +43,14 @@ TEST_CASE("GPT-2: a prompt gives the same bits whole, in pieces, alone and packe
       alone.insert(alone.end(), states.begin(), states.end());
     }
     CHECK(whole == alone);
+    // Without keys and values that stay.
+    for (const int64_t work : {int64_t{1}, int64_t{20}, kAll}) {
+      CHECK(whole == runner.Encode(rows, work));
+    }
   }
 }
 
-// What scoring does: the prompt runs once and every continuation reads its slots.
+// The prompt runs once and every continuation reads its slots.
 TEST_CASE("GPT-2: continuations share a prompt's keys") {
   ThreadPool pool(2);
   auto model = LoadFrom(CaseDirectory("gpt2"), &pool);

@@ -27,7 +27,7 @@ std::vector<float> RowRunner::Encode(const TokenRows& rows, int64_t work) {
     tokens.insert(tokens.end(), row.begin(), row.end());
     source_offsets_.push_back(static_cast<int32_t>(tokens.size()));
   }
-  model_->BeginEncode(tokens, source_offsets_);
+  model_->BeginEncode({.tokens = tokens, .offsets = source_offsets_});
   while (!model_->EncodeSlice(work)) {
   }
   return ReadAll(model_->EncoderStates());

@@ -126,7 +126,7 @@ TEST_CASE("T5: a slice does about the work it was given") {
   const std::vector<int32_t> tokens = Ramp(2000, 3, 7, 90);
   const std::vector<int32_t> offsets = {0, 2000};
   const auto slices = [&](int64_t work) {
-    model->BeginEncode(tokens, offsets);
+    model->BeginEncode({.tokens = tokens, .offsets = offsets});
     int64_t count = 1;
     while (!model->EncodeSlice(work)) ++count;
     return count;
@@ -145,7 +145,7 @@ TEST_CASE("T5: BeginEncode drops what was under way") {
   const TokenRows rows = ThreeRows();
   const std::vector<float> expected = runner.Encode(rows, kAll);
   const std::vector<int32_t> other = Ramp(800, 1, 1, 80), offsets = {0, 800};
-  model->BeginEncode(other, offsets);
+  model->BeginEncode({.tokens = other, .offsets = offsets});
   CHECK_FALSE(model->EncodeSlice(900));
   CHECK(runner.Encode(rows, kAll) == expected);
 }
@@ -314,7 +314,7 @@ TEST_CASE("T5: no call allocates") {
                                wanted = {2};
     std::vector<float> logits(static_cast<size_t>(model->config().vocab));
     const auto run = [&] {
-      model->BeginEncode(tokens, offsets);
+      model->BeginEncode({.tokens = tokens, .offsets = offsets});
       while (!model->EncodeSlice(50)) {
       }
       model->ProjectCross(model->EncoderStates().Rows(100, 300), 0, source_slots);

@@ -240,6 +240,18 @@ def test_gpt2(tiny, tiny_models):
             assert sequence.text.startswith(prompt)
 
 
+@pytest.mark.parametrize("flags, options", [([], {}), (["--sliding-window", "3"], {"sliding_window": 3}), (["--prefix-lm"], {"prefix_lm": True})])
+def test_what_tokens_see_in_scores_of_gpt2(tiny, tiny_models, flags, options):
+    prompt, targets = "the quick brown", [" fox", " ox", " fo"]
+    expected = lines("score", "--model", str(tiny_models["gpt2"]), *flags, stdin=["\t".join([prompt, *targets])])[0]["targets"]
+    with tiny.client(call={"model": "gpt2"}) as client:
+        scores = client.score(prompt, targets, **options).scores
+        for got, want in zip(scores, expected, strict=True):
+            assert [bits(token.log_prob) for token in got.logprobs] == [bits(token["logprob"]) for token in want["tokens"]]
+        if options:  # what is hidden, or no longer is, shows
+            assert [score.log_prob for score in scores] != [score.log_prob for score in client.score(prompt, targets).scores]
+
+
 # ---- tokens, information, health, reflection ----
 
 

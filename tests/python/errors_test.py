@@ -45,6 +45,8 @@ def failure(call) -> Failure:
         (lambda c: c.score("a", ["b"] * 65), "targets"),
         (lambda c: c.score("a", ["b", pb.Input()]), "targets[1]"),
         (lambda c: c.score("a", ["b"], top_logprobs=21), "top_logprobs"),
+        (lambda c: c.score("a", ["b"], sliding_window=4), "sliding_window"),
+        (lambda c: c.score("a", ["b"], prefix_lm=True), "prefix_lm"),
         (lambda c: c.tokenize("a" * (1 << 20) + "b"), "text"),
         (lambda c: c.detokenize([5, 128]), "token_ids[1]"),
     ],

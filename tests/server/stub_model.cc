@@ -18,14 +18,17 @@ class StubModel : public Model {
             std::shared_ptr<StubControl> control)
       : Model(std::move(config), limits, Stream(pool)), control_(std::move(control)) {}
 
-  void BeginEncode(absl::Span<const int32_t> tokens, absl::Span<const int32_t>) override {
-    rows_ = static_cast<int64_t>(tokens.size());
+  void BeginEncode(const EncodeBatch& batch) override {
+    rows_ = static_cast<int64_t>(batch.tokens.size());
     states_.assign(static_cast<size_t>(rows_ * config_.d_model), 0.0f);
     control_->encoded_tokens += rows_;
   }
   bool EncodeSlice(int64_t) override { return true; }
   Tensor EncoderStates() const override {
     return Tensor::F32(states_.data(), {rows_, config_.d_model});
+  }
+  Tensor EncodedRows(absl::Span<const int32_t> rows) override {
+    return EncoderStates().Rows(0, static_cast<int64_t>(rows.size()));
   }
   void ProjectCross(const Tensor&, int64_t, absl::Span<const int32_t>) override {}
 

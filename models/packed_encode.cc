@@ -1,0 +1,249 @@
+// Whole inputs through the layers, in slices: an encoder's, or a causal model's where nothing will
+// be generated.
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "kernels/attention.h"
+#include "kernels/embedding.h"
+#include "models/packed_model.h"
+
+namespace quintet {
+namespace {
+
+constexpr int64_t kTileWords = sizeof(MaskTile) / 4;
+
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Of max_encode_tokens tokens in as many inputs.
+int64_t MostMaskTiles(int64_t tokens) { return FirstMaskTile(tokens, tokens); }
+
+}  // namespace
+
+void PackedModel::CarveArrays(Carver& carver) {
+  const int64_t tokens = limits_.max_encode_tokens;
+  encoder_host_ = carver.TakeTensor(DType::kF32, {tokens, config_.d_model});
+  if (encoder_host_.defined()) encoder_x_ = stream_.Twin(encoder_host_);
+  encoder_tokens_ = carver.TakeTensor(DType::kI32, {tokens});
+  encoder_positions_ = carver.TakeTensor(DType::kI32, {tokens});
+  encoder_offsets_ = carver.TakeTensor(DType::kI32, {tokens + 1});
+  block_offsets_ = carver.TakeTensor(DType::kI32, {kBlockRows + 1});
+  block_positions_ = carver.TakeTensor(DType::kI32, {kBlockRows});
+  if (config_.has_encoder()) return;
+  mask_lower_ = carver.TakeTensor(DType::kI32, {tokens});
+  mask_upper_ = carver.TakeTensor(DType::kI32, {tokens});
+  mask_tiles_ = carver.TakeTensor(DType::kI32, {MostMaskTiles(tokens), kTileWords});
+  taken_rows_ = carver.TakeTensor(DType::kI32, {limits_.max_step_tokens});
+}
+
+void PackedModel::BeginEncode(const EncodeBatch& batch) {
+  const absl::Span<const int32_t> offsets = batch.offsets;
+  QT_CHECK_GE(offsets.size(), size_t{2});
+  QT_CHECK_EQ(offsets.front(), 0);
+  QT_CHECK_EQ(offsets.back(), static_cast<int32_t>(batch.tokens.size()));
+  QT_CHECK_LE(static_cast<int64_t>(batch.tokens.size()), limits_.max_encode_tokens);
+  encoder_rows_ = static_cast<int64_t>(batch.tokens.size());
+  encoder_sequences_ = static_cast<int64_t>(offsets.size()) - 1;
+  stream_.WaitForUploads();
+  int32_t* positions = encoder_positions_.as<int32_t>();
+  for (int64_t s = 0; s < encoder_sequences_; ++s) {
+    QT_CHECK_LT(offsets[s], offsets[s + 1]);
+    std::iota(positions + offsets[s], positions + offsets[s + 1], 0);
+  }
+  std::copy(batch.positions.begin(), batch.positions.end(), positions);
+  std::copy(batch.tokens.begin(), batch.tokens.end(), encoder_tokens_.as<int32_t>());
+  std::copy(offsets.begin(), offsets.end(), encoder_offsets_.as<int32_t>());
+  stream_.Upload(encoder_tokens_.data, encoder_rows_ * 4);
+  stream_.Upload(encoder_positions_.data, encoder_rows_ * 4);
+  stream_.Upload(encoder_offsets_.data, (encoder_sequences_ + 1) * 4);
+  TakeMask(batch);
+  layer_ = row_ = 0;
+  sweep_ = Sweep::kProject;
+}
+
+// Copies the columns and summarises them, once for all layers.
+void PackedModel::TakeMask(const EncodeBatch& batch) {
+  both_ways_ = batch.both_ways;
+  mask_ = ColumnMask();
+  const bool plain = batch.lower_begin.empty() && batch.upper_end.empty();
+  if (config_.has_encoder()) {
+    QT_CHECK(plain && batch.positions.empty() && !batch.both_ways);
+    return;
+  }
+  QT_CHECK(batch.positions.empty() || batch.positions.size() == batch.tokens.size());
+  if (plain) return;
+  const auto take = [this](absl::Span<const int32_t> column, const Tensor& room) {
+    if (column.empty()) return absl::Span<const int32_t>();
+    QT_CHECK_EQ(static_cast<int64_t>(column.size()), encoder_rows_);
+    std::copy(column.begin(), column.end(), room.as<int32_t>());
+    stream_.Upload(room.data, encoder_rows_ * 4);
+    return absl::MakeConstSpan(room.as<int32_t>(), column.size());
+  };
+  mask_.lower_begin = take(batch.lower_begin, mask_lower_);
+  mask_.upper_end = take(batch.upper_end, mask_upper_);
+  const size_t tiles = static_cast<size_t>(MaskTiles(batch.offsets));
+  const absl::Span<MaskTile> summaries(mask_tiles_.as<MaskTile>(), tiles);
+  SummariseMask(mask_.columns(), batch.offsets, summaries);
+  stream_.Upload(summaries.data(), static_cast<int64_t>(tiles * sizeof(MaskTile)));
+  mask_.tiles = summaries;
+}
+
+// Multiply-adds of one token in a layer's products: the unit of work.
+int64_t PackedModel::RowCost() const {
+  const LayerWeights& w = InputStack().layers[0];
+  return w.qkv.n() * w.qkv.k() + w.attention_out.n() * w.attention_out.k() +
+         w.ffn_in.n() * w.ffn_in.k() + w.ffn_out.n() * w.ffn_out.k();
+}
+
+// Index of the sequence that holds `row`.
+int64_t PackedModel::SequenceOf(int64_t row) const {
+  const int32_t* offsets = encoder_offsets_.as<int32_t>();
+  return std::upper_bound(offsets, offsets + encoder_sequences_, row) - offsets - 1;
+}
+
+// The whole of a short batch by one replay, once its lengths have been seen before.
+bool PackedModel::EncodeRecorded() {
+  constexpr int64_t kMostRows = 1024;
+  constexpr size_t kMostGraphs = 128;
+  if (stream_.backend() == Backend::kCpu || encoder_rows_ > kMostRows) return false;
+  if (!mask_.tiles.empty() || both_ways_) return false;
+  const int64_t layers = static_cast<int64_t>(InputStack().layers.size());
+  const int32_t* offsets = encoder_offsets_.as<int32_t>();
+  std::vector<int32_t> lengths(offsets, offsets + encoder_sequences_ + 1);
+  if (recorded_encodes_.size() >= kMostGraphs) recorded_encodes_.clear();
+  RecordedStep& step = recorded_encodes_[std::move(lengths)];
+  if (step.seen && step.graph == nullptr) {
+    step.graph = stream_.device().Record([this, layers] {
+      for (layer_ = 0; layer_ < layers; ++layer_) {
+        ProjectInputRows(0, encoder_rows_);
+        FinishInputRows(0, encoder_rows_);
+      }
+    });
+    layer_ = 0;
+  }
+  step.seen = true;
+  if (step.graph == nullptr) return false;
+  stream_.device().Replay(*step.graph);
+  layer_ = layers;
+  return true;
+}
+
+bool PackedModel::EncodeSlice(int64_t work) {
+  QT_CHECK_GT(encoder_rows_, 0);
+  if (layer_ == 0 && row_ == 0 && sweep_ == Sweep::kProject && EncodeRecorded()) return true;
+  // Few rows read all weights for little.
+  const double max_rows = static_cast<double>(EncodeBlockRows());
+  const double min_rows = stream_.backend() == Backend::kCpu ? 32 : max_rows;
+  const std::vector<LayerWeights>& layers = InputStack().layers;
+  const int64_t depth = static_cast<int64_t>(layers.size());
+  const int64_t unit = RowCost();
+  double budget = static_cast<double>(work) * static_cast<double>(unit);
+  while (layer_ < depth && budget > 0) {
+    const LayerWeights& w = layers[layer_];
+    int64_t cost = w.qkv.n() * w.qkv.k();
+    if (sweep_ == Sweep::kFinish) {
+      const int32_t* sequence = encoder_offsets_.as<int32_t>() + SequenceOf(row_);
+      cost = unit - cost + 2 * config_.inner() * (sequence[1] - sequence[0]);
+    }
+    const double affordable = std::clamp(budget / static_cast<double>(cost), min_rows, max_rows);
+    // Blocks of one size rather than full ones and a small rest.
+    const int64_t left = encoder_rows_ - row_;
+    const int64_t blocks = CeilDiv(left, static_cast<int64_t>(affordable));
+    const int64_t rows = CeilDiv(left, blocks);
+    if (sweep_ == Sweep::kProject) {
+      ProjectInputRows(row_, row_ + rows);
+    } else {
+      FinishInputRows(row_, row_ + rows);
+    }
+    budget -= static_cast<double>(rows * cost);
+    row_ += rows;
+    if (row_ < encoder_rows_) continue;
+    row_ = 0;
+    if (sweep_ == Sweep::kFinish) {
+      Observe(!config_.has_encoder(), layer_++, encoder_x_.Rows(0, encoder_rows_));
+    }
+    sweep_ = sweep_ == Sweep::kProject ? Sweep::kFinish : Sweep::kProject;
+  }
+  return layer_ == depth;
+}
+
+// First sweep of a layer: queries, keys and values.
+void PackedModel::ProjectInputRows(int64_t begin, int64_t end) {
+  const Tensor x = encoder_x_.Rows(begin, end);
+  const Tensor positions = encoder_positions_.Rows(begin, end);
+  if (layer_ == 0) EmbedRows(encoder_tokens_.Rows(begin, end), positions, x);
+  ProjectRows(InputStack().layers[layer_], x, positions, encoder_qkv_.Rows(begin, end), {});
+}
+
+// Second sweep: everything after the keys and values of all rows are there.
+void PackedModel::FinishInputRows(int64_t begin, int64_t end) {
+  const Tensor x = encoder_x_.Rows(begin, end);
+  const StackWeights& stack = InputStack();
+  AttendInputRows(begin, end);
+  const Tensor attended = encoder_qkv_.Rows(begin, end).Columns(0, config_.inner());
+  FinishRows(stack.layers[layer_], attended, x);
+  if (layer_ + 1 == static_cast<int64_t>(stack.layers.size())) NormRows(stack, x, x, {});
+}
+
+// Rows [begin, end), which may be the end of one sequence, whole ones and the beginning of another,
+// attend to the keys of their sequence. In place of the queries.
+void PackedModel::AttendInputRows(int64_t begin, int64_t end) {
+  const Tensor qkv = encoder_qkv_.Rows(0, encoder_rows_);
+  const Tensor q = HeadsOf(qkv.Rows(begin, end), 0);
+  ColumnMask mask = mask_;
+  AttentionArgs args = {.q = q,
+                        .out = q,
+                        .k = HeadsOf(qkv, 1),
+                        .v = HeadsOf(qkv, 2),
+                        .causal = !config_.has_encoder() && !both_ways_,
+                        .bias = &InputStack().layers[layer_].bias,
+                        .mask = mask.tiles.empty() ? nullptr : &mask,
+                        .scale = AttentionScale(layer_),
+                        .scratch = scratch_};
+  const int32_t* offsets = encoder_offsets_.as<int32_t>();
+  if (end - begin == encoder_rows_) {
+    args.q_offsets = absl::MakeConstSpan(offsets, static_cast<size_t>(encoder_sequences_) + 1);
+    args.kv_offsets = args.q_offsets;
+    Attention(args, stream_);
+    return;
+  }
+  const int64_t first = SequenceOf(begin);
+  int32_t* block_offsets = block_offsets_.as<int32_t>();
+  int32_t* block_positions = block_positions_.as<int32_t>();
+  size_t sequences = 0;
+  block_offsets[0] = 0;
+  for (int64_t s = first; s < encoder_sequences_ && offsets[s] < end; ++s, ++sequences) {
+    block_positions[sequences] = static_cast<int32_t>(std::max<int64_t>(begin - offsets[s], 0));
+    block_offsets[sequences + 1] =
+        static_cast<int32_t>(std::min<int64_t>(offsets[s + 1], end) - begin);
+  }
+  args.q_offsets = absl::MakeConstSpan(block_offsets, sequences + 1);
+  args.kv_offsets = absl::MakeConstSpan(offsets + first, sequences + 1);
+  args.q_positions = absl::MakeConstSpan(block_positions, sequences);
+  // Attention numbers the summaries of these sequences from 0 on.
+  if (args.mask != nullptr) mask.tiles.remove_prefix(static_cast<size_t>(first));
+  Attention(args, stream_);
+}
+
+Tensor PackedModel::EncoderStates() const {
+  QT_CHECK_EQ(layer_, static_cast<int64_t>(InputStack().layers.size()));
+  return encoder_x_.Rows(0, encoder_rows_);
+}
+
+Tensor PackedModel::HostEncoderStates() const {
+  QT_CHECK_EQ(layer_, static_cast<int64_t>(InputStack().layers.size()));
+  return encoder_host_.Rows(0, encoder_rows_);
+}
+
+Tensor PackedModel::EncodedRows(absl::Span<const int32_t> rows) {
+  const int64_t count = static_cast<int64_t>(rows.size());
+  QT_CHECK(!config_.has_encoder() && count <= limits_.max_step_tokens);
+  stream_.WaitForUploads();
+  std::copy(rows.begin(), rows.end(), taken_rows_.as<int32_t>());
+  stream_.Upload(taken_rows_.data, count * 4);
+  const Tensor states = states_.Rows(0, count);
+  Embedding({.ids = taken_rows_.Rows(0, count), .table = EncoderStates(), .y = states}, stream_);
+  return states;
+}
+
+}  // namespace quintet

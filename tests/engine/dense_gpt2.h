@@ -1,0 +1,41 @@
+// GPT-2 as plain loops in double precision over every pair of rows: what scores must be whatever
+// the mask. Its equations are those of Hugging Face's modeling_gpt2.py.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "models/config.h"
+
+namespace quintet {
+
+class DenseGpt2 {
+ public:
+  // A Hugging Face directory with gelu_new and tied embeddings; aborts where it cannot be read.
+  explicit DenseGpt2(const std::string& directory);
+
+  // log softmax of every row's logits, [tokens, vocab]; row q attends to row k where sees(q, k).
+  std::vector<std::vector<double>> LogProbs(
+      const std::vector<int32_t>& tokens,
+      const std::function<bool(int64_t q, int64_t k)>& sees) const;
+
+  const ModelConfig& config() const { return config_; }
+
+ private:
+  using Vector = std::vector<double>;
+  using Rows = std::vector<Vector>;
+
+  const std::vector<float>& Weights(const std::string& name) const;
+  Rows Norm(const Rows& x, const std::string& name) const;
+  Rows Conv1D(const Rows& x, const std::string& name) const;
+  Rows Attend(const Rows& qkv, int64_t layer,
+              const std::function<bool(int64_t q, int64_t k)>& sees) const;
+
+  ModelConfig config_;
+  std::map<std::string, std::vector<float>> weights_;
+};
+
+}  // namespace quintet

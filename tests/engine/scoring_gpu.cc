@@ -1,0 +1,31 @@
+// Scores of GPT-2 on a GPU against the dense reference.
+#include "catch2/catch.hpp"
+#include "tests/engine/scoring_cases.h"
+
+namespace quintet {
+namespace {
+
+TEST_CASE("scores on a GPU are those of a dense model with the same mask") {
+  const auto device = Device::Open(0);
+  if (!device.ok()) {  // ctest knows a skipped test by the word
+    WARN("skipped: " << device.status().message());
+    return;
+  }
+  const struct {
+    WeightType type;
+    const char* name;
+    double limit;
+  } types[] = {{WeightType::kF32, "f32", 1e-4},
+               {WeightType::kF16, "f16", 2e-2},
+               {WeightType::kBF16, "bf16", 1e-1}};
+  for (const char* golden_case : {"gpt2", "gpt2-variant"}) {
+    for (const auto& type : types) {
+      const double error = LargestScoreError(golden_case, type.type, device->get());
+      WARN(golden_case << " " << type.name << ": log-probabilities within " << error);
+      CHECK(error <= type.limit);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace quintet

@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""What it saves to score many continuations of one prompt as one request, on a GPU or a CPU, through the whole engine.
+
+Random weights of the real shapes (GPT-2 with more positions, so that prompt and continuation fit). Three ways to score the same number of
+tokens, each a process of `quintet bench --mode score`: one request with all continuations; as many requests with one continuation each, all
+there at once, which the engine batches; and such requests one after another (the time of one, times their number). Figures are medians.
+GPT-2 computes a shared prompt once, in one packed pass under a column mask; T5's encoder runs once, and the targets share its keys and values.
+Holds when one request takes at most an eighth of separate passes, whether they come together or one by one.
+
+usage: scoring_gpu.py --quintet build/quintet --work DIR [--device cpu] [--models gpt2 t5-base] [--out FILE]
+"""
+import argparse
+import json
+import os
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from memory_gpu import call  # noqa: E402
+from peers import SHAPES, build_model  # noqa: E402
+
+GOAL = 8.0
+
+
+def checkpoint(name, positions, work):
+    """Directory of a model with random weights of that shape and room for `positions`; made once."""
+    import torch
+    family, sizes = SHAPES[name]
+    if family == "gpt2":
+        sizes["n_positions"] = max(sizes["n_positions"], positions)
+    directory = os.path.join(work, f"{name}-{positions}")
+    if not os.path.exists(directory + ".done"):
+        with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+            build_model(name).to(torch.bfloat16).save_pretrained(directory)
+        open(directory + ".done", "w").close()
+    return directory
+
+
+def wall_ms(args, directory, *, requests, targets):
+    """Median time of that many requests at once, and the run's conditions."""
+    report = call(args, "bench", "--model", directory, "--device", args.device, *(["--dtype", args.dtype] if args.dtype else []),
+                  "--mode", "score", "--batch", requests, "--input-tokens", args.prompt_tokens, "--targets", targets,
+                  "--target-tokens", args.target_tokens, "--max-running", 64, "--max-batch-tokens", args.max_batch_tokens,
+                  "--repetitions", args.repetitions, "--warmup", args.warmup, "--threads", args.threads, "--output", "json")
+    return report["rows"][0]["wall_ms"], report["conditions"]
+
+
+def measure(name, args):
+    directory = checkpoint(name, args.prompt_tokens + args.target_tokens, args.work)
+    shared, conditions = wall_ms(args, directory, requests=1, targets=args.targets)
+    together, _ = wall_ms(args, directory, requests=args.targets, targets=1)
+    alone, _ = wall_ms(args, directory, requests=1, targets=1)
+    row = dict(model=name, targets=args.targets, target_tokens=args.target_tokens, prompt_tokens=args.prompt_tokens, dtype=conditions["dtype"],
+               one_request_ms=shared, requests_at_once_ms=together, requests_one_by_one_ms=args.targets * alone,
+               over_at_once=together / shared, over_one_by_one=args.targets * alone / shared)
+    least = min(row["over_at_once"], row["over_one_by_one"])
+    print(f"{name:10s} {row['dtype']:5s} one request {shared:10.2f} ms  {args.targets} at once {together:10.2f} ms {row['over_at_once']:6.2f}x  "
+          f"one by one {row['requests_one_by_one_ms']:10.2f} ms {row['over_one_by_one']:6.2f}x  goal {GOAL:.0f}x: "
+          f"{'holds' if least >= GOAL else 'DOES NOT HOLD'}", flush=True)
+    return row, conditions
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quintet", default="build/quintet")
+    parser.add_argument("--work", required=True, help="folder for the checkpoints")
+    parser.add_argument("--models", nargs="+", default=["gpt2"], choices=list(SHAPES))
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--dtype", help="default: the device's")
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--prompt-tokens", type=int, default=1024)
+    parser.add_argument("--targets", type=int, default=64)
+    parser.add_argument("--target-tokens", type=int, default=32)
+    parser.add_argument("--max-batch-tokens", type=int, default=4096)
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--warmup", type=int, default=2)
+    parser.add_argument("--timeout", type=float, default=120, help="seconds for one way")
+    parser.add_argument("--out", help="also write the results to this file")
+    args = parser.parse_args()
+    rows = []
+    for name in args.models:
+        row, conditions = measure(name, args)
+        rows.append(row)
+    if args.out:
+        kept = {key: conditions[key] for key in ("version", "commit", "cpu", "cores", "system", "threads", "device")}
+        pathlib.Path(args.out).write_text(json.dumps(dict(conditions=kept, goal=GOAL, rows=rows), indent=1) + "\n")
+    return 0 if all(min(row["over_at_once"], row["over_one_by_one"]) >= GOAL for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
