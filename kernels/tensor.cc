@@ -152,6 +152,7 @@ uint8_t F32ToF8(float x) {
 }
 
 void ConvertToF32(const void* source, DType dtype, int64_t n, float* destination) {
+  if (n == 0) return;  // either place may be null, which memcpy forbids
   if (dtype == DType::kF32) {
     std::memcpy(destination, source, static_cast<size_t>(n) * 4);
     return;
