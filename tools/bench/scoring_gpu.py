@@ -38,9 +38,8 @@ def checkpoint(name, positions, work):
 
 def wall_ms(args, directory, *, requests, targets):
     """Median time of that many requests at once, and the run's conditions."""
-    report = call(args, "bench", "--model", directory, "--device", args.device, *(["--dtype", args.dtype] if args.dtype else []),
-                  "--mode", "score", "--batch", requests, "--input-tokens", args.prompt_tokens, "--targets", targets,
-                  "--target-tokens", args.target_tokens, "--max-running", 64, "--max-batch-tokens", args.max_batch_tokens,
+    report = call(args, "bench", "--model", directory, "--device", args.device, "--dtype", args.dtype, "--mode", "score", "--batch", requests,
+                  "--input-tokens", args.prompt_tokens, "--targets", targets, "--target-tokens", args.target_tokens, "--max-running", 64, "--max-batch-tokens", args.max_batch_tokens,
                   "--repetitions", args.repetitions, "--warmup", args.warmup, "--threads", args.threads, "--output", "json")
     return report["rows"][0]["wall_ms"], report["conditions"]
 
@@ -50,7 +49,7 @@ def measure(name, args):
     shared, conditions = wall_ms(args, directory, requests=1, targets=args.targets)
     together, _ = wall_ms(args, directory, requests=args.targets, targets=1)
     alone, _ = wall_ms(args, directory, requests=1, targets=1)
-    row = dict(model=name, targets=args.targets, target_tokens=args.target_tokens, prompt_tokens=args.prompt_tokens, dtype=conditions["dtype"],
+    row = dict(model=name, targets=args.targets, target_tokens=args.target_tokens, prompt_tokens=args.prompt_tokens, dtype=args.dtype,
                one_request_ms=shared, requests_at_once_ms=together, requests_one_by_one_ms=args.targets * alone,
                over_at_once=together / shared, over_one_by_one=args.targets * alone / shared)
     least = min(row["over_at_once"], row["over_one_by_one"])
@@ -66,7 +65,7 @@ def main():
     parser.add_argument("--work", required=True, help="folder for the checkpoints")
     parser.add_argument("--models", nargs="+", default=["gpt2"], choices=list(SHAPES))
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--dtype", help="default: the device's")
+    parser.add_argument("--dtype", help="default: f32 on a CPU, bf16 on a GPU")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--prompt-tokens", type=int, default=1024)
     parser.add_argument("--targets", type=int, default=64)
@@ -77,6 +76,7 @@ def main():
     parser.add_argument("--timeout", type=float, default=120, help="seconds for one way")
     parser.add_argument("--out", help="also write the results to this file")
     args = parser.parse_args()
+    args.dtype = args.dtype or ("f32" if args.device == "cpu" else "bf16")
     rows = []
     for name in args.models:
         row, conditions = measure(name, args)
