@@ -10,7 +10,9 @@ namespace {
 constexpr int kStepK = 32;  // values of k that a warp takes at once
 constexpr int kMostWarps = 16;
 constexpr int kPad = 32;  // values between staged rows of x: 16-byte reads meet no bank twice
-constexpr int64_t kMostRows = 32, kMostNormRows = 16;
+constexpr int64_t kMostRows = 32;
+// Every block normalises all rows again: from the second row on a kernel for it costs less.
+constexpr int64_t kMostNormRows = 1;
 // Larger weights are read as fast by cuBLASLt, which reads x less often; wide ones faster.
 constexpr int64_t kLargeWeight = int64_t{8} << 20, kMostRowsOfLarge = 8, kMostColumns = 4096;
 constexpr int64_t kMostStagedBytes = int64_t{160} << 10;

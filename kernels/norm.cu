@@ -130,11 +130,13 @@ constexpr int kWarpRows = 8;  // of a block
 template <typename In, typename Out, bool kCentre, int kPieces>
 __global__ void __launch_bounds__(kWarpRows * 32) NormWarpKernel(NormRows<In, Out> a, int rows) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  float gamma[kPieces][4];  // of the weights: not written by kernels before this one
+  float gamma[kPieces][4], beta[kPieces][4];  // weights: not written by kernels before this one
   const auto place = [lane](int p) { return (p * 32 + lane) * 4; };
 #pragma unroll
   for (int p = 0; p < kPieces; ++p) {
-    if (place(p) < a.d) LoadSome<float>(a.gamma + place(p), a.wide, gamma[p]);
+    if (place(p) >= a.d) continue;
+    LoadSome<float>(a.gamma + place(p), a.wide, gamma[p]);
+    if constexpr (kCentre) LoadSome<float>(a.beta + place(p), a.wide, beta[p]);
   }
   WaitForInputs();
   const int64_t row = int64_t{blockIdx.x} * kWarpRows + threadIdx.x / 32;
@@ -164,12 +166,11 @@ __global__ void __launch_bounds__(kWarpRows * 32) NormWarpKernel(NormRows<In, Ou
 #pragma unroll
   for (int p = 0; p < kPieces; ++p) {
     if (place(p) >= a.d) continue;
-    float out[4], beta[4] = {};
-    if constexpr (kCentre) LoadSome<float>(a.beta + place(p), a.wide, beta);
+    float out[4];
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       out[j] = (kept[p][j] - mean) * scale * gamma[p][j];
-      if constexpr (kCentre) out[j] += beta[j];
+      if constexpr (kCentre) out[j] += beta[p][j];
     }
     StoreSome<Out>(out, a.wide, y + place(p));
   }
