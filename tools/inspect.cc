@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "engine/kv_pool.h"
 #include "engine/memory_plan.h"
+#include "engine/step_tokens.h"
 #include "models/model.h"
 #include "nlohmann/json.hpp"
 #include "tools/session.h"
@@ -71,12 +72,12 @@ int64_t RequestPages(const InspectFlags& flags, const ModelConfig& config, int64
   return own + source;
 }
 
-ModelLimits LimitsFor(const InspectFlags& flags, const ModelConfig& config) {
+ModelLimits LimitsFor(const InspectFlags& flags, const ModelConfig& config, bool on_gpu) {
   ModelLimits limits;
   limits.max_encode_tokens = std::max(
       flags.input_tokens, std::min(limits.max_encode_tokens, flags.batch * flags.input_tokens));
   limits.max_step_sequences = flags.batch * flags.beams;
-  limits.max_step_tokens = std::max(limits.max_step_tokens, limits.max_step_sequences);
+  limits.max_step_tokens = StepTokens(limits, on_gpu);
   limits.cache_pages =
       config.has_decoder() ? flags.batch * RequestPages(flags, config, limits.page_size) : 1;
   return limits;
@@ -87,7 +88,7 @@ absl::StatusOr<MemoryPlan> MeasureFor(const InspectFlags& flags, const ModelConf
   LoadOptions options;
   options.weights = WeightTypeOf(flags.placement);
   options.device = device;
-  options.limits = LimitsFor(flags, config);
+  options.limits = LimitsFor(flags, config, device != nullptr);
   options.follow_symlinks = flags.follow_symlinks;
   ThreadPool pool(1);
   return MeasureMemory(flags.model, options, &pool);

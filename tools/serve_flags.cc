@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "engine/step_tokens.h"
 #include "tools/cores.h"
 #include "tools/session.h"
 #include "tools/version.h"
@@ -25,8 +26,7 @@ HostOptions HostOf(const ServeFlags& flags, const std::string& model) {
   host.load.limits.max_encode_tokens =
       std::max<int64_t>(flags.max_batch_tokens, flags.decoding.max_input_tokens);
   host.load.limits.max_step_sequences = flags.engine.max_running_sequences;
-  host.load.limits.max_step_tokens =
-      std::max<int64_t>(host.load.limits.max_step_tokens, flags.engine.max_running_sequences);
+  host.load.limits.max_step_tokens = StepTokens(host.load.limits, host.gpu >= 0);
   host.engine = flags.engine;
   host.decoding = flags.decoding;
   host.vllm_metrics = flags.metrics_compat == "vllm";
@@ -83,7 +83,7 @@ void AddLimitFlags(CLI::App* command, ServeFlags* flags) {
   add("--limit-new-tokens", &flags->decoding.max_new_tokens, 1u, 1u << 20, "TOKENS",
       "Most new tokens a request may ask for.");
   add("--max-batch-tokens", &flags->max_batch_tokens, int64_t{1}, int64_t{1} << 24, "TOKENS",
-      "Tokens encoded at once.");
+      "Tokens encoded at once; on a GPU also of prompts in a step.");
   add("--prefill-share", &engine->prefill_share, 0.0, 1000.0, "SHARE",
       "Time for encoding inputs and reading prompts in a step, as a share of what decoding takes, "
       "while sequences are being decoded, so that they keep their pace; 0: no limit.");

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/memory_plan.h"
+#include "engine/step_tokens.h"
 #include "spdlog/spdlog.h"
 #include "tools/cores.h"
 
@@ -21,7 +22,7 @@ LoadOptions OptionsOf(const ModelFlags& flags, Device* device) {
   limits.page_size = kPageTokens;
   limits.max_encode_tokens = std::max(flags.max_batch_tokens, flags.max_input_tokens);
   limits.max_step_sequences = flags.max_running;
-  limits.max_step_tokens = std::max<int64_t>(limits.max_step_tokens, flags.max_running);
+  limits.max_step_tokens = StepTokens(limits, device != nullptr);
   options.limits = limits;
   return options;
 }
@@ -105,7 +106,9 @@ void AddModelFlags(CommandLine& line, CLI::App* command, ModelFlags* flags) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
       ->type_name("TOKENS")
       ->group(kGroup);
-  command->add_option("--max-batch-tokens", flags->max_batch_tokens, "Tokens encoded at once.")
+  command
+      ->add_option("--max-batch-tokens", flags->max_batch_tokens,
+                   "Tokens encoded at once; on a GPU also of prompts in a step.")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
       ->type_name("TOKENS")
       ->group(kGroup);
