@@ -106,8 +106,8 @@ bool Hopper(const AttentionCall& call, const Stream& stream) {
   const bool any_keys = call.kv_lens != nullptr ? call.slots != nullptr : call.k_rows > 0;
   const bool bias_fits =
       call.bias.kind != BiasKind::kTable || call.bias.saturation <= kHopperSaturation;
-  return stream.device().hopper() && any_keys && bias_fits && call.scale >= kHopperScale &&
-         call.q_vectors && call.kv_vectors && call.head_dim <= kHopperHeadDim;
+  return stream.device().hopper() && any_keys && bias_fits && call.scale > 0 && call.q_vectors &&
+         call.kv_vectors && call.head_dim <= kHopperHeadDim;
 }
 
 }  // namespace

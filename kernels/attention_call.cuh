@@ -19,7 +19,6 @@ constexpr int kFewRowsHeadDim = 128;
 // distance.
 constexpr int kHopperHeadDim = 128;
 constexpr int kHopperSaturation = 256;
-constexpr float kHopperScale = 0x1p-20f;  // and scales from this on: the bias is divided by it
 
 // n / divisor for 0 <= n < 2^31 by a multiplication (Granlund and Montgomery, 1994).
 struct Divisor {
@@ -183,7 +182,7 @@ inline int64_t MostQueryBlocks(int64_t rows_total, int64_t sequences, int64_t ro
 void AttendF32(const AttentionCall& call, int64_t rows_total, int max_q_len, Stream& stream);
 template <typename T>
 void AttendTiled(const AttentionCall& call, int64_t rows_total, Stream& stream);
-// Some keys, vectors, scale >= kHopperScale, the rest within kHopper...; on a device of sm_90.
+// Some keys, vectors, scale > 0, the rest within kHopper...; on a device of sm_90.
 template <typename T>
 void AttendHopper(const AttentionCall& call, int64_t rows_total, Stream& stream);
 template <typename T>

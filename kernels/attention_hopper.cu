@@ -13,12 +13,12 @@ void AttendHopper(const AttentionCall& call, int64_t rows_total, Stream& stream)
   if (call.head_dim <= 64) {
     using Rows = HopperSizes<64, 2, 128, 2, true>;
     using Boxes = HopperSizes<64, 3, 128, 2, true>;
-    cached ? LaunchHopper<T, Rows, true, false>(call, rows_total, stream)
-           : LaunchHopper<T, Boxes, false, false>(call, rows_total, stream);
+    cached ? LaunchHopper<T, Rows, true, BiasKind::kNone>(call, rows_total, stream)
+           : LaunchHopper<T, Boxes, false, BiasKind::kNone>(call, rows_total, stream);
   } else {
     using S = HopperSizes<128, 2, 128, 2, true>;
-    cached ? LaunchHopper<T, S, true, false>(call, rows_total, stream)
-           : LaunchHopper<T, S, false, false>(call, rows_total, stream);
+    cached ? LaunchHopper<T, S, true, BiasKind::kNone>(call, rows_total, stream)
+           : LaunchHopper<T, S, false, BiasKind::kNone>(call, rows_total, stream);
   }
 }
 template void AttendHopper<__nv_bfloat16>(const AttentionCall&, int64_t, Stream&);

@@ -34,7 +34,8 @@ struct HopperSizes {
     const int reach = saturation + kGroupRows;
     return (reach > kRows ? reach : kRows) + kKeys;
   }
-  static constexpr int kTable = 2 * Reach(kHopperSaturation) + 1;
+  // Odd multiples of 16, so that the two copies of a table differ in banks.
+  static constexpr int kTable = (2 * Reach(kHopperSaturation) + 1 + 31) / 32 * 32 + 16;
 };
 
 // Blocks of queries of one sequence, and how much they see: those of a causal one from level to
@@ -78,7 +79,7 @@ struct alignas(1024) HopperMemory {
   T q[2][S::kDim / 64][S::kRows * 64];  // of this and the next block of queries
   T k[S::kStages][S::kDim / 64][S::kKeys * 64];
   T v[S::kStages][S::kDim / 64][S::kKeys * 64];
-  float4 table[2][S::kTable];  // of this and the next block's head, see WriteTables
+  float table[2][2][S::kTable];  // the second begins with the first's second value
   int32_t columns[S::kStages][kMaskVectors][S::kKeys];  // of the mask, where a tile has one
   SequenceBlocks sequences[kSortedSequences];
   QueryWork queries[2];

@@ -252,14 +252,12 @@ class HopperCopier {
   uint32_t tail_parity_ = 0;
 };
 
-// The warp that writes the bias of the next block's head at every distance near the diagonal, in
-// units of a score before it is scaled. Entry i has what lane 4 g + t of a warp adds to its scores
-// of eight keys (fragment C of mma.cuh) where query g and key 2t are at distance i - Reach.
+// The warp that writes the bias of the next block's head at every distance near the diagonal,
+// twice: wherever a pair of neighbours begins, one of the copies has it on an 8-byte boundary.
 template <typename T, typename S>
 __device__ void WriteTables(const AttentionCall& call, HopperMemory<T, S>& memory) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int reach = S::Reach(call.bias.saturation);
-  const float unit = 1.0f / (call.scale * kLog2E);
   const bool any = call.bias.kind != BiasKind::kNone || call.causal;
   HopperBarriers<S::kStages>& barriers = memory.barriers;
   const Works<S> works(call, memory.sequences);
@@ -269,14 +267,12 @@ __device__ void WriteTables(const AttentionCall& call, HopperMemory<T, S>& memor
     Wait(SharedAddress(&barriers.queries_empty[place.stage]), place.parity ^ 1);
     if (any && work.block.sequence >= 0) {
       const HeadBias bias(call.bias, call.causal, work.head, call.heads);
-      float4* table = memory.table[place.stage];
+      auto& table = memory.table[place.stage];
 #pragma unroll 8
       for (int i = lane; i <= 2 * reach; i += 32) {
-        const float value = bias.At(i - reach) * unit;
-        table[i].x = value;
-        if (i >= 1) table[i - 1].y = value;
-        if (i + 8 <= 2 * reach) table[i + 8].z = value;
-        if (i + 7 <= 2 * reach) table[i + 7].w = value;
+        const float value = bias.At(i - reach);
+        table[0][i] = value;
+        if (i > 0) table[1][i - 1] = value;
       }
     }
     __syncwarp();

@@ -5,19 +5,25 @@
 namespace quintet::cuda {
 namespace {
 
-template <typename T, int kDim>
+template <typename T, BiasKind kFunction, typename Rows, typename Boxes>
 void LaunchFunction(const AttentionCall& call, int64_t rows_total, Stream& stream) {
-  using S = HopperSizes<kDim, 2, 128, 2, true>;
-  call.kv_lens != nullptr ? LaunchHopper<T, S, true, true>(call, rows_total, stream)
-                          : LaunchHopper<T, S, false, true>(call, rows_total, stream);
+  call.kv_lens != nullptr ? LaunchHopper<T, Rows, true, kFunction>(call, rows_total, stream)
+                          : LaunchHopper<T, Boxes, false, kFunction>(call, rows_total, stream);
 }
 
 }  // namespace
 
 template <typename T>
 void AttendHopperFunction(const AttentionCall& call, int64_t rows_total, Stream& stream) {
-  call.head_dim <= 64 ? LaunchFunction<T, 64>(call, rows_total, stream)
-                      : LaunchFunction<T, 128>(call, rows_total, stream);
+  using Few = HopperSizes<64, 2, 128, 2, true>;
+  using Many = HopperSizes<64, 3, 128, 2, true>;
+  using Wide = HopperSizes<128, 2, 128, 2, true>;
+  const bool fire = call.bias.kind == BiasKind::kFire;
+  const auto launch = call.head_dim <= 64 ? fire ? LaunchFunction<T, BiasKind::kFire, Few, Few>
+                                                 : LaunchFunction<T, BiasKind::kAlibi, Few, Many>
+                      : fire ? LaunchFunction<T, BiasKind::kFire, Wide, Wide>
+                                          : LaunchFunction<T, BiasKind::kAlibi, Wide, Wide>;
+  launch(call, rows_total, stream);
 }
 template void AttendHopperFunction<__nv_bfloat16>(const AttentionCall&, int64_t, Stream&);
 template void AttendHopperFunction<__half>(const AttentionCall&, int64_t, Stream&);

@@ -8,7 +8,7 @@
 namespace quintet::cuda {
 
 // Its 64 queries of each of the block's works.
-template <typename T, typename S, bool kCached, bool kFunction>
+template <typename T, typename S, bool kCached, BiasKind kFunction>
 class HopperGroup {
   using Memory = HopperMemory<T, S>;
   static constexpr int kDim = S::kDim, kKeys = S::kKeys;
@@ -20,9 +20,9 @@ class HopperGroup {
         memory_(memory),
         barriers_(memory.barriers),
         group_(group),
-        flat_from_(kFunction && call.bias.kind == BiasKind::kAlibi ? 1 << 30
-                   : call.bias.kind == BiasKind::kTable            ? call.bias.saturation
-                                                                   : -(1 << 30)),
+        flat_from_(kFunction == BiasKind::kAlibi        ? 1 << 30
+                   : call.bias.kind == BiasKind::kTable ? call.bias.saturation
+                                                        : -(1 << 30)),
         biased_(call.causal || call.bias.kind == BiasKind::kTable ||
                 call.bias.kind == BiasKind::kAlibi) {}
 
@@ -64,7 +64,7 @@ class HopperGroup {
     KeyWork tile = memory_.keys[place_.stage];
     if (!Sees(work, tile)) return Pass(tile, false);
     float shrink[2];
-    BeginScores(LoadBias(tile));
+    BeginScores();
     WaitForProducts<0>();
     Weigh(work, tile, shrink);
     while (!tile.last) {
@@ -77,9 +77,8 @@ class HopperGroup {
         AddValues(before);
         return Pass(tile, true);
       }
-      const bool biased = LoadBias(tile);
       WaitForTurn();
-      BeginScores(biased);
+      BeginScores();
       WaitFull(barriers_.values_full[before.stage], before.parity);
       BeginValues(before.stage);
       EndTurn();
@@ -133,40 +132,31 @@ class HopperGroup {
     if constexpr (kCached) ShowToAsyncProxy();
   }
 
-  // Bias and hidden keys of a tile, in units of a score before it is scaled: what is the same for
-  // all pairs into shift_; otherwise into scores_, to which the products are added, and then true.
-  __device__ __forceinline__ bool LoadBias(const KeyWork& tile) {
-    shift_ = 0.0f;
-    if (!biased_) return false;
+  // Bias and hidden keys of a tile: what is the same for all pairs to shift, in units of log2;
+  // otherwise to scores_, which are in such units, too, from then on.
+  __device__ __forceinline__ void AddBias(const KeyWork& tile, float& scale, float& shift) {
+    if (!biased_) return;
     const int reach = S::Reach(call_.bias.saturation);
     int delta = tile.begin - position_;  // of the first query and the first key
     const int lo = delta - (kGroupRows - 1), hi = delta + kKeys - 1;
-    const float4* table = memory_.table[queries_.stage];
+    const auto& table = memory_.table[queries_.stage];
     if ((!call_.causal || hi <= 0) && (hi <= -flat_from_ || lo >= flat_from_)) {
-      if (call_.bias.kind == BiasKind::kTable) shift_ = table[lo < 0 ? 0 : 2 * reach].x;
-      return false;
+      if (call_.bias.kind == BiasKind::kTable) shift = table[0][lo < 0 ? 0 : 2 * reach];
+      return;
     }
-    if (kFunction && call_.bias.kind == BiasKind::kAlibi) {
+    if (kFunction == BiasKind::kAlibi) {
       // Where the table ends, ALiBi goes on as straight as within it.
       const int inside = min(max(delta, kGroupRows - reach), reach - kKeys);
-      const float one = table[reach + (delta < 0 ? -1 : 1)].x;
-      if (delta != inside) shift_ = one * static_cast<float>(abs(delta) - abs(inside));
+      const float one = table[0][reach + (delta < 0 ? -1 : 1)];
+      if (delta != inside) shift = one * static_cast<float>(abs(delta) - abs(inside));
       delta = inside;
     }
-    table += reach + delta - WarpRow() + Lane() % 4 * 2 - Lane() / 4;
-#pragma unroll
-    for (int j = 0; j < kKeys / 8; ++j) {
-      const float4 bias = table[j * 8];
-      scores_[j][0] = bias.x;
-      scores_[j][1] = bias.y;
-      scores_[j][2] = bias.z;
-      scores_[j][3] = bias.w;
-    }
-    return true;
+    AddPairedStrip(scores_, table[0], table[1], reach + delta - WarpRow(), scale);
+    scale = 1.0f;
   }
 
-  // q k^T of the tile at place_, added to scores_ or in its place, under way.
-  __device__ __forceinline__ void BeginScores(bool add) {
+  // scores_ = q k^T of the tile at place_, under way.
+  __device__ __forceinline__ void BeginScores() {
     Pin(scores_);
     BeginProducts();
     const uint64_t q =
@@ -176,7 +166,7 @@ class HopperGroup {
     for (int step = 0; step < kDim / 16; ++step) {
       const int in_row = step % 4 * 32;
       Wgmma<T>(scores_, q + (step / 4 * S::kRows * 128 + in_row) / 16,
-               k + (step / 4 * kMatrixBytes + in_row) / 16, add || step > 0);
+               k + (step / 4 * kMatrixBytes + in_row) / 16, step > 0);
     }
     CommitProducts();
   }
@@ -205,11 +195,12 @@ class HopperGroup {
   // Scores, complete, become weights; the tile's keys are released.
   __device__ __forceinline__ void Weigh(const QueryWork& work, const KeyWork& tile,
                                         float (&shrink)[2]) {
-    float scale = call_.scale * kLog2E;
+    float scale = call_.scale * kLog2E, shift = 0.0f;
     const int keys = work.kv_len - tile.begin;
     Pin(scores_);
     if (!tile.masked) Release(barriers_.keys_empty[place_.stage]);
-    if (kFunction && call_.bias.kind == BiasKind::kFire) {
+    AddBias(tile, scale, shift);
+    if (kFunction == BiasKind::kFire) {
       AddFire(work, tile, scale);
       scale = 1.0f;
     }
@@ -218,8 +209,8 @@ class HopperGroup {
       HideMasked();
       Release(barriers_.keys_empty[place_.stage]);
     }
-    using Rounded = std::conditional_t<kFunction, T, float>;
-    softmax_.template Weigh<Rounded>(scores_, scale, shift_ * scale, shrink);
+    using Rounded = std::conditional_t<kFunction != BiasKind::kNone, T, float>;
+    softmax_.template Weigh<Rounded>(scores_, scale, shift, shrink);
   }
 
   // To units of log2.
@@ -324,7 +315,6 @@ class HopperGroup {
   RingPlace<2> queries_;
   RingPlace<S::kStages> place_;
   int position_;  // of the group's first query
-  float shift_;   // bias of all pairs of a tile
 
   float scores_[kKeys / 8][4];
   uint32_t weights_[kKeys / 16][4];

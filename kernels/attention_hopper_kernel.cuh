@@ -30,8 +30,9 @@ namespace quintet::cuda {
 //     causal 2048, seen 372, 419; random eviction takes a quarter of the time. The bias under the
 //     products, not added afterwards: predicted 0.97 of the speed without one at 64, 2048 (0.92
 //     before), seen 0.93, and 330, 461 at 512: its loads hold the products up. ALiBi with FIRE's
-//     code beside it 217; 375 alone, in three groups, by weights not rounded before they are summed.
-template <typename T, typename S, bool kCached, bool kFunction>
+//     code beside it 217; 375 alone, in three groups, by weights not rounded before they are
+//     summed.
+template <typename T, typename S, bool kCached, BiasKind kFunction>
 __global__ void __launch_bounds__(S::kThreads, 1)
     AttendHopperKernel(const __grid_constant__ AttentionCall call,
                        const __grid_constant__ HopperMaps maps) {
@@ -76,7 +77,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 #endif
 }
 
-template <typename T, typename S, bool kCached, bool kFunction>
+template <typename T, typename S, bool kCached, BiasKind kFunction>
 void LaunchHopper(const AttentionCall& call, int64_t rows_total, Stream& stream) {
   Device& device = stream.device();
   constexpr int kSharedBytes = sizeof(HopperMemory<T, S>);

@@ -8,6 +8,16 @@
 
 namespace quintet::cuda {
 
+// What PackPair made of two values.
+template <typename T>
+__device__ __forceinline__ float2 UnpackPair(uint32_t pair) {
+  if constexpr (std::is_same_v<T, __half>) {
+    return __half22float2(*reinterpret_cast<const __half2*>(&pair));
+  } else {
+    return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
+  }
+}
+
 // Largest score and sum of weights of a lane's two queries so far; in units of log2.
 struct OnlineSoftmax {
   float most[2] = {-INFINITY, -INFINITY};
@@ -39,9 +49,16 @@ struct OnlineSoftmax {
       for (int j = 0; j < kGroups; ++j) {
 #pragma unroll
         for (int e = 2 * half; e < 2 * half + 2; ++e) {
-          scores[j][e] = ToF32(FromF32<Rounded>(Exp2(fmaf(scores[j][e], scale, shift - base))));
-          sum[half] += scores[j][e];
+          scores[j][e] = Exp2(fmaf(scores[j][e], scale, shift - base));
         }
+        if constexpr (!std::is_same_v<Rounded, float>) {
+          const float2 pair =
+              UnpackPair<Rounded>(PackPair<Rounded>(scores[j][2 * half], scores[j][2 * half + 1]));
+          scores[j][2 * half] = pair.x;
+          scores[j][2 * half + 1] = pair.y;
+        }
+        sum[half] += scores[j][2 * half];
+        sum[half] += scores[j][2 * half + 1];
       }
     }
   }
@@ -125,6 +142,19 @@ __device__ __forceinline__ void AddStrip(float (&scores)[kGroups][4], const floa
         return float2{strip[first + i], strip[first + i + 1]};
       },
       scale, [](float value, int, int) { return value; });
+}
+
+// The same with two copies of the strip, `odd` from its second value on, both on 8-byte boundaries,
+// which begin `before` values before the first of 16 queries and the first key.
+template <int kGroups>
+__device__ __forceinline__ void AddPairedStrip(float (&scores)[kGroups][4], const float* even,
+                                               const float* odd, int before, float scale) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int at = before + lane % 4 * 2 - lane / 4;
+  const float2* pairs = reinterpret_cast<const float2*>((at % 2 == 0 ? even : odd) + at / 2 * 2);
+  AddDiagonals(
+      scores, [&](int, int i) { return pairs[i / 2]; }, scale,
+      [](float value, int, int) { return value; });
 }
 
 // Pairs that a column mask hides become -inf: 16 queries from position `row` on, keys from `begin`
