@@ -27,11 +27,11 @@ namespace quintet::cuda {
 //   3 queries and tables a work ahead, table read by pairs: predicted 310, 410 at 512 with a
 //     table, seen 342, 487; without 383, 514. Causal sequences of 2048: 362, 367 with a table.
 //   4 works dealt by the keys that they see, tiles passed by, masks by columns: predicted 410 for
-//     causal 2048, seen 372, 419; random eviction takes a quarter of the time. The bias under the
-//     products, not added afterwards: predicted 0.97 of the speed without one at 64, 2048 (0.92
-//     before), seen 0.93, and 330, 461 at 512: its loads hold the products up. ALiBi with FIRE's
-//     code beside it 217; 375 alone, in three groups, by weights not rounded before they are
-//     summed.
+//     causal 2048 with a table, seen 377, 419; random eviction takes a quarter of the time, 64
+//     sequences of 16 to 512 tokens 86 us for 94. ALiBi from the table on: 372 at 64, 2048
+//     (attention_tiled.cu 180), 217 with FIRE's code beside it. Rejected: the bias under the
+//     products, or added after them from entries of four: predicted 0.97 of the speed without one
+//     at 64, 2048, seen 0.93 and 0.89; as now, by pairs, 0.92 (version 3: 0.94).
 template <typename T, typename S, bool kCached, BiasKind kFunction>
 __global__ void __launch_bounds__(S::kThreads, 1)
     AttendHopperKernel(const __grid_constant__ AttentionCall call,
