@@ -276,7 +276,8 @@ __device__ void WriteTables(const AttentionCall& call, HopperMemory<T, S>& memor
       }
     }
     __syncwarp();
-    if (lane == 0) Arrive(SharedAddress(&barriers.queries_full[place.stage]));
+    // One lane would do, but then racecheck does not see the order of the others' stores.
+    Arrive(SharedAddress(&barriers.queries_full[place.stage]));
     if (work.block.sequence < 0) return;
     place.Advance();
   }

@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   }
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < 2; ++stage) {
-      InitBarrier(SharedAddress(&barriers.queries_full[stage]), 2);
+      InitBarrier(SharedAddress(&barriers.queries_full[stage]), 1 + 32);  // boxes; a lane each
       InitBarrier(SharedAddress(&barriers.queries_empty[stage]), S::kGroups * 4);
     }
     InitBarrier(SharedAddress(&barriers.values_tail), 1);
