@@ -29,8 +29,7 @@ class Gpt2Model final : public PackedModel {
                 absl::Span<const int32_t> rows) override;
 
   void CheckBatch(const DecodeBatch& batch) const override;
-  void Forward() override;
-  void Layer(int64_t layer, const Tensor& x);
+  void DecoderLayer(int64_t layer, const Tensor& x) override;
 };
 
 void Gpt2Model::CheckBatch(const DecodeBatch& batch) const {
@@ -79,19 +78,7 @@ void Gpt2Model::NormRows(const StackWeights& stack, const Tensor& x, const Tenso
             stream_);
 }
 
-void Gpt2Model::Forward() {
-  const Tensor x = x_.Rows(0, step_.tokens().dim[0]);
-  EmbedRows(step_.tokens(), step_.positions(), x);
-  for (int64_t layer = 0; layer < config_.decoder_layers; ++layer) {
-    Layer(layer, x);
-    Observe(true, layer, x);
-  }
-  const Tensor states = WantedStates();
-  if (states.dim[0] == 0) return;
-  NormRows(weights_.decoder, x, states, step_.batch().wanted);
-}
-
-void Gpt2Model::Layer(int64_t layer, const Tensor& x) {
+void Gpt2Model::DecoderLayer(int64_t layer, const Tensor& x) {
   const LayerWeights& w = weights_.decoder.layers[layer];
   const Tensor qkv = qkv_.Rows(0, x.dim[0]);
   const KvOutput kv = KvOnTheWay(w.qkv, layer);

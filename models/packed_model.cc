@@ -157,6 +157,18 @@ Tensor PackedModel::Decode(const DecodeBatch& batch) {
   return states_.Rows(0, static_cast<int64_t>(batch.wanted.size()));
 }
 
+void PackedModel::Forward() {
+  const Tensor x = x_.Rows(0, step_.tokens().dim[0]);
+  EmbedRows(step_.tokens(), step_.positions(), x);
+  for (int64_t layer = 0; layer < config_.decoder_layers; ++layer) {
+    DecoderLayer(layer, x);
+    Observe(true, layer, x);
+  }
+  const absl::Span<const int32_t> wanted = step_.batch().wanted;
+  if (wanted.empty()) return;
+  NormRows(weights_.decoder, x, states_.Rows(0, static_cast<int64_t>(wanted.size())), wanted);
+}
+
 void PackedModel::RunRecorded(const StepShape& shape) {
   constexpr size_t kMostGraphs = 256;
   if (recorded_block_ != step_.block() || recorded_.size() >= kMostGraphs) recorded_.clear();

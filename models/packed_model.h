@@ -78,9 +78,9 @@ class PackedModel : public Model {
 
   // What a family asks of a batch beyond the limits.
   virtual void CheckBatch(const DecodeBatch& batch) const = 0;
-  // The decoder over the rows of step_, to the states of the wanted ones in states_. Everything it
-  // reads of the batch comes from step_.
-  virtual void Forward() = 0;
+  // One decoder layer over the rows of step_, whose residual stream is x [rows, d_model].
+  // Everything it reads of the batch comes from step_.
+  virtual void DecoderLayer(int64_t layer, const Tensor& x) = 0;
   // Where the step's new keys and values of a layer go on the way of the product that makes them;
   // unset where it cannot bring them there.
   KvOutput KvOnTheWay(const LinearWeight& qkv, int64_t layer);
@@ -89,10 +89,6 @@ class PackedModel : public Model {
   // place of the queries.
   Tensor SelfAttend(int64_t layer, const Tensor& qkv, bool stored, const PositionBias* bias,
                     float scale);
-  // Room for the states of the step's wanted rows, [wanted, d_model].
-  Tensor WantedStates() const {
-    return states_.Rows(0, static_cast<int64_t>(step_.batch().wanted.size()));
-  }
 
   // Part 0, 1 or 2 (queries, keys or values) of qkv [rows, 3 I], as [rows, heads, head_dim].
   Tensor HeadsOf(const Tensor& qkv, int part) const;
@@ -146,6 +142,8 @@ class PackedModel : public Model {
   void AttendInputRows(int64_t begin, int64_t end);
 
   StepShape FirstShape() const;
+  // The decoder over the rows of step_, to the states of the wanted ones in states_.
+  void Forward();
   void RunRecorded(const StepShape& shape);
 
   // Where the next slice goes on; layer_ == layers of InputStack(): complete.

@@ -33,8 +33,7 @@ class T5Model final : public PackedModel {
                 absl::Span<const int32_t> rows) override;
 
   void CheckBatch(const DecodeBatch& batch) const override;
-  void Forward() override;
-  void DecoderLayer(int64_t layer, const Tensor& x);
+  void DecoderLayer(int64_t layer, const Tensor& x) override;
   Tensor CrossAttend(int64_t layer, const Tensor& q);
   void FeedForward(const LayerWeights& w, const Tensor& x);
 
@@ -186,18 +185,6 @@ void T5Model::CheckBatch(const DecodeBatch& batch) const {
   QT_CHECK(config_.has_decoder());
   QT_CHECK_EQ(batch.group_offsets.size(), batch.source_lens.size() + 1);
   QT_CHECK_EQ(batch.group_offsets.back(), static_cast<int32_t>(batch.kv_lens.size()));
-}
-
-void T5Model::Forward() {
-  const Tensor x = x_.Rows(0, step_.tokens().dim[0]);
-  EmbedRows(step_.tokens(), step_.positions(), x);
-  for (int64_t layer = 0; layer < config_.decoder_layers; ++layer) {
-    DecoderLayer(layer, x);
-    Observe(true, layer, x);
-  }
-  const Tensor states = WantedStates();
-  if (states.dim[0] == 0) return;
-  NormRows(weights_.decoder, x, states, step_.batch().wanted);
 }
 
 void T5Model::DecoderLayer(int64_t layer, const Tensor& x) {
