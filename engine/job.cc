@@ -76,30 +76,6 @@ absl::Status PlanGenerate(const ModelConfig& config, const Tokenizer* tokenizer,
   return absl::OkStatus();
 }
 
-// Which of a scoring request's options the model allows.
-absl::Status CheckSight(const Request& request, const ModelConfig& config) {
-  if (request.sliding_window < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sliding_window: ", request.sliding_window, " is negative"));
-  }
-  if (request.sliding_window > 0 && request.prefix_lm) {
-    return absl::InvalidArgumentError(
-        "sliding_window: a prompt that is read both ways (prefix_lm) takes no window");
-  }
-  if (!config.has_encoder()) return absl::OkStatus();
-  if (request.sliding_window > 0) {
-    return absl::InvalidArgumentError(
-        "sliding_window: only causal models (GPT-2) take one; an encoder-decoder's targets read "
-        "the whole input through cross-attention");
-  }
-  if (request.prefix_lm) {
-    return absl::InvalidArgumentError(
-        "prefix_lm: only causal models (GPT-2) take it; an encoder reads its input both ways "
-        "anyhow");
-  }
-  return absl::OkStatus();
-}
-
 absl::Status PlanScore(const ModelConfig& config, const Capacity& capacity, Job* job) {
   const Request& request = job->request;
   if (request.targets.empty()) return absl::InvalidArgumentError("targets: at least one is needed");

@@ -86,4 +86,7 @@ struct Request {
   std::shared_ptr<ResponseSink> sink;
 };
 
+// Whether the model allows a scoring request's sliding_window and prefix_lm; INVALID_ARGUMENT says which not and why. PlanJob asks too.
+absl::Status CheckSight(const Request& request, const ModelConfig& config);
+
 }  // namespace quintet

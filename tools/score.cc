@@ -113,6 +113,13 @@ int Run(const ScoreFlags& flags) {
   const SessionNeeds needs = NeedsOf(RequestKind::kScore, flags.model, flags.lines);
   std::unique_ptr<Session> session = OpenSession(flags.model, needs, &exit_code);
   if (session == nullptr) return exit_code;
+  // What no line could run with is an error of the command line, not of every line.
+  Request sight;
+  sight.sliding_window = flags.sliding_window;
+  sight.prefix_lm = flags.prefix_lm;
+  if (absl::Status status = CheckSight(sight, session->config); !status.ok()) {
+    return Fail(kExitUsage, status);
+  }
   LineCommand command;
   command.parse = [&](int64_t number, const std::string& line) {
     return MakeJob(*session, flags, number, line);

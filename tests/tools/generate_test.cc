@@ -168,6 +168,20 @@ TEST_CASE("score adds up the tokens and prefers the right answer") {
   CHECK(Lines(outcome.out).size() == 2);
 }
 
+TEST_CASE("what a model's tokens cannot see is a usage error of score") {
+  for (const std::vector<std::string>& flags :
+       std::vector<std::vector<std::string>>{{"--prefix-lm"},
+                                             {"--sliding-window", "3"},
+                                             {"--sliding-window", "3", "--prefix-lm"},
+                                             {"--sliding-window", "-1"}}) {
+    const Outcome outcome = OnModel("score", flags, "wagner\tW AE1 G N ER0\n");
+    INFO(flags[0]);
+    CHECK(outcome.exit_code == kExitUsage);
+    CHECK(outcome.out.empty());
+    CHECK_THAT(outcome.err, Contains(flags[0] == "--prefix-lm" ? "prefix" : "sliding"));
+  }
+}
+
 TEST_CASE("encode gives the same values as json, raw and NumPy") {
   const std::string input = "oros\nwagner\n";
   const Outcome text = OnModel("encode", {"--normalize"}, input);
