@@ -5,6 +5,7 @@
 #include <iterator>
 #include <numeric>
 
+#include "engine/logits_rows.h"
 #include "engine/scheduler.h"
 #include "kernels/check.h"
 #include "kernels/selection.h"
@@ -16,18 +17,11 @@ constexpr size_t kDecoderBuffers = 9;
 constexpr int64_t kMaxRanking = 544;  // candidates of 32 beams with 16 eos ids
 constexpr int64_t kMaxAlternatives = 20;
 
-// Rows of logits searched together: at least the widest beam, 32.
-int64_t ChunkRows(const Stream& stream) { return stream.backend() == Backend::kCpu ? 64 : 256; }
-
-// Values from row to row of logits: products write rows at such addresses several times faster than
-// at odd ones (GPT-2's vocabulary is odd).
-int64_t LogitsStride(int64_t vocab) { return (vocab + 63) / 64 * 64; }
-
 // Bytes of each of the decoder's buffers, in the order in which Allocate names them: those of ops,
 // then the mirrored ones, then the host's.
 std::array<int64_t, kDecoderBuffers> BufferSizes(const ModelConfig& config,
                                                  const ModelLimits& limits, const Stream& stream) {
-  const int64_t steps = limits.max_step_tokens, rows = ChunkRows(stream);
+  const int64_t steps = limits.max_step_tokens, rows = LogitsChunkRows(stream);
   const int64_t labels = std::max<int64_t>(1, config.labels);
   const int64_t logits = rows * LogitsStride(config.vocab) * 4, row = rows * 4;
   return {std::max<int64_t>(64, TopKScratchBytes(rows, config.vocab, kMaxRanking, stream)),
@@ -54,7 +48,7 @@ Decoder::Decoder(Model* model, bool run_ahead)
     : model_(model),
       vocab_(model->config().vocab),
       logits_stride_(LogitsStride(vocab_)),
-      chunk_rows_(ChunkRows(model->stream())),
+      chunk_rows_(LogitsChunkRows(model->stream())),
       runs_ahead_(run_ahead || model->stream().backend() != Backend::kCpu),
       batch_(model->limits()),
       warpers_(model->stream().pool().threads()),
@@ -66,7 +60,8 @@ int64_t Decoder::BufferBytes(const ModelConfig& config, const ModelLimits& limit
                              const Stream& stream) {
   int64_t bytes = 0;
   for (const int64_t size : BufferSizes(config, limits, stream)) bytes += size;
-  return bytes + 2 * RankingPlan::BlockBytes(ChunkRows(stream)) + TargetScores::BufferBytes(limits);
+  return bytes + 2 * RankingPlan::BlockBytes(LogitsChunkRows(stream)) +
+         TargetScores::BufferBytes(limits);
 }
 
 absl::Status Decoder::Allocate() {

@@ -26,6 +26,7 @@ bool FindAll(void* library, CublasLt* lt) {
   return Find(library, "cublasLtCreate", &lt->Create) &&
          Find(library, "cublasLtDestroy", &lt->Destroy) &&
          Find(library, "cublasLtMatmul", &lt->Matmul) &&
+         Find(library, "cublasLtMatmulAlgoCheck", &lt->MatmulAlgoCheck) &&
          Find(library, "cublasLtMatmulAlgoGetHeuristic", &lt->MatmulAlgoGetHeuristic) &&
          Find(library, "cublasLtMatmulDescCreate", &lt->MatmulDescCreate) &&
          Find(library, "cublasLtMatmulDescDestroy", &lt->MatmulDescDestroy) &&
@@ -36,7 +37,8 @@ bool FindAll(void* library, CublasLt* lt) {
          Find(library, "cublasLtMatrixLayoutCreate", &lt->MatrixLayoutCreate) &&
          Find(library, "cublasLtMatrixLayoutDestroy", &lt->MatrixLayoutDestroy) &&
          Find(library, "cublasLtMatrixLayoutSetAttribute", &lt->MatrixLayoutSetAttribute) &&
-         Find(library, "cublasLtGetStatusString", &lt->GetStatusString);
+         Find(library, "cublasLtGetStatusString", &lt->GetStatusString) &&
+         Find(library, "cublasLtGetVersion", &lt->GetVersion);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@ struct CublasLt {
   decltype(&cublasLtCreate) Create;
   decltype(&cublasLtDestroy) Destroy;
   decltype(&cublasLtMatmul) Matmul;
+  decltype(&cublasLtMatmulAlgoCheck) MatmulAlgoCheck;
   decltype(&cublasLtMatmulAlgoGetHeuristic) MatmulAlgoGetHeuristic;
   decltype(&cublasLtMatmulDescCreate) MatmulDescCreate;
   decltype(&cublasLtMatmulDescDestroy) MatmulDescDestroy;
@@ -22,6 +23,7 @@ struct CublasLt {
   decltype(&cublasLtMatrixLayoutDestroy) MatrixLayoutDestroy;
   decltype(&cublasLtMatrixLayoutSetAttribute) MatrixLayoutSetAttribute;
   decltype(&cublasLtGetStatusString) GetStatusString;
+  decltype(&cublasLtGetVersion) GetVersion;
 
   // Null when the library of this build's CUDA cannot be loaded. Thread safe.
   static const CublasLt* Get();

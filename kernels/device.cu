@@ -1,3 +1,4 @@
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 
@@ -5,6 +6,7 @@
 #include "kernels/cuda.cuh"
 #include "kernels/cuda_ops.h"
 #include "kernels/device_cuda.h"
+#include "kernels/measured_products_cuda.h"
 
 namespace quintet::cuda {
 namespace {
@@ -71,6 +73,11 @@ absl::Status CudaDevice::Start(int ordinal) {
   }
   ordinal_ = ordinal;
   name_ = properties.name;
+  int driver = 0;
+  QT_CUDA(*this, cudaDriverGetVersion(&driver));
+  kind_ =
+      absl::StrCat(name_, ", ", properties.multiProcessorCount, " multiprocessors, CUDA driver ",
+                   driver, ", cuBLASLt ", CublasLt::Get()->GetVersion());
   hopper_ = properties.major == 9 && !PortableOnly();
   multiprocessors_ = properties.multiProcessorCount;
   l2_bytes_ = properties.l2CacheSize;
@@ -193,6 +200,17 @@ std::unique_ptr<DeviceGraph> CudaDevice::Record(absl::FunctionRef<void()> work) 
   return std::make_unique<Graph>(executable);
 }
 
+absl::Status CudaDevice::MeasureProducts(int64_t budget_us, absl::FunctionRef<void()> work) {
+  absl::StatusOr<Buffer> evicting = Allocate(2 * l2_bytes_);
+  if (!evicting.ok()) return evicting.status();
+  measuring_ = {std::chrono::steady_clock::now() + std::chrono::microseconds(budget_us),
+                *std::move(evicting)};
+  work();
+  const absl::Status status = Synchronize();
+  measuring_.reset();
+  return status;
+}
+
 void CudaDevice::Replay(const DeviceGraph& graph) {
   QT_CUDA(*this, cudaGraphLaunch(static_cast<const Graph&>(graph).executable, stream()));
 }
@@ -207,6 +225,18 @@ void CudaDevice::Mark(int place) { QT_CUDA(*this, cudaEventRecord(marks_[place],
 absl::Status CudaDevice::WaitForMark(int place) {
   QT_CUDA(*this, cudaEventSynchronize(marks_[place]));
   return status();
+}
+
+absl::Status MeasureProducts(Device& device, int64_t budget_us, absl::FunctionRef<void()> work) {
+  return static_cast<CudaDevice&>(device).MeasureProducts(budget_us, work);
+}
+
+ProductChoices& ProductChoicesOf(Device& device) {
+  return static_cast<CudaDevice&>(device).product_choices();
+}
+
+const std::string& DeviceKind(const Device& device) {
+  return static_cast<const CudaDevice&>(device).kind();
 }
 
 }  // namespace quintet::cuda

@@ -3,16 +3,19 @@
 
 #include <cuda_runtime.h>
 
+#include <chrono>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "kernels/device.h"
+#include "kernels/product_choices.h"
 
 namespace quintet::cuda {
 
-class ProductPlans;  // linear.cu
+class ProductPlans;  // product_plans.cuh
 
 class CudaDevice final : public Device {
  public:
@@ -38,6 +41,19 @@ class CudaDevice final : public Device {
   // How matrix products run here; made by the first product.
   std::shared_ptr<ProductPlans>& plans() { return plans_; }
 
+  // Products are being measured: until when, and memory that takes the place of all else in the
+  // second-level cache when it is written.
+  struct Measuring {
+    std::chrono::steady_clock::time_point end;
+    Buffer evicting;
+    bool goes_on() const { return std::chrono::steady_clock::now() < end; }
+  };
+  const Measuring* measuring() const { return measuring_.has_value() ? &*measuring_ : nullptr; }
+  // As measured_products.h.
+  absl::Status MeasureProducts(int64_t budget_us, absl::FunctionRef<void()> work);
+  ProductChoices& product_choices() { return product_choices_; }
+  const std::string& kind() const { return kind_; }
+
  private:
   struct Mirror {
     int64_t bytes;
@@ -59,6 +75,9 @@ class CudaDevice final : public Device {
   cudaEvent_t marks_[2] = {};
   std::shared_ptr<Mirrors> mirrors_;
   std::shared_ptr<ProductPlans> plans_;
+  std::optional<Measuring> measuring_;
+  ProductChoices product_choices_;
+  std::string kind_;
 };
 
 }  // namespace quintet::cuda

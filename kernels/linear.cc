@@ -97,7 +97,7 @@ absl::StatusOr<LinearWeight> LinearWeight::Allocate(int64_t n, int64_t k, Weight
                                                     bool gated, Device* device) {
   absl::StatusOr<LinearWeight> w = Describe(n, k, type, gated, device);
   if (!w.ok()) return w;
-  // On a device, rows of zeros up to a multiple of eight: some products want that (linear.cu).
+  // On a device, rows of zeros up to a multiple of eight: some products want that (product_plans.cu).
   const int64_t used_bytes = w->panel_bytes_, padding = (8 - n % 8) % 8;
   if (device != nullptr) w->panel_bytes_ += padding * (used_bytes / n);
   absl::StatusOr<Buffer> buffer =

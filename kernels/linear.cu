@@ -1,18 +1,16 @@
 #include <algorithm>
-#include <map>
-#include <tuple>
 
-#include "kernels/cublas_lt.cuh"
 #include "kernels/cuda.cuh"
 #include "kernels/cuda_ops.h"
 #include "kernels/device_cuda.h"
 #include "kernels/linear_product.cuh"
+#include "kernels/product_plans.cuh"
 
 // Few rows of bf16 or f16 go through one kernel of their own (linear_few.cu). Any other product on
 // the device runs in up to three stages, all on one queue:
 //   1. x is converted to the weight's type, where it has another;
-//   2. the product, by cuBLASLt for bf16 and f16 (tensor cores, f32 sums), by TileProduct below for
-//      f32, with what it can do of the epilogue;
+//   2. the product, by cuBLASLt for bf16 and f16 (tensor cores, f32 sums; product_plans.cuh), by
+//      TileProduct below for f32, with what it can do of the epilogue;
 //   3. a pass over the product in scratch for the rest: gated activations, activations that
 //      cuBLASLt lacks, outputs that are scattered.
 //
@@ -26,7 +24,6 @@ namespace quintet::cuda {
 
 namespace {
 
-constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;  // what cuBLASLt asks for on Hopper
 constexpr int64_t kPieceRows = 1024;
 
 DType TypeOf(const LinearWeight& w) {
@@ -167,215 +164,6 @@ void RunTiles(const Product& p, Stream& stream) {
   });
 }
 
-}  // namespace
-
-// ---- Stage 2, bf16 and f16: cuBLASLt ----
-
-// Plans of products by shape: descriptors and the algorithm that cuBLASLt's heuristics rank first.
-// Asking for one takes longer than most products, and inputs of mixed lengths give every batch
-// another number of rows: numbers within an eighth of each other share the plan of the largest. One
-// engine thread.
-class ProductPlans {
- public:
-  ProductPlans() : lt_(CublasLt::Get()), status_(lt_->Create(&handle_)) {}
-  ~ProductPlans() {
-    for (auto& [key, plan] : plans_) plan.Destroy(*lt_);
-    if (handle_ != nullptr) lt_->Destroy(handle_);
-  }
-  ProductPlans(const ProductPlans&) = delete;
-  ProductPlans& operator=(const ProductPlans&) = delete;
-
-  // False when cuBLASLt has no algorithm for this product.
-  bool Run(const Product& p, Stream& stream);
-
- private:
-  // Row-major y [rows, n] is column-major [n, rows]: A is W, transposed, and B is x.
-  struct Plan {
-    cublasLtMatmulDesc_t operation = nullptr;
-    cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr, d = nullptr;
-    cublasLtMatmulAlgo_t algorithm;
-    bool usable = false;
-    int64_t rows = 0;  // that the layouts are for now
-
-    void Destroy(const CublasLt& lt);
-  };
-  // rows, n, k, strides of x, residual and y, alignment of x, residual and y, types and epilogue.
-  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int, int, int, int>;
-
-  static Key KeyOf(const Product& p, int64_t rows);
-  Plan Make(const Product& p, int64_t rows);
-  Plan& Find(const Product& p, int64_t rows);
-  cublasStatus_t Multiply(const Product& p, Plan* plan, Stream& stream);
-
-  const CublasLt* lt_;  // opening the device has loaded it
-  cublasLtHandle_t handle_ = nullptr;
-  cublasStatus_t status_;
-  std::map<Key, Plan> plans_;
-};
-
-namespace {
-
-// The largest power of two up to 256 that divides an address and a row's bytes.
-int Alignment(const Tensor& t) {
-  if (!t.defined()) return 256;
-  const uint64_t bits = reinterpret_cast<uintptr_t>(t.data) |
-                        static_cast<uint64_t>(t.stride[0] * DTypeBytes(t.dtype)) | 256u;
-  return static_cast<int>(bits & (~bits + 1));
-}
-
-cudaDataType_t CudaType(DType dtype) {
-  return dtype == DType::kF32 ? CUDA_R_32F : dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_16F;
-}
-
-// The largest number of rows that shares a plan with this one.
-int64_t SharedRows(int64_t rows) {
-  int64_t step = 1;
-  while (step * 16 <= rows) step *= 2;
-  return (rows + step - 1) / step * step;
-}
-
-// Columns that cuBLASLt is told of. An odd vocabulary (GPT-2's) makes it take kernels several times
-// slower (131 us instead of 27 for 128 rows), so where y has room between its rows, rows of zeros
-// behind W (linear.cc) are multiplied too.
-int64_t EvenColumns(const Product& p) {
-  const int64_t even = (p.w->n() + 7) / 8 * 8;
-  const bool there = p.w->bytes() >= even * p.w->k() * DTypeBytes(p.x.dtype);
-  const bool plain = !p.bias.defined() && !p.residual.defined();
-  return there && plain && p.y.stride[0] >= even ? even : p.w->n();
-}
-
-// The epilogue that cuBLASLt does for this product.
-cublasLtEpilogue_t EpilogueOf(const Product& p) {
-  const bool bias = p.bias.defined();
-  switch (p.activation) {
-    case Activation::kRelu:
-      return bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
-    case Activation::kGeluTanh:
-      return bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
-    default:
-      QT_CHECK(p.activation == Activation::kNone);
-      return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-  }
-}
-
-}  // namespace
-
-void ProductPlans::Plan::Destroy(const CublasLt& lt) {
-  if (operation != nullptr) lt.MatmulDescDestroy(operation);
-  for (cublasLtMatrixLayout_t layout : {a, b, c, d}) {
-    if (layout != nullptr) lt.MatrixLayoutDestroy(layout);
-  }
-}
-
-ProductPlans::Key ProductPlans::KeyOf(const Product& p, int64_t rows) {
-  const int types = static_cast<int>(p.x.dtype) * 16 + static_cast<int>(p.y.dtype);
-  return {rows,
-          EvenColumns(p),
-          p.w->k(),
-          p.x.stride[0],
-          p.residual.stride[0],
-          p.y.stride[0],
-          Alignment(p.x),
-          Alignment(p.residual),
-          Alignment(p.y),
-          types * 1024 + static_cast<int>(EpilogueOf(p)) * 2 + (p.residual.defined() ? 1 : 0)};
-}
-
-ProductPlans::Plan ProductPlans::Make(const Product& p, int64_t row_count) {
-  Plan plan;
-  plan.rows = row_count;
-  const cudaDataType_t in = CudaType(p.x.dtype), out = CudaType(p.y.dtype);
-  const uint64_t rows = static_cast<uint64_t>(row_count);
-  const uint64_t n = static_cast<uint64_t>(EvenColumns(p));
-  const uint64_t k = static_cast<uint64_t>(p.w->k());
-  const int64_t c_stride = p.residual.defined() ? p.residual.stride[0] : p.y.stride[0];
-  const cublasOperation_t transpose = CUBLAS_OP_T;
-  const cublasLtEpilogue_t epilogue = EpilogueOf(p);
-  cublasLtMatmulPreference_t preference = nullptr;
-  bool made =
-      lt_->MatmulDescCreate(&plan.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F) ==
-          CUBLAS_STATUS_SUCCESS &&
-      lt_->MatmulDescSetAttribute(plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, &transpose,
-                                  sizeof(transpose)) == CUBLAS_STATUS_SUCCESS &&
-      lt_->MatmulDescSetAttribute(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
-                                  sizeof(epilogue)) == CUBLAS_STATUS_SUCCESS &&
-      lt_->MatrixLayoutCreate(&plan.a, in, k, n, p.w->k()) == CUBLAS_STATUS_SUCCESS &&
-      lt_->MatrixLayoutCreate(&plan.b, in, k, rows, p.x.stride[0]) == CUBLAS_STATUS_SUCCESS &&
-      lt_->MatrixLayoutCreate(&plan.c, out, n, rows, c_stride) == CUBLAS_STATUS_SUCCESS &&
-      lt_->MatrixLayoutCreate(&plan.d, out, n, rows, p.y.stride[0]) == CUBLAS_STATUS_SUCCESS &&
-      lt_->MatmulPreferenceCreate(&preference) == CUBLAS_STATUS_SUCCESS;
-  const uint64_t workspace = kWorkspaceBytes;
-  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
-    made = made && lt_->MatmulPreferenceSetAttribute(preference, attribute, &value,
-                                                     sizeof(value)) == CUBLAS_STATUS_SUCCESS;
-  };
-  const auto alignment = [](const Tensor& t) { return static_cast<uint32_t>(Alignment(t)); };
-  const Tensor w = Tensor::Dense(p.w->panels(), p.x.dtype, {p.w->n(), p.w->k()});
-  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace);
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(w));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(p.x));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
-         alignment(p.residual.defined() ? p.residual : p.y));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(p.y));
-  cublasLtMatmulHeuristicResult_t found{};
-  int count = 0;
-  made =
-      made && lt_->MatmulAlgoGetHeuristic(handle_, plan.operation, plan.a, plan.b, plan.c, plan.d,
-                                          preference, 1, &found, &count) == CUBLAS_STATUS_SUCCESS;
-  if (preference != nullptr) lt_->MatmulPreferenceDestroy(preference);
-  plan.usable = made && count == 1 && found.state == CUBLAS_STATUS_SUCCESS;
-  plan.algorithm = found.algo;
-  return plan;
-}
-
-ProductPlans::Plan& ProductPlans::Find(const Product& p, int64_t rows) {
-  const Key key = KeyOf(p, rows);
-  auto found = plans_.find(key);
-  if (found == plans_.end()) found = plans_.emplace(key, Make(p, rows)).first;
-  return found->second;
-}
-
-cublasStatus_t ProductPlans::Multiply(const Product& p, Plan* plan, Stream& stream) {
-  if (plan->rows != p.x.dim[0]) {
-    plan->rows = p.x.dim[0];
-    const uint64_t rows = static_cast<uint64_t>(plan->rows);
-    for (cublasLtMatrixLayout_t layout : {plan->b, plan->c, plan->d}) {
-      lt_->MatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_COLS, &rows, sizeof(rows));
-    }
-  }
-  if (p.bias.defined()) {
-    const void* bias = p.bias.data;
-    lt_->MatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
-                                sizeof(bias));
-  }
-  const float beta = p.residual.defined() ? 1.0f : 0.0f;
-  const void* c = p.residual.defined() ? p.residual.data : p.y.data;
-  return lt_->Matmul(handle_, plan->operation, &p.alpha, p.w->panels(), plan->a, p.x.data, plan->b,
-                     &beta, c, plan->c, p.y.data, plan->d, &plan->algorithm, p.workspace,
-                     kWorkspaceBytes, Queue(stream));
-}
-
-bool ProductPlans::Run(const Product& p, Stream& stream) {
-  if (status_ != CUBLAS_STATUS_SUCCESS) return false;
-  const int64_t rows = p.x.dim[0], shared = SharedRows(rows);
-  Plan& plan = Find(p, shared);
-  if (!plan.usable) return false;
-  cublasStatus_t status = Multiply(p, &plan, stream);
-  if (status != CUBLAS_STATUS_SUCCESS && rows != shared) {
-    // The shared algorithm does not take this number: it gets a plan of its own.
-    Plan& own = Find(p, rows);
-    if (!own.usable) return false;
-    status = Multiply(p, &own, stream);
-  }
-  if (status != CUBLAS_STATUS_SUCCESS) {
-    stream.device().Fail(absl::StrCat("cublasLtMatmul of ", p.x.dim[0], " x ", p.w->n(), " x ",
-                                      p.w->k(), ": ", lt_->GetStatusString(status)));
-  }
-  return true;
-}
-
-namespace {
-
 void RunProduct(const Product& p, Stream& stream) {
   if (p.w->type() != WeightType::kF32) {
     auto& plans = static_cast<CudaDevice&>(stream.device()).plans();
@@ -483,7 +271,7 @@ Scratch Carve(void* base, const LinearWeight& w, int64_t rows) {
   const bool converts = w.type() != WeightType::kF32;
   Carver carver(base);
   Scratch s;
-  s.workspace = carver.Take(converts ? kWorkspaceBytes : 0);
+  s.workspace = carver.Take(converts ? ProductPlans::kWorkspaceBytes : 0);
   s.x = carver.Take(converts ? piece * w.k() * size : 0);
   s.product = carver.Take(piece * w.n() * size);
   s.bytes = carver.used_bytes();

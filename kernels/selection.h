@@ -2,11 +2,17 @@
 // (groups' maxima give a threshold, only what is not below it is ranked), made exact for every K and vocabulary.
 #pragma once
 
+#include <cstdint>
+
 #include "absl/types/span.h"
 #include "kernels/stream.h"
 #include "kernels/tensor.h"
 
 namespace quintet {
+
+// Values from row to row of logits: products write rows at such addresses several times faster than at odd ones (GPT-2's
+// vocabulary is odd).
+constexpr int64_t LogitsStride(int64_t vocab) { return (vocab + 63) / 64 * 64; }
 
 // out[r] = log(sum(exp(logits[r]))), with the row's maximum taken out first. A row of -inf gives -inf.
 struct LogSumExpArgs {

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "engine/clock.h"
+#include "engine/warm_up.h"
+#include "spdlog/spdlog.h"
 
 namespace quintet {
 namespace {
@@ -58,6 +60,9 @@ absl::Status ModelHost::Load() {
         options_.load_model(options_.directory, load, pool_);
     if (!model.ok()) return model.status();
     model_ = *std::move(model);
+    const absl::Status warm = WarmUp(
+        model_.get(), [](absl::string_view problem) { spdlog::warn("{}", std::string(problem)); });
+    if (!warm.ok()) return warm;
     absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(
         model_.get(), tokenizer_.get(), options_.engine, MonotonicMicros, metrics_.get());
     if (!engine.ok()) return engine.status();

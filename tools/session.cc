@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/memory_plan.h"
 #include "engine/step_tokens.h"
+#include "engine/warm_up.h"
 #include "spdlog/spdlog.h"
 #include "tools/cores.h"
 
@@ -76,7 +77,8 @@ absl::Status Load(Session* session, const SessionNeeds& needs) {
   if (!model.ok()) return model.status();
   session->model = *std::move(model);
   session->config = session->model->config();
-  return absl::OkStatus();
+  return WarmUp(session->model.get(),
+                [](absl::string_view problem) { spdlog::warn("{}", std::string(problem)); });
 }
 
 }  // namespace

@@ -1,0 +1,152 @@
+#include "engine/warm_up.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "engine/batch_builder.h"
+#include "engine/logits_rows.h"
+#include "engine/product_cache.h"
+#include "kernels/measured_products.h"
+#include "kernels/selection.h"
+
+namespace quintet {
+namespace {
+
+// Of inputs and prompts.
+int64_t SequenceTokens(const ModelConfig& config) {
+  constexpr int64_t kTokens = 128;
+  return config.max_positions > 0 ? std::min(kTokens, config.max_positions) : kTokens;
+}
+
+// 1, 2, 4, .. and, from 16 on, half way between two: shapes that steps are rounded to. `most` too.
+std::vector<int64_t> Counts(int64_t least, int64_t most) {
+  std::vector<int64_t> counts;
+  for (int64_t n = 1; n < most; n *= 2) {
+    if (n >= least) counts.push_back(n);
+    const int64_t between = n + n / 2;
+    if (n >= 16 && between >= least && between < most) counts.push_back(between);
+  }
+  counts.push_back(most);
+  return counts;
+}
+
+class WarmUpRun {
+ public:
+  WarmUpRun(Model* model, Tensor logits)
+      : model_(model),
+        sequence_tokens_(SequenceTokens(model->config())),
+        logits_(logits),
+        batch_(model->limits()),
+        tokens_(static_cast<size_t>(model->limits().max_encode_tokens), 1),
+        slots_(tokens_.size(), 0) {}
+
+  // `rows` sequences of one token, as steps have them.
+  void Step(int64_t rows) {
+    batch_.Clear();
+    for (int64_t i = 0; i < rows; ++i) {
+      BeginGroup(i);
+      batch_.AddSequence(First(tokens_, 1), First(slots_, 1));
+      batch_.WantLast(1);
+    }
+    const Tensor states = model_->Decode(batch_.Finish());
+    if (!logits_.defined()) return;
+    const int64_t chunk = std::min(rows, logits_.dim[0]);
+    model_->Logits(states.Rows(0, chunk), logits_.Rows(0, chunk));
+  }
+
+  // Prompts of `tokens` in all.
+  void Prompts(int64_t tokens) {
+    batch_.Clear();
+    for (int64_t left = tokens; left > 0; left -= sequence_tokens_) {
+      const int64_t own = std::min(left, sequence_tokens_);
+      batch_.AddSequence(First(tokens_, own), First(slots_, own));
+    }
+    model_->Decode(batch_.Finish());
+  }
+
+  // Inputs of `tokens` in all, and their keys and values.
+  void Encode(int64_t tokens) {
+    std::vector<int32_t> offsets = {0};
+    while (offsets.back() < tokens) {
+      offsets.push_back(
+          static_cast<int32_t>(std::min<int64_t>(offsets.back() + sequence_tokens_, tokens)));
+    }
+    model_->BeginEncode({.tokens = First(tokens_, tokens), .offsets = offsets});
+    constexpr int64_t kAll = int64_t{1} << 40;
+    while (!model_->EncodeSlice(kAll)) {
+    }
+    if (model_->config().has_decoder()) {
+      model_->ProjectCross(model_->EncoderStates(), 0, First(slots_, tokens));
+    }
+  }
+
+ private:
+  static absl::Span<const int32_t> First(const std::vector<int32_t>& values, int64_t count) {
+    return {values.data(), static_cast<size_t>(count)};
+  }
+  void BeginGroup(int64_t owner) {
+    if (!model_->config().has_encoder()) return;
+    batch_.BeginGroup(static_cast<uint64_t>(owner), First(slots_, 1));
+  }
+
+  Model* model_;
+  const int64_t sequence_tokens_;
+  Tensor logits_;
+  BatchBuilder batch_;
+  std::vector<int32_t> tokens_, slots_;
+};
+
+// The commonest shapes first: the budget may end.
+absl::Status Measure(Model* model, int64_t budget_us) {
+  constexpr int64_t kLeastTokens = 128;
+  const Stream& stream = model->stream();
+  const ModelConfig& config = model->config();
+  const ModelLimits& limits = model->limits();
+  Buffer memory;
+  Tensor logits;
+  if (config.has_decoder() && config.head == Head::kLanguageModel) {
+    const int64_t rows = std::min(LogitsChunkRows(stream), limits.max_step_sequences);
+    const int64_t stride = LogitsStride(config.vocab);
+    absl::StatusOr<Buffer> room = stream.Allocate(rows * stride * 4);
+    if (!room.ok()) return room.status();
+    memory = *std::move(room);
+    logits = Tensor::F32(memory.as<float>(), {rows, stride}).Columns(0, config.vocab);
+  }
+  WarmUpRun run(model, logits);
+  const int64_t encode = limits.max_encode_tokens;
+  return MeasureProducts(stream.device(), budget_us, [&] {
+    if (config.has_decoder()) {
+      const std::vector<int64_t> counts = Counts(1, limits.max_step_sequences);
+      for (auto rows = counts.rbegin(); rows != counts.rend(); ++rows) run.Step(*rows);
+    }
+    for (const int64_t tokens : Counts(std::min(kLeastTokens, encode), encode)) {
+      if (config.has_encoder()) {
+        run.Encode(tokens);
+      } else if (tokens <= limits.max_step_tokens &&
+                 tokens <= SequenceTokens(config) * limits.max_step_sequences) {
+        run.Prompts(tokens);
+      }
+    }
+  });
+}
+
+}  // namespace
+
+absl::Status WarmUp(Model* model, absl::FunctionRef<void(absl::string_view)> warn) {
+  if (model->stream().backend() == Backend::kCpu) return absl::OkStatus();
+  Device& device = model->stream().device();
+  const auto tell = [&](const absl::Status& status) {
+    if (!status.ok()) warn(status.message());
+  };
+  const std::string directory = CacheDirectory();
+  tell(LoadProductChoices(directory, DeviceKind(device), &ProductChoicesOf(device)));
+  // What would be forgotten is not measured: the next process would choose anew.
+  constexpr int64_t kBudgetUs = 2'000'000;
+  const absl::Status measured = Measure(model, directory.empty() ? 0 : kBudgetUs);
+  if (!measured.ok() && !absl::IsResourceExhausted(measured)) return measured;
+  tell(SaveProductChoices(directory, DeviceKind(device), ProductChoicesOf(device)));
+  return absl::OkStatus();
+}
+
+}  // namespace quintet

@@ -1,0 +1,30 @@
+#include "kernels/measured_products.h"
+
+#include "kernels/check.h"
+#include "kernels/dispatch.h"
+#include "kernels/measured_products_cuda.h"
+
+namespace quintet {
+namespace {
+
+// A build without CUDA has no device to ask.
+[[noreturn]] void NoCuda() { CheckFailed(__FILE__, __LINE__, "this build has no CUDA", ""); }
+
+}  // namespace
+
+absl::Status MeasureProducts(Device& device, int64_t budget_us, absl::FunctionRef<void()> work) {
+  if constexpr (kCudaBuilt) return cuda::MeasureProducts(device, budget_us, work);
+  NoCuda();
+}
+
+ProductChoices& ProductChoicesOf(Device& device) {
+  if constexpr (kCudaBuilt) return cuda::ProductChoicesOf(device);
+  NoCuda();
+}
+
+const std::string& DeviceKind(const Device& device) {
+  if constexpr (kCudaBuilt) return cuda::DeviceKind(device);
+  NoCuda();
+}
+
+}  // namespace quintet
