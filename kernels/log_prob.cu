@@ -16,29 +16,27 @@ constexpr int64_t kLogitBytes = int64_t{64} << 20;
 constexpr int64_t kMaxChunkRows = 512;
 constexpr int kThreads = 256;
 
-int64_t ChunkRows(const LinearWeight &head, int64_t rows) {
-  const int64_t fit = std::max<int64_t>(1, kLogitBytes / (4 * head.n()));
+int64_t ChunkRows(const LinearWeight& head, int64_t rows) {
+  const int64_t fit = std::max<int64_t>(1, kLogitBytes / (4 * LogitsStride(head.n())));
   return std::min({rows, fit, kMaxChunkRows});
 }
 
 struct Scratch {
-  Tensor logits;  // [chunk rows, vocab] f32, rows at 16-byte boundaries
-  Tensor product; // of the head product
-  void *summaries;
-  Tensor values;  // [chunk rows, top] f32
-  Tensor indices; // [chunk rows, top] i32
+  Tensor logits;   // [chunk rows, vocab] f32, rows LogitsStride apart
+  Tensor product;  // of the head product
+  void* summaries;
+  Tensor values;   // [chunk rows, top] f32
+  Tensor indices;  // [chunk rows, top] i32
   int64_t bytes;
 };
 
-Scratch Carve(void *base, const LinearWeight &head, int64_t rows, int64_t top,
-              const Stream &stream) {
+Scratch Carve(void* base, const LinearWeight& head, int64_t rows, int64_t top,
+              const Stream& stream) {
   const int64_t chunk = ChunkRows(head, rows), vocab = head.n();
-  const int64_t stride = (vocab + 3) / 4 * 4;
   Carver carver(base);
   Scratch s;
-  s.logits = carver.TakeTensor(DType::kF32, {chunk, stride}).Columns(0, vocab);
-  s.product =
-      carver.TakeTensor(DType::kI8, {cuda::LinearScratchBytes(head, chunk, stream)});
+  s.logits = carver.TakeTensor(DType::kF32, {chunk, LogitsStride(vocab)}).Columns(0, vocab);
+  s.product = carver.TakeTensor(DType::kI8, {cuda::LinearScratchBytes(head, chunk, stream)});
   s.summaries = carver.Take(RowSummaries(nullptr, chunk, vocab).bytes);
   s.values = carver.TakeTensor(DType::kF32, {chunk, top});
   s.indices = carver.TakeTensor(DType::kI32, {chunk, top});
@@ -49,17 +47,17 @@ Scratch Carve(void *base, const LinearWeight &head, int64_t rows, int64_t top,
 // A chunk's logits and what has been found in them, and where its results go.
 struct Finish {
   LogitRows logits;
-  const TileSum *sums;    // [rows, tiles]
-  const int32_t *targets; // from here on those of the chunk
+  const TileSum* sums;     // [rows, tiles]
+  const int32_t* targets;  // from here on those of the chunk
   int64_t targets_stride;
-  float *log_probs;
+  float* log_probs;
   int64_t log_probs_stride;
   int top;
-  const float *values;    // [rows, top], the best logits in order
-  const int32_t *indices; // [rows, top]
-  float *top_log_probs;
+  const float* values;     // [rows, top], the best logits in order
+  const int32_t* indices;  // [rows, top]
+  float* top_log_probs;
   int64_t top_log_probs_stride[2];
-  int32_t *top_tokens;
+  int32_t* top_tokens;
   int64_t top_tokens_stride[2];
 };
 
@@ -70,33 +68,28 @@ struct Finish {
 // and gives NaN. Map: one warp a row; a lane places every 32nd of the best by
 // counting those before it. Bound: latency; a few hundred bytes a row. Spec:
 // tests/kernels/log_prob_test.cc.
-__global__ void __launch_bounds__(kThreads)
-    FinishKernel(const __grid_constant__ Finish a) {
+__global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__ Finish a) {
   WaitForInputs();
   const int64_t row = blockIdx.x * (kThreads / 32) + threadIdx.x / 32;
-  if (row >= a.logits.rows)
-    return;
-  const RowSum total =
-      MergeTiles(a.sums + row * a.logits.tiles, a.logits.tiles);
+  if (row >= a.logits.rows) return;
+  const RowSum total = MergeTiles(a.sums + row * a.logits.tiles, a.logits.tiles);
   const double log_sum = log(total.sum);
   const auto log_prob = [&](float logit) {
-    return static_cast<float>(
-        (static_cast<double>(logit) - static_cast<double>(total.max)) -
-        log_sum);
+    return static_cast<float>((static_cast<double>(logit) - static_cast<double>(total.max)) -
+                              log_sum);
   };
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (lane == 0) {
     const int target = a.targets[row * a.targets_stride];
     const bool exists = target >= 0 && target < a.logits.vocab;
     a.log_probs[row * a.log_probs_stride] =
-        log_prob(exists ? a.logits.x[row * a.logits.stride + target]
-                        : __int_as_float(0x7fffffff));
+        log_prob(exists ? a.logits.x[row * a.logits.stride + target] : __int_as_float(0x7fffffff));
   }
-  const float *values = a.values + row * a.top;
-  const int32_t *tokens = a.indices + row * a.top;
+  const float* values = a.values + row * a.top;
+  const int32_t* tokens = a.indices + row * a.top;
   for (int i = lane; i < a.top; i += 32) {
     const float own = log_prob(values[i]);
-    int place = i; // past the vocabulary: as found
+    int place = i;  // past the vocabulary: as found
     if (tokens[i] >= 0) {
       const unsigned key = KeyOf(own);
       place = 0;
@@ -105,17 +98,15 @@ __global__ void __launch_bounds__(kThreads)
         place += other > key || (other == key && tokens[j] < tokens[i]);
       }
     }
-    a.top_log_probs[row * a.top_log_probs_stride[0] +
-                    place * a.top_log_probs_stride[1]] =
+    a.top_log_probs[row * a.top_log_probs_stride[0] + place * a.top_log_probs_stride[1]] =
         tokens[i] >= 0 ? own : kMinusInf;
-    a.top_tokens[row * a.top_tokens_stride[0] +
-                 place * a.top_tokens_stride[1]] = tokens[i];
+    a.top_tokens[row * a.top_tokens_stride[0] + place * a.top_tokens_stride[1]] = tokens[i];
   }
 }
 
 // Rows [begin, end) of the call.
-void RunChunk(const TargetLogProbArgs &args, const Scratch &scratch,
-              int64_t begin, int64_t end, Stream &stream) {
+void RunChunk(const TargetLogProbArgs& args, const Scratch& scratch, int64_t begin, int64_t end,
+              Stream& stream) {
   const int64_t rows = end - begin;
   LinearArgs product;
   product.x = args.hidden.Rows(begin, end);
@@ -123,35 +114,28 @@ void RunChunk(const TargetLogProbArgs &args, const Scratch &scratch,
   product.bias = args.bias;
   product.alpha = args.alpha;
   product.y = scratch.logits.Rows(0, rows);
-  if (scratch.product.elements() > 0)
-    product.scratch = scratch.product;
+  if (scratch.product.elements() > 0) product.scratch = scratch.product;
   cuda::Linear(product, stream);
 
-  const int top =
-      args.top_tokens.defined() ? static_cast<int>(args.top_tokens.dim[1]) : 0;
+  const int top = args.top_tokens.defined() ? static_cast<int>(args.top_tokens.dim[1]) : 0;
   Ranking ranking{.logits = LogitRowsOf(product.y),
-                  .summaries =
-                      RowSummaries(scratch.summaries, rows, args.head->n())};
+                  .summaries = RowSummaries(scratch.summaries, rows, args.head->n())};
   ranking.requests = {.n = static_cast<int>(rows), .k_each = top};
   ranking.values = scratch.values.as<float>();
   ranking.values_stride = top;
   ranking.indices = scratch.indices.as<int32_t>();
   ranking.indices_stride = top;
   ranking.k_max = top;
-  SummarizeRows(ranking.logits, ranking.requests, /*want_sums=*/true,
-                ranking.summaries, stream);
-  if (top > 0)
-    RankRows(ranking, stream);
+  SummarizeRows(ranking.logits, ranking.requests, /*want_sums=*/true, ranking.summaries, stream);
+  if (top > 0) RankRows(ranking, stream);
 
-  const Tensor &log_probs = args.top_log_probs;
-  const Tensor &tokens = args.top_tokens;
+  const Tensor& log_probs = args.top_log_probs;
+  const Tensor& tokens = args.top_tokens;
   Finish finish{.logits = ranking.logits,
                 .sums = ranking.summaries.sums,
-                .targets = stream.Twin(args.targets.as<int32_t>()) +
-                           begin * args.targets.stride[0],
+                .targets = stream.Twin(args.targets.as<int32_t>()) + begin * args.targets.stride[0],
                 .targets_stride = args.targets.stride[0],
-                .log_probs = args.log_probs.as<float>() +
-                             begin * args.log_probs.stride[0],
+                .log_probs = args.log_probs.as<float>() + begin * args.log_probs.stride[0],
                 .log_probs_stride = args.log_probs.stride[0],
                 .top = top,
                 .values = ranking.values,
@@ -164,28 +148,25 @@ void RunChunk(const TargetLogProbArgs &args, const Scratch &scratch,
       finish.top_tokens_stride[i] = tokens.stride[i];
     }
   }
-  Launch(
-      stream,
-      dim3(static_cast<unsigned>((rows + kThreads / 32 - 1) / (kThreads / 32))),
-      dim3(kThreads), 0, FinishKernel, finish);
+  Launch(stream, dim3(static_cast<unsigned>((rows + kThreads / 32 - 1) / (kThreads / 32))),
+         dim3(kThreads), 0, FinishKernel, finish);
 }
 
-} // namespace
+}  // namespace
 
-int64_t TargetLogProbScratchBytes(const LinearWeight &head, int64_t rows,
-                                  int64_t top, const Stream &stream) {
+int64_t TargetLogProbScratchBytes(const LinearWeight& head, int64_t rows, int64_t top,
+                                  const Stream& stream) {
   return Carve(nullptr, head, rows, top, stream).bytes;
 }
 
-void TargetLogProb(const TargetLogProbArgs &args, Stream &stream) {
+void TargetLogProb(const TargetLogProbArgs& args, Stream& stream) {
   const int64_t rows = args.hidden.dim[0];
   const int64_t top = args.top_tokens.defined() ? args.top_tokens.dim[1] : 0;
-  const Scratch scratch =
-      Carve(args.scratch.data, *args.head, rows, top, stream);
+  const Scratch scratch = Carve(args.scratch.data, *args.head, rows, top, stream);
   const int64_t chunk = ChunkRows(*args.head, rows);
   for (int64_t begin = 0; begin < rows; begin += chunk) {
     RunChunk(args, scratch, begin, std::min(rows, begin + chunk), stream);
   }
 }
 
-} // namespace quintet::cuda
+}  // namespace quintet::cuda
