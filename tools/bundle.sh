@@ -1,23 +1,27 @@
 #!/usr/bin/env bash
 # Packs programs of a build for a machine that has a GPU but not this system's packages:
 #
-#   tools/bundle.sh NAME PROGRAM...      for example: tools/bundle.sh ops build/tests/kernels_gpu_test
+#   tools/bundle.sh ARCHIVE PROGRAM...      for example: tools/bundle.sh ops.tar.xz build/tests/kernels_gpu_test
 #
-# Leaves bundle/NAME with bin/, lib/ and `run`, and prints its size. `bundle/NAME/run PROGRAM ARGUMENTS...` runs a packed
-# program, or a tool on one (run compute-sanitizer bundle/NAME/bin/PROGRAM). lib/ holds the
-# shared libraries except those that belong to the other machine: the C and C++ runtimes, which must be at least as new there,
-# and CUDA's.
+# Writes one archive, prints its size and fails when that is more than 40 MiB. There
+#
+#   tar xf ops.tar.xz && ops/run kernels_gpu_test ARGUMENTS...
+#
+# runs a packed program, or a tool on one (ops/run compute-sanitizer ops/bin/PROGRAM). bin/ holds the stripped programs, lib/ their
+# shared libraries except those that belong to the other machine: the C and C++ runtimes, which must be at least as new there, and CUDA's.
 set -euo pipefail
 readonly max_mib=40
 
-if [ $# -lt 2 ]; then
-  sed -n '2,9s/^# \?//p' "$0" >&2
+if [ $# -lt 2 ] || [[ $1 != *.tar.xz ]]; then
+  sed -n '2,12s/^# \?//p' "$0" >&2
   exit 2
 fi
-source_dir=$(cd "$(dirname "$0")/.." && pwd)
-bundle=$source_dir/bundle/$1
+archive=$1
 shift
-rm -rf "${bundle:?}/bin" "$bundle/lib" "$bundle/run"
+stage=$(mktemp -d)
+trap 'rm -rf "$stage"' EXIT
+name=$(basename "$archive" .tar.xz)
+bundle=$stage/$name
 mkdir -p "$bundle/bin" "$bundle/lib"
 
 theirs='^(linux-vdso|ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|stdc\+\+|gcc_s|gomp|cu.*|nv.*))\.so'
@@ -42,9 +46,13 @@ exec "$@"
 RUN
 chmod +x "$bundle/run"
 
-kib=$(du -sk "$bundle/bin" "$bundle/lib" | awk '{sum += $1} END {print sum}')
-echo "bundle/$(basename "$bundle"): $((kib / 1024)).$((kib % 1024 * 10 / 1024)) MiB"
-if [ "$kib" -gt $((max_mib * 1024)) ]; then
+# Programs of one build share most of their code: the dictionary reaches from one to the next.
+mkdir -p "$(dirname "$archive")"
+XZ_OPT='--lzma2=preset=3,dict=128MiB' tar -cJf "$archive" -C "$stage" "$name"
+bytes=$(stat -c %s "$archive")
+tenths=$((bytes * 10 / 1048576))
+echo "$archive: $((tenths / 10)).$((tenths % 10)) MiB, of $((max_mib)) allowed"
+if [ "$bytes" -gt $((max_mib * 1048576)) ]; then
   echo "more than $max_mib MiB" >&2
   exit 1
 fi
