@@ -1,5 +1,6 @@
 #include "tests/kernels/place.h"
 
+#include <cstdlib>
 #include <cstring>
 
 #include "catch2/catch.hpp"
@@ -72,6 +73,11 @@ std::vector<int32_t> Place::Ints(const Tensor& t) {
   std::vector<int32_t> values(static_cast<size_t>(t.elements()));
   if (!values.empty()) std::memcpy(values.data(), elements.data(), elements.size());
   return values;
+}
+
+bool FewerCases() {
+  const char* value = std::getenv("QUINTET_TEST_FEWER");
+  return value != nullptr && std::strcmp(value, "1") == 0;
 }
 
 std::vector<float> RoundedTo(DType dtype, std::vector<float> values) {

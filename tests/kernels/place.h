@@ -67,6 +67,16 @@ class Place {
 // Calls `body` at each place of this program in turn.
 void ForEachPlace(absl::FunctionRef<void(Place&)> body);
 
+// QUINTET_TEST_FEWER=1 in the environment: for tools under which a test takes a hundred times as
+// long, such as compute-sanitizer.
+bool FewerCases();
+// What a test goes through: `all`, or where there are to be fewer cases those of `few`, which reach
+// the same kernels.
+template <typename T>
+std::vector<T> Cases(std::initializer_list<T> all, std::initializer_list<T> few) {
+  return FewerCases() ? few : all;
+}
+
 // `values` as they are after rounding to a float type: what a reference has to start from.
 std::vector<float> RoundedTo(DType dtype, std::vector<float> values);
 // The greatest error of rounding to a float type, relative to the value.
