@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""The op tests on a GPU under compute-sanitizer's four tools, on sm_90's kernels and on the portable ones: each test case in a process of
-its own, several at once on one card.
+"""The op tests on a GPU under compute-sanitizer's four tools, on sm_90's kernels and on the portable ones, many processes at once on one card.
 
-Prints a line for each case and tool, then how many were clean, found something, failed, or did not finish within --seconds in all. Ends with
-0 only when all were clean, with 77 where there is no GPU. Cases tagged [sweep] take hours and others reach the same kernels: --cases says
-which are run, as a Catch2 filter.
+Each test case has a process of its own, slowest first, but short ones share one, which is taken apart where anything but "clean" comes of it. How
+long cases take is known from the report of an earlier run (--earlier). QUINTET_TEST_FEWER=1 is set: tests go through fewer sizes, which reach the
+same kernels. Cases tagged [sweep] are left out: they are those kernels at many more sizes, and take hours. --cases says which are run, as a Catch2
+filter.
 
-usage: sanitize_gpu.py [--program build/tests/kernels_gpu_test] [--tools racecheck ...] [--paths sm_90 portable] [--seconds 240] [--out FILE]
+Prints a line for each case and tool, then a verdict: how many were clean, found something, failed, or did not finish within --seconds in all. Ends
+with 0 only when all were clean, with 77 where there is no GPU.
+
+usage: sanitize_gpu.py [--program build/tests/kernels_gpu_test] [--tools racecheck ...] [--paths sm_90 portable] [--seconds 480] [--out FILE]
 """
 import argparse
 import collections
@@ -14,23 +17,27 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
 
-# Slowest first, so that the last to end is a short one.
+ROOT = pathlib.Path(__file__).resolve().parent.parent
 TOOLS = ["racecheck", "initcheck", "memcheck", "synccheck"]
 FINDING = 99
+UNKNOWN_SECONDS = 1000.0  # of a case that no earlier run finished: first
+SHORT_SECONDS, GROUP_SECONDS = 12.0, 60.0
 
 
 def list_cases(program, cases):
-    """The test cases' names; None where there is no GPU."""
+    """The name of the GPU and the test cases' names; no GPU: None."""
     run = subprocess.run([program, "--list-test-names-only", cases], stdout=subprocess.PIPE, text=True, timeout=60)
     lines = run.stdout.splitlines()
-    if lines and lines[0].startswith("skipped"):
-        return None
-    return [line for line in lines[1:] if line]  # the first line names the GPU
+    if not lines or lines[0].startswith("skipped"):
+        return None, []
+    return lines[0].split(",")[0], [line for line in lines[1:] if line]
 
 
 def catch_filter(name):
@@ -38,65 +45,117 @@ def catch_filter(name):
     return name.replace("\\", "\\\\").replace(",", "\\,").replace("[", "\\[")
 
 
-def run_case(args, sanitizer, path, tool, name, end):
+def earlier_seconds(file):
+    """{(path, tool, case): seconds} of those that ended."""
+    if not file or not os.path.exists(file):
+        return {}
+    results = json.loads(pathlib.Path(file).read_text()).get("results", [])
+    return {(r["path"], r["tool"], r["case"]): r["seconds"] for r in results if r["outcome"] in ("clean", "finding")}
+
+
+def groups_of(args, names, expected):
+    """[(path, tool, cases)], those that take longest first."""
+    groups = []
+    for path in args.paths:
+        for tool in args.tools:
+            short, sum_seconds = [], 0.0
+            for name in names:
+                seconds = expected.get((path, tool, name), UNKNOWN_SECONDS)
+                if seconds > SHORT_SECONDS:
+                    groups.append((seconds, path, tool, [name]))
+                    continue
+                if sum_seconds + seconds > GROUP_SECONDS:
+                    groups.append((sum_seconds, path, tool, short))
+                    short, sum_seconds = [], 0.0
+                short.append(name)
+                sum_seconds += seconds
+            if short:
+                groups.append((sum_seconds, path, tool, short))
+    order = {tool: i for i, tool in enumerate(TOOLS)}
+    groups.sort(key=lambda group: (-group[0], order[group[2]]))
+    return [group[1:] for group in groups]
+
+
+def run_cases(args, path, tool, names, end):
+    """(outcome, seconds, output) of one process."""
     left = min(args.seconds_each, end - time.monotonic())
-    result = dict(path=path, tool=tool, case=name, outcome="did not finish", seconds=0.0)
     if left <= 1:
-        return result
-    environment = dict(os.environ, QUINTET_CUDA_PORTABLE="1" if path == "portable" else "0")
-    command = [sanitizer, "--tool", tool, "--error-exitcode", str(FINDING), args.program, catch_filter(name)]
+        return "did not finish", 0.0, ""
+    environment = dict(os.environ, QUINTET_CUDA_PORTABLE="1" if path == "portable" else "0", QUINTET_TEST_FEWER="1")
+    command = [args.sanitizer, "--tool", tool, "--error-exitcode", str(FINDING), args.program, ",".join(map(catch_filter, names))]
     begin = time.monotonic()
+    # A session of its own: the program goes on when only the sanitizer is killed.
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, start_new_session=True)
     try:
-        run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, timeout=left)
-        text = run.stdout.decode(errors="replace")
-        if run.returncode == 0:
-            result["outcome"] = "did not run" if "No tests ran" in text else "clean"
-        else:
-            result["outcome"] = "finding" if run.returncode == FINDING else "failed"
-            result["output"] = text[-4000:]
+        text = run.communicate(timeout=left)[0].decode(errors="replace")
     except subprocess.TimeoutExpired:
-        pass
-    result["seconds"] = round(time.monotonic() - begin, 1)
-    return result
+        os.killpg(run.pid, signal.SIGKILL)
+        run.communicate()
+        return "did not finish", time.monotonic() - begin, ""
+    seconds = time.monotonic() - begin
+    if run.returncode != 0:
+        return "finding" if run.returncode == FINDING else "failed", seconds, text[-4000:]
+    passed = re.search(r"in (\d+) test case", text)
+    return "clean" if passed and int(passed[1]) == len(names) else "did not run", seconds, text[-4000:]
+
+
+def run_group(args, path, tool, names, end):
+    """Results of the cases: of one process, or where that was not clean of one for each."""
+    outcome, seconds, output = run_cases(args, path, tool, names, end)
+    if outcome != "clean" and len(names) > 1:
+        return [result for name in names for result in run_group(args, path, tool, [name], end)]
+    results = [dict(path=path, tool=tool, case=name, outcome=outcome, seconds=round(seconds / len(names), 1)) for name in names]
+    if outcome not in ("clean", "did not finish"):
+        results[0]["output"] = output
+    return results
+
+
+def counts_of(results):
+    counts = collections.Counter((r["path"], r["tool"], r["outcome"]) for r in results)
+    return [dict(path=path, tool=tool, outcome=outcome, cases=count) for (path, tool, outcome), count in sorted(counts.items())]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--program", default=str(pathlib.Path(__file__).resolve().parent.parent / "build/tests/kernels_gpu_test"))
+    parser.add_argument("--program", default=str(ROOT / "build/tests/kernels_gpu_test"))
     parser.add_argument("--tools", nargs="+", default=TOOLS, choices=TOOLS)
     parser.add_argument("--paths", nargs="+", default=["sm_90", "portable"], choices=["sm_90", "portable"])
     parser.add_argument("--cases", default="~[cpu]~[sweep]")
-    parser.add_argument("--seconds", type=float, default=240, help="for everything")
-    parser.add_argument("--seconds-each", type=float, default=200, help="for one case under one tool")
+    parser.add_argument("--seconds", type=float, default=480, help="for everything")
+    parser.add_argument("--seconds-each", type=float, default=300, help="for one process")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes at once")
-    parser.add_argument("--out", help="also write the results as JSON to this file")
+    parser.add_argument("--earlier", default=str(ROOT / "tools/bench/results/sanitizers_gpu_h200.json"), help="report of an earlier run")
+    parser.add_argument("--out", help="also write the report as JSON to this file")
     args = parser.parse_args()
-    sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
-    if not os.access(sanitizer, os.X_OK):
+    args.sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    if not os.access(args.sanitizer, os.X_OK):
         sys.exit("compute-sanitizer is not here")
-    names = list_cases(args.program, args.cases)
-    if names is None:
+    gpu, names = list_cases(args.program, args.cases)
+    if gpu is None:
         print("skipped: no GPU")
         return 77
     if not names:
         sys.exit("no test cases")
 
-    end = time.monotonic() + args.seconds
+    begin = time.monotonic()
+    end = begin + args.seconds
     results = []
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        runs = [pool.submit(run_case, args, sanitizer, path, tool, name, end)
-                for path in args.paths for tool in args.tools for name in names]
+        runs = [pool.submit(run_group, args, *group, end) for group in groups_of(args, names, earlier_seconds(args.earlier))]
         for run in concurrent.futures.as_completed(runs):
-            result = run.result()
-            results.append(result)
-            print(f"{result['outcome']:15s} {result['path']:9s} {result['tool']:10s} {result['seconds']:6.1f} s  {result['case']}", flush=True)
-    summary = collections.Counter((r["path"], r["tool"], r["outcome"]) for r in results)
-    for (path, tool, outcome), count in sorted(summary.items()):
-        longest = max(r["seconds"] for r in results if (r["path"], r["tool"]) == (path, tool))
-        print(f"{path} {tool}: {count} of {len(names)} cases {outcome}; longest case of the tool {longest:.0f} s")
+            for result in run.result():
+                results.append(result)
+                print(f"{result['outcome']:15s} {result['path']:9s} {result['tool']:10s} {result['seconds']:6.1f} s  {result['case']}", flush=True)
+    seconds = time.monotonic() - begin
+    for row in counts_of(results):
+        print(f"{row['path']} {row['tool']}: {row['cases']} of {len(names)} cases {row['outcome']}")
+    clean = sum(r["outcome"] == "clean" for r in results)
+    print(f"{clean} of {len(results)} clean (cases x tools x paths), {seconds:.0f} s, {args.jobs} processes at once on {gpu}")
     if args.out:
-        pathlib.Path(args.out).write_text(json.dumps(results, indent=1) + "\n")
-    return 0 if all(r["outcome"] == "clean" for r in results) else 1
+        report = dict(device=gpu, seconds=round(seconds), processes=args.jobs, cases=args.cases, counts=counts_of(results),
+                      results=sorted(results, key=lambda r: (r["path"], r["tool"], r["case"])))
+        pathlib.Path(args.out).write_text(json.dumps(report, indent=1) + "\n")
+    return 0 if clean == len(results) else 1
 
 
 if __name__ == "__main__":
