@@ -1,12 +1,12 @@
 // A decoder's step on a GPU, part by part: what each op costs where it stands, between its
 // neighbours in a recorded step.
 //
-//   bench_steps_gpu [--models t5-base,gpt2] [--rows 1,32,128] [--beams 1] [--source 128] [--keys
-//   64]
-//                   [--parts] [--json FILE]
+//   bench_steps_gpu [--models t5-base,gpt2] [--shapes 1,32,128,8x4] [--source 128] [--keys 64]
+//                   [--parts] [--measure] [--json FILE]
 //
-// The step of a model of the real shape with random bf16 weights is recorded once whole and once
-// without each kind of op; what a kind costs is the difference, divided by how many there are.
+// A shape is a number of requests, or requests x beams. The step of a model of the real shape with
+// random bf16 weights is recorded once whole and once without each kind of op; what a kind costs is
+// the difference, divided by how many there are: kinds overlap, so that their sum is not the whole.
 // Times are medians of replays.
 #include <cuda_runtime.h>
 
@@ -21,10 +21,13 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
 #include "kernels/attention.h"
 #include "kernels/embedding.h"
 #include "kernels/kv_cache.h"
 #include "kernels/linear.h"
+#include "kernels/measured_products.h"
 #include "kernels/norm.h"
 #include "kernels/selection.h"
 
@@ -59,65 +62,45 @@ const ModelShape kModels[] = {
 };
 
 struct StepSize {
-  int64_t rows, beams, source, keys;
+  int64_t rows, beams, source, keys;  // rows: beams counted
 };
 
-struct Layer {
-  LinearWeight qkv, out, cross_q, cross_out, ffn_in, ffn_out;
+struct Flags {
+  std::vector<std::string> models = {"t5-base", "gpt2"}, shapes = {"1", "8", "32", "128"};
+  int64_t source = 128, keys = 64;
+  bool parts = false, measures = false;
+  std::string json;
 };
 
-class Step {
+// Memory of a device that lives as long as this, with random values.
+class Memory {
  public:
-  Step(const ModelShape& model, const StepSize& size, Device* device);
-  // Median time of a step without the ops of one kind ("": of the whole).
-  double Micros(const std::string& left_out);
-  // How many ops of each kind there are.
-  const std::map<std::string, int>& kinds() const { return kinds_; }
+  explicit Memory(Device* device) : device_(device), stream_(&pool_, device) {}
 
- private:
+  Stream& stream() { return stream_; }
   Tensor Random(DType dtype, std::initializer_list<int64_t> dims);
   Tensor Empty(DType dtype, std::initializer_list<int64_t> dims);
   LinearWeight Weight(int64_t n, int64_t k, bool gated = false);
   template <typename T>
   absl::Span<const T> Plan(const std::vector<T>& values);
-  void PlanLengths();
-  void Do(const char* kind, const std::function<void()>& op);
-  void Queue();
-  void QueueLayer(int64_t layer);
-  void Normed(const char* kind, LinearArgs args);
-  void Attend(const char* kind, int64_t layer, bool cross);
-  Tensor Heads(int part) const {
-    return qkv_.Columns(part * model_.inner, (part + 1) * model_.inner)
-        .SplitLast(model_.inner / model_.heads);
-  }
 
-  const ModelShape& model_;
-  const StepSize size_;
-  ThreadPool pool_;
+ private:
+  Device* device_;
+  ThreadPool pool_{1};
   Stream stream_;
-  std::vector<Buffer> memory_;
+  std::vector<Buffer> blocks_;
   std::mt19937 generator_{1};
-  std::vector<Layer> layers_;
-  LinearWeight head_;
-  Tensor table_, gamma_, beta_, bias_;
-  Tensor x_, qkv_, normed_, hidden_, states_, logits_, values_, indices_, scratch_, topk_scratch_;
-  Tensor log_sums_, row_bias_;
-  KvCache cache_;
-  absl::Span<const int32_t> ids_, new_slots_, offsets_, group_rows_, kv_lens_, source_lens_, slots_,
-      source_slots_, ks_, entries_, log_softmax_;
-  std::string left_out_;
-  std::map<std::string, int> kinds_;
 };
 
-Tensor Step::Empty(DType dtype, std::initializer_list<int64_t> dims) {
+Tensor Memory::Empty(DType dtype, std::initializer_list<int64_t> dims) {
   Tensor t = Tensor::Dense(static_cast<void*>(nullptr), dtype, dims);
-  memory_.push_back(
-      Take(stream_.Allocate(std::max<int64_t>(16, t.elements() * DTypeBytes(dtype)))));
-  t.data = memory_.back().data();
+  blocks_.push_back(
+      Take(device_->Allocate(std::max<int64_t>(16, t.elements() * DTypeBytes(dtype)))));
+  t.data = blocks_.back().data();
   return t;
 }
 
-Tensor Step::Random(DType dtype, std::initializer_list<int64_t> dims) {
+Tensor Memory::Random(DType dtype, std::initializer_list<int64_t> dims) {
   const Tensor t = Empty(dtype, dims);
   std::vector<float> values(static_cast<size_t>(std::min<int64_t>(t.elements(), 999983)));
   for (float& v : values) v = static_cast<float>(generator_() >> 8) * 0x1p-23f - 1.0f;
@@ -125,15 +108,15 @@ Tensor Step::Random(DType dtype, std::initializer_list<int64_t> dims) {
   ConvertFromF32(values.data(), static_cast<int64_t>(values.size()), dtype, bytes.data());
   const int64_t total = t.elements() * DTypeBytes(dtype);
   for (int64_t at = 0; at < total; at += static_cast<int64_t>(bytes.size())) {
-    stream_.device().CopyToDevice(static_cast<char*>(t.data) + at, bytes.data(),
-                                  std::min<int64_t>(total - at, bytes.size()));
+    device_->CopyToDevice(static_cast<char*>(t.data) + at, bytes.data(),
+                          std::min<int64_t>(total - at, bytes.size()));
   }
-  CheckOk(stream_.Synchronize());
+  CheckOk(device_->Synchronize());
   return t;
 }
 
-LinearWeight Step::Weight(int64_t n, int64_t k, bool gated) {
-  LinearWeight w = Take(LinearWeight::Allocate(n, k, WeightType::kBF16, gated, &stream_.device()));
+LinearWeight Memory::Weight(int64_t n, int64_t k, bool gated) {
+  LinearWeight w = Take(LinearWeight::Allocate(n, k, WeightType::kBF16, gated, device_));
   // Every 64 rows begin elsewhere in the same values: no two rows are equal.
   constexpr int64_t kOffsets = 100'003;
   std::vector<float> values(static_cast<size_t>(64 * k + kOffsets));
@@ -149,15 +132,87 @@ LinearWeight Step::Weight(int64_t n, int64_t k, bool gated) {
 }
 
 template <typename T>
-absl::Span<const T> Step::Plan(const std::vector<T>& values) {
+absl::Span<const T> Memory::Plan(const std::vector<T>& values) {
   const auto bytes = static_cast<int64_t>(values.size() * sizeof(T));
-  Buffer buffer = Take(stream_.AllocateMirrored(bytes));
+  Buffer buffer = Take(device_->AllocateMirrored(bytes));
   T* data = buffer.as<T>();
   std::copy(values.begin(), values.end(), data);
-  stream_.Upload(data, bytes);
-  memory_.push_back(std::move(buffer));
+  device_->Upload(data, bytes);
+  blocks_.push_back(std::move(buffer));
   return {data, values.size()};
 }
+
+struct Layer {
+  LinearWeight qkv, out, cross_q, cross_out, ffn_in, ffn_out;
+};
+
+// A decoder of the real shape.
+struct Decoder {
+  Decoder(const ModelShape& shape, Device* device);
+
+  const ModelShape& model;
+  Memory memory;
+  std::vector<Layer> layers;
+  LinearWeight head;
+  Tensor table, gamma, beta, bias;
+};
+
+Decoder::Decoder(const ModelShape& shape, Device* device) : model(shape), memory(device) {
+  const int64_t d = model.d_model;
+  for (int64_t i = 0; i < model.layers; ++i) {
+    Layer layer;
+    layer.qkv = memory.Weight(3 * model.inner, d);
+    layer.out = memory.Weight(d, model.inner);
+    if (model.cross) {
+      layer.cross_q = memory.Weight(model.inner, d);
+      layer.cross_out = memory.Weight(d, model.inner);
+    }
+    layer.ffn_in = memory.Weight(model.gated ? 2 * model.d_ff : model.d_ff, d, model.gated);
+    layer.ffn_out = memory.Weight(d, model.d_ff);
+    layers.push_back(std::move(layer));
+  }
+  head = memory.Weight(model.vocab, d);
+  table = memory.Random(DType::kBF16, {model.vocab, d});
+  gamma = memory.Random(DType::kF32, {d});
+  if (model.cross) return;
+  beta = memory.Random(DType::kF32, {d});
+  bias = memory.Random(DType::kF32, {3 * model.d_ff});
+}
+
+class Step {
+ public:
+  // `measures`: how products run is measured, as when a model loads, not left to the library.
+  Step(const Decoder& decoder, const StepSize& size, bool measures, Device* device);
+  // Median time of a step without the ops of one kind ("": of the whole).
+  double Micros(const std::string& left_out);
+  // How many ops of each kind there are.
+  const std::map<std::string, int>& kinds() const { return kinds_; }
+
+ private:
+  void PlanLengths();
+  void Do(const char* kind, const std::function<void()>& op);
+  void Queue();
+  void QueueLayer(int64_t layer);
+  void Normed(const char* kind, LinearArgs args);
+  void Attend(const char* kind, int64_t layer, bool cross);
+  Tensor Heads(int part) const {
+    return qkv_.Columns(part * model_.inner, (part + 1) * model_.inner)
+        .SplitLast(model_.inner / model_.heads);
+  }
+
+  const Decoder& decoder_;
+  const ModelShape& model_;
+  const StepSize size_;
+  Memory memory_;
+  Stream& stream_;
+  Tensor x_, qkv_, normed_, hidden_, states_, logits_, values_, indices_, scratch_, topk_scratch_;
+  Tensor log_sums_, row_bias_;
+  KvCache cache_;
+  absl::Span<const int32_t> ids_, new_slots_, offsets_, group_rows_, kv_lens_, source_lens_, slots_,
+      source_slots_, ks_, entries_, log_softmax_;
+  std::string left_out_;
+  std::map<std::string, int> kinds_;
+};
 
 void Step::PlanLengths() {
   const int64_t groups = size_.rows / size_.beams, page = cache_.page_size;
@@ -184,62 +239,57 @@ void Step::PlanLengths() {
           static_cast<int32_t>((size_.rows * own_pages + g * source_pages) * page + t));
     }
   }
-  ids_ = Plan(ascending(size_.rows, 37));
-  new_slots_ = Plan(fresh);
-  offsets_ = Plan(ascending(size_.rows + 1, 1));
-  group_rows_ = Plan(ascending(groups + 1, size_.beams));
-  kv_lens_ = Plan(equal(size_.rows, size_.keys));
-  source_lens_ = Plan(equal(groups, size_.source));
-  slots_ = Plan(slots);
-  source_slots_ = Plan(source);
-  ks_ = Plan(equal(groups, size_.beams == 1 ? 1 : 2 * size_.beams));
-  entries_ = Plan(ascending(groups + 1, size_.beams));
-  log_softmax_ = Plan(equal(groups, 1));
+  ids_ = memory_.Plan(ascending(size_.rows, 37));
+  new_slots_ = memory_.Plan(fresh);
+  offsets_ = memory_.Plan(ascending(size_.rows + 1, 1));
+  group_rows_ = memory_.Plan(ascending(groups + 1, size_.beams));
+  kv_lens_ = memory_.Plan(equal(size_.rows, size_.keys));
+  source_lens_ = memory_.Plan(equal(groups, size_.source));
+  slots_ = memory_.Plan(slots);
+  source_slots_ = memory_.Plan(source);
+  ks_ = memory_.Plan(equal(groups, size_.beams == 1 ? 1 : 2 * size_.beams));
+  entries_ = memory_.Plan(ascending(groups + 1, size_.beams));
+  log_softmax_ = memory_.Plan(equal(groups, 1));
 }
 
-Step::Step(const ModelShape& model, const StepSize& size, Device* device)
-    : model_(model), size_(size), pool_(1), stream_(&pool_, device) {
-  const int64_t rows = size.rows, d = model.d_model, groups = rows / size.beams;
+Step::Step(const Decoder& decoder, const StepSize& size, bool measures, Device* device)
+    : decoder_(decoder),
+      model_(decoder.model),
+      size_(size),
+      memory_(device),
+      stream_(memory_.stream()) {
+  const int64_t rows = size.rows, d = model_.d_model, groups = rows / size.beams;
   const auto pages = [](int64_t keys) { return (keys + 15) / 16; };
   cache_ = {.dtype = DType::kBF16,
             .pages = rows * pages(size.keys) + groups * pages(size.source),
-            .layers = model.layers,
-            .heads = model.heads,
+            .layers = model_.layers,
+            .heads = model_.heads,
             .page_size = 16,
-            .head_dim = model.inner / model.heads};
-  cache_.data = Random(DType::kBF16, {cache_.pages, cache_.page_elements()}).data;
+            .head_dim = model_.inner / model_.heads};
+  cache_.data = memory_.Random(DType::kBF16, {cache_.pages, cache_.page_elements()}).data;
   PlanLengths();
-  for (int64_t i = 0; i < model.layers; ++i) {
-    Layer layer;
-    layer.qkv = Weight(3 * model.inner, d);
-    layer.out = Weight(d, model.inner);
-    if (model.cross)
-      layer.cross_q = Weight(model.inner, d), layer.cross_out = Weight(d, model.inner);
-    layer.ffn_in = Weight(model.gated ? 2 * model.d_ff : model.d_ff, d, model.gated);
-    layer.ffn_out = Weight(d, model.d_ff);
-    layers_.push_back(std::move(layer));
-  }
-  head_ = Weight(model.vocab, d);
-  table_ = Random(DType::kBF16, {model.vocab, d});
-  gamma_ = Random(DType::kF32, {d});
-  if (!model.cross) beta_ = Random(DType::kF32, {d}), bias_ = Random(DType::kF32, {3 * model.d_ff});
-  x_ = Random(DType::kF32, {rows, d});
-  qkv_ = Random(DType::kBF16, {rows, 3 * model.inner});
-  normed_ = Random(DType::kBF16, {rows, d});
-  hidden_ = Random(DType::kBF16, {rows, model.d_ff});
-  states_ = Random(DType::kF32, {rows, d});
-  logits_ = Random(DType::kF32, {rows, (model.vocab + 63) / 64 * 64}).Columns(0, model.vocab);
-  values_ = Empty(DType::kF32, {groups, ks_[0]});
-  indices_ = Empty(DType::kI32, {groups, ks_[0]});
-  log_sums_ = Empty(DType::kF32, {rows});
-  row_bias_ = Random(DType::kF32, {rows});
-  topk_scratch_ = Empty(DType::kI8, {TopKScratchBytes(rows, model.vocab, ks_[0], stream_)});
-  int64_t scratch = AttentionScratchBytes(model.heads, cache_.head_dim, stream_);
+  x_ = memory_.Random(DType::kF32, {rows, d});
+  qkv_ = memory_.Random(DType::kBF16, {rows, 3 * model_.inner});
+  normed_ = memory_.Random(DType::kBF16, {rows, d});
+  hidden_ = memory_.Random(DType::kBF16, {rows, model_.d_ff});
+  states_ = memory_.Random(DType::kF32, {rows, d});
+  logits_ =
+      memory_.Random(DType::kF32, {rows, LogitsStride(model_.vocab)}).Columns(0, model_.vocab);
+  values_ = memory_.Empty(DType::kF32, {groups, ks_[0]});
+  indices_ = memory_.Empty(DType::kI32, {groups, ks_[0]});
+  log_sums_ = memory_.Empty(DType::kF32, {rows});
+  row_bias_ = memory_.Random(DType::kF32, {rows});
+  topk_scratch_ =
+      memory_.Empty(DType::kI8, {TopKScratchBytes(rows, model_.vocab, ks_[0], stream_)});
+  int64_t scratch = AttentionScratchBytes(model_.heads, cache_.head_dim, stream_);
+  const Layer& layer = decoder.layers[0];
   for (const LinearWeight* w :
-       {&layers_[0].qkv, &layers_[0].out, &layers_[0].ffn_in, &layers_[0].ffn_out, &head_}) {
+       {&layer.qkv, &layer.out, &layer.ffn_in, &layer.ffn_out, &decoder.head}) {
     scratch = std::max(scratch, LinearScratchBytes(*w, rows, stream_));
   }
-  scratch_ = Empty(DType::kI8, {scratch});
+  scratch_ = memory_.Empty(DType::kI8, {scratch});
+  constexpr int64_t kBudgetUs = 5'000'000;
+  if (measures) CheckOk(MeasureProducts(*device, kBudgetUs, [this] { Queue(); }));
   Queue();  // libraries choose and load their kernels
   CheckOk(stream_.Synchronize());
   kinds_.clear();
@@ -255,17 +305,17 @@ void Step::Do(const char* kind, const std::function<void()>& op) {
 void Step::Normed(const char* kind, LinearArgs args) {
   args.scratch = scratch_;
   args.x = x_;
-  if (!model_.cross) args.bias = bias_.Rows(0, args.w->n());
+  if (!model_.cross) args.bias = decoder_.bias.Rows(0, args.w->n());
   if (LinearTakesNorm(*args.w, size_.rows, stream_)) {
-    args.norm_gamma = gamma_;
-    args.norm_beta = beta_;
+    args.norm_gamma = decoder_.gamma;
+    args.norm_beta = decoder_.beta;
     args.norm_eps = 1e-6f;
   } else {
     Do("norm", [&] {
       if (model_.cross) {
-        RmsNorm({.x = x_, .gamma = gamma_, .y = normed_}, stream_);
+        RmsNorm({.x = x_, .gamma = decoder_.gamma, .y = normed_}, stream_);
       } else {
-        LayerNorm({.x = x_, .gamma = gamma_, .beta = beta_, .y = normed_}, stream_);
+        LayerNorm({.x = x_, .gamma = decoder_.gamma, .beta = decoder_.beta, .y = normed_}, stream_);
       }
     });
     args.x = normed_;
@@ -292,10 +342,10 @@ void Step::Attend(const char* kind, int64_t layer, bool cross) {
 }
 
 void Step::QueueLayer(int64_t i) {
-  const Layer& w = layers_[static_cast<size_t>(i)];
+  const Layer& w = decoder_.layers[static_cast<size_t>(i)];
   const auto residual = [&](const char* kind, const Tensor& x, const LinearWeight& weight) {
     LinearArgs args = {.x = x, .w = &weight, .residual = x_, .y = x_, .scratch = scratch_};
-    if (!model_.cross) args.bias = bias_.Rows(0, weight.n());
+    if (!model_.cross) args.bias = decoder_.bias.Rows(0, weight.n());
     Do(kind, [&] { Linear(args, stream_); });
   };
   const Tensor q = qkv_.Columns(0, model_.inner);
@@ -322,14 +372,16 @@ void Step::QueueLayer(int64_t i) {
 
 void Step::Queue() {
   Do("embedding", [&] {
-    Embedding(
-        {.ids = Tensor::Dense(ids_.data(), DType::kI32, {size_.rows}), .table = table_, .y = x_},
-        stream_);
+    Embedding({.ids = Tensor::Dense(ids_.data(), DType::kI32, {size_.rows}),
+               .table = decoder_.table,
+               .y = x_},
+              stream_);
   });
   for (int64_t i = 0; i < model_.layers; ++i) QueueLayer(i);
-  Do("final_norm", [&] { RmsNorm({.x = x_, .gamma = gamma_, .y = states_}, stream_); });
-  Do("head",
-     [&] { Linear({.x = states_, .w = &head_, .y = logits_, .scratch = scratch_}, stream_); });
+  Do("final_norm", [&] { RmsNorm({.x = x_, .gamma = decoder_.gamma, .y = states_}, stream_); });
+  Do("head", [&] {
+    Linear({.x = states_, .w = &decoder_.head, .y = logits_, .scratch = scratch_}, stream_);
+  });
   Do("select", [&] {
     TopKArgs args;
     args.scores = logits_;
@@ -373,15 +425,16 @@ double Step::Micros(const std::string& left_out) {
   return times[times.size() / 2];
 }
 
-Json Measure(const ModelShape& model, const StepSize& size, bool parts, Device* device) {
-  Step step(model, size, device);
+Json Measure(const Decoder& decoder, const StepSize& size, const Flags& flags, Device* device) {
+  Step step(decoder, size, flags.measures, device);
+  const std::string& name = decoder.model.name;
   const std::map<std::string, int> kinds = step.kinds();
   const double whole = step.Micros("");
-  std::printf("%-10s rows %4lld beams %lld: %8.1f us |", model.name.c_str(),
+  std::printf("%-10s rows %4lld beams %lld: %8.1f us |", name.c_str(),
               static_cast<long long>(size.rows), static_cast<long long>(size.beams), whole);
-  Json row = {{"model", model.name},   {"rows", size.rows}, {"beams", size.beams},
+  Json row = {{"model", name},         {"rows", size.rows}, {"beams", size.beams},
               {"source", size.source}, {"keys", size.keys}, {"us", whole}};
-  if (parts) {
+  if (flags.parts) {
     for (const auto& [kind, count] : kinds) {
       const double each = (whole - step.Micros(kind)) / count;
       std::printf(" %s %dx%.2f", kind.c_str(), count, each);
@@ -393,34 +446,40 @@ Json Measure(const ModelShape& model, const StepSize& size, bool parts, Device* 
   return row;
 }
 
+StepSize SizeOf(const std::string& shape, const Flags& flags, bool cross) {
+  const std::vector<std::string> parts = absl::StrSplit(shape, 'x');
+  int64_t requests = 0, beams = 1;
+  const bool known = parts.size() <= 2 && absl::SimpleAtoi(parts[0], &requests) &&
+                     (parts.size() == 1 || absl::SimpleAtoi(parts[1], &beams));
+  if (!known || requests < 1 || beams < 1) {
+    CheckOk(absl::InvalidArgumentError("a shape is REQUESTS or REQUESTSxBEAMS: " + shape));
+  }
+  return {requests * beams, beams, flags.source, flags.keys + (cross ? 0 : flags.source)};
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("A decoder's step on a GPU, part by part");
-  std::vector<std::string> models = {"t5-base", "gpt2"};
-  std::vector<int64_t> rows = {1, 8, 32, 128};
-  int64_t beams = 1, source = 128, keys = 64;
-  bool parts = false;
-  std::string json;
-  app.add_option("--models", models, "Shapes")->delimiter(',');
-  app.add_option("--rows", rows, "Sequences of a step, beams counted")->delimiter(',');
-  app.add_option("--beams", beams, "Of each request");
-  app.add_option("--source", source, "Keys of cross-attention");
-  app.add_option("--keys", keys, "Keys of self-attention");
-  app.add_flag("--parts", parts, "Also what each kind of op costs");
-  app.add_option("--json", json, "Also write the results to this file");
+  Flags flags;
+  app.add_option("--models", flags.models, "Of which shape")->delimiter(',');
+  app.add_option("--shapes", flags.shapes, "Requests of a step, or requests x beams: 32,8x4")
+      ->delimiter(',');
+  app.add_option("--source", flags.source, "Keys of cross-attention, or of a prompt");
+  app.add_option("--keys", flags.keys, "Keys of self-attention beside a prompt's");
+  app.add_flag("--parts", flags.parts, "Also what each kind of op costs");
+  app.add_flag("--measure", flags.measures, "Choose how products run by measurement, as at load");
+  app.add_option("--json", flags.json, "Also write the results to this file");
   CLI11_PARSE(app, argc, argv);
   std::unique_ptr<Device> device = Take(Device::Open(0));
   Json results = Json::array();
-  for (const std::string& name : models) {
-    for (const ModelShape& model : kModels) {
-      if (model.name != name) continue;
-      for (const int64_t n : rows) {
-        results.push_back(Measure(model, {n, beams, source, model.cross ? keys : keys + source},
-                                  parts, device.get()));
-      }
+  for (const ModelShape& model : kModels) {
+    if (std::count(flags.models.begin(), flags.models.end(), model.name) == 0) continue;
+    const Decoder decoder(model, device.get());
+    for (const std::string& shape : flags.shapes) {
+      results.push_back(Measure(decoder, SizeOf(shape, flags, model.cross), flags, device.get()));
     }
   }
-  if (json.empty()) return 0;
-  std::ofstream file(json);
+  if (flags.json.empty()) return 0;
+  std::ofstream file(flags.json);
   file << Json{{"device", device->name()}, {"results", results}}.dump(1) << "\n";
   return file.good() ? 0 : 1;
 }

@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""Where a decoding step's time goes on a GPU: every generate row of the table of goals, and for those that miss theirs what they wait for.
+
+Models of the real shapes with random weights in bf16; 128 tokens in, 64 out, as peers_gpu.py. Of each row, in milliseconds a step:
+- the whole call over its steps (quintet bench), and the goal;
+- encode: what encoding the inputs alone takes of that (for GPT-2: reading the prompts);
+- GPU: the decoder's recorded step replayed alone, at the mean number of keys (bench_steps_gpu), and how much of it goes when a kind of op is
+  left out: kinds overlap, so that these do not add up;
+- host: time of a step in which the host does not wait for the GPU, where quintet bench tells it;
+- rest: the call less encode and GPU: what neither fills, such as the search's round trip between steps.
+
+usage: profile_gpu.py --quintet build/quintet --steps build/tools/bench_steps_gpu --work DIR [--models ...] [--all] [--out FILE]
+"""
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from batching_gpu import checkpoint  # noqa: E402
+
+SOURCE_TOKENS, NEW_TOKENS = 128, 64
+GOALS = {  # model: {(batch, beams): ms a step}
+    "t5-small": {(1, 1): 0.20, (128, 1): 0.40},
+    "t5-base": {(1, 1): 0.35, (8, 1): 0.40, (32, 1): 0.50, (128, 1): 0.90, (1, 4): 0.45, (8, 4): 0.55, (32, 4): 0.90},
+    "gpt2": {(1, 1): 0.25, (8, 1): 0.28, (32, 1): 0.40, (128, 1): 0.90, (8, 4): 0.50, (32, 4): 0.90},
+    "flan-t5-xl": {(1, 1): 1.20, (32, 1): 1.80, (128, 1): 4.00, (32, 4): 2.80},
+}
+KINDS_SHOWN = 5
+
+
+def call(command, timeout):
+    run = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=timeout)
+    if run.returncode != 0:
+        raise RuntimeError(f"{' '.join(map(str, command))}: exit {run.returncode}: {run.stderr.strip()[-400:]}")
+    return run.stdout
+
+
+def whole_calls(args, model, directory, beams):
+    """The model's rows with this number of beams, and the build's commit."""
+    batches = [batch for batch, row_beams in GOALS[model] if row_beams == beams]
+    if not batches:
+        return [], None
+    report = json.loads(call(
+        [args.quintet, "bench", "--model", directory, "--device", "cuda", "--dtype", "bf16", "--mode", "encode-first,generate",
+         "--batch", ",".join(map(str, batches)), "--num-beams", beams, "--input-tokens", SOURCE_TOKENS, "--new-tokens", NEW_TOKENS,
+         "--repetitions", args.repetitions, "--warmup", 2, "--max-running", max(batches) * beams, "--max-input-tokens", SOURCE_TOKENS,
+         "--max-batch-tokens", max(batches) * SOURCE_TOKENS, "--cache-memory", 16384, "--output", "json"], args.timeout))
+    encodes = {row["batch"]: row["wall_ms"] for row in report["rows"] if row["mode"] == "encode-first"}
+    rows = []
+    for row in report["rows"]:
+        if row["mode"] != "generate":
+            continue
+        goal = GOALS[model][(row["batch"], beams)]
+        whole = row["wall_ms"] / NEW_TOKENS
+        rows.append(dict(model=model, batch=row["batch"], beams=beams, goal_ms=goal, ms=whole, met=whole <= goal,
+                         encode_ms=encodes[row["batch"]] / NEW_TOKENS, host_us=row.get("host_us_per_step")))
+    return rows, report["conditions"]["commit"]
+
+
+def add_steps(args, model, rows):
+    """Adds to each row what the GPU's step takes, whole and without each kind of op."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        shapes = ",".join(f"{row['batch']}x{row['beams']}" for row in rows)
+        call([args.steps, "--models", model, "--shapes", shapes, "--source", SOURCE_TOKENS, "--keys", NEW_TOKENS // 2, "--measure", "--parts",
+              "--json", file.name], args.timeout)
+        report = json.loads(pathlib.Path(file.name).read_text())
+    for row, step in zip(rows, report["results"], strict=True):
+        row["gpu_ms"] = step["us"] / 1e3
+        row["rest_ms"] = row["ms"] - row["encode_ms"] - row["gpu_ms"]
+        kinds = [dict(kind=kind, ops=part["count"], us=part["count"] * part["us_each"]) for kind, part in step["parts"].items()]
+        row["kinds"] = sorted(kinds, key=lambda kind: -kind["us"])
+    return report["device"]
+
+
+def show(row):
+    name = f"{row['model']} {row['batch']}" + (f"x{row['beams']}" if row["beams"] > 1 else "")
+    host = f" host {row['host_us']:4.0f} us" if row["host_us"] is not None else ""
+    line = f"{name:16s} {row['ms']:6.3f} ms, goal {row['goal_ms']:5.2f} {'met   ' if row['met'] else 'missed'} encode {row['encode_ms']:5.3f}{host}"
+    if "gpu_ms" in row:
+        kinds = ", ".join(f"{kind['kind']} {kind['ops']}x {kind['us']:.0f}" for kind in row["kinds"][:KINDS_SHOWN])
+        line += f" GPU {row['gpu_ms']:5.3f} rest {row['rest_ms']:6.3f} | us: {kinds}"
+    print(line, flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quintet", default="build/quintet")
+    parser.add_argument("--steps", default="build/tools/bench_steps_gpu")
+    parser.add_argument("--work", required=True, help="folder for the checkpoints")
+    parser.add_argument("--models", nargs="+", default=list(GOALS), choices=list(GOALS))
+    parser.add_argument("--all", action="store_true", help="take apart also the rows that meet their goals")
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--timeout", type=float, default=60, help="seconds of one process")
+    parser.add_argument("--out", help="also write the report as JSON to this file; current after each model")
+    args = parser.parse_args()
+    begin = time.monotonic()
+    os.makedirs(args.work, exist_ok=True)
+    report = dict(rows=[], failed=[])
+    for model in args.models:
+        rows = []
+        try:
+            directory = checkpoint(model, args.work)
+            for beams in (1, 4):
+                measured, commit = whole_calls(args, model, directory, beams)
+                rows += measured
+                report["commit"] = commit or report.get("commit")
+            apart = [row for row in rows if args.all or not row["met"]]
+            if apart:
+                report["device"] = add_steps(args, model, apart)
+        except (RuntimeError, subprocess.TimeoutExpired) as error:  # the other models go on
+            report["failed"].append(f"{model}: {error}")
+            print(f"# {report['failed'][-1]}", file=sys.stderr, flush=True)
+        report["rows"] += rows
+        for row in rows:
+            show(row)
+        if args.out:
+            pathlib.Path(args.out).write_text(json.dumps(report, indent=1) + "\n")
+    print(f"{sum(row['met'] for row in report['rows'])} of {len(report['rows'])} goals met, {time.monotonic() - begin:.0f} s")
+    return 1 if report["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
