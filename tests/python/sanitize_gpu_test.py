@@ -1,0 +1,65 @@
+"""tools/sanitize_gpu.py with programs in the places of compute-sanitizer and the op tests: what it says of cases that end in each way."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "tools/sanitize_gpu.py"
+
+# The cases: "clean", "bad" under racecheck, "slow" on the portable path, "fails".
+PROGRAM = """#!/bin/sh
+if [ "$1" = --list-test-names-only ]; then printf 'A card, sm_90 paths\\nclean\\nwith, comma\\nbad\\nslow\\nfails\\n'; exit 0; fi
+[ "$QUINTET_TEST_FEWER" = 1 ] || exit 3
+case "$1" in *fails*) exit 42 ;; esac
+case "$1,$TOOL" in *bad*racecheck) exit 99 ;; esac
+case "$1,$QUINTET_CUDA_PORTABLE" in *slow*1) echo $$ >>"$PIDS"; sleep 60 ;; esac
+cases=$(echo "$1" | sed 's/\\\\,//g' | tr ',' '\\n' | wc -l)
+echo "All tests passed (7 assertions in $cases test cases)"
+"""
+SANITIZER = """#!/bin/sh
+TOOL=$2; export TOOL; shift 4; "$@"
+"""
+
+
+def outcomes(tmp_path, *flags, earlier=(), program=PROGRAM):
+    for name, text in (("program", program), ("compute-sanitizer", SANITIZER)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "earlier.json").write_text(json.dumps({"results": list(earlier)}))
+    environment = dict(os.environ, PATH=f"{tmp_path}:{os.environ['PATH']}", PIDS=str(tmp_path / "pids"))
+    run = subprocess.run([sys.executable, SCRIPT, "--program", tmp_path / "program", "--earlier", tmp_path / "earlier.json", "--jobs", "4",
+                          "--seconds", "20", "--out", tmp_path / "out.json", *flags], env=environment, stdout=subprocess.PIPE, text=True, timeout=60)
+    report = json.loads((tmp_path / "out.json").read_text())
+    return run, {(r["path"], r["tool"], r["case"]): r["outcome"] for r in report["results"]}
+
+
+def alive(pid):
+    try:
+        return pathlib.Path("/proc", pid, "stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_every_way_to_end(tmp_path):
+    run, outcome = outcomes(tmp_path, "--tools", "racecheck", "memcheck", "--seconds-each", "3")
+    assert run.returncode == 1
+    assert len(outcome) == 2 * 2 * 5
+    assert outcome["sm_90", "racecheck", "clean"] == outcome["portable", "memcheck", "with, comma"] == "clean"
+    assert outcome["sm_90", "racecheck", "bad"] == "finding" and outcome["sm_90", "memcheck", "bad"] == "clean"
+    assert outcome["sm_90", "memcheck", "slow"] == "clean" and outcome["portable", "memcheck", "slow"] == "did not finish"
+    assert outcome["sm_90", "memcheck", "fails"] == "failed"
+    for pid in (tmp_path / "pids").read_text().split():  # what was cut off does not stay on the card
+        assert not alive(pid)
+    assert "portable racecheck: 1 of 5 cases did not finish" in run.stdout
+
+
+def test_short_cases_share_a_process_and_are_told_apart(tmp_path):
+    earlier = [dict(path="sm_90", tool="racecheck", case=case, outcome="clean", seconds=2.0) for case in ("clean", "with, comma", "bad", "fails")]
+    _, outcome = outcomes(tmp_path, "--tools", "racecheck", "--paths", "sm_90", earlier=earlier)
+    assert [outcome["sm_90", "racecheck", case] for case in ("clean", "with, comma", "bad", "fails")] == ["clean", "clean", "finding", "failed"]
+
+
+def test_all_clean_is_0(tmp_path):
+    run, outcome = outcomes(tmp_path, "--tools", "memcheck", program=PROGRAM.replace("\\nbad\\nslow\\nfails", ""))
+    assert run.returncode == 0 and set(outcome.values()) == {"clean"} and len(outcome) == 2 * 2
