@@ -146,11 +146,23 @@ Tensor PackedModel::Decode(const DecodeBatch& batch) {
   QT_CHECK_LE(static_cast<int64_t>(batch.tokens.size()), limits_.max_step_tokens);
   CheckBatch(batch);
   StepShape shape = StepShape::Of(batch);
-  const bool records = stream_.backend() != Backend::kCpu && shape.single();
-  if (records) shape = shape.Rounded(limits_);
+  // More rows keep a device busy for longer than it takes to queue them.
+  constexpr int64_t kMostPromptRows = 1024;
+  const bool device = stream_.backend() != Backend::kCpu;
+  const bool step = device && shape.single();
+  const bool prompt = device && !step && shape.rows <= kMostPromptRows;
+  if (step) shape = shape.Rounded(limits_);
+  if (prompt) shape = shape.RoundedStrides();
   step_.Arrange(batch, shape, cache_.pages * cache_.page_size);
-  if (records) {
+  if (recorded_block_ != step_.block()) {
+    recorded_.clear();
+    recorded_prompts_.clear();
+    recorded_block_ = step_.block();
+  }
+  if (step) {
     RunRecorded(shape);
+  } else if (prompt) {
+    RunPromptRecorded(shape);
   } else {
     Forward();
   }
@@ -171,16 +183,27 @@ void PackedModel::Forward() {
 
 void PackedModel::RunRecorded(const StepShape& shape) {
   constexpr size_t kMostGraphs = 256;
-  if (recorded_block_ != step_.block() || recorded_.size() >= kMostGraphs) recorded_.clear();
-  recorded_block_ = step_.block();
-  RecordedStep& step = recorded_[shape];
-  if (step.seen && step.graph == nullptr) {
-    step_.PlanForAll();
-    step.graph = stream_.device().Record([this] { Forward(); });
+  if (recorded_.size() >= kMostGraphs) recorded_.clear();
+  RunOrRecord(&recorded_[shape], false);
+}
+
+void PackedModel::RunPromptRecorded(const StepShape& shape) {
+  constexpr size_t kMostGraphs = 128;
+  if (recorded_prompts_.size() >= kMostGraphs) recorded_prompts_.clear();
+  const DecodeBatch& batch = step_.batch();
+  std::vector<int32_t> offsets(batch.offsets.begin(), batch.offsets.end());
+  offsets.insert(offsets.end(), batch.group_offsets.begin(), batch.group_offsets.end());
+  RunOrRecord(&recorded_prompts_[{shape, std::move(offsets)}], true);
+}
+
+void PackedModel::RunOrRecord(RecordedStep* step, bool these_rows) {
+  if (step->seen && step->graph == nullptr) {
+    step_.PlanForAll(these_rows);
+    step->graph = stream_.device().Record([this] { Forward(); });
   }
-  step.seen = true;
-  if (step.graph != nullptr) {
-    stream_.device().Replay(*step.graph);
+  step->seen = true;
+  if (step->graph != nullptr) {
+    stream_.device().Replay(*step->graph);
   } else {
     Forward();
   }

@@ -145,6 +145,8 @@ class PackedModel : public Model {
   // The decoder over the rows of step_, to the states of the wanted ones in states_.
   void Forward();
   void RunRecorded(const StepShape& shape);
+  void RunPromptRecorded(const StepShape& shape);
+  void RunOrRecord(RecordedStep* step, bool these_rows);
 
   // Where the next slice goes on; layer_ == layers of InputStack(): complete.
   int64_t layer_ = 0, row_ = 0;
@@ -169,7 +171,10 @@ class PackedModel : public Model {
   Buffer pages_;
   Buffer workspace_;
   Buffer arrays_;
+  // Steps with one new token a sequence, by shape; prompts also by the offsets of their sequences
+  // and groups.
   std::map<StepShape, RecordedStep> recorded_;
+  std::map<std::pair<StepShape, std::vector<int32_t>>, RecordedStep> recorded_prompts_;
   const void* recorded_block_ = nullptr;  // where step_'s arrays were then
 };
 

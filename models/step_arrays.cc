@@ -50,6 +50,15 @@ void PlaceTable(const int32_t* from, int64_t from_stride, absl::Span<const int32
   }
 }
 
+// By steps of four: requests of all lengths and widths that come and go must not make a new shape
+// with every step.
+int64_t Coarse(int64_t n, int64_t least) {
+  while (least < n) least *= 4;
+  return least;
+}
+
+constexpr int64_t kLeastStride = 128;  // tokens
+
 }  // namespace
 
 StepShape StepShape::Of(const DecodeBatch& batch) {
@@ -68,6 +77,13 @@ StepShape StepShape::Of(const DecodeBatch& batch) {
   return shape;
 }
 
+StepShape StepShape::RoundedStrides() const {
+  StepShape shape = *this;
+  shape.slots_stride = Coarse(slots_stride, kLeastStride);
+  if (groups > 0) shape.source_stride = Coarse(source_stride, kLeastStride);
+  return shape;
+}
+
 StepShape StepShape::Rounded(const ModelLimits& limits) const {
   const auto power_of_two = [](int64_t n, int64_t least) {
     while (least < n) least *= 2;
@@ -78,23 +94,14 @@ StepShape StepShape::Rounded(const ModelLimits& limits) const {
     const int64_t power = power_of_two(n, 1);
     return power > 16 && n <= power / 4 * 3 ? power / 4 * 3 : power;
   };
-  // The rest by steps of four: requests of all lengths and widths that come and go must not make a
-  // new shape with every step.
-  const auto coarse = [](int64_t n, int64_t least) {
-    while (least < n) least *= 4;
-    return least;
-  };
-  constexpr int64_t kTokens = 128;
-  StepShape shape;
+  StepShape shape = RoundedStrides();
   shape.sequences = std::min(count(sequences), limits.max_step_sequences);
   shape.rows = std::min(count(rows), limits.max_step_tokens);
   shape.wanted = wanted == 0 ? 0 : shape.rows;
-  shape.slots_stride = coarse(slots_stride, kTokens);
   if (groups == 0) return shape;
   const int64_t fourth = (shape.sequences + 3) / 4;
   shape.groups = groups <= fourth ? fourth : shape.sequences;
-  shape.source_stride = coarse(source_stride, kTokens);
-  shape.group_rows = coarse(group_rows, 1);
+  shape.group_rows = Coarse(group_rows, 1);
   return shape;
 }
 
@@ -147,14 +154,16 @@ void StepArrays::Arrange(const DecodeBatch& batch, const StepShape& shape, int64
   stream_->Upload(block_.data(), at.bytes);
 }
 
-void StepArrays::PlanForAll() {
+void StepArrays::PlanForAll(bool these_rows) {
   stream_->WaitForUploads();
   const Places at(block_.data(), shape_);
-  for (int64_t s = 0; s <= shape_.sequences; ++s) {
-    at.offsets[s] = static_cast<int32_t>(std::min(s, shape_.rows));
-  }
-  for (int64_t g = 0; g <= shape_.groups; ++g) {
-    at.group_rows[g] = static_cast<int32_t>(std::min(g * shape_.group_rows, shape_.rows));
+  if (!these_rows) {
+    for (int64_t s = 0; s <= shape_.sequences; ++s) {
+      at.offsets[s] = static_cast<int32_t>(std::min(s, shape_.rows));
+    }
+    for (int64_t g = 0; g <= shape_.groups; ++g) {
+      at.group_rows[g] = static_cast<int32_t>(std::min(g * shape_.group_rows, shape_.rows));
+    }
   }
   std::fill_n(at.kv_lens, shape_.sequences, static_cast<int32_t>(shape_.slots_stride));
   std::fill_n(at.source_lens, shape_.groups, static_cast<int32_t>(shape_.source_stride));

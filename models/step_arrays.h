@@ -30,6 +30,8 @@ struct StepShape {
   bool single() const { return rows == sequences; }
   // A shape of few that has room for this one; `rows` and `sequences` stay within the limits.
   StepShape Rounded(const ModelLimits& limits) const;
+  // The same, but for the strides exactly: prompts, whose rows cost too much to have idle ones.
+  StepShape RoundedStrides() const;
   auto operator<=>(const StepShape&) const = default;
 };
 
@@ -50,8 +52,9 @@ class StepArrays {
   void Arrange(const DecodeBatch& batch, const StepShape& shape, int64_t slots);
 
   // Puts the greatest lengths of the shape on the host side, which then plans for any batch of this
-  // shape; kernels go on reading the twin's. For recording a step; waits for uploads.
-  void PlanForAll();
+  // shape that has one new token a sequence; with `these_rows` for any that has the same offsets as
+  // this one. Kernels go on reading the twin's. For recording a step; waits for uploads.
+  void PlanForAll(bool these_rows);
 
   // The batch in the block.
   const DecodeBatch& batch() const { return batch_; }
