@@ -6,6 +6,7 @@
 #include "kernels/cuda.cuh"
 #include "kernels/cuda_ops.h"
 #include "kernels/device_cuda.h"
+#include "kernels/device_waits.h"
 #include "kernels/measured_products_cuda.h"
 
 namespace quintet::cuda {
@@ -21,6 +22,23 @@ bool PortableOnly() {
   const char* value = std::getenv("QUINTET_CUDA_PORTABLE");
   return value != nullptr && std::strcmp(value, "1") == 0;
 }
+
+// Adds its life to a count.
+class WaitingTime {
+ public:
+  explicit WaitingTime(int64_t* total_ns) : total_ns_(total_ns), begin_(Clock::now()) {}
+  ~WaitingTime() {
+    *total_ns_ +=
+        std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin_).count();
+  }
+  WaitingTime(const WaitingTime&) = delete;
+  WaitingTime& operator=(const WaitingTime&) = delete;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  int64_t* const total_ns_;
+  const Clock::time_point begin_;
+};
 
 struct Graph final : DeviceGraph {
   explicit Graph(cudaGraphExec_t e) : executable(e) {}
@@ -153,7 +171,10 @@ void CudaDevice::Download(void* mirrored_host, int64_t bytes) {
   CopyToHost(mirrored_host, Twin(mirrored_host), bytes);
 }
 
-void CudaDevice::WaitForUploads() { QT_CUDA(*this, cudaEventSynchronize(uploaded_)); }
+void CudaDevice::WaitForUploads() {
+  const WaitingTime waiting(&waited_ns_);
+  QT_CUDA(*this, cudaEventSynchronize(uploaded_));
+}
 
 void CudaDevice::CopyToDevice(void* device, const void* host, int64_t bytes) {
   if (bytes == 0) return;
@@ -216,6 +237,7 @@ void CudaDevice::Replay(const DeviceGraph& graph) {
 }
 
 absl::Status CudaDevice::Synchronize() {
+  const WaitingTime waiting(&waited_ns_);
   QT_CUDA(*this, cudaStreamSynchronize(stream()));
   return status();
 }
@@ -223,6 +245,7 @@ absl::Status CudaDevice::Synchronize() {
 void CudaDevice::Mark(int place) { QT_CUDA(*this, cudaEventRecord(marks_[place], stream())); }
 
 absl::Status CudaDevice::WaitForMark(int place) {
+  const WaitingTime waiting(&waited_ns_);
   QT_CUDA(*this, cudaEventSynchronize(marks_[place]));
   return status();
 }
@@ -233,6 +256,10 @@ absl::Status MeasureProducts(Device& device, int64_t budget_us, absl::FunctionRe
 
 ProductChoices& ProductChoicesOf(Device& device) {
   return static_cast<CudaDevice&>(device).product_choices();
+}
+
+int64_t WaitedNs(const Device& device) {
+  return static_cast<const CudaDevice&>(device).waited_ns();
 }
 
 const std::string& DeviceKind(const Device& device) {

@@ -53,6 +53,7 @@ class CudaDevice final : public Device {
   absl::Status MeasureProducts(int64_t budget_us, absl::FunctionRef<void()> work);
   ProductChoices& product_choices() { return product_choices_; }
   const std::string& kind() const { return kind_; }
+  int64_t waited_ns() const { return waited_ns_; }
 
  private:
   struct Mirror {
@@ -78,6 +79,7 @@ class CudaDevice final : public Device {
   std::optional<Measuring> measuring_;
   ProductChoices product_choices_;
   std::string kind_;
+  int64_t waited_ns_ = 0;  // device_waits.h
 };
 
 }  // namespace quintet::cuda

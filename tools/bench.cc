@@ -9,8 +9,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "kernels/device_waits.h"
 #include "nlohmann/json.hpp"
 #include "tools/conditions.h"
+#include "tools/decoding_flags.h"
 #include "tools/session.h"
 #include "tools/version.h"
 
@@ -25,6 +27,7 @@ struct BenchFlags {
   int64_t targets = 1, target_tokens = 32;
   int64_t repetitions = 5, warmup = 1;
   uint64_t seed = 1;
+  DecodingFlags decoding;
   std::string output = "text", json_file;
 };
 
@@ -45,6 +48,7 @@ struct Shape {
 
 struct Measurement {
   std::vector<double> wall_ms, cpu_ms;
+  std::vector<double> host_us;  // of each step on a GPU: its time less what the host waited
 };
 
 double Median(std::vector<double> values) {
@@ -82,7 +86,7 @@ class CountingSink : public ResponseSink {
 };
 
 absl::StatusOr<Request> MakeRequest(const Session& session, const Shape& shape,
-                                    std::mt19937_64* random) {
+                                    const DecodingFlags& flags, std::mt19937_64* random) {
   Request request;
   // The lowest ids are where special tokens live.
   const int32_t first = static_cast<int32_t>(std::min<int64_t>(100, session.config.vocab / 2));
@@ -101,7 +105,10 @@ absl::StatusOr<Request> MakeRequest(const Session& session, const Shape& shape,
     request.pooling = shape.pooling;
     return request;
   }
-  DecodingRequest decoding;
+  absl::StatusOr<DecodingRequest> described = BuildDecodingRequest(flags, nullptr);
+  if (!described.ok()) return described.status();
+  DecodingRequest decoding = *std::move(described);
+  if (decoding.do_sample.value_or(false)) decoding.seed = (*random)();
   decoding.max_new_tokens = shape.new_tokens;
   decoding.num_beams = static_cast<uint32_t>(shape.beams);
   decoding.ignore_eos = true;
@@ -114,12 +121,37 @@ absl::StatusOr<Request> MakeRequest(const Session& session, const Shape& shape,
   return request;
 }
 
-absl::Status RunOnce(Session& session, const Shape& shape, std::mt19937_64* random,
-                     Measurement* measurement) {
+// Where no device is, nothing is recorded.
+class StepTimer {
+ public:
+  StepTimer(const Device* device, Measurement* measurement)
+      : device_(device), measurement_(measurement) {
+    if (device_ != nullptr) last_ns_ = OwnNs();
+  }
+  void Record() {
+    if (device_ == nullptr || measurement_ == nullptr) return;
+    const int64_t now_ns = OwnNs();
+    measurement_->host_us.push_back(static_cast<double>(now_ns - last_ns_) * 1e-3);
+    last_ns_ = now_ns;
+  }
+
+ private:
+  int64_t OwnNs() const {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count() - WaitedNs(*device_);
+  }
+
+  const Device* device_;
+  Measurement* measurement_;
+  int64_t last_ns_ = 0;
+};
+
+absl::Status RunOnce(Session& session, const Shape& shape, const DecodingFlags& flags,
+                     std::mt19937_64* random, Measurement* measurement) {
   std::vector<Request> requests;
   auto sink = std::make_shared<CountingSink>();
   for (int64_t i = 0; i < shape.batch; ++i) {
-    absl::StatusOr<Request> request = MakeRequest(session, shape, random);
+    absl::StatusOr<Request> request = MakeRequest(session, shape, flags, random);
     if (!request.ok()) return request.status();
     request->sink = sink;
     requests.push_back(*std::move(request));
@@ -130,7 +162,10 @@ absl::Status RunOnce(Session& session, const Shape& shape, std::mt19937_64* rand
     absl::StatusOr<RequestId> id = session.engine->Submit(std::move(request));
     if (!id.ok()) return id.status();
   }
-  while (session.engine->Step()) {
+  StepTimer timer(session.device.get(), measurement);
+  for (bool more = true; more;) {
+    more = session.engine->Step();
+    timer.Record();
   }
   const auto end = std::chrono::steady_clock::now();
   if (measurement != nullptr) {
@@ -202,15 +237,20 @@ nlohmann::ordered_json Row(const Shape& shape, const Measurement& measurement) {
     row["targets"] = shape.targets;
     row["target_tokens"] = shape.target_tokens;
   }
+  if (!measurement.host_us.empty()) row["host_us_per_step"] = Median(measurement.host_us);
   return row;
 }
 
 void PrintRow(const nlohmann::ordered_json& row) {
-  absl::PrintF("%-12s %5d %5d %7d %5d %11.2f %11.2f %12.1f\n", row["mode"].get<std::string>(),
+  absl::PrintF("%-12s %5d %5d %7d %5d %11.2f %11.2f %12.1f", row["mode"].get<std::string>(),
                row["batch"].get<int64_t>(), row["num_beams"].get<int64_t>(),
                row["input_tokens"].get<int64_t>(), row["new_tokens"].get<int64_t>(),
                row["wall_ms"].get<double>(), row["cpu_ms"].get<double>(),
                row["tokens_per_s"].get<double>());
+  if (row.contains("host_us_per_step")) {
+    absl::PrintF("  %6.1f us of the host a step", row["host_us_per_step"].get<double>());
+  }
+  absl::PrintF("\n");
   std::fflush(stdout);
 }
 
@@ -230,8 +270,8 @@ absl::StatusOr<nlohmann::ordered_json> Measure(Session& session, const BenchFlag
   for (const Shape& shape : Shapes(flags)) {
     Measurement measurement;
     for (int64_t i = 0; i < flags.warmup + flags.repetitions; ++i) {
-      absl::Status status =
-          RunOnce(session, shape, &random, i < flags.warmup ? nullptr : &measurement);
+      absl::Status status = RunOnce(session, shape, flags.decoding, &random,
+                                    i < flags.warmup ? nullptr : &measurement);
       if (!status.ok()) return status;
     }
     report["rows"].push_back(Row(shape, measurement));
@@ -329,6 +369,8 @@ void AddBenchCommand(CommandLine& line) {
       ->check(CLI::Range(1, 4096))
       ->type_name("TOKENS")
       ->group("Shapes");
+  AddSamplingFlags(command, &flags->decoding);
+  AddRuleFlags(command, &flags->decoding);
   command->add_option("--repetitions", flags->repetitions, "Measured runs of each shape.")
       ->check(CLI::Range(1, 1000))
       ->type_name("RUNS")
@@ -337,7 +379,7 @@ void AddBenchCommand(CommandLine& line) {
       ->check(CLI::Range(0, 1000))
       ->type_name("RUNS")
       ->group("Measurement");
-  command->add_option("--seed", flags->seed, "Seed of the token ids.")
+  command->add_option("--seed", flags->seed, "Seed of the token ids and of what is sampled.")
       ->type_name("INTEGER")
       ->group("Measurement");
   command->add_option("--output", flags->output, "What is printed: a table, or json.")

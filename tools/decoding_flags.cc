@@ -71,27 +71,9 @@ void AddSearchFlags(CLI::App* command, DecodingFlags* flags) {
       {"--patience", "Finished beams awaited, in units of the beams; needs --early-stopping first.",
        "FACTOR", "1"},
       &r.patience);
-  Adder sampling(command, "Sampling");
-  sampling.Switch("--do-sample",
-                  "Sample instead of taking the most likely token; with beams: beam sampling.",
-                  &flags->do_sample);
-  sampling.Value(
-      {"--seed", "Seed; a line's tokens depend on it and the line alone.", "INTEGER", "random"},
-      &r.seed);
-  sampling.Value({"--temperature", "Divisor of the logits, 0.01 to 100.", "FACTOR", "1"},
-                 &r.temperature);
-  sampling.Value({"--top-k", "Sample among so many best tokens; 0: all.", "TOKENS", "50"},
-                 &r.top_k);
-  sampling.Value({"--top-p", "Sample within this probability mass.", "PROBABILITY", "1"}, &r.top_p);
-  sampling.Value(
-      {"--typical-p", "Sample within this mass of locally typical tokens.", "PROBABILITY", "1"},
-      &r.typical_p);
-  sampling.Value({"--min-p", "Drop tokens below this fraction of the best one's probability.",
-                  "FRACTION", "0"},
-                 &r.min_p);
 }
 
-void AddConstraintFlags(CLI::App* command, DecodingFlags* flags) {
+void AddLengthFlags(CLI::App* command, DecodingFlags* flags) {
   DecodingRequest& r = flags->request;
   Adder length(command, "Length and end");
   length.Value({"--max-new-tokens", "Most tokens generated.", "TOKENS", "256"}, &r.max_new_tokens);
@@ -105,24 +87,11 @@ void AddConstraintFlags(CLI::App* command, DecodingFlags* flags) {
   length.Switch("--include-stop", "Keep the stop text in the output.", &flags->include_stop);
   length.Switch("--ignore-eos", "Go on to --max-new-tokens whatever is generated (for benchmarks).",
                 &flags->ignore_eos);
+}
+
+void AddPrefixFlags(CLI::App* command, DecodingFlags* flags) {
+  DecodingRequest& r = flags->request;
   Adder rules(command, "Rules");
-  rules.Value(
-      {"--repetition-penalty", "Penalty of tokens already there, above 0 to 10.", "FACTOR", "1"},
-      &r.repetition_penalty);
-  rules.Value({"--no-repeat-ngram-size", "No sequence of so many tokens occurs twice; 0: off.",
-               "TOKENS", "0"},
-              &r.no_repeat_ngram_size);
-  rules.Commas({"--suppress-tokens", "Ids never generated.", "ID,...", ""}, &r.suppress_tokens);
-  rules.Commas({"--begin-suppress-tokens", "Ids never generated first.", "ID,...", ""},
-               &r.begin_suppress_tokens);
-  rules.String(
-      {"--bad-words-ids", "Id sequences never generated: ids by commas, sequences by semicolons.",
-       "ID,...;...", ""},
-      &flags->bad_words);
-  rules.Value({"--forced-bos-token-id", "Id forced as the first token.", "ID", "model"},
-              &r.forced_bos_token_id);
-  rules.Commas({"--forced-eos-token-ids", "Ids forced as the last token.", "ID,...", "model"},
-               &r.forced_eos_token_ids);
   rules.Value({"--decoder-start-token-id", "Id the decoder starts from.", "ID", "model"},
               &r.decoder_start_token_id);
   rules.String(
@@ -149,10 +118,58 @@ absl::StatusOr<std::vector<std::vector<uint32_t>>> ParseIdLists(const std::strin
 
 }  // namespace
 
+void AddSamplingFlags(CLI::App* command, DecodingFlags* flags) {
+  DecodingRequest& r = flags->request;
+  Adder sampling(command, "Sampling");
+  sampling.Switch("--do-sample",
+                  "Sample instead of taking the most likely token; with beams: beam sampling.",
+                  &flags->do_sample);
+  sampling.Value({"--temperature", "Divisor of the logits, 0.01 to 100.", "FACTOR", "1"},
+                 &r.temperature);
+  sampling.Value({"--top-k", "Sample among so many best tokens; 0: all.", "TOKENS", "50"},
+                 &r.top_k);
+  sampling.Value({"--top-p", "Sample within this probability mass.", "PROBABILITY", "1"}, &r.top_p);
+  sampling.Value(
+      {"--typical-p", "Sample within this mass of locally typical tokens.", "PROBABILITY", "1"},
+      &r.typical_p);
+  sampling.Value({"--min-p", "Drop tokens below this fraction of the best one's probability.",
+                  "FRACTION", "0"},
+                 &r.min_p);
+}
+
+void AddRuleFlags(CLI::App* command, DecodingFlags* flags) {
+  DecodingRequest& r = flags->request;
+  Adder rules(command, "Rules");
+  rules.Value(
+      {"--repetition-penalty", "Penalty of tokens already there, above 0 to 10.", "FACTOR", "1"},
+      &r.repetition_penalty);
+  rules.Value({"--no-repeat-ngram-size", "No sequence of so many tokens occurs twice; 0: off.",
+               "TOKENS", "0"},
+              &r.no_repeat_ngram_size);
+  rules.Commas({"--suppress-tokens", "Ids never generated.", "ID,...", ""}, &r.suppress_tokens);
+  rules.Commas({"--begin-suppress-tokens", "Ids never generated first.", "ID,...", ""},
+               &r.begin_suppress_tokens);
+  rules.String(
+      {"--bad-words-ids", "Id sequences never generated: ids by commas, sequences by semicolons.",
+       "ID,...;...", ""},
+      &flags->bad_words);
+  rules.Value({"--forced-bos-token-id", "Id forced as the first token.", "ID", "model"},
+              &r.forced_bos_token_id);
+  rules.Commas({"--forced-eos-token-ids", "Ids forced as the last token.", "ID,...", "model"},
+               &r.forced_eos_token_ids);
+}
+
 void AddDecodingFlags(CLI::App* command, DecodingFlags* flags) {
   AddSearchFlags(command, flags);
-  AddConstraintFlags(command, flags);
+  AddSamplingFlags(command, flags);
   DecodingRequest& r = flags->request;
+  Adder(command, "Sampling")
+      .Value(
+          {"--seed", "Seed; a line's tokens depend on it and the line alone.", "INTEGER", "random"},
+          &r.seed);
+  AddLengthFlags(command, flags);
+  AddRuleFlags(command, flags);
+  AddPrefixFlags(command, flags);
   Adder results(command, "Results");
   results.Switch("--logprobs", "Log-probability of each token (--output json).", &flags->logprobs);
   results.Value(

@@ -20,6 +20,9 @@ struct DecodingFlags {
   DecodingLimits limits;
 };
 void AddDecodingFlags(CLI::App* command, DecodingFlags* flags);
+// Parts of them: how tokens are drawn (the seed aside), and the rules that they follow.
+void AddSamplingFlags(CLI::App* command, DecodingFlags* flags);
+void AddRuleFlags(CLI::App* command, DecodingFlags* flags);
 
 // The request that the flags describe. INVALID_ARGUMENT names a flag that makes no sense by itself;
 // ranges and combinations are checked by ResolveDecoding. `tokenizer` may be null when no prefix
