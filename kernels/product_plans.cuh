@@ -5,6 +5,10 @@
 // Asking for a plan takes longer than most products, and inputs of mixed lengths give every batch
 // another number of rows: numbers within an eighth of each other share the plan of the largest, and
 // algorithms that take all of them come first. One engine thread.
+//
+// Versions, on an H200, bf16, a decoder's step (bench_steps_gpu): 1, the library's first algorithm:
+// T5-base 64 rows 706 us, 128 rows 875; Flan-T5-XL 64 rows 2,636 us. 2, the measured one: predicted
+// 3 % less; 704, 879 and 2,600. T5-base's encoder, 128 x 128 tokens: 6.31 ms, then 5.90 to 6.17.
 #pragma once
 
 #include <map>

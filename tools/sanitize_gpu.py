@@ -36,7 +36,9 @@ def list_cases(program, cases):
     """The name of the GPU and the test cases' names; no GPU: None."""
     run = subprocess.run([program, "--list-test-names-only", cases], stdout=subprocess.PIPE, text=True, timeout=60)
     lines = run.stdout.splitlines()
-    if not lines or lines[0].startswith("skipped"):
+    if not lines:
+        sys.exit(f"{program} lists no test cases")  # it does not run
+    if lines[0].startswith("skipped"):
         return None, []
     return lines[0].split(",")[0], [line for line in lines[1:] if line]
 

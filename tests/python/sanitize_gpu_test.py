@@ -63,3 +63,14 @@ def test_short_cases_share_a_process_and_are_told_apart(tmp_path):
 def test_all_clean_is_0(tmp_path):
     run, outcome = outcomes(tmp_path, "--tools", "memcheck", program=PROGRAM.replace("\\nbad\\nslow\\nfails", ""))
     assert run.returncode == 0 and set(outcome.values()) == {"clean"} and len(outcome) == 2 * 2
+
+
+def test_a_program_that_does_not_run_is_an_error(tmp_path):
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\necho no such library >&2\nexit 127\n")
+    program.chmod(0o755)
+    (tmp_path / "compute-sanitizer").write_text(SANITIZER)
+    (tmp_path / "compute-sanitizer").chmod(0o755)
+    environment = dict(os.environ, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    run = subprocess.run([sys.executable, SCRIPT, "--program", program], env=environment, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert run.returncode == 1 and "lists no test cases" in run.stderr
