@@ -2,9 +2,10 @@
 // of seen pairs alone under a column mask), a decoder's step as bytes of keys and values read once,
 // against ceilings measured in the same run.
 //
-//   bench_attention_gpu [--filter TEXT] [--json FILE [--commit ID]]
+//   bench_attention_gpu [--filter TEXT...] [--json FILE [--commit ID]]
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <functional>
 #include <numeric>
 #include <random>
@@ -12,27 +13,62 @@
 #include <vector>
 
 #include "kernels/attention.h"
+#include "models/position.h"
 #include "tools/bench/timing_gpu.h"
 
 namespace quintet {
 namespace {
 
-constexpr int64_t kSaturation = 128;
-constexpr int64_t kGlobal = 128;  // tokens of masks that see all
+constexpr int64_t kBuckets = 32, kMaxDistance = 128;  // T5's
+constexpr int64_t kFireSegments = 33;                 // a network of 32 units bends at each
+constexpr int64_t kGlobal = 128;                      // tokens of masks that see all
 
-PositionBias Bias(GpuBench& bench, BiasKind kind, int64_t heads) {
+// `causal`: T5's buckets are those of a decoder.
+PositionBias Bias(GpuBench& bench, BiasKind kind, int64_t heads, bool causal) {
   PositionBias bias;
   bias.kind = kind;
   bias.heads = heads;
-  bias.saturation = kSaturation;
-  if (kind == BiasKind::kTable)
-    bias.table = bench.Random(DType::kF32, {heads, 2 * kSaturation + 1});
-  if (kind == BiasKind::kAlibi) bias.slopes = bench.Random(DType::kF32, {heads});
+  if (kind == BiasKind::kTable) {
+    const BucketMap map = MapBuckets(kBuckets, kMaxDistance, causal);
+    std::mt19937 random(1);
+    std::vector<float> table;
+    for (int64_t h = 0; h < heads; ++h) {
+      std::vector<float> of_bucket(kBuckets);
+      for (float& v : of_bucket) v = std::uniform_real_distribution<float>(-1, 1)(random);
+      for (int32_t bucket : map.buckets) table.push_back(of_bucket[static_cast<size_t>(bucket)]);
+    }
+    bias.saturation = map.saturation;
+    bias.table = bench.Values(table, {heads, 2 * map.saturation + 1});
+  }
+  if (kind == BiasKind::kAlibi) {
+    bias.slopes = bench.Values(AlibiSlopes(heads, false), {heads});
+  }
+  if (kind == BiasKind::kFire) {
+    bias.fire_c = 0.1f;
+    bias.fire_threshold = 512.0f;
+    std::vector<float> knots;
+    for (int64_t i = 1; i < kFireSegments; ++i) {
+      knots.push_back(2.0f * static_cast<float>(i) / static_cast<float>(kFireSegments) - 1.0f);
+    }
+    bias.knots = bench.Values(knots, {kFireSegments - 1});
+    bias.segment_slope = bench.Random(DType::kF32, {heads, kFireSegments}, 2);
+    bias.segment_offset = bench.Random(DType::kF32, {heads, kFireSegments}, 3);
+  }
   return bias;
 }
 
 const char* Name(BiasKind kind) {
-  return kind == BiasKind::kNone ? "none" : kind == BiasKind::kTable ? "table" : "alibi";
+  switch (kind) {
+    case BiasKind::kNone:
+      return "none";
+    case BiasKind::kTable:
+      return "table";
+    case BiasKind::kAlibi:
+      return "alibi";
+    case BiasKind::kFire:
+      return "fire";
+  }
+  return "";
 }
 
 Tensor Scratch(GpuBench& bench, int64_t heads, int64_t head_dim) {
@@ -44,7 +80,6 @@ Tensor Scratch(GpuBench& bench, int64_t heads, int64_t head_dim) {
 struct PrefillCase {
   int64_t heads, head_dim, n, total;
   bool causal;
-  BiasKind bias;
   DType dtype = DType::kBF16;
 };
 
@@ -78,22 +113,35 @@ std::vector<int32_t> EvenOffsets(int64_t n, int64_t total) {
   return offsets;
 }
 
-void BenchPrefill(GpuBench& bench, const PrefillCase& c) {
-  const std::string name = std::string("prefill ") + DTypeName(c.dtype) + " heads " +
-                           std::to_string(c.heads) + " dim " + std::to_string(c.head_dim) + " n " +
-                           std::to_string(c.n) + (c.causal ? " causal " : " full ") + Name(c.bias);
-  if (!bench.Wanted(name)) return;
-  const PositionBias bias = Bias(bench, c.bias, c.heads);
-  const absl::Span<const int32_t> offsets = bench.Plan(EvenOffsets(c.n, c.total));
+// With each of `biases`, by turns.
+void BenchPrefill(GpuBench& bench, const PrefillCase& c, absl::Span<const BiasKind> biases) {
   const int copies = 2;
-  std::vector<AttentionArgs> calls;
-  for (int i = 0; i < copies; ++i) {
-    calls.push_back(Prefill(bench, c, offsets, &bias, static_cast<uint32_t>(i + 1)));
+  const double flops = (c.causal ? 2.0 : 4.0) * static_cast<double>(c.total) *
+                       static_cast<double>(c.n) * static_cast<double>(c.heads * c.head_dim);
+  std::vector<AttentionArgs> calls;  // copies of each case
+  std::deque<PositionBias> tables;
+  std::vector<BenchCase> cases;
+  for (BiasKind bias : biases) {
+    const std::string name = std::string("prefill ") + DTypeName(c.dtype) + " heads " +
+                             std::to_string(c.heads) + " dim " + std::to_string(c.head_dim) +
+                             " n " + std::to_string(c.n) + (c.causal ? " causal " : " full ") +
+                             Name(bias);
+    if (!bench.Wanted(name)) continue;
+    if (calls.empty()) {
+      const absl::Span<const int32_t> offsets = bench.Plan(EvenOffsets(c.n, c.total));
+      for (uint32_t i = 1; i <= copies; ++i) {
+        calls.push_back(Prefill(bench, c, offsets, nullptr, i));
+      }
+    }
+    tables.push_back(Bias(bench, bias, c.heads, c.causal));
+    cases.push_back(
+        {name, {.flops = flops}, copies, [&calls, &bench, &table = tables.back()](int i) {
+           AttentionArgs args = calls[static_cast<size_t>(i)];
+           args.bias = &table;
+           Attention(args, bench.stream());
+         }});
   }
-  const int64_t width = c.heads * c.head_dim;
-  const double pairs = static_cast<double>(c.total) * static_cast<double>(c.n);
-  bench.Run(name, {.flops = (c.causal ? 2.0 : 4.0) * pairs * static_cast<double>(width)}, copies,
-            [&](int i) { Attention(calls[static_cast<size_t>(i)], bench.stream()); });
+  if (!cases.empty()) bench.RunByTurns(cases);
   bench.Clear();
 }
 
@@ -108,9 +156,9 @@ void BenchPacked(GpuBench& bench, bool padded) {
     const int32_t n = padded ? 512 : 16 + static_cast<int32_t>(random() % 497);
     offsets.push_back(offsets.back() + n);
   }
-  const PositionBias bias = Bias(bench, BiasKind::kTable, 12);
-  const AttentionArgs args = Prefill(bench, {12, 64, 0, offsets.back(), false, BiasKind::kTable},
-                                     bench.Plan(offsets), &bias, 1);
+  const PositionBias bias = Bias(bench, BiasKind::kTable, 12, false);
+  const AttentionArgs args =
+      Prefill(bench, {12, 64, 0, offsets.back(), false}, bench.Plan(offsets), &bias, 1);
   double pairs = 0;
   for (size_t s = 0; s < 64; ++s) pairs += std::pow(offsets[s + 1] - offsets[s], 2.0);
   bench.Run(name, {.flops = 4 * pairs * 12 * 64}, 1, [&](int) { Attention(args, bench.stream()); });
@@ -229,8 +277,8 @@ void BenchMask(GpuBench& bench, const MaskFamily& family, int64_t n, int64_t par
   std::vector<MaskTile> tiles(static_cast<size_t>(MaskTiles(offsets)));
   SummariseMask(mask.columns(), offsets, absl::MakeSpan(tiles));
   mask.tiles = bench.Plan(tiles);
-  AttentionArgs args = Prefill(bench, {heads, head_dim, n, total, family.causal, BiasKind::kNone},
-                               bench.Plan(offsets), nullptr, 1);
+  AttentionArgs args =
+      Prefill(bench, {heads, head_dim, n, total, family.causal}, bench.Plan(offsets), nullptr, 1);
   args.mask = &mask;
   const double pairs = static_cast<double>(total) * static_cast<double>(n) * Seen(family, n);
   bench.Run(name, {.flops = 4 * pairs * heads * head_dim}, 1,
@@ -265,7 +313,7 @@ void BenchStep(GpuBench& bench, const StepCase& c) {
   if (!bench.Wanted(name)) return;
   constexpr int64_t kPage = 16;
   const int64_t request_pages = (c.kv + kPage - 1) / kPage;
-  const PositionBias bias = Bias(bench, c.bias, c.heads);
+  const PositionBias bias = Bias(bench, c.bias, c.heads, true);
   std::vector<int32_t> pages(static_cast<size_t>(c.sequences * request_pages)), slots;
   std::iota(pages.begin(), pages.end(), 0);
   std::shuffle(pages.begin(), pages.end(), std::mt19937(1));
@@ -307,15 +355,18 @@ void BenchStep(GpuBench& bench, const StepCase& c) {
 }
 
 void BenchAll(GpuBench& bench) {
-  for (BiasKind bias : {BiasKind::kNone, BiasKind::kTable}) {
-    for (int64_t dim : {64, 128}) {
-      for (int64_t n : {512, 2048, 8192, 16384}) {
-        for (bool causal : {false, true}) BenchPrefill(bench, {16, dim, n, 16384, causal, bias});
+  const BiasKind kEvery[] = {BiasKind::kNone, BiasKind::kTable, BiasKind::kAlibi, BiasKind::kFire};
+  const auto none_and_table = absl::MakeConstSpan(kEvery).first(2);
+  for (int64_t dim : {64, 128}) {
+    for (int64_t n : {512, 2048, 8192, 16384}) {
+      for (bool causal : {false, true}) {
+        const bool every = n == 2048 || n == 8192;
+        BenchPrefill(bench, {16, dim, n, 16384, causal},
+                     every ? absl::MakeConstSpan(kEvery) : none_and_table);
       }
     }
-    BenchPrefill(bench, {12, 64, 4096, 16384, false, bias});
   }
-  BenchPrefill(bench, {16, 64, 2048, 16384, false, BiasKind::kAlibi});
+  BenchPrefill(bench, {12, 64, 4096, 16384, false}, none_and_table);
   BenchPacked(bench, false);
   BenchPacked(bench, true);
   BenchMasks(bench);

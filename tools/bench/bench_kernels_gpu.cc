@@ -1,7 +1,7 @@
 // Ops x shapes on a GPU: time, rate, and share of a ceiling measured in the same run
 // (timing_gpu.h).
 //
-//   bench_kernels_gpu [--filter TEXT] [--json FILE [--commit ID]]
+//   bench_kernels_gpu [--filter TEXT...] [--json FILE [--commit ID]]
 #include <algorithm>
 #include <random>
 #include <string>

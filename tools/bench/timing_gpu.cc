@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <ctime>
+#include <deque>
 #include <fstream>
 #include <random>
 
@@ -43,20 +44,58 @@ class QueueTimer {
     CHECK_CUDA(cudaEventElapsedTime(&milliseconds, begin_, end_));
     return 1e-3 * static_cast<double>(milliseconds);
   }
-  // Of eleven times after two that do not count.
-  double MedianSeconds(const std::function<void()>& work) const {
-    std::vector<double> seconds;
-    for (int turn = -2; turn < 11; ++turn) {
-      const double elapsed = Seconds(work);
-      if (turn >= 0) seconds.push_back(elapsed);
+  // Of eleven times of each after two that do not count; they take turns.
+  std::vector<double> MedianSeconds(const std::vector<std::function<void()>>& works) const {
+    constexpr int kTurns = 11;
+    std::vector<std::vector<double>> seconds(works.size());
+    for (int turn = -2; turn < kTurns; ++turn) {
+      for (size_t i = 0; i < works.size(); ++i) {
+        const double elapsed = Seconds(works[i]);
+        if (turn >= 0) seconds[i].push_back(elapsed);
+      }
     }
-    std::sort(seconds.begin(), seconds.end());
-    return seconds[seconds.size() / 2];
+    std::vector<double> medians;
+    for (std::vector<double>& of_work : seconds) {
+      std::sort(of_work.begin(), of_work.end());
+      medians.push_back(of_work[kTurns / 2]);
+    }
+    return medians;
   }
 
  private:
   cudaStream_t queue_;
   cudaEvent_t begin_, end_;
+};
+
+// Calls of a case, recorded to be replayed: about ten milliseconds of them.
+class Recording {
+ public:
+  // `once`: seconds that a call of each copy takes.
+  Recording(cudaStream_t queue, const BenchCase& of, double once) : queue_(queue) {
+    constexpr double kLongEnough = 0.01;
+    const int turns =
+        std::clamp(static_cast<int>(kLongEnough / once), 1, (20 + of.copies - 1) / of.copies);
+    calls_ = of.copies * turns;
+    CHECK_CUDA(cudaStreamBeginCapture(queue, cudaStreamCaptureModeGlobal));
+    for (int i = 0; i < calls_; ++i) of.call(i % of.copies);
+    CHECK_CUDA(cudaStreamEndCapture(queue, &graph_));
+    CHECK_CUDA(cudaGraphInstantiate(&replay_, graph_, 0));
+  }
+  ~Recording() {
+    CHECK_CUDA(cudaGraphExecDestroy(replay_));
+    CHECK_CUDA(cudaGraphDestroy(graph_));
+  }
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+
+  int calls() const { return calls_; }
+  void Replay() const { CHECK_CUDA(cudaGraphLaunch(replay_, queue_)); }
+
+ private:
+  cudaStream_t queue_;
+  cudaGraph_t graph_;
+  cudaGraphExec_t replay_;
+  int calls_;
 };
 
 std::string Today() {
@@ -78,6 +117,13 @@ Tensor GpuBench::Empty(DType dtype, std::initializer_list<int64_t> dims) {
   Tensor t = Tensor::Dense(static_cast<void*>(nullptr), dtype, dims);
   memory_.push_back(Take(device().Allocate(t.elements() * DTypeBytes(dtype))));
   t.data = memory_.back().data();
+  return t;
+}
+
+Tensor GpuBench::Values(const std::vector<float>& values, std::initializer_list<int64_t> dims) {
+  const Tensor t = Empty(DType::kF32, dims);
+  device().CopyToDevice(t.data, values.data(), t.elements() * 4);
+  CheckOk(device().Synchronize());
   return t;
 }
 
@@ -105,45 +151,44 @@ Tensor GpuBench::Random(DType dtype, std::initializer_list<int64_t> dims, uint32
   return t;
 }
 
-double GpuBench::Seconds(int copies, const std::function<void(int)>& call) {
+std::vector<double> GpuBench::Seconds(const std::vector<BenchCase>& cases) {
   auto queue = static_cast<cudaStream_t>(device().queue());
   const QueueTimer timer(queue);
-  for (int i = 0; i < copies; ++i) call(i);  // libraries choose and load their kernels
-  CheckOk(device().Synchronize());
-  const double once = timer.Seconds([&] {
-    for (int i = 0; i < copies; ++i) call(i);
-  });
-  constexpr double kLongEnough = 0.01;  // seconds of a replay
-  const int turns = std::clamp(static_cast<int>(kLongEnough / once), 1, (20 + copies - 1) / copies);
-  const int calls = copies * turns;
-  cudaGraph_t graph;
-  cudaGraphExec_t replay;
-  CHECK_CUDA(cudaStreamBeginCapture(queue, cudaStreamCaptureModeGlobal));
-  for (int i = 0; i < calls; ++i) call(i % copies);
-  CHECK_CUDA(cudaStreamEndCapture(queue, &graph));
-  CHECK_CUDA(cudaGraphInstantiate(&replay, graph, 0));
-  const double seconds = timer.MedianSeconds([&] { CHECK_CUDA(cudaGraphLaunch(replay, queue)); });
-  CHECK_CUDA(cudaGraphExecDestroy(replay));
-  CHECK_CUDA(cudaGraphDestroy(graph));
-  return seconds / calls;
+  std::deque<Recording> recordings;  // they do not move
+  std::vector<std::function<void()>> replays;
+  for (const BenchCase& of : cases) {
+    for (int i = 0; i < of.copies; ++i) of.call(i);  // libraries choose and load their kernels
+    CheckOk(device().Synchronize());
+    const double once = timer.Seconds([&] {
+      for (int i = 0; i < of.copies; ++i) of.call(i);
+    });
+    recordings.emplace_back(queue, of, once);
+    replays.push_back([&recording = recordings.back()] { recording.Replay(); });
+  }
+  std::vector<double> seconds = timer.MedianSeconds(replays);
+  for (size_t i = 0; i < cases.size(); ++i) seconds[i] /= recordings[i].calls();
+  return seconds;
 }
 
-void GpuBench::Run(const std::string& name, Work work, int copies,
-                   const std::function<void(int)>& call) {
-  const double seconds = Seconds(copies, call);
-  const double memory = work.bytes / ceilings_.copy_bytes;
-  const double matrix = work.flops / ceilings_.matrix_flops;
+void GpuBench::RunByTurns(const std::vector<BenchCase>& cases) {
+  const std::vector<double> seconds = Seconds(cases);
+  for (size_t i = 0; i < cases.size(); ++i) Record(cases[i], seconds[i]);
+}
+
+void GpuBench::Record(const BenchCase& of, double seconds) {
+  const double memory = of.work.bytes / ceilings_.copy_bytes;
+  const double matrix = of.work.flops / ceilings_.matrix_flops;
   const double percent = 100 * std::max(memory, matrix) / seconds;
   const bool bytes_bound = memory >= matrix;
-  const double rate = (bytes_bound ? work.bytes : work.flops) / seconds;
-  std::printf("%-52s %9.2f us %8.1f %s %5.1f %% of %s\n", name.c_str(), seconds * 1e6,
+  const double rate = (bytes_bound ? of.work.bytes : of.work.flops) / seconds;
+  std::printf("%-52s %9.2f us %8.1f %s %5.1f %% of %s\n", of.name.c_str(), seconds * 1e6,
               rate * (bytes_bound ? 1e-9 : 1e-12), bytes_bound ? "GB/s   " : "TFLOP/s", percent,
               bytes_bound ? "copy" : "bf16 product");
   std::fflush(stdout);
-  rows_.push_back({{"name", name},
+  rows_.push_back({{"name", of.name},
                    {"us", seconds * 1e6},
-                   {"bytes", work.bytes},
-                   {"flops", work.flops},
+                   {"bytes", of.work.bytes},
+                   {"flops", of.work.flops},
                    {bytes_bound ? "gb_per_s" : "tflop_per_s", rate * (bytes_bound ? 1e-9 : 1e-12)},
                    {"percent_of_ceiling", percent},
                    {"ceiling", bytes_bound ? "copy" : "matrix"}});
@@ -154,9 +199,10 @@ void GpuBench::MeasureCeilings() {
   constexpr int64_t kBytes = int64_t{2} << 30;
   const Tensor from = Random(DType::kF32, {kBytes / 4}), to = Empty(DType::kF32, {kBytes / 4});
   // Queued one by one: recorded copies go to engines that are slower than the kernel which copies.
-  ceilings_.copy_bytes = 2.0 * kBytes / QueueTimer(queue).MedianSeconds([&] {
+  const auto copy = [&] {
     CHECK_CUDA(cudaMemcpyAsync(to.data, from.data, kBytes, cudaMemcpyDeviceToDevice, queue));
-  });
+  };
+  ceilings_.copy_bytes = 2.0 * kBytes / QueueTimer(queue).MedianSeconds({copy})[0];
   Clear();
   constexpr int64_t kSide = 8192;
   LinearWeight w = *LinearWeight::Allocate(kSide, kSide, WeightType::kBF16, false, &device());
@@ -169,8 +215,8 @@ void GpuBench::MeasureCeilings() {
   args.w = &w;
   args.y = Empty(DType::kBF16, {kSide, kSide});
   args.scratch = Empty(DType::kI8, {std::max<int64_t>(1, LinearScratchBytes(w, kSide, stream()))});
-  ceilings_.matrix_flops =
-      2.0 * kSide * kSide * kSide / Seconds(1, [&](int) { Linear(args, stream()); });
+  const BenchCase product{"", {}, 1, [&](int) { Linear(args, stream()); }};
+  ceilings_.matrix_flops = 2.0 * kSide * kSide * kSide / Seconds({product})[0];
   Clear();
   std::printf("%s: copy %.0f GB/s, bf16 product %.0f TFLOP/s\n", device().name().c_str(),
               ceilings_.copy_bytes * 1e-9, ceilings_.matrix_flops * 1e-12);
@@ -185,14 +231,15 @@ std::string By(std::initializer_list<int64_t> sizes) {
 int RunGpuBench(int argc, char** argv, const char* what,
                 const std::function<void(GpuBench&)>& cases) {
   CLI::App app(what);
-  std::string filter, json, commit;
-  app.add_option("--filter", filter, "Only cases whose name has this text");
+  std::vector<std::string> filters;
+  std::string json, commit;
+  app.add_option("--filter", filters, "Only cases whose name has one of these texts");
   app.add_option("--json", json, "Also write the results to this file");
   app.add_option("--commit", commit, "Recorded in the file");
   CLI11_PARSE(app, argc, argv);
   absl::StatusOr<std::unique_ptr<Device>> device = Device::Open(0);
   CheckOk(device.status());
-  GpuBench bench(device->get(), filter);
+  GpuBench bench(device->get(), filters);
   bench.MeasureCeilings();
   cases(bench);
   if (json.empty()) return 0;

@@ -33,20 +33,35 @@ struct Work {
   double bytes = 0, flops = 0;
 };
 
+// call(i) queues one call on copy i < copies.
+struct BenchCase {
+  std::string name;
+  Work work;
+  int copies;
+  std::function<void(int)> call;
+};
+
 class GpuBench {
  public:
-  GpuBench(Device* device, std::string filter)
-      : pool_(1), stream_(&pool_, device), filter_(std::move(filter)) {}
+  // Cases are wanted whose name has one of the filters, all if there are none.
+  GpuBench(Device* device, std::vector<std::string> filters)
+      : pool_(1), stream_(&pool_, device), filters_(std::move(filters)) {}
 
   Stream& stream() { return stream_; }
   Device& device() { return stream_.device(); }
-  bool Wanted(const std::string& name) const { return name.find(filter_) != std::string::npos; }
+  bool Wanted(const std::string& name) const {
+    return filters_.empty() ||
+           std::any_of(filters_.begin(), filters_.end(), [&](const std::string& filter) {
+             return name.find(filter) != std::string::npos;
+           });
+  }
   const Json& rows() const { return rows_; }
   const Ceilings& ceilings() const { return ceilings_; }
   void MeasureCeilings();
 
   // Random values in [-1, 1) as `dtype`, the same for the same seed; memory lives until Clear.
   Tensor Random(DType dtype, std::initializer_list<int64_t> dims, uint32_t seed = 1);
+  Tensor Values(const std::vector<float>& values, std::initializer_list<int64_t> dims);  // f32
   Tensor Empty(DType dtype, std::initializer_list<int64_t> dims);
   template <typename T>
   absl::Span<const T> Plan(const std::vector<T>& values) {
@@ -67,19 +82,23 @@ class GpuBench {
   int CopiesPastL2(int64_t bytes) {
     return static_cast<int>(std::clamp<int64_t>(2 * device().l2_bytes() / bytes + 1, 2, 64));
   }
-  // call(i) queues one call on copy i < copies.
-  void Run(const std::string& name, Work work, int copies, const std::function<void(int)>& call);
+  void Run(const std::string& name, Work work, int copies, const std::function<void(int)>& call) {
+    RunByTurns({{name, work, copies, call}});
+  }
+  // Replays the cases in turn, so that they are compared at the same clock of the card.
+  void RunByTurns(const std::vector<BenchCase>& cases);
 
  private:
   Buffer Take(absl::StatusOr<Buffer> buffer) {
     CheckOk(buffer.status());
     return *std::move(buffer);
   }
-  double Seconds(int copies, const std::function<void(int)>& call);
+  std::vector<double> Seconds(const std::vector<BenchCase>& cases);  // of a call of each
+  void Record(const BenchCase& of, double seconds);
 
   ThreadPool pool_;
   Stream stream_;
-  std::string filter_;
+  std::vector<std::string> filters_;
   std::vector<Buffer> memory_;
   Ceilings ceilings_;
   Json rows_ = Json::array();
@@ -89,7 +108,7 @@ class GpuBench {
 std::string By(std::initializer_list<int64_t> sizes);
 
 // Measures the ceilings, then `cases`, by the command line of such a program:
-//   [--filter TEXT] [--json FILE [--commit ID]]
+//   [--filter TEXT...] [--json FILE [--commit ID]]
 int RunGpuBench(int argc, char** argv, const char* what,
                 const std::function<void(GpuBench&)>& cases);
 
