@@ -153,6 +153,7 @@ void CheckFamily(const Family& family, Shape shape, uint32_t seed) {
   shape.causal = family.causal;
   ForEachPlace([&](Place& place) {
     for (DType dtype : place.float_types()) {
+      if (Brief() && (dtype == DType::kBF16) == (seed / 2 % 2 == 0)) continue;
       Problem problem(shape, seed, dtype);
       problem.hidden = [&](size_t s, int64_t i, int64_t j) {
         return family.hidden(i, j, problem.shape.kv_lens[s]);
@@ -185,11 +186,12 @@ TEST_CASE("column masks equal the sum in double, and the same kernel with a dens
   for (const Family& family : Families()) {
     for (int64_t dim : {64, 128}) {
       const bool table = seed % 2 == 0;
+      const std::vector<int32_t> lens = Pick({dim == 64 ? 410 : 260, 63, 1, 130}, {230, 63, 1});
       CheckFamily(family,
-                  {.heads = 2,
+                  {.heads = Pick<int64_t>(2, 1),
                    .head_dim = dim,
-                   .q_lens = {dim == 64 ? 410 : 260, 63, 1, 130},
-                   .kv_lens = {dim == 64 ? 410 : 260, 63, 1, 130},
+                   .q_lens = lens,
+                   .kv_lens = lens,
                    .positions = {},
                    .bias = table ? BiasKind::kTable : BiasKind::kNone,
                    .scale = 0.2f,
@@ -206,7 +208,7 @@ TEST_CASE("column masks beside every bias, in rows that no vector fits", "[atten
     for (size_t family : {size_t{7}, size_t{11}}) {
       for (int64_t gap : {3, 8}) {
         CheckFamily(families[family],
-                    {.heads = 2,
+                    {.heads = Pick<int64_t>(2, 1),
                      .head_dim = 24,
                      .q_lens = {5, 150, 40},
                      .kv_lens = {150, 150, 90},

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -28,6 +29,44 @@ struct Shape {
   int64_t gap = 3;          // values between rows: a multiple of 8 keeps them on 16-byte boundaries
   int64_t saturation = 37;  // of a bias table
 };
+
+// QUINTET_BRIEF_TESTS=1 asks for fewer and smaller problems that still reach every kernel, tile and
+// branch: under compute-sanitizer the others take minutes each.
+inline bool Brief() {
+  static const bool brief = [] {
+    const char* value = std::getenv("QUINTET_BRIEF_TESTS");
+    return value != nullptr && std::strcmp(value, "1") == 0;
+  }();
+  return brief;
+}
+template <typename T>
+T Pick(const T& whole, const T& brief) {
+  return Brief() ? brief : whole;
+}
+inline std::vector<int32_t> Pick(std::initializer_list<int32_t> whole,
+                                 std::initializer_list<int32_t> brief) {
+  return Brief() ? brief : whole;
+}
+
+// Types of a place's values, and gaps between rows: with those of 8 values, vectors fit the rows.
+// In a brief run it depends on the seed which type has which gap.
+struct Layout {
+  DType dtype;
+  int64_t gap;
+};
+inline std::vector<Layout> Layouts(const Place& place, uint32_t seed) {
+  std::vector<Layout> layouts;
+  for (DType dtype : place.float_types()) {
+    if (dtype == DType::kF32) {
+      layouts.push_back({dtype, 3});
+      continue;
+    }
+    const bool fits = (dtype == DType::kBF16) == (seed / 2 % 2 == 0);
+    if (!Brief() || !fits) layouts.push_back({dtype, 3});
+    if (!Brief() || fits) layouts.push_back({dtype, 8});
+  }
+  return layouts;
+}
 
 inline std::vector<int32_t> Offsets(const std::vector<int32_t>& lens) {
   std::vector<int32_t> offsets(lens.size() + 1, 0);
