@@ -5,7 +5,7 @@
 
 Forward alone, bf16, 16 heads of 128, one head's mask for all; families and sizes as MaskFamilies in bench_attention_gpu.cc has them.
 FlexAttention gets the same columns, as a mask_mod with its block mask made beforehand; it is compiled once for each length. Also how
-our time follows the share of pairs seen, for three families at 16,384 tokens. The file is written anew after each measurement, so
+our time follows the share of pairs and of tiles seen, for three families at 16,384 tokens (attention_masks_plot.py draws it). The file is written anew after each measurement, so
 that a run cut off leaves what it has.
 """
 
@@ -17,6 +17,7 @@ import subprocess
 import tempfile
 
 HEADS, DIM, LEAST_TOKENS = 16, 128, 16384
+TILE = 128  # queries and keys
 
 
 def families(n, part):
@@ -47,6 +48,23 @@ def families(n, part):
         "dropped keys": (True, torch.where((j >= n // 4) & (j < n // 2), j, none), torch.where((j >= n // 4) & (j < n // 2), zero + n // 2, end), zero, zero),
         "eviction": (True, j + 1 + j * 7919 % (n - j), end, zero, zero),
     }
+
+
+def tiles_seen(columns, n):
+    """Share of the tiles of n queries and keys of which some pair is seen."""
+    import torch
+
+    causal, lower_begin, lower_end, upper_begin, upper_end = columns
+    begin = torch.arange(0, n, TILE)[:, None]
+    end = begin + TILE
+    if causal:
+        begin = torch.maximum(begin, torch.arange(n)[None])
+
+    def within(first, last):
+        return (torch.minimum(end, last) - torch.maximum(begin, first)).clamp(min=0)
+
+    seen = (end - begin).clamp(min=0) - within(lower_begin, lower_end) - within(upper_begin, upper_end)
+    return (seen > 0).view(n // TILE, n // TILE, TILE).any(2).float().mean().item()
 
 
 def seconds(call):
@@ -126,8 +144,9 @@ def main():
         if int(n) != LEAST_TOKENS:
             continue
         share = row["flops"] / (4 * LEAST_TOKENS * LEAST_TOKENS * HEADS * DIM)
-        document["by_share_seen"].append(dict(family=family, part=int(part), seen=share, quintet_us=row["us"]))
-        print(f"{family:20s} {n:>6s} part {part:>5s} seen {share:6.4f} {row['us']:11.1f} us")
+        tiles = tiles_seen(families(int(n), int(part))[family], int(n))
+        document["by_share_seen"].append(dict(family=family, part=int(part), seen=share, tiles=tiles, quintet_us=row["us"]))
+        print(f"{family:20s} {n:>6s} part {part:>5s} seen {share:6.4f}, tiles {tiles:6.4f} {row['us']:11.1f} us")
     write()
     print(f"{'family':20s} {'n':>6s} {'seen':>6s} {'quintet us':>11s} {'TFLOP/s':>8s} {'flex us':>10s} {'ratio':>6s}")
     for n in [int(text) for text in args.lengths.split(",")]:
