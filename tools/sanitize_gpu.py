@@ -2,7 +2,7 @@
 """The op tests on a GPU under compute-sanitizer's four tools, on sm_90's kernels and on the portable ones, many processes at once on one card.
 
 Each test case has a process of its own, slowest first, but short ones share one, which is taken apart where anything but "clean" comes of it. How
-long cases take is known from the report of an earlier run (--earlier). QUINTET_TEST_FEWER=1 is set: tests go through fewer sizes, which reach the
+long cases take is known from the report of an earlier run (--earlier). QUINTET_BRIEF_TESTS=1 is set: tests go through fewer sizes, which reach the
 same kernels. Cases tagged [sweep] are left out: they are those kernels at many more sizes, and take hours. --cases says which are run, as a Catch2
 filter.
 
@@ -86,7 +86,7 @@ def run_cases(args, path, tool, names, end):
     left = min(args.seconds_each, end - time.monotonic())
     if left <= 1:
         return "did not finish", 0.0, ""
-    environment = dict(os.environ, QUINTET_CUDA_PORTABLE="1" if path == "portable" else "0", QUINTET_TEST_FEWER="1")
+    environment = dict(os.environ, QUINTET_CUDA_PORTABLE="1" if path == "portable" else "0", QUINTET_BRIEF_TESTS="1")
     command = [args.sanitizer, "--tool", tool, "--error-exitcode", str(FINDING), args.program, ",".join(map(catch_filter, names))]
     begin = time.monotonic()
     # A session of its own: the program goes on when only the sanitizer is killed.

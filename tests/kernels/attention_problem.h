@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -29,24 +28,6 @@ struct Shape {
   int64_t gap = 3;          // values between rows: a multiple of 8 keeps them on 16-byte boundaries
   int64_t saturation = 37;  // of a bias table
 };
-
-// QUINTET_BRIEF_TESTS=1 asks for fewer and smaller problems that still reach every kernel, tile and
-// branch: under compute-sanitizer the others take minutes each.
-inline bool Brief() {
-  static const bool brief = [] {
-    const char* value = std::getenv("QUINTET_BRIEF_TESTS");
-    return value != nullptr && std::strcmp(value, "1") == 0;
-  }();
-  return brief;
-}
-template <typename T>
-T Pick(const T& whole, const T& brief) {
-  return Brief() ? brief : whole;
-}
-inline std::vector<int32_t> Pick(std::initializer_list<int32_t> whole,
-                                 std::initializer_list<int32_t> brief) {
-  return Brief() ? brief : whole;
-}
 
 // Types of a place's values, and gaps between rows: with those of 8 values, vectors fit the rows.
 // In a brief run it depends on the seed which type has which gap.

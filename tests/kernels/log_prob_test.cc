@@ -151,8 +151,8 @@ std::vector<WeightType> Types(Place& place) {
 TEST_CASE("log-probabilities of targets and alternatives", "[log_prob]") {
   ForEachPlace([](Place& place) {
     for (WeightType type : Types(place)) {
-      for (int64_t vocab : Cases<int64_t>({1, 7, 63, 64, 65, 2500}, {65, 2500})) {
-        for (int64_t top : Cases<int64_t>({0, 1, 5, 20}, {0, 5})) {
+      for (int64_t vocab : Pick<int64_t>({1, 7, 63, 64, 65, 2500}, {65, 2500})) {
+        for (int64_t top : Pick<int64_t>({0, 1, 5, 20}, {0, 5})) {
           Case c;
           c.rows = 1 + vocab % 60, c.vocab = vocab, c.k = 19, c.top = top, c.type = type;
           c.bias = top % 2 == 1, c.alpha = top == 5 ? 0.25f : 1.0f;

@@ -75,9 +75,12 @@ std::vector<int32_t> Place::Ints(const Tensor& t) {
   return values;
 }
 
-bool FewerCases() {
-  const char* value = std::getenv("QUINTET_TEST_FEWER");
-  return value != nullptr && std::strcmp(value, "1") == 0;
+bool Brief() {
+  static const bool brief = [] {
+    const char* value = std::getenv("QUINTET_BRIEF_TESTS");
+    return value != nullptr && std::strcmp(value, "1") == 0;
+  }();
+  return brief;
 }
 
 std::vector<float> RoundedTo(DType dtype, std::vector<float> values) {

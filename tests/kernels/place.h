@@ -67,14 +67,16 @@ class Place {
 // Calls `body` at each place of this program in turn.
 void ForEachPlace(absl::FunctionRef<void(Place&)> body);
 
-// QUINTET_TEST_FEWER=1 in the environment: for tools under which a test takes a hundred times as
-// long, such as compute-sanitizer.
-bool FewerCases();
-// What a test goes through: `all`, or where there are to be fewer cases those of `few`, which reach
-// the same kernels.
+// QUINTET_BRIEF_TESTS=1 in the environment asks for fewer and smaller problems that still reach
+// every kernel, tile and branch: under compute-sanitizer the others take minutes each.
+bool Brief();
 template <typename T>
-std::vector<T> Cases(std::initializer_list<T> all, std::initializer_list<T> few) {
-  return FewerCases() ? few : all;
+T Pick(const T& whole, const T& brief) {
+  return Brief() ? brief : whole;
+}
+template <typename T>
+std::vector<T> Pick(std::initializer_list<T> whole, std::initializer_list<T> brief) {
+  return Brief() ? brief : whole;
 }
 
 // `values` as they are after rounding to a float type: what a reference has to start from.

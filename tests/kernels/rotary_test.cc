@@ -61,7 +61,7 @@ void CheckRotary(Place& place, DType dtype, int64_t dim, RotaryArgs args) {
 TEST_CASE("rotary embedding, plain and xPos, both pairings, part of the channels", "[rotary]") {
   ForEachPlace([](Place& place) {
     for (DType dtype : place.float_types()) {
-      for (int64_t dim : Cases<int64_t>({2, 24, 64, 80}, {24})) {
+      for (int64_t dim : Pick<int64_t>({2, 24, 64, 80}, {24})) {
         for (int64_t rotary_dim : {int64_t{0}, dim / 4 * 2, dim}) {
           for (bool interleaved : {false, true}) {
             for (int mode : {0, 1, -1}) {

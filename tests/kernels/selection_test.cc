@@ -29,9 +29,9 @@ enum class Fill {
 };
 // Ties crowd at the bound, beyond the room for candidates.
 std::vector<Fill> Fills() {
-  return Cases({Fill::kRandom, Fill::kTies, Fill::kEqual, Fill::kMinusInf, Fill::kFewFinite,
-                Fill::kNan, Fill::kAscending, Fill::kCluster, Fill::kInfinities},
-               {Fill::kRandom, Fill::kTies, Fill::kNan});
+  return Pick({Fill::kRandom, Fill::kTies, Fill::kEqual, Fill::kMinusInf, Fill::kFewFinite,
+               Fill::kNan, Fill::kAscending, Fill::kCluster, Fill::kInfinities},
+              {Fill::kRandom, Fill::kTies, Fill::kNan});
 }
 
 float Entry(Fill fill, int64_t i, int64_t vocab, RandomData& random) {
@@ -171,9 +171,9 @@ void CheckProblem(const Problem& p) {
 
 TEST_CASE("top K equals a stable full sort: small vocabularies", "[selection]") {
   uint32_t seed = 1;
-  for (int64_t vocab : Cases<int64_t>({1, 7, 64, 65, 1000}, {7, 1000})) {
+  for (int64_t vocab : Pick<int64_t>({1, 7, 64, 65, 1000}, {7, 1000})) {
     for (Fill fill : Fills()) {
-      for (int32_t k : Cases({1, 2, 8, 65, 192}, {2, 192})) {
+      for (int32_t k : Pick({1, 2, 8, 65, 192}, {2, 192})) {
         CheckProblem(MakeProblem(vocab, fill, {0, 1, 5, 5, 8}, {k, 2 * k, k, 1}, seed++));
       }
     }
@@ -183,7 +183,7 @@ TEST_CASE("top K equals a stable full sort: small vocabularies", "[selection]") 
 TEST_CASE("top K equals a stable full sort: the vocabulary of T5", "[selection]") {
   uint32_t seed = 1000;
   for (Fill fill : Fills()) {
-    for (int32_t k : Cases({1, 8, 50, 192}, {1, 192})) {
+    for (int32_t k : Pick({1, 8, 50, 192}, {1, 192})) {
       CheckProblem(MakeProblem(32128, fill, {0, 4, 5}, {k, 1}, seed++));
     }
   }
@@ -204,7 +204,7 @@ TEST_CASE("top K of 64 beams", "[selection]") {
 TEST_CASE("top K of 32 beams with 16 ends, as many as are ever ranked", "[selection]") {
   std::vector<int32_t> each_row(65);
   std::iota(each_row.begin(), each_row.end(), 0);
-  for (Fill fill : Cases({Fill::kRandom, Fill::kTies, Fill::kCluster}, {Fill::kTies})) {
+  for (Fill fill : Pick({Fill::kRandom, Fill::kTies, Fill::kCluster}, {Fill::kTies})) {
     CheckProblem(MakeProblem(2000, fill, {0, 32, 64}, {544, 1}, 3101));
     CheckProblem(MakeProblem(5000, fill, {0, 1}, {544}, 3102));
     CheckProblem(MakeProblem(1000, fill, each_row, std::vector<int32_t>(64, 3), 3103));
@@ -229,7 +229,7 @@ TEST_CASE("top K of rows at any address", "[selection]") {
 
 TEST_CASE("top K of log-probabilities, whose sums come from the same reading", "[selection]") {
   uint32_t seed = 4000;
-  for (int64_t vocab : Cases<int64_t>({1, 64, 384, 511, 513, 32128, 50257}, {64, 513, 50257})) {
+  for (int64_t vocab : Pick<int64_t>({1, 64, 384, 511, 513, 32128, 50257}, {64, 513, 50257})) {
     for (Fill fill : Fills()) {
       Problem p = MakeProblem(vocab, fill, {0, 3, 3, 4, 6}, {6, 2, 20, 3}, seed += 2);
       ForEachPlace([&](Place& place) {
@@ -258,10 +258,10 @@ TEST_CASE("a beam that is not live yields nothing", "[selection]") {
 
 TEST_CASE("log-sum-exp equals the sum in double", "[selection]") {
   for (int64_t vocab :
-       Cases<int64_t>({1, 7, 16, 63, 511, 512, 513, 2047, 2048, 2049, 32128, 50257, 250112},
-                      {7, 513, 2049, 50257})) {
+       Pick<int64_t>({1, 7, 16, 63, 511, 512, 513, 2047, 2048, 2049, 32128, 50257, 250112},
+                     {7, 513, 2049, 50257})) {
     const int64_t rows = vocab > 1000 ? 3 : 20;
-    for (float spread : Cases({0.0f, 1.0f, 12.0f, 300.0f}, {12.0f})) {
+    for (float spread : Pick({0.0f, 1.0f, 12.0f, 300.0f}, {12.0f})) {
       std::vector<float> logits =
           RandomData(static_cast<uint32_t>(vocab)).Values(rows * vocab, spread);
       for (float& x : logits) x -= 5.0f;

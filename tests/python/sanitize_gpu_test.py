@@ -10,7 +10,7 @@ SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "tools/sanitize_gpu.py"
 # The cases: "clean", "bad" under racecheck, "slow" on the portable path, "fails".
 PROGRAM = """#!/bin/sh
 if [ "$1" = --list-test-names-only ]; then printf 'A card, sm_90 paths\\nclean\\nwith, comma\\nbad\\nslow\\nfails\\n'; exit 0; fi
-[ "$QUINTET_TEST_FEWER" = 1 ] || exit 3
+[ "$QUINTET_BRIEF_TESTS" = 1 ] || exit 3
 case "$1" in *fails*) exit 42 ;; esac
 case "$1,$TOOL" in *bad*racecheck) exit 99 ;; esac
 case "$1,$QUINTET_CUDA_PORTABLE" in *slow*1) echo $$ >>"$PIDS"; sleep 60 ;; esac
