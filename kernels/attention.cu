@@ -74,6 +74,7 @@ AttentionCall CallOf(const AttentionArgs& args, Stream& stream) {
   call.heads = static_cast<int>(args.q.dim[1]);
   call.head_dim = static_cast<int>(args.q.dim[2]);
   call.causal = args.causal;
+  call.fresh = args.fresh;
   call.scale = args.scale;
   call.bias = BiasTables(args.bias);
   if (args.mask != nullptr) {
@@ -123,22 +124,21 @@ void Attention(const AttentionArgs& args, Stream& stream) {
       AttendF32(call, rows_total, lengths.max_q, stream);
     } else {
       // Each sequence goes by its own length, so that its result does not depend on the others'.
-      const bool few = call.kv_vectors && call.bias.kind != BiasKind::kFire &&
-                       call.mask_tiles == nullptr && call.head_dim <= kFewRowsHeadDim;
+      const bool few = call.q_vectors && call.kv_vectors && call.k_row == call.v_row &&
+                       call.bias.kind != BiasKind::kFire && call.mask_tiles == nullptr &&
+                       call.head_dim <= kFewRowsHeadDim;
       if (few) call.few_rows = kFewRows;
       if (lengths.max_q > call.few_rows) {
         Hopper(call, stream) ? AttendHopper<T>(call, rows_total, stream)
                              : AttendTiled<T>(call, rows_total, stream);
       }
       if (lengths.min_q <= call.few_rows) {
-        AttendFewRows<T>(call, lengths.max_kv, args.scratch.data, stream);
+        AttendFewRows<T>(call, std::min(lengths.max_q, call.few_rows), lengths.max_kv, stream);
       }
     }
   });
 }
 
-int64_t AttentionScratchBytes(int64_t, int64_t head_dim, const Stream& stream) {
-  return FewRowsScratchBytes(head_dim, stream);
-}
+int64_t AttentionScratchBytes(int64_t, int64_t, const Stream&) { return 0; }
 
 }  // namespace quintet::cuda

@@ -8,8 +8,8 @@
 // sees no key gives zeros. Key tiles begin at multiples of a fixed size counted from the sequence's
 // first key, so a row's result depends on nothing but its own query, its keys and its position: it
 // is bit-identical alone, in any batch and in any slicing of the queries. In bf16 and f16, which
-// only the GPU has, rounding depends on how many of its sequence's queries and how many sequences
-// are in the call; it is the same from run to run.
+// only the GPU has, rounding depends on how many of its sequence's queries, how many sequences and
+// how long ones are in the call; it is the same from run to run.
 #pragma once
 
 #include "absl/types/span.h"
@@ -20,6 +20,14 @@
 #include "kernels/tensor.h"
 
 namespace quintet {
+
+// Which keys and values the op queued just before Attention may have written; all others, and the
+// small arrays, were there before that op. A GPU asks for those while that op still runs.
+enum class FreshKeys : uint8_t {
+  kAny,
+  kOwn,   // of each sequence the last q_len: a decoder's new tokens; no sequence has another's
+  kNone,  // cross-attention in a decoder's step
+};
 
 struct AttentionArgs {
   Tensor q;    // [q_total, heads, head_dim] f32|bf16|f16, any row stride
@@ -42,6 +50,7 @@ struct AttentionArgs {
   // Empty: kv_len - q_len.
   absl::Span<const int32_t> q_positions;  // [n] or empty
   bool causal = false;                    // a query at position p sees keys t <= p
+  FreshKeys fresh = FreshKeys::kAny;
   const PositionBias* bias = nullptr;     // null or kNone: no bias
   const ColumnMask* mask = nullptr;       // hides more pairs; packed rows only
   float scale = 1.0f;

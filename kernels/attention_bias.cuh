@@ -100,6 +100,27 @@ class HeadBias {
     return 0.0f;
   }
 
+  // The same of several distances, with one look at the kind.
+  template <int kCount>
+  __device__ void At(const int (&delta)[kCount], float (&bias)[kCount]) const {
+    if (kind_ == BiasKind::kTable) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        bias[i] = __ldg(values_ + min(max(delta[i], -saturation_), saturation_)) * kLog2E;
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const float distance = fabsf(static_cast<float>(delta[i]));
+        bias[i] = kind_ == BiasKind::kAlibi ? -slope_ * distance : 0.0f;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (Hidden(delta[i])) bias[i] = -INFINITY;
+    }
+  }
+
   // FIRE's two logarithms and what its network makes of f = FireDistance * FireInverseLength.
   __device__ float FireDistance(int delta) const {
     const float f = logf(fabsf(slope_ * static_cast<float>(delta)) + 1.0f);

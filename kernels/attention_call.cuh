@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
+#include "kernels/attention.h"
 #include "kernels/attention_bias.cuh"
-#include "kernels/attention_mask.h"
 #include "kernels/cuda.cuh"
 
 namespace quintet::cuda {
@@ -58,13 +58,15 @@ struct AttentionCall {
   // Rows begin and end on 16-byte boundaries: of q and out, of k and v.
   bool q_vectors = false, kv_vectors = false;
   bool causal = false;
+  FreshKeys fresh = FreshKeys::kAny;
   float scale = 1.0f;
   BiasTables bias;
   MaskColumns mask;
   const MaskTile* mask_tiles = nullptr;  // null: there is no mask
 };
 
-// One sequence of a call.
+// One sequence of a call. Tables are read past the L1 cache: a kernel may do so before its
+// WaitForInputs.
 struct Sequence {
   int index;
   int first_row, q_len;
@@ -72,10 +74,13 @@ struct Sequence {
   int position;  // of the first query
 
   __device__ Sequence(const AttentionCall& call, int s)
-      : index(s), first_row(call.q_offsets[s]), q_len(call.q_offsets[s + 1] - first_row) {
-    kv_len =
-        call.kv_lens != nullptr ? call.kv_lens[s] : call.kv_offsets[s + 1] - call.kv_offsets[s];
-    position = call.q_positions != nullptr ? call.q_positions[s] : kv_len - q_len;
+      : index(s),
+        first_row(__ldcg(call.q_offsets + s)),
+        q_len(__ldcg(call.q_offsets + s + 1) - first_row) {
+    kv_len = call.kv_lens != nullptr
+                 ? __ldcg(call.kv_lens + s)
+                 : __ldcg(call.kv_offsets + s + 1) - __ldcg(call.kv_offsets + s);
+    position = call.q_positions != nullptr ? __ldcg(call.q_positions + s) : kv_len - q_len;
   }
 };
 
@@ -88,13 +93,15 @@ struct KeyRows {
 
   __device__ KeyRows(const AttentionCall& call, int s)
       : slots(call.slots == nullptr ? nullptr : call.slots + s * call.slots_stride),
-        first(call.kv_offsets == nullptr ? 0 : call.kv_offsets[s]),
+        first(call.kv_offsets == nullptr ? 0 : __ldcg(call.kv_offsets + s)),
         page_size(call.page_size),
         page_rows(call.page_rows) {}
 
   __device__ uint32_t Row(int key) const {
-    if (slots == nullptr) return static_cast<uint32_t>(first + key);
-    const uint32_t slot = static_cast<uint32_t>(slots[key]);
+    return slots == nullptr ? static_cast<uint32_t>(first + key) : RowOfSlot(slots[key]);
+  }
+  __device__ uint32_t RowOfSlot(int32_t of) const {
+    const uint32_t slot = static_cast<uint32_t>(of);
     const uint32_t page = page_size.Quotient(slot);
     return page * page_rows + (slot - page * page_size.divisor);
   }
@@ -186,7 +193,6 @@ void AttendTiled(const AttentionCall& call, int64_t rows_total, Stream& stream);
 template <typename T>
 void AttendHopper(const AttentionCall& call, int64_t rows_total, Stream& stream);
 template <typename T>
-void AttendFewRows(const AttentionCall& call, int max_kv_len, void* scratch, Stream& stream);
-int64_t FewRowsScratchBytes(int64_t head_dim, const Stream& stream);
+void AttendFewRows(const AttentionCall& call, int max_q_len, int max_kv_len, Stream& stream);
 
 }  // namespace quintet::cuda

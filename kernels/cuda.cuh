@@ -29,41 +29,60 @@ inline bool Recorded(cudaError_t error, const char* what, const char* file, int 
 // True when the call succeeded; otherwise its error is the device's from now on.
 #define QT_CUDA(device, call) ::quintet::cuda::Recorded((call), #call, __FILE__, __LINE__, (device))
 
-// Queues a kernel. It may begin while the kernel before it ends: kernels launched here call
-// WaitForInputs() before they touch memory that others write.
+// Queues a kernel of whole clusters of blocks; `cluster` of one block: none. It may begin while the
+// kernel before it ends, by the rule at WaitForInputs.
 template <typename... Params, typename... Args>
-void Launch(Stream& stream, dim3 grid, dim3 block, size_t shared_bytes, void (*kernel)(Params...),
-            Args&&... args) {
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+void LaunchClusters(Stream& stream, dim3 grid, dim3 cluster, dim3 block, size_t shared_bytes,
+                    void (*kernel)(Params...), Args&&... args) {
+  cudaLaunchAttribute attributes[2] = {};
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = Queue(stream);
-  config.attrs = &early;
-  config.numAttrs = stream.device().hopper() ? 1 : 0;
+  config.attrs = attributes;
+  if (stream.device().hopper()) {
+    cudaLaunchAttribute& early = attributes[config.numAttrs++];
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (cluster.x * cluster.y * cluster.z > 1) {
+    cudaLaunchAttribute& clusters = attributes[config.numAttrs++];
+    clusters.id = cudaLaunchAttributeClusterDimension;
+    clusters.val.clusterDim = {cluster.x, cluster.y, cluster.z};
+  }
   QT_CUDA(stream.device(),
           cudaLaunchKernelEx(&config, kernel, Params(std::forward<Args>(args))...));
 }
 
-// Lets the kernel after this one begin, as soon as every block of this one is there: until its
-// WaitForInputs it may read what no kernel writes (weights).
+template <typename... Params, typename... Args>
+void Launch(Stream& stream, dim3 grid, dim3 block, size_t shared_bytes, void (*kernel)(Params...),
+            Args&&... args) {
+  LaunchClusters(stream, grid, dim3(1), block, shared_bytes, kernel, std::forward<Args>(args)...);
+}
+
+// Lets the kernel after this one begin, as soon as a thread of every block has called it. Only
+// after griddepcontrol.wait: see WaitForInputs.
 __device__ __forceinline__ void LetNextBegin() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-// First line of every kernel, except where weights are asked for before it: what earlier kernels
-// wrote is visible after it. The kernel after this one waits here in its turn, until this one is
-// done.
+// Waits until the kernel before this one is done; then lets the next one begin. Every kernel waits
+// on every path, and none lets the next one begin before.
+//
+// So when a kernel begins, all that was queued before it is done and visible, but for the one
+// kernel just before it. Before WaitForInputs a kernel may read what that one does not write, and
+// write nothing but shared memory: weights as it likes; what earlier kernels and copies wrote
+// (tables, cached keys) past the L1 cache, by __ldcg or CopyAsync16. Were the next one let in
+// before the wait, several kernels could be under way here, and their weights would be asked for
+// before this one's inputs, which they then hold up: 10 % of a step of one row.
 __device__ __forceinline__ void WaitForInputs() {
-  LetNextBegin();
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+  LetNextBegin();
 }
 
 template <typename T>

@@ -47,6 +47,7 @@ template <typename Word>
 __global__ void CopyKernel(const Word* from, Word* to, int64_t words) {
   const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
   if (i < words) to[i] = from[i];
+  __threadfence();  // the next kernel may read tables before it waits for this one
 }
 
 template <typename Word>

@@ -54,15 +54,6 @@ __device__ __forceinline__ Out* CachePlace(const FewArgs<T, Out>& a, int row, in
          (head * a.page_size + slot % a.page_size) * a.head_dim + channel;
 }
 
-// As WaitForInputs, but the next kernel begins only now. Its weights would be asked for before this
-// one's inputs otherwise, which they then hold up: 10 % of a step of one row.
-__device__ __forceinline__ void WaitThenLetNextBegin() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-  LetNextBegin();
-}
-
 // Sum over the `warps` neighbouring warps of a row, in their order; `parts` [32] is free again
 // after the next barrier. Every thread of the block calls it.
 __device__ __forceinline__ float RowSum(float x, int warps, float* parts) {
@@ -186,7 +177,7 @@ __global__ void __launch_bounds__(kMostWarps * 32) FewRowsKernel(FewArgs<T, Out>
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) load(i);
   next_round();
-  WaitThenLetNextBegin();
+  WaitForInputs();
 
   const T* x = a.x;
   int64_t x_stride = a.x_stride;

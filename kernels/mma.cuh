@@ -63,6 +63,13 @@ __device__ inline void LoadMatricesTransposed(uint32_t (&r)[4], uint32_t row_add
                : "memory");
 }
 
+// A row's pair of an 8 x 8 matrix of 16-bit values, as C has it, becomes the pair that B wants.
+__device__ inline uint32_t TransposeMatrix(uint32_t pair) {
+  uint32_t transposed;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(pair));
+  return transposed;
+}
+
 // 16 bytes to shared memory, asynchronously; zeros when !valid (the source is not read then).
 __device__ inline void CopyAsync16(uint32_t shared, const void* global, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"

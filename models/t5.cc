@@ -218,6 +218,7 @@ Tensor T5Model::CrossAttend(int64_t layer, const Tensor& q) {
              .slots = batch.source_slots,
              .slots_stride = batch.source_slots_stride,
              .kv_lens = batch.source_lens,
+             .fresh = FreshKeys::kNone,
              .scale = config_.attention_scale,
              .scratch = scratch_},
             stream_);

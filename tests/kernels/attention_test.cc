@@ -280,6 +280,67 @@ TEST_CASE("scores far apart and equal scores", "[attention]") {
   }
 }
 
+// A cache that lacks each sequence's last q_len keys (NaN), and what StoreKv needs to add them: a
+// slot for each packed row, -1 for those that are there.
+std::vector<int32_t> TakeOwnKeys(const Problem& problem, CachedKeys& cached) {
+  const KvCache& cache = cached.cache;
+  std::vector<int32_t> missing(static_cast<size_t>(problem.kv_offsets.back()), -1);
+  for (size_t s = 0; s < problem.shape.q_lens.size(); ++s) {
+    const int32_t kv_len = problem.shape.kv_lens[s];
+    for (int32_t t = kv_len - problem.shape.q_lens[s]; t < kv_len; ++t) {
+      const int32_t slot = cached.slots[s * static_cast<size_t>(cached.stride) + t];
+      missing[static_cast<size_t>(problem.kv_offsets[s] + t)] = slot;
+      for (int64_t chunk = 0; chunk < cache.layers * 2 * cache.heads; ++chunk) {
+        std::fill_n(cached.values.data() + cache.SlotOffset(slot) +
+                        chunk * cache.page_size * cache.head_dim,
+                    cache.head_dim, NAN);
+      }
+    }
+  }
+  return missing;
+}
+
+TEST_CASE("keys that the op before has just written", "[attention]") {
+  const std::vector<Shape> shapes = {
+      {.heads = 12, .head_dim = 64, .q_lens = {1, 4, 16, 0, 3}, .kv_lens = {1, 200, 77, 30, 40}},
+      {.heads = 3, .head_dim = 128, .q_lens = {1, 1, 5}, .kv_lens = {17, 16, 1500}},
+      {.heads = 2, .head_dim = 64, .q_lens = {1}, .kv_lens = {5000}}};
+  for (Shape shape : shapes) {
+    shape.causal = true;
+    shape.gap = 8;
+    shape.scale = 0.125f;
+    ForEachPlace([&](Place& place) {
+      for (DType dtype : place.float_types()) {
+        const Problem problem(shape, 51, dtype);
+        const std::vector<double> expected = Reference(problem);
+        CachedKeys cached(problem, 52);
+        const absl::Span<const int32_t> missing = place.Plan(TakeOwnKeys(problem, cached));
+        for (int repeat = 0; repeat < 4; ++repeat) {
+          const Inputs inputs(problem, &cached, place);
+          AttentionArgs args = inputs.Args(true);
+          args.out = place.Poisoned(dtype, {args.q.dim[0], shape.heads, shape.head_dim});
+          args.scratch =
+              place.Scratch(AttentionScratchBytes(shape.heads, shape.head_dim, place.stream()));
+          args.fresh = FreshKeys::kOwn;
+          StoreKv(
+              {.k = inputs.k, .v = inputs.v, .cache = &inputs.cache, .layer = 1, .slots = missing},
+              place.stream());
+          Attention(args, place.stream());
+          const std::vector<float> own = place.Floats(args.out);
+          args.fresh = repeat % 2 == 0 ? FreshKeys::kNone : FreshKeys::kAny;
+          Attention(args, place.stream());
+          CHECK(SameBits(place.Floats(args.out), own));
+          if (dtype == DType::kF32) {
+            CHECK(WorstError(own, expected) < 4e-6);
+          } else {
+            CHECK(RelativeError(own, expected) < Tolerance(dtype));
+          }
+        }
+      }
+    });
+  }
+}
+
 TEST_CASE("no sequences, no keys", "[attention]") {
   ForEachPlace([&](Place& place) {
     for (DType dtype : place.float_types()) {

@@ -335,6 +335,7 @@ void Step::Attend(const char* kind, int64_t layer, bool cross) {
                .slots_stride = cross ? size_.source : size_.keys,
                .kv_lens = cross ? source_lens_ : kv_lens_,
                .causal = !cross,
+               .fresh = cross ? FreshKeys::kNone : FreshKeys::kOwn,
                .scale = 0.125f,
                .scratch = scratch_},
               stream_);
