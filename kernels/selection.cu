@@ -89,10 +89,11 @@ __device__ __forceinline__ float LogOf(const RowSum& sum) {
 template <bool kSums>
 __global__ void __launch_bounds__(kSummaryThreads, 8)
     SummaryKernel(LogitRows logits, Requests requests, RowSummaries out) {
-  WaitForInputs();
   const int warp = static_cast<int>(blockIdx.x * (kSummaryThreads / 32) + threadIdx.x / 32);
   const int row = warp / logits.tiles, tile = warp % logits.tiles;
-  const int rows = requests.row_offsets == nullptr ? logits.rows : requests.row_offsets[requests.n];
+  const int rows =
+      requests.row_offsets == nullptr ? logits.rows : __ldcg(requests.row_offsets + requests.n);
+  WaitForInputs();
   if (row >= rows) return;
   const TileSummary summary = Summarize<kSums>(logits, row, tile);
   if (threadIdx.x % 32 != 0) return;
@@ -127,12 +128,13 @@ __global__ void __launch_bounds__(kManyThreads)
 // One request's values, for the block that ranks it.
 class RequestValues {
  public:
+  // Reads tables alone, past the L1 cache: before WaitForInputs, too.
   __device__ RequestValues(const Ranking& r, int request) : r_(r) {
     const bool single = r.requests.row_offsets == nullptr;
-    begin_ = single ? request : r.requests.row_offsets[request];
-    rows_ = (single ? request + 1 : r.requests.row_offsets[request + 1]) - begin_;
+    begin_ = single ? request : __ldcg(r.requests.row_offsets + request);
+    rows_ = (single ? request + 1 : __ldcg(r.requests.row_offsets + request + 1)) - begin_;
     row_groups_ = r.logits.tiles * kTileGroups;
-    const bool log_softmax = r.log_softmax != nullptr && r.log_softmax[request] != 0;
+    const bool log_softmax = r.log_softmax != nullptr && __ldcg(r.log_softmax + request) != 0;
     shift_ = log_softmax ? r.log_sums : r.row_shift;
     shift_stride_ = log_softmax ? r.log_sums_stride : r.shift_stride;
   }
@@ -208,13 +210,26 @@ struct RankShared {
   int wanted;
 };
 
-// A key that at least k values of the request reach, and not many more: about the k-th best of the
-// threads' maxima, found bit by bit. 0 when there are too few groups.
+// The largest of the block's keys; `warps` [32] is shared.
+__device__ unsigned BlockMost(unsigned key, unsigned* warps) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, n = static_cast<int>(blockDim.x) / 32;
+  key = __reduce_max_sync(kWholeWarp, key);
+  if (lane == 0) warps[threadIdx.x / 32] = key;
+  __syncthreads();
+  return __reduce_max_sync(kWholeWarp, lane < n ? warps[lane] : 0);
+}
+
+// A key that at least k values of the request reach, and not many more: the best one, or about the
+// k-th best of the threads' maxima, found bit by bit. 0 when there are too few groups.
 __device__ unsigned LowerBound(const RequestValues& values, int k) {
   unsigned best = 0;
   for (int g = static_cast<int>(threadIdx.x); g < values.groups();
        g += static_cast<int>(blockDim.x)) {
     best = max(best, values.GroupKey(g));
+  }
+  if (k == 1) {
+    __shared__ unsigned warps[32];
+    return BlockMost(best, warps);
   }
   unsigned bound = 0;
   for (unsigned bit = 1u << 31; bit != 0; bit >>= 1) {
@@ -301,10 +316,10 @@ __device__ void WriteLogSums(const Ranking& r, const RequestValues& values) {
 // Spec: tests/kernels/selection_test.cc.
 __global__ void __launch_bounds__(kManyThreads) RankKernel(const __grid_constant__ Ranking r) {
   __shared__ RankShared s;
-  WaitForInputs();
   const int request = static_cast<int>(blockIdx.x), step = static_cast<int>(blockDim.x);
   const RequestValues values(r, request);
-  const int k = r.requests.k == nullptr ? r.requests.k_each : r.requests.k[request];
+  const int k = r.requests.k == nullptr ? r.requests.k_each : __ldcg(r.requests.k + request);
+  WaitForInputs();
   if (threadIdx.x == 0) s.count = 0;
   if (r.log_sums != nullptr) WriteLogSums(r, values);
   const unsigned bound = LowerBound(values, k);
