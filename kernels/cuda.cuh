@@ -141,6 +141,37 @@ __device__ __forceinline__ void StoreVector(const float (&from)[kVector<T>], T* 
   *reinterpret_cast<uint4*>(to) = bits;
 }
 
+// kCount neighbours, 1 or whole vectors.
+template <typename T, int kCount>
+__device__ __forceinline__ void LoadNeighbours(const T* from, float (&to)[kCount]) {
+  if constexpr (kCount == 1) {
+    to[0] = ToF32(*from);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount; i += kVector<T>) {
+      float part[kVector<T>];
+      LoadVector(from + i, part);
+#pragma unroll
+      for (int j = 0; j < kVector<T>; ++j) to[i + j] = part[j];
+    }
+  }
+}
+
+template <typename T, int kCount>
+__device__ __forceinline__ void StoreNeighbours(const float (&from)[kCount], T* to) {
+  if constexpr (kCount == 1) {
+    *to = FromF32<T>(from[0]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount; i += kVector<T>) {
+      float part[kVector<T>];
+#pragma unroll
+      for (int j = 0; j < kVector<T>; ++j) part[j] = from[i + j];
+      StoreVector(part, to + i);
+    }
+  }
+}
+
 // Rows of a Tensor that start on 16-byte boundaries, in which vectors of T can be read.
 inline bool Vectorizable(const Tensor& t) {
   const int64_t bytes = DTypeBytes(t.dtype);

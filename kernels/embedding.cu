@@ -19,18 +19,6 @@ struct EmbedArgs {
   float scale;
 };
 
-// Eight neighbours by vectors of 16 bytes.
-template <typename T>
-__device__ __forceinline__ void LoadWide(const T* from, float (&to)[8]) {
-#pragma unroll
-  for (int i = 0; i < 8; i += kVector<T>) {
-    float part[kVector<T>];
-    LoadVector(from + i, part);
-#pragma unroll
-    for (int j = 0; j < kVector<T>; ++j) to[i + j] = part[j];
-  }
-}
-
 // What: y[r] = scale * table[ids[r]] + position_table[positions[r]]; an id below 0 stands for one
 // of the chosen. Shapes: tables [.., d] T, y [rows, d] Out. Math: f32; one product and one sum,
 // rounded once to Out. Map: a block a row; a thread takes kWidth neighbours at a time: 8 where the
@@ -50,34 +38,16 @@ __global__ void EmbeddingKernel(EmbedArgs<T, Out> a) {
   const int step = static_cast<int>(blockDim.x) * kWidth;
   for (int i = static_cast<int>(threadIdx.x) * kWidth; i < a.d; i += step) {
     float value[kWidth];
-    if constexpr (kWidth > 1) {
-      LoadWide(table + i, value);
-    } else {
-      value[0] = ToF32(table[i]);
-    }
+    LoadNeighbours(table + i, value);
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) value[j] = __fmul_rn(value[j], a.scale);
     if (added != nullptr) {
       float more[kWidth];
-      if constexpr (kWidth > 1) {
-        LoadWide(added + i, more);
-      } else {
-        more[0] = ToF32(added[i]);
-      }
+      LoadNeighbours(added + i, more);
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) value[j] = __fadd_rn(value[j], more[j]);
     }
-    if constexpr (kWidth > 1) {
-#pragma unroll
-      for (int j = 0; j < kWidth; j += kVector<Out>) {
-        float part[kVector<Out>];
-#pragma unroll
-        for (int e = 0; e < kVector<Out>; ++e) part[e] = value[j + e];
-        StoreVector(part, y + i + j);
-      }
-    } else {
-      y[i] = FromF32<Out>(value[0]);
-    }
+    StoreNeighbours(value, y + i);
   }
 }
 
