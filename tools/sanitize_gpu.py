@@ -59,7 +59,7 @@ def earlier_seconds(file):
 
 
 def groups_of(args, names, expected):
-    """[(path, tool, cases)], those that take longest first."""
+    """[(path, tool, cases)], those that take longest first, or shortest."""
     groups = []
     for path in args.paths:
         for tool in args.tools:
@@ -77,7 +77,7 @@ def groups_of(args, names, expected):
             if short:
                 groups.append((sum_seconds, path, tool, short))
     order = {tool: i for i, tool in enumerate(TOOLS)}
-    groups.sort(key=lambda group: (-group[0], order[group[2]]))
+    groups.sort(key=lambda group: (group[0] if args.shortest_first else -group[0], order[group[2]]))
     return [group[1:] for group in groups]
 
 
@@ -129,6 +129,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=480, help="for everything")
     parser.add_argument("--seconds-each", type=float, default=300, help="for one process")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes at once")
+    parser.add_argument("--shortest-first", action="store_true", help="where the time will not do for all: most cases rather than the slowest")
     parser.add_argument("--earlier", default=str(ROOT / "tools/bench/results/sanitizers_gpu_h200.json"), help="report of an earlier run")
     parser.add_argument("--out", help="also write the report as JSON to this file")
     args = parser.parse_args()
