@@ -374,6 +374,81 @@ TEST_CASE("products that normalise and store keys and values on their way", "[li
   });
 }
 
+struct NormedCase {
+  int64_t rows, n, k;
+  bool centred, gated = false;
+};
+
+// y f32 of a product that normalises x, against plain loops in double precision.
+void CheckNormed(const NormedCase& c, WeightType type, Place& place) {
+  constexpr float kEps = 1e-5f, kOffset = 50.0f;
+  const LinearWeight shape = *LinearWeight::Describe(c.n, c.k, type, c.gated, place.device());
+  if (!LinearTakesNorm(shape, c.rows, place.stream())) return;
+  const std::vector<float> w = RoundedTo(WeightDType(type), Random(c.n * c.k, 1));
+  const LinearWeight weight = MakeWeight(w, c.n, c.k, type, c.gated, place.device());
+  const std::vector<float> gamma = Random(c.k, 2), beta = Random(c.k, 3), bias = Random(c.n, 4);
+  std::vector<float> x = Random(c.rows * c.k, 5, 3.0f);
+  if (c.centred) {
+    for (float& v : x) v += kOffset;
+  }
+  const int64_t columns = c.gated ? c.n / 2 : c.n;
+  LinearArgs args;
+  args.x = place.Put(x, {c.rows, c.k});
+  args.norm_gamma = place.Put(gamma, {c.k});
+  if (c.centred) args.norm_beta = place.Put(beta, {c.k});
+  args.norm_eps = kEps;
+  args.w = &weight;
+  args.bias = place.Put(bias, {c.n});
+  args.y = place.Poisoned(DType::kF32, {c.rows, columns});
+  Linear(args, place.stream());
+  const std::vector<float> y = place.Floats(args.y);
+  double most = 0, error = 0;
+  for (int64_t r = 0; r < c.rows; ++r) {
+    const float* row = x.data() + r * c.k;
+    const auto k = static_cast<size_t>(c.k);
+    double mean = 0, square = 0;
+    for (size_t i = 0; i < k && c.centred; ++i) mean += row[i] / static_cast<double>(c.k);
+    for (size_t i = 0; i < k; ++i) square += (row[i] - mean) * (row[i] - mean);
+    const double scale = 1 / std::sqrt(square / static_cast<double>(c.k) + kEps);
+    const auto product = [&](int64_t channel) {
+      double sum = bias[static_cast<size_t>(channel)];
+      for (size_t i = 0; i < k; ++i) {
+        const double v = (row[i] - mean) * scale * gamma[i] + (c.centred ? beta[i] : 0.0f);
+        sum += v * w[static_cast<size_t>(channel) * k + i];
+      }
+      return sum;
+    };
+    for (int64_t j = 0; j<columns; j += c.n> 1000 ? 61 : 1) {
+      const double expected = product(j) * (c.gated ? product(j + columns) : 1);
+      most = std::max(most, std::fabs(expected));
+      const double own = std::fabs(y[static_cast<size_t>(r * columns + j)] - expected);
+      error = own <= error ? error : own;
+    }
+  }
+  INFO("rows " << c.rows << " n " << c.n << " k " << c.k << " centred " << c.centred << " gated "
+               << c.gated << " type " << static_cast<int>(type));
+  CHECK(error <= 2 * RoundingError(WeightDType(type)) * most);
+}
+
+TEST_CASE("products of rows that they normalise", "[linear]") {
+  ForEachPlace([](Place& place) {
+    for (WeightType type : {WeightType::kBF16, WeightType::kF16}) {
+      if (!WeightTypeSupported(type, place.device())) continue;
+      for (int64_t rows : {1, 5, 8, 13, 32}) {
+        for (int64_t k : {64, 768, 1600, 2048}) {
+          for (bool centred : {false, true}) {
+            CheckNormed({.rows = rows, .n = 42, .k = k, .centred = centred}, type, place);
+            CheckNormed({.rows = rows, .n = 60, .k = k, .centred = centred, .gated = true}, type,
+                        place);
+          }
+        }
+      }
+      CheckNormed({.rows = 6, .n = 9000, .k = 640, .centred = true}, type, place);
+      CheckNormed({.rows = 2, .n = 9000, .k = 2048, .centred = false, .gated = true}, type, place);
+    }
+  });
+}
+
 TEST_CASE("products of a few rows of a few shapes", "[linear]") {
   for (int64_t rows : {1, 9, 32}) {
     CheckEverywhere({.rows = rows, .n = 42, .k = 320});

@@ -1,0 +1,379 @@
+// The pieces of the kernel for products of few rows (linear_few.cu): what a warp holds of W and x,
+// and a thread of y. Lanes are named as in mma.cuh: lane = 4 g + t. The fragments' k are permuted,
+// alike for W and x: of a step of 32 values of k lane 4 g + t has 8 t to 8 t + 7, neighbours in
+// memory.
+#pragma once
+
+#include "kernels/linear_product.cuh"
+#include "kernels/mma.cuh"
+
+namespace quintet::cuda {
+
+constexpr int kFewMostRows = 8;   // of x: columns of an mma
+constexpr int kFewChannels = 16;  // rows of W in a tile: rows of an mma
+constexpr int kFewStep = 32;      // values of k that a warp takes at once
+
+// T_: of W; X_: of x, T_ or f32; Out_: of y.
+template <typename T_, typename X_, typename Out_>
+struct FewArgs {
+  using T = T_;
+  using X = X_;
+  using Out = Out_;
+  const T* w;          // [n, k]
+  const X* x;          // [rows, k]
+  const float* gamma;  // norm of f32 x, or null
+  const float* beta;   // centred norm, or null
+  const float* bias;
+  const Out* out_bias;
+  const Out* residual;
+  Out* y;
+  int64_t x_stride, residual_stride, y_stride;
+  int rows, n, k;
+  int columns, channels, tiles;  // of y, of y in a tile, of those in y
+  int second;                    // rows of W from a tile's first eight channels to its other eight
+  float alpha, eps, inverse_k;
+  Activation activation;
+  bool gated;
+  // Keys and values to their slots (KvOutput), or null.
+  Out* cache;
+  const int32_t* slots;
+  int64_t page_elements;
+  int key_offset, value_offset;  // of the layer in a page
+  int inner, head_dim, page_size;
+  // Bytes of a warp's weights in shared memory, and where what comes after all of them begins.
+  int warp_bytes, parts_at, moments_at, norm_at;
+};
+
+// What a kernel is made for: kWarps in a block, of which each has kSteps of its steps of x on their
+// way or in registers.
+template <typename Args_, int kWarps_, int kSteps_>
+struct FewShape {
+  using Args = Args_;
+  static constexpr int kWarps = kWarps_, kSteps = kSteps_;
+  static constexpr bool kWide = sizeof(typename Args::X) == 4;
+};
+
+// A thread's place in its block. Warp w takes steps w, w + kWarps, ... of k.
+template <int kWarps>
+struct FewPlace {
+  int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  int g = lane / 4, t = lane % 4;
+  int steps;
+
+  __device__ explicit FewPlace(int k) : steps(k / kFewStep) {}
+  // Steps that a warp takes of every tile.
+  __device__ int StepsOf(int w) const { return (steps - w + kWarps - 1) / kWarps; }
+};
+
+// A warp's weights on their way to shared memory, in the order in which it multiplies them: its
+// steps of the block's first tile, then of the next. Each lane copies what it reads back itself, so
+// nobody waits for another.
+template <typename Shape>
+class FewWeights {
+  using Args = typename Shape::Args;
+  using T = typename Args::T;
+  using Place = FewPlace<Shape::kWarps>;
+
+ public:
+  static constexpr int kStepBytes = kFewChannels * kFewStep * 2;
+  static constexpr int kAhead = (64 << 10) / Shape::kWarps / kStepBytes;  // steps
+
+  __device__ FewWeights(const Args& a, const Place& place, char* shared)
+      : a_(a), place_(place), shared_(shared + place.warp * a.warp_bytes + place.lane * 16) {
+    tile_ = place.warp < place.steps ? static_cast<int>(blockIdx.x) : a.tiles;
+    step_ = place.warp;
+    PointAtTile();
+  }
+
+  __device__ void Begin() {
+#pragma unroll 1
+    for (int i = 0; i < kAhead; ++i) CopyNext();
+  }
+
+  // The oldest step, the tile's first and its last eight channels; another step is asked for in its
+  // place.
+  __device__ void Take(uint4& top, uint4& bottom) {
+    WaitForOldest();
+    const char* from = shared_ + used_ * kStepBytes;
+    top = *reinterpret_cast<const uint4*>(from);
+    bottom = *reinterpret_cast<const uint4*>(from + kStepBytes / 2);
+    used_ = used_ + 1 == kAhead ? 0 : used_ + 1;
+    CopyNext();
+  }
+
+  // What the lane asked for before Begin is there, too.
+  __device__ void WaitForOldest() { WaitForCopies<kAhead - 1>(); }
+
+ private:
+  // Channels past the end read the last one; nobody writes them.
+  __device__ void PointAtTile() {
+    const int first = min(tile_, a_.tiles - 1) * a_.channels;
+    const int64_t top = min(first + place_.g, a_.columns - 1);
+    const int64_t bottom = a_.gated ? top + a_.second : min(first + place_.g + 8, a_.n - 1);
+    top_ = a_.w + top * a_.k + 8 * place_.t;
+    bottom_ = a_.w + bottom * a_.k + 8 * place_.t;
+  }
+
+  __device__ void CopyNext() {
+    if (tile_ < a_.tiles) {
+      char* to = shared_ + copied_ * kStepBytes;
+      CopyAsync16(SharedAddress(to), top_ + step_ * kFewStep, true);
+      CopyAsync16(SharedAddress(to + kStepBytes / 2), bottom_ + step_ * kFewStep, true);
+      copied_ = copied_ + 1 == kAhead ? 0 : copied_ + 1;
+      step_ += Shape::kWarps;
+      if (step_ >= place_.steps) {
+        step_ = place_.warp;
+        tile_ += static_cast<int>(gridDim.x);
+        PointAtTile();
+      }
+    }
+    CommitCopies();
+  }
+
+  const Args& a_;
+  const Place& place_;
+  char* shared_;
+  const T *top_, *bottom_;
+  int tile_, step_;
+  int copied_ = 0, used_ = 0;
+};
+
+// A warp's part of x: kSteps of its steps at a time, as pairs of T.
+template <typename Shape>
+class FewInputs {
+  using Args = typename Shape::Args;
+  using T = typename Args::T;
+  using X = typename Args::X;
+  using Place = FewPlace<Shape::kWarps>;
+  static constexpr int kWarps = Shape::kWarps, kSteps = Shape::kSteps;
+
+ public:
+  // Gamma and beta of the warp's steps to `norm` [2][k]: no kernel writes them.
+  __device__ static void BeginNorm(const Args& a, const Place& place, float* norm) {
+    if (a.gamma == nullptr || place.lane >= (a.beta == nullptr ? 8 : 16)) return;
+    const float* from = (place.lane < 8 ? a.gamma : a.beta) + place.lane % 8 * 4;
+    float* to = norm + place.lane / 8 * a.k + place.lane % 8 * 4;
+    for (int at = place.warp * kFewStep; at < a.k; at += kWarps * kFewStep) {
+      CopyAsync16(SharedAddress(to + at), from + at, true);
+    }
+  }
+
+  __device__ FewInputs(const Args& a, const Place& place)
+      : x_(a.x + place.g * a.x_stride + place.warp * kFewStep + 8 * place.t),
+        steps_(place.g < a.rows ? place.StepsOf(place.warp) : 0) {}
+
+  // Asks for the warp's steps first, ..., first + kSteps - 1; zeros past the last step and row.
+  __device__ void Load(int first) {
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      const bool there = first + i < steps_;
+      const X* from = x_ + (first + i) * kWarps * kFewStep;
+      if constexpr (Shape::kWide) {
+        float4 low = {}, high = {};
+        if (there) low = *reinterpret_cast<const float4*>(from);
+        if (there) high = *reinterpret_cast<const float4*>(from + 4);
+        float(&v)[8] = values_[i];
+        v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
+        v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
+      } else {
+        pairs_[i] = {0, 0, 0, 0};
+        if (there) pairs_[i] = *reinterpret_cast<const uint4*>(from);
+      }
+    }
+  }
+
+  // What was loaded, all of k, normalised. Each warp leaves the mean of its part of a row (0 where
+  // the norm does not centre) and the squares around it, moments [row][warp]; every warp merges
+  // them as Chan, Golub and LeVeque (1979) do: no difference of large numbers is taken. One
+  // barrier; the whole block calls it.
+  __device__ void Normalise(const Args& a, const Place& place, float2* moments, const float* norm) {
+    const int own = place.StepsOf(place.warp);
+    float mean = 0.0f;
+    if (a.beta != nullptr) {
+      mean = __fdividef(SumOfRow(Sum(own, [](float v) { return v; })), Values(max(own, 1)));
+    }
+    const float squares = SumOfRow(Sum(own, [&](float v) { return (v - mean) * (v - mean); }));
+    if (place.t == 0) moments[place.g * kWarps + place.warp] = {mean, squares};
+    __syncthreads();
+    const float2 merged = Merge(a, place, moments + place.g * kWarps + place.t);
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      if (i >= own) break;
+      const float* at = norm + (place.warp + i * kWarps) * kFewStep + 8 * place.t;
+      Scale(a, merged, at, values_[i]);
+      Scale(a, merged, at + 4, values_[i] + 4);
+    }
+  }
+
+  // Makes pairs of what was loaded.
+  __device__ void Round() {
+    if constexpr (Shape::kWide) {
+#pragma unroll
+      for (int i = 0; i < kSteps; ++i) {
+        const float(&v)[8] = values_[i];
+        pairs_[i] = {PackPair<T>(v[0], v[1]), PackPair<T>(v[2], v[3]), PackPair<T>(v[4], v[5]),
+                     PackPair<T>(v[6], v[7])};
+      }
+    }
+  }
+
+  __device__ const uint4& Pairs(int i) const { return pairs_[i]; }
+
+ private:
+  static __device__ float Values(int steps) { return static_cast<float>(steps * kFewStep); }
+
+  // Over the four lanes that share a row.
+  static __device__ float SumOfRow(float v) {
+    v += __shfl_xor_sync(0xffffffffu, v, 1);
+    return v + __shfl_xor_sync(0xffffffffu, v, 2);
+  }
+
+  // Of f(value) of the first `steps`, in chains that do not wait for each other.
+  template <typename F>
+  __device__ float Sum(int steps, F f) const {
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      const float(&v)[8] = values_[i];
+      const float own =
+          ((f(v[0]) + f(v[1])) + (f(v[2]) + f(v[3]))) + ((f(v[4]) + f(v[5])) + (f(v[6]) + f(v[7])));
+      sum += i < steps ? own : 0.0f;
+    }
+    return sum;
+  }
+
+  // A row's mean and 1 / its deviation, from what warps t, t + 4, ... left of it.
+  __device__ static float2 Merge(const Args& a, const Place& place, const float2* moments) {
+    float2 part[kWarps / 4];
+    float mean = 0.0f, squares = 0.0f;
+#pragma unroll
+    for (int j = 0; j < kWarps / 4; ++j) {
+      part[j] = moments[4 * j];
+      squares += part[j].y;
+    }
+    if (a.beta != nullptr) {
+      const auto values = [&](int j) { return Values(place.StepsOf(place.t + 4 * j)); };
+#pragma unroll
+      for (int j = 0; j < kWarps / 4; ++j) mean += values(j) * part[j].x;
+      mean = SumOfRow(mean) * a.inverse_k;
+#pragma unroll
+      for (int j = 0; j < kWarps / 4; ++j) {
+        squares += values(j) * (part[j].x - mean) * (part[j].x - mean);
+      }
+    }
+    return {mean, rsqrtf(SumOfRow(squares) * a.inverse_k + a.eps)};
+  }
+
+  // Four neighbours of a row with this mean and scale; gamma is at `norm`, beta k further.
+  __device__ static void Scale(const Args& a, const float2& moment, const float* norm, float* v) {
+    const float4 gamma = *reinterpret_cast<const float4*>(norm);
+    float4 beta = {};
+    if (a.beta != nullptr) beta = *reinterpret_cast<const float4*>(norm + a.k);
+    v[0] = (v[0] - moment.x) * moment.y * gamma.x + beta.x;
+    v[1] = (v[1] - moment.x) * moment.y * gamma.y + beta.y;
+    v[2] = (v[2] - moment.x) * moment.y * gamma.z + beta.z;
+    v[3] = (v[3] - moment.x) * moment.y * gamma.w + beta.w;
+  }
+
+  const X* x_;  // of the lane, in the warp's first step
+  int steps_;   // of the warp that there are of the lane's row
+  float values_[Shape::kWide ? kSteps : 1][8];
+  uint4 pairs_[kSteps];
+};
+
+// A warp's products of a tile: W of its steps times x of its rows.
+template <typename Shape>
+class FewSums {
+  using T = typename Shape::Args::T;
+
+ public:
+  static constexpr int kStride = kFewChannels + 4;  // stores meet no bank twice
+
+  __device__ void Add(const uint4& top, const uint4& bottom, const uint4& x) {
+    Mma<T>(sums_[0], top.x, bottom.x, top.y, bottom.y, x.x, x.y);
+    Mma<T>(sums_[1], top.z, bottom.z, top.w, bottom.w, x.z, x.w);
+  }
+
+  // To parts [warp][row][kStride].
+  __device__ void Leave(const FewPlace<Shape::kWarps>& place, float* parts) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = 2 * place.t + i % 2, channel = place.g + i / 2 * 8;
+      parts[(place.warp * kFewMostRows + row) * kStride + channel] = sums_[0][i] + sums_[1][i];
+    }
+  }
+
+  // Of all warps, in their order.
+  __device__ static float Total(const float* parts, int row, int channel) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int warp = 0; warp < Shape::kWarps; ++warp) {
+      sum += parts[(warp * kFewMostRows + row) * kStride + channel];
+    }
+    return sum;
+  }
+
+ private:
+  float sums_[2][4] = {};  // two that do not wait for each other
+};
+
+// One value of y in each of a block's tiles: a thread's.
+template <typename Shape>
+class FewOutput {
+  using Args = typename Shape::Args;
+  using Out = typename Args::Out;
+
+ public:
+  // What no kernel writes: before the wait.
+  __device__ void Begin(const Args& a, int tile) {
+    const int index = static_cast<int>(threadIdx.x);
+    row_ = a.gated ? index / (kFewChannels / 2) : index / kFewChannels;
+    channel_ = index - row_ * a.channels;
+    column_ = tile * a.channels + channel_;
+    if (row_ >= a.rows || column_ >= a.columns) column_ = -1;
+    if (column_ < 0) return;
+    bias_ = BiasOf(a, column_);
+    up_bias_ = a.gated ? BiasOf(a, column_ + a.second) : 0.0f;
+    if (!Stored(a)) return;
+    const bool value = column_ >= 2 * a.inner;
+    const int within = column_ - (value ? 2 : 1) * a.inner;
+    offset_ = (value ? a.value_offset : a.key_offset) +
+              within / a.head_dim * a.page_size * a.head_dim + within % a.head_dim;
+  }
+
+  // Asks for what other kernels may have written: after it.
+  __device__ void LoadInputs(const Args& a) {
+    if (column_ < 0) return;
+    if (a.residual != nullptr) residual_ = a.residual[row_ * a.residual_stride + column_];
+    if (Stored(a)) slot_ = a.slots[row_];
+  }
+
+  // parts: the warps' sums.
+  __device__ void Store(const Args& a, const float* parts) const {
+    if (column_ < 0) return;
+    using Sums = FewSums<Shape>;
+    float v = Activated(a.activation, Sums::Total(parts, row_, channel_) * a.alpha + bias_);
+    if (a.gated) v *= Sums::Total(parts, row_, channel_ + 8) * a.alpha + up_bias_;
+    if (a.residual != nullptr) v += ToF32(residual_);
+    if (!Stored(a)) {
+      a.y[row_ * a.y_stride + column_] = FromF32<Out>(v);
+    } else if (slot_ >= 0) {
+      a.cache[slot_ / a.page_size * a.page_elements + slot_ % a.page_size * a.head_dim + offset_] =
+          FromF32<Out>(v);
+    }
+  }
+
+ private:
+  __device__ bool Stored(const Args& a) const { return a.cache != nullptr && column_ >= a.inner; }
+  __device__ static float BiasOf(const Args& a, int channel) {
+    if (a.bias != nullptr) return a.bias[channel];
+    return a.out_bias != nullptr ? ToF32(a.out_bias[channel]) : 0.0f;
+  }
+
+  int row_, channel_, column_;  // column -1: there is no such value
+  float bias_, up_bias_;
+  Out residual_;
+  int slot_, offset_;  // of the value within its slot's page
+};
+
+}  // namespace quintet::cuda
