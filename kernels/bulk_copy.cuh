@@ -56,6 +56,10 @@ __device__ __forceinline__ void ShowToAsyncProxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+// Fetches a map that copies will need.
+__device__ __forceinline__ void AskForMap(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" : : "l"(&map) : "memory");
+}
 // The box of `map` that begins at (channel, head, row), to `shared`; `barrier` learns of its bytes.
 __device__ __forceinline__ void CopyBox(uint32_t shared, const CUtensorMap& map, int channel,
                                         int head, int row, uint32_t barrier) {

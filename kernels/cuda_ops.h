@@ -32,7 +32,7 @@ void TopK(const TopKArgs& args, Stream& stream);
 int64_t TopKScratchBytes(int64_t rows, int64_t vocab, int64_t k_max, const Stream& stream);
 void Linear(const LinearArgs& args, Stream& stream);
 bool LinearTakesNorm(const LinearWeight& w, int64_t rows);
-bool LinearStoresKv(const LinearWeight& w, int64_t rows);
+bool LinearStoresKv(const LinearWeight& w, int64_t rows, const Stream& stream);
 int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream);
 void TargetLogProb(const TargetLogProbArgs& args, Stream& stream);
 int64_t TargetLogProbScratchBytes(const LinearWeight& head, int64_t rows, int64_t top,

@@ -182,7 +182,7 @@ bool LinearTakesNorm(const LinearWeight& w, int64_t rows, const Stream& stream) 
 }
 
 bool LinearStoresKv(const LinearWeight& w, int64_t rows, const Stream& stream) {
-  return Dispatch<cpu::LinearStoresKv, cuda::LinearStoresKv>(stream)(w, rows);
+  return Dispatch<cpu::LinearStoresKv, cuda::LinearStoresKv>(stream)(w, rows, stream);
 }
 
 int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream) {

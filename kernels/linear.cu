@@ -6,8 +6,9 @@
 #include "kernels/linear_product.cuh"
 #include "kernels/product_plans.cuh"
 
-// Few rows of bf16 or f16 go through one kernel of their own (linear_few.cu). Any other product on
-// the device runs in up to three stages, all on one queue:
+// Few rows of bf16 or f16 go through one kernel of their own (linear_few.cu), and so do up to some
+// hundreds on Hopper (linear_hopper.cu). Any other product on the device runs in up to three
+// stages, all on one queue:
 //   1. x is converted to the weight's type, where it has another;
 //   2. the product, by cuBLASLt for bf16 and f16 (tensor cores, f32 sums; product_plans.cuh), by
 //      TileProduct below for f32, with what it can do of the epilogue;
@@ -374,10 +375,37 @@ int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& st
   return Carve(nullptr, w, rows).bytes;
 }
 
+namespace {
+
+// Keys and values that no product stored on its way.
+void StoreKvAfter(const LinearArgs& args, Stream& stream) {
+  const KvCache& cache = *args.kv.cache;
+  const int64_t inner = cache.heads * cache.head_dim;
+  const auto heads = [&](int64_t part) {
+    return args.y.Columns(part * inner, (part + 1) * inner).SplitLast(cache.head_dim);
+  };
+  cuda::StoreKv({.k = heads(1),
+                 .v = heads(2),
+                 .cache = &cache,
+                 .layer = args.kv.layer,
+                 .slots = args.kv.slots},
+                stream);
+}
+
+}  // namespace
+
 void Linear(const LinearArgs& args, Stream& stream) {
   if (args.x.dim[0] == 0) return;
   if (IsQuantized(args.w->type())) return QuantizedLinear(args, stream);
-  if (!RunFewRows(WholeProduct(args), stream)) WideLinear(args, stream);
+  if (RunHopperRows(args, stream) || RunFewRows(WholeProduct(args), stream)) return;
+  LinearArgs product = args;
+  product.kv = {};
+  WideLinear(product, stream);
+  if (args.kv.cache != nullptr) StoreKvAfter(args, stream);
+}
+
+bool LinearStoresKv(const LinearWeight& w, int64_t rows, const Stream& stream) {
+  return FewRowsStoreKv(w, rows) || HopperRowsStoreKv(w, rows, stream.device());
 }
 
 void WideLinear(const LinearArgs& args, Stream& stream) {

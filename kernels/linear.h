@@ -143,7 +143,8 @@ struct LinearArgs {
 void Linear(const LinearArgs& args, Stream& stream);
 // Whether a product of so many rows normalises x on its way: on a GPU, for few rows.
 bool LinearTakesNorm(const LinearWeight& w, int64_t rows, const Stream& stream);
-// Whether a product of so many rows writes keys and values to their slots: on a GPU, for few rows.
+// Whether a product of so many rows writes keys and values to their slots: on a GPU, for few rows,
+// on Hopper for up to 256.
 bool LinearStoresKv(const LinearWeight& w, int64_t rows, const Stream& stream);
 // Grows with rows; on the CPU up to about a quarter of a core's second-level cache.
 int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream);

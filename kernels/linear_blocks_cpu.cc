@@ -65,7 +65,7 @@ void LinearChunk(const LinearArgs& args, ThreadPool& pool) {
 }  // namespace
 
 bool LinearTakesNorm(const LinearWeight&, int64_t) { return false; }
-bool LinearStoresKv(const LinearWeight&, int64_t) { return false; }
+bool LinearStoresKv(const LinearWeight&, int64_t, const Stream&) { return false; }
 
 int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream&) {
   return ActivationBytes(w, std::min(rows, MostChunkRows(w)));

@@ -209,6 +209,6 @@ bool LinearTakesNorm(const LinearWeight& w, int64_t rows) {
   return Fits(w, rows) && w.k() <= kMostNormK;
 }
 
-bool LinearStoresKv(const LinearWeight& w, int64_t rows) { return Fits(w, rows); }
+bool FewRowsStoreKv(const LinearWeight& w, int64_t rows) { return Fits(w, rows); }
 
 }  // namespace quintet::cuda

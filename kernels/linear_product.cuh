@@ -1,4 +1,4 @@
-// What the kernels of products share (linear.cu, linear_few.cu).
+// What the kernels of products share (linear.cu, linear_few.cu, linear_hopper.cu).
 #pragma once
 
 #include "kernels/cuda.cuh"
@@ -47,9 +47,16 @@ inline bool IsHalf(WeightType type) {
 // them: nothing is queued then. x is of the weight's type, or f32 and rounded to it on the way.
 bool RunFewRows(const Product& p, Stream& stream);
 
-// Products of any shape with weights that are not quantised, in linear.cu. The kernels of few rows
-// ask for weights before they wait for the kernel before them; these do not, so it may have written
-// the weights.
+// Whether they write keys and values to their slots.
+bool FewRowsStoreKv(const LinearWeight& w, int64_t rows);
+
+// The same of up to some hundreds of rows on Hopper, in linear_hopper.cu; x is of the weight's type.
+bool RunHopperRows(const LinearArgs& args, Stream& stream);
+bool HopperRowsStoreKv(const LinearWeight& w, int64_t rows, const Device& device);
+
+// Products of any shape with weights that are not quantised, in linear.cu. The kernels of few and
+// of Hopper's rows ask for weights before they wait for the kernel before them; these do not, so it
+// may have written the weights.
 void WideLinear(const LinearArgs& args, Stream& stream);
 
 // Products with quantised weights, and their scratch, in linear_quantized.cu.

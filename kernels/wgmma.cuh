@@ -1,5 +1,5 @@
-// Instructions of sm_90a as the Hopper attention kernel uses them: products of a warpgroup (wgmma)
-// and registers moved between warpgroups. Everything is inlined: wgmma's registers must not cross a
+// Instructions of sm_90a as the Hopper kernels use them: products of a warpgroup (wgmma) and
+// registers moved between warpgroups. Everything is inlined: wgmma's registers must not cross a
 // call.
 #pragma once
 
@@ -64,6 +64,7 @@ __device__ __forceinline__ void Pin(float (&values)[kCount][4]) {
 
 // Operands of the accumulators, eight columns (four registers of a lane) at a time.
 #define QT_C1(i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
+#define QT_C4(i) QT_C1(i), QT_C1(i + 1), QT_C1(i + 2), QT_C1(i + 3)
 #define QT_C8(i)                                                                                \
   QT_C1(i), QT_C1(i + 1), QT_C1(i + 2), QT_C1(i + 3), QT_C1(i + 4), QT_C1(i + 5), QT_C1(i + 6), \
       QT_C1(i + 7)
@@ -90,6 +91,8 @@ __device__ __forceinline__ void Pin(float (&values)[kCount][4]) {
                : __VA_ARGS__                                                                \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate ? 1 : 0))
 
+#define QT_REGISTERS_16 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define QT_REGISTERS_32 QT_R0
 #define QT_REGISTERS_64 QT_R0 ", " QT_R16
 #define QT_REGISTERS_128 QT_R0 ", " QT_R16 ", " QT_R32 ", " QT_R48
 
@@ -103,6 +106,33 @@ __device__ __forceinline__ void Wgmma(float (&c)[8][4], const uint32_t (&a)[4], 
   } else {
     QT_WGMMA_REGISTERS("m64n64", "bf16", QT_REGISTERS_64, "%32, %33, %34, %35", "%36", "%37",
                        QT_C8(0));
+  }
+}
+// c [64 x 16] (+)= a b^T.
+template <typename T>
+__device__ __forceinline__ void Wgmma(float (&c)[2][4], uint64_t a, uint64_t b, bool accumulate) {
+  if constexpr (std::is_same_v<T, __half>) {
+    QT_WGMMA_SHARED("m64n16", "f16", QT_REGISTERS_16, "%8", "%9", "%10", QT_C1(0), QT_C1(1));
+  } else {
+    QT_WGMMA_SHARED("m64n16", "bf16", QT_REGISTERS_16, "%8", "%9", "%10", QT_C1(0), QT_C1(1));
+  }
+}
+// c [64 x 32] (+)= a b^T.
+template <typename T>
+__device__ __forceinline__ void Wgmma(float (&c)[4][4], uint64_t a, uint64_t b, bool accumulate) {
+  if constexpr (std::is_same_v<T, __half>) {
+    QT_WGMMA_SHARED("m64n32", "f16", QT_REGISTERS_32, "%16", "%17", "%18", QT_C4(0));
+  } else {
+    QT_WGMMA_SHARED("m64n32", "bf16", QT_REGISTERS_32, "%16", "%17", "%18", QT_C4(0));
+  }
+}
+// c [64 x 64] (+)= a b^T.
+template <typename T>
+__device__ __forceinline__ void Wgmma(float (&c)[8][4], uint64_t a, uint64_t b, bool accumulate) {
+  if constexpr (std::is_same_v<T, __half>) {
+    QT_WGMMA_SHARED("m64n64", "f16", QT_REGISTERS_64, "%32", "%33", "%34", QT_C8(0));
+  } else {
+    QT_WGMMA_SHARED("m64n64", "bf16", QT_REGISTERS_64, "%32", "%33", "%34", QT_C8(0));
   }
 }
 // c [64 x 128] (+)= a b^T.
@@ -128,11 +158,14 @@ __device__ __forceinline__ void Wgmma(float (&c)[16][4], const uint32_t (&a)[4],
 }
 
 #undef QT_C1
+#undef QT_C4
 #undef QT_C8
 #undef QT_R0
 #undef QT_R16
 #undef QT_R32
 #undef QT_R48
+#undef QT_REGISTERS_16
+#undef QT_REGISTERS_32
 #undef QT_REGISTERS_64
 #undef QT_REGISTERS_128
 #undef QT_WGMMA_SHARED

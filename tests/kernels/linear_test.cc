@@ -331,7 +331,7 @@ std::vector<float> StepByStep(LinearArgs args, const Tensor& cache_memory, Place
 TEST_CASE("products that normalise and store keys and values on their way", "[linear]") {
   ForEachPlace([](Place& place) {
     for (WeightType type : {WeightType::kBF16, WeightType::kF16}) {
-      for (int64_t rows : {1, 3, 8, 13, 32}) {
+      for (int64_t rows : {1, 3, 8, 13, 32, 33, 100, 129, 256}) {
         const int64_t k = 640, inner = 4 * 24;
         if (!WeightTypeSupported(type, place.device())) continue;
         const LinearWeight w =
@@ -339,9 +339,9 @@ TEST_CASE("products that normalise and store keys and values on their way", "[li
         if (!LinearStoresKv(w, rows, place.stream())) continue;
         const DType dtype = ActivationType(type, place.device());
         KvCache cache{
-            .dtype = dtype, .pages = 9, .layers = 2, .heads = 4, .page_size = 4, .head_dim = 24};
+            .dtype = dtype, .pages = 65, .layers = 2, .heads = 4, .page_size = 4, .head_dim = 24};
         std::vector<int32_t> slots;
-        for (int32_t r = 0; r < rows; ++r) slots.push_back(r == 2 ? -1 : 35 - r);
+        for (int32_t r = 0; r < rows; ++r) slots.push_back(r == 2 ? -1 : 259 - r);
         const bool norms = LinearTakesNorm(w, rows, place.stream());
         const std::vector<float> zeros(static_cast<size_t>(cache.pages * cache.page_elements()));
         LinearArgs args;
@@ -474,6 +474,58 @@ TEST_CASE("products of few rows", "[linear][sweep]") {
   CheckEverywhere({.rows = 4, .n = 9000, .k = 512});  // more blocks than a GPU runs at once
 }
 
+// Of 16-bit weights and an x of their type on a GPU, y of either type. On the CPU all are f32, and
+// large cases, which are compared in samples, are left out: they are for a GPU's tiles.
+void CheckHalfOperands(Case c) {
+  ForEachPlace([&](Place& place) {
+    if (place.device() == nullptr) {
+      if (c.sample == 1) Check(c, place);
+      return;
+    }
+    for (WeightType type : {WeightType::kBF16, WeightType::kF16}) {
+      for (DType y_type : {WeightDType(type), DType::kF32}) {
+        c.type = type, c.x_type = WeightDType(type), c.y_type = y_type;
+        Check(c, place);
+      }
+    }
+  });
+}
+
+// Hopper takes those whose rows of y are whole fours.
+TEST_CASE("16-bit products of tens of rows", "[linear]") {
+  for (int64_t rows : {9, 33, 128, 256}) {
+    CheckHalfOperands({.rows = rows, .n = 72, .k = 200, .bias = true});
+    CheckHalfOperands({.rows = rows, .n = 72, .k = 64, .gated = true, .residual = true});
+  }
+}
+
+TEST_CASE("16-bit products of tens to hundreds of rows", "[linear][sweep]") {
+  for (int64_t rows : {9, 16, 17, 31, 33, 64, 100, 127, 128, 129, 255, 256}) {
+    for (int64_t k : {32, 72, 520}) {
+      CheckHalfOperands({.rows = rows, .n = 65 + 2 * (rows % 2), .k = k, .bias = true});
+      CheckHalfOperands({.rows = rows, .n = 136, .k = k, .residual = true, .alias = true});
+      CheckHalfOperands({.rows = rows,
+                         .n = 88,
+                         .k = k,
+                         .gated = true,
+                         .bias = true,
+                         .residual = true,
+                         .alpha = 0.3f,
+                         .activation = Activation::kGeluTanh,
+                         .x_gap = 8});
+    }
+    CheckHalfOperands({.rows = rows, .n = 132, .k = 5120, .residual = true, .sample = 7});
+    CheckHalfOperands({.rows = rows, .n = 768, .k = 768, .sample = 31});
+    CheckHalfOperands({.rows = rows, .n = 2048, .k = 768, .gated = true, .sample = 61});
+    CheckHalfOperands({.rows = rows, .n = 6148, .k = 256, .residual = true, .sample = 61});
+  }
+  for (Activation activation :
+       {Activation::kRelu, Activation::kGeluErf, Activation::kSilu, Activation::kTanh}) {
+    CheckHalfOperands(
+        {.rows = 40, .n = 68, .k = 128, .bias = true, .alpha = 0.05f, .activation = activation});
+  }
+}
+
 TEST_CASE("quantised weights of many channels, in slices", "[linear][sweep]") {
   // 32 MiB of bf16 are 8,192 channels of 2,048 values.
   CheckEverywhere({.rows = 40, .n = 8256, .k = 2048, .bias = true, .residual = true, .sample = 61});
@@ -536,7 +588,7 @@ TEST_CASE("a row has the same bits alone, in any batch and on any number of thre
 TEST_CASE("16-bit products have the same bits from run to run", "[linear][sweep]") {
   ForEachPlace([](Place& place) {
     for (WeightType type : Types(place.device())) {
-      for (int64_t rows : {1, 32, 300}) {
+      for (int64_t rows : {1, 32, 100, 300}) {
         Case c;
         c.rows = rows, c.n = 768, c.k = 3072, c.type = type, c.residual = true;
         const Inputs in = MakeInputs(c);

@@ -1,0 +1,163 @@
+// Products of tens to some hundreds of rows with bf16 or f16 weights on Hopper: how they are cut,
+// and the launch. linear_hopper.cuh has the kernel.
+#include "kernels/linear_hopper.cuh"
+
+#include <algorithm>
+
+#include "kernels/cuda_ops.h"
+
+namespace quintet::cuda {
+namespace {
+
+constexpr int kMostSharedBytes = 227 << 10;
+
+int CeilDiv(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
+
+// Whether four neighbours of such rows can be read and written by one access.
+bool InFours(const void* data, int64_t stride, DType dtype) {
+  const auto bytes = static_cast<uintptr_t>(4 * DTypeBytes(dtype));
+  return reinterpret_cast<uintptr_t>(data) % bytes == 0 && stride % 4 == 0;
+}
+bool InFours(const Tensor& t) { return !t.defined() || InFours(t.data, t.stride[0], t.dtype); }
+
+void StoreKvOnTheWay(const KvOutput& kv, Stream& stream, HopperRowsArgs* a) {
+  const KvCache& cache = *kv.cache;
+  a->cache = cache.data;
+  a->slots = stream.Twin(kv.slots.data());
+  a->inner = static_cast<int>(cache.heads * cache.head_dim);
+  a->head_dim = static_cast<int>(cache.head_dim);
+  a->page_size = static_cast<int>(cache.page_size);
+  a->page_elements = cache.page_elements();
+  a->layer_offset = cache.ChunkOffset(kv.layer, false, 0);
+  a->head_stride = cache.page_size * cache.head_dim;
+}
+
+HopperRowsArgs ArgsOf(const LinearArgs& args, Stream& stream) {
+  const LinearWeight& w = *args.w;
+  HopperRowsArgs a{};
+  if (args.bias.dtype == DType::kF32) {
+    a.bias = args.bias.as<float>();
+  } else {
+    a.out_bias = args.bias.data;
+  }
+  a.residual = args.residual.data;
+  a.y = args.y.data;
+  a.residual_stride = args.residual.stride[0];
+  a.y_stride = args.y.stride[0];
+  a.rows = static_cast<int>(args.x.dim[0]);
+  a.columns = static_cast<int>(w.gated() ? w.n() / 2 : w.n());
+  a.k = static_cast<int>(w.k());
+  a.up_offset = w.gated() ? a.columns : 0;
+  a.alpha = args.alpha;
+  a.activation = args.activation;
+  a.y_f32 = args.y.dtype == DType::kF32;
+  a.inner = a.columns;
+  if (args.kv.cache != nullptr) StoreKvOnTheWay(args.kv, stream, &a);
+  return a;
+}
+
+template <typename T, typename S>
+void LaunchSized(const LinearArgs& args, const HopperPlan& plan, Stream& stream) {
+  Device& device = stream.device();
+  const auto kernel = HopperRowsKernel<T, S>;
+  static const cudaError_t allowed =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostSharedBytes);
+  if (!QT_CUDA(device, allowed)) return;
+  HopperRowsArgs a = ArgsOf(args, stream);
+  a.stages = plan.stages;
+  const LinearWeight& w = *args.w;
+  HopperRowsMaps maps{};
+  const int box = a.up_offset > 0 ? S::kChannels / 2 : S::kChannels;
+  if (!EncodeBoxes({w.panels(), w.n(), 1, w.k(), w.k(), 0}, box, device, &maps.w) ||
+      !EncodeBoxes({args.x.data, a.rows, 1, w.k(), args.x.stride[0], 0}, S::kRows, device,
+                   &maps.x)) {
+    return;
+  }
+  const int tiles = CeilDiv(a.columns, box), splits = plan.splits;
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {static_cast<unsigned>(splits), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim =
+      dim3(static_cast<unsigned>(tiles * splits), static_cast<unsigned>(CeilDiv(a.rows, S::kRows)));
+  config.blockDim = dim3(S::kThreads);
+  config.dynamicSmemBytes = static_cast<size_t>(HopperRowsLayout::Of<S>(a, splits).bytes);
+  config.stream = Queue(stream);
+  config.attrs = attributes;
+  config.numAttrs = 2;
+  QT_CUDA(device, cudaLaunchKernelEx(&config, kernel, a, maps));
+}
+
+template <typename T>
+void LaunchTyped(const LinearArgs& args, const HopperPlan& plan, Stream& stream) {
+  const auto launch = plan.rows == 16   ? LaunchSized<T, HopperRowsSizes<16>>
+                      : plan.rows == 32 ? LaunchSized<T, HopperRowsSizes<32>>
+                                        : LaunchSized<T, HopperRowsSizes<64>>;
+  launch(args, plan, stream);
+}
+
+// Where this is faster than cuBLASLt, whose kernels do not begin early, and than the kernel of few
+// rows: up to 64 rows always (of 9 to 64 rows on the shapes of linear_hopper.cuh, by a factor of
+// 1.0 to 2.2), with more only while the chain of kernels and not the multiplication takes the time.
+bool Fits(const LinearWeight& w, int64_t rows, const Device& device) {
+  constexpr int64_t kLeastRows = 9, kRowsOfAny = 64, kMostRows = 256;
+  constexpr int64_t kMostProducts = int64_t{1} << 29;
+  if (!device.hopper() || !IsHalf(w.type()) || w.k() % 8 != 0) return false;
+  if (rows < kLeastRows || rows > kMostRows) return false;
+  return rows <= kRowsOfAny || rows * w.n() * w.k() <= kMostProducts;
+}
+
+// x as it is, and whatever is read and written four values at a time.
+bool Takes(const LinearArgs& args) {
+  const LinearWeight& w = *args.w;
+  if (args.scatter.base != nullptr || args.norm_gamma.defined()) return false;
+  if (args.x.dtype != WeightDType(w.type()) || !Vectorizable(args.x)) return false;
+  if (reinterpret_cast<uintptr_t>(w.panels()) % 16 != 0) return false;
+  if (args.y.dim[1] % 4 != 0 || !InFours(args.y) || !InFours(args.residual)) return false;
+  if (args.bias.defined() && !InFours(args.bias.data, 0, args.bias.dtype)) return false;
+  const KvCache* cache = args.kv.cache;
+  return cache == nullptr || InFours(cache->data, cache->head_dim, cache->dtype);
+}
+
+// By measurement of all plans for the shapes of linear_hopper.cuh; where it picks another than the
+// fastest it costs 5 % on average.
+HopperPlan PlanOf(const LinearWeight& w, int64_t rows, const Device& device) {
+  const int units = device.multiprocessors(), steps = CeilDiv(w.k(), kHopperDepth);
+  const int channel_tiles = CeilDiv(w.n(), 64);
+  const bool narrow = w.k() < 2048 && channel_tiles * CeilDiv(rows, 32) <= units * 11 / 10;
+  HopperPlan plan{};
+  plan.rows = rows <= 16 ? 16 : rows <= 32 || narrow ? 32 : 64;
+  const int tiles = channel_tiles * CeilDiv(rows, plan.rows);
+  // Blocks of this kernel and of the next should be there at once, each with three steps or more.
+  const int wanted_blocks = rows <= 32 ? units * 3 / 4 : units / 2;
+  plan.splits = std::clamp(wanted_blocks / tiles, 1, std::clamp(steps / 3, 1, kHopperMostSplits));
+  const int blocks = tiles * plan.splits, share = CeilDiv(steps, plan.splits);
+  const bool deep = 2 * blocks <= units || (blocks <= units && share >= 24);
+  const int ring_kib = deep ? 192 : blocks <= units || plan.rows == 64 ? 104 : 72;
+  const int stage_bytes = (64 + plan.rows) * 128;
+  plan.stages = std::min({share, (ring_kib << 10) / stage_bytes, kHopperMostStages});
+  return plan;
+}
+
+}  // namespace
+
+void LaunchHopperRows(const LinearArgs& args, const HopperPlan& plan, Stream& stream) {
+  args.w->type() == WeightType::kBF16 ? LaunchTyped<__nv_bfloat16>(args, plan, stream)
+                                      : LaunchTyped<__half>(args, plan, stream);
+}
+
+bool RunHopperRows(const LinearArgs& args, Stream& stream) {
+  const LinearWeight& w = *args.w;
+  const int64_t rows = args.x.dim[0];
+  if (!Fits(w, rows, stream.device()) || !Takes(args)) return false;
+  LaunchHopperRows(args, PlanOf(w, rows, stream.device()), stream);
+  return true;
+}
+
+bool HopperRowsStoreKv(const LinearWeight& w, int64_t rows, const Device& device) {
+  return Fits(w, rows, device);
+}
+
+}  // namespace quintet::cuda
