@@ -117,18 +117,20 @@ __global__ void __launch_bounds__(kMaxThreads) NormKernel(NormRows<In, Out> a) {
   });
 }
 
-constexpr int kWarpRows = 8;  // of a block
+constexpr int kMostWarps = 8;  // of a block
 
 // What: as NormKernel, a row a warp.
 // Shapes: as NormKernel; d a multiple of 4, at most kPieces * 128.
 // Math: as NormKernel; a lane adds its pieces in order, then the lanes' sums meet in a butterfly:
-// an order that d alone decides. Map: kWarpRows rows a block, each held in the registers of one
-// warp: no barrier, and all loads of a row are under way at once. Bound: rows * d * (sizeof(In) +
-// sizeof(Out)) bytes once. f32 16384 x 768 to bf16 on an H200: 75 MB, 17.6 us at 4.3 TB/s.
-// Versions: 1, a block a row (NormKernel): 52 us, three barriers for each 3 KB; 2, this: predicted
-// 21 us. Spec: tests/kernels/norm_test.cc.
+// an order that d alone decides. Map: as many rows a block as it has warps, each held in the
+// registers of one warp: no barrier, and all loads of a row are under way at once. Bound: rows * d
+// * (sizeof(In) + sizeof(Out)) bytes once. f32 16384 x 768 to bf16 on an H200: 75 MB, 17.6 us
+// at 4.3 TB/s. Versions: 1, a block a row (NormKernel): 52 us, three barriers for each 3 KB; 2, a
+// warp a row, eight in every block: predicted 21 us; in a step of Flan-T5-XL 2.1 us at 32 rows
+// and 2.9 at 128, which 16 blocks read. 3, as here: predicted 1.8 and 2.2. Spec:
+// tests/kernels/norm_test.cc.
 template <typename In, typename Out, bool kCentre, int kPieces>
-__global__ void __launch_bounds__(kWarpRows * 32) NormWarpKernel(NormRows<In, Out> a, int rows) {
+__global__ void __launch_bounds__(kMostWarps * 32) NormWarpKernel(NormRows<In, Out> a, int rows) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   float gamma[kPieces][4], beta[kPieces][4];  // weights: not written by kernels before this one
   const auto place = [lane](int p) { return (p * 32 + lane) * 4; };
@@ -139,7 +141,7 @@ __global__ void __launch_bounds__(kWarpRows * 32) NormWarpKernel(NormRows<In, Ou
     if constexpr (kCentre) LoadSome<float>(a.beta + place(p), a.wide, beta[p]);
   }
   WaitForInputs();
-  const int64_t row = int64_t{blockIdx.x} * kWarpRows + threadIdx.x / 32;
+  const int64_t row = int64_t{blockIdx.x} * (blockDim.x / 32) + threadIdx.x / 32;
   if (row >= rows) return;
   const In* x = a.x + (a.rows == nullptr ? row : a.rows[row]) * a.x_stride;
   Out* y = a.y + row * a.y_stride;
@@ -209,8 +211,11 @@ void LaunchRows(const Norm& norm, Stream& stream) {
                         : d <= 6 * 128 ? NormWarpKernel<In, Out, kCentre, 6>
                         : d <= 8 * 128 ? NormWarpKernel<In, Out, kCentre, 8>
                                        : NormWarpKernel<In, Out, kCentre, 16>;
-    Launch(stream, dim3(static_cast<unsigned>((rows + kWarpRows - 1) / kWarpRows)),
-           dim3(kWarpRows * 32), 0, kernel, a, static_cast<int>(rows));
+    // A step's rows to as many multiprocessors as there are.
+    const int64_t shared_out = rows / stream.device().multiprocessors() + 1;
+    const int64_t warps = std::min<int64_t>(kMostWarps, shared_out);
+    Launch(stream, dim3(static_cast<unsigned>((rows + warps - 1) / warps)),
+           dim3(static_cast<unsigned>(warps * 32)), 0, kernel, a, static_cast<int>(rows));
     return;
   }
   const bool fours = d % 4 == 0;
