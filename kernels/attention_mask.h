@@ -7,12 +7,7 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
-
-#ifdef __CUDACC__
-#define QT_HOST_DEVICE __host__ __device__
-#else
-#define QT_HOST_DEVICE
-#endif
+#include "kernels/host_device.h"
 
 namespace quintet {
 

@@ -1,13 +1,14 @@
-// The ops of linear.h, norm.h, embedding.h, rotary.h, kv_cache.h, attention.h, selection.h and
-// log_prob.h on the CPU. Arguments have been checked. Kernels are compiled for every instruction
-// set by Highway (foreach_target) and picked at run time.
+// The ops of the headers below on the CPU. Arguments have been checked. Kernels are compiled for
+// every instruction set by Highway (foreach_target) and picked at run time.
 #pragma once
 
 #include "kernels/attention.h"
+#include "kernels/candidate_logits.h"
 #include "kernels/embedding.h"
 #include "kernels/kv_cache.h"
 #include "kernels/linear.h"
 #include "kernels/log_prob.h"
+#include "kernels/logit_rules.h"
 #include "kernels/norm.h"
 #include "kernels/rotary.h"
 #include "kernels/selection.h"
@@ -29,6 +30,9 @@ int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& st
 void LogSumExp(const LogSumExpArgs& args, Stream& stream);
 void TopK(const TopKArgs& args, Stream& stream);
 int64_t TopKScratchBytes(int64_t rows, int64_t vocab, int64_t k_max, const Stream& stream);
+void LogitRules(const LogitRulesArgs& args, Stream& stream);
+int64_t LogitRulesScratchBytes(int64_t vocab, const Stream& stream);
+void CandidateLogits(const CandidateLogitsArgs& args, Stream& stream);
 void TargetLogProb(const TargetLogProbArgs& args, Stream& stream);
 int64_t TargetLogProbScratchBytes(const LinearWeight& head, int64_t rows, int64_t top,
                                   const Stream& stream);

@@ -6,11 +6,13 @@
 #pragma once
 
 #include "kernels/attention.h"
+#include "kernels/candidate_logits.h"
 #include "kernels/device.h"
 #include "kernels/embedding.h"
 #include "kernels/kv_cache.h"
 #include "kernels/linear.h"
 #include "kernels/log_prob.h"
+#include "kernels/logit_rules.h"
 #include "kernels/norm.h"
 #include "kernels/rotary.h"
 #include "kernels/selection.h"
@@ -30,6 +32,9 @@ int64_t AttentionScratchBytes(int64_t heads, int64_t head_dim, const Stream& str
 void LogSumExp(const LogSumExpArgs& args, Stream& stream);
 void TopK(const TopKArgs& args, Stream& stream);
 int64_t TopKScratchBytes(int64_t rows, int64_t vocab, int64_t k_max, const Stream& stream);
+void LogitRules(const LogitRulesArgs& args, Stream& stream);
+int64_t LogitRulesScratchBytes(int64_t vocab, const Stream& stream);
+void CandidateLogits(const CandidateLogitsArgs& args, Stream& stream);
 void Linear(const LinearArgs& args, Stream& stream);
 bool LinearTakesNorm(const LinearWeight& w, int64_t rows);
 bool LinearStoresKv(const LinearWeight& w, int64_t rows, const Stream& stream);

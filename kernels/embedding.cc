@@ -41,6 +41,11 @@ void Embedding(const EmbeddingArgs& args, Stream& stream) {
     QT_CHECK(stream.backend() == Backend::kCpu || args.position_table.dtype == args.table.dtype);
     CheckRowNumbers(args.positions, args.y.dim[0], args.position_table.dim[0], 0);
   }
+  if (args.history.defined()) {
+    QT_CHECK(args.history.dtype == DType::kI32 && args.history.is_dense());
+    QT_CHECK_EQ(static_cast<int64_t>(args.slots.size()), args.y.dim[0]);
+    for (const int32_t slot : args.slots) QT_CHECK_LT(slot, args.history.elements());
+  }
   Dispatch<cpu::Embedding, cuda::Embedding>(stream)(args, stream);
 }
 

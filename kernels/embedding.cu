@@ -13,6 +13,8 @@ struct EmbedArgs {
   const int32_t* ids;
   const int32_t* chosen;
   const int32_t* positions;
+  int32_t* history;  // or null
+  const int32_t* slots;
   Out* y;
   int64_t table_stride, position_stride, y_stride, id_step, position_step;
   int d;
@@ -20,16 +22,17 @@ struct EmbedArgs {
 };
 
 // What: y[r] = scale * table[ids[r]] + position_table[positions[r]]; an id below 0 stands for one
-// of the chosen. Shapes: tables [.., d] T, y [rows, d] Out. Math: f32; one product and one sum,
-// rounded once to Out. Map: a block a row; a thread takes kWidth neighbours at a time: 8 where the
-// rows allow vectors of 16 bytes, otherwise 1. Bound: rows * d * (sizeof(T) per table +
-// sizeof(Out)) bytes. Spec: tests/kernels/embedding_test.cc.
+// of the chosen; history[slots[r]] = id. Shapes: tables [.., d] T, y [rows, d] Out. Math: f32; one
+// product and one sum, rounded once to Out. Map: a block a row; a thread takes kWidth neighbours at
+// a time: 8 where the rows allow vectors of 16 bytes, otherwise 1. Bound: rows * d * (sizeof(T) per
+// table + sizeof(Out)) bytes. Spec: tests/kernels/embedding_test.cc.
 template <typename T, typename Out, int kWidth>
 __global__ void EmbeddingKernel(EmbedArgs<T, Out> a) {
   WaitForInputs();
   const int64_t row = blockIdx.x;
   const int32_t given = a.ids[row * a.id_step];
   const int32_t id = given >= 0 ? given : max(0, a.chosen[-1 - given]);
+  if (a.history != nullptr && threadIdx.x == 0 && a.slots[row] >= 0) a.history[a.slots[row]] = id;
   const T* table = a.table + id * a.table_stride;
   const T* added = a.position_table == nullptr
                        ? nullptr
@@ -66,6 +69,10 @@ void LaunchEmbedding(const EmbeddingArgs& args, Stream& stream) {
     a.position_step = args.positions.stride[0];
     a.position_stride = args.position_table.stride[0];
     vectors = vectors && Vectorizable(args.position_table);
+  }
+  if (args.history.defined()) {
+    a.history = args.history.as<int32_t>();
+    a.slots = stream.Twin(args.slots.data());
   }
   a.y = args.y.as<Out>();
   a.y_stride = args.y.stride[0];

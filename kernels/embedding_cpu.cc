@@ -65,6 +65,9 @@ void EmbeddingRows(const EmbeddingArgs& args, int64_t begin, int64_t end) {
     const int32_t given = args.ids.as<int32_t>()[r * args.ids.stride[0]];
     const int32_t id = given >= 0 ? given : args.chosen.as<int32_t>()[-1 - given];
     WriteTableRow<false>(args.table, id, args.scale, y);
+    if (args.history.defined() && args.slots[static_cast<size_t>(r)] >= 0) {
+      args.history.as<int32_t>()[args.slots[static_cast<size_t>(r)]] = id;
+    }
     if (args.positions.defined()) {
       const int64_t position = args.positions.as<int32_t>()[r * args.positions.stride[0]];
       WriteTableRow<true>(args.position_table, position, 1.0f, y);

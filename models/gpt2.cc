@@ -21,7 +21,8 @@ class Gpt2Model final : public PackedModel {
   }
 
  private:
-  void EmbedRows(const Tensor& ids, const Tensor& positions, const Tensor& x) override;
+  void EmbedRows(const Tensor& ids, const Tensor& positions, absl::Span<const int32_t> slots,
+                 const Tensor& x) override;
   void ProjectRows(const LayerWeights& w, const Tensor& x, const Tensor& positions,
                    const Tensor& qkv, const KvOutput& kv) override;
   void FinishRows(const LayerWeights& w, const Tensor& attended, const Tensor& x) override;
@@ -38,13 +39,16 @@ void Gpt2Model::CheckBatch(const DecodeBatch& batch) const {
   }
 }
 
-void Gpt2Model::EmbedRows(const Tensor& ids, const Tensor& positions, const Tensor& x) {
+void Gpt2Model::EmbedRows(const Tensor& ids, const Tensor& positions,
+                          absl::Span<const int32_t> slots, const Tensor& x) {
   Embedding({.ids = ids,
              .chosen = chosen_,
              .table = weights_.embedding,
              .positions = positions,
              .position_table = weights_.position_embedding,
-             .y = x},
+             .y = x,
+             .history = slots.empty() ? Tensor() : history_,
+             .slots = slots},
             stream_);
 }
 

@@ -19,6 +19,7 @@
 #include "kernels/linear.h"
 #include "kernels/stream.h"
 #include "kernels/tensor.h"
+#include "kernels/token_history.h"
 #include "models/config.h"
 
 namespace quintet {
@@ -142,6 +143,8 @@ class Model {
   // Room for tokens that the next Decode takes from the stream's memory, [max_step_sequences] i32; always the same. Undefined: the
   // model takes none.
   virtual Tensor chosen() const { return Tensor(); }
+  // What the sequences of the latest Decode have, their new tokens included; valid until the next.
+  virtual TokenHistory history() const = 0;
   // logits [rows, vocab] f32 = head(states), the d_model^-0.5 factor applied where the model has one.
   virtual void Logits(const Tensor& states, const Tensor& logits) = 0;
   // log softmax(logits)[target] of each row, never holding [rows, vocab]; top alternatives, at most kMaxTopLogProbs, when

@@ -171,7 +171,7 @@ bool PackedModel::EncodeSlice(int64_t work) {
 void PackedModel::ProjectInputRows(int64_t begin, int64_t end) {
   const Tensor x = encoder_x_.Rows(begin, end);
   const Tensor positions = encoder_positions_.Rows(begin, end);
-  if (layer_ == 0) EmbedRows(encoder_tokens_.Rows(begin, end), positions, x);
+  if (layer_ == 0) EmbedRows(encoder_tokens_.Rows(begin, end), positions, {}, x);
   ProjectRows(InputStack().layers[layer_], x, positions, encoder_qkv_.Rows(begin, end), {});
 }
 

@@ -92,6 +92,7 @@ void PackedModel::Carve(Carver& carver) {
     qkv_ = carver.TakeTensor(activations_, {rows, 3 * config_.inner()});
     states_ = carver.TakeTensor(DType::kF32, {rows, config_.d_model});
     chosen_ = carver.TakeTensor(DType::kI32, {limits_.max_step_sequences});
+    history_ = carver.TakeTensor(DType::kI32, {limits_.cache_pages * limits_.page_size});
   }
   encoder_qkv_ = carver.TakeTensor(activations_, {limits_.max_encode_tokens, 3 * config_.inner()});
   normed_ = carver.TakeTensor(activations_, {block_rows_, config_.d_model});
@@ -169,9 +170,14 @@ Tensor PackedModel::Decode(const DecodeBatch& batch) {
   return states_.Rows(0, static_cast<int64_t>(batch.wanted.size()));
 }
 
+TokenHistory PackedModel::history() const {
+  const DecodeBatch& batch = step_.batch();
+  return {history_, batch.slots, batch.slots_stride, batch.kv_lens};
+}
+
 void PackedModel::Forward() {
   const Tensor x = x_.Rows(0, step_.tokens().dim[0]);
-  EmbedRows(step_.tokens(), step_.positions(), x);
+  EmbedRows(step_.tokens(), step_.positions(), step_.new_slots(), x);
   for (int64_t layer = 0; layer < config_.decoder_layers; ++layer) {
     DecoderLayer(layer, x);
     Observe(true, layer, x);

@@ -24,6 +24,7 @@ class PackedModel : public Model {
   Tensor EncodedRows(absl::Span<const int32_t> rows) final;
   Tensor Decode(const DecodeBatch& batch) final;
   Tensor chosen() const override { return chosen_; }
+  TokenHistory history() const override;
   void Logits(const Tensor& states, const Tensor& logits) override;
   void TargetLogProbs(const Tensor& states, const Tensor& targets, const Tensor& log_probs,
                       const Tensor& top_log_probs, const Tensor& top_tokens) override;
@@ -61,8 +62,10 @@ class PackedModel : public Model {
   void NormedProduct(const Tensor& gamma, const Tensor& beta, LinearArgs args);
 
   // Pieces of a family's layers, over any rows; `positions` [rows] i32.
-  // The residual stream x [rows, d_model] of token ids [rows].
-  virtual void EmbedRows(const Tensor& ids, const Tensor& positions, const Tensor& x) = 0;
+  // The residual stream x [rows, d_model] of token ids [rows], which are noted in history_ at
+  // `slots` [rows], where there are any.
+  virtual void EmbedRows(const Tensor& ids, const Tensor& positions,
+                         absl::Span<const int32_t> slots, const Tensor& x) = 0;
   // Queries, keys and values of self-attention: qkv [rows, 3 I] of the normed x.
   virtual void ProjectRows(const LayerWeights& w, const Tensor& x, const Tensor& positions,
                            const Tensor& qkv, const KvOutput& kv) = 0;
@@ -116,10 +119,11 @@ class PackedModel : public Model {
 
   // A decoder call's rows.
   StepArrays step_;
-  Tensor x_;       // [max_step_tokens, d_model] f32 residual stream
-  Tensor qkv_;     // [max_step_tokens, 3 I]
-  Tensor states_;  // [max_step_tokens, d_model] f32
-  Tensor chosen_;  // [max_step_sequences] i32
+  Tensor x_;        // [max_step_tokens, d_model] f32 residual stream
+  Tensor qkv_;      // [max_step_tokens, 3 I]
+  Tensor states_;   // [max_step_tokens, d_model] f32
+  Tensor chosen_;   // [max_step_sequences] i32
+  Tensor history_;  // [slots of the cache] i32: the id of each slot's token
   // Passing values, of whichever call runs.
   Tensor normed_;   // [block_rows_, d_model]
   Tensor hidden_;   // [block_rows_, d_ff]

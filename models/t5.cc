@@ -25,7 +25,8 @@ class T5Model final : public PackedModel {
  private:
   void Carve(Carver& carver) override;
   void CarveArrays(Carver& carver) override;
-  void EmbedRows(const Tensor& ids, const Tensor& positions, const Tensor& x) override;
+  void EmbedRows(const Tensor& ids, const Tensor& positions, absl::Span<const int32_t> slots,
+                 const Tensor& x) override;
   void ProjectRows(const LayerWeights& w, const Tensor& x, const Tensor& positions,
                    const Tensor& qkv, const KvOutput& kv) override;
   void FinishRows(const LayerWeights& w, const Tensor& attended, const Tensor& x) override;
@@ -104,8 +105,15 @@ void T5Model::FeedForward(const LayerWeights& w, const Tensor& x) {
 
 // ---- Pieces of both stacks ----
 
-void T5Model::EmbedRows(const Tensor& ids, const Tensor&, const Tensor& x) {
-  Embedding({.ids = ids, .chosen = chosen_, .table = weights_.embedding, .y = x}, stream_);
+void T5Model::EmbedRows(const Tensor& ids, const Tensor&, absl::Span<const int32_t> slots,
+                        const Tensor& x) {
+  Embedding({.ids = ids,
+             .chosen = chosen_,
+             .table = weights_.embedding,
+             .y = x,
+             .history = slots.empty() ? Tensor() : history_,
+             .slots = slots},
+            stream_);
 }
 
 void T5Model::ProjectRows(const LayerWeights& w, const Tensor& x, const Tensor& positions,

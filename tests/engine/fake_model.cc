@@ -45,6 +45,7 @@ FakeModel::FakeModel(const FakeOptions& options, ThreadPool* pool)
   config_.eos_ids = {1};
   slots_.resize(options.limits.cache_pages * options.limits.page_size);
   chosen_.resize(options.limits.max_step_sequences);
+  slot_tokens_.resize(slots_.size());
 }
 
 void FakeModel::BeginEncode(const EncodeBatch& batch) {
@@ -195,8 +196,11 @@ Tensor FakeModel::Decode(const DecodeBatch& batch) {
     for (int32_t i = batch.offsets[s]; i < batch.offsets[s + 1]; ++i, ++position) {
       const int32_t slot = batch.slots[s * batch.slots_stride + position];
       Expect(written.insert(slot).second, "two tokens in one slot");
-      const int32_t token = batch.tokens[i];
-      const uint64_t after = Mix(hash, token >= 0 ? token : chosen_.at(-1 - token));
+      const int32_t given = batch.tokens[i];
+      const int32_t token = given >= 0 ? given : chosen_.at(-1 - given);
+      if (given < 0) ++chosen_tokens;
+      const uint64_t after = Mix(hash, token);
+      slot_tokens_.at(slot) = token;
       slots_.at(slot) = {false, position, hash, after};
       hash = after;
       states[i] = Mix(hash, source);
@@ -204,6 +208,9 @@ Tensor FakeModel::Decode(const DecodeBatch& batch) {
   }
   // Writing must not have touched what others read.
   for (size_t s = 0; s < n; ++s) ReadHistory(batch, s, batch.kv_lens[s]);
+  step_lens_.assign(batch.kv_lens.begin(), batch.kv_lens.end());
+  step_slots_.assign(batch.slots, batch.slots + n * batch.slots_stride);
+  step_stride_ = batch.slots_stride;
   decoder_states_.resize(batch.wanted.size() * kWidth);
   for (size_t i = 0; i < batch.wanted.size(); ++i) {
     Expect(i == 0 || batch.wanted[i] > batch.wanted[i - 1], "wanted rows ascend");

@@ -44,6 +44,11 @@ class FakeModel : public Model {
   Tensor chosen() const override {
     return Tensor::Dense(chosen_.data(), DType::kI32, {static_cast<int64_t>(chosen_.size())});
   }
+  TokenHistory history() const override {
+    const auto slots = static_cast<int64_t>(slot_tokens_.size());
+    return {Tensor::Dense(slot_tokens_.data(), DType::kI32, {slots}), step_slots_.data(),
+            step_stride_, step_lens_};
+  }
   void Logits(const Tensor& states, const Tensor& logits) override;
   void TargetLogProbs(const Tensor& states, const Tensor& targets, const Tensor& log_probs,
                       const Tensor& top_log_probs, const Tensor& top_tokens) override;
@@ -59,6 +64,7 @@ class FakeModel : public Model {
   std::vector<std::string> errors;
   int64_t decodes = 0, slices = 0, most_tokens = 0, most_sequences = 0, encode_batches = 0;
   int64_t encoded_tokens = 0;
+  int64_t chosen_tokens = 0;  // taken from chosen()
 
  private:
   struct Slot {
@@ -81,6 +87,8 @@ class FakeModel : public Model {
   std::vector<Slot> slots_;
   std::vector<float> encoder_states_, decoder_states_, taken_states_;
   std::vector<int32_t> chosen_;
+  std::vector<int32_t> slot_tokens_, step_slots_, step_lens_;  // the history of the latest Decode
+  int64_t step_stride_ = 0;
   std::vector<int32_t> encode_tokens_, encode_offsets_;
   std::vector<int32_t> encode_positions_, lower_begin_, upper_end_;  // as the batch has them
   bool both_ways_ = false;

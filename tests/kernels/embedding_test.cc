@@ -68,16 +68,21 @@ TEST_CASE("embedding of every dtype, with and without positions", "[embedding]")
   });
 }
 
-TEST_CASE("ids that stand for chosen ones", "[embedding]") {
+TEST_CASE("ids that stand for chosen ones, noted by slot", "[embedding]") {
   const Table table(DType::kF32, 11, 16, 1);
   const std::vector<int32_t> chosen = {7, 0, 10}, expected = {3, 10, 7, 0};
+  const std::vector<int32_t> slots = {2, 0, -1, 4};
   ForEachPlace([&](Place& place) {
     const Tensor y = place.Poisoned(DType::kF32, {4, 16});
+    const Tensor history = place.Poisoned(DType::kI32, {5});
     Embedding({.ids = place.Put(std::vector<int32_t>{3, -3, -1, -2}, {4}),
                .chosen = place.PutBytes(chosen.data(), 12, DType::kI32, {3}),
                .table = table.PutAt(place),
-               .y = y},
+               .y = y,
+               .history = history,
+               .slots = place.Plan(slots)},
               place.stream());
+    CHECK(place.Ints(history) == std::vector<int32_t>{10, 0x55555555, 3, 0x55555555, 0});
     const std::vector<float> values = place.Floats(y);
     for (size_t r = 0; r < 4; ++r) {
       for (size_t i = 0; i < 16; ++i) {

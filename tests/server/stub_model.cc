@@ -16,7 +16,9 @@ class StubModel : public Model {
  public:
   StubModel(ModelConfig config, const ModelLimits& limits, ThreadPool* pool,
             std::shared_ptr<StubControl> control)
-      : Model(std::move(config), limits, Stream(pool)), control_(std::move(control)) {}
+      : Model(std::move(config), limits, Stream(pool)),
+        control_(std::move(control)),
+        tokens_(static_cast<size_t>(limits.cache_pages * limits.page_size), kToken) {}
 
   void BeginEncode(const EncodeBatch& batch) override {
     rows_ = static_cast<int64_t>(batch.tokens.size());
@@ -38,7 +40,16 @@ class StubModel : public Model {
     ++control_->steps;
     const int64_t wanted = static_cast<int64_t>(batch.wanted.size());
     decoded_.assign(static_cast<size_t>(wanted * config_.d_model), 0.0f);
+    lens_.assign(batch.kv_lens.begin(), batch.kv_lens.end());
+    slots_.assign(batch.slots, batch.slots + batch.kv_lens.size() * batch.slots_stride);
+    slots_stride_ = batch.slots_stride;
     return Tensor::F32(decoded_.data(), {wanted, config_.d_model});
+  }
+  // Every token that there is is the one that is always chosen.
+  TokenHistory history() const override {
+    const auto slots = static_cast<int64_t>(tokens_.size());
+    return {Tensor::Dense(tokens_.data(), DType::kI32, {slots}), slots_.data(), slots_stride_,
+            lens_};
   }
   void Logits(const Tensor& states, const Tensor& logits) override {
     for (int64_t row = 0; row < states.dim[0]; ++row) {
@@ -57,6 +68,8 @@ class StubModel : public Model {
   const std::shared_ptr<StubControl> control_;
   int64_t rows_ = 0;
   std::vector<float> states_, decoded_;
+  std::vector<int32_t> tokens_, slots_, lens_;
+  int64_t slots_stride_ = 0;
 };
 
 }  // namespace

@@ -1,0 +1,34 @@
+#include "kernels/candidate_logits.h"
+
+#include "kernels/cpu_ops.h"
+#include "kernels/cuda_ops.h"
+#include "kernels/dispatch.h"
+
+namespace quintet {
+
+void CandidateLogits(const CandidateLogitsArgs& args, Stream& stream) {
+  const int64_t n = static_cast<int64_t>(args.first_rows.size());
+  QT_CHECK_EQ(static_cast<int64_t>(args.from_kept.size()), n);
+  for (const Tensor* t : {&args.logits, &args.kept}) {
+    if (!t->defined()) continue;
+    QT_CHECK(t->dtype == DType::kF32);
+    QT_CHECK_EQ(t->rank, 2);
+    QT_CHECK_EQ(t->stride[1], 1);
+    QT_CHECK_EQ(t->dim[1], args.logits.dim[1]);
+  }
+  QT_CHECK(args.indices.dtype == DType::kI32 && args.values.dtype == DType::kF32);
+  for (const Tensor* t : {&args.indices, &args.values}) {
+    QT_CHECK_EQ(t->rank, 2);
+    QT_CHECK_EQ(t->stride[1], 1);
+    QT_CHECK_EQ(t->dim[0], n);
+    QT_CHECK_EQ(t->dim[1], args.indices.dim[1]);
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    const auto at = static_cast<size_t>(i);
+    QT_CHECK(args.first_rows[at] >= 0 && args.first_rows[at] < args.logits.dim[0]);
+    QT_CHECK(args.from_kept[at] == 0 || args.kept.defined());
+  }
+  Dispatch<cpu::CandidateLogits, cuda::CandidateLogits>(stream)(args, stream);
+}
+
+}  // namespace quintet

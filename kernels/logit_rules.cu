@@ -1,0 +1,167 @@
+#include <limits>
+
+#include "kernels/cuda.cuh"
+#include "kernels/cuda_ops.h"
+
+namespace quintet::cuda {
+namespace {
+
+constexpr float kNever = -std::numeric_limits<float>::infinity();
+constexpr int kThreads = 512;
+
+struct RulesCall {
+  float* logits;
+  int64_t stride;
+  int vocab;
+  const RowRules* rules;
+  const int32_t* tokens;          // of the ranges
+  const int32_t* history_tokens;  // of the slots
+  const int32_t* slots;
+  int64_t slots_stride;
+  const int32_t* lens;
+  const float* log_sums;
+  float* kept;
+  int64_t kept_stride;
+};
+
+// One row, for the block that changes it; its functions end before others may see what they wrote.
+class RuledRow {
+ public:
+  __device__ RuledRow(const RulesCall& call, const RowRules& rules)
+      : call_(call),
+        rules_(rules),
+        row_(call.logits + rules.row * call.stride),
+        length_(call.lens[rules.sequence]),
+        slots_(call.slots + rules.sequence * call.slots_stride) {}
+
+  __device__ void CopyTo(float* to) const {
+    for (int i = first(); i < call_.vocab; i += kThreads) to[i] = row_[i];
+  }
+  __device__ void Fill(float value) const {
+    for (int i = first(); i < call_.vocab; i += kThreads) row_[i] = value;
+  }
+  __device__ void Shift(float by) const {
+    for (int i = first(); i < call_.vocab; i += kThreads) row_[i] = __fsub_rn(row_[i], by);
+  }
+  __device__ void Set(const TokenRange& tokens, float value) const {
+    for (int i = tokens.begin + first(); i < tokens.end; i += kThreads) {
+      row_[call_.tokens[i]] = value;
+    }
+  }
+
+  // `seen`: a bit a token, all 0. Who sets a token's bit penalises it.
+  __device__ void Penalize(unsigned* seen) const {
+    const float penalty = rules_.repetition_penalty;
+    for (int i = first(); i < length_; i += kThreads) {
+      const int token = Token(i);
+      const unsigned bit = 1u << (token % 32);
+      if ((atomicOr(&seen[token / 32], bit) & bit) != 0) continue;
+      const float x = row_[token];
+      row_[token] = x < 0.0f ? __fmul_rn(x, penalty) : __fdiv_rn(x, penalty);
+    }
+  }
+
+  __device__ void BanRepeatedNgrams() const {
+    const int n = rules_.ngram, suffix = length_ + 1 - n;
+    for (int i = first(); i + n <= length_; i += kThreads) {
+      int same = 0;
+      while (same < n - 1 && Token(i + same) == Token(suffix + same)) ++same;
+      if (same == n - 1) row_[Token(i + n - 1)] = kNever;
+    }
+  }
+
+  __device__ void BanWords() const {
+    const int32_t* base = call_.tokens + rules_.words.begin;
+    const int words = (rules_.words.end - rules_.words.begin) / 2;
+    for (int w = first(); w < words; w += kThreads) {
+      const int32_t* word = base + base[2 * w];
+      const int before = base[2 * w + 1] - base[2 * w] - 1;
+      if (before > length_) continue;
+      int same = 0;
+      while (same < before && Token(length_ - before + same) == word[same]) ++same;
+      if (same == before) row_[word[before]] = kNever;
+    }
+  }
+
+ private:
+  __device__ static int first() { return static_cast<int>(threadIdx.x); }
+  __device__ int Token(int i) const { return call_.history_tokens[slots_[i]]; }
+
+  const RulesCall& call_;
+  const RowRules& rules_;
+  float* row_;
+  int length_;
+  const int32_t* slots_;
+};
+
+// What: the rules of LogitRulesArgs on one row each.
+// Shapes: logits [rows, vocab] f32 in place; ids of the history by slot.
+// Math: f32, one rounding a rule; what several threads write to one place is the same value.
+// Map: one block a row that has rules; a bit a token of the vocabulary in shared memory.
+// Bound: latency of three dependent reads for each rule of the history; a row that is forced or
+// becomes a log_softmax is written as a whole, vocab * 4 bytes.
+// Spec: tests/kernels/logit_rules_test.cc.
+__global__ void __launch_bounds__(kThreads) LogitRulesKernel(const __grid_constant__ RulesCall c) {
+  extern __shared__ unsigned seen[];
+  WaitForInputs();
+  const RowRules rules = c.rules[blockIdx.x];
+  const RuledRow row(c, rules);
+  if (rules.keep != 0) {
+    row.CopyTo(c.kept + rules.row * c.kept_stride);
+    __syncthreads();
+  }
+  if (!rules.forced.empty()) {
+    row.Fill(kNever);
+    __syncthreads();
+    row.Set(rules.forced, 0.0f);
+    __syncthreads();
+  } else {
+    if (rules.repetition_penalty != 1.0f) {
+      for (int i = static_cast<int>(threadIdx.x); i < (c.vocab + 31) / 32; i += kThreads) {
+        seen[i] = 0;
+      }
+    }
+    if (rules.log_softmax != 0) row.Shift(c.log_sums[rules.row]);
+    __syncthreads();
+    if (rules.repetition_penalty != 1.0f) {
+      row.Penalize(seen);
+      __syncthreads();
+    }
+    if (rules.ngram > 0) row.BanRepeatedNgrams();
+    row.BanWords();
+  }
+  row.Set(rules.banned, kNever);
+}
+
+}  // namespace
+
+void LogitRules(const LogitRulesArgs& args, Stream& stream) {
+  if (args.rules.empty()) return;
+  const TokenHistory& history = args.history;
+  const int vocab = static_cast<int>(args.logits.dim[1]);
+  const RulesCall call{args.logits.as<float>(),
+                       args.logits.stride[0],
+                       vocab,
+                       stream.Twin(args.rules.data()),
+                       args.tokens.empty() ? nullptr : stream.Twin(args.tokens.data()),
+                       history.tokens.as<int32_t>(),
+                       stream.Twin(history.slots),
+                       history.slots_stride,
+                       stream.Twin(history.lens.data()),
+                       args.log_sums.as<float>(),
+                       args.kept.as<float>(),
+                       args.kept.stride[0]};
+  const size_t shared = static_cast<size_t>((vocab + 31) / 32) * 4;
+  constexpr size_t kAlways = 48 << 10;  // bytes that need not be asked for
+  if (shared > kAlways) {
+    QT_CUDA(stream.device(),
+            cudaFuncSetAttribute(LogitRulesKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 static_cast<int>(shared)));
+  }
+  Launch(stream, dim3(static_cast<unsigned>(args.rules.size())), dim3(kThreads), shared,
+         LogitRulesKernel, call);
+}
+
+int64_t LogitRulesScratchBytes(int64_t, const Stream&) { return 0; }
+
+}  // namespace quintet::cuda
