@@ -9,8 +9,7 @@ namespace quintet {
 
 BeamGeneration::BeamGeneration(const Request& request, const Tokenizer* tokenizer, int64_t vocab,
                                int64_t page_size)
-    : Generation(request, tokenizer, request.decoding.num_beams, vocab, page_size),
-      warp_(WarpOptionsOf(request.decoding)) {
+    : Generation(request, tokenizer, request.decoding.num_beams, vocab, page_size) {
   for (const std::string& stop : options_.stop) {
     longest_stop_ = std::max(longest_stop_, stop.size());
   }
@@ -40,6 +39,9 @@ void BeamGeneration::RankedCandidates(const RowResults& results) {
     candidate.score = results.ranked[k];
     candidate.beam = static_cast<int32_t>(flat / vocab_);
     candidate.token = static_cast<int32_t>(flat % vocab_);
+    if (options_.logprobs) {
+      candidate.log_prob = results.ranked_logits[k] - results.log_sums[candidate.beam];
+    }
     candidates_.push_back(candidate);
   }
 }
@@ -67,7 +69,14 @@ void BeamGeneration::DrawnCandidates(const RowResults& results, Warper* warper) 
                                                             : a.second.token < b.second.token;
                     });
   candidates_.clear();
-  for (size_t k = 0; k < count; ++k) candidates_.push_back(drawn_[k].second);
+  for (size_t k = 0; k < count; ++k) {
+    BeamCandidate candidate = drawn_[k].second;
+    if (options_.logprobs) {
+      const int64_t at = candidate.beam * results.logits_stride + candidate.token;
+      candidate.log_prob = results.raw[at] - results.log_sums[candidate.beam];
+    }
+    candidates_.push_back(candidate);
+  }
 }
 
 bool BeamGeneration::CompletesStop(const BeamCandidate& candidate) const {
@@ -97,9 +106,6 @@ void BeamGeneration::Select(const RowResults& results, Warper* warper) {
     RankedCandidates(results);
   }
   if (options_.logprobs) {
-    for (BeamCandidate& c : candidates_) {
-      c.log_prob = results.RawLogit(c.beam, c.token) - results.log_sums[c.beam];
-    }
     for (int64_t row = 0; row < lanes_; ++row) {
       alternatives_.push_back(row < rows() ? Alternatives(results, row) : Alternative());
     }

@@ -37,7 +37,6 @@ class BeamGeneration : public Generation {
   void Share(absl::Span<const int32_t> new_tokens);
 
   std::optional<BeamSearch> search_;  // from admission on
-  WarpOptions warp_;
   size_t longest_stop_ = 0;
   std::vector<BeamCandidate> candidates_;
   std::vector<std::pair<double, BeamCandidate>> drawn_;

@@ -1,103 +1,48 @@
 #include "engine/decoder.h"
 
 #include <algorithm>
-#include <array>
-#include <iterator>
 #include <numeric>
 
-#include "engine/logits_rows.h"
 #include "engine/scheduler.h"
 #include "kernels/check.h"
-#include "kernels/selection.h"
 
 namespace quintet {
 namespace {
 
-constexpr size_t kDecoderBuffers = 9;
-constexpr int64_t kMaxRanking = 544;  // candidates of 32 beams with 16 eos ids
-constexpr int64_t kMaxAlternatives = 20;
-
-// Bytes of each of the decoder's buffers, in the order in which Allocate names them: those of ops,
-// then the mirrored ones, then the host's.
-std::array<int64_t, kDecoderBuffers> BufferSizes(const ModelConfig& config,
-                                                 const ModelLimits& limits, const Stream& stream) {
-  const int64_t steps = limits.max_step_tokens, rows = LogitsChunkRows(stream);
-  const int64_t labels = std::max<int64_t>(1, config.labels);
-  const int64_t logits = rows * LogitsStride(config.vocab) * 4, row = rows * 4;
-  return {std::max<int64_t>(64, TopKScratchBytes(rows, config.vocab, kMaxRanking, stream)),
-          steps * labels * 4,
-          logits,
-          row,
-          2 * row * kMaxRanking,
-          2 * row * kMaxRanking,
-          row * kMaxAlternatives,
-          row * kMaxAlternatives,
-          logits};  // touched only when log-probabilities are asked for
+int64_t LabelBytes(const ModelConfig& config, const ModelLimits& limits) {
+  return limits.max_step_tokens * std::max<int64_t>(1, config.labels) * 4;
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(Model* model, bool run_ahead) {
+absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(Model* model,
+                                                         std::optional<bool> run_ahead) {
   auto decoder = std::unique_ptr<Decoder>(new Decoder(model, run_ahead));
   const absl::Status status = decoder->Allocate();
   if (!status.ok()) return status;
   return decoder;
 }
 
-Decoder::Decoder(Model* model, bool run_ahead)
+Decoder::Decoder(Model* model, std::optional<bool> run_ahead)
     : model_(model),
-      vocab_(model->config().vocab),
-      logits_stride_(LogitsStride(vocab_)),
-      chunk_rows_(LogitsChunkRows(model->stream())),
-      runs_ahead_(run_ahead || model->stream().backend() != Backend::kCpu),
+      runs_ahead_(run_ahead.value_or(model->stream().backend() != Backend::kCpu)),
       batch_(model->limits()),
-      warpers_(model->stream().pool().threads()),
-      plan_(&model->stream()),
-      alternatives_plan_(&model->stream()),
+      search_(model),
       target_scores_(model) {}
 
 int64_t Decoder::BufferBytes(const ModelConfig& config, const ModelLimits& limits,
                              const Stream& stream) {
-  int64_t bytes = 0;
-  for (const int64_t size : BufferSizes(config, limits, stream)) bytes += size;
-  return bytes + 2 * RankingPlan::BlockBytes(LogitsChunkRows(stream)) +
+  return TokenSearch::BufferBytes(config, stream) + LabelBytes(config, limits) +
          TargetScores::BufferBytes(limits);
 }
 
 absl::Status Decoder::Allocate() {
-  Buffer* const buffers[] = {&topk_scratch_,   &labels_, &logits_,      &log_sums_, &ranked_,
-                             &ranked_indices_, &top_,    &top_indices_, &raw_};
-  constexpr size_t kOfOps = 2, kMirrored = kDecoderBuffers - 1;  // where each kind ends
-  static_assert(std::size(buffers) == kDecoderBuffers);
-  const Stream& stream = model_->stream();
-  const auto sizes = BufferSizes(model_->config(), model_->limits(), stream);
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    absl::StatusOr<Buffer> buffer = i < kOfOps      ? stream.Allocate(sizes[i])
-                                    : i < kMirrored ? stream.AllocateMirrored(sizes[i])
-                                                    : Buffer::Allocate(sizes[i]);
-    if (!buffer.ok()) return buffer.status();
-    *buffers[i] = *std::move(buffer);
-  }
-  for (RankingPlan* plan : {&plan_, &alternatives_plan_}) {
-    if (absl::Status status = plan->Allocate(chunk_rows_); !status.ok()) return status;
-  }
-  if (absl::Status status = target_scores_.Allocate(); !status.ok()) return status;
-  processing_.reserve(chunk_rows_);
-  processing_rows_.reserve(chunk_rows_);
-  ranking_of_.reserve(chunk_rows_);
-  return absl::OkStatus();
-}
-
-Tensor Decoder::Matrix(const Buffer& mirrored, DType dtype, int64_t rows, int64_t columns) const {
-  return model_->stream().Twin(Tensor::Dense(mirrored.data(), dtype, {rows, columns}));
-}
-
-Tensor Decoder::Logits(int64_t rows) const {
-  return Matrix(logits_, DType::kF32, rows, logits_stride_).Columns(0, vocab_);
-}
-
-Tensor Decoder::Vector(const Buffer& mirrored, int64_t rows) const {
-  return model_->stream().Twin(Tensor::Dense(mirrored.data(), DType::kF32, {rows}));
+  absl::StatusOr<Buffer> labels =
+      model_->stream().Allocate(LabelBytes(model_->config(), model_->limits()));
+  if (!labels.ok()) return labels.status();
+  labels_ = *std::move(labels);
+  if (absl::Status status = search_.Allocate(); !status.ok()) return status;
+  return target_scores_.Allocate();
 }
 
 absl::StatusOr<Decoder::StepSize> Decoder::Step(absl::Span<const DecoderJob> jobs,
@@ -107,16 +52,12 @@ absl::StatusOr<Decoder::StepSize> Decoder::Step(absl::Span<const DecoderJob> job
   ahead_.reset();  // nobody waits for it
   Gather(jobs, given_tokens);
   if (batch_.empty()) return StepSize{};
-  // A plan that needs nothing of this step's is on the device before the step begins.
-  planned_ = false;
-  if (FitsOneChunk()) {
-    const Chunk chunk = ChunkFrom(0);
-    needs_ = NeedsOf(chunk);
-    if (!needs_.reads && needs_.alternatives == 0) PlanRanking(chunk);
-  }
+  // A plan is on the device before the step begins.
+  const bool planned = search_.Fitting(searching_) == searching_.size();
+  if (planned) search_.Plan(searching_, 0);
   const int64_t sequences = batch_.sequences();
   const Tensor states = model_->Decode(batch_.Finish());
-  CollectStates(states, Score(states, SearchAll(states, 0, jobs)));
+  CollectStates(states, Score(states, SearchAll(states, jobs, planned)));
   if (!ahead_.has_value()) status_.Update(model_->stream().Synchronize());
   if (!status_.ok()) return status_;
   for (const DecoderJob& job : jobs) {
@@ -153,18 +94,16 @@ void Decoder::Gather(absl::Span<const DecoderJob> jobs, int64_t given_tokens) {
 // Wanted rows in one piece for each use: search, scores, states.
 void Decoder::AddMembers(absl::Span<const DecoderJob> jobs) {
   batch_.Clear();
-  selecting_.clear();
-  selecting_ids_.clear();
+  searching_.clear();
   scoring_.clear();
   stating_.clear();
   for (size_t m = 0; m < members_.size(); ++m) {
     const DecoderJob& job = jobs[members_[m]];
     if (job.generation == nullptr) continue;
     batch_.BeginGroup(job.id, job.source_slots);
+    const auto sequence = static_cast<int32_t>(batch_.sequences());
     job.generation->AddTo(&batch_, shares_[m]);
-    if (!job.generation->ReadyToSelect()) continue;
-    selecting_.push_back(job.generation);
-    selecting_ids_.push_back(job.id);
+    if (job.generation->ReadyToSelect()) searching_.push_back({job.id, job.generation, sequence});
   }
   for (const bool scores : {true, false}) {
     for (size_t m = 0; m < members_.size(); ++m) {
@@ -177,208 +116,52 @@ void Decoder::AddMembers(absl::Span<const DecoderJob> jobs) {
   }
 }
 
-// As many generations as fit a chunk, from the `begin`-th selecting one on.
-Decoder::Chunk Decoder::ChunkFrom(size_t begin) const {
-  size_t end = begin;
-  int64_t rows = 0;
-  while (end < selecting_.size() && rows + selecting_[end]->rows() <= chunk_rows_) {
-    rows += selecting_[end++]->rows();
-  }
-  return {absl::MakeConstSpan(selecting_).subspan(begin, end - begin), rows};
-}
-
-bool Decoder::FitsOneChunk() const {
-  return !selecting_.empty() && ChunkFrom(0).generations.size() == selecting_.size();
-}
-
-int64_t Decoder::SearchAll(const Tensor& states, int64_t row, absl::Span<const DecoderJob> jobs) {
-  for (size_t begin = 0; begin < selecting_.size();) {
-    const Chunk chunk = ChunkFrom(begin);
-    QT_CHECK(!chunk.generations.empty());
-    Search(chunk, states.Rows(row, row + chunk.rows), jobs);
-    row += chunk.rows;
-    begin += chunk.generations.size();
+// As many at once as fit one search.
+int64_t Decoder::SearchAll(const Tensor& states, absl::Span<const DecoderJob> jobs, bool planned) {
+  int64_t row = 0;
+  for (absl::Span<const Searching> left = searching_; !left.empty();) {
+    const absl::Span<const Searching> now = left.first(search_.Fitting(left));
+    if (!planned) search_.Plan(now, 0);
+    const int64_t end = row + search_.rows(0);
+    search_.Queue(states.Rows(row, end), 0);
+    if (planned && batch_.sequences() == end) QueueAhead(jobs, 0);
+    if (status_.Update(search_.Wait(0)); !status_.ok()) return end;
+    chosen_.clear();
+    for (size_t i = 0; i < now.size(); ++i) {
+      chosen_.push_back({now[i].generation, &search_.parts(0)[i]});
+    }
+    search_.Select(chosen_, 0);
+    row = end;
+    left.remove_prefix(now.size());
   }
   return row;
 }
 
-Decoder::SearchNeeds Decoder::NeedsOf(const Chunk& chunk) const {
-  SearchNeeds needs;
-  for (const Generation* g : chunk.generations) {
-    needs.ranks = needs.ranks || g->RankingSize() > 0;
-    needs.changes = needs.changes || g->ChangesLogits();
-    needs.reads = needs.reads || g->ReadsLogits();
-    needs.sums = needs.sums || g->NeedsLogSums();
-    needs.together = needs.together || g->RankedTogether();
-    needs.logprobs = needs.logprobs || g->NeedsLogProbs();
-    needs.alternatives = std::max(needs.alternatives, g->top_logprobs());
-  }
-  return needs;
-}
-
-void Decoder::Search(const Chunk& chunk, const Tensor& states, absl::Span<const DecoderJob> jobs) {
-  Stream& stream = model_->stream();
-  const Tensor logits = Logits(chunk.rows);
-  model_->Logits(states, logits);
-  needs_ = NeedsOf(chunk);
-  if (needs_.sums && !SumsInRanking()) {
-    LogSumExp({.logits = logits, .out = Vector(log_sums_, chunk.rows)}, stream);
-    stream.Download(log_sums_.data(), chunk.rows * 4);
-  }
-  if (needs_.alternatives > 0) FindAlternatives(chunk);
-  BringLogits(chunk);
-  Process(chunk);
-  if (!planned_) PlanRanking(chunk);
-  planned_ = false;
-  const int half = 0;
-  if (needs_.ranks) Rank(chunk.rows, ranked_width_, half);
-  stream.Mark(half);
-  if (batch_.sequences() == chunk.rows && chunk.rows == static_cast<int64_t>(selecting_.size())) {
-    QueueAhead(jobs, {selecting_ids_, half});
-  }
-  if (status_.Update(stream.WaitForMark(half)); !status_.ok()) return;
-  Select(chunk, half);
-}
-
-void Decoder::FindAlternatives(const Chunk& chunk) {
-  RankingPlan& plan = alternatives_plan_;
-  plan.Begin();
-  for (const Generation* g : chunk.generations) {
-    for (int64_t row = 0; row < g->rows(); ++row) {
-      plan.AddEntry(1, std::max<int64_t>(1, g->top_logprobs()), false);
-    }
-  }
-  plan.Commit();
-  TopKArgs args = plan.Args({});
-  args.scores = Logits(chunk.rows);
-  args.values = Matrix(top_, DType::kF32, chunk.rows, kMaxAlternatives);
-  args.indices = Matrix(top_indices_, DType::kI32, chunk.rows, kMaxAlternatives);
-  args.scratch = Tensor::Dense(topk_scratch_.data(), DType::kI8, {topk_scratch_.bytes()});
-  TopK(args, model_->stream());
-  model_->stream().Download(top_.data(), chunk.rows * kMaxAlternatives * 4);
-  model_->stream().Download(top_indices_.data(), chunk.rows * kMaxAlternatives * 4);
-}
-
-// Logits that are read or changed on the host.
-void Decoder::BringLogits(const Chunk& chunk) {
-  Stream& stream = model_->stream();
-  if (stream.backend() == Backend::kCpu) return;
-  int64_t first = 0;
-  bool any = false;
-  for (const Generation* g : chunk.generations) {
-    if (g->ReadsLogits()) {
-      stream.Download(logits_.as<float>() + first * logits_stride_, g->rows() * logits_stride_ * 4);
-      any = true;
-    }
-    first += g->rows();
-  }
-  if (any) status_.Update(stream.Synchronize());
-}
-
-void Decoder::Process(const Chunk& chunk) {
-  float* logits = logits_.as<float>();
-  processing_.clear();
-  processing_rows_.clear();
-  int64_t first = 0;
-  for (Generation* g : chunk.generations) {
-    const int64_t rows = g->rows();
-    if (g->NeedsRawLogits()) {
-      std::copy_n(logits + first * logits_stride_, rows * logits_stride_,
-                  raw_.as<float>() + first * logits_stride_);
-    }
-    for (int64_t row = 0; row < rows; ++row) {
-      if (!g->ChangesLogits()) continue;
-      processing_.emplace_back(g, row);
-      processing_rows_.push_back(first + row);
-    }
-    first += rows;
-  }
-  if (processing_.empty()) return;
-  const float* sums = log_sums_.as<float>();
-  model_->stream().pool().ParallelFor(
-      static_cast<int64_t>(processing_.size()), [&](int64_t task, int) {
-        const auto [generation, row] = processing_[task];
-        const int64_t at = processing_rows_[task];
-        const absl::Span<float> values(logits + at * logits_stride_, vocab_);
-        if (generation->LogitsAreLogProbs()) {
-          for (float& x : values) x -= sums[at];
-        }
-        if (generation->Processes()) generation->Process(row, values);
-      });
-  for (const int64_t row : processing_rows_) {
-    model_->stream().Upload(logits + row * logits_stride_, vocab_ * 4);
-  }
-}
-
-// What the chunk's ranking plans with, and its way to the device.
-void Decoder::PlanRanking(const Chunk& chunk) {
-  plan_.Begin();
-  ranking_of_.clear();
-  int64_t first = 0;
-  ranked_width_ = 1;
-  for (const Generation* g : chunk.generations) {
-    const int64_t rows = g->rows();
-    const int64_t k = std::max<int64_t>(1, g->RankingSize());
-    QT_CHECK_LE(k, kMaxRanking);
-    ranked_width_ = std::max(ranked_width_, k);
-    ranking_of_.push_back(plan_.entries());
-    const int64_t entries = g->RankedTogether() ? 1 : rows;
-    const bool log_softmax = g->RankedTogether() && !g->LogitsAreLogProbs();
-    for (int64_t entry = 0; entry < entries; ++entry)
-      plan_.AddEntry(rows / entries, k, log_softmax);
-    for (int64_t row = 0; row < rows; ++row, ++first) {
-      const bool shifted = log_softmax && !SumsInRanking();
-      plan_.AddRow(shifted ? log_sums_.as<float>()[first] : 0.0f, g->RowBias(row));
-    }
-  }
-  if (needs_.ranks) plan_.Commit();
-  planned_ = true;
-}
-
-// Ranks by the plan into one half of the results.
-void Decoder::Rank(int64_t rows, int64_t width, int half) {
-  Stream& stream = model_->stream();
-  const bool in_ranking = SumsInRanking();
-  TopKArgs args = plan_.Args({.biases = needs_.together,
-                              .shifts = needs_.together && !in_ranking,
-                              .log_softmax = in_ranking});
-  const int64_t offset = half * chunk_rows_ * kMaxRanking;
-  args.scores = Logits(rows);
-  args.values = Tensor::F32(ranked_.as<float>() + offset, {plan_.entries(), width});
-  args.indices =
-      Tensor::Dense(ranked_indices_.as<int32_t>() + offset, DType::kI32, {plan_.entries(), width});
-  args.scratch = Tensor::Dense(topk_scratch_.data(), DType::kI8, {topk_scratch_.bytes()});
-  if (const Tensor chosen = model_->chosen(); chosen.elements() >= plan_.entries()) {
-    args.best = chosen;
-  }
-  if (in_ranking) args.log_sums = Vector(log_sums_, rows);
-  TopK(args, stream);
-  if (in_ranking && needs_.logprobs) stream.Download(log_sums_.data(), rows * 4);
-}
-
 // ---- Steps ahead ----
 
-// Which row of the step under way each job has; jobs keep their order from step to step.
-void Decoder::FindEntries(absl::Span<const DecoderJob> jobs, absl::Span<const uint64_t> ids) {
-  entries_.assign(jobs.size(), -1);
-  auto next = ids.begin();
+// Jobs keep their order from step to step.
+void Decoder::FindParts(absl::Span<const DecoderJob> jobs, int which) {
+  const absl::Span<const SearchPart> parts = search_.parts(which);
+  parts_.assign(jobs.size(), nullptr);
+  size_t next = 0;
   for (size_t i = 0; i < jobs.size(); ++i) {
-    const auto found = std::find(next, ids.end(), jobs[i].id);
-    if (found == ids.end()) continue;  // it rests, or is new
-    entries_[i] = found - ids.begin();
-    next = found + 1;
+    size_t at = next;
+    while (at < parts.size() && parts[at].id != jobs[i].id) ++at;
+    if (at == parts.size()) continue;  // it rests, or is new
+    parts_[i] = &parts[at];
+    next = at + 1;
   }
 }
 
-// Gathers the step after the one under way. False: it cannot be queued yet, or has no sequence.
-bool Decoder::AddAhead(absl::Span<const DecoderJob> jobs, const Ahead& under_way, Ahead* ahead) {
-  if (!runs_ahead_ || !model_->chosen().defined()) return false;
-  FindEntries(jobs, under_way.ids);
+// Who takes part in the step after the one under way. False: it cannot be queued yet, or nobody.
+bool Decoder::ChooseAhead(absl::Span<const DecoderJob> jobs, int under_way) {
+  if (!runs_ahead_ || !model_->chosen().defined() || !search_.ChoosesByRow(under_way)) return false;
+  FindParts(jobs, under_way);
   members_.clear();  // first all that could take part
   classes_.clear();
   for (size_t i = 0; i < jobs.size(); ++i) {
-    if (entries_[i] >= 0) {
-      if (!jobs[i].generation->PlainGreedy()) return false;
+    if (parts_[i] != nullptr) {
+      if (!jobs[i].generation->RunsAhead()) return false;
       if (jobs[i].generation->EndsByLength()) continue;
     }
     members_.push_back(i);
@@ -388,96 +171,69 @@ bool Decoder::AddAhead(absl::Span<const DecoderJob> jobs, const Ahead& under_way
   const Priority lowest = turns_.Lowest(classes_, urgent_);
   const size_t rested =
       std::erase_if(members_, [&](size_t i) { return jobs[i].priority < lowest; });
-  if (members_.empty()) return false;
   for (const size_t i : members_) {
     const Generation* generation = jobs[i].generation;
     if (generation == nullptr) return false;
-    if (!(entries_[i] >= 0 ? generation->CanRunAhead() : generation->CanResume())) return false;
+    if (!(parts_[i] != nullptr ? generation->CanRunAhead() : generation->CanResume())) return false;
   }
-  batch_.Clear();
+  following_.clear();
   for (const size_t i : members_) {
-    batch_.BeginGroup(jobs[i].id, jobs[i].source_slots);
-    if (entries_[i] >= 0) {
-      jobs[i].generation->AddAhead(&batch_, -1 - static_cast<int32_t>(entries_[i]));
-    } else {
-      jobs[i].generation->AddTo(&batch_, 0);
-    }
-    ahead->ids.push_back(jobs[i].id);
+    following_.push_back({jobs[i].id, jobs[i].generation, 0, parts_[i] != nullptr});
   }
+  if (members_.empty() || search_.Fitting(following_) < following_.size()) return false;
   turns_.Record(rested > 0);
   return true;
 }
 
-void Decoder::QueueAhead(absl::Span<const DecoderJob> jobs, const Ahead& under_way) {
-  Ahead ahead{.half = 1 - under_way.half};
-  if (!AddAhead(jobs, under_way, &ahead)) return;
-  const int64_t rows = batch_.sequences();
-  plan_.Begin();
-  for (int64_t row = 0; row < rows; ++row) {
-    plan_.AddEntry(1, 1, false);
-    plan_.AddRow(0.0f, 0.0f);
+void Decoder::QueueAhead(absl::Span<const DecoderJob> jobs, int under_way) {
+  if (!ChooseAhead(jobs, under_way)) return;
+  batch_.Clear();
+  for (size_t m = 0; m < members_.size(); ++m) {
+    const DecoderJob& job = jobs[members_[m]];
+    following_[m].sequence = static_cast<int32_t>(batch_.sequences());
+    batch_.BeginGroup(job.id, job.source_slots);
+    AddAhead(job, parts_[members_[m]], under_way);
   }
-  plan_.Commit();
-  const Tensor states = model_->Decode(batch_.Finish());
-  model_->Logits(states, Logits(rows));
-  needs_ = {.ranks = true};
-  Rank(rows, 1, ahead.half);
-  model_->stream().Mark(ahead.half);
-  ahead_ = std::move(ahead);
+  const int which = 1 - under_way;
+  search_.Plan(following_, which);
+  search_.Queue(model_->Decode(batch_.Finish()), which);
+  ahead_ = which;
+}
+
+// The sequences of one generation: `part` is what the search under way chooses for it, or null.
+void Decoder::AddAhead(const DecoderJob& job, const SearchPart* part, int under_way) {
+  if (part == nullptr) return job.generation->AddTo(&batch_, 0);
+  const absl::Span<const int32_t> lanes = search_.LanesOf(*part, under_way);
+  size_t entry = 0;
+  for (const int32_t lane : job.generation->live()) {
+    while (lanes[entry] != lane) ++entry;  // others have ended since that search was queued
+    job.generation->AddAhead(&batch_, lane, -1 - (part->row + static_cast<int32_t>(entry)));
+    ++entry;
+  }
 }
 
 // Whether some job is in the step queued ahead.
 bool Decoder::TakesPart(absl::Span<const DecoderJob> jobs) const {
-  return std::any_of(jobs.begin(), jobs.end(), [this](const DecoderJob& job) {
-    return std::find(ahead_->ids.begin(), ahead_->ids.end(), job.id) != ahead_->ids.end();
+  const absl::Span<const SearchPart> parts = search_.parts(*ahead_);
+  return std::any_of(jobs.begin(), jobs.end(), [&](const DecoderJob& job) {
+    return std::any_of(parts.begin(), parts.end(),
+                       [&](const SearchPart& part) { return part.id == job.id; });
   });
 }
 
 // Takes the results of the step queued ahead, with the one after it under way where possible.
 absl::StatusOr<Decoder::StepSize> Decoder::FinishAhead(absl::Span<const DecoderJob> jobs) {
-  const Ahead done = *std::move(ahead_);
+  const int which = *ahead_;
   ahead_.reset();
-  QueueAhead(jobs, done);
-  if (status_.Update(model_->stream().WaitForMark(done.half)); !status_.ok()) return status_;
-  selecting_.clear();
-  ranking_of_.clear();
-  ranked_width_ = 1;
-  FindEntries(jobs, done.ids);  // others have ended since
+  QueueAhead(jobs, which);
+  if (status_.Update(search_.Wait(which)); !status_.ok()) return status_;
+  FindParts(jobs, which);  // others have ended since
+  chosen_.clear();
   for (size_t i = 0; i < jobs.size(); ++i) {
-    if (entries_[i] < 0) continue;
-    selecting_.push_back(jobs[i].generation);
-    ranking_of_.push_back(entries_[i]);
+    if (parts_[i] != nullptr) chosen_.push_back({jobs[i].generation, parts_[i]});
   }
-  Select({selecting_, static_cast<int64_t>(selecting_.size())}, done.half);
-  return StepSize{static_cast<int64_t>(done.ids.size()), 0};
-}
-
-void Decoder::Select(const Chunk& chunk, int half) {
-  const int64_t width = ranked_width_, offset = half * chunk_rows_ * kMaxRanking;
-  std::vector<int64_t>& firsts = left_;  // free until the next step gathers
-  firsts.clear();
-  int64_t first = 0;
-  for (const Generation* g : chunk.generations) {
-    firsts.push_back(first);
-    first += g->rows();
-  }
-  const auto select = [&](int64_t task, int thread) {
-    Generation* g = chunk.generations[task];
-    const int64_t row = firsts[task];
-    RowResults results;
-    results.logits = logits_.as<float>() + row * logits_stride_;
-    results.logits_stride = logits_stride_;
-    results.log_sums = log_sums_.as<float>() + row;
-    if (g->NeedsRawLogits()) results.raw = raw_.as<float>() + row * logits_stride_;
-    results.ranked = ranked_.as<float>() + offset + ranking_of_[task] * width;
-    results.ranked_indices = ranked_indices_.as<int32_t>() + offset + ranking_of_[task] * width;
-    results.ranked_stride = width;
-    results.top = top_.as<float>() + row * kMaxAlternatives;
-    results.top_indices = top_indices_.as<int32_t>() + row * kMaxAlternatives;
-    results.top_stride = kMaxAlternatives;
-    g->Select(results, &warpers_[thread]);
-  };
-  model_->stream().pool().ParallelFor(static_cast<int64_t>(chunk.generations.size()), select);
+  search_.Select(chosen_, which);
+  return StepSize{search_.rows(which), 0};
 }
 
 int64_t Decoder::Score(const Tensor& states, int64_t row) {

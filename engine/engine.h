@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -22,7 +23,8 @@ struct EngineLimits {
   // while streams are running; 0: no limit.
   double prefill_share = 0.0;
   int64_t encoder_cache_bytes = 0;  // 0: off
-  bool run_ahead = false;           // decoder.h: on a CPU too
+  // Whether steps run ahead (engine/decoder.h); unset: where a device works beside the host.
+  std::optional<bool> run_ahead;
 };
 
 struct EngineCounters {

@@ -7,6 +7,22 @@
 #include "kernels/check.h"
 
 namespace quintet {
+namespace {
+
+WarpOptions WarpOptionsOf(const DecodingOptions& options) {
+  WarpOptions warp;
+  warp.temperature = options.temperature;
+  warp.top_k = options.top_k;
+  warp.top_p = options.top_p;
+  warp.min_p = options.min_p;
+  warp.typical_p = options.typical_p;
+  // Beam search must keep a token that goes on besides every eos.
+  const int32_t eos = static_cast<int32_t>(options.eos_token_ids.size());
+  warp.keep = options.num_beams > 1 ? std::max(2, eos + 1) : 1;
+  return warp;
+}
+
+}  // namespace
 
 std::unique_ptr<Generation> Generation::Create(const Request& request, const Tokenizer* tokenizer,
                                                int64_t vocab, int64_t page_size) {
@@ -20,8 +36,9 @@ Generation::Generation(const Request& request, const Tokenizer* tokenizer, int64
                        int64_t vocab, int64_t page_size)
     : request_(request),
       options_(request.decoding),
+      warp_(WarpOptionsOf(request.decoding)),
       tokenizer_(tokenizer),
-      processors_(request.decoding, vocab),
+      processors_(request.decoding),
       lanes_(lanes),
       vocab_(vocab),
       prompt_len_(static_cast<int64_t>(options_.prompt.size())),
@@ -34,7 +51,6 @@ void Generation::AssignPages(absl::Span<const int32_t> pages) {
   layout_.Assign(pages);
   tokens_.resize(lanes_ * max_len_);
   slots_.resize(lanes_ * max_len_);
-  scratch_.resize(lanes_ * max_len_);
   live_.resize(lanes_);
   for (int64_t lane = 0; lane < lanes_; ++lane) {
     live_[lane] = static_cast<int32_t>(lane);
@@ -63,11 +79,24 @@ void Generation::AddTo(BatchBuilder* batch, int64_t share) {
   if (read_ == prompt_len_) batch->WantLast(1);
 }
 
-void Generation::AddAhead(BatchBuilder* batch, int32_t token) {
+void Generation::AddAhead(BatchBuilder* batch, int32_t lane, int32_t token) {
   QT_CHECK(CanRunAhead());
-  slots_[length_] = layout_.Slot(0, length_);  // as Append will
-  batch->AddSequence({&token, 1}, {slots_.data(), static_cast<size_t>(length_ + 1)});
+  int32_t* slots = slots_.data() + lane * max_len_;
+  slots[length_] = layout_.Slot(lane, length_);  // as Append will
+  batch->AddSequence({&token, 1}, {slots, static_cast<size_t>(length_ + 1)});
   batch->WantLast(1);
+}
+
+RowRules Generation::RulesAt(int64_t length, int32_t base) const {
+  RowRules rules;
+  if (processors_.Acts(length)) rules = processors_.RulesAt(length, base);
+  rules.log_softmax = LogitsAreLogProbs(length) ? 1 : 0;
+  rules.keep = options_.logprobs ? 1 : 0;
+  return rules;
+}
+
+Draw Generation::DrawOf(int32_t lane) const {
+  return {.seed = options_.seed, .sequence = static_cast<uint32_t>(lane), .warp = warp_};
 }
 
 void Generation::Append(int64_t lane, int32_t token) {
@@ -93,8 +122,9 @@ std::vector<std::pair<int32_t, float>> Generation::Alternatives(const RowResults
   return alternatives;
 }
 
-TokenLogProb Generation::MakeLogProb(const RowResults& results, int64_t row, int32_t token) const {
-  return {token, results.RawLogit(row, token) - results.log_sums[row], Alternatives(results, row)};
+TokenLogProb Generation::MakeLogProb(const RowResults& results, int64_t row, int32_t token,
+                                     float logit) const {
+  return {token, logit - results.log_sums[row], Alternatives(results, row)};
 }
 
 GeneratedSequence Generation::Present(absl::Span<const int32_t> new_tokens) const {

@@ -12,35 +12,38 @@
 #include "engine/kv_pool.h"
 #include "engine/logits_processors.h"
 #include "engine/request.h"
-#include "engine/sampler.h"
+#include "kernels/sampling.h"
+#include "kernels/warper.h"
 #include "models/tokenizer.h"
 
 namespace quintet {
 
-// What the step found for the rows of one generation.
+// What the step found for one generation.
 struct RowResults {
-  // [rows, vocab] after the processors, rows logits_stride apart; log-probabilities where
-  // LogitsAreLogProbs.
-  const float* logits = nullptr;
-  int64_t logits_stride = 0;
-  const float* log_sums = nullptr;  // [rows] log-sum-exp of the raw logits, when NeedsLogSums
-  // The best of RankingSize() values: of each row (greedy) or of all rows together with their
-  // biases (beam search).
+  // Of sequences that go their own ways, one entry each: whose it is, its next token, and that
+  // token's raw logit when NeedsLogProbs.
+  absl::Span<const int32_t> lanes;
+  const int32_t* tokens = nullptr;
+  const float* token_logits = nullptr;
+  int64_t token_stride = 0;
+  // Of beams: the best of RankingSize() values, of all rows together with their biases, and their
+  // raw logits when NeedsLogProbs.
   const float* ranked = nullptr;
   const int32_t* ranked_indices = nullptr;
-  int64_t ranked_stride = 0;
-  // Before the processors: the raw logits (when NeedsRawLogits; rows as those of logits), and the
-  // top_logprobs best of each row.
+  const float* ranked_logits = nullptr;
+  // Of beams that draw: log-probabilities after the processors [rows, vocab], rows logits_stride
+  // apart, and when NeedsLogProbs the raw logits alike.
+  const float* logits = nullptr;
   const float* raw = nullptr;
+  int64_t logits_stride = 0;
+  // By row: log-sum-exp of the raw logits when NeedsLogProbs, and their top_logprobs best.
+  const float* log_sums = nullptr;
   const float* top = nullptr;
   const int32_t* top_indices = nullptr;
   int64_t top_stride = 0;
 
   absl::Span<const float> Row(int64_t row, int64_t vocab) const {
     return {logits + row * logits_stride, static_cast<size_t>(vocab)};
-  }
-  float RawLogit(int64_t row, int32_t token) const {
-    return (raw != nullptr ? raw : logits)[row * logits_stride + token];
   }
 };
 
@@ -58,39 +61,39 @@ class Generation : public DecodeTask {
   void AddTo(BatchBuilder* batch, int64_t share) override;
   bool done() const override { return done_; }
 
-  // One sequence, whose next token is the best of its row: nothing of a step but that is for the
+  // Sequences whose next tokens the device can choose, with nothing of a step but those for the
   // host to see.
-  bool PlainGreedy() const {
-    return lanes_ == 1 && ranking_size_ == 1 && !options_.logprobs && ReadyToSelect();
-  }
-  // The token under way is the last one.
+  bool RunsAhead() const { return !is_beam() && !options_.logprobs && ReadyToSelect(); }
+  // The tokens under way are the last ones.
   bool EndsByLength() const { return length_ + 1 >= max_len_; }
-  // Whether the step after the one that is under way can be queued before that one's token is
+  // Whether the step after the one that is under way can be queued before that one's tokens are
   // known.
-  bool CanRunAhead() const {
-    return PlainGreedy() && !EndsByLength() && !processors_.Acts(length_ + 1);
-  }
-  // The same for a sequence that is not under way: its last token is known.
-  bool CanResume() const { return PlainGreedy() && !first_ && !processors_.Acts(length_); }
-  // Adds that step's sequence; `token` stands for the token under way (DecodeBatch).
-  void AddAhead(BatchBuilder* batch, int32_t token);
+  bool CanRunAhead() const { return RunsAhead() && !EndsByLength(); }
+  // The same for sequences that are not under way: their last tokens are known.
+  bool CanResume() const { return RunsAhead() && !first_; }
+  // Adds that step's sequence of a lane; `token` stands for the token under way (DecodeBatch).
+  void AddAhead(BatchBuilder* batch, int32_t lane, int32_t token);
 
   // What the next Select needs. One row right after the prompt, all sequences being equal there.
   bool ReadyToSelect() const { return read_ == prompt_len_ && !done_; }
   int64_t rows() const { return first_ ? 1 : static_cast<int64_t>(live_.size()); }
-  bool NeedsLogSums() const { return is_beam() || options_.logprobs; }
+  absl::Span<const int32_t> live() const { return live_; }  // lanes, ascending
+  int64_t length() const { return length_; }                // of every live history
   bool NeedsLogProbs() const { return options_.logprobs; }
-  bool NeedsRawLogits() const { return options_.logprobs && (Processes() || LogitsAreLogProbs()); }
-  // Whether the processors act now, and on what: rows become log-probabilities first.
-  bool Processes() const { return processors_.Acts(length_); }
-  bool LogitsAreLogProbs() const { return is_beam() && (Processes() || options_.do_sample); }
-  bool ChangesLogits() const { return Processes() || LogitsAreLogProbs(); }
-  // Whether the host reads whole rows, before or in Select.
-  bool ReadsLogits() const { return ChangesLogits() || options_.do_sample || options_.logprobs; }
-  void Process(int64_t row, absl::Span<float> values) {
-    processors_.Apply(History(row), values, scratch_.data() + row * max_len_);
-  }
-  // Entries of the ranking that Select reads; 0: none. RankedTogether: over all rows at once.
+  // Rules for rows whose histories have `length` tokens, and the tokens that they are about.
+  bool HasRules(int64_t length) const { return processors_.Acts(length) || ReadsLogits(); }
+  RowRules RulesAt(int64_t length, int32_t base) const;
+  absl::Span<const int32_t> rule_tokens() const { return processors_.tokens(); }
+  // Whether the rules turn rows into log-probabilities first.
+  bool LogitsAreLogProbs(int64_t length) const { return is_beam() && HasRules(length); }
+  // Whether the host reads whole rows in Select: beams that draw.
+  bool ReadsLogits() const { return is_beam() && options_.do_sample; }
+  // Whether tokens are drawn from rows, one for each live lane; `row` and `lens_at` are the
+  // caller's.
+  bool Draws() const { return !is_beam() && options_.do_sample; }
+  Draw DrawOf(int32_t lane) const;
+  // Entries of the ranking that Select reads; 0: none. RankedTogether: over all rows at once, as
+  // log-probabilities.
   int64_t RankingSize() const { return ranking_size_; }
   bool RankedTogether() const { return is_beam(); }
   virtual float RowBias(int64_t row) const = 0;
@@ -121,13 +124,16 @@ class Generation : public DecodeTask {
   // Writes the next token of a lane and the slot its keys will have.
   void Append(int64_t lane, int32_t token);
   bool IsEos(int32_t token) const;
-  TokenLogProb MakeLogProb(const RowResults& results, int64_t row, int32_t token) const;
+  // `logit`: the token's raw one.
+  TokenLogProb MakeLogProb(const RowResults& results, int64_t row, int32_t token,
+                           float logit) const;
   std::vector<std::pair<int32_t, float>> Alternatives(const RowResults& results, int64_t row) const;
   // Text, ids with echo, and the reason, for a sequence of new tokens.
   GeneratedSequence Present(absl::Span<const int32_t> new_tokens) const;
 
   const Request& request_;
   const DecodingOptions& options_;
+  const WarpOptions warp_;
   const Tokenizer* tokenizer_;
   LogitsProcessors processors_;
   int64_t lanes_, vocab_, prompt_len_, max_len_;
@@ -142,7 +148,6 @@ class Generation : public DecodeTask {
   std::vector<int32_t> live_;    // lanes still going on, ascending
   std::vector<int32_t> tokens_;  // [lanes, max_len] histories
   std::vector<int32_t> slots_;   // [lanes, max_len] where their keys are
-  std::vector<float> scratch_;   // [lanes, max_len]
 };
 
 }  // namespace quintet

@@ -1,36 +1,47 @@
 #include "engine/logits_processors.h"
 
 #include <algorithm>
-#include <limits>
-
-#include "kernels/check.h"
 
 namespace quintet {
-namespace {
 
-constexpr float kNever = -std::numeric_limits<float>::infinity();
-
-bool IsEos(const DecodingOptions& options, int32_t token) {
-  const auto& eos = options.eos_token_ids;
-  return std::find(eos.begin(), eos.end(), token) != eos.end();
-}
-
-// All tokens but these become impossible, and these certain.
-void Force(absl::Span<const int32_t> tokens, absl::Span<float> row) {
-  std::fill(row.begin(), row.end(), kNever);
-  for (int32_t token : tokens) row[token] = 0.0f;
-}
-
-}  // namespace
-
-LogitsProcessors::LogitsProcessors(const DecodingOptions& options, int64_t vocab)
+LogitsProcessors::LogitsProcessors(const DecodingOptions& options)
     : options_(options),
-      vocab_(vocab),
       prompt_len_(static_cast<int64_t>(options.prompt.size())),
       max_len_(prompt_len_ + options.max_new_tokens) {
   // A forced first token is not the one that begin_suppress_tokens mean.
   const bool forced_first = prompt_len_ == 1 && options.forced_bos_token_id >= 0;
   begin_len_ = prompt_len_ + (forced_first ? 1 : 0);
+  AppendWords();
+  if (options.forced_bos_token_id >= 0) forced_bos_ = Append({&options.forced_bos_token_id, 1});
+  forced_eos_ = Append(options.forced_eos_token_ids);
+  if (options.min_new_tokens > 0) eos_ = Append(options.eos_token_ids);
+  suppressed_ = Append(options.suppress_tokens);
+  begin_suppressed_ = Append(options.begin_suppress_tokens);
+}
+
+TokenRange LogitsProcessors::Append(absl::Span<const int32_t> tokens) {
+  const auto begin = static_cast<int32_t>(tokens_.size());
+  tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+  return {begin, static_cast<int32_t>(tokens_.size())};
+}
+
+// Where each word's tokens are, then the tokens.
+void LogitsProcessors::AppendWords() {
+  const auto& eos = options_.eos_token_ids;
+  std::vector<const std::vector<int32_t>*> words;
+  for (const std::vector<int32_t>& word : options_.bad_words_ids) {
+    // A lone eos is let be: min_new_tokens is there for that.
+    const bool lone = word.size() == 1;
+    if (lone && std::find(eos.begin(), eos.end(), word[0]) != eos.end()) continue;
+    words.push_back(&word);
+  }
+  tokens_.resize(2 * words.size());
+  words_ = {0, static_cast<int32_t>(tokens_.size())};
+  for (size_t w = 0; w < words.size(); ++w) {
+    const TokenRange range = Append(*words[w]);
+    tokens_[2 * w] = range.begin;
+    tokens_[2 * w + 1] = range.end;
+  }
 }
 
 bool LogitsProcessors::Acts(int64_t length) const {
@@ -39,54 +50,21 @@ bool LogitsProcessors::Acts(int64_t length) const {
          ForcesEos(length) || !options_.suppress_tokens.empty() || AtBegin(length);
 }
 
-void LogitsProcessors::Apply(absl::Span<const int32_t> history, absl::Span<float> row,
-                             float* scratch) const {
-  QT_CHECK_EQ(static_cast<int64_t>(row.size()), vocab_);
-  const int64_t length = static_cast<int64_t>(history.size());
-  if (options_.repetition_penalty != 1.0f) PenalizeRepetition(history, row, scratch);
-  if (options_.no_repeat_ngram_size > 0) BanRepeatedNgrams(history, row);
-  if (!options_.bad_words_ids.empty()) BanBadWords(history, row);
-  if (BansEos(length)) {
-    for (int32_t token : options_.eos_token_ids) row[token] = kNever;
-  }
-  if (ForcesBos(length)) Force({&options_.forced_bos_token_id, 1}, row);
-  if (ForcesEos(length)) Force(options_.forced_eos_token_ids, row);
-  for (int32_t token : options_.suppress_tokens) row[token] = kNever;
-  if (AtBegin(length)) {
-    for (int32_t token : options_.begin_suppress_tokens) row[token] = kNever;
-  }
-}
-
-void LogitsProcessors::PenalizeRepetition(absl::Span<const int32_t> history, absl::Span<float> row,
-                                          float* scratch) const {
-  // All are read before any is written: a token that occurs twice is penalised once.
-  const float q = options_.repetition_penalty;
-  for (size_t i = 0; i < history.size(); ++i) {
-    const float x = row[history[i]];
-    scratch[i] = x < 0.0f ? x * q : x / q;
-  }
-  for (size_t i = 0; i < history.size(); ++i) row[history[i]] = scratch[i];
-}
-
-void LogitsProcessors::BanRepeatedNgrams(absl::Span<const int32_t> history,
-                                         absl::Span<float> row) const {
-  const size_t n = static_cast<size_t>(options_.no_repeat_ngram_size);
-  if (history.size() < n) return;
-  const absl::Span<const int32_t> suffix = history.subspan(history.size() + 1 - n);
-  for (size_t i = 0; i + n <= history.size(); ++i) {
-    if (std::equal(suffix.begin(), suffix.end(), history.begin() + i)) {
-      row[history[i + n - 1]] = kNever;
-    }
-  }
-}
-
-void LogitsProcessors::BanBadWords(absl::Span<const int32_t> history, absl::Span<float> row) const {
-  for (const std::vector<int32_t>& word : options_.bad_words_ids) {
-    if (word.size() == 1 && IsEos(options_, word[0])) continue;  // min_new_tokens is there for that
-    const size_t prefix = word.size() - 1;
-    if (prefix > history.size()) continue;
-    if (std::equal(word.begin(), word.end() - 1, history.end() - prefix)) row[word.back()] = kNever;
-  }
+RowRules LogitsProcessors::RulesAt(int64_t length, int32_t base) const {
+  const auto at_base = [base](TokenRange range) {
+    return TokenRange{range.begin + base, range.end + base};
+  };
+  RowRules rules;
+  rules.repetition_penalty = options_.repetition_penalty;
+  rules.ngram = options_.no_repeat_ngram_size;
+  rules.words = at_base(words_);
+  if (ForcesBos(length)) rules.forced = at_base(forced_bos_);
+  if (ForcesEos(length)) rules.forced = at_base(forced_eos_);
+  // A forced end is not banned by min_new_tokens.
+  const bool bans_eos = BansEos(length) && rules.forced.empty();
+  rules.banned = at_base({bans_eos ? eos_.begin : suppressed_.begin,
+                          AtBegin(length) ? begin_suppressed_.end : suppressed_.end});
+  return rules;
 }
 
 }  // namespace quintet

@@ -1,7 +1,8 @@
 // Hugging Face's logits processors, in Hugging Face's order: repetition penalty, no repeated
 // n-grams, bad words, minimum of new tokens, forced bos, forced eos, suppressed tokens, tokens
 // suppressed at the beginning. They act on raw logits in greedy decoding and sampling, on
-// log-probabilities in beam search. (The warpers of sampling are in engine/sampler.h.)
+// log-probabilities in beam search. Here they become rules that an op follows
+// (kernels/logit_rules.h). (The warpers of sampling are in kernels/sampling.h.)
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,7 @@
 
 #include "absl/types/span.h"
 #include "engine/options.h"
+#include "kernels/logit_rules.h"
 
 namespace quintet {
 
@@ -16,20 +18,19 @@ class LogitsProcessors {
  public:
   // `options` outlives the object; its prompt gives P, the prompt's length, and P + max_new_tokens
   // is M, the greatest length.
-  LogitsProcessors(const DecodingOptions& options, int64_t vocab);
+  explicit LogitsProcessors(const DecodingOptions& options);
 
-  // Whether Apply would change anything for a history of `length` tokens.
+  // Whether the rules change anything for a history of `length` tokens.
   bool Acts(int64_t length) const;
-
-  // Changes `row` [vocab] in place. `history`: decoder ids so far, prompt included. `scratch`
-  // [history] is overwritten. Thread safe.
-  void Apply(absl::Span<const int32_t> history, absl::Span<float> row, float* scratch) const;
+  // What the rules' ranges are of; the same for every length.
+  absl::Span<const int32_t> tokens() const { return tokens_; }
+  // The rules for a history of `length` tokens, where tokens() begin at entry `base` of
+  // LogitRulesArgs::tokens. Row and sequence are left to the caller.
+  RowRules RulesAt(int64_t length, int32_t base) const;
 
  private:
-  void PenalizeRepetition(absl::Span<const int32_t> history, absl::Span<float> row,
-                          float* scratch) const;
-  void BanRepeatedNgrams(absl::Span<const int32_t> history, absl::Span<float> row) const;
-  void BanBadWords(absl::Span<const int32_t> history, absl::Span<float> row) const;
+  TokenRange Append(absl::Span<const int32_t> tokens);
+  void AppendWords();
   bool BansEos(int64_t length) const { return length - prompt_len_ < options_.min_new_tokens; }
   bool ForcesBos(int64_t length) const { return options_.forced_bos_token_id >= 0 && length == 1; }
   bool ForcesEos(int64_t length) const {
@@ -40,8 +41,11 @@ class LogitsProcessors {
   }
 
   const DecodingOptions& options_;
-  int64_t vocab_, prompt_len_, max_len_;
+  int64_t prompt_len_, max_len_;
   int64_t begin_len_;  // history length at which begin_suppress_tokens act
+  std::vector<int32_t> tokens_;
+  TokenRange words_, forced_bos_, forced_eos_;
+  TokenRange eos_, suppressed_, begin_suppressed_;  // neighbours, in this order
 };
 
 }  // namespace quintet

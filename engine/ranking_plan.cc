@@ -32,9 +32,8 @@ void RankingPlan::AddEntry(int64_t rows, int64_t k, bool log_softmax) {
   ++entries_;
 }
 
-void RankingPlan::AddRow(float shift, float bias) {
+void RankingPlan::AddRow(float bias) {
   QT_CHECK_LT(planned_rows_, rows_);
-  planned_[ShiftsAt() + planned_rows_] = std::bit_cast<int32_t>(shift);
   planned_[BiasesAt() + planned_rows_] = std::bit_cast<int32_t>(bias);
   ++planned_rows_;
 }
@@ -47,10 +46,6 @@ void RankingPlan::Commit() {
   stream_->Upload(block_.data(), block_.bytes());
 }
 
-Tensor RankingPlan::RowTerms(int64_t at) const {
-  return stream_->Twin(Tensor::Dense(block_.as<float>() + at, DType::kF32, {planned_rows_}));
-}
-
 TopKArgs RankingPlan::Args(const Terms& terms) const {
   const int32_t* words = block_.as<int32_t>();
   const auto entries = static_cast<size_t>(entries_);
@@ -58,8 +53,10 @@ TopKArgs RankingPlan::Args(const Terms& terms) const {
   args.row_offsets = {words + OffsetsAt(), entries + 1};
   args.k = {words + KsAt(), entries};
   if (terms.log_softmax) args.log_softmax = {words + LogSoftmaxAt(), entries};
-  if (terms.biases) args.row_bias = RowTerms(BiasesAt());
-  if (terms.shifts) args.row_shift = RowTerms(ShiftsAt());
+  if (terms.biases) {
+    const float* biases = block_.as<float>() + BiasesAt();
+    args.row_bias = stream_->Twin(Tensor::F32(biases, {planned_rows_}));
+  }
   return args;
 }
 

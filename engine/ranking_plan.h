@@ -19,22 +19,22 @@ class RankingPlan {
   explicit RankingPlan(const Stream* stream) : stream_(stream) {}
 
   // Bytes for this many rows, which are at least as many as entries.
-  static int64_t BlockBytes(int64_t rows) { return (5 * rows + 1) * 4; }
+  static int64_t BlockBytes(int64_t rows) { return (4 * rows + 1) * 4; }
   absl::Status Allocate(int64_t rows);
 
   void Begin();
   // The next entry: the `k` best of its `rows`, as log-probabilities where log_softmax says so.
   void AddEntry(int64_t rows, int64_t k, bool log_softmax);
-  // The next row's terms: row_shift and row_bias of TopKArgs.
-  void AddRow(float shift, float bias);
+  // The next row's bias: row_bias of TopKArgs.
+  void AddRow(float bias);
   // Queues the plan's way to the device.
   void Commit();
 
   int64_t entries() const { return entries_; }
   // Arguments of TopK with the plan's arrays: row_offsets and k, and where asked for the rows'
-  // biases and shifts, and which entries are log-probabilities.
+  // biases and which entries are log-probabilities.
   struct Terms {
-    bool biases = false, shifts = false, log_softmax = false;
+    bool biases = false, log_softmax = false;
   };
   TopKArgs Args(const Terms& terms) const;
 
@@ -44,8 +44,6 @@ class RankingPlan {
   int64_t KsAt() const { return rows_ + 1; }
   int64_t LogSoftmaxAt() const { return 2 * rows_ + 1; }
   int64_t BiasesAt() const { return 3 * rows_ + 1; }
-  int64_t ShiftsAt() const { return 4 * rows_ + 1; }
-  Tensor RowTerms(int64_t at) const;
 
   const Stream* stream_;
   int64_t rows_ = 0, entries_ = 0, planned_rows_ = 0;

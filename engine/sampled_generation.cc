@@ -7,7 +7,6 @@ namespace quintet {
 SampledGeneration::SampledGeneration(const Request& request, const Tokenizer* tokenizer,
                                      int64_t vocab, int64_t page_size)
     : Generation(request, tokenizer, request.decoding.num_return_sequences, vocab, page_size),
-      warp_(WarpOptionsOf(request.decoding)),
       samples_(request.decoding.num_return_sequences) {
   ranking_size_ = options_.do_sample ? 0 : 1;
   const bool step_by_step = request.stream || !options_.stop.empty();
@@ -18,17 +17,6 @@ SampledGeneration::SampledGeneration(const Request& request, const Tokenizer* to
     if (!options_.echo) continue;
     for (int32_t id : options_.prompt) sample.text->PushEcho(id);
   }
-}
-
-int32_t SampledGeneration::Choose(const RowResults& results, int64_t row, int64_t lane,
-                                  Warper* warper) const {
-  if (!options_.do_sample) return results.ranked_indices[row * results.ranked_stride];
-  const absl::Span<const Weighted> kept =
-      warper->Warp(results.Row(row, vocab_), warp_);
-  // Everything suppressed: any token is as good, and Hugging Face's argmax of -inf is 0.
-  if (kept.empty()) return 0;
-  return DrawToken(kept,
-                   {options_.seed, static_cast<uint32_t>(lane), static_cast<uint32_t>(length_)});
 }
 
 bool SampledGeneration::Accept(int64_t lane, int32_t token) {
@@ -48,13 +36,18 @@ bool SampledGeneration::Accept(int64_t lane, int32_t token) {
   return true;
 }
 
-void SampledGeneration::Select(const RowResults& results, Warper* warper) {
-  size_t going = 0;
-  for (size_t i = 0; i < live_.size(); ++i) {
+void SampledGeneration::Select(const RowResults& results, Warper*) {
+  size_t going = 0, entry = 0;
+  for (size_t i = 0; i < live_.size(); ++i, ++entry) {
     const int32_t lane = live_[i];
-    const int64_t row = first_ ? 0 : static_cast<int64_t>(i);
-    const int32_t token = Choose(results, row, lane, warper);
-    if (options_.logprobs) samples_[lane].logprobs.push_back(MakeLogProb(results, row, token));
+    // Of a step queued ahead: lanes that have ended since have entries, too.
+    while (results.lanes[entry] != lane) ++entry;
+    const int64_t at = static_cast<int64_t>(entry) * results.token_stride;
+    const int32_t token = results.tokens[at];
+    if (options_.logprobs) {
+      const int64_t row = first_ ? 0 : static_cast<int64_t>(entry);
+      samples_[lane].logprobs.push_back(MakeLogProb(results, row, token, results.token_logits[at]));
+    }
     if (!Accept(lane, token)) live_[going++] = lane;
   }
   live_.resize(going);

@@ -27,11 +27,9 @@ class SampledGeneration : public Generation {
     FinishReason reason = FinishReason::kLength;
   };
 
-  int32_t Choose(const RowResults& results, int64_t row, int64_t lane, Warper* warper) const;
   // Takes the chosen token; true when the sequence ends with it.
   bool Accept(int64_t lane, int32_t token);
 
-  WarpOptions warp_;
   std::vector<Sample> samples_;  // [lanes]
 };
 

@@ -11,6 +11,7 @@
 #include "kernels/logit_rules.h"
 #include "kernels/norm.h"
 #include "kernels/rotary.h"
+#include "kernels/sampling.h"
 #include "kernels/selection.h"
 #include "kernels/stream.h"
 
@@ -33,6 +34,8 @@ int64_t TopKScratchBytes(int64_t rows, int64_t vocab, int64_t k_max, const Strea
 void LogitRules(const LogitRulesArgs& args, Stream& stream);
 int64_t LogitRulesScratchBytes(int64_t vocab, const Stream& stream);
 void CandidateLogits(const CandidateLogitsArgs& args, Stream& stream);
+void Sample(const SampleArgs& args, Stream& stream);
+int64_t SampleScratchBytes(int64_t vocab, const Stream& stream);
 void TargetLogProb(const TargetLogProbArgs& args, Stream& stream);
 int64_t TargetLogProbScratchBytes(const LinearWeight& head, int64_t rows, int64_t top,
                                   const Stream& stream);

@@ -15,6 +15,7 @@
 #include "kernels/logit_rules.h"
 #include "kernels/norm.h"
 #include "kernels/rotary.h"
+#include "kernels/sampling.h"
 #include "kernels/selection.h"
 #include "kernels/stream.h"
 
@@ -35,6 +36,8 @@ int64_t TopKScratchBytes(int64_t rows, int64_t vocab, int64_t k_max, const Strea
 void LogitRules(const LogitRulesArgs& args, Stream& stream);
 int64_t LogitRulesScratchBytes(int64_t vocab, const Stream& stream);
 void CandidateLogits(const CandidateLogitsArgs& args, Stream& stream);
+void Sample(const SampleArgs& args, Stream& stream);
+int64_t SampleScratchBytes(int64_t vocab, const Stream& stream);
 void Linear(const LinearArgs& args, Stream& stream);
 bool LinearTakesNorm(const LinearWeight& w, int64_t rows);
 bool LinearStoresKv(const LinearWeight& w, int64_t rows, const Stream& stream);

@@ -45,6 +45,11 @@ Request RandomGenerate(std::mt19937* random, const Model& model) {
   if (chance(4)) o.repetition_penalty = 1.4f;
   if (chance(4)) o.no_repeat_ngram_size = 2;
   if (chance(4)) o.min_new_tokens = (*random)() % (o.max_new_tokens + 1);
+  if (chance(6)) o.bad_words_ids = {{5}, {7, 8}, RandomTokens(random, 2, vocab)};
+  if (chance(6)) o.suppress_tokens = RandomTokens(random, 1 + (*random)() % 9, vocab);
+  if (chance(6)) o.begin_suppress_tokens = RandomTokens(random, 1 + (*random)() % 9, vocab);
+  if (chance(8)) o.forced_bos_token_id = static_cast<int32_t>((*random)() % vocab);
+  if (chance(8)) o.forced_eos_token_ids = {1};
   if (chance(2)) o.logprobs = true;
   if (o.logprobs && chance(2)) o.top_logprobs = 1 + (*random)() % 20;
   if (chance(3)) o.stop = {"ab", "g d"};
@@ -119,12 +124,25 @@ Request Greedy(Request request, const Model& model) {
   return request;
 }
 
+// The same request where the device can choose its tokens: no beams, no log-probabilities.
+Request Independent(Request request, const Model& model) {
+  if (request.kind != RequestKind::kGenerate) return Greedy(request, model);
+  DecodingOptions& options = request.decoding;
+  options.num_beams = 1;
+  if (!options.do_sample) options.num_return_sequences = 1;
+  options.logprobs = false;
+  options.top_logprobs = 0;
+  options.max_new_tokens += 5;
+  return request;
+}
+
 struct TraceOptions {
   FakeOptions fake;
   EngineLimits limits;
   int requests = 150;
   int threads = 1;
-  bool greedy = false;  // most requests are plain greedy ones
+  bool greedy = false;       // most requests are plain greedy ones
+  bool independent = false;  // most have no beams and no log-probabilities
 };
 
 void RunTrace(const TraceOptions& trace, int seed) {
@@ -146,6 +164,7 @@ void RunTrace(const TraceOptions& trace, int seed) {
     for (int arrivals = random() % 4; arrivals > 0; --arrivals) {
       Request request = RandomRequest(&random, model);
       if (trace.greedy && random() % 8 != 0) request = Greedy(request, model);
+      if (trace.independent && random() % 16 != 0) request = Independent(request, model);
       if (random() % 15 == 0) request.deadline_us = now + random() % 8000;
       const auto id = (*engine)->Submit(request);
       if (!id.ok()) {
@@ -170,6 +189,7 @@ void RunTrace(const TraceOptions& trace, int seed) {
   }
   RunAll(engine->get());
   CHECK(model.errors == std::vector<std::string>());
+  if (trace.limits.run_ahead.value_or(false)) CHECK(model.chosen_tokens > 50);
   const EngineCounters counters = (*engine)->counters();
   CHECK(counters.accepted == static_cast<int64_t>(requests.size()));
   CHECK(counters.running == 0);
@@ -231,6 +251,17 @@ TEST_CASE("random traffic with steps queued ahead of their tokens") {
   trace.greedy = true;
   for (int seed = 30; seed < 36; ++seed) {
     trace.fake.causal = seed % 2 == 1;
+    RunTrace(trace, seed);
+  }
+}
+
+TEST_CASE("random traffic with sampled and ruled steps queued ahead of their tokens") {
+  TraceOptions trace;
+  trace.limits.run_ahead = true;
+  trace.independent = true;
+  for (int seed = 50; seed < 58; ++seed) {
+    trace.fake.causal = seed % 2 == 1;
+    trace.fake.eos_bonus = seed % 4 < 2 ? 0.0f : 1.0f;
     RunTrace(trace, seed);
   }
 }

@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <random>
 
 #include "catch2/catch.hpp"
@@ -15,9 +16,30 @@ constexpr float kNever = -std::numeric_limits<float>::infinity();
 
 std::vector<float> Apply(const DecodingOptions& options, std::vector<int32_t> history,
                          std::vector<float> row) {
-  std::vector<float> scratch(history.size());
-  LogitsProcessors processors(options, static_cast<int64_t>(row.size()));
-  processors.Apply(history, absl::MakeSpan(row), scratch.data());
+  const LogitsProcessors processors(options);
+  // Tokens of another request come first.
+  std::vector<int32_t> tokens{5, 5, 5};
+  const auto base = static_cast<int32_t>(tokens.size());
+  tokens.insert(tokens.end(), processors.tokens().begin(), processors.tokens().end());
+  const RowRules rules = processors.RulesAt(static_cast<int64_t>(history.size()), base);
+  const auto vocab = static_cast<int64_t>(row.size()),
+             length = static_cast<int64_t>(history.size());
+  std::vector<int32_t> slots(history.size());
+  std::iota(slots.begin(), slots.end(), 0);
+  const auto lens = static_cast<int32_t>(length);
+  ThreadPool pool(1);
+  Stream stream(&pool);
+  std::vector<uint64_t> scratch(LogitRulesScratchBytes(vocab, stream) / 8);
+  LogitRules({.logits = Tensor::F32(row.data(), {1, vocab}),
+              .rules = {&rules, 1},
+              .tokens = tokens,
+              .history = {Tensor::Dense(history.data(), DType::kI32, {length}),
+                          slots.data(),
+                          length,
+                          {&lens, 1}},
+              .scratch = Tensor::Dense(scratch.data(), DType::kI8,
+                                       {static_cast<int64_t>(scratch.size() * 8)})},
+             stream);
   return row;
 }
 
@@ -119,7 +141,7 @@ TEST_CASE("all processors together equal the plain definitions, and Acts tells w
     for (float& x : row) x = normal(random);
     const std::vector<float> expected = ReferenceProcess(options, history, row);
     REQUIRE(Apply(options, history, row) == expected);
-    const bool acts = LogitsProcessors(options, kVocab).Acts(static_cast<int64_t>(history.size()));
+    const bool acts = LogitsProcessors(options).Acts(static_cast<int64_t>(history.size()));
     if (!acts) REQUIRE(expected == row);
     ++(acts ? acted : idle);
   }

@@ -1,4 +1,4 @@
-#include "engine/sampler.h"
+#include "kernels/warper.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,6 +12,16 @@ namespace quintet {
 namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
+
+// A row's warper with memory of its own.
+struct OwnWarper {
+  absl::Span<const Weighted> Warp(const std::vector<float>& row, const WarpOptions& options) {
+    const int64_t vocab = static_cast<int64_t>(row.size());
+    scratch.resize(static_cast<size_t>(Warper::ScratchBytes(vocab)) / 8);
+    return Warper(scratch.data(), vocab).Warp(row, options);
+  }
+  std::vector<uint64_t> scratch;
+};
 
 std::vector<double> Softmax(const std::vector<float>& row) {
   double sum = 0.0;
@@ -79,13 +89,12 @@ std::vector<float> ReferenceWarp(std::vector<float> row, const WarpOptions& o) {
 }
 
 TEST_CASE("Philox4x32-10 gives the published answers") {
-  CHECK(Philox(0, {0, 0, 0, 0}) ==
-        std::array<uint32_t, 4>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
-  CHECK(Philox(~uint64_t{0}, {~0u, ~0u, ~0u, ~0u}) ==
-        std::array<uint32_t, 4>{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
+  CHECK(Philox(0, {{0, 0, 0, 0}}) == RandomBits{{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}});
+  CHECK(Philox(~uint64_t{0}, {{~0u, ~0u, ~0u, ~0u}}) ==
+        RandomBits{{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}});
   CHECK(Philox(uint64_t{0x299f31d0} << 32 | 0xa4093822,
-               {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}) ==
-        std::array<uint32_t, 4>{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
+               {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}}) ==
+        RandomBits{{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}});
 }
 
 TEST_CASE("unit draws stay inside (0, 1)") {
@@ -97,7 +106,7 @@ TEST_CASE("warpers equal Hugging Face's definitions, alone and chained") {
   std::mt19937 random(17);
   std::normal_distribution<float> normal(0.0f, 2.5f);
   const auto chance = [&random] { return random() % 2 == 0; };
-  Warper warper;
+  OwnWarper warper;
   int filtered = 0;
   for (int trial = 0; trial < 5000; ++trial) {
     std::vector<float> row(1 + random() % 200);
@@ -123,7 +132,7 @@ TEST_CASE("warpers equal Hugging Face's definitions, alone and chained") {
 }
 
 TEST_CASE("top_k keeps ties with the k-th") {
-  Warper warper;
+  OwnWarper warper;
   WarpOptions options;
   options.top_k = 2;
   const std::vector<float> row{1.0f, 3.0f, 2.0f, 2.0f, 0.0f};

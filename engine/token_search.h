@@ -1,0 +1,161 @@
+// From a step's states to the next tokens: logits, the rules on them (logits processors), then the
+// ranking of greedy and beam requests and the draws of sampled ones. What comes back to the host is
+// what they chose, and what was asked for about it; rows of logits only for beams that draw.
+//
+// All that a search needs of the host is planned before its kernels are queued, and reaches the
+// device only where it has changed. Two searches may be under way, 0 and 1: the second can be
+// queued before the results of the first are known, its tokens following from the device's. A
+// search that chooses one token for each row and tells the host nothing else is recorded on a
+// device when its shape comes again, and replayed from then on.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "engine/generation.h"
+#include "engine/mirrored_array.h"
+#include "engine/ranking_plan.h"
+#include "kernels/buffer.h"
+#include "kernels/logit_rules.h"
+#include "kernels/sampling.h"
+#include "kernels/selection.h"
+#include "models/model.h"
+
+namespace quintet {
+
+// A generation that chooses tokens in a step.
+struct Searching {
+  uint64_t id = 0;
+  Generation* generation = nullptr;
+  int32_t sequence = 0;  // of the batch: its first row's; the others follow
+  bool ahead = false;    // its histories have one token more than it knows
+};
+
+// Where the rows and results of one generation are in a search.
+struct SearchPart {
+  uint64_t id = 0;
+  int32_t row = 0;
+  int32_t entry = 0;                       // of the ranking
+  int32_t draw = 0;                        // of the draws, where it has some
+  int32_t lanes_begin = 0, lanes_end = 0;  // of the search's lanes
+};
+
+class TokenSearch {
+ public:
+  explicit TokenSearch(Model* model);
+  // What the buffers take, for a model that is not loaded.
+  static int64_t BufferBytes(const ModelConfig& config, const Stream& stream);
+  absl::Status Allocate();
+
+  // How many of these, from the first on, one search takes; at least one.
+  size_t Fitting(absl::Span<const Searching> wanted) const;
+  // Plans the search for these, which fit, and queues the plan's way to the device.
+  void Plan(absl::Span<const Searching> wanted, int which);
+  // Queues the planned search of the latest Decode's rows `states` [rows(), d_model].
+  void Queue(const Tensor& states, int which);
+  // Waits for its results. INTERNAL when the device failed.
+  absl::Status Wait(int which);
+
+  // Of a planned search, until it is planned anew.
+  int64_t rows(int which) const { return searches_[which].rows; }
+  absl::Span<const SearchPart> parts(int which) const { return searches_[which].parts; }
+  absl::Span<const int32_t> LanesOf(const SearchPart& part, int which) const;
+  // Whether chosen()[i] of the model is row i's next token.
+  bool ChoosesByRow(int which) const { return searches_[which].by_row; }
+
+  // Lets the generation of a part take its tokens.
+  struct Chosen {
+    Generation* generation = nullptr;
+    const SearchPart* part = nullptr;
+  };
+  void Select(absl::Span<const Chosen> chosen, int which);
+
+ private:
+  // What a search takes, known before its step runs.
+  struct Needs {
+    bool ranks = false, together = false, log_softmax = false;
+    bool ruled_sums = false;  // rows that rules turn into log-probabilities
+    bool logprobs = false;
+    int64_t alternatives = 0;
+    int64_t width = 1;  // of the ranking
+  };
+  struct RowRange {
+    int64_t begin = 0, end = 0;
+  };
+  struct Search {
+    std::vector<RowRange> read;  // rows that the host reads
+    std::vector<SearchPart> parts;
+    std::vector<int32_t> lanes;  // of the parts' entries
+    int64_t rows = 0;
+    bool by_row = false, beams = false;
+    Needs needs;
+  };
+
+  // What a recorded search depends on besides what its kernels read: searches that agree in it are
+  // the same launches.
+  struct Shape {
+    int which = 0;
+    bool ranks = false, rule_tokens = false;
+    int64_t rows = 0, rules = 0, draws = 0, slots_stride = 0;
+    const void* states = nullptr;
+    const void* slots = nullptr;
+    const void* lens = nullptr;
+    auto operator<=>(const Shape&) const = default;
+  };
+  struct RecordedSearch {
+    int64_t seen = 0;  // how often
+    std::unique_ptr<DeviceGraph> graph;
+  };
+
+  void QueueOps(const Tensor& states, int which);
+  void RunRecorded(const Tensor& states, int which);
+  void PlanGeneration(const Searching& wanted, Search* search);
+  void PlanRules(const Searching& wanted, int64_t rows, int64_t row, Needs* needs);
+  void PlanRanking(const Generation& generation, int64_t rows, Needs* needs);
+  void PlanDraws(const Searching& wanted, absl::Span<const int32_t> lanes, SearchPart* part);
+  void FindAlternatives(const Search& search);
+  void ApplyRules(const Search& search);
+  void BringRows(const Search& search);
+  void Rank(const Search& search, int which);
+  void DrawTokens(const Search& search, int which);
+  void FindLogits(const Search& search, int which);
+  RowResults ResultsOf(const Chosen& chosen, int which) const;
+  // What ops write and read of a mirrored buffer, from an element on.
+  Tensor Matrix(const Buffer& mirrored, DType dtype, int64_t rows, int64_t columns) const;
+  Tensor Logits(int64_t rows) const;
+  Tensor Kept(int64_t rows) const;
+  Tensor LogSums(int64_t rows) const;
+  Tensor Scratch(const Buffer& buffer) const;
+  int64_t EntriesAt(int which) const;
+
+  Model* const model_;
+  const int64_t vocab_, logits_stride_, most_rows_;
+  Search searches_[2];
+  std::map<Shape, RecordedSearch> recorded_;
+  absl::Status status_;  // of the device
+
+  RankingPlan plan_, alternatives_plan_;
+  MirroredArray<RowRules> rules_;
+  MirroredArray<int32_t> rule_tokens_;
+  MirroredArray<Draw> draws_;
+  // Of each entry of the ranking, then of each draw: its first row, and whether its raw logits are
+  // those that were kept.
+  MirroredArray<int32_t> entry_rows_, entry_kept_, draw_rows_, draw_kept_;
+
+  // Of ops alone.
+  Buffer topk_scratch_, rules_scratch_, sample_scratch_, ranked_sums_;
+  // Mirrored; [most rows, ..]: logits, raw logits of rows that rules change, log-sum-exp of raw
+  // logits; twice for two searches, written by kernels on the host's side: the ranking's values and
+  // indices, the draws; raw logits of the ranking and of the draws; best alternatives.
+  Buffer logits_, kept_, log_sums_, ranked_, ranked_indices_, drawn_;
+  Buffer ranked_logits_, drawn_logits_, top_, top_indices_;
+  Buffer warper_scratch_;        // of the host
+  std::vector<Warper> warpers_;  // one a thread
+};
+
+}  // namespace quintet

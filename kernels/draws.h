@@ -1,0 +1,51 @@
+// Draws from a counter-based generator: a token depends on its request's seed, sequence and
+// position and on nothing else. One text for both backends.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/host_device.h"
+
+namespace quintet {
+
+struct RandomBits {
+  uint32_t word[4];
+  bool operator==(const RandomBits&) const = default;
+};
+
+// Philox4x32-10 (Salmon et al. 2011): 128 random bits as a function of a 64-bit key and a 128-bit
+// counter.
+QT_HOST_DEVICE inline RandomBits Philox(uint64_t key, const RandomBits& counter) {
+  RandomBits c = counter;
+  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t a = uint64_t{0xD2511F53u} * c.word[0];
+    const uint64_t b = uint64_t{0xCD9E8D57u} * c.word[2];
+    c = {{static_cast<uint32_t>(b >> 32) ^ c.word[1] ^ k0, static_cast<uint32_t>(b),
+          static_cast<uint32_t>(a >> 32) ^ c.word[3] ^ k1, static_cast<uint32_t>(a)}};
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return c;
+}
+
+// A double in (0, 1) from 64 random bits: 52 of them, then the middle of the cell.
+QT_HOST_DEVICE inline double OpenUnit(uint32_t high, uint32_t low) {
+  const uint64_t bits = (uint64_t{high} << 32 | low) >> 12;
+  return (static_cast<double>(bits) + 0.5) * 0x1p-52;
+}
+
+// Where a draw stands: equal places give equal draws.
+struct DrawPlace {
+  uint64_t seed = 0;
+  uint32_t sequence = 0;  // of a request's samples
+  uint32_t position = 0;  // length of the history
+};
+
+// The draw of one token.
+QT_HOST_DEVICE inline double UnitAt(const DrawPlace& place) {
+  const RandomBits bits = Philox(place.seed, {{place.position, place.sequence, 0u, 0u}});
+  return OpenUnit(bits.word[0], bits.word[1]);
+}
+
+}  // namespace quintet

@@ -1,0 +1,25 @@
+#include "tests/engine/chosen_tokens.h"
+
+#include "catch2/catch.hpp"
+
+namespace quintet {
+namespace {
+
+TEST_CASE("real models choose the same alone and in company, with steps ahead and without") {
+  constexpr int kRequests = 40;
+  ThreadPool pool(2);
+  for (const char* folder : kChoosingModels) {
+    const std::unique_ptr<Model> model = LoadChoosing(folder, nullptr, &pool);
+    const std::vector<Request> requests = RandomChoices(model->config(), kRequests, 12);
+    const std::vector<Result> ahead = Choose(model.get(), requests, true);
+    const std::vector<Result> in_step = Choose(model.get(), requests, false);
+    for (int i = 0; i < kRequests; ++i) {
+      INFO(folder << " request " << i);
+      CHECK(ChoseAlike(ahead[i], in_step[i], 0.0f));
+      CHECK(ChoseAlike(ahead[i], Choose(model.get(), {requests[i]}, true)[0], 0.0f));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace quintet
