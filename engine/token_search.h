@@ -6,7 +6,7 @@
 // device only where it has changed. Two searches may be under way, 0 and 1: the second can be
 // queued before the results of the first are known, its tokens following from the device's. A
 // search that chooses one token for each row and tells the host nothing else is recorded on a
-// device when its shape comes again, and replayed from then on.
+// device when its shape has come a few times, and replayed from then on.
 #pragma once
 
 #include <compare>

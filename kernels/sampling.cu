@@ -515,6 +515,9 @@ class Sampling {
 // once and then twice for each filter and for the draw (more where thousands of values are equal).
 // Bound: latency: 2 x vocab * 4 bytes through one multiprocessor, about 2 x 2.5 us for 32128, and
 // some 80 barriers.
+// Versions, 32 rows on an H200: 1, as here: predicted 11 us for 32128 with the 50 best. Whole steps
+// with a repetition penalty besides take 16 us more than those that only rank (32128) and 30 us
+// more (50257); with top_p over the whole row 96 and 171 us more.
 // Spec: tests/kernels/sampling_test.cc.
 __global__ void __launch_bounds__(kThreads) SampleKernel(const __grid_constant__ SampleCall c) {
   __shared__ SampleShared s;
