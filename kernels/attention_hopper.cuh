@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/attention_call.cuh"
+#include "kernels/attention_hopper_fire.cuh"
 #include "kernels/bulk_copy.cuh"
 #include "kernels/wgmma.cuh"
 
@@ -64,6 +65,13 @@ struct KeyWork {
   bool last, masked;
 };
 
+// A head's bias by distance, for tiles near the diagonal, in units of log2.
+template <int kCount>
+struct HeadTable {
+  float values[2][kCount];  // the second begins with the first's second value
+  float before, after;      // past the near distances
+};
+
 // Full barriers are for who computes, empty ones for who copies.
 template <int kStages>
 struct HopperBarriers {
@@ -74,14 +82,16 @@ struct HopperBarriers {
 };
 
 // Matrices of 64 channels each, as Describe wants them.
-template <typename T, typename S>
+template <typename T, typename S, BiasKind kFunction>
 struct alignas(1024) HopperMemory {
   T q[2][S::kDim / 64][S::kRows * 64];  // of this and the next block of queries
   T k[S::kStages][S::kDim / 64][S::kKeys * 64];
   T v[S::kStages][S::kDim / 64][S::kKeys * 64];
-  float table[2][2][S::kTable];  // the second begins with the first's second value
+  HeadTable<S::kTable> tables[2];
+  T ones[4 * 64];                                       // a product with them adds up weights
   int32_t columns[S::kStages][kMaskVectors][S::kKeys];  // of the mask, where a tile has one
   SequenceBlocks sequences[kSortedSequences];
+  FireStrip fire[kFunction == BiasKind::kFire ? S::kGroups * 4 : 1];  // of each warp
   QueryWork queries[2];
   KeyWork keys[S::kStages];
   HopperBarriers<S::kStages> barriers;

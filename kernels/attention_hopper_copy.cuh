@@ -62,8 +62,8 @@ __device__ inline const int32_t* Vector(const MaskColumns& columns, int vector) 
 }
 
 // Columns that the mask lacks, once for all tiles; the whole block.
-template <typename T, typename S>
-__device__ void FillMissingColumns(const AttentionCall& call, HopperMemory<T, S>& memory) {
+template <typename S, typename Memory>
+__device__ void FillMissingColumns(const AttentionCall& call, Memory& memory) {
   if (call.mask_tiles == nullptr) return;
   const MaskTile missing = MaskColumns().At(0);
 #pragma unroll
@@ -81,11 +81,10 @@ __device__ void FillMissingColumns(const AttentionCall& call, HopperMemory<T, S>
 
 // Walks the block's work. Packed keys and values: one warp asks for boxes. In a cache: kCacheWarps
 // warps copy row by row.
-template <typename T, typename S, bool kCached>
+template <typename T, typename S, typename Memory, bool kCached>
 class HopperCopier {
  public:
-  __device__ HopperCopier(const AttentionCall& call, const HopperMaps& maps,
-                          HopperMemory<T, S>& memory)
+  __device__ HopperCopier(const AttentionCall& call, const HopperMaps& maps, Memory& memory)
       : call_(call), maps_(maps), memory_(memory), barriers_(memory.barriers) {}
 
   __device__ void Run() {
@@ -216,8 +215,9 @@ class HopperCopier {
 
   __device__ static void ClearFrom(Tile& tile, int count) {
     for (auto& half : tile) {
-      for (int i = count * 8 + Lane(); i < S::kKeys * 8; i += 32) {
-        reinterpret_cast<uint4*>(half)[i] = {0, 0, 0, 0};
+      // A lane always clears the same places, so that racecheck knows their order.
+      for (int i = count * 8 / 32 * 32 + Lane(); i < S::kKeys * 8; i += 32) {
+        if (i >= count * 8) reinterpret_cast<uint4*>(half)[i] = {0, 0, 0, 0};
       }
     }
     ShowToAsyncProxy();
@@ -245,7 +245,7 @@ class HopperCopier {
 
   const AttentionCall& call_;
   const HopperMaps& maps_;
-  HopperMemory<T, S>& memory_;
+  Memory& memory_;
   HopperBarriers<S::kStages>& barriers_;
   RingPlace<2> queries_;
   RingPlace<S::kStages> place_;
@@ -254,8 +254,8 @@ class HopperCopier {
 
 // The warp that writes the bias of the next block's head at every distance near the diagonal,
 // twice: wherever a pair of neighbours begins, one of the copies has it on an 8-byte boundary.
-template <typename T, typename S>
-__device__ void WriteTables(const AttentionCall& call, HopperMemory<T, S>& memory) {
+template <typename S, typename Memory>
+__device__ void WriteTables(const AttentionCall& call, Memory& memory) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int reach = S::Reach(call.bias.saturation);
   const bool any = call.bias.kind != BiasKind::kNone || call.causal;
@@ -267,12 +267,16 @@ __device__ void WriteTables(const AttentionCall& call, HopperMemory<T, S>& memor
     Wait(SharedAddress(&barriers.queries_empty[place.stage]), place.parity ^ 1);
     if (any && work.block.sequence >= 0) {
       const HeadBias bias(call.bias, call.causal, work.head, call.heads);
-      auto& table = memory.table[place.stage];
+      auto& table = memory.tables[place.stage];
 #pragma unroll 8
       for (int i = lane; i <= 2 * reach; i += 32) {
         const float value = bias.At(i - reach);
-        table[0][i] = value;
-        if (i > 0) table[1][i - 1] = value;
+        table.values[0][i] = value;
+        if (i > 0) table.values[1][i - 1] = value;
+      }
+      if (lane == 0) {
+        table.before = bias.At(-reach);
+        table.after = bias.At(reach);
       }
     }
     __syncwarp();

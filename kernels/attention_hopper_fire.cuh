@@ -4,8 +4,13 @@
 #include <cmath>
 
 #include "kernels/attention_bias.cuh"
+#include "kernels/attention_softmax.cuh"
 
 namespace quintet::cuda {
+
+// Distances that 16 queries and the 128 keys of a tile are at, and some for alignment.
+constexpr int kFireBefore = 16, kFireStrip = kFireBefore + 128;
+using FireStrip = float[2][kFireStrip];
 
 // Of a lane's two queries (fragment C of mma.cuh). f falls from key to key, so that a query's keys
 // go through the segments of the network from the last to the first: which one is known from the
@@ -19,37 +24,76 @@ class FireRows {
       const int row = position + half * 8;
       // Of logarithms to the base 2.
       inverse_length_[half] = bias.FireInverseLength(row) * kLn2;
+      length_[half] = 1.0f / inverse_length_[half];
       const float f = Distance(bias, static_cast<float>(first_key - row)) * inverse_length_[half];
       Enter(bias, half, bias.FireSegment(f));
     }
   }
 
-  // scores = scores * scale + bias; `delta` is the distance of the lane's first query and key.
+  // A warp writes the logarithms of distances [begin, begin + kFireStrip) for Add, twice as
+  // AddPairedStrip wants them.
+  __device__ __forceinline__ static void WriteStrip(const HeadBias& bias, int begin,
+                                                    FireStrip& strip) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    __syncwarp();  // the strip before is read
+#pragma unroll
+    for (int i = lane; i < kFireStrip; i += 32) {
+      const float f = Distance(bias, static_cast<float>(begin + i));
+      strip[0][i] = f;
+      if (i > 0) strip[1][i - 1] = f;
+    }
+    __syncwarp();
+  }
+
+  // scores = scores * scale + bias; the strip begins kFireBefore before the distance of the first
+  // of 16 queries and the first key. Mostly, no query of the warp leaves its segment within
+  // kTogether groups of keys.
   template <int kGroups>
-  __device__ __forceinline__ void Add(const HeadBias& bias, float (&scores)[kGroups][4], int delta,
-                                      float scale) {
-    const float first = static_cast<float>(delta);
-    float before[2] = {Distance(bias, first - 8.0f), Distance(bias, first - 7.0f)};
+  __device__ __forceinline__ void Add(const HeadBias& bias, float (&scores)[kGroups][4],
+                                      const FireStrip& strip, float scale) {
+    constexpr int kTogether = 4;
+    const float2* pairs = PairsOfStrip(strip[0], strip[1], kFireBefore);
+    float2 here[1 + kTogether];  // eight keys and eight queries further lie on the same diagonal
+    here[0] = pairs[-4];
 #pragma unroll
-    for (int j = 0; j < kGroups; ++j) {
-      // Eight keys and eight queries further lie on the same diagonal.
-      const float here[2] = {Distance(bias, first + static_cast<float>(8 * j)),
-                             Distance(bias, first + static_cast<float>(8 * j + 1))};
+    for (int begin = 0; begin < kGroups; begin += kTogether) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float f0 = (half == 0 ? here[0] : before[0]) * inverse_length_[half];
-        const float f1 = (half == 0 ? here[1] : before[1]) * inverse_length_[half];
-        float value0 = fmaf(f0, slope_[half], offset_[half]);
-        float value1 = fmaf(f1, slope_[half], offset_[half]);
-        if (f1 <= floor_[half]) {
-          value0 = Walk(bias, half, f0);
-          value1 = Walk(bias, half, f1);
+      for (int j = 0; j < kTogether; ++j) here[1 + j] = pairs[(begin + j) * 4];
+      float value[kTogether][4];
+      // f of score e of group j, without the query's length.
+      const auto f = [&](int j, int e) {
+        const float2& pair = here[1 + j - e / 2];
+        return e % 2 == 0 ? pair.x : pair.y;
+      };
+      const auto evaluate = [&](const float(&end)[2]) {
+#pragma unroll
+        for (int j = 0; j < kTogether; ++j) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            if (f(j, e) <= end[e / 2]) value[j][e] = fmaf(f(j, e), slope_[e / 2], offset_[e / 2]);
+          }
         }
-        scores[j][2 * half] = fmaf(scores[j][2 * half], scale, value0);
-        scores[j][2 * half + 1] = fmaf(scores[j][2 * half + 1], scale, value1);
+      };
+      evaluate({INFINITY, INFINITY});
+      const float least[2] = {f(kTogether - 1, 1), f(kTogether - 1, 3)};
+      while (__any_sync(0xffffffffu, least[0] <= floor_[0] || least[1] <= floor_[1])) {
+        float end[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          if (least[half] > floor_[half]) continue;
+          end[half] = floor_[half];
+          Enter(bias, half, segment_[half] - 1);
+        }
+        evaluate(end);
       }
-      before[0] = here[0];
-      before[1] = here[1];
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          scores[begin + j][e] = fmaf(scores[begin + j][e], scale, value[j][e]);
+        }
+      }
+      here[0] = here[kTogether];
     }
   }
 
@@ -66,17 +110,14 @@ class FireRows {
   }
   __device__ __forceinline__ void Enter(const HeadBias& bias, int half, int segment) {
     segment_[half] = segment;
-    floor_[half] = bias.FireFloor(segment);
+    floor_[half] = bias.FireFloor(segment) * length_[half];
     const float2 line = bias.FireLine(segment);
-    slope_[half] = line.x;
+    slope_[half] = line.x * inverse_length_[half];
     offset_[half] = line.y;
   }
-  __device__ __forceinline__ float Walk(const HeadBias& bias, int half, float f) {
-    while (f <= floor_[half]) Enter(bias, half, segment_[half] - 1);
-    return fmaf(f, slope_[half], offset_[half]);
-  }
 
-  float inverse_length_[2];
+  // All of f without the query's length.
+  float length_[2], inverse_length_[2];
   float floor_[2], slope_[2], offset_[2];  // of the segments where the queries are
   int segment_[2];
 };

@@ -10,21 +10,20 @@ namespace quintet::cuda {
 // Its 64 queries of each of the block's works.
 template <typename T, typename S, bool kCached, BiasKind kFunction>
 class HopperGroup {
-  using Memory = HopperMemory<T, S>;
+  using Memory = HopperMemory<T, S, kFunction>;
   static constexpr int kDim = S::kDim, kKeys = S::kKeys;
   static constexpr int kMatrixBytes = kKeys * 128;
+  // Weights are added up by the tensor cores, rounded as they are for the values.
+  static constexpr bool kSumByProducts = kFunction != BiasKind::kNone;
+  // Of two warpgroups each begins its softmax while values are still being added; of three, waiting
+  // for them is faster. Pairs of a table are asked for while a tile is being scored, as many as
+  // there are registers for.
+  static constexpr bool kOverlap = S::kGroups == 2;
+  static constexpr int kAhead = kFunction != BiasKind::kNone ? 0 : kOverlap ? kKeys / 8 + 1 : 4;
 
  public:
   __device__ __forceinline__ HopperGroup(const AttentionCall& call, Memory& memory, int group)
-      : call_(call),
-        memory_(memory),
-        barriers_(memory.barriers),
-        group_(group),
-        flat_from_(kFunction == BiasKind::kAlibi        ? 1 << 30
-                   : call.bias.kind == BiasKind::kTable ? call.bias.saturation
-                                                        : -(1 << 30)),
-        biased_(call.causal || call.bias.kind == BiasKind::kTable ||
-                call.bias.kind == BiasKind::kAlibi) {}
+      : call_(call), memory_(memory), barriers_(memory.barriers), group_(group) {}
 
   __device__ __forceinline__ void Run() {
     if (S::kTurns && group_ == S::kGroups - 1) ArriveThreads(1, 2 * kWarpgroup);
@@ -33,6 +32,7 @@ class HopperGroup {
       const QueryWork& work = memory_.queries[queries_.stage];
       if (work.rows == 0) return;
       position_ = work.position + group_ * kGroupRows;
+      LookAhead(work);
       softmax_ = OnlineSoftmax();
       fire_begun_ = false;
 #pragma unroll
@@ -40,6 +40,8 @@ class HopperGroup {
 #pragma unroll
         for (int e = 0; e < 4; ++e) out_[n][e] = 0.0f;
       }
+#pragma unroll
+      for (int e = 0; e < 4; ++e) sums_[0][e] = 0.0f;
       if (work.any_keys) Attend(work);
       Write(work);
       Release(barriers_.queries_empty[queries_.stage]);
@@ -51,18 +53,16 @@ class HopperGroup {
   // First query of this warp in its warpgroup.
   __device__ static int WarpRow() { return static_cast<int>(threadIdx.x) % kWarpgroup / 32 * 16; }
 
-  // This warp is done with what a full barrier announced.
-  __device__ __forceinline__ static void Release(uint64_t& empty) {
-    __syncwarp();
-    if (Lane() == 0) Arrive(SharedAddress(&empty));
-  }
+  // Done with what a full barrier announced. One lane could say so for its warp, but racecheck does
+  // not see the order of the other lanes' reads then; it takes no longer.
+  __device__ __forceinline__ static void Release(uint64_t& empty) { Arrive(SharedAddress(&empty)); }
 
   // The scores of a tile are computed while the values of the one before it are being added. Tiles
   // of which the group sees nothing come last.
   __device__ __forceinline__ void Attend(const QueryWork& work) {
     WaitFull(barriers_.keys_full[place_.stage], place_.parity);
     KeyWork tile = memory_.keys[place_.stage];
-    if (!Sees(work, tile)) return Pass(tile, false);
+    if (!Sees(tile)) return Pass(tile, false);
     float shrink[2];
     BeginScores();
     WaitForProducts<0>();
@@ -73,7 +73,7 @@ class HopperGroup {
       place_.Advance();
       WaitFull(barriers_.keys_full[place_.stage], place_.parity);
       tile = memory_.keys[place_.stage];
-      if (!Sees(work, tile)) {
+      if (!Sees(tile)) {
         AddValues(before);
         return Pass(tile, true);
       }
@@ -82,23 +82,22 @@ class HopperGroup {
       WaitFull(barriers_.values_full[before.stage], before.parity);
       BeginValues(before.stage);
       EndTurn();
-      WaitForProducts<1>();
       Weigh(work, tile, shrink);
       WaitForProducts<0>();
-      Pin(out_);
+      PinSums();
       Pin(scores_);  // they are rounded into registers that the products have read until now
       Release(barriers_.values_empty[before.stage]);
       Shrink(out_, shrink);
+      if constexpr (kSumByProducts) Shrink(sums_, shrink);
     }
     Round();
     AddValues(place_);
     place_.Advance();
   }
 
-  // The group has queries, and some of them are not before all keys of the tile.
-  __device__ __forceinline__ bool Sees(const QueryWork& work, const KeyWork& tile) const {
-    return group_ * kGroupRows < work.rows &&
-           !(work.hide_after && tile.begin > position_ + kGroupRows - 1);
+  // Some of the group's queries are not before all keys of the tile.
+  __device__ __forceinline__ bool Sees(const KeyWork& tile) const {
+    return tile.begin <= last_begin_;
   }
 
   // Lets this tile and those after it go by; `turn`: it is not the work's first one.
@@ -132,27 +131,69 @@ class HopperGroup {
     if constexpr (kCached) ShowToAsyncProxy();
   }
 
-  // Bias and hidden keys of a tile: what is the same for all pairs to shift, in units of log2;
-  // otherwise to scores_, which are in such units, too, from then on.
-  __device__ __forceinline__ void AddBias(const KeyWork& tile, float& scale, float& shift) {
-    if (!biased_) return;
-    const int reach = S::Reach(call_.bias.saturation);
-    int delta = tile.begin - position_;  // of the first query and the first key
-    const int lo = delta - (kGroupRows - 1), hi = delta + kKeys - 1;
-    const auto& table = memory_.table[queries_.stage];
-    if ((!call_.causal || hi <= 0) && (hi <= -flat_from_ || lo >= flat_from_)) {
-      if (call_.bias.kind == BiasKind::kTable) shift = table[0][lo < 0 ? 0 : 2 * reach];
-      return;
-    }
+  // Which tiles are what, for the group's queries of this work.
+  __device__ __forceinline__ void LookAhead(const QueryWork& work) {
+    const bool any = group_ * kGroupRows < work.rows;
+    last_begin_ = !any ? -1 : work.hide_after ? position_ + kGroupRows - 1 : INT_MAX;
+    kv_len_ = work.kv_len;
+    // Queries and keys of a tile are at distances from its own - (kGroupRows - 1) to its own +
+    // kKeys - 1.
+    flat_until_ = INT_MAX;
+    flat_from_ = INT_MAX;
     if (kFunction == BiasKind::kAlibi) {
-      // Where the table ends, ALiBi goes on as straight as within it.
-      const int inside = min(max(delta, kGroupRows - reach), reach - kKeys);
-      const float one = table[0][reach + (delta < 0 ? -1 : 1)];
-      if (delta != inside) shift = one * static_cast<float>(abs(delta) - abs(inside));
-      delta = inside;
+      flat_until_ = INT_MIN;
+    } else if (call_.bias.kind == BiasKind::kTable) {
+      flat_until_ = position_ - call_.bias.saturation - (kKeys - 1);
+      if (!call_.causal) flat_from_ = position_ + call_.bias.saturation + kGroupRows - 1;
+    } else if (call_.causal) {
+      flat_until_ = position_ - (kKeys - 1);
     }
-    AddPairedStrip(scores_, table[0], table[1], reach + delta - WarpRow(), scale);
-    scale = 1.0f;
+  }
+
+  // All pairs of a tile are seen by bias and causality, with the same bias.
+  __device__ __forceinline__ bool Flat(const KeyWork& tile) const {
+    return tile.begin <= flat_until_ || tile.begin >= flat_from_;
+  }
+  // There is nothing but that to a tile.
+  __device__ __forceinline__ bool Plain(const KeyWork& tile) const {
+    return (kFunction == BiasKind::kNone && !tile.masked && tile.begin <= kv_len_ - kKeys) &&
+           Flat(tile);
+  }
+
+  __device__ __forceinline__ float FlatBias(const KeyWork& tile) const {
+    const auto& table = memory_.tables[queries_.stage];
+    return call_.bias.kind != BiasKind::kTable ? 0.0f
+           : tile.begin <= flat_until_         ? table.before
+                                               : table.after;
+  }
+
+  // What the table has for the lane at a tile's first keys.
+  __device__ __forceinline__ const float2* Pairs(int delta) const {
+    const auto& values = memory_.tables[queries_.stage].values;
+    return PairsOfStrip(values[0], values[1], S::Reach(call_.bias.saturation) + delta - WarpRow());
+  }
+
+  // ALiBi of a tile on one side of the diagonal, where it is seen; false: it is not such a tile.
+  __device__ __forceinline__ bool AddStraight(int delta, float scale, float (&shift)[2]) {
+    const int lo = delta - (kGroupRows - 1), hi = delta + kKeys - 1;
+    if (lo < 0 && hi > 0) return false;
+    // Bias of a key one further to the right.
+    const int reach = S::Reach(call_.bias.saturation);
+    const auto& values = memory_.tables[queries_.stage].values[0];
+    const float slope = lo >= 0 ? values[reach + 1] : -values[reach - 1];
+    if (isinf(slope)) return false;
+    const float first = static_cast<float>(delta - WarpRow() - Lane() / 4);
+    shift[0] = slope * first;
+    shift[1] = slope * (first - 8.0f);
+    const float lane = slope * static_cast<float>(Lane() % 4 * 2);
+#pragma unroll
+    for (int j = 0; j < kKeys / 8; ++j) {
+      const float at[2] = {fmaf(slope, static_cast<float>(8 * j), lane),
+                           fmaf(slope, static_cast<float>(8 * j + 1), lane)};
+#pragma unroll
+      for (int e = 0; e < 4; ++e) scores_[j][e] = fmaf(scores_[j][e], scale, at[e % 2]);
+    }
+    return true;
   }
 
   // scores_ = q k^T of the tile at place_, under way.
@@ -173,14 +214,20 @@ class HopperGroup {
 
   // out_ += weights v, under way.
   __device__ __forceinline__ void BeginValues(int stage) {
-    Pin(out_);
+    PinSums();
     BeginProducts();
     const uint64_t v = Describe(SharedAddress(memory_.v[stage][0]), kMatrixBytes);
+    const uint64_t ones = DescribeConstant(SharedAddress(memory_.ones));
 #pragma unroll
     for (int step = 0; step < kKeys / 16; ++step) {
       Wgmma<T>(out_, weights_[step], v + step * 16 * 128 / 16, true);
+      if constexpr (kSumByProducts) Wgmma<T>(sums_, weights_[step], ones, true);
     }
     CommitProducts();
+  }
+  __device__ __forceinline__ void PinSums() {
+    Pin(out_);
+    if constexpr (kSumByProducts) Pin(sums_);
   }
 
   // out_ += weights v of the last tile that the group sees.
@@ -188,38 +235,84 @@ class HopperGroup {
     WaitFull(barriers_.values_full[place.stage], place.parity);
     BeginValues(place.stage);
     WaitForProducts<0>();
-    Pin(out_);
+    PinSums();
     Release(barriers_.values_empty[place.stage]);
   }
 
-  // Scores, complete, become weights; the tile's keys are released.
+  // Scores under way become weights; the tile's keys are released. What a tile needs is known
+  // before its scores are, so that nothing is between them and a plain tile's softmax.
   __device__ __forceinline__ void Weigh(const QueryWork& work, const KeyWork& tile,
                                         float (&shrink)[2]) {
-    float scale = call_.scale * kLog2E, shift = 0.0f;
-    const int keys = work.kv_len - tile.begin;
-    Pin(scores_);
-    if (!tile.masked) Release(barriers_.keys_empty[place_.stage]);
-    AddBias(tile, scale, shift);
-    if (kFunction == BiasKind::kFire) {
-      AddFire(work, tile, scale);
-      scale = 1.0f;
+    float scale = call_.scale * kLog2E, shift[2] = {0.0f, 0.0f}, largest[2];
+    if (Plain(tile)) {
+      shift[0] = shift[1] = FlatBias(tile);
+      WaitForScores();
+      Release(barriers_.keys_empty[place_.stage]);
+      LargestScores(scores_, largest);
+      if constexpr (kOverlap) Exponentiate(largest, scale, shift, shrink);
+    } else {
+      AddBiasAndMask(work, tile, scale, shift);
+      LargestScores(scores_, largest);
+      if constexpr (kOverlap) Exponentiate(largest, scale, shift, shrink);
     }
+    if constexpr (!kOverlap) Exponentiate(largest, scale, shift, shrink);
+  }
+  __device__ __forceinline__ void WaitForScores() {
+    WaitForProducts<kOverlap ? 1 : 0>();
+    Pin(scores_);
+  }
+  // ptxas moves a wait for products up to where a basic block begins: this one ends before that.
+  __device__ __forceinline__ void Exponentiate(const float (&largest)[2], float scale,
+                                               const float (&shift)[2], float (&shrink)[2]) {
+    softmax_.template Weigh<!kSumByProducts>(scores_, largest, scale, shift, shrink);
+    Pin(scores_);
+  }
+
+  // What is the same for all pairs of a query to shift, in units of log2; otherwise to scores_,
+  // which are in such units, too, from then on.
+  __device__ __forceinline__ void AddBiasAndMask(const QueryWork& work, const KeyWork& tile,
+                                                 float& scale, float (&shift)[2]) {
+    const int delta = tile.begin - position_;  // of the first query and the first key
+    const bool flat = Flat(tile);
+    const float2* pairs = nullptr;
+    float2 ahead[kAhead + 1];
+    if (!flat) {
+      pairs = Pairs(delta);
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) ahead[i] = pairs[4 * (i - 1)];
+    }
+    WaitForScores();
+    if (!tile.masked) Release(barriers_.keys_empty[place_.stage]);
+    const int keys = kv_len_ - tile.begin;
     if (keys < kKeys) HideFrom(scores_, keys);
     if (tile.masked) {
       HideMasked();
       Release(barriers_.keys_empty[place_.stage]);
     }
-    using Rounded = std::conditional_t<kFunction != BiasKind::kNone, T, float>;
-    softmax_.template Weigh<Rounded>(scores_, scale, shift, shrink);
+    if (kFunction == BiasKind::kFire) {
+      AddFire(work, tile, scale);
+      scale = 1.0f;
+    }
+    if (flat) {
+      shift[0] = shift[1] = FlatBias(tile);
+      return;
+    }
+    if (kFunction != BiasKind::kAlibi || !AddStraight(delta, scale, shift)) {
+      AddPairedStrip(
+          scores_, [&](int j) { return j + 1 < kAhead ? ahead[j + 1] : pairs[4 * j]; }, scale);
+    }
+    scale = 1.0f;
   }
 
   // To units of log2.
   __device__ __forceinline__ void AddFire(const QueryWork& work, const KeyWork& tile, float scale) {
     const HeadBias bias(call_.bias, call_.causal, work.head, call_.heads);
-    const int row = position_ + WarpRow() + Lane() / 4, key = tile.begin + Lane() % 4 * 2;
-    if (!fire_begun_) fire_.Begin(bias, row, tile.begin);
+    const int row = position_ + WarpRow();
+    if (!fire_begun_) fire_.Begin(bias, row + Lane() / 4, tile.begin);
     fire_begun_ = true;
-    fire_.Add(bias, scores_, key - row, scale);
+    FireStrip& strip = memory_.fire[group_ * 4 + WarpRow() / 16];
+    FireRows::WriteStrip(bias, tile.begin - row - kFireBefore, strip);
+    fire_.Add(bias, scores_, strip, scale);
   }
 
   // By the vectors that the mask has.
@@ -273,7 +366,7 @@ class HopperGroup {
     const int t = Lane() % 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float scale = softmax_.InverseSum(half);
+      const float scale = InverseSum(half);
       const int row = group_ * kGroupRows + WarpRow() + half * 8 + Lane() / 4;
       T* out = static_cast<T*>(call_.out) + (work.row + row) * call_.out_row +
                work.head * call_.out_head + t * 8;
@@ -290,6 +383,15 @@ class HopperGroup {
         }
       }
     }
+  }
+
+  // 1 / sum of a query's weights; 0 if it saw no key.
+  __device__ __forceinline__ float InverseSum(int half) const {
+    if constexpr (kSumByProducts) {
+      const float sum = sums_[0][2 * half];
+      return sum > 0.0f ? 1.0f / sum : 0.0f;
+    }
+    return softmax_.InverseSum(half);
   }
 
   // Lane t of four gets word t of each.
@@ -310,15 +412,17 @@ class HopperGroup {
   Memory& memory_;
   HopperBarriers<S::kStages>& barriers_;
   const int group_;
-  const int flat_from_;  // distance from which on the bias is flat
-  const bool biased_;    // some tiles are not
   RingPlace<2> queries_;
   RingPlace<S::kStages> place_;
-  int position_;  // of the group's first query
+  int position_;                // of the group's first query
+  int kv_len_;                  // of its sequence
+  int last_begin_;              // of a tile that the group sees something of
+  int flat_until_, flat_from_;  // begin of tiles that are flat
 
   float scores_[kKeys / 8][4];
   uint32_t weights_[kKeys / 16][4];
   float out_[kDim / 8][4];
+  float sums_[1][4];  // kSumByProducts: of the weights, in every column
   OnlineSoftmax softmax_;
   FireRows fire_;  // FIRE alone
   bool fire_begun_;

@@ -9,7 +9,8 @@ namespace quintet::cuda {
 // What: out = softmax(scale q k^T + bias + mask) v, all heads of all sequences.
 // Shapes: q, out [rows, heads, head_dim], k, v rows of head_dim values at 16-byte addresses,
 // head_dim up to kDim; T is bf16 or f16.
-// Math: as attention_tiled.cu; no bias, or a table that saturates by kHopperSaturation.
+// Math: as attention_tiled.cu; no bias, a table that saturates by kHopperSaturation, ALiBi or FIRE,
+// whose weights are added up as they are rounded.
 // Map: as many blocks as multiprocessors; works (64 queries for each warpgroup that computes, one
 // head) are dealt to them in advance, to and fro. Of warpgroup 0, one warp asks for boxes of packed
 // queries, keys and values ahead of need (keys in a cache: three warps copy them row by row), one
@@ -32,32 +33,47 @@ namespace quintet::cuda {
 //     (attention_tiled.cu 180), 217 with FIRE's code beside it. Rejected: the bias under the
 //     products, or added after them from entries of four: predicted 0.97 of the speed without one
 //     at 64, 2048, seen 0.93 and 0.89; as now, by pairs, 0.92 (version 3: 0.94).
+//   5 what a tile needs is decided before its scores are there, pairs of the table are asked for by
+//     then; at 128 softmax and values overlap (ptxas had moved the wait up before the softmax);
+//     every lane says that it is done. Predicted 0.95 of the speed without a bias everywhere; with
+//     T5's buckets, which saturate at 91, seen at 64, 2048 446 of 478 (version 4 in the same run
+//     432 of 465), at 64, 16384 489 of 494 (468 of 486), causal 2048 392 of 404 (357 of 372), at
+//     128, 2048 547 of 565 (539 of 558). ALiBi as a straight line, its weights added up by the
+//     tensor cores: 405 (376). FIRE with its logarithms once a warp and its segments once 32 keys:
+//     predicted 290, seen 207, 319 at 128 (92, 165). Rejected: overlap at 64, predicted 520, seen
+//     457 to 472; the bias as a factor of weights: predicted 0.97, seen 0.91; rows flat by warps:
+//     no change.
 template <typename T, typename S, bool kCached, BiasKind kFunction>
 __global__ void __launch_bounds__(S::kThreads, 1)
     AttendHopperKernel(const __grid_constant__ AttentionCall call,
                        const __grid_constant__ HopperMaps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) unsigned char shared[];
-  HopperMemory<T, S>& memory = *reinterpret_cast<HopperMemory<T, S>*>(shared);
+  using Memory = HopperMemory<T, S, kFunction>;
+  Memory& memory = *reinterpret_cast<Memory*>(shared);
   WaitForInputs();
   HopperBarriers<S::kStages>& barriers = memory.barriers;
   constexpr int kFull = kCached ? kCacheWarps * 32 + 1 : 1;
   const int with_columns = call.mask_tiles == nullptr ? 0 : 32;
-  FillMissingColumns(call, memory);
+  FillMissingColumns<S>(call, memory);
   if (threadIdx.x < kSortedSequences) {
     memory.sequences[threadIdx.x] = BlocksOf<S>(call, static_cast<int>(threadIdx.x));
+  }
+  if (threadIdx.x < sizeof(memory.ones) / sizeof(T)) {
+    memory.ones[threadIdx.x] = static_cast<T>(1.0f);
+    ShowToAsyncProxy();
   }
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < 2; ++stage) {
       InitBarrier(SharedAddress(&barriers.queries_full[stage]), 1 + 32);  // boxes; a lane each
-      InitBarrier(SharedAddress(&barriers.queries_empty[stage]), S::kGroups * 4);
+      InitBarrier(SharedAddress(&barriers.queries_empty[stage]), S::kGroups * kWarpgroup);
     }
     InitBarrier(SharedAddress(&barriers.values_tail), 1);
     for (int stage = 0; stage < S::kStages; ++stage) {
       InitBarrier(SharedAddress(&barriers.keys_full[stage]), kFull + with_columns);
       InitBarrier(SharedAddress(&barriers.values_full[stage]), kFull);
-      InitBarrier(SharedAddress(&barriers.keys_empty[stage]), S::kGroups * 4);
-      InitBarrier(SharedAddress(&barriers.values_empty[stage]), S::kGroups * 4);
+      InitBarrier(SharedAddress(&barriers.keys_empty[stage]), S::kGroups * kWarpgroup);
+      InitBarrier(SharedAddress(&barriers.values_empty[stage]), S::kGroups * kWarpgroup);
     }
     ShowBarriers();
   }
@@ -66,9 +82,9 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   if (warp < 4) {
     GiveRegisters<kCached ? S::kRowRegisters : S::kBoxRegisters>();
     if (warp == 1) {
-      WriteTables<T, S>(call, memory);
+      WriteTables<S>(call, memory);
     } else if (warp == 0 || kCached) {
-      HopperCopier<T, S, kCached>(call, maps, memory).Run();
+      HopperCopier<T, S, Memory, kCached>(call, maps, memory).Run();
     }
   } else {
     TakeRegisters<S::template kComputeRegisters<kCached>>();
@@ -80,7 +96,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 template <typename T, typename S, bool kCached, BiasKind kFunction>
 void LaunchHopper(const AttentionCall& call, int64_t rows_total, Stream& stream) {
   Device& device = stream.device();
-  constexpr int kSharedBytes = sizeof(HopperMemory<T, S>);
+  constexpr int kSharedBytes = sizeof(HopperMemory<T, S, kFunction>);
   const auto kernel = AttendHopperKernel<T, S, kCached, kFunction>;
   static const cudaError_t allowed =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);

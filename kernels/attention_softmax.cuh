@@ -8,13 +8,17 @@
 
 namespace quintet::cuda {
 
-// What PackPair made of two values.
-template <typename T>
-__device__ __forceinline__ float2 UnpackPair(uint32_t pair) {
-  if constexpr (std::is_same_v<T, __half>) {
-    return __half22float2(*reinterpret_cast<const __half2*>(&pair));
-  } else {
-    return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
+// Of each of a lane's two queries, among the lane's keys.
+template <int kGroups>
+__device__ __forceinline__ void LargestScores(const float (&scores)[kGroups][4],
+                                              float (&largest)[2]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    largest[half] = scores[0][2 * half];
+#pragma unroll
+    for (int j = 0; j < kGroups; ++j) {
+      largest[half] = fmaxf(largest[half], fmaxf(scores[j][2 * half], scores[j][2 * half + 1]));
+    }
   }
 }
 
@@ -23,24 +27,20 @@ struct OnlineSoftmax {
   float most[2] = {-INFINITY, -INFINITY};
   float sum[2] = {0.0f, 0.0f};  // of this lane's keys alone
 
-  // Scores become weights 2^(score * scale + shift - most); scale >= 0. What was added up before is
-  // to be multiplied by shrink. Weights are rounded to Rounded before they are summed; unless that
-  // is float, `most` is a whole number, and then a weight's rounding does not depend on where tiles
-  // begin and end.
-  template <typename Rounded = float, int kGroups>
-  __device__ __forceinline__ void Weigh(float (&scores)[kGroups][4], float scale, float shift,
-                                        float (&shrink)[2]) {
+  // Scores become weights 2^(score * scale + shift - most), of each query with its own shift;
+  // scale >= 0. What was added up before is to be multiplied by shrink. `largest`: what
+  // LargestScores says of them. Unless kAddUp, somebody adds up the weights as they are rounded;
+  // `most` is then a whole number, so that their rounding does not depend on where tiles begin.
+  template <bool kAddUp = true, int kGroups>
+  __device__ __forceinline__ void Weigh(float (&scores)[kGroups][4], const float (&largest)[2],
+                                        float scale, const float (&shift)[2], float (&shrink)[2]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float largest = scores[0][2 * half];
-#pragma unroll
-      for (int j = 0; j < kGroups; ++j) {
-        largest = fmaxf(largest, fmaxf(scores[j][2 * half], scores[j][2 * half + 1]));
-      }
-      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
-      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
-      float now = fmaxf(most[half], fmaf(largest, scale, shift));
-      if constexpr (!std::is_same_v<Rounded, float>) now = ceilf(now);
+      float of_row = largest[half];
+      of_row = fmaxf(of_row, __shfl_xor_sync(0xffffffffu, of_row, 1));
+      of_row = fmaxf(of_row, __shfl_xor_sync(0xffffffffu, of_row, 2));
+      float now = fmaxf(most[half], fmaf(of_row, scale, shift[half]));
+      if constexpr (!kAddUp) now = ceilf(now);
       const float base = now == -INFINITY ? 0.0f : now;  // no key seen so far
       shrink[half] = Exp2(most[half] - base);
       most[half] = now;
@@ -49,18 +49,19 @@ struct OnlineSoftmax {
       for (int j = 0; j < kGroups; ++j) {
 #pragma unroll
         for (int e = 2 * half; e < 2 * half + 2; ++e) {
-          scores[j][e] = Exp2(fmaf(scores[j][e], scale, shift - base));
+          scores[j][e] = Exp2(fmaf(scores[j][e], scale, shift[half] - base));
+          if constexpr (kAddUp) sum[half] += scores[j][e];
         }
-        if constexpr (!std::is_same_v<Rounded, float>) {
-          const float2 pair =
-              UnpackPair<Rounded>(PackPair<Rounded>(scores[j][2 * half], scores[j][2 * half + 1]));
-          scores[j][2 * half] = pair.x;
-          scores[j][2 * half + 1] = pair.y;
-        }
-        sum[half] += scores[j][2 * half];
-        sum[half] += scores[j][2 * half + 1];
       }
     }
+  }
+  template <int kGroups>
+  __device__ __forceinline__ void Weigh(float (&scores)[kGroups][4], float scale, float shift,
+                                        float (&shrink)[2]) {
+    float largest[2];
+    const float shifts[2] = {shift, shift};
+    LargestScores(scores, largest);
+    Weigh(scores, largest, scale, shifts, shrink);
   }
 
   // The whole row's sum, on each of its lanes.
@@ -144,16 +145,21 @@ __device__ __forceinline__ void AddStrip(float (&scores)[kGroups][4], const floa
       scale, [](float value, int, int) { return value; });
 }
 
-// The same with two copies of the strip, `odd` from its second value on, both on 8-byte boundaries,
-// which begin `before` values before the first of 16 queries and the first key.
-template <int kGroups>
-__device__ __forceinline__ void AddPairedStrip(float (&scores)[kGroups][4], const float* even,
-                                               const float* odd, int before, float scale) {
+// Of two copies of a strip, `odd` from its second value on, both on 8-byte boundaries, which begin
+// `before` values before the first of 16 queries and the first key: the lane's first two keys.
+__device__ __forceinline__ const float2* PairsOfStrip(const float* even, const float* odd,
+                                                      int before) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int at = before + lane % 4 * 2 - lane / 4;
-  const float2* pairs = reinterpret_cast<const float2*>((at % 2 == 0 ? even : odd) + at / 2 * 2);
+  return reinterpret_cast<const float2*>((at % 2 == 0 ? even : odd) + at / 2 * 2);
+}
+
+// The same with pair(j), what such a strip has for the lane's keys of group j, from -1 on.
+template <int kGroups, typename Pair>
+__device__ __forceinline__ void AddPairedStrip(float (&scores)[kGroups][4], const Pair& pair,
+                                               float scale) {
   AddDiagonals(
-      scores, [&](int, int i) { return pairs[i / 2]; }, scale,
+      scores, [&](int, int i) { return pair(i / 8); }, scale,
       [](float value, int, int) { return value; });
 }
 

@@ -42,6 +42,12 @@ __device__ __forceinline__ uint64_t Describe(uint32_t address, uint32_t column_s
   return kPermuted128 | kEightRows | uint64_t{column_stride / 16} << 16 | (address & 0x3ffff) / 16;
 }
 
+// Describes a matrix [16, 8] whose values are all the same, 512 bytes of them from `address`.
+__device__ __forceinline__ uint64_t DescribeConstant(uint32_t address) {
+  constexpr uint64_t kStride = 128 / 16;  // from one 8 x 8 part to the next
+  return kStride << 32 | kStride << 16 | (address & 0x3ffff) / 16;
+}
+
 __device__ __forceinline__ void BeginProducts() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
@@ -133,6 +139,16 @@ __device__ __forceinline__ void Wgmma(float (&c)[8][4], uint64_t a, uint64_t b, 
     QT_WGMMA_SHARED("m64n64", "f16", QT_REGISTERS_64, "%32", "%33", "%34", QT_C8(0));
   } else {
     QT_WGMMA_SHARED("m64n64", "bf16", QT_REGISTERS_64, "%32", "%33", "%34", QT_C8(0));
+  }
+}
+// c [64 x 8] += a b.
+template <typename T>
+__device__ __forceinline__ void Wgmma(float (&c)[1][4], const uint32_t (&a)[4], uint64_t b,
+                                      bool accumulate) {
+  if constexpr (std::is_same_v<T, __half>) {
+    QT_WGMMA_REGISTERS("m64n8", "f16", "%0, %1, %2, %3", "%4, %5, %6, %7", "%8", "%9", QT_C1(0));
+  } else {
+    QT_WGMMA_REGISTERS("m64n8", "bf16", "%0, %1, %2, %3", "%4, %5, %6, %7", "%8", "%9", QT_C1(0));
   }
 }
 // c [64 x 128] (+)= a b^T.
