@@ -1,0 +1,36 @@
+// What tests of products share: random values, and weights of every type that a place takes.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "kernels/linear.h"
+
+namespace quintet {
+
+inline std::vector<float> Random(int64_t count, uint32_t seed, float scale = 1.0f) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal(0.0f, scale);
+  std::vector<float> values(static_cast<size_t>(count));
+  for (float& v : values) v = normal(generator);
+  return values;
+}
+
+inline LinearWeight MakeWeight(const std::vector<float>& w, int64_t n, int64_t k, WeightType type,
+                               bool gated, Device* device = nullptr) {
+  LinearWeight weight = *LinearWeight::Allocate(n, k, type, gated, device);
+  weight.Pack(0, Tensor::F32(w.data(), {n, k}));
+  return weight;
+}
+
+inline std::vector<WeightType> Types(Device* device = nullptr) {
+  std::vector<WeightType> types;
+  for (WeightType type :
+       {WeightType::kF32, WeightType::kI8, WeightType::kBF16, WeightType::kF16, WeightType::kF8}) {
+    if (WeightTypeSupported(type, device)) types.push_back(type);
+  }
+  return types;
+}
+
+}  // namespace quintet
