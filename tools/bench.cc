@@ -282,6 +282,16 @@ absl::StatusOr<nlohmann::ordered_json> Measure(Session& session, const BenchFlag
   return report;
 }
 
+// Whether requests of every shape can be made: flags for decoding are checked against the model.
+absl::Status CheckShapes(const Session& session, const BenchFlags& flags) {
+  std::mt19937_64 random(flags.seed);
+  for (const Shape& shape : Shapes(flags)) {
+    absl::Status status = MakeRequest(session, shape, flags.decoding, &random).status();
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
 // Room for the largest shape, whatever the defaults are.
 absl::Status MakeRoom(const BenchFlags& flags, ModelFlags* model) {
   absl::StatusOr<ModelConfig> config = ReadModelConfig(model->model);
@@ -318,6 +328,9 @@ int Run(const BenchFlags& given) {
       .queue = *std::max_element(flags.batches.begin(), flags.batches.end())};
   std::unique_ptr<Session> session = OpenSession(flags.model, needs, &exit_code);
   if (session == nullptr) return exit_code;
+  if (absl::Status status = CheckShapes(*session, flags); !status.ok()) {
+    return Fail(kExitUsage, status);
+  }
   absl::StatusOr<nlohmann::ordered_json> report = Measure(*session, flags);
   if (!report.ok()) return Fail(kExitFailed, report.status());
   return WriteReport(*report, flags.output, flags.json_file);

@@ -1,6 +1,7 @@
 // quintet generate, encode, score and bench on the shipped model.
 #include <unistd.h>
 
+#include <array>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -36,6 +37,19 @@ TEST_CASE("a model that needs more memory than allowed is refused at once") {
   CHECK_THAT(refused.err, Contains("--max-memory allows 20971520"));
   CHECK_THAT(refused.err, Contains("weights"));
   CHECK(OnModel("generate", {"--max-memory", "200"}, "oros\n").out == "AO1 R OW0 Z\n");
+}
+
+TEST_CASE("bench refuses how it cannot decode before it measures") {
+  for (const auto& [flag, value, message] : std::initializer_list<std::array<const char*, 3>>{
+           {"--top-p", "nan", "top_p: nan is not in (0, 1]"},
+           {"--repetition-penalty", "-1", "repetition_penalty"},
+           {"--temperature", "0", "temperature"}}) {
+    INFO(flag);
+    const Outcome outcome = OnModel("bench", {"--do-sample", flag, value}, "");
+    CHECK(outcome.exit_code == kExitUsage);
+    CHECK(outcome.out.empty());
+    CHECK_THAT(outcome.err, Contains(message));
+  }
 }
 
 TEST_CASE("no lines in, no lines out") {
