@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/bulk_copy.cuh"
+#include "kernels/cluster.cuh"
 #include "kernels/linear_product.cuh"
 #include "kernels/wgmma.cuh"
 
@@ -81,29 +82,6 @@ struct HopperRowsLayout {
   };
 };
 
-__device__ __forceinline__ int ClusterRank() {
-  int rank;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
-__device__ __forceinline__ int ClusterSize() {
-  int size;
-  asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
-  return size;
-}
-// Orders nothing but barriers shown before it.
-__device__ __forceinline__ void ArriveAtCluster() {
-  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
-}
-__device__ __forceinline__ void WaitForCluster() {
-  asm volatile("barrier.cluster.wait;" ::: "memory");
-}
-// The same place in another block's shared memory.
-__device__ __forceinline__ uint32_t InBlock(uint32_t shared, int rank) {
-  uint32_t there;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared), "r"(rank));
-  return there;
-}
 // Shared memory to a block of the cluster, whose `barrier` learns of its bytes.
 __device__ __forceinline__ void CopyToBlock(uint32_t there, uint32_t from, int bytes,
                                             uint32_t barrier) {
@@ -230,13 +208,6 @@ class HopperRowsCopier {
   const uint32_t ring_;
   Tail& tail_;
 };
-
-// kGeluTanh without a branch, to some units in the last place of f32: x * sigmoid(2 u) is
-// 0.5 x (1 + tanh(u)).
-__device__ __forceinline__ float QuickGelu(float x) {
-  constexpr float kScale = -2.0f * 0.7978845608028654f * 1.4426950408889634f;
-  return __fdividef(x, 1.0f + Exp2(kScale * (x + 0.044715f * x * x * x)));
-}
 
 // What becomes of a tile's sums, in a thread: four neighbouring channels of every so many of the
 // block's rows.

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda.cuh"
 #include "kernels/linear.h"
+#include "kernels/mma.cuh"
 
 namespace quintet::cuda {
 
@@ -22,6 +23,13 @@ __device__ __forceinline__ float Activated(Activation activation, float x) {
       return tanhf(x);
   }
   return x;
+}
+
+// kGeluTanh without a branch, to some units in the last place of f32: x * sigmoid(2 u) is
+// 0.5 x (1 + tanh(u)).
+__device__ __forceinline__ float QuickGelu(float x) {
+  constexpr float kScale = -2.0f * 0.7978845608028654f * 1.4426950408889634f;
+  return __fdividef(x, 1.0f + Exp2(kScale * (x + 0.044715f * x * x * x)));
 }
 
 // One product with the epilogue that its stage does: y, bias and residual as in LinearArgs.
@@ -50,7 +58,8 @@ bool RunFewRows(const Product& p, Stream& stream);
 // Whether they write keys and values to their slots.
 bool FewRowsStoreKv(const LinearWeight& w, int64_t rows);
 
-// The same of up to some hundreds of rows on Hopper, in linear_hopper.cu; x is of the weight's type.
+// The same of up to some hundreds of rows on Hopper, in linear_hopper.cu; x is of the weight's
+// type.
 bool RunHopperRows(const LinearArgs& args, Stream& stream);
 bool HopperRowsStoreKv(const LinearWeight& w, int64_t rows, const Device& device);
 

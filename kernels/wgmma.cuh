@@ -78,6 +78,12 @@ __device__ __forceinline__ void Pin(float (&values)[kCount][4]) {
 #define QT_R16 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define QT_R32 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define QT_R48 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define QT_R64 "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define QT_R80 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define QT_R96 \
+  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
+#define QT_R112 \
+  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
 // Both operands in shared memory with the summed dimension first; `size` is the shape, then come
 // the names of a, b and whether to accumulate.
@@ -97,81 +103,36 @@ __device__ __forceinline__ void Pin(float (&values)[kCount][4]) {
                : __VA_ARGS__                                                                \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate ? 1 : 0))
 
-#define QT_REGISTERS_16 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define QT_REGISTERS_8 "%0, %1, %2, %3"
+#define QT_REGISTERS_16 QT_REGISTERS_8 ", %4, %5, %6, %7"
 #define QT_REGISTERS_32 QT_R0
 #define QT_REGISTERS_64 QT_R0 ", " QT_R16
-#define QT_REGISTERS_128 QT_R0 ", " QT_R16 ", " QT_R32 ", " QT_R48
+#define QT_REGISTERS_128 QT_REGISTERS_64 ", " QT_R32 ", " QT_R48
+#define QT_REGISTERS_256 QT_REGISTERS_128 ", " QT_R64 ", " QT_R80 ", " QT_R96 ", " QT_R112
 
-// c [64 x 64] (+)= a b, a as of mma.m16n8k16 in each warp.
-template <typename T>
-__device__ __forceinline__ void Wgmma(float (&c)[8][4], const uint32_t (&a)[4], uint64_t b,
-                                      bool accumulate) {
-  if constexpr (std::is_same_v<T, __half>) {
-    QT_WGMMA_REGISTERS("m64n64", "f16", QT_REGISTERS_64, "%32, %33, %34, %35", "%36", "%37",
-                       QT_C8(0));
-  } else {
-    QT_WGMMA_REGISTERS("m64n64", "bf16", QT_REGISTERS_64, "%32, %33, %34, %35", "%36", "%37",
-                       QT_C8(0));
+// A product of 16 values of k with `columns` columns; then come what the macro of its kind takes.
+#define QT_WGMMA(kind, declared_a, columns, ...)                                           \
+  template <typename T>                                                                    \
+  __device__ __forceinline__ void Wgmma(float(&c)[columns / 8][4], declared_a, uint64_t b, \
+                                        bool accumulate) {                                 \
+    if constexpr (std::is_same_v<T, __half>) {                                             \
+      QT_WGMMA_##kind("m64n" #columns, "f16", QT_REGISTERS_##columns, __VA_ARGS__);        \
+    } else {                                                                               \
+      QT_WGMMA_##kind("m64n" #columns, "bf16", QT_REGISTERS_##columns, __VA_ARGS__);       \
+    }                                                                                      \
   }
-}
-// c [64 x 16] (+)= a b^T.
-template <typename T>
-__device__ __forceinline__ void Wgmma(float (&c)[2][4], uint64_t a, uint64_t b, bool accumulate) {
-  if constexpr (std::is_same_v<T, __half>) {
-    QT_WGMMA_SHARED("m64n16", "f16", QT_REGISTERS_16, "%8", "%9", "%10", QT_C1(0), QT_C1(1));
-  } else {
-    QT_WGMMA_SHARED("m64n16", "bf16", QT_REGISTERS_16, "%8", "%9", "%10", QT_C1(0), QT_C1(1));
-  }
-}
-// c [64 x 32] (+)= a b^T.
-template <typename T>
-__device__ __forceinline__ void Wgmma(float (&c)[4][4], uint64_t a, uint64_t b, bool accumulate) {
-  if constexpr (std::is_same_v<T, __half>) {
-    QT_WGMMA_SHARED("m64n32", "f16", QT_REGISTERS_32, "%16", "%17", "%18", QT_C4(0));
-  } else {
-    QT_WGMMA_SHARED("m64n32", "bf16", QT_REGISTERS_32, "%16", "%17", "%18", QT_C4(0));
-  }
-}
-// c [64 x 64] (+)= a b^T.
-template <typename T>
-__device__ __forceinline__ void Wgmma(float (&c)[8][4], uint64_t a, uint64_t b, bool accumulate) {
-  if constexpr (std::is_same_v<T, __half>) {
-    QT_WGMMA_SHARED("m64n64", "f16", QT_REGISTERS_64, "%32", "%33", "%34", QT_C8(0));
-  } else {
-    QT_WGMMA_SHARED("m64n64", "bf16", QT_REGISTERS_64, "%32", "%33", "%34", QT_C8(0));
-  }
-}
-// c [64 x 8] += a b.
-template <typename T>
-__device__ __forceinline__ void Wgmma(float (&c)[1][4], const uint32_t (&a)[4], uint64_t b,
-                                      bool accumulate) {
-  if constexpr (std::is_same_v<T, __half>) {
-    QT_WGMMA_REGISTERS("m64n8", "f16", "%0, %1, %2, %3", "%4, %5, %6, %7", "%8", "%9", QT_C1(0));
-  } else {
-    QT_WGMMA_REGISTERS("m64n8", "bf16", "%0, %1, %2, %3", "%4, %5, %6, %7", "%8", "%9", QT_C1(0));
-  }
-}
-// c [64 x 128] (+)= a b^T.
-template <typename T>
-__device__ __forceinline__ void Wgmma(float (&c)[16][4], uint64_t a, uint64_t b, bool accumulate) {
-  if constexpr (std::is_same_v<T, __half>) {
-    QT_WGMMA_SHARED("m64n128", "f16", QT_REGISTERS_128, "%64", "%65", "%66", QT_C8(0), QT_C8(8));
-  } else {
-    QT_WGMMA_SHARED("m64n128", "bf16", QT_REGISTERS_128, "%64", "%65", "%66", QT_C8(0), QT_C8(8));
-  }
-}
-// c [64 x 128] (+)= a b, a as of mma.m16n8k16 in each warp.
-template <typename T>
-__device__ __forceinline__ void Wgmma(float (&c)[16][4], const uint32_t (&a)[4], uint64_t b,
-                                      bool accumulate) {
-  if constexpr (std::is_same_v<T, __half>) {
-    QT_WGMMA_REGISTERS("m64n128", "f16", QT_REGISTERS_128, "%64, %65, %66, %67", "%68", "%69",
-                       QT_C8(0), QT_C8(8));
-  } else {
-    QT_WGMMA_REGISTERS("m64n128", "bf16", QT_REGISTERS_128, "%64, %65, %66, %67", "%68", "%69",
-                       QT_C8(0), QT_C8(8));
-  }
-}
+
+// c [64 x columns] (+)= a b^T.
+QT_WGMMA(SHARED, uint64_t a, 16, "%8", "%9", "%10", QT_C1(0), QT_C1(1))
+QT_WGMMA(SHARED, uint64_t a, 32, "%16", "%17", "%18", QT_C4(0))
+QT_WGMMA(SHARED, uint64_t a, 64, "%32", "%33", "%34", QT_C8(0))
+QT_WGMMA(SHARED, uint64_t a, 128, "%64", "%65", "%66", QT_C8(0), QT_C8(8))
+QT_WGMMA(SHARED, uint64_t a, 256, "%128", "%129", "%130", QT_C8(0), QT_C8(8), QT_C8(16), QT_C8(24))
+// c [64 x columns] (+)= a b, a as of mma.m16n8k16 in each warp.
+QT_WGMMA(REGISTERS, const uint32_t (&a)[4], 8, "%4, %5, %6, %7", "%8", "%9", QT_C1(0))
+QT_WGMMA(REGISTERS, const uint32_t (&a)[4], 64, "%32, %33, %34, %35", "%36", "%37", QT_C8(0))
+QT_WGMMA(REGISTERS, const uint32_t (&a)[4], 128, "%64, %65, %66, %67", "%68", "%69", QT_C8(0),
+         QT_C8(8))
 
 #undef QT_C1
 #undef QT_C4
@@ -180,10 +141,17 @@ __device__ __forceinline__ void Wgmma(float (&c)[16][4], const uint32_t (&a)[4],
 #undef QT_R16
 #undef QT_R32
 #undef QT_R48
+#undef QT_R64
+#undef QT_R80
+#undef QT_R96
+#undef QT_R112
+#undef QT_REGISTERS_8
 #undef QT_REGISTERS_16
 #undef QT_REGISTERS_32
 #undef QT_REGISTERS_64
 #undef QT_REGISTERS_128
+#undef QT_REGISTERS_256
+#undef QT_WGMMA
 #undef QT_WGMMA_SHARED
 #undef QT_WGMMA_REGISTERS
 
