@@ -4,7 +4,6 @@
 
 #include "kernels/embedding.h"
 #include "kernels/norm.h"
-#include "models/packed_model.h"
 
 namespace quintet {
 namespace {
@@ -92,19 +91,9 @@ void Gpt2Model::DecoderLayer(int64_t layer, const Tensor& x) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Model>> NewGpt2Model(ModelConfig config, const ModelLimits& limits,
-                                                    ModelWeights weights, const Stream& stream) {
-  auto model = std::make_unique<Gpt2Model>(std::move(config), limits, std::move(weights), stream);
-  absl::Status status = model->Allocate();
-  if (!status.ok()) return status;
-  return model;
-}
-
-absl::StatusOr<ModelMemory> MeasureGpt2Model(ModelConfig config, const ModelLimits& limits,
-                                             ModelWeights weights, const Stream& stream) {
-  Gpt2Model model(std::move(config), limits, std::move(weights), stream);
-  if (absl::Status status = model.Measure(); !status.ok()) return status;
-  return model.memory();
+std::unique_ptr<PackedModel> MakeGpt2Model(ModelConfig config, const ModelLimits& limits,
+                                           ModelWeights weights, const Stream& stream) {
+  return std::make_unique<Gpt2Model>(std::move(config), limits, std::move(weights), stream);
 }
 
 }  // namespace quintet

@@ -47,6 +47,12 @@ WeightOptions WeightOptionsOf(const LoadOptions& options) {
   return {options.weights, options.device, options.follow_symlinks};
 }
 
+std::unique_ptr<PackedModel> Make(ModelConfig config, const LoadOptions& options,
+                                  ModelWeights weights, ThreadPool* pool) {
+  const auto make = config.family == Family::kGpt2 ? MakeGpt2Model : MakeT5Model;
+  return make(std::move(config), options.limits, std::move(weights), Stream(pool, options.device));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Model>> Model::Load(const std::string& directory,
@@ -56,9 +62,9 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Load(const std::string& directory,
   absl::StatusOr<ModelWeights> weights =
       LoadWeights(directory, &*config, WeightOptionsOf(options), pool);
   if (!weights.ok()) return weights.status();
-  const auto create = config->family == Family::kGpt2 ? NewGpt2Model : NewT5Model;
-  return create(*std::move(config), options.limits, *std::move(weights),
-                Stream(pool, options.device));
+  std::unique_ptr<PackedModel> model = Make(*std::move(config), options, *std::move(weights), pool);
+  if (absl::Status status = model->Allocate(); !status.ok()) return status;
+  return model;
 }
 
 absl::StatusOr<ModelMemory> Model::Measure(const std::string& directory, const LoadOptions& options,
@@ -68,9 +74,9 @@ absl::StatusOr<ModelMemory> Model::Measure(const std::string& directory, const L
   absl::StatusOr<ModelWeights> weights =
       DescribeWeights(directory, &*config, WeightOptionsOf(options), pool);
   if (!weights.ok()) return weights.status();
-  const auto measure = config->family == Family::kGpt2 ? MeasureGpt2Model : MeasureT5Model;
-  return measure(*std::move(config), options.limits, *std::move(weights),
-                 Stream(pool, options.device));
+  std::unique_ptr<PackedModel> model = Make(*std::move(config), options, *std::move(weights), pool);
+  if (absl::Status status = model->Measure(); !status.ok()) return status;
+  return model->memory();
 }
 
 }  // namespace quintet

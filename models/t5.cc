@@ -9,7 +9,6 @@
 #include "kernels/embedding.h"
 #include "kernels/norm.h"
 #include "kernels/rotary.h"
-#include "models/packed_model.h"
 
 namespace quintet {
 namespace {
@@ -235,19 +234,9 @@ Tensor T5Model::CrossAttend(int64_t layer, const Tensor& q) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Model>> NewT5Model(ModelConfig config, const ModelLimits& limits,
-                                                  ModelWeights weights, const Stream& stream) {
-  auto model = std::make_unique<T5Model>(std::move(config), limits, std::move(weights), stream);
-  absl::Status status = model->Allocate();
-  if (!status.ok()) return status;
-  return model;
-}
-
-absl::StatusOr<ModelMemory> MeasureT5Model(ModelConfig config, const ModelLimits& limits,
-                                           ModelWeights weights, const Stream& stream) {
-  T5Model model(std::move(config), limits, std::move(weights), stream);
-  if (absl::Status status = model.Measure(); !status.ok()) return status;
-  return model.memory();
+std::unique_ptr<PackedModel> MakeT5Model(ModelConfig config, const ModelLimits& limits,
+                                         ModelWeights weights, const Stream& stream) {
+  return std::make_unique<T5Model>(std::move(config), limits, std::move(weights), stream);
 }
 
 }  // namespace quintet

@@ -5,18 +5,13 @@
 
 #include <memory>
 
-#include "models/model.h"
-#include "models/weights.h"
+#include "models/packed_model.h"
 
 namespace quintet {
 
-// `config` is validated; `weights` belong to it and lie where `stream` runs. RESOURCE_EXHAUSTED when the workspace for
-// `limits` cannot be had.
-absl::StatusOr<std::unique_ptr<Model>> NewT5Model(ModelConfig config, const ModelLimits& limits,
-                                                  ModelWeights weights, const Stream& stream);
-
-// The memory of such a model, from weights that are only described.
-absl::StatusOr<ModelMemory> MeasureT5Model(ModelConfig config, const ModelLimits& limits,
-                                           ModelWeights weights, const Stream& stream);
+// `config` is validated; `weights`, which may be only described (then the model can only be
+// measured), belong to it and lie where `stream` runs.
+std::unique_ptr<PackedModel> MakeT5Model(ModelConfig config, const ModelLimits& limits,
+                                         ModelWeights weights, const Stream& stream);
 
 }  // namespace quintet
