@@ -27,6 +27,8 @@ int64_t AttentionScratchBytes(int64_t heads, int64_t head_dim, const Stream& str
 void Linear(const LinearArgs& args, Stream& stream);
 bool LinearTakesNorm(const LinearWeight& w, int64_t rows);
 bool LinearStoresKv(const LinearWeight& w, int64_t rows, const Stream& stream);
+int64_t LinearNormParts(const LinearWeight& w, int64_t rows, const Stream& stream);
+bool LinearTakesSquares(const LinearWeight& w, int64_t rows, const Stream& stream);
 int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream);
 void LogSumExp(const LogSumExpArgs& args, Stream& stream);
 void TopK(const TopKArgs& args, Stream& stream);

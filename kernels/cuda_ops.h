@@ -41,6 +41,8 @@ int64_t SampleScratchBytes(int64_t vocab, const Stream& stream);
 void Linear(const LinearArgs& args, Stream& stream);
 bool LinearTakesNorm(const LinearWeight& w, int64_t rows);
 bool LinearStoresKv(const LinearWeight& w, int64_t rows, const Stream& stream);
+int64_t LinearNormParts(const LinearWeight& w, int64_t rows, const Stream& stream);
+bool LinearTakesSquares(const LinearWeight& w, int64_t rows, const Stream& stream);
 int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream);
 void TargetLogProb(const TargetLogProbArgs& args, Stream& stream);
 int64_t TargetLogProbScratchBytes(const LinearWeight& head, int64_t rows, int64_t top,

@@ -18,6 +18,21 @@ namespace {
 // int32 sums of u8 x i8 products must not overflow: 255 * 127 * k < 2^31.
 constexpr int64_t kMaxI8K = 66000;
 
+void CheckNextNorm(const LinearArgs& a, const Stream& stream) {
+  const LinearWeight& w = *a.w;
+  const NormOutput& norm = a.next_norm;
+  const int64_t rows = a.x.dim[0], parts = LinearNormParts(w, rows, stream);
+  QT_CHECK(parts > 0 && a.y.dtype == DType::kF32 && a.kv.cache == nullptr);
+  QT_CHECK(norm.gamma.dtype == DType::kF32 && norm.gamma.is_dense());
+  QT_CHECK_EQ(norm.gamma.dim[0], w.n());
+  QT_CHECK(norm.scaled.rank == 2 && norm.scaled.dtype == WeightDType(w.type()));
+  QT_CHECK(norm.scaled.dim[0] == rows && norm.scaled.dim[1] == w.n());
+  QT_CHECK_EQ(norm.scaled.stride[1], 1);
+  QT_CHECK(norm.squares.rank == 2 && norm.squares.dtype == DType::kF32);
+  QT_CHECK(norm.squares.dim[0] == rows && norm.squares.dim[1] == parts);
+  QT_CHECK(norm.squares.is_dense());
+}
+
 void CheckShapes(const LinearArgs& a, const Stream& stream) {
   const LinearWeight& w = *a.w;
   QT_CHECK(w.defined());
@@ -31,9 +46,16 @@ void CheckShapes(const LinearArgs& a, const Stream& stream) {
     QT_CHECK_EQ(a.bias.dim[0], w.n());
     QT_CHECK(a.bias.stride[0] == 1 || w.n() == 1);
   }
+  if (a.x_squares.defined()) {
+    QT_CHECK(LinearTakesSquares(w, rows, stream) && !a.norm_gamma.defined());
+    QT_CHECK(a.x.dtype == WeightDType(w.type()));
+    QT_CHECK(a.x_squares.rank == 2 && a.x_squares.is_dense());
+    QT_CHECK(a.x_squares.dtype == DType::kF32 && a.x_squares.dim[0] == rows);
+  }
   const int64_t columns = cpu::OutputColumns(w);
   if (a.scatter.base != nullptr) {
     QT_CHECK(!a.y.defined() && !a.residual.defined());
+    QT_CHECK(!a.x_squares.defined() && !a.next_norm.gamma.defined());
     QT_CHECK_GT(a.scatter.chunk, 0);
     QT_CHECK_EQ(columns % a.scatter.chunk, 0);
     return;
@@ -49,6 +71,7 @@ void CheckShapes(const LinearArgs& a, const Stream& stream) {
     QT_CHECK(!w.gated() && columns == 3 * inner);
     QT_CHECK_EQ(static_cast<int64_t>(a.kv.slots.size()), rows);
   }
+  if (a.next_norm.gamma.defined()) CheckNextNorm(a, stream);
   if (a.residual.defined()) {
     QT_CHECK_EQ(a.residual.rank, 2);
     QT_CHECK(a.residual.dtype == a.y.dtype);
@@ -97,7 +120,8 @@ absl::StatusOr<LinearWeight> LinearWeight::Allocate(int64_t n, int64_t k, Weight
                                                     bool gated, Device* device) {
   absl::StatusOr<LinearWeight> w = Describe(n, k, type, gated, device);
   if (!w.ok()) return w;
-  // On a device, rows of zeros up to a multiple of eight: some products want that (product_plans.cu).
+  // On a device, rows of zeros up to a multiple of eight: some products want that
+  // (product_plans.cu).
   const int64_t used_bytes = w->panel_bytes_, padding = (8 - n % 8) % 8;
   if (device != nullptr) w->panel_bytes_ += padding * (used_bytes / n);
   absl::StatusOr<Buffer> buffer =
@@ -183,6 +207,14 @@ bool LinearTakesNorm(const LinearWeight& w, int64_t rows, const Stream& stream) 
 
 bool LinearStoresKv(const LinearWeight& w, int64_t rows, const Stream& stream) {
   return Dispatch<cpu::LinearStoresKv, cuda::LinearStoresKv>(stream)(w, rows, stream);
+}
+
+int64_t LinearNormParts(const LinearWeight& w, int64_t rows, const Stream& stream) {
+  return Dispatch<cpu::LinearNormParts, cuda::LinearNormParts>(stream)(w, rows, stream);
+}
+
+bool LinearTakesSquares(const LinearWeight& w, int64_t rows, const Stream& stream) {
+  return Dispatch<cpu::LinearTakesSquares, cuda::LinearTakesSquares>(stream)(w, rows, stream);
 }
 
 int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream) {

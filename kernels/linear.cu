@@ -365,6 +365,8 @@ Product WholeProduct(const LinearArgs& args) {
   p.norm_beta = args.norm_beta;
   p.norm_eps = args.norm_eps;
   p.kv = args.kv;
+  p.x_squares = args.x_squares;
+  p.next_norm = args.next_norm;
   return p;
 }
 
@@ -408,11 +410,21 @@ bool LinearStoresKv(const LinearWeight& w, int64_t rows, const Stream& stream) {
   return FewRowsStoreKv(w, rows) || HopperRowsStoreKv(w, rows, stream.device());
 }
 
+int64_t LinearNormParts(const LinearWeight& w, int64_t rows, const Stream& stream) {
+  const int64_t parts = FewRowsNormParts(w, rows);
+  return parts > 0 ? parts : HopperRowsNormParts(w, rows, stream.device());
+}
+
+bool LinearTakesSquares(const LinearWeight& w, int64_t rows, const Stream& stream) {
+  return FewRowsTakeSquares(w, rows) || HopperRowsTakeSquares(w, rows, stream.device());
+}
+
 void WideLinear(const LinearArgs& args, Stream& stream) {
   const LinearWeight& w = *args.w;
   const int64_t rows = args.x.dim[0];
   const DType type = TypeOf(w);
   QT_CHECK(!args.norm_gamma.defined() && args.kv.cache == nullptr);
+  QT_CHECK(!args.x_squares.defined() && !args.next_norm.gamma.defined());
   const bool direct = ProductDoes(args, type);
   const Scratch scratch = Carve(args.scratch.data, w, rows);
   QT_CHECK_GE(args.scratch.elements(), scratch.bytes);

@@ -118,12 +118,23 @@ struct KvOutput {
   absl::Span<const int32_t> slots;  // [rows]; -1: the row is not kept
 };
 
+// RMSNorm of y for the product after this one, of which each does a half: norm(y) W^T is
+// (y gamma) W^T times 1 / sqrt(mean(y^2) + eps) of the row.
+struct NormOutput {
+  Tensor gamma;    // [n] f32
+  Tensor scaled;   // [rows, n] of w's type: y * gamma
+  Tensor squares;  // [rows, LinearNormParts] f32, dense: of y^2, sums over equal shares of n
+};
+
 struct LinearArgs {
   Tensor x;  // [rows, k], unit last stride
   // Only where LinearTakesNorm: x [rows, k] f32 is normalised first, by RmsNorm, or by LayerNorm
   // where beta is defined (norm.h).
   Tensor norm_gamma, norm_beta;  // [k] f32, or undefined
   float norm_eps = 0.0f;
+  // Only where LinearTakesSquares: x and these are the `scaled` and `squares` of a NormOutput, and
+  // x W^T is scaled by 1 / sqrt(sum of the row's squares / k + norm_eps).
+  Tensor x_squares;                 // [rows, parts] f32, dense, or undefined
   const LinearWeight* w = nullptr;  // [n, k]
   Tensor bias;                      // [n] f32 (GPU: or of y's type), or undefined
   float alpha = 1.0f;               // scales x W^T before the bias
@@ -136,6 +147,7 @@ struct LinearArgs {
   Tensor y;
   ScatterOutput scatter;  // used when base is set; no residual then
   KvOutput kv;            // used when cache is set: only where LinearStoresKv
+  NormOutput next_norm;   // used when gamma is defined: only where LinearNormParts; y f32 then
   Tensor scratch;  // LinearScratchBytes(...) bytes as [bytes] i8, or undefined when that is 0
 };
 // Checks shapes (QT_CHECK), counts one product on the stream, then runs it on the stream's threads.
@@ -146,6 +158,14 @@ bool LinearTakesNorm(const LinearWeight& w, int64_t rows, const Stream& stream);
 // Whether a product of so many rows writes keys and values to their slots: on a GPU, for few rows,
 // on Hopper for up to 256.
 bool LinearStoresKv(const LinearWeight& w, int64_t rows, const Stream& stream);
+// Into how many parts, at most n / 16, a product of so many rows divides what it leaves of a row
+// for the next norm; 0: it leaves nothing. On a GPU with bf16 weights, for few rows, on Hopper for
+// up to 256; 0 for more than kMostNormRows. In such calls, and in those with x_squares, rows of all
+// tensors begin on 16-byte boundaries.
+constexpr int64_t kMostNormRows = 512;
+int64_t LinearNormParts(const LinearWeight& w, int64_t rows, const Stream& stream);
+// Whether a product of so many rows does the other half of such a norm.
+bool LinearTakesSquares(const LinearWeight& w, int64_t rows, const Stream& stream);
 // Grows with rows; on the CPU up to about a quarter of a core's second-level cache.
 int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream);
 

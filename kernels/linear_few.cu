@@ -43,6 +43,7 @@ __global__ void __launch_bounds__(Shape::kWarps * 32, 2)
   using Sums = FewSums<Shape>;
   extern __shared__ __align__(16) char shared[];
   float* norm = reinterpret_cast<float*>(shared + a.norm_at);
+  float* scales = reinterpret_cast<float*>(shared + a.scales_at);
   const FewPlace<Shape::kWarps> place(a.k);
   const int steps = place.StepsOf(place.warp);
   int tile = static_cast<int>(blockIdx.x);
@@ -57,6 +58,7 @@ __global__ void __launch_bounds__(Shape::kWarps * 32, 2)
 
   inputs.Load(0);
   output.LoadInputs(a);
+  FinishNorm<Shape>(a, place, scales);
   if constexpr (Shape::kWide) {
     if (a.gamma != nullptr) {
       weights.WaitForOldest();
@@ -85,7 +87,7 @@ __global__ void __launch_bounds__(Shape::kWarps * 32, 2)
                    turn % 2 * Shape::kWarps * kFewMostRows * Sums::kStride;
     sums.Leave(place, parts);
     __syncthreads();
-    output.Store(a, parts);
+    output.Store(a, parts, scales);
     tile += static_cast<int>(gridDim.x);
     if (tile >= a.tiles) break;
     output.Begin(a, tile);
@@ -113,8 +115,9 @@ void LaunchKernel(typename Shape::Args a, Stream& stream) {
   const int steps = (a.k / kFewStep + kWarps - 1) / kWarps * turns;  // of a warp in all
   a.warp_bytes = std::min(steps, Weights::kAhead) * Weights::kStepBytes;
   a.parts_at = kWarps * a.warp_bytes;
-  a.moments_at =
+  a.scales_at =
       a.parts_at + std::min(turns, 2) * kWarps * kFewMostRows * FewSums<Shape>::kStride * 4;
+  a.moments_at = a.scales_at + (a.squares == nullptr ? 0 : kFewMostRows * 4);
   a.norm_at = a.moments_at + (a.gamma == nullptr ? 0 : kFewMostRows * kWarps * 8);
   const int norms = a.gamma == nullptr ? 0 : a.beta == nullptr ? 1 : 2;
   const int shared = a.norm_at + norms * a.k * 4;
@@ -143,6 +146,17 @@ void SetCache(const KvOutput& kv, Stream& stream, Args* a) {
   a->inner = static_cast<int>(cache.heads * cache.head_dim);
   a->head_dim = static_cast<int>(cache.head_dim);
   a->page_size = static_cast<int>(cache.page_size);
+}
+
+template <typename Args>
+void SetNorms(const Product& p, Args* a) {
+  a->squares = p.x_squares.as<float>();
+  a->square_parts = static_cast<int>(p.x_squares.dim[1]);
+  const NormOutput& next = p.next_norm;
+  a->next_gamma = next.gamma.as<float>();
+  a->next_scaled = next.scaled.as<typename Args::T>();
+  a->next_squares = next.squares.as<float>();
+  a->next_stride = next.scaled.stride[0];
 }
 
 template <typename T, typename X, typename Out>
@@ -174,6 +188,7 @@ void LaunchFewRows(const Product& p, Stream& stream) {
   a.inverse_k = 1.0f / static_cast<float>(a.k);
   a.activation = p.activation;
   SetCache(p.kv, stream, &a);
+  SetNorms(p, &a);
   // Registers bound how much of x is on its way at once: f32 takes twice as many.
   constexpr bool kWide = sizeof(X) == 4;
   if (a.k <= kDeep) return LaunchKernel<FewShape<Args, 8, 4>>(a, stream);
@@ -210,5 +225,15 @@ bool LinearTakesNorm(const LinearWeight& w, int64_t rows) {
 }
 
 bool FewRowsStoreKv(const LinearWeight& w, int64_t rows) { return Fits(w, rows); }
+
+// f16 would overflow: x gamma has not been divided by its norm.
+int64_t FewRowsNormParts(const LinearWeight& w, int64_t rows) {
+  const bool does = Fits(w, rows) && w.type() == WeightType::kBF16 && !w.gated();
+  return does && w.n() % kFewChannels == 0 ? w.n() / kFewChannels : 0;
+}
+
+bool FewRowsTakeSquares(const LinearWeight& w, int64_t rows) {
+  return Fits(w, rows) && w.type() == WeightType::kBF16;
+}
 
 }  // namespace quintet::cuda

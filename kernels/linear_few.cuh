@@ -40,8 +40,16 @@ struct FewArgs {
   int64_t page_elements;
   int key_offset, value_offset;  // of the layer in a page
   int inner, head_dim, page_size;
+  // What the product before left of each row's norm (x_squares), or null.
+  const float* squares;
+  int square_parts;
+  // What this one leaves for the next norm (NormOutput): a tile a part; or null.
+  const float* next_gamma;
+  T* next_scaled;
+  float* next_squares;
+  int64_t next_stride;
   // Bytes of a warp's weights in shared memory, and where what comes after all of them begins.
-  int warp_bytes, parts_at, moments_at, norm_at;
+  int warp_bytes, parts_at, scales_at, moments_at, norm_at;
 };
 
 // What a kernel is made for: kWarps in a block, of which each has kSteps of its steps of x on their
@@ -281,6 +289,20 @@ class FewInputs {
   uint4 pairs_[kSteps];
 };
 
+// Of a row of x whose norm the product before began: what its products are scaled by, to `scales`
+// [row]; a row a warp. After the wait.
+template <typename Shape>
+__device__ void FinishNorm(const typename Shape::Args& a, const FewPlace<Shape::kWarps>& place,
+                           float* scales) {
+  if (a.squares == nullptr || place.warp >= a.rows) return;
+  const float* row = a.squares + place.warp * a.square_parts;
+  float sum = 0.0f;
+#pragma unroll 4
+  for (int i = place.lane; i < a.square_parts; i += 32) sum += row[i];
+  sum = WarpSum(sum);
+  if (place.lane == 0) scales[place.warp] = rsqrtf(sum * a.inverse_k + a.eps);
+}
+
 // A warp's products of a tile: W of its steps times x of its rows.
 template <typename Shape>
 class FewSums {
@@ -334,6 +356,7 @@ class FewOutput {
     if (column_ < 0) return;
     bias_ = BiasOf(a, column_);
     up_bias_ = a.gated ? BiasOf(a, column_ + a.second) : 0.0f;
+    if (a.next_gamma != nullptr) gamma_ = a.next_gamma[column_];
     if (!Stored(a)) return;
     const bool value = column_ >= 2 * a.inner;
     const int within = column_ - (value ? 2 : 1) * a.inner;
@@ -348,15 +371,17 @@ class FewOutput {
     if (Stored(a)) slot_ = a.slots[row_];
   }
 
-  // parts: the warps' sums.
-  __device__ void Store(const Args& a, const float* parts) const {
+  // parts: the warps' sums; scales: FinishNorm's.
+  __device__ void Store(const Args& a, const float* parts, const float* scales) const {
     if (column_ < 0) return;
     using Sums = FewSums<Shape>;
-    float v = Activated(a.activation, Sums::Total(parts, row_, channel_) * a.alpha + bias_);
-    if (a.gated) v *= Sums::Total(parts, row_, channel_ + 8) * a.alpha + up_bias_;
+    const float alpha = a.squares != nullptr ? a.alpha * scales[row_] : a.alpha;
+    float v = Activated(a.activation, Sums::Total(parts, row_, channel_) * alpha + bias_);
+    if (a.gated) v *= Sums::Total(parts, row_, channel_ + 8) * alpha + up_bias_;
     if (a.residual != nullptr) v += ToF32(residual_);
     if (!Stored(a)) {
       a.y[row_ * a.y_stride + column_] = FromF32<Out>(v);
+      if (a.next_gamma != nullptr) BeginNextNorm(a, v);
     } else if (slot_ >= 0) {
       a.cache[slot_ / a.page_size * a.page_elements + slot_ % a.page_size * a.head_dim + offset_] =
           FromF32<Out>(v);
@@ -364,6 +389,19 @@ class FewOutput {
   }
 
  private:
+  // All lanes of a row's tile are here: there are none past its end.
+  __device__ void BeginNextNorm(const Args& a, float v) const {
+    a.next_scaled[row_ * a.next_stride + column_] = FromF32<typename Args::T>(v * gamma_);
+    float square = v * v;
+    const uint32_t lanes = threadIdx.x % 32 < kFewChannels ? 0xffffu : 0xffff0000u;
+#pragma unroll
+    for (int step = kFewChannels / 2; step > 0; step /= 2) {
+      square += __shfl_xor_sync(lanes, square, step);
+    }
+    if (channel_ == 0) {
+      a.next_squares[row_ * a.tiles + column_ / kFewChannels] = square;
+    }
+  }
   __device__ bool Stored(const Args& a) const { return a.cache != nullptr && column_ >= a.inner; }
   __device__ static float BiasOf(const Args& a, int channel) {
     if (a.bias != nullptr) return a.bias[channel];
@@ -371,7 +409,7 @@ class FewOutput {
   }
 
   int row_, channel_, column_;  // column -1: there is no such value
-  float bias_, up_bias_;
+  float bias_, up_bias_, gamma_;
   Out residual_;
   int slot_, offset_;  // of the value within its slot's page
 };

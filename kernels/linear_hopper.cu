@@ -32,6 +32,18 @@ void StoreKvOnTheWay(const KvOutput& kv, Stream& stream, HopperRowsArgs* a) {
   a->head_stride = cache.page_size * cache.head_dim;
 }
 
+void ShareNorms(const LinearArgs& args, HopperRowsArgs* a) {
+  a->squares = args.x_squares.as<float>();
+  a->square_parts = static_cast<int>(args.x_squares.dim[1]);
+  a->inverse_k = 1.0f / static_cast<float>(args.w->k());
+  a->eps = args.norm_eps;
+  const NormOutput& next = args.next_norm;
+  a->next_gamma = next.gamma.as<float>();
+  a->next_scaled = next.scaled.data;
+  a->next_squares = next.squares.as<float>();
+  a->next_stride = next.scaled.stride[0];
+}
+
 HopperRowsArgs ArgsOf(const LinearArgs& args, Stream& stream) {
   const LinearWeight& w = *args.w;
   HopperRowsArgs a{};
@@ -53,6 +65,7 @@ HopperRowsArgs ArgsOf(const LinearArgs& args, Stream& stream) {
   a.y_f32 = args.y.dtype == DType::kF32;
   a.inner = a.columns;
   if (args.kv.cache != nullptr) StoreKvOnTheWay(args.kv, stream, &a);
+  ShareNorms(args, &a);
   return a;
 }
 
@@ -60,9 +73,10 @@ template <typename T, typename S>
 void LaunchSized(const LinearArgs& args, const HopperPlan& plan, Stream& stream) {
   Device& device = stream.device();
   const auto kernel = HopperRowsKernel<T, S>;
-  static const cudaError_t allowed =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostSharedBytes);
-  if (!QT_CUDA(device, allowed)) return;
+  if (!QT_CUDA(device, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                            kMostSharedBytes))) {
+    return;
+  }
   HopperRowsArgs a = ArgsOf(args, stream);
   a.stages = plan.stages;
   const LinearWeight& w = *args.w;
@@ -74,20 +88,10 @@ void LaunchSized(const LinearArgs& args, const HopperPlan& plan, Stream& stream)
     return;
   }
   const int tiles = CeilDiv(a.columns, box), splits = plan.splits;
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {static_cast<unsigned>(splits), 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim =
-      dim3(static_cast<unsigned>(tiles * splits), static_cast<unsigned>(CeilDiv(a.rows, S::kRows)));
-  config.blockDim = dim3(S::kThreads);
-  config.dynamicSmemBytes = static_cast<size_t>(HopperRowsLayout::Of<S>(a, splits).bytes);
-  config.stream = Queue(stream);
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  QT_CUDA(device, cudaLaunchKernelEx(&config, kernel, a, maps));
+  const dim3 grid(static_cast<unsigned>(tiles * splits),
+                  static_cast<unsigned>(CeilDiv(a.rows, S::kRows)));
+  LaunchClusters(stream, grid, dim3(static_cast<unsigned>(splits)), dim3(S::kThreads),
+                 static_cast<size_t>(HopperRowsLayout::Of<S>(a, splits).bytes), kernel, a, maps);
 }
 
 template <typename T>
@@ -118,7 +122,8 @@ bool Takes(const LinearArgs& args) {
   if (args.y.dim[1] % 4 != 0 || !InFours(args.y) || !InFours(args.residual)) return false;
   if (args.bias.defined() && !InFours(args.bias.data, 0, args.bias.dtype)) return false;
   const KvCache* cache = args.kv.cache;
-  return cache == nullptr || InFours(cache->data, cache->head_dim, cache->dtype);
+  if (cache != nullptr && !InFours(cache->data, cache->head_dim, cache->dtype)) return false;
+  return InFours(args.next_norm.gamma) && InFours(args.next_norm.scaled);
 }
 
 // By measurement of all plans for the shapes of linear_hopper.cuh; where it picks another than the
@@ -158,6 +163,17 @@ bool RunHopperRows(const LinearArgs& args, Stream& stream) {
 
 bool HopperRowsStoreKv(const LinearWeight& w, int64_t rows, const Device& device) {
   return Fits(w, rows, device);
+}
+
+// f16 would overflow: x gamma has not been divided by its norm.
+int64_t HopperRowsNormParts(const LinearWeight& w, int64_t rows, const Device& device) {
+  constexpr int64_t kChannels = HopperRowsSizes<16>::kChannels;
+  const bool does = Fits(w, rows, device) && w.type() == WeightType::kBF16 && !w.gated();
+  return does && w.n() % kChannels == 0 ? w.n() / kChannels : 0;
+}
+
+bool HopperRowsTakeSquares(const LinearWeight& w, int64_t rows, const Device& device) {
+  return Fits(w, rows, device) && w.type() == WeightType::kBF16;
 }
 
 }  // namespace quintet::cuda

@@ -38,6 +38,16 @@ struct HopperRowsArgs {
   const int32_t* slots;
   int inner, head_dim, page_size;
   int64_t page_elements, layer_offset, head_stride;
+
+  // What the product before left of each row's norm (x_squares), or null.
+  const float* squares;
+  int square_parts;
+  float inverse_k, eps;
+  // What this one leaves for the next norm (NormOutput): a tile a part; or null.
+  const float* next_gamma;
+  void* next_scaled;
+  float* next_squares;
+  int64_t next_stride;
 };
 
 // Boxes of W and of x.
@@ -62,6 +72,7 @@ struct HopperRowsLayout {
   int received;  // sums of these rows from every block of a cluster of several
   int residual;
   int tail;
+  int scales;  // of the rows that this block finishes
   int bytes;
 
   template <typename S>
@@ -73,7 +84,8 @@ struct HopperRowsLayout {
     l.received = ring > sums ? ring : sums;
     l.residual = l.received + (splits > 1 ? splits * l.each * S::kPitchBytes : 0);
     l.tail = l.residual + (a.residual != nullptr ? l.each * S::kPitchBytes : 0);
-    l.bytes = l.tail + static_cast<int>(sizeof(Tail)) + S::kRows * 8;
+    l.scales = l.tail + static_cast<int>(sizeof(Tail)) + S::kRows * 8;
+    l.bytes = l.scales + l.each * 4;
     return l;
   }
   struct Tail {
@@ -106,6 +118,14 @@ __device__ __forceinline__ float4 LoadFloat4(uint32_t shared) {
                : "r"(shared)
                : "memory");
   return v;
+}
+__device__ __forceinline__ float LoadFloat(uint32_t shared) {
+  float v;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(shared) : "memory");
+  return v;
+}
+__device__ __forceinline__ void StoreFloat(uint32_t shared, float v) {
+  asm volatile("st.shared.f32 [%0], %1;" : : "r"(shared), "f"(v) : "memory");
 }
 // Four values of f32 or T.
 template <typename T>
@@ -229,8 +249,12 @@ class HopperRowsFinish {
     sums_ = shared + channel_ * 4 + (share.splits > 1 ? layout.received : begin * S::kPitchBytes);
     block_bytes_ = layout.each * S::kPitchBytes;
     residual_ = shared + layout.residual + channel_ * 4;
+    scales_ = shared + layout.scales;
     bias_ = BiasAt(column_);
     up_bias_ = a.up_offset > 0 ? BiasAt(a.up_offset + column_) : float4{};
+    if (a.next_gamma != nullptr) {
+      gamma_ = *reinterpret_cast<const float4*>(a.next_gamma + column_);
+    }
   }
 
   // After the wait for inputs.
@@ -243,6 +267,37 @@ class HopperRowsFinish {
         CopyAsync16(to, static_cast<const float*>(a_.residual) + at, true);
       } else {
         CopyAsync8(to, static_cast<const T*>(a_.residual) + at);
+      }
+    }
+  }
+
+  // After it, too: what the products of the rows are scaled by where the product before began their
+  // norm. Eight lanes a row, and all their loads at once; past the end the last row again.
+  __device__ __forceinline__ void FinishNorm(int thread, int rows) const {
+    if (a_.squares == nullptr || rows <= 0) return;
+    constexpr int kLanes = 8, kAtOnce = kWarpgroup / kLanes,
+                  kEach = (S::kRows + kAtOnce - 1) / kAtOnce;
+    float sums[kEach] = {};
+    const float* from[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int row = min(thread / kLanes + i * kAtOnce, rows - 1);
+      from[i] = a_.squares + (first_ + row) * a_.square_parts;
+    }
+#pragma unroll 4
+    for (int part = thread % kLanes; part < a_.square_parts; part += kLanes) {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) sums[i] += from[i][part];
+    }
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+#pragma unroll
+      for (int step = kLanes / 2; step > 0; step /= 2) {
+        sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], step);
+      }
+      const int row = thread / kLanes + i * kAtOnce;
+      if (thread % kLanes == 0 && row < rows) {
+        StoreFloat(scales_ + row * 4, rsqrtf(sums[i] * a_.inverse_k + a_.eps));
       }
     }
   }
@@ -285,13 +340,20 @@ class HopperRowsFinish {
         const int row = first + i * step_;
         at[i] = (row < rows_ ? row : first) * S::kPitchBytes;
       }
+      float alpha[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int row = first + i * step_;
+        alpha[i] = a_.alpha;
+        if (a_.squares != nullptr) alpha[i] *= LoadFloat(scales_ + (row < rows_ ? row : first) * 4);
+      }
       float4 v[kAtOnce];
-      Sum(sums_, at, bias_, v);
+      Sum(sums_, at, alpha, bias_, v);
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) v[i] = Activate<kSimple>(v[i]);
       if (a_.up_offset > 0) {
         float4 up[kAtOnce];
-        Sum(sums_ + S::kChannels / 2 * 4, at, up_bias_, up);
+        Sum(sums_ + S::kChannels / 2 * 4, at, alpha, up_bias_, up);
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
           v[i] = {v[i].x * up[i].x, v[i].y * up[i].y, v[i].z * up[i].z, v[i].w * up[i].w};
@@ -304,6 +366,7 @@ class HopperRowsFinish {
           v[i] = {v[i].x + r.x, v[i].y + r.y, v[i].z + r.z, v[i].w + r.w};
         }
       }
+      if (a_.next_gamma != nullptr) BeginNextNorm(first, v);
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const int row = first + i * step_;
@@ -328,10 +391,41 @@ class HopperRowsFinish {
     return {of(v.x), of(v.y), of(v.z), of(v.w)};
   }
 
+  // Of rows first, first + step_, .., whose values are v. The 16 lanes of a row are here together:
+  // there are no columns past the end.
+  template <int kAtOnce>
+  __device__ __forceinline__ void BeginNextNorm(int first, const float4 (&v)[kAtOnce]) const {
+    float squares[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      squares[i] = (v[i].x * v[i].x + v[i].y * v[i].y) + (v[i].z * v[i].z + v[i].w * v[i].w);
+    }
+    constexpr int kLanes = S::kChannels / 4;
+    const uint32_t lanes = threadIdx.x % 32 < kLanes ? 0xffffu : 0xffff0000u;
+#pragma unroll
+    for (int step = kLanes / 2; step > 0; step /= 2) {
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) squares[i] += __shfl_xor_sync(lanes, squares[i], step);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int64_t row = first_ + first + i * step_;
+      if (first + i * step_ >= rows_) break;
+      const float4 scaled = {v[i].x * gamma_.x, v[i].y * gamma_.y, v[i].z * gamma_.z,
+                             v[i].w * gamma_.w};
+      StoreFour<T>(scaled, a_.next_scaled, row * a_.next_stride + column_, false);
+      if (channel_ == 0) {
+        const int parts = a_.columns / S::kChannels;
+        a_.next_squares[row * parts + column_ / S::kChannels] = squares[i];
+      }
+    }
+  }
+
   // alpha * (the blocks' sums in their order) + bias, of rows at `at`.
   template <int kAtOnce>
   __device__ __forceinline__ void Sum(uint32_t sums, const uint32_t (&at)[kAtOnce],
-                                      const float4& bias, float4 (&v)[kAtOnce]) {
+                                      const float (&alpha)[kAtOnce], const float4& bias,
+                                      float4 (&v)[kAtOnce]) {
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) v[i] = LoadFloat4(sums + at[i]);
 #pragma unroll 1
@@ -347,19 +441,19 @@ class HopperRowsFinish {
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      v[i] = {fmaf(a_.alpha, v[i].x, bias.x), fmaf(a_.alpha, v[i].y, bias.y),
-              fmaf(a_.alpha, v[i].z, bias.z), fmaf(a_.alpha, v[i].w, bias.w)};
+      v[i] = {fmaf(alpha[i], v[i].x, bias.x), fmaf(alpha[i], v[i].y, bias.y),
+              fmaf(alpha[i], v[i].z, bias.z), fmaf(alpha[i], v[i].w, bias.w)};
     }
   }
 
   const HopperRowsArgs& a_;
   const HopperShare<S>& share_;
-  int channel_, column_;      // in the tile, of y
-  int row_, rows_, step_;     // of the block's share
-  int first_;                 // row of y with which the share begins
-  uint32_t sums_, residual_;  // of the share's first row
-  int block_bytes_;           // from a block's sums to the next one's
-  float4 bias_, up_bias_;
+  int channel_, column_;               // in the tile, of y
+  int row_, rows_, step_;              // of the block's share
+  int first_;                          // row of y with which the share begins
+  uint32_t sums_, residual_, scales_;  // of the share's first row
+  int block_bytes_;                    // from a block's sums to the next one's
+  float4 bias_, up_bias_, gamma_;
 };
 
 // A row's place in the cache; negative: nowhere.
@@ -443,7 +537,7 @@ __global__ void __launch_bounds__(S::kThreads, 2)
   const bool copies = thread == kWarpgroup;
   const int finishes = max(0, min(layout.each, share.rows - share.rank * layout.each));
   HopperRowsCopier<S> copier(a, maps, share, shared, tail);
-  if (copies) copier.Begin(share.splits * finishes * S::kPitchBytes);
+  if (copies) copier.Begin((share.splits - 1) * finishes * S::kPitchBytes);
   __syncthreads();
   ArriveAtCluster();  // the barriers are there
 
@@ -455,21 +549,26 @@ __global__ void __launch_bounds__(S::kThreads, 2)
     HopperRowsFinish<T, S> finish(a, share, layout, shared, thread);
     WaitForKernelsBefore();
     finish.AskForResidual();
+    finish.FinishNorm(thread, finishes);
     if (a.cache != nullptr && thread < share.rows) {
       tail.row_slot[thread] = RowSlot(a, share.row + thread);
     }
     float sums[S::kRows / 8][4] = {};
     SumShare<T, S>(share, a.stages, shared, tail, sums);
 
-    // Nobody reads the ring any more once all are here: sums [row][channel] go there.
+    // Nobody reads the ring any more once all are here: sums [row][channel] go there, those of the
+    // rows that this block finishes to where the other blocks send theirs.
     SyncThreads(1, kWarpgroup);
+    const int first_own = share.splits > 1 ? share.rank * layout.each : S::kRows;
     const int channel = warp * 16 + thread % 32 / 4;
 #pragma unroll
     for (int j = 0; j < S::kRows / 8; ++j) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int row = j * 8 + thread % 4 * 2 + e % 2;
-        float* to = reinterpret_cast<float*>(memory + row * S::kPitchBytes);
+        const bool own = row >= first_own && row < first_own + layout.each;
+        float* to =
+            reinterpret_cast<float*>(memory + (own ? layout.received : 0) + row * S::kPitchBytes);
         to[channel + e / 2 * 8] = sums[j][e];
       }
     }
@@ -477,7 +576,7 @@ __global__ void __launch_bounds__(S::kThreads, 2)
     SyncThreads(1, kWarpgroup);
     WaitForCluster();
     if (share.splits > 1) {
-      if (thread < share.splits) {
+      if (thread < share.splits && thread != share.rank) {
         const int begin = thread * layout.each;
         const int rows = min(layout.each, share.rows - begin);
         const int to = layout.received + share.rank * layout.each * S::kPitchBytes;

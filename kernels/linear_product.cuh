@@ -44,6 +44,9 @@ struct Product {
   Tensor norm_gamma, norm_beta;
   float norm_eps;
   KvOutput kv;  // only for RunFewRows
+  // Halves of norms (LinearArgs): only for RunFewRows.
+  Tensor x_squares;
+  NormOutput next_norm;
 };
 
 // Weights that the kernels of few rows multiply as they are.
@@ -55,13 +58,18 @@ inline bool IsHalf(WeightType type) {
 // them: nothing is queued then. x is of the weight's type, or f32 and rounded to it on the way.
 bool RunFewRows(const Product& p, Stream& stream);
 
-// Whether they write keys and values to their slots.
+// Whether they write keys and values to their slots, and what LinearNormParts and
+// LinearTakesSquares ask.
 bool FewRowsStoreKv(const LinearWeight& w, int64_t rows);
+int64_t FewRowsNormParts(const LinearWeight& w, int64_t rows);
+bool FewRowsTakeSquares(const LinearWeight& w, int64_t rows);
 
 // The same of up to some hundreds of rows on Hopper, in linear_hopper.cu; x is of the weight's
 // type.
 bool RunHopperRows(const LinearArgs& args, Stream& stream);
 bool HopperRowsStoreKv(const LinearWeight& w, int64_t rows, const Device& device);
+int64_t HopperRowsNormParts(const LinearWeight& w, int64_t rows, const Device& device);
+bool HopperRowsTakeSquares(const LinearWeight& w, int64_t rows, const Device& device);
 
 // Products of any shape with weights that are not quantised, in linear.cu. The kernels of few and
 // of Hopper's rows ask for weights before they wait for the kernel before them; these do not, so it
