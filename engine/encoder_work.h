@@ -37,8 +37,8 @@ class EncoderWork {
   void Forget(const Job* job);
 
   // Works for about `budget_us`, one slice at least, and hands out the jobs that are ready: their
-  // states [rows, d_model] f32 are there, valid during the call, and so are the keys and values in
-  // their source slots, or the scores of their parts.
+  // states [rows, d_model] f32 are there, valid until the next Begin or while their owner lives,
+  // and so are the keys and values in their source slots, or the scores of their parts.
   void Advance(int64_t budget_us,
                absl::FunctionRef<void(Job* job, const EncodedStates& states)> ready);
 

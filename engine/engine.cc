@@ -63,6 +63,16 @@ class StepEngine : public Engine {
 
  private:
   using Jobs = std::unordered_map<RequestId, std::unique_ptr<Job>>;
+  struct Encoded {
+    Job* job;
+    EncodedStates states;
+
+    // What the job reads of them.
+    Tensor Read() const {
+      const RowRange rows = PooledRows(job->request.pooling, states.host.dim[0]);
+      return states.host.Rows(rows.begin, rows.end);
+    }
+  };
 
   absl::Status QueueFull(int64_t tokens) const;  // under mutex_
   void TakeInbox();
@@ -73,6 +83,7 @@ class StepEngine : public Engine {
   bool StreamsWait() const;
   Urgent UrgentNow() const;
   void UseStates(Job* job, const EncodedStates& encoded);
+  void HandOut();
   void Decode(bool streams, int64_t prefill_us);
   void Deliver(Job* job, int64_t now);
   void FinishDecoding(Job* job);
@@ -106,8 +117,9 @@ class StepEngine : public Engine {
   EncoderCache encoder_cache_;
   EncoderWork encoding_;
   Jobs jobs_;
-  std::vector<Job*> decoding_;  // in order of admission
-  std::vector<Job*> to_go_on_;  // with the next part of what they score
+  std::vector<Job*> decoding_;    // in order of admission
+  std::vector<Job*> to_go_on_;    // with the next part of what they score
+  std::vector<Encoded> encoded_;  // that want their states
   bool go_on_first_ = false;
   int64_t reserved_sequences_ = 0;
   std::vector<std::unique_ptr<Job>> arrivals_;  // scratch of a step, like those below
@@ -201,6 +213,7 @@ bool StepEngine::Step() {
   const int64_t begin_us = clock_();
   encoding_.Advance(prefill_us,
                     [this](Job* job, const EncodedStates& encoded) { UseStates(job, encoded); });
+  HandOut();
   Decode(streams, prefill_us - (clock_() - begin_us));
   std::lock_guard<std::mutex> lock(mutex_);
   ++counters_.steps;
@@ -337,6 +350,7 @@ void StepEngine::UseStates(Job* job, const EncodedStates& encoded) {
     decoding_.push_back(job);
     return;
   }
+  if (job->kind() == RequestKind::kEncode) return encoded_.push_back({job, encoded});
   const Tensor& states = encoded.states;
   Result& result = job->result;
   absl::Status status;
@@ -345,12 +359,6 @@ void StepEngine::UseStates(Job* job, const EncodedStates& encoded) {
     job->scored->Advance();
     if (status.ok() && !job->scored->done()) return to_go_on_.push_back(job);
     CountScored(&result);
-  } else if (job->kind() == RequestKind::kEncode) {
-    status = model_->stream().Synchronize();
-    const RowRange rows = PooledRows(job->request.pooling, states.dim[0]);
-    const Tensor read = encoded.host.Rows(rows.begin, rows.end);
-    PoolStates(job->request, {read.f32(), static_cast<size_t>(read.elements())}, read.dim[1],
-               &result);
   } else {
     // The task head's raw logits of what the request asks for: one row or all.
     const int64_t row = job->encoded_row;
@@ -360,6 +368,32 @@ void StepEngine::UseStates(Job* job, const EncodedStates& encoded) {
     status = model_->stream().Synchronize();  // what was read may be nothing
   }
   End(job, status.ok() ? JobState::kDone : JobState::kFailed, status);
+}
+
+// States to those who asked for them. Many of them side by side: to copy them into memory that is
+// touched for the first time takes one thread as long as a GPU takes to make them.
+void StepEngine::HandOut() {
+  if (encoded_.empty()) return;
+  const Stream& stream = model_->stream();
+  const absl::Status status = stream.Synchronize();
+  int64_t values = 0;
+  for (const Encoded& encoded : encoded_) values += encoded.Read().elements();
+  const auto pool = [this](int64_t i, int) {
+    const Tensor read = encoded_[i].Read();
+    PoolStates(encoded_[i].job->request, {read.f32(), static_cast<size_t>(read.elements())},
+               read.dim[1], &encoded_[i].job->result);
+  };
+  constexpr int64_t kMany = int64_t{1} << 16;  // worth waking threads for
+  const auto jobs = static_cast<int64_t>(encoded_.size());
+  if (values >= kMany) {
+    stream.pool().ParallelFor(jobs, pool);
+  } else {
+    for (int64_t i = 0; i < jobs; ++i) pool(i, 0);
+  }
+  for (const Encoded& encoded : encoded_) {
+    End(encoded.job, status.ok() ? JobState::kDone : JobState::kFailed, status);
+  }
+  encoded_.clear();
 }
 
 void StepEngine::Decode(bool streams, int64_t prefill_us) {

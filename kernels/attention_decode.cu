@@ -200,11 +200,6 @@ Sharing ShareOut(int64_t items, int64_t max_kv_len, const Stream& stream) {
 
 template <typename T, int kDim, int kTiles>
 void LaunchFewRows(const AttentionCall& call, int max_kv_len, Stream& stream) {
-  constexpr int kMostBytes = kMostWarps * sizeof(WarpMemory<kDim>) + sizeof(PartialResult<kDim>);
-  static const cudaError_t allowed =
-      cudaFuncSetAttribute(AttendFewRowsKernel<T, kDim, kTiles>,
-                           cudaFuncAttributeMaxDynamicSharedMemorySize, kMostBytes);
-  if (!QT_CUDA(stream.device(), allowed)) return;
   const int64_t items = int64_t{call.sequences} * call.heads;
   const Sharing sharing = ShareOut<kDim>(items, max_kv_len, stream);
   const int64_t warps = std::max(kLeastWarps, 1 << sharing.warps_log2);

@@ -235,9 +235,6 @@ __global__ void __launch_bounds__(kThreads)
 template <int kRows, int kDim>
 void LaunchF32(const AttentionCall& call, int64_t rows_total, Stream& stream) {
   constexpr int kSharedBytes = sizeof(F32Memory<kRows, kDim>);
-  static const cudaError_t allowed = cudaFuncSetAttribute(
-      AttendF32Kernel<kRows, kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
-  if (!QT_CUDA(stream.device(), allowed)) return;
   const int64_t blocks = MostQueryBlocks(rows_total, call.sequences, kRows);
   Launch(stream, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(call.heads)),
          dim3(kThreads), kSharedBytes, AttendF32Kernel<kRows, kDim>, call);

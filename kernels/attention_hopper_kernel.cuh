@@ -97,10 +97,6 @@ template <typename T, typename S, bool kCached, BiasKind kFunction>
 void LaunchHopper(const AttentionCall& call, int64_t rows_total, Stream& stream) {
   Device& device = stream.device();
   constexpr int kSharedBytes = sizeof(HopperMemory<T, S, kFunction>);
-  const auto kernel = AttendHopperKernel<T, S, kCached, kFunction>;
-  static const cudaError_t allowed =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
-  if (!QT_CUDA(device, allowed)) return;
   HopperMaps maps{};
   const auto encode = [&](const void* data, int64_t rows, int64_t row, int64_t head, int box_rows,
                           CUtensorMap* map) {
@@ -113,8 +109,8 @@ void LaunchHopper(const AttentionCall& call, int64_t rows_total, Stream& stream)
   }
   const int64_t works = MostQueryBlocks(rows_total, call.sequences, S::kRows) * call.heads;
   const int64_t blocks = std::min<int64_t>(works, device.multiprocessors());
-  Launch(stream, dim3(static_cast<unsigned>(blocks)), dim3(S::kThreads), kSharedBytes, kernel, call,
-         maps);
+  Launch(stream, dim3(static_cast<unsigned>(blocks)), dim3(S::kThreads), kSharedBytes,
+         AttendHopperKernel<T, S, kCached, kFunction>, call, maps);
 }
 
 }  // namespace quintet::cuda

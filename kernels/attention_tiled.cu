@@ -360,13 +360,9 @@ template <typename T, int kDim, bool kFire>
 void LaunchTiled(const AttentionCall& call, int64_t rows_total, Stream& stream) {
   using S = TileSizes<kDim>;
   constexpr int kSharedBytes = sizeof(TileMemory<T, kDim>);
-  const auto kernel = AttendTiledKernel<T, kDim, kFire>;
-  static const cudaError_t allowed =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
-  if (!QT_CUDA(stream.device(), allowed)) return;
   const int64_t blocks = MostQueryBlocks(rows_total, call.sequences, S::kRows);
   Launch(stream, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(call.heads)),
-         dim3(S::kThreads), kSharedBytes, kernel, call);
+         dim3(S::kThreads), kSharedBytes, AttendTiledKernel<T, kDim, kFire>, call);
 }
 
 template <typename T, int kDim>

@@ -30,10 +30,19 @@ inline bool Recorded(cudaError_t error, const char* what, const char* file, int 
 #define QT_CUDA(device, call) ::quintet::cuda::Recorded((call), #call, __FILE__, __LINE__, (device))
 
 // Queues a kernel of whole clusters of blocks; `cluster` of one block: none. It may begin while the
-// kernel before it ends, by the rule at WaitForInputs.
+// kernel before it ends, by the rule at WaitForInputs. What it has of shared memory beyond what any
+// launch may take is asked for each time: that is an attribute of a kernel on one device, so a
+// process that asks once has not asked for its other devices.
 template <typename... Params, typename... Args>
 void LaunchClusters(Stream& stream, dim3 grid, dim3 cluster, dim3 block, size_t shared_bytes,
                     void (*kernel)(Params...), Args&&... args) {
+  constexpr size_t kAlways = 48 << 10;  // bytes
+  if (shared_bytes > kAlways &&
+      !QT_CUDA(stream.device(),
+               cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    static_cast<int>(shared_bytes)))) {
+    return;
+  }
   cudaLaunchAttribute attributes[2] = {};
   cudaLaunchConfig_t config{};
   config.gridDim = grid;

@@ -121,11 +121,6 @@ void LaunchKernel(typename Shape::Args a, Stream& stream) {
   a.norm_at = a.moments_at + (a.gamma == nullptr ? 0 : kFewMostRows * kWarps * 8);
   const int norms = a.gamma == nullptr ? 0 : a.beta == nullptr ? 1 : 2;
   const int shared = a.norm_at + norms * a.k * 4;
-  if (shared > (48 << 10)) {
-    QT_CUDA(stream.device(),
-            cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
-  }
   // A block begins beside another kernel's only where the memory is split alike.
   QT_CUDA(stream.device(), cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                                 cudaFuncAttributePreferredSharedMemoryCarveout,

@@ -152,12 +152,6 @@ void LogitRules(const LogitRulesArgs& args, Stream& stream) {
                        args.kept.as<float>(),
                        args.kept.stride[0]};
   const size_t shared = static_cast<size_t>((vocab + 31) / 32) * 4;
-  constexpr size_t kAlways = 48 << 10;  // bytes that need not be asked for
-  if (shared > kAlways) {
-    QT_CUDA(stream.device(),
-            cudaFuncSetAttribute(LogitRulesKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 static_cast<int>(shared)));
-  }
   Launch(stream, dim3(static_cast<unsigned>(args.rules.size())), dim3(kThreads), shared,
          LogitRulesKernel, call);
 }

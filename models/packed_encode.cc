@@ -24,9 +24,7 @@ void PackedModel::CarveArrays(Carver& carver) {
   const int64_t tokens = limits_.max_encode_tokens;
   encoder_host_ = carver.TakeTensor(DType::kF32, {tokens, config_.d_model});
   if (encoder_host_.defined()) encoder_x_ = stream_.Twin(encoder_host_);
-  encoder_tokens_ = carver.TakeTensor(DType::kI32, {tokens});
-  encoder_positions_ = carver.TakeTensor(DType::kI32, {tokens});
-  encoder_offsets_ = carver.TakeTensor(DType::kI32, {tokens + 1});
+  encoder_arrays_ = carver.TakeTensor(DType::kI32, {3 * tokens + 1});
   block_offsets_ = carver.TakeTensor(DType::kI32, {kBlockRows + 1});
   block_positions_ = carver.TakeTensor(DType::kI32, {kBlockRows});
   if (config_.has_encoder()) return;
@@ -45,6 +43,10 @@ void PackedModel::BeginEncode(const EncodeBatch& batch) {
   encoder_rows_ = static_cast<int64_t>(batch.tokens.size());
   encoder_sequences_ = static_cast<int64_t>(offsets.size()) - 1;
   stream_.WaitForUploads();
+  const int64_t used = 2 * encoder_rows_ + encoder_sequences_ + 1;
+  encoder_tokens_ = encoder_arrays_.Rows(0, encoder_rows_);
+  encoder_positions_ = encoder_arrays_.Rows(encoder_rows_, 2 * encoder_rows_);
+  encoder_offsets_ = encoder_arrays_.Rows(2 * encoder_rows_, used);
   int32_t* positions = encoder_positions_.as<int32_t>();
   for (int64_t s = 0; s < encoder_sequences_; ++s) {
     QT_CHECK_LT(offsets[s], offsets[s + 1]);
@@ -53,9 +55,7 @@ void PackedModel::BeginEncode(const EncodeBatch& batch) {
   std::copy(batch.positions.begin(), batch.positions.end(), positions);
   std::copy(batch.tokens.begin(), batch.tokens.end(), encoder_tokens_.as<int32_t>());
   std::copy(offsets.begin(), offsets.end(), encoder_offsets_.as<int32_t>());
-  stream_.Upload(encoder_tokens_.data, encoder_rows_ * 4);
-  stream_.Upload(encoder_positions_.data, encoder_rows_ * 4);
-  stream_.Upload(encoder_offsets_.data, (encoder_sequences_ + 1) * 4);
+  stream_.Upload(encoder_arrays_.data, used * 4);
   TakeMask(batch);
   layer_ = row_ = 0;
   sweep_ = Sweep::kProject;

@@ -111,9 +111,10 @@ class PackedModel : public Model {
   Tensor encoder_host_;       // [max_encode_tokens, d_model] f32, mirrored: the host's side
   Tensor encoder_x_;          // its twin: residual stream, at last the states
   Tensor encoder_qkv_;        // [max_encode_tokens, 3 I]
-  Tensor encoder_tokens_;     // [max_encode_tokens] i32
-  Tensor encoder_positions_;  // [max_encode_tokens] i32
-  Tensor encoder_offsets_;    // [max_encode_tokens + 1] i32
+  Tensor encoder_arrays_;     // [3 max_encode_tokens + 1] i32: those of the batch, one by one
+  Tensor encoder_tokens_;     // [rows] i32
+  Tensor encoder_positions_;  // [rows] i32
+  Tensor encoder_offsets_;    // [sequences + 1] i32
   int64_t encoder_sequences_ = 0;
   int64_t encoder_rows_ = 0;
 
