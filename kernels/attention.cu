@@ -123,14 +123,19 @@ void Attention(const AttentionArgs& args, Stream& stream) {
     if constexpr (std::is_same_v<T, float>) {
       AttendF32(call, rows_total, lengths.max_q, stream);
     } else {
-      // Each sequence goes by its own length, so that its result does not depend on the others'.
+      // Queries are few or not by their own sequence's length.
       const bool few = call.q_vectors && call.kv_vectors && call.k_row == call.v_row &&
                        call.bias.kind != BiasKind::kFire && call.mask_tiles == nullptr &&
                        call.head_dim <= kFewRowsHeadDim;
       if (few) call.few_rows = kFewRows;
       if (lengths.max_q > call.few_rows) {
-        Hopper(call, stream) ? AttendHopper<T>(call, rows_total, stream)
-                             : AttendTiled<T>(call, rows_total, stream);
+        if (ShortSuits(call, rows_total, lengths.max_kv, stream.device())) {
+          AttendShort<T>(call, rows_total, lengths.max_kv, stream);
+        } else if (Hopper(call, stream)) {
+          AttendHopper<T>(call, rows_total, stream);
+        } else {
+          AttendTiled<T>(call, rows_total, stream);
+        }
       }
       if (lengths.min_q <= call.few_rows) {
         AttendFewRows<T>(call, std::min(lengths.max_q, call.few_rows), lengths.max_kv, stream);

@@ -15,6 +15,8 @@ namespace quintet::cuda {
 // this many queries, with heads up to this size.
 constexpr int kFewRows = 16;
 constexpr int kFewRowsHeadDim = 128;
+// What attention_short.cu takes: heads up to this size.
+constexpr int kShortHeadDim = 64;
 // What attention_hopper.cu takes: heads up to this size, bias tables that saturate by this
 // distance.
 constexpr int kHopperHeadDim = 128;
@@ -108,7 +110,8 @@ struct KeyRows {
 };
 
 // A block of `rows` queries of one sequence. Blocks are counted over all sequences in order; those
-// of a causal sequence from its end, since the last queries see the most keys.
+// of a causal sequence from its end, since the last queries see the most keys. Offsets are read as
+// by Sequence.
 struct QueryBlock {
   int sequence = -1;  // -1: there are not so many blocks
   int row = 0;        // of the first query in its sequence
@@ -119,7 +122,8 @@ struct QueryBlock {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     for (int base = 0; base < call.sequences; base += 32) {
       const int s = base + lane;
-      const int q_len = s < call.sequences ? call.q_offsets[s + 1] - call.q_offsets[s] : 0;
+      const int q_len =
+          s < call.sequences ? __ldcg(call.q_offsets + s + 1) - __ldcg(call.q_offsets + s) : 0;
       const int blocks = q_len <= call.few_rows ? 0 : (q_len + rows - 1) / rows;
       int end = blocks;
 #pragma unroll
@@ -192,6 +196,11 @@ void AttendTiled(const AttentionCall& call, int64_t rows_total, Stream& stream);
 // Some keys, vectors, scale > 0, the rest within kHopper...; on a device of sm_90.
 template <typename T>
 void AttendHopper(const AttentionCall& call, int64_t rows_total, Stream& stream);
+// Packed rows, as far as ShortSuits.
+bool ShortSuits(const AttentionCall& call, int64_t rows_total, int max_kv_len,
+                const Device& device);
+template <typename T>
+void AttendShort(const AttentionCall& call, int64_t rows_total, int max_kv_len, Stream& stream);
 template <typename T>
 void AttendFewRows(const AttentionCall& call, int max_q_len, int max_kv_len, Stream& stream);
 

@@ -1,0 +1,264 @@
+// Attention of short packed sequences in bf16 or f16 by the tensor cores that every GPU since sm_80
+// has: what it takes to begin and to end counts more than the products.
+#include <algorithm>
+
+#include "kernels/attention_call.cuh"
+#include "kernels/attention_softmax.cuh"
+#include "kernels/mma.cuh"
+
+namespace quintet::cuda {
+namespace {
+
+constexpr int kDim = kShortHeadDim;
+constexpr int kRows = 64, kThreads = kRows / 16 * 32;  // a warp has 16 queries
+constexpr int kKeys = 64;                              // scored at once
+constexpr int kPieces = kDim / 8;                      // of 16 bytes, of a row
+
+// Of rows whose pieces are permuted, so that eight rows' pieces of one column lie in different
+// banks.
+__device__ __forceinline__ int Swizzled(int row, int piece) {
+  return row * kDim + ((piece ^ (row & 7)) * 8);
+}
+__host__ __device__ __forceinline__ constexpr int WholeTiles(int keys) {
+  return (keys + kKeys - 1) / kKeys * kKeys;
+}
+// Queries, keys and values of `room` keys, the bias by distance.
+constexpr int SharedBytes(int room) { return (kRows + 2 * room) * kDim * 2 + (kRows + room) * 4; }
+
+// A block's work on its queries; one thread's part of it.
+template <typename T>
+class ShortBlock {
+ public:
+  __device__ __forceinline__ ShortBlock(const AttentionCall& call, const QueryBlock& block,
+                                        int room, unsigned char* shared)
+      : call_(call),
+        sequence_(call, block.sequence),
+        head_(static_cast<int>(blockIdx.y)),
+        room_(room),
+        rows_(min(kRows, sequence_.q_len - block.row)),
+        position_(sequence_.position + block.row),
+        first_key_(__ldcg(call.kv_offsets + block.sequence)),
+        row_(sequence_.first_row + block.row),
+        q_(reinterpret_cast<T*>(shared)),
+        k_(q_ + kRows * kDim),
+        v_(k_ + room * kDim),
+        strip_(reinterpret_cast<float*>(v_ + room * kDim)) {}
+
+  // All keys at once, or those that there is room for. Loops stay loops where they can: code that
+  // runs once is waited for, too.
+  __device__ __forceinline__ void Run() {
+#pragma unroll 1
+    for (int begin = 0; begin == 0 || begin < sequence_.kv_len; begin += room_) {
+      if (begin > 0) __syncthreads();
+      LoadBias(begin);
+      if (begin == 0) WaitForInputs();
+      Load(begin);
+      const int end = min(sequence_.kv_len - begin, room_);
+      WaitForCopies<1>();
+      __syncthreads();
+#pragma unroll 1
+      for (int tile = 0; tile < end; tile += kKeys) {
+        Score(tile);
+        AddStrip(scores_, strip_ + kRows - 1 - WarpRow() + tile, call_.scale * kLog2E);
+        if (end - tile < kKeys) HideFrom(scores_, end - tile);
+        float shrink[2];
+        softmax_.Weigh(scores_, 1.0f, 0.0f, shrink);
+        Shrink(out_, shrink);
+        if (tile == 0) {
+          WaitForCopies<0>();
+          __syncthreads();
+        }
+        AddValues(tile);
+      }
+    }
+    Write();
+  }
+
+ private:
+  __device__ __forceinline__ static int Lane() { return static_cast<int>(threadIdx.x) % 32; }
+  // First query of this thread's warp within the block.
+  __device__ __forceinline__ static int WarpRow() {
+    return static_cast<int>(threadIdx.x) / 32 * 16;
+  }
+
+  // The bias of keys [begin, begin + room_) at each distance from the block's queries; no kernel
+  // writes its table.
+  __device__ __forceinline__ void LoadBias(int begin) const {
+    const HeadBias bias(call_.bias, call_.causal, head_, call_.heads);
+    const int first = begin - position_ - (kRows - 1);
+    const int count = kRows + min(room_, WholeTiles(sequence_.kv_len - begin));
+#pragma unroll 4
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
+      strip_[i] = bias.At(first + i);
+    }
+  }
+
+  // Rows [0, count) from `row` on, of which the first `valid` are there, zeros beyond; a thread
+  // copies the same piece of every so many rows.
+  __device__ __forceinline__ void CopyRows(const T* row, int64_t stride, int count, int valid,
+                                           T* to) const {
+    constexpr int kStep = kThreads / kPieces;  // a multiple of 8: all are permuted alike
+    const int piece = static_cast<int>(threadIdx.x) % kPieces;
+    const int first = static_cast<int>(threadIdx.x) / kPieces;
+    if (piece * 8 >= call_.head_dim) valid = 0;
+    row += first * stride + piece * 8;
+    uint32_t there = SharedAddress(to + Swizzled(first, piece));
+#pragma unroll 4
+    for (int r = first; r < count; r += kStep) {
+      CopyAsync16(there, row, r < valid);
+      row += kStep * stride;
+      there += kStep * kDim * 2;
+    }
+  }
+  __device__ __forceinline__ void Load(int begin) const {
+    const int keys = min(sequence_.kv_len - begin, room_), padded = WholeTiles(keys);
+    const int64_t key = first_key_ + begin;
+    if (begin == 0) {
+      const T* q = static_cast<const T*>(call_.q) + head_ * call_.q_head + row_ * call_.q_row;
+      CopyRows(q, call_.q_row, kRows, rows_, q_);
+    }
+    const T* k = static_cast<const T*>(call_.k) + head_ * call_.k_head + key * call_.k_row;
+    CopyRows(k, call_.k_row, padded, keys, k_);
+    CommitCopies();
+    const T* v = static_cast<const T*>(call_.v) + head_ * call_.v_head + key * call_.v_row;
+    CopyRows(v, call_.v_row, padded, keys, v_);
+    CommitCopies();
+  }
+
+  // scores = q k^T of the warp's queries.
+  __device__ __forceinline__ void Score(int tile) {
+#pragma unroll
+    for (int j = 0; j < kKeys / 8; ++j) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) scores_[j][e] = 0.0f;
+    }
+    const int query = WarpRow() + Lane() % 16;
+    const int key = tile + Lane() % 8 + Lane() / 16 * 8, half = Lane() / 8 % 2;
+#pragma unroll 1
+    for (int step = 0; step < kDim / 16; ++step) {
+      uint32_t a[4];
+      LoadMatrices(a, SharedAddress(q_ + Swizzled(query, 2 * step + Lane() / 16)));
+#pragma unroll
+      for (int j = 0; j < kKeys / 8; j += 2) {
+        uint32_t b[4];
+        LoadMatrices(b, SharedAddress(k_ + Swizzled(j * 8 + key, 2 * step + half)));
+        Mma<T>(scores_[j], a[0], a[1], a[2], a[3], b[0], b[1]);
+        Mma<T>(scores_[j + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
+      }
+    }
+  }
+
+  // out += weights v
+  __device__ __forceinline__ void AddValues(int tile) {
+#pragma unroll
+    for (int step = 0; step < kKeys / 16; ++step) {
+      uint32_t a[4];
+      RoundWeights<T>(scores_, step, a);
+      const int key = tile + step * 16 + Lane() % 16;
+#pragma unroll
+      for (int n = 0; n < kDim / 8; n += 2) {
+        uint32_t b[4];
+        LoadMatricesTransposed(b, SharedAddress(v_ + Swizzled(key, n + Lane() / 16)));
+        Mma<T>(out_[n], a[0], a[1], a[2], a[3], b[0], b[1]);
+        Mma<T>(out_[n + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
+      }
+    }
+  }
+
+  // out_ / sum_ through the warp's own rows of q_, so that lanes write 16 bytes side by side.
+  __device__ __forceinline__ void Write() {
+    __syncwarp();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float scale = softmax_.InverseSum(half);
+      const int row = WarpRow() + half * 8 + Lane() / 4;
+#pragma unroll
+      for (int n = 0; n < kDim / 8; ++n) {
+        *reinterpret_cast<uint32_t*>(q_ + Swizzled(row, n) + Lane() % 4 * 2) =
+            PackPair<T>(out_[n][2 * half] * scale, out_[n][2 * half + 1] * scale);
+      }
+    }
+    __syncwarp();
+    const int piece = Lane() % kPieces;
+    if (piece * 8 >= call_.head_dim) return;
+    T* out = static_cast<T*>(call_.out) + head_ * call_.out_head + piece * 8;
+#pragma unroll
+    for (int i = Lane() / kPieces; i < 16; i += 32 / kPieces) {
+      const int row = WarpRow() + i;
+      if (row >= rows_) break;
+      *reinterpret_cast<uint4*>(out + (row_ + row) * call_.out_row) =
+          *reinterpret_cast<const uint4*>(q_ + Swizzled(row, piece));
+    }
+  }
+
+  const AttentionCall& call_;
+  const Sequence sequence_;
+  const int head_, room_, rows_, position_;
+  const int64_t first_key_, row_;  // rows of call.k and of call.q with which the block begins
+  T* const q_;
+  T* const k_;
+  T* const v_;
+  float* const strip_;
+
+  float scores_[kKeys / 8][4];
+  float out_[kDim / 8][4] = {};
+  OnlineSoftmax softmax_;
+};
+
+// What: out = softmax(scale q k^T + bias) v, one head and up to 64 queries of a sequence.
+// Shapes: q, out [rows, heads, head_dim], k, v packed rows of head_dim values at 16-byte addresses,
+// head_dim up to kDim; T is bf16 or f16.
+// Math: as attention_tiled.cu, over tiles of 64 keys; no FIRE, no column mask.
+// Map: grid (query blocks, heads); a warp owns 16 queries, whose scores, weights and sums stay in
+// its registers. All keys of a sequence and then all values come by cp.async at once; the bias is
+// there before the kernel waits for its inputs.
+// Bound: of one sequence of 128 tokens the round trips to memory, one for inputs and one to end;
+// of many, what mma.sync reaches.
+// Spec: tests/kernels/attention_test.cc.
+//
+// Versions on an H200, bf16, us of a call among calls, with a table: 1 x 128 | 1 x 256 | 4 x 128 |
+// 32 x 128 tokens, 32 heads of 64; attention_hopper.cu 8.1 | 11.1 | 8.6 | 44.5, attention_tiled.cu
+// 8.6 | 13.5 | 10.2 | 43.5.
+//   1 tiles of 128 keys, all loops unrolled (52 KiB of code): predicted 3, seen 5.2 | 8.2 | 7.0 |
+//     49.1.
+//   2 tiles of 64 keys, loops that stay loops (25 KiB): 4.3 | 8.6 | 6.0 | 37.5. In a chain of
+//     Flan-T5-XL's encoder layers of 128 tokens attention costs 3.2 for 17.2 by attention_hopper.cu
+//     and 4.0 by version 1; with 12 heads (T5-base) 3.3 for 9.6.
+template <typename T>
+__global__ void __launch_bounds__(kThreads, 2)
+    AttendShortKernel(const __grid_constant__ AttentionCall call, int room) {
+  extern __shared__ __align__(128) unsigned char shared[];
+  const QueryBlock block(call, static_cast<int>(blockIdx.x), kRows);
+  if (block.sequence < 0) return WaitForInputs();
+  ShortBlock<T>(call, block, room, shared).Run();
+}
+
+constexpr int kMostRoom = 512;
+
+}  // namespace
+
+// Where it is faster than attention_hopper.cu: keys that fit one of its tiles, or so little work
+// that it is a matter of beginning.
+bool ShortSuits(const AttentionCall& call, int64_t rows_total, int max_kv_len,
+                const Device& device) {
+  constexpr int kFewKeys = 128;
+  constexpr int64_t kKeysOfMultiprocessor = 512;
+  if (call.kv_lens != nullptr || call.mask_tiles != nullptr) return false;
+  if (call.bias.kind == BiasKind::kFire || call.head_dim > kDim) return false;
+  if (!call.q_vectors || !call.kv_vectors) return false;
+  const int64_t blocks = MostQueryBlocks(rows_total, call.sequences, kRows) * call.heads;
+  return max_kv_len <= kFewKeys ||
+         blocks * max_kv_len <= device.multiprocessors() * kKeysOfMultiprocessor;
+}
+
+template <typename T>
+void AttendShort(const AttentionCall& call, int64_t rows_total, int max_kv_len, Stream& stream) {
+  const int room = std::clamp(WholeTiles(max_kv_len), kKeys, kMostRoom);
+  const int64_t blocks = MostQueryBlocks(rows_total, call.sequences, kRows);
+  Launch(stream, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(call.heads)),
+         dim3(kThreads), static_cast<size_t>(SharedBytes(room)), AttendShortKernel<T>, call, room);
+}
+template void AttendShort<__nv_bfloat16>(const AttentionCall&, int64_t, int, Stream&);
+template void AttendShort<__half>(const AttentionCall&, int64_t, int, Stream&);
+
+}  // namespace quintet::cuda
