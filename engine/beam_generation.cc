@@ -23,14 +23,14 @@ BeamGeneration::BeamGeneration(const Request& request, const Tokenizer* tokenize
 void BeamGeneration::AssignPages(absl::Span<const int32_t> pages) {
   Generation::AssignPages(pages);
   search_.emplace(options_);
-  ranking_size_ = options_.do_sample ? 0 : search_->candidates();
+  ranking_size_ = search_->candidates();
   candidates_.reserve(search_->candidates() * lanes_);
   hits_.reserve(search_->candidates());
   moved_tokens_.resize(lanes_ * max_len_);
   moved_slots_.resize(lanes_ * max_len_);
 }
 
-void BeamGeneration::RankedCandidates(const RowResults& results) {
+void BeamGeneration::TakeCandidates(const RowResults& results) {
   candidates_.clear();
   for (int64_t k = 0; k < ranking_size_; ++k) {
     const int32_t flat = results.ranked_indices[k];
@@ -41,39 +41,6 @@ void BeamGeneration::RankedCandidates(const RowResults& results) {
     candidate.token = static_cast<int32_t>(flat % vocab_);
     if (options_.logprobs) {
       candidate.log_prob = results.ranked_logits[k] - results.log_sums[candidate.beam];
-    }
-    candidates_.push_back(candidate);
-  }
-}
-
-void BeamGeneration::DrawnCandidates(const RowResults& results, Warper* warper) {
-  // Hugging Face warps the log-probabilities of each beam and draws K without replacement from the
-  // softmax of all sums.
-  drawn_.clear();
-  const DrawPlace place{options_.seed, 0, static_cast<uint32_t>(length_)};
-  for (int64_t row = 0; row < rows(); ++row) {
-    for (const Weighted& w : warper->Warp(results.Row(row, vocab_), warp_)) {
-      BeamCandidate candidate;
-      candidate.score = w.value + RowBias(row);
-      candidate.beam = static_cast<int32_t>(row);
-      candidate.token = w.token;
-      const uint32_t flat = static_cast<uint32_t>(row * vocab_ + w.token);
-      drawn_.emplace_back(DrawKey(candidate.score, place, flat), candidate);
-    }
-  }
-  const size_t count = std::min<size_t>(drawn_.size(), search_->candidates());
-  std::partial_sort(drawn_.begin(), drawn_.begin() + count, drawn_.end(),
-                    [](const auto& a, const auto& b) {
-                      if (a.first != b.first) return a.first > b.first;
-                      return a.second.beam != b.second.beam ? a.second.beam < b.second.beam
-                                                            : a.second.token < b.second.token;
-                    });
-  candidates_.clear();
-  for (size_t k = 0; k < count; ++k) {
-    BeamCandidate candidate = drawn_[k].second;
-    if (options_.logprobs) {
-      const int64_t at = candidate.beam * results.logits_stride + candidate.token;
-      candidate.log_prob = results.raw[at] - results.log_sums[candidate.beam];
     }
     candidates_.push_back(candidate);
   }
@@ -99,12 +66,8 @@ Hit BeamGeneration::HitOf(const BeamCandidate& candidate) const {
   return length_ + 1 >= max_len_ ? Hit::kLength : Hit::kNone;
 }
 
-void BeamGeneration::Select(const RowResults& results, Warper* warper) {
-  if (options_.do_sample) {
-    DrawnCandidates(results, warper);
-  } else {
-    RankedCandidates(results);
-  }
+void BeamGeneration::Select(const RowResults& results) {
+  TakeCandidates(results);
   if (options_.logprobs) {
     for (int64_t row = 0; row < lanes_; ++row) {
       alternatives_.push_back(row < rows() ? Alternatives(results, row) : Alternative());

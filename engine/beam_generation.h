@@ -20,7 +20,7 @@ class BeamGeneration : public Generation {
 
   void AssignPages(absl::Span<const int32_t> pages) override;
   float RowBias(int64_t row) const override { return search_->scores()[row]; }
-  void Select(const RowResults& results, Warper* warper) override;
+  void Select(const RowResults& results) override;
   // With one sequence to return: what all beams and finished candidates begin with, at the end the
   // rest. With several, beams deliver when they are final.
   void Deliver(ResponseSink* sink) override;
@@ -29,8 +29,7 @@ class BeamGeneration : public Generation {
  private:
   using Alternative = std::vector<std::pair<int32_t, float>>;
 
-  void RankedCandidates(const RowResults& results);
-  void DrawnCandidates(const RowResults& results, Warper* warper);
+  void TakeCandidates(const RowResults& results);
   Hit HitOf(const BeamCandidate& candidate) const;
   bool CompletesStop(const BeamCandidate& candidate) const;
   void MoveLanes();
@@ -39,7 +38,6 @@ class BeamGeneration : public Generation {
   std::optional<BeamSearch> search_;  // from admission on
   size_t longest_stop_ = 0;
   std::vector<BeamCandidate> candidates_;
-  std::vector<std::pair<double, BeamCandidate>> drawn_;
   std::vector<Hit> hits_;
   std::vector<int32_t> moved_tokens_, moved_slots_;  // the other half of a double buffer
   std::vector<Alternative> alternatives_;            // [steps, beams], when asked for

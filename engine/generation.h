@@ -13,7 +13,6 @@
 #include "engine/logits_processors.h"
 #include "engine/request.h"
 #include "kernels/sampling.h"
-#include "kernels/warper.h"
 #include "models/tokenizer.h"
 
 namespace quintet {
@@ -26,25 +25,16 @@ struct RowResults {
   const int32_t* tokens = nullptr;
   const float* token_logits = nullptr;
   int64_t token_stride = 0;
-  // Of beams: the best of RankingSize() values, of all rows together with their biases, and their
-  // raw logits when NeedsLogProbs.
+  // Of beams: RankingSize() candidates, the best or those drawn, of all rows together with their
+  // biases, and their raw logits when NeedsLogProbs.
   const float* ranked = nullptr;
   const int32_t* ranked_indices = nullptr;
   const float* ranked_logits = nullptr;
-  // Of beams that draw: log-probabilities after the processors [rows, vocab], rows logits_stride
-  // apart, and when NeedsLogProbs the raw logits alike.
-  const float* logits = nullptr;
-  const float* raw = nullptr;
-  int64_t logits_stride = 0;
   // By row: log-sum-exp of the raw logits when NeedsLogProbs, and their top_logprobs best.
   const float* log_sums = nullptr;
   const float* top = nullptr;
   const int32_t* top_indices = nullptr;
   int64_t top_stride = 0;
-
-  absl::Span<const float> Row(int64_t row, int64_t vocab) const {
-    return {logits + row * logits_stride, static_cast<size_t>(vocab)};
-  }
 };
 
 class Generation : public DecodeTask {
@@ -81,18 +71,17 @@ class Generation : public DecodeTask {
   int64_t length() const { return length_; }                // of every live history
   bool NeedsLogProbs() const { return options_.logprobs; }
   // Rules for rows whose histories have `length` tokens, and the tokens that they are about.
-  bool HasRules(int64_t length) const { return processors_.Acts(length) || ReadsLogits(); }
+  bool HasRules(int64_t length) const { return processors_.Acts(length) || DrawsTogether(); }
   RowRules RulesAt(int64_t length, int32_t base) const;
   absl::Span<const int32_t> rule_tokens() const { return processors_.tokens(); }
   // Whether the rules turn rows into log-probabilities first.
   bool LogitsAreLogProbs(int64_t length) const { return is_beam() && HasRules(length); }
-  // Whether the host reads whole rows in Select: beams that draw.
-  bool ReadsLogits() const { return is_beam() && options_.do_sample; }
-  // Whether tokens are drawn from rows, one for each live lane; `row` and `lens_at` are the
-  // caller's.
+  // Whether tokens are drawn from rows: one for each live lane, or as candidates of all rows
+  // together; `row` and `lens_at` are the caller's.
   bool Draws() const { return !is_beam() && options_.do_sample; }
+  bool DrawsTogether() const { return is_beam() && options_.do_sample; }
   Draw DrawOf(int32_t lane) const;
-  // Entries of the ranking that Select reads; 0: none. RankedTogether: over all rows at once, as
+  // Candidates that Select reads; 0: none. RankedTogether: over all rows at once, as
   // log-probabilities.
   int64_t RankingSize() const { return ranking_size_; }
   bool RankedTogether() const { return is_beam(); }
@@ -101,9 +90,8 @@ class Generation : public DecodeTask {
   int64_t chosen_length() const { return length_ - prompt_len_; }
   int64_t top_logprobs() const { return options_.top_logprobs; }
 
-  // Chooses the next tokens. Different generations may run at once, each thread with its own
-  // warper.
-  virtual void Select(const RowResults& results, Warper* warper) = 0;
+  // Takes the next tokens. Different generations may run at once.
+  virtual void Select(const RowResults& results) = 0;
 
   // New stable text since the last call, to the sink of a streaming request. Engine's thread.
   virtual void Deliver(ResponseSink* sink) = 0;

@@ -36,7 +36,7 @@ bool SampledGeneration::Accept(int64_t lane, int32_t token) {
   return true;
 }
 
-void SampledGeneration::Select(const RowResults& results, Warper*) {
+void SampledGeneration::Select(const RowResults& results) {
   size_t going = 0, entry = 0;
   for (size_t i = 0; i < live_.size(); ++i, ++entry) {
     const int32_t lane = live_[i];

@@ -15,7 +15,7 @@ class SampledGeneration : public Generation {
                     int64_t page_size);
 
   float RowBias(int64_t) const override { return 0.0f; }
-  void Select(const RowResults& results, Warper* warper) override;
+  void Select(const RowResults& results) override;
   void Deliver(ResponseSink* sink) override;
   std::vector<GeneratedSequence> TakeSequences() override;
 

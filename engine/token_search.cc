@@ -15,17 +15,18 @@ constexpr int64_t kMaxRanking = 544;  // candidates of 32 beams with 16 eos ids
 constexpr int64_t kMaxAlternatives = 20;
 // Tokens that the rules of one search are about: several times what one request may name.
 constexpr int64_t kRuleTokens = 1 << 16;
-constexpr size_t kBuffers = 15;
-constexpr size_t kOfOps = 4, kMirrored = 14;  // where each kind of buffer ends
+constexpr size_t kBuffers = 14;
+constexpr size_t kOfOps = 6;  // where these end
 
 // Bytes of each buffer, in the order in which Allocate names them: those of ops, then the mirrored
-// ones, then the host's.
+// ones.
 std::array<int64_t, kBuffers> BufferSizes(const ModelConfig& config, const Stream& stream) {
   const int64_t rows = LogitsChunkRows(stream), vocab = config.vocab, row = rows * 4;
   const int64_t logits = rows * LogitsStride(vocab) * 4;
   return {std::max<int64_t>(64, TopKScratchBytes(rows, vocab, kMaxRanking, stream)),
           std::max<int64_t>(64, LogitRulesScratchBytes(vocab, stream)),
-          std::max<int64_t>(64, SampleScratchBytes(vocab, stream)),
+          std::max<int64_t>({64, SampleScratchBytes(vocab, stream),
+                             SampleBeamsScratchBytes(rows, vocab, kMaxRanking, stream)}),
           row,
           logits,
           logits,  // on a CPU touched only when log-probabilities are asked for
@@ -36,8 +37,7 @@ std::array<int64_t, kBuffers> BufferSizes(const ModelConfig& config, const Strea
           row * kMaxRanking,
           row,
           row * kMaxAlternatives,
-          row * kMaxAlternatives,
-          stream.pool().threads() * Warper::ScratchBytes(vocab)};
+          row * kMaxAlternatives};
 }
 
 // Rows or draws of a generation, of which a search has room for so many.
@@ -57,6 +57,7 @@ TokenSearch::TokenSearch(Model* model)
       rules_(&model->stream()),
       rule_tokens_(&model->stream()),
       draws_(&model->stream()),
+      beam_draws_(&model->stream()),
       entry_rows_(&model->stream()),
       entry_kept_(&model->stream()),
       draw_rows_(&model->stream()),
@@ -65,7 +66,8 @@ TokenSearch::TokenSearch(Model* model)
 int64_t TokenSearch::BufferBytes(const ModelConfig& config, const Stream& stream) {
   const int64_t rows = LogitsChunkRows(stream);
   int64_t bytes = 2 * RankingPlan::BlockBytes(rows) + kRuleTokens * 4;
-  bytes += rows * static_cast<int64_t>(sizeof(RowRules) + sizeof(Draw) + 4 * sizeof(int32_t));
+  bytes += rows * static_cast<int64_t>(sizeof(RowRules) + sizeof(Draw) + sizeof(BeamDraw) +
+                                       4 * sizeof(int32_t));
   for (const int64_t size : BufferSizes(config, stream)) bytes += size;
   return bytes;
 }
@@ -75,14 +77,13 @@ absl::Status TokenSearch::Allocate() {
                              &ranked_sums_,  &logits_,        &kept_,
                              &log_sums_,     &ranked_,        &ranked_indices_,
                              &drawn_,        &ranked_logits_, &drawn_logits_,
-                             &top_,          &top_indices_,   &warper_scratch_};
+                             &top_,          &top_indices_};
   static_assert(std::size(buffers) == kBuffers);
   const Stream& stream = model_->stream();
   const auto sizes = BufferSizes(model_->config(), stream);
   for (size_t i = 0; i < sizes.size(); ++i) {
-    absl::StatusOr<Buffer> buffer = i < kOfOps      ? stream.Allocate(sizes[i])
-                                    : i < kMirrored ? stream.AllocateMirrored(sizes[i])
-                                                    : Buffer::Allocate(sizes[i]);
+    absl::StatusOr<Buffer> buffer =
+        i < kOfOps ? stream.Allocate(sizes[i]) : stream.AllocateMirrored(sizes[i]);
     if (!buffer.ok()) return buffer.status();
     *buffers[i] = *std::move(buffer);
   }
@@ -91,12 +92,9 @@ absl::Status TokenSearch::Allocate() {
   status.Update(rules_.Allocate(most_rows_));
   status.Update(rule_tokens_.Allocate(kRuleTokens));
   status.Update(draws_.Allocate(most_rows_));
+  status.Update(beam_draws_.Allocate(most_rows_));
   for (auto* rows : {&entry_rows_, &entry_kept_, &draw_rows_, &draw_kept_}) {
     status.Update(rows->Allocate(most_rows_));
-  }
-  for (int thread = 0; thread < stream.pool().threads(); ++thread) {
-    char* scratch = warper_scratch_.as<char>() + thread * Warper::ScratchBytes(vocab_);
-    warpers_.emplace_back(scratch, vocab_);
   }
   for (Search& search : searches_) {
     search.parts.reserve(most_rows_);
@@ -111,11 +109,11 @@ Tensor TokenSearch::Matrix(const Buffer& mirrored, DType dtype, int64_t rows,
 }
 
 Tensor TokenSearch::Logits(int64_t rows) const {
-  return Matrix(logits_, DType::kF32, rows, logits_stride_).Columns(0, vocab_);
+  return Tensor::F32(logits_.as<float>(), {rows, logits_stride_}).Columns(0, vocab_);
 }
 
 Tensor TokenSearch::Kept(int64_t rows) const {
-  return Matrix(kept_, DType::kF32, rows, logits_stride_).Columns(0, vocab_);
+  return Tensor::F32(kept_.as<float>(), {rows, logits_stride_}).Columns(0, vocab_);
 }
 
 Tensor TokenSearch::LogSums(int64_t rows) const {
@@ -124,6 +122,15 @@ Tensor TokenSearch::LogSums(int64_t rows) const {
 
 Tensor TokenSearch::Scratch(const Buffer& buffer) const {
   return Tensor::Dense(buffer.data(), DType::kI8, {buffer.bytes()});
+}
+
+Tensor TokenSearch::Values(const Search& search, int which) const {
+  return Tensor::F32(ranked_.as<float>() + EntriesAt(which), {plan_.entries(), search.needs.width});
+}
+
+Tensor TokenSearch::Indices(const Search& search, int which) const {
+  return Tensor::Dense(ranked_indices_.as<int32_t>() + EntriesAt(which), DType::kI32,
+                       {plan_.entries(), search.needs.width});
 }
 
 // The first entry of a search in the results that there are twice.
@@ -153,7 +160,6 @@ void TokenSearch::Plan(absl::Span<const Searching> wanted, int which) {
   Search& search = searches_[which];
   search.parts.clear();
   search.lanes.clear();
-  search.read.clear();
   search.rows = 0;
   search.needs = {};
   search.by_row = true;
@@ -162,12 +168,16 @@ void TokenSearch::Plan(absl::Span<const Searching> wanted, int which) {
   rules_.Clear();
   rule_tokens_.Clear();
   draws_.Clear();
+  beam_draws_.Clear();
   for (auto* rows : {&entry_rows_, &entry_kept_, &draw_rows_, &draw_kept_}) rows->Clear();
   for (const Searching& one : wanted) PlanGeneration(one, &search);
-  if (search.needs.ranks) plan_.Commit();
+  // Raw logits are looked up for all entries: all must have some index.
+  if (search.needs.logprobs && beam_draws_.size() > 0) search.needs.ranks = true;
+  if (search.needs.ranks || search.beams) plan_.Commit();
   rules_.Commit();
   rule_tokens_.Commit();
   draws_.Commit();
+  beam_draws_.Commit();
   if (!search.needs.logprobs) return;
   for (auto* rows : {&entry_rows_, &entry_kept_, &draw_rows_, &draw_kept_}) rows->Commit();
 }
@@ -182,7 +192,6 @@ void TokenSearch::PlanGeneration(const Searching& wanted, Search* search) {
                   .entry = static_cast<int32_t>(plan_.entries()),
                   .draw = static_cast<int32_t>(draws_.size()),
                   .lanes_begin = static_cast<int32_t>(search->lanes.size())};
-  if (generation.ReadsLogits()) search->read.push_back({search->rows, search->rows + rows});
   needs.logprobs = needs.logprobs || generation.NeedsLogProbs();
   needs.alternatives = std::max(needs.alternatives, generation.top_logprobs());
   search->beams = search->beams || generation.RankedTogether();
@@ -193,6 +202,7 @@ void TokenSearch::PlanGeneration(const Searching& wanted, Search* search) {
   if (ruled) PlanRules(wanted, rows, search->rows, &needs);
   PlanRanking(generation, rows, &needs);
   if (generation.Draws()) PlanDraws(wanted, lanes, &part);
+  if (generation.DrawsTogether()) PlanBeamDraw(wanted, rows, part);
   const int32_t kept = ruled ? 1 : 0;
   for (int64_t entry = part.entry; entry < plan_.entries(); ++entry) {
     entry_rows_.Add(part.row + static_cast<int32_t>(entry - part.entry));
@@ -221,16 +231,20 @@ void TokenSearch::PlanRules(const Searching& wanted, int64_t rows, int64_t row, 
   needs->ruled_sums = needs->ruled_sums || rules.log_softmax != 0;
 }
 
-// Rows that are drawn from are ranked, too, where others are.
+// Rows that are drawn from are ranked, too, where others are, and of drawn candidates only the
+// best.
 void TokenSearch::PlanRanking(const Generation& generation, int64_t rows, Needs* needs) {
   const int64_t k = std::max<int64_t>(1, generation.RankingSize());
   QT_CHECK_LE(k, kMaxRanking);
   const bool together = generation.RankedTogether();
   const bool log_softmax = together && !generation.HasRules(generation.length());
   const int64_t entries = together ? 1 : rows;
-  for (int64_t entry = 0; entry < entries; ++entry) plan_.AddEntry(rows / entries, k, log_softmax);
+  const int64_t ranked = generation.DrawsTogether() ? 1 : k;
+  for (int64_t entry = 0; entry < entries; ++entry) {
+    plan_.AddEntry(rows / entries, ranked, log_softmax);
+  }
   for (int64_t row = 0; row < rows; ++row) plan_.AddRow(generation.RowBias(row));
-  needs->ranks = needs->ranks || generation.RankingSize() > 0;
+  needs->ranks = needs->ranks || (generation.RankingSize() > 0 && !generation.DrawsTogether());
   needs->together = needs->together || together;
   needs->log_softmax = needs->log_softmax || log_softmax;
   needs->width = std::max(needs->width, k);
@@ -247,6 +261,16 @@ void TokenSearch::PlanDraws(const Searching& wanted, absl::Span<const int32_t> l
     draws_.Add(draw);
     draw_rows_.Add(draw.row);
   }
+}
+
+void TokenSearch::PlanBeamDraw(const Searching& wanted, int64_t rows, const SearchPart& part) {
+  BeamDraw draw{.draw = wanted.generation->DrawOf(0),
+                .rows = static_cast<int32_t>(rows),
+                .entry = part.entry,
+                .k = static_cast<int32_t>(wanted.generation->RankingSize())};
+  draw.draw.row = part.row;
+  draw.draw.lens_at = wanted.sequence;
+  beam_draws_.Add(draw);
 }
 
 // ---- The search ----
@@ -308,9 +332,9 @@ void TokenSearch::QueueOps(const Tensor& states, int which) {
   }
   if (needs.alternatives > 0) FindAlternatives(search);
   if (rules_.size() > 0) ApplyRules(search);
-  BringRows(search);
   if (needs.ranks) Rank(search, which);
   if (draws_.size() > 0) DrawTokens(search, which);
+  if (beam_draws_.size() > 0) DrawBeams(search, which);
   if (needs.logprobs) FindLogits(search, which);
 }
 
@@ -348,25 +372,13 @@ void TokenSearch::ApplyRules(const Search& search) {
   LogitRules(args, model_->stream());
 }
 
-void TokenSearch::BringRows(const Search& search) {
-  const Stream& stream = model_->stream();
-  for (const RowRange& rows : search.read) {
-    const int64_t at = rows.begin * logits_stride_,
-                  count = (rows.end - rows.begin) * logits_stride_;
-    stream.Download(logits_.as<float>() + at, count * 4);
-    if (search.needs.logprobs) stream.Download(kept_.as<float>() + at, count * 4);
-  }
-}
-
 void TokenSearch::Rank(const Search& search, int which) {
   Stream& stream = model_->stream();
   const Needs& needs = search.needs;
   TopKArgs args = plan_.Args({.biases = needs.together, .log_softmax = needs.log_softmax});
-  const int64_t at = EntriesAt(which);
   args.scores = Logits(search.rows);
-  args.values = Tensor::F32(ranked_.as<float>() + at, {plan_.entries(), needs.width});
-  args.indices = Tensor::Dense(ranked_indices_.as<int32_t>() + at, DType::kI32,
-                               {plan_.entries(), needs.width});
+  args.values = Values(search, which);
+  args.indices = Indices(search, which);
   args.scratch = Scratch(topk_scratch_);
   if (search.by_row) args.best = model_->chosen();
   if (needs.log_softmax) args.log_sums = Tensor::F32(ranked_sums_.as<float>(), {search.rows});
@@ -385,6 +397,19 @@ void TokenSearch::DrawTokens(const Search& search, int which) {
   Sample(args, model_->stream());
 }
 
+// In place of what the ranking found for them.
+void TokenSearch::DrawBeams(const Search& search, int which) {
+  SampleBeamsArgs args;
+  args.logits = Logits(search.rows);
+  args.row_bias = plan_.Args({.biases = true}).row_bias;
+  args.draws = beam_draws_.span();
+  args.lens = model_->history().lens;
+  args.values = Values(search, which);
+  args.indices = Indices(search, which);
+  args.scratch = Scratch(sample_scratch_);
+  SampleBeams(args, model_->stream());
+}
+
 // Raw logits of what was chosen.
 void TokenSearch::FindLogits(const Search& search, int which) {
   Stream& stream = model_->stream();
@@ -394,9 +419,8 @@ void TokenSearch::FindLogits(const Search& search, int which) {
   if (search.needs.ranks) {
     args.first_rows = entry_rows_.span();
     args.from_kept = entry_kept_.span();
-    const int64_t entries = plan_.entries(), width = search.needs.width, at = EntriesAt(which);
-    args.indices = Tensor::Dense(ranked_indices_.as<int32_t>() + at, DType::kI32, {entries, width});
-    args.values = Tensor::F32(ranked_logits_.as<float>(), {entries, width});
+    args.indices = Indices(search, which);
+    args.values = Tensor::F32(ranked_logits_.as<float>(), {plan_.entries(), search.needs.width});
     CandidateLogits(args, stream);
   }
   if (draws_.size() > 0) {
@@ -430,9 +454,6 @@ RowResults TokenSearch::ResultsOf(const Chosen& chosen, int which) const {
     results.token_logits = results.ranked_logits;
     results.token_stride = width;
   }
-  results.logits = logits_.as<float>() + row * logits_stride_;
-  results.raw = kept_.as<float>() + row * logits_stride_;
-  results.logits_stride = logits_stride_;
   results.log_sums = log_sums_.as<float>() + row;
   results.top = top_.as<float>() + row * kMaxAlternatives;
   results.top_indices = top_indices_.as<int32_t>() + row * kMaxAlternatives;
@@ -441,15 +462,15 @@ RowResults TokenSearch::ResultsOf(const Chosen& chosen, int which) const {
 }
 
 void TokenSearch::Select(absl::Span<const Chosen> chosen, int which) {
-  const auto select = [&](int64_t task, int thread) {
-    chosen[task].generation->Select(ResultsOf(chosen[task], which), &warpers_[thread]);
+  const auto select = [&](int64_t task) {
+    chosen[task].generation->Select(ResultsOf(chosen[task], which));
   };
   const auto tasks = static_cast<int64_t>(chosen.size());
   // To take a token takes less than to wake a thread.
   if (searches_[which].beams) {
-    model_->stream().pool().ParallelFor(tasks, select);
+    model_->stream().pool().ParallelFor(tasks, [&](int64_t task, int) { select(task); });
   } else {
-    for (int64_t task = 0; task < tasks; ++task) select(task, 0);
+    for (int64_t task = 0; task < tasks; ++task) select(task);
   }
 }
 

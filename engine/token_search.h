@@ -1,6 +1,6 @@
 // From a step's states to the next tokens: logits, the rules on them (logits processors), then the
 // ranking of greedy and beam requests and the draws of sampled ones. What comes back to the host is
-// what they chose, and what was asked for about it; rows of logits only for beams that draw.
+// what they chose, and what was asked for about it.
 //
 // All that a search needs of the host is planned before its kernels are queued, and reaches the
 // device only where it has changed. Two searches may be under way, 0 and 1: the second can be
@@ -20,6 +20,7 @@
 #include "engine/generation.h"
 #include "engine/mirrored_array.h"
 #include "engine/ranking_plan.h"
+#include "kernels/beam_sampling.h"
 #include "kernels/buffer.h"
 #include "kernels/logit_rules.h"
 #include "kernels/sampling.h"
@@ -84,11 +85,7 @@ class TokenSearch {
     int64_t alternatives = 0;
     int64_t width = 1;  // of the ranking
   };
-  struct RowRange {
-    int64_t begin = 0, end = 0;
-  };
   struct Search {
-    std::vector<RowRange> read;  // rows that the host reads
     std::vector<SearchPart> parts;
     std::vector<int32_t> lanes;  // of the parts' entries
     int64_t rows = 0;
@@ -118,19 +115,23 @@ class TokenSearch {
   void PlanRules(const Searching& wanted, int64_t rows, int64_t row, Needs* needs);
   void PlanRanking(const Generation& generation, int64_t rows, Needs* needs);
   void PlanDraws(const Searching& wanted, absl::Span<const int32_t> lanes, SearchPart* part);
+  void PlanBeamDraw(const Searching& wanted, int64_t rows, const SearchPart& part);
   void FindAlternatives(const Search& search);
   void ApplyRules(const Search& search);
-  void BringRows(const Search& search);
   void Rank(const Search& search, int which);
   void DrawTokens(const Search& search, int which);
+  void DrawBeams(const Search& search, int which);
   void FindLogits(const Search& search, int which);
   RowResults ResultsOf(const Chosen& chosen, int which) const;
-  // What ops write and read of a mirrored buffer, from an element on.
+  // What ops write and read of a mirrored buffer.
   Tensor Matrix(const Buffer& mirrored, DType dtype, int64_t rows, int64_t columns) const;
   Tensor Logits(int64_t rows) const;
   Tensor Kept(int64_t rows) const;
   Tensor LogSums(int64_t rows) const;
   Tensor Scratch(const Buffer& buffer) const;
+  // The candidates of a search, as kernels write them on the host's side.
+  Tensor Values(const Search& search, int which) const;
+  Tensor Indices(const Search& search, int which) const;
   int64_t EntriesAt(int which) const;
 
   Model* const model_;
@@ -143,19 +144,18 @@ class TokenSearch {
   MirroredArray<RowRules> rules_;
   MirroredArray<int32_t> rule_tokens_;
   MirroredArray<Draw> draws_;
+  MirroredArray<BeamDraw> beam_draws_;
   // Of each entry of the ranking, then of each draw: its first row, and whether its raw logits are
   // those that were kept.
   MirroredArray<int32_t> entry_rows_, entry_kept_, draw_rows_, draw_kept_;
 
-  // Of ops alone.
-  Buffer topk_scratch_, rules_scratch_, sample_scratch_, ranked_sums_;
-  // Mirrored; [most rows, ..]: logits, raw logits of rows that rules change, log-sum-exp of raw
-  // logits; twice for two searches, written by kernels on the host's side: the ranking's values and
-  // indices, the draws; raw logits of the ranking and of the draws; best alternatives.
-  Buffer logits_, kept_, log_sums_, ranked_, ranked_indices_, drawn_;
+  // Of ops alone; [most rows, ..]: logits, raw logits of rows that rules change.
+  Buffer topk_scratch_, rules_scratch_, sample_scratch_, ranked_sums_, logits_, kept_;
+  // Mirrored; [most rows, ..]: log-sum-exp of raw logits; twice for two searches, written by
+  // kernels on the host's side: the candidates' values and indices, the draws; raw logits of the
+  // candidates and of the draws; best alternatives.
+  Buffer log_sums_, ranked_, ranked_indices_, drawn_;
   Buffer ranked_logits_, drawn_logits_, top_, top_indices_;
-  Buffer warper_scratch_;        // of the host
-  std::vector<Warper> warpers_;  // one a thread
 };
 
 }  // namespace quintet

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/attention.h"
+#include "kernels/beam_sampling.h"
 #include "kernels/candidate_logits.h"
 #include "kernels/embedding.h"
 #include "kernels/kv_cache.h"
@@ -38,6 +39,8 @@ int64_t LogitRulesScratchBytes(int64_t vocab, const Stream& stream);
 void CandidateLogits(const CandidateLogitsArgs& args, Stream& stream);
 void Sample(const SampleArgs& args, Stream& stream);
 int64_t SampleScratchBytes(int64_t vocab, const Stream& stream);
+void SampleBeams(const SampleBeamsArgs& args, Stream& stream);
+int64_t SampleBeamsScratchBytes(int64_t rows, int64_t vocab, int64_t k_max, const Stream& stream);
 void TargetLogProb(const TargetLogProbArgs& args, Stream& stream);
 int64_t TargetLogProbScratchBytes(const LinearWeight& head, int64_t rows, int64_t top,
                                   const Stream& stream);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "kernels/attention.h"
+#include "kernels/beam_sampling.h"
 #include "kernels/candidate_logits.h"
 #include "kernels/device.h"
 #include "kernels/embedding.h"
@@ -38,6 +39,8 @@ int64_t LogitRulesScratchBytes(int64_t vocab, const Stream& stream);
 void CandidateLogits(const CandidateLogitsArgs& args, Stream& stream);
 void Sample(const SampleArgs& args, Stream& stream);
 int64_t SampleScratchBytes(int64_t vocab, const Stream& stream);
+void SampleBeams(const SampleBeamsArgs& args, Stream& stream);
+int64_t SampleBeamsScratchBytes(int64_t rows, int64_t vocab, int64_t k_max, const Stream& stream);
 void Linear(const LinearArgs& args, Stream& stream);
 bool LinearTakesNorm(const LinearWeight& w, int64_t rows);
 bool LinearStoresKv(const LinearWeight& w, int64_t rows, const Stream& stream);

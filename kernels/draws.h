@@ -2,6 +2,7 @@
 // position and on nothing else. One text for both backends.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "kernels/host_device.h"
@@ -46,6 +47,18 @@ struct DrawPlace {
 QT_HOST_DEVICE inline double UnitAt(const DrawPlace& place) {
   const RandomBits bits = Philox(place.seed, {{place.position, place.sequence, 0u, 0u}});
   return OpenUnit(bits.word[0], bits.word[1]);
+}
+
+// The key whose descending order draws without replacement in proportion to exp(value) (Gumbel's
+// trick; -inf stays -inf). `flat` counts the elements drawn from.
+QT_HOST_DEVICE inline double DrawKey(float value, const DrawPlace& place, uint32_t flat) {
+  // Two elements share a block of four words; the last counter word keeps these draws apart from
+  // UnitAt's.
+  const RandomBits bits = Philox(place.seed, {{place.position, place.sequence, flat / 2, 1u}});
+  const bool second = flat % 2 != 0;
+  const double unit =
+      OpenUnit(second ? bits.word[2] : bits.word[0], second ? bits.word[3] : bits.word[1]);
+  return static_cast<double>(value) - std::log(-std::log(unit));
 }
 
 }  // namespace quintet

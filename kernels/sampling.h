@@ -23,7 +23,7 @@ struct Draw {
   int32_t row = 0;        // of the logits; several draws may be from one
   int32_t lens_at = 0;    // where in `lens` the history's length is: the draw's position
   uint32_t sequence = 0;  // of a request's samples
-  WarpOptions warp;       // keep is 1
+  WarpOptions warp;
 };
 
 // tokens[i]: a token that the warpers leave, with probability softmax(logits / temperature) among

@@ -163,13 +163,4 @@ int32_t DrawToken(absl::Span<const Weighted> kept, const DrawPlace& place) {
   return kept.back().token;  // rounding of the last term
 }
 
-double DrawKey(float value, const DrawPlace& place, uint32_t flat) {
-  // Two elements share a block of four words; the last counter word keeps these draws apart from
-  // DrawToken's.
-  const RandomBits bits = Philox(place.seed, {{place.position, place.sequence, flat / 2, 1u}});
-  const size_t half = flat % 2 * 2;
-  const double unit = OpenUnit(bits.word[half], bits.word[half + 1]);
-  return static_cast<double>(value) - std::log(-std::log(unit));
-}
-
 }  // namespace quintet

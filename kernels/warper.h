@@ -46,8 +46,4 @@ class Warper {
 // One token with probability softmax(value); `kept` is not empty.
 int32_t DrawToken(absl::Span<const Weighted> kept, const DrawPlace& place);
 
-// The key whose descending order draws without replacement in proportion to exp(value) (Gumbel's
-// trick; -inf stays -inf). `flat` counts the elements drawn from.
-double DrawKey(float value, const DrawPlace& place, uint32_t flat);
-
 }  // namespace quintet

@@ -1,0 +1,195 @@
+// Beams that draw on a GPU: every row is warped by a block of its own (kernels/warper.cuh), which
+// keeps the K greatest keys of what is left; another block merges those of a request's rows.
+#include <algorithm>
+
+#include "kernels/cuda.cuh"
+#include "kernels/cuda_ops.h"
+#include "kernels/draws.h"
+#include "kernels/warper.cuh"
+
+namespace quintet::cuda {
+namespace {
+
+using warping::kItems;
+using warping::kThreads;
+using warping::Thread;
+
+constexpr int kMany = kThreads / 4;                // candidates that are worth sorting out
+constexpr int kMostCandidates = kThreads - kMany;  // of a request: what BestKeys has room for
+
+// One of a row's best.
+struct KeyedCandidate {
+  uint64_t key;  // less is better
+  float value;
+  int32_t index;  // -1: none
+};
+
+struct BeamsCall {
+  LogitRows logits;
+  const float* row_bias;
+  int64_t bias_stride;
+  const BeamDraw* draws;
+  const int32_t* lens;
+  KeyedCandidate* best;  // [rows, k_max]
+  float* values;
+  int64_t values_stride;
+  int32_t* indices;
+  int64_t indices_stride;
+  int k_max;
+};
+
+// In the order of keys from the greatest down.
+__device__ __forceinline__ uint64_t Descending(double key) {
+  const auto bits = static_cast<uint64_t>(__double_as_longlong(key));
+  return bits >> 63 != 0 ? bits : ~(bits | uint64_t{1} << 63);
+}
+
+// The k least of the keys that a block offers, equal ones by id; those that come are gathered
+// behind the best so far, and sorted when they are many. All threads call everything together.
+class BestKeys {
+ public:
+  __device__ BestKeys(int k, warping::WarperShared& s) : k_(k), s_(s) {
+    if (Thread() == 0) s_.count = 0;
+    __syncthreads();
+  }
+
+  __device__ void Offer(bool offers, uint64_t key, int id) {
+    const bool takes = offers && (key < bound_ || (key == bound_ && id < bound_id_));
+    if (takes) {
+      const int at = atomicAdd(&s_.count, 1);
+      s_.best.key[at] = key;
+      s_.best.id[at] = id;
+    }
+    n_ += __syncthreads_count(takes ? 1 : 0);
+    if (n_ >= k_ + kMany) Sort();
+  }
+  // Puts them in order; how many there are.
+  __device__ int Finish() {
+    Sort();
+    return n_;
+  }
+
+ private:
+  static_assert(kMostCandidates + kMany + kThreads <= kItems);
+
+  __device__ void Sort() {
+    const int size = warping::SortingSize(n_);
+    for (int i = n_ + Thread(); i < size; i += kThreads) {
+      s_.best.key[i] = ~uint64_t{0};
+      s_.best.id[i] = kNoId;
+    }
+    warping::SortBy(size, [this](int low, int high, bool ascending) {
+      const uint64_t a = s_.best.key[low], b = s_.best.key[high];
+      const int a_id = s_.best.id[low], b_id = s_.best.id[high];
+      if ((a > b || (a == b && a_id > b_id)) != ascending) return;
+      s_.best.key[low] = b;
+      s_.best.key[high] = a;
+      s_.best.id[low] = b_id;
+      s_.best.id[high] = a_id;
+    });
+    if (n_ >= k_) {
+      n_ = k_;
+      bound_ = s_.best.key[k_ - 1];
+      bound_id_ = s_.best.id[k_ - 1];
+    }
+    if (Thread() == 0) s_.count = n_;
+    __syncthreads();
+  }
+
+  static constexpr int kNoId = 0x7fffffff;
+
+  const int k_;
+  warping::WarperShared& s_;
+  int n_ = 0;
+  uint64_t bound_ = ~uint64_t{0};  // the k-th so far
+  int bound_id_ = kNoId;
+};
+
+// What: best[row]: the k of the row's warped values plus its bias with the greatest draw keys.
+// Shapes: logits [rows, vocab] f32, best [rows, k_max].
+// Math: as SampleKernel; keys in f64.
+// Map: one block a row. Bound: as SampleKernel where top_k leaves few; over the whole row two f64
+// logarithms a value: 32128 of them take one multiprocessor about 25 us (predicted, not measured).
+// Spec: tests/kernels/beam_sampling_test.cc.
+__global__ void __launch_bounds__(kThreads)
+    RowCandidatesKernel(const __grid_constant__ BeamsCall c) {
+  __shared__ warping::WarperShared s;
+  WaitForInputs();
+  const BeamDraw draw = c.draws[blockIdx.x];
+  const int beam = static_cast<int>(blockIdx.y);
+  if (beam >= draw.rows) return;
+  const int row = draw.draw.row + beam, first = beam * c.logits.vocab;
+  const float bias = c.row_bias[row * c.bias_stride];
+  const DrawPlace place{draw.draw.seed, draw.draw.sequence,
+                        static_cast<uint32_t>(c.lens[draw.draw.lens_at])};
+  warping::RowWarper warper(c.logits, row, draw.draw.warp, s);
+  const bool possible = warper.Warp();
+  BestKeys best(draw.k, s);
+  if (possible) {
+    warper.VisitTogether([&](bool kept, float value, int token) {
+      const auto index = static_cast<uint32_t>(first + token);
+      best.Offer(kept, kept ? Descending(DrawKey(__fadd_rn(value, bias), place, index)) : 0, token);
+    });
+  }
+  const int n = best.Finish();
+  KeyedCandidate* out = c.best + static_cast<int64_t>(row) * c.k_max;
+  for (int i = Thread(); i < draw.k; i += kThreads) {
+    if (i < n) {
+      const int token = s.best.id[i];
+      out[i] = {s.best.key[i], __fadd_rn(warper.Divided(token), bias), first + token};
+    } else {
+      out[i] = {0, kMinusInf, -1};
+    }
+  }
+}
+
+// What: values and indices of SampleBeamsArgs from the rows' best.
+// Map: one block a request. Bound: latency.
+// Spec: tests/kernels/beam_sampling_test.cc.
+__global__ void __launch_bounds__(kThreads)
+    MergeCandidatesKernel(const __grid_constant__ BeamsCall c) {
+  __shared__ warping::WarperShared s;
+  WaitForInputs();
+  const BeamDraw draw = c.draws[blockIdx.x];
+  const KeyedCandidate* from = c.best + static_cast<int64_t>(draw.draw.row) * c.k_max;
+  const auto at = [&](int i) { return i / draw.k * c.k_max + i % draw.k; };
+  const int all = draw.rows * draw.k;
+  BestKeys best(draw.k, s);
+  for (int base = 0; base < all; base += kThreads) {
+    const int i = base + Thread();
+    const bool there = i < all && from[at(i)].index >= 0;
+    best.Offer(there, there ? from[at(i)].key : 0, i);
+  }
+  const int n = best.Finish();
+  for (int i = Thread(); i < c.k_max; i += kThreads) {
+    const KeyedCandidate out = i < n ? from[at(s.best.id[i])] : KeyedCandidate{0, kMinusInf, -1};
+    c.values[draw.entry * c.values_stride + i] = out.value;
+    c.indices[draw.entry * c.indices_stride + i] = out.index;
+  }
+}
+
+}  // namespace
+
+void SampleBeams(const SampleBeamsArgs& args, Stream& stream) {
+  if (args.draws.empty()) return;
+  const int64_t k_max = args.values.dim[1];
+  QT_CHECK_LE(k_max, kMostCandidates);
+  const BeamsCall call{LogitRowsOf(args.logits),      args.row_bias.as<float>(),
+                       args.row_bias.stride[0],       stream.Twin(args.draws.data()),
+                       stream.Twin(args.lens.data()), args.scratch.as<KeyedCandidate>(),
+                       args.values.as<float>(),       args.values.stride[0],
+                       args.indices.as<int32_t>(),    args.indices.stride[0],
+                       static_cast<int>(k_max)};
+  int32_t rows = 1;
+  for (const BeamDraw& draw : args.draws) rows = std::max(rows, draw.rows);
+  const auto n = static_cast<unsigned>(args.draws.size());
+  Launch(stream, dim3(n, static_cast<unsigned>(rows)), dim3(kThreads), 0, RowCandidatesKernel,
+         call);
+  Launch(stream, dim3(n), dim3(kThreads), 0, MergeCandidatesKernel, call);
+}
+
+int64_t SampleBeamsScratchBytes(int64_t rows, int64_t, int64_t k_max, const Stream&) {
+  return rows * k_max * static_cast<int64_t>(sizeof(KeyedCandidate));
+}
+
+}  // namespace quintet::cuda

@@ -1,0 +1,572 @@
+// The warpers of one row on a GPU, by the block that reads it (kernels/sampling.h says which they
+// are; kernels/warper.h is the same on the host). What a filter cuts, and where a draw falls, is
+// the same question: at which value, in some order, does the sum of the weights before it pass a
+// target? Weights are integers (exp(value - max) in units of 2^-40), so sums do not depend on the
+// order in which threads add them.
+//
+// The k best are gathered into shared memory where they fit (top_k up to 512, and few ties), and
+// all that follows happens there. Otherwise the row is read again: sums over 2048 buckets of the
+// order show the bucket in which the target is passed, and its values alone are sorted.
+#pragma once
+
+#include "kernels/sampling.h"
+#include "kernels/selection.cuh"
+
+namespace quintet::cuda::warping {
+
+inline constexpr unsigned kWholeWarp = 0xffffffffu;
+inline constexpr int kThreads = 1024, kWarps = kThreads / 32;  // of a block
+inline constexpr int kItems = 2 * kThreads;                    // values that can be sorted
+inline constexpr int kBuckets = 2 * kThreads;
+inline constexpr int kFewBest = 512;
+
+using Mass = unsigned long long;
+inline constexpr float kUnits = 0x1p40f;  // of a mass, in the weight of the greatest value
+
+struct WarperShared {
+  uint64_t items[kItems];  // ranks by value
+  union {
+    struct {
+      Mass mass[kBuckets];
+      int count[kBuckets];
+    } histogram;
+    uint64_t keys[kItems];
+    struct {
+      uint64_t key[kItems];
+      int id[kItems];
+    } best;  // of BestKeys
+  };
+  Mass scan[kWarps + 1];
+  double sums[kWarps];
+  unsigned most[kWarps];
+  int count;
+  // Where a target was passed: a bucket and how many are in it, or an item.
+  bool found;
+  int bucket, bucket_count;
+  uint64_t item, key;
+  Mass above;
+};
+
+__device__ __forceinline__ int Thread() { return static_cast<int>(threadIdx.x); }
+
+// Less is better; equal values by token.
+__device__ __forceinline__ uint64_t RankByValue(float value, int token) {
+  return static_cast<uint64_t>(~KeyOf(value)) << 32 | static_cast<unsigned>(token);
+}
+__device__ __forceinline__ float ValueOfRank(uint64_t rank) {
+  return ValueOf(~static_cast<unsigned>(rank >> 32));
+}
+__device__ __forceinline__ int TokenOfRank(uint64_t rank) {
+  return static_cast<int>(static_cast<unsigned>(rank));
+}
+
+// Sum of `own` over the threads before this one, and over all.
+__device__ inline Mass BlockScan(Mass own, WarperShared& s, Mass* total) {
+  const int lane = Thread() % 32, warp = Thread() / 32;
+  const auto warp_scan = [lane](Mass x) {
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const Mass before = __shfl_up_sync(kWholeWarp, x, step);
+      if (lane >= step) x += before;
+    }
+    return x;
+  };
+  const Mass inclusive = warp_scan(own);
+  if (lane == 31) s.scan[warp] = inclusive;
+  __syncthreads();
+  if (warp == 0) {
+    const Mass sum = s.scan[lane], upto = warp_scan(sum);
+    s.scan[lane] = upto - sum;
+    if (lane == 31) s.scan[kWarps] = upto;
+  }
+  __syncthreads();
+  const Mass before = s.scan[warp] + inclusive - own;
+  *total = s.scan[kWarps];
+  __syncthreads();
+  return before;
+}
+
+__device__ inline double BlockSum(double x, WarperShared& s) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(kWholeWarp, x, step);
+  if (Thread() % 32 == 0) s.sums[Thread() / 32] = x;
+  __syncthreads();
+  double sum = 0.0;
+  for (int warp = 0; warp < kWarps; ++warp) sum += s.sums[warp];
+  __syncthreads();
+  return sum;
+}
+
+// Sorts `size` entries, a power of two and at most kItems: exchange(low, high, ascending) swaps two
+// that are not in that order.
+template <typename Exchange>
+__device__ void SortBy(int size, const Exchange& exchange) {
+  __syncthreads();
+  for (int run = 2; run <= size; run *= 2) {
+    for (int step = run / 2; step > 0; step /= 2) {
+      if (Thread() < size / 2) {
+        const int low = 2 * Thread() - Thread() % step;
+        exchange(low, low + step, (low & run) == 0);
+      }
+      __syncthreads();
+    }
+  }
+}
+
+// A power of two for n entries, at least two.
+__device__ __forceinline__ int SortingSize(int n) {
+  int size = 2;
+  while (size < n) size *= 2;
+  return size;
+}
+
+// Ascending, n at most kItems; rewrites what is behind n up to a power of two.
+__device__ inline void Sort(uint64_t* keys, int n) {
+  const int size = SortingSize(n);
+  for (int i = n + Thread(); i < size; i += kThreads) keys[i] = ~uint64_t{0};
+  SortBy(size, [keys](int low, int high, bool ascending) {
+    const uint64_t a = keys[low], b = keys[high];
+    if ((a > b) != ascending) return;
+    keys[low] = b;
+    keys[high] = a;
+  });
+}
+
+// Orders in which weights are added up. Linear: the order's first 32 bits, spread so that values of
+// a row fall into many buckets; Rank: the whole order, no two equal; Key: among sorted items.
+struct ByValue {
+  static constexpr bool kSorted = true;
+  float max;
+  __device__ unsigned Linear(float value, int) const {
+    return __float2uint_rz((max - value) * 0x1p27f);
+  }
+  __device__ uint64_t Rank(float value, int token) const { return RankByValue(value, token); }
+  __device__ unsigned Key(float value, int) const { return ~KeyOf(value); }
+};
+
+struct ByToken {
+  static constexpr bool kSorted = false;
+  int vocab;
+  __device__ unsigned Linear(float, int token) const {
+    return static_cast<unsigned>(token) << __clz(vocab);
+  }
+  __device__ uint64_t Rank(float, int token) const { return static_cast<uint64_t>(token); }
+  __device__ unsigned Key(float, int token) const { return static_cast<unsigned>(token); }
+};
+
+__device__ __forceinline__ uint64_t RankByDistance(unsigned distance, int token) {
+  return static_cast<uint64_t>(distance) << 32 | static_cast<unsigned>(token);
+}
+
+// By |surprise - entropy|.
+struct ByDistance {
+  static constexpr bool kSorted = false;
+  float max;
+  double log_total, entropy;
+  __device__ float Distance(float value) const {
+    const double log_p = static_cast<double>(value - max) - log_total;
+    return static_cast<float>(fabs(-log_p - entropy));
+  }
+  __device__ unsigned Linear(float value, int) const {
+    return __float2uint_rz(Distance(value) * 0x1p27f);
+  }
+  __device__ uint64_t Rank(float value, int token) const {
+    return RankByDistance(Key(value, token), token);
+  }
+  __device__ unsigned Key(float value, int) const { return __float_as_uint(Distance(value)); }
+};
+
+// Where a target is passed: the item by value, its key in the order, and what came before it.
+struct Crossing {
+  bool found;
+  uint64_t item;
+  unsigned key;
+};
+
+// What the warpers leave of one row. All threads of the block call everything together.
+class RowWarper {
+ public:
+  // These outlive the object.
+  __device__ RowWarper(const LogitRows& logits, int64_t row, const WarpOptions& warp,
+                       WarperShared& s)
+      : logits_(logits), row_(logits.x + row * logits.stride), warp_(warp), s_(s) {}
+
+  // Filters the row; false where it has no possible value.
+  __device__ bool Warp() {
+    if (!ReadBest()) return false;
+    if (warp_.top_k > 0) KeepTopK();
+    if (warp_.top_p < 1.0f) KeepTopP();
+    if (warp_.min_p > 0.0f) KeepMinP();
+    if (warp_.typical_p < 1.0f) KeepTypical();
+    return true;
+  }
+
+  // After Warp: the token at which the sum of what is left passes `unit` of it.
+  __device__ int DrawToken(double unit) {
+    const auto target = [unit](Mass total) {
+      return static_cast<Mass>(unit * static_cast<double>(total));
+    };
+    const auto mass = [this](float value) { return MassOf(value); };
+    const bool by_value = warp_.top_k > 0 || warp_.top_p < 1.0f;
+    const Crossing drawn =
+        by_value ? Cross(ByValue{max_}, mass, target) : Cross(ByToken{logits_.vocab}, mass, target);
+    return drawn.found ? TokenOfRank(drawn.item) : 0;
+  }
+
+  // After Warp: the whole block, each time, calls visit(kept, value, token), on all that is left
+  // and on others, which are not kept.
+  template <typename Visit>
+  __device__ void VisitTogether(const Visit& visit) const {
+    if (!listed_) {
+      return ForEachOfRow<1>(
+          [&](float value, int token) { visit(Kept(value, token), value, token); });
+    }
+    for (int base = 0; base < listed_items_; base += kThreads) {
+      const bool there = base + Thread() < listed_items_;
+      const uint64_t rank = there ? s_.items[base + Thread()] : 0;
+      const float value = ValueOfRank(rank);
+      visit(there && Kept(value, TokenOfRank(rank)), value, TokenOfRank(rank));
+    }
+  }
+
+  // A token's value, divided by the temperature.
+  __device__ float Divided(int token) const { return __fdiv_rn(row_[token], warp_.temperature); }
+
+ private:
+  // Visits every value of the row, -inf past its end, whole warps at a time.
+  template <int kAtOnce, typename Visit>
+  __device__ void ForEachOfRow(const Visit& visit) const {
+    const int vocab = logits_.vocab;
+    for (int base = 4 * Thread(); base - 4 * Thread() < vocab; base += 4 * kThreads * kAtOnce) {
+      float values[kAtOnce][4];
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+        const int at = base + 4 * kThreads * j;
+        if (logits_.vectors && at + 4 <= vocab) {
+          LoadVector(row_ + at, values[j]);
+        } else {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) values[j][i] = at + i < vocab ? row_[at + i] : kMinusInf;
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          visit(__fdiv_rn(values[j][i], warp_.temperature), base + 4 * kThreads * j + i);
+        }
+      }
+    }
+  }
+  // Visits what the filters have left.
+  template <typename Visit>
+  __device__ void ForEachKept(const Visit& visit) const {
+    const auto visit_kept = [&](float value, int token) {
+      if (Kept(value, token)) visit(value, token);
+    };
+    if (!listed_) return ForEachOfRow<1>(visit_kept);
+    for (int i = Thread(); i < listed_items_; i += kThreads) {
+      visit_kept(ValueOfRank(s_.items[i]), TokenOfRank(s_.items[i]));
+    }
+  }
+
+  __device__ float Weight(float value) const {
+    const float below = value - max_;
+    return expf(below == below ? below : 0.0f);  // infinite ones: all alike
+  }
+  __device__ Mass MassOf(float value) const { return __float2ull_rn(Weight(value) * kUnits); }
+
+  __device__ bool Kept(float value, int token) const {
+    const uint64_t rank = RankByValue(value, token);
+    if (rank > value_cut_) return false;
+    if (min_total_ > 0.0 && rank > sure_ &&
+        static_cast<float>(static_cast<double>(Weight(value)) / min_total_) < least_) {
+      return false;
+    }
+    return !typical_ || distance_.Rank(value, token) <= distance_cut_;
+  }
+
+  // The row's maximum, and each thread's own. False where nothing can be drawn.
+  __device__ bool ReadBest() {
+    own_best_ = 0;
+    ForEachOfRow<4>([this](float value, int) { own_best_ = max(own_best_, KeyOf(value)); });
+    const unsigned warp_best = __reduce_max_sync(kWholeWarp, own_best_);
+    if (Thread() % 32 == 0) s_.most[Thread() / 32] = warp_best;
+    __syncthreads();
+    const unsigned best = __reduce_max_sync(kWholeWarp, s_.most[Thread() % 32]);
+    const unsigned never = KeyOf(kMinusInf);
+    max_ = ValueOf(best);
+    value_cut_ = (static_cast<uint64_t>(~never) << 32) - 1;
+    return best > never;
+  }
+
+  __device__ void KeepTopK() {
+    const int k = max(warp_.top_k, warp_.keep);
+    if (k <= kFewBest && ListBest(k)) {
+      // Ties with the k-th survive.
+      if (listed_items_ > k) value_cut_ = s_.items[k - 1] | 0xffffffffu;
+      return;
+    }
+    const Crossing last = BestOfKept(k);
+    if (last.found) value_cut_ = last.item | 0xffffffffu;
+  }
+
+  // The k-th best, by value, of what is left.
+  __device__ Crossing BestOfKept(int k) {
+    return Cross(
+        ByValue{max_}, [](float) { return Mass{1}; },
+        [k](Mass) { return static_cast<Mass>(k - 1); });
+  }
+
+  // Gathers at least the k best, in order; false where they are too many. The k-th best of the
+  // threads' maxima, found bit by bit, is a bound that the k-th best value reaches.
+  __device__ bool ListBest(int k) {
+    unsigned bound = 0;
+    for (unsigned bit = 1u << 31; bit != 0; bit >>= 1) {
+      const int count = __syncthreads_count(own_best_ >= (bound | bit));
+      if (count < k) continue;
+      bound |= bit;
+      if (count <= k + k / 4) break;
+    }
+    if (Thread() == 0) s_.count = 0;
+    __syncthreads();
+    ForEachOfRow<4>([&](float value, int token) {
+      if (KeyOf(value) >= bound) AddItem(value, token);
+    });
+    __syncthreads();
+    if (s_.count > kItems) return false;
+    listed_ = true;
+    listed_items_ = s_.count;
+    Sort(s_.items, listed_items_);
+    return true;
+  }
+
+  __device__ void AddItem(float value, int token) const {
+    const uint64_t rank = RankByValue(value, token);
+    if (rank > value_cut_ || *static_cast<volatile int*>(&s_.count) > kItems) return;
+    const int at = atomicAdd(&s_.count, 1);
+    if (at < kItems) s_.items[at] = rank;
+  }
+
+  // A token stays while less than p lies above it.
+  __device__ void KeepTopP() {
+    const double p = warp_.top_p;
+    const Crossing last = Cross(
+        ByValue{max_}, [this](float value) { return MassOf(value); },
+        [p](Mass total) { return static_cast<Mass>(ceil(p * static_cast<double>(total))) - 1; });
+    if (!last.found) return;
+    uint64_t cut = last.item;
+    if (warp_.keep > 1) {
+      const Crossing kept = BestOfKept(warp_.keep);
+      cut = kept.found ? max(cut, kept.item) : value_cut_;
+    }
+    value_cut_ = cut;
+  }
+
+  __device__ void KeepMinP() {
+    const double total = static_cast<double>(TotalMass()) / static_cast<double>(kUnits);
+    if (warp_.keep > 1) {
+      const Crossing kept = BestOfKept(warp_.keep);
+      sure_ = kept.found ? kept.item : value_cut_;
+    }
+    least_ = __fmul_rn(warp_.min_p, static_cast<float>(1.0 / total));
+    min_total_ = total;
+  }
+
+  // The shortest head, by distance from the entropy, whose mass reaches the threshold; with its
+  // ties.
+  __device__ void KeepTypical() {
+    const Mass total = TotalMass();
+    ByDistance distance{max_, log(static_cast<double>(total) / static_cast<double>(kUnits)), 0.0};
+    double own = 0.0;
+    ForEachKept([&](float value, int) {
+      const double log_p = static_cast<double>(value - max_) - distance.log_total;
+      own -= log_p * exp(log_p);
+    });
+    distance.entropy = BlockSum(own, s_);
+    const double mass = warp_.typical_p;
+    const Crossing last = Cross(
+        distance, [this](float value) { return MassOf(value); },
+        [mass](Mass all) { return static_cast<Mass>(ceil(mass * static_cast<double>(all))) - 1; });
+    if (!last.found) return;
+    uint64_t cut = RankByDistance(last.key, -1);  // with its ties
+    if (warp_.keep > 1) {
+      const int keep = warp_.keep;
+      const Crossing kept = Cross(
+          distance, [](float) { return Mass{1}; },
+          [keep](Mass) { return static_cast<Mass>(keep - 1); });
+      if (!kept.found) return;
+      cut = max(cut, RankByDistance(kept.key, TokenOfRank(kept.item)));
+    }
+    distance_ = distance;
+    distance_cut_ = cut;
+    typical_ = true;
+  }
+
+  __device__ Mass TotalMass() const {
+    Mass own = 0, total = 0;
+    ForEachKept([&](float value, int) { own += MassOf(value); });
+    BlockScan(own, s_, &total);
+    return total;
+  }
+
+  // The first of the kept values, in the order, at which the sum of their weights is above the
+  // target that target_of(sum of all) gives. Not found: the target is not below the sum.
+  template <typename Order, typename Weigh, typename TargetOf>
+  __device__ Crossing Cross(const Order& order, const Weigh& weigh, const TargetOf& target_of) {
+    Mass above = 0, target = 0;
+    int n = listed_items_;
+    if (!listed_) {
+      if (!Narrow(order, weigh, target_of, &above, &target)) return {};
+      n = s_.count;
+      Sort(s_.items, n);
+    }
+    if (!Order::kSorted) {
+      for (int i = Thread(); i < n; i += kThreads) {
+        const uint64_t item = s_.items[i];
+        s_.keys[i] = static_cast<uint64_t>(order.Key(ValueOfRank(item), TokenOfRank(item))) << 32 |
+                     static_cast<unsigned>(i);
+      }
+      __syncthreads();
+      Sort(s_.keys, n);
+    }
+    // Two neighbours of the order a thread.
+    uint64_t items[2] = {};
+    Mass weights[2] = {}, total = 0;
+    for (int j = 0; j < 2; ++j) {
+      const int at = 2 * Thread() + j;
+      if (at >= n) continue;
+      items[j] = s_.items[Order::kSorted ? at : static_cast<unsigned>(s_.keys[at])];
+      const float value = ValueOfRank(items[j]);
+      weights[j] = Kept(value, TokenOfRank(items[j])) ? weigh(value) : 0;
+    }
+    if (Thread() == 0) s_.found = false;
+    above += BlockScan(weights[0] + weights[1], s_, &total);
+    if (listed_) target = target_of(total);
+    for (int j = 0; j < 2; ++j) {
+      if (above <= target && target < above + weights[j]) {
+        s_.found = true;
+        s_.item = items[j];
+      }
+      above += weights[j];
+    }
+    __syncthreads();
+    const Crossing result{s_.found, s_.item, order.Key(ValueOfRank(s_.item), TokenOfRank(s_.item))};
+    __syncthreads();
+    return result;
+  }
+
+  // Gathers, of a row that is not listed, values that are neighbours in the order and among which
+  // the target is passed; *above is what comes before them. Digit by digit of the order: sums of
+  // buckets, of which the one with the target is looked at more closely while it has too many.
+  template <typename Order, typename Weigh, typename TargetOf>
+  __device__ bool Narrow(const Order& order, const Weigh& weigh, const TargetOf& target_of,
+                         Mass* above, Mass* target) {
+    constexpr int kDigitBits = 11;
+    static_assert(1 << kDigitBits == kBuckets);
+    uint64_t linear_prefix = 0, rank_prefix = 0;  // of the values looked at, above the shifts
+    int linear_shift = 32, rank_shift = 64;
+    const auto inside = [&](unsigned linear, uint64_t rank) {
+      return static_cast<uint64_t>(linear) >> linear_shift == linear_prefix &&
+             (rank_shift == 64 || rank >> rank_shift == rank_prefix);
+    };
+    for (bool first = true;; first = false) {
+      int* const shift = linear_shift > 0 ? &linear_shift : &rank_shift;
+      const bool by_linear = linear_shift > 0;
+      const int next = max(0, *shift - kDigitBits);
+      for (int i = Thread(); i < kBuckets; i += kThreads) {
+        s_.histogram.mass[i] = 0;
+        s_.histogram.count[i] = 0;
+      }
+      if (Thread() == 0) s_.found = false;
+      __syncthreads();
+      ForEachOfRow<1>([&](float value, int token) {
+        const bool kept = Kept(value, token);
+        const unsigned linear = kept ? order.Linear(value, token) : 0;
+        const uint64_t rank = order.Rank(value, token);
+        const uint64_t digits = by_linear ? static_cast<uint64_t>(linear) : rank;
+        AddToBucket(kept && inside(linear, rank),
+                    static_cast<int>((digits >> next) & (kBuckets - 1)), kept ? weigh(value) : 0);
+      });
+      __syncthreads();
+      if (!FindBucket(first, target_of, *above, target)) return false;
+      const unsigned digit = static_cast<unsigned>(s_.bucket) & ((1u << (*shift - next)) - 1);
+      uint64_t* const prefix = by_linear ? &linear_prefix : &rank_prefix;
+      *prefix = *prefix << (*shift - next) | digit;
+      *above = s_.above;
+      const int count = s_.bucket_count;
+      *shift = next;
+      __syncthreads();
+      if (count <= kItems) break;
+    }
+    if (Thread() == 0) s_.count = 0;
+    __syncthreads();
+    ForEachOfRow<1>([&](float value, int token) {
+      if (!Kept(value, token)) return;
+      if (inside(order.Linear(value, token), order.Rank(value, token))) AddItem(value, token);
+    });
+    __syncthreads();
+    return true;
+  }
+
+  // Of the buckets' sums: where the target is passed, into s_. `first`: the target follows from
+  // them.
+  template <typename TargetOf>
+  __device__ bool FindBucket(bool first, const TargetOf& target_of, Mass above, Mass* target) {
+    Mass total = 0;
+    const int bucket = 2 * Thread();
+    const Mass two[2] = {s_.histogram.mass[bucket], s_.histogram.mass[bucket + 1]};
+    Mass before = above + BlockScan(two[0] + two[1], s_, &total);
+    if (first) *target = target_of(total);
+    for (int j = 0; j < 2; ++j) {
+      if (before <= *target && *target < before + two[j]) {
+        s_.found = true;
+        s_.bucket = bucket + j;
+        s_.bucket_count = s_.histogram.count[bucket + j];
+        s_.above = before;
+      }
+      before += two[j];
+    }
+    __syncthreads();
+    return s_.found;
+  }
+
+  // Called by whole warps; where all of one add to one bucket, one lane does it for them.
+  __device__ void AddToBucket(bool adds, int bucket, Mass mass) const {
+    const unsigned adding = __ballot_sync(kWholeWarp, adds);
+    if (adding == 0) return;
+    const int leader = __ffs(static_cast<int>(adding)) - 1;
+    const int first = __shfl_sync(kWholeWarp, bucket, leader);
+    if (__all_sync(kWholeWarp, !adds || bucket == first)) {
+      Mass sum = adds ? mass : 0;
+#pragma unroll
+      for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kWholeWarp, sum, step);
+      if (Thread() % 32 != leader) return;
+      atomicAdd(&s_.histogram.mass[first], sum);
+      atomicAdd(&s_.histogram.count[first], __popc(adding));
+    } else if (adds) {
+      atomicAdd(&s_.histogram.mass[bucket], mass);
+      atomicAdd(&s_.histogram.count[bucket], 1);
+    }
+  }
+
+  const LogitRows& logits_;
+  const float* const row_;
+  const WarpOptions& warp_;
+  WarperShared& s_;
+
+  unsigned own_best_ = 0;
+  float max_ = 0.0f;
+  bool listed_ = false;  // s_.items has all that may be kept, in order
+  int listed_items_ = 0;
+  // What the filters leave: up to a rank by value; above a probability, or before a rank by value;
+  // up to a rank by distance.
+  uint64_t value_cut_ = 0, sure_ = 0;
+  double min_total_ = 0.0;
+  float least_ = 0.0f;
+  bool typical_ = false;
+  ByDistance distance_{};
+  uint64_t distance_cut_ = 0;
+};
+
+}  // namespace quintet::cuda::warping
