@@ -23,6 +23,7 @@ void CheckNextNorm(const LinearArgs& a, const Stream& stream) {
   const NormOutput& norm = a.next_norm;
   const int64_t rows = a.x.dim[0], parts = LinearNormParts(w, rows, stream);
   QT_CHECK(parts > 0 && a.y.dtype == DType::kF32 && a.kv.cache == nullptr);
+  QT_CHECK(a.x.dtype == WeightDType(w.type()));
   QT_CHECK(norm.gamma.dtype == DType::kF32 && norm.gamma.is_dense());
   QT_CHECK_EQ(norm.gamma.dim[0], w.n());
   QT_CHECK(norm.scaled.rank == 2 && norm.scaled.dtype == WeightDType(w.type()));

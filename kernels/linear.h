@@ -147,7 +147,7 @@ struct LinearArgs {
   Tensor y;
   ScatterOutput scatter;  // used when base is set; no residual then
   KvOutput kv;            // used when cache is set: only where LinearStoresKv
-  NormOutput next_norm;   // used when gamma is defined: only where LinearNormParts; y f32 then
+  NormOutput next_norm;   // when gamma is defined: only where LinearNormParts; x of w's type, y f32
   Tensor scratch;  // LinearScratchBytes(...) bytes as [bytes] i8, or undefined when that is 0
 };
 // Checks shapes (QT_CHECK), counts one product on the stream, then runs it on the stream's threads.
@@ -160,11 +160,11 @@ bool LinearTakesNorm(const LinearWeight& w, int64_t rows, const Stream& stream);
 bool LinearStoresKv(const LinearWeight& w, int64_t rows, const Stream& stream);
 // Into how many parts, at most n / 16, a product of so many rows divides what it leaves of a row
 // for the next norm; 0: it leaves nothing. On a GPU with bf16 weights, for few rows, on Hopper for
-// up to 256; 0 for more than kMostNormRows. In such calls, and in those with x_squares, rows of all
-// tensors begin on 16-byte boundaries.
+// up to 64 and for small ones of more; 0 for more than kMostNormRows. In such calls, and in those
+// with x_squares, rows of all tensors begin on 16-byte boundaries.
 constexpr int64_t kMostNormRows = 512;
 int64_t LinearNormParts(const LinearWeight& w, int64_t rows, const Stream& stream);
-// Whether a product of so many rows does the other half of such a norm.
+// Whether a product of so many rows does the other half of such a norm; few rows: where k > 1024.
 bool LinearTakesSquares(const LinearWeight& w, int64_t rows, const Stream& stream);
 // Grows with rows; on the CPU up to about a quarter of a core's second-level cache.
 int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream);

@@ -30,7 +30,11 @@ constexpr int kBlocksPerUnit = 2;  // of a multiprocessor; those of another kern
 // few: 343. 4, norms in kernels of their own from 2 rows on: 340 | 406. 5, as here but with 8
 // channels where tiles are few: predicted 300 | 360, got 302 | 344. 6, 16 channels everywhere: 287
 // | 320. Flan-T5-XL at 1 row, weights of any size here: version 4 1,704, 5 1,451, with two blocks a
-// multiprocessor 1,296, 6 1,220; reading its weights once takes 664.
+// multiprocessor 1,296, 6 1,220; reading its weights once takes 664. 7, halves of norms where k >
+// 1,024, and 8 warps instead of 16 where k is deep and blocks are many: Flan-T5-XL at 1 | 8 rows
+// predicted 1,110 | 1,340, got 1,064 | 1,350 of 1,190 | 1,402 in the same run (8 warps alone 1,176
+// | 1,347; halves with 16 warps, whose registers spill, 1,190 | 1,522). T5-base with halves 253 of
+// 248, with 8 warps 260.
 // Tried with 6 and left: the next product's weights brought to the L2 cache meanwhile: predicted
 // 250, got 286 to 292, XL 1,252 to 1,406: they are not what a link waits for, with all layers'
 // weights in that cache a step takes 276. The next kernel let in before the wait: 280 | 318, but
@@ -43,7 +47,8 @@ __global__ void __launch_bounds__(Shape::kWarps * 32, 2)
   using Sums = FewSums<Shape>;
   extern __shared__ __align__(16) char shared[];
   float* norm = reinterpret_cast<float*>(shared + a.norm_at);
-  float* scales = reinterpret_cast<float*>(shared + a.scales_at);
+  float* scales = nullptr;
+  if constexpr (Shape::Args::kHalves) scales = reinterpret_cast<float*>(shared + a.scales_at);
   const FewPlace<Shape::kWarps> place(a.k);
   const int steps = place.StepsOf(place.warp);
   int tile = static_cast<int>(blockIdx.x);
@@ -58,7 +63,7 @@ __global__ void __launch_bounds__(Shape::kWarps * 32, 2)
 
   inputs.Load(0);
   output.LoadInputs(a);
-  FinishNorm<Shape>(a, place, scales);
+  if constexpr (Shape::Args::kHalves) FinishNorm<Shape>(a, place, scales);
   if constexpr (Shape::kWide) {
     if (a.gamma != nullptr) {
       weights.WaitForOldest();
@@ -115,9 +120,12 @@ void LaunchKernel(typename Shape::Args a, Stream& stream) {
   const int steps = (a.k / kFewStep + kWarps - 1) / kWarps * turns;  // of a warp in all
   a.warp_bytes = std::min(steps, Weights::kAhead) * Weights::kStepBytes;
   a.parts_at = kWarps * a.warp_bytes;
-  a.scales_at =
+  a.moments_at =
       a.parts_at + std::min(turns, 2) * kWarps * kFewMostRows * FewSums<Shape>::kStride * 4;
-  a.moments_at = a.scales_at + (a.squares == nullptr ? 0 : kFewMostRows * 4);
+  if constexpr (Shape::Args::kHalves) {
+    a.scales_at = a.moments_at;
+    a.moments_at += kFewMostRows * 4;
+  }
   a.norm_at = a.moments_at + (a.gamma == nullptr ? 0 : kFewMostRows * kWarps * 8);
   const int norms = a.gamma == nullptr ? 0 : a.beta == nullptr ? 1 : 2;
   const int shared = a.norm_at + norms * a.k * 4;
@@ -144,7 +152,7 @@ void SetCache(const KvOutput& kv, Stream& stream, Args* a) {
 }
 
 template <typename Args>
-void SetNorms(const Product& p, Args* a) {
+void SetHalves(const Product& p, Args* a) {
   a->squares = p.x_squares.as<float>();
   a->square_parts = static_cast<int>(p.x_squares.dim[1]);
   const NormOutput& next = p.next_norm;
@@ -154,9 +162,24 @@ void SetNorms(const Product& p, Args* a) {
   a->next_stride = next.scaled.stride[0];
 }
 
-template <typename T, typename X, typename Out>
+// Registers bound how much of x is on its way at once. Where k is deep, more warps are better only
+// for blocks that are few.
+template <typename Args>
+void LaunchByDepth(const Args& a, Stream& stream) {
+  if constexpr (Args::kHalves) {
+    LaunchKernel<FewShape<Args, 8, 8>>(a, stream);
+  } else {
+    if (a.k <= kDeep) return LaunchKernel<FewShape<Args, 8, 4>>(a, stream);
+    constexpr bool kWide = sizeof(typename Args::X) == 4;
+    const bool few_blocks = a.n / kFewChannels <= stream.device().multiprocessors() / 2;
+    if (kWide || !few_blocks) return LaunchKernel<FewShape<Args, 8, 8>>(a, stream);
+    if constexpr (!kWide) LaunchKernel<FewShape<Args, 16, 4>>(a, stream);
+  }
+}
+
+template <typename T, typename X, typename Out, bool kHalves>
 void LaunchFewRows(const Product& p, Stream& stream) {
-  using Args = FewArgs<T, X, Out>;
+  using Args = FewArgs<T, X, Out, kHalves>;
   Args a{};
   a.w = static_cast<const T*>(p.w->panels());
   a.x = p.x.as<X>();
@@ -183,19 +206,20 @@ void LaunchFewRows(const Product& p, Stream& stream) {
   a.inverse_k = 1.0f / static_cast<float>(a.k);
   a.activation = p.activation;
   SetCache(p.kv, stream, &a);
-  SetNorms(p, &a);
-  // Registers bound how much of x is on its way at once: f32 takes twice as many.
-  constexpr bool kWide = sizeof(X) == 4;
-  if (a.k <= kDeep) return LaunchKernel<FewShape<Args, 8, 4>>(a, stream);
-  LaunchKernel<FewShape<Args, kWide ? 8 : 16, kWide ? 8 : 4>>(a, stream);
+  if constexpr (kHalves) SetHalves(p, &a);
+  LaunchByDepth(a, stream);
 }
 
 template <typename T>
 void LaunchOfTypes(const Product& p, Stream& stream) {
   const auto to = [&](auto out) {
     using Out = typename decltype(out)::type;
-    if (p.x.dtype == DType::kF32) return LaunchFewRows<T, float, Out>(p, stream);
-    LaunchFewRows<T, T, Out>(p, stream);
+    if (p.x.dtype == DType::kF32) return LaunchFewRows<T, float, Out, false>(p, stream);
+    if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+      const bool halves = p.x_squares.defined() || p.next_norm.gamma.defined();
+      if (halves) return LaunchFewRows<T, T, Out, true>(p, stream);
+    }
+    LaunchFewRows<T, T, Out, false>(p, stream);
   };
   if (p.y.dtype == DType::kF32) return to(TypeTag<float>());
   QT_CHECK(p.y.dtype == WeightDType(p.w->type()));
@@ -227,8 +251,9 @@ int64_t FewRowsNormParts(const LinearWeight& w, int64_t rows) {
   return does && w.n() % kFewChannels == 0 ? w.n() / kFewChannels : 0;
 }
 
+// Where k is small the norm on the way of x costs no more.
 bool FewRowsTakeSquares(const LinearWeight& w, int64_t rows) {
-  return Fits(w, rows) && w.type() == WeightType::kBF16;
+  return Fits(w, rows) && w.type() == WeightType::kBF16 && w.k() > kDeep;
 }
 
 }  // namespace quintet::cuda

@@ -4,6 +4,8 @@
 // memory.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/linear_product.cuh"
 #include "kernels/mma.cuh"
 
@@ -13,12 +15,28 @@ constexpr int kFewMostRows = 8;   // of x: columns of an mma
 constexpr int kFewChannels = 16;  // rows of W in a tile: rows of an mma
 constexpr int kFewStep = 32;      // values of k that a warp takes at once
 
-// T_: of W; X_: of x, T_ or f32; Out_: of y.
-template <typename T_, typename X_, typename Out_>
-struct FewArgs {
+// Halves of norms.
+template <typename T>
+struct FewHalves {
+  // What the product before left of each row's norm (x_squares), or null.
+  const float* squares;
+  int square_parts;
+  int scales_at;  // in shared memory
+  // What this one leaves for the next norm (NormOutput): a tile a part; or null.
+  const float* next_gamma;
+  T* next_scaled;
+  float* next_squares;
+  int64_t next_stride;
+};
+struct FewWhole {};
+
+// T_: of W; X_: of x, T_ or f32; Out_: of y; kHalves_: for halves of norms.
+template <typename T_, typename X_, typename Out_, bool kHalves_>
+struct FewArgs : std::conditional_t<kHalves_, FewHalves<T_>, FewWhole> {
   using T = T_;
   using X = X_;
   using Out = Out_;
+  static constexpr bool kHalves = kHalves_;
   const T* w;          // [n, k]
   const X* x;          // [rows, k]
   const float* gamma;  // norm of f32 x, or null
@@ -40,16 +58,8 @@ struct FewArgs {
   int64_t page_elements;
   int key_offset, value_offset;  // of the layer in a page
   int inner, head_dim, page_size;
-  // What the product before left of each row's norm (x_squares), or null.
-  const float* squares;
-  int square_parts;
-  // What this one leaves for the next norm (NormOutput): a tile a part; or null.
-  const float* next_gamma;
-  T* next_scaled;
-  float* next_squares;
-  int64_t next_stride;
   // Bytes of a warp's weights in shared memory, and where what comes after all of them begins.
-  int warp_bytes, parts_at, scales_at, moments_at, norm_at;
+  int warp_bytes, parts_at, moments_at, norm_at;
 };
 
 // What a kernel is made for: kWarps in a block, of which each has kSteps of its steps of x on their
@@ -290,15 +300,22 @@ class FewInputs {
 };
 
 // Of a row of x whose norm the product before began: what its products are scaled by, to `scales`
-// [row]; a row a warp. After the wait.
+// [row]; a row a warp, whose loads are under way together. After the wait.
 template <typename Shape>
 __device__ void FinishNorm(const typename Shape::Args& a, const FewPlace<Shape::kWarps>& place,
                            float* scales) {
   if (a.squares == nullptr || place.warp >= a.rows) return;
   const float* row = a.squares + place.warp * a.square_parts;
   float sum = 0.0f;
-#pragma unroll 4
-  for (int i = place.lane; i < a.square_parts; i += 32) sum += row[i];
+  for (int first = place.lane; first < a.square_parts; first += 4 * 32) {
+    float part[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int at = first + j * 32;
+      part[j] = at < a.square_parts ? row[at] : 0.0f;
+    }
+    sum += (part[0] + part[1]) + (part[2] + part[3]);
+  }
   sum = WarpSum(sum);
   if (place.lane == 0) scales[place.warp] = rsqrtf(sum * a.inverse_k + a.eps);
 }
@@ -356,7 +373,9 @@ class FewOutput {
     if (column_ < 0) return;
     bias_ = BiasOf(a, column_);
     up_bias_ = a.gated ? BiasOf(a, column_ + a.second) : 0.0f;
-    if (a.next_gamma != nullptr) gamma_ = a.next_gamma[column_];
+    if constexpr (Args::kHalves) {
+      if (a.next_gamma != nullptr) gamma_ = a.next_gamma[column_];
+    }
     if (!Stored(a)) return;
     const bool value = column_ >= 2 * a.inner;
     const int within = column_ - (value ? 2 : 1) * a.inner;
@@ -375,13 +394,18 @@ class FewOutput {
   __device__ void Store(const Args& a, const float* parts, const float* scales) const {
     if (column_ < 0) return;
     using Sums = FewSums<Shape>;
-    const float alpha = a.squares != nullptr ? a.alpha * scales[row_] : a.alpha;
+    float alpha = a.alpha;
+    if constexpr (Args::kHalves) {
+      if (a.squares != nullptr) alpha *= scales[row_];
+    }
     float v = Activated(a.activation, Sums::Total(parts, row_, channel_) * alpha + bias_);
     if (a.gated) v *= Sums::Total(parts, row_, channel_ + 8) * alpha + up_bias_;
     if (a.residual != nullptr) v += ToF32(residual_);
     if (!Stored(a)) {
       a.y[row_ * a.y_stride + column_] = FromF32<Out>(v);
-      if (a.next_gamma != nullptr) BeginNextNorm(a, v);
+      if constexpr (Args::kHalves) {
+        if (a.next_gamma != nullptr) BeginNextNorm(a, v);
+      }
     } else if (slot_ >= 0) {
       a.cache[slot_ / a.page_size * a.page_elements + slot_ % a.page_size * a.head_dim + offset_] =
           FromF32<Out>(v);

@@ -10,6 +10,7 @@ namespace quintet::cuda {
 namespace {
 
 constexpr int kMostSharedBytes = 227 << 10;
+constexpr int64_t kRowsOfAny = 64;
 
 int CeilDiv(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
@@ -94,11 +95,11 @@ void LaunchSized(const LinearArgs& args, const HopperPlan& plan, Stream& stream)
                  static_cast<size_t>(HopperRowsLayout::Of<S>(a, splits).bytes), kernel, a, maps);
 }
 
-template <typename T>
+template <typename T, bool kHalves>
 void LaunchTyped(const LinearArgs& args, const HopperPlan& plan, Stream& stream) {
-  const auto launch = plan.rows == 16   ? LaunchSized<T, HopperRowsSizes<16>>
-                      : plan.rows == 32 ? LaunchSized<T, HopperRowsSizes<32>>
-                                        : LaunchSized<T, HopperRowsSizes<64>>;
+  const auto launch = plan.rows == 16   ? LaunchSized<T, HopperRowsSizes<16, kHalves>>
+                      : plan.rows == 32 ? LaunchSized<T, HopperRowsSizes<32, kHalves>>
+                                        : LaunchSized<T, HopperRowsSizes<64, kHalves>>;
   launch(args, plan, stream);
 }
 
@@ -106,7 +107,7 @@ void LaunchTyped(const LinearArgs& args, const HopperPlan& plan, Stream& stream)
 // rows: up to 64 rows always (of 9 to 64 rows on the shapes of linear_hopper.cuh, by a factor of
 // 1.0 to 2.2), with more only while the chain of kernels and not the multiplication takes the time.
 bool Fits(const LinearWeight& w, int64_t rows, const Device& device) {
-  constexpr int64_t kLeastRows = 9, kRowsOfAny = 64, kMostRows = 256;
+  constexpr int64_t kLeastRows = 9, kMostRows = 256;
   constexpr int64_t kMostProducts = int64_t{1} << 29;
   if (!device.hopper() || !IsHalf(w.type()) || w.k() % 8 != 0) return false;
   if (rows < kLeastRows || rows > kMostRows) return false;
@@ -123,7 +124,7 @@ bool Takes(const LinearArgs& args) {
   if (args.bias.defined() && !InFours(args.bias.data, 0, args.bias.dtype)) return false;
   const KvCache* cache = args.kv.cache;
   if (cache != nullptr && !InFours(cache->data, cache->head_dim, cache->dtype)) return false;
-  return InFours(args.next_norm.gamma) && InFours(args.next_norm.scaled);
+  return InFours(args.next_norm.gamma.data, 0, DType::kF32) && InFours(args.next_norm.scaled);
 }
 
 // By measurement of all plans for the shapes of linear_hopper.cuh; where it picks another than the
@@ -149,8 +150,11 @@ HopperPlan PlanOf(const LinearWeight& w, int64_t rows, const Device& device) {
 }  // namespace
 
 void LaunchHopperRows(const LinearArgs& args, const HopperPlan& plan, Stream& stream) {
-  args.w->type() == WeightType::kBF16 ? LaunchTyped<__nv_bfloat16>(args, plan, stream)
-                                      : LaunchTyped<__half>(args, plan, stream);
+  const bool halves = args.x_squares.defined() || args.next_norm.gamma.defined();
+  const auto launch = args.w->type() == WeightType::kF16 ? LaunchTyped<__half, false>
+                      : halves                           ? LaunchTyped<__nv_bfloat16, true>
+                                                         : LaunchTyped<__nv_bfloat16, false>;
+  launch(args, plan, stream);
 }
 
 bool RunHopperRows(const LinearArgs& args, Stream& stream) {
@@ -165,15 +169,18 @@ bool HopperRowsStoreKv(const LinearWeight& w, int64_t rows, const Device& device
   return Fits(w, rows, device);
 }
 
-// f16 would overflow: x gamma has not been divided by its norm.
-int64_t HopperRowsNormParts(const LinearWeight& w, int64_t rows, const Device& device) {
-  constexpr int64_t kChannels = HopperRowsSizes<16>::kChannels;
-  const bool does = Fits(w, rows, device) && w.type() == WeightType::kBF16 && !w.gated();
-  return does && w.n() % kChannels == 0 ? w.n() / kChannels : 0;
+// f16 would overflow: x gamma has not been divided by its norm. Near the most that Fits allows
+// whole norms are faster.
+bool HopperRowsTakeSquares(const LinearWeight& w, int64_t rows, const Device& device) {
+  constexpr int64_t kMostProducts = int64_t{3} << 27;
+  if (!Fits(w, rows, device) || w.type() != WeightType::kBF16) return false;
+  return rows <= kRowsOfAny || rows * w.n() * w.k() <= kMostProducts;
 }
 
-bool HopperRowsTakeSquares(const LinearWeight& w, int64_t rows, const Device& device) {
-  return Fits(w, rows, device) && w.type() == WeightType::kBF16;
+int64_t HopperRowsNormParts(const LinearWeight& w, int64_t rows, const Device& device) {
+  constexpr int64_t kChannels = HopperRowsSizes<16, true>::kChannels;
+  const bool does = HopperRowsTakeSquares(w, rows, device) && !w.gated();
+  return does && w.n() % kChannels == 0 ? w.n() / kChannels : 0;
 }
 
 }  // namespace quintet::cuda

@@ -24,7 +24,8 @@ class Gpt2Model final : public PackedModel {
                  const Tensor& x) override;
   void ProjectRows(const LayerWeights& w, const Tensor& x, const Tensor& positions,
                    const Tensor& qkv, const KvOutput& kv) override;
-  void FinishRows(const LayerWeights& w, const Tensor& attended, const Tensor& x) override;
+  void FinishRows(const LayerWeights& w, const LayerWeights* next, const Tensor& attended,
+                  const Tensor& x) override;
   void NormRows(const StackWeights& stack, const Tensor& x, const Tensor& y,
                 absl::Span<const int32_t> rows) override;
 
@@ -57,7 +58,8 @@ void Gpt2Model::ProjectRows(const LayerWeights& w, const Tensor& x, const Tensor
                 {.x = x, .w = &w.qkv, .bias = w.qkv_bias, .y = qkv, .kv = kv});
 }
 
-void Gpt2Model::FinishRows(const LayerWeights& w, const Tensor& attended, const Tensor& x) {
+void Gpt2Model::FinishRows(const LayerWeights& w, const LayerWeights*, const Tensor& attended,
+                           const Tensor& x) {
   Product(
       {.x = attended, .w = &w.attention_out, .bias = w.attention_out_bias, .residual = x, .y = x});
   const Tensor hidden = hidden_.Rows(0, x.dim[0]);
@@ -86,7 +88,8 @@ void Gpt2Model::DecoderLayer(int64_t layer, const Tensor& x) {
   const Tensor qkv = qkv_.Rows(0, x.dim[0]);
   const KvOutput kv = KvOnTheWay(w.qkv, layer);
   ProjectRows(w, x, step_.positions(), qkv, kv);
-  FinishRows(w, SelfAttend(layer, qkv, kv.cache != nullptr, nullptr, AttentionScale(layer)), x);
+  const bool stored = kv.cache != nullptr;
+  FinishRows(w, nullptr, SelfAttend(layer, qkv, stored, nullptr, AttentionScale(layer)), x);
 }
 
 }  // namespace

@@ -181,8 +181,9 @@ void PackedModel::FinishInputRows(int64_t begin, int64_t end) {
   const StackWeights& stack = InputStack();
   AttendInputRows(begin, end);
   const Tensor attended = encoder_qkv_.Rows(begin, end).Columns(0, config_.inner());
-  FinishRows(stack.layers[layer_], attended, x);
-  if (layer_ + 1 == static_cast<int64_t>(stack.layers.size())) NormRows(stack, x, x, {});
+  const bool last = layer_ + 1 == static_cast<int64_t>(stack.layers.size());
+  FinishRows(stack.layers[layer_], last ? nullptr : &stack.layers[layer_ + 1], attended, x);
+  if (last) NormRows(stack, x, x, {});
 }
 
 // Rows [begin, end), which may be the end of one sequence, whole ones and the beginning of another,

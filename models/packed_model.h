@@ -69,8 +69,10 @@ class PackedModel : public Model {
   // Queries, keys and values of self-attention: qkv [rows, 3 I] of the normed x.
   virtual void ProjectRows(const LayerWeights& w, const Tensor& x, const Tensor& positions,
                            const Tensor& qkv, const KvOutput& kv) = 0;
-  // What follows a whole input's self-attention `attended` [rows, I], added to x.
-  virtual void FinishRows(const LayerWeights& w, const Tensor& attended, const Tensor& x) = 0;
+  // What follows a whole input's self-attention `attended` [rows, I], added to x. `next`: the layer
+  // after this one, or null.
+  virtual void FinishRows(const LayerWeights& w, const LayerWeights* next, const Tensor& attended,
+                          const Tensor& x) = 0;
   // The final norm: y [n, d_model], which may be x, of the rows `rows` of x; empty: of all.
   virtual void NormRows(const StackWeights& stack, const Tensor& x, const Tensor& y,
                         absl::Span<const int32_t> rows) = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "kernels/attention.h"
@@ -28,14 +29,37 @@ class T5Model final : public PackedModel {
                  const Tensor& x) override;
   void ProjectRows(const LayerWeights& w, const Tensor& x, const Tensor& positions,
                    const Tensor& qkv, const KvOutput& kv) override;
-  void FinishRows(const LayerWeights& w, const Tensor& attended, const Tensor& x) override;
+  void FinishRows(const LayerWeights& w, const LayerWeights* next, const Tensor& attended,
+                  const Tensor& x) override;
   void NormRows(const StackWeights& stack, const Tensor& x, const Tensor& y,
                 absl::Span<const int32_t> rows) override;
 
   void CheckBatch(const DecodeBatch& batch) const override;
   void DecoderLayer(int64_t layer, const Tensor& x) override;
   Tensor CrossAttend(int64_t layer, const Tensor& q);
-  void FeedForward(const LayerWeights& w, const Tensor& x);
+  void FeedForward(const LayerWeights& w, const LayerWeights* next, const Tensor& x);
+
+  // The norm and the product that come after a product which adds to the residual stream.
+  struct Next {
+    const Tensor& gamma;
+    const LinearWeight& w;
+  };
+  static std::optional<Next> NextOf(const LayerWeights* next) {
+    if (next == nullptr) return std::nullopt;
+    return Next{next->attention_norm, next->qkv};
+  }
+  // A norm of a call's residual stream, begun by the product that added to it (NormOutput).
+  struct BegunNorm {
+    Tensor room, squares_room;  // [most rows, d_model], [most rows, most parts] f32
+    Tensor squares;             // of the rows in `room`; undefined: it is not begun
+  };
+  BegunNorm& BegunOf(const Tensor& x) { return x.data == x_.data ? step_norm_ : encoder_norm_; }
+  // x += in W^T, of rows x of the residual stream; begins the norm that comes next where both
+  // products can. NormedRows of x is next then.
+  void AddRows(const LinearWeight& w, const Tensor& in, const std::optional<Next>& next,
+               const Tensor& x);
+  // NormedProduct of rows x of the residual stream, or what is left of it.
+  void NormedRows(const Tensor& gamma, LinearArgs args);
 
   Tensor StatesHere(const Tensor& states, int64_t position);
   int64_t* CrossRows(int64_t rows);
@@ -52,12 +76,28 @@ class T5Model final : public PackedModel {
   int64_t cross_used_ = 0;
   Tensor ascending_;     // [max_encode_tokens] i32: 0, 1, ..
   Tensor given_states_;  // [max_encode_tokens, d_model] f32 on a device: what the caller kept
+  BegunNorm step_norm_, encoder_norm_;  // apart: steps run between slices of an input
 };
 
 void T5Model::Carve(Carver& carver) {
   PackedModel::Carve(carver);
-  if (!config_.has_decoder() || stream_.backend() == Backend::kCpu) return;
-  given_states_ = carver.TakeTensor(DType::kF32, {limits_.max_encode_tokens, config_.d_model});
+  if (stream_.backend() == Backend::kCpu) return;
+  if (config_.has_decoder()) {
+    given_states_ = carver.TakeTensor(DType::kF32, {limits_.max_encode_tokens, config_.d_model});
+  }
+  // Rows of all that products of halved norms read and write begin on 16-byte boundaries.
+  const bool aligned = (config_.d_model | config_.d_ff | config_.head_dim) % 8 == 0;
+  const LinearWeight& first = weights_.encoder.layers[0].attention_out;
+  if (!aligned || LinearNormParts(first, 1, stream_) == 0) return;
+  const auto norm_of = [&](int64_t most_rows) {
+    const int64_t rows = std::min(most_rows, kMostNormRows), d = config_.d_model;
+    BegunNorm norm;
+    norm.room = carver.TakeTensor(activations_, {rows, d});
+    norm.squares_room = carver.TakeTensor(DType::kF32, {rows, d / 16});
+    return norm;
+  };
+  encoder_norm_ = norm_of(limits_.max_encode_tokens);
+  if (config_.has_decoder()) step_norm_ = norm_of(limits_.max_step_tokens);
 }
 
 void T5Model::CarveArrays(Carver& carver) {
@@ -94,18 +134,40 @@ void T5Model::Rotate(const Tensor& x, const Tensor& positions, int sign,
          stream_);
 }
 
+void T5Model::AddRows(const LinearWeight& w, const Tensor& in, const std::optional<Next>& next,
+                      const Tensor& x) {
+  const int64_t rows = x.dim[0];
+  LinearArgs args = {.x = in, .w = &w, .residual = x, .y = x};
+  BegunNorm& norm = BegunOf(x);
+  const int64_t parts = norm.room.defined() ? LinearNormParts(w, rows, stream_) : 0;
+  if (parts > 0 && next.has_value() && LinearTakesSquares(next->w, rows, stream_)) {
+    norm.squares = Tensor::Dense(norm.squares_room.data, DType::kF32, {rows, parts});
+    args.next_norm = {next->gamma, norm.room.Rows(0, rows), norm.squares};
+  }
+  Product(args);
+}
+
+void T5Model::NormedRows(const Tensor& gamma, LinearArgs args) {
+  BegunNorm& norm = BegunOf(args.x);
+  if (!norm.squares.defined()) return NormedProduct(gamma, {}, args);
+  args.x = norm.room.Rows(0, args.x.dim[0]);
+  args.x_squares = std::exchange(norm.squares, {});
+  args.norm_eps = config_.norm_eps;
+  Product(args);
+}
+
 // x += wo(act(wi x)), or wo(act(wi_0 x) * wi_1 x), of the normed x.
-void T5Model::FeedForward(const LayerWeights& w, const Tensor& x) {
+void T5Model::FeedForward(const LayerWeights& w, const LayerWeights* next, const Tensor& x) {
   const Tensor hidden = hidden_.Rows(0, x.dim[0]);
-  NormedProduct(w.ffn_norm, {},
-                {.x = x, .w = &w.ffn_in, .activation = config_.activation, .y = hidden});
-  Product({.x = hidden, .w = &w.ffn_out, .residual = x, .y = x});
+  NormedRows(w.ffn_norm, {.x = x, .w = &w.ffn_in, .activation = config_.activation, .y = hidden});
+  AddRows(w.ffn_out, hidden, NextOf(next), x);
 }
 
 // ---- Pieces of both stacks ----
 
 void T5Model::EmbedRows(const Tensor& ids, const Tensor&, absl::Span<const int32_t> slots,
                         const Tensor& x) {
+  BegunOf(x).squares = {};
   Embedding({.ids = ids,
              .chosen = chosen_,
              .table = weights_.embedding,
@@ -117,16 +179,17 @@ void T5Model::EmbedRows(const Tensor& ids, const Tensor&, absl::Span<const int32
 
 void T5Model::ProjectRows(const LayerWeights& w, const Tensor& x, const Tensor& positions,
                           const Tensor& qkv, const KvOutput& kv) {
-  NormedProduct(w.attention_norm, {}, {.x = x, .w = &w.qkv, .y = qkv, .kv = kv});
+  NormedRows(w.attention_norm, {.x = x, .w = &w.qkv, .y = qkv, .kv = kv});
   if (!rotary()) return;
   Rotate(HeadsOf(qkv, 0), positions, 1);
   Rotate(HeadsOf(qkv, 1), positions, -1);
   Rotate(HeadsOf(qkv, 2), positions, -1);
 }
 
-void T5Model::FinishRows(const LayerWeights& w, const Tensor& attended, const Tensor& x) {
-  Product({.x = attended, .w = &w.attention_out, .residual = x, .y = x});
-  FeedForward(w, x);
+void T5Model::FinishRows(const LayerWeights& w, const LayerWeights* next, const Tensor& attended,
+                         const Tensor& x) {
+  AddRows(w.attention_out, attended, Next{w.ffn_norm, w.ffn_in}, x);
+  FeedForward(w, next, x);
 }
 
 void T5Model::NormRows(const StackWeights& stack, const Tensor& x, const Tensor& y,
@@ -202,15 +265,16 @@ void T5Model::DecoderLayer(int64_t layer, const Tensor& x) {
   const KvOutput kv = rotary() ? KvOutput{} : KvOnTheWay(w.qkv, layer);
   ProjectRows(w, x, step_.positions(), qkv, kv);
   const Tensor self = SelfAttend(layer, qkv, kv.cache != nullptr, &w.bias, config_.attention_scale);
-  Product({.x = self, .w = &w.attention_out, .residual = x, .y = x});
+  AddRows(w.attention_out, self, Next{w.cross_norm, w.cross_q}, x);
 
   const Tensor q = qkv.Columns(0, config_.inner());
-  NormedProduct(w.cross_norm, {}, {.x = x, .w = &w.cross_q, .y = q});
+  NormedRows(w.cross_norm, {.x = x, .w = &w.cross_q, .y = q});
   if (rotary()) Rotate(q.SplitLast(config_.head_dim), step_.positions(), 1);
   const Tensor cross = CrossAttend(layer, q);
-  Product({.x = cross, .w = &w.cross_out, .residual = x, .y = x});
+  AddRows(w.cross_out, cross, Next{w.ffn_norm, w.ffn_in}, x);
 
-  FeedForward(w, x);
+  const bool last = layer + 1 == config_.decoder_layers;
+  FeedForward(w, last ? nullptr : &weights_.decoder.layers[layer + 1], x);
 }
 
 // Each group's rows attend to its source. In place of the queries q [rows, I].

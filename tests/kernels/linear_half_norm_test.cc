@@ -181,14 +181,14 @@ TEST_CASE("products that share the norm between them", "[linear]") {
   ForEachPlace([](Place& place) {
     for (int64_t rows : Pick<int64_t>({1, 2, 7, 8, 9, 15, 16, 17, 32, 33, 63, 64, 65, 128, 129},
                                       {1, 8, 9, 33, 129})) {
-      CheckHalves({.rows = rows, .k = 96, .d = 192, .n = 200}, place);
+      CheckHalves({.rows = rows, .k = 96, .d = 1088, .n = 200}, place);
       CheckHalves({.rows = rows, .k = 72, .d = 64, .n = 48, .gated = true}, place);
-      CheckHalves({.rows = rows, .k = 640, .d = 768, .n = 176, .gated = true}, place);
+      CheckHalves({.rows = rows, .k = 640, .d = 1280, .n = 176, .gated = true}, place);
       if (rows <= 33) CheckHalves({.rows = rows, .k = 2048, .d = 2048, .n = 72}, place);
     }
     for (int64_t rows : Pick<int64_t>({3, 40}, {3})) {
       CheckHalves({.rows = rows, .k = 64, .d = 10240, .n = 80}, place);
-      CheckHalves({.rows = rows, .k = 5120, .d = 640, .n = 5000, .gated = true}, place);
+      CheckHalves({.rows = rows, .k = 5120, .d = 1152, .n = 5008, .gated = true}, place);
     }
   });
 }
@@ -197,9 +197,10 @@ TEST_CASE("which products share norms", "[linear]") {
   ForEachPlace([](Place& place) {
     Device* device = place.device();
     for (WeightType type : Types(device)) {
-      const LinearWeight w = *LinearWeight::Describe(256, 512, type, false, device);
-      const LinearWeight gated = *LinearWeight::Describe(256, 512, type, true, device);
-      const LinearWeight odd = *LinearWeight::Describe(250, 512, type, false, device);
+      const LinearWeight w = *LinearWeight::Describe(256, 2048, type, false, device);
+      const LinearWeight gated = *LinearWeight::Describe(256, 2048, type, true, device);
+      const LinearWeight shallow = *LinearWeight::Describe(256, 1024, type, false, device);
+      const LinearWeight odd = *LinearWeight::Describe(250, 2048, type, false, device);
       const bool shares = device != nullptr && type == WeightType::kBF16;
       for (int64_t rows : {1, 8, 9, 64, 256, 1024}) {
         const bool few = rows <= 8, tens = !few && rows <= 64;
@@ -213,6 +214,7 @@ TEST_CASE("which products share norms", "[linear]") {
         CHECK(LinearNormParts(gated, rows, place.stream()) == 0);
         CHECK(LinearNormParts(odd, rows, place.stream()) == 0);
         if (few) CHECK(LinearTakesSquares(gated, rows, place.stream()) == shares);
+        if (few) CHECK(!LinearTakesSquares(shallow, rows, place.stream()));
         if (tens) CHECK(LinearTakesSquares(gated, rows, place.stream()) == hopper);
         if (!shares) CHECK(!LinearTakesSquares(w, rows, place.stream()));
       }
@@ -223,7 +225,7 @@ TEST_CASE("which products share norms", "[linear]") {
 TEST_CASE("a row's half norm has the same bits alone and in a batch of few", "[linear]") {
   ForEachPlace([](Place& place) {
     if (!TakesBF16(place)) return;
-    const HalvedCase c{.rows = 8, .k = 640, .d = 768, .n = 64};
+    const HalvedCase c{.rows = 8, .k = 640, .d = 2048, .n = 64};
     Halves halves(c, place);
     if (!halves.can()) return;
     const First all = halves.RunFirst(0, c.rows);
@@ -244,7 +246,7 @@ TEST_CASE("keys and values of rows whose norm was begun", "[linear]") {
     if (!TakesBF16(place)) return;
     for (int64_t rows : {3, 8, 13, 64}) {
       const int64_t inner = 4 * 24;
-      Halves halves({.rows = rows, .k = 128, .d = 256, .n = 3 * inner}, place);
+      Halves halves({.rows = rows, .k = 128, .d = 1088, .n = 3 * inner}, place);
       if (!halves.can() || !LinearStoresKv(halves.second(), rows, place.stream())) continue;
       halves.RunFirst(0, rows);
       LinearArgs args = halves.SecondArgs(DType::kBF16);

@@ -2,7 +2,7 @@
 // neighbours in a recorded step.
 //
 //   bench_steps_gpu [--models t5-base,gpt2] [--shapes 1,32,128,8x4] [--source 128] [--keys 64]
-//                   [--parts] [--measure] [--json FILE]
+//                   [--parts] [--measure] [--whole-norms] [--json FILE]
 //
 // A shape is a number of requests, or requests x beams. The step of a model of the real shape with
 // random bf16 weights is recorded once whole and once without each kind of op; what a kind costs is
@@ -68,7 +68,7 @@ struct StepSize {
 struct Flags {
   std::vector<std::string> models = {"t5-base", "gpt2"}, shapes = {"1", "8", "32", "128"};
   int64_t source = 128, keys = 64;
-  bool parts = false, measures = false;
+  bool parts = false, measures = false, whole_norms = false;
   std::string json;
 };
 
@@ -181,8 +181,9 @@ Decoder::Decoder(const ModelShape& shape, Device* device) : model(shape), memory
 
 class Step {
  public:
-  // `measures`: how products run is measured, as when a model loads, not left to the library.
-  Step(const Decoder& decoder, const StepSize& size, bool measures, Device* device);
+  // Flags: `measures`: how products run is measured, as when a model loads, not left to the
+  // library; `whole_norms`: no product does a half of a norm.
+  Step(const Decoder& decoder, const StepSize& size, const Flags& flags, Device* device);
   // Median time of a step without the ops of one kind ("": of the whole).
   double Micros(const std::string& left_out);
   // How many ops of each kind there are.
@@ -194,6 +195,7 @@ class Step {
   void Queue();
   void QueueLayer(int64_t layer);
   void Normed(const char* kind, LinearArgs args);
+  void Residual(const char* kind, const Tensor& x, const LinearWeight& w, const LinearWeight* next);
   void Attend(const char* kind, int64_t layer, bool cross);
   Tensor Heads(int part) const {
     return qkv_.Columns(part * model_.inner, (part + 1) * model_.inner)
@@ -203,10 +205,14 @@ class Step {
   const Decoder& decoder_;
   const ModelShape& model_;
   const StepSize size_;
+  const bool whole_norms_;
   Memory memory_;
   Stream& stream_;
   Tensor x_, qkv_, normed_, hidden_, states_, logits_, values_, indices_, scratch_, topk_scratch_;
   Tensor log_sums_, row_bias_;
+  Tensor
+      squares_;  // what the product before left of a norm, whose rows are in normed_; or undefined
+  Tensor square_memory_;
   KvCache cache_;
   absl::Span<const int32_t> ids_, new_slots_, offsets_, group_rows_, kv_lens_, source_lens_, slots_,
       source_slots_, ks_, entries_, log_softmax_;
@@ -252,10 +258,11 @@ void Step::PlanLengths() {
   log_softmax_ = memory_.Plan(equal(groups, 1));
 }
 
-Step::Step(const Decoder& decoder, const StepSize& size, bool measures, Device* device)
+Step::Step(const Decoder& decoder, const StepSize& size, const Flags& flags, Device* device)
     : decoder_(decoder),
       model_(decoder.model),
       size_(size),
+      whole_norms_(flags.whole_norms),
       memory_(device),
       stream_(memory_.stream()) {
   const int64_t rows = size.rows, d = model_.d_model, groups = rows / size.beams;
@@ -271,6 +278,7 @@ Step::Step(const Decoder& decoder, const StepSize& size, bool measures, Device* 
   x_ = memory_.Random(DType::kF32, {rows, d});
   qkv_ = memory_.Random(DType::kBF16, {rows, 3 * model_.inner});
   normed_ = memory_.Random(DType::kBF16, {rows, d});
+  square_memory_ = memory_.Empty(DType::kF32, {rows, d / 16});
   hidden_ = memory_.Random(DType::kBF16, {rows, model_.d_ff});
   states_ = memory_.Random(DType::kF32, {rows, d});
   logits_ =
@@ -289,7 +297,7 @@ Step::Step(const Decoder& decoder, const StepSize& size, bool measures, Device* 
   }
   scratch_ = memory_.Empty(DType::kI8, {scratch});
   constexpr int64_t kBudgetUs = 5'000'000;
-  if (measures) CheckOk(MeasureProducts(*device, kBudgetUs, [this] { Queue(); }));
+  if (flags.measures) CheckOk(MeasureProducts(*device, kBudgetUs, [this] { Queue(); }));
   Queue();  // libraries choose and load their kernels
   CheckOk(stream_.Synchronize());
   kinds_.clear();
@@ -306,7 +314,11 @@ void Step::Normed(const char* kind, LinearArgs args) {
   args.scratch = scratch_;
   args.x = x_;
   if (!model_.cross) args.bias = decoder_.bias.Rows(0, args.w->n());
-  if (LinearTakesNorm(*args.w, size_.rows, stream_)) {
+  if (squares_.defined()) {
+    args.x = normed_;
+    args.x_squares = std::exchange(squares_, {});
+    args.norm_eps = 1e-6f;
+  } else if (LinearTakesNorm(*args.w, size_.rows, stream_)) {
     args.norm_gamma = decoder_.gamma;
     args.norm_beta = decoder_.beta;
     args.norm_eps = 1e-6f;
@@ -319,6 +331,20 @@ void Step::Normed(const char* kind, LinearArgs args) {
       }
     });
     args.x = normed_;
+  }
+  Do(kind, [&] { Linear(args, stream_); });
+}
+
+// x_ += x W^T, and half of the norm before `next`.
+void Step::Residual(const char* kind, const Tensor& x, const LinearWeight& w,
+                    const LinearWeight* next) {
+  LinearArgs args = {.x = x, .w = &w, .residual = x_, .y = x_, .scratch = scratch_};
+  if (!model_.cross) args.bias = decoder_.bias.Rows(0, w.n());
+  const int64_t rows = size_.rows, parts = LinearNormParts(w, rows, stream_);
+  const bool halves = model_.cross && !whole_norms_ && next != nullptr && parts > 0;
+  if (halves && LinearTakesSquares(*next, rows, stream_)) {
+    squares_ = Tensor::Dense(square_memory_.data, DType::kF32, {rows, parts});
+    args.next_norm = {decoder_.gamma, normed_, squares_};
   }
   Do(kind, [&] { Linear(args, stream_); });
 }
@@ -344,11 +370,6 @@ void Step::Attend(const char* kind, int64_t layer, bool cross) {
 
 void Step::QueueLayer(int64_t i) {
   const Layer& w = decoder_.layers[static_cast<size_t>(i)];
-  const auto residual = [&](const char* kind, const Tensor& x, const LinearWeight& weight) {
-    LinearArgs args = {.x = x, .w = &weight, .residual = x_, .y = x_, .scratch = scratch_};
-    if (!model_.cross) args.bias = decoder_.bias.Rows(0, weight.n());
-    Do(kind, [&] { Linear(args, stream_); });
-  };
   const Tensor q = qkv_.Columns(0, model_.inner);
   const bool stores = LinearStoresKv(w.qkv, size_.rows, stream_);
   KvOutput kv;
@@ -361,14 +382,16 @@ void Step::QueueLayer(int64_t i) {
     });
   }
   Attend("self", i, false);
-  residual("out", q, w.out);
+  Residual("out", q, w.out, model_.cross ? &w.cross_q : &w.ffn_in);
   if (model_.cross) {
     Normed("cross_q", {.w = &w.cross_q, .y = q});
     Attend("cross", i, true);
-    residual("out", q, w.cross_out);
+    Residual("out", q, w.cross_out, &w.ffn_in);
   }
   Normed("ffn_in", {.w = &w.ffn_in, .activation = model_.activation, .y = hidden_});
-  residual("ffn_out", hidden_, w.ffn_out);
+  const bool last = i + 1 == model_.layers;
+  Residual("ffn_out", hidden_, w.ffn_out,
+           last ? nullptr : &decoder_.layers[static_cast<size_t>(i + 1)].qkv);
 }
 
 void Step::Queue() {
@@ -427,7 +450,7 @@ double Step::Micros(const std::string& left_out) {
 }
 
 Json Measure(const Decoder& decoder, const StepSize& size, const Flags& flags, Device* device) {
-  Step step(decoder, size, flags.measures, device);
+  Step step(decoder, size, flags, device);
   const std::string& name = decoder.model.name;
   const std::map<std::string, int> kinds = step.kinds();
   const double whole = step.Micros("");
@@ -468,6 +491,7 @@ int Main(int argc, char** argv) {
   app.add_option("--keys", flags.keys, "Keys of self-attention beside a prompt's");
   app.add_flag("--parts", flags.parts, "Also what each kind of op costs");
   app.add_flag("--measure", flags.measures, "Choose how products run by measurement, as at load");
+  app.add_flag("--whole-norms", flags.whole_norms, "No product does a half of a norm");
   app.add_option("--json", flags.json, "Also write the results to this file");
   CLI11_PARSE(app, argc, argv);
   std::unique_ptr<Device> device = Take(Device::Open(0));
