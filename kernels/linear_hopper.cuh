@@ -154,13 +154,13 @@ __device__ __forceinline__ void SumShare(const HopperShare<S>& share, int stages
 // only the norm before 2048x2048 was halved, are left as they were.
 // Rejected: the next kernel let in before the wait (T5-base 453 | 806 at 32 | 128 rows), after the
 // last copy (437 | 792), at the end (484 | 821); sums fetched by who finishes their rows
-// (ld.shared::cluster) instead of sent by bulk copies: T5-base 354 | 691 at 16 | 128 rows, then 404
-// | 764, Flan-T5-XL 1436 | 2969, then 1579 | 3038.
+// (ld.shared::cluster) instead of sent by bulk copies: a step of T5-base at 32 rows 406, then 445,
+// of which other changes of that build were 7.
 // Rejected for 128 to 512 rows: rows of x as the tensor cores' rows, tiles of 48 to 160 channels by
 // 128 rows, 1 to 8 blocks a share of k, x by one copy for 1 to 8 blocks. An arrival with
-// release.cluster at each stage is a fence, under which nothing overlaps; without it the best of all
-// plans takes 1 us of 17.4 from the gated product and 0.8 of 12.4 from 2048x5120 in a chain of
-// Flan-T5-XL's encoder layers of 128 tokens, 1343 us then 1311, and is slower at 256 rows and on
+// release.cluster at each stage is a fence, under which nothing overlaps; without it the best plans
+// take 1.1 us of 17.4 from the gated product and 0.6 of 12.4 from 2048x5120 in a chain of
+// Flan-T5-XL's encoder layers of 128 tokens (1343 us, then 1311), and are slower at 256 rows and on
 // T5-base's shapes.
 template <typename T, typename S>
 __global__ void __launch_bounds__(S::kThreads, 2)
