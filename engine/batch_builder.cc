@@ -14,6 +14,7 @@ BatchBuilder::BatchBuilder(const ModelLimits& limits) {
   group_offsets_.reserve(limits.max_step_sequences + 1);
   source_lens_.reserve(limits.max_step_sequences);
   slot_rows_.reserve(limits.max_step_sequences);
+  moves_.reserve(limits.max_step_sequences);
   source_rows_.reserve(limits.max_step_sequences);
   Clear();
 }
@@ -23,6 +24,7 @@ void BatchBuilder::Clear() {
   offsets_.assign(1, 0);
   group_offsets_.assign(1, 0);
   slot_rows_.clear();
+  moves_.clear();
   source_rows_.clear();
   owners_.clear();
 }
@@ -42,6 +44,10 @@ void BatchBuilder::AddSequence(absl::Span<const int32_t> tokens, absl::Span<cons
   kv_lens_.push_back(static_cast<int32_t>(slots.size()));
   slot_rows_.push_back(slots.data());
   if (!source_rows_.empty()) ++group_offsets_.back();
+}
+
+void BatchBuilder::MoveNext(int32_t beams, int32_t row) {
+  moves_.push_back({static_cast<int32_t>(sequences()), beams, row});
 }
 
 void BatchBuilder::WantLast(int64_t count) {
@@ -79,6 +85,7 @@ DecodeBatch BatchBuilder::Finish() {
   batch.kv_lens = kv_lens_;
   batch.slots = slots_.data();
   batch.slots_stride = slots_stride_;
+  batch.moves = moves_;
   batch.wanted = wanted_;
   if (!source_rows_.empty()) {
     batch.group_offsets = group_offsets_;

@@ -22,6 +22,9 @@ class BatchBuilder {
   // One sequence with new tokens. `slots` [kv_len]: of all its positions, the new ones last; it
   // outlives the batch.
   void AddSequence(absl::Span<const int32_t> tokens, absl::Span<const int32_t> slots);
+  // The next `beams` sequences, of one new token each, move before they are read
+  // (DecodeBatch::moves).
+  void MoveNext(int32_t beams, int32_t row);
   // Wants the final states of the newest sequence's last `count` tokens.
   void WantLast(int64_t count);
   // Wants the state of one of its tokens, counted from its first new one; ascending.
@@ -39,6 +42,7 @@ class BatchBuilder {
   void FillSources();
 
   std::vector<int32_t> tokens_, offsets_, kv_lens_, wanted_, group_offsets_, source_lens_;
+  std::vector<BeamMove> moves_;
   std::vector<const int32_t*> slot_rows_, source_rows_;
   std::vector<int32_t> slots_, sources_;
   int64_t slots_stride_ = 0, sources_stride_ = 0;

@@ -4,12 +4,13 @@
 #include <bit>
 #include <cmath>
 
+#include "kernels/beam_step.h"
 #include "kernels/check.h"
 
 namespace quintet {
 namespace {
 
-constexpr float kDead = -1e9f;
+constexpr float kDead = kEndedBeam;  // the same where steps run ahead
 
 }  // namespace
 
@@ -94,11 +95,15 @@ void BeamSearch::ChooseRunning(absl::Span<const BeamCandidate> ranked, absl::Spa
 void BeamSearch::UpdateFinished(absl::Span<const BeamCandidate> ranked,
                                 absl::Span<const Hit> hits) {
   if (!open_ || (early_stopping_ == EarlyStopping::kFirst && PoolFull())) return;
+  const size_t eligible = std::min<size_t>(ranked.size(), beams_);
+  const auto hits_of_eligible = hits.first(eligible);
+  const bool none = std::all_of(hits_of_eligible.begin(), hits_of_eligible.end(),
+                                [](Hit h) { return h == Hit::kNone; });
+  if (none) return;
   // The length counts the eos and excludes the prompt.
   const float penalty =
       static_cast<float>(std::pow(static_cast<double>(new_tokens_ + 1), length_penalty_));
   merged_ = pool_;
-  const size_t eligible = std::min<size_t>(ranked.size(), beams_);
   for (size_t k = 0; k < eligible; ++k) {
     if (hits[k] == Hit::kNone) continue;
     const BeamCandidate& c = ranked[k];

@@ -27,7 +27,7 @@ Decoder::Decoder(Model* model, std::optional<bool> run_ahead)
     : model_(model),
       runs_ahead_(run_ahead.value_or(model->stream().backend() != Backend::kCpu)),
       batch_(model->limits()),
-      search_(model),
+      search_(model, runs_ahead_),
       target_scores_(model) {}
 
 int64_t Decoder::BufferBytes(const ModelConfig& config, const ModelLimits& limits,
@@ -155,7 +155,7 @@ void Decoder::FindParts(absl::Span<const DecoderJob> jobs, int which) {
 
 // Who takes part in the step after the one under way. False: it cannot be queued yet, or nobody.
 bool Decoder::ChooseAhead(absl::Span<const DecoderJob> jobs, int under_way) {
-  if (!runs_ahead_ || !model_->chosen().defined() || !search_.ChoosesByRow(under_way)) return false;
+  if (!runs_ahead_ || !model_->chosen().defined() || !search_.ChoosesHere(under_way)) return false;
   FindParts(jobs, under_way);
   members_.clear();  // first all that could take part
   classes_.clear();
@@ -178,7 +178,9 @@ bool Decoder::ChooseAhead(absl::Span<const DecoderJob> jobs, int under_way) {
   }
   following_.clear();
   for (const size_t i : members_) {
-    following_.push_back({jobs[i].id, jobs[i].generation, 0, parts_[i] != nullptr});
+    const SearchPart* part = parts_[i];
+    following_.push_back(
+        {jobs[i].id, jobs[i].generation, 0, part != nullptr, part != nullptr ? part->row : -1});
   }
   if (members_.empty() || search_.Fitting(following_) < following_.size()) return false;
   turns_.Record(rested > 0);
@@ -204,6 +206,9 @@ void Decoder::QueueAhead(absl::Span<const DecoderJob> jobs, int under_way) {
 void Decoder::AddAhead(const DecoderJob& job, const SearchPart* part, int under_way) {
   if (part == nullptr) return job.generation->AddTo(&batch_, 0);
   const absl::Span<const int32_t> lanes = search_.LanesOf(*part, under_way);
+  if (job.generation->RankedTogether()) {
+    batch_.MoveNext(static_cast<int32_t>(lanes.size()), part->row);
+  }
   size_t entry = 0;
   for (const int32_t lane : job.generation->live()) {
     while (lanes[entry] != lane) ++entry;  // others have ended since that search was queued

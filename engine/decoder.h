@@ -2,11 +2,12 @@
 // tokens (engine/token_search.h); scores and heads of given tokens ride in the same step. What a
 // request gets does not depend on who shares its steps.
 //
-// Where a device works beside the host, steps of greedy and sampled requests run ahead: the step
-// after is queued before this one's tokens are known to the host, and takes them from the device's
-// memory, where the logits processors find the histories, too. A sequence that turns out to have
-// ended has one row there for nothing. Beams, and requests for log-probabilities, wait for the
-// host.
+// Where a device works beside the host, steps run ahead: the step after is queued before this one's
+// tokens are known to the host, and takes them from the device's memory, where the logits
+// processors find the histories, too. Beams follow their candidates there as well (BeamStep); the
+// host takes the same candidates a step later, for what has finished and for when to end. Sequences
+// and searches that turn out to have ended have one step there for nothing. A request's first step,
+// requests for log-probabilities, and beams with stop strings, wait for the host.
 //
 // While requests of several priorities run, the less urgent ones rest in most steps (StepTurns).
 #pragma once

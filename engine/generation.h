@@ -51,9 +51,11 @@ class Generation : public DecodeTask {
   void AddTo(BatchBuilder* batch, int64_t share) override;
   bool done() const override { return done_; }
 
-  // Sequences whose next tokens the device can choose, with nothing of a step but those for the
-  // host to see.
-  bool RunsAhead() const { return !is_beam() && !options_.logprobs && ReadyToSelect(); }
+  // Sequences whose next tokens the device can choose, with nothing of a step but those, or their
+  // candidates, for the host to see. Beams are ended by stop strings before they are ranked again.
+  bool RunsAhead() const {
+    return !options_.logprobs && (!is_beam() || options_.stop.empty()) && ReadyToSelect();
+  }
   // The tokens under way are the last ones.
   bool EndsByLength() const { return length_ + 1 >= max_len_; }
   // Whether the step after the one that is under way can be queued before that one's tokens are
@@ -85,6 +87,8 @@ class Generation : public DecodeTask {
   // log-probabilities.
   int64_t RankingSize() const { return ranking_size_; }
   bool RankedTogether() const { return is_beam(); }
+  // Tokens that end beams.
+  absl::Span<const int32_t> eos_tokens() const { return options_.eos_token_ids; }
   virtual float RowBias(int64_t row) const = 0;
   // Tokens chosen so far for every live history: one more with each step it takes part in.
   int64_t chosen_length() const { return length_ - prompt_len_; }

@@ -15,8 +15,9 @@ constexpr int64_t kMaxRanking = 544;  // candidates of 32 beams with 16 eos ids
 constexpr int64_t kMaxAlternatives = 20;
 // Tokens that the rules of one search are about: several times what one request may name.
 constexpr int64_t kRuleTokens = 1 << 16;
-constexpr size_t kBuffers = 14;
-constexpr size_t kOfOps = 6;  // where these end
+constexpr int64_t kMaxEosTokens = 16;  // of a request
+constexpr size_t kBuffers = 16;
+constexpr size_t kOfOps = 8;  // where these end
 
 // Bytes of each buffer, in the order in which Allocate names them: those of ops, then the mirrored
 // ones.
@@ -30,6 +31,8 @@ std::array<int64_t, kBuffers> BufferSizes(const ModelConfig& config, const Strea
           row,
           logits,
           logits,  // on a CPU touched only when log-probabilities are asked for
+          row,
+          row,
           row,
           2 * row * kMaxRanking,
           2 * row * kMaxRanking,
@@ -47,17 +50,21 @@ int64_t Share(const Generation& generation) {
 
 }  // namespace
 
-TokenSearch::TokenSearch(Model* model)
+TokenSearch::TokenSearch(Model* model, bool runs_ahead)
     : model_(model),
       vocab_(model->config().vocab),
       logits_stride_(LogitsStride(vocab_)),
       most_rows_(LogitsChunkRows(model->stream())),
+      runs_ahead_(runs_ahead && model->chosen().defined() && model->parents().defined()),
       plan_(&model->stream()),
       alternatives_plan_(&model->stream()),
       rules_(&model->stream()),
       rule_tokens_(&model->stream()),
       draws_(&model->stream()),
       beam_draws_(&model->stream()),
+      groups_(&model->stream()),
+      eos_(&model->stream()),
+      carried_(&model->stream()),
       entry_rows_(&model->stream()),
       entry_kept_(&model->stream()),
       draw_rows_(&model->stream()),
@@ -67,17 +74,17 @@ int64_t TokenSearch::BufferBytes(const ModelConfig& config, const Stream& stream
   const int64_t rows = LogitsChunkRows(stream);
   int64_t bytes = 2 * RankingPlan::BlockBytes(rows) + kRuleTokens * 4;
   bytes += rows * static_cast<int64_t>(sizeof(RowRules) + sizeof(Draw) + sizeof(BeamDraw) +
-                                       4 * sizeof(int32_t));
+                                       sizeof(BeamGroup) + (5 + kMaxEosTokens) * sizeof(int32_t));
   for (const int64_t size : BufferSizes(config, stream)) bytes += size;
   return bytes;
 }
 
 absl::Status TokenSearch::Allocate() {
-  Buffer* const buffers[] = {&topk_scratch_, &rules_scratch_, &sample_scratch_,
-                             &ranked_sums_,  &logits_,        &kept_,
-                             &log_sums_,     &ranked_,        &ranked_indices_,
-                             &drawn_,        &ranked_logits_, &drawn_logits_,
-                             &top_,          &top_indices_};
+  Buffer* const buffers[] = {
+      &topk_scratch_,   &rules_scratch_, &sample_scratch_, &ranked_sums_,  &logits_,
+      &kept_,           &scores_,        &biases_,         &log_sums_,     &ranked_,
+      &ranked_indices_, &drawn_,         &ranked_logits_,  &drawn_logits_, &top_,
+      &top_indices_};
   static_assert(std::size(buffers) == kBuffers);
   const Stream& stream = model_->stream();
   const auto sizes = BufferSizes(model_->config(), stream);
@@ -93,7 +100,9 @@ absl::Status TokenSearch::Allocate() {
   status.Update(rule_tokens_.Allocate(kRuleTokens));
   status.Update(draws_.Allocate(most_rows_));
   status.Update(beam_draws_.Allocate(most_rows_));
-  for (auto* rows : {&entry_rows_, &entry_kept_, &draw_rows_, &draw_kept_}) {
+  status.Update(groups_.Allocate(most_rows_));
+  status.Update(eos_.Allocate(most_rows_ * kMaxEosTokens));
+  for (auto* rows : {&entry_rows_, &entry_kept_, &draw_rows_, &draw_kept_, &carried_}) {
     status.Update(rows->Allocate(most_rows_));
   }
   for (Search& search : searches_) {
@@ -133,6 +142,11 @@ Tensor TokenSearch::Indices(const Search& search, int which) const {
                        {plan_.entries(), search.needs.width});
 }
 
+Tensor TokenSearch::RowBiases(const Needs& needs) const {
+  return needs.carries ? Tensor::F32(biases_.as<float>(), {most_rows_})
+                       : plan_.Args({.biases = true}).row_bias;
+}
+
 // The first entry of a search in the results that there are twice.
 int64_t TokenSearch::EntriesAt(int which) const { return which * most_rows_ * kMaxRanking; }
 
@@ -162,15 +176,21 @@ void TokenSearch::Plan(absl::Span<const Searching> wanted, int which) {
   search.lanes.clear();
   search.rows = 0;
   search.needs = {};
-  search.by_row = true;
+  search.one_lane_a_row = true;
   search.beams = false;
   plan_.Begin();
   rules_.Clear();
   rule_tokens_.Clear();
   draws_.Clear();
   beam_draws_.Clear();
-  for (auto* rows : {&entry_rows_, &entry_kept_, &draw_rows_, &draw_kept_}) rows->Clear();
+  groups_.Clear();
+  for (auto* rows : {&entry_rows_, &entry_kept_, &draw_rows_, &draw_kept_, &eos_, &carried_}) {
+    rows->Clear();
+  }
   for (const Searching& one : wanted) PlanGeneration(one, &search);
+  search.by_row = search.one_lane_a_row && !search.beams;
+  search.steps_beams =
+      runs_ahead_ && search.one_lane_a_row && search.beams && !search.needs.logprobs;
   // Raw logits are looked up for all entries: all must have some index.
   if (search.needs.logprobs && beam_draws_.size() > 0) search.needs.ranks = true;
   if (search.needs.ranks || search.beams) plan_.Commit();
@@ -178,6 +198,11 @@ void TokenSearch::Plan(absl::Span<const Searching> wanted, int which) {
   rule_tokens_.Commit();
   draws_.Commit();
   beam_draws_.Commit();
+  if (search.needs.carries) carried_.Commit();
+  if (search.steps_beams) {
+    groups_.Commit();
+    eos_.Commit();
+  }
   if (!search.needs.logprobs) return;
   for (auto* rows : {&entry_rows_, &entry_kept_, &draw_rows_, &draw_kept_}) rows->Commit();
 }
@@ -195,12 +220,12 @@ void TokenSearch::PlanGeneration(const Searching& wanted, Search* search) {
   needs.logprobs = needs.logprobs || generation.NeedsLogProbs();
   needs.alternatives = std::max(needs.alternatives, generation.top_logprobs());
   search->beams = search->beams || generation.RankedTogether();
-  search->by_row =
-      search->by_row && !generation.RankedTogether() && rows == static_cast<int64_t>(lanes.size());
+  search->one_lane_a_row = search->one_lane_a_row && rows == static_cast<int64_t>(lanes.size());
   const int64_t length = generation.length() + (wanted.ahead ? 1 : 0);
   const bool ruled = generation.HasRules(length);
   if (ruled) PlanRules(wanted, rows, search->rows, &needs);
-  PlanRanking(generation, rows, &needs);
+  PlanRanking(wanted, rows, &needs);
+  if (runs_ahead_) PlanBeamSteps(generation, rows, part);
   if (generation.Draws()) PlanDraws(wanted, lanes, &part);
   if (generation.DrawsTogether()) PlanBeamDraw(wanted, rows, part);
   const int32_t kept = ruled ? 1 : 0;
@@ -209,9 +234,7 @@ void TokenSearch::PlanGeneration(const Searching& wanted, Search* search) {
     entry_kept_.Add(kept);
   }
   for (int64_t draw = part.draw; draw < draws_.size(); ++draw) draw_kept_.Add(kept);
-  if (!generation.RankedTogether()) {
-    search->lanes.insert(search->lanes.end(), lanes.begin(), lanes.end());
-  }
+  search->lanes.insert(search->lanes.end(), lanes.begin(), lanes.end());
   part.lanes_end = static_cast<int32_t>(search->lanes.size());
   search->rows += rows;
   search->parts.push_back(part);
@@ -233,17 +256,24 @@ void TokenSearch::PlanRules(const Searching& wanted, int64_t rows, int64_t row, 
 
 // Rows that are drawn from are ranked, too, where others are, and of drawn candidates only the
 // best.
-void TokenSearch::PlanRanking(const Generation& generation, int64_t rows, Needs* needs) {
+void TokenSearch::PlanRanking(const Searching& wanted, int64_t rows, Needs* needs) {
+  const Generation& generation = *wanted.generation;
+  const int64_t length = generation.length() + (wanted.ahead ? 1 : 0);
   const int64_t k = std::max<int64_t>(1, generation.RankingSize());
   QT_CHECK_LE(k, kMaxRanking);
   const bool together = generation.RankedTogether();
-  const bool log_softmax = together && !generation.HasRules(generation.length());
+  const bool log_softmax = together && !generation.HasRules(length);
+  const bool carries = together && wanted.ahead;
   const int64_t entries = together ? 1 : rows;
   const int64_t ranked = generation.DrawsTogether() ? 1 : k;
   for (int64_t entry = 0; entry < entries; ++entry) {
     plan_.AddEntry(rows / entries, ranked, log_softmax);
   }
-  for (int64_t row = 0; row < rows; ++row) plan_.AddRow(generation.RowBias(row));
+  for (int64_t row = 0; row < rows; ++row) {
+    plan_.AddRow(carries ? 0.0f : generation.RowBias(row));
+    carried_.Add(carries ? wanted.carried + static_cast<int32_t>(row) : -1);
+  }
+  needs->carries = needs->carries || carries;
   needs->ranks = needs->ranks || (generation.RankingSize() > 0 && !generation.DrawsTogether());
   needs->together = needs->together || together;
   needs->log_softmax = needs->log_softmax || log_softmax;
@@ -263,6 +293,21 @@ void TokenSearch::PlanDraws(const Searching& wanted, absl::Span<const int32_t> l
   }
 }
 
+// What chooses the next tokens in a search with beams; drawn ones of other requests come by row.
+void TokenSearch::PlanBeamSteps(const Generation& generation, int64_t rows,
+                                const SearchPart& part) {
+  if (generation.Draws()) return;
+  BeamGroup group{.entry = part.entry, .row = part.row};
+  if (generation.RankedTogether()) {
+    group.beams = static_cast<int32_t>(rows);
+    group.eos_begin = static_cast<int32_t>(eos_.size());
+    eos_.Add(generation.eos_tokens());
+    group.eos_end = static_cast<int32_t>(eos_.size());
+    return groups_.Add(group);
+  }
+  for (int64_t row = 0; row < rows; ++row, ++group.entry, ++group.row) groups_.Add(group);
+}
+
 void TokenSearch::PlanBeamDraw(const Searching& wanted, int64_t rows, const SearchPart& part) {
   BeamDraw draw{.draw = wanted.generation->DrawOf(0),
                 .rows = static_cast<int32_t>(rows),
@@ -278,7 +323,7 @@ void TokenSearch::PlanBeamDraw(const Searching& wanted, int64_t rows, const Sear
 void TokenSearch::Queue(const Tensor& states, int which) {
   const Search& search = searches_[which];
   QT_CHECK_EQ(states.dim[0], search.rows);
-  const bool records = model_->stream().backend() != Backend::kCpu && search.by_row &&
+  const bool records = model_->stream().backend() != Backend::kCpu && ChoosesHere(which) &&
                        search.rows > 0 && !search.needs.logprobs && search.needs.alternatives == 0;
   if (records) {
     RunRecorded(states, which);
@@ -288,21 +333,35 @@ void TokenSearch::Queue(const Tensor& states, int which) {
   model_->stream().Mark(which);
 }
 
+TokenSearch::Shape TokenSearch::ShapeOf(const Tensor& states, int which) const {
+  const Search& search = searches_[which];
+  const TokenHistory history = model_->history();
+  Shape shape{.which = which,
+              .needs = search.needs,
+              .rule_tokens = rule_tokens_.size() > 0,
+              .rows = search.rows,
+              .entries = plan_.entries(),
+              .rules = rules_.size(),
+              .draws = draws_.size(),
+              .slots_stride = history.slots_stride,
+              .beam_draws = beam_draws_.size(),
+              .states = states.data,
+              .slots = history.slots,
+              .lens = history.lens.data()};
+  if (search.steps_beams) {
+    shape.eos = eos_.size() > 0;
+    shape.groups = groups_.size();
+  }
+  for (const BeamDraw& draw : beam_draws_.span()) {
+    shape.most_beams = std::max<int64_t>(shape.most_beams, draw.rows);
+  }
+  return shape;
+}
+
 void TokenSearch::RunRecorded(const Tensor& states, int which) {
   constexpr size_t kMostShapes = 1024;
   constexpr int64_t kSeenBefore = 3;
-  const Search& search = searches_[which];
-  const TokenHistory history = model_->history();
-  const Shape shape{.which = which,
-                    .ranks = search.needs.ranks,
-                    .rule_tokens = rule_tokens_.size() > 0,
-                    .rows = search.rows,
-                    .rules = rules_.size(),
-                    .draws = draws_.size(),
-                    .slots_stride = history.slots_stride,
-                    .states = states.data,
-                    .slots = history.slots,
-                    .lens = history.lens.data()};
+  const Shape shape = ShapeOf(states, which);
   // Batches that change with every step have more shapes than are worth recording.
   auto found = recorded_.find(shape);
   if (found == recorded_.end() && recorded_.size() < kMostShapes) {
@@ -325,6 +384,13 @@ void TokenSearch::QueueOps(const Tensor& states, int which) {
   Stream& stream = model_->stream();
   const Search& search = searches_[which];
   const Needs& needs = search.needs;
+  if (needs.carries) {
+    CarryScores({.scores = Tensor::F32(scores_.as<float>(), {most_rows_}),
+                 .known = plan_.Args({.biases = true}).row_bias,
+                 .from = carried_.span(),
+                 .biases = Tensor::F32(biases_.as<float>(), {most_rows_})},
+                stream);
+  }
   model_->Logits(states, Logits(search.rows));
   // The sums that the ranking itself takes come in its own reading.
   if (needs.ruled_sums || needs.logprobs) {
@@ -335,6 +401,7 @@ void TokenSearch::QueueOps(const Tensor& states, int which) {
   if (needs.ranks) Rank(search, which);
   if (draws_.size() > 0) DrawTokens(search, which);
   if (beam_draws_.size() > 0) DrawBeams(search, which);
+  if (search.steps_beams) StepBeams(search, which);
   if (needs.logprobs) FindLogits(search, which);
 }
 
@@ -375,7 +442,8 @@ void TokenSearch::ApplyRules(const Search& search) {
 void TokenSearch::Rank(const Search& search, int which) {
   Stream& stream = model_->stream();
   const Needs& needs = search.needs;
-  TopKArgs args = plan_.Args({.biases = needs.together, .log_softmax = needs.log_softmax});
+  TopKArgs args = plan_.Args({.log_softmax = needs.log_softmax});
+  if (needs.together) args.row_bias = RowBiases(needs);
   args.scores = Logits(search.rows);
   args.values = Values(search, which);
   args.indices = Indices(search, which);
@@ -392,7 +460,7 @@ void TokenSearch::DrawTokens(const Search& search, int which) {
   args.draws = draws_.span();
   args.lens = model_->history().lens;
   args.tokens = Tensor::Dense(drawn_.as<int32_t>() + which * most_rows_, DType::kI32, {n});
-  if (search.by_row) args.chosen = model_->chosen();
+  if (ChoosesHere(which)) args.chosen = model_->chosen();
   args.scratch = Scratch(sample_scratch_);
   Sample(args, model_->stream());
 }
@@ -401,13 +469,25 @@ void TokenSearch::DrawTokens(const Search& search, int which) {
 void TokenSearch::DrawBeams(const Search& search, int which) {
   SampleBeamsArgs args;
   args.logits = Logits(search.rows);
-  args.row_bias = plan_.Args({.biases = true}).row_bias;
+  args.row_bias = RowBiases(search.needs);
   args.draws = beam_draws_.span();
   args.lens = model_->history().lens;
   args.values = Values(search, which);
   args.indices = Indices(search, which);
   args.scratch = Scratch(sample_scratch_);
   SampleBeams(args, model_->stream());
+}
+
+void TokenSearch::StepBeams(const Search& search, int which) {
+  BeamStep({.values = Values(search, which),
+            .indices = Indices(search, which),
+            .vocab = vocab_,
+            .groups = groups_.span(),
+            .eos = eos_.span(),
+            .tokens = model_->chosen(),
+            .parents = model_->parents(),
+            .scores = Tensor::F32(scores_.as<float>(), {most_rows_})},
+           model_->stream());
 }
 
 // Raw logits of what was chosen.

@@ -4,9 +4,10 @@
 //
 // All that a search needs of the host is planned before its kernels are queued, and reaches the
 // device only where it has changed. Two searches may be under way, 0 and 1: the second can be
-// queued before the results of the first are known, its tokens following from the device's. A
-// search that chooses one token for each row and tells the host nothing else is recorded on a
-// device when its shape has come a few times, and replayed from then on.
+// queued before the results of the first are known, its tokens, and the scores of beams, following
+// from the device's. A search that leaves all next tokens there and tells the host nothing else but
+// candidates is recorded on a device when its shape has come a few times, and replayed from then
+// on.
 #pragma once
 
 #include <compare>
@@ -21,6 +22,7 @@
 #include "engine/mirrored_array.h"
 #include "engine/ranking_plan.h"
 #include "kernels/beam_sampling.h"
+#include "kernels/beam_step.h"
 #include "kernels/buffer.h"
 #include "kernels/logit_rules.h"
 #include "kernels/sampling.h"
@@ -35,6 +37,7 @@ struct Searching {
   Generation* generation = nullptr;
   int32_t sequence = 0;  // of the batch: its first row's; the others follow
   bool ahead = false;    // its histories have one token more than it knows
+  int32_t carried = -1;  // then: its first row in the search under way
 };
 
 // Where the rows and results of one generation are in a search.
@@ -48,7 +51,8 @@ struct SearchPart {
 
 class TokenSearch {
  public:
-  explicit TokenSearch(Model* model);
+  // `runs_ahead`: whether the tokens of beams, too, are left where the model takes them.
+  TokenSearch(Model* model, bool runs_ahead);
   // What the buffers take, for a model that is not loaded.
   static int64_t BufferBytes(const ModelConfig& config, const Stream& stream);
   absl::Status Allocate();
@@ -66,8 +70,11 @@ class TokenSearch {
   int64_t rows(int which) const { return searches_[which].rows; }
   absl::Span<const SearchPart> parts(int which) const { return searches_[which].parts; }
   absl::Span<const int32_t> LanesOf(const SearchPart& part, int which) const;
-  // Whether chosen()[i] of the model is row i's next token.
-  bool ChoosesByRow(int which) const { return searches_[which].by_row; }
+  // Whether chosen()[i] of the model is the next token of row i, or of the beam that will be row i;
+  // parents() has what such beams continue.
+  bool ChoosesHere(int which) const {
+    return searches_[which].by_row || searches_[which].steps_beams;
+  }
 
   // Lets the generation of a part take its tokens.
   struct Chosen {
@@ -83,13 +90,18 @@ class TokenSearch {
     bool ruled_sums = false;  // rows that rules turn into log-probabilities
     bool logprobs = false;
     int64_t alternatives = 0;
-    int64_t width = 1;  // of the ranking
+    int64_t width = 1;     // of the ranking
+    bool carries = false;  // scores of beams from the search before
+    auto operator<=>(const Needs&) const = default;
   };
   struct Search {
     std::vector<SearchPart> parts;
     std::vector<int32_t> lanes;  // of the parts' entries
     int64_t rows = 0;
-    bool by_row = false, beams = false;
+    bool one_lane_a_row = false, beams = false;
+    // One lane a row: without beams its next tokens are by row at once, with beams a BeamStep
+    // leaves them.
+    bool by_row = false, steps_beams = false;
     Needs needs;
   };
 
@@ -97,8 +109,10 @@ class TokenSearch {
   // the same launches.
   struct Shape {
     int which = 0;
-    bool ranks = false, rule_tokens = false;
-    int64_t rows = 0, rules = 0, draws = 0, slots_stride = 0;
+    Needs needs;
+    bool rule_tokens = false, eos = false;
+    int64_t rows = 0, entries = 0, rules = 0, draws = 0, groups = 0, slots_stride = 0;
+    int64_t beam_draws = 0, most_beams = 0;
     const void* states = nullptr;
     const void* slots = nullptr;
     const void* lens = nullptr;
@@ -113,7 +127,8 @@ class TokenSearch {
   void RunRecorded(const Tensor& states, int which);
   void PlanGeneration(const Searching& wanted, Search* search);
   void PlanRules(const Searching& wanted, int64_t rows, int64_t row, Needs* needs);
-  void PlanRanking(const Generation& generation, int64_t rows, Needs* needs);
+  void PlanRanking(const Searching& wanted, int64_t rows, Needs* needs);
+  void PlanBeamSteps(const Generation& generation, int64_t rows, const SearchPart& part);
   void PlanDraws(const Searching& wanted, absl::Span<const int32_t> lanes, SearchPart* part);
   void PlanBeamDraw(const Searching& wanted, int64_t rows, const SearchPart& part);
   void FindAlternatives(const Search& search);
@@ -121,6 +136,8 @@ class TokenSearch {
   void Rank(const Search& search, int which);
   void DrawTokens(const Search& search, int which);
   void DrawBeams(const Search& search, int which);
+  void StepBeams(const Search& search, int which);
+  Shape ShapeOf(const Tensor& states, int which) const;
   void FindLogits(const Search& search, int which);
   RowResults ResultsOf(const Chosen& chosen, int which) const;
   // What ops write and read of a mirrored buffer.
@@ -129,6 +146,7 @@ class TokenSearch {
   Tensor Kept(int64_t rows) const;
   Tensor LogSums(int64_t rows) const;
   Tensor Scratch(const Buffer& buffer) const;
+  Tensor RowBiases(const Needs& needs) const;
   // The candidates of a search, as kernels write them on the host's side.
   Tensor Values(const Search& search, int which) const;
   Tensor Indices(const Search& search, int which) const;
@@ -136,6 +154,7 @@ class TokenSearch {
 
   Model* const model_;
   const int64_t vocab_, logits_stride_, most_rows_;
+  const bool runs_ahead_;
   Search searches_[2];
   std::map<Shape, RecordedSearch> recorded_;
   absl::Status status_;  // of the device
@@ -145,12 +164,16 @@ class TokenSearch {
   MirroredArray<int32_t> rule_tokens_;
   MirroredArray<Draw> draws_;
   MirroredArray<BeamDraw> beam_draws_;
+  MirroredArray<BeamGroup> groups_;
+  MirroredArray<int32_t> eos_, carried_;  // tokens of the groups; CarryScores' `from`
   // Of each entry of the ranking, then of each draw: its first row, and whether its raw logits are
   // those that were kept.
   MirroredArray<int32_t> entry_rows_, entry_kept_, draw_rows_, draw_kept_;
 
-  // Of ops alone; [most rows, ..]: logits, raw logits of rows that rules change.
+  // Of ops alone; [most rows, ..]: logits, raw logits of rows that rules change, scores of beams as
+  // the latest BeamStep leaves them, and as the next ranking adds them.
   Buffer topk_scratch_, rules_scratch_, sample_scratch_, ranked_sums_, logits_, kept_;
+  Buffer scores_, biases_;
   // Mirrored; [most rows, ..]: log-sum-exp of raw logits; twice for two searches, written by
   // kernels on the host's side: the candidates' values and indices, the draws; raw logits of the
   // candidates and of the draws; best alternatives.

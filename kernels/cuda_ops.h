@@ -7,6 +7,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/beam_sampling.h"
+#include "kernels/beam_step.h"
 #include "kernels/candidate_logits.h"
 #include "kernels/device.h"
 #include "kernels/embedding.h"
@@ -41,6 +42,9 @@ void Sample(const SampleArgs& args, Stream& stream);
 int64_t SampleScratchBytes(int64_t vocab, const Stream& stream);
 void SampleBeams(const SampleBeamsArgs& args, Stream& stream);
 int64_t SampleBeamsScratchBytes(int64_t rows, int64_t vocab, int64_t k_max, const Stream& stream);
+void BeamStep(const BeamStepArgs& args, Stream& stream);
+void CarryScores(const CarryScoresArgs& args, Stream& stream);
+void MoveBeams(const MoveBeamsArgs& args, Stream& stream);
 void Linear(const LinearArgs& args, Stream& stream);
 bool LinearTakesNorm(const LinearWeight& w, int64_t rows);
 bool LinearStoresKv(const LinearWeight& w, int64_t rows, const Stream& stream);

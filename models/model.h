@@ -15,6 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "kernels/beam_step.h"
 #include "kernels/kv_cache.h"
 #include "kernels/linear.h"
 #include "kernels/stream.h"
@@ -89,6 +90,9 @@ struct DecodeBatch {
   // ones are written.
   const int32_t* slots = nullptr;  // [n, slots_stride]
   int64_t slots_stride = 0;
+  // Beams, of one new token each, whose slots before it are those of the sequence that parents() names: an op queued before leaves
+  // them there. Their rows of `slots` are as they were for the step of that op.
+  absl::Span<const BeamMove> moves;
   // Cross-attention, encoder-decoder models only.
   absl::Span<const int32_t> group_offsets;  // [groups + 1] in sequences
   const int32_t* source_slots = nullptr;    // [groups, source_slots_stride]
@@ -143,6 +147,8 @@ class Model {
   // Room for tokens that the next Decode takes from the stream's memory, [max_step_sequences] i32; always the same. Undefined: the
   // model takes none.
   virtual Tensor chosen() const { return Tensor(); }
+  // The same for the beams that those tokens continue (DecodeBatch::moves).
+  virtual Tensor parents() const { return Tensor(); }
   // What the sequences of the latest Decode have, their new tokens included; valid until the next.
   virtual TokenHistory history() const = 0;
   // logits [rows, vocab] f32 = head(states), the d_model^-0.5 factor applied where the model has one.

@@ -92,6 +92,7 @@ void PackedModel::Carve(Carver& carver) {
     qkv_ = carver.TakeTensor(activations_, {rows, 3 * config_.inner()});
     states_ = carver.TakeTensor(DType::kF32, {rows, config_.d_model});
     chosen_ = carver.TakeTensor(DType::kI32, {limits_.max_step_sequences});
+    parents_ = carver.TakeTensor(DType::kI32, {limits_.max_step_sequences});
     history_ = carver.TakeTensor(DType::kI32, {limits_.cache_pages * limits_.page_size});
   }
   encoder_qkv_ = carver.TakeTensor(activations_, {limits_.max_encode_tokens, 3 * config_.inner()});
@@ -155,6 +156,12 @@ Tensor PackedModel::Decode(const DecodeBatch& batch) {
   if (step) shape = shape.Rounded(limits_);
   if (prompt) shape = shape.RoundedStrides();
   step_.Arrange(batch, shape, cache_.pages * cache_.page_size);
+  MoveBeams({.slots = step_.batch().slots,
+             .slots_stride = step_.batch().slots_stride,
+             .lens = step_.batch().kv_lens,
+             .moves = step_.batch().moves,
+             .parents = parents_},
+            stream_);
   if (recorded_block_ != step_.block()) {
     recorded_.clear();
     recorded_prompts_.clear();

@@ -24,6 +24,7 @@ class PackedModel : public Model {
   Tensor EncodedRows(absl::Span<const int32_t> rows) final;
   Tensor Decode(const DecodeBatch& batch) final;
   Tensor chosen() const override { return chosen_; }
+  Tensor parents() const override { return parents_; }
   TokenHistory history() const override;
   void Logits(const Tensor& states, const Tensor& logits) override;
   void TargetLogProbs(const Tensor& states, const Tensor& targets, const Tensor& log_probs,
@@ -126,6 +127,7 @@ class PackedModel : public Model {
   Tensor qkv_;      // [max_step_tokens, 3 I]
   Tensor states_;   // [max_step_tokens, d_model] f32
   Tensor chosen_;   // [max_step_sequences] i32
+  Tensor parents_;  // [max_step_sequences] i32
   Tensor history_;  // [slots of the cache] i32: the id of each slot's token
   // Passing values, of whichever call runs.
   Tensor normed_;   // [block_rows_, d_model]

@@ -12,6 +12,7 @@ namespace {
 struct Places {
   int32_t *tokens, *positions, *new_slots, *offsets, *kv_lens, *wanted, *group_offsets, *group_rows,
       *source_lens, *slots, *source_slots;
+  BeamMove* moves;
   int64_t bytes;
 
   Places(void* base, const StepShape& s) {
@@ -26,6 +27,7 @@ struct Places {
     group_offsets = take(s.groups + 1);
     group_rows = take(s.groups + 1);
     source_lens = take(s.groups);
+    moves = static_cast<BeamMove*>(carver.Take(s.sequences * int64_t{sizeof(BeamMove)}));
     slots = take(s.sequences * s.slots_stride);
     source_slots = take(s.groups * s.source_stride);
     bytes = carver.used_bytes();
@@ -145,6 +147,9 @@ void StepArrays::Arrange(const DecodeBatch& batch, const StepShape& shape, int64
   PlaceTable(batch.slots, batch.slots_stride, batch.kv_lens, shape.slots_stride, at.slots);
   batch_.slots = at.slots;
   batch_.slots_stride = shape.slots_stride;
+  QT_CHECK_LE(batch.moves.size(), static_cast<size_t>(shape.sequences));
+  std::copy(batch.moves.begin(), batch.moves.end(), at.moves);
+  batch_.moves = {at.moves, batch.moves.size()};
   PlaceRows(batch, slots);
   batch_.group_offsets = {at.group_offsets, static_cast<size_t>(shape.groups + 1)};
   group_rows_ = {at.group_rows, static_cast<size_t>(shape.groups + 1)};

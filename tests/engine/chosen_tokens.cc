@@ -92,10 +92,29 @@ std::vector<Request> RandomChoices(const ModelConfig& config, int count, uint32_
   return requests;
 }
 
-std::vector<Result> Choose(Model* model, std::vector<Request> requests, bool run_ahead) {
+std::vector<Request> RandomBeams(const ModelConfig& config, int count, uint32_t seed) {
+  std::vector<Request> requests = RandomChoices(config, count, seed);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    DecodingOptions& o = requests[i].decoding;
+    o.logprobs = false;
+    o.top_logprobs = 0;
+    o.max_new_tokens += 10;
+    if (i % 5 == 4) continue;  // company of other kinds
+    o.num_return_sequences = 1;
+    o.num_beams = static_cast<int32_t>(2 + i % 5);
+  }
+  return requests;
+}
+
+std::vector<Result> Choose(Model* model, std::vector<Request> requests, bool run_ahead,
+                           int cancel_each) {
   auto engine = Engine::Create(model, nullptr, {.run_ahead = run_ahead});
   REQUIRE(engine.ok());
   std::vector<std::shared_ptr<LastSink>> sinks;
+  std::vector<RequestId> ids;
+  const auto cancelled = [&](size_t i) {
+    return cancel_each > 0 && i % static_cast<size_t>(cancel_each) == 0;
+  };
   bool more = true;
   for (size_t step = 0; more || sinks.size() < requests.size(); ++step) {
     REQUIRE(step < 10000);
@@ -103,15 +122,22 @@ std::vector<Result> Choose(Model* model, std::vector<Request> requests, bool run
       sinks.push_back(std::make_shared<LastSink>());
       Request& request = requests[sinks.size() - 1];
       request.sink = sinks.back();
-      REQUIRE((*engine)->Submit(request).ok());
+      const auto id = (*engine)->Submit(request);
+      REQUIRE(id.ok());
+      ids.push_back(*id);
+    }
+    constexpr size_t kStepsBefore = 7;
+    if (step >= kStepsBefore && (step - kStepsBefore) / 2 < ids.size() &&
+        cancelled((step - kStepsBefore) / 2)) {
+      (*engine)->Cancel(ids[(step - kStepsBefore) / 2]);
     }
     more = (*engine)->Step();
   }
   std::vector<Result> results;
-  for (const auto& sink : sinks) {
-    INFO(sink->status);
-    REQUIRE(sink->status.ok());
-    results.push_back(sink->result);
+  for (size_t i = 0; i < sinks.size(); ++i) {
+    INFO(sinks[i]->status);
+    REQUIRE((sinks[i]->status.ok() || cancelled(i)));
+    results.push_back(cancelled(i) ? Result() : sinks[i]->result);
   }
   return results;
 }
@@ -121,6 +147,7 @@ bool ChoseAlike(const Result& a, const Result& b, float tolerance) {
   for (size_t i = 0; i < a.sequences.size(); ++i) {
     const GeneratedSequence &x = a.sequences[i], &y = b.sequences[i];
     if (x.token_ids != y.token_ids || x.logprobs.size() != y.logprobs.size()) return false;
+    if (x.score != y.score && !(std::abs(x.score - y.score) <= tolerance)) return false;
     for (size_t t = 0; t < x.logprobs.size(); ++t) {
       const TokenLogProb &p = x.logprobs[t], &q = y.logprobs[t];
       if (!(std::abs(p.log_prob - q.log_prob) <= tolerance)) return false;

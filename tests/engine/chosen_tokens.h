@@ -20,10 +20,16 @@ std::unique_ptr<Model> LoadChoosing(const std::string& folder, Device* device, T
 
 std::vector<Request> RandomChoices(const ModelConfig& config, int count, uint32_t seed);
 
-// What they get in an engine of their own, one request more in every second step.
-std::vector<Result> Choose(Model* model, std::vector<Request> requests, bool run_ahead);
+// The same, most of them with beams and none with log-probabilities: what steps of beams ahead are
+// made of.
+std::vector<Request> RandomBeams(const ModelConfig& config, int count, uint32_t seed);
 
-// The same tokens, and log-probabilities within `tolerance`.
+// What they get in an engine of their own, one request more in every second step. Every
+// `cancel_each`-th (0: none) is cancelled some steps after it came, and gets an empty result.
+std::vector<Result> Choose(Model* model, std::vector<Request> requests, bool run_ahead,
+                           int cancel_each = 0);
+
+// The same tokens, and scores and log-probabilities within `tolerance`.
 bool ChoseAlike(const Result& a, const Result& b, float tolerance);
 
 }  // namespace quintet

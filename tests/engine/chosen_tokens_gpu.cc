@@ -32,5 +32,34 @@ TEST_CASE("a GPU chooses what the CPU chooses, alone and in any company") {
   }
 }
 
+TEST_CASE("a GPU's beams ahead are the CPU's, alone, in company, and beside cancelled ones") {
+  auto device = Device::Open(0);
+  if (!device.ok()) {
+    WARN("skipped: " << device.status().message());
+    return;
+  }
+  constexpr int kRequests = 40, kCancelEach = 3;
+  ThreadPool pool(1);
+  for (const char* folder : kChoosingModels) {
+    const std::unique_ptr<Model> cpu = LoadChoosing(folder, nullptr, &pool);
+    const std::unique_ptr<Model> gpu = LoadChoosing(folder, device->get(), &pool);
+    const std::vector<Request> requests = RandomBeams(cpu->config(), kRequests, 21);
+    const std::vector<Result> expected = Choose(cpu.get(), requests, false);
+    const std::vector<Result> ahead = Choose(gpu.get(), requests, true);
+    const std::vector<Result> in_step = Choose(gpu.get(), requests, false);
+    const std::vector<Result> some = Choose(gpu.get(), requests, true, kCancelEach);
+    int different = 0;
+    for (int i = 0; i < kRequests; ++i) {
+      INFO(folder << " request " << i);
+      CHECK(ChoseAlike(ahead[i], in_step[i], 0.0f));
+      CHECK(ChoseAlike(ahead[i], Choose(gpu.get(), {requests[i]}, true)[0], 0.0f));
+      if (i % kCancelEach != 0) CHECK(ChoseAlike(ahead[i], some[i], 0.0f));
+      if (!ChoseAlike(ahead[i], expected[i], 1e-4f)) ++different;
+    }
+    INFO(folder);
+    CHECK(different <= 1);  // a near-tie that rounding decides
+  }
+}
+
 }  // namespace
 }  // namespace quintet

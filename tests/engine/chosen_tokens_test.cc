@@ -21,5 +21,22 @@ TEST_CASE("real models choose the same alone and in company, with steps ahead an
   }
 }
 
+TEST_CASE("beams ahead are the same as in step, beside cancelled ones, too") {
+  constexpr int kRequests = 30, kCancelEach = 3;
+  ThreadPool pool(1);
+  for (const char* folder : kChoosingModels) {
+    const std::unique_ptr<Model> model = LoadChoosing(folder, nullptr, &pool);
+    const std::vector<Request> requests = RandomBeams(model->config(), kRequests, 22);
+    const std::vector<Result> ahead = Choose(model.get(), requests, true);
+    const std::vector<Result> in_step = Choose(model.get(), requests, false);
+    const std::vector<Result> some = Choose(model.get(), requests, true, kCancelEach);
+    for (int i = 0; i < kRequests; ++i) {
+      INFO(folder << " request " << i);
+      CHECK(ChoseAlike(ahead[i], in_step[i], 0.0f));
+      if (i % kCancelEach != 0) CHECK(ChoseAlike(ahead[i], some[i], 0.0f));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace quintet

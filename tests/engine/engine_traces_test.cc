@@ -124,7 +124,8 @@ Request Greedy(Request request, const Model& model) {
   return request;
 }
 
-// The same request where the device can choose its tokens: no beams, no log-probabilities.
+// The same request where the device can choose its tokens one by one: no beams, no
+// log-probabilities.
 Request Independent(Request request, const Model& model) {
   if (request.kind != RequestKind::kGenerate) return Greedy(request, model);
   DecodingOptions& options = request.decoding;
@@ -136,6 +137,18 @@ Request Independent(Request request, const Model& model) {
   return request;
 }
 
+// The same request with beams that the device can step: no log-probabilities, no stop strings.
+Request BeamsAhead(Request request, const Model& model, std::mt19937* random) {
+  request = Independent(request, model);
+  DecodingOptions& options = request.decoding;
+  options.stop.clear();
+  options.max_new_tokens = std::min(options.max_new_tokens, 20);
+  options.min_new_tokens = std::min(options.min_new_tokens, 20);
+  options.num_beams = 2 + static_cast<int32_t>((*random)() % 6);
+  options.num_return_sequences = 1 + static_cast<int32_t>((*random)() % options.num_beams);
+  return request;
+}
+
 struct TraceOptions {
   FakeOptions fake;
   EngineLimits limits;
@@ -143,6 +156,7 @@ struct TraceOptions {
   int threads = 1;
   bool greedy = false;       // most requests are plain greedy ones
   bool independent = false;  // most have no beams and no log-probabilities
+  bool beams = false;        // of those most have beams
 };
 
 void RunTrace(const TraceOptions& trace, int seed) {
@@ -165,9 +179,11 @@ void RunTrace(const TraceOptions& trace, int seed) {
       Request request = RandomRequest(&random, model);
       if (trace.greedy && random() % 8 != 0) request = Greedy(request, model);
       if (trace.independent && random() % 16 != 0) request = Independent(request, model);
+      if (trace.beams && random() % 4 != 0) request = BeamsAhead(request, model, &random);
       if (random() % 15 == 0) request.deadline_us = now + random() % 8000;
       const auto id = (*engine)->Submit(request);
       if (!id.ok()) {
+        INFO(id.status());
         REQUIRE(id.status().code() == absl::StatusCode::kResourceExhausted);
         ++refused;
         continue;
@@ -190,6 +206,7 @@ void RunTrace(const TraceOptions& trace, int seed) {
   RunAll(engine->get());
   CHECK(model.errors == std::vector<std::string>());
   if (trace.limits.run_ahead.value_or(false)) CHECK(model.chosen_tokens > 50);
+  if (trace.beams) CHECK(model.moves > 50);
   const EngineCounters counters = (*engine)->counters();
   CHECK(counters.accepted == static_cast<int64_t>(requests.size()));
   CHECK(counters.running == 0);
@@ -262,6 +279,17 @@ TEST_CASE("random traffic with sampled and ruled steps queued ahead of their tok
   for (int seed = 50; seed < 58; ++seed) {
     trace.fake.causal = seed % 2 == 1;
     trace.fake.eos_bonus = seed % 4 < 2 ? 0.0f : 1.0f;
+    RunTrace(trace, seed);
+  }
+}
+
+TEST_CASE("random traffic with steps of beams queued ahead of their candidates") {
+  TraceOptions trace;
+  trace.limits.run_ahead = true;
+  trace.independent = trace.beams = true;
+  for (int seed = 70; seed < 80; ++seed) {
+    trace.fake.causal = seed % 2 == 1;
+    trace.fake.eos_bonus = seed % 4 < 2 ? 0.0f : 2.0f;
     RunTrace(trace, seed);
   }
 }

@@ -45,6 +45,7 @@ FakeModel::FakeModel(const FakeOptions& options, ThreadPool* pool)
   config_.eos_ids = {1};
   slots_.resize(options.limits.cache_pages * options.limits.page_size);
   chosen_.resize(options.limits.max_step_sequences);
+  parents_.resize(options.limits.max_step_sequences);
   slot_tokens_.resize(slots_.size());
 }
 
@@ -163,9 +164,19 @@ uint64_t FakeModel::ReadHistory(const DecodeBatch& batch, size_t sequence, int64
   return hash;
 }
 
-Tensor FakeModel::Decode(const DecodeBatch& batch) {
+Tensor FakeModel::Decode(const DecodeBatch& given) {
   ++decodes;
+  DecodeBatch batch = given;
   const size_t n = batch.kv_lens.size();
+  step_slots_.assign(batch.slots, batch.slots + static_cast<int64_t>(n) * batch.slots_stride);
+  batch.slots = step_slots_.data();
+  MoveBeams({.slots = batch.slots,
+             .slots_stride = batch.slots_stride,
+             .lens = batch.kv_lens,
+             .moves = batch.moves,
+             .parents = parents()},
+            stream());
+  moves += static_cast<int64_t>(batch.moves.size());
   Spend(options_.decode_us + static_cast<int64_t>(batch.tokens.size()) * options_.token_us);
   most_tokens = std::max<int64_t>(most_tokens, batch.tokens.size());
   most_sequences = std::max<int64_t>(most_sequences, n);
@@ -209,7 +220,6 @@ Tensor FakeModel::Decode(const DecodeBatch& batch) {
   // Writing must not have touched what others read.
   for (size_t s = 0; s < n; ++s) ReadHistory(batch, s, batch.kv_lens[s]);
   step_lens_.assign(batch.kv_lens.begin(), batch.kv_lens.end());
-  step_slots_.assign(batch.slots, batch.slots + n * batch.slots_stride);
   step_stride_ = batch.slots_stride;
   decoder_states_.resize(batch.wanted.size() * kWidth);
   for (size_t i = 0; i < batch.wanted.size(); ++i) {

@@ -44,6 +44,9 @@ class FakeModel : public Model {
   Tensor chosen() const override {
     return Tensor::Dense(chosen_.data(), DType::kI32, {static_cast<int64_t>(chosen_.size())});
   }
+  Tensor parents() const override {
+    return Tensor::Dense(parents_.data(), DType::kI32, {static_cast<int64_t>(parents_.size())});
+  }
   TokenHistory history() const override {
     const auto slots = static_cast<int64_t>(slot_tokens_.size());
     return {Tensor::Dense(slot_tokens_.data(), DType::kI32, {slots}), step_slots_.data(),
@@ -65,6 +68,7 @@ class FakeModel : public Model {
   int64_t decodes = 0, slices = 0, most_tokens = 0, most_sequences = 0, encode_batches = 0;
   int64_t encoded_tokens = 0;
   int64_t chosen_tokens = 0;  // taken from chosen()
+  int64_t moves = 0;          // of beams, by parents()
 
  private:
   struct Slot {
@@ -86,7 +90,7 @@ class FakeModel : public Model {
   FakeOptions options_;
   std::vector<Slot> slots_;
   std::vector<float> encoder_states_, decoder_states_, taken_states_;
-  std::vector<int32_t> chosen_;
+  std::vector<int32_t> chosen_, parents_;
   std::vector<int32_t> slot_tokens_, step_slots_, step_lens_;  // the history of the latest Decode
   int64_t step_stride_ = 0;
   std::vector<int32_t> encode_tokens_, encode_offsets_;
