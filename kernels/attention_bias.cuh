@@ -77,6 +77,7 @@ class HeadBias {
 
   __device__ bool hide_after() const { return hide_after_; }    // keys after the query are hidden
   __device__ bool hide_before() const { return hide_before_; }  // keys before it are
+  __device__ bool table() const { return kind_ == BiasKind::kTable; }
   __device__ bool fire() const { return kind_ == BiasKind::kFire; }
 
   __device__ bool Hidden(int delta) const {

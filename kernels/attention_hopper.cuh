@@ -2,6 +2,8 @@
 // tells the others.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/attention_call.cuh"
 #include "kernels/attention_hopper_fire.cuh"
 #include "kernels/bulk_copy.cuh"
@@ -21,6 +23,9 @@ struct HopperSizes {
   static constexpr int kStages = kStagesOf;  // tiles of keys, and of values, in shared memory
   static constexpr bool kTurns = kTurnsOf;   // warpgroups queue their products by turns
   static constexpr int kRows = kGroups * kGroupRows;
+  // Of two warpgroups each begins its softmax while values are still being added; of three each
+  // waits, and then its scores may stay as they are until their weights are known to be right.
+  static constexpr bool kSettled = kGroups == 3;
   static constexpr int kThreads = (1 + kGroups) * kWarpgroup;
   // Of a thread that copies boxes, that copies rows, that computes.
   static constexpr int kBoxRegisters = kGroups == 2 ? 40 : 32;
@@ -66,11 +71,32 @@ struct KeyWork {
 };
 
 // A head's bias by distance, for tiles near the diagonal, in units of log2.
-template <int kCount>
+template <int kCount, bool kSettled>
 struct HeadTable {
   float values[2][kCount];  // the second begins with the first's second value
   float before, after;      // past the near distances
 };
+// The same in units of scores before they are scaled, and twice: less what is before and less what
+// is after the near distances. These two are in units of log2; ALiBi's slopes instead, 0 where keys
+// are hidden.
+template <int kCount>
+struct HeadTable<kCount, true> {
+  float values[2][2][kCount];
+  float before, after;
+};
+
+// Sides of the diagonal that a tile lies on.
+enum TileSide { kAcross, kBefore, kAfter, kTileSides };
+
+// Factors of a product that adds ALiBi's bias from key to key of a tile on one side: sixteen equal
+// values for each query, the slope in three pieces of which each rounds what those before leave,
+// and the number of each key three times. In parts as DescribeParts has them.
+template <typename T>
+struct AlibiFactors {
+  T slopes[2][kTileSides][2 * 64];  // of this and the next work; the second part is zero
+  T keys[128 / 8 * 64];
+};
+struct alignas(16) NoFactors {};
 
 // Full barriers are for who computes, empty ones for who copies.
 template <int kStages>
@@ -87,8 +113,12 @@ struct alignas(1024) HopperMemory {
   T q[2][S::kDim / 64][S::kRows * 64];  // of this and the next block of queries
   T k[S::kStages][S::kDim / 64][S::kKeys * 64];
   T v[S::kStages][S::kDim / 64][S::kKeys * 64];
-  HeadTable<S::kTable> tables[2];
-  T ones[4 * 64];                                       // a product with them adds up weights
+  // ALiBi's bias comes from products.
+  static constexpr bool kAlibi = S::kSettled && kFunction == BiasKind::kAlibi;
+
+  HeadTable<S::kTable, S::kSettled> tables[2];
+  alignas(1024) T ones[16 * 64];  // a product with them adds up weights
+  alignas(16) std::conditional_t<kAlibi, AlibiFactors<T>, NoFactors> alibi;
   int32_t columns[S::kStages][kMaskVectors][S::kKeys];  // of the mask, where a tile has one
   SequenceBlocks sequences[kSortedSequences];
   FireStrip fire[kFunction == BiasKind::kFire ? S::kGroups * 4 : 1];  // of each warp

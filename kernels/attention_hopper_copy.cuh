@@ -20,7 +20,7 @@ class VisibleTiles {
     *masked = false;
     if (!mask_.any()) return begin;
     while (begin < end_) {
-      if (begin >= looked_) Look(begin);
+      if (begin >= looked_ || begin < base_) Look(begin);
       const int left = static_cast<int>(visible_ >> ((begin - base_) / tile_keys_));
       if (left != 0) {
         begin += (__ffs(left) - 1) * tile_keys_;
@@ -45,8 +45,37 @@ class VisibleTiles {
 
   const SequenceMask mask_;
   const int position_, rows_, end_, tile_keys_;
-  int base_ = 0, looked_ = INT_MIN;
+  int base_ = INT_MAX, looked_ = INT_MIN;
   uint32_t visible_ = 0, some_ = 0;
+};
+
+// The order in which a block goes through its tiles. Under ALiBi the tile of the first query's
+// diagonal comes first: no other's scores rise far above its. Causal groups see all of the tiles
+// before it.
+class TileOrder {
+ public:
+  __device__ TileOrder(const KeyRange& range, const VisibleTiles& tiles, int first, int tile_keys)
+      : tiles_(tiles), begin_(range.begin), first_(first), tile_keys_(tile_keys) {}
+
+  // Begins of tiles, a number not below the range's end after the last.
+  __device__ int First(bool* masked) {
+    const int tile = tiles_.Next(first_, masked);
+    return tile == first_ ? tile : After(first_, masked);
+  }
+  __device__ int After(int tile, bool* masked) {
+    int next = tile == first_ ? begin_ : tile + tile_keys_;
+    if (next < first_) {
+      next = tiles_.Next(next, masked);
+      if (next < first_) return next;
+      next = first_;
+    }
+    if (next == first_) next += tile_keys_;
+    return tiles_.Next(next, masked);
+  }
+
+ private:
+  VisibleTiles tiles_;
+  const int begin_, first_, tile_keys_;
 };
 
 // 4 bytes to shared memory, asynchronously.
@@ -121,15 +150,19 @@ class HopperCopier {
     of.row = sequence.first_row + work.block.row;
     of.hide_after = bias.hide_after();
     const KeyRange range(bias, of.position, of.rows, of.kv_len, S::kKeys);
-    VisibleTiles tiles(SequenceMask(call_, of.sequence), of.position, of.rows, range.end, S::kKeys);
+    const int diagonal = min(of.position, range.end - 1) / S::kKeys * S::kKeys;
+    TileOrder tiles(
+        range,
+        VisibleTiles(SequenceMask(call_, of.sequence), of.position, of.rows, range.end, S::kKeys),
+        Memory::kAlibi ? max(diagonal, range.begin) : range.begin, S::kKeys);
     KeyWork keys;
-    keys.begin = tiles.Next(range.begin, &keys.masked);
+    keys.begin = tiles.First(&keys.masked);
     of.any_keys = keys.begin < range.end;
     if (First()) CopyQueries(of);
     BlockOfWork next{{}, -1};
     while (keys.begin < range.end) {
       bool masked;
-      const int begin = tiles.Next(keys.begin + S::kKeys, &masked);
+      const int begin = tiles.After(keys.begin, &masked);
       keys.last = begin >= range.end;
       CopyKeys(keys, of, rows);
       CopyValues(keys.begin, of, rows);
@@ -252,9 +285,74 @@ class HopperCopier {
   uint32_t tail_parity_ = 0;
 };
 
-// The warp that writes the bias of the next block's head at every distance near the diagonal,
-// twice: wherever a pair of neighbours begins, one of the copies has it on an 8-byte boundary.
-template <typename S, typename Memory>
+// A warp writes what the products of ALiBi's bias need of a head: its slopes before and after the
+// diagonal, in units of scores.
+template <typename T>
+__device__ void WriteSlopes(float before, float after, T (&to)[kTileSides][2 * 64]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int side = 0; side < kTileSides; ++side) {
+    float left = side == kBefore ? before : side == kAfter ? -after : 0.0f;
+    T pieces[3];
+#pragma unroll
+    for (T& piece : pieces) {
+      piece = static_cast<T>(left);
+      left -= static_cast<float>(piece);
+    }
+#pragma unroll
+    for (int i = lane; i < 2 * 64; i += 32) {
+      const int column = i % 8;
+      to[side][i] = i >= 64 || column > 2 ? static_cast<T>(0.0f)
+                    : column == 0         ? pieces[0]
+                    : column == 1         ? pieces[1]
+                                          : pieces[2];
+    }
+  }
+  ShowToAsyncProxy();
+}
+
+// What a warp writes of a head's bias at distances up to `reach`, twice: wherever a pair of
+// neighbours begins, one of the copies has it on an 8-byte boundary.
+template <int kCount>
+__device__ void WriteTable(const HeadBias& bias, int reach, HeadTable<kCount, false>& table) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll 8
+  for (int i = lane; i <= 2 * reach; i += 32) {
+    const float value = bias.At(i - reach);
+    table.values[0][i] = value;
+    if (i > 0) table.values[1][i - 1] = value;
+  }
+  if (lane == 0) {
+    table.before = bias.At(-reach);
+    table.after = bias.At(reach);
+  }
+}
+template <int kCount>
+__device__ void WriteTable(const HeadBias& bias, int reach, float unit,
+                           HeadTable<kCount, true>& table) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const auto base = [](float value) { return value == -INFINITY ? 0.0f : value; };
+  const bool far = bias.table();
+  const float before = far ? base(bias.At(-reach)) : 0.0f,
+              after = far ? base(bias.At(reach)) : 0.0f;
+#pragma unroll 8
+  for (int i = lane; i <= 2 * reach; i += 32) {
+    const float value = bias.At(i - reach);
+#pragma unroll
+    for (int side = 0; side < 2; ++side) {
+      const float less = (value - (side == 0 ? before : after)) * unit;
+      table.values[side][0][i] = less;
+      if (i > 0) table.values[side][1][i - 1] = less;
+    }
+  }
+  if (lane == 0) {
+    table.before = before;
+    table.after = after;
+  }
+}
+
+// The warp that writes the next block's tables.
+template <typename T, typename S, typename Memory>
 __device__ void WriteTables(const AttentionCall& call, Memory& memory) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int reach = S::Reach(call.bias.saturation);
@@ -268,15 +366,20 @@ __device__ void WriteTables(const AttentionCall& call, Memory& memory) {
     if (any && work.block.sequence >= 0) {
       const HeadBias bias(call.bias, call.causal, work.head, call.heads);
       auto& table = memory.tables[place.stage];
-#pragma unroll 8
-      for (int i = lane; i <= 2 * reach; i += 32) {
-        const float value = bias.At(i - reach);
-        table.values[0][i] = value;
-        if (i > 0) table.values[1][i - 1] = value;
-      }
-      if (lane == 0) {
-        table.before = bias.At(-reach);
-        table.after = bias.At(reach);
+      if constexpr (S::kSettled) {
+        const float unit = 1.0f / (call.scale * kLog2E);
+        WriteTable(bias, reach, unit, table);
+        if constexpr (Memory::kAlibi) {
+          const auto slope = [](float next) { return next == -INFINITY ? 0.0f : -next; };
+          const float before = slope(bias.At(-1)), after = slope(bias.At(1));
+          WriteSlopes<T>(before * unit, after * unit, memory.alibi.slopes[place.stage]);
+          if (lane == 0) {
+            table.before = before;
+            table.after = after;
+          }
+        }
+      } else {
+        WriteTable(bias, reach, table);
       }
     }
     __syncwarp();

@@ -3,7 +3,7 @@
 
 #include "kernels/attention_hopper.cuh"
 #include "kernels/attention_hopper_fire.cuh"
-#include "kernels/attention_softmax.cuh"
+#include "kernels/attention_hopper_softmax.cuh"
 
 namespace quintet::cuda {
 
@@ -11,15 +11,17 @@ namespace quintet::cuda {
 template <typename T, typename S, bool kCached, BiasKind kFunction>
 class HopperGroup {
   using Memory = HopperMemory<T, S, kFunction>;
+  using Softmax = std::conditional_t<S::kSettled, SettledSoftmax<T>, OnlineSoftmax>;
   static constexpr int kDim = S::kDim, kKeys = S::kKeys;
   static constexpr int kMatrixBytes = kKeys * 128;
-  // Weights are added up by the tensor cores, rounded as they are for the values.
-  static constexpr bool kSumByProducts = kFunction != BiasKind::kNone;
-  // Of two warpgroups each begins its softmax while values are still being added; of three, waiting
-  // for them is faster. Pairs of a table are asked for while a tile is being scored, as many as
-  // there are registers for.
-  static constexpr bool kOverlap = S::kGroups == 2;
-  static constexpr int kAhead = kFunction != BiasKind::kNone ? 0 : kOverlap ? kKeys / 8 + 1 : 4;
+  static constexpr bool kSettled = S::kSettled;
+  static constexpr bool kAlibi = Memory::kAlibi;
+  // Weights are added up by the tensor cores, rounded as they are for the values: either values
+  // have a column of ones more, or there is a product with ones.
+  static constexpr bool kSumByProducts = !kSettled && kFunction != BiasKind::kNone;
+  // Pairs of a table are asked for while a tile is being scored, as many as there are registers
+  // for.
+  static constexpr int kAhead = kFunction != BiasKind::kNone ? 0 : kKeys / 8 + 1;
 
  public:
   __device__ __forceinline__ HopperGroup(const AttentionCall& call, Memory& memory, int group)
@@ -33,13 +35,10 @@ class HopperGroup {
       if (work.rows == 0) return;
       position_ = work.position + group_ * kGroupRows;
       LookAhead(work);
-      softmax_ = OnlineSoftmax();
+      softmax_ = Softmax();
       fire_begun_ = false;
 #pragma unroll
-      for (int n = 0; n < kDim / 8; ++n) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) out_[n][e] = 0.0f;
-      }
+      for (auto& n : out_) n[0] = n[1] = n[2] = n[3] = 0.0f;
 #pragma unroll
       for (int e = 0; e < 4; ++e) sums_[0][e] = 0.0f;
       if (work.any_keys) Attend(work);
@@ -64,11 +63,11 @@ class HopperGroup {
     KeyWork tile = memory_.keys[place_.stage];
     if (!Sees(tile)) return Pass(tile, false);
     float shrink[2];
-    BeginScores();
+    BeginScores(tile);
     WaitForProducts<0>();
     Weigh(work, tile, shrink);
     while (!tile.last) {
-      Round();
+      if constexpr (!kSettled) Round();
       const RingPlace<S::kStages> before = place_;
       place_.Advance();
       WaitFull(barriers_.keys_full[place_.stage], place_.parity);
@@ -78,7 +77,7 @@ class HopperGroup {
         return Pass(tile, true);
       }
       WaitForTurn();
-      BeginScores();
+      BeginScores(tile);
       WaitFull(barriers_.values_full[before.stage], before.parity);
       BeginValues(before.stage);
       EndTurn();
@@ -87,10 +86,10 @@ class HopperGroup {
       PinSums();
       Pin(scores_);  // they are rounded into registers that the products have read until now
       Release(barriers_.values_empty[before.stage]);
-      Shrink(out_, shrink);
+      if constexpr (!kSettled) Shrink(out_, shrink);
       if constexpr (kSumByProducts) Shrink(sums_, shrink);
     }
-    Round();
+    if constexpr (!kSettled) Round();
     AddValues(place_);
     place_.Advance();
   }
@@ -173,6 +172,63 @@ class HopperGroup {
     return PairsOfStrip(values[0], values[1], S::Reach(call_.bias.saturation) + delta - WarpRow());
   }
 
+  // scores_ under way, with the table's bias less what is the same for all pairs of a query, which
+  // goes to shift. Keys go by kTogether groups of eight: not all are near the diagonal.
+  __device__ __forceinline__ void AddNear(int delta, float (&shift)[2]) {
+    constexpr int kTogether = 4, kParts = kKeys / 8 / kTogether, kPart = kTogether * 8;
+    const auto& table = memory_.tables[queries_.stage];
+    // What is far is only known of a table; without a bias, keys up to the query are as far.
+    const int far = call_.bias.kind == BiasKind::kTable ? call_.bias.saturation
+                    : kAlibi                            ? INT_MAX / 2
+                                                        : 0;
+    const bool after = !kAlibi && !call_.causal && delta + kKeys / 2 > kGroupRows / 2;
+    shift[0] = shift[1] = kAlibi ? 0.0f : after ? table.after : table.before;
+    const int first = delta - WarpRow();
+    const int begin = after ? 0 : max(1 - far - first, 0) / kPart;
+    const int end = after ? min(max(far + 15 + kPart - 1 - first, 0) / kPart, kParts) : kParts;
+    const float2* pairs = PairsOfStrip(table.values[after][0], table.values[after][1],
+                                       S::Reach(call_.bias.saturation) + first);
+    float2 near[2][1 + kTogether];  // of two parts, by turns
+    const auto load = [&](float2(&to)[1 + kTogether], int part) {
+#pragma unroll
+      for (int i = 0; i <= kTogether; ++i) to[i] = pairs[(part * kTogether + i - 1) * 4];
+    };
+    load(near[0], min(begin + begin % 2, kParts - 2));
+    WaitForScores();
+    load(near[1], min(begin | 1, kParts - 1));
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      if (part < begin || part >= end) continue;
+      const auto& pair = near[part % 2];
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        float(&to)[4] = scores_[part * kTogether + j];
+        to[0] += pair[1 + j].x;
+        to[1] += pair[1 + j].y;
+        to[2] += pair[j].x;
+        to[3] += pair[j].y;
+      }
+      if (part + 2 < kParts) load(near[part % 2], part + 2);
+    }
+  }
+
+  // The side of the diagonal where all of a tile is seen, under ALiBi.
+  __device__ __forceinline__ TileSide Side(const KeyWork& tile) const {
+    const int delta = tile.begin - position_;
+    const auto& table = memory_.tables[queries_.stage];
+    return delta <= -(kKeys - 1) && table.before != 0.0f    ? kBefore
+           : delta >= kGroupRows - 1 && table.after != 0.0f ? kAfter
+                                                            : kAcross;
+  }
+  // Of ALiBi's bias, what products have not added on that side.
+  __device__ __forceinline__ void ShiftAlibi(TileSide side, int delta, float (&shift)[2]) const {
+    const auto& table = memory_.tables[queries_.stage];
+    const float slope = side == kBefore ? table.before : -table.after;
+    const int first = delta - WarpRow() - Lane() / 4;
+    shift[0] = slope * static_cast<float>(first);
+    shift[1] = slope * static_cast<float>(first - 8);
+  }
+
   // ALiBi of a tile on one side of the diagonal, where it is seen; false: it is not such a tile.
   __device__ __forceinline__ bool AddStraight(int delta, float scale, float (&shift)[2]) {
     const int lo = delta - (kGroupRows - 1), hi = delta + kKeys - 1;
@@ -196,8 +252,14 @@ class HopperGroup {
     return true;
   }
 
-  // scores_ = q k^T of the tile at place_, under way.
-  __device__ __forceinline__ void BeginScores() {
+  // scores_ = q k^T of the tile at place_, under way, and kAlibi's bias from key to key.
+  __device__ __forceinline__ void BeginScores(const KeyWork& tile) {
+    uint64_t slopes = 0, numbers = 0;  // known before the products begin, or ptxas waits for them
+    if constexpr (kAlibi) {
+      const auto& alibi = memory_.alibi;
+      slopes = DescribeParts(SharedAddress(alibi.slopes[queries_.stage][Side(tile)]), 0, 128);
+      numbers = DescribeParts(SharedAddress(alibi.keys), 128, 0);
+    }
     Pin(scores_);
     BeginProducts();
     const uint64_t q =
@@ -209,6 +271,7 @@ class HopperGroup {
       Wgmma<T>(scores_, q + (step / 4 * S::kRows * 128 + in_row) / 16,
                k + (step / 4 * kMatrixBytes + in_row) / 16, step > 0);
     }
+    if constexpr (kAlibi) Wgmma<T>(scores_, slopes, numbers, true);
     CommitProducts();
   }
 
@@ -216,11 +279,15 @@ class HopperGroup {
   __device__ __forceinline__ void BeginValues(int stage) {
     PinSums();
     BeginProducts();
-    const uint64_t v = Describe(SharedAddress(memory_.v[stage][0]), kMatrixBytes);
+    const uint32_t values = SharedAddress(memory_.v[stage][0]);
+    const uint64_t v =
+        Describe(values, kSettled ? SharedAddress(memory_.ones) - values : kMatrixBytes);
     const uint64_t ones = DescribeConstant(SharedAddress(memory_.ones));
+    // Sixteen rows further; a column of ones stays where it is.
+    constexpr int64_t kRows = 16 * 128 / 16, kStep = kSettled ? kRows - (kRows << 16) : kRows;
 #pragma unroll
     for (int step = 0; step < kKeys / 16; ++step) {
-      Wgmma<T>(out_, weights_[step], v + step * 16 * 128 / 16, true);
+      Wgmma<T>(out_, weights_[step], v + static_cast<uint64_t>(step * kStep), true);
       if constexpr (kSumByProducts) Wgmma<T>(sums_, weights_[step], ones, true);
     }
     CommitProducts();
@@ -248,17 +315,34 @@ class HopperGroup {
       shift[0] = shift[1] = FlatBias(tile);
       WaitForScores();
       Release(barriers_.keys_empty[place_.stage]);
-      LargestScores(scores_, largest);
-      if constexpr (kOverlap) Exponentiate(largest, scale, shift, shrink);
+      if constexpr (!kSettled) {
+        LargestScores(scores_, largest);
+        Exponentiate(largest, scale, shift, shrink);
+      }
+    } else if constexpr (kSettled) {
+      AddSettledBias(tile, shift);
     } else {
       AddBiasAndMask(work, tile, scale, shift);
       LargestScores(scores_, largest);
-      if constexpr (kOverlap) Exponentiate(largest, scale, shift, shrink);
+      Exponentiate(largest, scale, shift, shrink);
     }
-    if constexpr (!kOverlap) Exponentiate(largest, scale, shift, shrink);
+    if constexpr (kSettled) Settle(scale, shift);
+  }
+  // Scores become rounded weights.
+  __device__ __forceinline__ void Settle(float scale, const float (&shift)[2]) {
+    Pin(out_);
+#pragma unroll 1
+    for (bool rise = !softmax_.settled();; rise = true) {
+      if (rise) {
+        float shrink[2];
+        softmax_.Rise(scores_, scale, shift, shrink);
+        Shrink(out_, shrink);
+      }
+      if (!softmax_.Weigh(scores_, scale, shift, weights_) || rise) return;
+    }
   }
   __device__ __forceinline__ void WaitForScores() {
-    WaitForProducts<kOverlap ? 1 : 0>();
+    WaitForProducts<kSettled ? 0 : 1>();
     Pin(scores_);
   }
   // ptxas moves a wait for products up to where a basic block begins: this one ends before that.
@@ -282,13 +366,7 @@ class HopperGroup {
       for (int i = 0; i < kAhead; ++i) ahead[i] = pairs[4 * (i - 1)];
     }
     WaitForScores();
-    if (!tile.masked) Release(barriers_.keys_empty[place_.stage]);
-    const int keys = kv_len_ - tile.begin;
-    if (keys < kKeys) HideFrom(scores_, keys);
-    if (tile.masked) {
-      HideMasked();
-      Release(barriers_.keys_empty[place_.stage]);
-    }
+    HideAndRelease(tile);
     if (kFunction == BiasKind::kFire) {
       AddFire(work, tile, scale);
       scale = 1.0f;
@@ -302,6 +380,32 @@ class HopperGroup {
           scores_, [&](int j) { return j + 1 < kAhead ? ahead[j + 1] : pairs[4 * j]; }, scale);
     }
     scale = 1.0f;
+  }
+
+  // The same of settled weights: scores_ stay in their units.
+  __device__ __forceinline__ void AddSettledBias(const KeyWork& tile, float (&shift)[2]) {
+    const int delta = tile.begin - position_;
+    const TileSide side = kAlibi ? Side(tile) : kAcross;
+    if (side != kAcross) {
+      ShiftAlibi(side, delta, shift);
+      WaitForScores();
+    } else if (Flat(tile)) {
+      shift[0] = shift[1] = FlatBias(tile);
+      WaitForScores();
+    } else {
+      AddNear(delta, shift);
+    }
+    HideAndRelease(tile);
+  }
+
+  // What lies behind the sequence or is masked; the tile's keys are released.
+  __device__ __forceinline__ void HideAndRelease(const KeyWork& tile) {
+    if (!tile.masked) Release(barriers_.keys_empty[place_.stage]);
+    const int keys = kv_len_ - tile.begin;
+    if (keys < kKeys) HideFrom(scores_, keys);
+    if (!tile.masked) return;
+    HideMasked();
+    Release(barriers_.keys_empty[place_.stage]);
   }
 
   // To units of log2.
@@ -387,11 +491,12 @@ class HopperGroup {
 
   // 1 / sum of a query's weights; 0 if it saw no key.
   __device__ __forceinline__ float InverseSum(int half) const {
-    if constexpr (kSumByProducts) {
-      const float sum = sums_[0][2 * half];
+    if constexpr (!kSettled && !kSumByProducts) {
+      return softmax_.InverseSum(half);
+    } else {
+      const float sum = kSettled ? out_[kDim / 8 + kSettled - 1][2 * half] : sums_[0][2 * half];
       return sum > 0.0f ? 1.0f / sum : 0.0f;
     }
-    return softmax_.InverseSum(half);
   }
 
   // Lane t of four gets word t of each.
@@ -421,9 +526,9 @@ class HopperGroup {
 
   float scores_[kKeys / 8][4];
   uint32_t weights_[kKeys / 16][4];
-  float out_[kDim / 8][4];
+  float out_[kDim / 8 + kSettled][4];
   float sums_[1][4];  // kSumByProducts: of the weights, in every column
-  OnlineSoftmax softmax_;
+  Softmax softmax_;
   FireRows fire_;  // FIRE alone
   bool fire_begun_;
 };

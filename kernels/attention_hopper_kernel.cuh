@@ -43,6 +43,19 @@ namespace quintet::cuda {
 //     predicted 290, seen 207, 319 at 128 (92, 165). Rejected: overlap at 64, predicted 520, seen
 //     457 to 472; the bias as a factor of weights: predicted 0.97, seen 0.91; rows flat by warps:
 //     no change.
+//   6 at 64 with three warpgroups a tile's largest scores are looked for only where a weight would
+//     come to 2 (attention_hopper_softmax.cuh), sums are a column of ones beside the values, what
+//     is far from the diagonal in a tile is not looked up, ALiBi is one more step of the product,
+//     its diagonal's tile first. A warpgroup waited for its own chain of instructions, not for a
+//     unit: a tile took 1600 of 2800 clocks in its softmax, 64 exponentials of a warp need 512.
+//     Predicted 600 without a bias, 0.96 of it with a table, 510 with ALiBi; at 64, 2048 seen 532
+//     (version 5 in the same run 495), 510 with T5's table (462), 485 with ALiBi (402); at 512 402
+//     (398), 344 (331); at 8192 525 (507), 524 (499), 500 (406); causal 2048 389 (395), 381 (384),
+//     363 (344). Rejected: sums not multiplied where bases stay, alone: predicted 1.05, seen 0.97;
+//     parts of tiles near the diagonal, alone: predicted 0.97 of the speed without a bias, seen
+//     0.93; the same at 128, where no overlap is left: 602 at 2048, but 445 for 498 at 512; the
+//     next tile's keys waited for before the weights: 519, 479 with a table, 371 at 512; three
+//     stages, two warpgroups (449), no turns (489).
 template <typename T, typename S, bool kCached, BiasKind kFunction>
 __global__ void __launch_bounds__(S::kThreads, 1)
     AttendHopperKernel(const __grid_constant__ AttentionCall call,
@@ -59,10 +72,17 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   if (threadIdx.x < kSortedSequences) {
     memory.sequences[threadIdx.x] = BlocksOf<S>(call, static_cast<int>(threadIdx.x));
   }
-  if (threadIdx.x < sizeof(memory.ones) / sizeof(T)) {
-    memory.ones[threadIdx.x] = static_cast<T>(1.0f);
-    ShowToAsyncProxy();
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int i = thread; i < static_cast<int>(sizeof(memory.ones) / sizeof(T)); i += S::kThreads) {
+    memory.ones[i] = static_cast<T>(1.0f);
   }
+  if constexpr (Memory::kAlibi) {
+    auto& keys = memory.alibi.keys;
+    for (int i = thread; i < static_cast<int>(sizeof(keys) / sizeof(T)); i += S::kThreads) {
+      keys[i] = static_cast<T>(i % 8 < 3 ? static_cast<float>(i / 8) : 0.0f);
+    }
+  }
+  ShowToAsyncProxy();
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < 2; ++stage) {
       InitBarrier(SharedAddress(&barriers.queries_full[stage]), 1 + 32);  // boxes; a lane each
@@ -82,7 +102,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   if (warp < 4) {
     GiveRegisters<kCached ? S::kRowRegisters : S::kBoxRegisters>();
     if (warp == 1) {
-      WriteTables<S>(call, memory);
+      WriteTables<T, S>(call, memory);
     } else if (warp == 0 || kCached) {
       HopperCopier<T, S, Memory, kCached>(call, maps, memory).Run();
     }

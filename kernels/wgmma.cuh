@@ -48,6 +48,14 @@ __device__ __forceinline__ uint64_t DescribeConstant(uint32_t address) {
   return kStride << 32 | kStride << 16 | (address & 0x3ffff) / 16;
 }
 
+// Describes a matrix of 16-bit values in parts of 8 x 8, 128 bytes each, summed along a row: from a
+// part to that of the next eight rows, and of the next eight values of a row, in bytes.
+__device__ __forceinline__ uint64_t DescribeParts(uint32_t address, uint32_t row_stride,
+                                                  uint32_t value_stride) {
+  return uint64_t{row_stride / 16} << 32 | uint64_t{value_stride / 16} << 16 |
+         (address & 0x3ffff) / 16;
+}
+
 __device__ __forceinline__ void BeginProducts() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
@@ -107,6 +115,7 @@ __device__ __forceinline__ void Pin(float (&values)[kCount][4]) {
 #define QT_REGISTERS_16 QT_REGISTERS_8 ", %4, %5, %6, %7"
 #define QT_REGISTERS_32 QT_R0
 #define QT_REGISTERS_64 QT_R0 ", " QT_R16
+#define QT_REGISTERS_72 QT_REGISTERS_64 ", %32, %33, %34, %35"
 #define QT_REGISTERS_128 QT_REGISTERS_64 ", " QT_R32 ", " QT_R48
 #define QT_REGISTERS_256 QT_REGISTERS_128 ", " QT_R64 ", " QT_R80 ", " QT_R96 ", " QT_R112
 
@@ -131,6 +140,8 @@ QT_WGMMA(SHARED, uint64_t a, 256, "%128", "%129", "%130", QT_C8(0), QT_C8(8), QT
 // c [64 x columns] (+)= a b, a as of mma.m16n8k16 in each warp.
 QT_WGMMA(REGISTERS, const uint32_t (&a)[4], 8, "%4, %5, %6, %7", "%8", "%9", QT_C1(0))
 QT_WGMMA(REGISTERS, const uint32_t (&a)[4], 64, "%32, %33, %34, %35", "%36", "%37", QT_C8(0))
+QT_WGMMA(REGISTERS, const uint32_t (&a)[4], 72, "%36, %37, %38, %39", "%40", "%41", QT_C8(0),
+         QT_C1(8))
 QT_WGMMA(REGISTERS, const uint32_t (&a)[4], 128, "%64, %65, %66, %67", "%68", "%69", QT_C8(0),
          QT_C8(8))
 
@@ -149,6 +160,7 @@ QT_WGMMA(REGISTERS, const uint32_t (&a)[4], 128, "%64, %65, %66, %67", "%68", "%
 #undef QT_REGISTERS_16
 #undef QT_REGISTERS_32
 #undef QT_REGISTERS_64
+#undef QT_REGISTERS_72
 #undef QT_REGISTERS_128
 #undef QT_REGISTERS_256
 #undef QT_WGMMA

@@ -278,6 +278,43 @@ TEST_CASE("scores far apart and equal scores", "[attention]") {
   }
 }
 
+// A softmax that goes through the keys meets larger and larger scores, a little and by far.
+TEST_CASE("scores that grow along the keys", "[attention]") {
+  const std::function<float(int64_t)> growths[] = {
+      [](int64_t key) { return static_cast<float>(key) / 60.0f; },
+      [](int64_t key) { return key < 300 ? 0.01f : 60.0f; },
+      [](int64_t key) { return key % 128 == 127 ? static_cast<float>(key) / 8.0f : 0.5f; }};
+  uint32_t seed = 71;
+  for (const auto& growth : growths) {
+    for (int64_t dim : {64, 128}) {
+      ForEachPlace([&](Place& place) {
+        for (DType dtype : place.float_types()) {
+          Problem problem({.heads = Pick<int64_t>(2, 1),
+                           .head_dim = dim,
+                           .q_lens = Pick({130, 20}, {70, 20}),
+                           .kv_lens = Pick({600, 400}, {400, 300}),
+                           .positions = {},
+                           .bias = dim == 64 ? BiasKind::kTable : BiasKind::kAlibi,
+                           .scale = 0.125f,
+                           .gap = 8},
+                          seed += 2, dtype);
+          for (size_t s = 0; s < 2; ++s) {
+            for (int64_t t = 0; t < problem.shape.kv_lens[s]; ++t) {
+              float* key = problem.kv_data.data() + (problem.kv_offsets[s] + t) * problem.kv_stride;
+              for (int64_t i = 0; i < problem.width(); ++i) key[i] *= growth(t);
+            }
+          }
+          problem.kv_data = RoundedTo(dtype, problem.kv_data);
+          const Inputs inputs(problem, nullptr, place);
+          const std::vector<float> out = Run(inputs.Args(false), place);
+          const double tolerance = dtype == DType::kF32 ? 1e-3 : Tolerance(dtype);
+          CHECK(RelativeError(out, Reference(problem)) < tolerance);
+        }
+      });
+    }
+  }
+}
+
 // A cache that lacks each sequence's last q_len keys (NaN), and what StoreKv needs to add them: a
 // slot for each packed row, -1 for those that are there.
 std::vector<int32_t> TakeOwnKeys(const Problem& problem, CachedKeys& cached) {
