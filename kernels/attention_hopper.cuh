@@ -132,20 +132,6 @@ struct HopperMaps {
   CUtensorMap q, k, v;
 };
 
-// Counts uses of a ring of kStages places.
-template <int kStages>
-struct RingPlace {
-  int stage = 0;
-  uint32_t parity = 0;  // of the phase in which the place is filled
-
-  __device__ __forceinline__ void Advance() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
 // AttendHopper for ALiBi and FIRE.
 template <typename T>
 void AttendHopperFunction(const AttentionCall& call, int64_t rows_total, Stream& stream);

@@ -71,6 +71,20 @@ __device__ __forceinline__ void CopyBox(uint32_t shared, const CUtensorMap& map,
       : "memory");
 }
 
+// Counts uses of a ring of kStages places.
+template <int kStages>
+struct RingPlace {
+  int stage = 0;
+  uint32_t parity = 0;  // of the phase in which the place is filled
+
+  __device__ __forceinline__ void Advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
 // Rows of 16-bit values: [rows, heads, head_dim], strides in elements.
 struct BoxedRows {
   const void* data;

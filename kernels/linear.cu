@@ -6,26 +6,31 @@
 #include "kernels/linear_product.cuh"
 #include "kernels/product_plans.cuh"
 
-// Few rows of bf16 or f16 go through one kernel of their own (linear_few.cu), and so do up to some
-// hundreds on Hopper (linear_hopper.cu). Any other product on the device runs in up to three
-// stages, all on one queue:
-//   1. x is converted to the weight's type, where it has another;
+// Few rows of bf16 or f16 go through one kernel of their own (linear_few.cu), and so do, on Hopper,
+// tens and hundreds (linear_hopper.cu) and many (linear_many.cu). Any other product on the device
+// runs in up to three stages, all on one queue:
+//   1. x is converted to the weight's type, where it has another (for linear_many.cu, too);
 //   2. the product, by cuBLASLt for bf16 and f16 (tensor cores, f32 sums; product_plans.cuh), by
 //      TileProduct below for f32, with what it can do of the epilogue;
 //   3. a pass over the product in scratch for the rest: gated activations, activations that
-//      cuBLASLt lacks, outputs that are scattered.
-//
-// Why not scatter in place: a cache page holds [layer, k|v, head, slot, channel], so one row of the
-// product lands in layers * 2 * heads separate runs of head_dim values, which no leading dimension
-// of cuBLASLt can describe. The pass costs one read and one write of the keys and values, against
-// d_model / 2 multiply-adds for each of them. Stages 1 and 3 take rows in pieces of kPieceRows,
-// which bounds the scratch.
+//      cuBLASLt lacks, outputs that are scattered. (A cache page holds [layer, k|v, head, slot,
+//      channel], so one row of the product lands in layers * 2 * heads separate runs of head_dim
+//      values, which no leading dimension of cuBLASLt can describe.)
+// Stages 1 and 3 take rows in pieces, which bounds the scratch.
 
 namespace quintet::cuda {
 
 namespace {
 
-constexpr int64_t kPieceRows = 1024;
+// Rows that are converted, and multiplied to scratch, at once. On Hopper linear_many.cu takes
+// nearly all products of more rows that would need scratch, so that there is little of it.
+struct Pieces {
+  int64_t x, product;
+};
+Pieces PiecesOf(const LinearWeight& w, const Device& device) {
+  if (device.hopper() && IsHalf(w.type())) return {4096, LeastManyRows(w)};
+  return {1024, 1024};
+}
 
 DType TypeOf(const LinearWeight& w) {
   return w.type() == WeightType::kF32    ? DType::kF32
@@ -319,14 +324,15 @@ struct Scratch {
   int64_t bytes;
 };
 
-Scratch Carve(void* base, const LinearWeight& w, int64_t rows) {
-  const int64_t size = DTypeBytes(TypeOf(w)), piece = std::min(rows, kPieceRows);
+Scratch Carve(void* base, const LinearWeight& w, int64_t rows, const Device& device) {
+  const int64_t size = DTypeBytes(TypeOf(w));
+  const Pieces pieces = PiecesOf(w, device);
   const bool converts = w.type() != WeightType::kF32;
   Carver carver(base);
   Scratch s;
   s.workspace = carver.Take(converts ? ProductPlans::kWorkspaceBytes : 0);
-  s.x = carver.Take(converts ? piece * w.k() * size : 0);
-  s.product = carver.Take(piece * w.n() * size);
+  s.x = carver.Take(converts ? std::min(rows, pieces.x) * w.k() * size : 0);
+  s.product = carver.Take(std::min(rows, pieces.product) * w.n() * size);
   s.bytes = carver.used_bytes();
   return s;
 }
@@ -348,6 +354,19 @@ void Finish(const LinearArgs& args, const Tensor& product, int64_t first_row, St
     QT_CHECK(out == product.dtype);
     LaunchFinish<In, In>(args, product, first_row, stream);
   });
+}
+
+// The call's rows [begin, end), of which `x` is x.
+LinearArgs RowsOf(const LinearArgs& args, const Tensor& x, int64_t begin, int64_t end) {
+  LinearArgs part = args;
+  part.x = x;
+  if (args.residual.defined()) part.residual = args.residual.Rows(begin, end);
+  if (args.scatter.base != nullptr) {
+    part.scatter.row_offset += begin;
+  } else {
+    part.y = args.y.Rows(begin, end);
+  }
+  return part;
 }
 
 // The call as one product, if it can be one.
@@ -374,7 +393,7 @@ Product WholeProduct(const LinearArgs& args) {
 
 int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream) {
   if (IsQuantized(w.type())) return QuantizedScratchBytes(w, rows, stream);
-  return Carve(nullptr, w, rows).bytes;
+  return Carve(nullptr, w, rows, stream.device()).bytes;
 }
 
 namespace {
@@ -426,13 +445,20 @@ void WideLinear(const LinearArgs& args, Stream& stream) {
   QT_CHECK(!args.norm_gamma.defined() && args.kv.cache == nullptr);
   QT_CHECK(!args.x_squares.defined() && !args.next_norm.gamma.defined());
   const bool direct = ProductDoes(args, type);
-  const Scratch scratch = Carve(args.scratch.data, w, rows);
+  const bool many = ManyRowsTake(args, stream.device());
+  const Scratch scratch = Carve(args.scratch.data, w, rows, stream.device());
   QT_CHECK_GE(args.scratch.elements(), scratch.bytes);
-  const int64_t piece = direct && args.x.dtype == type ? rows : kPieceRows;
+  const Pieces pieces = PiecesOf(w, stream.device());
+  const int64_t piece = !many && !direct ? pieces.product : args.x.dtype != type ? pieces.x : rows;
   for (int64_t begin = 0; begin < rows; begin += piece) {
     const int64_t end = std::min(begin + piece, rows);
+    const Tensor x = ConvertX(args.x.Rows(begin, end), type, scratch.x, stream);
+    if (many) {
+      ManyRowsLinear(RowsOf(args, x, begin, end), stream);
+      continue;
+    }
     Product p{};
-    p.x = ConvertX(args.x.Rows(begin, end), type, scratch.x, stream);
+    p.x = x;
     p.w = &w;
     p.alpha = args.alpha;
     p.workspace = scratch.workspace;

@@ -91,14 +91,6 @@ __device__ __forceinline__ void WaitForKernelsBefore() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
-__device__ __forceinline__ float4 LoadFloat4(uint32_t shared) {
-  float4 v;
-  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-               : "r"(shared)
-               : "memory");
-  return v;
-}
 __device__ __forceinline__ float LoadFloat(uint32_t shared) {
   float v;
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(shared) : "memory");

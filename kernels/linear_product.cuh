@@ -27,9 +27,12 @@ __device__ __forceinline__ float Activated(Activation activation, float x) {
 
 // kGeluTanh without a branch, to some units in the last place of f32: x * sigmoid(2 u) is
 // 0.5 x (1 + tanh(u)).
-__device__ __forceinline__ float QuickGelu(float x) {
+__device__ __forceinline__ float QuickGeluExponent(float x) {
   constexpr float kScale = -2.0f * 0.7978845608028654f * 1.4426950408889634f;
-  return __fdividef(x, 1.0f + Exp2(kScale * (x + 0.044715f * x * x * x)));
+  return kScale * (x + 0.044715f * x * x * x);
+}
+__device__ __forceinline__ float QuickGelu(float x) {
+  return __fdividef(x, 1.0f + Exp2(QuickGeluExponent(x)));
 }
 
 // One product with the epilogue that its stage does: y, bias and residual as in LinearArgs.
@@ -70,6 +73,12 @@ bool RunHopperRows(const LinearArgs& args, Stream& stream);
 bool HopperRowsStoreKv(const LinearWeight& w, int64_t rows, const Device& device);
 int64_t HopperRowsNormParts(const LinearWeight& w, int64_t rows, const Device& device);
 bool HopperRowsTakeSquares(const LinearWeight& w, int64_t rows, const Device& device);
+
+// Products of many rows on Hopper, gated or scattered, in linear_many.cu: how many rows make that
+// worth it, whether it takes this product, once x is of the weight's type, and the product.
+int64_t LeastManyRows(const LinearWeight& w);
+bool ManyRowsTake(const LinearArgs& args, const Device& device);
+void ManyRowsLinear(const LinearArgs& args, Stream& stream);
 
 // Products of any shape with weights that are not quantised, in linear.cu. The kernels of few and
 // of Hopper's rows ask for weights before they wait for the kernel before them; these do not, so it

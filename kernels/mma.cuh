@@ -83,6 +83,21 @@ __device__ inline void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;" : : "n"(kPending) : "memory");
 }
 
+__device__ __forceinline__ float4 LoadFloat4(uint32_t shared) {
+  float4 v;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(shared)
+               : "memory");
+  return v;
+}
+
+// 1 / x to one unit in the last place; 0 where that is below 2^-126.
+__device__ inline float Reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 // 2^x to two units in the last place; 0 at -inf.
 __device__ inline float Exp2(float x) {
   float y;

@@ -66,6 +66,13 @@ template <int kPending>
 __device__ __forceinline__ void WaitForProducts() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(kPending) : "memory");
 }
+// The inverse of LoadMatrices (mma.cuh).
+__device__ __forceinline__ void StoreMatrices(const uint32_t (&r)[4], uint32_t row_address) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+               :
+               : "r"(row_address), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+}
 // The compiler does not move uses of `values` across this.
 template <int kCount>
 __device__ __forceinline__ void Pin(float (&values)[kCount][4]) {

@@ -59,8 +59,9 @@ void BenchEmbedding(GpuBench& bench, int64_t rows, int64_t d) {
   bench.Clear();
 }
 
-LinearWeight Weight(GpuBench& bench, int64_t n, int64_t k, WeightType type = WeightType::kBF16) {
-  absl::StatusOr<LinearWeight> made = LinearWeight::Allocate(n, k, type, false, &bench.device());
+LinearWeight Weight(GpuBench& bench, int64_t n, int64_t k, WeightType type = WeightType::kBF16,
+                    bool gated = false) {
+  absl::StatusOr<LinearWeight> made = LinearWeight::Allocate(n, k, type, gated, &bench.device());
   CheckOk(made.status());
   LinearWeight w = *std::move(made);
   std::vector<float> values(static_cast<size_t>(std::min<int64_t>(n, 64) * k));
@@ -90,6 +91,28 @@ void BenchLinear(GpuBench& bench, int64_t rows, int64_t k, int64_t n, DType y_ty
                      .y = bench.Empty(y_type, {rows, n})});
     const int64_t scratch = LinearScratchBytes(weights[i], rows, bench.stream());
     if (scratch > 0) calls.back().scratch = bench.Empty(DType::kI8, {scratch});
+  }
+  bench.Run(name, {.bytes = static_cast<double>(bytes), .flops = 2.0 * rows * k * n}, copies,
+            [&](int i) { Linear(calls[i], bench.stream()); });
+  bench.Clear();
+}
+
+// Gelu of half of the columns times the other half.
+void BenchGatedLinear(GpuBench& bench, int64_t rows, int64_t k, int64_t n) {
+  const std::string name = "gated linear bf16 " + By({rows, k, n});
+  if (!bench.Wanted(name)) return;
+  const int64_t bytes = 2 * (n * k + rows * k + rows * n / 2);
+  const int copies = bench.CopiesPastL2(bytes);
+  std::vector<LinearWeight> weights;
+  std::vector<LinearArgs> calls;
+  for (int i = 0; i < copies; ++i) weights.push_back(Weight(bench, n, k, WeightType::kBF16, true));
+  for (int i = 0; i < copies; ++i) {
+    const int64_t scratch = LinearScratchBytes(weights[i], rows, bench.stream());
+    calls.push_back({.x = bench.Random(DType::kBF16, {rows, k}, i + 1),
+                     .w = &weights[i],
+                     .activation = Activation::kGeluTanh,
+                     .y = bench.Empty(DType::kBF16, {rows, n / 2}),
+                     .scratch = bench.Empty(DType::kI8, {scratch})});
   }
   bench.Run(name, {.bytes = static_cast<double>(bytes), .flops = 2.0 * rows * k * n}, copies,
             [&](int i) { Linear(calls[i], bench.stream()); });
@@ -240,6 +263,10 @@ void BenchAll(GpuBench& bench) {
     for (int64_t rows : {1, 4, 8, 32, 128, 512, 4096, 16384}) {
       BenchLinear(bench, rows, s.k, s.n, DType::kBF16);
     }
+  }
+  for (int64_t rows : {128, 512, 1024, 2048, 4096, 16384}) {
+    BenchGatedLinear(bench, rows, 768, 4096);
+    BenchGatedLinear(bench, rows, 2048, 10240);
   }
   for (int64_t rows : {1, 32, 128}) BenchLinear(bench, rows, 768, 32128, DType::kF32);
   for (WeightType type : {WeightType::kI8, WeightType::kF8}) {

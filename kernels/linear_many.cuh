@@ -1,0 +1,98 @@
+// Products of many rows on Hopper: sizes, shared memory, the order of the work, and the warp that
+// copies.
+#pragma once
+
+#include "kernels/bulk_copy.cuh"
+#include "kernels/linear_product.cuh"
+#include "kernels/wgmma.cuh"
+
+namespace quintet::cuda {
+
+struct ManyRowsArgs {
+  int rows, columns, k;  // of y, of y, of x
+  Activation activation;
+  void* y;
+  int64_t y_stride;
+  const int64_t *row_offset, *chunk_offset;  // scattered: as in ScatterOutput
+  int chunk;
+};
+
+// Boxes of 128 rows of W and of x.
+struct ManyRowsMaps {
+  CUtensorMap w, x;
+};
+
+enum class ManyRowsOutput { kGated, kScattered };
+
+// A block's tile: 128 rows of x by 256 rows of W, gated those of 128 gate channels and then of
+// their up channels, whose sums are in one thread. Two warpgroups multiply, 64 rows of x each; a
+// third one copies.
+template <typename TOf, ManyRowsOutput kOutputOf>
+struct ManyRowsSizes {
+  using T = TOf;
+  static constexpr bool kGated = kOutputOf == ManyRowsOutput::kGated;
+  static constexpr bool kScattered = kOutputOf == ManyRowsOutput::kScattered;
+  static constexpr int kRows = 128, kChannels = 256;
+  static constexpr int kColumns = kGated ? kChannels / 2 : kChannels;  // of y
+  static constexpr int kDepth = 64;  // values of k in a stage: rows of 128 bytes
+  static constexpr int kStages = 4;
+  static constexpr int kStageBytes = (kRows + kChannels) * kDepth * 2;
+  static constexpr int kGroups = 2, kThreads = (1 + kGroups) * kWarpgroup;
+  static constexpr int kBoxRows = 16, kBoxColumns = 64;  // of y, that a warp stages
+};
+
+// Matrices as Describe wants them, and boxes of y with their 16-byte pieces permuted alike.
+template <typename S>
+struct alignas(1024) ManyRowsMemory {
+  typename S::T x[S::kStages][S::kRows * S::kDepth];
+  typename S::T w[S::kStages][S::kChannels * S::kDepth];
+  typename S::T y[S::kGroups * 4][2][S::kBoxRows * S::kBoxColumns];  // two of each warp
+  uint64_t full[S::kStages], empty[S::kStages];
+};
+
+// The tiles in the order in which blocks take them: bands of rows, each column by column, so that
+// what is under way at once shares rows of x and of W in the L2 cache.
+template <typename S>
+class ManyRowsTiles {
+ public:
+  __host__ __device__ __forceinline__ explicit ManyRowsTiles(const ManyRowsArgs& a)
+      : high_((a.rows + S::kRows - 1) / S::kRows),
+        wide_((a.columns + S::kColumns - 1) / S::kColumns) {}
+  __host__ __device__ __forceinline__ int count() const { return high_ * wide_; }
+  // First row and column of a tile of y.
+  __device__ __forceinline__ int2 At(int tile) const {
+    const int first = tile / (kBand * wide_) * kBand, within = tile - first * wide_;
+    const int height = min(kBand, high_ - first);
+    return {(first + within % height) * S::kRows, within / height * S::kColumns};
+  }
+
+ private:
+  static constexpr int kBand = 16;
+  const int high_, wide_;
+};
+
+// Asks for boxes of the block's tiles; one thread.
+template <typename S>
+__device__ void CopyManyRows(const ManyRowsArgs& a, const ManyRowsMaps& maps,
+                             ManyRowsMemory<S>& memory) {
+  constexpr int kHalf = S::kChannels / 2;
+  const ManyRowsTiles<S> tiles(a);
+  RingPlace<S::kStages> place;
+  for (int tile = static_cast<int>(blockIdx.x); tile < tiles.count();
+       tile += static_cast<int>(gridDim.x)) {
+    const int2 at = tiles.At(tile);
+    const int second = at.y + (S::kGated ? a.columns : kHalf);
+    for (int k = 0; k < a.k; k += S::kDepth) {
+      const uint32_t full = SharedAddress(&memory.full[place.stage]);
+      const uint32_t w = SharedAddress(memory.w[place.stage]);
+      Wait(SharedAddress(&memory.empty[place.stage]), place.parity ^ 1);
+      ArriveExpecting(full, S::kStageBytes);
+      CopyBox(SharedAddress(memory.x[place.stage]), maps.x, k, 0, at.x, full);
+      CopyBox(w, maps.w, k, 0, at.y, full);
+      CopyBox(w + kHalf * S::kDepth * 2, maps.w, k, 0, second, full);
+      place.Advance();
+    }
+  }
+}
+
+}  // namespace quintet::cuda
