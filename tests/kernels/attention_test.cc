@@ -77,6 +77,25 @@ TEST_CASE("a thousand keys", "[attention]") {
   }
 }
 
+// Too many blocks of queries and too many keys for the kernel of short sequences on a GPU.
+TEST_CASE("many heads and a thousand keys", "[attention]") {
+  uint32_t seed = 131;
+  for (BiasKind kind : {BiasKind::kNone, BiasKind::kTable, BiasKind::kAlibi}) {
+    for (bool causal : {false, true}) {
+      CheckShape({.heads = 16,
+                  .head_dim = 16,
+                  .q_lens = {200, 20},
+                  .kv_lens = {1100, 130},
+                  .positions = {450, 110},
+                  .causal = causal,
+                  .bias = kind,
+                  .asymmetric = causal,
+                  .scale = 0.5f},
+                 seed += 2);
+    }
+  }
+}
+
 TEST_CASE("bias tables that saturate near and far", "[attention]") {
   for (int64_t saturation : {1, 128, 256, 257}) {
     for (int64_t dim : {64, 128}) {
