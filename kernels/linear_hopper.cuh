@@ -118,19 +118,18 @@ __device__ __forceinline__ void SumShare(const HopperShare<S>& share, int stages
   Pin(c);
 }
 
-// What: y = activation(alpha x W^T + bias) [* up] + residual; or keys and values to their slots.
-// Shapes: x [rows, k] T, W [n, k] T, y [rows, columns] f32 or T; k a multiple of 8, columns and
-// what is between rows multiples of 4.
-// Math: products on tensor cores, f32 sums: each block's share of k in ascending order, then the
-// blocks' in theirs, the same bits from run to run.
-// Map: channels of W are the rows of the tensor cores' tiles (64 for each warpgroup; gated: a half
-// of gate channels and the up channels that belong to them), rows of x their columns. A cluster of
-// blocks owns a tile of y, each block a share of k. One thread asks for boxes of 64 values of k
-// into a ring: W's first ones before the kernel waits for its inputs, x's after that. In the end
-// every block sends its sums to those that finish their rows, a share of the tile's each.
-// Bound: W read once: n k 2 bytes over 4.3 TB/s on an H200; x once for every tile of channels, from
-// the L2 cache. In a step, the chain of kernels.
-// Spec: tests/kernels/linear_test.cc.
+// What: y = activation(alpha x W^T + bias) [* up] + residual; or keys and values to their slots; or
+// halves of norms (NormOutput, x_squares). Shapes: x [rows, k] T, W [n, k] T, y [rows, columns] f32
+// or T; k a multiple of 8, columns and what is between rows multiples of 4. Math: products on
+// tensor cores, f32 sums: each block's share of k in ascending order, then the blocks' in theirs,
+// the same bits from run to run. Map: channels of W are the rows of the tensor cores' tiles (64 for
+// each warpgroup; gated: a half of gate channels and the up channels that belong to them), rows of
+// x their columns. A cluster of blocks owns a tile of y, each block a share of k. One thread asks
+// for boxes of 64 values of k into a ring: W's first ones before the kernel waits for its inputs,
+// x's after that. In the end every block sends its sums to those that finish their rows, a share of
+// the tile's each. Bound: W read once: n k 2 bytes over 4.3 TB/s on an H200; x once for every tile
+// of channels, from the L2 cache. In a step, the chain of kernels. Spec:
+// tests/kernels/linear_test.cc, linear_norm_test.cc, linear_half_norm_test.cc.
 //
 // Versions on an H200, bf16, us of a product among others of its kind, weights from memory, at 32 |
 // 128 rows. T5-base: 768x768 with a residual, 2304x768, 3072x768 with ReLU, 768x3072 with a
@@ -149,9 +148,9 @@ __device__ __forceinline__ void SumShare(const HopperShare<S>& share, int stages
 // T5-base 444 | 545 | 704 | 878, then 376 | 436 | 594 | 781; GPT-2 369 | 421 | 560 | 722, then 320
 // | 333 | 453 | 613; Flan-T5-XL 1762 | 2120 | 2612 | 3528, then 1529 | 1787 | 2334 | 3468.
 // With halves of norms (NormOutput) predicted 344 for T5-base and 1434 for Flan-T5-XL at 32 rows;
-// seen at 16 | 32 | 64 | 128 rows in one run: T5-base 351 | 400 | 493 | 653, then 308 | 354 | 465 |
-// 643; Flan-T5-XL 1405 | 1579 | 1979 | 2776, then 1288 | 1464 | 1909 | 2814: its 128 rows, where
-// only the norm before 2048x2048 was halved, are left as they were.
+// seen at 16 | 32 | 64 | 128 rows in one run: T5-base 351 | 400 | 494 | 653, then 310 | 356 | 469 |
+// 652; Flan-T5-XL 1410 | 1581 | 1979 | 2778, then 1286 | 1467 | 1912 | 2790. At 128 rows of the
+// latter none is halved: when the norm before 2048x2048 was, it took 2814.
 // Rejected: the next kernel let in before the wait (T5-base 453 | 806 at 32 | 128 rows), after the
 // last copy (437 | 792), at the end (484 | 821); sums fetched by who finishes their rows
 // (ld.shared::cluster) instead of sent by bulk copies: a step of T5-base at 32 rows 406, then 445,
