@@ -198,7 +198,7 @@ void Decoder::QueueAhead(absl::Span<const DecoderJob> jobs, int under_way) {
   }
   const int which = 1 - under_way;
   search_.Plan(following_, which);
-  search_.Queue(model_->Decode(batch_.Finish()), which);
+  search_.QueueStep(batch_.Finish(), which);
   ahead_ = which;
 }
 

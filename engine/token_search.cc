@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <iterator>
 
 #include "engine/logits_rows.h"
@@ -48,10 +49,16 @@ int64_t Share(const Generation& generation) {
   return std::max(generation.rows(), static_cast<int64_t>(generation.live().size()));
 }
 
+int64_t NextId() {
+  static std::atomic<int64_t> next{0};
+  return next++;
+}
+
 }  // namespace
 
 TokenSearch::TokenSearch(Model* model, bool runs_ahead)
     : model_(model),
+      id_(NextId()),
       vocab_(model->config().vocab),
       logits_stride_(LogitsStride(vocab_)),
       most_rows_(LogitsChunkRows(model->stream())),
@@ -330,6 +337,20 @@ void TokenSearch::Queue(const Tensor& states, int which) {
   } else {
     QueueOps(states, which);
   }
+  model_->stream().Mark(which);
+}
+
+void TokenSearch::QueueStep(const DecodeBatch& batch, int which) {
+  const Search& search = searches_[which];
+  const Needs& needs = search.needs;
+  const bool joins = search.by_row && search.rows > 0 && !needs.logprobs && needs.alternatives == 0;
+  if (!joins) return Queue(model_->Decode(batch), which);
+  // What Shape tells of a search without beams, but for where it lies.
+  const DecodedStep step = model_->DecodeThen(
+      batch, {.key = {id_, which, needs.ranks, needs.width, needs.ruled_sums,
+                      rule_tokens_.size() > 0, search.rows, rules_.size(), draws_.size()},
+              .queue = [&](const Tensor& states) { QueueOps(states, which); }});
+  if (!step.followed) return Queue(step.states, which);
   model_->stream().Mark(which);
 }
 

@@ -63,6 +63,8 @@ class TokenSearch {
   void Plan(absl::Span<const Searching> wanted, int which);
   // Queues the planned search of the latest Decode's rows `states` [rows(), d_model].
   void Queue(const Tensor& states, int which);
+  // Queues a step of the model, and the planned search of its wanted rows.
+  void QueueStep(const DecodeBatch& batch, int which);
   // Waits for its results. INTERNAL when the device failed.
   absl::Status Wait(int which);
 
@@ -153,6 +155,7 @@ class TokenSearch {
   int64_t EntriesAt(int which) const;
 
   Model* const model_;
+  const int64_t id_;  // no other search of the process has it: the model outlives this one
   const int64_t vocab_, logits_stride_, most_rows_;
   const bool runs_ahead_;
   Search searches_[2];

@@ -12,7 +12,9 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/beam_step.h"
@@ -102,6 +104,19 @@ struct DecodeBatch {
   absl::Span<const int32_t> wanted;
 };
 
+// What a caller queues behind a decoder step's states, again and again: with equal keys the same launches, on the same addresses
+// wherever the step has the same shape. What differs between such steps, they read from memory. Keys are the caller's alone: another
+// one, later perhaps, has other addresses.
+struct Following {
+  std::vector<int64_t> key;
+  absl::FunctionRef<void(const Tensor& states)> queue;
+};
+
+struct DecodedStep {
+  Tensor states;
+  bool followed = false;  // Following is queued, too
+};
+
 class Model {
  public:
   // Reads the directory (Hugging Face or converted). Errors: NOT_FOUND, INVALID_ARGUMENT (what, where, expected, got),
@@ -144,6 +159,9 @@ class Model {
   // Decoder. Returns the wanted rows' states after the final norm, [wanted, d_model] f32, valid until the next Decode. Causal models
   // take long prompts in pieces: call again with the next tokens.
   virtual Tensor Decode(const DecodeBatch& batch) = 0;
+  // Decode. On a device, once steps of this shape and key have come often, what follows is queued as well, in one recorded piece of
+  // work with the step: two would run one after the other with a pause between them.
+  virtual DecodedStep DecodeThen(const DecodeBatch& batch, const Following&) { return {Decode(batch)}; }
   // Room for tokens that the next Decode takes from the stream's memory, [max_step_sequences] i32; always the same. Undefined: the
   // model takes none.
   virtual Tensor chosen() const { return Tensor(); }

@@ -111,19 +111,25 @@ bool PackedModel::EncodeRecorded() {
   const int32_t* offsets = encoder_offsets_.as<int32_t>();
   std::vector<int32_t> lengths(offsets, offsets + encoder_sequences_ + 1);
   if (recorded_encodes_.size() >= kMostGraphs) recorded_encodes_.clear();
-  RecordedStep& step = recorded_encodes_[std::move(lengths)];
-  if (step.seen && step.graph == nullptr) {
-    step.graph = stream_.device().Record([this, layers] {
-      for (layer_ = 0; layer_ < layers; ++layer_) {
-        ProjectInputRows(0, encoder_rows_);
-        FinishInputRows(0, encoder_rows_);
-      }
-    });
+  RecordedEncode& encode = recorded_encodes_[std::move(lengths)];
+  constexpr int64_t kFirstLayers = 2;
+  if (encode.seen && encode.parts.empty()) {
+    for (int64_t begin = 0; begin < layers;) {
+      const int64_t end = begin == 0 ? std::min(kFirstLayers, layers) : layers;
+      encode.parts.push_back(stream_.device().Record([&] {
+        for (layer_ = begin; layer_ < end; ++layer_) {
+          ProjectInputRows(0, encoder_rows_);
+          FinishInputRows(0, encoder_rows_);
+        }
+      }));
+      begin = end;
+    }
     layer_ = 0;
+    if (std::count(encode.parts.begin(), encode.parts.end(), nullptr) > 0) encode.parts.clear();
   }
-  step.seen = true;
-  if (step.graph == nullptr) return false;
-  stream_.device().Replay(*step.graph);
+  encode.seen = true;
+  if (encode.parts.empty()) return false;
+  for (const auto& part : encode.parts) stream_.device().Replay(*part);
   layer_ = layers;
   return true;
 }

@@ -143,18 +143,23 @@ void PackedModel::NormedProduct(const Tensor& gamma, const Tensor& beta, LinearA
   Product(args);
 }
 
-Tensor PackedModel::Decode(const DecodeBatch& batch) {
+std::pair<StepShape, PackedModel::Recording> PackedModel::Arrange(const DecodeBatch& batch) {
   QT_CHECK_LE(static_cast<int64_t>(batch.kv_lens.size()), limits_.max_step_sequences);
   QT_CHECK_LE(static_cast<int64_t>(batch.tokens.size()), limits_.max_step_tokens);
   CheckBatch(batch);
   StepShape shape = StepShape::Of(batch);
   // More rows keep a device busy for longer than it takes to queue them.
   constexpr int64_t kMostPromptRows = 1024;
-  const bool device = stream_.backend() != Backend::kCpu;
-  const bool step = device && shape.single();
-  const bool prompt = device && !step && shape.rows <= kMostPromptRows;
-  if (step) shape = shape.Rounded(limits_);
-  if (prompt) shape = shape.RoundedStrides();
+  Recording recording = Recording::kNone;
+  if (stream_.backend() != Backend::kCpu) {
+    if (shape.single()) {
+      recording = Recording::kStep;
+      shape = shape.Rounded(limits_);
+    } else if (shape.rows <= kMostPromptRows) {
+      recording = Recording::kPrompt;
+      shape = shape.RoundedStrides();
+    }
+  }
   step_.Arrange(batch, shape, cache_.pages * cache_.page_size);
   MoveBeams({.slots = step_.batch().slots,
              .slots_stride = step_.batch().slots_stride,
@@ -165,16 +170,52 @@ Tensor PackedModel::Decode(const DecodeBatch& batch) {
   if (recorded_block_ != step_.block()) {
     recorded_.clear();
     recorded_prompts_.clear();
+    recorded_whole_.clear();
     recorded_block_ = step_.block();
   }
-  if (step) {
-    RunRecorded(shape);
-  } else if (prompt) {
-    RunPromptRecorded(shape);
-  } else {
-    Forward();
+  return {shape, recording};
+}
+
+void PackedModel::Run(const StepShape& shape, Recording recording) {
+  switch (recording) {
+    case Recording::kNone:
+      return Forward();
+    case Recording::kStep:
+      return RunRecorded(shape);
+    case Recording::kPrompt:
+      return RunPromptRecorded(shape);
   }
+}
+
+Tensor PackedModel::Decode(const DecodeBatch& batch) {
+  const auto [shape, recording] = Arrange(batch);
+  Run(shape, recording);
   return states_.Rows(0, static_cast<int64_t>(batch.wanted.size()));
+}
+
+DecodedStep PackedModel::DecodeThen(const DecodeBatch& batch, const Following& following) {
+  // To record takes as long as some hundreds of recorded steps gain.
+  constexpr int64_t kOften = 16;
+  constexpr size_t kMostGraphs = 128;
+  const auto [shape, recording] = Arrange(batch);
+  const Tensor states = states_.Rows(0, static_cast<int64_t>(batch.wanted.size()));
+  if (recording == Recording::kStep) {
+    if (recorded_whole_.size() >= kMostGraphs) recorded_whole_.clear();
+    RecordedStep& whole = recorded_whole_[{shape, following.key}];
+    if (whole.seen++ == kOften) {
+      step_.PlanForAll(false);
+      whole.graph = stream_.device().Record([&] {
+        Forward();
+        following.queue(states);
+      });
+    }
+    if (whole.graph != nullptr) {
+      stream_.device().Replay(*whole.graph);
+      return {states, true};
+    }
+  }
+  Run(shape, recording);
+  return {states};
 }
 
 TokenHistory PackedModel::history() const {
@@ -210,11 +251,11 @@ void PackedModel::RunPromptRecorded(const StepShape& shape) {
 }
 
 void PackedModel::RunOrRecord(RecordedStep* step, bool these_rows) {
-  if (step->seen && step->graph == nullptr) {
+  if (step->seen > 0 && step->graph == nullptr) {
     step_.PlanForAll(these_rows);
     step->graph = stream_.device().Record([this] { Forward(); });
   }
-  step->seen = true;
+  ++step->seen;
   if (step->graph != nullptr) {
     stream_.device().Replay(*step->graph);
   } else {

@@ -6,6 +6,7 @@
 
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "kernels/attention_mask.h"
@@ -23,6 +24,7 @@ class PackedModel : public Model {
   Tensor HostEncoderStates() const final;
   Tensor EncodedRows(absl::Span<const int32_t> rows) final;
   Tensor Decode(const DecodeBatch& batch) final;
+  DecodedStep DecodeThen(const DecodeBatch& batch, const Following& following) final;
   Tensor chosen() const override { return chosen_; }
   Tensor parents() const override { return parents_; }
   TokenHistory history() const override;
@@ -102,7 +104,7 @@ class PackedModel : public Model {
   // Work recorded on a device. The first of a shape runs as usual, so that all that is made on
   // first use is there when the second is recorded.
   struct RecordedStep {
-    bool seen = false;
+    int64_t seen = 0;  // how often
     std::unique_ptr<DeviceGraph> graph;
   };
 
@@ -151,8 +153,13 @@ class PackedModel : public Model {
   void AttendInputRows(int64_t begin, int64_t end);
 
   StepShape FirstShape() const;
+  // Whether a call is recorded: every sequence has one new token, or there are few new ones in all.
+  enum class Recording : uint8_t { kNone, kStep, kPrompt };
+  // Puts the batch into step_, as if it had the shape that is returned.
+  std::pair<StepShape, Recording> Arrange(const DecodeBatch& batch);
   // The decoder over the rows of step_, to the states of the wanted ones in states_.
   void Forward();
+  void Run(const StepShape& shape, Recording recording);
   void RunRecorded(const StepShape& shape);
   void RunPromptRecorded(const StepShape& shape);
   void RunOrRecord(RecordedStep* step, bool these_rows);
@@ -164,8 +171,13 @@ class PackedModel : public Model {
   ColumnMask mask_;         // no columns: there is none
 
   // Encodings recorded on a device, by the offsets of their sequences, as steps are: queueing a
-  // hundred kernels one by one takes longer than a short input's work.
-  std::map<std::vector<int32_t>, RecordedStep> recorded_encodes_;
+  // hundred kernels one by one takes longer than a short input's work. In two parts: to queue a
+  // recording takes the longer the more it has, and the device begins only then.
+  struct RecordedEncode {
+    bool seen = false;
+    std::vector<std::unique_ptr<DeviceGraph>> parts;  // the first layers, the others
+  };
+  std::map<std::vector<int32_t>, RecordedEncode> recorded_encodes_;
 
   // Query offsets of the sequences in a block of input rows, and the position of each one's first
   // query there.
@@ -184,6 +196,8 @@ class PackedModel : public Model {
   // and groups.
   std::map<StepShape, RecordedStep> recorded_;
   std::map<std::pair<StepShape, std::vector<int32_t>>, RecordedStep> recorded_prompts_;
+  // Steps with what follows them, also by its key.
+  std::map<std::pair<StepShape, std::vector<int64_t>>, RecordedStep> recorded_whole_;
   const void* recorded_block_ = nullptr;  // where step_'s arrays were then
 };
 

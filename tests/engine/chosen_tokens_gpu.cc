@@ -61,5 +61,35 @@ TEST_CASE("a GPU's beams ahead are the CPU's, alone, in company, and beside canc
   }
 }
 
+// Enough steps of one kind that most are replayed with their search.
+TEST_CASE("long runs of steps on a GPU choose the same in one recording as in two") {
+  auto device = Device::Open(0);
+  if (!device.ok()) {
+    WARN("skipped: " << device.status().message());
+    return;
+  }
+  ThreadPool pool(1);
+  for (const char* folder : kChoosingModels) {
+    const std::unique_ptr<Model> model = LoadChoosing(folder, device->get(), &pool);
+    for (const bool sampled : {false, true}) {
+      Request request = RandomChoices(model->config(), 1, 3)[0];
+      request.input.resize(8, 5);
+      DecodingOptions plain;
+      plain.prompt = request.decoding.prompt;
+      plain.max_new_tokens = 100;
+      plain.do_sample = sampled;
+      plain.seed = 7;
+      if (sampled) plain.repetition_penalty = 1.1f;
+      request.decoding = plain;
+      INFO(folder << (sampled ? ", sampled" : ", greedy"));
+      const Result ahead = Choose(model.get(), {request}, true)[0];
+      REQUIRE(ahead.sequences.size() == 1);
+      CHECK(ahead.sequences[0].token_ids.size() == 100);
+      CHECK(ChoseAlike(ahead, Choose(model.get(), {request}, false)[0], 0.0f));
+      CHECK(ChoseAlike(ahead, Choose(model.get(), {request, request}, true)[1], 0.0f));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace quintet
