@@ -178,12 +178,13 @@ __global__ void __launch_bounds__(S::kThreads, 2)
   HopperRowsCopier<S> copier(a, maps, share, shared, tail);
   if (copies) copier.Begin((share.splits - 1) * finishes * S::kPitchBytes);
   __syncthreads();
-  ArriveAtCluster();  // the barriers are there
+  const bool splits = share.splits > 1;  // a block of a launch without clusters has none to meet
+  if (splits) ArriveAtCluster();         // the barriers are there
 
   if (warp == kWarpgroup / 32) {
     if (copies) copier.Run();
     __syncwarp();
-    WaitForCluster();
+    if (splits) WaitForCluster();
   } else {
     HopperRowsFinish<T, S> finish(a, share, layout, shared, thread);
     WaitForKernelsBefore();
@@ -198,7 +199,7 @@ __global__ void __launch_bounds__(S::kThreads, 2)
     // Nobody reads the ring any more once all are here: sums [row][channel] go there, those of the
     // rows that this block finishes to where the other blocks send theirs.
     SyncThreads(1, kWarpgroup);
-    const int first_own = share.splits > 1 ? share.rank * layout.each : S::kRows;
+    const int first_own = splits ? share.rank * layout.each : S::kRows;
     const int channel = warp * 16 + thread % 32 / 4;
 #pragma unroll
     for (int j = 0; j < S::kRows / 8; ++j) {
@@ -211,10 +212,10 @@ __global__ void __launch_bounds__(S::kThreads, 2)
         to[channel + e / 2 * 8] = sums[j][e];
       }
     }
-    if (share.splits > 1) ShowToAsyncProxy();
+    if (splits) ShowToAsyncProxy();
     SyncThreads(1, kWarpgroup);
-    WaitForCluster();
-    if (share.splits > 1) {
+    if (splits) {
+      WaitForCluster();
       if (thread < share.splits && thread != share.rank) {
         const int begin = thread * layout.each;
         const int rows = min(layout.each, share.rows - begin);
@@ -228,8 +229,10 @@ __global__ void __launch_bounds__(S::kThreads, 2)
     }
     finish.Run(tail.row_slot);
   }
-  ArriveAtCluster();
-  WaitForCluster();  // others may still be reading this block's sums
+  if (splits) {
+    ArriveAtCluster();
+    WaitForCluster();  // others may still be reading this block's sums
+  }
 #endif
 }
 

@@ -489,7 +489,10 @@ class RowWarper {
                     static_cast<int>((digits >> next) & (kBuckets - 1)), kept ? weigh(value) : 0);
       });
       __syncthreads();
-      if (!FindBucket(first, target_of, *above, target)) return false;
+      if (!FindBucket(first, target_of, *above, target)) {
+        __syncthreads();  // all have read what the next call writes
+        return false;
+      }
       const unsigned digit = static_cast<unsigned>(s_.bucket) & ((1u << (*shift - next)) - 1);
       uint64_t* const prefix = by_linear ? &linear_prefix : &rank_prefix;
       *prefix = *prefix << (*shift - next) | digit;

@@ -58,13 +58,22 @@ def earlier_seconds(file):
     return seconds
 
 
-def groups_of(args, names, expected):
-    """[(path, tool, cases)], those that take longest first, or shortest."""
+def clean_ones(file):
+    """{(path, tool, case)} that came out clean."""
+    if not file:
+        return set()
+    return {(r["path"], r["tool"], r["case"]) for r in json.loads(pathlib.Path(file).read_text())["results"] if r["outcome"] == "clean"}
+
+
+def groups_of(args, names, expected, done):
+    """[(path, tool, cases)], those that take longest first, or shortest, without those that are done."""
     groups = []
     for path in args.paths:
         for tool in args.tools:
             short, sum_seconds = [], 0.0
             for name in names:
+                if (path, tool, name) in done:
+                    continue
                 seconds = expected.get((path, tool, name), UNKNOWN_SECONDS)
                 if seconds > SHORT_SECONDS:
                     groups.append((seconds, path, tool, [name]))
@@ -131,6 +140,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes at once")
     parser.add_argument("--shortest-first", action="store_true", help="where the time will not do for all: most cases rather than the slowest")
     parser.add_argument("--earlier", default=str(ROOT / "tools/bench/results/sanitizers_gpu_h200.json"), help="report of an earlier run")
+    parser.add_argument("--rest-of", metavar="FILE", help="report of an unfinished run of the same program: only what was not clean there")
     parser.add_argument("--out", help="also write the report as JSON to this file")
     args = parser.parse_args()
     args.sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
@@ -147,7 +157,7 @@ def main():
     end = begin + args.seconds
     results = []
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        runs = [pool.submit(run_group, args, *group, end) for group in groups_of(args, names, earlier_seconds(args.earlier))]
+        runs = [pool.submit(run_group, args, *group, end) for group in groups_of(args, names, earlier_seconds(args.earlier), clean_ones(args.rest_of))]
         for run in concurrent.futures.as_completed(runs):
             for result in run.result():
                 results.append(result)
