@@ -158,8 +158,8 @@ void CheckProblem(const Problem& p, bool sums) {
 
 TEST_CASE("beams draw what full sorts of all keys give: small vocabularies", "[beam_sampling]") {
   uint32_t seed = 1;
-  for (const int64_t vocab : {1, 2, 7, 64, 333, 1500, 3000}) {
-    for (int i = 0; i < 4; ++i) {
+  for (const int64_t vocab : Pick<int64_t>({1, 2, 7, 64, 333, 1500, 3000}, {1, 7, 3000})) {
+    for (int i = 0; i < Pick(4, 1); ++i) {
       CheckProblem(MakeProblem(vocab, Filters::kNone, 12, seed++), false);
       CheckProblem(MakeProblem(vocab, Filters::kTopK, 12, seed++), false);
       CheckProblem(MakeProblem(vocab, Filters::kAll, 20, seed++), true);
