@@ -31,24 +31,6 @@ struct Case {
 
 size_t At(int64_t i) { return static_cast<size_t>(i); }
 
-double Activate(Activation activation, double x) {
-  switch (activation) {
-    case Activation::kNone:
-      return x;
-    case Activation::kRelu:
-      return x > 0 ? x : 0;
-    case Activation::kGeluTanh:
-      return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-    case Activation::kGeluErf:
-      return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
-    case Activation::kSilu:
-      return x / (1 + std::exp(-x));
-    case Activation::kTanh:
-      return std::tanh(x);
-  }
-  return 0;
-}
-
 // A case with its inputs as they are rounded, of which W repeats a prime number of values.
 class Problem {
  public:

@@ -19,24 +19,6 @@ namespace {
 constexpr CpuIsa kIsas[] = {CpuIsa::kBest, CpuIsa::kAvx512Vnni, CpuIsa::kAvx512, CpuIsa::kAvx2,
                             CpuIsa::kBaseline};
 
-double Activate(Activation activation, double x) {
-  switch (activation) {
-    case Activation::kNone:
-      return x;
-    case Activation::kRelu:
-      return x > 0 ? x : 0;
-    case Activation::kGeluTanh:
-      return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-    case Activation::kGeluErf:
-      return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
-    case Activation::kSilu:
-      return x / (1 + std::exp(-x));
-    case Activation::kTanh:
-      return std::tanh(x);
-  }
-  return 0;
-}
-
 struct Case {
   int64_t rows = 1, n = 1, k = 1;
   WeightType type = WeightType::kF32;

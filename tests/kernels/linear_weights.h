@@ -1,6 +1,8 @@
-// What tests of products share: random values, and weights of every type that a place takes.
+// What tests of products share: random values, weights of every type that a place takes, and
+// activations in double.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <random>
 #include <vector>
@@ -31,6 +33,24 @@ inline std::vector<WeightType> Types(Device* device = nullptr) {
     if (WeightTypeSupported(type, device)) types.push_back(type);
   }
   return types;
+}
+
+inline double Activate(Activation activation, double x) {
+  switch (activation) {
+    case Activation::kNone:
+      return x;
+    case Activation::kRelu:
+      return x > 0 ? x : 0;
+    case Activation::kGeluTanh:
+      return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    case Activation::kGeluErf:
+      return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
+    case Activation::kSilu:
+      return x / (1 + std::exp(-x));
+    case Activation::kTanh:
+      return std::tanh(x);
+  }
+  return 0;
 }
 
 }  // namespace quintet
