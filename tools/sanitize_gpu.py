@@ -62,7 +62,11 @@ def clean_ones(file):
     """{(path, tool, case)} that came out clean."""
     if not file:
         return set()
-    return {(r["path"], r["tool"], r["case"]) for r in json.loads(pathlib.Path(file).read_text())["results"] if r["outcome"] == "clean"}
+    try:
+        results = json.loads(pathlib.Path(file).read_text())["results"]
+        return {(r["path"], r["tool"], r["case"]) for r in results if r["outcome"] == "clean"}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        sys.exit(f"--rest-of {file}: expected a report that --out wrote, got {type(error).__name__}: {error}")
 
 
 def groups_of(args, names, expected, done):
@@ -153,11 +157,12 @@ def main():
     if not names:
         sys.exit("no test cases")
 
+    done = clean_ones(args.rest_of)
     begin = time.monotonic()
     end = begin + args.seconds
     results = []
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        runs = [pool.submit(run_group, args, *group, end) for group in groups_of(args, names, earlier_seconds(args.earlier), clean_ones(args.rest_of))]
+        runs = [pool.submit(run_group, args, *group, end) for group in groups_of(args, names, earlier_seconds(args.earlier), done)]
         for run in concurrent.futures.as_completed(runs):
             for result in run.result():
                 results.append(result)

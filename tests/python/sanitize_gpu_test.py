@@ -60,6 +60,27 @@ def test_short_cases_share_a_process_and_are_told_apart(tmp_path):
     assert [outcome["sm_90", "racecheck", case] for case in ("clean", "with, comma", "bad", "fails")] == ["clean", "clean", "finding", "failed"]
 
 
+def test_only_what_was_not_clean_is_run_again(tmp_path):
+    _, first = outcomes(tmp_path, "--tools", "racecheck", "--paths", "sm_90")
+    assert len(first) == 5
+    rest = tmp_path / "rest.json"
+    (tmp_path / "out.json").rename(rest)
+    _, again = outcomes(tmp_path, "--tools", "racecheck", "--paths", "sm_90", "--rest-of", rest)
+    assert again == {key: outcome for key, outcome in first.items() if outcome != "clean"} and len(again) == 2
+
+
+def test_a_report_to_go_on_from_that_is_none_is_an_error(tmp_path):
+    outcomes(tmp_path, "--tools", "memcheck", "--paths", "sm_90")
+    for text in (None, "no JSON", "[]", '{"results": [{"path": "sm_90"}]}'):
+        file = tmp_path / "bad.json"
+        file.unlink(missing_ok=True)
+        if text is not None:
+            file.write_text(text)
+        run = subprocess.run([sys.executable, SCRIPT, "--program", tmp_path / "program", "--rest-of", file], stderr=subprocess.PIPE, text=True,
+                             env=dict(os.environ, PATH=f"{tmp_path}:{os.environ['PATH']}"), timeout=60)
+        assert run.returncode == 1 and "expected a report that --out wrote" in run.stderr and "Traceback" not in run.stderr
+
+
 def test_all_clean_is_0(tmp_path):
     run, outcome = outcomes(tmp_path, "--tools", "memcheck", program=PROGRAM.replace("\\nbad\\nslow\\nfails", ""))
     assert run.returncode == 0 and set(outcome.values()) == {"clean"} and len(outcome) == 2 * 2
