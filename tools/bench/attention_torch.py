@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Attention with and without T5's bias on a GPU: bench_attention_gpu against torch in the same run.
+"""Attention with and without a bias on a GPU: bench_attention_gpu against torch in the same run.
 
     attention_torch.py --bench build/tools/bench_attention_gpu --out attention.json [--peers cudnn,flash,...] [--shapes 64x512x0,...]
 
-Forward alone, bf16, 16 heads, 16,384 tokens in all, TFLOP/s by 4 batch heads n^2 head_dim (half of it when causal). Peers: cudnn and
-flash (no bias), cudnn_matrix and efficient_matrix (the bias as a bf16 matrix, one for the batch), flex (FlexAttention, the bias looked
-up in a table by distance; compiled for each shape). Their outputs are checked against each other before they are timed. FlexAttention
+Forward alone, bf16, 16 heads, 16,384 tokens in all, TFLOP/s by 4 batch heads n^2 head_dim (half of it when causal). Quintet: no bias, T5's
+(table), at some shapes ALiBi and FIRE. Peers: cudnn and flash (no bias), cudnn_matrix and efficient_matrix (T5's bias as a bf16 matrix, one for
+the batch), flex (FlexAttention, that bias looked up in a table by distance; compiled for each shape). Their outputs are checked against each other before they are timed. FlexAttention
 is compiled beforehand, in processes side by side that share a cache. The file is written anew after each measurement, so that a run
 cut off leaves what it has.
 """
@@ -25,6 +25,7 @@ import time
 HEADS, TOTAL, SATURATION, SCALE = 16, 16384, 128, 0.125
 SHAPES = [(64, 512, False), (64, 2048, False), (64, 8192, False), (64, 16384, False), (64, 2048, True), (64, 16384, True),
           (128, 512, False), (128, 2048, False), (128, 8192, False), (128, 16384, True)]
+BIASES = ("none", "table", "alibi", "fire")  # Quintet's; the last two where bench_attention_gpu has them for a shape
 PEERS = ("cudnn", "flash", "cudnn_matrix", "efficient_matrix", "flex")
 SAME = (("cudnn", "flash"), ("cudnn_matrix", "efficient_matrix"))  # peers of one function
 # By head_dim: queries, keys, stages, warps. Of nine that were tried, torch's own choice among them, the fastest.
@@ -223,11 +224,12 @@ class Report:
         self.path = args.out
         self.rows = {}
         for shape in args.shapes:
-            none, table = (rates[f"prefill bf16 heads {HEADS} {shape_name(shape)} {bias}"] for bias in ("none", "table"))
-            self.rows[shape] = dict(head_dim=shape[0], n=shape[1], causal=shape[2], quintet_none=none, quintet_table=table, ratio=table / none)
+            names = {bias: f"prefill bf16 heads {HEADS} {shape_name(shape)} {bias}" for bias in BIASES}
+            row = {f"quintet_{bias}": rates[name] for bias, name in names.items() if name in rates}
+            self.rows[shape] = dict(head_dim=shape[0], n=shape[1], causal=shape[2], **row, ratio=row["quintet_table"] / row["quintet_none"])
         self.document = dict(device=own["device"], date=own["date"], commit=args.commit, paths=own["paths"], torch=torch.__version__, dtype="bf16", heads=HEADS,
                              tokens=TOTAL, unit="TFLOP/s", matrix_tflop_per_s=own["matrix_tflop_per_s"], copy_gb_per_s=own["copy_gb_per_s"],
-                             results=list(self.rows.values()), others=rates)
+                             results=list(self.rows.values()))
         self.write()
 
     def write(self):
@@ -238,7 +240,7 @@ class Report:
         os.replace(self.path + ".part", self.path)
 
     def print(self, peers):
-        names = ["quintet_none", "quintet_table", "ratio", *(name for name in PEERS if name in peers)]
+        names = [*(f"quintet_{bias}" for bias in BIASES), "ratio", *(name for name in PEERS if name in peers)]
         print("TFLOP/s".ljust(22) + "".join(name.rjust(18) for name in names))
         for shape, row in self.rows.items():
             cells = ["-" if name not in row else f"{row[name]:.3f}" if name == "ratio" else f"{row[name]:.0f}" for name in names]
