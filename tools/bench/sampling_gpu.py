@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""Sampling and rules on a GPU: what they take of the rate of greedy decoding, beside transformers in the same run.
+
+Models of the real shapes with random weights in bf16, the same for both. A call encodes 32 inputs of 128 random tokens (GPT-2's prompts) and decodes
+exactly 64 tokens of each, by each of DECODINGS; figures are medians of whole calls, tokens/s those generated. Holds when the host's own work
+is at most 50 us a step without beams (quintet bench's host_us_per_step: time in which it does not wait for the GPU).
+
+usage: sampling_gpu.py --quintet build/quintet --work DIR [--models gpt2 t5-base] [--peer-repetitions 0] [--out FILE]
+"""
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from batching_gpu import checkpoint  # noqa: E402
+from memory_gpu import call  # noqa: E402
+from peers import SHAPES, random_ids  # noqa: E402
+
+INPUT_TOKENS, NEW_TOKENS = 128, 64
+GOAL_HOST_US = 50.0
+# quintet bench's flags and transformers' arguments have the same names.
+DECODINGS = {
+    "greedy": {},
+    "greedy, penalty": dict(repetition_penalty=1.2),
+    "top-k 50, top-p 0.9, penalty": dict(do_sample=True, top_k=50, top_p=0.9, repetition_penalty=1.2),
+    "top-p 0.9 of the whole vocabulary": dict(do_sample=True, top_k=0, top_p=0.9),
+    "4 beams, top-k 50, top-p 0.9, penalty": dict(num_beams=4, do_sample=True, top_k=50, top_p=0.9, repetition_penalty=1.2),
+}
+
+
+def quintet_row(args, directory, decoding):
+    """quintet bench's row, and the run's conditions."""
+    flags = []
+    for name, value in decoding.items():
+        flags += ["--" + name.replace("_", "-")] + ([] if value is True else [value])
+    report = call(args, "bench", "--model", directory, "--device", args.device, "--dtype", args.dtype, "--mode", "generate", "--batch", args.batch,
+                  "--input-tokens", INPUT_TOKENS, "--new-tokens", NEW_TOKENS, "--max-running", args.batch * decoding.get("num_beams", 1),
+                  "--max-input-tokens", INPUT_TOKENS, "--max-batch-tokens", args.batch * INPUT_TOKENS, "--cache-memory", args.cache_mib,
+                  "--repetitions", args.repetitions, "--warmup", 2, "--output", "json", *flags)
+    return report["rows"][0], report["conditions"]
+
+
+class Peer:
+    """transformers with the same checkpoint on the same device."""
+
+    def __init__(self, name, directory, args):
+        import torch
+        import transformers
+        family, sizes = SHAPES[name]
+        model_class = transformers.T5ForConditionalGeneration if family == "t5" else transformers.GPT2LMHeadModel
+        self.torch, self.args, self.vocab = torch, args, sizes["vocab_size"]
+        self.model = model_class.from_pretrained(directory).to(args.device, torch.float32 if args.dtype == "f32" else torch.bfloat16).eval()
+        self.prompt = 1 if family == "t5" else INPUT_TOKENS
+
+    def wall_ms(self, decoding):
+        """Median of the calls after one that does not count."""
+        times = []
+        for seed in range(1 + self.args.peer_repetitions):
+            shape = dict(batch=self.args.batch, input_tokens=INPUT_TOKENS)
+            ids = self.torch.tensor(random_ids(shape, self.vocab, seed), device=self.args.device)
+            begin = time.perf_counter()
+            with self.torch.inference_mode():
+                out = self.model.generate(input_ids=ids, attention_mask=self.torch.ones_like(ids), min_new_tokens=NEW_TOKENS, max_new_tokens=NEW_TOKENS,
+                                          pad_token_id=0, **{"do_sample": False, **decoding}).cpu()
+            times.append(1e3 * (time.perf_counter() - begin))
+            assert out.shape[1] - self.prompt == NEW_TOKENS, out.shape
+        return statistics.median(times[1:])
+
+
+def show(row):
+    peer = f"{row['transformers_wall_ms']:9.1f} ms {row['over_transformers']:6.1f}x" if "transformers_wall_ms" in row else ""
+    host = f"host {row['host_us_per_step']:5.1f} us a step" if row["host_us_per_step"] is not None else ""
+    print(f"{row['model']:10s} {row['name']:38s} {row['wall_ms']:8.2f} ms {row['tokens_per_s']:8.0f} tokens/s {host} {peer}", flush=True)
+
+
+def measure(model, args, report):
+    """Adds the model's rows; whether all hold."""
+    directory = checkpoint(model, args.work)
+    peer = Peer(model, directory, args) if args.peer_repetitions > 0 else None
+    holds = True
+    for name, decoding in DECODINGS.items():
+        measured, conditions = quintet_row(args, directory, decoding)
+        row = dict(model=model, name=name, decoding=decoding, wall_ms=measured["wall_ms"], tokens_per_s=1e3 * args.batch * NEW_TOKENS / measured["wall_ms"],
+                   host_us_per_step=measured.get("host_us_per_step"))
+        if peer:
+            row["transformers_wall_ms"] = peer.wall_ms(decoding)
+            row["over_transformers"] = row["transformers_wall_ms"] / row["wall_ms"]
+        if row["host_us_per_step"] is not None and "num_beams" not in decoding:
+            holds = holds and row["host_us_per_step"] <= GOAL_HOST_US
+        report["conditions"] = {key: conditions[key] for key in ("version", "commit", "cpu", "cores", "system", "threads", "device")}
+        report["rows"].append(row)
+        show(row)
+        if args.out:  # a run may be cut short
+            pathlib.Path(args.out).write_text(json.dumps(report, indent=1) + "\n")
+    return holds
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quintet", default="build/quintet")
+    parser.add_argument("--work", required=True, help="folder for the checkpoints")
+    parser.add_argument("--models", nargs="+", default=["gpt2", "t5-base"], choices=list(SHAPES))
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--dtype", default="bf16")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--cache-mib", type=int, default=8192, help="memory for Quintet's keys and values")
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--peer-repetitions", type=int, default=1, help="0: without transformers")
+    parser.add_argument("--timeout", type=float, default=60, help="seconds for one of Quintet's processes")
+    parser.add_argument("--out", help="also write the report as JSON to this file; current after each row")
+    args = parser.parse_args()
+    os.makedirs(args.work, exist_ok=True)
+    report = dict(dtype=args.dtype, batch=args.batch, input_tokens=INPUT_TOKENS, new_tokens=NEW_TOKENS, weights="random, of the real shapes",
+                  repetitions=args.repetitions, goal_host_us_per_step=GOAL_HOST_US, rows=[])
+    held = [measure(model, args, report) for model in args.models]
+    return 0 if all(held) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
