@@ -38,23 +38,36 @@ void BenchRmsNorm(GpuBench& bench, DType x_type, int64_t rows, int64_t d) {
   bench.Clear();
 }
 
-void BenchEmbedding(GpuBench& bench, int64_t rows, int64_t d) {
-  const std::string name = "embedding bf16 " + By({rows, d});
+// T5's, or with GPT-2's positions. Every call reads other rows of the table than those before it.
+void BenchEmbedding(GpuBench& bench, DType y_type, int64_t rows, int64_t d, bool with_positions) {
+  const std::string name = std::string("embedding bf16 to ") + DTypeName(y_type) + " " +
+                           By({rows, d}) + (with_positions ? " with positions" : "");
   if (!bench.Wanted(name)) return;
-  const int64_t vocab = 32128, bytes = rows * d * 4;
+  const int64_t vocab = with_positions ? 50257 : 32128, most_positions = 1024;
+  const int64_t bytes = rows * d * (2 + DTypeBytes(y_type)) + 4 * rows;
   const int copies = bench.CopiesPastL2(bytes);
-  const Tensor table = bench.Random(DType::kBF16, {vocab, d});
-  std::vector<EmbeddingArgs> calls;
-  for (int i = 0; i < copies; ++i) {
-    std::vector<int32_t> ids(static_cast<size_t>(rows));
-    for (size_t r = 0; r < ids.size(); ++r) {
-      ids[r] = static_cast<int32_t>((r + static_cast<size_t>(i)) * 7919 % vocab);
+  EmbeddingArgs args;
+  args.table = bench.Random(DType::kBF16, {vocab, d});
+  if (with_positions) {
+    std::vector<int32_t> positions(static_cast<size_t>(rows));
+    for (size_t r = 0; r < positions.size(); ++r) {
+      positions[r] = static_cast<int32_t>(static_cast<int64_t>(r) % most_positions);
     }
-    calls.push_back({.ids = Tensor::Dense(bench.Plan(ids).data(), DType::kI32, {rows}),
-                     .table = table,
-                     .y = bench.Empty(DType::kBF16, {rows, d})});
+    args.positions = Tensor::Dense(bench.Plan(positions).data(), DType::kI32, {rows});
+    args.position_table = bench.Random(DType::kBF16, {most_positions, d}, 2);
   }
-  bench.Run(name, {.bytes = static_cast<double>(bytes + 4 * rows)}, copies,
+  std::vector<EmbeddingArgs> calls;
+  for (int64_t i = 0; i < copies; ++i) {
+    std::vector<int32_t> ids(static_cast<size_t>(rows));
+    for (int64_t r = 0; r < rows; ++r) {
+      ids[static_cast<size_t>(r)] = static_cast<int32_t>((i * rows + r) * 7919 % vocab);
+    }
+    args.ids = Tensor::Dense(bench.Plan(ids).data(), DType::kI32, {rows});
+    args.y = bench.Empty(y_type, {rows, d});
+    calls.push_back(args);
+  }
+  const int64_t positions_bytes = with_positions ? std::min(rows, most_positions) * d * 2 : 0;
+  bench.Run(name, {.bytes = static_cast<double>(bytes + positions_bytes)}, copies,
             [&](int i) { Embedding(calls[i], bench.stream()); });
   bench.Clear();
 }
@@ -253,7 +266,12 @@ void BenchAll(GpuBench& bench) {
       BenchRmsNorm(bench, DType::kF32, rows, d);
       BenchRmsNorm(bench, DType::kBF16, rows, d);
     }
-    BenchEmbedding(bench, rows, 768);
+  }
+  for (int64_t rows : {1, 32, 128, 4096, 16384, 65536}) {
+    BenchEmbedding(bench, DType::kF32, rows, 768, false);
+    BenchEmbedding(bench, DType::kF32, rows, 768, true);
+    BenchEmbedding(bench, DType::kF32, rows, 2048, false);
+    BenchEmbedding(bench, DType::kBF16, rows, 768, false);
   }
   struct Shape {
     int64_t k, n;
