@@ -5,24 +5,18 @@
 #include "kernels/cpu_ops.h"
 #include "kernels/cuda_ops.h"
 #include "kernels/dispatch.h"
+#include "kernels/shape_checks.h"
 
 namespace quintet {
 
 void SampleBeams(const SampleBeamsArgs& args, Stream& stream) {
-  QT_CHECK(args.logits.dtype == DType::kF32 && args.row_bias.dtype == DType::kF32);
-  QT_CHECK_EQ(args.logits.rank, 2);
-  QT_CHECK_EQ(args.logits.stride[1], 1);
+  CheckMatrix(args.logits, DType::kF32);
   const int64_t rows = args.logits.dim[0], vocab = args.logits.dim[1];
   QT_CHECK_GE(vocab, 1);
+  QT_CHECK(args.row_bias.dtype == DType::kF32);
   QT_CHECK_EQ(args.row_bias.rank, 1);
   QT_CHECK_GE(args.row_bias.dim[0], rows);
-  QT_CHECK(args.values.dtype == DType::kF32 && args.indices.dtype == DType::kI32);
-  for (const Tensor* t : {&args.values, &args.indices}) {
-    QT_CHECK_EQ(t->rank, 2);
-    QT_CHECK_EQ(t->stride[1], 1);
-    QT_CHECK_EQ(t->dim[0], args.values.dim[0]);
-    QT_CHECK_EQ(t->dim[1], args.values.dim[1]);
-  }
+  CheckCandidates(args.values, args.indices);
   for (const BeamDraw& d : args.draws) {
     QT_CHECK(d.draw.row >= 0 && d.rows >= 1 && d.draw.row + d.rows <= rows);
     QT_CHECK_LE(d.rows * vocab, int64_t{std::numeric_limits<int32_t>::max()});

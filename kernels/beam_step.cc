@@ -3,30 +3,17 @@
 #include "kernels/cpu_ops.h"
 #include "kernels/cuda_ops.h"
 #include "kernels/dispatch.h"
+#include "kernels/shape_checks.h"
 
 namespace quintet {
-namespace {
-
-void CheckResults(const Tensor& t, DType dtype) {
-  QT_CHECK(t.dtype == dtype && t.is_dense());
-  QT_CHECK_EQ(t.rank, 1);
-}
-
-}  // namespace
 
 void BeamStep(const BeamStepArgs& args, Stream& stream) {
-  QT_CHECK(args.values.dtype == DType::kF32 && args.indices.dtype == DType::kI32);
-  for (const Tensor* t : {&args.values, &args.indices}) {
-    QT_CHECK_EQ(t->rank, 2);
-    QT_CHECK_EQ(t->stride[1], 1);
-    QT_CHECK_EQ(t->dim[0], args.values.dim[0]);
-    QT_CHECK_EQ(t->dim[1], args.values.dim[1]);
-  }
+  CheckCandidates(args.values, args.indices);
   QT_CHECK_LE(args.values.dim[1], kMostStepCandidates);
   QT_CHECK_GE(args.vocab, 1);
-  CheckResults(args.tokens, DType::kI32);
-  CheckResults(args.parents, DType::kI32);
-  CheckResults(args.scores, DType::kF32);
+  CheckVector(args.tokens, DType::kI32);
+  CheckVector(args.parents, DType::kI32);
+  CheckVector(args.scores, DType::kF32);
   for (const BeamGroup& g : args.groups) {
     QT_CHECK(g.entry >= 0 && g.entry < args.values.dim[0]);
     QT_CHECK(g.beams >= 1 && g.beams <= args.values.dim[1]);
@@ -40,7 +27,7 @@ void BeamStep(const BeamStepArgs& args, Stream& stream) {
 }
 
 void CarryScores(const CarryScoresArgs& args, Stream& stream) {
-  for (const Tensor* t : {&args.scores, &args.known, &args.biases}) CheckResults(*t, DType::kF32);
+  for (const Tensor* t : {&args.scores, &args.known, &args.biases}) CheckVector(*t, DType::kF32);
   QT_CHECK_GE(args.known.dim[0], static_cast<int64_t>(args.from.size()));
   QT_CHECK_GE(args.biases.dim[0], static_cast<int64_t>(args.from.size()));
   for (const int32_t from : args.from) QT_CHECK_LT(from, args.scores.dim[0]);
@@ -48,7 +35,7 @@ void CarryScores(const CarryScoresArgs& args, Stream& stream) {
 }
 
 void MoveBeams(const MoveBeamsArgs& args, Stream& stream) {
-  CheckResults(args.parents, DType::kI32);
+  CheckVector(args.parents, DType::kI32);
   for (const BeamMove& m : args.moves) {
     QT_CHECK(m.sequence >= 0 && m.beams >= 1 && m.beams <= kMostMovedBeams);
     QT_CHECK_LE(static_cast<size_t>(m.sequence + m.beams), args.lens.size());

@@ -3,6 +3,7 @@
 #include "kernels/cpu_ops.h"
 #include "kernels/cuda_ops.h"
 #include "kernels/dispatch.h"
+#include "kernels/shape_checks.h"
 
 namespace quintet {
 
@@ -11,18 +12,11 @@ void CandidateLogits(const CandidateLogitsArgs& args, Stream& stream) {
   QT_CHECK_EQ(static_cast<int64_t>(args.from_kept.size()), n);
   for (const Tensor* t : {&args.logits, &args.kept}) {
     if (!t->defined()) continue;
-    QT_CHECK(t->dtype == DType::kF32);
-    QT_CHECK_EQ(t->rank, 2);
-    QT_CHECK_EQ(t->stride[1], 1);
+    CheckMatrix(*t, DType::kF32);
     QT_CHECK_EQ(t->dim[1], args.logits.dim[1]);
   }
-  QT_CHECK(args.indices.dtype == DType::kI32 && args.values.dtype == DType::kF32);
-  for (const Tensor* t : {&args.indices, &args.values}) {
-    QT_CHECK_EQ(t->rank, 2);
-    QT_CHECK_EQ(t->stride[1], 1);
-    QT_CHECK_EQ(t->dim[0], n);
-    QT_CHECK_EQ(t->dim[1], args.indices.dim[1]);
-  }
+  CheckCandidates(args.values, args.indices);
+  QT_CHECK_EQ(args.values.dim[0], n);
   for (int64_t i = 0; i < n; ++i) {
     const auto at = static_cast<size_t>(i);
     QT_CHECK(args.first_rows[at] >= 0 && args.first_rows[at] < args.logits.dim[0]);

@@ -3,13 +3,12 @@
 #include "kernels/cpu_ops.h"
 #include "kernels/cuda_ops.h"
 #include "kernels/dispatch.h"
+#include "kernels/shape_checks.h"
 
 namespace quintet {
 
 void LogitRules(const LogitRulesArgs& args, Stream& stream) {
-  QT_CHECK(args.logits.dtype == DType::kF32);
-  QT_CHECK_EQ(args.logits.rank, 2);
-  QT_CHECK_EQ(args.logits.stride[1], 1);
+  CheckMatrix(args.logits, DType::kF32);
   QT_CHECK(args.history.tokens.dtype == DType::kI32 && args.history.tokens.is_dense());
   const auto inside = [&](const TokenRange& range) {
     return 0 <= range.begin && range.begin <= range.end &&
@@ -28,11 +27,9 @@ void LogitRules(const LogitRulesArgs& args, Stream& stream) {
     QT_CHECK_GE(args.log_sums.elements(), args.logits.dim[0]);
   }
   if (args.kept.defined()) {
-    QT_CHECK(args.kept.dtype == DType::kF32);
-    QT_CHECK_EQ(args.kept.rank, 2);
+    CheckMatrix(args.kept, DType::kF32);
     QT_CHECK_GE(args.kept.dim[0], args.logits.dim[0]);
     QT_CHECK_EQ(args.kept.dim[1], args.logits.dim[1]);
-    QT_CHECK_EQ(args.kept.stride[1], 1);
   }
   QT_CHECK_GE(args.scratch.elements(), LogitRulesScratchBytes(args.logits.dim[1], stream));
   Dispatch<cpu::LogitRules, cuda::LogitRules>(stream)(args, stream);

@@ -3,13 +3,12 @@
 #include "kernels/cpu_ops.h"
 #include "kernels/cuda_ops.h"
 #include "kernels/dispatch.h"
+#include "kernels/shape_checks.h"
 
 namespace quintet {
 
 void Sample(const SampleArgs& args, Stream& stream) {
-  QT_CHECK(args.logits.dtype == DType::kF32);
-  QT_CHECK_EQ(args.logits.rank, 2);
-  QT_CHECK_EQ(args.logits.stride[1], 1);
+  CheckMatrix(args.logits, DType::kF32);
   QT_CHECK_GE(args.logits.dim[1], 1);
   for (const Draw& draw : args.draws) {
     QT_CHECK(draw.row >= 0 && draw.row < args.logits.dim[0]);

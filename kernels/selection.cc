@@ -6,15 +6,10 @@
 #include "kernels/cpu_ops.h"
 #include "kernels/cuda_ops.h"
 #include "kernels/dispatch.h"
+#include "kernels/shape_checks.h"
 
 namespace quintet {
 namespace {
-
-void CheckMatrix(const Tensor& t) {
-  QT_CHECK(t.dtype == DType::kF32);
-  QT_CHECK_EQ(t.rank, 2);
-  QT_CHECK_EQ(t.stride[1], 1);
-}
 
 void CheckPerRow(const Tensor& t, int64_t rows) {
   QT_CHECK(t.dtype == DType::kF32);
@@ -25,14 +20,14 @@ void CheckPerRow(const Tensor& t, int64_t rows) {
 }  // namespace
 
 void LogSumExp(const LogSumExpArgs& args, Stream& stream) {
-  CheckMatrix(args.logits);
+  CheckMatrix(args.logits, DType::kF32);
   CheckPerRow(args.out, args.logits.dim[0]);
   Dispatch<cpu::LogSumExp, cuda::LogSumExp>(stream)(args, stream);
 }
 
 void TopK(const TopKArgs& args, Stream& stream) {
-  CheckMatrix(args.scores);
-  CheckMatrix(args.values);
+  CheckMatrix(args.scores, DType::kF32);
+  CheckCandidates(args.values, args.indices);
   const int64_t rows = args.scores.dim[0], vocab = args.scores.dim[1];
   const int64_t n = static_cast<int64_t>(args.k.size()), k_max = args.values.dim[1];
   if (args.row_shift.defined()) CheckPerRow(args.row_shift, rows);
@@ -42,16 +37,11 @@ void TopK(const TopKArgs& args, Stream& stream) {
     QT_CHECK(args.log_sums.defined());
     QT_CHECK_EQ(static_cast<int64_t>(args.log_softmax.size()), n);
   }
-  QT_CHECK(args.indices.dtype == DType::kI32);
-  QT_CHECK_EQ(args.indices.rank, 2);
-  QT_CHECK_EQ(args.indices.stride[1], 1);
-  QT_CHECK_EQ(args.indices.dim[1], k_max);
   QT_CHECK_EQ(args.values.dim[0], n);
   if (args.best.defined()) {
     QT_CHECK(args.best.dtype == DType::kI32 && args.best.is_dense());
     QT_CHECK_GE(args.best.elements(), n);
   }
-  QT_CHECK_EQ(args.indices.dim[0], n);
   QT_CHECK_EQ(static_cast<int64_t>(args.row_offsets.size()), n + 1);
   for (size_t i = 0; i < args.k.size(); ++i) {
     QT_CHECK(args.k[i] >= 1 && args.k[i] <= k_max);
