@@ -41,11 +41,23 @@ absl::StatusOr<MemoryPlan> MeasureMemory(const std::string& directory, const Loa
   return plan;
 }
 
+int64_t StepTokens(const ModelLimits& limits, const ModelConfig& config, bool on_gpu) {
+  constexpr int64_t kMostForDecoder = 4096;
+  int64_t given = ModelLimits().max_step_tokens;
+  if (on_gpu && config.has_encoder()) {
+    given = std::max(given, std::min(limits.max_encode_tokens, kMostForDecoder));
+  } else if (on_gpu) {
+    given = std::max(given, limits.max_encode_tokens);
+  }
+  return std::max(given, limits.max_step_sequences);
+}
+
 absl::Status PlanMemory(const std::string& directory, const MemoryBounds& bounds,
                         LoadOptions* options, ThreadPool* pool) {
   const absl::StatusOr<ModelConfig> config = ReadModelConfig(directory);
   if (!config.ok()) return config.status();
   ModelLimits& limits = options->limits;
+  limits.max_step_tokens = StepTokens(limits, *config, options->device != nullptr);
   limits.cache_pages = 1;
   if (config->has_decoder()) {
     const DType dtype = ActivationType(options->weights, options->device);

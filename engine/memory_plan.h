@@ -27,8 +27,14 @@ struct MemoryBounds {
   int64_t cache_bytes = 0;  // keys and values, where there is room for so many
   int64_t max_bytes = 0;    // of everything; 0: what the device has free, and on a CPU no limit
 };
-// Sets options->limits.cache_pages: as many pages as the bounds leave room for. RESOURCE_EXHAUSTED,
-// with each part's bytes, where not one fits, or, without max_bytes, not all that were asked for.
+// How many new tokens a step may have: one of every sequence, and for what is given to a decoder on
+// a GPU as many as fill it: prompts of a causal model as inputs are encoded, what an encoder's
+// decoder is given, which is short, not more than a constant.
+int64_t StepTokens(const ModelLimits& limits, const ModelConfig& config, bool on_gpu);
+
+// Sets two of options->limits: max_step_tokens, as StepTokens; and cache_pages, as many as the
+// bounds leave room for. RESOURCE_EXHAUSTED, with each part's bytes, where not one fits, or,
+// without max_bytes, not all that were asked for.
 absl::Status PlanMemory(const std::string& directory, const MemoryBounds& bounds,
                         LoadOptions* options, ThreadPool* pool);
 

@@ -61,7 +61,7 @@ class T5Model final : public PackedModel {
   // NormedProduct of rows x of the residual stream, or what is left of it.
   void NormedRows(const Tensor& gamma, LinearArgs args);
 
-  Tensor StatesHere(const Tensor& states, int64_t position);
+  bool OnDevice(const Tensor& states) const;
   int64_t* CrossRows(int64_t rows);
 
   bool rotary() const { return config_.position == PositionEncoding::kRope; }
@@ -75,7 +75,7 @@ class T5Model final : public PackedModel {
   Tensor cross_chunks_;  // [decoder_layers * 2 * heads] i64
   int64_t cross_used_ = 0;
   Tensor ascending_;     // [max_encode_tokens] i32: 0, 1, ..
-  Tensor given_states_;  // [max_encode_tokens, d_model] f32 on a device: what the caller kept
+  Tensor given_states_;  // [most rows at once, d_model] f32 on a device: what the caller kept
   BegunNorm step_norm_, encoder_norm_;  // apart: steps run between slices of an input
 };
 
@@ -83,7 +83,9 @@ void T5Model::Carve(Carver& carver) {
   PackedModel::Carve(carver);
   if (stream_.backend() == Backend::kCpu) return;
   if (config_.has_decoder()) {
-    given_states_ = carver.TakeTensor(DType::kF32, {limits_.max_encode_tokens, config_.d_model});
+    constexpr int64_t kMostGiven = 4096;  // rows that fill a device
+    const int64_t given = std::min(limits_.max_encode_tokens, kMostGiven);
+    given_states_ = carver.TakeTensor(DType::kF32, {given, config_.d_model});
   }
   // Rows of all that products of halved norms read and write begin on 16-byte boundaries.
   const bool aligned = (config_.d_model | config_.d_ff | config_.head_dim) % 8 == 0;
@@ -200,15 +202,12 @@ void T5Model::NormRows(const StackWeights& stack, const Tensor& x, const Tensor&
 
 // ---- Keys and values of the source ----
 
-// Rows of the encoder's batch as they are; a caller's copy is brought to the device first.
-Tensor T5Model::StatesHere(const Tensor& states, int64_t position) {
+// Rows of the encoder's batch, not a caller's copy; on a CPU copies are as good.
+bool T5Model::OnDevice(const Tensor& states) const {
   const char* at = states.as<char>();
   const char* own = encoder_x_.as<char>();
   const bool ours = at >= own && at < own + encoder_x_.elements() * 4;
-  if (ours || stream_.backend() == Backend::kCpu) return states;
-  const Tensor here = given_states_.Rows(position, position + states.dim[0]);
-  stream_.Write(states.data, here);
-  return here;
+  return ours || stream_.backend() == Backend::kCpu;
 }
 
 // Room for the offsets of `rows` rows. Earlier ones may still be on their way to the device: they
@@ -234,13 +233,23 @@ void T5Model::ProjectCross(const Tensor& states, int64_t position,
   int64_t* rows = CrossRows(states.dim[0]);
   for (size_t r = 0; r < slots.size(); ++r) rows[r] = cache_.SlotOffset(slots[r]);
   stream_.Upload(rows, static_cast<int64_t>(slots.size()) * 8);
-  Product({.x = StatesHere(states, position),
-           .w = &weights_.cross_kv,
-           .scatter = {.base = cache_.data,
-                       .dtype = cache_.dtype,
-                       .row_offset = rows,
-                       .chunk_offset = cross_chunks_.as<int64_t>(),
-                       .chunk = config_.head_dim}});
+  const bool here = OnDevice(states);
+  const int64_t piece = here ? states.dim[0] : given_states_.dim[0];
+  for (int64_t begin = 0; begin < states.dim[0]; begin += piece) {
+    Tensor x = states.Rows(begin, std::min(begin + piece, states.dim[0]));
+    if (!here) {
+      const Tensor given = given_states_.Rows(0, x.dim[0]);
+      stream_.Write(x.data, given);
+      x = given;
+    }
+    Product({.x = x,
+             .w = &weights_.cross_kv,
+             .scatter = {.base = cache_.data,
+                         .dtype = cache_.dtype,
+                         .row_offset = rows + begin,
+                         .chunk_offset = cross_chunks_.as<int64_t>(),
+                         .chunk = config_.head_dim}});
+  }
   if (!rotary()) return;
   // Where they lie, the heads of all layers, keys then values, as one row.
   Tensor heads = Tensor::Dense(cache_.data, cache_.dtype,

@@ -11,7 +11,6 @@
 #include "absl/strings/str_join.h"
 #include "engine/kv_pool.h"
 #include "engine/memory_plan.h"
-#include "engine/step_tokens.h"
 #include "models/model.h"
 #include "nlohmann/json.hpp"
 #include "tools/session.h"
@@ -77,7 +76,7 @@ ModelLimits LimitsFor(const InspectFlags& flags, const ModelConfig& config, bool
   limits.max_encode_tokens = std::max(
       flags.input_tokens, std::min(limits.max_encode_tokens, flags.batch * flags.input_tokens));
   limits.max_step_sequences = flags.batch * flags.beams;
-  limits.max_step_tokens = StepTokens(limits, on_gpu);
+  limits.max_step_tokens = StepTokens(limits, config, on_gpu);
   limits.cache_pages =
       config.has_decoder() ? flags.batch * RequestPages(flags, config, limits.page_size) : 1;
   return limits;

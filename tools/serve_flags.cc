@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "engine/step_tokens.h"
 #include "tools/cores.h"
 #include "tools/session.h"
 #include "tools/version.h"
@@ -26,7 +25,6 @@ HostOptions HostOf(const ServeFlags& flags, const std::string& model) {
   host.load.limits.max_encode_tokens =
       std::max<int64_t>(flags.max_batch_tokens, flags.decoding.max_input_tokens);
   host.load.limits.max_step_sequences = flags.engine.max_running_sequences;
-  host.load.limits.max_step_tokens = StepTokens(host.load.limits, host.gpu >= 0);
   host.engine = flags.engine;
   host.decoding = flags.decoding;
   host.vllm_metrics = flags.metrics_compat == "vllm";

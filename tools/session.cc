@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/memory_plan.h"
-#include "engine/step_tokens.h"
 #include "engine/warm_up.h"
 #include "spdlog/spdlog.h"
 #include "tools/cores.h"
@@ -34,7 +33,6 @@ LoadOptions OptionsOf(const ModelFlags& flags, Device* device) {
   limits.page_size = kPageTokens;
   limits.max_encode_tokens = std::max(flags.max_batch_tokens, flags.max_input_tokens);
   limits.max_step_sequences = flags.max_running;
-  limits.max_step_tokens = StepTokens(limits, device != nullptr);
   options.limits = limits;
   return options;
 }

@@ -35,6 +35,25 @@ TEST_CASE("keys and values take what is left of the memory allowed") {
   CHECK(refused.message().find("--max-memory") != std::string::npos);
 }
 
+TEST_CASE("a step has a token of every sequence, and on a GPU prompts as long as its batches") {
+  ModelConfig causal, encoder;
+  causal.decoder_layers = encoder.decoder_layers = encoder.encoder_layers = 2;
+  const auto tokens = [](const ModelConfig& config, int64_t encoded, int64_t sequences, bool gpu) {
+    return StepTokens({.max_encode_tokens = encoded, .max_step_sequences = sequences}, config, gpu);
+  };
+  const int64_t least = ModelLimits().max_step_tokens;
+  for (const ModelConfig& config : {causal, encoder}) {
+    CHECK(tokens(config, 65536, 64, false) == least);
+    CHECK(tokens(config, 65536, 9000, false) == 9000);
+    CHECK(tokens(config, 128, 64, true) == least);
+    CHECK(tokens(config, 2048, 64, true) == 2048);
+    CHECK(tokens(config, 2048, 9000, true) == 9000);
+  }
+  CHECK(tokens(causal, 65536, 64, true) == 65536);
+  // What the workspace takes of a longer input is the encoder's alone.
+  CHECK(tokens(encoder, 65536, 64, true) == tokens(encoder, 32768, 64, true));
+}
+
 TEST_CASE("what is measured is what load and engine hold") {
   ThreadPool pool(1);
   LoadOptions options;
