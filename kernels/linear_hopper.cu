@@ -9,7 +9,6 @@
 namespace quintet::cuda {
 namespace {
 
-constexpr int kMostSharedBytes = 227 << 10;
 constexpr int64_t kRowsOfAny = 64;
 
 int CeilDiv(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
@@ -73,11 +72,6 @@ HopperRowsArgs ArgsOf(const LinearArgs& args, Stream& stream) {
 template <typename T, typename S>
 void LaunchSized(const LinearArgs& args, const HopperPlan& plan, Stream& stream) {
   Device& device = stream.device();
-  const auto kernel = HopperRowsKernel<T, S>;
-  if (!QT_CUDA(device, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                            kMostSharedBytes))) {
-    return;
-  }
   HopperRowsArgs a = ArgsOf(args, stream);
   a.stages = plan.stages;
   const LinearWeight& w = *args.w;
@@ -92,7 +86,8 @@ void LaunchSized(const LinearArgs& args, const HopperPlan& plan, Stream& stream)
   const dim3 grid(static_cast<unsigned>(tiles * splits),
                   static_cast<unsigned>(CeilDiv(a.rows, S::kRows)));
   LaunchClusters(stream, grid, dim3(static_cast<unsigned>(splits)), dim3(S::kThreads),
-                 static_cast<size_t>(HopperRowsLayout::Of<S>(a, splits).bytes), kernel, a, maps);
+                 static_cast<size_t>(HopperRowsLayout::Of<S>(a, splits).bytes),
+                 HopperRowsKernel<T, S>, a, maps);
 }
 
 template <typename T, bool kHalves>

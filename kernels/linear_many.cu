@@ -83,12 +83,6 @@ ManyRowsArgs ArgsOf(const LinearArgs& args, Stream& stream) {
 template <typename S>
 void LaunchSized(const LinearArgs& args, Stream& stream) {
   Device& device = stream.device();
-  const auto kernel = ManyRowsKernel<S>;
-  constexpr int kSharedBytes = sizeof(ManyRowsMemory<S>);
-  if (!QT_CUDA(device, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                            kSharedBytes))) {
-    return;
-  }
   const ManyRowsArgs a = ArgsOf<S>(args, stream);
   const LinearWeight& w = *args.w;
   ManyRowsMaps maps{};
@@ -98,8 +92,8 @@ void LaunchSized(const LinearArgs& args, Stream& stream) {
     return;
   }
   const int blocks = std::min(ManyRowsTiles<S>(a).count(), device.multiprocessors());
-  Launch(stream, dim3(static_cast<unsigned>(blocks)), dim3(S::kThreads), kSharedBytes, kernel, a,
-         maps);
+  Launch(stream, dim3(static_cast<unsigned>(blocks)), dim3(S::kThreads), sizeof(ManyRowsMemory<S>),
+         ManyRowsKernel<S>, a, maps);
 }
 
 template <typename T>
