@@ -123,13 +123,14 @@ void Attention(const AttentionArgs& args, Stream& stream) {
     if constexpr (std::is_same_v<T, float>) {
       AttendF32(call, rows_total, lengths.max_q, stream);
     } else {
+      const bool any_length = !stream.device().long_attention();
       // Queries are few or not by their own sequence's length.
-      const bool few = call.q_vectors && call.kv_vectors && call.k_row == call.v_row &&
-                       call.bias.kind != BiasKind::kFire && call.mask_tiles == nullptr &&
-                       call.head_dim <= kFewRowsHeadDim;
+      const bool few = any_length && call.q_vectors && call.kv_vectors &&
+                       call.k_row == call.v_row && call.bias.kind != BiasKind::kFire &&
+                       call.mask_tiles == nullptr && call.head_dim <= kFewRowsHeadDim;
       if (few) call.few_rows = kFewRows;
       if (lengths.max_q > call.few_rows) {
-        if (ShortSuits(call, rows_total, lengths.max_kv, stream.device())) {
+        if (any_length && ShortSuits(call, rows_total, lengths.max_kv, stream.device())) {
           AttendShort<T>(call, rows_total, lengths.max_kv, stream);
         } else if (Hopper(call, stream)) {
           AttendHopper<T>(call, rows_total, stream);

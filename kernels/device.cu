@@ -18,8 +18,8 @@ absl::Status NoMemory(int64_t bytes, const char* where, cudaError_t error) {
       absl::StrCat("cannot allocate ", bytes, " bytes ", where, ": ", cudaGetErrorString(error)));
 }
 
-bool PortableOnly() {
-  const char* value = std::getenv("QUINTET_CUDA_PORTABLE");
+bool IsSet(const char* variable) {
+  const char* value = std::getenv(variable);
   return value != nullptr && std::strcmp(value, "1") == 0;
 }
 
@@ -134,7 +134,8 @@ absl::Status CudaDevice::Start(int ordinal) {
   kind_ =
       absl::StrCat(name_, ", ", properties.multiProcessorCount, " multiprocessors, CUDA driver ",
                    driver, ", cuBLASLt ", CublasLt::Get()->GetVersion());
-  hopper_ = properties.major == 9 && !PortableOnly();
+  hopper_ = properties.major == 9 && !IsSet("QUINTET_CUDA_PORTABLE");
+  long_attention_ = IsSet("QUINTET_CUDA_LONG_ATTENTION");
   multiprocessors_ = properties.multiProcessorCount;
   l2_bytes_ = properties.l2CacheSize;
   return absl::OkStatus();

@@ -39,6 +39,9 @@ class Device {
   // Kernels of sm_90 may be used. QUINTET_CUDA_PORTABLE=1 in the environment makes it false, to
   // test the portable ones on any card.
   bool hopper() const { return hopper_; }
+  // Attention's kernels for long sequences take short ones as well: QUINTET_CUDA_LONG_ATTENTION=1
+  // in the environment, to test them with short inputs.
+  bool long_attention() const { return long_attention_; }
   int multiprocessors() const { return multiprocessors_; }
   int64_t l2_bytes() const { return l2_bytes_; }
   virtual int64_t free_bytes() const = 0;
@@ -95,6 +98,7 @@ class Device {
 
   std::string name_;
   bool hopper_ = false;
+  bool long_attention_ = false;
   int multiprocessors_ = 0;
   int64_t l2_bytes_ = 0;
   void* queue_ = nullptr;

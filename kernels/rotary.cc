@@ -10,6 +10,11 @@ void Rotary(const RotaryArgs& args, Stream& stream) {
   QT_CHECK(IsActivation(args.x.dtype, stream));
   QT_CHECK_EQ(args.x.rank, 3);
   QT_CHECK_EQ(args.x.stride[2], 1);
+  QT_CHECK(IsActivation(args.y.dtype, stream));
+  QT_CHECK(args.y.dtype == args.x.dtype || args.x.dtype == DType::kF32);
+  QT_CHECK_EQ(args.y.rank, 3);
+  QT_CHECK_EQ(args.y.stride[2], 1);
+  for (int i = 0; i < 3; ++i) QT_CHECK_EQ(args.y.dim[i], args.x.dim[i]);
   QT_CHECK_LE(args.x.dim[2], 256);
   QT_CHECK(args.positions.dtype == DType::kI32);
   QT_CHECK_EQ(args.positions.rank, 1);

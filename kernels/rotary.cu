@@ -5,12 +5,14 @@
 namespace quintet::cuda {
 namespace {
 
-template <typename T>
+template <typename X, typename Y>
 struct RotateArgs {
-  T* x;
+  const X* x;
+  Y* y;
   const int64_t* row_offset;  // or null
+  bool in_place;
   const int32_t* positions;
-  int64_t row_stride, head_stride, position_stride;
+  int64_t x_row, x_head, y_row, y_head, position_stride;
   int heads, pairs;
   bool interleaved;
   float xpos_base;  // 0: off
@@ -18,58 +20,85 @@ struct RotateArgs {
   int xpos_sign;
 };
 
-// What: pair (a, b) of channels becomes (a cos - b sin, b cos + a sin) * scale, in place.
-// Shapes: x [rows, heads, head_dim], positions [rows].
+// Cosine and sine by which a pair of channels is turned and scaled at a position.
+template <typename Args>
+__device__ float2 Turn(const Args& a, const RotaryChannels& channels, int pair, int32_t position) {
+  const float angle = static_cast<float>(position) * channels.theta[pair];
+  float2 turn = {cosf(angle), sinf(angle)};
+  if (a.xpos_base != 0.0f) {
+    const float power = static_cast<float>(position - a.xpos_center) / a.xpos_base;
+    const float scale = powf(channels.zeta[pair], power);
+    turn.x = a.xpos_sign > 0 ? turn.x * scale : turn.x / scale;
+    turn.y = a.xpos_sign > 0 ? turn.y * scale : turn.y / scale;
+  }
+  return turn;
+}
+
+// What: pair (a, b) of channels becomes (a cos - b sin, b cos + a sin) * scale; others pass.
+// Shapes: x, y [rows, heads, head_dim], positions [rows].
 // Math: f32 from angles to results; theta and zeta come from the host, as on the CPU.
-// Map: a block a row, a thread a pair; it turns that pair in every head.
-// Bound: x read and written once; only FAT5's rotary models run it.
+// Map: a block a row, a thread a pair, which it turns in every head; in another place than x, a
+// thread more for each channel that passes.
+// Bound: x read and y written once; only FAT5's rotary models run it.
 // Spec: tests/kernels/rotary_test.cc.
-template <typename T>
-__global__ void RotaryKernel(RotateArgs<T> a, const __grid_constant__ RotaryChannels channels) {
+template <typename X, typename Y>
+__global__ void RotaryKernel(RotateArgs<X, Y> a, const __grid_constant__ RotaryChannels channels) {
   WaitForInputs();
   const int64_t row = blockIdx.x;
   const int c = static_cast<int>(threadIdx.x);
-  const int32_t position = a.positions[row * a.position_stride];
-  const float angle = static_cast<float>(position) * channels.theta[c];
-  float cosine = cosf(angle), sine = sinf(angle);
-  if (a.xpos_base != 0.0f) {
-    const float power = static_cast<float>(position - a.xpos_center) / a.xpos_base;
-    const float scale = powf(channels.zeta[c], power);
-    cosine = a.xpos_sign > 0 ? cosine * scale : cosine / scale;
-    sine = a.xpos_sign > 0 ? sine * scale : sine / scale;
+  const int64_t to = a.row_offset == nullptr ? row * a.y_row : a.row_offset[row];
+  const X* x = a.x + (a.in_place ? to : row * a.x_row);
+  Y* y = a.y + to;
+  if (c >= a.pairs) {
+    const int channel = c + a.pairs;
+    for (int h = 0; h < a.heads; ++h, x += a.x_head, y += a.y_head) {
+      y[channel] = FromF32<Y>(ToF32(x[channel]));
+    }
+    return;
   }
-  T* x = a.x + (a.row_offset == nullptr ? row * a.row_stride : a.row_offset[row]) +
-         c * (a.interleaved ? 2 : 1);
-  const int gap = a.interleaved ? 1 : a.pairs;
-  for (int h = 0; h < a.heads; ++h, x += a.head_stride) {
-    const float first = ToF32(x[0]), second = ToF32(x[gap]);
-    x[0] = FromF32<T>(first * cosine - second * sine);
-    x[gap] = FromF32<T>(second * cosine + first * sine);
+  const float2 turn = Turn(a, channels, c, a.positions[row * a.position_stride]);
+  const int at = a.interleaved ? 2 * c : c, other = a.interleaved ? at + 1 : c + a.pairs;
+  for (int h = 0; h < a.heads; ++h, x += a.x_head, y += a.y_head) {
+    const float first = ToF32(x[at]), second = ToF32(x[other]);
+    y[at] = FromF32<Y>(first * turn.x - second * turn.y);
+    y[other] = FromF32<Y>(second * turn.x + first * turn.y);
   }
+}
+
+template <typename X, typename Y>
+void LaunchRotary(const RotaryArgs& args, Stream& stream) {
+  RotateArgs<X, Y> a{};
+  a.x = args.x.as<X>();
+  a.y = args.y.as<Y>();
+  if (args.row_offset != nullptr) a.row_offset = stream.Twin(args.row_offset);
+  a.in_place = args.x.data == args.y.data;
+  a.positions = stream.Twin(args.positions.as<const int32_t>());
+  a.x_row = args.x.stride[0];
+  a.x_head = args.x.stride[1];
+  a.y_row = args.y.stride[0];
+  a.y_head = args.y.stride[1];
+  a.position_stride = args.positions.stride[0];
+  a.heads = static_cast<int>(args.x.dim[1]);
+  a.pairs = static_cast<int>(args.rotary_dim / 2);
+  a.interleaved = args.interleaved;
+  a.xpos_base = args.xpos_base;
+  a.xpos_center = args.xpos_center;
+  a.xpos_sign = args.xpos_sign;
+  const int64_t passing = a.in_place ? 0 : args.x.dim[2] - args.rotary_dim;
+  const unsigned threads = static_cast<unsigned>(a.pairs + passing);
+  if (threads == 0) return;
+  Launch(stream, dim3(static_cast<unsigned>(args.x.dim[0])), dim3(threads), 0, RotaryKernel<X, Y>,
+         a, RotaryChannels(args));
 }
 
 }  // namespace
 
 void Rotary(const RotaryArgs& args, Stream& stream) {
-  const unsigned rows = static_cast<unsigned>(args.x.dim[0]);
-  if (args.rotary_dim == 0 || rows == 0) return;
-  DispatchDType(args.x.dtype, [&](auto tag) {
+  if (args.x.dim[0] == 0) return;
+  DispatchDType(args.y.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    RotateArgs<T> a{};
-    a.x = args.x.as<T>();
-    if (args.row_offset != nullptr) a.row_offset = stream.Twin(args.row_offset);
-    a.positions = stream.Twin(args.positions.as<const int32_t>());
-    a.row_stride = args.x.stride[0];
-    a.head_stride = args.x.stride[1];
-    a.position_stride = args.positions.stride[0];
-    a.heads = static_cast<int>(args.x.dim[1]);
-    a.pairs = static_cast<int>(args.rotary_dim / 2);
-    a.interleaved = args.interleaved;
-    a.xpos_base = args.xpos_base;
-    a.xpos_center = args.xpos_center;
-    a.xpos_sign = args.xpos_sign;
-    Launch(stream, dim3(rows), dim3(static_cast<unsigned>(a.pairs)), 0, RotaryKernel<T>, a,
-           RotaryChannels(args));
+    args.x.dtype == args.y.dtype ? LaunchRotary<T, T>(args, stream)
+                                 : LaunchRotary<float, T>(args, stream);
   });
 }
 

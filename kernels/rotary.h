@@ -1,4 +1,4 @@
-// Rotary position embedding (RoPE) with xPos scaling, in place. FAT5 rotates Q, K and V.
+// Rotary position embedding (RoPE) with xPos scaling. FAT5 rotates Q, K and V.
 #pragma once
 
 #include "kernels/stream.h"
@@ -8,8 +8,10 @@ namespace quintet {
 
 // Channels [0, rotary_dim) of each head rotate, the rest pass. Pair (a, b) becomes (a cos - b sin, b cos + a sin) * scale.
 struct RotaryArgs {
-  Tensor x;          // [rows, heads, head_dim] f32 (GPU: or bf16, f16), any row and head stride, in place
-  // [rows], or null: where each row of x begins, in elements, instead of the row stride. Rows of the cache lie so (kv_cache.h).
+  Tensor x;  // [rows, heads, head_dim] f32 (GPU: or bf16, f16), any row and head stride
+  Tensor y;  // as x, and may be it; GPU: or of another type, where x is f32
+  // [rows], or null: where each row of y begins, in elements, instead of the row stride, and of x where it is y. Rows of the cache lie so
+  // (kv_cache.h).
   const int64_t* row_offset = nullptr;
   Tensor positions;  // [rows] i32
   // theta_c = base^(-2c / rotary_dim), angle = position * theta_c, computed in f32 as the reference does

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -43,18 +44,21 @@ void Rotate(const Angles& angles, int64_t pairs, bool interleaved, float* x) {
 }  // namespace
 
 void Rotary(const RotaryArgs& args, Stream& stream) {
-  if (args.rotary_dim == 0) return;
+  const bool in_place = args.y.data == args.x.data;
+  if (args.rotary_dim == 0 && in_place) return;
   const RotaryChannels channels(args);
-  const int64_t heads = args.x.dim[1];
-  ParallelRows(stream, args.x.dim[0], heads * args.x.dim[2], [&](int64_t begin, int64_t end) {
+  const int64_t heads = args.x.dim[1], dim = args.x.dim[2];
+  ParallelRows(stream, args.x.dim[0], heads * dim, [&](int64_t begin, int64_t end) {
     Angles angles;
     for (int64_t r = begin; r < end; ++r) {
       FillAngles(args, channels, args.positions.as<int32_t>()[r * args.positions.stride[0]],
                  &angles);
-      float* row = args.x.as<float>() +
-                   (args.row_offset == nullptr ? r * args.x.stride[0] : args.row_offset[r]);
-      for (int64_t h = 0; h < heads; ++h) {
-        Rotate(angles, args.rotary_dim / 2, args.interleaved, row + h * args.x.stride[1]);
+      const float* from = args.x.as<float>() + r * args.x.stride[0];
+      float* to = args.y.as<float>() +
+                  (args.row_offset == nullptr ? r * args.y.stride[0] : args.row_offset[r]);
+      for (int64_t h = 0; h < heads; ++h, from += args.x.stride[1], to += args.y.stride[1]) {
+        if (!in_place) std::copy(from, from + dim, to);
+        Rotate(angles, args.rotary_dim / 2, args.interleaved, to);
       }
     }
   });

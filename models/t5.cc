@@ -63,12 +63,20 @@ class T5Model final : public PackedModel {
 
   bool OnDevice(const Tensor& states) const;
   int64_t* CrossRows(int64_t rows);
+  Tensor CrossHeads(int64_t rows) const;
+  void ProjectCrossRows(const Tensor& states, int64_t position, const int64_t* row_offset);
 
   bool rotary() const { return config_.position == PositionEncoding::kRope; }
-  // sign: +1 for queries, -1 for keys and values (xPos divides what it multiplied). row_offset as
-  // in RotaryArgs.
-  void Rotate(const Tensor& x, const Tensor& positions, int sign,
+  // y = x turned. sign: +1 for queries, -1 for keys and values (xPos divides what it multiplied).
+  // row_offset as in RotaryArgs.
+  void Rotate(const Tensor& x, const Tensor& y, const Tensor& positions, int sign,
               const int64_t* row_offset = nullptr);
+  // Where a product writes what will be turned and then be y [rows, n]: y itself, or f32, so that
+  // it is rounded once.
+  Tensor Unturned(const Tensor& y) const {
+    if (!rotary() || activations_ == DType::kF32) return y;
+    return Tensor::Dense(unturned_.data, DType::kF32, {y.dim[0], y.dim[1]});
+  }
 
   // Where the source's keys and values go: each row's slot, each head within a slot's page.
   Tensor cross_rows_;    // [max_encode_tokens] i64, the first cross_used_ of them taken
@@ -76,6 +84,7 @@ class T5Model final : public PackedModel {
   int64_t cross_used_ = 0;
   Tensor ascending_;     // [max_encode_tokens] i32: 0, 1, ..
   Tensor given_states_;  // [most rows at once, d_model] f32 on a device: what the caller kept
+  Tensor unturned_;      // [values] f32: room of Unturned
   BegunNorm step_norm_, encoder_norm_;  // apart: steps run between slices of an input
 };
 
@@ -86,6 +95,11 @@ void T5Model::Carve(Carver& carver) {
     constexpr int64_t kMostGiven = 4096;  // rows that fill a device
     const int64_t given = std::min(limits_.max_encode_tokens, kMostGiven);
     given_states_ = carver.TakeTensor(DType::kF32, {given, config_.d_model});
+  }
+  if (rotary() && activations_ != DType::kF32) {
+    const int64_t cross_row = config_.has_decoder() ? weights_.cross_kv.n() : 0;
+    unturned_ =
+        carver.TakeTensor(DType::kF32, {std::max(block_rows_ * 3 * config_.inner(), cross_row)});
   }
   // Rows of all that products of halved norms read and write begin on 16-byte boundaries.
   const bool aligned = (config_.d_model | config_.d_ff | config_.head_dim) % 8 == 0;
@@ -121,9 +135,10 @@ void T5Model::CarveArrays(Carver& carver) {
   }
 }
 
-void T5Model::Rotate(const Tensor& x, const Tensor& positions, int sign,
+void T5Model::Rotate(const Tensor& x, const Tensor& y, const Tensor& positions, int sign,
                      const int64_t* row_offset) {
   Rotary({.x = x,
+          .y = y,
           .row_offset = row_offset,
           .positions = positions,
           .base = config_.rope_base,
@@ -181,11 +196,12 @@ void T5Model::EmbedRows(const Tensor& ids, const Tensor&, absl::Span<const int32
 
 void T5Model::ProjectRows(const LayerWeights& w, const Tensor& x, const Tensor& positions,
                           const Tensor& qkv, const KvOutput& kv) {
-  NormedRows(w.attention_norm, {.x = x, .w = &w.qkv, .y = qkv, .kv = kv});
+  const Tensor made = Unturned(qkv);
+  NormedRows(w.attention_norm, {.x = x, .w = &w.qkv, .y = made, .kv = kv});
   if (!rotary()) return;
-  Rotate(HeadsOf(qkv, 0), positions, 1);
-  Rotate(HeadsOf(qkv, 1), positions, -1);
-  Rotate(HeadsOf(qkv, 2), positions, -1);
+  for (int part = 0; part < 3; ++part) {
+    Rotate(HeadsOf(made, part), HeadsOf(qkv, part), positions, part == 0 ? 1 : -1);
+  }
 }
 
 void T5Model::FinishRows(const LayerWeights& w, const LayerWeights* next, const Tensor& attended,
@@ -221,6 +237,14 @@ int64_t* T5Model::CrossRows(int64_t rows) {
   return cross_rows_.as<int64_t>() + cross_used_ - rows;
 }
 
+// Where they lie, the heads of all layers, keys then values, as one row.
+Tensor T5Model::CrossHeads(int64_t rows) const {
+  Tensor heads =
+      Tensor::Dense(cache_.data, cache_.dtype, {rows, cross_chunks_.dim[0], config_.head_dim});
+  heads.stride[1] = cache_.page_size * cache_.head_dim;
+  return heads;
+}
+
 void T5Model::ProjectCross(const Tensor& states, int64_t position,
                            absl::Span<const int32_t> slots) {
   QT_CHECK_LE(position + states.dim[0], limits_.max_encode_tokens);
@@ -242,20 +266,35 @@ void T5Model::ProjectCross(const Tensor& states, int64_t position,
       stream_.Write(x.data, given);
       x = given;
     }
-    Product({.x = x,
+    ProjectCrossRows(x, position + begin, rows + begin);
+  }
+}
+
+// The same of rows where the backend can read them, the first at `position`, which go to the
+// offsets `row_offset`.
+void T5Model::ProjectCrossRows(const Tensor& states, int64_t position, const int64_t* row_offset) {
+  const int64_t rows = states.dim[0], n = weights_.cross_kv.n();
+  if (!rotary() || activations_ == DType::kF32) {
+    Product({.x = states,
              .w = &weights_.cross_kv,
              .scatter = {.base = cache_.data,
                          .dtype = cache_.dtype,
-                         .row_offset = rows + begin,
+                         .row_offset = row_offset,
                          .chunk_offset = cross_chunks_.as<int64_t>(),
                          .chunk = config_.head_dim}});
+    if (!rotary()) return;
+    const Tensor heads = CrossHeads(rows);
+    return Rotate(heads, heads, ascending_.Rows(position, position + rows), -1, row_offset);
   }
-  if (!rotary()) return;
-  // Where they lie, the heads of all layers, keys then values, as one row.
-  Tensor heads = Tensor::Dense(cache_.data, cache_.dtype,
-                               {states.dim[0], cross_chunks_.dim[0], config_.head_dim});
-  heads.stride[1] = cache_.page_size * cache_.head_dim;
-  Rotate(heads, ascending_.Rows(position, position + states.dim[0]), -1, rows);
+  // As many at once as there is room for before they are turned.
+  const int64_t most = unturned_.dim[0] / n;
+  for (int64_t begin = 0; begin < rows; begin += most) {
+    const int64_t end = std::min(begin + most, rows);
+    const Tensor made = Tensor::Dense(unturned_.data, DType::kF32, {end - begin, n});
+    Product({.x = states.Rows(begin, end), .w = &weights_.cross_kv, .y = made});
+    Rotate(made.SplitLast(config_.head_dim), CrossHeads(end - begin),
+           ascending_.Rows(position + begin, position + end), -1, row_offset + begin);
+  }
 }
 
 // ---- Decoder ----
@@ -277,8 +316,12 @@ void T5Model::DecoderLayer(int64_t layer, const Tensor& x) {
   AddRows(w.attention_out, self, Next{w.cross_norm, w.cross_q}, x);
 
   const Tensor q = qkv.Columns(0, config_.inner());
-  NormedRows(w.cross_norm, {.x = x, .w = &w.cross_q, .y = q});
-  if (rotary()) Rotate(q.SplitLast(config_.head_dim), step_.positions(), 1);
+  const Tensor made = Unturned(q);
+  NormedRows(w.cross_norm, {.x = x, .w = &w.cross_q, .y = made});
+  if (rotary()) {
+    const int64_t dim = config_.head_dim;
+    Rotate(made.SplitLast(dim), q.SplitLast(dim), step_.positions(), 1);
+  }
   const Tensor cross = CrossAttend(layer, q);
   AddRows(w.cross_out, cross, Next{w.ffn_norm, w.ffn_in}, x);
 

@@ -42,19 +42,24 @@ std::vector<double> Reference(const std::vector<float>& x, int64_t heads, int64_
   return y;
 }
 
+// In place, and from f32 to `dtype` elsewhere.
 void CheckRotary(Place& place, DType dtype, int64_t dim, RotaryArgs args) {
   const std::vector<int32_t> positions = {0, 1, 2, 77, 500, 1023, 5};
   const int64_t heads = 3;
-  const std::vector<float> x = RoundedTo(dtype, RandomData(3).Values(7 * heads * dim));
-  const std::vector<double> expected = Reference(x, heads, dim, positions, args);
-  args.x = place.Put(x, {7, heads, dim}, dtype);
+  const std::vector<float> exact = RandomData(3).Values(7 * heads * dim);
   args.positions = place.Put(positions, {7});
-  Rotary(args, place.stream());
-  const std::vector<float> y = place.Floats(args.x);
-  for (size_t i = 0; i < y.size(); ++i) {
-    REQUIRE(std::abs(double{y[i]} - expected[i]) <
-            1e-6 * std::max(1.0, std::abs(expected[i])) +
-                RoundingError(dtype) * std::abs(expected[i]));
+  for (const bool in_place : {true, false}) {
+    const std::vector<float> x = in_place ? RoundedTo(dtype, exact) : exact;
+    const std::vector<double> expected = Reference(x, heads, dim, positions, args);
+    args.x = place.Put(x, {7, heads, dim}, in_place ? dtype : DType::kF32);
+    args.y = in_place ? args.x : place.Poisoned(dtype, {7, heads, dim});
+    Rotary(args, place.stream());
+    const std::vector<float> y = place.Floats(args.y);
+    for (size_t i = 0; i < y.size(); ++i) {
+      REQUIRE(std::abs(double{y[i]} - expected[i]) <
+              1e-6 * std::max(1.0, std::abs(expected[i])) +
+                  RoundingError(dtype) * std::abs(expected[i]));
+    }
   }
 }
 
@@ -93,7 +98,7 @@ TEST_CASE("rotary: the same bits on any number of threads", "[rotary][cpu]") {
     ThreadPool pool(threads);
     Stream stream(&pool);
     std::vector<float> y = x;
-    args.x = Tensor::F32(y.data(), {300, 2, 64});
+    args.x = args.y = Tensor::F32(y.data(), {300, 2, 64});
     args.positions = Tensor::Dense(positions.data(), DType::kI32, {300});
     Rotary(args, stream);
     if (!previous.empty()) CHECK(std::memcmp(y.data(), previous.data(), y.size() * 4) == 0);
@@ -107,6 +112,7 @@ TEST_CASE("rotary leaves the gaps between strided rows alone", "[rotary]") {
     const Tensor memory = place.Put(std::vector<float>(40, 1.0f), {40});
     args.x = Tensor::F32(memory.f32(), {2, 1, 8});
     args.x.stride[0] = 20;
+    args.y = args.x;
     args.positions = place.Put(std::vector<int32_t>{3, 4}, {2});
     args.rotary_dim = 8;
     Rotary(args, place.stream());
@@ -128,16 +134,22 @@ TEST_CASE("rotary turns rows wherever they begin and nothing else", "[rotary]") 
     args.positions = place.Put(std::vector<int32_t>{3, 4, 9}, {3});
     args.rotary_dim = 4;
     args.x = place.Put(dense, {3, 2, 4});
+    args.y = place.Poisoned(DType::kF32, {3, 2, 4});
     Rotary(args, place.stream());
-    const std::vector<float> expected = place.Floats(args.x);
-    const Tensor memory = place.Put(spread, {48});
-    args.x = Tensor::F32(memory.f32(), {3, 2, 4});
-    args.x.stride[1] = 8;
-    args.row_offset = place.Plan(row_offset).data();
-    Rotary(args, place.stream());
-    const std::vector<float> turned = place.Floats(memory);
-    for (size_t i = 0; i < dense.size(); ++i) CHECK(turned[at(i)] == expected[i]);
-    CHECK(std::count_if(turned.begin(), turned.end(), [](float x) { return std::isnan(x); }) == 24);
+    const std::vector<float> expected = place.Floats(args.y);
+    for (const bool in_place : {true, false}) {
+      const Tensor memory = place.Put(in_place ? spread : std::vector<float>(48, NAN), {48});
+      args.y = Tensor::F32(memory.f32(), {3, 2, 4});
+      args.y.stride[1] = 8;
+      if (in_place) args.x = args.y;
+      args.row_offset = place.Plan(row_offset).data();
+      Rotary(args, place.stream());
+      const std::vector<float> turned = place.Floats(memory);
+      for (size_t i = 0; i < dense.size(); ++i) CHECK(turned[at(i)] == expected[i]);
+      CHECK(std::count_if(turned.begin(), turned.end(), [](float x) { return std::isnan(x); }) ==
+            24);
+      args.x = place.Put(dense, {3, 2, 4});
+    }
   });
 }
 
