@@ -120,6 +120,7 @@ class StepEngine : public Engine {
   std::vector<Job*> decoding_;    // in order of admission
   std::vector<Job*> to_go_on_;    // with the next part of what they score
   std::vector<Encoded> encoded_;  // that want their states
+  absl::Status device_status_;    // as encoding found it
   bool go_on_first_ = false;
   int64_t reserved_sequences_ = 0;
   std::vector<std::unique_ptr<Job>> arrivals_;  // scratch of a step, like those below
@@ -214,6 +215,8 @@ bool StepEngine::Step() {
   encoding_.Advance(prefill_us,
                     [this](Job* job, const EncodedStates& encoded) { UseStates(job, encoded); });
   HandOut();
+  // No step may come that would find it: nothing need be decoding.
+  if (!device_status_.ok()) Break(device_status_);
   Decode(streams, prefill_us - (clock_() - begin_us));
   std::lock_guard<std::mutex> lock(mutex_);
   ++counters_.steps;
@@ -367,6 +370,7 @@ void StepEngine::UseStates(Job* job, const EncodedStates& encoded) {
     result.rows = static_cast<int64_t>(result.values.size()) / result.columns;
     status = model_->stream().Synchronize();  // what was read may be nothing
   }
+  device_status_.Update(status);
   End(job, status.ok() ? JobState::kDone : JobState::kFailed, status);
 }
 
@@ -376,6 +380,7 @@ void StepEngine::HandOut() {
   if (encoded_.empty()) return;
   const Stream& stream = model_->stream();
   const absl::Status status = stream.Synchronize();
+  device_status_.Update(status);
   int64_t values = 0;
   for (const Encoded& encoded : encoded_) values += encoded.Read().elements();
   const auto pool = [this](int64_t i, int) {

@@ -31,7 +31,7 @@ constexpr uint64_t kNoHistory = 7, kNoSource = 11;
 }  // namespace
 
 FakeModel::FakeModel(const FakeOptions& options, ThreadPool* pool)
-    : Model(ModelConfig(), options.limits, Stream(pool)), options_(options) {
+    : Model(ModelConfig(), options.limits, Stream(pool, options.device)), options_(options) {
   config_.family = options.causal ? Family::kGpt2 : options.family;
   config_.head = options.head;
   config_.vocab = options.vocab;

@@ -23,6 +23,7 @@ struct FakeOptions {
   // token of one takes this long.
   int64_t* clock_us = nullptr;
   int64_t encode_us = 0, project_us = 0, decode_us = 0, token_us = 0;
+  Device* device = nullptr;  // of its stream; the work itself stays on the CPU
   ModelLimits limits{.max_encode_tokens = 256,
                      .max_step_tokens = 48,
                      .max_step_sequences = 32,

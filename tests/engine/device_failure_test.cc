@@ -1,0 +1,86 @@
+// What becomes of requests that only encode when the device fails: nothing of theirs waits for a
+// step of the decoder. With a device that is none, whose kernels nobody queues.
+#include <cstring>
+#include <memory>
+
+#include "catch2/catch.hpp"
+#include "kernels/dispatch.h"
+#include "tests/engine/engine_harness.h"
+
+namespace quintet {
+namespace {
+
+class PretendedDevice : public Device {
+ public:
+  PretendedDevice() { multiprocessors_ = 1; }
+  int64_t free_bytes() const override { return int64_t{1} << 30; }
+  void Use() override {}
+  absl::StatusOr<Buffer> Allocate(int64_t bytes) override { return Buffer::Allocate(bytes); }
+  absl::StatusOr<Buffer> AllocateMirrored(int64_t bytes) override {
+    return Buffer::Allocate(bytes);
+  }
+  void Upload(const void*, int64_t) override {}
+  void Download(void*, int64_t) override {}
+  void WaitForUploads() override {}
+  void CopyToDevice(void* device, const void* host, int64_t bytes) override {
+    std::memcpy(device, host, static_cast<size_t>(bytes));
+  }
+  void CopyToHost(void* host, const void* device, int64_t bytes) override {
+    std::memcpy(host, device, static_cast<size_t>(bytes));
+  }
+  void Write(void* device, const void* host, int64_t bytes) override {
+    CopyToDevice(device, host, bytes);
+  }
+  std::unique_ptr<DeviceGraph> Record(absl::FunctionRef<void()>) override { return nullptr; }
+  void Replay(const DeviceGraph&) override {}
+  absl::Status Synchronize() override { return status(); }
+  void Mark(int) override {}
+  absl::Status WaitForMark(int) override { return status(); }
+
+ protected:
+  const void* TwinOf(const void* host) const override { return host; }
+};
+
+TEST_CASE("a device that fails breaks an engine that only encodes or classifies") {
+  if (!kCudaBuilt) return;  // such a stream has no ops then
+  for (const RequestKind kind : {RequestKind::kEncode, RequestKind::kClassify}) {
+    INFO(static_cast<int>(kind));
+    ThreadPool pool(1);
+    PretendedDevice device;
+    FakeOptions options;
+    options.device = &device;
+    if (kind == RequestKind::kClassify) options.head = Head::kTokenClassification;
+    FakeModel model(options, &pool);
+    auto engine = Engine::Create(&model, nullptr, {});
+    REQUIRE(engine.ok());
+    const auto submit = [&] {
+      auto sink = std::make_shared<RecordingSink>();
+      sink->status = absl::UnknownError("not ended");
+      Request request;
+      request.kind = kind;
+      request.input = {5, 6, 7, 1};
+      request.sink = sink;
+      const absl::Status status = (*engine)->Submit(std::move(request)).status();
+      if (!status.ok()) sink->status = status;
+      return sink;
+    };
+
+    const auto good = submit();
+    RunAll(engine->get());
+    CHECK(good->status.ok());
+    CHECK((*engine)->status().ok());
+
+    const auto running = submit();
+    device.Fail("an illegal address");
+    RunAll(engine->get());
+    CHECK(absl::IsInternal(running->status));
+    // Whoever watches the engine learns of it, and what comes later is told to go elsewhere.
+    CHECK(absl::IsUnavailable((*engine)->status()));
+    CHECK(absl::IsUnavailable(submit()->status));
+    CHECK((*engine)->counters().failed == 1);
+    CHECK((*engine)->counters().running == 0);
+  }
+}
+
+}  // namespace
+}  // namespace quintet
