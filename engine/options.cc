@@ -134,6 +134,10 @@ class Resolver {
     return Settle(field, given, std::optional<double>(), table, range);
   }
   template <typename T>
+  static std::optional<T> Acting(bool acts, const std::optional<T>& file) {
+    return acts ? file : std::nullopt;
+  }
+  template <typename T>
   void NeedsOther(const char* field, const std::optional<T>& given, bool present,
                   const char* what) {
     if (given.has_value() && !present)
@@ -209,7 +213,7 @@ void Resolver::Eos() {
   std::vector<int32_t> ids = config_.eos_ids;
   if (!defaults_.eos_token_ids.empty()) ids = defaults_.eos_token_ids;
   if (!request_.eos_token_ids.empty()) ids = Signed(request_.eos_token_ids);
-  check_.Ids("eos_token_ids", ids, kMaxEos);
+  check_.Ids("eos_token_ids of the model's files", ids, kMaxEos);
   for (int32_t id : ids) {  // each once: their number sets how many candidates beam search ranks
     auto& eos = options_.eos_token_ids;
     if (std::find(eos.begin(), eos.end(), id) == eos.end()) eos.push_back(id);
@@ -221,10 +225,13 @@ void Resolver::Search() {
   options_.num_beams = static_cast<int32_t>(
       Settle("num_beams", request_.num_beams, defaults_.num_beams, 1, {1, max_beams}));
   options_.do_sample = request_.do_sample.value_or(defaults_.do_sample.value_or(false));
+  // The file's values are looked at only where they act: one of 0.0 for the temperature stands in
+  // many a file that does not sample.
+  const bool beams = options_.num_beams > 1;
   options_.length_penalty = Settle("length_penalty", request_.length_penalty,
-                                   defaults_.length_penalty, 1.0, kPenaltyRange);
+                                   Acting(beams, defaults_.length_penalty), 1.0, kPenaltyRange);
   options_.patience = Settle("patience", request_.patience, 1.0, kPatienceRange);
-  if (defaults_.early_stopping.has_value()) {
+  if (beams && defaults_.early_stopping.has_value()) {
     check_.InRange("early_stopping of generation_config.json", *defaults_.early_stopping, {0, 2});
     options_.early_stopping = static_cast<EarlyStopping>(*defaults_.early_stopping);
   }
@@ -236,7 +243,7 @@ void Resolver::Search() {
     check_.Fail("patience", "other than 1 needs early_stopping FIRST");
   }
   int64_t most = 1;
-  if (options_.num_beams > 1) {
+  if (beams) {
     most = std::min<int64_t>(options_.num_beams,
                              std::max(1L, std::lround(options_.num_beams * options_.patience)));
   } else if (options_.do_sample) {
@@ -304,16 +311,20 @@ void Resolver::MinLength() {
 }
 
 void Resolver::Sampling() {
+  const auto settle = [this](const char* field, const auto& given, const auto& file, double table,
+                             const Range& range) {
+    return Settle(field, given, Acting(options_.do_sample, file), table, range);
+  };
   options_.temperature = static_cast<float>(
-      Settle("temperature", request_.temperature, defaults_.temperature, 1.0, kTemperatureRange));
+      settle("temperature", request_.temperature, defaults_.temperature, 1.0, kTemperatureRange));
   options_.top_k = static_cast<int32_t>(
-      Settle("top_k", request_.top_k, defaults_.top_k, 50, {0, static_cast<double>(kMaxInt)}));
+      settle("top_k", request_.top_k, defaults_.top_k, 50, {0, static_cast<double>(kMaxInt)}));
   options_.top_p =
-      static_cast<float>(Settle("top_p", request_.top_p, defaults_.top_p, 1.0, kProbabilityRange));
+      static_cast<float>(settle("top_p", request_.top_p, defaults_.top_p, 1.0, kProbabilityRange));
   options_.typical_p = static_cast<float>(
-      Settle("typical_p", request_.typical_p, defaults_.typical_p, 1.0, kProbabilityRange));
+      settle("typical_p", request_.typical_p, defaults_.typical_p, 1.0, kProbabilityRange));
   options_.min_p =
-      static_cast<float>(Settle("min_p", request_.min_p, defaults_.min_p, 0.0, kMinPRange));
+      static_cast<float>(settle("min_p", request_.min_p, defaults_.min_p, 0.0, kMinPRange));
   if (request_.seed.has_value()) {
     options_.seed = *request_.seed;
   } else if (options_.do_sample) {  // drawing one costs a system call

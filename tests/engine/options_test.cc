@@ -311,15 +311,40 @@ TEST_CASE("options: request before generation_config.json before the table") {
 
 TEST_CASE("options: bad values of generation_config.json are named as such") {
   Refused("num_beams of generation_config.json", [](Case* c) { c->defaults.num_beams = 64; });
-  Refused("top_p of generation_config.json", [](Case* c) { c->defaults.top_p = 1.5; });
+  Refused("top_p of generation_config.json", [](Case* c) {
+    c->defaults.do_sample = true;
+    c->defaults.top_p = 1.5;
+  });
   Refused("suppress_tokens of generation_config.json",
           [](Case* c) { c->defaults.suppress_tokens = {-1}; });
-  Refused("early_stopping of generation_config.json",
-          [](Case* c) { c->defaults.early_stopping = 3; });
+  Refused("early_stopping of generation_config.json", [](Case* c) {
+    c->defaults.num_beams = 2;
+    c->defaults.early_stopping = 3;
+  });
   Refused("forced_bos_token_id of generation_config.json",
           [](Case* c) { c->defaults.forced_bos_token_id = 100; });
-  Refused("eos_token_ids", [](Case* c) { c->defaults.eos_token_ids = {100}; });
+  Refused("eos_token_ids of the model's files", [](Case* c) { c->defaults.eos_token_ids = {100}; });
   Refused("bad_words_ids", [](Case* c) { c->defaults.bad_words_ids = {{-2}}; });
+}
+
+TEST_CASE("options: what generation_config.json says about sampling and beams waits for them") {
+  const auto file = [](Case* c) {
+    c->defaults.temperature = 0.0;  // as transformers 4 wrote it beside do_sample false
+    c->defaults.top_p = 0.0;
+    c->defaults.length_penalty = 100.0;
+  };
+  const DecodingOptions o = Accepted(file);
+  CHECK(o.temperature == 1.0f);
+  CHECK(o.top_p == 1.0f);
+  CHECK(o.length_penalty == 1.0);
+  Refused("temperature of generation_config.json", [&](Case* c) {
+    file(c);
+    c->request.do_sample = true;
+  });
+  Refused("length_penalty of generation_config.json", [&](Case* c) {
+    file(c);
+    c->request.num_beams = 2;
+  });
 }
 
 TEST_CASE("options: lengths of files count the prompt and are cut to fit") {
