@@ -1,5 +1,6 @@
-// A model's architecture, read from config.json and validated: what every other file of models/ builds on. transformers 4.x and
-// 5.x files give the same ModelConfig (facts: Hugging Face's T5Config, GPT2Config and FAT5's FlashT5Config).
+// A model's architecture, read from config.json and validated: what every other file of models/
+// builds on. transformers 4.x and 5.x files give the same ModelConfig (facts: Hugging Face's
+// T5Config, GPT2Config and FAT5's FlashT5Config).
 #pragma once
 
 #include <cstdint>
@@ -13,13 +14,14 @@
 namespace quintet {
 
 enum class Family : uint8_t { kT5, kMT5, kUMT5, kFat5, kGpt2 };
-const char* FamilyName(Family family);  // "t5", "mt5", "umt5", "flash_t5", "gpt2": config.json's model_type
+const char* FamilyName(
+    Family family);  // "t5", "mt5", "umt5", "flash_t5", "gpt2": config.json's model_type
 
 // What the checkpoint's class puts on top.
 enum class Head : uint8_t {
-  kNone,                    // T5Model, GPT2Model
-  kLanguageModel,           // ..ForConditionalGeneration, GPT2LMHeadModel
-  kEncoder,                 // ..EncoderModel
+  kNone,           // T5Model, GPT2Model
+  kLanguageModel,  // ..ForConditionalGeneration, GPT2LMHeadModel
+  kEncoder,        // ..EncoderModel
   kSequenceClassification,
   kTokenClassification,
   kQuestionAnswering,
@@ -44,7 +46,8 @@ struct ModelConfig {
   float norm_eps = 1e-6f;
   Activation activation = Activation::kRelu;
   bool gated = false;
-  float attention_scale = 1.0f;         // T5: 1; FAT5: the file's, or 1/sqrt(heads); GPT-2: per layer, see below
+  float attention_scale =
+      1.0f;  // T5: 1; FAT5: the file's, or 1/sqrt(heads); GPT-2: per layer, see below
   bool scale_by_inverse_layer = false;  // GPT-2: attention_scale / (layer + 1)
   PositionEncoding position = PositionEncoding::kT5;
   int64_t bias_buckets = 32, bias_max_distance = 128;
@@ -54,14 +57,17 @@ struct ModelConfig {
   float rope_base = 10000.0f;
   bool rope_interleaved = false;
   float rope_xpos_base = 0.0f;  // 0: no xPos
-  int64_t max_positions = 0;    // GPT-2: n_positions, a hard limit; FAT5: max_sequence_length, RoPE's xPos centre; else 0
+  int64_t max_positions =
+      0;  // GPT-2: n_positions, a hard limit; FAT5: max_sequence_length, RoPE's xPos centre; else 0
   int64_t fire_width = 32;
-  // d_model^-0.5 before the language-model head: nullopt where the rule needs to know whether lm_head.weight is stored, and
-  // whether it differs from the embedding (specs of transformers 4.x and 5.x differ); weights.cc settles it.
+  // d_model^-0.5 before the language-model head: nullopt where the rule needs to know whether
+  // lm_head.weight is stored, and whether it differs from the embedding (specs of transformers 4.x
+  // and 5.x differ); weights.cc settles it.
   std::optional<bool> scale_logits;
 
-  // Checkpoints written by `quintet convert` (config.json holds a `quintet` object): tensors are packed under our own names
-  // (models/weights_table.h). The dtype asked for: "f32", "bf16", "f16", "int8", "fp8"; empty when not converted.
+  // Checkpoints written by `quintet convert` (config.json holds a `quintet` object): tensors are
+  // packed under our own names (models/weights_table.h). The dtype asked for: "f32", "bf16", "f16",
+  // "int8", "fp8"; empty when not converted.
   std::string converted_dtype;
   bool converted() const { return !converted_dtype.empty(); }
 
@@ -74,15 +80,17 @@ struct ModelConfig {
   std::vector<int32_t> eos_ids;
 };
 
-// Reads and validates directory/config.json. INVALID_ARGUMENT says file, field, expected and got; UNIMPLEMENTED names what the
-// engine does not compute (use_randomized_position_encoding, add_cross_attention, ...).
+// Reads and validates directory/config.json. INVALID_ARGUMENT says file, field, expected and got;
+// UNIMPLEMENTED names what the engine does not compute (use_randomized_position_encoding,
+// add_cross_attention, ...).
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& directory);
 absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& json, const std::string& where);
 
-// Defaults for decoding from generation_config.json; every field optional, none when the file is missing. A max_length of 20
-// (Hugging Face's old default) is ignored.
+// Defaults for decoding from generation_config.json; every field optional, none when the file is
+// missing. A max_length of 20 (Hugging Face's old default) is ignored.
 struct GenerationDefaults {
-  std::optional<int64_t> max_new_tokens, max_length, min_new_tokens, min_length, num_beams, num_return_sequences;
+  std::optional<int64_t> max_new_tokens, max_length, min_new_tokens, min_length, num_beams,
+      num_return_sequences;
   std::optional<double> length_penalty, temperature, top_p, typical_p, min_p, repetition_penalty;
   std::optional<int64_t> top_k, no_repeat_ngram_size;
   std::optional<bool> do_sample;
@@ -90,8 +98,11 @@ struct GenerationDefaults {
   std::optional<int32_t> forced_bos_token_id, decoder_start_token_id, pad_token_id;
   std::vector<int32_t> eos_token_ids, forced_eos_token_ids, suppress_tokens, begin_suppress_tokens;
   std::vector<std::vector<int32_t>> bad_words_ids;
+  // Fields of the file that would change what is generated, and that nothing here follows.
+  std::vector<std::string> not_followed;
 };
 absl::StatusOr<GenerationDefaults> ReadGenerationDefaults(const std::string& directory);
-absl::StatusOr<GenerationDefaults> ParseGenerationDefaults(const std::string& json, const std::string& where);
+absl::StatusOr<GenerationDefaults> ParseGenerationDefaults(const std::string& json,
+                                                           const std::string& where);
 
 }  // namespace quintet

@@ -47,6 +47,37 @@ std::vector<std::vector<int32_t>> ReadBadWords(ConfigFields* fields) {
   return words;
 }
 
+// Those that say something other than what Hugging Face does without them.
+std::vector<std::string> NotFollowed(const ConfigFields& fields) {
+  const struct {
+    const char* name;
+    nlohmann::json neutral;  // null: there is none
+  } known[] = {{"assistant_early_exit", nullptr},
+               {"constraints", nullptr},
+               {"diversity_penalty", 0},
+               {"dola_layers", nullptr},
+               {"encoder_no_repeat_ngram_size", 0},
+               {"encoder_repetition_penalty", 1},
+               {"epsilon_cutoff", 0},
+               {"eta_cutoff", 0},
+               {"exponential_decay_length_penalty", nullptr},
+               {"force_words_ids", nullptr},
+               {"guidance_scale", 1},
+               {"num_beam_groups", 1},
+               {"penalty_alpha", 0},
+               {"renormalize_logits", false},
+               {"sequence_bias", nullptr},
+               {"stop_strings", nullptr},
+               {"top_h", nullptr},
+               {"watermarking_config", nullptr}};
+  std::vector<std::string> names;
+  for (const auto& one : known) {
+    const nlohmann::json* value = fields.Find(one.name);
+    if (value != nullptr && *value != one.neutral) names.push_back(one.name);
+  }
+  return names;
+}
+
 std::optional<int32_t> ReadId(ConfigFields* fields, const char* name) {
   const auto id = fields->Int(name, 0, kAnyId - 1);
   return id ? std::optional<int32_t>(static_cast<int32_t>(*id)) : std::nullopt;
@@ -96,6 +127,7 @@ absl::StatusOr<GenerationDefaults> ParseGenerationDefaults(const std::string& te
   d.suppress_tokens = fields.TokenIds("suppress_tokens", kAnyId, kMaxIds);
   d.begin_suppress_tokens = fields.TokenIds("begin_suppress_tokens", kAnyId, kMaxIds);
   d.bad_words_ids = ReadBadWords(&fields);
+  d.not_followed = NotFollowed(fields);
   if (!fields.status().ok()) return fields.status();
   return d;
 }

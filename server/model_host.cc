@@ -47,6 +47,10 @@ absl::Status ModelHost::Load() {
     absl::StatusOr<GenerationDefaults> defaults = ReadGenerationDefaults(options_.directory);
     if (!defaults.ok()) return defaults.status();
     defaults_ = *std::move(defaults);
+    for (const std::string& name : defaults_.not_followed) {
+      spdlog::warn("model {}: generation_config.json: {} is not supported and has no effect",
+                   options_.name, name);
+    }
     LoadOptions load = options_.load;
     if (options_.gpu >= 0) {
       absl::StatusOr<std::unique_ptr<Device>> device = Device::Open(options_.gpu);

@@ -47,10 +47,9 @@ absl::Status CheckHead(const ModelConfig& config, RequestKind kind) {
                         ? config.has_encoder() || config.family == Family::kGpt2
                         : language_model;
   if (fits) return absl::OkStatus();
-  const char* wanted = kind == RequestKind::kClassify
-                           ? "a classification or question-answering head"
-                       : kind == RequestKind::kEncode ? "an encoder"
-                                                      : "a language-model head";
+  const char* wanted = kind == RequestKind::kClassify ? "classification or question-answering head"
+                       : kind == RequestKind::kEncode ? "encoder"
+                                                      : "language-model head";
   return absl::FailedPreconditionError(
       absl::StrCat("the model has no ", wanted, ": its head is ", HeadName(config.head)));
 }

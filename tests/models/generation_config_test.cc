@@ -25,6 +25,20 @@ TEST_CASE("A missing file and an empty object give no defaults", "[generation_co
   CHECK(Read("{}").ok());
 }
 
+TEST_CASE("Fields that are not followed are named, unless they change nothing",
+          "[generation_config]") {
+  const auto d =
+      Read(R"({"sequence_bias": [[[3], 5.0]], "num_beam_groups": 2, "guidance_scale": 1.5})");
+  REQUIRE(d.ok());
+  CHECK(d->not_followed ==
+        std::vector<std::string>{"guidance_scale", "num_beam_groups", "sequence_bias"});
+  const auto neutral =
+      Read(R"({"sequence_bias": null, "num_beam_groups": 1, "diversity_penalty": 0.0,
+    "encoder_repetition_penalty": 1.0, "renormalize_logits": false, "use_cache": true})");
+  REQUIRE(neutral.ok());
+  CHECK(neutral->not_followed.empty());
+}
+
 TEST_CASE("Every field is read", "[generation_config]") {
   const auto d = Read(R"({
     "max_new_tokens": 64, "max_length": 200, "min_new_tokens": 2, "min_length": 3, "num_beams": 4,
