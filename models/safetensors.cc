@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 #include <numeric>
 #include <set>
@@ -200,6 +201,10 @@ absl::Status SafetensorsReader::AddFile(const std::string& path, const std::stri
         absl::StrCat(where, ": expected at least 8 bytes, got ", file_bytes));
   }
   if (absl::Status s = ReadAll(file.descriptor, where, 0, 8, length_bytes); !s.ok()) return s;
+  if (std::memcmp(length_bytes, "version ", 8) == 0) {  // the text that stands for a file in git
+    return absl::InvalidArgumentError(absl::StrCat(
+        where, ": is a Git LFS pointer, not the weights; fetch them with git lfs pull"));
+  }
   uint64_t header_bytes = 0;
   for (int i = 7; i >= 0; --i) header_bytes = header_bytes << 8 | length_bytes[i];
   if (header_bytes > kMaxHeaderBytes) {

@@ -210,6 +210,9 @@ TEST_CASE("Limits of size and number", "[safetensors]") {
   CHECK_THAT(Message(OpenBytes(length + tail)), Contains("the header ends at byte 100000008"));
   CHECK_THAT(Message(OpenBytes("")), Contains("expected at least 8 bytes"));
   CHECK_THAT(Message(OpenBytes("1234567")), Contains("expected at least 8 bytes, got 7"));
+  CHECK_THAT(
+      Message(OpenBytes("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 3\n")),
+      Contains("model.safetensors: is a Git LFS pointer"));
 
   const auto with_tensors = [](int n) {
     std::string header = "{";
