@@ -77,9 +77,11 @@ class CivetEndpoints : public HttpEndpoints {
         healthz_("/healthz", std::move(options.healthy)),
         readyz_("/readyz", std::move(options.ready)),
         host_(HostOf(options.listen)),
-        server_(std::vector<std::string>{"listening_ports", options.listen, "num_threads", "2",
+        // A connection that says nothing holds a thread until its time is over, and a probe must
+        // not wait for several: that would end the process that it asks about.
+        server_(std::vector<std::string>{"listening_ports", options.listen, "num_threads", "16",
                                          "enable_directory_listing", "no", "request_timeout_ms",
-                                         "5000"}) {
+                                         "1000"}) {
     server_.addHandler("/metrics", metrics_);
     server_.addHandler("/healthz", healthz_);
     server_.addHandler("/readyz", readyz_);

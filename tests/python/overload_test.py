@@ -1,5 +1,7 @@
 """More than the server takes: every call is answered once, and refused ones are told when to come back."""
 
+import contextlib
+import socket
 import threading
 import time
 
@@ -101,3 +103,11 @@ def test_a_message_one_byte_above_the_cap():
             refused()
         assert server.resident_bytes() - before < 32 << 20  # a tenth of what was sent
         assert client.generate("wagner").sequences[0].text == "W AE1 G N ER0"
+
+
+def test_probes_beside_connections_that_say_nothing(server):
+    with contextlib.ExitStack() as open_sockets:
+        for _ in range(12):
+            open_sockets.enter_context(socket.create_connection(("127.0.0.1", server.http_port)))
+        assert server.get("/healthz") == (200, "ok\n")
+        assert server.get("/metrics")[0] == 200
