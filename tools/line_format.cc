@@ -38,8 +38,10 @@ void AddLineFlags(CLI::App* command, LineFlags* flags, const std::vector<std::st
 }
 
 SessionNeeds NeedsOf(RequestKind kind, const ModelFlags& model, const LineFlags& lines) {
+  const bool text =
+      lines.input == "text" || (kind == RequestKind::kGenerate && lines.output == "text");
   return {.kind = kind,
-          .tokenizer = lines.input == "json" ? TokenizerNeed::kIfThere : TokenizerNeed::kRequired,
+          .tokenizer = text ? TokenizerNeed::kRequired : TokenizerNeed::kIfThere,
           .queue = model.max_running * 4};
 }
 

@@ -93,6 +93,20 @@ TEST_CASE("a bad line keeps its place and the others their results") {
   }
 }
 
+TEST_CASE("text is not printed without a tokenizer") {
+  const std::string model = std::string(QUINTET_SOURCE_DIR) + "/tests/golden/cases/t5-v1_1";
+  const std::string ids = "{\"token_ids\": [5, 6, 1]}\n";
+  const auto run = [&](const char* output) {
+    return RunBinary(
+        {{"generate", "--model", model, "--input", "json", "--output", output}, ids, {}});
+  };
+  CHECK(run("json").exit_code == kExitDone);
+  const Outcome text = run("text");
+  CHECK(text.exit_code == kExitModel);
+  CHECK(text.out.empty());
+  CHECK_THAT(text.err, Contains("tokenizer"));
+}
+
 TEST_CASE("truncation keeps the end of sequence") {
   const Outcome cut = OnModel("generate", {"--max-input-tokens", "6", "--truncate"}, "wagnerian\n");
   const Outcome whole = OnModel("generate", {}, "wagn\n");
