@@ -13,6 +13,7 @@
 #include "nlohmann/json.hpp"
 #include "tools/conditions.h"
 #include "tools/decoding_flags.h"
+#include "tools/flag_values.h"
 #include "tools/session.h"
 #include "tools/version.h"
 
@@ -393,6 +394,7 @@ void AddBenchCommand(CommandLine& line) {
       ->type_name("RUNS")
       ->group("Measurement");
   command->add_option("--seed", flags->seed, "Seed of the token ids and of what is sampled.")
+      ->check(WholeNumber())
       ->type_name("INTEGER")
       ->group("Measurement");
   command->add_option("--output", flags->output, "What is printed: a table, or json.")

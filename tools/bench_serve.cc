@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "tools/conditions.h"
+#include "tools/flag_values.h"
 #include "tools/load/flags.h"
 #include "tools/load/grpc_target.h"
 
@@ -81,7 +82,7 @@ void AddBenchServeCommand(CommandLine& line) {
       ->type_name("CHANNELS")
       ->group(kGroup);
   command->add_option("--timeout", target->timeout_s, "Deadline of each request.")
-      ->check(CLI::Range(0.001, 1e6))
+      ->check(InRange(0.001, 1e6))
       ->type_name("SECONDS")
       ->group(kGroup);
   command

@@ -24,8 +24,7 @@ class HelpFormatter : public CLI::Formatter {
     // "TOKENS:INT in [1 - 4096]" is the unit and the range check's own name; a list of choices
     // stays.
     const std::string type = option->get_type_name();
-    return absl::StrCat(" ",
-                        type.substr(0, std::min(type.find(":INT in "), type.find(":FLOAT in "))));
+    return absl::StrCat(" ", type.substr(0, type.find(":INT in ")));
   }
 
   std::string make_option_desc(const CLI::Option* option) const override {
@@ -33,6 +32,7 @@ class HelpFormatter : public CLI::Formatter {
     const std::string variable = VariableName(*option);
     std::string shown = option->get_default_str();
     if (option->get_expected_max() == 0 && !variable.empty()) shown = "off";
+    if (shown.size() > 2 && shown.front() == '[') shown = shown.substr(1, shown.size() - 2);
     if (!shown.empty() && shown != "[]") absl::StrAppend(&text, " [", shown, "]");
     if (!variable.empty()) absl::StrAppend(&text, " ($", variable, ")");
     return text;

@@ -3,6 +3,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "tools/flag_values.h"
 
 namespace quintet {
 namespace {
@@ -20,10 +21,10 @@ class Adder {
   Adder(CLI::App* command, const char* group) : command_(command), group_(group) {}
 
   template <typename T>
-  void Value(const Text& text, std::optional<T>* field) {
-    Finish(command_->add_option_function<T>(
-               text.name, [field](const T& value) { *field = value; }, text.description),
-           text);
+  CLI::Option* Value(const Text& text, std::optional<T>* field) {
+    return Finish(command_->add_option_function<T>(
+                      text.name, [field](const T& value) { *field = value; }, text.description),
+                  text);
   }
   template <typename T>
   void List(const Text& text, std::vector<T>* field) {
@@ -45,8 +46,8 @@ class Adder {
   }
 
  private:
-  void Finish(CLI::Option* option, const Text& text) {
-    option->type_name(text.unit)->default_str(text.shown_default)->group(group_);
+  CLI::Option* Finish(CLI::Option* option, const Text& text) {
+    return option->type_name(text.unit)->default_str(text.shown_default)->group(group_);
   }
 
   CLI::App* command_;
@@ -166,7 +167,8 @@ void AddDecodingFlags(CLI::App* command, DecodingFlags* flags) {
   Adder(command, "Sampling")
       .Value(
           {"--seed", "Seed; a line's tokens depend on it and the line alone.", "INTEGER", "random"},
-          &r.seed);
+          &r.seed)
+      ->check(WholeNumber());
   AddLengthFlags(command, flags);
   AddRuleFlags(command, flags);
   AddPrefixFlags(command, flags);

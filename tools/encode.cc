@@ -120,7 +120,9 @@ int Run(const EncodeFlags& flags) {
   NpyFile npy(session->config.d_model);
   const bool is_npy = flags.lines.output == "npy";
   if (is_npy) {
-    if (absl::Status status = npy.Begin(); !status.ok()) return Fail(kExitUsage, status);
+    if (absl::Status status = npy.Begin(); !status.ok()) {
+      return Fail(absl::IsInvalidArgument(status) ? kExitUsage : kExitFailed, status);
+    }
   }
   LineCommand command;
   command.parse = [&](int64_t number, const std::string& line) {

@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 
@@ -60,6 +63,26 @@ std::string Quoted(const std::string& value) {
 
 }  // namespace
 
+CLI::Validator InRange(double least, double most) {
+  return CLI::Validator(
+      [least, most](std::string& text) -> std::string {
+        double value = 0;
+        if (absl::SimpleAtod(text, &value) && value >= least && value <= most) return "";
+        return absl::StrFormat("Value %s not in range %.15g to %.15g", text, least, most);
+      },
+      "");
+}
+
+CLI::Validator WholeNumber() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        uint64_t value = 0;
+        if (absl::SimpleAtoi(text, &value)) return "";
+        return absl::StrCat("expected a whole number from 0 to 2^64 - 1, got ", text);
+      },
+      "");
+}
+
 std::string VariableName(const CLI::Option& option) {
   if (option.get_lnames().empty() || FromArgvOnly(option.get_lnames().front())) return "";
   const std::string name = absl::StrReplaceAll(option.get_lnames().front(), {{"-", "_"}});
@@ -79,7 +102,10 @@ absl::Status ApplyEnvironment(CLI::App* command) {
 
 absl::Status ApplyConfigFile(CLI::App* command, const std::string& path) {
   std::ifstream file(path);
-  if (!file.good()) return absl::InvalidArgumentError(absl::StrCat("--config: cannot read ", path));
+  std::error_code unknown;
+  if (!file.good() || std::filesystem::is_directory(path, unknown)) {
+    return absl::InvalidArgumentError(absl::StrCat("--config: cannot read ", path));
+  }
   std::vector<CLI::ConfigItem> items;
   try {
     items = CLI::ConfigTOML().from_config(file);

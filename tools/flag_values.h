@@ -9,6 +9,11 @@
 
 namespace quintet {
 
+// Checks of numbers where CLI11's own are not enough: its Range lets NaN pass, and its uint64_t
+// takes -1 and what is too large.
+CLI::Validator InRange(double least, double most);
+CLI::Validator WholeNumber();
+
 // "QUINTET_NUM_BEAMS" of --num-beams; empty for positionals and flags that only argv may give
 // (--help).
 std::string VariableName(const CLI::Option& option);

@@ -1,5 +1,39 @@
 // The quintet binary. Subcommands live in files of their own; this one only lists them.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+
+#include "absl/status/status.h"
 #include "tools/command_line.h"
+
+namespace quintet {
+namespace {
+
+// Where the caller closed a standard stream, the next file opened would become it: a model's, or a
+// socket. Instead it is one that fails: reading from descriptor 0, writing to 1 and 2.
+void HoldStandardStreams(int, char**, char**) {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (fcntl(fd, F_GETFD) != -1 || errno != EBADF) continue;
+    // The lowest free descriptor, which is this one.
+    (void)open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+  }
+}
+
+// Before the constructors of shared libraries, since gRPC's open files.
+[[gnu::section(".preinit_array"), gnu::used]] void (*const kFirst)(int, char**,
+                                                                   char**) = HoldStandardStreams;
+
+// What is printed to the end must have arrived.
+int AfterOutput(int exit_code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
+  const int failed = Fail(kExitFailed, absl::ErrnoToStatus(errno, "writing standard output"));
+  return exit_code == kExitDone ? failed : exit_code;
+}
+
+}  // namespace
+}  // namespace quintet
 
 int main(int argc, char** argv) {
   quintet::CommandLine line;
@@ -14,5 +48,5 @@ int main(int argc, char** argv) {
   quintet::AddBenchServeCommand(line);
   quintet::AddBenchEngineCommand(line);
   quintet::AddCompletionCommand(line);
-  return line.Run(argc, argv);
+  return quintet::AfterOutput(line.Run(argc, argv));
 }

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "tools/cores.h"
+#include "tools/flag_values.h"
 #include "tools/session.h"
 #include "tools/version.h"
 
@@ -44,7 +45,8 @@ void AddModelFlags(CommandLine& line, CLI::App* command, ServeFlags* flags) {
           ->group(kGroup));
   AddPlacementFlags(command, &flags->placement);
   command
-      ->add_option("--threads", flags->threads, "Compute threads; 0: one for each physical core.")
+      ->add_option("--threads", flags->threads,
+                   "Compute threads; 0: one for each physical core this process may use.")
       ->check(CLI::Range(0, 1024))
       ->type_name("THREADS")
       ->group(kGroup);
@@ -62,7 +64,7 @@ void AddLimitFlags(CLI::App* command, ServeFlags* flags) {
   const auto add = [&](const char* name, auto* value, auto low, auto high, const char* unit,
                        const char* help) {
     command->add_option(name, *value, help)
-        ->check(CLI::Range(low, high))
+        ->check(InRange(static_cast<double>(low), static_cast<double>(high)))
         ->type_name(unit)
         ->group(kGroup);
   };
@@ -119,17 +121,17 @@ void AddNetworkFlags(CLI::App* command, ServeFlags* flags) {
       ->check(CLI::IsMember({"", "vllm"}))
       ->type_name("NAMES")
       ->group(kGroup);
-  const auto seconds = [&](const char* name, double* value, const char* help) {
+  const auto seconds = [&](const char* name, double* value, double least, const char* help) {
     command->add_option(name, *value, help)
-        ->check(CLI::Range(0.0, 1e6))
+        ->check(InRange(least, 1e6))
         ->type_name("SECONDS")
         ->group("Life");
   };
-  seconds("--drain-delay", &flags->drain_delay_s,
+  seconds("--drain-delay", &flags->drain_delay_s, 0.0,
           "After SIGTERM: how long calls are still taken, for balancers to notice.");
-  seconds("--drain-timeout", &flags->drain_timeout_s,
+  seconds("--drain-timeout", &flags->drain_timeout_s, 0.0,
           "After that: how long running calls may take.");
-  seconds("--stall-timeout", &flags->stall_timeout_s,
+  seconds("--stall-timeout", &flags->stall_timeout_s, 1.0,
           "Without a step of an engine for so long the process ends with code 70.");
 }
 

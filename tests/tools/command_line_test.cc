@@ -1,6 +1,9 @@
 // The command line as a user meets it: exit codes, suggestions, and where values come from.
 #include "tools/command_line.h"
 
+#include <sys/wait.h>
+
+#include <cstdlib>
 #include <fstream>
 
 #include "catch2/catch.hpp"
@@ -37,6 +40,14 @@ TEST_CASE("usage errors exit 2 and say what is wrong") {
       {{"generate", "--dtype", "f64"}, "--dtype"},
       {{"generate", "--model"}, "--model"},
       {{"generate", "--config", "/no/such/file"}, "--config"},
+      {{"generate", "--config", "/tmp"}, "--config: cannot read /tmp"},
+      {{"generate", "--seed", "-1"}, "--seed: expected a whole number"},
+      {{"generate", "--seed", "18446744073709551616"}, "--seed: expected a whole number"},
+      {{"bench", "--seed", "-1"}, "--seed: expected a whole number"},
+      {{"serve", "--drain-delay", "nan"}, "Value nan not in range 0 to 1000000"},
+      {{"serve", "--max-queue", "-1"}, "Value -1 not in range 1 to 1048576"},
+      {{"serve", "--stall-timeout", "0"}, "--stall-timeout"},
+      {{"bench", "serve", "--request-rate", "nan"}, "--request-rate"},
       {{"completion", "tcsh"}, "tcsh"},
       {{"bench", "serv"}, "Did you mean serve?"},
       {{"bench", "serve", "--request-rat", "1"}, "Did you mean --request-rate?"},
@@ -52,6 +63,33 @@ TEST_CASE("usage errors exit 2 and say what is wrong") {
     CHECK_THAT(outcome.err, Contains(c.message));
     CHECK(outcome.out.empty());
   }
+}
+
+// The exit code of the binary under a shell's redirections.
+int ExitUnder(const std::string& command) {
+  const std::string line = std::string("timeout 60 ") + QUINTET_BINARY + " " + command;
+  const int status = std::system(line.c_str());
+  REQUIRE(WIFEXITED(status));
+  return WEXITSTATUS(status);
+}
+
+TEST_CASE("output that cannot be written is a failure") {
+  const std::string model = " --model " + G2pModel();
+  for (const char* command :
+       {"--help", "--version", "completion bash", "generate --print-config"}) {
+    INFO(command);
+    CHECK(ExitUnder(std::string(command) + " > /dev/full 2> /dev/null") == kExitFailed);
+    CHECK(ExitUnder(std::string(command) + " >&- 2> /dev/null") == kExitFailed);
+  }
+  CHECK(ExitUnder("inspect" + model + " > /dev/full 2> /dev/null") == kExitFailed);
+  CHECK(ExitUnder("generate" + model + " --no-such-flag > /dev/full 2> /dev/null") == kExitUsage);
+}
+
+TEST_CASE("closed standard streams are not taken for other files") {
+  const std::string generate = "generate --model " + G2pModel();
+  // With descriptor 0 given away, it would be read from whatever has it.
+  CHECK(ExitUnder(generate + " <&- > /dev/null 2> /dev/null") == kExitFailed);
+  CHECK(ExitUnder(generate + " <&- >&- 2>&-") == kExitFailed);
 }
 
 TEST_CASE("help names every flag with its unit, default and variable, and an example") {
@@ -75,6 +113,9 @@ TEST_CASE("help names every flag with its unit, default and variable, and an exa
   }
   const std::string help = RunBinary({{"generate", "--help"}, "", {}}).out;
   CHECK_THAT(help, Contains("--max-new-tokens TOKENS"));
+  const std::string serve = RunBinary({{"serve", "--help"}, "", {}}).out;
+  CHECK_THAT(serve, Contains("--limit-new-tokens TOKENS "));  // without the check's own words
+  CHECK_THAT(RunBinary({{"bench", "--help"}, "", {}}).out, Contains("[1,8] ($QUINTET_BATCH)"));
   CHECK_THAT(help, Contains("[256] ($QUINTET_MAX_NEW_TOKENS)"));
 }
 

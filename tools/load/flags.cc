@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "tools/conditions.h"
+#include "tools/flag_values.h"
 #include "tools/interrupt.h"
 
 namespace quintet {
@@ -47,7 +48,7 @@ void AddShapeFlags(CLI::App* command, LoadFlags* flags) {
       ->type_name("PROMPTS")
       ->group(kGroup);
   command->add_option("--beam-share", shape->beam_share, "Share of the requests with beams.")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(InRange(0.0, 1.0))
       ->type_name("0..1")
       ->group(kGroup);
   command->add_option("--num-beams", shape->num_beams, "Beams of those.")
@@ -64,14 +65,14 @@ void AddPacingFlags(CLI::App* command, LoadFlags* flags) {
   command
       ->add_option("--request-rate", flags->shape.request_rate,
                    "Open loop: requests that fall due in a second.")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(InRange(0.0, 1e6))
       ->type_name("REQUESTS/S")
       ->group(kGroup);
   command
       ->add_option("--burstiness", flags->shape.burstiness,
                    "Of the open loop: 1 is a Poisson process, less comes in bursts, more is "
                    "steadier.")
-      ->check(CLI::Range(0.01, 1000.0))
+      ->check(InRange(0.01, 1000.0))
       ->type_name("SHAPE")
       ->group(kGroup);
   command
@@ -100,10 +101,11 @@ void AddPacingFlags(CLI::App* command, LoadFlags* flags) {
       ->type_name("REQUESTS")
       ->group(kGroup);
   command->add_option("--duration", pacing->duration_s, "How long measured requests are sent.")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(InRange(0.0, 1e6))
       ->type_name("SECONDS")
       ->group(kGroup);
   command->add_option("--seed", flags->shape.seed, "Of times, prompts and lengths.")
+      ->check(WholeNumber())
       ->type_name("INTEGER")
       ->group(kGroup);
 }
