@@ -2,7 +2,6 @@
 
 #include "kernels/cuda.cuh"
 #include "kernels/cuda_ops.h"
-#include "kernels/mma.cuh"
 
 namespace quintet::cuda {
 namespace {
@@ -14,46 +13,71 @@ template <typename In, typename Out>
 struct NormRows {
   const In* x;
   int64_t x_stride;
-  const int32_t* rows;  // row of x each row of y comes from, or null
+  const int32_t* from;  // row of x each row of y comes from, or null
   const float* gamma;
   const float* beta;  // or null
   Out* y;
-  int64_t y_stride;
+  int64_t y_stride, rows;
   int d;
   bool wide;
   float eps;
 };
 
-// kWidth neighbours of a row; `wide`: they lie on a 16-byte boundary.
+// kWidth neighbours of a row, 1 or 4; `wide`: four lie where one access takes them.
 template <typename T, int kWidth>
-__device__ __forceinline__ void LoadSome(const T* from, bool wide, float (&to)[kWidth]) {
-  if constexpr (kWidth == 4 && sizeof(T) == 4) {
-    if (wide) {
-      const float4 v = *reinterpret_cast<const float4*>(from);
-      to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
-      return;
-    }
-  }
+struct alignas(kWidth * sizeof(T)) Piece {
+  T values[kWidth];
+};
+
+template <int kWidth, typename T>
+__device__ __forceinline__ Piece<T, kWidth> LoadPiece(const T* from, bool wide) {
+  if (wide) return *reinterpret_cast<const Piece<T, kWidth>*>(from);
+  Piece<T, kWidth> piece;
 #pragma unroll
-  for (int j = 0; j < kWidth; ++j) to[j] = ToF32(from[j]);
+  for (int j = 0; j < kWidth; ++j) piece.values[j] = from[j];
+  return piece;
 }
 
 template <typename T, int kWidth>
-__device__ __forceinline__ void StoreSome(const float (&from)[kWidth], bool wide, T* to) {
-  if constexpr (kWidth == 4 && sizeof(T) == 4) {
-    if (wide) {
-      *reinterpret_cast<float4*>(to) = make_float4(from[0], from[1], from[2], from[3]);
-      return;
-    }
-  } else if constexpr (kWidth == 4) {
-    if (wide) {
-      *reinterpret_cast<uint2*>(to) = {PackPair<T>(from[0], from[1]),
-                                       PackPair<T>(from[2], from[3])};
-      return;
-    }
+__device__ __forceinline__ void StorePiece(const Piece<T, kWidth>& piece, bool wide, T* to) {
+  if (wide) {
+    *reinterpret_cast<Piece<T, kWidth>*>(to) = piece;
+    return;
   }
 #pragma unroll
-  for (int j = 0; j < kWidth; ++j) to[j] = FromF32<T>(from[j]);
+  for (int j = 0; j < kWidth; ++j) to[j] = piece.values[j];
+}
+
+// The sum of a piece's values less `shift`, or of their squares, added to `sum` one by one.
+template <typename T, int kWidth>
+__device__ __forceinline__ float AddPiece(const Piece<T, kWidth>& piece, float shift, bool square,
+                                          float sum) {
+#pragma unroll
+  for (int j = 0; j < kWidth; ++j) {
+    const float v = ToF32(piece.values[j]) - shift;
+    sum = square ? fmaf(v, v, sum) : sum + v;
+  }
+  return sum;
+}
+
+// A row's mean (0 in RMSNorm) and what its deviations from that are multiplied by.
+struct Moments {
+  float mean, scale;
+};
+
+template <typename Out, bool kCentre, typename In, int kWidth>
+__device__ __forceinline__ Piece<Out, kWidth> Normed(const Piece<In, kWidth>& piece,
+                                                     const Moments& m,
+                                                     const Piece<float, kWidth>& gamma,
+                                                     const Piece<float, kWidth>& beta) {
+  Piece<Out, kWidth> out;
+#pragma unroll
+  for (int j = 0; j < kWidth; ++j) {
+    const float v = (ToF32(piece.values[j]) - m.mean) * m.scale;
+    out.values[j] =
+        FromF32<Out>(kCentre ? fmaf(v, gamma.values[j], beta.values[j]) : v * gamma.values[j]);
+  }
+  return out;
 }
 
 // What: y = (x - mean) * rsqrt(mean((x - mean)^2) + eps) * gamma + beta; RMSNorm has no mean and no
@@ -62,22 +86,22 @@ __device__ __forceinline__ void StoreSome(const float (&from)[kWidth], bool wide
 // Math: f32; the variance in a second pass over registers, so no cancellation. Sums run in an order
 // given by d and the block alone.
 // Map: one block a row; a thread takes kWidth neighbours at a time, 4 where d is a multiple of 4,
-// and keeps kKept such pieces in registers; longer rows are read again. `wide` says that pieces lie
-// on 16-byte boundaries: it changes the instructions, not the order. Bound: rows * d * (sizeof(In)
-// + sizeof(Out)) bytes once; at decoding sizes the launch. Spec: tests/kernels/norm_test.cc.
+// and keeps kKept such pieces in registers; longer rows are read again. `wide` says that a piece is
+// one access: it changes the instructions, not the order. Bound: rows * d * (sizeof(In) +
+// sizeof(Out)) bytes once; at decoding sizes the launch. Spec: tests/kernels/norm_test.cc.
 template <typename In, typename Out, bool kCentre, int kWidth>
 __global__ void __launch_bounds__(kMaxThreads) NormKernel(NormRows<In, Out> a) {
   __shared__ float shared[32];
   WaitForInputs();
   const int64_t row = blockIdx.x;
-  const In* x = a.x + (a.rows == nullptr ? row : a.rows[row]) * a.x_stride;
+  const In* x = a.x + (a.from == nullptr ? row : a.from[row]) * a.x_stride;
   Out* y = a.y + row * a.y_stride;
   const int first = static_cast<int>(threadIdx.x) * kWidth;
   const int step = static_cast<int>(blockDim.x) * kWidth;
-  float kept[kKept][kWidth];
+  Piece<In, kWidth> kept[kKept];
 #pragma unroll
   for (int p = 0; p < kKept; ++p) {
-    if (first + p * step < a.d) LoadSome<In>(x + first + p * step, a.wide, kept[p]);
+    if (first + p * step < a.d) kept[p] = LoadPiece<kWidth>(x + first + p * step, a.wide);
   }
   // visit(piece, its place) for all of the row that this thread has.
   const auto for_each = [&](auto&& visit) {
@@ -86,95 +110,100 @@ __global__ void __launch_bounds__(kMaxThreads) NormKernel(NormRows<In, Out> a) {
       if (first + p * step < a.d) visit(kept[p], first + p * step);
     }
     for (int i = first + kKept * step; i < a.d; i += step) {
-      float piece[kWidth];
-      LoadSome<In>(x + i, a.wide, piece);
-      visit(piece, i);
+      visit(LoadPiece<kWidth>(x + i, a.wide), i);
     }
   };
-  const auto sum_of = [&](float shift, bool square) {
+  const auto mean_of = [&](float shift, bool square) {
     float sum = 0.0f;
-    for_each([&](const float(&piece)[kWidth], int) {
-#pragma unroll
-      for (int j = 0; j < kWidth; ++j) {
-        const float v = piece[j] - shift;
-        sum += square ? v * v : v;
-      }
-    });
+    for_each(
+        [&](const Piece<In, kWidth>& piece, int) { sum = AddPiece(piece, shift, square, sum); });
     return BlockSum(sum, shared) / static_cast<float>(a.d);
   };
-  const float mean = kCentre ? sum_of(0.0f, false) : 0.0f;
-  const float scale = 1.0f / sqrtf(sum_of(mean, true) + a.eps);
-  for_each([&](const float(&piece)[kWidth], int i) {
-    float out[kWidth], gamma[kWidth], beta[kWidth];
-    LoadSome<float>(a.gamma + i, a.wide, gamma);
-    if constexpr (kCentre) LoadSome<float>(a.beta + i, a.wide, beta);
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) {
-      out[j] = (piece[j] - mean) * scale * gamma[j];
-      if constexpr (kCentre) out[j] += beta[j];
-    }
-    StoreSome<Out>(out, a.wide, y + i);
+  Moments m;
+  m.mean = kCentre ? mean_of(0.0f, false) : 0.0f;
+  m.scale = 1.0f / sqrtf(mean_of(m.mean, true) + a.eps);
+  for_each([&](const Piece<In, kWidth>& piece, int i) {
+    Piece<float, kWidth> beta{};
+    if constexpr (kCentre) beta = LoadPiece<kWidth>(a.beta + i, a.wide);
+    const auto gamma = LoadPiece<kWidth>(a.gamma + i, a.wide);
+    StorePiece(Normed<Out, kCentre>(piece, m, gamma, beta), a.wide, y + i);
   });
 }
 
 constexpr int kMostWarps = 8;  // of a block
+constexpr int kParts = 8;      // of a row, at most
 
-// What: as NormKernel, a row a warp.
+// What: as NormKernel, of rows that fit into registers.
 // Shapes: as NormKernel; d a multiple of 4, at most kPieces * 128.
-// Math: as NormKernel; a lane adds its pieces in order, then the lanes' sums meet in a butterfly:
-// an order that d alone decides. Map: as many rows a block as it has warps, each held in the
-// registers of one warp: no barrier, and all loads of a row are under way at once. Bound: rows * d
-// * (sizeof(In) + sizeof(Out)) bytes once. f32 16384 x 768 to bf16 on an H200: 75 MB, 17.6 us
-// at 4.3 TB/s. Versions: 1, a block a row (NormKernel): 52 us, three barriers for each 3 KB; 2, a
-// warp a row, eight in every block: predicted 21 us; in a step of Flan-T5-XL 2.1 us at 32 rows
-// and 2.9 at 128, which 16 blocks read. 3, as here: predicted 1.8 and 2.2. Spec:
-// tests/kernels/norm_test.cc.
-template <typename In, typename Out, bool kCentre, int kPieces>
-__global__ void __launch_bounds__(kMostWarps * 32) NormWarpKernel(NormRows<In, Out> a, int rows) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  float gamma[kPieces][4], beta[kPieces][4];  // weights: not written by kernels before this one
-  const auto place = [lane](int p) { return (p * 32 + lane) * 4; };
+// Math: as NormKernel. A row is kParts parts of pieces of 128 values, piece p in part p % kParts. A
+// lane adds its values of each part in order, then the parts; then the lanes' sums meet in a
+// butterfly: an order that d alone decides, whichever the map.
+// Map: kSplit: a block a row, a warp each of its parts, whose sums meet in shared memory.
+// Otherwise, for many short rows, a warp a row, as many rows a block as it has warps: no barrier,
+// and all loads of a row are under way at once. What the kernel before does not write (weights,
+// `from`) is read before the wait. Bound: rows * d * (sizeof(In) + sizeof(Out)) bytes once. f32 to
+// bf16 on an H200, 4.24 TB/s: of 16384 x 768 17.8 us, of 2048 47.5. Versions: 1, a block a row
+// (NormKernel): 52 us, three barriers for each 3 KB; 2, a warp a row: predicted 21; 19.5, of
+// 2048 57.1; 128 x 2048 2.8, 32 x 768 1.3, where a row is one long chain; 3, as here:
+// predicted 19.5, -, 1.3, 1.1; 19.5, 47.4, 1.8, 1.1, and a step of Flan-T5-XL at 128 rows 2.95 ms
+// after 2.98. Not taken: four parts, 20.7 and 47.8 where all rows are split; weights read
+// last, 19.8 and 52.8. Spec: tests/kernels/norm_test.cc.
+template <typename In, typename Out, bool kCentre, int kPieces, bool kSplit>
+__global__ void __launch_bounds__(kMostWarps * 32) NormPartsKernel(NormRows<In, Out> a) {
+  constexpr int kOwn = kSplit ? (kPieces + kParts - 1) / kParts : kPieces;  // pieces of a thread
+  __shared__ float of_parts[2][kParts][32];  // sums of values, of squares
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  const auto place = [&](int i) { return ((kSplit ? i * kParts + warp : i) * 32 + lane) * 4; };
+  const int64_t row = kSplit ? int64_t{blockIdx.x} : int64_t{blockIdx.x} * warps + warp;
+  const bool there = row < a.rows;
+  const int64_t from = a.from == nullptr || !there ? row : __ldcg(a.from + row);
+  Piece<float, 4> gamma[kOwn], beta[kOwn];
 #pragma unroll
-  for (int p = 0; p < kPieces; ++p) {
-    if (place(p) >= a.d) continue;
-    LoadSome<float>(a.gamma + place(p), a.wide, gamma[p]);
-    if constexpr (kCentre) LoadSome<float>(a.beta + place(p), a.wide, beta[p]);
+  for (int i = 0; i < kOwn; ++i) {
+    if (place(i) >= a.d) continue;
+    gamma[i] = LoadPiece<4>(a.gamma + place(i), a.wide);
+    if constexpr (kCentre) beta[i] = LoadPiece<4>(a.beta + place(i), a.wide);
   }
   WaitForInputs();
-  const int64_t row = int64_t{blockIdx.x} * (blockDim.x / 32) + threadIdx.x / 32;
-  if (row >= rows) return;
-  const In* x = a.x + (a.rows == nullptr ? row : a.rows[row]) * a.x_stride;
+  if (!there) return;
+  const In* x = a.x + from * a.x_stride;
   Out* y = a.y + row * a.y_stride;
-  float kept[kPieces][4];
+  Piece<In, 4> own[kOwn];
 #pragma unroll
-  for (int p = 0; p < kPieces; ++p) {
-    if (place(p) < a.d) LoadSome<In>(x + place(p), a.wide, kept[p]);
+  for (int i = 0; i < kOwn; ++i) {
+    if (place(i) < a.d) own[i] = LoadPiece<4>(x + place(i), a.wide);
   }
-  const auto sum_of = [&](float shift, bool square) {
-    float sum = 0.0f;
+  const auto mean_of = [&](float shift, bool square) {
+    float parts[kSplit ? 1 : kParts] = {};
 #pragma unroll
-    for (int p = 0; p < kPieces; ++p) {
-      if (place(p) >= a.d) continue;
+    for (int i = 0; i < kOwn; ++i) {
+      float& part = parts[kSplit ? 0 : i % kParts];
+      if (place(i) < a.d) part = AddPiece(own[i], shift, square, part);
+    }
+    float sum = parts[0];
+    if constexpr (kSplit) {
+      of_parts[square][warp][lane] = sum;
+      __syncthreads();
+      sum = of_parts[square][0][lane];
+    }
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float v = kept[p][j] - shift;
-        sum += square ? v * v : v;
+    for (int p = 1; p < kParts && p < kPieces; ++p) {
+      if constexpr (kSplit) {
+        if (p < warps) sum += of_parts[square][p][lane];
+      } else {
+        sum += parts[p];
       }
     }
     return WarpSum(sum) / static_cast<float>(a.d);
   };
-  const float mean = kCentre ? sum_of(0.0f, false) : 0.0f;
-  const float scale = 1.0f / sqrtf(sum_of(mean, true) + a.eps);
+  Moments m;
+  m.mean = kCentre ? mean_of(0.0f, false) : 0.0f;
+  m.scale = 1.0f / sqrtf(mean_of(m.mean, true) + a.eps);
 #pragma unroll
-  for (int p = 0; p < kPieces; ++p) {
-    if (place(p) >= a.d) continue;
-    float out[4];
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      out[j] = (kept[p][j] - mean) * scale * gamma[p][j];
-      if constexpr (kCentre) out[j] += beta[p][j];
-    }
-    StoreSome<Out>(out, a.wide, y + place(p));
+  for (int i = 0; i < kOwn; ++i) {
+    if (place(i) >= a.d) continue;
+    StorePiece(Normed<Out, kCentre>(own[i], m, gamma[i], beta[i]), a.wide, y + place(i));
   }
 }
 
@@ -202,27 +231,31 @@ void LaunchRows(const Norm& norm, Stream& stream) {
                             norm.beta.as<float>(),
                             norm.y.as<Out>(),
                             norm.y.stride[0],
+                            norm.y.dim[0],
                             d,
                             wide,
                             norm.eps};
+  const auto grid = [](int64_t blocks) { return dim3(static_cast<unsigned>(blocks)); };
+  const auto block = [](int warps) { return dim3(static_cast<unsigned>(warps * 32)); };
   if (d % 4 == 0 && d <= 16 * 128) {
     const int64_t rows = norm.y.dim[0];
-    const auto kernel = d <= 4 * 128   ? NormWarpKernel<In, Out, kCentre, 4>
-                        : d <= 6 * 128 ? NormWarpKernel<In, Out, kCentre, 6>
-                        : d <= 8 * 128 ? NormWarpKernel<In, Out, kCentre, 8>
-                                       : NormWarpKernel<In, Out, kCentre, 16>;
-    // A step's rows to as many multiprocessors as there are.
-    const int64_t shared_out = rows / stream.device().multiprocessors() + 1;
-    const int64_t warps = std::min<int64_t>(kMostWarps, shared_out);
-    Launch(stream, dim3(static_cast<unsigned>((rows + warps - 1) / warps)),
-           dim3(static_cast<unsigned>(warps * 32)), 0, kernel, a, static_cast<int>(rows));
+    if (d > 8 * 128 || rows <= 4 * stream.device().multiprocessors()) {
+      const auto kernel = d <= 8 * 128 ? NormPartsKernel<In, Out, kCentre, 8, true>
+                                       : NormPartsKernel<In, Out, kCentre, 16, true>;
+      Launch(stream, grid(rows), block(std::min(kParts, (d + 127) / 128)), 0, kernel, a);
+      return;
+    }
+    const auto kernel = d <= 4 * 128   ? NormPartsKernel<In, Out, kCentre, 4, false>
+                        : d <= 6 * 128 ? NormPartsKernel<In, Out, kCentre, 6, false>
+                                       : NormPartsKernel<In, Out, kCentre, 8, false>;
+    Launch(stream, grid((rows + kMostWarps - 1) / kMostWarps), block(kMostWarps), 0, kernel, a);
     return;
   }
   const bool fours = d % 4 == 0;
   const int pieces = fours ? d / 4 : d;
-  const dim3 threads(static_cast<unsigned>(std::min(kMaxThreads, (pieces + 31) / 32 * 32)));
   const auto kernel = fours ? NormKernel<In, Out, kCentre, 4> : NormKernel<In, Out, kCentre, 1>;
-  Launch(stream, dim3(static_cast<unsigned>(norm.y.dim[0])), threads, 0, kernel, a);
+  Launch(stream, grid(norm.y.dim[0]), block(std::min(kMaxThreads / 32, (pieces + 31) / 32)), 0,
+         kernel, a);
 }
 
 template <bool kCentre>

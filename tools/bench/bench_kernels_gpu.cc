@@ -261,7 +261,7 @@ void BenchLogProb(GpuBench& bench, int64_t rows, int64_t k, int64_t vocab, int64
 }
 
 void BenchAll(GpuBench& bench) {
-  for (int64_t rows : {32, 128, 4096, 16384}) {
+  for (int64_t rows : {32, 128, 512, 4096, 16384}) {
     for (int64_t d : {768, 2048}) {
       BenchRmsNorm(bench, DType::kF32, rows, d);
       BenchRmsNorm(bench, DType::kBF16, rows, d);
