@@ -50,10 +50,10 @@ class MirroredArray {
     if (bytes == 0) return;
     const bool there = bytes <= brought_ && std::memcmp(block_.data(), planned_.data(), bytes) == 0;
     if (there) return;
-    stream_->WaitForUploads();
+    stream_->WaitForUpload(upload_);
     std::memcpy(block_.data(), planned_.data(), bytes);
     brought_ = bytes;
-    stream_->Upload(block_.data(), static_cast<int64_t>(bytes));
+    upload_ = stream_->Upload(block_.data(), static_cast<int64_t>(bytes));
   }
   // As brought by Commit: mirrored memory.
   absl::Span<const T> span() const { return {block_.as<T>(), planned_.size()}; }
@@ -63,6 +63,7 @@ class MirroredArray {
   std::vector<T> planned_;
   Buffer block_;
   size_t brought_ = 0;  // bytes of the block that the device has
+  int64_t upload_ = 0;  // that brings them
 };
 
 }  // namespace quintet

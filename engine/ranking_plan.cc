@@ -41,9 +41,9 @@ void RankingPlan::AddRow(float bias) {
 void RankingPlan::Commit() {
   const auto bytes = static_cast<size_t>(block_.bytes());
   if (std::memcmp(block_.data(), planned_.data(), bytes) == 0) return;
-  stream_->WaitForUploads();
+  stream_->WaitForUpload(upload_);
   std::memcpy(block_.data(), planned_.data(), bytes);
-  stream_->Upload(block_.data(), block_.bytes());
+  upload_ = stream_->Upload(block_.data(), block_.bytes());
 }
 
 TopKArgs RankingPlan::Args(const Terms& terms) const {

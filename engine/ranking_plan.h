@@ -49,6 +49,7 @@ class RankingPlan {
   int64_t rows_ = 0, entries_ = 0, planned_rows_ = 0;
   std::vector<int32_t> planned_;  // the block under way, as 32-bit words
   Buffer block_;                  // the block as brought
+  int64_t upload_ = 0;            // that brings it
 };
 
 }  // namespace quintet

@@ -37,7 +37,6 @@ absl::Status TargetScores::Score(const Tensor& states) {
   Stream& stream = model_->stream();
   const int64_t count = rows();
   QT_CHECK_EQ(states.dim[0], count);
-  stream.WaitForUploads();
   int64_t top = 0;
   for (size_t i = 0; i < rows_.size(); ++i) {
     targets_.as<int32_t>()[i] = rows_[i].token;

@@ -1,7 +1,9 @@
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 
+#include "absl/types/span.h"
 #include "kernels/cublas_lt.cuh"
 #include "kernels/cuda.cuh"
 #include "kernels/cuda_ops.h"
@@ -110,9 +112,13 @@ absl::Status CudaDevice::Start(int ordinal) {
   cudaStream_t stream = nullptr;
   if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
   queue_ = stream;
-  for (cudaEvent_t* event : {&uploaded_, &marks_[0], &marks_[1]}) {
-    if (error == cudaSuccess) error = cudaEventCreateWithFlags(event, cudaEventDisableTiming);
-  }
+  const auto make = [&error](absl::Span<cudaEvent_t> events) {
+    for (cudaEvent_t& event : events) {
+      if (error == cudaSuccess) error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+    }
+  };
+  make(absl::MakeSpan(uploaded_));
+  make(absl::MakeSpan(marks_));
   if (error != cudaSuccess) {
     return absl::UnavailableError(
         absl::StrCat("CUDA device ", ordinal, ": ", cudaGetErrorString(error)));
@@ -143,9 +149,13 @@ absl::Status CudaDevice::Start(int ordinal) {
 
 CudaDevice::~CudaDevice() {
   if (queue_ != nullptr) cudaStreamSynchronize(stream());
-  for (cudaEvent_t event : {uploaded_, marks_[0], marks_[1]}) {
-    if (event != nullptr) cudaEventDestroy(event);
-  }
+  const auto destroy = [](absl::Span<const cudaEvent_t> events) {
+    for (cudaEvent_t event : events) {
+      if (event != nullptr) cudaEventDestroy(event);
+    }
+  };
+  destroy(uploaded_);
+  destroy(marks_);
   if (queue_ != nullptr) cudaStreamDestroy(stream());
 }
 
@@ -200,11 +210,13 @@ const void* CudaDevice::TwinOf(const void* host) const {
   return found->second.twin + (at - found->first);
 }
 
-void CudaDevice::Upload(const void* mirrored_host, int64_t bytes) {
-  if (bytes == 0) return;
+int64_t CudaDevice::Upload(const void* mirrored_host, int64_t bytes) {
+  if (bytes == 0) return 0;
   QT_CUDA(*this, CopyMirrored(mirrored_host, Twin(const_cast<void*>(mirrored_host)), bytes,
                               cudaMemcpyHostToDevice, stream()));
-  QT_CUDA(*this, cudaEventRecord(uploaded_, stream()));
+  ++uploads_;
+  QT_CUDA(*this, cudaEventRecord(uploaded_[uploads_ % kTrackedUploads], stream()));
+  return uploads_;
 }
 
 void CudaDevice::Download(void* mirrored_host, int64_t bytes) {
@@ -213,9 +225,12 @@ void CudaDevice::Download(void* mirrored_host, int64_t bytes) {
                               stream()));
 }
 
-void CudaDevice::WaitForUploads() {
+void CudaDevice::WaitForUpload(int64_t number) {
+  if (number <= uploads_seen_) return;
   const WaitingTime waiting(&waited_ns_);
-  QT_CUDA(*this, cudaEventSynchronize(uploaded_));
+  const int64_t tracked = std::max(number, uploads_ - kTrackedUploads + 1);
+  QT_CUDA(*this, cudaEventSynchronize(uploaded_[tracked % kTrackedUploads]));
+  uploads_seen_ = tracked;
 }
 
 void CudaDevice::CopyToDevice(void* device, const void* host, int64_t bytes) {

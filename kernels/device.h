@@ -63,11 +63,12 @@ class Device {
   }
 
   // Queued copies of a part of a mirrored buffer, to its twin and back. The host side must stay
-  // untouched until they have run.
-  virtual void Upload(const void* mirrored_host, int64_t bytes) = 0;
+  // untouched until they have run. Uploads are numbered from 1 on.
+  virtual int64_t Upload(const void* mirrored_host, int64_t bytes) = 0;
   virtual void Download(void* mirrored_host, int64_t bytes) = 0;
-  // Waits until every Upload so far has run: the host sides may be written again.
-  virtual void WaitForUploads() = 0;
+  // Waits until this Upload, and so every earlier one, has run: its host side may be written again.
+  // 0: none.
+  virtual void WaitForUpload(int64_t number) = 0;
   // Queued when `host` is pinned; otherwise they return when `host` may be used again.
   virtual void CopyToDevice(void* device, const void* host, int64_t bytes) = 0;
   virtual void CopyToHost(void* host, const void* device, int64_t bytes) = 0;

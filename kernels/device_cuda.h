@@ -26,9 +26,9 @@ class CudaDevice final : public Device {
   void Use() override;
   absl::StatusOr<Buffer> Allocate(int64_t bytes) override;
   absl::StatusOr<Buffer> AllocateMirrored(int64_t bytes) override;
-  void Upload(const void* mirrored_host, int64_t bytes) override;
+  int64_t Upload(const void* mirrored_host, int64_t bytes) override;
   void Download(void* mirrored_host, int64_t bytes) override;
-  void WaitForUploads() override;
+  void WaitForUpload(int64_t number) override;
   void CopyToDevice(void* device, const void* host, int64_t bytes) override;
   void CopyToHost(void* host, const void* device, int64_t bytes) override;
   void Write(void* device, const void* host, int64_t bytes) override;
@@ -72,7 +72,10 @@ class CudaDevice final : public Device {
   cudaStream_t stream() const { return static_cast<cudaStream_t>(queue_); }
 
   int ordinal_ = 0;
-  cudaEvent_t uploaded_ = nullptr;
+  // The ends of the latest uploads, each at its number's remainder.
+  static constexpr int64_t kTrackedUploads = 32;
+  cudaEvent_t uploaded_[kTrackedUploads] = {};
+  int64_t uploads_ = 0, uploads_seen_ = 0;  // queued; known to have run
   cudaEvent_t marks_[2] = {};
   std::shared_ptr<Mirrors> mirrors_;
   std::shared_ptr<ProductPlans> plans_;

@@ -7,7 +7,7 @@
 
 namespace quintet {
 
-// In Synchronize, WaitForMark and WaitForUploads since Open. One engine thread, as the device.
+// In Synchronize, WaitForMark and WaitForUpload since Open. One engine thread, as the device.
 int64_t WaitedNs(const Device& device);
 
 }  // namespace quintet

@@ -4,8 +4,8 @@
 // Memory follows the backend: Tensors that ops read and write are in memory of Allocate. Small
 // index arrays (spans, and Tensors of i32 or i64 that are inputs) are mirrored: ops read them on
 // the host to plan, kernels read the twins. Small results may be the host side of mirrored memory:
-// a kernel writes them there, and they can be read once it has run. On the CPU a block is its own twin and the copies do
-// nothing, so callers have one text for both backends.
+// a kernel writes them there, and they can be read once it has run. On the CPU a block is its own
+// twin and the copies do nothing, so callers have one text for both backends.
 #pragma once
 
 #include <cstdint>
@@ -54,14 +54,14 @@ class Stream {
     mirrored.data = Twin(mirrored.data);
     return mirrored;
   }
-  void Upload(const void* mirrored_host, int64_t bytes) const {
-    if (device_ != nullptr) device_->Upload(mirrored_host, bytes);
+  int64_t Upload(const void* mirrored_host, int64_t bytes) const {
+    return device_ == nullptr ? 0 : device_->Upload(mirrored_host, bytes);
   }
   void Download(void* mirrored_host, int64_t bytes) const {
     if (device_ != nullptr) device_->Download(mirrored_host, bytes);
   }
-  void WaitForUploads() const {
-    if (device_ != nullptr) device_->WaitForUploads();
+  void WaitForUpload(int64_t number) const {
+    if (device_ != nullptr) device_->WaitForUpload(number);
   }
   // Copies a dense tensor to or from memory of the host. Read waits until the values are there.
   void Read(const Tensor& from, void* host) const {

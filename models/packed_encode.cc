@@ -42,7 +42,7 @@ void PackedModel::BeginEncode(const EncodeBatch& batch) {
   QT_CHECK_LE(static_cast<int64_t>(batch.tokens.size()), limits_.max_encode_tokens);
   encoder_rows_ = static_cast<int64_t>(batch.tokens.size());
   encoder_sequences_ = static_cast<int64_t>(offsets.size()) - 1;
-  stream_.WaitForUploads();
+  stream_.WaitForUpload(encode_upload_);
   const int64_t used = 2 * encoder_rows_ + encoder_sequences_ + 1;
   encoder_tokens_ = encoder_arrays_.Rows(0, encoder_rows_);
   encoder_positions_ = encoder_arrays_.Rows(encoder_rows_, 2 * encoder_rows_);
@@ -55,7 +55,7 @@ void PackedModel::BeginEncode(const EncodeBatch& batch) {
   std::copy(batch.positions.begin(), batch.positions.end(), positions);
   std::copy(batch.tokens.begin(), batch.tokens.end(), encoder_tokens_.as<int32_t>());
   std::copy(offsets.begin(), offsets.end(), encoder_offsets_.as<int32_t>());
-  stream_.Upload(encoder_arrays_.data, used * 4);
+  encode_upload_ = stream_.Upload(encoder_arrays_.data, used * 4);
   TakeMask(batch);
   layer_ = row_ = 0;
   sweep_ = Sweep::kProject;
@@ -76,7 +76,7 @@ void PackedModel::TakeMask(const EncodeBatch& batch) {
     if (column.empty()) return absl::Span<const int32_t>();
     QT_CHECK_EQ(static_cast<int64_t>(column.size()), encoder_rows_);
     std::copy(column.begin(), column.end(), room.as<int32_t>());
-    stream_.Upload(room.data, encoder_rows_ * 4);
+    encode_upload_ = stream_.Upload(room.data, encoder_rows_ * 4);
     return absl::MakeConstSpan(room.as<int32_t>(), column.size());
   };
   mask_.lower_begin = take(batch.lower_begin, mask_lower_);
@@ -84,7 +84,7 @@ void PackedModel::TakeMask(const EncodeBatch& batch) {
   const size_t tiles = static_cast<size_t>(MaskTiles(batch.offsets));
   const absl::Span<MaskTile> summaries(mask_tiles_.as<MaskTile>(), tiles);
   SummariseMask(mask_.columns(), batch.offsets, summaries);
-  stream_.Upload(summaries.data(), static_cast<int64_t>(tiles * sizeof(MaskTile)));
+  encode_upload_ = stream_.Upload(summaries.data(), static_cast<int64_t>(tiles * sizeof(MaskTile)));
   mask_.tiles = summaries;
 }
 
@@ -245,9 +245,9 @@ Tensor PackedModel::HostEncoderStates() const {
 Tensor PackedModel::EncodedRows(absl::Span<const int32_t> rows) {
   const int64_t count = static_cast<int64_t>(rows.size());
   QT_CHECK(!config_.has_encoder() && count <= limits_.max_step_tokens);
-  stream_.WaitForUploads();
+  stream_.WaitForUpload(taken_upload_);
   std::copy(rows.begin(), rows.end(), taken_rows_.as<int32_t>());
-  stream_.Upload(taken_rows_.data, count * 4);
+  taken_upload_ = stream_.Upload(taken_rows_.data, count * 4);
   const Tensor states = states_.Rows(0, count);
   Embedding({.ids = taken_rows_.Rows(0, count), .table = EncoderStates(), .y = states}, stream_);
   return states;

@@ -188,6 +188,8 @@ class PackedModel : public Model {
   Tensor mask_upper_;  // [max_encode_tokens] i32
   Tensor mask_tiles_;  // [most summaries, 8] i32: MaskTile
   Tensor taken_rows_;  // [max_step_tokens] i32
+  // The latest uploads of what belongs to an EncodeBatch, and of taken_rows_.
+  int64_t encode_upload_ = 0, taken_upload_ = 0;
 
   Buffer pages_;
   Buffer workspace_;

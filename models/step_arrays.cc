@@ -124,7 +124,7 @@ void StepArrays::Arrange(const DecodeBatch& batch, const StepShape& shape, int64
   QT_CHECK_EQ(static_cast<int64_t>(batch.offsets.size()), sequences + 1);
   QT_CHECK_EQ(batch.offsets.front(), 0);
   QT_CHECK_EQ(batch.offsets.back(), rows);
-  stream_->WaitForUploads();
+  stream_->WaitForUpload(upload_);
   // Longer sequences than any before: their tables need a larger block.
   if (BlockBytes(shape) > block_.bytes()) {
     StepShape larger = shape;
@@ -156,11 +156,11 @@ void StepArrays::Arrange(const DecodeBatch& batch, const StepShape& shape, int64
   batch_.source_lens = Place(batch.source_lens, shape.groups, 0, at.source_lens);
   batch_.source_slots = at.source_slots;
   if (shape.groups > 0) PlaceSources(batch, shape);
-  stream_->Upload(block_.data(), at.bytes);
+  upload_ = stream_->Upload(block_.data(), at.bytes);
 }
 
 void StepArrays::PlanForAll(bool these_rows) {
-  stream_->WaitForUploads();
+  stream_->WaitForUpload(upload_);
   const Places at(block_.data(), shape_);
   if (!these_rows) {
     for (int64_t s = 0; s <= shape_.sequences; ++s) {

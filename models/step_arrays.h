@@ -53,7 +53,7 @@ class StepArrays {
 
   // Puts the greatest lengths of the shape on the host side, which then plans for any batch of this
   // shape that has one new token a sequence; with `these_rows` for any that has the same offsets as
-  // this one. Kernels go on reading the twin's. For recording a step; waits for uploads.
+  // this one. Kernels go on reading the twin's. For recording a step; waits for its upload.
   void PlanForAll(bool these_rows);
 
   // The batch in the block.
@@ -70,6 +70,7 @@ class StepArrays {
 
   const Stream* stream_;
   Buffer block_;
+  int64_t upload_ = 0;  // of its latest contents
   StepShape shape_;
   DecodeBatch batch_;
   Tensor tokens_, positions_;

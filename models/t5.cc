@@ -81,8 +81,8 @@ class T5Model final : public PackedModel {
   // Where the source's keys and values go: each row's slot, each head within a slot's page.
   Tensor cross_rows_;    // [max_encode_tokens] i64, the first cross_used_ of them taken
   Tensor cross_chunks_;  // [decoder_layers * 2 * heads] i64
-  int64_t cross_used_ = 0;
-  Tensor ascending_;     // [max_encode_tokens] i32: 0, 1, ..
+  int64_t cross_used_ = 0, cross_upload_ = 0;  // the latest upload of some of them
+  Tensor ascending_;                           // [max_encode_tokens] i32: 0, 1, ..
   Tensor given_states_;  // [most rows at once, d_model] f32 on a device: what the caller kept
   Tensor unturned_;      // [values] f32: room of Unturned
   BegunNorm step_norm_, encoder_norm_;  // apart: steps run between slices of an input
@@ -230,7 +230,7 @@ bool T5Model::OnDevice(const Tensor& states) const {
 // are written over only when all room is used.
 int64_t* T5Model::CrossRows(int64_t rows) {
   if (cross_used_ + rows > limits_.max_encode_tokens) {
-    stream_.WaitForUploads();
+    stream_.WaitForUpload(cross_upload_);
     cross_used_ = 0;
   }
   cross_used_ += rows;
@@ -256,7 +256,7 @@ void T5Model::ProjectCross(const Tensor& states, int64_t position,
   }
   int64_t* rows = CrossRows(states.dim[0]);
   for (size_t r = 0; r < slots.size(); ++r) rows[r] = cache_.SlotOffset(slots[r]);
-  stream_.Upload(rows, static_cast<int64_t>(slots.size()) * 8);
+  cross_upload_ = stream_.Upload(rows, static_cast<int64_t>(slots.size()) * 8);
   const bool here = OnDevice(states);
   const int64_t piece = here ? states.dim[0] : given_states_.dim[0];
   for (int64_t begin = 0; begin < states.dim[0]; begin += piece) {
