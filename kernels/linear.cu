@@ -430,8 +430,9 @@ bool LinearStoresKv(const LinearWeight& w, int64_t rows, const Stream& stream) {
 }
 
 int64_t LinearNormParts(const LinearWeight& w, int64_t rows, const Stream& stream) {
-  const int64_t parts = FewRowsNormParts(w, rows);
-  return parts > 0 ? parts : HopperRowsNormParts(w, rows, stream.device());
+  const Device& device = stream.device();
+  if (HopperRowsStoreKv(w, rows, device)) return HopperRowsNormParts(w, rows, device);
+  return FewRowsNormParts(w, rows);
 }
 
 bool LinearTakesSquares(const LinearWeight& w, int64_t rows, const Stream& stream) {

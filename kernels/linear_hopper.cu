@@ -101,11 +101,14 @@ void LaunchTyped(const LinearArgs& args, const HopperPlan& plan, Stream& stream)
 // Where this is faster than cuBLASLt, whose kernels do not begin early, and than the kernel of few
 // rows: up to 64 rows always (of 9 to 64 rows on the shapes of linear_hopper.cuh, by a factor of
 // 1.0 to 2.2), with more only while the chain of kernels and not the multiplication takes the time.
+// Eight rows where W is large: a step of Flan-T5-XL takes 1,199 us, by the kernel of few rows
+// 1,340; a step of six rows takes 1,210 and 1,170, T5-base's of eight 285 and 280 us.
 bool Fits(const LinearWeight& w, int64_t rows, const Device& device) {
-  constexpr int64_t kLeastRows = 9, kMostRows = 256;
+  constexpr int64_t kMostRows = 256, kLarge = 2048;
+  const int64_t least_rows = w.n() >= kLarge && w.k() >= kLarge ? 8 : 9;
   constexpr int64_t kMostProducts = int64_t{1} << 29;
   if (!device.hopper() || !IsHalf(w.type()) || w.k() % 8 != 0) return false;
-  if (rows < kLeastRows || rows > kMostRows) return false;
+  if (rows < least_rows || rows > kMostRows) return false;
   return rows <= kRowsOfAny || rows * w.n() * w.k() <= kMostProducts;
 }
 
