@@ -131,7 +131,7 @@ void Attention(const AttentionArgs& args, Stream& stream) {
       if (few) call.few_rows = kFewRows;
       if (lengths.max_q > call.few_rows) {
         if (any_length && ShortSuits(call, rows_total, lengths.max_kv, stream.device())) {
-          AttendShort<T>(call, rows_total, lengths.max_kv, stream);
+          AttendShort<T>(call, rows_total, lengths.max_q, lengths.max_kv, stream);
         } else if (Hopper(call, stream)) {
           AttendHopper<T>(call, rows_total, stream);
         } else {

@@ -200,7 +200,8 @@ void AttendHopper(const AttentionCall& call, int64_t rows_total, Stream& stream)
 bool ShortSuits(const AttentionCall& call, int64_t rows_total, int max_kv_len,
                 const Device& device);
 template <typename T>
-void AttendShort(const AttentionCall& call, int64_t rows_total, int max_kv_len, Stream& stream);
+void AttendShort(const AttentionCall& call, int64_t rows_total, int max_q_len, int max_kv_len,
+                 Stream& stream);
 template <typename T>
 void AttendFewRows(const AttentionCall& call, int max_q_len, int max_kv_len, Stream& stream);
 

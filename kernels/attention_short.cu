@@ -30,10 +30,10 @@ template <typename T>
 class ShortBlock {
  public:
   __device__ __forceinline__ ShortBlock(const AttentionCall& call, const QueryBlock& block,
-                                        int room, unsigned char* shared)
+                                        int head, int room, unsigned char* shared)
       : call_(call),
         sequence_(call, block.sequence),
-        head_(static_cast<int>(blockIdx.y)),
+        head_(head),
         room_(room),
         rows_(min(kRows, sequence_.q_len - block.row)),
         position_(sequence_.position + block.row),
@@ -205,15 +205,23 @@ class ShortBlock {
   OnlineSoftmax softmax_;
 };
 
+// The index-th block where each sequence has `each`.
+__device__ __forceinline__ QueryBlock BlockOf(const AttentionCall& call, int index, int each) {
+  const int s = index / each, row = (each - 1 - index % each) * kRows;
+  const int q_len = __ldcg(call.q_offsets + s + 1) - __ldcg(call.q_offsets + s);
+  return q_len <= call.few_rows || row >= q_len ? QueryBlock() : QueryBlock(s, row);
+}
+
 // What: out = softmax(scale q k^T + bias) v, one head and up to 64 queries of a sequence.
 // Shapes: q, out [rows, heads, head_dim], k, v packed rows of head_dim values at 16-byte addresses,
 // head_dim up to kDim; T is bf16 or f16.
 // Math: as attention_tiled.cu, over tiles of 64 keys; no FIRE, no column mask.
-// Map: grid (query blocks, heads); a warp owns 16 queries, whose scores, weights and sums stay in
-// its registers. All keys of a sequence and then all values come by cp.async at once; the bias is
-// there before the kernel waits for its inputs.
+// Map: a block for up to 64 queries of one head, the heads of a row side by side as they lie there;
+// a warp owns 16 queries, whose scores, weights and sums stay in its registers. All keys of a
+// sequence and then all values come by cp.async at once; the bias is there before the kernel waits
+// for its inputs.
 // Bound: of one sequence of 128 tokens the round trips to memory, one for inputs and one to end;
-// of many, what mma.sync reaches.
+// of many, reading q, k and v and writing out.
 // Spec: tests/kernels/attention_test.cc.
 //
 // Versions on an H200, bf16, us of a call among calls, with a table: 1 x 128 | 1 x 256 | 4 x 128 |
@@ -224,13 +232,20 @@ class ShortBlock {
 //   2 tiles of 64 keys, loops that stay loops (25 KiB): 4.3 | 8.6 | 6.0 | 37.5. In a chain of
 //     Flan-T5-XL's encoder layers of 128 tokens attention costs 3.2 for 17.2 by attention_hopper.cu
 //     and 4.0 by version 1; with 12 heads (T5-base) 3.3 for 9.6.
+//   3 many sequences, 128 x 128 tokens (version 2: 166, where reading and writing takes 62): blocks
+//     that know their sequence without looking for it, neighbouring heads at the same time, four
+//     blocks a multiprocessor: predicted 110, seen 112, with 12 heads 47 for 65, 32 x 128 33 for
+//     38, 1 x 128 3.7 for 4.4. Rejected: two blocks a multiprocessor 125, five 114; blocks of 128
+//     queries 118, 1 x 128 4.7; the bias asked for before the copies and stored after: no change.
 template <typename T>
-__global__ void __launch_bounds__(kThreads, 2)
-    AttendShortKernel(const __grid_constant__ AttentionCall call, int room) {
+__global__ void __launch_bounds__(kThreads, 4)
+    AttendShortKernel(const __grid_constant__ AttentionCall call, int room, int each) {
   extern __shared__ __align__(128) unsigned char shared[];
-  const QueryBlock block(call, static_cast<int>(blockIdx.x), kRows);
+  const int index = static_cast<int>(blockIdx.x) / call.heads;
+  const int head = static_cast<int>(blockIdx.x) - index * call.heads;
+  const QueryBlock block = each > 0 ? BlockOf(call, index, each) : QueryBlock(call, index, kRows);
   if (block.sequence < 0) return WaitForInputs();
-  ShortBlock<T>(call, block, room, shared).Run();
+  ShortBlock<T>(call, block, head, room, shared).Run();
 }
 
 constexpr int kMostRoom = 512;
@@ -252,13 +267,18 @@ bool ShortSuits(const AttentionCall& call, int64_t rows_total, int max_kv_len,
 }
 
 template <typename T>
-void AttendShort(const AttentionCall& call, int64_t rows_total, int max_kv_len, Stream& stream) {
+void AttendShort(const AttentionCall& call, int64_t rows_total, int max_q_len, int max_kv_len,
+                 Stream& stream) {
   const int room = std::clamp(WholeTiles(max_kv_len), kKeys, kMostRoom);
-  const int64_t blocks = MostQueryBlocks(rows_total, call.sequences, kRows);
-  Launch(stream, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(call.heads)),
-         dim3(kThreads), static_cast<size_t>(SharedBytes(room)), AttendShortKernel<T>, call, room);
+  // A block that need not look for its sequence begins the sooner.
+  const int each = (max_q_len + kRows - 1) / kRows;
+  const int64_t most = MostQueryBlocks(rows_total, call.sequences, kRows);
+  const bool even = each * int64_t{call.sequences} <= most;
+  const int64_t blocks = (even ? each * int64_t{call.sequences} : most) * call.heads;
+  Launch(stream, dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
+         static_cast<size_t>(SharedBytes(room)), AttendShortKernel<T>, call, room, even ? each : 0);
 }
-template void AttendShort<__nv_bfloat16>(const AttentionCall&, int64_t, int, Stream&);
-template void AttendShort<__half>(const AttentionCall&, int64_t, int, Stream&);
+template void AttendShort<__nv_bfloat16>(const AttentionCall&, int64_t, int, int, Stream&);
+template void AttendShort<__half>(const AttentionCall&, int64_t, int, int, Stream&);
 
 }  // namespace quintet::cuda
