@@ -12,7 +12,7 @@ line (--output json: an object with "error"), a message on standard error, and e
 The API key comes from --api-key-file or the variable QUINTET_API_KEY, never from an argument, which other users of the
 machine could read.
 
-Exit codes: 0 done, 2 usage, 4 a call failed (health: not serving), 130 interrupted.
+Exit codes: 0 done, 1 the output could not be written, 2 usage, 4 a call failed (health: not serving), 130 interrupted.
 """
 
 import argparse
@@ -32,7 +32,7 @@ try:
 except ModuleNotFoundError as error:
     sys.exit(f"client: {error}: run tools/setup.sh, then .venv/bin/python tools/client.py")
 
-EXIT_USAGE, EXIT_RPC, EXIT_INTERRUPTED = 2, 4, 130
+EXIT_FAILED, EXIT_USAGE, EXIT_RPC, EXIT_INTERRUPTED = 1, 2, 4, 130
 
 
 def escaped(text: str) -> str:
@@ -383,6 +383,10 @@ def main() -> int:
     except grpc.RpcError as error:
         report(error)
         return EXIT_RPC
+    except OSError as error:
+        print(f"client: writing standard output: {error}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left would fail again at exit
+        return EXIT_FAILED
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
 

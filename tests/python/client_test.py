@@ -46,6 +46,14 @@ def test_generate_prints_what_the_command_line_prints(server):
     assert run("generate", "--num-beams", "2", "--concurrency", "8", server=server, stdin=lines).stdout == expected
 
 
+def test_output_that_cannot_be_written(server):
+    with open("/dev/full", "wb") as full:
+        command = [*CLIENT, "generate", "--target", server.target, "wagner"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=120, check=False)
+    assert done.returncode == 1
+    assert done.stderr.decode() == "client: writing standard output: [Errno 28] No space left on device\n"
+
+
 def test_arguments_json_and_several_sequences(server):
     assert run("generate", "wagner", "acclaimed", server=server).stdout == "W AE1 G N ER0\nAH0 K L EY1 M D\n"
     done = run(
