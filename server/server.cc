@@ -211,7 +211,7 @@ void ServerProcess::Watch() {
 
 void ServerProcess::WaitFor(int64_t limit_us, const std::function<bool()>& done) {
   const int64_t end = MonotonicMicros() + limit_us;
-  while (MonotonicMicros() < end && !done()) {
+  while (MonotonicMicros() < end && !done() && !signals_->hurry) {
     std::this_thread::sleep_for(kTick);
     Tick();
   }

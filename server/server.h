@@ -28,6 +28,7 @@ struct ServerOptions {
 // What the serve command's signal handlers tell the server.
 struct ServerSignals {
   std::atomic<bool> terminate{false};
+  std::atomic<bool> hurry{false};  // after that: what is still open is cut off at once
   std::atomic<bool> reload{false};
 };
 

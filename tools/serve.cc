@@ -14,7 +14,14 @@ namespace {
 
 ServerSignals g_signals;
 
-void OnSignal(int signal) { (signal == SIGHUP ? g_signals.reload : g_signals.terminate) = true; }
+// Only a second Ctrl-C is in a hurry: supervisors may pass SIGTERM on more than once.
+void OnSignal(int signal) {
+  if (signal == SIGHUP) {
+    g_signals.reload = true;
+  } else if (g_signals.terminate.exchange(true) && signal == SIGINT) {
+    g_signals.hurry = true;
+  }
+}
 
 // A server lives long, and its many threads each take memory in bursts. Left alone, glibc gives
 // every thread a heap of its own and keeps what bursts leave in them: memory grows for as long as
@@ -42,7 +49,10 @@ void AddServeCommand(CommandLine& line) {
       {.name = "serve",
        .description =
            "Answers gRPC calls (quintet.v1.Inference) with continuous batching until SIGTERM.",
-       .example = "quintet serve --model g2p=deploy/models/g2p --listen 127.0.0.1:50051"},
+       .example = "quintet serve --model g2p=deploy/models/g2p --listen 127.0.0.1:50051",
+       .details = "SIGTERM or SIGINT (Ctrl-C) drains: calls are taken for --drain-delay, running "
+                  "ones may take\n--drain-timeout. A second SIGINT cuts them off at once. SIGHUP "
+                  "reads --api-key-file again."},
       [flags] { return Run(*flags); });
   AddServeFlags(line, command, flags.get());
 }

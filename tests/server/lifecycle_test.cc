@@ -142,6 +142,27 @@ TEST_CASE("What runs longer than the drain may is cut off", "[lifecycle]") {
   CHECK_FALSE(reader->Finish().ok());
 }
 
+TEST_CASE("A drain that is hurried cuts off what is open", "[lifecycle]") {
+  auto control = std::make_shared<StubControl>();
+  control->step_us = 20'000;
+  RunningServer server([&](ServerOptions* options) {
+    UseStub(&options->models[0], control);
+    options->drain_delay_us = options->drain_timeout_us = int64_t{3600} * 1'000'000;
+  });
+  grpc::ClientContext context;
+  auto reader = server.stub().GenerateStream(&context, Endless(4000));
+  v1::GenerateStreamResponse message;
+  REQUIRE(reader->Read(&message));
+  server.Terminate();
+  CHECK(Eventually([&] { return server.Get("/readyz") == "unavailable\n"; }));
+  CHECK(reader->Read(&message));  // still served
+  server.Hurry();
+  CHECK(server.Stop() == 0);
+  while (reader->Read(&message)) {
+  }
+  CHECK_FALSE(reader->Finish().ok());
+}
+
 // The two hidden cases are processes of their own, started by the cases below them.
 ServerSignals child_signals;
 

@@ -26,9 +26,11 @@ class RunningServer {
   v1::Inference::Stub& stub() { return *stub_; }
   std::shared_ptr<grpc::Channel> channel() { return channel_; }
   const ServerOptions& options() const { return options_; }
-  // What SIGHUP and SIGTERM do; neither waits.
+  // What SIGHUP and SIGTERM do; nothing here waits.
   void Reload() { signals_.reload = true; }
   void Terminate() { signals_.terminate = true; }
+  // What a second Ctrl-C does.
+  void Hurry() { signals_.hurry = true; }
   // Body of an HTTP GET on the operator's port; "" when there is no answer.
   std::string Get(const std::string& path) const;
   // The same with its status line and headers.
