@@ -19,9 +19,9 @@ class PretendedDevice : public Device {
   absl::StatusOr<Buffer> AllocateMirrored(int64_t bytes) override {
     return Buffer::Allocate(bytes);
   }
-  void Upload(const void*, int64_t) override {}
+  int64_t Upload(const void*, int64_t) override { return 0; }
   void Download(void*, int64_t) override {}
-  void WaitForUploads() override {}
+  void WaitForUpload(int64_t) override {}
   void CopyToDevice(void* device, const void* host, int64_t bytes) override {
     std::memcpy(device, host, static_cast<size_t>(bytes));
   }
