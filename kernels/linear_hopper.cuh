@@ -161,21 +161,21 @@ __device__ __forceinline__ void SumShare(const HopperShare<S>& share, int stages
 // take 1.1 us of 17.4 from the gated product and 0.6 of 12.4 from 2048x5120 in a chain of
 // Flan-T5-XL's encoder layers of 128 tokens (1343 us, then 1311), and are slower at 256 rows and on
 // T5-base's shapes.
-// Rejected for 128 rows: one kernel for what lies between two attentions of such a layer (2048x2048,
-// gated, 2048x5120, 6144x2048), the grid meeting between products while a thread goes on with the
-// next one's weights: predicted 35 to 44 us a layer of 56, seen 61 to 70. By the clock in it the
-// steps of 64 values of k take about as long as their weights from memory do, but some 7 us come to
-// each product: 2 from inputs to the first step, 2 for the exchange, 1 to 5 for finishing, 2 to
-// meet. Finishing takes half of that where one product follows itself: it seems that code is
-// fetched anew where 96 MB of weights go through the L2 cache in between. Such a kernel that reads
-// and multiplies nothing takes 8 us after another. Weights asked into the L2 cache ahead: 2 to 13
-// us more. Of clusters of 4 and 8 blocks with all shared memory 30 and 15 fit: 120 of 132
-// multiprocessors. Pairs of blocks of 64 rows each that get W by the same copies, 160 channels a
-// pair: predicted 12 us for the gated product, seen 15.2 where cuBLASLt and the pass after it take
-// 16.6; 2048x5120 10.4 of 11.8, 2048x2048 7.3 of 6.4, 6144x2048 10.5 of 8.9. With the gated ones
-// alone by pairs 128 tokens took 1.45 ms of 1.48, a step of 128 rows 4.01 of 4.07: little for
-// another kernel. Weights copied with L2::evict_first, and a first run of the code that finishes
-// before there is anything to finish, took 0.5 us from the gated product.
+// Rejected for 128 rows: one kernel for what lies between two attentions of such a layer
+// (2048x2048, gated, 2048x5120, 6144x2048), the grid meeting between products while a thread goes
+// on with the next one's weights: predicted 35 to 44 us a layer of 56, seen 61 to 70. By the clock
+// in it the steps of 64 values of k take about as long as their weights from memory do, but some 7
+// us come to each product: 2 from inputs to the first step, 2 for the exchange, 1 to 5 for
+// finishing, 2 to meet. Finishing takes half of that where one product follows itself: it seems
+// that code is fetched anew where 96 MB of weights go through the L2 cache in between. Such a
+// kernel that reads and multiplies nothing takes 8 us after another. Weights asked into the L2
+// cache ahead: 2 to 13 us more. Of clusters of 4 and 8 blocks with all shared memory 30 and 15 fit:
+// 120 of 132 multiprocessors. Pairs of blocks of 64 rows each that get W by the same copies, 160
+// channels a pair: predicted 12 us for the gated product, seen 15.2 where cuBLASLt and the pass
+// after it take 16.6; 2048x5120 10.4 of 11.8, 2048x2048 7.3 of 6.4, 6144x2048 10.5 of 8.9. With the
+// gated ones alone by pairs 128 tokens took 1.45 ms of 1.48, a step of 128 rows 4.01 of 4.07:
+// little for another kernel. Weights copied with L2::evict_first, and a first run of the code that
+// finishes before there is anything to finish, took 0.5 us from the gated product.
 template <typename T, typename S>
 __global__ void __launch_bounds__(S::kThreads, 2)
     HopperRowsKernel(const __grid_constant__ HopperRowsArgs a,
