@@ -22,27 +22,24 @@ struct StoreArgs {
 // Shapes: k and v [rows, heads, head_dim], cache pages [layers, 2, heads, page_size, head_dim].
 // Math: a copy of bytes in units of 16, 4 or 2.
 // Map: a thread a unit, blockIdx.y a row; neighbours in a head are neighbours in both memories.
-// Where a unit comes from and goes to is known before the wait, after which it is read and written.
 // Bound: keys and values read and written once; at decoding sizes the launch.
 // Spec: tests/kernels/kv_cache_test.cc.
 template <typename Unit>
 __global__ void StoreKvKernel(StoreArgs a) {
+  WaitForInputs();
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  const int64_t row = blockIdx.y;
-  const int32_t slot = __ldcg(a.slots + row);
   const int row_units = a.heads * a.head_units;
+  const int64_t row = blockIdx.y, slot = a.slots[row];
+  if (i >= 2 * row_units || slot < 0) return;
   const bool value = i >= row_units;
-  const int in_row = value ? i - row_units : i;
-  const int head = in_row / a.head_units, unit = in_row - head * a.head_units;
+  const int head = i % row_units / a.head_units, unit = i % a.head_units;
   const Unit* from =
       value ? static_cast<const Unit*>(a.v) + row * a.v_row_stride + head * a.v_head_stride + unit
             : static_cast<const Unit*>(a.k) + row * a.k_row_stride + head * a.k_head_stride + unit;
   const int64_t chunk = (value ? a.heads : 0) + head;
-  const int page = slot / a.page_size, in_page = slot - page * a.page_size;
-  Unit* to = static_cast<Unit*>(a.cache) + page * a.page_stride + a.layer_offset +
-             (chunk * a.page_size + in_page) * a.head_units + unit;
-  WaitForInputs();
-  if (i < 2 * row_units && slot >= 0) *to = *from;
+  Unit* to = static_cast<Unit*>(a.cache) + slot / a.page_size * a.page_stride + a.layer_offset +
+             (chunk * a.page_size + slot % a.page_size) * a.head_units + unit;
+  *to = *from;
 }
 
 // The largest of 16, 4 and the element's bytes that divides everything a copy steps by.
