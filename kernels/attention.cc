@@ -1,5 +1,7 @@
 #include "kernels/attention.h"
 
+#include <algorithm>
+
 #include "kernels/cpu_ops.h"
 #include "kernels/cuda_ops.h"
 #include "kernels/dispatch.h"
@@ -88,7 +90,9 @@ void Attention(const AttentionArgs& args, Stream& stream) {
   QT_CHECK(args.q_positions.empty() || args.q_positions.size() == n);
   if (args.bias != nullptr) CheckBias(*args.bias, heads);
   if (args.mask != nullptr) CheckMask(*args.mask, args);
-  QT_CHECK_GE(args.scratch.elements(), AttentionScratchBytes(heads, head_dim, stream));
+  const int64_t packed_keys = args.cache == nullptr ? args.k.dim[0] : 0;
+  QT_CHECK_GE(args.scratch.elements(),
+              AttentionScratchBytes(std::max(args.q.dim[0], packed_keys), heads, head_dim, stream));
   Dispatch<cpu::Attention, cuda::Attention>(stream)(args, stream);
 }
 
@@ -107,9 +111,9 @@ void SummariseMask(const MaskColumns& columns, absl::Span<const int32_t> kv_offs
   }
 }
 
-int64_t AttentionScratchBytes(int64_t heads, int64_t head_dim, const Stream& stream) {
-  return Dispatch<cpu::AttentionScratchBytes, cuda::AttentionScratchBytes>(stream)(heads, head_dim,
-                                                                                   stream);
+int64_t AttentionScratchBytes(int64_t rows, int64_t heads, int64_t head_dim, const Stream& stream) {
+  return Dispatch<cpu::AttentionScratchBytes, cuda::AttentionScratchBytes>(stream)(
+      rows, heads, head_dim, stream);
 }
 
 }  // namespace quintet

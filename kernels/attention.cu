@@ -111,6 +111,14 @@ bool Hopper(const AttentionCall& call, const Stream& stream) {
          call.kv_vectors && call.head_dim <= kHopperHeadDim;
 }
 
+// Whether ALiBi's slopes may silence enough of what is far that it pays to look how large scores
+// can be.
+bool Reaches(const AttentionCall& call, int max_kv_len) {
+  constexpr int kFar = 4096;
+  return call.bias.kind == BiasKind::kAlibi && call.kv_lens == nullptr &&
+         call.mask_tiles == nullptr && max_kv_len >= kFar;
+}
+
 }  // namespace
 
 void Attention(const AttentionArgs& args, Stream& stream) {
@@ -133,6 +141,9 @@ void Attention(const AttentionArgs& args, Stream& stream) {
         if (any_length && ShortSuits(call, rows_total, lengths.max_kv, stream.device())) {
           AttendShort<T>(call, rows_total, lengths.max_q, lengths.max_kv, stream);
         } else if (Hopper(call, stream)) {
+          if (Reaches(call, lengths.max_kv)) {
+            MeasureMagnitudes<T>(&call, args.scratch.as<float>(), stream);
+          }
           AttendHopper<T>(call, rows_total, stream);
         } else {
           AttendTiled<T>(call, rows_total, stream);
@@ -145,6 +156,8 @@ void Attention(const AttentionArgs& args, Stream& stream) {
   });
 }
 
-int64_t AttentionScratchBytes(int64_t, int64_t, const Stream&) { return 0; }
+int64_t AttentionScratchBytes(int64_t rows, int64_t heads, int64_t, const Stream& stream) {
+  return stream.device().hopper() ? 2 * MagnitudeTiles(rows) * heads * 4 : 0;
+}
 
 }  // namespace quintet::cuda

@@ -51,12 +51,13 @@ struct AttentionArgs {
   absl::Span<const int32_t> q_positions;  // [n] or empty
   bool causal = false;                    // a query at position p sees keys t <= p
   FreshKeys fresh = FreshKeys::kAny;
-  const PositionBias* bias = nullptr;     // null or kNone: no bias
-  const ColumnMask* mask = nullptr;       // hides more pairs; packed rows only
+  const PositionBias* bias = nullptr;  // null or kNone: no bias
+  const ColumnMask* mask = nullptr;    // hides more pairs; packed rows only
   float scale = 1.0f;
   Tensor scratch;  // AttentionScratchBytes(...) as [bytes] i8
 };
 void Attention(const AttentionArgs& args, Stream& stream);
-int64_t AttentionScratchBytes(int64_t heads, int64_t head_dim, const Stream& stream);
+// Of up to `rows` queries, and as many packed keys.
+int64_t AttentionScratchBytes(int64_t rows, int64_t heads, int64_t head_dim, const Stream& stream);
 
 }  // namespace quintet

@@ -34,6 +34,9 @@ struct Divisor {
   __device__ uint32_t Quotient(uint32_t n) const { return (__umulhi(multiplier, n) + n) >> shift; }
 };
 
+// Of so many packed rows one magnitude is kept.
+constexpr int kMagnitudeRows = 64;
+
 struct AttentionCall {
   const void* q = nullptr;
   void* out = nullptr;
@@ -65,6 +68,10 @@ struct AttentionCall {
   BiasTables bias;
   MaskColumns mask;
   const MaskTile* mask_tiles = nullptr;  // null: there is no mask
+  // The largest |q|, then the largest |k|, of each kMagnitudeRows packed rows and each head, [2,
+  // magnitude_tiles, heads]; null: nobody has looked.
+  const float* magnitudes = nullptr;
+  int64_t magnitude_tiles = 0;
 };
 
 // One sequence of a call. Tables are read past the L1 cache: a kernel may do so before its
@@ -196,6 +203,11 @@ void AttendTiled(const AttentionCall& call, int64_t rows_total, Stream& stream);
 // Some keys, vectors, scale > 0, the rest within kHopper...; on a device of sm_90.
 template <typename T>
 void AttendHopper(const AttentionCall& call, int64_t rows_total, Stream& stream);
+// Fills the call's magnitudes into `to` [2 * MagnitudeTiles(..) * heads]; packed rows of vectors,
+// head_dim up to kHopperHeadDim.
+int64_t MagnitudeTiles(int64_t rows);
+template <typename T>
+void MeasureMagnitudes(AttentionCall* call, float* to, Stream& stream);
 // Packed rows, as far as ShortSuits.
 bool ShortSuits(const AttentionCall& call, int64_t rows_total, int max_kv_len,
                 const Device& device);

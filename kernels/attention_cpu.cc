@@ -122,7 +122,7 @@ void Attention(const AttentionArgs& args, Stream& stream) {
   for (int64_t number = 0; number < cut.tasks(); ++number) body(number, 0);
 }
 
-int64_t AttentionScratchBytes(int64_t, int64_t head_dim, const Stream& stream) {
+int64_t AttentionScratchBytes(int64_t, int64_t, int64_t head_dim, const Stream& stream) {
   AttentionScratch scratch;
   return scratch.Carve(nullptr, head_dim) * stream.pool().threads();
 }

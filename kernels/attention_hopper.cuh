@@ -22,6 +22,7 @@ struct HopperSizes {
   static constexpr int kKeys = kKeysOf;      // of a tile
   static constexpr int kStages = kStagesOf;  // tiles of keys, and of values, in shared memory
   static constexpr bool kTurns = kTurnsOf;   // warpgroups queue their products by turns
+  static constexpr bool kReaches = false;    // keys that ALiBi silences are looked for
   static constexpr int kRows = kGroups * kGroupRows;
   // Of two warpgroups each begins its softmax while values are still being added; of three each
   // waits, and then its scores may stay as they are until their weights are known to be right.
@@ -42,6 +43,13 @@ struct HopperSizes {
   }
   // Odd multiples of 16, so that the two copies of a table differ in banks.
   static constexpr int kTable = (2 * Reach(kHopperSaturation) + 1 + 31) / 32 * 32 + 16;
+};
+
+// The same for a call with magnitudes. To look takes registers that whoever copies lacks: a kernel
+// of its own, or 10 % of the others' speed.
+template <typename S>
+struct Reaching : S {
+  static constexpr bool kReaches = true;
 };
 
 // Blocks of queries of one sequence, and how much they see: those of a causal one from level to

@@ -3,6 +3,7 @@
 // bias tables.
 #pragma once
 
+#include "kernels/attention_hopper_reach.cuh"
 #include "kernels/attention_hopper_works.cuh"
 
 namespace quintet::cuda {
@@ -149,7 +150,13 @@ class HopperCopier {
     of.sequence = work.block.sequence;
     of.row = sequence.first_row + work.block.row;
     of.hide_after = bias.hide_after();
-    const KeyRange range(bias, of.position, of.rows, of.kv_len, S::kKeys);
+    KeyRange range(bias, of.position, of.rows, of.kv_len, S::kKeys);
+    if constexpr (S::kReaches) {
+      if (of.position >= 0 && of.position + of.rows <= of.kv_len) {
+        AlibiReach(call_, bias, of.head, of.position, of.rows, of.row, rows.first)
+            .Narrow(&range, S::kKeys);
+      }
+    }
     const int diagonal = min(of.position, range.end - 1) / S::kKeys * S::kKeys;
     TileOrder tiles(
         range,

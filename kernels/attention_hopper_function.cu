@@ -18,6 +18,11 @@ void AttendHopperFunction(const AttentionCall& call, int64_t rows_total, Stream&
   using Few = HopperSizes<64, 2, 128, 2, true>;
   using Many = HopperSizes<64, 3, 128, 2, true>;
   using Wide = HopperSizes<128, 2, 128, 2, true>;
+  if (call.magnitudes != nullptr) {
+    return call.head_dim <= 64
+               ? LaunchHopper<T, Reaching<Many>, false, BiasKind::kAlibi>(call, rows_total, stream)
+               : LaunchHopper<T, Reaching<Wide>, false, BiasKind::kAlibi>(call, rows_total, stream);
+  }
   const bool fire = call.bias.kind == BiasKind::kFire;
   const auto launch = call.head_dim <= 64 ? fire ? LaunchFunction<T, BiasKind::kFire, Few, Few>
                                                  : LaunchFunction<T, BiasKind::kAlibi, Few, Many>

@@ -25,7 +25,7 @@ void Embedding(const EmbeddingArgs& args, Stream& stream);
 void Rotary(const RotaryArgs& args, Stream& stream);
 void StoreKv(const StoreKvArgs& args, Stream& stream);
 void Attention(const AttentionArgs& args, Stream& stream);
-int64_t AttentionScratchBytes(int64_t heads, int64_t head_dim, const Stream& stream);
+int64_t AttentionScratchBytes(int64_t rows, int64_t heads, int64_t head_dim, const Stream& stream);
 void Linear(const LinearArgs& args, Stream& stream);
 bool LinearTakesNorm(const LinearWeight& w, int64_t rows);
 bool LinearStoresKv(const LinearWeight& w, int64_t rows, const Stream& stream);

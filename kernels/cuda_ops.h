@@ -31,7 +31,7 @@ void Embedding(const EmbeddingArgs& args, Stream& stream);
 void Rotary(const RotaryArgs& args, Stream& stream);
 void StoreKv(const StoreKvArgs& args, Stream& stream);
 void Attention(const AttentionArgs& args, Stream& stream);
-int64_t AttentionScratchBytes(int64_t heads, int64_t head_dim, const Stream& stream);
+int64_t AttentionScratchBytes(int64_t rows, int64_t heads, int64_t head_dim, const Stream& stream);
 void LogSumExp(const LogSumExpArgs& args, Stream& stream);
 void TopK(const TopKArgs& args, Stream& stream);
 int64_t TopKScratchBytes(int64_t rows, int64_t vocab, int64_t k_max, const Stream& stream);

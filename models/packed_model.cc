@@ -99,7 +99,9 @@ void PackedModel::Carve(Carver& carver) {
   normed_ = carver.TakeTensor(activations_, {block_rows_, config_.d_model});
   hidden_ = carver.TakeTensor(activations_, {block_rows_, config_.d_ff});
 
-  int64_t scratch = AttentionScratchBytes(config_.heads, config_.head_dim, stream_);
+  int64_t scratch =
+      AttentionScratchBytes(std::max(limits_.max_encode_tokens, limits_.max_step_tokens),
+                            config_.heads, config_.head_dim, stream_);
   const auto need = [&](int64_t bytes) { scratch = std::max(scratch, bytes); };
   for (const StackWeights* stack : {&weights_.encoder, &weights_.decoder}) {
     for (const LayerWeights& w : stack->layers) {

@@ -292,11 +292,16 @@ struct Inputs {
   int64_t slots_stride = 0;
 };
 
+inline int64_t ScratchBytes(const AttentionArgs& args, const Stream& stream) {
+  const int64_t rows = std::max(args.q.dim[0], args.cache == nullptr ? args.k.dim[0] : 0);
+  return AttentionScratchBytes(rows, args.q.dim[1], args.q.dim[2], stream);
+}
+
 // Runs on poisoned output and scratch; returns [q_total, heads, head_dim].
 inline std::vector<float> Run(AttentionArgs args, Place& place, Stream& stream) {
   const int64_t heads = args.q.dim[1], dim = args.q.dim[2];
   args.out = place.Poisoned(args.q.dtype, {args.q.dim[0], heads, dim});
-  args.scratch = place.Scratch(AttentionScratchBytes(heads, dim, stream));
+  args.scratch = place.Scratch(ScratchBytes(args, stream));
   Attention(args, stream);
   return place.Floats(args.out);
 }

@@ -131,6 +131,40 @@ TEST_CASE("ALiBi far from the diagonal", "[attention]") {
   }
 }
 
+// A kernel may leave out keys that ALiBi silences, but not one that is loud enough.
+TEST_CASE("ALiBi and a far key that is loud", "[attention]") {
+  for (int64_t dim : {64, 128}) {
+    ForEachPlace([&](Place& place) {
+      for (const Layout& layout : Layouts(place, 8)) {
+        Problem problem({.heads = 2,
+                         .head_dim = dim,
+                         .q_lens = Pick({200, 40}, {70, 10}),
+                         .kv_lens = Pick({4200, 1300}, {4100, 1100}),
+                         .positions = {3900, 10},
+                         .bias = BiasKind::kAlibi,
+                         .scale = 0.125f,
+                         .gap = layout.gap},
+                        91, layout.dtype);
+        // The first sequence's key 130 becomes like its query 20, in the second head.
+        const float* query = problem.Query(20, 1);
+        float* key = problem.kv_data.data() + 130 * problem.kv_stride + dim;
+        for (int64_t c = 0; c < dim; ++c) key[c] = 128.0f * query[c];
+        const std::vector<double> expected = Reference(problem);
+        const size_t at = static_cast<size_t>((20 * 2 + 1) * dim);
+        REQUIRE(std::abs(expected[at] - double{problem.Value(130, 1)[0]}) < 1e-6);
+        const Inputs inputs(problem, nullptr, place);
+        const std::vector<float> out = Run(inputs.Args(false), place);
+        const double tolerance = layout.dtype == DType::kF32 ? 1e-4 : Tolerance(layout.dtype);
+        CHECK(RelativeError(out, expected) < tolerance);
+        const std::vector<float> row(out.begin() + static_cast<int64_t>(at),
+                                     out.begin() + static_cast<int64_t>(at) + dim);
+        const std::vector<double> of_key(problem.Value(130, 1), problem.Value(130, 1) + dim);
+        CHECK(RelativeError(row, of_key) < tolerance);
+      }
+    });
+  }
+}
+
 TEST_CASE("many sequences of many lengths", "[attention]") {
   for (size_t sequences : {size_t{64}, size_t{65}}) {
     for (bool causal : {false, true}) {
@@ -272,7 +306,7 @@ TEST_CASE("attention may write over its queries", "[attention]") {
       AttentionArgs args = inputs.Args(false);
       const std::vector<float> expected = Run(args, place);
       args.out = args.q;
-      args.scratch = place.Scratch(AttentionScratchBytes(3, 40, place.stream()));
+      args.scratch = place.Scratch(ScratchBytes(args, place.stream()));
       Attention(args, place.stream());
       CHECK(SameBits(place.Floats(args.q), expected));
     }
@@ -373,8 +407,7 @@ TEST_CASE("keys that the op before has just written", "[attention]") {
           const Inputs inputs(problem, &cached, place);
           AttentionArgs args = inputs.Args(true);
           args.out = place.Poisoned(dtype, {args.q.dim[0], shape.heads, shape.head_dim});
-          args.scratch =
-              place.Scratch(AttentionScratchBytes(shape.heads, shape.head_dim, place.stream()));
+          args.scratch = place.Scratch(ScratchBytes(args, place.stream()));
           args.fresh = FreshKeys::kOwn;
           StoreKv(
               {.k = inputs.k, .v = inputs.v, .cache = &inputs.cache, .layer = 1, .slots = missing},

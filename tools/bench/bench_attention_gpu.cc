@@ -71,8 +71,8 @@ const char* Name(BiasKind kind) {
   return "";
 }
 
-Tensor Scratch(GpuBench& bench, int64_t heads, int64_t head_dim) {
-  const int64_t bytes = AttentionScratchBytes(heads, head_dim, bench.stream());
+Tensor Scratch(GpuBench& bench, int64_t rows, int64_t heads, int64_t head_dim) {
+  const int64_t bytes = AttentionScratchBytes(rows, heads, head_dim, bench.stream());
   return bench.Empty(DType::kI8, {std::max<int64_t>(1, bytes)});
 }
 
@@ -103,7 +103,7 @@ AttentionArgs Prefill(GpuBench& bench, const PrefillCase& c, absl::Span<const in
   args.causal = c.causal;
   args.bias = bias;
   args.scale = 0.125f;
-  args.scratch = Scratch(bench, c.heads, c.head_dim);
+  args.scratch = Scratch(bench, c.total, c.heads, c.head_dim);
   return args;
 }
 
@@ -345,7 +345,7 @@ void BenchStep(GpuBench& bench, const StepCase& c) {
     args.kv_lens = bench.Plan(
         std::vector<int32_t>(static_cast<size_t>(c.sequences), static_cast<int32_t>(c.kv)));
     args.bias = &bias;
-    args.scratch = Scratch(bench, c.heads, c.head_dim);
+    args.scratch = Scratch(bench, c.sequences * c.rows, c.heads, c.head_dim);
     calls.push_back(args);
   }
   const int64_t read = c.sequences * c.heads * c.head_dim * 2 * (2 * c.kv + 2 * c.rows);

@@ -289,7 +289,7 @@ Step::Step(const Decoder& decoder, const StepSize& size, const Flags& flags, Dev
   row_bias_ = memory_.Random(DType::kF32, {rows});
   topk_scratch_ =
       memory_.Empty(DType::kI8, {TopKScratchBytes(rows, model_.vocab, ks_[0], stream_)});
-  int64_t scratch = AttentionScratchBytes(model_.heads, cache_.head_dim, stream_);
+  int64_t scratch = AttentionScratchBytes(rows, model_.heads, cache_.head_dim, stream_);
   const Layer& layer = decoder.layers[0];
   for (const LinearWeight* w :
        {&layer.qkv, &layer.out, &layer.ffn_in, &layer.ffn_out, &decoder.head}) {
