@@ -28,4 +28,8 @@ __device__ __forceinline__ uint32_t InBlock(uint32_t shared, int rank) {
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared), "r"(rank));
   return there;
 }
+// Arrives at a barrier there.
+__device__ __forceinline__ void ArriveInCluster(uint32_t there) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" : : "r"(there) : "memory");
+}
 }  // namespace quintet::cuda

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernels/cuda_ops.h"
+#include "kernels/linear_hopper_pairs.cuh"
 
 namespace quintet::cuda {
 namespace {
@@ -44,35 +45,10 @@ void ShareNorms(const LinearArgs& args, HopperRowsArgs* a) {
   a->next_stride = next.scaled.stride[0];
 }
 
-HopperRowsArgs ArgsOf(const LinearArgs& args, Stream& stream) {
-  const LinearWeight& w = *args.w;
-  HopperRowsArgs a{};
-  if (args.bias.dtype == DType::kF32) {
-    a.bias = args.bias.as<float>();
-  } else {
-    a.out_bias = args.bias.data;
-  }
-  a.residual = args.residual.data;
-  a.y = args.y.data;
-  a.residual_stride = args.residual.stride[0];
-  a.y_stride = args.y.stride[0];
-  a.rows = static_cast<int>(args.x.dim[0]);
-  a.columns = static_cast<int>(w.gated() ? w.n() / 2 : w.n());
-  a.k = static_cast<int>(w.k());
-  a.up_offset = w.gated() ? a.columns : 0;
-  a.alpha = args.alpha;
-  a.activation = args.activation;
-  a.y_f32 = args.y.dtype == DType::kF32;
-  a.inner = a.columns;
-  if (args.kv.cache != nullptr) StoreKvOnTheWay(args.kv, stream, &a);
-  ShareNorms(args, &a);
-  return a;
-}
-
 template <typename T, typename S>
 void LaunchSized(const LinearArgs& args, const HopperPlan& plan, Stream& stream) {
   Device& device = stream.device();
-  HopperRowsArgs a = ArgsOf(args, stream);
+  HopperRowsArgs a = HopperArgsOf(args, stream);
   a.stages = plan.stages;
   const LinearWeight& w = *args.w;
   HopperRowsMaps maps{};
@@ -106,10 +82,9 @@ void LaunchTyped(const LinearArgs& args, const HopperPlan& plan, Stream& stream)
 bool Fits(const LinearWeight& w, int64_t rows, const Device& device) {
   constexpr int64_t kMostRows = 256, kLarge = 2048;
   const int64_t least_rows = w.n() >= kLarge && w.k() >= kLarge ? 8 : 9;
-  constexpr int64_t kMostProducts = int64_t{1} << 29;
   if (!device.hopper() || !IsHalf(w.type()) || w.k() % 8 != 0) return false;
   if (rows < least_rows || rows > kMostRows) return false;
-  return rows <= kRowsOfAny || rows * w.n() * w.k() <= kMostProducts;
+  return rows <= kRowsOfAny || rows * w.n() * w.k() <= kHopperMostProducts;
 }
 
 // x as it is, and whatever is read and written four values at a time.
@@ -147,6 +122,31 @@ HopperPlan PlanOf(const LinearWeight& w, int64_t rows, const Device& device) {
 
 }  // namespace
 
+HopperRowsArgs HopperArgsOf(const LinearArgs& args, Stream& stream) {
+  const LinearWeight& w = *args.w;
+  HopperRowsArgs a{};
+  if (args.bias.dtype == DType::kF32) {
+    a.bias = args.bias.as<float>();
+  } else {
+    a.out_bias = args.bias.data;
+  }
+  a.residual = args.residual.data;
+  a.y = args.y.data;
+  a.residual_stride = args.residual.stride[0];
+  a.y_stride = args.y.stride[0];
+  a.rows = static_cast<int>(args.x.dim[0]);
+  a.columns = static_cast<int>(w.gated() ? w.n() / 2 : w.n());
+  a.k = static_cast<int>(w.k());
+  a.up_offset = w.gated() ? a.columns : 0;
+  a.alpha = args.alpha;
+  a.activation = args.activation;
+  a.y_f32 = args.y.dtype == DType::kF32;
+  a.inner = a.columns;
+  if (args.kv.cache != nullptr) StoreKvOnTheWay(args.kv, stream, &a);
+  ShareNorms(args, &a);
+  return a;
+}
+
 void LaunchHopperRows(const LinearArgs& args, const HopperPlan& plan, Stream& stream) {
   const bool halves = args.x_squares.defined() || args.next_norm.gamma.defined();
   const auto launch = args.w->type() == WeightType::kF16 ? LaunchTyped<__half, false>
@@ -158,7 +158,12 @@ void LaunchHopperRows(const LinearArgs& args, const HopperPlan& plan, Stream& st
 bool RunHopperRows(const LinearArgs& args, Stream& stream) {
   const LinearWeight& w = *args.w;
   const int64_t rows = args.x.dim[0];
-  if (!Fits(w, rows, stream.device()) || !Takes(args)) return false;
+  if (!Takes(args)) return false;
+  if (HopperPairsFit(w, rows, stream.device()) && !args.residual.defined()) {
+    LaunchHopperPairs(args, stream);
+    return true;
+  }
+  if (!Fits(w, rows, stream.device())) return false;
   LaunchHopperRows(args, PlanOf(w, rows, stream.device()), stream);
   return true;
 }

@@ -170,11 +170,9 @@ __device__ __forceinline__ void SumShare(const HopperShare<S>& share, int stages
 // that code is fetched anew where 96 MB of weights go through the L2 cache in between. Such a
 // kernel that reads and multiplies nothing takes 8 us after another. Weights asked into the L2
 // cache ahead: 2 to 13 us more. Of clusters of 4 and 8 blocks with all shared memory 30 and 15 fit:
-// 120 of 132 multiprocessors. Pairs of blocks of 64 rows each that get W by the same copies, 160
-// channels a pair: predicted 12 us for the gated product, seen 15.2 where cuBLASLt and the pass
-// after it take 16.6; 2048x5120 10.4 of 11.8, 2048x2048 7.3 of 6.4, 6144x2048 10.5 of 8.9. With the
-// gated ones alone by pairs 128 tokens took 1.45 ms of 1.48, a step of 128 rows 4.01 of 4.07:
-// little for another kernel. Weights copied with L2::evict_first, and a first run of the code that
+// 120 of 132 multiprocessors. Pairs of blocks
+// (linear_hopper_pairs.cuh) for the others: 2048x5120 10.4 of 11.8, 2048x2048 7.3 of 6.4,
+// 6144x2048 10.5 of 8.9. Weights copied with L2::evict_first, and a first run of the code that
 // finishes before there is anything to finish, took 0.5 us from the gated product.
 template <typename T, typename S>
 __global__ void __launch_bounds__(S::kThreads, 2)
@@ -250,6 +248,9 @@ __global__ void __launch_bounds__(S::kThreads, 2)
   }
 #endif
 }
+
+// What the kernels of a product are given; without `stages`.
+HopperRowsArgs HopperArgsOf(const LinearArgs& args, Stream& stream);
 
 // The product by this plan; RunHopperRows says which it takes.
 void LaunchHopperRows(const LinearArgs& args, const HopperPlan& plan, Stream& stream);

@@ -10,6 +10,8 @@ namespace quintet::cuda {
 
 constexpr int kHopperDepth = 64;  // values of k in a stage: rows of 128 bytes
 constexpr int kHopperMostStages = 16;
+// Multiplications of more than 64 rows that this kernel takes.
+constexpr int64_t kHopperMostProducts = int64_t{1} << 29;
 constexpr int kHopperMostSplits = 8;  // blocks that every card takes in a cluster
 
 struct HopperRowsArgs {
@@ -48,7 +50,7 @@ template <int kRowsOfTile, bool kHalves_>
 struct HopperRowsSizes {
   static constexpr int kRows = kRowsOfTile, kChannels = 64;
   static constexpr bool kHalves = kHalves_;
-  static constexpr int kThreads = kWarpgroup + 32;  // that multiply, and that copy
+  static constexpr int kFinish = kWarpgroup, kThreads = kFinish + 32;  // that multiply; and copy
   static constexpr int kWBytes = kChannels * 128, kXBytes = kRows * 128;
   static constexpr int kStageBytes = kWBytes + kXBytes;
   // From a row of sums to the next: stores of fragments meet no bank twice.
@@ -141,20 +143,20 @@ struct HopperShare {
 
 // What becomes of a tile's sums, in a thread: four neighbouring channels of every so many of the
 // block's rows.
-template <typename T, typename S>
+template <typename T, typename S, typename Share = HopperShare<S>,
+          typename Layout = HopperRowsLayout>
 class HopperRowsFinish {
  public:
-  __device__ __forceinline__ HopperRowsFinish(const HopperRowsArgs& a, const HopperShare<S>& share,
-                                              const HopperRowsLayout& layout, uint32_t shared,
-                                              int thread)
+  __device__ __forceinline__ HopperRowsFinish(const HopperRowsArgs& a, const Share& share,
+                                              const Layout& layout, uint32_t shared, int thread)
       : a_(a), share_(share) {
     const int vectors = share.channels / 4;
     const int begin = share.rank * layout.each;
     channel_ = thread % vectors * 4;
     column_ = share.column + channel_;
     row_ = thread / vectors;
-    rows_ = column_ < a.columns ? min(layout.each, share.rows - begin) : 0;
-    step_ = kWarpgroup / vectors;
+    step_ = S::kFinish / vectors;
+    rows_ = column_ < a.columns && row_ < step_ ? min(layout.each, share.rows - begin) : 0;
     first_ = share.row + begin;
     sums_ = shared + channel_ * 4 + (share.splits > 1 ? layout.received : begin * S::kPitchBytes);
     block_bytes_ = layout.each * S::kPitchBytes;
@@ -185,7 +187,7 @@ class HopperRowsFinish {
   // norm. Eight lanes a row, their loads under way together; past the end the last row again.
   __device__ __forceinline__ void FinishNorm(int thread, int rows) const {
     if (!Finishes() || rows <= 0) return;
-    constexpr int kLanes = 8, kAtOnce = kWarpgroup / kLanes,
+    constexpr int kLanes = 8, kAtOnce = S::kFinish / kLanes,
                   kEach = (S::kRows + kAtOnce - 1) / kAtOnce;
     float sums[kEach] = {};
     const float* from[kEach];
@@ -366,7 +368,7 @@ class HopperRowsFinish {
   }
 
   const HopperRowsArgs& a_;
-  const HopperShare<S>& share_;
+  const Share& share_;
   int channel_, column_;               // in the tile, of y
   int row_, rows_, step_;              // of the block's share
   int first_;                          // row of y with which the share begins

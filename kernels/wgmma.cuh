@@ -123,6 +123,7 @@ __device__ __forceinline__ void Pin(float (&values)[kCount][4]) {
 #define QT_REGISTERS_32 QT_R0
 #define QT_REGISTERS_64 QT_R0 ", " QT_R16
 #define QT_REGISTERS_72 QT_REGISTERS_64 ", %32, %33, %34, %35"
+#define QT_REGISTERS_80 QT_REGISTERS_72 ", %36, %37, %38, %39"
 #define QT_REGISTERS_128 QT_REGISTERS_64 ", " QT_R32 ", " QT_R48
 #define QT_REGISTERS_256 QT_REGISTERS_128 ", " QT_R64 ", " QT_R80 ", " QT_R96 ", " QT_R112
 
@@ -142,6 +143,7 @@ __device__ __forceinline__ void Pin(float (&values)[kCount][4]) {
 QT_WGMMA(SHARED, uint64_t a, 16, "%8", "%9", "%10", QT_C1(0), QT_C1(1))
 QT_WGMMA(SHARED, uint64_t a, 32, "%16", "%17", "%18", QT_C4(0))
 QT_WGMMA(SHARED, uint64_t a, 64, "%32", "%33", "%34", QT_C8(0))
+QT_WGMMA(SHARED, uint64_t a, 80, "%40", "%41", "%42", QT_C8(0), QT_C1(8), QT_C1(9))
 QT_WGMMA(SHARED, uint64_t a, 128, "%64", "%65", "%66", QT_C8(0), QT_C8(8))
 QT_WGMMA(SHARED, uint64_t a, 256, "%128", "%129", "%130", QT_C8(0), QT_C8(8), QT_C8(16), QT_C8(24))
 // c [64 x columns] (+)= a b, a as of mma.m16n8k16 in each warp.
@@ -168,6 +170,7 @@ QT_WGMMA(REGISTERS, const uint32_t (&a)[4], 128, "%64, %65, %66, %67", "%68", "%
 #undef QT_REGISTERS_32
 #undef QT_REGISTERS_64
 #undef QT_REGISTERS_72
+#undef QT_REGISTERS_80
 #undef QT_REGISTERS_128
 #undef QT_REGISTERS_256
 #undef QT_WGMMA

@@ -161,6 +161,22 @@ TEST_CASE("16-bit products of many rows, gated", "[linear][many]") {
   Check({.rows = some, .columns = 136, .k = 8, .gated = true, .bias = true});
 }
 
+TEST_CASE("16-bit products of about a hundred rows, gated", "[linear][many]") {
+  for (int64_t rows : Pick<int64_t>({64, 65, 100, 127, 128, 129}, {65, 128})) {
+    Check({.rows = rows,
+           .columns = 5120,
+           .k = 840,
+           .gated = true,
+           .activation = Activation::kGeluTanh,
+           .gap = 8,
+           .bias = rows % 2 == 1});
+  }
+  // Their last tile is not full, and k's last 64 values are not; not for that kernel: few columns.
+  Check({.rows = 128, .columns = 4004, .k = 1000, .gated = true, .activation = Activation::kSilu});
+  Check({.rows = 101, .columns = 5200, .k = 712, .gated = true, .activation = Activation::kTanh});
+  Check({.rows = 128, .columns = 2816, .k = 1024, .gated = true});
+}
+
 TEST_CASE("16-bit products of many rows, scattered", "[linear][many]") {
   for (bool x_f32 : {false, true}) {
     Check({.rows = 2100, .columns = 576, .k = 200, .x_f32 = x_f32, .chunk = 64});

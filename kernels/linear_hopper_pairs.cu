@@ -1,0 +1,43 @@
+// Gated products of 65 to 128 rows with bf16 or f16 weights on Hopper: which, and the launch.
+// linear_hopper_pairs.cuh has the kernel.
+#include "kernels/linear_hopper_pairs.cuh"
+
+namespace quintet::cuda {
+namespace {
+
+using S = HopperPairsSizes;
+
+int64_t Blocks(const LinearWeight& w) { return (w.n() / 2 + S::kOwn - 1) / S::kOwn * 2; }
+
+template <typename T>
+void LaunchTyped(const LinearArgs& args, Stream& stream) {
+  const HopperRowsArgs a = HopperArgsOf(args, stream);
+  const LinearWeight& w = *args.w;
+  HopperRowsMaps maps{};
+  if (!EncodeBoxes({w.panels(), w.n(), 1, w.k(), w.k(), 0}, S::kOwn, stream.device(), &maps.w) ||
+      !EncodeBoxes({args.x.data, a.rows, 1, w.k(), args.x.stride[0], 0}, S::kRows, stream.device(),
+                   &maps.x)) {
+    return;
+  }
+  LaunchClusters(stream, dim3(static_cast<unsigned>(Blocks(w))), dim3(2), dim3(S::kThreads),
+                 size_t{HopperPairsLayout::bytes}, HopperPairsKernel<T>, a, maps);
+}
+
+}  // namespace
+
+bool HopperPairsFit(const LinearWeight& w, int64_t rows, const Device& device) {
+  if (!device.hopper() || !IsHalf(w.type()) || !w.gated() || w.k() % 8 != 0) return false;
+  if (rows <= 64 || rows > 2 * S::kRows || rows * w.n() * w.k() <= kHopperMostProducts) {
+    return false;
+  }
+  const int64_t units = device.multiprocessors();
+  return Blocks(w) <= units && Blocks(w) * 4 >= units * 3;
+}
+
+void LaunchHopperPairs(const LinearArgs& args, Stream& stream) {
+  const auto launch =
+      args.w->type() == WeightType::kF16 ? LaunchTyped<__half> : LaunchTyped<__nv_bfloat16>;
+  launch(args, stream);
+}
+
+}  // namespace quintet::cuda
