@@ -78,8 +78,8 @@ void AddLimitFlags(CLI::App* command, ServeFlags* flags) {
       "Sequences decoded at once; each beam counts.");
   add("--encoder-cache-bytes", &engine->encoder_cache_bytes, int64_t{0}, int64_t{1} << 40, "BYTES",
       "Encoder outputs kept for inputs that come again; 0: none. They are kept in the host's "
-      "memory, "
-      "to which a GPU brings every input's: 0 is faster there where inputs seldom come again.");
+      "memory, to which a GPU brings those of every input: 0 is faster there where inputs seldom "
+      "come again.");
   add("--max-input-tokens", &flags->decoding.max_input_tokens, 1u, 1u << 24, "TOKENS",
       "Longest input accepted.");
   add("--limit-new-tokens", &flags->decoding.max_new_tokens, 1u, 1u << 20, "TOKENS",
