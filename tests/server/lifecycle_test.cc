@@ -66,6 +66,19 @@ TEST_CASE("A model that cannot be loaded ends the server with code 3", "[lifecyc
   CHECK_FALSE(outcome.status.ok());
 }
 
+// A call whose answer has begun and goes on for 4,000 tokens.
+struct RunningStream {
+  explicit RunningStream(RunningServer& server)
+      : reader(server.stub().GenerateStream(&context, Endless(4000))) {
+    REQUIRE(Read());
+  }
+  bool Read() { return reader->Read(&message); }
+
+  grpc::ClientContext context;
+  std::unique_ptr<grpc::ClientReader<v1::GenerateStreamResponse>> reader;
+  v1::GenerateStreamResponse message;
+};
+
 TEST_CASE("Draining: balancers hear first, then calls are refused, running ones finish",
           "[lifecycle]") {
   auto control = std::make_shared<StubControl>();
@@ -74,10 +87,7 @@ TEST_CASE("Draining: balancers hear first, then calls are refused, running ones 
     UseStub(&options->models[0], control);
     options->drain_delay_us = 1'500'000;
   });
-  grpc::ClientContext context;
-  auto reader = server.stub().GenerateStream(&context, Endless(4000));
-  v1::GenerateStreamResponse message;
-  REQUIRE(reader->Read(&message));
+  RunningStream stream(server);
   server.Terminate();
   CHECK(Eventually([&] { return server.Get("/readyz") == "unavailable\n"; }));
   CHECK(server.Get("/healthz") == "ok\n");
@@ -94,9 +104,9 @@ TEST_CASE("Draining: balancers hear first, then calls are refused, running ones 
   CHECK(server.Metric("quintet_ready") == 0);
   control->step_us = 0;
   bool complete = false;
-  while (reader->Read(&message)) complete = complete || message.has_complete();
+  while (stream.Read()) complete = complete || stream.message.has_complete();
   CHECK(complete);
-  CHECK(reader->Finish().ok());
+  CHECK(stream.reader->Finish().ok());
   CHECK(server.Stop() == 0);
 }
 
@@ -132,14 +142,11 @@ TEST_CASE("What runs longer than the drain may is cut off", "[lifecycle]") {
     UseStub(&options->models[0], control);
     options->drain_timeout_us = 200'000;
   });
-  grpc::ClientContext context;
-  auto reader = server.stub().GenerateStream(&context, Endless(4000));
-  v1::GenerateStreamResponse message;
-  REQUIRE(reader->Read(&message));
+  RunningStream stream(server);
   CHECK(server.Stop() == 0);
-  while (reader->Read(&message)) {
+  while (stream.Read()) {
   }
-  CHECK_FALSE(reader->Finish().ok());
+  CHECK_FALSE(stream.reader->Finish().ok());
 }
 
 TEST_CASE("A drain that is hurried cuts off what is open", "[lifecycle]") {
@@ -149,18 +156,15 @@ TEST_CASE("A drain that is hurried cuts off what is open", "[lifecycle]") {
     UseStub(&options->models[0], control);
     options->drain_delay_us = options->drain_timeout_us = int64_t{3600} * 1'000'000;
   });
-  grpc::ClientContext context;
-  auto reader = server.stub().GenerateStream(&context, Endless(4000));
-  v1::GenerateStreamResponse message;
-  REQUIRE(reader->Read(&message));
+  RunningStream stream(server);
   server.Terminate();
   CHECK(Eventually([&] { return server.Get("/readyz") == "unavailable\n"; }));
-  CHECK(reader->Read(&message));  // still served
+  CHECK(stream.Read());  // still served
   server.Hurry();
   CHECK(server.Stop() == 0);
-  while (reader->Read(&message)) {
+  while (stream.Read()) {
   }
-  CHECK_FALSE(reader->Finish().ok());
+  CHECK_FALSE(stream.reader->Finish().ok());
 }
 
 // The two hidden cases are processes of their own, started by the cases below them.
