@@ -249,9 +249,12 @@ void Resolver::Search() {
   } else if (options_.do_sample) {
     most = std::min<int64_t>(limits_.max_samples, kMaxSamples);
   }
-  const Range range{1, static_cast<double>(most)};
   if (request_.num_return_sequences.has_value()) {
-    check_.InRange("num_return_sequences", *request_.num_return_sequences, range);
+    if (!beams && !options_.do_sample && *request_.num_return_sequences > 1) {
+      check_.Fail("num_return_sequences", "more than 1 needs num_beams or do_sample");
+    }
+    check_.InRange("num_return_sequences", *request_.num_return_sequences,
+                   {1, static_cast<double>(most)});
     options_.num_return_sequences = static_cast<int32_t>(
         std::min<int64_t>(most, std::max<int64_t>(1, *request_.num_return_sequences)));
   } else if (defaults_.num_return_sequences.has_value()) {

@@ -124,6 +124,9 @@ absl::StatusOr<ConvertResult> Convert(const ConvertOptions& options) {
   if (!source.ok()) return source.status();
   absl::StatusOr<AtomicDirectory> directory =
       AtomicDirectory::Create(options.target, {.replace = options.replace});
+  if (absl::IsNotFound(directory.status())) {  // it is the target that is missing, not the model
+    return absl::AbortedError(directory.status().message());
+  }
   if (!directory.ok()) return directory.status();
   const std::string& path = directory->path();
   absl::StatusOr<ConvertResult> result = options.form == ConvertForm::kPacked

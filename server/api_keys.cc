@@ -3,6 +3,8 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 
 #include "absl/strings/ascii.h"
@@ -15,8 +17,10 @@ namespace quintet {
 
 absl::Status ApiKeys::Load(const std::string& path) {
   struct stat info {};
-  if (stat(path.c_str(), &info) != 0)
-    return absl::InvalidArgumentError("--api-key-file: cannot be read");
+  if (stat(path.c_str(), &info) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--api-key-file: cannot read ", path, ": ", std::strerror(errno)));
+  }
   if ((info.st_mode & 077) != 0) {
     return absl::InvalidArgumentError(
         "--api-key-file: must be readable by its owner only (mode 0600)");

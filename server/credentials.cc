@@ -2,6 +2,9 @@
 
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "grpcpp/security/tls_certificate_provider.h"
@@ -14,7 +17,8 @@ constexpr unsigned kRefreshSeconds = 1;
 
 absl::Status CheckReadable(const char* flag, const std::string& path) {
   if (access(path.c_str(), R_OK) == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(flag, ": the file cannot be read"));
+  return absl::InvalidArgumentError(
+      absl::StrCat(flag, ": cannot read ", path, ": ", std::strerror(errno)));
 }
 
 }  // namespace

@@ -120,7 +120,9 @@ absl::StatusOr<std::unique_ptr<HttpEndpoints>> HttpEndpoints::Start(
   try {
     return std::make_unique<CivetEndpoints>(std::move(options), registry);
   } catch (const CivetException&) {
-    return absl::InvalidArgumentError(absl::StrCat("--http-listen: cannot listen on ", listen));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--http-listen: cannot listen on ", listen,
+                     ": expected HOST:PORT, an address of this machine and a port that is free"));
   }
 }
 

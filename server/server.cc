@@ -153,8 +153,12 @@ absl::Status ServerProcess::ListenGrpc(
 
 absl::Status ServerProcess::LoadModels() {
   for (const auto& host : hosts_) {
-    if (absl::Status status = host->Load(); !status.ok()) return status;
-    spdlog::info("model {} is loaded", host->options().name);
+    const HostOptions& options = host->options();
+    if (absl::Status status = host->Load(); !status.ok()) {
+      return absl::Status(status.code(), absl::StrCat("model ", options.name, ": ",
+                                                      options.directory, ": ", status.message()));
+    }
+    spdlog::info("model {} is loaded", options.name);
   }
   return absl::OkStatus();
 }

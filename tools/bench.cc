@@ -317,7 +317,7 @@ absl::Status MakeRoom(const BenchFlags& flags, ModelFlags* model) {
 int Run(const BenchFlags& given) {
   BenchFlags flags = given;
   if (absl::Status status = MakeRoom(flags, &flags.model); !status.ok()) {
-    return Fail(ModelExitCode(status), status);
+    return FailModel(flags.model.model, status);
   }
   int exit_code = kExitDone;
   const bool only_encode =
@@ -360,7 +360,7 @@ void AddBenchCommand(CommandLine& line) {
        "scored."},
       [flags] { return Run(*flags); });
   AddModelFlags(line, command, &flags->model);
-  const CLI::Range positive(int64_t{1}, int64_t{1} << 24);
+  const CLI::Validator positive = InRange(int64_t{1}, int64_t{1} << 24);
   AddList(command, "--mode", &flags->modes,
           "What to run: encode, generate, score; encode-first: encode, and only the first state of "
           "each input comes back.",
@@ -370,31 +370,31 @@ void AddBenchCommand(CommandLine& line) {
   AddList(command, "--input-tokens", &flags->input_tokens, "Length of each input.", "TOKENS,...")
       ->check(positive);
   AddList(command, "--num-beams", &flags->beams, "Beams of generate; 1: greedy.", "BEAMS,...")
-      ->check(CLI::Range(1, 32));
+      ->check(InRange(1, 32));
   command->add_option("--new-tokens", flags->new_tokens, "Tokens generated for each input.")
-      ->check(CLI::Range(1, 4096))
+      ->check(InRange(1, 4096))
       ->type_name("TOKENS")
       ->group("Shapes");
   command->add_option("--targets", flags->targets, "Targets scored for each input.")
-      ->check(CLI::Range(1, 4096))
+      ->check(InRange(1, 4096))
       ->type_name("TARGETS")
       ->group("Shapes");
   command->add_option("--target-tokens", flags->target_tokens, "Tokens of each target.")
-      ->check(CLI::Range(1, 4096))
+      ->check(InRange(1, 4096))
       ->type_name("TOKENS")
       ->group("Shapes");
   AddSamplingFlags(command, &flags->decoding);
   AddRuleFlags(command, &flags->decoding);
   command->add_option("--repetitions", flags->repetitions, "Measured runs of each shape.")
-      ->check(CLI::Range(1, 1000))
+      ->check(InRange(1, 1000))
       ->type_name("RUNS")
       ->group("Measurement");
   command->add_option("--warmup", flags->warmup, "Runs before the measured ones.")
-      ->check(CLI::Range(0, 1000))
+      ->check(InRange(0, 1000))
       ->type_name("RUNS")
       ->group("Measurement");
   command->add_option("--seed", flags->seed, "Seed of the token ids and of what is sampled.")
-      ->check(WholeNumber())
+      ->check(NumberOf<uint64_t>())
       ->type_name("INTEGER")
       ->group("Measurement");
   command->add_option("--output", flags->output, "What is printed: a table, or json.")

@@ -78,7 +78,7 @@ void AddBenchServeCommand(CommandLine& line) {
       ->type_name("NAME")
       ->group(kGroup);
   command->add_option("--channels", target->channels, "Connections.")
-      ->check(CLI::Range(1, 10000))
+      ->check(InRange(1, 10000))
       ->type_name("CHANNELS")
       ->group(kGroup);
   command->add_option("--timeout", target->timeout_s, "Deadline of each request.")
@@ -88,7 +88,7 @@ void AddBenchServeCommand(CommandLine& line) {
   command
       ->add_option("--attempts", target->attempts,
                    "Most attempts at a request; UNAVAILABLE is tried again by gRPC.")
-      ->check(CLI::Range(1, 5))
+      ->check(InRange(1, 5))
       ->type_name("ATTEMPTS")
       ->group(kGroup);
   command->add_option("--priority", flags->priority, "Of all requests: low, normal or high.")

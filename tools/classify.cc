@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/answer_spans.h"
+#include "tools/flag_values.h"
 #include "tools/line_format.h"
 #include "tools/line_runner.h"
 
@@ -223,11 +224,11 @@ void AddClassifyCommand(CommandLine& line) {
   AddModelFlags(line, command, &flags->model);
   AddLineFlags(command, &flags->lines, {"text", "json"});
   command->add_option("--top-k", flags->top_k, "Answers to each question.")
-      ->check(CLI::Range(1, 20))
+      ->check(InRange(1, 20))
       ->type_name("ANSWERS")
       ->group("Question answering");
   command->add_option("--max-answer-tokens", flags->max_answer_tokens, "Longest answer.")
-      ->check(CLI::Range(1, 4096))
+      ->check(InRange(1, 4096))
       ->type_name("TOKENS")
       ->group("Question answering");
 }

@@ -21,10 +21,7 @@ class HelpFormatter : public CLI::Formatter {
   std::string make_option_opts(const CLI::Option* option) const override {
     const bool is_switch = option->get_expected_max() == 0;
     if (is_switch || option->get_type_name().empty()) return "";
-    // "TOKENS:INT in [1 - 4096]" is the unit and the range check's own name; a list of choices
-    // stays.
-    const std::string type = option->get_type_name();
-    return absl::StrCat(" ", type.substr(0, type.find(":INT in ")));
+    return absl::StrCat(" ", option->get_type_name());
   }
 
   std::string make_option_desc(const CLI::Option* option) const override {
@@ -113,7 +110,7 @@ int CommandLine::Run(int argc, char** argv) {
   } catch (const CLI::Success& success) {  // --help, --version
     return app_.exit(success);
   } catch (const CLI::Error& error) {
-    return Fail(kExitUsage, absl::InvalidArgumentError(error.what()));
+    return Fail(kExitUsage, absl::InvalidArgumentError(FlagErrorMessage(error)));
   }
   CLI::App* chosen = &app_;
   while (!chosen->get_subcommands().empty()) chosen = chosen->get_subcommands().front();

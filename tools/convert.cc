@@ -12,6 +12,7 @@
 #include "nlohmann/json.hpp"
 #include "tools/command_line.h"
 #include "tools/cores.h"
+#include "tools/flag_values.h"
 #include "tools/interrupt.h"
 
 namespace quintet {
@@ -80,7 +81,7 @@ nlohmann::json VerificationJson(const Verification& verification) {
           {"stages", stages}};
 }
 
-int ExitCodeOf(const absl::Status& status) {
+int ExitCodeOf(const std::string& model, const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kCancelled:
       return Fail(kExitInterrupted, status);
@@ -91,7 +92,7 @@ int ExitCodeOf(const absl::Status& status) {
     case absl::StatusCode::kAborted:
       return Fail(kExitFailed, status);
     default:
-      return Fail(ModelExitCode(status), status);
+      return FailModel(model, status);
   }
 }
 
@@ -121,7 +122,7 @@ int Run(const ConvertFlags& flags) {
   const absl::StatusOr<ConvertResult> result = Convert(options);
   const bool json = flags.output == "json";
   if (!json && !verification.stages.empty()) PrintVerification(verification);
-  if (!result.ok() && !json) return ExitCodeOf(result.status());
+  if (!result.ok() && !json) return ExitCodeOf(flags.model, result.status());
   nlohmann::json report;
   if (!verification.stages.empty()) report["verify"] = VerificationJson(verification);
   if (result.ok()) {
@@ -130,7 +131,7 @@ int Run(const ConvertFlags& flags) {
     report["weights_sha256"] = result->weights_sha256;
   }
   if (json) std::printf("%s\n", report.dump(2).c_str());
-  if (!result.ok()) return ExitCodeOf(result.status());
+  if (!result.ok()) return ExitCodeOf(flags.model, result.status());
   if (!json) {
     std::printf("%s: %lld tensors, %lld bytes, SHA-256 %s\n", flags.out.c_str(),
                 static_cast<long long>(result->tensors), static_cast<long long>(result->bytes),
@@ -180,7 +181,7 @@ void AddConvertCommand(CommandLine& line) {
   command
       ->add_option("--threads", flags->threads,
                    "Threads of --verify; 0: one for each physical core this process may use.")
-      ->check(CLI::Range(0, 1024))
+      ->check(InRange(0, 1024))
       ->type_name("THREADS")
       ->group("Conversion");
   command->add_option("--output", flags->output, "Format of the report: text or json.")

@@ -24,7 +24,8 @@ class Adder {
   CLI::Option* Value(const Text& text, std::optional<T>* field) {
     return Finish(command_->add_option_function<T>(
                       text.name, [field](const T& value) { *field = value; }, text.description),
-                  text);
+                  text)
+        ->check(NumberOf<T>());
   }
   template <typename T>
   void List(const Text& text, std::vector<T>* field) {
@@ -35,7 +36,8 @@ class Adder {
   void Commas(const Text& text, std::vector<T>* field) {
     Finish(command_->add_option(text.name, *field, text.description)
                ->allow_extra_args(false)
-               ->delimiter(','),
+               ->delimiter(',')
+               ->check(NumberOf<T>()),
            text);
   }
   void String(const Text& text, std::string* field) {
@@ -167,8 +169,7 @@ void AddDecodingFlags(CLI::App* command, DecodingFlags* flags) {
   Adder(command, "Sampling")
       .Value(
           {"--seed", "Seed; a line's tokens depend on it and the line alone.", "INTEGER", "random"},
-          &r.seed)
-      ->check(WholeNumber());
+          &r.seed);
   AddLengthFlags(command, flags);
   AddRuleFlags(command, flags);
   AddPrefixFlags(command, flags);

@@ -1,7 +1,8 @@
 #include "tools/exit_code.h"
 
 #include <cstdio>
-#include <string>
+
+#include "absl/strings/str_cat.h"
 
 namespace quintet {
 
@@ -10,15 +11,11 @@ int Fail(ExitCode code, const absl::Status& status) {
   return code;
 }
 
-ExitCode ModelExitCode(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kResourceExhausted:
-    case absl::StatusCode::kInternal:
-    case absl::StatusCode::kUnavailable:
-      return kExitFailed;
-    default:
-      return kExitModel;
-  }
+int FailModel(const std::string& directory, const absl::Status& status) {
+  const bool system_failed =
+      absl::IsResourceExhausted(status) || absl::IsInternal(status) || absl::IsUnavailable(status);
+  return Fail(system_failed ? kExitFailed : kExitModel,
+              absl::Status(status.code(), absl::StrCat(directory, ": ", status.message())));
 }
 
 }  // namespace quintet

@@ -1,6 +1,8 @@
 // What the process tells its caller.
 #pragma once
 
+#include <string>
+
 #include "absl/status/status.h"
 
 namespace quintet {
@@ -18,8 +20,8 @@ enum ExitCode : int {
 // Prints "quintet: <message>" to standard error and returns `code`.
 int Fail(ExitCode code, const absl::Status& status);
 
-// The code of a failure to read a model or tokenizer: kExitModel, but kExitFailed when it was
-// memory or the system that failed.
-ExitCode ModelExitCode(const absl::Status& status);
+// The same for a model or tokenizer that cannot be read, its directory before the message. Returns
+// kExitModel, but kExitFailed when it was memory or the system that failed.
+int FailModel(const std::string& directory, const absl::Status& status);
 
 }  // namespace quintet

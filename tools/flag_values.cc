@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <regex>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
@@ -49,7 +50,7 @@ absl::Status SetValues(CLI::Option* option, std::vector<std::string> values,
     }
     option->run_callback();
   } catch (const CLI::Error& error) {
-    return absl::InvalidArgumentError(absl::StrCat(source, ": ", error.what()));
+    return absl::InvalidArgumentError(absl::StrCat(source, ": ", FlagErrorMessage(error)));
   }
   return absl::OkStatus();
 }
@@ -63,24 +64,53 @@ std::string Quoted(const std::string& value) {
 
 }  // namespace
 
-CLI::Validator InRange(double least, double most) {
+CLI::Validator WholeInRange(uint64_t least, uint64_t most) {
   return CLI::Validator(
       [least, most](std::string& text) -> std::string {
-        double value = 0;
-        if (absl::SimpleAtod(text, &value) && value >= least && value <= most) return "";
-        return absl::StrFormat("Value %s not in range %.15g to %.15g", text, least, most);
+        uint64_t value = 0;
+        if (absl::SimpleAtoi(text, &value) && value >= least && value <= most) return "";
+        return absl::StrCat("expected a whole number from ", least, " to ", most, ", got ", text);
       },
       "");
 }
 
-CLI::Validator WholeNumber() {
+CLI::Validator RealInRange(double least, double most) {
   return CLI::Validator(
-      [](std::string& text) -> std::string {
-        uint64_t value = 0;
-        if (absl::SimpleAtoi(text, &value)) return "";
-        return absl::StrCat("expected a whole number from 0 to 2^64 - 1, got ", text);
+      [least, most](std::string& text) -> std::string {
+        double value = 0;
+        if (absl::SimpleAtod(text, &value) && value >= least && value <= most) return "";
+        return absl::StrFormat("expected a number from %.15g to %.15g, got %s", least, most, text);
       },
       "");
+}
+
+CLI::Validator AnyReal() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        double value = 0;
+        return absl::SimpleAtod(text, &value) ? "" : absl::StrCat("expected a number, got ", text);
+      },
+      "");
+}
+
+std::string FlagErrorMessage(const CLI::Error& error) {
+  const std::string text = error.what();
+  const auto parts = [&](const char* pattern) {
+    std::smatch match;
+    std::regex_match(text, match, std::regex(pattern));
+    return match;
+  };
+  // Numbers have been checked before CLI11 converts them: what is left are switches.
+  if (const std::smatch m = parts("Could not convert: (\\S+) = ([^]*)"); !m.empty()) {
+    return absl::StrCat(m.str(1), ": expected true or false, got ", m.str(2));
+  }
+  if (const std::smatch m = parts("(\\S+): At Most 1 required but received (\\d+)"); !m.empty()) {
+    return absl::StrCat(m.str(1), ": expected once, got it ", m.str(2), " times");
+  }
+  if (const std::smatch m = parts("(\\S+): 1 required (.*) missing"); !m.empty()) {
+    return absl::StrCat(m.str(1), ": expected a value (", m.str(2), "), got none");
+  }
+  return text;
 }
 
 std::string VariableName(const CLI::Option& option) {

@@ -1,7 +1,10 @@
 // Values of flags that did not come from argv, and names that were nearly right.
 #pragma once
 
+#include <cstdint>
+#include <limits>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "CLI/CLI.hpp"
@@ -9,10 +12,32 @@
 
 namespace quintet {
 
-// Checks of numbers where CLI11's own are not enough: its Range lets NaN pass, and its uint64_t
-// takes -1 and what is too large.
-CLI::Validator InRange(double least, double most);
-CLI::Validator WholeNumber();
+// Checks of a flag's number before CLI11 converts it; both ends belong to a range. CLI11's own let
+// NaN pass, take -1 as a uint64_t, and do not say what was expected.
+CLI::Validator WholeInRange(uint64_t least, uint64_t most);
+CLI::Validator RealInRange(double least, double most);
+CLI::Validator AnyReal();  // NaN and infinities too
+
+template <typename T>
+CLI::Validator InRange(T least, T most) {
+  if constexpr (std::is_integral_v<T>) {
+    return WholeInRange(static_cast<uint64_t>(least), static_cast<uint64_t>(most));
+  } else {
+    return RealInRange(least, most);
+  }
+}
+// Any T that is not negative, or any real number: for flags whose range is checked elsewhere.
+template <typename T>
+CLI::Validator NumberOf() {
+  if constexpr (std::is_integral_v<T>) {
+    return InRange(T{0}, std::numeric_limits<T>::max());
+  } else {
+    return AnyReal();
+  }
+}
+
+// CLI11's message, in the words of our own where it does not say what was expected and got.
+std::string FlagErrorMessage(const CLI::Error& error);
 
 // "QUINTET_NUM_BEAMS" of --num-beams; empty for positionals and flags that only argv may give
 // (--help).

@@ -13,6 +13,7 @@
 #include "engine/memory_plan.h"
 #include "models/model.h"
 #include "nlohmann/json.hpp"
+#include "tools/flag_values.h"
 #include "tools/session.h"
 
 namespace quintet {
@@ -206,7 +207,7 @@ void PrintJson(const InspectFlags& flags, const Inspection& in, const MemoryPlan
 
 int Run(const InspectFlags& flags) {
   absl::StatusOr<Inspection> inspection = InspectModel(flags.model, flags.follow_symlinks);
-  if (!inspection.ok()) return Fail(ModelExitCode(inspection.status()), inspection.status());
+  if (!inspection.ok()) return FailModel(flags.model, inspection.status());
   const ModelConfig& config = inspection->config;
   if (config.family == Family::kGpt2 &&
       flags.input_tokens + flags.output_tokens > config.max_positions) {
@@ -217,7 +218,7 @@ int Run(const InspectFlags& flags) {
   const absl::StatusOr<std::unique_ptr<Device>> device = OpenDevice(flags.placement);
   if (!device.ok()) return Fail(kExitUsage, device.status());
   const absl::StatusOr<MemoryPlan> memory = MeasureFor(flags, inspection->config, device->get());
-  if (!memory.ok()) return Fail(ModelExitCode(memory.status()), memory.status());
+  if (!memory.ok()) return FailModel(flags.model, memory.status());
   if (flags.output == "json") {
     PrintJson(flags, *inspection, *memory);
   } else {
@@ -244,7 +245,7 @@ void AddInspectCommand(CommandLine& line) {
   const auto count = [&](const char* name, int64_t* value, int64_t most, const char* unit,
                          const char* text) {
     command->add_option(name, *value, text)
-        ->check(CLI::Range(int64_t{1}, most))
+        ->check(InRange(int64_t{1}, most))
         ->type_name(unit)
         ->group("Memory");
   };

@@ -55,13 +55,14 @@ absl::StatusOr<std::vector<int32_t>> EncodeText(const Session& session, absl::st
 
 absl::StatusOr<std::vector<int32_t>> IdsFromJson(const nlohmann::json& value,
                                                  const std::string& field) {
-  if (!value.is_array()) return Wrong(absl::StrCat(field, ": expected an array of token ids"));
+  if (!value.is_array())
+    return Wrong(absl::StrCat(field, ": expected an array of token ids, got ", value.type_name()));
   std::vector<int32_t> ids;
   ids.reserve(value.size());
   for (const nlohmann::json& id : value) {
     if (!id.is_number_unsigned() || id.get<uint64_t>() > INT32_MAX) {
-      return Wrong(absl::StrCat(field, ": expected token ids, got ", id.type_name(), " at index ",
-                                ids.size()));
+      return Wrong(absl::StrCat(field, "[", ids.size(), "]: expected a token id from 0 to ",
+                                INT32_MAX, ", got ", id.is_number() ? id.dump() : id.type_name()));
     }
     ids.push_back(static_cast<int32_t>(id.get<uint64_t>()));
   }
@@ -80,7 +81,9 @@ absl::StatusOr<LineInput> ReadInput(const Session& session, const LineFlags& fla
       const std::string message(object.status().message());
       return Wrong(message.substr(0, message.find("; last read")));
     }
-    if (!object->is_object()) return Wrong("input: expected a JSON object");
+    if (!object->is_object()) {
+      return Wrong(absl::StrCat("input: expected a JSON object, got ", object->type_name()));
+    }
     input.fields = *std::move(object);
     const bool has_text = input.fields.contains("text");
     const bool has_ids = input.fields.contains("token_ids");
@@ -91,8 +94,11 @@ absl::StatusOr<LineInput> ReadInput(const Session& session, const LineFlags& fla
       if (!given.ok()) return given.status();
       ids = *std::move(given);
     } else {
-      if (!input.fields["text"].is_string()) return Wrong("text: expected a string");
-      input.text = input.fields["text"].get<std::string>();
+      const nlohmann::json& text = input.fields["text"];
+      if (!text.is_string()) {
+        return Wrong(absl::StrCat("text: expected a string, got ", text.type_name()));
+      }
+      input.text = text.get<std::string>();
     }
   }
   if (input.text.size() > kMaxTextBytes) {

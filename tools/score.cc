@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "tools/flag_values.h"
 #include "tools/line_format.h"
 #include "tools/line_runner.h"
 
@@ -153,13 +154,13 @@ void AddScoreCommand(CommandLine& line) {
   command
       ->add_option("--top-logprobs", flags->top_logprobs,
                    "Most likely alternatives of each token (--output json).")
-      ->check(CLI::Range(0, 20))
+      ->check(InRange(0, 20))
       ->type_name("TOKENS")
       ->group("Scoring");
   command
       ->add_option("--sliding-window", flags->sliding_window,
                    "Each token sees itself and this many less one before it; 0: all. GPT-2 only.")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 31))
+      ->check(InRange(int64_t{0}, int64_t{1} << 31))
       ->type_name("TOKENS")
       ->group("Scoring");
   command

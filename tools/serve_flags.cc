@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <type_traits>
 
 #include "tools/cores.h"
 #include "tools/flag_values.h"
@@ -47,13 +48,13 @@ void AddModelFlags(CommandLine& line, CLI::App* command, ServeFlags* flags) {
   command
       ->add_option("--threads", flags->threads,
                    "Compute threads; 0: one for each physical core this process may use.")
-      ->check(CLI::Range(0, 1024))
+      ->check(InRange(0, 1024))
       ->type_name("THREADS")
       ->group(kGroup);
   command
       ->add_option("--cache-memory", flags->cache_mib,
                    "Keys and values of running sequences, for each model.")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
+      ->check(InRange(int64_t{1}, int64_t{1} << 24))
       ->type_name("MIB")
       ->group(kGroup);
   AddMaxMemoryFlag(command, &flags->max_memory_mib)->group(kGroup);
@@ -63,8 +64,9 @@ void AddLimitFlags(CLI::App* command, ServeFlags* flags) {
   constexpr char kGroup[] = "Limits";
   const auto add = [&](const char* name, auto* value, auto low, auto high, const char* unit,
                        const char* help) {
+    using T = std::remove_pointer_t<decltype(value)>;
     command->add_option(name, *value, help)
-        ->check(InRange(static_cast<double>(low), static_cast<double>(high)))
+        ->check(InRange(static_cast<T>(low), static_cast<T>(high)))
         ->type_name(unit)
         ->group(kGroup);
   };

@@ -1,15 +1,14 @@
 #include "tools/session.h"
 
 #include <malloc.h>
-
 #include <algorithm>
 #include <chrono>
-
 #include "absl/strings/str_cat.h"
 #include "engine/memory_plan.h"
 #include "engine/warm_up.h"
 #include "spdlog/spdlog.h"
 #include "tools/cores.h"
+#include "tools/flag_values.h"
 
 namespace quintet {
 namespace {
@@ -107,29 +106,29 @@ void AddModelFlags(CommandLine& line, CLI::App* command, ModelFlags* flags) {
   command
       ->add_option("--threads", flags->threads,
                    "Compute threads; 0: one for each physical core this process may use.")
-      ->check(CLI::Range(0, 1024))
+      ->check(InRange(0, 1024))
       ->type_name("THREADS")
       ->group(kGroup);
   command
       ->add_option("--max-running", flags->max_running,
                    "Sequences decoded at once; each beam counts.")
-      ->check(CLI::Range(1, 4096))
+      ->check(InRange(1, 4096))
       ->type_name("SEQUENCES")
       ->group(kGroup);
   command->add_option("--max-input-tokens", flags->max_input_tokens, "Longest input accepted.")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
+      ->check(InRange(int64_t{1}, int64_t{1} << 24))
       ->type_name("TOKENS")
       ->group(kGroup);
   command
       ->add_option("--max-batch-tokens", flags->max_batch_tokens,
                    "Tokens encoded at once; on a GPU also of prompts in a step.")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
+      ->check(InRange(int64_t{1}, int64_t{1} << 24))
       ->type_name("TOKENS")
       ->group(kGroup);
   command
       ->add_option("--cache-memory", flags->cache_mib,
                    "Memory for keys and values of running sequences.")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
+      ->check(InRange(int64_t{1}, int64_t{1} << 24))
       ->type_name("MIB")
       ->group(kGroup);
   AddMaxMemoryFlag(command, &flags->max_memory_mib)->group(kGroup);
@@ -140,7 +139,7 @@ CLI::Option* AddMaxMemoryFlag(CLI::App* command, int64_t* mib) {
       ->add_option("--max-memory", *mib,
                    "Memory for a model in all, on the device where it runs: keys and values take "
                    "what the rest leaves of it; 0: no limit but what a GPU has free.")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 24))
+      ->check(InRange(int64_t{0}, int64_t{1} << 24))
       ->type_name("MIB");
 }
 
@@ -157,7 +156,7 @@ std::unique_ptr<Session> OpenSession(const ModelFlags& flags, const SessionNeeds
   if (flags.threads == 0) session->flags.threads = AvailableCores();
   const auto begin = std::chrono::steady_clock::now();
   if (absl::Status status = Load(session.get(), needs); !status.ok()) {
-    *exit_code = Fail(ModelExitCode(status), status);
+    *exit_code = FailModel(flags.model, status);
     return nullptr;
   }
   session->load_seconds =
@@ -170,7 +169,7 @@ std::unique_ptr<Session> OpenSession(const ModelFlags& flags, const SessionNeeds
   absl::StatusOr<std::unique_ptr<Engine>> engine =
       Engine::Create(session->model.get(), session->tokenizer.get(), limits);
   if (!engine.ok()) {
-    *exit_code = Fail(ModelExitCode(engine.status()), engine.status());
+    *exit_code = FailModel(flags.model, engine.status());
     return nullptr;
   }
   session->engine = *std::move(engine);

@@ -10,6 +10,7 @@
 #include "catch2/catch.hpp"
 #include "models/sha256.h"
 #include "nlohmann/json.hpp"
+#include "tests/models/scratch_directory.h"
 #include "tests/tools/run_binary.h"
 
 namespace quintet {
@@ -17,27 +18,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class Scratch {
- public:
-  Scratch() {
-    char name[] = "/tmp/quintet_test_XXXXXX";
-    REQUIRE(mkdtemp(name) != nullptr);
-    path_ = name;
-  }
-  ~Scratch() { fs::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-  bool empty() const { return fs::is_empty(path_); }
-
- private:
-  std::string path_;
-};
-
 Outcome Call(std::vector<std::string> args, const std::string& input = "") {
   return RunBinary({std::move(args), input, {}});
 }
 
 TEST_CASE("A converted model answers like its source") {
-  Scratch scratch;
+  ScratchDirectory scratch;
   const std::string words = "hello\nquintet\nthought\n";
   const Outcome source = Call({"generate", "--model", G2pModel(), "--num-beams", "2"}, words);
   REQUIRE(source.exit_code == 0);
@@ -56,7 +42,7 @@ TEST_CASE("A converted model answers like its source") {
 }
 
 TEST_CASE("The same input gives the same bytes") {
-  Scratch scratch;
+  ScratchDirectory scratch;
   for (const char* dtype : {"f32", "int8"}) {
     for (const char* out : {"first", "second"}) {
       REQUIRE(
@@ -78,7 +64,7 @@ TEST_CASE("The same input gives the same bytes") {
 }
 
 TEST_CASE("Exit codes of convert") {
-  Scratch scratch;
+  ScratchDirectory scratch;
   const std::vector<std::string> convert = {"convert", "--model", G2pModel(), "--out",
                                             scratch / "out"};
   const auto with = [&](std::vector<std::string> more) {
@@ -90,9 +76,15 @@ TEST_CASE("Exit codes of convert") {
   CHECK(with({"--dtype", "fp7"}).exit_code == 2);
   CHECK(with({"--to", "fat5", "--dtype", "int8"}).exit_code == 2);
   CHECK(with({"--to", "fat5", "--dtype", "fp8"}).exit_code == 2);
-  CHECK(Call({"convert", "--model", scratch / "none", "--out", scratch / "out"}).exit_code == 3);
+  const Outcome no_model = Call({"convert", "--model", scratch / "none", "--out", scratch / "out"});
+  CHECK(no_model.exit_code == 3);
+  CHECK(no_model.err.find((scratch / "none") + ": config.json: cannot open") != std::string::npos);
+  const Outcome no_parent =
+      Call({"convert", "--model", G2pModel(), "--out", scratch / "none" + "/out"});
+  CHECK(no_parent.exit_code == 1);  // the output is at fault, not the model
+  CHECK(no_parent.err.find(scratch / "none") != std::string::npos);
   CHECK(with({"--to", "t5"}).exit_code == 3);  // it is one
-  CHECK(scratch.empty());
+  CHECK(scratch.Entries().empty());
   CHECK(with({}).exit_code == 0);
   const Outcome exists = with({});
   CHECK(exists.exit_code == 1);
@@ -101,7 +93,7 @@ TEST_CASE("Exit codes of convert") {
 }
 
 TEST_CASE("fp8 weights are for a GPU: a CPU says so, and runs them in another type") {
-  Scratch scratch;
+  ScratchDirectory scratch;
   const Outcome converted = Call(
       {"convert", "--model", G2pModel(), "--out", scratch / "out", "--dtype", "fp8", "--verify"});
   INFO(converted.out << converted.err);
@@ -117,7 +109,7 @@ TEST_CASE("fp8 weights are for a GPU: a CPU says so, and runs them in another ty
 }
 
 TEST_CASE("--verify reports every layer, and a failure leaves nothing") {
-  Scratch scratch;
+  ScratchDirectory scratch;
   const Outcome outcome = Call({"convert", "--model", G2pModel(), "--out", scratch / "out",
                                 "--dtype", "int8", "--verify", "--output", "json"});
   INFO(outcome.err);
@@ -136,7 +128,7 @@ TEST_CASE("--verify reports every layer, and a failure leaves nothing") {
 }
 
 TEST_CASE("Interrupted or killed, convert leaves a whole directory or none") {
-  Scratch scratch;
+  ScratchDirectory scratch;
   int interrupted = 0;
   for (int round = 0; round < 40; ++round) {
     const int signal = round % 2 == 0 ? SIGTERM : SIGKILL;

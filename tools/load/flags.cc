@@ -44,7 +44,7 @@ void AddShapeFlags(CLI::App* command, LoadFlags* flags) {
   command
       ->add_option("--shared-prompts", shape->distinct_prompts,
                    "Requests share so many prompts; 0: one for each.")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
+      ->check(InRange(int64_t{0}, int64_t{1} << 30))
       ->type_name("PROMPTS")
       ->group(kGroup);
   command->add_option("--beam-share", shape->beam_share, "Share of the requests with beams.")
@@ -52,7 +52,7 @@ void AddShapeFlags(CLI::App* command, LoadFlags* flags) {
       ->type_name("0..1")
       ->group(kGroup);
   command->add_option("--num-beams", shape->num_beams, "Beams of those.")
-      ->check(CLI::Range(2, 32))
+      ->check(InRange(2, 32))
       ->type_name("BEAMS")
       ->group(kGroup);
   command->add_flag("--unary", flags->unary, "Whole answers instead of streams.")->group(kGroup);
@@ -78,14 +78,14 @@ void AddPacingFlags(CLI::App* command, LoadFlags* flags) {
   command
       ->add_option("--concurrency", pacing->concurrency,
                    "Closed loop instead: so many requests at any time.")
-      ->check(CLI::Range(int64_t{0}, int64_t{100000}))
+      ->check(InRange(int64_t{0}, int64_t{100000}))
       ->type_name("REQUESTS")
       ->group(kGroup);
   command
       ->add_option("--static-batch", pacing->static_batch,
                    "Hold back what falls due until the last batch has ended, then send up to so "
                    "many together; 0: send at once.")
-      ->check(CLI::Range(int64_t{0}, int64_t{100000}))
+      ->check(InRange(int64_t{0}, int64_t{100000}))
       ->type_name("REQUESTS")
       ->group(kGroup);
   command
@@ -93,11 +93,11 @@ void AddPacingFlags(CLI::App* command, LoadFlags* flags) {
                  "Pad random inputs and new tokens of such a batch to its longest.")
       ->group(kGroup);
   command->add_option("--warmup", pacing->warmup, "First requests, which are not measured.")
-      ->check(CLI::Range(int64_t{0}, kMany))
+      ->check(InRange(int64_t{0}, kMany))
       ->type_name("REQUESTS")
       ->group(kGroup);
   command->add_option("--requests", pacing->requests, "Measured requests; 0: as the time allows.")
-      ->check(CLI::Range(int64_t{0}, kMany))
+      ->check(InRange(int64_t{0}, kMany))
       ->type_name("REQUESTS")
       ->group(kGroup);
   command->add_option("--duration", pacing->duration_s, "How long measured requests are sent.")
@@ -105,7 +105,7 @@ void AddPacingFlags(CLI::App* command, LoadFlags* flags) {
       ->type_name("SECONDS")
       ->group(kGroup);
   command->add_option("--seed", flags->shape.seed, "Of times, prompts and lengths.")
-      ->check(WholeNumber())
+      ->check(NumberOf<uint64_t>())
       ->type_name("INTEGER")
       ->group(kGroup);
 }
