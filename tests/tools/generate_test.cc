@@ -4,10 +4,12 @@
 #include <array>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 
 #include "catch2/catch.hpp"
 #include "nlohmann/json.hpp"
+#include "tests/models/scratch_directory.h"
 #include "tests/tools/run_binary.h"
 #include "tools/exit_code.h"
 
@@ -37,6 +39,41 @@ TEST_CASE("a model that needs more memory than allowed is refused at once") {
   CHECK_THAT(refused.err, Contains("--max-memory allows 20971520"));
   CHECK_THAT(refused.err, Contains("weights"));
   CHECK(OnModel("generate", {"--max-memory", "200"}, "oros\n").out == "AO1 R OW0 Z\n");
+}
+
+TEST_CASE("fields of generation_config.json that nothing follows are warnings of generate alone") {
+  ScratchDirectory scratch;
+  const std::string model = scratch / "model";
+  std::filesystem::copy(G2pModel(), model);
+  const auto warnings = [&](const std::string& command, const std::string& fields) {
+    WriteText(model + "/generation_config.json", fields);
+    const Outcome outcome = RunBinary({{command, "--model", model}, "oros\n", {}});
+    CHECK(outcome.exit_code == kExitDone);
+    return outcome.err;
+  };
+  const std::string odd = R"({"penalty_alpha": 0.6, "guidance_scale": 2, "num_beams": 2})";
+  const std::string logged = warnings("generate", odd);
+  for (const char* field : {"penalty_alpha", "guidance_scale"}) {
+    CHECK_THAT(logged, Contains(std::string("generation_config.json: ") + field +
+                                " is not supported and has no effect\n"));
+  }
+  CHECK_THAT(logged, !Contains("num_beams"));
+  CHECK(warnings("encode", odd).empty());
+  CHECK(warnings("generate", R"({"penalty_alpha": 0, "num_beams": 2})").empty());
+}
+
+TEST_CASE("serve names the model and its directory in what it says of the files") {
+  ScratchDirectory scratch;
+  const std::string model = scratch / "model";
+  std::filesystem::copy(G2pModel(), model);
+  std::filesystem::remove(model + "/model.safetensors");
+  WriteText(model + "/generation_config.json", R"({"penalty_alpha": 0.6})");
+  const Outcome outcome = RunBinary(
+      {{"serve", "--model", "a=" + model, "--listen", "127.0.0.1:0", "--http-listen", ""}, "", {}});
+  CHECK(outcome.exit_code == kExitModel);
+  CHECK_THAT(outcome.err, Contains("model a: generation_config.json: penalty_alpha is not supported"
+                                   " and has no effect\n"));
+  CHECK_THAT(outcome.err, Contains("quintet: model a: " + model + ": "));
 }
 
 TEST_CASE("bench refuses how it cannot decode before it measures") {
