@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <type_traits>
 
+#include "absl/strings/str_cat.h"
 #include "tools/cores.h"
 #include "tools/flag_values.h"
 #include "tools/session.h"
@@ -13,6 +14,12 @@ namespace quintet {
 namespace {
 
 int64_t Micros(double seconds) { return static_cast<int64_t>(seconds * 1e6); }
+
+// The cache is in the host's memory. A GPU would wait for every input's states to get there, and
+// what an input found costs is their way back, not much less than encoding it again.
+int64_t DefaultEncoderCacheBytes(const Placement& placement) {
+  return DeviceOrdinal(placement) < 0 ? int64_t{256} << 20 : 0;
+}
 
 HostOptions HostOf(const ServeFlags& flags, const std::string& model) {
   HostOptions host;
@@ -28,6 +35,8 @@ HostOptions HostOf(const ServeFlags& flags, const std::string& model) {
       std::max<int64_t>(flags.max_batch_tokens, flags.decoding.max_input_tokens);
   host.load.limits.max_step_sequences = flags.engine.max_running_sequences;
   host.engine = flags.engine;
+  host.engine.encoder_cache_bytes =
+      flags.encoder_cache_bytes.value_or(DefaultEncoderCacheBytes(flags.placement));
   host.decoding = flags.decoding;
   host.vllm_metrics = flags.metrics_compat == "vllm";
   host.version = Version();
@@ -60,15 +69,38 @@ void AddModelFlags(CommandLine& line, CLI::App* command, ServeFlags* flags) {
   AddMaxMemoryFlag(command, &flags->max_memory_mib)->group(kGroup);
 }
 
+constexpr char kLimits[] = "Limits";
+
+// Its default follows --device, in --help and --print-config too.
+void AddEncoderCacheFlag(CLI::App* command, ServeFlags* flags) {
+  const auto text = [](const Placement& placement) {
+    return absl::StrCat(DefaultEncoderCacheBytes(placement));
+  };
+  CLI::Option* const option =
+      command
+          ->add_option_function<int64_t>(
+              "--encoder-cache-bytes",
+              [flags](const int64_t& bytes) { flags->encoder_cache_bytes = bytes; },
+              "Encoder outputs kept for inputs that come again; 0: none. They are kept in the "
+              "host's memory, to which a GPU has to bring those of every input: the default is "
+              "268435456 (256 MiB) on a CPU, 0 on a GPU.")
+          ->check(InRange(0, static_cast<double>(int64_t{1} << 40)))
+          ->type_name("BYTES")
+          ->default_str(text(flags->placement))
+          ->group(kLimits);
+  command->get_option("--device")->each([option, text](const std::string& device) {
+    option->default_str(text({.device = device}));
+  });
+}
+
 void AddLimitFlags(CLI::App* command, ServeFlags* flags) {
-  constexpr char kGroup[] = "Limits";
   const auto add = [&](const char* name, auto* value, auto low, auto high, const char* unit,
                        const char* help) {
     using T = std::remove_pointer_t<decltype(value)>;
     command->add_option(name, *value, help)
         ->check(InRange(static_cast<T>(low), static_cast<T>(high)))
         ->type_name(unit)
-        ->group(kGroup);
+        ->group(kLimits);
   };
   constexpr int64_t kMany = int64_t{1} << 30;
   EngineLimits* engine = &flags->engine;
@@ -78,10 +110,7 @@ void AddLimitFlags(CLI::App* command, ServeFlags* flags) {
       "Input tokens that may wait.");
   add("--max-running", &engine->max_running_sequences, int64_t{1}, int64_t{4096}, "SEQUENCES",
       "Sequences decoded at once; each beam counts.");
-  add("--encoder-cache-bytes", &engine->encoder_cache_bytes, int64_t{0}, int64_t{1} << 40, "BYTES",
-      "Encoder outputs kept for inputs that come again; 0: none. They are kept in the host's "
-      "memory, to which a GPU brings those of every input: 0 is faster there where inputs seldom "
-      "come again.");
+  AddEncoderCacheFlag(command, flags);
   add("--max-input-tokens", &flags->decoding.max_input_tokens, 1u, 1u << 24, "TOKENS",
       "Longest input accepted.");
   add("--limit-new-tokens", &flags->decoding.max_new_tokens, 1u, 1u << 20, "TOKENS",

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,8 @@ struct ServeFlags {
   Placement placement;
   int threads = 0;
   ServerOptions server;
-  EngineLimits engine = {.prefill_share = 0.75, .encoder_cache_bytes = 256 << 20};
+  EngineLimits engine = {.prefill_share = 0.75};
+  std::optional<int64_t> encoder_cache_bytes;  // unset: 256 MiB on a CPU, 0 on a GPU
   DecodingLimits decoding;
   int64_t max_batch_tokens = 4096, cache_mib = 1024, max_memory_mib = 0;
   double default_timeout_s = 60, max_timeout_s = 600;

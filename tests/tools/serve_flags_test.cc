@@ -1,0 +1,71 @@
+#include "tools/serve_flags.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+
+#include "catch2/catch.hpp"
+#include "tools/flag_values.h"
+
+namespace quintet {
+namespace {
+
+using Catch::Matchers::Contains;
+
+// serve's flags as one command line, and perhaps a file, set them.
+class Settled {
+ public:
+  explicit Settled(const std::string& arguments, const std::string& file = "") {
+    app_.option_defaults()->always_capture_default();
+    AddServeFlags(line_, &app_, &flags_);
+    app_.parse("--model DIR " + arguments);
+    if (file.empty()) return;
+    const std::string path = "/tmp/quintet_serve_flags_" + std::to_string(getpid()) + ".toml";
+    std::ofstream(path) << file;
+    REQUIRE(ApplyConfigFile(&app_, path).ok());
+    std::remove(path.c_str());
+  }
+
+  int64_t EncoderCacheBytes() const {
+    return ServerOptionsOf(flags_).models.at(0).engine.encoder_cache_bytes;
+  }
+  std::string Printed() const { return PrintConfig(app_); }
+  std::string Help() const { return app_.get_option("--encoder-cache-bytes")->get_default_str(); }
+
+ private:
+  CommandLine line_;
+  CLI::App app_;
+  ServeFlags flags_;
+};
+
+TEST_CASE("serve keeps encoder outputs on a CPU, and on a GPU when it is told to") {
+  const struct {
+    const char* arguments;
+    const char* file;
+    int64_t bytes;
+    bool given;
+  } cases[] = {
+      {"", "", 268435456, false},
+      {"--device cpu", "", 268435456, false},
+      {"--device cuda", "", 0, false},
+      {"--device cuda:1", "", 0, false},
+      {"", "device = \"cuda\"\n", 0, false},
+      {"--device cpu", "device = \"cuda\"\n", 268435456, false},
+      {"--encoder-cache-bytes 0", "", 0, true},
+      {"--encoder-cache-bytes 4096 --device cuda", "", 4096, true},
+      {"--device cuda", "encoder-cache-bytes = 4096\n", 4096, true},
+      {"", "encoder-cache-bytes = 4096\ndevice = \"cuda\"\n", 4096, true},
+  };
+  for (const auto& c : cases) {
+    INFO(c.arguments << " | " << c.file);
+    const Settled settled(c.arguments, c.file);
+    CHECK(settled.EncoderCacheBytes() == c.bytes);
+    const std::string shown = "encoder-cache-bytes = \"" + std::to_string(c.bytes) + "\"\n";
+    CHECK_THAT(settled.Printed(), Contains((c.given ? "\n" : "\n# ") + shown));
+    if (!c.given) CHECK(settled.Help() == std::to_string(c.bytes));
+  }
+}
+
+}  // namespace
+}  // namespace quintet
