@@ -84,7 +84,7 @@ void AddEncoderCacheFlag(CLI::App* command, ServeFlags* flags) {
               "Encoder outputs kept for inputs that come again; 0: none. They are kept in the "
               "host's memory, to which a GPU has to bring those of every input: the default is "
               "268435456 (256 MiB) on a CPU, 0 on a GPU.")
-          ->check(InRange(0, static_cast<double>(int64_t{1} << 40)))
+          ->check(InRange(int64_t{0}, int64_t{1} << 40))
           ->type_name("BYTES")
           ->default_str(text(flags->placement))
           ->group(kLimits);
