@@ -208,14 +208,15 @@ void PackBlock(const LinearWeight& w, const Tensor& x, const Activations& a, int
 }  // namespace
 
 int64_t ActivationBytes(const LinearWeight& w, int64_t rows) {
-  const int64_t units = rows * PaddedGroups(w, ChoosePanelKernel(w.type()));
+  const int64_t units = rows * PaddedGroups(w, ChoosePanelKernel(w.type(), rows));
   return units * kUnitBytes + (w.type() == WeightType::kI8 ? rows * 4 : 0);
 }
 
 Activations PackActivations(const LinearWeight& w, const Tensor& x, const Tensor& scratch,
                             ThreadPool& pool) {
-  const PanelKernel kernel = ChoosePanelKernel(w.type());
+  const PanelKernel kernel = ChoosePanelKernel(w.type(), x.dim[0]);
   Activations a;
+  a.kernel = kernel;
   a.rows = x.dim[0];
   QT_CHECK_LE(a.rows, kChunkRows);
   QT_CHECK(scratch.defined());

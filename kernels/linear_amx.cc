@@ -68,10 +68,23 @@ struct Bf16 {
   }
 };
 
-// Sixteen groups: x [rows, 64 bytes], w [16, 128 bytes].
+// Cache lines to be asked for.
+struct Lines {
+  const char* begin;
+  int64_t count;
+};
+inline void Prefetch(const char* at, int64_t lines) {
+  for (int64_t i = 0; i < lines; ++i) __builtin_prefetch(at + i * 64, 0, 2);
+}
+
+// Sixteen groups: x [rows, 64 bytes], w [16, 128 bytes]. Of the lines ahead sixteen are asked for
+// before each tile of weights: all at once would fill the core's buffers for them.
 template <class Op>
-QUINTET_AMX void Multiply(const char* x, const char* w, bool second) {
+QUINTET_AMX void Multiply(const char* x, const char* w, bool second, const Lines& ahead) {
+  const int64_t lines = std::min(ahead.count, kSide);
+  Prefetch(ahead.begin, lines);
   _tile_loadd(6, w, kPanelBytes);
+  Prefetch(ahead.begin + lines * 64, ahead.count - lines);
   _tile_loadd(7, w + kRowBytes, kPanelBytes);
   _tile_loadd(4, x, kRowBytes);
   if (second) _tile_loadd(5, x + kSide * kRowBytes, kRowBytes);
@@ -92,21 +105,20 @@ QUINTET_AMX void RowBlock(const cpu::PanelProduct& p, int64_t block) {
   }
   // Each block asks for its share of the next panel.
   const bool asks = p.next != nullptr && p.x->blocks > 1;
-  const int64_t lines = asks ? 2 * kSide / p.x->blocks + 1 : 2 * kSide;
-  const char* ahead =
-      asks ? p.next + p.groups * kPanelBytes / p.x->blocks * block : p.panel + cpu::kAhead;
+  Lines ahead = {p.panel + kSide * kPanelBytes, 2 * kSide};  // the next sixteen groups
+  if (asks) {
+    ahead = {p.next + p.groups * kPanelBytes / p.x->blocks * block, 2 * kSide / p.x->blocks + 1};
+  }
   int64_t g = 0;
-  for (; g + kSide <= p.groups; g += kSide) {
-    for (int64_t i = 0; i < lines; ++i) __builtin_prefetch(ahead + i * 64, 0, 2);
-    ahead += lines * 64;
-    Multiply<Op>(x + g * rows * cpu::kUnitBytes, p.panel + g * kPanelBytes, second);
+  for (; g + kSide <= p.groups; g += kSide, ahead.begin += ahead.count * 64) {
+    Multiply<Op>(x + g * rows * cpu::kUnitBytes, p.panel + g * kPanelBytes, second, ahead);
   }
   if (g < p.groups) {
     Rest rest = {};
     std::memcpy(rest.w, p.panel + g * kPanelBytes,
                 static_cast<size_t>((p.groups - g) * kPanelBytes));
     StoresDone(&rest);
-    Multiply<Op>(x + g * rows * cpu::kUnitBytes, rest.w, second);
+    Multiply<Op>(x + g * rows * cpu::kUnitBytes, rest.w, second, {nullptr, 0});
   }
   _tile_stored(0, p.tile, kPanelBytes);
   _tile_stored(1, p.tile + kRowBytes, kPanelBytes);

@@ -42,7 +42,6 @@ void LinearChunk(const LinearArgs& args, ThreadPool& pool) {
   const LinearWeight& w = *args.w;
   const Activations x = PackActivations(w, args.x, args.scratch, pool);
   const Epilogue epilogue = MakeEpilogue(args, x);
-  const PanelKernel kernel = ChoosePanelKernel(w.type());
   const int64_t columns = ColumnsPerPanel(w);
   const int64_t panels = Panels(w);
   const int64_t panel_bytes = Groups(w) * kPanelColumns * kUnitBytes;
@@ -58,7 +57,7 @@ void LinearChunk(const LinearArgs& args, ThreadPool& pool) {
     if (panel + step < panels) p.next = p.panel + step * panel_bytes;
     p.groups = Groups(w);
     p.tile = tile;
-    kernel.multiply(p);
+    x.kernel.multiply(p);
   });
 }
 

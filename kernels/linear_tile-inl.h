@@ -40,6 +40,7 @@ HWY_INLINE void Strip(const char* x, const char* w, const char* ahead, int64_t a
       for (int c = 0; c < kColumns; ++c) sum[r][c] = Op::MulAdd(unit, weights[c], sum[r][c]);
     }
     __builtin_prefetch(ahead, 0, 2);
+    __builtin_prefetch(ahead + 64, 0, 2);
     w += kPanelBytes;
     x += kRows * cpu::kUnitBytes;
     ahead += ahead_step;

@@ -90,7 +90,6 @@ void FoldSegment(const Chunk& chunk, int64_t segment) {
   for (int64_t r = 0; r < chunk.x.rows; ++r) {
     chunk.scratch.summaries[r * Segments(head) + segment] = {kMinusInfinity, 0.0f, 0};
   }
-  const PanelKernel kernel = ChoosePanelKernel(head.type());
   const int64_t panel_bytes = Groups(head) * kPanelColumns * kUnitBytes;
   const int64_t end = std::min(Panels(head), (segment + 1) * SegmentPanels(head));
   for (int64_t panel = segment * SegmentPanels(head); panel < end; ++panel) {
@@ -109,7 +108,7 @@ void FoldSegment(const Chunk& chunk, int64_t segment) {
     if (panel + 1 < end) p.next = p.panel + panel_bytes;
     p.groups = Groups(head);
     p.tile = tile;
-    kernel.multiply(p);
+    chunk.x.kernel.multiply(p);
   }
 }
 
