@@ -1,4 +1,5 @@
-// A request as the engine takes it, and its results. Text is already tokenized; results come back through a ResponseSink.
+// A request as the engine takes it, and its results. Text is already tokenized; results come back
+// through a ResponseSink.
 #pragma once
 
 #include <cstdint>
@@ -21,14 +22,16 @@ enum class Pooling : uint8_t { kNone, kMean, kFirst, kLast };
 
 struct TokenLogProb {
   int32_t token = 0;
-  float log_prob = 0.0f;                              // raw log-softmax, before processors
+  float log_prob = 0.0f;                                // raw log-softmax, before processors
   std::vector<std::pair<int32_t, float>> alternatives;  // top_logprobs of them, best first
 };
 
 // One generated sequence.
 struct GeneratedSequence {
   std::vector<int32_t> token_ids;  // new tokens, eos included; prompt first when echo is set
-  std::string text;                // without specials and without the stop string (unless include_stop); empty without a tokenizer
+  // Without special tokens and without the stop string (unless include_stop); empty when the
+  // engine has no tokenizer.
+  std::string text;
   std::vector<TokenLogProb> logprobs;
   float score = 0.0f;  // beam search: Hugging Face's sequences_scores
   FinishReason finish_reason = FinishReason::kEos;
@@ -55,13 +58,15 @@ struct Result {
   Timing timing;
 };
 
-// Receives one request's outcome. Called on the engine's thread; must not block and must not call the engine.
+// Receives one request's outcome. Called on the engine's thread; must neither block nor call the
+// engine.
 class ResponseSink {
  public:
   virtual ~ResponseSink() = default;
   // The request has left the queue. Before everything else; not called when it ends in the queue.
   virtual void OnStart() {}
-  // New stable text and ids of sequence `index` (streaming requests only; of beams, one sequence that is to be returned).
+  // New text and ids of sequence `index`, which later calls do not take back. Streaming requests
+  // only; of beams, one sequence that is to be returned.
   virtual void OnTokens(int index, absl::Span<const int32_t> ids, const std::string& text) {
     (void)index, (void)ids, (void)text;
   }
@@ -72,21 +77,28 @@ class ResponseSink {
 struct Request {
   RequestKind kind = RequestKind::kGenerate;
   Priority priority = Priority::kNormal;
-  std::vector<int32_t> input;                     // ids, specials included
-  DecodingOptions decoding;                       // generate
-  std::vector<std::vector<int32_t>> targets;      // score: continuation ids (T5: decoder targets, eos included if wanted)
-  int32_t top_logprobs = 0;                       // score
-  int64_t sliding_window = 0;                     // score, causal models: PackedTargets::Sight; 0: none
-  bool prefix_lm = false;                         // score, causal models: the same
-  Pooling pooling = Pooling::kMean;               // encode
-  bool normalize = false;                         // encode: unit length
-  bool stream = false;                            // generate: call OnTokens
-  bool skip_special_tokens = true;                // of the text
+  std::vector<int32_t> input;                                 // ids, special tokens included
+  bool skip_special_tokens = true;                            // of texts in results
   int64_t deadline_us = std::numeric_limits<int64_t>::max();  // monotonic clock
   std::shared_ptr<ResponseSink> sink;
+
+  // kGenerate.
+  DecodingOptions decoding;
+  bool stream = false;  // call OnTokens
+
+  // kEncode.
+  Pooling pooling = Pooling::kMean;
+  bool normalize = false;  // to unit length
+
+  // kScore. Targets are ids of continuations: a T5 decoder's, with eos where it is to be scored.
+  std::vector<std::vector<int32_t>> targets;
+  int32_t top_logprobs = 0;
+  int64_t sliding_window = 0;  // causal models: PackedTargets::Sight; 0: none
+  bool prefix_lm = false;      // causal models: PackedTargets::Sight
 };
 
-// Whether the model allows a scoring request's sliding_window and prefix_lm; INVALID_ARGUMENT says which not and why. PlanJob asks too.
+// INVALID_ARGUMENT when the model cannot score with the request's sliding_window or prefix_lm:
+// which of them, and why. Submit checks it too.
 absl::Status CheckSight(const Request& request, const ModelConfig& config);
 
 }  // namespace quintet

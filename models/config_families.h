@@ -27,7 +27,8 @@ void ReadT5Sizes(const T5Defaults& defaults, ConfigFields* fields, ModelConfig* 
 // The function of an activation by its Hugging Face name; nullopt when the engine has none.
 std::optional<Activation> ActivationByName(const std::string& name);
 
-// Upper bounds that keep every product of sizes far from overflow. Heads: as wide as attention computes.
+// Upper bounds that keep every product of sizes far from overflow. kMaxHeadDim: the widest that
+// attention computes.
 constexpr int64_t kMaxVocab = 1 << 24, kMaxWidth = 1 << 16, kMaxHeads = 4096, kMaxHeadDim = 256,
                   kMaxLayers = 1024, kMaxPositions = 1 << 24;
 

@@ -1,4 +1,5 @@
-// What a model directory holds, and what looks odd about it. Reads headers, config and tokenizer, never the weights themselves.
+// What a model directory holds, and what looks odd about it. Reads headers, configuration and
+// tokenizer, never the weights themselves.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,8 @@ struct Inspection {
   std::vector<std::string> warnings;
 };
 
-// The errors of loading a model, for everything that headers, config.json, generation_config.json and tokenizer files show.
+// Errors are those of loading the model, as far as headers, config.json, generation_config.json and
+// tokenizer files show them.
 absl::StatusOr<Inspection> InspectModel(const std::string& directory, bool follow_symlinks);
 
 // Oddities of what was read; each is one sentence that names the file's field.

@@ -1,6 +1,7 @@
-// Text to token ids and back, equal to what Hugging Face's tokenizers answer for the same files. Written here, without a regex
-// engine; every file is untrusted. Encoding is linear in the text (n log n where merges need a heap). Immutable after
-// loading and thread safe.
+// Text to token ids and back, equal to what Hugging Face's tokenizers answer for the same files.
+// Written here, with a pattern matcher of our own instead of a regular-expression engine; every
+// file is untrusted. Encoding is linear in the text (n log n where merges need a heap). Immutable
+// after loading and thread safe.
 #pragma once
 
 #include <cstdint>
@@ -16,26 +17,31 @@ namespace quintet {
 
 struct TokenSpan {
   int32_t id;
-  uint32_t begin_byte, end_byte;  // of the input text that the token came from; equal for tokens without text (eos)
+  // Of the input text that the token came from; equal for tokens without text (eos).
+  uint32_t begin_byte, end_byte;
 };
 
 class Tokenizer {
  public:
-  // Loads whichever files the directory holds, in this order: tokenizer.json; spiece.model (with the T5 family's 100 or, by
-  // tokenizer_config.json's extra_ids, other number of sentinels); vocab.json + merges.txt; and ByT5, which has no file but
-  // tokenizer_config.json's tokenizer_class "ByT5Tokenizer". added_tokens.json, special_tokens_map.json and tokenizer_config.json are
-  // read where present. NOT_FOUND when there is none of them, INVALID_ARGUMENT with file, place, expected and got when one is bad.
+  // Loads the first of these that the directory holds: tokenizer.json; spiece.model (with 100
+  // sentinels as the T5 family has them, or as many as tokenizer_config.json's extra_ids says);
+  // vocab.json and merges.txt; ByT5, which has no file but tokenizer_class "ByT5Tokenizer" in
+  // tokenizer_config.json. added_tokens.json, special_tokens_map.json and tokenizer_config.json are
+  // read where present. NOT_FOUND when the directory holds none, INVALID_ARGUMENT with file, place,
+  // expected and got when one is bad.
   static absl::StatusOr<std::unique_ptr<const Tokenizer>> Load(const std::string& directory);
 
   virtual ~Tokenizer() = default;
 
-  // Ids of `text` (any bytes; invalid UTF-8 is replaced by U+FFFD first). With add_special_tokens what the file's post-processor
-  // adds: eos for T5, nothing for GPT-2.
+  // Ids of `text`: any bytes, invalid UTF-8 is replaced by U+FFFD first. add_special_tokens: with
+  // what the file's post-processor adds, eos for T5 and nothing for GPT-2.
   virtual std::vector<int32_t> Encode(std::string_view text, bool add_special_tokens) const = 0;
   // The same with the bytes of the text that each token covers.
-  virtual std::vector<TokenSpan> EncodeWithSpans(std::string_view text, bool add_special_tokens) const = 0;
+  virtual std::vector<TokenSpan> EncodeWithSpans(std::string_view text,
+                                                 bool add_special_tokens) const = 0;
 
-  // Text of ids. Ids out of range are skipped. Equal to HF's decode (skip_special_tokens, clean-up as the files say).
+  // Text of ids, those out of range skipped. Equal to Hugging Face's decode with the same
+  // skip_special_tokens and with clean-up as the files say.
   virtual std::string Decode(absl::Span<const int32_t> ids, bool skip_special_tokens) const = 0;
 
   // The piece as the vocabulary spells it ("▁the", "Ġthe"); empty for ids out of range.

@@ -1,5 +1,6 @@
-// All parameters of a model, packed for the products: filled by LoadWeights from any checkpoint of these families, read by the forward
-// passes (models/t5.cc, models/gpt2.cc). Vectors (norms, biases) are f32; the embedding keeps the file's dtype.
+// All parameters of a model, packed for the matrix products: filled by LoadWeights from any
+// checkpoint of these families, read by the forward passes (models/t5.cc, models/gpt2.cc). Vectors
+// (norms, biases) are f32; the embedding keeps the file's dtype. Immutable once loaded.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,8 @@
 
 namespace quintet {
 
-// One block of an encoder or decoder. Fields that a family has not are undefined. I = heads * head_dim.
+// One layer of an encoder or decoder. Fields that the family does not have are undefined. I = heads
+// * head_dim.
 struct LayerWeights {
   Tensor attention_norm;       // [d_model]
   Tensor attention_norm_beta;  // [d_model], GPT-2
@@ -35,7 +37,8 @@ struct LayerWeights {
   LinearWeight ffn_out;  // [d_model, d_ff]
   Tensor ffn_out_bias;   // [d_model], GPT-2
 
-  PositionBias bias;  // of this layer's self-attention; layers of one stack share tables unless the family has one each
+  // Of self-attention. Layers of a stack share its tables, unless the family has one a layer.
+  PositionBias bias;
 };
 
 struct StackWeights {
@@ -46,12 +49,12 @@ struct StackWeights {
 
 struct ModelWeights {
   DType activations = DType::kF32;  // ActivationType of what these weights are
-  Tensor embedding;           // [vocab, d_model] f32|bf16|f16
-  Tensor position_embedding;  // [max_positions, d_model] f32|bf16|f16, GPT-2
+  Tensor embedding;                 // [vocab, d_model] f32|bf16|f16
+  Tensor position_embedding;        // [max_positions, d_model] f32|bf16|f16, GPT-2
   StackWeights encoder, decoder;
   // Keys and values of every decoder layer's cross-attention: rows (layer, k|v, head, head_dim).
-  LinearWeight cross_kv;  // [decoder_layers * 2 * I, d_model]
-  LinearWeight head;      // [vocab, d_model], language models
+  LinearWeight cross_kv;     // [decoder_layers * 2 * I, d_model]
+  LinearWeight head;         // [vocab, d_model], language models
   float logit_scale = 1.0f;  // d_model^-0.5 or 1
 
   // Task heads. dense: sequence classification of T5 and FAT5 only.
@@ -60,8 +63,8 @@ struct ModelWeights {
   LinearWeight classifier;        // [labels, d_model]
   Tensor classifier_bias;         // [labels], undefined for GPT-2
 
-  int64_t parameters = 0;  // stored values, shared ones once
-  int64_t bytes = 0;       // resident
+  int64_t parameters = 0;       // stored values, shared ones once
+  int64_t bytes = 0;            // resident
   std::vector<Buffer> storage;  // behind the Tensors above
 };
 
@@ -71,15 +74,19 @@ struct WeightOptions {
   bool follow_symlinks = false;  // of files
 };
 
-// Reads every tensor once, with the pool's threads, straight into its packed place: peak memory stays within a few percent of the
-// result. Missing, extra and misshapen tensors are reported all at once (INVALID_ARGUMENT). Settles config->scale_logits.
-// Symbolic links are refused unless asked for. On a device everything that a forward
-// pass reads is device memory, and the biases of products whose results are activations have that type.
-absl::StatusOr<ModelWeights> LoadWeights(const std::string& directory, ModelConfig* config, const WeightOptions& options,
-                                         ThreadPool* pool);
+// Reads every tensor once, with the pool's threads, straight into its packed place: peak memory
+// stays within a few per cent of the result. Settles config->scale_logits. On a device everything
+// that a forward pass reads is device memory, and biases of products whose results are activations
+// have the activations' type.
+//
+// INVALID_ARGUMENT lists all missing, extra and misshapen tensors at once; symbolic links are
+// refused unless asked for; RESOURCE_EXHAUSTED when there is no memory.
+absl::StatusOr<ModelWeights> LoadWeights(const std::string& directory, ModelConfig* config,
+                                         const WeightOptions& options, ThreadPool* pool);
 
-// The same without reading or holding matrices and embeddings: every shape, `parameters` and `bytes` are LoadWeights'. Only for sizing.
-absl::StatusOr<ModelWeights> DescribeWeights(const std::string& directory, ModelConfig* config, const WeightOptions& options,
-                                             ThreadPool* pool);
+// The same without reading or holding matrices and embeddings, for sizing: shapes, `parameters` and
+// `bytes` are those of LoadWeights.
+absl::StatusOr<ModelWeights> DescribeWeights(const std::string& directory, ModelConfig* config,
+                                             const WeightOptions& options, ThreadPool* pool);
 
 }  // namespace quintet

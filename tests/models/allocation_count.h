@@ -1,4 +1,5 @@
-// Counts what goes through operator new in this program, so that a test can hold a call to "allocates nothing".
+// Counts what goes through operator new in this program, so that a test can hold a call to
+// allocating nothing.
 #pragma once
 
 #include <cstdint>

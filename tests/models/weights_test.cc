@@ -389,7 +389,8 @@ TEST_CASE("Damaged headers and configurations never crash the loader", "[weights
     WriteBytes(directory / "model.safetensors", i % 2 ? damage(file, 3000) : file);
     WriteBytes(directory / "config.json", i % 2 ? config : damage(config, config.size()));
     auto model = ReadModelConfig(directory.path());
-    if (!model.ok() || !LoadWeights(directory.path(), &*model, {.type = WeightType::kI8}, &pool).ok()) {
+    if (!model.ok() ||
+        !LoadWeights(directory.path(), &*model, {.type = WeightType::kI8}, &pool).ok()) {
       ++refused;
     }
   }
