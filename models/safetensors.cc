@@ -42,7 +42,10 @@ absl::Status ReadAll(int descriptor, const std::string& name, int64_t offset, in
   while (bytes > 0) {
     const ssize_t got = pread(descriptor, out, static_cast<size_t>(bytes), offset);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return absl::InvalidArgumentError(absl::StrCat(name, ": cannot be read"));
+    if (got < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, ": cannot be read: ", std::strerror(errno)));
+    }
     if (got == 0) {
       return absl::InvalidArgumentError(
           absl::StrCat(name, ": the file ends at byte ", offset, ", ", bytes, " bytes too early"));
@@ -80,6 +83,52 @@ absl::Status NoWeights(const std::string& directory) {
   return absl::NotFoundError(
       "no weights: expected model.safetensors or model.safetensors.index.json in the model "
       "directory");
+}
+
+absl::StatusOr<int> OpenWeightFile(const std::string& path, const std::string& where,
+                                   bool follow_symlinks) {
+  // O_NONBLOCK: opening a FIFO must not wait for a writer.
+  const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | (follow_symlinks ? 0 : O_NOFOLLOW);
+  const int descriptor = open(path.c_str(), flags);
+  if (descriptor >= 0) return descriptor;
+  if (errno == ELOOP) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        where, ": is a symbolic link; use a copy of the file, or convert --follow-symlinks"));
+  }
+  if (errno == ENOENT) return absl::NotFoundError(absl::StrCat(where, ": no such file"));
+  return absl::InvalidArgumentError(
+      absl::StrCat(where, ": cannot be opened: ", std::strerror(errno)));
+}
+
+// The JSON text before the data: eight bytes of its length, little endian, then the text.
+absl::StatusOr<std::string> ReadHeader(int descriptor, const std::string& where,
+                                       int64_t file_bytes) {
+  if (file_bytes < 8) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, ": expected at least 8 bytes, got ", file_bytes));
+  }
+  unsigned char length_bytes[8];
+  if (absl::Status s = ReadAll(descriptor, where, 0, 8, length_bytes); !s.ok()) return s;
+  if (std::memcmp(length_bytes, "version ", 8) == 0) {  // the text that stands for a file in git
+    return absl::InvalidArgumentError(absl::StrCat(
+        where, ": is a Git LFS pointer, not the weights; fetch them with git lfs pull"));
+  }
+  uint64_t header_bytes = 0;
+  for (int i = 7; i >= 0; --i) header_bytes = header_bytes << 8 | length_bytes[i];
+  if (header_bytes > kMaxHeaderBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(where, ": the header's length is ", header_bytes,
+                                                   ", the limit ", kMaxHeaderBytes));
+  }
+  const int64_t end = 8 + static_cast<int64_t>(header_bytes);
+  if (end > file_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, ": the header ends at byte ", end, ", the file at ", file_bytes));
+  }
+  std::string json(header_bytes, '\0');
+  absl::Status status =
+      ReadAll(descriptor, where, 8, static_cast<int64_t>(header_bytes), json.data());
+  if (!status.ok()) return status;
+  return json;
 }
 
 }  // namespace
@@ -179,48 +228,18 @@ absl::Status SafetensorsReader::AddFile(const std::string& path, const std::stri
   const std::string where = Printable(name);
   File file;
   file.name = where;
-  // O_NONBLOCK: opening a FIFO must not wait for a writer.
-  const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | (follow_symlinks ? 0 : O_NOFOLLOW);
-  file.descriptor = open(path.c_str(), flags);
-  if (file.descriptor < 0) {
-    if (errno == ELOOP) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          where, ": is a symbolic link; use a copy of the file, or convert --follow-symlinks"));
-    }
-    if (errno == ENOENT) return absl::NotFoundError(absl::StrCat(where, ": no such file"));
-    return absl::InvalidArgumentError(absl::StrCat(where, ": cannot be opened"));
-  }
+  absl::StatusOr<int> descriptor = OpenWeightFile(path, where, follow_symlinks);
+  if (!descriptor.ok()) return descriptor.status();
+  file.descriptor = *descriptor;
   struct stat info;
   if (fstat(file.descriptor, &info) != 0 || !S_ISREG(info.st_mode)) {
     return absl::InvalidArgumentError(absl::StrCat(where, ": is not a regular file"));
   }
   const int64_t file_bytes = info.st_size;
-  unsigned char length_bytes[8];
-  if (file_bytes < 8) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(where, ": expected at least 8 bytes, got ", file_bytes));
-  }
-  if (absl::Status s = ReadAll(file.descriptor, where, 0, 8, length_bytes); !s.ok()) return s;
-  if (std::memcmp(length_bytes, "version ", 8) == 0) {  // the text that stands for a file in git
-    return absl::InvalidArgumentError(absl::StrCat(
-        where, ": is a Git LFS pointer, not the weights; fetch them with git lfs pull"));
-  }
-  uint64_t header_bytes = 0;
-  for (int i = 7; i >= 0; --i) header_bytes = header_bytes << 8 | length_bytes[i];
-  if (header_bytes > kMaxHeaderBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(where, ": the header's length is ", header_bytes,
-                                                   ", the limit ", kMaxHeaderBytes));
-  }
-  const int64_t data_begin = 8 + static_cast<int64_t>(header_bytes);
-  if (data_begin > file_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat(where, ": the header ends at byte ", data_begin,
-                                                   ", the file at ", file_bytes));
-  }
-  std::string json(header_bytes, '\0');
-  absl::Status status =
-      ReadAll(file.descriptor, where, 8, static_cast<int64_t>(header_bytes), json.data());
-  if (!status.ok()) return status;
-  auto header = ParseSafetensorsHeader(json, file_bytes - data_begin, where);
+  absl::StatusOr<std::string> json = ReadHeader(file.descriptor, where, file_bytes);
+  if (!json.ok()) return json.status();
+  const int64_t data_begin = 8 + static_cast<int64_t>(json->size());
+  auto header = ParseSafetensorsHeader(*json, file_bytes - data_begin, where);
   if (!header.ok()) return header.status();
 
   for (StoredTensor& t : header->tensors) {

@@ -160,7 +160,10 @@ ModelMetrics::ModelMetrics(const Options& options, prometheus::Registry* registr
   cache_queries_ =
       counter("encoder_cache_queries_total", "Inputs looked up in the encoder-output cache.");
   cache_hits_ = counter("encoder_cache_hits_total", "Inputs found there.");
+  MakeHistograms();
+}
 
+void ModelMetrics::MakeHistograms() {
   // A histogram with vLLM's counterpart of the same name.
   const auto same = [&](const std::string& name, const std::string& help,
                         const std::vector<double>& buckets) {

@@ -104,6 +104,7 @@ class ModelMetrics : public StepObserver {
   using Gauges = MetricMaker::Gauges;
   using Histograms = MetricMaker::Histograms;
 
+  void MakeHistograms();
   void ObserveTimes(const Result& result, int64_t before_engine_us);
 
   MetricMaker make_;

@@ -54,12 +54,7 @@ void AddModelFlags(CommandLine& line, CLI::App* command, ServeFlags* flags) {
           ->type_name("[NAME=]DIR")
           ->group(kGroup));
   AddPlacementFlags(command, &flags->placement);
-  command
-      ->add_option("--threads", flags->threads,
-                   "Compute threads; 0: one for each physical core this process may use.")
-      ->check(InRange(0, 1024))
-      ->type_name("THREADS")
-      ->group(kGroup);
+  AddThreadsFlag(command, &flags->threads)->group(kGroup);
   command
       ->add_option("--cache-memory", flags->cache_mib,
                    "Keys and values of running sequences, for each model.")

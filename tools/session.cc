@@ -103,12 +103,7 @@ void AddModelFlags(CommandLine& line, CLI::App* command, ModelFlags* flags) {
           ->type_name("DIR")
           ->group(kGroup));
   AddPlacementFlags(command, &flags->placement);
-  command
-      ->add_option("--threads", flags->threads,
-                   "Compute threads; 0: one for each physical core this process may use.")
-      ->check(InRange(0, 1024))
-      ->type_name("THREADS")
-      ->group(kGroup);
+  AddThreadsFlag(command, &flags->threads)->group(kGroup);
   command
       ->add_option("--max-running", flags->max_running,
                    "Sequences decoded at once; each beam counts.")
@@ -132,6 +127,14 @@ void AddModelFlags(CommandLine& line, CLI::App* command, ModelFlags* flags) {
       ->type_name("MIB")
       ->group(kGroup);
   AddMaxMemoryFlag(command, &flags->max_memory_mib)->group(kGroup);
+}
+
+CLI::Option* AddThreadsFlag(CLI::App* command, int* threads) {
+  return command
+      ->add_option("--threads", *threads,
+                   "Compute threads; 0: one for each physical core this process may use.")
+      ->check(InRange(0, 1024))
+      ->type_name("THREADS");
 }
 
 CLI::Option* AddMaxMemoryFlag(CLI::App* command, int64_t* mib) {

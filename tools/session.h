@@ -28,6 +28,7 @@ struct ModelFlags {
 };
 void AddModelFlags(CommandLine& line, CLI::App* command, ModelFlags* flags);
 CLI::Option* AddMaxMemoryFlag(CLI::App* command, int64_t* mib);
+CLI::Option* AddThreadsFlag(CLI::App* command, int* threads);  // 0: AvailableCores()
 
 struct Session {
   ModelFlags flags;
