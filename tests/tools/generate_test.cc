@@ -1,4 +1,6 @@
 // quintet generate, encode, score and bench on the shipped model.
+#include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -60,6 +62,23 @@ TEST_CASE("fields of generation_config.json that nothing follows are warnings of
   CHECK_THAT(logged, !Contains("num_beams"));
   CHECK(warnings("encode", odd).empty());
   CHECK(warnings("generate", R"({"penalty_alpha": 0, "num_beams": 2})").empty());
+}
+
+TEST_CASE("SIGINT ends a command with 130 after whole lines") {
+  std::string words;
+  for (int i = 0; i < 200000; ++i) words += "interrupted\n";
+  const RunningBinary binary = StartBinary({{"generate", "--model", G2pModel()}, words, {}});
+  struct stat output {};
+  for (int ms = 0; ms < 60000 && fstat(binary.out, &output) == 0 && output.st_size == 0; ++ms) {
+    usleep(1000);
+  }
+  kill(binary.pid, SIGINT);
+  const Outcome outcome = Finish(binary);
+  CHECK(outcome.exit_code == kExitInterrupted);
+  CHECK_THAT(outcome.err, Contains("interrupted after "));
+  REQUIRE(!outcome.out.empty());
+  CHECK(outcome.out.back() == '\n');
+  CHECK(Lines(outcome.out).size() < 200000);
 }
 
 TEST_CASE("serve names the model and its directory in what it says of the files") {

@@ -136,11 +136,17 @@ absl::StatusOr<std::unique_ptr<GrpcTarget>> GrpcTarget::Connect(const Options& o
   // Every connection is open before the first request is due.
   for (const std::unique_ptr<v1::Inference::Stub>& stub : target->stubs_) {
     grpc::ClientContext context;
-    context.set_deadline(Deadline(std::min(options.timeout_s, 10.0)));
+    const double connect_s = std::min(options.timeout_s, 10.0);
+    context.set_deadline(Deadline(connect_s));
     context.set_wait_for_ready(true);
     v1::GetModelInfoRequest request;
     request.set_model(options.model);
     const grpc::Status status = stub->GetModelInfo(&context, request, &target->info_);
+    if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+      return absl::DeadlineExceededError(absl::StrCat("--target: no server answered at ",
+                                                      options.address, " within ", connect_s,
+                                                      " s: ", status.error_message()));
+    }
     if (!status.ok()) {
       return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
                           absl::StrCat(options.address, ": ", status.error_message()));
