@@ -216,5 +216,17 @@ TEST_CASE("Names and request ids of calls are bounded, on every call", "[limits]
                       "\"INVALID_FIELD\"}") == 2);
 }
 
+TEST_CASE("Tokenizing a long text counts as tokenizing in the answer's times", "[limits]") {
+  RunningServer server;
+  v1::TokenizeRequest request;
+  request.set_text(std::string(100000, 'a'));
+  v1::TokenizeResponse response;
+  grpc::ClientContext context;
+  REQUIRE(server.stub().Tokenize(&context, request, &response).ok());
+  const v1::Timing& timing = response.info().timing();
+  CHECK(timing.tokenize_us() >= 500);  // it takes milliseconds
+  CHECK(timing.total_us() >= timing.tokenize_us());
+}
+
 }  // namespace
 }  // namespace quintet
