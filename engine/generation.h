@@ -109,7 +109,6 @@ class Generation : public DecodeTask {
              int64_t page_size);
 
   bool is_beam() const { return options_.num_beams > 1; }
-  absl::Span<const int32_t> History(int64_t row) const { return Lane(first_ ? 0 : live_[row]); }
   absl::Span<const int32_t> Lane(int64_t lane) const {
     return {tokens_.data() + lane * max_len_, static_cast<size_t>(length_)};
   }

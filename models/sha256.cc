@@ -96,10 +96,4 @@ absl::Status HashFile(const std::string& path, Sha256* hash) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> Sha256OfFile(const std::string& path) {
-  Sha256 hash;
-  if (absl::Status status = HashFile(path, &hash); !status.ok()) return status;
-  return hash.Finish();
-}
-
 }  // namespace quintet

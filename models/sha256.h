@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 
 namespace quintet {
 
@@ -28,6 +28,5 @@ class Sha256 {
 
 // Updates `hash` with all bytes that the file has now.
 absl::Status HashFile(const std::string& path, Sha256* hash);
-absl::StatusOr<std::string> Sha256OfFile(const std::string& path);
 
 }  // namespace quintet

@@ -17,7 +17,6 @@
 
 #include "catch2/catch.hpp"
 #include "models/safetensors.h"
-#include "models/sha256.h"
 #include "models/weights.h"
 #include "nlohmann/json.hpp"
 #include "tests/models/equal_weights.h"
@@ -156,8 +155,8 @@ TEST_CASE("Packed in int8 or as the source, every case loads bit for bit like it
           "");
     // Converting what is converted changes nothing either.
     MustConvert(Packed(scratch / "int8", scratch / "again", std::nullopt));
-    CHECK(*Sha256OfFile(scratch / "int8/model.safetensors") ==
-          *Sha256OfFile(scratch / "again/model.safetensors"));
+    CHECK(Sha256OfFile(scratch / "int8/model.safetensors") ==
+          Sha256OfFile(scratch / "again/model.safetensors"));
   }
 }
 
@@ -201,8 +200,8 @@ TEST_CASE("Packed in fp8, matrices but ffn_out are e4m3 with a scale a row, and 
     CHECK(worst <= 1.001);
     CHECK(worst > 0.5);
     MustConvert(Packed(scratch / "fp8", scratch / "again", std::nullopt));
-    CHECK(*Sha256OfFile(scratch / "fp8/model.safetensors") ==
-          *Sha256OfFile(scratch / "again/model.safetensors"));
+    CHECK(Sha256OfFile(scratch / "fp8/model.safetensors") ==
+          Sha256OfFile(scratch / "again/model.safetensors"));
   }
 }
 
@@ -256,14 +255,14 @@ TEST_CASE("The same bytes in every run, from one file or from shards") {
     for (const char* file : {"model.safetensors", "config.json", "spiece.model",
                              "generation_config.json", "MODEL-LICENSE"}) {
       INFO(file);
-      const std::string sha = *Sha256OfFile(scratch / "a/" + file);
-      CHECK(sha == *Sha256OfFile(scratch / "b/" + file));
-      CHECK(sha == *Sha256OfFile(scratch / "c/" + file));
+      const std::string sha = Sha256OfFile(scratch / "a/" + file);
+      CHECK(sha == Sha256OfFile(scratch / "b/" + file));
+      CHECK(sha == Sha256OfFile(scratch / "c/" + file));
     }
     CHECK_FALSE(fs::exists(scratch / "a/optimizer.pt"));
     CHECK(ReadText(scratch / "a/spiece.model") == "pieces");
     CHECK(first.weights_sha256 == second.weights_sha256);
-    CHECK(first.weights_sha256 == *Sha256OfFile(scratch / "a/model.safetensors"));
+    CHECK(first.weights_sha256 == Sha256OfFile(scratch / "a/model.safetensors"));
     if (form != ConvertForm::kPacked) continue;
     const auto config = nlohmann::json::parse(ReadText(scratch / "a/config.json"));
     CHECK(config["quintet"]["weights_sha256"] == first.weights_sha256);

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "catch2/catch.hpp"
+#include "models/sha256.h"
 
 namespace quintet {
 
@@ -40,6 +41,12 @@ std::string ReadText(const std::string& path) {
   std::ostringstream out;
   out << std::ifstream(path, std::ios::binary).rdbuf();
   return out.str();
+}
+
+std::string Sha256OfFile(const std::string& path) {
+  Sha256 hash;
+  REQUIRE(HashFile(path, &hash).ok());
+  return hash.Finish();
 }
 
 }  // namespace quintet

@@ -21,5 +21,6 @@ class ScratchDirectory {
 
 void WriteText(const std::string& path, const std::string& text);
 std::string ReadText(const std::string& path);  // empty when there is no such file
+std::string Sha256OfFile(const std::string& path);
 
 }  // namespace quintet
