@@ -15,8 +15,9 @@ namespace {
 
 int64_t Micros(double seconds) { return static_cast<int64_t>(seconds * 1e6); }
 
-// The cache is in the host's memory. A GPU would wait for every input's states to get there, and
-// what an input found costs is their way back, not much less than encoding it again.
+// The cache is in the host's memory. The host would wait for a GPU to bring it every input's
+// states, and again for those of an input found to go back: that is worth it only where inputs
+// often come again.
 int64_t DefaultEncoderCacheBytes(const Placement& placement) {
   return DeviceOrdinal(placement) < 0 ? int64_t{256} << 20 : 0;
 }
