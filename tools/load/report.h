@@ -29,8 +29,10 @@ double Quantile(const std::vector<double>& sorted, double share);
 // {"count", "mean", "p50", "p90", "p95", "p99", "max"}; of no values only the count.
 nlohmann::ordered_json Distribution(std::vector<double> values);
 
-// "counts" (by status code and ErrorInfo.reason, with latencies of each code), rates inside the
-// window, latencies of measured requests that were answered OK, goodput.
+// "codes" (by status code and ErrorInfo.reason, with latencies of each code), rates inside the
+// window, latencies of measured requests that were answered OK, and "goodput": how many of these
+// kept the limits, their share of the measured ones, and the rate of those that ended inside the
+// window, which is never above the rate of all.
 nlohmann::ordered_json SummarizeLoad(const LoadRecord& record, const GoodputLimits& limits);
 
 void PrintLoad(const nlohmann::ordered_json& summary);

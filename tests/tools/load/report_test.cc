@@ -110,8 +110,10 @@ TEST_CASE("a summary counts what was measured") {
   warmup.measured = false;
   RequestOutcome slow = Answered();
   slow.first_us = 1'140'000;
-  record.outcomes = {warmup, Answered(), slow, Refused()};
-  record.sent = 4;
+  RequestOutcome after = Answered();  // good, but its answer came after the window
+  after.done_us = 3'100'000;
+  record.outcomes = {warmup, Answered(), slow, Refused(), after};
+  record.sent = 5;
   record.begin_us = 1'000'000;
   record.end_us = 3'000'000;
   record.window_requests = 3;
@@ -119,9 +121,9 @@ TEST_CASE("a summary counts what was measured") {
   record.window_output_tokens = 33;
   record.gaps_ms = {10, 10, 12};
   const auto summary = SummarizeLoad(record, *ParseGoodput({"ttft:75"}));
-  CHECK(summary["measured"] == 3);
-  CHECK(summary["answered"] == 4);
-  CHECK(summary["codes"]["OK"]["count"] == 2);
+  CHECK(summary["measured"] == 4);
+  CHECK(summary["answered"] == 5);
+  CHECK(summary["codes"]["OK"]["count"] == 3);
   const auto& refused = summary["codes"]["RESOURCE_EXHAUSTED"];
   CHECK(refused["count"] == 1);
   CHECK(refused["with_retry_info"] == 1);
@@ -131,13 +133,13 @@ TEST_CASE("a summary counts what was measured") {
   CHECK(summary["requests_per_s"] == 1.5);
   CHECK(summary["input_tokens_per_s"] == 10.5);
   CHECK(summary["output_tokens_per_s"] == 16.5);
-  CHECK(summary["goodput"]["requests"] == 1);
+  CHECK(summary["goodput"]["requests"] == 2);
   CHECK(summary["goodput"]["requests_per_s"] == 0.5);
-  CHECK(summary["goodput"]["share"] == Approx(1.0 / 3));
-  CHECK(summary["ttft_ms"]["count"] == 2);
+  CHECK(summary["goodput"]["share"] == 0.5);
+  CHECK(summary["ttft_ms"]["count"] == 3);
   CHECK(summary["ttft_ms"]["max"] == 140.0);
   CHECK(summary["itl_ms"]["max"] == 12.0);
-  CHECK(summary["late_ms"]["count"] == 3);
+  CHECK(summary["late_ms"]["count"] == 4);
 }
 
 }  // namespace
