@@ -84,7 +84,8 @@ struct PanelProduct {
       nullptr;  // the panel that this thread likely takes next, fetched ahead; or null
   int64_t groups = 0;
   char* tile = nullptr;  // scratch [kChunkRows, 32] units, aligned to 64
-  // Takes the sums [rows, 32] f32, or i32 for kI8, of rows [row, row + rows) of x.
+  // Takes the sums [rows, 32] f32, or i32 for kI8, of rows [row, row + rows) of x. Those of the
+  // only block of x stay in the tile, from its beginning on.
   absl::FunctionRef<void(const void* sums, int64_t row, int64_t rows)> finish;
 };
 
