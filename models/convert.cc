@@ -37,6 +37,12 @@ absl::Status CheckNesting(const std::string& source, const std::string& target) 
   return absl::OkStatus();
 }
 
+// What is wrong with the target says nothing about the model, as these codes otherwise do.
+absl::Status TargetError(const absl::Status& status) {
+  const bool model_code = absl::IsNotFound(status) || absl::IsFailedPrecondition(status);
+  return model_code ? absl::AbortedError(status.message()) : status;
+}
+
 // --force deletes models, not home directories.
 absl::Status CheckReplaceable(const ConvertOptions& options) {
   std::error_code error;
@@ -44,7 +50,7 @@ absl::Status CheckReplaceable(const ConvertOptions& options) {
   if (fs::exists(options.target + "/config.json", error) || fs::is_empty(options.target, error)) {
     return absl::OkStatus();
   }
-  return absl::FailedPreconditionError(absl::StrCat(
+  return absl::AbortedError(absl::StrCat(
       options.target, " holds no config.json: not replaced, since it is no model's directory"));
 }
 
@@ -124,10 +130,7 @@ absl::StatusOr<ConvertResult> Convert(const ConvertOptions& options) {
   if (!source.ok()) return source.status();
   absl::StatusOr<AtomicDirectory> directory =
       AtomicDirectory::Create(options.target, {.replace = options.replace});
-  if (absl::IsNotFound(directory.status())) {  // it is the target that is missing, not the model
-    return absl::AbortedError(directory.status().message());
-  }
-  if (!directory.ok()) return directory.status();
+  if (!directory.ok()) return TargetError(directory.status());
   const std::string& path = directory->path();
   absl::StatusOr<ConvertResult> result = options.form == ConvertForm::kPacked
                                              ? WritePacked(options, *source, path)

@@ -47,9 +47,9 @@ struct ConvertOptions {
 // Memory stays near the largest row block (GPT-2: near the largest tensor, which is transposed).
 // Errors beside those of Create and of reading a model: UNIMPLEMENTED (the form cannot express the
 // model), INVALID_ARGUMENT (a value does not fit f16; source and target lie in each other),
-// FAILED_PRECONDITION (symbolic links; a directory that --force would delete is no model), ABORTED
-// (no directory to make the target in), RESOURCE_EXHAUSTED (disk full). After any error there is
-// nothing new on disk.
+// FAILED_PRECONDITION (symbolic links), ABORTED (the target cannot be made, or is no model's
+// directory that may be replaced), RESOURCE_EXHAUSTED (disk full). After any error there is nothing
+// new on disk.
 absl::StatusOr<ConvertResult> Convert(const ConvertOptions& options);
 
 }  // namespace quintet

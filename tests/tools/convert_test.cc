@@ -79,6 +79,11 @@ TEST_CASE("Exit codes of convert") {
       Call({"convert", "--model", G2pModel(), "--out", scratch / "none" + "/out"});
   CHECK(no_parent.exit_code == 1);  // the output is at fault, not the model
   CHECK(no_parent.err.find(scratch / "none") != std::string::npos);
+  WriteText(scratch / "file", "");
+  const Outcome no_directory = Call({"convert", "--model", G2pModel(), "--out", scratch / "file"});
+  CHECK(no_directory.exit_code == 1);
+  CHECK(no_directory.err == "quintet: " + (scratch / "file") + " exists and is no directory\n");
+  std::filesystem::remove(scratch / "file");
   CHECK(with({"--to", "t5"}).exit_code == 3);  // it is one
   CHECK(scratch.Entries().empty());
   CHECK(with({}).exit_code == 0);
