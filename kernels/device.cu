@@ -42,9 +42,9 @@ class WaitingTime {
   const Clock::time_point begin_;
 };
 
-// What: to[i] = from[i], one of them pinned memory of the host, which the device reads and writes
-// over the bus. Shapes: [words]. Map: a thread a word. Bound: the bus's latency, 1 to 2 us; a copy
-// engine takes its turns with the kernels before and after as well, so it is for more bytes.
+// What: to[i] = from[i]; where one of them is pinned memory of the host, the device reads or writes
+// it over the bus. Shapes: [words]. Map: a thread a word. Bound: the bus's latency, 1 to 2 us; a
+// copy engine takes its turns with the kernels before and after as well, so it is for more bytes.
 template <typename Word>
 __global__ void CopyKernel(const Word* from, Word* to, int64_t words) {
   const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
@@ -112,6 +112,7 @@ absl::Status CudaDevice::Start(int ordinal) {
   cudaStream_t stream = nullptr;
   if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
   queue_ = stream;
+  if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&ahead_, cudaStreamNonBlocking);
   const auto make = [&error](absl::Span<cudaEvent_t> events) {
     for (cudaEvent_t& event : events) {
       if (error == cudaSuccess) error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
@@ -119,6 +120,7 @@ absl::Status CudaDevice::Start(int ordinal) {
   };
   make(absl::MakeSpan(uploaded_));
   make(absl::MakeSpan(marks_));
+  make(absl::MakeSpan(&brought_, 1));
   if (error != cudaSuccess) {
     return absl::UnavailableError(
         absl::StrCat("CUDA device ", ordinal, ": ", cudaGetErrorString(error)));
@@ -144,11 +146,16 @@ absl::Status CudaDevice::Start(int ordinal) {
   long_attention_ = IsSet("QUINTET_CUDA_LONG_ATTENTION");
   multiprocessors_ = properties.multiProcessorCount;
   l2_bytes_ = properties.l2CacheSize;
+  absl::StatusOr<Buffer> rooms = Allocate(kRooms * kRoomBytes);
+  if (!rooms.ok()) return rooms.status();
+  rooms_ = *std::move(rooms);
   return absl::OkStatus();
 }
 
 CudaDevice::~CudaDevice() {
-  if (queue_ != nullptr) cudaStreamSynchronize(stream());
+  for (cudaStream_t queue : {stream(), ahead_}) {
+    if (queue != nullptr) cudaStreamSynchronize(queue);
+  }
   const auto destroy = [](absl::Span<const cudaEvent_t> events) {
     for (cudaEvent_t event : events) {
       if (event != nullptr) cudaEventDestroy(event);
@@ -156,7 +163,10 @@ CudaDevice::~CudaDevice() {
   };
   destroy(uploaded_);
   destroy(marks_);
-  if (queue_ != nullptr) cudaStreamDestroy(stream());
+  destroy(absl::MakeConstSpan(&brought_, 1));
+  for (cudaStream_t queue : {stream(), ahead_}) {
+    if (queue != nullptr) cudaStreamDestroy(queue);
+  }
 }
 
 int64_t CudaDevice::free_bytes() const {
@@ -210,11 +220,34 @@ const void* CudaDevice::TwinOf(const void* host) const {
   return found->second.twin + (at - found->first);
 }
 
+// Where nothing is under way, the way over a room is the longer one.
+bool CudaDevice::GoesAhead(const void* host, int64_t bytes) const {
+  if (bytes > kRoomBytes || !Divides<uint4>(host, TwinOf(host), bytes)) return false;
+  const bool busy = cudaStreamQuery(stream()) == cudaErrorNotReady;
+  if (busy) cudaGetLastError();  // which is no failure
+  return busy;
+}
+
+void CudaDevice::UploadAhead(const void* host, int64_t bytes) {
+  char* const room = rooms_.as<char>() + uploads_ % kRooms * kRoomBytes;
+  const int64_t before = std::max(uploads_ - kRooms, int64_t{0});  // was the last to have the room
+  QT_CUDA(*this, cudaStreamWaitEvent(ahead_, uploaded_[before % kTrackedUploads]));
+  QT_CUDA(*this,
+          cudaMemcpyAsync(room, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, ahead_));
+  QT_CUDA(*this, cudaEventRecord(brought_, ahead_));
+  QT_CUDA(*this, cudaStreamWaitEvent(stream(), brought_));
+  QT_CUDA(*this, CopyByKernel<uint4>(room, const_cast<void*>(TwinOf(host)), bytes, stream()));
+}
+
 int64_t CudaDevice::Upload(const void* mirrored_host, int64_t bytes) {
   if (bytes == 0) return 0;
-  QT_CUDA(*this, CopyMirrored(mirrored_host, Twin(const_cast<void*>(mirrored_host)), bytes,
-                              cudaMemcpyHostToDevice, stream()));
   ++uploads_;
+  if (GoesAhead(mirrored_host, bytes)) {
+    UploadAhead(mirrored_host, bytes);
+  } else {
+    QT_CUDA(*this, CopyMirrored(mirrored_host, Twin(const_cast<void*>(mirrored_host)), bytes,
+                                cudaMemcpyHostToDevice, stream()));
+  }
   QT_CUDA(*this, cudaEventRecord(uploaded_[uploads_ % kTrackedUploads], stream()));
   return uploads_;
 }

@@ -17,6 +17,15 @@ namespace quintet::cuda {
 
 class ProductPlans;  // product_plans.cuh
 
+// Uploads while the queue is busy, as a step's are that is queued ahead, cross the bus beside the
+// work that is under way, in a queue of their own, each into a room on the device; what is left
+// for their turn in the first queue is a copy from there to the twin. Nothing is seen of it:
+// - a twin is still written by the first queue alone, in its order, so earlier work reads what it
+//   had and later work what it gets;
+// - that copy waits for the room to be filled (brought_);
+// - a room is filled anew when the copy of the upload that had it before has run: kRooms uploads
+//   ago, whose end in the first queue is uploaded_;
+// - WaitForUpload waits for that same end, when the host's side has long been read.
 class CudaDevice final : public Device {
  public:
   static absl::StatusOr<std::unique_ptr<Device>> Open(int ordinal);
@@ -69,6 +78,8 @@ class CudaDevice final : public Device {
   CudaDevice() : mirrors_(std::make_shared<Mirrors>()) {}
   absl::Status Start(int ordinal);
   const void* TwinOf(const void* host) const override;
+  bool GoesAhead(const void* host, int64_t bytes) const;
+  void UploadAhead(const void* host, int64_t bytes);
   cudaStream_t stream() const { return static_cast<cudaStream_t>(queue_); }
 
   int ordinal_ = 0;
@@ -76,6 +87,12 @@ class CudaDevice final : public Device {
   static constexpr int64_t kTrackedUploads = 32;
   cudaEvent_t uploaded_[kTrackedUploads] = {};
   int64_t uploads_ = 0, uploads_seen_ = 0;  // queued; known to have run
+  // More than most steps have uploads, larger than most of these.
+  static constexpr int64_t kRooms = 8, kRoomBytes = int64_t{1} << 20;
+  static_assert(kRooms < kTrackedUploads);
+  cudaStream_t ahead_ = nullptr;
+  cudaEvent_t brought_ = nullptr;  // the latest upload in ahead_
+  Buffer rooms_;
   cudaEvent_t marks_[2] = {};
   std::shared_ptr<Mirrors> mirrors_;
   std::shared_ptr<ProductPlans> plans_;

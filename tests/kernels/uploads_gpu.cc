@@ -1,4 +1,6 @@
-// Uploads of a device: when the host's side of mirrored memory may be written again.
+// Uploads of a device: in which order they reach it, and when the host's side of mirrored memory
+// may be written again.
+#include <algorithm>
 #include <vector>
 
 #include "catch2/catch.hpp"
@@ -8,34 +10,107 @@
 namespace quintet {
 namespace {
 
+// What keeps the queue busy when uploads come.
+enum class Before { kUpload, kOther };
+
+struct Uploads {
+  Before before;
+  int64_t before_bytes;
+  int64_t words;  // of each
+  int32_t count;
+};
+
+// Uploads one after the other, each with other words, and writes over each as soon as that is
+// allowed. Returns how many words on the device are not those that were uploaded there.
+int64_t Wrong(Device& device, const Uploads& uploads) {
+  auto before = device.AllocateMirrored(uploads.before_bytes);
+  auto block = device.AllocateMirrored(uploads.count * uploads.words * 4);
+  REQUIRE(before.ok());
+  REQUIRE(block.ok());
+  REQUIRE(device.Synchronize().ok());
+  auto* const host = block->as<int32_t>();
+  int64_t last = 0;
+  if (uploads.before == Before::kUpload) {
+    last = device.Upload(before->data(), uploads.before_bytes);
+  } else {
+    device.CopyToHost(before->data(), device.Twin(before->data()), uploads.before_bytes);
+  }
+  std::vector<int64_t> numbers;
+  for (int32_t i = 0; i < uploads.count; ++i) {
+    int32_t* const words = host + i * uploads.words;
+    std::fill_n(words, uploads.words, i + 1);
+    numbers.push_back(device.Upload(words, uploads.words * 4));
+    CHECK(numbers.back() > last);
+    last = numbers.back();
+  }
+  for (int32_t i = 0; i < uploads.count; ++i) {
+    device.WaitForUpload(numbers[static_cast<size_t>(i)]);
+    std::fill_n(host + i * uploads.words, uploads.words, -1);
+  }
+  std::vector<int32_t> there(static_cast<size_t>(uploads.count * uploads.words));
+  device.CopyToHost(there.data(), device.Twin(host), uploads.count * uploads.words * 4);
+  REQUIRE(device.Synchronize().ok());
+  int64_t wrong = 0;
+  for (int64_t i = 0; i < uploads.count * uploads.words; ++i) {
+    wrong += there[static_cast<size_t>(i)] != i / uploads.words + 1;
+  }
+  return wrong;
+}
+
 TEST_CASE("what is written over after its upload has run does not reach the device") {
   ForEachPlace([](Place& place) {
     Device& device = place.stream().device();
-    constexpr int32_t kWords = 100;  // more uploads than a device tells apart
-    constexpr int64_t kLongBytes = int64_t{32} << 20;
-    auto words = device.AllocateMirrored(kWords * 4), before = device.AllocateMirrored(kLongBytes);
-    REQUIRE(words.ok());
-    REQUIRE(before.ok());
-    auto* const host = words->as<int32_t>();
-    // The others wait for this one.
-    int64_t last = device.Upload(before->data(), kLongBytes);
-    std::vector<int64_t> numbers;
-    for (int32_t i = 0; i < kWords; ++i) {
-      host[i] = i + 1;
-      numbers.push_back(device.Upload(host + i, 4));
-      CHECK(numbers.back() > last);
-      last = numbers.back();
+    constexpr int64_t kLong = int64_t{32} << 20, kShort = int64_t{2} << 20;
+    const Uploads cases[] = {
+        {Before::kUpload, kLong, 1, 100},  // more than a device tells apart
+        {Before::kUpload, kLong, 4, 100},
+        {Before::kOther, kLong, 1, 100},
+        {Before::kOther, kLong, 4, 100},
+        {Before::kOther, kLong, 5, 100},
+        // They take longer than what they come behind.
+        {Before::kOther, kShort, 1 << 16, 20},
+        {Before::kOther, kShort, 1 << 18, 20},
+        {Before::kOther, kShort, (1 << 18) + 4, 20},
+    };
+    for (const Uploads& uploads : cases) {
+      INFO(uploads.count << " uploads of " << uploads.words << " words");
+      CHECK(Wrong(device, uploads) == 0);
     }
-    for (int32_t i = 0; i < kWords; ++i) {
-      device.WaitForUpload(numbers[static_cast<size_t>(i)]);
-      host[i] = -1;
-    }
-    std::vector<int32_t> there(kWords);
-    device.CopyToHost(there.data(), device.Twin(host), kWords * 4);
-    REQUIRE(device.Synchronize().ok());
-    for (int32_t i = 0; i < kWords; ++i) CHECK(there[static_cast<size_t>(i)] == i + 1);
-    CHECK(device.Upload(host, 0) == 0);
+    auto block = device.AllocateMirrored(16);
+    REQUIRE(block.ok());
+    CHECK(device.Upload(block->data(), 0) == 0);
     device.WaitForUpload(0);
+  });
+}
+
+TEST_CASE("work queued before an upload has what was there, work behind it what was brought") {
+  ForEachPlace([](Place& place) {
+    Device& device = place.stream().device();
+    constexpr int32_t kRounds = 40, kWords = 1 << 12;
+    constexpr int64_t kBytes = int64_t{kWords} * 4, kBeforeBytes = int64_t{2} << 20;
+    auto block = device.AllocateMirrored(kBytes), before = device.AllocateMirrored(kBeforeBytes);
+    auto seen = device.AllocateMirrored(kRounds * kBytes);
+    REQUIRE(block.ok());
+    REQUIRE(before.ok());
+    REQUIRE(seen.ok());
+    auto* const host = block->as<int32_t>();
+    int64_t last = 0;
+    for (int32_t round = 0; round < kRounds; ++round) {
+      device.WaitForUpload(last);
+      std::fill_n(host, kWords, round + 1);
+      last = device.Upload(host, kBytes);
+      // The next round's upload comes when this has begun.
+      if (round % 2 == 0) {
+        device.CopyToHost(before->data(), device.Twin(before->data()), kBeforeBytes);
+      }
+      device.CopyToHost(seen->as<int32_t>() + round * kWords, device.Twin(host), kBytes);
+    }
+    REQUIRE(device.Synchronize().ok());
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < int64_t{kRounds} * kWords; ++i) {
+      wrong += seen->as<int32_t>()[i] != i / kWords + 1;
+    }
+    CHECK(wrong == 0);
   });
 }
 
