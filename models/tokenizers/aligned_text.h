@@ -87,6 +87,7 @@ class Transformer {
   void Absorb(int count) {
     if (held_) held_->change -= count;
   }
+  size_t size() const { return rewriter_.size(); }
   AlignedText Take();
 
  private:

@@ -7,20 +7,6 @@
 
 namespace quintet {
 
-void ReplaceMatches(const Pattern& pattern, std::string_view content, AlignedText* text) {
-  Rewriter rewriter(*text);
-  size_t kept = 0;
-  pattern.ForEachMatch(text->text, [&](size_t begin, size_t end) {
-    rewriter.Keep(kept, begin);
-    // HF aligns the new text with the last byte that it replaces.
-    if (!text->text.empty()) rewriter.Put(content, end > 0 ? end - 1 : 0);
-    kept = end;
-  });
-  if (kept == 0 && rewriter.size() == 0) return;
-  rewriter.Keep(kept, text->text.size());
-  *text = rewriter.Take();
-}
-
 namespace {
 
 // Calls f(code point, begin, end) for each character.
@@ -42,7 +28,8 @@ class PrecompiledNormalizer : public Normalizer {
   void Apply(AlignedText* text) const override {
     Transformer out(*text);
     const std::string_view view = text->text;
-    for (size_t at = 0; at < view.size();) {
+    const size_t most = view.size() + kMostAddedBytes;
+    for (size_t at = 0; at < view.size() && out.size() < most;) {
       size_t run = at;
       while (run < view.size() && IsPlain(view, run)) ++run;
       if (run > at) {
@@ -173,7 +160,21 @@ class ReplaceNormalizer : public Normalizer {
  public:
   ReplaceNormalizer(Pattern pattern, std::string content)
       : pattern_(std::move(pattern)), content_(std::move(content)) {}
-  void Apply(AlignedText* text) const override { ReplaceMatches(pattern_, content_, text); }
+  void Apply(AlignedText* text) const override {
+    Rewriter rewriter(*text);
+    const size_t most = text->text.size() + kMostAddedBytes;
+    size_t kept = 0;
+    pattern_.ForEachMatch(text->text, [&](size_t begin, size_t end) {
+      if (rewriter.size() >= most) return;
+      rewriter.Keep(kept, begin);
+      // HF aligns the new text with the last byte that it replaces.
+      if (!text->text.empty()) rewriter.Put(content_, end > 0 ? end - 1 : 0);
+      kept = end;
+    });
+    if (kept == 0 && rewriter.size() == 0) return;
+    if (rewriter.size() < most) rewriter.Keep(kept, text->text.size());
+    *text = rewriter.Take();
+  }
 
  private:
   Pattern pattern_;

@@ -12,6 +12,11 @@
 
 namespace quintet {
 
+// A step whose replacements come from a file makes a text at most this much longer, and cuts it
+// there. The longest text of a request, 1 MiB, comes nowhere near it with a real tokenizer: the
+// bound is for files that would turn such a text into gigabytes.
+inline constexpr size_t kMostAddedBytes = size_t{16} << 20;
+
 class Normalizer {
  public:
   virtual ~Normalizer() = default;
@@ -31,8 +36,5 @@ NormalizerPtr MakeReplace(Pattern pattern, std::string content);
 NormalizerPtr MakePrepend(std::string prefix);
 NormalizerPtr MakeByteLevelNormalizer();
 NormalizerPtr MakeNormalizerSequence(std::vector<NormalizerPtr> steps);
-
-// Every match of `pattern` in `text` replaced by `content`.
-void ReplaceMatches(const Pattern& pattern, std::string_view content, AlignedText* text);
 
 }  // namespace quintet

@@ -38,7 +38,8 @@ class SentencePieceNormalizer : public Normalizer {
     };
     if (spaces_.add_dummy_prefix && !spaces_.suffix) put(space_, at, at + 1);
     bool after_space = spaces_.remove_extra;
-    while (at < view.size()) {
+    const size_t most = view.size() + kMostAddedBytes;
+    while (at < view.size() && rewriter.size() < most) {
       size_t run = at;
       while (run < view.size() && IsPlain(view, run)) ++run;
       if (run > at) {

@@ -1,5 +1,6 @@
 // How much longer a tokenizer.json may make a text. Its steps multiply: 30 replacements of one
-// letter by two would turn 1 KB into 1 TB.
+// letter by two would turn 1 KB into 1 TB. What is refused at load is only what no real tokenizer
+// needs; normalizers also bound what a text becomes (kMostAddedBytes of normalizer.h).
 #pragma once
 
 #include <string>
@@ -14,7 +15,11 @@ namespace quintet {
 // null: 1.
 double TextGrowth(const nlohmann::json& step);
 
-// INVALID_ARGUMENT, starting with `where`, when `growth` is more than any real tokenizer needs.
-absl::Status CheckTextGrowth(double growth, const std::string& where);
+// Bounds for a text on its way to tokens, and for pieces on their way to text. T5's own growth:
+// 128 (Precompiled) * 4 (Replace) * 6 (Metaspace), and 3 back.
+inline constexpr double kMostEncodingGrowth = 4096, kMostDecodingGrowth = 16;
+
+// INVALID_ARGUMENT, starting with `where`, when `growth` is above `most`.
+absl::Status CheckTextGrowth(double growth, double most, const std::string& where);
 
 }  // namespace quintet

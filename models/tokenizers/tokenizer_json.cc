@@ -152,9 +152,9 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseTokenizerJson(
                       ParseDecoder(field("decoder"), absl::StrCat(where, ": decoder")));
   QT_RETURN_IF_ERROR(
       CheckTextGrowth(TextGrowth(field("normalizer")) * TextGrowth(field("pre_tokenizer")),
-                      absl::StrCat(where, ": normalizer and pre_tokenizer")));
-  QT_RETURN_IF_ERROR(
-      CheckTextGrowth(TextGrowth(field("decoder")), absl::StrCat(where, ": decoder")));
+                      kMostEncodingGrowth, absl::StrCat(where, ": normalizer and pre_tokenizer")));
+  QT_RETURN_IF_ERROR(CheckTextGrowth(TextGrowth(field("decoder")), kMostDecodingGrowth,
+                                     absl::StrCat(where, ": decoder")));
   QT_RETURN_IF_ERROR(
       ParsePostProcessor(field("post_processor"), absl::StrCat(where, ": post_processor"), &parts));
   QT_RETURN_IF_ERROR(ParseAddedTokens(json, where, &parts));
