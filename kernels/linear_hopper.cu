@@ -11,6 +11,7 @@ namespace quintet::cuda {
 namespace {
 
 constexpr int64_t kRowsOfAny = 64;
+constexpr int64_t kLarge = 2048;  // channels, values of k
 
 int CeilDiv(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
@@ -66,12 +67,26 @@ void LaunchSized(const LinearArgs& args, const HopperPlan& plan, Stream& stream)
                  HopperRowsKernel<T, S>, a, maps);
 }
 
-template <typename T, bool kHalves>
+template <typename T, bool kHalves, bool kAdds>
 void LaunchTyped(const LinearArgs& args, const HopperPlan& plan, Stream& stream) {
-  const auto launch = plan.rows == 16   ? LaunchSized<T, HopperRowsSizes<16, kHalves>>
-                      : plan.rows == 32 ? LaunchSized<T, HopperRowsSizes<32, kHalves>>
-                                        : LaunchSized<T, HopperRowsSizes<64, kHalves>>;
+  const auto launch = plan.rows == 16   ? LaunchSized<T, HopperRowsSizes<16, kHalves, kAdds>>
+                      : plan.rows == 32 ? LaunchSized<T, HopperRowsSizes<32, kHalves, kAdds>>
+                                        : LaunchSized<T, HopperRowsSizes<64, kHalves, kAdds>>;
   launch(args, plan, stream);
+}
+
+bool OnlyAdds(const LinearArgs& args) {
+  return args.residual.defined() && args.y.dtype == DType::kF32 && !args.bias.defined() &&
+         !args.w->gated() && args.activation == Activation::kNone && args.kv.cache == nullptr;
+}
+
+// Whether more than 64 rows of large weights are cut in two along k: tiles of 64 channels by 64
+// rows are a block for nearly every other multiprocessor.
+bool InTwo(const LinearWeight& w, int64_t rows, const Device& device) {
+  const int tiles = 2 * CeilDiv(w.n(), 64), units = device.multiprocessors();
+  const bool large = w.n() >= kLarge && w.k() >= kLarge;
+  return rows > kRowsOfAny && rows <= 2 * kRowsOfAny && large && !w.gated() && 2 * tiles <= units &&
+         2 * tiles * 4 >= units * 3;
 }
 
 // Where this is faster than cuBLASLt, whose kernels do not begin early, and than the kernel of few
@@ -80,11 +95,12 @@ void LaunchTyped(const LinearArgs& args, const HopperPlan& plan, Stream& stream)
 // Eight rows where W is large: a step of Flan-T5-XL takes 1,199 us, by the kernel of few rows
 // 1,340; a step of six rows takes 1,210 and 1,170, T5-base's of eight 285 and 280 us.
 bool Fits(const LinearWeight& w, int64_t rows, const Device& device) {
-  constexpr int64_t kMostRows = 256, kLarge = 2048;
+  constexpr int64_t kMostRows = 256;
   const int64_t least_rows = w.n() >= kLarge && w.k() >= kLarge ? 8 : 9;
   if (!device.hopper() || !IsHalf(w.type()) || w.k() % 8 != 0) return false;
   if (rows < least_rows || rows > kMostRows) return false;
-  return rows <= kRowsOfAny || rows * w.n() * w.k() <= kHopperMostProducts;
+  return rows <= kRowsOfAny || rows * w.n() * w.k() <= kHopperMostProducts ||
+         InTwo(w, rows, device);
 }
 
 // x as it is, and whatever is read and written four values at a time.
@@ -110,11 +126,12 @@ HopperPlan PlanOf(const LinearWeight& w, int64_t rows, const Device& device) {
   plan.rows = rows <= 16 ? 16 : rows <= 32 || narrow ? 32 : 64;
   const int tiles = channel_tiles * CeilDiv(rows, plan.rows);
   // Blocks of this kernel and of the next should be there at once, each with three steps or more.
-  const int wanted_blocks = rows <= 32 ? units * 3 / 4 : units / 2;
+  const bool in_two = InTwo(w, rows, device);
+  const int wanted_blocks = rows <= 32 ? units * 3 / 4 : in_two ? units : units / 2;
   plan.splits = std::clamp(wanted_blocks / tiles, 1, std::clamp(steps / 3, 1, kHopperMostSplits));
   const int blocks = tiles * plan.splits, share = CeilDiv(steps, plan.splits);
   const bool deep = 2 * blocks <= units || (blocks <= units && share >= 24);
-  const int ring_kib = deep ? 192 : blocks <= units || plan.rows == 64 ? 104 : 72;
+  const int ring_kib = in_two ? 128 : deep ? 192 : blocks <= units || plan.rows == 64 ? 104 : 72;
   const int stage_bytes = (64 + plan.rows) * 128;
   plan.stages = std::min({share, (ring_kib << 10) / stage_bytes, kHopperMostStages});
   return plan;
@@ -147,12 +164,21 @@ HopperRowsArgs HopperArgsOf(const LinearArgs& args, Stream& stream) {
   return a;
 }
 
-void LaunchHopperRows(const LinearArgs& args, const HopperPlan& plan, Stream& stream) {
+namespace {
+
+template <bool kAdds>
+void LaunchAny(const LinearArgs& args, const HopperPlan& plan, Stream& stream) {
   const bool halves = args.x_squares.defined() || args.next_norm.gamma.defined();
-  const auto launch = args.w->type() == WeightType::kF16 ? LaunchTyped<__half, false>
-                      : halves                           ? LaunchTyped<__nv_bfloat16, true>
-                                                         : LaunchTyped<__nv_bfloat16, false>;
+  const auto launch = args.w->type() == WeightType::kF16 ? LaunchTyped<__half, false, kAdds>
+                      : halves                           ? LaunchTyped<__nv_bfloat16, true, kAdds>
+                                                         : LaunchTyped<__nv_bfloat16, false, kAdds>;
   launch(args, plan, stream);
+}
+
+}  // namespace
+
+void LaunchHopperRows(const LinearArgs& args, const HopperPlan& plan, Stream& stream) {
+  OnlyAdds(args) ? LaunchAny<true>(args, plan, stream) : LaunchAny<false>(args, plan, stream);
 }
 
 bool RunHopperRows(const LinearArgs& args, Stream& stream) {
@@ -181,7 +207,7 @@ bool HopperRowsTakeSquares(const LinearWeight& w, int64_t rows, const Device& de
 }
 
 int64_t HopperRowsNormParts(const LinearWeight& w, int64_t rows, const Device& device) {
-  constexpr int64_t kChannels = HopperRowsSizes<16, true>::kChannels;
+  constexpr int64_t kChannels = HopperRowsSizes<16, true, true>::kChannels;
   const bool does = HopperRowsTakeSquares(w, rows, device) && !w.gated();
   return does && w.n() % kChannels == 0 ? w.n() / kChannels : 0;
 }

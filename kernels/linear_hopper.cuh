@@ -28,7 +28,8 @@ __device__ __forceinline__ void CopyToBlock(uint32_t there, uint32_t from, int b
       : "r"(there), "r"(from), "r"(bytes), "r"(barrier)
       : "memory");
 }
-// Asks for boxes of a block's share; one thread.
+// Asks for boxes of a block's share: of W and of x each one thread. A stage's bytes are expected
+// with W's; x's may be there before.
 template <typename S>
 class HopperRowsCopier {
   using Tail = HopperRowsLayout::Tail;
@@ -39,46 +40,52 @@ class HopperRowsCopier {
                                               Tail& tail)
       : a_(a), maps_(maps), share_(share), ring_(ring), tail_(tail) {}
 
-  // What no kernel writes: the first stages of W. `received_bytes` are those of sums.
-  __device__ __forceinline__ void Begin(int received_bytes) {
-    AskForMap(maps_.w);
-    AskForMap(maps_.x);
+  // One thread. `received_bytes` are those of sums.
+  __device__ __forceinline__ void Begin(int received_bytes) const {
     for (int stage = 0; stage < a_.stages; ++stage) {
       InitBarrier(SharedAddress(&tail_.full[stage]), 1);
       InitBarrier(SharedAddress(&tail_.empty[stage]), kWarpgroup / 32);
     }
     InitBarrier(SharedAddress(&tail_.received), 1);
     ShowBarriers();
-    for (int i = 0; i < min(share_.count, a_.stages); ++i) CopyWeights(i, i);
     ArriveExpecting(SharedAddress(&tail_.received), received_bytes);
   }
 
-  __device__ __forceinline__ void Run() {
+  // W, which no kernel writes.
+  __device__ __forceinline__ void RunWeights() const {
+    Run([&](int i, int stage) { CopyWeights(i, stage); });
+  }
+  __device__ __forceinline__ void RunRows() const {
     WaitForKernelsBefore();
     const int first = min(share_.count, a_.stages);
-    for (int i = 0; i < first; ++i) CopyRows(i, i);
-    LetNextBegin();
-    int stage = 0;
-    uint32_t parity = 0;
-    for (int i = first; i < share_.count; ++i) {
-      Wait(SharedAddress(&tail_.empty[stage]), parity);
-      CopyWeights(i, stage);
+    Run([&](int i, int stage) {
       CopyRows(i, stage);
-      if (++stage == a_.stages) stage = 0, parity ^= 1;
-    }
+      if (i + 1 == first) LetNextBegin();
+    });
   }
 
  private:
-  __device__ __forceinline__ void CopyWeights(int i, int stage) {
+  // copy(i, its place) once the place is free.
+  template <typename Copy>
+  __device__ __forceinline__ void Run(const Copy& copy) const {
+    int stage = 0;
+    uint32_t parity = 1;  // of a barrier that was never used
+    for (int i = 0; i < share_.count; ++i) {
+      Wait(SharedAddress(&tail_.empty[stage]), parity);
+      copy(i, stage);
+      if (++stage == a_.stages) stage = 0, parity ^= 1;
+    }
+  }
+  __device__ __forceinline__ void CopyWeights(int i, int stage) const {
     const uint32_t full = SharedAddress(&tail_.full[stage]), to = ring_ + stage * S::kStageBytes;
     const int k = (share_.begin + i) * kHopperDepth;
     ArriveExpecting(full, S::kStageBytes);
     CopyBox(to, maps_.w, k, 0, share_.column, full);
-    if (a_.up_offset > 0) {
+    if (!S::kAdds && a_.up_offset > 0) {
       CopyBox(to + S::kWBytes / 2, maps_.w, k, 0, a_.up_offset + share_.column, full);
     }
   }
-  __device__ __forceinline__ void CopyRows(int i, int stage) {
+  __device__ __forceinline__ void CopyRows(int i, int stage) const {
     CopyBox(ring_ + stage * S::kStageBytes + S::kWBytes, maps_.x, (share_.begin + i) * kHopperDepth,
             0, share_.row, SharedAddress(&tail_.full[stage]));
   }
@@ -124,9 +131,9 @@ __device__ __forceinline__ void SumShare(const HopperShare<S>& share, int stages
 // tensor cores, f32 sums: each block's share of k in ascending order, then the blocks' in theirs,
 // the same bits from run to run. Map: channels of W are the rows of the tensor cores' tiles (64 for
 // each warpgroup; gated: a half of gate channels and the up channels that belong to them), rows of
-// x their columns. A cluster of blocks owns a tile of y, each block a share of k. One thread asks
-// for boxes of 64 values of k into a ring: W's first ones before the kernel waits for its inputs,
-// x's after that. In the end every block sends its sums to those that finish their rows, a share of
+// x their columns. A cluster of blocks owns a tile of y, each block a share of k. Two threads ask
+// for boxes of 64 values of k into a ring: one for W's, before the kernel waits for its inputs, one
+// for x's. In the end every block sends its sums to those that finish their rows, a share of
 // the tile's each. Bound: W read once: n k 2 bytes over 4.3 TB/s on an H200; x once for every tile
 // of channels, from the L2 cache. In a step, the chain of kernels. Spec:
 // tests/kernels/linear_test.cc, linear_norm_test.cc, linear_half_norm_test.cc.
@@ -151,6 +158,13 @@ __device__ __forceinline__ void SumShare(const HopperShare<S>& share, int stages
 // seen at 16 | 32 | 64 | 128 rows in one run: T5-base 351 | 400 | 494 | 653, then 310 | 356 | 469 |
 // 652; Flan-T5-XL 1410 | 1581 | 1979 | 2778, then 1286 | 1467 | 1912 | 2790. At 128 rows of the
 // latter none is halved: when the norm before 2048x2048 was, it took 2814.
+// 128 rows with large weights: encoder layers of 128 tokens of Flan-T5-XL in a chain take 52.6 us
+// each. 2048x2048 and 2048x5120 (by cuBLASLt until then) cut in two along k, a thread for W and one
+// for x instead of one for both, and what linear_hopper_pairs.cuh and attention_short.cu say of
+// their last versions: predicted 48, seen 49.7; rings of 128 KiB, not 192, so that blocks of the
+// next kernel find room: 48.5; a kernel without the code for all that T5 never asks (kAdds, and
+// kPlain there): 47.3. By the clock in each kernel it is beginning and ending that takes the time:
+// of 14 us of the gated product 10 are products, which run as fast as their weights arrive.
 // Rejected: the next kernel let in before the wait (T5-base 453 | 806 at 32 | 128 rows), after the
 // last copy (437 | 792), at the end (484 | 821); sums fetched by who finishes their rows
 // (ld.shared::cluster) instead of sent by bulk copies: a step of T5-base at 32 rows 406, then 445,
@@ -172,7 +186,10 @@ __device__ __forceinline__ void SumShare(const HopperShare<S>& share, int stages
 // cache ahead: 2 to 13 us more. Of clusters of 4 and 8 blocks with all shared memory 30 and 15 fit:
 // 120 of 132 multiprocessors. Pairs of blocks
 // (linear_hopper_pairs.cuh) for the others: 2048x5120 10.4 of 11.8, 2048x2048 7.3 of 6.4,
-// 6144x2048 10.5 of 8.9. Weights copied with L2::evict_first, and a first run of the code that
+// 6144x2048 10.5 of 8.9 (with what they have learned since, a layer takes as long with either).
+// Halves of norms around the gated product: as long as with the norm. The norm lets the next kernel
+// begin before its own wait: no change. Weights marked for the L2 cache by an access policy window:
+// no change. Weights copied with L2::evict_first, and a first run of the code that
 // finishes before there is anything to finish, took 0.5 us from the gated product.
 template <typename T, typename S>
 __global__ void __launch_bounds__(S::kThreads, 2)
@@ -186,16 +203,21 @@ __global__ void __launch_bounds__(S::kThreads, 2)
   const HopperShare<S> share(a);
   const HopperRowsLayout layout = HopperRowsLayout::Of<S>(a, share.splits);
   auto& tail = *reinterpret_cast<HopperRowsLayout::Tail*>(memory + layout.tail);
-  const bool copies = thread == kWarpgroup;
+  constexpr int kCopiesWeights = kWarpgroup, kCopiesRows = kWarpgroup + 32;  // threads
   const int finishes = max(0, min(layout.each, share.rows - share.rank * layout.each));
-  HopperRowsCopier<S> copier(a, maps, share, shared, tail);
-  if (copies) copier.Begin((share.splits - 1) * finishes * S::kPitchBytes);
+  const HopperRowsCopier<S> copier(a, maps, share, shared, tail);
+  if (thread == kCopiesWeights) {
+    AskForMap(maps.w);
+    copier.Begin((share.splits - 1) * finishes * S::kPitchBytes);
+  }
+  if (thread == kCopiesRows) AskForMap(maps.x);
   __syncthreads();
   const bool splits = share.splits > 1;  // a block of a launch without clusters has none to meet
   if (splits) ArriveAtCluster();         // the barriers are there
 
-  if (warp == kWarpgroup / 32) {
-    if (copies) copier.Run();
+  if (warp >= kWarpgroup / 32) {
+    if (thread == kCopiesWeights) copier.RunWeights();
+    if (thread == kCopiesRows) copier.RunRows();
     __syncwarp();
     if (splits) WaitForCluster();
   } else {
@@ -203,7 +225,7 @@ __global__ void __launch_bounds__(S::kThreads, 2)
     WaitForKernelsBefore();
     finish.AskForResidual();
     finish.FinishNorm(thread, finishes);
-    if (a.cache != nullptr && thread < share.rows) {
+    if (!S::kAdds && a.cache != nullptr && thread < share.rows) {
       tail.row_slot[thread] = RowSlot(a, share.row + thread);
     }
     float sums[S::kRows / 8][4] = {};

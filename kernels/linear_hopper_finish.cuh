@@ -45,12 +45,13 @@ struct HopperRowsArgs {
   int64_t next_stride;
 };
 
-// kHalves_: for halves of norms (x_squares, next_norm).
-template <int kRowsOfTile, bool kHalves_>
+// kHalves_: for halves of norms (x_squares, next_norm). kAdds_: only for what adds f32 rows to y
+// and does nothing else with the sums but that; code that runs once is waited for.
+template <int kRowsOfTile, bool kHalves_, bool kAdds_>
 struct HopperRowsSizes {
   static constexpr int kRows = kRowsOfTile, kChannels = 64;
-  static constexpr bool kHalves = kHalves_;
-  static constexpr int kFinish = kWarpgroup, kThreads = kFinish + 32;  // that multiply; and copy
+  static constexpr bool kHalves = kHalves_, kAdds = kAdds_;
+  static constexpr int kThreads = kWarpgroup + 64;  // that multiply; and copy
   static constexpr int kWBytes = kChannels * 128, kXBytes = kRows * 128;
   static constexpr int kStageBytes = kWBytes + kXBytes;
   // From a row of sums to the next: stores of fragments meet no bank twice.
@@ -131,7 +132,7 @@ struct HopperShare {
   __device__ __forceinline__ explicit HopperShare(const HopperRowsArgs& a)
       : splits(ClusterSize()),
         rank(ClusterRank()),
-        channels(a.up_offset > 0 ? S::kChannels / 2 : S::kChannels),
+        channels(!S::kAdds && a.up_offset > 0 ? S::kChannels / 2 : S::kChannels),
         column(static_cast<int>(blockIdx.x) / splits * channels),
         row(static_cast<int>(blockIdx.y) * S::kRows),
         rows(min(S::kRows, a.rows - row)) {
@@ -143,19 +144,19 @@ struct HopperShare {
 
 // What becomes of a tile's sums, in a thread: four neighbouring channels of every so many of the
 // block's rows.
-template <typename T, typename S, typename Share = HopperShare<S>,
-          typename Layout = HopperRowsLayout>
+template <typename T, typename S>
 class HopperRowsFinish {
  public:
-  __device__ __forceinline__ HopperRowsFinish(const HopperRowsArgs& a, const Share& share,
-                                              const Layout& layout, uint32_t shared, int thread)
+  __device__ __forceinline__ HopperRowsFinish(const HopperRowsArgs& a, const HopperShare<S>& share,
+                                              const HopperRowsLayout& layout, uint32_t shared,
+                                              int thread)
       : a_(a), share_(share) {
     const int vectors = share.channels / 4;
     const int begin = share.rank * layout.each;
     channel_ = thread % vectors * 4;
     column_ = share.column + channel_;
     row_ = thread / vectors;
-    step_ = S::kFinish / vectors;
+    step_ = kWarpgroup / vectors;
     rows_ = column_ < a.columns && row_ < step_ ? min(layout.each, share.rows - begin) : 0;
     first_ = share.row + begin;
     sums_ = shared + channel_ * 4 + (share.splits > 1 ? layout.received : begin * S::kPitchBytes);
@@ -163,7 +164,7 @@ class HopperRowsFinish {
     residual_ = shared + layout.residual + channel_ * 4;
     scales_ = shared + layout.scales;
     bias_ = BiasAt(column_);
-    up_bias_ = a.up_offset > 0 ? BiasAt(a.up_offset + column_) : float4{};
+    up_bias_ = Gated() ? BiasAt(a.up_offset + column_) : float4{};
     if (Begins()) {
       gamma_ = *reinterpret_cast<const float4*>(a.next_gamma + column_);
     }
@@ -171,11 +172,11 @@ class HopperRowsFinish {
 
   // After the wait for inputs.
   __device__ __forceinline__ void AskForResidual() {
-    if (a_.residual == nullptr) return;
+    if (!Adds()) return;
     for (int row = row_; row < rows_; row += step_) {
       const int64_t at = (first_ + row) * a_.residual_stride + column_;
       const uint32_t to = residual_ + row * S::kPitchBytes;
-      if (a_.y_f32) {
+      if (F32()) {
         CopyAsync16(to, static_cast<const float*>(a_.residual) + at, true);
       } else {
         CopyAsync8(to, static_cast<const T*>(a_.residual) + at);
@@ -187,7 +188,7 @@ class HopperRowsFinish {
   // norm. Eight lanes a row, their loads under way together; past the end the last row again.
   __device__ __forceinline__ void FinishNorm(int thread, int rows) const {
     if (!Finishes() || rows <= 0) return;
-    constexpr int kLanes = 8, kAtOnce = S::kFinish / kLanes,
+    constexpr int kLanes = 8, kAtOnce = kWarpgroup / kLanes,
                   kEach = (S::kRows + kAtOnce - 1) / kAtOnce;
     float sums[kEach] = {};
     const float* from[kEach];
@@ -225,7 +226,7 @@ class HopperRowsFinish {
   __device__ __forceinline__ void Run(const int64_t* row_slot) {
     CommitCopies();
     WaitForCopies<0>();
-    if (a_.activation == Activation::kNone || a_.activation == Activation::kRelu ||
+    if (S::kAdds || a_.activation == Activation::kNone || a_.activation == Activation::kRelu ||
         a_.activation == Activation::kGeluTanh) {
       FinishRows<4, true>(row_slot);
     } else {
@@ -236,8 +237,11 @@ class HopperRowsFinish {
  private:
   __device__ __forceinline__ bool Begins() const { return S::kHalves && a_.next_gamma != nullptr; }
   __device__ __forceinline__ bool Finishes() const { return S::kHalves && a_.squares != nullptr; }
+  __device__ __forceinline__ bool Gated() const { return !S::kAdds && a_.up_offset > 0; }
+  __device__ __forceinline__ bool Adds() const { return S::kAdds || a_.residual != nullptr; }
+  __device__ __forceinline__ bool F32() const { return S::kAdds || a_.y_f32; }
   __device__ __forceinline__ float4 BiasAt(int at) {
-    if (column_ >= a_.columns) return {};
+    if (S::kAdds || column_ >= a_.columns) return {};
     if (a_.bias != nullptr) return *reinterpret_cast<const float4*>(a_.bias + at);
     if (a_.out_bias == nullptr) return {};
     const int bytes = a_.y_f32 ? 4 : 2;
@@ -247,12 +251,12 @@ class HopperRowsFinish {
   // kAtOnce rows at a time: one after the other they would wait for shared memory each.
   template <int kAtOnce, bool kSimple>
   __device__ __forceinline__ void FinishRows(const int64_t* row_slot) {
+    const bool cached = !S::kAdds && column_ >= a_.inner;
     int64_t in_slot = 0;  // of this thread's key or value
-    if (column_ >= a_.inner) {
+    if (cached) {
       const int within = column_ - a_.inner;
       in_slot = a_.layer_offset + within / a_.head_dim * a_.head_stride + within % a_.head_dim;
     }
-    const bool cached = column_ >= a_.inner;
 #pragma unroll 1
     for (int first = row_; first < rows_; first += kAtOnce * step_) {
       uint32_t at[kAtOnce];  // past the end: of another row of this thread
@@ -272,7 +276,7 @@ class HopperRowsFinish {
       Sum(sums_, at, alpha, bias_, v);
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) v[i] = Activate<kSimple>(v[i]);
-      if (a_.up_offset > 0) {
+      if (Gated()) {
         float4 up[kAtOnce];
         Sum(sums_ + S::kChannels / 2 * 4, at, alpha, up_bias_, up);
 #pragma unroll
@@ -280,10 +284,10 @@ class HopperRowsFinish {
           v[i] = {v[i].x * up[i].x, v[i].y * up[i].y, v[i].z * up[i].z, v[i].w * up[i].w};
         }
       }
-      if (a_.residual != nullptr) {
+      if (Adds()) {
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
-          const float4 r = LoadFour<T>(__cvta_shared_to_generic(residual_ + at[i]), a_.y_f32);
+          const float4 r = LoadFour<T>(__cvta_shared_to_generic(residual_ + at[i]), F32());
           v[i] = {v[i].x + r.x, v[i].y + r.y, v[i].z + r.z, v[i].w + r.w};
         }
       }
@@ -293,7 +297,7 @@ class HopperRowsFinish {
         const int row = first + i * step_;
         if (row >= rows_) break;
         if (!cached) {
-          StoreFour<T>(v[i], a_.y, (first_ + row) * a_.y_stride + column_, a_.y_f32);
+          StoreFour<T>(v[i], a_.y, (first_ + row) * a_.y_stride + column_, F32());
         } else if (const int64_t slot = row_slot[first_ - share_.row + row]; slot >= 0) {
           StoreFour<T>(v[i], a_.cache, slot + in_slot, a_.y_f32);
         }
@@ -304,7 +308,7 @@ class HopperRowsFinish {
   template <bool kSimple>
   __device__ __forceinline__ float4 Activate(const float4& v) {
     const Activation activation = a_.activation;
-    if (activation == Activation::kNone) return v;
+    if (S::kAdds || activation == Activation::kNone) return v;
     const auto of = [&](float x) {
       if constexpr (!kSimple) return Activated(activation, x);
       return activation == Activation::kRelu ? Activated(Activation::kRelu, x) : QuickGelu(x);
@@ -368,7 +372,7 @@ class HopperRowsFinish {
   }
 
   const HopperRowsArgs& a_;
-  const Share& share_;
+  const HopperShare<S>& share_;
   int channel_, column_;               // in the tile, of y
   int row_, rows_, step_;              // of the block's share
   int first_;                          // row of y with which the share begins

@@ -7,20 +7,20 @@ namespace {
 
 using S = HopperPairsSizes;
 
-int64_t Blocks(const LinearWeight& w) { return (w.n() / 2 + S::kOwn - 1) / S::kOwn * 2; }
+int64_t Blocks(const LinearWeight& w) { return (w.n() / 2 + S::kChannels - 1) / S::kChannels * 2; }
 
-template <typename T>
+template <typename T, bool kPlain>
 void LaunchTyped(const LinearArgs& args, Stream& stream) {
   const HopperRowsArgs a = HopperArgsOf(args, stream);
   const LinearWeight& w = *args.w;
   HopperRowsMaps maps{};
-  if (!EncodeBoxes({w.panels(), w.n(), 1, w.k(), w.k(), 0}, S::kOwn, stream.device(), &maps.w) ||
+  if (!EncodeBoxes({w.panels(), w.n(), 1, w.k(), w.k(), 0}, S::kBox, stream.device(), &maps.w) ||
       !EncodeBoxes({args.x.data, a.rows, 1, w.k(), args.x.stride[0], 0}, S::kRows, stream.device(),
                    &maps.x)) {
     return;
   }
   LaunchClusters(stream, dim3(static_cast<unsigned>(Blocks(w))), dim3(2), dim3(S::kThreads),
-                 size_t{HopperPairsLayout::bytes}, HopperPairsKernel<T>, a, maps);
+                 size_t{HopperPairsLayout::bytes}, HopperPairsKernel<T, kPlain>, a, maps);
 }
 
 }  // namespace
@@ -35,8 +35,13 @@ bool HopperPairsFit(const LinearWeight& w, int64_t rows, const Device& device) {
 }
 
 void LaunchHopperPairs(const LinearArgs& args, Stream& stream) {
+  const WeightType type = args.w->type();
+  const bool plain = args.activation == Activation::kGeluTanh && !args.bias.defined() &&
+                     args.y.dtype == WeightDType(type);
   const auto launch =
-      args.w->type() == WeightType::kF16 ? LaunchTyped<__half> : LaunchTyped<__nv_bfloat16>;
+      type == WeightType::kF16
+          ? (plain ? LaunchTyped<__half, true> : LaunchTyped<__half, false>)
+          : (plain ? LaunchTyped<__nv_bfloat16, true> : LaunchTyped<__nv_bfloat16, false>);
   launch(args, stream);
 }
 

@@ -6,33 +6,27 @@
 namespace quintet::cuda {
 
 struct HopperPairsSizes {
-  static constexpr int kRows = 64, kChannels = 160;  // rows of x, of W
-  static constexpr int kOwn = kChannels / 2;  // gate or up channels: of a warpgroup, of a copy
-  static constexpr bool kHalves = false;
-  static constexpr int kFinish = 2 * kWarpgroup, kThreads = kFinish + 64;  // multiply; and copy
-  static constexpr int kWBytes = kChannels * 128, kXBytes = kRows * 128;
+  static constexpr int kRows = 64, kChannels = 80;  // of a block: rows of x, channels of y
+  static constexpr int kBox = kChannels / 2;  // gate or up channels: of a warpgroup, of a copy
+  static constexpr int kProducts = 2 * kWarpgroup, kThreads = kProducts + 64;  // multiply; and copy
+  static constexpr int kWBytes = 2 * kChannels * 128, kXBytes = kRows * 128;
   static constexpr int kWStages = 8, kXStages = 7;
-  // From a row of sums to the next: stores of fragments meet no bank twice.
-  static constexpr int kPitchBytes = (kChannels + 8) * 4;
 };
 
-// What lies where in a block's shared memory, in bytes: the ring of x from 0 on, then that of W,
-// and the sums over them when they have been read.
+// What lies where in a block's shared memory, in bytes: the ring of x from 0 on, then that of W.
 struct HopperPairsLayout {
   using S = HopperPairsSizes;
-  static constexpr int each = S::kRows, received = 0, residual = 0, scales = 0;
   static constexpr int weights = S::kXStages * S::kXBytes;
   static constexpr int tail = weights + S::kWStages * S::kWBytes;
   struct Tail {
     uint64_t w_full[S::kWStages], w_empty[S::kWStages], x_full[S::kXStages], x_empty[S::kXStages];
   };
   static constexpr int bytes = tail + sizeof(Tail);
-  static_assert(S::kRows * S::kPitchBytes <= tail);
 };
 
 // A block's work: one half of the tile's rows.
 struct HopperPairsShare {
-  static constexpr int splits = 1, rank = 0, channels = HopperPairsSizes::kOwn;
+  using S = HopperPairsSizes;
   int half;
   int column;  // first of y
   int row, rows;
@@ -40,9 +34,9 @@ struct HopperPairsShare {
 
   __device__ __forceinline__ explicit HopperPairsShare(const HopperRowsArgs& a)
       : half(ClusterRank()),
-        column(static_cast<int>(blockIdx.x) / 2 * channels),
-        row(half * HopperPairsSizes::kRows),
-        rows(max(0, min(HopperPairsSizes::kRows, a.rows - row))),
+        column(static_cast<int>(blockIdx.x) / 2 * S::kChannels),
+        row(half * S::kRows),
+        rows(max(0, min(S::kRows, a.rows - row))),
         count((a.k + kHopperDepth - 1) / kHopperDepth) {}
 };
 
@@ -70,7 +64,7 @@ class HopperPairsCopier {
       : a_(a), maps_(maps), share_(share), shared_(shared), tail_(tail) {}
 
   __device__ __forceinline__ void Begin() const {
-    constexpr int kWarps = S::kFinish / 32;
+    constexpr int kWarps = S::kProducts / 32;
     for (int stage = 0; stage < S::kWStages; ++stage) {
       InitBarrier(SharedAddress(&tail_.w_full[stage]), 1);
       InitBarrier(SharedAddress(&tail_.w_empty[stage]), 2 * kWarps);  // both blocks have read it
@@ -82,16 +76,19 @@ class HopperPairsCopier {
     ShowBarriers();
   }
 
-  // W, which no kernel writes: gate channels by one block, up channels by the other.
+  // W, which no kernel writes: gate channels by one block, up channels by the other, each to where
+  // the warpgroup of these channels has them.
   __device__ __forceinline__ void RunWeights() const {
     const int first = share_.column + share_.half * a_.up_offset;
-    const uint32_t ring = shared_ + HopperPairsLayout::weights + share_.half * S::kOwn * 128;
+    const uint32_t ring = shared_ + HopperPairsLayout::weights + share_.half * S::kBox * 128;
     RingPlace<S::kWStages> place;
     for (int i = 0; i < share_.count; ++i) {
       const uint32_t full = SharedAddress(&tail_.w_full[place.stage]);
+      const uint32_t to = ring + place.stage * S::kWBytes;
       Wait(SharedAddress(&tail_.w_empty[place.stage]), place.parity ^ 1);
       ArriveExpecting(full, S::kWBytes);
-      CopyBoxToPair(ring + place.stage * S::kWBytes, maps_.w, i * kHopperDepth, first, full);
+      CopyBoxToPair(to, maps_.w, i * kHopperDepth, first, full);
+      CopyBoxToPair(to + S::kWBytes / 2, maps_.w, i * kHopperDepth, first + S::kBox, full);
       place.Advance();
     }
   }
@@ -117,15 +114,15 @@ class HopperPairsCopier {
   Tail& tail_;
 };
 
-// c += x W^T in a warpgroup: 64 rows by kOwn channels.
+// c += x W^T in a warpgroup: 64 rows by kBox gate channels and their up channels.
 template <typename T>
 __device__ __forceinline__ void SumPairs(const HopperPairsShare& share, uint32_t shared,
                                          HopperPairsLayout::Tail& tail,
-                                         float (&c)[HopperPairsSizes::kOwn / 8][4]) {
+                                         float (&c)[HopperPairsSizes::kChannels / 8][4]) {
   using S = HopperPairsSizes;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const uint32_t weights = shared + HopperPairsLayout::weights +
-                           static_cast<int>(threadIdx.x) / kWarpgroup * S::kOwn * 128;
+                           static_cast<int>(threadIdx.x) / kWarpgroup * S::kWBytes / 2;
   const uint32_t w_empty = InBlock(SharedAddress(tail.w_empty), lane % 2);
   RingPlace<S::kWStages> w_place;
   RingPlace<S::kXStages> x_place;
@@ -155,6 +152,67 @@ __device__ __forceinline__ void SumPairs(const HopperPairsShare& share, uint32_t
   Pin(c);
 }
 
+// y of a thread's sums: of two rows, two neighbouring channels of every eight; gates, then ups.
+// kPlain: GELU by tanh, no bias, y of T; code that runs once is waited for.
+template <typename T, bool kPlain>
+class HopperPairsFinish {
+ public:
+  __device__ __forceinline__ HopperPairsFinish(const HopperRowsArgs& a,
+                                               const HopperPairsShare& share)
+      : a_(a),
+        row_(static_cast<int>(threadIdx.x) % kWarpgroup / 32 * 16 +
+             static_cast<int>(threadIdx.x) % 32 / 4),
+        column_(share.column + static_cast<int>(threadIdx.x) / kWarpgroup * HopperPairsSizes::kBox +
+                static_cast<int>(threadIdx.x) % 4 * 2),
+        rows_(share.rows),
+        first_((share.row + row_) * a.y_stride + column_) {}
+
+  __device__ __forceinline__ void Run(const float (&c)[HopperPairsSizes::kChannels / 8][4]) const {
+    constexpr int kPieces = HopperPairsSizes::kBox / 8;
+#pragma unroll
+    for (int j = 0; j < kPieces; ++j) {
+      if (column_ + j * 8 >= a_.columns) break;
+      const float2 gate = BiasAt(column_ + j * 8), up = BiasAt(a_.up_offset + column_ + j * 8);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float* g = &c[j][half * 2];
+        const float* u = &c[kPieces + j][half * 2];
+        if (row_ + half * 8 >= rows_) break;
+        Store(first_ + half * 8 * a_.y_stride + j * 8,
+              {Value(g[0], gate.x, u[0], up.x), Value(g[1], gate.y, u[1], up.y)});
+      }
+    }
+  }
+
+ private:
+  // Of channel `at` of W and the next.
+  __device__ __forceinline__ float2 BiasAt(int at) const {
+    if (kPlain) return {};
+    if (a_.bias != nullptr) return *reinterpret_cast<const float2*>(a_.bias + at);
+    if (a_.out_bias == nullptr) return {};
+    if (a_.y_f32) return reinterpret_cast<const float2*>(a_.out_bias)[at / 2];
+    const T* bias = static_cast<const T*>(a_.out_bias) + at;
+    return {ToF32(bias[0]), ToF32(bias[1])};
+  }
+  __device__ __forceinline__ float Value(float g, float gate_bias, float u, float up_bias) const {
+    g = fmaf(a_.alpha, g, gate_bias);
+    u = fmaf(a_.alpha, u, up_bias);
+    const bool gelu = kPlain || a_.activation == Activation::kGeluTanh;
+    return (gelu ? QuickGelu(g) : Activated(a_.activation, g)) * u;
+  }
+  __device__ __forceinline__ void Store(int64_t at, const float2& v) const {
+    if (!kPlain && a_.y_f32) {
+      *reinterpret_cast<float2*>(static_cast<float*>(a_.y) + at) = v;
+    } else {
+      *reinterpret_cast<uint32_t*>(static_cast<T*>(a_.y) + at) = PackPair<T>(v.x, v.y);
+    }
+  }
+
+  const HopperRowsArgs& a_;
+  const int row_, column_, rows_;  // of the block's rows, of y
+  const int64_t first_;            // place in y
+};
+
 // What: y = activation(alpha x G^T + bias) * (alpha x U^T + bias), W = [G; U].
 // Shapes: x [65 to 128 rows, k] T, W [2 columns, k] T, y [rows, columns] f32 or T; as in
 // HopperRowsKernel otherwise. Math: products on tensor cores, f32 sums over k in ascending order.
@@ -164,9 +222,12 @@ __device__ __forceinline__ void SumPairs(const HopperPairsShare& share, uint32_t
 // for W's, before the kernel waits for its inputs, one for x's. Bound: as HopperRowsKernel. On an
 // H200, bf16, 10240x2048 with weights from memory: 42 MB, 9.8 us at 4.3 TB/s; predicted 12 us, seen
 // 15.2 where cuBLASLt and the pass after it take 16.6. Flan-T5-XL, one program without and with it:
-// encode of 128 tokens 1.48 and 1.45 ms, a step of 128 rows 4.07 and 4.01 ms.
-// Spec: tests/kernels/linear_many_test.cc.
-template <typename T>
+// encode of 128 tokens 1.48 and 1.45 ms, a step of 128 rows 4.07 and 4.01 ms. Then gates and ups
+// met through shared memory; now a thread has both, and writes y: what follows the products
+// took 2.6 us, predicted 0.8, seen 1.5. Rings of 4 to 7 stages of W, which leave room for blocks of
+// the next kernel, are slower: four stages 4 us a layer, seven 0 to 0.1. Spec:
+// tests/kernels/linear_many_test.cc.
+template <typename T, bool kPlain>
 __global__ void __launch_bounds__(HopperPairsSizes::kThreads, 1)
     HopperPairsKernel(const __grid_constant__ HopperRowsArgs a,
                       const __grid_constant__ HopperRowsMaps maps) {
@@ -174,12 +235,12 @@ __global__ void __launch_bounds__(HopperPairsSizes::kThreads, 1)
   using S = HopperPairsSizes;
   extern __shared__ __align__(1024) unsigned char memory[];
   const uint32_t shared = SharedAddress(memory);
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+  const int thread = static_cast<int>(threadIdx.x);
   const int warp = __shfl_sync(0xffffffffu, thread / 32, 0);
   const HopperPairsShare share(a);
   auto& tail = *reinterpret_cast<HopperPairsLayout::Tail*>(memory + HopperPairsLayout::tail);
   const HopperPairsCopier copier(a, maps, share, shared, tail);
-  constexpr int kCopiesWeights = S::kFinish, kCopiesRows = S::kFinish + 32;  // threads
+  constexpr int kCopiesWeights = S::kProducts, kCopiesRows = S::kProducts + 32;  // threads
   if (thread == kCopiesWeights) {
     AskForMap(maps.w);
     copier.Begin();
@@ -189,28 +250,15 @@ __global__ void __launch_bounds__(HopperPairsSizes::kThreads, 1)
   ArriveAtCluster();
   WaitForCluster();  // both blocks' barriers are there
 
-  if (warp >= S::kFinish / 32) {
+  if (warp >= S::kProducts / 32) {
     if (thread == kCopiesWeights) copier.RunWeights();
     if (thread == kCopiesRows) copier.RunRows();
     __syncwarp();
   } else {
-    HopperRowsFinish<T, S, HopperPairsShare, HopperPairsLayout> finish(a, share, {}, shared,
-                                                                       thread);
     WaitForKernelsBefore();
-    float sums[S::kOwn / 8][4] = {};
+    float sums[S::kChannels / 8][4] = {};
     SumPairs<T>(share, shared, tail, sums);
-    SyncThreads(1, S::kFinish);  // nobody reads the rings any more: sums [row][channel] go there
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const int row = warp % 4 * 16 + lane / 4 + e * 8;
-      unsigned char* to = memory + row * S::kPitchBytes + (warp / 4 * S::kOwn + lane % 4 * 2) * 4;
-#pragma unroll
-      for (int j = 0; j < S::kOwn / 8; ++j) {
-        *reinterpret_cast<float2*>(to + j * 32) = {sums[j][e * 2], sums[j][e * 2 + 1]};
-      }
-    }
-    SyncThreads(1, S::kFinish);
-    finish.Run(nullptr);
+    HopperPairsFinish<T, kPlain>(a, share).Run(sums);
   }
   ArriveAtCluster();
   WaitForCluster();  // the other block may still copy to this one, or arrive at its barriers

@@ -339,6 +339,31 @@ TEST_CASE("16-bit products of tens to hundreds of rows", "[linear][sweep]") {
   }
 }
 
+// Hopper cuts them along k, too, or has pairs of blocks for them.
+TEST_CASE("16-bit products of about a hundred rows with large weights", "[linear]") {
+  for (int64_t rows : Pick<int64_t>({64, 65, 100, 127, 128, 129}, {65, 128})) {
+    CheckHalfOperands(
+        {.rows = rows, .n = 2048, .k = 2048, .residual = true, .alias = true, .sample = 97});
+    CheckHalfOperands({.rows = rows,
+                       .n = 10240,
+                       .k = 840,
+                       .gated = true,
+                       .activation = Activation::kGeluTanh,
+                       .sample = 97});
+  }
+  CheckHalfOperands(
+      {.rows = 101, .n = 2052, .k = 2120, .bias = true, .alpha = 0.3f, .x_gap = 8, .sample = 97});
+  CheckHalfOperands({.rows = 128, .n = 2048, .k = 5120, .residual = true, .sample = 97});
+  CheckHalfOperands({.rows = 77,
+                     .n = 10400,
+                     .k = 712,
+                     .gated = true,
+                     .bias = true,
+                     .alpha = 0.3f,
+                     .activation = Activation::kSilu,
+                     .sample = 97});
+}
+
 TEST_CASE("quantised weights of many channels, in slices", "[linear][sweep]") {
   // 32 MiB of bf16 are 8,192 channels of 2,048 values.
   CheckEverywhere({.rows = 40, .n = 8256, .k = 2048, .bias = true, .residual = true, .sample = 61});
