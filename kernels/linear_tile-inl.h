@@ -26,6 +26,7 @@ HWY_INLINE void Strip(const char* x, const char* w, const char* ahead, int64_t a
       sum[r][c] = first ? Op::Zero() : Op::Load(tile + r * kPanelBytes + c * kVectorBytes);
     }
   }
+  const bool both = ahead_step > 64;  // lines that a step covers
   for (int64_t g = 0; g < groups; ++g) {
     typename Op::W weights[kColumns];
 #pragma GCC unroll 16
@@ -40,7 +41,7 @@ HWY_INLINE void Strip(const char* x, const char* w, const char* ahead, int64_t a
       for (int c = 0; c < kColumns; ++c) sum[r][c] = Op::MulAdd(unit, weights[c], sum[r][c]);
     }
     __builtin_prefetch(ahead, 0, 2);
-    __builtin_prefetch(ahead + 64, 0, 2);
+    if (both) __builtin_prefetch(ahead + 64, 0, 2);
     w += kPanelBytes;
     x += kRows * cpu::kUnitBytes;
     ahead += ahead_step;
@@ -90,7 +91,7 @@ HWY_INLINE void RunPanelProduct(const cpu::PanelProduct& p) {
     // Each block asks for its share of the next panel.
     const int64_t share = groups * kPanelBytes / x.blocks;
     const bool asks = p.next != nullptr && x.blocks > 1;
-    const int64_t step = asks ? share / groups + 1 : kPanelBytes;
+    const int64_t step = asks ? (share + groups - 1) / groups : kPanelBytes;
     for (int64_t block = 0; block < x.blocks; ++block) {
       const int64_t row = x.BlockBegin(block), rows = x.BlockRows(block);
       const char* ahead = asks ? p.next + g * kPanelBytes + block * share : panel + cpu::kAhead;
