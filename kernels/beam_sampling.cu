@@ -108,8 +108,9 @@ class BestKeys {
 // What: best[row]: the k of the row's warped values plus its bias with the greatest draw keys.
 // Shapes: logits [rows, vocab] f32, best [rows, k_max].
 // Math: as SampleKernel; keys in f64.
-// Map: one block a row. Bound: as SampleKernel where top_k leaves few; over the whole row two f64
-// logarithms a value: 32128 of them take one multiprocessor about 25 us (predicted, not measured).
+// Map: one block a row.
+// Bound: as SampleKernel where top_k leaves few; over the whole row two f64 logarithms a value:
+// 32128 of them take one multiprocessor about 25 us (predicted, not measured).
 // Spec: tests/kernels/beam_sampling_test.cc.
 __global__ void __launch_bounds__(kThreads)
     RowCandidatesKernel(const __grid_constant__ BeamsCall c) {
@@ -144,7 +145,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // What: values and indices of SampleBeamsArgs from the rows' best.
-// Map: one block a request. Bound: latency.
+// Map: one block a request.
+// Bound: latency.
 // Spec: tests/kernels/beam_sampling_test.cc.
 __global__ void __launch_bounds__(kThreads)
     MergeCandidatesKernel(const __grid_constant__ BeamsCall c) {

@@ -66,8 +66,11 @@ __global__ void BeamStepKernel(const __grid_constant__ StepCall c) {
   }
 }
 
-// What: biases of CarryScoresArgs. Shapes: [rows]. Map: a thread a row. Bound: latency of two
-// dependent reads. Spec: tests/kernels/beam_step_test.cc.
+// What: biases of CarryScoresArgs.
+// Shapes: [rows].
+// Map: a thread a row.
+// Bound: latency of two dependent reads.
+// Spec: tests/kernels/beam_step_test.cc.
 __global__ void CarryScoresKernel(const float* scores, const float* known, const int32_t* from,
                                   float* biases, int rows) {
   WaitForInputs();

@@ -44,9 +44,11 @@ int64_t OutputColumns(const LinearWeight& w) { return w.gated() ? w.n() / 2 : w.
 
 constexpr int kWidth = 8;  // neighbours that a thread takes where addresses allow vectors
 
-// What: y = x in another type. Shapes: x [rows, columns], any row stride; y dense. Map: a thread
-// kEach neighbours, blockIdx.y a row. Bound: launch for a step's final states; x read and y written
-// once for the states of many inputs. Spec: tests/kernels/linear_test.cc.
+// What: y = x in another type.
+// Shapes: x [rows, columns], any row stride; y dense.
+// Map: a thread kEach neighbours, blockIdx.y a row.
+// Bound: launch for a step's final states; x read and y written once for the states of many inputs.
+// Spec: tests/kernels/linear_test.cc.
 template <typename In, typename Out, int kEach>
 __global__ void ConvertKernel(const In* x, int64_t x_stride, int64_t columns, Out* y) {
   WaitForInputs();
@@ -216,10 +218,13 @@ struct FinishArgs {
 
 // What: y = activation(product + bias) [* (up + bias)] + residual, to rows or scattered.
 // Shapes: product [rows, n] dense; y [rows, columns], columns n or n / 2.
-// Math: f32. Map: a thread kEach neighbours, blockIdx.y a row. Bound: the product read and y
-// written once; 1024 rows of T5-base's 18432 keys and values of the source on an H200: 75 MB, 17 us
-// at 4.3 TB/s. Versions, 4096 such rows with their product: 1, a thread an element: 563 us; 2, as
-// here: predicted 400, seen 309. Spec: tests/kernels/linear_test.cc.
+// Math: f32.
+// Map: a thread kEach neighbours, blockIdx.y a row.
+// Bound: the product read and y written once; 1024 rows of T5-base's 18432 keys and values of the
+// source on an H200: 75 MB, 17 us at 4.3 TB/s.
+// Versions, 4096 such rows with their product: 1, a thread an element: 563 us; 2, as here:
+// predicted 400, seen 309.
+// Spec: tests/kernels/linear_test.cc.
 template <typename In, typename Out, int kEach>
 __global__ void FinishKernel(FinishArgs<In, Out> a) {
   WaitForInputs();

@@ -12,34 +12,43 @@ constexpr int64_t kMostNormK = 2 * kDeep;
 constexpr int kBlocksPerUnit = 2;  // of a multiprocessor; those of another kernel are beside them
 
 // What: y = activation(alpha * norm(x) W^T + bias) [* up] + residual, of few rows; or keys and
-// values to their slots; or halves of norms (NormOutput, x_squares). Shapes: x [rows, k] T or f32,
-// W [n, k] T, y [rows, columns] Out; rows at most 8, k a multiple of 32. Math: the norm in f32,
-// then x rounded to T once; products on tensor cores, f32 sums: each warp's share of k in ascending
-// order, then the warps' in theirs: an order that W's shape alone decides. Map: a block takes tiles
-// of 16 rows of W in turns (gated: 8 gate rows and the 8 up rows that belong to them); its warps
-// take turns along k, 32 values at a time. W, biases, gamma and beta are asked for before the
-// kernel waits for its inputs; W comes through shared memory, 64 KiB a block on their way at once,
-// across tiles too. Between the wait and the last store there is one round trip to memory: x,
-// residual, slots and squares are asked for together. Bound: W read once: n * k * 2 bytes over 4.3
-// TB/s on an H200; in a step of a small model the chain of kernels: 0.9 us for a link that only
-// loads and stores. Versions, us of a recorded step of T5-base (bench_steps_gpu) at 1 | 8 rows on
-// an H200, with the decode attention of the day: 1, one tile a block, W in registers, x staged in
-// shared memory and normalised in every block: 471 | 570. 2, tiles of 8 channels, the next kernel
-// let in at the first instruction: predicted 275, got 427 | 616: every block normalises x again,
-// through barriers and three reads of it. 3, 16 channels, wide weights left to cuBLASLt: 391 | 484;
-// 8 where tiles are few: 343. 4, norms in kernels of their own from 2 rows on: 340 | 406. 5, as
-// here but with 8 channels where tiles are few: predicted 300 | 360, got 302 | 344. 6, 16 channels
-// everywhere: 287 | 320. Flan-T5-XL at 1 row, weights of any size here: version 4 1,704, 5 1,451,
-// with two blocks a multiprocessor 1,296, 6 1,220; reading its weights once takes 664. 7, halves of
-// norms where k > 1,024, and 8 warps instead of 16 where k is deep and blocks are many: Flan-T5-XL
-// at 1 row predicted 1,110, got at 1 | 8 rows 1,059 | 1,346 of 1,195 | 1,407 in the same run (8
-// warps alone 1,176 | 1,347; halves with 16 warps, whose registers spill, 1,190 | 1,522). T5-base
-// with halves 253 of 248, with 8 warps 260: it has neither.
-// Tried with 6 and left: the next product's weights brought to the L2 cache meanwhile: predicted
-// 250, got 286 to 292, XL 1,252 to 1,406: they are not what a link waits for, with all layers'
-// weights in that cache a step takes 276. The next kernel let in before the wait: 280 | 318, but
-// see WaitForInputs. The driver's own split of shared memory: 303. Norms on the way of 32 rows: 645
-// instead of 539, since every block reads 98 KB of x.
+// values to their slots; or halves of norms (NormOutput, x_squares).
+// Shapes: x [rows, k] T or f32, W [n, k] T, y [rows, columns] Out; rows at most 8, k a multiple of
+// 32.
+// Math: the norm in f32, then x rounded to T once; products on tensor cores, f32 sums: each warp's
+// share of k in ascending order, then the warps' in theirs: an order that W's shape alone decides.
+// Map: a block takes tiles of 16 rows of W in turns (gated: 8 gate rows and the 8 up rows that
+// belong to them); its warps take turns along k, 32 values at a time. W, biases, gamma and beta are
+// asked for before the kernel waits for its inputs; W comes through shared memory, 64 KiB a block
+// on their way at once, across tiles too. Between the wait and the last store there is one round
+// trip to memory: x, residual, slots and squares are asked for together.
+// Bound: W read once: n * k * 2 bytes over 4.3 TB/s on an H200; in a step of a small model the
+// chain of kernels: 0.9 us for a link that only loads and stores.
+//
+// Versions: us of a recorded step of T5-base at 1 | 8 rows (bench_steps_gpu, H200, with the decode
+// attention of the day).
+//   1  one tile a block, W in registers, x staged in shared memory and normalised in every block:
+//      471 | 570
+//   2  tiles of 8 channels, the next kernel let in at the first instruction: predicted 275, got
+//      427 | 616, since every block normalises x again, through barriers and three reads of it
+//   3  16 channels, wide weights left to cuBLASLt: 391 | 484; 8 channels where tiles are few: 343
+//   4  norms in kernels of their own from 2 rows on: 340 | 406
+//   5  as here, but with 8 channels where tiles are few: predicted 300 | 360, got 302 | 344
+//   6  16 channels everywhere: 287 | 320
+//   7  halves of norms where k > 1,024; 8 warps instead of 16 where k is deep and blocks are many
+// Flan-T5-XL, whose weights take 664 us to read once, at 1 row: version 4 1,704, 5 1,451 (two
+// blocks a multiprocessor: 1,296), 6 1,220. Version 7 at 1 | 8 rows: predicted 1,110 at 1, got
+// 1,059 | 1,346 where version 6 takes 1,195 | 1,407 in the same run (8 warps alone 1,176 | 1,347;
+// halves with 16 warps, whose registers spill, 1,190 | 1,522). T5-base has neither: with halves it
+// takes 253 instead of 248, with 8 warps 260.
+//
+// Tried with 6 and left:
+//   the next product's weights brought to the L2 cache meanwhile: predicted 250, got 286 to 292, XL
+//     1,252 to 1,406. They are not what a link waits for: with all layers' weights in that cache a
+//     step takes 276
+//   the next kernel let in before the wait: 280 | 318, but see WaitForInputs
+//   the driver's own split of shared memory: 303
+//   norms on the way of 32 rows: 645 instead of 539, since every block reads 98 KB of x
 // Spec: tests/kernels/linear_test.cc, linear_norm_test.cc, linear_half_norm_test.cc.
 template <typename Shape>
 __global__ void __launch_bounds__(Shape::kWarps * 32, 2)

@@ -7,17 +7,19 @@ namespace quintet::cuda {
 namespace {
 
 // What: y = activation(x Wg^T) * (x Wu^T), W the rows of Wg and then those of Wu; or keys and
-// values x W^T scattered to their places. Shapes: x [rows, k] T, W [2 columns, k] or [columns, k]
-// T, y [rows, columns] T or as ScatterOutput says; k and columns multiples of 8, rows of x and y at
-// 16-byte boundaries. Math: products on tensor cores, f32 sums over k in ascending order, the same
-// bits from run to run; gate and up are not rounded before they meet. GELU (tanh) and SiLU by one
-// exponential and half a reciprocal. Map: as many blocks as multiprocessors take tiles of y by
-// turns. One thread asks for boxes of 64 values of k of 128 rows of x and 256 of W into a ring of
-// four stages; two warpgroups multiply, 64 x 256 sums each in registers. Then every warp stages 16
-// rows by 64 columns at a time in shared memory of its own and stores them 16 bytes a lane, while
-// the next tile is already copied. Bound: products: 16384 x 10240 x 2048, 0.69 TFLOP, 1.0 ms at
-// what cuBLASLt reaches on an H200 (690 TFLOP/s, where the card's power ends). Spec:
-// tests/kernels/linear_many_test.cc.
+// values x W^T scattered to their places.
+// Shapes: x [rows, k] T, W [2 columns, k] or [columns, k] T, y [rows, columns] T or as
+// ScatterOutput says; k and columns multiples of 8, rows of x and y at 16-byte boundaries.
+// Math: products on tensor cores, f32 sums over k in ascending order, the same bits from run to
+// run; gate and up are not rounded before they meet. GELU (tanh) and SiLU by one exponential and
+// half a reciprocal.
+// Map: as many blocks as multiprocessors take tiles of y by turns. One thread asks for boxes of 64
+// values of k of 128 rows of x and 256 of W into a ring of four stages; two warpgroups multiply, 64
+// x 256 sums each in registers. Then every warp stages 16 rows by 64 columns at a time in shared
+// memory of its own and stores them 16 bytes a lane, while the next tile is already copied.
+// Bound: products: 16384 x 10240 x 2048, 0.69 TFLOP, 1.0 ms at what cuBLASLt reaches on an H200
+// (690 TFLOP/s, where the card's power ends).
+// Spec: tests/kernels/linear_many_test.cc.
 //
 // Versions on an H200, bf16, us of a gated product, rows x n x k 16384x10240x2048 | 2048x10240x2048
 // | 16384x4096x768; cuBLASLt in pieces of 1024 rows and a pass over each 1273 | 157 | 294, all of

@@ -232,8 +232,10 @@ void RunByteRows(const LinearArgs& args, Stream& stream) {
 
 // What: out = W * scales in bf16, of some channels.
 // Shapes: w [channels, k] bytes, scales [channels], out [channels, k]; k a multiple of 16.
-// Math: one rounding. Map: a thread 16 values.
-// Bound: 3 bytes a value. Spec: tests/kernels/linear_test.cc.
+// Math: one rounding.
+// Map: a thread 16 values.
+// Bound: 3 bytes a value.
+// Spec: tests/kernels/linear_test.cc.
 template <bool kF8>
 __global__ void DequantizeKernel(const char* w, const float* scales, int64_t vectors,
                                  int64_t row_vectors, __nv_bfloat16* out) {

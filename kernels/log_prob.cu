@@ -61,13 +61,14 @@ struct Finish {
   int64_t top_tokens_stride[2];
 };
 
-// What: log_probs[row] = (logits[row, target] - max) - log(sum), and the same
-// of the best `top`, ordered by it and then by token. Shapes: as
-// TargetLogProbArgs, for one chunk of rows. Math: the difference and the
-// logarithm in f64, rounded once. A target outside the vocabulary reads nothing
-// and gives NaN. Map: one warp a row; a lane places every 32nd of the best by
-// counting those before it. Bound: latency; a few hundred bytes a row. Spec:
-// tests/kernels/log_prob_test.cc.
+// What: log_probs[row] = (logits[row, target] - max) - log(sum), and the same of the best `top`,
+// ordered by it and then by token.
+// Shapes: as TargetLogProbArgs, for one chunk of rows.
+// Math: the difference and the logarithm in f64, rounded once. A target outside the vocabulary
+// reads nothing and gives NaN.
+// Map: one warp a row; a lane places every 32nd of the best by counting those before it.
+// Bound: latency; a few hundred bytes a row.
+// Spec: tests/kernels/log_prob_test.cc.
 __global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__ Finish a) {
   WaitForInputs();
   const int64_t row = blockIdx.x * (kThreads / 32) + threadIdx.x / 32;

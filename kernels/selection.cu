@@ -310,8 +310,9 @@ __device__ void WriteLogSums(const Ranking& r, const RequestValues& values) {
 // What: the k best of a request's values, in order.
 // Shapes: as TopKArgs; the summaries of SummaryKernel.
 // Math: comparisons of integers alone, so the order in which candidates arrive does not matter. A
-// request with more values at the bound than there is room for takes SelectExactly. Map: one block
-// a request. Candidates lie in shared memory; each thread counts how many stand before its own.
+// request with more values at the bound than there is room for takes SelectExactly.
+// Map: one block a request. Candidates lie in shared memory; each thread counts how many stand
+// before its own.
 // Bound: latency of about 30 barriers and two reads of L2; bytes are those of the summaries.
 // Spec: tests/kernels/selection_test.cc.
 __global__ void __launch_bounds__(kManyThreads) RankKernel(const __grid_constant__ Ranking r) {
