@@ -1,15 +1,16 @@
-// Attention in linear memory (online softmax over key tiles, as in FlashAttention; Dao 2022, 2023)
-// over packed sequences: out = softmax(scale * q k^T + bias + mask) v, heads apart. One op serves
-// the encoder, decoder prefill, cross-attention and single-token decoding; the shapes pick the
-// path.
+// Attention over packed sequences, per head: out = softmax(scale * q k^T + bias + mask) v, in
+// memory linear in the lengths (online softmax over tiles of keys, as in FlashAttention: Dao 2022,
+// 2023). One op serves the encoder, prefill, cross-attention and single-token decoding; the shapes
+// choose the kernel.
 //
-// Keys come from packed rows (encoder) or from cache slots (decoder). Beams of one request share
-// its cross keys simply by being several query rows of one sequence. Statistics are f32; a row that
-// sees no key gives zeros. Key tiles begin at multiples of a fixed size counted from the sequence's
-// first key, so a row's result depends on nothing but its own query, its keys and its position: it
-// is bit-identical alone, in any batch and in any slicing of the queries. In bf16 and f16, which
-// only the GPU has, rounding depends on how many of its sequence's queries, how many sequences and
-// how long ones are in the call; it is the same from run to run.
+// Keys and values come from packed rows (encoder) or from slots of the cache (decoder). Beams of a
+// request share its cross-attention keys by being several query rows of one sequence.
+//
+// Numbers: softmax statistics are f32. A row that sees no key gives zeros. Tiles of keys begin at
+// multiples of a fixed size, counted from the sequence's first key, so in f32 a row's result
+// depends only on its query, its keys and its position: it is bit-identical alone, in any batch and
+// however the queries are sliced. In bf16 and f16 (GPU only) the kernel, and with it the rounding,
+// depends on the numbers and lengths of the sequences in the call; it is the same from run to run.
 #pragma once
 
 #include "absl/types/span.h"
@@ -21,33 +22,31 @@
 
 namespace quintet {
 
-// Which keys and values the op queued just before Attention may have written; all others, and the
-// small arrays, were there before that op. A GPU asks for those while that op still runs.
+// Which keys and values the op queued just before this one may have written. A GPU loads all
+// others, and the small arrays, while that op still runs.
 enum class FreshKeys : uint8_t {
   kAny,
-  kOwn,   // of each sequence the last q_len: a decoder's new tokens; no sequence has another's
+  kOwn,   // the last q_len of each sequence, and none of another's: a decoder's new tokens
   kNone,  // cross-attention in a decoder's step
 };
 
 struct AttentionArgs {
   Tensor q;    // [q_total, heads, head_dim] f32|bf16|f16, any row stride
   Tensor out;  // [q_total, heads, head_dim] as q, any row stride; may alias q
-  absl::Span<const int32_t>
-      q_offsets;  // [n + 1] rows of each sequence in q; sequences may be empty
+  absl::Span<const int32_t> q_offsets;  // [n + 1] first row of each sequence, which may be empty
 
   // Source 1: packed rows, when cache is null.
   Tensor k, v;                           // [k_total, heads, head_dim] as q, any row stride
   absl::Span<const int32_t> kv_offsets;  // [n + 1]
-  // Source 2: cache slots. Key t of sequence s is in slot slots[s * slots_stride + t], t <
-  // kv_lens[s].
+  // Source 2: cache. Key t < kv_lens[s] of sequence s is in slot slots[s * slots_stride + t].
   const KvCache* cache = nullptr;
   int64_t layer = 0;
   const int32_t* slots = nullptr;
   int64_t slots_stride = 0;
   absl::Span<const int32_t> kv_lens;  // [n]
 
-  // Position of the first query row of each sequence, counted with its keys (key t has position t).
-  // Empty: kv_len - q_len.
+  // Position of each sequence's first query, on the scale on which key t has position t. Empty:
+  // kv_len - q_len, so that the last query and the last key share a position.
   absl::Span<const int32_t> q_positions;  // [n] or empty
   bool causal = false;                    // a query at position p sees keys t <= p
   FreshKeys fresh = FreshKeys::kAny;
@@ -57,7 +56,7 @@ struct AttentionArgs {
   Tensor scratch;  // AttentionScratchBytes(...) as [bytes] i8
 };
 void Attention(const AttentionArgs& args, Stream& stream);
-// Of up to `rows` queries, and as many packed keys.
+// Enough for any call of up to `rows` query rows and as many packed keys.
 int64_t AttentionScratchBytes(int64_t rows, int64_t heads, int64_t head_dim, const Stream& stream);
 
 }  // namespace quintet

@@ -1,6 +1,7 @@
-// Column masks (FlashMask, arXiv 2410.01359): what attention hides besides what causality does, as
-// up to two runs of queries for each key, and what is known of a tile of keys without looking at
-// each. One text for both backends.
+// Column masks (FlashMask, arXiv 2410.01359): which (query, key) pairs attention hides beside those
+// of causality. The mask of a key is up to two runs of query positions that do not see it.
+// Summaries of 64 keys tell without a look at each key whether a tile is hidden, visible or mixed.
+// Both backends compile this file.
 #pragma once
 
 #include <climits>
@@ -13,13 +14,13 @@ namespace quintet {
 
 constexpr int kMaskTileKeys = 64;  // summaries cover as many keys, from each sequence's first on
 
-// Of one key or of a tile of keys: the queries at positions [begin, end) are hidden from a key. Of
-// one key, min and max are the same.
+// A run [begin, end) of query positions that do not see a key; for a tile of keys, the least and
+// the greatest of its keys' begins and ends.
 struct MaskRun {
   int32_t begin_min, begin_max, end_min, end_max;
 
-  // All of the rows [row_begin, row_end) are hidden from all of the keys; from any of them,
-  // perhaps.
+  // Hides: no query in [row_begin, row_end) sees any of the keys. Touches: some query may not see
+  // some of them.
   QT_HOST_DEVICE bool Hides(int row_begin, int row_end) const {
     return row_begin >= begin_max && row_end <= end_min;
   }
@@ -34,7 +35,7 @@ struct MaskRun {
   }
 };
 
-// kSome: each pair has to be looked at. It may turn out that all or none are hidden.
+// What queries see of a tile of keys. kSome: not known without a look at each pair.
 enum class TileView : uint8_t { kAll, kSome, kNone };
 
 struct MaskTile {
@@ -51,7 +52,7 @@ struct MaskTile {
   }
 };
 
-// The columns of a mask where a backend reads them; null: as ColumnMask says of empty spans.
+// The spans of a ColumnMask as addresses of the backend; null for empty ones.
 struct MaskColumns {
   const int32_t* lower_begin = nullptr;
   const int32_t* lower_end = nullptr;
@@ -72,20 +73,20 @@ struct MaskColumns {
   }
 };
 
-// Number of a sequence's first summary: summaries of all sequences lie one after another, with room
-// to spare so that no table is needed. `first_key`: the sequence's first key among the packed ones.
+// Index of a sequence's first summary. Sequences' summaries follow one another with some room to
+// spare, so that the index needs no table. `first_key`: the sequence's first among the packed keys.
 QT_HOST_DEVICE inline int64_t FirstMaskTile(int64_t first_key, int64_t sequence) {
   return first_key / kMaskTileKeys + sequence;
 }
 
-// Key j of the packed keys is hidden from the queries of its sequence at the positions
-// [lower_begin[j], lower_end[j]) and [upper_begin[j], upper_end[j]); positions as
-// AttentionArgs::q_positions counts them. Without lower_begin or upper_end there is no such run;
-// without lower_end it reaches to the last query, without upper_begin it begins with the first.
-// Either run may be empty (begin >= end).
+// Key j of the packed keys is hidden from queries of its sequence at positions [lower_begin[j],
+// lower_end[j]) and [upper_begin[j], upper_end[j]), positions as in AttentionArgs::q_positions. A
+// run may be empty (begin >= end). Without lower_begin there is no lower run, without lower_end it
+// reaches to the last query; without upper_end there is no upper run, without upper_begin it starts
+// at the first query.
 struct ColumnMask {
   absl::Span<const int32_t> lower_begin, lower_end, upper_begin, upper_end;  // [k_total] or empty
-  absl::Span<const MaskTile> tiles;  // what SummariseMask made of them
+  absl::Span<const MaskTile> tiles;  // [MaskTiles(kv_offsets)] from SummariseMask
 
   MaskColumns columns() const {
     const auto data = [](absl::Span<const int32_t> s) { return s.empty() ? nullptr : s.data(); };
@@ -93,13 +94,13 @@ struct ColumnMask {
   }
 };
 
-// How many summaries packed keys need.
+// Number of summaries for packed keys.
 inline int64_t MaskTiles(absl::Span<const int32_t> kv_offsets) {
   return kv_offsets.empty()
              ? 0
              : FirstMaskTile(kv_offsets.back(), static_cast<int64_t>(kv_offsets.size()) - 1);
 }
-// Fills tiles [MaskTiles(kv_offsets)]; once for all layers and heads.
+// Fills tiles [MaskTiles(kv_offsets)]; once a batch, since masks do not differ by layer or head.
 void SummariseMask(const MaskColumns& columns, absl::Span<const int32_t> kv_offsets,
                    absl::Span<MaskTile> tiles);
 

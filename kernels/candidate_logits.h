@@ -1,4 +1,5 @@
-// The logits of candidates that a ranking or a draw has found.
+// Gathers the raw logits of the candidates that TopK or SampleBeams found, for log-probabilities in
+// results.
 #pragma once
 
 #include "absl/types/span.h"
@@ -7,15 +8,15 @@
 
 namespace quintet {
 
-// values[i, j] = logits[first_rows[i] + indices[i, j] / vocab, indices[i, j] % vocab], of `kept`
-// instead where from_kept[i] is not 0; an index below 0 gives 0.
+// values[i, j] = source[first_rows[i] + indices[i, j] / vocab, indices[i, j] % vocab], where source
+// is `kept` if from_kept[i] != 0 and `logits` otherwise. A negative index gives 0.
 struct CandidateLogitsArgs {
   Tensor logits;                         // [rows, vocab] f32
-  Tensor kept;                           // [rows, vocab] f32, or undefined where no entry is of it
-  absl::Span<const int32_t> first_rows;  // [n] mirrored
+  Tensor kept;                           // [rows, vocab] f32: LogitRulesArgs::kept, or undefined
+  absl::Span<const int32_t> first_rows;  // [n] mirrored: row of each request's first beam
   absl::Span<const int32_t> from_kept;   // [n] mirrored
   Tensor indices;                        // [n, k] i32 in the stream's memory
-  Tensor values;                         // [n, k] f32
+  Tensor values;                         // [n, k] f32 out
 };
 void CandidateLogits(const CandidateLogitsArgs& args, Stream& stream);
 

@@ -1,5 +1,5 @@
-// QT_CHECK: a broken invariant of our own code. It prints both values and aborts; no user input may reach it (bad input is
-// an absl::Status instead).
+// QT_CHECK: an invariant of our own code. When it is broken, QT_CHECK prints both values and
+// aborts. No user input may reach it: bad input is an absl::Status instead.
 #pragma once
 
 #include <cstdio>
@@ -24,21 +24,21 @@ std::string CheckValues(const A& a, const B& b) {
 
 }  // namespace quintet
 
-#define QT_CHECK(condition)                                                     \
-  do {                                                                          \
+#define QT_CHECK(condition)                                                       \
+  do {                                                                            \
     if (!(condition)) ::quintet::CheckFailed(__FILE__, __LINE__, #condition, ""); \
   } while (0)
 
-#define QT_CHECK_OP(a, op, b)                                                                  \
-  do {                                                                                         \
-    const auto& qt_a = (a);                                                                    \
-    const auto& qt_b = (b);                                                                    \
-    if (!(qt_a op qt_b))                                                                       \
-      ::quintet::CheckFailed(__FILE__, __LINE__, #a " " #op " " #b, ::quintet::CheckValues(qt_a, qt_b)); \
+#define QT_CHECK_OP(a, op, b)                                       \
+  do {                                                              \
+    const auto& qt_a = (a);                                         \
+    const auto& qt_b = (b);                                         \
+    if (!(qt_a op qt_b))                                            \
+      ::quintet::CheckFailed(__FILE__, __LINE__, #a " " #op " " #b, \
+                             ::quintet::CheckValues(qt_a, qt_b));   \
   } while (0)
 
 #define QT_CHECK_EQ(a, b) QT_CHECK_OP(a, ==, b)
-#define QT_CHECK_NE(a, b) QT_CHECK_OP(a, !=, b)
 #define QT_CHECK_LE(a, b) QT_CHECK_OP(a, <=, b)
 #define QT_CHECK_LT(a, b) QT_CHECK_OP(a, <, b)
 #define QT_CHECK_GE(a, b) QT_CHECK_OP(a, >=, b)

@@ -1,5 +1,6 @@
-// The ops of the headers below on the CPU. Arguments have been checked. Kernels are compiled for
-// every instruction set by Highway (foreach_target) and picked at run time.
+// The ops of the headers below on the CPU. Arguments have been checked by the public functions.
+// Highway compiles the kernels for every instruction set (foreach_target) and picks one at run
+// time.
 #pragma once
 
 #include "kernels/attention.h"
@@ -19,34 +20,6 @@
 
 namespace quintet::cpu {
 
-void RmsNorm(const RmsNormArgs& args, Stream& stream);
-void LayerNorm(const LayerNormArgs& args, Stream& stream);
-void Embedding(const EmbeddingArgs& args, Stream& stream);
-void Rotary(const RotaryArgs& args, Stream& stream);
-void StoreKv(const StoreKvArgs& args, Stream& stream);
-void Attention(const AttentionArgs& args, Stream& stream);
-int64_t AttentionScratchBytes(int64_t rows, int64_t heads, int64_t head_dim, const Stream& stream);
-void Linear(const LinearArgs& args, Stream& stream);
-bool LinearTakesNorm(const LinearWeight& w, int64_t rows);
-bool LinearStoresKv(const LinearWeight& w, int64_t rows, const Stream& stream);
-int64_t LinearNormParts(const LinearWeight& w, int64_t rows, const Stream& stream);
-bool LinearTakesSquares(const LinearWeight& w, int64_t rows, const Stream& stream);
-int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream);
-void LogSumExp(const LogSumExpArgs& args, Stream& stream);
-void TopK(const TopKArgs& args, Stream& stream);
-int64_t TopKScratchBytes(int64_t rows, int64_t vocab, int64_t k_max, const Stream& stream);
-void LogitRules(const LogitRulesArgs& args, Stream& stream);
-int64_t LogitRulesScratchBytes(int64_t vocab, const Stream& stream);
-void CandidateLogits(const CandidateLogitsArgs& args, Stream& stream);
-void Sample(const SampleArgs& args, Stream& stream);
-int64_t SampleScratchBytes(int64_t vocab, const Stream& stream);
-void SampleBeams(const SampleBeamsArgs& args, Stream& stream);
-int64_t SampleBeamsScratchBytes(int64_t rows, int64_t vocab, int64_t k_max, const Stream& stream);
-void BeamStep(const BeamStepArgs& args, Stream& stream);
-void CarryScores(const CarryScoresArgs& args, Stream& stream);
-void MoveBeams(const MoveBeamsArgs& args, Stream& stream);
-void TargetLogProb(const TargetLogProbArgs& args, Stream& stream);
-int64_t TargetLogProbScratchBytes(const LinearWeight& head, int64_t rows, int64_t top,
-                                  const Stream& stream);
+#include "kernels/backend_ops-inl.h"
 
 }  // namespace quintet::cpu

@@ -1,8 +1,9 @@
-// The ops on a GPU, with the contracts of their public headers: arguments have been checked,
-// Tensors are device memory, spans and index Tensors mirrored memory (kernels/stream.h). Launchers
-// queue kernels; they never copy, allocate or wait, so that a step can be captured as a graph.
-// Lengths are read from twins by the kernels: on the host they are upper bounds that size the
-// launches.
+// The ops on a GPU. Arguments have been checked by the public functions. Tensors are device memory,
+// spans and index Tensors mirrored memory (kernels/stream.h).
+//
+// A launcher queues kernels and nothing else: it never copies, allocates or waits, so that a step
+// can be captured as a graph. Lengths that change from step to step are read by the kernels from
+// the twins; their values on the host are upper bounds, which size the launches.
 #pragma once
 
 #include "kernels/attention.h"
@@ -25,34 +26,6 @@ namespace quintet::cuda {
 
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(int ordinal);
 
-void RmsNorm(const RmsNormArgs& args, Stream& stream);
-void LayerNorm(const LayerNormArgs& args, Stream& stream);
-void Embedding(const EmbeddingArgs& args, Stream& stream);
-void Rotary(const RotaryArgs& args, Stream& stream);
-void StoreKv(const StoreKvArgs& args, Stream& stream);
-void Attention(const AttentionArgs& args, Stream& stream);
-int64_t AttentionScratchBytes(int64_t rows, int64_t heads, int64_t head_dim, const Stream& stream);
-void LogSumExp(const LogSumExpArgs& args, Stream& stream);
-void TopK(const TopKArgs& args, Stream& stream);
-int64_t TopKScratchBytes(int64_t rows, int64_t vocab, int64_t k_max, const Stream& stream);
-void LogitRules(const LogitRulesArgs& args, Stream& stream);
-int64_t LogitRulesScratchBytes(int64_t vocab, const Stream& stream);
-void CandidateLogits(const CandidateLogitsArgs& args, Stream& stream);
-void Sample(const SampleArgs& args, Stream& stream);
-int64_t SampleScratchBytes(int64_t vocab, const Stream& stream);
-void SampleBeams(const SampleBeamsArgs& args, Stream& stream);
-int64_t SampleBeamsScratchBytes(int64_t rows, int64_t vocab, int64_t k_max, const Stream& stream);
-void BeamStep(const BeamStepArgs& args, Stream& stream);
-void CarryScores(const CarryScoresArgs& args, Stream& stream);
-void MoveBeams(const MoveBeamsArgs& args, Stream& stream);
-void Linear(const LinearArgs& args, Stream& stream);
-bool LinearTakesNorm(const LinearWeight& w, int64_t rows);
-bool LinearStoresKv(const LinearWeight& w, int64_t rows, const Stream& stream);
-int64_t LinearNormParts(const LinearWeight& w, int64_t rows, const Stream& stream);
-bool LinearTakesSquares(const LinearWeight& w, int64_t rows, const Stream& stream);
-int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream);
-void TargetLogProb(const TargetLogProbArgs& args, Stream& stream);
-int64_t TargetLogProbScratchBytes(const LinearWeight& head, int64_t rows, int64_t top,
-                                  const Stream& stream);
+#include "kernels/backend_ops-inl.h"
 
 }  // namespace quintet::cuda

@@ -1,5 +1,5 @@
-// Draws from a counter-based generator: a token depends on its request's seed, sequence and
-// position and on nothing else. One text for both backends.
+// Random draws from a counter-based generator: a draw depends on the request's seed, the sequence
+// and the position, and on nothing else. Both backends compile this file.
 #pragma once
 
 #include <cmath>
@@ -30,27 +30,27 @@ QT_HOST_DEVICE inline RandomBits Philox(uint64_t key, const RandomBits& counter)
   return c;
 }
 
-// A double in (0, 1) from 64 random bits: 52 of them, then the middle of the cell.
+// A double in (0, 1), never an end: the middle of one of 2^52 equal cells.
 QT_HOST_DEVICE inline double OpenUnit(uint32_t high, uint32_t low) {
   const uint64_t bits = (uint64_t{high} << 32 | low) >> 12;
   return (static_cast<double>(bits) + 0.5) * 0x1p-52;
 }
 
-// Where a draw stands: equal places give equal draws.
+// What a draw depends on: equal places give equal draws.
 struct DrawPlace {
   uint64_t seed = 0;
-  uint32_t sequence = 0;  // of a request's samples
-  uint32_t position = 0;  // length of the history
+  uint32_t sequence = 0;  // index among the request's samples
+  uint32_t position = 0;  // tokens that the sequence has so far
 };
 
-// The draw of one token.
+// The uniform draw that chooses one token.
 QT_HOST_DEVICE inline double UnitAt(const DrawPlace& place) {
   const RandomBits bits = Philox(place.seed, {{place.position, place.sequence, 0u, 0u}});
   return OpenUnit(bits.word[0], bits.word[1]);
 }
 
-// The key whose descending order draws without replacement in proportion to exp(value) (Gumbel's
-// trick; -inf stays -inf). `flat` counts the elements drawn from.
+// The sort key of the Gumbel trick: taking elements by descending key draws without replacement in
+// proportion to exp(value). `flat` is the element's index; a value of -inf gives -inf.
 QT_HOST_DEVICE inline double DrawKey(float value, const DrawPlace& place, uint32_t flat) {
   // Two elements share a block of four words; the last counter word keeps these draws apart from
   // UnitAt's.

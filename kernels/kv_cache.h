@@ -1,6 +1,9 @@
-// Keys and values of all layers in pages, addressed by slots: slot = page * page_size + index within the page. Who owns which page is
-// the engine's business (engine/kv_pool.h); ops see only slots. A request's self-attention and cross-attention keys live in
-// the same pool of pages.
+// The key/value cache: keys and values of all layers in fixed-size pages, as in PagedAttention
+// (Kwon et al. 2023).
+//
+// Ops address tokens by slot: slot = page * page_size + index within the page. Which request owns
+// which page is decided by engine/kv_pool.h. Keys of self-attention and of cross-attention share
+// one pool of pages.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +14,10 @@
 
 namespace quintet {
 
+// A view; the memory belongs to the model.
 struct KvCache {
-  void* data = nullptr;  // [pages, layers, 2 (key, value), heads, page_size, head_dim]
-  DType dtype = DType::kF32;  // of activations: f32 on the CPU
+  void* data = nullptr;       // [pages, layers, 2 (key, value), heads, page_size, head_dim]
+  DType dtype = DType::kF32;  // f32 on the CPU, the activations' type on a GPU
   int64_t pages = 0, layers = 0, heads = 0, page_size = 0, head_dim = 0;
 
   template <typename T>
@@ -21,7 +25,8 @@ struct KvCache {
     return static_cast<T*>(data);
   }
   int64_t page_elements() const { return layers * 2 * heads * page_size * head_dim; }
-  // Offset in elements of the head_dim values of (layer, key or value, head) in a slot = SlotOffset + ChunkOffset.
+  // The head_dim values of (layer, key or value, head) in a slot begin at element SlotOffset(slot)
+  // + ChunkOffset(layer, value, head).
   int64_t SlotOffset(int64_t slot) const {
     return slot / page_size * page_elements() + slot % page_size * head_dim;
   }
@@ -30,12 +35,12 @@ struct KvCache {
   }
 };
 
-// Copies new keys and values into their slots.
+// Copies the keys and values of new tokens into their slots.
 struct StoreKvArgs {
   Tensor k, v;  // [rows, heads, head_dim] of the cache's type, any row stride
   const KvCache* cache = nullptr;
   int64_t layer = 0;
-  absl::Span<const int32_t> slots;  // [rows]; -1: the row is not kept
+  absl::Span<const int32_t> slots;  // [rows] mirrored; -1: the row is not kept
 };
 void StoreKv(const StoreKvArgs& args, Stream& stream);
 

@@ -1,15 +1,16 @@
 // Matrix products with weights prepared once at load: y = epilogue(alpha * x W^T + bias).
 //
-// GPU: f32 weights, x and y: the same sums in the same order as on the CPU. bf16 and f16 weights: x
-// of the weight's type, or f32 (then it is rounded to it first); y of that type or f32; sums f32,
-// in an order that the library chooses by shape. int8 and fp8 weights: as bf16 ones that hold each
-// value times its channel's scale; x is bf16 or rounded to it.
+// CPU: x and y are f32. By the type of the weights:
+//   f32:   each element of y is summed over k in ascending order, by fused multiply-adds into one
+//          accumulator, so a row's result is bit-identical alone and in any batch
+//   int8:  each row of x is quantised on the fly (symmetric, one scale a row); sums are exact, i32
+//   bf16:  only on CPUs with bf16 dot products; x is rounded to bf16, sums are f32 in a fixed order
 //
-// CPU: x and y are f32. f32 weights: every element of y is summed over k in ascending order by
-// fused multiply-adds in one accumulator, whatever the number of rows, so one row's result is
-// bit-identical alone and in any batch. int8 weights: rows of x are quantised on the fly
-// (symmetric, one scale a row), products are summed exactly in int32. bf16 weights: only where the
-// CPU has bf16 dot products; x is rounded to bf16, sums are f32 in a fixed order.
+// GPU:
+//   f32:       x and y f32; the sums of the CPU, in its order
+//   bf16, f16: x of the weights' type, or f32, which is rounded to it first; y of that type or f32;
+//              sums f32, in an order that depends on the shape
+//   int8, fp8: as bf16 weights that hold each value times its channel's scale
 #pragma once
 
 #include <cstdint>
@@ -66,8 +67,7 @@ class LinearWeight {
   void Pack(int64_t row, const Tensor& w);
   // The same from values already quantised: w [rows, k] of WeightDType(type()), scales [rows] f32.
   void PackQuantized(int64_t row, const Tensor& w, const Tensor& scales);
-  // The inverse, for convert and its verification: rows as f32 (dequantised), to [rows, k] f32. CPU
-  // only.
+  // The inverse, which tests use: rows dequantised, to w [rows, k] f32. CPU only.
   void Unpack(int64_t row, const Tensor& w) const;
 
   bool defined() const { return n_ > 0; }
@@ -99,9 +99,9 @@ class LinearWeight {
 // [rows, k] f32|bf16|f16. Symmetric, a channel's largest magnitude becomes 127 or 448.
 void QuantizeRows(const Tensor& w, const Tensor& q, const Tensor& scales);
 
-// Output columns that go somewhere other than one row-major matrix: element (r, c) is written at
-// base[row_offset[r] + chunk_offset[c / chunk] + c % chunk]. The cross-attention cache is written
-// so, by one product.
+// Output that is no row-major matrix: element (r, c) is written to base[row_offset[r] +
+// chunk_offset[c / chunk] + c % chunk]. So one product writes the cross-attention keys and values
+// of all layers into the cache.
 struct ScatterOutput {
   void* base = nullptr;
   DType dtype = DType::kF32;
@@ -110,20 +110,21 @@ struct ScatterOutput {
   int64_t chunk = 0;
 };
 
-// Output columns that are new keys and values of a decoder: y is [rows, 3 I], queries, keys and
-// values, of which keys and values go to their slots in the cache and not to y (StoreKvArgs).
+// For a decoder's product of queries, keys and values, y [rows, 3 I]: the keys and values go to
+// their slots in the cache instead of to y (as StoreKv does).
 struct KvOutput {
   const KvCache* cache = nullptr;
   int64_t layer = 0;
   absl::Span<const int32_t> slots;  // [rows]; -1: the row is not kept
 };
 
-// RMSNorm of y for the product after this one, of which each does a half: norm(y) W^T is
-// (y gamma) W^T times 1 / sqrt(mean(y^2) + eps) of the row.
+// RMSNorm between two products without a pass of its own. Since norm(y) W^T = (y gamma) W^T /
+// sqrt(mean(y^2) + eps), the first product writes y * gamma and sums of y^2, and the second scales
+// its rows (LinearArgs::x_squares).
 struct NormOutput {
   Tensor gamma;    // [n] f32
   Tensor scaled;   // [rows, n] of w's type: y * gamma
-  Tensor squares;  // [rows, LinearNormParts] f32, dense: of y^2, sums over equal shares of n
+  Tensor squares;  // [rows, LinearNormParts] f32, dense: sums of y^2 over equal shares of n
 };
 
 struct LinearArgs {
@@ -153,18 +154,18 @@ struct LinearArgs {
 // Checks shapes (QT_CHECK), counts one product on the stream, then runs it on the stream's threads.
 // rows 0 is allowed.
 void Linear(const LinearArgs& args, Stream& stream);
-// Whether a product of so many rows normalises x on its way: on a GPU, for few rows.
+// Whether a product of so many rows can normalise x itself: on a GPU, for few rows.
 bool LinearTakesNorm(const LinearWeight& w, int64_t rows, const Stream& stream);
 // Whether a product of so many rows writes keys and values to their slots: on a GPU, for few rows,
 // on Hopper for up to 256.
 bool LinearStoresKv(const LinearWeight& w, int64_t rows, const Stream& stream);
-// Into how many parts, at most n / 16, a product of so many rows divides what it leaves of a row
-// for the next norm; 0: it leaves nothing. On a GPU with bf16 weights, for few rows, on Hopper for
-// up to 64 and for small ones of more; 0 for more than kMostNormRows. In such calls, and in those
-// with x_squares, rows of all tensors begin on 16-byte boundaries.
+// Into how many sums, at most n / 16, a product of so many rows divides each row of
+// NormOutput::squares; 0: it cannot write a NormOutput. Not 0 on a GPU with bf16 weights for few
+// rows (on Hopper up to 64, and more for small products), never for more than kMostNormRows. In
+// such calls, and in those with x_squares, rows of all tensors must begin on 16-byte boundaries.
 constexpr int64_t kMostNormRows = 512;
 int64_t LinearNormParts(const LinearWeight& w, int64_t rows, const Stream& stream);
-// Whether a product of so many rows does the other half of such a norm; few rows: where k > 1024.
+// Whether a product of so many rows takes x_squares; of few rows: where k > 1024.
 bool LinearTakesSquares(const LinearWeight& w, int64_t rows, const Stream& stream);
 // Grows with rows; on the CPU up to about a quarter of a core's second-level cache.
 int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream);

@@ -1,6 +1,7 @@
-// Log-probabilities of given targets without a [rows, vocab] matrix: the head product is formed in
-// tiles, each folded at once into a running (max, sum of exponentials) per row, and the target's
-// and the best logits are picked up on the way.
+// Log-probabilities of given targets without a [rows, vocab] matrix of logits: the product with the
+// language-model head is computed in tiles, and each tile is folded at once into a running (max,
+// sum of exponentials) per row. The logit of the target and the greatest ones are picked up on the
+// way.
 #pragma once
 
 #include "kernels/linear.h"
@@ -14,14 +15,14 @@ struct TargetLogProbArgs {
   float alpha = 1.0f;                  // logits = alpha * hidden head^T + bias
   Tensor targets;                      // [rows] i32, each in [0, vocab)
   Tensor log_probs;                    // [rows] f32 out: logit[target] - logsumexp(logits)
-  // Optional best alternatives of every row, by (log-probability descending, token ascending): both
-  // or none. Which ones these are is decided by the logits, before they round to log-probabilities.
-  // Past the vocabulary: -inf and token -1.
-  Tensor top_log_probs;  // [rows, top] f32
-  Tensor top_tokens;     // [rows, top] i32
+  // Optional, both or none: the best alternatives of every row by (log-probability descending,
+  // token ascending). They are ranked by their logits, before rounding to log-probabilities. Beyond
+  // the vocabulary's size: -inf and token -1.
+  Tensor top_log_probs;  // [rows, top] f32 out
+  Tensor top_tokens;     // [rows, top] i32 out
   Tensor scratch;        // TargetLogProbScratchBytes(...) as [bytes] i8
 };
-// Logits are the same bits as Linear would give. A row's result does not depend on the other rows.
+// Logits are those of Linear, bit for bit. A row's result does not depend on the other rows.
 void TargetLogProb(const TargetLogProbArgs& args, Stream& stream);
 int64_t TargetLogProbScratchBytes(const LinearWeight& head, int64_t rows, int64_t top,
                                   const Stream& stream);

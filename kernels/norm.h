@@ -1,5 +1,7 @@
-// Normalisation over the last dimension. Activations (x, y) are f32; on a GPU f32, bf16 or f16, x f32 or y's type. gamma and beta are
-// f32 everywhere.
+// Normalisation over the last dimension: RMSNorm (T5) and LayerNorm (GPT-2).
+//
+// On the CPU x and y are f32. On a GPU y is f32, bf16 or f16, and x is f32 or of y's type. gamma
+// and beta are f32 on both; sums are f32. A row's result depends on that row alone.
 #pragma once
 
 #include "absl/types/span.h"
@@ -8,22 +10,25 @@
 
 namespace quintet {
 
-// y = x * rsqrt(mean(x^2) + eps) * gamma. T5: no mean, no bias.
+// y = x * rsqrt(mean(x^2) + eps) * gamma
 struct RmsNormArgs {
-  Tensor x;      // [rows, d]
+  Tensor x;      // [x_rows, d]
   Tensor gamma;  // [d]
-  Tensor y;      // [rows, d], may alias x when it has all its rows
+  Tensor y;      // [rows, d]; may alias x when `rows` is empty
   float eps = 1e-6f;
-  absl::Span<const int32_t> rows;  // the row of x behind each row of y, in [0, x rows); empty: the same
+  // Gather: row r of y is the norm of row rows[r] of x, each in [0, x_rows). Empty: row r of x, and
+  // x_rows == rows.
+  absl::Span<const int32_t> rows;
 };
 void RmsNorm(const RmsNormArgs& args, Stream& stream);
 
-// y = (x - mean) * rsqrt(var + eps) * gamma + beta, biased variance in two passes. GPT-2.
+// y = (x - mean) * rsqrt(var + eps) * gamma + beta, with the biased variance, computed in two
+// passes.
 struct LayerNormArgs {
-  Tensor x;      // [rows, d]
+  Tensor x;      // [x_rows, d]
   Tensor gamma;  // [d]
   Tensor beta;   // [d]
-  Tensor y;      // [rows, d], may alias x when it has all its rows
+  Tensor y;      // [rows, d]; may alias x when `rows` is empty
   float eps = 1e-5f;
   absl::Span<const int32_t> rows;  // as in RmsNormArgs
 };

@@ -1,4 +1,5 @@
-// Rotary position embedding (RoPE) with xPos scaling. FAT5 rotates Q, K and V.
+// Rotary position embedding (RoPE, Su et al. 2021) with the optional scaling of xPos (Sun et al.
+// 2022). FAT5 rotates queries, keys and values.
 #pragma once
 
 #include "kernels/stream.h"
@@ -6,23 +7,24 @@
 
 namespace quintet {
 
-// Channels [0, rotary_dim) of each head rotate, the rest pass. Pair (a, b) becomes (a cos - b sin, b cos + a sin) * scale.
+// Channels [0, rotary_dim) of each head are rotated by pairs, the others are copied: the pair (a,
+// b) number c becomes (a cos t - b sin t, b cos t + a sin t) * scale, where t = position * theta_c
+// and theta_c = base^(-2c / rotary_dim), both rounded to f32 as the reference implementation does.
 struct RotaryArgs {
-  Tensor x;  // [rows, heads, head_dim] f32 (GPU: or bf16, f16), any row and head stride
-  Tensor y;  // as x, and may be it; GPU: or of another type, where x is f32
-  // [rows], or null: where each row of y begins, in elements, instead of the row stride, and of x where it is y. Rows of the cache lie so
-  // (kv_cache.h).
-  const int64_t* row_offset = nullptr;
-  Tensor positions;  // [rows] i32
-  // theta_c = base^(-2c / rotary_dim), angle = position * theta_c, computed in f32 as the reference does
+  Tensor x;  // [rows, heads, head_dim] f32 (GPU: also bf16|f16), any row and head stride
+  Tensor y;  // as x, which it may be; on a GPU of another type where x is f32
+  // Start of each row of y in elements, instead of its row stride; null: the stride. When y is x,
+  // of x's rows too. Rows in the key/value cache are addressed so (kernels/kv_cache.h).
+  const int64_t* row_offset = nullptr;  // [rows]
+  Tensor positions;                     // [rows] i32
   float base = 10000.0f;
   int64_t rotary_dim = 0;    // even, <= head_dim
-  bool interleaved = false;  // pairs (2c, 2c+1) instead of (c, c + rotary_dim/2)
-  // xPos: scale = zeta_c ^ (xpos_sign * (position - xpos_center) / xpos_base), zeta_c = (2c + 0.4 rd) / (1.4 rd); off when
-  // xpos_base is 0. Queries use sign +1, keys and values -1.
+  bool interleaved = false;  // pair c is channels (2c, 2c + 1), else (c, c + rotary_dim / 2)
+  // xPos: scale = zeta_c ^ (xpos_sign * (position - xpos_center) / xpos_base) with zeta_c = (2c +
+  // 0.4 rotary_dim) / (1.4 rotary_dim). xpos_base 0: scale is 1.
   float xpos_base = 0.0f;
   int64_t xpos_center = 0;
-  int xpos_sign = 1;
+  int xpos_sign = 1;  // 1 for queries, -1 for keys and values
 };
 void Rotary(const RotaryArgs& args, Stream& stream);
 

@@ -1,11 +1,12 @@
-// A Stream says where ops run: on which backend, with which threads or device queue. One engine
-// owns one; not thread safe.
+// A Stream says where ops run: on which backend, with which threads or device queue. Each engine
+// has its own; not thread safe.
 //
-// Memory follows the backend: Tensors that ops read and write are in memory of Allocate. Small
-// index arrays (spans, and Tensors of i32 or i64 that are inputs) are mirrored: ops read them on
-// the host to plan, kernels read the twins. Small results may be the host side of mirrored memory:
-// a kernel writes them there, and they can be read once it has run. On the CPU a block is its own
-// twin and the copies do nothing, so callers have one text for both backends.
+// Memory of ops. Tensors that ops read and write are in memory of Allocate. Small index arrays
+// (spans, and Tensors of i32 or i64 that are inputs) are in mirrored memory: a block on the host
+// and its twin on the device, with Upload and Download between them. An op reads the host's side to
+// check and plan, its kernel reads the twin. A small result may also be the host's side: a kernel
+// writes there, and it can be read once the kernel has run. On the CPU a block is its own twin and
+// the copies do nothing, so that callers are the same for both backends.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +35,7 @@ class Stream {
     return *device_;
   }
 
-  // The calling thread is the one that queues work from now on.
+  // From now on the calling thread queues the work.
   void Use() const {
     if (device_ != nullptr) device_->Use();
   }
@@ -49,7 +50,7 @@ class Stream {
   T* Twin(T* host) const {
     return device_ == nullptr ? host : device_->Twin(host);
   }
-  // The same view of the twin.
+  // The same shape over the twin.
   Tensor Twin(Tensor mirrored) const {
     mirrored.data = Twin(mirrored.data);
     return mirrored;
@@ -63,7 +64,7 @@ class Stream {
   void WaitForUpload(int64_t number) const {
     if (device_ != nullptr) device_->WaitForUpload(number);
   }
-  // Copies a dense tensor to or from memory of the host. Read waits until the values are there.
+  // Copy a dense tensor to or from the host's memory. Read waits until the values are there.
   void Read(const Tensor& from, void* host) const {
     QT_CHECK(from.is_dense());
     const int64_t bytes = from.elements() * DTypeBytes(from.dtype);
@@ -96,7 +97,7 @@ class Stream {
     return device_ == nullptr ? absl::OkStatus() : device_->WaitForMark(place);
   }
 
-  // Matrix products issued so far: what a test counts to see that projections are batched.
+  // Matrix products so far, by which a test sees that projections are batched.
   int64_t products() const { return products_; }
   void CountProduct() { ++products_; }
 

@@ -1,5 +1,6 @@
-// A Tensor is a view: pointer, dtype, up to four dimensions and their strides. It owns nothing and is passed by value; the
-// memory behind it belongs to a Buffer (kernels/buffer.h) or to the caller. Shapes are written where tensors are declared.
+// A Tensor is a view: pointer, dtype, up to four dimensions and their strides. It owns nothing and
+// is passed by value; the memory behind it belongs to a Buffer (kernels/buffer.h) or to the caller.
+// Every declaration of a Tensor says its shape.
 #pragma once
 
 #include <array>
@@ -66,11 +67,11 @@ struct Tensor {
   Tensor Rows(int64_t begin, int64_t end) const;
   // Columns [begin, end) of the last dimension.
   Tensor Columns(int64_t begin, int64_t end) const;
-  // [.., a*b] seen as [.., a, b] with b given: heads of a packed projection, say.
+  // [.., a*b] seen as [.., a, b] with b given, such as the heads of a projection.
   Tensor SplitLast(int64_t b) const;
 };
 
-// Conversions of single values; round to nearest even, NaN stays NaN.
+// Conversions of single values: round to nearest even, NaN stays NaN.
 inline float BF16ToF32(uint16_t x) {
   const uint32_t bits = static_cast<uint32_t>(x) << 16;
   float y;
@@ -81,7 +82,7 @@ uint16_t F32ToBF16(float x);
 float F16ToF32(uint16_t x);
 uint16_t F32ToF16(float x);
 float F8ToF32(uint8_t x);
-uint8_t F32ToF8(float x);  // beyond 448: 448
+uint8_t F32ToF8(float x);  // magnitudes beyond 448 become 448
 
 // Reads n consecutive elements (f32|bf16|f16|i8|f8) into f32.
 void ConvertToF32(const void* source, DType dtype, int64_t n, float* destination);

@@ -1,6 +1,9 @@
-// The one thread pool: every parallel loop of the process runs here, and nothing else starts compute threads.
-// Workers that find nothing to do spin briefly and then sleep, so a pool beside busy cores costs its neighbours nothing and
-// does not collapse when a worker is descheduled: work is claimed in small pieces, and the caller works too.
+// The one thread pool: every parallel loop of the process runs here, and nothing else starts
+// compute threads.
+//
+// Idle workers spin briefly and then sleep, so an idle pool takes nothing from busy neighbours.
+// Work is claimed in small pieces and the caller takes part, so a loop does not wait for a worker
+// that the system has descheduled.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +23,10 @@ class ThreadPool {
 
   int threads() const { return threads_; }
 
-  // Runs body(task, thread) for every task in [0, tasks), in any order, and returns when all are done. `thread` is in
-  // [0, threads()) and no two tasks run at once with the same value: it indexes per-thread scratch. Which thread runs which
-  // task is not fixed, so no result may depend on it. Calls from several threads take turns; bodies must not call back.
+  // Runs body(task, thread) for every task in [0, tasks), in any order, and returns when all are
+  // done. `thread` is in [0, threads()) and no two tasks run at once with the same value: it
+  // indexes per-thread scratch. Which thread runs which task is not fixed, so no result may depend
+  // on it. Thread safe: concurrent calls take turns. Bodies must not call ParallelFor.
   void ParallelFor(int64_t tasks, absl::FunctionRef<void(int64_t task, int thread)> body);
 
  private:
