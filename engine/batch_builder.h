@@ -16,14 +16,15 @@ class BatchBuilder {
   explicit BatchBuilder(const ModelLimits& limits);
 
   void Clear();
-  // The sequences added from here on share this source (its slots); an empty one for models without
-  // an encoder. Slots outlive the batch, never change for one `owner`. Without sequences: no group.
+  // Sequences added from here on share the encoded input whose slots these are; empty for models
+  // without an encoder. The slots outlive the batch and never change for one `owner`. A group
+  // without sequences is dropped.
   void BeginGroup(uint64_t owner, absl::Span<const int32_t> source_slots);
-  // One sequence with new tokens. `slots` [kv_len]: of all its positions, the new ones last; it
-  // outlives the batch.
+  // One sequence with new tokens. `slots` [kv_len]: one for each position, those of the new tokens
+  // last; they outlive the batch.
   void AddSequence(absl::Span<const int32_t> tokens, absl::Span<const int32_t> slots);
-  // The next `beams` sequences, of one new token each, move before they are read
-  // (DecodeBatch::moves).
+  // The next `beams` sequences, of one new token each, take over the slots of the beams they
+  // continue (DecodeBatch::moves); `row`: index in parents() of the first.
   void MoveNext(int32_t beams, int32_t row);
   // Wants the final states of the newest sequence's last `count` tokens.
   void WantLast(int64_t count);

@@ -1,6 +1,11 @@
-// A request that generates: its sequences (samples or beams), their tokens and cache slots, and the
-// choice of the next token from a step's logits. GreedyOrSampled keeps independent sequences; Beams
-// moves them by rewriting slot tables, never keys or values.
+// A request that generates: its sequences (samples or beams), their tokens and cache slots, and
+// what becomes of a step's results. Its two kinds are sequences that are independent of each other
+// (engine/sampled_generation.h) and beams (engine/beam_generation.h), which move by their slot
+// tables; keys and values are never copied. Not thread safe.
+//
+// A lane is one sequence's place, which it keeps until the end; live lanes are those that still go
+// on. A row is a sequence's row in a step: the first step after the prompt has one row for all
+// lanes, since they are equal there.
 #pragma once
 
 #include <cstdint>
@@ -17,20 +22,20 @@
 
 namespace quintet {
 
-// What the step found for one generation.
+// What a step found for one generation.
 struct RowResults {
-  // Of sequences that go their own ways, one entry each: whose it is, its next token, and that
-  // token's raw logit when NeedsLogProbs.
+  // Independent sequences: for each its lane, its next token and, when NeedsLogProbs, the token's
+  // raw logit.
   absl::Span<const int32_t> lanes;
   const int32_t* tokens = nullptr;
   const float* token_logits = nullptr;
   int64_t token_stride = 0;
-  // Of beams: RankingSize() candidates, the best or those drawn, of all rows together with their
-  // biases, and their raw logits when NeedsLogProbs.
+  // Beams: RankingSize() candidates over all rows, the best or those drawn. Their values include
+  // the rows' biases; their raw logits are there when NeedsLogProbs.
   const float* ranked = nullptr;
   const int32_t* ranked_indices = nullptr;
   const float* ranked_logits = nullptr;
-  // By row: log-sum-exp of the raw logits when NeedsLogProbs, and their top_logprobs best.
+  // When NeedsLogProbs, by row: log-sum-exp of the raw logits, and their top_logprobs best.
   const float* log_sums = nullptr;
   const float* top = nullptr;
   const int32_t* top_indices = nullptr;
@@ -51,40 +56,42 @@ class Generation : public DecodeTask {
   void AddTo(BatchBuilder* batch, int64_t share) override;
   bool done() const override { return done_; }
 
-  // Sequences whose next tokens the device can choose, with nothing of a step but those, or their
-  // candidates, for the host to see. Beams are ended by stop strings before they are ranked again.
+  // Whether the device alone can choose its next tokens, so that a step can be queued before the
+  // host has seen the one before it. Not with log-probabilities, which the host computes, and not
+  // for beams with stop strings, which end beams before the next ranking.
   bool RunsAhead() const {
     return !options_.logprobs && (!is_beam() || options_.stop.empty()) && ReadyToSelect();
   }
   // The tokens under way are the last ones.
   bool EndsByLength() const { return length_ + 1 >= max_len_; }
-  // Whether the step after the one that is under way can be queued before that one's tokens are
-  // known.
+  // Takes part in the step under way: whether it can take part in one queued behind that.
   bool CanRunAhead() const { return RunsAhead() && !EndsByLength(); }
-  // The same for sequences that are not under way: their last tokens are known.
+  // Takes no part in the step under way, so its last tokens are known: the same.
   bool CanResume() const { return RunsAhead() && !first_; }
-  // Adds that step's sequence of a lane; `token` stands for the token under way (DecodeBatch).
+  // Adds a lane's sequence to such a step; `token` stands for the unknown one
+  // (DecodeBatch::tokens).
   void AddAhead(BatchBuilder* batch, int32_t lane, int32_t token);
 
-  // What the next Select needs. One row right after the prompt, all sequences being equal there.
+  // What the next Select needs.
   bool ReadyToSelect() const { return read_ == prompt_len_ && !done_; }
   int64_t rows() const { return first_ ? 1 : static_cast<int64_t>(live_.size()); }
   absl::Span<const int32_t> live() const { return live_; }  // lanes, ascending
   int64_t length() const { return length_; }                // of every live history
   bool NeedsLogProbs() const { return options_.logprobs; }
-  // Rules for rows whose histories have `length` tokens, and the tokens that they are about.
+  // Logits rules for rows whose histories have `length` tokens; their ranges are of rule_tokens(),
+  // which begin at entry `base` of LogitRulesArgs::tokens.
   bool HasRules(int64_t length) const { return processors_.Acts(length) || DrawsTogether(); }
   RowRules RulesAt(int64_t length, int32_t base) const;
   absl::Span<const int32_t> rule_tokens() const { return processors_.tokens(); }
-  // Whether the rules turn rows into log-probabilities first.
+  // Whether the rules' first act is to turn logits into log-probabilities.
   bool LogitsAreLogProbs(int64_t length) const { return is_beam() && HasRules(length); }
-  // Whether tokens are drawn from rows: one for each live lane, or as candidates of all rows
-  // together; `row` and `lens_at` are the caller's.
+  // Whether tokens are drawn: one for each live lane, or (beam sampling) candidates from all rows
+  // together. DrawOf leaves `row` and `lens_at` to the caller.
   bool Draws() const { return !is_beam() && options_.do_sample; }
   bool DrawsTogether() const { return is_beam() && options_.do_sample; }
   Draw DrawOf(int32_t lane) const;
-  // Candidates that Select reads; 0: none. RankedTogether: over all rows at once, as
-  // log-probabilities.
+  // Number of ranked candidates that Select reads, 0: none. RankedTogether: they are ranked over
+  // all rows, by log-probability plus the row's bias.
   int64_t RankingSize() const { return ranking_size_; }
   bool RankedTogether() const { return is_beam(); }
   // Tokens that end beams.
@@ -94,10 +101,10 @@ class Generation : public DecodeTask {
   int64_t chosen_length() const { return length_ - prompt_len_; }
   int64_t top_logprobs() const { return options_.top_logprobs; }
 
-  // Takes the next tokens. Different generations may run at once.
+  // Takes a step's results: its sequences grow by one token. Thread safe for different generations.
   virtual void Select(const RowResults& results) = 0;
 
-  // New stable text since the last call, to the sink of a streaming request. Engine's thread.
+  // Streaming requests: hands the sink the text that is new and final since the last call.
   virtual void Deliver(ResponseSink* sink) = 0;
   // The finished sequences, best first.
   virtual std::vector<GeneratedSequence> TakeSequences() = 0;
@@ -132,7 +139,7 @@ class Generation : public DecodeTask {
   int64_t ranking_size_ = 0;
 
   int64_t read_ = 0;   // tokens of the prompt that the model has
-  int64_t length_;     // of every live history, prompt included
+  int64_t length_;     // tokens of every live history, prompt included
   bool first_ = true;  // nothing chosen yet
   bool done_ = false;
   int64_t new_tokens_ = 0;

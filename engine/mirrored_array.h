@@ -1,5 +1,5 @@
-// A small array with which ops plan: written on the host step by step, brought to the device only
-// where it differs from what is there. One thread.
+// A small array of an op's plan in mirrored memory (kernels/stream.h): filled anew on the host for
+// every step, uploaded only when it differs from what the device has. Not thread safe.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,7 @@ class MirroredArray {
   }
   int64_t size() const { return static_cast<int64_t>(planned_.size()); }
 
-  // Queues its way to the device.
+  // Queues the upload, if one is needed.
   void Commit() {
     const size_t bytes = planned_.size() * sizeof(T);
     if (bytes == 0) return;
@@ -55,7 +55,7 @@ class MirroredArray {
     brought_ = bytes;
     upload_ = stream_->Upload(block_.data(), static_cast<int64_t>(bytes));
   }
-  // As brought by Commit: mirrored memory.
+  // The array as of Commit, in mirrored memory.
   absl::Span<const T> span() const { return {block_.as<T>(), planned_.size()}; }
 
  private:

@@ -1,13 +1,16 @@
-// From a step's states to the next tokens: logits, the rules on them (logits processors), then the
-// ranking of greedy and beam requests and the draws of sampled ones. What comes back to the host is
-// what they chose, and what was asked for about it.
+// From a step's states to its next tokens: logits, the rules on them (logits processors), the
+// ranking of greedy and beam requests and the draws of sampled ones. To the host come back the
+// tokens or candidates, and log-probabilities where a request asks for them.
 //
-// All that a search needs of the host is planned before its kernels are queued, and reaches the
-// device only where it has changed. Two searches may be under way, 0 and 1: the second can be
-// queued before the results of the first are known, its tokens, and the scores of beams, following
-// from the device's. A search that leaves all next tokens there and tells the host nothing else but
-// candidates is recorded on a device when its shape has come a few times, and replayed from then
-// on.
+// A search is planned on the host first, as small arrays that are uploaded only where they differ
+// from those of the search before. Then its kernels are queued.
+//
+// Two searches, numbered 0 and 1, may be under way: the second can be queued before the results of
+// the first are known to the host, since it takes the tokens and the beams' scores from the device.
+// A search that brings nothing to the host but tokens or candidates is recorded as a graph once its
+// shape has come a few times, and replayed from then on.
+//
+// One thread, that of the engine.
 #pragma once
 
 #include <compare>
@@ -31,49 +34,50 @@
 
 namespace quintet {
 
-// A generation that chooses tokens in a step.
+// A generation that takes part in a search.
 struct Searching {
   uint64_t id = 0;
   Generation* generation = nullptr;
-  int32_t sequence = 0;  // of the batch: its first row's; the others follow
-  bool ahead = false;    // its histories have one token more than it knows
-  int32_t carried = -1;  // then: its first row in the search under way
+  int32_t sequence = 0;  // index in the batch of its first row's sequence; the others follow
+  bool ahead = false;    // its histories are one token longer than the host knows
+  int32_t carried = -1;  // with `ahead`: its first row in the search under way
 };
 
-// Where the rows and results of one generation are in a search.
+// Where one generation's rows and results are in a search; indices of their first ones.
 struct SearchPart {
   uint64_t id = 0;
   int32_t row = 0;
-  int32_t entry = 0;                       // of the ranking
-  int32_t draw = 0;                        // of the draws, where it has some
-  int32_t lanes_begin = 0, lanes_end = 0;  // of the search's lanes
+  int32_t entry = 0;                       // in the ranking
+  int32_t draw = 0;                        // in the draws, when it has any
+  int32_t lanes_begin = 0, lanes_end = 0;  // in the search's lanes
 };
 
 class TokenSearch {
  public:
-  // `runs_ahead`: whether the tokens of beams, too, are left where the model takes them.
+  // `runs_ahead`: beams' next tokens too are left where the model's next step takes them
+  // (BeamStep).
   TokenSearch(Model* model, bool runs_ahead);
-  // What the buffers take, for a model that is not loaded.
+  // Bytes that Allocate would take, for a model that is not loaded.
   static int64_t BufferBytes(const ModelConfig& config, const Stream& stream);
   absl::Status Allocate();
 
-  // How many of these, from the first on, one search takes; at least one.
+  // How many of `wanted`, from the first on, fit one search; at least one.
   size_t Fitting(absl::Span<const Searching> wanted) const;
-  // Plans the search for these, which fit, and queues the plan's way to the device.
+  // Plans search `which` for `wanted`, which fit, and queues the upload of the plan.
   void Plan(absl::Span<const Searching> wanted, int which);
   // Queues the planned search of the latest Decode's rows `states` [rows(), d_model].
   void Queue(const Tensor& states, int which);
-  // Queues a step of the model, and the planned search of its wanted rows.
+  // Queues a step of the model and behind it the planned search of the rows it wants.
   void QueueStep(const DecodeBatch& batch, int which);
-  // Waits for its results. INTERNAL when the device failed.
+  // Waits for the search's results. INTERNAL when the device failed.
   absl::Status Wait(int which);
 
-  // Of a planned search, until it is planned anew.
+  // The planned search; valid until it is planned anew.
   int64_t rows(int which) const { return searches_[which].rows; }
   absl::Span<const SearchPart> parts(int which) const { return searches_[which].parts; }
   absl::Span<const int32_t> LanesOf(const SearchPart& part, int which) const;
-  // Whether chosen()[i] of the model is the next token of row i, or of the beam that will be row i;
-  // parents() has what such beams continue.
+  // Whether the model's chosen()[i] will be the next token of row i, or of the beam that becomes
+  // row i, whose predecessor is then parents()[i].
   bool ChoosesHere(int which) const {
     return searches_[which].by_row || searches_[which].steps_beams;
   }

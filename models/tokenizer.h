@@ -34,7 +34,8 @@ class Tokenizer {
   virtual ~Tokenizer() = default;
 
   // Ids of `text`: any bytes, invalid UTF-8 is replaced by U+FFFD first. add_special_tokens: with
-  // what the file's post-processor adds, eos for T5 and nothing for GPT-2.
+  // what the file's post-processor adds, eos for T5 and nothing for GPT-2. A normalizer's step adds
+  // at most 16 MiB to a text and cuts it there, which only a hostile file meets.
   virtual std::vector<int32_t> Encode(std::string_view text, bool add_special_tokens) const = 0;
   // The same with the bytes of the text that each token covers.
   virtual std::vector<TokenSpan> EncodeWithSpans(std::string_view text,
