@@ -11,7 +11,6 @@ namespace quintet::cuda {
 namespace {
 
 constexpr int64_t kRowsOfAny = 64;
-constexpr int64_t kLarge = 2048;  // channels, values of k
 
 int CeilDiv(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
@@ -67,26 +66,17 @@ void LaunchSized(const LinearArgs& args, const HopperPlan& plan, Stream& stream)
                  HopperRowsKernel<T, S>, a, maps);
 }
 
-template <typename T, bool kHalves, bool kAdds>
-void LaunchTyped(const LinearArgs& args, const HopperPlan& plan, Stream& stream) {
-  const auto launch = plan.rows == 16   ? LaunchSized<T, HopperRowsSizes<16, kHalves, kAdds>>
-                      : plan.rows == 32 ? LaunchSized<T, HopperRowsSizes<32, kHalves, kAdds>>
-                                        : LaunchSized<T, HopperRowsSizes<64, kHalves, kAdds>>;
-  launch(args, plan, stream);
-}
-
-bool OnlyAdds(const LinearArgs& args) {
-  return args.residual.defined() && args.y.dtype == DType::kF32 && !args.bias.defined() &&
-         !args.w->gated() && args.activation == Activation::kNone && args.kv.cache == nullptr;
+bool Large(const LinearWeight& w) {
+  constexpr int64_t kLeast = 2048;
+  return w.n() >= kLeast && w.k() >= kLeast;
 }
 
 // Whether more than 64 rows of large weights are cut in two along k: tiles of 64 channels by 64
 // rows are a block for nearly every other multiprocessor.
 bool InTwo(const LinearWeight& w, int64_t rows, const Device& device) {
   const int tiles = 2 * CeilDiv(w.n(), 64), units = device.multiprocessors();
-  const bool large = w.n() >= kLarge && w.k() >= kLarge;
-  return rows > kRowsOfAny && rows <= 2 * kRowsOfAny && large && !w.gated() && 2 * tiles <= units &&
-         2 * tiles * 4 >= units * 3;
+  return rows > kRowsOfAny && rows <= 2 * kRowsOfAny && Large(w) && !w.gated() &&
+         2 * tiles <= units && 2 * tiles * 4 >= units * 3;
 }
 
 // Where this is faster than cuBLASLt, whose kernels do not begin early, and than the kernel of few
@@ -96,7 +86,7 @@ bool InTwo(const LinearWeight& w, int64_t rows, const Device& device) {
 // 1,340; a step of six rows takes 1,210 and 1,170, T5-base's of eight 285 and 280 us.
 bool Fits(const LinearWeight& w, int64_t rows, const Device& device) {
   constexpr int64_t kMostRows = 256;
-  const int64_t least_rows = w.n() >= kLarge && w.k() >= kLarge ? 8 : 9;
+  const int64_t least_rows = Large(w) ? 8 : 9;
   if (!device.hopper() || !IsHalf(w.type()) || w.k() % 8 != 0) return false;
   if (rows < least_rows || rows > kMostRows) return false;
   return rows <= kRowsOfAny || rows * w.n() * w.k() <= kHopperMostProducts ||
@@ -166,19 +156,38 @@ HopperRowsArgs HopperArgsOf(const LinearArgs& args, Stream& stream) {
 
 namespace {
 
-template <bool kAdds>
-void LaunchAny(const LinearArgs& args, const HopperPlan& plan, Stream& stream) {
-  const bool halves = args.x_squares.defined() || args.next_norm.gamma.defined();
-  const auto launch = args.w->type() == WeightType::kF16 ? LaunchTyped<__half, false, kAdds>
-                      : halves                           ? LaunchTyped<__nv_bfloat16, true, kAdds>
-                                                         : LaunchTyped<__nv_bfloat16, false, kAdds>;
+bool OnlyAdds(const LinearArgs& args) {
+  return args.residual.defined() && args.y.dtype == DType::kF32 && !args.bias.defined() &&
+         !args.w->gated() && args.activation == Activation::kNone && args.kv.cache == nullptr;
+}
+
+template <typename T, bool kHalves, HopperKind kKind>
+void LaunchKind(const LinearArgs& args, const HopperPlan& plan, Stream& stream) {
+  const auto launch = plan.rows == 16   ? LaunchSized<T, HopperRowsSizes<16, kHalves, kKind>>
+                      : plan.rows == 32 ? LaunchSized<T, HopperRowsSizes<32, kHalves, kKind>>
+                                        : LaunchSized<T, HopperRowsSizes<64, kHalves, kKind>>;
   launch(args, plan, stream);
+}
+
+template <typename T, bool kHalves>
+void LaunchTyped(const LinearArgs& args, const HopperPlan& plan, Stream& stream) {
+  if (OnlyAdds(args) && InTwo(*args.w, args.x.dim[0], stream.device())) {
+    LaunchSized<T, HopperRowsSizes<64, kHalves, HopperKind::kAdds>>(args, plan, stream);
+  } else if (Large(*args.w)) {
+    LaunchKind<T, kHalves, HopperKind::kLarge>(args, plan, stream);
+  } else {
+    LaunchKind<T, kHalves, HopperKind::kSmall>(args, plan, stream);
+  }
 }
 
 }  // namespace
 
 void LaunchHopperRows(const LinearArgs& args, const HopperPlan& plan, Stream& stream) {
-  OnlyAdds(args) ? LaunchAny<true>(args, plan, stream) : LaunchAny<false>(args, plan, stream);
+  const bool halves = args.x_squares.defined() || args.next_norm.gamma.defined();
+  const auto launch = args.w->type() == WeightType::kF16 ? LaunchTyped<__half, false>
+                      : halves                           ? LaunchTyped<__nv_bfloat16, true>
+                                                         : LaunchTyped<__nv_bfloat16, false>;
+  launch(args, plan, stream);
 }
 
 bool RunHopperRows(const LinearArgs& args, Stream& stream) {
@@ -207,7 +216,7 @@ bool HopperRowsTakeSquares(const LinearWeight& w, int64_t rows, const Device& de
 }
 
 int64_t HopperRowsNormParts(const LinearWeight& w, int64_t rows, const Device& device) {
-  constexpr int64_t kChannels = HopperRowsSizes<16, true, true>::kChannels;
+  constexpr int64_t kChannels = HopperRowsSizes<16, true, HopperKind::kSmall>::kChannels;
   const bool does = HopperRowsTakeSquares(w, rows, device) && !w.gated();
   return does && w.n() % kChannels == 0 ? w.n() / kChannels : 0;
 }

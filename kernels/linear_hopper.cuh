@@ -28,8 +28,8 @@ __device__ __forceinline__ void CopyToBlock(uint32_t there, uint32_t from, int b
       : "r"(there), "r"(from), "r"(bytes), "r"(barrier)
       : "memory");
 }
-// Asks for boxes of a block's share: of W and of x each one thread. A stage's bytes are expected
-// with W's; x's may be there before.
+// Asks for boxes of a block's share: one thread, or one for W and one for x. A stage's bytes are
+// expected with W's; x's may be there before.
 template <typename S>
 class HopperRowsCopier {
   using Tail = HopperRowsLayout::Tail;
@@ -48,29 +48,41 @@ class HopperRowsCopier {
     }
     InitBarrier(SharedAddress(&tail_.received), 1);
     ShowBarriers();
+    if constexpr (!S::kTwoCopy) {
+      for (int i = 0; i < First(); ++i) CopyWeights(i, i);
+    }
     ArriveExpecting(SharedAddress(&tail_.received), received_bytes);
   }
 
-  // W, which no kernel writes.
+  // After Begin, which has asked for the first stages of W; no kernel writes W.
+  __device__ __forceinline__ void RunBoth() const {
+    WaitForKernelsBefore();
+    for (int i = 0; i < First(); ++i) CopyRows(i, i);
+    LetNextBegin();
+    Run(First(), [&](int i, int stage) {
+      CopyWeights(i, stage);
+      CopyRows(i, stage);
+    });
+  }
   __device__ __forceinline__ void RunWeights() const {
-    Run([&](int i, int stage) { CopyWeights(i, stage); });
+    Run(0, [&](int i, int stage) { CopyWeights(i, stage); });
   }
   __device__ __forceinline__ void RunRows() const {
     WaitForKernelsBefore();
-    const int first = min(share_.count, a_.stages);
-    Run([&](int i, int stage) {
+    Run(0, [&](int i, int stage) {
       CopyRows(i, stage);
-      if (i + 1 == first) LetNextBegin();
+      if (i + 1 == First()) LetNextBegin();
     });
   }
 
  private:
-  // copy(i, its place) once the place is free.
+  __device__ __forceinline__ int First() const { return min(share_.count, a_.stages); }
+  // copy(i, its place) once the place is free, from i = begin on: 0 or First().
   template <typename Copy>
-  __device__ __forceinline__ void Run(const Copy& copy) const {
+  __device__ __forceinline__ void Run(int begin, const Copy& copy) const {
     int stage = 0;
-    uint32_t parity = 1;  // of a barrier that was never used
-    for (int i = 0; i < share_.count; ++i) {
+    uint32_t parity = begin == 0 ? 1 : 0;  // a barrier that was never used has ended phase 1
+    for (int i = begin; i < share_.count; ++i) {
       Wait(SharedAddress(&tail_.empty[stage]), parity);
       copy(i, stage);
       if (++stage == a_.stages) stage = 0, parity ^= 1;
@@ -131,12 +143,12 @@ __device__ __forceinline__ void SumShare(const HopperShare<S>& share, int stages
 // tensor cores, f32 sums: each block's share of k in ascending order, then the blocks' in theirs,
 // the same bits from run to run. Map: channels of W are the rows of the tensor cores' tiles (64 for
 // each warpgroup; gated: a half of gate channels and the up channels that belong to them), rows of
-// x their columns. A cluster of blocks owns a tile of y, each block a share of k. Two threads ask
-// for boxes of 64 values of k into a ring: one for W's, before the kernel waits for its inputs, one
-// for x's. In the end every block sends its sums to those that finish their rows, a share of
-// the tile's each. Bound: W read once: n k 2 bytes over 4.3 TB/s on an H200; x once for every tile
-// of channels, from the L2 cache. In a step, the chain of kernels. Spec:
-// tests/kernels/linear_test.cc, linear_norm_test.cc, linear_half_norm_test.cc.
+// x their columns. A cluster of blocks owns a tile of y, each block a share of k. Boxes of 64
+// values of k come into a ring: W's before the kernel waits for its inputs, x's after that. In the
+// end every block sends its sums to those that finish their rows, a share of the tile's each.
+// Bound: W read once: n k 2 bytes over 4.3 TB/s on an H200; x once for every tile of channels, from
+// the L2 cache. In a step, the chain of kernels. Spec: tests/kernels/linear_test.cc,
+// linear_norm_test.cc, linear_half_norm_test.cc.
 //
 // Versions on an H200, bf16, us of a product among others of its kind, weights from memory, at 32 |
 // 128 rows. T5-base: 768x768 with a residual, 2304x768, 3072x768 with ReLU, 768x3072 with a
@@ -163,16 +175,17 @@ __device__ __forceinline__ void SumShare(const HopperShare<S>& share, int stages
 // for x instead of one for both, and what linear_hopper_pairs.cuh and attention_short.cu say of
 // their last versions: predicted 48, seen 49.7; rings of 128 KiB, not 192, so that blocks of the
 // next kernel find room: 48.5; a kernel without the code for all that T5 never asks (kAdds, and
-// kPlain there): 47.3. By the clock in each kernel it is beginning and ending that takes the time:
-// of 14 us of the gated product 10 are products, which run as fast as their weights arrive.
-// Rejected: the next kernel let in before the wait (T5-base 453 | 806 at 32 | 128 rows), after the
-// last copy (437 | 792), at the end (484 | 821); sums fetched by who finishes their rows
-// (ld.shared::cluster) instead of sent by bulk copies: a step of T5-base at 32 rows 406, then 445,
-// of which other changes of that build were 7.
-// Rejected for 128 to 512 rows: rows of x as the tensor cores' rows, tiles of 48 to 160 channels by
-// 128 rows, 1 to 8 blocks a share of k, x by one copy for 1 to 8 blocks. An arrival with
-// release.cluster at each stage is a fence, under which nothing overlaps; without it the best plans
-// take 1.1 us of 17.4 from the gated product and 0.6 of 12.4 from 2048x5120 in a chain of
+// kPlain there): 47.3. Where weights are small one thread remains: T5-base at 32 rows 397 us a
+// step, by two threads 410, of 128 rows 727 and 734; Flan-T5-XL at 32 rows 1734, by two 1717. By
+// the clock in each kernel it is beginning and ending that takes the time: of 14 us of the gated
+// product 10 are products, which run as fast as their weights arrive. Rejected: the next kernel let
+// in before the wait (T5-base 453 | 806 at 32 | 128 rows), after the last copy (437 | 792), at the
+// end (484 | 821); sums fetched by who finishes their rows (ld.shared::cluster) instead of sent by
+// bulk copies: a step of T5-base at 32 rows 406, then 445, of which other changes of that build
+// were 7. Rejected for 128 to 512 rows: rows of x as the tensor cores' rows, tiles of 48 to 160
+// channels by 128 rows, 1 to 8 blocks a share of k, x by one copy for 1 to 8 blocks. An arrival
+// with release.cluster at each stage is a fence, under which nothing overlaps; without it the best
+// plans take 1.1 us of 17.4 from the gated product and 0.6 of 12.4 from 2048x5120 in a chain of
 // Flan-T5-XL's encoder layers of 128 tokens (1343 us, then 1311), and are slower at 256 rows and on
 // T5-base's shapes.
 // Rejected for 128 rows: one kernel for what lies between two attentions of such a layer
@@ -210,14 +223,18 @@ __global__ void __launch_bounds__(S::kThreads, 2)
     AskForMap(maps.w);
     copier.Begin((share.splits - 1) * finishes * S::kPitchBytes);
   }
-  if (thread == kCopiesRows) AskForMap(maps.x);
+  if (thread == (S::kTwoCopy ? kCopiesRows : kCopiesWeights)) AskForMap(maps.x);
   __syncthreads();
   const bool splits = share.splits > 1;  // a block of a launch without clusters has none to meet
   if (splits) ArriveAtCluster();         // the barriers are there
 
   if (warp >= kWarpgroup / 32) {
-    if (thread == kCopiesWeights) copier.RunWeights();
-    if (thread == kCopiesRows) copier.RunRows();
+    if constexpr (S::kTwoCopy) {
+      if (thread == kCopiesWeights) copier.RunWeights();
+      if (thread == kCopiesRows) copier.RunRows();
+    } else {
+      if (thread == kCopiesWeights) copier.RunBoth();
+    }
     __syncwarp();
     if (splits) WaitForCluster();
   } else {

@@ -45,13 +45,18 @@ struct HopperRowsArgs {
   int64_t next_stride;
 };
 
-// kHalves_: for halves of norms (x_squares, next_norm). kAdds_: only for what adds f32 rows to y
-// and does nothing else with the sums but that; code that runs once is waited for.
-template <int kRowsOfTile, bool kHalves_, bool kAdds_>
+// Kernels by what they are for. kSmall: one thread copies. kLarge, for large weights: one copies W,
+// another x. kAdds: as kLarge, and only for what adds f32 rows to y and does nothing else with the
+// sums: code that runs once is waited for.
+enum class HopperKind { kSmall, kLarge, kAdds };
+
+// kHalves_: for halves of norms (x_squares, next_norm).
+template <int kRowsOfTile, bool kHalves_, HopperKind kKind>
 struct HopperRowsSizes {
   static constexpr int kRows = kRowsOfTile, kChannels = 64;
-  static constexpr bool kHalves = kHalves_, kAdds = kAdds_;
-  static constexpr int kThreads = kWarpgroup + 64;  // that multiply; and copy
+  static constexpr bool kHalves = kHalves_, kAdds = kKind == HopperKind::kAdds;
+  static constexpr bool kTwoCopy = kKind != HopperKind::kSmall;       // threads
+  static constexpr int kThreads = kWarpgroup + (kTwoCopy ? 64 : 32);  // that multiply; and copy
   static constexpr int kWBytes = kChannels * 128, kXBytes = kRows * 128;
   static constexpr int kStageBytes = kWBytes + kXBytes;
   // From a row of sums to the next: stores of fragments meet no bank twice.
