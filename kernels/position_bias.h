@@ -23,7 +23,7 @@ struct PositionBias {
 
   // kFire: f = sign(q-k) ln(|c (q-k)| + 1) / (ln(|c max(q, threshold)| + 1) + 1e-6), then a small ReLU network of f. That network
   // is piecewise linear in f, so it is tabulated exactly: segment s covers (knots[s-1], knots[s]] and gives
-  // bias = segment_slope[h, s] * f + segment_offset[h, s].
+  // bias = segment_slope[h, s] * f + segment_offset[h, s], which agree on both sides of a knot.
   float fire_c = 0.0f;
   float fire_threshold = 0.0f;  // |L_multiplier * init_L|
   Tensor knots;                 // [segments - 1] f32 ascending

@@ -27,6 +27,7 @@ struct Shape {
   float scale = 1.0f;
   int64_t gap = 3;          // values between rows: a multiple of 8 keeps them on 16-byte boundaries
   int64_t saturation = 37;  // of a bias table
+  int64_t knots = 9;        // of FIRE's network
 };
 
 // Types of a place's values, and gaps between rows: with those of 8 values, vectors fit the rows.
@@ -128,13 +129,17 @@ class Problem {
     } else if (bias.kind == BiasKind::kFire) {
       bias.fire_c = 0.1f;
       bias.fire_threshold = 50.0f;
-      for (int i = 0; i < 9; ++i) knots.push_back(0.22f * static_cast<float>(i) - 0.9f);
-      table = random.Values(heads * 10);
-      offsets = random.Values(heads * 10);
+      const int64_t segments = shape.knots + 1;
+      for (int64_t i = 0; i < shape.knots; ++i) {
+        knots.push_back(1.98f * static_cast<float>(i) / static_cast<float>(shape.knots) - 0.9f);
+      }
+      table = random.Values(heads * segments);
+      offsets = random.Values(heads * segments);
       for (int64_t h = 0; h < heads; ++h) {  // continuous, as a network's function is
-        for (size_t s = 1; s < 10; ++s) {
-          const size_t i = static_cast<size_t>(h) * 10 + s;
-          offsets[i] = offsets[i - 1] + (table[i - 1] - table[i]) * knots[s - 1];
+        for (int64_t s = 1; s < segments; ++s) {
+          const size_t i = static_cast<size_t>(h * segments + s);
+          offsets[i] =
+              offsets[i - 1] + (table[i - 1] - table[i]) * knots[static_cast<size_t>(s) - 1];
         }
       }
     }
@@ -148,7 +153,7 @@ class Problem {
         sign * std::log(std::abs(c * delta) + 1) / (std::log(std::abs(c * reach) + 1) + 1e-6);
     size_t s = 0;
     while (s < knots.size() && knots[s] < f) ++s;
-    const size_t i = static_cast<size_t>(h) * 10 + s;
+    const size_t i = static_cast<size_t>(h) * (knots.size() + 1) + s;
     return double{table[i]} * f + double{offsets[i]};
   }
 };
@@ -241,9 +246,10 @@ struct Inputs {
     } else if (bias.kind == BiasKind::kAlibi) {
       bias.slopes = place.Put(p.table, {heads});
     } else if (bias.kind == BiasKind::kFire) {
-      bias.knots = place.Put(p.knots, {9});
-      bias.segment_slope = place.Put(p.table, {heads, 10});
-      bias.segment_offset = place.Put(p.offsets, {heads, 10});
+      const int64_t knots = p.shape.knots;
+      bias.knots = place.Put(p.knots, {knots});
+      bias.segment_slope = place.Put(p.table, {heads, knots + 1});
+      bias.segment_offset = place.Put(p.offsets, {heads, knots + 1});
     }
     q_offsets = place.Plan(p.q_offsets);
     kv_offsets = place.Plan(p.kv_offsets);

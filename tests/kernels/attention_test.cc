@@ -131,6 +131,25 @@ TEST_CASE("ALiBi far from the diagonal", "[attention]") {
   }
 }
 
+// With 64 knots and more than a kernel of a GPU takes, from where some are passed within a few keys
+// to where none is within hundreds.
+TEST_CASE("FIRE of networks with few and many knots", "[attention]") {
+  for (int64_t knots : {1, 33, 64, 65}) {
+    for (int64_t dim : {64, 128}) {
+      CheckShape({.heads = Pick<int64_t>(2, 1),
+                  .head_dim = dim,
+                  .q_lens = Pick({300, 40}, {70, 20}),
+                  .kv_lens = Pick({900, 1100}, {400, 500}),
+                  .positions = Pick({500, 0}, {200, 0}),
+                  .causal = (knots + dim / 64) % 2 == 0,
+                  .bias = BiasKind::kFire,
+                  .scale = 0.125f,
+                  .knots = knots},
+                 static_cast<uint32_t>(knots + dim / 32));
+    }
+  }
+}
+
 // A kernel may leave out keys that ALiBi silences, but not one that is loud enough.
 TEST_CASE("ALiBi and a far key that is loud", "[attention]") {
   for (int64_t dim : {64, 128}) {

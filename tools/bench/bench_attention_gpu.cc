@@ -51,8 +51,19 @@ PositionBias Bias(GpuBench& bench, BiasKind kind, int64_t heads, bool causal) {
       knots.push_back(2.0f * static_cast<float>(i) / static_cast<float>(kFireSegments) - 1.0f);
     }
     bias.knots = bench.Values(knots, {kFireSegments - 1});
-    bias.segment_slope = bench.Random(DType::kF32, {heads, kFireSegments}, 2);
-    bias.segment_offset = bench.Random(DType::kF32, {heads, kFireSegments}, 3);
+    std::mt19937 random(2);
+    std::vector<float> slopes, offsets;
+    for (int64_t i = 0; i < heads * kFireSegments; ++i) {
+      const int64_t segment = i % kFireSegments;
+      slopes.push_back(std::uniform_real_distribution<float>(-1, 1)(random));
+      const size_t last = slopes.size() - 1;
+      offsets.push_back(segment == 0
+                            ? 0.0f
+                            : offsets.back() + (slopes[last - 1] - slopes[last]) *
+                                                   knots[static_cast<size_t>(segment) - 1]);
+    }
+    bias.segment_slope = bench.Values(slopes, {heads, kFireSegments});
+    bias.segment_offset = bench.Values(offsets, {heads, kFireSegments});
   }
   return bias;
 }
