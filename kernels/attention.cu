@@ -106,7 +106,9 @@ struct Lengths {
 bool Hopper(const AttentionCall& call, const Stream& stream) {
   const bool any_keys = call.kv_lens != nullptr ? call.slots != nullptr : call.k_rows > 0;
   const bool bias_fits =
-      call.bias.kind != BiasKind::kTable || call.bias.saturation <= kHopperSaturation;
+      call.bias.kind == BiasKind::kTable  ? call.bias.saturation <= kHopperSaturation
+      : call.bias.kind == BiasKind::kFire ? call.bias.segments <= kHopperKnots + 1
+                                          : true;
   return stream.device().hopper() && any_keys && bias_fits && call.scale > 0 && call.q_vectors &&
          call.kv_vectors && call.head_dim <= kHopperHeadDim;
 }

@@ -154,6 +154,7 @@ class HeadBias {
   __device__ float2 FireLine(int segment) const {  // slope, offset
     return {__ldg(values_ + segment) * kLog2E, __ldg(offsets_ + segment) * kLog2E};
   }
+  __device__ int FireSegments() const { return segments_; }
   __device__ float fire_c() const { return slope_; }
 
   // Of one pair, all kinds.

@@ -18,9 +18,10 @@ constexpr int kFewRowsHeadDim = 128;
 // What attention_short.cu takes: heads up to this size.
 constexpr int kShortHeadDim = 64;
 // What attention_hopper.cu takes: heads up to this size, bias tables that saturate by this
-// distance.
+// distance, FIRE's networks with so many knots.
 constexpr int kHopperHeadDim = 128;
 constexpr int kHopperSaturation = 256;
+constexpr int kHopperKnots = 64;
 
 // n / divisor for 0 <= n < 2^31 by a multiplication (Granlund and Montgomery, 1994).
 struct Divisor {

@@ -104,7 +104,19 @@ struct AlibiFactors {
   T slopes[2][kTileSides][2 * 64];  // of this and the next work; the second part is zero
   T keys[128 / 8 * 64];
 };
-struct alignas(16) NoFactors {};
+
+// What FIRE's bias is made of: of this and the next work, of each warp that computes, of each tile.
+template <typename S>
+struct FireFactors {
+  FireTable tables[2];
+  FirePasses passes[S::kGroups * kWarpgroup / 32];
+  FireStrip<S::kRows, S::kKeys> strips[S::kStages];
+};
+// As large as what other kernels had in this place: their machine code stays what was measured.
+struct NoFireFactors {
+  char unused[1152];
+};
+struct alignas(16) Nothing {};
 
 // Full barriers are for who computes, empty ones for who copies.
 template <int kStages>
@@ -123,13 +135,14 @@ struct alignas(1024) HopperMemory {
   T v[S::kStages][S::kDim / 64][S::kKeys * 64];
   // ALiBi's bias comes from products.
   static constexpr bool kAlibi = S::kSettled && kFunction == BiasKind::kAlibi;
+  static constexpr bool kFire = kFunction == BiasKind::kFire;
 
   HeadTable<S::kTable, S::kSettled> tables[2];
   alignas(1024) T ones[16 * 64];  // a product with them adds up weights
-  alignas(16) std::conditional_t<kAlibi, AlibiFactors<T>, NoFactors> alibi;
-  int32_t columns[S::kStages][kMaskVectors][S::kKeys];  // of the mask, where a tile has one
+  alignas(16) std::conditional_t<kAlibi, AlibiFactors<T>, Nothing> alibi;
+  alignas(16) int32_t columns[S::kStages][kMaskVectors][S::kKeys];  // of a masked tile
   SequenceBlocks sequences[kSortedSequences];
-  FireStrip fire[kFunction == BiasKind::kFire ? S::kGroups * 4 : 1];  // of each warp
+  alignas(16) std::conditional_t<kFire, FireFactors<S>, NoFireFactors> fire;
   QueryWork queries[2];
   KeyWork keys[S::kStages];
   HopperBarriers<S::kStages> barriers;

@@ -204,6 +204,15 @@ class HopperCopier {
       if (call_.mask_tiles != nullptr) CopyColumns(keys, of.kv_len, rows.first, full);
       if (First()) CopyTile(to, maps_.k, of.head, rows.first + keys.begin, full);
     }
+    if constexpr (Memory::kFire) WriteStrip(keys, of, full);
+  }
+
+  // FIRE's logarithms; the first warp.
+  __device__ void WriteStrip(const KeyWork& keys, const QueryWork& of, uint32_t full) const {
+    if (threadIdx.x >= 32) return;
+    WriteFireStrip(fabsf(call_.bias.fire_c), keys.begin - of.position - S::kRows,
+                   memory_.fire.strips[place_.stage]);
+    Arrive(full);
   }
 
   __device__ void CopyColumns(const KeyWork& keys, int kv_len, int first_key, uint32_t full) const {
@@ -373,8 +382,9 @@ __device__ void WriteTables(const AttentionCall& call, Memory& memory) {
     if (any && work.block.sequence >= 0) {
       const HeadBias bias(call.bias, call.causal, work.head, call.heads);
       auto& table = memory.tables[place.stage];
+      const float unit = 1.0f / (call.scale * kLog2E);
+      if constexpr (Memory::kFire) WriteFireTable(bias, unit, memory.fire.tables[place.stage]);
       if constexpr (S::kSettled) {
-        const float unit = 1.0f / (call.scale * kLog2E);
         WriteTable(bias, reach, unit, table);
         if constexpr (Memory::kAlibi) {
           const auto slope = [](float next) { return next == -INFINITY ? 0.0f : -next; };

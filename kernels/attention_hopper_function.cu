@@ -1,5 +1,5 @@
 // The Hopper attention kernel with biases that are functions of the positions everywhere, ALiBi and
-// FIRE. What FIRE keeps of a query's place takes registers, so two warpgroups compute.
+// FIRE.
 #include "kernels/attention_hopper_kernel.cuh"
 
 namespace quintet::cuda {
@@ -24,7 +24,7 @@ void AttendHopperFunction(const AttentionCall& call, int64_t rows_total, Stream&
                : LaunchHopper<T, Reaching<Wide>, false, BiasKind::kAlibi>(call, rows_total, stream);
   }
   const bool fire = call.bias.kind == BiasKind::kFire;
-  const auto launch = call.head_dim <= 64 ? fire ? LaunchFunction<T, BiasKind::kFire, Few, Few>
+  const auto launch = call.head_dim <= 64 ? fire ? LaunchFunction<T, BiasKind::kFire, Few, Many>
                                                  : LaunchFunction<T, BiasKind::kAlibi, Few, Many>
                       : fire ? LaunchFunction<T, BiasKind::kFire, Wide, Wide>
                                           : LaunchFunction<T, BiasKind::kAlibi, Wide, Wide>;

@@ -15,7 +15,9 @@ class HopperGroup {
   static constexpr int kDim = S::kDim, kKeys = S::kKeys;
   static constexpr int kMatrixBytes = kKeys * 128;
   static constexpr bool kSettled = S::kSettled;
-  static constexpr bool kAlibi = Memory::kAlibi;
+  static constexpr bool kAlibi = Memory::kAlibi, kFire = Memory::kFire;
+  // Of two warpgroups, scores begin with FIRE's bias while values are still being added.
+  static constexpr bool kValuesFirst = kFire && !kSettled;
   // Weights are added up by the tensor cores, rounded as they are for the values: either values
   // have a column of ones more, or there is a product with ones.
   static constexpr bool kSumByProducts = !kSettled && kFunction != BiasKind::kNone;
@@ -36,7 +38,6 @@ class HopperGroup {
       position_ = work.position + group_ * kGroupRows;
       LookAhead(work);
       softmax_ = Softmax();
-      fire_begun_ = false;
 #pragma unroll
       for (auto& n : out_) n[0] = n[1] = n[2] = n[3] = 0.0f;
 #pragma unroll
@@ -56,16 +57,20 @@ class HopperGroup {
   // not see the order of the other lanes' reads then; it takes no longer.
   __device__ __forceinline__ static void Release(uint64_t& empty) { Arrive(SharedAddress(&empty)); }
 
-  // The scores of a tile are computed while the values of the one before it are being added. Tiles
-  // of which the group sees nothing come last.
+  // The scores of a tile are computed while the values of the one before it are being added; FIRE's
+  // bias, to which they are added, before that. Tiles of which the group sees nothing come last.
   __device__ __forceinline__ void Attend(const QueryWork& work) {
     WaitFull(barriers_.keys_full[place_.stage], place_.parity);
     KeyWork tile = memory_.keys[place_.stage];
     if (!Sees(tile)) return Pass(tile, false);
+    if constexpr (kFire) {
+      BeginFire(work);
+      FillScores(tile);
+    }
     float shrink[2];
     BeginScores(tile);
     WaitForProducts<0>();
-    Weigh(work, tile, shrink);
+    Weigh(tile, shrink);
     while (!tile.last) {
       if constexpr (!kSettled) Round();
       const RingPlace<S::kStages> before = place_;
@@ -76,12 +81,13 @@ class HopperGroup {
         AddValues(before);
         return Pass(tile, true);
       }
+      if constexpr (kValuesFirst) BeginValuesOf(before);
+      if constexpr (kFire) FillScores(tile);
       WaitForTurn();
       BeginScores(tile);
-      WaitFull(barriers_.values_full[before.stage], before.parity);
-      BeginValues(before.stage);
+      if constexpr (!kValuesFirst) BeginValuesOf(before);
       EndTurn();
-      Weigh(work, tile, shrink);
+      Weigh(tile, shrink);
       WaitForProducts<0>();
       PinSums();
       Pin(scores_);  // they are rounded into registers that the products have read until now
@@ -252,7 +258,8 @@ class HopperGroup {
     return true;
   }
 
-  // scores_ = q k^T of the tile at place_, under way, and kAlibi's bias from key to key.
+  // scores_ = q k^T of the tile at place_, under way, and kAlibi's bias from key to key; kFire's is
+  // there.
   __device__ __forceinline__ void BeginScores(const KeyWork& tile) {
     uint64_t slopes = 0, numbers = 0;  // known before the products begin, or ptxas waits for them
     if constexpr (kAlibi) {
@@ -269,7 +276,7 @@ class HopperGroup {
     for (int step = 0; step < kDim / 16; ++step) {
       const int in_row = step % 4 * 32;
       Wgmma<T>(scores_, q + (step / 4 * S::kRows * 128 + in_row) / 16,
-               k + (step / 4 * kMatrixBytes + in_row) / 16, step > 0);
+               k + (step / 4 * kMatrixBytes + in_row) / 16, kFire || step > 0);
     }
     if constexpr (kAlibi) Wgmma<T>(scores_, slopes, numbers, true);
     CommitProducts();
@@ -297,10 +304,14 @@ class HopperGroup {
     if constexpr (kSumByProducts) Pin(sums_);
   }
 
-  // out_ += weights v of the last tile that the group sees.
-  __device__ __forceinline__ void AddValues(const RingPlace<S::kStages>& place) {
+  __device__ __forceinline__ void BeginValuesOf(const RingPlace<S::kStages>& place) {
     WaitFull(barriers_.values_full[place.stage], place.parity);
     BeginValues(place.stage);
+  }
+
+  // out_ += weights v of the last tile that the group sees.
+  __device__ __forceinline__ void AddValues(const RingPlace<S::kStages>& place) {
+    BeginValuesOf(place);
     WaitForProducts<0>();
     PinSums();
     Release(barriers_.values_empty[place.stage]);
@@ -308,8 +319,7 @@ class HopperGroup {
 
   // Scores under way become weights; the tile's keys are released. What a tile needs is known
   // before its scores are, so that nothing is between them and a plain tile's softmax.
-  __device__ __forceinline__ void Weigh(const QueryWork& work, const KeyWork& tile,
-                                        float (&shrink)[2]) {
+  __device__ __forceinline__ void Weigh(const KeyWork& tile, float (&shrink)[2]) {
     float scale = call_.scale * kLog2E, shift[2] = {0.0f, 0.0f}, largest[2];
     if (Plain(tile)) {
       shift[0] = shift[1] = FlatBias(tile);
@@ -322,7 +332,7 @@ class HopperGroup {
     } else if constexpr (kSettled) {
       AddSettledBias(tile, shift);
     } else {
-      AddBiasAndMask(work, tile, scale, shift);
+      AddBiasAndMask(tile, scale, shift);
       LargestScores(scores_, largest);
       Exponentiate(largest, scale, shift, shrink);
     }
@@ -342,7 +352,7 @@ class HopperGroup {
     }
   }
   __device__ __forceinline__ void WaitForScores() {
-    WaitForProducts<kSettled ? 0 : 1>();
+    WaitForProducts<kSettled || kValuesFirst ? 0 : 1>();
     Pin(scores_);
   }
   // ptxas moves a wait for products up to where a basic block begins: this one ends before that.
@@ -354,8 +364,8 @@ class HopperGroup {
 
   // What is the same for all pairs of a query to shift, in units of log2; otherwise to scores_,
   // which are in such units, too, from then on.
-  __device__ __forceinline__ void AddBiasAndMask(const QueryWork& work, const KeyWork& tile,
-                                                 float& scale, float (&shift)[2]) {
+  __device__ __forceinline__ void AddBiasAndMask(const KeyWork& tile, float& scale,
+                                                 float (&shift)[2]) {
     const int delta = tile.begin - position_;  // of the first query and the first key
     const bool flat = Flat(tile);
     const float2* pairs = nullptr;
@@ -367,10 +377,6 @@ class HopperGroup {
     }
     WaitForScores();
     HideAndRelease(tile);
-    if (kFunction == BiasKind::kFire) {
-      AddFire(work, tile, scale);
-      scale = 1.0f;
-    }
     if (flat) {
       shift[0] = shift[1] = FlatBias(tile);
       return;
@@ -408,15 +414,18 @@ class HopperGroup {
     Release(barriers_.keys_empty[place_.stage]);
   }
 
-  // To units of log2.
-  __device__ __forceinline__ void AddFire(const QueryWork& work, const KeyWork& tile, float scale) {
+  __device__ __forceinline__ FirePasses& Passes() const {
+    return memory_.fire.passes[group_ * 4 + WarpRow() / 16];
+  }
+  __device__ __forceinline__ void BeginFire(const QueryWork& work) {
     const HeadBias bias(call_.bias, call_.causal, work.head, call_.heads);
     const int row = position_ + WarpRow();
-    if (!fire_begun_) fire_.Begin(bias, row + Lane() / 4, tile.begin);
-    fire_begun_ = true;
-    FireStrip& strip = memory_.fire[group_ * 4 + WarpRow() / 16];
-    FireRows::WriteStrip(bias, tile.begin - row - kFireBefore, strip);
-    fire_.Add(bias, scores_, strip, scale);
+    fire_.Begin(bias, row + Lane() / 4, row, memory_.fire.tables[queries_.stage], Passes());
+  }
+  // scores_ = bias of the tile at place_.
+  __device__ __forceinline__ void FillScores(const KeyWork& tile) {
+    fire_.Fill(call_.bias.segments - 1, tile.begin, Passes(), memory_.fire.tables[queries_.stage],
+               memory_.fire.strips[place_.stage], group_ * kGroupRows + WarpRow(), scores_);
   }
 
   // By the vectors that the mask has.
@@ -530,7 +539,6 @@ class HopperGroup {
   float sums_[1][4];  // kSumByProducts: of the weights, in every column
   Softmax softmax_;
   FireRows fire_;  // FIRE alone
-  bool fire_begun_;
 };
 
 }  // namespace quintet::cuda

@@ -13,10 +13,11 @@ namespace quintet::cuda {
 // whose weights are added up as they are rounded.
 // Map: as many blocks as multiprocessors; works (64 queries for each warpgroup that computes, one
 // head) are dealt to them in advance, to and fro. Of warpgroup 0, one warp asks for boxes of packed
-// queries, keys and values ahead of need (keys in a cache: three warps copy them row by row), one
-// writes the next work's bias by distance. The others keep scores, weights and sums in registers:
-// while the tensor cores score a tile and add the values of the one before it, another warpgroup is
-// in its softmax; they queue their products by turns.
+// queries, keys and values ahead of need (keys in a cache: three warps copy them row by row) and
+// writes the logarithms of a tile's distances for FIRE, one writes the next work's bias by
+// distance. The others keep scores, weights and sums in registers: while the tensor cores score a
+// tile and add the values of the one before it, another warpgroup is in its softmax; they queue
+// their products by turns.
 // Bound: 4 rows kv_len head_dim FLOP against 790 TFLOP/s on an H200; at head_dim 64 the
 // exponentials take as long as the products.
 // Spec: tests/kernels/attention_test.cc, attention_mask_test.cc.
@@ -56,6 +57,16 @@ namespace quintet::cuda {
 //     0.93; the same at 128, where no overlap is left: 602 at 2048, but 445 for 498 at 512; the
 //     next tile's keys waited for before the weights: 519, 479 with a table, 371 at 512; three
 //     stages, two warpgroups (449), no turns (489).
+//   7 FIRE: for each 32 keys of a tile it is known which knots of the network a warp's queries
+//     pass; elsewhere its bias is one line of a distance's logarithm, which the warp that copies
+//     writes once for all. Products of scores begin with it, at 128 while values are being added;
+//     three warpgroups at 64. Predicted 420 at 64, 2048, 450 at 8192, 490 at 128, 2048; seen 345,
+//     421 and 395 to 453 (version 6 in the same run: 206 at 64, 2048, 312 at 128, 2048; 517 to 533
+//     and 570 without a bias), causal 2048 261, 372. An instruction more for each score costs as
+//     much wherever it is: 511 with all but the bias itself, 370 with a line for all keys.
+//     Rejected: the bias after the products: 321, 410, 422; at 64 while values are being added:
+//     326, 408; two warpgroups at 64: 270; logarithms by each warp: 287, 344; no turns: 344, 417,
+//     426.
 template <typename T, typename S, bool kCached, BiasKind kFunction>
 __global__ void __launch_bounds__(S::kThreads, 1)
     AttendHopperKernel(const __grid_constant__ AttentionCall call,
@@ -68,6 +79,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   HopperBarriers<S::kStages>& barriers = memory.barriers;
   constexpr int kFull = kCached ? kCacheWarps * 32 + 1 : 1;
   const int with_columns = call.mask_tiles == nullptr ? 0 : 32;
+  constexpr int kWithStrip = Memory::kFire ? 32 : 0;
   FillMissingColumns<S>(call, memory);
   if (threadIdx.x < kSortedSequences) {
     memory.sequences[threadIdx.x] = BlocksOf<S>(call, static_cast<int>(threadIdx.x));
@@ -90,7 +102,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     }
     InitBarrier(SharedAddress(&barriers.values_tail), 1);
     for (int stage = 0; stage < S::kStages; ++stage) {
-      InitBarrier(SharedAddress(&barriers.keys_full[stage]), kFull + with_columns);
+      InitBarrier(SharedAddress(&barriers.keys_full[stage]), kFull + kWithStrip + with_columns);
       InitBarrier(SharedAddress(&barriers.values_full[stage]), kFull);
       InitBarrier(SharedAddress(&barriers.keys_empty[stage]), S::kGroups * kWarpgroup);
       InitBarrier(SharedAddress(&barriers.values_empty[stage]), S::kGroups * kWarpgroup);
@@ -117,6 +129,7 @@ template <typename T, typename S, bool kCached, BiasKind kFunction>
 void LaunchHopper(const AttentionCall& call, int64_t rows_total, Stream& stream) {
   Device& device = stream.device();
   constexpr int kSharedBytes = sizeof(HopperMemory<T, S, kFunction>);
+  static_assert(kSharedBytes <= 227 * 1024);
   HopperMaps maps{};
   const auto encode = [&](const void* data, int64_t rows, int64_t row, int64_t head, int box_rows,
                           CUtensorMap* map) {
