@@ -112,10 +112,6 @@ struct FireFactors {
   FirePasses passes[S::kGroups * kWarpgroup / 32];
   FireStrip<S::kRows, S::kKeys> strips[S::kStages];
 };
-// As large as what other kernels had in this place: their machine code stays what was measured.
-struct NoFireFactors {
-  char unused[1152];
-};
 struct alignas(16) Nothing {};
 
 // Full barriers are for who computes, empty ones for who copies.
@@ -142,7 +138,7 @@ struct alignas(1024) HopperMemory {
   alignas(16) std::conditional_t<kAlibi, AlibiFactors<T>, Nothing> alibi;
   alignas(16) int32_t columns[S::kStages][kMaskVectors][S::kKeys];  // of a masked tile
   SequenceBlocks sequences[kSortedSequences];
-  alignas(16) std::conditional_t<kFire, FireFactors<S>, NoFireFactors> fire;
+  alignas(16) std::conditional_t<kFire, FireFactors<S>, Nothing> fire;
   QueryWork queries[2];
   KeyWork keys[S::kStages];
   HopperBarriers<S::kStages> barriers;
