@@ -138,17 +138,19 @@ __device__ __forceinline__ void SumShare(const HopperShare<S>& share, int stages
 }
 
 // What: y = activation(alpha x W^T + bias) [* up] + residual; or keys and values to their slots; or
-// halves of norms (NormOutput, x_squares). Shapes: x [rows, k] T, W [n, k] T, y [rows, columns] f32
-// or T; k a multiple of 8, columns and what is between rows multiples of 4. Math: products on
-// tensor cores, f32 sums: each block's share of k in ascending order, then the blocks' in theirs,
-// the same bits from run to run. Map: channels of W are the rows of the tensor cores' tiles (64 for
-// each warpgroup; gated: a half of gate channels and the up channels that belong to them), rows of
-// x their columns. A cluster of blocks owns a tile of y, each block a share of k. Boxes of 64
-// values of k come into a ring: W's before the kernel waits for its inputs, x's after that. In the
-// end every block sends its sums to those that finish their rows, a share of the tile's each.
+// halves of norms (NormOutput, x_squares).
+// Shapes: x [rows, k] T, W [n, k] T, y [rows, columns] f32 or T; k a multiple of 8, columns and
+// what is between rows multiples of 4.
+// Math: products on tensor cores, f32 sums: each block's share of k in ascending order, then the
+// blocks' in theirs, the same bits from run to run.
+// Map: channels of W are the rows of the tensor cores' tiles (64 for each warpgroup; gated: a half
+// of gate channels and the up channels that belong to them), rows of x their columns. A cluster of
+// blocks owns a tile of y, each block a share of k. Boxes of 64 values of k come into a ring: W's
+// before the kernel waits for its inputs, x's after that. In the end every block sends its sums to
+// those that finish their rows, a share of the tile's each.
 // Bound: W read once: n k 2 bytes over 4.3 TB/s on an H200; x once for every tile of channels, from
-// the L2 cache. In a step, the chain of kernels. Spec: tests/kernels/linear_test.cc,
-// linear_norm_test.cc, linear_half_norm_test.cc.
+// the L2 cache. In a step, the chain of kernels.
+// Spec: tests/kernels/linear_test.cc, linear_norm_test.cc, linear_half_norm_test.cc.
 //
 // Versions on an H200, bf16, us of a product among others of its kind, weights from memory, at 32 |
 // 128 rows. T5-base: 768x768 with a residual, 2304x768, 3072x768 with ReLU, 768x3072 with a
@@ -160,50 +162,56 @@ __device__ __forceinline__ void SumShare(const HopperShare<S>& share, int stages
 //   2 four rows at once: predicted 2 less for a tile of 128 rows, seen 1.5 less; best plans 2.3 2.8
 //     3.1 3.2 | 2.8 3.6 4.0 4.9. Tiles of 128 or 192 channels or of 128 rows are not better where
 //     this is better than cuBLASLt, and gone. GELU without a branch: 3072x768 5.4 before, 4.5 now.
-// Flan-T5-XL at 32 | 64 rows: 6144x2048 8.1 | 9.1, cuBLASLt 9.5 | 9.3; 2048x2048 3.9 | 4.4 of 6.2 |
-// 6.1; gated 10240x2048 14.1 | 15.4 of 14.9 | 16.5; 2048x5120 7.9 | 8.9 of 10.5 | 10.7. At 128 rows
-// 2048x2048 takes 6.4 of 7.0, 2048x5120 11.4 of 11.8, the others longer than with cuBLASLt.
-// A recorded step by bench_steps_gpu without and with these kernels, at 16 | 32 | 64 | 128 rows:
-// T5-base 444 | 545 | 704 | 878, then 376 | 436 | 594 | 781; GPT-2 369 | 421 | 560 | 722, then 320
-// | 333 | 453 | 613; Flan-T5-XL 1762 | 2120 | 2612 | 3528, then 1529 | 1787 | 2334 | 3468.
-// With halves of norms (NormOutput) predicted 344 for T5-base and 1434 for Flan-T5-XL at 32 rows;
-// seen at 16 | 32 | 64 | 128 rows in one run: T5-base 351 | 400 | 494 | 653, then 310 | 356 | 469 |
-// 652; Flan-T5-XL 1410 | 1581 | 1979 | 2778, then 1286 | 1467 | 1912 | 2790. At 128 rows of the
-// latter none is halved: when the norm before 2048x2048 was, it took 2814.
-// 128 rows with large weights: encoder layers of 128 tokens of Flan-T5-XL in a chain take 52.6 us
-// each. 2048x2048 and 2048x5120 (by cuBLASLt until then) cut in two along k, a thread for W and one
-// for x instead of one for both, and what linear_hopper_pairs.cuh and attention_short.cu say of
-// their last versions: predicted 48, seen 49.7; rings of 128 KiB, not 192, so that blocks of the
-// next kernel find room: 48.5; a kernel without the code for all that T5 never asks (kAdds, and
-// kPlain there): 47.3. Where weights are small one thread remains: T5-base at 32 rows 397 us a
-// step, by two threads 410, of 128 rows 727 and 734; Flan-T5-XL at 32 rows 1734, by two 1717. By
-// the clock in each kernel it is beginning and ending that takes the time: of 14 us of the gated
-// product 10 are products, which run as fast as their weights arrive. Rejected: the next kernel let
-// in before the wait (T5-base 453 | 806 at 32 | 128 rows), after the last copy (437 | 792), at the
-// end (484 | 821); sums fetched by who finishes their rows (ld.shared::cluster) instead of sent by
-// bulk copies: a step of T5-base at 32 rows 406, then 445, of which other changes of that build
-// were 7. Rejected for 128 to 512 rows: rows of x as the tensor cores' rows, tiles of 48 to 160
-// channels by 128 rows, 1 to 8 blocks a share of k, x by one copy for 1 to 8 blocks. An arrival
-// with release.cluster at each stage is a fence, under which nothing overlaps; without it the best
-// plans take 1.1 us of 17.4 from the gated product and 0.6 of 12.4 from 2048x5120 in a chain of
-// Flan-T5-XL's encoder layers of 128 tokens (1343 us, then 1311), and are slower at 256 rows and on
-// T5-base's shapes.
-// Rejected for 128 rows: one kernel for what lies between two attentions of such a layer
-// (2048x2048, gated, 2048x5120, 6144x2048), the grid meeting between products while a thread goes
-// on with the next one's weights: predicted 35 to 44 us a layer of 56, seen 61 to 70. By the clock
-// in it the steps of 64 values of k take about as long as their weights from memory do, but some 7
-// us come to each product: 2 from inputs to the first step, 2 for the exchange, 1 to 5 for
-// finishing, 2 to meet. Finishing takes half of that where one product follows itself: it seems
-// that code is fetched anew where 96 MB of weights go through the L2 cache in between. Such a
-// kernel that reads and multiplies nothing takes 8 us after another. Weights asked into the L2
-// cache ahead: 2 to 13 us more. Of clusters of 4 and 8 blocks with all shared memory 30 and 15 fit:
-// 120 of 132 multiprocessors. Pairs of blocks
-// (linear_hopper_pairs.cuh) for the others: 2048x5120 10.4 of 11.8, 2048x2048 7.3 of 6.4,
-// 6144x2048 10.5 of 8.9 (with what they have learned since, a layer takes as long with either).
-// Halves of norms around the gated product: as long as with the norm. The norm lets the next kernel
-// begin before its own wait: no change. Weights marked for the L2 cache by an access policy window:
-// no change. Weights copied with L2::evict_first, and a first run of the code that
-// finishes before there is anything to finish, took 0.5 us from the gated product.
+//     Flan-T5-XL at 32 | 64 rows: 6144x2048 8.1 | 9.1, cuBLASLt 9.5 | 9.3; 2048x2048 3.9 | 4.4 of
+//     6.2 | 6.1; gated 10240x2048 14.1 | 15.4 of 14.9 | 16.5; 2048x5120 7.9 | 8.9 of 10.5 | 10.7.
+//     A recorded step by bench_steps_gpu without and with these kernels, at 16 | 32 | 64 | 128
+//     rows: T5-base 444 | 545 | 704 | 878, then 376 | 436 | 594 | 781; GPT-2 369 | 421 | 560 | 722,
+//     then 320 | 333 | 453 | 613; Flan-T5-XL 1762 | 2120 | 2612 | 3528, then 1529 | 1787 | 2334 |
+//     3468.
+//   3 halves of norms (NormOutput): predicted 344 for T5-base's step and 1434 for Flan-T5-XL's at
+//     32 rows; seen in one run, without and with: T5-base 351 | 400 | 494 | 653, then 310 | 356 |
+//     469 | 652; Flan-T5-XL 1410 | 1581 | 1979 | 2778, then 1286 | 1467 | 1912 | 2790. At 128 rows
+//     of the latter none is halved: when the norm before 2048x2048 was, it took 2814.
+//   4 of 65 to 128 rows with large weights, us of a layer of Flan-T5-XL's encoder of 128 tokens in
+//     a chain of 24: 52.6 before. 2048x2048 and 2048x5120 (by cuBLASLt until then) cut in two along
+//     k, a thread for W and one for x instead of one for both, and the last versions of
+//     linear_hopper_pairs.cuh and attention_short.cu: predicted 48, seen 49.7. Rings of 128 KiB
+//     instead of 192, so that blocks of the next kernel find room: 48.5. A kernel without the code
+//     for what T5 never asks (kAdds, and kPlain there): 47.3.
+//     Where weights are small one thread remains: T5-base's step of 32 rows 397, by two threads
+//     410, of 128 rows 727 and 734; where they are large two are better: Flan-T5-XL's of 32 rows
+//     1734, by two 1717.
+//
+// Where the time of version 4 is, by clocks in the kernels: of the gated product's 14 us 10 are
+// products, which run as fast as their weights arrive; the rest, and half of most other kernels, is
+// what comes before the first product and after the last one, once and from code that is fetched
+// anew where 96 MB of weights go through the L2 cache in between.
+//
+// Rejected, up to 64 rows:
+//   - the next kernel let in before the wait (T5-base 453 | 806 at 32 | 128 rows), after the last
+//     copy (437 | 792), at the end (484 | 821);
+//   - sums fetched by who finishes their rows (ld.shared::cluster) instead of sent by bulk copies:
+//     T5-base's step of 32 rows 406, then 445, of which other changes of that build were 7.
+// Rejected, 128 to 512 rows: rows of x as the tensor cores' rows, tiles of 48 to 160 channels by
+// 128 rows, 1 to 8 blocks a share of k, x by one copy for 1 to 8 blocks. An arrival with
+// release.cluster at each stage is a fence, under which nothing overlaps; without it the best plans
+// take 1.1 us of 17.4 from the gated product and 0.6 of 12.4 from 2048x5120 in such a chain, and
+// are slower at 256 rows and on T5-base's shapes.
+// Rejected, 128 rows with large weights:
+//   - one kernel for what lies between two attentions of a layer, the grid meeting between products
+//     while a thread goes on with the next one's weights: predicted 35 to 44 us a layer of 56, seen
+//     61 to 70. Some 7 us come to each product: 2 from inputs to the first step, 2 for the
+//     exchange, 1 to 5 for finishing, 2 to meet. One that reads and multiplies nothing takes 8 us
+//     after another. Of clusters of 4 and 8 blocks with all shared memory 30 and 15 fit: 120 of 132
+//     multiprocessors;
+//   - weights asked into the L2 cache ahead: 2 to 13 us more a layer;
+//   - pairs of blocks (linear_hopper_pairs.cuh) for 6144x2048: a layer takes as long as with
+//     cuBLASLt; for 2048x2048 and 2048x5120: 7.3 and 10.4 us alone;
+//   - halves of norms around the gated product: as long as with the norm;
+//   - a norm that lets the next kernel begin before its own wait, weights marked for the L2 cache
+//     by an access policy window: no change;
+//   - weights copied with L2::evict_first and a first run of the code that finishes before there is
+//     anything to finish: 0.5 us less for the gated product.
 template <typename T, typename S>
 __global__ void __launch_bounds__(S::kThreads, 2)
     HopperRowsKernel(const __grid_constant__ HopperRowsArgs a,

@@ -215,18 +215,25 @@ class HopperPairsFinish {
 
 // What: y = activation(alpha x G^T + bias) * (alpha x U^T + bias), W = [G; U].
 // Shapes: x [65 to 128 rows, k] T, W [2 columns, k] T, y [rows, columns] f32 or T; as in
-// HopperRowsKernel otherwise. Math: products on tensor cores, f32 sums over k in ascending order.
+// HopperRowsKernel otherwise.
+// Math: products on tensor cores, f32 sums over k in ascending order.
 // Map: a pair of blocks (a cluster) has 80 gate channels and their up channels, a block half of the
-// rows: each copies half of W's boxes to both. Rows of x are the rows of the tensor cores' tiles;
-// one warpgroup has the gates, the other the ups. Two threads ask for boxes of 64 values of k: one
-// for W's, before the kernel waits for its inputs, one for x's. Bound: as HopperRowsKernel. On an
-// H200, bf16, 10240x2048 with weights from memory: 42 MB, 9.8 us at 4.3 TB/s; predicted 12 us, seen
-// 15.2 where cuBLASLt and the pass after it take 16.6. Flan-T5-XL, one program without and with it:
-// encode of 128 tokens 1.48 and 1.45 ms, a step of 128 rows 4.07 and 4.01 ms. Then gates and ups
-// met through shared memory; now a thread has both, and writes y: what follows the products
-// took 2.6 us, predicted 0.8, seen 1.5. Rings of 4 to 7 stages of W, which leave room for blocks of
-// the next kernel, are slower: four stages 4 us a layer, seven 0 to 0.1. Spec:
-// tests/kernels/linear_many_test.cc.
+// rows: each copies half of W's boxes to both. Rows of x are the rows of the tensor cores' tiles; a
+// warpgroup has half of the gates and their ups, so that a thread has both of a value of y. Two
+// threads ask for boxes of 64 values of k: one for W's, before the kernel waits for its inputs, one
+// for x's.
+// Bound: as HopperRowsKernel; 10240x2048 is 42 MB, 9.8 us at 4.3 TB/s on an H200.
+// Spec: tests/kernels/linear_many_test.cc, linear_test.cc.
+//
+// Versions on an H200, bf16, us of 10240x2048 among others of its kind, weights from memory;
+// cuBLASLt and the pass after it 16.6.
+//   1 one warpgroup with gates, one with ups, which meet through shared memory: predicted 12, seen
+//     15.2; Flan-T5-XL, one program without and with it: encode of 128 tokens 1.48 and 1.45 ms, a
+//     step of 128 rows 4.07 and 4.01 ms.
+//   2 as here: what follows the products took 2.6 us in a chain of layers, predicted 0.8, seen 1.5;
+//     without the code for what T5 never asks (kPlain) see linear_hopper.cuh.
+// Rejected: rings of 4 to 7 stages of W, which leave room for blocks of the next kernel: with four
+// a layer takes 4 us more, with seven as long.
 template <typename T, bool kPlain>
 __global__ void __launch_bounds__(HopperPairsSizes::kThreads, 1)
     HopperPairsKernel(const __grid_constant__ HopperRowsArgs a,
