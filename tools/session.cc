@@ -1,8 +1,10 @@
 #include "tools/session.h"
 
 #include <malloc.h>
+
 #include <algorithm>
 #include <chrono>
+
 #include "absl/strings/str_cat.h"
 #include "engine/memory_plan.h"
 #include "engine/warm_up.h"
