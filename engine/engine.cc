@@ -307,7 +307,6 @@ void StepEngine::GoOn(AdmissionBudget* budget) {
 
 void StepEngine::StartJob(Job* job, int64_t now) {
   job->admitted_us = now;
-  job->request.sink->OnStart();
   if (DecodeTask* task = job->task()) {
     const int64_t length = static_cast<int64_t>(job->request.input.size());
     QT_CHECK(pool_.Reserve(task->pages_needed(), &job->own_pages));
@@ -318,11 +317,15 @@ void StepEngine::StartJob(Job* job, int64_t now) {
     }
     reserved_sequences_ += task->sequences();
   }
-  std::lock_guard<std::mutex> lock(mutex_);
-  --counters_.waiting;
-  ++counters_.running;
-  counters_.prompt_tokens += static_cast<int64_t>(job->request.input.size());
-  queued_tokens_ -= job->queue_tokens;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    --counters_.waiting;
+    ++counters_.running;
+    counters_.prompt_tokens += static_cast<int64_t>(job->request.input.size());
+    queued_tokens_ -= job->queue_tokens;
+  }
+  // Who hears of it may let the next request in: its place must be free.
+  job->request.sink->OnStart();
 }
 
 bool StepEngine::StreamsWait() const {

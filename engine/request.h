@@ -63,7 +63,8 @@ struct Result {
 class ResponseSink {
  public:
   virtual ~ResponseSink() = default;
-  // The request has left the queue. Before everything else; not called when it ends in the queue.
+  // The request has left the queue, and its place there is free. Before everything else; not called
+  // when it ends in the queue.
   virtual void OnStart() {}
   // New text and ids of sequence `index`, which later calls do not take back. Streaming requests
   // only; of beams, one sequence that is to be returned.

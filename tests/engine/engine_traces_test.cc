@@ -407,6 +407,26 @@ TEST_CASE(
   CHECK((*engine)->counters().finished == 5);
 }
 
+TEST_CASE("a request's place in the queue is free when its sink hears that it starts") {
+  struct StartSink : RecordingSink {
+    void OnStart() override { waiting = engine->counters().waiting; }
+    Engine* engine = nullptr;
+    int64_t waiting = -1;
+  };
+  ThreadPool pool(1);
+  FakeModel model(FakeOptions(), &pool);
+  auto engine = Engine::Create(&model, nullptr, EngineLimits());
+  Request request = GenerateRequest(model, {5, 6, 7});
+  auto sink = std::make_shared<StartSink>();
+  sink->engine = engine->get();
+  request.sink = sink;
+  REQUIRE((*engine)->Submit(std::move(request)).ok());
+  CHECK((*engine)->counters().waiting == 1);
+  RunAll(engine->get());
+  CHECK(sink->waiting == 0);
+  CHECK(sink->done_calls == 1);
+}
+
 TEST_CASE("bad limits are refused") {
   FakeOptions fake;
   ThreadPool pool(1);
