@@ -173,11 +173,11 @@ __device__ __forceinline__ void SumShare(const HopperShare<S>& share, int stages
 //     469 | 652; Flan-T5-XL 1410 | 1581 | 1979 | 2778, then 1286 | 1467 | 1912 | 2790. At 128 rows
 //     of the latter none is halved: when the norm before 2048x2048 was, it took 2814.
 //   4 of 65 to 128 rows with large weights, us of a layer of Flan-T5-XL's encoder of 128 tokens in
-//     a chain of 24: 52.6 before. 2048x2048 and 2048x5120 (by cuBLASLt until then) cut in two along
-//     k, a thread for W and one for x instead of one for both, and the last versions of
-//     linear_hopper_pairs.cuh and attention_short.cu: predicted 48, seen 49.7. Rings of 128 KiB
-//     instead of 192, so that blocks of the next kernel find room: 48.5. A kernel without the code
-//     for what T5 never asks (kAdds, and kPlain there): 47.3.
+//     a graph of 24 such layers (a program outside the tree): 52.6 before. 2048x2048 and 2048x5120
+//     (by cuBLASLt until then) cut in two along k, a thread for W and one for x instead of one for
+//     both, and the last versions of linear_hopper_pairs.cuh and attention_short.cu: predicted 48,
+//     seen 49.7. Rings of 128 KiB instead of 192, so that blocks of the next kernel find
+//     room: 48.5. A kernel without the code for what T5 never asks (kAdds, and kPlain there): 47.3.
 //     Where weights are small one thread remains: T5-base's step of 32 rows 397, by two threads
 //     410, of 128 rows 727 and 734; where they are large two are better: Flan-T5-XL's of 32 rows
 //     1734, by two 1717.
