@@ -18,7 +18,9 @@ cases=$(echo "$1" | sed 's/\\\\,//g' | tr ',' '\\n' | wc -l)
 echo "All tests passed (7 assertions in $cases test cases)"
 """
 SANITIZER = """#!/bin/sh
-TOOL=$2; export TOOL; shift 4; "$@"
+TOOL=$2; export TOOL; shift 4
+while [ "$1" = --kernel-name-exclude ]; do echo "$TOOL $2" >>"$LEFT_OUT"; shift 2; done
+"$@"
 """
 
 
@@ -27,7 +29,7 @@ def outcomes(tmp_path, *flags, earlier=(), program=PROGRAM):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     (tmp_path / "earlier.json").write_text(json.dumps({"results": list(earlier)}))
-    environment = dict(os.environ, PATH=f"{tmp_path}:{os.environ['PATH']}", PIDS=str(tmp_path / "pids"))
+    environment = dict(os.environ, PATH=f"{tmp_path}:{os.environ['PATH']}", PIDS=str(tmp_path / "pids"), LEFT_OUT=str(tmp_path / "left_out"))
     run = subprocess.run([sys.executable, SCRIPT, "--program", tmp_path / "program", "--earlier", tmp_path / "earlier.json", "--jobs", "4",
                           "--seconds", "20", "--out", tmp_path / "out.json", *flags], env=environment, stdout=subprocess.PIPE, text=True, timeout=60)
     report = json.loads((tmp_path / "out.json").read_text())
@@ -79,6 +81,12 @@ def test_a_report_to_go_on_from_that_is_none_is_an_error(tmp_path):
         run = subprocess.run([sys.executable, SCRIPT, "--program", tmp_path / "program", "--rest-of", file], stderr=subprocess.PIPE, text=True,
                              env=dict(os.environ, PATH=f"{tmp_path}:{os.environ['PATH']}"), timeout=60)
         assert run.returncode == 1 and "expected a report that --out wrote" in run.stderr and "Traceback" not in run.stderr
+
+
+def test_only_racecheck_leaves_kernels_out(tmp_path):
+    outcomes(tmp_path, "--paths", "sm_90", "--seconds-each", "3")
+    assert set((tmp_path / "left_out").read_text().splitlines()) == {"racecheck kernel_substring=nvjet"}
+    assert json.loads((tmp_path / "out.json").read_text())["kernels_left_out"] == {"racecheck": ["nvjet"]}
 
 
 def test_all_clean_is_0(tmp_path):
