@@ -5,6 +5,8 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
+
 SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "tools/sanitize_gpu.py"
 
 # The cases: "clean", "bad" under racecheck, "slow" on the portable path, "fails".
@@ -18,9 +20,7 @@ cases=$(echo "$1" | sed 's/\\\\,//g' | tr ',' '\\n' | wc -l)
 echo "All tests passed (7 assertions in $cases test cases)"
 """
 SANITIZER = """#!/bin/sh
-TOOL=$2; export TOOL; shift 4
-while [ "$1" = --kernel-name-exclude ]; do echo "$TOOL $2" >>"$LEFT_OUT"; shift 2; done
-"$@"
+TOOL=$2; export TOOL; shift 6; "$@"
 """
 
 
@@ -29,7 +29,7 @@ def outcomes(tmp_path, *flags, earlier=(), program=PROGRAM):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     (tmp_path / "earlier.json").write_text(json.dumps({"results": list(earlier)}))
-    environment = dict(os.environ, PATH=f"{tmp_path}:{os.environ['PATH']}", PIDS=str(tmp_path / "pids"), LEFT_OUT=str(tmp_path / "left_out"))
+    environment = dict(os.environ, PATH=f"{tmp_path}:{os.environ['PATH']}", PIDS=str(tmp_path / "pids"))
     run = subprocess.run([sys.executable, SCRIPT, "--program", tmp_path / "program", "--earlier", tmp_path / "earlier.json", "--jobs", "4",
                           "--seconds", "20", "--out", tmp_path / "out.json", *flags], env=environment, stdout=subprocess.PIPE, text=True, timeout=60)
     report = json.loads((tmp_path / "out.json").read_text())
@@ -83,10 +83,31 @@ def test_a_report_to_go_on_from_that_is_none_is_an_error(tmp_path):
         assert run.returncode == 1 and "expected a report that --out wrote" in run.stderr and "Traceback" not in run.stderr
 
 
-def test_only_racecheck_leaves_kernels_out(tmp_path):
-    outcomes(tmp_path, "--paths", "sm_90", "--seconds-each", "3")
-    assert set((tmp_path / "left_out").read_text().splitlines()) == {"racecheck kernel_substring=nvjet"}
-    assert json.loads((tmp_path / "out.json").read_text())["kernels_left_out"] == {"racecheck": ["nvjet"]}
+HAZARD = """========= Error: Race reported between Read access at nvjet_sm90_tst_4x1+0xa60
+=========     and Write access at {}+0x37c0 [320 hazards]
+"""
+PASSED = "All tests passed (7 assertions in 1 test case)\n"
+
+
+def summary(hazards):
+    return f"========= RACECHECK SUMMARY: {hazards} hazards displayed ({hazards} errors, 0 warnings)\n"
+
+
+@pytest.mark.parametrize("text, expected", [
+    (HAZARD.format("nvjet_sm90_tst_4x1") + HAZARD.format("nvjet_sm90_hsh") + PASSED + summary(2), "the library's"),
+    (HAZARD.format("nvjet_sm90_tst_4x1") + HAZARD.format("void quintet::Kernel<float>(float *)") + PASSED + summary(2), "finding"),
+    (HAZARD.format("nvjet_sm90_tst_4x1") + PASSED + summary(2), "finding"),  # one hazard's text is not there
+    (HAZARD.format("nvjet_sm90_tst_4x1") + summary(1), "finding"),  # the cases did not pass
+    ("========= Internal Sanitizer Error: x\n" + HAZARD.format("nvjet_sm90_tst_4x1") + PASSED + summary(1), "finding"),
+    ("========= Error: Barrier error detected at nvjet_sm90_tst_4x1\n" + PASSED + summary(1), "finding"),
+    (PASSED + summary(0), "finding"),
+])
+def test_only_hazards_inside_the_librarys_kernels_are_the_librarys(tmp_path, text, expected):
+    (tmp_path / "text").write_text(text)
+    program = PROGRAM.replace("\\nwith, comma\\nbad\\nslow\\nfails", "").replace("cases=$", f"cat {tmp_path}/text; exit 99; cases=$")
+    run, outcome = outcomes(tmp_path, "--tools", "racecheck", "--paths", "sm_90", program=program)
+    assert list(outcome.values()) == [expected]
+    assert run.returncode == (0 if expected == "the library's" else 1)
 
 
 def test_all_clean_is_0(tmp_path):
