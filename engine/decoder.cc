@@ -46,9 +46,10 @@ absl::Status Decoder::Allocate() {
 }
 
 absl::StatusOr<Decoder::StepSize> Decoder::Step(absl::Span<const DecoderJob> jobs,
-                                                int64_t given_tokens, const Urgent& urgent) {
+                                                int64_t given_tokens, const Urgent& urgent,
+                                                absl::FunctionRef<void()> meanwhile) {
   urgent_ = urgent;
-  if (ahead_.has_value() && TakesPart(jobs)) return FinishAhead(jobs);
+  if (ahead_.has_value() && TakesPart(jobs)) return FinishAhead(jobs, meanwhile);
   ahead_.reset();  // nobody waits for it
   Gather(jobs, given_tokens);
   if (batch_.empty()) return StepSize{};
@@ -57,7 +58,7 @@ absl::StatusOr<Decoder::StepSize> Decoder::Step(absl::Span<const DecoderJob> job
   if (planned) search_.Plan(searching_, 0);
   const int64_t sequences = batch_.sequences();
   const Tensor states = model_->Decode(batch_.Finish());
-  CollectStates(states, Score(states, SearchAll(states, jobs, planned)));
+  CollectStates(states, Score(states, SearchAll(states, jobs, planned, meanwhile)));
   if (!ahead_.has_value()) status_.Update(model_->stream().Synchronize());
   if (!status_.ok()) return status_;
   for (const DecoderJob& job : jobs) {
@@ -117,7 +118,8 @@ void Decoder::AddMembers(absl::Span<const DecoderJob> jobs) {
 }
 
 // As many at once as fit one search.
-int64_t Decoder::SearchAll(const Tensor& states, absl::Span<const DecoderJob> jobs, bool planned) {
+int64_t Decoder::SearchAll(const Tensor& states, absl::Span<const DecoderJob> jobs, bool planned,
+                           absl::FunctionRef<void()> meanwhile) {
   int64_t row = 0;
   for (absl::Span<const Searching> left = searching_; !left.empty();) {
     const absl::Span<const Searching> now = left.first(search_.Fitting(left));
@@ -125,6 +127,7 @@ int64_t Decoder::SearchAll(const Tensor& states, absl::Span<const DecoderJob> jo
     const int64_t end = row + search_.rows(0);
     search_.Queue(states.Rows(row, end), 0);
     if (planned && batch_.sequences() == end) QueueAhead(jobs, 0);
+    if (row == 0) meanwhile();
     if (status_.Update(search_.Wait(0)); !status_.ok()) return end;
     chosen_.clear();
     for (size_t i = 0; i < now.size(); ++i) {
@@ -227,10 +230,12 @@ bool Decoder::TakesPart(absl::Span<const DecoderJob> jobs) const {
 }
 
 // Takes the results of the step queued ahead, with the one after it under way where possible.
-absl::StatusOr<Decoder::StepSize> Decoder::FinishAhead(absl::Span<const DecoderJob> jobs) {
+absl::StatusOr<Decoder::StepSize> Decoder::FinishAhead(absl::Span<const DecoderJob> jobs,
+                                                       absl::FunctionRef<void()> meanwhile) {
   const int which = *ahead_;
   ahead_.reset();
   QueueAhead(jobs, which);
+  meanwhile();
   if (status_.Update(search_.Wait(which)); !status_.ok()) return status_;
   FindParts(jobs, which);  // others have ended since
   chosen_.clear();

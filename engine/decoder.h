@@ -17,6 +17,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "engine/batch_builder.h"
@@ -58,10 +59,13 @@ class Decoder {
   // Runs one step for `jobs`, in their order of admission: every generating sequence whose turn it
   // is gets its next token, and what is left of the model's tokens a step, `given_tokens` at most,
   // reads given ones; no sequences where it is nobody's turn. Jobs that come while a step is queued
-  // ahead take part from the next one on. INTERNAL when the device failed, in this step or an
-  // earlier one.
+  // ahead take part from the next one on. `meanwhile` may be called once the device has this step
+  // and before the host waits for it, when nothing has been selected yet. INTERNAL when the device
+  // failed, in this step or an earlier one.
   absl::StatusOr<StepSize> Step(absl::Span<const DecoderJob> jobs, int64_t given_tokens,
-                                const Urgent& urgent);
+                                const Urgent& urgent, absl::FunctionRef<void()> meanwhile);
+  // Whether a device works beside the host.
+  bool runs_ahead() const { return runs_ahead_; }
   // Appends the task head's logits of states [rows, d_model], which are the model's.
   void Classify(const Tensor& states, std::vector<float>* values);
   // Where scores of states from elsewhere are made, too.
@@ -73,7 +77,8 @@ class Decoder {
   void Gather(absl::Span<const DecoderJob> jobs, int64_t given_tokens);
   void AddMembers(absl::Span<const DecoderJob> jobs);
   // Each takes its rows of `states` from `row` on and returns the row after them.
-  int64_t SearchAll(const Tensor& states, absl::Span<const DecoderJob> jobs, bool planned);
+  int64_t SearchAll(const Tensor& states, absl::Span<const DecoderJob> jobs, bool planned,
+                    absl::FunctionRef<void()> meanwhile);
   int64_t Score(const Tensor& states, int64_t row);
   void CollectStates(const Tensor& states, int64_t row);
   void AppendRows(const Tensor& rows, std::vector<float>* values) const;
@@ -84,7 +89,8 @@ class Decoder {
   void AddAhead(const DecoderJob& job, const SearchPart* part, int under_way);
   void FindParts(absl::Span<const DecoderJob> jobs, int which);
   bool TakesPart(absl::Span<const DecoderJob> jobs) const;
-  absl::StatusOr<StepSize> FinishAhead(absl::Span<const DecoderJob> jobs);
+  absl::StatusOr<StepSize> FinishAhead(absl::Span<const DecoderJob> jobs,
+                                       absl::FunctionRef<void()> meanwhile);
 
   Model* model_;
   bool runs_ahead_;

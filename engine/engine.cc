@@ -15,6 +15,7 @@
 #include "engine/encoder_work.h"
 #include "engine/job.h"
 #include "engine/kv_pool.h"
+#include "engine/outbox.h"
 #include "engine/scheduler.h"
 #include "engine/step_pace.h"
 #include "kernels/check.h"
@@ -85,11 +86,13 @@ class StepEngine : public Engine {
   void UseStates(Job* job, const EncodedStates& encoded);
   void HandOut();
   void Decode(bool streams, int64_t prefill_us);
-  void Deliver(Job* job, int64_t now);
-  void FinishDecoding(Job* job);
+  void CountTokens(Job* job, int64_t now);
+  void SendAll();
+  void AnswerDone(Job* job);
   void Break(const absl::Status& status);
   void End(Job* job, JobState state, const absl::Status& status);
-  void FillTiming(Job* job) const;
+  std::unique_ptr<Job> Leave(Job* job, JobState state);
+  void Answer(Job* job, bool was_queued, const absl::Status& status);
 
   Model* const model_;
   const Tokenizer* const tokenizer_;
@@ -120,7 +123,8 @@ class StepEngine : public Engine {
   std::vector<Job*> decoding_;    // in order of admission
   std::vector<Job*> to_go_on_;    // with the next part of what they score
   std::vector<Encoded> encoded_;  // that want their states
-  absl::Status device_status_;    // as encoding found it
+  Outbox outbox_;
+  absl::Status device_status_;  // as encoding found it
   bool go_on_first_ = false;
   int64_t reserved_sequences_ = 0;
   std::vector<std::unique_ptr<Job>> arrivals_;  // scratch of a step, like those below
@@ -131,6 +135,7 @@ class StepEngine : public Engine {
 };
 
 StepEngine::~StepEngine() {
+  SendAll();
   TakeInbox();
   while (!jobs_.empty()) {
     End(jobs_.begin()->second.get(), JobState::kFailed,
@@ -421,8 +426,9 @@ void StepEngine::Decode(bool streams, int64_t prefill_us) {
     if (entry.generation != nullptr) before += entry.generation->new_tokens();
   }
   const int64_t begin_us = clock_();
-  const absl::StatusOr<Decoder::StepSize> size =
-      decoder_->Step(decoder_jobs_, pace_.GivenTokens(streams, prefill_us), UrgentNow());
+  const absl::StatusOr<Decoder::StepSize> size = decoder_->Step(
+      decoder_jobs_, pace_.GivenTokens(streams, prefill_us), UrgentNow(), [this] { SendAll(); });
+  SendAll();  // what an earlier step left, unless that has happened meanwhile
   if (!size.ok()) return Break(size.status());
   const int64_t now = clock_();
   if (size->sequences == 0) return;  // it was left to the encoder
@@ -434,7 +440,7 @@ void StepEngine::Decode(bool streams, int64_t prefill_us) {
   for (Job* job : decoding_) {
     if (job->generation != nullptr) {
       after += job->generation->new_tokens();
-      if (job->generation->chosen_length() > job->delivered_length) Deliver(job, now);
+      if (job->generation->chosen_length() > job->counted_length) CountTokens(job, now);
     }
     if (job->task()->done()) batch_.push_back(job);
   }
@@ -443,34 +449,27 @@ void StepEngine::Decode(bool streams, int64_t prefill_us) {
     std::lock_guard<std::mutex> lock(mutex_);
     counters_.generated_tokens += after - before;
   }
-  for (Job* job : batch_) FinishDecoding(job);
+  for (Job* job : batch_) outbox_.AddDone(Leave(job, JobState::kDone));
+  if (!decoder_->runs_ahead() || decoding_.empty()) SendAll();
 }
 
 // The request has a token more.
-void StepEngine::Deliver(Job* job, int64_t now) {
+void StepEngine::CountTokens(Job* job, int64_t now) {
   if (job->first_token_us == 0) {
     job->first_token_us = now;
   } else {
     token_gaps_us_.push_back(now - job->last_token_us);
   }
   job->last_token_us = now;
-  job->delivered_length = job->generation->chosen_length();
-  job->generation->Deliver(job->request.sink.get());
+  job->counted_length = job->generation->chosen_length();
+  if (job->request.stream && !job->generation->done()) outbox_.AddTokens(job);
 }
 
-// The device failed: what runs on it is lost, and nothing can follow.
-void StepEngine::Break(const absl::Status& status) {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    broken_ = absl::UnavailableError(absl::StrCat("the device failed: ", status.message()));
-  }
-  while (!jobs_.empty()) {
-    Job* job = jobs_.begin()->second.get();
-    End(job, JobState::kFailed, job->state == JobState::kQueued ? broken_ : status);
-  }
+void StepEngine::SendAll() {
+  outbox_.SendAll([this](Job* job) { AnswerDone(job); });
 }
 
-void StepEngine::FinishDecoding(Job* job) {
+void StepEngine::AnswerDone(Job* job) {
   Result& result = job->result;
   if (job->generation != nullptr) {
     const int64_t before = job->generation->new_tokens();
@@ -481,22 +480,32 @@ void StepEngine::FinishDecoding(Job* job) {
   } else {
     CountScored(&result);
   }
-  End(job, JobState::kDone, absl::OkStatus());
+  Answer(job, /*was_queued=*/false, absl::OkStatus());
 }
 
-void StepEngine::FillTiming(Job* job) const {
-  const int64_t now = clock_();
-  Timing& timing = job->result.timing;
-  timing.queue_us = job->admitted_us - job->submitted_us;
-  timing.encode_us = job->encoded_us - job->admitted_us;
-  timing.first_token_us = job->first_token_us == 0 ? 0 : job->first_token_us - job->submitted_us;
-  timing.decode_us = now - job->encoded_us;
-  timing.total_us = now - job->submitted_us;
+// The device failed: what runs on it is lost, and nothing can follow.
+void StepEngine::Break(const absl::Status& status) {
+  SendAll();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    broken_ = absl::UnavailableError(absl::StrCat("the device failed: ", status.message()));
+  }
+  while (!jobs_.empty()) {
+    Job* job = jobs_.begin()->second.get();
+    End(job, JobState::kFailed, job->state == JobState::kQueued ? broken_ : status);
+  }
 }
 
 void StepEngine::End(Job* job, JobState state, const absl::Status& status) {
   const bool was_queued = job->state == JobState::kQueued;
-  if (was_queued) {
+  outbox_.SendTokensOf(job);
+  const std::unique_ptr<Job> owned = Leave(job, state);
+  Answer(job, was_queued, status);
+}
+
+// What the job holds is free for others.
+std::unique_ptr<Job> StepEngine::Leave(Job* job, JobState state) {
+  if (job->state == JobState::kQueued) {
     QT_CHECK(scheduler_.Remove(job->id));
   } else {
     if (job->state == JobState::kEncoding) encoding_.Forget(job);
@@ -507,16 +516,21 @@ void StepEngine::End(Job* job, JobState state, const absl::Status& status) {
     if (job->task() != nullptr) reserved_sequences_ -= job->task()->sequences();
   }
   job->MoveTo(state);
-  FillTiming(job);
-  const std::unique_ptr<Job> owned = std::move(jobs_.at(job->id));
+  std::unique_ptr<Job> owned = std::move(jobs_.at(job->id));
   jobs_.erase(job->id);
+  return owned;
+}
+
+// The last that a job hears.
+void StepEngine::Answer(Job* job, bool was_queued, const absl::Status& status) {
+  job->FillTiming(clock_());
   {
     std::lock_guard<std::mutex> lock(mutex_);
     --(was_queued ? counters_.waiting : counters_.running);
     if (was_queued) queued_tokens_ -= job->queue_tokens;
-    ++(state == JobState::kDone        ? counters_.finished
-       : state == JobState::kCancelled ? counters_.cancelled
-                                       : counters_.failed);
+    ++(job->state == JobState::kDone        ? counters_.finished
+       : job->state == JobState::kCancelled ? counters_.cancelled
+                                            : counters_.failed);
     counters_.pages_used = pool_.used_pages();
     live_.erase(job->id);
   }

@@ -196,6 +196,15 @@ void Job::MoveTo(JobState next) {
   state = next;
 }
 
+void Job::FillTiming(int64_t now_us) {
+  Timing& timing = result.timing;
+  timing.queue_us = admitted_us - submitted_us;
+  timing.encode_us = encoded_us - admitted_us;
+  timing.first_token_us = first_token_us == 0 ? 0 : first_token_us - submitted_us;
+  timing.decode_us = now_us - encoded_us;
+  timing.total_us = now_us - submitted_us;
+}
+
 absl::StatusOr<std::unique_ptr<Job>> PlanJob(Request request, const ModelConfig& config,
                                              const Tokenizer* tokenizer, const Capacity& capacity) {
   if (request.sink == nullptr) return absl::InvalidArgumentError("sink: none given");

@@ -36,11 +36,12 @@ struct Job {
   // From admission on.
   std::vector<int32_t> source_pages, own_pages;
   std::vector<int32_t> source_slots;
-  int64_t delivered_length = 0;  // the generation's chosen_length() when it last delivered
+  int64_t counted_length = 0;  // the generation's chosen_length() when its tokens were counted
   Result result;
   int64_t submitted_us = 0, admitted_us = 0, encoded_us = 0, first_token_us = 0, last_token_us = 0;
 
   void MoveTo(JobState next);  // aborts on a step backwards
+  void FillTiming(int64_t now_us);
   bool ended() const { return state >= JobState::kDone; }
   DecodeTask* task() const {
     return generation != nullptr ? static_cast<DecodeTask*>(generation.get()) : forced.get();

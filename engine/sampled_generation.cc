@@ -23,7 +23,8 @@ bool SampledGeneration::Accept(int64_t lane, int32_t token) {
   Sample& sample = samples_[lane];
   Append(lane, token);
   ++new_tokens_;
-  const bool stopped = sample.text != nullptr && sample.text->Push(token);
+  const bool stops = !options_.stop.empty();
+  const bool stopped = stops && sample.text->Push(token);
   if (IsEos(token)) {
     sample.reason = FinishReason::kEos;
   } else if (stopped) {
@@ -31,7 +32,7 @@ bool SampledGeneration::Accept(int64_t lane, int32_t token) {
   } else if (length_ + 1 < max_len_) {
     return false;
   }
-  if (sample.text != nullptr && sample.text->Finish()) sample.reason = FinishReason::kStop;
+  if (stops && sample.text->Finish()) sample.reason = FinishReason::kStop;
   sample.length = length_ + 1;
   return true;
 }
@@ -56,12 +57,19 @@ void SampledGeneration::Select(const RowResults& results) {
   done_ = live_.empty();
 }
 
+void SampledGeneration::CatchUpText(int64_t lane) {
+  Sample& sample = samples_[lane];
+  if (sample.text == nullptr || !options_.stop.empty()) return;
+  const int64_t tokens = (sample.length > 0 ? sample.length : length_) - prompt_len_;
+  const int32_t* chosen = tokens_.data() + lane * max_len_ + prompt_len_;
+  while (sample.in_text < tokens) sample.text->Push(chosen[sample.in_text++]);
+  if (sample.length > 0) sample.text->Finish();
+}
+
 void SampledGeneration::Deliver(ResponseSink* sink) {
   if (!request_.stream) return;
   for (int64_t lane = 0; lane < lanes_; ++lane) {
-    if (samples_[lane].text == nullptr) {
-      continue;
-    }
+    CatchUpText(lane);
     const TextStream::Chunk chunk = samples_[lane].text->Take();
     if (chunk.ids.empty() && chunk.text.empty()) continue;
     sink->OnTokens(static_cast<int>(lane), chunk.ids, chunk.text);
@@ -71,6 +79,7 @@ void SampledGeneration::Deliver(ResponseSink* sink) {
 std::vector<GeneratedSequence> SampledGeneration::TakeSequences() {
   std::vector<GeneratedSequence> sequences;
   for (int64_t lane = 0; lane < lanes_; ++lane) {
+    CatchUpText(lane);
     Sample& sample = samples_[lane];
     const absl::Span<const int32_t> new_tokens{tokens_.data() + lane * max_len_ + prompt_len_,
                                                static_cast<size_t>(sample.length - prompt_len_)};

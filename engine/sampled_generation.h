@@ -23,12 +23,15 @@ class SampledGeneration : public Generation {
   struct Sample {
     std::vector<TokenLogProb> logprobs;
     std::unique_ptr<TextStream> text;  // where it is needed step by step: streaming, stop strings
+    int64_t in_text = 0;               // tokens
     int64_t length = 0;                // of its history, once ended
     FinishReason reason = FinishReason::kLength;
   };
 
   // Takes the chosen token; true when the sequence ends with it.
   bool Accept(int64_t lane, int32_t token);
+  // Where no stop string has to be looked for at each token, text is made when it is wanted.
+  void CatchUpText(int64_t lane);
 
   std::vector<Sample> samples_;  // [lanes]
 };

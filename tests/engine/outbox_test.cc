@@ -1,0 +1,90 @@
+// When requests hear of a step: at its end, or, where a device works beside the host, once the next
+// step is with the device.
+#include "catch2/catch.hpp"
+#include "engine/engine.h"
+#include "tests/engine/engine_harness.h"
+
+namespace quintet {
+namespace {
+
+// Streaming requests on a model without ends of its own.
+struct Scene {
+  explicit Scene(bool run_ahead) : model({.eos_bonus = -1000.0f}, &pool) {
+    auto created = Engine::Create(&model, nullptr, {.run_ahead = run_ahead});
+    REQUIRE(created.ok());
+    engine = *std::move(created);
+  }
+  RequestId Submit(int32_t token, int64_t new_tokens) {
+    DecodingOptions options;
+    options.max_new_tokens = new_tokens;
+    Request request = GenerateRequest(model, {token, 5}, options);
+    request.stream = true;
+    requests.push_back(request);
+    const auto id = engine->Submit(std::move(request));
+    REQUIRE(id.ok());
+    return *id;
+  }
+  const RecordingSink& sink(size_t i) const {
+    return static_cast<const RecordingSink&>(*requests[i].sink);
+  }
+  size_t streamed(size_t i) const {
+    return sink(i).streamed_ids.empty() ? 0 : sink(i).streamed_ids[0].size();
+  }
+  void Step(int steps) {
+    while (steps-- > 0) engine->Step();
+  }
+
+  ThreadPool pool{1};
+  FakeModel model;
+  std::vector<Request> requests;
+  std::unique_ptr<Engine> engine;
+};
+
+TEST_CASE("beside a device, tokens of a step are delivered by the next one") {
+  for (const bool run_ahead : {false, true}) {
+    Scene scene(run_ahead);
+    scene.Submit(4, 10);
+    scene.Step(5);
+    CHECK(scene.streamed(0) == (run_ahead ? 4 : 5));
+    CHECK(scene.engine->counters().generated_tokens == 5);
+  }
+}
+
+TEST_CASE("a request that ends early has heard of all its tokens") {
+  for (const bool run_ahead : {false, true}) {
+    Scene scene(run_ahead);
+    const RequestId id = scene.Submit(4, 10);
+    scene.Submit(6, 20);
+    scene.Step(5);
+    scene.engine->Cancel(id);
+    scene.Step(1);
+    CHECK(scene.sink(0).status.code() == absl::StatusCode::kCancelled);
+    CHECK(scene.streamed(0) == 5);
+    scene.engine.reset();
+    CHECK(scene.sink(1).status.code() == absl::StatusCode::kUnavailable);
+    CHECK(scene.streamed(1) == 6);
+  }
+}
+
+TEST_CASE("what a request that is done held is free before it hears of that") {
+  Scene scene(/*run_ahead=*/true);
+  scene.Submit(4, 3);
+  scene.Submit(6, 6);
+  scene.Step(3);
+  // It counts as running until it has been told, though nothing is held for it any more.
+  CHECK(scene.sink(0).done_calls == 0);
+  CHECK(scene.engine->counters().running == 2);
+  const int64_t pages = scene.engine->counters().pages_used;
+  scene.Step(1);
+  CHECK(scene.sink(0).done_calls == 1);
+  CHECK(scene.sink(0).result.sequences.at(0).token_ids == scene.sink(0).streamed_ids.at(0));
+  CHECK(scene.engine->counters().running == 1);
+  CHECK(scene.engine->counters().pages_used == pages);
+  // The last one is told by its own last step: no other follows.
+  scene.Step(2);
+  CHECK(scene.sink(1).done_calls == 1);
+  CHECK(scene.engine->counters().running == 0);
+}
+
+}  // namespace
+}  // namespace quintet
