@@ -177,7 +177,7 @@ bool Decoder::ChooseAhead(absl::Span<const DecoderJob> jobs, int under_way) {
   for (const size_t i : members_) {
     const Generation* generation = jobs[i].generation;
     if (generation == nullptr) return false;
-    if (!(parts_[i] != nullptr ? generation->CanRunAhead() : generation->CanResume())) return false;
+    if (!(parts_[i] != nullptr ? generation->CanRunAhead() : generation->CanJoin())) return false;
   }
   following_.clear();
   for (const size_t i : members_) {
@@ -207,7 +207,7 @@ void Decoder::QueueAhead(absl::Span<const DecoderJob> jobs, int under_way) {
 
 // The sequences of one generation: `part` is what the search under way chooses for it, or null.
 void Decoder::AddAhead(const DecoderJob& job, const SearchPart* part, int under_way) {
-  if (part == nullptr) return job.generation->AddTo(&batch_, 0);
+  if (part == nullptr) return job.generation->AddTo(&batch_, job.generation->given_tokens_left());
   const absl::Span<const int32_t> lanes = search_.LanesOf(*part, under_way);
   if (job.generation->RankedTogether()) {
     batch_.MoveNext(static_cast<int32_t>(lanes.size()), part->row);

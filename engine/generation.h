@@ -59,15 +59,17 @@ class Generation : public DecodeTask {
   // Whether the device alone can choose its next tokens, so that a step can be queued before the
   // host has seen the one before it. Not with log-probabilities, which the host computes, and not
   // for beams with stop strings, which end beams before the next ranking.
-  bool RunsAhead() const {
-    return !options_.logprobs && (!is_beam() || options_.stop.empty()) && ReadyToSelect();
-  }
+  bool RunsAhead() const { return ChosenByDevice() && ReadyToSelect(); }
   // The tokens under way are the last ones.
   bool EndsByLength() const { return length_ + 1 >= max_len_; }
   // Takes part in the step under way: whether it can take part in one queued behind that.
   bool CanRunAhead() const { return RunsAhead() && !EndsByLength(); }
-  // Takes no part in the step under way, so its last tokens are known: the same.
-  bool CanResume() const { return RunsAhead() && !first_; }
+  // Takes no part in the step under way, so its last tokens are known: the same. Its first step
+  // can be there for one sequence of which one given token is left.
+  bool CanJoin() const {
+    const bool begins = !is_beam() && lanes_ == 1 && given_tokens_left() == 1;
+    return ChosenByDevice() && (first_ ? begins : ReadyToSelect());
+  }
   // Adds a lane's sequence to such a step; `token` stands for the unknown one
   // (DecodeBatch::tokens).
   void AddAhead(BatchBuilder* batch, int32_t lane, int32_t token);
@@ -116,6 +118,9 @@ class Generation : public DecodeTask {
              int64_t page_size);
 
   bool is_beam() const { return options_.num_beams > 1; }
+  bool ChosenByDevice() const {
+    return !options_.logprobs && (!is_beam() || options_.stop.empty());
+  }
   absl::Span<const int32_t> Lane(int64_t lane) const {
     return {tokens_.data() + lane * max_len_, static_cast<size_t>(length_)};
   }
