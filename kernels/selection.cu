@@ -83,8 +83,10 @@ __device__ __forceinline__ float LogOf(const RowSum& sum) {
 // maxima.
 // Map: one warp a tile, its 16 values a lane in registers; 8 warps a block.
 // Bound: rows * vocab * 4 bytes read once. 128 x 32128 on an H200: 16.4 MB, 3.8 us at 4.3 TB/s.
-// Versions, 128 x 32128 with sums, RankKernel behind it: 1, as here: predicted 5 us and 4 us (32
-// registers, so all warps of the launch are resident at once); not measured yet.
+// Versions, 128 x 32128 with sums, RankKernel behind it, the best 8 of each row: 1, as here:
+// predicted 5 us and 4 us (32 registers, so all warps of the launch are resident at once), seen
+// 12.4 us for both with the logits in the L2 cache, 14.5 without; each alone with cold caches, as
+// ncu runs them, 8.4 and 13.4, so the rank, not the reading, is the longer half.
 // Spec: tests/kernels/selection_test.cc.
 template <bool kSums>
 __global__ void __launch_bounds__(kSummaryThreads, 8)
