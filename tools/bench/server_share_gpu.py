@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(__file__).resolve().parent.parent / "reliability")]
 from batching_gpu import checkpoint  # noqa: E402
@@ -46,9 +47,11 @@ def main() -> int:
     shape = dict(concurrency=2 * args.max_running, warmup=2 * args.max_running, requests=args.requests, input_tokens=args.input_tokens,
                  output_tokens=args.output_tokens, beam_share=args.beam_share, num_beams=4)
     tokens = {"engine": [], "streams": [], "whole answers": []}
+    begin = time.monotonic()
     verdict = Verdict("server_share_gpu", None, "share of the engine's own tokens/s on a GPU that the server keeps")
     with Server(model, core=server_cores, threads=0, prefill_share=0, max_queue=4 * args.max_running, max_queue_tokens=1 << 22,
                 **{**sizes, "encoder_cache_bytes": 0}) as server:
+        verdict.figure("seconds until the server was ready", round(time.monotonic() - begin, 2))
         for _ in range(args.rounds):
             reports = {"engine": engine_report(server_cores, dict(model=model, **sizes, **shape)),
                        "streams": load(server.target, core=client_cores, channels=half, **shape),
