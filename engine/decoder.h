@@ -6,9 +6,9 @@
 // tokens are known to the host, and takes them from the device's memory, where the logits
 // processors find the histories, too. Beams follow their candidates there as well (BeamStep); the
 // host takes the same candidates a step later, for what has finished and for when to end. Sequences
-// and searches that turn out to have ended have one step there for nothing. A sequence joins such a
-// step with the last token of its prompt. Beams' first steps and those of several samples, longer
-// prompts, requests for log-probabilities, and beams with stop strings, wait for the host.
+// and searches that turn out to have ended have one step there for nothing. A request joins such a
+// step with the last token of its prompt. Reading longer prompts, the step after several sequences
+// began as one row, requests for log-probabilities, and beams with stop strings, wait for the host.
 //
 // While requests of several priorities run, the less urgent ones rest in most steps (StepTurns).
 #pragma once

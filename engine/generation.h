@@ -64,11 +64,10 @@ class Generation : public DecodeTask {
   bool EndsByLength() const { return length_ + 1 >= max_len_; }
   // Takes part in the step under way: whether it can take part in one queued behind that.
   bool CanRunAhead() const { return RunsAhead() && !EndsByLength(); }
-  // Takes no part in the step under way, so its last tokens are known: the same. Its first step
-  // can be there for one sequence of which one given token is left.
+  // Takes no part in the step under way, so its last tokens are known: the same. It begins there
+  // where one given token is left.
   bool CanJoin() const {
-    const bool begins = !is_beam() && lanes_ == 1 && given_tokens_left() == 1;
-    return ChosenByDevice() && (first_ ? begins : ReadyToSelect());
+    return ChosenByDevice() && (first_ ? given_tokens_left() == 1 : ReadyToSelect());
   }
   // Adds a lane's sequence to such a step; `token` stands for the unknown one
   // (DecodeBatch::tokens).
