@@ -42,13 +42,18 @@ absl::StatusOr<int32_t> StartToken(const ModelConfig& config) {
   return absl::FailedPreconditionError("the model names no decoder start token");
 }
 
-// Row that a sequence classifier reads: the last eos, or the last token of a causal model.
+// Row that a sequence classifier reads: the last eos; of a causal model the last token that is not
+// padding, the first one where all are.
 absl::StatusOr<int64_t> ClassifiedRow(const std::vector<int32_t>& input,
                                       const ModelConfig& config) {
-  if (!config.has_encoder()) return static_cast<int64_t>(input.size()) - 1;
-  for (int64_t i = static_cast<int64_t>(input.size()) - 1; i >= 0; --i) {
+  int64_t row = static_cast<int64_t>(input.size()) - 1;
+  if (!config.has_encoder()) {
+    while (row > 0 && input[row] == config.pad_id) --row;
+    return row;
+  }
+  for (; row >= 0; --row) {
     const auto& eos = config.eos_ids;
-    if (std::find(eos.begin(), eos.end(), input[i]) != eos.end()) return i;
+    if (std::find(eos.begin(), eos.end(), input[row]) != eos.end()) return row;
   }
   return absl::InvalidArgumentError(
       "input: sequence classification reads the last end-of-sequence token, and there is none");

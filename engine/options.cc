@@ -14,6 +14,9 @@ constexpr size_t kMaxEos = 16, kMaxSuppressed = 1024, kMaxBadWords = 256, kMaxBa
 constexpr size_t kMaxStops = 16, kMaxStopBytes = 256;
 constexpr int64_t kMaxBeams = 32, kMaxSamples = 16, kMaxNgram = 64, kMaxAlternatives = 20;
 
+// Where a default that is refused comes from.
+constexpr char kOfFile[] = " of generation_config.json (of config.json where there is none)";
+
 // A closed or half-open range.
 struct Range {
   double low, high;
@@ -125,7 +128,7 @@ class Resolver {
     }
     if (!file.has_value()) return table;
     const double value = static_cast<double>(*file);
-    check_.InRange(absl::StrCat(field, " of generation_config.json"), value, range);
+    check_.InRange(absl::StrCat(field, kOfFile), value, range);
     return range.Holds(value) ? value : table;
   }
   template <typename T>
@@ -232,7 +235,7 @@ void Resolver::Search() {
                                    Acting(beams, defaults_.length_penalty), 1.0, kPenaltyRange);
   options_.patience = Settle("patience", request_.patience, 1.0, kPatienceRange);
   if (beams && defaults_.early_stopping.has_value()) {
-    check_.InRange("early_stopping of generation_config.json", *defaults_.early_stopping, {0, 2});
+    check_.InRange(absl::StrCat("early_stopping", kOfFile), *defaults_.early_stopping, {0, 2});
     options_.early_stopping = static_cast<EarlyStopping>(*defaults_.early_stopping);
   }
   if (request_.early_stopping.has_value()) {
@@ -307,8 +310,9 @@ void Resolver::MinLength() {
         static_cast<int32_t>(std::min<int64_t>(given, options_.max_new_tokens));
     return;
   }
-  int64_t value = defaults_.min_new_tokens.value_or(0);
-  if (defaults_.min_length.has_value()) value = std::max(value, *defaults_.min_length - prompt);
+  // Of a file with both, Hugging Face follows min_new_tokens.
+  const int64_t value =
+      defaults_.min_new_tokens.value_or(defaults_.min_length.value_or(0) - prompt);
   options_.min_new_tokens =
       static_cast<int32_t>(std::clamp<int64_t>(value, 0, options_.max_new_tokens));
 }
@@ -348,7 +352,7 @@ void Resolver::Processors() {
                             const std::vector<int32_t>& file, size_t limit) {
     check_.Ids(field, given, limit);
     if (!given.empty()) return Signed(given);
-    check_.Ids(absl::StrCat(field, " of generation_config.json"), file, limit);
+    check_.Ids(absl::StrCat(field, kOfFile), file, limit);
     return file;
   };
   options_.suppress_tokens =
@@ -371,7 +375,7 @@ void Resolver::Processors() {
       check_.Fail("forced_bos_token_id", "acts on the first decoder token only, and that is given");
     }
   } else if (defaults_.forced_bos_token_id.has_value()) {
-    check_.Id("forced_bos_token_id of generation_config.json", *defaults_.forced_bos_token_id);
+    check_.Id(absl::StrCat("forced_bos_token_id", kOfFile), *defaults_.forced_bos_token_id);
     options_.forced_bos_token_id = *defaults_.forced_bos_token_id;
   }
 }

@@ -86,8 +86,8 @@ struct ModelConfig {
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& directory);
 absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& json, const std::string& where);
 
-// Defaults for decoding from generation_config.json; every field optional, none when the file is
-// missing. A max_length of 20 (Hugging Face's old default) is ignored.
+// Defaults for decoding from generation_config.json, or from config.json where there is none; every
+// field optional. A max_length of 20 (Hugging Face's old default) is ignored.
 struct GenerationDefaults {
   std::optional<int64_t> max_new_tokens, max_length, min_new_tokens, min_length, num_beams,
       num_return_sequences;
@@ -98,7 +98,7 @@ struct GenerationDefaults {
   std::optional<int32_t> forced_bos_token_id, decoder_start_token_id, pad_token_id;
   std::vector<int32_t> eos_token_ids, forced_eos_token_ids, suppress_tokens, begin_suppress_tokens;
   std::vector<std::vector<int32_t>> bad_words_ids;
-  // Fields of the file that would change what is generated, and that nothing here follows.
+  // "FILE: FIELD" of those that would change what is generated, and that nothing here follows.
   std::vector<std::string> not_followed;
 };
 absl::StatusOr<GenerationDefaults> ReadGenerationDefaults(const std::string& directory);

@@ -7,26 +7,21 @@ namespace quintet {
 namespace {
 
 // feed_forward_proj is NAME or gated-NAME. "gated-gelu" alone means the tanh approximation; every
-// other name is meant literally.
+// other name is meant literally. As in Hugging Face, dense_act_fn and is_gated_act overrule it.
 void ReadFeedForward(const std::string& default_projection, ConfigFields* fields,
                      ModelConfig* config) {
-  std::string activation;
-  const auto projection = fields->String("feed_forward_proj");
-  if (!projection && fields->Find("dense_act_fn") != nullptr) {
-    activation = fields->String("dense_act_fn").value_or("");
-    config->gated = fields->Bool("is_gated_act").value_or(false);
-  } else {
-    const std::string name = projection.value_or(default_projection);
-    const std::string kGated = "gated-";
-    config->gated = name.compare(0, kGated.size(), kGated) == 0;
-    activation = config->gated ? name.substr(kGated.size()) : name;
-    if (name == "gated-gelu") activation = "gelu_new";
-    if (activation.find('-') != std::string::npos || activation.empty()) {
-      fields->Invalid("feed_forward_proj",
-                      absl::StrCat("expected NAME or gated-NAME, got \"", Printable(name), "\""));
-      return;
-    }
+  const std::string name = fields->String("feed_forward_proj").value_or(default_projection);
+  const std::string kGated = "gated-";
+  const bool gated = name.compare(0, kGated.size(), kGated) == 0;
+  std::string activation = gated ? name.substr(kGated.size()) : name;
+  if (name == "gated-gelu") activation = "gelu_new";
+  if (activation.find('-') != std::string::npos || activation.empty()) {
+    fields->Invalid("feed_forward_proj",
+                    absl::StrCat("expected NAME or gated-NAME, got \"", Printable(name), "\""));
+    return;
   }
+  config->gated = fields->Bool("is_gated_act").value_or(gated);
+  activation = fields->String("dense_act_fn").value_or(activation);
   const auto known = ActivationByName(activation);
   if (!known) {
     fields->Fail(

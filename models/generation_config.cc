@@ -24,7 +24,7 @@ std::optional<int> ReadEarlyStopping(ConfigFields* fields) {
   return std::nullopt;
 }
 
-std::vector<std::vector<int32_t>> ReadBadWords(ConfigFields* fields) {
+std::vector<std::vector<int32_t>> ReadBadWords(const std::string& where, ConfigFields* fields) {
   const nlohmann::json* value = fields->Find("bad_words_ids");
   std::vector<std::vector<int32_t>> words;
   if (value == nullptr) return words;
@@ -39,7 +39,7 @@ std::vector<std::vector<int32_t>> ReadBadWords(ConfigFields* fields) {
       return {};
     }
     const nlohmann::json as_field = {{"bad_words_ids", word}};
-    ConfigFields one(as_field, "generation_config.json");
+    ConfigFields one(as_field, where);
     words.push_back(one.TokenIds("bad_words_ids", kAnyId, kMaxIds));
     fields->Fail(one.status());
     if (!fields->status().ok()) return {};
@@ -48,7 +48,7 @@ std::vector<std::vector<int32_t>> ReadBadWords(ConfigFields* fields) {
 }
 
 // Those that say something other than what Hugging Face does without them.
-std::vector<std::string> NotFollowed(const ConfigFields& fields) {
+std::vector<std::string> NotFollowed(const std::string& where, const ConfigFields& fields) {
   const struct {
     const char* name;
     nlohmann::json neutral;  // null: there is none
@@ -73,7 +73,8 @@ std::vector<std::string> NotFollowed(const ConfigFields& fields) {
   std::vector<std::string> names;
   for (const auto& one : known) {
     const nlohmann::json* value = fields.Find(one.name);
-    if (value != nullptr && *value != one.neutral) names.push_back(one.name);
+    if (value != nullptr && *value != one.neutral)
+      names.push_back(absl::StrCat(where, ": ", one.name));
   }
   return names;
 }
@@ -83,23 +84,9 @@ std::optional<int32_t> ReadId(ConfigFields* fields, const char* name) {
   return id ? std::optional<int32_t>(static_cast<int32_t>(*id)) : std::nullopt;
 }
 
-}  // namespace
-
-absl::StatusOr<GenerationDefaults> ReadGenerationDefaults(const std::string& directory) {
-  const auto json = ReadFile(directory + "/generation_config.json", kMaxFileBytes);
-  if (absl::IsNotFound(json.status())) return GenerationDefaults();
-  if (!json.ok()) return json.status();
-  return ParseGenerationDefaults(*json, "generation_config.json");
-}
-
-absl::StatusOr<GenerationDefaults> ParseGenerationDefaults(const std::string& text,
-                                                           const std::string& where) {
-  const auto json = ParseJson(text, where);
-  if (!json.ok()) return json.status();
-  if (!json->is_object()) {
-    return absl::InvalidArgumentError(absl::StrCat(where, ": expected an object"));
-  }
-  ConfigFields fields(*json, where);
+absl::StatusOr<GenerationDefaults> ParseObject(const nlohmann::json& object,
+                                               const std::string& where) {
+  ConfigFields fields(object, where);
   GenerationDefaults d;
   d.max_new_tokens = fields.Int("max_new_tokens", 1, kAnyCount);
   d.max_length = fields.Int("max_length", 1, kAnyCount);
@@ -126,10 +113,45 @@ absl::StatusOr<GenerationDefaults> ParseGenerationDefaults(const std::string& te
   d.forced_eos_token_ids = fields.TokenIds("forced_eos_token_id", kAnyId, kMaxIds);
   d.suppress_tokens = fields.TokenIds("suppress_tokens", kAnyId, kMaxIds);
   d.begin_suppress_tokens = fields.TokenIds("begin_suppress_tokens", kAnyId, kMaxIds);
-  d.bad_words_ids = ReadBadWords(&fields);
-  d.not_followed = NotFollowed(fields);
+  d.bad_words_ids = ReadBadWords(where, &fields);
+  d.not_followed = NotFollowed(where, fields);
   if (!fields.status().ok()) return fields.status();
   return d;
+}
+
+// Files older than generation_config.json hold its fields in config.json. The special ids there are
+// the model's, and read with it.
+absl::StatusOr<GenerationDefaults> DefaultsOfModelConfig(const std::string& directory) {
+  constexpr char kWhere[] = "config.json";
+  const auto text = ReadFile(directory + "/" + kWhere, kMaxFileBytes);
+  if (absl::IsNotFound(text.status())) return GenerationDefaults();
+  if (!text.ok()) return text.status();
+  auto json = ParseJson(*text, kWhere);
+  if (!json.ok()) return json.status();
+  if (!json->is_object()) {
+    return absl::InvalidArgumentError(absl::StrCat(kWhere, ": expected an object"));
+  }
+  for (const char* id : {"eos_token_id", "pad_token_id", "decoder_start_token_id"}) json->erase(id);
+  return ParseObject(*json, kWhere);
+}
+
+}  // namespace
+
+absl::StatusOr<GenerationDefaults> ReadGenerationDefaults(const std::string& directory) {
+  const auto json = ReadFile(directory + "/generation_config.json", kMaxFileBytes);
+  if (absl::IsNotFound(json.status())) return DefaultsOfModelConfig(directory);
+  if (!json.ok()) return json.status();
+  return ParseGenerationDefaults(*json, "generation_config.json");
+}
+
+absl::StatusOr<GenerationDefaults> ParseGenerationDefaults(const std::string& text,
+                                                           const std::string& where) {
+  const auto json = ParseJson(text, where);
+  if (!json.ok()) return json.status();
+  if (!json->is_object()) {
+    return absl::InvalidArgumentError(absl::StrCat(where, ": expected an object"));
+  }
+  return ParseObject(*json, where);
 }
 
 }  // namespace quintet

@@ -47,9 +47,8 @@ absl::Status ModelHost::Load() {
     absl::StatusOr<GenerationDefaults> defaults = ReadGenerationDefaults(options_.directory);
     if (!defaults.ok()) return defaults.status();
     defaults_ = *std::move(defaults);
-    for (const std::string& name : defaults_.not_followed) {
-      spdlog::warn("model {}: generation_config.json: {} is not supported and has no effect",
-                   options_.name, name);
+    for (const std::string& field : defaults_.not_followed) {
+      spdlog::warn("model {}: {} is not supported and has no effect", options_.name, field);
     }
     LoadOptions load = options_.load;
     if (options_.gpu >= 0) {

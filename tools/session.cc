@@ -62,9 +62,9 @@ absl::Status Load(Session* session, const SessionNeeds& needs) {
   absl::StatusOr<GenerationDefaults> defaults = ReadGenerationDefaults(flags.model);
   if (!defaults.ok()) return defaults.status();
   session->defaults = *std::move(defaults);
-  for (const std::string& name : session->defaults.not_followed) {
+  for (const std::string& field : session->defaults.not_followed) {
     if (needs.kind != RequestKind::kGenerate) break;
-    spdlog::warn("generation_config.json: {} is not supported and has no effect", name);
+    spdlog::warn("{} is not supported and has no effect", field);
   }
   if (absl::Status status = CheckHead(*config, needs.kind); !status.ok()) return status;
   if (needs.tokenizer != TokenizerNeed::kNone) {

@@ -127,11 +127,17 @@ TEST_CASE("classify: which states the head reads") {
     CHECK(RunAlone(options, request, nullptr).values ==
           labels(FakeModel::EncoderStateOf(kInput, 4)));
   }
-  SECTION("GPT-2 sequence: the last token's state") {
+  SECTION("GPT-2 sequence: the state of the last token that is not padding") {
     options.head = Head::kSequenceClassification;
     options.causal = true;
     options.limits.max_step_tokens = 4;
     CHECK(RunAlone(options, request, nullptr).values == labels(FakeModel::StateOf({}, kInput)));
+    Request padded = request;
+    padded.input = {0, 5, 0, 6, 0, 0};
+    CHECK(RunAlone(options, padded, nullptr).values ==
+          labels(FakeModel::StateOf({}, {0, 5, 0, 6})));
+    padded.input = {0, 0};
+    CHECK(RunAlone(options, padded, nullptr).values == labels(FakeModel::StateOf({}, {0})));
   }
 }
 

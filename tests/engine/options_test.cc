@@ -358,6 +358,10 @@ TEST_CASE("options: lengths of files count the prompt and are cut to fit") {
   CHECK(o.min_new_tokens == 7);
   CHECK(Accepted([](Case* c) {
           c->defaults.min_length = 10;
+          c->defaults.min_new_tokens = 2;
+        }).min_new_tokens == 2);
+  CHECK(Accepted([](Case* c) {
+          c->defaults.min_length = 10;
           c->request.max_new_tokens = 4;
         }).min_new_tokens == 4);
 }

@@ -192,8 +192,10 @@ TEST_CASE("feed_forward_proj names the activation", "[config]") {
       {{{"feed_forward_proj", "relu"}}, Activation::kRelu, false},
       {{{"feed_forward_proj", "gated-gelu"}}, Activation::kGeluTanh, true},
       {{{"feed_forward_proj", "gated-gelu"}, {"dense_act_fn", "relu"}, {"is_gated_act", false}},
-       Activation::kGeluTanh,
-       true},
+       Activation::kRelu,
+       false},
+      {{{"feed_forward_proj", "gated-gelu"}, {"dense_act_fn", "silu"}}, Activation::kSilu, true},
+      {{{"is_gated_act", true}}, Activation::kRelu, true},
       {{{"feed_forward_proj", "gelu"}}, Activation::kGeluErf, false},
       {{{"feed_forward_proj", "gelu_new"}}, Activation::kGeluTanh, false},
       {{{"feed_forward_proj", "gated-relu"}}, Activation::kRelu, true},
@@ -208,6 +210,9 @@ TEST_CASE("feed_forward_proj names the activation", "[config]") {
     CHECK(Parse(config).activation == c.activation);
     CHECK(Parse(config).gated == c.gated);
   }
+  const json multilingual = {{"model_type", "mt5"}, {"dense_act_fn", "silu"}};  // gated unless told
+  CHECK(Parse(multilingual).activation == Activation::kSilu);
+  CHECK(Parse(multilingual).gated);
 }
 
 TEST_CASE("The class decides the head", "[config]") {

@@ -30,13 +30,47 @@ TEST_CASE("Fields that are not followed are named, unless they change nothing",
   const auto d =
       Read(R"({"sequence_bias": [[[3], 5.0]], "num_beam_groups": 2, "guidance_scale": 1.5})");
   REQUIRE(d.ok());
-  CHECK(d->not_followed ==
-        std::vector<std::string>{"guidance_scale", "num_beam_groups", "sequence_bias"});
+  CHECK(d->not_followed == std::vector<std::string>{"generation_config.json: guidance_scale",
+                                                    "generation_config.json: num_beam_groups",
+                                                    "generation_config.json: sequence_bias"});
   const auto neutral =
       Read(R"({"sequence_bias": null, "num_beam_groups": 1, "diversity_penalty": 0.0,
     "encoder_repetition_penalty": 1.0, "renormalize_logits": false, "use_cache": true})");
   REQUIRE(neutral.ok());
   CHECK(neutral->not_followed.empty());
+}
+
+TEST_CASE("Without generation_config.json the fields of config.json count, except the special ids",
+          "[generation_config]") {
+  TemporaryDirectory directory;
+  WriteBytes(directory / "config.json",
+             R"({"model_type": "mt5", "num_beams": 4, "length_penalty": 0.6, "max_length": 84,
+    "no_repeat_ngram_size": 2, "forced_bos_token_id": null, "pad_token_id": -100, "eos_token_id": 1,
+    "decoder_start_token_id": 3, "diversity_penalty": 0.5})");
+  const auto old = ReadGenerationDefaults(directory.path());
+  REQUIRE(old.ok());
+  CHECK(old->num_beams == 4);
+  CHECK(old->length_penalty == 0.6);
+  CHECK(old->max_length == 84);
+  CHECK(old->no_repeat_ngram_size == 2);
+  CHECK(!old->forced_bos_token_id.has_value());
+  CHECK(!old->pad_token_id.has_value());
+  CHECK(!old->decoder_start_token_id.has_value());
+  CHECK(old->eos_token_ids.empty());
+  CHECK(old->not_followed == std::vector<std::string>{"config.json: diversity_penalty"});
+  WriteBytes(directory / "generation_config.json", R"({"max_length": 30})");
+  const auto both = ReadGenerationDefaults(directory.path());
+  REQUIRE(both.ok());
+  CHECK(both->max_length == 30);
+  CHECK(!both->num_beams.has_value());
+}
+
+TEST_CASE("config.json's bad_words_ids are named as its own", "[generation_config]") {
+  TemporaryDirectory directory;
+  WriteBytes(directory / "config.json", R"({"bad_words_ids": [[-1]]})");
+  const auto status = ReadGenerationDefaults(directory.path()).status();
+  CHECK_THAT(std::string(status.message()), Contains("config.json: bad_words_ids"));
+  CHECK_THAT(std::string(status.message()), !Contains("generation_config.json"));
 }
 
 TEST_CASE("Every field is read", "[generation_config]") {
