@@ -62,7 +62,15 @@ CommandLine::CommandLine() : app_("Quintet: inference for T5-family models and G
       "quintet SUBCOMMAND --help shows the flags of one subcommand.\n"
       "A flag --some-flag may also be set by the variable QUINTET_SOME_FLAG or in a --config "
       "file;\n"
-      "flag beats variable beats file.");
+      "flag beats variable beats file.\n\n"
+      "Exit codes:\n"
+      "  0  done\n"
+      "  1  something failed: a line, the output, memory\n"
+      "  2  usage or configuration: flags, variables, files, a device or address not to be had\n"
+      "  3  model or tokenizer rejected\n"
+      "  4  a remote call failed\n"
+      "  70  an accelerator or engine of serve failed or stalled\n"
+      "  130  interrupted");
 }
 
 CLI::App* CommandLine::AddCommand(const CommandText& text, std::function<int()> run) {

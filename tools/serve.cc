@@ -35,10 +35,16 @@ void BoundHeaps() {
 int Run(const ServeFlags& flags) {
   BoundHeaps();
   const ServerOptions options = ServerOptionsOf(flags);
+  // Each model opens the device for itself, once the server listens.
+  if (absl::Status status = OpenDevice(flags.placement).status(); !status.ok()) {
+    return Fail(kExitUsage, status);
+  }
   for (const int signal : {SIGTERM, SIGINT, SIGHUP}) std::signal(signal, OnSignal);
   const ServeOutcome outcome = Serve(options, &g_signals);
-  if (!outcome.status.ok()) return Fail(static_cast<ExitCode>(outcome.exit_code), outcome.status);
-  return outcome.exit_code;
+  if (outcome.status.ok()) return outcome.exit_code;
+  // Of a model, what any other subcommand makes of the same failure.
+  if (outcome.exit_code == kExitModel) return FailModel("serve", outcome.status);
+  return Fail(static_cast<ExitCode>(outcome.exit_code), outcome.status);
 }
 
 }  // namespace

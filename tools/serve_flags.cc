@@ -22,13 +22,17 @@ int64_t DefaultEncoderCacheBytes(const Placement& placement) {
   return DeviceOrdinal(placement) < 0 ? int64_t{256} << 20 : 0;
 }
 
+// The last part of a path, which may end in a slash.
+std::string NameOf(const std::string& directory) {
+  const std::filesystem::path path = std::filesystem::path(directory).lexically_normal();
+  return (path.has_filename() ? path : path.parent_path()).filename().string();
+}
+
 HostOptions HostOf(const ServeFlags& flags, const std::string& model) {
   HostOptions host;
   const size_t equals = model.find('=');
   host.directory = equals == std::string::npos ? model : model.substr(equals + 1);
-  host.name = equals == std::string::npos
-                  ? std::filesystem::path(host.directory).lexically_normal().filename().string()
-                  : model.substr(0, equals);
+  host.name = equals == std::string::npos ? NameOf(host.directory) : model.substr(0, equals);
   host.load.weights = WeightTypeOf(flags.placement);
   host.gpu = DeviceOrdinal(flags.placement);
   host.memory = {.cache_bytes = flags.cache_mib << 20, .max_bytes = flags.max_memory_mib << 20};
@@ -119,7 +123,7 @@ void AddLimitFlags(CLI::App* command, ServeFlags* flags) {
   add("--max-message-bytes", &flags->server.max_message_bytes, int64_t{1024}, kMany, "BYTES",
       "Longest message accepted.");
   add("--default-timeout", &flags->default_timeout_s, 0.001, 1e6, "SECONDS",
-      "Of calls without a deadline.");
+      "Of calls without a deadline; at most --max-timeout.");
   add("--max-timeout", &flags->max_timeout_s, 0.001, 1e6, "SECONDS",
       "Longer deadlines are cut to it.");
 }
@@ -175,7 +179,7 @@ void AddServeFlags(CommandLine& line, CLI::App* command, ServeFlags* flags) {
 ServerOptions ServerOptionsOf(const ServeFlags& flags) {
   ServerOptions server = flags.server;
   server.threads = flags.threads == 0 ? AvailableCores() : flags.threads;
-  server.default_timeout_us = Micros(flags.default_timeout_s);
+  server.default_timeout_us = Micros(std::min(flags.default_timeout_s, flags.max_timeout_s));
   server.max_timeout_us = Micros(flags.max_timeout_s);
   server.drain_delay_us = Micros(flags.drain_delay_s);
   server.drain_timeout_us = Micros(flags.drain_timeout_s);

@@ -152,6 +152,11 @@ def test_deadlines_of_the_server():
         assert (found.code, found.reason) == (Code.DEADLINE_EXCEEDED, "DECODING")
 
 
+def test_calls_without_a_deadline_get_no_more_time_than_others_may_have():
+    with Server(G2P, max_timeout=5) as server, server.client() as client:
+        assert client.info().limits.default_timeout_ms == client.info().limits.max_timeout_ms == 5000
+
+
 def test_deadline_of_the_client(server):
     with server.client(timeout_s=0.2) as client:
         assert failure(lambda: client.generate("a", ENDLESS)).code == Code.DEADLINE_EXCEEDED
