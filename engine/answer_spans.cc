@@ -15,6 +15,11 @@ std::vector<double> Softmax(absl::Span<const float> logits) {
   return values;
 }
 
+std::vector<double> LabelProbabilities(absl::Span<const float> logits) {
+  if (logits.size() != 1) return Softmax(logits);
+  return {1.0 / (1.0 + std::exp(-static_cast<double>(logits[0])))};
+}
+
 std::vector<AnswerSpan> BestSpans(absl::Span<const float> logits, int64_t context_begin,
                                   int64_t context_end, int64_t max_tokens, int64_t top_k) {
   const int64_t tokens = context_end - context_begin;

@@ -1,4 +1,5 @@
-// From start and end logits to answers, as Hugging Face's question-answering pipeline chooses them.
+// From start and end logits to answers, as Hugging Face's question-answering pipeline chooses them;
+// from logits of labels to probabilities.
 #pragma once
 
 #include <cstdint>
@@ -22,5 +23,9 @@ std::vector<AnswerSpan> BestSpans(absl::Span<const float> logits, int64_t contex
 
 // softmax of one row of logits, in double.
 std::vector<double> Softmax(absl::Span<const float> logits);
+
+// Probabilities of a text's labels, as in Hugging Face's text-classification pipeline: softmax, of
+// a single label the sigmoid.
+std::vector<double> LabelProbabilities(absl::Span<const float> logits);
 
 }  // namespace quintet

@@ -22,8 +22,8 @@ absl::Span<const float> Row(const Result& result, int64_t row) {
       .subspan(static_cast<size_t>(row * result.columns), static_cast<size_t>(result.columns));
 }
 
-std::vector<v1::LabelScore> LabelScores(const ModelConfig& config, absl::Span<const float> logits) {
-  const std::vector<double> probabilities = Softmax(logits);
+std::vector<v1::LabelScore> LabelScores(const ModelConfig& config, absl::Span<const float> logits,
+                                        const std::vector<double>& probabilities) {
   std::vector<v1::LabelScore> labels(logits.size());
   for (size_t i = 0; i < logits.size(); ++i) {
     labels[i].set_label(config.label_names[i]);
@@ -238,7 +238,8 @@ void ClassifyAnswers::WriteTokenLabels(const Item& item, const ModelHost& host,
       token->set_begin_byte(span.begin_byte);
       token->set_end_byte(span.end_byte);
     }
-    std::vector<v1::LabelScore> labels = LabelScores(host.config(), Row(result, row));
+    const absl::Span<const float> logits = Row(result, row);
+    std::vector<v1::LabelScore> labels = LabelScores(host.config(), logits, Softmax(logits));
     std::stable_sort(labels.begin(), labels.end(),
                      [](const auto& a, const auto& b) { return a.logit() > b.logit(); });
     for (v1::LabelScore& label : labels) *token->add_labels() = std::move(label);
@@ -273,11 +274,14 @@ void ClassifyAnswers::Write(const v1::ClassifyRequest& proto, const ModelHost& h
   for (size_t i = 0; i < results.size(); ++i) {
     v1::Classification* to = response->add_results();
     switch (host.config().head) {
-      case Head::kSequenceClassification:
-        for (v1::LabelScore& label : LabelScores(host.config(), Row(results[i], 0))) {
+      case Head::kSequenceClassification: {
+        const absl::Span<const float> logits = Row(results[i], 0);
+        for (v1::LabelScore& label :
+             LabelScores(host.config(), logits, LabelProbabilities(logits))) {
           *to->add_labels() = std::move(label);
         }
         break;
+      }
       case Head::kTokenClassification:
         WriteTokenLabels(items_[i], host, results[i], to);
         break;

@@ -14,6 +14,14 @@ TEST_CASE("softmax sums to one and survives large logits") {
   CHECK(p[2] == Approx(0.0));
 }
 
+TEST_CASE("labels share one probability, a single label has its own") {
+  CHECK(LabelProbabilities({1.0f, -2.0f, 0.5f}) == Softmax({1.0f, -2.0f, 0.5f}));
+  const std::vector<double> single = LabelProbabilities({-1.5f});
+  REQUIRE(single.size() == 1);
+  CHECK(single[0] == Approx(1.0 / (1.0 + std::exp(1.5))));
+  CHECK(LabelProbabilities({-1000.0f})[0] == Approx(0.0));
+}
+
 TEST_CASE("best spans equal a search over all spans") {
   std::mt19937 random(7);
   std::normal_distribution<float> normal;
