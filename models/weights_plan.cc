@@ -187,18 +187,17 @@ const PlannedWeight* FindSlot(const std::vector<PlannedWeight>& plan, const std:
   return nullptr;
 }
 
-// The cases that config.json leaves open: a UMT5 is scaled unless it has a head of its own; a T5
-// that says it is tied is scaled unless the stored head is not the embedding after all (a 5.x
-// re-save that lost scale_decoder_outputs).
+// The cases that config.json leaves open, a UMT5 and a T5 that says it is tied: scaled unless the
+// stored head is not the embedding (UMT5's own head, or a 5.x re-save of a T5 that lost
+// scale_decoder_outputs).
 absl::Status SettleLogitScale(const SafetensorsReader& files,
                               const std::vector<PlannedWeight>& plan, ModelConfig* config) {
   if (config->scale_logits.has_value()) return absl::OkStatus();
   const PlannedWeight* head = FindSlot(plan, "head.weight");
   const PlannedWeight* embedding = FindSlot(plan, "embedding.weight");
   QT_CHECK(head != nullptr && embedding != nullptr);
-  const bool stored = head->pieces[0].values->name == "lm_head.weight";
-  if (config->family == Family::kUMT5 || !stored) {
-    config->scale_logits = !stored;
+  if (head->pieces[0].values->name != "lm_head.weight") {
+    config->scale_logits = true;
     return absl::OkStatus();
   }
   const auto same = SameValues(files, *head, *embedding);

@@ -235,6 +235,8 @@ TEST_CASE("Configurations of 4.x and 5.x give the same factor", "[weights]") {
   Checkpoint umt5("umt5");
   CHECK(scale(umt5) == 1.0f / std::sqrt(96.0f));
   umt5.tensors["lm_head.weight"] = umt5.tensors["shared.weight"];
+  CHECK(scale(umt5) == 1.0f / std::sqrt(96.0f));
+  umt5.tensors["lm_head.weight"].values.back() += 1.0f;
   CHECK(scale(umt5) == 1.0f);
 
   Checkpoint mt5("mt5");
