@@ -79,7 +79,7 @@ void AddedTokens::Finish(const Normalizer* normalizer) {
       keys.try_emplace(std::move(content.text), static_cast<int32_t>(i));
   }
   const auto build = [](const absl::flat_hash_map<std::string, int32_t>& keys) {
-    return Trie(std::vector<std::pair<std::string_view, int32_t>>(keys.begin(), keys.end()));
+    return KeySearch(std::vector<std::pair<std::string_view, int32_t>>(keys.begin(), keys.end()));
   };
   raw_ = build(raw);
   normalized_ = build(normalized);
@@ -96,32 +96,22 @@ const AddedToken* AddedTokens::FindContent(std::string_view content) const {
 }
 
 std::vector<AddedTokens::Stretch> AddedTokens::Split(std::string_view text, Text kind) const {
-  const Trie& trie = kind == Text::kRaw ? raw_ : normalized_;
+  KeyMatches matches = (kind == Text::kRaw ? raw_ : normalized_).Find(text);
   std::vector<Stretch> stretches;
-  size_t done = 0;
-  for (size_t at = 0; at < text.size() && !trie.empty();) {
-    if (!trie.StartsWith(text[at])) {
-      ++at;
-      continue;
-    }
-    size_t length = 0;
-    int32_t index = -1;
-    trie.ForEachPrefix(text.substr(at), [&](size_t match, int32_t value) {
-      length = match;
-      index = value;
-    });
-    if (length == 0) {
-      ++at;
-      continue;
-    }
-    const AddedToken& token = tokens_[static_cast<size_t>(index)];
-    size_t begin = at, end = at + length;
+  size_t done = 0, at = 0;
+  size_t spaces_end = 0;  // of the white space that was last looked at, once for all tokens in it
+  while (const KeyMatch* match = matches.From(at)) {
+    const AddedToken& token = tokens_[static_cast<size_t>(match->value)];
+    size_t begin = match->begin, end = begin + match->length;
     at = end;
     if (token.single_word && (IsWordBefore(text, begin) || IsWordAt(text, end))) continue;
     // A token before may have taken the white space up to here, or even past it when it is part of
     // this token.
     if (token.lstrip) begin = std::max(SpaceBegin(text, begin, done, strips_separators_), done);
-    if (token.rstrip) end = SpaceEnd(text, end, strips_separators_);
+    if (token.rstrip) {
+      if (end >= spaces_end) spaces_end = SpaceEnd(text, end, strips_separators_);
+      end = spaces_end;
+    }
     if (done < begin) stretches.push_back({done, begin, -1});
     stretches.push_back({begin, end, token.id});
     done = end;

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "models/tokenizers/key_search.h"
 #include "models/tokenizers/normalizer.h"
-#include "models/tokenizers/trie.h"
 
 namespace quintet {
 
@@ -43,7 +43,8 @@ class AddedTokens {
     size_t begin, end;
     int32_t id;
   };
-  // Cuts a text into stretches, none empty but those of tokens; longest token first at each place.
+  // Cuts a text into stretches, none empty but those of tokens; leftmost token
+  // first, the longest of those that begin at one place. Linear in the text.
   enum class Text : uint8_t { kRaw, kNormalized };
   std::vector<Stretch> Split(std::string_view text, Text kind) const;
 
@@ -51,7 +52,7 @@ class AddedTokens {
   std::vector<AddedToken> tokens_;
   absl::flat_hash_map<int32_t, size_t> by_id_;
   absl::flat_hash_map<std::string, size_t> by_content_;
-  Trie raw_, normalized_;  // values: indices of tokens_
+  KeySearch raw_, normalized_;  // values: indices of tokens_
   int32_t highest_id_ = -1;
   bool strips_separators_ = false;
 };

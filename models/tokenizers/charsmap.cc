@@ -47,8 +47,33 @@ absl::StatusOr<Charsmap> Charsmap::Parse(std::string_view blob, const std::strin
                  end - begin);
     }
   }
+  if (map.HasLongRules()) {
+    return bad("expected rules for at most ", kMaxRuleBytes,
+               " bytes, got longer ones or a circle in the trie");
+  }
   map.FindUntouched();
   return map;
+}
+
+// All places that a search can come to after so many bytes, at once: the array is not trusted to be
+// a tree, and even a good one shares its ends.
+bool Charsmap::HasLongRules() const {
+  std::vector<bool> here(units_.size() + 256), next(here.size());
+  if (const uint32_t root = Offset(units_[0]); root < here.size()) here[root] = true;
+  for (int bytes = 0; bytes <= kMaxRuleBytes; ++bytes) {
+    bool goes_on = false;
+    next.assign(next.size(), false);
+    for (uint32_t unit = 0; unit < units_.size(); ++unit) {
+      const uint32_t label = Label(units_[unit]);
+      if (label > 0xFF || !here[unit ^ label]) continue;
+      goes_on = true;
+      if (const uint32_t place = unit ^ Offset(units_[unit]); place < next.size())
+        next[place] = true;
+    }
+    if (!goes_on) return false;
+    here.swap(next);
+  }
+  return true;
 }
 
 void Charsmap::FindUntouched() {

@@ -18,6 +18,9 @@ class Charsmap {
   // Empty: no rules. Errors start with `where`. The longest replacement of SentencePiece's own
   // rules has 33 bytes; the limit keeps a hostile one from turning each letter into megabytes.
   static constexpr int kMaxReplacementBytes = 128;
+  // Nor may a rule be for more bytes than this, or the array lead in a circle: a search takes as
+  // many steps at each character of a text. The longest of SentencePiece's own are for 12 bytes.
+  static constexpr int kMaxRuleBytes = 128;
   static absl::StatusOr<Charsmap> Parse(std::string_view blob, const std::string& where);
 
   bool empty() const { return units_.empty(); }
@@ -39,6 +42,7 @@ class Charsmap {
   Match At(size_t length, uint32_t value) const;
 
   std::vector<uint32_t> units_;
+  bool HasLongRules() const;
   void FindUntouched();
 
   std::string replacements_;

@@ -1,5 +1,6 @@
 #include "models/tokenizers/pattern.h"
 
+#include <cstring>
 #include <tuple>
 
 #include "models/tokenizers/unicode.h"
@@ -153,14 +154,24 @@ class Matcher {
   std::vector<std::pair<uint32_t, uint32_t>> pending_;  // step, position
 };
 
+// From byte `at` on. The standard library is faster in ordinary texts, but may look at all of the
+// literal at every byte; memmem is linear.
+size_t FindLiteral(std::string_view text, std::string_view literal, size_t at) {
+  constexpr size_t kShort = 16;
+  if (literal.size() <= kShort) return text.find(literal, at);
+  const void* found = memmem(text.data() + at, text.size() - at, literal.data(), literal.size());
+  if (found == nullptr) return std::string_view::npos;
+  return static_cast<size_t>(static_cast<const char*>(found) - text.data());
+}
+
 }  // namespace
 
 void Pattern::ForEachMatch(std::string_view text,
                            absl::FunctionRef<void(size_t, size_t)> on_match) const {
   if (steps_.empty()) {
     if (literal_.empty()) return;
-    for (size_t at = text.find(literal_); at != std::string_view::npos;
-         at = text.find(literal_, at + literal_.size())) {
+    for (size_t at = FindLiteral(text, literal_, 0); at != std::string_view::npos;
+         at = FindLiteral(text, literal_, at + literal_.size())) {
       on_match(at, at + literal_.size());
     }
     return;

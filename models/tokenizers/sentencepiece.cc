@@ -139,13 +139,16 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseSentencePiece(
   types.unknown = pieces->unknown;
   const bool has_bytes = std::count(types.types.begin(), types.types.end(), kByteType) > 0;
   PipelineParts parts;
-  parts.normalizer =
-      MakeSentencePieceNormalizer(*std::move(charsmap), UserDefinedTrie(*pieces), spaces);
+  parts.normalizer = MakeSentencePieceNormalizer(
+      *std::move(charsmap), UserDefinedPieces(pieces->vocabulary, types.types), spaces);
   parts.decoder = MakeSentencePieceDecoder(spaces, has_bytes);
   switch (model.trainer_spec().model_type()) {
-    case 1:
-      parts.model = MakeSentencePieceUnigram(*std::move(pieces));
+    case 1: {
+      auto unigram = MakeSentencePieceUnigram(*std::move(pieces));
+      if (!unigram.ok()) return Bad(where, std::string(unigram.status().message()));
+      parts.model = *std::move(unigram);
       break;
+    }
     case 2:
       parts.model = MakeSentencePieceBpe(*std::move(pieces));
       break;

@@ -11,10 +11,10 @@
 #include "absl/status/statusor.h"
 #include "models/tokenizers/charsmap.h"
 #include "models/tokenizers/decoder.h"
+#include "models/tokenizers/key_search.h"
 #include "models/tokenizers/normalizer.h"
 #include "models/tokenizers/settings.h"
 #include "models/tokenizers/token_model.h"
-#include "models/tokenizers/trie.h"
 
 namespace quintet {
 
@@ -27,7 +27,7 @@ struct SentencePieceSpaces {
   bool add_dummy_prefix = true, remove_extra = true, escape = true, suffix = false;
 };
 // User-defined symbols are left as they are.
-NormalizerPtr MakeSentencePieceNormalizer(Charsmap charsmap, Trie user_defined,
+NormalizerPtr MakeSentencePieceNormalizer(Charsmap charsmap, KeySearch user_defined,
                                           SentencePieceSpaces spaces);
 DecoderPtr MakeSentencePieceDecoder(SentencePieceSpaces spaces, bool has_bytes);
 
@@ -40,8 +40,10 @@ struct SentencePieceVocabulary {
   int32_t unknown = 0;
   bool byte_fallback = false;
 };
-Trie UserDefinedTrie(const SentencePieceVocabulary& pieces);
-std::unique_ptr<const TokenModel> MakeSentencePieceUnigram(SentencePieceVocabulary pieces);
+KeySearch UserDefinedPieces(const Vocabulary& vocabulary, const std::vector<uint8_t>& types);
+// INVALID_ARGUMENT as Unigram::Make.
+absl::StatusOr<std::unique_ptr<const TokenModel>> MakeSentencePieceUnigram(
+    SentencePieceVocabulary pieces);
 std::unique_ptr<const TokenModel> MakeSentencePieceBpe(SentencePieceVocabulary pieces);
 std::unique_ptr<const TokenModel> MakeSentencePieceChar(SentencePieceVocabulary pieces);
 

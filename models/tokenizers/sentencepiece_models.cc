@@ -19,7 +19,7 @@ class SymbolModel : public TokenModel {
  public:
   explicit SymbolModel(SentencePieceVocabulary pieces)
       : types_(std::move(pieces.types)),
-        user_defined_(UserDefinedTrieOf(pieces.vocabulary, types_)),
+        user_defined_(UserDefinedPieces(pieces.vocabulary, types_)),
         bytes_(pieces.vocabulary),
         byte_fallback_(pieces.byte_fallback) {
     vocabulary = std::move(pieces.vocabulary);
@@ -29,20 +29,12 @@ class SymbolModel : public TokenModel {
   }
 
  protected:
-  static Trie UserDefinedTrieOf(const Vocabulary& vocabulary, const std::vector<uint8_t>& types) {
-    std::vector<std::pair<std::string_view, int32_t>> keys;
-    for (int32_t id = 0; id < static_cast<int32_t>(types.size()); ++id) {
-      if (types[static_cast<size_t>(id)] == kUserDefined)
-        keys.push_back({vocabulary.Piece(id), id});
-    }
-    return Trie(std::move(keys));
-  }
-
   // Calls f(begin, end, is_user_defined) for each character or user-defined symbol.
   template <typename F>
   void ForEachSymbol(std::string_view text, F f) const {
+    KeyMatches symbols = user_defined_.Find(text);
     for (size_t at = 0; at < text.size();) {
-      const size_t symbol = user_defined_.LongestPrefix(text.substr(at));
+      const size_t symbol = symbols.LengthAt(at);
       int length = 0;
       if (symbol == 0) DecodeUtf8(text.data() + at, &length);
       const size_t end = at + std::max(symbol, static_cast<size_t>(length));
@@ -82,7 +74,7 @@ class SymbolModel : public TokenModel {
   };
 
   std::vector<uint8_t> types_;
-  Trie user_defined_;
+  KeySearch user_defined_;
   BytePieces bytes_;
   bool byte_fallback_;
   int32_t ascii_[128];  // -1: none
@@ -104,6 +96,7 @@ class BpeModel : public SymbolModel {
   explicit BpeModel(SentencePieceVocabulary pieces) : SymbolModel(Prepare(&pieces)) {
     AddSymbols();
     AddMerges(Ranks(pieces.scores));
+    FindUnusedParts();
   }
 
   void Encode(std::string_view piece, TokenList* tokens) const override {
@@ -114,7 +107,7 @@ class BpeModel : public SymbolModel {
       while (!pending.empty()) {
         const Merged top = pending.back();
         pending.pop_back();
-        if (SplitUnused(piece, top, &pending)) continue;
+        if (SplitUnused(top, &pending)) continue;
         const bool is_piece = top.id >= 0 && top.id < static_cast<int32_t>(types_.size());
         appender.Add(is_piece ? top.id : IdOf(piece.substr(top.begin, top.end - top.begin)),
                      top.begin, top.end);
@@ -214,26 +207,32 @@ class BpeModel : public SymbolModel {
   }
 
   // An unused piece is a step towards longer ones only; it falls apart into what it was merged
-  // from. The merger does not keep that, so the two parts are found again: the same merges in the
-  // same order lead to them.
-  bool SplitUnused(std::string_view piece, const Merged& symbol,
-                   std::vector<Merged>* pending) const {
-    if (symbol.id < 0 || symbol.id >= static_cast<int32_t>(types_.size()) ||
-        types_[static_cast<size_t>(symbol.id)] != kUnused) {
-      return false;
+  // from. The merger does not keep that, so the two parts are found here, once for each piece: the
+  // same merges in the same order lead to them. (To find them in every text that is encoded would
+  // cost the square of a long piece, where unused ones were merged from unused ones.)
+  void FindUnusedParts() {
+    for (int32_t id = 0; id < static_cast<int32_t>(types_.size()); ++id) {
+      if (types_[static_cast<size_t>(id)] != kUnused) continue;
+      std::vector<Merged> parts;
+      ForEachMerged(vocabulary.Piece(id), 2, [&](const Merged& part) { parts.push_back(part); });
+      if (parts.size() == 2) unused_parts_[id] = {parts[0], parts[1]};
     }
-    std::vector<Merged> parts;
-    ForEachMerged(piece.substr(symbol.begin, symbol.end - symbol.begin), 2, [&](Merged part) {
-      part.begin += symbol.begin;
-      part.end += symbol.begin;
-      parts.push_back(part);
-    });
-    if (parts.size() != 2) return false;
-    pending->push_back(parts[1]);
-    pending->push_back(parts[0]);
+  }
+
+  bool SplitUnused(const Merged& symbol, std::vector<Merged>* pending) const {
+    const auto found = unused_parts_.find(symbol.id);
+    if (found == unused_parts_.end()) return false;
+    auto [left, right] = found->second;
+    for (Merged* part : {&right, &left}) {
+      part->begin += symbol.begin;
+      part->end += symbol.begin;
+      pending->push_back(*part);
+    }
     return true;
   }
 
+  // The parts of unused pieces, by id; places within the piece.
+  absl::flat_hash_map<int32_t, std::pair<Merged, Merged>> unused_parts_;
   absl::flat_hash_map<std::string, int32_t>
       characters_;  // ids behind the vocabulary for those that are no pieces
   MergeTable merges_;
@@ -241,16 +240,16 @@ class BpeModel : public SymbolModel {
 
 }  // namespace
 
-Trie UserDefinedTrie(const SentencePieceVocabulary& pieces) {
+KeySearch UserDefinedPieces(const Vocabulary& vocabulary, const std::vector<uint8_t>& types) {
   std::vector<std::pair<std::string_view, int32_t>> keys;
-  for (int32_t id = 0; id < static_cast<int32_t>(pieces.types.size()); ++id) {
-    if (pieces.types[static_cast<size_t>(id)] == kUserDefined)
-      keys.push_back({pieces.vocabulary.Piece(id), id});
+  for (int32_t id = 0; id < static_cast<int32_t>(types.size()); ++id) {
+    if (types[static_cast<size_t>(id)] == kUserDefined) keys.push_back({vocabulary.Piece(id), id});
   }
-  return Trie(std::move(keys));
+  return KeySearch(keys);
 }
 
-std::unique_ptr<const TokenModel> MakeSentencePieceUnigram(SentencePieceVocabulary pieces) {
+absl::StatusOr<std::unique_ptr<const TokenModel>> MakeSentencePieceUnigram(
+    SentencePieceVocabulary pieces) {
   UnigramOptions options;
   options.style = UnigramStyle::kSentencePiece;
   options.byte_fallback = pieces.byte_fallback;
@@ -271,8 +270,7 @@ std::unique_ptr<const TokenModel> MakeSentencePieceUnigram(SentencePieceVocabula
                                                   : static_cast<double>(pieces.scores[id]));
     options.usable.push_back(type == kNormal || type == kUserDefined);
   }
-  return std::make_unique<Unigram>(std::move(pieces.vocabulary), pieces.unknown,
-                                   std::move(options));
+  return Unigram::Make(std::move(pieces.vocabulary), pieces.unknown, std::move(options));
 }
 
 std::unique_ptr<const TokenModel> MakeSentencePieceBpe(SentencePieceVocabulary pieces) {

@@ -9,7 +9,7 @@ constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";  // U+2581
 
 class SentencePieceNormalizer : public Normalizer {
  public:
-  SentencePieceNormalizer(Charsmap charsmap, Trie user_defined, SentencePieceSpaces spaces)
+  SentencePieceNormalizer(Charsmap charsmap, KeySearch user_defined, SentencePieceSpaces spaces)
       : charsmap_(std::move(charsmap)),
         user_defined_(std::move(user_defined)),
         spaces_(spaces),
@@ -17,10 +17,11 @@ class SentencePieceNormalizer : public Normalizer {
 
   void Apply(AlignedText* text) const override {
     const std::string_view view = text->text;
+    KeyMatches symbols = user_defined_.Find(view);
     size_t at = 0;
     if (spaces_.remove_extra) {
       while (at < view.size()) {
-        const Step step = Next(view.substr(at));
+        const Step step = Next(view, at, &symbols);
         if (step.replacement != " ") break;
         at += step.length;
       }
@@ -41,7 +42,7 @@ class SentencePieceNormalizer : public Normalizer {
     const size_t most = view.size() + kMostAddedBytes;
     while (at < view.size() && rewriter.size() < most) {
       size_t run = at;
-      while (run < view.size() && IsPlain(view, run)) ++run;
+      while (run < view.size() && IsPlain(view, run, &symbols)) ++run;
       if (run > at) {
         rewriter.Keep(at, run);
         solid = rewriter.size();
@@ -49,7 +50,7 @@ class SentencePieceNormalizer : public Normalizer {
         at = run;
         continue;
       }
-      const Step step = Next(view.substr(at));
+      const Step step = Next(view, at, &symbols);
       std::string_view replacement = step.replacement;
       while (after_space && !replacement.empty() && replacement[0] == ' ')
         replacement.remove_prefix(1);
@@ -83,14 +84,15 @@ class SentencePieceNormalizer : public Normalizer {
     std::string_view replacement;
   };
   // An ASCII character other than the space that stays as it is.
-  bool IsPlain(std::string_view view, size_t at) const {
+  bool IsPlain(std::string_view view, size_t at, KeyMatches* symbols) const {
     const uint8_t c = static_cast<uint8_t>(view[at]);
     const uint8_t next = at + 1 < view.size() ? static_cast<uint8_t>(view[at + 1]) : 128;
     return c != ' ' && c < 128 && next <= 128 && charsmap_.Untouched(c, next) &&
-           !user_defined_.StartsWith(view[at]);
+           symbols->LengthAt(at) == 0;
   }
-  Step Next(std::string_view rest) const {
-    if (const size_t symbol = user_defined_.LongestPrefix(rest); symbol > 0)
+  Step Next(std::string_view view, size_t at, KeyMatches* symbols) const {
+    const std::string_view rest = view.substr(at);
+    if (const size_t symbol = symbols->LengthAt(at); symbol > 0)
       return {symbol, rest.substr(0, symbol)};
     const Charsmap::Match match = charsmap_.Longest(rest);
     if (match.length > 0) return {match.length, match.replacement};
@@ -100,7 +102,7 @@ class SentencePieceNormalizer : public Normalizer {
   }
 
   Charsmap charsmap_;
-  Trie user_defined_;
+  KeySearch user_defined_;
   SentencePieceSpaces spaces_;
   std::string_view space_;
 };
@@ -148,7 +150,7 @@ class SentencePieceDecoder : public Decoder {
 
 }  // namespace
 
-NormalizerPtr MakeSentencePieceNormalizer(Charsmap charsmap, Trie user_defined,
+NormalizerPtr MakeSentencePieceNormalizer(Charsmap charsmap, KeySearch user_defined,
                                           SentencePieceSpaces spaces) {
   return std::make_unique<SentencePieceNormalizer>(std::move(charsmap), std::move(user_defined),
                                                    spaces);

@@ -49,8 +49,11 @@ absl::StatusOr<std::unique_ptr<const TokenModel>> ParseUnigram(const Json& json,
     return ExpectedField(where, "unk_id", absl::StrCat("an id in [0, ", vocabulary.size(), ")"),
                          unknown);
   }
-  return std::make_unique<Unigram>(std::move(vocabulary), static_cast<int32_t>(unknown),
-                                   std::move(options));
+  auto unigram =
+      Unigram::Make(std::move(vocabulary), static_cast<int32_t>(unknown), std::move(options));
+  if (!unigram.ok())
+    return absl::InvalidArgumentError(absl::StrCat(where, ": vocab: ", unigram.status().message()));
+  return unigram;
 }
 
 absl::Status ParseVocab(const Json& vocab, const std::string& where, Vocabulary* vocabulary) {

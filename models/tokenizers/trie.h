@@ -1,5 +1,5 @@
-// Byte trie over the pieces of a vocabulary, for finding all pieces that begin a text. Immutable
-// after building.
+// Byte trie over the keys of a set: for finding all pieces of a vocabulary that begin a text, and
+// the ground on which KeySearch builds. Immutable after building.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,8 @@ class Trie {
   // Keys with their values (>= 0); each key once, none empty.
   explicit Trie(std::vector<std::pair<std::string_view, int32_t>> keys);
 
-  // Calls on_key(length, value) for each key that `text` starts with, shortest first.
+  // Calls on_key(length, value) for each key that `text` starts with, shortest first. Goes as deep
+  // as the longest key: who asks at every byte of a text bounds the length of keys.
   template <typename OnKey>
   void ForEachPrefix(std::string_view text, OnKey on_key) const {
     if (nodes_.empty()) return;
@@ -26,27 +27,18 @@ class Trie {
       if (nodes_[node].value >= 0) on_key(i + 1, nodes_[node].value);
     }
   }
-  // The longest such key's length; 0 when there is none.
-  size_t LongestPrefix(std::string_view text) const {
-    size_t longest = 0;
-    ForEachPrefix(text, [&](size_t length, int32_t) { longest = length; });
-    return longest;
-  }
-  // True when some key begins with this byte.
-  bool StartsWith(char byte) const {
-    return !nodes_.empty() && root_children_[static_cast<uint8_t>(byte)] != 0;
-  }
-  bool empty() const { return nodes_.empty(); }
 
- private:
-  // The children of a node are neighbours, ordered by label.
+  // A node stands for the beginning of a key; the children of a node are neighbours, ordered by
+  // label, and come after it. 0 is the root.
   struct Node {
     uint32_t first_child = 0;
     uint16_t children = 0;
     uint8_t label = 0;
-    int32_t value = -1;
+    int32_t value = -1;  // of the key that ends here; -1: none
   };
-  uint32_t Child(uint32_t parent, uint8_t label) const {  // 0, the root, when there is none
+  const std::vector<Node>& nodes() const { return nodes_; }  // empty without keys
+  // 0 when there is none. There are nodes.
+  uint32_t Child(uint32_t parent, uint8_t label) const {
     if (parent == 0) return root_children_[label];
     uint32_t low = nodes_[parent].first_child, count = nodes_[parent].children;
     while (count > 4) {
@@ -64,6 +56,7 @@ class Trie {
     return 0;
   }
 
+ private:
   std::vector<Node> nodes_;
   std::vector<uint32_t> root_children_;  // [256]
 };

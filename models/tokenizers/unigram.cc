@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
 #include "models/tokenizers/unicode.h"
 
 namespace quintet {
@@ -23,6 +25,21 @@ constexpr int32_t kUnknownCharacter = -1;
 constexpr int32_t kUnreached = -2;
 
 }  // namespace
+
+absl::StatusOr<std::unique_ptr<const TokenModel>> Unigram::Make(Vocabulary vocabulary,
+                                                                int32_t unknown,
+                                                                UnigramOptions options) {
+  for (int32_t id = 0; id < static_cast<int32_t>(vocabulary.size()); ++id) {
+    const size_t bytes = vocabulary.Piece(id).size();
+    if (options.usable[static_cast<size_t>(id)] && bytes > kMaxUnigramPieceBytes) {
+      return absl::InvalidArgumentError(absl::StrCat("piece ", id, ": expected at most ",
+                                                     kMaxUnigramPieceBytes,
+                                                     " bytes in a unigram model, got ", bytes));
+    }
+  }
+  return absl::WrapUnique<const TokenModel>(
+      new Unigram(std::move(vocabulary), unknown, std::move(options)));
+}
 
 Unigram::Unigram(Vocabulary given, int32_t unknown_id, UnigramOptions options)
     : options_(std::move(options)), trie_(UsableTrie(given, options_.usable)), bytes_(given) {

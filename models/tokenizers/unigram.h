@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string_view>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "models/tokenizers/token_model.h"
 #include "models/tokenizers/trie.h"
 
@@ -26,13 +28,23 @@ struct UnigramOptions {
   double unknown_score = 0;
 };
 
+// Of a piece that can match text. The best way to a byte may end in any piece that ends there, so
+// every byte of a text costs up to this many steps, and no search can spare them. Pieces of real
+// vocabularies are not near it: SentencePiece makes them of at most 16 characters where it is not
+// told otherwise.
+inline constexpr size_t kMaxUnigramPieceBytes = 256;
+
 class Unigram : public TokenModel {
  public:
-  // vocabulary and unknown (>= 0) are final.
-  Unigram(Vocabulary vocabulary, int32_t unknown, UnigramOptions options);
+  // vocabulary and unknown (>= 0) are final. INVALID_ARGUMENT (without the file's name) when a
+  // usable piece is longer than kMaxUnigramPieceBytes.
+  static absl::StatusOr<std::unique_ptr<const TokenModel>> Make(Vocabulary vocabulary,
+                                                                int32_t unknown,
+                                                                UnigramOptions options);
   void Encode(std::string_view piece, TokenList* tokens) const override;
 
  private:
+  Unigram(Vocabulary given, int32_t unknown_id, UnigramOptions options);
   template <typename Sum>
   std::vector<int32_t> LastPieces(std::string_view piece) const;
   void AppendUnknown(std::string_view piece, TokenList::Span run, TokenList* tokens) const;

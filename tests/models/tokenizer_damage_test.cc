@@ -157,6 +157,11 @@ TEST_CASE("tokenizer.json that is not JSON, or too much of it", "[tokenizer]") {
   long_piece["model"]["vocab"][std::string(4097, 'a')] = 9;
   CheckRejected(LoadStatus({{"tokenizer.json", long_piece.dump()}}), "tokenizer.json",
                 "at most 4096 bytes, got 4097");
+  Json long_unigram = SmallUnigram();
+  long_unigram["model"]["vocab"].push_back({std::string(257, 'a'), -3});
+  CheckRejected(LoadStatus({{"tokenizer.json", long_unigram.dump()}}),
+                "tokenizer.json: model: vocab",
+                "piece 3: expected at most 256 bytes in a unigram model, got 257");
 }
 
 spm::Model SmallModel() {
@@ -271,6 +276,7 @@ TEST_CASE("Steps that would blow a text up are refused", "[tokenizer]") {
 TEST_CASE("A wild double array stays in bounds", "[tokenizer]") {
   uint32_t seed = 1;
   const auto next = [&] { return seed = seed * 1664525u + 1013904223u; };
+  int loaded = 0;
   for (int round = 0; round < 300; ++round) {
     // Units that lead anywhere: in circles, beyond the array, to values beyond the replacements.
     std::string blob;
@@ -287,9 +293,84 @@ TEST_CASE("A wild double array stays in bounds", "[tokenizer]") {
     ScratchDirectory directory;
     WriteText(directory / "spiece.model", model.SerializeAsString());
     const auto tokenizer = Tokenizer::Load(directory / "");
-    REQUIRE(tokenizer.ok());
+    if (!tokenizer.ok()) {
+      CheckRejected(tokenizer.status(), "spiece.model", "a circle in the trie");
+      continue;
+    }
+    ++loaded;
     Exercise(**tokenizer);
   }
+  CHECK(loaded > 100);
+}
+
+// A double array of which each unit has one child, labelled 'a'; the last unit's is the unit
+// `next`, or none when that is 0.
+std::string ChainOfRules(uint32_t units, uint32_t next) {
+  // The child of a unit lies at the unit's index ^ its offset ^ label.
+  const auto unit = [](uint32_t at, uint32_t child, uint32_t label) {
+    return (at ^ child ^ 'a') << 10 | label;
+  };
+  std::string blob;
+  const auto put = [&](uint32_t value) { blob.append(reinterpret_cast<const char*>(&value), 4); };
+  put(units * 4);
+  for (uint32_t i = 0; i < units; ++i) {
+    const uint32_t child = i + 1 < units ? i + 1 : next;
+    put(unit(i, child == 0 ? units + 1000 : child, i == 0 ? 0xFF : 'a'));
+  }
+  return blob.append("x\0", 2);
+}
+
+TEST_CASE("Rules of a double array are of bounded length", "[tokenizer]") {
+  const auto status = [](const std::string& blob) {
+    spm::Model model = SmallModel();
+    model.mutable_normalizer_spec()->set_precompiled_charsmap(blob);
+    return LoadStatus({{"spiece.model", model.SerializeAsString()}});
+  };
+  CHECK(status(ChainOfRules(129, 0)).ok());
+  CheckRejected(status(ChainOfRules(130, 0)), "spiece.model: precompiled_charsmap",
+                "expected rules for at most 128 bytes, got longer ones");
+  CheckRejected(status(ChainOfRules(2, 1)), "spiece.model", "a circle in the trie");
+  CheckRejected(status(ChainOfRules(40, 7)), "spiece.model", "a circle in the trie");
+}
+
+TEST_CASE("Unused pieces of a BPE model fall apart, however many lie in one another",
+          "[tokenizer]") {
+  spm::Model model = SmallModel();
+  model.mutable_trainer_spec()->set_model_type(2);
+  const auto add = [&](const std::string& piece, float score, int type) {
+    auto* added = model.add_pieces();
+    added->set_piece(piece);
+    added->set_score(score);
+    added->set_type(type);
+    return model.pieces_size() - 1;
+  };
+  const int32_t a = 2, b = add("b", -1, 1), c = add("c", -1, 1);
+  add("ab", -2, 5);
+  add("abc", -3, 5);
+  const int32_t bc = add("bc", -4, 1), abcb = add("abcb", -5, 1);
+  const int32_t d = add("d", -1, 1), e = add("e", -1, 1);
+  // The beginnings of one long piece, each merged from the one before.
+  std::string chain = "d";
+  std::vector<int32_t> spelled = {d};
+  while (chain.size() < 600) {
+    chain += "e";
+    spelled.push_back(e);
+    add(chain, -10 - static_cast<float>(chain.size()), 5);
+  }
+  ScratchDirectory directory;
+  WriteText(directory / "spiece.model", model.SerializeAsString());
+  const auto tokenizer = Tokenizer::Load(directory / "");
+  REQUIRE(tokenizer.ok());
+  const auto ids = [&](const std::string& text) {
+    std::vector<int32_t> encoded = (*tokenizer)->Encode(text, false);
+    REQUIRE_FALSE(encoded.empty());
+    encoded.erase(encoded.begin());  // the dummy prefix
+    return encoded;
+  };
+  CHECK(ids("abc") == std::vector<int32_t>{a, b, c});
+  CHECK(ids("abcb") == std::vector<int32_t>{abcb});
+  CHECK(ids("bcabc") == std::vector<int32_t>{bc, a, b, c});
+  CHECK(ids(chain) == spelled);
 }
 
 TEST_CASE("spiece.model cut or with flipped bytes never crashes", "[tokenizer]") {

@@ -60,6 +60,26 @@ TEST_CASE("Patterns beyond the subset are named", "[pattern]") {
   }
 }
 
+TEST_CASE("Literals of any length match leftmost and do not overlap", "[pattern]") {
+  // Those of more than a few bytes are searched for in another way than short ones.
+  for (const size_t size : {1, 2, 16, 17, 18, 300, 5000}) {
+    CAPTURE(size);
+    const std::string literal = std::string(size - 1, 'a') + "b";
+    const std::string text = std::string(7, 'a') + literal + literal + std::string(size, 'a') +
+                             "c" + literal + literal.substr(0, size - 1);
+    std::vector<size_t> expected, begins;
+    for (size_t at = text.find(literal); at != std::string::npos;
+         at = text.find(literal, at + size))
+      expected.push_back(at);
+    REQUIRE(expected.size() == 3);
+    Pattern::Literal(literal).ForEachMatch(text, [&](size_t begin, size_t end) {
+      CHECK(end == begin + size);
+      begins.push_back(begin);
+    });
+    CHECK(begins == expected);
+  }
+}
+
 TEST_CASE("Nested repetition does not blow up", "[pattern]") {
   // Each of these takes exponential or cubic time in a backtracking engine; here the test would not
   // end.
