@@ -49,9 +49,6 @@ absl::StatusOr<std::vector<Request>> GenerateRequests(const v1::GenerateRequest&
                                                       const ModelHost& host,
                                                       const InputLimits& limits, bool stream) {
   const Tokenizer* tokenizer = host.tokenizer();
-  if (absl::StatusOr<Priority> priority = ReadPriority(proto.call().priority()); !priority.ok()) {
-    return priority.status();
-  }
   absl::StatusOr<std::vector<int32_t>> ids =
       InputIds(proto.input(), proto.call(), tokenizer, limits, "input");
   if (!ids.ok()) return ids.status();
@@ -110,15 +107,11 @@ absl::StatusOr<Request> EncodeRequestOf(const v1::Input& input, const v1::Encode
       request.pooling = Pooling::kLast;
       break;
     default:
-      return absl::InvalidArgumentError(
-          absl::StrCat("options.pooling: unknown value ", static_cast<int>(options.pooling())));
+      return OutOfEnum("options.pooling", options.pooling(), v1::Pooling_MAX);
   }
   if (!v1::VectorType_IsValid(options.vector_type())) {
-    return absl::InvalidArgumentError(absl::StrCat("options.vector_type: unknown value ",
-                                                   static_cast<int>(options.vector_type())));
+    return OutOfEnum("options.vector_type", options.vector_type(), v1::VectorType_MAX);
   }
-  absl::StatusOr<Priority> priority = ReadPriority(call.priority());
-  if (!priority.ok()) return priority.status();
   absl::StatusOr<std::vector<int32_t>> ids = InputIds(input, call, host.tokenizer(), limits, field);
   if (!ids.ok()) return ids.status();
   request.input = *std::move(ids);
@@ -129,8 +122,6 @@ absl::StatusOr<Request> EncodeRequestOf(const v1::Input& input, const v1::Encode
 absl::StatusOr<std::vector<Request>> ScoreRequests(const v1::ScoreRequest& proto,
                                                    const ModelHost& host,
                                                    const InputLimits& limits) {
-  absl::StatusOr<Priority> priority = ReadPriority(proto.call().priority());
-  if (!priority.ok()) return priority.status();
   if (proto.top_logprobs() > kMaxTopLogProbs) {
     return absl::InvalidArgumentError(absl::StrCat(
         "top_logprobs: must be at most ", kMaxTopLogProbs, ", got ", proto.top_logprobs()));
@@ -202,8 +193,6 @@ absl::StatusOr<std::vector<Request>> ClassifyAnswers::Prepare(const v1::Classify
   if (proto.top_k() > 20) {
     return absl::InvalidArgumentError(absl::StrCat("top_k: must be 1 to 20, got ", proto.top_k()));
   }
-  absl::StatusOr<Priority> priority = ReadPriority(proto.call().priority());
-  if (!priority.ok()) return priority.status();
   std::vector<Request> requests;
   for (int i = 0; i < proto.inputs_size(); ++i) {
     const v1::Input& input = proto.inputs(i);
@@ -222,6 +211,7 @@ absl::StatusOr<std::vector<Request>> ClassifyAnswers::Prepare(const v1::Classify
     }
     Request request;
     request.kind = RequestKind::kClassify;
+    items_.back().ids = *ids;
     request.input = *std::move(ids);
     requests.push_back(std::move(request));
   }
@@ -232,9 +222,9 @@ void ClassifyAnswers::WriteTokenLabels(const Item& item, const ModelHost& host,
                                        const Result& result, v1::Classification* to) {
   for (int64_t row = 0; row < result.rows; ++row) {
     v1::TokenLabel* token = to->add_tokens();
+    token->set_token_id(static_cast<uint32_t>(item.ids[static_cast<size_t>(row)]));
     if (!item.spans.empty()) {
       const TokenSpan& span = item.spans[static_cast<size_t>(row)];
-      token->set_token_id(static_cast<uint32_t>(span.id));
       token->set_begin_byte(span.begin_byte);
       token->set_end_byte(span.end_byte);
     }
@@ -342,7 +332,9 @@ void WriteModelInfo(const ModelHost& host, const CallContext& context,
   response->set_d_model(static_cast<uint32_t>(config.d_model));
   response->set_encoder_layers(static_cast<uint32_t>(config.encoder_layers));
   response->set_decoder_layers(static_cast<uint32_t>(config.decoder_layers));
-  for (const std::string& label : config.label_names) response->add_labels(label);
+  if (config.head == Head::kSequenceClassification || config.head == Head::kTokenClassification) {
+    for (const std::string& label : config.label_names) response->add_labels(label);
+  }
   for (int32_t id : config.eos_ids) response->add_eos_token_ids(static_cast<uint32_t>(id));
   if (config.pad_id >= 0) response->set_pad_token_id(static_cast<uint32_t>(config.pad_id));
   if (config.decoder_start_id >= 0) {

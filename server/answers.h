@@ -39,8 +39,10 @@ class ClassifyAnswers {
 
  private:
   struct Item {
-    std::vector<TokenSpan> spans;  // token head: of the input; question answering: of the context
-    int64_t context_begin = 0;     // question answering: row of the context's first token
+    std::vector<int32_t> ids;  // of the input
+    std::vector<TokenSpan>
+        spans;                  // token head: of a text input; question answering: of the context
+    int64_t context_begin = 0;  // question answering: row of the context's first token
   };
   // The context of the next question, behind its ids.
   absl::Status AddContext(const v1::ClassifyRequest& proto, const ModelHost& host,

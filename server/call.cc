@@ -106,11 +106,13 @@ absl::Status Call::Enter(const CallSize& size) {
   // fill it until it has been tokenized and refused.
   const int64_t tokens =
       std::min(size.input_bytes / 3, size.requests * input_limits().max_tokens) + size.requests;
-  place_ = host_->admission().TryReserve(
-      size.requests, tokens, ReadPriority(options_.priority()).value_or(Priority::kNormal));
+  place_ = host_->admission().TryReserve(size.requests, tokens, ReadPriority(options_.priority()));
   if (place_.held()) return absl::OkStatus();
+  const Admission& admission = host_->admission();
   return absl::ResourceExhaustedError(absl::StrCat(
-      "the queue is full: ", host_->admission().requests(), " requests are waiting, limit ", most));
+      "the queue is full: ", admission.requests(), " requests of about ", admission.tokens(),
+      " tokens are waiting, limits ", most, " and ", host_->options().engine.max_queue_tokens,
+      " (of low priority: three quarters), this call brings ", size.requests, " and ", tokens));
 }
 
 InputLimits Call::input_limits() const {
@@ -144,10 +146,9 @@ void Call::Submit(std::vector<Request> requests) {
     for (const Request& request : requests)
       max_new_tokens_.push_back(request.decoding.max_new_tokens);
   }
-  const absl::StatusOr<Priority> priority = ReadPriority(options_.priority());
   for (size_t i = 0; i < requests.size(); ++i) {
     Request& request = requests[i];
-    request.priority = priority.ok() ? *priority : Priority::kNormal;
+    request.priority = ReadPriority(options_.priority());
     request.deadline_us = deadline_us_;
     request.sink = std::make_shared<Sink>(this, i);
     {

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "server/address.h"
 #include "server/metrics_text.h"
 
 namespace quintet {
@@ -29,12 +29,8 @@ bool IsExactly(absl::string_view path, mg_connection* connection) {
 }
 
 // Where this process reaches a listener of its own.
-std::string HostOf(const std::string& listen) {
-  const size_t colon = listen.rfind(':');
-  const std::string host = colon == std::string::npos ? "" : listen.substr(0, colon);
-  if (host.empty() || host == "0.0.0.0") return "127.0.0.1";
-  if (host == "[::]") return "::1";
-  return host.front() == '[' ? host.substr(1, host.size() - 2) : host;
+std::string Reached(const std::string& host) {
+  return host == "0.0.0.0" ? "127.0.0.1" : host == "::" ? "::1" : host;
 }
 
 class MetricsHandler : public CivetHandler {
@@ -72,11 +68,11 @@ class ProbeHandler : public CivetHandler {
 
 class CivetEndpoints : public HttpEndpoints {
  public:
-  CivetEndpoints(Options options, prometheus::Registry* registry)
+  CivetEndpoints(Options options, const Address& address, prometheus::Registry* registry)
       : metrics_(std::move(options.collect), registry),
         healthz_("/healthz", std::move(options.healthy)),
         readyz_("/readyz", std::move(options.ready)),
-        host_(HostOf(options.listen)),
+        host_(Reached(address.host)),
         // A connection that says nothing holds a thread until its time is over, and a probe must
         // not wait for several: that would end the process that it asks about.
         server_(std::vector<std::string>{"listening_ports", options.listen, "num_threads", "16",
@@ -116,13 +112,16 @@ class CivetEndpoints : public HttpEndpoints {
 
 absl::StatusOr<std::unique_ptr<HttpEndpoints>> HttpEndpoints::Start(
     Options options, prometheus::Registry* registry) {
+  constexpr char kFlag[] = "--http-listen";
   const std::string listen = options.listen;
+  // civetweb takes more than addresses: of a port alone it makes every address of this machine.
+  const absl::StatusOr<Address> address = ReadAddress(kFlag, listen);
+  if (!address.ok()) return address.status();
   try {
-    return std::make_unique<CivetEndpoints>(std::move(options), registry);
+    return std::make_unique<CivetEndpoints>(std::move(options), *address, registry);
   } catch (const CivetException&) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--http-listen: cannot listen on ", listen,
-                     ": expected HOST:PORT, an address of this machine and a port that is free"));
+    return CannotListen(kFlag, listen,
+                        "expected an address of this machine and a port that is free");
   }
 }
 

@@ -14,8 +14,8 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "server/address.h"
 #include "spdlog/spdlog.h"
 
 namespace quintet {
@@ -25,21 +25,7 @@ constexpr int kReservedDescriptors = 64;
 constexpr int kPollMs = 50;  // how soon Stop is noticed
 constexpr auto kPause = std::chrono::milliseconds(50);
 
-absl::Status CannotListen(const std::string& address, const char* why) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("--listen: cannot listen on ", address, ": ", why));
-}
-
-// The part of HOST:PORT before the last colon, without the brackets of IPv6, and the part after.
-std::pair<std::string, std::string> Split(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  if (colon == std::string::npos) return {address, ""};
-  std::string host = address.substr(0, colon);
-  if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
-  }
-  return {host, address.substr(colon + 1)};
-}
+constexpr char kFlag[] = "--listen";
 
 int PortOf(int fd) {
   sockaddr_storage bound{};
@@ -74,18 +60,16 @@ Listener::Socket::~Socket() {
 
 Listener::~Listener() { Stop(); }
 
-absl::Status Listener::Bind(const std::string& address) {
-  const auto [host, port] = Split(address);
-  int number = 0;
-  if (!absl::SimpleAtoi(port, &number) || number < 0 || number > 65535) {
-    return CannotListen(address, "expected HOST:PORT");
-  }
+absl::Status Listener::Bind(const std::string& text) {
+  const absl::StatusOr<Address> address = ReadAddress(kFlag, text);
+  if (!address.ok()) return address.status();
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
   addrinfo* found = nullptr;
-  const int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &found);
-  if (error != 0) return CannotListen(address, gai_strerror(error));
+  const int error =
+      getaddrinfo(address->host.c_str(), absl::StrCat(address->port).c_str(), &hints, &found);
+  if (error != 0) return CannotListen(kFlag, text, gai_strerror(error));
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, freeaddrinfo);
   for (addrinfo* one = found; one != nullptr; one = one->ai_next) {
     Socket socket(::socket(one->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -98,11 +82,11 @@ absl::Status Listener::Bind(const std::string& address) {
         // Accepted connections inherit it.
         setsockopt(socket.fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) == 0 &&
         bind(socket.fd, one->ai_addr, one->ai_addrlen) == 0 && listen(socket.fd, SOMAXCONN) == 0;
-    if (!bound) return CannotListen(address, std::strerror(errno));
+    if (!bound) return CannotListen(kFlag, text, std::strerror(errno));
     port_ = PortOf(socket.fd);
     sockets_.push_back(std::move(socket));
   }
-  if (sockets_.empty()) return CannotListen(address, "no such address");
+  if (sockets_.empty()) return CannotListen(kFlag, text, "no such address");
   return absl::OkStatus();
 }
 

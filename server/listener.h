@@ -29,7 +29,7 @@ class Listener {
   // Binds every address that HOST:PORT stands for ("127.0.0.1:50051", "[::1]:0", "localhost:0"); no
   // other process may have the port. Clients that connect wait until Start. INVALID_ARGUMENT: no
   // such address, or it is taken.
-  absl::Status Bind(const std::string& address);
+  absl::Status Bind(const std::string& text);
   // Hands connections to `acceptor`, from a thread of its own, until Stop. After the gRPC server
   // has started; once.
   void Start(std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor);

@@ -12,6 +12,9 @@
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
+#include "models/tokenizers/unicode.h"
+#include "server/address.h"
+#include "server/certificate_files.h"
 #include "server/credentials.h"
 #include "server/http_endpoints.h"
 #include "server/listener.h"
@@ -38,12 +41,14 @@ class ServerProcess {
  private:
   absl::Status Start();
   absl::Status ListenHttp();
-  absl::Status ListenGrpc(const std::shared_ptr<grpc::ServerCredentials>& credentials);
+  absl::Status ListenGrpc();
   absl::Status LoadModels();
   void SetServing(bool serving);
   bool Healthy() const;
   // Until the signal to stop.
   void Watch();
+  // Takes up certificate files that have changed.
+  void RefreshCertificates();
   // What is looked after while the process waits. Does not return when an engine is stuck.
   void Tick();
   void Drain();
@@ -59,6 +64,8 @@ class ServerProcess {
   MetricMaker::Gauges open_calls_ =
       make_.Gauge("open_calls", "Calls that have not been answered yet, of all models.");
   ApiKeys api_keys_;
+  std::unique_ptr<CertificateFiles> certificates_;  // null: plaintext
+  absl::Status certificates_status_;                // when they were last read
   std::unique_ptr<Executor> executor_, writer_;
   std::vector<std::unique_ptr<ModelHost>> hosts_;
   CallContext context_;
@@ -77,6 +84,10 @@ absl::Status CheckNames(const std::vector<HostOptions>& models) {
       return absl::InvalidArgumentError(absl::StrCat(
           "--model: a name has 1 to ", kMaxModelNameBytes, " bytes, got ", model.name.size()));
     }
+    if (!IsUtf8(model.name)) {
+      return absl::InvalidArgumentError(
+          "--model: a name must be UTF-8, or no client could read an answer");
+    }
     if (!names.insert(model.name).second) {
       return absl::InvalidArgumentError(
           absl::StrCat("--model: the name ", model.name, " is given twice"));
@@ -87,8 +98,9 @@ absl::Status CheckNames(const std::vector<HostOptions>& models) {
 
 absl::Status ServerProcess::Start() {
   if (absl::Status status = CheckNames(options_.models); !status.ok()) return status;
-  absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> credentials = MakeCredentials(options_);
-  if (!credentials.ok()) return credentials.status();
+  absl::StatusOr<std::unique_ptr<CertificateFiles>> certificates = OpenCertificates(options_);
+  if (!certificates.ok()) return certificates.status();
+  certificates_ = *std::move(certificates);
   if (!options_.api_key_file.empty()) {
     if (absl::Status status = api_keys_.Load(options_.api_key_file); !status.ok()) return status;
     context_.api_keys = &api_keys_;
@@ -107,7 +119,7 @@ absl::Status ServerProcess::Start() {
   context_.max_timeout_us = options_.max_timeout_us;
   service_ = std::make_unique<InferenceService>(&context_);
   if (absl::Status status = ListenHttp(); !status.ok()) return status;
-  return ListenGrpc(*credentials);
+  return ListenGrpc();
 }
 
 absl::Status ServerProcess::ListenHttp() {
@@ -128,11 +140,12 @@ absl::Status ServerProcess::ListenHttp() {
   return absl::OkStatus();
 }
 
-absl::Status ServerProcess::ListenGrpc(
-    const std::shared_ptr<grpc::ServerCredentials>& credentials) {
+absl::Status ServerProcess::ListenGrpc() {
   if (absl::Status status = listener_.Bind(options_.listen); !status.ok()) return status;
   grpc::EnableDefaultHealthCheckService(true);
-  if (IsLoopback(options_.listen)) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  const absl::StatusOr<Address> address = ReadAddress("--listen", options_.listen);
+  if (address.ok() && IsLoopback(*address))
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, 600'000);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS,
@@ -140,7 +153,8 @@ absl::Status ServerProcess::ListenGrpc(
   builder.SetMaxReceiveMessageSize(static_cast<int>(options_.max_message_bytes));
   ExplainUnreadableMessages(&builder);
   auto acceptor = builder.experimental().AddExternalConnectionAcceptor(
-      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+      MakeCredentials(certificates_.get()));
   builder.RegisterService(service_.get());
   server_ = builder.BuildAndStart();
   if (server_ == nullptr) return absl::InternalError("gRPC did not start");
@@ -190,12 +204,22 @@ void ServerProcess::EndStalled() {
   std::_Exit(kExitFault);  // its thread is stuck: nothing can be unwound
 }
 
+void ServerProcess::RefreshCertificates() {
+  if (certificates_ == nullptr) return;
+  absl::Status status = certificates_->Refresh();
+  if (!status.ok() && status != certificates_status_) {
+    spdlog::error("certificates not read again: {}", std::string(status.message()));
+  }
+  certificates_status_ = std::move(status);
+}
+
 void ServerProcess::Tick() {
   if (!Healthy()) EndStalled();
   const int64_t now = MonotonicMicros();
   if (now - last_watch_us_ < 1'000'000) return;
   last_watch_us_ = now;
   context_.calls.CancelStuck(now);
+  RefreshCertificates();
   if (signals_->reload.exchange(false) && context_.api_keys != nullptr) {
     const absl::Status status = api_keys_.Load(options_.api_key_file);
     if (status.ok()) {

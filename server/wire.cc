@@ -49,7 +49,7 @@ absl::Status ReadEarlyStopping(v1::EarlyStopping from, std::optional<EarlyStoppi
       *to = EarlyStopping::kNever;
       return absl::OkStatus();
     default:
-      return Bad("decoding.early_stopping", absl::StrCat("unknown value ", static_cast<int>(from)));
+      return OutOfEnum("decoding.early_stopping", from, v1::EarlyStopping_MAX);
   }
 }
 
@@ -94,6 +94,10 @@ int64_t BytesOf(const google::protobuf::RepeatedPtrField<v1::Input>& inputs) {
   return bytes;
 }
 
+absl::Status OutOfEnum(const std::string& field, int value, int most) {
+  return Bad(field, absl::StrCat("must be 0 to ", most, ", got ", value));
+}
+
 absl::Status CheckCallOptions(const v1::CallOptions& call) {
   if (call.model().size() > kMaxModelNameBytes) {
     return Bad("call.model", absl::StrCat("must be at most ", kMaxModelNameBytes, " bytes, got ",
@@ -107,6 +111,9 @@ absl::Status CheckCallOptions(const v1::CallOptions& call) {
     return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
   });
   if (!plain) return Bad("call.request_id", "may hold only letters, digits, '.', '_' and '-'");
+  if (!v1::Priority_IsValid(call.priority())) {
+    return OutOfEnum("call.priority", call.priority(), v1::Priority_MAX);
+  }
   return absl::OkStatus();
 }
 
@@ -155,17 +162,14 @@ absl::StatusOr<std::vector<int32_t>> InputIds(const v1::Input& input, const v1::
   return ids;
 }
 
-absl::StatusOr<Priority> ReadPriority(v1::Priority priority) {
+Priority ReadPriority(v1::Priority priority) {
   switch (priority) {
     case v1::PRIORITY_LOW:
       return Priority::kLow;
-    case v1::PRIORITY_UNSPECIFIED:
-    case v1::PRIORITY_NORMAL:
-      return Priority::kNormal;
     case v1::PRIORITY_HIGH:
       return Priority::kHigh;
     default:
-      return Bad("call.priority", absl::StrCat("unknown value ", static_cast<int>(priority)));
+      return Priority::kNormal;
   }
 }
 

@@ -26,7 +26,10 @@ struct InputLimits {
 int64_t BytesOf(const v1::Input& input);
 int64_t BytesOf(const google::protobuf::RepeatedPtrField<v1::Input>& inputs);
 
-// Checks what needs no tokenizer: request_id, model name lengths, UTF-8.
+// INVALID_ARGUMENT of an enum's number that this version does not know.
+absl::Status OutOfEnum(const std::string& field, int value, int most);
+
+// Checks the fields of every call: model, request_id, priority.
 absl::Status CheckCallOptions(const v1::CallOptions& call);
 
 // Ids of an input. `field` names it in errors. Text needs a tokenizer (FAILED_PRECONDITION without
@@ -37,7 +40,8 @@ absl::StatusOr<std::vector<int32_t>> InputIds(const v1::Input& input, const v1::
 
 absl::StatusOr<DecodingRequest> ReadDecoding(const v1::DecodingOptions& decoding,
                                              const Tokenizer* tokenizer, const InputLimits& limits);
-absl::StatusOr<Priority> ReadPriority(v1::Priority priority);
+// Of a priority that CheckCallOptions has let pass.
+Priority ReadPriority(v1::Priority priority);
 
 struct SequenceOptions {
   bool return_text = true, return_token_ids = true, return_scores = false;

@@ -196,6 +196,15 @@ def test_labels_of_tokens(tiny, tiny_models):
             assert [logits[f"LABEL_{i}"] for i in range(7)] == [bits(logit) for logit in want["logits"]]
 
 
+def test_labels_of_tokens_that_come_as_ids(tiny):
+    with tiny.client(call={"model": "t5-tokcls"}) as client:
+        by_text = client.classify([WORDS[0]]).results[0].tokens
+        ids = [token.token_id for token in by_text]
+        by_ids = client.classify([ids]).results[0].tokens
+    assert [token.token_id for token in by_ids] == ids
+    assert [token.labels[0] for token in by_ids] == [token.labels[0] for token in by_text]
+
+
 def test_answers_to_questions(tiny, tiny_models):
     context = "the quick brown fox jumps over the lazy dog"
     expected = lines(
@@ -280,12 +289,15 @@ def test_model_information(client):
     assert (info.limits.max_message_bytes, info.limits.max_text_bytes) == (4 << 20, 1 << 20)
     assert (info.limits.default_timeout_ms, info.limits.max_timeout_ms) == (60_000, 600_000)
     assert str(SOURCE) not in str(info)
+    assert not info.labels
 
 
 def test_several_models_each_by_its_name(tiny, tiny_models):
     for name in tiny_models:
         with tiny.client(call={"model": name}) as client:
-            assert client.info().model == name
+            info = client.info()
+            assert info.model == name
+            assert len(info.labels) == {"t5-seqcls": 5, "t5-tokcls": 7}.get(name, 0)
 
 
 def test_health(server):

@@ -97,7 +97,7 @@ def refused_to_start(*flags: str) -> str:
     return done.stderr.decode()
 
 
-@pytest.mark.parametrize("address", ["0.0.0.0", "[::]", "192.0.2.1", "127example.test"])
+@pytest.mark.parametrize("address", ["0.0.0.0", "[::]", "192.0.2.1", "127example.test", "127.example.test"])
 def test_other_machines_only_over_tls(address):
     """Row 32."""
     assert "--allow-plaintext" in refused_to_start("--listen", f"{address}:{free_port()}")

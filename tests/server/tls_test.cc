@@ -1,7 +1,9 @@
 // TLS: who is let in, and that new certificate files are taken up without a stream being dropped.
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "catch2/catch.hpp"
@@ -68,6 +70,22 @@ TEST_CASE("mTLS lets in who shows a certificate of the authority, nobody else", 
   CHECK(Generate(server.stub(), Word("wagner")).error_code() ==
         grpc::StatusCode::UNAVAILABLE);  // plaintext
   CHECK(server.Metric("quintet_requests_accepted_total") == 1);
+}
+
+TEST_CASE("Files that cannot be used are not taken up", "[tls]") {
+  const Authority authority("authority");
+  const Certificate server_certificate = authority.Issue("server", 24);
+  const Certificate client = authority.Issue("client", 24);
+  TlsFiles files;
+  files.Write(server_certificate, authority.certificate_pem());
+  RunningServer server([&](ServerOptions* options) { files.Use(options); });
+  for (const Certificate& bad : {Certificate{"", ""}, Certificate{"no PEM", "no PEM"},
+                                 Certificate{server_certificate.certificate_pem, client.key_pem}}) {
+    files.Write(bad, "");
+    std::this_thread::sleep_for(std::chrono::milliseconds(2500));  // read each second
+    CHECK(Generate(*Connect(server, authority.certificate_pem(), client), Word("wagner")).ok());
+  }
+  CHECK(server.Stop() == 0);
 }
 
 TEST_CASE("New certificates are taken up while streams go on", "[tls]") {

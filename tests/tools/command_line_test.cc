@@ -68,6 +68,10 @@ TEST_CASE("usage errors exit 2 and say what is wrong") {
        "--tls-cert: cannot read /no/such/file: No such file"},
       {{"serve", "--model", G2pModel(), "--listen", "127.0.0.1:0", "--http-listen", "x"},
        "--http-listen: cannot listen on x: expected HOST:PORT"},
+      {{"serve", "--model", G2pModel(), "--listen", "127.0.0.1:0", "--http-listen", "9464"},
+       "--http-listen: cannot listen on 9464: expected HOST:PORT"},
+      {{"serve", "--model", G2pModel(), "--listen", "unix:/tmp/quintet.sock"},
+       "--listen: cannot listen on unix:/tmp/quintet.sock: expected HOST:PORT"},
       {{"bench", "engine"}, "bench engine: --model is required"},
   };
   for (const Case& c : cases) {

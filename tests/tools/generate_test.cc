@@ -92,7 +92,7 @@ TEST_CASE("serve names the model and its directory in what it says of the files"
   CHECK(outcome.exit_code == kExitModel);
   CHECK_THAT(outcome.err, Contains("model a: generation_config.json: penalty_alpha is not supported"
                                    " and has no effect\n"));
-  CHECK_THAT(outcome.err, Contains("quintet: model a: " + model + ": "));
+  CHECK_THAT(outcome.err, Contains("quintet: serve: model a: " + model + ": "));
 }
 
 TEST_CASE("bench refuses how it cannot decode before it measures") {

@@ -1,0 +1,137 @@
+#include "server/certificate_files.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "openssl/err.h"
+#include "openssl/pem.h"
+#include "openssl/x509.h"
+
+namespace quintet {
+namespace {
+
+using Bio = std::unique_ptr<BIO, decltype(&BIO_free)>;
+using Certificate = std::unique_ptr<X509, decltype(&X509_free)>;
+using Key = std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)>;
+
+absl::Status Bad(const char* flag, const std::string& path, const std::string& what) {
+  ERR_clear_error();  // what OpenSSL has noted meanwhile
+  return absl::InvalidArgumentError(absl::StrCat(flag, ": ", path, ": ", what));
+}
+
+absl::StatusOr<std::string> ReadText(const char* flag, const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();  // of a directory nothing; an iterator would throw
+  if (file.is_open() && !text.str().empty()) return text.str();
+  const std::string why =
+      access(path.c_str(), R_OK) == 0 ? "not a file, or empty" : strerror(errno);
+  return absl::InvalidArgumentError(absl::StrCat(flag, ": cannot read ", path, ": ", why));
+}
+
+Bio Memory(const std::string& text) {
+  return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())), BIO_free);
+}
+
+// No file of a server's own asks anybody for a password.
+int NoPassword(char*, int, int, void*) { return 0; }
+
+// The first certificate of a file, of which all must be readable; null: there is none.
+Certificate FirstCertificate(const std::string& text) {
+  const Bio bio = Memory(text);
+  const auto next = [&] {
+    return Certificate(PEM_read_bio_X509_AUX(bio.get(), nullptr, NoPassword, nullptr), X509_free);
+  };
+  Certificate first = next();
+  while (next() != nullptr) {
+  }
+  const bool to_the_end = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;
+  ERR_clear_error();
+  return to_the_end ? std::move(first) : Certificate(nullptr, X509_free);
+}
+
+// Makes `fd` a descriptor of a new file in memory at once, whoever opens it meanwhile.
+absl::Status Replace(const std::string& text, int* fd) {
+  const int made = memfd_create("quintet-tls", MFD_CLOEXEC);
+  if (made < 0) return absl::InternalError(absl::StrCat("memfd_create: ", std::strerror(errno)));
+  const bool written = write(made, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  if (*fd < 0 && written) {
+    *fd = made;
+    return absl::OkStatus();
+  }
+  const bool moved = written && dup3(made, *fd, O_CLOEXEC) >= 0;
+  close(made);
+  return moved ? absl::OkStatus() : absl::InternalError("certificates could not be copied");
+}
+
+std::string PathOf(int fd) { return fd < 0 ? "" : absl::StrCat("/proc/self/fd/", fd); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CertificateFiles>> CertificateFiles::Open(const Paths& paths) {
+  std::unique_ptr<CertificateFiles> files(new CertificateFiles(paths));
+  if (absl::Status status = files->Refresh(); !status.ok()) return status;
+  return files;
+}
+
+CertificateFiles::~CertificateFiles() {
+  for (const int fd : {cert_fd_, key_fd_, client_ca_fd_}) {
+    if (fd >= 0) close(fd);
+  }
+}
+
+absl::StatusOr<CertificateFiles::Texts> CertificateFiles::Read() const {
+  constexpr char kCert[] = "--tls-cert", kKey[] = "--tls-key", kClientCa[] = "--tls-client-ca";
+  Texts texts;
+  absl::StatusOr<std::string> text = ReadText(kCert, paths_.cert);
+  if (!text.ok()) return text.status();
+  texts.cert = *std::move(text);
+  const Certificate certificate = FirstCertificate(texts.cert);
+  if (certificate == nullptr) return Bad(kCert, paths_.cert, "expected certificates in PEM");
+
+  text = ReadText(kKey, paths_.key);
+  if (!text.ok()) return text.status();
+  texts.key = *std::move(text);
+  const Key key(PEM_read_bio_PrivateKey(Memory(texts.key).get(), nullptr, NoPassword, nullptr),
+                EVP_PKEY_free);
+  if (key == nullptr) return Bad(kKey, paths_.key, "expected a private key in PEM, not encrypted");
+  if (X509_check_private_key(certificate.get(), key.get()) != 1) {
+    return Bad(kKey, paths_.key, "expected the key of --tls-cert's certificate, got another's");
+  }
+
+  if (paths_.client_ca.empty()) return texts;
+  text = ReadText(kClientCa, paths_.client_ca);
+  if (!text.ok()) return text.status();
+  texts.client_ca = *std::move(text);
+  if (FirstCertificate(texts.client_ca) == nullptr) {
+    return Bad(kClientCa, paths_.client_ca, "expected certificates in PEM");
+  }
+  return texts;
+}
+
+absl::Status CertificateFiles::Refresh() {
+  absl::StatusOr<Texts> texts = Read();
+  if (!texts.ok()) return texts.status();
+  if (*texts == texts_) return absl::OkStatus();
+  absl::Status status = Replace(texts->cert, &cert_fd_);
+  if (status.ok()) status = Replace(texts->key, &key_fd_);
+  if (status.ok() && !paths_.client_ca.empty()) {
+    status = Replace(texts->client_ca, &client_ca_fd_);
+  }
+  if (status.ok()) texts_ = *std::move(texts);
+  return status;
+}
+
+CertificateFiles::Paths CertificateFiles::copies() const {
+  return {PathOf(cert_fd_), PathOf(key_fd_), PathOf(client_ca_fd_)};
+}
+
+}  // namespace quintet
