@@ -3,7 +3,8 @@
 `quintet bench engine`, and through `quintet serve` and a client, as streams (a message a step) and as whole answers, taking turns.
 
 A model of T5-base's shape with random weights in bf16. Server and engine have the first half of the machine's cores, the client the other.
-Both engines encode without regard to running streams and keep no encoder outputs.
+Both engines encode without regard to running streams and keep no encoder outputs. `bench engine` streams and makes its requests on the engine's own
+thread, the server makes them on others: whole answers through the server may come faster.
 
 usage: server_share_gpu.py --work DIR [--model t5-base] [--out DIR]     (QUINTET_BINARY: the program, build/quintet unless set)
 """
