@@ -15,9 +15,12 @@ std::vector<double> Softmax(absl::Span<const float> logits) {
   return values;
 }
 
-std::vector<double> LabelProbabilities(absl::Span<const float> logits) {
-  if (logits.size() != 1) return Softmax(logits);
-  return {1.0 / (1.0 + std::exp(-static_cast<double>(logits[0])))};
+std::vector<double> LabelProbabilities(absl::Span<const float> logits, LabelKind kind) {
+  if (kind == LabelKind::kExclusive) return Softmax(logits);
+  std::vector<double> values(logits.begin(), logits.end());
+  if (kind == LabelKind::kValues) return values;
+  for (double& value : values) value = 1.0 / (1.0 + std::exp(-value));
+  return values;
 }
 
 std::vector<AnswerSpan> BestSpans(absl::Span<const float> logits, int64_t context_begin,

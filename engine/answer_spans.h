@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "models/config.h"
 
 namespace quintet {
 
@@ -24,8 +25,8 @@ std::vector<AnswerSpan> BestSpans(absl::Span<const float> logits, int64_t contex
 // softmax of one row of logits, in double.
 std::vector<double> Softmax(absl::Span<const float> logits);
 
-// Probabilities of a text's labels, as in Hugging Face's text-classification pipeline: softmax, of
-// a single label the sigmoid.
-std::vector<double> LabelProbabilities(absl::Span<const float> logits);
+// Probabilities of a text's labels, as in Hugging Face's text-classification pipeline: softmax of
+// labels that exclude each other, sigmoids of independent ones; values of a regression as they are.
+std::vector<double> LabelProbabilities(absl::Span<const float> logits, LabelKind kind);
 
 }  // namespace quintet

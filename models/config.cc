@@ -107,6 +107,16 @@ void ReadLabels(ConfigFields* fields, ModelConfig* config) {
     }
     config->label_names.push_back(label->is_string() ? label->get<std::string>() : label->dump());
   }
+  const std::string problem = fields->String("problem_type").value_or("");
+  if (problem == "regression") {
+    config->label_kind = LabelKind::kValues;
+  } else if (problem == "multi_label_classification" || config->labels == 1) {
+    config->label_kind = LabelKind::kIndependent;
+  } else if (!problem.empty() && problem != "single_label_classification") {
+    fields->Invalid("problem_type", absl::StrCat("expected regression, single_label_classification "
+                                                 "or multi_label_classification, got \"",
+                                                 Printable(problem), "\""));
+  }
   if (config->head == Head::kQuestionAnswering && config->labels != 2) {
     fields->Invalid("num_labels",
                     absl::StrCat("question answering has 2 outputs, got ", config->labels));

@@ -28,6 +28,9 @@ enum class Head : uint8_t {
 };
 const char* HeadName(Head head);
 
+// What a text's labels are: one of them, any number of them, or numbers (a regression).
+enum class LabelKind : uint8_t { kExclusive, kIndependent, kValues };
+
 enum class PositionEncoding : uint8_t { kNone, kT5, kAlibi, kRope, kFire, kLearned };
 
 struct ModelConfig {
@@ -73,6 +76,7 @@ struct ModelConfig {
 
   // Heads.
   int64_t labels = 2;
+  LabelKind label_kind = LabelKind::kExclusive;
   std::vector<std::string> label_names;  // [labels]; "LABEL_0".. when the file has none
 
   // Special ids; -1 when the file has none.

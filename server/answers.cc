@@ -266,8 +266,8 @@ void ClassifyAnswers::Write(const v1::ClassifyRequest& proto, const ModelHost& h
     switch (host.config().head) {
       case Head::kSequenceClassification: {
         const absl::Span<const float> logits = Row(results[i], 0);
-        for (v1::LabelScore& label :
-             LabelScores(host.config(), logits, LabelProbabilities(logits))) {
+        for (v1::LabelScore& label : LabelScores(
+                 host.config(), logits, LabelProbabilities(logits, host.config().label_kind))) {
           *to->add_labels() = std::move(label);
         }
         break;

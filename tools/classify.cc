@@ -39,7 +39,7 @@ nlohmann::ordered_json JsonFloats(absl::Span<const float> values) {
 std::string FormatLabel(int64_t number, bool json, const ModelConfig& config,
                         const Result& result) {
   const absl::Span<const float> logits = Row(result, 0);
-  const std::vector<double> probabilities = LabelProbabilities(logits);
+  const std::vector<double> probabilities = LabelProbabilities(logits, config.label_kind);
   const size_t best = Best(logits);
   if (!json) {
     return absl::StrFormat("%s\t%.6f\n", EscapeLine(config.label_names[best]), probabilities[best]);

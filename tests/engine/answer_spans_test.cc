@@ -14,12 +14,17 @@ TEST_CASE("softmax sums to one and survives large logits") {
   CHECK(p[2] == Approx(0.0));
 }
 
-TEST_CASE("labels share one probability, a single label has its own") {
-  CHECK(LabelProbabilities({1.0f, -2.0f, 0.5f}) == Softmax({1.0f, -2.0f, 0.5f}));
-  const std::vector<double> single = LabelProbabilities({-1.5f});
-  REQUIRE(single.size() == 1);
-  CHECK(single[0] == Approx(1.0 / (1.0 + std::exp(1.5))));
-  CHECK(LabelProbabilities({-1000.0f})[0] == Approx(0.0));
+TEST_CASE("labels share one probability or have their own, a regression's values are themselves") {
+  const std::vector<float> logits = {1.0f, -2.0f, 0.5f, -1000.0f};
+  CHECK(LabelProbabilities(logits, LabelKind::kExclusive) == Softmax(logits));
+  const std::vector<double> own = LabelProbabilities(logits, LabelKind::kIndependent);
+  const std::vector<double> values = LabelProbabilities(logits, LabelKind::kValues);
+  REQUIRE(own.size() == 4);
+  REQUIRE(values.size() == 4);
+  for (size_t i = 0; i < 4; ++i) {
+    CHECK(own[i] == Approx(1.0 / (1.0 + std::exp(-static_cast<double>(logits[i])))));
+    CHECK(values[i] == logits[i]);
+  }
 }
 
 TEST_CASE("best spans equal a search over all spans") {

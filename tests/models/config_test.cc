@@ -279,6 +279,19 @@ TEST_CASE("Labels", "[config]") {
   CHECK(Parse(named).labels == 3);
   CHECK(Parse(named).label_names == std::vector<std::string>{"no", "yes", "7"});
   CHECK(Parse(seqcls).labels == 2);
+
+  const auto kind = [&](int64_t labels, const char* problem) {
+    json config = seqcls;
+    config["num_labels"] = labels;
+    if (problem != nullptr) config["problem_type"] = problem;
+    return Parse(config).label_kind;
+  };
+  CHECK(kind(3, nullptr) == LabelKind::kExclusive);
+  CHECK(kind(3, "single_label_classification") == LabelKind::kExclusive);
+  CHECK(kind(3, "multi_label_classification") == LabelKind::kIndependent);
+  CHECK(kind(1, nullptr) == LabelKind::kIndependent);
+  CHECK(kind(1, "single_label_classification") == LabelKind::kIndependent);
+  CHECK(kind(1, "regression") == LabelKind::kValues);
 }
 
 TEST_CASE("Configurations that are refused", "[config]") {
@@ -336,6 +349,8 @@ TEST_CASE("Configurations that are refused", "[config]") {
       {R"({"id2label":{}})", "id2label"},
       {R"({"id2label":{"0":"a","2":"b"}})", "id 1 has none"},
       {R"({"id2label":{"0":{}}})", "id 0 has none"},
+      {R"({"problem_type":"ranking"})", "problem_type: expected regression"},
+      {R"({"problem_type":1})", "problem_type: expected a string"},
       {R"({"architectures":["T5ForQuestionAnswering"],"num_labels":3})",
        "question answering has 2 outputs"},
       {R"({"model_type":"gpt2","n_head":5})", "n_head: expected a divisor of n_embd 768, got 5"},
