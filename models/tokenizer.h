@@ -34,12 +34,14 @@ class Tokenizer {
   virtual ~Tokenizer() = default;
 
   // Ids of `text`: any bytes, invalid UTF-8 is replaced by U+FFFD first. add_special_tokens: with
-  // what the file's post-processor adds, eos for T5 and nothing for GPT-2. A normalizer's step adds
-  // at most 16 MiB to a text and cuts it there, which only a hostile file meets.
-  virtual std::vector<int32_t> Encode(std::string_view text, bool add_special_tokens) const = 0;
+  // what the file's post-processor adds, eos for T5 and nothing for GPT-2. INVALID_ARGUMENT when
+  // the file's normalizer would make the text more than 16 MiB longer, which only a hostile file
+  // does.
+  virtual absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text,
+                                                      bool add_special_tokens) const = 0;
   // The same with the bytes of the text that each token covers.
-  virtual std::vector<TokenSpan> EncodeWithSpans(std::string_view text,
-                                                 bool add_special_tokens) const = 0;
+  virtual absl::StatusOr<std::vector<TokenSpan>> EncodeWithSpans(std::string_view text,
+                                                                 bool add_special_tokens) const = 0;
 
   // Text of ids, those out of range skipped. Equal to Hugging Face's decode with the same
   // skip_special_tokens and with clean-up as the files say.

@@ -171,7 +171,9 @@ absl::Status ClassifyAnswers::AddContext(const v1::ClassifyRequest& proto, const
   }
   Item item;
   item.context_begin = static_cast<int64_t>(ids->size());
-  item.spans = host.tokenizer()->EncodeWithSpans(pair.text(), WithSpecials(proto.call()));
+  auto spans = host.tokenizer()->EncodeWithSpans(pair.text(), WithSpecials(proto.call()));
+  if (!spans.ok()) return bad(".text", spans.status().message());
+  item.spans = *std::move(spans);
   for (const TokenSpan& span : item.spans) ids->push_back(span.id);
   if (static_cast<int64_t>(ids->size()) > limits.max_tokens) {
     return bad("", "question and context must be at most ", limits.max_tokens, " tokens, got ",
@@ -205,8 +207,9 @@ absl::StatusOr<std::vector<Request>> ClassifyAnswers::Prepare(const v1::Classify
     } else {
       items_.emplace_back();
       if (input.content_case() == v1::Input::kText) {
-        items_.back().spans = CutSpans(
-            host.tokenizer()->EncodeWithSpans(input.text(), WithSpecials(proto.call())), *ids);
+        auto spans = host.tokenizer()->EncodeWithSpans(input.text(), WithSpecials(proto.call()));
+        if (!spans.ok()) return spans.status();
+        items_.back().spans = CutSpans(*std::move(spans), *ids);
       }
     }
     Request request;
@@ -290,8 +293,10 @@ absl::Status WriteTokens(const v1::TokenizeRequest& proto, const ModelHost& host
     return absl::InvalidArgumentError(absl::StrCat("text: must be at most ", limits.max_text_bytes,
                                                    " bytes, got ", proto.text().size()));
   }
-  for (const TokenSpan& span :
-       host.tokenizer()->EncodeWithSpans(proto.text(), WithSpecials(proto.call()))) {
+  auto spans = host.tokenizer()->EncodeWithSpans(proto.text(), WithSpecials(proto.call()));
+  if (!spans.ok())
+    return absl::InvalidArgumentError(absl::StrCat("text: ", spans.status().message()));
+  for (const TokenSpan& span : *spans) {
     v1::Token* token = response->add_tokens();
     token->set_id(static_cast<uint32_t>(span.id));
     token->set_piece(host.tokenizer()->Piece(span.id));

@@ -142,8 +142,10 @@ absl::StatusOr<std::vector<int32_t>> InputIds(const v1::Input& input, const v1::
         return absl::FailedPreconditionError(
             absl::StrCat(field, ".text: this model has no tokenizer; send token_ids"));
       }
-      ids = tokenizer->Encode(input.text(),
-                              !call.has_add_special_tokens() || call.add_special_tokens());
+      absl::StatusOr<std::vector<int32_t>> encoded = tokenizer->Encode(
+          input.text(), !call.has_add_special_tokens() || call.add_special_tokens());
+      if (!encoded.ok()) return Bad(field + ".text", std::string(encoded.status().message()));
+      ids = *std::move(encoded);
       break;
     }
   }

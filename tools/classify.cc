@@ -137,11 +137,14 @@ absl::StatusOr<Question> ReadQuestion(const Session& session, const ClassifyFlag
       return absl::InvalidArgumentError("expected QUESTION<TAB>CONTEXT");
     }
     question.context = line.substr(tab + 1);
-    *ids = session.tokenizer->Encode(line.substr(0, tab), flags.lines.add_special_tokens);
+    auto encoded = session.tokenizer->Encode(line.substr(0, tab), flags.lines.add_special_tokens);
+    if (!encoded.ok()) return encoded.status();
+    *ids = *std::move(encoded);
   }
   question.context_begin = static_cast<int64_t>(ids->size());
-  question.spans =
-      session.tokenizer->EncodeWithSpans(question.context, flags.lines.add_special_tokens);
+  auto spans = session.tokenizer->EncodeWithSpans(question.context, flags.lines.add_special_tokens);
+  if (!spans.ok()) return spans.status();
+  question.spans = *std::move(spans);
   for (const TokenSpan& span : question.spans) ids->push_back(span.id);
   // What the post-processor put around the context has no text and holds no answer.
   const auto has_text = [](const TokenSpan& span) { return span.end_byte > span.begin_byte; };
@@ -182,9 +185,9 @@ absl::StatusOr<LineJob> MakeJob(const Session& session, const ClassifyFlags& fla
   } else {
     std::vector<TokenSpan> spans;  // none for token ids
     if (!input->fields.contains("token_ids")) {
-      spans =
-          CutSpans(session.tokenizer->EncodeWithSpans(input->text, flags.lines.add_special_tokens),
-                   input->ids);
+      auto all = session.tokenizer->EncodeWithSpans(input->text, flags.lines.add_special_tokens);
+      if (!all.ok()) return all.status();
+      spans = CutSpans(*std::move(all), input->ids);
     }
     job.format = [number, json, &config, spans = std::move(spans)](const Result& result,
                                                                    std::string* out) {

@@ -222,7 +222,12 @@ absl::StatusOr<DecodingRequest> BuildDecodingRequest(const DecodingFlags& flags,
     if (tokenizer == nullptr) {
       return absl::InvalidArgumentError("--decoder-prefix: the model has no tokenizer");
     }
-    request.decoder_prefix = tokenizer->Encode(flags.prefix_text, /*add_special_tokens=*/false);
+    auto prefix = tokenizer->Encode(flags.prefix_text, /*add_special_tokens=*/false);
+    if (!prefix.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--decoder-prefix: ", prefix.status().message()));
+    }
+    request.decoder_prefix = *std::move(prefix);
   }
   return request;
 }

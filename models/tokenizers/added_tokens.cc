@@ -67,12 +67,18 @@ void AddedTokens::Add(AddedToken token) {
   }
 }
 
-void AddedTokens::Finish(const Normalizer* normalizer) {
+absl::Status AddedTokens::Finish(const Normalizer* normalizer) {
   std::vector<std::string> contents(tokens_.size());
   absl::flat_hash_map<std::string, int32_t> raw, normalized;
+  size_t bytes = 0, grown = 0;
   for (size_t i = 0; i < tokens_.size(); ++i) {
     AlignedText content(tokens_[i].content, 0, false);
-    if (tokens_[i].normalized && normalizer != nullptr) normalizer->Apply(&content);
+    if (tokens_[i].normalized && normalizer != nullptr) {
+      if (absl::Status status = normalizer->Apply(&content); !status.ok()) return status;
+    }
+    bytes += tokens_[i].content.size();
+    grown += content.text.size();
+    if (absl::Status status = CheckGrowth(bytes, grown); !status.ok()) return status;
     tokens_[i].decoded = content.text;
     auto& keys = tokens_[i].normalized ? normalized : raw;
     if (tokens_[i].in_text && !content.text.empty())
@@ -83,6 +89,7 @@ void AddedTokens::Finish(const Normalizer* normalizer) {
   };
   raw_ = build(raw);
   normalized_ = build(normalized);
+  return absl::OkStatus();
 }
 
 const AddedToken* AddedTokens::FindId(int32_t id) const {

@@ -30,7 +30,8 @@ class AddedTokens {
   // Call Finish afterwards.
   void Add(AddedToken token);
   // Builds the searches. `normalizer` (may be null) is applied to the content of normalised tokens.
-  void Finish(const Normalizer* normalizer);
+  // INVALID_ARGUMENT when it makes them too long, all together.
+  absl::Status Finish(const Normalizer* normalizer);
   // lstrip and rstrip take U+001C to U+001F along too, as Python's strip does.
   void StripSeparators() { strips_separators_ = true; }
 

@@ -86,7 +86,7 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> MakeByT5(const TokenizerSetting
   parts.suffix = {parts.ids.eos};
   parts.suffix_once = true;
   parts.clean_up_spaces = settings.clean_up_spaces;
-  return std::make_unique<Pipeline>(std::move(parts));
+  return Pipeline::Make(std::move(parts));
 }
 
 }  // namespace quintet

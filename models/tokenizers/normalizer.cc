@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "absl/strings/str_cat.h"
 #include "models/tokenizers/byte_level.h"
 #include "models/tokenizers/unicode.h"
 
@@ -25,11 +26,11 @@ void ForEachCharacter(std::string_view text, F f) {
 class PrecompiledNormalizer : public Normalizer {
  public:
   explicit PrecompiledNormalizer(Charsmap charsmap) : charsmap_(std::move(charsmap)) {}
-  void Apply(AlignedText* text) const override {
+  absl::Status Apply(AlignedText* text) const override {
     Transformer out(*text);
     const std::string_view view = text->text;
-    const size_t most = view.size() + kMostAddedBytes;
-    for (size_t at = 0; at < view.size() && out.size() < most;) {
+    const size_t bytes = view.size();
+    for (size_t at = 0; at < bytes && out.size() <= bytes + kMostAddedBytes;) {
       size_t run = at;
       while (run < view.size() && IsPlain(view, run)) ++run;
       if (run > at) {
@@ -54,6 +55,7 @@ class PrecompiledNormalizer : public Normalizer {
       }
     }
     *text = out.Take();
+    return CheckGrowth(bytes, text->text.size());
   }
 
  private:
@@ -88,7 +90,7 @@ class PrecompiledNormalizer : public Normalizer {
 
 class LowercaseNormalizer : public Normalizer {
  public:
-  void Apply(AlignedText* text) const override {
+  absl::Status Apply(AlignedText* text) const override {
     Rewriter rewriter(*text);
     ForEachCharacter(text->text, [&](uint32_t code_point, size_t begin, size_t end) {
       const std::u32string_view lower = Unicode().Lowercase(code_point);
@@ -98,13 +100,14 @@ class LowercaseNormalizer : public Normalizer {
       rewriter.Put(bytes, begin);
     });
     *text = rewriter.Take();
+    return absl::OkStatus();
   }
 };
 
 class StripNormalizer : public Normalizer {
  public:
   StripNormalizer(bool left, bool right) : left_(left), right_(right) {}
-  void Apply(AlignedText* text) const override {
+  absl::Status Apply(AlignedText* text) const override {
     size_t begin = text->text.size(), end = 0;
     ForEachCharacter(text->text, [&](uint32_t code_point, size_t from, size_t to) {
       if (Unicode().Has(code_point, kWhiteSpace)) return;
@@ -113,8 +116,9 @@ class StripNormalizer : public Normalizer {
     });
     if (!left_) begin = 0;
     if (!right_) end = text->text.size();
-    if (begin == 0 && end == text->text.size()) return;
+    if (begin == 0 && end == text->text.size()) return absl::OkStatus();
     *text = begin < end ? text->Slice(begin, end) : text->Slice(0, 0);
+    return absl::OkStatus();
   }
 
  private:
@@ -123,18 +127,19 @@ class StripNormalizer : public Normalizer {
 
 class StripAccentsNormalizer : public Normalizer {
  public:
-  void Apply(AlignedText* text) const override {
+  absl::Status Apply(AlignedText* text) const override {
     Rewriter rewriter(*text);
     ForEachCharacter(text->text, [&](uint32_t code_point, size_t begin, size_t end) {
       if (!Unicode().Has(code_point, kAccent)) rewriter.Keep(begin, end);
     });
     *text = rewriter.Take();
+    return absl::OkStatus();
   }
 };
 
 class NmtNormalizer : public Normalizer {
  public:
-  void Apply(AlignedText* text) const override {
+  absl::Status Apply(AlignedText* text) const override {
     Rewriter rewriter(*text);
     ForEachCharacter(text->text, [&](uint32_t code_point, size_t begin, size_t end) {
       if (IsDropped(code_point)) return;
@@ -142,6 +147,7 @@ class NmtNormalizer : public Normalizer {
       rewriter.Keep(begin, end);
     });
     *text = rewriter.Take();
+    return absl::OkStatus();
   }
 
  private:
@@ -160,20 +166,21 @@ class ReplaceNormalizer : public Normalizer {
  public:
   ReplaceNormalizer(Pattern pattern, std::string content)
       : pattern_(std::move(pattern)), content_(std::move(content)) {}
-  void Apply(AlignedText* text) const override {
+  absl::Status Apply(AlignedText* text) const override {
     Rewriter rewriter(*text);
-    const size_t most = text->text.size() + kMostAddedBytes;
+    const size_t bytes = text->text.size();
     size_t kept = 0;
     pattern_.ForEachMatch(text->text, [&](size_t begin, size_t end) {
-      if (rewriter.size() >= most) return;
+      if (rewriter.size() > bytes + kMostAddedBytes) return;
       rewriter.Keep(kept, begin);
       // HF aligns the new text with the last byte that it replaces.
       if (!text->text.empty()) rewriter.Put(content_, end > 0 ? end - 1 : 0);
       kept = end;
     });
-    if (kept == 0 && rewriter.size() == 0) return;
-    if (rewriter.size() < most) rewriter.Keep(kept, text->text.size());
+    if (kept == 0 && rewriter.size() == 0) return absl::OkStatus();
+    if (rewriter.size() <= bytes + kMostAddedBytes) rewriter.Keep(kept, bytes);
     *text = rewriter.Take();
+    return CheckGrowth(bytes, text->text.size());
   }
 
  private:
@@ -184,12 +191,13 @@ class ReplaceNormalizer : public Normalizer {
 class PrependNormalizer : public Normalizer {
  public:
   explicit PrependNormalizer(std::string prefix) : prefix_(std::move(prefix)) {}
-  void Apply(AlignedText* text) const override {
-    if (text->text.empty()) return;
+  absl::Status Apply(AlignedText* text) const override {
+    if (text->text.empty()) return absl::OkStatus();
     Rewriter rewriter(*text);
     rewriter.Put(prefix_, 0);
     rewriter.Keep(0, text->text.size());
     *text = rewriter.Take();
+    return absl::OkStatus();
   }
 
  private:
@@ -198,19 +206,25 @@ class PrependNormalizer : public Normalizer {
 
 class ByteLevelNormalizer : public Normalizer {
  public:
-  void Apply(AlignedText* text) const override {
+  absl::Status Apply(AlignedText* text) const override {
     Rewriter rewriter(*text);
     for (size_t i = 0; i < text->text.size(); ++i)
       rewriter.Put(ByteLevelCharacter(text->text[i]), i);
     *text = rewriter.Take();
+    return absl::OkStatus();
   }
 };
 
 class NormalizerSequence : public Normalizer {
  public:
   explicit NormalizerSequence(std::vector<NormalizerPtr> steps) : steps_(std::move(steps)) {}
-  void Apply(AlignedText* text) const override {
-    for (const NormalizerPtr& step : steps_) step->Apply(text);
+  absl::Status Apply(AlignedText* text) const override {
+    const size_t bytes = text->text.size();
+    for (const NormalizerPtr& step : steps_) {
+      if (absl::Status status = step->Apply(text); !status.ok()) return status;
+      if (absl::Status status = CheckGrowth(bytes, text->text.size()); !status.ok()) return status;
+    }
+    return absl::OkStatus();
   }
 
  private:
@@ -218,6 +232,13 @@ class NormalizerSequence : public Normalizer {
 };
 
 }  // namespace
+
+absl::Status CheckGrowth(size_t bytes, size_t grown) {
+  if (grown <= bytes + kMostAddedBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the tokenizer's normalizer: expected to make a text of ", bytes,
+                   " bytes at most ", kMostAddedBytes, " longer, got ", grown, " bytes or more"));
+}
 
 NormalizerPtr MakePrecompiled(Charsmap charsmap) {
   return std::make_unique<PrecompiledNormalizer>(std::move(charsmap));

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "models/tokenizers/byte_level.h"
 #include "models/tokenizers/unicode.h"
@@ -32,20 +34,27 @@ AlignedText Repair(std::string_view text, bool tracked) {
 
 }  // namespace
 
-Pipeline::Pipeline(PipelineParts parts) : parts_(std::move(parts)) {
-  QT_CHECK(parts_.model != nullptr);
-  parts_.added.Finish(parts_.normalizer.get());
+absl::StatusOr<std::unique_ptr<const Tokenizer>> Pipeline::Make(PipelineParts parts) {
+  QT_CHECK(parts.model != nullptr);
+  if (absl::Status status = parts.added.Finish(parts.normalizer.get()); !status.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("added tokens: ", status.message()));
+  }
+  return absl::WrapUnique<const Tokenizer>(new Pipeline(std::move(parts)));
 }
 
-std::vector<int32_t> Pipeline::Encode(std::string_view text, bool add_special_tokens) const {
-  TokenList tokens = Run(text, false);
-  if (add_special_tokens) AddSpecialTokens(static_cast<uint32_t>(text.size()), &tokens);
-  return std::move(tokens.ids);
+absl::StatusOr<std::vector<int32_t>> Pipeline::Encode(std::string_view text,
+                                                      bool add_special_tokens) const {
+  absl::StatusOr<TokenList> tokens = Run(text, false);
+  if (!tokens.ok()) return tokens.status();
+  if (add_special_tokens) AddSpecialTokens(static_cast<uint32_t>(text.size()), &*tokens);
+  return std::move(tokens->ids);
 }
 
-std::vector<TokenSpan> Pipeline::EncodeWithSpans(std::string_view text,
-                                                 bool add_special_tokens) const {
-  TokenList tokens = Run(text, true);
+absl::StatusOr<std::vector<TokenSpan>> Pipeline::EncodeWithSpans(std::string_view text,
+                                                                 bool add_special_tokens) const {
+  absl::StatusOr<TokenList> ran = Run(text, true);
+  if (!ran.ok()) return ran.status();
+  TokenList& tokens = *ran;
   if (parts_.trim_offsets) TrimSpans(text, &tokens);
   if (add_special_tokens) AddSpecialTokens(static_cast<uint32_t>(text.size()), &tokens);
   std::vector<TokenSpan> spans(tokens.ids.size());
@@ -70,8 +79,9 @@ void Pipeline::AddSpecialTokens(uint32_t text_bytes, TokenList* tokens) const {
   }
 }
 
-TokenList Pipeline::Run(std::string_view text, bool tracked) const {
+absl::StatusOr<TokenList> Pipeline::Run(std::string_view text, bool tracked) const {
   TokenList tokens;
+  Growth growth;
   tokens.tracked = tracked;
   AlignedText repaired;
   const bool valid = IsUtf8(text);
@@ -84,21 +94,29 @@ TokenList Pipeline::Run(std::string_view text, bool tracked) const {
                end = static_cast<uint32_t>(stretch.end);
       if (!valid) std::tie(begin, end) = repaired.Origin(begin, end);
       tokens.Add(stretch.id, begin, end);
-    } else if (valid) {
-      RunNormalized(AlignedText(text.substr(stretch.begin, length),
-                                static_cast<uint32_t>(stretch.begin), tracked),
-                    &tokens);
     } else {
-      RunNormalized(repaired.Slice(stretch.begin, stretch.end), &tokens);
+      AlignedText part = valid ? AlignedText(text.substr(stretch.begin, length),
+                                             static_cast<uint32_t>(stretch.begin), tracked)
+                               : repaired.Slice(stretch.begin, stretch.end);
+      absl::Status status = RunNormalized(std::move(part), &growth, &tokens);
+      if (!status.ok()) return status;
     }
   }
   return tokens;
 }
 
-void Pipeline::RunNormalized(AlignedText text, TokenList* tokens) const {
-  if (parts_.normalizer != nullptr) parts_.normalizer->Apply(&text);
+absl::Status Pipeline::RunNormalized(AlignedText text, Growth* growth, TokenList* tokens) const {
+  growth->bytes += text.text.size();
+  if (parts_.normalizer != nullptr) {
+    if (absl::Status status = parts_.normalizer->Apply(&text); !status.ok()) return status;
+  }
+  growth->grown += text.text.size();
+  if (absl::Status status = CheckGrowth(growth->bytes, growth->grown); !status.ok()) return status;
   const auto stretches = parts_.added.Split(text.text, AddedTokens::Text::kNormalized);
-  if (stretches.size() == 1 && stretches[0].id < 0) return RunPieces(std::move(text), tokens);
+  if (stretches.size() == 1 && stretches[0].id < 0) {
+    RunPieces(std::move(text), tokens);
+    return absl::OkStatus();
+  }
   for (const AddedTokens::Stretch& stretch : stretches) {
     if (stretch.id < 0) {
       RunPieces(text.Slice(stretch.begin, stretch.end), tokens);
@@ -107,6 +125,7 @@ void Pipeline::RunNormalized(AlignedText text, TokenList* tokens) const {
       tokens->Add(stretch.id, begin, end);
     }
   }
+  return absl::OkStatus();
 }
 
 void Pipeline::RunPieces(AlignedText text, TokenList* tokens) const {

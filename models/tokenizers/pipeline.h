@@ -37,11 +37,13 @@ struct PipelineParts {
 
 class Pipeline : public Tokenizer {
  public:
-  explicit Pipeline(PipelineParts parts);
+  // INVALID_ARGUMENT (without the file's name) as AddedTokens::Finish.
+  static absl::StatusOr<std::unique_ptr<const Tokenizer>> Make(PipelineParts parts);
 
-  std::vector<int32_t> Encode(std::string_view text, bool add_special_tokens) const override;
-  std::vector<TokenSpan> EncodeWithSpans(std::string_view text,
-                                         bool add_special_tokens) const override;
+  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text,
+                                              bool add_special_tokens) const override;
+  absl::StatusOr<std::vector<TokenSpan>> EncodeWithSpans(std::string_view text,
+                                                         bool add_special_tokens) const override;
   std::string Decode(absl::Span<const int32_t> ids, bool skip_special_tokens) const override;
   std::string Piece(int32_t id) const override;
   int32_t PieceToId(std::string_view piece) const override;
@@ -53,9 +55,15 @@ class Pipeline : public Tokenizer {
   int32_t bos_id() const override { return parts_.ids.bos; }
 
  private:
+  explicit Pipeline(PipelineParts parts) : parts_(std::move(parts)) {}
+
+  // How long the normalizer has made what it has seen of a text.
+  struct Growth {
+    size_t bytes = 0, grown = 0;
+  };
   // Tokens of `text`, spans in the text as given.
-  TokenList Run(std::string_view text, bool tracked) const;
-  void RunNormalized(AlignedText text, TokenList* tokens) const;
+  absl::StatusOr<TokenList> Run(std::string_view text, bool tracked) const;
+  absl::Status RunNormalized(AlignedText text, Growth* growth, TokenList* tokens) const;
   void RunPieces(AlignedText text, TokenList* tokens) const;
   void TrimSpans(std::string_view text, TokenList* tokens) const;
   void AddSpecialTokens(uint32_t text_bytes, TokenList* tokens) const;

@@ -165,7 +165,9 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseSentencePiece(
   if (parts.ids.eos >= 0) parts.suffix = {parts.ids.eos};
   parts.suffix_once = true;
   parts.clean_up_spaces = settings.clean_up_spaces;
-  return std::make_unique<Pipeline>(std::move(parts));
+  auto pipeline = Pipeline::Make(std::move(parts));
+  if (!pipeline.ok()) return Bad(where, std::string(pipeline.status().message()));
+  return pipeline;
 }
 
 }  // namespace quintet

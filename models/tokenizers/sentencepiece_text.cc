@@ -15,7 +15,7 @@ class SentencePieceNormalizer : public Normalizer {
         spaces_(spaces),
         space_(spaces.escape ? kSpaceSymbol : " ") {}
 
-  void Apply(AlignedText* text) const override {
+  absl::Status Apply(AlignedText* text) const override {
     const std::string_view view = text->text;
     KeyMatches symbols = user_defined_.Find(view);
     size_t at = 0;
@@ -28,7 +28,7 @@ class SentencePieceNormalizer : public Normalizer {
     }
     if (at == view.size()) {
       *text = text->Slice(0, 0);
-      return;
+      return absl::OkStatus();
     }
     Rewriter rewriter(*text);
     // Ends of the result after each character, so that the spaces at its end can be taken back.
@@ -39,8 +39,8 @@ class SentencePieceNormalizer : public Normalizer {
     };
     if (spaces_.add_dummy_prefix && !spaces_.suffix) put(space_, at, at + 1);
     bool after_space = spaces_.remove_extra;
-    const size_t most = view.size() + kMostAddedBytes;
-    while (at < view.size() && rewriter.size() < most) {
+    const size_t bytes = view.size();
+    while (at < bytes && rewriter.size() <= bytes + kMostAddedBytes) {
       size_t run = at;
       while (run < view.size() && IsPlain(view, run, &symbols)) ++run;
       if (run > at) {
@@ -64,6 +64,7 @@ class SentencePieceNormalizer : public Normalizer {
       if (!replacement.empty()) after_space = spaces_.remove_extra && replacement.back() == ' ';
       at += step.length;
     }
+    if (absl::Status status = CheckGrowth(bytes, rewriter.size()); !status.ok()) return status;
     AlignedText normalized = rewriter.Take();
     if (spaces_.remove_extra && solid < normalized.text.size())
       normalized = normalized.Slice(0, solid);
@@ -76,6 +77,7 @@ class SentencePieceNormalizer : public Normalizer {
       }
     }
     *text = std::move(normalized);
+    return absl::OkStatus();
   }
 
  private:

@@ -1,6 +1,6 @@
 // How much longer a tokenizer.json may make a text. Its steps multiply: 30 replacements of one
 // letter by two would turn 1 KB into 1 TB. What is refused at load is only what no real tokenizer
-// needs; normalizers also bound what a text becomes (kMostAddedBytes of normalizer.h).
+// needs; what a text becomes is bounded as well, by an error (kMostAddedBytes of normalizer.h).
 #pragma once
 
 #include <string>

@@ -175,7 +175,10 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseTokenizerJson(
   const Json* type = FindField(field("model"), "type");
   const bool is_bpe = type != nullptr && *type == "BPE";
   parts.clean_up_spaces = settings.clean_up_spaces && (!is_bpe || settings.clean_up_spaces_of_bpe);
-  return std::make_unique<Pipeline>(std::move(parts));
+  auto pipeline = Pipeline::Make(std::move(parts));
+  if (!pipeline.ok())
+    return absl::InvalidArgumentError(absl::StrCat(where, ": ", pipeline.status().message()));
+  return pipeline;
 }
 
 }  // namespace quintet

@@ -174,7 +174,7 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseVocabAndMerges(
   }
   QT_RETURN_IF_ERROR(ApplySettings(settings, &parts));
   parts.clean_up_spaces = settings.clean_up_spaces && settings.clean_up_spaces_of_bpe;
-  return std::make_unique<Pipeline>(std::move(parts));
+  return Pipeline::Make(std::move(parts));
 }
 
 }  // namespace quintet

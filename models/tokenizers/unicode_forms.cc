@@ -20,10 +20,10 @@ class FormNormalizer : public Normalizer {
       : compatibility_(form == UnicodeForm::kNfkc || form == UnicodeForm::kNfkd),
         composes_(form == UnicodeForm::kNfc || form == UnicodeForm::kNfkc) {}
 
-  void Apply(AlignedText* text) const override {
+  absl::Status Apply(AlignedText* text) const override {
     if (std::all_of(text->text.begin(), text->text.end(),
                     [](char c) { return static_cast<uint8_t>(c) < 0x80; }))
-      return;
+      return absl::OkStatus();
     Transformer out(*text);
     std::vector<Character> segment;  // a starter and what follows up to the next
     const auto release = [&] {
@@ -41,6 +41,7 @@ class FormNormalizer : public Normalizer {
     Finish(&segment);
     release();
     *text = out.Take();
+    return absl::OkStatus();
   }
 
  private:

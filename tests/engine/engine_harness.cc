@@ -9,8 +9,12 @@ class BytesTokenizer : public Tokenizer {
  public:
   explicit BytesTokenizer(std::vector<std::string> pieces) : pieces_(std::move(pieces)) {}
 
-  std::vector<int32_t> Encode(std::string_view, bool) const override { return {}; }
-  std::vector<TokenSpan> EncodeWithSpans(std::string_view, bool) const override { return {}; }
+  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view, bool) const override {
+    return std::vector<int32_t>();
+  }
+  absl::StatusOr<std::vector<TokenSpan>> EncodeWithSpans(std::string_view, bool) const override {
+    return std::vector<TokenSpan>();
+  }
   std::string Decode(absl::Span<const int32_t> ids, bool) const override {
     std::string text;
     for (int32_t id : ids) text += Piece(id);

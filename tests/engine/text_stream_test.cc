@@ -15,8 +15,12 @@ class SpacedTokenizer : public Tokenizer {
  public:
   explicit SpacedTokenizer(std::vector<std::string> pieces) : pieces_(std::move(pieces)) {}
 
-  std::vector<int32_t> Encode(std::string_view, bool) const override { return {}; }
-  std::vector<TokenSpan> EncodeWithSpans(std::string_view, bool) const override { return {}; }
+  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view, bool) const override {
+    return std::vector<int32_t>();
+  }
+  absl::StatusOr<std::vector<TokenSpan>> EncodeWithSpans(std::string_view, bool) const override {
+    return std::vector<TokenSpan>();
+  }
   std::string Decode(absl::Span<const int32_t> ids, bool skip_special_tokens) const override {
     std::string text, run;
     for (int32_t id : ids) {

@@ -9,8 +9,13 @@ namespace quintet {
 namespace {
 
 void ExerciseText(const Tokenizer& tokenizer, std::string_view text, bool add_special_tokens) {
-  const std::vector<int32_t> ids = tokenizer.Encode(text, add_special_tokens);
-  const std::vector<TokenSpan> spans = tokenizer.EncodeWithSpans(text, add_special_tokens);
+  const absl::StatusOr<std::vector<int32_t>> encoded = tokenizer.Encode(text, add_special_tokens);
+  const absl::StatusOr<std::vector<TokenSpan>> spanned =
+      tokenizer.EncodeWithSpans(text, add_special_tokens);
+  QT_CHECK(encoded.status() == spanned.status());
+  if (!encoded.ok()) return;  // the normalizer makes it too long
+  const std::vector<int32_t>& ids = *encoded;
+  const std::vector<TokenSpan>& spans = *spanned;
   QT_CHECK_EQ(spans.size(), ids.size());
   for (size_t i = 0; i < ids.size(); ++i) {
     QT_CHECK_EQ(spans[i].id, ids[i]);

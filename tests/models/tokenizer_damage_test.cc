@@ -225,26 +225,67 @@ TEST_CASE("spiece.model with wrong fields", "[tokenizer]") {
 void Exercise(const Tokenizer& tokenizer) {
   for (const std::string& text : {std::string("abc \u00E9\uFF21 \U0001F600</s>\xFF\x80"),
                                   std::string(300, 'a'), std::string("\0", 1)}) {
-    const auto ids = tokenizer.Encode(text, true);
+    const auto ids = tokenizer.Encode(text, true).value();
     CHECK(tokenizer.Decode(ids, false).size() < 100000);
-    CHECK(tokenizer.EncodeWithSpans(text, true).size() == ids.size());
+    CHECK(tokenizer.EncodeWithSpans(text, true).value().size() == ids.size());
   }
 }
 
-TEST_CASE("A step that a file defines adds at most 16 MiB to a text", "[tokenizer]") {
+TEST_CASE("A normalizer that makes a text more than 16 MiB longer is an error", "[tokenizer]") {
   ScratchDirectory directory;
+  const auto load = [&](const Json& normalizer) {
+    Json json = SmallBpe();
+    json["normalizer"] = normalizer;
+    WriteText(directory / "tokenizer.json", json.dump());
+    auto tokenizer = Tokenizer::Load(directory / ".");
+    REQUIRE(tokenizer.ok());
+    return *std::move(tokenizer);
+  };
+  const auto check_error = [](const Tokenizer& tokenizer, const std::string& text) {
+    for (const absl::Status& status :
+         {tokenizer.Encode(text, false).status(), tokenizer.EncodeWithSpans(text, true).status()}) {
+      INFO(status);
+      CHECK(status.code() == absl::StatusCode::kInvalidArgument);
+      CHECK_THAT(std::string(status.message()),
+                 Contains("normalizer") && Contains("at most 16777216 longer, got"));
+    }
+  };
+  const Json times_4001 = {{"type", "Replace"},
+                           {"pattern", {{"String", "b"}}},
+                           {"content", std::string("a").append(4000, 'b')}};
+  const auto longer = load(times_4001);
+  CHECK(longer->Encode("abba", false).value().size() == 8002);
+  // 4,194 letters become 16,776,000 bytes longer, one more is too many.
+  CHECK(longer->Encode(std::string(4194, 'b'), false).value().size() == 4194 * 4000);
+  check_error(*longer, std::string(4195, 'b'));
+  check_error(*longer, std::string(1 << 20, 'b'));
+  // Neither does it help to spread them over many parts of a text: the first one to go beyond ends
+  // it.
+  std::string parts;
+  while (parts.size() < 50000) parts += "b</s>";
+  check_error(*longer, parts);
+  CHECK(longer->Encode("ab", false).ok());  // other texts are as they were
+
+  // Steps of a sequence together, though no step alone goes beyond.
+  const Json times_30 = {
+      {"type", "Replace"}, {"pattern", {{"Regex", "b"}}}, {"content", std::string(30, 'b')}};
+  const auto sequence =
+      load({{"type", "Sequence"}, {"normalizers", Json::array({times_30, times_30})}});
+  CHECK(sequence->Encode("b", false).value().size() == 900);
+  check_error(*sequence, std::string(20000, 'b'));
+}
+
+TEST_CASE("Added tokens that a normalizer makes too long are refused", "[tokenizer]") {
   Json json = SmallBpe();
-  json["normalizer"] = {{"type", "Replace"},
-                        {"pattern", {{"String", "b"}}},
-                        {"content", std::string("a").append(4000, 'b')}};
-  WriteText(directory / "tokenizer.json", json.dump());
-  const auto tokenizer = Tokenizer::Load(directory / ".");
-  REQUIRE(tokenizer.ok());
-  CHECK((*tokenizer)->Encode("abba", false).size() == 8002);
-  // 100,000 times 4,001 bytes would be 400 MB.
-  const std::vector<int32_t> ids = (*tokenizer)->Encode(std::string(100000, 'b'), false);
-  CHECK(ids.size() > 16000000);
-  CHECK(ids.size() < 17000000);
+  json["normalizer"] = {
+      {"type", "Replace"}, {"pattern", {{"String", "b"}}}, {"content", std::string(4000, 'b')}};
+  for (int i = 0; i < 3; ++i) {
+    json["added_tokens"].push_back({{"id", 5 + i},
+                                    {"content", std::string(static_cast<size_t>(2000 + i), 'b')},
+                                    {"normalized", true}});
+  }
+  CheckRejected(LoadStatus({{"tokenizer.json", json.dump()}}), "tokenizer.json: added tokens",
+                "at most 16777216 longer");
 }
 
 TEST_CASE("Steps that would blow a text up are refused", "[tokenizer]") {
@@ -362,7 +403,7 @@ TEST_CASE("Unused pieces of a BPE model fall apart, however many lie in one anot
   const auto tokenizer = Tokenizer::Load(directory / "");
   REQUIRE(tokenizer.ok());
   const auto ids = [&](const std::string& text) {
-    std::vector<int32_t> encoded = (*tokenizer)->Encode(text, false);
+    std::vector<int32_t> encoded = (*tokenizer)->Encode(text, false).value();
     REQUIRE_FALSE(encoded.empty());
     encoded.erase(encoded.begin());  // the dummy prefix
     return encoded;

@@ -30,12 +30,13 @@ Json DecodeBoth(const quintet::Tokenizer& tokenizer, const std::vector<int32_t>&
 }
 
 Json EncodeText(const quintet::Tokenizer& tokenizer, const std::string& text) {
-  const std::vector<int32_t> ids = tokenizer.Encode(text, true);
+  const std::vector<int32_t> ids = tokenizer.Encode(text, true).value();
   Json answer = DecodeBoth(tokenizer, ids);
   answer["ids"] = ids;
-  answer["plain"] = tokenizer.Encode(text, false);
+  answer["plain"] = tokenizer.Encode(text, false).value();
+  const std::vector<quintet::TokenSpan> found = tokenizer.EncodeWithSpans(text, false).value();
   std::vector<int32_t> spans;
-  for (const quintet::TokenSpan& span : tokenizer.EncodeWithSpans(text, false)) {
+  for (const quintet::TokenSpan& span : found) {
     spans.push_back(static_cast<int32_t>(span.begin_byte));
     spans.push_back(static_cast<int32_t>(span.end_byte));
   }
@@ -50,7 +51,7 @@ Json Time(const quintet::Tokenizer& tokenizer, const std::string& unit, size_t b
   size_t tokens = 0;
   for (int i = 0; i < 3; ++i) {
     const double start = ThreadMilliseconds();
-    tokens = tokenizer.Encode(text, true).size();
+    tokens = tokenizer.Encode(text, true).value().size();
     best = std::min(best, ThreadMilliseconds() - start);
   }
   return {{"tokens", tokens}, {"milliseconds", best}};

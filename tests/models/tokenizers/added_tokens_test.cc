@@ -77,7 +77,7 @@ TEST_CASE("Added tokens with all their flags are cut out as by trying all", "[to
       tokens.push_back(token);
       added.Add(token);
     }
-    added.Finish(nullptr);
+    REQUIRE(added.Finish(nullptr).ok());
     const std::string text = spell(60);
     const Stretches expected = PlainSplit(tokens, text);
     cut += expected.size();
@@ -97,7 +97,7 @@ TEST_CASE("White space that each of its characters could take along is looked at
   space.content = " ";
   space.rstrip = true;
   added.Add(space);
-  added.Finish(nullptr);
+  REQUIRE(added.Finish(nullptr).ok());
   // To its end from each place, this would be 5 * 10^11 steps.
   const size_t size = 1 << 20;
   const auto stretches = added.Split(std::string(size, ' '), AddedTokens::Text::kRaw);
