@@ -72,6 +72,8 @@ TEST_CASE("usage errors exit 2 and say what is wrong") {
        "--http-listen: cannot listen on 9464: expected HOST:PORT"},
       {{"serve", "--model", G2pModel(), "--listen", "unix:/tmp/quintet.sock"},
        "--listen: cannot listen on unix:/tmp/quintet.sock: expected HOST:PORT"},
+      {{"bench", "serve", "--concurrency", "1", "--requests", "1", "--prompts", "/no/such/file"},
+       "--prompts: cannot read /no/such/file: No such file"},
       {{"bench", "engine"}, "bench engine: --model is required"},
   };
   for (const Case& c : cases) {

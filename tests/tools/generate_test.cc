@@ -95,6 +95,28 @@ TEST_CASE("serve names the model and its directory in what it says of the files"
   CHECK_THAT(outcome.err, Contains("quintet: serve: model a: " + model + ": "));
 }
 
+TEST_CASE("a text that a normalizer makes far too long costs its own line") {
+  ScratchDirectory scratch;
+  const std::string model = scratch / "model";
+  std::filesystem::copy(G2pModel(), model);
+  std::filesystem::remove(model + "/spiece.model");
+  nlohmann::json tokenizer = nlohmann::json::parse(R"({"normalizer": {"type": "Replace",
+      "pattern": {"String": "a"}}, "model": {"type": "Unigram", "unk_id": 0,
+      "vocab": [["<unk>", 0.0], ["o", -1.0], ["r", -1.0]]}})");
+  tokenizer["normalizer"]["content"] = std::string(4000, 'o');
+  WriteText(model + "/tokenizer.json", tokenizer.dump());
+  const std::string hostile(5000, 'a');
+  const Outcome outcome =
+      RunBinary({{"generate", "--model", model}, "oro\n" + hostile + "\noro\n", {}});
+  CHECK(outcome.exit_code == kExitFailed);
+  const std::vector<std::string> lines = Lines(outcome.out);
+  REQUIRE(lines.size() == 3);
+  CHECK(!lines[0].empty());
+  CHECK(lines[1].empty());
+  CHECK(lines[2] == lines[0]);
+  CHECK_THAT(outcome.err, Contains("to make a text of 5000 bytes at most 16777216 longer"));
+}
+
 TEST_CASE("bench refuses how it cannot decode before it measures") {
   for (const auto& [flag, value, message] : std::initializer_list<std::array<const char*, 3>>{
            {"--top-p", "nan", "top_p: nan is not in (0, 1]"},

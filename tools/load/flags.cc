@@ -1,5 +1,7 @@
 #include "tools/load/flags.h"
 
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +17,10 @@ constexpr size_t kMaxPrompts = 1 << 20;
 
 absl::StatusOr<std::vector<std::string>> ReadPrompts(const std::string& path) {
   std::ifstream file(path);
+  if (!file.is_open()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--prompts: cannot read ", path, ": ", std::strerror(errno)));
+  }
   std::vector<std::string> lines;
   for (std::string line; lines.size() < kMaxPrompts && std::getline(file, line);) {
     if (!line.empty()) lines.push_back(std::move(line));
