@@ -26,8 +26,8 @@ class Driver : public LoadObserver {
       : pacing_(pacing), plan_(plan), target_(target) {}
 
   LoadRecord Run();
-  void OnTokens(uint64_t id, int64_t tokens) override;
-  void OnEnd(uint64_t id, const RequestEnd& end) override;
+  void OnTokens(uint64_t id, int64_t tokens, int64_t at_us) override;
+  void OnEnd(uint64_t id, const RequestEnd& end, int64_t at_us) override;
 
  private:
   struct Due {
@@ -205,28 +205,27 @@ void Driver::SendNextOfClosedLoop() {
   target_->Send(sendable.id, sendable.request);
 }
 
-void Driver::OnTokens(uint64_t id, int64_t tokens) {
-  const int64_t now = MonotonicMicros();
+void Driver::OnTokens(uint64_t id, int64_t tokens, int64_t at_us) {
   std::lock_guard<std::mutex> lock(mutex_);
   Open& open = open_.at(id);
   tokens = std::min(tokens, open.wanted_tokens - open.streamed_tokens);
   if (tokens == 0) return;
   if (open.outcome.first_us < 0) {
-    open.outcome.first_us = now;
+    open.outcome.first_us = at_us;
   } else if (open.outcome.measured) {
-    record_.gaps_ms.push_back(static_cast<double>(now - open.last_tokens_us) / 1e3);
+    record_.gaps_ms.push_back(static_cast<double>(at_us - open.last_tokens_us) / 1e3);
   }
-  open.last_tokens_us = now;
+  open.last_tokens_us = at_us;
   open.streamed_tokens += tokens;
-  if (InWindow(now)) record_.window_output_tokens += tokens;
+  if (InWindow(at_us)) record_.window_output_tokens += tokens;
 }
 
-void Driver::OnEnd(uint64_t id, const RequestEnd& end) {
+void Driver::OnEnd(uint64_t id, const RequestEnd& end, int64_t at_us) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     auto open = open_.extract(id);
     RequestOutcome& outcome = open.mapped().outcome;
-    outcome.done_us = MonotonicMicros();
+    outcome.done_us = at_us;
     outcome.input_tokens = end.input_tokens;
     outcome.output_tokens = std::min(end.output_tokens, open.mapped().wanted_tokens);
     outcome.code = end.code;

@@ -32,12 +32,14 @@ struct RequestEnd {
   int64_t input_tokens = 0, output_tokens = 0;
 };
 
-// Hears what becomes of requests; called from LoadTarget::Poll.
+// Hears what becomes of requests, and when that was (MonotonicMicros); called from
+// LoadTarget::Poll.
 class LoadObserver {
  public:
   virtual ~LoadObserver() = default;
-  virtual void OnTokens(uint64_t id, int64_t tokens) = 0;
-  virtual void OnEnd(uint64_t id, const RequestEnd& end) = 0;  // once, last; may send the next
+  virtual void OnTokens(uint64_t id, int64_t tokens, int64_t at_us) = 0;
+  // Once, last; may send the next.
+  virtual void OnEnd(uint64_t id, const RequestEnd& end, int64_t at_us) = 0;
 };
 
 // Something that answers requests.

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "engine/clock.h"
 #include "tools/line_format.h"
 
 namespace quintet {
@@ -29,6 +30,7 @@ class EngineTarget::Sink : public ResponseSink {
 };
 
 void EngineTarget::Add(Event event) {
+  event.at_us = MonotonicMicros();
   std::lock_guard<std::mutex> lock(mutex_);
   events_.push_back(std::move(event));
 }
@@ -80,9 +82,9 @@ void EngineTarget::Poll(int64_t timeout_us, LoadObserver* observer) {
   }
   for (const Event& event : events) {
     if (event.end) {
-      observer->OnEnd(event.id, event.how);
+      observer->OnEnd(event.id, event.how, event.at_us);
     } else {
-      observer->OnTokens(event.id, event.tokens);
+      observer->OnTokens(event.id, event.tokens, event.at_us);
     }
   }
   if (!more && events.empty()) session_.engine->WaitForWork(timeout_us);

@@ -23,6 +23,7 @@ class EngineTarget : public LoadTarget {
   class Sink;
   struct Event {
     uint64_t id = 0;
+    int64_t at_us = 0;
     int64_t tokens = 0;
     bool end = false;
     RequestEnd how;

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
+#include "engine/clock.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 
@@ -72,7 +73,7 @@ class GrpcTarget::UnaryCall final : public Call {
     reader_->Finish(&response_, &status_, static_cast<Call*>(this));
   }
   bool Proceed(bool, LoadObserver* observer) override {
-    observer->OnEnd(id_, EndOf(status_, response_));
+    observer->OnEnd(id_, EndOf(status_, response_), MonotonicMicros());
     return false;
   }
 
@@ -90,7 +91,7 @@ class GrpcTarget::StreamCall final : public Call {
   }
   bool Proceed(bool ok, LoadObserver* observer) override {
     if (finishing_) {
-      observer->OnEnd(id_, EndOf(status_, response_));
+      observer->OnEnd(id_, EndOf(status_, response_), MonotonicMicros());
       return false;
     }
     if (ok && started_) TakeMessage(observer);
@@ -109,7 +110,7 @@ class GrpcTarget::StreamCall final : public Call {
     if (message_.has_complete()) {
       response_ = std::move(*message_.mutable_complete());
     } else if (message_.chunk().token_ids_size() > 0) {
-      observer->OnTokens(id_, message_.chunk().token_ids_size());
+      observer->OnTokens(id_, message_.chunk().token_ids_size(), MonotonicMicros());
     }
   }
 

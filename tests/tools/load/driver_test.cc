@@ -13,7 +13,8 @@
 namespace quintet {
 namespace {
 
-// Answers one open request, the oldest, at every poll, with one message of two tokens first.
+// Answers one open request, the oldest, at every poll, with one message of two tokens first. All
+// of that is told later than it happened.
 class OneByOne : public LoadTarget {
  public:
   // Holds back all answers until so many requests are open or `hold_us` has passed.
@@ -42,12 +43,14 @@ class OneByOne : public LoadTarget {
       open_.erase(open_.begin());
       draining_ = !open_.empty();
     }
+    const int64_t now = MonotonicMicros();
+    while (MonotonicMicros() <= now) continue;
     if (answered_ % 10 == 9) {
-      observer->OnEnd(id, {.code = absl::StatusCode::kResourceExhausted});
+      observer->OnEnd(id, {.code = absl::StatusCode::kResourceExhausted}, now);
     } else {
-      observer->OnTokens(id, 2);
-      observer->OnTokens(id, 1);
-      observer->OnEnd(id, {.input_tokens = 5, .output_tokens = 4});
+      observer->OnTokens(id, 2, now);
+      observer->OnTokens(id, 1, now);
+      observer->OnEnd(id, {.input_tokens = 5, .output_tokens = 4}, now);
     }
     ++answered_;
   }
@@ -87,6 +90,9 @@ TEST_CASE("a closed loop keeps its concurrency and answers everything") {
   CHECK(record.sent == 120);
   CHECK(record.outcomes.size() == 120);
   CHECK(Measured(record) == 100);
+  for (const RequestOutcome& outcome : record.outcomes) {
+    if (outcome.ok()) CHECK(outcome.done_us == outcome.first_us);
+  }
   CHECK(target.most_open_ == 8);
   CHECK(*std::min_element(target.open_when_sent_.begin() + 8, target.open_when_sent_.end()) == 8);
 }
