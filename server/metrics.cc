@@ -200,6 +200,19 @@ void ModelMetrics::Loaded(int64_t page_size, int64_t pages) {
       1);
 }
 
+void ModelMetrics::TakesGpuMemory(const MemoryPlan& plan) {
+  const std::pair<const char*, int64_t> kinds[] = {{"weights", plan.model.weights},
+                                                   {"cache", plan.model.cache},
+                                                   {"workspace", plan.model.workspace},
+                                                   {"search", plan.search},
+                                                   {"runtime", plan.runtime}};
+  for (const auto& [kind, bytes] : kinds) {
+    Set(make_.Gauge("gpu_memory_bytes", "Memory of the GPU that was planned at load, by use.", {},
+                    {{"kind", kind}}),
+        static_cast<double>(bytes));
+  }
+}
+
 void ModelMetrics::Ready(bool ready) { Set(ready_, ready ? 1 : 0); }
 
 void ModelMetrics::Accepted(const char* rpc) { Increment(accepted_.at(rpc)); }

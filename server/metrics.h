@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/memory_plan.h"
 #include "engine/request.h"
 #include "prometheus/counter.h"
 #include "prometheus/gauge.h"
@@ -86,6 +87,8 @@ class ModelMetrics : public StepObserver {
 
   // The model is loaded, with so many pages of keys and values.
   void Loaded(int64_t page_size, int64_t pages);
+  // What it takes of a GPU's memory, which is planned at load and does not grow.
+  void TakesGpuMemory(const MemoryPlan& plan);
   void Ready(bool ready);
   void Accepted(const char* rpc);
   void Rejected(const std::string& reason) { refusals_.Rejected(reason); }

@@ -59,6 +59,11 @@ absl::Status ModelHost::Load() {
     }
     const absl::Status planned = PlanMemory(options_.directory, options_.memory, &load, pool_);
     if (!planned.ok()) return planned;
+    if (load.device != nullptr) {
+      const absl::StatusOr<MemoryPlan> plan = MeasureMemory(options_.directory, load, pool_);
+      if (!plan.ok()) return plan.status();
+      metrics_->TakesGpuMemory(*plan);
+    }
     absl::StatusOr<std::unique_ptr<Model>> model =
         options_.load_model(options_.directory, load, pool_);
     if (!model.ok()) return model.status();

@@ -1,4 +1,5 @@
 // What operators see: every metric of the contract is there and filled, under both names.
+#include <map>
 #include <set>
 #include <sstream>
 #include <string>
@@ -6,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "catch2/catch.hpp"
+#include "server/metrics.h"
 #include "tests/models/scratch_directory.h"
 #include "tests/server/calls.h"
 #include "tests/server/running_server.h"
@@ -56,6 +58,29 @@ TEST_CASE("Every metric is exported, and a call fills the histograms", "[metrics
   CHECK(absl::StrContains(text, "block_size=\"16\""));
   CHECK(absl::StrContains(text, "num_gpu_blocks=\""));
   CHECK_FALSE(absl::StrContains(text, "vllm:"));
+}
+
+TEST_CASE("Memory of a GPU is a gauge for each use", "[metrics]") {
+  prometheus::Registry registry;
+  ModelMetrics metrics({.model_name = "m"}, &registry);
+  const auto kinds = [&] {
+    std::map<std::string, double> found;
+    for (const prometheus::MetricFamily& family : registry.Collect()) {
+      if (family.name != "quintet_gpu_memory_bytes") continue;
+      for (const prometheus::ClientMetric& metric : family.metric) {
+        for (const auto& label : metric.label) {
+          if (label.name == "kind") found[label.value] = metric.gauge.value;
+        }
+      }
+    }
+    return found;
+  };
+  CHECK(kinds().empty());  // as on a CPU
+  metrics.TakesGpuMemory(
+      {.model = {.weights = 5, .cache = 4, .workspace = 3}, .search = 2, .runtime = 1});
+  CHECK(kinds() ==
+        std::map<std::string, double>{
+            {"cache", 4}, {"runtime", 1}, {"search", 2}, {"weights", 5}, {"workspace", 3}});
 }
 
 TEST_CASE("With --metrics-compat=vllm the aliases say the same", "[metrics]") {
