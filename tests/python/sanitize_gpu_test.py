@@ -31,7 +31,7 @@ def outcomes(tmp_path, *flags, earlier=(), program=PROGRAM):
     (tmp_path / "earlier.json").write_text(json.dumps({"results": list(earlier)}))
     environment = dict(os.environ, PATH=f"{tmp_path}:{os.environ['PATH']}", PIDS=str(tmp_path / "pids"))
     run = subprocess.run([sys.executable, SCRIPT, "--program", tmp_path / "program", "--earlier", tmp_path / "earlier.json", "--jobs", "4",
-                          "--seconds", "20", "--out", tmp_path / "out.json", *flags], env=environment, stdout=subprocess.PIPE, text=True, timeout=60)
+                          "--seconds", "200", "--out", tmp_path / "out.json", *flags], env=environment, stdout=subprocess.PIPE, text=True, timeout=240)
     report = json.loads((tmp_path / "out.json").read_text())
     return run, {(r["path"], r["tool"], r["case"]): r["outcome"] for r in report["results"]}
 
@@ -44,7 +44,7 @@ def alive(pid):
 
 
 def test_every_way_to_end(tmp_path):
-    run, outcome = outcomes(tmp_path, "--tools", "racecheck", "memcheck", "--seconds-each", "3")
+    run, outcome = outcomes(tmp_path, "--tools", "racecheck", "memcheck", "--seconds-each", "10")
     assert run.returncode == 1
     assert len(outcome) == 2 * 2 * 5
     assert outcome["sm_90", "racecheck", "clean"] == outcome["portable", "memcheck", "with, comma"] == "clean"
