@@ -7,8 +7,8 @@ same kernels. Cases tagged [sweep] are left out: they are those kernels at many 
 filter.
 
 A run in which racecheck reports hazards inside cuBLASLt's own kernels (LIBRARY) and nothing else is "the library's": hazards in shared memory are a
-kernel's own affair, no argument of ours can cause one. (To leave those kernels out by name, --kernel-name-exclude, ends in illegal accesses: compute-
-sanitizer 2025.3 of CUDA 13.0.) Nothing that another tool reports of them is: a bad pointer or a forgotten write of ours would show there.
+kernel's own affair, no argument of ours can cause one. (To leave those kernels out by name, --kernel-name-exclude, ends in illegal accesses with CUDA
+13.0's compute-sanitizer.) Nothing that another tool reports of them is: a bad pointer or a forgotten write of ours would show there.
 
 Prints a line for each case and tool, then a verdict: how many were clean, found something, failed, or did not finish within --seconds in all. Ends
 with 0 only when all were clean or the library's, with 77 where there is no GPU.
