@@ -66,7 +66,8 @@ class ServerProcess {
   ApiKeys api_keys_;
   std::unique_ptr<CertificateFiles> certificates_;  // null: plaintext
   absl::Status certificates_status_;                // when they were last read
-  std::unique_ptr<Executor> executor_, writer_;
+  // Prepare requests (tokenize); write results; write chunks of streams.
+  std::unique_ptr<Executor> executor_, responder_, writer_;
   std::vector<std::unique_ptr<ModelHost>> hosts_;
   CallContext context_;
   std::unique_ptr<InferenceService> service_;
@@ -105,8 +106,11 @@ absl::Status ServerProcess::Start() {
     if (absl::Status status = api_keys_.Load(options_.api_key_file); !status.ok()) return status;
     context_.api_keys = &api_keys_;
   }
-  executor_ = std::make_unique<Executor>("tokenize", options_.tokenizer_threads);
-  writer_ = std::make_unique<Executor>("write", 1);
+  executor_ = std::make_unique<Executor>(ExecutorOptions{
+      .name = "tokenize", .threads = options_.tokenizer_threads, .short_task_threads = 1});
+  responder_ = std::make_unique<Executor>(ExecutorOptions{
+      .name = "respond", .threads = options_.tokenizer_threads, .short_task_threads = 1});
+  writer_ = std::make_unique<Executor>(ExecutorOptions{.name = "write"});
   for (const HostOptions& model : options_.models) {
     hosts_.push_back(std::make_unique<ModelHost>(model, &pool_, &registry_));
     context_.hosts.push_back(hosts_.back().get());
@@ -282,7 +286,9 @@ ServeOutcome ServerProcess::Run() {
   Drain();
   http_.reset();
   writer_.reset();
-  executor_.reset();  // what it still does concerns engines
+  // Their tasks refer to engines, and preparing a call may post its completion.
+  executor_.reset();
+  responder_.reset();
   hosts_.clear();
   spdlog::info("stopped");
   return {};
