@@ -9,17 +9,18 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/clock.h"
-#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "google/protobuf/stubs/logging.h"
 #include "grpcpp/grpcpp.h"
-#include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/resource_quota.h"
 #include "models/tokenizers/unicode.h"
 #include "server/address.h"
 #include "server/certificate_files.h"
 #include "server/credentials.h"
+#include "server/health.h"
 #include "server/http_endpoints.h"
 #include "server/listener.h"
+#include "server/reflection.h"
 #include "server/service.h"
-#include "server/unreadable.h"
 #include "server/wire.h"
 #include "spdlog/spdlog.h"
 
@@ -29,6 +30,8 @@ namespace {
 constexpr auto kTick = std::chrono::milliseconds(20);
 constexpr auto kFlush = std::chrono::milliseconds(100);  // for answers to leave the process
 constexpr char kServiceName[] = "quintet.v1.Inference";
+constexpr int kMaxMetadataBytes = 16 << 10;  // of one RPC
+constexpr int kMaxConcurrentStreams = 1024;  // of one connection
 constexpr int kExitConfiguration = 2, kExitModel = 3, kExitFault = 70;
 
 class ServerProcess {
@@ -42,6 +45,7 @@ class ServerProcess {
   absl::Status Start();
   absl::Status ListenHttp();
   absl::Status ListenGrpc();
+  void SetTransportLimits(grpc::ServerBuilder* builder) const;
   absl::Status LoadModels();
   void SetServing(bool serving);
   bool Healthy() const;
@@ -62,21 +66,35 @@ class ServerProcess {
   MetricMaker make_{kNoModel, /*vllm_names=*/false, &registry_};
   RefusalMetrics refusals_{make_};
   MetricMaker::Gauges open_calls_ =
-      make_.Gauge("open_calls", "Calls that have not been answered yet, of all models.");
+      make_.Gauge("open_calls", "RPCs that are open, of all methods; idle streams included.");
   ApiKeys api_keys_;
   std::unique_ptr<CertificateFiles> certificates_;  // null: plaintext
   absl::Status certificates_status_;                // when they were last read
   // Prepare requests (tokenize); write results; write chunks of streams.
   std::unique_ptr<Executor> executor_, responder_, writer_;
   std::vector<std::unique_ptr<ModelHost>> hosts_;
+  MemoryBudget memory_{options_.request_bytes};
   CallContext context_;
-  std::unique_ptr<InferenceService> service_;
+  HealthStatus health_;
+  std::unique_ptr<RpcService> service_;
   std::unique_ptr<HttpEndpoints> http_;
   std::unique_ptr<grpc::Server> server_;
   Listener listener_;  // after server_: it stops first
   std::atomic<bool> serving_{false};
   int64_t last_watch_us_ = 0;
 };
+
+// libprotobuf's messages about a request that does not parse name a field and hold none of its
+// text. One line is enough: any client can cause more.
+void LogUnreadableMessagesOnce() {
+  google::protobuf::SetLogHandler(
+      [](google::protobuf::LogLevel, const char*, int, const std::string& message) {
+        static std::atomic<bool> said{false};
+        if (!said.exchange(true)) {
+          spdlog::warn("a message was not readable (logged once): {}", message);
+        }
+      });
+}
 
 absl::Status CheckNames(const std::vector<HostOptions>& models) {
   std::set<std::string> names;
@@ -115,13 +133,17 @@ absl::Status ServerProcess::Start() {
     hosts_.push_back(std::make_unique<ModelHost>(model, &pool_, &registry_));
     context_.hosts.push_back(hosts_.back().get());
   }
-  context_.executor = executor_.get();
+  context_.preparation = executor_.get();
+  context_.completion = responder_.get();
   context_.writer = writer_.get();
+  context_.memory = &memory_;
   context_.refusals = &refusals_;
   context_.max_message_bytes = options_.max_message_bytes;
   context_.default_timeout_us = options_.default_timeout_us;
   context_.max_timeout_us = options_.max_timeout_us;
-  service_ = std::make_unique<InferenceService>(&context_);
+  service_ = std::make_unique<RpcService>(&context_, Rpc::Patience());
+  service_->Add(InferenceMethods(&context_));
+  service_->Add(HealthMethods(&health_));
   if (absl::Status status = ListenHttp(); !status.ok()) return status;
   return ListenGrpc();
 }
@@ -133,7 +155,7 @@ absl::Status ServerProcess::ListenHttp() {
   http.collect = [this] {
     for (const auto& host : hosts_) host->CollectMetrics();
     open_calls_.Each(
-        [this](auto& gauge) { gauge.Set(static_cast<double>(context_.calls.count())); });
+        [this](auto& gauge) { gauge.Set(static_cast<double>(context_.rpcs.count())); });
   };
   http.healthy = [this] { return Healthy(); };
   http.ready = [this] { return serving_.load(); };
@@ -146,20 +168,18 @@ absl::Status ServerProcess::ListenHttp() {
 
 absl::Status ServerProcess::ListenGrpc() {
   if (absl::Status status = listener_.Bind(options_.listen); !status.ok()) return status;
-  grpc::EnableDefaultHealthCheckService(true);
   const absl::StatusOr<Address> address = ReadAddress("--listen", options_.listen);
-  if (address.ok() && IsLoopback(*address))
-    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  if (address.ok() && IsLoopback(*address)) {
+    service_->Add(ReflectionMethods({kServiceName, "grpc.health.v1.Health"}));
+  }
+  LogUnreadableMessagesOnce();
+  grpc::EnableDefaultHealthCheckService(false);
   grpc::ServerBuilder builder;
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, 600'000);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS,
-                             static_cast<int>(options_.max_timeout_us / 1000));
-  builder.SetMaxReceiveMessageSize(static_cast<int>(options_.max_message_bytes));
-  ExplainUnreadableMessages(&builder);
+  SetTransportLimits(&builder);
   auto acceptor = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
       MakeCredentials(certificates_.get()));
-  builder.RegisterService(service_.get());
+  builder.RegisterCallbackGenericService(service_.get());
   server_ = builder.BuildAndStart();
   if (server_ == nullptr) return absl::InternalError("gRPC did not start");
   SetServing(false);
@@ -167,6 +187,29 @@ absl::Status ServerProcess::ListenGrpc() {
   spdlog::info("listening on {} (gRPC, port {}) and {} (HTTP)", options_.listen, listener_.port(),
                options_.http_listen.empty() ? "nothing" : options_.http_listen);
   return absl::OkStatus();
+}
+
+void ServerProcess::SetTransportLimits(grpc::ServerBuilder* builder) const {
+  const auto set = [builder](const char* name, int value) {
+    builder->AddChannelArgument(name, value);
+  };
+  builder->SetMaxReceiveMessageSize(static_cast<int>(options_.max_message_bytes));
+  // A compressed message could inflate to a thousand times its size before anyone sees it: messages
+  // are refused (UNIMPLEMENTED) unless they are sent as they are.
+  builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+  set(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+  set(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
+  set(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxConcurrentStreams);
+  set(GRPC_ARG_MAX_CONNECTION_AGE_MS, 600'000);
+  set(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, static_cast<int>(options_.max_timeout_us / 1000));
+  set(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10'000);
+  // A peer that does not answer pings is gone, or does not read its socket.
+  set(GRPC_ARG_KEEPALIVE_TIME_MS, 60'000);
+  set(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
+  set(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
+  builder->SetResourceQuota(
+      grpc::ResourceQuota("quintet").Resize(static_cast<size_t>(options_.transport_bytes)));
 }
 
 absl::Status ServerProcess::LoadModels() {
@@ -183,10 +226,7 @@ absl::Status ServerProcess::LoadModels() {
 
 void ServerProcess::SetServing(bool serving) {
   serving_ = serving;
-  grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
-  health->SetServingStatus(serving);
-  health->SetServingStatus("", serving);
-  health->SetServingStatus(kServiceName, serving);
+  health_.SetServing(serving);
 }
 
 bool ServerProcess::Healthy() const {
@@ -203,7 +243,7 @@ bool ServerProcess::Healthy() const {
 void ServerProcess::EndStalled() {
   SetServing(false);
   spdlog::critical("an engine has made no step for {} s", options_.stall_timeout_us / 1'000'000);
-  context_.calls.AbandonAll();
+  context_.rpcs.AbandonAll();
   std::this_thread::sleep_for(kFlush);
   std::_Exit(kExitFault);  // its thread is stuck: nothing can be unwound
 }
@@ -222,7 +262,7 @@ void ServerProcess::Tick() {
   const int64_t now = MonotonicMicros();
   if (now - last_watch_us_ < 1'000'000) return;
   last_watch_us_ = now;
-  context_.calls.CancelStuck(now);
+  context_.rpcs.Check(now);
   RefreshCertificates();
   if (signals_->reload.exchange(false) && context_.api_keys != nullptr) {
     const absl::Status status = api_keys_.Load(options_.api_key_file);
@@ -252,12 +292,13 @@ void ServerProcess::WaitFor(int64_t limit_us, const std::function<bool()>& done)
 void ServerProcess::Drain() {
   // Balancers hear of it at once; clients that have not heard are still served for a while.
   SetServing(false);
-  spdlog::info("draining: {} calls open", context_.calls.count());
+  spdlog::info("draining: {} calls open", context_.rpcs.working());
   WaitFor(options_.drain_delay_us, [] { return false; });
   for (const auto& host : hosts_) host->Drain();
-  WaitFor(options_.drain_timeout_us, [&] { return context_.calls.count() == 0; });
+  context_.rpcs.Drain();
+  WaitFor(options_.drain_timeout_us, [&] { return context_.rpcs.working() == 0; });
   listener_.Stop();
-  // What is open now is over its time, or waits for nothing (health watches, idle streams).
+  // RPCs that are still open have exceeded their time.
   std::future<void> closed = std::async(std::launch::async, [this] {
     server_->Shutdown(std::chrono::system_clock::now() + kFlush);
     server_->Wait();
