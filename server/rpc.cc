@@ -25,7 +25,7 @@ RpcOutcome IdleOutcome(bool first) {
 }  // namespace
 
 Rpc::Rpc(grpc::CallbackServerContext* context, OpenRpcs* open, OpenRpcs::Place place,
-         const Patience& patience)
+         const ClientPatience& patience)
     : context_(context),
       open_(open),
       place_(std::move(place)),

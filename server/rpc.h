@@ -17,6 +17,7 @@
 
 #include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/grpcpp.h"
+#include "server/client_patience.h"
 #include "server/errors.h"
 #include "server/open_rpcs.h"
 
@@ -59,16 +60,9 @@ class RpcHandler {
 
 class Rpc : public grpc::ServerGenericBidiReactor, public std::enable_shared_from_this<Rpc> {
  public:
-  // How long a client may take, in microseconds.
-  struct Patience {
-    int64_t first_message_us = 10'000'000;
-    int64_t next_message_us = 60'000'000;  // while nothing is in progress
-    int64_t write_us = 30'000'000;         // to take a message or the end
-  };
-
   // `context` is gRPC's and lives until OnDone; `open` outlives the reactor.
   Rpc(grpc::CallbackServerContext* context, OpenRpcs* open, OpenRpcs::Place place,
-      const Patience& patience);
+      const ClientPatience& patience);
   ~Rpc() override = default;
 
   // Begins to read. Once.
@@ -107,7 +101,7 @@ class Rpc : public grpc::ServerGenericBidiReactor, public std::enable_shared_fro
   grpc::CallbackServerContext* const context_;
   OpenRpcs* const open_;
   OpenRpcs::Place place_;
-  const Patience patience_;
+  const ClientPatience patience_;
   std::shared_ptr<RpcHandler> handler_;  // until OnDone
   std::shared_ptr<Rpc> self_;            // from Start until OnDone
 

@@ -141,7 +141,7 @@ absl::Status ServerProcess::Start() {
   context_.max_message_bytes = options_.max_message_bytes;
   context_.default_timeout_us = options_.default_timeout_us;
   context_.max_timeout_us = options_.max_timeout_us;
-  service_ = std::make_unique<RpcService>(&context_, Rpc::Patience());
+  service_ = std::make_unique<RpcService>(&context_, options_.patience);
   service_->Add(InferenceMethods(&context_));
   service_->Add(HealthMethods(&health_));
   if (absl::Status status = ListenHttp(); !status.ok()) return status;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "server/client_patience.h"
 #include "server/model_host.h"
 
 namespace quintet {
@@ -22,6 +23,7 @@ struct ServerOptions {
   int64_t transport_bytes = int64_t{256} << 20;  // gRPC's own buffers
   int64_t default_timeout_us = 60'000'000, max_timeout_us = 600'000'000;
   int64_t drain_delay_us = 5'000'000, drain_timeout_us = 30'000'000, stall_timeout_us = 30'000'000;
+  ClientPatience patience;
   bool allow_plaintext = false;
   std::string tls_cert, tls_key, tls_client_ca;  // PEM files, read again when they change
   std::string api_key_file;

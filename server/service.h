@@ -15,7 +15,7 @@ namespace quintet {
 class RpcService final : public grpc::CallbackGenericService {
  public:
   // `context` outlives the gRPC server that runs this.
-  RpcService(CallContext* context, const Rpc::Patience& patience)
+  RpcService(CallContext* context, const ClientPatience& patience)
       : context_(context), patience_(patience) {}
 
   // Before the server starts.
@@ -27,7 +27,7 @@ class RpcService final : public grpc::CallbackGenericService {
   absl::StatusOr<std::shared_ptr<Rpc>> Open(grpc::GenericCallbackServerContext* rpc);
 
   CallContext* const context_;
-  const Rpc::Patience patience_;
+  const ClientPatience patience_;
   absl::flat_hash_map<std::string, Method> methods_;
 };
 
