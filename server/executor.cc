@@ -4,12 +4,11 @@
 
 #include <utility>
 
-#include "engine/clock.h"
 #include "kernels/check.h"
 
 namespace quintet {
 
-Executor::Executor(const ExecutorOptions& options) {
+Executor::Executor(const ExecutorOptions& options) : clock_(options.clock) {
   QT_CHECK(options.threads > 0);
   for (int i = 0; i < options.threads + options.short_task_threads; ++i) {
     threads_.emplace_back([this, short_only = i >= options.threads] { Run(short_only); });
@@ -30,7 +29,7 @@ Executor::~Executor() {
 void Executor::Post(const TaskTraits& traits, std::function<void()> task) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    queue_.Push(MonotonicMicros(), traits, std::move(task));
+    queue_.Push(clock_(), traits, std::move(task));
   }
   wake_any_.notify_one();
   if (traits.cost_bytes <= TaskQueue::kMaxShortBytes) wake_short_.notify_one();
@@ -43,7 +42,8 @@ void Executor::Run(bool short_only) {
     {
       std::unique_lock<std::mutex> lock(mutex_);
       wake.wait(lock, [&] { return stop_ || !queue_.empty(short_only); });
-      task = queue_.Pop(short_only);
+      // At the end every thread takes any task: a task that is still running may post another.
+      task = queue_.Pop(short_only && !stop_);
       if (task == nullptr) return;
     }
     task();

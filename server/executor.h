@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/clock.h"
 #include "server/task_queue.h"
 
 namespace quintet {
@@ -17,6 +18,7 @@ struct ExecutorOptions {
   const char* name = "executor";  // of the threads, at most 15 bytes
   int threads = 1;                // run any task
   int short_task_threads = 0;     // additional threads that run short tasks only
+  Clock clock = MonotonicMicros;
 };
 
 // Starts tasks in the order of TaskQueue. Long tasks (TaskQueue::kMaxShortBytes) occupy at most
@@ -38,6 +40,7 @@ class Executor {
  private:
   void Run(bool short_only);
 
+  const Clock clock_;
   std::mutex mutex_;
   std::condition_variable wake_any_, wake_short_;
   TaskQueue queue_;

@@ -16,8 +16,8 @@ struct ServerOptions {
   std::string listen = "127.0.0.1:50051";
   std::string http_listen = "127.0.0.1:9464";  // empty: none
   std::vector<HostOptions> models;
-  int threads = 1;  // of the one compute pool
-  int tokenizer_threads = 2;
+  int threads = 1;            // of the one compute pool
+  int tokenizer_threads = 2;  // for texts of any length; one more is for short ones alone
   int64_t max_message_bytes = 4 << 20;
   int64_t request_bytes = int64_t{1} << 30;  // memory of all calls in progress and unread answers
   int64_t transport_bytes = int64_t{256} << 20;  // gRPC's own buffers
