@@ -48,6 +48,7 @@ class StepEngine : public Engine {
         capacity_(parts.capacity),
         decoder_(std::move(parts.decoder)),
         pool_(capacity_.pages, capacity_.page_size),
+        scheduler_({capacity_.encode_tokens, capacity_.pages, capacity_.running_sequences}),
         pace_(limits_.prefill_share),
         encoder_cache_(limits_.encoder_cache_bytes),
         encoding_(model_, &encoder_cache_, decoder_->target_scores(), clock_) {
