@@ -47,7 +47,7 @@ int64_t Scheduler::DominantShare(const QueuedRequest& request) const {
 
 bool Scheduler::Overdue(int priority, int64_t now_us) const {
   const std::deque<QueuedRequest>& queue = queues_[priority];
-  return !queue.empty() && now_us - queue.front().arrival_us >= kPromiseMicros[priority] / 3;
+  return !queue.empty() && now_us - queue.front().arrival_us >= kWaitTargetMicros[priority] / 3;
 }
 
 int Scheduler::FirstClass(int64_t now_us) const {

@@ -2,15 +2,15 @@
 // classes (priorities), in integers. Nothing here depends on models or text.
 //
 // Order of admission: the highest class first, within a class by arrival. A waiting class becomes
-// overdue when its first request has waited a third of the class's promise (kPromiseMicros). From
+// overdue when its first request has waited a third of the class's target (kWaitTargetMicros). From
 // then on it shares admissions with the highest waiting class and other overdue classes by
 // start-time fair queueing: equal parts, each request counted by its dominant share of the
 // capacity. The next request in order holds back all others until it fits, so that small requests
 // cannot starve a large one.
 //
-// So no class starves at any load of the others. A request starts within its promise if the overdue
-// requests of its class fit into the class's part of what finishes in the rest of the promise; a
-// full engine admits nobody before something finishes.
+// So no class starves at any load of the others. A class meets its target as long as its own
+// requests need no more than its part of the capacity, and running requests, which are never
+// preempted, end within a few seconds.
 #pragma once
 
 #include <array>
@@ -42,9 +42,9 @@ struct AdmissionBudget {
 
 class Scheduler {
  public:
-  // Within this time of its arrival a request is to start, whatever higher classes send. By class,
-  // from LOW to HIGH; nothing is above HIGH.
-  static constexpr std::array<int64_t, kPriorities> kPromiseMicros = {30'000'000, 15'000'000, 0};
+  // How long a request may wait for its start, whatever higher classes send. By class, from LOW to
+  // HIGH; no class is above HIGH.
+  static constexpr std::array<int64_t, kPriorities> kWaitTargetMicros = {30'000'000, 15'000'000, 0};
 
   explicit Scheduler(const AdmissionBudget& capacity) : capacity_(capacity) {}
 

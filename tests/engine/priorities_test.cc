@@ -108,7 +108,7 @@ TEST_CASE("who holds the room that an urgent request waits for does not rest") {
   CHECK(TimingOf(high).total_us <= 62);
 }
 
-TEST_CASE("lower classes start within their promises while HIGH requests fill the engine") {
+TEST_CASE("lower classes start within their wait targets while HIGH requests fill the engine") {
   Scene scene({}, {.max_running_sequences = 2});
   scene.step_us = 50'000;
   std::vector<Request> lower;
@@ -125,7 +125,7 @@ TEST_CASE("lower classes start within their promises while HIGH requests fill th
   REQUIRE(scene.now > 60'000'000);
   for (const Request& request : lower) {
     CHECK(TimingOf(request).queue_us <=
-          Scheduler::kPromiseMicros[static_cast<size_t>(request.priority)]);
+          Scheduler::kWaitTargetMicros[static_cast<size_t>(request.priority)]);
   }
 }
 

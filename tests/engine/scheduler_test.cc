@@ -258,26 +258,26 @@ struct Saturated {
 
 constexpr size_t kLowClass = 0, kNormalClass = 1, kHighClass = 2;
 
-TEST_CASE("scheduler: every class starts within its promise at any load of higher ones") {
-  constexpr int64_t kLowPromise = Scheduler::kPromiseMicros[kLowClass];
-  constexpr int64_t kNormalPromise = Scheduler::kPromiseMicros[kNormalClass];
+TEST_CASE("scheduler: every class starts within its wait target at any load of higher ones") {
+  constexpr int64_t kLowTarget = Scheduler::kWaitTargetMicros[kLowClass];
+  constexpr int64_t kNormalTarget = Scheduler::kWaitTargetMicros[kNormalClass];
   for (int seed = 0; seed < 10; ++seed) {
     for (const int64_t deep : {1, 40, 256}) {
       for (const int64_t largest : {1, 4, 16}) {  // of the saturating requests
         Saturated high(seed, {{{0, 0.1, 16}, {0, 0.1, 16}, {deep, 0, largest}}});
         high.Run(300);
-        CHECK(high.longest_wait[kLowClass] <= kLowPromise);
-        CHECK(high.longest_wait[kNormalClass] <= kNormalPromise);
+        CHECK(high.longest_wait[kLowClass] <= kLowTarget);
+        CHECK(high.longest_wait[kNormalClass] <= kNormalTarget);
         CHECK(high.sequences[kHighClass] >
               high.sequences[kLowClass] + high.sequences[kNormalClass]);
 
         Saturated normal(seed, {{{0, 0.1, 16}, {deep, 0, largest}, {0, 0, 1}}});
         normal.Run(300);
-        CHECK(normal.longest_wait[kLowClass] <= kLowPromise);
+        CHECK(normal.longest_wait[kLowClass] <= kLowTarget);
 
         Saturated both(seed, {{{0, 0.1, 16}, {deep, 0, largest}, {deep, 0, largest}}});
         both.Run(300);
-        CHECK(both.longest_wait[kLowClass] <= kLowPromise);
+        CHECK(both.longest_wait[kLowClass] <= kLowTarget);
         // Even though neither class leaves the other idle room.
         CHECK(both.sequences[kHighClass] * 2 > both.sequences[kNormalClass]);
       }
@@ -295,8 +295,8 @@ TEST_CASE("scheduler: many small requests of lower classes start in time, too") 
       for (int j = 0; j < 12; ++j) burst.Add(kNormalClass);
     }
     burst.Run(350);
-    CHECK(burst.longest_wait[kLowClass] <= Scheduler::kPromiseMicros[kLowClass]);
-    CHECK(burst.longest_wait[kNormalClass] <= Scheduler::kPromiseMicros[kNormalClass]);
+    CHECK(burst.longest_wait[kLowClass] <= Scheduler::kWaitTargetMicros[kLowClass]);
+    CHECK(burst.longest_wait[kNormalClass] <= Scheduler::kWaitTargetMicros[kNormalClass]);
     CHECK(burst.queued.size() <= 40);
   }
 }
@@ -304,10 +304,10 @@ TEST_CASE("scheduler: many small requests of lower classes start in time, too") 
 TEST_CASE("scheduler: HIGH requests wait for few ends while overdue LOW ones wait") {
   for (int seed = 0; seed < 10; ++seed) {
     for (const int64_t largest : {1, 4, 16}) {
-      // LOW requests wait for longer than their promise: they alone are too many.
+      // LOW requests wait for longer than their target: they alone are too many.
       Saturated low(seed, {{{500, 0, largest}, {0, 0, 1}, {0, 0.5, 1}}});
       low.Run(300);
-      CHECK(low.longest_wait[kLowClass] > Scheduler::kPromiseMicros[kLowClass]);
+      CHECK(low.longest_wait[kLowClass] > Scheduler::kWaitTargetMicros[kLowClass]);
       CHECK(low.longest_wait[kHighClass] <= 2 * Saturated::kLongest);
     }
   }
