@@ -27,7 +27,6 @@ ModelHost::ModelHost(HostOptions options, ThreadPool* pool, prometheus::Registry
   metrics.vllm_names = options_.vllm_metrics;
   metrics.version = options_.version;
   metrics_ = std::make_unique<ModelMetrics>(metrics, registry_);
-  heartbeat_us_ = MonotonicMicros();
 }
 
 ModelHost::~ModelHost() {
@@ -95,7 +94,7 @@ absl::Status ModelHost::Load() {
 
 void ModelHost::RunEngine() {
   while (!stop_.load(std::memory_order_relaxed)) {
-    heartbeat_us_.store(MonotonicMicros(), std::memory_order_relaxed);
+    heartbeats_.fetch_add(1, std::memory_order_relaxed);
     if (!engine_->Step()) engine_->WaitForWork(kIdleWaitUs);
     // Nothing can follow: without a sign of life the process ends as after a stall.
     if (!engine_->status().ok()) return;
@@ -105,6 +104,11 @@ void ModelHost::RunEngine() {
 void ModelHost::Drain() {
   state_.store(State::kDraining, std::memory_order_release);
   metrics_->Ready(false);
+}
+
+std::optional<uint64_t> ModelHost::heartbeats() const {
+  const uint64_t heartbeats = heartbeats_.load(std::memory_order_relaxed);
+  return heartbeats > 0 ? std::optional<uint64_t>(heartbeats) : std::nullopt;
 }
 
 bool ModelHost::idle() const {

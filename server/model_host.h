@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -72,8 +73,9 @@ class ModelHost {
 
   // Copies the engine's counters into the metrics.
   void CollectMetrics();
-  // Monotonic time of the engine thread's last sign of life.
-  int64_t heartbeat_us() const { return heartbeat_us_.load(std::memory_order_relaxed); }
+  // Number of iterations of the engine thread's loop: it grows at least every 100 ms unless a step
+  // takes longer. Unset until it has started.
+  std::optional<uint64_t> heartbeats() const;
 
  private:
   void RunEngine();
@@ -82,7 +84,7 @@ class ModelHost {
   ThreadPool* const pool_;
   std::atomic<State> state_{State::kLoading};
   std::atomic<bool> stop_{false};
-  std::atomic<int64_t> heartbeat_us_{0};
+  std::atomic<uint64_t> heartbeats_{0};
   Admission admission_;
   std::unique_ptr<ModelMetrics> metrics_;
   prometheus::Registry* const registry_;

@@ -1,11 +1,14 @@
 #include "server/server.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <future>
+#include <optional>
 #include <set>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "engine/clock.h"
@@ -21,6 +24,7 @@
 #include "server/listener.h"
 #include "server/reflection.h"
 #include "server/service.h"
+#include "server/watchdog.h"
 #include "server/wire.h"
 #include "spdlog/spdlog.h"
 
@@ -28,6 +32,7 @@ namespace quintet {
 namespace {
 
 constexpr auto kTick = std::chrono::milliseconds(20);
+constexpr int64_t kWatchIntervalUs = 1'000'000;          // of what need not happen at every tick
 constexpr auto kFlush = std::chrono::milliseconds(100);  // for answers to leave the process
 constexpr char kServiceName[] = "quintet.v1.Inference";
 constexpr int kMaxMetadataBytes = 16 << 10;  // of one RPC
@@ -37,7 +42,10 @@ constexpr int kExitConfiguration = 2, kExitModel = 3, kExitFault = 70;
 class ServerProcess {
  public:
   ServerProcess(const ServerOptions& options, ServerSignals* signals)
-      : options_(options), signals_(signals), pool_(options.threads) {}
+      : options_(options),
+        signals_(signals),
+        pool_(options.threads),
+        watchdog_(options.stall_timeout_us) {}
 
   ServeOutcome Run();
 
@@ -53,7 +61,7 @@ class ServerProcess {
   void Watch();
   // Takes up certificate files that have changed.
   void RefreshCertificates();
-  // What is looked after while the process waits. Does not return when an engine is stuck.
+  // Periodic work, every kTick while the process waits. Does not return if an engine is stalled.
   void Tick();
   void Drain();
   [[noreturn]] void EndStalled();
@@ -77,10 +85,10 @@ class ServerProcess {
   CallContext context_;
   HealthStatus health_;
   std::unique_ptr<RpcService> service_;
-  std::unique_ptr<HttpEndpoints> http_;
+  Watchdog watchdog_;
+  std::unique_ptr<HttpEndpoints> http_;  // reads the two above
   std::unique_ptr<grpc::Server> server_;
   Listener listener_;  // after server_: it stops first
-  std::atomic<bool> serving_{false};
   int64_t last_watch_us_ = 0;
 };
 
@@ -158,7 +166,7 @@ absl::Status ServerProcess::ListenHttp() {
         [this](auto& gauge) { gauge.Set(static_cast<double>(context_.rpcs.count())); });
   };
   http.healthy = [this] { return Healthy(); };
-  http.ready = [this] { return serving_.load(); };
+  http.ready = [this] { return health_.serving(); };
   absl::StatusOr<std::unique_ptr<HttpEndpoints>> endpoints =
       HttpEndpoints::Start(std::move(http), &registry_);
   if (!endpoints.ok()) return endpoints.status();
@@ -224,20 +232,13 @@ absl::Status ServerProcess::LoadModels() {
   return absl::OkStatus();
 }
 
-void ServerProcess::SetServing(bool serving) {
-  serving_ = serving;
-  health_.SetServing(serving);
-}
+void ServerProcess::SetServing(bool serving) { health_.SetServing(serving); }
 
 bool ServerProcess::Healthy() const {
-  const int64_t now = MonotonicMicros();
-  for (const auto& host : hosts_) {
-    const ModelHost::State state = host->state();
-    const bool running = state == ModelHost::State::kReady || state == ModelHost::State::kDraining;
-    if (running && now - host->heartbeat_us() > options_.stall_timeout_us) return false;
-    if (state == ModelHost::State::kFailed) return false;
-  }
-  return true;
+  const bool failed = std::any_of(hosts_.begin(), hosts_.end(), [](const auto& host) {
+    return host->state() == ModelHost::State::kFailed;
+  });
+  return !failed && !watchdog_.stalled();
 }
 
 void ServerProcess::EndStalled() {
@@ -258,9 +259,14 @@ void ServerProcess::RefreshCertificates() {
 }
 
 void ServerProcess::Tick() {
-  if (!Healthy()) EndStalled();
+  std::vector<std::optional<uint64_t>> heartbeats;
+  for (const auto& host : hosts_) heartbeats.push_back(host->heartbeats());
+  const int64_t paused_us = watchdog_.Tick(heartbeats);
+  if (watchdog_.stalled()) EndStalled();
   const int64_t now = MonotonicMicros();
-  if (now - last_watch_us_ < 1'000'000) return;
+  // After a pause of the process, readers of streams get a second to read before CancelStuck.
+  if (paused_us >= kWatchIntervalUs) last_watch_us_ = now;
+  if (now - last_watch_us_ < kWatchIntervalUs) return;
   last_watch_us_ = now;
   context_.rpcs.Check(now);
   RefreshCertificates();
@@ -313,6 +319,7 @@ ServeOutcome ServerProcess::Run() {
   std::future<absl::Status> loading =
       std::async(std::launch::async, [this] { return LoadModels(); });
   while (loading.wait_for(kTick) != std::future_status::ready) {
+    Tick();  // models that are loaded already serve
     if (!signals_->terminate) continue;
     spdlog::info("stopped while loading");
     std::_Exit(0);  // nothing is under way, and the load cannot be called back
