@@ -55,16 +55,16 @@ absl::StatusOr<ModelHost*> CallContext::Find(const std::string& model) const {
   return found;
 }
 
-absl::Status CallContext::Authorize(const grpc::ServerContextBase& rpc) const {
-  if (api_keys == nullptr) return absl::OkStatus();
+absl::StatusOr<Priority> CallContext::Authorize(const grpc::ServerContextBase& rpc) const {
+  if (api_keys == nullptr) return Priority::kHigh;
   const auto found = rpc.client_metadata().find("authorization");
   if (found == rpc.client_metadata().end()) {
     return absl::UnauthenticatedError("send an API key as 'authorization: Bearer KEY'");
   }
-  if (!api_keys->Allows({found->second.data(), found->second.size()})) {
-    return absl::PermissionDeniedError("this API key is not known");
-  }
-  return absl::OkStatus();
+  const std::optional<Priority> highest =
+      api_keys->MaxPriority({found->second.data(), found->second.size()});
+  if (!highest.has_value()) return absl::PermissionDeniedError("this API key is not known");
+  return *highest;
 }
 
 class Call::Sink : public ResponseSink {
@@ -121,9 +121,8 @@ void Call::Start(const v1::CallOptions& options, const CallSize& size) {
                       ? absl::StrCat("q", context_->next_id.fetch_add(1, std::memory_order_relaxed))
                       : options.request_id();
     if (absl::Status status = Enter(size); !status.ok()) return End(status);
-    context_->preparation->Post(
-        {.priority = ReadPriority(options_.priority()), .cost_bytes = size.inputs.bytes},
-        [this] { PrepareAndSubmit(); });
+    context_->preparation->Post({.priority = priority_, .cost_bytes = size.inputs.bytes},
+                                [this] { PrepareAndSubmit(); });
   } catch (const std::bad_alloc&) {
     EndWith(OutOfMemoryOutcome(), kReasonOutOfMemory);
   }
@@ -131,6 +130,13 @@ void Call::Start(const v1::CallOptions& options, const CallSize& size) {
 
 absl::Status Call::Enter(const CallSize& size) {
   if (absl::Status status = CheckCallOptions(options_); !status.ok()) return status;
+  const Priority highest = rpc_->max_priority();
+  if (options_.priority() == v1::PRIORITY_UNSPECIFIED) {
+    priority_ = std::min(Priority::kNormal, highest);
+  } else {
+    priority_ = ReadPriority(options_.priority());
+    if (absl::Status status = CheckPriority(priority_, highest); !status.ok()) return status;
+  }
   absl::StatusOr<ModelHost*> host = context_->Find(options_.model());
   if (!host.ok()) return host.status();
   host_ = *host;
@@ -152,7 +158,7 @@ absl::Status Call::Enter(const CallSize& size) {
   // fill it until it has been tokenized and refused.
   const int64_t tokens =
       std::min(size.inputs.bytes / 3, size.requests * input_limits().max_tokens) + size.requests;
-  place_ = host_->admission().TryReserve(size.requests, tokens, ReadPriority(options_.priority()));
+  place_ = host_->admission().TryReserve(size.requests, tokens, priority_);
   if (place_.held()) return ReserveMemory(kTokenizedBytes * size.inputs.text_bytes);
   const Admission& admission = host_->admission();
   return absl::ResourceExhaustedError(absl::StrCat(
@@ -190,7 +196,7 @@ void Call::PrepareAndSubmit() {
 void Call::Submit(std::vector<Request> requests) {
   int64_t tokens = 0;
   for (size_t i = 0; i < requests.size(); ++i) {
-    requests[i].priority = ReadPriority(options_.priority());
+    requests[i].priority = priority_;
     requests[i].deadline_us = deadline_us_;
     requests[i].sink = std::make_shared<Sink>(this, i);
     tokens += static_cast<int64_t>(requests[i].input.size());

@@ -45,8 +45,9 @@ struct CallContext {
 
   // The host of a name; empty: the only one. NOT_FOUND, INVALID_ARGUMENT (several loaded).
   absl::StatusOr<ModelHost*> Find(const std::string& model) const;
-  // UNAUTHENTICATED without a key, PERMISSION_DENIED with a wrong one.
-  absl::Status Authorize(const grpc::ServerContextBase& rpc) const;
+  // The highest priority that the RPC's key allows. UNAUTHENTICATED without a key,
+  // PERMISSION_DENIED with a wrong one.
+  absl::StatusOr<Priority> Authorize(const grpc::ServerContextBase& rpc) const;
 };
 
 // The size of a call, for its place in the queue.
@@ -115,6 +116,7 @@ class Call : public std::enable_shared_from_this<Call> {
   v1::CallOptions options_;
   std::string request_id_;
   ModelHost* host_ = nullptr;
+  Priority priority_ = Priority::kNormal;
   int64_t arrival_us_ = 0, deadline_us_ = 0, tokenized_us_ = 0;
 
   MemoryReservation memory_;

@@ -17,7 +17,7 @@ namespace wire = grpc::reflection::v1;
 using google::protobuf::DescriptorPool;
 using google::protobuf::FileDescriptor;
 
-// The file and all that it imports, each after the files that need it.
+// Adds the file and its transitive imports, the file first.
 void AddFiles(const FileDescriptor* file, wire::FileDescriptorResponse* response) {
   std::set<const FileDescriptor*> seen = {file};
   std::deque<const FileDescriptor*> left = {file};
@@ -68,7 +68,7 @@ void AnswerRequest(const wire::ServerReflectionRequest& request,
     case wire::ServerReflectionRequest::kFileContainingExtension:
       break;
     case wire::ServerReflectionRequest::MESSAGE_REQUEST_NOT_SET:
-      AddError(grpc::StatusCode::INVALID_ARGUMENT, "the request asks for nothing", response);
+      AddError(grpc::StatusCode::INVALID_ARGUMENT, "the request is empty", response);
       return;
   }
   if (file != nullptr) {

@@ -25,11 +25,12 @@ RpcOutcome IdleOutcome(bool first) {
 }  // namespace
 
 Rpc::Rpc(grpc::CallbackServerContext* context, OpenRpcs* open, OpenRpcs::Place place,
-         const ClientPatience& patience)
+         const ClientPatience& patience, Priority max_priority)
     : context_(context),
       open_(open),
       place_(std::move(place)),
       patience_(patience),
+      max_priority_(max_priority),
       active_us_(MonotonicMicros()) {}
 
 void Rpc::Start(std::shared_ptr<RpcHandler> handler) {

@@ -15,6 +15,7 @@
 #include <mutex>
 #include <optional>
 
+#include "engine/request.h"
 #include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/grpcpp.h"
 #include "server/client_patience.h"
@@ -60,9 +61,10 @@ class RpcHandler {
 
 class Rpc : public grpc::ServerGenericBidiReactor, public std::enable_shared_from_this<Rpc> {
  public:
-  // `context` is gRPC's and lives until OnDone; `open` outlives the reactor.
+  // `context` is gRPC's and lives until OnDone; `open` outlives the reactor. `max_priority`: the
+  // highest that requests of this RPC may have.
   Rpc(grpc::CallbackServerContext* context, OpenRpcs* open, OpenRpcs::Place place,
-      const ClientPatience& patience);
+      const ClientPatience& patience, Priority max_priority);
   ~Rpc() override = default;
 
   // Begins to read. Once.
@@ -76,6 +78,7 @@ class Rpc : public grpc::ServerGenericBidiReactor, public std::enable_shared_fro
   virtual void TryCancel() { context_->TryCancel(); }
 
   grpc::CallbackServerContext* context() { return context_; }
+  Priority max_priority() const { return max_priority_; }
   std::shared_ptr<ConnectionBytes> connection_bytes() const { return place_.connection_bytes(); }
 
   // gRPC's reactions.
@@ -102,6 +105,7 @@ class Rpc : public grpc::ServerGenericBidiReactor, public std::enable_shared_fro
   OpenRpcs* const open_;
   OpenRpcs::Place place_;
   const ClientPatience patience_;
+  const Priority max_priority_;
   std::shared_ptr<RpcHandler> handler_;  // until OnDone
   std::shared_ptr<Rpc> self_;            // from Start until OnDone
 

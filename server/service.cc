@@ -27,8 +27,11 @@ void RpcService::Add(std::vector<Method> methods) {
 
 absl::StatusOr<std::shared_ptr<Rpc>> RpcService::Open(grpc::GenericCallbackServerContext* rpc) {
   const auto found = methods_.find(rpc->method());
+  Priority max_priority = Priority::kHigh;
   if (found == methods_.end() || found->second.needs_key) {
-    if (absl::Status status = context_->Authorize(*rpc); !status.ok()) return status;
+    absl::StatusOr<Priority> allowed = context_->Authorize(*rpc);
+    if (!allowed.ok()) return allowed.status();
+    max_priority = *allowed;
   }
   if (found == methods_.end()) {
     return absl::UnimplementedError("no such method; those of quintet.v1.Inference are served");
@@ -36,7 +39,8 @@ absl::StatusOr<std::shared_ptr<Rpc>> RpcService::Open(grpc::GenericCallbackServe
   const Method& method = found->second;
   absl::StatusOr<OpenRpcs::Place> place = context_->rpcs.Enter(rpc->peer(), method.long_lived);
   if (!place.ok()) return place.status();
-  auto opened = std::make_shared<Rpc>(rpc, &context_->rpcs, *std::move(place), patience_);
+  auto opened =
+      std::make_shared<Rpc>(rpc, &context_->rpcs, *std::move(place), patience_, max_priority);
   opened->Start(method.make(opened));
   return opened;
 }

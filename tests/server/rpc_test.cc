@@ -197,7 +197,7 @@ class TestRpc final : public Rpc {
  public:
   TestRpc(FakeStream* stream, grpc::CallbackServerContext* context, OpenRpcs* open,
           OpenRpcs::Place place)
-      : Rpc(context, open, std::move(place), ClientPatience()), stream_(stream) {}
+      : Rpc(context, open, std::move(place), ClientPatience(), Priority::kHigh), stream_(stream) {}
   void TryCancel() override { stream_->Cancel(); }
 
  private:
