@@ -110,8 +110,9 @@ struct Exchange {
 };
 
 struct Listening {
-  explicit Listening(asio::io_context& io) : acceptor(io) {}
+  Listening(asio::io_context& io, tcp ip_version) : acceptor(io), protocol(ip_version) {}
   tcp::acceptor acceptor;
+  const tcp protocol;
   bool armed = false;  // waits for connections
 };
 
@@ -138,7 +139,7 @@ class BeastServer : public HttpServer {
   void Run();
   void Arm(Listening* listening);
   // False: neither a descriptor nor memory is left, try again later.
-  bool Accept(tcp::acceptor* acceptor);
+  bool Accept(Listening* listening);
   bool MakeRoom(int descriptor);
   void Add(tcp protocol, int descriptor);
 
@@ -267,8 +268,15 @@ absl::string_view PathOf(absl::string_view target) {
 
 absl::string_view View(boost::beast::string_view text) { return {text.data(), text.size()}; }
 
-bool HasHost(const Parser& parser) {
-  return parser.get().version() == 10 || parser.get().count(http::field::host) == 1;
+// What is wrong with a head that the parser accepts, or null.
+const char* Flaw(const Parser& parser) {
+  const auto& request = parser.get();
+  if (request.version() == 11 && request.count(http::field::host) != 1)
+    return "HTTP/1.1 requires exactly one Host header";
+  // Without a known length, what follows could be a body or the next request.
+  if (request.count(http::field::transfer_encoding) > 0 && !parser.chunked())
+    return "the only Transfer-Encoding supported is chunked";
+  return nullptr;
 }
 
 bool Expects100Continue(const Parser& parser) {
@@ -298,7 +306,7 @@ BeastServer::~BeastServer() {
 }
 
 error_code BeastServer::Open(const tcp::endpoint& endpoint) {
-  Listening& listening = listening_.emplace_back(io_);
+  Listening& listening = listening_.emplace_back(io_, endpoint.protocol());
   tcp::acceptor& acceptor = listening.acceptor;
   error_code error;
   const auto step = [&error](auto action) {
@@ -361,7 +369,7 @@ void BeastServer::Arm(Listening* listening) {
   try {
     listening->acceptor.async_wait(tcp::acceptor::wait_read, [this, listening](error_code error) {
       listening->armed = false;
-      if (!error && Accept(&listening->acceptor)) Arm(listening);
+      if (!error && Accept(listening)) Arm(listening);
     });
     listening->armed = true;
   } catch (const std::bad_alloc&) {
@@ -369,13 +377,13 @@ void BeastServer::Arm(Listening* listening) {
   }
 }
 
-bool BeastServer::Accept(tcp::acceptor* acceptor) {
+bool BeastServer::Accept(Listening* listening) {
   for (int i = 0; i < kAcceptsPerTurn; ++i) {
-    const int fd =
-        accept4(acceptor->native_handle(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    const int fd = accept4(listening->acceptor.native_handle(), nullptr, nullptr,
+                           SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd >= 0) {
       if (MakeRoom(fd)) {
-        Add(acceptor->local_endpoint().protocol(), fd);
+        Add(listening->protocol, fd);
       } else {
         close(fd);
       }
@@ -497,10 +505,9 @@ bool BeastServer::Advance(Connection* c, Exchange* exchange) {
   if (error && error != http::error::need_more) {
     exchange->malformed = true;
     exchange->response = Malformed(error);
-  } else if (parser.is_header_done() && !HasHost(parser)) {
+  } else if (const char* flaw = parser.is_header_done() ? Flaw(parser) : nullptr) {
     exchange->malformed = true;
-    exchange->response =
-        PlainText(400, "malformed request: HTTP/1.1 requires exactly one Host header\n");
+    exchange->response = PlainText(400, absl::StrCat("malformed request: ", flaw, "\n"));
   } else if (parser.is_header_done() && exchange->route == nullptr) {
     HttpResponse refusal;
     exchange->route = Find(parser, &refusal);

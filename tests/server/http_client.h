@@ -1,4 +1,5 @@
 // An HTTP client over a plain socket of the loopback interface, which can also misbehave.
+// Throws when it cannot connect or waits for an answer in vain.
 #pragma once
 
 #include <string>
@@ -26,7 +27,7 @@ class HttpClient {
   void EndRequests() const;
   // The next answer; without_body: to a HEAD request.
   HttpAnswer Read(bool without_body = false);
-  // Everything up to the end of the connection; waits for 30 s at most, then the test fails.
+  // Everything up to the end of the connection; waits for 30 s at most.
   std::string ReadToEnd();
   // Whether the connection ends within `patience_ms`. Discards what arrives.
   bool Ends(int patience_ms = 30'000);
