@@ -117,6 +117,19 @@ void RefusalMetrics::Rejected(const std::string& reason) {
   if (found != rejected_.end()) Increment(found->second);
 }
 
+LogMetrics::LogMetrics(MetricMaker maker, std::function<int64_t()> dropped)
+    : dropped_(std::move(dropped)),
+      counter_(maker.Counter("log_lines_dropped_total",
+                             "Lines of the log that were lost because it was blocked or full.")) {}
+
+void LogMetrics::Collect() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const int64_t dropped = dropped_();
+  counter_.Each(
+      [&](auto& counter) { counter.Increment(static_cast<double>(dropped - collected_)); });
+  collected_ = dropped;
+}
+
 ModelMetrics::ModelMetrics(const Options& options, prometheus::Registry* registry)
     : make_(options.model_name, options.vllm_names, registry),
       refusals_(make_),

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <future>
 #include <optional>
 #include <set>
@@ -19,6 +20,7 @@
 #include "server/address.h"
 #include "server/certificate_files.h"
 #include "server/credentials.h"
+#include "server/grpc_release.h"
 #include "server/health.h"
 #include "server/http_endpoints.h"
 #include "server/listener.h"
@@ -73,6 +75,7 @@ class ServerProcess {
   prometheus::Registry registry_;
   MetricMaker make_{kNoModel, /*vllm_names=*/false, &registry_};
   RefusalMetrics refusals_{make_};
+  LogMetrics log_metrics_{make_, options_.log_lines_dropped};
   MetricMaker::Gauges open_calls_ =
       make_.Gauge("open_calls", "RPCs that are open, of all methods; idle streams included.");
   ApiKeys api_keys_;
@@ -153,6 +156,7 @@ absl::Status ServerProcess::Start() {
   service_->Add(InferenceMethods(&context_));
   service_->Add(HealthMethods(&health_));
   if (absl::Status status = ListenHttp(); !status.ok()) return status;
+  LogGrpcRelease(options_.listen);
   return ListenGrpc();
 }
 
@@ -162,6 +166,7 @@ absl::Status ServerProcess::ListenHttp() {
   http.listen = options_.http_listen;
   http.collect = [this] {
     for (const auto& host : hosts_) host->CollectMetrics();
+    log_metrics_.Collect();
     open_calls_.Each(
         [this](auto& gauge) { gauge.Set(static_cast<double>(context_.rpcs.count())); });
   };
@@ -246,6 +251,7 @@ void ServerProcess::EndStalled() {
   spdlog::critical("an engine has made no step for {} s", options_.stall_timeout_us / 1'000'000);
   context_.rpcs.AbandonAll();
   std::this_thread::sleep_for(kFlush);
+  spdlog::default_logger()->flush();
   std::_Exit(kExitFault);  // its thread is stuck: nothing can be unwound
 }
 
@@ -264,12 +270,15 @@ void ServerProcess::Tick() {
   const int64_t paused_us = watchdog_.Tick(heartbeats);
   if (watchdog_.stalled()) EndStalled();
   const int64_t now = MonotonicMicros();
-  // After a pause of the process, readers of streams get a second to read before CancelStuck.
+  // After a pause of the process, clients get a second before they are judged.
   if (paused_us >= kWatchIntervalUs) last_watch_us_ = now;
   if (now - last_watch_us_ < kWatchIntervalUs) return;
   last_watch_us_ = now;
   context_.rpcs.Check(now);
   RefreshCertificates();
+  if (const int signal = signals_->ignored.exchange(0); signal != 0) {
+    spdlog::warn("SIG{} has no meaning here: ignored", sigabbrev_np(signal));
+  }
   if (signals_->reload.exchange(false) && context_.api_keys != nullptr) {
     const absl::Status status = api_keys_.Load(options_.api_key_file);
     if (status.ok()) {
@@ -322,6 +331,7 @@ ServeOutcome ServerProcess::Run() {
     Tick();  // models that are loaded already serve
     if (!signals_->terminate) continue;
     spdlog::info("stopped while loading");
+    spdlog::default_logger()->flush();
     std::_Exit(0);  // nothing is under way, and the load cannot be called back
   }
   if (absl::Status status = loading.get(); !status.ok()) {

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,6 +29,8 @@ struct ServerOptions {
   bool allow_plaintext = false;
   std::string tls_cert, tls_key, tls_client_ca;  // PEM files, read again when they change
   std::string api_key_file;
+  // Lines of the log that were lost so far.
+  std::function<int64_t()> log_lines_dropped = [] { return int64_t{0}; };
 };
 
 // What the serve command's signal handlers tell the server.
@@ -34,6 +38,7 @@ struct ServerSignals {
   std::atomic<bool> terminate{false};
   std::atomic<bool> hurry{false};  // after that: what is still open is cut off at once
   std::atomic<bool> reload{false};
+  std::atomic<int> ignored{0};  // a signal that means nothing to the server, for the log
 };
 
 // Exit codes of the process: 0 drained, 2 configuration, 3 model rejected, 70 the engine stalled.

@@ -4,9 +4,12 @@
 #include <csignal>
 #include <memory>
 
+#include "server/grpc_log.h"
 #include "server/server.h"
+#include "spdlog/spdlog.h"
 #include "tools/command_line.h"
 #include "tools/exit_code.h"
+#include "tools/logging.h"
 #include "tools/serve_flags.h"
 
 namespace quintet {
@@ -18,6 +21,8 @@ ServerSignals g_signals;
 void OnSignal(int signal) {
   if (signal == SIGHUP) {
     g_signals.reload = true;
+  } else if (signal != SIGTERM && signal != SIGINT) {
+    g_signals.ignored = signal;
   } else if (g_signals.terminate.exchange(true) && signal == SIGINT) {
     g_signals.hurry = true;
   }
@@ -34,13 +39,20 @@ void BoundHeaps() {
 
 int Run(const ServeFlags& flags) {
   BoundHeaps();
-  const ServerOptions options = ServerOptionsOf(flags);
+  QueueLog();
+  RouteGrpcLog();
+  ServerOptions options = ServerOptionsOf(flags);
+  options.log_lines_dropped = LogLinesDropped;
   // Each model opens the device for itself, once the server listens.
   if (absl::Status status = OpenDevice(flags.placement).status(); !status.ok()) {
     return Fail(kExitUsage, status);
   }
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) std::signal(signal, OnSignal);
+  // Until here SIGTERM and SIGINT end the process at once (tools/interrupt.h).
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGALRM, SIGUSR1, SIGUSR2}) {
+    std::signal(signal, OnSignal);
+  }
   const ServeOutcome outcome = Serve(options, &g_signals);
+  spdlog::default_logger()->flush();
   if (outcome.status.ok()) return outcome.exit_code;
   // Of a model, what any other subcommand makes of the same failure.
   if (outcome.exit_code == kExitModel) return FailModel("serve", outcome.status);
