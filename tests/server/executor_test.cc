@@ -7,6 +7,8 @@
 #include <random>
 
 #include "catch2/catch.hpp"
+#include "tests/server/calls.h"
+#include "tests/server/running_server.h"
 
 namespace quintet {
 namespace {
@@ -138,6 +140,32 @@ TEST_CASE("executor: random tasks from many threads each run once", "[executor]"
   }
   CHECK(std::all_of(runs.begin(), runs.end(), [](const auto& count) { return count == 1; }));
   CHECK(most_long <= kThreads);
+}
+
+TEST_CASE("A short call does not wait for texts of 1 MiB", "[executor][server]") {
+  constexpr int kLongCalls = 12;
+  RunningServer server([](ServerOptions* options) { options->tokenizer_threads = 1; });
+  const auto tokenize = [&](int64_t bytes, v1::Priority priority) {
+    grpc::ClientContext context;
+    v1::TokenizeRequest request;
+    request.set_text(std::string(static_cast<size_t>(bytes), 'a'));
+    request.mutable_call()->set_priority(priority);
+    v1::TokenizeResponse response;
+    return server.stub().Tokenize(&context, request, &response);
+  };
+  std::atomic<int> answered{0};
+  std::vector<std::thread> clients;
+  for (int i = 0; i < kLongCalls; ++i) {
+    clients.emplace_back([&] {
+      // Of the highest priority, so that it is their length that counts.
+      tokenize(1 << 20, v1::PRIORITY_HIGH);
+      ++answered;
+    });
+  }
+  CHECK(Eventually([&] { return server.Metric("quintet_open_calls") > kLongCalls / 2; }));
+  CHECK(tokenize(5, v1::PRIORITY_LOW).ok());
+  CHECK(answered < kLongCalls - 2);
+  for (std::thread& client : clients) client.join();
 }
 
 }  // namespace

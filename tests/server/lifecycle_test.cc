@@ -214,7 +214,7 @@ TEST_CASE("A stalled engine fails its calls and ends the process with code 70", 
 TEST_CASE("child that serves on", "[.child]") {
   ServerOptions options = ChildOptions();
   auto control = std::make_shared<StubControl>();
-  control->step_us = 50'000;
+  control->step_us = 500'000;  // the process is stopped within a step
   UseStub(&options.models[0], control);
   options.models[0].engine.max_running_sequences = 1;
   options.stall_timeout_us = 2'000'000;
@@ -229,7 +229,7 @@ TEST_CASE("A process that was stopped for longer than the stall timeout serves o
       grpc::CreateChannel(child.options().listen, grpc::InsecureChannelCredentials()));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(5));
-  auto reader = stub->GenerateStream(&context, Endless(100));
+  auto reader = stub->GenerateStream(&context, Endless(8));
   v1::GenerateStreamResponse message;
   REQUIRE(reader->Read(&message));
   // Waits behind the stream; its deadline, the default one, passes while the process is stopped.
@@ -253,7 +253,10 @@ TEST_CASE("A process that was stopped for longer than the stall timeout serves o
   while (reader->Read(&message)) complete = complete || message.has_complete();
   CHECK(complete);
   CHECK(reader->Finish().ok());
-  CHECK(Generate(*stub, Endless(1)).ok());
+  grpc::ClientContext next;
+  next.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(1));
+  v1::GenerateResponse response;
+  CHECK(stub->Generate(&next, Endless(1), &response).ok());
   child.Signal(SIGTERM);
   CHECK(child.Wait() == 0);
 }
