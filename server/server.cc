@@ -89,7 +89,7 @@ class ServerProcess {
   HealthStatus health_;
   std::unique_ptr<RpcService> service_;
   Watchdog watchdog_;
-  std::unique_ptr<HttpEndpoints> http_;  // reads the two above
+  std::unique_ptr<HttpEndpoints> http_;  // reads health_ and watchdog_
   std::unique_ptr<grpc::Server> server_;
   Listener listener_;  // after server_: it stops first
   int64_t last_watch_us_ = 0;
