@@ -81,8 +81,11 @@ absl::Status AddedTokens::Finish(const Normalizer* normalizer) {
     if (absl::Status status = CheckGrowth(bytes, grown); !status.ok()) return status;
     tokens_[i].decoded = content.text;
     auto& keys = tokens_[i].normalized ? normalized : raw;
-    if (tokens_[i].in_text && !content.text.empty())
-      keys.try_emplace(std::move(content.text), static_cast<int32_t>(i));
+    if (!content.text.empty()) keys.try_emplace(std::move(content.text), static_cast<int32_t>(i));
+  }
+  for (AddedToken& token : tokens_) {
+    const AddedToken* spelled = FindContent(token.decoded);
+    token.hidden = spelled != nullptr && spelled->special;
   }
   const auto build = [](const absl::flat_hash_map<std::string, int32_t>& keys) {
     return KeySearch(std::vector<std::pair<std::string_view, int32_t>>(keys.begin(), keys.end()));
@@ -111,6 +114,7 @@ std::vector<AddedTokens::Stretch> AddedTokens::Split(std::string_view text, Text
     const AddedToken& token = tokens_[static_cast<size_t>(match->value)];
     size_t begin = match->begin, end = begin + match->length;
     at = end;
+    if (splits_special_ && token.special) continue;
     if (token.single_word && (IsWordBefore(text, begin) || IsWordAt(text, end))) continue;
     // A token before may have taken the white space up to here, or even past it when it is part of
     // this token.
