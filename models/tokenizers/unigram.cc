@@ -56,9 +56,9 @@ Unigram::Unigram(Vocabulary given, int32_t unknown_id, UnigramOptions options)
 
 // The last piece of the best way to each byte: [bytes + 1]. Its length is known from its id, and
 // sums are needed no further back than a piece reaches, so a byte of text costs four.
-std::vector<int32_t> Unigram::LastPieces(std::string_view piece) const {
-  std::vector<int32_t> last(piece.size() + 1, kUnreached);
-  std::vector<double> sums(std::min(window_, std::bit_ceil(piece.size() + 1)));
+Unigram::Path Unigram::LastPieces(std::string_view piece) const {
+  Path last(piece.size() + 1, kUnreached);
+  absl::InlinedVector<double, 64> sums(std::min(window_, std::bit_ceil(piece.size() + 1)));
   const size_t mask = sums.size() - 1;
   const auto offer = [&](size_t begin, size_t end, double score, int32_t id) {
     const double sum = score + sums[begin & mask];
@@ -67,8 +67,8 @@ std::vector<int32_t> Unigram::LastPieces(std::string_view piece) const {
     sums[end & mask] = sum;
   };
   for (size_t at = 0; at < piece.size();) {
-    int length;
-    DecodeUtf8(piece.data() + at, &length);
+    int length = 1;
+    if (static_cast<uint8_t>(piece[at]) >= 128) DecodeUtf8(piece.data() + at, &length);
     bool has_single = false;
     trie_.ForEachPrefix(piece.substr(at), [&](size_t match, int32_t id) {
       offer(at, at + match, options_.scores[static_cast<size_t>(id)], id);
@@ -83,7 +83,7 @@ std::vector<int32_t> Unigram::LastPieces(std::string_view piece) const {
 }
 
 void Unigram::Encode(std::string_view piece, TokenList* tokens) const {
-  std::vector<int32_t> path = LastPieces(piece);
+  Path path = LastPieces(piece);
   // The best path is known from its end. It has no more pieces than bytes, so it can be moved to
   // the end of its own table, where nothing is left to be read.
   size_t first = path.size();
@@ -111,17 +111,16 @@ void Unigram::Encode(std::string_view piece, TokenList* tokens) const {
       if (run.begin == run.end) run.begin = at;
       run.end = end;
     } else {
-      AppendUnknown(piece, run, tokens);
+      if (run.begin < run.end) AppendUnknown(piece, run, tokens);
       run = {end, end};
       tokens->Add(path[first], at, end);
     }
     at = end;
   }
-  AppendUnknown(piece, run, tokens);
+  if (run.begin < run.end) AppendUnknown(piece, run, tokens);
 }
 
 void Unigram::AppendUnknown(std::string_view piece, TokenList::Span run, TokenList* tokens) const {
-  if (run.begin == run.end) return;
   const std::string_view text = piece.substr(run.begin, run.end - run.begin);
   // The run is looked up once more: it may spell a piece, for instance that of the unknown token
   // itself.

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "models/tokenizers/token_model.h"
 #include "models/tokenizers/trie.h"
@@ -36,7 +37,9 @@ class Unigram : public TokenModel {
 
  private:
   Unigram(Vocabulary given, int32_t unknown_id, UnigramOptions options);
-  std::vector<int32_t> LastPieces(std::string_view piece) const;
+  // One element a byte; most pieces are words and need no memory of their own.
+  using Path = absl::InlinedVector<int32_t, 64>;
+  Path LastPieces(std::string_view piece) const;
   void AppendUnknown(std::string_view piece, TokenList::Span run, TokenList* tokens) const;
 
   UnigramOptions options_;
