@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <random>
+#include <sstream>
+#include <string>
 
 #include "catch2/catch.hpp"
 
@@ -40,6 +43,45 @@ TEST_CASE("T5's buckets start where the paper's code has them", "[position]") {
     CHECK(Bucket(both, -d) == expected);
     CHECK(Bucket(both, d) == (d == 0 ? 0 : 16 + expected));
   }
+}
+
+// tests/data/t5_buckets/record.py says what the file holds: among others all settings whose
+// boundaries depend on how the logarithm is rounded.
+TEST_CASE("T5's buckets equal those that torch computes", "[position]") {
+  std::ifstream file(QUINTET_SOURCE_DIR "/tests/data/t5_buckets/buckets.txt");
+  int settings = 0;
+  bool has_17_27 = false;
+  for (std::string line; std::getline(file, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    INFO(line);
+    std::istringstream words(line);
+    int64_t buckets = 0, max_distance = 0;
+    std::string direction;
+    words >> buckets >> max_distance >> direction;
+    const bool causal = direction == "causal";
+    REQUIRE((causal || direction == "both"));
+    const BucketMap map = MapBuckets(buckets, max_distance, causal);
+    std::vector<int32_t> expected;  // [distance]
+    int64_t distance = 0;
+    int32_t bucket = 0;
+    for (char colon = 0; words >> distance >> colon >> bucket;) {
+      expected.resize(static_cast<size_t>(distance), expected.empty() ? 0 : expected.back());
+      expected.push_back(bucket);
+    }
+    REQUIRE(!expected.empty());
+    expected.resize(static_cast<size_t>(max_distance) + 2, expected.back());
+    for (size_t d = 0; d < expected.size(); ++d) {
+      INFO(d);
+      const auto relative = static_cast<int64_t>(d);
+      REQUIRE(Bucket(map, -relative) == expected[d]);
+      const int32_t after = causal || d == 0 ? 0 : static_cast<int32_t>(buckets / 2) + expected[d];
+      REQUIRE(Bucket(map, relative) == after);
+    }
+    ++settings;
+    has_17_27 = has_17_27 || (buckets == 17 && max_distance == 27);
+  }
+  CHECK(settings > 250);
+  CHECK(has_17_27);
 }
 
 TEST_CASE("Buckets of unusual numbers stay in range and reach the last one", "[position]") {
