@@ -107,8 +107,13 @@ void BeamSearch::UpdateFinished(absl::Span<const BeamCandidate> ranked,
   for (size_t k = 0; k < eligible; ++k) {
     if (hits[k] == Hit::kNone) continue;
     const BeamCandidate& c = ranked[k];
-    merged_.push_back(
-        {c.score / penalty, true, hits[k], new_tokens_, {c.token, c.beam, c.log_prob}});
+    // Log-probabilities are not positive, so a dead beam's score never rises above kDead again.
+    merged_.push_back({.score = c.score / penalty,
+                       .finished = true,
+                       .dead = !(c.score > kDead),
+                       .hit = hits[k],
+                       .step = new_tokens_,
+                       .last = {c.token, c.beam, c.log_prob}});
   }
   std::stable_sort(merged_.begin(), merged_.end(),
                    [](const Slot& a, const Slot& b) { return a.score > b.score; });
@@ -153,9 +158,11 @@ int64_t BeamSearch::CommonLength(int64_t known) const {
 }
 
 std::vector<BeamHypothesis> BeamSearch::Finished() const {
+  const bool any =
+      std::any_of(pool_.begin(), pool_.end(), [](const Slot& s) { return s.finished && !s.dead; });
   std::vector<BeamHypothesis> result;
   for (const Slot& slot : pool_) {
-    if (!slot.finished) continue;
+    if (!slot.finished || (slot.dead && (any || !result.empty()))) continue;
     BeamHypothesis h;
     h.score = slot.score;
     h.finished = true;

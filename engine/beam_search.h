@@ -53,7 +53,9 @@ class BeamSearch {
   absl::Span<const int32_t> parents() const { return parents_; }
   absl::Span<const int32_t> tokens() const { return tokens_; }
 
-  // The finished pool, best first; those not finished are left out.
+  // The finished pool, best first. Slots that no sequence could fill are left out: unfinished ones,
+  // and copies that continue an ended or dead beam, which Hugging Face returns with scores near
+  // -1e9. Of a pool without any other, the first stays.
   std::vector<BeamHypothesis> Finished() const;
   // Steps so far: the length, in new tokens, of every running beam.
   int64_t new_tokens() const { return new_tokens_; }
@@ -70,6 +72,7 @@ class BeamSearch {
   struct Slot {
     float score = -1e9f;
     bool finished = false;
+    bool dead = false;  // continues an ended or dead beam, or has an impossible token
     Hit hit = Hit::kNone;
     int64_t step = 0;  // index of its last token
     Node last{};

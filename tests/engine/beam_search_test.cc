@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <random>
+#include <set>
 
 #include "catch2/catch.hpp"
 #include "tests/engine/reference_search.h"
@@ -159,18 +160,80 @@ TEST_CASE("beam search with fewer tokens than candidates, and a forced first tok
     options.num_beams = options.num_return_sequences = 4 + trial % 5;
     options.eos_token_ids = {1};
     if (trial % 2 == 0) options.forced_bos_token_id = 2;
-    // Dead beams hold copies at -1e9, where f32 cannot tell candidates apart: only the live ones
-    // are compared, and with four tokens of four steps they outnumber the beams.
     RandomLanguage language(trial, 4, -1.0f, options.eos_token_ids);
     const auto got = RunSearch(options, &language);
     const auto expected = ReferenceBeams(
         options, [&language](const std::vector<int32_t>& h) { return language.Logits(h); });
     for (size_t i = 0; i < expected.size(); ++i) {
-      if (expected[i].score < -1e6f) continue;
       REQUIRE(got.at(i).tokens == expected[i].tokens);
       REQUIRE(got.at(i).score == expected[i].score);
     }
   }
+}
+
+// transformers returns the sequences below too, and fills the other rows with copies of them that
+// continue ended or dead beams, at scores of -1e9 / length^length_penalty.
+TEST_CASE("beams that no sequence can fill are dropped") {
+  using Sequences = std::set<std::vector<int32_t>>;
+  const struct {
+    std::vector<int32_t> allowed;  // 1 is the eos
+    int32_t max_new_tokens;
+    Sequences expected;
+  } cases[] = {
+      {{1}, 5, {{1}}},
+      {{2}, 1, {{2}}},
+      {{2}, 3, {{2, 2, 2}}},
+      {{1, 2}, 1, {{1}, {2}}},
+      {{1, 2}, 2, {{1}, {2, 1}, {2, 2}}},
+      {{2, 3}, 1, {{2}, {3}}},
+      {{1, 2}, 3, {{1}, {2, 1}, {2, 2, 1}, {2, 2, 2}}},
+  };
+  for (const auto& one : cases) {
+    for (const EarlyStopping early :
+         {EarlyStopping::kHeuristic, EarlyStopping::kFirst, EarlyStopping::kNever}) {
+      for (const double penalty : {1.0, 0.0, -1.0, 2.0}) {
+        DecodingOptions options;
+        options.prompt = {0};
+        options.max_new_tokens = one.max_new_tokens;
+        options.num_beams = options.num_return_sequences = 4;
+        options.eos_token_ids = {1};
+        options.early_stopping = early;
+        options.length_penalty = penalty;
+        for (int32_t token = 0; token < 30; ++token) {
+          const auto& allowed = one.allowed;
+          if (std::find(allowed.begin(), allowed.end(), token) == allowed.end()) {
+            options.suppress_tokens.push_back(token);
+          }
+        }
+        RandomLanguage language(5, 30, 0.0f, options.eos_token_ids);
+        INFO(one.allowed.size() << " tokens, length " << one.max_new_tokens << ", early stopping "
+                                << static_cast<int>(early) << ", penalty " << penalty);
+        const auto got = RunSearch(options, &language);
+        Compare(options, &language);
+        Sequences sequences;
+        for (const BeamHypothesis& h : got) {
+          CHECK(h.score > -1e4f);
+          CHECK(one.expected.count(h.tokens) == 1);
+          sequences.insert(h.tokens);
+        }
+        CHECK(sequences.size() == got.size());
+        CHECK(!got.empty());
+        // Early stopping may settle for fewer, as it does in transformers.
+        if (early == EarlyStopping::kNever && penalty == 1.0) CHECK(sequences == one.expected);
+      }
+    }
+  }
+}
+
+TEST_CASE("where no token is possible at all, one sequence is returned") {
+  DecodingOptions options;
+  options.prompt = {0};
+  options.max_new_tokens = 3;
+  options.num_beams = options.num_return_sequences = 4;
+  options.eos_token_ids = {1};
+  for (int32_t token = 0; token < 7; ++token) options.suppress_tokens.push_back(token);
+  RandomLanguage language(5, 7, 0.0f, options.eos_token_ids);
+  CHECK(RunSearch(options, &language).size() <= 1);
 }
 
 TEST_CASE("an eos ranked beyond the beams is thrown away; within them it is kept") {

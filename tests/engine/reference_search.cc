@@ -25,6 +25,7 @@ struct Finished {
   std::vector<int32_t> ids;
   float score = -1e9f;
   bool flag = false;
+  bool dead = false;  // of a beam that had ended, or never was
 };
 
 bool Contains(const std::vector<int32_t>& list, int32_t x) {
@@ -135,7 +136,7 @@ std::vector<ReferenceSequence> ReferenceBeams(const DecodingOptions& o,
       if (full && o.early_stopping == EarlyStopping::kFirst) score += -1e9f;
       if (!open) score += -1e9f;
       if (!just) score += -1e9f;
-      merged.push_back({all[k].ids, score, just});
+      merged.push_back({all[k].ids, score, just, !(all[k].score > -1e9f)});
     }
     std::stable_sort(merged.begin(), merged.end(),
                      [](const Finished& a, const Finished& b) { return a.score > b.score; });
@@ -165,7 +166,10 @@ std::vector<ReferenceSequence> ReferenceBeams(const DecodingOptions& o,
     if (!open || all_hit || (now_full && o.early_stopping == EarlyStopping::kFirst)) break;
   }
   std::vector<ReferenceSequence> result;
+  const bool any =
+      std::any_of(finished.begin(), finished.end(), [](auto& f) { return f.flag && !f.dead; });
   for (const Finished& f : finished) {
+    if (f.dead && (any || !result.empty())) continue;
     if (!f.flag || static_cast<int32_t>(result.size()) == o.num_return_sequences) continue;
     result.push_back({{f.ids.begin() + prompt, f.ids.end()}, f.score});
   }
