@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "tests/golden/engine_run.h"
+#include "tests/golden/scores.h"
 
 namespace quintet {
 namespace {
@@ -17,7 +18,6 @@ struct Pending {
   GoldenDecode::Row golden;
   std::vector<int32_t> prompt;
   int32_t filler;
-  double length_penalty;
   std::shared_ptr<ResultCollector> sink;
 };
 
@@ -51,7 +51,6 @@ absl::StatusOr<Pending> SubmitRow(const GoldenCase& c, const GoldenDecode& decod
                   .golden = decode.rows[row],
                   .prompt = options->prompt,
                   .filler = options->eos_token_ids.empty() ? -1 : options->eos_token_ids[0],
-                  .length_penalty = options->length_penalty,
                   .sink = std::make_shared<ResultCollector>()};
   Request request;
   request.input = std::move(input);
@@ -75,15 +74,6 @@ TokenRows AsTensor(const Result& result, const Pending& pending) {
   return rows;
 }
 
-// How far a score, the sum of its tokens' log-probabilities / tokens^length_penalty, may be from
-// the recorded one. A penalty of -1 multiplies the errors of 24 log-probabilities by 24: 1e-4 would
-// leave 1.7e-7 for each, less than the distance between fp32 numbers of their size (2.4e-7 from 2
-// to 4). README.md says how far Hugging Face itself stays from it.
-double ScoreLimit(size_t tokens, double length_penalty) {
-  return std::max(kScoreTolerance,
-                  kLogProbTolerance * std::pow(static_cast<double>(tokens), 1.0 - length_penalty));
-}
-
 void Judge(const Pending& pending, DecodeResult* out) {
   const auto& done = pending.sink->result();
   if (!done.has_value()) {
@@ -102,8 +92,7 @@ void Judge(const Pending& pending, DecodeResult* out) {
     const GeneratedSequence& sequence = (*done)->sequences[i];
     const double error = std::abs(sequence.score - pending.golden.scores[i]);
     score_error = std::isnan(error) ? INFINITY : std::max(score_error, error);
-    scores_agree =
-        scores_agree && error <= ScoreLimit(sequence.token_ids.size(), pending.length_penalty);
+    scores_agree = scores_agree && ScoresEqual(sequence.score, pending.golden.scores[i]);
   }
   if (got == want && scores_agree) {
     ++out->equal;

@@ -12,11 +12,6 @@ namespace quintet {
 
 // A row whose search came closer than this to deciding otherwise may differ: a warning.
 constexpr double kNearTie = 1e-4;
-// Absolute, of length-normalised beam scores.
-constexpr double kScoreTolerance = 1e-4;
-// Absolute, of each token's log-probability, where negative length penalties make more of it than
-// kScoreTolerance.
-constexpr double kLogProbTolerance = 1e-6;
 
 struct DecodeResult {
   int64_t equal = 0;                   // rows with the golden's ids and scores

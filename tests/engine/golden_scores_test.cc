@@ -1,0 +1,32 @@
+#include <cmath>
+#include <limits>
+
+#include "catch2/catch.hpp"
+#include "tests/golden/scores.h"
+
+namespace quintet {
+namespace {
+
+TEST_CASE("golden: beam scores are compared relative to their size") {
+  // 24 tokens at a length penalty of -1: the score is 24 times the sum of their log-probabilities.
+  CHECK(ScoresEqual(-450.0006, -450.0));
+  CHECK(ScoresEqual(-449.9994, -450.0));
+  CHECK_FALSE(ScoresEqual(-450.01, -450.0));
+  CHECK_FALSE(ScoresEqual(-449.99, -450.0));
+  CHECK(ScoresEqual(-1294.0019, -1294.0));
+  CHECK_FALSE(ScoresEqual(-1294.01, -1294.0));
+  // Scores of ordinary size keep the absolute tolerance.
+  CHECK(ScoresEqual(-0.50009, -0.5));
+  CHECK_FALSE(ScoresEqual(-0.50011, -0.5));
+  CHECK_FALSE(ScoresEqual(-20.0006, -20.0));
+  CHECK(ScoresEqual(0.0, 0.0));
+  // What is no number is never equal.
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  CHECK_FALSE(ScoresEqual(kNan, -450.0));
+  CHECK_FALSE(ScoresEqual(-450.0, kNan));
+  CHECK_FALSE(ScoresEqual(-INFINITY, -450.0));
+  CHECK_FALSE(ScoresEqual(-450.0, -INFINITY));
+}
+
+}  // namespace
+}  // namespace quintet
