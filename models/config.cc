@@ -168,6 +168,7 @@ void ReadConverted(const nlohmann::json& object, const std::string& where, Confi
   const auto scale = converted.Bool("scale_logits");
   if (!scale) converted.Invalid("scale_logits", "expected true or false, got none");
   config->scale_logits = scale;
+  config->scale_logits_given = true;
   fields->Fail(converted.status());
 }
 

@@ -67,6 +67,10 @@ struct ModelConfig {
   // lm_head.weight is stored, and whether it differs from the embedding (specs of transformers 4.x
   // and 5.x differ); weights.cc settles it.
   std::optional<bool> scale_logits;
+  bool scale_logits_given = false;          // by scale_decoder_outputs, or by quintet convert
+  std::optional<bool> tie_word_embeddings;  // as in the file
+  // Set by PlanWeights where the files leave the factor open: one sentence to show at load.
+  std::string logit_scale_warning;
 
   // Checkpoints written by `quintet convert` (config.json holds a `quintet` object): tensors are
   // packed under our own names (models/weights_table.h). The dtype asked for: "f32", "bf16", "f16",

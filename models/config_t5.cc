@@ -32,21 +32,20 @@ void ReadFeedForward(const std::string& default_projection, ConfigFields* fields
   config->activation = *known;
 }
 
-// Whether the decoder's output is multiplied by d_model^-0.5 before the head; the first rule that
-// applies decides. Files of 5.x have scale_decoder_outputs; before that tie_word_embeddings meant
-// it, and only for T5 and UMT5 does the stored head tell the rest.
+// Whether the decoder's output is multiplied by d_model^-0.5 before the head (models/README.md,
+// "Logit scale"). The first rule that applies decides; a UMT5 that is not tied stays open.
 void ReadLogitScale(ConfigFields* fields, ModelConfig* config) {
   const auto scale = fields->Bool("scale_decoder_outputs");
-  const auto tied = fields->Bool("tie_word_embeddings");
-  if (config->head != Head::kLanguageModel) {
+  config->tie_word_embeddings = fields->Bool("tie_word_embeddings");
+  const bool tied = config->tie_word_embeddings.value_or(true);
+  if (config->head != Head::kLanguageModel || config->family == Family::kMT5) {
     config->scale_logits = false;
-  } else if (scale) {
+  } else if (config->family == Family::kT5 || tied) {
+    config->scale_logits = tied;
+  }
+  if (config->head == Head::kLanguageModel && scale) {
     config->scale_logits = *scale;
-  } else if (config->family == Family::kMT5 ||
-             (config->family == Family::kT5 && tied.has_value() && !*tied)) {
-    config->scale_logits = false;
-  } else {
-    config->scale_logits = std::nullopt;
+    config->scale_logits_given = true;
   }
 }
 

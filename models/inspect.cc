@@ -70,6 +70,7 @@ class Oddities {
     CheckSpecialIds();
     CheckTokenizer();
     CheckStoredTypes();
+    if (!config_.logit_scale_warning.empty()) Add(config_.logit_scale_warning);
     if (generates_) CheckGeneration();
     return std::move(found_);
   }

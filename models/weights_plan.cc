@@ -187,22 +187,64 @@ const PlannedWeight* FindSlot(const std::vector<PlannedWeight>& plan, const std:
   return nullptr;
 }
 
-// The cases that config.json leaves open, a UMT5 and a T5 that says it is tied: scaled unless the
-// stored head is not the embedding (UMT5's own head, or a 5.x re-save of a T5 that lost
-// scale_decoder_outputs).
-absl::Status SettleLogitScale(const SafetensorsReader& files,
-                              const std::vector<PlannedWeight>& plan, ModelConfig* config) {
-  if (config->scale_logits.has_value()) return absl::OkStatus();
+// What the files say about the head of a T5, mT5 or UMT5.
+enum class StoredHead : uint8_t { kAbsent, kEqual, kDiffers };  // lm_head.weight, to the embedding
+
+absl::StatusOr<StoredHead> CompareHead(const SafetensorsReader& files,
+                                       const std::vector<PlannedWeight>& plan) {
   const PlannedWeight* head = FindSlot(plan, "head.weight");
   const PlannedWeight* embedding = FindSlot(plan, "embedding.weight");
   QT_CHECK(head != nullptr && embedding != nullptr);
-  if (head->pieces[0].values->name != "lm_head.weight") {
-    config->scale_logits = true;
-    return absl::OkStatus();
-  }
+  if (head->pieces[0].values->name != "lm_head.weight") return StoredHead::kAbsent;
   const auto same = SameValues(files, *head, *embedding);
   if (!same.ok()) return same.status();
-  config->scale_logits = *same;
+  return *same ? StoredHead::kEqual : StoredHead::kDiffers;
+}
+
+// Why the files leave the factor open although the rule of models/README.md decides; empty where
+// they do not.
+std::string LogitScaleDoubt(const ModelConfig& config, StoredHead head) {
+  const std::optional<bool> flag = config.tie_word_embeddings;
+  const std::string is = absl::StrCat("tie_word_embeddings is ", !flag   ? "absent"
+                                                                 : *flag ? "true"
+                                                                         : "false");
+  const bool tied = flag.value_or(config.family != Family::kMT5);  // transformers' defaults
+  if (!tied && head == StoredHead::kAbsent) {
+    return absl::StrCat(is, ", but lm_head.weight is not stored, so the embedding is the head");
+  }
+  if (config.family == Family::kMT5) {
+    // transformers 5.x writes true whatever the head is, 4.x only where the embedding is the head.
+    if (!tied || head == StoredHead::kDiffers) return "";
+    return absl::StrCat(is,
+                        ": transformers 4.x multiplies the logits by d_model^-0.5, 5.x does not");
+  }
+  if (tied) {
+    if (head != StoredHead::kDiffers) return "";
+    return absl::StrCat(is, ", but lm_head.weight differs from the embedding");
+  }
+  if (config.family == Family::kT5) return "";
+  return absl::StrCat(is, ": transformers 5.x multiplies the logits by d_model^-0.5, 4.x does not");
+}
+
+// Settles what config.json leaves open, and says where the files of one model could mean either.
+absl::Status SettleLogitScale(const SafetensorsReader& files,
+                              const std::vector<PlannedWeight>& plan, ModelConfig* config) {
+  const bool of_t5 = config->family == Family::kT5 || config->family == Family::kMT5 ||
+                     config->family == Family::kUMT5;
+  if (!of_t5 || config->scale_logits_given || config->head != Head::kLanguageModel) {
+    return absl::OkStatus();
+  }
+  const auto head = CompareHead(files, plan);
+  if (!head.ok()) return head.status();
+  if (!config->scale_logits) config->scale_logits = *head == StoredHead::kAbsent;
+  const std::string doubt = LogitScaleDoubt(*config, *head);
+  if (doubt.empty()) return absl::OkStatus();
+  const char* chosen = *config->scale_logits ? "true" : "false";
+  config->logit_scale_warning = absl::StrCat(
+      "config.json: ", doubt, "; the model is run as with \"scale_decoder_outputs\": ", chosen,
+      " (models/README.md, Logit scale). Set scale_decoder_outputs in config.json to ", chosen,
+      " to keep this, or to ", *config->scale_logits ? "false" : "true",
+      " if the model was trained otherwise");
   return absl::OkStatus();
 }
 

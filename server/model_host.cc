@@ -65,6 +65,9 @@ absl::Status ModelHost::Load() {
     }
     absl::StatusOr<std::unique_ptr<Model>> model =
         options_.load_model(options_.directory, load, pool_);
+    if (!config().logit_scale_warning.empty()) {
+      spdlog::warn("model {}: {}", options_.name, config().logit_scale_warning);
+    }
     if (!model.ok()) return model.status();
     model_ = *std::move(model);
     const absl::Status warm = WarmUp(

@@ -98,6 +98,9 @@ absl::Status Load(Session* session, const SessionNeeds& needs) {
 
 void AddModelFlags(CommandLine& line, CLI::App* command, ModelFlags* flags) {
   constexpr char kGroup[] = "Model";
+  if (!session->config.logit_scale_warning.empty()) {
+    spdlog::warn("{}", session->config.logit_scale_warning);
+  }
   line.Require(
       command
           ->add_option("--model", flags->model,

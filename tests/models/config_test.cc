@@ -250,7 +250,7 @@ TEST_CASE("The class decides the head", "[config]") {
 
 TEST_CASE("When logits are scaled", "[config]") {
   const auto scale = [](json fields) { return Parse(fields).scale_logits; };
-  const std::optional<bool> open;
+  const std::optional<bool> open;  // whether lm_head.weight is stored decides
   CHECK(scale({{"model_type", "t5"},
                {"scale_decoder_outputs", true},
                {"tie_word_embeddings", false}}) == true);
@@ -258,11 +258,17 @@ TEST_CASE("When logits are scaled", "[config]") {
                {"scale_decoder_outputs", false},
                {"tie_word_embeddings", true}}) == false);
   CHECK(scale({{"model_type", "t5"}, {"tie_word_embeddings", false}}) == false);
-  CHECK(scale({{"model_type", "t5"}, {"tie_word_embeddings", true}}) == open);
-  CHECK(scale({{"model_type", "t5"}, {"tie_word_embeddings", nullptr}}) == open);
-  CHECK(scale({{"model_type", "t5"}}) == open);
+  CHECK(scale({{"model_type", "t5"}, {"tie_word_embeddings", true}}) == true);
+  CHECK(scale({{"model_type", "t5"}, {"tie_word_embeddings", nullptr}}) == true);
+  CHECK(scale({{"model_type", "t5"}}) == true);
   CHECK(scale({{"model_type", "mt5"}, {"tie_word_embeddings", true}}) == false);
+  CHECK(scale({{"model_type", "mt5"}, {"scale_decoder_outputs", true}}) == true);
   CHECK(scale({{"model_type", "umt5"}, {"tie_word_embeddings", false}}) == open);
+  CHECK(scale({{"model_type", "umt5"}, {"tie_word_embeddings", true}}) == true);
+  CHECK(scale({{"model_type", "umt5"}}) == true);
+  CHECK(scale({{"model_type", "umt5"},
+               {"scale_decoder_outputs", false},
+               {"tie_word_embeddings", true}}) == false);
   CHECK(scale({{"model_type", "flash_t5"}, {"scale_decoder_outputs", true}}) == false);
   CHECK(scale({{"model_type", "gpt2"}}) == false);
   CHECK(scale({{"model_type", "t5"}, {"architectures", {"T5EncoderModel"}}}) == false);

@@ -204,46 +204,79 @@ TEST_CASE("Task heads", "[weights]") {
   CHECK(!w->classifier_bias.defined());
 }
 
-TEST_CASE("Configurations of 4.x and 5.x give the same factor", "[weights]") {
-  const auto scale = [](Checkpoint& c) {
+// A row of models/README.md's table of logit scales.
+struct ScaleCase {
+  const char* checkpoint;
+  nlohmann::json tied, scale;  // null: absent
+  const char* head;            // lm_head.weight: "stored", "equal" to the embedding or "absent"
+  bool scaled, doubtful;
+};
+
+TEST_CASE("The logit scale follows tie_word_embeddings, scale_decoder_outputs and the stored head",
+          "[weights]") {
+  const nlohmann::json none;
+  const ScaleCase cases[] = {
+      {"t5-v1_1", none, true, "stored", true, false},
+      {"t5-v1_1", none, false, "stored", false, false},
+      {"t5-v1_1", true, false, "stored", false, false},  // a 5.x file of a v1.1
+      {"t5-v1_1", false, none, "stored", false, false},  // a 4.x file of a v1.1
+      {"t5-v1_1", false, none, "equal", false, false},
+      {"t5-v1_1", false, none, "absent", false, true},
+      {"t5-v1_1", true, none, "stored", true, true},
+      {"t5-v1_1", none, none, "stored", true, true},
+      {"t5-v1_1", true, none, "equal", true, false},
+      {"t5-v1_1", none, none, "equal", true, false},
+      {"t5-v1_1", true, none, "absent", true, false},  // v1.0
+      {"t5-v1_1", none, none, "absent", true, false},
+      {"mt5", none, true, "stored", true, false},
+      {"mt5", false, none, "stored", false, false},
+      {"mt5", none, none, "stored", false, false},
+      {"mt5", true, none, "stored", false, false},  // a 5.x file
+      {"mt5", true, none, "equal", false, true},
+      {"mt5", true, none, "absent", false, true},
+      {"mt5", true, false, "absent", false, false},
+      {"mt5", false, none, "absent", false, true},
+      {"umt5", true, none, "absent", true, false},
+      {"umt5", none, none, "absent", true, false},
+      {"umt5", true, none, "equal", true, false},
+      {"umt5", true, none, "stored", true, true},
+      {"umt5", none, none, "stored", true, true},
+      {"umt5", false, none, "stored", false, true},  // the published files
+      {"umt5", false, none, "equal", false, true},
+      {"umt5", false, none, "absent", true, true},
+      {"umt5", false, false, "stored", false, false},
+      {"umt5", false, true, "stored", true, false},
+  };
+  for (const ScaleCase& one : cases) {
+    INFO(one.checkpoint << " tied " << one.tied << " scale " << one.scale << " head " << one.head);
+    Checkpoint c(one.checkpoint);
+    const auto set = [&c](const char* name, const nlohmann::json& value) {
+      c.config.erase(name);
+      if (!value.is_null()) c.config[name] = value;
+    };
+    set("tie_word_embeddings", one.tied);
+    set("scale_decoder_outputs", one.scale);
+    const bool stored = std::string(one.head) == "stored";
+    c.tensors["lm_head.weight"] = c.tensors.at("shared.weight");
+    if (stored) c.tensors["lm_head.weight"].values.back() += 1.0f;
+    if (std::string(one.head) == "absent") c.tensors.erase("lm_head.weight");
     const auto w = c.Load();
     INFO(w.status().message());
     REQUIRE(w.ok());
-    return w->logit_scale;
-  };
-  Checkpoint v1_0("t5-v1_0");
-  CHECK(scale(v1_0) == 0.125f);
-  v1_0.config.erase("scale_decoder_outputs");
-  CHECK(scale(v1_0) == 0.125f);
-  v1_0.config.erase("tie_word_embeddings");
-  CHECK(scale(v1_0) == 0.125f);
-  // A stored head that equals the table changes nothing, one that differs is a v1.1.
-  v1_0.tensors["lm_head.weight"] = v1_0.tensors["shared.weight"];
-  CHECK(scale(v1_0) == 0.125f);
-  v1_0.tensors["lm_head.weight"].values.back() += 1.0f;
-  CHECK(scale(v1_0) == 1.0f);
-
-  Checkpoint v1_1("t5-v1_1");
-  CHECK(scale(v1_1) == 1.0f);
-  v1_1.config.erase("scale_decoder_outputs");
-  CHECK(scale(v1_1) == 1.0f);
-  v1_1.config["tie_word_embeddings"] = true;
-  CHECK(scale(v1_1) == 1.0f);
-  v1_1.config["scale_decoder_outputs"] = false;
-  CHECK(scale(v1_1) == 1.0f);
-
-  Checkpoint umt5("umt5");
-  CHECK(scale(umt5) == 1.0f / std::sqrt(96.0f));
-  umt5.tensors["lm_head.weight"] = umt5.tensors["shared.weight"];
-  CHECK(scale(umt5) == 1.0f / std::sqrt(96.0f));
-  umt5.tensors["lm_head.weight"].values.back() += 1.0f;
-  CHECK(scale(umt5) == 1.0f);
-
-  Checkpoint mt5("mt5");
-  mt5.config["tie_word_embeddings"] = true;
-  CHECK(scale(mt5) == 1.0f);
-  mt5.tensors.erase("lm_head.weight");
-  CHECK(scale(mt5) == 1.0f);
+    const float factor = 1.0f / std::sqrt(static_cast<float>(w->embedding.dim[1]));
+    CHECK(w->logit_scale == (one.scaled ? factor : 1.0f));
+    const std::string warning = c.model.logit_scale_warning;
+    CHECK(warning.empty() != one.doubtful);
+    if (!one.doubtful) continue;
+    const std::string chosen = one.scaled ? "true" : "false", other = one.scaled ? "false" : "true";
+    CHECK_THAT(warning, Contains("config.json: tie_word_embeddings is "));
+    CHECK_THAT(warning, Contains("\"scale_decoder_outputs\": " + chosen));
+    CHECK_THAT(warning, Contains("or to " + other));
+    // What the warning says settles it.
+    c.config["scale_decoder_outputs"] = !one.scaled;
+    CHECK(c.Load()->logit_scale == (one.scaled ? 1.0f : factor));
+    CHECK(c.model.logit_scale_warning.empty());
+  }
 }
 
 TEST_CASE("The embedding goes by several names", "[weights]") {
