@@ -288,8 +288,16 @@ void Resolver::Lengths() {
     options_.max_new_tokens = static_cast<int32_t>(std::min(given, limit));
   } else {
     int64_t value = options_.max_new_tokens;
-    if (defaults_.max_length.has_value()) value = *defaults_.max_length - prompt;
-    if (defaults_.max_new_tokens.has_value()) value = *defaults_.max_new_tokens;
+    if (defaults_.max_new_tokens.has_value()) {
+      value = *defaults_.max_new_tokens;
+    } else if (defaults_.max_length.has_value()) {  // counts the decoder's prompt
+      value = *defaults_.max_length - prompt;
+      if (value < 1) {
+        check_.Fail(absl::StrCat("max_length", kOfFile),
+                    absl::StrCat(*defaults_.max_length, " tokens, and the decoder's prompt has ",
+                                 prompt, ": set max_new_tokens"));
+      }
+    }
     options_.max_new_tokens = static_cast<int32_t>(std::clamp<int64_t>(value, 1, room));
   }
   MinLength();

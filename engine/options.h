@@ -76,7 +76,8 @@ absl::Status CheckDecoding(const DecodingOptions& options, int64_t vocab);
 // Resolves and checks. `input` is the request's token ids (GPT-2: the prompt). INVALID_ARGUMENT
 // names the field, the limit and the number given; an explicitly set field that cannot act
 // (temperature without do_sample) is an error. A default of generation_config.json that cannot act
-// is ignored, and one that the request's own fields leave no room for is cut to fit.
+// is ignored, and one that the request's own fields leave no room for is cut to fit; but a
+// max_length that the decoder's prompt fills is an error, as in transformers.
 absl::StatusOr<DecodingOptions> ResolveDecoding(const DecodingRequest& request,
                                                 const GenerationDefaults& defaults,
                                                 const ModelConfig& config,

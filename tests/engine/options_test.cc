@@ -349,7 +349,20 @@ TEST_CASE("options: what generation_config.json says about sampling and beams wa
 
 TEST_CASE("options: lengths of files count the prompt and are cut to fit") {
   CHECK(Accepted([](Case* c) { c->defaults.max_length = 21; }).max_new_tokens == 20);
-  CHECK(Accepted([](Case* c) { c->defaults.max_length = 1; }).max_new_tokens == 1);
+  CHECK(Accepted([](Case* c) { c->defaults.max_length = 2; }).max_new_tokens == 1);
+  Refused("max_length of generation_config.json", [](Case* c) { c->defaults.max_length = 1; });
+  Refused("max_length of generation_config.json", [](Case* c) {
+    c->defaults.max_length = 4;
+    c->request.decoder_prefix = {3, 4, 5};
+  });
+  CHECK(Accepted([](Case* c) {
+          c->defaults.max_length = 1;
+          c->request.max_new_tokens = 7;
+        }).max_new_tokens == 7);
+  CHECK(Accepted([](Case* c) {
+          c->defaults.max_length = 1;
+          c->defaults.max_new_tokens = 7;
+        }).max_new_tokens == 7);
   CHECK(Accepted([](Case* c) { c->defaults.max_new_tokens = 100000; }).max_new_tokens == 4096);
   const DecodingOptions o = Accepted([](Case* c) {
     c->defaults.min_length = 10;
@@ -376,6 +389,15 @@ TEST_CASE("options: a causal model's prompt and new tokens fit its positions") {
   DecodingOptions o = Accepted(prompt(60));
   CHECK(o.prompt.size() == 60);
   CHECK(o.max_new_tokens == 4);  // the table's 256 is cut
+  o = Accepted([&](Case* c) {
+    prompt(30)(c);
+    c->defaults.max_length = 40;  // counts the prompt
+  });
+  CHECK(o.max_new_tokens == 10);
+  Refused("max_length of generation_config.json", [&](Case* c) {
+    prompt(40)(c);
+    c->defaults.max_length = 40;
+  });
   o = Accepted([&](Case* c) {
     prompt(60)(c);
     c->request.max_new_tokens = 4;
