@@ -263,7 +263,7 @@ absl::StatusOr<nlohmann::ordered_json> Measure(Session& session, const BenchFlag
     const nlohmann::ordered_json& c = report["conditions"];
     absl::PrintF("quintet %s (%s), %s, %d threads, %s, %.1f M parameters, loaded in %.2f s\n",
                  Version(), Commit(), c["cpu"].get<std::string>(), session.flags.threads,
-                 WeightTypeName(WeightTypeOf(session.flags.placement)),
+                 c["dtype"].get<std::string>(),
                  static_cast<double>(session.model->parameters()) / 1e6, session.load_seconds);
     absl::PrintF("mode         batch beams  input   new     wall ms      cpu ms     tokens/s\n");
   }

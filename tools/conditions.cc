@@ -44,14 +44,15 @@ nlohmann::ordered_json MachineConditions() {
 
 nlohmann::ordered_json SessionConditions(const Session& session) {
   nlohmann::ordered_json conditions = MachineConditions();
-  conditions.update({{"threads", session.flags.threads},
-                     {"device", session.device == nullptr ? "cpu" : session.device->name()},
-                     {"dtype", session.flags.placement.dtype},
-                     {"family", FamilyName(session.config.family)},
-                     {"parameters", session.model->parameters()},
-                     {"weight_bytes", session.model->weight_bytes()},
-                     {"load_seconds", session.load_seconds},
-                     {"peak_bytes_after_load", PeakBytes()}});
+  conditions.update(
+      {{"threads", session.flags.threads},
+       {"device", session.device == nullptr ? "cpu" : session.device->name()},
+       {"dtype", WeightTypeName(WeightTypeOf(session.flags.placement, session.config))},
+       {"family", FamilyName(session.config.family)},
+       {"parameters", session.model->parameters()},
+       {"weight_bytes", session.model->weight_bytes()},
+       {"load_seconds", session.load_seconds},
+       {"peak_bytes_after_load", PeakBytes()}});
   return conditions;
 }
 

@@ -86,7 +86,7 @@ ModelLimits LimitsFor(const InspectFlags& flags, const ModelConfig& config, bool
 absl::StatusOr<MemoryPlan> MeasureFor(const InspectFlags& flags, const ModelConfig& config,
                                       Device* device) {
   LoadOptions options;
-  options.weights = WeightTypeOf(flags.placement);
+  options.weights = WeightTypeOf(flags.placement, config);
   options.device = device;
   options.limits = LimitsFor(flags, config, device != nullptr);
   options.follow_symlinks = flags.follow_symlinks;
@@ -143,8 +143,8 @@ void PrintText(const InspectFlags& flags, const Inspection& in, const MemoryPlan
     std::printf("  %-40s %s\n", name.c_str(), Bytes(bytes).c_str());
   }
   std::printf("\nmemory, weights as %s, %lld x (%lld + %lld) tokens, beams %lld\n",
-              WeightTypeName(WeightTypeOf(flags.placement)), static_cast<long long>(flags.batch),
-              static_cast<long long>(flags.input_tokens),
+              WeightTypeName(WeightTypeOf(flags.placement, in.config)),
+              static_cast<long long>(flags.batch), static_cast<long long>(flags.input_tokens),
               static_cast<long long>(flags.output_tokens), static_cast<long long>(flags.beams));
   Line("  weights", Bytes(memory.model.weights));
   Line("  keys, values", absl::StrCat(Bytes(memory.model.cache), " (", memory.pages, " pages of ",
@@ -189,7 +189,7 @@ void PrintJson(const InspectFlags& flags, const Inspection& in, const MemoryPlan
   report["tokenizer"] = {{"file", t.file},     {"vocab", t.vocab},   {"eos_id", t.eos_id},
                          {"pad_id", t.pad_id}, {"unk_id", t.unk_id}, {"bos_id", t.bos_id}};
   report["memory"] = {{"device", flags.placement.device},
-                      {"dtype", WeightTypeName(WeightTypeOf(flags.placement))},
+                      {"dtype", WeightTypeName(WeightTypeOf(flags.placement, in.config))},
                       {"batch", flags.batch},
                       {"input_tokens", flags.input_tokens},
                       {"output_tokens", flags.output_tokens},

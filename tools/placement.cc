@@ -1,5 +1,7 @@
 #include "tools/placement.h"
 
+#include <optional>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -8,6 +10,7 @@ namespace quintet {
 namespace {
 
 constexpr char kGpu[] = "cuda";
+constexpr char kAuto[] = "auto";
 
 // Empty when it names a device.
 std::string CheckDevice(const std::string& name) {
@@ -19,6 +22,20 @@ std::string CheckDevice(const std::string& name) {
     return "";
   }
   return absl::StrCat("expected cpu, cuda or cuda:N, got ", name);
+}
+
+// nullopt for auto, and for a directory that is not converted.
+std::optional<WeightType> TypeByName(const std::string& name) {
+  for (const WeightType type :
+       {WeightType::kF32, WeightType::kBF16, WeightType::kF16, WeightType::kI8, WeightType::kF8}) {
+    if (name == WeightTypeName(type)) return type;
+  }
+  return std::nullopt;
+}
+
+// A GPU computes with every type.
+bool RunsOn(const Placement& placement, WeightType type) {
+  return DeviceOrdinal(placement) >= 0 || WeightTypeSupported(type, nullptr);
 }
 
 }  // namespace
@@ -34,10 +51,11 @@ void AddPlacementFlags(CLI::App* command, Placement* placement) {
   command
       ->add_option(
           "--dtype", placement->dtype,
-          "Weights of the matrix products: f32, int8, bf16 (GPU, and CPUs that compute with "
-          "it), f16 (GPU) or fp8 (e4m3, GPU); auto: f32 on a CPU, bf16 on a GPU. Activations "
-          "beside int8 and fp8 weights are bf16 on a GPU.")
-      ->check(CLI::IsMember({"auto", "f32", "int8", "bf16", "f16", "fp8"}))
+          "Type of the weights in matrix products: f32, int8, bf16 (GPU, and CPUs that compute "
+          "with it), f16 (GPU) or fp8 (e4m3, GPU). auto: the type in which quintet convert wrote "
+          "the directory, where the device computes with it; otherwise f32 on a CPU, bf16 on a "
+          "GPU. Activations beside int8 and fp8 weights are bf16 on a GPU.")
+      ->check(CLI::IsMember({kAuto, "f32", "int8", "bf16", "f16", "fp8"}))
       ->type_name("TYPE")
       ->group(kGroup);
 }
@@ -50,13 +68,22 @@ int DeviceOrdinal(const Placement& placement) {
   return 0;
 }
 
-WeightType WeightTypeOf(const Placement& placement) {
-  if (placement.dtype == "int8") return WeightType::kI8;
-  if (placement.dtype == "fp8") return WeightType::kF8;
-  if (placement.dtype == "f16") return WeightType::kF16;
-  if (placement.dtype == "bf16") return WeightType::kBF16;
-  if (placement.dtype == "f32" || DeviceOrdinal(placement) < 0) return WeightType::kF32;
-  return WeightType::kBF16;
+WeightType WeightTypeOf(const Placement& placement, const ModelConfig& config) {
+  if (const auto given = TypeByName(placement.dtype)) return *given;
+  const auto held = TypeByName(config.converted_dtype);
+  if (held && RunsOn(placement, *held)) return *held;
+  return DeviceOrdinal(placement) < 0 ? WeightType::kF32 : WeightType::kBF16;
+}
+
+std::string DtypeFallback(const Placement& placement, const ModelConfig& config) {
+  const WeightType type = WeightTypeOf(placement, config);
+  if (placement.dtype != kAuto || !config.converted() ||
+      config.converted_dtype == WeightTypeName(type)) {
+    return "";
+  }
+  return absl::StrCat("the directory holds ", config.converted_dtype,
+                      " weights, which this CPU cannot compute with: they are converted to ",
+                      WeightTypeName(type), "; --dtype sets another type");
 }
 
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const Placement& placement) {
@@ -66,7 +93,7 @@ absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const Placement& placement) {
     if (!opened.ok()) return opened.status();
     device = *std::move(opened);
   }
-  if (!WeightTypeSupported(WeightTypeOf(placement), device.get())) {
+  if (const auto given = TypeByName(placement.dtype); given && !RunsOn(placement, *given)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--dtype ", placement.dtype, ": products of this type do not run on this CPU"));
   }

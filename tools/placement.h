@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/device.h"
 #include "kernels/linear.h"
+#include "models/config.h"
 
 namespace quintet {
 
@@ -20,8 +21,11 @@ void AddPlacementFlags(CLI::App* command, Placement* placement);
 
 // The number of the GPU; -1: the CPU.
 int DeviceOrdinal(const Placement& placement);
-// auto: f32 on a CPU, bf16 on a GPU.
-WeightType WeightTypeOf(const Placement& placement);
+// --dtype. auto: the type in which quintet convert wrote the model, where the device computes with
+// it; otherwise f32 on a CPU and bf16 on a GPU.
+WeightType WeightTypeOf(const Placement& placement, const ModelConfig& config);
+// One sentence where auto cannot take the type of a converted directory; else empty.
+std::string DtypeFallback(const Placement& placement, const ModelConfig& config);
 // Null for the CPU. UNAVAILABLE as Device::Open; INVALID_ARGUMENT: weights of that type do not run
 // there.
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const Placement& placement);

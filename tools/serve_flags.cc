@@ -33,7 +33,10 @@ HostOptions HostOf(const ServeFlags& flags, const std::string& model) {
   const size_t equals = model.find('=');
   host.directory = equals == std::string::npos ? model : model.substr(equals + 1);
   host.name = equals == std::string::npos ? NameOf(host.directory) : model.substr(0, equals);
-  host.load.weights = WeightTypeOf(flags.placement);
+  // A directory that cannot be read is reported when it is loaded.
+  const absl::StatusOr<ModelConfig> config = ReadModelConfig(host.directory);
+  host.load.weights = WeightTypeOf(flags.placement, config.ok() ? *config : ModelConfig());
+  host.ignore_generation_fields = flags.ignore_generation_fields;
   host.gpu = DeviceOrdinal(flags.placement);
   host.memory = {.cache_bytes = flags.cache_mib << 20, .max_bytes = flags.max_memory_mib << 20};
   host.load.limits.max_encode_tokens =

@@ -26,9 +26,9 @@ void KeepFreedMemory() {
   mallopt(M_TOP_PAD, 64 << 20);
 }
 
-LoadOptions OptionsOf(const ModelFlags& flags, Device* device) {
+LoadOptions OptionsOf(const ModelFlags& flags, const ModelConfig& config, Device* device) {
   LoadOptions options;
-  options.weights = WeightTypeOf(flags.placement);
+  options.weights = WeightTypeOf(flags.placement, config);
   options.device = device;
   ModelLimits limits;
   limits.page_size = kPageTokens;
@@ -63,6 +63,18 @@ absl::Status Load(Session* session, const SessionNeeds& needs) {
   if (!defaults.ok()) return defaults.status();
   session->defaults = *std::move(defaults);
   for (const std::string& field : session->defaults.not_followed) {
+  if (needs.decodes) {
+    if (absl::Status status = CheckFollowed(session->defaults);
+        !status.ok() && !flags.ignore_generation_fields) {
+      return status;
+    }
+    for (const std::string& field : session->defaults.not_followed) {
+      spdlog::warn("{}: ignored", field);
+    }
+  }
+  if (const std::string fallback = DtypeFallback(flags.placement, *config); !fallback.empty()) {
+    spdlog::warn("{}", fallback);
+  }
     if (needs.kind != RequestKind::kGenerate) break;
     spdlog::warn("{} is not supported and has no effect", field);
   }
@@ -77,7 +89,7 @@ absl::Status Load(Session* session, const SessionNeeds& needs) {
     }
   }
   session->pool = std::make_unique<ThreadPool>(flags.threads);
-  LoadOptions options = OptionsOf(flags, session->device.get());
+  LoadOptions options = OptionsOf(flags, *config, session->device.get());
   if (options.device != nullptr) session->free_bytes_before = options.device->free_bytes();
   // Encoding keeps no keys and values: one page will do.
   const MemoryBounds bounds = {

@@ -137,6 +137,40 @@ TEST_CASE("fp8 weights are for a GPU: a CPU says so, and runs them in another ty
   CHECK(refused.exit_code == 2);
   CHECK(refused.err.find("do not run on this CPU") != std::string::npos);
   CHECK(generate("f32").out == Call({"generate", "--model", G2pModel()}, "phoneme\n").out);
+  const Outcome fallback = Call({"generate", "--model", scratch / "out"}, "phoneme\n");
+  CHECK(fallback.exit_code == 0);
+  CHECK(fallback.out == generate("f32").out);
+  CHECK(fallback.err.find("holds fp8 weights") != std::string::npos);
+}
+
+TEST_CASE("a converted directory runs in its own type unless --dtype says otherwise") {
+  ScratchDirectory scratch;
+  const std::string out = scratch / "out";
+  REQUIRE(Call({"convert", "--model", G2pModel(), "--out", out, "--dtype", "int8"}).exit_code == 0);
+  const auto memory = [&](const std::string& model, std::vector<std::string> flags) {
+    flags.insert(flags.begin(), {"inspect", model, "--output", "json"});
+    return nlohmann::json::parse(Call(flags).out)["memory"];
+  };
+  CHECK(memory(out, {})["dtype"] == "int8");
+  CHECK(memory(out, {"--dtype", "auto"})["dtype"] == "int8");
+  CHECK(memory(out, {"--dtype", "f32"})["dtype"] == "f32");
+  CHECK(memory(G2pModel(), {})["dtype"] == "f32");
+  CHECK(memory(out, {})["weights_bytes"] == memory(out, {"--dtype", "int8"})["weights_bytes"]);
+  CHECK(memory(out, {})["weights_bytes"] < memory(out, {"--dtype", "f32"})["weights_bytes"]);
+  // Log-probabilities tell int8 from f32.
+  const auto score = [&](std::vector<std::string> flags) {
+    flags.insert(flags.begin(), {"score", "--model", out});
+    const Outcome scored = Call(flags, "phoneme\tF OW1 N IY2 M\n");
+    CHECK(scored.exit_code == 0);
+    CHECK(scored.err.empty());
+    return scored.out;
+  };
+  CHECK(score({}) == score({"--dtype", "int8"}));
+  CHECK(score({}) != score({"--dtype", "f32"}));
+  const Outcome bench = Call({"bench", "--model", out, "--repetitions", "1", "--warmup", "0",
+                              "--new-tokens", "1", "--mode", "encode", "--output", "json"});
+  CHECK(nlohmann::json::parse(bench.out)["conditions"]["dtype"] == "int8");
+  CHECK(Call({"generate", "--print-config"}).out.find("dtype = \"auto\"") != std::string::npos);
 }
 
 TEST_CASE("--verify reports every layer, and a failure leaves nothing") {

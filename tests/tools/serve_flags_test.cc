@@ -6,6 +6,8 @@
 #include <fstream>
 
 #include "catch2/catch.hpp"
+#include "nlohmann/json.hpp"
+#include "tests/models/scratch_directory.h"
 #include "tools/flag_values.h"
 
 namespace quintet {
@@ -16,10 +18,11 @@ using Catch::Matchers::Contains;
 // serve's flags as one command line, and perhaps a file, set them.
 class Settled {
  public:
-  explicit Settled(const std::string& arguments, const std::string& file = "") {
+  explicit Settled(const std::string& arguments, const std::string& file = "",
+                   const std::string& model = "DIR") {
     app_.option_defaults()->always_capture_default();
     AddServeFlags(line_, &app_, &flags_);
-    app_.parse("--model DIR " + arguments);
+    app_.parse("--model " + model + " " + arguments);
     if (file.empty()) return;
     const std::string path = "/tmp/quintet_serve_flags_" + std::to_string(getpid()) + ".toml";
     std::ofstream(path) << file;
@@ -30,6 +33,7 @@ class Settled {
   int64_t EncoderCacheBytes() const {
     return ServerOptionsOf(flags_).models.at(0).engine.encoder_cache_bytes;
   }
+  HostOptions Host() const { return ServerOptionsOf(flags_).models.at(0); }
   std::string Printed() const { return PrintConfig(app_); }
   std::string Help() const { return app_.get_option("--encoder-cache-bytes")->get_default_str(); }
 
@@ -65,6 +69,39 @@ TEST_CASE("serve keeps encoder outputs on a CPU, and on a GPU when it is told to
     CHECK_THAT(settled.Printed(), Contains((c.given ? "\n" : "\n# ") + shown));
     if (!c.given) CHECK(settled.Help() == std::to_string(c.bytes));
   }
+}
+
+TEST_CASE("serve runs a converted directory in its own type where the device computes with it") {
+  ScratchDirectory scratch;
+  const struct {
+    const char* held;
+    const char* arguments;
+    WeightType type;
+  } cases[] = {
+      {"int8", "", WeightType::kI8},
+      {"int8", "--dtype auto", WeightType::kI8},
+      {"int8", "--dtype f32", WeightType::kF32},
+      {"int8", "--device cuda", WeightType::kI8},
+      {"fp8", "--device cuda", WeightType::kF8},
+      {"fp8", "--device cuda --dtype bf16", WeightType::kBF16},
+      {"fp8", "", WeightType::kF32},
+      {"f32", "--device cuda", WeightType::kF32},
+      {"", "", WeightType::kF32},
+      {"", "--device cuda", WeightType::kBF16},
+  };
+  for (const auto& c : cases) {
+    INFO(c.held << " | " << c.arguments);
+    nlohmann::json config = {{"model_type", "t5"}};
+    if (*c.held != '\0') {
+      config["quintet"] = {{"format", 1}, {"dtype", c.held}, {"scale_logits", false}};
+    }
+    WriteText(scratch / "config.json", config.dump());
+    CHECK(Settled(c.arguments, "", scratch / "").Host().load.weights == c.type);
+  }
+  // One that cannot be read is reported when it is loaded.
+  CHECK(Settled("").Host().load.weights == WeightType::kF32);
+  CHECK_FALSE(Settled("").Host().ignore_generation_fields);
+  CHECK(Settled("--ignore-generation-fields").Host().ignore_generation_fields);
 }
 
 }  // namespace
