@@ -63,9 +63,9 @@ struct ModelConfig {
   int64_t max_positions =
       0;  // GPT-2: n_positions, a hard limit; FAT5: max_sequence_length, RoPE's xPos centre; else 0
   int64_t fire_width = 32;
-  // d_model^-0.5 before the language-model head: nullopt where the rule needs to know whether
-  // lm_head.weight is stored, and whether it differs from the embedding (specs of transformers 4.x
-  // and 5.x differ); weights.cc settles it.
+  // Whether the decoder's output is multiplied by d_model^-0.5 before the language-model head (the
+  // rule and its sources: models/README.md, "Logit scale"). nullopt: a UMT5 that is not tied;
+  // PlanWeights settles it by whether lm_head.weight is stored.
   std::optional<bool> scale_logits;
   bool scale_logits_given = false;          // by scale_decoder_outputs, or by quintet convert
   std::optional<bool> tie_word_embeddings;  // as in the file
@@ -106,9 +106,14 @@ struct GenerationDefaults {
   std::optional<int32_t> forced_bos_token_id, decoder_start_token_id, pad_token_id;
   std::vector<int32_t> eos_token_ids, forced_eos_token_ids, suppress_tokens, begin_suppress_tokens;
   std::vector<std::vector<int32_t>> bad_words_ids;
-  // "FILE: FIELD" of those that would change what is generated, and that nothing here follows.
+  // "FILE: FIELD is VALUE" of each field that transformers follows and Quintet does not, where the
+  // value changes what is generated.
   std::vector<std::string> not_followed;
 };
+// For a model that is to generate: UNIMPLEMENTED names the fields of not_followed, and the flag
+// that ignores them.
+absl::Status CheckFollowed(const GenerationDefaults& defaults);
+inline constexpr char kIgnoreGenerationFields[] = "--ignore-generation-fields";
 absl::StatusOr<GenerationDefaults> ReadGenerationDefaults(const std::string& directory);
 absl::StatusOr<GenerationDefaults> ParseGenerationDefaults(const std::string& json,
                                                            const std::string& where);

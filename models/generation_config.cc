@@ -1,9 +1,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "models/config.h"
 #include "models/config_fields.h"
 #include "models/json.h"
+#include "models/safetensors.h"
 
 namespace quintet {
 namespace {
@@ -47,13 +49,14 @@ std::vector<std::vector<int32_t>> ReadBadWords(const std::string& where, ConfigF
   return words;
 }
 
-// Those that say something other than what Hugging Face does without them.
+// Fields that change what transformers generates, with a value other than the one that changes
+// nothing (null never does). Fields for speed alone (use_cache, prompt_lookup_num_tokens, ...) are
+// left out.
 std::vector<std::string> NotFollowed(const std::string& where, const ConfigFields& fields) {
   const struct {
     const char* name;
     nlohmann::json neutral;  // null: there is none
-  } known[] = {{"assistant_early_exit", nullptr},
-               {"constraints", nullptr},
+  } known[] = {{"constraints", nullptr},
                {"diversity_penalty", 0},
                {"dola_layers", nullptr},
                {"encoder_no_repeat_ngram_size", 0},
@@ -63,20 +66,25 @@ std::vector<std::string> NotFollowed(const std::string& where, const ConfigField
                {"exponential_decay_length_penalty", nullptr},
                {"force_words_ids", nullptr},
                {"guidance_scale", 1},
+               {"is_assistant", false},
+               {"max_time", nullptr},
                {"num_beam_groups", 1},
                {"penalty_alpha", 0},
+               {"remove_invalid_values", false},
                {"renormalize_logits", false},
                {"sequence_bias", nullptr},
                {"stop_strings", nullptr},
+               {"token_healing", false},
                {"top_h", nullptr},
                {"watermarking_config", nullptr}};
-  std::vector<std::string> names;
+  std::vector<std::string> found;
   for (const auto& one : known) {
     const nlohmann::json* value = fields.Find(one.name);
-    if (value != nullptr && *value != one.neutral)
-      names.push_back(absl::StrCat(where, ": ", one.name));
+    if (value == nullptr || *value == one.neutral) continue;
+    const std::string text = value->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    found.push_back(absl::StrCat(where, ": ", one.name, " is ", Printable(text)));
   }
-  return names;
+  return found;
 }
 
 std::optional<int32_t> ReadId(ConfigFields* fields, const char* name) {
@@ -136,6 +144,15 @@ absl::StatusOr<GenerationDefaults> DefaultsOfModelConfig(const std::string& dire
 }
 
 }  // namespace
+
+absl::Status CheckFollowed(const GenerationDefaults& defaults) {
+  if (defaults.not_followed.empty()) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(absl::StrJoin(defaults.not_followed, "; "),
+                                               ": Hugging Face's generate follows this, Quintet "
+                                               "does not, so outputs would differ; remove it "
+                                               "from the file, or ignore it with ",
+                                               kIgnoreGenerationFields));
+}
 
 absl::StatusOr<GenerationDefaults> ReadGenerationDefaults(const std::string& directory) {
   const auto json = ReadFile(directory + "/generation_config.json", kMaxFileBytes);

@@ -133,6 +133,10 @@ class Oddities {
 
   void CheckGeneration() {
     const GenerationDefaults& g = in_.generation;
+    for (const std::string& field : g.not_followed) {
+      Add(field, " is not supported; generate and serve load the model only with ",
+          kIgnoreGenerationFields);
+    }
     for (int32_t id : g.eos_token_ids) CheckId("eos_token_id", id);
     for (int32_t id : g.suppress_tokens) CheckId("suppress_tokens", id);
     for (int32_t id : g.forced_eos_token_ids) CheckId("forced_eos_token_id", id);

@@ -46,9 +46,7 @@ absl::Status ModelHost::Load() {
     absl::StatusOr<GenerationDefaults> defaults = ReadGenerationDefaults(options_.directory);
     if (!defaults.ok()) return defaults.status();
     defaults_ = *std::move(defaults);
-    for (const std::string& field : defaults_.not_followed) {
-      spdlog::warn("model {}: {} is not supported and has no effect", options_.name, field);
-    }
+    if (absl::Status status = CheckDefaults(); !status.ok()) return status;
     LoadOptions load = options_.load;
     if (options_.gpu >= 0) {
       absl::StatusOr<std::unique_ptr<Device>> device = Device::Open(options_.gpu);
@@ -65,11 +63,11 @@ absl::Status ModelHost::Load() {
     }
     absl::StatusOr<std::unique_ptr<Model>> model =
         options_.load_model(options_.directory, load, pool_);
+    if (!model.ok()) return model.status();
+    model_ = *std::move(model);
     if (!config().logit_scale_warning.empty()) {
       spdlog::warn("model {}: {}", options_.name, config().logit_scale_warning);
     }
-    if (!model.ok()) return model.status();
-    model_ = *std::move(model);
     const absl::Status warm = WarmUp(
         model_.get(), [](absl::string_view problem) { spdlog::warn("{}", std::string(problem)); });
     if (!warm.ok()) return warm;
@@ -92,6 +90,16 @@ absl::Status ModelHost::Load() {
   State expected = State::kLoading;
   state_.compare_exchange_strong(expected, State::kReady, std::memory_order_acq_rel);
   metrics_->Ready(ready());
+  return absl::OkStatus();
+}
+
+absl::Status ModelHost::CheckDefaults() const {
+  const absl::StatusOr<ModelConfig> config = ReadModelConfig(options_.directory);
+  if (!config.ok() || config->head != Head::kLanguageModel) return absl::OkStatus();
+  if (!options_.ignore_generation_fields) return CheckFollowed(defaults_);
+  for (const std::string& field : defaults_.not_followed) {
+    spdlog::warn("model {}: {}: ignored", options_.name, field);
+  }
   return absl::OkStatus();
 }
 

@@ -33,6 +33,7 @@ struct HostOptions {
   MemoryBounds memory = {.cache_bytes = 1 << 30};
   EngineLimits engine;
   DecodingLimits decoding;
+  bool ignore_generation_fields = false;  // see CheckFollowed
   bool vllm_metrics = false;
   std::string version;  // of this program, for build_info
 };
@@ -78,6 +79,9 @@ class ModelHost {
   std::optional<uint64_t> heartbeats() const;
 
  private:
+  // Refuses a model that generates, and whose generation_config.json has fields that are not
+  // followed; models without a language-model head do not read it.
+  absl::Status CheckDefaults() const;
   void RunEngine();
 
   const HostOptions options_;

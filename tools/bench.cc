@@ -326,7 +326,8 @@ int Run(const BenchFlags& given) {
   const SessionNeeds needs = {
       .kind = only_encode ? RequestKind::kEncode : RequestKind::kGenerate,
       .tokenizer = TokenizerNeed::kNone,
-      .queue = *std::max_element(flags.batches.begin(), flags.batches.end())};
+      .queue = *std::max_element(flags.batches.begin(), flags.batches.end()),
+      .decodes = std::count(flags.modes.begin(), flags.modes.end(), "generate") > 0};
   std::unique_ptr<Session> session = OpenSession(flags.model, needs, &exit_code);
   if (session == nullptr) return exit_code;
   if (absl::Status status = CheckShapes(*session, flags); !status.ok()) {
@@ -360,6 +361,7 @@ void AddBenchCommand(CommandLine& line) {
        "scored."},
       [flags] { return Run(*flags); });
   AddModelFlags(line, command, &flags->model);
+  AddIgnoreGenerationFieldsFlag(command, &flags->model.ignore_generation_fields);
   const CLI::Validator positive = InRange(int64_t{1}, int64_t{1} << 24);
   AddList(command, "--mode", &flags->modes,
           "What to run: encode, generate, score; encode-first: encode, and only the first state of "

@@ -25,7 +25,8 @@ int Run(BenchEngineFlags flags) {
                               .tokenizer = flags.load.shape.lines.empty()
                                                ? TokenizerNeed::kIfThere
                                                : TokenizerNeed::kRequired,
-                              .queue = kQueue};
+                              .queue = kQueue,
+                              .decodes = true};
   std::unique_ptr<Session> session = OpenSession(flags.model, needs, &exit_code);
   if (session == nullptr) return exit_code;
   flags.load.shape.vocab = session->config.vocab;
@@ -47,6 +48,7 @@ void AddBenchEngineCommand(CommandLine& line) {
                   "that the server's\nshare of the engine's speed can be told."},
       [flags] { return Run(*flags); });
   AddModelFlags(line, command, &flags->model);
+  AddIgnoreGenerationFieldsFlag(command, &flags->model.ignore_generation_fields);
   AddLoadFlags(command, &flags->load);
 }
 

@@ -122,6 +122,7 @@ void AddGenerateCommand(CommandLine& line) {
        "an object with \"error\") and a message, the others go on, and the exit code is 1."},
       [flags] { return Run(*flags); });
   AddModelFlags(line, command, &flags->model);
+  AddIgnoreGenerationFieldsFlag(command, &flags->model.ignore_generation_fields);
   AddLineFlags(command, &flags->lines, {"text", "json"});
   AddDecodingFlags(command, &flags->decoding);
   command

@@ -42,7 +42,8 @@ SessionNeeds NeedsOf(RequestKind kind, const ModelFlags& model, const LineFlags&
       lines.input == "text" || (kind == RequestKind::kGenerate && lines.output == "text");
   return {.kind = kind,
           .tokenizer = text ? TokenizerNeed::kRequired : TokenizerNeed::kIfThere,
-          .queue = model.max_running * 4};
+          .queue = model.max_running * 4,
+          .decodes = kind == RequestKind::kGenerate};
 }
 
 absl::StatusOr<std::vector<int32_t>> EncodeText(const Session& session, absl::string_view text,

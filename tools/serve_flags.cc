@@ -70,6 +70,7 @@ void AddModelFlags(CommandLine& line, CLI::App* command, ServeFlags* flags) {
       ->type_name("MIB")
       ->group(kGroup);
   AddMaxMemoryFlag(command, &flags->max_memory_mib)->group(kGroup);
+  AddIgnoreGenerationFieldsFlag(command, &flags->ignore_generation_fields);
 }
 
 constexpr char kLimits[] = "Limits";

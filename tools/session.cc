@@ -62,7 +62,7 @@ absl::Status Load(Session* session, const SessionNeeds& needs) {
   absl::StatusOr<GenerationDefaults> defaults = ReadGenerationDefaults(flags.model);
   if (!defaults.ok()) return defaults.status();
   session->defaults = *std::move(defaults);
-  for (const std::string& field : session->defaults.not_followed) {
+  if (absl::Status status = CheckHead(*config, needs.kind); !status.ok()) return status;
   if (needs.decodes) {
     if (absl::Status status = CheckFollowed(session->defaults);
         !status.ok() && !flags.ignore_generation_fields) {
@@ -75,10 +75,6 @@ absl::Status Load(Session* session, const SessionNeeds& needs) {
   if (const std::string fallback = DtypeFallback(flags.placement, *config); !fallback.empty()) {
     spdlog::warn("{}", fallback);
   }
-    if (needs.kind != RequestKind::kGenerate) break;
-    spdlog::warn("{} is not supported and has no effect", field);
-  }
-  if (absl::Status status = CheckHead(*config, needs.kind); !status.ok()) return status;
   if (needs.tokenizer != TokenizerNeed::kNone) {
     absl::StatusOr<std::unique_ptr<const Tokenizer>> tokenizer = Tokenizer::Load(flags.model);
     const bool may_lack = needs.tokenizer == TokenizerNeed::kIfThere;
@@ -102,6 +98,9 @@ absl::Status Load(Session* session, const SessionNeeds& needs) {
   if (!model.ok()) return model.status();
   session->model = *std::move(model);
   session->config = session->model->config();
+  if (!session->config.logit_scale_warning.empty()) {
+    spdlog::warn("{}", session->config.logit_scale_warning);
+  }
   return WarmUp(session->model.get(),
                 [](absl::string_view problem) { spdlog::warn("{}", std::string(problem)); });
 }
@@ -110,9 +109,6 @@ absl::Status Load(Session* session, const SessionNeeds& needs) {
 
 void AddModelFlags(CommandLine& line, CLI::App* command, ModelFlags* flags) {
   constexpr char kGroup[] = "Model";
-  if (!session->config.logit_scale_warning.empty()) {
-    spdlog::warn("{}", session->config.logit_scale_warning);
-  }
   line.Require(
       command
           ->add_option("--model", flags->model,
@@ -152,6 +148,15 @@ CLI::Option* AddThreadsFlag(CLI::App* command, int* threads) {
                    "Compute threads; 0: one for each physical core this process may use.")
       ->check(InRange(0, 1024))
       ->type_name("THREADS");
+}
+
+void AddIgnoreGenerationFieldsFlag(CLI::App* command, bool* ignore) {
+  command
+      ->add_flag(kIgnoreGenerationFields, *ignore,
+                 "Load a model whose generation_config.json sets fields that change what "
+                 "transformers generates and that Quintet does not support: warn instead of "
+                 "refusing it.")
+      ->group("Model");
 }
 
 CLI::Option* AddMaxMemoryFlag(CLI::App* command, int64_t* mib) {

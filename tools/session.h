@@ -22,12 +22,14 @@ struct ModelFlags {
   int threads = 0;           // 0: AvailableCores()
   int64_t max_running = 64;  // sequences decoded at once
   int64_t max_input_tokens = 4096;
-  int64_t max_batch_tokens = 4096;  // encoded at once
-  int64_t cache_mib = 1024;         // keys and values
-  int64_t max_memory_mib = 0;       // of everything; 0: no limit
+  int64_t max_batch_tokens = 4096;        // encoded at once
+  int64_t cache_mib = 1024;               // keys and values
+  int64_t max_memory_mib = 0;             // of everything; 0: no limit
+  bool ignore_generation_fields = false;  // see CheckFollowed
 };
 void AddModelFlags(CommandLine& line, CLI::App* command, ModelFlags* flags);
 CLI::Option* AddMaxMemoryFlag(CLI::App* command, int64_t* mib);
+void AddIgnoreGenerationFieldsFlag(CLI::App* command, bool* ignore);
 CLI::Option* AddThreadsFlag(CLI::App* command, int* threads);  // 0: AvailableCores()
 
 struct Session {
@@ -48,7 +50,8 @@ enum class TokenizerNeed : uint8_t { kNone, kIfThere, kRequired };
 struct SessionNeeds {
   RequestKind kind = RequestKind::kGenerate;
   TokenizerNeed tokenizer = TokenizerNeed::kRequired;
-  int64_t queue = 256;  // requests that wait in the engine at most
+  int64_t queue = 256;   // requests that wait in the engine at most
+  bool decodes = false;  // follows generation_config.json
 };
 
 // Null on failure: the reason is printed and *exit_code set.

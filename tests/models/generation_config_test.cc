@@ -1,5 +1,6 @@
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "catch2/catch.hpp"
 #include "models/config.h"
 #include "tests/models/checkpoint.h"
@@ -25,19 +26,66 @@ TEST_CASE("A missing file and an empty object give no defaults", "[generation_co
   CHECK(Read("{}").ok());
 }
 
-TEST_CASE("Fields that are not followed are named, unless they change nothing",
+// The fields of transformers 5.23's GenerationConfig that change what it generates and that are not
+// supported here, each with a value that does.
+const std::pair<const char*, const char*> kNotFollowed[] = {
+    {"constraints", "[1]"},
+    {"diversity_penalty", "0.5"},
+    {"dola_layers", "\"high\""},
+    {"encoder_no_repeat_ngram_size", "2"},
+    {"encoder_repetition_penalty", "1.5"},
+    {"epsilon_cutoff", "0.001"},
+    {"eta_cutoff", "0.001"},
+    {"exponential_decay_length_penalty", "[5,1.1]"},
+    {"force_words_ids", "[[3]]"},
+    {"guidance_scale", "1.5"},
+    {"is_assistant", "true"},
+    {"max_time", "2.5"},
+    {"num_beam_groups", "2"},
+    {"penalty_alpha", "0.6"},
+    {"remove_invalid_values", "true"},
+    {"renormalize_logits", "true"},
+    {"sequence_bias", "[[[3],5.0]]"},
+    {"stop_strings", "[\".\"]"},
+    {"token_healing", "true"},
+    {"top_h", "0.4"},
+    {"watermarking_config", "{\"bias\":2.0}"},
+};
+
+TEST_CASE("Each field that is not followed is named with its value, and refused for generation",
           "[generation_config]") {
-  const auto d =
-      Read(R"({"sequence_bias": [[[3], 5.0]], "num_beam_groups": 2, "guidance_scale": 1.5})");
-  REQUIRE(d.ok());
-  CHECK(d->not_followed == std::vector<std::string>{"generation_config.json: guidance_scale",
-                                                    "generation_config.json: num_beam_groups",
-                                                    "generation_config.json: sequence_bias"});
-  const auto neutral =
-      Read(R"({"sequence_bias": null, "num_beam_groups": 1, "diversity_penalty": 0.0,
-    "encoder_repetition_penalty": 1.0, "renormalize_logits": false, "use_cache": true})");
+  for (const auto& [name, value] : kNotFollowed) {
+    INFO(name);
+    const auto d = Read(absl::StrCat("{\"", name, "\": ", value, "}"));
+    REQUIRE(d.ok());
+    const std::string what = absl::StrCat("generation_config.json: ", name, " is ", value);
+    CHECK(d->not_followed == std::vector<std::string>{what});
+    const absl::Status refused = CheckFollowed(*d);
+    CHECK(absl::IsUnimplemented(refused));
+    CHECK_THAT(std::string(refused.message()), Contains(what));
+    CHECK_THAT(std::string(refused.message()), Contains("--ignore-generation-fields"));
+    const auto absent = Read(absl::StrCat("{\"", name, "\": null}"));
+    REQUIRE(absent.ok());
+    CHECK(absent->not_followed.empty());
+  }
+  const auto two = Read(R"({"max_time": 2, "guidance_scale": 1.5})");
+  REQUIRE(two.ok());
+  CHECK_THAT(std::string(CheckFollowed(*two).message()), Contains("guidance_scale is 1.5"));
+  CHECK_THAT(std::string(CheckFollowed(*two).message()), Contains("max_time is 2"));
+}
+
+TEST_CASE("Values that change nothing, and fields for speed alone, are ignored",
+          "[generation_config]") {
+  const auto neutral = Read(R"({"sequence_bias": null, "num_beam_groups": 1,
+    "diversity_penalty": 0.0, "encoder_repetition_penalty": 1.0, "encoder_no_repeat_ngram_size": 0,
+    "renormalize_logits": false, "remove_invalid_values": false, "guidance_scale": 1,
+    "epsilon_cutoff": 0.0, "eta_cutoff": 0, "penalty_alpha": 0.0, "token_healing": false,
+    "is_assistant": false, "max_time": null, "use_cache": true, "cache_implementation": "static",
+    "prompt_lookup_num_tokens": 10, "num_assistant_tokens": 20, "low_memory": true,
+    "output_scores": true, "return_dict_in_generate": true})");
   REQUIRE(neutral.ok());
   CHECK(neutral->not_followed.empty());
+  CHECK(CheckFollowed(*neutral).ok());
 }
 
 TEST_CASE("Without generation_config.json the fields of config.json count, except the special ids",
@@ -57,7 +105,7 @@ TEST_CASE("Without generation_config.json the fields of config.json count, excep
   CHECK(!old->pad_token_id.has_value());
   CHECK(!old->decoder_start_token_id.has_value());
   CHECK(old->eos_token_ids.empty());
-  CHECK(old->not_followed == std::vector<std::string>{"config.json: diversity_penalty"});
+  CHECK(old->not_followed == std::vector<std::string>{"config.json: diversity_penalty is 0.5"});
   WriteBytes(directory / "generation_config.json", R"({"max_length": 30})");
   const auto both = ReadGenerationDefaults(directory.path());
   REQUIRE(both.ok());

@@ -43,25 +43,62 @@ TEST_CASE("a model that needs more memory than allowed is refused at once") {
   CHECK(OnModel("generate", {"--max-memory", "200"}, "oros\n").out == "AO1 R OW0 Z\n");
 }
 
-TEST_CASE("fields of generation_config.json that nothing follows are warnings of generate alone") {
+TEST_CASE("fields of generation_config.json that nothing follows are refused where they act") {
   ScratchDirectory scratch;
   const std::string model = scratch / "model";
   std::filesystem::copy(G2pModel(), model);
-  const auto warnings = [&](const std::string& command, const std::string& fields) {
+  const auto run = [&](std::vector<std::string> command, const std::string& fields) {
     WriteText(model + "/generation_config.json", fields);
-    const Outcome outcome = RunBinary({{command, "--model", model}, "oros\n", {}});
-    CHECK(outcome.exit_code == kExitDone);
-    return outcome.err;
+    command.insert(command.end(), {"--model", model});
+    return RunBinary({command, "oros\n", {}});
   };
-  const std::string odd = R"({"penalty_alpha": 0.6, "guidance_scale": 2, "num_beams": 2})";
-  const std::string logged = warnings("generate", odd);
-  for (const char* field : {"penalty_alpha", "guidance_scale"}) {
-    CHECK_THAT(logged, Contains(std::string("generation_config.json: ") + field +
-                                " is not supported and has no effect\n"));
+  const std::string odd = R"({"max_time": 2.5, "guidance_scale": 2, "num_beams": 2})";
+  const std::vector<std::string> bench = {"bench", "--repetitions", "1", "--warmup",
+                                          "0",     "--new-tokens",  "1", "--mode"};
+  std::vector<std::string> bench_generate = bench, bench_encode = bench;
+  bench_generate.push_back("generate");
+  bench_encode.push_back("encode");
+  const std::vector<std::vector<std::string>> decoding = {
+      {"generate"},
+      bench_generate,
+      {"bench", "engine", "--requests", "1", "--output-tokens", "1:2"}};
+  for (std::vector<std::string> command : decoding) {
+    INFO(command[0] << " " << command.back());
+    const Outcome refused = run(command, odd);
+    CHECK(refused.exit_code == kExitModel);
+    for (const char* part : {"generation_config.json: max_time is 2.5", "guidance_scale is 2",
+                             "--ignore-generation-fields"}) {
+      CHECK_THAT(refused.err, Contains(part));
+    }
+    CHECK_THAT(refused.err, !Contains("num_beams"));
+    command.push_back("--ignore-generation-fields");
+    const Outcome ignored = run(command, odd);
+    CHECK(ignored.exit_code == kExitDone);
+    CHECK_THAT(ignored.err, Contains("generation_config.json: max_time is 2.5: ignored"));
+    command.pop_back();
+    CHECK(run(command, R"({"max_time": null, "penalty_alpha": 0})").exit_code == kExitDone);
   }
-  CHECK_THAT(logged, !Contains("num_beams"));
-  CHECK(warnings("encode", odd).empty());
-  CHECK(warnings("generate", R"({"penalty_alpha": 0, "num_beams": 2})").empty());
+  // Nothing is decoded here.
+  CHECK(run({"encode"}, odd).err.empty());
+  CHECK(run(bench_encode, odd).exit_code == kExitDone);
+  CHECK_THAT(run({"inspect"}, odd).out, Contains("max_time is 2.5"));
+}
+
+TEST_CASE("max_length of generation_config.json counts the start token; 20 is no one's choice") {
+  ScratchDirectory scratch;
+  const std::string model = scratch / "model";
+  std::filesystem::copy(G2pModel(), model);
+  const auto tokens = [&](const std::string& fields) {
+    WriteText(model + "/generation_config.json", fields);
+    const Outcome outcome = RunBinary(
+        {{"generate", "--model", model, "--ignore-eos", "--output", "json"}, "oros\n", {}});
+    REQUIRE(outcome.exit_code == kExitDone);
+    return json::parse(outcome.out)["sequences"][0]["token_ids"].size();
+  };
+  CHECK(tokens("{}") == 256);
+  CHECK(tokens(R"({"max_length": 20})") == 256);
+  CHECK(tokens(R"({"max_length": 21})") == 20);
+  CHECK(tokens(R"({"max_length": 21, "max_new_tokens": 7})") == 7);
 }
 
 TEST_CASE("SIGINT ends a command with 130 after whole lines") {
