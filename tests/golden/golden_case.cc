@@ -166,6 +166,22 @@ absl::Status ReadJson(GoldenCase* c) {
   return absl::OkStatus();
 }
 
+absl::Status ReadBf16(GoldenCase* c) {
+  const std::string path = absl::StrCat(c->directory, "/bf16.json");
+  if (!std::filesystem::exists(path)) return absl::OkStatus();
+  absl::StatusOr<nlohmann::json> json = ReadJsonFile(path, kMaxFileBytes);
+  if (!json.ok()) return json.status();
+  try {
+    for (const auto& [name, error] : json->at("reference").items()) {
+      c->bf16[name] = {.reference = error.get<double>(),
+                       .f32_residual = json->at("f32_residual").at(name).get<double>()};
+    }
+  } catch (const nlohmann::json::exception& e) {
+    return Bad(absl::StrCat("bf16.json: ", e.what()));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<GoldenCase> ReadGoldenCase(const std::string& directory) {
@@ -174,6 +190,7 @@ absl::StatusOr<GoldenCase> ReadGoldenCase(const std::string& directory) {
   c.name = std::filesystem::path(directory).filename().string();
   absl::Status status = ReadTensors(&c);
   if (status.ok()) status = ReadJson(&c);
+  if (status.ok()) status = ReadBf16(&c);
   if (!status.ok()) return status;
   return c;
 }

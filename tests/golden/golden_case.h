@@ -28,6 +28,12 @@ struct GoldenDecode {
   std::vector<Row> rows;  // one per input row
 };
 
+// How far plain torch in bf16 is from fp32 (fat5_bf16.py), measured as in TensorResult.
+struct Bf16Errors {
+  double reference = 0;     // everything in bf16, as the reference model runs
+  double f32_residual = 0;  // what Quintet rounds on a GPU
+};
+
 struct GoldenCase {
   std::string name, directory;
   std::string kind;  // seq2seq, causal, encoder, seqcls, tokcls, qa
@@ -39,6 +45,7 @@ struct GoldenCase {
   std::vector<GoldenDecode> decodes;
   TokenRows greedy;  // FAT5: per row, start token included
   int64_t greedy_max_new = 0;
+  std::map<std::string, Bf16Errors> bf16;  // by tensor; empty without bf16.json
 };
 
 // NOT_FOUND or INVALID_ARGUMENT saying which file and what in it.

@@ -47,6 +47,10 @@ copy wrong_kind fat5-tokcls
 echo '{"kind": "qa"}' > "$root/wrong_kind/fat5-tokcls/golden.json"
 expect wrong_kind "FAIL fat5-tokcls: .*kind 'qa'"
 
+copy bf16 fat5-rope
+echo '{"reference": {"decoder_logits": 0.1}}' > "$root/bf16/fat5-rope/bf16.json"
+expect bf16 'FAIL fat5-rope: .*bf16.json.*f32_residual'
+
 copy truncated fat5-tokcls
 head -c 1000 "$cases/fat5-tokcls/golden.safetensors" > "$root/truncated/fat5-tokcls/golden.safetensors"
 expect truncated 'FAIL fat5-tokcls: .*golden.safetensors'
