@@ -134,7 +134,7 @@ class Oddities {
   void CheckGeneration() {
     const GenerationDefaults& g = in_.generation;
     for (const std::string& field : g.not_followed) {
-      Add(field, " is not supported; generate and serve load the model only with ",
+      Add(field, ": not supported; generate, bench and serve load the model only with ",
           kIgnoreGenerationFields);
     }
     for (int32_t id : g.eos_token_ids) CheckId("eos_token_id", id);

@@ -1,6 +1,10 @@
 """The same failure ends every subcommand with the same code, and says why."""
 
+import json
+import shutil
+import signal
 import subprocess
+import threading
 
 import pytest
 
@@ -49,3 +53,58 @@ def test_help_and_readme_name_every_code():
 def test_a_model_is_named_as_its_directory_is_whatever_ends_its_path(model):
     found, text = run(*SERVE, "--model", model, "--max-memory", "5")
     assert (found, "model g2p: " in text) == (1, True)
+
+
+@pytest.fixture
+def model_with_fields(tmp_path):
+    """A model directory with the generation_config.json that is given."""
+
+    def make(fields: dict) -> str:
+        model = tmp_path / "model"
+        shutil.copytree(G2P, model, dirs_exist_ok=True)
+        (model / "generation_config.json").write_text(json.dumps(fields), encoding="utf-8")
+        return str(model)
+
+    return make
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c[0] in ("generate", "bench", "serve")], ids=lambda command: " ".join(command[:2]))
+def test_a_generation_field_that_is_not_followed_is_refused(command, model_with_fields):
+    model = model_with_fields({"max_time": 2.5, "num_beams": 2})
+    found, text = run(*command, "--model", model)
+    assert found == 3
+    assert "generation_config.json: max_time is 2.5" in text and "--ignore-generation-fields" in text
+    assert "num_beams" not in text
+
+
+def test_serve_loads_such_a_model_when_told_to(model_with_fields):
+    model = model_with_fields({"max_time": 2.5})
+    server = subprocess.Popen(
+        [BINARY, *SERVE, "--model", model, "--ignore-generation-fields", "--drain-delay", "0"], stderr=subprocess.PIPE, text=True
+    )
+    logged = ""
+    limit = threading.Timer(120, server.kill)
+    limit.start()
+    try:
+        for line in server.stderr:
+            logged += line
+            if "info serving" in line:
+                break
+        server.send_signal(signal.SIGTERM)
+        logged += server.stderr.read()
+        assert server.wait(timeout=120) == 0
+    finally:
+        limit.cancel()
+        server.kill()
+        server.stderr.close()
+    assert "generation_config.json: max_time is 2.5: ignored" in logged
+    assert "info serving" in logged
+
+
+def test_serve_loads_a_classifier_whatever_its_generation_fields_are(tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(SOURCE / "tests/golden/cases/t5-tokcls", model)
+    (model / "generation_config.json").write_text('{"max_time": 2.5}', encoding="utf-8")
+    found, text = run(*SERVE, "--model", model, "--max-memory", "1")
+    assert "max_time" not in text
+    assert found == 1  # for lack of memory

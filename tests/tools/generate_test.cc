@@ -61,7 +61,7 @@ TEST_CASE("fields of generation_config.json that nothing follows are refused whe
   const std::vector<std::vector<std::string>> decoding = {
       {"generate"},
       bench_generate,
-      {"bench", "engine", "--requests", "1", "--output-tokens", "1:2"}};
+      {"bench", "engine", "--concurrency", "1", "--requests", "1", "--output-tokens", "1:2"}};
   for (std::vector<std::string> command : decoding) {
     INFO(command[0] << " " << command.back());
     const Outcome refused = run(command, odd);
