@@ -3,7 +3,9 @@
 #include <chrono>
 #include <cstdlib>
 #include <future>
+#include <new>
 #include <set>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -12,12 +14,14 @@
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
+#include "kernels/out_of_memory.h"
 #include "models/tokenizers/unicode.h"
 #include "server/address.h"
 #include "server/certificate_files.h"
 #include "server/credentials.h"
 #include "server/http_endpoints.h"
 #include "server/listener.h"
+#include "server/server_memory.h"
 #include "server/service.h"
 #include "server/unreadable.h"
 #include "server/wire.h"
@@ -68,6 +72,7 @@ class ServerProcess {
   absl::Status certificates_status_;                // when they were last read
   std::unique_ptr<Executor> executor_, writer_;
   std::vector<std::unique_ptr<ModelHost>> hosts_;
+  ServerMemoryPlan memory_plan_;  // set by LoadModels, before the first model is ready
   CallContext context_;
   std::unique_ptr<InferenceService> service_;
   std::unique_ptr<HttpEndpoints> http_;
@@ -166,13 +171,26 @@ absl::Status ServerProcess::ListenGrpc() {
 }
 
 absl::Status ServerProcess::LoadModels() {
+  const auto named = [](const ModelHost& host, const absl::Status& status) {
+    return absl::Status(status.code(), absl::StrCat("model ", host.options().name, ": ",
+                                                    host.options().directory, ": ",
+                                                    status.message()));
+  };
+  std::vector<ModelHostMemory> models;
   for (const auto& host : hosts_) {
-    const HostOptions& options = host->options();
-    if (absl::Status status = host->Load(); !status.ok()) {
-      return absl::Status(status.code(), absl::StrCat("model ", options.name, ": ",
-                                                      options.directory, ": ", status.message()));
-    }
-    spdlog::info("model {} is loaded", options.name);
+    const absl::StatusOr<ModelHostMemory> memory = host->Prepare();
+    if (!memory.ok()) return named(*host, memory.status());
+    models.push_back(*memory);
+  }
+  absl::StatusOr<ServerMemoryPlan> plan =
+      PlanServerMemory(ReadProcessMemory(), models, options_.max_message_bytes);
+  if (!plan.ok()) return plan.status();
+  spdlog::info("{}", plan->summary);
+  memory_plan_ = *std::move(plan);
+  for (size_t i = 0; i < hosts_.size(); ++i) {
+    const absl::Status status = hosts_[i]->Load(memory_plan_.encoder_cache_bytes[i]);
+    if (!status.ok()) return named(*hosts_[i], status);
+    spdlog::info("model {} is loaded", hosts_[i]->options().name);
   }
   return absl::OkStatus();
 }
@@ -265,8 +283,9 @@ ServeOutcome ServerProcess::Run() {
   if (absl::Status status = Start(); !status.ok()) return {kExitConfiguration, status};
   // The listener is up while models load: probes see a process that lives, and callers are told to
   // come again.
-  std::future<absl::Status> loading =
-      std::async(std::launch::async, [this] { return LoadModels(); });
+  std::future<absl::Status> loading = std::async(std::launch::async, [this] {
+    return CatchOutOfMemory([this] { return LoadModels(); });
+  });
   while (loading.wait_for(kTick) != std::future_status::ready) {
     if (!signals_->terminate) continue;
     spdlog::info("stopped while loading");
@@ -291,8 +310,17 @@ ServeOutcome ServerProcess::Run() {
 }  // namespace
 
 ServeOutcome Serve(const ServerOptions& options, ServerSignals* signals) {
-  ServerProcess process(options, signals);
-  return process.Run();
+  const absl::Status& out_of_memory = OutOfMemory();
+  try {
+    ServerProcess process(options, signals);
+    return process.Run();
+  } catch (const std::bad_alloc&) {
+    return {kExitModel, out_of_memory};
+  } catch (const std::system_error& error) {  // std::thread, where the system has no more
+    return {kExitModel, absl::ResourceExhaustedError(absl::StrCat(
+                            "a thread could not be started: ", error.what(),
+                            "; raise ulimit -u, ulimit -v or the cgroup's pids.max"))};
+  }
 }
 
 }  // namespace quintet
