@@ -516,7 +516,9 @@ void StepEngine::HandOut() {
 }
 
 void StepEngine::Decode(bool streams, int64_t prefill_us) {
-  if (decoding_.empty()) return;
+  // Where steps run ahead the last step's results may still be here though all that decoded have
+  // ended since.
+  if (decoding_.empty()) return SendAll();
   decoder_jobs_.clear();
   int64_t before = 0;
   for (Job* job : decoding_) {

@@ -105,7 +105,7 @@ MetricMaker::Histograms MetricMaker::Histogram(const std::string& name, const st
 
 RefusalMetrics::RefusalMetrics(MetricMaker maker) {
   for (const char* reason : {"INVALID_FIELD", "MODEL_NOT_FOUND", "HEAD_MISSING", "QUEUE_FULL",
-                             "NOT_READY", "QUEUED", "AUTH", "BUG"}) {
+                             "OUT_OF_MEMORY", "NOT_READY", "QUEUED", "AUTH", "BUG"}) {
     rejected_[reason] =
         maker.Counter("requests_rejected_total", "Requests refused at the door, by reason.", {},
                       {{"reason", reason}});

@@ -26,18 +26,21 @@ std::string Mib(int64_t bytes) { return absl::StrCat((bytes + kMib - 1) / kMib);
 // What the plan counts, in bytes. Matrices are read one model after the other, so the largest
 // loading share counts alone.
 struct Parts {
-  int64_t used = 0, weights = 0, cache = 0, workspace = 0, loading = 0, encoder_cache = 0, grpc = 0,
-          requests = 0;
+  int64_t used = 0, later = 0, weights = 0, cache = 0, workspace = 0, loading = 0,
+          encoder_cache = 0, grpc = 0, requests = 0;
 
   // Staging is freed before the first request arrives.
   int64_t total() const {
-    return used + weights + cache + workspace + encoder_cache + grpc + std::max(loading, requests);
+    return used + later + weights + cache + workspace + encoder_cache + grpc +
+           std::max(loading, requests);
   }
   std::string Describe() const {
-    return absl::StrCat("in use already ", Mib(used), ", weights ", Mib(weights),
-                        ", keys and values ", Mib(cache), ", workspace ", Mib(workspace),
-                        ", encoder caches ", Mib(encoder_cache), ", gRPC ", Mib(grpc),
-                        ", requests ", Mib(requests), ", while loading ", Mib(loading));
+    return absl::StrCat("in use already ", Mib(used),
+                        later == 0 ? "" : absl::StrCat(", stacks and heaps ", Mib(later)),
+                        ", weights ", Mib(weights), ", keys and values ", Mib(cache),
+                        ", workspace ", Mib(workspace), ", encoder caches ", Mib(encoder_cache),
+                        ", gRPC ", Mib(grpc), ", requests ", Mib(requests), ", while loading ",
+                        Mib(loading));
   }
 };
 
@@ -57,16 +60,17 @@ Parts Sum(absl::Span<const ModelHostMemory> models) {
 struct Bound {
   const MemoryLimit* limit = nullptr;
   int64_t used = 0;
-  int64_t room = 0;  // for everything but what is in use
+  int64_t later = 0;  // mapped later, whatever is planned
 };
 
 Bound Tightest(const ProcessMemory& memory) {
-  const int64_t mapped = memory.address_space.used_bytes + kLaterMappingBytes;
-  const Bound resident{&memory.resident.limit, memory.resident.used_bytes,
-                       Planned(memory.resident.limit) - memory.resident.used_bytes};
-  const Bound mappings{&memory.address_space.limit, mapped,
-                       Planned(memory.address_space.limit) - mapped};
-  return mappings.room < resident.room ? mappings : resident;
+  const Bound resident{&memory.resident.limit, memory.resident.used_bytes, 0};
+  const Bound mappings{&memory.address_space.limit, memory.address_space.used_bytes,
+                       kLaterMappingBytes};
+  const auto room = [](const Bound& bound) {
+    return Planned(*bound.limit) - bound.used - bound.later;
+  };
+  return room(mappings) < room(resident) ? mappings : resident;
 }
 
 std::string Of(const MemoryLimit& limit) {
@@ -90,9 +94,10 @@ absl::StatusOr<ServerMemoryPlan> PlanServerMemory(const ProcessMemory& memory,
   Parts parts = Sum(models);
   const int64_t configured_cache = parts.encoder_cache;
   parts.used = bound.used;
+  parts.later = bound.later;
   parts.grpc = GrpcQuotaBytes(memory, max_message_bytes);
   parts.requests = least_requests;
-  const int64_t planned = bound.room + bound.used;
+  const int64_t planned = Planned(*bound.limit);
   const int64_t over = parts.total() - planned;
   parts.encoder_cache = std::max<int64_t>(0, configured_cache - std::max<int64_t>(0, over));
   if (parts.total() > planned) {

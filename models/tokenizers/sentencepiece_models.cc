@@ -1,7 +1,9 @@
 // The unigram, bpe and char models of SentencePiece.
 #include <algorithm>
 #include <cfloat>
+#include <unordered_map>
 
+#include "models/string_map.h"
 #include "models/tokenizers/bpe_merger.h"
 #include "models/tokenizers/sentencepiece.h"
 #include "models/tokenizers/unicode.h"
@@ -186,7 +188,7 @@ class BpeModel : public SymbolModel {
   }
 
   int32_t Symbol(std::string_view symbol) const {
-    const auto it = characters_.find(absl::string_view(symbol.data(), symbol.size()));
+    const auto it = characters_.find(symbol);
     return it == characters_.end() ? -1 : it->second;
   }
 
@@ -232,9 +234,8 @@ class BpeModel : public SymbolModel {
   }
 
   // The parts of unused pieces, by id; places within the piece.
-  absl::flat_hash_map<int32_t, std::pair<Merged, Merged>> unused_parts_;
-  absl::flat_hash_map<std::string, int32_t>
-      characters_;  // ids behind the vocabulary for those that are no pieces
+  std::unordered_map<int32_t, std::pair<Merged, Merged>> unused_parts_;
+  StringMap<int32_t> characters_;  // ids behind the vocabulary for those that are no pieces
   MergeTable merges_;
 };
 

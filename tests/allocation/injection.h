@@ -1,6 +1,6 @@
 // Allocations that fail on demand: this program replaces operator new and mmap. While armed, the
 // n-th allocation of the process fails: std::bad_alloc from operator new (a null pointer from its
-// nothrow forms), MAP_FAILED from mmap.
+// nothrow forms), MAP_FAILED from mmap. Allocations in the destructor of nlohmann::json never fail.
 #pragma once
 
 #include <cstdint>

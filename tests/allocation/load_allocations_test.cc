@@ -70,12 +70,11 @@ TEST_CASE("a failed allocation while a model is measured or an engine made is an
 }
 
 TEST_CASE("a failed allocation while a tokenizer is loaded is an error") {
-  const std::string tokenizers = std::string(kRoot) + "/tests/data/tokenizers/";
-  for (const char* name : {"gpt2", "fat5-french", "byt5"}) {
-    CAPTURE(name);
-    FailEach(101, [&] { return Tokenizer::Load(tokenizers + name).status(); });
-  }
-  FailEach(1, [&] { return Tokenizer::Load(std::string(kRoot) + "/deploy/models/g2p").status(); });
+  const std::string root = kRoot, data = root + "/tests/data/tokenizers/";
+  const std::string g2p = root + "/deploy/models/g2p", byt5 = data + "byt5", t5 = data + "t5";
+  FailEach(1, [&] { return Tokenizer::Load(g2p).status(); });
+  FailEach(1, [&] { return Tokenizer::Load(byt5).status(); });
+  FailEach(997, [&] { return Tokenizer::Load(t5).status(); });
 }
 
 }  // namespace
