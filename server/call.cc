@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/clock.h"
+#include "kernels/out_of_memory.h"
 #include "server/answers.h"
 #include "server/message_bytes.h"
 
@@ -243,7 +244,7 @@ absl::StatusOr<RequestId> Call::SubmitOne(Request request) {
   try {
     return host_->engine().Submit(std::move(request));
   } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError("out of memory");
+    return OutOfMemory();
   }
 }
 

@@ -102,7 +102,7 @@ RpcOutcome ToRpcOutcome(const absl::Status& status, absl::string_view request_id
     proto.add_details()->PackFrom(info);
   }
   if (reason == "INVALID_FIELD") AddBadRequest(message, &proto);
-  if (reason == "QUEUE_FULL" || reason == "NOT_READY" || reason == kReasonOutOfMemory) {
+  if (absl::IsResourceExhausted(status) || reason == "NOT_READY") {
     outcome.pushback_ms = AddRetryInfo(retry_after, &proto);
   }
   outcome.status = grpc::Status(static_cast<grpc::StatusCode>(status.code()), message,

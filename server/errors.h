@@ -20,8 +20,8 @@ inline constexpr char kReasonEngineFault[] = "ENGINE_FAULT";
 inline constexpr char kReasonOutOfMemory[] = "OUT_OF_MEMORY";
 absl::Status WithReason(absl::Status status, absl::string_view reason);
 
-// ErrorInfo.reason of a status: its own, else what its code stands for ("INVALID_FIELD",
-// "QUEUE_FULL", ...). "" for OK and CANCELLED.
+// ErrorInfo.reason of a status: its own (such as OUT_OF_MEMORY of kernels/out_of_memory.h), else
+// what its code stands for ("INVALID_FIELD", "QUEUE_FULL", ...). "" for OK and CANCELLED.
 std::string ReasonOf(const absl::Status& status);
 
 // The status to finish a call with. INVALID_ARGUMENT messages of the form "field: text" also become

@@ -18,14 +18,14 @@ class MemoryBudget {
   MemoryBudget(const MemoryBudget&) = delete;
   MemoryBudget& operator=(const MemoryBudget&) = delete;
 
-  int64_t limit() const { return limit_; }
-  int64_t connection_limit() const { return limit_ / 2; }
+  void SetLimit(int64_t bytes) { limit_.store(bytes, std::memory_order_relaxed); }
+  int64_t limit() const { return limit_.load(std::memory_order_relaxed); }
+  int64_t connection_limit() const { return limit() / 2; }
   int64_t used() const { return used_.load(std::memory_order_relaxed); }
 
  private:
   friend class MemoryReservation;
-  const int64_t limit_;
-  std::atomic<int64_t> used_{0};
+  std::atomic<int64_t> limit_, used_{0};
 };
 
 // Bytes that one connection holds of a budget.

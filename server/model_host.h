@@ -17,6 +17,7 @@
 #include "models/tokenizer.h"
 #include "server/admission.h"
 #include "server/metrics.h"
+#include "server/server_memory.h"
 #include "server/weights_hash.h"
 
 namespace quintet {
@@ -49,8 +50,12 @@ class ModelHost {
   ModelHost(const ModelHost&) = delete;
   ModelHost& operator=(const ModelHost&) = delete;
 
-  // Loads and starts the engine's thread. Once; blocks. The state is kReady or kFailed afterwards.
-  absl::Status Load();
+  // Reads everything but the weights: configuration, tokenizer, device. Returns the host memory
+  // that Load will take. Once; after an error the state is kFailed.
+  absl::StatusOr<ModelHostMemory> Prepare();
+  // After Prepare: loads the weights and starts the engine's thread. `encoder_cache_bytes`: at most
+  // what the options say. Once; blocks. The state is kReady or kFailed afterwards.
+  absl::Status Load(int64_t encoder_cache_bytes);
 
   const HostOptions& options() const { return options_; }
   State state() const { return state_.load(std::memory_order_acquire); }
@@ -82,9 +87,12 @@ class ModelHost {
   // Refuses a model that generates, and whose generation_config.json has fields that are not
   // followed; models without a language-model head do not read it.
   absl::Status CheckDefaults() const;
+  absl::StatusOr<ModelHostMemory> ReadFiles();
+  absl::Status LoadEngine(int64_t encoder_cache_bytes);
   void RunEngine();
 
   const HostOptions options_;
+  LoadOptions load_;  // options_.load with what Prepare has settled
   ThreadPool* const pool_;
   std::atomic<State> state_{State::kLoading};
   std::atomic<bool> stop_{false};

@@ -5,8 +5,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <future>
+#include <new>
 #include <optional>
 #include <set>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -16,6 +18,7 @@
 #include "google/protobuf/stubs/logging.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/resource_quota.h"
+#include "kernels/out_of_memory.h"
 #include "models/tokenizers/unicode.h"
 #include "server/address.h"
 #include "server/certificate_files.h"
@@ -25,6 +28,7 @@
 #include "server/http_endpoints.h"
 #include "server/listener.h"
 #include "server/reflection.h"
+#include "server/server_memory.h"
 #include "server/service.h"
 #include "server/watchdog.h"
 #include "server/wire.h"
@@ -37,6 +41,7 @@ constexpr auto kTick = std::chrono::milliseconds(20);
 constexpr int64_t kWatchIntervalUs = 1'000'000;          // of what need not happen at every tick
 constexpr auto kFlush = std::chrono::milliseconds(100);  // for answers to leave the process
 constexpr char kServiceName[] = "quintet.v1.Inference";
+constexpr int64_t kLoadingBudgetBytes = int64_t{64} << 20;
 constexpr int kMaxMetadataBytes = 16 << 10;  // of one RPC
 constexpr int kMaxConcurrentStreams = 1024;  // of one connection
 constexpr int kExitConfiguration = 2, kExitModel = 3, kExitFault = 70;
@@ -84,7 +89,7 @@ class ServerProcess {
   // Prepare requests (tokenize); write results; write chunks of streams.
   std::unique_ptr<Executor> executor_, responder_, writer_;
   std::vector<std::unique_ptr<ModelHost>> hosts_;
-  MemoryBudget memory_{options_.request_bytes};
+  MemoryBudget memory_{kLoadingBudgetBytes};  // until the models' memory is planned
   CallContext context_;
   HealthStatus health_;
   std::unique_ptr<RpcService> service_;
@@ -221,18 +226,31 @@ void ServerProcess::SetTransportLimits(grpc::ServerBuilder* builder) const {
   set(GRPC_ARG_KEEPALIVE_TIME_MS, 60'000);
   set(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
   set(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
-  builder->SetResourceQuota(
-      grpc::ResourceQuota("quintet").Resize(static_cast<size_t>(options_.transport_bytes)));
+  const int64_t quota = GrpcQuotaBytes(ReadProcessMemory(), options_.max_message_bytes);
+  builder->SetResourceQuota(grpc::ResourceQuota("quintet").Resize(static_cast<size_t>(quota)));
 }
 
 absl::Status ServerProcess::LoadModels() {
+  const auto named = [](const ModelHost& host, const absl::Status& status) {
+    return absl::Status(status.code(),
+                        absl::StrCat("model ", host.options().name, ": ", host.options().directory,
+                                     ": ", status.message()));
+  };
+  std::vector<ModelHostMemory> models;
   for (const auto& host : hosts_) {
-    const HostOptions& options = host->options();
-    if (absl::Status status = host->Load(); !status.ok()) {
-      return absl::Status(status.code(), absl::StrCat("model ", options.name, ": ",
-                                                      options.directory, ": ", status.message()));
-    }
-    spdlog::info("model {} is loaded", options.name);
+    const absl::StatusOr<ModelHostMemory> memory = host->Prepare();
+    if (!memory.ok()) return named(*host, memory.status());
+    models.push_back(*memory);
+  }
+  absl::StatusOr<ServerMemoryPlan> plan =
+      PlanServerMemory(ReadProcessMemory(), models, options_.max_message_bytes);
+  if (!plan.ok()) return plan.status();
+  spdlog::info("{}", plan->summary);
+  memory_.SetLimit(plan->request_budget_bytes);
+  for (size_t i = 0; i < hosts_.size(); ++i) {
+    const absl::Status status = hosts_[i]->Load(plan->encoder_cache_bytes[i]);
+    if (!status.ok()) return named(*hosts_[i], status);
+    spdlog::info("model {} is loaded", hosts_[i]->options().name);
   }
   return absl::OkStatus();
 }
@@ -325,8 +343,8 @@ ServeOutcome ServerProcess::Run() {
   if (absl::Status status = Start(); !status.ok()) return {kExitConfiguration, status};
   // The listener is up while models load: probes see a process that lives, and callers are told to
   // come again.
-  std::future<absl::Status> loading =
-      std::async(std::launch::async, [this] { return LoadModels(); });
+  std::future<absl::Status> loading = std::async(
+      std::launch::async, [this] { return CatchOutOfMemory([this] { return LoadModels(); }); });
   while (loading.wait_for(kTick) != std::future_status::ready) {
     Tick();  // models that are loaded already serve
     if (!signals_->terminate) continue;
@@ -355,8 +373,17 @@ ServeOutcome ServerProcess::Run() {
 }  // namespace
 
 ServeOutcome Serve(const ServerOptions& options, ServerSignals* signals) {
-  ServerProcess process(options, signals);
-  return process.Run();
+  const absl::Status& out_of_memory = OutOfMemory();
+  try {
+    ServerProcess process(options, signals);
+    return process.Run();
+  } catch (const std::bad_alloc&) {
+    return {kExitModel, out_of_memory};
+  } catch (const std::system_error& error) {  // std::thread, where the system has no more
+    return {kExitModel, absl::ResourceExhaustedError(
+                            absl::StrCat("a thread could not be started: ", error.what(),
+                                         "; raise ulimit -u, ulimit -v or the cgroup's pids.max"))};
+  }
 }
 
 }  // namespace quintet

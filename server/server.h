@@ -21,8 +21,6 @@ struct ServerOptions {
   int threads = 1;            // of the one compute pool
   int tokenizer_threads = 2;  // for texts of any length; one more is for short ones alone
   int64_t max_message_bytes = 4 << 20;
-  int64_t request_bytes = int64_t{1} << 30;  // memory of all calls in progress and unread answers
-  int64_t transport_bytes = int64_t{256} << 20;  // gRPC's own buffers
   int64_t default_timeout_us = 60'000'000, max_timeout_us = 600'000'000;
   int64_t drain_delay_us = 5'000'000, drain_timeout_us = 30'000'000, stall_timeout_us = 30'000'000;
   ClientPatience patience;

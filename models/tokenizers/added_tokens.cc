@@ -69,7 +69,7 @@ void AddedTokens::Add(AddedToken token) {
 
 absl::Status AddedTokens::Finish(const Normalizer* normalizer) {
   std::vector<std::string> contents(tokens_.size());
-  absl::flat_hash_map<std::string, int32_t> raw, normalized;
+  StringMap<int32_t> raw, normalized;
   size_t bytes = 0, grown = 0;
   for (size_t i = 0; i < tokens_.size(); ++i) {
     AlignedText content(tokens_[i].content, 0, false);
@@ -87,7 +87,7 @@ absl::Status AddedTokens::Finish(const Normalizer* normalizer) {
     const AddedToken* spelled = FindContent(token.decoded);
     token.hidden = spelled != nullptr && spelled->special;
   }
-  const auto build = [](const absl::flat_hash_map<std::string, int32_t>& keys) {
+  const auto build = [](const StringMap<int32_t>& keys) {
     return KeySearch(std::vector<std::pair<std::string_view, int32_t>>(keys.begin(), keys.end()));
   };
   raw_ = build(raw);
@@ -101,7 +101,7 @@ const AddedToken* AddedTokens::FindId(int32_t id) const {
 }
 
 const AddedToken* AddedTokens::FindContent(std::string_view content) const {
-  const auto it = by_content_.find(absl::string_view(content.data(), content.size()));
+  const auto it = by_content_.find(content);
   return it == by_content_.end() ? nullptr : &tokens_[it->second];
 }
 

@@ -5,9 +5,10 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
+#include "models/string_map.h"
 #include "models/tokenizers/key_search.h"
 #include "models/tokenizers/normalizer.h"
 
@@ -55,8 +56,8 @@ class AddedTokens {
 
  private:
   std::vector<AddedToken> tokens_;
-  absl::flat_hash_map<int32_t, size_t> by_id_;
-  absl::flat_hash_map<std::string, size_t> by_content_;
+  std::unordered_map<int32_t, size_t> by_id_;
+  StringMap<size_t> by_content_;
   KeySearch raw_, normalized_;  // values: indices of tokens_
   int32_t highest_id_ = -1;
   bool strips_separators_ = false, splits_special_ = false;

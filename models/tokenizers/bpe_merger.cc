@@ -4,6 +4,7 @@
 #include <deque>
 #include <functional>
 #include <queue>
+#include <unordered_map>
 
 #include "kernels/check.h"
 
@@ -243,7 +244,7 @@ class LongMerger {
   LinkedSymbols symbols_;
   PlaceLists lists_;
   std::vector<Queue> queues_;
-  absl::flat_hash_map<uint32_t, uint32_t> queue_of_rank_;
+  std::unordered_map<uint32_t, uint32_t> queue_of_rank_;
   static constexpr size_t kRecent = 256;
   Recent recent_[kRecent];
   std::priority_queue<RankQueue, std::vector<RankQueue>, std::greater<RankQueue>> ranks_;

@@ -56,7 +56,7 @@ absl::Status Vocabulary::Add(std::string_view piece, int64_t id) {
 }
 
 int32_t Vocabulary::Find(std::string_view piece) const {
-  const auto it = ids_.find(absl::string_view(piece.data(), piece.size()));
+  const auto it = ids_.find(piece);
   return it == ids_.end() ? -1 : it->second;
 }
 

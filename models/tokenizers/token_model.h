@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "models/string_map.h"
 
 namespace quintet {
 
@@ -47,7 +47,7 @@ class Vocabulary {
  private:
   std::vector<std::string> pieces_;
   std::vector<bool> present_;
-  absl::flat_hash_map<std::string, int32_t> ids_;
+  StringMap<int32_t> ids_;
 };
 
 class TokenModel {

@@ -223,7 +223,8 @@ struct Host {
     HostOptions options = TestOptions().models[0];
     UseStub(&options, control);
     model = std::make_unique<ModelHost>(options, &pool, &registry);
-    REQUIRE(model->Load().ok());
+    REQUIRE(model->Prepare().ok());
+    REQUIRE(model->Load(/*encoder_cache_bytes=*/0).ok());
     context.hosts = {model.get()};
     context.preparation = &preparation;
     context.completion = &completion;
