@@ -1,5 +1,6 @@
 #include "server/open_rpcs.h"
 
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -70,7 +71,13 @@ int64_t OpenRpcs::working() const {
 
 void OpenRpcs::Check(int64_t now_us) {
   std::lock_guard<std::mutex> lock(mutex_);
-  for (Rpc* rpc : rpcs_) rpc->Check(now_us, draining_);
+  for (Rpc* rpc : rpcs_) {
+    try {
+      rpc->Check(now_us, draining_);
+    } catch (const std::bad_alloc&) {
+      // The next check looks at it again.
+    }
+  }
   std::erase_if(connections_, [](const auto& known) { return known.second.expired(); });
 }
 

@@ -182,10 +182,16 @@ void Rpc::Write() {
 }
 
 void Rpc::Finish(const RpcOutcome& outcome) {
+  // An RPC must end even when nothing can be allocated for its reason.
+  grpc::Status status(grpc::StatusCode::RESOURCE_EXHAUSTED, "out of memory");
+  try {
+    AddPushback(outcome, context_);
+    status = outcome.status;
+  } catch (const std::bad_alloc&) {
+  }
   finished_ = true;
   write_us_ = MonotonicMicros();
-  AddPushback(outcome, context_);
-  grpc::ServerGenericBidiReactor::Finish(outcome.status);
+  grpc::ServerGenericBidiReactor::Finish(std::move(status));
 }
 
 }  // namespace quintet

@@ -70,6 +70,7 @@ class ServerProcess {
   void RefreshCertificates();
   // Periodic work, every kTick while the process waits. Does not return if an engine is stalled.
   void Tick();
+  void DoPeriodicWork();
   void Drain();
   [[noreturn]] void EndStalled();
   void WaitFor(int64_t limit_us, const std::function<bool()>& done);
@@ -283,6 +284,14 @@ void ServerProcess::RefreshCertificates() {
 }
 
 void ServerProcess::Tick() {
+  try {
+    DoPeriodicWork();
+  } catch (const std::bad_alloc&) {
+    // The next tick does it again.
+  }
+}
+
+void ServerProcess::DoPeriodicWork() {
   std::vector<std::optional<uint64_t>> heartbeats;
   for (const auto& host : hosts_) heartbeats.push_back(host->heartbeats());
   const int64_t paused_us = watchdog_.Tick(heartbeats);

@@ -4,6 +4,7 @@
 // keeps the rules of the callback API.
 #include "server/rpc.h"
 
+#include <array>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -21,6 +22,7 @@
 #include "server/methods.h"
 #include "server/reflection.h"
 #include "tests/server/calls.h"
+#include "tests/server/failing_allocation.h"
 #include "tests/server/running_server.h"
 #include "tests/server/stub_model.h"
 
@@ -67,27 +69,29 @@ class FakeStream final : public grpc::ServerCallbackReaderWriter<ByteBuffer, Byt
   // Delivers one event that gRPC might deliver now, chosen by `random`. Any thread. False after the
   // last one.
   bool Step(std::mt19937_64* random) {
-    std::vector<void (FakeStream::*)()> events;
+    using Event = void (FakeStream::*)();
+    std::array<Event, 6> events;  // allocates nothing: tests let allocations of this thread fail
+    size_t count = 0;
+    const auto add = [&](Event event) { events[count++] = event; };
     {
       std::lock_guard<std::mutex> lock(mutex_);
       if (done_) return false;
       const bool dead = cancelled_ || finished_;
       if (reading_ != nullptr) {
         // A message may still arrive after the end of the RPC.
-        if (!hung_up_ && !cancelled_ && !messages_.empty()) events.push_back(&FakeStream::Message);
-        if (hung_up_ || dead) events.push_back(&FakeStream::EndOfInput);
+        if (!hung_up_ && !cancelled_ && !messages_.empty()) add(&FakeStream::Message);
+        if (hung_up_ || dead) add(&FakeStream::EndOfInput);
       }
-      if (writing_) events.push_back(cancelled_ ? &FakeStream::WriteFails : &FakeStream::Writes);
-      if (cancelled_ && !told_cancelled_) events.push_back(&FakeStream::TellsCancelled);
+      if (writing_) add(cancelled_ ? &FakeStream::WriteFails : &FakeStream::Writes);
+      if (cancelled_ && !told_cancelled_) add(&FakeStream::TellsCancelled);
       if (finished_ && reading_ == nullptr && !writing_ && in_flight_ == 0 &&
           (told_cancelled_ || !cancelled_)) {
-        events.push_back(&FakeStream::Done);
+        add(&FakeStream::Done);
       }
-      if (events.empty()) return true;
+      if (count == 0) return true;
       ++in_flight_;
     }
-    std::uniform_int_distribution<size_t> pick(0, events.size() - 1);
-    (this->*events[pick(*random)])();
+    (this->*events[(*random)() % count])();
     return true;
   }
 
@@ -389,12 +393,17 @@ TEST_CASE("Every method keeps the rules of gRPC in random orders of events", "[r
 
 TEST_CASE("... and when events arrive on two threads", "[rpc]") { RunMany(2, 500); }
 
+const Method& Find(const Host& host, const char* name) {
+  for (const Method& method : host.methods) {
+    if (EndsWith(method.path, name)) return method;
+  }
+  FAIL("no method " << name);
+  return host.methods[0];
+}
+
 TEST_CASE("A message that arrives after a stream has failed starts nothing", "[rpc]") {
   Host host;
-  const Method* method = nullptr;
-  for (const Method& one : host.methods) {
-    if (EndsWith(one.path, "/EncodeStream")) method = &one;
-  }
+  const Method& method = Find(host, "/EncodeStream");
   v1::EncodeStreamRequest bad;
   bad.set_item_id(1);
   grpc::CallbackServerContext context;
@@ -403,7 +412,7 @@ TEST_CASE("A message that arrives after a stream has failed starts nothing", "[r
                                        *host.context.rpcs.Enter("peer", true));
   const std::weak_ptr<Rpc> watched = rpc;
   Rpc* const raw = rpc.get();
-  raw->Start(method->make(rpc));
+  raw->Start(method.make(rpc));
   rpc.reset();
   stream.Bind(raw);
   std::mt19937_64 random(1);
@@ -419,6 +428,75 @@ TEST_CASE("A message that arrives after a stream has failed starts nothing", "[r
   CHECK(stream.violations() == std::vector<std::string>());
   CHECK(watched.expired());
   CHECK(host.memory.used() == 0);
+}
+
+// One good RPC while the allocation after `skip` others fails, on this thread, which plays gRPC's,
+// or on one of the executors. Returns whether an allocation failed.
+bool RunWithFailure(Host* host, const Method& method, const ByteBuffer& message, int where,
+                    int64_t skip) {
+  grpc::CallbackServerContext context;
+  FakeStream stream({message});
+  absl::StatusOr<OpenRpcs::Place> place = host->context.rpcs.Enter("peer", method.long_lived);
+  REQUIRE(place.ok());
+  auto rpc = std::make_shared<TestRpc>(&stream, &context, &host->context.rpcs, *std::move(place));
+  const std::weak_ptr<Rpc> watched = rpc;
+  Rpc* const raw = rpc.get();
+  raw->Start(method.make(rpc));
+  rpc.reset();
+  stream.Bind(raw);
+  std::mt19937_64 random(1);
+  const int64_t failed_before = FailedAllocations();
+  Executor* const executors[] = {&host->preparation, &host->completion, &host->writer};
+  if (where > 0) {
+    executors[where - 1]->Post([skip] { FailAllocations(skip, 1); });
+  } else {
+    FailAllocations(skip, 1);
+  }
+  for (int64_t step = 0; stream.Step(&random); ++step) {
+    if (step == 50) stream.HangUp();
+    if (step > 100) std::this_thread::sleep_for(std::chrono::microseconds(50));
+    if (step > 100'000) break;
+  }
+  FailAllocations(0, 0);
+  for (Executor* executor : executors) executor->Post([] { FailAllocations(0, 0); });
+  const bool failed = FailedAllocations() > failed_before;
+  INFO(method.path << " thread " << where << " allocation " << skip << ": "
+                   << stream.status().error_message());
+  REQUIRE(stream.done());
+  CHECK(stream.violations() == std::vector<std::string>());
+  if (!failed) CHECK(stream.status().ok());
+  if (!stream.status().ok() && stream.status().error_code() != grpc::StatusCode::CANCELLED) {
+    CHECK(stream.status().error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED);
+  }
+  REQUIRE(Eventually([&] { return watched.expired(); }));
+  CHECK(Eventually([&] { return host->memory.used() == 0; }));
+  return failed;
+}
+
+TEST_CASE("An allocation that fails anywhere in a call ends that call alone", "[rpc]") {
+  Host host;
+  v1::EncodeStreamRequest item;
+  item.mutable_input()->set_text("wagner");
+  v1::EncodeRequest encode;
+  encode.add_inputs()->set_text("wagner");
+  v1::TokenizeRequest tokenize;
+  tokenize.set_text("wagner");
+  const std::pair<const char*, ByteBuffer> calls[] = {
+      {"/Generate", ToBytes(Endless(3))}, {"/GenerateStream", ToBytes(Endless(3))},
+      {"/EncodeStream", ToBytes(item)},   {"/Encode", ToBytes(encode)},
+      {"/Tokenize", ToBytes(tokenize)},   {"/GetModelInfo", ToBytes(v1::GetModelInfoRequest())},
+  };
+  for (const auto& [name, message] : calls) {
+    const Method& method = Find(host, name);
+    for (int where = 0; where < 4; ++where) {
+      // Until a run in which so many allocations were not made. Steps that ran late may have made
+      // fewer than others: three such runs.
+      int without = 0;
+      for (int64_t skip = 0; without < 3; ++skip) {
+        without = RunWithFailure(&host, method, message, where, skip) ? 0 : without + 1;
+      }
+    }
+  }
 }
 
 }  // namespace
