@@ -20,21 +20,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "boost/asio/buffer.hpp"
 #include "boost/asio/executor_work_guard.hpp"
 #include "boost/asio/io_context.hpp"
 #include "boost/asio/ip/tcp.hpp"
 #include "boost/asio/post.hpp"
 #include "boost/asio/thread_pool.hpp"
-#include "boost/beast/core/string.hpp"
 #include "boost/beast/http/error.hpp"
-#include "boost/beast/http/parser.hpp"
-#include "boost/beast/http/status.hpp"
-#include "boost/beast/http/string_body.hpp"
 #include "server/address.h"
+#include "server/http_message.h"
 
 namespace quintet {
 namespace {
@@ -57,9 +51,8 @@ constexpr int kReservedDescriptors = 8;
 constexpr int kSendBufferBytes = 64 << 10, kReceiveBufferBytes = 32 << 10;
 constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
 
-// A coroutine that starts suspended and is resumed by hand. Whoever holds the handle destroys it.
-// asio::awaitable would not do: when an operation's own allocation fails, it destroys the frame
-// that is still executing. Here that exception is thrown inside the coroutine.
+// A coroutine that starts suspended; the owner of the handle destroys it. asio::awaitable destroys
+// its frame while it executes when Asio fails to allocate an operation; here the coroutine throws.
 struct Coroutine {
   struct promise_type {
     Coroutine get_return_object() {
@@ -92,18 +85,16 @@ struct Connection {
   Phase phase = Phase::kReading;
   Clock::time_point since, deadline;  // of the phase; kHandling has no deadline
 
-  std::array<char, 2 * HttpServer::kMaxHeadBytes> buffer;  // input: [begin, end)
+  std::array<char, 2 * kMaxHttpHeadBytes> buffer;  // input: [begin, end)
   size_t begin = 0, end = 0;
   std::string head;  // of the answer
   std::shared_ptr<const std::string> body;
   size_t sent = 0, unsent = 0;
 };
 
-using Parser = http::request_parser<http::string_body>;
-
 // A request that is being read, and its answer as soon as there is one.
 struct Exchange {
-  Parser parser;
+  HttpParser parser;
   const HttpRoute* route = nullptr;  // once the head is read
   std::optional<HttpResponse> response;
   bool malformed = false;  // what follows on the connection cannot be trusted
@@ -156,14 +147,10 @@ class BeastServer : public HttpServer {
   static bool Fill(Connection* c);
   // Parses the input. False: more of it is needed.
   bool Advance(Connection* c, Exchange* exchange);
-  error_code Parse(Connection* c, Parser* parser) const;
-  // The route of a request, or null and the answer to it.
-  const HttpRoute* Find(const Parser& parser, HttpResponse* refusal) const;
-  HttpResponse Malformed(error_code error) const;
+  error_code Parse(Connection* c, HttpParser* parser) const;
   // Runs a handler. No exception escapes.
   HttpResponse Answer(const HttpRoute& route, const HttpRequest& request) const noexcept;
   void StartWrite(Connection* c, const HttpResponse& response, bool head_only, bool keep_alive);
-  // What has not been sent is dropped.
   void EndWrite(Connection* c);
   // would_block: not all of it yet.
   static error_code Send(Connection* c);
@@ -255,33 +242,6 @@ int DescriptorLimit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1 << 30;
   return static_cast<int>(std::min<rlim_t>(limit.rlim_cur, 1 << 30));
-}
-
-// Of a request's target, in origin form (/path?query) or absolute form (http://host/path).
-absl::string_view PathOf(absl::string_view target) {
-  if (absl::ConsumePrefix(&target, "http://")) {
-    const size_t slash = target.find('/');
-    target = slash == absl::string_view::npos ? "/" : target.substr(slash);
-  }
-  return target.substr(0, target.find('?'));
-}
-
-absl::string_view View(boost::beast::string_view text) { return {text.data(), text.size()}; }
-
-// What is wrong with a head that the parser accepts, or null.
-const char* Flaw(const Parser& parser) {
-  const auto& request = parser.get();
-  if (request.version() == 11 && request.count(http::field::host) != 1)
-    return "HTTP/1.1 requires exactly one Host header";
-  // Without a known length, what follows could be a body or the next request.
-  if (request.count(http::field::transfer_encoding) > 0 && !parser.chunked())
-    return "the only Transfer-Encoding supported is chunked";
-  return nullptr;
-}
-
-bool Expects100Continue(const Parser& parser) {
-  return parser.get().version() == 11 &&
-         boost::beast::iequals(parser.get()[http::field::expect], "100-continue");
 }
 
 BeastServer::BeastServer(Options options, std::vector<HttpRoute> routes)
@@ -484,7 +444,7 @@ bool BeastServer::Fill(Connection* c) {
   return !error || error == asio::error::would_block;
 }
 
-error_code BeastServer::Parse(Connection* c, Parser* parser) const {
+error_code BeastServer::Parse(Connection* c, HttpParser* parser) const {
   while (!parser->is_done() && c->begin < c->end) {
     error_code error;
     const absl::string_view input = c->input();
@@ -500,17 +460,17 @@ error_code BeastServer::Parse(Connection* c, Parser* parser) const {
 }
 
 bool BeastServer::Advance(Connection* c, Exchange* exchange) {
-  Parser& parser = exchange->parser;
+  HttpParser& parser = exchange->parser;
   const error_code error = Parse(c, &parser);
   if (error && error != http::error::need_more) {
     exchange->malformed = true;
-    exchange->response = Malformed(error);
+    exchange->response = Malformed(error, options_.max_body_bytes);
   } else if (const char* flaw = parser.is_header_done() ? Flaw(parser) : nullptr) {
     exchange->malformed = true;
     exchange->response = PlainText(400, absl::StrCat("malformed request: ", flaw, "\n"));
   } else if (parser.is_header_done() && exchange->route == nullptr) {
     HttpResponse refusal;
-    exchange->route = Find(parser, &refusal);
+    exchange->route = FindRoute(parser, routes_, &refusal);
     if (exchange->route == nullptr) {
       exchange->response = std::move(refusal);
     } else if (!parser.is_done() && Expects100Continue(parser)) {
@@ -520,40 +480,6 @@ bool BeastServer::Advance(Connection* c, Exchange* exchange) {
     }
   }
   return parser.is_done() || exchange->response.has_value();
-}
-
-const HttpRoute* BeastServer::Find(const Parser& parser, HttpResponse* refusal) const {
-  const auto& request = parser.get();
-  const absl::string_view path = PathOf(View(request.target()));
-  absl::string_view method = View(request.method_string());
-  if (method == "HEAD") method = "GET";
-  std::string allowed, paths;
-  for (const HttpRoute& route : routes_) {
-    if (route.path == path && route.method == method) return &route;
-    absl::StrAppend(&paths, paths.empty() ? "" : ", ", route.path);
-    if (route.path != path) continue;
-    absl::StrAppend(&allowed, allowed.empty() ? "" : ", ", route.method,
-                    route.method == "GET" ? ", HEAD" : "");
-  }
-  if (allowed.empty()) {
-    *refusal = PlainText(404, absl::StrCat("no such path; expected one of ", paths, "\n"));
-  } else {
-    *refusal = PlainText(405, absl::StrCat("method not allowed; expected ", allowed, "\n"));
-    refusal->headers = absl::StrCat("Allow: ", allowed, "\r\n");
-  }
-  return nullptr;
-}
-
-HttpResponse BeastServer::Malformed(error_code error) const {
-  if (error == http::error::header_limit) {
-    return PlainText(
-        431, absl::StrCat("request head too large: the limit is ", kMaxHeadBytes, " bytes\n"));
-  }
-  if (error == http::error::body_limit || error == http::error::buffer_overflow) {
-    return PlainText(413, absl::StrCat("request body too large: the limit is ",
-                                       options_.max_body_bytes, " bytes\n"));
-  }
-  return PlainText(400, absl::StrCat("malformed request: ", error.message(), "\n"));
 }
 
 HttpResponse BeastServer::Answer(const HttpRoute& route,
@@ -567,14 +493,7 @@ HttpResponse BeastServer::Answer(const HttpRoute& route,
 
 void BeastServer::StartWrite(Connection* c, const HttpResponse& response, bool head_only,
                              bool keep_alive) {
-  const auto reason = http::obsolete_reason(static_cast<http::status>(response.status));
-  const size_t body_bytes = response.body == nullptr ? 0 : response.body->size();
-  const std::string date =
-      absl::FormatTime("%a, %d %b %Y %H:%M:%S GMT", absl::Now(), absl::UTCTimeZone());
-  c->head = absl::StrCat("HTTP/1.1 ", response.status, " ", View(reason), "\r\nDate: ", date,
-                         "\r\nContent-Type: ", response.content_type,
-                         "\r\nContent-Length: ", body_bytes, "\r\n", response.headers,
-                         "Connection: ", keep_alive ? "keep-alive" : "close", "\r\n\r\n");
+  c->head = ResponseHead(response, keep_alive);
   c->body = head_only ? nullptr : response.body;
   c->sent = 0;
   c->unsent = c->head.size() + (c->body == nullptr ? 0 : c->body->size());
@@ -613,9 +532,9 @@ Coroutine BeastServer::Serve(Connection& c) {
   bool keep_alive = true;
   for (bool first = true; keep_alive; first = false) {
     Exchange exchange;
-    Parser& parser = exchange.parser;
+    HttpParser& parser = exchange.parser;
     parser.eager(true);
-    parser.header_limit(kMaxHeadBytes);
+    parser.header_limit(kMaxHttpHeadBytes);
     parser.body_limit(options_.max_body_bytes);
     bool idle = !first && c.input().empty();
     Begin(&c, Phase::kReading, idle ? options_.idle_timeout : options_.request_timeout);
@@ -663,13 +582,6 @@ Coroutine BeastServer::Serve(Connection& c) {
 }
 
 }  // namespace
-
-HttpResponse PlainText(int status, std::string body) {
-  HttpResponse response;
-  response.status = status;
-  response.body = std::make_shared<const std::string>(std::move(body));
-  return response;
-}
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(Options options,
                                                               std::vector<HttpRoute> routes) {

@@ -29,6 +29,9 @@ struct HttpResponse {
   std::string headers;                      // further header lines, each with its CRLF
 };
 
+// Of the request line, and of all header lines together.
+inline constexpr size_t kMaxHttpHeadBytes = 8 << 10;
+
 HttpResponse PlainText(int status, std::string body);
 
 struct HttpRoute {
@@ -53,9 +56,6 @@ class HttpServer {
     std::chrono::milliseconds idle_timeout{75'000};   // between requests
     std::chrono::milliseconds write_timeout{10'000};  // for a whole answer
   };
-  // Of the request line, and of all header lines together.
-  static constexpr size_t kMaxHeadBytes = 8 << 10;
-
   // Listens on every address of the host. INVALID_ARGUMENT: no such address, or it is taken.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(Options options,
                                                            std::vector<HttpRoute> routes);

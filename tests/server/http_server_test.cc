@@ -225,7 +225,7 @@ TEST_CASE("http server: malformed requests get an answer and cost one connection
   TestServer server;
   const std::string ok = "GET /ok HTTP/1.1\r\nHost: a\r\n";
   const std::string post = "POST /echo HTTP/1.1\r\nHost: a\r\n";
-  const size_t most = HttpServer::kMaxHeadBytes;
+  const size_t most = kMaxHttpHeadBytes;
   const std::pair<std::string, int> kCases[] = {
       {"GET /ok HTTP/1.1\r\n\r\n", 400},  // no Host
       {ok + "Host: b\r\n\r\n", 400},      // two
