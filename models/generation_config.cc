@@ -5,7 +5,6 @@
 #include "models/config.h"
 #include "models/config_fields.h"
 #include "models/json.h"
-#include "models/safetensors.h"
 
 namespace quintet {
 namespace {
@@ -16,6 +15,7 @@ constexpr int64_t kAnyId = int64_t{1}
 constexpr int64_t kAnyCount = int64_t{1} << 31;
 constexpr double kAnyNumber = 1e9;
 constexpr size_t kMaxIds = 100000;
+constexpr size_t kMaxShownValue = 80;  // characters
 
 std::optional<int> ReadEarlyStopping(ConfigFields* fields) {
   const nlohmann::json* value = fields->Find("early_stopping");
@@ -81,8 +81,10 @@ std::vector<std::string> NotFollowed(const std::string& where, const ConfigField
   for (const auto& one : known) {
     const nlohmann::json* value = fields.Find(one.name);
     if (value == nullptr || *value == one.neutral) continue;
-    const std::string text = value->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-    found.push_back(absl::StrCat(where, ": ", one.name, " is ", Printable(text)));
+    // ASCII: what JSON escapes is safe to print.
+    std::string text = value->dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+    if (text.size() > kMaxShownValue) text = text.substr(0, kMaxShownValue) + "...";
+    found.push_back(absl::StrCat(where, ": ", one.name, " is ", text));
   }
   return found;
 }

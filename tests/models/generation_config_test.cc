@@ -68,6 +68,13 @@ TEST_CASE("Each field that is not followed is named with its value, and refused 
     REQUIRE(absent.ok());
     CHECK(absent->not_followed.empty());
   }
+  // Values are cut, and hold no characters that a terminal would follow.
+  const auto longest =
+      Read(absl::StrCat(R"({"stop_strings": ["\u001b\u00e9)", std::string(1000, 'x'), R"("]})"));
+  REQUIRE(longest.ok());
+  REQUIRE(longest->not_followed.size() == 1);
+  CHECK(longest->not_followed[0].size() < 150);
+  CHECK_THAT(longest->not_followed[0], Contains(R"(stop_strings is ["\u001b\u00e9xxx)"));
   const auto two = Read(R"({"max_time": 2, "guidance_scale": 1.5})");
   REQUIRE(two.ok());
   CHECK_THAT(std::string(CheckFollowed(*two).message()), Contains("guidance_scale is 1.5"));
