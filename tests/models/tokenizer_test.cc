@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "models/tokenizers/sentencepiece.pb.h"
 #include "tests/models/scratch_directory.h"
 
 namespace quintet {
@@ -167,6 +168,49 @@ TEST_CASE("Special tokens are not cut out of text where the files say so", "[tok
                    "</s>") == Ids{4, 1, 1});
   CHECK(EncodeWith(kUnigramJson, R"({"split_special_tokens": true, "pad_token": "<"})", "{}",
                    "b<b") == Ids{5, 0, 6});
+}
+
+TEST_CASE("added_tokens_decoder replaces the older files", "[tokenizer]") {
+  const auto load = [](const char* tokenizer_config) {
+    ScratchDirectory directory;
+    WriteText(directory / "tokenizer.json", kBpeJson);
+    WriteText(directory / "tokenizer_config.json", tokenizer_config);
+    WriteText(directory / "special_tokens_map.json", R"({"eos_token": "<map>"})");
+    WriteText(directory / "added_tokens.json", R"({"<map>": 3, "<new>": 4})");
+    auto loaded = Tokenizer::Load(directory / "");
+    REQUIRE(loaded.ok());
+    return *std::move(loaded);
+  };
+  const auto older = load(R"({"eos_token": "<config>"})");
+  CHECK(older->PieceToId("<new>") == 4);
+  CHECK(older->PieceToId("<map>") == 3);
+  CHECK(older->eos_id() == 3);
+  CHECK(older->IsSpecial(3));
+  CHECK_FALSE(older->IsSpecial(4));
+  CHECK(older->PieceToId("<config>") == -1);
+
+  const auto newer = load(R"({"eos_token": "<config>", "extra_special_tokens": ["<extra>"],
+               "added_tokens_decoder": {"3": {"content": "<config>", "special": false}}})");
+  CHECK(newer->PieceToId("<new>") == -1);
+  CHECK(newer->PieceToId("<map>") == -1);
+  CHECK(newer->eos_id() == 3);
+  CHECK(newer->IsSpecial(3));  // because it has a name
+  CHECK(newer->PieceToId("<extra>") == 4);
+}
+
+TEST_CASE("A sentinel that spiece.model has keeps its id", "[tokenizer]") {
+  spm::Model model;
+  for (const char* piece : {"<pad>", "</s>", "<unk>", "<extra_id_1>", "\u2581"}) {
+    model.add_pieces()->set_piece(piece);
+  }
+  ScratchDirectory directory;
+  WriteText(directory / "spiece.model", model.SerializeAsString());
+  WriteText(directory / "tokenizer_config.json", R"({"extra_ids": 3})");
+  const auto tokenizer = Tokenizer::Load(directory / "");
+  REQUIRE(tokenizer.ok());
+  CHECK((*tokenizer)->vocab_size() == 7);
+  CHECK((*tokenizer)->Encode("<extra_id_0><extra_id_1><extra_id_2>", true).value() ==
+        Ids{6, 3, 5, 1});
 }
 
 TEST_CASE("A special token that decodes to another text is not left out", "[tokenizer]") {
