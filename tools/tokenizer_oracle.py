@@ -192,10 +192,12 @@ def declared_kind(make_files, **files):
     return make
 
 
-def shipped_g2p(folder):
-    for name in ("config.json", "spiece.model"):
-        shutil.copy(os.path.join(ROOT, "deploy/models/g2p", name), folder)
-    return Transformers(folder)
+def g2p_kind(*names):
+    def make(folder):
+        for name in ("config.json",) + names:
+            shutil.copy(os.path.join(ROOT, "deploy/models/g2p", name), folder)
+        return Transformers(folder)
+    return make
 
 
 def charsmap_and_vocab():
@@ -359,7 +361,8 @@ KINDS = {
                                      D.ByteLevel(), post=processors.ByteLevel(trim_offsets=True)),
     "byt5": declared_kind(lambda folder: None, tokenizer_config={"tokenizer_class": "ByT5Tokenizer"}),
     # What a checkpoint declares decides how transformers reads its files.
-    "g2p": shipped_g2p,
+    "g2p": g2p_kind("spiece.model"),
+    "g2p-json": g2p_kind("spiece.model", "tokenizer.json", "tokenizer_config.json"),
     "t5-spiece": declared_kind(SPIECE, config=T5, tokenizer_config=T5_CONFIG, special_tokens_map=T5_MAP),
     "t5-spiece-ten-sentinels": declared_kind(SPIECE, config=T5, tokenizer_config={"extra_ids": 10, "clean_up_tokenization_spaces": True}),
     "t5-spiece-extra-tokens": declared_kind(SPIECE, config=T5, tokenizer_config={"additional_special_tokens": ["<ctrl>", "NEWTOKEN"]},

@@ -47,6 +47,20 @@ TEST_CASE("A spiece.model is read as transformers' T5Tokenizer reads it", "[toke
   CHECK_FALSE(tokenizer->IsSpecial(3));
 }
 
+TEST_CASE("The shipped model reads words and phonemes as it was trained", "[tokenizer]") {
+  const auto loaded = Tokenizer::Load(std::string(QUINTET_SOURCE_DIR) + "/deploy/models/g2p");
+  REQUIRE(loaded.ok());
+  const Tokenizer& tokenizer = **loaded;
+  CHECK(Pieces(tokenizer, tokenizer.Encode("wagner", true).value()) ==
+        std::vector<std::string>{"\u2581", "w", "a", "g", "n", "e", "r", "</s>"});
+  const Ids phonemes = tokenizer.Encode("W AE1 G N ER0", true).value();
+  CHECK(Pieces(tokenizer, phonemes) == std::vector<std::string>{"\u2581", "W", "\u2581", "AE1",
+                                                                "\u2581", "G", "\u2581", "N",
+                                                                "\u2581", "ER0", "</s>"});
+  CHECK(tokenizer.Decode(phonemes, true) == "W AE1 G N ER0");
+  CHECK(tokenizer.vocab_size() == 102);
+}
+
 TEST_CASE("The T5 family's sentinels count down from the highest id", "[tokenizer]") {
   const auto tokenizer = LoadData("g2p");
   CHECK(tokenizer->vocab_size() == 202);
