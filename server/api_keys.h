@@ -26,9 +26,6 @@ class ApiKeys {
   // The highest priority of the key in the value of an authorization header; unset: it holds none
   // of the keys.
   std::optional<Priority> MaxPriority(absl::string_view authorization) const;
-  bool Allows(absl::string_view authorization) const {
-    return MaxPriority(authorization).has_value();
-  }
 
  private:
   using Digest = std::array<char, 64>;  // hexadecimal, lower case

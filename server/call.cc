@@ -163,9 +163,9 @@ absl::Status Call::Enter(const CallSize& size) {
   if (place_.held()) return ReserveMemory(kTokenizedBytes * size.inputs.text_bytes);
   const Admission& admission = host_->admission();
   return absl::ResourceExhaustedError(absl::StrCat(
-      "the queue is full: ", admission.requests(), " requests of about ", admission.tokens(),
-      " tokens are waiting, limits ", most, " and ", host_->options().engine.max_queue_tokens,
-      " (of low priority: three quarters), this call brings ", size.requests, " and ", tokens));
+      "queue full: ", admission.requests(), " requests (about ", admission.tokens(),
+      " tokens) waiting; limits: ", most, " requests, ", host_->options().engine.max_queue_tokens,
+      " tokens (75 % of both for low priority); this call needs ", size.requests, " and ", tokens));
 }
 
 InputLimits Call::input_limits() const {

@@ -109,6 +109,9 @@ absl::Status ModelHost::LoadEngine(int64_t encoder_cache_bytes) {
   if (!warm.ok()) return warm;
   EngineLimits limits = options_.engine;
   limits.encoder_cache_bytes = encoder_cache_bytes;
+  // Admission decides; the engine's own limits must not refuse what it lets in.
+  limits.max_queue_requests = Admission::WithShares(limits.max_queue_requests);
+  limits.max_queue_tokens = Admission::WithShares(limits.max_queue_tokens);
   absl::StatusOr<std::unique_ptr<Engine>> engine =
       Engine::Create(model_.get(), tokenizer_.get(), limits, MonotonicMicros, metrics_.get());
   if (!engine.ok()) return engine.status();

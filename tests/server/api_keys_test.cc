@@ -42,11 +42,11 @@ TEST_CASE("Keys are known by their digests", "[api_keys]") {
   const KeyFile file(std::string("# one key\n") + kDigestOfAbc + "\n");
   ApiKeys keys;
   REQUIRE(keys.Load(file.path()).ok());
-  CHECK(keys.Allows("Bearer abc"));
-  CHECK_FALSE(keys.Allows("Bearer abd"));
-  CHECK_FALSE(keys.Allows("abc"));
-  CHECK_FALSE(keys.Allows(std::string("Bearer ") + kDigestOfAbc));
-  CHECK_FALSE(keys.Allows(""));
+  CHECK(keys.MaxPriority("Bearer abc").has_value());
+  CHECK_FALSE(keys.MaxPriority("Bearer abd").has_value());
+  CHECK_FALSE(keys.MaxPriority("abc").has_value());
+  CHECK_FALSE(keys.MaxPriority(std::string("Bearer ") + kDigestOfAbc).has_value());
+  CHECK_FALSE(keys.MaxPriority("").has_value());
 }
 
 TEST_CASE("A key has the highest priority that its line gives it", "[api_keys]") {
@@ -105,7 +105,7 @@ TEST_CASE("Bad key files are refused and leave the keys of before", "[api_keys]"
   CHECK_FALSE(keys.Load(KeyFile("# none\n").path()).ok());
   CHECK_FALSE(keys.Load(KeyFile(kDigestOfAbc, 0644).path()).ok());
   CHECK_FALSE(keys.Load("/nonexistent/keys").ok());
-  CHECK(keys.Allows("Bearer abc"));
+  CHECK(keys.MaxPriority("Bearer abc").has_value());
 }
 
 TEST_CASE("A server with keys asks for one", "[api_keys][server]") {
