@@ -163,7 +163,13 @@ void LogQueue::Write(std::string text) { state_->Push(std::move(text)); }
 void LogQueue::flush() {
   std::unique_lock<std::mutex> lock(state_->mutex);
   const int64_t target = state_->queued;
-  state_->changed.wait_for(lock, options_.flush_timeout, [&] { return state_->ended >= target; });
+  const auto ended = [&] { return state_->ended >= target; };
+  // In slices: while the process or its machine was suspended, the writing thread had no time
+  // either.
+  constexpr int kSlices = 20;
+  for (int i = 0; i < kSlices; ++i) {
+    if (state_->changed.wait_for(lock, options_.flush_timeout / kSlices, ended)) return;
+  }
 }
 
 void LogQueue::set_pattern(const std::string& pattern) {
