@@ -136,11 +136,20 @@ def test_health_watches_are_limited(server):
 
 def test_idle_streams_are_limited(server):
     """20,000 streams without a message: those beyond the limits are refused, the others end within seconds."""
-    peers = [frames.Peer(port_of(server)) for _ in range(20)]
-    for peer in peers:
-        for stream in range(1, 2001, 2):
-            peer.open(stream, frames.request_fields(SERVICE + "EncodeStream"))
-            peer.pump()
+    peers = []
+
+    def open_streams(connections: int, of_each: int) -> None:
+        for _ in range(connections):
+            peers.append(frames.Peer(port_of(server)))
+            for stream in range(1, 2 * of_each, 2):
+                peers[-1].open(stream, frames.request_fields(SERVICE + "EncodeStream"))
+                peers[-1].pump()
+
+    open_streams(2, 300)
+    assert eventually(lambda: server.metric("quintet_open_calls") == 512, 5)  # 256 of each connection
+    open_streams(3, 300)
+    assert eventually(lambda: server.metric("quintet_open_calls") == 1024, 5)
+    open_streams(18, 1000)
     assert server.metric("quintet_open_calls") <= 1024
     assert serves(server)
     assert eventually(lambda: server.metric("quintet_open_calls") == 0, 30)
