@@ -16,6 +16,8 @@ BatchBuilder::BatchBuilder(const ModelLimits& limits) {
   slot_rows_.reserve(limits.max_step_sequences);
   moves_.reserve(limits.max_step_sequences);
   source_rows_.reserve(limits.max_step_sequences);
+  owners_.reserve(limits.max_step_sequences);
+  filled_owners_.reserve(limits.max_step_sequences);
   Clear();
 }
 
@@ -98,6 +100,7 @@ DecodeBatch BatchBuilder::Finish() {
 
 void BatchBuilder::FillSources() {
   if (owners_ == filled_owners_) return;
+  filled_owners_.clear();  // until the matrix is filled: to grow it may fail
   sources_stride_ =
       source_lens_.empty() ? 0 : *std::max_element(source_lens_.begin(), source_lens_.end());
   sources_.resize(sources_stride_ * source_lens_.size());

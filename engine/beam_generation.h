@@ -20,7 +20,6 @@ class BeamGeneration : public Generation {
 
   void AssignPages(absl::Span<const int32_t> pages) override;
   float RowBias(int64_t row) const override { return search_->scores()[row]; }
-  void Select(const RowResults& results) override;
   // With one sequence to return: what all beams and finished candidates begin with, at the end the
   // rest. With several, beams deliver when they are final.
   void Deliver(ResponseSink* sink) override;
@@ -29,6 +28,7 @@ class BeamGeneration : public Generation {
  private:
   using Alternative = std::vector<std::pair<int32_t, float>>;
 
+  void Select(const RowResults& results) override;
   void TakeCandidates(const RowResults& results);
   Hit HitOf(const BeamCandidate& candidate) const;
   bool CompletesStop(const BeamCandidate& candidate) const;

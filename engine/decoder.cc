@@ -1,10 +1,12 @@
 #include "engine/decoder.h"
 
 #include <algorithm>
+#include <new>
 #include <numeric>
 
 #include "engine/scheduler.h"
 #include "kernels/check.h"
+#include "kernels/out_of_memory.h"
 
 namespace quintet {
 namespace {
@@ -17,10 +19,12 @@ int64_t LabelBytes(const ModelConfig& config, const ModelLimits& limits) {
 
 absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(Model* model,
                                                          std::optional<bool> run_ahead) {
-  auto decoder = std::unique_ptr<Decoder>(new Decoder(model, run_ahead));
-  const absl::Status status = decoder->Allocate();
-  if (!status.ok()) return status;
-  return decoder;
+  return CatchOutOfMemory([&]() -> absl::StatusOr<std::unique_ptr<Decoder>> {
+    auto decoder = std::unique_ptr<Decoder>(new Decoder(model, run_ahead));
+    const absl::Status status = decoder->Allocate();
+    if (!status.ok()) return status;
+    return decoder;
+  });
 }
 
 Decoder::Decoder(Model* model, std::optional<bool> run_ahead)
@@ -42,7 +46,24 @@ absl::Status Decoder::Allocate() {
   if (!labels.ok()) return labels.status();
   labels_ = *std::move(labels);
   if (absl::Status status = search_.Allocate(); !status.ok()) return status;
+  // Every job has a sequence at least.
+  const auto jobs = static_cast<size_t>(model_->limits().max_step_sequences);
+  classes_.reserve(jobs);
+  members_.reserve(jobs);
+  parts_.reserve(jobs);
+  left_.reserve(jobs);
+  shares_.reserve(jobs);
+  searching_.reserve(jobs);
+  following_.reserve(jobs);
+  chosen_.reserve(jobs);
+  scoring_.reserve(jobs);
+  stating_.reserve(jobs);
   return target_scores_.Allocate();
+}
+
+void Decoder::Reset() {
+  ahead_.reset();
+  target_scores_.Clear();
 }
 
 absl::StatusOr<Decoder::StepSize> Decoder::Step(absl::Span<const DecoderJob> jobs,
@@ -249,7 +270,8 @@ absl::StatusOr<Decoder::StepSize> Decoder::FinishAhead(absl::Span<const DecoderJ
 int64_t Decoder::Score(const Tensor& states, int64_t row) {
   for (const DecoderJob* job : scoring_) {
     for (const auto& wanted : job->forced->wanted()) {
-      target_scores_.Add(wanted.target, job->top_logprobs, &job->result->targets[wanted.item]);
+      target_scores_.Add(wanted.target, job->top_logprobs, &job->result->targets[wanted.item],
+                         job->out_of_memory);
     }
   }
   const int64_t end = row + target_scores_.rows();
@@ -278,7 +300,11 @@ void Decoder::CollectStates(const Tensor& states, int64_t row) {
     const int64_t count = static_cast<int64_t>(job->forced->wanted().size());
     if (count == 0) continue;
     Result& result = *job->result;
-    Classify(states.Rows(row, row + count), &result.values);
+    try {
+      Classify(states.Rows(row, row + count), &result.values);
+    } catch (const std::bad_alloc&) {
+      *job->out_of_memory = true;
+    }
     result.rows += count;
     result.columns = model_->config().labels;
     row += count;

@@ -40,8 +40,9 @@ struct DecoderJob {
   absl::Span<const int32_t> source_slots;  // of its encoded input; empty for causal models
   Generation* generation = nullptr;
   ForcedDecoding* forced = nullptr;
-  int32_t top_logprobs = 0;  // of scored targets
-  Result* result = nullptr;  // of forced: targets, or the task head's values, rows, columns
+  int32_t top_logprobs = 0;       // of scored targets
+  Result* result = nullptr;       // of forced: targets, or the task head's values, rows, columns
+  bool* out_of_memory = nullptr;  // set where an allocation for its result failed
 };
 
 class Decoder {
@@ -65,6 +66,9 @@ class Decoder {
   // failed, in this step or an earlier one.
   absl::StatusOr<StepSize> Step(absl::Span<const DecoderJob> jobs, int64_t given_tokens,
                                 const Urgent& urgent, absl::FunctionRef<void()> meanwhile);
+  // After a Step that threw std::bad_alloc: drops what it had begun. Every job of that call has to
+  // end.
+  void Reset();
   // Whether a device works beside the host.
   bool runs_ahead() const { return runs_ahead_; }
   // Appends the task head's logits of states [rows, d_model], which are the model's.

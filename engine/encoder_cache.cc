@@ -1,6 +1,7 @@
 #include "engine/encoder_cache.h"
 
 #include <algorithm>
+#include <new>
 
 namespace quintet {
 namespace {
@@ -49,14 +50,20 @@ void EncoderCache::Insert(const std::vector<int32_t>& ids, const Tensor& states)
       sizeof(Entry) + ids.size() * (sizeof(int32_t) + columns * sizeof(float)));
   if (bytes > capacity_bytes_) return;
   while (used_bytes_ + bytes > capacity_bytes_) DropOldest();
-  auto copy = std::make_shared<std::vector<float>>();
-  copy->reserve(ids.size() * columns);
-  for (int64_t row = 0; row < states.dim[0]; ++row) {
-    const float* data = states.f32() + row * states.stride[0];
-    copy->insert(copy->end(), data, data + columns);
+  try {
+    auto copy = std::make_shared<std::vector<float>>();
+    copy->reserve(ids.size() * columns);
+    for (int64_t row = 0; row < states.dim[0]; ++row) {
+      const float* data = states.f32() + row * states.stride[0];
+      copy->insert(copy->end(), data, data + columns);
+    }
+    Entries entry;
+    entry.push_front({hash, ids, std::move(copy), columns});
+    by_hash_.emplace(hash, entry.begin());
+    entries_.splice(entries_.begin(), entry);
+  } catch (const std::bad_alloc&) {
+    return;
   }
-  entries_.push_front({hash, ids, std::move(copy), columns});
-  by_hash_.emplace(hash, entries_.begin());
   used_bytes_ += entries_.front().bytes();
 }
 

@@ -28,7 +28,7 @@ class EncoderCache {
   bool enabled() const { return capacity_bytes_ > 0; }
   // States of exactly these ids, kept alive by their owner; undefined when not held.
   EncodedStates Find(const std::vector<int32_t>& ids);
-  // Keeps a copy, unless it alone exceeds the capacity.
+  // Keeps a copy, unless it alone exceeds the capacity or there is no memory for it.
   void Insert(const std::vector<int32_t>& ids, const Tensor& states);
 
   int64_t used_bytes() const { return used_bytes_; }

@@ -1,11 +1,38 @@
 #include "engine/encoder_work.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
+#include "engine/reserve.h"
 #include "kernels/check.h"
 
 namespace quintet {
+
+EncoderWork::EncoderWork(Model* model, EncoderCache* cache, TargetScores* scores, Clock clock)
+    : model_(model), cache_(cache), scores_(scores), clock_(std::move(clock)) {
+  batch_.Reserve(model->limits().max_encode_tokens);
+  slots_.reserve(static_cast<size_t>(model->limits().max_encode_tokens));
+  rows_.reserve(static_cast<size_t>(model->limits().max_step_tokens));
+}
+
+void EncoderWork::Reserve(size_t jobs) {
+  MakeRoom(jobs, &inputs_);
+  while (projections_.size() + spare_.size() < jobs) spare_.emplace_back();
+}
+
+void EncoderWork::Jobs(std::vector<Job*>* jobs) const {
+  for (const Input& input : inputs_) {
+    if (input.job != nullptr) jobs->push_back(input.job);
+  }
+  for (const Projection& projection : projections_) jobs->push_back(projection.job);
+}
+
+void EncoderWork::AddProjection(Projection projection) {
+  QT_CHECK(!spare_.empty());
+  spare_.front() = std::move(projection);
+  projections_.splice(projections_.end(), spare_, spare_.begin());
+}
 
 bool EncoderWork::active() const {
   return !inputs_.empty() ||
@@ -40,7 +67,7 @@ void EncoderWork::Begin(absl::Span<Job* const> jobs) {
 }
 
 void EncoderWork::AddEncoded(Job* job, EncodedStates encoded) {
-  projections_.push_back({job, std::move(encoded)});
+  AddProjection({job, std::move(encoded)});
 }
 
 void EncoderWork::Forget(const Job* job) {
@@ -64,7 +91,7 @@ void EncoderWork::Advance(int64_t budget_us,
     } else {
       for (int64_t n = Project(budget_us - spent_us); n > 0; --n) {
         const Projection complete = std::move(projections_.front());
-        projections_.pop_front();
+        spare_.splice(spare_.begin(), projections_, projections_.begin());
         ready(complete.job, complete.encoded);
       }
     }
@@ -83,7 +110,7 @@ void EncoderWork::Encode(int64_t budget_us) {
     if (input.job == nullptr) continue;
     EncodedStates encoded{.states = model_->EncoderStates().Rows(input.begin, input.end)};
     if (input.job->scored == nullptr) encoded.host = Bring(input);
-    projections_.push_back({input.job, std::move(encoded), input.begin});
+    AddProjection({input.job, std::move(encoded), input.begin});
   }
   if (cache_->enabled() && model_->stream().Synchronize().ok()) {
     for (const Input& input : inputs_) {
@@ -134,8 +161,8 @@ int64_t EncoderWork::Project(int64_t budget_us) {
 int64_t EncoderWork::Join(int64_t room, Tensor* states) {
   if (model_->config().position == PositionEncoding::kRope) return 0;
   int64_t joined = 0;
-  for (size_t i = 1; i < projections_.size(); ++i, ++joined) {
-    const Projection& next = projections_[i];
+  for (auto i = std::next(projections_.begin()); i != projections_.end(); ++i, ++joined) {
+    const Projection& next = *i;
     const int64_t rows = next.encoded.states.dim[0];
     const bool follows =
         next.encoded.states.data == states->f32() + states->dim[0] * states->stride[0];
@@ -159,7 +186,7 @@ bool EncoderWork::ScoreSome(Projection* scoring, int64_t budget_us) {
   for (const auto& prediction : predictions.first(room)) {
     rows_.push_back(static_cast<int32_t>(scoring->first_row) + prediction.row);
     scores_->Add(prediction.token, job.request.top_logprobs,
-                 &scoring->job->result.targets[prediction.item]);
+                 &scoring->job->result.targets[prediction.item], &scoring->job->out_of_memory);
   }
   scores_->Score(model_->EncodedRows(rows_)).IgnoreError();
   score_rate_.Record(room, clock_() - begin_us);

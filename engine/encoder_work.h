@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <optional>
 #include <vector>
 
@@ -22,8 +22,13 @@ namespace quintet {
 class EncoderWork {
  public:
   // States of finished inputs are put into `cache`. All outlive the object.
-  EncoderWork(Model* model, EncoderCache* cache, TargetScores* scores, Clock clock)
-      : model_(model), cache_(cache), scores_(scores), clock_(std::move(clock)) {}
+  EncoderWork(Model* model, EncoderCache* cache, TargetScores* scores, Clock clock);
+
+  // Room for `jobs` jobs: up to so many nothing here allocates, unless the model does.
+  void Reserve(size_t jobs);
+  // Appends every job inside, for callers that end them after std::bad_alloc. Jobs that began with
+  // the same batch end together: nothing of it can be continued.
+  void Jobs(std::vector<Job*>* jobs) const;
 
   // Whether the model holds a batch: no other may begin.
   bool active() const;
@@ -54,6 +59,7 @@ class EncoderWork {
     int64_t rows_done = 0;  // projected, or scored
   };
 
+  void AddProjection(Projection projection);
   void Encode(int64_t budget_us);
   Tensor Bring(const Input& input) const;
   // How many of projections_, from the first on, are complete then.
@@ -65,8 +71,9 @@ class EncoderWork {
   EncoderCache* const cache_;
   TargetScores* const scores_;
   const Clock clock_;
-  std::vector<Input> inputs_;           // being encoded
-  std::deque<Projection> projections_;  // encoded
+  std::vector<Input> inputs_;          // being encoded
+  std::list<Projection> projections_;  // encoded
+  std::list<Projection> spare_;        // nodes for further ones
   InputBatch batch_;
   std::vector<int32_t> slots_, rows_;
   WorkRate encode_rate_{1};    // units of Model::EncodeSlice

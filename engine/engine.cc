@@ -4,8 +4,8 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <new>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -16,9 +16,11 @@
 #include "engine/job.h"
 #include "engine/kv_pool.h"
 #include "engine/outbox.h"
+#include "engine/reserve.h"
 #include "engine/scheduler.h"
 #include "engine/step_pace.h"
 #include "kernels/check.h"
+#include "kernels/out_of_memory.h"
 
 namespace quintet {
 namespace {
@@ -48,6 +50,7 @@ class StepEngine : public Engine {
         capacity_(parts.capacity),
         decoder_(std::move(parts.decoder)),
         pool_(capacity_.pages, capacity_.page_size),
+        scheduler_({capacity_.encode_tokens, capacity_.pages, capacity_.running_sequences}),
         pace_(limits_.prefill_share),
         encoder_cache_(limits_.encoder_cache_bytes),
         encoding_(model_, &encoder_cache_, decoder_->target_scores(), clock_) {
@@ -76,19 +79,27 @@ class StepEngine : public Engine {
   };
 
   absl::Status QueueFull(int64_t tokens) const;  // under mutex_
+  absl::StatusOr<RequestId> PlanAndQueue(Request request);
+  bool NextCancelled(RequestId* id);
   void TakeInbox();
+  bool TakeIn(std::unique_ptr<Job>* job);
+  void Reserve(size_t jobs);
   void Expire(int64_t now);
   void Admit(int64_t now);
   void GoOn(AdmissionBudget* budget);
-  void StartJob(Job* job, int64_t now);
+  bool StartJob(Job* job, int64_t now);
+  void Encode(int64_t prefill_us);
   bool StreamsWait() const;
   Urgent UrgentNow() const;
   void UseStates(Job* job, const EncodedStates& encoded);
+  absl::Status ReadStates(Job* job, const EncodedStates& encoded);
   void HandOut();
   void Decode(bool streams, int64_t prefill_us);
+  void TakeTokens(const Decoder::StepSize& size, int64_t new_tokens_before, int64_t now);
   void CountTokens(Job* job, int64_t now);
   void SendAll();
   void AnswerDone(Job* job);
+  void EndOutOfMemory();
   void Break(const absl::Status& status);
   void End(Job* job, JobState state, const absl::Status& status);
   std::unique_ptr<Job> Leave(Job* job, JobState state);
@@ -105,12 +116,20 @@ class StepEngine : public Engine {
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   std::vector<std::unique_ptr<Job>> inbox_;
-  std::vector<RequestId> cancelled_;
-  std::unordered_set<RequestId> live_;  // submitted and not ended
+  std::vector<RequestId> cancelled_;          // each once; Submit makes the room
+  std::unordered_map<RequestId, bool> live_;  // submitted and not ended: whether cancelled
   EngineCounters counters_;
   int64_t queued_tokens_ = 0;
   RequestId next_id_ = 1;
   absl::Status broken_;  // not OK once the device has failed
+
+  // Statuses that exist before they are needed: to make one allocates.
+  const absl::Status out_of_memory_ = OutOfMemory();
+  const absl::Status late_in_queue_ =
+      absl::DeadlineExceededError("the deadline passed in the queue");
+  const absl::Status late_in_work_ =
+      absl::DeadlineExceededError("the deadline passed while decoding");
+  const absl::Status device_failed_ = absl::UnavailableError("the device failed");
 
   // The stepping thread's own.
   std::unique_ptr<Decoder> decoder_;
@@ -158,6 +177,10 @@ absl::Status StepEngine::QueueFull(int64_t tokens) const {
 }
 
 absl::StatusOr<RequestId> StepEngine::Submit(Request request) {
+  return CatchOutOfMemory([&] { return PlanAndQueue(std::move(request)); });
+}
+
+absl::StatusOr<RequestId> StepEngine::PlanAndQueue(Request request) {
   {  // a burst is turned away before any work is done for it
     std::lock_guard<std::mutex> lock(mutex_);
     const absl::Status status = QueueFull(0);
@@ -171,7 +194,12 @@ absl::StatusOr<RequestId> StepEngine::Submit(Request request) {
   std::lock_guard<std::mutex> lock(mutex_);
   const absl::Status status = QueueFull((*job)->queue_tokens);
   if (!status.ok()) return status;
-  const RequestId id = next_id_++;
+  // Whatever may fail comes before the first change.
+  MakeRoom(inbox_.size() + 1, &inbox_);
+  MakeRoom(cancelled_.size() + live_.size() + 1, &cancelled_);
+  const RequestId id = next_id_;
+  live_.emplace(id, false);
+  ++next_id_;
   (*job)->id = id;
   (*job)->submitted_us = now;
   (*job)->needs.id = id;
@@ -179,7 +207,6 @@ absl::StatusOr<RequestId> StepEngine::Submit(Request request) {
   queued_tokens_ += (*job)->queue_tokens;
   ++counters_.accepted;
   ++counters_.waiting;
-  live_.insert(id);
   inbox_.push_back(std::move(*job));
   wake_.notify_all();
   return id;
@@ -187,7 +214,9 @@ absl::StatusOr<RequestId> StepEngine::Submit(Request request) {
 
 void StepEngine::Cancel(RequestId id) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (live_.count(id) == 0) return;
+  const auto live = live_.find(id);
+  if (live == live_.end() || live->second) return;
+  live->second = true;
   cancelled_.push_back(id);
   wake_.notify_all();
 }
@@ -217,8 +246,7 @@ bool StepEngine::Step() {
   const bool streams = StreamsWait();
   const int64_t prefill_us = pace_.PrefillUs(streams);
   const int64_t begin_us = clock_();
-  encoding_.Advance(prefill_us,
-                    [this](Job* job, const EncodedStates& encoded) { UseStates(job, encoded); });
+  Encode(prefill_us);
   HandOut();
   // No step may come that would find it: nothing need be decoding.
   if (!device_status_.ok()) Break(device_status_);
@@ -231,19 +259,54 @@ bool StepEngine::Step() {
   return !live_.empty();
 }
 
+bool StepEngine::NextCancelled(RequestId* id) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (cancelled_.empty()) return false;
+  *id = cancelled_.back();
+  cancelled_.pop_back();
+  return true;
+}
+
+// What a step needs for `jobs` jobs, so that a failed allocation is the newest job's alone and the
+// steps themselves allocate nothing for the lists of jobs.
+void StepEngine::Reserve(size_t jobs) {
+  for (auto* list : {&batch_, &decoding_, &to_go_on_}) MakeRoom(jobs, list);
+  MakeRoom(jobs, &ids_);
+  MakeRoom(jobs, &encoded_);
+  MakeRoom(jobs, &decoder_jobs_);
+  MakeRoom(jobs, &token_gaps_us_);
+  outbox_.Reserve(jobs);
+  encoding_.Reserve(jobs);
+}
+
+// False, and nothing has changed, where an allocation fails.
+bool StepEngine::TakeIn(std::unique_ptr<Job>* job) {
+  const RequestId id = (*job)->id;
+  Jobs::iterator place = jobs_.end();
+  try {
+    Reserve(jobs_.size() + 1);
+    place = jobs_.try_emplace(id).first;
+    scheduler_.Add((*job)->needs);
+  } catch (const std::bad_alloc&) {
+    if (place != jobs_.end()) jobs_.erase(place);
+    return false;
+  }
+  place->second = std::move(*job);
+  return true;
+}
+
 void StepEngine::TakeInbox() {
-  ids_.clear();
   {
     std::lock_guard<std::mutex> lock(mutex_);
     arrivals_.swap(inbox_);
-    ids_.swap(cancelled_);
   }
   for (std::unique_ptr<Job>& job : arrivals_) {
-    scheduler_.Add(job->needs);
-    jobs_.emplace(job->id, std::move(job));
+    if (TakeIn(&job)) continue;
+    job->MoveTo(JobState::kFailed);
+    Answer(job.get(), /*was_queued=*/true, out_of_memory_);
   }
   arrivals_.clear();
-  for (RequestId id : ids_) {
+  for (RequestId id; NextCancelled(&id);) {
     const auto job = jobs_.find(id);
     if (job == jobs_.end()) continue;
     End(job->second.get(), JobState::kCancelled, absl::CancelledError("cancelled"));
@@ -256,9 +319,7 @@ void StepEngine::Expire(int64_t now) {
     if (now >= job->request.deadline_us) batch_.push_back(job.get());
   }
   for (Job* job : batch_) {
-    const char* where = job->state == JobState::kQueued ? "in the queue" : "while decoding";
-    End(job, JobState::kFailed,
-        absl::DeadlineExceededError(absl::StrCat("the deadline passed ", where)));
+    End(job, JobState::kFailed, job->state == JobState::kQueued ? late_in_queue_ : late_in_work_);
   }
 }
 
@@ -274,9 +335,12 @@ void StepEngine::Admit(int64_t now) {
   scheduler_.Admit(now, budget, &ids_);
   for (RequestId id : ids_) {
     Job* job = jobs_.at(id).get();
-    StartJob(job, now);
+    job->MoveTo(job->encodes ? JobState::kEncoding : JobState::kDecoding);
+    if (!StartJob(job, now)) {
+      End(job, JobState::kFailed, out_of_memory_);
+      continue;
+    }
     if (job->encodes) {
-      job->MoveTo(JobState::kEncoding);
       // Cached states are the host's; a task head wants them where the model runs.
       const bool usable = !job->classify_encoded || model_->stream().backend() == Backend::kCpu;
       EncodedStates known;
@@ -290,14 +354,18 @@ void StepEngine::Admit(int64_t now) {
       encoding_.AddEncoded(job, std::move(known));
     } else {
       job->encoded_us = now;
-      job->MoveTo(JobState::kDecoding);
       decoding_.push_back(job);
     }
   }
   if (!go_on_first_) GoOn(&budget);
   if (batch_.empty()) return;
-  encoding_.Begin(batch_);
   go_on_first_ = !go_on_first_;
+  try {
+    encoding_.Begin(batch_);
+  } catch (const std::bad_alloc&) {
+    for (Job* job : batch_) job->out_of_memory = true;
+    EndOutOfMemory();
+  }
 }
 
 // Jobs of many parts and those that wait outside take turns at being first.
@@ -310,18 +378,11 @@ void StepEngine::GoOn(AdmissionBudget* budget) {
   });
 }
 
-void StepEngine::StartJob(Job* job, int64_t now) {
-  job->admitted_us = now;
-  if (DecodeTask* task = job->task()) {
-    const int64_t length = static_cast<int64_t>(job->request.input.size());
-    QT_CHECK(pool_.Reserve(task->pages_needed(), &job->own_pages));
-    task->AssignPages(job->own_pages);
-    if (job->encodes) {
-      QT_CHECK(pool_.Reserve(pool_.PagesFor(length), &job->source_pages));
-      job->source_slots = ConsecutiveSlots(job->source_pages, length, pool_.page_size());
-    }
-    reserved_sequences_ += task->sequences();
-  }
+// False where an allocation fails: the job has to end.
+bool StepEngine::StartJob(Job* job, int64_t now) {
+  job->admitted_us = job->encoded_us = now;
+  DecodeTask* const task = job->task();
+  if (task != nullptr) reserved_sequences_ += task->sequences();
   {
     std::lock_guard<std::mutex> lock(mutex_);
     --counters_.waiting;
@@ -329,8 +390,35 @@ void StepEngine::StartJob(Job* job, int64_t now) {
     counters_.prompt_tokens += static_cast<int64_t>(job->request.input.size());
     queued_tokens_ -= job->queue_tokens;
   }
-  // Who hears of it may let the next request in: its place must be free.
-  job->request.sink->OnStart();
+  try {
+    if (task != nullptr) {
+      const int64_t length = static_cast<int64_t>(job->request.input.size());
+      QT_CHECK(pool_.Reserve(task->pages_needed(), &job->own_pages));
+      task->AssignPages(job->own_pages);
+      if (job->encodes) {
+        QT_CHECK(pool_.Reserve(pool_.PagesFor(length), &job->source_pages));
+        job->source_slots = ConsecutiveSlots(job->source_pages, length, pool_.page_size());
+      }
+    }
+    // Who hears of it may let the next request in: its place must be free.
+    job->request.sink->OnStart();
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  return true;
+}
+
+// A failed allocation in the model or its batch ends every job that is being encoded.
+void StepEngine::Encode(int64_t prefill_us) {
+  try {
+    encoding_.Advance(prefill_us,
+                      [this](Job* job, const EncodedStates& encoded) { UseStates(job, encoded); });
+  } catch (const std::bad_alloc&) {
+    batch_.clear();
+    encoding_.Jobs(&batch_);
+    for (Job* job : batch_) job->out_of_memory = true;
+    EndOutOfMemory();
+  }
 }
 
 bool StepEngine::StreamsWait() const {
@@ -362,24 +450,36 @@ void StepEngine::UseStates(Job* job, const EncodedStates& encoded) {
     return;
   }
   if (job->kind() == RequestKind::kEncode) return encoded_.push_back({job, encoded});
+  absl::Status status;
+  try {
+    status = ReadStates(job, encoded);
+    device_status_.Update(status);
+  } catch (const std::bad_alloc&) {
+    job->out_of_memory = true;
+  }
+  if (job->out_of_memory) return End(job, JobState::kFailed, out_of_memory_);
+  if (status.ok() && job->scored != nullptr && !job->scored->done()) {
+    return to_go_on_.push_back(job);
+  }
+  End(job, status.ok() ? JobState::kDone : JobState::kFailed, status);
+}
+
+// The status is the device's.
+absl::Status StepEngine::ReadStates(Job* job, const EncodedStates& encoded) {
   const Tensor& states = encoded.states;
   Result& result = job->result;
-  absl::Status status;
   if (job->scored != nullptr) {
-    status = model_->stream().Synchronize();
+    const absl::Status status = model_->stream().Synchronize();
     job->scored->Advance();
-    if (status.ok() && !job->scored->done()) return to_go_on_.push_back(job);
-    CountScored(&result);
-  } else {
-    // The task head's raw logits of what the request asks for: one row or all.
-    const int64_t row = job->encoded_row;
-    result.columns = model_->config().labels;
-    decoder_->Classify(row < 0 ? states : states.Rows(row, row + 1), &result.values);
-    result.rows = static_cast<int64_t>(result.values.size()) / result.columns;
-    status = model_->stream().Synchronize();  // what was read may be nothing
+    if (job->scored->done()) CountScored(&result);
+    return status;
   }
-  device_status_.Update(status);
-  End(job, status.ok() ? JobState::kDone : JobState::kFailed, status);
+  // The task head's raw logits of what the request asks for: one row or all.
+  const int64_t row = job->encoded_row;
+  result.columns = model_->config().labels;
+  decoder_->Classify(row < 0 ? states : states.Rows(row, row + 1), &result.values);
+  result.rows = static_cast<int64_t>(result.values.size()) / result.columns;
+  return model_->stream().Synchronize();  // what was read may be nothing
 }
 
 // States to those who asked for them. Many of them side by side: to copy them into memory that is
@@ -393,8 +493,13 @@ void StepEngine::HandOut() {
   for (const Encoded& encoded : encoded_) values += encoded.Read().elements();
   const auto pool = [this](int64_t i, int) {
     const Tensor read = encoded_[i].Read();
-    PoolStates(encoded_[i].job->request, {read.f32(), static_cast<size_t>(read.elements())},
-               read.dim[1], &encoded_[i].job->result);
+    Job& job = *encoded_[i].job;
+    try {
+      PoolStates(job.request, {read.f32(), static_cast<size_t>(read.elements())}, read.dim[1],
+                 &job.result);
+    } catch (const std::bad_alloc&) {
+      job.out_of_memory = true;
+    }
   };
   constexpr int64_t kMany = int64_t{1} << 16;  // worth waking threads for
   const auto jobs = static_cast<int64_t>(encoded_.size());
@@ -404,13 +509,17 @@ void StepEngine::HandOut() {
     for (int64_t i = 0; i < jobs; ++i) pool(i, 0);
   }
   for (const Encoded& encoded : encoded_) {
-    End(encoded.job, status.ok() ? JobState::kDone : JobState::kFailed, status);
+    const bool failed = status.ok() && encoded.job->out_of_memory;
+    const absl::Status& outcome = failed ? out_of_memory_ : status;
+    End(encoded.job, outcome.ok() ? JobState::kDone : JobState::kFailed, outcome);
   }
   encoded_.clear();
 }
 
 void StepEngine::Decode(bool streams, int64_t prefill_us) {
-  if (decoding_.empty()) return;
+  // Where steps run ahead the last step's results may still be here though all that decoded have
+  // ended since.
+  if (decoding_.empty()) return SendAll();
   decoder_jobs_.clear();
   int64_t before = 0;
   for (Job* job : decoding_) {
@@ -422,32 +531,46 @@ void StepEngine::Decode(bool streams, int64_t prefill_us) {
     entry.forced = job->forced.get();
     entry.top_logprobs = job->request.top_logprobs;
     entry.result = &job->result;
+    entry.out_of_memory = &job->out_of_memory;
     decoder_jobs_.push_back(entry);
     if (entry.generation != nullptr) before += entry.generation->new_tokens();
   }
   const int64_t begin_us = clock_();
-  const absl::StatusOr<Decoder::StepSize> size = decoder_->Step(
-      decoder_jobs_, pace_.GivenTokens(streams, prefill_us), UrgentNow(), [this] { SendAll(); });
+  absl::StatusOr<Decoder::StepSize> size = Decoder::StepSize{};
+  try {
+    size = decoder_->Step(decoder_jobs_, pace_.GivenTokens(streams, prefill_us), UrgentNow(),
+                          [this] { SendAll(); });
+  } catch (const std::bad_alloc&) {
+    // Which sequences have the step's tokens is unknown.
+    decoder_->Reset();
+    for (Job* job : decoding_) job->out_of_memory = true;
+  }
   SendAll();  // what an earlier step left, unless that has happened meanwhile
   if (!size.ok()) return Break(size.status());
   const int64_t now = clock_();
-  if (size->sequences == 0) return;  // it was left to the encoder
-  pace_.RecordDecode(streams, size->given_tokens, now - begin_us);
+  if (size->sequences > 0) {
+    pace_.RecordDecode(streams, size->given_tokens, now - begin_us);
+    TakeTokens(*size, before, now);
+  }  // otherwise it was left to the encoder
+  EndOutOfMemory();
+}
 
+void StepEngine::TakeTokens(const Decoder::StepSize& size, int64_t new_tokens_before, int64_t now) {
   batch_.clear();
   token_gaps_us_.clear();
   int64_t after = 0;
   for (Job* job : decoding_) {
+    if (job->generation != nullptr) after += job->generation->new_tokens();
+    if (job->ran_out_of_memory()) continue;
     if (job->generation != nullptr) {
-      after += job->generation->new_tokens();
       if (job->generation->chosen_length() > job->counted_length) CountTokens(job, now);
     }
     if (job->task()->done()) batch_.push_back(job);
   }
-  if (observer_ != nullptr) observer_->OnStep({size->sequences, token_gaps_us_});
+  if (observer_ != nullptr) observer_->OnStep({size.sequences, token_gaps_us_});
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    counters_.generated_tokens += after - before;
+    counters_.generated_tokens += after - new_tokens_before;
   }
   for (Job* job : batch_) outbox_.AddDone(Leave(job, JobState::kDone));
   if (!decoder_->runs_ahead() || decoding_.empty()) SendAll();
@@ -471,24 +594,43 @@ void StepEngine::SendAll() {
 
 void StepEngine::AnswerDone(Job* job) {
   Result& result = job->result;
-  if (job->generation != nullptr) {
+  if (job->generation != nullptr && !job->out_of_memory) {
     const int64_t before = job->generation->new_tokens();
-    result.sequences = job->generation->TakeSequences();
+    try {
+      result.sequences = job->generation->TakeSequences();
+    } catch (const std::bad_alloc&) {
+      job->out_of_memory = true;
+    }
     result.output_tokens = job->generation->new_tokens();
     std::lock_guard<std::mutex> lock(mutex_);
     counters_.generated_tokens += result.output_tokens - before;
   } else {
     CountScored(&result);
   }
-  Answer(job, /*was_queued=*/false, absl::OkStatus());
+  if (job->out_of_memory) job->MoveTo(JobState::kFailed);
+  Answer(job, /*was_queued=*/false, job->out_of_memory ? out_of_memory_ : absl::OkStatus());
+}
+
+// Ends the jobs that an allocation failed for.
+void StepEngine::EndOutOfMemory() {
+  batch_.clear();
+  for (const auto& [id, job] : jobs_) {
+    if (job->ran_out_of_memory()) batch_.push_back(job.get());
+  }
+  for (Job* job : batch_) End(job, JobState::kFailed, out_of_memory_);
 }
 
 // The device failed: what runs on it is lost, and nothing can follow.
 void StepEngine::Break(const absl::Status& status) {
   SendAll();
+  absl::Status broken = device_failed_;
+  try {
+    broken = absl::UnavailableError(absl::StrCat("the device failed: ", status.message()));
+  } catch (const std::bad_alloc&) {  // without the details, then
+  }
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    broken_ = absl::UnavailableError(absl::StrCat("the device failed: ", status.message()));
+    broken_ = broken;
   }
   while (!jobs_.empty()) {
     Job* job = jobs_.begin()->second.get();
@@ -541,12 +683,7 @@ void StepEngine::Answer(Job* job, bool was_queued, const absl::Status& status) {
   }
 }
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const Tokenizer* tokenizer,
-                                                       const EngineLimits& limits, Clock clock,
-                                                       StepObserver* observer) {
-  const ModelLimits& model_limits = model->limits();
+absl::Status CheckLimits(const EngineLimits& limits, const ModelLimits& model_limits) {
   const struct {
     const char* field;
     int64_t value, low;
@@ -568,6 +705,16 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const Token
     return absl::InvalidArgumentError(
         absl::StrCat("prefill_share: ", limits.prefill_share, " is not in [0, 1000]"));
   }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const Tokenizer* tokenizer,
+                                                       const EngineLimits& limits, Clock clock,
+                                                       StepObserver* observer) {
+  const ModelLimits& model_limits = model->limits();
+  if (absl::Status status = CheckLimits(limits, model_limits); !status.ok()) return status;
   absl::StatusOr<std::unique_ptr<Decoder>> decoder = Decoder::Create(model, limits.run_ahead);
   if (!decoder.ok()) return decoder.status();
   Capacity capacity;
@@ -579,8 +726,10 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const Token
   capacity.page_size = model_limits.page_size;
   capacity.encode_tokens = model_limits.max_encode_tokens;
   capacity.queue_tokens = limits.max_queue_tokens;
-  return std::make_unique<StepEngine>(
-      Parts{model, tokenizer, limits, std::move(clock), observer, std::move(*decoder), capacity});
+  return CatchOutOfMemory([&]() -> absl::StatusOr<std::unique_ptr<Engine>> {
+    return std::make_unique<StepEngine>(
+        Parts{model, tokenizer, limits, std::move(clock), observer, std::move(*decoder), capacity});
+  });
 }
 
 }  // namespace quintet

@@ -53,6 +53,7 @@ void ForcedDecoding::AssignPages(absl::Span<const int32_t> pages) {
     lanes_[lane].item = next_item_++;
   }
   inputs_.reserve(longest);
+  wanted_.reserve(lanes_.size() * static_cast<size_t>(longest));
 }
 
 int64_t ForcedDecoding::given_tokens_left() const {

@@ -1,6 +1,7 @@
 #include "engine/generation.h"
 
 #include <algorithm>
+#include <new>
 
 #include "engine/beam_generation.h"
 #include "engine/sampled_generation.h"
@@ -97,6 +98,14 @@ RowRules Generation::RulesAt(int64_t length, int32_t base) const {
 
 Draw Generation::DrawOf(int32_t lane) const {
   return {.seed = options_.seed, .sequence = static_cast<uint32_t>(lane), .warp = warp_};
+}
+
+void Generation::TakeStep(const RowResults& results) {
+  try {
+    Select(results);
+  } catch (const std::bad_alloc&) {
+    out_of_memory_ = true;
+  }
 }
 
 void Generation::Append(int64_t lane, int32_t token) {

@@ -103,7 +103,10 @@ class Generation : public DecodeTask {
   int64_t top_logprobs() const { return options_.top_logprobs; }
 
   // Takes a step's results: its sequences grow by one token. Thread safe for different generations.
-  virtual void Select(const RowResults& results) = 0;
+  // After a failed allocation out_of_memory() holds, and only sequences() and new_tokens() are
+  // still valid: the request has to end.
+  void TakeStep(const RowResults& results);
+  bool out_of_memory() const { return out_of_memory_; }
 
   // Streaming requests: hands the sink the text that is new and final since the last call.
   virtual void Deliver(ResponseSink* sink) = 0;
@@ -113,6 +116,7 @@ class Generation : public DecodeTask {
   int64_t new_tokens() const { return new_tokens_; }
 
  protected:
+  virtual void Select(const RowResults& results) = 0;
   Generation(const Request& request, const Tokenizer* tokenizer, int64_t lanes, int64_t vocab,
              int64_t page_size);
 
@@ -146,6 +150,7 @@ class Generation : public DecodeTask {
   int64_t length_;     // tokens of every live history, prompt included
   bool first_ = true;  // nothing chosen yet
   bool done_ = false;
+  bool out_of_memory_ = false;
   int64_t new_tokens_ = 0;
   std::vector<int32_t> live_;    // lanes still going on, ascending
   std::vector<int32_t> tokens_;  // [lanes, max_len] histories

@@ -4,6 +4,12 @@
 
 namespace quintet {
 
+void InputBatch::Reserve(int64_t tokens) {
+  for (auto* v : {&tokens_, &offsets_, &positions_, &lower_begin_, &upper_end_}) {
+    v->reserve(static_cast<size_t>(tokens) + 1);
+  }
+}
+
 void InputBatch::Clear() {
   for (auto* v : {&tokens_, &offsets_, &positions_, &lower_begin_, &upper_end_}) v->clear();
   begin_ = 0;

@@ -19,6 +19,8 @@ struct SeenBy {
 
 class InputBatch {
  public:
+  // Room for `tokens` tokens: up to so many nothing is allocated.
+  void Reserve(int64_t tokens);
   void Clear();
   // A whole input without a mask.
   void Add(absl::Span<const int32_t> tokens);

@@ -36,6 +36,7 @@ struct Job {
   // From admission on.
   std::vector<int32_t> source_pages, own_pages;
   std::vector<int32_t> source_slots;
+  bool out_of_memory = false;  // an allocation for it failed: it ends as soon as a step allows
   int64_t counted_length = 0;  // the generation's chosen_length() when its tokens were counted
   Result result;
   int64_t submitted_us = 0, admitted_us = 0, encoded_us = 0, first_token_us = 0, last_token_us = 0;
@@ -43,6 +44,9 @@ struct Job {
   void MoveTo(JobState next);  // aborts on a step backwards
   void FillTiming(int64_t now_us);
   bool ended() const { return state >= JobState::kDone; }
+  bool ran_out_of_memory() const {
+    return out_of_memory || (generation != nullptr && generation->out_of_memory());
+  }
   DecodeTask* task() const {
     return generation != nullptr ? static_cast<DecodeTask*>(generation.get()) : forced.get();
   }

@@ -18,6 +18,29 @@ int64_t RuntimeBytes(const ModelConfig& config) {
   return kKernelBytes + matrices * kRoundingBytes;
 }
 
+// Each thread reads one block of a matrix at a time and may dequantise it (models/weights.cc); the
+// files' headers are parsed once.
+int64_t LoadingBytes(int threads) {
+  constexpr int64_t kThreadBytes = int64_t{8} << 20, kHeaderBytes = int64_t{32} << 20;
+  return threads * kThreadBytes + kHeaderBytes;
+}
+
+// On a GPU the host mirrors encoder outputs and the buffers of the search in pinned memory, and the
+// driver holds modules and queues.
+void SetHostBytes(const ModelConfig& config, const LoadOptions& options, int threads,
+                  MemoryPlan* plan) {
+  constexpr int64_t kDriverBytes = int64_t{256} << 20;
+  plan->host_loading = LoadingBytes(threads);
+  if (options.device == nullptr) {
+    plan->host_weights = plan->model.weights;
+    plan->host_cache = plan->model.cache;
+    plan->host_workspace = plan->model.workspace + plan->search;
+  } else {
+    plan->host_workspace =
+        options.limits.max_encode_tokens * config.d_model * 4 + plan->search + kDriverBytes;
+  }
+}
+
 absl::Status TooLarge(const MemoryPlan& plan, absl::string_view where, int64_t bytes) {
   return absl::ResourceExhaustedError(
       absl::StrCat("the model needs ", plan.total(), " bytes (weights ", plan.model.weights,
@@ -38,6 +61,7 @@ absl::StatusOr<MemoryPlan> MeasureMemory(const std::string& directory, const Loa
   plan.search = Decoder::BufferBytes(*config, options.limits, Stream(pool, options.device));
   if (options.device != nullptr) plan.runtime = RuntimeBytes(*config);
   plan.pages = config->has_decoder() ? options.limits.cache_pages : 0;
+  SetHostBytes(*config, options, pool->threads(), &plan);
   return plan;
 }
 

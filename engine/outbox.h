@@ -13,12 +13,15 @@ namespace quintet {
 
 class Outbox {
  public:
+  // Room for `jobs` jobs: up to so many the Add functions allocate nothing.
+  void Reserve(size_t jobs);
   // A job that goes on and stays until SendAll, or SendTokensOf before it ends.
   void AddTokens(Job* job) { tokens_.push_back(job); }
   void AddDone(std::unique_ptr<Job> job) { done_.push_back(std::move(job)); }
 
+  // A failed allocation marks the job out_of_memory.
   void SendTokensOf(Job* job);
-  // Tokens, then results: `answer` is called for each job that is done.
+  // Tokens, then results: `answer` is called for each job that is done. Marks jobs likewise.
   void SendAll(absl::FunctionRef<void(Job* job)> answer);
 
  private:

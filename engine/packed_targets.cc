@@ -12,11 +12,16 @@ PackedTargets::PackedTargets(std::vector<int32_t> prompt,
                              int64_t max_tokens)
     : prompt_(std::move(prompt)), targets_(targets), sight_(sight), max_tokens_(max_tokens) {
   QT_CHECK(!prompt_.empty() && !targets_.empty());
+  size_t most_predictions = 0;
   for (int64_t begin = 0; begin < static_cast<int64_t>(targets_.size());) {
     int64_t tokens = 0;
-    begin = PartEnd(begin, &tokens);
+    const int64_t end = PartEnd(begin, &tokens);
     most_tokens_ = std::max(most_tokens_, tokens);
+    size_t predictions = 0;
+    for (; begin < end; ++begin) predictions += targets_[static_cast<size_t>(begin)].size();
+    most_predictions = std::max(most_predictions, predictions);
   }
+  predictions_.reserve(most_predictions);
 }
 
 // The target after the last one of a part that begins with target `begin`, and the part's rows: a

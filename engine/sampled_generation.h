@@ -15,7 +15,6 @@ class SampledGeneration : public Generation {
                     int64_t page_size);
 
   float RowBias(int64_t) const override { return 0.0f; }
-  void Select(const RowResults& results) override;
   void Deliver(ResponseSink* sink) override;
   std::vector<GeneratedSequence> TakeSequences() override;
 
@@ -28,6 +27,7 @@ class SampledGeneration : public Generation {
     FinishReason reason = FinishReason::kLength;
   };
 
+  void Select(const RowResults& results) override;
   // Takes the chosen token; true when the sequence ends with it.
   bool Accept(int64_t lane, int32_t token);
   // Where no stop string has to be looked for at each token, text is made when it is wanted.

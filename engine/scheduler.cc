@@ -5,55 +5,81 @@
 #include "kernels/check.h"
 
 namespace quintet {
+namespace {
 
-void Scheduler::Add(const QueuedRequest& request) { queue_.push_back(request); }
+constexpr int64_t kWhole = int64_t{1} << 20;
+
+}  // namespace
+
+void Scheduler::Add(const QueuedRequest& request) {
+  queues_[static_cast<size_t>(request.priority)].push_back(request);
+}
 
 bool Scheduler::Remove(uint64_t id) {
-  const auto it = std::find_if(queue_.begin(), queue_.end(),
-                               [id](const QueuedRequest& r) { return r.id == id; });
-  if (it == queue_.end()) return false;
-  queue_.erase(it);
-  return true;
-}
-
-int Scheduler::ClassOf(const QueuedRequest& request, int64_t now_us) const {
-  const int64_t risen = std::max<int64_t>(0, now_us - request.arrival_us) / age_us_;
-  const int highest = static_cast<int>(Priority::kHigh);
-  return static_cast<int>(std::min<int64_t>(highest, static_cast<int>(request.priority) + risen));
-}
-
-void Scheduler::Admit(int64_t now_us, AdmissionBudget budget, std::vector<uint64_t>* admitted) {
-  for (int level = static_cast<int>(Priority::kHigh); level >= 0; --level) {
-    bool blocked = false;
-    size_t kept = 0;
-    for (size_t i = 0; i < queue_.size(); ++i) {
-      const QueuedRequest request = queue_[i];
-      // Admitting from a class moves entries down, never past a later one: the queue stays sorted
-      // by arrival.
-      const bool turn = !blocked && ClassOf(request, now_us) == level;
-      const bool fits = request.encode_tokens <= budget.encode_tokens &&
-                        request.pages <= budget.pages && request.sequences <= budget.sequences;
-      if (turn && fits) {
-        budget.encode_tokens -= request.encode_tokens;
-        budget.pages -= request.pages;
-        budget.sequences -= request.sequences;
-        admitted->push_back(request.id);
-        continue;
-      }
-      blocked = blocked || turn;
-      queue_[kept++] = request;
-    }
-    queue_.resize(kept);
-    if (blocked) return;
+  for (std::deque<QueuedRequest>& queue : queues_) {
+    const auto it = std::find_if(queue.begin(), queue.end(),
+                                 [id](const QueuedRequest& r) { return r.id == id; });
+    if (it == queue.end()) continue;
+    queue.erase(it);
+    return true;
   }
+  return false;
+}
+
+int64_t Scheduler::waiting() const {
+  size_t waiting = 0;
+  for (const std::deque<QueuedRequest>& queue : queues_) waiting += queue.size();
+  return static_cast<int64_t>(waiting);
+}
+
+int64_t Scheduler::StartTag(int priority) const {
+  return std::max(virtual_time_, finish_tags_[priority]);
+}
+
+int64_t Scheduler::DominantShare(const QueuedRequest& request) const {
+  const auto share = [](int64_t part, int64_t whole) {
+    return kWhole * part / std::max<int64_t>(whole, 1);
+  };
+  return std::max({int64_t{1}, share(request.encode_tokens, capacity_.encode_tokens),
+                   share(request.pages, capacity_.pages),
+                   share(request.sequences, capacity_.sequences)});
+}
+
+bool Scheduler::Overdue(int priority, int64_t now_us) const {
+  const std::deque<QueuedRequest>& queue = queues_[priority];
+  return !queue.empty() && now_us - queue.front().arrival_us >= kWaitTargetMicros[priority] / 3;
+}
+
+int Scheduler::FirstClass(int64_t now_us) const {
+  int first = -1;
+  for (int priority = kPriorities - 1; priority >= 0; --priority) {
+    if (queues_[priority].empty()) continue;
+    const bool eligible = first < 0 || Overdue(priority, now_us);
+    if (eligible && (first < 0 || StartTag(priority) < StartTag(first))) first = priority;
+  }
+  return first;
 }
 
 const QueuedRequest* Scheduler::First(int64_t now_us) const {
-  const QueuedRequest* first = nullptr;
-  for (const QueuedRequest& request : queue_) {
-    if (first == nullptr || ClassOf(request, now_us) > ClassOf(*first, now_us)) first = &request;
+  const int first = FirstClass(now_us);
+  return first < 0 ? nullptr : &queues_[first].front();
+}
+
+void Scheduler::Admit(int64_t now_us, AdmissionBudget budget, std::vector<uint64_t>* admitted) {
+  for (int first = FirstClass(now_us); first >= 0; first = FirstClass(now_us)) {
+    const QueuedRequest& request = queues_[first].front();
+    if (request.encode_tokens > budget.encode_tokens || request.pages > budget.pages ||
+        request.sequences > budget.sequences) {
+      return;
+    }
+    budget.encode_tokens -= request.encode_tokens;
+    budget.pages -= request.pages;
+    budget.sequences -= request.sequences;
+    admitted->push_back(request.id);
+    virtual_time_ = StartTag(first);
+    finish_tags_[first] = virtual_time_ + DominantShare(request);
+    queues_[first].pop_front();
   }
-  return first;
 }
 
 Priority StepTurns::Lowest(absl::Span<const Priority> running, const Urgent& urgent) const {

@@ -1,13 +1,21 @@
-// Who is admitted when, and who takes part in which step: pure functions of the queue, the time,
-// the budgets and the classes, in integers. Nothing here knows models or text.
+// Admission order and step composition: pure functions of the queue, the time, the budgets and the
+// classes (priorities), in integers. Nothing here depends on models or text.
 //
-// Order of admission: the higher class first, then the earlier arrival. A request rises one class
-// for every `age_us` it has waited (LOW counts as NORMAL after 30 s, as HIGH after 60 s), and the
-// first in order that does not fit holds back all others, so none starves however many small or
-// urgent ones arrive.
+// Order of admission: the highest class first, within a class by arrival. A waiting class becomes
+// overdue when its first request has waited a third of the class's target (kWaitTargetMicros). From
+// then on it shares admissions with the highest waiting class and other overdue classes by
+// start-time fair queueing: equal parts, each request counted by its dominant share of the
+// capacity. The next request in order holds back all others until it fits, so that small requests
+// cannot starve a large one.
+//
+// So no class starves at any load of the others. A class meets its target as long as its own
+// requests need no more than its part of the capacity, and running requests, which are never
+// preempted, end within a few seconds.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <vector>
 
@@ -15,6 +23,8 @@
 #include "engine/request.h"
 
 namespace quintet {
+
+constexpr int kPriorities = 3;
 
 struct QueuedRequest {
   uint64_t id = 0;
@@ -25,32 +35,43 @@ struct QueuedRequest {
   int64_t sequences = 0;      // rows of a decoder step at most
 };
 
-// What is free now.
+// What is free now, or the capacity.
 struct AdmissionBudget {
   int64_t encode_tokens = 0, pages = 0, sequences = 0;
 };
 
 class Scheduler {
  public:
-  static constexpr int64_t kAgeMicros = 30'000'000;
+  // How long a request may wait for its start, whatever higher classes send. By class, from LOW to
+  // HIGH; no class is above HIGH.
+  static constexpr std::array<int64_t, kPriorities> kWaitTargetMicros = {30'000'000, 15'000'000, 0};
 
-  explicit Scheduler(int64_t age_us = kAgeMicros) : age_us_(age_us) {}
+  explicit Scheduler(const AdmissionBudget& capacity) : capacity_(capacity) {}
 
-  // Arrivals come in the order of their time.
+  // In the order of arrival.
   void Add(const QueuedRequest& request);
   bool Remove(uint64_t id);  // false when it is not queued
-  // The first in order, or null; valid until the queue changes.
+  // The next request in order, or null; valid until the queue changes.
   const QueuedRequest* First(int64_t now_us) const;
-  int64_t waiting() const { return static_cast<int64_t>(queue_.size()); }
+  int64_t waiting() const;
 
   // Moves requests from the queue to `admitted`, in order, while they fit the budget.
   void Admit(int64_t now_us, AdmissionBudget budget, std::vector<uint64_t>* admitted);
 
  private:
-  int ClassOf(const QueuedRequest& request, int64_t now_us) const;
+  // Where the class's next request starts in virtual time.
+  int64_t StartTag(int priority) const;
+  // The request's largest share of a capacity, in units of 1 / kWhole, 1 at least.
+  int64_t DominantShare(const QueuedRequest& request) const;
+  bool Overdue(int priority, int64_t now_us) const;
+  int FirstClass(int64_t now_us) const;  // -1: nobody waits
 
-  int64_t age_us_;
-  std::vector<QueuedRequest> queue_;  // by arrival
+  AdmissionBudget capacity_;
+  std::array<std::deque<QueuedRequest>, kPriorities> queues_;  // by class, each by arrival
+  // Of start-time fair queueing: the start tag of the request admitted last, and for each class
+  // the end of its last request in virtual time.
+  int64_t virtual_time_ = 0;
+  std::array<int64_t, kPriorities> finish_tags_ = {};
 };
 
 // What beside decoding is urgent: the highest classes, if any.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <new>
 #include <utility>
 
 #include "kernels/check.h"
@@ -27,9 +28,9 @@ absl::Status TargetScores::Allocate() {
   return absl::OkStatus();
 }
 
-void TargetScores::Add(int32_t token, int64_t alternatives, ScoredTarget* to) {
+void TargetScores::Add(int32_t token, int64_t alternatives, ScoredTarget* to, bool* out_of_memory) {
   QT_CHECK_LT(rows(), model_->limits().max_step_tokens);
-  rows_.push_back({token, alternatives, to});
+  rows_.push_back({token, alternatives, to, out_of_memory});
 }
 
 absl::Status TargetScores::Score(const Tensor& states) {
@@ -65,14 +66,22 @@ absl::Status TargetScores::Score(const Tensor& states) {
 
 void TargetScores::Record(int64_t top) {
   for (size_t i = 0; i < rows_.size(); ++i) {
-    TokenLogProb scored{rows_[i].token, log_probs_.as<float>()[i], {}};
-    const int64_t first = static_cast<int64_t>(i) * top;
-    for (int64_t k = first; k < first + std::min(rows_[i].alternatives, top); ++k) {
-      scored.alternatives.emplace_back(top_tokens_.as<int32_t>()[k], top_.as<float>()[k]);
+    try {
+      RecordRow(i, top);
+    } catch (const std::bad_alloc&) {
+      *rows_[i].out_of_memory = true;
     }
-    rows_[i].to->total += scored.log_prob;
-    rows_[i].to->tokens.push_back(std::move(scored));
   }
+}
+
+void TargetScores::RecordRow(size_t i, int64_t top) {
+  TokenLogProb scored{rows_[i].token, log_probs_.as<float>()[i], {}};
+  const int64_t first = static_cast<int64_t>(i) * top;
+  for (int64_t k = first; k < first + std::min(rows_[i].alternatives, top); ++k) {
+    scored.alternatives.emplace_back(top_tokens_.as<int32_t>()[k], top_.as<float>()[k]);
+  }
+  rows_[i].to->total += scored.log_prob;
+  rows_[i].to->tokens.push_back(std::move(scored));
 }
 
 }  // namespace quintet

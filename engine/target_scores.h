@@ -21,20 +21,25 @@ class TargetScores {
   absl::Status Allocate();
 
   // The next row: the log-probability of `token`, with the `alternatives` most likely ones, goes to
-  // the end of `to`. At most the model's max_step_tokens rows.
-  void Add(int32_t token, int64_t alternatives, ScoredTarget* to);
+  // the end of `to`; a failed allocation sets *out_of_memory instead. At most the model's
+  // max_step_tokens rows.
+  void Add(int32_t token, int64_t alternatives, ScoredTarget* to, bool* out_of_memory);
   int64_t rows() const { return static_cast<int64_t>(rows_.size()); }
   // Scores the rows added since the last call, by their states [rows(), d_model], which are the
   // model's. INTERNAL when the device failed.
   absl::Status Score(const Tensor& states);
+  // Drops the rows added since the last call of Score.
+  void Clear() { rows_.clear(); }
 
  private:
   struct Row {
     int32_t token;
     int64_t alternatives;
     ScoredTarget* to;
+    bool* out_of_memory;
   };
   void Record(int64_t top);
+  void RecordRow(size_t i, int64_t top);
 
   Model* const model_;
   std::vector<Row> rows_;

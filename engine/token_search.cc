@@ -114,7 +114,7 @@ absl::Status TokenSearch::Allocate() {
   }
   for (Search& search : searches_) {
     search.parts.reserve(most_rows_);
-    search.lanes.reserve(most_rows_);
+    search.lanes.reserve(std::max(most_rows_, model_->limits().max_step_sequences));
   }
   return status;
 }
@@ -564,7 +564,7 @@ RowResults TokenSearch::ResultsOf(const Chosen& chosen, int which) const {
 
 void TokenSearch::Select(absl::Span<const Chosen> chosen, int which) {
   const auto select = [&](int64_t task) {
-    chosen[task].generation->Select(ResultsOf(chosen[task], which));
+    chosen[task].generation->TakeStep(ResultsOf(chosen[task], which));
   };
   const auto tasks = static_cast<int64_t>(chosen.size());
   // To take a token takes less than to wake a thread.

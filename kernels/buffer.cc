@@ -25,10 +25,10 @@ class Mapping {
   // Null when the system refuses.
   static std::shared_ptr<Mapping> Create(int64_t bytes) {
     const size_t size = static_cast<size_t>(bytes + kHugePage);
+    auto mapping = std::make_shared<Mapping>();  // first: it may throw
     void* const base =
         mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED) return nullptr;
-    auto mapping = std::make_shared<Mapping>();
     mapping->base_ = base;
     mapping->size_ = size;
     const auto at = reinterpret_cast<uintptr_t>(base);

@@ -1,7 +1,11 @@
 // QT_CHECK: an invariant of our own code. When it is broken, QT_CHECK prints both values and
-// aborts. No user input may reach it: bad input is an absl::Status instead.
+// aborts, within a second even if standard error is blocked. No user input may reach it: bad input
+// is an absl::Status instead.
 #pragma once
 
+#include <unistd.h>
+
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <sstream>
@@ -11,6 +15,9 @@ namespace quintet {
 
 [[noreturn]] inline void CheckFailed(const char* file, int line, const char* what,
                                      const std::string& values) {
+  // A full pipe that nobody reads blocks the write: it must not keep a broken process alive.
+  std::signal(SIGALRM, [](int) { std::abort(); });
+  alarm(1);
   std::fprintf(stderr, "%s:%d: check failed: %s%s\n", file, line, what, values.c_str());
   std::abort();
 }

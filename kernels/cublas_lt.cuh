@@ -1,6 +1,6 @@
 // cuBLASLt, loaded when the first device is opened. It is not linked: a program linked with it pays
 // 92 KiB of thread-local storage in the stack of every thread, and libraries that start threads
-// with small stacks (civetweb: 100 KiB) cannot start any.
+// with small stacks (100 KiB, say) cannot start any.
 #pragma once
 
 #include <cublasLt.h>

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include "absl/types/span.h"
 #include "kernels/cublas_lt.cuh"
@@ -298,8 +299,14 @@ std::unique_ptr<DeviceGraph> CudaDevice::Record(absl::FunctionRef<void()> work) 
     cudaGetLastError();
     return nullptr;
   }
-  work();
   cudaGraph_t recorded = nullptr;
+  try {
+    work();
+  } catch (const std::bad_alloc&) {  // the stream must not stay in capture
+    cudaStreamEndCapture(stream(), &recorded);
+    if (recorded != nullptr) cudaGraphDestroy(recorded);
+    throw;
+  }
   cudaGraphExec_t executable = nullptr;
   cudaError_t error = cudaStreamEndCapture(stream(), &recorded);
   if (error == cudaSuccess) error = cudaGraphInstantiate(&executable, recorded, 0);

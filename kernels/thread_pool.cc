@@ -6,6 +6,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -65,6 +66,7 @@ struct ThreadPool::State {
   std::atomic<int> sleepers{0};
   const absl::FunctionRef<void(int64_t, int)>* body = nullptr;
   int64_t tasks = 0;
+  std::atomic<bool> out_of_memory{false};  // a task's allocation failed
 
   alignas(64) std::atomic<int64_t> next{0};
   alignas(64) std::atomic<int> inside{0};
@@ -79,7 +81,11 @@ struct ThreadPool::State {
     for (;;) {
       const int64_t task = next.fetch_add(1, std::memory_order_relaxed);
       if (task >= tasks) return;
-      (*body)(task, thread);
+      try {
+        (*body)(task, thread);
+      } catch (const std::bad_alloc&) {
+        out_of_memory.store(true, std::memory_order_relaxed);
+      }
     }
   }
 
@@ -152,11 +158,13 @@ void ThreadPool::ParallelFor(int64_t tasks,
   s.body = &body;
   s.tasks = tasks;
   s.next.store(0, std::memory_order_relaxed);
+  s.out_of_memory.store(false, std::memory_order_relaxed);
   s.open.store(true, std::memory_order_seq_cst);
   s.Announce();
   s.Claim(0);
   s.open.store(false, std::memory_order_seq_cst);
   s.WaitForWorkers();
+  if (s.out_of_memory.load(std::memory_order_relaxed)) throw std::bad_alloc();
 }
 
 }  // namespace quintet

@@ -26,7 +26,8 @@ class ThreadPool {
   // Runs body(task, thread) for every task in [0, tasks), in any order, and returns when all are
   // done. `thread` is in [0, threads()) and no two tasks run at once with the same value: it
   // indexes per-thread scratch. Which thread runs which task is not fixed, so no result may depend
-  // on it. Thread safe: concurrent calls take turns. Bodies must not call ParallelFor.
+  // on it. Thread safe: concurrent calls take turns. Bodies must not call ParallelFor. They may
+  // throw std::bad_alloc only; the call then throws it once all tasks have ended or been skipped.
   void ParallelFor(int64_t tasks, absl::FunctionRef<void(int64_t task, int thread)> body);
 
  private:

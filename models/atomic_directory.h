@@ -4,12 +4,16 @@
 // sibling it leaves behind is removed by the next run that writes the same target.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace quintet {
+
+// By which the sibling's name is longer than the target's, at most.
+inline constexpr int64_t kTemporaryNameBytes = 32;
 
 struct AtomicDirectoryOptions {
   bool replace =

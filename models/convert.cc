@@ -1,5 +1,8 @@
 #include "models/convert.h"
 
+#include <limits.h>
+#include <unistd.h>
+
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
@@ -23,16 +26,51 @@ const char* StoredName(DType dtype) {
   return dtype == DType::kI8 ? "int8" : dtype == DType::kF8 ? "fp8" : DTypeName(dtype);
 }
 
+// "dir/." and "dir//" are dir.
+fs::path WithoutTrailingSlash(const std::string& path) {
+  const fs::path normal = fs::path(path).lexically_normal();
+  return normal.has_filename() ? normal : normal.parent_path();
+}
+
 // Both as the file system sees them, since one may be deleted after the other was read.
 absl::Status CheckNesting(const std::string& source, const std::string& target) {
   std::error_code error;
   const fs::path from = fs::weakly_canonical(source, error);
+  if (error) return absl::OkStatus();  // reading the source will say so
   const fs::path to = fs::weakly_canonical(target, error);
-  if (error || from == to) return absl::OkStatus();
+  if (error) {
+    return absl::InvalidArgumentError(absl::StrCat("'", target, "': ", error.message()));
+  }
+  // Another path may lead to the same directory without symbolic links: a bind mount.
+  if (from == to || fs::equivalent(from, to, error)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", target, "' is the model itself; convert to another directory"));
+  }
   for (const auto& [outer, inner] : {std::pair(from, to), std::pair(to, from)}) {
     const fs::path relative = inner.lexically_relative(outer);
     if (relative.empty() || *relative.begin() == "..") continue;
-    return absl::InvalidArgumentError("source and target directories must not lie in each other");
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'", inner.string(), "' lies in '", outer.string(), "'; model and output must be apart"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckLength(const fs::path& target) {
+  const fs::path parent = target.has_parent_path() ? target.parent_path() : fs::path(".");
+  const long longest = pathconf(parent.c_str(), _PC_NAME_MAX);  // -1: unknown, as of no directory
+  const int64_t limit = (longest > 0 ? longest : NAME_MAX) - kTemporaryNameBytes;
+  const int64_t size = static_cast<int64_t>(target.filename().native().size());
+  if (size > limit) {
+    return absl::InvalidArgumentError(absl::StrCat("the name of the directory has ", size,
+                                                   " bytes, of at most ", limit,
+                                                   " that leave room for a temporary name"));
+  }
+  constexpr int64_t kLongestFile = 64;  // in the directory
+  const int64_t path_size = static_cast<int64_t>(target.native().size());
+  const int64_t path_limit = PATH_MAX - kTemporaryNameBytes - kLongestFile;
+  if (path_size > path_limit) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the path has ", path_size, " bytes, of at most ", path_limit));
   }
   return absl::OkStatus();
 }
@@ -122,8 +160,20 @@ absl::StatusOr<ConvertResult> WriteRenamed(const ConvertOptions& options, Source
 
 }  // namespace
 
+absl::Status CheckConvertTarget(const std::string& source, const std::string& target) {
+  if (target.empty()) return absl::InvalidArgumentError("expected a directory, got an empty path");
+  const fs::path path = WithoutTrailingSlash(target);
+  const std::string name = path.filename().string();
+  if (name.empty() || name == "." || name == "..") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", target, "' does not end in the name of a directory to make"));
+  }
+  if (absl::Status status = CheckLength(path); !status.ok()) return status;
+  return CheckNesting(source, target);
+}
+
 absl::StatusOr<ConvertResult> Convert(const ConvertOptions& options) {
-  absl::Status status = CheckNesting(options.source, options.target);
+  absl::Status status = CheckConvertTarget(options.source, options.target);
   if (status.ok()) status = CheckReplaceable(options);
   if (!status.ok()) return status;
   absl::StatusOr<Source> source = OpenSource(options);

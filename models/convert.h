@@ -44,9 +44,14 @@ struct ConvertOptions {
   std::function<absl::Status(const std::string& directory, const ConvertResult& result)> accept;
 };
 
+// INVALID_ARGUMENT: no directory could be made at `target` even on an empty disk, since the path is
+// empty, ends in no name or is too long; or making it would touch the source, because one is or
+// contains the other, by whatever links.
+absl::Status CheckConvertTarget(const std::string& source, const std::string& target);
+
 // Memory stays near the largest row block (GPT-2: near the largest tensor, which is transposed).
 // Errors beside those of Create and of reading a model: UNIMPLEMENTED (the form cannot express the
-// model), INVALID_ARGUMENT (a value does not fit f16; source and target lie in each other),
+// model), INVALID_ARGUMENT (a value does not fit f16; CheckConvertTarget),
 // FAILED_PRECONDITION (symbolic links), ABORTED (the target cannot be made, or is no model's
 // directory that may be replaced), RESOURCE_EXHAUSTED (disk full). After any error there is nothing
 // new on disk.

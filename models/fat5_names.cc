@@ -138,6 +138,13 @@ Json CommonConfig(const Json& source, const ModelConfig& config) {
   result["relative_attention_max_distance"] = config.bias_max_distance;
   result["pad_token_id"] = std::max(config.pad_id, 0);
   result["decoder_start_token_id"] = std::max(config.decoder_start_id, 0);
+  // Without a declared class the family decides how the tokenizer's files are read.
+  const bool is_t5 = config.family != Family::kFat5;
+  const auto declared = source.find("tokenizer_class");
+  const bool is_declared = declared != source.end() && declared->is_string();
+  result["tokenizer_class"] = is_declared ? declared->get<std::string>()
+                              : is_t5     ? "T5Tokenizer"
+                                          : "PreTrainedTokenizerFast";
   return result;
 }
 

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "kernels/out_of_memory.h"
 
 namespace quintet {
 namespace {
@@ -132,10 +133,11 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes)
   // Not blocking, so that a FIFO in a model directory cannot hang the loader.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
-    const std::string message = absl::StrCat(name, ": cannot open: ", std::strerror(errno));
-    return errno == ENOENT ? absl::NotFoundError(message) : absl::InvalidArgumentError(message);
+    const int error = errno;  // building the message may change it
+    const std::string message = absl::StrCat(name, ": cannot open: ", std::strerror(error));
+    return error == ENOENT ? absl::NotFoundError(message) : absl::InvalidArgumentError(message);
   }
-  auto result = [&]() -> absl::StatusOr<std::string> {
+  auto result = CatchOutOfMemory([&]() -> absl::StatusOr<std::string> {
     struct stat info;
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
       return absl::InvalidArgumentError(absl::StrCat(name, ": expected a regular file"));
@@ -158,7 +160,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes)
     }
     text.resize(done);
     return text;
-  }();
+  });
   close(fd);
   return result;
 }

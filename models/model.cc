@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/out_of_memory.h"
 #include "models/gpt2.h"
 #include "models/t5.h"
 #include "models/weights.h"
@@ -53,10 +54,8 @@ std::unique_ptr<PackedModel> Make(ModelConfig config, const LoadOptions& options
   return make(std::move(config), options.limits, std::move(weights), Stream(pool, options.device));
 }
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<Model>> Model::Load(const std::string& directory,
-                                                   const LoadOptions& options, ThreadPool* pool) {
+absl::StatusOr<std::unique_ptr<Model>> Read(const std::string& directory,
+                                            const LoadOptions& options, ThreadPool* pool) {
   absl::StatusOr<ModelConfig> config = Begin(directory, options);
   if (!config.ok()) return config.status();
   absl::StatusOr<ModelWeights> weights =
@@ -67,8 +66,8 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Load(const std::string& directory,
   return model;
 }
 
-absl::StatusOr<ModelMemory> Model::Measure(const std::string& directory, const LoadOptions& options,
-                                           ThreadPool* pool) {
+absl::StatusOr<ModelMemory> Describe(const std::string& directory, const LoadOptions& options,
+                                     ThreadPool* pool) {
   absl::StatusOr<ModelConfig> config = Begin(directory, options);
   if (!config.ok()) return config.status();
   absl::StatusOr<ModelWeights> weights =
@@ -77,6 +76,18 @@ absl::StatusOr<ModelMemory> Model::Measure(const std::string& directory, const L
   std::unique_ptr<PackedModel> model = Make(*std::move(config), options, *std::move(weights), pool);
   if (absl::Status status = model->Measure(); !status.ok()) return status;
   return model->memory();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Model>> Model::Load(const std::string& directory,
+                                                   const LoadOptions& options, ThreadPool* pool) {
+  return CatchOutOfMemory([&] { return Read(directory, options, pool); });
+}
+
+absl::StatusOr<ModelMemory> Model::Measure(const std::string& directory, const LoadOptions& options,
+                                           ThreadPool* pool) {
+  return CatchOutOfMemory([&] { return Describe(directory, options, pool); });
 }
 
 }  // namespace quintet

@@ -114,9 +114,10 @@ bool PackedModel::EncodeRecorded() {
   RecordedEncode& encode = recorded_encodes_[std::move(lengths)];
   constexpr int64_t kFirstLayers = 2;
   if (encode.seen && encode.parts.empty()) {
+    std::vector<std::unique_ptr<DeviceGraph>> parts;  // all or none, where an allocation fails
     for (int64_t begin = 0; begin < layers;) {
       const int64_t end = begin == 0 ? std::min(kFirstLayers, layers) : layers;
-      encode.parts.push_back(stream_.device().Record([&] {
+      parts.push_back(stream_.device().Record([&] {
         for (layer_ = begin; layer_ < end; ++layer_) {
           ProjectInputRows(0, encoder_rows_);
           FinishInputRows(0, encoder_rows_);
@@ -125,7 +126,7 @@ bool PackedModel::EncodeRecorded() {
       begin = end;
     }
     layer_ = 0;
-    if (std::count(encode.parts.begin(), encode.parts.end(), nullptr) > 0) encode.parts.clear();
+    if (std::count(parts.begin(), parts.end(), nullptr) == 0) encode.parts = std::move(parts);
   }
   encode.seen = true;
   if (encode.parts.empty()) return false;

@@ -85,9 +85,9 @@ std::string Sha256::Finish() {
 }
 
 absl::Status HashFile(const std::string& path, Sha256* hash) {
+  std::vector<char> block(1 << 18);
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
-  std::vector<char> block(1 << 18);
   ssize_t n;
   while ((n = read(fd, block.data(), block.size())) > 0) hash->Update(block.data(), n);
   const int error = errno;

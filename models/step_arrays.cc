@@ -1,6 +1,7 @@
 #include "models/step_arrays.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "kernels/check.h"
@@ -130,7 +131,8 @@ void StepArrays::Arrange(const DecodeBatch& batch, const StepShape& shape, int64
     StepShape larger = shape;
     larger.slots_stride *= 2;
     larger.source_stride *= 2;
-    QT_CHECK(Reserve(larger).ok());
+    // As operator new would: the engine ends the requests of the step.
+    if (!Reserve(larger).ok() && !Reserve(shape).ok()) throw std::bad_alloc();
   }
   shape_ = shape;
 

@@ -1,6 +1,7 @@
 #include "models/tokenizer.h"
 
 #include "absl/strings/str_cat.h"
+#include "kernels/out_of_memory.h"
 #include "models/json.h"
 #include "models/tokenizers/byt5.h"
 #include "models/tokenizers/fields.h"
@@ -13,13 +14,12 @@ namespace {
 
 constexpr int64_t kMaxFileBytes = 256 << 20;
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::Load(const std::string& directory) {
+absl::StatusOr<std::unique_ptr<const Tokenizer>> Read(const std::string& directory) {
   QT_ASSIGN_OR_RETURN(const TokenizerSettings settings, ReadTokenizerSettings(directory));
+  if (settings.tokenizer_class == TokenizerClass::kByT5) return MakeByT5(settings);
 
   absl::StatusOr<nlohmann::json> json = ReadJsonFile(directory + "/tokenizer.json", kMaxFileBytes);
-  if (json.ok()) return ParseTokenizerJson(*json, "tokenizer.json", settings);
+  if (json.ok()) return ParseTokenizerJson(*std::move(json), "tokenizer.json", settings);
   if (!absl::IsNotFound(json.status())) return json.status();
 
   absl::StatusOr<std::string> model = ReadFile(directory + "/spiece.model", kMaxFileBytes);
@@ -34,11 +34,16 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::Load(const std::stri
   }
   if (!absl::IsNotFound(vocab.status())) return vocab.status();
 
-  if (settings.tokenizer_class == "ByT5Tokenizer") return MakeByT5(settings);
   return absl::NotFoundError(
       "tokenizer: expected tokenizer.json, spiece.model, vocab.json with merges.txt, or a "
       "tokenizer_config.json that names "
       "ByT5Tokenizer; got none of them");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::Load(const std::string& directory) {
+  return CatchOutOfMemory([&] { return Read(directory); });
 }
 
 std::vector<TokenSpan> CutSpans(std::vector<TokenSpan> spans, absl::Span<const int32_t> ids) {

@@ -23,12 +23,11 @@ struct TokenSpan {
 
 class Tokenizer {
  public:
-  // Loads the first of these that the directory holds: tokenizer.json; spiece.model (with 100
-  // sentinels as the T5 family has them, or as many as tokenizer_config.json's extra_ids says);
-  // vocab.json and merges.txt; ByT5, which has no file but tokenizer_class "ByT5Tokenizer" in
-  // tokenizer_config.json. added_tokens.json, special_tokens_map.json and tokenizer_config.json are
-  // read where present. NOT_FOUND when the directory holds none, INVALID_ARGUMENT with file, place,
-  // expected and got when one is bad.
+  // Loads the tokenizer as transformers' AutoTokenizer does (models/README.md): ByT5, which has no
+  // file, where tokenizer_config.json or config.json declares it; else the first of tokenizer.json,
+  // spiece.model, and vocab.json with merges.txt that the directory holds. added_tokens.json,
+  // special_tokens_map.json and tokenizer_config.json are read where present. NOT_FOUND when the
+  // directory holds none, INVALID_ARGUMENT with file, place, expected and got when one is bad.
   static absl::StatusOr<std::unique_ptr<const Tokenizer>> Load(const std::string& directory);
 
   virtual ~Tokenizer() = default;

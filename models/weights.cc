@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <mutex>
+#include <unordered_set>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "models/position.h"
 #include "models/safetensors.h"
@@ -284,7 +284,7 @@ absl::Status MoveToDevice(const std::vector<PlannedWeight>& plan, Device* device
 }
 
 void CountTotals(const std::vector<PlannedWeight>& plan, Extent extent, ModelWeights* weights) {
-  absl::flat_hash_set<const StoredTensor*> counted;
+  std::unordered_set<const StoredTensor*> counted;
   for (const PlannedWeight& weight : plan) {
     for (const WeightPiece& piece : weight.pieces) {
       if (!counted.insert(piece.values).second) continue;

@@ -1,13 +1,13 @@
 #include <algorithm>
 #include <limits>
+#include <unordered_set>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "models/string_map.h"
 #include "models/weights_families.h"
 #include "models/weights_table.h"
 
@@ -150,8 +150,8 @@ class Matcher {
 
   const SafetensorsReader& files_;
   const bool converted_;
-  absl::flat_hash_map<std::string, const StoredTensor*> by_name_;
-  absl::flat_hash_set<std::string> used_;
+  StringMap<const StoredTensor*> by_name_;
+  std::unordered_set<std::string> used_;
   std::vector<std::string> missing_, wrong_;
 };
 

@@ -2,37 +2,63 @@
 
 namespace quintet {
 
-Admission::Place Admission::TryReserve(int64_t requests, int64_t tokens, Priority priority) {
-  uint64_t seen = state_.load(std::memory_order_relaxed);
-  for (;;) {
-    const int64_t new_requests = Requests(seen) + requests;
-    const int64_t new_tokens = Tokens(seen) + tokens;
-    const bool leave_room = priority == Priority::kLow && Requests(seen) > 0;
-    const int64_t max_requests = leave_room ? max_requests_ - max_requests_ / 4 : max_requests_;
-    const int64_t max_tokens = leave_room ? max_tokens_ - max_tokens_ / 4 : max_tokens_;
-    if (new_requests > max_requests || (Requests(seen) > 0 && new_tokens > max_tokens)) return {};
-    if (state_.compare_exchange_weak(seen, Pack(new_requests, new_tokens),
-                                     std::memory_order_relaxed)) {
-      Place place;
-      place.owner_ = this;
-      place.requests_ = requests;
-      place.tokens_ = tokens;
-      return place;
-    }
+Admission::Held Admission::Total() const {
+  Held total;
+  for (const Held& held : held_) {
+    total.requests += held.requests;
+    total.tokens += held.tokens;
   }
+  return total;
+}
+
+Admission::Place Admission::TryReserve(int64_t requests, int64_t tokens, Priority priority) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const Held total = Total();
+  Held& own = held_[static_cast<size_t>(priority)];
+  const bool leaves_room = priority == Priority::kLow && total.requests > 0;
+  const int64_t max_requests = leaves_room ? max_requests_ - max_requests_ / 4 : max_requests_;
+  const int64_t max_tokens = leaves_room ? max_tokens_ - max_tokens_ / 4 : max_tokens_;
+  const bool fits = total.requests + requests <= max_requests &&
+                    (total.requests == 0 || total.tokens + tokens <= max_tokens);
+  const bool fits_share = own.requests + requests <= max_requests_ / kShares &&
+                          own.tokens + tokens <= max_tokens_ / kShares;
+  if (!fits && !fits_share) return {};
+  own.requests += requests;
+  own.tokens += tokens;
+  Place place;
+  place.owner_ = this;
+  place.priority_ = priority;
+  place.requests_ = requests;
+  place.tokens_ = tokens;
+  return place;
+}
+
+void Admission::Change(Priority priority, int64_t requests, int64_t tokens) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Held& held = held_[static_cast<size_t>(priority)];
+  held.requests += requests;
+  held.tokens += tokens;
+}
+
+int64_t Admission::requests() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return Total().requests;
+}
+
+int64_t Admission::tokens() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return Total().tokens;
 }
 
 void Admission::Place::Correct(int64_t tokens) {
   if (owner_ == nullptr) return;
-  // Unsigned wrap-around makes one addition serve both directions.
-  owner_->state_.fetch_add(static_cast<uint64_t>(tokens) - static_cast<uint64_t>(tokens_),
-                           std::memory_order_relaxed);
+  owner_->Change(priority_, 0, tokens - tokens_);
   tokens_ = tokens;
 }
 
 void Admission::Place::Release() {
   if (owner_ == nullptr) return;
-  owner_->state_.fetch_sub(Pack(requests_, tokens_), std::memory_order_relaxed);
+  owner_->Change(priority_, -requests_, -tokens_);
   owner_ = nullptr;
 }
 

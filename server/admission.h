@@ -1,10 +1,10 @@
-// The door of one model's queue. A call reserves its place before any work is done for it
-// (tokenizing included), by one compare-and-swap, so that a burst costs the server nothing but
-// refusals. Thread safe.
+// Admission to one model's queue. A call reserves its place before any work is done for it
+// (tokenizing included), so that a burst costs the server nothing but refusals. Thread safe.
 #pragma once
 
-#include <atomic>
+#include <array>
 #include <cstdint>
+#include <mutex>
 #include <utility>
 
 #include "engine/request.h"
@@ -16,13 +16,14 @@ class Admission {
   Admission(int64_t max_requests, int64_t max_tokens)
       : max_requests_(max_requests), max_tokens_(max_tokens) {}
 
-  // A held place; gives itself back when it goes, on whichever path.
+  // A held place; released on destruction.
   class Place {
    public:
     Place() = default;
     Place(Place&& other) noexcept { *this = std::move(other); }
     Place& operator=(Place&& other) noexcept {
       std::swap(owner_, other.owner_);
+      std::swap(priority_, other.priority_);
       std::swap(requests_, other.requests_);
       std::swap(tokens_, other.tokens_);
       return *this;
@@ -36,31 +37,37 @@ class Admission {
    private:
     friend class Admission;
     Admission* owner_ = nullptr;
+    Priority priority_ = Priority::kNormal;
     int64_t requests_ = 0, tokens_ = 0;
   };
 
   // A place for `requests` requests of about `tokens` tokens; not held when either limit would be
-  // passed. LOW requests leave a quarter of both limits to others, so that a flood of them does not
-  // close the door. An empty queue takes any number of tokens, so that a single large request is
-  // not refused forever.
+  // exceeded. An empty queue takes any number of tokens, so that a single large request is not
+  // refused forever.
+  //
+  // No class can lock out another: LOW requests leave a quarter of both limits to others, and
+  // beyond the limits every class may hold its share of kShares of them.
   Place TryReserve(int64_t requests, int64_t tokens, Priority priority = Priority::kNormal);
 
-  int64_t requests() const { return Requests(state_.load(std::memory_order_relaxed)); }
-  int64_t tokens() const { return Tokens(state_.load(std::memory_order_relaxed)); }
+  int64_t requests() const;
+  int64_t tokens() const;
+
+  // The most that is ever held at a time of `limit`, all shares included.
+  static int64_t WithShares(int64_t limit) { return limit + kClasses * (limit / kShares); }
 
  private:
-  // Requests in the upper 24 bits, tokens in the lower 40.
-  static constexpr int kTokenBits = 40;
-  static int64_t Requests(uint64_t state) { return static_cast<int64_t>(state >> kTokenBits); }
-  static int64_t Tokens(uint64_t state) {
-    return static_cast<int64_t>(state & ((uint64_t{1} << kTokenBits) - 1));
-  }
-  static uint64_t Pack(int64_t requests, int64_t tokens) {
-    return (static_cast<uint64_t>(requests) << kTokenBits) + static_cast<uint64_t>(tokens);
-  }
+  static constexpr int kClasses = 3;
+  static constexpr int64_t kShares = 8;  // a class's share is an eighth
+
+  struct Held {
+    int64_t requests = 0, tokens = 0;
+  };
+  Held Total() const;
+  void Change(Priority priority, int64_t requests, int64_t tokens);
 
   const int64_t max_requests_, max_tokens_;
-  std::atomic<uint64_t> state_{0};
+  mutable std::mutex mutex_;
+  std::array<Held, kClasses> held_;  // by priority
 };
 
 }  // namespace quintet

@@ -43,7 +43,51 @@ absl::Status UnderDecoding(const absl::Status& status) {
   return absl::InvalidArgumentError(absl::StrCat("decoding.", status.message()));
 }
 
+// Of one token's log-probability with `top` alternatives: engine's form, message, wire.
+int64_t LogProbBytes(int64_t top) { return 112 + 64 * top; }
+
+int64_t AnswerBytes(const Request& request, const ModelConfig& config) {
+  constexpr int64_t kFloatForms = 3 * sizeof(float);  // result, message, wire
+  const int64_t rows = static_cast<int64_t>(request.input.size());
+  switch (request.kind) {
+    case RequestKind::kEncode:
+      return kFloatForms * config.d_model * (request.pooling == Pooling::kNone ? rows : 1);
+    case RequestKind::kClassify: {
+      const int64_t labels = static_cast<int64_t>(config.label_names.size());
+      constexpr int64_t kLabelBytes =
+          160;  // a LabelScore with its name, as message and on the wire
+      constexpr int64_t kTokenBytes = 160;
+      const bool each_token = config.head != Head::kSequenceClassification;
+      return (each_token ? rows : 1) * (kTokenBytes + labels * kLabelBytes);
+    }
+    case RequestKind::kScore: {
+      int64_t tokens = 0;
+      for (const std::vector<int32_t>& target : request.targets) {
+        tokens += static_cast<int64_t>(target.size());
+      }
+      return tokens * LogProbBytes(request.top_logprobs);
+    }
+    case RequestKind::kGenerate: {
+      const DecodingOptions& decoding = request.decoding;
+      const int64_t sequences = std::max(decoding.num_beams, decoding.num_return_sequences);
+      constexpr int64_t kTextAndIds = 96;  // of one token in all its forms
+      const int64_t token = kTextAndIds + (decoding.logprobs || decoding.top_logprobs > 0
+                                               ? LogProbBytes(decoding.top_logprobs)
+                                               : 0);
+      const int64_t echoed = decoding.echo ? rows : 0;
+      return sequences * (decoding.max_new_tokens + echoed) * token;
+    }
+  }
+  return 0;
+}
+
 }  // namespace
+
+int64_t AnswerBytes(const std::vector<Request>& requests, const ModelHost& host) {
+  int64_t bytes = 0;
+  for (const Request& request : requests) bytes += AnswerBytes(request, host.config());
+  return bytes;
+}
 
 absl::StatusOr<std::vector<Request>> GenerateRequests(const v1::GenerateRequest& proto,
                                                       const ModelHost& host,
@@ -286,7 +330,8 @@ void ClassifyAnswers::Write(const v1::ClassifyRequest& proto, const ModelHost& h
 }
 
 absl::Status WriteTokens(const v1::TokenizeRequest& proto, const ModelHost& host,
-                         const InputLimits& limits, v1::TokenizeResponse* response) {
+                         const InputLimits& limits, ReserveBytes reserve,
+                         v1::TokenizeResponse* response) {
   if (host.tokenizer() == nullptr)
     return absl::FailedPreconditionError("this model has no tokenizer");
   if (static_cast<int64_t>(proto.text().size()) > limits.max_text_bytes) {
@@ -296,6 +341,10 @@ absl::Status WriteTokens(const v1::TokenizeRequest& proto, const ModelHost& host
   auto spans = host.tokenizer()->EncodeWithSpans(proto.text(), WithSpecials(proto.call()));
   if (!spans.ok())
     return absl::InvalidArgumentError(absl::StrCat("text: ", spans.status().message()));
+  constexpr int64_t kTokenBytes = 200;  // a TokenSpan, a v1::Token, and the latter on the wire
+  const int64_t bytes = kTokenBytes * static_cast<int64_t>(spans->size());
+  if (absl::Status status = reserve(bytes); !status.ok()) return status;
+  response->mutable_tokens()->Reserve(static_cast<int>(spans->size()));
   for (const TokenSpan& span : *spans) {
     v1::Token* token = response->add_tokens();
     token->set_id(static_cast<uint32_t>(span.id));
@@ -307,17 +356,24 @@ absl::Status WriteTokens(const v1::TokenizeRequest& proto, const ModelHost& host
 }
 
 absl::Status WriteText(const v1::DetokenizeRequest& proto, const ModelHost& host,
-                       v1::DetokenizeResponse* response) {
+                       ReserveBytes reserve, v1::DetokenizeResponse* response) {
   if (host.tokenizer() == nullptr)
     return absl::FailedPreconditionError("this model has no tokenizer");
+  int64_t text_bytes = 0;
   std::vector<int32_t> ids;
+  ids.reserve(static_cast<size_t>(proto.token_ids_size()));
   for (int i = 0; i < proto.token_ids_size(); ++i) {
     if (proto.token_ids(i) >= host.config().vocab) {
       return absl::InvalidArgumentError(absl::StrCat(
           "token_ids[", i, "]: must be below ", host.config().vocab, ", got ", proto.token_ids(i)));
     }
     ids.push_back(static_cast<int32_t>(proto.token_ids(i)));
+    text_bytes += static_cast<int64_t>(host.tokenizer()->Piece(ids.back()).size());
   }
+  constexpr int64_t kTextForms = 4;  // growing, decoded, in the message, on the wire
+  const int64_t id_bytes = static_cast<int64_t>(ids.size() * sizeof(int32_t));
+  if (absl::Status status = reserve(id_bytes + kTextForms * text_bytes); !status.ok())
+    return status;
   response->set_text(host.tokenizer()->Decode(
       ids, OrTrue(proto.has_skip_special_tokens(), proto.skip_special_tokens())));
   return absl::OkStatus();

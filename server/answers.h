@@ -1,10 +1,11 @@
-// What each RPC asks of the engine and what it answers from the results: the bodies of the calls in
-// service.cc, free of gRPC.
+// Request messages to the engine's requests, and results to response messages, for every method.
+// Knows nothing of gRPC.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "engine/request.h"
 #include "quintet/v1/inference.pb.h"
@@ -13,6 +14,10 @@
 #include "server/wire.h"
 
 namespace quintet {
+
+// Bytes that the results of `requests`, the answer made of them and its serialized form take at
+// most at one time.
+int64_t AnswerBytes(const std::vector<Request>& requests, const ModelHost& host);
 
 absl::StatusOr<std::vector<Request>> GenerateRequests(const v1::GenerateRequest& proto,
                                                       const ModelHost& host,
@@ -54,10 +59,13 @@ class ClassifyAnswers {
   std::vector<Item> items_;
 };
 
+// Sets the bytes reserved for a call's answer; its error ends the call.
+using ReserveBytes = absl::FunctionRef<absl::Status(int64_t bytes)>;
 absl::Status WriteTokens(const v1::TokenizeRequest& proto, const ModelHost& host,
-                         const InputLimits& limits, v1::TokenizeResponse* response);
+                         const InputLimits& limits, ReserveBytes reserve,
+                         v1::TokenizeResponse* response);
 absl::Status WriteText(const v1::DetokenizeRequest& proto, const ModelHost& host,
-                       v1::DetokenizeResponse* response);
+                       ReserveBytes reserve, v1::DetokenizeResponse* response);
 void WriteModelInfo(const ModelHost& host, const CallContext& context,
                     v1::GetModelInfoResponse* response);
 

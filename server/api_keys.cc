@@ -6,14 +6,64 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <set>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "models/sha256.h"
 
 namespace quintet {
+namespace {
+
+const char* Name(Priority priority) {
+  switch (priority) {
+    case Priority::kLow:
+      return "LOW";
+    case Priority::kNormal:
+      return "NORMAL";
+    default:
+      return "HIGH";
+  }
+}
+
+}  // namespace
+
+absl::Status CheckPriority(Priority requested, Priority highest) {
+  if (requested <= highest) return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrCat("call.priority: must be at most ", Name(highest),
+                                                  " for this API key, got ", Name(requested)));
+}
+
+absl::StatusOr<ApiKeys::Key> ApiKeys::ParseLine(absl::string_view line) {
+  const std::vector<absl::string_view> words =
+      absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
+  const std::string digest = absl::AsciiStrToLower(words[0]);
+  const bool hex = std::all_of(digest.begin(), digest.end(), [](char c) {
+    return absl::ascii_isxdigit(static_cast<unsigned char>(c));
+  });
+  Key key;
+  if (digest.size() != key.digest.size() || !hex) {
+    // Not what was found: it may be the key itself.
+    return absl::InvalidArgumentError("expected the 64 hexadecimal digits of a SHA-256 digest");
+  }
+  std::copy(digest.begin(), digest.end(), key.digest.begin());
+  if (words.size() == 1) return key;
+  if (words.size() > 2) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected a digest and a priority, got ", words.size(), " words"));
+  }
+  if (words[1] == "low") {
+    key.max_priority = Priority::kLow;
+  } else if (words[1] == "normal") {
+    key.max_priority = Priority::kNormal;
+  } else if (words[1] != "high") {
+    return absl::InvalidArgumentError("expected low, normal or high after the digest");
+  }
+  return key;
+}
 
 absl::Status ApiKeys::Load(const std::string& path) {
   struct stat info {};
@@ -26,45 +76,45 @@ absl::Status ApiKeys::Load(const std::string& path) {
         "--api-key-file: must be readable by its owner only (mode 0600)");
   }
   std::ifstream file(path);
-  std::vector<Digest> digests;
+  std::vector<Key> keys;
+  std::set<Digest> digests;
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
-    const std::string text(absl::StripAsciiWhitespace(line));
+    const absl::string_view text = absl::StripAsciiWhitespace(line);
     if (text.empty() || text[0] == '#') continue;
-    const bool hex = std::all_of(text.begin(), text.end(), [](char c) {
-      return absl::ascii_isxdigit(static_cast<unsigned char>(c));
-    });
-    if (text.size() != 64 || !hex) {
+    absl::StatusOr<Key> key = ParseLine(text);
+    if (!key.ok()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("--api-key-file: line ", number,
-                       ": expected the 64 hexadecimal digits of a SHA-256 digest"));
+          absl::StrCat("--api-key-file: line ", number, ": ", key.status().message()));
     }
-    Digest digest;
-    const std::string lower = absl::AsciiStrToLower(text);
-    std::copy(lower.begin(), lower.end(), digest.begin());
-    digests.push_back(digest);
+    if (!digests.insert(key->digest).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--api-key-file: line ", number, ": the digest is given twice"));
+    }
+    keys.push_back(*key);
   }
-  if (digests.empty()) return absl::InvalidArgumentError("--api-key-file: holds no digest");
+  if (keys.empty()) return absl::InvalidArgumentError("--api-key-file: holds no digest");
   std::lock_guard<std::mutex> lock(mutex_);
-  digests_ = std::move(digests);
+  keys_ = std::move(keys);
   return absl::OkStatus();
 }
 
-bool ApiKeys::Allows(absl::string_view authorization) const {
-  if (!absl::ConsumePrefix(&authorization, "Bearer ")) return false;
+std::optional<Priority> ApiKeys::MaxPriority(absl::string_view authorization) const {
+  if (!absl::ConsumePrefix(&authorization, "Bearer ")) return std::nullopt;
   Sha256 hash;
   hash.Update(authorization.data(), authorization.size());
   const std::string digest = hash.Finish();
   std::lock_guard<std::mutex> lock(mutex_);
   // Every digest is compared whole, so that the time says nothing about them.
-  bool allowed = false;
-  for (const Digest& known : digests_) {
+  std::optional<Priority> found;
+  for (const Key& key : keys_) {
     unsigned difference = 0;
-    for (size_t i = 0; i < known.size(); ++i)
-      difference |= static_cast<unsigned char>(known[i] ^ digest[i]);
-    allowed |= difference == 0;
+    for (size_t i = 0; i < key.digest.size(); ++i) {
+      difference |= static_cast<unsigned char>(key.digest[i] ^ digest[i]);
+    }
+    if (difference == 0) found = key.max_priority;
   }
-  return allowed;
+  return found;
 }
 
 }  // namespace quintet

@@ -1,10 +1,14 @@
 #include "server/call.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "engine/clock.h"
+#include "kernels/out_of_memory.h"
+#include "server/answers.h"
+#include "server/message_bytes.h"
 
 namespace quintet {
 namespace {
@@ -16,8 +20,22 @@ int64_t RemainingMicros(const grpc::CallbackServerContext& rpc) {
   return std::chrono::duration_cast<std::chrono::microseconds>(left).count();
 }
 
+// Memory of a call, in bytes; tests/server/memory_budget_test.cc compares them with what calls use.
+constexpr int64_t kCallBytes = 8192;  // any call: gRPC's objects and ours
+constexpr int64_t kParsedBytes = 10;  // for each byte of a message: the bytes and the parsed form
+constexpr int64_t kTokenizedBytes = 48;  // for each byte of text while it is tokenized
+
 bool HasDeadline(const grpc::CallbackServerContext& rpc) {
   return rpc.deadline() < std::chrono::system_clock::now() + std::chrono::hours(24 * 365);
+}
+
+FinishReason ReasonOfResult(const absl::StatusOr<Result>& result) {
+  if (result.ok()) {
+    return result->sequences.empty() ? FinishReason::kDone : result->sequences[0].finish_reason;
+  }
+  if (absl::IsCancelled(result.status())) return FinishReason::kCancelled;
+  if (absl::IsDeadlineExceeded(result.status())) return FinishReason::kDeadline;
+  return FinishReason::kError;
 }
 
 }  // namespace
@@ -38,16 +56,16 @@ absl::StatusOr<ModelHost*> CallContext::Find(const std::string& model) const {
   return found;
 }
 
-absl::Status CallContext::Authorize(const grpc::ServerContextBase& rpc) const {
-  if (api_keys == nullptr) return absl::OkStatus();
+absl::StatusOr<Priority> CallContext::Authorize(const grpc::ServerContextBase& rpc) const {
+  if (api_keys == nullptr) return Priority::kHigh;
   const auto found = rpc.client_metadata().find("authorization");
   if (found == rpc.client_metadata().end()) {
     return absl::UnauthenticatedError("send an API key as 'authorization: Bearer KEY'");
   }
-  if (!api_keys->Allows({found->second.data(), found->second.size()})) {
-    return absl::PermissionDeniedError("this API key is not known");
-  }
-  return absl::OkStatus();
+  const std::optional<Priority> highest =
+      api_keys->MaxPriority({found->second.data(), found->second.size()});
+  if (!highest.has_value()) return absl::PermissionDeniedError("this API key is not known");
+  return *highest;
 }
 
 class Call::Sink : public ResponseSink {
@@ -70,22 +88,56 @@ class Call::Sink : public ResponseSink {
   const size_t index_;
 };
 
-Call::Call(CallContext* context, grpc::CallbackServerContext* rpc, const char* name)
-    : context_(context), rpc_(rpc), name_(name), arrival_us_(MonotonicMicros()) {}
+Call::Call(CallContext* context, std::shared_ptr<Rpc> rpc, const char* name)
+    : context_(context),
+      rpc_(std::move(rpc)),
+      name_(name),
+      arrival_us_(MonotonicMicros()),
+      memory_(context->memory, rpc_->connection_bytes()) {}
+
+bool Call::Parse(grpc::ByteBuffer* message, google::protobuf::MessageLite* proto) {
+  message_bytes_ = kCallBytes + kParsedBytes * static_cast<int64_t>(message->Length());
+  if (absl::Status status = memory_.Resize(message_bytes_); !status.ok()) {
+    End(status);
+    return false;
+  }
+  if (!FromBytes(message, proto)) {
+    EndWith(UnreadableMessageOutcome(), "INVALID_FIELD");
+    return false;
+  }
+  return true;
+}
+
+grpc::ByteBuffer Call::Serialize(const google::protobuf::MessageLite& answer) {
+  grpc::ByteBuffer bytes = ToBytes(answer);
+  memory_.Shrink(kCallBytes + static_cast<int64_t>(bytes.Length()));
+  return bytes;
+}
 
 void Call::Start(const v1::CallOptions& options, const CallSize& size) {
-  context_->calls.Add(this);
-  options_ = options;
-  request_id_ = options.request_id().empty()
-                    ? absl::StrCat("q", context_->next_id.fetch_add(1, std::memory_order_relaxed))
-                    : options.request_id();
-  if (absl::Status status = Enter(size); !status.ok()) return End(status);
-  context_->executor->Post([this] { PrepareAndSubmit(); });
+  self_ = shared_from_this();
+  try {
+    options_ = options;
+    request_id_ = options.request_id().empty()
+                      ? absl::StrCat("q", context_->next_id.fetch_add(1, std::memory_order_relaxed))
+                      : options.request_id();
+    if (absl::Status status = Enter(size); !status.ok()) return End(status);
+    context_->preparation->Post({.priority = priority_, .cost_bytes = size.inputs.bytes},
+                                [this] { PrepareAndSubmit(); });
+  } catch (const std::bad_alloc&) {
+    EndWith(OutOfMemoryOutcome(), kReasonOutOfMemory);
+  }
 }
 
 absl::Status Call::Enter(const CallSize& size) {
-  if (absl::Status status = context_->Authorize(*rpc_); !status.ok()) return status;
   if (absl::Status status = CheckCallOptions(options_); !status.ok()) return status;
+  const Priority highest = rpc_->max_priority();
+  if (options_.priority() == v1::PRIORITY_UNSPECIFIED) {
+    priority_ = std::min(Priority::kNormal, highest);
+  } else {
+    priority_ = ReadPriority(options_.priority());
+    if (absl::Status status = CheckPriority(priority_, highest); !status.ok()) return status;
+  }
   absl::StatusOr<ModelHost*> host = context_->Find(options_.model());
   if (!host.ok()) return host.status();
   host_ = *host;
@@ -98,21 +150,22 @@ absl::Status Call::Enter(const CallSize& size) {
     return absl::InvalidArgumentError(
         absl::StrCat("inputs: must be at most ", most, ", all that may wait, got ", size.requests));
   }
-  const int64_t timeout_us = HasDeadline(*rpc_)
-                                 ? std::min(RemainingMicros(*rpc_), context_->max_timeout_us)
+  const grpc::CallbackServerContext& rpc = *rpc_->context();
+  const int64_t timeout_us = HasDeadline(rpc)
+                                 ? std::min(RemainingMicros(rpc), context_->max_timeout_us)
                                  : context_->default_timeout_us;
   deadline_us_ = arrival_us_ + timeout_us;
   // No input brings more tokens than the limit to the queue: a text that is far too long must not
   // fill it until it has been tokenized and refused.
   const int64_t tokens =
-      std::min(size.input_bytes / 3, size.requests * input_limits().max_tokens) + size.requests;
-  place_ = host_->admission().TryReserve(size.requests, tokens, ReadPriority(options_.priority()));
-  if (place_.held()) return absl::OkStatus();
+      std::min(size.inputs.bytes / 3, size.requests * input_limits().max_tokens) + size.requests;
+  place_ = host_->admission().TryReserve(size.requests, tokens, priority_);
+  if (place_.held()) return ReserveMemory(kTokenizedBytes * size.inputs.text_bytes);
   const Admission& admission = host_->admission();
   return absl::ResourceExhaustedError(absl::StrCat(
-      "the queue is full: ", admission.requests(), " requests of about ", admission.tokens(),
-      " tokens are waiting, limits ", most, " and ", host_->options().engine.max_queue_tokens,
-      " (of low priority: three quarters), this call brings ", size.requests, " and ", tokens));
+      "queue full: ", admission.requests(), " requests (about ", admission.tokens(),
+      " tokens) waiting; limits: ", most, " requests, ", host_->options().engine.max_queue_tokens,
+      " tokens (75 % of both for low priority); this call needs ", size.requests, " and ", tokens));
 }
 
 InputLimits Call::input_limits() const {
@@ -127,39 +180,48 @@ InputLimits Call::input_limits() const {
 }
 
 void Call::PrepareAndSubmit() {
-  absl::StatusOr<std::vector<Request>> requests = Prepare();
-  tokenized_us_ = MonotonicMicros();
-  if (!requests.ok()) return End(requests.status());
-  Submit(*std::move(requests));
+  try {
+    absl::StatusOr<std::vector<Request>> requests = Prepare();
+    tokenized_us_ = MonotonicMicros();
+    if (!requests.ok()) return End(requests.status());
+    if (!requests->empty()) {
+      const int64_t bytes = AnswerBytes(*requests, *host_);
+      if (absl::Status status = ReserveMemory(bytes); !status.ok()) return End(status);
+    }
+    Submit(*std::move(requests));
+  } catch (const std::bad_alloc&) {
+    EndWith(OutOfMemoryOutcome(), kReasonOutOfMemory);
+  }
 }
 
 void Call::Submit(std::vector<Request> requests) {
   int64_t tokens = 0;
-  for (const Request& request : requests) tokens += static_cast<int64_t>(request.input.size());
+  for (size_t i = 0; i < requests.size(); ++i) {
+    requests[i].priority = priority_;
+    requests[i].deadline_us = deadline_us_;
+    requests[i].sink = std::make_shared<Sink>(this, i);
+    tokens += static_cast<int64_t>(requests[i].input.size());
+    max_new_tokens_.push_back(requests[i].decoding.max_new_tokens);
+  }
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    results_.resize(requests.size());
+    started_.resize(requests.size());
+    ids_.reserve(requests.size());
     place_.Correct(tokens);
     not_started_ = requests.size();
     pending_ = requests.size() + 1;
-    results_.resize(requests.size());
-    started_.resize(requests.size());
-    for (const Request& request : requests)
-      max_new_tokens_.push_back(request.decoding.max_new_tokens);
   }
   for (size_t i = 0; i < requests.size(); ++i) {
-    Request& request = requests[i];
-    request.priority = ReadPriority(options_.priority());
-    request.deadline_us = deadline_us_;
-    request.sink = std::make_shared<Sink>(this, i);
     {
-      // A failure or a cancelled call ends the rest before it starts.
+      // After a failure or a cancellation the remaining requests are not started.
       std::lock_guard<std::mutex> lock(mutex_);
       if (cancelled_ || !failure_.ok()) {
         pending_ -= requests.size() - i;
         break;
       }
     }
-    absl::StatusOr<RequestId> id = host_->engine().Submit(std::move(request));
+    absl::StatusOr<RequestId> id = SubmitOne(std::move(requests[i]));
     std::lock_guard<std::mutex> lock(mutex_);
     if (id.ok()) {
       host_->metrics().Accepted(name_);
@@ -178,89 +240,114 @@ void Call::Submit(std::vector<Request> requests) {
   if (complete) Complete();
 }
 
+absl::StatusOr<RequestId> Call::SubmitOne(Request request) {
+  try {
+    return host_->engine().Submit(std::move(request));
+  } catch (const std::bad_alloc&) {
+    return OutOfMemory();
+  }
+}
+
 void Call::OnResult(size_t index, absl::StatusOr<Result> result) {
   ModelHost* const host = host_;
-  Executor* const executor = context_->executor;
+  Executor* const completion = context_->completion;
   bool complete;
   std::vector<RequestId> rest;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    const bool started = started_[index];
-    FinishReason reason = FinishReason::kDone;
-    if (result.ok()) {
-      if (!result->sequences.empty()) reason = result->sequences[0].finish_reason;
-    } else if (absl::IsCancelled(result.status())) {
-      reason = FinishReason::kCancelled;
-    } else if (absl::IsDeadlineExceeded(result.status())) {
-      reason = FinishReason::kDeadline;
-    } else {
-      reason = FinishReason::kError;
-    }
-    host_->metrics().Finished(reason, result.ok() ? &*result : nullptr,
-                              {max_new_tokens_[index], tokenized_us_ - arrival_us_});
+    const FinishReason reason = ReasonOfResult(result);
+    host->metrics().Finished(reason, result.ok() ? &*result : nullptr,
+                             {max_new_tokens_[index], tokenized_us_ - arrival_us_});
     if (result.ok()) {
       results_[index] = *std::move(result);
     } else if (failure_.ok()) {
       failure_ = result.status();
-      if (reason == FinishReason::kDeadline) {
-        failure_ = WithReason(failure_, started ? kReasonDecoding : kReasonQueued);
+      try {
+        if (reason == FinishReason::kDeadline) {
+          failure_ = WithReason(failure_, started_[index] ? kReasonDecoding : kReasonQueued);
+        }
+        rest = ids_;
+      } catch (const std::bad_alloc&) {
+        // The other requests are not cancelled: they end by themselves.
       }
-      rest = ids_;
     }
     complete = --pending_ == 0;
   }
-  // On the engine's thread, which must not call the engine. Unless this was the last result,
-  // another thread may end the call at any moment: nothing of it is touched from here on.
-  if (!rest.empty()) {
-    executor->Post([host, rest] {
-      for (RequestId id : rest) host->engine().Cancel(id);
-    });
+  // This is the engine's thread, which must not call the engine. Unless this was the last result,
+  // another thread may end the call at any moment, so only locals are used from here on.
+  try {
+    if (complete) {
+      completion->Post([this] { Complete(); });
+    } else if (!rest.empty()) {
+      completion->Post([host, rest = std::move(rest)] {
+        for (RequestId id : rest) host->engine().Cancel(id);
+      });
+    }
+  } catch (const std::bad_alloc&) {
+    if (complete) Complete();
   }
-  if (complete) executor->Post([this] { Complete(); });
 }
 
 void Call::Complete() {
-  absl::Status status;
-  std::vector<Result> results;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (ended_) return;
-    status = failure_;
-    if (status.ok() && cancelled_) status = absl::CancelledError("the call was cancelled");
-    results = std::move(results_);
+  try {
+    absl::Status status;
+    std::vector<Result> results;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (ended_) return;
+      status = failure_;
+      if (status.ok() && cancelled_) status = absl::CancelledError("the call was cancelled");
+      results = std::move(results_);
+    }
+    if (status.ok()) status = Respond(std::move(results));
+    End(status);
+  } catch (const std::bad_alloc&) {
+    EndWith(OutOfMemoryOutcome(), kReasonOutOfMemory);
   }
-  if (status.ok()) status = Respond(std::move(results));
-  End(status);
 }
 
 void Call::End(const absl::Status& status) {
+  try {
+    EndWith(ToRpcOutcome(status, request_id_, absl::Milliseconds(200)), ReasonOf(status));
+  } catch (const std::bad_alloc&) {
+    EndWith(OutOfMemoryOutcome(), kReasonOutOfMemory);
+  }
+}
+
+void Call::EndWith(RpcOutcome outcome, const std::string& reason) {
+  std::shared_ptr<Call> self;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (ended_) return;
     ended_ = true;
     place_.Release();
+    // The engine of an abandoned call may still use it.
+    if (!abandoned_) self = std::move(self_);
   }
-  if (!status.ok() && ids_.empty()) {
-    const std::string reason = ReasonOf(status);
+  if (!outcome.status.ok() && ids_.empty()) {
     host_ != nullptr ? host_->metrics().Rejected(reason) : context_->refusals->Rejected(reason);
   }
-  FinishRpc(ToRpcOutcome(status, request_id_, absl::Milliseconds(200)));
+  Ended(std::move(outcome));
 }
 
-void Call::Cancelled() {
-  std::vector<RequestId> ids;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    cancelled_ = true;
-    ids = ids_;
+void Call::Cancel() {
+  for (size_t i = 0;; ++i) {
+    RequestId id;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      cancelled_ = true;
+      if (i >= ids_.size()) return;
+      id = ids_[i];
+    }
+    host_->engine().Cancel(id);
   }
-  for (RequestId id : ids) host_->engine().Cancel(id);
 }
 
 void Call::Abandon() {
   bool started;
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    abandoned_ = true;
     started = std::find(started_.begin(), started_.end(), true) != started_.end();
   }
   End(started ? WithReason(absl::InternalError("the engine stopped while it ran this request"),

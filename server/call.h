@@ -1,10 +1,9 @@
-// The course that every RPC takes: checked, admitted, tokenized on the executor, run by the engine,
-// answered exactly once. Subclasses say what the requests are (none: the engine is left out) and
-// how the answer is written.
+// One request of an RPC that needs the engine: checked, admitted, tokenized on the executor, run by
+// the engine, answered exactly once. Subclasses define the engine's requests (none: the engine is
+// left out) and the answer.
 //
-// Threads: Start and Cancelled on gRPC's, Prepare and Respond on the executor's, results on the
-// engine's. The object lives until Close, which its gRPC reactor's OnDone calls; that comes only
-// after FinishRpc.
+// Threads: Start and Cancel on gRPC's, Prepare and Respond on the executors', results on the
+// engine's. From Start until its end a call keeps itself alive.
 #pragma once
 
 #include <atomic>
@@ -20,8 +19,10 @@
 #include "server/api_keys.h"
 #include "server/errors.h"
 #include "server/executor.h"
+#include "server/memory_budget.h"
 #include "server/model_host.h"
-#include "server/open_calls.h"
+#include "server/open_rpcs.h"
+#include "server/rpc.h"
 #include "server/wire.h"
 
 namespace quintet {
@@ -29,47 +30,45 @@ namespace quintet {
 // What all calls share; owned by the server.
 struct CallContext {
   std::vector<ModelHost*> hosts;
-  Executor* executor = nullptr;
-  Executor* writer =
-      nullptr;  // one thread, of chunks: no engine waits for gRPC, nor a chunk for a tokenizer
+  Executor* preparation = nullptr;  // tokenizes
+  Executor* completion = nullptr;   // makes answers of results
+  Executor* writer = nullptr;       // one thread: hands chunks of streams to gRPC
+  MemoryBudget* memory = nullptr;
   int64_t max_text_bytes = 1 << 20, max_message_bytes = 4 << 20;
   int64_t default_timeout_us = 60'000'000, max_timeout_us = 600'000'000;
   std::atomic<uint64_t> next_id{1};
-  OpenCalls calls;
+  OpenRpcs rpcs;
   const ApiKeys* api_keys = nullptr;  // null: every client may call
 
-  // Calls refused before their model is known: no key, no such model.
+  // Of calls refused before their model is known: no key, no such model.
   RefusalMetrics* refusals = nullptr;
 
   // The host of a name; empty: the only one. NOT_FOUND, INVALID_ARGUMENT (several loaded).
   absl::StatusOr<ModelHost*> Find(const std::string& model) const;
-  // UNAUTHENTICATED without a key, PERMISSION_DENIED with a wrong one.
-  absl::Status Authorize(const grpc::ServerContextBase& rpc) const;
+  // The highest priority that the RPC's key allows. UNAUTHENTICATED without a key,
+  // PERMISSION_DENIED with a wrong one.
+  absl::StatusOr<Priority> Authorize(const grpc::ServerContextBase& rpc) const;
 };
 
-// What a call brings, for its place in the queue.
+// The size of a call, for its place in the queue.
 struct CallSize {
   int64_t requests = 1;
-  int64_t input_bytes = 0;  // of text; 3 for each id
+  InputSize inputs;
 };
 
-class Call {
+class Call : public std::enable_shared_from_this<Call> {
  public:
-  Call(CallContext* context, grpc::CallbackServerContext* rpc, const char* name);
+  Call(CallContext* context, std::shared_ptr<Rpc> rpc, const char* name);
   virtual ~Call() = default;
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
-  // First. `size`: of the requests that will follow.
+  // First; once. `size`: of the requests that will follow.
   void Start(const v1::CallOptions& options, const CallSize& size);
-  // Last: deletes the object.
-  void Close() { context_->calls.Close(this); }
-  // The client is gone: ends what runs. Any time, any thread.
-  void Cancelled();
-  // Cancels a stream whose reader takes nothing.
-  virtual void CancelIfStuck(int64_t now_us) { (void)now_us; }
-  // The engine is stuck: answers without it, with INTERNAL when it had begun, for the request may
-  // be the cause, else with UNAVAILABLE.
+  // The client is gone: ends the requests in progress. Any time, any thread.
+  void Cancel();
+  // The engine is stuck: ends the call without it, INTERNAL when it had begun, for the request may
+  // be the cause, else UNAVAILABLE.
   void Abandon();
 
  protected:
@@ -77,13 +76,23 @@ class Call {
   virtual absl::StatusOr<std::vector<Request>> Prepare() = 0;
   // All results, in the order of the requests; writes the answer.
   virtual absl::Status Respond(std::vector<Result> results) = 0;
-  // Ends the RPC. Once.
-  virtual void FinishRpc(const RpcOutcome& outcome) = 0;
+  // The end of the call. Once, and last: nothing of it runs afterwards.
+  virtual void Ended(RpcOutcome outcome) = 0;
   virtual void OnTokens(int index, absl::Span<const int32_t> ids, const std::string& text) {
     (void)index, (void)ids, (void)text;
   }
 
   const CallContext& context() const { return *context_; }
+  const std::shared_ptr<Rpc>& rpc() const { return rpc_; }
+  // Ends the call, once.
+  void End(const absl::Status& status);
+  // Parses the request's message into `proto`. False: the call has ended with the reason.
+  bool Parse(grpc::ByteBuffer* message, google::protobuf::MessageLite* proto);
+  // Reserves `bytes` beyond what the parsed request takes.
+  absl::Status ReserveMemory(int64_t bytes) { return memory_.Resize(message_bytes_ + bytes); }
+  // The bytes of an answer, for gRPC. From now on only they count as the call's memory: its request
+  // and results must have been freed. Throws std::bad_alloc.
+  grpc::ByteBuffer Serialize(const google::protobuf::MessageLite& answer);
   ModelHost& host() { return *host_; }
   const v1::CallOptions& options() const { return options_; }
   InputLimits input_limits() const;
@@ -92,27 +101,33 @@ class Call {
  private:
   class Sink;
 
-  // Everything that can be said without looking at the inputs.
+  // All checks that do not look at the inputs.
   absl::Status Enter(const CallSize& size);
   void PrepareAndSubmit();
   void Submit(std::vector<Request> requests);
+  absl::StatusOr<RequestId> SubmitOne(Request request);
   void OnResult(size_t index, absl::StatusOr<Result> result);
   void Complete();
-  void End(const absl::Status& status);
+  void EndWith(RpcOutcome outcome, const std::string& reason);
 
   CallContext* const context_;
-  grpc::CallbackServerContext* const rpc_;
+  const std::shared_ptr<Rpc> rpc_;
   const char* const name_;
   v1::CallOptions options_;
   std::string request_id_;
   ModelHost* host_ = nullptr;
+  Priority priority_ = Priority::kNormal;
   int64_t arrival_us_ = 0, deadline_us_ = 0, tokenized_us_ = 0;
+
+  MemoryReservation memory_;
+  int64_t message_bytes_ = 0;   // reserved for the request
+  std::shared_ptr<Call> self_;  // from Start until the end
 
   std::mutex mutex_;
   Admission::Place place_;  // until the engine has started the last request
   size_t not_started_ = 0;
   size_t pending_ = 0;  // results to come, plus one while submitting
-  bool cancelled_ = false, ended_ = false;
+  bool cancelled_ = false, ended_ = false, abandoned_ = false;
   absl::Status failure_;  // the first
   std::vector<RequestId> ids_;
   std::vector<int64_t> max_new_tokens_;

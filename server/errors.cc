@@ -72,6 +72,8 @@ std::string ReasonOf(const absl::Status& status) {
       return "NOT_READY";
     case absl::StatusCode::kDeadlineExceeded:
       return kReasonDecoding;
+    case absl::StatusCode::kUnimplemented:
+      return "NO_METHOD";
     case absl::StatusCode::kUnauthenticated:
     case absl::StatusCode::kPermissionDenied:
       return "AUTH";
@@ -100,12 +102,26 @@ RpcOutcome ToRpcOutcome(const absl::Status& status, absl::string_view request_id
     proto.add_details()->PackFrom(info);
   }
   if (reason == "INVALID_FIELD") AddBadRequest(message, &proto);
-  if (reason == "QUEUE_FULL" || reason == "NOT_READY") {
+  if (absl::IsResourceExhausted(status) || reason == "NOT_READY") {
     outcome.pushback_ms = AddRetryInfo(retry_after, &proto);
   }
   outcome.status = grpc::Status(static_cast<grpc::StatusCode>(status.code()), message,
                                 proto.SerializeAsString());
   return outcome;
+}
+
+RpcOutcome OutOfMemoryOutcome() {
+  RpcOutcome outcome;
+  // Short enough to be stored in the string itself.
+  outcome.status = grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "out of memory");
+  return outcome;
+}
+
+RpcOutcome UnreadableMessageOutcome() {
+  return ToRpcOutcome(
+      absl::InvalidArgumentError("the message cannot be read as the method's request: bytes that "
+                                 "do not parse, or text that is not UTF-8"),
+      "", absl::ZeroDuration());
 }
 
 void AddPushback(const RpcOutcome& outcome, grpc::ServerContextBase* rpc) {

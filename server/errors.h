@@ -15,11 +15,13 @@ namespace quintet {
 // ErrorInfo.reason where the code alone does not say it (DEADLINE_EXCEEDED, INTERNAL).
 inline constexpr char kReasonQueued[] = "QUEUED";
 inline constexpr char kReasonDecoding[] = "DECODING";
+inline constexpr char kReasonIdle[] = "IDLE";
 inline constexpr char kReasonEngineFault[] = "ENGINE_FAULT";
+inline constexpr char kReasonOutOfMemory[] = "OUT_OF_MEMORY";
 absl::Status WithReason(absl::Status status, absl::string_view reason);
 
-// ErrorInfo.reason of a status: its own, else what its code stands for ("INVALID_FIELD",
-// "QUEUE_FULL", ...). "" for OK and CANCELLED.
+// ErrorInfo.reason of a status: its own (such as OUT_OF_MEMORY of kernels/out_of_memory.h), else
+// what its code stands for ("INVALID_FIELD", "QUEUE_FULL", ...). "" for OK and CANCELLED.
 std::string ReasonOf(const absl::Status& status);
 
 // The status to finish a call with. INVALID_ARGUMENT messages of the form "field: text" also become
@@ -32,6 +34,10 @@ struct RpcOutcome {
 };
 RpcOutcome ToRpcOutcome(const absl::Status& status, absl::string_view request_id,
                         absl::Duration retry_after);
+// What a call ends with when an allocation fails: RESOURCE_EXHAUSTED. Allocates nothing.
+RpcOutcome OutOfMemoryOutcome();
+// INVALID_ARGUMENT: bytes that do not parse as the method's request.
+RpcOutcome UnreadableMessageOutcome();
 void AddPushback(const RpcOutcome& outcome, grpc::ServerContextBase* rpc);
 
 }  // namespace quintet

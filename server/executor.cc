@@ -4,12 +4,15 @@
 
 #include <utility>
 
+#include "kernels/check.h"
+
 namespace quintet {
 
-Executor::Executor(const char* name, int threads) {
-  for (int i = 0; i < threads; ++i) {
-    threads_.emplace_back([this] { Run(); });
-    pthread_setname_np(threads_.back().native_handle(), name);
+Executor::Executor(const ExecutorOptions& options) : clock_(options.clock) {
+  QT_CHECK(options.threads > 0);
+  for (int i = 0; i < options.threads + options.short_task_threads; ++i) {
+    threads_.emplace_back([this, short_only = i >= options.threads] { Run(short_only); });
+    pthread_setname_np(threads_.back().native_handle(), options.name);
   }
 }
 
@@ -18,27 +21,30 @@ Executor::~Executor() {
     std::lock_guard<std::mutex> lock(mutex_);
     stop_ = true;
   }
-  wake_.notify_all();
+  wake_any_.notify_all();
+  wake_short_.notify_all();
   for (std::thread& thread : threads_) thread.join();
 }
 
-void Executor::Post(std::function<void()> task) {
+void Executor::Post(const TaskTraits& traits, std::function<void()> task) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    tasks_.push_back(std::move(task));
+    queue_.Push(clock_(), traits, std::move(task));
   }
-  wake_.notify_one();
+  wake_any_.notify_one();
+  if (traits.cost_bytes <= TaskQueue::kMaxShortBytes) wake_short_.notify_one();
 }
 
-void Executor::Run() {
+void Executor::Run(bool short_only) {
+  std::condition_variable& wake = short_only ? wake_short_ : wake_any_;
   for (;;) {
-    std::function<void()> task;
+    TaskQueue::Task task;
     {
       std::unique_lock<std::mutex> lock(mutex_);
-      wake_.wait(lock, [&] { return stop_ || !tasks_.empty(); });
-      if (tasks_.empty()) return;
-      task = std::move(tasks_.front());
-      tasks_.pop_front();
+      wake.wait(lock, [&] { return stop_ || !queue_.empty(short_only); });
+      // At the end every thread takes any task: a task that is still running may post another.
+      task = queue_.Pop(short_only && !stop_);
+      if (task == nullptr) return;
     }
     task();
   }

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -119,7 +120,11 @@ bool Listener::Accept(int listener) {
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
     connection.listener_fd = listener;
     connection.fd = fd;  // gRPC's from here on
-    acceptor_->HandleNewConnection(&connection);
+    try {
+      acceptor_->HandleNewConnection(&connection);
+    } catch (const std::bad_alloc&) {
+      return false;  // the client sees a connection that ends
+    }
   }
   return true;
 }

@@ -105,7 +105,7 @@ MetricMaker::Histograms MetricMaker::Histogram(const std::string& name, const st
 
 RefusalMetrics::RefusalMetrics(MetricMaker maker) {
   for (const char* reason : {"INVALID_FIELD", "MODEL_NOT_FOUND", "HEAD_MISSING", "QUEUE_FULL",
-                             "NOT_READY", "QUEUED", "AUTH", "BUG"}) {
+                             "NOT_READY", "QUEUED", "AUTH", "NO_METHOD", "OUT_OF_MEMORY", "BUG"}) {
     rejected_[reason] =
         maker.Counter("requests_rejected_total", "Requests refused at the door, by reason.", {},
                       {{"reason", reason}});
@@ -115,6 +115,19 @@ RefusalMetrics::RefusalMetrics(MetricMaker maker) {
 void RefusalMetrics::Rejected(const std::string& reason) {
   const auto found = rejected_.find(reason);
   if (found != rejected_.end()) Increment(found->second);
+}
+
+LogMetrics::LogMetrics(MetricMaker maker, std::function<int64_t()> dropped)
+    : dropped_(std::move(dropped)),
+      counter_(maker.Counter("log_lines_dropped_total",
+                             "Lines of the log that were lost because it was blocked or full.")) {}
+
+void LogMetrics::Collect() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const int64_t dropped = dropped_();
+  counter_.Each(
+      [&](auto& counter) { counter.Increment(static_cast<double>(dropped - collected_)); });
+  collected_ = dropped;
 }
 
 ModelMetrics::ModelMetrics(const Options& options, prometheus::Registry* registry)

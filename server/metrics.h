@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -74,6 +75,20 @@ class RefusalMetrics {
 
  private:
   std::map<std::string, MetricMaker::Counters> rejected_;
+};
+
+// Lines of the log that were lost.
+class LogMetrics {
+ public:
+  // `dropped` returns their number so far.
+  LogMetrics(MetricMaker maker, std::function<int64_t()> dropped);
+  void Collect();  // before each scrape
+
+ private:
+  const std::function<int64_t()> dropped_;
+  const MetricMaker::Counters counter_;
+  std::mutex mutex_;
+  int64_t collected_ = 0;  // what counter_ holds
 };
 
 class ModelMetrics : public StepObserver {

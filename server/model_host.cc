@@ -7,6 +7,7 @@
 
 #include "engine/clock.h"
 #include "engine/warm_up.h"
+#include "kernels/out_of_memory.h"
 #include "spdlog/spdlog.h"
 
 namespace quintet {
@@ -27,7 +28,6 @@ ModelHost::ModelHost(HostOptions options, ThreadPool* pool, prometheus::Registry
   metrics.vllm_names = options_.vllm_metrics;
   metrics.version = options_.version;
   metrics_ = std::make_unique<ModelMetrics>(metrics, registry_);
-  heartbeat_us_ = MonotonicMicros();
 }
 
 ModelHost::~ModelHost() {
@@ -35,58 +35,50 @@ ModelHost::~ModelHost() {
   if (thread_.joinable()) thread_.join();
 }
 
-absl::Status ModelHost::Load() {
-  const auto load = [&]() -> absl::Status {
-    absl::StatusOr<std::unique_ptr<const Tokenizer>> tokenizer =
-        Tokenizer::Load(options_.directory);
-    if (tokenizer.ok()) {
-      tokenizer_ = *std::move(tokenizer);
-    } else if (!absl::IsNotFound(tokenizer.status())) {
-      return tokenizer.status();
-    }
-    absl::StatusOr<GenerationDefaults> defaults = ReadGenerationDefaults(options_.directory);
-    if (!defaults.ok()) return defaults.status();
-    defaults_ = *std::move(defaults);
-    if (absl::Status status = CheckDefaults(); !status.ok()) return status;
-    LoadOptions load = options_.load;
-    if (options_.gpu >= 0) {
-      absl::StatusOr<std::unique_ptr<Device>> device = Device::Open(options_.gpu);
-      if (!device.ok()) return device.status();
-      device_ = *std::move(device);
-      load.device = device_.get();
-    }
-    const absl::Status planned = PlanMemory(options_.directory, options_.memory, &load, pool_);
-    if (!planned.ok()) return planned;
-    if (load.device != nullptr) {
-      const absl::StatusOr<MemoryPlan> plan = MeasureMemory(options_.directory, load, pool_);
-      if (!plan.ok()) return plan.status();
-      metrics_->TakesGpuMemory(*plan);
-    }
-    absl::StatusOr<std::unique_ptr<Model>> model =
-        options_.load_model(options_.directory, load, pool_);
-    if (!model.ok()) return model.status();
-    model_ = *std::move(model);
-    if (!config().logit_scale_warning.empty()) {
-      spdlog::warn("model {}: {}", options_.name, config().logit_scale_warning);
-    }
-    const absl::Status warm = WarmUp(
-        model_.get(), [](absl::string_view problem) { spdlog::warn("{}", std::string(problem)); });
-    if (!warm.ok()) return warm;
-    absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(
-        model_.get(), tokenizer_.get(), options_.engine, MonotonicMicros, metrics_.get());
-    if (!engine.ok()) return engine.status();
-    engine_ = *std::move(engine);
-    return absl::OkStatus();
-  };
-  const absl::Status status = load();
+absl::StatusOr<ModelHostMemory> ModelHost::Prepare() {
+  absl::StatusOr<ModelHostMemory> memory = CatchOutOfMemory([this] { return ReadFiles(); });
+  if (!memory.ok()) state_.store(State::kFailed, std::memory_order_release);
+  return memory;
+}
+
+absl::StatusOr<ModelHostMemory> ModelHost::ReadFiles() {
+  absl::StatusOr<std::unique_ptr<const Tokenizer>> tokenizer = Tokenizer::Load(options_.directory);
+  if (tokenizer.ok()) {
+    tokenizer_ = *std::move(tokenizer);
+  } else if (!absl::IsNotFound(tokenizer.status())) {
+    return tokenizer.status();
+  }
+  absl::StatusOr<GenerationDefaults> defaults = ReadGenerationDefaults(options_.directory);
+  if (!defaults.ok()) return defaults.status();
+  defaults_ = *std::move(defaults);
+  if (absl::Status status = CheckDefaults(); !status.ok()) return status;
+  load_ = options_.load;
+  if (options_.gpu >= 0) {
+    absl::StatusOr<std::unique_ptr<Device>> device = Device::Open(options_.gpu);
+    if (!device.ok()) return device.status();
+    device_ = *std::move(device);
+    load_.device = device_.get();
+  }
+  const absl::Status planned = PlanMemory(options_.directory, options_.memory, &load_, pool_);
+  if (!planned.ok()) return planned;
+  const absl::StatusOr<MemoryPlan> plan = MeasureMemory(options_.directory, load_, pool_);
+  if (!plan.ok()) return plan.status();
+  if (load_.device != nullptr) metrics_->TakesGpuMemory(*plan);
+  ModelHostMemory memory;
+  memory.weights_bytes = plan->host_weights;
+  memory.cache_bytes = plan->host_cache;
+  memory.workspace_bytes = plan->host_workspace;
+  memory.loading_bytes = plan->host_loading;
+  memory.encoder_cache_bytes = options_.engine.encoder_cache_bytes;
+  return memory;
+}
+
+absl::Status ModelHost::Load(int64_t encoder_cache_bytes) {
+  const absl::Status status = CatchOutOfMemory([&] { return LoadEngine(encoder_cache_bytes); });
   if (!status.ok()) {
     state_.store(State::kFailed, std::memory_order_release);
     return status;
   }
-  metrics_->Loaded(model_->limits().page_size, model_->limits().cache_pages);
-  weights_hash_ = std::make_unique<WeightsHash>(options_.directory, options_.load.follow_symlinks);
-  thread_ = std::thread([this] { RunEngine(); });
-  pthread_setname_np(thread_.native_handle(), "engine");
   // Draining may have begun meanwhile: then the model never becomes ready.
   State expected = State::kLoading;
   state_.compare_exchange_strong(expected, State::kReady, std::memory_order_acq_rel);
@@ -104,9 +96,36 @@ absl::Status ModelHost::CheckDefaults() const {
   return absl::OkStatus();
 }
 
+absl::Status ModelHost::LoadEngine(int64_t encoder_cache_bytes) {
+  absl::StatusOr<std::unique_ptr<Model>> model =
+      options_.load_model(options_.directory, load_, pool_);
+  if (!model.ok()) return model.status();
+  model_ = *std::move(model);
+  if (!config().logit_scale_warning.empty()) {
+    spdlog::warn("model {}: {}", options_.name, config().logit_scale_warning);
+  }
+  const absl::Status warm = WarmUp(
+      model_.get(), [](absl::string_view problem) { spdlog::warn("{}", std::string(problem)); });
+  if (!warm.ok()) return warm;
+  EngineLimits limits = options_.engine;
+  limits.encoder_cache_bytes = encoder_cache_bytes;
+  // Admission decides; the engine's own limits must not refuse what it lets in.
+  limits.max_queue_requests = Admission::WithShares(limits.max_queue_requests);
+  limits.max_queue_tokens = Admission::WithShares(limits.max_queue_tokens);
+  absl::StatusOr<std::unique_ptr<Engine>> engine =
+      Engine::Create(model_.get(), tokenizer_.get(), limits, MonotonicMicros, metrics_.get());
+  if (!engine.ok()) return engine.status();
+  engine_ = *std::move(engine);
+  metrics_->Loaded(model_->limits().page_size, model_->limits().cache_pages);
+  weights_hash_ = std::make_unique<WeightsHash>(options_.directory, options_.load.follow_symlinks);
+  thread_ = std::thread([this] { RunEngine(); });
+  pthread_setname_np(thread_.native_handle(), "engine");
+  return absl::OkStatus();
+}
+
 void ModelHost::RunEngine() {
   while (!stop_.load(std::memory_order_relaxed)) {
-    heartbeat_us_.store(MonotonicMicros(), std::memory_order_relaxed);
+    heartbeats_.fetch_add(1, std::memory_order_relaxed);
     if (!engine_->Step()) engine_->WaitForWork(kIdleWaitUs);
     // Nothing can follow: without a sign of life the process ends as after a stall.
     if (!engine_->status().ok()) return;
@@ -116,6 +135,11 @@ void ModelHost::RunEngine() {
 void ModelHost::Drain() {
   state_.store(State::kDraining, std::memory_order_release);
   metrics_->Ready(false);
+}
+
+std::optional<uint64_t> ModelHost::heartbeats() const {
+  const uint64_t heartbeats = heartbeats_.load(std::memory_order_relaxed);
+  return heartbeats > 0 ? std::optional<uint64_t>(heartbeats) : std::nullopt;
 }
 
 bool ModelHost::idle() const {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -16,6 +17,7 @@
 #include "models/tokenizer.h"
 #include "server/admission.h"
 #include "server/metrics.h"
+#include "server/server_memory.h"
 #include "server/weights_hash.h"
 
 namespace quintet {
@@ -48,8 +50,12 @@ class ModelHost {
   ModelHost(const ModelHost&) = delete;
   ModelHost& operator=(const ModelHost&) = delete;
 
-  // Loads and starts the engine's thread. Once; blocks. The state is kReady or kFailed afterwards.
-  absl::Status Load();
+  // Reads everything but the weights: configuration, tokenizer, device. Returns the host memory
+  // that Load will take. Once; after an error the state is kFailed.
+  absl::StatusOr<ModelHostMemory> Prepare();
+  // After Prepare: loads the weights and starts the engine's thread. `encoder_cache_bytes`: at most
+  // what the options say. Once; blocks. The state is kReady or kFailed afterwards.
+  absl::Status Load(int64_t encoder_cache_bytes);
 
   const HostOptions& options() const { return options_; }
   State state() const { return state_.load(std::memory_order_acquire); }
@@ -73,20 +79,24 @@ class ModelHost {
 
   // Copies the engine's counters into the metrics.
   void CollectMetrics();
-  // Monotonic time of the engine thread's last sign of life.
-  int64_t heartbeat_us() const { return heartbeat_us_.load(std::memory_order_relaxed); }
+  // Number of iterations of the engine thread's loop: it grows at least every 100 ms unless a step
+  // takes longer. Unset until it has started.
+  std::optional<uint64_t> heartbeats() const;
 
  private:
   // Refuses a model that generates, and whose generation_config.json has fields that are not
   // followed; models without a language-model head do not read it.
   absl::Status CheckDefaults() const;
+  absl::StatusOr<ModelHostMemory> ReadFiles();
+  absl::Status LoadEngine(int64_t encoder_cache_bytes);
   void RunEngine();
 
   const HostOptions options_;
+  LoadOptions load_;  // options_.load with what Prepare has settled
   ThreadPool* const pool_;
   std::atomic<State> state_{State::kLoading};
   std::atomic<bool> stop_{false};
-  std::atomic<int64_t> heartbeat_us_{0};
+  std::atomic<uint64_t> heartbeats_{0};
   Admission admission_;
   std::unique_ptr<ModelMetrics> metrics_;
   prometheus::Registry* const registry_;

@@ -1,25 +1,36 @@
 #include "server/server.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <future>
+#include <new>
+#include <optional>
 #include <set>
+#include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "engine/clock.h"
-#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "google/protobuf/stubs/logging.h"
 #include "grpcpp/grpcpp.h"
-#include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/resource_quota.h"
+#include "kernels/out_of_memory.h"
 #include "models/tokenizers/unicode.h"
 #include "server/address.h"
 #include "server/certificate_files.h"
 #include "server/credentials.h"
+#include "server/grpc_release.h"
+#include "server/health.h"
 #include "server/http_endpoints.h"
 #include "server/listener.h"
+#include "server/reflection.h"
+#include "server/server_memory.h"
 #include "server/service.h"
-#include "server/unreadable.h"
+#include "server/watchdog.h"
 #include "server/wire.h"
 #include "spdlog/spdlog.h"
 
@@ -27,14 +38,21 @@ namespace quintet {
 namespace {
 
 constexpr auto kTick = std::chrono::milliseconds(20);
+constexpr int64_t kWatchIntervalUs = 1'000'000;          // of what need not happen at every tick
 constexpr auto kFlush = std::chrono::milliseconds(100);  // for answers to leave the process
 constexpr char kServiceName[] = "quintet.v1.Inference";
+constexpr int64_t kLoadingBudgetBytes = int64_t{64} << 20;
+constexpr int kMaxMetadataBytes = 16 << 10;  // of one RPC
+constexpr int kMaxConcurrentStreams = 1024;  // of one connection
 constexpr int kExitConfiguration = 2, kExitModel = 3, kExitFault = 70;
 
 class ServerProcess {
  public:
   ServerProcess(const ServerOptions& options, ServerSignals* signals)
-      : options_(options), signals_(signals), pool_(options.threads) {}
+      : options_(options),
+        signals_(signals),
+        pool_(options.threads),
+        watchdog_(options.stall_timeout_us) {}
 
   ServeOutcome Run();
 
@@ -42,6 +60,7 @@ class ServerProcess {
   absl::Status Start();
   absl::Status ListenHttp();
   absl::Status ListenGrpc();
+  void SetTransportLimits(grpc::ServerBuilder* builder) const;
   absl::Status LoadModels();
   void SetServing(bool serving);
   bool Healthy() const;
@@ -49,8 +68,9 @@ class ServerProcess {
   void Watch();
   // Takes up certificate files that have changed.
   void RefreshCertificates();
-  // What is looked after while the process waits. Does not return when an engine is stuck.
+  // Periodic work, every kTick while the process waits. Does not return if an engine is stalled.
   void Tick();
+  void DoPeriodicWork();
   void Drain();
   [[noreturn]] void EndStalled();
   void WaitFor(int64_t limit_us, const std::function<bool()>& done);
@@ -61,21 +81,37 @@ class ServerProcess {
   prometheus::Registry registry_;
   MetricMaker make_{kNoModel, /*vllm_names=*/false, &registry_};
   RefusalMetrics refusals_{make_};
+  LogMetrics log_metrics_{make_, options_.log_lines_dropped};
   MetricMaker::Gauges open_calls_ =
-      make_.Gauge("open_calls", "Calls that have not been answered yet, of all models.");
+      make_.Gauge("open_calls", "RPCs that are open, of all methods; idle streams included.");
   ApiKeys api_keys_;
   std::unique_ptr<CertificateFiles> certificates_;  // null: plaintext
   absl::Status certificates_status_;                // when they were last read
-  std::unique_ptr<Executor> executor_, writer_;
+  // Prepare requests (tokenize); write results; write chunks of streams.
+  std::unique_ptr<Executor> executor_, responder_, writer_;
   std::vector<std::unique_ptr<ModelHost>> hosts_;
+  MemoryBudget memory_{kLoadingBudgetBytes};  // until the models' memory is planned
   CallContext context_;
-  std::unique_ptr<InferenceService> service_;
-  std::unique_ptr<HttpEndpoints> http_;
+  HealthStatus health_;
+  std::unique_ptr<RpcService> service_;
+  Watchdog watchdog_;
+  std::unique_ptr<HttpEndpoints> http_;  // reads health_ and watchdog_
   std::unique_ptr<grpc::Server> server_;
   Listener listener_;  // after server_: it stops first
-  std::atomic<bool> serving_{false};
   int64_t last_watch_us_ = 0;
 };
+
+// libprotobuf's messages about a request that does not parse name a field and hold none of its
+// text. One line is enough: any client can cause more.
+void LogUnreadableMessagesOnce() {
+  google::protobuf::SetLogHandler(
+      [](google::protobuf::LogLevel, const char*, int, const std::string& message) {
+        static std::atomic<bool> said{false};
+        if (!said.exchange(true)) {
+          spdlog::warn("a message was not readable (logged once): {}", message);
+        }
+      });
+}
 
 absl::Status CheckNames(const std::vector<HostOptions>& models) {
   std::set<std::string> names;
@@ -105,20 +141,28 @@ absl::Status ServerProcess::Start() {
     if (absl::Status status = api_keys_.Load(options_.api_key_file); !status.ok()) return status;
     context_.api_keys = &api_keys_;
   }
-  executor_ = std::make_unique<Executor>("tokenize", options_.tokenizer_threads);
-  writer_ = std::make_unique<Executor>("write", 1);
+  executor_ = std::make_unique<Executor>(ExecutorOptions{
+      .name = "tokenize", .threads = options_.tokenizer_threads, .short_task_threads = 1});
+  responder_ = std::make_unique<Executor>(ExecutorOptions{
+      .name = "respond", .threads = options_.tokenizer_threads, .short_task_threads = 1});
+  writer_ = std::make_unique<Executor>(ExecutorOptions{.name = "write"});
   for (const HostOptions& model : options_.models) {
     hosts_.push_back(std::make_unique<ModelHost>(model, &pool_, &registry_));
     context_.hosts.push_back(hosts_.back().get());
   }
-  context_.executor = executor_.get();
+  context_.preparation = executor_.get();
+  context_.completion = responder_.get();
   context_.writer = writer_.get();
+  context_.memory = &memory_;
   context_.refusals = &refusals_;
   context_.max_message_bytes = options_.max_message_bytes;
   context_.default_timeout_us = options_.default_timeout_us;
   context_.max_timeout_us = options_.max_timeout_us;
-  service_ = std::make_unique<InferenceService>(&context_);
+  service_ = std::make_unique<RpcService>(&context_, options_.patience);
+  service_->Add(InferenceMethods(&context_));
+  service_->Add(HealthMethods(&health_));
   if (absl::Status status = ListenHttp(); !status.ok()) return status;
+  LogGrpcRelease(options_.listen);
   return ListenGrpc();
 }
 
@@ -128,11 +172,12 @@ absl::Status ServerProcess::ListenHttp() {
   http.listen = options_.http_listen;
   http.collect = [this] {
     for (const auto& host : hosts_) host->CollectMetrics();
+    log_metrics_.Collect();
     open_calls_.Each(
-        [this](auto& gauge) { gauge.Set(static_cast<double>(context_.calls.count())); });
+        [this](auto& gauge) { gauge.Set(static_cast<double>(context_.rpcs.count())); });
   };
   http.healthy = [this] { return Healthy(); };
-  http.ready = [this] { return serving_.load(); };
+  http.ready = [this] { return health_.serving(); };
   absl::StatusOr<std::unique_ptr<HttpEndpoints>> endpoints =
       HttpEndpoints::Start(std::move(http), &registry_);
   if (!endpoints.ok()) return endpoints.status();
@@ -142,20 +187,18 @@ absl::Status ServerProcess::ListenHttp() {
 
 absl::Status ServerProcess::ListenGrpc() {
   if (absl::Status status = listener_.Bind(options_.listen); !status.ok()) return status;
-  grpc::EnableDefaultHealthCheckService(true);
   const absl::StatusOr<Address> address = ReadAddress("--listen", options_.listen);
-  if (address.ok() && IsLoopback(*address))
-    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  if (address.ok() && IsLoopback(*address)) {
+    service_->Add(ReflectionMethods({kServiceName, "grpc.health.v1.Health"}));
+  }
+  LogUnreadableMessagesOnce();
+  grpc::EnableDefaultHealthCheckService(false);
   grpc::ServerBuilder builder;
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, 600'000);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS,
-                             static_cast<int>(options_.max_timeout_us / 1000));
-  builder.SetMaxReceiveMessageSize(static_cast<int>(options_.max_message_bytes));
-  ExplainUnreadableMessages(&builder);
+  SetTransportLimits(&builder);
   auto acceptor = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
       MakeCredentials(certificates_.get()));
-  builder.RegisterService(service_.get());
+  builder.RegisterCallbackGenericService(service_.get());
   server_ = builder.BuildAndStart();
   if (server_ == nullptr) return absl::InternalError("gRPC did not start");
   SetServing(false);
@@ -165,42 +208,69 @@ absl::Status ServerProcess::ListenGrpc() {
   return absl::OkStatus();
 }
 
+void ServerProcess::SetTransportLimits(grpc::ServerBuilder* builder) const {
+  const auto set = [builder](const char* name, int value) {
+    builder->AddChannelArgument(name, value);
+  };
+  builder->SetMaxReceiveMessageSize(static_cast<int>(options_.max_message_bytes));
+  // A compressed message could inflate to a thousand times its size before anyone sees it: messages
+  // are refused (UNIMPLEMENTED) unless they are sent as they are.
+  builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+  set(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+  set(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
+  set(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxConcurrentStreams);
+  set(GRPC_ARG_MAX_CONNECTION_AGE_MS, 600'000);
+  set(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, static_cast<int>(options_.max_timeout_us / 1000));
+  set(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10'000);
+  // A peer that does not answer pings is gone, or does not read its socket.
+  set(GRPC_ARG_KEEPALIVE_TIME_MS, 60'000);
+  set(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
+  set(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
+  const int64_t quota = GrpcQuotaBytes(ReadProcessMemory(), options_.max_message_bytes);
+  builder->SetResourceQuota(grpc::ResourceQuota("quintet").Resize(static_cast<size_t>(quota)));
+}
+
 absl::Status ServerProcess::LoadModels() {
+  const auto named = [](const ModelHost& host, const absl::Status& status) {
+    return absl::Status(status.code(),
+                        absl::StrCat("model ", host.options().name, ": ", host.options().directory,
+                                     ": ", status.message()));
+  };
+  std::vector<ModelHostMemory> models;
   for (const auto& host : hosts_) {
-    const HostOptions& options = host->options();
-    if (absl::Status status = host->Load(); !status.ok()) {
-      return absl::Status(status.code(), absl::StrCat("model ", options.name, ": ",
-                                                      options.directory, ": ", status.message()));
-    }
-    spdlog::info("model {} is loaded", options.name);
+    const absl::StatusOr<ModelHostMemory> memory = host->Prepare();
+    if (!memory.ok()) return named(*host, memory.status());
+    models.push_back(*memory);
+  }
+  absl::StatusOr<ServerMemoryPlan> plan =
+      PlanServerMemory(ReadProcessMemory(), models, options_.max_message_bytes);
+  if (!plan.ok()) return plan.status();
+  spdlog::info("{}", plan->summary);
+  memory_.SetLimit(plan->request_budget_bytes);
+  for (size_t i = 0; i < hosts_.size(); ++i) {
+    const absl::Status status = hosts_[i]->Load(plan->encoder_cache_bytes[i]);
+    if (!status.ok()) return named(*hosts_[i], status);
+    spdlog::info("model {} is loaded", hosts_[i]->options().name);
   }
   return absl::OkStatus();
 }
 
-void ServerProcess::SetServing(bool serving) {
-  serving_ = serving;
-  grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
-  health->SetServingStatus(serving);
-  health->SetServingStatus("", serving);
-  health->SetServingStatus(kServiceName, serving);
-}
+void ServerProcess::SetServing(bool serving) { health_.SetServing(serving); }
 
 bool ServerProcess::Healthy() const {
-  const int64_t now = MonotonicMicros();
-  for (const auto& host : hosts_) {
-    const ModelHost::State state = host->state();
-    const bool running = state == ModelHost::State::kReady || state == ModelHost::State::kDraining;
-    if (running && now - host->heartbeat_us() > options_.stall_timeout_us) return false;
-    if (state == ModelHost::State::kFailed) return false;
-  }
-  return true;
+  const bool failed = std::any_of(hosts_.begin(), hosts_.end(), [](const auto& host) {
+    return host->state() == ModelHost::State::kFailed;
+  });
+  return !failed && !watchdog_.stalled();
 }
 
 void ServerProcess::EndStalled() {
   SetServing(false);
   spdlog::critical("an engine has made no step for {} s", options_.stall_timeout_us / 1'000'000);
-  context_.calls.AbandonAll();
+  context_.rpcs.AbandonAll();
   std::this_thread::sleep_for(kFlush);
+  spdlog::default_logger()->flush();
   std::_Exit(kExitFault);  // its thread is stuck: nothing can be unwound
 }
 
@@ -214,12 +284,28 @@ void ServerProcess::RefreshCertificates() {
 }
 
 void ServerProcess::Tick() {
-  if (!Healthy()) EndStalled();
+  try {
+    DoPeriodicWork();
+  } catch (const std::bad_alloc&) {
+    // The next tick does it again.
+  }
+}
+
+void ServerProcess::DoPeriodicWork() {
+  std::vector<std::optional<uint64_t>> heartbeats;
+  for (const auto& host : hosts_) heartbeats.push_back(host->heartbeats());
+  const int64_t paused_us = watchdog_.Tick(heartbeats);
+  if (watchdog_.stalled()) EndStalled();
   const int64_t now = MonotonicMicros();
-  if (now - last_watch_us_ < 1'000'000) return;
+  // After a pause of the process, clients get a second before they are judged.
+  if (paused_us >= kWatchIntervalUs) last_watch_us_ = now;
+  if (now - last_watch_us_ < kWatchIntervalUs) return;
   last_watch_us_ = now;
-  context_.calls.CancelStuck(now);
+  context_.rpcs.Check(now);
   RefreshCertificates();
+  if (const int signal = signals_->ignored.exchange(0); signal != 0) {
+    spdlog::warn("SIG{} has no meaning here: ignored", sigabbrev_np(signal));
+  }
   if (signals_->reload.exchange(false) && context_.api_keys != nullptr) {
     const absl::Status status = api_keys_.Load(options_.api_key_file);
     if (status.ok()) {
@@ -248,12 +334,13 @@ void ServerProcess::WaitFor(int64_t limit_us, const std::function<bool()>& done)
 void ServerProcess::Drain() {
   // Balancers hear of it at once; clients that have not heard are still served for a while.
   SetServing(false);
-  spdlog::info("draining: {} calls open", context_.calls.count());
+  spdlog::info("draining: {} calls open", context_.rpcs.working());
   WaitFor(options_.drain_delay_us, [] { return false; });
   for (const auto& host : hosts_) host->Drain();
-  WaitFor(options_.drain_timeout_us, [&] { return context_.calls.count() == 0; });
+  context_.rpcs.Drain();
+  WaitFor(options_.drain_timeout_us, [&] { return context_.rpcs.working() == 0; });
   listener_.Stop();
-  // What is open now is over its time, or waits for nothing (health watches, idle streams).
+  // RPCs that are still open have exceeded their time.
   std::future<void> closed = std::async(std::launch::async, [this] {
     server_->Shutdown(std::chrono::system_clock::now() + kFlush);
     server_->Wait();
@@ -265,11 +352,13 @@ ServeOutcome ServerProcess::Run() {
   if (absl::Status status = Start(); !status.ok()) return {kExitConfiguration, status};
   // The listener is up while models load: probes see a process that lives, and callers are told to
   // come again.
-  std::future<absl::Status> loading =
-      std::async(std::launch::async, [this] { return LoadModels(); });
+  std::future<absl::Status> loading = std::async(
+      std::launch::async, [this] { return CatchOutOfMemory([this] { return LoadModels(); }); });
   while (loading.wait_for(kTick) != std::future_status::ready) {
+    Tick();  // models that are loaded already serve
     if (!signals_->terminate) continue;
     spdlog::info("stopped while loading");
+    spdlog::default_logger()->flush();
     std::_Exit(0);  // nothing is under way, and the load cannot be called back
   }
   if (absl::Status status = loading.get(); !status.ok()) {
@@ -282,7 +371,9 @@ ServeOutcome ServerProcess::Run() {
   Drain();
   http_.reset();
   writer_.reset();
-  executor_.reset();  // what it still does concerns engines
+  // Their tasks refer to engines, and preparing a call may post its completion.
+  executor_.reset();
+  responder_.reset();
   hosts_.clear();
   spdlog::info("stopped");
   return {};
@@ -291,8 +382,17 @@ ServeOutcome ServerProcess::Run() {
 }  // namespace
 
 ServeOutcome Serve(const ServerOptions& options, ServerSignals* signals) {
-  ServerProcess process(options, signals);
-  return process.Run();
+  const absl::Status& out_of_memory = OutOfMemory();
+  try {
+    ServerProcess process(options, signals);
+    return process.Run();
+  } catch (const std::bad_alloc&) {
+    return {kExitModel, out_of_memory};
+  } catch (const std::system_error& error) {  // std::thread, where the system has no more
+    return {kExitModel, absl::ResourceExhaustedError(
+                            absl::StrCat("a thread could not be started: ", error.what(),
+                                         "; raise ulimit -u, ulimit -v or the cgroup's pids.max"))};
+  }
 }
 
 }  // namespace quintet

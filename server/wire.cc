@@ -83,15 +83,22 @@ void ReadScalars(const v1::DecodingOptions& d, DecodingRequest* to) {
 
 }  // namespace
 
-int64_t BytesOf(const v1::Input& input) {
-  return input.content_case() == v1::Input::kText ? static_cast<int64_t>(input.text().size())
-                                                  : int64_t{3} * input.token_ids().ids_size();
+InputSize operator+(const InputSize& a, const InputSize& b) {
+  return {a.bytes + b.bytes, a.text_bytes + b.text_bytes};
 }
 
-int64_t BytesOf(const google::protobuf::RepeatedPtrField<v1::Input>& inputs) {
-  int64_t bytes = 0;
-  for (const v1::Input& input : inputs) bytes += BytesOf(input);
-  return bytes;
+InputSize SizeOf(const v1::Input& input) {
+  if (input.content_case() != v1::Input::kText) {
+    return {int64_t{3} * input.token_ids().ids_size(), 0};
+  }
+  const int64_t bytes = static_cast<int64_t>(input.text().size());
+  return {bytes, bytes};
+}
+
+InputSize SizeOf(const google::protobuf::RepeatedPtrField<v1::Input>& inputs) {
+  InputSize size;
+  for (const v1::Input& input : inputs) size = size + SizeOf(input);
+  return size;
 }
 
 absl::Status OutOfEnum(const std::string& field, int value, int most) {

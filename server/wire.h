@@ -22,9 +22,14 @@ struct InputLimits {
   int64_t vocab = 0;
 };
 
-// What inputs weigh before they are tokenized: bytes of text, 3 for each id.
-int64_t BytesOf(const v1::Input& input);
-int64_t BytesOf(const google::protobuf::RepeatedPtrField<v1::Input>& inputs);
+// The size of inputs before they are tokenized.
+struct InputSize {
+  int64_t bytes = 0;       // of text, and 3 for each id: three times their number of tokens, about
+  int64_t text_bytes = 0;  // of text alone
+};
+InputSize operator+(const InputSize& a, const InputSize& b);
+InputSize SizeOf(const v1::Input& input);
+InputSize SizeOf(const google::protobuf::RepeatedPtrField<v1::Input>& inputs);
 
 // INVALID_ARGUMENT of an enum's number that this version does not know.
 absl::Status OutOfEnum(const std::string& field, int value, int most);

@@ -111,6 +111,9 @@ int Run(const ConvertFlags& flags) {
     return Fail(kExitUsage, absl::InvalidArgumentError(absl::StrCat(
                                 "--dtype ", flags.dtype, " goes with --to quintet only")));
   }
+  if (absl::Status status = CheckConvertTarget(flags.model, flags.out); !status.ok()) {
+    return Fail(kExitUsage, absl::Status(status.code(), absl::StrCat("--out: ", status.message())));
+  }
   WatchForInterrupt();
   options.progress = [](int64_t, int64_t) { return !Interrupted(); };
   Verification verification;

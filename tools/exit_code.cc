@@ -1,13 +1,12 @@
 #include "tools/exit_code.h"
 
-#include <cstdio>
-
 #include "absl/strings/str_cat.h"
+#include "tools/logging.h"
 
 namespace quintet {
 
 int Fail(ExitCode code, const absl::Status& status) {
-  std::fprintf(stderr, "quintet: %s\n", std::string(status.message()).c_str());
+  LogFailure(std::string(status.message()));
   return code;
 }
 

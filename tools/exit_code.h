@@ -14,10 +14,11 @@ enum ExitCode : int {
   kExitModel = 3,         // model or tokenizer rejected
   kExitRemote = 4,        // a remote call failed
   kExitDevice = 70,       // the accelerator failed or stalled
-  kExitInterrupted = 130  // SIGINT or SIGTERM
+  kExitInterrupted = 130  // SIGINT, SIGTERM or SIGHUP
 };
 
-// Prints "quintet: <message>" to standard error and returns `code`.
+// Writes "quintet: <message>" to standard error (as JSON with --log-format json) and returns
+// `code`.
 int Fail(ExitCode code, const absl::Status& status);
 
 // The same for a model or tokenizer that cannot be read, its directory before the message. Returns

@@ -8,21 +8,35 @@
 namespace quintet {
 namespace {
 
+volatile sig_atomic_t exit_code_at_start = kExitInterrupted;
 volatile sig_atomic_t interrupted = 0;
 
-void OnSignal(int) {
+void EndAtOnce(int) { _exit(exit_code_at_start); }
+
+void SetFlag(int) {
   if (interrupted != 0) _exit(kExitInterrupted);
   interrupted = 1;
 }
 
-}  // namespace
-
-void WatchForInterrupt() {
-  struct sigaction action = {};
-  action.sa_handler = OnSignal;  // without SA_RESTART: a waiting read returns
+// Without SA_RESTART: a read that waits returns.
+void OnInterrupts(void (*handler)(int)) {
+  struct sigaction action = {}, hang_up = {};
+  action.sa_handler = handler;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  sigaction(SIGHUP, nullptr, &hang_up);
+  if (hang_up.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
 }
+
+}  // namespace
+
+void HandleSignals(int exit_code) {
+  exit_code_at_start = exit_code;
+  OnInterrupts(EndAtOnce);
+  for (const int ignored : {SIGPIPE, SIGXFSZ, SIGALRM, SIGUSR1, SIGUSR2}) signal(ignored, SIG_IGN);
+}
+
+void WatchForInterrupt() { OnInterrupts(SetFlag); }
 
 bool Interrupted() { return interrupted != 0; }
 

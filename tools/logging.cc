@@ -1,8 +1,11 @@
 #include "tools/logging.h"
 
+#include <cstdio>
 #include <memory>
+#include <utility>
 
 #include "nlohmann/json.hpp"
+#include "server/log_queue.h"
 #include "spdlog/pattern_formatter.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
@@ -32,18 +35,64 @@ class JsonFormatter : public spdlog::formatter {
   spdlog::pattern_formatter time_{"%Y-%m-%dT%H:%M:%S.%eZ", spdlog::pattern_time_type::utc, ""};
 };
 
+struct Log {
+  bool json = false;
+  std::unique_ptr<spdlog::formatter> formatter;
+  spdlog::level::level_enum level = spdlog::level::info;
+  std::shared_ptr<LogQueue> queue;  // null: threads write for themselves
+};
+
+Log& TheLog() {
+  static Log* const log = new Log;  // messages may come until the process has ended
+  return *log;
+}
+
+void UseSink(spdlog::sink_ptr sink) {
+  auto logger = std::make_shared<spdlog::logger>("quintet", std::move(sink));
+  logger->set_formatter(TheLog().formatter->clone());
+  logger->set_level(TheLog().level);
+  spdlog::set_default_logger(std::move(logger));
+}
+
 }  // namespace
 
 void SetUpLogging(const std::string& format, const std::string& level) {
-  auto sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
-  auto logger = std::make_shared<spdlog::logger>("quintet", sink);
-  if (format == "json") {
-    logger->set_formatter(std::make_unique<JsonFormatter>());
+  Log& log = TheLog();
+  log.json = format == "json";
+  if (log.json) {
+    log.formatter = std::make_unique<JsonFormatter>();
   } else {
-    logger->set_pattern("%H:%M:%S %l %v");
+    log.formatter = std::make_unique<spdlog::pattern_formatter>("%H:%M:%S %l %v");
   }
-  logger->set_level(spdlog::level::from_str(level));
-  spdlog::set_default_logger(std::move(logger));
+  log.level = spdlog::level::from_str(level);
+  UseSink(std::make_shared<spdlog::sinks::stderr_sink_mt>());
+}
+
+void QueueLog() {
+  Log& log = TheLog();
+  log.queue = std::make_shared<LogQueue>(LogQueue::Options());
+  UseSink(log.queue);
+  // A line that could not be formatted. spdlog itself would write to standard error.
+  spdlog::default_logger()->set_error_handler(
+      [queue = log.queue](const std::string&) { queue->CountDropped(); });
+}
+
+int64_t LogLinesDropped() {
+  const Log& log = TheLog();
+  return log.queue == nullptr ? 0 : log.queue->dropped_lines();
+}
+
+void LogFailure(const std::string& message) {
+  const Log& log = TheLog();
+  const std::string line = "quintet: " + message + "\n";
+  if (log.json) {
+    spdlog::error("{}", message);
+  } else if (log.queue != nullptr) {
+    log.queue->Write(line);
+  } else {
+    std::fputs(line.c_str(), stderr);
+  }
+  spdlog::default_logger()->flush();
 }
 
 }  // namespace quintet

@@ -3,10 +3,13 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "tools/command_line.h"
+#include "tools/interrupt.h"
 
 namespace quintet {
 namespace {
@@ -36,6 +39,10 @@ int AfterOutput(int exit_code) {
 }  // namespace quintet
 
 int main(int argc, char** argv) {
+  // A server that is told to stop before it serves has nothing to drain.
+  const bool serve = argc > 1 && std::string_view(argv[1]) == "serve";
+  quintet::HandleSignals(serve ? quintet::kExitDone : quintet::kExitInterrupted);
+  if (serve) std::signal(SIGHUP, SIG_IGN);  // the file that it reads again is yet to be read
   quintet::CommandLine line;
   quintet::AddGenerateCommand(line);
   quintet::AddEncodeCommand(line);

@@ -1,12 +1,16 @@
 // quintet serve: the engine on the network. Flags in serve_flags.cc, everything else in server/.
 #include <malloc.h>
+#include <pthread.h>
 
 #include <csignal>
 #include <memory>
 
+#include "server/grpc_log.h"
 #include "server/server.h"
+#include "spdlog/spdlog.h"
 #include "tools/command_line.h"
 #include "tools/exit_code.h"
+#include "tools/logging.h"
 #include "tools/serve_flags.h"
 
 namespace quintet {
@@ -18,6 +22,8 @@ ServerSignals g_signals;
 void OnSignal(int signal) {
   if (signal == SIGHUP) {
     g_signals.reload = true;
+  } else if (signal != SIGTERM && signal != SIGINT) {
+    g_signals.ignored = signal;
   } else if (g_signals.terminate.exchange(true) && signal == SIGINT) {
     g_signals.hurry = true;
   }
@@ -32,15 +38,35 @@ void BoundHeaps() {
   mallopt(M_TRIM_THRESHOLD, 1 << 20);
 }
 
+// Every thread maps its whole stack, 8 MiB by default, which counts towards RLIMIT_AS and
+// RLIMIT_DATA. No thread uses a tenth of this.
+void BoundStacks() {
+  constexpr size_t kStackBytes = 2 << 20;
+  pthread_attr_t attributes;
+  if (pthread_attr_init(&attributes) != 0) return;
+  if (pthread_attr_setstacksize(&attributes, kStackBytes) == 0) {
+    pthread_setattr_default_np(&attributes);
+  }
+  pthread_attr_destroy(&attributes);
+}
+
 int Run(const ServeFlags& flags) {
   BoundHeaps();
-  const ServerOptions options = ServerOptionsOf(flags);
+  BoundStacks();
+  QueueLog();
+  RouteGrpcLog();
+  ServerOptions options = ServerOptionsOf(flags);
+  options.log_lines_dropped = LogLinesDropped;
   // Each model opens the device for itself, once the server listens.
   if (absl::Status status = OpenDevice(flags.placement).status(); !status.ok()) {
     return Fail(kExitUsage, status);
   }
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) std::signal(signal, OnSignal);
+  // Until here SIGTERM and SIGINT end the process at once (tools/interrupt.h).
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGALRM, SIGUSR1, SIGUSR2}) {
+    std::signal(signal, OnSignal);
+  }
   const ServeOutcome outcome = Serve(options, &g_signals);
+  spdlog::default_logger()->flush();
   if (outcome.status.ok()) return outcome.exit_code;
   // Of a model, what any other subcommand makes of the same failure.
   if (outcome.exit_code == kExitModel) return FailModel("serve", outcome.status);

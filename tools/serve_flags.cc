@@ -148,7 +148,9 @@ void AddNetworkFlags(CLI::App* command, ServeFlags* flags) {
   add("--tls-client-ca", &server->tls_client_ca, "FILE",
       "PEM; clients must show a certificate of this authority.");
   add("--api-key-file", &server->api_key_file, "FILE",
-      "SHA-256 digests of API keys in hexadecimal, one a line, mode 0600; read again on SIGHUP.");
+      "API keys, mode 0600; read again on SIGHUP. Each line: a key's SHA-256 digest in "
+      "hexadecimal, then optionally the highest priority of its calls: low, normal or high "
+      "(default).");
   command
       ->add_flag("--allow-plaintext", server->allow_plaintext, "Listen without TLS on any address.")
       ->group(kGroup);
@@ -169,7 +171,8 @@ void AddNetworkFlags(CLI::App* command, ServeFlags* flags) {
   seconds("--drain-timeout", &flags->drain_timeout_s, 0.0,
           "After that: how long running calls may take.");
   seconds("--stall-timeout", &flags->stall_timeout_s, 1.0,
-          "Without a step of an engine for so long the process ends with code 70.");
+          "An engine without a step for this long ends the process with code 70; time in which the "
+          "whole process is stopped does not count.");
 }
 
 }  // namespace

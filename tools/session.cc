@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/memory_plan.h"
 #include "engine/warm_up.h"
+#include "kernels/out_of_memory.h"
 #include "spdlog/spdlog.h"
 #include "tools/cores.h"
 #include "tools/flag_values.h"
@@ -180,8 +181,9 @@ std::unique_ptr<Session> OpenSession(const ModelFlags& flags, const SessionNeeds
   session->flags = flags;
   if (flags.threads == 0) session->flags.threads = AvailableCores();
   const auto begin = std::chrono::steady_clock::now();
-  if (absl::Status status = Load(session.get(), needs); !status.ok()) {
-    *exit_code = FailModel(flags.model, status);
+  absl::Status loaded = CatchOutOfMemory([&] { return Load(session.get(), needs); });
+  if (!loaded.ok()) {
+    *exit_code = FailModel(flags.model, loaded);
     return nullptr;
   }
   session->load_seconds =

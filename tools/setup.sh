@@ -6,7 +6,7 @@ set -euo pipefail
 packages=(
   g++ cmake ninja-build pkg-config git ccache xz-utils
   libabsl-dev libprotobuf-dev protobuf-compiler nlohmann-json3-dev
-  libgrpc++-dev libssl-dev protobuf-compiler-grpc prometheus-cpp-dev libcivetweb-dev
+  libgrpc++-dev libssl-dev protobuf-compiler-grpc prometheus-cpp-dev libboost-dev
   libdnnl-dev libhwy-dev libcli11-dev libspdlog-dev catch2
 )
 if [ "${1:-}" != --build-only ]; then

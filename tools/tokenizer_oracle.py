@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Compares Quintet's tokenizers with Hugging Face's `tokenizers` and with `sentencepiece` on fuzzed and multilingual strings.
+"""Compares Quintet's tokenizers with Hugging Face's `transformers` and `tokenizers` on fuzzed and multilingual strings.
 
-Builds tokenizer files of every supported kind with those libraries (no network), sends the same strings to them and to the program
-tokenizer_dump, and counts differences in ids, in ids without special tokens, and in decoded texts. Spans are compared too, and counted
-apart.
+Builds tokenizer files of every supported kind with those libraries and with `sentencepiece` (no network), sends the same strings to
+them and to the program tokenizer_dump, and counts differences in ids, in ids without special tokens, and in decoded texts. Spans are
+compared too, and counted apart.
   tools/tokenizer_oracle.py --dump build/tools/tokenizer_dump --strings 200000 --out tools/bench/results/tokenizers.json
-  tools/tokenizer_oracle.py --fixtures tests/data/tokenizers   (writes the cases of ctest)
+  tools/tokenizer_oracle.py --fixtures tests/data/tokenizers   (writes the cases of ctest; --kinds: only some)
   tools/tokenizer_oracle.py --dump build/tools/tokenizer_dump --long-words --out tools/bench/results/long_words.json   (times, instead of comparing:
     one word of up to 1 MB; encoding is linear when twice the word takes about twice the time)
-Needs: tokenizers, sentencepiece, transformers (for ByT5).
+Needs: tokenizers, sentencepiece, transformers 5, protobuf.
 """
 import argparse
 import datetime
@@ -21,9 +21,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import unicodedata
 
+os.environ["HF_HUB_OFFLINE"] = "1"
 import sentencepiece as spm
 import tokenizers
+import transformers
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -97,12 +100,15 @@ def fuzz_string(rng):
         elif kind < 0.85:
             parts.append("".join(random_code_point(rng) for _ in range(rng.randrange(1, 8))))
         elif kind < 0.9:
-            parts.append(rng.choice(["a", "ab", "é", "あ", "!", "0", "\u0301", " ", "the", "</s>"]) * rng.randrange(1, 60))
+            count = rng.randrange(1, 60) if rng.random() < 0.95 else rng.randrange(60, 2000)
+            parts.append(rng.choice(["a", "ab", "é", "あ", "!", "0", "\u0301", " ", "\u3000", "the", "</s>", "<extra_id_7>", "<unk> "]) * count)
         else:
             parts.append(rng.choice([" ", "  ", "\n", "\t"]))
         if rng.random() < 0.3:
             parts.append(" ")
     text = "".join(parts)
+    if rng.random() < 0.2:
+        text = unicodedata.normalize(rng.choice(["NFC", "NFD", "NFKC", "NFKD"]), text)
     if rng.random() < 0.1:  # invalid UTF-8, as every reader repairs it
         data = bytearray(text.encode())
         for _ in range(rng.randrange(1, 4)):
@@ -130,34 +136,25 @@ class HuggingFace:
         return self.tokenizer.decode(ids, skip_special_tokens=True), self.tokenizer.decode(ids, skip_special_tokens=False)
 
 
-class SentencePiece:
-    """sentencepiece with the T5 family's special tokens cut out of the text first and eos after it."""
+class Transformers:
+    """What transformers loads from a folder. Without a config.json its class must be given."""
 
-    def __init__(self, folder, sp, specials):
-        self.sp, self.eos = sp, sp.piece_to_id("</s>")
-        self.ids = {}
-        size = sp.get_piece_size()
-        for token in specials:
-            if token.startswith("<extra_id_"):
-                self.ids[token] = size + 99 - int(token[10:-1])
-            else:
-                self.ids[token] = sp.piece_to_id(token)
-        import re
-        self.pattern = re.compile("|".join(re.escape(t) for t in sorted(specials, key=len, reverse=True)))
-        self.hidden = set(self.ids.values()) | {i for i in range(size) if sp.is_control(i)}
-        self.size = size
+    def __init__(self, folder, tokenizer_class=transformers.AutoTokenizer):
+        self.tokenizer = tokenizer_class.from_pretrained(folder)
 
     def encode(self, text):
-        ids, last = [], 0
-        for match in self.pattern.finditer(text):
-            ids += self.sp.encode(text[last:match.start()]) + [self.ids[match.group()]]
-            last = match.end()
-        ids += self.sp.encode(text[last:])
-        with_eos = ids if ids and ids[-1] == self.eos else ids + [self.eos]
-        return with_eos, ids, None
+        ids = self.tokenizer(text)["input_ids"]
+        if not self.tokenizer.is_fast:
+            return ids, self.tokenizer(text, add_special_tokens=False)["input_ids"], None
+        plain = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        starts = [0]
+        for c in text:
+            starts.append(starts[-1] + len(c.encode()))
+        spans = [starts[offset] for span in plain["offset_mapping"] for offset in span]
+        return ids, plain["input_ids"], spans
 
     def decode(self, ids):
-        return self.sp.decode([i for i in ids if i not in self.hidden and i < self.size]), None
+        return self.tokenizer.decode(ids, skip_special_tokens=True), self.tokenizer.decode(ids, skip_special_tokens=False)
 
 
 def train_sentencepiece(folder, model_type, **options):
@@ -176,8 +173,30 @@ def train_sentencepiece(folder, model_type, **options):
 def sentencepiece_kind(model_type, **options):
     def make(folder):
         train_sentencepiece(folder, model_type, **options)
-        sp = spm.SentencePieceProcessor(model_file=os.path.join(folder, "spiece.model"))
-        return SentencePiece(folder, sp, ["</s>", "<pad>", "<unk>"] + [f"<extra_id_{i}>" for i in range(100)])
+        return Transformers(folder, transformers.T5Tokenizer)
+    return make
+
+
+def declared_kind(make_files, **files):
+    """The files that another kind makes, next to small files that say how transformers is to read them; None removes a file."""
+    def make(folder):
+        make_files(folder)
+        for name, content in files.items():
+            path = os.path.join(folder, name + ".json")
+            if content is None:
+                os.remove(path)
+                continue
+            with open(path, "w") as out:
+                json.dump(content, out)
+        return Transformers(folder)
+    return make
+
+
+def g2p_kind(*names):
+    def make(folder):
+        for name in ("config.json",) + names:
+            shutil.copy(os.path.join(ROOT, "deploy/models/g2p", name), folder)
+        return Transformers(folder)
     return make
 
 
@@ -266,21 +285,6 @@ def bpe_kind(model=None, trainer=None, normalizer=None, pre_tokenizer=None, deco
     return make
 
 
-class ByT5:
-    def __init__(self, folder):
-        from transformers import ByT5Tokenizer
-        self.tokenizer = ByT5Tokenizer()
-        with open(os.path.join(folder, "tokenizer_config.json"), "w") as out:
-            json.dump({"tokenizer_class": "ByT5Tokenizer"}, out)
-
-    def encode(self, text):
-        ids = self.tokenizer(text)["input_ids"]
-        return ids, self.tokenizer(text, add_special_tokens=False)["input_ids"], None
-
-    def decode(self, ids):
-        return self.tokenizer.decode(ids, skip_special_tokens=True), self.tokenizer.decode(ids, skip_special_tokens=False)
-
-
 def fat5(regex):
     return dict(model=dict(unk_token="<unk>"), pre_tokenizer=pre_tokenizers.Split(Regex(regex), "isolated"))
 
@@ -288,6 +292,36 @@ def fat5(regex):
 P, N, D = pre_tokenizers, normalizers, decoders
 BYTES = [f"<0x{i:02X}>" for i in range(256)]
 FALLBACK_DECODER = D.Sequence([D.Replace("\u2581", " "), D.ByteFallback(), D.Fuse(), D.Strip(" ", 1, 0)])
+SENTINELS = [f"<extra_id_{i}>" for i in range(100)]
+T5, GPT2 = {"model_type": "t5"}, {"model_type": "gpt2"}
+NAMED = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+# The files of google-t5/t5-small, google/mt5-small and google/byt5-small, and what transformers 4.57 saves of a slow T5Tokenizer.
+T5_CONFIG = {"model_max_length": 512, "extra_ids": 100, "additional_special_tokens": SENTINELS, "tokenizer_class": "T5Tokenizer", **NAMED}
+T5_MAP = {"additional_special_tokens": SENTINELS, **NAMED}
+MT5_CONFIG = {"extra_ids": 0, "additional_special_tokens": None, "tokenizer_class": "T5Tokenizer", **NAMED}
+MT5_MAP = NAMED
+
+
+def saved_token(content, **flags):
+    return {"content": content, "lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True, **flags}
+
+
+def named_tokens(**flags):
+    return {name: {"__type": "AddedToken", **saved_token(content, normalized=True, **flags)} for name, content in NAMED.items()}
+
+
+SLOW_T5_CONFIG = {"add_prefix_space": True, "added_tokens_decoder": {str(i): saved_token(t) for i, t in enumerate(["<pad>", "</s>", "<unk>"])},
+                  "additional_special_tokens": SENTINELS, "clean_up_tokenization_spaces": False, "extra_ids": 100, "legacy": False,
+                  "sp_model_kwargs": {}, "tokenizer_class": "T5Tokenizer", **NAMED}
+BYT5_CONFIG = {"extra_ids": 125, "additional_special_tokens": [f"<extra_id_{i}>" for i in range(125)], "tokenizer_class": "ByT5Tokenizer",
+               **named_tokens(lstrip=True, rstrip=True)}
+SPIECE = sentencepiece_kind("unigram")
+
+
+def without_rules(_):
+    return N.Sequence([N.Strip(left=False, right=True), N.Replace(Regex(" {2,}"), "\u2581")])
+
+
 KINDS = {
     "sp-unigram-nmt_nfkc": sentencepiece_kind("unigram"),
     "sp-unigram-identity-bytes": sentencepiece_kind("unigram", normalization_rule_name="identity", byte_fallback=True, vocab_size=1100),
@@ -325,7 +359,40 @@ KINDS = {
     "bpe-byte-level-split": bpe_kind(dict(), dict(initial_alphabet=P.ByteLevel.alphabet()), N.NFKD(),
                                      P.Sequence([P.Split(Regex(MINIPILE), "isolated"), P.ByteLevel(add_prefix_space=False, use_regex=False)]),
                                      D.ByteLevel(), post=processors.ByteLevel(trim_offsets=True)),
-    "byt5": ByT5,
+    "byt5": declared_kind(lambda folder: None, tokenizer_config={"tokenizer_class": "ByT5Tokenizer"}),
+    # What a checkpoint declares decides how transformers reads its files.
+    "g2p": g2p_kind("spiece.model"),
+    "g2p-json": g2p_kind("spiece.model", "tokenizer.json", "tokenizer_config.json"),
+    "t5-spiece": declared_kind(SPIECE, config=T5, tokenizer_config=T5_CONFIG, special_tokens_map=T5_MAP),
+    "t5-spiece-ten-sentinels": declared_kind(SPIECE, config=T5, tokenizer_config={"extra_ids": 10, "clean_up_tokenization_spaces": True}),
+    "t5-spiece-extra-tokens": declared_kind(SPIECE, config=T5, tokenizer_config={"additional_special_tokens": ["<ctrl>", "NEWTOKEN"]},
+                                            added_tokens={"strip_me": 611, "word": 612}),
+    "t5-spiece-slow": declared_kind(SPIECE, config=T5, tokenizer_config=SLOW_T5_CONFIG, special_tokens_map=T5_MAP),
+    "t5-spiece-split-special": declared_kind(SPIECE, config=T5, tokenizer_config={"split_special_tokens": True}),
+    "mt5-spiece": declared_kind(sentencepiece_kind("unigram", normalization_rule_name="identity", user_defined_symbols=["<usr>", "user_sym"]),
+                                config={"model_type": "mt5"}, tokenizer_config=MT5_CONFIG, special_tokens_map=MT5_MAP),
+    "t5-json": declared_kind(t5_kind(), config=T5, tokenizer_config=T5_CONFIG, special_tokens_map=T5_MAP),
+    "t5-json-rules": declared_kind(t5_kind(t5_old, P.Metaspace(prepend_scheme="first")), tokenizer_config=SLOW_T5_CONFIG),
+    "t5-json-not-legacy": declared_kind(t5_kind(without_rules, P.Metaspace(prepend_scheme="first")), tokenizer_config=SLOW_T5_CONFIG),
+    "t5-json-undeclared": declared_kind(t5_kind(lambda c: N.Sequence([N.NFKC(), N.Lowercase()]), P.Metaspace(prepend_scheme="never"), template=False),
+                                        config=T5),
+    "t5-json-bytes": declared_kind(t5_kind(byte_fallback=True, decoder=FALLBACK_DECODER, pre_tokenizer=P.Metaspace(prepend_scheme="first", split=False)),
+                                   config=T5, tokenizer_config={"tokenizer_class": "T5TokenizerFast", "add_prefix_space": False}),
+    "t5-json-backend": declared_kind(t5_kind(t5_old, P.Metaspace(prepend_scheme="first")), config=T5,
+                                     tokenizer_config={"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": True, "eos_token": "</s>"}),
+    "umt5-json": declared_kind(t5_kind(without_rules, P.Metaspace(prepend_scheme="first")), config={"model_type": "umt5"},
+                               tokenizer_config=SLOW_T5_CONFIG),
+    "gpt2-json-prefix": declared_kind(gpt2_kind(added=True), config=GPT2, tokenizer_config={"add_prefix_space": True}),
+    "gpt2-json-no-prefix": declared_kind(gpt2_kind(prefix=True, trim=True), tokenizer_config={"tokenizer_class": "GPT2TokenizerFast"}),
+    "gpt2-json-rebuilt": declared_kind(bpe_kind(dict(), dict(initial_alphabet=P.ByteLevel.alphabet()), N.NFKC(),
+                                                P.Sequence([P.Split(Regex(MINIPILE), "isolated"), P.ByteLevel(add_prefix_space=False, use_regex=False)]),
+                                                D.ByteLevel(), post=processors.ByteLevel(trim_offsets=True)),
+                                       config=GPT2, tokenizer_config={"add_prefix_space": True, "add_bos_token": True, "pad_token": "<pad>", "unk_token": None}),
+    "gpt2-json-backend": declared_kind(gpt2_kind(), config=GPT2,
+                                       tokenizer_config={"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": True}),
+    "gpt2-files-prefix": declared_kind(gpt2_kind(files=True), config=GPT2,
+                                       tokenizer_config={"add_prefix_space": True, "add_bos_token": True, "pad_token": "<pad>", "image_token": "<mask>"}),
+    "byt5-saved": declared_kind(lambda folder: None, config=T5, tokenizer_config=BYT5_CONFIG),
 }
 
 
@@ -395,22 +462,26 @@ def time_long_words(kind, folder, dump):
 
 # Small files for the tree: few hold the normalisation rules, and GPT-2's are there already.
 FIXTURES = ["sp-unigram-nmt_nfkc", "sp-unigram-identity-bytes", "sp-bpe-identity-bytes", "t5", "t5-never", "t5-lower", "gpt2", "fat5-french",
-            "fat5-minipile", "bpe-bytes", "bpe-word-ends", "bpe-splits", "bpe-byte-level-split", "byt5"]
+            "fat5-minipile", "bpe-bytes", "bpe-word-ends", "bpe-splits", "bpe-byte-level-split", "byt5", "g2p", "mt5-spiece",
+            "t5-json-not-legacy", "t5-json-undeclared", "umt5-json", "gpt2-json-rebuilt"]
+CASES_OF_A_FIXTURE = 142
 
 
-def write_fixtures(target, count):
+def write_fixtures(target, kinds):
     """One folder a kind, with cases.jsonl: {"t": text, "i": ids, "s": decoded without special tokens, "k": with them where it differs}."""
     for number, kind in enumerate(FIXTURES):
+        if kinds and kind not in kinds:
+            continue
         rng = random.Random(4242 + number)
         folder = os.path.join(target, kind)
         os.makedirs(folder, exist_ok=True)
-        if kind == "gpt2":
+        if kind in ("gpt2", "g2p"):
             with tempfile.TemporaryDirectory() as scratch:
                 reference = KINDS[kind](scratch)
         else:
             reference = KINDS[kind](folder)
         with open(os.path.join(folder, "cases.jsonl"), "w") as out:
-            for case in range(count // len(FIXTURES) + (number < count % len(FIXTURES))):
+            for _ in range(CASES_OF_A_FIXTURE):
                 text = fuzz_string(rng)
                 while len(text) > 120:
                     text = fuzz_string(rng)
@@ -423,11 +494,7 @@ def write_fixtures(target, count):
 
 
 def vocabulary_size(reference):
-    if isinstance(reference, SentencePiece):
-        return reference.size
-    if isinstance(reference, ByT5):
-        return 384
-    return reference.tokenizer.get_vocab_size()
+    return reference.tokenizer.get_vocab_size() if isinstance(reference, HuggingFace) else len(reference.tokenizer)
 
 
 def cpu_model():
@@ -445,12 +512,13 @@ def main():
     parser.add_argument("--fixtures")
     parser.add_argument("--long-words", action="store_true")
     options = parser.parse_args()
+    kinds = options.kinds.split(",") if options.kinds else []
     if options.fixtures:
-        write_fixtures(options.fixtures, 2000)
+        write_fixtures(options.fixtures, kinds)
         return 0
     if not options.dump:
         parser.error("--dump or --fixtures")
-    kinds = {k: v for k, v in KINDS.items() if not options.kinds or k in options.kinds.split(",")}
+    kinds = {k: v for k, v in KINDS.items() if not kinds or k in kinds}
     totals = {"strings": 0, "id_lists": 0, "ids": 0, "decoded": 0, "spans": 0}
     by_kind = {}
     for number, (kind, make) in enumerate(kinds.items()):
@@ -475,7 +543,8 @@ def main():
         result |= {"bytes": LONG_WORD_BYTES, "processes": LONG_WORD_PROCESSES, "system": f"{platform.system()} {platform.machine()}", "cpu": cpu_model()}
     else:
         print(totals)
-        result |= {"seed": options.seed, "tokenizers": tokenizers.__version__, "sentencepiece": spm.__version__,
+        result |= {"seed": options.seed, "tokenizers": tokenizers.__version__, "transformers": transformers.__version__,
+                   "sentencepiece": spm.__version__,
                    "mismatches": {"ids": totals["ids"], "decoded_text": totals["decoded"], "spans": totals["spans"]},
                    "compared": {"strings": totals["strings"], "id_lists": totals["id_lists"]}}
     result["kinds"] = by_kind

@@ -69,7 +69,7 @@ void AddedTokens::Add(AddedToken token) {
 
 absl::Status AddedTokens::Finish(const Normalizer* normalizer) {
   std::vector<std::string> contents(tokens_.size());
-  absl::flat_hash_map<std::string, int32_t> raw, normalized;
+  StringMap<int32_t> raw, normalized;
   size_t bytes = 0, grown = 0;
   for (size_t i = 0; i < tokens_.size(); ++i) {
     AlignedText content(tokens_[i].content, 0, false);
@@ -81,10 +81,13 @@ absl::Status AddedTokens::Finish(const Normalizer* normalizer) {
     if (absl::Status status = CheckGrowth(bytes, grown); !status.ok()) return status;
     tokens_[i].decoded = content.text;
     auto& keys = tokens_[i].normalized ? normalized : raw;
-    if (tokens_[i].in_text && !content.text.empty())
-      keys.try_emplace(std::move(content.text), static_cast<int32_t>(i));
+    if (!content.text.empty()) keys.try_emplace(std::move(content.text), static_cast<int32_t>(i));
   }
-  const auto build = [](const absl::flat_hash_map<std::string, int32_t>& keys) {
+  for (AddedToken& token : tokens_) {
+    const AddedToken* spelled = FindContent(token.decoded);
+    token.hidden = spelled != nullptr && spelled->special;
+  }
+  const auto build = [](const StringMap<int32_t>& keys) {
     return KeySearch(std::vector<std::pair<std::string_view, int32_t>>(keys.begin(), keys.end()));
   };
   raw_ = build(raw);
@@ -98,7 +101,7 @@ const AddedToken* AddedTokens::FindId(int32_t id) const {
 }
 
 const AddedToken* AddedTokens::FindContent(std::string_view content) const {
-  const auto it = by_content_.find(absl::string_view(content.data(), content.size()));
+  const auto it = by_content_.find(content);
   return it == by_content_.end() ? nullptr : &tokens_[it->second];
 }
 
@@ -111,6 +114,7 @@ std::vector<AddedTokens::Stretch> AddedTokens::Split(std::string_view text, Text
     const AddedToken& token = tokens_[static_cast<size_t>(match->value)];
     size_t begin = match->begin, end = begin + match->length;
     at = end;
+    if (splits_special_ && token.special) continue;
     if (token.single_word && (IsWordBefore(text, begin) || IsWordAt(text, end))) continue;
     // A token before may have taken the white space up to here, or even past it when it is part of
     // this token.

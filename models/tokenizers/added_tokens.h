@@ -5,9 +5,10 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
+#include "models/string_map.h"
 #include "models/tokenizers/key_search.h"
 #include "models/tokenizers/normalizer.h"
 
@@ -20,8 +21,10 @@ struct AddedToken {
   bool single_word = false;             // matches only between non-word characters
   bool lstrip = false, rstrip = false;  // takes the white space on that side along
   bool normalized = false;  // is looked for in the normalised text instead of the raw one
-  bool in_text = true;      // is looked for at all
-  std::string decoded;      // what it decodes to; set by AddedTokens::Finish
+  // Set by AddedTokens::Finish. What it decodes to, and whether texts without special tokens lack
+  // that: as in Hugging Face's tokenizers, the decoded text must spell a special token.
+  std::string decoded;
+  bool hidden = false;
 };
 
 class AddedTokens {
@@ -34,6 +37,8 @@ class AddedTokens {
   absl::Status Finish(const Normalizer* normalizer);
   // lstrip and rstrip take U+001C to U+001F along too, as Python's strip does.
   void StripSeparators() { strips_separators_ = true; }
+  // Text is not cut at special tokens.
+  void SplitSpecialTokens() { splits_special_ = true; }
 
   const AddedToken* FindId(int32_t id) const;
   const AddedToken* FindContent(std::string_view content) const;
@@ -51,11 +56,11 @@ class AddedTokens {
 
  private:
   std::vector<AddedToken> tokens_;
-  absl::flat_hash_map<int32_t, size_t> by_id_;
-  absl::flat_hash_map<std::string, size_t> by_content_;
+  std::unordered_map<int32_t, size_t> by_id_;
+  StringMap<size_t> by_content_;
   KeySearch raw_, normalized_;  // values: indices of tokens_
   int32_t highest_id_ = -1;
-  bool strips_separators_ = false;
+  bool strips_separators_ = false, splits_special_ = false;
 };
 
 }  // namespace quintet

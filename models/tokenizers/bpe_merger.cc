@@ -4,6 +4,7 @@
 #include <deque>
 #include <functional>
 #include <queue>
+#include <unordered_map>
 
 #include "kernels/check.h"
 
@@ -14,7 +15,7 @@ constexpr uint32_t kNone = UINT32_MAX;
 constexpr size_t kMostShort = 32;
 
 // For words of ordinary length: rescans all pairs after each merge.
-void MergeShort(const MergeTable& table, size_t stop_at, std::vector<int32_t>* symbols) {
+void MergeShort(const MergeTable& table, std::vector<int32_t>* symbols) {
   MergeTable::Merge pairs[kMostShort];  // of parts i and i + 1
   struct Part {
     int32_t id;
@@ -30,7 +31,7 @@ void MergeShort(const MergeTable& table, size_t stop_at, std::vector<int32_t>* s
     pairs[i] = merge == nullptr ? MergeTable::Merge{kNone, -1} : *merge;
   };
   for (size_t i = 0; i + 1 < size; ++i) look_up(i);
-  while (size > std::max<size_t>(stop_at, 1)) {
+  while (size > 1) {
     size_t best = 0;
     for (size_t i = 1; i + 1 < size; ++i) {
       if (pairs[i].rank < pairs[best].rank) best = i;
@@ -141,12 +142,12 @@ class PlaceLists {
 // a queue is a plain list and a heap for the few that come late.
 class LongMerger {
  public:
-  LongMerger(const MergeTable& table, size_t stop_at, std::vector<int32_t>* symbols)
-      : table_(table), symbols_(symbols), left_to_merge_(symbols->size() - stop_at) {}
+  LongMerger(const MergeTable& table, std::vector<int32_t>* symbols)
+      : table_(table), symbols_(symbols) {}
 
   void Run() {
     for (uint32_t place = 0; place < symbols_.size(); ++place) LookUp(place, place + 1);
-    while (!ranks_.empty() && left_to_merge_ > 0) {
+    while (!ranks_.empty()) {
       const uint32_t rank = ranks_.top().first;
       Queue& queue = queues_[ranks_.top().second];
       if (PlaceLists::Empty(queue.ordered) && queue.late.empty()) {
@@ -232,7 +233,6 @@ class LongMerger {
     if (next == symbols_.size() || symbols_[next] < 0) return;
     const MergeTable::Merge merge = Find(symbols_[place], symbols_[next]).merge;
     if (merge.rank != rank) return;
-    --left_to_merge_;
     symbols_.Join(place, next, merge.result);
     if (const uint32_t previous = symbols_.Previous(place); previous != kNone)
       LookUp(previous, place);
@@ -242,10 +242,9 @@ class LongMerger {
   using RankQueue = std::pair<uint32_t, uint32_t>;  // rank, index in queues_
   const MergeTable& table_;
   LinkedSymbols symbols_;
-  size_t left_to_merge_;
   PlaceLists lists_;
   std::vector<Queue> queues_;
-  absl::flat_hash_map<uint32_t, uint32_t> queue_of_rank_;
+  std::unordered_map<uint32_t, uint32_t> queue_of_rank_;
   static constexpr size_t kRecent = 256;
   Recent recent_[kRecent];
   std::priority_queue<RankQueue, std::vector<RankQueue>, std::greater<RankQueue>> ranks_;
@@ -253,13 +252,13 @@ class LongMerger {
 
 }  // namespace
 
-void MergeSymbols(const MergeTable& table, std::vector<int32_t>* symbols, size_t stop_at) {
-  if (symbols->size() < 2 || symbols->size() <= stop_at) return;
+void MergeSymbols(const MergeTable& table, std::vector<int32_t>* symbols) {
+  if (symbols->size() < 2) return;
   if (symbols->size() <= kMostShort) {
-    MergeShort(table, stop_at, symbols);
+    MergeShort(table, symbols);
   } else {
     QT_CHECK(symbols->size() < INT32_MAX);
-    LongMerger(table, stop_at, symbols).Run();
+    LongMerger(table, symbols).Run();
   }
 }
 

@@ -34,10 +34,10 @@ class MergeTable {
 inline constexpr int32_t kUnmerged = -1, kJoined = -2;
 
 // `symbols` are ids or kUnmerged. Always the pair of the lowest rank, the leftmost of those, merges
-// next; stops early when no more than `stop_at` symbols are left. Afterwards a symbol stands where
-// its first part stood, and the places of its other parts hold kJoined or less. O(n log n) at worst
+// next. Afterwards a symbol stands where its first part stood, and the places of its other parts
+// hold kJoined or less. O(n log n) at worst
 // and O(n) where few ranks occur, as in long repetitions; besides the list itself, about five bytes
 // a symbol. Fewer than 2^31 symbols.
-void MergeSymbols(const MergeTable& table, std::vector<int32_t>* symbols, size_t stop_at = 1);
+void MergeSymbols(const MergeTable& table, std::vector<int32_t>* symbols);
 
 }  // namespace quintet

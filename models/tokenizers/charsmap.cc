@@ -89,46 +89,23 @@ void Charsmap::FindUntouched() {
   }
 }
 
-template <typename OnMatch>
-void Charsmap::Search(std::string_view text, OnMatch on_match) const {
-  if (units_.empty()) return;
+Charsmap::Match Charsmap::Shortest(std::string_view text) const {
+  if (units_.empty()) return {};
   uint32_t position = Offset(units_[0]);
   for (size_t i = 0; i < text.size(); ++i) {
     const uint32_t label = static_cast<uint8_t>(text[i]);
     position ^= label;
-    if (position >= units_.size() || Label(units_[position]) != label) return;
+    if (position >= units_.size() || Label(units_[position]) != label) break;
     const uint32_t unit = units_[position];
     position ^= Offset(unit);
     if (!HasLeaf(unit)) continue;
-    if (position >= units_.size()) return;
+    if (position >= units_.size()) break;
     const uint32_t value = Value(units_[position]);
-    if (value < replacements_.size() && !on_match(i + 1, value)) return;
+    if (value >= replacements_.size()) continue;
+    const std::string_view rest = std::string_view(replacements_).substr(value);
+    return {i + 1, rest.substr(0, rest.find('\0'))};
   }
-}
-
-Charsmap::Match Charsmap::At(size_t length, uint32_t value) const {
-  const std::string_view rest = std::string_view(replacements_).substr(value);
-  return {length, rest.substr(0, rest.find('\0'))};
-}
-
-Charsmap::Match Charsmap::Longest(std::string_view text) const {
-  size_t length = 0;
-  uint32_t value = 0;
-  Search(text, [&](size_t match_length, uint32_t match_value) {
-    length = match_length;
-    value = match_value;
-    return true;
-  });
-  return length == 0 ? Match{} : At(length, value);
-}
-
-Charsmap::Match Charsmap::Shortest(std::string_view text) const {
-  Match match;
-  Search(text, [&](size_t length, uint32_t value) {
-    match = At(length, value);
-    return false;
-  });
-  return match;
+  return {};
 }
 
 }  // namespace quintet

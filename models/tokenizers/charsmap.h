@@ -32,15 +32,10 @@ class Charsmap {
   // True when no rule starts with ASCII character c followed by ASCII character `next`, or with c
   // alone; next 128: end of text.
   bool Untouched(uint8_t c, uint8_t next) const { return untouched_[c * 129u + next]; }
-  Match Longest(std::string_view text) const;  // SentencePiece's choice
-  Match Shortest(std::string_view text)
-      const;  // that of HF's tokenizers, which then replaces the whole of what it asked about
+  // The shortest rule that `text` begins with, as HF's tokenizers choose it.
+  Match Shortest(std::string_view text) const;
 
  private:
-  template <typename OnMatch>
-  void Search(std::string_view text, OnMatch on_match) const;
-  Match At(size_t length, uint32_t value) const;
-
   std::vector<uint32_t> units_;
   bool HasLongRules() const;
   void FindUntouched();

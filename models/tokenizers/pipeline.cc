@@ -184,7 +184,7 @@ std::string Pipeline::Decode(absl::Span<const int32_t> ids, bool skip_special_to
   for (const int32_t id : ids) {
     const AddedToken* added = parts_.added.FindId(id);
     const bool known = added != nullptr || parts_.model->vocabulary.Has(id);
-    if (!known || (skip_special_tokens && IsSpecial(id))) continue;
+    if (!known || (skip_special_tokens && added != nullptr && added->hidden)) continue;
     tokens.push_back(added != nullptr ? added->decoded : parts_.model->vocabulary.Piece(id));
   }
   std::string text;

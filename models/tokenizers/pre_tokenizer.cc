@@ -71,10 +71,12 @@ void SplitPieces(SplitText* split, SplitBehavior behavior, bool invert,
 // Each code point of `text` with the flag is a match of its own.
 template <typename OnMatch>
 void MatchFlag(std::string_view text, UnicodeFlag flag, OnMatch on_match) {
+  const UnicodeTables& unicode = Unicode();
   for (size_t at = 0; at < text.size();) {
-    int length;
-    const bool has = Unicode().Has(DecodeUtf8(text.data() + at, &length), flag);
-    if (has) on_match(at, at + static_cast<size_t>(length));
+    int length = 1;
+    uint32_t code_point = static_cast<uint8_t>(text[at]);
+    if (code_point >= 128) code_point = DecodeUtf8(text.data() + at, &length);
+    if (unicode.Has(code_point, flag)) on_match(at, at + static_cast<size_t>(length));
     at += static_cast<size_t>(length);
   }
 }
@@ -82,10 +84,7 @@ void MatchFlag(std::string_view text, UnicodeFlag flag, OnMatch on_match) {
 class Metaspace : public PreTokenizer {
  public:
   Metaspace(std::string replacement, PrependScheme scheme, bool split)
-      : replacement_(std::move(replacement)),
-        scheme_(scheme),
-        split_(split),
-        delimiter_(Pattern::Literal(replacement_)) {}
+      : replacement_(std::move(replacement)), scheme_(scheme), split_(split) {}
 
   void Apply(SplitText* split) const override {
     const std::string_view text = split->text.text;
@@ -103,9 +102,14 @@ class Metaspace : public PreTokenizer {
     }
     split->text = rewriter.Take();
     if (!split_) return;
-    SplitPieces(
-        split, SplitBehavior::kMergedWithNext, false,
-        [&](std::string_view piece, auto on_match) { delimiter_.ForEachMatch(piece, on_match); });
+    const size_t length = replacement_.size();
+    SplitPieces(split, SplitBehavior::kMergedWithNext, false,
+                [&](std::string_view piece, auto on_match) {
+                  for (size_t at = piece.find(replacement_); at != std::string_view::npos;
+                       at = piece.find(replacement_, at + length)) {
+                    on_match(at, at + length);
+                  }
+                });
   }
 
  private:
@@ -122,7 +126,6 @@ class Metaspace : public PreTokenizer {
   std::string replacement_;
   PrependScheme scheme_;
   bool split_;
-  Pattern delimiter_;
 };
 
 class ByteLevel : public PreTokenizer {

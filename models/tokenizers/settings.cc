@@ -1,7 +1,12 @@
 #include "models/tokenizers/settings.h"
 
 #include <algorithm>
+#include <iterator>
+#include <tuple>
+#include <utility>
 
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "models/json.h"
@@ -22,39 +27,84 @@ absl::StatusOr<Json> ReadOptional(const std::string& directory, const char* name
   return json;
 }
 
-absl::Status ReadNamed(const Json& json, const char* field, const std::string& where,
-                       std::optional<AddedToken>* token) {
-  const Json* value = FindField(json, field);
-  if (value == nullptr) return absl::OkStatus();
-  QT_ASSIGN_OR_RETURN(*token, ParseAddedToken(*value, true, absl::StrCat(where, ": ", field)));
+constexpr std::pair<const char*, std::optional<AddedToken> TokenizerSettings::*> kNamed[] = {
+    {"bos_token", &TokenizerSettings::bos},  {"eos_token", &TokenizerSettings::eos},
+    {"unk_token", &TokenizerSettings::unk},  {"sep_token", &TokenizerSettings::sep},
+    {"pad_token", &TokenizerSettings::pad},  {"cls_token", &TokenizerSettings::cls},
+    {"mask_token", &TokenizerSettings::mask}};
+
+bool IsNamed(std::string_view field) {
+  return std::any_of(std::begin(kNamed), std::end(kNamed),
+                     [&](const auto& named) { return field == named.first; });
+}
+
+// The named tokens that `json` has, and other string or object fields *_token.
+absl::Status ReadNamed(const Json& json, const std::string& where, TokenizerSettings* settings) {
+  for (const auto& [field, member] : kNamed) {
+    const auto value = json.find(field);
+    if (value == json.end()) continue;
+    if (value->is_null()) {
+      settings->*member = AddedToken();
+      continue;
+    }
+    QT_ASSIGN_OR_RETURN(settings->*member,
+                        ParseAddedToken(*value, true, absl::StrCat(where, ": ", field)));
+  }
+  for (const auto& [field, value] : json.items()) {
+    if (IsNamed(field) || !absl::EndsWith(field, "_token")) continue;
+    if (!value.is_string() && FindField(value, "content") == nullptr) continue;
+    QT_ASSIGN_OR_RETURN(
+        AddedToken token,
+        ParseAddedToken(value, true, absl::StrCat(where, ": ", field.substr(0, 64))));
+    settings->model_specific.push_back(std::move(token));
+  }
   return absl::OkStatus();
 }
 
-// Named tokens and lists of special tokens, the same in tokenizer_config.json and
-// special_tokens_map.json.
-absl::Status ReadSpecialTokens(const Json& json, const std::string& where,
-                               TokenizerSettings* settings) {
-  QT_RETURN_IF_ERROR(ReadNamed(json, "bos_token", where, &settings->bos));
-  QT_RETURN_IF_ERROR(ReadNamed(json, "eos_token", where, &settings->eos));
-  QT_RETURN_IF_ERROR(ReadNamed(json, "unk_token", where, &settings->unk));
-  QT_RETURN_IF_ERROR(ReadNamed(json, "pad_token", where, &settings->pad));
-  for (const char* field : {"sep_token", "cls_token", "mask_token"}) {
-    std::optional<AddedToken> token;
-    QT_RETURN_IF_ERROR(ReadNamed(json, field, where, &token));
-    if (token) settings->others.push_back(*token);
+absl::StatusOr<std::vector<AddedToken>> ReadTokenList(const Json& list, bool special,
+                                                      const std::string& where) {
+  if (!list.is_array() && !list.is_object()) return ExpectedField(where, "tokens", "a list", list);
+  if (list.size() > kMaxListedTokens) {
+    return ExpectedField(where, "tokens", absl::StrCat("at most ", kMaxListedTokens), list);
   }
-  for (const char* field : {"additional_special_tokens", "extra_special_tokens"}) {
-    const Json* list = FindField(json, field);
-    if (list == nullptr) continue;
-    if (!list->is_array() && !list->is_object())
-      return ExpectedField(where, field, "a list", *list);
-    if (list->size() > kMaxListedTokens)
-      return ExpectedField(where, field, "at most 100000 tokens", *list);
-    for (const Json& entry : *list) {
-      QT_ASSIGN_OR_RETURN(AddedToken token,
-                          ParseAddedToken(entry, true, absl::StrCat(where, ": ", field)));
-      settings->others.push_back(std::move(token));
-    }
+  std::vector<AddedToken> tokens;
+  for (const Json& entry : list) {
+    QT_ASSIGN_OR_RETURN(AddedToken token,
+                        ParseAddedToken(entry, special || entry.is_string(), where));
+    tokens.push_back(std::move(token));
+  }
+  return tokens;
+}
+
+// A list of tokens becomes `target`; an object's tokens are special tokens with names.
+absl::Status ReadExtra(const Json& value, const std::string& where, TokenizerSettings* settings,
+                       std::optional<std::vector<AddedToken>>* target) {
+  if (value.is_null()) {
+    target->emplace();
+    return absl::OkStatus();
+  }
+  QT_ASSIGN_OR_RETURN(std::vector<AddedToken> tokens,
+                      ReadTokenList(value, value.is_object(), where));
+  if (value.is_object()) {
+    std::move(tokens.begin(), tokens.end(), std::back_inserter(settings->model_specific));
+  } else {
+    *target = std::move(tokens);
+  }
+  return absl::OkStatus();
+}
+
+// additional_special_tokens is the older name of extra_special_tokens, and replaces an empty one.
+absl::Status ReadExtras(const Json& json, const std::string& where, TokenizerSettings* settings) {
+  const auto extra = json.find("extra_special_tokens");
+  const auto additional = json.find("additional_special_tokens");
+  const bool has_extra = extra != json.end() && !extra->empty();
+  if (additional != json.end()) {
+    QT_RETURN_IF_ERROR(ReadExtra(*additional, absl::StrCat(where, ": additional_special_tokens"),
+                                 settings, has_extra ? &settings->additional : &settings->extra));
+  }
+  if (extra != json.end() && (has_extra || additional == json.end())) {
+    QT_RETURN_IF_ERROR(ReadExtra(*extra, absl::StrCat(where, ": extra_special_tokens"), settings,
+                                 &settings->extra));
   }
   return absl::OkStatus();
 }
@@ -66,30 +116,10 @@ absl::StatusOr<int32_t> CheckedId(int64_t id, const std::string& where, const st
   return static_cast<int32_t>(id);
 }
 
-absl::Status ReadConfig(const std::string& directory, TokenizerSettings* settings) {
-  const std::string where = "tokenizer_config.json";
-  QT_ASSIGN_OR_RETURN(const Json json, ReadOptional(directory, where.c_str()));
-  QT_ASSIGN_OR_RETURN(settings->tokenizer_class, StringField(json, "tokenizer_class", "", where));
-  QT_ASSIGN_OR_RETURN(settings->add_prefix_space,
-                      BoolField(json, "add_prefix_space", false, where));
-  QT_ASSIGN_OR_RETURN(settings->clean_up_spaces,
-                      BoolField(json, "clean_up_tokenization_spaces", false, where));
-  QT_ASSIGN_OR_RETURN(
-      settings->clean_up_spaces_of_bpe,
-      BoolField(json, "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output",
-                false, where));
-  if (FindField(json, "extra_ids") != nullptr) {
-    QT_ASSIGN_OR_RETURN(settings->extra_ids, IntField(json, "extra_ids", where));
-    if (*settings->extra_ids < 0 || *settings->extra_ids > 10000) {
-      return ExpectedField(where, "extra_ids", "a number in [0, 10000]", json["extra_ids"]);
-    }
-  }
-  QT_RETURN_IF_ERROR(ReadSpecialTokens(json, where, settings));
-  const Json* numbered = FindField(json, "added_tokens_decoder");
-  if (numbered == nullptr) return absl::OkStatus();
-  if (!numbered->is_object())
-    return ExpectedField(where, "added_tokens_decoder", "an object", *numbered);
-  for (const auto& [key, entry] : numbered->items()) {
+absl::Status ReadAddedTokensDecoder(const Json& json, const std::string& where,
+                                    TokenizerSettings* settings) {
+  if (!json.is_object()) return ExpectedField(where, "added_tokens_decoder", "an object", json);
+  for (const auto& [key, entry] : json.items()) {
     const std::string place = absl::StrCat(where, ": added_tokens_decoder: ", key.substr(0, 32));
     int64_t id;
     if (!absl::SimpleAtoi(key, &id)) return ExpectedField(place, "key", "an id", key);
@@ -97,58 +127,152 @@ absl::Status ReadConfig(const std::string& directory, TokenizerSettings* setting
     QT_ASSIGN_OR_RETURN(token.id, CheckedId(id, place, "key"));
     settings->numbered.push_back(std::move(token));
   }
-  std::sort(settings->numbered.begin(), settings->numbered.end(),
-            [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
   return absl::OkStatus();
 }
 
-absl::Status ReadAddedTokens(const std::string& directory, TokenizerSettings* settings) {
+absl::Status ReadConfig(const Json& json, const std::string& where, TokenizerSettings* settings) {
+  const std::tuple<const char*, bool*> flags[] = {
+      {"add_prefix_space", &settings->add_prefix_space},
+      {"add_bos_token", &settings->add_bos},
+      {"add_eos_token", &settings->add_eos},
+      {"split_special_tokens", &settings->split_special_tokens},
+      {"clean_up_tokenization_spaces", &settings->clean_up_spaces},
+      {"clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output",
+       &settings->clean_up_spaces_of_bpe}};
+  for (const auto& [field, flag] : flags) {
+    QT_ASSIGN_OR_RETURN(*flag, BoolField(json, field, false, where));
+  }
+  if (FindField(json, "extra_ids") != nullptr) {
+    QT_ASSIGN_OR_RETURN(settings->extra_ids, IntField(json, "extra_ids", where));
+    if (*settings->extra_ids < 0 || *settings->extra_ids > 10000) {
+      return ExpectedField(where, "extra_ids", "a number in [0, 10000]", json["extra_ids"]);
+    }
+  }
+  QT_RETURN_IF_ERROR(ReadNamed(json, where, settings));
+  QT_RETURN_IF_ERROR(ReadExtras(json, where, settings));
+  const Json* decoder = FindField(json, "added_tokens_decoder");
+  settings->has_added_tokens_decoder = decoder != nullptr;
+  return decoder == nullptr ? absl::OkStatus() : ReadAddedTokensDecoder(*decoder, where, settings);
+}
+
+// Counts only without an added_tokens_decoder, and then more than tokenizer_config.json.
+absl::Status ReadSpecialTokensMap(const Json& json, TokenizerSettings* settings) {
+  const std::string where = "special_tokens_map.json";
+  QT_RETURN_IF_ERROR(ReadNamed(json, where, settings));
+  const auto additional = json.find("additional_special_tokens");
+  if (additional != json.end()) {
+    QT_RETURN_IF_ERROR(ReadExtra(*additional, absl::StrCat(where, ": additional_special_tokens"),
+                                 settings, &settings->additional));
+  }
+  const Json* extra = FindField(json, "extra_special_tokens");
+  if (extra == nullptr) return absl::OkStatus();
+  std::optional<std::vector<AddedToken>> tokens;
+  QT_RETURN_IF_ERROR(
+      ReadExtra(*extra, absl::StrCat(where, ": extra_special_tokens"), settings, &tokens));
+  if (!tokens) return absl::OkStatus();
+  if (!settings->extra) settings->extra.emplace();
+  std::move(tokens->begin(), tokens->end(), std::back_inserter(*settings->extra));
+  return absl::OkStatus();
+}
+
+// Counts only without an added_tokens_decoder.
+absl::Status ReadAddedTokens(const Json& json, TokenizerSettings* settings) {
   const std::string where = "added_tokens.json";
-  QT_ASSIGN_OR_RETURN(const Json json, ReadOptional(directory, where.c_str()));
-  std::vector<AddedToken> tokens;
+  absl::flat_hash_set<std::string> special;
+  for (const auto& [field, member] : kNamed) {
+    if (settings->*member) special.insert((settings->*member)->content);
+  }
+  if (settings->extra) {
+    for (const AddedToken& token : *settings->extra) special.insert(token.content);
+  }
   for (const auto& [content, value] : json.items()) {
     QT_ASSIGN_OR_RETURN(const int64_t id, IntField(json, content.c_str(), where));
     AddedToken token;
     token.content = content;
-    token.normalized = true;
+    token.special = special.contains(content);
+    token.normalized = !token.special;
     QT_ASSIGN_OR_RETURN(token.id, CheckedId(id, where, content.substr(0, 64)));
-    const auto same = [&](const AddedToken& other) { return other.content == content; };
-    // added_tokens_decoder says more about the same token.
-    if (std::none_of(settings->numbered.begin(), settings->numbered.end(), same))
-      tokens.push_back(std::move(token));
+    settings->numbered.push_back(std::move(token));
   }
-  std::sort(tokens.begin(), tokens.end(),
-            [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
-  settings->numbered.insert(settings->numbered.end(), tokens.begin(), tokens.end());
   return absl::OkStatus();
 }
 
-// Finds or makes the id of a special token and marks it as one.
-absl::StatusOr<int32_t> PlaceSpecial(AddedToken token, PipelineParts* parts) {
-  if (token.content.empty()) return -1;
-  const AddedToken* added = parts->added.FindContent(token.content);
-  if (added != nullptr) {
-    const int32_t id = added->id;
-    if (!added->special) {
-      token = *added;
-      token.special = true;
-      token.normalized = false;
-      parts->added.Add(std::move(token));
-    }
-    return id;
+// Empty where the field is missing or no string: the model's own reader complains about that.
+std::string NameField(const Json& json, const char* field) {
+  const Json* value = FindField(json, field);
+  return value != nullptr && value->is_string() ? value->get<std::string>() : "";
+}
+
+// Those with names, in the order in which they are added.
+std::vector<AddedToken> NamedTokens(const TokenizerSettings& settings) {
+  std::vector<AddedToken> tokens;
+  for (const auto& [field, member] : kNamed) {
+    if (settings.*member) tokens.push_back(*(settings.*member));
   }
-  token.id = parts->model->vocabulary.Find(token.content);
+  tokens.insert(tokens.end(), settings.model_specific.begin(), settings.model_specific.end());
+  for (AddedToken& token : tokens) token.special = true;
+  return tokens;
+}
+
+absl::Status AddNumbered(AddedToken token, const TokenizerSettings& settings,
+                         PipelineParts* parts) {
+  const std::string& known = parts->model->vocabulary.Piece(token.id);
+  const int32_t found = parts->model->vocabulary.Find(token.content);
+  if ((!known.empty() && known != token.content) || (found >= 0 && found != token.id)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("added token ", token.id, " \"", token.content.substr(0, 64),
+                     "\": expected the vocabulary to agree, got \"", known.substr(0, 64),
+                     "\" there and id ", found, " for its spelling"));
+  }
+  const AddedToken* added = parts->added.FindContent(token.content);
+  const std::vector<AddedToken> named = NamedTokens(settings);
+  token.special |= added != nullptr && added->special;
+  token.special |= std::any_of(named.begin(), named.end(), [&](const AddedToken& other) {
+    return other.content == token.content;
+  });
+  parts->added.Add(std::move(token));
+  return absl::OkStatus();
+}
+
+// Adds a token with the id of its spelling, or a new one.
+absl::Status AddSpelled(AddedToken token, PipelineParts* parts) {
+  const AddedToken* added = parts->added.FindContent(token.content);
+  token.special |= added != nullptr && added->special;
+  token.id = added != nullptr ? added->id : parts->model->vocabulary.Find(token.content);
   if (token.id < 0) {
     const int64_t next =
         std::max<int64_t>(parts->model->vocabulary.size(), parts->added.highest_id() + int64_t{1});
     QT_ASSIGN_OR_RETURN(token.id, CheckedId(next, "special tokens", token.content.substr(0, 64)));
   }
-  const int32_t id = token.id;
   parts->added.Add(std::move(token));
-  return id;
+  return absl::OkStatus();
 }
 
 }  // namespace
+
+TokenizerClass ChooseTokenizerClass(std::string_view model_type, std::string_view declared) {
+  static constexpr std::pair<std::string_view, TokenizerClass> kClasses[] = {
+      {"T5Tokenizer", TokenizerClass::kT5},
+      {"GPT2Tokenizer", TokenizerClass::kGpt2},
+      {"ByT5Tokenizer", TokenizerClass::kByT5}};
+  // UMT5's own class is the plain backend, which overrules what its files declare.
+  if (model_type == "umt5") return TokenizerClass::kTokenizersBackend;
+  if (declared.ends_with("Fast")) declared.remove_suffix(4);
+  for (const auto& [name, tokenizer_class] : kClasses) {
+    if (declared == name) return tokenizer_class;
+  }
+  if (!declared.empty()) return TokenizerClass::kTokenizersBackend;
+  if (model_type == "t5" || model_type == "mt5") return TokenizerClass::kT5;
+  if (model_type == "gpt2") return TokenizerClass::kGpt2;
+  return TokenizerClass::kTokenizersBackend;
+}
+
+AddedToken SpecialToken(std::string content) {
+  AddedToken token;
+  token.content = std::move(content);
+  token.special = true;
+  return token;
+}
 
 absl::StatusOr<AddedToken> ParseAddedToken(const Json& entry, bool special,
                                            const std::string& where) {
@@ -175,41 +299,42 @@ absl::StatusOr<AddedToken> ParseAddedToken(const Json& entry, bool special,
 
 absl::StatusOr<TokenizerSettings> ReadTokenizerSettings(const std::string& directory) {
   TokenizerSettings settings;
-  const std::string where = "special_tokens_map.json";
-  QT_ASSIGN_OR_RETURN(const Json map, ReadOptional(directory, where.c_str()));
-  QT_RETURN_IF_ERROR(ReadSpecialTokens(map, where, &settings));
-  QT_RETURN_IF_ERROR(ReadConfig(directory, &settings));
-  QT_RETURN_IF_ERROR(ReadAddedTokens(directory, &settings));
+  const std::string where = "tokenizer_config.json";
+  QT_ASSIGN_OR_RETURN(const Json model, ReadOptional(directory, "config.json"));
+  QT_ASSIGN_OR_RETURN(const Json config, ReadOptional(directory, where.c_str()));
+  QT_ASSIGN_OR_RETURN(std::string declared, StringField(config, "tokenizer_class", "", where));
+  if (declared.empty()) declared = NameField(model, "tokenizer_class");
+  settings.tokenizer_class = ChooseTokenizerClass(NameField(model, "model_type"), declared);
+  QT_RETURN_IF_ERROR(ReadConfig(config, where, &settings));
+  if (!settings.has_added_tokens_decoder) {
+    QT_ASSIGN_OR_RETURN(const Json map, ReadOptional(directory, "special_tokens_map.json"));
+    QT_RETURN_IF_ERROR(ReadSpecialTokensMap(map, &settings));
+    QT_ASSIGN_OR_RETURN(const Json added, ReadOptional(directory, "added_tokens.json"));
+    QT_RETURN_IF_ERROR(ReadAddedTokens(added, &settings));
+  }
+  std::sort(settings.numbered.begin(), settings.numbered.end(),
+            [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
   return settings;
 }
 
 absl::Status ApplySettings(const TokenizerSettings& settings, PipelineParts* parts) {
   for (const AddedToken& token : settings.numbered) {
-    const std::string& known = parts->model->vocabulary.Piece(token.id);
-    const int32_t found = parts->model->vocabulary.Find(token.content);
-    if ((!known.empty() && known != token.content) || (found >= 0 && found != token.id)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("added token ", token.id, " \"", token.content.substr(0, 64),
-                       "\": expected the vocabulary to agree, got \"", known.substr(0, 64),
-                       "\" there and id ", found, " for its spelling"));
-    }
-    const AddedToken* added = parts->added.FindContent(token.content);
-    AddedToken replacement = token;
-    replacement.special |= added != nullptr && added->special;
-    parts->added.Add(std::move(replacement));
+    QT_RETURN_IF_ERROR(AddNumbered(token, settings, parts));
   }
-  const auto place = [&](const std::optional<AddedToken>& token, int32_t* id) -> absl::Status {
-    if (!token) return absl::OkStatus();
-    QT_ASSIGN_OR_RETURN(*id, PlaceSpecial(*token, parts));
-    return absl::OkStatus();
+  std::vector<AddedToken> tokens = NamedTokens(settings);
+  const auto& extra = settings.extra ? settings.extra : settings.additional;
+  if (extra) tokens.insert(tokens.end(), extra->begin(), extra->end());
+  std::erase_if(tokens, [&](const AddedToken& token) {
+    return token.content.empty() || parts->added.FindContent(token.content) != nullptr;
+  });
+  // Of several with one spelling the last counts.
+  for (AddedToken& token : tokens) QT_RETURN_IF_ERROR(AddSpelled(std::move(token), parts));
+  const auto id = [&](const std::optional<AddedToken>& token) {
+    const AddedToken* added = token ? parts->added.FindContent(token->content) : nullptr;
+    return added == nullptr ? -1 : added->id;
   };
-  QT_RETURN_IF_ERROR(place(settings.bos, &parts->ids.bos));
-  QT_RETURN_IF_ERROR(place(settings.eos, &parts->ids.eos));
-  QT_RETURN_IF_ERROR(place(settings.unk, &parts->ids.unk));
-  QT_RETURN_IF_ERROR(place(settings.pad, &parts->ids.pad));
-  for (const AddedToken& token : settings.others) {
-    if (absl::StatusOr<int32_t> id = PlaceSpecial(token, parts); !id.ok()) return id.status();
-  }
+  parts->ids = {id(settings.eos), id(settings.pad), id(settings.unk), id(settings.bos)};
+  if (settings.split_special_tokens) parts->added.SplitSpecialTokens();
   return absl::OkStatus();
 }
 

@@ -56,7 +56,7 @@ absl::Status Vocabulary::Add(std::string_view piece, int64_t id) {
 }
 
 int32_t Vocabulary::Find(std::string_view piece) const {
-  const auto it = ids_.find(absl::string_view(piece.data(), piece.size()));
+  const auto it = ids_.find(piece);
   return it == ids_.end() ? -1 : it->second;
 }
 
@@ -77,14 +77,10 @@ bool BytePieces::HasAll(std::string_view bytes) const {
                      [&](char byte) { return ids[static_cast<uint8_t>(byte)] >= 0; });
 }
 
-bool BytePieces::Append(std::string_view bytes, uint32_t begin, Cover cover,
-                        TokenList* tokens) const {
+bool BytePieces::Append(std::string_view bytes, uint32_t begin, TokenList* tokens) const {
   if (!HasAll(bytes)) return false;
-  const uint32_t size = static_cast<uint32_t>(bytes.size());
-  for (uint32_t i = 0; i < size; ++i) {
-    const bool covers = cover == Cover::kAll || i + 1 == size;
-    tokens->Add(ids[static_cast<uint8_t>(bytes[i])], begin, covers ? begin + size : begin);
-  }
+  const uint32_t end = begin + static_cast<uint32_t>(bytes.size());
+  for (const char byte : bytes) tokens->Add(ids[static_cast<uint8_t>(byte)], begin, end);
   return true;
 }
 

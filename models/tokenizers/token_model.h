@@ -1,5 +1,4 @@
-// The part of a tokenizer that turns one piece of text into ids: unigram, byte-pair encoding,
-// single characters.
+// The part of a tokenizer that turns one piece of text into ids: unigram, byte-pair encoding.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "models/string_map.h"
 
 namespace quintet {
 
@@ -48,7 +47,7 @@ class Vocabulary {
  private:
   std::vector<std::string> pieces_;
   std::vector<bool> present_;
-  absl::flat_hash_map<std::string, int32_t> ids_;
+  StringMap<int32_t> ids_;
 };
 
 class TokenModel {
@@ -66,11 +65,9 @@ struct BytePieces {
   std::vector<int32_t> ids;  // [256]
   explicit BytePieces(const Vocabulary& vocabulary);
   bool HasAll(std::string_view bytes) const;
-  // Appends a token for each of `bytes`, which begin at `begin` of the piece: each covers all of
-  // them (HF) or only the last one does (SentencePiece). False, with nothing appended, when one has
-  // no piece.
-  enum class Cover : uint8_t { kAll, kLast };
-  bool Append(std::string_view bytes, uint32_t begin, Cover cover, TokenList* tokens) const;
+  // Appends a token for each of `bytes`, which begin at `begin` of the piece; each covers all of
+  // them. False, with nothing appended, when one has no piece.
+  bool Append(std::string_view bytes, uint32_t begin, TokenList* tokens) const;
 };
 // The byte that a piece like "<0x0A>" stands for; -1 for other pieces.
 int BytePieceValue(std::string_view piece);

@@ -1,8 +1,13 @@
 // tokenizer.json as a whole: added tokens, post-processor, and the special ids.
 #include "models/tokenizers/tokenizer_json.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "models/tokenizers/fields.h"
+#include "models/tokenizers/gpt2.h"
+#include "models/tokenizers/t5.h"
 #include "models/tokenizers/text_growth.h"
 
 namespace quintet {
@@ -18,9 +23,12 @@ absl::StatusOr<int32_t> KnownId(const Json& value, const std::string& where,
   return value.get<int32_t>();
 }
 
-absl::Status ParseAddedTokens(const Json& json, const std::string& where, PipelineParts* parts) {
+absl::StatusOr<std::vector<AddedToken>> ParseAddedTokens(const Json& json,
+                                                         const Vocabulary& vocabulary,
+                                                         const std::string& where) {
+  std::vector<AddedToken> tokens;
   const Json* list = FindField(json, "added_tokens");
-  if (list == nullptr) return absl::OkStatus();
+  if (list == nullptr) return tokens;
   if (!list->is_array()) return ExpectedField(where, "added_tokens", "a list", *list);
   for (size_t i = 0; i < list->size(); ++i) {
     const Json& entry = (*list)[i];
@@ -29,16 +37,31 @@ absl::Status ParseAddedTokens(const Json& json, const std::string& where, Pipeli
     QT_ASSIGN_OR_RETURN(AddedToken token, ParseAddedToken(entry, false, place));
     const Json* id = FindField(entry, "id");
     QT_ASSIGN_OR_RETURN(token.id, KnownId(id == nullptr ? Json() : *id, place, "id"));
-    const Vocabulary& vocabulary = parts->model->vocabulary;
     const int32_t known = vocabulary.Find(token.content);
     if ((known >= 0 && known != token.id) || (known < 0 && vocabulary.Has(token.id))) {
       return absl::InvalidArgumentError(
           absl::StrCat(place, ": id of \"", token.content.substr(0, 64),
                        "\": expected what the vocabulary says, got ", token.id));
     }
-    parts->added.Add(std::move(token));
+    tokens.push_back(std::move(token));
   }
-  return absl::OkStatus();
+  return tokens;
+}
+
+// Joins tokens to numbered ones, of which they replace those with the same id.
+void AddNumbered(const std::vector<AddedToken>& tokens, std::vector<AddedToken>* numbered) {
+  absl::flat_hash_map<int32_t, size_t> places;
+  for (size_t i = 0; i < numbered->size(); ++i) places[(*numbered)[i].id] = i;
+  for (const AddedToken& token : tokens) {
+    const auto [place, fresh] = places.try_emplace(token.id, numbered->size());
+    if (fresh) {
+      numbered->push_back(token);
+    } else {
+      (*numbered)[place->second] = token;
+    }
+  }
+  std::sort(numbered->begin(), numbered->end(),
+            [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
 }
 
 // One {"Sequence": {"id": "A"}} or {"SpecialToken": {"id": "</s>"}} of a template.
@@ -92,6 +115,58 @@ absl::StatusOr<int32_t> PairId(const Json& json, const char* field, const std::s
   return KnownId((*pair)[1], where, field);
 }
 
+// Ids of well-known special tokens, where the settings name none.
+void GuessIds(PipelineParts* parts) {
+  const auto guess = [&](const char* content, int32_t* id) {
+    if (*id >= 0) return;
+    const AddedToken* added = parts->added.FindContent(content);
+    *id = added != nullptr ? added->id : parts->model->vocabulary.Find(content);
+  };
+  guess("</s>", &parts->ids.eos);
+  guess("<|endoftext|>", &parts->ids.eos);
+  guess("<pad>", &parts->ids.pad);
+  guess("<s>", &parts->ids.bos);
+  guess("<|endoftext|>", &parts->ids.bos);
+  guess("<unk>", &parts->ids.unk);
+  if (parts->ids.unk < 0) parts->ids.unk = parts->model->unknown;
+}
+
+// The parts of the file but its added tokens.
+absl::StatusOr<PipelineParts> ParseParts(const Json& json, const std::string& where) {
+  const auto field = [&](const char* name) -> const Json& {
+    static const Json* const null = new Json;  // never destroyed: used until the last thread ends
+    const Json* value = FindField(json, name);
+    return value == nullptr ? *null : *value;
+  };
+  PipelineParts parts;
+  QT_ASSIGN_OR_RETURN(parts.model, ParseTokenModel(field("model"), absl::StrCat(where, ": model")));
+  QT_ASSIGN_OR_RETURN(parts.normalizer,
+                      ParseNormalizer(field("normalizer"), absl::StrCat(where, ": normalizer")));
+  QT_ASSIGN_OR_RETURN(
+      parts.pre_tokenizer,
+      ParsePreTokenizer(field("pre_tokenizer"), absl::StrCat(where, ": pre_tokenizer")));
+  QT_ASSIGN_OR_RETURN(parts.decoder,
+                      ParseDecoder(field("decoder"), absl::StrCat(where, ": decoder")));
+  QT_RETURN_IF_ERROR(
+      CheckTextGrowth(TextGrowth(field("normalizer")) * TextGrowth(field("pre_tokenizer")),
+                      kMostEncodingGrowth, absl::StrCat(where, ": normalizer and pre_tokenizer")));
+  QT_RETURN_IF_ERROR(CheckTextGrowth(TextGrowth(field("decoder")), kMostDecodingGrowth,
+                                     absl::StrCat(where, ": decoder")));
+  QT_RETURN_IF_ERROR(
+      ParsePostProcessor(field("post_processor"), absl::StrCat(where, ": post_processor"), &parts));
+  return parts;
+}
+
+absl::StatusOr<std::unique_ptr<const Tokenizer>> Finish(bool is_t5, bool is_bpe,
+                                                        const TokenizerSettings& settings,
+                                                        PipelineParts parts) {
+  if (is_t5) return MakeT5(settings, std::move(parts));
+  QT_RETURN_IF_ERROR(ApplySettings(settings, &parts));
+  GuessIds(&parts);
+  parts.clean_up_spaces = settings.clean_up_spaces && (!is_bpe || settings.clean_up_spaces_of_bpe);
+  return Pipeline::Make(std::move(parts));
+}
+
 }  // namespace
 
 absl::Status ParsePostProcessor(const Json& json, const std::string& where, PipelineParts* parts) {
@@ -133,52 +208,33 @@ absl::Status ParsePostProcessor(const Json& json, const std::string& where, Pipe
       absl::StrCat(where, ": type ", type.substr(0, 64), " is not supported"));
 }
 
-absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseTokenizerJson(
-    const Json& json, const std::string& where, const TokenizerSettings& settings) {
+absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseTokenizerJson(Json json,
+                                                                    const std::string& where,
+                                                                    TokenizerSettings settings) {
   if (!json.is_object()) return ExpectedField(where, "file", "an object", json);
-  const auto field = [&](const char* name) -> const Json& {
-    static const Json* const null = new Json;  // never destroyed: used until the last thread ends
-    const Json* value = FindField(json, name);
-    return value == nullptr ? *null : *value;
-  };
-  PipelineParts parts;
-  QT_ASSIGN_OR_RETURN(parts.model, ParseTokenModel(field("model"), absl::StrCat(where, ": model")));
-  QT_ASSIGN_OR_RETURN(parts.normalizer,
-                      ParseNormalizer(field("normalizer"), absl::StrCat(where, ": normalizer")));
-  QT_ASSIGN_OR_RETURN(
-      parts.pre_tokenizer,
-      ParsePreTokenizer(field("pre_tokenizer"), absl::StrCat(where, ": pre_tokenizer")));
-  QT_ASSIGN_OR_RETURN(parts.decoder,
-                      ParseDecoder(field("decoder"), absl::StrCat(where, ": decoder")));
-  QT_RETURN_IF_ERROR(
-      CheckTextGrowth(TextGrowth(field("normalizer")) * TextGrowth(field("pre_tokenizer")),
-                      kMostEncodingGrowth, absl::StrCat(where, ": normalizer and pre_tokenizer")));
-  QT_RETURN_IF_ERROR(CheckTextGrowth(TextGrowth(field("decoder")), kMostDecodingGrowth,
-                                     absl::StrCat(where, ": decoder")));
-  QT_RETURN_IF_ERROR(
-      ParsePostProcessor(field("post_processor"), absl::StrCat(where, ": post_processor"), &parts));
-  QT_RETURN_IF_ERROR(ParseAddedTokens(json, where, &parts));
-  QT_RETURN_IF_ERROR(ApplySettings(settings, &parts));
-
-  const auto guess = [&](const char* content, int32_t* id) {
-    if (*id >= 0) return;
-    const AddedToken* added = parts.added.FindContent(content);
-    *id = added != nullptr ? added->id : parts.model->vocabulary.Find(content);
-  };
-  guess("</s>", &parts.ids.eos);
-  guess("<|endoftext|>", &parts.ids.eos);
-  guess("<pad>", &parts.ids.pad);
-  guess("<s>", &parts.ids.bos);
-  guess("<|endoftext|>", &parts.ids.bos);
-  guess("<unk>", &parts.ids.unk);
-  if (parts.ids.unk < 0) parts.ids.unk = parts.model->unknown;
-  const Json* type = FindField(field("model"), "type");
-  const bool is_bpe = type != nullptr && *type == "BPE";
-  parts.clean_up_spaces = settings.clean_up_spaces && (!is_bpe || settings.clean_up_spaces_of_bpe);
-  auto pipeline = Pipeline::Make(std::move(parts));
-  if (!pipeline.ok())
-    return absl::InvalidArgumentError(absl::StrCat(where, ": ", pipeline.status().message()));
-  return pipeline;
+  const Json* model = FindField(json, "model");
+  const bool is_bpe = model != nullptr && IsBpe(*model);
+  const bool is_gpt2 = is_bpe && settings.tokenizer_class == TokenizerClass::kGpt2;
+  const bool is_t5 =
+      model != nullptr && IsUnigram(*model) && settings.tokenizer_class == TokenizerClass::kT5;
+  if (is_gpt2) {
+    RebuildAsGpt2(settings.add_prefix_space, &json);
+    SetGpt2Defaults(&settings);
+  }
+  if (is_t5) RebuildAsT5(&json);
+  QT_ASSIGN_OR_RETURN(PipelineParts parts, ParseParts(json, where));
+  QT_ASSIGN_OR_RETURN(const std::vector<AddedToken> added,
+                      ParseAddedTokens(json, parts.model->vocabulary, where));
+  if (!is_t5 && !is_gpt2) {
+    for (const AddedToken& token : added) parts.added.Add(token);
+  }
+  if (!settings.has_added_tokens_decoder) AddNumbered(added, &settings.numbered);
+  auto tokenizer = Finish(is_t5, is_bpe, settings, std::move(parts));
+  if (!tokenizer.ok()) {
+    return absl::Status(tokenizer.status().code(),
+                        absl::StrCat(where, ": ", tokenizer.status().message()));
+  }
+  return tokenizer;
 }
 
 }  // namespace quintet

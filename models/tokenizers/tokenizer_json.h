@@ -12,9 +12,11 @@
 namespace quintet {
 
 // INVALID_ARGUMENT with `where`, place, expected and got; UNIMPLEMENTED for parts that these model
-// families do not use.
-absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseTokenizerJson(
-    const nlohmann::json& json, const std::string& where, const TokenizerSettings& settings);
+// families do not use. T5Tokenizer and GPT2Tokenizer take over little more than the vocabulary
+// (t5.h, gpt2.h); any other class, or a model that is not of theirs, takes the file as it is.
+absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseTokenizerJson(nlohmann::json json,
+                                                                    const std::string& where,
+                                                                    TokenizerSettings settings);
 
 // Its parts; null gives a null pointer.
 absl::StatusOr<NormalizerPtr> ParseNormalizer(const nlohmann::json& json, const std::string& where);

@@ -5,6 +5,7 @@
 #include "models/tokenizers/bpe.h"
 #include "models/tokenizers/byte_level.h"
 #include "models/tokenizers/fields.h"
+#include "models/tokenizers/gpt2.h"
 #include "models/tokenizers/tokenizer_json.h"
 #include "models/tokenizers/unigram.h"
 
@@ -43,7 +44,6 @@ absl::StatusOr<std::unique_ptr<const TokenModel>> ParseUnigram(const Json& json,
     lowest = std::min(lowest, options.scores.back());
   }
   options.unknown_score = lowest - 10.0;
-  options.usable.assign(options.scores.size(), 1);
   QT_ASSIGN_OR_RETURN(const int64_t unknown, IntField(json, "unk_id", where));
   if (unknown < 0 || unknown >= vocabulary.size()) {
     return ExpectedField(where, "unk_id", absl::StrCat("an id in [0, ", vocabulary.size(), ")"),
@@ -164,15 +164,10 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseVocabAndMerges(
       MakeByteLevel(given.add_prefix_space, std::make_unique<const Pattern>(std::move(pattern)));
   parts.decoder = MakeByteLevelDecoder();
   TokenizerSettings settings = given;
-  AddedToken end_of_text;
-  end_of_text.content = "<|endoftext|>";
-  end_of_text.special = true;
-  if (parts.model->vocabulary.Find(end_of_text.content) >= 0) {
-    for (auto* token : {&settings.bos, &settings.eos, &settings.unk}) {
-      if (!*token) *token = end_of_text;
-    }
-  }
+  SetGpt2Defaults(&settings);
   QT_RETURN_IF_ERROR(ApplySettings(settings, &parts));
+  if (settings.add_bos && parts.ids.bos >= 0) parts.prefix = {parts.ids.bos};
+  if (settings.add_eos && parts.ids.eos >= 0) parts.suffix = {parts.ids.eos};
   parts.clean_up_spaces = settings.clean_up_spaces && settings.clean_up_spaces_of_bpe;
   return Pipeline::Make(std::move(parts));
 }

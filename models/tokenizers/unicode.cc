@@ -205,8 +205,8 @@ std::string RepairUtf8(std::string_view text, InvalidUtf8 policy) {
       i += static_cast<size_t>(length);
       continue;
     }
-    if (policy != InvalidUtf8::kDrop) repaired.append(kReplacement);
-    i += policy == InvalidUtf8::kByte ? 1 : InvalidPartLength(text.substr(i));
+    if (policy == InvalidUtf8::kPart) repaired.append(kReplacement);
+    i += InvalidPartLength(text.substr(i));
   }
   return repaired;
 }

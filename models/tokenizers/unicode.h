@@ -22,8 +22,8 @@ void AppendUtf8(uint32_t code_point, std::string* text);
 inline bool IsUtf8Continuation(char byte) { return (static_cast<uint8_t>(byte) & 0xC0) == 0x80; }
 
 // `text` with invalid bytes replaced. kPart: one U+FFFD for each maximal invalid part (WHATWG,
-// Rust, Python); kByte: one for each byte (SentencePiece); kDrop: none at all.
-enum class InvalidUtf8 : uint8_t { kPart, kByte, kDrop };
+// Rust, Python); kDrop: none at all.
+enum class InvalidUtf8 : uint8_t { kPart, kDrop };
 std::string RepairUtf8(std::string_view text, InvalidUtf8 policy);
 // Bytes of the maximal invalid part at the start of `text`, where Utf8Length is 0.
 size_t InvalidPartLength(std::string_view text);

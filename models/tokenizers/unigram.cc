@@ -10,11 +10,11 @@
 namespace quintet {
 namespace {
 
-Trie UsableTrie(const Vocabulary& vocabulary, const std::vector<uint8_t>& usable) {
+Trie PieceTrie(const Vocabulary& vocabulary) {
   std::vector<std::pair<std::string_view, int32_t>> keys;
   for (int32_t id = 0; id < static_cast<int32_t>(vocabulary.size()); ++id) {
     const std::string& piece = vocabulary.Piece(id);
-    if (usable[static_cast<size_t>(id)] && !piece.empty()) keys.push_back({piece, id});
+    if (!piece.empty()) keys.push_back({piece, id});
   }
   return Trie(std::move(keys));
 }
@@ -31,7 +31,7 @@ absl::StatusOr<std::unique_ptr<const TokenModel>> Unigram::Make(Vocabulary vocab
                                                                 UnigramOptions options) {
   for (int32_t id = 0; id < static_cast<int32_t>(vocabulary.size()); ++id) {
     const size_t bytes = vocabulary.Piece(id).size();
-    if (options.usable[static_cast<size_t>(id)] && bytes > kMaxUnigramPieceBytes) {
+    if (bytes > kMaxUnigramPieceBytes) {
       return absl::InvalidArgumentError(absl::StrCat("piece ", id, ": expected at most ",
                                                      kMaxUnigramPieceBytes,
                                                      " bytes in a unigram model, got ", bytes));
@@ -42,7 +42,7 @@ absl::StatusOr<std::unique_ptr<const TokenModel>> Unigram::Make(Vocabulary vocab
 }
 
 Unigram::Unigram(Vocabulary given, int32_t unknown_id, UnigramOptions options)
-    : options_(std::move(options)), trie_(UsableTrie(given, options_.usable)), bytes_(given) {
+    : options_(std::move(options)), trie_(PieceTrie(given)), bytes_(given) {
   vocabulary = std::move(given);
   unknown = unknown_id;
   static_assert(kMaxPieceBytes <= UINT16_MAX);
@@ -56,20 +56,19 @@ Unigram::Unigram(Vocabulary given, int32_t unknown_id, UnigramOptions options)
 
 // The last piece of the best way to each byte: [bytes + 1]. Its length is known from its id, and
 // sums are needed no further back than a piece reaches, so a byte of text costs four.
-template <typename Sum>
-std::vector<int32_t> Unigram::LastPieces(std::string_view piece) const {
-  std::vector<int32_t> last(piece.size() + 1, kUnreached);
-  std::vector<Sum> sums(std::min(window_, std::bit_ceil(piece.size() + 1)));
+Unigram::Path Unigram::LastPieces(std::string_view piece) const {
+  Path last(piece.size() + 1, kUnreached);
+  absl::InlinedVector<double, 64> sums(std::min(window_, std::bit_ceil(piece.size() + 1)));
   const size_t mask = sums.size() - 1;
   const auto offer = [&](size_t begin, size_t end, double score, int32_t id) {
-    const Sum sum = static_cast<Sum>(score) + sums[begin & mask];
+    const double sum = score + sums[begin & mask];
     if (last[end] != kUnreached && sum <= sums[end & mask]) return;
     last[end] = id;
     sums[end & mask] = sum;
   };
   for (size_t at = 0; at < piece.size();) {
-    int length;
-    DecodeUtf8(piece.data() + at, &length);
+    int length = 1;
+    if (static_cast<uint8_t>(piece[at]) >= 128) DecodeUtf8(piece.data() + at, &length);
     bool has_single = false;
     trie_.ForEachPrefix(piece.substr(at), [&](size_t match, int32_t id) {
       offer(at, at + match, options_.scores[static_cast<size_t>(id)], id);
@@ -84,9 +83,7 @@ std::vector<int32_t> Unigram::LastPieces(std::string_view piece) const {
 }
 
 void Unigram::Encode(std::string_view piece, TokenList* tokens) const {
-  std::vector<int32_t> path = options_.style == UnigramStyle::kSentencePiece
-                                  ? LastPieces<float>(piece)
-                                  : LastPieces<double>(piece);
+  Path path = LastPieces(piece);
   // The best path is known from its end. It has no more pieces than bytes, so it can be moved to
   // the end of its own table, where nothing is left to be read.
   size_t first = path.size();
@@ -114,35 +111,22 @@ void Unigram::Encode(std::string_view piece, TokenList* tokens) const {
       if (run.begin == run.end) run.begin = at;
       run.end = end;
     } else {
-      AppendUnknown(piece, run, tokens);
+      if (run.begin < run.end) AppendUnknown(piece, run, tokens);
       run = {end, end};
       tokens->Add(path[first], at, end);
     }
     at = end;
   }
-  AppendUnknown(piece, run, tokens);
+  if (run.begin < run.end) AppendUnknown(piece, run, tokens);
 }
 
 void Unigram::AppendUnknown(std::string_view piece, TokenList::Span run, TokenList* tokens) const {
-  if (run.begin == run.end) return;
   const std::string_view text = piece.substr(run.begin, run.end - run.begin);
-  if (options_.style == UnigramStyle::kHuggingFace) {
-    // The run is looked up once more: it may spell a piece, for instance that of the unknown token
-    // itself.
-    const int32_t id = vocabulary.Find(text);
-    if (id >= 0) return tokens->Add(id, run.begin, run.end);
-    if (options_.byte_fallback && bytes_.Append(text, run.begin, BytePieces::Cover::kAll, tokens))
-      return;
-  } else if (options_.byte_fallback) {
-    for (size_t at = 0; at < text.size();) {
-      int length;
-      DecodeUtf8(text.data() + at, &length);
-      bytes_.Append(text.substr(at, static_cast<size_t>(length)),
-                    run.begin + static_cast<uint32_t>(at), BytePieces::Cover::kLast, tokens);
-      at += static_cast<size_t>(length);
-    }
-    return;
-  }
+  // The run is looked up once more: it may spell a piece, for instance that of the unknown token
+  // itself.
+  const int32_t id = vocabulary.Find(text);
+  if (id >= 0) return tokens->Add(id, run.begin, run.end);
+  if (options_.byte_fallback && bytes_.Append(text, run.begin, tokens)) return;
   tokens->Add(unknown, run.begin, run.end);
 }
 

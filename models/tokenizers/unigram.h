@@ -7,28 +7,20 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "models/tokenizers/token_model.h"
 #include "models/tokenizers/trie.h"
 
 namespace quintet {
 
-// What HF's tokenizers and SentencePiece do differently with the same pieces.
-enum class UnigramStyle : uint8_t {
-  kHuggingFace,    // sums in double; every piece can match; bytes of a run of unknown characters at
-                   // once
-  kSentencePiece,  // sums in float; see sentencepiece.h
-};
-
 struct UnigramOptions {
-  UnigramStyle style = UnigramStyle::kHuggingFace;
   bool byte_fallback = false;
-  std::vector<double> scores;   // [vocabulary], finite
-  std::vector<uint8_t> usable;  // [vocabulary]: the piece can match text
+  std::vector<double> scores;  // [vocabulary], finite
   double unknown_score = 0;
 };
 
-// Of a piece that can match text. The best way to a byte may end in any piece that ends there, so
+// Of a piece. The best way to a byte may end in any piece that ends there, so
 // every byte of a text costs up to this many steps, and no search can spare them. Pieces of real
 // vocabularies are not near it: SentencePiece makes them of at most 16 characters where it is not
 // told otherwise.
@@ -37,7 +29,7 @@ inline constexpr size_t kMaxUnigramPieceBytes = 256;
 class Unigram : public TokenModel {
  public:
   // vocabulary and unknown (>= 0) are final. INVALID_ARGUMENT (without the file's name) when a
-  // usable piece is longer than kMaxUnigramPieceBytes.
+  // piece is longer than kMaxUnigramPieceBytes.
   static absl::StatusOr<std::unique_ptr<const TokenModel>> Make(Vocabulary vocabulary,
                                                                 int32_t unknown,
                                                                 UnigramOptions options);
@@ -45,8 +37,9 @@ class Unigram : public TokenModel {
 
  private:
   Unigram(Vocabulary given, int32_t unknown_id, UnigramOptions options);
-  template <typename Sum>
-  std::vector<int32_t> LastPieces(std::string_view piece) const;
+  // One element a byte; most pieces are words and need no memory of their own.
+  using Path = absl::InlinedVector<int32_t, 64>;
+  Path LastPieces(std::string_view piece) const;
   void AppendUnknown(std::string_view piece, TokenList::Span run, TokenList* tokens) const;
 
   UnigramOptions options_;

@@ -1,12 +1,17 @@
 """HAProxy's configuration by haproxy itself, then at work in front of a server; Envoy's as far as parsing goes."""
 
+import sys
+
 import grpc
 import pytest
 import yaml
 
 from deploy_files import listening, run, text
 from quintet_rpc import Client, Tls
-from server_process import eventually
+from server_process import SOURCE, eventually
+
+sys.path.insert(0, str(SOURCE / "tools" / "reliability"))
+import frames  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +88,35 @@ def test_haproxy_lets_only_the_service_through(server, certificate, tmp_path):
         with pytest.raises(grpc.RpcError) as refused:
             channel.unary_unary("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")(b"", timeout=10)
         assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED  # HTTP 404
+
+
+def status_of_raw_call(port: int, *fields: tuple[str, str]) -> bytes:
+    """The grpc-status of a call with these fields of metadata, as they are; empty without an answer."""
+    with frames.connect(port) as connection:
+        block = frames.header_block(frames.request_fields("/grpc.health.v1.Health/Check", more=fields))
+        connection.sendall(frames.frame(frames.SETTINGS, 1, 0) + frames.headers_frames(1, block) + frames.message_frame(1, b""))
+        received = b""
+        try:
+            while b"grpc-status" not in received:
+                part = connection.recv(1 << 16)
+                if not part:
+                    break
+                received += part
+        except TimeoutError:
+            pass
+        return received.partition(b"grpc-status")[2][1:2]
+
+
+def test_haproxy_keeps_back_what_the_servers_grpc_mishandles(server, certificate, tmp_path):
+    with haproxy(server, certificate, tmp_path) as (plain_port, _), Client(f"127.0.0.1:{plain_port}", timeout_s=60.0) as client:
+        assert eventually(lambda: answers(client), 30), (tmp_path / "log").read_text()
+        assert status_of_raw_call(plain_port, ("x-small", "a" * 4000)) == b"0"
+        # HPACK tables of a connection that clients share differ after more than 8 KB (CVE-2023-32731).
+        assert status_of_raw_call(plain_port, ("x-large", "a" * 7000)) == b""
+        # No base64: gRPC ends the connection (CVE-2023-32732).
+        assert status_of_raw_call(int(server.target.rpartition(":")[2]), ("x-bin", "!!!")) not in (b"", b"0")
+        assert status_of_raw_call(plain_port, ("x-bin", "!!!")) == b"0"
+        assert answers(client)
 
 
 def served(health) -> bool:

@@ -66,6 +66,19 @@ TEST_CASE("a request that ends early has heard of all its tokens") {
   }
 }
 
+TEST_CASE("a request that is done is answered though all others have ended since") {
+  Scene scene(/*run_ahead=*/true);
+  scene.Submit(4, 3);
+  const RequestId other = scene.Submit(6, 20);
+  scene.Step(3);
+  REQUIRE(scene.sink(0).done_calls == 0);  // it is done, and its answer waits for the next step
+  scene.engine->Cancel(other);
+  scene.Step(2);
+  CHECK(scene.sink(0).done_calls == 1);
+  CHECK(scene.sink(0).status.ok());
+  CHECK(scene.engine->counters().running == 0);
+}
+
 TEST_CASE("what a request that is done held is free before it hears of that") {
   Scene scene(/*run_ahead=*/true);
   scene.Submit(4, 3);

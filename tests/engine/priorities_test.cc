@@ -1,6 +1,7 @@
 // Requests of several priorities side by side: the urgent ones keep their pace, the others go on,
 // and nobody's result changes (that is engine_traces_test's, whose traffic has all priorities).
 #include "catch2/catch.hpp"
+#include "engine/scheduler.h"
 #include "tests/engine/engine_harness.h"
 
 namespace quintet {
@@ -29,7 +30,7 @@ struct Scene {
   Request Submit(Priority priority, int64_t new_tokens, int64_t input_tokens = 3) {
     DecodingOptions options;
     options.max_new_tokens = new_tokens;
-    const int32_t token = 4 + static_cast<int32_t>(submitted++);
+    const int32_t token = 4 + static_cast<int32_t>(submitted++ % 16);
     Request request = GenerateRequest(model, std::vector<int32_t>(input_tokens, token), options);
     request.priority = priority;
     REQUIRE(engine->Submit(request).ok());
@@ -105,6 +106,27 @@ TEST_CASE("who holds the room that an urgent request waits for does not rest") {
   CHECK(TimingOf(waiting).queue_us <= 22);
   CHECK(TimingOf(waiting).total_us <= 28);
   CHECK(TimingOf(high).total_us <= 62);
+}
+
+TEST_CASE("lower classes start within their wait targets while HIGH requests fill the engine") {
+  Scene scene({}, {.max_running_sequences = 2});
+  scene.step_us = 50'000;
+  std::vector<Request> lower;
+  for (int i = 0; i < 6; ++i) {
+    lower.push_back(scene.Submit(i % 2 == 0 ? Priority::kLow : Priority::kNormal, 3));
+  }
+  // At least eight HIGH requests wait at all times.
+  for (int i = 0; i < 80; ++i) {
+    scene.Submit(Priority::kHigh, 20);
+    scene.Submit(Priority::kHigh, 20);
+    while (scene.engine->counters().waiting > 14) scene.Step();
+  }
+  scene.Finish();
+  REQUIRE(scene.now > 60'000'000);
+  for (const Request& request : lower) {
+    CHECK(TimingOf(request).queue_us <=
+          Scheduler::kWaitTargetMicros[static_cast<size_t>(request.priority)]);
+  }
 }
 
 TEST_CASE("while an urgent input is encoded the others leave most steps to the encoder") {

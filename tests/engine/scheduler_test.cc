@@ -20,6 +20,8 @@ QueuedRequest Queued(uint64_t id, Priority priority, int64_t arrival_us, int64_t
   return request;
 }
 
+constexpr AdmissionBudget kCapacity{1000, 1000, 16};
+
 std::vector<uint64_t> AdmitAll(Scheduler* scheduler, int64_t now, int64_t sequences) {
   std::vector<uint64_t> admitted;
   scheduler->Admit(now, {1000, 1000, sequences}, &admitted);
@@ -27,7 +29,7 @@ std::vector<uint64_t> AdmitAll(Scheduler* scheduler, int64_t now, int64_t sequen
 }
 
 TEST_CASE("scheduler: urgent first, then by arrival") {
-  Scheduler scheduler;
+  Scheduler scheduler(kCapacity);
   scheduler.Add(Queued(1, Priority::kLow, 0));
   scheduler.Add(Queued(2, Priority::kNormal, 1));
   scheduler.Add(Queued(3, Priority::kHigh, 2));
@@ -38,22 +40,48 @@ TEST_CASE("scheduler: urgent first, then by arrival") {
   CHECK(scheduler.waiting() == 0);
 }
 
-TEST_CASE("scheduler: LOW counts as NORMAL from 30 s on, and as HIGH from 60 s on") {
-  const auto order = [](int64_t now) {
-    Scheduler scheduler;
-    scheduler.Add(Queued(1, Priority::kLow, 0));
-    scheduler.Add(Queued(2, Priority::kNormal, now - 1));
-    scheduler.Add(Queued(3, Priority::kHigh, now - 1));
-    return AdmitAll(&scheduler, now, 9);
+// Ids: class * 100 + number.
+std::vector<uint64_t> OrderAt(int64_t now, int64_t low_arrival, int64_t normal_arrival) {
+  Scheduler scheduler(kCapacity);
+  for (uint64_t i = 0; i < 3; ++i) scheduler.Add(Queued(i, Priority::kLow, low_arrival, 4));
+  for (uint64_t i = 0; i < 3; ++i)
+    scheduler.Add(Queued(100 + i, Priority::kNormal, normal_arrival, 4));
+  for (uint64_t i = 0; i < 4; ++i) scheduler.Add(Queued(200 + i, Priority::kHigh, now - 1, 4));
+  return AdmitAll(&scheduler, now, 40);
+}
+
+TEST_CASE("scheduler: an overdue class shares admissions with the higher ones") {
+  const std::vector<uint64_t> by_class = {200, 201, 202, 203, 100, 101, 102, 0, 1, 2};
+  CHECK(OrderAt(10 * kSecond - 1, 0, 5 * kSecond) == by_class);
+  // LOW is overdue from 10 s on, NORMAL from 5 s on.
+  CHECK(OrderAt(10 * kSecond, 0, 5 * kSecond + 1) ==
+        std::vector<uint64_t>{200, 0, 201, 1, 202, 2, 203, 100, 101, 102});
+  CHECK(OrderAt(10 * kSecond, 1, 5 * kSecond) ==
+        std::vector<uint64_t>{200, 100, 201, 101, 202, 102, 203, 0, 1, 2});
+  CHECK(OrderAt(10 * kSecond, 0, 5 * kSecond) ==
+        std::vector<uint64_t>{200, 100, 0, 201, 101, 1, 202, 102, 2, 203});
+}
+
+TEST_CASE("scheduler: shares are counted by dominant resource, not by requests") {
+  Scheduler scheduler({100, 100, 100});
+  QueuedRequest low = Queued(1, Priority::kLow, 0, 1);
+  low.pages = 8;
+  scheduler.Add(low);
+  low.id = 2;
+  scheduler.Add(low);
+  for (uint64_t id = 10; id < 50; ++id) scheduler.Add(Queued(id, Priority::kHigh, 0, 1));
+  std::vector<uint64_t> admitted;
+  scheduler.Admit(20 * kSecond, {100, 100, 100}, &admitted);
+  const auto place = [&](uint64_t id) {
+    return std::find(admitted.begin(), admitted.end(), id) - admitted.begin();
   };
-  CHECK(order(30 * kSecond - 1) == std::vector<uint64_t>{3, 2, 1});
-  CHECK(order(30 * kSecond) == std::vector<uint64_t>{3, 1, 2});
-  CHECK(order(60 * kSecond - 1) == std::vector<uint64_t>{3, 1, 2});
-  CHECK(order(60 * kSecond) == std::vector<uint64_t>{1, 3, 2});
+  // A request of 8 % against requests of 1 %: 8 of these follow it, one has preceded it.
+  CHECK(place(1) == 1);
+  CHECK(place(2) == 1 + 9);
 }
 
 TEST_CASE("scheduler: the first that does not fit holds back the others") {
-  Scheduler scheduler;
+  Scheduler scheduler(kCapacity);
   scheduler.Add(Queued(1, Priority::kNormal, 0, 4));
   scheduler.Add(Queued(2, Priority::kNormal, 1, 8));
   scheduler.Add(Queued(3, Priority::kHigh, 2, 1));
@@ -67,7 +95,7 @@ TEST_CASE("scheduler: the first that does not fit holds back the others") {
 
 TEST_CASE("scheduler: every budget binds") {
   for (int which = 0; which < 3; ++which) {
-    Scheduler scheduler;
+    Scheduler scheduler(kCapacity);
     QueuedRequest request = Queued(1, Priority::kNormal, 0, 2);
     request.pages = 3;
     request.encode_tokens = 4;
@@ -84,7 +112,7 @@ TEST_CASE("scheduler: every budget binds") {
 
 // A simulated server: random arrivals, each admitted request holds its budget for a while.
 struct Simulation {
-  explicit Simulation(int seed) : random(seed) {}
+  explicit Simulation(int seed) : random(seed), scheduler({40, 60, 16}) {}
 
   void Arrive(int64_t now) {
     QueuedRequest r = Queued(next_id++, static_cast<Priority>(random() % 3), now, 1 + random() % 8);
@@ -153,25 +181,134 @@ TEST_CASE("scheduler: random traces keep the budgets and starve nobody") {
   }
 }
 
-TEST_CASE("scheduler: an endless stream of urgent small requests does not starve a large LOW one") {
-  Scheduler scheduler;
-  scheduler.Add(Queued(1, Priority::kLow, 0, 16));
-  int64_t now = 0, free = 15;  // one small one is always running
-  uint64_t next = 2;
-  std::vector<std::pair<int64_t, int64_t>> ends;  // (time, sequences)
-  bool admitted_large = false;
-  while (!admitted_large) {
-    now += kSecond / 10;
-    REQUIRE(now < 70 * kSecond);
-    for (int i = 0; i < 3; ++i) scheduler.Add(Queued(next++, Priority::kHigh, now, 4));
-    for (auto& end : ends) {
-      if (end.first <= now) free += std::exchange(end.second, 0);
+// A simulated engine that higher classes keep saturated: `deep` of their requests always wait.
+// What is admitted occupies its budget for up to kLongest.
+struct Saturated {
+  static constexpr AdmissionBudget kWhole{64, 128, 16};
+  static constexpr int64_t kLongest = 2 * kSecond;
+
+  struct Load {
+    int64_t waiting = 0;      // kept waiting at all times
+    double per_second = 0.0;  // arrivals else
+    int64_t largest = 16;     // most sequences of a request
+  };
+
+  Saturated(int seed, const std::array<Load, kPriorities>& loads)
+      : random(seed), loads(loads), scheduler(kWhole) {}
+
+  void Add(int priority) {
+    const int64_t sequences = 1 + static_cast<int64_t>(random() % loads[priority].largest);
+    QueuedRequest r = Queued(next_id++, static_cast<Priority>(priority), now, sequences);
+    r.pages = sequences + static_cast<int64_t>(random() % (7 * sequences + 1));
+    r.encode_tokens = random() % 4 == 0 ? 0 : static_cast<int64_t>(random() % (4 * sequences) + 1);
+    scheduler.Add(r);
+    queued[r.id] = r;
+    ++waiting[priority];
+  }
+
+  void Step() {
+    now += static_cast<int64_t>(random() % 40'000);
+    std::erase_if(running, [&](const auto& entry) {
+      if (entry.first > now) return false;
+      free.pages += entry.second.pages;
+      free.sequences += entry.second.sequences;
+      return true;
+    });
+    for (int priority = 0; priority < kPriorities; ++priority) {
+      while (waiting[priority] < loads[priority].waiting) Add(priority);
+      if (static_cast<double>(random() % 1'000'000) < loads[priority].per_second * 20'000) {
+        Add(priority);
+      }
     }
-    if (now >= kSecond && free == 15) free = 16;
-    for (uint64_t id : AdmitAll(&scheduler, now, free)) {
-      admitted_large = admitted_large || id == 1;
-      free -= id == 1 ? 16 : 4;
-      ends.emplace_back(now + kSecond, 4);
+    std::vector<uint64_t> admitted;
+    scheduler.Admit(now, free, &admitted);
+    for (uint64_t id : admitted) {
+      const QueuedRequest r = queued.at(id);
+      const auto priority = static_cast<size_t>(r.priority);
+      queued.erase(id);
+      free.pages -= r.pages;
+      free.sequences -= r.sequences;
+      REQUIRE(free.pages >= 0);
+      REQUIRE(free.sequences >= 0);
+      running.emplace_back(now + static_cast<int64_t>(random() % kLongest), r);
+      longest_wait[priority] = std::max(longest_wait[priority], now - r.arrival_us);
+      sequences[priority] += r.sequences;
+      --waiting[priority];
+    }
+    for (const auto& [id, r] : queued) {
+      const auto priority = static_cast<size_t>(r.priority);
+      longest_wait[priority] = std::max(longest_wait[priority], now - r.arrival_us);
+    }
+  }
+
+  void Run(int64_t seconds) {
+    while (now < seconds * kSecond) Step();
+  }
+
+  std::mt19937 random;
+  std::array<Load, kPriorities> loads;
+  Scheduler scheduler;
+  int64_t now = 0;
+  uint64_t next_id = 1;
+  AdmissionBudget free = kWhole;
+  std::map<uint64_t, QueuedRequest> queued;
+  std::vector<std::pair<int64_t, QueuedRequest>> running;  // with the time of its end
+  std::array<int64_t, kPriorities> waiting = {}, longest_wait = {}, sequences = {};
+};
+
+constexpr size_t kLowClass = 0, kNormalClass = 1, kHighClass = 2;
+
+TEST_CASE("scheduler: every class starts within its wait target at any load of higher ones") {
+  constexpr int64_t kLowTarget = Scheduler::kWaitTargetMicros[kLowClass];
+  constexpr int64_t kNormalTarget = Scheduler::kWaitTargetMicros[kNormalClass];
+  for (int seed = 0; seed < 10; ++seed) {
+    for (const int64_t deep : {1, 40, 256}) {
+      for (const int64_t largest : {1, 4, 16}) {  // of the saturating requests
+        Saturated high(seed, {{{0, 0.1, 16}, {0, 0.1, 16}, {deep, 0, largest}}});
+        high.Run(300);
+        CHECK(high.longest_wait[kLowClass] <= kLowTarget);
+        CHECK(high.longest_wait[kNormalClass] <= kNormalTarget);
+        CHECK(high.sequences[kHighClass] >
+              high.sequences[kLowClass] + high.sequences[kNormalClass]);
+
+        Saturated normal(seed, {{{0, 0.1, 16}, {deep, 0, largest}, {0, 0, 1}}});
+        normal.Run(300);
+        CHECK(normal.longest_wait[kLowClass] <= kLowTarget);
+
+        Saturated both(seed, {{{0, 0.1, 16}, {deep, 0, largest}, {deep, 0, largest}}});
+        both.Run(300);
+        CHECK(both.longest_wait[kLowClass] <= kLowTarget);
+        // Even though neither class leaves the other idle room.
+        CHECK(both.sequences[kHighClass] * 2 > both.sequences[kNormalClass]);
+      }
+    }
+  }
+}
+
+TEST_CASE("scheduler: many small requests of lower classes start in time, too") {
+  for (int seed = 0; seed < 10; ++seed) {
+    // In bursts of 24 and 12, as many as wait at once.
+    Saturated burst(seed, {{{0, 0, 1}, {0, 0, 1}, {40, 0, 4}}});
+    for (int i = 0; i < 5; ++i) {
+      burst.Run(60 * i + 20);
+      for (int j = 0; j < 24; ++j) burst.Add(kLowClass);
+      for (int j = 0; j < 12; ++j) burst.Add(kNormalClass);
+    }
+    burst.Run(350);
+    CHECK(burst.longest_wait[kLowClass] <= Scheduler::kWaitTargetMicros[kLowClass]);
+    CHECK(burst.longest_wait[kNormalClass] <= Scheduler::kWaitTargetMicros[kNormalClass]);
+    CHECK(burst.queued.size() <= 40);
+  }
+}
+
+TEST_CASE("scheduler: HIGH requests wait for few ends while overdue LOW ones wait") {
+  for (int seed = 0; seed < 10; ++seed) {
+    for (const int64_t largest : {1, 4, 16}) {
+      // LOW requests wait for longer than their target: they alone are too many.
+      Saturated low(seed, {{{500, 0, largest}, {0, 0, 1}, {0, 0.5, 1}}});
+      low.Run(300);
+      CHECK(low.longest_wait[kLowClass] > Scheduler::kWaitTargetMicros[kLowClass]);
+      CHECK(low.longest_wait[kHighClass] <= 2 * Saturated::kLongest);
     }
   }
 }

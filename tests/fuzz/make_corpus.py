@@ -111,12 +111,9 @@ def make_sentencepiece():
               ("▁ab", -3.5, 1), ("é", -4, 1), ("USER", 0, 4), ("ba", -5, 5), ("aba", -6, 1)]
     body = "".join(f'pieces {{ piece: "{piece}" score: {score} type: {kind} }}\n' for piece, score, kind in pieces)
     charsmap = r'"\020\000\000\000\001\000\000\000\002\004\000\000\003\010\000\000\004\000\000\000x\000yy\000"'
-    tail = 'denormalizer_spec { }\n'
-    for name, model_type in (("unigram", 1), ("bpe", 2), ("char", 4)):
-        for variant, normalizer in (("plain", ""), ("mapped", f"precompiled_charsmap: {charsmap} add_dummy_prefix: false")):
-            text = body + f"trainer_spec {{ model_type: {model_type} }}\nnormalizer_spec {{ {normalizer} }}\n" + tail
-            write("sentencepiece", f"{name}-{variant}",
-                  message("models/tokenizers/sentencepiece.proto", ".", "quintet.spm.Model", text))
+    for name, normalizer in (("plain", ""), ("mapped", f"precompiled_charsmap: {charsmap}")):
+        text = body + f"normalizer_spec {{ {normalizer} }}\n"
+        write("sentencepiece", name, message("models/tokenizers/sentencepiece.proto", ".", "quintet.spm.Model", text))
     for name in ("sp-bpe-identity-bytes", "sp-unigram-identity-bytes"):
         write("sentencepiece", name, (ROOT / "tests/data/tokenizers" / name / "spiece.model").read_bytes())
 

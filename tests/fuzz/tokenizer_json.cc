@@ -1,4 +1,5 @@
-// Any bytes as a tokenizer.json. What follows a NUL, which no JSON holds, is a text to encode.
+// Any bytes as a tokenizer.json, read for each class of tokenizer. What follows a NUL, which no
+// JSON holds, is a text to encode.
 #include <string>
 
 #include "models/json.h"
@@ -11,8 +12,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const size_t end = input.find('\0');
   const auto json = ParseJson(input.substr(0, end), "tokenizer.json");
   if (!json.ok()) return 0;
-  const auto tokenizer = ParseTokenizerJson(*json, "tokenizer.json", TokenizerSettings());
-  if (!tokenizer.ok()) return 0;
-  ExerciseTokenizer(**tokenizer, end == input.npos ? "" : input.substr(end + 1));
+  for (const TokenizerClass tokenizer_class :
+       {TokenizerClass::kTokenizersBackend, TokenizerClass::kT5, TokenizerClass::kGpt2}) {
+    TokenizerSettings settings;
+    settings.tokenizer_class = tokenizer_class;
+    settings.extra_ids = 2;
+    const auto tokenizer = ParseTokenizerJson(*json, "tokenizer.json", settings);
+    if (!tokenizer.ok()) continue;
+    ExerciseTokenizer(**tokenizer, end == input.npos ? "" : input.substr(end + 1));
+  }
   return 0;
 }

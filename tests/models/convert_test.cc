@@ -1,5 +1,6 @@
 #include "models/convert.h"
 
+#include <limits.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "models/atomic_directory.h"
 #include "models/safetensors.h"
 #include "models/weights.h"
 #include "nlohmann/json.hpp"
@@ -289,15 +291,46 @@ TEST_CASE("An existing directory is replaced with force only, and only when it i
   CHECK(scratch.Entries() == std::vector<std::string>{"home", "out"});
 }
 
-TEST_CASE("In place, with force") {
+TEST_CASE("A model is not replaced by its own conversion, by whatever path") {
   ScratchDirectory scratch;
   const std::string source = CopyCase("t5-v1_1", scratch);
-  ConvertOptions options = Packed(source, source, DType::kF32);
-  CHECK(Failure(options).code() == absl::StatusCode::kAlreadyExists);
-  options.replace = true;
-  MustConvert(options);
-  CHECK(DifferenceOfWeights(MustLoad(kCases + "t5-v1_1", WeightType::kF32).weights,
-                            MustLoad(source, WeightType::kF32).weights) == "");
+  fs::create_directory_symlink(source, scratch / "link");
+  const std::string before = Sha256OfFile(source + "/config.json");
+  for (const std::string& target :
+       {source, source + "/", source + "//.", source + "/../source", scratch / "link",
+        (scratch / "link") + "/", (scratch / "link") + "/../source"}) {
+    for (const bool replace : {false, true}) {
+      ConvertOptions options = Packed(source, target, DType::kF32);
+      options.replace = replace;
+      const absl::Status status = Failure(options);
+      INFO(status);
+      CHECK(status.code() == absl::StatusCode::kInvalidArgument);
+      CHECK(std::string(status.message()).find("is the model itself") != std::string::npos);
+    }
+  }
+  ConvertOptions from_link = Packed(scratch / "link", source, DType::kF32);
+  from_link.replace = true;
+  CHECK(Failure(from_link).code() == absl::StatusCode::kInvalidArgument);
+  CHECK(Sha256OfFile(source + "/config.json") == before);
+  CHECK(scratch.Entries() == std::vector<std::string>{"link", "source"});
+}
+
+TEST_CASE("Names of the target are refused where they cannot be made, and taken up to there") {
+  ScratchDirectory scratch;
+  const std::string source = kCases + "t5-v1_1";
+  const int64_t longest = NAME_MAX - kTemporaryNameBytes;
+  MustConvert(Packed(source, scratch / std::string(longest, 'n'), DType::kF32));
+  for (const std::string& target :
+       {std::string(), std::string("/"), std::string("."), scratch / std::string(longest + 1, 'n'),
+        scratch / std::string(300, 'n'), (scratch / std::string(300, 'n')) + "/out"}) {
+    const absl::Status status = CheckConvertTarget(source, target);
+    INFO(target << ": " << status);
+    CHECK(status.code() == absl::StatusCode::kInvalidArgument);
+  }
+  std::string deep = scratch / "";
+  while (deep.size() < PATH_MAX) deep += "directory/";
+  CHECK(CheckConvertTarget(source, deep + "out").code() == absl::StatusCode::kInvalidArgument);
+  CHECK(scratch.Entries().size() == 1);
 }
 
 TEST_CASE("Directories within each other are refused") {

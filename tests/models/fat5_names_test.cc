@@ -115,6 +115,7 @@ TEST_CASE("config.json of the other family") {
   CHECK(fat5["eos_token_id"] == 7);
   CHECK(fat5["pad_token_id"] == 0);
   CHECK(fat5["id2label"]["0"] == "a");
+  CHECK(fat5["tokenizer_class"] == "T5Tokenizer");
   CHECK_FALSE(fat5.contains("feed_forward_proj"));
   CHECK_FALSE(fat5.contains("scale_decoder_outputs"));
 
@@ -126,7 +127,11 @@ TEST_CASE("config.json of the other family") {
   CHECK(back["tie_word_embeddings"] == true);
   CHECK(back["scale_decoder_outputs"] == true);
   CHECK(back["pad_token_id"] == 0);
+  CHECK(back["tokenizer_class"] == "T5Tokenizer");
   CHECK_FALSE(back.contains("attention_scale"));
+  auto undeclared = fat5;
+  undeclared.erase("tokenizer_class");
+  CHECK(T5ConfigOfFat5(undeclared, config, true)["tokenizer_class"] == "PreTrainedTokenizerFast");
   config.gated = false;
   CHECK(T5ConfigOfFat5(fat5, config, false)["feed_forward_proj"] == "gelu_new");
   config.activation = Activation::kRelu;

@@ -1,6 +1,6 @@
 """More than the server takes: every call is answered once, and refused ones are told when to come back."""
 
-import contextlib
+import resource
 import socket
 import threading
 import time
@@ -105,9 +105,57 @@ def test_a_message_one_byte_above_the_cap():
         assert client.generate("wagner").sequences[0].text == "W AE1 G N ER0"
 
 
-def test_probes_beside_connections_that_say_nothing(server):
-    with contextlib.ExitStack() as open_sockets:
-        for _ in range(12):
-            open_sockets.enter_context(socket.create_connection(("127.0.0.1", server.http_port)))
-        assert server.get("/healthz") == (200, "ok\n")
-        assert server.get("/metrics")[0] == 200
+class SlowHttpClients:
+    """Connections that send a byte now and then or nothing at all; one that the server closes is opened again."""
+
+    def __init__(self, port: int, count: int):
+        self._port, self._count = port, count
+        self._stop, self._all_open = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self):
+        self._thread.start()
+        assert self._all_open.wait(60)
+        return self
+
+    def __exit__(self, *_):
+        self._stop.set()
+        self._thread.join()
+
+    def _connect(self) -> socket.socket:
+        connection = socket.create_connection(("127.0.0.1", self._port), timeout=10)
+        connection.setblocking(False)
+        return connection
+
+    def _run(self) -> None:
+        connections = [self._connect() for _ in range(self._count)]
+        self._all_open.set()
+        while not self._stop.wait(0.2):
+            for i, connection in enumerate(connections):
+                try:
+                    if i % 2 == 0:
+                        connection.send(b"G" if i % 4 == 0 else b"GET / HTTP/1.1\r\nA: a")
+                    if connection.recv(1 << 16) == b"":
+                        raise ConnectionError
+                except BlockingIOError:
+                    continue
+                except OSError:
+                    connection.close()
+                    connections[i] = self._connect()
+        for connection in connections:
+            connection.close()
+
+
+def test_probes_with_1000_slow_connections(server):
+    """A promise of 1 s for each answer; on a busy machine the times are printed, not asserted."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files[1], files[1]))
+    times_s = []
+    with SlowHttpClients(server.http_port, 1000):
+        for _ in range(50):
+            for path in ("/healthz", "/readyz", "/metrics"):
+                begin = time.monotonic()
+                assert server.get(path)[0] == 200
+                times_s.append(time.monotonic() - begin)
+    resource.setrlimit(resource.RLIMIT_NOFILE, files)
+    print(f"with 1,000 slow connections the slowest of {len(times_s)} answers took {max(times_s):.3f} s")

@@ -131,3 +131,23 @@ def test_mutual_tls_with_a_key(certificates, key_file):
         for tls in (Tls(ours.ca, server_name="quintet.test"), Tls(ours.ca, ours.cert, ours.key, "other.test"), None):
             with server.client(tls=tls, api_key=KEY, timeout_s=10) as client:
                 assert failure_of(lambda: client.generate("wagner")).code() == Code.UNAVAILABLE
+
+
+def test_a_key_has_a_highest_priority(tmp_path):
+    """A request above it is refused; one that names no priority is served at most at that of its key."""
+    keys = {name: hashlib.sha256(name.encode()).hexdigest() for name in ("any", "normal", "low")}
+    file = tmp_path / "keys"
+    file.touch(mode=0o600)
+    file.write_text(f"{keys['any']}\n{keys['normal']} normal\n{keys['low']}\tlow\n")
+    with Server(G2P, api_key_file=file) as server:
+        for key, allowed in (("any", ("LOW", "NORMAL", "HIGH")), ("normal", ("LOW", "NORMAL")), ("low", ("LOW",))):
+            with server.client(api_key=key) as client:
+                assert client.generate("a").sequences
+            for priority in ("LOW", "NORMAL", "HIGH"):
+                with server.client(api_key=key, call={"priority": f"PRIORITY_{priority}"}) as client:
+                    if priority in allowed:
+                        assert client.generate("a").sequences
+                    else:
+                        error = failure_of(lambda client=client: client.generate("a"))
+                        assert error.code() == Code.PERMISSION_DENIED
+                        assert "call.priority" in error.details()

@@ -13,10 +13,10 @@ MEGABYTE = 1 << 20
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory, tiny_models):
-    """Unigram, SentencePiece BPE and byte-level BPE."""
+    """A spiece.model of single characters, one of longer pieces, and byte-level BPE."""
     root = tmp_path_factory.mktemp("long")
-    folders = [shutil.copytree(G2P, root / "unigram")]
-    for name, model, files in (("bpe", "t5-v1_1", "sp-bpe-identity-bytes"), ("byte-bpe", "gpt2", "gpt2")):
+    folders = [shutil.copytree(G2P, root / "characters")]
+    for name, model, files in (("pieces", "t5-v1_1", "sp-unigram-nmt_nfkc"), ("byte-bpe", "gpt2", "gpt2")):
         folder = shutil.copytree(
             tiny_models[model], root / name, ignore=shutil.ignore_patterns("spiece.model", "vocab.json", "merges.txt")
         )
@@ -28,7 +28,7 @@ def models(tmp_path_factory, tiny_models):
         yield server
 
 
-@pytest.mark.parametrize("model", ["unigram", "bpe", "byte-bpe"])
+@pytest.mark.parametrize("model", ["characters", "pieces", "byte-bpe"])
 def test_a_megabyte_of_one_letter(models, model):
     """Row 24; its 50 ms are for a quiet machine and are printed, not asserted."""
     with models.client(call={"model": model}) as client:

@@ -57,6 +57,29 @@ TEST_CASE("LOW requests leave a quarter of the queue to others", "[admission]") 
   CHECK(reserve(1, 300, Priority::kNormal));
 }
 
+TEST_CASE("A class that fills the queue leaves the others their share", "[admission]") {
+  Admission admission(64, 6400);
+  std::vector<Admission::Place> places;
+  const auto reserve = [&](Priority priority) {
+    Admission::Place place = admission.TryReserve(1, 100, priority);
+    const bool held = place.held();
+    if (held) places.push_back(std::move(place));
+    return held;
+  };
+  for (int i = 0; i < 64; ++i) REQUIRE(reserve(Priority::kHigh));
+  CHECK_FALSE(reserve(Priority::kHigh));
+  for (const Priority priority : {Priority::kNormal, Priority::kLow}) {
+    for (int i = 0; i < 8; ++i) CHECK(reserve(priority));
+    CHECK_FALSE(reserve(priority));
+  }
+  CHECK(admission.requests() == 80);
+  CHECK(admission.requests() <= Admission::WithShares(64));
+  // A share has tokens, too.
+  places.erase(places.end() - 8, places.end());
+  CHECK_FALSE(admission.TryReserve(1, 801, Priority::kLow).held());
+  CHECK(admission.TryReserve(1, 800, Priority::kLow).held());
+}
+
 TEST_CASE("Places are never lost between threads", "[admission]") {
   Admission admission(8, 1 << 20);
   std::vector<std::thread> threads;

@@ -42,11 +42,59 @@ TEST_CASE("Keys are known by their digests", "[api_keys]") {
   const KeyFile file(std::string("# one key\n") + kDigestOfAbc + "\n");
   ApiKeys keys;
   REQUIRE(keys.Load(file.path()).ok());
-  CHECK(keys.Allows("Bearer abc"));
-  CHECK_FALSE(keys.Allows("Bearer abd"));
-  CHECK_FALSE(keys.Allows("abc"));
-  CHECK_FALSE(keys.Allows(std::string("Bearer ") + kDigestOfAbc));
-  CHECK_FALSE(keys.Allows(""));
+  CHECK(keys.MaxPriority("Bearer abc").has_value());
+  CHECK_FALSE(keys.MaxPriority("Bearer abd").has_value());
+  CHECK_FALSE(keys.MaxPriority("abc").has_value());
+  CHECK_FALSE(keys.MaxPriority(std::string("Bearer ") + kDigestOfAbc).has_value());
+  CHECK_FALSE(keys.MaxPriority("").has_value());
+}
+
+TEST_CASE("A key has the highest priority that its line gives it", "[api_keys]") {
+  const auto highest = [](const std::string& after_digest) {
+    const KeyFile file(std::string("  ") + kDigestOfXyz + "\n" + kDigestOfAbc + after_digest);
+    ApiKeys keys;
+    REQUIRE(keys.Load(file.path()).ok());
+    CHECK(keys.MaxPriority("Bearer xyz") == Priority::kHigh);
+    CHECK_FALSE(keys.MaxPriority("Bearer other").has_value());
+    return keys.MaxPriority("Bearer abc");
+  };
+  CHECK(highest("") == Priority::kHigh);
+  CHECK(highest(" low\n") == Priority::kLow);
+  CHECK(highest("\tnormal \r\n") == Priority::kNormal);
+  CHECK(highest("   high") == Priority::kHigh);
+}
+
+TEST_CASE("A call above the priority of its key is refused", "[api_keys]") {
+  constexpr Priority kAll[] = {Priority::kLow, Priority::kNormal, Priority::kHigh};
+  for (const Priority requested : kAll) {
+    for (const Priority highest : kAll) {
+      CHECK(CheckPriority(requested, highest).ok() == (requested <= highest));
+    }
+  }
+  CHECK(CheckPriority(Priority::kHigh, Priority::kNormal) ==
+        absl::PermissionDeniedError(
+            "call.priority: must be at most NORMAL for this API key, got HIGH"));
+}
+
+TEST_CASE("An error of a key file names the line and shows nothing of it", "[api_keys]") {
+  const auto error = [](const std::string& line) {
+    ApiKeys keys;
+    const absl::Status status =
+        keys.Load(KeyFile(std::string("# comment\n") + kDigestOfAbc + "\n" + line + "\n").path());
+    CHECK(status.code() == absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  const std::string digest = kDigestOfXyz;
+  CHECK(error("secret low") ==
+        "--api-key-file: line 3: expected the 64 hexadecimal digits of a SHA-256 digest");
+  CHECK(error(digest + " secret") ==
+        "--api-key-file: line 3: expected low, normal or high after the digest");
+  CHECK(error(digest + " LOW") ==
+        "--api-key-file: line 3: expected low, normal or high after the digest");
+  CHECK(error(digest + " low high") ==
+        "--api-key-file: line 3: expected a digest and a priority, got 3 words");
+  CHECK(error(std::string(kDigestOfAbc) + " low") ==
+        "--api-key-file: line 3: the digest is given twice");
 }
 
 TEST_CASE("Bad key files are refused and leave the keys of before", "[api_keys]") {
@@ -57,7 +105,7 @@ TEST_CASE("Bad key files are refused and leave the keys of before", "[api_keys]"
   CHECK_FALSE(keys.Load(KeyFile("# none\n").path()).ok());
   CHECK_FALSE(keys.Load(KeyFile(kDigestOfAbc, 0644).path()).ok());
   CHECK_FALSE(keys.Load("/nonexistent/keys").ok());
-  CHECK(keys.Allows("Bearer abc"));
+  CHECK(keys.MaxPriority("Bearer abc").has_value());
 }
 
 TEST_CASE("A server with keys asks for one", "[api_keys][server]") {

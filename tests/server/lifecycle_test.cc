@@ -1,5 +1,6 @@
 // How a server starts, drains and dies.
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <memory>
 #include <string>
@@ -208,6 +209,56 @@ TEST_CASE("A stalled engine fails its calls and ends the process with code 70", 
   CHECK(queued.error_code() == grpc::StatusCode::UNAVAILABLE);
   CHECK(DetailOf(queued, &retry));
   CHECK(child.Wait() == 70);
+}
+
+TEST_CASE("child that serves on", "[.child]") {
+  ServerOptions options = ChildOptions();
+  auto control = std::make_shared<StubControl>();
+  control->step_us = 500'000;  // the process is stopped within a step
+  UseStub(&options.models[0], control);
+  options.models[0].engine.max_running_sequences = 1;
+  options.stall_timeout_us = 2'000'000;
+  options.default_timeout_us = 2'000'000;
+  ServeAsChild(options);
+}
+
+TEST_CASE("A process that was stopped for longer than the stall timeout serves on", "[lifecycle]") {
+  ChildServer child("child that serves on");
+  REQUIRE(Eventually([&] { return HttpGet(child.options().http_listen, "/readyz") == "ok\n"; }));
+  const auto stub = v1::Inference::NewStub(
+      grpc::CreateChannel(child.options().listen, grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(5));
+  auto reader = stub->GenerateStream(&context, Endless(8));
+  v1::GenerateStreamResponse message;
+  REQUIRE(reader->Read(&message));
+  // Waits behind the stream; its deadline, the default one, passes while the process is stopped.
+  grpc::Status queued;
+  std::thread other([&] { queued = Generate(*stub, Endless(1)); });
+  CHECK(Eventually([&] {
+    return absl::StrContains(HttpGet(child.options().http_listen, "/metrics"),
+                             "quintet_requests_waiting{engine=\"0\",model_name=\"g2p\"} 1");
+  }));
+  for (int i = 0; i < 2; ++i) {
+    child.Signal(SIGSTOP);
+    std::this_thread::sleep_for(std::chrono::seconds(3));
+    child.Signal(SIGCONT);
+    REQUIRE(reader->Read(&message));
+    CHECK(HttpGet(child.options().http_listen, "/healthz") == "ok\n");
+  }
+  other.join();
+  CHECK(queued.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED);
+  CHECK(ReasonOfStatus(queued) == "QUEUED");
+  bool complete = false;
+  while (reader->Read(&message)) complete = complete || message.has_complete();
+  CHECK(complete);
+  CHECK(reader->Finish().ok());
+  grpc::ClientContext next;
+  next.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(1));
+  v1::GenerateResponse response;
+  CHECK(stub->Generate(&next, Endless(1), &response).ok());
+  child.Signal(SIGTERM);
+  CHECK(child.Wait() == 0);
 }
 
 TEST_CASE("child that loads forever", "[.child]") {

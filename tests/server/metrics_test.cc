@@ -30,6 +30,19 @@ const char* const kFilled[] = {"time_to_first_token_seconds",
                                "request_max_num_generation_tokens",
                                "step_batch_size"};
 
+TEST_CASE("Lost lines of the log are counted once, however often they are collected", "[metrics]") {
+  int64_t dropped = 0;
+  RunningServer server(
+      [&](ServerOptions* options) { options->log_lines_dropped = [&] { return dropped; }; });
+  const char kName[] = "quintet_log_lines_dropped_total";
+  CHECK(server.Metric(kName) == 0);
+  dropped = 5;
+  CHECK(server.Metric(kName) == 5);
+  CHECK(server.Metric(kName) == 5);
+  dropped = 7;
+  CHECK(server.Metric(kName) == 7);
+}
+
 TEST_CASE("Every metric is exported, and a call fills the histograms", "[metrics]") {
   RunningServer server;
   v1::GenerateResponse response;
@@ -51,7 +64,7 @@ TEST_CASE("Every metric is exported, and a call fills the histograms", "[metrics
        {"requests_running", "requests_waiting", "kv_cache_usage_ratio", "queue_tokens", "ready",
         "cache_config_info", "build_info", "requests_accepted_total", "requests_finished_total",
         "requests_rejected_total", "preemptions_total", "encoder_cache_queries_total",
-        "encoder_cache_hits_total", "open_calls"}) {
+        "encoder_cache_hits_total", "open_calls", "log_lines_dropped_total"}) {
     INFO(name);
     CHECK(absl::StrContains(text, absl::StrCat("\nquintet_", name, "{")));
   }

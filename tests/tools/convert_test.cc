@@ -93,6 +93,36 @@ TEST_CASE("Exit codes of convert") {
   CHECK(with({"--force", "--dtype", "int8"}).exit_code == 0);
 }
 
+TEST_CASE("An --out that no conversion could write is a usage error, and nothing is written") {
+  ScratchDirectory scratch;
+  fs::copy(G2pModel(), scratch / "model");
+  fs::create_directory_symlink(scratch / "model", scratch / "link");
+  const std::string sha = Sha256OfFile(scratch / "model/model.safetensors");
+  const std::pair<std::string, std::string> cases[] = {
+      {"", "empty path"},
+      {"/", "does not end in the name"},
+      {scratch / "..", "must be apart"},
+      {scratch / std::string(250, 'n'), "has 250 bytes, of at most 223"},
+      {scratch / std::string(5000, 'n'), "has 5000 bytes"},
+      {scratch / "model", "is the model itself"},
+      {scratch / "link", "is the model itself"},
+      {scratch / "model/../link/.", "is the model itself"},
+      {scratch / "model/out", "must be apart"}};
+  for (const auto& [out, words] : cases) {
+    for (const bool force : {false, true}) {
+      std::vector<std::string> args = {"convert", "--model", scratch / "model", "--out", out};
+      if (force) args.push_back("--force");
+      const Outcome outcome = Call(args);
+      INFO(out << ": " << outcome.err);
+      CHECK(outcome.exit_code == 2);
+      CHECK(outcome.err.rfind("quintet: --out: ", 0) == 0);
+      CHECK(outcome.err.find(words) != std::string::npos);
+    }
+  }
+  CHECK(Sha256OfFile(scratch / "model/model.safetensors") == sha);
+  CHECK(scratch.Entries() == std::vector<std::string>{"link", "model"});
+}
+
 TEST_CASE("fp8 weights are for a GPU: a CPU says so, and runs them in another type") {
   ScratchDirectory scratch;
   const Outcome converted = Call(

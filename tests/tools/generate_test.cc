@@ -144,6 +144,8 @@ TEST_CASE("a text that a normalizer makes far too long costs its own line") {
       "vocab": [["<unk>", 0.0], ["o", -1.0], ["r", -1.0]]}})");
   tokenizer["normalizer"]["content"] = std::string(4000, 'o');
   WriteText(model + "/tokenizer.json", tokenizer.dump());
+  // T5Tokenizer, the class of g2p, would not take over the normalizer.
+  WriteText(model + "/tokenizer_config.json", R"({"tokenizer_class": "PreTrainedTokenizerFast"})");
   const std::string hostile(5000, 'a');
   const Outcome outcome =
       RunBinary({{"generate", "--model", model}, "oro\n" + hostile + "\noro\n", {}});

@@ -34,6 +34,8 @@ def checkpoint(name, work):
             build_model(name).to(torch.bfloat16).save_pretrained(directory)
         with open(os.path.join(directory, "tokenizer.json"), "w") as file:
             json.dump(tokenizer(SHAPES[name][1]["vocab_size"]), file)
+        with open(os.path.join(directory, "tokenizer_config.json"), "w") as file:
+            json.dump({"tokenizer_class": "PreTrainedTokenizerFast"}, file)
         open(directory + ".done", "w").close()
     return directory
 

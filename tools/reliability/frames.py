@@ -1,6 +1,8 @@
 """HTTP/2 frames as bytes, for clients that real libraries would not let us be (RFC 9113, RFC 7541)."""
+import select
 import socket
 import struct
+import time
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 8, 9
@@ -72,3 +74,91 @@ def drain(connection: socket.socket) -> bool:
         return False
     finally:
         connection.settimeout(5)
+
+
+class Peer:
+    """A client's end of a connection that keeps to the server's windows and answers what HTTP/2 wants answered."""
+
+    def __init__(self, port: int, initial_window: int | None = None, timeout_s: float = 20):
+        self.socket = connect(port, timeout_s)
+        self.received: list[tuple[int, int, int, bytes]] = []  # kind, flags, stream, payload
+        self._window, self._stream_window, self._windows = 65535, 65535, {}
+        self._buffer = b""
+        if initial_window is not None:
+            self.socket.sendall(frame(SETTINGS, 0, 0, struct.pack(">HI", 4, initial_window)))
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def open(self, stream: int, fields) -> None:
+        self.socket.sendall(headers_frames(stream, header_block(fields)))
+
+    def pump(self, wait_s: float = 0.0) -> bool:
+        """Takes what has arrived, waiting for it if need be. False: the server has closed the connection."""
+        if not select.select([self.socket], [], [], wait_s)[0]:
+            return True
+        try:
+            data = self.socket.recv(1 << 16)
+        except OSError:
+            return False
+        if not data:
+            return False
+        self._buffer += data
+        while len(self._buffer) >= 9:
+            length = int.from_bytes(self._buffer[:3], "big")
+            if len(self._buffer) < 9 + length:
+                break
+            kind, flags, stream = self._buffer[3], self._buffer[4], int.from_bytes(self._buffer[5:9], "big")
+            payload, self._buffer = self._buffer[9:9 + length], self._buffer[9 + length:]
+            self._take(kind, flags, stream, payload)
+        return True
+
+    def _take(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+        if kind == WINDOW_UPDATE and stream == 0:
+            self._window += int.from_bytes(payload, "big")
+        elif kind == WINDOW_UPDATE:
+            self._windows[stream] = self._windows.get(stream, 0) + int.from_bytes(payload, "big")
+        elif kind == SETTINGS and not flags & 1:
+            for at in range(0, len(payload), 6):
+                setting, value = struct.unpack(">HI", payload[at:at + 6])
+                if setting == 4:
+                    self._stream_window = value
+            self.socket.sendall(frame(SETTINGS, 1, 0))
+        elif kind == PING and not flags & 1:
+            self.socket.sendall(frame(PING, 1, 0, payload))
+        else:
+            self.received.append((kind, flags, stream, payload))
+
+    def ended(self, stream: int) -> bool:
+        """The server has ended or reset the stream."""
+        return any(kind == RST_STREAM or flags & END_STREAM for kind, flags, of, _ in self.received if of == stream)
+
+    def send(self, stream: int, data: bytes, last: bool = False, times: int = 1):
+        """Sends the data so many times, as the windows allow, until the stream ends. Yields the bytes sent so far."""
+        sent, total = 0, len(data) * times
+        while sent < total and not self.ended(stream):
+            room = min(16384, self._window, self._stream_window + self._windows.get(stream, 0), total - sent)
+            if room > 0:
+                at = sent % len(data)
+                part = data[at:at + room]
+                sent += len(part)
+                self._window -= len(part)
+                self._windows[stream] = self._windows.get(stream, 0) - len(part)
+                try:
+                    self.socket.sendall(frame(DATA, END_STREAM if last and sent == total else 0, stream, part))
+                except OSError:
+                    return
+                yield sent
+            if not self.pump(0.0 if room > 0 else 0.2):
+                return
+
+    def answer(self, stream: int, timeout_s: float = 20) -> bytes:
+        """The payloads of the stream once it has ended; b"reset" when the server reset it, b"closed" when it closed the connection."""
+        end = time.monotonic() + timeout_s
+        while not self.ended(stream):
+            if time.monotonic() > end:
+                raise TimeoutError(f"stream {stream} does not end")
+            if not self.pump(0.2):
+                return b"closed"
+        parts = [payload for kind, _, of, payload in self.received if of == stream and kind in (HEADERS, DATA, CONTINUATION)]
+        return b"".join(parts) or b"reset"

@@ -76,9 +76,10 @@ def http_get(port: int, path: str, timeout_s: float = 10) -> tuple[int, str]:
 
 class Server:
     """`quintet serve` with the shipped model unless another is named. `flags` are those of the subcommand, with underscores. `core`: of all
-    its threads; `engine_core`: of the engine's instead."""
+    its threads; `engine_core`: of the engine's instead. `address_space`: RLIMIT_AS in bytes; `cgroup`: the folder of the cgroup it runs in."""
 
-    def __init__(self, model=G2P, *, ports=None, core=None, engine_core=None, environment=None, files_limit=None, wait=True, **flags):
+    def __init__(self, model=G2P, *, ports=None, core=None, engine_core=None, environment=None, files_limit=None, address_space=None,
+                 cgroup=None, wait=True, **flags):
         self.port, self.http_port = ports or (free_port(), free_port())
         # The cache of encoder outputs grows to its limit by design: a small one is full after a warm-up, so that growth means something.
         given = {"listen": f"127.0.0.1:{self.port}", "http_listen": f"127.0.0.1:{self.http_port}", "threads": 1, "drain_delay": 0,
@@ -94,6 +95,10 @@ class Server:
         def limit():
             if files_limit:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (files_limit, files_limit))
+            if cgroup:
+                (pathlib.Path(cgroup) / "cgroup.procs").write_text("0")
+            if address_space:
+                resource.setrlimit(resource.RLIMIT_AS, (address_space, address_space))
 
         self.process = spawn(command, stdout=self._log, stderr=subprocess.STDOUT, env={**os.environ, **(environment or {})},
                              preexec_fn=limit)
@@ -158,8 +163,12 @@ class Server:
                 m["quintet_requests_waiting"])
 
     def resident_bytes(self) -> int:
+        return self.memory_bytes("VmRSS")
+
+    def memory_bytes(self, field: str) -> int:
+        """A field of /proc/PID/status: VmRSS and VmSize now, VmHWM and VmPeak at most so far."""
         for line in pathlib.Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
+            if line.startswith(f"{field}:"):
                 return int(line.split()[1]) * 1024
         return 0
 

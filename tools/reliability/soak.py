@@ -5,15 +5,36 @@ request, counters that add up, memory that stays, and a latency at the end like 
 The time goes by in periods of two halves. In the first every misdeed is done once, each at its time, so that all periods have the same
 share of them; the second is quiet. The steady load is the same in all halves of a kind, down to the arrivals. So latencies can be
 compared: those of the quiet halves tell what the misdeeds left behind, those of the others what it is like to be served beside them."""
+import gzip
 import os
 import random
 import signal
+import socket
 import statistics
+import struct
 import time
 
 import frames
 from hostile_frames import bad_fields, garbage, metadata, resets
 from serving import LOAD_CORE, SERVER_CORE, Load, Server, Verdict, arguments, count, eventually, load
+
+
+TOKENIZE = "/quintet.v1.Inference/Tokenize"
+ENCODE_STREAM = "/quintet.v1.Inference/EncodeStream"
+WATCH = "/grpc.health.v1.Health/Watch"
+BOMB = gzip.compress(b"a" * (1 << 28), 9)
+
+
+def _varint(value: int) -> bytes:
+    data = b""
+    while value >= 128:
+        data += bytes((value % 128 + 128,))
+        value //= 128
+    return data + bytes((value,))
+
+
+def _message(data: bytes, flag: int = 0) -> bytes:
+    return bytes((flag,)) + struct.pack(">I", len(data)) + data
 
 
 class Chaos:
@@ -27,8 +48,9 @@ class Chaos:
 
     def run(self, seconds: float):
         """Each once, their beginnings spread over `seconds`."""
-        deeds = [self.killed_client, self.idle_connections, self.frames, self.scrapes, self.burst, self.beams, self.resets,
-                 self.hang_up_signal, self.short_deadlines]
+        deeds = [self.killed_client, self.idle_connections, self.frames, self.scrapes, self.failing_items, self.compressed,
+                 self.endless_message, self.half_messages, self.burst, self.idle_streams, self.unread_answers, self.long_texts,
+                 self.slow_http, self.long_timeouts, self.beams, self.resets, self.hang_up_signal, self.short_deadlines]
         begin = time.monotonic()
         for i, deed in enumerate(deeds):
             time.sleep(max(0.0, begin + i * seconds / len(deeds) - time.monotonic()))
@@ -70,6 +92,93 @@ class Chaos:
     def scrapes(self):
         for _ in range(50):
             self._server.metrics()
+
+    def failing_items(self):
+        """EncodeStreams whose items have no input, each ended by its first one."""
+        for _ in range(5):
+            peer = frames.Peer(self._server.port)
+            for stream in range(1, 41, 2):
+                peer.open(stream, frames.request_fields(ENCODE_STREAM))
+                list(peer.send(stream, _message(b"\x10\x01") * 40))
+            peer.pump(0.05)
+            peer.close()
+
+    def compressed(self):
+        """A quarter of a gigabyte of one letter in a quarter of a megabyte."""
+        peer = frames.Peer(self._server.port)
+        for stream in range(1, 9, 2):
+            peer.open(stream, frames.request_fields(TOKENIZE, more=(("grpc-encoding", "gzip"),)))
+            list(peer.send(stream, _message(BOMB, flag=1), last=True))
+        peer.pump(0.2)
+        peer.close()
+
+    def endless_message(self):
+        """One that says that it has a gigabyte, of which a part is sent."""
+        peer = frames.Peer(self._server.port)
+        peer.open(1, frames.request_fields(TOKENIZE))
+        list(peer.send(1, b"\0" + struct.pack(">I", 1 << 30)))
+        list(peer.send(1, b"x" * 16384, times=64 * 32))
+        peer.close()
+
+    def half_messages(self):
+        peers = [frames.Peer(self._server.port) for _ in range(4)]
+        for peer in peers:
+            for stream in range(1, 401, 2):
+                peer.open(stream, frames.request_fields())
+                list(peer.send(stream, b"\0\0\0\1\0half"))
+        time.sleep(0.5)
+        for peer in peers:
+            peer.close()
+
+    def idle_streams(self):
+        peers = [frames.Peer(self._server.port) for _ in range(4)]
+        for peer in peers:
+            for stream in range(1, 1001, 2):
+                peer.open(stream, frames.request_fields(ENCODE_STREAM if stream % 4 == 1 else WATCH))
+                peer.pump()
+        time.sleep(0.5)
+        for peer in peers:
+            peer.close()
+
+    def unread_answers(self):
+        """Answers of a megabyte and more into a window of 0."""
+        peer = frames.Peer(self._server.port, initial_window=0)
+        text = b"\x12" + _varint(1 << 18) + b"a b " * (1 << 16)
+        for stream in range(1, 21, 2):
+            peer.open(stream, frames.request_fields(TOKENIZE))
+            list(peer.send(stream, _message(text), last=True))
+        time.sleep(0.5)
+        peer.close()
+
+    def long_texts(self):
+        """Read, but a megabyte each."""
+        peer = frames.Peer(self._server.port)
+        text = b"\x12" + _varint(1 << 20) + b"abcd" * (1 << 18)
+        for stream in range(1, 9, 2):
+            peer.open(stream, frames.request_fields(TOKENIZE))
+            list(peer.send(stream, _message(text), last=True))
+        time.sleep(0.5)
+        peer.close()
+
+    def slow_http(self):
+        """Half a request on each of 200 connections; the probes must be answered meanwhile."""
+        connections = [socket.create_connection(("127.0.0.1", self._server.http_port), timeout=5) for _ in range(200)]
+        for connection in connections:
+            connection.sendall(b"GET /heal")
+        status, _ = self._server.get("/healthz", timeout_s=1)
+        for connection in connections:
+            connection.close()
+        if status != 200:
+            raise RuntimeError(f"/healthz answered {status}")
+
+    def long_timeouts(self):
+        """A time-out of many digits makes gRPC complain with all of them."""
+        peer = frames.Peer(self._server.port)
+        for stream in range(1, 201, 2):
+            peer.open(stream, frames.request_fields(more=(("grpc-timeout", "9" * 4000),)))
+            peer.socket.sendall(frames.reset_frame(stream))
+            peer.pump()
+        peer.close()
 
     def hang_up_signal(self):
         os.kill(self._server.process.pid, signal.SIGHUP)

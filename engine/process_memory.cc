@@ -1,0 +1,152 @@
+#include "engine/process_memory.h"
+
+#include <unistd.h>
+
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+
+namespace quintet {
+namespace {
+
+// cgroup v1 writes "no limit" as the largest multiple of its page size.
+constexpr int64_t kUnlimited = int64_t{1} << 60;
+
+void Lower(int64_t bytes, const std::string& source, MemoryLimit* limit) {
+  if (bytes < 0 || bytes >= kUnlimited || bytes >= limit->bytes) return;
+  limit->bytes = bytes;
+  limit->source = source;
+}
+
+std::vector<std::string> ReadLines(const std::string& path) {
+  std::vector<std::string> lines;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  return lines;
+}
+
+std::optional<int64_t> ReadNumber(const std::string& path) {
+  const std::vector<std::string> lines = ReadLines(path);
+  int64_t value = 0;
+  if (lines.empty() || !absl::SimpleAtoi(lines[0], &value)) return std::nullopt;  // "max"
+  return value;
+}
+
+struct CgroupMount {
+  bool v2 = false;
+  std::string root;   // the cgroup that is mounted
+  std::string point;  // where
+};
+
+// Mounts of memory controllers, from /proc/self/mountinfo (proc(5)): "36 35 98:0 /root /point
+// options [fields] - type source super_options".
+std::vector<CgroupMount> ReadCgroupMounts(const std::string& root) {
+  std::vector<CgroupMount> mounts;
+  for (const std::string& line : ReadLines(root + "/proc/self/mountinfo")) {
+    const std::vector<std::string> halves = absl::StrSplit(line, absl::MaxSplits(" - ", 1));
+    if (halves.size() < 2) continue;
+    const std::vector<std::string> mount = absl::StrSplit(halves[0], ' ');
+    const std::vector<std::string> system = absl::StrSplit(halves[1], ' ');
+    if (mount.size() < 5 || system.empty()) continue;
+    if (system[0] == "cgroup2") mounts.push_back({true, mount[3], mount[4]});
+    if (system[0] != "cgroup" || system.size() < 3) continue;
+    for (const absl::string_view option : absl::StrSplit(system[2], ',')) {
+      if (option == "memory") mounts.push_back({false, mount[3], mount[4]});
+    }
+  }
+  return mounts;
+}
+
+// The process's cgroup in the hierarchy of v2, or in that of v1's memory controller:
+// "0::/path" or "4:memory,other:/path" of /proc/self/cgroup.
+std::string ReadCgroupPath(const std::string& root, bool v2) {
+  for (const std::string& line : ReadLines(root + "/proc/self/cgroup")) {
+    const std::vector<std::string> fields = absl::StrSplit(line, absl::MaxSplits(':', 2));
+    if (fields.size() < 3) continue;
+    bool matches = v2 && fields[1].empty();
+    for (const absl::string_view controller : absl::StrSplit(fields[1], ',')) {
+      matches = matches || (!v2 && controller == "memory");
+    }
+    if (matches) return fields[2];
+  }
+  return "/";
+}
+
+// The process's cgroup and all its ancestors that the mount shows. A cgroup outside the mounted one
+// is not visible; only the mount point is read then.
+void LowerToCgroup(const std::string& root, const CgroupMount& mount, MemoryLimit* limit) {
+  absl::string_view below = "";
+  const std::string path = ReadCgroupPath(root, mount.v2);
+  absl::string_view visible = path;
+  const absl::string_view top = absl::StripSuffix(mount.root, "/");
+  if (absl::ConsumePrefix(&visible, top) && (visible.empty() || visible[0] == '/') &&
+      path.find("/..") == std::string::npos) {
+    below = absl::StripSuffix(visible, "/");
+  }
+  for (;;) {
+    const std::string file = absl::StrCat(mount.point, below,
+                                          mount.v2 ? "/memory.max" : "/memory.limit_in_bytes");
+    if (const std::optional<int64_t> bytes = ReadNumber(root + file)) Lower(*bytes, file, limit);
+    if (below.empty()) return;
+    below = below.substr(0, below.rfind('/'));
+  }
+}
+
+// "Max address space         unlimited            unlimited            bytes"
+void LowerToResourceLimits(const std::string& root, MemoryLimit* limit) {
+  const std::pair<absl::string_view, absl::string_view> names[] = {
+      {"Max address space", "RLIMIT_AS (ulimit -v)"}, {"Max data size", "RLIMIT_DATA (ulimit -d)"}};
+  for (const std::string& line : ReadLines(root + "/proc/self/limits")) {
+    for (const auto& [name, source] : names) {
+      absl::string_view rest = line;
+      if (!absl::ConsumePrefix(&rest, name)) continue;
+      std::istringstream fields{std::string(rest)};
+      std::string soft;
+      int64_t bytes = 0;
+      if (fields >> soft && absl::SimpleAtoi(soft, &bytes)) {
+        Lower(bytes, std::string(source), limit);
+      }
+    }
+  }
+}
+
+// "MemTotal:       24683644 kB"
+void LowerToPhysicalMemory(const std::string& root, MemoryLimit* limit) {
+  for (const std::string& line : ReadLines(root + "/proc/meminfo")) {
+    absl::string_view rest = line;
+    int64_t kib = 0;
+    if (!absl::ConsumePrefix(&rest, "MemTotal:") || !absl::ConsumeSuffix(&rest, "kB")) continue;
+    if (absl::SimpleAtoi(rest, &kib) && kib < kUnlimited / 1024) {
+      Lower(kib * 1024, "MemTotal of /proc/meminfo", limit);
+    }
+  }
+}
+
+}  // namespace
+
+ProcessMemory ReadProcessMemory(const std::string& root) {
+  ProcessMemory memory;
+  for (const CgroupMount& mount : ReadCgroupMounts(root)) {
+    LowerToCgroup(root, mount, &memory.resident.limit);
+  }
+  LowerToPhysicalMemory(root, &memory.resident.limit);
+  LowerToResourceLimits(root, &memory.address_space.limit);
+  int64_t mapped_pages = 0, resident_pages = 0;
+  std::ifstream statm(root + "/proc/self/statm");
+  if (statm >> mapped_pages >> resident_pages) {
+    const int64_t page_bytes = sysconf(_SC_PAGESIZE);
+    memory.address_space.used_bytes = mapped_pages * page_bytes;
+    memory.resident.used_bytes = resident_pages * page_bytes;
+  }
+  return memory;
+}
+
+}  // namespace quintet

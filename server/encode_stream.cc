@@ -1,0 +1,121 @@
+#include "server/encode_stream.h"
+
+#include <utility>
+
+#include "server/answers.h"
+
+namespace quintet {
+
+class EncodeStream::Item final : public Call {
+ public:
+  Item(CallContext* context, std::shared_ptr<Rpc> rpc, std::shared_ptr<EncodeStream> stream)
+      : Call(context, std::move(rpc), "EncodeStream"), stream_(std::move(stream)) {}
+
+  void Run(grpc::ByteBuffer* message) {
+    if (Parse(message, &request_)) Start(request_.call(), {1, SizeOf(request_.input())});
+  }
+  grpc::ByteBuffer TakeAnswer() { return std::move(answer_); }
+
+ private:
+  absl::StatusOr<std::vector<Request>> Prepare() override {
+    absl::StatusOr<Request> request = EncodeRequestOf(
+        request_.input(), request_.options(), request_.call(), host(), input_limits(), "input");
+    if (!request.ok()) return request.status();
+    std::vector<Request> requests;
+    requests.push_back(*std::move(request));
+    return requests;
+  }
+  absl::Status Respond(std::vector<Result> results) override {
+    v1::EncodeStreamResponse response;
+    response.set_item_id(request_.item_id());
+    WriteEmbedding(results[0], request_.options().vector_type(), response.mutable_embedding());
+    FillInfo(results, response.mutable_info());
+    std::vector<Result>().swap(results);
+    request_ = {};
+    answer_ = Serialize(response);
+    return absl::OkStatus();
+  }
+  void Ended(RpcOutcome outcome) override {
+    stream_->ItemEnded(std::static_pointer_cast<Item>(shared_from_this()), std::move(outcome));
+  }
+
+  const std::shared_ptr<EncodeStream> stream_;
+  v1::EncodeStreamRequest request_;
+  grpc::ByteBuffer answer_;
+};
+
+EncodeStream::EncodeStream(CallContext* context, std::shared_ptr<Rpc> rpc)
+    : context_(context), rpc_(std::move(rpc)) {
+  answered_.reserve(kMaxItems);  // an answer must not fail for want of memory
+}
+
+void EncodeStream::OnMessage(grpc::ByteBuffer* message) {
+  auto item = std::make_shared<Item>(context_, rpc_, shared_from_this());
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (failure_.has_value()) return;
+    items_.insert(item);
+  }
+  item->Run(message);
+}
+
+void EncodeStream::OnInputEnd() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  input_ended_ = true;
+}
+
+void EncodeStream::ItemEnded(std::shared_ptr<Item> item, RpcOutcome outcome) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    items_.erase(item);
+    if (outcome.status.ok() && !failure_.has_value()) {
+      answered_.push_back(std::move(item));
+    } else if (!failure_.has_value()) {
+      failure_ = std::move(outcome);
+      answered_.clear();
+    }
+  }
+  rpc_->Wake();
+}
+
+std::vector<std::shared_ptr<EncodeStream::Item>> EncodeStream::Items() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return {items_.begin(), items_.end()};
+}
+
+void EncodeStream::OnCancel() {
+  for (const std::shared_ptr<Item>& item : Items()) item->Cancel();
+}
+
+void EncodeStream::Abandon() {
+  for (const std::shared_ptr<Item>& item : Items()) item->Abandon();
+}
+
+RpcActivity EncodeStream::activity() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return items_.empty() && answered_.empty() ? RpcActivity::kAwaitsClient : RpcActivity::kWorking;
+}
+
+bool EncodeStream::wants_message() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return !failure_.has_value() && items_.size() + answered_.size() < kMaxItems;
+}
+
+RpcOutput EncodeStream::Next() {
+  RpcOutput output;
+  std::shared_ptr<Item> written;  // destroyed without the lock
+  std::lock_guard<std::mutex> lock(mutex_);
+  written = std::move(written_);
+  if (!answered_.empty()) {
+    written_ = std::move(answered_.front());
+    answered_.erase(answered_.begin());
+    output.message = written_->TakeAnswer();
+  } else if (items_.empty() && failure_.has_value()) {
+    output.end = std::exchange(failure_, RpcOutcome{});
+  } else if (items_.empty() && input_ended_) {
+    output.end = RpcOutcome{};
+  }
+  return output;
+}
+
+}  // namespace quintet

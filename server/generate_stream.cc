@@ -1,0 +1,114 @@
+#include "server/generate_stream.h"
+
+#include <new>
+#include <utility>
+
+#include "server/answers.h"
+#include "server/message_bytes.h"
+
+namespace quintet {
+namespace {
+
+constexpr int64_t kMaxWaitingBytes = 1 << 20;
+
+int64_t BytesOf(const v1::GenerateChunk& chunk) {
+  return static_cast<int64_t>(chunk.text().size()) + int64_t{4} * chunk.token_ids_size();
+}
+
+bool OrTrue(bool has, bool value) { return !has || value; }
+
+}  // namespace
+
+void GenerateStreamCall::OnMessage(grpc::ByteBuffer* message) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    received_ = true;
+  }
+  if (!Parse(message, &request_)) return;
+  const v1::DecodingOptions& decoding = request_.decoding();
+  return_text_ = OrTrue(decoding.has_return_text(), decoding.return_text());
+  return_ids_ = OrTrue(decoding.has_return_token_ids(), decoding.return_token_ids());
+  Start(request_.call(), {1, SizeOf(request_.input())});
+}
+
+void GenerateStreamCall::OnInputEnd() {
+  End(absl::InvalidArgumentError("the call has no message: expected one request"));
+}
+
+RpcActivity GenerateStreamCall::activity() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return received_ ? RpcActivity::kWorking : RpcActivity::kAwaitsClient;
+}
+
+absl::StatusOr<std::vector<Request>> GenerateStreamCall::Prepare() {
+  return GenerateRequests(request_, host(), input_limits(), /*stream=*/true);
+}
+
+void GenerateStreamCall::OnTokens(int index, absl::Span<const int32_t> ids,
+                                  const std::string& text) {
+  try {
+    bool cut_off;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      v1::GenerateChunk& chunk = waiting_[index];
+      waiting_bytes_ -= BytesOf(chunk);
+      chunk.set_index(static_cast<uint32_t>(index));
+      if (return_text_) chunk.mutable_text()->append(text);
+      if (return_ids_) chunk.mutable_token_ids()->Add(ids.begin(), ids.end());
+      waiting_bytes_ += BytesOf(chunk);
+      cut_off = waiting_bytes_ > kMaxWaitingBytes;
+      if (posted_ && !cut_off) return;
+      posted_ = true;
+    }
+    if (cut_off) return rpc()->TryCancel();
+    context().writer->Post([rpc = rpc()] { rpc->Wake(); });
+  } catch (const std::bad_alloc&) {
+    // A stream with a gap is worse than none.
+    rpc()->TryCancel();
+  }
+}
+
+absl::Status GenerateStreamCall::Respond(std::vector<Result> results) {
+  v1::GenerateStreamResponse response;
+  WriteGenerate(request_, results[0], response.mutable_complete());
+  FillInfo(results, response.mutable_complete()->mutable_info());
+  std::vector<Result>().swap(results);
+  grpc::ByteBuffer bytes = Serialize(response);
+  std::lock_guard<std::mutex> lock(mutex_);
+  complete_.message = std::move(bytes);
+  return absl::OkStatus();
+}
+
+void GenerateStreamCall::Ended(RpcOutcome outcome) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!outcome.status.ok()) {
+      complete_.message.reset();
+      waiting_.clear();
+    }
+    complete_.end = std::move(outcome);
+  }
+  rpc()->Wake();
+}
+
+RpcOutput GenerateStreamCall::Next() {
+  RpcOutput output;
+  std::lock_guard<std::mutex> lock(mutex_);
+  posted_ = false;
+  if (!waiting_.empty()) {
+    // In turn: a sequence that always has something must not delay the others.
+    auto next = waiting_.upper_bound(last_index_);
+    if (next == waiting_.end()) next = waiting_.begin();
+    last_index_ = next->first;
+    v1::GenerateStreamResponse response;
+    *response.mutable_chunk() = std::move(next->second);
+    waiting_bytes_ -= BytesOf(response.chunk());
+    waiting_.erase(next);
+    output.message = ToBytes(response);
+  } else if (complete_.end.has_value()) {
+    output = std::exchange(complete_, {});
+  }
+  return output;
+}
+
+}  // namespace quintet

@@ -1,0 +1,599 @@
+#include "server/http_server.h"
+
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <coroutine>
+#include <cstdint>
+#include <cstring>
+#include <list>
+#include <new>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "boost/asio/buffer.hpp"
+#include "boost/asio/executor_work_guard.hpp"
+#include "boost/asio/io_context.hpp"
+#include "boost/asio/ip/tcp.hpp"
+#include "boost/asio/post.hpp"
+#include "boost/asio/thread_pool.hpp"
+#include "boost/beast/http/error.hpp"
+#include "server/address.h"
+#include "server/http_message.h"
+
+namespace quintet {
+namespace {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+using asio::ip::tcp;
+using boost::system::error_code;
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr char kFlag[] = "--http-listen";
+constexpr milliseconds kTick{100};             // how often deadlines are checked
+constexpr milliseconds kLingerTimeout{1'000};  // for a client to read the last answer
+constexpr size_t kLingerBytes = 256 << 10;
+constexpr int kAcceptsPerTurn = 16;
+// For certificates and key files that are read again; the gRPC listener leaves more than these.
+constexpr int kReservedDescriptors = 8;
+// Kernel buffers of a connection, which a client can fill without reading or being read.
+constexpr int kSendBufferBytes = 64 << 10, kReceiveBufferBytes = 32 << 10;
+constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
+
+// A coroutine that starts suspended; the owner of the handle destroys it. asio::awaitable destroys
+// its frame while it executes when Asio fails to allocate an operation; here the coroutine throws.
+struct Coroutine {
+  struct promise_type {
+    Coroutine get_return_object() {
+      return {std::coroutine_handle<promise_type>::from_promise(*this)};
+    }
+    std::suspend_always initial_suspend() noexcept { return {}; }
+    std::suspend_always final_suspend() noexcept { return {}; }
+    void return_void() {}
+    void unhandled_exception() {}  // out of memory: the coroutine, and with it the connection, ends
+  };
+  std::coroutine_handle<promise_type> handle;
+};
+
+enum class Phase : uint8_t { kReading, kHandling, kWriting };
+
+struct Connection {
+  explicit Connection(asio::io_context& io) : socket(io) {}
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+  ~Connection() {
+    if (coroutine) coroutine.destroy();
+  }
+
+  absl::string_view input() const { return {buffer.data() + begin, end - begin}; }
+
+  tcp::socket socket;
+  std::coroutine_handle<> coroutine;
+  std::list<Connection>::iterator self;
+  bool closed = false;  // the coroutine ends when it is resumed
+  Phase phase = Phase::kReading;
+  Clock::time_point since, deadline;  // of the phase; kHandling has no deadline
+
+  std::array<char, 2 * kMaxHttpHeadBytes> buffer;  // input: [begin, end)
+  size_t begin = 0, end = 0;
+  std::string head;  // of the answer
+  std::shared_ptr<const std::string> body;
+  size_t sent = 0, unsent = 0;
+};
+
+// A request that is being read, and its answer as soon as there is one.
+struct Exchange {
+  HttpParser parser;
+  const HttpRoute* route = nullptr;  // once the head is read
+  std::optional<HttpResponse> response;
+  bool malformed = false;  // what follows on the connection cannot be trusted
+};
+
+struct Listening {
+  Listening(asio::io_context& io, tcp ip_version) : acceptor(io), protocol(ip_version) {}
+  tcp::acceptor acceptor;
+  const tcp protocol;
+  bool armed = false;  // waits for connections
+};
+
+class BeastServer : public HttpServer {
+ public:
+  BeastServer(Options options, std::vector<HttpRoute> routes);
+  ~BeastServer() override;
+
+  absl::Status Listen();
+  void StartThread() {
+    thread_ = std::thread([this] { Run(); });
+  }
+  int port() const override { return port_; }
+
+ private:
+  // Awaitable: true when the socket can be read or written, false when the connection is closed.
+  class Ready;
+  // Awaitable: lets the other connections have their turn. False when the connection is closed.
+  class Turn;
+  // Awaitable: the answer of a handler that runs on the worker thread.
+  class Handled;
+
+  error_code Open(const tcp::endpoint& endpoint);
+  void Run();
+  void Arm(Listening* listening);
+  // False: neither a descriptor nor memory is left, try again later.
+  bool Accept(Listening* listening);
+  bool MakeRoom(int descriptor);
+  void Add(tcp protocol, int descriptor);
+
+  Coroutine Serve(Connection& c);
+  void Resume(Connection* c);
+  void Begin(Connection* c, Phase phase, milliseconds timeout);
+  void Close(Connection* c);
+  void CloseExpired();
+  // Of the open ones but `except`, the one whose phase began first; null: none. Connections with a
+  // handler at work are not considered.
+  Connection* Oldest(bool writing_only, const Connection* except);
+
+  // Reads what the socket has. False: it is at its end.
+  static bool Fill(Connection* c);
+  // Parses the input. False: more of it is needed.
+  bool Advance(Connection* c, Exchange* exchange);
+  error_code Parse(Connection* c, HttpParser* parser) const;
+  // Runs a handler. No exception escapes.
+  HttpResponse Answer(const HttpRoute& route, const HttpRequest& request) const noexcept;
+  void StartWrite(Connection* c, const HttpResponse& response, bool head_only, bool keep_alive);
+  void EndWrite(Connection* c);
+  // would_block: not all of it yet.
+  static error_code Send(Connection* c);
+
+  const Options options_;
+  const std::vector<HttpRoute> routes_;
+  const HttpResponse failed_, busy_;  // made in advance, for when memory is short
+  size_t max_connections_ = 0;
+  int descriptor_limit_ = 0;
+  int port_ = 0;
+
+  asio::io_context io_{1};
+  asio::executor_work_guard<asio::io_context::executor_type> work_{io_.get_executor()};
+  std::list<Listening> listening_;
+  // On the I/O thread alone.
+  std::list<Connection> connections_;
+  size_t open_ = 0, handling_ = 0, unsent_ = 0;
+
+  asio::thread_pool worker_{1};
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+class BeastServer::Ready {
+ public:
+  Ready(BeastServer* server, Connection* c, tcp::socket::wait_type wait)
+      : server_(server), c_(c), wait_(wait) {}
+  bool await_ready() const { return c_->closed; }
+  void await_suspend(std::coroutine_handle<>) {
+    c_->socket.async_wait(wait_, [this](error_code error) {
+      error_ = error;
+      server_->Resume(c_);
+    });
+  }
+  bool await_resume() const { return !c_->closed && !error_; }
+
+ private:
+  BeastServer* const server_;
+  Connection* const c_;
+  const tcp::socket::wait_type wait_;
+  error_code error_;
+};
+
+class BeastServer::Turn {
+ public:
+  Turn(BeastServer* server, Connection* c) : server_(server), c_(c) {}
+  bool await_ready() const { return c_->closed; }
+  void await_suspend(std::coroutine_handle<>) {
+    asio::post(server_->io_, [server = server_, c = c_] { server->Resume(c); });
+  }
+  bool await_resume() const { return !c_->closed; }
+
+ private:
+  BeastServer* const server_;
+  Connection* const c_;
+};
+
+class BeastServer::Handled {
+ public:
+  Handled(BeastServer* server, Connection* c, const HttpRoute& route, const HttpRequest& request)
+      : server_(server), c_(c), route_(route), request_(request) {}
+  bool await_ready() const { return false; }
+  void await_suspend(std::coroutine_handle<>) {
+    asio::post(server_->worker_, [this] {
+      response_ = server_->Answer(route_, request_);
+      // The connection waits for this: without memory for it, until there is some.
+      for (bool posted = false; !posted;) {
+        try {
+          asio::post(server_->io_, [server = server_, c = c_] { server->Resume(c); });
+          posted = true;
+        } catch (const std::bad_alloc&) {
+          std::this_thread::sleep_for(kTick);
+        }
+      }
+    });
+  }
+  HttpResponse await_resume() { return std::move(response_); }
+
+ private:
+  BeastServer* const server_;
+  Connection* const c_;
+  const HttpRoute& route_;
+  const HttpRequest& request_;
+  HttpResponse response_;
+};
+
+// How many files the process may open.
+int DescriptorLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1 << 30;
+  return static_cast<int>(std::min<rlim_t>(limit.rlim_cur, 1 << 30));
+}
+
+BeastServer::BeastServer(Options options, std::vector<HttpRoute> routes)
+    : options_(std::move(options)),
+      routes_(std::move(routes)),
+      failed_(PlainText(500, "internal error\n")),
+      busy_([] {
+        HttpResponse busy = PlainText(503, "too many requests are waiting: try again in 1 s\n");
+        busy.headers = "Retry-After: 1\r\n";
+        return busy;
+      }()) {
+  descriptor_limit_ = DescriptorLimit();
+  max_connections_ = std::min<size_t>(options_.max_connections, std::max(8, descriptor_limit_ / 4));
+}
+
+BeastServer::~BeastServer() {
+  worker_.stop();
+  worker_.join();
+  stop_ = true;
+  io_.stop();
+  if (thread_.joinable()) thread_.join();
+}
+
+error_code BeastServer::Open(const tcp::endpoint& endpoint) {
+  Listening& listening = listening_.emplace_back(io_, endpoint.protocol());
+  tcp::acceptor& acceptor = listening.acceptor;
+  error_code error;
+  const auto step = [&error](auto action) {
+    if (!error) action();
+  };
+  // Accepted connections inherit the sizes of buffers.
+  step([&] { acceptor.open(endpoint.protocol(), error); });
+  step([&] { acceptor.set_option(tcp::acceptor::reuse_address(true), error); });
+  step([&] { acceptor.set_option(asio::socket_base::send_buffer_size(kSendBufferBytes), error); });
+  step([&] {
+    acceptor.set_option(asio::socket_base::receive_buffer_size(kReceiveBufferBytes), error);
+  });
+  step([&] { acceptor.set_option(tcp::no_delay(true), error); });
+  step([&] { acceptor.non_blocking(true, error); });
+  step([&] { acceptor.bind(endpoint, error); });
+  step([&] { acceptor.listen(asio::socket_base::max_listen_connections, error); });
+  if (error) {
+    listening_.pop_back();
+  } else {
+    port_ = acceptor.local_endpoint().port();
+  }
+  return error;
+}
+
+absl::Status BeastServer::Listen() {
+  const absl::StatusOr<Address> address = ReadAddress(kFlag, options_.listen);
+  if (!address.ok()) return address.status();
+  error_code error;
+  const auto found =
+      tcp::resolver(io_).resolve(address->host, absl::StrCat(address->port),
+                                 tcp::resolver::passive | tcp::resolver::numeric_service, error);
+  if (error) return CannotListen(kFlag, options_.listen, error.message());
+  for (const auto& one : found) {
+    tcp::endpoint endpoint = one.endpoint();
+    // Port 0: all addresses share the port that the first one got.
+    if (port_ != 0) endpoint.port(static_cast<uint16_t>(port_));
+    error = Open(endpoint);
+    if (error == asio::error::address_family_not_supported) continue;
+    if (error) return CannotListen(kFlag, options_.listen, error.message());
+  }
+  if (listening_.empty()) return CannotListen(kFlag, options_.listen, error.message());
+  return absl::OkStatus();
+}
+
+void BeastServer::Run() {
+  pthread_setname_np(pthread_self(), "http");
+  while (!stop_) {
+    for (Listening& listening : listening_) Arm(&listening);
+    try {
+      io_.run_for(kTick);
+    } catch (const std::exception&) {
+      // Out of memory. What could not be started is tried again, or its deadline passes.
+    }
+    CloseExpired();
+  }
+}
+
+void BeastServer::Arm(Listening* listening) {
+  if (listening->armed) return;
+  try {
+    listening->acceptor.async_wait(tcp::acceptor::wait_read, [this, listening](error_code error) {
+      listening->armed = false;
+      if (!error && Accept(listening)) Arm(listening);
+    });
+    listening->armed = true;
+  } catch (const std::bad_alloc&) {
+    // Run tries again at the next tick.
+  }
+}
+
+bool BeastServer::Accept(Listening* listening) {
+  for (int i = 0; i < kAcceptsPerTurn; ++i) {
+    const int fd = accept4(listening->acceptor.native_handle(), nullptr, nullptr,
+                           SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd >= 0) {
+      if (MakeRoom(fd)) {
+        Add(listening->protocol, fd);
+      } else {
+        close(fd);
+      }
+      continue;
+    }
+    const bool exhausted =
+        errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+    if (!exhausted) return true;  // nobody waits, or whoever did has gone
+    Connection* const oldest = Oldest(/*writing_only=*/false, nullptr);
+    if (oldest == nullptr) return false;
+    Close(oldest);
+  }
+  return true;
+}
+
+// Descriptors are given out lowest first: a high number says that few are left.
+bool BeastServer::MakeRoom(int descriptor) {
+  if (open_ < max_connections_ && descriptor < descriptor_limit_ - kReservedDescriptors)
+    return true;
+  Connection* const oldest = Oldest(/*writing_only=*/false, nullptr);
+  if (oldest != nullptr) Close(oldest);
+  return oldest != nullptr;
+}
+
+void BeastServer::Add(tcp protocol, int descriptor) {
+  bool added = false, owned = false;
+  try {
+    Connection& c = connections_.emplace_back(io_);
+    added = true;
+    c.self = std::prev(connections_.end());
+    error_code error;
+    c.socket.assign(protocol, descriptor, error);
+    owned = !error;
+    if (owned) c.socket.non_blocking(true, error);
+    if (!error) {
+      c.coroutine = Serve(c).handle;
+      ++open_;
+      Resume(&c);
+      return;
+    }
+  } catch (const std::bad_alloc&) {
+    // This connection is refused.
+  }
+  if (added) connections_.pop_back();
+  if (!owned) close(descriptor);
+}
+
+void BeastServer::Resume(Connection* c) {
+  c->coroutine.resume();
+  if (!c->coroutine.done()) return;
+  Close(c);
+  connections_.erase(c->self);
+}
+
+void BeastServer::Begin(Connection* c, Phase phase, milliseconds timeout) {
+  handling_ -= c->phase == Phase::kHandling;
+  handling_ += phase == Phase::kHandling;
+  c->phase = phase;
+  c->since = Clock::now();
+  c->deadline = c->since + timeout;
+}
+
+void BeastServer::Close(Connection* c) {
+  if (c->closed) return;
+  Begin(c, Phase::kReading, milliseconds(0));
+  EndWrite(c);
+  c->closed = true;
+  --open_;
+  error_code ignored;
+  c->socket.close(ignored);  // resumes the coroutine, if it waits for the socket
+}
+
+void BeastServer::CloseExpired() {
+  const Clock::time_point now = Clock::now();
+  for (Connection& c : connections_) {
+    if (c.phase != Phase::kHandling && c.deadline < now) Close(&c);
+  }
+}
+
+Connection* BeastServer::Oldest(bool writing_only, const Connection* except) {
+  Connection* oldest = nullptr;
+  for (Connection& c : connections_) {
+    if (c.closed || &c == except || c.phase == Phase::kHandling) continue;
+    if (writing_only && c.phase != Phase::kWriting) continue;
+    if (oldest == nullptr || c.since < oldest->since) oldest = &c;
+  }
+  return oldest;
+}
+
+bool BeastServer::Fill(Connection* c) {
+  const absl::string_view input = c->input();
+  std::memmove(c->buffer.data(), input.data(), input.size());
+  c->begin = 0;
+  c->end = input.size();
+  error_code error;
+  c->end += c->socket.read_some(asio::buffer(c->buffer.data() + c->end, c->buffer.size() - c->end),
+                                error);
+  return !error || error == asio::error::would_block;
+}
+
+error_code BeastServer::Parse(Connection* c, HttpParser* parser) const {
+  while (!parser->is_done() && c->begin < c->end) {
+    error_code error;
+    const absl::string_view input = c->input();
+    const size_t used = parser->put(asio::buffer(input.data(), input.size()), error);
+    c->begin += used;
+    if (error && error != http::error::need_more) return error;
+    if (error && used == 0) {
+      // A line or a head that has not ended yet.
+      return input.size() < c->buffer.size() ? error : http::error::header_limit;
+    }
+  }
+  return {};
+}
+
+bool BeastServer::Advance(Connection* c, Exchange* exchange) {
+  HttpParser& parser = exchange->parser;
+  const error_code error = Parse(c, &parser);
+  if (error && error != http::error::need_more) {
+    exchange->malformed = true;
+    exchange->response = Malformed(error, options_.max_body_bytes);
+  } else if (const char* flaw = parser.is_header_done() ? Flaw(parser) : nullptr) {
+    exchange->malformed = true;
+    exchange->response = PlainText(400, absl::StrCat("malformed request: ", flaw, "\n"));
+  } else if (parser.is_header_done() && exchange->route == nullptr) {
+    HttpResponse refusal;
+    exchange->route = FindRoute(parser, routes_, &refusal);
+    if (exchange->route == nullptr) {
+      exchange->response = std::move(refusal);
+    } else if (!parser.is_done() && Expects100Continue(parser)) {
+      error_code failure;
+      const auto line = asio::buffer(kContinue, sizeof(kContinue) - 1);
+      if (c->socket.write_some(line, failure) != line.size()) Close(c);  // it reads no answers
+    }
+  }
+  return parser.is_done() || exchange->response.has_value();
+}
+
+HttpResponse BeastServer::Answer(const HttpRoute& route,
+                                 const HttpRequest& request) const noexcept {
+  try {
+    return route.handler(request);
+  } catch (...) {
+    return failed_;
+  }
+}
+
+void BeastServer::StartWrite(Connection* c, const HttpResponse& response, bool head_only,
+                             bool keep_alive) {
+  c->head = ResponseHead(response, keep_alive);
+  c->body = head_only ? nullptr : response.body;
+  c->sent = 0;
+  c->unsent = c->head.size() + (c->body == nullptr ? 0 : c->body->size());
+  unsent_ += c->unsent;
+  Begin(c, Phase::kWriting, options_.write_timeout);
+  while (unsent_ > options_.max_unsent_bytes) {
+    Connection* const oldest = Oldest(/*writing_only=*/true, c);
+    if (oldest == nullptr) break;
+    Close(oldest);
+  }
+}
+
+void BeastServer::EndWrite(Connection* c) {
+  unsent_ -= c->unsent;
+  c->unsent = 0;
+  c->body = nullptr;
+}
+
+error_code BeastServer::Send(Connection* c) {
+  const absl::string_view body = c->body == nullptr ? absl::string_view() : *c->body;
+  while (c->sent < c->head.size() + body.size()) {
+    const size_t of_head = std::min(c->sent, c->head.size()), of_body = c->sent - of_head;
+    const std::array<asio::const_buffer, 2> rest = {
+        asio::buffer(c->head.data() + of_head, c->head.size() - of_head),
+        asio::buffer(body.data() + of_body, body.size() - of_body)};
+    error_code error;
+    c->sent += c->socket.write_some(rest, error);
+    if (error) return error;
+  }
+  return {};
+}
+
+Coroutine BeastServer::Serve(Connection& c) {
+  Ready readable(this, &c, tcp::socket::wait_read), writable(this, &c, tcp::socket::wait_write);
+  Turn turn(this, &c);
+  bool keep_alive = true;
+  for (bool first = true; keep_alive; first = false) {
+    Exchange exchange;
+    HttpParser& parser = exchange.parser;
+    parser.eager(true);
+    parser.header_limit(kMaxHttpHeadBytes);
+    parser.body_limit(options_.max_body_bytes);
+    bool idle = !first && c.input().empty();
+    Begin(&c, Phase::kReading, idle ? options_.idle_timeout : options_.request_timeout);
+    while (!Advance(&c, &exchange)) {
+      const bool ready = co_await readable;
+      if (!ready || !Fill(&c)) co_return;
+      if (std::exchange(idle, false)) Begin(&c, Phase::kReading, options_.request_timeout);
+    }
+    if (!exchange.response.has_value()) {
+      const HttpRequest request = {std::move(parser.get().body()), Clock::now()};
+      if (exchange.route->thread == HttpRoute::Thread::kIo) {
+        exchange.response = Answer(*exchange.route, request);
+      } else if (handling_ >= max_connections_ / 4) {
+        exchange.response = busy_;
+      } else {
+        Begin(&c, Phase::kHandling, milliseconds(0));
+        Handled handled(this, &c, *exchange.route, request);
+        exchange.response = co_await handled;
+      }
+    }
+    keep_alive = parser.is_done() && parser.keep_alive() && !exchange.malformed;
+    const bool head_only = parser.is_header_done() && parser.get().method() == http::verb::head;
+    StartWrite(&c, *exchange.response, head_only, keep_alive);
+    while (true) {
+      const error_code error = Send(&c);
+      if (!error) break;
+      if (error != asio::error::would_block) co_return;
+      const bool ready = co_await writable;
+      if (!ready) co_return;
+    }
+    EndWrite(&c);
+    const bool open = co_await turn;
+    if (!open) co_return;
+  }
+  // Closing a socket with unread input would reset the connection and lose the answer.
+  error_code error;
+  c.socket.shutdown(tcp::socket::shutdown_send, error);
+  Begin(&c, Phase::kReading, kLingerTimeout);
+  for (size_t discarded = 0; !error && discarded < kLingerBytes;) {
+    const bool ready = co_await readable;
+    c.begin = c.end = 0;
+    if (!ready || !Fill(&c)) co_return;
+    discarded += c.end;
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(Options options,
+                                                              std::vector<HttpRoute> routes) {
+  const std::string listen = options.listen;
+  try {
+    auto server = std::make_unique<BeastServer>(std::move(options), std::move(routes));
+    if (absl::Status status = server->Listen(); !status.ok()) return status;
+    server->StartThread();
+    return server;
+  } catch (const std::exception& error) {  // a thread, a descriptor or memory is not to be had
+    return CannotListen(kFlag, listen, error.what());
+  }
+}
+
+}  // namespace quintet

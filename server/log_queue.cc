@@ -1,0 +1,194 @@
+#include "server/log_queue.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+
+#include <cerrno>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "spdlog/details/log_msg.h"
+#include "spdlog/pattern_formatter.h"
+
+namespace quintet {
+
+struct LogQueue::State {
+  explicit State(const Options& options) : fd(options.fd), max_bytes(options.max_bytes) {}
+
+  std::string Format(const spdlog::details::log_msg& message);
+  void Push(std::string text);
+  // Blocks for as long as the reader of the descriptor does. False: not all of it was written.
+  bool WriteAll(const std::string& text);
+  void WriteLine(const std::string& text);
+  // Writes how many lines were dropped, when some were and there is room for new ones.
+  void MentionDropped();
+  std::string DroppedLine(int64_t count);  // empty: out of memory
+
+  const int fd;
+  const int64_t max_bytes;
+  bool torn = false;  // the last line was written in part; of the writing thread
+
+  std::mutex formatter_mutex;
+  std::unique_ptr<spdlog::formatter> formatter = std::make_unique<spdlog::pattern_formatter>();
+
+  std::mutex mutex;  // of everything below
+  std::condition_variable changed;
+  std::deque<std::string> lines;
+  int64_t bytes = 0;              // of lines
+  int64_t queued = 0, ended = 0;  // lines since the start; ended: written or dropped
+  int64_t dropped = 0, mentioned = 0;
+  bool full = false;  // from a line that did not fit until half of the queue is free
+  bool stop = false;
+};
+
+std::string LogQueue::State::Format(const spdlog::details::log_msg& message) {
+  spdlog::memory_buf_t text;
+  std::lock_guard<std::mutex> lock(formatter_mutex);
+  formatter->format(message, text);
+  return std::string(text.data(), text.size());
+}
+
+void LogQueue::State::Push(std::string text) {
+  const int64_t size = static_cast<int64_t>(text.size());
+  std::lock_guard<std::mutex> lock(mutex);
+  full = full || (size <= max_bytes && bytes + size > max_bytes);
+  if (full || size > max_bytes) {
+    ++dropped;
+    return;
+  }
+  lines.push_back(std::move(text));
+  bytes += size;
+  ++queued;
+  changed.notify_all();
+}
+
+bool LogQueue::State::WriteAll(const std::string& text) {
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t n = write(fd, text.data() + done, text.size() - done);
+    if (n > 0) {
+      done += static_cast<size_t>(n);
+    } else if (n < 0 && errno == EAGAIN) {  // another process made it non-blocking
+      pollfd writable = {fd, POLLOUT, 0};
+      poll(&writable, 1, -1);
+    } else if (n == 0 || errno != EINTR) {
+      torn = torn || done > 0;
+      return false;
+    }
+  }
+  return true;
+}
+
+void LogQueue::State::WriteLine(const std::string& text) {
+  if (torn && WriteAll("\n")) torn = false;
+  const bool written = !torn && WriteAll(text);
+  if (!written) {
+    std::lock_guard<std::mutex> lock(mutex);
+    ++dropped;
+    return;
+  }
+  MentionDropped();
+}
+
+void LogQueue::State::MentionDropped() {
+  int64_t count = 0;
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (!full) count = dropped - mentioned;
+  }
+  if (count == 0) return;
+  const std::string line = DroppedLine(count);
+  if (line.empty() || !WriteAll(line)) return;
+  std::lock_guard<std::mutex> lock(mutex);
+  mentioned += count;
+}
+
+std::string LogQueue::State::DroppedLine(int64_t count) {
+  try {
+    const std::string text =
+        std::to_string(count) + " lines of the log were lost here: it was blocked or full";
+    return Format({"quintet", spdlog::level::warn, text});
+  } catch (const std::exception&) {
+    return "";
+  }
+}
+
+void LogQueue::WriteLines(State* state) {
+  std::unique_lock<std::mutex> lock(state->mutex);
+  while (true) {
+    state->changed.wait(lock, [&] { return state->stop || !state->lines.empty(); });
+    if (state->stop) return;  // the lines left had their time to be flushed
+    const std::string line = std::move(state->lines.front());
+    state->lines.pop_front();
+    state->bytes -= static_cast<int64_t>(line.size());
+    if (state->bytes <= state->max_bytes / 2) state->full = false;
+    lock.unlock();
+    state->WriteLine(line);
+    lock.lock();
+    ++state->ended;
+    state->changed.notify_all();
+  }
+}
+
+LogQueue::LogQueue(const Options& options)
+    : options_(options), state_(std::make_shared<State>(options)) {
+  // The thread handles no signals, so that a handler never runs where writes may block, and a
+  // closed pipe is an error of write and not SIGPIPE.
+  sigset_t all, previous;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &previous);
+  std::thread thread([state = state_] {
+    pthread_setname_np(pthread_self(), "log");
+    WriteLines(state.get());
+  });
+  thread.detach();
+  pthread_sigmask(SIG_SETMASK, &previous, nullptr);
+}
+
+LogQueue::~LogQueue() {
+  LogQueue::flush();
+  std::lock_guard<std::mutex> lock(state_->mutex);
+  state_->stop = true;
+  state_->changed.notify_all();
+}
+
+void LogQueue::log(const spdlog::details::log_msg& message) { Write(state_->Format(message)); }
+
+void LogQueue::Write(std::string text) { state_->Push(std::move(text)); }
+
+void LogQueue::flush() {
+  std::unique_lock<std::mutex> lock(state_->mutex);
+  const int64_t target = state_->queued;
+  const auto ended = [&] { return state_->ended >= target; };
+  // In slices: while the process or its machine was suspended, the writing thread had no time
+  // either.
+  constexpr int kSlices = 20;
+  for (int i = 0; i < kSlices; ++i) {
+    if (state_->changed.wait_for(lock, options_.flush_timeout / kSlices, ended)) return;
+  }
+}
+
+void LogQueue::set_pattern(const std::string& pattern) {
+  set_formatter(std::make_unique<spdlog::pattern_formatter>(pattern));
+}
+
+void LogQueue::set_formatter(std::unique_ptr<spdlog::formatter> formatter) {
+  std::lock_guard<std::mutex> lock(state_->formatter_mutex);
+  state_->formatter = std::move(formatter);
+}
+
+void LogQueue::CountDropped() {
+  std::lock_guard<std::mutex> lock(state_->mutex);
+  ++state_->dropped;
+}
+
+int64_t LogQueue::dropped_lines() const {
+  std::lock_guard<std::mutex> lock(state_->mutex);
+  return state_->dropped;
+}
+
+}  // namespace quintet

@@ -1,0 +1,23 @@
+#include "server/message_bytes.h"
+
+#include "grpcpp/impl/codegen/proto_utils.h"
+#include "kernels/check.h"
+
+namespace quintet {
+
+using Traits = grpc::SerializationTraits<google::protobuf::MessageLite>;
+
+grpc::ByteBuffer ToBytes(const google::protobuf::MessageLite& message) {
+  grpc::ByteBuffer bytes;
+  bool own_buffer = false;
+  QT_CHECK(Traits::Serialize(message, &bytes, &own_buffer).ok());
+  return bytes;
+}
+
+bool FromBytes(grpc::ByteBuffer* bytes, google::protobuf::MessageLite* message) {
+  const bool read = Traits::Deserialize(bytes, message).ok();
+  bytes->Clear();
+  return read;
+}
+
+}  // namespace quintet

@@ -1,0 +1,196 @@
+#include "server/methods.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/answers.h"
+#include "server/encode_stream.h"
+#include "server/generate_stream.h"
+#include "server/unary_call.h"
+
+namespace quintet {
+namespace {
+
+absl::Status CheckCount(const char* field, int count, int limit) {
+  if (count >= 1 && count <= limit) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": must hold 1 to ", limit, ", got ", count));
+}
+
+class GenerateCall final : public UnaryCall<v1::GenerateRequest, v1::GenerateResponse> {
+ public:
+  GenerateCall(CallContext* context, std::shared_ptr<Rpc> rpc)
+      : UnaryCall(context, std::move(rpc), "Generate") {}
+
+ private:
+  CallSize Size(const v1::GenerateRequest& request) const override {
+    return {1, SizeOf(request.input())};
+  }
+  absl::StatusOr<std::vector<Request>> Prepare() override {
+    return GenerateRequests(request_, host(), input_limits(), /*stream=*/false);
+  }
+  void Write(const std::vector<Result>& results, v1::GenerateResponse* response) override {
+    WriteGenerate(request_, results[0], response);
+  }
+};
+
+class EncodeCall final : public UnaryCall<v1::EncodeRequest, v1::EncodeResponse> {
+ public:
+  EncodeCall(CallContext* context, std::shared_ptr<Rpc> rpc)
+      : UnaryCall(context, std::move(rpc), "Encode") {}
+
+ private:
+  CallSize Size(const v1::EncodeRequest& request) const override {
+    return {std::min(request.inputs_size(), kMaxInputs), SizeOf(request.inputs())};
+  }
+  absl::StatusOr<std::vector<Request>> Prepare() override {
+    if (absl::Status s = CheckCount("inputs", request_.inputs_size(), kMaxInputs); !s.ok())
+      return s;
+    std::vector<Request> requests;
+    for (int i = 0; i < request_.inputs_size(); ++i) {
+      absl::StatusOr<Request> one =
+          EncodeRequestOf(request_.inputs(i), request_.options(), request_.call(), host(),
+                          input_limits(), absl::StrCat("inputs[", i, "]"));
+      if (!one.ok()) return one.status();
+      requests.push_back(*std::move(one));
+    }
+    return requests;
+  }
+  void Write(const std::vector<Result>& results, v1::EncodeResponse* response) override {
+    for (const Result& result : results) {
+      WriteEmbedding(result, request_.options().vector_type(), response->add_embeddings());
+    }
+  }
+};
+
+class ScoreCall final : public UnaryCall<v1::ScoreRequest, v1::ScoreResponse> {
+ public:
+  ScoreCall(CallContext* context, std::shared_ptr<Rpc> rpc)
+      : UnaryCall(context, std::move(rpc), "Score") {}
+
+ private:
+  CallSize Size(const v1::ScoreRequest& request) const override {
+    return {1, SizeOf(request.input()) + SizeOf(request.targets())};
+  }
+  absl::StatusOr<std::vector<Request>> Prepare() override {
+    if (absl::Status s = CheckCount("targets", request_.targets_size(), kMaxTargets); !s.ok())
+      return s;
+    return ScoreRequests(request_, host(), input_limits());
+  }
+  void Write(const std::vector<Result>& results, v1::ScoreResponse* response) override {
+    WriteScores(results[0], response);
+  }
+};
+
+class ClassifyCall final : public UnaryCall<v1::ClassifyRequest, v1::ClassifyResponse> {
+ public:
+  ClassifyCall(CallContext* context, std::shared_ptr<Rpc> rpc)
+      : UnaryCall(context, std::move(rpc), "Classify") {}
+
+ private:
+  CallSize Size(const v1::ClassifyRequest& request) const override {
+    return {std::min(request.inputs_size(), kMaxInputs),
+            SizeOf(request.inputs()) + SizeOf(request.pairs())};
+  }
+  absl::StatusOr<std::vector<Request>> Prepare() override {
+    if (absl::Status s = CheckCount("inputs", request_.inputs_size(), kMaxInputs); !s.ok())
+      return s;
+    return answers_.Prepare(request_, host(), input_limits());
+  }
+  void Write(const std::vector<Result>& results, v1::ClassifyResponse* response) override {
+    answers_.Write(request_, host(), results, response);
+  }
+
+  ClassifyAnswers answers_;
+};
+
+// The methods below need no engine: they answer in Prepare, whose time counts as tokenizing.
+
+class TokenizeCall final : public UnaryCall<v1::TokenizeRequest, v1::TokenizeResponse> {
+ public:
+  TokenizeCall(CallContext* context, std::shared_ptr<Rpc> rpc)
+      : UnaryCall(context, std::move(rpc), "Tokenize") {}
+
+ private:
+  CallSize Size(const v1::TokenizeRequest& request) const override {
+    const int64_t bytes = static_cast<int64_t>(request.text().size());
+    return {1, {bytes, bytes}};
+  }
+  absl::StatusOr<std::vector<Request>> Prepare() override {
+    const auto reserve = [this](int64_t bytes) { return ReserveMemory(bytes); };
+    absl::Status status = WriteTokens(request_, host(), input_limits(), reserve, &response_);
+    if (!status.ok()) return status;
+    return std::vector<Request>();
+  }
+  void Write(const std::vector<Result>&, v1::TokenizeResponse* response) override {
+    response->Swap(&response_);
+  }
+
+  v1::TokenizeResponse response_;
+};
+
+class DetokenizeCall final : public UnaryCall<v1::DetokenizeRequest, v1::DetokenizeResponse> {
+ public:
+  DetokenizeCall(CallContext* context, std::shared_ptr<Rpc> rpc)
+      : UnaryCall(context, std::move(rpc), "Detokenize") {}
+
+ private:
+  CallSize Size(const v1::DetokenizeRequest& request) const override {
+    return {1, {int64_t{3} * request.token_ids_size(), 0}};
+  }
+  absl::StatusOr<std::vector<Request>> Prepare() override {
+    const auto reserve = [this](int64_t bytes) { return ReserveMemory(bytes); };
+    absl::Status status = WriteText(request_, host(), reserve, &response_);
+    if (!status.ok()) return status;
+    return std::vector<Request>();
+  }
+  void Write(const std::vector<Result>&, v1::DetokenizeResponse* response) override {
+    response->Swap(&response_);
+  }
+
+  v1::DetokenizeResponse response_;
+};
+
+class GetModelInfoCall final : public UnaryCall<v1::GetModelInfoRequest, v1::GetModelInfoResponse> {
+ public:
+  GetModelInfoCall(CallContext* context, std::shared_ptr<Rpc> rpc)
+      : UnaryCall(context, std::move(rpc), "GetModelInfo") {}
+
+ private:
+  CallSize Size(const v1::GetModelInfoRequest&) const override { return {0, {}}; }
+  absl::StatusOr<std::vector<Request>> Prepare() override { return std::vector<Request>(); }
+  void Write(const std::vector<Result>&, v1::GetModelInfoResponse* response) override {
+    WriteModelInfo(host(), context(), response);
+  }
+};
+
+template <typename Handler>
+Method MethodOf(const char* name, CallContext* context) {
+  Method method;
+  method.path = absl::StrCat("/quintet.v1.Inference/", name);
+  method.make = [context](std::shared_ptr<Rpc> rpc) {
+    return std::make_shared<Handler>(context, std::move(rpc));
+  };
+  return method;
+}
+
+}  // namespace
+
+std::vector<Method> InferenceMethods(CallContext* context) {
+  std::vector<Method> methods = {
+      MethodOf<GenerateCall>("Generate", context),
+      MethodOf<GenerateStreamCall>("GenerateStream", context),
+      MethodOf<EncodeCall>("Encode", context),
+      MethodOf<ScoreCall>("Score", context),
+      MethodOf<ClassifyCall>("Classify", context),
+      MethodOf<TokenizeCall>("Tokenize", context),
+      MethodOf<DetokenizeCall>("Detokenize", context),
+      MethodOf<GetModelInfoCall>("GetModelInfo", context),
+  };
+  methods.push_back(MethodOf<EncodeStream>("EncodeStream", context));
+  methods.back().long_lived = true;
+  return methods;
+}
+
+}  // namespace quintet

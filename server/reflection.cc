@@ -1,0 +1,137 @@
+#include "server/reflection.h"
+
+#include <deque>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/descriptor.pb.h"
+#include "grpc/reflection/v1/reflection.pb.h"
+#include "server/message_bytes.h"
+
+namespace quintet {
+namespace {
+
+namespace wire = grpc::reflection::v1;
+using google::protobuf::DescriptorPool;
+using google::protobuf::FileDescriptor;
+
+// Adds the file and its transitive imports, the file first.
+void AddFiles(const FileDescriptor* file, wire::FileDescriptorResponse* response) {
+  std::set<const FileDescriptor*> seen = {file};
+  std::deque<const FileDescriptor*> left = {file};
+  for (; !left.empty(); left.pop_front()) {
+    google::protobuf::FileDescriptorProto proto;
+    left.front()->CopyTo(&proto);
+    response->add_file_descriptor_proto(proto.SerializeAsString());
+    for (int i = 0; i < left.front()->dependency_count(); ++i) {
+      const FileDescriptor* needed = left.front()->dependency(i);
+      if (seen.insert(needed).second) left.push_back(needed);
+    }
+  }
+}
+
+void AddError(grpc::StatusCode code, const char* text, wire::ServerReflectionResponse* response) {
+  response->mutable_error_response()->set_error_code(code);
+  response->mutable_error_response()->set_error_message(text);
+}
+
+void AnswerRequest(const wire::ServerReflectionRequest& request,
+                   const std::vector<std::string>& services,
+                   wire::ServerReflectionResponse* response) {
+  const DescriptorPool* pool = DescriptorPool::generated_pool();
+  response->set_valid_host(request.host());
+  *response->mutable_original_request() = request;
+  const FileDescriptor* file = nullptr;
+  switch (request.message_request_case()) {
+    case wire::ServerReflectionRequest::kListServices:
+      for (const std::string& service : services) {
+        response->mutable_list_services_response()->add_service()->set_name(service);
+      }
+      return;
+    case wire::ServerReflectionRequest::kAllExtensionNumbersOfType: {
+      // No file of ours has extensions.
+      const std::string& type = request.all_extension_numbers_of_type();
+      if (pool->FindMessageTypeByName(type) != nullptr) {
+        response->mutable_all_extension_numbers_response()->set_base_type_name(type);
+        return;
+      }
+      break;
+    }
+    case wire::ServerReflectionRequest::kFileByFilename:
+      file = pool->FindFileByName(request.file_by_filename());
+      break;
+    case wire::ServerReflectionRequest::kFileContainingSymbol:
+      file = pool->FindFileContainingSymbol(request.file_containing_symbol());
+      break;
+    case wire::ServerReflectionRequest::kFileContainingExtension:
+      break;
+    case wire::ServerReflectionRequest::MESSAGE_REQUEST_NOT_SET:
+      AddError(grpc::StatusCode::INVALID_ARGUMENT, "the request is empty", response);
+      return;
+  }
+  if (file != nullptr) {
+    AddFiles(file, response->mutable_file_descriptor_response());
+  } else {
+    AddError(grpc::StatusCode::NOT_FOUND, "not found", response);
+  }
+}
+
+class ReflectionStream final : public RpcHandler {
+ public:
+  explicit ReflectionStream(const std::vector<std::string>& services) : services_(services) {}
+
+  void OnMessage(grpc::ByteBuffer* message) override {
+    wire::ServerReflectionRequest request;
+    const bool read = FromBytes(message, &request);
+    wire::ServerReflectionResponse response;
+    if (read) AnswerRequest(request, services_, &response);
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (read) {
+      output_.message = ToBytes(response);
+    } else {
+      output_.end = UnreadableMessageOutcome();
+    }
+  }
+  void OnInputEnd() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    output_.end = RpcOutcome{};
+  }
+  void OnCancel() override {}
+
+  RpcActivity activity() const override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return output_.message.has_value() ? RpcActivity::kWorking : RpcActivity::kAwaitsClient;
+  }
+  bool wants_message() const override { return activity() == RpcActivity::kAwaitsClient; }
+  RpcOutput Next() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return std::exchange(output_, {});
+  }
+
+ private:
+  const std::vector<std::string>& services_;
+  mutable std::mutex mutex_;
+  RpcOutput output_;
+};
+
+}  // namespace
+
+std::vector<Method> ReflectionMethods(std::vector<std::string> services) {
+  const auto shared = std::make_shared<const std::vector<std::string>>(std::move(services));
+  std::vector<Method> methods;
+  for (const char* version : {"v1", "v1alpha"}) {
+    Method method;
+    method.path =
+        absl::StrCat("/grpc.reflection.", version, ".ServerReflection/ServerReflectionInfo");
+    method.long_lived = true;
+    method.make = [shared](std::shared_ptr<Rpc>) {
+      return std::make_shared<ReflectionStream>(*shared);
+    };
+    methods.push_back(std::move(method));
+  }
+  return methods;
+}
+
+}  // namespace quintet

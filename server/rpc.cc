@@ -1,0 +1,197 @@
+#include "server/rpc.h"
+
+#include <new>
+#include <utility>
+
+#include "engine/clock.h"
+
+namespace quintet {
+namespace {
+
+RpcOutcome DrainingOutcome() {
+  return ToRpcOutcome(absl::UnavailableError("the server is shutting down"), "",
+                      absl::Milliseconds(200));
+}
+
+RpcOutcome IdleOutcome(bool first) {
+  return ToRpcOutcome(WithReason(absl::DeadlineExceededError(
+                                     first ? "the client sent no message in time"
+                                           : "the stream was idle: the client sent no message and "
+                                             "no request of it was in progress"),
+                                 kReasonIdle),
+                      "", absl::ZeroDuration());
+}
+
+}  // namespace
+
+Rpc::Rpc(grpc::CallbackServerContext* context, OpenRpcs* open, OpenRpcs::Place place,
+         const ClientPatience& patience, Priority max_priority)
+    : context_(context),
+      open_(open),
+      place_(std::move(place)),
+      patience_(patience),
+      max_priority_(max_priority),
+      active_us_(MonotonicMicros()) {}
+
+void Rpc::Start(std::shared_ptr<RpcHandler> handler) {
+  open_->Add(this);
+  std::lock_guard<std::mutex> lock(mutex_);
+  self_ = shared_from_this();
+  handler_ = std::move(handler);
+  Advance();
+}
+
+void Rpc::Wake() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  active_us_ = MonotonicMicros();
+  Advance();
+}
+
+void Rpc::Refuse(RpcOutcome outcome) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!refused_.has_value()) refused_ = std::move(outcome);
+  Advance();
+}
+
+void Rpc::OnReadDone(bool ok) {
+  bool drop;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    reading_ = false;
+    input_ended_ = !ok;
+    seen_message_ |= ok;
+    drop = finished_ || gone_ || refused_.has_value();
+    handling_ = !drop;
+  }
+  if (drop) {
+    read_.Clear();
+  } else {
+    try {
+      ok ? handler_->OnMessage(&read_) : handler_->OnInputEnd();
+    } catch (const std::bad_alloc&) {
+      Refuse(OutOfMemoryOutcome());
+      handler_->OnCancel();
+    }
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  handling_ = false;
+  active_us_ = MonotonicMicros();
+  Advance();
+}
+
+void Rpc::OnWriteDone(bool ok) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  writing_ = false;
+  written_.Clear();
+  gone_ |= !ok;
+  active_us_ = MonotonicMicros();
+  Advance();
+}
+
+void Rpc::OnCancel() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    gone_ = true;
+  }
+  try {
+    handler_->OnCancel();
+  } catch (const std::bad_alloc&) {
+    // Its requests are not cancelled and end by themselves.
+  }
+  Wake();
+}
+
+void Rpc::OnDone() {
+  open_->Remove(this);
+  std::shared_ptr<RpcHandler> handler;
+  std::shared_ptr<Rpc> self;
+  std::lock_guard<std::mutex> lock(mutex_);
+  handler = std::move(handler_);
+  self = std::move(self_);
+}
+
+void Rpc::Check(int64_t now_us, bool draining) {
+  bool cut_off = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (finished_ || writing_) {
+      cut_off = now_us - write_us_ > patience_.write_us;
+    } else if (handler_ != nullptr && !handling_ && !refused_.has_value()) {
+      const RpcActivity activity = handler_->activity();
+      const int64_t patience_us =
+          seen_message_ ? patience_.next_message_us : patience_.first_message_us;
+      if (activity != RpcActivity::kWorking && draining) {
+        refused_ = DrainingOutcome();
+      } else if (activity == RpcActivity::kAwaitsClient && now_us - active_us_ > patience_us) {
+        refused_ = IdleOutcome(/*first=*/!seen_message_);
+      }
+      Advance();
+    }
+  }
+  if (cut_off) TryCancel();
+}
+
+bool Rpc::working() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return finished_ || writing_ ||
+         (handler_ != nullptr && handler_->activity() == RpcActivity::kWorking);
+}
+
+void Rpc::Abandon() {
+  std::shared_ptr<RpcHandler> handler;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    handler = handler_;
+  }
+  if (handler != nullptr) handler->Abandon();
+}
+
+void Rpc::Advance() {
+  if (finished_ || handler_ == nullptr) return;
+  try {
+    if (!writing_ && !handling_) Write();
+  } catch (const std::bad_alloc&) {
+    if (!refused_.has_value()) refused_ = OutOfMemoryOutcome();
+    if (handler_->activity() != RpcActivity::kWorking) Finish(*refused_);
+  }
+  if (finished_ || reading_ || input_ended_ || handling_ || gone_ || refused_.has_value()) return;
+  if (!handler_->wants_message()) return;
+  reading_ = true;
+  StartRead(&read_);
+}
+
+void Rpc::Write() {
+  const bool drop = gone_ || refused_.has_value();
+  RpcOutput output = handler_->Next();
+  while (drop && output.message.has_value() && !output.end.has_value()) output = handler_->Next();
+  if (output.message.has_value() && !drop) {
+    written_ = *std::move(output.message);
+    write_us_ = MonotonicMicros();
+    if (output.end.has_value()) {
+      finished_ = true;
+      StartWriteAndFinish(&written_, grpc::WriteOptions(), output.end->status);
+    } else {
+      writing_ = true;
+      StartWrite(&written_);
+    }
+  } else if (output.end.has_value()) {
+    Finish(refused_.has_value() ? *refused_ : *output.end);
+  } else if (drop && handler_->activity() != RpcActivity::kWorking) {
+    Finish(refused_.has_value() ? *refused_ : RpcOutcome{grpc::Status::CANCELLED, ""});
+  }
+}
+
+void Rpc::Finish(const RpcOutcome& outcome) {
+  // An RPC must end even when nothing can be allocated for its reason.
+  grpc::Status status(grpc::StatusCode::RESOURCE_EXHAUSTED, "out of memory");
+  try {
+    AddPushback(outcome, context_);
+    status = outcome.status;
+  } catch (const std::bad_alloc&) {
+  }
+  finished_ = true;
+  write_us_ = MonotonicMicros();
+  grpc::ServerGenericBidiReactor::Finish(std::move(status));
+}
+
+}  // namespace quintet

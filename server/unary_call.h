@@ -1,0 +1,86 @@
+// A method with one request message and one answer.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "server/call.h"
+
+namespace quintet {
+
+template <typename RequestProto, typename ResponseProto>
+class UnaryCall : public Call, public RpcHandler {
+ public:
+  using Call::Call;
+
+  void OnMessage(grpc::ByteBuffer* message) final {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      received_ = true;
+    }
+    if (Parse(message, &request_)) Start(CallOptionsOf(request_), Size(request_));
+  }
+  void OnInputEnd() final {
+    End(absl::InvalidArgumentError("the call has no message: expected one request"));
+  }
+  void OnCancel() final { Cancel(); }
+  void Abandon() final { Call::Abandon(); }
+
+  RpcActivity activity() const final {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return received_ ? RpcActivity::kWorking : RpcActivity::kAwaitsClient;
+  }
+  bool wants_message() const final { return activity() == RpcActivity::kAwaitsClient; }
+  RpcOutput Next() final {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!output_.end.has_value()) return {};
+    return std::exchange(output_, {});
+  }
+
+ protected:
+  virtual CallSize Size(const RequestProto& request) const = 0;
+  virtual void Write(const std::vector<Result>& results, ResponseProto* response) = 0;
+
+  RequestProto request_;
+
+ private:
+  static v1::CallOptions CallOptionsOf(const RequestProto& request) {
+    if constexpr (requires { request.call(); }) {
+      return request.call();
+    } else {
+      v1::CallOptions options;
+      options.set_model(request.model());
+      return options;
+    }
+  }
+  absl::Status Respond(std::vector<Result> results) final {
+    ResponseProto response;
+    Write(results, &response);
+    if constexpr (requires { response.mutable_info(); }) {
+      FillInfo(results, response.mutable_info());
+    }
+    std::vector<Result>().swap(results);
+    request_ = {};
+    grpc::ByteBuffer bytes = Serialize(response);
+    std::lock_guard<std::mutex> lock(mutex_);
+    output_.message = std::move(bytes);
+    return absl::OkStatus();
+  }
+  void Ended(RpcOutcome outcome) final {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (!outcome.status.ok()) output_.message.reset();
+      output_.end = std::move(outcome);
+    }
+    rpc()->Wake();
+  }
+
+  mutable std::mutex mutex_;
+  bool received_ = false;
+  RpcOutput output_;  // the message waits for the end
+};
+
+}  // namespace quintet

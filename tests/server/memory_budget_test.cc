@@ -1,0 +1,82 @@
+#include "server/memory_budget.h"
+
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "catch2/catch.hpp"
+
+namespace quintet {
+namespace {
+
+std::shared_ptr<ConnectionBytes> Connection() { return std::make_shared<ConnectionBytes>(0); }
+
+TEST_CASE("A reservation grows, shrinks and is released", "[memory_budget]") {
+  MemoryBudget budget(1000);
+  const auto connection = Connection();
+  {
+    MemoryReservation one(&budget, connection);
+    CHECK(one.Resize(300).ok());
+    CHECK(one.Resize(400).ok());
+    CHECK(budget.used() == 400);
+    CHECK(connection->load() == 400);
+    one.Shrink(500);
+    CHECK(one.bytes() == 400);
+    one.Shrink(100);
+    CHECK(budget.used() == 100);
+  }
+  CHECK(budget.used() == 0);
+  CHECK(connection->load() == 0);
+}
+
+TEST_CASE("A full budget refuses and stays as it was", "[memory_budget]") {
+  MemoryBudget budget(1000);
+  const auto a = Connection(), b = Connection(), c = Connection();
+  MemoryReservation first(&budget, a), second(&budget, b), third(&budget, c), fourth(&budget, a);
+  REQUIRE(first.Resize(400).ok());
+  REQUIRE(second.Resize(500).ok());
+  // The process has 100 left, and the first connection too.
+  CHECK(absl::IsResourceExhausted(third.Resize(101)));
+  CHECK(absl::IsResourceExhausted(fourth.Resize(101)));
+  CHECK(third.bytes() == 0);
+  CHECK(budget.used() == 900);
+  CHECK(c->load() == 0);
+  CHECK(third.Resize(100).ok());
+  CHECK(absl::IsResourceExhausted(fourth.Resize(1)));
+}
+
+TEST_CASE("A request that no connection may ever make is invalid, not to be retried",
+          "[memory_budget]") {
+  MemoryBudget budget(1000);
+  MemoryReservation one(&budget, Connection());
+  CHECK(one.Resize(500).ok());
+  CHECK(absl::IsInvalidArgument(one.Resize(501)));
+  CHECK(one.bytes() == 500);
+}
+
+TEST_CASE("Reservations of several threads never exceed the budget", "[memory_budget]") {
+  MemoryBudget budget(1000);
+  std::atomic<bool> exceeded{false};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&, i] {
+      std::mt19937 random(static_cast<unsigned>(i));
+      const auto connection = Connection();
+      for (int round = 0; round < 2000; ++round) {
+        MemoryReservation one(&budget, connection);
+        for (int resize = 0; resize < 4; ++resize) {
+          one.Resize(static_cast<int64_t>(random() % 600)).IgnoreError();
+          if (budget.used() > budget.limit() || connection->load() > budget.connection_limit()) {
+            exceeded = true;
+          }
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK_FALSE(exceeded);
+  CHECK(budget.used() == 0);
+}
+
+}  // namespace
+}  // namespace quintet

@@ -1,0 +1,110 @@
+#include "server/watchdog.h"
+
+#include <random>
+
+#include "catch2/catch.hpp"
+
+namespace quintet {
+namespace {
+
+constexpr int64_t kMilli = 1000, kSecond = 1'000'000;
+
+// Engines and the time, as a test sets them.
+struct Scene {
+  // Lets `us` pass without ticks, then ticks.
+  int64_t Tick(int64_t us) {
+    now += us;
+    return watchdog.Tick(heartbeats);
+  }
+  // Ticks of 20 ms while nothing else happens.
+  void Ticks(int64_t us) {
+    for (int64_t end = now + us; now < end;) Tick(20 * kMilli);
+  }
+
+  int64_t now = 12345;
+  std::vector<std::optional<uint64_t>> heartbeats = {1};
+  Watchdog watchdog{3 * kSecond, [this] { return now; }};
+};
+
+TEST_CASE("watchdog: an engine that is silent for the timeout is stalled", "[watchdog]") {
+  Scene scene;
+  scene.Tick(20 * kMilli);
+  scene.Ticks(3 * kSecond - 20 * kMilli);
+  CHECK_FALSE(scene.watchdog.stalled());
+  scene.Ticks(20 * kMilli);
+  CHECK(scene.watchdog.stalled());
+  ++*scene.heartbeats[0];
+  scene.Ticks(20 * kMilli);
+  CHECK_FALSE(scene.watchdog.stalled());
+}
+
+TEST_CASE("watchdog: any of several engines counts", "[watchdog]") {
+  Scene scene;
+  scene.heartbeats = {1, 1};
+  for (int i = 0; i < 200; ++i) {
+    ++*scene.heartbeats[0];
+    scene.Tick(20 * kMilli);
+  }
+  CHECK(scene.watchdog.stalled());
+}
+
+TEST_CASE("watchdog: an engine that does not run yet is not watched", "[watchdog]") {
+  Scene scene;
+  scene.heartbeats = {std::nullopt, 7};
+  for (int i = 0; i < 1000; ++i) {
+    ++*scene.heartbeats[1];
+    scene.Tick(20 * kMilli);
+  }
+  CHECK_FALSE(scene.watchdog.stalled());
+  // Its time counts from the first heartbeat on.
+  scene.heartbeats = {1};
+  scene.Ticks(3 * kSecond);
+  CHECK_FALSE(scene.watchdog.stalled());
+  scene.Ticks(20 * kMilli);
+  CHECK(scene.watchdog.stalled());
+}
+
+TEST_CASE("watchdog: time in which the process did not run is no stall", "[watchdog]") {
+  Scene scene;
+  scene.Ticks(2 * kSecond);
+  CHECK(scene.Tick(3600 * kSecond) == 3600 * kSecond);
+  CHECK_FALSE(scene.watchdog.stalled());
+  CHECK(scene.Tick(20 * kMilli) == 0);
+  // The silence before it still counts.
+  scene.Ticks(kSecond);
+  CHECK(scene.watchdog.stalled());
+}
+
+TEST_CASE("watchdog: a stall is found although every tick is late", "[watchdog]") {
+  Scene scene;
+  for (int i = 0; i < 31; ++i) scene.Tick(5 * kSecond);
+  CHECK(scene.watchdog.stalled());
+}
+
+// Engines beat at random intervals, the process is stopped at random: a stall is exactly a silence
+// of the timeout in time that the process ran, up to a tick.
+TEST_CASE("watchdog: random traces", "[watchdog]") {
+  for (int seed = 0; seed < 50; ++seed) {
+    std::mt19937 random(seed);
+    Scene scene;
+    scene.Tick(0);
+    int64_t silent_us = 0;  // as an observer outside the process sees it, without stops
+    int stalls = 0;
+    for (int i = 0; i < 20'000; ++i) {
+      const int64_t tick_us = 1 + static_cast<int64_t>(random() % Watchdog::kMaxTickMicros);
+      const bool stopped = random() % 50 == 0;
+      const bool beat = random() % 60 == 0;
+      silent_us = beat ? 0 : silent_us + (stopped ? Watchdog::kMaxTickMicros : tick_us);
+      if (beat) ++*scene.heartbeats[0];
+      scene.Tick(stopped ? Watchdog::kMaxTickMicros + static_cast<int64_t>(random() % 100) * kSecond
+                         : tick_us);
+      REQUIRE(scene.watchdog.stalled() == (silent_us >= 3 * kSecond));
+      stalls += scene.watchdog.stalled() ? 1 : 0;
+    }
+    REQUIRE(stalls > 0);
+    REQUIRE(stalls < 15'000);
+  }
+}
+
+}  // namespace
+}  // namespace quintet

@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""Row 18: a server at its memory limit, first of the address space (`ulimit -v`), then, with --cgroup, of resident memory (memory.max).
+Clients without pauses send the requests that take most memory: 64 inputs of 1,500 tokens encoded without pooling, 1 MiB of text tokenized
+with spans, a million ids detokenized, beside short generations and streams. Only refused calls (RESOURCE_EXHAUSTED) are lost, the process
+lives, stays below the limit, and serves as before afterwards.
+
+Needs grpcio (tools/requirements.txt). --cgroup DIR is an empty cgroup with a memory controller that this user may write to, such as
+`systemd-run --user --scope -p Delegate=yes` gives; without it that part is skipped, and says so.
+"""
+import collections
+import pathlib
+import random
+import sys
+import threading
+import time
+
+from serving import SOURCE, Server, Verdict, arguments
+
+sys.path.insert(0, str(SOURCE / "tools"))
+import grpc  # noqa: E402
+from quintet_rpc import Client  # noqa: E402
+
+MIB = 1 << 20
+TEXT = ("the quick brown fox jumps over the lazy dog " * (MIB // 44 + 1))[:MIB]
+INPUTS = [[3 + (7 * i + j) % 20 for j in range(1500)] for i in range(64)]
+IDS = [3 + i % 20 for i in range(1_000_000)]
+SHORT = {"max_new_tokens": 16}
+
+CALLS = {
+    "encode": lambda client: client.encode(INPUTS, pooling="NONE"),
+    "tokenize": lambda client: client.tokenize(TEXT),
+    "detokenize": lambda client: client.detokenize(IDS),
+    "generate": lambda client: client.generate("phoneme", SHORT),
+    "stream": lambda client: collections.deque(client.stream("phoneme", SHORT), maxlen=1),
+}
+
+
+class Clients:
+    """Threads that call one after another until the end; `codes[kind][code]` counts the outcomes."""
+
+    def __init__(self, target: str, threads: int, timeout_s: float):
+        self.codes = {kind: collections.Counter() for kind in CALLS}
+        self._lock, self._end = threading.Lock(), threading.Event()
+        self._target, self._timeout_s = target, timeout_s
+        self._threads = [threading.Thread(target=self._run, args=(i,), daemon=True) for i in range(threads)]
+
+    def _run(self, seed: int) -> None:
+        chance = random.Random(seed)
+        with Client(self._target, attempts=1, timeout_s=self._timeout_s, max_message_bytes=512 * MIB) as client:
+            while not self._end.is_set():
+                kind = chance.choice(list(CALLS))
+                try:
+                    CALLS[kind](client)
+                    code = "OK"
+                except grpc.RpcError as error:
+                    code = error.code().name
+                with self._lock:
+                    self.codes[kind][code] += 1
+                if code == "RESOURCE_EXHAUSTED":
+                    time.sleep(0.05)
+
+    def run(self, seconds: float, alive) -> int:
+        """Returns how many calls have no outcome: a thread that does not come back has one."""
+        for thread in self._threads:
+            thread.start()
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and alive():
+            time.sleep(0.2)
+        self._end.set()
+        end = time.monotonic() + self._timeout_s + 60
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+        return sum(thread.is_alive() for thread in self._threads)
+
+
+def cgroup_limit(folder: pathlib.Path, limit: int) -> str:
+    """Sets the limit; returns the file that counts the processes killed for it."""
+    v2 = (folder / "memory.max").exists()
+    (folder / ("memory.max" if v2 else "memory.limit_in_bytes")).write_text(str(limit))
+    return "memory.events" if v2 else "memory.oom_control"
+
+
+def oom_kills(file: pathlib.Path) -> int:
+    return next((int(line.split()[1]) for line in file.read_text().splitlines() if line.startswith("oom_kill ")), 0)
+
+
+def run(args, verdict: Verdict, name: str, limit: int, field: str, **server_options) -> None:
+    with Server(args.model, cache_memory=args.cache_mib, encoder_cache_bytes=256 * MIB, max_input_tokens=4096, **server_options) as server:
+        plan = next(line for line in server.log().splitlines() if "memory plan" in line)
+        clients = Clients(server.target, args.clients, args.timeout_s)
+        unfinished = clients.run(args.minutes * 60, server.alive)
+        alive = server.alive()
+        peak = server.memory_bytes(field) if alive else 0
+        serves = alive and server.answers(30)
+        at_rest = alive and server.unaccounted()
+        exit_code = server.stop()
+    totals = sum(clients.codes.values(), collections.Counter())
+    others = {code: count for code, count in totals.items() if code not in ("OK", "RESOURCE_EXHAUSTED")}
+    verdict.figure(f"{name}_plan", plan)
+    verdict.figure(f"{name}_codes", {kind: dict(codes) for kind, codes in clients.codes.items()})
+    verdict.claim(f"{name}: the process lived", alive, alive)
+    verdict.claim(f"{name}: calls lost but not refused", sum(others.values()), not others)
+    verdict.claim(f"{name}: calls without an outcome", unfinished, unfinished == 0)
+    verdict.claim(f"{name}: kinds of calls that were never answered", sum(codes["OK"] == 0 for codes in clients.codes.values()),
+                  all(codes["OK"] > 0 for codes in clients.codes.values()))
+    verdict.claim(f"{name}: {field} in MiB, at most {limit // MIB}", peak / MIB, alive and peak <= limit)
+    verdict.claim(f"{name}: serves afterwards", serves, serves)
+    verdict.claim(f"{name}: accepted requests unaccounted for", at_rest, alive and at_rest == 0)
+    verdict.claim(f"{name}: exit code after SIGTERM", exit_code, exit_code == 0)
+
+
+def main() -> int:
+    args = arguments(__doc__, minutes=10.0, clients=12, limit_mib=2048, cache_mib=128, timeout_s=120.0, cgroup="")
+    verdict = Verdict("memory_limit", 18, "mixed load at the memory limit")
+    limit = args.limit_mib * MIB
+    run(args, verdict, "address space", limit, "VmPeak", address_space=limit)
+    if args.cgroup:
+        folder = pathlib.Path(args.cgroup)
+        events = folder / cgroup_limit(folder, limit)
+        before = oom_kills(events)
+        run(args, verdict, "cgroup", limit, "VmHWM", cgroup=folder)
+        verdict.claim("cgroup: processes killed by the kernel", oom_kills(events) - before, oom_kills(events) == before)
+    else:
+        print("memory_limit: SKIPPED the part under memory.max: no --cgroup given")
+        verdict.figure("skipped", "the part under memory.max: no --cgroup given")
+    return verdict.finish(args.out)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
