@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <iterator>
 #include <tuple>
+#include <unordered_set>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -178,7 +178,7 @@ absl::Status ReadSpecialTokensMap(const Json& json, TokenizerSettings* settings)
 // Counts only without an added_tokens_decoder.
 absl::Status ReadAddedTokens(const Json& json, TokenizerSettings* settings) {
   const std::string where = "added_tokens.json";
-  absl::flat_hash_set<std::string> special;
+  std::unordered_set<std::string> special;
   for (const auto& [field, member] : kNamed) {
     if (settings->*member) special.insert((settings->*member)->content);
   }

@@ -2,6 +2,7 @@
 #include "models/tokenizers/tokenizer_json.h"
 
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -50,7 +51,7 @@ absl::StatusOr<std::vector<AddedToken>> ParseAddedTokens(const Json& json,
 
 // Joins tokens to numbered ones, of which they replace those with the same id.
 void AddNumbered(const std::vector<AddedToken>& tokens, std::vector<AddedToken>* numbered) {
-  absl::flat_hash_map<int32_t, size_t> places;
+  std::unordered_map<int32_t, size_t> places;
   for (size_t i = 0; i < numbered->size(); ++i) places[(*numbered)[i].id] = i;
   for (const AddedToken& token : tokens) {
     const auto [place, fresh] = places.try_emplace(token.id, numbered->size());
