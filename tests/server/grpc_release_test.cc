@@ -1,5 +1,6 @@
 #include "server/grpc_release.h"
 
+#include "absl/strings/str_cat.h"
 #include "catch2/catch.hpp"
 #include "grpcpp/grpcpp.h"
 
@@ -28,7 +29,7 @@ TEST_CASE("A version that cannot be read counts as one without the fixes") {
 }
 
 TEST_CASE("The linked gRPC has a version that can be read") {
-  CHECK_FALSE(LacksSecurityFixes("2" + grpc::Version()));  // 21.51.1 for 1.51.1
+  CHECK_FALSE(LacksSecurityFixes(absl::StrCat("2", grpc::Version())));  // 21.51.1 for 1.51.1
 }
 
 }  // namespace
