@@ -134,7 +134,7 @@ TEST_CASE("A reader that stops reading is cut off, and its neighbours are not", 
   RunningServer server([&](ServerOptions* options) {
     UseStub(&options->models[0], control);
     options->models[0].decoding.max_new_tokens = 200'000;
-    options->models[0].memory.cache_bytes = int64_t{20} << 30;  // only counted: the stub has none
+    options->models[0].memory.cache_bytes = int64_t{8} << 30;  // only counted: the stub has none
   });
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
