@@ -69,13 +69,13 @@ TEST_CASE("With the queue's tokens taken a giant is refused and a small one let 
   CHECK(DetailOf(giant, &retry));
   Stream small(server.stub(), Ids(10, 1));
   CHECK(Eventually([&] { return server.Metric("quintet_requests_waiting") == 2; }));
-  // More than the whole queue holds will never be let in: no RetryInfo.
+  // More than the queue may ever hold, all shares included: no RetryInfo.
   running.context.TryCancel();
   CHECK(running.ReadAll().error_code() == grpc::StatusCode::CANCELLED);
   CHECK(waiting.ReadAll().ok());
   CHECK(small.ReadAll().ok());
   CHECK(Eventually([&] { return AtRest(server); }));
-  const grpc::Status never = Generate(server.stub(), Ids(101, 1));
+  const grpc::Status never = Generate(server.stub(), Ids(200, 1));
   CHECK(never.error_code() == grpc::StatusCode::INVALID_ARGUMENT);
 }
 
