@@ -125,7 +125,7 @@ void Call::Start(const v1::CallOptions& options, const CallSize& size) {
     context_->preparation->Post({.priority = priority_, .cost_bytes = size.inputs.bytes},
                                 [this] { PrepareAndSubmit(); });
   } catch (const std::bad_alloc&) {
-    EndWith(OutOfMemoryOutcome(), kReasonOutOfMemory);
+    EndOutOfMemory();
   }
 }
 
@@ -190,7 +190,7 @@ void Call::PrepareAndSubmit() {
     }
     Submit(*std::move(requests));
   } catch (const std::bad_alloc&) {
-    EndWith(OutOfMemoryOutcome(), kReasonOutOfMemory);
+    EndOutOfMemory();
   }
 }
 
@@ -302,7 +302,7 @@ void Call::Complete() {
     if (status.ok()) status = Respond(std::move(results));
     End(status);
   } catch (const std::bad_alloc&) {
-    EndWith(OutOfMemoryOutcome(), kReasonOutOfMemory);
+    EndOutOfMemory();
   }
 }
 
@@ -310,9 +310,11 @@ void Call::End(const absl::Status& status) {
   try {
     EndWith(ToRpcOutcome(status, request_id_, absl::Milliseconds(200)), ReasonOf(status));
   } catch (const std::bad_alloc&) {
-    EndWith(OutOfMemoryOutcome(), kReasonOutOfMemory);
+    EndOutOfMemory();
   }
 }
+
+void Call::EndOutOfMemory() { EndWith(OutOfMemoryOutcome(), kReasonOutOfMemory); }
 
 void Call::EndWith(RpcOutcome outcome, const std::string& reason) {
   std::shared_ptr<Call> self;

@@ -86,6 +86,8 @@ class Call : public std::enable_shared_from_this<Call> {
   const std::shared_ptr<Rpc>& rpc() const { return rpc_; }
   // Ends the call, once.
   void End(const absl::Status& status);
+  // The same when an allocation has failed; allocates nothing.
+  void EndOutOfMemory();
   // Parses the request's message into `proto`. False: the call has ended with the reason.
   bool Parse(grpc::ByteBuffer* message, google::protobuf::MessageLite* proto);
   // Reserves `bytes` beyond what the parsed request takes.

@@ -1,5 +1,6 @@
 #include "server/encode_stream.h"
 
+#include <new>
 #include <utility>
 
 #include "server/answers.h"
@@ -12,7 +13,11 @@ class EncodeStream::Item final : public Call {
       : Call(context, std::move(rpc), "EncodeStream"), stream_(std::move(stream)) {}
 
   void Run(grpc::ByteBuffer* message) {
-    if (Parse(message, &request_)) Start(request_.call(), {1, SizeOf(request_.input())});
+    try {
+      if (Parse(message, &request_)) Start(request_.call(), {1, SizeOf(request_.input())});
+    } catch (const std::bad_alloc&) {
+      EndOutOfMemory();
+    }
   }
   grpc::ByteBuffer TakeAnswer() { return std::move(answer_); }
 

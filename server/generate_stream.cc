@@ -24,11 +24,15 @@ void GenerateStreamCall::OnMessage(grpc::ByteBuffer* message) {
     std::lock_guard<std::mutex> lock(mutex_);
     received_ = true;
   }
-  if (!Parse(message, &request_)) return;
-  const v1::DecodingOptions& decoding = request_.decoding();
-  return_text_ = OrTrue(decoding.has_return_text(), decoding.return_text());
-  return_ids_ = OrTrue(decoding.has_return_token_ids(), decoding.return_token_ids());
-  Start(request_.call(), {1, SizeOf(request_.input())});
+  try {
+    if (!Parse(message, &request_)) return;
+    const v1::DecodingOptions& decoding = request_.decoding();
+    return_text_ = OrTrue(decoding.has_return_text(), decoding.return_text());
+    return_ids_ = OrTrue(decoding.has_return_token_ids(), decoding.return_token_ids());
+    Start(request_.call(), {1, SizeOf(request_.input())});
+  } catch (const std::bad_alloc&) {
+    EndOutOfMemory();
+  }
 }
 
 void GenerateStreamCall::OnInputEnd() {

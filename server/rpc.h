@@ -42,7 +42,8 @@ class RpcHandler {
  public:
   virtual ~RpcHandler() = default;
 
-  // A message of the client; one at a time, none after the end.
+  // A message of the client; one at a time, none after the end. When it throws std::bad_alloc the
+  // reactor ends the RPC, so it must not have begun anything by then.
   virtual void OnMessage(grpc::ByteBuffer* message) = 0;
   // The client sends no more messages.
   virtual void OnInputEnd() = 0;

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -21,7 +22,11 @@ class UnaryCall : public Call, public RpcHandler {
       std::lock_guard<std::mutex> lock(mutex_);
       received_ = true;
     }
-    if (Parse(message, &request_)) Start(CallOptionsOf(request_), Size(request_));
+    try {
+      if (Parse(message, &request_)) Start(CallOptionsOf(request_), Size(request_));
+    } catch (const std::bad_alloc&) {
+      EndOutOfMemory();
+    }
   }
   void OnInputEnd() final {
     End(absl::InvalidArgumentError("the call has no message: expected one request"));
