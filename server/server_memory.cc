@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kMib = int64_t{1} << 20;
 constexpr int64_t kLeastRequestBytes = 64 * kMib, kTightRequestBytes = 256 * kMib;
-constexpr int64_t kLeastGrpcBytes = 32 * kMib, kMostGrpcBytes = 512 * kMib;
+constexpr int64_t kLeastGrpcBytes = 32 * kMib, kMostGrpcBytes = 256 * kMib;
 // Address space that the process maps later without using its pages: stacks of 64 threads of 2 MiB,
 // two heaps of glibc of 64 MiB (tools/serve.cc sets both), and the unused end of a slab of weights
 // (kernels/buffer.cc).

@@ -33,7 +33,7 @@ struct ServerMemoryPlan {
 };
 
 // gRPC starts before models are measured, so its quota depends on the limits alone: a sixteenth of
-// the smallest, 32 to 512 MiB, and room for at least four messages.
+// the smallest, 32 to 256 MiB, and room for at least four messages.
 int64_t GrpcQuotaBytes(const ProcessMemory& memory, int64_t max_message_bytes);
 
 // Plans for `models`, none of which is loaded yet: their tokenizers and devices count in

@@ -99,7 +99,7 @@ TEST_CASE("the request budget holds several of the largest messages") {
 TEST_CASE("without limits the plan has defaults") {
   const auto plan = PlanServerMemory(ProcessMemory(), {}, kMessage);
   REQUIRE(plan.ok());
-  CHECK(plan->grpc_quota_bytes == 512 * kMib);
+  CHECK(plan->grpc_quota_bytes == 256 * kMib);
   CHECK(plan->request_budget_bytes > 1024 * kMib);
 }
 
