@@ -1,7 +1,13 @@
 #include "server/message_bytes.h"
 
-#include "grpcpp/impl/codegen/proto_utils.h"
 #include "kernels/check.h"
+
+// Its place until gRPC 1.66, and since.
+#if __has_include("grpcpp/impl/codegen/proto_utils.h")
+#include "grpcpp/impl/codegen/proto_utils.h"
+#else
+#include "grpcpp/impl/proto_utils.h"
+#endif
 
 namespace quintet {
 

@@ -15,7 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/clock.h"
-#include "google/protobuf/stubs/logging.h"
+#include "google/protobuf/stubs/common.h"  // and logging.h, before version 22
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/resource_quota.h"
 #include "kernels/out_of_memory.h"
@@ -102,8 +102,9 @@ class ServerProcess {
 };
 
 // libprotobuf's messages about a request that does not parse name a field and hold none of its
-// text. One line is enough: any client can cause more.
+// text. One line is enough: any client can cause more. From version 22 on they go to Abseil's log.
 void LogUnreadableMessagesOnce() {
+#if GOOGLE_PROTOBUF_VERSION < 4000000
   google::protobuf::SetLogHandler(
       [](google::protobuf::LogLevel, const char*, int, const std::string& message) {
         static std::atomic<bool> said{false};
@@ -111,6 +112,7 @@ void LogUnreadableMessagesOnce() {
           spdlog::warn("a message was not readable (logged once): {}", message);
         }
       });
+#endif
 }
 
 absl::Status CheckNames(const std::vector<HostOptions>& models) {
