@@ -24,6 +24,10 @@ const Json* FindField(const Json& object, const char* field) {
   return it == object.end() || it->is_null() ? nullptr : &*it;
 }
 
+bool IsText(const nlohmann::json& value, std::string_view text) {
+  return value.is_string() && value.get_ref<const std::string&>() == text;
+}
+
 absl::StatusOr<bool> BoolField(const Json& object, const char* field, bool fallback,
                                const std::string& where) {
   const Json* value = FindField(object, field);

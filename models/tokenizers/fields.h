@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
@@ -16,6 +17,8 @@ std::string ShownJson(const nlohmann::json& value);
 
 // nullptr when the field is missing or null.
 const nlohmann::json* FindField(const nlohmann::json& object, const char* field);
+// Unlike nlohmann's noexcept operator==, this allocates nothing.
+bool IsText(const nlohmann::json& value, std::string_view text);
 
 // Missing and null fields give the fallback; those without one are required.
 absl::StatusOr<bool> BoolField(const nlohmann::json& object, const char* field, bool fallback,
