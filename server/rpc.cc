@@ -116,11 +116,13 @@ void Rpc::Check(int64_t now_us, bool draining) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (finished_ || writing_) {
       cut_off = now_us - write_us_ > patience_.write_us;
-    } else if (handler_ != nullptr && !handling_ && !refused_.has_value()) {
+    } else if (handler_ != nullptr && !handling_) {
       const RpcActivity activity = handler_->activity();
       const int64_t patience_us =
           seen_message_ ? patience_.next_message_us : patience_.first_message_us;
-      if (activity != RpcActivity::kWorking && draining) {
+      if (refused_.has_value()) {
+        // It ends as soon as nothing of it is in progress.
+      } else if (activity != RpcActivity::kWorking && draining) {
         refused_ = DrainingOutcome();
       } else if (activity == RpcActivity::kAwaitsClient && now_us - active_us_ > patience_us) {
         refused_ = IdleOutcome(/*first=*/!seen_message_);
@@ -148,16 +150,25 @@ void Rpc::Abandon() {
 
 void Rpc::Advance() {
   if (finished_ || handler_ == nullptr) return;
-  try {
-    if (!writing_ && !handling_) Write();
-  } catch (const std::bad_alloc&) {
+  if (!writing_ && !handling_ && !TryWrite()) {
+    // Output cannot be made: it is dropped from now on, and the RPC ends. If dropping fails as
+    // well, the next Check tries again.
     if (!refused_.has_value()) refused_ = OutOfMemoryOutcome();
-    if (handler_->activity() != RpcActivity::kWorking) Finish(*refused_);
+    TryWrite();
   }
   if (finished_ || reading_ || input_ended_ || handling_ || gone_ || refused_.has_value()) return;
   if (!handler_->wants_message()) return;
   reading_ = true;
   StartRead(&read_);
+}
+
+bool Rpc::TryWrite() {
+  try {
+    Write();
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
 }
 
 void Rpc::Write() {

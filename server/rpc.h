@@ -98,8 +98,10 @@ class Rpc : public grpc::ServerGenericBidiReactor, public std::enable_shared_fro
  private:
   // All with mutex_ held. Starts what can be started.
   void Advance();
-  // Starts the next write or the end.
+  // Starts the next write or the end. May throw std::bad_alloc.
   void Write();
+  // False when an allocation failed.
+  bool TryWrite();
   void Finish(const RpcOutcome& outcome);
 
   grpc::CallbackServerContext* const context_;

@@ -131,7 +131,7 @@ def test_a_queue_that_is_full_of_tokens():
         assert eventually(lambda: server.metric("quintet_queue_tokens") == 35)
         found = failure(lambda: client.generate([5] * 6))
         assert (found.code, found.reason) == (Code.RESOURCE_EXHAUSTED, "QUEUE_FULL")
-        assert "35 tokens" in found.message and "256 and 40" in found.message and "1 and 7" in found.message
+        assert "35 tokens" in found.message and "256 requests, 40 tokens" in found.message and "1 and 7" in found.message
         running.cancel()
         waiting.cancel()
 

@@ -61,6 +61,13 @@ class FakeStream final : public grpc::ServerCallbackReaderWriter<ByteBuffer, Byt
     std::lock_guard<std::mutex> lock(mutex_);
     return status_;
   }
+  // For messages of failed tests.
+  std::string state() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return absl::StrCat("reading ", reading_ != nullptr, ", writing ", writing_, ", finished ",
+                        finished_, ", hung up ", hung_up_, ", cancelled ", cancelled_, " told ",
+                        told_cancelled_, ", in flight ", in_flight_, ", written ", written_);
+  }
   int written() const {
     std::lock_guard<std::mutex> lock(mutex_);
     return written_;
@@ -461,7 +468,7 @@ bool RunWithFailure(Host* host, const Method& method, const ByteBuffer& message,
   for (Executor* executor : executors) executor->Post([] { FailAllocations(0, 0); });
   const bool failed = FailedAllocations() > failed_before;
   INFO(method.path << " thread " << where << " allocation " << skip << ": "
-                   << stream.status().error_message());
+                   << stream.status().error_message() << "; " << stream.state());
   REQUIRE(stream.done());
   CHECK(stream.violations() == std::vector<std::string>());
   if (!failed) CHECK(stream.status().ok());
