@@ -46,8 +46,10 @@ absl::Status UnderDecoding(const absl::Status& status) {
 // Of one token's log-probability with `top` alternatives: engine's form, message, wire.
 int64_t LogProbBytes(int64_t top) { return 112 + 64 * top; }
 
+constexpr int64_t kFloatForms = 3 * sizeof(float);  // result, message, wire
+constexpr int64_t kTokenBytes = 200;  // a TokenSpan, a v1::Token, and the latter on the wire
+
 int64_t AnswerBytes(const Request& request, const ModelConfig& config) {
-  constexpr int64_t kFloatForms = 3 * sizeof(float);  // result, message, wire
   const int64_t rows = static_cast<int64_t>(request.input.size());
   switch (request.kind) {
     case RequestKind::kEncode:
@@ -56,7 +58,6 @@ int64_t AnswerBytes(const Request& request, const ModelConfig& config) {
       const int64_t labels = static_cast<int64_t>(config.label_names.size());
       constexpr int64_t kLabelBytes =
           160;  // a LabelScore with its name, as message and on the wire
-      constexpr int64_t kTokenBytes = 160;
       const bool each_token = config.head != Head::kSequenceClassification;
       return (each_token ? rows : 1) * (kTokenBytes + labels * kLabelBytes);
     }
@@ -87,6 +88,29 @@ int64_t AnswerBytes(const std::vector<Request>& requests, const ModelHost& host)
   int64_t bytes = 0;
   for (const Request& request : requests) bytes += AnswerBytes(request, host.config());
   return bytes;
+}
+
+int64_t EncodeAnswerBound(const v1::Input& input, const v1::EncodeOptions& options,
+                          const ModelHost& host, const InputLimits& limits) {
+  // A token covers one byte at least, and there is one more at the end.
+  const int64_t tokens = input.content_case() == v1::Input::kText
+                             ? static_cast<int64_t>(input.text().size()) + 1
+                             : input.token_ids().ids_size();
+  const int64_t rows =
+      options.pooling() == v1::POOLING_NONE ? std::min(tokens, limits.max_tokens) : 1;
+  return kFloatForms * host.config().d_model * rows;
+}
+
+int64_t EncodeAnswerBound(const google::protobuf::RepeatedPtrField<v1::Input>& inputs,
+                          const v1::EncodeOptions& options, const ModelHost& host,
+                          const InputLimits& limits) {
+  int64_t bytes = 0;
+  for (const v1::Input& input : inputs) bytes += EncodeAnswerBound(input, options, host, limits);
+  return bytes;
+}
+
+int64_t TokenizeAnswerBound(const std::string& text) {
+  return kTokenBytes * (static_cast<int64_t>(text.size()) + 1);
 }
 
 absl::StatusOr<std::vector<Request>> GenerateRequests(const v1::GenerateRequest& proto,
@@ -341,7 +365,6 @@ absl::Status WriteTokens(const v1::TokenizeRequest& proto, const ModelHost& host
   auto spans = host.tokenizer()->EncodeWithSpans(proto.text(), WithSpecials(proto.call()));
   if (!spans.ok())
     return absl::InvalidArgumentError(absl::StrCat("text: ", spans.status().message()));
-  constexpr int64_t kTokenBytes = 200;  // a TokenSpan, a v1::Token, and the latter on the wire
   const int64_t bytes = kTokenBytes * static_cast<int64_t>(spans->size());
   if (absl::Status status = reserve(bytes); !status.ok()) return status;
   response->mutable_tokens()->Reserve(static_cast<int>(spans->size()));

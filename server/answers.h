@@ -19,6 +19,14 @@ namespace quintet {
 // most at one time.
 int64_t AnswerBytes(const std::vector<Request>& requests, const ModelHost& host);
 
+// The same before inputs are tokenized, of Encode and Tokenize, whose answers can be large.
+int64_t EncodeAnswerBound(const google::protobuf::RepeatedPtrField<v1::Input>& inputs,
+                          const v1::EncodeOptions& options, const ModelHost& host,
+                          const InputLimits& limits);
+int64_t EncodeAnswerBound(const v1::Input& input, const v1::EncodeOptions& options,
+                          const ModelHost& host, const InputLimits& limits);
+int64_t TokenizeAnswerBound(const std::string& text);
+
 absl::StatusOr<std::vector<Request>> GenerateRequests(const v1::GenerateRequest& proto,
                                                       const ModelHost& host,
                                                       const InputLimits& limits, bool stream);

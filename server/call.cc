@@ -160,7 +160,9 @@ absl::Status Call::Enter(const CallSize& size) {
   const int64_t tokens =
       std::min(size.inputs.bytes / 3, size.requests * input_limits().max_tokens) + size.requests;
   place_ = host_->admission().TryReserve(size.requests, tokens, priority_);
-  if (place_.held()) return ReserveMemory(kTokenizedBytes * size.inputs.text_bytes);
+  if (place_.held()) {
+    return ReserveMemory(std::max(kTokenizedBytes * size.inputs.text_bytes, AnswerBound()));
+  }
   const Admission& admission = host_->admission();
   return absl::ResourceExhaustedError(absl::StrCat(
       "queue full: ", admission.requests(), " requests (about ", admission.tokens(),

@@ -74,6 +74,9 @@ class Call : public std::enable_shared_from_this<Call> {
  protected:
   // The engine's requests; deadline, priority and sink are left to Call.
   virtual absl::StatusOr<std::vector<Request>> Prepare() = 0;
+  // The most bytes that the answer can take, as far as the request tells before it is tokenized.
+  // Reserved at admission, so that no call works for an answer that it cannot hold.
+  virtual int64_t AnswerBound() { return 0; }
   // All results, in the order of the requests; writes the answer.
   virtual absl::Status Respond(std::vector<Result> results) = 0;
   // The end of the call. Once, and last: nothing of it runs afterwards.

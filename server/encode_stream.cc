@@ -22,6 +22,9 @@ class EncodeStream::Item final : public Call {
   grpc::ByteBuffer TakeAnswer() { return std::move(answer_); }
 
  private:
+  int64_t AnswerBound() override {
+    return EncodeAnswerBound(request_.input(), request_.options(), host(), input_limits());
+  }
   absl::StatusOr<std::vector<Request>> Prepare() override {
     absl::StatusOr<Request> request = EncodeRequestOf(
         request_.input(), request_.options(), request_.call(), host(), input_limits(), "input");

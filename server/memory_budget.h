@@ -13,14 +13,14 @@ namespace quintet {
 
 class MemoryBudget {
  public:
-  // No connection may hold more than half of `bytes`.
+  // No connection may hold more than three quarters of `bytes`.
   explicit MemoryBudget(int64_t bytes) : limit_(bytes) {}
   MemoryBudget(const MemoryBudget&) = delete;
   MemoryBudget& operator=(const MemoryBudget&) = delete;
 
   void SetLimit(int64_t bytes) { limit_.store(bytes, std::memory_order_relaxed); }
   int64_t limit() const { return limit_.load(std::memory_order_relaxed); }
-  int64_t connection_limit() const { return limit() / 2; }
+  int64_t connection_limit() const { return limit() - limit() / 4; }
   int64_t used() const { return used_.load(std::memory_order_relaxed); }
 
  private:

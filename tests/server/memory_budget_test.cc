@@ -33,8 +33,8 @@ TEST_CASE("A full budget refuses and stays as it was", "[memory_budget]") {
   MemoryBudget budget(1000);
   const auto a = Connection(), b = Connection(), c = Connection();
   MemoryReservation first(&budget, a), second(&budget, b), third(&budget, c), fourth(&budget, a);
-  REQUIRE(first.Resize(400).ok());
-  REQUIRE(second.Resize(500).ok());
+  REQUIRE(first.Resize(650).ok());
+  REQUIRE(second.Resize(250).ok());
   // The process has 100 left, and the first connection too.
   CHECK(absl::IsResourceExhausted(third.Resize(101)));
   CHECK(absl::IsResourceExhausted(fourth.Resize(101)));
@@ -49,9 +49,9 @@ TEST_CASE("A request that no connection may ever make is invalid, not to be retr
           "[memory_budget]") {
   MemoryBudget budget(1000);
   MemoryReservation one(&budget, Connection());
-  CHECK(one.Resize(500).ok());
-  CHECK(absl::IsInvalidArgument(one.Resize(501)));
-  CHECK(one.bytes() == 500);
+  CHECK(one.Resize(750).ok());
+  CHECK(absl::IsInvalidArgument(one.Resize(751)));
+  CHECK(one.bytes() == 750);
 }
 
 TEST_CASE("Reservations of several threads never exceed the budget", "[memory_budget]") {
