@@ -24,7 +24,7 @@ class EncoderWork {
   // States of finished inputs are put into `cache`. All outlive the object.
   EncoderWork(Model* model, EncoderCache* cache, TargetScores* scores, Clock clock);
 
-  // Room for `jobs` jobs: up to so many nothing here allocates, unless the model does.
+  // Reserves memory for `jobs` jobs; up to that number only the model allocates later.
   void Reserve(size_t jobs);
   // Appends every job inside, for callers that end them after std::bad_alloc. Jobs that began with
   // the same batch end together: nothing of it can be continued.

@@ -19,7 +19,7 @@ struct SeenBy {
 
 class InputBatch {
  public:
-  // Room for `tokens` tokens: up to so many nothing is allocated.
+  // Reserves memory for `tokens` tokens; up to that number nothing is allocated later.
   void Reserve(int64_t tokens);
   void Clear();
   // A whole input without a mask.

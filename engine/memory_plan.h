@@ -16,7 +16,7 @@ struct MemoryPlan {
   int64_t runtime =
       0;  // of a GPU: loaded kernels, libraries, recorded steps, rounding of allocations
   int64_t pages = 0;  // of keys and values
-  // What of it is memory of the host: on a CPU all. On a GPU what the host mirrors; `host_loading`
+  // The host's part: everything on a CPU, the pinned buffers on a GPU; `host_loading`
   // is held only while weights are read.
   int64_t host_weights = 0, host_cache = 0, host_workspace = 0, host_loading = 0;
   int64_t total() const { return model.weights + model.cache + model.workspace + search + runtime; }

@@ -13,7 +13,7 @@ namespace quintet {
 
 class Outbox {
  public:
-  // Room for `jobs` jobs: up to so many the Add functions allocate nothing.
+  // Reserves memory for `jobs` jobs; up to that number the Add functions allocate nothing.
   void Reserve(size_t jobs);
   // A job that goes on and stays until SendAll, or SendTokensOf before it ends.
   void AddTokens(Job* job) { tokens_.push_back(job); }

@@ -65,7 +65,7 @@ class StepEngine : public Engine {
     Job* job;
     EncodedStates states;
 
-    // What the job reads of them.
+    // Encoder outputs that the job needs.
     Tensor Read() const {
       const RowRange rows = PooledRows(job->request.pooling, states.host.dim[0]);
       return states.host.Rows(rows.begin, rows.end);

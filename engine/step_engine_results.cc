@@ -217,7 +217,7 @@ void StepEngine::End(Job* job, JobState state, const absl::Status& status) {
   Answer(job, was_queued, status);
 }
 
-// What the job holds is free for others.
+// Releases the pages and sequence slots of the job.
 std::unique_ptr<Job> StepEngine::Leave(Job* job, JobState state) {
   if (job->state == JobState::kQueued) {
     QT_CHECK(scheduler_.Remove(job->id));

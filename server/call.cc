@@ -20,7 +20,7 @@ int64_t RemainingMicros(const grpc::CallbackServerContext& rpc) {
   return std::chrono::duration_cast<std::chrono::microseconds>(left).count();
 }
 
-// Memory of a call, in bytes; tests/server/memory_budget_test.cc compares them with what calls use.
+// Memory of a call, in bytes: upper estimates from the sizes of the types involved.
 constexpr int64_t kCallBytes = 8192;  // any call: gRPC's objects and ours
 constexpr int64_t kParsedBytes = 10;  // for each byte of a message: the bytes and the parsed form
 constexpr int64_t kTokenizedBytes = 48;  // for each byte of text while it is tokenized

@@ -11,7 +11,8 @@
 
 namespace quintet {
 
-// Whether the server takes calls, and who wants to be told. Thread safe; outlives the RPCs.
+// Whether the server takes calls, and the watches to notify when that changes. Thread safe;
+// outlives the RPCs.
 class HealthStatus {
  public:
   void SetServing(bool serving);

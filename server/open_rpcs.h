@@ -1,5 +1,5 @@
-// The RPCs that gRPC has not finished with: how many there are, of the process and of each
-// connection, and the watch over clients that hold them without progress. Thread safe.
+// The RPCs that gRPC has not finished yet: limits on their number, for the process and for each
+// connection, and time limits on clients that make no progress. Thread safe.
 #pragma once
 
 #include <atomic>
@@ -67,7 +67,7 @@ class OpenRpcs {
   // RPCs with a request in progress or output that the client has yet to take.
   int64_t working() const;
 
-  // Looks after clients that are too slow. A few times a second.
+  // Looks after clients that are too slow. Called once a second.
   void Check(int64_t now_us);
   // From now on RPCs that only wait for their client are ended UNAVAILABLE, at the next Check.
   void Drain() { draining_ = true; }
