@@ -92,8 +92,8 @@ void LowerToCgroup(const std::string& root, const CgroupMount& mount, MemoryLimi
     below = absl::StripSuffix(visible, "/");
   }
   for (;;) {
-    const std::string file = absl::StrCat(mount.point, below,
-                                          mount.v2 ? "/memory.max" : "/memory.limit_in_bytes");
+    const std::string file =
+        absl::StrCat(mount.point, below, mount.v2 ? "/memory.max" : "/memory.limit_in_bytes");
     if (const std::optional<int64_t> bytes = ReadNumber(root + file)) Lower(*bytes, file, limit);
     if (below.empty()) return;
     below = below.substr(0, below.rfind('/'));
@@ -130,6 +130,16 @@ void LowerToPhysicalMemory(const std::string& root, MemoryLimit* limit) {
   }
 }
 
+// "mapped resident ...", in pages.
+void ReadUse(const std::string& root, ProcessMemory* memory) {
+  int64_t mapped_pages = 0, resident_pages = 0;
+  std::ifstream statm(root + "/proc/self/statm");
+  if (!(statm >> mapped_pages >> resident_pages)) return;
+  const int64_t page_bytes = sysconf(_SC_PAGESIZE);
+  memory->address_space.used_bytes = mapped_pages * page_bytes;
+  memory->resident.used_bytes = resident_pages * page_bytes;
+}
+
 }  // namespace
 
 ProcessMemory ReadProcessMemory(const std::string& root) {
@@ -139,14 +149,14 @@ ProcessMemory ReadProcessMemory(const std::string& root) {
   }
   LowerToPhysicalMemory(root, &memory.resident.limit);
   LowerToResourceLimits(root, &memory.address_space.limit);
-  int64_t mapped_pages = 0, resident_pages = 0;
-  std::ifstream statm(root + "/proc/self/statm");
-  if (statm >> mapped_pages >> resident_pages) {
-    const int64_t page_bytes = sysconf(_SC_PAGESIZE);
-    memory.address_space.used_bytes = mapped_pages * page_bytes;
-    memory.resident.used_bytes = resident_pages * page_bytes;
-  }
+  ReadUse(root, &memory);
   return memory;
+}
+
+int64_t ResidentBytes() {
+  ProcessMemory memory;
+  ReadUse(/*root=*/"", &memory);
+  return memory.resident.used_bytes;
 }
 
 }  // namespace quintet

@@ -29,4 +29,7 @@ struct ProcessMemory {
 // (tests); empty: the running system.
 ProcessMemory ReadProcessMemory(const std::string& root = "");
 
+// Resident memory of this process, in bytes; 0 if the kernel does not say.
+int64_t ResidentBytes();
+
 }  // namespace quintet

@@ -25,6 +25,7 @@
 #include "server/credentials.h"
 #include "server/grpc_release.h"
 #include "server/health.h"
+#include "server/heap_trimmer.h"
 #include "server/http_endpoints.h"
 #include "server/listener.h"
 #include "server/reflection.h"
@@ -98,6 +99,7 @@ class ServerProcess {
   std::unique_ptr<HttpEndpoints> http_;  // reads health_ and watchdog_
   std::unique_ptr<grpc::Server> server_;
   Listener listener_;  // after server_: it stops first
+  HeapTrimmer heap_trimmer_;
   int64_t last_watch_us_ = 0;
 };
 
@@ -304,6 +306,7 @@ void ServerProcess::DoPeriodicWork() {
   if (now - last_watch_us_ < kWatchIntervalUs) return;
   last_watch_us_ = now;
   context_.rpcs.Check(now);
+  heap_trimmer_.Tick(now);
   RefreshCertificates();
   if (const int signal = signals_->ignored.exchange(0); signal != 0) {
     spdlog::warn("SIG{} has no meaning here: ignored", sigabbrev_np(signal));
