@@ -23,7 +23,7 @@ BeamGeneration::BeamGeneration(const Request& request, const Tokenizer* tokenize
 void BeamGeneration::AssignPages(absl::Span<const int32_t> pages) {
   Generation::AssignPages(pages);
   search_.emplace(options_);
-  ranking_size_ = search_->candidates();
+  top_k_size_ = search_->candidates();
   candidates_.reserve(search_->candidates() * lanes_);
   hits_.reserve(search_->candidates());
   moved_tokens_.resize(lanes_ * max_len_);
@@ -32,15 +32,15 @@ void BeamGeneration::AssignPages(absl::Span<const int32_t> pages) {
 
 void BeamGeneration::TakeCandidates(const RowResults& results) {
   candidates_.clear();
-  for (int64_t k = 0; k < ranking_size_; ++k) {
-    const int32_t flat = results.ranked_indices[k];
+  for (int64_t k = 0; k < top_k_size_; ++k) {
+    const int32_t flat = results.candidate_indices[k];
     if (flat < 0) break;
     BeamCandidate candidate;
-    candidate.score = results.ranked[k];
+    candidate.score = results.candidate_scores[k];
     candidate.beam = static_cast<int32_t>(flat / vocab_);
     candidate.token = static_cast<int32_t>(flat % vocab_);
     if (options_.logprobs) {
-      candidate.log_prob = results.ranked_logits[k] - results.log_sums[candidate.beam];
+      candidate.log_prob = results.candidate_logits[k] - results.log_sums[candidate.beam];
     }
     candidates_.push_back(candidate);
   }

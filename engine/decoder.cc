@@ -31,12 +31,12 @@ Decoder::Decoder(Model* model, std::optional<bool> run_ahead)
     : model_(model),
       runs_ahead_(run_ahead.value_or(model->stream().backend() != Backend::kCpu)),
       batch_(model->limits()),
-      search_(model, runs_ahead_),
+      sampler_(model, runs_ahead_),
       target_scores_(model) {}
 
 int64_t Decoder::BufferBytes(const ModelConfig& config, const ModelLimits& limits,
                              const Stream& stream) {
-  return TokenSearch::BufferBytes(config, stream) + LabelBytes(config, limits) +
+  return Sampler::BufferBytes(config, stream) + LabelBytes(config, limits) +
          TargetScores::BufferBytes(limits);
 }
 
@@ -45,17 +45,17 @@ absl::Status Decoder::Allocate() {
       model_->stream().Allocate(LabelBytes(model_->config(), model_->limits()));
   if (!labels.ok()) return labels.status();
   labels_ = *std::move(labels);
-  if (absl::Status status = search_.Allocate(); !status.ok()) return status;
+  if (absl::Status status = sampler_.Allocate(); !status.ok()) return status;
   // Every job has a sequence at least.
   const auto jobs = static_cast<size_t>(model_->limits().max_step_sequences);
   classes_.reserve(jobs);
   members_.reserve(jobs);
-  parts_.reserve(jobs);
+  slices_.reserve(jobs);
   left_.reserve(jobs);
   shares_.reserve(jobs);
-  searching_.reserve(jobs);
-  following_.reserve(jobs);
-  chosen_.reserve(jobs);
+  inputs_.reserve(jobs);
+  next_inputs_.reserve(jobs);
+  selecting_.reserve(jobs);
   scoring_.reserve(jobs);
   stating_.reserve(jobs);
   return target_scores_.Allocate();
@@ -75,11 +75,11 @@ absl::StatusOr<Decoder::StepSize> Decoder::Step(absl::Span<const DecoderJob> job
   Gather(jobs, given_tokens);
   if (batch_.empty()) return StepSize{};
   // A plan is on the device before the step begins.
-  const bool planned = search_.Fitting(searching_) == searching_.size();
-  if (planned) search_.Plan(searching_, 0);
+  const bool planned = sampler_.CountFitting(inputs_) == inputs_.size();
+  if (planned) sampler_.Plan(inputs_, 0);
   const int64_t sequences = batch_.sequences();
   const Tensor states = model_->Decode(batch_.Finish());
-  CollectStates(states, Score(states, SearchAll(states, jobs, planned, meanwhile)));
+  CollectStates(states, Score(states, SampleAll(states, jobs, planned, meanwhile)));
   if (!ahead_.has_value()) status_.Update(model_->stream().Synchronize());
   if (!status_.ok()) return status_;
   for (const DecoderJob& job : jobs) {
@@ -116,7 +116,7 @@ void Decoder::Gather(absl::Span<const DecoderJob> jobs, int64_t given_tokens) {
 // Wanted rows in one piece for each use: search, scores, states.
 void Decoder::AddMembers(absl::Span<const DecoderJob> jobs) {
   batch_.Clear();
-  searching_.clear();
+  inputs_.clear();
   scoring_.clear();
   stating_.clear();
   for (size_t m = 0; m < members_.size(); ++m) {
@@ -125,7 +125,7 @@ void Decoder::AddMembers(absl::Span<const DecoderJob> jobs) {
     batch_.BeginGroup(job.id, job.source_slots);
     const auto sequence = static_cast<int32_t>(batch_.sequences());
     job.generation->AddTo(&batch_, shares_[m]);
-    if (job.generation->ReadyToSelect()) searching_.push_back({job.id, job.generation, sequence});
+    if (job.generation->ReadyToSelect()) inputs_.push_back({job.id, job.generation, sequence});
   }
   for (const bool scores : {true, false}) {
     for (size_t m = 0; m < members_.size(); ++m) {
@@ -139,22 +139,22 @@ void Decoder::AddMembers(absl::Span<const DecoderJob> jobs) {
 }
 
 // As many at once as fit one search.
-int64_t Decoder::SearchAll(const Tensor& states, absl::Span<const DecoderJob> jobs, bool planned,
+int64_t Decoder::SampleAll(const Tensor& states, absl::Span<const DecoderJob> jobs, bool planned,
                            absl::FunctionRef<void()> meanwhile) {
   int64_t row = 0;
-  for (absl::Span<const Searching> left = searching_; !left.empty();) {
-    const absl::Span<const Searching> now = left.first(search_.Fitting(left));
-    if (!planned) search_.Plan(now, 0);
-    const int64_t end = row + search_.rows(0);
-    search_.Queue(states.Rows(row, end), 0);
+  for (absl::Span<const SamplingInput> left = inputs_; !left.empty();) {
+    const absl::Span<const SamplingInput> now = left.first(sampler_.CountFitting(left));
+    if (!planned) sampler_.Plan(now, 0);
+    const int64_t end = row + sampler_.rows(0);
+    sampler_.Enqueue(states.Rows(row, end), 0);
     if (planned && batch_.sequences() == end) QueueAhead(jobs, 0);
     if (row == 0) meanwhile();
-    if (status_.Update(search_.Wait(0)); !status_.ok()) return end;
-    chosen_.clear();
+    if (status_.Update(sampler_.Wait(0)); !status_.ok()) return end;
+    selecting_.clear();
     for (size_t i = 0; i < now.size(); ++i) {
-      chosen_.push_back({now[i].generation, &search_.parts(0)[i]});
+      selecting_.push_back({now[i].generation, &sampler_.slices(0)[i]});
     }
-    search_.Select(chosen_, 0);
+    sampler_.Select(selecting_, 0);
     row = end;
     left.remove_prefix(now.size());
   }
@@ -164,27 +164,28 @@ int64_t Decoder::SearchAll(const Tensor& states, absl::Span<const DecoderJob> jo
 // ---- Steps ahead ----
 
 // Jobs keep their order from step to step.
-void Decoder::FindParts(absl::Span<const DecoderJob> jobs, int which) {
-  const absl::Span<const SearchPart> parts = search_.parts(which);
-  parts_.assign(jobs.size(), nullptr);
+void Decoder::MatchSlices(absl::Span<const DecoderJob> jobs, int which) {
+  const absl::Span<const SamplingSlice> slices = sampler_.slices(which);
+  slices_.assign(jobs.size(), nullptr);
   size_t next = 0;
   for (size_t i = 0; i < jobs.size(); ++i) {
     size_t at = next;
-    while (at < parts.size() && parts[at].id != jobs[i].id) ++at;
-    if (at == parts.size()) continue;  // it rests, or is new
-    parts_[i] = &parts[at];
+    while (at < slices.size() && slices[at].id != jobs[i].id) ++at;
+    if (at == slices.size()) continue;  // it rests, or is new
+    slices_[i] = &slices[at];
     next = at + 1;
   }
 }
 
-// Who takes part in the step after the one under way. False: it cannot be queued yet, or nobody.
+// Who takes slice in the step after the one under way. False: it cannot be queued yet, or nobody.
 bool Decoder::ChooseAhead(absl::Span<const DecoderJob> jobs, int under_way) {
-  if (!runs_ahead_ || !model_->chosen().defined() || !search_.ChoosesHere(under_way)) return false;
-  FindParts(jobs, under_way);
-  members_.clear();  // first all that could take part
+  if (!runs_ahead_ || !model_->chosen().defined() || !sampler_.NextTokensOnDevice(under_way))
+    return false;
+  MatchSlices(jobs, under_way);
+  members_.clear();  // first all that could take slice
   classes_.clear();
   for (size_t i = 0; i < jobs.size(); ++i) {
-    if (parts_[i] != nullptr) {
+    if (slices_[i] != nullptr) {
       if (!jobs[i].generation->RunsAhead()) return false;
       if (jobs[i].generation->EndsByLength()) continue;
     }
@@ -198,15 +199,15 @@ bool Decoder::ChooseAhead(absl::Span<const DecoderJob> jobs, int under_way) {
   for (const size_t i : members_) {
     const Generation* generation = jobs[i].generation;
     if (generation == nullptr) return false;
-    if (!(parts_[i] != nullptr ? generation->CanRunAhead() : generation->CanJoin())) return false;
+    if (!(slices_[i] != nullptr ? generation->CanRunAhead() : generation->CanJoin())) return false;
   }
-  following_.clear();
+  next_inputs_.clear();
   for (const size_t i : members_) {
-    const SearchPart* part = parts_[i];
-    following_.push_back(
-        {jobs[i].id, jobs[i].generation, 0, part != nullptr, part != nullptr ? part->row : -1});
+    const SamplingSlice* slice = slices_[i];
+    next_inputs_.push_back(
+        {jobs[i].id, jobs[i].generation, 0, slice != nullptr, slice != nullptr ? slice->row : -1});
   }
-  if (members_.empty() || search_.Fitting(following_) < following_.size()) return false;
+  if (members_.empty() || sampler_.CountFitting(next_inputs_) < next_inputs_.size()) return false;
   turns_.Record(rested > 0);
   return true;
 }
@@ -216,37 +217,37 @@ void Decoder::QueueAhead(absl::Span<const DecoderJob> jobs, int under_way) {
   batch_.Clear();
   for (size_t m = 0; m < members_.size(); ++m) {
     const DecoderJob& job = jobs[members_[m]];
-    following_[m].sequence = static_cast<int32_t>(batch_.sequences());
+    next_inputs_[m].sequence = static_cast<int32_t>(batch_.sequences());
     batch_.BeginGroup(job.id, job.source_slots);
-    AddAhead(job, parts_[members_[m]], under_way);
+    AddAhead(job, slices_[members_[m]], under_way);
   }
   const int which = 1 - under_way;
-  search_.Plan(following_, which);
-  search_.QueueStep(batch_.Finish(), which);
+  sampler_.Plan(next_inputs_, which);
+  sampler_.EnqueueStep(batch_.Finish(), which);
   ahead_ = which;
 }
 
-// The sequences of one generation: `part` is what the search under way chooses for it, or null.
-void Decoder::AddAhead(const DecoderJob& job, const SearchPart* part, int under_way) {
-  if (part == nullptr) return job.generation->AddTo(&batch_, job.generation->given_tokens_left());
-  const absl::Span<const int32_t> lanes = search_.LanesOf(*part, under_way);
-  if (job.generation->RankedTogether()) {
-    batch_.MoveNext(static_cast<int32_t>(lanes.size()), part->row);
+// The sequences of one generation: `slice` is what the search under way chooses for it, or null.
+void Decoder::AddAhead(const DecoderJob& job, const SamplingSlice* slice, int under_way) {
+  if (slice == nullptr) return job.generation->AddTo(&batch_, job.generation->given_tokens_left());
+  const absl::Span<const int32_t> lanes = sampler_.SequencesOf(*slice, under_way);
+  if (job.generation->RanksBeamsTogether()) {
+    batch_.MoveNext(static_cast<int32_t>(lanes.size()), slice->row);
   }
   size_t entry = 0;
   for (const int32_t lane : job.generation->live()) {
     while (lanes[entry] != lane) ++entry;  // others have ended since that search was queued
-    job.generation->AddAhead(&batch_, lane, -1 - (part->row + static_cast<int32_t>(entry)));
+    job.generation->AddAhead(&batch_, lane, -1 - (slice->row + static_cast<int32_t>(entry)));
     ++entry;
   }
 }
 
 // Whether some job is in the step queued ahead.
 bool Decoder::TakesPart(absl::Span<const DecoderJob> jobs) const {
-  const absl::Span<const SearchPart> parts = search_.parts(*ahead_);
+  const absl::Span<const SamplingSlice> slices = sampler_.slices(*ahead_);
   return std::any_of(jobs.begin(), jobs.end(), [&](const DecoderJob& job) {
-    return std::any_of(parts.begin(), parts.end(),
-                       [&](const SearchPart& part) { return part.id == job.id; });
+    return std::any_of(slices.begin(), slices.end(),
+                       [&](const SamplingSlice& slice) { return slice.id == job.id; });
   });
 }
 
@@ -257,14 +258,14 @@ absl::StatusOr<Decoder::StepSize> Decoder::FinishAhead(absl::Span<const DecoderJ
   ahead_.reset();
   QueueAhead(jobs, which);
   meanwhile();
-  if (status_.Update(search_.Wait(which)); !status_.ok()) return status_;
-  FindParts(jobs, which);  // others have ended since
-  chosen_.clear();
+  if (status_.Update(sampler_.Wait(which)); !status_.ok()) return status_;
+  MatchSlices(jobs, which);  // others have ended since
+  selecting_.clear();
   for (size_t i = 0; i < jobs.size(); ++i) {
-    if (parts_[i] != nullptr) chosen_.push_back({jobs[i].generation, parts_[i]});
+    if (slices_[i] != nullptr) selecting_.push_back({jobs[i].generation, slices_[i]});
   }
-  search_.Select(chosen_, which);
-  return StepSize{search_.rows(which), 0};
+  sampler_.Select(selecting_, which);
+  return StepSize{sampler_.rows(which), 0};
 }
 
 int64_t Decoder::Score(const Tensor& states, int64_t row) {

@@ -1,5 +1,5 @@
 // One decoder step for all running requests: gather inputs, Model::Decode, the search for the next
-// tokens (engine/token_search.h); scores and heads of given tokens ride in the same step. What a
+// tokens (engine/sampler.h); scores and heads of given tokens ride in the same step. What a
 // request gets does not depend on who shares its steps.
 //
 // Where a device works beside the host, steps run ahead: the step after is queued before this one's
@@ -25,9 +25,9 @@
 #include "engine/forced_decoding.h"
 #include "engine/generation.h"
 #include "engine/request.h"
+#include "engine/sampler.h"
 #include "engine/scheduler.h"
 #include "engine/target_scores.h"
-#include "engine/token_search.h"
 #include "kernels/buffer.h"
 #include "models/model.h"
 
@@ -61,7 +61,7 @@ class Decoder {
   // Runs one step for `jobs`, in their order of admission: every generating sequence whose turn it
   // is gets its next token, and what is left of the model's tokens a step, `given_tokens` at most,
   // reads given ones; no sequences where it is nobody's turn. Jobs that come while a step is queued
-  // ahead take part from the next one on. `meanwhile` may be called once the device has this step
+  // ahead take slice from the next one on. `meanwhile` may be called once the device has this step
   // and before the host waits for it, when nothing has been selected yet. INTERNAL when the device
   // failed, in this step or an earlier one.
   absl::StatusOr<StepSize> Step(absl::Span<const DecoderJob> jobs, int64_t given_tokens,
@@ -82,7 +82,7 @@ class Decoder {
   void Gather(absl::Span<const DecoderJob> jobs, int64_t given_tokens);
   void AddMembers(absl::Span<const DecoderJob> jobs);
   // Each takes its rows of `states` from `row` on and returns the row after them.
-  int64_t SearchAll(const Tensor& states, absl::Span<const DecoderJob> jobs, bool planned,
+  int64_t SampleAll(const Tensor& states, absl::Span<const DecoderJob> jobs, bool planned,
                     absl::FunctionRef<void()> meanwhile);
   int64_t Score(const Tensor& states, int64_t row);
   void CollectStates(const Tensor& states, int64_t row);
@@ -91,8 +91,8 @@ class Decoder {
   // it takes the tokens that the search chooses.
   void QueueAhead(absl::Span<const DecoderJob> jobs, int under_way);
   bool ChooseAhead(absl::Span<const DecoderJob> jobs, int under_way);
-  void AddAhead(const DecoderJob& job, const SearchPart* part, int under_way);
-  void FindParts(absl::Span<const DecoderJob> jobs, int which);
+  void AddAhead(const DecoderJob& job, const SamplingSlice* slice, int under_way);
+  void MatchSlices(absl::Span<const DecoderJob> jobs, int which);
   bool TakesPart(absl::Span<const DecoderJob> jobs) const;
   absl::StatusOr<StepSize> FinishAhead(absl::Span<const DecoderJob> jobs,
                                        absl::FunctionRef<void()> meanwhile);
@@ -100,18 +100,18 @@ class Decoder {
   Model* model_;
   bool runs_ahead_;
   BatchBuilder batch_;
-  TokenSearch search_;
+  Sampler sampler_;
 
   // The step under way.
   StepTurns turns_;
   Urgent urgent_;
   std::vector<Priority> classes_;
-  std::vector<size_t> members_;  // of `jobs`: those that take part
+  std::vector<size_t> members_;  // of `jobs`: those that take slice
   // Of each of `jobs` in the search under way; null: it rests or is new.
-  std::vector<const SearchPart*> parts_;
+  std::vector<const SamplingSlice*> slices_;
   std::vector<int64_t> left_, shares_;
-  std::vector<Searching> searching_, following_;  // in it, and in the one after it
-  std::vector<TokenSearch::Chosen> chosen_;
+  std::vector<SamplingInput> inputs_, next_inputs_;  // in it, and in the one after it
+  std::vector<Sampler::GenerationSlice> selecting_;
   std::vector<const DecoderJob*> scoring_, stating_;
 
   std::optional<int> ahead_;  // the search of a step queued before the one under way had ended

@@ -96,11 +96,11 @@ RowRules Generation::RulesAt(int64_t length, int32_t base) const {
   return rules;
 }
 
-Draw Generation::DrawOf(int32_t lane) const {
+Draw Generation::DrawFor(int32_t lane) const {
   return {.seed = options_.seed, .sequence = static_cast<uint32_t>(lane), .warp = warp_};
 }
 
-void Generation::TakeStep(const RowResults& results) {
+void Generation::ApplyResults(const RowResults& results) {
   try {
     Select(results);
   } catch (const std::bad_alloc&) {
@@ -123,10 +123,10 @@ std::vector<std::pair<int32_t, float>> Generation::Alternatives(const RowResults
   std::vector<std::pair<int32_t, float>> alternatives;
   alternatives.reserve(options_.top_logprobs);
   for (int64_t i = 0; i < options_.top_logprobs; ++i) {
-    const int32_t token = results.top_indices[row * results.top_stride + i];
+    const int32_t token = results.top_tokens[row * results.top_stride + i];
     if (token < 0) break;  // fewer tokens than asked for
-    alternatives.emplace_back(token,
-                              results.top[row * results.top_stride + i] - results.log_sums[row]);
+    alternatives.emplace_back(
+        token, results.top_logits[row * results.top_stride + i] - results.log_sums[row]);
   }
   return alternatives;
 }

@@ -24,21 +24,21 @@ namespace quintet {
 
 // What a step found for one generation.
 struct RowResults {
-  // Independent sequences: for each its lane, its next token and, when NeedsLogProbs, the token's
+  // Independent sequences: for each its lane, its next token and, when wants_logprobs, the token's
   // raw logit.
   absl::Span<const int32_t> lanes;
   const int32_t* tokens = nullptr;
   const float* token_logits = nullptr;
   int64_t token_stride = 0;
-  // Beams: RankingSize() candidates over all rows, the best or those drawn. Their values include
-  // the rows' biases; their raw logits are there when NeedsLogProbs.
-  const float* ranked = nullptr;
-  const int32_t* ranked_indices = nullptr;
-  const float* ranked_logits = nullptr;
-  // When NeedsLogProbs, by row: log-sum-exp of the raw logits, and their top_logprobs best.
+  // Beams: TopKSize() candidates over all rows, the best or those drawn. Their values include
+  // the rows' biases; their raw logits are there when wants_logprobs.
+  const float* candidate_scores = nullptr;
+  const int32_t* candidate_indices = nullptr;
+  const float* candidate_logits = nullptr;
+  // When wants_logprobs, by row: log-sum-exp of the raw logits, and their top_logprobs best.
   const float* log_sums = nullptr;
-  const float* top = nullptr;
-  const int32_t* top_indices = nullptr;
+  const float* top_logits = nullptr;
+  const int32_t* top_tokens = nullptr;
   int64_t top_stride = 0;
 };
 
@@ -78,23 +78,23 @@ class Generation : public DecodeTask {
   int64_t rows() const { return first_ ? 1 : static_cast<int64_t>(live_.size()); }
   absl::Span<const int32_t> live() const { return live_; }  // lanes, ascending
   int64_t length() const { return length_; }                // of every live history
-  bool NeedsLogProbs() const { return options_.logprobs; }
+  bool wants_logprobs() const { return options_.logprobs; }
   // Logits rules for rows whose histories have `length` tokens; their ranges are of rule_tokens(),
   // which begin at entry `base` of LogitRulesArgs::tokens.
-  bool HasRules(int64_t length) const { return processors_.Acts(length) || DrawsTogether(); }
+  bool HasRules(int64_t length) const { return processors_.Acts(length) || SamplesBeams(); }
   RowRules RulesAt(int64_t length, int32_t base) const;
   absl::Span<const int32_t> rule_tokens() const { return processors_.tokens(); }
   // Whether the rules' first act is to turn logits into log-probabilities.
   bool LogitsAreLogProbs(int64_t length) const { return is_beam() && HasRules(length); }
   // Whether tokens are drawn: one for each live lane, or (beam sampling) candidates from all rows
-  // together. DrawOf leaves `row` and `lens_at` to the caller.
-  bool Draws() const { return !is_beam() && options_.do_sample; }
-  bool DrawsTogether() const { return is_beam() && options_.do_sample; }
-  Draw DrawOf(int32_t lane) const;
-  // Number of ranked candidates that Select reads, 0: none. RankedTogether: they are ranked over
-  // all rows, by log-probability plus the row's bias.
-  int64_t RankingSize() const { return ranking_size_; }
-  bool RankedTogether() const { return is_beam(); }
+  // together. DrawFor leaves `row` and `lens_at` to the caller.
+  bool SamplesTokens() const { return !is_beam() && options_.do_sample; }
+  bool SamplesBeams() const { return is_beam() && options_.do_sample; }
+  Draw DrawFor(int32_t lane) const;
+  // Number of ranked candidates that Select reads, 0: none. RanksBeamsTogether: they are ranked
+  // over all rows, by log-probability plus the row's bias.
+  int64_t TopKSize() const { return top_k_size_; }
+  bool RanksBeamsTogether() const { return is_beam(); }
   // Tokens that end beams.
   absl::Span<const int32_t> eos_tokens() const { return options_.eos_token_ids; }
   virtual float RowBias(int64_t row) const = 0;
@@ -105,7 +105,7 @@ class Generation : public DecodeTask {
   // Takes a step's results: its sequences grow by one token. Thread safe for different generations.
   // After a failed allocation out_of_memory() holds, and only sequences() and new_tokens() are
   // still valid: the request has to end.
-  void TakeStep(const RowResults& results);
+  void ApplyResults(const RowResults& results);
   bool out_of_memory() const { return out_of_memory_; }
 
   // Streaming requests: hands the sink the text that is new and final since the last call.
@@ -144,7 +144,7 @@ class Generation : public DecodeTask {
   LogitsProcessors processors_;
   int64_t lanes_, vocab_, prompt_len_, max_len_;
   SlotLayout layout_;
-  int64_t ranking_size_ = 0;
+  int64_t top_k_size_ = 0;
 
   int64_t read_ = 0;   // tokens of the prompt that the model has
   int64_t length_;     // tokens of every live history, prompt included

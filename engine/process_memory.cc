@@ -92,8 +92,8 @@ void LowerToCgroup(const std::string& root, const CgroupMount& mount, MemoryLimi
     below = absl::StripSuffix(visible, "/");
   }
   for (;;) {
-    const std::string file = absl::StrCat(mount.point, below,
-                                          mount.v2 ? "/memory.max" : "/memory.limit_in_bytes");
+    const std::string file =
+        absl::StrCat(mount.point, below, mount.v2 ? "/memory.max" : "/memory.limit_in_bytes");
     if (const std::optional<int64_t> bytes = ReadNumber(root + file)) Lower(*bytes, file, limit);
     if (below.empty()) return;
     below = below.substr(0, below.rfind('/'));

@@ -1,5 +1,5 @@
-// How much memory this process may use, read from the kernel's files: memory cgroups (v1 and v2, the
-// process's own and their ancestors), resource limits and physical memory.
+// How much memory this process may use, read from the kernel's files: memory cgroups (v1 and v2,
+// the process's own and their ancestors), resource limits and physical memory.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ struct MemoryLimit {
   std::string source;  // where the limit was read, for messages; empty: there is none
 };
 
-// A process has two kinds of limits. Cgroups and physical memory bound resident pages. RLIMIT_AS and
-// RLIMIT_DATA bound mappings, whether their pages are in use or not; both are compared with the size
-// of the address space, which overstates RLIMIT_DATA's share a little.
+// A process has two kinds of limits. Cgroups and physical memory bound resident pages. RLIMIT_AS
+// and RLIMIT_DATA bound mappings, whether their pages are in use or not; both are compared with the
+// size of the address space, which overstates RLIMIT_DATA's share a little.
 struct ProcessMemory {
   struct Kind {
     MemoryLimit limit;       // the smallest of its kind
@@ -25,8 +25,8 @@ struct ProcessMemory {
   Kind resident, address_space;
 };
 
-// Reads limits and use. Files that are absent or unreadable set no limit. `root` precedes every path
-// (tests); empty: the running system.
+// Reads limits and use. Files that are absent or unreadable set no limit. `root` precedes every
+// path (tests); empty: the running system.
 ProcessMemory ReadProcessMemory(const std::string& root = "");
 
 }  // namespace quintet

@@ -8,7 +8,7 @@ SampledGeneration::SampledGeneration(const Request& request, const Tokenizer* to
                                      int64_t vocab, int64_t page_size)
     : Generation(request, tokenizer, request.decoding.num_return_sequences, vocab, page_size),
       samples_(request.decoding.num_return_sequences) {
-  ranking_size_ = options_.do_sample ? 0 : 1;
+  top_k_size_ = options_.do_sample ? 0 : 1;
   const bool step_by_step = request.stream || !options_.stop.empty();
   if (!step_by_step) return;
   for (Sample& sample : samples_) {

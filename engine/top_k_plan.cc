@@ -1,4 +1,4 @@
-#include "engine/ranking_plan.h"
+#include "engine/top_k_plan.h"
 
 #include <bit>
 #include <cstring>
@@ -8,7 +8,7 @@
 
 namespace quintet {
 
-absl::Status RankingPlan::Allocate(int64_t rows) {
+absl::Status TopKPlan::Allocate(int64_t rows) {
   absl::StatusOr<Buffer> block = stream_->AllocateMirrored(BlockBytes(rows));
   if (!block.ok()) return block.status();
   block_ = *std::move(block);
@@ -18,12 +18,12 @@ absl::Status RankingPlan::Allocate(int64_t rows) {
   return absl::OkStatus();
 }
 
-void RankingPlan::Begin() {
+void TopKPlan::Begin() {
   entries_ = planned_rows_ = 0;
   planned_[OffsetsAt()] = 0;
 }
 
-void RankingPlan::AddEntry(int64_t rows, int64_t k, bool log_softmax) {
+void TopKPlan::AddEntry(int64_t rows, int64_t k, bool log_softmax) {
   QT_CHECK_LT(entries_, rows_);
   planned_[OffsetsAt() + entries_ + 1] =
       planned_[OffsetsAt() + entries_] + static_cast<int32_t>(rows);
@@ -32,13 +32,13 @@ void RankingPlan::AddEntry(int64_t rows, int64_t k, bool log_softmax) {
   ++entries_;
 }
 
-void RankingPlan::AddRow(float bias) {
+void TopKPlan::AddRow(float bias) {
   QT_CHECK_LT(planned_rows_, rows_);
   planned_[BiasesAt() + planned_rows_] = std::bit_cast<int32_t>(bias);
   ++planned_rows_;
 }
 
-void RankingPlan::Commit() {
+void TopKPlan::Commit() {
   const auto bytes = static_cast<size_t>(block_.bytes());
   if (std::memcmp(block_.data(), planned_.data(), bytes) == 0) return;
   stream_->WaitForUpload(upload_);
@@ -46,7 +46,7 @@ void RankingPlan::Commit() {
   upload_ = stream_->Upload(block_.data(), block_.bytes());
 }
 
-TopKArgs RankingPlan::Args(const Terms& terms) const {
+TopKArgs TopKPlan::Args(const Terms& terms) const {
   const int32_t* words = block_.as<int32_t>();
   const auto entries = static_cast<size_t>(entries_);
   TopKArgs args;

@@ -13,10 +13,10 @@
 
 namespace quintet {
 
-class RankingPlan {
+class TopKPlan {
  public:
   // `stream` outlives the object.
-  explicit RankingPlan(const Stream* stream) : stream_(stream) {}
+  explicit TopKPlan(const Stream* stream) : stream_(stream) {}
 
   // Bytes for this many rows, which are at least as many as entries.
   static int64_t BlockBytes(int64_t rows) { return (4 * rows + 1) * 4; }

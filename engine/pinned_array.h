@@ -17,12 +17,12 @@
 namespace quintet {
 
 template <typename T>
-class MirroredArray {
+class PinnedArray {
   static_assert(std::is_trivially_copyable_v<T>);
 
  public:
   // `stream` outlives the object.
-  explicit MirroredArray(const Stream* stream) : stream_(stream) {}
+  explicit PinnedArray(const Stream* stream) : stream_(stream) {}
 
   absl::Status Allocate(int64_t capacity) {
     absl::StatusOr<Buffer> block =
