@@ -18,20 +18,20 @@ int64_t LabelBytes(const ModelConfig& config, const ModelLimits& limits) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(Model* model,
-                                                         std::optional<bool> run_ahead) {
+                                                         std::optional<bool> async_scheduling) {
   return CatchOutOfMemory([&]() -> absl::StatusOr<std::unique_ptr<Decoder>> {
-    auto decoder = std::unique_ptr<Decoder>(new Decoder(model, run_ahead));
+    auto decoder = std::unique_ptr<Decoder>(new Decoder(model, async_scheduling));
     const absl::Status status = decoder->Allocate();
     if (!status.ok()) return status;
     return decoder;
   });
 }
 
-Decoder::Decoder(Model* model, std::optional<bool> run_ahead)
+Decoder::Decoder(Model* model, std::optional<bool> async_scheduling)
     : model_(model),
-      runs_ahead_(run_ahead.value_or(model->stream().backend() != Backend::kCpu)),
+      async_scheduling_(async_scheduling.value_or(model->stream().backend() != Backend::kCpu)),
       batch_(model->limits()),
-      sampler_(model, runs_ahead_),
+      sampler_(model, async_scheduling_),
       target_scores_(model) {}
 
 int64_t Decoder::BufferBytes(const ModelConfig& config, const ModelLimits& limits,
@@ -62,7 +62,7 @@ absl::Status Decoder::Allocate() {
 }
 
 void Decoder::Reset() {
-  ahead_.reset();
+  next_slot_.reset();
   target_scores_.Clear();
 }
 
@@ -70,8 +70,8 @@ absl::StatusOr<Decoder::StepSize> Decoder::Step(absl::Span<const DecoderJob> job
                                                 int64_t given_tokens, const Urgent& urgent,
                                                 absl::FunctionRef<void()> meanwhile) {
   urgent_ = urgent;
-  if (ahead_.has_value() && TakesPart(jobs)) return FinishAhead(jobs, meanwhile);
-  ahead_.reset();  // nobody waits for it
+  if (next_slot_.has_value() && InNextStep(jobs)) return FinishStepInFlight(jobs, meanwhile);
+  next_slot_.reset();  // nobody waits for it
   Gather(jobs, given_tokens);
   if (batch_.empty()) return StepSize{};
   // A plan is on the device before the step begins.
@@ -80,7 +80,7 @@ absl::StatusOr<Decoder::StepSize> Decoder::Step(absl::Span<const DecoderJob> job
   const int64_t sequences = batch_.sequences();
   const Tensor states = model_->Decode(batch_.Finish());
   CollectStates(states, Score(states, SampleAll(states, jobs, planned, meanwhile)));
-  if (!ahead_.has_value()) status_.Update(model_->stream().Synchronize());
+  if (!next_slot_.has_value()) status_.Update(model_->stream().Synchronize());
   if (!status_.ok()) return status_;
   for (const DecoderJob& job : jobs) {
     if (job.forced != nullptr) job.forced->Advance();
@@ -147,7 +147,7 @@ int64_t Decoder::SampleAll(const Tensor& states, absl::Span<const DecoderJob> jo
     if (!planned) sampler_.Plan(now, 0);
     const int64_t end = row + sampler_.rows(0);
     sampler_.Enqueue(states.Rows(row, end), 0);
-    if (planned && batch_.sequences() == end) QueueAhead(jobs, 0);
+    if (planned && batch_.sequences() == end) EnqueueNextStep(jobs, 0);
     if (row == 0) meanwhile();
     if (status_.Update(sampler_.Wait(0)); !status_.ok()) return end;
     selecting_.clear();
@@ -178,16 +178,16 @@ void Decoder::MatchSlices(absl::Span<const DecoderJob> jobs, int which) {
 }
 
 // Who takes slice in the step after the one under way. False: it cannot be queued yet, or nobody.
-bool Decoder::ChooseAhead(absl::Span<const DecoderJob> jobs, int under_way) {
-  if (!runs_ahead_ || !model_->chosen().defined() || !sampler_.NextTokensOnDevice(under_way))
+bool Decoder::PlanNextStep(absl::Span<const DecoderJob> jobs, int in_flight) {
+  if (!async_scheduling_ || !model_->chosen().defined() || !sampler_.NextTokensOnDevice(in_flight))
     return false;
-  MatchSlices(jobs, under_way);
+  MatchSlices(jobs, in_flight);
   members_.clear();  // first all that could take slice
   classes_.clear();
   for (size_t i = 0; i < jobs.size(); ++i) {
     if (slices_[i] != nullptr) {
-      if (!jobs[i].generation->RunsAhead()) return false;
-      if (jobs[i].generation->EndsByLength()) continue;
+      if (!jobs[i].generation->SelectsOnDevice()) return false;
+      if (jobs[i].generation->LastTokenInFlight()) continue;
     }
     members_.push_back(i);
     classes_.push_back(jobs[i].priority);
@@ -199,7 +199,8 @@ bool Decoder::ChooseAhead(absl::Span<const DecoderJob> jobs, int under_way) {
   for (const size_t i : members_) {
     const Generation* generation = jobs[i].generation;
     if (generation == nullptr) return false;
-    if (!(slices_[i] != nullptr ? generation->CanRunAhead() : generation->CanJoin())) return false;
+    if (!(slices_[i] != nullptr ? generation->CanScheduleAsync() : generation->CanJoinAsync()))
+      return false;
   }
   next_inputs_.clear();
   for (const size_t i : members_) {
@@ -212,39 +213,39 @@ bool Decoder::ChooseAhead(absl::Span<const DecoderJob> jobs, int under_way) {
   return true;
 }
 
-void Decoder::QueueAhead(absl::Span<const DecoderJob> jobs, int under_way) {
-  if (!ChooseAhead(jobs, under_way)) return;
+void Decoder::EnqueueNextStep(absl::Span<const DecoderJob> jobs, int in_flight) {
+  if (!PlanNextStep(jobs, in_flight)) return;
   batch_.Clear();
   for (size_t m = 0; m < members_.size(); ++m) {
     const DecoderJob& job = jobs[members_[m]];
     next_inputs_[m].sequence = static_cast<int32_t>(batch_.sequences());
     batch_.BeginGroup(job.id, job.source_slots);
-    AddAhead(job, slices_[members_[m]], under_way);
+    AddToNextStep(job, slices_[members_[m]], in_flight);
   }
-  const int which = 1 - under_way;
+  const int which = 1 - in_flight;
   sampler_.Plan(next_inputs_, which);
   sampler_.EnqueueStep(batch_.Finish(), which);
-  ahead_ = which;
+  next_slot_ = which;
 }
 
 // The sequences of one generation: `slice` is what the search under way chooses for it, or null.
-void Decoder::AddAhead(const DecoderJob& job, const SamplingSlice* slice, int under_way) {
+void Decoder::AddToNextStep(const DecoderJob& job, const SamplingSlice* slice, int in_flight) {
   if (slice == nullptr) return job.generation->AddTo(&batch_, job.generation->given_tokens_left());
-  const absl::Span<const int32_t> lanes = sampler_.SequencesOf(*slice, under_way);
+  const absl::Span<const int32_t> lanes = sampler_.SequencesOf(*slice, in_flight);
   if (job.generation->RanksBeamsTogether()) {
     batch_.MoveNext(static_cast<int32_t>(lanes.size()), slice->row);
   }
   size_t entry = 0;
   for (const int32_t lane : job.generation->live()) {
     while (lanes[entry] != lane) ++entry;  // others have ended since that search was queued
-    job.generation->AddAhead(&batch_, lane, -1 - (slice->row + static_cast<int32_t>(entry)));
+    job.generation->AddInFlight(&batch_, lane, -1 - (slice->row + static_cast<int32_t>(entry)));
     ++entry;
   }
 }
 
 // Whether some job is in the step queued ahead.
-bool Decoder::TakesPart(absl::Span<const DecoderJob> jobs) const {
-  const absl::Span<const SamplingSlice> slices = sampler_.slices(*ahead_);
+bool Decoder::InNextStep(absl::Span<const DecoderJob> jobs) const {
+  const absl::Span<const SamplingSlice> slices = sampler_.slices(*next_slot_);
   return std::any_of(jobs.begin(), jobs.end(), [&](const DecoderJob& job) {
     return std::any_of(slices.begin(), slices.end(),
                        [&](const SamplingSlice& slice) { return slice.id == job.id; });
@@ -252,11 +253,11 @@ bool Decoder::TakesPart(absl::Span<const DecoderJob> jobs) const {
 }
 
 // Takes the results of the step queued ahead, with the one after it under way where possible.
-absl::StatusOr<Decoder::StepSize> Decoder::FinishAhead(absl::Span<const DecoderJob> jobs,
-                                                       absl::FunctionRef<void()> meanwhile) {
-  const int which = *ahead_;
-  ahead_.reset();
-  QueueAhead(jobs, which);
+absl::StatusOr<Decoder::StepSize> Decoder::FinishStepInFlight(absl::Span<const DecoderJob> jobs,
+                                                              absl::FunctionRef<void()> meanwhile) {
+  const int which = *next_slot_;
+  next_slot_.reset();
+  EnqueueNextStep(jobs, which);
   meanwhile();
   if (status_.Update(sampler_.Wait(which)); !status_.ok()) return status_;
   MatchSlices(jobs, which);  // others have ended since

@@ -48,9 +48,9 @@ struct DecoderJob {
 class Decoder {
  public:
   // Allocates every buffer of a step. `model` outlives the decoder.
-  // `run_ahead`: unset, where a device works beside the host; on a CPU it gains nothing.
+  // `async_scheduling`: unset, where a device works beside the host; on a CPU it gains nothing.
   static absl::StatusOr<std::unique_ptr<Decoder>> Create(Model* model,
-                                                         std::optional<bool> run_ahead);
+                                                         std::optional<bool> async_scheduling);
   // What these buffers take, for a model that is not loaded.
   static int64_t BufferBytes(const ModelConfig& config, const ModelLimits& limits,
                              const Stream& stream);
@@ -70,14 +70,14 @@ class Decoder {
   // end.
   void Reset();
   // Whether a device works beside the host.
-  bool runs_ahead() const { return runs_ahead_; }
+  bool async_scheduling() const { return async_scheduling_; }
   // Appends the task head's logits of states [rows, d_model], which are the model's.
   void Classify(const Tensor& states, std::vector<float>* values);
   // Where scores of states from elsewhere are made, too.
   TargetScores* target_scores() { return &target_scores_; }
 
  private:
-  Decoder(Model* model, std::optional<bool> run_ahead);
+  Decoder(Model* model, std::optional<bool> async_scheduling);
   absl::Status Allocate();
   void Gather(absl::Span<const DecoderJob> jobs, int64_t given_tokens);
   void AddMembers(absl::Span<const DecoderJob> jobs);
@@ -89,16 +89,16 @@ class Decoder {
   void AppendRows(const Tensor& rows, std::vector<float>* values) const;
   // Queues the step after the one whose search is under way, where it can be: every generation in
   // it takes the tokens that the search chooses.
-  void QueueAhead(absl::Span<const DecoderJob> jobs, int under_way);
-  bool ChooseAhead(absl::Span<const DecoderJob> jobs, int under_way);
-  void AddAhead(const DecoderJob& job, const SamplingSlice* slice, int under_way);
+  void EnqueueNextStep(absl::Span<const DecoderJob> jobs, int in_flight);
+  bool PlanNextStep(absl::Span<const DecoderJob> jobs, int in_flight);
+  void AddToNextStep(const DecoderJob& job, const SamplingSlice* slice, int in_flight);
   void MatchSlices(absl::Span<const DecoderJob> jobs, int which);
-  bool TakesPart(absl::Span<const DecoderJob> jobs) const;
-  absl::StatusOr<StepSize> FinishAhead(absl::Span<const DecoderJob> jobs,
-                                       absl::FunctionRef<void()> meanwhile);
+  bool InNextStep(absl::Span<const DecoderJob> jobs) const;
+  absl::StatusOr<StepSize> FinishStepInFlight(absl::Span<const DecoderJob> jobs,
+                                              absl::FunctionRef<void()> meanwhile);
 
   Model* model_;
-  bool runs_ahead_;
+  bool async_scheduling_;
   BatchBuilder batch_;
   Sampler sampler_;
 
@@ -114,8 +114,8 @@ class Decoder {
   std::vector<Sampler::GenerationSlice> selecting_;
   std::vector<const DecoderJob*> scoring_, stating_;
 
-  std::optional<int> ahead_;  // the search of a step queued before the one under way had ended
-  absl::Status status_;       // of the device
+  std::optional<int> next_slot_;  // the search of a step queued before the one under way had ended
+  absl::Status status_;           // of the device
 
   Buffer labels_;  // [max_step_tokens, labels] of ops
   TargetScores target_scores_;

@@ -43,7 +43,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const Token
                                                        StepObserver* observer) {
   const ModelLimits& model_limits = model->limits();
   if (absl::Status status = CheckLimits(limits, model_limits); !status.ok()) return status;
-  absl::StatusOr<std::unique_ptr<Decoder>> decoder = Decoder::Create(model, limits.run_ahead);
+  absl::StatusOr<std::unique_ptr<Decoder>> decoder =
+      Decoder::Create(model, limits.async_scheduling);
   if (!decoder.ok()) return decoder.status();
   Capacity capacity;
   // Every running sequence takes one token of each step.

@@ -24,7 +24,7 @@ struct EngineLimits {
   double prefill_share = 0.0;
   int64_t encoder_cache_bytes = 0;  // 0: off
   // Whether steps run ahead (engine/decoder.h); unset: where a device works beside the host.
-  std::optional<bool> run_ahead;
+  std::optional<bool> async_scheduling;
 };
 
 struct EngineCounters {

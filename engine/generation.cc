@@ -80,8 +80,8 @@ void Generation::AddTo(BatchBuilder* batch, int64_t share) {
   if (read_ == prompt_len_) batch->WantLast(1);
 }
 
-void Generation::AddAhead(BatchBuilder* batch, int32_t lane, int32_t token) {
-  QT_CHECK(CanRunAhead());
+void Generation::AddInFlight(BatchBuilder* batch, int32_t lane, int32_t token) {
+  QT_CHECK(CanScheduleAsync());
   int32_t* slots = slots_.data() + lane * max_len_;
   slots[length_] = layout_.Slot(lane, length_);  // as Append will
   batch->AddSequence({&token, 1}, {slots, static_cast<size_t>(length_ + 1)});

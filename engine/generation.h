@@ -59,19 +59,19 @@ class Generation : public DecodeTask {
   // Whether the device alone can choose its next tokens, so that a step can be queued before the
   // host has seen the one before it. Not with log-probabilities, which the host computes, and not
   // for beams with stop strings, which end beams before the next ranking.
-  bool RunsAhead() const { return ChosenByDevice() && ReadyToSelect(); }
+  bool SelectsOnDevice() const { return DeviceCanSelect() && ReadyToSelect(); }
   // The tokens under way are the last ones.
-  bool EndsByLength() const { return length_ + 1 >= max_len_; }
+  bool LastTokenInFlight() const { return length_ + 1 >= max_len_; }
   // Takes part in the step under way: whether it can take part in one queued behind that.
-  bool CanRunAhead() const { return RunsAhead() && !EndsByLength(); }
+  bool CanScheduleAsync() const { return SelectsOnDevice() && !LastTokenInFlight(); }
   // Takes no part in the step under way, so its last tokens are known: the same. It begins there
   // where one given token is left.
-  bool CanJoin() const {
-    return ChosenByDevice() && (first_ ? given_tokens_left() == 1 : ReadyToSelect());
+  bool CanJoinAsync() const {
+    return DeviceCanSelect() && (first_ ? given_tokens_left() == 1 : ReadyToSelect());
   }
   // Adds a lane's sequence to such a step; `token` stands for the unknown one
   // (DecodeBatch::tokens).
-  void AddAhead(BatchBuilder* batch, int32_t lane, int32_t token);
+  void AddInFlight(BatchBuilder* batch, int32_t lane, int32_t token);
 
   // What the next Select needs.
   bool ReadyToSelect() const { return read_ == prompt_len_ && !done_; }
@@ -121,7 +121,7 @@ class Generation : public DecodeTask {
              int64_t page_size);
 
   bool is_beam() const { return options_.num_beams > 1; }
-  bool ChosenByDevice() const {
+  bool DeviceCanSelect() const {
     return !options_.logprobs && (!is_beam() || options_.stop.empty());
   }
   absl::Span<const int32_t> Lane(int64_t lane) const {

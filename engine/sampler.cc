@@ -220,7 +220,7 @@ void Sampler::PlanGeneration(const SamplingInput& input, SamplingBatch* batch) {
   const Generation& generation = *input.generation;
   Needs& needs = batch->needs;
   const absl::Span<const int32_t> sequences = generation.live();
-  const int64_t rows = input.ahead ? static_cast<int64_t>(sequences.size()) : generation.rows();
+  const int64_t rows = input.in_flight ? static_cast<int64_t>(sequences.size()) : generation.rows();
   SamplingSlice slice{.id = input.id,
                       .row = static_cast<int32_t>(batch->rows),
                       .entry = static_cast<int32_t>(top_k_plan_.entries()),
@@ -231,7 +231,7 @@ void Sampler::PlanGeneration(const SamplingInput& input, SamplingBatch* batch) {
   batch->beams = batch->beams || generation.RanksBeamsTogether();
   batch->one_sequence_per_row =
       batch->one_sequence_per_row && rows == static_cast<int64_t>(sequences.size());
-  const int64_t length = generation.length() + (input.ahead ? 1 : 0);
+  const int64_t length = generation.length() + (input.in_flight ? 1 : 0);
   const bool ruled = generation.HasRules(length);
   if (ruled) PlanRules(input, rows, batch->rows, &needs);
   PlanTopK(input, rows, &needs);
@@ -252,7 +252,7 @@ void Sampler::PlanGeneration(const SamplingInput& input, SamplingBatch* batch) {
 
 void Sampler::PlanRules(const SamplingInput& input, int64_t rows, int64_t row, Needs* needs) {
   const Generation& generation = *input.generation;
-  const int64_t length = generation.length() + (input.ahead ? 1 : 0);
+  const int64_t length = generation.length() + (input.in_flight ? 1 : 0);
   const auto base = static_cast<int32_t>(rule_tokens_.size());
   rule_tokens_.Add(generation.rule_tokens());
   RowRules rules = generation.RulesAt(length, base);
@@ -268,12 +268,12 @@ void Sampler::PlanRules(const SamplingInput& input, int64_t rows, int64_t row, N
 // only the best.
 void Sampler::PlanTopK(const SamplingInput& input, int64_t rows, Needs* needs) {
   const Generation& generation = *input.generation;
-  const int64_t length = generation.length() + (input.ahead ? 1 : 0);
+  const int64_t length = generation.length() + (input.in_flight ? 1 : 0);
   const int64_t k = std::max<int64_t>(1, generation.TopKSize());
   QT_CHECK_LE(k, kMaxTopK);
   const bool adds_bias = generation.RanksBeamsTogether();
   const bool log_softmax = adds_bias && !generation.HasRules(length);
-  const bool carries_scores = adds_bias && input.ahead;
+  const bool carries_scores = adds_bias && input.in_flight;
   const int64_t entries = adds_bias ? 1 : rows;
   const int64_t entry_k = generation.SamplesBeams() ? 1 : k;
   for (int64_t entry = 0; entry < entries; ++entry) {
@@ -292,7 +292,7 @@ void Sampler::PlanTopK(const SamplingInput& input, int64_t rows, Needs* needs) {
 
 void Sampler::PlanDraws(const SamplingInput& input, absl::Span<const int32_t> sequences,
                         SamplingSlice* slice) {
-  const bool one_row = !input.ahead && input.generation->rows() == 1;
+  const bool one_row = !input.in_flight && input.generation->rows() == 1;
   for (size_t i = 0; i < sequences.size(); ++i) {
     const int32_t row = one_row ? 0 : static_cast<int32_t>(i);
     Draw draw = input.generation->DrawFor(sequences[i]);

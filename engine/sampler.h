@@ -38,9 +38,9 @@ namespace quintet {
 struct SamplingInput {
   uint64_t id = 0;
   Generation* generation = nullptr;
-  int32_t sequence = 0;  // index in the batch of its first row's sequence; the others follow
-  bool ahead = false;    // its histories are one token longer than the host knows
-  int32_t carried = -1;  // with `ahead`: its first row in the batch under way
+  int32_t sequence = 0;    // index in the batch of its first row's sequence; the others follow
+  bool in_flight = false;  // its histories are one token longer than the host knows
+  int32_t carried = -1;    // with `ahead`: its first row in the batch under way
 };
 
 // Where one generation's rows and results are in a batch; indices of their first ones.

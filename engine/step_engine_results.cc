@@ -145,7 +145,7 @@ void StepEngine::TakeTokens(const Decoder::StepSize& size, int64_t new_tokens_be
     counters_.generated_tokens += after - new_tokens_before;
   }
   for (Job* job : batch_) outbox_.AddDone(Leave(job, JobState::kDone));
-  if (!decoder_->runs_ahead() || decoding_.empty()) SendAll();
+  if (!decoder_->async_scheduling() || decoding_.empty()) SendAll();
 }
 
 // The request has a token more.

@@ -106,9 +106,9 @@ std::vector<Request> RandomBeams(const ModelConfig& config, int count, uint32_t 
   return requests;
 }
 
-std::vector<Result> Choose(Model* model, std::vector<Request> requests, bool run_ahead,
+std::vector<Result> Choose(Model* model, std::vector<Request> requests, bool async_scheduling,
                            int cancel_each) {
-  auto engine = Engine::Create(model, nullptr, {.run_ahead = run_ahead});
+  auto engine = Engine::Create(model, nullptr, {.async_scheduling = async_scheduling});
   REQUIRE(engine.ok());
   std::vector<std::shared_ptr<LastSink>> sinks;
   std::vector<RequestId> ids;

@@ -26,7 +26,7 @@ std::vector<Request> RandomBeams(const ModelConfig& config, int count, uint32_t 
 
 // What they get in an engine of their own, one request more in every second step. Every
 // `cancel_each`-th (0: none) is cancelled some steps after it came, and gets an empty result.
-std::vector<Result> Choose(Model* model, std::vector<Request> requests, bool run_ahead,
+std::vector<Result> Choose(Model* model, std::vector<Request> requests, bool async_scheduling,
                            int cancel_each = 0);
 
 // The same tokens, and scores and log-probabilities within `tolerance`.

@@ -11,7 +11,7 @@ namespace {
 int64_t TakenFromDevice(DecodingOptions second, bool causal = false) {
   ThreadPool pool(1);
   FakeModel model({.causal = causal, .eos_bonus = -1000.0f}, &pool);
-  auto engine = Engine::Create(&model, nullptr, {.run_ahead = true});
+  auto engine = Engine::Create(&model, nullptr, {.async_scheduling = true});
   REQUIRE(engine.ok());
   DecodingOptions options;
   options.max_new_tokens = 20;

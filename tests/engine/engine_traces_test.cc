@@ -205,7 +205,7 @@ void RunTrace(const TraceOptions& trace, int seed) {
   }
   RunAll(engine->get());
   CHECK(model.errors == std::vector<std::string>());
-  if (trace.limits.run_ahead.value_or(false)) CHECK(model.chosen_tokens > 50);
+  if (trace.limits.async_scheduling.value_or(false)) CHECK(model.chosen_tokens > 50);
   if (trace.beams) CHECK(model.moves > 50);
   const EngineCounters counters = (*engine)->counters();
   CHECK(counters.accepted == static_cast<int64_t>(requests.size()));
@@ -264,7 +264,7 @@ TEST_CASE("random traffic with slow encoding, short queues and tight memory") {
 TEST_CASE("random traffic with steps queued ahead of their tokens") {
   TraceOptions trace;
   trace.fake.eos_bonus = 1.0f;
-  trace.limits.run_ahead = true;
+  trace.limits.async_scheduling = true;
   trace.greedy = true;
   for (int seed = 30; seed < 36; ++seed) {
     trace.fake.causal = seed % 2 == 1;
@@ -274,7 +274,7 @@ TEST_CASE("random traffic with steps queued ahead of their tokens") {
 
 TEST_CASE("random traffic with sampled and ruled steps queued ahead of their tokens") {
   TraceOptions trace;
-  trace.limits.run_ahead = true;
+  trace.limits.async_scheduling = true;
   trace.independent = true;
   for (int seed = 50; seed < 58; ++seed) {
     trace.fake.causal = seed % 2 == 1;
@@ -285,7 +285,7 @@ TEST_CASE("random traffic with sampled and ruled steps queued ahead of their tok
 
 TEST_CASE("random traffic with steps of beams queued ahead of their candidates") {
   TraceOptions trace;
-  trace.limits.run_ahead = true;
+  trace.limits.async_scheduling = true;
   trace.independent = trace.beams = true;
   for (int seed = 70; seed < 80; ++seed) {
     trace.fake.causal = seed % 2 == 1;

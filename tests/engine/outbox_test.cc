@@ -9,8 +9,8 @@ namespace {
 
 // Streaming requests on a model without ends of its own.
 struct Scene {
-  explicit Scene(bool run_ahead) : model({.eos_bonus = -1000.0f}, &pool) {
-    auto created = Engine::Create(&model, nullptr, {.run_ahead = run_ahead});
+  explicit Scene(bool async_scheduling) : model({.eos_bonus = -1000.0f}, &pool) {
+    auto created = Engine::Create(&model, nullptr, {.async_scheduling = async_scheduling});
     REQUIRE(created.ok());
     engine = *std::move(created);
   }
@@ -41,18 +41,18 @@ struct Scene {
 };
 
 TEST_CASE("beside a device, tokens of a step are delivered by the next one") {
-  for (const bool run_ahead : {false, true}) {
-    Scene scene(run_ahead);
+  for (const bool async_scheduling : {false, true}) {
+    Scene scene(async_scheduling);
     scene.Submit(4, 10);
     scene.Step(5);
-    CHECK(scene.streamed(0) == (run_ahead ? 4 : 5));
+    CHECK(scene.streamed(0) == (async_scheduling ? 4 : 5));
     CHECK(scene.engine->counters().generated_tokens == 5);
   }
 }
 
 TEST_CASE("a request that ends early has heard of all its tokens") {
-  for (const bool run_ahead : {false, true}) {
-    Scene scene(run_ahead);
+  for (const bool async_scheduling : {false, true}) {
+    Scene scene(async_scheduling);
     const RequestId id = scene.Submit(4, 10);
     scene.Submit(6, 20);
     scene.Step(5);
@@ -67,7 +67,7 @@ TEST_CASE("a request that ends early has heard of all its tokens") {
 }
 
 TEST_CASE("a request that is done is answered though all others have ended since") {
-  Scene scene(/*run_ahead=*/true);
+  Scene scene(/*async_scheduling=*/true);
   scene.Submit(4, 3);
   const RequestId other = scene.Submit(6, 20);
   scene.Step(3);
@@ -80,7 +80,7 @@ TEST_CASE("a request that is done is answered though all others have ended since
 }
 
 TEST_CASE("what a request that is done held is free before it hears of that") {
-  Scene scene(/*run_ahead=*/true);
+  Scene scene(/*async_scheduling=*/true);
   scene.Submit(4, 3);
   scene.Submit(6, 6);
   scene.Step(3);

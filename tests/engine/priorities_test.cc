@@ -61,15 +61,15 @@ const Timing& TimingOf(const Request& request) {
 }
 
 TEST_CASE("beside an urgent request the others get a token in every fourth step") {
-  for (const bool run_ahead : {false, true}) {
-    Scene scene({}, {.run_ahead = run_ahead});
+  for (const bool async_scheduling : {false, true}) {
+    Scene scene({}, {.async_scheduling = async_scheduling});
     const Request low = scene.Submit(Priority::kLow, 60);
     const Request normal = scene.Submit(Priority::kNormal, 60);
     for (int step = 0; step < 5; ++step) scene.Step();
     const Request high = scene.Submit(Priority::kHigh, 24);
     scene.Finish();
     // A step queued ahead goes before those who come.
-    CHECK(TimingOf(high).total_us <= 24 + (run_ahead ? 2 : 1));
+    CHECK(TimingOf(high).total_us <= 24 + (async_scheduling ? 2 : 1));
     // LOW rests while either of the others runs: NORMAL's 60 tokens and the 18 steps it rests
     // itself.
     CHECK(TimingOf(normal).total_us >= 60 + 17);
