@@ -32,7 +32,7 @@ class BeamGeneration : public Generation {
   void TakeCandidates(const RowResults& results);
   Hit HitOf(const BeamCandidate& candidate) const;
   bool CompletesStop(const BeamCandidate& candidate) const;
-  void MoveLanes();
+  void ReorderBeams();
   void Share(absl::Span<const int32_t> new_tokens);
 
   std::optional<BeamSearch> search_;  // from admission on

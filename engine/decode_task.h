@@ -21,12 +21,12 @@ class DecodeTask {
 
   // Tokens that are given beforehand and still have to be read (a prompt, targets); 0 while it
   // generates.
-  virtual int64_t given_tokens_left() const = 0;
+  virtual int64_t prefill_tokens_left() const = 0;
   // Rows it must have in the next step: one a generating sequence; 0 while it reads.
   virtual int64_t generating_rows() const = 0;
-  // Adds its sequences to the step: its generating rows, or `share` (possibly 0) of the given
-  // tokens.
-  virtual void AddTo(BatchBuilder* batch, int64_t share) = 0;
+  // Adds its sequences to the step: its generating rows, or `prefill_tokens` (possibly 0) of the
+  // given tokens.
+  virtual void AddTo(BatchBuilder* batch, int64_t prefill_tokens) = 0;
 
   virtual bool done() const = 0;
 };

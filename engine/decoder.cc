@@ -51,8 +51,8 @@ absl::Status Decoder::Allocate() {
   classes_.reserve(jobs);
   members_.reserve(jobs);
   slices_.reserve(jobs);
-  left_.reserve(jobs);
-  shares_.reserve(jobs);
+  prefill_left_.reserve(jobs);
+  prefill_.reserve(jobs);
   inputs_.reserve(jobs);
   next_inputs_.reserve(jobs);
   selecting_.reserve(jobs);
@@ -67,12 +67,12 @@ void Decoder::Reset() {
 }
 
 absl::StatusOr<Decoder::StepSize> Decoder::Step(absl::Span<const DecoderJob> jobs,
-                                                int64_t given_tokens, const Urgent& urgent,
+                                                int64_t prefill_tokens, const Urgent& urgent,
                                                 absl::FunctionRef<void()> meanwhile) {
   urgent_ = urgent;
   if (next_slot_.has_value() && InNextStep(jobs)) return FinishStepInFlight(jobs, meanwhile);
   next_slot_.reset();  // nobody waits for it
-  Gather(jobs, given_tokens);
+  Gather(jobs, prefill_tokens);
   if (batch_.empty()) return StepSize{};
   // A plan is on the device before the step begins.
   const bool planned = sampler_.CountFitting(inputs_) == inputs_.size();
@@ -85,10 +85,10 @@ absl::StatusOr<Decoder::StepSize> Decoder::Step(absl::Span<const DecoderJob> job
   for (const DecoderJob& job : jobs) {
     if (job.forced != nullptr) job.forced->Advance();
   }
-  return StepSize{sequences, std::accumulate(shares_.begin(), shares_.end(), int64_t{0})};
+  return StepSize{sequences, std::accumulate(prefill_.begin(), prefill_.end(), int64_t{0})};
 }
 
-void Decoder::Gather(absl::Span<const DecoderJob> jobs, int64_t given_tokens) {
+void Decoder::Gather(absl::Span<const DecoderJob> jobs, int64_t prefill_tokens) {
   classes_.clear();
   for (const DecoderJob& job : jobs) classes_.push_back(job.priority);
   members_.clear();
@@ -99,17 +99,17 @@ void Decoder::Gather(absl::Span<const DecoderJob> jobs, int64_t given_tokens) {
   turns_.Record(members_.size() < jobs.size());
 
   int64_t budget = model_->limits().max_step_tokens;
-  left_.clear();
+  prefill_left_.clear();
   for (const size_t i : members_) {
     const DecodeTask* task = jobs[i].generation != nullptr
                                  ? static_cast<DecodeTask*>(jobs[i].generation)
                                  : jobs[i].forced;
     budget -= task->generating_rows();
-    left_.push_back(task->given_tokens_left());
+    prefill_left_.push_back(task->prefill_tokens_left());
   }
   QT_CHECK_GE(budget, 0);
-  shares_.resize(left_.size());
-  SharePrefill(std::min(budget, given_tokens), left_, absl::MakeSpan(shares_));
+  prefill_.resize(prefill_left_.size());
+  SplitPrefillBudget(std::min(budget, prefill_tokens), prefill_left_, absl::MakeSpan(prefill_));
   AddMembers(jobs);
 }
 
@@ -124,7 +124,7 @@ void Decoder::AddMembers(absl::Span<const DecoderJob> jobs) {
     if (job.generation == nullptr) continue;
     batch_.BeginGroup(job.id, job.source_slots);
     const auto sequence = static_cast<int32_t>(batch_.sequences());
-    job.generation->AddTo(&batch_, shares_[m]);
+    job.generation->AddTo(&batch_, prefill_[m]);
     if (job.generation->ReadyToSelect()) inputs_.push_back({job.id, job.generation, sequence});
   }
   for (const bool scores : {true, false}) {
@@ -132,7 +132,7 @@ void Decoder::AddMembers(absl::Span<const DecoderJob> jobs) {
       const DecoderJob& job = jobs[members_[m]];
       if (job.forced == nullptr || job.forced->scores() != scores) continue;
       batch_.BeginGroup(job.id, job.source_slots);
-      job.forced->AddTo(&batch_, shares_[m]);
+      job.forced->AddTo(&batch_, prefill_[m]);
       (scores ? scoring_ : stating_).push_back(&job);
     }
   }
@@ -230,15 +230,16 @@ void Decoder::EnqueueNextStep(absl::Span<const DecoderJob> jobs, int in_flight) 
 
 // The sequences of one generation: `slice` is what the search under way chooses for it, or null.
 void Decoder::AddToNextStep(const DecoderJob& job, const SamplingSlice* slice, int in_flight) {
-  if (slice == nullptr) return job.generation->AddTo(&batch_, job.generation->given_tokens_left());
-  const absl::Span<const int32_t> lanes = sampler_.SequencesOf(*slice, in_flight);
+  if (slice == nullptr)
+    return job.generation->AddTo(&batch_, job.generation->prefill_tokens_left());
+  const absl::Span<const int32_t> sequences = sampler_.SequencesOf(*slice, in_flight);
   if (job.generation->RanksBeamsTogether()) {
-    batch_.MoveNext(static_cast<int32_t>(lanes.size()), slice->row);
+    batch_.MoveNext(static_cast<int32_t>(sequences.size()), slice->row);
   }
   size_t entry = 0;
-  for (const int32_t lane : job.generation->live()) {
-    while (lanes[entry] != lane) ++entry;  // others have ended since that search was queued
-    job.generation->AddInFlight(&batch_, lane, -1 - (slice->row + static_cast<int32_t>(entry)));
+  for (const int32_t seq : job.generation->live_sequences()) {
+    while (sequences[entry] != seq) ++entry;  // others have ended since that search was queued
+    job.generation->AddInFlight(&batch_, seq, -1 - (slice->row + static_cast<int32_t>(entry)));
     ++entry;
   }
 }

@@ -56,15 +56,15 @@ class Decoder {
                              const Stream& stream);
 
   struct StepSize {
-    int64_t sequences = 0, given_tokens = 0;
+    int64_t sequences = 0, prefill_tokens = 0;
   };
   // Runs one step for `jobs`, in their order of admission: every generating sequence whose turn it
-  // is gets its next token, and what is left of the model's tokens a step, `given_tokens` at most,
-  // reads given ones; no sequences where it is nobody's turn. Jobs that come while a step is queued
-  // ahead take slice from the next one on. `meanwhile` may be called once the device has this step
-  // and before the host waits for it, when nothing has been selected yet. INTERNAL when the device
-  // failed, in this step or an earlier one.
-  absl::StatusOr<StepSize> Step(absl::Span<const DecoderJob> jobs, int64_t given_tokens,
+  // is gets its next token, and what is left of the model's tokens a step, `prefill_tokens` at
+  // most, reads given ones; no sequences where it is nobody's turn. Jobs that come while a step is
+  // queued ahead take slice from the next one on. `meanwhile` may be called once the device has
+  // this step and before the host waits for it, when nothing has been selected yet. INTERNAL when
+  // the device failed, in this step or an earlier one.
+  absl::StatusOr<StepSize> Step(absl::Span<const DecoderJob> jobs, int64_t prefill_tokens,
                                 const Urgent& urgent, absl::FunctionRef<void()> meanwhile);
   // After a Step that threw std::bad_alloc: drops what it had begun. Every job of that call has to
   // end.
@@ -79,7 +79,7 @@ class Decoder {
  private:
   Decoder(Model* model, std::optional<bool> async_scheduling);
   absl::Status Allocate();
-  void Gather(absl::Span<const DecoderJob> jobs, int64_t given_tokens);
+  void Gather(absl::Span<const DecoderJob> jobs, int64_t prefill_tokens);
   void AddMembers(absl::Span<const DecoderJob> jobs);
   // Each takes its rows of `states` from `row` on and returns the row after them.
   int64_t SampleAll(const Tensor& states, absl::Span<const DecoderJob> jobs, bool planned,
@@ -109,7 +109,7 @@ class Decoder {
   std::vector<size_t> members_;  // of `jobs`: those that take slice
   // Of each of `jobs` in the search under way; null: it rests or is new.
   std::vector<const SamplingSlice*> slices_;
-  std::vector<int64_t> left_, shares_;
+  std::vector<int64_t> prefill_left_, prefill_;
   std::vector<SamplingInput> inputs_, next_inputs_;  // in it, and in the one after it
   std::vector<Sampler::GenerationSlice> selecting_;
   std::vector<const DecoderJob*> scoring_, stating_;

@@ -1,5 +1,6 @@
 // A request whose decoder tokens are all given: an encoder-decoder's scores of targets, and states
-// for its task heads. Targets share the cache of what precedes them; several are read side by side.
+// for its task heads. Targets prefill_tokens the cache of what precedes them; several are read side
+// by side.
 #pragma once
 
 #include <cstdint>
@@ -14,20 +15,20 @@ namespace quintet {
 
 class ForcedDecoding : public DecodeTask {
  public:
-  // Scores: log-probabilities of each target after `prefix` (not empty). Up to `lanes` targets are
-  // read at once. The request's targets outlive the object.
+  // Scores: log-probabilities of each target after `prefix` (not empty). Up to `sequences` targets
+  // are read at once. The request's targets outlive the object.
   static ForcedDecoding Scoring(std::vector<int32_t> prefix,
-                                absl::Span<const std::vector<int32_t>> targets, int64_t lanes,
+                                absl::Span<const std::vector<int32_t>> targets, int64_t sequences,
                                 int64_t page_size);
   // States: of decoder tokens, all of them (row < 0) or only that of token `row`.
   static ForcedDecoding States(std::vector<int32_t> tokens, int64_t row, int64_t page_size);
 
-  int64_t sequences() const override { return static_cast<int64_t>(lanes_.size()); }
+  int64_t sequences() const override { return static_cast<int64_t>(sequences_.size()); }
   int64_t pages_needed() const override { return layout_.PagesNeeded(); }
   void AssignPages(absl::Span<const int32_t> pages) override;
-  int64_t given_tokens_left() const override;
+  int64_t prefill_tokens_left() const override;
   int64_t generating_rows() const override { return 0; }
-  void AddTo(BatchBuilder* batch, int64_t share) override;
+  void AddTo(BatchBuilder* batch, int64_t prefill_tokens) override;
   bool done() const override { return items_done_ == items_; }
 
   bool scores() const { return !targets_.empty(); }
@@ -37,20 +38,20 @@ class ForcedDecoding : public DecodeTask {
     int32_t item, target;
   };
   absl::Span<const WantedRow> wanted() const { return wanted_; }
-  // The step has run: rows are settled, lanes move on to their next targets.
+  // The step has run: rows are settled, sequences move on to their next targets.
   void Advance();
 
  private:
   // A sequence under way: which item, and how many of its tokens the model has or will have after
   // this step.
-  struct Lane {
+  struct Sequence {
     int64_t item = -1;
     int64_t read = 0;
     std::vector<int32_t> slots;
   };
 
   ForcedDecoding() = default;
-  void AddLane(BatchBuilder* batch, Lane* lane, int64_t share);
+  void AddTargetRows(BatchBuilder* batch, Sequence* seq, int64_t prefill_tokens);
   int64_t ItemTokens(int64_t item) const;
 
   std::vector<int32_t> shared_;  // read once, before any item
@@ -61,8 +62,8 @@ class ForcedDecoding : public DecodeTask {
   absl::Span<const std::vector<int32_t>> targets_;
   int64_t items_ = 0, items_done_ = 0, next_item_ = 0;
   SlotLayout layout_;
-  std::vector<Lane> lanes_;
-  std::vector<int32_t> inputs_;  // scratch: a lane's tokens of one step
+  std::vector<Sequence> sequences_;
+  std::vector<int32_t> inputs_;  // scratch: a seq's tokens of one step
   std::vector<WantedRow> wanted_;
 };
 

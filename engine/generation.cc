@@ -33,57 +33,57 @@ std::unique_ptr<Generation> Generation::Create(const Request& request, const Tok
   return std::make_unique<SampledGeneration>(request, tokenizer, vocab, page_size);
 }
 
-Generation::Generation(const Request& request, const Tokenizer* tokenizer, int64_t lanes,
+Generation::Generation(const Request& request, const Tokenizer* tokenizer, int64_t sequences,
                        int64_t vocab, int64_t page_size)
     : request_(request),
       options_(request.decoding),
       warp_(WarpOptionsOf(request.decoding)),
       tokenizer_(tokenizer),
       processors_(request.decoding),
-      lanes_(lanes),
+      num_sequences_(sequences),
       vocab_(vocab),
       prompt_len_(static_cast<int64_t>(options_.prompt.size())),
       max_len_(prompt_len_ + options_.max_new_tokens),
       // The last token is never read back, so it needs no slot.
-      layout_(prompt_len_, options_.max_new_tokens - 1, lanes, page_size),
+      layout_(prompt_len_, options_.max_new_tokens - 1, sequences, page_size),
       length_(prompt_len_) {}
 
 void Generation::AssignPages(absl::Span<const int32_t> pages) {
   layout_.Assign(pages);
-  tokens_.resize(lanes_ * max_len_);
-  slots_.resize(lanes_ * max_len_);
-  live_.resize(lanes_);
-  for (int64_t lane = 0; lane < lanes_; ++lane) {
-    live_[lane] = static_cast<int32_t>(lane);
-    std::copy(options_.prompt.begin(), options_.prompt.end(), tokens_.begin() + lane * max_len_);
-    for (int64_t i = 0; i < prompt_len_; ++i) slots_[lane * max_len_ + i] = layout_.Slot(0, i);
+  tokens_.resize(num_sequences_ * max_len_);
+  slots_.resize(num_sequences_ * max_len_);
+  live_sequences_.resize(num_sequences_);
+  for (int64_t seq = 0; seq < num_sequences_; ++seq) {
+    live_sequences_[seq] = static_cast<int32_t>(seq);
+    std::copy(options_.prompt.begin(), options_.prompt.end(), tokens_.begin() + seq * max_len_);
+    for (int64_t i = 0; i < prompt_len_; ++i) slots_[seq * max_len_ + i] = layout_.Slot(0, i);
   }
 }
 
 int64_t Generation::generating_rows() const {
-  return first_ || done_ ? 0 : static_cast<int64_t>(live_.size());
+  return first_ || done_ ? 0 : static_cast<int64_t>(live_sequences_.size());
 }
 
-void Generation::AddTo(BatchBuilder* batch, int64_t share) {
+void Generation::AddTo(BatchBuilder* batch, int64_t prefill_tokens) {
   if (!first_) {
-    for (int32_t lane : live_) {
+    for (int32_t seq : live_sequences_) {
       const size_t length = static_cast<size_t>(length_);
-      batch->AddSequence(Lane(lane).last(1), {slots_.data() + lane * max_len_, length});
+      batch->AddSequence(History(seq).last(1), {slots_.data() + seq * max_len_, length});
       batch->WantLast(1);
     }
     return;
   }
-  if (share == 0) return;
-  batch->AddSequence(absl::MakeConstSpan(options_.prompt).subspan(read_, share),
-                     {slots_.data(), static_cast<size_t>(read_ + share)});
-  read_ += share;
-  if (read_ == prompt_len_) batch->WantLast(1);
+  if (prefill_tokens == 0) return;
+  batch->AddSequence(absl::MakeConstSpan(options_.prompt).subspan(prefilled_, prefill_tokens),
+                     {slots_.data(), static_cast<size_t>(prefilled_ + prefill_tokens)});
+  prefilled_ += prefill_tokens;
+  if (prefilled_ == prompt_len_) batch->WantLast(1);
 }
 
-void Generation::AddInFlight(BatchBuilder* batch, int32_t lane, int32_t token) {
+void Generation::AddInFlight(BatchBuilder* batch, int32_t seq, int32_t token) {
   QT_CHECK(CanScheduleAsync());
-  int32_t* slots = slots_.data() + lane * max_len_;
-  slots[length_] = layout_.Slot(lane, length_);  // as Append will
+  int32_t* slots = slots_.data() + seq * max_len_;
+  slots[length_] = layout_.Slot(seq, length_);  // as Append will
   batch->AddSequence({&token, 1}, {slots, static_cast<size_t>(length_ + 1)});
   batch->WantLast(1);
 }
@@ -96,8 +96,8 @@ RowRules Generation::RulesAt(int64_t length, int32_t base) const {
   return rules;
 }
 
-Draw Generation::DrawFor(int32_t lane) const {
-  return {.seed = options_.seed, .sequence = static_cast<uint32_t>(lane), .warp = warp_};
+Draw Generation::DrawFor(int32_t seq) const {
+  return {.seed = options_.seed, .sequence = static_cast<uint32_t>(seq), .warp = warp_};
 }
 
 void Generation::ApplyResults(const RowResults& results) {
@@ -108,9 +108,9 @@ void Generation::ApplyResults(const RowResults& results) {
   }
 }
 
-void Generation::Append(int64_t lane, int32_t token) {
-  tokens_[lane * max_len_ + length_] = token;
-  if (length_ < max_len_ - 1) slots_[lane * max_len_ + length_] = layout_.Slot(lane, length_);
+void Generation::Append(int64_t seq, int32_t token) {
+  tokens_[seq * max_len_ + length_] = token;
+  if (length_ < max_len_ - 1) slots_[seq * max_len_ + length_] = layout_.Slot(seq, length_);
 }
 
 bool Generation::IsEos(int32_t token) const {

@@ -9,7 +9,7 @@
 namespace quintet {
 namespace {
 
-constexpr int64_t kScoreLanes = 16;  // targets of one request read side by side
+constexpr int64_t kScoreSequences = 16;  // targets of one request read side by side
 
 absl::Status CheckIds(const char* field, absl::Span<const int32_t> ids, int64_t vocab) {
   for (size_t i = 0; i < ids.size(); ++i) {
@@ -122,9 +122,9 @@ absl::Status PlanScore(const ModelConfig& config, const Capacity& capacity, Job*
         capacity.encode_tokens);
     return absl::OkStatus();
   }
-  const int64_t lanes = std::min(kScoreLanes, capacity.running_sequences);
-  job->forced = std::make_unique<ForcedDecoding>(
-      ForcedDecoding::Scoring(std::move(prefix), job->request.targets, lanes, capacity.page_size));
+  const int64_t sequences = std::min(kScoreSequences, capacity.running_sequences);
+  job->forced = std::make_unique<ForcedDecoding>(ForcedDecoding::Scoring(
+      std::move(prefix), job->request.targets, sequences, capacity.page_size));
   return absl::OkStatus();
 }
 

@@ -32,22 +32,22 @@ class KvPool {
 };
 
 // Where the sequences of one request keep their keys and values. Positions [0, shared) are common
-// to all lanes (a prompt); from there on each lane has `own` positions to itself. Lane 0 continues
-// in the pages of the shared part.
+// to all sequences (a prompt); from there on each seq has `own` positions to itself. History 0
+// continues in the pages of the shared part.
 class SlotLayout {
  public:
   SlotLayout() = default;
-  SlotLayout(int64_t shared, int64_t own, int64_t lanes, int64_t page_size)
-      : shared_(shared), own_(own), lanes_(lanes), page_size_(page_size) {}
+  SlotLayout(int64_t shared, int64_t own, int64_t sequences, int64_t page_size)
+      : shared_(shared), own_(own), sequences_(sequences), page_size_(page_size) {}
 
   int64_t PagesNeeded() const;
   // `pages`: PagesNeeded() of them; they outlive the layout.
   void Assign(absl::Span<const int32_t> pages);
-  // Slot of `position` as written by `lane`; position < shared + own.
-  int32_t Slot(int64_t lane, int64_t position) const;
+  // Slot of `position` as written by `seq`; position < shared + own.
+  int32_t Slot(int64_t seq, int64_t position) const;
 
  private:
-  int64_t shared_ = 0, own_ = 0, lanes_ = 0, page_size_ = 1;
+  int64_t shared_ = 0, own_ = 0, sequences_ = 0, page_size_ = 1;
   absl::Span<const int32_t> pages_;
 };
 

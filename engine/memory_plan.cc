@@ -65,7 +65,7 @@ absl::StatusOr<MemoryPlan> MeasureMemory(const std::string& directory, const Loa
   return plan;
 }
 
-int64_t StepTokens(const ModelLimits& limits, const ModelConfig& config, bool on_gpu) {
+int64_t MaxStepTokens(const ModelLimits& limits, const ModelConfig& config, bool on_gpu) {
   constexpr int64_t kMostForDecoder = 4096;
   int64_t given = ModelLimits().max_step_tokens;
   if (on_gpu && config.has_encoder()) {
@@ -81,7 +81,7 @@ absl::Status PlanMemory(const std::string& directory, const MemoryBounds& bounds
   const absl::StatusOr<ModelConfig> config = ReadModelConfig(directory);
   if (!config.ok()) return config.status();
   ModelLimits& limits = options->limits;
-  limits.max_step_tokens = StepTokens(limits, *config, options->device != nullptr);
+  limits.max_step_tokens = MaxStepTokens(limits, *config, options->device != nullptr);
   limits.cache_pages = 1;
   if (config->has_decoder()) {
     const DType dtype = ActivationType(options->weights, options->device);

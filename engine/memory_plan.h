@@ -33,9 +33,9 @@ struct MemoryBounds {
 // How many new tokens a step may have: one of every sequence, and for what is given to a decoder on
 // a GPU as many as fill it: prompts of a causal model as inputs are encoded, what an encoder's
 // decoder is given, which is short, not more than a constant.
-int64_t StepTokens(const ModelLimits& limits, const ModelConfig& config, bool on_gpu);
+int64_t MaxStepTokens(const ModelLimits& limits, const ModelConfig& config, bool on_gpu);
 
-// Sets two of options->limits: max_step_tokens, as StepTokens; and cache_pages, as many as the
+// Sets two of options->limits: max_step_tokens, as MaxStepTokens; and cache_pages, as many as the
 // bounds leave room for. RESOURCE_EXHAUSTED, with each part's bytes, where not one fits, or,
 // without max_bytes, not all that were asked for.
 absl::Status PlanMemory(const std::string& directory, const MemoryBounds& bounds,

@@ -29,11 +29,11 @@ class SampledGeneration : public Generation {
 
   void Select(const RowResults& results) override;
   // Takes the chosen token; true when the sequence ends with it.
-  bool Accept(int64_t lane, int32_t token);
+  bool Accept(int64_t seq, int32_t token);
   // Where no stop string has to be looked for at each token, text is made when it is wanted.
-  void CatchUpText(int64_t lane);
+  void CatchUpText(int64_t seq);
 
-  std::vector<Sample> samples_;  // [lanes]
+  std::vector<Sample> samples_;  // [sequences]
 };
 
 }  // namespace quintet

@@ -46,7 +46,7 @@ std::array<int64_t, kBuffers> BufferSizes(const ModelConfig& config, const Strea
 
 // Rows or draws of a generation, of which a batch has room for so many.
 int64_t MaxRows(const Generation& generation) {
-  return std::max(generation.rows(), static_cast<int64_t>(generation.live().size()));
+  return std::max(generation.rows(), static_cast<int64_t>(generation.live_sequences().size()));
 }
 
 int64_t NextId() {
@@ -219,7 +219,7 @@ void Sampler::Plan(absl::Span<const SamplingInput> inputs, int which) {
 void Sampler::PlanGeneration(const SamplingInput& input, SamplingBatch* batch) {
   const Generation& generation = *input.generation;
   Needs& needs = batch->needs;
-  const absl::Span<const int32_t> sequences = generation.live();
+  const absl::Span<const int32_t> sequences = generation.live_sequences();
   const int64_t rows = input.in_flight ? static_cast<int64_t>(sequences.size()) : generation.rows();
   SamplingSlice slice{.id = input.id,
                       .row = static_cast<int32_t>(batch->rows),

@@ -89,11 +89,12 @@ Priority StepTurns::Lowest(absl::Span<const Priority> running, const Urgent& urg
   return std::max(*highest, urgent.encoding.value_or(*highest));
 }
 
-void SharePrefill(int64_t budget, absl::Span<const int64_t> remaining, absl::Span<int64_t> share) {
-  QT_CHECK_EQ(remaining.size(), share.size());
+void SplitPrefillBudget(int64_t budget, absl::Span<const int64_t> remaining,
+                        absl::Span<int64_t> prefill) {
+  QT_CHECK_EQ(remaining.size(), prefill.size());
   for (size_t i = 0; i < remaining.size(); ++i) {
-    share[i] = std::min(budget, remaining[i]);
-    budget -= share[i];
+    prefill[i] = std::min(budget, remaining[i]);
+    budget -= prefill[i];
   }
 }
 

@@ -100,7 +100,8 @@ class StepTurns {
 };
 
 // Deals a step's remaining tokens to the sequences that still read given tokens, first come first
-// served: share[i] <= remaining[i], and the sum is min(budget, sum of remaining).
-void SharePrefill(int64_t budget, absl::Span<const int64_t> remaining, absl::Span<int64_t> share);
+// served: prefill[i] <= remaining[i], and the sum is min(budget, sum of remaining).
+void SplitPrefillBudget(int64_t budget, absl::Span<const int64_t> remaining,
+                        absl::Span<int64_t> prefill);
 
 }  // namespace quintet

@@ -110,7 +110,7 @@ void StepEngine::Decode(bool streams, int64_t prefill_us) {
   const int64_t begin_us = clock_();
   absl::StatusOr<Decoder::StepSize> size = Decoder::StepSize{};
   try {
-    size = decoder_->Step(decoder_jobs_, pace_.GivenTokens(streams, prefill_us), UrgentNow(),
+    size = decoder_->Step(decoder_jobs_, pace_.PrefillTokens(streams, prefill_us), UrgentNow(),
                           [this] { SendAll(); });
   } catch (const std::bad_alloc&) {
     // Which sequences have the step's tokens is unknown.
@@ -121,7 +121,7 @@ void StepEngine::Decode(bool streams, int64_t prefill_us) {
   if (!size.ok()) return Break(size.status());
   const int64_t now = clock_();
   if (size->sequences > 0) {
-    pace_.RecordDecode(streams, size->given_tokens, now - begin_us);
+    pace_.RecordDecode(streams, size->prefill_tokens, now - begin_us);
     TakeTokens(*size, before, now);
   }  // otherwise it was left to the encoder
   EndOutOfMemory();

@@ -77,7 +77,7 @@ ModelLimits LimitsFor(const InspectFlags& flags, const ModelConfig& config, bool
   limits.max_encode_tokens = std::max(
       flags.input_tokens, std::min(limits.max_encode_tokens, flags.batch * flags.input_tokens));
   limits.max_step_sequences = flags.batch * flags.beams;
-  limits.max_step_tokens = StepTokens(limits, config, on_gpu);
+  limits.max_step_tokens = MaxStepTokens(limits, config, on_gpu);
   limits.cache_pages =
       config.has_decoder() ? flags.batch * RequestPages(flags, config, limits.page_size) : 1;
   return limits;

@@ -147,7 +147,7 @@ TEST_CASE("score: log-probabilities of every target, as if each were alone") {
       FakeOptions options;
       options.causal = causal;
       options.limits.max_step_tokens = step_tokens;
-      options.limits.max_step_sequences = 3;  // fewer lanes than targets
+      options.limits.max_step_sequences = 3;  // fewer sequences than targets
       Request request = BaseRequest(RequestKind::kScore);
       request.targets = {{4, 1}, {4, 5, 6, 7, 8}, {1}, {4, 1}, {9, 9, 9}};
       request.top_logprobs = 3;

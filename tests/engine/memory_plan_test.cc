@@ -39,7 +39,8 @@ TEST_CASE("a step has a token of every sequence, and on a GPU prompts as long as
   ModelConfig causal, encoder;
   causal.decoder_layers = encoder.decoder_layers = encoder.encoder_layers = 2;
   const auto tokens = [](const ModelConfig& config, int64_t encoded, int64_t sequences, bool gpu) {
-    return StepTokens({.max_encode_tokens = encoded, .max_step_sequences = sequences}, config, gpu);
+    return MaxStepTokens({.max_encode_tokens = encoded, .max_step_sequences = sequences}, config,
+                         gpu);
   };
   const int64_t least = ModelLimits().max_step_tokens;
   for (const ModelConfig& config : {causal, encoder}) {

@@ -389,7 +389,7 @@ TEST_CASE("prefill shares: first come first served, all of the budget that can b
     for (int64_t& r : remaining) total += r = random() % 10;
     share.resize(remaining.size());
     const int64_t budget = random() % 30;
-    SharePrefill(budget, remaining, absl::MakeSpan(share));
+    SplitPrefillBudget(budget, remaining, absl::MakeSpan(share));
     int64_t dealt = 0;
     for (size_t i = 0; i < share.size(); ++i) {
       REQUIRE((share[i] >= 0 && share[i] <= remaining[i]));

@@ -29,15 +29,15 @@ TEST_CASE("pace: time for prefill follows the steps that only decode", "[pace]")
   CHECK(pace.PrefillUs(true) == 500);
   pace.RecordDecode(true, 100, 5000);  // its other 4000 us read the tokens: 25 a millisecond
   CHECK(pace.PrefillUs(true) == 500);
-  CHECK(pace.GivenTokens(true, 800) == 20);
-  CHECK(pace.GivenTokens(false, 800) > 1000);
+  CHECK(pace.PrefillTokens(true, 800) == 20);
+  CHECK(pace.PrefillTokens(false, 800) > 1000);
   pace.RecordDecode(true, 0, 1'000'000);  // somebody else had the processor
   CHECK(pace.PrefillUs(true) == 600);
   for (int i = 0; i < 100; ++i) pace.RecordDecode(true, 0, 4000);
   CHECK(pace.PrefillUs(true) == Approx(2000).margin(2));
   const StepPace unlimited(0.0);
   CHECK(unlimited.PrefillUs(true) > 1'000'000'000);
-  CHECK(unlimited.GivenTokens(true, 0) > 1'000'000);
+  CHECK(unlimited.PrefillTokens(true, 0) > 1'000'000);
 }
 
 struct Traffic {
