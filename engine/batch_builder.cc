@@ -8,7 +8,7 @@ namespace quintet {
 
 BatchBuilder::BatchBuilder(const ModelLimits& limits) {
   tokens_.reserve(limits.max_step_tokens);
-  wanted_.reserve(limits.max_step_tokens);
+  output_rows_.reserve(limits.max_step_tokens);
   offsets_.reserve(limits.max_step_sequences + 1);
   kv_lens_.reserve(limits.max_step_sequences);
   group_offsets_.reserve(limits.max_step_sequences + 1);
@@ -22,7 +22,7 @@ BatchBuilder::BatchBuilder(const ModelLimits& limits) {
 }
 
 void BatchBuilder::Clear() {
-  for (auto* v : {&tokens_, &kv_lens_, &wanted_, &source_lens_}) v->clear();
+  for (auto* v : {&tokens_, &kv_lens_, &output_rows_, &source_lens_}) v->clear();
   offsets_.assign(1, 0);
   group_offsets_.assign(1, 0);
   slot_rows_.clear();
@@ -48,17 +48,17 @@ void BatchBuilder::AddSequence(absl::Span<const int32_t> tokens, absl::Span<cons
   if (!source_rows_.empty()) ++group_offsets_.back();
 }
 
-void BatchBuilder::MoveNext(int32_t beams, int32_t row) {
+void BatchBuilder::ReorderNext(int32_t beams, int32_t row) {
   moves_.push_back({static_cast<int32_t>(sequences()), beams, row});
 }
 
-void BatchBuilder::WantLast(int64_t count) {
+void BatchBuilder::OutputLast(int64_t count) {
   const int64_t total = tokens();
-  for (int64_t i = total - count; i < total; ++i) wanted_.push_back(static_cast<int32_t>(i));
+  for (int64_t i = total - count; i < total; ++i) output_rows_.push_back(static_cast<int32_t>(i));
 }
 
-void BatchBuilder::WantToken(int64_t index) {
-  wanted_.push_back(static_cast<int32_t>(offsets_[offsets_.size() - 2] + index));
+void BatchBuilder::OutputToken(int64_t index) {
+  output_rows_.push_back(static_cast<int32_t>(offsets_[offsets_.size() - 2] + index));
 }
 
 DecodeBatch BatchBuilder::Finish() {
@@ -88,7 +88,7 @@ DecodeBatch BatchBuilder::Finish() {
   batch.slots = slots_.data();
   batch.slots_stride = slots_stride_;
   batch.moves = moves_;
-  batch.wanted = wanted_;
+  batch.wanted = output_rows_;
   if (!source_rows_.empty()) {
     batch.group_offsets = group_offsets_;
     batch.source_slots = sources_.data();

@@ -25,16 +25,16 @@ class BatchBuilder {
   void AddSequence(absl::Span<const int32_t> tokens, absl::Span<const int32_t> slots);
   // The next `beams` sequences, of one new token each, take over the slots of the beams they
   // continue (DecodeBatch::moves); `row`: index in parents() of the first.
-  void MoveNext(int32_t beams, int32_t row);
+  void ReorderNext(int32_t beams, int32_t row);
   // Wants the final states of the newest sequence's last `count` tokens.
-  void WantLast(int64_t count);
+  void OutputLast(int64_t count);
   // Wants the state of one of its tokens, counted from its first new one; ascending.
-  void WantToken(int64_t index);
+  void OutputToken(int64_t index);
 
   bool empty() const { return kv_lens_.empty(); }
   int64_t tokens() const { return static_cast<int64_t>(tokens_.size()); }
   int64_t sequences() const { return static_cast<int64_t>(kv_lens_.size()); }
-  int64_t wanted() const { return static_cast<int64_t>(wanted_.size()); }
+  int64_t outputs() const { return static_cast<int64_t>(output_rows_.size()); }
 
   // The batch, valid until Clear.
   DecodeBatch Finish();
@@ -42,7 +42,7 @@ class BatchBuilder {
  private:
   void FillSources();
 
-  std::vector<int32_t> tokens_, offsets_, kv_lens_, wanted_, group_offsets_, source_lens_;
+  std::vector<int32_t> tokens_, offsets_, kv_lens_, output_rows_, group_offsets_, source_lens_;
   std::vector<BeamMove> moves_;
   std::vector<const int32_t*> slot_rows_, source_rows_;
   std::vector<int32_t> slots_, sources_;

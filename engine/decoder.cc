@@ -67,9 +67,10 @@ void Decoder::Reset() {
 }
 
 absl::StatusOr<Decoder::StepSize> Decoder::Step(absl::Span<const DecoderJob> jobs,
-                                                int64_t prefill_tokens, const Urgent& urgent,
+                                                int64_t prefill_tokens,
+                                                const PriorityPressure& pressure,
                                                 absl::FunctionRef<void()> meanwhile) {
-  urgent_ = urgent;
+  pressure_ = pressure;
   if (next_slot_.has_value() && InNextStep(jobs)) return FinishStepInFlight(jobs, meanwhile);
   next_slot_.reset();  // nobody waits for it
   Gather(jobs, prefill_tokens);
@@ -92,11 +93,11 @@ void Decoder::Gather(absl::Span<const DecoderJob> jobs, int64_t prefill_tokens) 
   classes_.clear();
   for (const DecoderJob& job : jobs) classes_.push_back(job.priority);
   members_.clear();
-  const Priority lowest = turns_.Lowest(classes_, urgent_);
+  const Priority lowest = throttle_.LowestInStep(classes_, pressure_);
   for (size_t i = 0; i < jobs.size(); ++i) {
     if (jobs[i].priority >= lowest) members_.push_back(i);
   }
-  turns_.Record(members_.size() < jobs.size());
+  throttle_.RecordStep(members_.size() < jobs.size());
 
   int64_t budget = model_->limits().max_step_tokens;
   prefill_left_.clear();
@@ -193,8 +194,8 @@ bool Decoder::PlanNextStep(absl::Span<const DecoderJob> jobs, int in_flight) {
     classes_.push_back(jobs[i].priority);
   }
   if (members_.empty()) return false;
-  const Priority lowest = turns_.Lowest(classes_, urgent_);
-  const size_t rested =
+  const Priority lowest = throttle_.LowestInStep(classes_, pressure_);
+  const size_t skipped =
       std::erase_if(members_, [&](size_t i) { return jobs[i].priority < lowest; });
   for (const size_t i : members_) {
     const Generation* generation = jobs[i].generation;
@@ -209,7 +210,7 @@ bool Decoder::PlanNextStep(absl::Span<const DecoderJob> jobs, int in_flight) {
         {jobs[i].id, jobs[i].generation, 0, slice != nullptr, slice != nullptr ? slice->row : -1});
   }
   if (members_.empty() || sampler_.CountFitting(next_inputs_) < next_inputs_.size()) return false;
-  turns_.Record(rested > 0);
+  throttle_.RecordStep(skipped > 0);
   return true;
 }
 
@@ -234,7 +235,7 @@ void Decoder::AddToNextStep(const DecoderJob& job, const SamplingSlice* slice, i
     return job.generation->AddTo(&batch_, job.generation->prefill_tokens_left());
   const absl::Span<const int32_t> sequences = sampler_.SequencesOf(*slice, in_flight);
   if (job.generation->RanksBeamsTogether()) {
-    batch_.MoveNext(static_cast<int32_t>(sequences.size()), slice->row);
+    batch_.ReorderNext(static_cast<int32_t>(sequences.size()), slice->row);
   }
   size_t entry = 0;
   for (const int32_t seq : job.generation->live_sequences()) {
@@ -272,9 +273,9 @@ absl::StatusOr<Decoder::StepSize> Decoder::FinishStepInFlight(absl::Span<const D
 
 int64_t Decoder::Score(const Tensor& states, int64_t row) {
   for (const DecoderJob* job : scoring_) {
-    for (const auto& wanted : job->forced->wanted()) {
-      target_scores_.Add(wanted.target, job->top_logprobs, &job->result->targets[wanted.item],
-                         job->out_of_memory);
+    for (const auto& output_rows : job->forced->output_rows()) {
+      target_scores_.Add(output_rows.target, job->top_logprobs,
+                         &job->result->targets[output_rows.item], job->out_of_memory);
     }
   }
   const int64_t end = row + target_scores_.rows();
@@ -300,7 +301,7 @@ void Decoder::Classify(const Tensor& states, std::vector<float>* values) {
 
 void Decoder::CollectStates(const Tensor& states, int64_t row) {
   for (const DecoderJob* job : stating_) {
-    const int64_t count = static_cast<int64_t>(job->forced->wanted().size());
+    const int64_t count = static_cast<int64_t>(job->forced->output_rows().size());
     if (count == 0) continue;
     Result& result = *job->result;
     try {

@@ -10,7 +10,8 @@
 // step with the last token of its prompt. Reading longer prompts, the step after several sequences
 // began as one row, requests for log-probabilities, and beams with stop strings, wait for the host.
 //
-// While requests of several priorities run, the less urgent ones rest in most steps (StepTurns).
+// While requests of several priorities run, the less pressure ones rest in most steps
+// (PriorityThrottle).
 #pragma once
 
 #include <cstdint>
@@ -22,12 +23,12 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "engine/batch_builder.h"
-#include "engine/forced_decoding.h"
 #include "engine/generation.h"
 #include "engine/request.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
 #include "engine/target_scores.h"
+#include "engine/teacher_forcing.h"
 #include "kernels/buffer.h"
 #include "models/model.h"
 
@@ -39,7 +40,7 @@ struct DecoderJob {
   Priority priority = Priority::kNormal;
   absl::Span<const int32_t> source_slots;  // of its encoded input; empty for causal models
   Generation* generation = nullptr;
-  ForcedDecoding* forced = nullptr;
+  TeacherForcing* forced = nullptr;
   int32_t top_logprobs = 0;       // of scored targets
   Result* result = nullptr;       // of forced: targets, or the task head's values, rows, columns
   bool* out_of_memory = nullptr;  // set where an allocation for its result failed
@@ -65,7 +66,8 @@ class Decoder {
   // this step and before the host waits for it, when nothing has been selected yet. INTERNAL when
   // the device failed, in this step or an earlier one.
   absl::StatusOr<StepSize> Step(absl::Span<const DecoderJob> jobs, int64_t prefill_tokens,
-                                const Urgent& urgent, absl::FunctionRef<void()> meanwhile);
+                                const PriorityPressure& pressure,
+                                absl::FunctionRef<void()> meanwhile);
   // After a Step that threw std::bad_alloc: drops what it had begun. Every job of that call has to
   // end.
   void Reset();
@@ -103,8 +105,8 @@ class Decoder {
   Sampler sampler_;
 
   // The step under way.
-  StepTurns turns_;
-  Urgent urgent_;
+  PriorityThrottle throttle_;
+  PriorityPressure pressure_;
   std::vector<Priority> classes_;
   std::vector<size_t> members_;  // of `jobs`: those that take slice
   // Of each of `jobs` in the search under way; null: it rests or is new.

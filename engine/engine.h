@@ -76,7 +76,7 @@ class Engine {
   // One step: end what was cancelled or is past its deadline (DEADLINE_EXCEEDED, counted as
   // failed), admit, encode within the time allowed, decode one token for every running sequence,
   // search, deliver: on a GPU what a step found is delivered by the next one, once that is with the
-  // device. Beside requests of a higher priority others rest in most steps (StepTurns).
+  // device. Beside requests of a higher priority others rest in most steps (PriorityThrottle).
   // False when there is nothing left to do. One thread at a time.
   virtual bool Step() = 0;
   // Blocks until there is work or `timeout_us` has passed.

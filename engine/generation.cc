@@ -69,7 +69,7 @@ void Generation::AddTo(BatchBuilder* batch, int64_t prefill_tokens) {
     for (int32_t seq : live_sequences_) {
       const size_t length = static_cast<size_t>(length_);
       batch->AddSequence(History(seq).last(1), {slots_.data() + seq * max_len_, length});
-      batch->WantLast(1);
+      batch->OutputLast(1);
     }
     return;
   }
@@ -77,7 +77,7 @@ void Generation::AddTo(BatchBuilder* batch, int64_t prefill_tokens) {
   batch->AddSequence(absl::MakeConstSpan(options_.prompt).subspan(prefilled_, prefill_tokens),
                      {slots_.data(), static_cast<size_t>(prefilled_ + prefill_tokens)});
   prefilled_ += prefill_tokens;
-  if (prefilled_ == prompt_len_) batch->WantLast(1);
+  if (prefilled_ == prompt_len_) batch->OutputLast(1);
 }
 
 void Generation::AddInFlight(BatchBuilder* batch, int32_t seq, int32_t token) {
@@ -85,7 +85,7 @@ void Generation::AddInFlight(BatchBuilder* batch, int32_t seq, int32_t token) {
   int32_t* slots = slots_.data() + seq * max_len_;
   slots[length_] = layout_.Slot(seq, length_);  // as Append will
   batch->AddSequence({&token, 1}, {slots, static_cast<size_t>(length_ + 1)});
-  batch->WantLast(1);
+  batch->OutputLast(1);
 }
 
 RowRules Generation::RulesAt(int64_t length, int32_t base) const {

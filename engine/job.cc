@@ -96,7 +96,7 @@ absl::Status PlanScore(const ModelConfig& config, const Capacity& capacity, Job*
     if (!status.ok()) return status;
     longest = std::max<int64_t>(longest, request.targets[i].size());
   }
-  absl::Status status = CheckSight(request, config);
+  absl::Status status = CheckAttentionScope(request, config);
   if (!status.ok()) return status;
   std::vector<int32_t> prefix = config.has_encoder() ? request.decoding.prompt : request.input;
   status = CheckIds("prompt", prefix, config.vocab);
@@ -116,14 +116,14 @@ absl::Status PlanScore(const ModelConfig& config, const Capacity& capacity, Job*
   if (!config.has_encoder()) {
     // A window that hides nothing is none.
     const int64_t window = request.sliding_window < positions ? request.sliding_window : 0;
-    job->scored = std::make_unique<PackedTargets>(
+    job->scored = std::make_unique<PackedScoring>(
         std::move(prefix), request.targets,
-        PackedTargets::Sight{.window = window, .prefix_lm = request.prefix_lm},
+        PackedScoring::AttentionScope{.window = window, .prefix_lm = request.prefix_lm},
         capacity.encode_tokens);
     return absl::OkStatus();
   }
   const int64_t sequences = std::min(kScoreSequences, capacity.running_sequences);
-  job->forced = std::make_unique<ForcedDecoding>(ForcedDecoding::Scoring(
+  job->forced = std::make_unique<TeacherForcing>(TeacherForcing::Scoring(
       std::move(prefix), job->request.targets, sequences, capacity.page_size));
   return absl::OkStatus();
 }
@@ -150,8 +150,8 @@ absl::Status PlanClassify(const ModelConfig& config, const Capacity& capacity, J
   if (!start.ok()) return start.status();
   tokens.pop_back();
   tokens.insert(tokens.begin(), *start);
-  job->forced = std::make_unique<ForcedDecoding>(
-      ForcedDecoding::States(std::move(tokens), row, capacity.page_size));
+  job->forced = std::make_unique<TeacherForcing>(
+      TeacherForcing::States(std::move(tokens), row, capacity.page_size));
   return absl::OkStatus();
 }
 
@@ -230,7 +230,7 @@ absl::StatusOr<std::unique_ptr<Job>> PlanJob(Request request, const ModelConfig&
   job->queue_tokens = length;
   for (const auto& target : job->request.targets) job->queue_tokens += target.size();
   job->needs.priority = job->request.priority;
-  job->needs.encode_tokens = job->scored != nullptr ? job->scored->most_tokens()
+  job->needs.encode_tokens = job->scored != nullptr ? job->scored->max_part_tokens()
                              : job->encodes         ? length
                                                     : 0;
   if (DecodeTask* task = job->task()) {

@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "engine/forced_decoding.h"
 #include "engine/generation.h"
-#include "engine/packed_targets.h"
+#include "engine/packed_scoring.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
+#include "engine/teacher_forcing.h"
 #include "models/model.h"
 #include "models/tokenizer.h"
 
@@ -30,8 +30,8 @@ struct Job {
   bool classify_encoded = false;           // the task head reads encoder states ...
   int64_t encoded_row = -1;                // ... of this row; -1: of all
   std::unique_ptr<Generation> generation;  // at most one of these three
-  std::unique_ptr<ForcedDecoding> forced;
-  std::unique_ptr<PackedTargets> scored;  // a causal model's
+  std::unique_ptr<TeacherForcing> forced;
+  std::unique_ptr<PackedScoring> scored;  // a causal model's
 
   // From admission on.
   std::vector<int32_t> source_pages, own_pages;

@@ -24,7 +24,7 @@ const char* FinishReasonName(FinishReason reason) {
   return "?";
 }
 
-absl::Status CheckSight(const Request& request, const ModelConfig& config) {
+absl::Status CheckAttentionScope(const Request& request, const ModelConfig& config) {
   if (request.sliding_window < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("sliding_window: ", request.sliding_window, " is negative"));

@@ -94,12 +94,12 @@ struct Request {
   // kScore. Targets are ids of continuations: a T5 decoder's, with eos where it is to be scored.
   std::vector<std::vector<int32_t>> targets;
   int32_t top_logprobs = 0;
-  int64_t sliding_window = 0;  // causal models: PackedTargets::Sight; 0: none
-  bool prefix_lm = false;      // causal models: PackedTargets::Sight
+  int64_t sliding_window = 0;  // causal models: PackedScoring::AttentionScope; 0: none
+  bool prefix_lm = false;      // causal models: PackedScoring::AttentionScope
 };
 
 // INVALID_ARGUMENT when the model cannot score with the request's sliding_window or prefix_lm:
 // which of them, and why. Submit checks it too.
-absl::Status CheckSight(const Request& request, const ModelConfig& config);
+absl::Status CheckAttentionScope(const Request& request, const ModelConfig& config);
 
 }  // namespace quintet

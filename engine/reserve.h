@@ -9,7 +9,7 @@ namespace quintet {
 
 // Capacity for `size` elements. Grows geometrically, unlike vector::reserve.
 template <typename T>
-void MakeRoom(size_t size, std::vector<T>* vector) {
+void EnsureCapacity(size_t size, std::vector<T>* vector) {
   if (size > vector->capacity()) vector->reserve(std::max(size, 2 * vector->capacity()));
 }
 

@@ -343,15 +343,15 @@ void Sampler::Enqueue(const Tensor& states, int which) {
   model_->stream().Mark(which);
 }
 
-void Sampler::EnqueueStep(const DecodeBatch& batch, int which) {
+void Sampler::EnqueueStep(const DecodeBatch& step_batch, int which) {
   const SamplingBatch& batch = batches_[which];
   const Needs& needs = batch.needs;
   const bool joins =
       batch.token_per_row && batch.rows > 0 && !needs.logprobs && needs.top_logprobs == 0;
-  if (!joins) return Enqueue(model_->Decode(batch), which);
+  if (!joins) return Enqueue(model_->Decode(step_batch), which);
   // What GraphKey tells of a batch without beams, but for where it lies.
   const DecodedStep step = model_->DecodeThen(
-      batch, {.key = {id_, which, needs.top_k, needs.max_k, needs.rule_log_sums,
+      step_batch, {.key = {id_, which, needs.top_k, needs.max_k, needs.rule_log_sums,
                       rule_tokens_.size() > 0, batch.rows, rules_.size(), draws_.size()},
               .queue = [&](const Tensor& states) { EnqueueOps(states, which); }});
   if (!step.followed) return Enqueue(step.states, which);

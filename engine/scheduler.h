@@ -74,29 +74,29 @@ class Scheduler {
   std::array<int64_t, kPriorities> finish_tags_ = {};
 };
 
-// What beside decoding is urgent: the highest classes, if any.
-struct Urgent {
+// What beside decoding is pressure: the highest classes, if any.
+struct PriorityPressure {
   std::optional<Priority> encoding;  // in the encoder, or waiting for nothing but the encoder
   std::optional<Priority> waiting;   // for room, which running requests hold
 };
 
-// Whose turn the next decoder step is. The most urgent class that runs or is encoded has every
-// step; less urgent requests rest, all together, so that its steps have few rows, and come back for
-// one step after kLongestRest at most. They do not rest while something more urgent waits for the
-// room that they hold. Where all are of one class nobody ever rests.
-class StepTurns {
+// Whose turn the next decoder step is. The most pressure class that runs or is encoded has every
+// step; less pressure requests rest, all together, so that its steps have few rows, and come back
+// for one step after kMaxSkippedSteps at most. They do not rest while something more pressure waits
+// for the room that they hold. Where all are of one class nobody ever rests.
+class PriorityThrottle {
  public:
-  // A running request takes part in at least one of any kLongestRest + 1 steps.
-  static constexpr int64_t kLongestRest = 3;
+  // A running request takes part in at least one of any kMaxSkippedSteps + 1 steps.
+  static constexpr int64_t kMaxSkippedSteps = 3;
 
-  // The least urgent class that takes part in the next step. `running`: the classes of all that
+  // The least pressure class that takes part in the next step. `running`: the classes of all that
   // could, not empty. A class above all of them: the step is left to the encoder.
-  Priority Lowest(absl::Span<const Priority> running, const Urgent& urgent) const;
-  // The next step is settled; `rested`: somebody who could have taken part does not.
-  void Record(bool rested) { rests_ = rested ? rests_ + 1 : 0; }
+  Priority LowestInStep(absl::Span<const Priority> running, const PriorityPressure& pressure) const;
+  // The next step is settled; `skipped`: somebody who could have taken part does not.
+  void RecordStep(bool skipped) { skipped_steps_ = skipped ? skipped_steps_ + 1 : 0; }
 
  private:
-  int64_t rests_ = 0;  // steps in succession without somebody
+  int64_t skipped_steps_ = 0;  // steps in succession without somebody
 };
 
 // Deals a step's remaining tokens to the sequences that still read given tokens, first come first

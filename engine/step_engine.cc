@@ -11,11 +11,11 @@
 namespace quintet {
 
 StepEngine::~StepEngine() {
-  SendAll();
-  TakeInbox();
+  SendOutputs();
+  AcceptArrivals();
   while (!jobs_.empty()) {
-    End(jobs_.begin()->second.get(), JobState::kFailed,
-        absl::UnavailableError("the engine is shutting down"));
+    Finish(jobs_.begin()->second.get(), JobState::kFailed,
+           absl::UnavailableError("the engine is shutting down"));
   }
 }
 
@@ -52,8 +52,8 @@ absl::StatusOr<RequestId> StepEngine::PlanAndQueue(Request request) {
   const absl::Status status = QueueFull((*job)->queue_tokens);
   if (!status.ok()) return status;
   // Whatever may fail comes before the first change.
-  MakeRoom(inbox_.size() + 1, &inbox_);
-  MakeRoom(cancelled_.size() + live_.size() + 1, &cancelled_);
+  EnsureCapacity(inbox_.size() + 1, &inbox_);
+  EnsureCapacity(cancelled_.size() + live_.size() + 1, &cancelled_);
   const RequestId id = next_id_;
   live_.emplace(id, false);
   ++next_id_;
@@ -96,17 +96,17 @@ void StepEngine::WaitForWork(int64_t timeout_us) {
 
 bool StepEngine::Step() {
   model_->stream().Use();
-  TakeInbox();
+  AcceptArrivals();
   const int64_t now = clock_();
   Expire(now);
   Admit(now);
-  const bool streams = StreamsWait();
+  const bool streams = HasRunningStreams();
   const int64_t prefill_us = pace_.PrefillUs(streams);
   const int64_t begin_us = clock_();
   Encode(prefill_us);
-  HandOut();
+  CompleteEncodes();
   // No step may come that would find it: nothing need be decoding.
-  if (!device_status_.ok()) Break(device_status_);
+  if (!device_status_.ok()) FailAll(device_status_);
   Decode(streams, prefill_us - (clock_() - begin_us));
   std::lock_guard<std::mutex> lock(mutex_);
   ++counters_.steps;
@@ -127,17 +127,17 @@ bool StepEngine::NextCancelled(RequestId* id) {
 // What a step needs for `jobs` jobs, so that a failed allocation is the newest job's alone and the
 // steps themselves allocate nothing for the lists of jobs.
 void StepEngine::Reserve(size_t jobs) {
-  for (auto* list : {&batch_, &decoding_, &to_go_on_}) MakeRoom(jobs, list);
-  MakeRoom(jobs, &ids_);
-  MakeRoom(jobs, &encoded_);
-  MakeRoom(jobs, &decoder_jobs_);
-  MakeRoom(jobs, &token_gaps_us_);
-  outbox_.Reserve(jobs);
-  encoding_.Reserve(jobs);
+  for (auto* list : {&batch_, &decoding_, &continuations_}) EnsureCapacity(jobs, list);
+  EnsureCapacity(jobs, &ids_);
+  EnsureCapacity(jobs, &pending_encodes_);
+  EnsureCapacity(jobs, &decoder_jobs_);
+  EnsureCapacity(jobs, &token_gaps_us_);
+  outputs_.Reserve(jobs);
+  encoder_.Reserve(jobs);
 }
 
 // False, and nothing has changed, where an allocation fails.
-bool StepEngine::TakeIn(std::unique_ptr<Job>* job) {
+bool StepEngine::Accept(std::unique_ptr<Job>* job) {
   const RequestId id = (*job)->id;
   Jobs::iterator place = jobs_.end();
   try {
@@ -152,21 +152,21 @@ bool StepEngine::TakeIn(std::unique_ptr<Job>* job) {
   return true;
 }
 
-void StepEngine::TakeInbox() {
+void StepEngine::AcceptArrivals() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     arrivals_.swap(inbox_);
   }
   for (std::unique_ptr<Job>& job : arrivals_) {
-    if (TakeIn(&job)) continue;
+    if (Accept(&job)) continue;
     job->MoveTo(JobState::kFailed);
-    Answer(job.get(), /*was_queued=*/true, out_of_memory_);
+    Notify(job.get(), /*was_queued=*/true, out_of_memory_);
   }
   arrivals_.clear();
   for (RequestId id; NextCancelled(&id);) {
     const auto job = jobs_.find(id);
     if (job == jobs_.end()) continue;
-    End(job->second.get(), JobState::kCancelled, absl::CancelledError("cancelled"));
+    Finish(job->second.get(), JobState::kCancelled, absl::CancelledError("cancelled"));
   }
 }
 
@@ -176,25 +176,26 @@ void StepEngine::Expire(int64_t now) {
     if (now >= job->request.deadline_us) batch_.push_back(job.get());
   }
   for (Job* job : batch_) {
-    End(job, JobState::kFailed, job->state == JobState::kQueued ? late_in_queue_ : late_in_work_);
+    Finish(job, JobState::kFailed,
+           job->state == JobState::kQueued ? expired_in_queue_ : expired_running_);
   }
 }
 
 void StepEngine::Admit(int64_t now) {
   batch_.clear();
-  if (scheduler_.waiting() == 0 && to_go_on_.empty()) return;
+  if (scheduler_.waiting() == 0 && continuations_.empty()) return;
   AdmissionBudget budget;
-  budget.encode_tokens = encoding_.active() ? 0 : capacity_.encode_tokens;
+  budget.encode_tokens = encoder_.active() ? 0 : capacity_.encode_tokens;
   budget.pages = pool_.free_pages();
   budget.sequences = capacity_.running_sequences - reserved_sequences_;
-  if (go_on_first_) GoOn(&budget);
+  if (continuations_first_) AdmitContinuations(&budget);
   ids_.clear();
   scheduler_.Admit(now, budget, &ids_);
   for (RequestId id : ids_) {
     Job* job = jobs_.at(id).get();
     job->MoveTo(job->encodes ? JobState::kEncoding : JobState::kDecoding);
     if (!StartJob(job, now)) {
-      End(job, JobState::kFailed, out_of_memory_);
+      Finish(job, JobState::kFailed, out_of_memory_);
       continue;
     }
     if (job->encodes) {
@@ -208,26 +209,26 @@ void StepEngine::Admit(int64_t now) {
         continue;
       }
       job->result.cached_tokens = known.states.dim[0];
-      encoding_.AddEncoded(job, std::move(known));
+      encoder_.AddCached(job, std::move(known));
     } else {
       job->encoded_us = now;
       decoding_.push_back(job);
     }
   }
-  if (!go_on_first_) GoOn(&budget);
+  if (!continuations_first_) AdmitContinuations(&budget);
   if (batch_.empty()) return;
-  go_on_first_ = !go_on_first_;
+  continuations_first_ = !continuations_first_;
   try {
-    encoding_.Begin(batch_);
+    encoder_.Begin(batch_);
   } catch (const std::bad_alloc&) {
     for (Job* job : batch_) job->out_of_memory = true;
-    EndOutOfMemory();
+    FinishOutOfMemory();
   }
 }
 
 // Jobs of many parts and those that wait outside take turns at being first.
-void StepEngine::GoOn(AdmissionBudget* budget) {
-  std::erase_if(to_go_on_, [&](Job* job) {
+void StepEngine::AdmitContinuations(AdmissionBudget* budget) {
+  std::erase_if(continuations_, [&](Job* job) {
     if (job->needs.encode_tokens > budget->encode_tokens) return false;
     budget->encode_tokens -= job->needs.encode_tokens;
     batch_.push_back(job);
@@ -268,35 +269,35 @@ bool StepEngine::StartJob(Job* job, int64_t now) {
 // A failed allocation in the model or its batch ends every job that is being encoded.
 void StepEngine::Encode(int64_t prefill_us) {
   try {
-    encoding_.Advance(prefill_us,
-                      [this](Job* job, const EncodedStates& encoded) { UseStates(job, encoded); });
+    encoder_.Advance(prefill_us,
+                     [this](Job* job, const EncodedStates& encoded) { OnEncoded(job, encoded); });
   } catch (const std::bad_alloc&) {
     batch_.clear();
-    encoding_.Jobs(&batch_);
+    encoder_.Jobs(&batch_);
     for (Job* job : batch_) job->out_of_memory = true;
-    EndOutOfMemory();
+    FinishOutOfMemory();
   }
 }
 
-bool StepEngine::StreamsWait() const {
+bool StepEngine::HasRunningStreams() const {
   return std::any_of(decoding_.begin(), decoding_.end(),
                      [](const Job* job) { return job->task()->generating_rows() > 0; });
 }
 
 // What the decoder's rows have to make way for.
-Urgent StepEngine::UrgentNow() const {
-  Urgent urgent;
-  urgent.encoding = encoding_.MostUrgent();
+PriorityPressure StepEngine::CurrentPressure() const {
+  PriorityPressure pressure;
+  pressure.encoding = encoder_.HighestPriority();
   const QueuedRequest* first = scheduler_.First(clock_());
-  if (first == nullptr) return urgent;
+  if (first == nullptr) return pressure;
   const bool room = first->pages <= pool_.free_pages() &&
                     first->sequences <= capacity_.running_sequences - reserved_sequences_;
   if (room) {
-    urgent.encoding = std::max(urgent.encoding.value_or(first->priority), first->priority);
+    pressure.encoding = std::max(pressure.encoding.value_or(first->priority), first->priority);
   } else {
-    urgent.waiting = first->priority;
+    pressure.waiting = first->priority;
   }
-  return urgent;
+  return pressure;
 }
 
 }  // namespace quintet

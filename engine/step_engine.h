@@ -12,11 +12,11 @@
 
 #include "engine/decoder.h"
 #include "engine/encoder_cache.h"
-#include "engine/encoder_work.h"
+#include "engine/encoder_runner.h"
 #include "engine/engine.h"
 #include "engine/job.h"
 #include "engine/kv_pool.h"
-#include "engine/outbox.h"
+#include "engine/output_queue.h"
 #include "engine/scheduler.h"
 #include "engine/step_pace.h"
 #include "kernels/out_of_memory.h"
@@ -47,7 +47,7 @@ class StepEngine : public Engine {
         scheduler_({capacity_.encode_tokens, capacity_.pages, capacity_.running_sequences}),
         pace_(limits_.prefill_share),
         encoder_cache_(limits_.encoder_cache_bytes),
-        encoding_(model_, &encoder_cache_, decoder_->target_scores(), clock_) {
+        encoder_(model_, &encoder_cache_, decoder_->target_scores(), clock_) {
     counters_.pages_total = capacity_.pages;
   }
   ~StepEngine() override;
@@ -61,12 +61,12 @@ class StepEngine : public Engine {
 
  private:
   using Jobs = std::unordered_map<RequestId, std::unique_ptr<Job>>;
-  struct Encoded {
+  struct PendingEncode {
     Job* job;
     EncodedStates states;
 
     // Encoder outputs that the job needs.
-    Tensor Read() const {
+    Tensor PooledStates() const {
       const RowRange rows = PooledRows(job->request.pooling, states.host.dim[0]);
       return states.host.Rows(rows.begin, rows.end);
     }
@@ -75,29 +75,29 @@ class StepEngine : public Engine {
   absl::Status QueueFull(int64_t tokens) const;  // under mutex_
   absl::StatusOr<RequestId> PlanAndQueue(Request request);
   bool NextCancelled(RequestId* id);
-  void TakeInbox();
-  bool TakeIn(std::unique_ptr<Job>* job);
+  void AcceptArrivals();
+  bool Accept(std::unique_ptr<Job>* job);
   void Reserve(size_t jobs);
   void Expire(int64_t now);
   void Admit(int64_t now);
-  void GoOn(AdmissionBudget* budget);
+  void AdmitContinuations(AdmissionBudget* budget);
   bool StartJob(Job* job, int64_t now);
   void Encode(int64_t prefill_us);
-  bool StreamsWait() const;
-  Urgent UrgentNow() const;
-  void UseStates(Job* job, const EncodedStates& encoded);
-  absl::Status ReadStates(Job* job, const EncodedStates& encoded);
-  void HandOut();
+  bool HasRunningStreams() const;
+  PriorityPressure CurrentPressure() const;
+  void OnEncoded(Job* job, const EncodedStates& encoded);
+  absl::Status CompletePart(Job* job, const EncodedStates& encoded);
+  void CompleteEncodes();
   void Decode(bool streams, int64_t prefill_us);
-  void TakeTokens(const Decoder::StepSize& size, int64_t new_tokens_before, int64_t now);
-  void CountTokens(Job* job, int64_t now);
-  void SendAll();
-  void AnswerDone(Job* job);
-  void EndOutOfMemory();
-  void Break(const absl::Status& status);
-  void End(Job* job, JobState state, const absl::Status& status);
-  std::unique_ptr<Job> Leave(Job* job, JobState state);
-  void Answer(Job* job, bool was_queued, const absl::Status& status);
+  void OnStepTokens(const Decoder::StepSize& size, int64_t new_tokens_before, int64_t now);
+  void CountToken(Job* job, int64_t now);
+  void SendOutputs();
+  void NotifyDone(Job* job);
+  void FinishOutOfMemory();
+  void FailAll(const absl::Status& status);
+  void Finish(Job* job, JobState state, const absl::Status& status);
+  std::unique_ptr<Job> ReleaseResources(Job* job, JobState state);
+  void Notify(Job* job, bool was_queued, const absl::Status& status);
 
   Model* const model_;
   const Tokenizer* const tokenizer_;
@@ -119,9 +119,9 @@ class StepEngine : public Engine {
 
   // Statuses that exist before they are needed: to make one allocates.
   const absl::Status out_of_memory_ = OutOfMemory();
-  const absl::Status late_in_queue_ =
+  const absl::Status expired_in_queue_ =
       absl::DeadlineExceededError("the deadline passed in the queue");
-  const absl::Status late_in_work_ =
+  const absl::Status expired_running_ =
       absl::DeadlineExceededError("the deadline passed while decoding");
   const absl::Status device_failed_ = absl::UnavailableError("the device failed");
 
@@ -131,14 +131,14 @@ class StepEngine : public Engine {
   Scheduler scheduler_;
   StepPace pace_;
   EncoderCache encoder_cache_;
-  EncoderWork encoding_;
+  EncoderRunner encoder_;
   Jobs jobs_;
-  std::vector<Job*> decoding_;    // in order of admission
-  std::vector<Job*> to_go_on_;    // with the next part of what they score
-  std::vector<Encoded> encoded_;  // that want their states
-  Outbox outbox_;
+  std::vector<Job*> decoding_;                  // in order of admission
+  std::vector<Job*> continuations_;             // with the next part of what they score
+  std::vector<PendingEncode> pending_encodes_;  // that want their states
+  OutputQueue outputs_;
   absl::Status device_status_;  // as encoding found it
-  bool go_on_first_ = false;
+  bool continuations_first_ = false;
   int64_t reserved_sequences_ = 0;
   std::vector<std::unique_ptr<Job>> arrivals_;  // scratch of a step, like those below
   std::vector<RequestId> ids_;

@@ -14,30 +14,30 @@ void CountScored(Result* result) {
 
 }  // namespace
 
-void StepEngine::UseStates(Job* job, const EncodedStates& encoded) {
+void StepEngine::OnEncoded(Job* job, const EncodedStates& encoded) {
   job->encoded_us = clock_();
   if (job->task() != nullptr) {
     job->MoveTo(JobState::kDecoding);
     decoding_.push_back(job);
     return;
   }
-  if (job->kind() == RequestKind::kEncode) return encoded_.push_back({job, encoded});
+  if (job->kind() == RequestKind::kEncode) return pending_encodes_.push_back({job, encoded});
   absl::Status status;
   try {
-    status = ReadStates(job, encoded);
+    status = CompletePart(job, encoded);
     device_status_.Update(status);
   } catch (const std::bad_alloc&) {
     job->out_of_memory = true;
   }
-  if (job->out_of_memory) return End(job, JobState::kFailed, out_of_memory_);
+  if (job->out_of_memory) return Finish(job, JobState::kFailed, out_of_memory_);
   if (status.ok() && job->scored != nullptr && !job->scored->done()) {
-    return to_go_on_.push_back(job);
+    return continuations_.push_back(job);
   }
-  End(job, status.ok() ? JobState::kDone : JobState::kFailed, status);
+  Finish(job, status.ok() ? JobState::kDone : JobState::kFailed, status);
 }
 
 // The status is the device's.
-absl::Status StepEngine::ReadStates(Job* job, const EncodedStates& encoded) {
+absl::Status StepEngine::CompletePart(Job* job, const EncodedStates& encoded) {
   const Tensor& states = encoded.states;
   Result& result = job->result;
   if (job->scored != nullptr) {
@@ -56,16 +56,16 @@ absl::Status StepEngine::ReadStates(Job* job, const EncodedStates& encoded) {
 
 // States to those who asked for them. Many of them side by side: to copy them into memory that is
 // touched for the first time takes one thread as long as a GPU takes to make them.
-void StepEngine::HandOut() {
-  if (encoded_.empty()) return;
+void StepEngine::CompleteEncodes() {
+  if (pending_encodes_.empty()) return;
   const Stream& stream = model_->stream();
   const absl::Status status = stream.Synchronize();
   device_status_.Update(status);
   int64_t values = 0;
-  for (const Encoded& encoded : encoded_) values += encoded.Read().elements();
+  for (const PendingEncode& encoded : pending_encodes_) values += encoded.PooledStates().elements();
   const auto pool = [this](int64_t i, int) {
-    const Tensor read = encoded_[i].Read();
-    Job& job = *encoded_[i].job;
+    const Tensor read = pending_encodes_[i].PooledStates();
+    Job& job = *pending_encodes_[i].job;
     try {
       PoolStates(job.request, {read.f32(), static_cast<size_t>(read.elements())}, read.dim[1],
                  &job.result);
@@ -74,24 +74,24 @@ void StepEngine::HandOut() {
     }
   };
   constexpr int64_t kMany = int64_t{1} << 16;  // worth waking threads for
-  const auto jobs = static_cast<int64_t>(encoded_.size());
+  const auto jobs = static_cast<int64_t>(pending_encodes_.size());
   if (values >= kMany) {
     stream.pool().ParallelFor(jobs, pool);
   } else {
     for (int64_t i = 0; i < jobs; ++i) pool(i, 0);
   }
-  for (const Encoded& encoded : encoded_) {
+  for (const PendingEncode& encoded : pending_encodes_) {
     const bool failed = status.ok() && encoded.job->out_of_memory;
     const absl::Status& outcome = failed ? out_of_memory_ : status;
-    End(encoded.job, outcome.ok() ? JobState::kDone : JobState::kFailed, outcome);
+    Finish(encoded.job, outcome.ok() ? JobState::kDone : JobState::kFailed, outcome);
   }
-  encoded_.clear();
+  pending_encodes_.clear();
 }
 
 void StepEngine::Decode(bool streams, int64_t prefill_us) {
   // Where steps run ahead the last step's results may still be here though all that decoded have
   // ended since.
-  if (decoding_.empty()) return SendAll();
+  if (decoding_.empty()) return SendOutputs();
   decoder_jobs_.clear();
   int64_t before = 0;
   for (Job* job : decoding_) {
@@ -110,24 +110,25 @@ void StepEngine::Decode(bool streams, int64_t prefill_us) {
   const int64_t begin_us = clock_();
   absl::StatusOr<Decoder::StepSize> size = Decoder::StepSize{};
   try {
-    size = decoder_->Step(decoder_jobs_, pace_.PrefillTokens(streams, prefill_us), UrgentNow(),
-                          [this] { SendAll(); });
+    size = decoder_->Step(decoder_jobs_, pace_.PrefillTokens(streams, prefill_us),
+                          CurrentPressure(), [this] { SendOutputs(); });
   } catch (const std::bad_alloc&) {
     // Which sequences have the step's tokens is unknown.
     decoder_->Reset();
     for (Job* job : decoding_) job->out_of_memory = true;
   }
-  SendAll();  // what an earlier step left, unless that has happened meanwhile
-  if (!size.ok()) return Break(size.status());
+  SendOutputs();  // what an earlier step left, unless that has happened meanwhile
+  if (!size.ok()) return FailAll(size.status());
   const int64_t now = clock_();
   if (size->sequences > 0) {
     pace_.RecordDecode(streams, size->prefill_tokens, now - begin_us);
-    TakeTokens(*size, before, now);
+    OnStepTokens(*size, before, now);
   }  // otherwise it was left to the encoder
-  EndOutOfMemory();
+  FinishOutOfMemory();
 }
 
-void StepEngine::TakeTokens(const Decoder::StepSize& size, int64_t new_tokens_before, int64_t now) {
+void StepEngine::OnStepTokens(const Decoder::StepSize& size, int64_t new_tokens_before,
+                              int64_t now) {
   batch_.clear();
   token_gaps_us_.clear();
   int64_t after = 0;
@@ -135,7 +136,7 @@ void StepEngine::TakeTokens(const Decoder::StepSize& size, int64_t new_tokens_be
     if (job->generation != nullptr) after += job->generation->new_tokens();
     if (job->ran_out_of_memory()) continue;
     if (job->generation != nullptr) {
-      if (job->generation->chosen_length() > job->counted_length) CountTokens(job, now);
+      if (job->generation->chosen_length() > job->counted_length) CountToken(job, now);
     }
     if (job->task()->done()) batch_.push_back(job);
   }
@@ -144,12 +145,12 @@ void StepEngine::TakeTokens(const Decoder::StepSize& size, int64_t new_tokens_be
     std::lock_guard<std::mutex> lock(mutex_);
     counters_.generated_tokens += after - new_tokens_before;
   }
-  for (Job* job : batch_) outbox_.AddDone(Leave(job, JobState::kDone));
-  if (!decoder_->async_scheduling() || decoding_.empty()) SendAll();
+  for (Job* job : batch_) outputs_.AddDone(ReleaseResources(job, JobState::kDone));
+  if (!decoder_->async_scheduling() || decoding_.empty()) SendOutputs();
 }
 
 // The request has a token more.
-void StepEngine::CountTokens(Job* job, int64_t now) {
+void StepEngine::CountToken(Job* job, int64_t now) {
   if (job->first_token_us == 0) {
     job->first_token_us = now;
   } else {
@@ -157,14 +158,14 @@ void StepEngine::CountTokens(Job* job, int64_t now) {
   }
   job->last_token_us = now;
   job->counted_length = job->generation->chosen_length();
-  if (job->request.stream && !job->generation->done()) outbox_.AddTokens(job);
+  if (job->request.stream && !job->generation->done()) outputs_.AddTokens(job);
 }
 
-void StepEngine::SendAll() {
-  outbox_.SendAll([this](Job* job) { AnswerDone(job); });
+void StepEngine::SendOutputs() {
+  outputs_.SendAll([this](Job* job) { NotifyDone(job); });
 }
 
-void StepEngine::AnswerDone(Job* job) {
+void StepEngine::NotifyDone(Job* job) {
   Result& result = job->result;
   if (job->generation != nullptr && !job->out_of_memory) {
     const int64_t before = job->generation->new_tokens();
@@ -180,21 +181,21 @@ void StepEngine::AnswerDone(Job* job) {
     CountScored(&result);
   }
   if (job->out_of_memory) job->MoveTo(JobState::kFailed);
-  Answer(job, /*was_queued=*/false, job->out_of_memory ? out_of_memory_ : absl::OkStatus());
+  Notify(job, /*was_queued=*/false, job->out_of_memory ? out_of_memory_ : absl::OkStatus());
 }
 
 // Ends the jobs that an allocation failed for.
-void StepEngine::EndOutOfMemory() {
+void StepEngine::FinishOutOfMemory() {
   batch_.clear();
   for (const auto& [id, job] : jobs_) {
     if (job->ran_out_of_memory()) batch_.push_back(job.get());
   }
-  for (Job* job : batch_) End(job, JobState::kFailed, out_of_memory_);
+  for (Job* job : batch_) Finish(job, JobState::kFailed, out_of_memory_);
 }
 
 // The device failed: what runs on it is lost, and nothing can follow.
-void StepEngine::Break(const absl::Status& status) {
-  SendAll();
+void StepEngine::FailAll(const absl::Status& status) {
+  SendOutputs();
   absl::Status broken = device_failed_;
   try {
     broken = absl::UnavailableError(absl::StrCat("the device failed: ", status.message()));
@@ -206,24 +207,24 @@ void StepEngine::Break(const absl::Status& status) {
   }
   while (!jobs_.empty()) {
     Job* job = jobs_.begin()->second.get();
-    End(job, JobState::kFailed, job->state == JobState::kQueued ? broken_ : status);
+    Finish(job, JobState::kFailed, job->state == JobState::kQueued ? broken_ : status);
   }
 }
 
-void StepEngine::End(Job* job, JobState state, const absl::Status& status) {
+void StepEngine::Finish(Job* job, JobState state, const absl::Status& status) {
   const bool was_queued = job->state == JobState::kQueued;
-  outbox_.SendTokensOf(job);
-  const std::unique_ptr<Job> owned = Leave(job, state);
-  Answer(job, was_queued, status);
+  outputs_.SendTokensOf(job);
+  const std::unique_ptr<Job> owned = ReleaseResources(job, state);
+  Notify(job, was_queued, status);
 }
 
 // Releases the pages and sequence slots of the job.
-std::unique_ptr<Job> StepEngine::Leave(Job* job, JobState state) {
+std::unique_ptr<Job> StepEngine::ReleaseResources(Job* job, JobState state) {
   if (job->state == JobState::kQueued) {
     QT_CHECK(scheduler_.Remove(job->id));
   } else {
-    if (job->state == JobState::kEncoding) encoding_.Forget(job);
-    std::erase(to_go_on_, job);
+    if (job->state == JobState::kEncoding) encoder_.Remove(job);
+    std::erase(continuations_, job);
     decoding_.erase(std::remove(decoding_.begin(), decoding_.end(), job), decoding_.end());
     pool_.Release(&job->own_pages);
     pool_.Release(&job->source_pages);
@@ -236,7 +237,7 @@ std::unique_ptr<Job> StepEngine::Leave(Job* job, JobState state) {
 }
 
 // The last that a job hears.
-void StepEngine::Answer(Job* job, bool was_queued, const absl::Status& status) {
+void StepEngine::Notify(Job* job, bool was_queued, const absl::Status& status) {
   job->FillTiming(clock_());
   {
     std::lock_guard<std::mutex> lock(mutex_);

@@ -47,7 +47,7 @@ class WarmUpRun {
     for (int64_t i = 0; i < rows; ++i) {
       BeginGroup(i);
       batch_.AddSequence(First(tokens_, 1), First(slots_, 1));
-      batch_.WantLast(1);
+      batch_.OutputLast(1);
     }
     const Tensor states = model_->Decode(batch_.Finish());
     if (!logits_.defined()) return;

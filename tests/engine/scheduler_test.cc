@@ -28,7 +28,7 @@ std::vector<uint64_t> AdmitAll(Scheduler* scheduler, int64_t now, int64_t sequen
   return admitted;
 }
 
-TEST_CASE("scheduler: urgent first, then by arrival") {
+TEST_CASE("scheduler: pressure first, then by arrival") {
   Scheduler scheduler(kCapacity);
   scheduler.Add(Queued(1, Priority::kLow, 0));
   scheduler.Add(Queued(2, Priority::kNormal, 1));
@@ -315,68 +315,73 @@ TEST_CASE("scheduler: HIGH requests wait for few ends while overdue LOW ones wai
 
 constexpr Priority kLow = Priority::kLow, kNormal = Priority::kNormal, kHigh = Priority::kHigh;
 
-// The least urgent class of each of `steps` steps while nothing changes.
-std::vector<Priority> Turns(StepTurns* turns, const std::vector<Priority>& running,
-                            const Urgent& urgent, int steps) {
+// The least pressure class of each of `steps` steps while nothing changes.
+std::vector<Priority> LowestOfSteps(PriorityThrottle* throttle,
+                                    const std::vector<Priority>& running,
+                                    const PriorityPressure& pressure, int steps) {
   std::vector<Priority> lowest;
   for (int step = 0; step < steps; ++step) {
-    lowest.push_back(turns->Lowest(running, urgent));
-    turns->Record(*std::min_element(running.begin(), running.end()) < lowest.back());
+    lowest.push_back(throttle->LowestInStep(running, pressure));
+    throttle->RecordStep(*std::min_element(running.begin(), running.end()) < lowest.back());
   }
   return lowest;
 }
 
-TEST_CASE("step turns: the less urgent rest for three steps and come back for one") {
-  StepTurns turns;
-  CHECK(Turns(&turns, {kLow, kHigh, kNormal, kLow}, {}, 6) ==
+TEST_CASE("step throttle: the less pressure rest for three steps and come back for one") {
+  PriorityThrottle throttle;
+  CHECK(LowestOfSteps(&throttle, {kLow, kHigh, kNormal, kLow}, {}, 6) ==
         std::vector<Priority>{kHigh, kHigh, kHigh, kLow, kHigh, kHigh});
-  // What has rested counts also when the others change.
-  CHECK(Turns(&turns, {kLow, kNormal}, {}, 3) == std::vector<Priority>{kNormal, kLow, kNormal});
-  CHECK(Turns(&turns, {kLow, kLow}, {}, 5) == std::vector<Priority>(5, kLow));
+  // What has skipped counts also when the others change.
+  CHECK(LowestOfSteps(&throttle, {kLow, kNormal}, {}, 3) ==
+        std::vector<Priority>{kNormal, kLow, kNormal});
+  CHECK(LowestOfSteps(&throttle, {kLow, kLow}, {}, 5) == std::vector<Priority>(5, kLow));
 }
 
-TEST_CASE("step turns: what is encoded counts, what waits for room calls the others to work") {
-  StepTurns turns;
-  CHECK(Turns(&turns, {kLow}, {.encoding = kHigh}, 4) ==
+TEST_CASE("step throttle: what is encoded counts, what waits for room calls the others to work") {
+  PriorityThrottle throttle;
+  CHECK(LowestOfSteps(&throttle, {kLow}, {.encoding = kHigh}, 4) ==
         std::vector<Priority>{kHigh, kHigh, kHigh, kLow});
-  CHECK(Turns(&turns, {kNormal}, {.encoding = kNormal}, 2) == std::vector<Priority>(2, kNormal));
-  CHECK(Turns(&turns, {kHigh}, {.encoding = kLow}, 2) == std::vector<Priority>(2, kHigh));
-  CHECK(Turns(&turns, {kLow, kHigh}, {.encoding = kHigh, .waiting = kHigh}, 2) ==
+  CHECK(LowestOfSteps(&throttle, {kNormal}, {.encoding = kNormal}, 2) ==
+        std::vector<Priority>(2, kNormal));
+  CHECK(LowestOfSteps(&throttle, {kHigh}, {.encoding = kLow}, 2) ==
+        std::vector<Priority>(2, kHigh));
+  CHECK(LowestOfSteps(&throttle, {kLow, kHigh}, {.encoding = kHigh, .waiting = kHigh}, 2) ==
         std::vector<Priority>(2, kLow));
-  CHECK(Turns(&turns, {kLow, kHigh}, {.waiting = kLow}, 2) == std::vector<Priority>(2, kHigh));
+  CHECK(LowestOfSteps(&throttle, {kLow, kHigh}, {.waiting = kLow}, 2) ==
+        std::vector<Priority>(2, kHigh));
 }
 
-TEST_CASE("step turns: random traces starve nobody and hold up the most urgent never") {
-  constexpr int64_t kLongest = StepTurns::kLongestRest;
+TEST_CASE("step throttle: random traces starve nobody and hold up the most pressure never") {
+  constexpr int64_t kLongest = PriorityThrottle::kMaxSkippedSteps;
   for (int seed = 0; seed < 20; ++seed) {
     std::mt19937 random(seed);
     const auto any = [&] { return static_cast<Priority>(random() % 3); };
     const auto maybe = [&](int of) {
       return random() % of == 0 ? std::optional<Priority>(any()) : std::nullopt;
     };
-    StepTurns turns;
-    std::vector<std::pair<Priority, int64_t>> running;  // (class, steps rested in succession)
-    int64_t rests = 0;                                  // steps in succession with somebody resting
+    PriorityThrottle throttle;
+    std::vector<std::pair<Priority, int64_t>> running;  // (class, steps skipped in succession)
+    int64_t skipped_steps = 0;                          // steps in succession with somebody resting
     for (int step = 0; step < 5000; ++step) {
       if (random() % 4 == 0) std::erase_if(running, [&](const auto&) { return random() % 3 == 0; });
       while (running.empty() || random() % 3 == 0) running.emplace_back(any(), 0);
-      const Urgent urgent{maybe(6), maybe(6)};
+      const PriorityPressure pressure{maybe(6), maybe(6)};
       std::vector<Priority> classes;
-      for (const auto& [priority, rested] : running) classes.push_back(priority);
+      for (const auto& [priority, skipped] : running) classes.push_back(priority);
       const auto [low, high] = std::minmax_element(classes.begin(), classes.end());
-      const Priority lowest = turns.Lowest(classes, urgent);
-      bool somebody_rests = false;
-      for (auto& [priority, rested] : running) {
-        rested = priority < lowest ? rested + 1 : 0;
-        REQUIRE(rested <= kLongest);
-        somebody_rests = somebody_rests || priority < lowest;
+      const Priority lowest = throttle.LowestInStep(classes, pressure);
+      bool any_skipped = false;
+      for (auto& [priority, skipped] : running) {
+        skipped = priority < lowest ? skipped + 1 : 0;
+        REQUIRE(skipped <= kLongest);
+        any_skipped = any_skipped || priority < lowest;
       }
-      const bool mixed = *low < std::max(*high, urgent.encoding.value_or(*high));
-      const bool called = urgent.waiting.has_value() && *urgent.waiting > *low;
-      REQUIRE(somebody_rests == (mixed && !called && rests < kLongest));
-      if (lowest > *high) REQUIRE(lowest == urgent.encoding);
-      turns.Record(somebody_rests);
-      rests = somebody_rests ? rests + 1 : 0;
+      const bool mixed = *low < std::max(*high, pressure.encoding.value_or(*high));
+      const bool called = pressure.waiting.has_value() && *pressure.waiting > *low;
+      REQUIRE(any_skipped == (mixed && !called && skipped_steps < kLongest));
+      if (lowest > *high) REQUIRE(lowest == pressure.encoding);
+      throttle.RecordStep(any_skipped);
+      skipped_steps = any_skipped ? skipped_steps + 1 : 0;
     }
   }
 }

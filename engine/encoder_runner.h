@@ -19,10 +19,10 @@
 
 namespace quintet {
 
-class EncoderWork {
+class EncoderRunner {
  public:
   // States of finished inputs are put into `cache`. All outlive the object.
-  EncoderWork(Model* model, EncoderCache* cache, TargetScores* scores, Clock clock);
+  EncoderRunner(Model* model, EncoderCache* cache, TargetScores* scores, Clock clock);
 
   // Reserves memory for `jobs` jobs; up to that number only the model allocates later.
   void Reserve(size_t jobs);
@@ -33,13 +33,13 @@ class EncoderWork {
   // Whether the model holds a batch: no other may begin.
   bool active() const;
   // The highest class of the jobs inside, if any.
-  std::optional<Priority> MostUrgent() const;
+  std::optional<Priority> HighestPriority() const;
   // Starts a batch with the inputs of `jobs`; of scoring ones with their next parts.
   void Begin(absl::Span<Job* const> jobs);
   // The job's input is known: its states need no encoding.
-  void AddEncoded(Job* job, EncodedStates encoded);
+  void AddCached(Job* job, EncodedStates encoded);
   // The job has ended: its rows are computed still, but go nowhere.
-  void Forget(const Job* job);
+  void Remove(const Job* job);
 
   // Works for about `budget_us`, one slice at least, and hands out the jobs that are ready: their
   // states [rows, d_model] f32 are there, valid until the next Begin or while their owner lives,
@@ -61,10 +61,10 @@ class EncoderWork {
 
   void AddProjection(Projection projection);
   void Encode(int64_t budget_us);
-  Tensor Bring(const Input& input) const;
+  Tensor EnqueueDownload(const Input& input) const;
   // How many of projections_, from the first on, are complete then.
   int64_t Project(int64_t budget_us);
-  int64_t Join(int64_t room, Tensor* states);
+  int64_t AppendNeighbours(int64_t room, Tensor* states);
   bool ScoreSome(Projection* scoring, int64_t budget_us);
 
   Model* const model_;

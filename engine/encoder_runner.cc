@@ -1,4 +1,4 @@
-#include "engine/encoder_work.h"
+#include "engine/encoder_runner.h"
 
 #include <algorithm>
 #include <iterator>
@@ -9,38 +9,38 @@
 
 namespace quintet {
 
-EncoderWork::EncoderWork(Model* model, EncoderCache* cache, TargetScores* scores, Clock clock)
+EncoderRunner::EncoderRunner(Model* model, EncoderCache* cache, TargetScores* scores, Clock clock)
     : model_(model), cache_(cache), scores_(scores), clock_(std::move(clock)) {
   batch_.Reserve(model->limits().max_encode_tokens);
   slots_.reserve(static_cast<size_t>(model->limits().max_encode_tokens));
   rows_.reserve(static_cast<size_t>(model->limits().max_step_tokens));
 }
 
-void EncoderWork::Reserve(size_t jobs) {
-  MakeRoom(jobs, &inputs_);
+void EncoderRunner::Reserve(size_t jobs) {
+  EnsureCapacity(jobs, &inputs_);
   while (projections_.size() + spare_.size() < jobs) spare_.emplace_back();
 }
 
-void EncoderWork::Jobs(std::vector<Job*>* jobs) const {
+void EncoderRunner::Jobs(std::vector<Job*>* jobs) const {
   for (const Input& input : inputs_) {
     if (input.job != nullptr) jobs->push_back(input.job);
   }
   for (const Projection& projection : projections_) jobs->push_back(projection.job);
 }
 
-void EncoderWork::AddProjection(Projection projection) {
+void EncoderRunner::AddProjection(Projection projection) {
   QT_CHECK(!spare_.empty());
   spare_.front() = std::move(projection);
   projections_.splice(projections_.end(), spare_, spare_.begin());
 }
 
-bool EncoderWork::active() const {
+bool EncoderRunner::active() const {
   return !inputs_.empty() ||
          std::any_of(projections_.begin(), projections_.end(),
                      [](const Projection& p) { return p.encoded.owner == nullptr; });
 }
 
-std::optional<Priority> EncoderWork::MostUrgent() const {
+std::optional<Priority> EncoderRunner::HighestPriority() const {
   std::optional<Priority> highest;
   const auto meet = [&highest](const Job* job) {
     if (job == nullptr) return;
@@ -51,7 +51,7 @@ std::optional<Priority> EncoderWork::MostUrgent() const {
   return highest;
 }
 
-void EncoderWork::Begin(absl::Span<Job* const> jobs) {
+void EncoderRunner::Begin(absl::Span<Job* const> jobs) {
   QT_CHECK(!active() && !jobs.empty());
   batch_.Clear();
   for (Job* job : jobs) {
@@ -66,11 +66,11 @@ void EncoderWork::Begin(absl::Span<Job* const> jobs) {
   model_->BeginEncode(batch_.Finish());
 }
 
-void EncoderWork::AddEncoded(Job* job, EncodedStates encoded) {
+void EncoderRunner::AddCached(Job* job, EncodedStates encoded) {
   AddProjection({job, std::move(encoded)});
 }
 
-void EncoderWork::Forget(const Job* job) {
+void EncoderRunner::Remove(const Job* job) {
   std::erase_if(projections_, [job](const Projection& p) { return p.job == job; });
   bool wanted = false;
   for (Input& input : inputs_) {
@@ -80,8 +80,8 @@ void EncoderWork::Forget(const Job* job) {
   if (!wanted) inputs_.clear();  // the next BeginEncode drops what is under way
 }
 
-void EncoderWork::Advance(int64_t budget_us,
-                          absl::FunctionRef<void(Job* job, const EncodedStates& states)> ready) {
+void EncoderRunner::Advance(int64_t budget_us,
+                            absl::FunctionRef<void(Job* job, const EncodedStates& states)> ready) {
   const int64_t begin_us = clock_();
   int64_t spent_us = 0;
   // What is left when more than half is spent would go into slices too small to be worth it.
@@ -99,7 +99,7 @@ void EncoderWork::Advance(int64_t budget_us,
   }
 }
 
-void EncoderWork::Encode(int64_t budget_us) {
+void EncoderRunner::Encode(int64_t budget_us) {
   const int64_t work = encode_rate_.WorkFor(budget_us);
   const int64_t begin_us = clock_();
   if (!model_->EncodeSlice(work)) {
@@ -109,7 +109,7 @@ void EncoderWork::Encode(int64_t budget_us) {
   for (const Input& input : inputs_) {
     if (input.job == nullptr) continue;
     EncodedStates encoded{.states = model_->EncoderStates().Rows(input.begin, input.end)};
-    if (input.job->scored == nullptr) encoded.host = Bring(input);
+    if (input.job->scored == nullptr) encoded.host = EnqueueDownload(input);
     AddProjection({input.job, std::move(encoded), input.begin});
   }
   if (cache_->enabled() && model_->stream().Synchronize().ok()) {
@@ -124,7 +124,7 @@ void EncoderWork::Encode(int64_t budget_us) {
 
 // Queues the way to the host of what is read there: by the cache, which keeps copies, and by the
 // pooling of a job that wants states.
-Tensor EncoderWork::Bring(const Input& input) const {
+Tensor EncoderRunner::EnqueueDownload(const Input& input) const {
   const Request& request = input.job->request;
   const Tensor host = model_->HostEncoderStates().Rows(input.begin, input.end);
   RowRange rows{0, 0};
@@ -137,7 +137,7 @@ Tensor EncoderWork::Bring(const Input& input) const {
   return host;
 }
 
-int64_t EncoderWork::Project(int64_t budget_us) {
+int64_t EncoderRunner::Project(int64_t budget_us) {
   Projection& first = projections_.front();
   if (first.job->scored != nullptr) return ScoreSome(&first, budget_us) ? 1 : 0;
   if (first.job->task() == nullptr) return 1;  // nothing will be decoded
@@ -147,7 +147,7 @@ int64_t EncoderWork::Project(int64_t budget_us) {
   Tensor states = first.encoded.states.Rows(begin, end);
   slots_.assign(first.job->source_slots.begin() + begin, first.job->source_slots.begin() + end);
   int64_t complete = end == rows ? 1 : 0;
-  if (complete > 0) complete += Join(room, &states);
+  if (complete > 0) complete += AppendNeighbours(room, &states);
   const int64_t begin_us = clock_();
   model_->ProjectCross(states, begin, slots_);
   project_rate_.Record(states.dim[0], clock_() - begin_us);
@@ -158,7 +158,7 @@ int64_t EncoderWork::Project(int64_t budget_us) {
 // Adds the whole sequences that follow in the encoder's batch, as far as there is room for their
 // rows: one product of many rows costs less than many of few. Rotary encodings, which turn keys by
 // their positions, take one sequence at a time.
-int64_t EncoderWork::Join(int64_t room, Tensor* states) {
+int64_t EncoderRunner::AppendNeighbours(int64_t room, Tensor* states) {
   if (model_->config().position == PositionEncoding::kRope) return 0;
   int64_t joined = 0;
   for (auto i = std::next(projections_.begin()); i != projections_.end(); ++i, ++joined) {
@@ -176,7 +176,7 @@ int64_t EncoderWork::Join(int64_t room, Tensor* states) {
 
 // Scores some of what a part predicts; true: the last of it. A device's failure is the caller's to
 // find, whose Synchronize has it.
-bool EncoderWork::ScoreSome(Projection* scoring, int64_t budget_us) {
+bool EncoderRunner::ScoreSome(Projection* scoring, int64_t budget_us) {
   const Job& job = *scoring->job;
   const auto predictions = job.scored->predictions().subspan(scoring->rows_done);
   const int64_t room = std::min({score_rate_.WorkFor(budget_us), model_->limits().max_step_tokens,

@@ -11,7 +11,7 @@
 
 namespace quintet {
 
-class Outbox {
+class OutputQueue {
  public:
   // Reserves memory for `jobs` jobs; up to that number the Add functions allocate nothing.
   void Reserve(size_t jobs);

@@ -15,10 +15,10 @@
 
 namespace quintet {
 
-class PackedTargets {
+class PackedScoring {
  public:
   // What tokens see besides what causality lets them.
-  struct Sight {
+  struct AttentionScope {
     // Each token sees itself and the window - 1 before it; 0: all. Keys at the prompt's end then
     // have other readers in each target, so that targets share no prompt: each has an input of its
     // own.
@@ -29,11 +29,11 @@ class PackedTargets {
 
   // `prompt` and the targets are not empty; `targets` outlives the object. Parts have at most
   // `max_tokens` rows, unless a single target takes more.
-  PackedTargets(std::vector<int32_t> prompt, absl::Span<const std::vector<int32_t>> targets,
-                Sight sight, int64_t max_tokens);
+  PackedScoring(std::vector<int32_t> prompt, absl::Span<const std::vector<int32_t>> targets,
+                AttentionScope scope, int64_t max_tokens);
 
   // Rows of the largest part.
-  int64_t most_tokens() const { return most_tokens_; }
+  int64_t max_part_tokens() const { return max_part_tokens_; }
 
   bool done() const { return next_ == static_cast<int64_t>(targets_.size()); }
   // Adds the next part's inputs.
@@ -54,8 +54,8 @@ class PackedTargets {
 
   std::vector<int32_t> prompt_;
   absl::Span<const std::vector<int32_t>> targets_;
-  Sight sight_;
-  int64_t max_tokens_, most_tokens_ = 0;
+  AttentionScope scope_;
+  int64_t max_tokens_, max_part_tokens_ = 0;
   int64_t next_ = 0, part_end_ = 0;  // targets
   std::vector<Prediction> predictions_;
 };

@@ -1,4 +1,4 @@
-#include "engine/forced_decoding.h"
+#include "engine/teacher_forcing.h"
 
 #include <algorithm>
 
@@ -6,11 +6,11 @@
 
 namespace quintet {
 
-ForcedDecoding ForcedDecoding::Scoring(std::vector<int32_t> prefix,
+TeacherForcing TeacherForcing::Scoring(std::vector<int32_t> prefix,
                                        absl::Span<const std::vector<int32_t>> targets,
                                        int64_t sequences, int64_t page_size) {
   QT_CHECK(!prefix.empty() && !targets.empty());
-  ForcedDecoding task;
+  TeacherForcing task;
   // The last token of the prefix is read with each target: its state predicts the target's first
   // token.
   task.first_token_ = prefix.back();
@@ -26,9 +26,9 @@ ForcedDecoding ForcedDecoding::Scoring(std::vector<int32_t> prefix,
   return task;
 }
 
-ForcedDecoding ForcedDecoding::States(std::vector<int32_t> tokens, int64_t row, int64_t page_size) {
+TeacherForcing TeacherForcing::States(std::vector<int32_t> tokens, int64_t row, int64_t page_size) {
   QT_CHECK(!tokens.empty() && row < static_cast<int64_t>(tokens.size()));
-  ForcedDecoding task;
+  TeacherForcing task;
   task.tokens_ = std::move(tokens);
   task.row_ = row;
   task.items_ = 1;
@@ -37,12 +37,12 @@ ForcedDecoding ForcedDecoding::States(std::vector<int32_t> tokens, int64_t row, 
   return task;
 }
 
-int64_t ForcedDecoding::ItemTokens(int64_t item) const {
+int64_t TeacherForcing::ItemTokens(int64_t item) const {
   return scores() ? static_cast<int64_t>(targets_[item].size())
                   : static_cast<int64_t>(tokens_.size());
 }
 
-void ForcedDecoding::AssignPages(absl::Span<const int32_t> pages) {
+void TeacherForcing::AssignPages(absl::Span<const int32_t> pages) {
   layout_.Assign(pages);
   const int64_t shared = static_cast<int64_t>(shared_.size());
   int64_t longest = 0;
@@ -53,10 +53,10 @@ void ForcedDecoding::AssignPages(absl::Span<const int32_t> pages) {
     sequences_[seq].item = next_item_++;
   }
   inputs_.reserve(longest);
-  wanted_.reserve(sequences_.size() * static_cast<size_t>(longest));
+  output_rows_.reserve(sequences_.size() * static_cast<size_t>(longest));
 }
 
-int64_t ForcedDecoding::prefill_tokens_left() const {
+int64_t TeacherForcing::prefill_tokens_left() const {
   const int64_t shared = static_cast<int64_t>(shared_.size());
   if (shared_read_ < shared) return shared - shared_read_;
   int64_t left = 0;
@@ -66,8 +66,8 @@ int64_t ForcedDecoding::prefill_tokens_left() const {
   return left;
 }
 
-void ForcedDecoding::AddTo(BatchBuilder* batch, int64_t prefill_tokens) {
-  wanted_.clear();
+void TeacherForcing::AddTo(BatchBuilder* batch, int64_t prefill_tokens) {
+  output_rows_.clear();
   const int64_t shared = static_cast<int64_t>(shared_.size());
   if (prefill_tokens > 0 && shared_read_ < shared) {
     batch->AddSequence(
@@ -84,7 +84,7 @@ void ForcedDecoding::AddTo(BatchBuilder* batch, int64_t prefill_tokens) {
   }
 }
 
-void ForcedDecoding::AddTargetRows(BatchBuilder* batch, Sequence* seq, int64_t count) {
+void TeacherForcing::AddTargetRows(BatchBuilder* batch, Sequence* seq, int64_t count) {
   const int32_t item = static_cast<int32_t>(seq->item);
   const size_t slots = shared_.size() + seq->read + count;
   inputs_.clear();
@@ -95,20 +95,20 @@ void ForcedDecoding::AddTargetRows(BatchBuilder* batch, Sequence* seq, int64_t c
     }
     const std::vector<int32_t>& target = targets_[item];
     inputs_.push_back(i == 0 ? first_token_ : target[i - 1]);
-    wanted_.push_back({item, target[i]});
+    output_rows_.push_back({item, target[i]});
   }
   batch->AddSequence(inputs_, {seq->slots.data(), slots});
   if (scores() || row_ < 0) {
-    batch->WantLast(count);
-    if (!scores()) wanted_.resize(count, {item, 0});
+    batch->OutputLast(count);
+    if (!scores()) output_rows_.resize(count, {item, 0});
   } else if (row_ >= seq->read && row_ < seq->read + count) {
-    batch->WantToken(row_ - seq->read);
-    wanted_.push_back({item, 0});
+    batch->OutputToken(row_ - seq->read);
+    output_rows_.push_back({item, 0});
   }
   seq->read += count;
 }
 
-void ForcedDecoding::Advance() {
+void TeacherForcing::Advance() {
   for (Sequence& seq : sequences_) {
     if (seq.item < 0 || seq.read < ItemTokens(seq.item)) continue;
     ++items_done_;
