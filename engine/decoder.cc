@@ -57,7 +57,7 @@ absl::Status Decoder::Allocate() {
   next_inputs_.reserve(jobs);
   selecting_.reserve(jobs);
   scoring_.reserve(jobs);
-  stating_.reserve(jobs);
+  classifying_.reserve(jobs);
   return target_scores_.Allocate();
 }
 
@@ -66,8 +66,7 @@ void Decoder::Reset() {
   target_scores_.Clear();
 }
 
-absl::StatusOr<Decoder::StepSize> Decoder::Step(absl::Span<const DecoderJob> jobs,
-                                                int64_t prefill_tokens,
+absl::StatusOr<Decoder::StepSize> Decoder::Step(absl::Span<Job* const> jobs, int64_t prefill_tokens,
                                                 const PriorityPressure& pressure,
                                                 absl::FunctionRef<void()> meanwhile) {
   pressure_ = pressure;
@@ -77,34 +76,32 @@ absl::StatusOr<Decoder::StepSize> Decoder::Step(absl::Span<const DecoderJob> job
   if (batch_.empty()) return StepSize{};
   // A plan is on the device before the step begins.
   const bool planned = sampler_.CountFitting(inputs_) == inputs_.size();
-  if (planned) sampler_.Plan(inputs_, 0);
+  if (planned) sampler_.Plan(inputs_, StepSlot::kFirst);
   const int64_t sequences = batch_.sequences();
   const Tensor states = model_->Decode(batch_.Finish());
-  CollectStates(states, Score(states, SampleAll(states, jobs, planned, meanwhile)));
+  ClassifyOutputs(states, Score(states, SampleAll(states, jobs, planned, meanwhile)));
   if (!next_slot_.has_value()) status_.Update(model_->stream().Synchronize());
   if (!status_.ok()) return status_;
-  for (const DecoderJob& job : jobs) {
-    if (job.forced != nullptr) job.forced->Advance();
+  for (const Job* job : jobs) {
+    if (job->teacher_forcing() != nullptr) job->teacher_forcing()->Advance();
   }
   return StepSize{sequences, std::accumulate(prefill_.begin(), prefill_.end(), int64_t{0})};
 }
 
-void Decoder::Gather(absl::Span<const DecoderJob> jobs, int64_t prefill_tokens) {
+void Decoder::Gather(absl::Span<Job* const> jobs, int64_t prefill_tokens) {
   classes_.clear();
-  for (const DecoderJob& job : jobs) classes_.push_back(job.priority);
+  for (const Job* job : jobs) classes_.push_back(job->request.priority);
   members_.clear();
   const Priority lowest = throttle_.LowestInStep(classes_, pressure_);
   for (size_t i = 0; i < jobs.size(); ++i) {
-    if (jobs[i].priority >= lowest) members_.push_back(i);
+    if (jobs[i]->request.priority >= lowest) members_.push_back(i);
   }
   throttle_.RecordStep(members_.size() < jobs.size());
 
   int64_t budget = model_->limits().max_step_tokens;
   prefill_left_.clear();
   for (const size_t i : members_) {
-    const DecodeTask* task = jobs[i].generation != nullptr
-                                 ? static_cast<DecodeTask*>(jobs[i].generation)
-                                 : jobs[i].forced;
+    const DecodeTask* task = jobs[i]->task();
     budget -= task->generating_rows();
     prefill_left_.push_back(task->prefill_tokens_left());
   }
@@ -115,47 +112,50 @@ void Decoder::Gather(absl::Span<const DecoderJob> jobs, int64_t prefill_tokens) 
 }
 
 // Wanted rows in one piece for each use: search, scores, states.
-void Decoder::AddMembers(absl::Span<const DecoderJob> jobs) {
+void Decoder::AddMembers(absl::Span<Job* const> jobs) {
   batch_.Clear();
   inputs_.clear();
   scoring_.clear();
-  stating_.clear();
+  classifying_.clear();
   for (size_t m = 0; m < members_.size(); ++m) {
-    const DecoderJob& job = jobs[members_[m]];
-    if (job.generation == nullptr) continue;
-    batch_.BeginGroup(job.id, job.source_slots);
+    const Job* const job = jobs[members_[m]];
+    Generation* const generation = job->generation();
+    if (generation == nullptr) continue;
+    batch_.BeginGroup(job->id, job->source_slots);
     const auto sequence = static_cast<int32_t>(batch_.sequences());
-    job.generation->AddTo(&batch_, prefill_[m]);
-    if (job.generation->ReadyToSelect()) inputs_.push_back({job.id, job.generation, sequence});
+    generation->AddTo(&batch_, prefill_[m]);
+    if (generation->ReadyToSelect()) inputs_.push_back({job->id, generation, sequence});
   }
   for (const bool scores : {true, false}) {
     for (size_t m = 0; m < members_.size(); ++m) {
-      const DecoderJob& job = jobs[members_[m]];
-      if (job.forced == nullptr || job.forced->scores() != scores) continue;
-      batch_.BeginGroup(job.id, job.source_slots);
-      job.forced->AddTo(&batch_, prefill_[m]);
-      (scores ? scoring_ : stating_).push_back(&job);
+      Job* const job = jobs[members_[m]];
+      TeacherForcing* const task = job->teacher_forcing();
+      if (task == nullptr || task->scores() != scores) continue;
+      batch_.BeginGroup(job->id, job->source_slots);
+      task->AddTo(&batch_, prefill_[m]);
+      (scores ? scoring_ : classifying_).push_back(job);
     }
   }
 }
 
 // As many at once as fit one search.
-int64_t Decoder::SampleAll(const Tensor& states, absl::Span<const DecoderJob> jobs, bool planned,
+int64_t Decoder::SampleAll(const Tensor& states, absl::Span<Job* const> jobs, bool planned,
                            absl::FunctionRef<void()> meanwhile) {
+  constexpr StepSlot kSlot = StepSlot::kFirst;
   int64_t row = 0;
   for (absl::Span<const SamplingInput> left = inputs_; !left.empty();) {
     const absl::Span<const SamplingInput> now = left.first(sampler_.CountFitting(left));
-    if (!planned) sampler_.Plan(now, 0);
-    const int64_t end = row + sampler_.rows(0);
-    sampler_.Enqueue(states.Rows(row, end), 0);
-    if (planned && batch_.sequences() == end) EnqueueNextStep(jobs, 0);
+    if (!planned) sampler_.Plan(now, kSlot);
+    const int64_t end = row + sampler_.rows(kSlot);
+    sampler_.Enqueue(states.Rows(row, end), kSlot);
+    if (planned && batch_.sequences() == end) EnqueueNextStep(jobs, kSlot);
     if (row == 0) meanwhile();
-    if (status_.Update(sampler_.Wait(0)); !status_.ok()) return end;
+    if (status_.Update(sampler_.Wait(kSlot)); !status_.ok()) return end;
     selecting_.clear();
     for (size_t i = 0; i < now.size(); ++i) {
-      selecting_.push_back({now[i].generation, &sampler_.slices(0)[i]});
+      selecting_.push_back({now[i].generation, &sampler_.slices(kSlot)[i]});
     }
-    sampler_.Select(selecting_, 0);
+    sampler_.Select(selecting_, kSlot);
     row = end;
     left.remove_prefix(now.size());
   }
@@ -165,13 +165,13 @@ int64_t Decoder::SampleAll(const Tensor& states, absl::Span<const DecoderJob> jo
 // ---- Steps ahead ----
 
 // Jobs keep their order from step to step.
-void Decoder::MatchSlices(absl::Span<const DecoderJob> jobs, int which) {
-  const absl::Span<const SamplingSlice> slices = sampler_.slices(which);
+void Decoder::MatchSlices(absl::Span<Job* const> jobs, StepSlot slot) {
+  const absl::Span<const SamplingSlice> slices = sampler_.slices(slot);
   slices_.assign(jobs.size(), nullptr);
   size_t next = 0;
   for (size_t i = 0; i < jobs.size(); ++i) {
     size_t at = next;
-    while (at < slices.size() && slices[at].id != jobs[i].id) ++at;
+    while (at < slices.size() && slices[at].id != jobs[i]->id) ++at;
     if (at == slices.size()) continue;  // it rests, or is new
     slices_[i] = &slices[at];
     next = at + 1;
@@ -179,26 +179,26 @@ void Decoder::MatchSlices(absl::Span<const DecoderJob> jobs, int which) {
 }
 
 // Who takes slice in the step after the one under way. False: it cannot be queued yet, or nobody.
-bool Decoder::PlanNextStep(absl::Span<const DecoderJob> jobs, int in_flight) {
-  if (!async_scheduling_ || !model_->chosen().defined() || !sampler_.NextTokensOnDevice(in_flight))
+bool Decoder::PlanNextStep(absl::Span<Job* const> jobs, StepSlot current) {
+  if (!async_scheduling_ || !model_->chosen().defined() || !sampler_.NextTokensOnDevice(current))
     return false;
-  MatchSlices(jobs, in_flight);
+  MatchSlices(jobs, current);
   members_.clear();  // first all that could take slice
   classes_.clear();
   for (size_t i = 0; i < jobs.size(); ++i) {
     if (slices_[i] != nullptr) {
-      if (!jobs[i].generation->SelectsOnDevice()) return false;
-      if (jobs[i].generation->LastTokenInFlight()) continue;
+      if (!jobs[i]->generation()->SelectsOnDevice()) return false;
+      if (jobs[i]->generation()->LastTokenInFlight()) continue;
     }
     members_.push_back(i);
-    classes_.push_back(jobs[i].priority);
+    classes_.push_back(jobs[i]->request.priority);
   }
   if (members_.empty()) return false;
   const Priority lowest = throttle_.LowestInStep(classes_, pressure_);
   const size_t skipped =
-      std::erase_if(members_, [&](size_t i) { return jobs[i].priority < lowest; });
+      std::erase_if(members_, [&](size_t i) { return jobs[i]->request.priority < lowest; });
   for (const size_t i : members_) {
-    const Generation* generation = jobs[i].generation;
+    const Generation* generation = jobs[i]->generation();
     if (generation == nullptr) return false;
     if (!(slices_[i] != nullptr ? generation->CanScheduleAsync() : generation->CanJoinAsync()))
       return false;
@@ -206,76 +206,76 @@ bool Decoder::PlanNextStep(absl::Span<const DecoderJob> jobs, int in_flight) {
   next_inputs_.clear();
   for (const size_t i : members_) {
     const SamplingSlice* slice = slices_[i];
-    next_inputs_.push_back(
-        {jobs[i].id, jobs[i].generation, 0, slice != nullptr, slice != nullptr ? slice->row : -1});
+    next_inputs_.push_back({jobs[i]->id, jobs[i]->generation(), 0, slice != nullptr,
+                            slice != nullptr ? slice->row : -1});
   }
   if (members_.empty() || sampler_.CountFitting(next_inputs_) < next_inputs_.size()) return false;
   throttle_.RecordStep(skipped > 0);
   return true;
 }
 
-void Decoder::EnqueueNextStep(absl::Span<const DecoderJob> jobs, int in_flight) {
-  if (!PlanNextStep(jobs, in_flight)) return;
+void Decoder::EnqueueNextStep(absl::Span<Job* const> jobs, StepSlot current) {
+  if (!PlanNextStep(jobs, current)) return;
   batch_.Clear();
   for (size_t m = 0; m < members_.size(); ++m) {
-    const DecoderJob& job = jobs[members_[m]];
+    const Job* const job = jobs[members_[m]];
     next_inputs_[m].sequence = static_cast<int32_t>(batch_.sequences());
-    batch_.BeginGroup(job.id, job.source_slots);
-    AddToNextStep(job, slices_[members_[m]], in_flight);
+    batch_.BeginGroup(job->id, job->source_slots);
+    AddToNextStep(*job, slices_[members_[m]], current);
   }
-  const int which = 1 - in_flight;
-  sampler_.Plan(next_inputs_, which);
-  sampler_.EnqueueStep(batch_.Finish(), which);
-  next_slot_ = which;
+  const StepSlot slot = Other(current);
+  sampler_.Plan(next_inputs_, slot);
+  sampler_.EnqueueStep(batch_.Finish(), slot);
+  next_slot_ = slot;
 }
 
 // The sequences of one generation: `slice` is what the search under way chooses for it, or null.
-void Decoder::AddToNextStep(const DecoderJob& job, const SamplingSlice* slice, int in_flight) {
-  if (slice == nullptr)
-    return job.generation->AddTo(&batch_, job.generation->prefill_tokens_left());
-  const absl::Span<const int32_t> sequences = sampler_.SequencesOf(*slice, in_flight);
-  if (job.generation->RanksBeamsTogether()) {
+void Decoder::AddToNextStep(const Job& job, const SamplingSlice* slice, StepSlot current) {
+  Generation* const generation = job.generation();
+  if (slice == nullptr) return generation->AddTo(&batch_, generation->prefill_tokens_left());
+  const absl::Span<const int32_t> sequences = sampler_.SequencesOf(*slice, current);
+  if (generation->RanksBeamsTogether()) {
     batch_.ReorderNext(static_cast<int32_t>(sequences.size()), slice->row);
   }
   size_t entry = 0;
-  for (const int32_t seq : job.generation->live_sequences()) {
+  for (const int32_t seq : generation->live_sequences()) {
     while (sequences[entry] != seq) ++entry;  // others have ended since that search was queued
-    job.generation->AddInFlight(&batch_, seq, -1 - (slice->row + static_cast<int32_t>(entry)));
+    generation->AddInFlight(&batch_, seq, -1 - (slice->row + static_cast<int32_t>(entry)));
     ++entry;
   }
 }
 
 // Whether some job is in the step queued ahead.
-bool Decoder::InNextStep(absl::Span<const DecoderJob> jobs) const {
+bool Decoder::InNextStep(absl::Span<Job* const> jobs) const {
   const absl::Span<const SamplingSlice> slices = sampler_.slices(*next_slot_);
-  return std::any_of(jobs.begin(), jobs.end(), [&](const DecoderJob& job) {
+  return std::any_of(jobs.begin(), jobs.end(), [&](const Job* job) {
     return std::any_of(slices.begin(), slices.end(),
-                       [&](const SamplingSlice& slice) { return slice.id == job.id; });
+                       [&](const SamplingSlice& slice) { return slice.id == job->id; });
   });
 }
 
 // Takes the results of the step queued ahead, with the one after it under way where possible.
-absl::StatusOr<Decoder::StepSize> Decoder::FinishStepInFlight(absl::Span<const DecoderJob> jobs,
+absl::StatusOr<Decoder::StepSize> Decoder::FinishStepInFlight(absl::Span<Job* const> jobs,
                                                               absl::FunctionRef<void()> meanwhile) {
-  const int which = *next_slot_;
+  const StepSlot slot = *next_slot_;
   next_slot_.reset();
-  EnqueueNextStep(jobs, which);
+  EnqueueNextStep(jobs, slot);
   meanwhile();
-  if (status_.Update(sampler_.Wait(which)); !status_.ok()) return status_;
-  MatchSlices(jobs, which);  // others have ended since
+  if (status_.Update(sampler_.Wait(slot)); !status_.ok()) return status_;
+  MatchSlices(jobs, slot);  // others have ended since
   selecting_.clear();
   for (size_t i = 0; i < jobs.size(); ++i) {
-    if (slices_[i] != nullptr) selecting_.push_back({jobs[i].generation, slices_[i]});
+    if (slices_[i] != nullptr) selecting_.push_back({jobs[i]->generation(), slices_[i]});
   }
-  sampler_.Select(selecting_, which);
-  return StepSize{sampler_.rows(which), 0};
+  sampler_.Select(selecting_, slot);
+  return StepSize{sampler_.rows(slot), 0};
 }
 
 int64_t Decoder::Score(const Tensor& states, int64_t row) {
-  for (const DecoderJob* job : scoring_) {
-    for (const auto& output_rows : job->forced->output_rows()) {
-      target_scores_.Add(output_rows.target, job->top_logprobs,
-                         &job->result->targets[output_rows.item], job->out_of_memory);
+  for (Job* job : scoring_) {
+    for (const auto& row_target : job->teacher_forcing()->output_rows()) {
+      target_scores_.Add(row_target.target, job->request.top_logprobs,
+                         &job->result.targets[row_target.item], &job->out_of_memory);
     }
   }
   const int64_t end = row + target_scores_.rows();
@@ -299,15 +299,15 @@ void Decoder::Classify(const Tensor& states, std::vector<float>* values) {
   }
 }
 
-void Decoder::CollectStates(const Tensor& states, int64_t row) {
-  for (const DecoderJob* job : stating_) {
-    const int64_t count = static_cast<int64_t>(job->forced->output_rows().size());
+void Decoder::ClassifyOutputs(const Tensor& states, int64_t row) {
+  for (Job* job : classifying_) {
+    const int64_t count = static_cast<int64_t>(job->teacher_forcing()->output_rows().size());
     if (count == 0) continue;
-    Result& result = *job->result;
+    Result& result = job->result;
     try {
       Classify(states.Rows(row, row + count), &result.values);
     } catch (const std::bad_alloc&) {
-      *job->out_of_memory = true;
+      job->out_of_memory = true;
     }
     result.rows += count;
     result.columns = model_->config().labels;

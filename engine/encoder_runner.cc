@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "engine/pooling.h"
 #include "engine/reserve.h"
 #include "kernels/check.h"
 
@@ -18,6 +19,7 @@ EncoderRunner::EncoderRunner(Model* model, EncoderCache* cache, TargetScores* sc
 
 void EncoderRunner::Reserve(size_t jobs) {
   EnsureCapacity(jobs, &inputs_);
+  EnsureCapacity(jobs, &continuations_);
   while (projections_.size() + spare_.size() < jobs) spare_.emplace_back();
 }
 
@@ -56,8 +58,8 @@ void EncoderRunner::Begin(absl::Span<Job* const> jobs) {
   batch_.Clear();
   for (Job* job : jobs) {
     const int64_t begin = batch_.tokens();
-    if (job->scored != nullptr) {
-      job->scored->AddTo(&batch_);
+    if (job->scoring() != nullptr) {
+      job->scoring()->AddTo(&batch_);
     } else {
       batch_.Add(job->request.input);
     }
@@ -70,7 +72,12 @@ void EncoderRunner::AddCached(Job* job, EncodedStates encoded) {
   AddProjection({job, std::move(encoded)});
 }
 
+void EncoderRunner::TakeContinuations(absl::FunctionRef<bool(Job* job)> take) {
+  std::erase_if(continuations_, take);
+}
+
 void EncoderRunner::Remove(const Job* job) {
+  std::erase(continuations_, job);
   std::erase_if(projections_, [job](const Projection& p) { return p.job == job; });
   bool wanted = false;
   for (Input& input : inputs_) {
@@ -109,12 +116,12 @@ void EncoderRunner::Encode(int64_t budget_us) {
   for (const Input& input : inputs_) {
     if (input.job == nullptr) continue;
     EncodedStates encoded{.states = model_->EncoderStates().Rows(input.begin, input.end)};
-    if (input.job->scored == nullptr) encoded.host = EnqueueDownload(input);
+    if (input.job->scoring() == nullptr) encoded.host = EnqueueDownload(input);
     AddProjection({input.job, std::move(encoded), input.begin});
   }
   if (cache_->enabled() && model_->stream().Synchronize().ok()) {
     for (const Input& input : inputs_) {
-      if (input.job == nullptr || input.job->scored != nullptr) continue;
+      if (input.job == nullptr || input.job->scoring() != nullptr) continue;
       cache_->Insert(input.job->request.input,
                      model_->HostEncoderStates().Rows(input.begin, input.end));
     }
@@ -139,7 +146,7 @@ Tensor EncoderRunner::EnqueueDownload(const Input& input) const {
 
 int64_t EncoderRunner::Project(int64_t budget_us) {
   Projection& first = projections_.front();
-  if (first.job->scored != nullptr) return ScoreSome(&first, budget_us) ? 1 : 0;
+  if (first.job->scoring() != nullptr) return ScoreSome(&first, budget_us) ? 1 : 0;
   if (first.job->task() == nullptr) return 1;  // nothing will be decoded
   const int64_t begin = first.rows_done, rows = first.encoded.states.dim[0];
   const int64_t room = project_rate_.WorkFor(budget_us);
@@ -178,7 +185,7 @@ int64_t EncoderRunner::AppendNeighbours(int64_t room, Tensor* states) {
 // find, whose Synchronize has it.
 bool EncoderRunner::ScoreSome(Projection* scoring, int64_t budget_us) {
   const Job& job = *scoring->job;
-  const auto predictions = job.scored->predictions().subspan(scoring->rows_done);
+  const auto predictions = job.scoring()->predictions().subspan(scoring->rows_done);
   const int64_t room = std::min({score_rate_.WorkFor(budget_us), model_->limits().max_step_tokens,
                                  static_cast<int64_t>(predictions.size())});
   const int64_t begin_us = clock_();

@@ -38,6 +38,11 @@ class EncoderRunner {
   void Begin(absl::Span<Job* const> jobs);
   // The job's input is known: its states need no encoding.
   void AddCached(Job* job, EncodedStates encoded);
+  // A scoring job whose next part waits for a later batch.
+  void AddContinuation(Job* job) { continuations_.push_back(job); }
+  bool has_continuations() const { return !continuations_.empty(); }
+  // Offers every such job to `take`, in order, and drops those for which it returns true.
+  void TakeContinuations(absl::FunctionRef<bool(Job* job)> take);
   // The job has ended: its rows are computed still, but go nowhere.
   void Remove(const Job* job);
 
@@ -73,6 +78,7 @@ class EncoderRunner {
   const Clock clock_;
   std::vector<Input> inputs_;          // being encoded
   std::list<Projection> projections_;  // encoded
+  std::vector<Job*> continuations_;    // scoring jobs between two parts
   std::list<Projection> spare_;        // nodes for further ones
   InputBatch batch_;
   std::vector<int32_t> slots_, rows_;

@@ -21,21 +21,6 @@ absl::Status CheckIds(const char* field, absl::Span<const int32_t> ids, int64_t 
   return absl::OkStatus();
 }
 
-absl::Status CheckHead(RequestKind kind, const ModelConfig& config) {
-  const bool task_head = config.head == Head::kSequenceClassification ||
-                         config.head == Head::kTokenClassification ||
-                         config.head == Head::kQuestionAnswering;
-  const char* needed = nullptr;
-  if (kind == RequestKind::kClassify && !task_head)
-    needed = "a classification or question answering";
-  if (kind == RequestKind::kGenerate || kind == RequestKind::kScore) {
-    if (config.head != Head::kLanguageModel || !config.has_decoder()) needed = "a language model";
-  }
-  if (needed == nullptr) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("the request needs ", needed, " head; the model's is: ", HeadName(config.head)));
-}
-
 absl::StatusOr<int32_t> StartToken(const ModelConfig& config) {
   if (config.decoder_start_id >= 0) return config.decoder_start_id;
   if (config.pad_id >= 0) return config.pad_id;
@@ -77,7 +62,7 @@ absl::Status PlanGenerate(const ModelConfig& config, const Tokenizer* tokenizer,
   }
   job->result.seed = options.seed;
   job->result.prefix_tokens = config.has_encoder() ? options.prompt.size() - 1 : 0;
-  job->generation = Generation::Create(job->request, tokenizer, config.vocab, capacity.page_size);
+  job->work = Generation::Create(job->request, tokenizer, config.vocab, capacity.page_size);
   return absl::OkStatus();
 }
 
@@ -116,14 +101,14 @@ absl::Status PlanScore(const ModelConfig& config, const Capacity& capacity, Job*
   if (!config.has_encoder()) {
     // A window that hides nothing is none.
     const int64_t window = request.sliding_window < positions ? request.sliding_window : 0;
-    job->scored = std::make_unique<PackedScoring>(
+    job->work = std::make_unique<PackedScoring>(
         std::move(prefix), request.targets,
         PackedScoring::AttentionScope{.window = window, .prefix_lm = request.prefix_lm},
         capacity.encode_tokens);
     return absl::OkStatus();
   }
   const int64_t sequences = std::min(kScoreSequences, capacity.running_sequences);
-  job->forced = std::make_unique<TeacherForcing>(TeacherForcing::Scoring(
+  job->work = std::make_unique<TeacherForcing>(TeacherForcing::Scoring(
       std::move(prefix), job->request.targets, sequences, capacity.page_size));
   return absl::OkStatus();
 }
@@ -150,7 +135,7 @@ absl::Status PlanClassify(const ModelConfig& config, const Capacity& capacity, J
   if (!start.ok()) return start.status();
   tokens.pop_back();
   tokens.insert(tokens.begin(), *start);
-  job->forced = std::make_unique<TeacherForcing>(
+  job->work = std::make_unique<TeacherForcing>(
       TeacherForcing::States(std::move(tokens), row, capacity.page_size));
   return absl::OkStatus();
 }
@@ -210,6 +195,10 @@ void Job::FillTiming(int64_t now_us) {
   timing.total_us = now_us - submitted_us;
 }
 
+void Job::CountScoredTokens() {
+  for (const ScoredTarget& target : result.targets) result.output_tokens += target.tokens.size();
+}
+
 absl::StatusOr<std::unique_ptr<Job>> PlanJob(Request request, const ModelConfig& config,
                                              const Tokenizer* tokenizer, const Capacity& capacity) {
   if (request.sink == nullptr) return absl::InvalidArgumentError("sink: none given");
@@ -230,9 +219,9 @@ absl::StatusOr<std::unique_ptr<Job>> PlanJob(Request request, const ModelConfig&
   job->queue_tokens = length;
   for (const auto& target : job->request.targets) job->queue_tokens += target.size();
   job->needs.priority = job->request.priority;
-  job->needs.encode_tokens = job->scored != nullptr ? job->scored->max_part_tokens()
-                             : job->encodes         ? length
-                                                    : 0;
+  job->needs.encode_tokens = job->scoring() != nullptr ? job->scoring()->max_part_tokens()
+                             : job->encodes            ? length
+                                                       : 0;
   if (DecodeTask* task = job->task()) {
     const int64_t source_pages =
         job->encodes ? (length + capacity.page_size - 1) / capacity.page_size : 0;
@@ -242,38 +231,6 @@ absl::StatusOr<std::unique_ptr<Job>> PlanJob(Request request, const ModelConfig&
   status = CheckFits(*job, config, capacity);
   if (!status.ok()) return status;
   return job;
-}
-
-RowRange PooledRows(Pooling pooling, int64_t rows) {
-  return {pooling == Pooling::kLast ? rows - 1 : 0, pooling == Pooling::kFirst ? 1 : rows};
-}
-
-void PoolStates(const Request& request, absl::Span<const float> states, int64_t width,
-                Result* result) {
-  const int64_t rows = static_cast<int64_t>(states.size()) / width;
-  result->columns = width;
-  if (request.pooling == Pooling::kMean) {
-    std::vector<double> sum(width, 0.0);
-    for (int64_t i = 0; i < rows; ++i) {
-      for (int64_t c = 0; c < width; ++c) sum[c] += states[i * width + c];
-    }
-    std::vector<float> mean;
-    mean.reserve(width);
-    for (double s : sum) mean.push_back(static_cast<float>(s / rows));
-    result->values = std::move(mean);
-  } else if (states.data() != result->values.data() || states.size() != result->values.size()) {
-    result->values = std::vector<float>(states.begin(), states.end());
-  }
-  result->rows = static_cast<int64_t>(result->values.size()) / width;
-  if (!request.normalize) return;
-  for (int64_t i = 0; i < result->rows; ++i) {
-    const absl::Span<float> values(result->values.data() + i * width, width);
-    double square = 0.0;
-    for (float v : values) square += static_cast<double>(v) * v;
-    if (square == 0.0) continue;
-    const double scale = 1.0 / std::sqrt(square);
-    for (float& v : values) v = static_cast<float>(v * scale);
-  }
 }
 
 }  // namespace quintet

@@ -10,7 +10,7 @@ namespace {
 void Deliver(Job* job) {
   if (job->ran_out_of_memory()) return;
   try {
-    job->generation->Deliver(job->request.sink.get());
+    job->generation()->Deliver(job->request.sink.get());
   } catch (const std::bad_alloc&) {
     job->out_of_memory = true;
   }
@@ -31,7 +31,7 @@ void OutputQueue::SendAll(absl::FunctionRef<void(Job* job)> answer) {
   for (Job* job : tokens_) Deliver(job);
   tokens_.clear();
   for (const std::unique_ptr<Job>& job : done_) {
-    if (job->generation != nullptr) Deliver(job.get());
+    if (job->generation() != nullptr) Deliver(job.get());
     answer(job.get());
   }
   done_.clear();

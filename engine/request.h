@@ -98,6 +98,10 @@ struct Request {
   bool prefix_lm = false;      // causal models: PackedScoring::AttentionScope
 };
 
+// FAILED_PRECONDITION when the model lacks the head that requests of this kind need. Submit checks
+// this too.
+absl::Status CheckHead(RequestKind kind, const ModelConfig& config);
+
 // INVALID_ARGUMENT when the model cannot score with the request's sliding_window or prefix_lm:
 // which of them, and why. Submit checks it too.
 absl::Status CheckAttentionScope(const Request& request, const ModelConfig& config);
