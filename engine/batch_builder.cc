@@ -62,7 +62,7 @@ void BatchBuilder::OutputToken(int64_t index) {
 }
 
 DecodeBatch BatchBuilder::Finish() {
-  // A request whose prompt must wait for the next step has a group without sequences.
+  // A request whose prefill got no tokens in this step has a group without sequences.
   size_t groups = 0;
   for (size_t g = 0; g < source_rows_.size(); ++g) {
     if (group_offsets_[g] == group_offsets_[g + 1]) continue;
@@ -100,7 +100,7 @@ DecodeBatch BatchBuilder::Finish() {
 
 void BatchBuilder::FillSources() {
   if (owners_ == filled_owners_) return;
-  filled_owners_.clear();  // until the matrix is filled: to grow it may fail
+  filled_owners_.clear();  // stays empty if resize below throws
   sources_stride_ =
       source_lens_.empty() ? 0 : *std::max_element(source_lens_.begin(), source_lens_.end());
   sources_.resize(sources_stride_ * source_lens_.size());

@@ -47,8 +47,8 @@ void BeamGeneration::TakeCandidates(const RowResults& results) {
 }
 
 bool BeamGeneration::CompletesStop(const BeamCandidate& candidate) const {
-  // Text of so many tokens before the new one as a stop string can reach back over, with some for
-  // context.
+  // Decode enough tokens before the new one that any stop string ending in the new token fits, plus
+  // 8 tokens of context.
   const absl::Span<const int32_t> history = History(candidate.beam);
   const size_t generated = static_cast<size_t>(length_ - prompt_len_);
   const size_t reach = std::min(generated, longest_stop_ + 8);
@@ -79,7 +79,8 @@ void BeamGeneration::Select(const RowResults& results) {
       for (int64_t row = 1; row < num_sequences_; ++row) alternatives_[row] = alternatives_[0];
     }
   }
-  // Rows without any possible token: the search still needs something to run on.
+  // If the rules leave fewer possible tokens than beams, fill up: the search needs one candidate
+  // per beam.
   while (static_cast<int64_t>(candidates_.size()) < num_sequences_) {
     candidates_.push_back({-std::numeric_limits<float>::infinity(), 0, 0, 0.0f});
   }
@@ -96,7 +97,8 @@ void BeamGeneration::ReorderBeams() {
   bool moves = false;
   for (int64_t seq = 0; seq < num_sequences_; ++seq) moves = moves || parents[seq] != seq;
   if (moves) {
-    // Keys and values stay where they are: a beam takes over the table of the beam it continues.
+    // Keys and values are not moved: a beam takes over the slot table of the beam that it
+    // continues.
     for (int64_t seq = 0; seq < num_sequences_; ++seq) {
       const int64_t from = parents[seq] * max_len_, to = seq * max_len_;
       std::copy_n(tokens_.begin() + from, length_, moved_tokens_.begin() + to);

@@ -84,14 +84,14 @@ void EncoderRunner::Remove(const Job* job) {
     if (input.job == job) input.job = nullptr;
     wanted = wanted || input.job != nullptr;
   }
-  if (!wanted) inputs_.clear();  // the next BeginEncode drops what is under way
+  if (!wanted) inputs_.clear();  // the next BeginEncode drops the running batch
 }
 
 void EncoderRunner::Advance(int64_t budget_us,
                             absl::FunctionRef<void(Job* job, const EncodedStates& states)> ready) {
   const int64_t begin_us = clock_();
   int64_t spent_us = 0;
-  // What is left when more than half is spent would go into slices too small to be worth it.
+  // Stop after half of the budget: slices for the rest would be too small to be efficient.
   while (!(inputs_.empty() && projections_.empty()) && 2 * spent_us <= budget_us) {
     if (projections_.empty()) {
       Encode(budget_us - spent_us);
@@ -110,7 +110,7 @@ void EncoderRunner::Encode(int64_t budget_us) {
   const int64_t work = encode_rate_.WorkFor(budget_us);
   const int64_t begin_us = clock_();
   if (!model_->EncodeSlice(work)) {
-    encode_rate_.Record(work, clock_() - begin_us);  // the last slice may be any shorter
+    encode_rate_.Record(work, clock_() - begin_us);  // not the last slice, which may be shorter
     return;
   }
   for (const Input& input : inputs_) {
@@ -129,8 +129,8 @@ void EncoderRunner::Encode(int64_t budget_us) {
   inputs_.clear();
 }
 
-// Queues the way to the host of what is read there: by the cache, which keeps copies, and by the
-// pooling of a job that wants states.
+// Enqueues the D2H copy of the rows that the host reads: all rows for the cache, which copies them,
+// or those that the job's pooling needs. Returns the host tensor of the whole input.
 Tensor EncoderRunner::EnqueueDownload(const Input& input) const {
   const Request& request = input.job->request;
   const Tensor host = model_->HostEncoderStates().Rows(input.begin, input.end);
@@ -147,7 +147,7 @@ Tensor EncoderRunner::EnqueueDownload(const Input& input) const {
 int64_t EncoderRunner::Project(int64_t budget_us) {
   Projection& first = projections_.front();
   if (first.job->scoring() != nullptr) return ScoreSome(&first, budget_us) ? 1 : 0;
-  if (first.job->task() == nullptr) return 1;  // nothing will be decoded
+  if (first.job->task() == nullptr) return 1;  // never decodes, so no projection
   const int64_t begin = first.rows_done, rows = first.encoded.states.dim[0];
   const int64_t room = project_rate_.WorkFor(budget_us);
   const int64_t end = std::min(rows, begin + room);
@@ -162,9 +162,9 @@ int64_t EncoderRunner::Project(int64_t budget_us) {
   return complete;
 }
 
-// Adds the whole sequences that follow in the encoder's batch, as far as there is room for their
-// rows: one product of many rows costs less than many of few. Rotary encodings, which turn keys by
-// their positions, take one sequence at a time.
+// Extends `states` by the whole sequences that follow in the encoder batch, while their rows fit
+// `room`: one large GEMM costs less than several small ones. Not with rotary position encoding,
+// which depends on the position within one sequence.
 int64_t EncoderRunner::AppendNeighbours(int64_t room, Tensor* states) {
   if (model_->config().position == PositionEncoding::kRope) return 0;
   int64_t joined = 0;
@@ -181,8 +181,8 @@ int64_t EncoderRunner::AppendNeighbours(int64_t room, Tensor* states) {
   return joined;
 }
 
-// Scores some of what a part predicts; true: the last of it. A device's failure is the caller's to
-// find, whose Synchronize has it.
+// Scores a block of the part's predictions; true: all are done. A device failure is found by the
+// caller's next Synchronize.
 bool EncoderRunner::ScoreSome(Projection* scoring, int64_t budget_us) {
   const Job& job = *scoring->job;
   const auto predictions = job.scoring()->predictions().subspan(scoring->rows_done);

@@ -17,7 +17,7 @@ WarpOptions WarpOptionsOf(const DecodingOptions& options) {
   warp.top_p = options.top_p;
   warp.min_p = options.min_p;
   warp.typical_p = options.typical_p;
-  // Beam search must keep a token that goes on besides every eos.
+  // The warpers must keep one token per beam besides every eos, or the search cannot continue.
   const int32_t eos = static_cast<int32_t>(options.eos_token_ids.size());
   warp.keep = options.num_beams > 1 ? std::max(2, eos + 1) : 1;
   return warp;
@@ -44,7 +44,7 @@ Generation::Generation(const Request& request, const Tokenizer* tokenizer, int64
       vocab_(vocab),
       prompt_len_(static_cast<int64_t>(options_.prompt.size())),
       max_len_(prompt_len_ + options_.max_new_tokens),
-      // The last token is never read back, so it needs no slot.
+      // The last token is never fed to the model, so it needs no slot.
       layout_(prompt_len_, options_.max_new_tokens - 1, sequences, page_size),
       length_(prompt_len_) {}
 
@@ -83,7 +83,7 @@ void Generation::AddTo(BatchBuilder* batch, int64_t prefill_tokens) {
 void Generation::AddInFlight(BatchBuilder* batch, int32_t seq, int32_t token) {
   QT_CHECK(CanScheduleAsync());
   int32_t* slots = slots_.data() + seq * max_len_;
-  slots[length_] = layout_.Slot(seq, length_);  // as Append will
+  slots[length_] = layout_.Slot(seq, length_);  // the slot that Append will assign
   batch->AddSequence({&token, 1}, {slots, static_cast<size_t>(length_ + 1)});
   batch->OutputLast(1);
 }
@@ -124,7 +124,7 @@ std::vector<std::pair<int32_t, float>> Generation::Alternatives(const RowResults
   alternatives.reserve(options_.top_logprobs);
   for (int64_t i = 0; i < options_.top_logprobs; ++i) {
     const int32_t token = results.top_tokens[row * results.top_stride + i];
-    if (token < 0) break;  // fewer tokens than asked for
+    if (token < 0) break;  // the vocabulary has fewer tokens than top_logprobs
     alternatives.emplace_back(
         token, results.top_logits[row * results.top_stride + i] - results.log_sums[row]);
   }

@@ -9,7 +9,7 @@
 namespace quintet {
 namespace {
 
-constexpr int64_t kScoreSequences = 16;  // targets of one request read side by side
+constexpr int64_t kScoreSequences = 16;  // targets of one request prefilled in parallel
 
 absl::Status CheckIds(const char* field, absl::Span<const int32_t> ids, int64_t vocab) {
   for (size_t i = 0; i < ids.size(); ++i) {
@@ -27,8 +27,8 @@ absl::StatusOr<int32_t> StartToken(const ModelConfig& config) {
   return absl::FailedPreconditionError("the model names no decoder start token");
 }
 
-// Row that a sequence classifier reads: the last eos; of a causal model the last token that is not
-// padding, the first one where all are.
+// The row that a sequence classifier reads: the last eos. Causal models: the last token that is not
+// padding, or the first token if all are.
 absl::StatusOr<int64_t> ClassifiedRow(const std::vector<int32_t>& input,
                                       const ModelConfig& config) {
   int64_t row = static_cast<int64_t>(input.size()) - 1;
@@ -99,7 +99,7 @@ absl::Status PlanScore(const ModelConfig& config, const Capacity& capacity, Job*
   }
   job->result.targets.resize(request.targets.size());
   if (!config.has_encoder()) {
-    // A window that hides nothing is none.
+    // A window as long as the sequence hides nothing: no mask is needed.
     const int64_t window = request.sliding_window < positions ? request.sliding_window : 0;
     job->work = std::make_unique<PackedScoring>(
         std::move(prefix), request.targets,
@@ -121,8 +121,8 @@ absl::Status PlanClassify(const ModelConfig& config, const Capacity& capacity, J
     if (!found.ok()) return found.status();
     row = *found;
   }
-  // FAT5's heads, every token classifier and causal models read states of the input; the others a
-  // decoder's.
+  // FAT5's heads, token classifiers and causal models read hidden states of the input; other heads
+  // read hidden states of the decoder.
   const bool on_input = !config.has_encoder() || config.family == Family::kFat5 ||
                         config.head == Head::kTokenClassification;
   if (on_input) {

@@ -15,7 +15,7 @@ KvPool::KvPool(int64_t pages, int64_t page_size)
 bool KvPool::Reserve(int64_t pages, std::vector<int32_t>* out) {
   QT_CHECK_GE(pages, 0);
   if (pages > free_pages()) return false;
-  out->reserve(out->size() + static_cast<size_t>(pages));  // before any is taken: it may fail
+  out->reserve(out->size() + static_cast<size_t>(pages));  // may throw, so before any page is taken
   for (int64_t i = 0; i < pages; ++i) {
     const int32_t page = free_.back();
     free_.pop_back();
