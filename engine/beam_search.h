@@ -40,13 +40,14 @@ class BeamSearch {
   // Running scores, best first. At the start beam 0 has score 0 and all others -1e9.
   absl::Span<const float> scores() const { return scores_; }
 
-  // At the first step only beam 0's row exists (all beams would be equal). When it has fewer than K
-  // possible tokens, Hugging Face goes on with the same tokens in the dead beams: completes
-  // `ranked`, all entries of that row, in that way. vocab: size of a row.
+  // At the first step only beam 0's row exists (all beams would be equal). If it has fewer than K
+  // possible tokens, Hugging Face fills up with the same tokens in the dead beams. Completes
+  // `ranked`, which holds all candidates of that row, in the same way.
   void CompleteFirst(std::vector<BeamCandidate>* ranked) const;
 
-  // One step. `ranked`: K candidates (fewer where the rows have no more), best first or in draw
-  // order; `hits` alike. Returns true when the search goes on.
+  // Runs one step. `ranked`: K candidates (fewer if the rows have no more), best first or in the
+  // order of sampling; `hits`: for each candidate, why it ends its sequence. Returns false when the
+  // search has ended.
   bool Step(absl::Span<const BeamCandidate> ranked, absl::Span<const Hit> hits);
 
   // After Step: the parent beam and the new token of each running beam, best first.

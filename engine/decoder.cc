@@ -46,7 +46,7 @@ absl::Status Decoder::Allocate() {
   if (!labels.ok()) return labels.status();
   labels_ = *std::move(labels);
   if (absl::Status status = sampler_.Allocate(); !status.ok()) return status;
-  // Every job has a sequence at least.
+  // Every job has at least one sequence.
   const auto jobs = static_cast<size_t>(model_->limits().max_step_sequences);
   classes_.reserve(jobs);
   members_.reserve(jobs);
@@ -71,10 +71,10 @@ absl::StatusOr<Decoder::StepSize> Decoder::Step(absl::Span<Job* const> jobs, int
                                                 absl::FunctionRef<void()> meanwhile) {
   pressure_ = pressure;
   if (next_slot_.has_value() && InNextStep(jobs)) return FinishStepInFlight(jobs, meanwhile);
-  next_slot_.reset();  // nobody waits for it
+  next_slot_.reset();  // all its sequences have ended
   Gather(jobs, prefill_tokens);
   if (batch_.empty()) return StepSize{};
-  // A plan is on the device before the step begins.
+  // If all inputs fit one sampling batch, its plan is uploaded before the decoder step.
   const bool planned = sampler_.CountFitting(inputs_) == inputs_.size();
   if (planned) sampler_.Plan(inputs_, StepSlot::kFirst);
   const int64_t sequences = batch_.sequences();
@@ -111,7 +111,7 @@ void Decoder::Gather(absl::Span<Job* const> jobs, int64_t prefill_tokens) {
   AddMembers(jobs);
 }
 
-// Wanted rows in one piece for each use: search, scores, states.
+// Output rows are grouped by use: sampling, scores, task head.
 void Decoder::AddMembers(absl::Span<Job* const> jobs) {
   batch_.Clear();
   inputs_.clear();
@@ -138,7 +138,7 @@ void Decoder::AddMembers(absl::Span<Job* const> jobs) {
   }
 }
 
-// As many at once as fit one search.
+// Samples in batches of as many generations as fit.
 int64_t Decoder::SampleAll(const Tensor& states, absl::Span<Job* const> jobs, bool planned,
                            absl::FunctionRef<void()> meanwhile) {
   constexpr StepSlot kSlot = StepSlot::kFirst;
@@ -162,9 +162,9 @@ int64_t Decoder::SampleAll(const Tensor& states, absl::Span<Job* const> jobs, bo
   return row;
 }
 
-// ---- Steps ahead ----
+// ---- Async scheduling ----
 
-// Jobs keep their order from step to step.
+// Fills slices_ by one merge scan, since jobs keep their order from step to step.
 void Decoder::MatchSlices(absl::Span<Job* const> jobs, StepSlot slot) {
   const absl::Span<const SamplingSlice> slices = sampler_.slices(slot);
   slices_.assign(jobs.size(), nullptr);
@@ -172,18 +172,19 @@ void Decoder::MatchSlices(absl::Span<Job* const> jobs, StepSlot slot) {
   for (size_t i = 0; i < jobs.size(); ++i) {
     size_t at = next;
     while (at < slices.size() && slices[at].id != jobs[i]->id) ++at;
-    if (at == slices.size()) continue;  // it rests, or is new
+    if (at == slices.size()) continue;  // skipped in that step, or new
     slices_[i] = &slices[at];
     next = at + 1;
   }
 }
 
-// Who takes slice in the step after the one under way. False: it cannot be queued yet, or nobody.
+// Chooses members_ and next_inputs_ of the next step. False: the next step has to be synchronous,
+// or no job is left for it.
 bool Decoder::PlanNextStep(absl::Span<Job* const> jobs, StepSlot current) {
   if (!async_scheduling_ || !model_->chosen().defined() || !sampler_.NextTokensOnDevice(current))
     return false;
   MatchSlices(jobs, current);
-  members_.clear();  // first all that could take slice
+  members_.clear();  // candidates; skipped priorities are removed below
   classes_.clear();
   for (size_t i = 0; i < jobs.size(); ++i) {
     if (slices_[i] != nullptr) {
@@ -229,7 +230,7 @@ void Decoder::EnqueueNextStep(absl::Span<Job* const> jobs, StepSlot current) {
   next_slot_ = slot;
 }
 
-// The sequences of one generation: `slice` is what the search under way chooses for it, or null.
+// Adds the sequences of one generation. `slice`: its rows in the step in flight; null: it joins.
 void Decoder::AddToNextStep(const Job& job, const SamplingSlice* slice, StepSlot current) {
   Generation* const generation = job.generation();
   if (slice == nullptr) return generation->AddTo(&batch_, generation->prefill_tokens_left());
@@ -239,13 +240,13 @@ void Decoder::AddToNextStep(const Job& job, const SamplingSlice* slice, StepSlot
   }
   size_t entry = 0;
   for (const int32_t seq : generation->live_sequences()) {
-    while (sequences[entry] != seq) ++entry;  // others have ended since that search was queued
+    while (sequences[entry] != seq) ++entry;  // that sequence has ended since
     generation->AddInFlight(&batch_, seq, -1 - (slice->row + static_cast<int32_t>(entry)));
     ++entry;
   }
 }
 
-// Whether some job is in the step queued ahead.
+// Whether some job is in the step that is already enqueued.
 bool Decoder::InNextStep(absl::Span<Job* const> jobs) const {
   const absl::Span<const SamplingSlice> slices = sampler_.slices(*next_slot_);
   return std::any_of(jobs.begin(), jobs.end(), [&](const Job* job) {
@@ -254,7 +255,7 @@ bool Decoder::InNextStep(absl::Span<Job* const> jobs) const {
   });
 }
 
-// Takes the results of the step queued ahead, with the one after it under way where possible.
+// Waits for the step that is already enqueued, after enqueueing its successor if possible.
 absl::StatusOr<Decoder::StepSize> Decoder::FinishStepInFlight(absl::Span<Job* const> jobs,
                                                               absl::FunctionRef<void()> meanwhile) {
   const StepSlot slot = *next_slot_;
@@ -262,7 +263,7 @@ absl::StatusOr<Decoder::StepSize> Decoder::FinishStepInFlight(absl::Span<Job* co
   EnqueueNextStep(jobs, slot);
   meanwhile();
   if (status_.Update(sampler_.Wait(slot)); !status_.ok()) return status_;
-  MatchSlices(jobs, slot);  // others have ended since
+  MatchSlices(jobs, slot);  // some jobs have ended since the first call
   selecting_.clear();
   for (size_t i = 0; i < jobs.size(); ++i) {
     if (slices_[i] != nullptr) selecting_.push_back({jobs[i]->generation(), slices_[i]});

@@ -24,7 +24,8 @@ absl::Status CheckIds(const char* field, absl::Span<const int32_t> ids, int64_t 
 absl::StatusOr<int32_t> StartToken(const ModelConfig& config) {
   if (config.decoder_start_id >= 0) return config.decoder_start_id;
   if (config.pad_id >= 0) return config.pad_id;
-  return absl::FailedPreconditionError("the model names no decoder start token");
+  return absl::FailedPreconditionError(
+      "the model's config has neither decoder_start_token_id nor pad_token_id");
 }
 
 // The row that a sequence classifier reads: the last eos. Causal models: the last token that is not
@@ -50,7 +51,7 @@ absl::Status PlanGenerate(const ModelConfig& config, const Tokenizer* tokenizer,
   const absl::Status status = CheckDecoding(options, config.vocab);
   if (!status.ok()) return status;
   if (!options.stop.empty() && tokenizer == nullptr) {
-    return absl::InvalidArgumentError("stop: stop strings need a tokenizer, and none is loaded");
+    return absl::InvalidArgumentError("stop: stop strings need a tokenizer, but none is loaded");
   }
   if (!config.has_encoder() && config.max_positions > 0) {
     const int64_t wanted = static_cast<int64_t>(options.prompt.size()) + options.max_new_tokens;
@@ -158,7 +159,7 @@ absl::Status Plan(const ModelConfig& config, const Tokenizer* tokenizer, const C
 absl::Status CheckFits(const Job& job, const ModelConfig& config, const Capacity& capacity) {
   const auto too_much = [](const char* what, int64_t needed, int64_t limit) {
     return absl::InvalidArgumentError(absl::StrCat("the request can never fit: it needs ", needed,
-                                                   " ", what, ", there are ", limit));
+                                                   " ", what, ", the limit is ", limit));
   };
   const int64_t length = static_cast<int64_t>(job.request.input.size());
   if (job.needs.encode_tokens > capacity.encode_tokens) {

@@ -29,8 +29,8 @@ struct Job {
   bool classify_encoded = false;  // the task head reads the encoded input, not decoder states
   int64_t encoded_row = -1;       // the row that such a head reads; -1: all rows
 
-  // What follows encoding: decoder steps (generation or teacher forcing), scoring by a causal model
-  // in encoder batches, or nothing (embeddings, task heads on the encoded input).
+  // The work after encoding: decoder steps (generation or teacher forcing), scoring by a causal
+  // model in encoder batches, or nothing (embeddings, task heads on the encoded input).
   std::variant<std::monostate, std::unique_ptr<Generation>, std::unique_ptr<TeacherForcing>,
                std::unique_ptr<PackedScoring>>
       work;

@@ -46,7 +46,8 @@ class LogitsProcessors {
   int64_t begin_len_;  // history length at which begin_suppress_tokens act
   std::vector<int32_t> tokens_;
   TokenRange words_, forced_bos_, forced_eos_;
-  TokenRange eos_, suppressed_, begin_suppressed_;  // adjacent in tokens_, in this order, so that one range covers several
+  TokenRange eos_, suppressed_,
+      begin_suppressed_;  // adjacent in tokens_, in this order, so that one range covers several
 };
 
 }  // namespace quintet

@@ -1,6 +1,6 @@
-// What requests are to hear of a step: their new tokens, and the results of those that are done.
-// Where a device works beside the host it is sent once the next step is with the device, which
-// otherwise would wait for texts to be made and handed over. Not thread safe.
+// Notifications of a step that have not been sent yet: new tokens of streaming requests and results
+// of finished ones. With async scheduling they are sent only after the next step has been enqueued,
+// so that the GPU does not wait while the host detokenizes and delivers. Not thread safe.
 #pragma once
 
 #include <memory>
@@ -13,15 +13,15 @@ namespace quintet {
 
 class OutputQueue {
  public:
-  // Reserves memory for `jobs` jobs; up to that number the Add functions allocate nothing.
+  // Reserves memory for `jobs` jobs. Up to that number the Add functions do not allocate.
   void Reserve(size_t jobs);
-  // A job that goes on and stays until SendAll, or SendTokensOf before it ends.
+  // `job` has new tokens. It must stay alive until SendAll, or until SendTokensOf before it ends.
   void AddTokens(Job* job) { tokens_.push_back(job); }
   void AddDone(std::unique_ptr<Job> job) { done_.push_back(std::move(job)); }
 
-  // A failed allocation marks the job out_of_memory.
+  // Delivers the queued tokens of one job, if any. A failed allocation marks the job out_of_memory.
   void SendTokensOf(Job* job);
-  // Tokens, then results: `answer` is called for each job that is done. Marks jobs likewise.
+  // Delivers all tokens, then calls `answer` for each finished job. Marks jobs like SendTokensOf.
   void SendAll(absl::FunctionRef<void(Job* job)> answer);
 
  private:

@@ -24,8 +24,9 @@ PackedScoring::PackedScoring(std::vector<int32_t> prompt,
   predictions_.reserve(most_predictions);
 }
 
-// The target after the last one of a part that begins with target `begin`, and the part's rows: a
-// target's last token is predicted but not read.
+// Returns the end of the part that begins with target `begin`, and sets *tokens to the input rows
+// of targets [begin, end). A target of n tokens needs n - 1 rows, because its last token is only
+// predicted.
 int64_t PackedScoring::PartEnd(int64_t begin, int64_t* tokens) const {
   const int64_t prompt = static_cast<int64_t>(prompt_.size());
   *tokens = 0;
@@ -43,7 +44,7 @@ void PackedScoring::AddTo(InputBatch* batch) {
   int64_t tokens;
   part_end_ = PartEnd(next_, &tokens);
   predictions_.clear();
-  int32_t begin = 0;  // of the input, counted from the part's first row
+  int32_t begin = 0;  // first row of the current input, relative to the part
   for (int64_t item = next_; item < part_end_; ++item) {
     if (item == next_ || scope_.window > 0) {
       if (item > next_) begin += batch->rows();
@@ -65,7 +66,8 @@ void PackedScoring::AddPrompt(InputBatch* batch) const {
   }
 }
 
-// prompt_row, part_row: of the prompt's last token and of the target's first one, in the part.
+// prompt_row: row of the prompt's last token. part_row: row of the target's first token. Both are
+// relative to the part.
 void PackedScoring::AddTarget(InputBatch* batch, int64_t item, int32_t prompt_row,
                               int32_t part_row) {
   const std::vector<int32_t>& target = targets_[static_cast<size_t>(item)];

@@ -1,10 +1,10 @@
-// Targets of one prompt, scored by a causal model in whole inputs: the prompt once, then all
-// targets one after another, each at the positions that follow the prompt and hidden from the
-// others by a column mask (FlashMask's shared question, arXiv 2410.01359). Nothing is kept in the
-// cache.
+// Scores the targets of one prompt with a causal model in encoder batches: the prompt once, then
+// all targets one after another. Each target has the positions that follow the prompt, and a column
+// mask hides it from the other targets (FlashMask's shared question, arXiv 2410.01359). The KV
+// cache is not used.
 //
-// What does not fit one pass of the model takes several, each of which reads the prompt again. A
-// request's parts depend on nothing but the request and the model's limit.
+// Targets that do not fit one pass are split into parts; each part encodes the prompt again. The
+// parts of a request depend only on the request and the model's limit. Not thread safe.
 #pragma once
 
 #include <cstdint>
@@ -17,18 +17,18 @@ namespace quintet {
 
 class PackedScoring {
  public:
-  // What tokens see besides what causality lets them.
+  // The attention mask in addition to causality.
   struct AttentionScope {
-    // Each token sees itself and the window - 1 before it; 0: all. Keys at the prompt's end then
-    // have other readers in each target, so that targets share no prompt: each has an input of its
-    // own.
+    // Sliding window: each token attends to itself and the window - 1 tokens before it; 0:
+    // unlimited. With a window, keys at the end of the prompt are visible to different rows of each
+    // target, so that targets cannot share the prompt: each has an input of its own.
     int64_t window = 0;
-    // Tokens of the prompt see the whole prompt.
+    // Bidirectional attention within the prompt.
     bool prefix_lm = false;
   };
 
-  // `prompt` and the targets are not empty; `targets` outlives the object. Parts have at most
-  // `max_tokens` rows, unless a single target takes more.
+  // `prompt` and the targets are not empty. `targets` outlives the object. A part has at most
+  // `max_tokens` rows, unless a single target needs more.
   PackedScoring(std::vector<int32_t> prompt, absl::Span<const std::vector<int32_t>> targets,
                 AttentionScope scope, int64_t max_tokens);
 
@@ -38,13 +38,13 @@ class PackedScoring {
   bool done() const { return next_ == static_cast<int64_t>(targets_.size()); }
   // Adds the next part's inputs.
   void AddTo(InputBatch* batch);
-  // What its rows are for, target by target: the state of row `row`, counted from the part's first,
-  // predicts `token`, which belongs to target `item`.
+  // Predictions of the part added last, target by target: the hidden state of row `row`, counted
+  // from the part's first row, predicts `token` of target `item`.
   struct Prediction {
     int32_t row, item, token;
   };
   absl::Span<const Prediction> predictions() const { return predictions_; }
-  // The part added last has been scored.
+  // The part added last has been scored: moves to the next one.
   void Advance() { next_ = part_end_; }
 
  private:

@@ -63,7 +63,7 @@ class PinnedArray {
     uploaded_bytes_ = bytes;
     upload_ = stream_->Upload(block_.data(), static_cast<int64_t>(bytes));
   }
-  // The array as of the last Commit, in pinned host memory; its device buffer is the twin.
+  // The array as of the last Commit, in pinned host memory.
   absl::Span<const T> span() const { return {block_.as<T>(), planned_.size()}; }
 
  private:

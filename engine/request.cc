@@ -46,7 +46,8 @@ absl::Status CheckAttentionScope(const Request& request, const ModelConfig& conf
   }
   if (request.sliding_window > 0 && request.prefix_lm) {
     return absl::InvalidArgumentError(
-        "sliding_window: a prompt that is read both ways (prefix_lm) takes no window");
+        "sliding_window: cannot be combined with prefix_lm, whose prompt attends in both "
+        "directions");
   }
   if (!config.has_encoder()) return absl::OkStatus();
   if (request.sliding_window > 0) {

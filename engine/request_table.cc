@@ -16,12 +16,13 @@ RequestTable::RequestTable(const EngineLimits& limits, int64_t pages_total)
 absl::Status RequestTable::CheckRoom(int64_t tokens) const {
   if (!status_.ok()) return status_;
   if (counters_.waiting >= max_queue_requests_) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the queue is full: ", counters_.waiting, " requests wait"));
+    return absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", counters_.waiting,
+                                                     " requests waiting, the limit is ",
+                                                     max_queue_requests_));
   }
   if (queued_tokens_ + tokens > max_queue_tokens_) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("the queue is full: ", queued_tokens_, " tokens wait, the limit is ",
+        absl::StrCat("the queue is full: ", queued_tokens_, " tokens waiting, the limit is ",
                      max_queue_tokens_, ", the request has ", tokens));
   }
   return absl::OkStatus();

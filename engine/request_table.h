@@ -1,6 +1,6 @@
 // The part of the engine that its threads share: the inbox of submitted requests, cancellations,
 // counters and the engine's status, all under one mutex. Submitting threads add requests; the
-// stepping thread takes them and reports what becomes of them. Every member is thread safe.
+// stepping thread takes them and reports how they end. Every member is thread safe.
 #pragma once
 
 #include <condition_variable>

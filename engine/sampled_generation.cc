@@ -41,7 +41,7 @@ void SampledGeneration::Select(const RowResults& results) {
   size_t going = 0, entry = 0;
   for (size_t i = 0; i < live_sequences_.size(); ++i, ++entry) {
     const int32_t seq = live_sequences_[i];
-    // Of a step queued ahead: sequences that have ended since have entries, too.
+    // With async scheduling, sequences that have ended meanwhile still have entries.
     while (results.sequences[entry] != seq) ++entry;
     const int64_t at = static_cast<int64_t>(entry) * results.token_stride;
     const int32_t token = results.tokens[at];

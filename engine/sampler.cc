@@ -25,7 +25,8 @@ Sampler::Sampler(Model* model, bool async_scheduling)
       max_rows_(LogitsChunkRows(model->stream())),
       async_scheduling_(async_scheduling && model->chosen().defined() &&
                         model->parents().defined()),
-      // Batches that change with every step have more shapes than are worth capturing.
+      // Batches that change with every step have more keys than are worth capturing: LRU bounds
+      // them.
       graphs_({.threshold = 3, .capacity = 1024}),
       top_k_plan_(&model->stream()),
       logprobs_plan_(&model->stream()),
@@ -161,7 +162,7 @@ Tensor Sampler::RowBias(const Needs& needs) const {
                               : top_k_plan_.Args({.biases = true}).row_bias;
 }
 
-// The first entry of a batch in the results that there are twice.
+// Offset of the slot's half in the candidate buffers, in elements.
 int64_t Sampler::CandidateOffset(StepSlot slot) const { return Index(slot) * max_rows_ * kMaxTopK; }
 
 absl::Span<const int32_t> Sampler::SequencesOf(const SamplingSlice& slice, StepSlot slot) const {
@@ -190,7 +191,8 @@ void Sampler::EnqueueStep(const DecodeBatch& decode_batch, StepSlot slot) {
   const bool joins =
       batch.token_per_row && batch.rows > 0 && !needs.logprobs && needs.top_logprobs == 0;
   if (!joins) return Enqueue(model_->Decode(decode_batch), slot);
-  // What GraphKey tells of a batch without beams, but for where it lies.
+  // The fields of GraphKey that matter without beams, except addresses, which the model's graph key
+  // covers.
   const DecodedStep step = model_->DecodeThen(
       decode_batch, {.key = {id_, Index(slot), needs.top_k, needs.max_k, needs.rule_log_sums,
                              rule_tokens_.size() > 0, batch.rows, rules_.size(), draws_.size()},
@@ -247,7 +249,7 @@ void Sampler::EnqueueOps(const Tensor& states, StepSlot slot) {
                 stream);
   }
   model_->Logits(states, Logits(batch.rows));
-  // The sums that the ranking itself takes come in its own reading.
+  // TopK computes the sums that it needs itself.
   if (needs.rule_log_sums || needs.logprobs) {
     LogSumExp({.logits = Logits(batch.rows), .out = LogSums(batch.rows)}, stream);
   }
@@ -321,7 +323,7 @@ void Sampler::EnqueueSample(const SamplingBatch& batch, StepSlot slot) {
   Sample(args, model_->stream());
 }
 
-// In place of what the ranking found for them.
+// Overwrites the candidates that TopK found for these entries.
 void Sampler::EnqueueSampleBeams(const SamplingBatch& batch, StepSlot slot) {
   SampleBeamsArgs args;
   args.logits = Logits(batch.rows);
@@ -346,7 +348,7 @@ void Sampler::EnqueueBeamStep(const SamplingBatch& batch, StepSlot slot) {
            model_->stream());
 }
 
-// Raw logits of what was chosen.
+// Raw logits of the candidates and the sampled tokens, for log-probabilities.
 void Sampler::EnqueueCandidateLogits(const SamplingBatch& batch, StepSlot slot) {
   Stream& stream = model_->stream();
   CandidateLogitsArgs args;
@@ -403,7 +405,7 @@ void Sampler::Select(absl::Span<const GenerationSlice> slices, StepSlot slot) {
     slices[task].generation->ApplyResults(ResultsOf(slices[task], slot));
   };
   const auto tasks = static_cast<int64_t>(slices.size());
-  // To take a token takes less than to wake a thread.
+  // Parallel only for beams: appending one token costs less than waking a thread.
   if (batches_[Index(slot)].beams) {
     model_->stream().pool().ParallelFor(tasks, [&](int64_t task, int) { select(task); });
   } else {

@@ -49,7 +49,7 @@ void Sampler::Plan(absl::Span<const SamplingInput> inputs, StepSlot slot) {
   batch.token_per_row = batch.one_sequence_per_row && !batch.beams;
   batch.advances_beams =
       async_scheduling_ && batch.one_sequence_per_row && batch.beams && !batch.needs.logprobs;
-  // Raw logits are looked up for all entries: all must have some index.
+  // EnqueueCandidateLogits reads the indices of all entries, so TopK must fill all of them.
   if (batch.needs.logprobs && beam_draws_.size() > 0) batch.needs.top_k = true;
   if (batch.needs.top_k || batch.beams) top_k_plan_.Commit();
   rules_.Commit();
@@ -113,8 +113,8 @@ void Sampler::PlanRules(const SamplingInput& input, int64_t rows, int64_t row, N
   needs->rule_log_sums = needs->rule_log_sums || rules.log_softmax != 0;
 }
 
-// Rows that are drawn from are ranked, too, where others are, and of drawn candidates
-// only the best.
+// If any request needs top-k, sampled rows get a (k = 1) entry too, so that entries stay aligned
+// with rows. Beam sampling likewise gets k = 1.
 void Sampler::PlanTopK(const SamplingInput& input, int64_t rows, Needs* needs) {
   const Generation& generation = *input.generation;
   const int64_t length = generation.length() + (input.in_flight ? 1 : 0);
@@ -152,7 +152,8 @@ void Sampler::PlanDraws(const SamplingInput& input, absl::Span<const int32_t> se
   }
 }
 
-// What chooses the next tokens in a batch with beams; drawn ones of other requests come by row.
+// BeamStep groups: beams as one group, greedy rows one each. Sampled rows need none; Sample writes
+// their tokens.
 void Sampler::PlanBeamGroups(const Generation& generation, int64_t rows,
                              const SamplingSlice& slice) {
   if (generation.SamplesTokens()) return;

@@ -6,7 +6,7 @@ namespace quintet {
 namespace {
 
 constexpr int64_t kNoLimit = int64_t{1} << 40;
-constexpr int64_t kIdleStepUs = 20'000;  // of a step that no stream waits for
+constexpr int64_t kIdleStepUs = 20'000;  // time limit of a step when no stream waits
 
 }  // namespace
 
@@ -40,7 +40,7 @@ void StepPace::RecordDecode(bool streams, int64_t prefill_tokens, int64_t us) {
   } else if (prefill_tokens > 0) {
     decode_us_ = std::min(decode_us_, took);
   } else {
-    // A step that was held up by other processes says little: it counts as twice the average.
+    // An outlier (another process held the CPU) counts as at most twice the average.
     decode_us_ += 0.2 * (std::min(took, 2.0 * decode_us_) - decode_us_);
   }
 }

@@ -1,6 +1,6 @@
-// A request whose decoder tokens are all given: an encoder-decoder's scores of targets, and states
-// for its task heads. Targets prefill_tokens the cache of what precedes them; several are read side
-// by side.
+// Decoder work with all tokens given: an encoder-decoder's teacher-forced scores of targets, and
+// hidden states for its task heads. Targets share the cached keys and values of the common prefix;
+// several targets are prefilled in parallel. Not thread safe.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,12 @@ namespace quintet {
 
 class TeacherForcing : public DecodeTask {
  public:
-  // Scores: log-probabilities of each target after `prefix` (not empty). Up to `sequences` targets
-  // are read at once. The request's targets outlive the object.
+  // Log-probabilities of each target after `prefix` (not empty). Up to `sequences` targets run in
+  // parallel. The targets outlive the object.
   static TeacherForcing Scoring(std::vector<int32_t> prefix,
                                 absl::Span<const std::vector<int32_t>> targets, int64_t sequences,
                                 int64_t page_size);
-  // States: of decoder tokens, all of them (row < 0) or only that of token `row`.
+  // Hidden states of decoder tokens: of all (row < 0) or of token `row`.
   static TeacherForcing States(std::vector<int32_t> tokens, int64_t row, int64_t page_size);
 
   int64_t sequences() const override { return static_cast<int64_t>(sequences_.size()); }
@@ -32,18 +32,18 @@ class TeacherForcing : public DecodeTask {
   bool done() const override { return items_done_ == items_; }
 
   bool scores() const { return !targets_.empty(); }
-  // Rows output_rows in the step just built, in the batch's order: the target of each and the item
-  // it belongs to.
+  // Output rows of the step just built, in the batch's order: the target token that each predicts,
+  // and the item that it belongs to.
   struct OutputRow {
     int32_t item, target;
   };
   absl::Span<const OutputRow> output_rows() const { return output_rows_; }
-  // The step has run: rows are settled, sequences move on to their next targets.
+  // The step has run: finished items are counted, their sequences start the next target.
   void Advance();
 
  private:
-  // A sequence under way: which item, and how many of its tokens the model has or will have after
-  // this step.
+  // A sequence of the current step: its item, and how many of the item's tokens have been
+  // prefilled, this step included.
   struct Sequence {
     int64_t item = -1;
     int64_t read = 0;
@@ -54,16 +54,16 @@ class TeacherForcing : public DecodeTask {
   void AddTargetRows(BatchBuilder* batch, Sequence* seq, int64_t prefill_tokens);
   int64_t ItemTokens(int64_t item) const;
 
-  std::vector<int32_t> shared_;  // read once, before any item
+  std::vector<int32_t> shared_;  // prefix tokens of all items, prefilled once
   int64_t shared_read_ = 0;
-  int32_t first_token_ = 0;      // of every scored item: the last one before its target
-  std::vector<int32_t> tokens_;  // of the only item, when states are output_rows
+  int32_t first_token_ = 0;      // scoring: the input that predicts a target's first token
+  std::vector<int32_t> tokens_;  // hidden states: tokens of the only item
   int64_t row_ = -1;
   absl::Span<const std::vector<int32_t>> targets_;
   int64_t items_ = 0, items_done_ = 0, next_item_ = 0;
   SlotLayout layout_;
   std::vector<Sequence> sequences_;
-  std::vector<int32_t> inputs_;  // scratch: a seq's tokens of one step
+  std::vector<int32_t> inputs_;  // scratch: tokens of one sequence in one step
   std::vector<OutputRow> output_rows_;
 };
 
