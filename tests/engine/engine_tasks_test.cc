@@ -304,7 +304,7 @@ TEST_CASE("score: options that the model does not allow are refused, and say why
   };
   CHECK(message(true, 5, false).empty());
   CHECK(message(true, 0, true).empty());
-  CHECK_THAT(message(true, 5, true), Catch::StartsWith("sliding_window: a prompt"));
+  CHECK_THAT(message(true, 5, true), Catch::StartsWith("sliding_window: cannot be combined"));
   CHECK_THAT(message(true, -1, false), Catch::StartsWith("sliding_window: -1"));
   CHECK_THAT(message(false, 5, false), Catch::StartsWith("sliding_window: only causal"));
   CHECK_THAT(message(false, 0, true), Catch::StartsWith("prefix_lm: only causal"));
