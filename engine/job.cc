@@ -122,8 +122,8 @@ absl::Status PlanClassify(const ModelConfig& config, const Capacity& capacity, J
     if (!found.ok()) return found.status();
     row = *found;
   }
-  // FAT5's heads, token classifiers and causal models read hidden states of the input; other heads
-  // read hidden states of the decoder.
+  // FAT5's heads, every token classifier and causal models read states of the input; the others a
+  // decoder's.
   const bool on_input = !config.has_encoder() || config.family == Family::kFat5 ||
                         config.head == Head::kTokenClassification;
   if (on_input) {

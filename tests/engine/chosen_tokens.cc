@@ -99,7 +99,7 @@ std::vector<Request> RandomBeams(const ModelConfig& config, int count, uint32_t 
     o.logprobs = false;
     o.top_logprobs = 0;
     o.max_new_tokens += 10;
-    if (i % 5 == 4) continue;  // company of other kinds
+    if (i % 5 == 4) continue;  // other kinds of requests in the same steps
     o.num_return_sequences = 1;
     o.num_beams = static_cast<int32_t>(2 + i % 5);
   }

@@ -67,7 +67,7 @@ TEST_CASE(
             }
           }
           REQUIRE(slots.size() == static_cast<size_t>(shared + sequences * own));
-          // No page too many.
+          // No more pages than necessary.
           REQUIRE(layout.PagesNeeded() * page_size <
                   shared + sequences * own + sequences * page_size);
         }
@@ -76,7 +76,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("consecutive slots run through the pages in order") {
+TEST_CASE("consecutive slots fill the pages in order") {
   const std::vector<int32_t> pages{5, 2, 9};
   CHECK(ConsecutiveSlots(pages, 7, 3) == std::vector<int32_t>{15, 16, 17, 6, 7, 8, 27});
 }
