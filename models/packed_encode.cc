@@ -101,23 +101,21 @@ int64_t PackedModel::SequenceOf(int64_t row) const {
   return std::upper_bound(offsets, offsets + encoder_sequences_, row) - offsets - 1;
 }
 
-// The whole of a short batch by one replay, once its lengths have been seen before.
-bool PackedModel::EncodeRecorded() {
+// Encodes a whole short batch by launching its graphs, once its lengths have been used before.
+// Returns false, having done nothing, where there are none.
+bool PackedModel::EncodeByGraph() {
   constexpr int64_t kMostRows = 1024;
-  constexpr size_t kMostGraphs = 128;
+  constexpr int64_t kFirstLayers = 2;  // in the first graph
   if (stream_.backend() == Backend::kCpu || encoder_rows_ > kMostRows) return false;
   if (!mask_.tiles.empty() || both_ways_) return false;
   const int64_t layers = static_cast<int64_t>(InputStack().layers.size());
   const int32_t* offsets = encoder_offsets_.as<int32_t>();
   std::vector<int32_t> lengths(offsets, offsets + encoder_sequences_ + 1);
-  if (recorded_encodes_.size() >= kMostGraphs) recorded_encodes_.clear();
-  RecordedEncode& encode = recorded_encodes_[std::move(lengths)];
-  constexpr int64_t kFirstLayers = 2;
-  if (encode.seen && encode.parts.empty()) {
-    std::vector<std::unique_ptr<DeviceGraph>> parts;  // all or none, where an allocation fails
+  const EncodeGraphs* graphs = encode_graphs_.Use(lengths, [&] {
+    auto parts = std::make_unique<EncodeGraphs>();
     for (int64_t begin = 0; begin < layers;) {
       const int64_t end = begin == 0 ? std::min(kFirstLayers, layers) : layers;
-      parts.push_back(stream_.device().Record([&] {
+      parts->push_back(stream_.device().Record([&] {
         for (layer_ = begin; layer_ < end; ++layer_) {
           ProjectInputRows(0, encoder_rows_);
           FinishInputRows(0, encoder_rows_);
@@ -126,18 +124,18 @@ bool PackedModel::EncodeRecorded() {
       begin = end;
     }
     layer_ = 0;
-    if (std::count(parts.begin(), parts.end(), nullptr) == 0) encode.parts = std::move(parts);
-  }
-  encode.seen = true;
-  if (encode.parts.empty()) return false;
-  for (const auto& part : encode.parts) stream_.device().Replay(*part);
+    if (std::count(parts->begin(), parts->end(), nullptr) > 0) parts = nullptr;
+    return parts;
+  });
+  if (graphs == nullptr) return false;
+  for (const auto& graph : *graphs) stream_.device().Replay(*graph);
   layer_ = layers;
   return true;
 }
 
 bool PackedModel::EncodeSlice(int64_t work) {
   QT_CHECK_GT(encoder_rows_, 0);
-  if (layer_ == 0 && row_ == 0 && sweep_ == Sweep::kProject && EncodeRecorded()) return true;
+  if (layer_ == 0 && row_ == 0 && sweep_ == Sweep::kProject && EncodeByGraph()) return true;
   // Few rows read all weights for little.
   const double max_rows = static_cast<double>(EncodeBlockRows());
   const double min_rows = stream_.backend() == Backend::kCpu ? 32 : max_rows;

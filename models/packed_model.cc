@@ -169,11 +169,11 @@ std::pair<StepShape, PackedModel::Recording> PackedModel::Arrange(const DecodeBa
              .moves = step_.batch().moves,
              .parents = parents_},
             stream_);
-  if (recorded_block_ != step_.block()) {
-    recorded_.clear();
-    recorded_prompts_.clear();
-    recorded_whole_.clear();
-    recorded_block_ = step_.block();
+  if (captured_block_ != step_.block()) {
+    step_graphs_.Clear();
+    prompt_graphs_.Clear();
+    joint_graphs_.Clear();
+    captured_block_ = step_.block();
   }
   return {shape, recording};
 }
@@ -183,9 +183,14 @@ void PackedModel::Run(const StepShape& shape, Recording recording) {
     case Recording::kNone:
       return Forward();
     case Recording::kStep:
-      return RunRecorded(shape);
-    case Recording::kPrompt:
-      return RunPromptRecorded(shape);
+      return LaunchOrForward(step_graphs_.Use(shape, [this] { return CaptureForward(false); }));
+    case Recording::kPrompt: {
+      const DecodeBatch& batch = step_.batch();
+      std::vector<int32_t> offsets(batch.offsets.begin(), batch.offsets.end());
+      offsets.insert(offsets.end(), batch.group_offsets.begin(), batch.group_offsets.end());
+      return LaunchOrForward(
+          prompt_graphs_.Use({shape, std::move(offsets)}, [this] { return CaptureForward(true); }));
+    }
   }
 }
 
@@ -196,23 +201,18 @@ Tensor PackedModel::Decode(const DecodeBatch& batch) {
 }
 
 DecodedStep PackedModel::DecodeThen(const DecodeBatch& batch, const Following& following) {
-  // To record takes as long as some hundreds of recorded steps gain.
-  constexpr int64_t kOften = 16;
-  constexpr size_t kMostGraphs = 128;
   const auto [shape, recording] = Arrange(batch);
   const Tensor states = states_.Rows(0, static_cast<int64_t>(batch.wanted.size()));
   if (recording == Recording::kStep) {
-    if (recorded_whole_.size() >= kMostGraphs) recorded_whole_.clear();
-    RecordedStep& whole = recorded_whole_[{shape, following.key}];
-    if (whole.seen++ == kOften) {
+    const DeviceGraph* graph = joint_graphs_.Use({shape, following.key}, [&] {
       step_.PlanForAll(false);
-      whole.graph = stream_.device().Record([&] {
+      return stream_.device().Record([&] {
         Forward();
         following.queue(states);
       });
-    }
-    if (whole.graph != nullptr) {
-      stream_.device().Replay(*whole.graph);
+    });
+    if (graph != nullptr) {
+      stream_.device().Replay(*graph);
       return {states, true};
     }
   }
@@ -237,29 +237,14 @@ void PackedModel::Forward() {
   NormRows(weights_.decoder, x, states_.Rows(0, static_cast<int64_t>(wanted.size())), wanted);
 }
 
-void PackedModel::RunRecorded(const StepShape& shape) {
-  constexpr size_t kMostGraphs = 256;
-  if (recorded_.size() >= kMostGraphs) recorded_.clear();
-  RunOrRecord(&recorded_[shape], false);
+std::unique_ptr<DeviceGraph> PackedModel::CaptureForward(bool these_rows) {
+  step_.PlanForAll(these_rows);
+  return stream_.device().Record([this] { Forward(); });
 }
 
-void PackedModel::RunPromptRecorded(const StepShape& shape) {
-  constexpr size_t kMostGraphs = 128;
-  if (recorded_prompts_.size() >= kMostGraphs) recorded_prompts_.clear();
-  const DecodeBatch& batch = step_.batch();
-  std::vector<int32_t> offsets(batch.offsets.begin(), batch.offsets.end());
-  offsets.insert(offsets.end(), batch.group_offsets.begin(), batch.group_offsets.end());
-  RunOrRecord(&recorded_prompts_[{shape, std::move(offsets)}], true);
-}
-
-void PackedModel::RunOrRecord(RecordedStep* step, bool these_rows) {
-  if (step->seen > 0 && step->graph == nullptr) {
-    step_.PlanForAll(these_rows);
-    step->graph = stream_.device().Record([this] { Forward(); });
-  }
-  ++step->seen;
-  if (step->graph != nullptr) {
-    stream_.device().Replay(*step->graph);
+void PackedModel::LaunchOrForward(const DeviceGraph* graph) {
+  if (graph != nullptr) {
+    stream_.device().Replay(*graph);
   } else {
     Forward();
   }

@@ -4,12 +4,12 @@
 // add their layers. Not thread safe, like every Model.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "kernels/attention_mask.h"
+#include "kernels/graph_cache.h"
 #include "models/model.h"
 #include "models/step_arrays.h"
 #include "models/weights.h"
@@ -101,13 +101,6 @@ class PackedModel : public Model {
   // Part 0, 1 or 2 (queries, keys or values) of qkv [rows, 3 I], as [rows, heads, head_dim].
   Tensor HeadsOf(const Tensor& qkv, int part) const;
 
-  // Work recorded on a device. The first of a shape runs as usual, so that all that is made on
-  // first use is there when the second is recorded.
-  struct RecordedStep {
-    int64_t seen = 0;  // how often
-    std::unique_ptr<DeviceGraph> graph;
-  };
-
   ModelWeights weights_;
   int64_t block_rows_;  // rows of the widest products: max(EncodeBlockRows, max_step_tokens)
   DType activations_;   // type of what passes between ops; the residual stream and states are f32
@@ -145,7 +138,7 @@ class PackedModel : public Model {
     return config_.has_encoder() ? weights_.encoder : weights_.decoder;
   }
   void TakeMask(const EncodeBatch& batch);
-  bool EncodeRecorded();
+  bool EncodeByGraph();
   int64_t RowCost() const;
   int64_t SequenceOf(int64_t row) const;
   void ProjectInputRows(int64_t begin, int64_t end);
@@ -160,9 +153,10 @@ class PackedModel : public Model {
   // The decoder over the rows of step_, to the states of the wanted ones in states_.
   void Forward();
   void Run(const StepShape& shape, Recording recording);
-  void RunRecorded(const StepShape& shape);
-  void RunPromptRecorded(const StepShape& shape);
-  void RunOrRecord(RecordedStep* step, bool these_rows);
+  // Captures Forward for any batch of the current shape, or with `these_rows` for any that has the
+  // current batch's offsets too.
+  std::unique_ptr<DeviceGraph> CaptureForward(bool these_rows);
+  void LaunchOrForward(const DeviceGraph* graph);
 
   // Where the next slice goes on; layer_ == layers of InputStack(): complete.
   int64_t layer_ = 0, row_ = 0;
@@ -170,14 +164,12 @@ class PackedModel : public Model {
   bool both_ways_ = false;  // EncodeBatch's
   ColumnMask mask_;         // no columns: there is none
 
-  // Encodings recorded on a device, by the offsets of their sequences, as steps are: queueing a
-  // hundred kernels one by one takes longer than a short input's work. In two parts: to queue a
-  // recording takes the longer the more it has, and the device begins only then.
-  struct RecordedEncode {
-    bool seen = false;
-    std::vector<std::unique_ptr<DeviceGraph>> parts;  // the first layers, the others
-  };
-  std::map<std::vector<int32_t>, RecordedEncode> recorded_encodes_;
+  // CUDA graphs of short encoder batches, by the offsets of their sequences: enqueueing a hundred
+  // kernels one by one takes longer than a short input's work. An encoding has two graphs, the
+  // first layers and the others: launching a graph takes longer the more nodes it has, and the
+  // device starts only then.
+  using EncodeGraphs = std::vector<std::unique_ptr<DeviceGraph>>;
+  GraphCache<std::vector<int32_t>, EncodeGraphs> encode_graphs_{{.threshold = 1, .capacity = 128}};
 
   // Query offsets of the sequences in a block of input rows, and the position of each one's first
   // query there.
@@ -194,13 +186,17 @@ class PackedModel : public Model {
   Buffer pages_;
   Buffer workspace_;
   Buffer arrays_;
-  // Steps with one new token a sequence, by shape; prompts also by the offsets of their sequences
-  // and groups.
-  std::map<StepShape, RecordedStep> recorded_;
-  std::map<std::pair<StepShape, std::vector<int32_t>>, RecordedStep> recorded_prompts_;
-  // Steps with what follows them, also by its key.
-  std::map<std::pair<StepShape, std::vector<int64_t>>, RecordedStep> recorded_whole_;
-  const void* recorded_block_ = nullptr;  // where step_'s arrays were then
+  // CUDA graphs of decoder calls. The first call of a key is never captured, so that everything
+  // that is made on first use exists. Key of a step with one new token per sequence: its shape; of
+  // prompts: also the offsets of their sequences and groups.
+  GraphCache<StepShape> step_graphs_{{.threshold = 1, .capacity = 256}};
+  GraphCache<std::pair<StepShape, std::vector<int32_t>>> prompt_graphs_{
+      {.threshold = 1, .capacity = 128}};
+  // Steps together with the work that DecodeThen appends, also by its key. Such a capture takes as
+  // long as some hundreds of its launches save.
+  GraphCache<std::pair<StepShape, std::vector<int64_t>>> joint_graphs_{
+      {.threshold = 16, .capacity = 128}};
+  const void* captured_block_ = nullptr;  // address of step_'s arrays in these graphs
 };
 
 }  // namespace quintet
