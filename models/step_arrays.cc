@@ -119,7 +119,7 @@ absl::Status StepArrays::Reserve(const StepShape& shape) {
   return absl::OkStatus();
 }
 
-void StepArrays::Arrange(const DecodeBatch& batch, const StepShape& shape, int64_t slots) {
+void StepArrays::Fill(const DecodeBatch& batch, const StepShape& shape, int64_t slots) {
   const int64_t sequences = static_cast<int64_t>(batch.kv_lens.size());
   const int32_t rows = static_cast<int32_t>(batch.tokens.size());
   QT_CHECK_EQ(static_cast<int64_t>(batch.offsets.size()), sequences + 1);
@@ -161,10 +161,10 @@ void StepArrays::Arrange(const DecodeBatch& batch, const StepShape& shape, int64
   upload_ = stream_->Upload(block_.data(), at.bytes);
 }
 
-void StepArrays::PlanForAll(bool these_rows) {
+void StepArrays::PlanForAll(bool same_offsets) {
   stream_->WaitForUpload(upload_);
   const Places at(block_.data(), shape_);
-  if (!these_rows) {
+  if (!same_offsets) {
     for (int64_t s = 0; s <= shape_.sequences; ++s) {
       at.offsets[s] = static_cast<int32_t>(std::min(s, shape_.rows));
     }

@@ -49,12 +49,12 @@ class StepArrays {
   // batch has more is filled so that it does nothing: rows without a slot, sequences without rows
   // or keys, wanted rows that repeat the first. QT_CHECK: the batch is sound, and its slots are
   // below `slots`.
-  void Arrange(const DecodeBatch& batch, const StepShape& shape, int64_t slots);
+  void Fill(const DecodeBatch& batch, const StepShape& shape, int64_t slots);
 
   // Puts the greatest lengths of the shape on the host side, which then plans for any batch of this
-  // shape that has one new token a sequence; with `these_rows` for any that has the same offsets as
-  // this one. Kernels go on reading the twin's. For recording a step; waits for its upload.
-  void PlanForAll(bool these_rows);
+  // shape that has one new token a sequence; with `same_offsets` for any that has the same offsets
+  // as this one. Kernels go on reading the twin's. For recording a step; waits for its upload.
+  void PlanForAll(bool same_offsets);
 
   // The batch in the block.
   const DecodeBatch& batch() const { return batch_; }
