@@ -84,8 +84,8 @@ Tensor EncoderDecoderModel::CrossAttention(int64_t layer, const Tensor& q) {
 
 // ---- Projection of the source to cross-attention keys and values ----
 
-// Whether ops can read `states` where they are: rows of encoder_x_, not a caller's copy in host
-// memory. On a CPU ops can read both.
+// Returns whether ops can read `states` directly: on a GPU only rows of encoder_x_, not a caller's
+// copy in host memory.
 bool EncoderDecoderModel::ReadableByOps(const Tensor& states) const {
   const char* data = states.as<char>();
   const char* own = encoder_x_.as<char>();
@@ -94,7 +94,8 @@ bool EncoderDecoderModel::ReadableByOps(const Tensor& states) const {
 }
 
 // Returns pinned memory for the slot offsets of `rows` rows. H2D copies of earlier offsets may
-// still be in flight, so used memory is reused only when all of it has been used, after a wait.
+// still be in flight, so each call takes new memory; when none is left, it waits for these copies
+// and starts over.
 int64_t* EncoderDecoderModel::TakeRowOffsets(int64_t rows) {
   if (cross_rows_used_ + rows > limits_.max_encode_tokens) {
     stream_.WaitForUpload(cross_upload_);
@@ -138,8 +139,8 @@ void EncoderDecoderModel::ProjectCross(const Tensor& states, int64_t position,
   }
 }
 
-// Projects rows that ops can read, the first at `position` of its sequence, into the cache at
-// row_offset [rows].
+// Projects rows that ops can read. `position` is the position of the first row in its sequence. Row
+// r goes to element row_offset[r] of the cache.
 void EncoderDecoderModel::ProjectCrossRows(const Tensor& states, int64_t position,
                                            const int64_t* row_offset) {
   const int64_t rows = states.dim[0], n = weights_.cross_kv.n();

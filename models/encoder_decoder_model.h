@@ -59,7 +59,7 @@ class EncoderDecoderModel : public PackedModel {
 
   // Cache destinations of cross-attention keys and values, in elements (ScatterOutput): the offset
   // of each row's slot, and of each (layer, key or value, head) in a slot's page.
-  Tensor cross_row_offsets_;    // [max_encode_tokens] i64, used as a ring of pieces
+  Tensor cross_row_offsets_;    // [max_encode_tokens] i64, taken piece by piece
   Tensor cross_chunk_offsets_;  // [decoder_layers * 2 * heads] i64
   int64_t cross_rows_used_ = 0;
   int64_t cross_upload_ = 0;  // number of the latest H2D copy of row offsets

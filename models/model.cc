@@ -13,10 +13,11 @@ namespace {
 
 absl::Status CheckLimit(const char* name, int64_t value, int64_t max) {
   if (value >= 1 && value <= max) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(name, ": expected 1 to ", max, ", got ", value));
+  return absl::InvalidArgumentError(absl::StrCat(name, ": ", value, " is not in [1, ", max, "]"));
 }
 
-// Bounds that keep every size computed from the limits within 64 bits, and every slot within 32.
+// Checks bounds that keep every size computed from the limits within 64 bits and every slot number
+// within 32 bits.
 absl::Status CheckLimits(const ModelLimits& limits) {
   constexpr int64_t kMaxTokens = int64_t{1} << 24;
   constexpr int64_t kMaxPageSize = 4096;
@@ -34,10 +35,14 @@ absl::Status CheckLimits(const ModelLimits& limits) {
   return absl::OkStatus();
 }
 
-// Options checked, and the model's config.
+// Checks the options and reads the model's config.
 absl::StatusOr<ModelConfig> Begin(const std::string& directory, const LoadOptions& options) {
   if (!WeightTypeSupported(options.weights, options.device)) {
-    return absl::UnimplementedError("this CPU has no products of weights of this type");
+    const char* needs =
+        options.weights == WeightType::kBF16 ? "a CPU with avx512_bf16 or a GPU" : "a GPU";
+    return absl::UnimplementedError(absl::StrCat("weight type ", WeightTypeName(options.weights),
+                                                 " is not supported on this CPU: it needs ",
+                                                 needs));
   }
   absl::Status limits = CheckLimits(options.limits);
   if (!limits.ok()) return limits;

@@ -101,11 +101,11 @@ int64_t PackedModel::SequenceOf(int64_t row) const {
   return std::upper_bound(offsets, offsets + encoder_sequences_, row) - offsets - 1;
 }
 
-// Encodes a whole short batch by launching its graphs, once its lengths have been used before.
-// Returns false, having done nothing, where there are none.
+// Encodes a whole short batch by launching its CUDA graphs, which exist if its offsets have been
+// used before. Returns false and does nothing if there are none.
 bool PackedModel::EncodeByGraph() {
   constexpr int64_t kMaxRows = 1024;
-  constexpr int64_t kFirstLayers = 2;  // in the first graph
+  constexpr int64_t kFirstGraphLayers = 2;
   if (stream_.backend() == Backend::kCpu || encoder_rows_ > kMaxRows) return false;
   if (!mask_.tiles.empty() || bidirectional_) return false;
   const int64_t layers = static_cast<int64_t>(InputStack().layers.size());
@@ -114,7 +114,7 @@ bool PackedModel::EncodeByGraph() {
   const EncodeGraphs* graphs = encode_graphs_.Use(lengths, [&] {
     auto parts = std::make_unique<EncodeGraphs>();
     for (int64_t begin = 0; begin < layers;) {
-      const int64_t end = begin == 0 ? std::min(kFirstLayers, layers) : layers;
+      const int64_t end = begin == 0 ? std::min(kFirstGraphLayers, layers) : layers;
       parts->push_back(stream_.device().Record([&] {
         for (layer_ = begin; layer_ < end; ++layer_) {
           RunInputRows(0, encoder_rows_, Sweep::kProject);
@@ -136,7 +136,7 @@ bool PackedModel::EncodeByGraph() {
 bool PackedModel::EncodeSlice(int64_t work) {
   QT_CHECK_GT(encoder_rows_, 0);
   if (layer_ == 0 && row_ == 0 && sweep_ == Sweep::kProject && EncodeByGraph()) return true;
-  // A block of few rows reads all weights for little work.
+  // Every block reads all weights of the layer, so blocks of few rows are inefficient.
   const double max_rows = static_cast<double>(EncodeBlockRows());
   const double min_rows = stream_.backend() == Backend::kCpu ? 32 : max_rows;
   const std::vector<LayerWeights>& layers = InputStack().layers;
@@ -187,8 +187,8 @@ void PackedModel::RunInputRows(int64_t begin, int64_t end, Sweep sweep) {
   if (!project && last_layer) FinalNorm(stack, rows.x, rows.x, {});
 }
 
-// The block `rows` may hold the end of one sequence, whole ones and the beginning of another. Each
-// row attends to the keys of its sequence.
+// Each row attends to the keys of its sequence. The block `rows` may contain the end of one
+// sequence, whole sequences, and the start of another.
 Tensor PackedModel::AttendInput(const LayerRows& rows) {
   const int64_t begin = rows.begin, end = begin + rows.count();
   const Tensor qkv = encoder_qkv_.Rows(0, encoder_rows_);

@@ -151,7 +151,8 @@ std::pair<StepShape, PackedModel::GraphKind> PackedModel::PrepareStep(const Deco
   QT_CHECK_LE(static_cast<int64_t>(batch.tokens.size()), limits_.max_step_tokens);
   CheckBatch(batch);
   StepShape shape = StepShape::Of(batch);
-  // Computing more rows takes a device longer than enqueueing their kernels one by one.
+  // With more rows the kernels run longer than it takes to enqueue them one by one, so a graph
+  // saves nothing.
   constexpr int64_t kMaxPromptRows = 1024;
   GraphKind kind = GraphKind::kNone;
   if (stream_.backend() != Backend::kCpu) {
@@ -198,7 +199,7 @@ void PackedModel::ForwardOrLaunch(const StepShape& shape, GraphKind kind) {
 }
 
 std::unique_ptr<DeviceGraph> PackedModel::CaptureForward(bool same_offsets) {
-  step_.PlanForAll(same_offsets);
+  step_.PlanForCapture(same_offsets);
   return stream_.device().Record([this] { Forward(); });
 }
 
@@ -213,7 +214,7 @@ DecodedStep PackedModel::DecodeThen(const DecodeBatch& batch, const Following& f
   const Tensor states = states_.Rows(0, static_cast<int64_t>(batch.wanted.size()));
   if (kind == GraphKind::kStep) {
     const DeviceGraph* graph = joint_graphs_.Use({shape, following.key}, [&] {
-      step_.PlanForAll(false);
+      step_.PlanForCapture(false);
       return stream_.device().Record([&] {
         Forward();
         following.queue(states);

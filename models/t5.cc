@@ -28,17 +28,18 @@ class T5Model final : public EncoderDecoderModel {
   void FinalNorm(const StackWeights& stack, const Tensor& x, const Tensor& y,
                  absl::Span<const int32_t> rows) override;
 
-  // ---- Norms split between two GEMMs (NormOutput) ----
-  // Between two sublayers one GEMM adds to x and the next one reads norm(x). Where both can, the
-  // first writes x * gamma and the sums of squares, and the second divides by the root of their
-  // mean: no pass over x for the norm. Which pairs can is a function of their weights and the
-  // number of rows.
+  // ---- Split norms (NormOutput) ----
+  // Between two sublayers one GEMM adds to x and the next GEMM reads norm(x). On a GPU, for few
+  // rows, the norm needs no pass of its own over x: the first GEMM also writes x * gamma and sums
+  // of x^2, and the second GEMM divides its result by sqrt(mean(x^2) + eps). Whether two GEMMs can
+  // do this depends only on their weights and the number of rows. SplitNorm returns this plan; no
+  // state is kept between calls.
 
-  // Buffers of split norms. The encoder and the decoder have their own, because decoder steps run
-  // between the slices of an input. Undefined: no norm of this model is ever split.
+  // Buffers of split norms. The encoder and the decoder each have their own, because decoder steps
+  // run between the slices of an input. Undefined: no norm of this model is ever split.
   struct SplitNormBuffers {
-    Tensor scaled;   // [rows, d_model] of activations_: x * gamma
-    Tensor squares;  // [rows, most parts] f32: sums of x^2
+    Tensor scaled;   // [rows, d_model] of type activations_: x * gamma
+    Tensor squares;  // [rows, max parts] f32: sums of x^2
   };
   // The residual stream of one layer call.
   struct Residual {
@@ -53,7 +54,7 @@ class T5Model final : public EncoderDecoderModel {
   // norm(x) as the input of a GEMM.
   struct NormedInput {
     Tensor x, gamma;
-    NormOutput split;  // outputs of the GEMM that added to x; undefined: the norm is not split
+    NormOutput split;  // written by the GEMM that added to x; undefined: the norm is not split
   };
   NormOutput SplitNorm(const LinearWeight& producer, const Residual& x, const NextNorm& next) const;
   // x += in W^T; returns norm(x).
@@ -61,9 +62,10 @@ class T5Model final : public EncoderDecoderModel {
                           const NextNorm& next);
   // y = epilogue(norm(x) W^T).
   void NormedGemm(const NormedInput& in, LinearArgs args);
-  // norm(x) at the beginning of a layer, and x += in W^T of the feed-forward layer at its end. Both
-  // split the norm between a layer and the next one.
+  // Returns norm(x) at the start of layer `layer`. Plans the same split as LayerOutput of the layer
+  // before: on a GPU both are called with all rows of an input or a step.
   NormedInput LayerInput(const StackWeights& stack, int64_t layer, const Residual& x) const;
+  // x += in W^T with the feed-forward output weights of layer `layer`.
   void LayerOutput(const StackWeights& stack, int64_t layer, const Tensor& in, const Residual& x);
 
   // rows.qkv = Wqkv norm(x), rotated in rotary models.
@@ -169,7 +171,8 @@ void T5Model::Carve(Carver& carver) {
   if (config_.has_decoder()) decoder_norm_ = carve(limits_.max_step_tokens);
 }
 
-// The plan of a norm: defined if `producer`, which adds to x, and next.consumer can split it.
+// Returns the output tensors of a split norm if `producer`, the GEMM that adds to x, and
+// next.consumer can split it; else undefined tensors.
 NormOutput T5Model::SplitNorm(const LinearWeight& producer, const Residual& x,
                               const NextNorm& next) const {
   const int64_t rows = x.x.dim[0];
