@@ -56,7 +56,7 @@ void Gpt2Model::Layer(const LayerRows& rows) {
     NormedGemm(w.attention_norm, w.attention_norm_beta,
                {.x = x, .w = &w.qkv, .bias = w.qkv_bias, .y = rows.qkv, .kv = rows.kv});
   }
-  if (!rows.finish) return;
+  if (!rows.finish) return;  // first sweep: attention needs the keys of all rows
   const Tensor attended = SelfAttention(rows);
   Gemm({.x = attended, .w = &w.attention_out, .bias = w.attention_out_bias, .residual = x, .y = x});
 

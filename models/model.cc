@@ -36,7 +36,8 @@ absl::Status CheckLimits(const ModelLimits& limits) {
 }
 
 // Checks the options and reads the model's config.
-absl::StatusOr<ModelConfig> Begin(const std::string& directory, const LoadOptions& options) {
+absl::StatusOr<ModelConfig> CheckedConfig(const std::string& directory,
+                                          const LoadOptions& options) {
   if (!WeightTypeSupported(options.weights, options.device)) {
     const char* needs =
         options.weights == WeightType::kBF16 ? "a CPU with avx512_bf16 or a GPU" : "a GPU";
@@ -53,32 +54,34 @@ WeightOptions WeightOptionsOf(const LoadOptions& options) {
   return {options.weights, options.device, options.follow_symlinks};
 }
 
-std::unique_ptr<PackedModel> Make(ModelConfig config, const LoadOptions& options,
-                                  ModelWeights weights, ThreadPool* pool) {
+std::unique_ptr<PackedModel> MakeModel(ModelConfig config, const LoadOptions& options,
+                                       ModelWeights weights, ThreadPool* pool) {
   const auto make = config.family == Family::kGpt2 ? MakeGpt2Model : MakeT5Model;
   return make(std::move(config), options.limits, std::move(weights), Stream(pool, options.device));
 }
 
-absl::StatusOr<std::unique_ptr<Model>> Read(const std::string& directory,
-                                            const LoadOptions& options, ThreadPool* pool) {
-  absl::StatusOr<ModelConfig> config = Begin(directory, options);
+absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory,
+                                                 const LoadOptions& options, ThreadPool* pool) {
+  absl::StatusOr<ModelConfig> config = CheckedConfig(directory, options);
   if (!config.ok()) return config.status();
   absl::StatusOr<ModelWeights> weights =
       LoadWeights(directory, &*config, WeightOptionsOf(options), pool);
   if (!weights.ok()) return weights.status();
-  std::unique_ptr<PackedModel> model = Make(*std::move(config), options, *std::move(weights), pool);
+  std::unique_ptr<PackedModel> model =
+      MakeModel(*std::move(config), options, *std::move(weights), pool);
   if (absl::Status status = model->Allocate(); !status.ok()) return status;
   return model;
 }
 
-absl::StatusOr<ModelMemory> Describe(const std::string& directory, const LoadOptions& options,
-                                     ThreadPool* pool) {
-  absl::StatusOr<ModelConfig> config = Begin(directory, options);
+absl::StatusOr<ModelMemory> MeasureModel(const std::string& directory, const LoadOptions& options,
+                                         ThreadPool* pool) {
+  absl::StatusOr<ModelConfig> config = CheckedConfig(directory, options);
   if (!config.ok()) return config.status();
   absl::StatusOr<ModelWeights> weights =
       DescribeWeights(directory, &*config, WeightOptionsOf(options), pool);
   if (!weights.ok()) return weights.status();
-  std::unique_ptr<PackedModel> model = Make(*std::move(config), options, *std::move(weights), pool);
+  std::unique_ptr<PackedModel> model =
+      MakeModel(*std::move(config), options, *std::move(weights), pool);
   if (absl::Status status = model->Measure(); !status.ok()) return status;
   return model->memory();
 }
@@ -87,12 +90,12 @@ absl::StatusOr<ModelMemory> Describe(const std::string& directory, const LoadOpt
 
 absl::StatusOr<std::unique_ptr<Model>> Model::Load(const std::string& directory,
                                                    const LoadOptions& options, ThreadPool* pool) {
-  return CatchOutOfMemory([&] { return Read(directory, options, pool); });
+  return CatchOutOfMemory([&] { return LoadModel(directory, options, pool); });
 }
 
 absl::StatusOr<ModelMemory> Model::Measure(const std::string& directory, const LoadOptions& options,
                                            ThreadPool* pool) {
-  return CatchOutOfMemory([&] { return Describe(directory, options, pool); });
+  return CatchOutOfMemory([&] { return MeasureModel(directory, options, pool); });
 }
 
 }  // namespace quintet

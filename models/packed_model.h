@@ -66,8 +66,8 @@ class PackedModel : public Model {
 
     int64_t count() const { return x.dim[0]; }
   };
-  // x = embeddings of `ids`. Also records each id in history_ at its row's slot, if there are
-  // slots.
+  // x = embeddings of `ids`. If `slots` is not empty, also writes the id of each row to history_ at
+  // the row's slot.
   struct EmbedRows {
     Tensor ids;                       // [rows] i32
     Tensor positions;                 // [rows] i32
@@ -75,10 +75,10 @@ class PackedModel : public Model {
     Tensor x;                         // [rows, d_model] f32 out
   };
   virtual void Embed(const EmbedRows& rows) = 0;
-  // One layer, as the paper of the family describes it.
+  // Runs one layer on `rows`.
   virtual void Layer(const LayerRows& rows) = 0;
-  // The final norm of `stack`: y [n, d_model] of the n rows `rows` of x. Empty `rows`: of all rows,
-  // and y may be x.
+  // The final norm of `stack`: y[i] = norm(x[rows[i]]), [n, d_model] f32. Empty `rows`: all rows of
+  // x, and y may be x. Families without a final norm (post-norm) copy the rows.
   virtual void FinalNorm(const StackWeights& stack, const Tensor& x, const Tensor& y,
                          absl::Span<const int32_t> rows) = 0;
   // QT_CHECKs what the family requires of a batch beyond the limits.
@@ -92,8 +92,9 @@ class PackedModel : public Model {
 
   // y = epilogue(alpha * x W^T + bias), with the model's GEMM scratch.
   void Gemm(LinearArgs args);
-  // As Gemm on norm(x), x f32: LayerNorm if `beta` is defined, else RMSNorm. The GEMM applies the
-  // norm to its input where it can; otherwise the norm is an op of its own, into normed_.
+  // y = epilogue(alpha * norm(x) W^T + bias), x f32. norm is LayerNorm if `beta` is defined, else
+  // RMSNorm. If the GEMM cannot normalise its input itself, a norm op writes norm(x) to normed_
+  // first.
   void NormedGemm(const Tensor& gamma, const Tensor& beta, LinearArgs args);
   // Self-attention of `rows`, whose qkv is complete. A decoder step first stores its keys and
   // values in the cache, unless rows.kv is set (then the QKV GEMM has stored them). Returns [rows,

@@ -29,7 +29,7 @@ class T5Model final : public EncoderDecoderModel {
                  absl::Span<const int32_t> rows) override;
 
   // ---- Split norms (NormOutput) ----
-  // Between two sublayers one GEMM adds to x and the next GEMM reads norm(x). On a GPU, for few
+  // Between two sublayers, one GEMM adds to x and the next GEMM reads norm(x). On a GPU, for few
   // rows, the norm needs no pass of its own over x: the first GEMM also writes x * gamma and sums
   // of x^2, and the second GEMM divides its result by sqrt(mean(x^2) + eps). Whether two GEMMs can
   // do this depends only on their weights and the number of rows. SplitNorm returns this plan; no
@@ -93,7 +93,7 @@ void T5Model::EncoderLayer(const LayerRows& rows) {
 
   // Self-attention: x += O attention(Wqkv norm(x)).
   if (rows.project) ProjectQkv(LayerInput(weights_.encoder, rows.layer, x), w, rows);
-  if (!rows.finish) return;
+  if (!rows.finish) return;  // first sweep: attention needs the keys of all rows
   const Tensor attended = SelfAttention(rows);
   const NormedInput normed = AddThenNorm(w.attention_out, attended, x, {w.ffn_norm, w.ffn_in});
 
