@@ -122,11 +122,7 @@ absl::Status PlanClassify(const ModelConfig& config, const Capacity& capacity, J
     if (!found.ok()) return found.status();
     row = *found;
   }
-  // FAT5's heads, every token classifier and causal models read states of the input; the others a
-  // decoder's.
-  const bool on_input = !config.has_encoder() || config.family == Family::kFat5 ||
-                        config.head == Head::kTokenClassification;
-  if (on_input) {
+  if (config.classifies_input()) {
     job->classify_encoded = true;
     job->encoded_row = row;
     return absl::OkStatus();

@@ -192,7 +192,7 @@ std::unique_ptr<Session> OpenSession(const ModelFlags& flags, const SessionNeeds
 absl::StatusOr<std::vector<int32_t>> FitInput(const Session& session, std::vector<int32_t> ids,
                                               bool truncate) {
   const ModelConfig& config = session.config;
-  if (ids.empty() && config.family == Family::kGpt2 && config.bos_id >= 0) ids = {config.bos_id};
+  if (ids.empty() && config.decoder_only() && config.bos_id >= 0) ids = {config.bos_id};
   if (ids.empty()) return absl::InvalidArgumentError("the input has no tokens");
   const size_t limit = static_cast<size_t>(session.flags.max_input_tokens);
   if (ids.size() <= limit) return ids;
