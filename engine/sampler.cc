@@ -193,11 +193,11 @@ void Sampler::EnqueueStep(const DecodeBatch& decode_batch, StepSlot slot) {
   if (!joins) return Enqueue(model_->Decode(decode_batch), slot);
   // The fields of GraphKey that matter without beams, except addresses, which the model's graph key
   // covers.
-  const DecodedStep step = model_->DecodeThen(
+  const DecodedStep step = model_->DecodeAndAppend(
       decode_batch, {.key = {id_, Index(slot), needs.top_k, needs.max_k, needs.rule_log_sums,
                              rule_tokens_.size() > 0, batch.rows, rules_.size(), draws_.size()},
-                     .queue = [&](const Tensor& states) { EnqueueOps(states, slot); }});
-  if (!step.followed) return Enqueue(step.states, slot);
+                     .enqueue = [&](const Tensor& states) { EnqueueOps(states, slot); }});
+  if (!step.appended) return Enqueue(step.states, slot);
   model_->stream().Mark(Index(slot));
 }
 

@@ -114,17 +114,17 @@ struct DecodeBatch {
 };
 
 // Work to append to a decoder step, so that both are captured in one CUDA graph. For equal keys and
-// equal step shapes, `queue` must enqueue identical launches on identical addresses; values that
+// equal step shapes, `enqueue` must enqueue identical launches on identical addresses; values that
 // differ between such steps must be read from device memory. Keys must be unique per caller: a
 // different caller, even a later one, has other addresses.
-struct Following {
+struct AppendedWork {
   std::vector<int64_t> key;
-  absl::FunctionRef<void(const Tensor& states)> queue;  // states: those that Decode returns
+  absl::FunctionRef<void(const Tensor& states)> enqueue;  // states: those that Decode returns
 };
 
 struct DecodedStep {
   Tensor states;
-  bool followed = false;  // the appended work is enqueued, too
+  bool appended = false;  // the appended work is enqueued, too
 };
 
 class Model {
@@ -187,8 +187,8 @@ class Model {
   virtual Tensor Decode(const DecodeBatch& batch) = 0;
   // Decode, with work appended. On a GPU, when steps of this shape and key have been frequent, step
   // and appended work are launched as one captured CUDA graph (between two graphs the device would
-  // idle). Otherwise `followed` is false, and the caller enqueues the work itself.
-  virtual DecodedStep DecodeThen(const DecodeBatch& batch, const Following&) {
+  // idle). Otherwise `appended` is false, and the caller enqueues the work itself.
+  virtual DecodedStep DecodeAndAppend(const DecodeBatch& batch, const AppendedWork&) {
     return {Decode(batch)};
   }
   // Device buffer [max_step_sequences] i32 of sampled tokens that the next Decode reads

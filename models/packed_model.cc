@@ -209,15 +209,15 @@ Tensor PackedModel::Decode(const DecodeBatch& batch) {
   return states_.Rows(0, static_cast<int64_t>(batch.wanted.size()));
 }
 
-DecodedStep PackedModel::DecodeThen(const DecodeBatch& batch, const Following& following) {
+DecodedStep PackedModel::DecodeAndAppend(const DecodeBatch& batch, const AppendedWork& work) {
   const auto [shape, kind] = PrepareStep(batch);
   const Tensor states = states_.Rows(0, static_cast<int64_t>(batch.wanted.size()));
   if (kind == GraphKind::kStep) {
-    const DeviceGraph* graph = joint_graphs_.Use({shape, following.key}, [&] {
+    const DeviceGraph* graph = joint_graphs_.Use({shape, work.key}, [&] {
       step_.PlanForCapture(false);
       return stream_.device().Record([&] {
         Forward();
-        following.queue(states);
+        work.enqueue(states);
       });
     });
     if (graph != nullptr) {

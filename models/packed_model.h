@@ -26,7 +26,7 @@ class PackedModel : public Model {
   Tensor HostEncoderStates() const final;
   Tensor EncodedRows(absl::Span<const int32_t> rows) final;
   Tensor Decode(const DecodeBatch& batch) final;
-  DecodedStep DecodeThen(const DecodeBatch& batch, const Following& following) final;
+  DecodedStep DecodeAndAppend(const DecodeBatch& batch, const AppendedWork& work) final;
   Tensor chosen() const override { return chosen_; }
   Tensor parents() const override { return parents_; }
   TokenHistory history() const override;
@@ -216,8 +216,9 @@ class PackedModel : public Model {
   // Prompts. Key: shape, and the offsets of sequences and groups.
   GraphCache<std::pair<StepShape, std::vector<int32_t>>> prompt_graphs_{
       {.threshold = 1, .capacity = 128}};
-  // Steps together with the work that DecodeThen appends. Key: shape and Following::key. The
-  // threshold is higher because such a capture takes as long as some hundreds of its launches save.
+  // Steps together with the work that DecodeAndAppend appends. Key: shape and AppendedWork::key.
+  // The threshold is higher because such a capture takes as long as some hundreds of its launches
+  // save.
   GraphCache<std::pair<StepShape, std::vector<int64_t>>> joint_graphs_{
       {.threshold = 16, .capacity = 128}};
   const void* captured_block_ = nullptr;  // address of step_'s arrays in these graphs
