@@ -44,14 +44,22 @@ class BatchBuilder {
  private:
   void FillSources();
 
-  std::vector<int32_t> tokens_, offsets_, kv_lens_, output_rows_, group_offsets_, source_lens_;
+  // Arrays of DecodeBatch.
+  std::vector<int32_t> tokens_;         // [tokens]
+  std::vector<int32_t> offsets_;        // [sequences + 1] in tokens_
+  std::vector<int32_t> kv_lens_;        // [sequences]
+  std::vector<int32_t> output_rows_;    // [outputs] rows whose hidden states are returned
+  std::vector<int32_t> group_offsets_;  // [groups + 1] in sequences
+  std::vector<int32_t> source_lens_;    // [groups] tokens of the encoded input
   std::vector<BeamMove> moves_;
-  std::vector<const int32_t*> slot_rows_, source_rows_;
-  std::vector<int32_t> slots_, sources_;
+  std::vector<int32_t> slots_;    // [sequences, slots_stride_], built by Finish from slot_rows_
+  std::vector<int32_t> sources_;  // [groups, sources_stride_], built by Finish from source_rows_
   int64_t slots_stride_ = 0, sources_stride_ = 0;
-  // The owners that the source matrix was last built for. It is rebuilt only when this list
-  // changes.
-  std::vector<uint64_t> owners_, filled_owners_;
+  std::vector<const int32_t*> slot_rows_;    // [sequences] the callers' slots
+  std::vector<const int32_t*> source_rows_;  // [groups] the callers' source slots
+  std::vector<uint64_t> owners_;             // [groups]
+  // The owners that sources_ was last built for. It is rebuilt only when this list changes.
+  std::vector<uint64_t> filled_owners_;
 };
 
 }  // namespace quintet

@@ -39,10 +39,10 @@ class EncoderCache {
 
  private:
   struct Entry {
-    uint64_t hash;
+    uint64_t hash;  // of ids
     std::vector<int32_t> ids;
-    std::shared_ptr<const std::vector<float>> states;
-    int64_t columns;
+    std::shared_ptr<const std::vector<float>> states;  // [ids, columns]
+    int64_t columns;                                   // d_model
     int64_t bytes() const;
   };
   using Entries = std::list<Entry>;  // most recently used first

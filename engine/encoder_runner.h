@@ -84,9 +84,10 @@ class EncoderRunner {
   std::vector<Job*> continuations_;    // scoring jobs between two parts
   std::list<Projection> spare_;        // list nodes, allocated in advance
   InputBatch batch_;
-  std::vector<int32_t> slots_, rows_;
-  WorkRate encode_rate_{1};    // units of Model::EncodeSlice
-  WorkRate project_rate_{32};  // rows; smaller blocks are bound by reading the weights
+  std::vector<int32_t> slots_;  // scratch: cache slots of a projected block
+  std::vector<int32_t> rows_;   // scratch: rows of a scored block
+  WorkRate encode_rate_{1};     // units of Model::EncodeSlice
+  WorkRate project_rate_{32};   // rows; smaller blocks are bound by reading the weights
   WorkRate score_rate_{32};
 };
 

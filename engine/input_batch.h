@@ -37,9 +37,12 @@ class InputBatch {
   EncodeBatch Finish();
 
  private:
+  // Arrays of EncodeBatch: offsets_ [inputs + 1], the others [tokens].
   std::vector<int32_t> tokens_, offsets_, positions_, lower_begin_, upper_end_;
-  int32_t begin_ = 0;
-  bool limited_ = false, both_ways_ = false, moved_ = false;
+  int32_t begin_ = 0;       // first row of the current input
+  bool limited_ = false;    // some row is hidden from later rows of its input
+  bool both_ways_ = false;  // some row is visible to earlier rows of its input
+  bool moved_ = false;      // some position is not the row's index in its input
 };
 
 }  // namespace quintet

@@ -1,7 +1,6 @@
 #include "engine/job.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"

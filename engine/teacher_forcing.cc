@@ -58,10 +58,10 @@ void TeacherForcing::AssignPages(absl::Span<const int32_t> pages) {
 
 int64_t TeacherForcing::prefill_tokens_left() const {
   const int64_t shared = static_cast<int64_t>(shared_.size());
-  if (shared_read_ < shared) return shared - shared_read_;
+  if (shared_prefilled_ < shared) return shared - shared_prefilled_;
   int64_t left = 0;
   for (const Sequence& seq : sequences_) {
-    if (seq.item >= 0) left += ItemTokens(seq.item) - seq.read;
+    if (seq.item >= 0) left += ItemTokens(seq.item) - seq.prefilled;
   }
   return left;
 }
@@ -69,16 +69,16 @@ int64_t TeacherForcing::prefill_tokens_left() const {
 void TeacherForcing::AddTo(BatchBuilder* batch, int64_t prefill_tokens) {
   output_rows_.clear();
   const int64_t shared = static_cast<int64_t>(shared_.size());
-  if (prefill_tokens > 0 && shared_read_ < shared) {
+  if (prefill_tokens > 0 && shared_prefilled_ < shared) {
     batch->AddSequence(
-        absl::MakeConstSpan(shared_).subspan(shared_read_, prefill_tokens),
-        {sequences_[0].slots.data(), static_cast<size_t>(shared_read_ + prefill_tokens)});
-    shared_read_ += prefill_tokens;
+        absl::MakeConstSpan(shared_).subspan(shared_prefilled_, prefill_tokens),
+        {sequences_[0].slots.data(), static_cast<size_t>(shared_prefilled_ + prefill_tokens)});
+    shared_prefilled_ += prefill_tokens;
     return;
   }
   for (Sequence& seq : sequences_) {
     if (prefill_tokens == 0 || seq.item < 0) continue;
-    const int64_t count = std::min(prefill_tokens, ItemTokens(seq.item) - seq.read);
+    const int64_t count = std::min(prefill_tokens, ItemTokens(seq.item) - seq.prefilled);
     AddTargetRows(batch, &seq, count);
     prefill_tokens -= count;
   }
@@ -86,9 +86,9 @@ void TeacherForcing::AddTo(BatchBuilder* batch, int64_t prefill_tokens) {
 
 void TeacherForcing::AddTargetRows(BatchBuilder* batch, Sequence* seq, int64_t count) {
   const int32_t item = static_cast<int32_t>(seq->item);
-  const size_t slots = shared_.size() + seq->read + count;
+  const size_t slots = shared_.size() + seq->prefilled + count;
   inputs_.clear();
-  for (int64_t i = seq->read; i < seq->read + count; ++i) {
+  for (int64_t i = seq->prefilled; i < seq->prefilled + count; ++i) {
     if (!scores()) {
       inputs_.push_back(tokens_[i]);
       continue;
@@ -101,18 +101,18 @@ void TeacherForcing::AddTargetRows(BatchBuilder* batch, Sequence* seq, int64_t c
   if (scores() || row_ < 0) {
     batch->OutputLast(count);
     if (!scores()) output_rows_.resize(count, {item, 0});
-  } else if (row_ >= seq->read && row_ < seq->read + count) {
-    batch->OutputToken(row_ - seq->read);
+  } else if (row_ >= seq->prefilled && row_ < seq->prefilled + count) {
+    batch->OutputToken(row_ - seq->prefilled);
     output_rows_.push_back({item, 0});
   }
-  seq->read += count;
+  seq->prefilled += count;
 }
 
 void TeacherForcing::Advance() {
   for (Sequence& seq : sequences_) {
-    if (seq.item < 0 || seq.read < ItemTokens(seq.item)) continue;
+    if (seq.item < 0 || seq.prefilled < ItemTokens(seq.item)) continue;
     ++items_done_;
-    seq.read = 0;
+    seq.prefilled = 0;
     seq.item = next_item_ < items_ ? next_item_++ : -1;
   }
 }

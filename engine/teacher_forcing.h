@@ -46,7 +46,7 @@ class TeacherForcing : public DecodeTask {
   // prefilled, this step included.
   struct Sequence {
     int64_t item = -1;
-    int64_t read = 0;
+    int64_t prefilled = 0;
     std::vector<int32_t> slots;
   };
 
@@ -55,7 +55,7 @@ class TeacherForcing : public DecodeTask {
   int64_t ItemTokens(int64_t item) const;
 
   std::vector<int32_t> shared_;  // prefix tokens of all items, prefilled once
-  int64_t shared_read_ = 0;
+  int64_t shared_prefilled_ = 0;
   int32_t first_token_ = 0;      // scoring: the input that predicts a target's first token
   std::vector<int32_t> tokens_;  // hidden states: tokens of the only item
   int64_t row_ = -1;
