@@ -1,5 +1,5 @@
-// From start and end logits to answers, as Hugging Face's question-answering pipeline chooses them;
-// from logits of labels to probabilities.
+// Turns raw logits of task heads into answers, as Hugging Face's pipelines do: question-answering
+// spans from start and end logits, probabilities from label logits.
 #pragma once
 
 #include <cstdint>
@@ -12,21 +12,21 @@ namespace quintet {
 
 struct AnswerSpan {
   int64_t first = 0, last = 0;  // tokens, inclusive
-  double probability =
-      0;  // softmax(start)[first] * softmax(end)[last], each over the context's tokens
+  // softmax(start)[first] * softmax(end)[last], each softmax over the tokens of the context.
+  double probability = 0;
 };
 
-// The `top_k` most probable spans of tokens in [context_begin, context_end) of at most max_tokens
-// tokens, best first; ties go to the earlier start, then the earlier end. `logits` is [tokens, 2]:
-// start, end.
+// Returns up to `top_k` spans, most probable first. A span is within [context_begin, context_end)
+// and has at most max_tokens tokens. Ties: the earlier start first, then the earlier end. `logits`
+// is [tokens, 2]: start, end.
 std::vector<AnswerSpan> BestSpans(absl::Span<const float> logits, int64_t context_begin,
                                   int64_t context_end, int64_t max_tokens, int64_t top_k);
 
-// softmax of one row of logits, in double.
+// Softmax of one row of logits, computed in double.
 std::vector<double> Softmax(absl::Span<const float> logits);
 
-// Probabilities of a text's labels, as in Hugging Face's text-classification pipeline: softmax of
-// labels that exclude each other, sigmoids of independent ones; values of a regression as they are.
+// Label probabilities of one text, as in Hugging Face's text-classification pipeline: softmax for
+// exclusive labels, sigmoid for independent labels. Regression values are returned unchanged.
 std::vector<double> LabelProbabilities(absl::Span<const float> logits, LabelKind kind);
 
 }  // namespace quintet

@@ -8,7 +8,7 @@ namespace quintet {
 
 BatchBuilder::BatchBuilder(const ModelLimits& limits) {
   tokens_.reserve(limits.max_step_tokens);
-  wanted_.reserve(limits.max_step_tokens);
+  output_rows_.reserve(limits.max_step_tokens);
   offsets_.reserve(limits.max_step_sequences + 1);
   kv_lens_.reserve(limits.max_step_sequences);
   group_offsets_.reserve(limits.max_step_sequences + 1);
@@ -22,7 +22,7 @@ BatchBuilder::BatchBuilder(const ModelLimits& limits) {
 }
 
 void BatchBuilder::Clear() {
-  for (auto* v : {&tokens_, &kv_lens_, &wanted_, &source_lens_}) v->clear();
+  for (auto* v : {&tokens_, &kv_lens_, &output_rows_, &source_lens_}) v->clear();
   offsets_.assign(1, 0);
   group_offsets_.assign(1, 0);
   slot_rows_.clear();
@@ -48,21 +48,21 @@ void BatchBuilder::AddSequence(absl::Span<const int32_t> tokens, absl::Span<cons
   if (!source_rows_.empty()) ++group_offsets_.back();
 }
 
-void BatchBuilder::MoveNext(int32_t beams, int32_t row) {
+void BatchBuilder::ReorderNext(int32_t beams, int32_t row) {
   moves_.push_back({static_cast<int32_t>(sequences()), beams, row});
 }
 
-void BatchBuilder::WantLast(int64_t count) {
+void BatchBuilder::OutputLast(int64_t count) {
   const int64_t total = tokens();
-  for (int64_t i = total - count; i < total; ++i) wanted_.push_back(static_cast<int32_t>(i));
+  for (int64_t i = total - count; i < total; ++i) output_rows_.push_back(static_cast<int32_t>(i));
 }
 
-void BatchBuilder::WantToken(int64_t index) {
-  wanted_.push_back(static_cast<int32_t>(offsets_[offsets_.size() - 2] + index));
+void BatchBuilder::OutputToken(int64_t index) {
+  output_rows_.push_back(static_cast<int32_t>(offsets_[offsets_.size() - 2] + index));
 }
 
 DecodeBatch BatchBuilder::Finish() {
-  // A request whose prompt must wait for the next step has a group without sequences.
+  // A request whose prefill got no tokens in this step has a group without sequences.
   size_t groups = 0;
   for (size_t g = 0; g < source_rows_.size(); ++g) {
     if (group_offsets_[g] == group_offsets_[g + 1]) continue;
@@ -88,7 +88,7 @@ DecodeBatch BatchBuilder::Finish() {
   batch.slots = slots_.data();
   batch.slots_stride = slots_stride_;
   batch.moves = moves_;
-  batch.wanted = wanted_;
+  batch.wanted = output_rows_;
   if (!source_rows_.empty()) {
     batch.group_offsets = group_offsets_;
     batch.source_slots = sources_.data();
@@ -100,7 +100,7 @@ DecodeBatch BatchBuilder::Finish() {
 
 void BatchBuilder::FillSources() {
   if (owners_ == filled_owners_) return;
-  filled_owners_.clear();  // until the matrix is filled: to grow it may fail
+  filled_owners_.clear();  // stays empty if resize below throws
   sources_stride_ =
       source_lens_.empty() ? 0 : *std::max_element(source_lens_.begin(), source_lens_.end());
   sources_.resize(sources_stride_ * source_lens_.size());

@@ -1,4 +1,5 @@
-// Gathers the sequences of one decoder step into the packed form that Model::Decode reads.
+// Packs the sequences of one decoder step into the DecodeBatch that Model::Decode takes. Not thread
+// safe.
 #pragma once
 
 #include <cstdint>
@@ -11,44 +12,54 @@ namespace quintet {
 
 class BatchBuilder {
  public:
-  // Sized once for the model's limits; steps do not allocate once the greatest length has been
-  // seen.
+  // Reserves memory for the model's limits. The slot matrices still grow with the longest sequence
+  // so far; after that, steps do not allocate.
   explicit BatchBuilder(const ModelLimits& limits);
 
   void Clear();
-  // Sequences added from here on share the encoded input whose slots these are; empty for models
-  // without an encoder. The slots outlive the batch and never change for one `owner`. A group
-  // without sequences is dropped.
+  // Starts a group: the sequences added after this call share one encoded input, whose cache slots
+  // are `source_slots` (empty for models without an encoder). The slots outlive the batch and never
+  // change for one `owner`. A group without sequences is dropped.
   void BeginGroup(uint64_t owner, absl::Span<const int32_t> source_slots);
-  // One sequence with new tokens. `slots` [kv_len]: one for each position, those of the new tokens
-  // last; they outlive the batch.
+  // Adds a sequence with its new tokens. `slots` [kv_len]: the cache slot of every position, new
+  // tokens last. The slots outlive the batch.
   void AddSequence(absl::Span<const int32_t> tokens, absl::Span<const int32_t> slots);
-  // The next `beams` sequences, of one new token each, take over the slots of the beams they
-  // continue (DecodeBatch::moves); `row`: index in parents() of the first.
-  void MoveNext(int32_t beams, int32_t row);
-  // Wants the final states of the newest sequence's last `count` tokens.
-  void WantLast(int64_t count);
-  // Wants the state of one of its tokens, counted from its first new one; ascending.
-  void WantToken(int64_t index);
+  // The next `beams` sequences, of one new token each, continue other beams and take over the slots
+  // of those beams (DecodeBatch::moves). `row`: index in Model::parents() of the first one.
+  void ReorderNext(int32_t beams, int32_t row);
+  // Requests the final hidden states of the last `count` tokens of the newest sequence.
+  void OutputLast(int64_t count);
+  // Requests the final hidden state of new token `index` of the newest sequence. Indices are
+  // ascending.
+  void OutputToken(int64_t index);
 
   bool empty() const { return kv_lens_.empty(); }
   int64_t tokens() const { return static_cast<int64_t>(tokens_.size()); }
   int64_t sequences() const { return static_cast<int64_t>(kv_lens_.size()); }
-  int64_t wanted() const { return static_cast<int64_t>(wanted_.size()); }
+  int64_t outputs() const { return static_cast<int64_t>(output_rows_.size()); }
 
-  // The batch, valid until Clear.
+  // Returns the batch, valid until Clear.
   DecodeBatch Finish();
 
  private:
   void FillSources();
 
-  std::vector<int32_t> tokens_, offsets_, kv_lens_, wanted_, group_offsets_, source_lens_;
+  // Arrays of DecodeBatch.
+  std::vector<int32_t> tokens_;         // [tokens]
+  std::vector<int32_t> offsets_;        // [sequences + 1] in tokens_
+  std::vector<int32_t> kv_lens_;        // [sequences]
+  std::vector<int32_t> output_rows_;    // [outputs] rows whose hidden states are returned
+  std::vector<int32_t> group_offsets_;  // [groups + 1] in sequences
+  std::vector<int32_t> source_lens_;    // [groups] tokens of the encoded input
   std::vector<BeamMove> moves_;
-  std::vector<const int32_t*> slot_rows_, source_rows_;
-  std::vector<int32_t> slots_, sources_;
+  std::vector<int32_t> slots_;    // [sequences, slots_stride_], built by Finish from slot_rows_
+  std::vector<int32_t> sources_;  // [groups, sources_stride_], built by Finish from source_rows_
   int64_t slots_stride_ = 0, sources_stride_ = 0;
-  // The source matrix changes only when requests come or go: whose sources it was last filled with.
-  std::vector<uint64_t> owners_, filled_owners_;
+  std::vector<const int32_t*> slot_rows_;    // [sequences] the callers' slots
+  std::vector<const int32_t*> source_rows_;  // [groups] the callers' source slots
+  std::vector<uint64_t> owners_;             // [groups]
+  // The owners that sources_ was last built for. It is rebuilt only when this list changes.
+  std::vector<uint64_t> filled_owners_;
 };
 
 }  // namespace quintet

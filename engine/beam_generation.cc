@@ -23,33 +23,33 @@ BeamGeneration::BeamGeneration(const Request& request, const Tokenizer* tokenize
 void BeamGeneration::AssignPages(absl::Span<const int32_t> pages) {
   Generation::AssignPages(pages);
   search_.emplace(options_);
-  ranking_size_ = search_->candidates();
-  candidates_.reserve(search_->candidates() * lanes_);
+  top_k_size_ = search_->candidates();
+  candidates_.reserve(search_->candidates() * num_sequences_);
   hits_.reserve(search_->candidates());
-  moved_tokens_.resize(lanes_ * max_len_);
-  moved_slots_.resize(lanes_ * max_len_);
+  moved_tokens_.resize(num_sequences_ * max_len_);
+  moved_slots_.resize(num_sequences_ * max_len_);
 }
 
 void BeamGeneration::TakeCandidates(const RowResults& results) {
   candidates_.clear();
-  for (int64_t k = 0; k < ranking_size_; ++k) {
-    const int32_t flat = results.ranked_indices[k];
+  for (int64_t k = 0; k < top_k_size_; ++k) {
+    const int32_t flat = results.candidate_indices[k];
     if (flat < 0) break;
     BeamCandidate candidate;
-    candidate.score = results.ranked[k];
+    candidate.score = results.candidate_scores[k];
     candidate.beam = static_cast<int32_t>(flat / vocab_);
     candidate.token = static_cast<int32_t>(flat % vocab_);
     if (options_.logprobs) {
-      candidate.log_prob = results.ranked_logits[k] - results.log_sums[candidate.beam];
+      candidate.log_prob = results.candidate_logits[k] - results.log_sums[candidate.beam];
     }
     candidates_.push_back(candidate);
   }
 }
 
 bool BeamGeneration::CompletesStop(const BeamCandidate& candidate) const {
-  // Text of so many tokens before the new one as a stop string can reach back over, with some for
-  // context.
-  const absl::Span<const int32_t> history = Lane(candidate.beam);
+  // Decode enough tokens before the new one that any stop string ending in the new token fits, plus
+  // 8 tokens of context.
+  const absl::Span<const int32_t> history = History(candidate.beam);
   const size_t generated = static_cast<size_t>(length_ - prompt_len_);
   const size_t reach = std::min(generated, longest_stop_ + 8);
   std::vector<int32_t> tail(history.end() - reach, history.end());
@@ -69,43 +69,45 @@ Hit BeamGeneration::HitOf(const BeamCandidate& candidate) const {
 void BeamGeneration::Select(const RowResults& results) {
   TakeCandidates(results);
   if (options_.logprobs) {
-    for (int64_t row = 0; row < lanes_; ++row) {
+    for (int64_t row = 0; row < num_sequences_; ++row) {
       alternatives_.push_back(row < rows() ? Alternatives(results, row) : Alternative());
     }
   }
   if (first_) {
     search_->CompleteFirst(&candidates_);
     if (options_.logprobs) {  // dead beams are copies of beam 0
-      for (int64_t row = 1; row < lanes_; ++row) alternatives_[row] = alternatives_[0];
+      for (int64_t row = 1; row < num_sequences_; ++row) alternatives_[row] = alternatives_[0];
     }
   }
-  // Rows without any possible token: the search still needs something to run on.
-  while (static_cast<int64_t>(candidates_.size()) < lanes_) {
+  // If the rules leave fewer possible tokens than beams, fill up: the search needs one candidate
+  // per beam.
+  while (static_cast<int64_t>(candidates_.size()) < num_sequences_) {
     candidates_.push_back({-std::numeric_limits<float>::infinity(), 0, 0, 0.0f});
   }
   hits_.clear();
   for (const BeamCandidate& c : candidates_) hits_.push_back(HitOf(c));
   done_ = !search_->Step(candidates_, hits_);
-  MoveLanes();
+  ReorderBeams();
   first_ = false;
   ++length_;
 }
 
-void BeamGeneration::MoveLanes() {
+void BeamGeneration::ReorderBeams() {
   const absl::Span<const int32_t> parents = search_->parents();
   bool moves = false;
-  for (int64_t lane = 0; lane < lanes_; ++lane) moves = moves || parents[lane] != lane;
+  for (int64_t seq = 0; seq < num_sequences_; ++seq) moves = moves || parents[seq] != seq;
   if (moves) {
-    // Keys and values stay where they are: a beam takes over the table of the beam it continues.
-    for (int64_t lane = 0; lane < lanes_; ++lane) {
-      const int64_t from = parents[lane] * max_len_, to = lane * max_len_;
+    // Keys and values are not moved: a beam takes over the slot table of the beam that it
+    // continues.
+    for (int64_t seq = 0; seq < num_sequences_; ++seq) {
+      const int64_t from = parents[seq] * max_len_, to = seq * max_len_;
       std::copy_n(tokens_.begin() + from, length_, moved_tokens_.begin() + to);
       std::copy_n(slots_.begin() + from, length_, moved_slots_.begin() + to);
     }
     tokens_.swap(moved_tokens_);
     slots_.swap(moved_slots_);
   }
-  for (int64_t lane = 0; lane < lanes_; ++lane) Append(lane, search_->tokens()[lane]);
+  for (int64_t seq = 0; seq < num_sequences_; ++seq) Append(seq, search_->tokens()[seq]);
 }
 
 void BeamGeneration::Share(absl::Span<const int32_t> new_tokens) {
@@ -116,7 +118,7 @@ void BeamGeneration::Share(absl::Span<const int32_t> new_tokens) {
 void BeamGeneration::Deliver(ResponseSink* sink) {
   if (shared_ == nullptr) return;
   if (!done_) {
-    Share(Lane(0).subspan(prompt_len_, search_->CommonLength(shared_tokens_)));
+    Share(History(0).subspan(prompt_len_, search_->CommonLength(shared_tokens_)));
   } else if (const std::vector<BeamHypothesis> finished = search_->Finished(); !finished.empty()) {
     Share(finished[0].tokens);
     shared_->Finish();
@@ -154,7 +156,7 @@ std::vector<GeneratedSequence> BeamGeneration::TakeSequences() {
     }
     for (size_t i = 0; options_.logprobs && i < h.tokens.size(); ++i) {
       sequence.logprobs.push_back(
-          {h.tokens[i], h.log_probs[i], alternatives_[i * lanes_ + h.row_beams[i]]});
+          {h.tokens[i], h.log_probs[i], alternatives_[i * num_sequences_ + h.row_beams[i]]});
     }
     new_tokens_ += static_cast<int64_t>(h.tokens.size());
     sequences.push_back(std::move(sequence));

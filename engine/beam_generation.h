@@ -1,4 +1,4 @@
-// Beam search, and beam sampling, as a generation.
+// Beam search and beam sampling of one request.
 #pragma once
 
 #include <memory>
@@ -20,8 +20,9 @@ class BeamGeneration : public Generation {
 
   void AssignPages(absl::Span<const int32_t> pages) override;
   float RowBias(int64_t row) const override { return search_->scores()[row]; }
-  // With one sequence to return: what all beams and finished candidates begin with, at the end the
-  // rest. With several, beams deliver when they are final.
+  // With one sequence to return, streams the common beginning of all beams and finished hypotheses,
+  // and the rest at the end. With several sequences nothing is streamed: beams are delivered when
+  // they are final.
   void Deliver(ResponseSink* sink) override;
   std::vector<GeneratedSequence> TakeSequences() override;
 
@@ -32,17 +33,17 @@ class BeamGeneration : public Generation {
   void TakeCandidates(const RowResults& results);
   Hit HitOf(const BeamCandidate& candidate) const;
   bool CompletesStop(const BeamCandidate& candidate) const;
-  void MoveLanes();
+  void ReorderBeams();
   void Share(absl::Span<const int32_t> new_tokens);
 
-  std::optional<BeamSearch> search_;  // from admission on
+  std::optional<BeamSearch> search_;  // set by AssignPages
   size_t longest_stop_ = 0;
   std::vector<BeamCandidate> candidates_;
   std::vector<Hit> hits_;
-  std::vector<int32_t> moved_tokens_, moved_slots_;  // the other half of a double buffer
-  std::vector<Alternative> alternatives_;            // [steps, beams], when asked for
-  std::unique_ptr<TextStream> shared_;               // when the common beginning is streamed
-  int64_t shared_tokens_ = 0;                        // new tokens in it
+  std::vector<int32_t> moved_tokens_, moved_slots_;  // double buffers of tokens_, slots_
+  std::vector<Alternative> alternatives_;            // [steps, beams] for top_logprobs
+  std::unique_ptr<TextStream> shared_;  // text of the common beginning; null: not streamed
+  int64_t shared_tokens_ = 0;           // new tokens pushed to shared_
 };
 
 }  // namespace quintet

@@ -10,7 +10,7 @@
 namespace quintet {
 namespace {
 
-constexpr float kDead = kEndedBeam;  // the same where steps run ahead
+constexpr float kDead = kEndedBeam;  // as on the device (BeamStep)
 
 }  // namespace
 
@@ -22,8 +22,7 @@ BeamSearch::BeamSearch(const DecodingOptions& options)
   QT_CHECK_LT(beams_, 64);
   const int32_t eos = static_cast<int32_t>(options.eos_token_ids.size());
   candidates_ = std::max(2, 1 + eos) * beams_;
-  // Patience widens (or narrows) the pool that must fill before the first-come rule stops the
-  // search.
+  // patience scales the pool that must be full before EarlyStopping::kFirst ends the search.
   pool_size_ = std::max(1, static_cast<int32_t>(std::lround(beams_ * options.patience)));
   scores_.assign(beams_, kDead);
   scores_[0] = 0.0f;
@@ -54,7 +53,7 @@ void BeamSearch::CompleteFirst(std::vector<BeamCandidate>* ranked) const {
                      if (a.score != b.score) return a.score > b.score;
                      return a.beam != b.beam ? a.beam < b.beam : a.token < b.token;
                    });
-  // Impossible tokens of beam 0 rank behind the possible ones of dead beams.
+  // Impossible tokens of beam 0 (score -inf) rank after the possible tokens of dead beams.
   std::stable_partition(ranked->begin(), ranked->end(),
                         [](const BeamCandidate& c) { return std::isfinite(c.score); });
   if (static_cast<int64_t>(ranked->size()) > candidates_) ranked->resize(candidates_);
@@ -137,11 +136,11 @@ void BeamSearch::UpdateOpen() {
 }
 
 int64_t BeamSearch::CommonLength(int64_t known) const {
-  uint64_t nodes =
-      (uint64_t{1} << beams_) - 1;  // of one step: those that some sequence goes through
+  // Bit b: some sequence goes through beam b at the current step.
+  uint64_t nodes = (uint64_t{1} << beams_) - 1;
   int64_t shortest = new_tokens_;
   for (const Slot& slot : pool_) {
-    if (slot.finished) shortest = std::min(shortest, slot.step);  // its last token is its own
+    if (slot.finished) shortest = std::min(shortest, slot.step);  // its last token is not shared
   }
   for (int64_t step = new_tokens_ - 1; step >= known; --step) {
     for (const Slot& slot : pool_) {

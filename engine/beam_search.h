@@ -1,6 +1,6 @@
-// Beam search with Hugging Face's exact semantics (transformers' vectorised search of 2025), one
-// request at a time: running beams, finished pool, early stopping, length penalty. Candidates come
-// ranked from outside; no logits are seen here.
+// Beam search of one request with Hugging Face's exact semantics (the vectorised search of
+// transformers, 2025): running beams, pool of finished sequences, early stopping, length penalty.
+// Works on ranked candidates and never sees logits. Not thread safe.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct BeamCandidate {
   float score = 0.0f;  // running score of the beam + processed log-probability of the token
   int32_t beam = 0;
   int32_t token = 0;
-  float log_prob = 0.0f;  // raw, carried along for the result
+  float log_prob = 0.0f;  // raw log-softmax of the token, for the result
 };
 
 enum class Hit : uint8_t { kNone, kEos, kStop, kLength };  // why a candidate ends its sequence
@@ -26,8 +26,8 @@ struct BeamHypothesis {
   bool finished = false;
   Hit hit = Hit::kNone;
   std::vector<int32_t> tokens;     // new tokens, eos included
-  std::vector<float> log_probs;    // raw, one a token
-  std::vector<int32_t> row_beams;  // [tokens] beam whose row of logits chose the token
+  std::vector<float> log_probs;    // [tokens] raw log-softmax
+  std::vector<int32_t> row_beams;  // [tokens] beam whose logits row chose the token
 };
 
 class BeamSearch {
@@ -35,36 +35,37 @@ class BeamSearch {
   explicit BeamSearch(const DecodingOptions& options);
 
   int32_t beams() const { return beams_; }
-  // K: how many ranked candidates Step takes. max(2, 1 + number of eos ids) * beams.
+  // K, the number of ranked candidates that Step takes: max(2, 1 + number of eos ids) * beams.
   int32_t candidates() const { return candidates_; }
-  // Running scores, best first; at the start only beam 0 is live (0), the others stand at -1e9.
+  // Running scores, best first. At the start beam 0 has score 0 and all others -1e9.
   absl::Span<const float> scores() const { return scores_; }
 
-  // At the first step only beam 0's row exists (all beams would be equal). When it has fewer than K
-  // possible tokens, Hugging Face goes on with the same tokens in the dead beams: completes
-  // `ranked`, all entries of that row, in that way. vocab: size of a row.
+  // At the first step only beam 0's row exists (all beams would be equal). If it has fewer than K
+  // possible tokens, Hugging Face fills up with the same tokens in the dead beams. Completes
+  // `ranked`, which holds all candidates of that row, in the same way.
   void CompleteFirst(std::vector<BeamCandidate>* ranked) const;
 
-  // One step. `ranked`: K candidates (fewer where the rows have no more), best first or in draw
-  // order; `hits` alike. Returns true when the search goes on.
+  // Runs one step. `ranked`: K candidates (fewer if the rows have no more), best first or in the
+  // order of sampling; `hits`: for each candidate, why it ends its sequence. Returns false when the
+  // search has ended.
   bool Step(absl::Span<const BeamCandidate> ranked, absl::Span<const Hit> hits);
 
-  // After Step: for each running beam, best first, the beam it continues and its new token.
+  // After Step: the parent beam and the new token of each running beam, best first.
   absl::Span<const int32_t> parents() const { return parents_; }
   absl::Span<const int32_t> tokens() const { return tokens_; }
 
-  // The finished pool, best first. Slots that no sequence could fill are left out: unfinished ones,
-  // and copies that continue an ended or dead beam, which Hugging Face returns with scores near
-  // -1e9. Of a pool without any other, the first stays.
+  // The finished pool, best first. Unfinished slots are left out, and so are hypotheses that
+  // continue an ended or dead beam, which Hugging Face returns with scores near -1e9. If the pool
+  // has no other, its first hypothesis is kept.
   std::vector<BeamHypothesis> Finished() const;
-  // Steps so far: the length, in new tokens, of every running beam.
+  // Steps so far = new tokens of every running beam.
   int64_t new_tokens() const { return new_tokens_; }
-  // Length, in new tokens, of what all running beams and all finished sequences begin with: it will
-  // be the beginning of every result. `known`: an earlier answer, which it never falls short of.
+  // Number of new tokens that all running beams and all finished sequences share at their
+  // beginning, and so will every result. `known`: an earlier return value, a lower bound.
   int64_t CommonLength(int64_t known) const;
 
  private:
-  // A running beam after one step: the path backwards gives its tokens.
+  // A running beam after one step. Following the parents backwards gives its tokens.
   struct Node {
     int32_t token, parent;
     float log_prob;

@@ -1,4 +1,4 @@
-// The monotonic clock: deadlines and durations never follow the wall clock.
+// The monotonic clock of deadlines and durations; independent of the wall clock.
 #pragma once
 
 #include <cstdint>
@@ -6,10 +6,10 @@
 
 namespace quintet {
 
-// Microseconds since some fixed point.
+// Microseconds since a fixed point in the past.
 int64_t MonotonicMicros();
 
-// Where the engine reads the time; tests give their own.
+// The engine's source of time, replaced in tests.
 using Clock = std::function<int64_t()>;
 
 }  // namespace quintet

@@ -1,5 +1,5 @@
-// One request's part in the decoder's steps, whatever it is after: generated tokens,
-// log-probabilities of given ones, states.
+// The decoder work of one request: generated tokens, log-probabilities of given targets, or hidden
+// states of given tokens for a task head. Not thread safe.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +13,19 @@ class DecodeTask {
  public:
   virtual ~DecodeTask() = default;
 
-  // What it needs at most, known at the door: sequences of one step, and pages of the cache.
+  // Upper bounds of its resources, known at submission: sequences in one step and KV cache pages.
   virtual int64_t sequences() const = 0;
   virtual int64_t pages_needed() const = 0;
-  // Gives it its pages; they outlive the task.
+  // Assigns pages_needed() pages, which outlive the task.
   virtual void AssignPages(absl::Span<const int32_t> pages) = 0;
 
-  // Tokens that are given beforehand and still have to be read (a prompt, targets); 0 while it
-  // generates.
-  virtual int64_t given_tokens_left() const = 0;
-  // Rows it must have in the next step: one a generating sequence; 0 while it reads.
+  // Prompt or target tokens still to be prefilled; 0 while the task generates.
+  virtual int64_t prefill_tokens_left() const = 0;
+  // Rows that the task needs in the next step: one per generating sequence; 0 during prefill.
   virtual int64_t generating_rows() const = 0;
-  // Adds its sequences to the step: its generating rows, or `share` (possibly 0) of the given
-  // tokens.
-  virtual void AddTo(BatchBuilder* batch, int64_t share) = 0;
+  // Adds its sequences to the step: its generating rows, or `prefill_tokens` (possibly 0) of the
+  // tokens to prefill.
+  virtual void AddTo(BatchBuilder* batch, int64_t prefill_tokens) = 0;
 
   virtual bool done() const = 0;
 };

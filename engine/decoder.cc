@@ -18,25 +18,25 @@ int64_t LabelBytes(const ModelConfig& config, const ModelLimits& limits) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(Model* model,
-                                                         std::optional<bool> run_ahead) {
+                                                         std::optional<bool> async_scheduling) {
   return CatchOutOfMemory([&]() -> absl::StatusOr<std::unique_ptr<Decoder>> {
-    auto decoder = std::unique_ptr<Decoder>(new Decoder(model, run_ahead));
+    auto decoder = std::unique_ptr<Decoder>(new Decoder(model, async_scheduling));
     const absl::Status status = decoder->Allocate();
     if (!status.ok()) return status;
     return decoder;
   });
 }
 
-Decoder::Decoder(Model* model, std::optional<bool> run_ahead)
+Decoder::Decoder(Model* model, std::optional<bool> async_scheduling)
     : model_(model),
-      runs_ahead_(run_ahead.value_or(model->stream().backend() != Backend::kCpu)),
+      async_scheduling_(async_scheduling.value_or(model->stream().backend() != Backend::kCpu)),
       batch_(model->limits()),
-      search_(model, runs_ahead_),
+      sampler_(model, async_scheduling_),
       target_scores_(model) {}
 
 int64_t Decoder::BufferBytes(const ModelConfig& config, const ModelLimits& limits,
                              const Stream& stream) {
-  return TokenSearch::BufferBytes(config, stream) + LabelBytes(config, limits) +
+  return Sampler::BufferBytes(config, stream) + LabelBytes(config, limits) +
          TargetScores::BufferBytes(limits);
 }
 
@@ -45,233 +45,238 @@ absl::Status Decoder::Allocate() {
       model_->stream().Allocate(LabelBytes(model_->config(), model_->limits()));
   if (!labels.ok()) return labels.status();
   labels_ = *std::move(labels);
-  if (absl::Status status = search_.Allocate(); !status.ok()) return status;
-  // Every job has a sequence at least.
+  if (absl::Status status = sampler_.Allocate(); !status.ok()) return status;
+  // Every job has at least one sequence.
   const auto jobs = static_cast<size_t>(model_->limits().max_step_sequences);
   classes_.reserve(jobs);
   members_.reserve(jobs);
-  parts_.reserve(jobs);
-  left_.reserve(jobs);
-  shares_.reserve(jobs);
-  searching_.reserve(jobs);
-  following_.reserve(jobs);
-  chosen_.reserve(jobs);
+  slices_.reserve(jobs);
+  prefill_left_.reserve(jobs);
+  prefill_.reserve(jobs);
+  inputs_.reserve(jobs);
+  next_inputs_.reserve(jobs);
+  selecting_.reserve(jobs);
   scoring_.reserve(jobs);
-  stating_.reserve(jobs);
+  classifying_.reserve(jobs);
   return target_scores_.Allocate();
 }
 
 void Decoder::Reset() {
-  ahead_.reset();
+  next_slot_.reset();
   target_scores_.Clear();
 }
 
-absl::StatusOr<Decoder::StepSize> Decoder::Step(absl::Span<const DecoderJob> jobs,
-                                                int64_t given_tokens, const Urgent& urgent,
+absl::StatusOr<Decoder::StepSize> Decoder::Step(absl::Span<Job* const> jobs, int64_t prefill_tokens,
+                                                const PriorityPressure& pressure,
                                                 absl::FunctionRef<void()> meanwhile) {
-  urgent_ = urgent;
-  if (ahead_.has_value() && TakesPart(jobs)) return FinishAhead(jobs, meanwhile);
-  ahead_.reset();  // nobody waits for it
-  Gather(jobs, given_tokens);
+  pressure_ = pressure;
+  if (next_slot_.has_value() && InNextStep(jobs)) return FinishStepInFlight(jobs, meanwhile);
+  next_slot_.reset();  // all its sequences have ended
+  Gather(jobs, prefill_tokens);
   if (batch_.empty()) return StepSize{};
-  // A plan is on the device before the step begins.
-  const bool planned = search_.Fitting(searching_) == searching_.size();
-  if (planned) search_.Plan(searching_, 0);
+  // If all inputs fit one sampling batch, its plan is uploaded before the decoder step.
+  const bool planned = sampler_.CountFitting(inputs_) == inputs_.size();
+  if (planned) sampler_.Plan(inputs_, StepSlot::kFirst);
   const int64_t sequences = batch_.sequences();
   const Tensor states = model_->Decode(batch_.Finish());
-  CollectStates(states, Score(states, SearchAll(states, jobs, planned, meanwhile)));
-  if (!ahead_.has_value()) status_.Update(model_->stream().Synchronize());
+  ClassifyOutputs(states, Score(states, SampleAll(states, jobs, planned, meanwhile)));
+  if (!next_slot_.has_value()) status_.Update(model_->stream().Synchronize());
   if (!status_.ok()) return status_;
-  for (const DecoderJob& job : jobs) {
-    if (job.forced != nullptr) job.forced->Advance();
+  for (const Job* job : jobs) {
+    if (job->teacher_forcing() != nullptr) job->teacher_forcing()->Advance();
   }
-  return StepSize{sequences, std::accumulate(shares_.begin(), shares_.end(), int64_t{0})};
+  return StepSize{sequences, std::accumulate(prefill_.begin(), prefill_.end(), int64_t{0})};
 }
 
-void Decoder::Gather(absl::Span<const DecoderJob> jobs, int64_t given_tokens) {
+void Decoder::Gather(absl::Span<Job* const> jobs, int64_t prefill_tokens) {
   classes_.clear();
-  for (const DecoderJob& job : jobs) classes_.push_back(job.priority);
+  for (const Job* job : jobs) classes_.push_back(job->request.priority);
   members_.clear();
-  const Priority lowest = turns_.Lowest(classes_, urgent_);
+  const Priority lowest = throttle_.LowestInStep(classes_, pressure_);
   for (size_t i = 0; i < jobs.size(); ++i) {
-    if (jobs[i].priority >= lowest) members_.push_back(i);
+    if (jobs[i]->request.priority >= lowest) members_.push_back(i);
   }
-  turns_.Record(members_.size() < jobs.size());
+  throttle_.RecordStep(members_.size() < jobs.size());
 
   int64_t budget = model_->limits().max_step_tokens;
-  left_.clear();
+  prefill_left_.clear();
   for (const size_t i : members_) {
-    const DecodeTask* task = jobs[i].generation != nullptr
-                                 ? static_cast<DecodeTask*>(jobs[i].generation)
-                                 : jobs[i].forced;
+    const DecodeTask* task = jobs[i]->task();
     budget -= task->generating_rows();
-    left_.push_back(task->given_tokens_left());
+    prefill_left_.push_back(task->prefill_tokens_left());
   }
   QT_CHECK_GE(budget, 0);
-  shares_.resize(left_.size());
-  SharePrefill(std::min(budget, given_tokens), left_, absl::MakeSpan(shares_));
+  prefill_.resize(prefill_left_.size());
+  SplitPrefillBudget(std::min(budget, prefill_tokens), prefill_left_, absl::MakeSpan(prefill_));
   AddMembers(jobs);
 }
 
-// Wanted rows in one piece for each use: search, scores, states.
-void Decoder::AddMembers(absl::Span<const DecoderJob> jobs) {
+// Output rows are grouped by use: sampling, scores, task head.
+void Decoder::AddMembers(absl::Span<Job* const> jobs) {
   batch_.Clear();
-  searching_.clear();
+  inputs_.clear();
   scoring_.clear();
-  stating_.clear();
+  classifying_.clear();
   for (size_t m = 0; m < members_.size(); ++m) {
-    const DecoderJob& job = jobs[members_[m]];
-    if (job.generation == nullptr) continue;
-    batch_.BeginGroup(job.id, job.source_slots);
+    const Job* const job = jobs[members_[m]];
+    Generation* const generation = job->generation();
+    if (generation == nullptr) continue;
+    batch_.BeginGroup(job->id, job->source_slots);
     const auto sequence = static_cast<int32_t>(batch_.sequences());
-    job.generation->AddTo(&batch_, shares_[m]);
-    if (job.generation->ReadyToSelect()) searching_.push_back({job.id, job.generation, sequence});
+    generation->AddTo(&batch_, prefill_[m]);
+    if (generation->ReadyToSelect()) inputs_.push_back({job->id, generation, sequence});
   }
   for (const bool scores : {true, false}) {
     for (size_t m = 0; m < members_.size(); ++m) {
-      const DecoderJob& job = jobs[members_[m]];
-      if (job.forced == nullptr || job.forced->scores() != scores) continue;
-      batch_.BeginGroup(job.id, job.source_slots);
-      job.forced->AddTo(&batch_, shares_[m]);
-      (scores ? scoring_ : stating_).push_back(&job);
+      Job* const job = jobs[members_[m]];
+      TeacherForcing* const task = job->teacher_forcing();
+      if (task == nullptr || task->scores() != scores) continue;
+      batch_.BeginGroup(job->id, job->source_slots);
+      task->AddTo(&batch_, prefill_[m]);
+      (scores ? scoring_ : classifying_).push_back(job);
     }
   }
 }
 
-// As many at once as fit one search.
-int64_t Decoder::SearchAll(const Tensor& states, absl::Span<const DecoderJob> jobs, bool planned,
+// Samples in batches of as many generations as fit.
+int64_t Decoder::SampleAll(const Tensor& states, absl::Span<Job* const> jobs, bool planned,
                            absl::FunctionRef<void()> meanwhile) {
+  constexpr StepSlot kSlot = StepSlot::kFirst;
   int64_t row = 0;
-  for (absl::Span<const Searching> left = searching_; !left.empty();) {
-    const absl::Span<const Searching> now = left.first(search_.Fitting(left));
-    if (!planned) search_.Plan(now, 0);
-    const int64_t end = row + search_.rows(0);
-    search_.Queue(states.Rows(row, end), 0);
-    if (planned && batch_.sequences() == end) QueueAhead(jobs, 0);
+  for (absl::Span<const SamplingInput> left = inputs_; !left.empty();) {
+    const absl::Span<const SamplingInput> now = left.first(sampler_.CountFitting(left));
+    if (!planned) sampler_.Plan(now, kSlot);
+    const int64_t end = row + sampler_.rows(kSlot);
+    sampler_.Enqueue(states.Rows(row, end), kSlot);
+    if (planned && batch_.sequences() == end) EnqueueNextStep(jobs, kSlot);
     if (row == 0) meanwhile();
-    if (status_.Update(search_.Wait(0)); !status_.ok()) return end;
-    chosen_.clear();
+    if (status_.Update(sampler_.Wait(kSlot)); !status_.ok()) return end;
+    selecting_.clear();
     for (size_t i = 0; i < now.size(); ++i) {
-      chosen_.push_back({now[i].generation, &search_.parts(0)[i]});
+      selecting_.push_back({now[i].generation, &sampler_.slices(kSlot)[i]});
     }
-    search_.Select(chosen_, 0);
+    sampler_.Select(selecting_, kSlot);
     row = end;
     left.remove_prefix(now.size());
   }
   return row;
 }
 
-// ---- Steps ahead ----
+// ---- Async scheduling ----
 
-// Jobs keep their order from step to step.
-void Decoder::FindParts(absl::Span<const DecoderJob> jobs, int which) {
-  const absl::Span<const SearchPart> parts = search_.parts(which);
-  parts_.assign(jobs.size(), nullptr);
+// Fills slices_ by one merge scan, since jobs keep their order from step to step.
+void Decoder::MatchSlices(absl::Span<Job* const> jobs, StepSlot slot) {
+  const absl::Span<const SamplingSlice> slices = sampler_.slices(slot);
+  slices_.assign(jobs.size(), nullptr);
   size_t next = 0;
   for (size_t i = 0; i < jobs.size(); ++i) {
     size_t at = next;
-    while (at < parts.size() && parts[at].id != jobs[i].id) ++at;
-    if (at == parts.size()) continue;  // it rests, or is new
-    parts_[i] = &parts[at];
+    while (at < slices.size() && slices[at].id != jobs[i]->id) ++at;
+    if (at == slices.size()) continue;  // skipped in that step, or new
+    slices_[i] = &slices[at];
     next = at + 1;
   }
 }
 
-// Who takes part in the step after the one under way. False: it cannot be queued yet, or nobody.
-bool Decoder::ChooseAhead(absl::Span<const DecoderJob> jobs, int under_way) {
-  if (!runs_ahead_ || !model_->chosen().defined() || !search_.ChoosesHere(under_way)) return false;
-  FindParts(jobs, under_way);
-  members_.clear();  // first all that could take part
+// Chooses members_ and next_inputs_ of the next step. False: the next step has to be synchronous,
+// or no job is left for it.
+bool Decoder::PlanNextStep(absl::Span<Job* const> jobs, StepSlot current) {
+  if (!async_scheduling_ || !model_->chosen().defined() || !sampler_.NextTokensOnDevice(current))
+    return false;
+  MatchSlices(jobs, current);
+  members_.clear();  // candidates; skipped priorities are removed below
   classes_.clear();
   for (size_t i = 0; i < jobs.size(); ++i) {
-    if (parts_[i] != nullptr) {
-      if (!jobs[i].generation->RunsAhead()) return false;
-      if (jobs[i].generation->EndsByLength()) continue;
+    if (slices_[i] != nullptr) {
+      if (!jobs[i]->generation()->SelectsOnDevice()) return false;
+      if (jobs[i]->generation()->LastTokenInFlight()) continue;
     }
     members_.push_back(i);
-    classes_.push_back(jobs[i].priority);
+    classes_.push_back(jobs[i]->request.priority);
   }
   if (members_.empty()) return false;
-  const Priority lowest = turns_.Lowest(classes_, urgent_);
-  const size_t rested =
-      std::erase_if(members_, [&](size_t i) { return jobs[i].priority < lowest; });
+  const Priority lowest = throttle_.LowestInStep(classes_, pressure_);
+  const size_t skipped =
+      std::erase_if(members_, [&](size_t i) { return jobs[i]->request.priority < lowest; });
   for (const size_t i : members_) {
-    const Generation* generation = jobs[i].generation;
+    const Generation* generation = jobs[i]->generation();
     if (generation == nullptr) return false;
-    if (!(parts_[i] != nullptr ? generation->CanRunAhead() : generation->CanJoin())) return false;
+    if (!(slices_[i] != nullptr ? generation->CanScheduleAsync() : generation->CanJoinAsync()))
+      return false;
   }
-  following_.clear();
+  next_inputs_.clear();
   for (const size_t i : members_) {
-    const SearchPart* part = parts_[i];
-    following_.push_back(
-        {jobs[i].id, jobs[i].generation, 0, part != nullptr, part != nullptr ? part->row : -1});
+    const SamplingSlice* slice = slices_[i];
+    next_inputs_.push_back({jobs[i]->id, jobs[i]->generation(), 0, slice != nullptr,
+                            slice != nullptr ? slice->row : -1});
   }
-  if (members_.empty() || search_.Fitting(following_) < following_.size()) return false;
-  turns_.Record(rested > 0);
+  if (members_.empty() || sampler_.CountFitting(next_inputs_) < next_inputs_.size()) return false;
+  throttle_.RecordStep(skipped > 0);
   return true;
 }
 
-void Decoder::QueueAhead(absl::Span<const DecoderJob> jobs, int under_way) {
-  if (!ChooseAhead(jobs, under_way)) return;
+void Decoder::EnqueueNextStep(absl::Span<Job* const> jobs, StepSlot current) {
+  if (!PlanNextStep(jobs, current)) return;
   batch_.Clear();
   for (size_t m = 0; m < members_.size(); ++m) {
-    const DecoderJob& job = jobs[members_[m]];
-    following_[m].sequence = static_cast<int32_t>(batch_.sequences());
-    batch_.BeginGroup(job.id, job.source_slots);
-    AddAhead(job, parts_[members_[m]], under_way);
+    const Job* const job = jobs[members_[m]];
+    next_inputs_[m].sequence = static_cast<int32_t>(batch_.sequences());
+    batch_.BeginGroup(job->id, job->source_slots);
+    AddToNextStep(*job, slices_[members_[m]], current);
   }
-  const int which = 1 - under_way;
-  search_.Plan(following_, which);
-  search_.QueueStep(batch_.Finish(), which);
-  ahead_ = which;
+  const StepSlot slot = Other(current);
+  sampler_.Plan(next_inputs_, slot);
+  sampler_.EnqueueStep(batch_.Finish(), slot);
+  next_slot_ = slot;
 }
 
-// The sequences of one generation: `part` is what the search under way chooses for it, or null.
-void Decoder::AddAhead(const DecoderJob& job, const SearchPart* part, int under_way) {
-  if (part == nullptr) return job.generation->AddTo(&batch_, job.generation->given_tokens_left());
-  const absl::Span<const int32_t> lanes = search_.LanesOf(*part, under_way);
-  if (job.generation->RankedTogether()) {
-    batch_.MoveNext(static_cast<int32_t>(lanes.size()), part->row);
+// Adds the sequences of one generation. `slice`: its rows in the step in flight; null: it joins.
+void Decoder::AddToNextStep(const Job& job, const SamplingSlice* slice, StepSlot current) {
+  Generation* const generation = job.generation();
+  if (slice == nullptr) return generation->AddTo(&batch_, generation->prefill_tokens_left());
+  const absl::Span<const int32_t> sequences = sampler_.SequencesOf(*slice, current);
+  if (generation->RanksBeamsTogether()) {
+    batch_.ReorderNext(static_cast<int32_t>(sequences.size()), slice->row);
   }
   size_t entry = 0;
-  for (const int32_t lane : job.generation->live()) {
-    while (lanes[entry] != lane) ++entry;  // others have ended since that search was queued
-    job.generation->AddAhead(&batch_, lane, -1 - (part->row + static_cast<int32_t>(entry)));
+  for (const int32_t seq : generation->live_sequences()) {
+    while (sequences[entry] != seq) ++entry;  // that sequence has ended since
+    generation->AddInFlight(&batch_, seq, -1 - (slice->row + static_cast<int32_t>(entry)));
     ++entry;
   }
 }
 
-// Whether some job is in the step queued ahead.
-bool Decoder::TakesPart(absl::Span<const DecoderJob> jobs) const {
-  const absl::Span<const SearchPart> parts = search_.parts(*ahead_);
-  return std::any_of(jobs.begin(), jobs.end(), [&](const DecoderJob& job) {
-    return std::any_of(parts.begin(), parts.end(),
-                       [&](const SearchPart& part) { return part.id == job.id; });
+// Whether some job is in the step that is already enqueued.
+bool Decoder::InNextStep(absl::Span<Job* const> jobs) const {
+  const absl::Span<const SamplingSlice> slices = sampler_.slices(*next_slot_);
+  return std::any_of(jobs.begin(), jobs.end(), [&](const Job* job) {
+    return std::any_of(slices.begin(), slices.end(),
+                       [&](const SamplingSlice& slice) { return slice.id == job->id; });
   });
 }
 
-// Takes the results of the step queued ahead, with the one after it under way where possible.
-absl::StatusOr<Decoder::StepSize> Decoder::FinishAhead(absl::Span<const DecoderJob> jobs,
-                                                       absl::FunctionRef<void()> meanwhile) {
-  const int which = *ahead_;
-  ahead_.reset();
-  QueueAhead(jobs, which);
+// Waits for the step that is already enqueued, after enqueueing its successor if possible.
+absl::StatusOr<Decoder::StepSize> Decoder::FinishStepInFlight(absl::Span<Job* const> jobs,
+                                                              absl::FunctionRef<void()> meanwhile) {
+  const StepSlot slot = *next_slot_;
+  next_slot_.reset();
+  EnqueueNextStep(jobs, slot);
   meanwhile();
-  if (status_.Update(search_.Wait(which)); !status_.ok()) return status_;
-  FindParts(jobs, which);  // others have ended since
-  chosen_.clear();
+  if (status_.Update(sampler_.Wait(slot)); !status_.ok()) return status_;
+  MatchSlices(jobs, slot);  // some jobs have ended since the first call
+  selecting_.clear();
   for (size_t i = 0; i < jobs.size(); ++i) {
-    if (parts_[i] != nullptr) chosen_.push_back({jobs[i].generation, parts_[i]});
+    if (slices_[i] != nullptr) selecting_.push_back({jobs[i]->generation(), slices_[i]});
   }
-  search_.Select(chosen_, which);
-  return StepSize{search_.rows(which), 0};
+  sampler_.Select(selecting_, slot);
+  return StepSize{sampler_.rows(slot), 0};
 }
 
 int64_t Decoder::Score(const Tensor& states, int64_t row) {
-  for (const DecoderJob* job : scoring_) {
-    for (const auto& wanted : job->forced->wanted()) {
-      target_scores_.Add(wanted.target, job->top_logprobs, &job->result->targets[wanted.item],
-                         job->out_of_memory);
+  for (Job* job : scoring_) {
+    for (const auto& row_target : job->teacher_forcing()->output_rows()) {
+      target_scores_.Add(row_target.target, job->request.top_logprobs,
+                         &job->result.targets[row_target.item], &job->out_of_memory);
     }
   }
   const int64_t end = row + target_scores_.rows();
@@ -295,15 +300,15 @@ void Decoder::Classify(const Tensor& states, std::vector<float>* values) {
   }
 }
 
-void Decoder::CollectStates(const Tensor& states, int64_t row) {
-  for (const DecoderJob* job : stating_) {
-    const int64_t count = static_cast<int64_t>(job->forced->wanted().size());
+void Decoder::ClassifyOutputs(const Tensor& states, int64_t row) {
+  for (Job* job : classifying_) {
+    const int64_t count = static_cast<int64_t>(job->teacher_forcing()->output_rows().size());
     if (count == 0) continue;
-    Result& result = *job->result;
+    Result& result = job->result;
     try {
       Classify(states.Rows(row, row + count), &result.values);
     } catch (const std::bad_alloc&) {
-      *job->out_of_memory = true;
+      job->out_of_memory = true;
     }
     result.rows += count;
     result.columns = model_->config().labels;

@@ -1,16 +1,18 @@
-// One decoder step for all running requests: gather inputs, Model::Decode, the search for the next
-// tokens (engine/token_search.h); scores and heads of given tokens ride in the same step. What a
-// request gets does not depend on who shares its steps.
+// One decoder step for all running requests: gather the inputs, Model::Decode, the sampler
+// (engine/sampler.h). Teacher-forced scoring and task heads on decoder states share the same step.
+// Results of a request do not depend on the other requests of its steps.
 //
-// Where a device works beside the host, steps run ahead: the step after is queued before this one's
-// tokens are known to the host, and takes them from the device's memory, where the logits
-// processors find the histories, too. Beams follow their candidates there as well (BeamStep); the
-// host takes the same candidates a step later, for what has finished and for when to end. Sequences
-// and searches that turn out to have ended have one step there for nothing. A request joins such a
-// step with the last token of its prompt. Reading longer prompts, the step after several sequences
-// began as one row, requests for log-probabilities, and beams with stop strings, wait for the host.
+// Async scheduling, on by default on a GPU: step n+1 is enqueued before the host has read the
+// tokens of step n. Step n+1 takes those tokens from device memory, where the logits processors
+// also find the token histories. Beams are advanced on the device as well (BeamStep); the host
+// reads the same candidates one step later, to collect finished sequences and to decide when the
+// search ends. A sequence that ended in step n therefore wastes one row in step n+1. A request can
+// join such a step when only the last token of its prompt is left. These cases are synchronous:
+// prefill of more than one token; the first step after a prompt fans out into several sequences;
+// log-probabilities; beam search with stop strings.
 //
-// While requests of several priorities run, the less urgent ones rest in most steps (StepTurns).
+// While requests of several priorities run, steps skip the lower ones most of the time
+// (PriorityThrottle).
 #pragma once
 
 #include <cstdint>
@@ -22,103 +24,92 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "engine/batch_builder.h"
-#include "engine/forced_decoding.h"
-#include "engine/generation.h"
-#include "engine/request.h"
+#include "engine/job.h"
+#include "engine/sampler.h"
 #include "engine/scheduler.h"
 #include "engine/target_scores.h"
-#include "engine/token_search.h"
 #include "kernels/buffer.h"
 #include "models/model.h"
 
 namespace quintet {
 
-// A request as the decoder sees it: one of the two tasks, and where results go.
-struct DecoderJob {
-  uint64_t id = 0;
-  Priority priority = Priority::kNormal;
-  absl::Span<const int32_t> source_slots;  // of its encoded input; empty for causal models
-  Generation* generation = nullptr;
-  ForcedDecoding* forced = nullptr;
-  int32_t top_logprobs = 0;       // of scored targets
-  Result* result = nullptr;       // of forced: targets, or the task head's values, rows, columns
-  bool* out_of_memory = nullptr;  // set where an allocation for its result failed
-};
-
 class Decoder {
  public:
-  // Allocates every buffer of a step. `model` outlives the decoder.
-  // `run_ahead`: unset, where a device works beside the host; on a CPU it gains nothing.
+  // Allocates every buffer of a step. `model` outlives the decoder. `async_scheduling`: unset means
+  // on for a GPU and off for a CPU, where it gains nothing.
   static absl::StatusOr<std::unique_ptr<Decoder>> Create(Model* model,
-                                                         std::optional<bool> run_ahead);
-  // What these buffers take, for a model that is not loaded.
+                                                         std::optional<bool> async_scheduling);
+  // Bytes of these buffers, for a model that is not loaded.
   static int64_t BufferBytes(const ModelConfig& config, const ModelLimits& limits,
                              const Stream& stream);
 
   struct StepSize {
-    int64_t sequences = 0, given_tokens = 0;
+    int64_t sequences = 0, prefill_tokens = 0;
   };
-  // Runs one step for `jobs`, in their order of admission: every generating sequence whose turn it
-  // is gets its next token, and what is left of the model's tokens a step, `given_tokens` at most,
-  // reads given ones; no sequences where it is nobody's turn. Jobs that come while a step is queued
-  // ahead take part from the next one on. `meanwhile` may be called once the device has this step
-  // and before the host waits for it, when nothing has been selected yet. INTERNAL when the device
-  // failed, in this step or an earlier one.
-  absl::StatusOr<StepSize> Step(absl::Span<const DecoderJob> jobs, int64_t given_tokens,
-                                const Urgent& urgent, absl::FunctionRef<void()> meanwhile);
-  // After a Step that threw std::bad_alloc: drops what it had begun. Every job of that call has to
-  // end.
+  // Runs one step for `jobs` (all of them decode; in order of admission): every generating sequence
+  // that the throttle does not skip gets its next token, and up to `prefill_tokens` prompt and
+  // target tokens fill the rest of the model's max_step_tokens. StepSize::sequences is 0 if the
+  // step is left to the encoder. Jobs that arrive while the next step is already enqueued join the
+  // step after it. `meanwhile` is called at most once, after the step has been enqueued, before
+  // the host waits for it and before any result is applied. INTERNAL when the device failed, in
+  // this step or an earlier one.
+  absl::StatusOr<StepSize> Step(absl::Span<Job* const> jobs, int64_t prefill_tokens,
+                                const PriorityPressure& pressure,
+                                absl::FunctionRef<void()> meanwhile);
+  // Drops all work in flight, after Step threw std::bad_alloc. The caller ends every job of that
+  // call.
   void Reset();
-  // Whether a device works beside the host.
-  bool runs_ahead() const { return runs_ahead_; }
-  // Appends the task head's logits of states [rows, d_model], which are the model's.
+  bool async_scheduling() const { return async_scheduling_; }
+  // Appends the task head's logits [rows, labels] of hidden states [rows, d_model] to `values`.
   void Classify(const Tensor& states, std::vector<float>* values);
-  // Where scores of states from elsewhere are made, too.
+  // Shared with EncoderRunner, which scores targets of causal models.
   TargetScores* target_scores() { return &target_scores_; }
 
  private:
-  Decoder(Model* model, std::optional<bool> run_ahead);
+  Decoder(Model* model, std::optional<bool> async_scheduling);
   absl::Status Allocate();
-  void Gather(absl::Span<const DecoderJob> jobs, int64_t given_tokens);
-  void AddMembers(absl::Span<const DecoderJob> jobs);
-  // Each takes its rows of `states` from `row` on and returns the row after them.
-  int64_t SearchAll(const Tensor& states, absl::Span<const DecoderJob> jobs, bool planned,
+  void Gather(absl::Span<Job* const> jobs, int64_t prefill_tokens);
+  void AddMembers(absl::Span<Job* const> jobs);
+  // Each of these three uses its own rows of `states`, the first at `row`. SampleAll and Score
+  // return the row after theirs.
+  int64_t SampleAll(const Tensor& states, absl::Span<Job* const> jobs, bool planned,
                     absl::FunctionRef<void()> meanwhile);
   int64_t Score(const Tensor& states, int64_t row);
-  void CollectStates(const Tensor& states, int64_t row);
+  void ClassifyOutputs(const Tensor& states, int64_t row);
   void AppendRows(const Tensor& rows, std::vector<float>* values) const;
-  // Queues the step after the one whose search is under way, where it can be: every generation in
-  // it takes the tokens that the search chooses.
-  void QueueAhead(absl::Span<const DecoderJob> jobs, int under_way);
-  bool ChooseAhead(absl::Span<const DecoderJob> jobs, int under_way);
-  void AddAhead(const DecoderJob& job, const SearchPart* part, int under_way);
-  void FindParts(absl::Span<const DecoderJob> jobs, int which);
-  bool TakesPart(absl::Span<const DecoderJob> jobs) const;
-  absl::StatusOr<StepSize> FinishAhead(absl::Span<const DecoderJob> jobs,
-                                       absl::FunctionRef<void()> meanwhile);
+  // Enqueues the step after the one that uses `current`, if every sequence in it can take its token
+  // from the device.
+  void EnqueueNextStep(absl::Span<Job* const> jobs, StepSlot current);
+  bool PlanNextStep(absl::Span<Job* const> jobs, StepSlot current);
+  void AddToNextStep(const Job& job, const SamplingSlice* slice, StepSlot current);
+  void MatchSlices(absl::Span<Job* const> jobs, StepSlot slot);
+  bool InNextStep(absl::Span<Job* const> jobs) const;
+  absl::StatusOr<StepSize> FinishStepInFlight(absl::Span<Job* const> jobs,
+                                              absl::FunctionRef<void()> meanwhile);
 
   Model* model_;
-  bool runs_ahead_;
+  bool async_scheduling_;
   BatchBuilder batch_;
-  TokenSearch search_;
-
-  // The step under way.
-  StepTurns turns_;
-  Urgent urgent_;
-  std::vector<Priority> classes_;
-  std::vector<size_t> members_;  // of `jobs`: those that take part
-  // Of each of `jobs` in the search under way; null: it rests or is new.
-  std::vector<const SearchPart*> parts_;
-  std::vector<int64_t> left_, shares_;
-  std::vector<Searching> searching_, following_;  // in it, and in the one after it
-  std::vector<TokenSearch::Chosen> chosen_;
-  std::vector<const DecoderJob*> scoring_, stating_;
-
-  std::optional<int> ahead_;  // the search of a step queued before the one under way had ended
-  absl::Status status_;       // of the device
-
-  Buffer labels_;  // [max_step_tokens, labels] of ops
+  Sampler sampler_;
+  PriorityThrottle throttle_;
   TargetScores target_scores_;
+  Buffer labels_;        // [max_step_tokens, labels] f32, device
+  absl::Status status_;  // of the device, sticky
+
+  // The sampling batch of a step that was enqueued before its predecessor had finished.
+  std::optional<StepSlot> next_slot_;
+
+  // Scratch of one step, reserved for max_step_sequences jobs.
+  PriorityPressure pressure_;
+  std::vector<Priority> classes_;             // of the jobs that could be in the step
+  std::vector<size_t> members_;               // indices in `jobs` of those that are in the step
+  std::vector<int64_t> prefill_left_;         // [members] tokens still to prefill
+  std::vector<int64_t> prefill_;              // [members] tokens to prefill in this step
+  std::vector<SamplingInput> inputs_;         // generations that get tokens in this step
+  std::vector<SamplingInput> next_inputs_;    // and in the next step
+  std::vector<const SamplingSlice*> slices_;  // [jobs] rows in the batch in flight; null: none
+  std::vector<GenerationSlice> selecting_;    // generations whose results have arrived
+  std::vector<Job*> scoring_, classifying_;   // teacher-forced jobs: targets, task head
 };
 
 }  // namespace quintet

@@ -1,5 +1,5 @@
-// Encoder states of recent inputs: the same input asked again, with another prompt or beam width,
-// is not encoded again. The least recently used go first when the bytes run out.
+// LRU cache of encoder outputs in host memory, keyed by the exact token ids, bounded in bytes: a
+// repeated input, with another prompt or beam width, is not encoded again. Not thread safe.
 #pragma once
 
 #include <cstdint>
@@ -13,22 +13,24 @@
 
 namespace quintet {
 
-// Encoder states of one input, [rows, d_model] f32, and who keeps them: null when the model does.
+// Encoder output of one input, [rows, d_model] f32.
 struct EncodedStates {
-  Tensor states;
-  Tensor host;  // the same in memory of the host: those rows that it reads, after Synchronize
-  std::shared_ptr<const std::vector<float>> owner;
+  Tensor states;  // in memory of the model's backend
+  Tensor host;    // in host memory; only rows that were downloaded are valid, after Synchronize
+  std::shared_ptr<const std::vector<float>> owner;  // keeps both alive; null: the model does
 };
 
 class EncoderCache {
  public:
-  // 0 bytes: always empty.
+  // Capacity 0: caching is off.
   explicit EncoderCache(int64_t capacity_bytes) : capacity_bytes_(capacity_bytes) {}
 
   bool enabled() const { return capacity_bytes_ > 0; }
-  // States of exactly these ids, kept alive by their owner; undefined when not held.
+  // Returns the cached states of exactly these ids, kept alive by their owner; no owner if not
+  // cached.
   EncodedStates Find(const std::vector<int32_t>& ids);
-  // Keeps a copy, unless it alone exceeds the capacity or there is no memory for it.
+  // Stores a copy of the host tensor `states`, evicting the least recently used entries. Does
+  // nothing if the copy exceeds the capacity or its allocation fails.
   void Insert(const std::vector<int32_t>& ids, const Tensor& states);
 
   int64_t used_bytes() const { return used_bytes_; }
@@ -37,10 +39,10 @@ class EncoderCache {
 
  private:
   struct Entry {
-    uint64_t hash;
+    uint64_t hash;  // of ids
     std::vector<int32_t> ids;
-    std::shared_ptr<const std::vector<float>> states;
-    int64_t columns;
+    std::shared_ptr<const std::vector<float>> states;  // [ids, columns]
+    int64_t columns;                                   // d_model
     int64_t bytes() const;
   };
   using Entries = std::list<Entry>;  // most recently used first

@@ -43,10 +43,12 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const Token
                                                        StepObserver* observer) {
   const ModelLimits& model_limits = model->limits();
   if (absl::Status status = CheckLimits(limits, model_limits); !status.ok()) return status;
-  absl::StatusOr<std::unique_ptr<Decoder>> decoder = Decoder::Create(model, limits.run_ahead);
+  absl::StatusOr<std::unique_ptr<Decoder>> decoder =
+      Decoder::Create(model, limits.async_scheduling);
   if (!decoder.ok()) return decoder.status();
   Capacity capacity;
-  // Every running sequence takes one token of each step.
+  // Every running sequence takes one token of each step, so the tokens of a step bound the
+  // sequences.
   capacity.running_sequences =
       std::min({limits.max_running_sequences, model_limits.max_step_sequences,
                 model_limits.max_step_tokens});

@@ -1,5 +1,5 @@
-// The engine: requests join and leave a running batch. Any thread submits and cancels; one thread
-// steps.
+// The inference engine with continuous batching: requests join and leave the running batch at every
+// step. Any thread may submit and cancel; one thread calls Step.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,13 @@ namespace quintet {
 struct EngineLimits {
   int64_t max_queue_requests = 256;
   int64_t max_queue_tokens = 262144;
-  int64_t max_running_sequences = 256;  // each beam counts; <= model limits' max_step_sequences
-  // Time for encoding inputs and reading prompts in a step, as a share of what decoding takes,
-  // while streams are running; 0: no limit.
+  int64_t max_running_sequences = 256;  // each beam counts; capped by max_step_sequences
+  // Time per step for encoding and prefill while streams are running, as a fraction of the time
+  // that decoding takes. 0: no limit.
   double prefill_share = 0.0;
   int64_t encoder_cache_bytes = 0;  // 0: off
-  // Whether steps run ahead (engine/decoder.h); unset: where a device works beside the host.
-  std::optional<bool> run_ahead;
+  // Async scheduling (engine/decoder.h). Unset: on for a GPU, off for a CPU.
+  std::optional<bool> async_scheduling;
 };
 
 struct EngineCounters {
@@ -34,14 +34,14 @@ struct EngineCounters {
   int64_t encoder_cache_queries = 0, encoder_cache_hits = 0;
 };
 
-// What one decoder step did. Valid during the call.
+// Report of one decoder step, valid during OnStep.
 struct StepReport {
   int64_t sequences = 0;  // in the step; each beam counts
-  // For every request that got a token, except its first: the time since the one before.
+  // For every request that got a token, except its first: microseconds since its previous token.
   absl::Span<const int64_t> token_gaps_us;
 };
 
-// Called after each decoder step, on the stepping thread; must not block nor call the engine.
+// Called after each decoder step on the stepping thread. Must not block or call the engine.
 class StepObserver {
  public:
   virtual ~StepObserver() = default;
@@ -58,28 +58,29 @@ class Engine {
                                                         const EngineLimits& limits,
                                                         Clock clock = MonotonicMicros,
                                                         StepObserver* observer = nullptr);
-  // Requests still inside end UNAVAILABLE.
+  // Unfinished requests end UNAVAILABLE.
   virtual ~Engine() = default;
 
-  // Thread safe. RESOURCE_EXHAUSTED when the queue is full; INVALID_ARGUMENT when the request can
-  // never fit, holds an id out of range or asks for a head the model lacks (FAILED_PRECONDITION).
-  // On OK the sink will be called exactly once.
+  // Thread safe. RESOURCE_EXHAUSTED when the queue is full. INVALID_ARGUMENT when the request can
+  // never fit or holds an id out of range; FAILED_PRECONDITION when the model lacks the head. On OK
+  // the sink's OnDone is called exactly once.
   virtual absl::StatusOr<RequestId> Submit(Request request) = 0;
-  // Thread safe. The request ends CANCELLED at the beginning of the next step; unknown ids are
+  // Thread safe. The request ends CANCELLED at the beginning of the next step. Unknown ids are
   // ignored.
   virtual void Cancel(RequestId id) = 0;
   virtual EngineCounters counters() const = 0;
-  // Thread safe. Not OK once the device has failed: requests end INTERNAL or UNAVAILABLE, and new
-  // ones are refused.
+  // Thread safe. Not OK once the device has failed: running requests end INTERNAL, queued ones
+  // UNAVAILABLE, and new ones are refused.
   virtual absl::Status status() const = 0;
 
-  // One step: end what was cancelled or is past its deadline (DEADLINE_EXCEEDED, counted as
-  // failed), admit, encode within the time allowed, decode one token for every running sequence,
-  // search, deliver: on a GPU what a step found is delivered by the next one, once that is with the
-  // device. Beside requests of a higher priority others rest in most steps (StepTurns).
-  // False when there is nothing left to do. One thread at a time.
+  // Runs one step: ends cancelled requests and those past their deadline (DEADLINE_EXCEEDED,
+  // counted as failed), admits, encodes within the time allowed, decodes one token for every
+  // running sequence, samples, delivers. With async scheduling the tokens of a step are delivered
+  // by the next step, once that is enqueued. Lower priorities are skipped in most steps while
+  // higher ones run (PriorityThrottle). Returns false when no unfinished requests are left. One
+  // thread at a time.
   virtual bool Step() = 0;
-  // Blocks until there is work or `timeout_us` has passed.
+  // Blocks until there is work or `timeout_us` has passed. Called by the stepping thread.
   virtual void WaitForWork(int64_t timeout_us) = 0;
 };
 

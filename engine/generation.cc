@@ -17,7 +17,7 @@ WarpOptions WarpOptionsOf(const DecodingOptions& options) {
   warp.top_p = options.top_p;
   warp.min_p = options.min_p;
   warp.typical_p = options.typical_p;
-  // Beam search must keep a token that goes on besides every eos.
+  // The warpers must keep one token per beam besides every eos, or the search cannot continue.
   const int32_t eos = static_cast<int32_t>(options.eos_token_ids.size());
   warp.keep = options.num_beams > 1 ? std::max(2, eos + 1) : 1;
   return warp;
@@ -33,59 +33,59 @@ std::unique_ptr<Generation> Generation::Create(const Request& request, const Tok
   return std::make_unique<SampledGeneration>(request, tokenizer, vocab, page_size);
 }
 
-Generation::Generation(const Request& request, const Tokenizer* tokenizer, int64_t lanes,
+Generation::Generation(const Request& request, const Tokenizer* tokenizer, int64_t sequences,
                        int64_t vocab, int64_t page_size)
     : request_(request),
       options_(request.decoding),
       warp_(WarpOptionsOf(request.decoding)),
       tokenizer_(tokenizer),
       processors_(request.decoding),
-      lanes_(lanes),
+      num_sequences_(sequences),
       vocab_(vocab),
       prompt_len_(static_cast<int64_t>(options_.prompt.size())),
       max_len_(prompt_len_ + options_.max_new_tokens),
-      // The last token is never read back, so it needs no slot.
-      layout_(prompt_len_, options_.max_new_tokens - 1, lanes, page_size),
+      // The last token is never fed to the model, so it needs no slot.
+      layout_(prompt_len_, options_.max_new_tokens - 1, sequences, page_size),
       length_(prompt_len_) {}
 
 void Generation::AssignPages(absl::Span<const int32_t> pages) {
   layout_.Assign(pages);
-  tokens_.resize(lanes_ * max_len_);
-  slots_.resize(lanes_ * max_len_);
-  live_.resize(lanes_);
-  for (int64_t lane = 0; lane < lanes_; ++lane) {
-    live_[lane] = static_cast<int32_t>(lane);
-    std::copy(options_.prompt.begin(), options_.prompt.end(), tokens_.begin() + lane * max_len_);
-    for (int64_t i = 0; i < prompt_len_; ++i) slots_[lane * max_len_ + i] = layout_.Slot(0, i);
+  tokens_.resize(num_sequences_ * max_len_);
+  slots_.resize(num_sequences_ * max_len_);
+  live_sequences_.resize(num_sequences_);
+  for (int64_t seq = 0; seq < num_sequences_; ++seq) {
+    live_sequences_[seq] = static_cast<int32_t>(seq);
+    std::copy(options_.prompt.begin(), options_.prompt.end(), tokens_.begin() + seq * max_len_);
+    for (int64_t i = 0; i < prompt_len_; ++i) slots_[seq * max_len_ + i] = layout_.Slot(0, i);
   }
 }
 
 int64_t Generation::generating_rows() const {
-  return first_ || done_ ? 0 : static_cast<int64_t>(live_.size());
+  return first_ || done_ ? 0 : static_cast<int64_t>(live_sequences_.size());
 }
 
-void Generation::AddTo(BatchBuilder* batch, int64_t share) {
+void Generation::AddTo(BatchBuilder* batch, int64_t prefill_tokens) {
   if (!first_) {
-    for (int32_t lane : live_) {
+    for (int32_t seq : live_sequences_) {
       const size_t length = static_cast<size_t>(length_);
-      batch->AddSequence(Lane(lane).last(1), {slots_.data() + lane * max_len_, length});
-      batch->WantLast(1);
+      batch->AddSequence(History(seq).last(1), {slots_.data() + seq * max_len_, length});
+      batch->OutputLast(1);
     }
     return;
   }
-  if (share == 0) return;
-  batch->AddSequence(absl::MakeConstSpan(options_.prompt).subspan(read_, share),
-                     {slots_.data(), static_cast<size_t>(read_ + share)});
-  read_ += share;
-  if (read_ == prompt_len_) batch->WantLast(1);
+  if (prefill_tokens == 0) return;
+  batch->AddSequence(absl::MakeConstSpan(options_.prompt).subspan(prefilled_, prefill_tokens),
+                     {slots_.data(), static_cast<size_t>(prefilled_ + prefill_tokens)});
+  prefilled_ += prefill_tokens;
+  if (prefilled_ == prompt_len_) batch->OutputLast(1);
 }
 
-void Generation::AddAhead(BatchBuilder* batch, int32_t lane, int32_t token) {
-  QT_CHECK(CanRunAhead());
-  int32_t* slots = slots_.data() + lane * max_len_;
-  slots[length_] = layout_.Slot(lane, length_);  // as Append will
+void Generation::AddInFlight(BatchBuilder* batch, int32_t seq, int32_t token) {
+  QT_CHECK(CanScheduleAsync());
+  int32_t* slots = slots_.data() + seq * max_len_;
+  slots[length_] = layout_.Slot(seq, length_);  // the slot that Append will assign
   batch->AddSequence({&token, 1}, {slots, static_cast<size_t>(length_ + 1)});
-  batch->WantLast(1);
+  batch->OutputLast(1);
 }
 
 RowRules Generation::RulesAt(int64_t length, int32_t base) const {
@@ -96,11 +96,11 @@ RowRules Generation::RulesAt(int64_t length, int32_t base) const {
   return rules;
 }
 
-Draw Generation::DrawOf(int32_t lane) const {
-  return {.seed = options_.seed, .sequence = static_cast<uint32_t>(lane), .warp = warp_};
+Draw Generation::DrawFor(int32_t seq) const {
+  return {.seed = options_.seed, .sequence = static_cast<uint32_t>(seq), .warp = warp_};
 }
 
-void Generation::TakeStep(const RowResults& results) {
+void Generation::ApplyResults(const RowResults& results) {
   try {
     Select(results);
   } catch (const std::bad_alloc&) {
@@ -108,9 +108,9 @@ void Generation::TakeStep(const RowResults& results) {
   }
 }
 
-void Generation::Append(int64_t lane, int32_t token) {
-  tokens_[lane * max_len_ + length_] = token;
-  if (length_ < max_len_ - 1) slots_[lane * max_len_ + length_] = layout_.Slot(lane, length_);
+void Generation::Append(int64_t seq, int32_t token) {
+  tokens_[seq * max_len_ + length_] = token;
+  if (length_ < max_len_ - 1) slots_[seq * max_len_ + length_] = layout_.Slot(seq, length_);
 }
 
 bool Generation::IsEos(int32_t token) const {
@@ -123,10 +123,10 @@ std::vector<std::pair<int32_t, float>> Generation::Alternatives(const RowResults
   std::vector<std::pair<int32_t, float>> alternatives;
   alternatives.reserve(options_.top_logprobs);
   for (int64_t i = 0; i < options_.top_logprobs; ++i) {
-    const int32_t token = results.top_indices[row * results.top_stride + i];
-    if (token < 0) break;  // fewer tokens than asked for
-    alternatives.emplace_back(token,
-                              results.top[row * results.top_stride + i] - results.log_sums[row]);
+    const int32_t token = results.top_tokens[row * results.top_stride + i];
+    if (token < 0) break;  // the vocabulary has fewer tokens than top_logprobs
+    alternatives.emplace_back(
+        token, results.top_logits[row * results.top_stride + i] - results.log_sums[row]);
   }
   return alternatives;
 }

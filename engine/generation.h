@@ -1,11 +1,11 @@
-// A request that generates: its sequences (samples or beams), their tokens and cache slots, and
-// what becomes of a step's results. Its two kinds are sequences that are independent of each other
-// (engine/sampled_generation.h) and beams (engine/beam_generation.h), which move by their slot
-// tables; keys and values are never copied. Not thread safe.
+// One generating request: its sequences (samples or beams) with their tokens and cache slots, and
+// how a step's results extend them. Subclasses: independent sequences (engine/sampled_generation.h)
+// and beams (engine/beam_generation.h). Beams are reordered by their slot tables; keys and values
+// are never copied. Not thread safe.
 //
-// A lane is one sequence's place, which it keeps until the end; live lanes are those that still go
-// on. A row is a sequence's row in a step: the first step after the prompt has one row for all
-// lanes, since they are equal there.
+// A sequence has a fixed index `seq`; live sequences have not ended. A row is a sequence's row of
+// hidden states in a step. The first step after the prompt has one row for all sequences, which are
+// still equal.
 #pragma once
 
 #include <cstdint>
@@ -22,119 +22,123 @@
 
 namespace quintet {
 
-// What a step found for one generation.
+// Results of one step for one generation, in host memory.
 struct RowResults {
-  // Independent sequences: for each its lane, its next token and, when NeedsLogProbs, the token's
-  // raw logit.
-  absl::Span<const int32_t> lanes;
+  // Independent sequences: for each the sequence index, the next token and, if wants_logprobs, the
+  // raw logit of the token. Element i of the two arrays is at i * token_stride.
+  absl::Span<const int32_t> sequences;
   const int32_t* tokens = nullptr;
   const float* token_logits = nullptr;
   int64_t token_stride = 0;
-  // Beams: RankingSize() candidates over all rows, the best or those drawn. Their values include
-  // the rows' biases; their raw logits are there when NeedsLogProbs.
-  const float* ranked = nullptr;
-  const int32_t* ranked_indices = nullptr;
-  const float* ranked_logits = nullptr;
-  // When NeedsLogProbs, by row: log-sum-exp of the raw logits, and their top_logprobs best.
+  // Beams: TopKSize() candidates over all rows, best first or in the order of sampling. Scores
+  // include the row biases (beam scores). The raw logits are set if wants_logprobs.
+  const float* candidate_scores = nullptr;
+  const int32_t* candidate_indices = nullptr;
+  const float* candidate_logits = nullptr;
+  // If wants_logprobs, per row: log-sum-exp of the raw logits, and the top_logprobs most likely
+  // tokens with their raw logits. Row i of the last two is at i * top_stride.
   const float* log_sums = nullptr;
-  const float* top = nullptr;
-  const int32_t* top_indices = nullptr;
+  const float* top_logits = nullptr;
+  const int32_t* top_tokens = nullptr;
   int64_t top_stride = 0;
 };
 
 class Generation : public DecodeTask {
  public:
-  // `request` (its options resolved) and `tokenizer` (or null) outlive the object.
+  // `request` (with resolved options) and `tokenizer` (may be null) outlive the object.
   static std::unique_ptr<Generation> Create(const Request& request, const Tokenizer* tokenizer,
                                             int64_t vocab, int64_t page_size);
 
   int64_t pages_needed() const override { return layout_.PagesNeeded(); }
-  int64_t sequences() const override { return lanes_; }
+  int64_t sequences() const override { return num_sequences_; }
   void AssignPages(absl::Span<const int32_t> pages) override;
-  int64_t given_tokens_left() const override { return prompt_len_ - read_; }
+  int64_t prefill_tokens_left() const override { return prompt_len_ - prefilled_; }
   int64_t generating_rows() const override;
-  void AddTo(BatchBuilder* batch, int64_t share) override;
+  void AddTo(BatchBuilder* batch, int64_t prefill_tokens) override;
   bool done() const override { return done_; }
 
-  // Whether the device alone can choose its next tokens, so that a step can be queued before the
-  // host has seen the one before it. Not with log-probabilities, which the host computes, and not
-  // for beams with stop strings, which end beams before the next ranking.
-  bool RunsAhead() const { return ChosenByDevice() && ReadyToSelect(); }
-  // The tokens under way are the last ones.
-  bool EndsByLength() const { return length_ + 1 >= max_len_; }
-  // Takes part in the step under way: whether it can take part in one queued behind that.
-  bool CanRunAhead() const { return RunsAhead() && !EndsByLength(); }
-  // Takes no part in the step under way, so its last tokens are known: the same. It begins there
-  // where one given token is left.
-  bool CanJoin() const {
-    return ChosenByDevice() && (first_ ? given_tokens_left() == 1 : ReadyToSelect());
+  // Whether the device alone can choose the next tokens, so that the next step can be enqueued
+  // before the host has read this one. False with log-probabilities, which the host computes, and
+  // for beams with stop strings, which can end beams before the next top-k.
+  bool SelectsOnDevice() const { return DeviceCanSelect() && ReadyToSelect(); }
+  // The tokens chosen by the step in flight reach max_new_tokens.
+  bool LastTokenInFlight() const { return length_ + 1 >= max_len_; }
+  // For a generation in the step in flight: may the next step be enqueued before that one finishes?
+  bool CanScheduleAsync() const { return SelectsOnDevice() && !LastTokenInFlight(); }
+  // For a generation that is not in the step in flight: may it join the next step? True at the
+  // start of decoding when exactly one prompt token is left to prefill.
+  bool CanJoinAsync() const {
+    return DeviceCanSelect() && (first_ ? prefill_tokens_left() == 1 : ReadyToSelect());
   }
-  // Adds a lane's sequence to such a step; `token` stands for the unknown one
-  // (DecodeBatch::tokens).
-  void AddAhead(BatchBuilder* batch, int32_t lane, int32_t token);
+  // Adds sequence `seq` to a step that is enqueued before its latest token is known; `token` is the
+  // placeholder for that token (DecodeBatch::tokens).
+  void AddInFlight(BatchBuilder* batch, int32_t seq, int32_t token);
 
-  // What the next Select needs.
-  bool ReadyToSelect() const { return read_ == prompt_len_ && !done_; }
-  int64_t rows() const { return first_ ? 1 : static_cast<int64_t>(live_.size()); }
-  absl::Span<const int32_t> live() const { return live_; }  // lanes, ascending
-  int64_t length() const { return length_; }                // of every live history
-  bool NeedsLogProbs() const { return options_.logprobs; }
-  // Logits rules for rows whose histories have `length` tokens; their ranges are of rule_tokens(),
-  // which begin at entry `base` of LogitRulesArgs::tokens.
-  bool HasRules(int64_t length) const { return processors_.Acts(length) || DrawsTogether(); }
+  // ---- What the sampler needs to know for the next Select ----
+  bool ReadyToSelect() const { return prefilled_ == prompt_len_ && !done_; }
+  int64_t rows() const { return first_ ? 1 : static_cast<int64_t>(live_sequences_.size()); }
+  // Indices of the live sequences, ascending.
+  absl::Span<const int32_t> live_sequences() const { return live_sequences_; }
+  // Tokens of every live sequence, prompt included.
+  int64_t length() const { return length_; }
+  bool wants_logprobs() const { return options_.logprobs; }
+  // Logits processors as rules, for rows whose histories have `length` tokens. Token ranges refer
+  // to rule_tokens(), which the caller places at entry `base` of LogitRulesArgs::tokens.
+  bool HasRules(int64_t length) const { return processors_.Acts(length) || SamplesBeams(); }
   RowRules RulesAt(int64_t length, int32_t base) const;
   absl::Span<const int32_t> rule_tokens() const { return processors_.tokens(); }
-  // Whether the rules' first act is to turn logits into log-probabilities.
+  // Whether the rules first turn the logits into log-probabilities.
   bool LogitsAreLogProbs(int64_t length) const { return is_beam() && HasRules(length); }
-  // Whether tokens are drawn: one for each live lane, or (beam sampling) candidates from all rows
-  // together. DrawOf leaves `row` and `lens_at` to the caller.
-  bool Draws() const { return !is_beam() && options_.do_sample; }
-  bool DrawsTogether() const { return is_beam() && options_.do_sample; }
-  Draw DrawOf(int32_t lane) const;
-  // Number of ranked candidates that Select reads, 0: none. RankedTogether: they are ranked over
-  // all rows, by log-probability plus the row's bias.
-  int64_t RankingSize() const { return ranking_size_; }
-  bool RankedTogether() const { return is_beam(); }
-  // Tokens that end beams.
+  // Random sampling: SamplesTokens draws one token per live sequence, SamplesBeams draws candidates
+  // from all rows together (beam sampling). The caller sets `row` and `lens_at` of DrawFor's
+  // result.
+  bool SamplesTokens() const { return !is_beam() && options_.do_sample; }
+  bool SamplesBeams() const { return is_beam() && options_.do_sample; }
+  Draw DrawFor(int32_t seq) const;
+  // Number of top-k candidates that Select reads; 0: none. If RanksBeamsTogether, they are ranked
+  // over all rows by log-probability plus the row's bias.
+  int64_t TopKSize() const { return top_k_size_; }
+  bool RanksBeamsTogether() const { return is_beam(); }
+  // Tokens that end a beam.
   absl::Span<const int32_t> eos_tokens() const { return options_.eos_token_ids; }
   virtual float RowBias(int64_t row) const = 0;
-  // Tokens chosen so far for every live history: one more with each step it takes part in.
+  // New tokens of every live sequence so far: one more with each of its steps.
   int64_t chosen_length() const { return length_ - prompt_len_; }
   int64_t top_logprobs() const { return options_.top_logprobs; }
 
-  // Takes a step's results: its sequences grow by one token. Thread safe for different generations.
-  // After a failed allocation out_of_memory() holds, and only sequences() and new_tokens() are
-  // still valid: the request has to end.
-  void TakeStep(const RowResults& results);
+  // Applies a step's results: every live sequence grows by one token. Thread safe for different
+  // generations. After a failed allocation out_of_memory() is true and only sequences() and
+  // new_tokens() are still valid; the caller ends the request.
+  void ApplyResults(const RowResults& results);
   bool out_of_memory() const { return out_of_memory_; }
 
-  // Streaming requests: hands the sink the text that is new and final since the last call.
+  // Streaming requests: passes text that is new and final since the last call to the sink.
   virtual void Deliver(ResponseSink* sink) = 0;
   // The finished sequences, best first.
   virtual std::vector<GeneratedSequence> TakeSequences() = 0;
-  // Tokens delivered so far, all sequences together; beams count when they are final.
+  // New tokens of all sequences together; beams count when they are final.
   int64_t new_tokens() const { return new_tokens_; }
 
  protected:
   virtual void Select(const RowResults& results) = 0;
-  Generation(const Request& request, const Tokenizer* tokenizer, int64_t lanes, int64_t vocab,
+  Generation(const Request& request, const Tokenizer* tokenizer, int64_t sequences, int64_t vocab,
              int64_t page_size);
 
   bool is_beam() const { return options_.num_beams > 1; }
-  bool ChosenByDevice() const {
+  bool DeviceCanSelect() const {
     return !options_.logprobs && (!is_beam() || options_.stop.empty());
   }
-  absl::Span<const int32_t> Lane(int64_t lane) const {
-    return {tokens_.data() + lane * max_len_, static_cast<size_t>(length_)};
+  absl::Span<const int32_t> History(int64_t seq) const {
+    return {tokens_.data() + seq * max_len_, static_cast<size_t>(length_)};
   }
-  // Writes the next token of a lane and the slot its keys will have.
-  void Append(int64_t lane, int32_t token);
+  // Stores the next token of sequence `seq` and the cache slot of its keys.
+  void Append(int64_t seq, int32_t token);
   bool IsEos(int32_t token) const;
-  // `logit`: the token's raw one.
+  // `logit`: the raw logit of the token.
   TokenLogProb MakeLogProb(const RowResults& results, int64_t row, int32_t token,
                            float logit) const;
   std::vector<std::pair<int32_t, float>> Alternatives(const RowResults& results, int64_t row) const;
-  // Text, ids with echo, and the reason, for a sequence of new tokens.
+  // Text and ids (with the prompt if echo) of a sequence of new tokens.
   GeneratedSequence Present(absl::Span<const int32_t> new_tokens) const;
 
   const Request& request_;
@@ -142,19 +146,19 @@ class Generation : public DecodeTask {
   const WarpOptions warp_;
   const Tokenizer* tokenizer_;
   LogitsProcessors processors_;
-  int64_t lanes_, vocab_, prompt_len_, max_len_;
+  int64_t num_sequences_, vocab_, prompt_len_, max_len_;
   SlotLayout layout_;
-  int64_t ranking_size_ = 0;
+  int64_t top_k_size_ = 0;
 
-  int64_t read_ = 0;   // tokens of the prompt that the model has
-  int64_t length_;     // tokens of every live history, prompt included
-  bool first_ = true;  // nothing chosen yet
+  int64_t prefilled_ = 0;  // prompt tokens prefilled so far
+  int64_t length_;         // tokens of every live sequence, prompt included
+  bool first_ = true;      // no token chosen yet
   bool done_ = false;
   bool out_of_memory_ = false;
   int64_t new_tokens_ = 0;
-  std::vector<int32_t> live_;    // lanes still going on, ascending
-  std::vector<int32_t> tokens_;  // [lanes, max_len] histories
-  std::vector<int32_t> slots_;   // [lanes, max_len] where their keys are
+  std::vector<int32_t> live_sequences_;  // indices, ascending
+  std::vector<int32_t> tokens_;          // [sequences, max_len] prompt and new tokens
+  std::vector<int32_t> slots_;           // [sequences, max_len] cache slot of each token
 };
 
 }  // namespace quintet

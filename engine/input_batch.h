@@ -1,4 +1,4 @@
-// Gathers whole inputs into the packed form that Model::BeginEncode reads.
+// Packs whole inputs into the EncodeBatch that Model::BeginEncode takes. Not thread safe.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace quintet {
 
-// The rows of its input that see a row of a causal model: [from, until). Without a mask a row is
-// seen by itself and all after it.
+// Query rows of the same input that attend to a row of a causal model: [from, until). Without a
+// mask, the row itself and all later rows.
 struct SeenBy {
   static constexpr int32_t kAll = std::numeric_limits<int32_t>::max();
   int32_t from = 0, until = kAll;
@@ -19,26 +19,30 @@ struct SeenBy {
 
 class InputBatch {
  public:
-  // Reserves memory for `tokens` tokens; up to that number nothing is allocated later.
+  // Reserves memory for `tokens` tokens; up to that number nothing allocates later.
   void Reserve(int64_t tokens);
   void Clear();
-  // A whole input without a mask.
+  // Adds a whole input without a mask.
   void Add(absl::Span<const int32_t> tokens);
-  // An input row by row.
+  // Adds an input row by row: BeginInput, then AddRow for each token.
   void BeginInput();
   void AddRow(int32_t token, int32_t position, SeenBy seen_by);
 
   int64_t tokens() const { return static_cast<int64_t>(tokens_.size()); }
-  // Of the input under way.
+  // Rows of the current input so far.
   int32_t rows() const { return static_cast<int32_t>(tokens_.size()) - begin_; }
 
-  // The batch, valid until Clear. Inputs without a mask ask for nothing that only some models do.
+  // Returns the batch, valid until Clear. Inputs without a mask leave the mask arrays empty, which
+  // every model supports.
   EncodeBatch Finish();
 
  private:
+  // Arrays of EncodeBatch: offsets_ [inputs + 1], the others [tokens].
   std::vector<int32_t> tokens_, offsets_, positions_, lower_begin_, upper_end_;
-  int32_t begin_ = 0;
-  bool limited_ = false, both_ways_ = false, moved_ = false;
+  int32_t begin_ = 0;       // first row of the current input
+  bool limited_ = false;    // some row is hidden from later rows of its input
+  bool both_ways_ = false;  // some row is visible to earlier rows of its input
+  bool moved_ = false;      // some position is not the row's index in its input
 };
 
 }  // namespace quintet

@@ -1,7 +1,6 @@
 #include "engine/job.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
@@ -9,7 +8,7 @@
 namespace quintet {
 namespace {
 
-constexpr int64_t kScoreLanes = 16;  // targets of one request read side by side
+constexpr int64_t kScoreSequences = 16;  // targets of one request prefilled in parallel
 
 absl::Status CheckIds(const char* field, absl::Span<const int32_t> ids, int64_t vocab) {
   for (size_t i = 0; i < ids.size(); ++i) {
@@ -21,29 +20,15 @@ absl::Status CheckIds(const char* field, absl::Span<const int32_t> ids, int64_t 
   return absl::OkStatus();
 }
 
-absl::Status CheckHead(RequestKind kind, const ModelConfig& config) {
-  const bool task_head = config.head == Head::kSequenceClassification ||
-                         config.head == Head::kTokenClassification ||
-                         config.head == Head::kQuestionAnswering;
-  const char* needed = nullptr;
-  if (kind == RequestKind::kClassify && !task_head)
-    needed = "a classification or question answering";
-  if (kind == RequestKind::kGenerate || kind == RequestKind::kScore) {
-    if (config.head != Head::kLanguageModel || !config.has_decoder()) needed = "a language model";
-  }
-  if (needed == nullptr) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("the request needs ", needed, " head; the model's is: ", HeadName(config.head)));
-}
-
 absl::StatusOr<int32_t> StartToken(const ModelConfig& config) {
   if (config.decoder_start_id >= 0) return config.decoder_start_id;
   if (config.pad_id >= 0) return config.pad_id;
-  return absl::FailedPreconditionError("the model names no decoder start token");
+  return absl::FailedPreconditionError(
+      "the model's config has neither decoder_start_token_id nor pad_token_id");
 }
 
-// Row that a sequence classifier reads: the last eos; of a causal model the last token that is not
-// padding, the first one where all are.
+// The row that a sequence classifier reads: the last eos. Causal models: the last token that is not
+// padding, or the first token if all are.
 absl::StatusOr<int64_t> ClassifiedRow(const std::vector<int32_t>& input,
                                       const ModelConfig& config) {
   int64_t row = static_cast<int64_t>(input.size()) - 1;
@@ -65,7 +50,7 @@ absl::Status PlanGenerate(const ModelConfig& config, const Tokenizer* tokenizer,
   const absl::Status status = CheckDecoding(options, config.vocab);
   if (!status.ok()) return status;
   if (!options.stop.empty() && tokenizer == nullptr) {
-    return absl::InvalidArgumentError("stop: stop strings need a tokenizer, and none is loaded");
+    return absl::InvalidArgumentError("stop: stop strings need a tokenizer, but none is loaded");
   }
   if (!config.has_encoder() && config.max_positions > 0) {
     const int64_t wanted = static_cast<int64_t>(options.prompt.size()) + options.max_new_tokens;
@@ -77,7 +62,7 @@ absl::Status PlanGenerate(const ModelConfig& config, const Tokenizer* tokenizer,
   }
   job->result.seed = options.seed;
   job->result.prefix_tokens = config.has_encoder() ? options.prompt.size() - 1 : 0;
-  job->generation = Generation::Create(job->request, tokenizer, config.vocab, capacity.page_size);
+  job->work = Generation::Create(job->request, tokenizer, config.vocab, capacity.page_size);
   return absl::OkStatus();
 }
 
@@ -96,7 +81,7 @@ absl::Status PlanScore(const ModelConfig& config, const Capacity& capacity, Job*
     if (!status.ok()) return status;
     longest = std::max<int64_t>(longest, request.targets[i].size());
   }
-  absl::Status status = CheckSight(request, config);
+  absl::Status status = CheckAttentionScope(request, config);
   if (!status.ok()) return status;
   std::vector<int32_t> prefix = config.has_encoder() ? request.decoding.prompt : request.input;
   status = CheckIds("prompt", prefix, config.vocab);
@@ -114,17 +99,17 @@ absl::Status PlanScore(const ModelConfig& config, const Capacity& capacity, Job*
   }
   job->result.targets.resize(request.targets.size());
   if (!config.has_encoder()) {
-    // A window that hides nothing is none.
+    // A window as long as the sequence hides nothing: no mask is needed.
     const int64_t window = request.sliding_window < positions ? request.sliding_window : 0;
-    job->scored = std::make_unique<PackedTargets>(
+    job->work = std::make_unique<PackedScoring>(
         std::move(prefix), request.targets,
-        PackedTargets::Sight{.window = window, .prefix_lm = request.prefix_lm},
+        PackedScoring::AttentionScope{.window = window, .prefix_lm = request.prefix_lm},
         capacity.encode_tokens);
     return absl::OkStatus();
   }
-  const int64_t lanes = std::min(kScoreLanes, capacity.running_sequences);
-  job->forced = std::make_unique<ForcedDecoding>(
-      ForcedDecoding::Scoring(std::move(prefix), job->request.targets, lanes, capacity.page_size));
+  const int64_t sequences = std::min(kScoreSequences, capacity.running_sequences);
+  job->work = std::make_unique<TeacherForcing>(TeacherForcing::Scoring(
+      std::move(prefix), job->request.targets, sequences, capacity.page_size));
   return absl::OkStatus();
 }
 
@@ -136,11 +121,7 @@ absl::Status PlanClassify(const ModelConfig& config, const Capacity& capacity, J
     if (!found.ok()) return found.status();
     row = *found;
   }
-  // FAT5's heads, every token classifier and causal models read states of the input; the others a
-  // decoder's.
-  const bool on_input = !config.has_encoder() || config.family == Family::kFat5 ||
-                        config.head == Head::kTokenClassification;
-  if (on_input) {
+  if (config.classifies_input()) {
     job->classify_encoded = true;
     job->encoded_row = row;
     return absl::OkStatus();
@@ -150,8 +131,8 @@ absl::Status PlanClassify(const ModelConfig& config, const Capacity& capacity, J
   if (!start.ok()) return start.status();
   tokens.pop_back();
   tokens.insert(tokens.begin(), *start);
-  job->forced = std::make_unique<ForcedDecoding>(
-      ForcedDecoding::States(std::move(tokens), row, capacity.page_size));
+  job->work = std::make_unique<TeacherForcing>(
+      TeacherForcing::States(std::move(tokens), row, capacity.page_size));
   return absl::OkStatus();
 }
 
@@ -173,7 +154,7 @@ absl::Status Plan(const ModelConfig& config, const Tokenizer* tokenizer, const C
 absl::Status CheckFits(const Job& job, const ModelConfig& config, const Capacity& capacity) {
   const auto too_much = [](const char* what, int64_t needed, int64_t limit) {
     return absl::InvalidArgumentError(absl::StrCat("the request can never fit: it needs ", needed,
-                                                   " ", what, ", there are ", limit));
+                                                   " ", what, ", the limit is ", limit));
   };
   const int64_t length = static_cast<int64_t>(job.request.input.size());
   if (job.needs.encode_tokens > capacity.encode_tokens) {
@@ -210,6 +191,10 @@ void Job::FillTiming(int64_t now_us) {
   timing.total_us = now_us - submitted_us;
 }
 
+void Job::CountScoredTokens() {
+  for (const ScoredTarget& target : result.targets) result.output_tokens += target.tokens.size();
+}
+
 absl::StatusOr<std::unique_ptr<Job>> PlanJob(Request request, const ModelConfig& config,
                                              const Tokenizer* tokenizer, const Capacity& capacity) {
   if (request.sink == nullptr) return absl::InvalidArgumentError("sink: none given");
@@ -230,9 +215,9 @@ absl::StatusOr<std::unique_ptr<Job>> PlanJob(Request request, const ModelConfig&
   job->queue_tokens = length;
   for (const auto& target : job->request.targets) job->queue_tokens += target.size();
   job->needs.priority = job->request.priority;
-  job->needs.encode_tokens = job->scored != nullptr ? job->scored->most_tokens()
-                             : job->encodes         ? length
-                                                    : 0;
+  job->needs.encode_tokens = job->scoring() != nullptr ? job->scoring()->max_part_tokens()
+                             : job->encodes            ? length
+                                                       : 0;
   if (DecodeTask* task = job->task()) {
     const int64_t source_pages =
         job->encodes ? (length + capacity.page_size - 1) / capacity.page_size : 0;
@@ -242,38 +227,6 @@ absl::StatusOr<std::unique_ptr<Job>> PlanJob(Request request, const ModelConfig&
   status = CheckFits(*job, config, capacity);
   if (!status.ok()) return status;
   return job;
-}
-
-RowRange PooledRows(Pooling pooling, int64_t rows) {
-  return {pooling == Pooling::kLast ? rows - 1 : 0, pooling == Pooling::kFirst ? 1 : rows};
-}
-
-void PoolStates(const Request& request, absl::Span<const float> states, int64_t width,
-                Result* result) {
-  const int64_t rows = static_cast<int64_t>(states.size()) / width;
-  result->columns = width;
-  if (request.pooling == Pooling::kMean) {
-    std::vector<double> sum(width, 0.0);
-    for (int64_t i = 0; i < rows; ++i) {
-      for (int64_t c = 0; c < width; ++c) sum[c] += states[i * width + c];
-    }
-    std::vector<float> mean;
-    mean.reserve(width);
-    for (double s : sum) mean.push_back(static_cast<float>(s / rows));
-    result->values = std::move(mean);
-  } else if (states.data() != result->values.data() || states.size() != result->values.size()) {
-    result->values = std::vector<float>(states.begin(), states.end());
-  }
-  result->rows = static_cast<int64_t>(result->values.size()) / width;
-  if (!request.normalize) return;
-  for (int64_t i = 0; i < result->rows; ++i) {
-    const absl::Span<float> values(result->values.data() + i * width, width);
-    double square = 0.0;
-    for (float v : values) square += static_cast<double>(v) * v;
-    if (square == 0.0) continue;
-    const double scale = 1.0 / std::sqrt(square);
-    for (float& v : values) v = static_cast<float>(v * scale);
-  }
 }
 
 }  // namespace quintet

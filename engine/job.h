@@ -3,14 +3,15 @@
 
 #include <cstdint>
 #include <memory>
+#include <variant>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "engine/forced_decoding.h"
 #include "engine/generation.h"
-#include "engine/packed_targets.h"
+#include "engine/packed_scoring.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
+#include "engine/teacher_forcing.h"
 #include "models/model.h"
 #include "models/tokenizer.h"
 
@@ -19,60 +20,67 @@ namespace quintet {
 enum class JobState : uint8_t { kQueued, kEncoding, kDecoding, kDone, kCancelled, kFailed };
 
 struct Job {
-  RequestKind kind() const { return request.kind; }
-
   uint64_t id = 0;
   Request request;
   JobState state = JobState::kQueued;
-  QueuedRequest needs;                     // what the scheduler sees
-  int64_t queue_tokens = 0;                // what it counts for in the queue
-  bool encodes = false;                    // it takes states of whole inputs
-  bool classify_encoded = false;           // the task head reads encoder states ...
-  int64_t encoded_row = -1;                // ... of this row; -1: of all
-  std::unique_ptr<Generation> generation;  // at most one of these three
-  std::unique_ptr<ForcedDecoding> forced;
-  std::unique_ptr<PackedTargets> scored;  // a causal model's
+  QueuedRequest needs;            // resources, for the scheduler
+  int64_t queue_tokens = 0;       // tokens that count against EngineLimits::max_queue_tokens
+  bool encodes = false;           // its input is encoded as a whole before anything else
+  bool classify_encoded = false;  // the task head reads the encoded input, not decoder states
+  int64_t encoded_row = -1;       // the row that such a head reads; -1: all rows
 
-  // From admission on.
-  std::vector<int32_t> source_pages, own_pages;
-  std::vector<int32_t> source_slots;
-  bool out_of_memory = false;  // an allocation for it failed: it ends as soon as a step allows
-  int64_t counted_length = 0;  // the generation's chosen_length() when its tokens were counted
+  // The work after encoding: decoder steps (generation or teacher forcing), scoring by a causal
+  // model in encoder batches, or nothing (embeddings, task heads on the encoded input).
+  std::variant<std::monostate, std::unique_ptr<Generation>, std::unique_ptr<TeacherForcing>,
+               std::unique_ptr<PackedScoring>>
+      work;
+
+  // Set from admission on.
+  std::vector<int32_t> source_pages, own_pages;  // KV pages of the encoded input and of the decoder
+  std::vector<int32_t> source_slots;             // [input tokens] slots of the cross-attention keys
+  bool out_of_memory = false;  // an allocation for the job failed: it ends in this step
+  int64_t counted_length = 0;  // chosen_length() of the generation when its tokens were counted
   Result result;
   int64_t submitted_us = 0, admitted_us = 0, encoded_us = 0, first_token_us = 0, last_token_us = 0;
 
+  RequestKind kind() const { return request.kind; }
+  // The job's work if it is of that type, otherwise null.
+  Generation* generation() const { return Work<Generation>(); }
+  TeacherForcing* teacher_forcing() const { return Work<TeacherForcing>(); }
+  PackedScoring* scoring() const { return Work<PackedScoring>(); }
+  // The job's decoder work; null if it never decodes.
+  DecodeTask* task() const {
+    if (Generation* const task = generation()) return task;
+    return teacher_forcing();
+  }
+
   void MoveTo(JobState next);  // aborts on a step backwards
   void FillTiming(int64_t now_us);
-  bool ended() const { return state >= JobState::kDone; }
+  // Sets result.output_tokens to the number of scored target tokens.
+  void CountScoredTokens();
   bool ran_out_of_memory() const {
-    return out_of_memory || (generation != nullptr && generation->out_of_memory());
+    return out_of_memory || (generation() != nullptr && generation()->out_of_memory());
   }
-  DecodeTask* task() const {
-    return generation != nullptr ? static_cast<DecodeTask*>(generation.get()) : forced.get();
+
+ private:
+  template <typename T>
+  T* Work() const {
+    const std::unique_ptr<T>* const held = std::get_if<std::unique_ptr<T>>(&work);
+    return held == nullptr ? nullptr : held->get();
   }
 };
 
-// What the engine offers, for the check at the door.
+// The engine's total resources, against which every request is checked at submission.
 struct Capacity {
-  int64_t running_sequences = 0;
-  int64_t pages = 0, page_size = 1;
-  int64_t encode_tokens = 0;
-  int64_t queue_tokens = 0;
+  int64_t running_sequences = 0;     // sequences of all running requests; each beam counts
+  int64_t pages = 0, page_size = 1;  // KV cache pages; tokens per page
+  int64_t encode_tokens = 0;         // tokens of one encoder batch
+  int64_t queue_tokens = 0;          // EngineLimits::max_queue_tokens
 };
 
-// Checks a request and plans its work. INVALID_ARGUMENT: ids out of range, options out of range, or
-// it can never fit; FAILED_PRECONDITION: the model lacks the head.
+// Checks a request and plans its work. INVALID_ARGUMENT: a token id or an option is out of range,
+// or the request can never fit. FAILED_PRECONDITION: the model lacks the head that it needs.
 absl::StatusOr<std::unique_ptr<Job>> PlanJob(Request request, const ModelConfig& config,
                                              const Tokenizer* tokenizer, const Capacity& capacity);
-
-// The rows of [0, rows) that PoolStates reads.
-struct RowRange {
-  int64_t begin, end;
-};
-RowRange PooledRows(Pooling pooling, int64_t rows);
-// Pools states [rows, width], those of PooledRows, as an encode request asks: mean, first, last or
-// all rows; unit length if normalised. They may be result->values.
-void PoolStates(const Request& request, absl::Span<const float> states, int64_t width,
-                Result* result);
 
 }  // namespace quintet

@@ -15,7 +15,7 @@ KvPool::KvPool(int64_t pages, int64_t page_size)
 bool KvPool::Reserve(int64_t pages, std::vector<int32_t>* out) {
   QT_CHECK_GE(pages, 0);
   if (pages > free_pages()) return false;
-  out->reserve(out->size() + static_cast<size_t>(pages));  // before any is taken: it may fail
+  out->reserve(out->size() + static_cast<size_t>(pages));  // may throw, so before any page is taken
   for (int64_t i = 0; i < pages; ++i) {
     const int32_t page = free_.back();
     free_.pop_back();
@@ -36,7 +36,7 @@ void KvPool::Release(std::vector<int32_t>* pages) {
 
 int64_t SlotLayout::PagesNeeded() const {
   const int64_t first = (shared_ + own_ + page_size_ - 1) / page_size_;
-  return first + (lanes_ - 1) * ((own_ + page_size_ - 1) / page_size_);
+  return first + (sequences_ - 1) * ((own_ + page_size_ - 1) / page_size_);
 }
 
 void SlotLayout::Assign(absl::Span<const int32_t> pages) {
@@ -44,14 +44,14 @@ void SlotLayout::Assign(absl::Span<const int32_t> pages) {
   pages_ = pages;
 }
 
-int32_t SlotLayout::Slot(int64_t lane, int64_t position) const {
-  QT_CHECK(lane >= 0 && lane < lanes_ && position >= 0 && position < shared_ + own_);
+int32_t SlotLayout::Slot(int64_t seq, int64_t position) const {
+  QT_CHECK(seq >= 0 && seq < sequences_ && position >= 0 && position < shared_ + own_);
   int64_t page = position / page_size_;
   int64_t index = position % page_size_;
-  if (lane > 0 && position >= shared_) {
+  if (seq > 0 && position >= shared_) {
     const int64_t first = (shared_ + own_ + page_size_ - 1) / page_size_;
     const int64_t each = (own_ + page_size_ - 1) / page_size_;
-    page = first + (lane - 1) * each + (position - shared_) / page_size_;
+    page = first + (seq - 1) * each + (position - shared_) / page_size_;
     index = (position - shared_) % page_size_;
   }
   return static_cast<int32_t>(pages_[page] * page_size_ + index);

@@ -1,5 +1,5 @@
-// Who owns which page of the key/value cache: integers only. Pages are reserved whole when a
-// request is admitted, so nothing runs out in the middle. Not thread safe.
+// Allocates pages of the KV cache: integers only. All pages of a request are reserved at admission,
+// so a running request never runs out. Not thread safe.
 #pragma once
 
 #include <cstdint>
@@ -19,39 +19,39 @@ class KvPool {
   int64_t page_size() const { return page_size_; }
   int64_t PagesFor(int64_t tokens) const { return (tokens + page_size_ - 1) / page_size_; }
 
-  // Appends `pages` free pages to `out`; false, with nothing taken, when there are fewer. The most
-  // recently freed come first: they are the ones still in the processor's caches.
+  // Appends `pages` free pages to `out`, most recently freed first (they are the most likely to be
+  // in CPU caches). Returns false and takes nothing if fewer are free.
   bool Reserve(int64_t pages, std::vector<int32_t>* out);
-  // Gives all of `pages` back and clears it.
+  // Frees all of `pages` and clears it.
   void Release(std::vector<int32_t>* pages);
 
  private:
   int64_t page_size_;
   std::vector<int32_t> free_;   // last in, first out
-  std::vector<uint8_t> owned_;  // [pages] 1 while reserved: a page freed twice is our own bug
+  std::vector<uint8_t> owned_;  // [pages] 1 while reserved; aborts on a double free
 };
 
-// Where the sequences of one request keep their keys and values. Positions [0, shared) are common
-// to all lanes (a prompt); from there on each lane has `own` positions to itself. Lane 0 continues
-// in the pages of the shared part.
+// Cache slots of the sequences of one request. Positions [0, shared) (the prompt) are common to all
+// sequences; the next `own` positions are separate per sequence. Sequence 0 continues in the pages
+// of the shared part.
 class SlotLayout {
  public:
   SlotLayout() = default;
-  SlotLayout(int64_t shared, int64_t own, int64_t lanes, int64_t page_size)
-      : shared_(shared), own_(own), lanes_(lanes), page_size_(page_size) {}
+  SlotLayout(int64_t shared, int64_t own, int64_t sequences, int64_t page_size)
+      : shared_(shared), own_(own), sequences_(sequences), page_size_(page_size) {}
 
   int64_t PagesNeeded() const;
-  // `pages`: PagesNeeded() of them; they outlive the layout.
+  // `pages`: PagesNeeded() pages, which outlive the layout.
   void Assign(absl::Span<const int32_t> pages);
-  // Slot of `position` as written by `lane`; position < shared + own.
-  int32_t Slot(int64_t lane, int64_t position) const;
+  // Slot that sequence `seq` uses for `position`; position < shared + own.
+  int32_t Slot(int64_t seq, int64_t position) const;
 
  private:
-  int64_t shared_ = 0, own_ = 0, lanes_ = 0, page_size_ = 1;
+  int64_t shared_ = 0, own_ = 0, sequences_ = 0, page_size_ = 1;
   absl::Span<const int32_t> pages_;
 };
 
-// Slots of positions [0, tokens) laid one after the other over `pages`.
+// Slots of positions [0, tokens), consecutive over `pages`.
 std::vector<int32_t> ConsecutiveSlots(absl::Span<const int32_t> pages, int64_t tokens,
                                       int64_t page_size);
 

@@ -8,7 +8,7 @@ LogitsProcessors::LogitsProcessors(const DecodingOptions& options)
     : options_(options),
       prompt_len_(static_cast<int64_t>(options.prompt.size())),
       max_len_(prompt_len_ + options.max_new_tokens) {
-  // A forced first token is not the one that begin_suppress_tokens mean.
+  // begin_suppress_tokens apply to the first token that is not forced.
   const bool forced_first = prompt_len_ == 1 && options.forced_bos_token_id >= 0;
   begin_len_ = prompt_len_ + (forced_first ? 1 : 0);
   AppendWords();
@@ -25,12 +25,13 @@ TokenRange LogitsProcessors::Append(absl::Span<const int32_t> tokens) {
   return {begin, static_cast<int32_t>(tokens_.size())};
 }
 
-// Where each word's tokens are, then the tokens.
+// Appends [words, 2] begin and end of each bad word in tokens_, then the words' tokens.
 void LogitsProcessors::AppendWords() {
   const auto& eos = options_.eos_token_ids;
   std::vector<const std::vector<int32_t>*> words;
   for (const std::vector<int32_t>& word : options_.bad_words_ids) {
-    // A lone eos is let be: min_new_tokens is there for that.
+    // As Hugging Face: a bad word that is a single eos is ignored; min_new_tokens is the option for
+    // that.
     const bool lone = word.size() == 1;
     if (lone && std::find(eos.begin(), eos.end(), word[0]) != eos.end()) continue;
     words.push_back(&word);
@@ -60,7 +61,7 @@ RowRules LogitsProcessors::RulesAt(int64_t length, int32_t base) const {
   rules.words = at_base(words_);
   if (ForcesBos(length)) rules.forced = at_base(forced_bos_);
   if (ForcesEos(length)) rules.forced = at_base(forced_eos_);
-  // A forced end is not banned by min_new_tokens.
+  // A forced eos overrides min_new_tokens.
   const bool bans_eos = BansEos(length) && rules.forced.empty();
   rules.banned = at_base({bans_eos ? eos_.begin : suppressed_.begin,
                           AtBegin(length) ? begin_suppressed_.end : suppressed_.end});

@@ -1,8 +1,9 @@
-// Hugging Face's logits processors, in Hugging Face's order: repetition penalty, no repeated
+// Hugging Face's logits processors in Hugging Face's order: repetition penalty, no repeated
 // n-grams, bad words, minimum of new tokens, forced bos, forced eos, suppressed tokens, tokens
-// suppressed at the beginning. They act on raw logits in greedy decoding and sampling, on
-// log-probabilities in beam search. Here they become rules that an op follows
-// (kernels/logit_rules.h). (The warpers of sampling are in kernels/sampling.h.)
+// suppressed at the beginning. They act on raw logits in greedy decoding and sampling, and on
+// log-probabilities in beam search. This class turns them into rules for the LogitRules op
+// (kernels/logit_rules.h); the warpers (temperature, top-p, ...) are in kernels/sampling.h.
+// Immutable.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +17,16 @@ namespace quintet {
 
 class LogitsProcessors {
  public:
-  // `options` outlives the object; its prompt gives P, the prompt's length, and P + max_new_tokens
-  // is M, the greatest length.
+  // `options` outlives the object. The prompt's length and max_new_tokens give the maximum length
+  // of a history.
   explicit LogitsProcessors(const DecodingOptions& options);
 
   // Whether the rules change anything for a history of `length` tokens.
   bool Acts(int64_t length) const;
-  // What the rules' ranges are of; the same for every length.
+  // Tokens that the ranges of RulesAt refer to; the same for every length.
   absl::Span<const int32_t> tokens() const { return tokens_; }
-  // The rules for a history of `length` tokens, where tokens() begin at entry `base` of
-  // LogitRulesArgs::tokens. Row and sequence are left to the caller.
+  // The rules for a history of `length` tokens, if tokens() begin at entry `base` of
+  // LogitRulesArgs::tokens. The caller sets row and sequence.
   RowRules RulesAt(int64_t length, int32_t base) const;
 
  private:
@@ -45,7 +46,8 @@ class LogitsProcessors {
   int64_t begin_len_;  // history length at which begin_suppress_tokens act
   std::vector<int32_t> tokens_;
   TokenRange words_, forced_bos_, forced_eos_;
-  TokenRange eos_, suppressed_, begin_suppressed_;  // neighbours, in this order
+  TokenRange eos_, suppressed_,
+      begin_suppressed_;  // adjacent in tokens_, in this order, so that one range covers several
 };
 
 }  // namespace quintet

@@ -1,4 +1,4 @@
-// How many rows of logits the decoder searches together.
+// Row count of one sampling batch.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace quintet {
 
-// At least the widest beam, 32.
+// Maximum rows of logits in one sampling batch. At least 32, the widest beam.
 inline int64_t LogitsChunkRows(const Stream& stream) {
   return stream.backend() == Backend::kCpu ? 64 : 256;
 }

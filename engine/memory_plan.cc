@@ -8,9 +8,9 @@
 namespace quintet {
 namespace {
 
-// On a GPU: loaded kernels and recorded steps, and what is lost by rounding where each matrix of a
-// layer is an allocation of its own. On an H200 17 to 27 MiB were seen with GPT-2's 48 matrices, 89
-// to 150 with T5-base's 120, by type of weights.
+// Bytes of loaded kernels and CUDA graphs, and the rounding loss of one allocation per weight
+// matrix. Measured on an H200, depending on the weight type: 17 to 27 MiB with GPT-2's 48 matrices,
+// 89 to 150 MiB with T5-base's 120.
 int64_t RuntimeBytes(const ModelConfig& config) {
   constexpr int64_t kKernelBytes = int64_t{20} << 20, kRoundingBytes = int64_t{1} << 19;
   const int64_t matrices =
@@ -18,15 +18,15 @@ int64_t RuntimeBytes(const ModelConfig& config) {
   return kKernelBytes + matrices * kRoundingBytes;
 }
 
-// Each thread reads one block of a matrix at a time and may dequantise it (models/weights.cc); the
+// Each thread reads one block of a matrix at a time and may dequantise it (models/weights.cc). The
 // files' headers are parsed once.
 int64_t LoadingBytes(int threads) {
   constexpr int64_t kThreadBytes = int64_t{8} << 20, kHeaderBytes = int64_t{32} << 20;
   return threads * kThreadBytes + kHeaderBytes;
 }
 
-// On a GPU the host mirrors encoder outputs and the buffers of the search in pinned memory, and the
-// driver holds modules and queues.
+// On a GPU the host holds pinned buffers for encoder outputs and for the sampler, and the driver
+// holds modules and streams.
 void SetHostBytes(const ModelConfig& config, const LoadOptions& options, int threads,
                   MemoryPlan* plan) {
   constexpr int64_t kDriverBytes = int64_t{256} << 20;
@@ -65,7 +65,7 @@ absl::StatusOr<MemoryPlan> MeasureMemory(const std::string& directory, const Loa
   return plan;
 }
 
-int64_t StepTokens(const ModelLimits& limits, const ModelConfig& config, bool on_gpu) {
+int64_t MaxStepTokens(const ModelLimits& limits, const ModelConfig& config, bool on_gpu) {
   constexpr int64_t kMostForDecoder = 4096;
   int64_t given = ModelLimits().max_step_tokens;
   if (on_gpu && config.has_encoder()) {
@@ -81,7 +81,7 @@ absl::Status PlanMemory(const std::string& directory, const MemoryBounds& bounds
   const absl::StatusOr<ModelConfig> config = ReadModelConfig(directory);
   if (!config.ok()) return config.status();
   ModelLimits& limits = options->limits;
-  limits.max_step_tokens = StepTokens(limits, *config, options->device != nullptr);
+  limits.max_step_tokens = MaxStepTokens(limits, *config, options->device != nullptr);
   limits.cache_pages = 1;
   if (config->has_decoder()) {
     const DType dtype = ActivationType(options->weights, options->device);

@@ -1,5 +1,5 @@
-// What a model and its engine take where they run. All of it is taken at load, so what does not fit
-// is refused there and not in the middle of a request.
+// Memory that a model and its engine need. All of it is allocated at load, so a configuration that
+// does not fit is refused then and not during a request.
 #pragma once
 
 #include <cstdint>
@@ -12,32 +12,32 @@ namespace quintet {
 
 struct MemoryPlan {
   ModelMemory model;
-  int64_t search = 0;  // buffers of the engine's decoder
-  int64_t runtime =
-      0;  // of a GPU: loaded kernels, libraries, recorded steps, rounding of allocations
-  int64_t pages = 0;  // of keys and values
-  // The host's part: everything on a CPU, the pinned buffers on a GPU; `host_loading`
-  // is held only while weights are read.
+  int64_t search = 0;  // bytes of the decoder's buffers (sampler, scores)
+  // Bytes on a GPU of loaded kernels, libraries, CUDA graphs and the rounding of allocations.
+  int64_t runtime = 0;
+  int64_t pages = 0;  // number of KV cache pages
+  // Bytes of host memory: everything on a CPU, pinned buffers on a GPU. `host_loading` is held only
+  // while weights are read.
   int64_t host_weights = 0, host_cache = 0, host_workspace = 0, host_loading = 0;
   int64_t total() const { return model.weights + model.cache + model.workspace + search + runtime; }
 };
 
-// What the limits in `options` ask for; nothing is allocated. Errors are those of Model::Measure.
+// Computes the memory for the limits in `options`; allocates nothing. Errors as Model::Measure.
 absl::StatusOr<MemoryPlan> MeasureMemory(const std::string& directory, const LoadOptions& options,
                                          ThreadPool* pool);
 
 struct MemoryBounds {
-  int64_t cache_bytes = 0;  // keys and values, where there is room for so many
-  int64_t max_bytes = 0;    // of everything; 0: what the device has free, and on a CPU no limit
+  int64_t cache_bytes = 0;  // KV cache, if max_bytes leaves room for it
+  int64_t max_bytes = 0;    // total; 0: the free memory of the GPU, or no limit on a CPU
 };
-// How many new tokens a step may have: one of every sequence, and for what is given to a decoder on
-// a GPU as many as fill it: prompts of a causal model as inputs are encoded, what an encoder's
-// decoder is given, which is short, not more than a constant.
-int64_t StepTokens(const ModelLimits& limits, const ModelConfig& config, bool on_gpu);
+// Token budget of one step: one per sequence plus a prefill budget. On a GPU the prefill budget is
+// max_encode_tokens for decoder-only models and a small constant for encoder-decoders, whose
+// decoder prompts are short.
+int64_t MaxStepTokens(const ModelLimits& limits, const ModelConfig& config, bool on_gpu);
 
-// Sets two of options->limits: max_step_tokens, as StepTokens; and cache_pages, as many as the
-// bounds leave room for. RESOURCE_EXHAUSTED, with each part's bytes, where not one fits, or,
-// without max_bytes, not all that were asked for.
+// Sets options->limits.max_step_tokens (MaxStepTokens) and options->limits.cache_pages (as many as
+// the bounds allow). RESOURCE_EXHAUSTED, with the bytes of each part, if not even one page fits,
+// or, without max_bytes, if cache_bytes do not fit.
 absl::Status PlanMemory(const std::string& directory, const MemoryBounds& bounds,
                         LoadOptions* options, ThreadPool* pool);
 

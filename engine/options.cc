@@ -14,7 +14,7 @@ constexpr size_t kMaxEos = 16, kMaxSuppressed = 1024, kMaxBadWords = 256, kMaxBa
 constexpr size_t kMaxStops = 16, kMaxStopBytes = 256;
 constexpr int64_t kMaxBeams = 32, kMaxSamples = 16, kMaxNgram = 64, kMaxAlternatives = 20;
 
-// Where a default that is refused comes from.
+// Suffix of a field's name in errors about a default from a file.
 constexpr char kOfFile[] = " of generation_config.json (of config.json where there is none)";
 
 // A closed or half-open range.
@@ -41,7 +41,7 @@ absl::Status OutOfRange(absl::string_view field, double value, const Range& rang
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, " is not in ", range.Text()));
 }
 
-// Keeps the first error of many checks.
+// Runs many checks and keeps the first error.
 class Checker {
  public:
   explicit Checker(int64_t vocab) : vocab_(vocab) {}
@@ -90,7 +90,7 @@ class Checker {
   absl::Status status_;
 };
 
-// Settles one request's options field by field.
+// Resolves the options of one request, field by field.
 class Resolver {
  public:
   Resolver(const DecodingRequest& request, const GenerationDefaults& defaults,
@@ -117,8 +117,8 @@ class Resolver {
   }
 
  private:
-  // Request, then file, then table; the request's number is checked as given, the file's says where
-  // it is from.
+  // Returns the request's value, else the file's, else `table`. Errors about a file's value name
+  // the file.
   template <typename T, typename D>
   double Settle(const char* field, const std::optional<T>& given, const std::optional<D>& file,
                 double table, const Range& range) {
@@ -194,7 +194,7 @@ void Resolver::Prompt() {
   }
   check_.Id("decoder_start_token_id", start);
   options_.prompt.push_back(static_cast<int32_t>(start));
-  // A prefix as long as the longest output is more than any use needs.
+  // The limit for the prefix is the longest output, which exceeds any practical prefix.
   check_.Ids("decoder_prefix", request_.decoder_prefix, limits_.max_new_tokens);
   options_.prompt.insert(options_.prompt.end(), request_.decoder_prefix.begin(),
                          request_.decoder_prefix.end());
@@ -217,7 +217,8 @@ void Resolver::Eos() {
   if (!defaults_.eos_token_ids.empty()) ids = defaults_.eos_token_ids;
   if (!request_.eos_token_ids.empty()) ids = Signed(request_.eos_token_ids);
   check_.Ids("eos_token_ids of the model's files", ids, kMaxEos);
-  for (int32_t id : ids) {  // each once: their number sets how many candidates beam search ranks
+  for (int32_t id :
+       ids) {  // without duplicates: their number sets how many candidates beam search ranks
     auto& eos = options_.eos_token_ids;
     if (std::find(eos.begin(), eos.end(), id) == eos.end()) eos.push_back(id);
   }
@@ -228,8 +229,8 @@ void Resolver::Search() {
   options_.num_beams = static_cast<int32_t>(
       Settle("num_beams", request_.num_beams, defaults_.num_beams, 1, {1, max_beams}));
   options_.do_sample = request_.do_sample.value_or(defaults_.do_sample.value_or(false));
-  // The file's values are looked at only where they act: one of 0.0 for the temperature stands in
-  // many a file that does not sample.
+  // Values of the file are used, and checked, only if they have an effect: many files without
+  // sampling contain a temperature of 0.0.
   const bool beams = options_.num_beams > 1;
   options_.length_penalty = Settle("length_penalty", request_.length_penalty,
                                    Acting(beams, defaults_.length_penalty), 1.0, kPenaltyRange);
@@ -290,7 +291,7 @@ void Resolver::Lengths() {
     int64_t value = options_.max_new_tokens;
     if (defaults_.max_new_tokens.has_value()) {
       value = *defaults_.max_new_tokens;
-    } else if (defaults_.max_length.has_value()) {  // counts the decoder's prompt
+    } else if (defaults_.max_length.has_value()) {  // includes the decoder's prompt
       value = *defaults_.max_length - prompt;
       if (value < 1) {
         check_.Fail(absl::StrCat("max_length", kOfFile),
@@ -318,7 +319,7 @@ void Resolver::MinLength() {
         static_cast<int32_t>(std::min<int64_t>(given, options_.max_new_tokens));
     return;
   }
-  // Of a file with both, Hugging Face follows min_new_tokens.
+  // If a file has min_new_tokens and min_length, Hugging Face uses min_new_tokens.
   const int64_t value =
       defaults_.min_new_tokens.value_or(defaults_.min_length.value_or(0) - prompt);
   options_.min_new_tokens =
@@ -342,7 +343,7 @@ void Resolver::Sampling() {
       static_cast<float>(settle("min_p", request_.min_p, defaults_.min_p, 0.0, kMinPRange));
   if (request_.seed.has_value()) {
     options_.seed = *request_.seed;
-  } else if (options_.do_sample) {  // drawing one costs a system call
+  } else if (options_.do_sample) {  // only if needed: reading random_device is a system call
     std::random_device random;
     options_.seed = uint64_t{random()} << 32 | random();
   }

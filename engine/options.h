@@ -1,6 +1,6 @@
-// Decoding options as a client gives them (fields of serving's proto, all optional) and as the
-// engine runs them (resolved: request, then generation_config.json, then the table's default;
-// checked).
+// Decoding options in two forms: DecodingRequest, the optional fields that a client sets (as in the
+// proto), and DecodingOptions, resolved and checked, which the engine runs. Each option is taken
+// from the request, else from generation_config.json, else from the built-in default.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,11 @@
 
 namespace quintet {
 
-enum class EarlyStopping : uint8_t {
-  kHeuristic,
-  kFirst,
-  kNever
-};  // Hugging Face's false, true, "never"
+// Hugging Face's early_stopping: false, true, "never".
+enum class EarlyStopping : uint8_t { kHeuristic, kFirst, kNever };
 
-// What a client asked for; unset fields take their defaults. Field names are the proto's and, with
-// dashes, the command line's.
+// Options as a client sets them. Unset fields take their defaults. Fields are named as in the proto
+// and, with dashes, on the command line.
 struct DecodingRequest {
   std::optional<uint32_t> max_new_tokens, min_new_tokens, num_beams, num_return_sequences;
   std::optional<float> length_penalty, patience;
@@ -40,7 +37,7 @@ struct DecodingRequest {
   std::optional<uint32_t> top_logprobs;
 };
 
-// What the engine runs. Every field is in its documented range.
+// Options as the engine runs them. Every field is in its documented range.
 struct DecodingOptions {
   int32_t max_new_tokens = 256, min_new_tokens = 0;
   int32_t num_beams = 1, num_return_sequences = 1;
@@ -58,8 +55,8 @@ struct DecodingOptions {
   std::vector<int32_t> forced_eos_token_ids;
   std::vector<int32_t> eos_token_ids;  // empty with ignore_eos
   int32_t pad_token_id = 0;
-  std::vector<int32_t>
-      prompt;  // decoder ids before the first new token: start token and prefix, or GPT-2's prompt
+  // Decoder ids before the first new token: start token and prefix, or GPT-2's prompt.
+  std::vector<int32_t> prompt;
   std::vector<std::string> stop;
   bool include_stop = false, logprobs = false, return_scores = false, echo = false;
   int32_t top_logprobs = 0;
@@ -69,15 +66,16 @@ struct DecodingLimits {
   uint32_t max_new_tokens = 4096, max_beams = 32, max_samples = 16, max_input_tokens = 4096;
 };
 
-// Whether `options` can be run: token ids in [0, vocab), counts, sizes and floats in the documented
-// ranges. The engine's own door: what ResolveDecoding returns always passes.
+// Checks that `options` can be run: token ids in [0, vocab); counts, sizes and floats in the
+// documented ranges. The engine checks every request with it; results of ResolveDecoding always
+// pass.
 absl::Status CheckDecoding(const DecodingOptions& options, int64_t vocab);
 
-// Resolves and checks. `input` is the request's token ids (GPT-2: the prompt). INVALID_ARGUMENT
-// names the field, the limit and the number given; an explicitly set field that cannot act
-// (temperature without do_sample) is an error. A default of generation_config.json that cannot act
-// is ignored, and one that the request's own fields leave no room for is cut to fit; but a
-// max_length that the decoder's prompt fills is an error, as in transformers.
+// Resolves and checks. `input`: the token ids of the request (GPT-2: the prompt). INVALID_ARGUMENT
+// names the field, the limit and the given value. An explicitly set field that has no effect
+// (temperature without do_sample) is an error. A default of generation_config.json that has no
+// effect is ignored, and one that does not fit the request's own fields is clamped, except that a
+// max_length not longer than the decoder's prompt is an error, as in transformers.
 absl::StatusOr<DecodingOptions> ResolveDecoding(const DecodingRequest& request,
                                                 const GenerationDefaults& defaults,
                                                 const ModelConfig& config,

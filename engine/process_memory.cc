@@ -42,12 +42,12 @@ std::optional<int64_t> ReadNumber(const std::string& path) {
 
 struct CgroupMount {
   bool v2 = false;
-  std::string root;   // the cgroup that is mounted
-  std::string point;  // where
+  std::string root;   // cgroup path that is mounted
+  std::string point;  // mount point
 };
 
-// Mounts of memory controllers, from /proc/self/mountinfo (proc(5)): "36 35 98:0 /root /point
-// options [fields] - type source super_options".
+// Mounts of memory controllers in /proc/self/mountinfo (proc(5)). Line format: "36 35 98:0 /root
+// /point options [fields] - type source super_options".
 std::vector<CgroupMount> ReadCgroupMounts(const std::string& root) {
   std::vector<CgroupMount> mounts;
   for (const std::string& line : ReadLines(root + "/proc/self/mountinfo")) {
@@ -65,8 +65,8 @@ std::vector<CgroupMount> ReadCgroupMounts(const std::string& root) {
   return mounts;
 }
 
-// The process's cgroup in the hierarchy of v2, or in that of v1's memory controller:
-// "0::/path" or "4:memory,other:/path" of /proc/self/cgroup.
+// Path of the process's cgroup in the v2 hierarchy or in that of v1's memory controller: "0::/path"
+// or "4:memory,other:/path" of /proc/self/cgroup.
 std::string ReadCgroupPath(const std::string& root, bool v2) {
   for (const std::string& line : ReadLines(root + "/proc/self/cgroup")) {
     const std::vector<std::string> fields = absl::StrSplit(line, absl::MaxSplits(':', 2));
@@ -80,8 +80,8 @@ std::string ReadCgroupPath(const std::string& root, bool v2) {
   return "/";
 }
 
-// The process's cgroup and all its ancestors that the mount shows. A cgroup outside the mounted one
-// is not visible; only the mount point is read then.
+// Lowers `limit` to the limits of the process's cgroup and all ancestors that the mount shows. A
+// cgroup outside the mounted one is not visible; then only the mount point is read.
 void LowerToCgroup(const std::string& root, const CgroupMount& mount, MemoryLimit* limit) {
   absl::string_view below = "";
   const std::string path = ReadCgroupPath(root, mount.v2);
@@ -100,7 +100,7 @@ void LowerToCgroup(const std::string& root, const CgroupMount& mount, MemoryLimi
   }
 }
 
-// "Max address space         unlimited            unlimited            bytes"
+// Parses lines such as "Max address space unlimited unlimited bytes".
 void LowerToResourceLimits(const std::string& root, MemoryLimit* limit) {
   const std::pair<absl::string_view, absl::string_view> names[] = {
       {"Max address space", "RLIMIT_AS (ulimit -v)"}, {"Max data size", "RLIMIT_DATA (ulimit -d)"}};
@@ -118,7 +118,7 @@ void LowerToResourceLimits(const std::string& root, MemoryLimit* limit) {
   }
 }
 
-// "MemTotal:       24683644 kB"
+// Parses a line such as "MemTotal: 24683644 kB".
 void LowerToPhysicalMemory(const std::string& root, MemoryLimit* limit) {
   for (const std::string& line : ReadLines(root + "/proc/meminfo")) {
     absl::string_view rest = line;

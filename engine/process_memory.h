@@ -1,5 +1,5 @@
-// How much memory this process may use, read from the kernel's files: memory cgroups (v1 and v2, the
-// process's own and their ancestors), resource limits and physical memory.
+// Memory limits of this process, read from kernel files: memory cgroups (v1 and v2, the process's
+// own and all ancestors), resource limits and physical memory.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +11,22 @@ namespace quintet {
 struct MemoryLimit {
   static constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
   int64_t bytes = kNone;
-  std::string source;  // where the limit was read, for messages; empty: there is none
+  std::string source;  // file or rlimit, for messages; empty: no limit
 };
 
-// A process has two kinds of limits. Cgroups and physical memory bound resident pages. RLIMIT_AS and
-// RLIMIT_DATA bound mappings, whether their pages are in use or not; both are compared with the size
-// of the address space, which overstates RLIMIT_DATA's share a little.
+// A process has two kinds of limits. Cgroups and physical memory bound resident pages. RLIMIT_AS
+// and RLIMIT_DATA bound mappings, used or not. Both of these are compared with the size of the
+// address space, which slightly overstates the part that counts for RLIMIT_DATA.
 struct ProcessMemory {
   struct Kind {
-    MemoryLimit limit;       // the smallest of its kind
-    int64_t used_bytes = 0;  // by this process now
+    MemoryLimit limit;       // the smallest limit of its kind
+    int64_t used_bytes = 0;  // current use by this process
   };
   Kind resident, address_space;
 };
 
-// Reads limits and use. Files that are absent or unreadable set no limit. `root` precedes every path
-// (tests); empty: the running system.
+// Reads limits and current use. Absent or unreadable files set no limit. `root` is prepended to
+// every path (for tests); empty: the running system.
 ProcessMemory ReadProcessMemory(const std::string& root = "");
 
 // Resident memory of this process, in bytes; 0 if the kernel does not say.

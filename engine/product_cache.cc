@@ -28,7 +28,7 @@ absl::Status Failed(absl::string_view what, const std::string& file, int error) 
   return absl::UnavailableError(absl::StrCat(what, " ", file, ": ", std::strerror(error)));
 }
 
-// At most `most` bytes and one; false: errno says why.
+// Reads up to `most` + 1 bytes. On false, errno is set.
 bool ReadAll(int fd, size_t most, std::string* text) {
   char block[1 << 16];
   while (text->size() <= most) {
@@ -72,7 +72,7 @@ absl::Status LoadProductChoices(const std::string& directory, const std::string&
   std::string text;
   absl::Status status;
   if (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode)) {
-    status = absl::UnavailableError(absl::StrCat(file, " is no plain file"));
+    status = absl::UnavailableError(absl::StrCat(file, " is not a regular file"));
   } else if (!ReadAll(fd, ProductChoices::kMostTextBytes, &text)) {
     status = Failed("cannot read", file, errno);
   } else if (status = choices->Merge(text, kind); !status.ok()) {
@@ -86,7 +86,7 @@ absl::Status SaveProductChoices(const std::string& directory, const std::string&
                                 const ProductChoices& choices) {
   if (directory.empty() || !choices.changed()) return absl::OkStatus();
   ProductChoices all = choices;
-  LoadProductChoices(directory, kind, &all).IgnoreError();  // what is damaged is replaced
+  LoadProductChoices(directory, kind, &all).IgnoreError();  // a damaged file is replaced
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   const std::string file = FileOf(directory, kind);

@@ -1,5 +1,5 @@
-// The file that keeps how products were measured to run quickest (kernels/product_choices.h), one
-// for each kind of device, in a directory shared by all processes of a user.
+// The file with the measured GEMM choices (kernels/product_choices.h) of one kind of device, in a
+// directory that all processes of a user share.
 #pragma once
 
 #include <string>
@@ -9,19 +9,18 @@
 
 namespace quintet {
 
-// $QUINTET_CACHE_DIR ("none": empty), or $XDG_CACHE_HOME/quintet, or $HOME/.cache/quintet; empty
-// where none is set.
+// The directory: $QUINTET_CACHE_DIR ("none" turns the cache off), else $XDG_CACHE_HOME/quintet,
+// else $HOME/.cache/quintet. Empty: no cache.
 std::string CacheDirectory();
 
-// Adds what the directory has for this kind of device (DeviceKind) to `choices`. OK where it has
-// nothing, or where `directory` is empty. DATA_LOSS: the file is damaged; nothing is taken, and the
-// next Save replaces it. UNAVAILABLE: it cannot be read, or is no plain file.
+// Adds the stored choices of this kind of device (DeviceKind) to `choices`. OK if there are none or
+// `directory` is empty. DATA_LOSS: the file is damaged; nothing is added and the next Save replaces
+// it. UNAVAILABLE: it cannot be read or is not a regular file.
 absl::Status LoadProductChoices(const std::string& directory, const std::string& kind,
                                 ProductChoices* choices);
 
-// Writes the choices, if some are new, with what the directory has by now of other shapes, so that
-// the file is the old one or whole at any moment. Of two processes that write at once the last
-// wins. UNAVAILABLE: it cannot be written.
+// If some choices are new, merges them with the stored ones and replaces the file atomically. If
+// two processes write at once, the last one wins. UNAVAILABLE: it cannot be written.
 absl::Status SaveProductChoices(const std::string& directory, const std::string& kind,
                                 const ProductChoices& choices);
 

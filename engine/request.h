@@ -1,5 +1,5 @@
-// A request as the engine takes it, and its results. Text is already tokenized; results come back
-// through a ResponseSink.
+// Requests and results of the engine. Text is already tokenized; results are delivered through a
+// ResponseSink.
 #pragma once
 
 #include <cstdint>
@@ -23,14 +23,14 @@ enum class Pooling : uint8_t { kNone, kMean, kFirst, kLast };
 struct TokenLogProb {
   int32_t token = 0;
   float log_prob = 0.0f;                                // raw log-softmax, before processors
-  std::vector<std::pair<int32_t, float>> alternatives;  // top_logprobs of them, best first
+  std::vector<std::pair<int32_t, float>> alternatives;  // [top_logprobs] most likely first
 };
 
 // One generated sequence.
 struct GeneratedSequence {
-  std::vector<int32_t> token_ids;  // new tokens, eos included; prompt first when echo is set
-  // Without special tokens and without the stop string (unless include_stop); empty when the
-  // engine has no tokenizer.
+  std::vector<int32_t> token_ids;  // new tokens, eos included; with echo the prompt first
+  // Without special tokens, and without the stop string unless include_stop. Empty if the engine
+  // has no tokenizer.
   std::string text;
   std::vector<TokenLogProb> logprobs;
   float score = 0.0f;  // beam search: Hugging Face's sequences_scores
@@ -48,9 +48,10 @@ struct Timing {
 };
 
 struct Result {
-  std::vector<GeneratedSequence> sequences;  // generate, best first
-  std::vector<ScoredTarget> targets;         // score, in the order given
-  // encode: [rows, d_model] (rows = tokens for kNone, else 1); classify: [rows, labels] raw logits
+  std::vector<GeneratedSequence> sequences;  // kGenerate: best first
+  std::vector<ScoredTarget> targets;         // kScore: in the order of the request
+  // kEncode: hidden states [rows, d_model], one row per token for Pooling::kNone, else one row.
+  // kClassify: raw logits [rows, labels].
   std::vector<float> values;
   int64_t rows = 0, columns = 0;
   int64_t input_tokens = 0, prefix_tokens = 0, output_tokens = 0, cached_tokens = 0;
@@ -58,28 +59,28 @@ struct Result {
   Timing timing;
 };
 
-// Receives one request's outcome. Called on the engine's thread; must neither block nor call the
+// Receives the results of one request. Called on the stepping thread; must not block or call the
 // engine.
 class ResponseSink {
  public:
   virtual ~ResponseSink() = default;
-  // The request has left the queue, and its place there is free. Before everything else; not called
-  // when it ends in the queue.
+  // The request has left the queue and no longer counts against the queue limits. Called first; not
+  // called if the request ends in the queue.
   virtual void OnStart() {}
-  // New text and ids of sequence `index`, which later calls do not take back. Streaming requests
-  // only; of beams, one sequence that is to be returned.
+  // New text and ids of sequence `index`; later calls never change them. Streaming requests only.
+  // Beam search: only if one sequence is returned.
   virtual void OnTokens(int index, absl::Span<const int32_t> ids, const std::string& text) {
     (void)index, (void)ids, (void)text;
   }
-  // Exactly once, last.
+  // Called exactly once, last.
   virtual void OnDone(absl::StatusOr<Result> result) = 0;
 };
 
 struct Request {
   RequestKind kind = RequestKind::kGenerate;
   Priority priority = Priority::kNormal;
-  std::vector<int32_t> input;                                 // ids, special tokens included
-  bool skip_special_tokens = true;                            // of texts in results
+  std::vector<int32_t> input;                                 // token ids, special tokens included
+  bool skip_special_tokens = true;                            // in result texts
   int64_t deadline_us = std::numeric_limits<int64_t>::max();  // monotonic clock
   std::shared_ptr<ResponseSink> sink;
 
@@ -91,15 +92,19 @@ struct Request {
   Pooling pooling = Pooling::kMean;
   bool normalize = false;  // to unit length
 
-  // kScore. Targets are ids of continuations: a T5 decoder's, with eos where it is to be scored.
+  // kScore. Token ids of continuations: of a T5 decoder, with eos if it is to be scored.
   std::vector<std::vector<int32_t>> targets;
   int32_t top_logprobs = 0;
-  int64_t sliding_window = 0;  // causal models: PackedTargets::Sight; 0: none
-  bool prefix_lm = false;      // causal models: PackedTargets::Sight
+  int64_t sliding_window = 0;  // causal models, in tokens; 0: none (PackedScoring)
+  bool prefix_lm = false;      // causal models: bidirectional prompt (PackedScoring)
 };
 
-// INVALID_ARGUMENT when the model cannot score with the request's sliding_window or prefix_lm:
-// which of them, and why. Submit checks it too.
-absl::Status CheckSight(const Request& request, const ModelConfig& config);
+// FAILED_PRECONDITION when the model lacks the head that requests of this kind need. Submit checks
+// this too.
+absl::Status CheckHead(RequestKind kind, const ModelConfig& config);
+
+// INVALID_ARGUMENT when the model cannot score with the request's sliding_window or prefix_lm; the
+// message names the field and the reason. Submit checks this too.
+absl::Status CheckAttentionScope(const Request& request, const ModelConfig& config);
 
 }  // namespace quintet

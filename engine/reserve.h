@@ -1,4 +1,4 @@
-// Room in vectors ahead of time, so that the push_back of a step cannot fail.
+// Reserves vector capacity ahead of time, so that push_back in a step cannot throw.
 #pragma once
 
 #include <algorithm>
@@ -7,9 +7,9 @@
 
 namespace quintet {
 
-// Capacity for `size` elements. Grows geometrically, unlike vector::reserve.
+// Ensures capacity for `size` elements. Grows geometrically, unlike vector::reserve.
 template <typename T>
-void MakeRoom(size_t size, std::vector<T>* vector) {
+void EnsureCapacity(size_t size, std::vector<T>* vector) {
   if (size > vector->capacity()) vector->reserve(std::max(size, 2 * vector->capacity()));
 }
 

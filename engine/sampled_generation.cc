@@ -8,7 +8,7 @@ SampledGeneration::SampledGeneration(const Request& request, const Tokenizer* to
                                      int64_t vocab, int64_t page_size)
     : Generation(request, tokenizer, request.decoding.num_return_sequences, vocab, page_size),
       samples_(request.decoding.num_return_sequences) {
-  ranking_size_ = options_.do_sample ? 0 : 1;
+  top_k_size_ = options_.do_sample ? 0 : 1;
   const bool step_by_step = request.stream || !options_.stop.empty();
   if (!step_by_step) return;
   for (Sample& sample : samples_) {
@@ -19,9 +19,9 @@ SampledGeneration::SampledGeneration(const Request& request, const Tokenizer* to
   }
 }
 
-bool SampledGeneration::Accept(int64_t lane, int32_t token) {
-  Sample& sample = samples_[lane];
-  Append(lane, token);
+bool SampledGeneration::Accept(int64_t seq, int32_t token) {
+  Sample& sample = samples_[seq];
+  Append(seq, token);
   ++new_tokens_;
   const bool stops = !options_.stop.empty();
   const bool stopped = stops && sample.text->Push(token);
@@ -39,49 +39,49 @@ bool SampledGeneration::Accept(int64_t lane, int32_t token) {
 
 void SampledGeneration::Select(const RowResults& results) {
   size_t going = 0, entry = 0;
-  for (size_t i = 0; i < live_.size(); ++i, ++entry) {
-    const int32_t lane = live_[i];
-    // Of a step queued ahead: lanes that have ended since have entries, too.
-    while (results.lanes[entry] != lane) ++entry;
+  for (size_t i = 0; i < live_sequences_.size(); ++i, ++entry) {
+    const int32_t seq = live_sequences_[i];
+    // With async scheduling, sequences that have ended meanwhile still have entries.
+    while (results.sequences[entry] != seq) ++entry;
     const int64_t at = static_cast<int64_t>(entry) * results.token_stride;
     const int32_t token = results.tokens[at];
     if (options_.logprobs) {
       const int64_t row = first_ ? 0 : static_cast<int64_t>(entry);
-      samples_[lane].logprobs.push_back(MakeLogProb(results, row, token, results.token_logits[at]));
+      samples_[seq].logprobs.push_back(MakeLogProb(results, row, token, results.token_logits[at]));
     }
-    if (!Accept(lane, token)) live_[going++] = lane;
+    if (!Accept(seq, token)) live_sequences_[going++] = seq;
   }
-  live_.resize(going);
+  live_sequences_.resize(going);
   first_ = false;
   ++length_;
-  done_ = live_.empty();
+  done_ = live_sequences_.empty();
 }
 
-void SampledGeneration::CatchUpText(int64_t lane) {
-  Sample& sample = samples_[lane];
+void SampledGeneration::CatchUpText(int64_t seq) {
+  Sample& sample = samples_[seq];
   if (sample.text == nullptr || !options_.stop.empty()) return;
   const int64_t tokens = (sample.length > 0 ? sample.length : length_) - prompt_len_;
-  const int32_t* chosen = tokens_.data() + lane * max_len_ + prompt_len_;
+  const int32_t* chosen = tokens_.data() + seq * max_len_ + prompt_len_;
   while (sample.in_text < tokens) sample.text->Push(chosen[sample.in_text++]);
   if (sample.length > 0) sample.text->Finish();
 }
 
 void SampledGeneration::Deliver(ResponseSink* sink) {
   if (!request_.stream) return;
-  for (int64_t lane = 0; lane < lanes_; ++lane) {
-    CatchUpText(lane);
-    const TextStream::Chunk chunk = samples_[lane].text->Take();
+  for (int64_t seq = 0; seq < num_sequences_; ++seq) {
+    CatchUpText(seq);
+    const TextStream::Chunk chunk = samples_[seq].text->Take();
     if (chunk.ids.empty() && chunk.text.empty()) continue;
-    sink->OnTokens(static_cast<int>(lane), chunk.ids, chunk.text);
+    sink->OnTokens(static_cast<int>(seq), chunk.ids, chunk.text);
   }
 }
 
 std::vector<GeneratedSequence> SampledGeneration::TakeSequences() {
   std::vector<GeneratedSequence> sequences;
-  for (int64_t lane = 0; lane < lanes_; ++lane) {
-    CatchUpText(lane);
-    Sample& sample = samples_[lane];
-    const absl::Span<const int32_t> new_tokens{tokens_.data() + lane * max_len_ + prompt_len_,
+  for (int64_t seq = 0; seq < num_sequences_; ++seq) {
+    CatchUpText(seq);
+    Sample& sample = samples_[seq];
+    const absl::Span<const int32_t> new_tokens{tokens_.data() + seq * max_len_ + prompt_len_,
                                                static_cast<size_t>(sample.length - prompt_len_)};
     GeneratedSequence sequence = Present(new_tokens);
     if (sample.text != nullptr) {

@@ -1,4 +1,4 @@
-// Greedy decoding and sampling: one or several sequences that go their own ways.
+// Greedy decoding and random sampling: one or several independent sequences of one request.
 #pragma once
 
 #include <memory>
@@ -21,19 +21,20 @@ class SampledGeneration : public Generation {
  private:
   struct Sample {
     std::vector<TokenLogProb> logprobs;
-    std::unique_ptr<TextStream> text;  // where it is needed step by step: streaming, stop strings
-    int64_t in_text = 0;               // tokens
-    int64_t length = 0;                // of its history, once ended
+    std::unique_ptr<TextStream> text;  // for streaming and stop strings; otherwise null
+    int64_t in_text = 0;               // tokens pushed to `text`
+    int64_t length = 0;                // tokens of the history, prompt included, once ended
     FinishReason reason = FinishReason::kLength;
   };
 
   void Select(const RowResults& results) override;
-  // Takes the chosen token; true when the sequence ends with it.
-  bool Accept(int64_t lane, int32_t token);
-  // Where no stop string has to be looked for at each token, text is made when it is wanted.
-  void CatchUpText(int64_t lane);
+  // Appends the chosen token. Returns true if the sequence ends with it.
+  bool Accept(int64_t seq, int32_t token);
+  // Pushes pending tokens to the text. Without stop strings, text is made only when it is
+  // delivered.
+  void CatchUpText(int64_t seq);
 
-  std::vector<Sample> samples_;  // [lanes]
+  std::vector<Sample> samples_;  // [sequences]
 };
 
 }  // namespace quintet

@@ -82,18 +82,21 @@ void Scheduler::Admit(int64_t now_us, AdmissionBudget budget, std::vector<uint64
   }
 }
 
-Priority StepTurns::Lowest(absl::Span<const Priority> running, const Urgent& urgent) const {
+Priority PriorityThrottle::LowestInStep(absl::Span<const Priority> running,
+                                        const PriorityPressure& pressure) const {
   QT_CHECK(!running.empty());
   const auto [lowest, highest] = std::minmax_element(running.begin(), running.end());
-  if (rests_ >= kLongestRest || urgent.waiting.value_or(*lowest) > *lowest) return *lowest;
-  return std::max(*highest, urgent.encoding.value_or(*highest));
+  if (skipped_steps_ >= kMaxSkippedSteps || pressure.waiting.value_or(*lowest) > *lowest)
+    return *lowest;
+  return std::max(*highest, pressure.encoding.value_or(*highest));
 }
 
-void SharePrefill(int64_t budget, absl::Span<const int64_t> remaining, absl::Span<int64_t> share) {
-  QT_CHECK_EQ(remaining.size(), share.size());
+void SplitPrefillBudget(int64_t budget, absl::Span<const int64_t> remaining,
+                        absl::Span<int64_t> prefill) {
+  QT_CHECK_EQ(remaining.size(), prefill.size());
   for (size_t i = 0; i < remaining.size(); ++i) {
-    share[i] = std::min(budget, remaining[i]);
-    budget -= share[i];
+    prefill[i] = std::min(budget, remaining[i]);
+    budget -= prefill[i];
   }
 }
 

@@ -1,14 +1,14 @@
-// Admission order and step composition: pure functions of the queue, the time, the budgets and the
-// classes (priorities), in integers. Nothing here depends on models or text.
+// Admission order and step composition as pure integer functions of the queue, the time, the
+// budgets and the priority classes. Not thread safe.
 //
-// Order of admission: the highest class first, within a class by arrival. A waiting class becomes
+// Admission order: the highest class first, within a class by arrival. A waiting class becomes
 // overdue when its first request has waited a third of the class's target (kWaitTargetMicros). From
 // then on it shares admissions with the highest waiting class and other overdue classes by
-// start-time fair queueing: equal parts, each request counted by its dominant share of the
+// start-time fair queueing: equal parts, where each request counts by its dominant share of the
 // capacity. The next request in order holds back all others until it fits, so that small requests
 // cannot starve a large one.
 //
-// So no class starves at any load of the others. A class meets its target as long as its own
+// Therefore no class starves at any load of the others. A class meets its target as long as its own
 // requests need no more than its part of the capacity, and running requests, which are never
 // preempted, end within a few seconds.
 #pragma once
@@ -31,76 +31,78 @@ struct QueuedRequest {
   Priority priority = Priority::kNormal;
   int64_t arrival_us = 0;
   int64_t encode_tokens = 0;  // rows of a packed encoder batch
-  int64_t pages = 0;          // of the cache, for its whole life
-  int64_t sequences = 0;      // rows of a decoder step at most
+  int64_t pages = 0;          // KV cache pages for its whole life
+  int64_t sequences = 0;      // maximum rows of a decoder step
 };
 
-// What is free now, or the capacity.
+// Resources that are free now, or the total capacity.
 struct AdmissionBudget {
   int64_t encode_tokens = 0, pages = 0, sequences = 0;
 };
 
 class Scheduler {
  public:
-  // How long a request may wait for its start, whatever higher classes send. By class, from LOW to
-  // HIGH; no class is above HIGH.
+  // Target for the longest wait until a request starts, at any load of higher classes, in
+  // microseconds. By class, from LOW to HIGH; no class is above HIGH.
   static constexpr std::array<int64_t, kPriorities> kWaitTargetMicros = {30'000'000, 15'000'000, 0};
 
   explicit Scheduler(const AdmissionBudget& capacity) : capacity_(capacity) {}
 
-  // In the order of arrival.
+  // Requests are added in the order of arrival.
   void Add(const QueuedRequest& request);
   bool Remove(uint64_t id);  // false when it is not queued
-  // The next request in order, or null; valid until the queue changes.
+  // The next request in admission order, or null; valid until the queue changes.
   const QueuedRequest* First(int64_t now_us) const;
   int64_t waiting() const;
 
-  // Moves requests from the queue to `admitted`, in order, while they fit the budget.
+  // Moves requests from the queue to `admitted`, in admission order, while they fit the budget.
   void Admit(int64_t now_us, AdmissionBudget budget, std::vector<uint64_t>* admitted);
 
  private:
-  // Where the class's next request starts in virtual time.
+  // Start tag of the class's next request in virtual time.
   int64_t StartTag(int priority) const;
-  // The request's largest share of a capacity, in units of 1 / kWhole, 1 at least.
+  // The largest fraction of a capacity that the request takes, in units of 1 / kWhole, at least 1.
   int64_t DominantShare(const QueuedRequest& request) const;
   bool Overdue(int priority, int64_t now_us) const;
-  int FirstClass(int64_t now_us) const;  // -1: nobody waits
+  int FirstClass(int64_t now_us) const;  // -1: the queue is empty
 
   AdmissionBudget capacity_;
-  std::array<std::deque<QueuedRequest>, kPriorities> queues_;  // by class, each by arrival
-  // Of start-time fair queueing: the start tag of the request admitted last, and for each class
-  // the end of its last request in virtual time.
+  std::array<std::deque<QueuedRequest>, kPriorities> queues_;  // per class, by arrival
+  // State of start-time fair queueing: the start tag of the request admitted last, and per class
+  // the virtual finish time of its last request.
   int64_t virtual_time_ = 0;
   std::array<int64_t, kPriorities> finish_tags_ = {};
 };
 
-// What beside decoding is urgent: the highest classes, if any.
-struct Urgent {
-  std::optional<Priority> encoding;  // in the encoder, or waiting for nothing but the encoder
-  std::optional<Priority> waiting;   // for room, which running requests hold
+// Highest priority of the work that competes with running sequences; unset: none.
+struct PriorityPressure {
+  std::optional<Priority> encoding;  // jobs in the encoder, or waiting only for the encoder
+  std::optional<Priority> waiting;   // queued request that waits for pages or sequences
 };
 
-// Whose turn the next decoder step is. The most urgent class that runs or is encoded has every
-// step; less urgent requests rest, all together, so that its steps have few rows, and come back for
-// one step after kLongestRest at most. They do not rest while something more urgent waits for the
-// room that they hold. Where all are of one class nobody ever rests.
-class StepTurns {
+// Decides which priority classes run in the next decoder step. The highest active class (running or
+// being encoded) runs in every step; all lower classes are skipped together, which keeps its steps
+// small, and run at least once in kMaxSkippedSteps + 1 steps. Nothing is skipped while a request of
+// higher priority waits for pages or sequences that lower classes hold, nor when all jobs have one
+// priority.
+class PriorityThrottle {
  public:
-  // A running request takes part in at least one of any kLongestRest + 1 steps.
-  static constexpr int64_t kLongestRest = 3;
+  // A running request is in at least one of any kMaxSkippedSteps + 1 consecutive steps.
+  static constexpr int64_t kMaxSkippedSteps = 3;
 
-  // The least urgent class that takes part in the next step. `running`: the classes of all that
-  // could, not empty. A class above all of them: the step is left to the encoder.
-  Priority Lowest(absl::Span<const Priority> running, const Urgent& urgent) const;
-  // The next step is settled; `rested`: somebody who could have taken part does not.
-  void Record(bool rested) { rests_ = rested ? rests_ + 1 : 0; }
+  // The lowest class that runs in the next step. `running`: the classes of all jobs that could run,
+  // not empty. A result above all of them leaves the step to the encoder.
+  Priority LowestInStep(absl::Span<const Priority> running, const PriorityPressure& pressure) const;
+  // Records the decision for a step. `skipped`: some job that could have run does not.
+  void RecordStep(bool skipped) { skipped_steps_ = skipped ? skipped_steps_ + 1 : 0; }
 
  private:
-  int64_t rests_ = 0;  // steps in succession without somebody
+  int64_t skipped_steps_ = 0;  // consecutive steps that skipped some job
 };
 
-// Deals a step's remaining tokens to the sequences that still read given tokens, first come first
-// served: share[i] <= remaining[i], and the sum is min(budget, sum of remaining).
-void SharePrefill(int64_t budget, absl::Span<const int64_t> remaining, absl::Span<int64_t> share);
+// Splits a step's prefill budget among the sequences with tokens to prefill, first come first
+// served: prefill[i] <= remaining[i], and their sum is min(budget, sum of remaining).
+void SplitPrefillBudget(int64_t budget, absl::Span<const int64_t> remaining,
+                        absl::Span<int64_t> prefill);
 
 }  // namespace quintet

@@ -1,302 +1,261 @@
 #include "engine/step_engine.h"
 
 #include <algorithm>
-#include <chrono>
 #include <new>
 
-#include "absl/strings/str_cat.h"
 #include "engine/reserve.h"
-#include "kernels/check.h"
+#include "kernels/out_of_memory.h"
 
 namespace quintet {
 
-StepEngine::~StepEngine() {
-  SendAll();
-  TakeInbox();
-  while (!jobs_.empty()) {
-    End(jobs_.begin()->second.get(), JobState::kFailed,
-        absl::UnavailableError("the engine is shutting down"));
-  }
-}
-
-absl::Status StepEngine::QueueFull(int64_t tokens) const {
-  if (!broken_.ok()) return broken_;
-  if (counters_.waiting >= limits_.max_queue_requests) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the queue is full: ", counters_.waiting, " requests wait"));
-  }
-  if (queued_tokens_ + tokens > limits_.max_queue_tokens) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the queue is full: ", queued_tokens_, " tokens wait, the limit is ",
-                     limits_.max_queue_tokens, ", the request has ", tokens));
-  }
-  return absl::OkStatus();
-}
+StepEngine::StepEngine(StepEngineParts parts)
+    : model_(parts.model),
+      tokenizer_(parts.tokenizer),
+      clock_(std::move(parts.clock)),
+      observer_(parts.observer),
+      capacity_(parts.capacity),
+      requests_(parts.limits, capacity_.pages),
+      decoder_(std::move(parts.decoder)),
+      pace_(parts.limits.prefill_share),
+      encoder_cache_(parts.limits.encoder_cache_bytes),
+      encoder_(model_, &encoder_cache_, decoder_->target_scores(), clock_),
+      jobs_(capacity_, &requests_, &encoder_, clock_) {}
 
 absl::StatusOr<RequestId> StepEngine::Submit(Request request) {
-  return CatchOutOfMemory([&] { return PlanAndQueue(std::move(request)); });
+  return CatchOutOfMemory([&] { return PlanAndAdd(std::move(request)); });
 }
 
-absl::StatusOr<RequestId> StepEngine::PlanAndQueue(Request request) {
-  {  // a burst is turned away before any work is done for it
-    std::lock_guard<std::mutex> lock(mutex_);
-    const absl::Status status = QueueFull(0);
-    if (!status.ok()) return status;
-  }
+absl::StatusOr<RequestId> StepEngine::PlanAndAdd(Request request) {
+  // A burst is refused before any work is done for it.
+  if (absl::Status status = requests_.CheckOpen(); !status.ok()) return status;
   const int64_t now = clock_();
   absl::StatusOr<std::unique_ptr<Job>> job =
       PlanJob(std::move(request), model_->config(), tokenizer_, capacity_);
   if (!job.ok()) return job.status();
-
-  std::lock_guard<std::mutex> lock(mutex_);
-  const absl::Status status = QueueFull((*job)->queue_tokens);
-  if (!status.ok()) return status;
-  // Whatever may fail comes before the first change.
-  MakeRoom(inbox_.size() + 1, &inbox_);
-  MakeRoom(cancelled_.size() + live_.size() + 1, &cancelled_);
-  const RequestId id = next_id_;
-  live_.emplace(id, false);
-  ++next_id_;
-  (*job)->id = id;
-  (*job)->submitted_us = now;
-  (*job)->needs.id = id;
-  (*job)->needs.arrival_us = now;
-  queued_tokens_ += (*job)->queue_tokens;
-  ++counters_.accepted;
-  ++counters_.waiting;
-  inbox_.push_back(std::move(*job));
-  wake_.notify_all();
-  return id;
-}
-
-void StepEngine::Cancel(RequestId id) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  const auto live = live_.find(id);
-  if (live == live_.end() || live->second) return;
-  live->second = true;
-  cancelled_.push_back(id);
-  wake_.notify_all();
-}
-
-EngineCounters StepEngine::counters() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return counters_;
-}
-
-absl::Status StepEngine::status() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return broken_;
-}
-
-void StepEngine::WaitForWork(int64_t timeout_us) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  wake_.wait_for(lock, std::chrono::microseconds(timeout_us),
-                 [this] { return !inbox_.empty() || !cancelled_.empty() || !live_.empty(); });
+  return requests_.Add(*std::move(job), now);
 }
 
 bool StepEngine::Step() {
   model_->stream().Use();
-  TakeInbox();
+  jobs_.TakeArrivals([this](size_t jobs) { Reserve(jobs); });
+  jobs_.FinishCancelled();
   const int64_t now = clock_();
-  Expire(now);
+  jobs_.FinishExpired(now);
   Admit(now);
-  const bool streams = StreamsWait();
+  const bool streams = HasRunningStreams();
   const int64_t prefill_us = pace_.PrefillUs(streams);
   const int64_t begin_us = clock_();
   Encode(prefill_us);
-  HandOut();
-  // No step may come that would find it: nothing need be decoding.
-  if (!device_status_.ok()) Break(device_status_);
+  CompleteEncodes();
+  // Checked here because no decoder step follows when no job decodes.
+  if (!encode_status_.ok()) jobs_.FailAll(encode_status_);
   Decode(streams, prefill_us - (clock_() - begin_us));
-  std::lock_guard<std::mutex> lock(mutex_);
-  ++counters_.steps;
-  counters_.pages_used = pool_.used_pages();
-  counters_.encoder_cache_queries = encoder_cache_.queries();
-  counters_.encoder_cache_hits = encoder_cache_.hits();
-  return !live_.empty();
+  return requests_.OnStep(jobs_.used_pages(), encoder_cache_.queries(), encoder_cache_.hits());
 }
 
-bool StepEngine::NextCancelled(RequestId* id) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (cancelled_.empty()) return false;
-  *id = cancelled_.back();
-  cancelled_.pop_back();
-  return true;
-}
-
-// What a step needs for `jobs` jobs, so that a failed allocation is the newest job's alone and the
-// steps themselves allocate nothing for the lists of jobs.
+// So that a failed allocation fails only the newest job, and steps allocate nothing for these
+// lists.
 void StepEngine::Reserve(size_t jobs) {
-  for (auto* list : {&batch_, &decoding_, &to_go_on_}) MakeRoom(jobs, list);
-  MakeRoom(jobs, &ids_);
-  MakeRoom(jobs, &encoded_);
-  MakeRoom(jobs, &decoder_jobs_);
-  MakeRoom(jobs, &token_gaps_us_);
-  outbox_.Reserve(jobs);
-  encoding_.Reserve(jobs);
+  for (auto* list : {&admitted_, &encode_batch_, &failed_encodes_, &done_}) {
+    EnsureCapacity(jobs, list);
+  }
+  EnsureCapacity(jobs, &token_gaps_us_);
+  pooling_.Reserve(jobs);
+  encoder_.Reserve(jobs);
 }
 
-// False, and nothing has changed, where an allocation fails.
-bool StepEngine::TakeIn(std::unique_ptr<Job>* job) {
-  const RequestId id = (*job)->id;
-  Jobs::iterator place = jobs_.end();
+// Admits new requests and the next parts of long scoring requests. The two alternate in being
+// first, so that neither starves the other of encoder tokens.
+void StepEngine::Admit(int64_t now) {
+  if (jobs_.waiting() == 0 && !encoder_.has_continuations()) return;
+  encode_batch_.clear();
+  AdmissionBudget budget = jobs_.FreeBudget();
+  budget.encode_tokens = encoder_.active() ? 0 : capacity_.encode_tokens;
+  if (continuations_first_) AdmitContinuations(&budget);
+  admitted_.clear();
+  jobs_.Admit(now, budget, &admitted_);
+  for (Job* job : admitted_) {
+    if (StartOrAddToEncode(job, now)) budget.encode_tokens -= job->needs.encode_tokens;
+  }
+  if (!continuations_first_) AdmitContinuations(&budget);
+  if (encode_batch_.empty()) return;
+  continuations_first_ = !continuations_first_;
   try {
-    Reserve(jobs_.size() + 1);
-    place = jobs_.try_emplace(id).first;
-    scheduler_.Add((*job)->needs);
+    encoder_.Begin(encode_batch_);
   } catch (const std::bad_alloc&) {
-    if (place != jobs_.end()) jobs_.erase(place);
+    FailEncodes(encode_batch_);
+  }
+}
+
+// Returns whether the job's input is now part of the encoder batch.
+bool StepEngine::StartOrAddToEncode(Job* job, int64_t now) {
+  job->MoveTo(job->encodes ? JobState::kEncoding : JobState::kDecoding);
+  if (!jobs_.Start(job, now)) {
+    jobs_.FinishOutOfMemory(job);
     return false;
   }
-  place->second = std::move(*job);
-  return true;
+  if (!job->encodes) {
+    job->encoded_us = now;
+    jobs_.StartDecoding(job);
+    return false;
+  }
+  // Cached states are in host memory; a task head reads them where the model runs.
+  const bool usable = !job->classify_encoded || model_->stream().backend() == Backend::kCpu;
+  EncodedStates cached;
+  if (usable && job->scoring() == nullptr) cached = encoder_cache_.Find(job->request.input);
+  if (cached.owner == nullptr) {
+    encode_batch_.push_back(job);
+    return true;
+  }
+  job->result.cached_tokens = cached.states.dim[0];
+  encoder_.AddCached(job, std::move(cached));
+  return false;
 }
 
-void StepEngine::TakeInbox() {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    arrivals_.swap(inbox_);
-  }
-  for (std::unique_ptr<Job>& job : arrivals_) {
-    if (TakeIn(&job)) continue;
-    job->MoveTo(JobState::kFailed);
-    Answer(job.get(), /*was_queued=*/true, out_of_memory_);
-  }
-  arrivals_.clear();
-  for (RequestId id; NextCancelled(&id);) {
-    const auto job = jobs_.find(id);
-    if (job == jobs_.end()) continue;
-    End(job->second.get(), JobState::kCancelled, absl::CancelledError("cancelled"));
-  }
-}
-
-void StepEngine::Expire(int64_t now) {
-  batch_.clear();
-  for (const auto& [id, job] : jobs_) {
-    if (now >= job->request.deadline_us) batch_.push_back(job.get());
-  }
-  for (Job* job : batch_) {
-    End(job, JobState::kFailed, job->state == JobState::kQueued ? late_in_queue_ : late_in_work_);
-  }
-}
-
-void StepEngine::Admit(int64_t now) {
-  batch_.clear();
-  if (scheduler_.waiting() == 0 && to_go_on_.empty()) return;
-  AdmissionBudget budget;
-  budget.encode_tokens = encoding_.active() ? 0 : capacity_.encode_tokens;
-  budget.pages = pool_.free_pages();
-  budget.sequences = capacity_.running_sequences - reserved_sequences_;
-  if (go_on_first_) GoOn(&budget);
-  ids_.clear();
-  scheduler_.Admit(now, budget, &ids_);
-  for (RequestId id : ids_) {
-    Job* job = jobs_.at(id).get();
-    job->MoveTo(job->encodes ? JobState::kEncoding : JobState::kDecoding);
-    if (!StartJob(job, now)) {
-      End(job, JobState::kFailed, out_of_memory_);
-      continue;
-    }
-    if (job->encodes) {
-      // Cached states are the host's; a task head wants them where the model runs.
-      const bool usable = !job->classify_encoded || model_->stream().backend() == Backend::kCpu;
-      EncodedStates known;
-      if (usable && job->scored == nullptr) known = encoder_cache_.Find(job->request.input);
-      if (known.owner == nullptr) {
-        budget.encode_tokens -= job->needs.encode_tokens;
-        batch_.push_back(job);
-        continue;
-      }
-      job->result.cached_tokens = known.states.dim[0];
-      encoding_.AddEncoded(job, std::move(known));
-    } else {
-      job->encoded_us = now;
-      decoding_.push_back(job);
-    }
-  }
-  if (!go_on_first_) GoOn(&budget);
-  if (batch_.empty()) return;
-  go_on_first_ = !go_on_first_;
-  try {
-    encoding_.Begin(batch_);
-  } catch (const std::bad_alloc&) {
-    for (Job* job : batch_) job->out_of_memory = true;
-    EndOutOfMemory();
-  }
-}
-
-// Jobs of many parts and those that wait outside take turns at being first.
-void StepEngine::GoOn(AdmissionBudget* budget) {
-  std::erase_if(to_go_on_, [&](Job* job) {
+void StepEngine::AdmitContinuations(AdmissionBudget* budget) {
+  encoder_.TakeContinuations([&](Job* job) {
     if (job->needs.encode_tokens > budget->encode_tokens) return false;
     budget->encode_tokens -= job->needs.encode_tokens;
-    batch_.push_back(job);
+    encode_batch_.push_back(job);
     return true;
   });
 }
 
-// False where an allocation fails: the job has to end.
-bool StepEngine::StartJob(Job* job, int64_t now) {
-  job->admitted_us = job->encoded_us = now;
-  DecodeTask* const task = job->task();
-  if (task != nullptr) reserved_sequences_ += task->sequences();
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    --counters_.waiting;
-    ++counters_.running;
-    counters_.prompt_tokens += static_cast<int64_t>(job->request.input.size());
-    queued_tokens_ -= job->queue_tokens;
-  }
-  try {
-    if (task != nullptr) {
-      const int64_t length = static_cast<int64_t>(job->request.input.size());
-      QT_CHECK(pool_.Reserve(task->pages_needed(), &job->own_pages));
-      task->AssignPages(job->own_pages);
-      if (job->encodes) {
-        QT_CHECK(pool_.Reserve(pool_.PagesFor(length), &job->source_pages));
-        job->source_slots = ConsecutiveSlots(job->source_pages, length, pool_.page_size());
-      }
-    }
-    // Who hears of it may let the next request in: its place must be free.
-    job->request.sink->OnStart();
-  } catch (const std::bad_alloc&) {
-    return false;
-  }
-  return true;
-}
-
-// A failed allocation in the model or its batch ends every job that is being encoded.
+// A failed allocation in the model or its batch fails every job in the encoder.
 void StepEngine::Encode(int64_t prefill_us) {
   try {
-    encoding_.Advance(prefill_us,
-                      [this](Job* job, const EncodedStates& encoded) { UseStates(job, encoded); });
+    encoder_.Advance(prefill_us,
+                     [this](Job* job, const EncodedStates& encoded) { OnEncoded(job, encoded); });
   } catch (const std::bad_alloc&) {
-    batch_.clear();
-    encoding_.Jobs(&batch_);
-    for (Job* job : batch_) job->out_of_memory = true;
-    EndOutOfMemory();
+    failed_encodes_.clear();
+    encoder_.Jobs(&failed_encodes_);
+    FailEncodes(failed_encodes_);
   }
 }
 
-bool StepEngine::StreamsWait() const {
-  return std::any_of(decoding_.begin(), decoding_.end(),
+void StepEngine::FailEncodes(const std::vector<Job*>& jobs) {
+  for (Job* job : jobs) job->out_of_memory = true;
+  jobs_.FinishOutOfMemory();
+}
+
+bool StepEngine::HasRunningStreams() const {
+  return std::any_of(jobs_.decoding().begin(), jobs_.decoding().end(),
                      [](const Job* job) { return job->task()->generating_rows() > 0; });
 }
 
-// What the decoder's rows have to make way for.
-Urgent StepEngine::UrgentNow() const {
-  Urgent urgent;
-  urgent.encoding = encoding_.MostUrgent();
-  const QueuedRequest* first = scheduler_.First(clock_());
-  if (first == nullptr) return urgent;
-  const bool room = first->pages <= pool_.free_pages() &&
-                    first->sequences <= capacity_.running_sequences - reserved_sequences_;
-  if (room) {
-    urgent.encoding = std::max(urgent.encoding.value_or(first->priority), first->priority);
-  } else {
-    urgent.waiting = first->priority;
+// ---- Results of the encode phase ----
+
+void StepEngine::OnEncoded(Job* job, const EncodedStates& encoded) {
+  job->encoded_us = clock_();
+  if (job->task() != nullptr) {
+    job->MoveTo(JobState::kDecoding);
+    return jobs_.StartDecoding(job);
   }
-  return urgent;
+  if (job->kind() == RequestKind::kEncode) return pooling_.Add(job, encoded);
+  absl::Status status;
+  try {
+    status = CompletePart(job, encoded);
+    encode_status_.Update(status);
+  } catch (const std::bad_alloc&) {
+    job->out_of_memory = true;
+  }
+  if (job->out_of_memory) return jobs_.FinishOutOfMemory(job);
+  if (status.ok() && job->scoring() != nullptr && !job->scoring()->done()) {
+    return encoder_.AddContinuation(job);
+  }
+  jobs_.Finish(job, status.ok() ? JobState::kDone : JobState::kFailed, status);
+}
+
+// Takes the scores of one part, or runs the task head. Returns the device's status.
+absl::Status StepEngine::CompletePart(Job* job, const EncodedStates& encoded) {
+  Result& result = job->result;
+  if (PackedScoring* const scoring = job->scoring(); scoring != nullptr) {
+    const absl::Status status = model_->stream().Synchronize();
+    scoring->Advance();
+    if (scoring->done()) job->CountScoredTokens();
+    return status;
+  }
+  // Raw logits of the task head, for one row or for all rows.
+  const Tensor& states = encoded.states;
+  const int64_t row = job->encoded_row;
+  result.columns = model_->config().labels;
+  decoder_->Classify(row < 0 ? states : states.Rows(row, row + 1), &result.values);
+  result.rows = static_cast<int64_t>(result.values.size()) / result.columns;
+  return model_->stream().Synchronize();  // for its status: Classify may have copied no rows
+}
+
+void StepEngine::CompleteEncodes() {
+  if (pooling_.empty()) return;
+  const absl::Status status = pooling_.Pool(model_->stream());
+  encode_status_.Update(status);
+  pooling_.Drain([&](Job* job) {
+    if (status.ok() && job->out_of_memory) return jobs_.FinishOutOfMemory(job);
+    jobs_.Finish(job, status.ok() ? JobState::kDone : JobState::kFailed, status);
+  });
+}
+
+// ---- The decode phase ----
+
+int64_t StepEngine::NewTokens() const {
+  int64_t tokens = 0;
+  for (const Job* job : jobs_.decoding()) {
+    if (job->generation() != nullptr) tokens += job->generation()->new_tokens();
+  }
+  return tokens;
+}
+
+void StepEngine::Decode(bool streams, int64_t prefill_us) {
+  // With async scheduling the previous step's outputs may still be queued although all jobs that
+  // decoded have ended since.
+  if (jobs_.decoding().empty()) return jobs_.SendOutputs();
+  const int64_t tokens_before = NewTokens();
+  const int64_t begin_us = clock_();
+  absl::StatusOr<Decoder::StepSize> size = Decoder::StepSize{};
+  try {
+    size = decoder_->Step(jobs_.decoding(), pace_.PrefillTokens(streams, prefill_us),
+                          jobs_.CurrentPressure(), [this] { jobs_.SendOutputs(); });
+  } catch (const std::bad_alloc&) {
+    // It is unknown which sequences got the step's tokens, so all of them fail.
+    decoder_->Reset();
+    for (Job* job : jobs_.decoding()) job->out_of_memory = true;
+  }
+  jobs_.SendOutputs();  // outputs of the previous step, if the decoder has not sent them
+  if (!size.ok()) return jobs_.FailAll(size.status());
+  const int64_t now = clock_();
+  if (size->sequences > 0) {  // 0: the step was left to the encoder
+    pace_.RecordDecode(streams, size->prefill_tokens, now - begin_us);
+    OnTokens(*size, tokens_before, now);
+  }
+  jobs_.FinishOutOfMemory();
+}
+
+void StepEngine::OnTokens(const Decoder::StepSize& size, int64_t new_tokens_before, int64_t now) {
+  done_.clear();
+  token_gaps_us_.clear();
+  for (Job* job : jobs_.decoding()) {
+    if (job->ran_out_of_memory()) continue;
+    const Generation* const generation = job->generation();
+    if (generation != nullptr && generation->chosen_length() > job->counted_length) {
+      CountToken(job, now);
+    }
+    if (job->task()->done()) done_.push_back(job);
+  }
+  if (observer_ != nullptr) observer_->OnStep({size.sequences, token_gaps_us_});
+  requests_.AddGenerated(NewTokens() - new_tokens_before);
+  for (Job* job : done_) jobs_.QueueDone(job);
+  if (!decoder_->async_scheduling() || jobs_.decoding().empty()) jobs_.SendOutputs();
+}
+
+// Records the time of the job's new token and queues the token for streaming.
+void StepEngine::CountToken(Job* job, int64_t now) {
+  if (job->first_token_us == 0) {
+    job->first_token_us = now;
+  } else {
+    token_gaps_us_.push_back(now - job->last_token_us);
+  }
+  job->last_token_us = now;
+  job->counted_length = job->generation()->chosen_length();
+  if (job->request.stream && !job->generation()->done()) jobs_.QueueTokens(job);
 }
 
 }  // namespace quintet

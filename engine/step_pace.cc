@@ -6,13 +6,13 @@ namespace quintet {
 namespace {
 
 constexpr int64_t kNoLimit = int64_t{1} << 40;
-constexpr int64_t kAloneUs = 20'000;  // of a step that no stream waits for
+constexpr int64_t kIdleStepUs = 20'000;  // time limit of a step when no stream waits
 
 }  // namespace
 
 int64_t WorkRate::WorkFor(int64_t us) const {
   const double work = per_us_ * static_cast<double>(std::max<int64_t>(us, 0));
-  return std::max(least_, static_cast<int64_t>(std::min(work, static_cast<double>(kNoLimit))));
+  return std::max(min_work_, static_cast<int64_t>(std::min(work, static_cast<double>(kNoLimit))));
 }
 
 void WorkRate::Record(int64_t work, int64_t us) {
@@ -21,26 +21,26 @@ void WorkRate::Record(int64_t work, int64_t us) {
 }
 
 int64_t StepPace::PrefillUs(bool streams) const {
-  if (!streams) return kAloneUs;
-  return share_ == 0.0 ? kNoLimit : static_cast<int64_t>(share_ * decode_us_);
+  if (!streams) return kIdleStepUs;
+  return prefill_share_ == 0.0 ? kNoLimit : static_cast<int64_t>(prefill_share_ * decode_us_);
 }
 
-int64_t StepPace::GivenTokens(bool streams, int64_t us) const {
-  return share_ == 0.0 || !streams ? kNoLimit : given_.WorkFor(us);
+int64_t StepPace::PrefillTokens(bool streams, int64_t us) const {
+  return prefill_share_ == 0.0 || !streams ? kNoLimit : prefill_rate_.WorkFor(us);
 }
 
-void StepPace::RecordDecode(bool streams, int64_t given_tokens, int64_t us) {
+void StepPace::RecordDecode(bool streams, int64_t prefill_tokens, int64_t us) {
   const double took = static_cast<double>(us);
-  if (given_tokens >= kLeastGivenTokens) {
-    given_.Record(given_tokens, us - (streams ? static_cast<int64_t>(decode_us_) : 0));
+  if (prefill_tokens >= kMinPrefillTokens) {
+    prefill_rate_.Record(prefill_tokens, us - (streams ? static_cast<int64_t>(decode_us_) : 0));
   }
   if (!streams) return;
   if (decode_us_ == 0.0) {
     decode_us_ = took;
-  } else if (given_tokens > 0) {
+  } else if (prefill_tokens > 0) {
     decode_us_ = std::min(decode_us_, took);
   } else {
-    // A step that was held up by other processes says little: it counts as twice the average.
+    // An outlier (another process held the CPU) counts as at most twice the average.
     decode_us_ += 0.2 * (std::min(took, 2.0 * decode_us_) - decode_us_);
   }
 }

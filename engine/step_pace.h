@@ -1,46 +1,46 @@
-// Keeps running streams at their pace while inputs are encoded and prompts are read beside them:
-// how long a step may spend on that, and how much work this is. Time in, integers out; it reads no
-// clock itself. Results never depend on it, only when they come.
+// Limits the time per step for encoding and prefill, so that running streams keep their pace:
+// computes how long a step may spend on them, and how much work that is. Pure: times are arguments,
+// it reads no clock. Affects latency only, never results. Not thread safe.
 #pragma once
 
 #include <cstdint>
 
 namespace quintet {
 
-// Turns a span of time into an amount of work, by how long such work took before.
+// Converts a time budget into an amount of work, from the measured rate of such work.
 class WorkRate {
  public:
-  explicit WorkRate(int64_t least) : least_(least) {}
+  explicit WorkRate(int64_t min_work) : min_work_(min_work) {}
 
-  // Work that is expected to take `us`; at least `least`, which is also what is tried first.
+  // Work expected to take `us` microseconds; at least `min_work`, which is also the first trial.
   int64_t WorkFor(int64_t us) const;
-  // `work` was asked for and took `us`. Half of what is believed comes from the latest record.
+  // `work` took `us` microseconds. The new rate is the mean of this one and the previous rate.
   void Record(int64_t work, int64_t us);
 
  private:
-  int64_t least_;
+  int64_t min_work_;
   double per_us_ = 0.0;
 };
 
 class StepPace {
  public:
-  // `share`: time for encoding and reading given tokens in a step, as a share of what decoding
-  // takes; 0: no limit.
-  explicit StepPace(double share) : share_(share) {}
+  // `prefill_share`: time for encoding and prefill in a step, as a fraction of the decoding time;
+  // 0: no limit.
+  explicit StepPace(double prefill_share) : prefill_share_(prefill_share) {}
 
-  // Time for both in a step. `streams`: sequences are being generated, and wait for it. Without
-  // them a step still ends now and then, to look at new, cancelled and late requests.
+  // Time in microseconds for both in a step. `streams`: running sequences wait for the step.
+  // Without them a step still ends regularly, to handle new, cancelled and expired requests.
   int64_t PrefillUs(bool streams) const;
-  // Given tokens (prompts, targets) that may be read in a step that has `us` left for it.
-  int64_t GivenTokens(bool streams, int64_t us) const;
-  // A decoder step took `us` and read `given_tokens`.
-  void RecordDecode(bool streams, int64_t given_tokens, int64_t us);
+  // Tokens (of prompts and targets) that may be prefilled in a step with `us` microseconds left.
+  int64_t PrefillTokens(bool streams, int64_t us) const;
+  // A decoder step took `us` microseconds and prefilled `prefill_tokens` tokens.
+  void RecordDecode(bool streams, int64_t prefill_tokens, int64_t us);
 
  private:
-  double share_;
-  double decode_us_ = 0.0;  // of a step that only generates, averaged; 0: not known yet
-  WorkRate given_{kLeastGivenTokens};
-  static constexpr int64_t kLeastGivenTokens = 8;
+  double prefill_share_;
+  double decode_us_ = 0.0;  // average of steps without prefill; 0: unknown
+  WorkRate prefill_rate_{kMinPrefillTokens};
+  static constexpr int64_t kMinPrefillTokens = 8;
 };
 
 }  // namespace quintet

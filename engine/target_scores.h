@@ -1,5 +1,6 @@
-// Log-probabilities of given tokens after the states before them: what scoring ends in, wherever
-// the states come from. Allocated at load. The stepping thread's own.
+// Log-probabilities of target tokens, computed from the hidden states that predict them; the last
+// stage of scoring for every model family. Buffers are allocated at load. Used by the stepping
+// thread only.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +21,13 @@ class TargetScores {
   static int64_t BufferBytes(const ModelLimits& limits);
   absl::Status Allocate();
 
-  // The next row: the log-probability of `token`, with the `alternatives` most likely ones, goes to
-  // the end of `to`; a failed allocation sets *out_of_memory instead. At most the model's
-  // max_step_tokens rows.
+  // Adds a row: the log-probability of `token`, with the `alternatives` most likely tokens, is
+  // appended to `to`. A failed allocation sets *out_of_memory instead. At most max_step_tokens
+  // rows.
   void Add(int32_t token, int64_t alternatives, ScoredTarget* to, bool* out_of_memory);
   int64_t rows() const { return static_cast<int64_t>(rows_.size()); }
-  // Scores the rows added since the last call, by their states [rows(), d_model], which are the
-  // model's. INTERNAL when the device failed.
+  // Scores the rows added since the last call from their hidden states [rows(), d_model] f32 in the
+  // model's memory, and waits. INTERNAL when the device failed.
   absl::Status Score(const Tensor& states);
   // Drops the rows added since the last call of Score.
   void Clear() { rows_.clear(); }
@@ -43,8 +44,8 @@ class TargetScores {
 
   Model* const model_;
   std::vector<Row> rows_;
-  Buffer targets_, log_probs_;  // [max_step_tokens], mirrored
-  Buffer top_, top_tokens_;     // [max_step_tokens, kMaxTopLogProbs], mirrored
+  Buffer targets_, log_probs_;  // [max_step_tokens] i32, f32; pinned
+  Buffer top_, top_tokens_;     // [max_step_tokens, kMaxTopLogProbs] f32, i32; pinned
 };
 
 }  // namespace quintet

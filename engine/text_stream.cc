@@ -8,12 +8,11 @@
 namespace quintet {
 namespace {
 
-constexpr size_t kWindowTokens = 48;   // the window moves on when it is this long
-constexpr size_t kContextTokens = 16;  // and keeps this many
+constexpr size_t kWindowTokens = 48;   // the window advances when it is this long
+constexpr size_t kContextTokens = 16;  // tokens that remain in it
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
-// What the clean-up of tokenization spaces replaces (Hugging Face's clean_up_tokenization): each
-// loses its first space.
+// Patterns of Hugging Face's clean_up_tokenization; each loses its first space.
 constexpr std::array<std::string_view, 10> kCleaned = {" .",   " ?",  " !",  " ,",   " ' ",
                                                        " n't", " 'm", " 's", " 've", " 're"};
 
@@ -21,7 +20,7 @@ bool IsByteToken(const std::string& piece) {
   return piece.size() == 6 && piece.starts_with("<0x") && piece[5] == '>';
 }
 
-// Bytes at the end of `text` that begin a UTF-8 character without completing it.
+// Number of bytes at the end of `text` that begin a UTF-8 character without completing it.
 size_t UnfinishedUtf8(std::string_view text) {
   size_t i = text.size();
   while (i > 0 && text.size() - i < 3 && (static_cast<uint8_t>(text[i - 1]) & 0xC0) == 0x80) --i;
@@ -32,7 +31,7 @@ size_t UnfinishedUtf8(std::string_view text) {
   return have < length ? have : 0;
 }
 
-// The longest proper beginning of `pattern` that `text` ends with.
+// Length of the longest proper prefix of `pattern` that `text` ends with.
 size_t EndsWithBeginningOf(std::string_view text, std::string_view pattern) {
   for (size_t n = std::min(text.size(), pattern.size() - 1); n > 0; --n) {
     if (text.ends_with(pattern.substr(0, n))) return n;
@@ -64,9 +63,9 @@ void IncrementalText::Push(int32_t id) {
 void IncrementalText::MoveWindow() {
   const std::vector<int32_t> tail(window_.end() - kContextTokens, window_.end());
   std::string decoded = tokenizer_->Decode(tail, skip_special_tokens_);
-  // The beginning of a text is special (a space is dropped there, a byte run must not be cut): the
-  // shorter window must hold some visible text and read the same. Otherwise the window grows, and
-  // the next token tries again.
+  // Decoding treats the beginning of a text specially (a leading space is dropped, a byte run must
+  // not be cut). So the shorter window must contain visible text and decode to the same bytes.
+  // Otherwise the window grows and the next token tries again.
   const bool visible = decoded.find_first_not_of(' ') != std::string::npos;
   if (!visible || in_byte_run_ || !window_text_.ends_with(decoded)) return;
   window_ = tail;

@@ -1,6 +1,6 @@
-// Text of a growing list of token ids: detokenizes step by step, finds stop strings, and hands out
-// only text that no later token can change. The pieces handed out, put together, are the final text
-// byte for byte.
+// Incremental detokenization: turns a growing list of token ids into text, finds stop strings, and
+// releases only text that no later token can change. The released pieces concatenate to the final
+// text byte for byte. Not thread safe.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +13,18 @@
 
 namespace quintet {
 
-// Tokenizer::Decode over a growing list, without decoding everything at each token: a window of
-// recent tokens is decoded, whose beginning moves on only where that is seen to leave the text as
-// it was. Without a tokenizer (null) the text stays empty.
+// Tokenizer::Decode of a growing list that decodes only a window of recent tokens. The window
+// advances only if that provably leaves the text unchanged. Without a tokenizer (null) the text
+// stays empty.
 class IncrementalText {
  public:
   IncrementalText(const Tokenizer* tokenizer, bool skip_special_tokens)
       : tokenizer_(tokenizer), skip_special_tokens_(skip_special_tokens) {}
 
   void Push(int32_t id);
-  // Decode of all ids so far. The part before settled_bytes() does not change any more: it excludes
-  // bytes of an unfinished UTF-8 sequence or run of byte tokens, and what the clean-up of spaces
-  // before punctuation may still join.
+  // Decoded text of all ids so far. Bytes before settled_bytes() are final; the rest may change: an
+  // unfinished UTF-8 sequence or run of byte tokens, and spaces that the clean-up before
+  // punctuation may remove.
   const std::string& text() const { return text_; }
   size_t settled_bytes() const { return settled_bytes_; }
 
@@ -34,8 +34,8 @@ class IncrementalText {
 
   const Tokenizer* tokenizer_;
   bool skip_special_tokens_;
-  std::vector<int32_t> window_;  // the last ids
-  std::string window_text_;      // their decode; a suffix of text_, or of what text_ would be
+  std::vector<int32_t> window_;  // ids that are decoded at each Push
+  std::string window_text_;      // decoded window_; a suffix of text_
   std::string text_;
   size_t run_begin_ = 0;  // bytes of text before the current run of byte tokens
   bool in_byte_run_ = false;
@@ -46,7 +46,7 @@ struct StopMatch {
   size_t begin = std::string::npos;  // byte offset in the text; npos: none
   size_t which = 0;                  // index of the stop string
 };
-// The earliest occurrence in text[from..]; of several at one place the first listed.
+// The earliest occurrence in text[from..]; of several at one position the first in `stops`.
 StopMatch FindStop(std::string_view text, size_t from, const std::vector<std::string>& stops);
 
 struct TextOptions {
@@ -57,16 +57,16 @@ struct TextOptions {
 
 class TextStream {
  public:
-  // Without a tokenizer (null) chunks carry ids only, each at once; there may be no stop strings.
-  // Ids pushed with `echo` before the first generated one belong to the text but not to the search
-  // for stop strings.
+  // Without a tokenizer (null) chunks carry ids only, each immediately, and there must be no stop
+  // strings. Ids of PushEcho precede the first generated id; they are part of the text, but not
+  // searched for stop strings.
   TextStream(const Tokenizer* tokenizer, TextOptions options);
 
   void PushEcho(int32_t id);
-  // Returns true when a stop string has appeared in the settled text: nothing may be pushed after
-  // it.
+  // Returns true when a stop string has appeared in the settled text. Nothing may be pushed after
+  // that.
   bool Push(int32_t id);
-  // No more ids: everything settles. Returns true when a stop string shows up now.
+  // No more ids: all text settles. Returns true if a stop string appears now.
   bool Finish();
 
   bool stopped() const { return match_.begin != std::string::npos; }
@@ -74,8 +74,8 @@ class TextStream {
   // The final text, once stopped or finished.
   std::string_view FinalText() const;
 
-  // What has become stable since the last call. Nothing of a stop string's possible beginning is
-  // given out.
+  // Text and ids that became final since the last call. Text that may be the beginning of a stop
+  // string is held back.
   struct Chunk {
     std::string text;
     std::vector<int32_t> ids;
@@ -89,14 +89,14 @@ class TextStream {
   TextOptions options_;
   IncrementalText text_;
   size_t longest_stop_ = 0;
-  size_t search_from_ = 0;  // no stop string begins before this
+  size_t search_from_ = 0;  // byte; no stop string begins before it
   StopMatch match_;
-  size_t released_bytes_ = 0;  // stable text
+  size_t released_bytes_ = 0;  // of final text
   size_t taken_bytes_ = 0;
   bool finished_ = false;
-  // Ids wait until the text they end at is released.
+  // Each id is released together with the text that it ends at.
   std::vector<int32_t> ids_;
-  std::vector<size_t> id_ends_;  // bytes of text after each
+  std::vector<size_t> id_ends_;  // [ids] bytes of text up to and including the id
   size_t taken_ids_ = 0;
 };
 

@@ -13,13 +13,14 @@
 namespace quintet {
 namespace {
 
-// Of inputs and prompts.
+// Tokens of each input and prompt.
 int64_t SequenceTokens(const ModelConfig& config) {
   constexpr int64_t kTokens = 128;
   return config.max_positions > 0 ? std::min(kTokens, config.max_positions) : kTokens;
 }
 
-// 1, 2, 4, .. and, from 16 on, half way between two: shapes that steps are rounded to. `most` too.
+// 1, 2, 4, .. and, from 16 on, the midpoints: the sizes that steps are rounded up to. Ends with
+// `most`.
 std::vector<int64_t> Counts(int64_t least, int64_t most) {
   std::vector<int64_t> counts;
   for (int64_t n = 1; n < most; n *= 2) {
@@ -41,13 +42,13 @@ class WarmUpRun {
         tokens_(static_cast<size_t>(model->limits().max_encode_tokens), 1),
         slots_(tokens_.size(), 0) {}
 
-  // `rows` sequences of one token, as steps have them.
+  // Decodes `rows` sequences of one token.
   void Step(int64_t rows) {
     batch_.Clear();
     for (int64_t i = 0; i < rows; ++i) {
       BeginGroup(i);
       batch_.AddSequence(First(tokens_, 1), First(slots_, 1));
-      batch_.WantLast(1);
+      batch_.OutputLast(1);
     }
     const Tensor states = model_->Decode(batch_.Finish());
     if (!logits_.defined()) return;
@@ -55,7 +56,7 @@ class WarmUpRun {
     model_->Logits(states.Rows(0, chunk), logits_.Rows(0, chunk));
   }
 
-  // Prompts of `tokens` in all.
+  // Prefills prompts of `tokens` tokens in total.
   void Prompts(int64_t tokens) {
     batch_.Clear();
     for (int64_t left = tokens; left > 0; left -= sequence_tokens_) {
@@ -65,7 +66,7 @@ class WarmUpRun {
     model_->Decode(batch_.Finish());
   }
 
-  // Inputs of `tokens` in all, and their keys and values.
+  // Encodes inputs of `tokens` tokens in total and projects their keys and values.
   void Encode(int64_t tokens) {
     std::vector<int32_t> offsets = {0};
     while (offsets.back() < tokens) {
@@ -97,7 +98,7 @@ class WarmUpRun {
   std::vector<int32_t> tokens_, slots_;
 };
 
-// The commonest shapes first: the budget may end.
+// Most frequent shapes first, since the time budget may run out.
 absl::Status Measure(Model* model, int64_t budget_us) {
   constexpr int64_t kLeastTokens = 128;
   const Stream& stream = model->stream();
@@ -141,7 +142,7 @@ absl::Status WarmUp(Model* model, absl::FunctionRef<void(absl::string_view)> war
   };
   const std::string directory = CacheDirectory();
   tell(LoadProductChoices(directory, DeviceKind(device), &ProductChoicesOf(device)));
-  // What would be forgotten is not measured: the next process would choose anew.
+  // Without a directory nothing is measured, because every process would choose anew.
   constexpr int64_t kBudgetUs = 2'000'000;
   const absl::Status measured = Measure(model, directory.empty() ? 0 : kBudgetUs);
   if (!measured.ok() && !absl::IsResourceExhausted(measured)) return measured;

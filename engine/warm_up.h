@@ -1,6 +1,5 @@
-// Shapes that steps and batches will have, run once at load on a GPU: how their products run is
-// chosen by measurement where nothing is known of them, and kernels are loaded before a request
-// waits for them.
+// Runs the shapes of future steps and batches once at load on a GPU: measures which GEMM variant is
+// fastest for shapes without a stored choice, and loads kernels before the first request.
 #pragma once
 
 #include "absl/functional/function_ref.h"
@@ -10,12 +9,12 @@
 
 namespace quintet {
 
-// Before the first request: encoder states, keys and values are overwritten. What is known of this
-// kind of device comes from the user's cache directory and what is new goes there
-// (engine/product_cache.h); where that fails `warn` is told, and nothing else suffers. Measurements
-// end after two seconds: shapes left then run as the library suggests, as all do where there is no
-// such directory. Does nothing on a CPU, and where no memory is left beside the model's for a
-// while. Errors are the device's.
+// Call before the first request: overwrites encoder states, keys and values. Choices for this kind
+// of device are read from the user's cache directory and new ones stored there
+// (engine/product_cache.h); `warn` reports failures of that, which have no other effect. Measuring
+// ends after two seconds: the remaining shapes use the library's heuristic, as all shapes do
+// without a cache directory. Does nothing on a CPU, or if there is no free memory for the temporary
+// buffers. Errors are the device's.
 absl::Status WarmUp(Model* model, absl::FunctionRef<void(absl::string_view)> warn);
 
 }  // namespace quintet

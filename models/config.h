@@ -45,6 +45,21 @@ struct ModelConfig {
   bool has_encoder() const { return encoder_layers > 0; }
   bool has_decoder() const { return decoder_layers > 0; }
 
+  // Differences between families that code outside models/ depends on. Such code tests these
+  // properties, not `family`.
+  bool decoder_only() const { return !has_encoder(); }
+  // Most positions of a sequence, prompt and new tokens together; 0: no limit.
+  int64_t position_limit() const { return decoder_only() ? max_positions : 0; }
+  // The classification head reads the hidden states of the input (EncoderStates): FAT5's heads,
+  // token classification, and decoder-only models. Other heads read the decoder's.
+  bool classifies_input() const {
+    return decoder_only() || family == Family::kFat5 || head == Head::kTokenClassification;
+  }
+  // T5, mT5, UMT5: the head may be the embedding, and logits may be scaled (models/README.md).
+  bool is_t5() const {
+    return family == Family::kT5 || family == Family::kMT5 || family == Family::kUMT5;
+  }
+
   // Forward pass.
   float norm_eps = 1e-6f;
   Activation activation = Activation::kRelu;

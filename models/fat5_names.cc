@@ -139,7 +139,7 @@ Json CommonConfig(const Json& source, const ModelConfig& config) {
   result["pad_token_id"] = std::max(config.pad_id, 0);
   result["decoder_start_token_id"] = std::max(config.decoder_start_id, 0);
   // Without a declared class the family decides how the tokenizer's files are read.
-  const bool is_t5 = config.family != Family::kFat5;
+  const bool is_t5 = config.is_t5();
   const auto declared = source.find("tokenizer_class");
   const bool is_declared = declared != source.end() && declared->is_string();
   result["tokenizer_class"] = is_declared ? declared->get<std::string>()

@@ -8,29 +8,25 @@
 namespace quintet {
 namespace {
 
+// Pre-norm layers with biases, causal attention:
+//   x += O attention(Wqkv LN(x));  x += Wout gelu(Win LN(x))
 class Gpt2Model final : public PackedModel {
  public:
   Gpt2Model(ModelConfig config, const ModelLimits& limits, ModelWeights weights,
             const Stream& stream)
       : PackedModel(std::move(config), limits, std::move(weights), stream) {}
 
-  // There is no encoder: the engine asks config().has_encoder() first.
+  // Unreachable: the engine tests config().has_encoder() first.
   void ProjectCross(const Tensor&, int64_t, absl::Span<const int32_t>) override {
     CheckFailed(__FILE__, __LINE__, "GPT-2 has no encoder", "");
   }
 
  private:
-  void EmbedRows(const Tensor& ids, const Tensor& positions, absl::Span<const int32_t> slots,
-                 const Tensor& x) override;
-  void ProjectRows(const LayerWeights& w, const Tensor& x, const Tensor& positions,
-                   const Tensor& qkv, const KvOutput& kv) override;
-  void FinishRows(const LayerWeights& w, const LayerWeights* next, const Tensor& attended,
-                  const Tensor& x) override;
-  void NormRows(const StackWeights& stack, const Tensor& x, const Tensor& y,
-                absl::Span<const int32_t> rows) override;
-
   void CheckBatch(const DecodeBatch& batch) const override;
-  void DecoderLayer(int64_t layer, const Tensor& x) override;
+  void Embed(const EmbedRows& rows) override;
+  void Layer(const LayerRows& rows) override;
+  void FinalNorm(const StackWeights& stack, const Tensor& x, const Tensor& y,
+                 absl::Span<const int32_t> rows) override;
 };
 
 void Gpt2Model::CheckBatch(const DecodeBatch& batch) const {
@@ -39,41 +35,44 @@ void Gpt2Model::CheckBatch(const DecodeBatch& batch) const {
   }
 }
 
-void Gpt2Model::EmbedRows(const Tensor& ids, const Tensor& positions,
-                          absl::Span<const int32_t> slots, const Tensor& x) {
-  Embedding({.ids = ids,
+void Gpt2Model::Embed(const EmbedRows& rows) {
+  Embedding({.ids = rows.ids,
              .chosen = chosen_,
              .table = weights_.embedding,
-             .positions = positions,
+             .positions = rows.positions,
              .position_table = weights_.position_embedding,
-             .y = x,
-             .history = slots.empty() ? Tensor() : history_,
-             .slots = slots},
+             .y = rows.x,
+             .history = rows.slots.empty() ? Tensor() : history_,
+             .slots = rows.slots},
             stream_);
 }
 
-void Gpt2Model::ProjectRows(const LayerWeights& w, const Tensor& x, const Tensor&,
-                            const Tensor& qkv, const KvOutput& kv) {
-  NormedProduct(w.attention_norm, w.attention_norm_beta,
-                {.x = x, .w = &w.qkv, .bias = w.qkv_bias, .y = qkv, .kv = kv});
+void Gpt2Model::Layer(const LayerRows& rows) {
+  const LayerWeights& w = weights_.decoder.layers[rows.layer];
+  const Tensor& x = rows.x;
+
+  // Self-attention: x += O attention(Wqkv LN(x)).
+  if (rows.project) {
+    NormedGemm(w.attention_norm, w.attention_norm_beta,
+               {.x = x, .w = &w.qkv, .bias = w.qkv_bias, .y = rows.qkv, .kv = rows.kv});
+  }
+  if (!rows.finish) return;  // first sweep: attention needs the keys of all rows
+  const Tensor attended = SelfAttention(rows);
+  Gemm({.x = attended, .w = &w.attention_out, .bias = w.attention_out_bias, .residual = x, .y = x});
+
+  // Feed-forward: x += Wout gelu(Win LN(x)).
+  const Tensor hidden = hidden_.Rows(0, rows.count());
+  NormedGemm(w.ffn_norm, w.ffn_norm_beta,
+             {.x = x,
+              .w = &w.ffn_in,
+              .bias = w.ffn_in_bias,
+              .activation = config_.activation,
+              .y = hidden});
+  Gemm({.x = hidden, .w = &w.ffn_out, .bias = w.ffn_out_bias, .residual = x, .y = x});
 }
 
-void Gpt2Model::FinishRows(const LayerWeights& w, const LayerWeights*, const Tensor& attended,
-                           const Tensor& x) {
-  Product(
-      {.x = attended, .w = &w.attention_out, .bias = w.attention_out_bias, .residual = x, .y = x});
-  const Tensor hidden = hidden_.Rows(0, x.dim[0]);
-  NormedProduct(w.ffn_norm, w.ffn_norm_beta,
-                {.x = x,
-                 .w = &w.ffn_in,
-                 .bias = w.ffn_in_bias,
-                 .activation = config_.activation,
-                 .y = hidden});
-  Product({.x = hidden, .w = &w.ffn_out, .bias = w.ffn_out_bias, .residual = x, .y = x});
-}
-
-void Gpt2Model::NormRows(const StackWeights& stack, const Tensor& x, const Tensor& y,
-                         absl::Span<const int32_t> rows) {
+void Gpt2Model::FinalNorm(const StackWeights& stack, const Tensor& x, const Tensor& y,
+                          absl::Span<const int32_t> rows) {
   LayerNorm({.x = x,
              .gamma = stack.final_norm,
              .beta = stack.final_norm_beta,
@@ -81,15 +80,6 @@ void Gpt2Model::NormRows(const StackWeights& stack, const Tensor& x, const Tenso
              .eps = config_.norm_eps,
              .rows = rows},
             stream_);
-}
-
-void Gpt2Model::DecoderLayer(int64_t layer, const Tensor& x) {
-  const LayerWeights& w = weights_.decoder.layers[layer];
-  const Tensor qkv = qkv_.Rows(0, x.dim[0]);
-  const KvOutput kv = KvOnTheWay(w.qkv, layer);
-  ProjectRows(w, x, step_.positions(), qkv, kv);
-  const bool stored = kv.cache != nullptr;
-  FinishRows(w, nullptr, SelfAttend(layer, qkv, stored, nullptr, AttentionScale(layer)), x);
 }
 
 }  // namespace

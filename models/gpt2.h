@@ -8,9 +8,10 @@
 
 namespace quintet {
 
-// `config` is validated; `weights`, which may be only described (then the model can only be
-// measured), belong to it and lie where `stream` runs. Positions reach
-// config.max_positions - 1 at most; the caller keeps requests within that.
+// `config` is validated. `weights` belong to it and are in the memory of `stream`. Weights of
+// DescribeWeights, which have no values, are allowed: then only Measure may be called.
+//
+// The caller keeps positions below config.max_positions (QT_CHECK).
 std::unique_ptr<PackedModel> MakeGpt2Model(ModelConfig config, const ModelLimits& limits,
                                            ModelWeights weights, const Stream& stream);
 

@@ -13,10 +13,11 @@ namespace {
 
 absl::Status CheckLimit(const char* name, int64_t value, int64_t max) {
   if (value >= 1 && value <= max) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(name, ": expected 1 to ", max, ", got ", value));
+  return absl::InvalidArgumentError(absl::StrCat(name, ": ", value, " is not in [1, ", max, "]"));
 }
 
-// Bounds that keep every size computed from the limits within 64 bits, and every slot within 32.
+// Checks bounds that keep every size computed from the limits within 64 bits and every slot number
+// within 32 bits.
 absl::Status CheckLimits(const ModelLimits& limits) {
   constexpr int64_t kMaxTokens = int64_t{1} << 24;
   constexpr int64_t kMaxPageSize = 4096;
@@ -34,10 +35,15 @@ absl::Status CheckLimits(const ModelLimits& limits) {
   return absl::OkStatus();
 }
 
-// Options checked, and the model's config.
-absl::StatusOr<ModelConfig> Begin(const std::string& directory, const LoadOptions& options) {
+// Checks the options and reads the model's config.
+absl::StatusOr<ModelConfig> CheckedConfig(const std::string& directory,
+                                          const LoadOptions& options) {
   if (!WeightTypeSupported(options.weights, options.device)) {
-    return absl::UnimplementedError("this CPU has no products of weights of this type");
+    const char* needs =
+        options.weights == WeightType::kBF16 ? "a CPU with avx512_bf16 or a GPU" : "a GPU";
+    return absl::UnimplementedError(absl::StrCat("weight type ", WeightTypeName(options.weights),
+                                                 " is not supported on this CPU: it needs ",
+                                                 needs));
   }
   absl::Status limits = CheckLimits(options.limits);
   if (!limits.ok()) return limits;
@@ -48,32 +54,34 @@ WeightOptions WeightOptionsOf(const LoadOptions& options) {
   return {options.weights, options.device, options.follow_symlinks};
 }
 
-std::unique_ptr<PackedModel> Make(ModelConfig config, const LoadOptions& options,
-                                  ModelWeights weights, ThreadPool* pool) {
+std::unique_ptr<PackedModel> MakeModel(ModelConfig config, const LoadOptions& options,
+                                       ModelWeights weights, ThreadPool* pool) {
   const auto make = config.family == Family::kGpt2 ? MakeGpt2Model : MakeT5Model;
   return make(std::move(config), options.limits, std::move(weights), Stream(pool, options.device));
 }
 
-absl::StatusOr<std::unique_ptr<Model>> Read(const std::string& directory,
-                                            const LoadOptions& options, ThreadPool* pool) {
-  absl::StatusOr<ModelConfig> config = Begin(directory, options);
+absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory,
+                                                 const LoadOptions& options, ThreadPool* pool) {
+  absl::StatusOr<ModelConfig> config = CheckedConfig(directory, options);
   if (!config.ok()) return config.status();
   absl::StatusOr<ModelWeights> weights =
       LoadWeights(directory, &*config, WeightOptionsOf(options), pool);
   if (!weights.ok()) return weights.status();
-  std::unique_ptr<PackedModel> model = Make(*std::move(config), options, *std::move(weights), pool);
+  std::unique_ptr<PackedModel> model =
+      MakeModel(*std::move(config), options, *std::move(weights), pool);
   if (absl::Status status = model->Allocate(); !status.ok()) return status;
   return model;
 }
 
-absl::StatusOr<ModelMemory> Describe(const std::string& directory, const LoadOptions& options,
-                                     ThreadPool* pool) {
-  absl::StatusOr<ModelConfig> config = Begin(directory, options);
+absl::StatusOr<ModelMemory> MeasureModel(const std::string& directory, const LoadOptions& options,
+                                         ThreadPool* pool) {
+  absl::StatusOr<ModelConfig> config = CheckedConfig(directory, options);
   if (!config.ok()) return config.status();
   absl::StatusOr<ModelWeights> weights =
       DescribeWeights(directory, &*config, WeightOptionsOf(options), pool);
   if (!weights.ok()) return weights.status();
-  std::unique_ptr<PackedModel> model = Make(*std::move(config), options, *std::move(weights), pool);
+  std::unique_ptr<PackedModel> model =
+      MakeModel(*std::move(config), options, *std::move(weights), pool);
   if (absl::Status status = model->Measure(); !status.ok()) return status;
   return model->memory();
 }
@@ -82,12 +90,12 @@ absl::StatusOr<ModelMemory> Describe(const std::string& directory, const LoadOpt
 
 absl::StatusOr<std::unique_ptr<Model>> Model::Load(const std::string& directory,
                                                    const LoadOptions& options, ThreadPool* pool) {
-  return CatchOutOfMemory([&] { return Read(directory, options, pool); });
+  return CatchOutOfMemory([&] { return LoadModel(directory, options, pool); });
 }
 
 absl::StatusOr<ModelMemory> Model::Measure(const std::string& directory, const LoadOptions& options,
                                            ThreadPool* pool) {
-  return CatchOutOfMemory([&] { return Describe(directory, options, pool); });
+  return CatchOutOfMemory([&] { return MeasureModel(directory, options, pool); });
 }
 
 }  // namespace quintet

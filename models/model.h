@@ -1,13 +1,15 @@
-// What the engine sees of a model: packed tokens in, states, logits and scores out. Requests, time
-// and search are not known here.
+// The engine's interface to a model: packed tokens in; hidden states, logits and scores out. A
+// model does not know requests, time or search.
 //
-// Tensors given and taken are memory of the model's stream (kernels/stream.h): on a GPU work is
-// queued, and whoever reads them on the host copies them there first. Spans and tables of slots are
-// the caller's host memory and free again when a call returns. Targets are mirrored memory.
+// Tensor arguments and results are memory of the model's stream (kernels/stream.h). On a GPU calls
+// only enqueue work; to read a result on the host, copy it there first. Spans and slot tables are
+// host memory of the caller, who may reuse them when the call returns. Tensors of target tokens are
+// pinned memory with a device buffer (Stream::AllocateMirrored).
 //
-// A Model owns its weights, its pages of keys and values, and the workspaces for the limits it was
-// loaded with; no call below allocates. Not thread safe: one engine thread calls it. Row results in
-// f32 never depend on what else is in a call; in bf16 and f16 its size may choose the kernels.
+// A Model owns its weights, its KV cache pages, and workspaces for the limits it was loaded with;
+// no call below allocates. Not thread safe: one engine thread calls it. In f32 the result of a row
+// never depends on the other rows of a call. In bf16 and f16 it may, because the number of rows can
+// decide which kernels run.
 #pragma once
 
 #include <cstdint>
@@ -30,14 +32,14 @@
 namespace quintet {
 
 struct ModelLimits {
-  int64_t max_encode_tokens = 4096;  // tokens of one packed encoder batch
+  int64_t max_encode_tokens = 4096;  // tokens of one EncodeBatch
   int64_t max_step_tokens = 512;     // new tokens of one Decode call, all sequences together
   int64_t max_step_sequences = 256;  // sequences (beams) of one Decode call
-  int64_t cache_pages = 1024;        // pages of keys and values, self and cross together
-  int64_t page_size = 16;            // tokens a page
+  int64_t cache_pages = 1024;        // KV cache pages, of self- and cross-attention together
+  int64_t page_size = 16;            // tokens per page
 };
 
-// Bytes of one page of keys and values, all decoder layers together.
+// Bytes of one KV cache page: keys and values of `page_size` tokens in all decoder layers.
 inline int64_t CachePageBytes(const ModelConfig& config, int64_t page_size,
                               DType dtype = DType::kF32) {
   return config.decoder_layers * 2 * config.inner() * page_size * DTypeBytes(dtype);
@@ -45,93 +47,95 @@ inline int64_t CachePageBytes(const ModelConfig& config, int64_t page_size,
 
 struct LoadOptions {
   WeightType weights = WeightType::kF32;
-  Device* device = nullptr;  // where the model runs; outlives it. Null: the CPU
+  Device* device = nullptr;  // outlives the model; null: the CPU
   ModelLimits limits;
-  bool follow_symlinks = false;  // of weight files; refused otherwise
+  bool follow_symlinks = false;  // allow weight files that are symbolic links
 };
 
-// What a loaded model holds, in bytes.
+// Memory of a loaded model.
 struct ModelMemory {
-  int64_t weights = 0;
-  int64_t cache = 0;       // pages of keys and values
-  int64_t workspace = 0;   // of forward passes
-  int64_t parameters = 0;  // a count: stored values, shared ones once
+  int64_t weights = 0;     // bytes
+  int64_t cache = 0;       // bytes of KV cache pages
+  int64_t workspace = 0;   // bytes, of forward passes
+  int64_t parameters = 0;  // number of stored values; tied tensors count once
 };
 
-// The residual stream after one layer; an encoder's last one is taken after the final norm.
+// The residual stream after one layer. For the last layer of an encoder: after the final norm.
 struct LayerOutput {
   bool decoder = false;
   int64_t layer = 0;
   Tensor x;  // [rows, d_model] f32
 };
 
-constexpr int64_t kMaxTopLogProbs = 20;  // alternatives that TargetLogProbs can list per row
+constexpr int64_t kMaxTopLogProbs = 20;  // most alternatives per row in TargetLogProbs
 
-// Whole inputs, one after another, for one encoding. An encoder's rows see all of their input, a
-// causal model's what comes before them in it, unless the fields below say otherwise.
+// n whole inputs, packed. In an encoder a token attends to all tokens of its input. In a causal
+// model it attends to itself and the tokens before it in its input, unless `both_ways` or the mask
+// columns change that.
 struct EncodeBatch {
   absl::Span<const int32_t> tokens;   // [total], ids in [0, vocab)
   absl::Span<const int32_t> offsets;  // [n + 1]; no input is empty
 
-  // Causal models only. Positions that rows are embedded at; empty: counted from 0 in each input.
-  absl::Span<const int32_t> positions;  // [total]
-  // Rows see later ones too, where the columns do not hide them.
+  // The fields below are for causal models only.
+  // Position of each token for its position embedding. Empty: 0, 1, 2, .. in each input.
+  absl::Span<const int32_t> positions;  // [total] or empty
+  // Tokens attend to later tokens of their input as well, except those that the mask hides.
   bool both_ways = false;
-  // Columns of a mask (kernels/attention_mask.h), in rows of the input: row j is hidden from those
-  // at lower_begin[j] and after, and from those before upper_end[j].
+  // Mask columns (kernels/attention_mask.h). Values are indices of tokens in their input: token j
+  // is hidden from tokens i >= lower_begin[j] and from tokens i < upper_end[j].
   absl::Span<const int32_t> lower_begin, upper_end;  // [total] or empty
 };
 
-// One decoder call: n sequences with one or more new tokens each. Sequences that share a source
+// One decoder call: n sequences with one or more new tokens each. Sequences with the same source
 // (the beams of a request) are neighbours and form a group.
 struct DecodeBatch {
-  // [total] new tokens, packed. -1 - i stands for chosen()[i], which an op queued before leaves
-  // there.
+  // [total] new tokens, packed. A value -1 - i stands for chosen()[i], which an op that was
+  // enqueued earlier writes on the device.
   absl::Span<const int32_t> tokens;
   absl::Span<const int32_t> offsets;  // [n + 1]
-  // Keys of each sequence after this call, i.e. position of its last new token + 1. Token i of
-  // sequence s has position kv_lens[s] - (offsets[s+1] - offsets[s]) + i.
+  // Number of keys of each sequence after this call: position of its last new token + 1. New token
+  // i of sequence s has position kv_lens[s] - (offsets[s+1] - offsets[s]) + i.
   absl::Span<const int32_t> kv_lens;  // [n]
-  // Slot of every position of each sequence: positions before the new tokens are read (another
-  // beam's slot, possibly), the new ones are written.
+  // KV cache slot of every position of each sequence. Slots of earlier positions are read (they may
+  // belong to another beam), slots of the new tokens are written.
   const int32_t* slots = nullptr;  // [n, slots_stride]
   int64_t slots_stride = 0;
-  // Beams, of one new token each, whose slots before it are those of the sequence that parents()
-  // names: an op queued before leaves them there. Their rows of `slots` are as they were for the
-  // step of that op.
+  // Beam groups whose parents only the device knows so far, one new token per beam. Each beam takes
+  // over the earlier slots of its parent beam in parents(), which an op that was enqueued earlier
+  // writes. Rows of `slots` of these beams hold the slots from before that op's step.
   absl::Span<const BeamMove> moves;
-  // Cross-attention, encoder-decoder models only.
-  absl::Span<const int32_t> group_offsets;  // [groups + 1] in sequences
+  // Cross-attention; encoder-decoder models only.
+  absl::Span<const int32_t> group_offsets;  // [groups + 1], indices of sequences
   const int32_t* source_slots = nullptr;    // [groups, source_slots_stride]
   int64_t source_slots_stride = 0;
   absl::Span<const int32_t> source_lens;  // [groups]
-  // Rows of `tokens` whose final states are wanted, ascending.
+  // Output rows: indices into `tokens`, ascending, of the rows whose hidden states Decode returns.
   absl::Span<const int32_t> wanted;
 };
 
-// What a caller queues behind a decoder step's states, again and again: with equal keys the same
-// launches, on the same addresses wherever the step has the same shape. What differs between such
-// steps, they read from memory. Keys are the caller's alone: another one, later perhaps, has other
-// addresses.
-struct Following {
+// Work to append to a decoder step, so that both are captured in one CUDA graph. For equal keys and
+// equal step shapes, `enqueue` must enqueue identical launches on identical addresses; values that
+// differ between such steps must be read from device memory. Keys must be unique per caller: a
+// different caller, even a later one, has other addresses.
+struct AppendedWork {
   std::vector<int64_t> key;
-  absl::FunctionRef<void(const Tensor& states)> queue;
+  absl::FunctionRef<void(const Tensor& states)> enqueue;  // states: those that Decode returns
 };
 
 struct DecodedStep {
   Tensor states;
-  bool followed = false;  // Following is queued, too
+  bool appended = false;  // the appended work is enqueued, too
 };
 
 class Model {
  public:
-  // Reads the directory (Hugging Face or converted). Errors: NOT_FOUND, INVALID_ARGUMENT (what,
-  // where, expected, got), UNIMPLEMENTED, RESOURCE_EXHAUSTED, and INTERNAL of a device. `pool`
-  // outlives the model.
+  // Loads a checkpoint directory (of Hugging Face or `quintet convert`). `pool` outlives the model.
+  // Errors: NOT_FOUND, INVALID_ARGUMENT (says what, where, expected and got), UNIMPLEMENTED,
+  // RESOURCE_EXHAUSTED, and INTERNAL if the device fails.
   static absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& directory,
                                                      const LoadOptions& options, ThreadPool* pool);
-  // What Load would hold, with the same checks of the files' headers, but without reading matrices
-  // or taking that memory.
+  // Returns the memory that Load would use. Checks the files' headers as Load does, but reads no
+  // matrices and does not allocate that memory.
   static absl::StatusOr<ModelMemory> Measure(const std::string& directory,
                                              const LoadOptions& options, ThreadPool* pool);
   virtual ~Model() = default;
@@ -144,60 +148,69 @@ class Model {
   int64_t weight_bytes() const { return memory_.weights; }
   int64_t parameters() const { return memory_.parameters; }
 
-  // Called after every layer, for comparing models (models/verify.h); null: none. On the CPU only.
+  // Sets a function that is called after every layer, to compare models (models/verify.h). Null:
+  // none. Only on the CPU.
   void set_observer(std::function<void(const LayerOutput&)> observer) {
     observer_ = std::move(observer);
   }
 
-  // Whole inputs: through the encoder, or through a causal model's layers without keeping keys and
-  // values. One packed batch at a time, resumable, since a long input must not hold up running
-  // streams. total <= max_encode_tokens. BeginEncode drops what was under way.
+  // Starts encoding whole inputs: through the encoder, or through a causal model's layers without
+  // storing keys and values in the cache. batch.tokens has at most max_encode_tokens. There is one
+  // batch at a time; an incomplete one is dropped. EncodeSlice does the work in slices, so that a
+  // long input does not delay decoder steps of other requests.
   virtual void BeginEncode(const EncodeBatch& batch) = 0;
-  // Does about `work` units (one unit: one token through one layer) and returns true when the batch
-  // is complete.
+  // Does about `work` units of work (one unit is one token through one layer). Returns true when
+  // the batch is complete.
   virtual bool EncodeSlice(int64_t work) = 0;
-  // [total, d_model] f32 after the final norm; valid from completion until the next BeginEncode.
+  // Hidden states of the complete batch after the final norm, [total, d_model] f32. Valid until the
+  // next BeginEncode.
   virtual Tensor EncoderStates() const = 0;
-  // Room for them in mirrored memory of the host: rows are there after stream().Download of these
-  // addresses and Synchronize.
+  // The pinned host side of EncoderStates(). Rows have their values after stream().Download of
+  // their addresses and Synchronize.
   virtual Tensor HostEncoderStates() const { return EncoderStates(); }
-  // These rows of EncoderStates(), at most max_step_tokens of them, in any order and any number of
-  // times: [rows, d_model] f32, valid until the next call or Decode. Causal models.
+  // Gathers rows of EncoderStates(): at most max_step_tokens indices, in any order, repeats
+  // allowed. Returns [rows, d_model] f32, valid until the next EncodedRows or Decode. Causal models
+  // only.
   virtual Tensor EncodedRows(absl::Span<const int32_t> rows) = 0;
-  // Keys and values of all decoder layers, by one product, for rows of EncoderStates() or of a copy
-  // of them: [rows, d_model] f32 of one sequence, the first at `position` in it (rotary encodings
-  // turn keys and values by it; without them, of whole sequences one after the other), into slots
-  // [rows]. The positions are below max_encode_tokens. A copy is memory of the host, on any
-  // backend.
+  // Projects encoder hidden states to the cross-attention keys and values of all decoder layers
+  // with one GEMM, and writes row r to slots[r] of the KV cache. Encoder-decoder models only.
+  // `states` [rows, d_model] f32 are rows of EncoderStates(), or a copy of such rows, which must be
+  // in host memory on any backend. `position` is the position of the first row in its sequence;
+  // rotary models, which rotate keys and values by position, need rows of one sequence, others take
+  // packed sequences. position + rows <= max_encode_tokens.
   virtual void ProjectCross(const Tensor& states, int64_t position,
                             absl::Span<const int32_t> slots) = 0;
 
-  // Decoder. Returns the wanted rows' states after the final norm, [wanted, d_model] f32, valid
-  // until the next Decode. Causal models take long prompts in pieces: call again with the next
-  // tokens.
+  // Runs the decoder. Returns the hidden states of the output rows (batch.wanted) after the final
+  // norm, [wanted, d_model] f32, valid until the next Decode. A long prompt can be prefilled in
+  // chunks: call again with the next tokens.
   virtual Tensor Decode(const DecodeBatch& batch) = 0;
-  // Decode. On a device, once steps of this shape and key have come often, what follows is queued
-  // as well, in one recorded piece of work with the step: two would run one after the other with a
-  // pause between them.
-  virtual DecodedStep DecodeThen(const DecodeBatch& batch, const Following&) {
+  // Decode, with work appended. On a GPU, when steps of this shape and key have been frequent, step
+  // and appended work are launched as one captured CUDA graph (between two graphs the device would
+  // idle). Otherwise `appended` is false, and the caller enqueues the work itself.
+  virtual DecodedStep DecodeAndAppend(const DecodeBatch& batch, const AppendedWork&) {
     return {Decode(batch)};
   }
-  // Room for tokens that the next Decode takes from the stream's memory, [max_step_sequences] i32;
-  // always the same. Undefined: the model takes none.
+  // Device buffer [max_step_sequences] i32 of sampled tokens that the next Decode reads
+  // (DecodeBatch::tokens < 0). Its address never changes. Undefined: not supported by the model.
   virtual Tensor chosen() const { return Tensor(); }
-  // The same for the beams that those tokens continue (DecodeBatch::moves).
+  // Device buffer [max_step_sequences] i32 of the parent beams of those tokens
+  // (DecodeBatch::moves). Address and undefined: as chosen().
   virtual Tensor parents() const { return Tensor(); }
-  // What the sequences of the latest Decode have, their new tokens included; valid until the next.
+  // All tokens of the sequences of the latest Decode, with their new ones; valid until the next
+  // Decode.
   virtual TokenHistory history() const = 0;
-  // logits [rows, vocab] f32 = head(states), the d_model^-0.5 factor applied where the model has
-  // one.
+  // logits [rows, vocab] f32 = head(states [rows, d_model]), times d_model^-0.5 in models that have
+  // this factor.
   virtual void Logits(const Tensor& states, const Tensor& logits) = 0;
-  // log softmax(logits)[target] of each row, never holding [rows, vocab]; top alternatives, at most
-  // kMaxTopLogProbs, when top_tokens is defined (log_prob.h).
+  // log_probs [rows] f32 = log softmax(logits)[targets[r]], without a [rows, vocab] matrix. If
+  // top_tokens [rows, top] is defined, also the best `top` <= kMaxTopLogProbs alternatives of each
+  // row (kernels/log_prob.h).
   virtual void TargetLogProbs(const Tensor& states, const Tensor& targets, const Tensor& log_probs,
                               const Tensor& top_log_probs, const Tensor& top_tokens) = 0;
-  // Task heads: [rows, labels] f32 from states [rows, d_model] (sequence: dense, tanh, out_proj or
-  // GPT-2's score; token and QA: one layer).
+  // Classification heads: logits [rows, labels] f32 from states [rows, d_model]. Sequence
+  // classification is dense, tanh, out_proj (GPT-2: `score` alone); token classification and
+  // question answering are one linear layer.
   virtual void Classify(const Tensor& states, const Tensor& logits) = 0;
 
  protected:

@@ -1,5 +1,5 @@
-// Whole inputs through the layers, in slices: an encoder's, or a causal model's where nothing will
-// be generated.
+// PackedModel's encoding of whole inputs, in slices: through an encoder, or through a causal
+// model's layers when nothing will be generated.
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -15,8 +15,8 @@ constexpr int64_t kTileWords = sizeof(MaskTile) / 4;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Of max_encode_tokens tokens in as many inputs.
-int64_t MostMaskTiles(int64_t tokens) { return FirstMaskTile(tokens, tokens); }
+// The most tiles that `tokens` tokens can need: every input has one token.
+int64_t MaxMaskTiles(int64_t tokens) { return FirstMaskTile(tokens, tokens); }
 
 }  // namespace
 
@@ -30,8 +30,8 @@ void PackedModel::CarveArrays(Carver& carver) {
   if (config_.has_encoder()) return;
   mask_lower_ = carver.TakeTensor(DType::kI32, {tokens});
   mask_upper_ = carver.TakeTensor(DType::kI32, {tokens});
-  mask_tiles_ = carver.TakeTensor(DType::kI32, {MostMaskTiles(tokens), kTileWords});
-  taken_rows_ = carver.TakeTensor(DType::kI32, {limits_.max_step_tokens});
+  mask_tiles_ = carver.TakeTensor(DType::kI32, {MaxMaskTiles(tokens), kTileWords});
+  gather_rows_ = carver.TakeTensor(DType::kI32, {limits_.max_step_tokens});
 }
 
 void PackedModel::BeginEncode(const EncodeBatch& batch) {
@@ -56,14 +56,14 @@ void PackedModel::BeginEncode(const EncodeBatch& batch) {
   std::copy(batch.tokens.begin(), batch.tokens.end(), encoder_tokens_.as<int32_t>());
   std::copy(offsets.begin(), offsets.end(), encoder_offsets_.as<int32_t>());
   encode_upload_ = stream_.Upload(encoder_arrays_.data, used * 4);
-  TakeMask(batch);
+  SetMask(batch);
   layer_ = row_ = 0;
   sweep_ = Sweep::kProject;
 }
 
-// Copies the columns and summarises them, once for all layers.
-void PackedModel::TakeMask(const EncodeBatch& batch) {
-  both_ways_ = batch.both_ways;
+// Copies the mask's columns and computes its tile summaries, once for all layers.
+void PackedModel::SetMask(const EncodeBatch& batch) {
+  bidirectional_ = batch.both_ways;
   mask_ = ColumnMask();
   const bool plain = batch.lower_begin.empty() && batch.upper_end.empty();
   if (config_.has_encoder()) {
@@ -72,15 +72,15 @@ void PackedModel::TakeMask(const EncodeBatch& batch) {
   }
   QT_CHECK(batch.positions.empty() || batch.positions.size() == batch.tokens.size());
   if (plain) return;
-  const auto take = [this](absl::Span<const int32_t> column, const Tensor& room) {
+  const auto copy = [this](absl::Span<const int32_t> column, const Tensor& to) {
     if (column.empty()) return absl::Span<const int32_t>();
     QT_CHECK_EQ(static_cast<int64_t>(column.size()), encoder_rows_);
-    std::copy(column.begin(), column.end(), room.as<int32_t>());
-    encode_upload_ = stream_.Upload(room.data, encoder_rows_ * 4);
-    return absl::MakeConstSpan(room.as<int32_t>(), column.size());
+    std::copy(column.begin(), column.end(), to.as<int32_t>());
+    encode_upload_ = stream_.Upload(to.data, encoder_rows_ * 4);
+    return absl::MakeConstSpan(to.as<int32_t>(), column.size());
   };
-  mask_.lower_begin = take(batch.lower_begin, mask_lower_);
-  mask_.upper_end = take(batch.upper_end, mask_upper_);
+  mask_.lower_begin = copy(batch.lower_begin, mask_lower_);
+  mask_.upper_end = copy(batch.upper_end, mask_upper_);
   const size_t tiles = static_cast<size_t>(MaskTiles(batch.offsets));
   const absl::Span<MaskTile> summaries(mask_tiles_.as<MaskTile>(), tiles);
   SummariseMask(mask_.columns(), batch.offsets, summaries);
@@ -88,8 +88,8 @@ void PackedModel::TakeMask(const EncodeBatch& batch) {
   mask_.tiles = summaries;
 }
 
-// Multiply-adds of one token in a layer's products: the unit of work.
-int64_t PackedModel::RowCost() const {
+// Multiply-adds of one row in a layer's GEMMs. EncodeSlice counts this as one unit of work.
+int64_t PackedModel::LayerCostPerRow() const {
   const LayerWeights& w = InputStack().layers[0];
   return w.qkv.n() * w.qkv.k() + w.attention_out.n() * w.attention_out.k() +
          w.ffn_in.n() * w.ffn_in.k() + w.ffn_out.n() * w.ffn_out.k();
@@ -101,49 +101,47 @@ int64_t PackedModel::SequenceOf(int64_t row) const {
   return std::upper_bound(offsets, offsets + encoder_sequences_, row) - offsets - 1;
 }
 
-// The whole of a short batch by one replay, once its lengths have been seen before.
-bool PackedModel::EncodeRecorded() {
-  constexpr int64_t kMostRows = 1024;
-  constexpr size_t kMostGraphs = 128;
-  if (stream_.backend() == Backend::kCpu || encoder_rows_ > kMostRows) return false;
-  if (!mask_.tiles.empty() || both_ways_) return false;
+// Encodes a whole short batch by launching its CUDA graphs, which exist if its offsets have been
+// used before. Returns false and does nothing if there are none.
+bool PackedModel::EncodeByGraph() {
+  constexpr int64_t kMaxRows = 1024;
+  constexpr int64_t kFirstGraphLayers = 2;
+  if (stream_.backend() == Backend::kCpu || encoder_rows_ > kMaxRows) return false;
+  if (!mask_.tiles.empty() || bidirectional_) return false;
   const int64_t layers = static_cast<int64_t>(InputStack().layers.size());
   const int32_t* offsets = encoder_offsets_.as<int32_t>();
   std::vector<int32_t> lengths(offsets, offsets + encoder_sequences_ + 1);
-  if (recorded_encodes_.size() >= kMostGraphs) recorded_encodes_.clear();
-  RecordedEncode& encode = recorded_encodes_[std::move(lengths)];
-  constexpr int64_t kFirstLayers = 2;
-  if (encode.seen && encode.parts.empty()) {
-    std::vector<std::unique_ptr<DeviceGraph>> parts;  // all or none, where an allocation fails
+  const EncodeGraphs* graphs = encode_graphs_.Use(lengths, [&] {
+    auto parts = std::make_unique<EncodeGraphs>();
     for (int64_t begin = 0; begin < layers;) {
-      const int64_t end = begin == 0 ? std::min(kFirstLayers, layers) : layers;
-      parts.push_back(stream_.device().Record([&] {
+      const int64_t end = begin == 0 ? std::min(kFirstGraphLayers, layers) : layers;
+      parts->push_back(stream_.device().Record([&] {
         for (layer_ = begin; layer_ < end; ++layer_) {
-          ProjectInputRows(0, encoder_rows_);
-          FinishInputRows(0, encoder_rows_);
+          RunInputRows(0, encoder_rows_, Sweep::kProject);
+          RunInputRows(0, encoder_rows_, Sweep::kFinish);
         }
       }));
       begin = end;
     }
     layer_ = 0;
-    if (std::count(parts.begin(), parts.end(), nullptr) == 0) encode.parts = std::move(parts);
-  }
-  encode.seen = true;
-  if (encode.parts.empty()) return false;
-  for (const auto& part : encode.parts) stream_.device().Replay(*part);
+    if (std::count(parts->begin(), parts->end(), nullptr) > 0) parts = nullptr;
+    return parts;
+  });
+  if (graphs == nullptr) return false;
+  for (const auto& graph : *graphs) stream_.device().Replay(*graph);
   layer_ = layers;
   return true;
 }
 
 bool PackedModel::EncodeSlice(int64_t work) {
   QT_CHECK_GT(encoder_rows_, 0);
-  if (layer_ == 0 && row_ == 0 && sweep_ == Sweep::kProject && EncodeRecorded()) return true;
-  // Few rows read all weights for little.
+  if (layer_ == 0 && row_ == 0 && sweep_ == Sweep::kProject && EncodeByGraph()) return true;
+  // Every block reads all weights of the layer, so blocks of few rows are inefficient.
   const double max_rows = static_cast<double>(EncodeBlockRows());
   const double min_rows = stream_.backend() == Backend::kCpu ? 32 : max_rows;
   const std::vector<LayerWeights>& layers = InputStack().layers;
   const int64_t depth = static_cast<int64_t>(layers.size());
-  const int64_t unit = RowCost();
+  const int64_t unit = LayerCostPerRow();
   double budget = static_cast<double>(work) * static_cast<double>(unit);
   while (layer_ < depth && budget > 0) {
     const LayerWeights& w = layers[layer_];
@@ -153,15 +151,11 @@ bool PackedModel::EncodeSlice(int64_t work) {
       cost = unit - cost + 2 * config_.inner() * (sequence[1] - sequence[0]);
     }
     const double affordable = std::clamp(budget / static_cast<double>(cost), min_rows, max_rows);
-    // Blocks of one size rather than full ones and a small rest.
-    const int64_t left = encoder_rows_ - row_;
-    const int64_t blocks = CeilDiv(left, static_cast<int64_t>(affordable));
-    const int64_t rows = CeilDiv(left, blocks);
-    if (sweep_ == Sweep::kProject) {
-      ProjectInputRows(row_, row_ + rows);
-    } else {
-      FinishInputRows(row_, row_ + rows);
-    }
+    // Blocks of equal size rather than full blocks and a small last one.
+    const int64_t remaining = encoder_rows_ - row_;
+    const int64_t blocks = CeilDiv(remaining, static_cast<int64_t>(affordable));
+    const int64_t rows = CeilDiv(remaining, blocks);
+    RunInputRows(row_, row_ + rows, sweep_);
     budget -= static_cast<double>(rows * cost);
     row_ += rows;
     if (row_ < encoder_rows_) continue;
@@ -174,46 +168,48 @@ bool PackedModel::EncodeSlice(int64_t work) {
   return layer_ == depth;
 }
 
-// First sweep of a layer: queries, keys and values.
-void PackedModel::ProjectInputRows(int64_t begin, int64_t end) {
-  const Tensor x = encoder_x_.Rows(begin, end);
-  const Tensor positions = encoder_positions_.Rows(begin, end);
-  if (layer_ == 0) EmbedRows(encoder_tokens_.Rows(begin, end), positions, {}, x);
-  ProjectRows(InputStack().layers[layer_], x, positions, encoder_qkv_.Rows(begin, end), {});
-}
-
-// Second sweep: everything after the keys and values of all rows are there.
-void PackedModel::FinishInputRows(int64_t begin, int64_t end) {
-  const Tensor x = encoder_x_.Rows(begin, end);
+// One sweep of the current layer over rows [begin, end) of the input.
+void PackedModel::RunInputRows(int64_t begin, int64_t end, Sweep sweep) {
   const StackWeights& stack = InputStack();
-  AttendInputRows(begin, end);
-  const Tensor attended = encoder_qkv_.Rows(begin, end).Columns(0, config_.inner());
-  const bool last = layer_ + 1 == static_cast<int64_t>(stack.layers.size());
-  FinishRows(stack.layers[layer_], last ? nullptr : &stack.layers[layer_ + 1], attended, x);
-  if (last) NormRows(stack, x, x, {});
+  const bool project = sweep == Sweep::kProject;
+  const LayerRows rows = {.layer = layer_,
+                          .begin = begin,
+                          .x = encoder_x_.Rows(begin, end),
+                          .positions = encoder_positions_.Rows(begin, end),
+                          .qkv = encoder_qkv_.Rows(begin, end),
+                          .project = project,
+                          .finish = !project};
+  if (project && layer_ == 0) {
+    Embed({encoder_tokens_.Rows(begin, end), rows.positions, {}, rows.x});
+  }
+  Layer(rows);
+  const bool last_layer = layer_ + 1 == static_cast<int64_t>(stack.layers.size());
+  if (!project && last_layer) FinalNorm(stack, rows.x, rows.x, {});
 }
 
-// Rows [begin, end), which may be the end of one sequence, whole ones and the beginning of another,
-// attend to the keys of their sequence. In place of the queries.
-void PackedModel::AttendInputRows(int64_t begin, int64_t end) {
+// Each row attends to the keys of its sequence. The block `rows` may contain the end of one
+// sequence, whole sequences, and the start of another.
+Tensor PackedModel::AttendInput(const LayerRows& rows) {
+  const int64_t begin = rows.begin, end = begin + rows.count();
   const Tensor qkv = encoder_qkv_.Rows(0, encoder_rows_);
-  const Tensor q = HeadsOf(qkv.Rows(begin, end), 0);
+  const Tensor q = HeadsOf(rows.qkv, QkvPart::kQuery);
+  const Tensor attended = rows.qkv.Columns(0, config_.inner());
   ColumnMask mask = mask_;
   AttentionArgs args = {.q = q,
                         .out = q,
-                        .k = HeadsOf(qkv, 1),
-                        .v = HeadsOf(qkv, 2),
-                        .causal = !config_.has_encoder() && !both_ways_,
-                        .bias = &InputStack().layers[layer_].bias,
+                        .k = HeadsOf(qkv, QkvPart::kKey),
+                        .v = HeadsOf(qkv, QkvPart::kValue),
+                        .causal = !config_.has_encoder() && !bidirectional_,
+                        .bias = &InputStack().layers[rows.layer].bias,
                         .mask = mask.tiles.empty() ? nullptr : &mask,
-                        .scale = AttentionScale(layer_),
+                        .scale = AttentionScale(rows.layer),
                         .scratch = scratch_};
   const int32_t* offsets = encoder_offsets_.as<int32_t>();
-  if (end - begin == encoder_rows_) {
+  if (rows.count() == encoder_rows_) {
     args.q_offsets = absl::MakeConstSpan(offsets, static_cast<size_t>(encoder_sequences_) + 1);
     args.kv_offsets = args.q_offsets;
     Attention(args, stream_);
-    return;
+    return attended;
   }
   const int64_t first = SequenceOf(begin);
   int32_t* block_offsets = block_offsets_.as<int32_t>();
@@ -228,9 +224,10 @@ void PackedModel::AttendInputRows(int64_t begin, int64_t end) {
   args.q_offsets = absl::MakeConstSpan(block_offsets, sequences + 1);
   args.kv_offsets = absl::MakeConstSpan(offsets + first, sequences + 1);
   args.q_positions = absl::MakeConstSpan(block_positions, sequences);
-  // Attention numbers the summaries of these sequences from 0 on.
+  // Attention expects the tile summaries of the block's first sequence at index 0.
   if (args.mask != nullptr) mask.tiles.remove_prefix(static_cast<size_t>(first));
   Attention(args, stream_);
+  return attended;
 }
 
 Tensor PackedModel::EncoderStates() const {
@@ -246,11 +243,12 @@ Tensor PackedModel::HostEncoderStates() const {
 Tensor PackedModel::EncodedRows(absl::Span<const int32_t> rows) {
   const int64_t count = static_cast<int64_t>(rows.size());
   QT_CHECK(!config_.has_encoder() && count <= limits_.max_step_tokens);
-  stream_.WaitForUpload(taken_upload_);
-  std::copy(rows.begin(), rows.end(), taken_rows_.as<int32_t>());
-  taken_upload_ = stream_.Upload(taken_rows_.data, count * 4);
+  stream_.WaitForUpload(gather_upload_);
+  std::copy(rows.begin(), rows.end(), gather_rows_.as<int32_t>());
+  gather_upload_ = stream_.Upload(gather_rows_.data, count * 4);
   const Tensor states = states_.Rows(0, count);
-  Embedding({.ids = taken_rows_.Rows(0, count), .table = EncoderStates(), .y = states}, stream_);
+  // The embedding op is also a gather of rows: "ids" are row numbers, the "table" is the states.
+  Embedding({.ids = gather_rows_.Rows(0, count), .table = EncoderStates(), .y = states}, stream_);
   return states;
 }
 

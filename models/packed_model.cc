@@ -39,13 +39,14 @@ absl::Status PackedModel::Measure() {
   Carve(workspace);
   CarveArrays(arrays);
   memory_.workspace = workspace.used_bytes() + arrays.used_bytes();
-  if (config_.has_decoder()) memory_.workspace += StepArrays::BlockBytes(FirstShape());
+  if (config_.has_decoder()) memory_.workspace += StepArrays::BlockBytes(InitialShape());
   return absl::OkStatus();
 }
 
-// What the first block of a step's arrays is for. On a GPU it has room for the longest sequences,
-// so that it never grows; on a CPU longer ones make it grow, which costs nothing but the time.
-StepShape PackedModel::FirstShape() const {
+// The shape that step_'s arrays are first allocated for. On a GPU it fits the longest sequences, so
+// that the arrays never grow (growing invalidates all captured graphs). On a CPU longer sequences
+// make them grow, which costs only the time of the allocation.
+StepShape PackedModel::InitialShape() const {
   const int64_t slots = limits_.cache_pages * limits_.page_size;
   const bool grows = stream_.backend() == Backend::kCpu;
   const int64_t tokens = std::min<int64_t>(grows ? 512 : 8192, slots);
@@ -59,7 +60,7 @@ StepShape PackedModel::FirstShape() const {
 absl::Status PackedModel::Allocate() {
   if (absl::Status status = Measure(); !status.ok()) return status;
   if (config_.has_decoder()) {
-    if (absl::Status status = step_.Reserve(FirstShape()); !status.ok()) return status;
+    if (absl::Status status = step_.Reserve(InitialShape()); !status.ok()) return status;
   }
   absl::StatusOr<Buffer> pages = stream_.Allocate(memory_.cache);
   if (!pages.ok()) return pages.status();
@@ -81,7 +82,7 @@ absl::Status PackedModel::Allocate() {
   return stream_.Synchronize();
 }
 
-int64_t PackedModel::ProductScratchBytes(const LinearWeight& w, int64_t rows) const {
+int64_t PackedModel::GemmScratchBytes(const LinearWeight& w, int64_t rows) const {
   return w.defined() ? LinearScratchBytes(w, rows, stream_) : 0;
 }
 
@@ -105,15 +106,15 @@ void PackedModel::Carve(Carver& carver) {
   const auto need = [&](int64_t bytes) { scratch = std::max(scratch, bytes); };
   for (const StackWeights* stack : {&weights_.encoder, &weights_.decoder}) {
     for (const LayerWeights& w : stack->layers) {
-      for (const LinearWeight* product :
+      for (const LinearWeight* weight :
            {&w.qkv, &w.attention_out, &w.cross_q, &w.cross_out, &w.ffn_in, &w.ffn_out}) {
-        need(ProductScratchBytes(*product, block_rows_));
+        need(GemmScratchBytes(*weight, block_rows_));
       }
     }
   }
-  need(ProductScratchBytes(weights_.cross_kv, limits_.max_encode_tokens));
-  need(ProductScratchBytes(weights_.classifier_dense, block_rows_));
-  need(ProductScratchBytes(weights_.classifier, block_rows_));
+  need(GemmScratchBytes(weights_.cross_kv, limits_.max_encode_tokens));
+  need(GemmScratchBytes(weights_.classifier_dense, block_rows_));
+  need(GemmScratchBytes(weights_.classifier, block_rows_));
   if (weights_.head.defined()) {
     need(LinearScratchBytes(weights_.head, block_rows_, stream_));
     need(TargetLogProbScratchBytes(weights_.head, kBlockRows, kMaxTopLogProbs, stream_));
@@ -121,12 +122,12 @@ void PackedModel::Carve(Carver& carver) {
   scratch_ = carver.TakeTensor(DType::kI8, {scratch});
 }
 
-void PackedModel::Product(LinearArgs args) {
+void PackedModel::Gemm(LinearArgs args) {
   args.scratch = scratch_;
   Linear(args, stream_);
 }
 
-void PackedModel::NormedProduct(const Tensor& gamma, const Tensor& beta, LinearArgs args) {
+void PackedModel::NormedGemm(const Tensor& gamma, const Tensor& beta, LinearArgs args) {
   const int64_t rows = args.x.dim[0];
   const float eps = config_.norm_eps;
   if (LinearTakesNorm(*args.w, rows, stream_)) {
@@ -142,81 +143,89 @@ void PackedModel::NormedProduct(const Tensor& gamma, const Tensor& beta, LinearA
     }
     args.x = normed;
   }
-  Product(args);
+  Gemm(args);
 }
 
-std::pair<StepShape, PackedModel::Recording> PackedModel::Arrange(const DecodeBatch& batch) {
+std::pair<StepShape, PackedModel::GraphKind> PackedModel::PrepareStep(const DecodeBatch& batch) {
   QT_CHECK_LE(static_cast<int64_t>(batch.kv_lens.size()), limits_.max_step_sequences);
   QT_CHECK_LE(static_cast<int64_t>(batch.tokens.size()), limits_.max_step_tokens);
   CheckBatch(batch);
   StepShape shape = StepShape::Of(batch);
-  // More rows keep a device busy for longer than it takes to queue them.
-  constexpr int64_t kMostPromptRows = 1024;
-  Recording recording = Recording::kNone;
+  // With more rows the kernels run longer than it takes to enqueue them one by one, so a graph
+  // saves nothing.
+  constexpr int64_t kMaxPromptRows = 1024;
+  GraphKind kind = GraphKind::kNone;
   if (stream_.backend() != Backend::kCpu) {
     if (shape.single()) {
-      recording = Recording::kStep;
+      kind = GraphKind::kStep;
       shape = shape.Rounded(limits_);
-    } else if (shape.rows <= kMostPromptRows) {
-      recording = Recording::kPrompt;
+    } else if (shape.rows <= kMaxPromptRows) {
+      kind = GraphKind::kPrompt;
       shape = shape.RoundedStrides();
     }
   }
-  step_.Arrange(batch, shape, cache_.pages * cache_.page_size);
+  step_.Fill(batch, shape, cache_.pages * cache_.page_size);
   MoveBeams({.slots = step_.batch().slots,
              .slots_stride = step_.batch().slots_stride,
              .lens = step_.batch().kv_lens,
              .moves = step_.batch().moves,
              .parents = parents_},
             stream_);
-  if (recorded_block_ != step_.block()) {
-    recorded_.clear();
-    recorded_prompts_.clear();
-    recorded_whole_.clear();
-    recorded_block_ = step_.block();
+  if (captured_block_ != step_.block()) {
+    step_graphs_.Clear();
+    prompt_graphs_.Clear();
+    joint_graphs_.Clear();
+    captured_block_ = step_.block();
   }
-  return {shape, recording};
+  return {shape, kind};
 }
 
-void PackedModel::Run(const StepShape& shape, Recording recording) {
-  switch (recording) {
-    case Recording::kNone:
-      return Forward();
-    case Recording::kStep:
-      return RunRecorded(shape);
-    case Recording::kPrompt:
-      return RunPromptRecorded(shape);
+void PackedModel::ForwardOrLaunch(const StepShape& shape, GraphKind kind) {
+  const DeviceGraph* graph = nullptr;
+  if (kind == GraphKind::kStep) {
+    graph = step_graphs_.Use(shape, [this] { return CaptureForward(false); });
+  } else if (kind == GraphKind::kPrompt) {
+    const DecodeBatch& batch = step_.batch();
+    std::vector<int32_t> offsets(batch.offsets.begin(), batch.offsets.end());
+    offsets.insert(offsets.end(), batch.group_offsets.begin(), batch.group_offsets.end());
+    graph =
+        prompt_graphs_.Use({shape, std::move(offsets)}, [this] { return CaptureForward(true); });
   }
+  if (graph != nullptr) {
+    stream_.device().Replay(*graph);
+  } else {
+    Forward();
+  }
+}
+
+std::unique_ptr<DeviceGraph> PackedModel::CaptureForward(bool same_offsets) {
+  step_.PlanForCapture(same_offsets);
+  return stream_.device().Record([this] { Forward(); });
 }
 
 Tensor PackedModel::Decode(const DecodeBatch& batch) {
-  const auto [shape, recording] = Arrange(batch);
-  Run(shape, recording);
+  const auto [shape, kind] = PrepareStep(batch);
+  ForwardOrLaunch(shape, kind);
   return states_.Rows(0, static_cast<int64_t>(batch.wanted.size()));
 }
 
-DecodedStep PackedModel::DecodeThen(const DecodeBatch& batch, const Following& following) {
-  // To record takes as long as some hundreds of recorded steps gain.
-  constexpr int64_t kOften = 16;
-  constexpr size_t kMostGraphs = 128;
-  const auto [shape, recording] = Arrange(batch);
+DecodedStep PackedModel::DecodeAndAppend(const DecodeBatch& batch, const AppendedWork& work) {
+  const auto [shape, kind] = PrepareStep(batch);
   const Tensor states = states_.Rows(0, static_cast<int64_t>(batch.wanted.size()));
-  if (recording == Recording::kStep) {
-    if (recorded_whole_.size() >= kMostGraphs) recorded_whole_.clear();
-    RecordedStep& whole = recorded_whole_[{shape, following.key}];
-    if (whole.seen++ == kOften) {
-      step_.PlanForAll(false);
-      whole.graph = stream_.device().Record([&] {
+  if (kind == GraphKind::kStep) {
+    const DeviceGraph* graph = joint_graphs_.Use({shape, work.key}, [&] {
+      step_.PlanForCapture(false);
+      return stream_.device().Record([&] {
         Forward();
-        following.queue(states);
+        work.enqueue(states);
       });
-    }
-    if (whole.graph != nullptr) {
-      stream_.device().Replay(*whole.graph);
+    });
+    if (graph != nullptr) {
+      stream_.device().Replay(*graph);
       return {states, true};
     }
   }
-  Run(shape, recording);
+  ForwardOrLaunch(shape, kind);
   return {states};
 }
 
@@ -226,64 +235,48 @@ TokenHistory PackedModel::history() const {
 }
 
 void PackedModel::Forward() {
-  const Tensor x = x_.Rows(0, step_.tokens().dim[0]);
-  EmbedRows(step_.tokens(), step_.positions(), step_.new_slots(), x);
+  const int64_t rows = step_.tokens().dim[0];
+  const Tensor x = x_.Rows(0, rows);
+  Embed({step_.tokens(), step_.positions(), step_.new_slots(), x});
   for (int64_t layer = 0; layer < config_.decoder_layers; ++layer) {
-    DecoderLayer(layer, x);
+    Layer({.step = true,
+           .layer = layer,
+           .x = x,
+           .positions = step_.positions(),
+           .qkv = qkv_.Rows(0, rows),
+           .kv = KvDestination(weights_.decoder.layers[layer].qkv, layer)});
     Observe(true, layer, x);
   }
   const absl::Span<const int32_t> wanted = step_.batch().wanted;
   if (wanted.empty()) return;
-  NormRows(weights_.decoder, x, states_.Rows(0, static_cast<int64_t>(wanted.size())), wanted);
+  FinalNorm(weights_.decoder, x, states_.Rows(0, static_cast<int64_t>(wanted.size())), wanted);
 }
 
-void PackedModel::RunRecorded(const StepShape& shape) {
-  constexpr size_t kMostGraphs = 256;
-  if (recorded_.size() >= kMostGraphs) recorded_.clear();
-  RunOrRecord(&recorded_[shape], false);
+Tensor PackedModel::HeadsOf(const Tensor& qkv, QkvPart part) const {
+  const int64_t inner = config_.inner(), begin = static_cast<int64_t>(part) * inner;
+  return qkv.Columns(begin, begin + inner).SplitLast(config_.head_dim);
 }
 
-void PackedModel::RunPromptRecorded(const StepShape& shape) {
-  constexpr size_t kMostGraphs = 128;
-  if (recorded_prompts_.size() >= kMostGraphs) recorded_prompts_.clear();
-  const DecodeBatch& batch = step_.batch();
-  std::vector<int32_t> offsets(batch.offsets.begin(), batch.offsets.end());
-  offsets.insert(offsets.end(), batch.group_offsets.begin(), batch.group_offsets.end());
-  RunOrRecord(&recorded_prompts_[{shape, std::move(offsets)}], true);
-}
-
-void PackedModel::RunOrRecord(RecordedStep* step, bool these_rows) {
-  if (step->seen > 0 && step->graph == nullptr) {
-    step_.PlanForAll(these_rows);
-    step->graph = stream_.device().Record([this] { Forward(); });
-  }
-  ++step->seen;
-  if (step->graph != nullptr) {
-    stream_.device().Replay(*step->graph);
-  } else {
-    Forward();
-  }
-}
-
-Tensor PackedModel::HeadsOf(const Tensor& qkv, int part) const {
-  const int64_t inner = config_.inner();
-  return qkv.Columns(part * inner, (part + 1) * inner).SplitLast(config_.head_dim);
-}
-
-KvOutput PackedModel::KvOnTheWay(const LinearWeight& qkv, int64_t layer) {
-  if (!LinearStoresKv(qkv, step_.tokens().dim[0], stream_)) return {};
+// Unset if the QKV GEMM cannot store K and V itself, or if rotary embedding must be applied to them
+// after the GEMM.
+KvOutput PackedModel::KvDestination(const LinearWeight& qkv, int64_t layer) {
+  if (rotary() || !LinearStoresKv(qkv, step_.tokens().dim[0], stream_)) return {};
   return {.cache = &cache_, .layer = layer, .slots = step_.new_slots()};
 }
 
-Tensor PackedModel::SelfAttend(int64_t layer, const Tensor& qkv, bool stored,
-                               const PositionBias* bias, float scale) {
+Tensor PackedModel::SelfAttention(const LayerRows& rows) {
+  return rows.step ? AttendStep(rows) : AttendInput(rows);
+}
+
+// Causal: every row of step_ attends to its sequence so far.
+Tensor PackedModel::AttendStep(const LayerRows& rows) {
   const DecodeBatch& batch = step_.batch();
-  const Tensor q = HeadsOf(qkv, 0);
-  if (!stored) {
-    StoreKv({.k = HeadsOf(qkv, 1),
-             .v = HeadsOf(qkv, 2),
+  const Tensor q = HeadsOf(rows.qkv, QkvPart::kQuery);
+  if (rows.kv.cache == nullptr) {
+    StoreKv({.k = HeadsOf(rows.qkv, QkvPart::kKey),
+             .v = HeadsOf(rows.qkv, QkvPart::kValue),
              .cache = &cache_,
-             .layer = layer,
+             .layer = rows.layer,
              .slots = step_.new_slots()},
             stream_);
   }
@@ -291,27 +284,27 @@ Tensor PackedModel::SelfAttend(int64_t layer, const Tensor& qkv, bool stored,
              .out = q,
              .q_offsets = batch.offsets,
              .cache = &cache_,
-             .layer = layer,
+             .layer = rows.layer,
              .slots = batch.slots,
              .slots_stride = batch.slots_stride,
              .kv_lens = batch.kv_lens,
              .causal = true,
              .fresh = FreshKeys::kOwn,
-             .bias = bias,
-             .scale = scale,
+             .bias = &weights_.decoder.layers[rows.layer].bias,
+             .scale = AttentionScale(rows.layer),
              .scratch = scratch_},
             stream_);
-  return qkv.Columns(0, config_.inner());
+  return rows.qkv.Columns(0, config_.inner());
 }
 
 void PackedModel::Logits(const Tensor& states, const Tensor& logits) {
   QT_CHECK(weights_.head.defined());
   for (int64_t begin = 0; begin < states.dim[0]; begin += block_rows_) {
     const int64_t end = std::min(begin + block_rows_, states.dim[0]);
-    Product({.x = states.Rows(begin, end),
-             .w = &weights_.head,
-             .alpha = weights_.logit_scale,
-             .y = logits.Rows(begin, end)});
+    Gemm({.x = states.Rows(begin, end),
+          .w = &weights_.head,
+          .alpha = weights_.logit_scale,
+          .y = logits.Rows(begin, end)});
   }
 }
 
@@ -345,17 +338,17 @@ void PackedModel::Classify(const Tensor& states, const Tensor& logits) {
     Tensor x = states.Rows(begin, end);
     if (weights_.classifier_dense.defined()) {
       const Tensor dense = normed_.Rows(0, end - begin);
-      Product({.x = x,
-               .w = &weights_.classifier_dense,
-               .bias = weights_.classifier_dense_bias,
-               .activation = Activation::kTanh,
-               .y = dense});
+      Gemm({.x = x,
+            .w = &weights_.classifier_dense,
+            .bias = weights_.classifier_dense_bias,
+            .activation = Activation::kTanh,
+            .y = dense});
       x = dense;
     }
-    Product({.x = x,
-             .w = &weights_.classifier,
-             .bias = weights_.classifier_bias,
-             .y = logits.Rows(begin, end)});
+    Gemm({.x = x,
+          .w = &weights_.classifier,
+          .bias = weights_.classifier_bias,
+          .y = logits.Rows(begin, end)});
   }
 }
 

@@ -1,15 +1,17 @@
-// What the forward passes of all families share: the packed weights, the pages of keys and values,
-// the workspace carved once at load, whole inputs in slices (packed_encode.cc), the arrays of a
-// decoder call, and the heads on top of the final norm. T5 and GPT-2 (models/t5.cc, models/gpt2.cc)
-// add their layers. Not thread safe, like every Model.
+// The part of the forward pass that all families share: packed weights, KV cache pages, the
+// workspace, encoding of whole inputs in slices (packed_encode.cc), CUDA graphs of decoder steps,
+// and the heads on top of the final norm. A family adds its embedding, its layer and its final
+// norm: GPT-2 here (models/gpt2.cc), encoder-decoders through EncoderDecoderModel.
+//
+// Not thread safe, like every Model.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "kernels/attention_mask.h"
+#include "kernels/graph_cache.h"
 #include "models/model.h"
 #include "models/step_arrays.h"
 #include "models/weights.h"
@@ -24,7 +26,7 @@ class PackedModel : public Model {
   Tensor HostEncoderStates() const final;
   Tensor EncodedRows(absl::Span<const int32_t> rows) final;
   Tensor Decode(const DecodeBatch& batch) final;
-  DecodedStep DecodeThen(const DecodeBatch& batch, const Following& following) final;
+  DecodedStep DecodeAndAppend(const DecodeBatch& batch, const AppendedWork& work) final;
   Tensor chosen() const override { return chosen_; }
   Tensor parents() const override { return parents_; }
   TokenHistory history() const override;
@@ -33,174 +35,193 @@ class PackedModel : public Model {
                       const Tensor& top_log_probs, const Tensor& top_tokens) override;
   void Classify(const Tensor& states, const Tensor& logits) override;
 
-  // Sizes pages and workspace for the limits: memory() holds them then. RESOURCE_EXHAUSTED when
-  // they do not fit 64 bits.
+  // Computes the sizes of cache and workspace for the limits; memory() returns them afterwards.
+  // RESOURCE_EXHAUSTED: a size does not fit 64 bits.
   absl::Status Measure();
-  // Measures and allocates; once, before any other call. RESOURCE_EXHAUSTED when the system has no
-  // such memory.
+  // Measures and allocates. Call it once, before any other call. RESOURCE_EXHAUSTED: the system has
+  // not enough memory.
   absl::Status Allocate();
 
  protected:
   PackedModel(ModelConfig config, const ModelLimits& limits, ModelWeights weights,
               const Stream& stream);
 
-  // Rows of one block: what FFNs and other wide intermediates are sized for when a call has more
-  // rows than that. A GPU takes an encoder's rows all at once: only many rows fill it.
+  // ---- What a family implements ----
+
+  // One call of a layer: all rows of a decoder step, or a block of rows of a whole input.
+  //
+  // A layer of a whole input takes two sweeps over the blocks of rows, because attention needs the
+  // keys and values of all rows. The first sweep has only `project` set, the second only `finish`.
+  // A decoder step has both set.
+  struct LayerRows {
+    bool step = false;    // a decoder step: keys and values are in the cache; else a whole input
+    int64_t layer = 0;    // of the decoder, or of InputStack()
+    int64_t begin = 0;    // whole input: index of the block's first row in the input
+    Tensor x;             // [rows, d_model] f32, residual stream, updated in place
+    Tensor positions;     // [rows] i32
+    Tensor qkv;           // [rows, 3 I], I = heads * head_dim
+    KvOutput kv;          // cache destination of K and V if the QKV GEMM can store them, else unset
+    bool project = true;  // compute qkv
+    bool finish = true;   // compute the rest of the layer: attention and feed-forward
+
+    int64_t count() const { return x.dim[0]; }
+  };
+  // x = embeddings of `ids`. If `slots` is not empty, also writes the id of each row to history_ at
+  // the row's slot.
+  struct EmbedRows {
+    Tensor ids;                       // [rows] i32
+    Tensor positions;                 // [rows] i32
+    absl::Span<const int32_t> slots;  // [rows] or empty
+    Tensor x;                         // [rows, d_model] f32 out
+  };
+  virtual void Embed(const EmbedRows& rows) = 0;
+  // Runs one layer on `rows`.
+  virtual void Layer(const LayerRows& rows) = 0;
+  // The final norm of `stack`: y[i] = norm(x[rows[i]]), [n, d_model] f32. Empty `rows`: all rows of
+  // x, and y may be x. Families without a final norm (post-norm) copy the rows.
+  virtual void FinalNorm(const StackWeights& stack, const Tensor& x, const Tensor& y,
+                         absl::Span<const int32_t> rows) = 0;
+  // QT_CHECKs what the family requires of a batch beyond the limits.
+  virtual void CheckBatch(const DecodeBatch& batch) const = 0;
+  // Carve tensors from the workspace, and small index arrays from pinned memory. Both functions run
+  // twice, first with a null base to add up the sizes. Overrides call the base class first.
+  virtual void Carve(Carver& carver);
+  virtual void CarveArrays(Carver& carver);
+
+  // ---- Building blocks of a layer ----
+
+  // y = epilogue(alpha * x W^T + bias), with the model's GEMM scratch.
+  void Gemm(LinearArgs args);
+  // y = epilogue(alpha * norm(x) W^T + bias), x f32. norm is LayerNorm if `beta` is defined, else
+  // RMSNorm. If the GEMM cannot normalise its input itself, a norm op writes norm(x) to normed_
+  // first.
+  void NormedGemm(const Tensor& gamma, const Tensor& beta, LinearArgs args);
+  // Self-attention of `rows`, whose qkv is complete. A decoder step first stores its keys and
+  // values in the cache, unless rows.kv is set (then the QKV GEMM has stored them). Returns [rows,
+  // I], in place of the queries.
+  Tensor SelfAttention(const LayerRows& rows);
+  // Q, K or V of qkv [rows, 3 I] as [rows, heads, head_dim].
+  enum class QkvPart : uint8_t { kQuery, kKey, kValue };
+  Tensor HeadsOf(const Tensor& qkv, QkvPart part) const;
+
+  bool rotary() const { return config_.position == PositionEncoding::kRope; }
+  // Scratch of one GEMM of up to `rows` rows, in bytes; 0 if the model does not have the weight.
+  int64_t GemmScratchBytes(const LinearWeight& w, int64_t rows) const;
+
+  // Rows per block of a whole input; wide intermediate results are sized for it. On a GPU an input
+  // is one block: only many rows fill the device.
   static constexpr int64_t kBlockRows = 256;
   int64_t EncodeBlockRows() const {
     return stream_.backend() == Backend::kCpu ? kBlockRows : limits_.max_encode_tokens;
   }
 
-  // Take the workspace's pieces, and those of mirrored memory for small arrays; they run twice,
-  // first without memory to add up the sizes. Families add theirs.
-  virtual void Carve(Carver& carver);
-  virtual void CarveArrays(Carver& carver);
-  // Scratch of one product of up to `rows` rows; 0 when the model has no such weight.
-  int64_t ProductScratchBytes(const LinearWeight& w, int64_t rows) const;
-
-  // y = epilogue(alpha * x W^T + bias), with the model's scratch.
-  void Product(LinearArgs args);
-  // The same of norm(x), x f32: RmsNorm, or LayerNorm where there is a beta. The norm runs on the
-  // product's way where it can, otherwise through normed_.
-  void NormedProduct(const Tensor& gamma, const Tensor& beta, LinearArgs args);
-
-  // Pieces of a family's layers, over any rows; `positions` [rows] i32.
-  // The residual stream x [rows, d_model] of token ids [rows], which are noted in history_ at
-  // `slots` [rows], where there are any.
-  virtual void EmbedRows(const Tensor& ids, const Tensor& positions,
-                         absl::Span<const int32_t> slots, const Tensor& x) = 0;
-  // Queries, keys and values of self-attention: qkv [rows, 3 I] of the normed x.
-  virtual void ProjectRows(const LayerWeights& w, const Tensor& x, const Tensor& positions,
-                           const Tensor& qkv, const KvOutput& kv) = 0;
-  // What follows a whole input's self-attention `attended` [rows, I], added to x. `next`: the layer
-  // after this one, or null.
-  virtual void FinishRows(const LayerWeights& w, const LayerWeights* next, const Tensor& attended,
-                          const Tensor& x) = 0;
-  // The final norm: y [n, d_model], which may be x, of the rows `rows` of x; empty: of all.
-  virtual void NormRows(const StackWeights& stack, const Tensor& x, const Tensor& y,
-                        absl::Span<const int32_t> rows) = 0;
-  float AttentionScale(int64_t layer) const {
-    const float scale = config_.attention_scale;
-    return config_.scale_by_inverse_layer ? scale / static_cast<float>(layer + 1) : scale;
-  }
-
-  // What a family asks of a batch beyond the limits.
-  virtual void CheckBatch(const DecodeBatch& batch) const = 0;
-  // One decoder layer over the rows of step_, whose residual stream is x [rows, d_model].
-  // Everything it reads of the batch comes from step_.
-  virtual void DecoderLayer(int64_t layer, const Tensor& x) = 0;
-  // Where the step's new keys and values of a layer go on the way of the product that makes them;
-  // unset where it cannot bring them there.
-  KvOutput KvOnTheWay(const LinearWeight& qkv, int64_t layer);
-  // Causal self-attention of the step's rows: stores their keys and values unless they are
-  // `stored`, then every row attends to its sequence so far. qkv [rows, 3 I]; returns [rows, I], in
-  // place of the queries.
-  Tensor SelfAttend(int64_t layer, const Tensor& qkv, bool stored, const PositionBias* bias,
-                    float scale);
-
-  // Part 0, 1 or 2 (queries, keys or values) of qkv [rows, 3 I], as [rows, heads, head_dim].
-  Tensor HeadsOf(const Tensor& qkv, int part) const;
-
-  // Work recorded on a device. The first of a shape runs as usual, so that all that is made on
-  // first use is there when the second is recorded.
-  struct RecordedStep {
-    int64_t seen = 0;  // how often
-    std::unique_ptr<DeviceGraph> graph;
-  };
-
   ModelWeights weights_;
-  int64_t block_rows_;  // rows of the widest products: max(EncodeBlockRows, max_step_tokens)
-  DType activations_;   // type of what passes between ops; the residual stream and states are f32
+  int64_t block_rows_;  // most rows of one GEMM: max(EncodeBlockRows, max_step_tokens)
+  DType activations_;   // dtype between ops; the residual stream and hidden states are f32
 
-  // Whole inputs, kept between slices.
-  Tensor encoder_host_;       // [max_encode_tokens, d_model] f32, mirrored: the host's side
-  Tensor encoder_x_;          // its twin: residual stream, at last the states
+  // The current whole input (BeginEncode), kept between slices.
+  Tensor encoder_host_;       // [max_encode_tokens, d_model] f32, pinned host side of encoder_x_
+  Tensor encoder_x_;          // [max_encode_tokens, d_model] f32, residual stream, then states
   Tensor encoder_qkv_;        // [max_encode_tokens, 3 I]
-  Tensor encoder_arrays_;     // [3 max_encode_tokens + 1] i32: those of the batch, one by one
-  Tensor encoder_tokens_;     // [rows] i32
-  Tensor encoder_positions_;  // [rows] i32
-  Tensor encoder_offsets_;    // [sequences + 1] i32
+  Tensor encoder_arrays_;     // [3 max_encode_tokens + 1] i32: holds the next three
+  Tensor encoder_tokens_;     // [encoder_rows_] i32
+  Tensor encoder_positions_;  // [encoder_rows_] i32
+  Tensor encoder_offsets_;    // [encoder_sequences_ + 1] i32
   int64_t encoder_sequences_ = 0;
   int64_t encoder_rows_ = 0;
 
-  // A decoder call's rows.
+  // The current decoder step.
   StepArrays step_;
-  Tensor x_;        // [max_step_tokens, d_model] f32 residual stream
+  Tensor x_;        // [max_step_tokens, d_model] f32, residual stream
   Tensor qkv_;      // [max_step_tokens, 3 I]
   Tensor states_;   // [max_step_tokens, d_model] f32
   Tensor chosen_;   // [max_step_sequences] i32
   Tensor parents_;  // [max_step_sequences] i32
-  Tensor history_;  // [slots of the cache] i32: the id of each slot's token
-  // Passing values, of whichever call runs.
+  Tensor history_;  // [slots of the cache] i32: id of the token in each slot
+
+  // Intermediate results of the layer call that runs.
   Tensor normed_;   // [block_rows_, d_model]
   Tensor hidden_;   // [block_rows_, d_ff]
   Tensor scratch_;  // [bytes] i8, of ops
 
  private:
-  // Every layer runs in two sweeps over blocks of rows, since attention needs all keys and values
-  // first.
   enum class Sweep : uint8_t { kProject, kFinish };
 
+  // The stack that whole inputs run through: the encoder, or a causal model's layers.
   const StackWeights& InputStack() const {
     return config_.has_encoder() ? weights_.encoder : weights_.decoder;
   }
-  void TakeMask(const EncodeBatch& batch);
-  bool EncodeRecorded();
-  int64_t RowCost() const;
+  float AttentionScale(int64_t layer) const {
+    const float scale = config_.attention_scale;
+    return config_.scale_by_inverse_layer ? scale / static_cast<float>(layer + 1) : scale;
+  }
+  void SetMask(const EncodeBatch& batch);
+  bool EncodeByGraph();
+  int64_t LayerCostPerRow() const;
   int64_t SequenceOf(int64_t row) const;
-  void ProjectInputRows(int64_t begin, int64_t end);
-  void FinishInputRows(int64_t begin, int64_t end);
-  void AttendInputRows(int64_t begin, int64_t end);
+  void RunInputRows(int64_t begin, int64_t end, Sweep sweep);
+  Tensor AttendInput(const LayerRows& rows);
+  Tensor AttendStep(const LayerRows& rows);
+  KvOutput KvDestination(const LinearWeight& qkv, int64_t layer);
 
-  StepShape FirstShape() const;
-  // Whether a call is recorded: every sequence has one new token, or there are few new ones in all.
-  enum class Recording : uint8_t { kNone, kStep, kPrompt };
-  // Puts the batch into step_, as if it had the shape that is returned.
-  std::pair<StepShape, Recording> Arrange(const DecodeBatch& batch);
-  // The decoder over the rows of step_, to the states of the wanted ones in states_.
+  StepShape InitialShape() const;
+  // Which graph cache a decoder call uses. kStep: every sequence has one new token. kPrompt: some
+  // have more, and there are few rows in all.
+  enum class GraphKind : uint8_t { kNone, kStep, kPrompt };
+  // Fills step_ with the batch, padded to the shape that is returned.
+  std::pair<StepShape, GraphKind> PrepareStep(const DecodeBatch& batch);
+  // Runs the decoder over the rows of step_; the output rows' hidden states go to states_.
   void Forward();
-  void Run(const StepShape& shape, Recording recording);
-  void RunRecorded(const StepShape& shape);
-  void RunPromptRecorded(const StepShape& shape);
-  void RunOrRecord(RecordedStep* step, bool these_rows);
+  void ForwardOrLaunch(const StepShape& shape, GraphKind kind);
+  // Captures Forward, for any batch of the current shape, or with `same_offsets` for any that also
+  // has the current batch's offsets.
+  std::unique_ptr<DeviceGraph> CaptureForward(bool same_offsets);
 
-  // Where the next slice goes on; layer_ == layers of InputStack(): complete.
+  // Progress of the current whole input: layer, first row and sweep of the next block.
+  // layer_ == layers of InputStack(): complete.
   int64_t layer_ = 0, row_ = 0;
   Sweep sweep_ = Sweep::kProject;
-  bool both_ways_ = false;  // EncodeBatch's
-  ColumnMask mask_;         // no columns: there is none
+  bool bidirectional_ = false;  // EncodeBatch::both_ways of the current input
+  ColumnMask mask_;             // of the current input; empty: none
 
-  // Encodings recorded on a device, by the offsets of their sequences, as steps are: queueing a
-  // hundred kernels one by one takes longer than a short input's work. In two parts: to queue a
-  // recording takes the longer the more it has, and the device begins only then.
-  struct RecordedEncode {
-    bool seen = false;
-    std::vector<std::unique_ptr<DeviceGraph>> parts;  // the first layers, the others
-  };
-  std::map<std::vector<int32_t>, RecordedEncode> recorded_encodes_;
+  // CUDA graphs of short whole inputs. Key: the offsets of their sequences. Enqueueing a hundred
+  // kernels one by one takes longer than a short input's computation. Each entry has two graphs,
+  // the first layers and the others: launching a graph takes longer the more nodes it has, and the
+  // device starts only after the launch.
+  using EncodeGraphs = std::vector<std::unique_ptr<DeviceGraph>>;
+  GraphCache<std::vector<int32_t>, EncodeGraphs> encode_graphs_{{.threshold = 1, .capacity = 128}};
 
-  // Query offsets of the sequences in a block of input rows, and the position of each one's first
-  // query there.
+  // For attention of a block of input rows: query offsets of the sequences in the block, and the
+  // position of each sequence's first query.
   Tensor block_offsets_;    // [kBlockRows + 1] i32
   Tensor block_positions_;  // [kBlockRows] i32
-  // Causal models: columns of their inputs' mask, its summaries, and the rows of EncodedRows.
-  Tensor mask_lower_;  // [max_encode_tokens] i32
-  Tensor mask_upper_;  // [max_encode_tokens] i32
-  Tensor mask_tiles_;  // [most summaries, 8] i32: MaskTile
-  Tensor taken_rows_;  // [max_step_tokens] i32
-  // The latest uploads of what belongs to an EncodeBatch, and of taken_rows_.
-  int64_t encode_upload_ = 0, taken_upload_ = 0;
+  // Causal models only: mask columns and tile summaries of an input, and the argument of
+  // EncodedRows.
+  Tensor mask_lower_;   // [max_encode_tokens] i32
+  Tensor mask_upper_;   // [max_encode_tokens] i32
+  Tensor mask_tiles_;   // [most tiles, 8] i32: MaskTile
+  Tensor gather_rows_;  // [max_step_tokens] i32
+  // Numbers of the latest H2D copies (Stream::Upload) of an EncodeBatch's arrays and of
+  // gather_rows_.
+  int64_t encode_upload_ = 0, gather_upload_ = 0;
 
   Buffer pages_;
   Buffer workspace_;
   Buffer arrays_;
-  // Steps with one new token a sequence, by shape; prompts also by the offsets of their sequences
-  // and groups.
-  std::map<StepShape, RecordedStep> recorded_;
-  std::map<std::pair<StepShape, std::vector<int32_t>>, RecordedStep> recorded_prompts_;
-  // Steps with what follows them, also by its key.
-  std::map<std::pair<StepShape, std::vector<int64_t>>, RecordedStep> recorded_whole_;
-  const void* recorded_block_ = nullptr;  // where step_'s arrays were then
+
+  // CUDA graphs of decoder calls. A key's first call is never captured, so that everything that is
+  // created on first use exists before the capture.
+  // Steps with one new token per sequence. Key: shape.
+  GraphCache<StepShape> step_graphs_{{.threshold = 1, .capacity = 256}};
+  // Prompts. Key: shape, and the offsets of sequences and groups.
+  GraphCache<std::pair<StepShape, std::vector<int32_t>>> prompt_graphs_{
+      {.threshold = 1, .capacity = 128}};
+  // Steps together with the work that DecodeAndAppend appends. Key: shape and AppendedWork::key.
+  // The threshold is higher because such a capture takes as long as some hundreds of its launches
+  // save.
+  GraphCache<std::pair<StepShape, std::vector<int64_t>>> joint_graphs_{
+      {.threshold = 16, .capacity = 128}};
+  const void* captured_block_ = nullptr;  // address of step_'s arrays in these graphs
 };
 
 }  // namespace quintet

@@ -7,7 +7,8 @@
 namespace quintet {
 namespace {
 
-// A [rows, columns] f32 table of its own.
+// Copies the values to a new f32 table [rows, values.size() / rows], or [values.size()] if rows
+// is 1.
 absl::StatusOr<Tensor> Store(const std::vector<float>& values, int64_t rows,
                              std::vector<Buffer>* storage) {
   auto buffer = Buffer::Allocate(static_cast<int64_t>(values.size() * sizeof(float)));
@@ -20,7 +21,8 @@ absl::StatusOr<Tensor> Store(const std::vector<float>& values, int64_t rows,
   return table;
 }
 
-// Products and sums rounded to f32 one by one: no compiler makes fused multiply-adds of them.
+// Product and sum, each rounded to f32. The double intermediate keeps compilers from fusing them
+// into one multiply-add.
 float Times(float a, float b) {
   return static_cast<float>(static_cast<double>(a) * static_cast<double>(b));
 }
@@ -28,10 +30,10 @@ float Plus(float a, float b) {
   return static_cast<float>(static_cast<double>(a) + static_cast<double>(b));
 }
 
-// Natural logarithm of x > 0 in f32 arithmetic, within 1 ulp: x = m 2^e with m in [2/3, 4/3), and
-// with r = m - 1, log m = r - r^2 / 2 + r^3 q(r), q a minimax polynomial of degree 7. Of 2.56 M
-// quotients of small integers all but 58 equal torch.log on a CPU to the bit, against 2 % that
-// differ from a correctly rounded logarithm.
+// Natural logarithm of x > 0 in f32 arithmetic, within 1 ulp, built to round as torch.log does on a
+// CPU. x = m 2^e with m in [2/3, 4/3); with r = m - 1, log m = r - r^2 / 2 + r^3 q(r), where q is a
+// minimax polynomial of degree 7. Of 2.56 M quotients of small integers, all but 58 equal torch.log
+// to the bit; a correctly rounded logarithm differs from torch.log in 2 % of them.
 float LogAsTorch(float x) {
   constexpr float kLow = 2.0f / 3.0f, kLn2High = 0x1.62e4p-1f, kLn2Low = 0x1.7f7d1cp-20f;
   constexpr float kQ[] = {-0x1.0803ccp-3f, 0x1.1e66b4p-3f, -0x1.f31218p-4f, 0x1.1ed718p-3f,
@@ -51,9 +53,10 @@ float LogAsTorch(float x) {
   return Plus(Times(e, kLn2High), Plus(log_m, Times(e, kLn2Low)));
 }
 
-// Bucket of a distance >= 0 among n buckets: exact up to n / 2, then logarithmic. Where a distance
-// lies on a boundary in exact arithmetic (12 of 17 buckets up to 27), the rounding of the logarithm
-// decides, so every operation is that of the reference: torch in f32 on a CPU.
+// Returns the bucket of a distance >= 0 among n buckets: one bucket per distance below n / 2, then
+// logarithmic. If a distance is exactly on a bucket boundary (12 of 17 buckets up to 27), the
+// rounding of the logarithm decides, so every operation here rounds as the reference does, torch in
+// f32 on a CPU.
 int64_t BucketOfDistance(int64_t distance, int64_t n, int64_t max_distance) {
   const int64_t exact = n / 2;
   if (distance < exact) return distance;
@@ -73,17 +76,21 @@ std::vector<float> PowerOfTwoSlopes(int64_t n) {
   return slopes;
 }
 
-// Tabulates fire_out relu(fire_in f + fire_in_bias) + fire_out_bias, which is linear in f between
-// the points where a hidden unit switches. Sums are in double.
+// FIRE's network as a table. fire_out relu(fire_in f + fire_in_bias) + fire_out_bias is a piecewise
+// linear function of f; its knots are the values of f where a hidden unit turns on or off. Sums are
+// in double.
 struct FireSegments {
-  std::vector<float> knots, slope, offset;  // [segments - 1], [heads, segments], [heads, segments]
+  std::vector<float> knots;   // [segments - 1], ascending
+  std::vector<float> slope;   // [heads, segments]
+  std::vector<float> offset;  // [heads, segments]
 };
 
 std::vector<float> FireKnots(const PositionParameters& p) {
   std::vector<float> knots;
   for (int64_t u = 0; u < p.fire_in.dim[0]; ++u) {
     const double knot = -static_cast<double>(p.fire_in_bias.f32()[u]) / p.fire_in.f32()[u];
-    // Units with no slope never switch; those that overflow switch at no reachable f.
+    // Knots that are not finite are dropped: the unit has slope 0 and never switches, or it
+    // switches at an f that is never reached.
     if (std::isfinite(static_cast<float>(knot))) knots.push_back(static_cast<float>(knot));
   }
   std::sort(knots.begin(), knots.end());
@@ -99,7 +106,7 @@ FireSegments TabulateFire(const PositionParameters& p) {
   out.slope.resize(static_cast<size_t>(heads) * segments);
   out.offset.resize(out.slope.size());
   for (size_t s = 0; s < segments; ++s) {
-    // Any point inside the segment tells which units are on.
+    // The units that are on are the same for every f inside the segment.
     double inside = 0.0;
     if (segments > 1) {
       const double left = s == 0 ? 0.0 : out.knots[s - 1];
@@ -173,7 +180,7 @@ absl::StatusOr<PositionBias> BuildFireBias(const ModelConfig& config,
 
 BucketMap MapBuckets(int64_t buckets, int64_t max_distance, bool causal) {
   const int64_t n = causal ? buckets : buckets / 2;
-  std::vector<int32_t> near;  // bucket of each distance until the last one is reached
+  std::vector<int32_t> near;  // bucket of distance 0, 1, 2, .. until the last bucket is reached
   do {
     near.push_back(
         static_cast<int32_t>(BucketOfDistance(static_cast<int64_t>(near.size()), n, max_distance)));
@@ -183,7 +190,8 @@ BucketMap MapBuckets(int64_t buckets, int64_t max_distance, bool causal) {
   map.buckets.resize(static_cast<size_t>(2 * map.saturation + 1));
   for (int64_t r = -map.saturation; r <= map.saturation; ++r) {
     const auto distance = static_cast<size_t>(std::abs(r));
-    // Keys after the query: a second set of buckets, or in causal stacks (where masks hide them) 0.
+    // Keys after the query (r > 0) have a second set of n buckets. Causal stacks mask these keys,
+    // so any bucket would do: 0.
     const int32_t bucket = r <= 0   ? near[distance]
                            : causal ? 0
                                     : static_cast<int32_t>(n) + near[distance];

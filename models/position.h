@@ -1,5 +1,6 @@
-// Builds the tables behind PositionBias from a checkpoint's position parameters: T5's buckets
-// (Raffel et al. 2020), ALiBi's slopes (Press et al. 2021), FIRE's network (Li et al. 2023).
+// Computes the tables of a PositionBias (kernels/position_bias.h) from a checkpoint's position
+// parameters: T5's buckets (Raffel et al. 2020), ALiBi's slopes (Press et al. 2021), FIRE's network
+// (Li et al. 2023).
 #pragma once
 
 #include <vector>
@@ -11,8 +12,9 @@
 
 namespace quintet {
 
-// One layer's position parameters as read from a file, all f32; undefined where the encoding has
-// none. Names are those of converted checkpoints, below `layers.N.position.`
+// Position parameters of one layer as read from a file, all f32. Tensors that the encoding does not
+// have are undefined. Each comment gives the name in converted checkpoints, after
+// `layers.N.position.`, and the shape.
 struct PositionParameters {
   Tensor buckets;          // buckets.weight [bias_buckets, heads]
   Tensor fire_in;          // fire_in.weight [fire_width, 1]
@@ -24,19 +26,21 @@ struct PositionParameters {
   Tensor fire_multiplier;  // fire_multiplier []: L_multiplier
 };
 
-// The bucket of every relative position k - q in [-saturation, saturation], and the least
-// saturation beyond which buckets no longer change.
+// T5's bucket of every relative position k - q (key position minus query position). Positions
+// beyond -saturation or +saturation have the bucket of that end; saturation is the smallest such
+// distance.
 struct BucketMap {
   int64_t saturation = 0;
-  std::vector<int32_t> buckets;  // [2 * saturation + 1]
+  std::vector<int32_t> buckets;  // [2 * saturation + 1], from k - q = -saturation on
 };
 BucketMap MapBuckets(int64_t buckets, int64_t max_distance, bool causal);
 
-// The slope of each head; asymmetric: those of heads / 2, twice.
+// Returns the slope of each head. Asymmetric: the slopes of heads / 2 heads, twice.
 std::vector<float> AlibiSlopes(int64_t heads, bool asymmetric);
 
-// The bias of one stack's self-attention (kNone for encodings without one). Its tables live in
-// buffers added to `storage`. RESOURCE_EXHAUSTED when there is no memory.
+// Returns the bias of one stack's self-attention; kind kNone for encodings without a bias. The
+// memory of its tables is appended to `storage`. RESOURCE_EXHAUSTED: the system has not enough
+// memory.
 absl::StatusOr<PositionBias> BuildPositionBias(const ModelConfig& config, bool causal,
                                                const PositionParameters& parameters,
                                                std::vector<Buffer>* storage);

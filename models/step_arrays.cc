@@ -9,14 +9,14 @@
 namespace quintet {
 namespace {
 
-// Where each array lies in the block. Strides and lengths are those of the shape.
-struct Places {
+// Addresses of the arrays in a block, for one shape.
+struct BlockLayout {
   int32_t *tokens, *positions, *new_slots, *offsets, *kv_lens, *wanted, *group_offsets, *group_rows,
       *source_lens, *slots, *source_slots;
   BeamMove* moves;
   int64_t bytes;
 
-  Places(void* base, const StepShape& s) {
+  BlockLayout(void* base, const StepShape& s) {
     Carver carver(base);
     const auto take = [&](int64_t n) { return static_cast<int32_t*>(carver.Take(n * 4)); };
     tokens = take(s.rows);
@@ -35,17 +35,17 @@ struct Places {
   }
 };
 
-// Copies and fills the rest of [0, length).
-absl::Span<int32_t> Place(absl::Span<const int32_t> from, int64_t length, int32_t filler,
-                          int32_t* to) {
+// Copies `from` to `to` and pads it with `filler` to `length` elements.
+absl::Span<int32_t> CopyPadded(absl::Span<const int32_t> from, int64_t length, int32_t filler,
+                               int32_t* to) {
   QT_CHECK_LE(static_cast<int64_t>(from.size()), length);
   std::fill(std::copy(from.begin(), from.end(), to), to + length, filler);
   return {to, static_cast<size_t>(length)};
 }
 
-// Rows of a table with another stride: the first lens[i] entries of each.
-void PlaceTable(const int32_t* from, int64_t from_stride, absl::Span<const int32_t> lens,
-                int64_t stride, int32_t* to) {
+// Copies the first lens[i] entries of each row i between tables of different strides.
+void CopyTable(const int32_t* from, int64_t from_stride, absl::Span<const int32_t> lens,
+               int64_t stride, int32_t* to) {
   for (size_t i = 0; i < lens.size(); ++i) {
     QT_CHECK_LE(static_cast<int64_t>(lens[i]), std::min(from_stride, stride));
     std::copy_n(from + static_cast<int64_t>(i) * from_stride, lens[i],
@@ -53,14 +53,14 @@ void PlaceTable(const int32_t* from, int64_t from_stride, absl::Span<const int32
   }
 }
 
-// By steps of four: requests of all lengths and widths that come and go must not make a new shape
-// with every step.
-int64_t Coarse(int64_t n, int64_t least) {
-  while (least < n) least *= 4;
-  return least;
+// Rounds n up to min * 4^i. The steps are coarse because requests of all lengths and widths start
+// and end all the time and must not give every decoder step a new shape.
+int64_t RoundUpByFours(int64_t n, int64_t min) {
+  while (min < n) min *= 4;
+  return min;
 }
 
-constexpr int64_t kLeastStride = 128;  // tokens
+constexpr int64_t kMinStride = 128;  // tokens
 
 }  // namespace
 
@@ -82,19 +82,17 @@ StepShape StepShape::Of(const DecodeBatch& batch) {
 
 StepShape StepShape::RoundedStrides() const {
   StepShape shape = *this;
-  shape.slots_stride = Coarse(slots_stride, kLeastStride);
-  if (groups > 0) shape.source_stride = Coarse(source_stride, kLeastStride);
+  shape.slots_stride = RoundUpByFours(slots_stride, kMinStride);
+  if (groups > 0) shape.source_stride = RoundUpByFours(source_stride, kMinStride);
   return shape;
 }
 
 StepShape StepShape::Rounded(const ModelLimits& limits) const {
-  const auto power_of_two = [](int64_t n, int64_t least) {
-    while (least < n) least *= 2;
-    return least;
-  };
-  // 1, 2, 4, .. and half way between two from 16 on: at most a third of the rows is idle.
-  const auto count = [&](int64_t n) {
-    const int64_t power = power_of_two(n, 1);
+  // Powers of two, and above 16 also the middle between two of them: then at most a third of the
+  // rows is padding.
+  const auto count = [](int64_t n) {
+    int64_t power = 1;
+    while (power < n) power *= 2;
     return power > 16 && n <= power / 4 * 3 ? power / 4 * 3 : power;
   };
   StepShape shape = RoundedStrides();
@@ -102,13 +100,13 @@ StepShape StepShape::Rounded(const ModelLimits& limits) const {
   shape.rows = std::min(count(rows), limits.max_step_tokens);
   shape.wanted = wanted == 0 ? 0 : shape.rows;
   if (groups == 0) return shape;
-  const int64_t fourth = (shape.sequences + 3) / 4;
-  shape.groups = groups <= fourth ? fourth : shape.sequences;
-  shape.group_rows = Coarse(group_rows, 1);
+  const int64_t quarter = (shape.sequences + 3) / 4;
+  shape.groups = groups <= quarter ? quarter : shape.sequences;
+  shape.group_rows = RoundUpByFours(group_rows, 1);
   return shape;
 }
 
-int64_t StepArrays::BlockBytes(const StepShape& shape) { return Places(nullptr, shape).bytes; }
+int64_t StepArrays::BlockBytes(const StepShape& shape) { return BlockLayout(nullptr, shape).bytes; }
 
 absl::Status StepArrays::Reserve(const StepShape& shape) {
   const int64_t bytes = BlockBytes(shape);
@@ -119,65 +117,65 @@ absl::Status StepArrays::Reserve(const StepShape& shape) {
   return absl::OkStatus();
 }
 
-void StepArrays::Arrange(const DecodeBatch& batch, const StepShape& shape, int64_t slots) {
+void StepArrays::Fill(const DecodeBatch& batch, const StepShape& shape, int64_t slots) {
   const int64_t sequences = static_cast<int64_t>(batch.kv_lens.size());
   const int32_t rows = static_cast<int32_t>(batch.tokens.size());
   QT_CHECK_EQ(static_cast<int64_t>(batch.offsets.size()), sequences + 1);
   QT_CHECK_EQ(batch.offsets.front(), 0);
   QT_CHECK_EQ(batch.offsets.back(), rows);
   stream_->WaitForUpload(upload_);
-  // Longer sequences than any before: their tables need a larger block.
+  // The tables of longer sequences than before may need a larger block.
   if (BlockBytes(shape) > block_.bytes()) {
     StepShape larger = shape;
     larger.slots_stride *= 2;
     larger.source_stride *= 2;
-    // As operator new would: the engine ends the requests of the step.
+    // Out of memory: like operator new. The engine catches it and fails the step's requests.
     if (!Reserve(larger).ok() && !Reserve(shape).ok()) throw std::bad_alloc();
   }
   shape_ = shape;
 
-  const Places at(block_.data(), shape);
-  batch_.tokens = Place(batch.tokens, shape.rows, 0, at.tokens);
-  tokens_ = Tensor::Dense(at.tokens, DType::kI32, {shape.rows});
-  positions_ = Tensor::Dense(at.positions, DType::kI32, {shape.rows});
-  std::fill_n(at.positions, shape.rows, 0);
-  new_slots_ = Place({}, shape.rows, -1, at.new_slots);
-  batch_.offsets = Place(batch.offsets, shape.sequences + 1, rows, at.offsets);
-  batch_.kv_lens = Place(batch.kv_lens, shape.sequences, 0, at.kv_lens);
+  const BlockLayout layout(block_.data(), shape);
+  batch_.tokens = CopyPadded(batch.tokens, shape.rows, 0, layout.tokens);
+  tokens_ = Tensor::Dense(layout.tokens, DType::kI32, {shape.rows});
+  positions_ = Tensor::Dense(layout.positions, DType::kI32, {shape.rows});
+  std::fill_n(layout.positions, shape.rows, 0);
+  new_slots_ = CopyPadded({}, shape.rows, -1, layout.new_slots);
+  batch_.offsets = CopyPadded(batch.offsets, shape.sequences + 1, rows, layout.offsets);
+  batch_.kv_lens = CopyPadded(batch.kv_lens, shape.sequences, 0, layout.kv_lens);
   for (const int32_t row : batch.wanted) QT_CHECK(row >= 0 && row < rows);
-  batch_.wanted = Place(batch.wanted, shape.wanted, 0, at.wanted);
-  PlaceTable(batch.slots, batch.slots_stride, batch.kv_lens, shape.slots_stride, at.slots);
-  batch_.slots = at.slots;
+  batch_.wanted = CopyPadded(batch.wanted, shape.wanted, 0, layout.wanted);
+  CopyTable(batch.slots, batch.slots_stride, batch.kv_lens, shape.slots_stride, layout.slots);
+  batch_.slots = layout.slots;
   batch_.slots_stride = shape.slots_stride;
   QT_CHECK_LE(batch.moves.size(), static_cast<size_t>(shape.sequences));
-  std::copy(batch.moves.begin(), batch.moves.end(), at.moves);
-  batch_.moves = {at.moves, batch.moves.size()};
-  PlaceRows(batch, slots);
-  batch_.group_offsets = {at.group_offsets, static_cast<size_t>(shape.groups + 1)};
-  group_rows_ = {at.group_rows, static_cast<size_t>(shape.groups + 1)};
-  batch_.source_lens = Place(batch.source_lens, shape.groups, 0, at.source_lens);
-  batch_.source_slots = at.source_slots;
-  if (shape.groups > 0) PlaceSources(batch, shape);
-  upload_ = stream_->Upload(block_.data(), at.bytes);
+  std::copy(batch.moves.begin(), batch.moves.end(), layout.moves);
+  batch_.moves = {layout.moves, batch.moves.size()};
+  FillRows(batch, slots);
+  batch_.group_offsets = {layout.group_offsets, static_cast<size_t>(shape.groups + 1)};
+  group_rows_ = {layout.group_rows, static_cast<size_t>(shape.groups + 1)};
+  batch_.source_lens = CopyPadded(batch.source_lens, shape.groups, 0, layout.source_lens);
+  batch_.source_slots = layout.source_slots;
+  if (shape.groups > 0) FillSources(batch, shape);
+  upload_ = stream_->Upload(block_.data(), layout.bytes);
 }
 
-void StepArrays::PlanForAll(bool these_rows) {
+void StepArrays::PlanForCapture(bool same_offsets) {
   stream_->WaitForUpload(upload_);
-  const Places at(block_.data(), shape_);
-  if (!these_rows) {
+  const BlockLayout layout(block_.data(), shape_);
+  if (!same_offsets) {
     for (int64_t s = 0; s <= shape_.sequences; ++s) {
-      at.offsets[s] = static_cast<int32_t>(std::min(s, shape_.rows));
+      layout.offsets[s] = static_cast<int32_t>(std::min(s, shape_.rows));
     }
     for (int64_t g = 0; g <= shape_.groups; ++g) {
-      at.group_rows[g] = static_cast<int32_t>(std::min(g * shape_.group_rows, shape_.rows));
+      layout.group_rows[g] = static_cast<int32_t>(std::min(g * shape_.group_rows, shape_.rows));
     }
   }
-  std::fill_n(at.kv_lens, shape_.sequences, static_cast<int32_t>(shape_.slots_stride));
-  std::fill_n(at.source_lens, shape_.groups, static_cast<int32_t>(shape_.source_stride));
+  std::fill_n(layout.kv_lens, shape_.sequences, static_cast<int32_t>(shape_.slots_stride));
+  std::fill_n(layout.source_lens, shape_.groups, static_cast<int32_t>(shape_.source_stride));
 }
 
-// Position and slot of every new row.
-void StepArrays::PlaceRows(const DecodeBatch& batch, int64_t slots) {
+// Computes the position and the slot of every new row.
+void StepArrays::FillRows(const DecodeBatch& batch, int64_t slots) {
   int32_t* positions = positions_.as<int32_t>();
   for (size_t s = 0; s < batch.kv_lens.size(); ++s) {
     const int32_t begin = batch.offsets[s], end = batch.offsets[s + 1];
@@ -195,16 +193,16 @@ void StepArrays::PlaceRows(const DecodeBatch& batch, int64_t slots) {
   }
 }
 
-void StepArrays::PlaceSources(const DecodeBatch& batch, const StepShape& shape) {
+void StepArrays::FillSources(const DecodeBatch& batch, const StepShape& shape) {
   QT_CHECK_EQ(batch.group_offsets.size(), batch.source_lens.size() + 1);
   QT_CHECK_EQ(batch.group_offsets.back(), static_cast<int32_t>(batch.kv_lens.size()));
   int32_t* group_offsets = const_cast<int32_t*>(batch_.group_offsets.data());
-  Place(batch.group_offsets, shape.groups + 1, batch.group_offsets.back(), group_offsets);
+  CopyPadded(batch.group_offsets, shape.groups + 1, batch.group_offsets.back(), group_offsets);
   for (int64_t g = 0; g <= shape.groups; ++g) {
     group_rows_[static_cast<size_t>(g)] = batch.offsets[static_cast<size_t>(group_offsets[g])];
   }
-  PlaceTable(batch.source_slots, batch.source_slots_stride, batch.source_lens, shape.source_stride,
-             const_cast<int32_t*>(batch_.source_slots));
+  CopyTable(batch.source_slots, batch.source_slots_stride, batch.source_lens, shape.source_stride,
+            const_cast<int32_t*>(batch_.source_slots));
   batch_.source_slots_stride = shape.source_stride;
 }
 

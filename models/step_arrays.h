@@ -1,6 +1,7 @@
-// The small arrays of one decoder call, in one block of mirrored memory: ops plan with the host
-// side, kernels read the twin, and one copy brings it there. Calls of one shape find every array at
-// the same address. Not thread safe.
+// The index arrays of one decoder call, packed into one block of pinned memory with a device
+// buffer. Ops plan their launches from the host side; kernels read the device side. One H2D copy
+// transfers the whole block. In all calls of one shape each array has the same address, as CUDA
+// graphs require. Not thread safe.
 #pragma once
 
 #include <compare>
@@ -15,22 +16,23 @@
 
 namespace quintet {
 
-// Lengths of the arrays.
+// Lengths of the arrays of a DecodeBatch.
 struct StepShape {
   int64_t rows = 0;  // new tokens of all sequences
   int64_t sequences = 0;
   int64_t groups = 0;
-  int64_t wanted = 0;
+  int64_t wanted = 0;  // output rows
   int64_t slots_stride = 0;
   int64_t source_stride = 0;
-  int64_t group_rows = 0;  // at most, of one group
+  int64_t group_rows = 0;  // most rows of one group
 
   static StepShape Of(const DecodeBatch& batch);
-  // Whether every sequence has one new token.
+  // Every sequence has one new token.
   bool single() const { return rows == sequences; }
-  // A shape of few that has room for this one; `rows` and `sequences` stay within the limits.
+  // Returns a shape at least as large, out of a small set, so that few CUDA graphs serve all steps.
+  // `rows` and `sequences` stay within the limits.
   StepShape Rounded(const ModelLimits& limits) const;
-  // The same, but for the strides exactly: prompts, whose rows cost too much to have idle ones.
+  // Rounds only the strides. For prompts, which have too many rows for padding rows to be cheap.
   StepShape RoundedStrides() const;
   auto operator<=>(const StepShape&) const = default;
 };
@@ -42,21 +44,21 @@ class StepArrays {
 
   // Bytes of a block for this shape.
   static int64_t BlockBytes(const StepShape& shape);
-  // Makes room for this shape; RESOURCE_EXHAUSTED when there is none.
+  // Grows the block to fit this shape. RESOURCE_EXHAUSTED: the system has not enough memory.
   absl::Status Reserve(const StepShape& shape);
 
-  // Copies the batch into the block and queues its way to the twin. What a shape larger than the
-  // batch has more is filled so that it does nothing: rows without a slot, sequences without rows
-  // or keys, wanted rows that repeat the first. QT_CHECK: the batch is sound, and its slots are
-  // below `slots`.
-  void Arrange(const DecodeBatch& batch, const StepShape& shape, int64_t slots);
+  // Copies the batch into the block and enqueues the H2D copy. Padding up to `shape` is inert: slot
+  // -1, empty sequences, and output rows that repeat row 0. QT_CHECK: the batch is consistent, and
+  // its slots are below `slots`.
+  void Fill(const DecodeBatch& batch, const StepShape& shape, int64_t slots);
 
-  // Puts the greatest lengths of the shape on the host side, which then plans for any batch of this
-  // shape that has one new token a sequence; with `these_rows` for any that has the same offsets as
-  // this one. Kernels go on reading the twin's. For recording a step; waits for its upload.
-  void PlanForAll(bool these_rows);
+  // Prepares a CUDA graph capture. Overwrites the host side with the largest lengths of the shape,
+  // so that ops plan launches that are valid for every batch of this shape with one new token per
+  // sequence, or with `same_offsets` for every batch with the current offsets. The device side
+  // keeps the current batch. Waits for the batch's H2D copy.
+  void PlanForCapture(bool same_offsets);
 
-  // The batch in the block.
+  // The batch, with all arrays in the block.
   const DecodeBatch& batch() const { return batch_; }
   const void* block() const { return block_.data(); }
   const Tensor& tokens() const { return tokens_; }                         // [rows] i32
@@ -65,12 +67,12 @@ class StepArrays {
   absl::Span<const int32_t> group_offsets() const { return group_rows_; }  // [groups + 1] in rows
 
  private:
-  void PlaceRows(const DecodeBatch& batch, int64_t slots);
-  void PlaceSources(const DecodeBatch& batch, const StepShape& shape);
+  void FillRows(const DecodeBatch& batch, int64_t slots);
+  void FillSources(const DecodeBatch& batch, const StepShape& shape);
 
   const Stream* stream_;
   Buffer block_;
-  int64_t upload_ = 0;  // of its latest contents
+  int64_t upload_ = 0;  // number of the block's latest H2D copy
   StepShape shape_;
   DecodeBatch batch_;
   Tensor tokens_, positions_;

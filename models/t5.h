@@ -1,6 +1,6 @@
-// The T5 family's forward pass (Raffel et al. 2020): T5, v1.1, Flan, mT5, UMT5, ByT5 and FAT5,
-// whose position encodings (ALiBi, FIRE, rotary with xPos) are the only difference that reaches
-// this far.
+// Forward pass of the T5 family (Raffel et al. 2020): T5, v1.1, Flan-T5, mT5, UMT5, ByT5, MADLAD
+// and FAT5. In the layers these models differ only in their position encodings: T5's buckets,
+// ALiBi, FIRE, or rotary with xPos.
 #pragma once
 
 #include <memory>
@@ -9,8 +9,8 @@
 
 namespace quintet {
 
-// `config` is validated; `weights`, which may be only described (then the model can only be
-// measured), belong to it and lie where `stream` runs.
+// `config` is validated. `weights` belong to it and are in the memory of `stream`. Weights of
+// DescribeWeights, which have no values, are allowed: then only Measure may be called.
 std::unique_ptr<PackedModel> MakeT5Model(ModelConfig config, const ModelLimits& limits,
                                          ModelWeights weights, const Stream& stream);
 

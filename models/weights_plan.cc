@@ -229,9 +229,7 @@ std::string LogitScaleDoubt(const ModelConfig& config, StoredHead head) {
 // Settles what config.json leaves open, and says where the files of one model could mean either.
 absl::Status SettleLogitScale(const SafetensorsReader& files,
                               const std::vector<PlannedWeight>& plan, ModelConfig* config) {
-  const bool of_t5 = config->family == Family::kT5 || config->family == Family::kMT5 ||
-                     config->family == Family::kUMT5;
-  if (!of_t5 || config->scale_logits_given || config->head != Head::kLanguageModel) {
+  if (!config->is_t5() || config->scale_logits_given || config->head != Head::kLanguageModel) {
     return absl::OkStatus();
   }
   const auto head = CompareHead(files, plan);

@@ -135,8 +135,7 @@ void AddHead(const ModelConfig& config, const Names& embedding, ModelWeights* to
       return;
     case Head::kLanguageModel: {
       Names names = {"lm_head.weight"};
-      if (config.family != Family::kFat5)
-        names.insert(names.end(), embedding.begin(), embedding.end());
+      if (config.is_t5()) names.insert(names.end(), embedding.begin(), embedding.end());
       table->Matrix("head.weight", config.vocab, d, names, &to->head);
       return;
     }

@@ -173,9 +173,8 @@ absl::Status Call::Enter(const CallSize& size) {
 InputLimits Call::input_limits() const {
   InputLimits limits;
   limits.max_tokens = host_->options().decoding.max_input_tokens;
-  if (host_->config().family == Family::kGpt2) {
-    limits.max_tokens = std::min(limits.max_tokens, host_->config().max_positions);
-  }
+  const int64_t positions = host_->config().position_limit();
+  if (positions > 0) limits.max_tokens = std::min(limits.max_tokens, positions);
   limits.max_text_bytes = context_->max_text_bytes;
   limits.vocab = host_->config().vocab;
   return limits;

@@ -77,7 +77,7 @@ ModelLimits LimitsFor(const InspectFlags& flags, const ModelConfig& config, bool
   limits.max_encode_tokens = std::max(
       flags.input_tokens, std::min(limits.max_encode_tokens, flags.batch * flags.input_tokens));
   limits.max_step_sequences = flags.batch * flags.beams;
-  limits.max_step_tokens = StepTokens(limits, config, on_gpu);
+  limits.max_step_tokens = MaxStepTokens(limits, config, on_gpu);
   limits.cache_pages =
       config.has_decoder() ? flags.batch * RequestPages(flags, config, limits.page_size) : 1;
   return limits;
@@ -118,7 +118,7 @@ void PrintModel(const Inspection& in, const MemoryPlan& memory) {
   Line("feed-forward", absl::StrCat(c.gated ? "gated " : "", ActivationName(c.activation)));
   Line("positions",
        absl::StrCat(PositionName(c.position),
-                    c.family == Family::kGpt2 ? absl::StrCat(", at most ", c.max_positions) : ""));
+                    c.position_limit() > 0 ? absl::StrCat(", at most ", c.position_limit()) : ""));
   Line("logits", c.scale_logits.value_or(false) ? "scaled by d_model^-0.5" : "not scaled");
   Line("parameters", absl::StrCat(memory.model.parameters));
   std::vector<std::string> types;
@@ -209,11 +209,11 @@ int Run(const InspectFlags& flags) {
   absl::StatusOr<Inspection> inspection = InspectModel(flags.model, flags.follow_symlinks);
   if (!inspection.ok()) return FailModel(flags.model, inspection.status());
   const ModelConfig& config = inspection->config;
-  if (config.family == Family::kGpt2 &&
-      flags.input_tokens + flags.output_tokens > config.max_positions) {
+  const int64_t positions = config.position_limit();
+  if (positions > 0 && flags.input_tokens + flags.output_tokens > positions) {
     inspection->warnings.push_back(
         absl::StrCat("memory: ", flags.input_tokens, " + ", flags.output_tokens,
-                     " tokens are beyond the model's ", config.max_positions, " positions"));
+                     " tokens are beyond the model's ", positions, " positions"));
   }
   const absl::StatusOr<std::unique_ptr<Device>> device = OpenDevice(flags.placement);
   if (!device.ok()) return Fail(kExitUsage, device.status());

@@ -118,7 +118,7 @@ int Run(const ScoreFlags& flags) {
   Request sight;
   sight.sliding_window = flags.sliding_window;
   sight.prefix_lm = flags.prefix_lm;
-  if (absl::Status status = CheckSight(sight, session->config); !status.ok()) {
+  if (absl::Status status = CheckAttentionScope(sight, session->config); !status.ok()) {
     return Fail(kExitUsage, status);
   }
   LineCommand command;

@@ -39,23 +39,6 @@ LoadOptions OptionsOf(const ModelFlags& flags, const ModelConfig& config, Device
   return options;
 }
 
-absl::Status CheckHead(const ModelConfig& config, RequestKind kind) {
-  const bool language_model = config.head == Head::kLanguageModel;
-  const bool classifier = config.head == Head::kSequenceClassification ||
-                          config.head == Head::kTokenClassification ||
-                          config.head == Head::kQuestionAnswering;
-  const bool fits = kind == RequestKind::kClassify ? classifier
-                    : kind == RequestKind::kEncode
-                        ? config.has_encoder() || config.family == Family::kGpt2
-                        : language_model;
-  if (fits) return absl::OkStatus();
-  const char* wanted = kind == RequestKind::kClassify ? "classification or question-answering head"
-                       : kind == RequestKind::kEncode ? "encoder"
-                                                      : "language-model head";
-  return absl::FailedPreconditionError(
-      absl::StrCat("the model has no ", wanted, ": its head is ", HeadName(config.head)));
-}
-
 absl::Status Load(Session* session, const SessionNeeds& needs) {
   const ModelFlags& flags = session->flags;
   absl::StatusOr<ModelConfig> config = ReadModelConfig(flags.model);
@@ -63,7 +46,7 @@ absl::Status Load(Session* session, const SessionNeeds& needs) {
   absl::StatusOr<GenerationDefaults> defaults = ReadGenerationDefaults(flags.model);
   if (!defaults.ok()) return defaults.status();
   session->defaults = *std::move(defaults);
-  if (absl::Status status = CheckHead(*config, needs.kind); !status.ok()) return status;
+  if (absl::Status status = CheckHead(needs.kind, *config); !status.ok()) return status;
   if (needs.decodes) {
     if (absl::Status status = CheckFollowed(session->defaults);
         !status.ok() && !flags.ignore_generation_fields) {
@@ -209,7 +192,7 @@ std::unique_ptr<Session> OpenSession(const ModelFlags& flags, const SessionNeeds
 absl::StatusOr<std::vector<int32_t>> FitInput(const Session& session, std::vector<int32_t> ids,
                                               bool truncate) {
   const ModelConfig& config = session.config;
-  if (ids.empty() && config.family == Family::kGpt2 && config.bos_id >= 0) ids = {config.bos_id};
+  if (ids.empty() && config.decoder_only() && config.bos_id >= 0) ids = {config.bos_id};
   if (ids.empty()) return absl::InvalidArgumentError("the input has no tokens");
   const size_t limit = static_cast<size_t>(session.flags.max_input_tokens);
   if (ids.size() <= limit) return ids;

@@ -242,7 +242,7 @@ TEST_CASE("a causal model: a failed allocation ends one request") {
 }
 
 TEST_CASE("steps that run ahead: a failed allocation ends one request") {
-  Workload workload("t5-v1_1", 1, {.run_ahead = true});
+  Workload workload("t5-v1_1", 1, {.async_scheduling = true});
   AddGenerations(&workload);
   Report("t5, running ahead", workload.FailEach(false, 1));
 }

@@ -14,7 +14,7 @@ TEST_CASE("softmax sums to one and survives large logits") {
   CHECK(p[2] == Approx(0.0));
 }
 
-TEST_CASE("labels share one probability or have their own, a regression's values are themselves") {
+TEST_CASE("label probabilities: softmax, sigmoid, or regression values unchanged") {
   const std::vector<float> logits = {1.0f, -2.0f, 0.5f, -1000.0f};
   CHECK(LabelProbabilities(logits, LabelKind::kExclusive) == Softmax(logits));
   const std::vector<double> own = LabelProbabilities(logits, LabelKind::kIndependent);
@@ -27,7 +27,7 @@ TEST_CASE("labels share one probability or have their own, a regression's values
   }
 }
 
-TEST_CASE("best spans equal a search over all spans") {
+TEST_CASE("best spans equal an exhaustive search") {
   std::mt19937 random(7);
   std::normal_distribution<float> normal;
   for (int round = 0; round < 50; ++round) {

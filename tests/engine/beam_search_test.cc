@@ -12,7 +12,7 @@
 namespace quintet {
 namespace {
 
-// A random language: logits are drawn once for every history, without ties.
+// A random language model: logits are drawn once for every history, without ties.
 class RandomLanguage {
  public:
   RandomLanguage(int seed, int64_t vocab, float eos_bonus, std::vector<int32_t> eos)
@@ -36,7 +36,7 @@ class RandomLanguage {
   std::map<std::vector<int32_t>, std::vector<float>> rows_;
 };
 
-// What all running histories (after the prompt) and all finished sequences begin with.
+// Common prefix, after the prompt, of all running histories and all finished sequences.
 std::vector<int32_t> CommonBeginning(const BeamSearch& search, size_t prompt,
                                      const std::vector<std::vector<int32_t>>& histories) {
   std::vector<int32_t> common(histories[0].begin() + prompt, histories[0].end());
@@ -50,7 +50,7 @@ std::vector<int32_t> CommonBeginning(const BeamSearch& search, size_t prompt,
   return common;
 }
 
-// The search under test with everything around it done in the plainest way.
+// Drives the search under test with straightforward top-k and history handling.
 std::vector<BeamHypothesis> RunSearch(const DecodingOptions& options, RandomLanguage* language) {
   BeamSearch search(options);
   std::vector<std::vector<int32_t>> histories(search.beams(), options.prompt);
@@ -71,7 +71,8 @@ std::vector<BeamHypothesis> RunSearch(const DecodingOptions& options, RandomLang
       ranked.resize(search.candidates());
     }
     if (first) {
-      // Beams that begin as copies of each other are told apart: the answer may then be short.
+      // The search treats beams that begin as copies of each other as different, so its answer may
+      // be shorter.
       exact = std::count_if(ranked.begin(), ranked.end(), [](const auto& c) {
                 return std::isfinite(c.score);
               }) >= search.candidates();
@@ -171,8 +172,8 @@ TEST_CASE("beam search with fewer tokens than candidates, and a forced first tok
   }
 }
 
-// transformers returns the sequences below too, and fills the other rows with copies of them that
-// continue ended or dead beams, at scores of -1e9 / length^length_penalty.
+// transformers also returns these sequences, and fills the other rows with copies that continue
+// ended or dead beams, with scores of -1e9 / length^length_penalty.
 TEST_CASE("beams that no sequence can fill are dropped") {
   using Sequences = std::set<std::vector<int32_t>>;
   const struct {
@@ -218,14 +219,14 @@ TEST_CASE("beams that no sequence can fill are dropped") {
         }
         CHECK(sequences.size() == got.size());
         CHECK(!got.empty());
-        // Early stopping may settle for fewer, as it does in transformers.
+        // Early stopping may return fewer, as in transformers.
         if (early == EarlyStopping::kNever && penalty == 1.0) CHECK(sequences == one.expected);
       }
     }
   }
 }
 
-TEST_CASE("where no token is possible at all, one sequence is returned") {
+TEST_CASE("if no token is possible, one sequence is returned") {
   DecodingOptions options;
   options.prompt = {0};
   options.max_new_tokens = 3;
@@ -236,20 +237,20 @@ TEST_CASE("where no token is possible at all, one sequence is returned") {
   CHECK(RunSearch(options, &language).size() <= 1);
 }
 
-TEST_CASE("an eos ranked beyond the beams is thrown away; within them it is kept") {
+TEST_CASE("an eos is kept only if it ranks among the first num_beams candidates") {
   DecodingOptions options;
   options.prompt = {0};
   options.max_new_tokens = 5;
   options.num_beams = 2;
   options.eos_token_ids = {1};
   BeamSearch search(options);
-  // Ranks 0 and 1 go on, the eos comes third: not eligible.
+  // Ranks 0 and 1 continue; the eos has rank 2 and is not eligible.
   const std::vector<BeamCandidate> ranked{
       {-1.0f, 0, 5, 0}, {-2.0f, 0, 6, 0}, {-3.0f, 0, 1, 0}, {-4.0f, 0, 7, 0}};
   CHECK(search.Step(ranked, std::vector<Hit>{Hit::kNone, Hit::kNone, Hit::kEos, Hit::kNone}));
   CHECK(search.Finished().empty());
   CHECK(search.tokens() == absl::MakeConstSpan(std::vector<int32_t>{5, 6}));
-  // Now it is second: kept, and the third takes its place among the running.
+  // The eos now has rank 1: it is kept, and rank 2 takes its place among the running beams.
   CHECK(search.Step(ranked, std::vector<Hit>{Hit::kNone, Hit::kEos, Hit::kNone, Hit::kNone}));
   REQUIRE(search.Finished().size() == 1);
   CHECK(search.Finished()[0].tokens == std::vector<int32_t>{5, 6});

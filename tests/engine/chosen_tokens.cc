@@ -99,16 +99,16 @@ std::vector<Request> RandomBeams(const ModelConfig& config, int count, uint32_t 
     o.logprobs = false;
     o.top_logprobs = 0;
     o.max_new_tokens += 10;
-    if (i % 5 == 4) continue;  // company of other kinds
+    if (i % 5 == 4) continue;  // other kinds of requests in the same steps
     o.num_return_sequences = 1;
     o.num_beams = static_cast<int32_t>(2 + i % 5);
   }
   return requests;
 }
 
-std::vector<Result> Choose(Model* model, std::vector<Request> requests, bool run_ahead,
+std::vector<Result> Choose(Model* model, std::vector<Request> requests, bool async_scheduling,
                            int cancel_each) {
-  auto engine = Engine::Create(model, nullptr, {.run_ahead = run_ahead});
+  auto engine = Engine::Create(model, nullptr, {.async_scheduling = async_scheduling});
   REQUIRE(engine.ok());
   std::vector<std::shared_ptr<LastSink>> sinks;
   std::vector<RequestId> ids;

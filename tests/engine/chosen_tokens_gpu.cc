@@ -1,11 +1,11 @@
-// What a GPU chooses against what the CPU chooses, in f32.
+// Tokens chosen on a GPU compared with those chosen on the CPU, in f32.
 #include "catch2/catch.hpp"
 #include "tests/engine/chosen_tokens.h"
 
 namespace quintet {
 namespace {
 
-TEST_CASE("a GPU chooses what the CPU chooses, alone and in any company") {
+TEST_CASE("GPU and CPU choose the same tokens, alone and in mixed batches") {
   auto device = Device::Open(0);
   if (!device.ok()) {
     WARN("skipped: " << device.status().message());
@@ -32,7 +32,9 @@ TEST_CASE("a GPU chooses what the CPU chooses, alone and in any company") {
   }
 }
 
-TEST_CASE("a GPU's beams ahead are the CPU's, alone, in company, and beside cancelled ones") {
+TEST_CASE(
+    "GPU and CPU choose the same beams with async scheduling, alone, in mixed batches and with "
+    "cancellations") {
   auto device = Device::Open(0);
   if (!device.ok()) {
     WARN("skipped: " << device.status().message());
@@ -61,8 +63,8 @@ TEST_CASE("a GPU's beams ahead are the CPU's, alone, in company, and beside canc
   }
 }
 
-// Enough steps of one kind that most are replayed with their search.
-TEST_CASE("long runs of steps on a GPU choose the same in one recording as in two") {
+// Enough steps of one shape that most are captured together with their sampling batch.
+TEST_CASE("on a GPU, steps captured as one graph choose the same tokens as steps captured as two") {
   auto device = Device::Open(0);
   if (!device.ok()) {
     WARN("skipped: " << device.status().message());

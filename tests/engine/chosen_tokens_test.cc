@@ -5,7 +5,9 @@
 namespace quintet {
 namespace {
 
-TEST_CASE("real models choose the same alone and in company, with steps ahead and without") {
+TEST_CASE(
+    "real models choose the same tokens alone and in mixed batches, with and without async "
+    "scheduling") {
   constexpr int kRequests = 40;
   ThreadPool pool(2);
   for (const char* folder : kChoosingModels) {
@@ -21,7 +23,7 @@ TEST_CASE("real models choose the same alone and in company, with steps ahead an
   }
 }
 
-TEST_CASE("beams ahead are the same as in step, beside cancelled ones, too") {
+TEST_CASE("beams are the same with and without async scheduling, also with cancellations") {
   constexpr int kRequests = 30, kCancelEach = 3;
   ThreadPool pool(1);
   for (const char* folder : kChoosingModels) {

@@ -1,4 +1,4 @@
-// Who takes part in steps that are queued before the tokens of the one before are known.
+// Which sequences join a step that is enqueued before the tokens of the previous one are known.
 #include "catch2/catch.hpp"
 #include "engine/engine.h"
 #include "tests/engine/engine_harness.h"
@@ -6,12 +6,12 @@
 namespace quintet {
 namespace {
 
-// How many tokens the model's steps took from where the device had left them, when a second request
-// comes while a first one, of 20 tokens, is being decoded.
+// Number of input tokens that the model took from device memory when a second request arrives while
+// a first one, of 20 tokens, is decoded.
 int64_t TakenFromDevice(DecodingOptions second, bool causal = false) {
   ThreadPool pool(1);
   FakeModel model({.causal = causal, .eos_bonus = -1000.0f}, &pool);
-  auto engine = Engine::Create(&model, nullptr, {.run_ahead = true});
+  auto engine = Engine::Create(&model, nullptr, {.async_scheduling = true});
   REQUIRE(engine.ok());
   DecodingOptions options;
   options.max_new_tokens = 20;
@@ -32,8 +32,8 @@ int64_t TakenFromDevice(DecodingOptions second, bool causal = false) {
   return model.chosen_tokens;
 }
 
-TEST_CASE("a sequence joins the steps queued ahead with its first one") {
-  // All but the first token that each reads.
+TEST_CASE("async scheduling: a request joins with the last token of its prompt") {
+  // All inputs except the last prompt token of each request.
   CHECK(TakenFromDevice({}) == 19 + 7);
   DecodingOptions sampled;
   sampled.do_sample = true;
@@ -41,7 +41,7 @@ TEST_CASE("a sequence joins the steps queued ahead with its first one") {
   CHECK(TakenFromDevice(sampled) == 19 + 7);
 }
 
-TEST_CASE("after a step in which several sequences begin as one row, one waits for the host") {
+TEST_CASE("async scheduling: the step after a prompt fans out is synchronous") {
   DecodingOptions samples;
   samples.do_sample = true;
   samples.num_return_sequences = 3;
@@ -51,7 +51,7 @@ TEST_CASE("after a step in which several sequences begin as one row, one waits f
   CHECK(TakenFromDevice(beams) == 19 - 1 + 3 * (7 - 1));
 }
 
-TEST_CASE("a step that reads a longer prompt waits for the host") {
+TEST_CASE("async scheduling: a step with prefill of several tokens is synchronous") {
   CHECK(TakenFromDevice({}, /*causal=*/true) == 19 - 1 + 7);
 }
 

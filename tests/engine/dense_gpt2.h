@@ -1,5 +1,5 @@
-// GPT-2 as plain loops in double precision over every pair of rows: what scores must be whatever
-// the mask. Its equations are those of Hugging Face's modeling_gpt2.py.
+// GPT-2 as plain loops in double precision over every pair of rows: the reference for scores with
+// any mask. Equations as in Hugging Face's modeling_gpt2.py.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace quintet {
 
 class DenseGpt2 {
  public:
-  // A Hugging Face directory with gelu_new and tied embeddings; aborts where it cannot be read.
+  // Loads a Hugging Face directory with gelu_new and tied embeddings; aborts if it cannot be read.
   explicit DenseGpt2(const std::string& directory);
 
   // log softmax of every row's logits, [tokens, vocab]; row q attends to row k where sees(q, k).

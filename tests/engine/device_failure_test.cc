@@ -1,5 +1,5 @@
-// What becomes of requests that only encode when the device fails: nothing of theirs waits for a
-// step of the decoder. With a device that is none, whose kernels nobody queues.
+// A device failure must end encode-only requests too, although they never wait for a decoder step.
+// Uses a fake device whose kernels nobody enqueues.
 #include <cstring>
 #include <memory>
 
@@ -41,7 +41,7 @@ class PretendedDevice : public Device {
   const void* TwinOf(const void* host) const override { return host; }
 };
 
-TEST_CASE("a device that fails breaks an engine that only encodes or classifies") {
+TEST_CASE("a device failure ends an engine that only encodes or classifies") {
   if (!kCudaBuilt) return;  // such a stream has no ops then
   for (const RequestKind kind : {RequestKind::kEncode, RequestKind::kClassify}) {
     INFO(static_cast<int>(kind));
@@ -74,7 +74,7 @@ TEST_CASE("a device that fails breaks an engine that only encodes or classifies"
     device.Fail("an illegal address");
     RunAll(engine->get());
     CHECK(absl::IsInternal(running->status));
-    // Whoever watches the engine learns of it, and what comes later is told to go elsewhere.
+    // status() reports the failure, and later requests are refused as UNAVAILABLE.
     CHECK(absl::IsUnavailable((*engine)->status()));
     CHECK(absl::IsUnavailable(submit()->status));
     CHECK((*engine)->counters().failed == 1);

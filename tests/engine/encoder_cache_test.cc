@@ -32,14 +32,14 @@ void Insert(EncoderCache* cache, const std::vector<int32_t>& ids) {
   cache->Insert(ids, Tensor::F32(states.data(), {static_cast<int64_t>(ids.size()), kWidth}));
 }
 
-TEST_CASE("encoder cache: holds what was put in, drops the least recently used") {
+TEST_CASE("encoder cache: returns inserted states, evicts the least recently used") {
   EncoderCache cache(1200);
   Insert(&cache, {1, 1, 1});
   const int64_t each = cache.used_bytes();
   REQUIRE((each > 96 && 3 * each <= 1200));
   const int64_t fits = 1200 / each;
   for (int32_t i = 2; i <= fits; ++i) Insert(&cache, {i, 1, 1});
-  CHECK(Holds(&cache, {1, 1, 1}));  // used again: the next to go is 2
+  CHECK(Holds(&cache, {1, 1, 1}));  // now 2 is the least recently used
   Insert(&cache, {99, 1, 1});
   CHECK(Holds(&cache, {1, 1, 1}));
   CHECK_FALSE(Holds(&cache, {2, 1, 1}));
@@ -49,7 +49,7 @@ TEST_CASE("encoder cache: holds what was put in, drops the least recently used")
   CHECK(cache.hits() == 3);
 }
 
-TEST_CASE("encoder cache: nothing is kept that alone is too large, or when it is off") {
+TEST_CASE("encoder cache: ignores entries above its capacity, and everything when it is off") {
   EncoderCache cache(1200);
   Insert(&cache, std::vector<int32_t>(100, 3));
   CHECK(cache.used_bytes() == 0);
@@ -59,7 +59,7 @@ TEST_CASE("encoder cache: nothing is kept that alone is too large, or when it is
   CHECK(off.queries() == 0);
 }
 
-TEST_CASE("encoder cache: random use never exceeds its bytes nor mixes entries up") {
+TEST_CASE("encoder cache: random use never exceeds its bytes or confuses entries") {
   std::mt19937 random(2);
   EncoderCache cache(5000);
   int hits = 0;

@@ -1,5 +1,4 @@
-// What the engine's tests share: sinks that remember, requests over the fake model, and what they
-// must give.
+// Shared by the engine's tests: recording sinks, requests for the fake model, reference results.
 #pragma once
 
 #include <memory>
@@ -23,21 +22,22 @@ struct RecordingSink : ResponseSink {
   std::vector<std::string> streamed_text;
 };
 
-// A tokenizer whose token t reads as the bytes of `pieces[t]`, put together; ids that have none are
-// special and read as nothing.
+// A tokenizer whose token t decodes to the bytes of `pieces[t]`; ids without a piece are special
+// and decode to nothing.
 std::unique_ptr<Tokenizer> MakeBytesTokenizer(std::vector<std::string> pieces);
 
-// A generate request with eos 1; causal models get the input as prompt.
+// A generate request with eos 1. Causal models get the input as prompt.
 Request GenerateRequest(const Model& model, std::vector<int32_t> input,
                         DecodingOptions options = {});
 
-// Steps until nothing is left; returns the number of steps. Fails the test after `most`.
+// Steps until no request is left and returns the number of steps. Fails the test after `most`
+// steps.
 int RunAll(Engine* engine, int most = 10000);
 
-// The result of one request, alone in a new engine over a new fake model.
+// The result of one request, alone in a new engine with a new fake model.
 Result RunAlone(const FakeOptions& options, const Request& request, const Tokenizer* tokenizer);
 
-// Whether two results are the same to the last bit (timing aside).
+// Whether two results are bit-identical, timing excluded.
 bool SameResult(const Result& a, const Result& b);
 
 }  // namespace quintet

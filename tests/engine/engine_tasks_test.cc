@@ -1,4 +1,4 @@
-// What an engine gives for every kind of request, against the fake model's own functions.
+// Results of every kind of request compared with the fake model's own functions.
 #include <algorithm>
 #include <cmath>
 
@@ -147,7 +147,7 @@ TEST_CASE("score: log-probabilities of every target, as if each were alone") {
       FakeOptions options;
       options.causal = causal;
       options.limits.max_step_tokens = step_tokens;
-      options.limits.max_step_sequences = 3;  // fewer lanes than targets
+      options.limits.max_step_sequences = 3;  // fewer sequences than targets
       Request request = BaseRequest(RequestKind::kScore);
       request.targets = {{4, 1}, {4, 5, 6, 7, 8}, {1}, {4, 1}, {9, 9, 9}};
       request.top_logprobs = 3;
@@ -183,7 +183,7 @@ TEST_CASE("score: log-probabilities of every target, as if each were alone") {
 struct Passes {
   int64_t batches, tokens;
 };
-// What scoring `request` alone takes of a causal model.
+// Work of a causal model for scoring `request` alone.
 Passes PassesOf(const FakeOptions& options, Request request) {
   ThreadPool pool(1);
   FakeModel model(options, &pool);
@@ -199,7 +199,7 @@ Passes PassesOf(const FakeOptions& options, Request request) {
   return {model.encode_batches, model.encoded_tokens};
 }
 
-TEST_CASE("score: a causal prompt is computed once for all its targets, or once a pass") {
+TEST_CASE("score: a causal prompt is computed once per pass for all targets") {
   FakeOptions options;
   options.causal = true;
   options.limits.cache_pages = 1;
@@ -208,18 +208,18 @@ TEST_CASE("score: a causal prompt is computed once for all its targets, or once 
   request.targets.assign(8, {4, 5, 6});
   Passes passes = PassesOf(options, request);
   CHECK(passes.batches == 1);
-  CHECK(passes.tokens == 41 + 8 * 2);     // what a target's last token leads to is not asked for
-  options.limits.max_encode_tokens = 47;  // three targets a pass
+  CHECK(passes.tokens == 41 + 8 * 2);     // the last token of a target is not an input
+  options.limits.max_encode_tokens = 47;  // three targets per pass
   passes = PassesOf(options, request);
   CHECK(passes.batches == 3);
   CHECK(passes.tokens == 3 * 41 + 8 * 2);
-  request.sliding_window = 4;  // every target reads a prompt of its own
+  request.sliding_window = 4;  // every target has its own copy of the prompt
   passes = PassesOf(options, request);
   CHECK(passes.batches == 8);
   CHECK(passes.tokens == 8 * (41 + 2));
 }
 
-TEST_CASE("score: a request of many passes lets others in between") {
+TEST_CASE("score: other requests run between the passes of a long one") {
   FakeOptions options;
   options.causal = true;
   options.limits.max_encode_tokens = 50;
@@ -252,19 +252,19 @@ TEST_CASE("score: a request of many passes lets others in between") {
                    RunAlone(options, many, nullptr)));
 }
 
-// Log-probability of `token` after what is seen of `history`.
+// Log-probability of `token` after the visible part of `history`.
 float LogProbAfter(const FakeModel& functions, const std::vector<int32_t>& history, int32_t token) {
   return ReferenceLogSoftmax(functions.LogitsOf(FakeModel::StateOf({}, history)))[token];
 }
 
-TEST_CASE("score: what a window leaves of the history, and what a prefix adds to it") {
+TEST_CASE("score: sliding window and bidirectional prefix change what tokens attend to") {
   FakeOptions options;
   options.causal = true;
   ThreadPool pool(1);
   const FakeModel functions(options, &pool);
   Request request = BaseRequest(RequestKind::kScore);
   request.targets = {{4, 1, 8}, {4}, {9, 9, 9, 2, 3}};
-  SECTION("a window: a token sees itself and those just before it, over the prompt's end too") {
+  SECTION("a window covers a token and those before it, across the end of the prompt") {
     for (const int64_t window : {1, 3, 7, 10, 1000}) {
       request.sliding_window = window;
       const Result result = RunAlone(options, request, nullptr);
@@ -281,16 +281,16 @@ TEST_CASE("score: what a window leaves of the history, and what a prefix adds to
       }
     }
   }
-  SECTION("a prefix: targets see what they see anyhow, the prompt's tokens all of it") {
+  SECTION("a prefix: targets attend as before, prompt tokens to the whole prompt") {
     request.prefix_lm = true;
     const Result both_ways = RunAlone(options, request, nullptr);
     request.prefix_lm = false;
-    // One layer shows no difference to the targets; tests/models/gpt2_test.cc has real ones.
+    // With one layer the targets do not change; tests/models/gpt2_test.cc covers real models.
     CHECK(SameResult(both_ways, RunAlone(options, request, nullptr)));
   }
 }
 
-TEST_CASE("score: options that the model does not allow are refused, and say why") {
+TEST_CASE("score: options that the model does not support are refused with a reason") {
   const auto message = [](bool causal, int64_t window, bool prefix_lm) {
     FakeOptions options;
     options.causal = causal;
@@ -304,13 +304,13 @@ TEST_CASE("score: options that the model does not allow are refused, and say why
   };
   CHECK(message(true, 5, false).empty());
   CHECK(message(true, 0, true).empty());
-  CHECK_THAT(message(true, 5, true), Catch::StartsWith("sliding_window: a prompt"));
+  CHECK_THAT(message(true, 5, true), Catch::StartsWith("sliding_window: cannot be combined"));
   CHECK_THAT(message(true, -1, false), Catch::StartsWith("sliding_window: -1"));
   CHECK_THAT(message(false, 5, false), Catch::StartsWith("sliding_window: only causal"));
   CHECK_THAT(message(false, 0, true), Catch::StartsWith("prefix_lm: only causal"));
 }
 
-// Log-probabilities of a result's tokens, against the raw logits after each history.
+// Checks log-probabilities of a result's tokens against the raw logits after each history.
 void CheckLogProbs(const FakeModel& functions, const Request& request, const Result& result) {
   for (const GeneratedSequence& sequence : result.sequences) {
     REQUIRE(sequence.logprobs.size() == sequence.token_ids.size());
@@ -365,7 +365,7 @@ TEST_CASE("log-probabilities are of the raw logits, whatever the processors do")
   }
 }
 
-TEST_CASE("samples of one request are drawn apart, each from the softmax") {
+TEST_CASE("samples of one request are independent draws from the softmax") {
   FakeOptions options;
   options.vocab = 6;
   ThreadPool pool(1);
@@ -409,7 +409,7 @@ TEST_CASE("samples of one request are drawn apart, each from the softmax") {
   CHECK(chi < 20.5);  // 5 degrees of freedom, 0.1 %
 }
 
-TEST_CASE("the same input again is not encoded again, and gives the same") {
+TEST_CASE("a repeated input is not encoded again and gives the same result") {
   FakeOptions options;
   ThreadPool pool(1);
   FakeModel model(options, &pool);
@@ -477,7 +477,7 @@ TEST_CASE("a missing head is a failed precondition") {
   CHECK(SubmitStatus(options, request).code() == absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_CASE("what can never be served is refused at the door") {
+TEST_CASE("a request that can never be served is refused at submission") {
   FakeOptions options;
   const auto refused = [&options](Request request) {
     const absl::Status status = SubmitStatus(options, request);

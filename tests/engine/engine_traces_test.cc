@@ -1,5 +1,5 @@
-// The engine under traffic: who comes, who leaves, who shares a step must not matter, and nothing
-// may be lost.
+// The engine under random traffic: results must not depend on which requests share a step, and
+// nothing may be lost.
 #include <atomic>
 #include <map>
 #include <random>
@@ -114,7 +114,7 @@ Request Greedy(Request request, const Model& model) {
   options.prompt = model.config().has_encoder() ? std::vector<int32_t>{0} : request.input;
   options.eos_token_ids = {1};
   options.max_new_tokens = 1 + request.decoding.max_new_tokens;
-  options.min_new_tokens = request.decoding.min_new_tokens;  // acts at first, then no more
+  options.min_new_tokens = request.decoding.min_new_tokens;  // takes effect only at first
   options.stop = request.decoding.stop;
   request.decoding = options;
   request.kind = RequestKind::kGenerate;
@@ -124,8 +124,7 @@ Request Greedy(Request request, const Model& model) {
   return request;
 }
 
-// The same request where the device can choose its tokens one by one: no beams, no
-// log-probabilities.
+// The same request in a form whose tokens the device can choose: no beams, no log-probabilities.
 Request Independent(Request request, const Model& model) {
   if (request.kind != RequestKind::kGenerate) return Greedy(request, model);
   DecodingOptions& options = request.decoding;
@@ -137,7 +136,7 @@ Request Independent(Request request, const Model& model) {
   return request;
 }
 
-// The same request with beams that the device can step: no log-probabilities, no stop strings.
+// The same request with beams that the device can advance: no log-probabilities, no stop strings.
 Request BeamsAhead(Request request, const Model& model, std::mt19937* random) {
   request = Independent(request, model);
   DecodingOptions& options = request.decoding;
@@ -199,13 +198,13 @@ void RunTrace(const TraceOptions& trace, int seed) {
     }
     CheckAddsUp((*engine)->counters());
     (*engine)->Step();
-    // Cancelled before the step: over after it.
+    // Cancelled before the step: finished after it.
     if (!cancelled.empty()) REQUIRE(SinkOf(requests[cancelled.back()]).done_calls == 1);
     CheckAddsUp((*engine)->counters());
   }
   RunAll(engine->get());
   CHECK(model.errors == std::vector<std::string>());
-  if (trace.limits.run_ahead.value_or(false)) CHECK(model.chosen_tokens > 50);
+  if (trace.limits.async_scheduling.value_or(false)) CHECK(model.chosen_tokens > 50);
   if (trace.beams) CHECK(model.moves > 50);
   const EngineCounters counters = (*engine)->counters();
   CHECK(counters.accepted == static_cast<int64_t>(requests.size()));
@@ -231,7 +230,7 @@ void RunTrace(const TraceOptions& trace, int seed) {
   CHECK(finished > trace.requests / 2);
 }
 
-TEST_CASE("random traffic gives every request what it gets alone") {
+TEST_CASE("random traffic: every request gets the result that it gets alone") {
   TraceOptions trace;
   trace.fake.eos_bonus = 2.0f;
   for (int seed = 0; seed < 6; ++seed) {
@@ -261,10 +260,10 @@ TEST_CASE("random traffic with slow encoding, short queues and tight memory") {
   }
 }
 
-TEST_CASE("random traffic with steps queued ahead of their tokens") {
+TEST_CASE("random traffic with async scheduling") {
   TraceOptions trace;
   trace.fake.eos_bonus = 1.0f;
-  trace.limits.run_ahead = true;
+  trace.limits.async_scheduling = true;
   trace.greedy = true;
   for (int seed = 30; seed < 36; ++seed) {
     trace.fake.causal = seed % 2 == 1;
@@ -272,9 +271,9 @@ TEST_CASE("random traffic with steps queued ahead of their tokens") {
   }
 }
 
-TEST_CASE("random traffic with sampled and ruled steps queued ahead of their tokens") {
+TEST_CASE("random traffic with async scheduling, sampling and logits processors") {
   TraceOptions trace;
-  trace.limits.run_ahead = true;
+  trace.limits.async_scheduling = true;
   trace.independent = true;
   for (int seed = 50; seed < 58; ++seed) {
     trace.fake.causal = seed % 2 == 1;
@@ -283,9 +282,9 @@ TEST_CASE("random traffic with sampled and ruled steps queued ahead of their tok
   }
 }
 
-TEST_CASE("random traffic with steps of beams queued ahead of their candidates") {
+TEST_CASE("random traffic with async scheduling and beams") {
   TraceOptions trace;
-  trace.limits.run_ahead = true;
+  trace.limits.async_scheduling = true;
   trace.independent = trace.beams = true;
   for (int seed = 70; seed < 80; ++seed) {
     trace.fake.causal = seed % 2 == 1;
@@ -330,7 +329,7 @@ TEST_CASE("a deadline ends a request in the queue without any work, and while de
   CHECK((*engine)->counters().failed == 2);
 }
 
-TEST_CASE("a request cancelled while it is encoded leaves the others of the batch alone") {
+TEST_CASE("a request cancelled during encoding does not affect the others of its batch") {
   int64_t now = 0;
   FakeOptions fake;
   fake.clock_us = &now;
@@ -353,7 +352,7 @@ TEST_CASE("a request cancelled while it is encoded leaves the others of the batc
   (*engine)->Step();
   CHECK(model.encode_batches == 2);
   (*engine)->Cancel(*id);
-  (*engine)->Cancel(12345);  // nobody
+  (*engine)->Cancel(12345);  // unknown id
   RunAll(engine->get());
   CHECK(SinkOf(a).status.code() == absl::StatusCode::kCancelled);
   CHECK(SameResult(SinkOf(b).result, RunAlone(fake, b, nullptr)));
@@ -361,7 +360,7 @@ TEST_CASE("a request cancelled while it is encoded leaves the others of the batc
   CHECK((*engine)->counters().cancelled == 1);
 }
 
-TEST_CASE("an engine that goes away ends what it still has") {
+TEST_CASE("the destructor of an engine ends its unfinished requests") {
   FakeOptions fake;
   ThreadPool pool(1);
   FakeModel model(fake, &pool);
@@ -407,7 +406,7 @@ TEST_CASE(
   CHECK((*engine)->counters().finished == 5);
 }
 
-TEST_CASE("a request's place in the queue is free when its sink hears that it starts") {
+TEST_CASE("a request's queue place is free when OnStart is called") {
   struct StartSink : RecordingSink {
     void OnStart() override { waiting = engine->counters().waiting; }
     Engine* engine = nullptr;
@@ -442,7 +441,7 @@ TEST_CASE("bad limits are refused") {
   CHECK_FALSE(Engine::Create(&model, nullptr, limits).ok());
 }
 
-TEST_CASE("many threads submit and cancel while one steps: everything ends once, and adds up") {
+TEST_CASE("concurrent Submit and Cancel: every request ends exactly once and counters add up") {
   FakeOptions fake;
   fake.eos_bonus = 2.0f;
   ThreadPool pool(2);

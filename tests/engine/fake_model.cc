@@ -93,7 +93,7 @@ bool FakeModel::EncodeSlice(int64_t work) {
   return true;
 }
 
-// What row `row` of the input in [begin, end) sees, as a history.
+// The visible history of row `row` of the input in [begin, end).
 uint64_t FakeModel::CausalStateOf(size_t begin, size_t end, size_t row) {
   std::vector<int32_t> history;
   const int32_t at = static_cast<int32_t>(row);
@@ -103,7 +103,7 @@ uint64_t FakeModel::CausalStateOf(size_t begin, size_t end, size_t row) {
     if (!upper_end_.empty() && at < upper_end_[j]) continue;
     history.push_back(encode_tokens_[j]);
   }
-  // A row that sees all that comes before it is at the position that this makes.
+  // A row that attends to everything before it must have the position that follows.
   const int32_t position = encode_positions_.empty() ? at : encode_positions_[begin + row];
   Expect(both_ways_ || position + 1 >= static_cast<int32_t>(history.size()), "position of a row");
   return StateOf({}, history);
@@ -128,7 +128,7 @@ void FakeModel::ProjectCross(const Tensor& states, int64_t position,
                              absl::Span<const int32_t> slots) {
   Spend(states.dim[0] * options_.project_us);
   Expect(states.dim[0] == static_cast<int64_t>(slots.size()), "slots of the source");
-  // States of the encoder's batch may be those of several sequences.
+  // `states` may span several sequences of the encoder batch.
   const float* own = encoder_states_.data();
   const bool encoded = states.f32() >= own && states.f32() < own + encoder_states_.size();
   for (size_t i = 0; i < slots.size(); ++i) {
@@ -217,7 +217,7 @@ Tensor FakeModel::Decode(const DecodeBatch& given) {
       states[i] = Mix(hash, source);
     }
   }
-  // Writing must not have touched what others read.
+  // The new keys must not overwrite slots that other sequences read.
   for (size_t s = 0; s < n; ++s) ReadHistory(batch, s, batch.kv_lens[s]);
   step_lens_.assign(batch.kv_lens.begin(), batch.kv_lens.end());
   step_stride_ = batch.slots_stride;

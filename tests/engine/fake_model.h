@@ -1,7 +1,7 @@
-// A model without numbers: its states are hashes of everything a decoder may see (source, history),
-// its logits a function of the hash. Every slot remembers what was written to it, so a wrong slot,
-// a lost page or a beam that reads another's history shows either as an entry of `errors` or as
-// different results.
+// A fake model: hidden states are hashes of everything that a decoder may attend to (source,
+// history), and logits are a function of the hash. Every cache slot remembers what was written to
+// it, so a wrong slot, a lost page or a beam that reads another's history shows up in `errors` or
+// as different results.
 #pragma once
 
 #include <string>
@@ -19,11 +19,11 @@ struct FakeOptions {
   int64_t labels = 3;
   int64_t max_positions = 0;
   float eos_bonus = 0.0f;  // added to the logit of token 1
-  // A clock that work moves on: each unit of encoding, row of keys and values, decoder call and
-  // token of one takes this long.
+  // A simulated clock: each unit of encoding, each row of keys and values, each decoder call and
+  // each token of a call takes this many microseconds.
   int64_t* clock_us = nullptr;
   int64_t encode_us = 0, project_us = 0, decode_us = 0, token_us = 0;
-  Device* device = nullptr;  // of its stream; the work itself stays on the CPU
+  Device* device = nullptr;  // device of the stream; the work itself runs on the CPU
   ModelLimits limits{.max_encode_tokens = 256,
                      .max_step_tokens = 48,
                      .max_step_sequences = 32,
@@ -58,8 +58,8 @@ class FakeModel : public Model {
                       const Tensor& top_log_probs, const Tensor& top_tokens) override;
   void Classify(const Tensor& states, const Tensor& logits) override;
 
-  // The same functions for a reference: hash of the state after `history` given `source`, and its
-  // logits.
+  // The same functions for references: hash of the state after `history` given `source`, and the
+  // logits of a hash.
   static uint64_t StateOf(const std::vector<int32_t>& source, const std::vector<int32_t>& history);
   static uint64_t EncoderStateOf(const std::vector<int32_t>& source, int64_t row);
   std::vector<float> LogitsOf(uint64_t state) const;
@@ -68,14 +68,14 @@ class FakeModel : public Model {
   std::vector<std::string> errors;
   int64_t decodes = 0, slices = 0, most_tokens = 0, most_sequences = 0, encode_batches = 0;
   int64_t encoded_tokens = 0;
-  int64_t chosen_tokens = 0;  // taken from chosen()
-  int64_t moves = 0;          // of beams, by parents()
+  int64_t chosen_tokens = 0;  // input tokens taken from chosen()
+  int64_t moves = 0;          // beams reordered by parents()
 
  private:
   struct Slot {
     bool source = false;
     int64_t position = -1;
-    uint64_t before = 0, after = 0;  // hash of the history up to, and with, this token
+    uint64_t before = 0, after = 0;  // hash of the history before and after this token
   };
 
   void Expect(bool holds, const char* what) {
@@ -95,9 +95,9 @@ class FakeModel : public Model {
   std::vector<int32_t> slot_tokens_, step_slots_, step_lens_;  // the history of the latest Decode
   int64_t step_stride_ = 0;
   std::vector<int32_t> encode_tokens_, encode_offsets_;
-  std::vector<int32_t> encode_positions_, lower_begin_, upper_end_;  // as the batch has them
+  std::vector<int32_t> encode_positions_, lower_begin_, upper_end_;  // of the encode batch
   bool both_ways_ = false;
-  int64_t encode_left_ = -1;  // work units; -1: nothing under way
+  int64_t encode_left_ = -1;  // work units; -1: no batch
 };
 
 }  // namespace quintet

@@ -1,5 +1,5 @@
-// What becomes of requests when the GPU runs out of memory, and when it fails in the middle of
-// them. A program of its own: after a fault its process cannot use the GPU any more.
+// Requests when the GPU runs out of memory or fails while they run. A separate program, because
+// after a fault its process cannot use the GPU any more.
 #include <memory>
 #include <optional>
 
@@ -12,7 +12,7 @@ namespace {
 
 constexpr char kModel[] = QUINTET_SOURCE_DIR "/deploy/models/g2p";
 
-// Null where there is no GPU; ctest knows a skipped test by the word.
+// Null without a GPU; ctest recognises a skipped test by the word "skipped".
 std::unique_ptr<Device> OpenGpu() {
   auto device = Device::Open(0);
   if (device.ok()) return *std::move(device);
@@ -40,14 +40,15 @@ std::shared_ptr<StatusSink> Submit(Engine* engine, int32_t new_tokens) {
   Request request;
   request.input = {5, 6, 7, 8, 1};
   request.decoding.max_new_tokens = new_tokens;
-  request.decoding.prompt = {0};  // no end token: exactly so many
+  request.decoding.prompt = {0};  // no eos: exactly max_new_tokens tokens
   request.sink = sink;
   const absl::Status status = engine->Submit(std::move(request)).status();
   if (!status.ok()) sink->status = status;
   return sink;
 }
 
-TEST_CASE("what does not fit the GPU is refused at the door, and what fits is loaded afterwards") {
+TEST_CASE(
+    "a model that does not fit the GPU is refused, and a smaller configuration loads afterwards") {
   const std::unique_ptr<Device> device = OpenGpu();
   if (device == nullptr) return;
   ThreadPool pool(1);
@@ -59,7 +60,7 @@ TEST_CASE("what does not fit the GPU is refused at the door, and what fits is lo
   CHECK(Load(device.get(), 64, &pool).ok());
 }
 
-TEST_CASE("a fault ends running requests INTERNAL, waiting and later ones UNAVAILABLE") {
+TEST_CASE("a fault ends running requests INTERNAL, queued and later ones UNAVAILABLE") {
   const std::unique_ptr<Device> device = OpenGpu();
   if (device == nullptr) return;
   ThreadPool pool(1);
@@ -96,7 +97,7 @@ TEST_CASE("a fault ends running requests INTERNAL, waiting and later ones UNAVAI
   CHECK(absl::IsUnavailable(*waiting->status));
   CHECK_FALSE((*engine)->status().ok());
   CHECK(absl::IsUnavailable(*Submit(engine->get(), 1)->status));
-  // Sticky: the first error is what is seen from then on.
+  // The first error is sticky.
   CHECK(absl::IsInternal(device->Synchronize()));
   CHECK(device->Synchronize() == device->status());
   CHECK_FALSE((*engine)->Step());

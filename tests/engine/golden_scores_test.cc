@@ -8,7 +8,7 @@ namespace quintet {
 namespace {
 
 TEST_CASE("golden: beam scores are compared relative to their size") {
-  // 24 tokens at a length penalty of -1: the score is 24 times the sum of their log-probabilities.
+  // 24 tokens at a length penalty of -1: the score is 24 times the sum of the log-probabilities.
   CHECK(ScoresEqual(-450.0006, -450.0));
   CHECK(ScoresEqual(-449.9994, -450.0));
   CHECK_FALSE(ScoresEqual(-450.01, -450.0));
@@ -20,7 +20,7 @@ TEST_CASE("golden: beam scores are compared relative to their size") {
   CHECK_FALSE(ScoresEqual(-0.50011, -0.5));
   CHECK_FALSE(ScoresEqual(-20.0006, -20.0));
   CHECK(ScoresEqual(0.0, 0.0));
-  // What is no number is never equal.
+  // NaN is never equal.
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   CHECK_FALSE(ScoresEqual(kNan, -450.0));
   CHECK_FALSE(ScoresEqual(-450.0, kNan));

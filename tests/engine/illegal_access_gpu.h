@@ -1,9 +1,9 @@
-// A real fault for tests: a kernel that writes where nothing is.
+// Causes a real GPU fault for tests: a kernel that writes to an invalid address.
 #pragma once
 
 namespace quintet {
 
-// Queues it on a CUDA stream. The process's use of the GPU is over once it has run.
+// Enqueues the kernel on a CUDA stream. After it has run, the process cannot use the GPU any more.
 void QueueIllegalAccess(void* queue);
 
 }  // namespace quintet

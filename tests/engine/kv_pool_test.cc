@@ -42,39 +42,41 @@ TEST_CASE("kv pool: random reservations never share, lose or invent a page") {
   CHECK(pool.free_pages() == 37);
 }
 
-TEST_CASE("slot layout: lanes share the prompt's slots and nothing else, within the pages given") {
+TEST_CASE(
+    "slot layout: sequences share the prompt's slots and nothing else, within the pages given") {
   for (int64_t page_size : {1, 3, 4, 16}) {
     for (int64_t shared : {0, 1, 3, 4, 17}) {
       for (int64_t own : {0, 1, 4, 9}) {
-        for (int64_t lanes : {1, 2, 5}) {
+        for (int64_t sequences : {1, 2, 5}) {
           if (shared + own == 0) continue;
-          SlotLayout layout(shared, own, lanes, page_size);
+          SlotLayout layout(shared, own, sequences, page_size);
           std::vector<int32_t> pages(layout.PagesNeeded());
           for (size_t i = 0; i < pages.size(); ++i) pages[i] = static_cast<int32_t>(7 * i + 2);
           layout.Assign(pages);
           std::set<int32_t> slots;
-          for (int64_t lane = 0; lane < lanes; ++lane) {
+          for (int64_t seq = 0; seq < sequences; ++seq) {
             for (int64_t p = 0; p < shared + own; ++p) {
-              const int32_t slot = layout.Slot(lane, p);
+              const int32_t slot = layout.Slot(seq, p);
               const int32_t page = slot / static_cast<int32_t>(page_size);
               REQUIRE(std::count(pages.begin(), pages.end(), page) == 1);
               if (p < shared) {
                 REQUIRE(slot == layout.Slot(0, p));
-                if (lane > 0) continue;
+                if (seq > 0) continue;
               }
               REQUIRE(slots.insert(slot).second);
             }
           }
-          REQUIRE(slots.size() == static_cast<size_t>(shared + lanes * own));
-          // No page too many.
-          REQUIRE(layout.PagesNeeded() * page_size < shared + lanes * own + lanes * page_size);
+          REQUIRE(slots.size() == static_cast<size_t>(shared + sequences * own));
+          // No more pages than necessary.
+          REQUIRE(layout.PagesNeeded() * page_size <
+                  shared + sequences * own + sequences * page_size);
         }
       }
     }
   }
 }
 
-TEST_CASE("consecutive slots run through the pages in order") {
+TEST_CASE("consecutive slots fill the pages in order") {
   const std::vector<int32_t> pages{5, 2, 9};
   CHECK(ConsecutiveSlots(pages, 7, 3) == std::vector<int32_t>{15, 16, 17, 6, 7, 8, 27});
 }

@@ -53,13 +53,13 @@ DecodingOptions Base() {
 
 const std::vector<float> kRow{0.5f, -1.0f, 2.0f, -3.0f};
 
-TEST_CASE("repetition penalty divides positive and multiplies negative logits, once a token") {
+TEST_CASE("repetition penalty divides positive and multiplies negative logits, once per token") {
   DecodingOptions options = Base();
   options.repetition_penalty = 2.0f;
   CHECK(Apply(options, {2, 3, 2, 3, 3}, kRow) == std::vector<float>{0.5f, -1.0f, 1.0f, -6.0f});
 }
 
-TEST_CASE("no_repeat_ngram_size bans what would complete an n-gram again") {
+TEST_CASE("no_repeat_ngram_size bans tokens that would repeat an n-gram") {
   DecodingOptions options = Base();
   options.no_repeat_ngram_size = 2;
   CHECK(Apply(options, {2, 3, 0, 2}, kRow) == std::vector<float>{0.5f, -1.0f, 2.0f, kNever});
@@ -86,7 +86,7 @@ TEST_CASE("min_new_tokens counts from the prompt's end") {
   CHECK(Apply(options, {0, 2, 3, 3}, kRow) == kRow);
 }
 
-TEST_CASE("forced bos and eos: certain there, and nowhere else") {
+TEST_CASE("forced bos and eos apply at their positions only") {
   DecodingOptions options = Base();
   options.forced_bos_token_id = 3;
   options.forced_eos_token_ids = {1, 2};
@@ -95,13 +95,13 @@ TEST_CASE("forced bos and eos: certain there, and nowhere else") {
   CHECK(Apply(options, {0, 3, 3, 3, 3, 3}, kRow) == std::vector<float>{kNever, 0.0f, 0.0f, kNever});
 }
 
-TEST_CASE("begin_suppress_tokens acts on the first free token") {
+TEST_CASE("begin_suppress_tokens applies to the first token that is not forced") {
   DecodingOptions options = Base();
   options.suppress_tokens = {0};
   options.begin_suppress_tokens = {2};
   CHECK(Apply(options, {0}, kRow) == std::vector<float>{kNever, -1.0f, kNever, -3.0f});
   CHECK(Apply(options, {0, 3}, kRow) == std::vector<float>{kNever, -1.0f, 2.0f, -3.0f});
-  options.forced_bos_token_id = 3;  // then the first free token is the second
+  options.forced_bos_token_id = 3;  // then that is the second token
   CHECK(Apply(options, {0}, kRow) == std::vector<float>{kNever, kNever, kNever, 0.0f});
   CHECK(Apply(options, {0, 3}, kRow) == std::vector<float>{kNever, -1.0f, kNever, -3.0f});
 }
@@ -128,7 +128,9 @@ DecodingOptions RandomOptions(std::mt19937* random) {
   return options;
 }
 
-TEST_CASE("all processors together equal the plain definitions, and Acts tells when they do") {
+TEST_CASE(
+    "all processors together equal the plain definitions; Acts is true exactly when they change "
+    "logits") {
   std::mt19937 random(5);
   std::normal_distribution<float> normal(0.0f, 3.0f);
   int acted = 0, idle = 0;

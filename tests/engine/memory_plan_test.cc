@@ -8,7 +8,7 @@ namespace {
 
 constexpr char kModel[] = QUINTET_SOURCE_DIR "/deploy/models/g2p";
 
-TEST_CASE("keys and values take what is left of the memory allowed") {
+TEST_CASE("the KV cache gets the memory that the bounds leave") {
   ThreadPool pool(1);
   LoadOptions options;
   options.limits.page_size = 16;
@@ -35,11 +35,12 @@ TEST_CASE("keys and values take what is left of the memory allowed") {
   CHECK(refused.message().find("--max-memory") != std::string::npos);
 }
 
-TEST_CASE("a step has a token of every sequence, and on a GPU prompts as long as its batches") {
+TEST_CASE("token budget of a step: one per sequence; on a GPU also a prefill budget") {
   ModelConfig causal, encoder;
   causal.decoder_layers = encoder.decoder_layers = encoder.encoder_layers = 2;
   const auto tokens = [](const ModelConfig& config, int64_t encoded, int64_t sequences, bool gpu) {
-    return StepTokens({.max_encode_tokens = encoded, .max_step_sequences = sequences}, config, gpu);
+    return MaxStepTokens({.max_encode_tokens = encoded, .max_step_sequences = sequences}, config,
+                         gpu);
   };
   const int64_t least = ModelLimits().max_step_tokens;
   for (const ModelConfig& config : {causal, encoder}) {
@@ -50,11 +51,11 @@ TEST_CASE("a step has a token of every sequence, and on a GPU prompts as long as
     CHECK(tokens(config, 2048, 9000, true) == 9000);
   }
   CHECK(tokens(causal, 65536, 64, true) == 65536);
-  // What the workspace takes of a longer input is the encoder's alone.
+  // The workspace for longer inputs belongs to the encoder only.
   CHECK(tokens(encoder, 65536, 64, true) == tokens(encoder, 32768, 64, true));
 }
 
-TEST_CASE("what is measured is what load and engine hold") {
+TEST_CASE("MeasureMemory predicts the memory that the loaded model and engine hold") {
   ThreadPool pool(1);
   LoadOptions options;
   options.limits.cache_pages = 9;

@@ -41,7 +41,7 @@ struct Case {
   }
 };
 
-// Refused, and the message begins with the field's name.
+// Checks that the options are refused with a message that begins with the field's name.
 void Refused(const char* field, const std::function<void(Case*)>& change) {
   Case c;
   change(&c);
@@ -62,7 +62,7 @@ DecodingOptions Accepted(const std::function<void(Case*)>& change) {
   return *options;
 }
 
-TEST_CASE("options: the table's defaults") {
+TEST_CASE("options: built-in defaults") {
   const DecodingOptions o = Accepted([](Case*) {});
   CHECK(o.max_new_tokens == 256);
   CHECK(o.num_beams == 1);
@@ -83,7 +83,7 @@ struct FloatField {
   std::vector<float> good, bad;
 };
 
-TEST_CASE("options: every float field refuses NaN, infinities and what is out of range") {
+TEST_CASE("options: every float field refuses NaN, infinities and values out of range") {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   const std::vector<FloatField> fields{
       {"length_penalty",
@@ -131,7 +131,7 @@ struct IntField {
   std::vector<uint32_t> good, bad;
 };
 
-TEST_CASE("options: every integer field refuses what is out of range") {
+TEST_CASE("options: every integer field refuses values out of range") {
   const uint32_t kHuge = 2147483648u;
   const std::vector<IntField> fields{
       {"max_new_tokens", &DecodingRequest::max_new_tokens, {1, 4096}, {0, 4097, kHuge}},
@@ -206,7 +206,7 @@ TEST_CASE("options: stop strings are bounded in count and size") {
   Refused("include_stop", [](Case* c) { c->request.include_stop = true; });
 }
 
-TEST_CASE("options: an explicitly set field that cannot act is an error") {
+TEST_CASE("options: an explicitly set field without effect is an error") {
   Refused("temperature", [](Case* c) { c->request.temperature = 1.0f; });
   Refused("top_k", [](Case* c) { c->request.top_k = 3; });
   Refused("top_p", [](Case* c) { c->request.top_p = 0.5f; });
@@ -260,7 +260,7 @@ TEST_CASE("options: number of sequences") {
   Refused("num_return_sequences", [&](Case* c) {
     with(4, false, 3)(c);
     c->request.early_stopping = EarlyStopping::kFirst;
-    c->request.patience = 0.5f;  // two finish, three are asked for
+    c->request.patience = 0.5f;  // pool of two for three sequences
   });
   Refused("patience", [](Case* c) {
     c->request.num_beams = 4;
@@ -268,7 +268,7 @@ TEST_CASE("options: number of sequences") {
   });
 }
 
-TEST_CASE("options: request before generation_config.json before the table") {
+TEST_CASE("options: request before generation_config.json before built-in defaults") {
   const auto file = [](Case* c) {
     c->defaults.max_new_tokens = 30;
     c->defaults.num_beams = 4;
@@ -296,7 +296,7 @@ TEST_CASE("options: request before generation_config.json before the table") {
   o = Accepted([&](Case* c) {
     file(c);
     c->request.max_new_tokens = 5;
-    c->request.num_beams = 1;  // leaves no room for the file's four sequences
+    c->request.num_beams = 1;  // fewer than the file's four sequences
     c->request.eos_token_ids = {2};
     c->request.decoder_start_token_id = 3;
     c->request.suppress_tokens = {5, 6};
@@ -309,7 +309,7 @@ TEST_CASE("options: request before generation_config.json before the table") {
   CHECK(o.suppress_tokens == std::vector<int32_t>{5, 6});
 }
 
-TEST_CASE("options: bad values of generation_config.json are named as such") {
+TEST_CASE("options: errors about generation_config.json name the file") {
   Refused("num_beams of generation_config.json", [](Case* c) { c->defaults.num_beams = 64; });
   Refused("top_p of generation_config.json", [](Case* c) {
     c->defaults.do_sample = true;
@@ -327,9 +327,11 @@ TEST_CASE("options: bad values of generation_config.json are named as such") {
   Refused("bad_words_ids", [](Case* c) { c->defaults.bad_words_ids = {{-2}}; });
 }
 
-TEST_CASE("options: what generation_config.json says about sampling and beams waits for them") {
+TEST_CASE(
+    "options: sampling and beam defaults of generation_config.json apply only with sampling or "
+    "beams") {
   const auto file = [](Case* c) {
-    c->defaults.temperature = 0.0;  // as transformers 4 wrote it beside do_sample false
+    c->defaults.temperature = 0.0;  // as transformers 4 wrote it with do_sample false
     c->defaults.top_p = 0.0;
     c->defaults.length_penalty = 100.0;
   };
@@ -347,7 +349,7 @@ TEST_CASE("options: what generation_config.json says about sampling and beams wa
   });
 }
 
-TEST_CASE("options: lengths of files count the prompt and are cut to fit") {
+TEST_CASE("options: lengths of files include the prompt and are clamped") {
   CHECK(Accepted([](Case* c) { c->defaults.max_length = 21; }).max_new_tokens == 20);
   CHECK(Accepted([](Case* c) { c->defaults.max_length = 2; }).max_new_tokens == 1);
   Refused("max_length of generation_config.json", [](Case* c) { c->defaults.max_length = 1; });
@@ -388,10 +390,10 @@ TEST_CASE("options: a causal model's prompt and new tokens fit its positions") {
   };
   DecodingOptions o = Accepted(prompt(60));
   CHECK(o.prompt.size() == 60);
-  CHECK(o.max_new_tokens == 4);  // the table's 256 is cut
+  CHECK(o.max_new_tokens == 4);  // the default of 256 is clamped
   o = Accepted([&](Case* c) {
     prompt(30)(c);
-    c->defaults.max_length = 40;  // counts the prompt
+    c->defaults.max_length = 40;  // includes the prompt
   });
   CHECK(o.max_new_tokens == 10);
   Refused("max_length of generation_config.json", [&](Case* c) {
@@ -415,7 +417,7 @@ TEST_CASE("options: a causal model's prompt and new tokens fit its positions") {
   });
 }
 
-TEST_CASE("options: what the model does not say the request must") {
+TEST_CASE("options: a request must set what the model does not define") {
   Refused("decoder_start_token_id", [](Case* c) { c->config.decoder_start_id = -1; });
   CHECK(Accepted([](Case* c) {
           c->config.decoder_start_id = -1;
@@ -438,7 +440,7 @@ TEST_CASE("options: a seed is drawn when none is given, and kept when one is") {
         }).seed == 18446744073709551615u);
 }
 
-TEST_CASE("the engine's own check refuses options that did not come from ResolveDecoding") {
+TEST_CASE("CheckDecoding refuses bad options that ResolveDecoding did not produce") {
   const auto refused = [](const std::function<void(DecodingOptions*)>& change) {
     DecodingOptions options = Accepted([](Case*) {});
     change(&options);

@@ -1,5 +1,5 @@
-// Requests of several priorities on a GPU, where steps run ahead of the host's knowledge and are
-// replayed as recorded graphs: who rests and comes back gets the tokens that it gets alone.
+// Requests of several priorities on a GPU with async scheduling and captured graphs: a request that
+// is skipped in some steps gets the tokens that it gets alone.
 #include <memory>
 #include <random>
 #include <vector>
@@ -22,7 +22,7 @@ struct TokensSink : ResponseSink {
   std::vector<std::vector<int32_t>> sequences;
 };
 
-// Mostly plain greedy ones, which are what runs ahead.
+// Mostly greedy requests, which are scheduled asynchronously.
 std::vector<Request> RandomRequests(int count, const ModelConfig& config) {
   std::mt19937 random(5);
   std::vector<Request> requests(count);
@@ -41,7 +41,7 @@ std::vector<Request> RandomRequests(int count, const ModelConfig& config) {
   return requests;
 }
 
-// One request more in every second step.
+// One more request in every second step.
 std::vector<std::vector<std::vector<int32_t>>> Serve(Model* model, std::vector<Request> requests) {
   auto engine = Engine::Create(model, nullptr, EngineLimits());
   REQUIRE(engine.ok());
@@ -66,7 +66,7 @@ std::vector<std::vector<std::vector<int32_t>>> Serve(Model* model, std::vector<R
   return tokens;
 }
 
-TEST_CASE("on a GPU a request of any priority gets what it gets alone") {
+TEST_CASE("on a GPU a request of any priority gets the result that it gets alone") {
   auto device = Device::Open(0);
   if (!device.ok()) {
     WARN("skipped: " << device.status().message());

@@ -1,5 +1,5 @@
-// Requests of several priorities side by side: the urgent ones keep their pace, the others go on,
-// and nobody's result changes (that is engine_traces_test's, whose traffic has all priorities).
+// Requests of several priorities at once: higher ones keep their pace and lower ones make progress.
+// (Equal results are tested in engine_traces_test.cc, whose traffic has all priorities.)
 #include "catch2/catch.hpp"
 #include "engine/scheduler.h"
 #include "tests/engine/engine_harness.h"
@@ -12,7 +12,7 @@ struct GapCounter : StepObserver {
   int64_t gaps = 0;
 };
 
-// An engine whose clock shows the number of steps, or the fake model's work where that is timed.
+// An engine whose clock shows the number of steps, or, where work is timed, the fake model's clock.
 struct Scene {
   explicit Scene(FakeOptions fake, EngineLimits limits = {})
       : fake_options(Timed(fake)), model(fake_options, &pool) {
@@ -26,7 +26,7 @@ struct Scene {
     fake.eos_bonus = -1000.0f;  // every request runs to its length
     return fake;
   }
-  // Greedy, `new_tokens` of them.
+  // A greedy request for `new_tokens` tokens.
   Request Submit(Priority priority, int64_t new_tokens, int64_t input_tokens = 3) {
     DecodingOptions options;
     options.max_new_tokens = new_tokens;
@@ -60,30 +60,30 @@ const Timing& TimingOf(const Request& request) {
   return sink.result.timing;
 }
 
-TEST_CASE("beside an urgent request the others get a token in every fourth step") {
-  for (const bool run_ahead : {false, true}) {
-    Scene scene({}, {.run_ahead = run_ahead});
+TEST_CASE("while a higher priority runs, lower ones get a token in every fourth step") {
+  for (const bool async_scheduling : {false, true}) {
+    Scene scene({}, {.async_scheduling = async_scheduling});
     const Request low = scene.Submit(Priority::kLow, 60);
     const Request normal = scene.Submit(Priority::kNormal, 60);
     for (int step = 0; step < 5; ++step) scene.Step();
     const Request high = scene.Submit(Priority::kHigh, 24);
     scene.Finish();
-    // A step queued ahead goes before those who come.
-    CHECK(TimingOf(high).total_us <= 24 + (run_ahead ? 2 : 1));
-    // LOW rests while either of the others runs: NORMAL's 60 tokens and the 18 steps it rests
-    // itself.
+    // A step that is already enqueued runs before new requests join.
+    CHECK(TimingOf(high).total_us <= 24 + (async_scheduling ? 2 : 1));
+    // LOW is skipped while either of the others runs: NORMAL's 60 tokens and the 18 steps in which
+    // NORMAL is skipped itself.
     CHECK(TimingOf(normal).total_us >= 60 + 17);
     CHECK(TimingOf(normal).total_us <= 60 + 19);
     const int64_t beside = TimingOf(normal).total_us, own = 60 - beside / 4;
     CHECK(TimingOf(low).total_us >= beside + own - 3);
     CHECK(TimingOf(low).total_us <= beside + own + 3);
-    // Steps queued ahead went on through all changes: next to none was made for nothing.
+    // Async scheduling continued through all changes: almost no rows were wasted.
     CHECK(scene.model.decodes <= TimingOf(low).total_us + 3);
     CHECK(scene.observer.gaps == 59 + 59 + 23);
   }
 }
 
-TEST_CASE("requests of one priority never rest") {
+TEST_CASE("requests of one priority are never skipped") {
   for (const Priority priority : {Priority::kLow, Priority::kNormal, Priority::kHigh}) {
     Scene scene({});
     const Request first = scene.Submit(priority, 40);
@@ -95,7 +95,7 @@ TEST_CASE("requests of one priority never rest") {
   }
 }
 
-TEST_CASE("who holds the room that an urgent request waits for does not rest") {
+TEST_CASE("a request that holds resources a higher priority waits for is not skipped") {
   Scene scene({}, {.max_running_sequences = 2});
   const Request low = scene.Submit(Priority::kLow, 20);
   const Request high = scene.Submit(Priority::kHigh, 60);
@@ -115,7 +115,7 @@ TEST_CASE("lower classes start within their wait targets while HIGH requests fil
   for (int i = 0; i < 6; ++i) {
     lower.push_back(scene.Submit(i % 2 == 0 ? Priority::kLow : Priority::kNormal, 3));
   }
-  // At least eight HIGH requests wait at all times.
+  // At least eight HIGH requests are queued at all times.
   for (int i = 0; i < 80; ++i) {
     scene.Submit(Priority::kHigh, 20);
     scene.Submit(Priority::kHigh, 20);
@@ -129,7 +129,7 @@ TEST_CASE("lower classes start within their wait targets while HIGH requests fil
   }
 }
 
-TEST_CASE("while an urgent input is encoded the others leave most steps to the encoder") {
+TEST_CASE("while a higher priority is encoded, lower ones leave most steps to the encoder") {
   const auto wait_of = [](Priority running) {
     FakeOptions fake;
     fake.encode_us = 10;

@@ -12,7 +12,7 @@
 namespace quintet {
 namespace {
 
-// Files below a root of their own in place of the system's.
+// Files under a temporary root in place of the system's.
 class FakeRoot {
  public:
   FakeRoot() {
@@ -54,7 +54,7 @@ TEST_CASE("the smallest memory.max of the process's cgroup and its ancestors cou
   CHECK(limit.source == "/sys/fs/cgroup/pod/container/inner/memory.max");
 }
 
-TEST_CASE("in a container the mount shows the process's own cgroup alone") {
+TEST_CASE("in a container the mount shows only the process's own cgroup") {
   const FakeRoot root;
   SECTION("with a cgroup namespace") {
     root.Write("/proc/self/mountinfo", kV2Mount);
@@ -78,7 +78,7 @@ TEST_CASE("in a container the mount shows the process's own cgroup alone") {
   }
 }
 
-TEST_CASE("cgroup v1 has its memory controller in a hierarchy of its own") {
+TEST_CASE("cgroup v1: the memory controller has its own hierarchy") {
   const FakeRoot root;
   root.Write("/proc/self/mountinfo",
              "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"
@@ -93,7 +93,7 @@ TEST_CASE("cgroup v1 has its memory controller in a hierarchy of its own") {
   CHECK(limit.source == "/sys/fs/cgroup/memory/pod/memory.limit_in_bytes");
 }
 
-TEST_CASE("resource limits bound the address space, physical memory what is resident") {
+TEST_CASE("resource limits bound the address space, physical memory the resident pages") {
   const FakeRoot root;
   root.Write("/proc/self/limits",
              "Limit                     Soft Limit           Hard Limit           Units     \n"
@@ -123,7 +123,7 @@ TEST_CASE("without any of the files there is no limit") {
   CHECK(memory.address_space.limit.bytes == MemoryLimit::kNone);
 }
 
-TEST_CASE("this system: memory is limited by what it has, and ulimit -v is seen") {
+TEST_CASE("this system: physical memory limits, and ulimit -v is read") {
   const ProcessMemory memory = ReadProcessMemory();
   CHECK(memory.resident.limit.bytes < MemoryLimit::kNone);
   CHECK(memory.resident.used_bytes > 0);

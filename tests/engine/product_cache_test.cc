@@ -20,7 +20,7 @@ constexpr ProductChoices::Key kKey = {48, 768, 3072, 3072, 768, 768, 256, 256, 2
 
 constexpr ProductChoices::Key kOtherKey = {96, 768, 3072, 3072, 768, 768, 256, 256, 256, 7};
 
-// A variable of the environment, as before at the end.
+// Sets an environment variable and restores it at the end.
 class Variable {
  public:
   Variable(const char* name, const char* value) : name_(name) {
@@ -62,7 +62,7 @@ class Folder {
   std::string path_;
 };
 
-TEST_CASE("product choices are kept in a directory that need not be there") {
+TEST_CASE("product choices are stored in a directory that is created if needed") {
   const Folder folder;
   ProductChoices choices, read;
   CHECK(LoadProductChoices(folder.cache(), kKind, &read).ok());
@@ -70,7 +70,7 @@ TEST_CASE("product choices are kept in a directory that need not be there") {
   REQUIRE(SaveProductChoices(folder.cache(), kKind, choices).ok());
   REQUIRE(LoadProductChoices(folder.cache(), kKind, &read).ok());
   CHECK(read.Find(kKey) == 2);
-  CHECK(folder.files().size() == 1);  // and no sibling
+  CHECK(folder.files().size() == 1);  // no temporary file is left
   ProductChoices of_another;
   CHECK(LoadProductChoices(folder.cache(), "another card", &of_another).ok());
   CHECK(of_another.size() == 0);
@@ -86,7 +86,7 @@ TEST_CASE("without new choices, or a directory, nothing is written") {
   CHECK(LoadProductChoices("", kKind, &choices).ok());
 }
 
-TEST_CASE("what another process has written of other shapes is kept") {
+TEST_CASE("choices that another process stored for other shapes are kept") {
   const Folder folder;
   ProductChoices first, second, read;
   first.Add(kKey, 2);
@@ -132,7 +132,7 @@ TEST_CASE("a damaged file of product choices is reported, then replaced") {
   CHECK(read.size() == 1);
 }
 
-TEST_CASE("only plain files are read as product choices") {
+TEST_CASE("only regular files are read as product choices") {
   const Folder folder;
   ProductChoices choices;
   choices.Add(kKey, 2);
@@ -142,7 +142,7 @@ TEST_CASE("only plain files are read as product choices") {
   std::filesystem::create_symlink(file + ".moved", file);
   CHECK(absl::IsUnavailable(LoadProductChoices(folder.cache(), kKind, &choices)));
   std::filesystem::remove(file);
-  REQUIRE(mkfifo(file.c_str(), 0600) == 0);  // would block whoever opens it
+  REQUIRE(mkfifo(file.c_str(), 0600) == 0);  // opening it would block
   CHECK(absl::IsUnavailable(LoadProductChoices(folder.cache(), kKind, &choices)));
 }
 

@@ -25,7 +25,7 @@ struct Finished {
   std::vector<int32_t> ids;
   float score = -1e9f;
   bool flag = false;
-  bool dead = false;  // of a beam that had ended, or never was
+  bool dead = false;  // continues an ended or dead beam
 };
 
 bool Contains(const std::vector<int32_t>& list, int32_t x) {

@@ -1,5 +1,5 @@
-// Hugging Face's beam search, greedy search and processors once more, in plain loops with whole
-// sequences and full sorts: what the engine's own is held against.
+// A second implementation of Hugging Face's beam search, greedy search and logits processors in
+// plain loops with whole sequences and full sorts: the reference for the engine's.
 #pragma once
 
 #include <functional>
@@ -13,11 +13,11 @@ namespace quintet {
 using LogitsFunction = std::function<std::vector<float>(const std::vector<int32_t>& history)>;
 
 struct ReferenceSequence {
-  std::vector<int32_t> tokens;  // new ones
+  std::vector<int32_t> tokens;  // new tokens
   float score = 0.0f;
 };
 
-// What the processors of `options` make of one row.
+// Applies the processors of `options` to one row.
 std::vector<float> ReferenceProcess(const DecodingOptions& options,
                                     const std::vector<int32_t>& history, std::vector<float> row);
 std::vector<float> ReferenceLogSoftmax(std::vector<float> row);

@@ -28,7 +28,7 @@ std::vector<uint64_t> AdmitAll(Scheduler* scheduler, int64_t now, int64_t sequen
   return admitted;
 }
 
-TEST_CASE("scheduler: urgent first, then by arrival") {
+TEST_CASE("scheduler: highest priority first, then by arrival") {
   Scheduler scheduler(kCapacity);
   scheduler.Add(Queued(1, Priority::kLow, 0));
   scheduler.Add(Queued(2, Priority::kNormal, 1));
@@ -75,12 +75,12 @@ TEST_CASE("scheduler: shares are counted by dominant resource, not by requests")
   const auto place = [&](uint64_t id) {
     return std::find(admitted.begin(), admitted.end(), id) - admitted.begin();
   };
-  // A request of 8 % against requests of 1 %: 8 of these follow it, one has preceded it.
+  // The 8 % request is followed by 8 requests of 1 %; one has preceded it.
   CHECK(place(1) == 1);
   CHECK(place(2) == 1 + 9);
 }
 
-TEST_CASE("scheduler: the first that does not fit holds back the others") {
+TEST_CASE("scheduler: the first request that does not fit holds back the others") {
   Scheduler scheduler(kCapacity);
   scheduler.Add(Queued(1, Priority::kNormal, 0, 4));
   scheduler.Add(Queued(2, Priority::kNormal, 1, 8));
@@ -93,7 +93,7 @@ TEST_CASE("scheduler: the first that does not fit holds back the others") {
   CHECK(AdmitAll(&scheduler, 5, 7) == std::vector<uint64_t>{4});
 }
 
-TEST_CASE("scheduler: every budget binds") {
+TEST_CASE("scheduler: every budget is a limit") {
   for (int which = 0; which < 3; ++which) {
     Scheduler scheduler(kCapacity);
     QueuedRequest request = Queued(1, Priority::kNormal, 0, 2);
@@ -150,7 +150,7 @@ struct Simulation {
     REQUIRE(encode <= 40);
     REQUIRE(free.pages >= 0);
     REQUIRE(free.sequences >= 0);
-    // Nothing that would have fitted was left behind while nothing was admitted.
+    // The head of the queue was not left waiting although it fits.
     if (admitted.empty() && running.empty()) REQUIRE(waiting.empty());
     REQUIRE(scheduler.waiting() == static_cast<int64_t>(waiting.size()));
   }
@@ -164,13 +164,13 @@ struct Simulation {
   int64_t longest_wait = 0;
 };
 
-TEST_CASE("scheduler: random traces keep the budgets and starve nobody") {
+TEST_CASE("scheduler: random traces stay within the budgets and starve no request") {
   for (int seed = 0; seed < 5; ++seed) {
     Simulation simulation(seed);
     int64_t now = 0;
     for (int step = 0; step < 20000; ++step) {
       now += simulation.random() % 200000;
-      // About the capacity, in bursts.
+      // Load close to the capacity, in bursts.
       if (simulation.random() % 100 < 35) simulation.Arrive(now);
       simulation.Step(now);
     }
@@ -181,15 +181,15 @@ TEST_CASE("scheduler: random traces keep the budgets and starve nobody") {
   }
 }
 
-// A simulated engine that higher classes keep saturated: `deep` of their requests always wait.
-// What is admitted occupies its budget for up to kLongest.
+// A simulated engine that higher classes saturate: `deep` of their requests are always queued.
+// Admitted requests hold their budget for up to kLongest.
 struct Saturated {
   static constexpr AdmissionBudget kWhole{64, 128, 16};
   static constexpr int64_t kLongest = 2 * kSecond;
 
   struct Load {
-    int64_t waiting = 0;      // kept waiting at all times
-    double per_second = 0.0;  // arrivals else
+    int64_t waiting = 0;      // requests queued at all times
+    double per_second = 0.0;  // arrivals if `waiting` is 0
     int64_t largest = 16;     // most sequences of a request
   };
 
@@ -252,7 +252,7 @@ struct Saturated {
   uint64_t next_id = 1;
   AdmissionBudget free = kWhole;
   std::map<uint64_t, QueuedRequest> queued;
-  std::vector<std::pair<int64_t, QueuedRequest>> running;  // with the time of its end
+  std::vector<std::pair<int64_t, QueuedRequest>> running;  // end time and request
   std::array<int64_t, kPriorities> waiting = {}, longest_wait = {}, sequences = {};
 };
 
@@ -278,14 +278,14 @@ TEST_CASE("scheduler: every class starts within its wait target at any load of h
         Saturated both(seed, {{{0, 0.1, 16}, {deep, 0, largest}, {deep, 0, largest}}});
         both.Run(300);
         CHECK(both.longest_wait[kLowClass] <= kLowTarget);
-        // Even though neither class leaves the other idle room.
+        // Although neither class leaves the other any idle capacity.
         CHECK(both.sequences[kHighClass] * 2 > both.sequences[kNormalClass]);
       }
     }
   }
 }
 
-TEST_CASE("scheduler: many small requests of lower classes start in time, too") {
+TEST_CASE("scheduler: many small requests of lower classes start in time") {
   for (int seed = 0; seed < 10; ++seed) {
     // In bursts of 24 and 12, as many as wait at once.
     Saturated burst(seed, {{{0, 0, 1}, {0, 0, 1}, {40, 0, 4}}});
@@ -301,10 +301,10 @@ TEST_CASE("scheduler: many small requests of lower classes start in time, too") 
   }
 }
 
-TEST_CASE("scheduler: HIGH requests wait for few ends while overdue LOW ones wait") {
+TEST_CASE("scheduler: HIGH requests wait briefly while overdue LOW ones share admissions") {
   for (int seed = 0; seed < 10; ++seed) {
     for (const int64_t largest : {1, 4, 16}) {
-      // LOW requests wait for longer than their target: they alone are too many.
+      // LOW alone exceeds the capacity, so its requests wait longer than their target.
       Saturated low(seed, {{{500, 0, largest}, {0, 0, 1}, {0, 0.5, 1}}});
       low.Run(300);
       CHECK(low.longest_wait[kLowClass] > Scheduler::kWaitTargetMicros[kLowClass]);
@@ -315,73 +315,80 @@ TEST_CASE("scheduler: HIGH requests wait for few ends while overdue LOW ones wai
 
 constexpr Priority kLow = Priority::kLow, kNormal = Priority::kNormal, kHigh = Priority::kHigh;
 
-// The least urgent class of each of `steps` steps while nothing changes.
-std::vector<Priority> Turns(StepTurns* turns, const std::vector<Priority>& running,
-                            const Urgent& urgent, int steps) {
+// The lowest class in each of `steps` steps while nothing changes.
+std::vector<Priority> LowestOfSteps(PriorityThrottle* throttle,
+                                    const std::vector<Priority>& running,
+                                    const PriorityPressure& pressure, int steps) {
   std::vector<Priority> lowest;
   for (int step = 0; step < steps; ++step) {
-    lowest.push_back(turns->Lowest(running, urgent));
-    turns->Record(*std::min_element(running.begin(), running.end()) < lowest.back());
+    lowest.push_back(throttle->LowestInStep(running, pressure));
+    throttle->RecordStep(*std::min_element(running.begin(), running.end()) < lowest.back());
   }
   return lowest;
 }
 
-TEST_CASE("step turns: the less urgent rest for three steps and come back for one") {
-  StepTurns turns;
-  CHECK(Turns(&turns, {kLow, kHigh, kNormal, kLow}, {}, 6) ==
+TEST_CASE("priority throttle: lower classes are skipped for three steps and run in one") {
+  PriorityThrottle throttle;
+  CHECK(LowestOfSteps(&throttle, {kLow, kHigh, kNormal, kLow}, {}, 6) ==
         std::vector<Priority>{kHigh, kHigh, kHigh, kLow, kHigh, kHigh});
-  // What has rested counts also when the others change.
-  CHECK(Turns(&turns, {kLow, kNormal}, {}, 3) == std::vector<Priority>{kNormal, kLow, kNormal});
-  CHECK(Turns(&turns, {kLow, kLow}, {}, 5) == std::vector<Priority>(5, kLow));
+  // Skipped steps also count when the running classes change.
+  CHECK(LowestOfSteps(&throttle, {kLow, kNormal}, {}, 3) ==
+        std::vector<Priority>{kNormal, kLow, kNormal});
+  CHECK(LowestOfSteps(&throttle, {kLow, kLow}, {}, 5) == std::vector<Priority>(5, kLow));
 }
 
-TEST_CASE("step turns: what is encoded counts, what waits for room calls the others to work") {
-  StepTurns turns;
-  CHECK(Turns(&turns, {kLow}, {.encoding = kHigh}, 4) ==
+TEST_CASE(
+    "priority throttle: encoding counts as activity, a request that waits for resources stops "
+    "skipping") {
+  PriorityThrottle throttle;
+  CHECK(LowestOfSteps(&throttle, {kLow}, {.encoding = kHigh}, 4) ==
         std::vector<Priority>{kHigh, kHigh, kHigh, kLow});
-  CHECK(Turns(&turns, {kNormal}, {.encoding = kNormal}, 2) == std::vector<Priority>(2, kNormal));
-  CHECK(Turns(&turns, {kHigh}, {.encoding = kLow}, 2) == std::vector<Priority>(2, kHigh));
-  CHECK(Turns(&turns, {kLow, kHigh}, {.encoding = kHigh, .waiting = kHigh}, 2) ==
+  CHECK(LowestOfSteps(&throttle, {kNormal}, {.encoding = kNormal}, 2) ==
+        std::vector<Priority>(2, kNormal));
+  CHECK(LowestOfSteps(&throttle, {kHigh}, {.encoding = kLow}, 2) ==
+        std::vector<Priority>(2, kHigh));
+  CHECK(LowestOfSteps(&throttle, {kLow, kHigh}, {.encoding = kHigh, .waiting = kHigh}, 2) ==
         std::vector<Priority>(2, kLow));
-  CHECK(Turns(&turns, {kLow, kHigh}, {.waiting = kLow}, 2) == std::vector<Priority>(2, kHigh));
+  CHECK(LowestOfSteps(&throttle, {kLow, kHigh}, {.waiting = kLow}, 2) ==
+        std::vector<Priority>(2, kHigh));
 }
 
-TEST_CASE("step turns: random traces starve nobody and hold up the most urgent never") {
-  constexpr int64_t kLongest = StepTurns::kLongestRest;
+TEST_CASE("priority throttle: random traces never starve a class and never skip the highest") {
+  constexpr int64_t kLongest = PriorityThrottle::kMaxSkippedSteps;
   for (int seed = 0; seed < 20; ++seed) {
     std::mt19937 random(seed);
     const auto any = [&] { return static_cast<Priority>(random() % 3); };
     const auto maybe = [&](int of) {
       return random() % of == 0 ? std::optional<Priority>(any()) : std::nullopt;
     };
-    StepTurns turns;
-    std::vector<std::pair<Priority, int64_t>> running;  // (class, steps rested in succession)
-    int64_t rests = 0;                                  // steps in succession with somebody resting
+    PriorityThrottle throttle;
+    std::vector<std::pair<Priority, int64_t>> running;  // (class, consecutive skipped steps)
+    int64_t skipped_steps = 0;                          // consecutive steps that skip a class
     for (int step = 0; step < 5000; ++step) {
       if (random() % 4 == 0) std::erase_if(running, [&](const auto&) { return random() % 3 == 0; });
       while (running.empty() || random() % 3 == 0) running.emplace_back(any(), 0);
-      const Urgent urgent{maybe(6), maybe(6)};
+      const PriorityPressure pressure{maybe(6), maybe(6)};
       std::vector<Priority> classes;
-      for (const auto& [priority, rested] : running) classes.push_back(priority);
+      for (const auto& [priority, skipped] : running) classes.push_back(priority);
       const auto [low, high] = std::minmax_element(classes.begin(), classes.end());
-      const Priority lowest = turns.Lowest(classes, urgent);
-      bool somebody_rests = false;
-      for (auto& [priority, rested] : running) {
-        rested = priority < lowest ? rested + 1 : 0;
-        REQUIRE(rested <= kLongest);
-        somebody_rests = somebody_rests || priority < lowest;
+      const Priority lowest = throttle.LowestInStep(classes, pressure);
+      bool any_skipped = false;
+      for (auto& [priority, skipped] : running) {
+        skipped = priority < lowest ? skipped + 1 : 0;
+        REQUIRE(skipped <= kLongest);
+        any_skipped = any_skipped || priority < lowest;
       }
-      const bool mixed = *low < std::max(*high, urgent.encoding.value_or(*high));
-      const bool called = urgent.waiting.has_value() && *urgent.waiting > *low;
-      REQUIRE(somebody_rests == (mixed && !called && rests < kLongest));
-      if (lowest > *high) REQUIRE(lowest == urgent.encoding);
-      turns.Record(somebody_rests);
-      rests = somebody_rests ? rests + 1 : 0;
+      const bool mixed = *low < std::max(*high, pressure.encoding.value_or(*high));
+      const bool called = pressure.waiting.has_value() && *pressure.waiting > *low;
+      REQUIRE(any_skipped == (mixed && !called && skipped_steps < kLongest));
+      if (lowest > *high) REQUIRE(lowest == pressure.encoding);
+      throttle.RecordStep(any_skipped);
+      skipped_steps = any_skipped ? skipped_steps + 1 : 0;
     }
   }
 }
 
-TEST_CASE("prefill shares: first come first served, all of the budget that can be used") {
+TEST_CASE("prefill budget: first come first served, used as far as possible") {
   std::mt19937 random(3);
   for (int trial = 0; trial < 2000; ++trial) {
     std::vector<int64_t> remaining(random() % 6), share;
@@ -389,7 +396,7 @@ TEST_CASE("prefill shares: first come first served, all of the budget that can b
     for (int64_t& r : remaining) total += r = random() % 10;
     share.resize(remaining.size());
     const int64_t budget = random() % 30;
-    SharePrefill(budget, remaining, absl::MakeSpan(share));
+    SplitPrefillBudget(budget, remaining, absl::MakeSpan(share));
     int64_t dealt = 0;
     for (size_t i = 0; i < share.size(); ++i) {
       REQUIRE((share[i] >= 0 && share[i] <= remaining[i]));

@@ -14,14 +14,14 @@
 namespace quintet {
 namespace {
 
-// QUINTET_GOLDEN_DIR says where the cases are on another machine.
+// QUINTET_GOLDEN_DIR: directory of the golden cases, for runs on another machine.
 std::string CaseDirectory(const char* golden_case) {
   const char* elsewhere = std::getenv("QUINTET_GOLDEN_DIR");
   const std::string root = elsewhere ? elsewhere : QUINTET_SOURCE_DIR "/tests/golden/cases";
   return root + "/" + golden_case;
 }
 
-// Every token's log-probability, each target read after the prompt as if there were no other.
+// Log-probabilities of every token; each target follows the prompt as if there were no other.
 std::vector<std::vector<double>> Expected(const DenseGpt2& dense, const Request& request) {
   const int64_t prompt = static_cast<int64_t>(request.input.size());
   const auto sees = [&](int64_t q, int64_t k) {
@@ -48,7 +48,7 @@ double LargestError(const Result& result, const std::vector<std::vector<double>>
     REQUIRE(result.targets[t].tokens.size() == expected[t].size());
     for (size_t i = 0; i < expected[t].size(); ++i) {
       const double error = std::abs(result.targets[t].tokens[i].log_prob - expected[t][i]);
-      worst = error <= worst ? worst : error;  // NaN is the worst
+      worst = error <= worst ? worst : error;  // NaN counts as the largest
     }
   }
   return worst;
@@ -62,7 +62,7 @@ std::unique_ptr<Model> LoadScorer(const char* golden_case, WeightType type, Devi
   options.weights = type;
   options.device = device;
   options.limits.max_encode_tokens = 1000;
-  options.limits.max_step_tokens = 100;  // scores come in several pieces
+  options.limits.max_step_tokens = 100;  // scores are computed in several blocks
   options.limits.max_step_sequences = 4;
   options.limits.cache_pages = 1;
   auto model = Model::Load(CaseDirectory(golden_case), options, pool);

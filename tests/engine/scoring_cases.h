@@ -1,4 +1,4 @@
-// Scores of a causal model through the engine against a dense reference, on any backend.
+// Compares a causal model's scores from the engine with a dense reference, on any backend.
 #pragma once
 
 #include <vector>
@@ -12,16 +12,16 @@ namespace quintet {
 std::unique_ptr<Model> LoadScorer(const char* golden_case, WeightType type, Device* device,
                                   ThreadPool* pool);
 
-// A prompt longer than a tile of keys, and targets of many lengths: together more rows than a block
-// of any backend. `seed` picks the tokens.
+// A prompt longer than a tile of keys, and targets of many lengths with more rows in total than a
+// block of any backend. `seed` selects the tokens.
 Request ScoreRequestFor(const ModelConfig& config, int seed);
 
-// What requests get from one engine that has them all at once.
+// Results of the requests in one engine that runs all at once.
 std::vector<Result> ScoreAll(Model* model, std::vector<Request> requests);
 
-// The largest error of any token's log-probability over all ways to see: everything before, windows
-// shorter than a target and longer than a tile, and a prompt that is read both ways. Requires that
-// these differ.
+// The largest error of any token's log-probability over all masks: causal, windows shorter than a
+// target and longer than a tile, and a bidirectional prompt. Requires that the masks give different
+// results.
 double LargestScoreError(const char* golden_case, WeightType type, Device* device);
 
 }  // namespace quintet

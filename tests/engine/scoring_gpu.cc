@@ -5,7 +5,7 @@
 namespace quintet {
 namespace {
 
-TEST_CASE("scores on a GPU are those of a dense model with the same mask") {
+TEST_CASE("scores on a GPU equal a dense model with the same mask") {
   const auto device = Device::Open(0);
   if (!device.ok()) {  // ctest knows a skipped test by the word
     WARN("skipped: " << device.status().message());

@@ -1,4 +1,4 @@
-// Scores of GPT-2 on the CPU: against a dense reference, and the same bits in any company.
+// Scores of GPT-2 on the CPU: equal to a dense reference, and bit-identical in any batch.
 #include "catch2/catch.hpp"
 #include "tests/engine/engine_harness.h"
 #include "tests/engine/scoring_cases.h"
@@ -6,14 +6,14 @@
 namespace quintet {
 namespace {
 
-TEST_CASE("scores are those of a dense model with the same mask") {
+TEST_CASE("scores equal a dense model with the same mask") {
   for (const char* golden_case : {"gpt2", "gpt2-variant"}) {
     INFO(golden_case);
     CHECK(LargestScoreError(golden_case, WeightType::kF32, nullptr) <= 1e-4);
   }
 }
 
-TEST_CASE("scores have the same bits alone, beside others, and with a prompt read both ways") {
+TEST_CASE("scores are bit-identical alone and in a batch, also with a bidirectional prompt") {
   ThreadPool pool(2);
   const auto model = LoadScorer("gpt2", WeightType::kF32, nullptr, &pool);
   std::vector<Request> requests;
@@ -31,7 +31,7 @@ TEST_CASE("scores have the same bits alone, beside others, and with a prompt rea
   }
 }
 
-TEST_CASE("one target's scores are its tokens' log-probabilities as they were made") {
+TEST_CASE("scores of a generated sequence equal the log-probabilities of its generation") {
   ThreadPool pool(1);
   LoadOptions options;
   auto model = Model::Load(QUINTET_SOURCE_DIR "/tests/golden/cases/gpt2", options, &pool);

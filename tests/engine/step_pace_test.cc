@@ -1,5 +1,4 @@
-// Running streams keep their pace while inputs are encoded and prompts are read: by the time that
-// a model's clock shows for every step.
+// Running streams keep their pace during encoding and prefill, measured by the fake model's clock.
 #include "engine/step_pace.h"
 
 #include <algorithm>
@@ -10,46 +9,47 @@
 namespace quintet {
 namespace {
 
-TEST_CASE("pace: work follows the time that it took before", "[pace]") {
+TEST_CASE("pace: work follows the measured rate", "[pace]") {
   WorkRate rate(4);
   CHECK(rate.WorkFor(1000) == 4);
   rate.Record(100, 50);
   CHECK(rate.WorkFor(1000) == 2000);
   CHECK(rate.WorkFor(-5) == 4);
-  rate.Record(100, 0);  // no time at all counts as a microsecond
+  rate.Record(100, 0);  // 0 us counts as 1 us
   CHECK(rate.WorkFor(10) == 510);
   CHECK(rate.WorkFor(int64_t{1} << 60) > int64_t{1} << 30);
 }
 
-TEST_CASE("pace: time for prefill follows the steps that only decode", "[pace]") {
+TEST_CASE("pace: prefill time follows the duration of steps that only decode", "[pace]") {
   StepPace pace(0.5);
-  CHECK(pace.PrefillUs(true) == 0);  // not known yet
+  CHECK(pace.PrefillUs(true) == 0);  // unknown
   CHECK(pace.PrefillUs(false) > 0);
   pace.RecordDecode(true, 0, 1000);
   CHECK(pace.PrefillUs(true) == 500);
-  pace.RecordDecode(true, 100, 5000);  // its other 4000 us read the tokens: 25 a millisecond
+  pace.RecordDecode(true, 100, 5000);  // 4000 us of prefill: 25 tokens per ms
   CHECK(pace.PrefillUs(true) == 500);
-  CHECK(pace.GivenTokens(true, 800) == 20);
-  CHECK(pace.GivenTokens(false, 800) > 1000);
-  pace.RecordDecode(true, 0, 1'000'000);  // somebody else had the processor
+  CHECK(pace.PrefillTokens(true, 800) == 20);
+  CHECK(pace.PrefillTokens(false, 800) > 1000);
+  pace.RecordDecode(true, 0, 1'000'000);  // an outlier
   CHECK(pace.PrefillUs(true) == 600);
   for (int i = 0; i < 100; ++i) pace.RecordDecode(true, 0, 4000);
   CHECK(pace.PrefillUs(true) == Approx(2000).margin(2));
   const StepPace unlimited(0.0);
   CHECK(unlimited.PrefillUs(true) > 1'000'000'000);
-  CHECK(unlimited.GivenTokens(true, 0) > 1'000'000);
+  CHECK(unlimited.PrefillTokens(true, 0) > 1'000'000);
 }
 
 struct Traffic {
   FakeOptions fake;
-  int64_t decode_us = 1000;  // of a step of one stream
+  int64_t decode_us = 1000;  // duration of a step with one stream
   int streams = 3;
-  std::vector<int32_t> input = std::vector<int32_t>(200, 7);  // of those that come beside them
+  std::vector<int32_t> input =
+      std::vector<int32_t>(200, 7);  // of the requests that arrive meanwhile
 };
 
 struct Outcome {
-  int64_t longest_us = 0;      // step while the streams ran and inputs came
-  int64_t steps_to_start = 0;  // until the first of the inputs was read
+  int64_t longest_us = 0;      // longest step while streams run and inputs arrive
+  int64_t steps_to_start = 0;  // until the first input was processed
   int64_t alone_steps = 0;     // the same without streams
 };
 
@@ -59,8 +59,8 @@ DecodingOptions Exactly(int tokens) {
   return options;
 }
 
-// Streams of 400 tokens each; after ten steps, and again whenever the last one is done, an input
-// comes that wants one token.
+// Streams of 400 tokens each. After ten steps, and whenever the previous one is finished, an input
+// for one token arrives.
 Outcome Run(Traffic traffic) {
   int64_t now = 0;
   traffic.fake.clock_us = &now;
@@ -100,30 +100,29 @@ Outcome Run(Traffic traffic) {
   return outcome;
 }
 
-TEST_CASE("pace: streams keep theirs while long inputs are encoded", "[pace]") {
+TEST_CASE("pace: streams keep their pace during long encodings", "[pace]") {
   Traffic traffic;
   traffic.fake.encode_us = 25;   // 200 tokens through 2 layers: 10 ms
-  traffic.fake.project_us = 10;  // and 2 ms for their keys and values
+  traffic.fake.project_us = 10;  // and 2 ms for cross-attention keys and values
   const Outcome outcome = Run(traffic);
-  CHECK(outcome.longest_us <= 1600);    // 1000 of decoding, half as much beside it
-  CHECK(outcome.steps_to_start >= 20);  // 12 ms at 500 us a step
+  CHECK(outcome.longest_us <= 1600);    // 1000 us of decoding plus half of that
+  CHECK(outcome.steps_to_start >= 20);  // 12 ms at 500 us per step
   CHECK(outcome.steps_to_start <= 40);
   CHECK(outcome.alone_steps <= 5);
 }
 
-TEST_CASE("pace: streams keep theirs while long prompts are read", "[pace]") {
+TEST_CASE("pace: streams keep their pace during long prefills", "[pace]") {
   Traffic traffic;
   traffic.fake.causal = true;
   traffic.fake.token_us = 50;  // 200 tokens: 10 ms
   const Outcome outcome = Run(traffic);
-  CHECK(outcome.longest_us <= 1850);    // 1000 + 3 streams of 50, half as much beside it
-  CHECK(outcome.steps_to_start >= 14);  // at most 14 tokens a step
+  CHECK(outcome.longest_us <= 1850);    // 1000 us + 3 streams of 50 us, plus half of that
+  CHECK(outcome.steps_to_start >= 14);  // at most 14 tokens per step
   CHECK(outcome.steps_to_start <= 40);
-  CHECK(outcome.alone_steps <= 7);  // 48 tokens a step are the model's limit
+  CHECK(outcome.alone_steps <= 7);  // the model's limit is 48 tokens per step
 }
 
-TEST_CASE("pace: inputs known to the encoder cache take their keys and values in blocks",
-          "[pace]") {
+TEST_CASE("pace: cached inputs are projected in blocks", "[pace]") {
   int64_t now = 0;
   FakeOptions fake;
   fake.clock_us = &now;

@@ -8,9 +8,9 @@
 namespace quintet {
 namespace {
 
-// Decodes as SentencePiece models with Hugging Face's clean-up do: spaces from "▁", the first one
-// dropped, byte tokens put together (all of a run as U+FFFD when it is not UTF-8), spaces before
-// punctuation removed at the end.
+// Decodes like SentencePiece models with Hugging Face's clean-up: spaces from "▁", the first one
+// dropped; runs of byte tokens joined (all of a run becomes U+FFFD if it is not UTF-8); spaces
+// before punctuation removed at the end.
 class SpacedTokenizer : public Tokenizer {
  public:
   explicit SpacedTokenizer(std::vector<std::string> pieces) : pieces_(std::move(pieces)) {}
@@ -54,7 +54,7 @@ class SpacedTokenizer : public Tokenizer {
 
  private:
   static void Flush(std::string* run, std::string* text) {
-    // Valid here: the two- and three-byte characters that the byte pieces below can spell.
+    // Accepts the two- and three-byte characters that the byte pieces below can form.
     bool valid = true;
     for (size_t i = 0; i < run->size();) {
       const uint8_t c = (*run)[i];
@@ -81,7 +81,7 @@ const std::vector<std::string> kSpaced{
     "▁n't",         "n",    "'t",     "'",      "▁'s",    "s",      "▁we",    "▁'",     "ve",
     "▁!",           "x",    "<0xE2>", "<0x82>", "<0xAC>", "<0xC3>", "<0xA9>", "<0x41>", "é",
     "\xEF\xBF\xBD", "re"};
-// Byte-level: any byte may stand alone.
+// Byte-level tokens: any byte may be a token.
 const std::vector<std::string> kBytes{
     "",         "",     "",     "a",        "b",        "ab", " ",  "\xE2", "\x82", "\xAC",
     "\xE2\x82", "\xC3", "\xA9", "\xF0\x9F", "\x98\x80", "é",  "\n", "\n\n", "c"};
@@ -152,7 +152,7 @@ void Fuzz(const Tokenizer& tokenizer, const std::vector<std::string>& stops, int
   if (!stops.empty()) CHECK(stopped > trials / 20);
 }
 
-TEST_CASE("streamed chunks put together are the final text, and that is the decode of all ids") {
+TEST_CASE("streamed chunks concatenate to the final text, which is the decode of all ids") {
   Fuzz(SpacedTokenizer(kSpaced), {}, 1, 4000);
   Fuzz(*MakeBytesTokenizer(kBytes), {}, 2, 4000);
 }
@@ -162,7 +162,7 @@ TEST_CASE("stop strings cut the text at their earliest occurrence, also across t
   Fuzz(*MakeBytesTokenizer(kBytes), {"ab", "aba", "\n\n", "é", "€", "cab", "😀"}, 4, 4000);
 }
 
-TEST_CASE("nothing is handed out that may still change") {
+TEST_CASE("no text is released that may still change") {
   const SpacedTokenizer tokenizer(kSpaced);
   TextStream stream(&tokenizer, {});
   const auto push = [&stream](const std::string& piece) {
@@ -175,16 +175,16 @@ TEST_CASE("nothing is handed out that may still change") {
     return std::string("no such piece");
   };
   CHECK(push("▁do") == "do");
-  CHECK(push("▁") == "");  // may become the space before a full stop, and vanish
+  CHECK(push("▁") == "");  // may turn into a space before a full stop, which is removed
   CHECK(push("n") == "");
   CHECK(push("'t") == "n't");
   CHECK(push("<0xE2>") == "");
   CHECK(push("<0x82>") == "");
-  CHECK(push("<0xAC>") == "");  // the run may go on and turn out not to be UTF-8
+  CHECK(push("<0xAC>") == "");  // the run may continue and become invalid UTF-8
   CHECK(push("cat") == "€cat");
 }
 
-TEST_CASE("without a tokenizer ids are handed out at once") {
+TEST_CASE("without a tokenizer ids are released at once") {
   TextStream stream(nullptr, {});
   stream.PushEcho(5);
   CHECK(stream.Take().ids == std::vector<int32_t>{5});
@@ -197,7 +197,7 @@ TEST_CASE("without a tokenizer ids are handed out at once") {
   CHECK(stream.FinalText().empty());
 }
 
-TEST_CASE("a possible beginning of a stop string is held back, and released when it is none") {
+TEST_CASE("a possible beginning of a stop string is held back until it is ruled out") {
   const auto tokenizer = MakeBytesTokenizer({"", "", "", "S", "T", "O", "P", "x"});
   TextOptions options;
   options.stops = {"STOP"};
@@ -232,7 +232,7 @@ TEST_CASE("stop strings are not searched in the echo") {
 }
 
 TEST_CASE("long streams keep a short window") {
-  // 20,000 tokens would take minutes if each decoded everything before it.
+  // 20,000 tokens would take minutes if each Push decoded everything before it.
   const SpacedTokenizer tokenizer(kSpaced);
   std::vector<int32_t> ids;
   std::mt19937 random(9);

@@ -88,6 +88,30 @@ TEST_CASE("Defaults of each family", "[config]") {
   CHECK(gpt2.decoder_start_id == -1);
 }
 
+TEST_CASE("properties that stand for the family outside models/") {
+  ModelConfig config;
+  config.encoder_layers = config.decoder_layers = 2;
+  config.max_positions = 512;
+  for (const Family family : {Family::kT5, Family::kMT5, Family::kUMT5, Family::kFat5}) {
+    INFO(FamilyName(family));
+    config.family = family;
+    config.head = Head::kSequenceClassification;
+    CHECK(!config.decoder_only());
+    CHECK(config.position_limit() == 0);
+    CHECK(config.is_t5() == (family != Family::kFat5));
+    CHECK(config.classifies_input() == (family == Family::kFat5));
+    config.head = Head::kTokenClassification;
+    CHECK(config.classifies_input());
+  }
+  config.family = Family::kGpt2;
+  config.encoder_layers = 0;
+  config.head = Head::kSequenceClassification;
+  CHECK(config.decoder_only());
+  CHECK(config.position_limit() == 512);
+  CHECK(!config.is_t5());
+  CHECK(config.classifies_input());
+}
+
 TEST_CASE("Fields are read", "[config]") {
   const ModelConfig t5 = Parse({{"model_type", "t5"},
                                 {"vocab_size", 384},

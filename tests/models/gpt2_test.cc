@@ -26,7 +26,7 @@ std::unique_ptr<Model> LoadFrom(const std::string& directory, ThreadPool* pool) 
   return *std::move(model);
 }
 
-TEST_CASE("GPT-2: a prompt gives the same bits whole, in pieces, alone and packed") {
+TEST_CASE("GPT-2: hidden states are bit-identical whole, in chunks, alone and packed") {
   ThreadPool pool(2);
   const TokenRows rows = {
       {5, 9, 200, 31, 77, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20}, {7}, {3, 250, 4}};
@@ -43,15 +43,15 @@ TEST_CASE("GPT-2: a prompt gives the same bits whole, in pieces, alone and packe
       alone.insert(alone.end(), states.begin(), states.end());
     }
     CHECK(whole == alone);
-    // Without keys and values that stay.
+    // Encode stores no keys and values in the cache.
     for (const int64_t work : {int64_t{1}, int64_t{20}, kAll}) {
       CHECK(whole == runner.Encode(rows, work));
     }
   }
 }
 
-// The prompt runs once and every continuation reads its slots.
-TEST_CASE("GPT-2: continuations share a prompt's keys") {
+// The prompt is computed once; both continuations read its slots.
+TEST_CASE("GPT-2: continuations share a prompt's keys and values") {
   ThreadPool pool(2);
   auto model = LoadFrom(CaseDirectory("gpt2"), &pool);
   const int64_t d_model = model->config().d_model;
@@ -78,9 +78,8 @@ TEST_CASE("GPT-2: continuations share a prompt's keys") {
                    apart.begin() + 6 * d_model));
 }
 
-// No golden case has this head, so one is made of the language model's file: score.weight joins,
-// the rest stays.
-TEST_CASE("GPT-2: sequence classification is score times the last state") {
+// No golden case has this head. The test makes one: the language model's tensors plus score.weight.
+TEST_CASE("GPT-2: sequence classification multiplies the last hidden state by score.weight") {
   ThreadPool pool(1);
   const std::filesystem::path directory =
       std::filesystem::temp_directory_path() / "quintet_gpt2_classifier";

@@ -17,8 +17,9 @@ int32_t Bucket(const BucketMap& map, int64_t relative) {
   return map.buckets[static_cast<size_t>(r + map.saturation)];
 }
 
-// First distance of each bucket from 8 or 16 on, as published for 32 buckets and distance 128.
-TEST_CASE("T5's buckets start where the paper's code has them", "[position]") {
+// causal_first and both_first: the first distance of each logarithmic bucket, as published for 32
+// buckets and max_distance 128.
+TEST_CASE("T5's buckets start at the distances of the paper's code", "[position]") {
   const BucketMap causal = MapBuckets(32, 128, true);
   CHECK(causal.saturation == 113);
   const int64_t causal_first[] = {16, 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113};
@@ -45,8 +46,8 @@ TEST_CASE("T5's buckets start where the paper's code has them", "[position]") {
   }
 }
 
-// tests/data/t5_buckets/record.py says what the file holds: among others all settings whose
-// boundaries depend on how the logarithm is rounded.
+// The file is written by tests/data/t5_buckets/record.py. It contains, among others, all settings
+// whose bucket boundaries depend on the rounding of the logarithm.
 TEST_CASE("T5's buckets equal those that torch computes", "[position]") {
   std::ifstream file(QUINTET_SOURCE_DIR "/tests/data/t5_buckets/buckets.txt");
   int settings = 0;
@@ -84,7 +85,7 @@ TEST_CASE("T5's buckets equal those that torch computes", "[position]") {
   CHECK(has_17_27);
 }
 
-TEST_CASE("Buckets of unusual numbers stay in range and reach the last one", "[position]") {
+TEST_CASE("Unusual bucket counts: buckets are in range and the last one is used", "[position]") {
   for (int64_t buckets : {4, 5, 7, 16, 33, 1000}) {
     for (int64_t distance : {buckets / 2 + 1, buckets * 3, int64_t{65536}}) {
       for (bool causal : {true, false}) {
@@ -99,7 +100,7 @@ TEST_CASE("Buckets of unusual numbers stay in range and reach the last one", "[p
   }
 }
 
-TEST_CASE("A bias table holds each head's bucket values", "[position]") {
+TEST_CASE("The bias table contains each head's bucket values", "[position]") {
   ModelConfig config;
   config.heads = 3;
   std::vector<float> values(32 * 3);
@@ -114,14 +115,14 @@ TEST_CASE("A bias table holds each head's bucket values", "[position]") {
   REQUIRE(bias->saturation == 113);
   REQUIRE(bias->table.dim[1] == 227);
   for (int64_t h = 0; h < 3; ++h) {
-    CHECK(bias->table.f32()[h * 227 + 113] == static_cast<float>(h));           // itself
-    CHECK(bias->table.f32()[h * 227 + 113 - 5] == static_cast<float>(15 + h));  // 5 back
-    CHECK(bias->table.f32()[h * 227] == static_cast<float>(31 * 3 + h));        // far back
-    CHECK(bias->table.f32()[h * 227 + 226] == static_cast<float>(h));           // ahead
+    CHECK(bias->table.f32()[h * 227 + 113] == static_cast<float>(h));           // k = q
+    CHECK(bias->table.f32()[h * 227 + 113 - 5] == static_cast<float>(15 + h));  // k = q - 5
+    CHECK(bias->table.f32()[h * 227] == static_cast<float>(31 * 3 + h));        // k << q
+    CHECK(bias->table.f32()[h * 227 + 226] == static_cast<float>(h));           // k > q
   }
 }
 
-TEST_CASE("ALiBi's slopes", "[position]") {
+TEST_CASE("ALiBi slopes, symmetric and asymmetric", "[position]") {
   CHECK(AlibiSlopes(1, false) == std::vector<float>{1.0f / 256});
   CHECK(AlibiSlopes(4, false) == std::vector<float>{.25f, .0625f, .015625f, .00390625f});
   CHECK(AlibiSlopes(6, false) ==
@@ -139,7 +140,7 @@ TEST_CASE("ALiBi's slopes", "[position]") {
   CHECK(bias->slopes.f32()[2] == .0625f);
 }
 
-TEST_CASE("Encodings without a bias have none", "[position]") {
+TEST_CASE("Position encodings without a bias give kind kNone", "[position]") {
   std::vector<Buffer> storage;
   for (PositionEncoding p :
        {PositionEncoding::kNone, PositionEncoding::kRope, PositionEncoding::kLearned}) {
@@ -220,9 +221,10 @@ TEST_CASE("FIRE's tabulated network equals the network", "[position]") {
   }
 }
 
-TEST_CASE("FIRE's degenerate units", "[position]") {
+TEST_CASE("FIRE: degenerate hidden units", "[position]") {
   FireNetwork network;
-  // Never on, always on, both without slope; a knot at 0 twice; one beyond f32.
+  // Units 0 and 1: slope 0, never on and always on. Units 2 and 3: both have their knot at 0. Unit
+  // 4: its knot overflows f32. Unit 5: slope -0.
   network.in = {0.0f, 0.0f, 1.0f, -2.0f, 1e-30f, -0.0f};
   network.in_bias = {-1.0f, 1.0f, 0.0f, 0.0f, 1e30f, 0.0f};
   network.out = {1, 2, 3, 4, 0, 6};

@@ -1,6 +1,6 @@
-// On a GPU, work whose shape comes again is replayed as a recorded graph: steps, prompts and
-// encodings. What a replay gives for other tokens, lengths of tables and slots must be what the CPU
-// gives, whichever of the first rounds is not recorded yet.
+// On a GPU, decoder steps, prompts and encodings of a shape that is used again are launched as CUDA
+// graphs. With other tokens, lengths and slots than at the capture, a graph's results must equal
+// the CPU's. The first rounds run without a graph, later ones with it; all are compared.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -44,16 +44,16 @@ double LargestDifference(const std::vector<float>& a, const std::vector<float>& 
   return largest;
 }
 
-TEST_CASE("replayed prompts, steps and encodings give what the CPU gives") {
+TEST_CASE("CUDA graphs of prompts, steps and encodings give the CPU's results") {
   auto device = Device::Open(0);
-  if (!device.ok()) {  // ctest knows a skipped test by the word
+  if (!device.ok()) {  // ctest recognises a skipped test by the word "skipped"
     WARN("skipped: " << device.status().message());
     return;
   }
   ThreadPool pool(2);
   std::mt19937 random(7);
-  // One row at a time, several of mixed lengths with short ones among them, pieces that leave one
-  // token over.
+  // Row lengths of each call: one row; mixed lengths; equal lengths; single tokens. With 20 tokens
+  // per call, some rows end with a call of few tokens.
   const std::vector<std::vector<int>> shapes = {{40}, {3, 33, 1, 17}, {16, 16}, {1, 1, 1}};
   for (const char* name : {"gpt2", "gpt2-variant", "t5-v1_0", "t5-v1_1", "fat5-rope"}) {
     INFO(name);

@@ -39,11 +39,11 @@ std::vector<float> RowRunner::ReadAll(const Tensor& t) {
   return values;
 }
 
-// [rows, columns] in the model's memory, undefined values.
-Tensor RowRunner::Room(int64_t rows, int64_t columns, Buffer* memory) {
-  absl::StatusOr<Buffer> room = model_->stream().Allocate(rows * columns * 4);
-  QT_CHECK(room.ok());
-  *memory = *std::move(room);
+// Allocates [rows, columns] f32 in the memory of the model's stream, values undefined.
+Tensor RowRunner::Allocate(int64_t rows, int64_t columns, Buffer* memory) {
+  absl::StatusOr<Buffer> buffer = model_->stream().Allocate(rows * columns * 4);
+  QT_CHECK(buffer.ok());
+  *memory = *std::move(buffer);
   return Tensor::F32(memory->as<float>(), {rows, columns});
 }
 
@@ -129,7 +129,7 @@ std::vector<float> RowRunner::Logits(const std::vector<float>& states) {
   const int64_t d_model = model_->config().d_model, vocab = model_->config().vocab;
   const int64_t rows = static_cast<int64_t>(states.size()) / d_model;
   Buffer in, out;
-  const Tensor x = Room(rows, d_model, &in), logits = Room(rows, vocab, &out);
+  const Tensor x = Allocate(rows, d_model, &in), logits = Allocate(rows, vocab, &out);
   model_->stream().Write(states.data(), x);
   model_->Logits(x, logits);
   return ReadAll(logits);
@@ -139,7 +139,7 @@ std::vector<float> RowRunner::Classify(const std::vector<float>& states) {
   const int64_t d_model = model_->config().d_model, labels = model_->config().labels;
   const int64_t rows = static_cast<int64_t>(states.size()) / d_model;
   Buffer in, out;
-  const Tensor x = Room(rows, d_model, &in), logits = Room(rows, labels, &out);
+  const Tensor x = Allocate(rows, d_model, &in), logits = Allocate(rows, labels, &out);
   model_->stream().Write(states.data(), x);
   model_->Classify(x, logits);
   return ReadAll(logits);

@@ -38,10 +38,10 @@ std::vector<int32_t> Ramp(int64_t n, int32_t start, int32_t step, int32_t modulu
   return ids;
 }
 
-// 700 tokens in three rows: blocks of rows begin and end inside of sequences.
+// 700 tokens in three rows, so that blocks of rows begin and end inside sequences.
 TokenRows ThreeRows() { return {Ramp(400, 3, 7, 90), Ramp(1, 5, 1, 90), Ramp(299, 11, 13, 90)}; }
 
-// A copy of a case whose config.json has some keys changed (null: removed).
+// A copy of a golden case with changes to config.json: keys are set, or removed if null.
 class Variant {
  public:
   Variant(const std::string& name, const nlohmann::json& changes)
@@ -75,10 +75,10 @@ std::vector<float> LogitsOf(const std::string& directory, ThreadPool* pool) {
   return runner.Logits(runner.Decode({Ramp(12, 3, 7, 90), Ramp(5, 4, 9, 90)}, kAll));
 }
 
-TEST_CASE("T5: one product writes the keys and values of all decoder layers") {
+TEST_CASE("T5: one GEMM writes the cross-attention keys and values of all decoder layers") {
   const char* name = GENERATE("t5-v1_1", "fat5-rope-half-interleaved", "fat5-xpos");
   INFO(name);
-  constexpr int64_t kRows = 600;  // more than the rows of one block
+  constexpr int64_t kRows = 600;  // more than one block
   ThreadPool pool(2);
   auto model = LoadFrom(CaseDirectory(name), &pool);
   const ModelConfig& config = model->config();
@@ -101,7 +101,7 @@ TEST_CASE("T5: one product writes the keys and values of all decoder layers") {
   CHECK(model->stream().products() - before == 1 + 6 * config.decoder_layers);
 }
 
-TEST_CASE("T5: states are the same bits in any slicing and alone or packed") {
+TEST_CASE("T5: hidden states are bit-identical in any slicing, alone or packed") {
   ThreadPool pool(2);
   const TokenRows rows = ThreeRows();
   for (const char* name : {"t5-v1_1", "fat5-t5", "fat5-alibi", "fat5-fire-32", "fat5-xpos"}) {
@@ -120,7 +120,7 @@ TEST_CASE("T5: states are the same bits in any slicing and alone or packed") {
   }
 }
 
-TEST_CASE("T5: a slice does about the work it was given") {
+TEST_CASE("T5: EncodeSlice does about `work` units of work") {
   ThreadPool pool(1);
   auto model = LoadFrom(CaseDirectory("t5-v1_1"), &pool);
   const std::vector<int32_t> tokens = Ramp(2000, 3, 7, 90);
@@ -132,13 +132,13 @@ TEST_CASE("T5: a slice does about the work it was given") {
     return count;
   };
   CHECK(slices(kAll) == 1);
-  // One unit is one token through one layer; attention over 2000 keys comes on top.
+  // One unit is one token through one layer, without its attention over 2000 keys.
   const int64_t units = 2000 * model->config().encoder_layers;
   CHECK(slices(units / 10) >= 10);
   CHECK(slices(units / 10) <= 200);
 }
 
-TEST_CASE("T5: BeginEncode drops what was under way") {
+TEST_CASE("T5: BeginEncode drops an incomplete batch") {
   ThreadPool pool(1);
   auto model = LoadFrom(CaseDirectory("t5-v1_1"), &pool);
   RowRunner runner(model.get());
@@ -150,8 +150,8 @@ TEST_CASE("T5: BeginEncode drops what was under way") {
   CHECK(runner.Encode(rows, kAll) == expected);
 }
 
-// Two beams of a request: they share the source and the prompt's slots, and beam 1 goes on from
-// beam 0's history.
+// Two beams of a request share the source and the prompt's slots, and beam 1 continues beam 0's
+// history.
 TEST_CASE("T5: beams share a source and read each other's slots") {
   ThreadPool pool(2);
   for (const char* name : {"t5-v1_1", "umt5", "fat5-rope"}) {
@@ -201,7 +201,7 @@ TEST_CASE("T5: beams share a source and read each other's slots") {
   }
 }
 
-TEST_CASE("T5: kept encoder states give the same source keys") {
+TEST_CASE("T5: ProjectCross of copied encoder states gives the same keys and values") {
   ThreadPool pool(2);
   for (const char* name : {"t5-v1_1", "fat5-xpos"}) {
     INFO(name);
@@ -231,7 +231,7 @@ TEST_CASE("T5: kept encoder states give the same source keys") {
   }
 }
 
-TEST_CASE("T5: log-probabilities of targets agree with the logits") {
+TEST_CASE("T5: TargetLogProbs agrees with Logits") {
   ThreadPool pool(2);
   auto model = LoadFrom(CaseDirectory("t5-v1_0"), &pool);
   RowRunner runner(model.get());
@@ -268,15 +268,17 @@ TEST_CASE("T5: transformers 4.x and 5.x configurations of one model give the sam
         LogitsOf(Variant("t5-v1_1", {{"scale_decoder_outputs", nullptr}}).directory(), &pool));
   const nlohmann::json resaved = {{"scale_decoder_outputs", false}, {"tie_word_embeddings", true}};
   CHECK(v1_1 == LogitsOf(Variant("t5-v1_1", resaved).directory(), &pool));
-  // Without the key, a T5 that is not marked as untied is scaled, whatever head it stores.
-  const nlohmann::json lost = {{"scale_decoder_outputs", nullptr}, {"tie_word_embeddings", true}};
+  // Without scale_decoder_outputs, logits are scaled unless tie_word_embeddings is false, whether
+  // or not the files contain lm_head.weight.
+  const nlohmann::json no_scale_key = {{"scale_decoder_outputs", nullptr},
+                                       {"tie_word_embeddings", true}};
   CHECK(LogitsOf(Variant("t5-v1_1", {{"scale_decoder_outputs", true}}).directory(), &pool) ==
-        LogitsOf(Variant("t5-v1_1", lost).directory(), &pool));
-  // The comparison can fail: the factor shows.
+        LogitsOf(Variant("t5-v1_1", no_scale_key).directory(), &pool));
+  // The factor changes the logits, so the comparisons above can fail.
   CHECK(v1_1 != LogitsOf(Variant("t5-v1_1", {{"scale_decoder_outputs", true}}).directory(), &pool));
 }
 
-TEST_CASE("T5: narrow weights run through every call") {
+TEST_CASE("T5: int8 and bf16 weights stay close to f32") {
   ThreadPool pool(2);
   for (const WeightType type : {WeightType::kI8, WeightType::kBF16}) {
     if (!WeightTypeSupported(type)) continue;
@@ -301,7 +303,7 @@ TEST_CASE("T5: narrow weights run through every call") {
   }
 }
 
-TEST_CASE("T5: no call allocates") {
+TEST_CASE("T5: no call of the forward pass allocates") {
   ThreadPool pool(2);
   for (const char* name : {"t5-v1_1", "fat5-xpos"}) {
     INFO(name);
@@ -338,7 +340,7 @@ TEST_CASE("T5: no call allocates") {
   }
 }
 
-TEST_CASE("Model: limits out of range are refused by name") {
+TEST_CASE("Model: Load names the limit that is out of range") {
   ThreadPool pool(1);
   const auto message = [&](const ModelLimits& limits) {
     LoadOptions options;
@@ -347,12 +349,21 @@ TEST_CASE("Model: limits out of range are refused by name") {
     CHECK(absl::IsInvalidArgument(model.status()));
     return std::string(model.status().message());
   };
-  CHECK_THAT(message({.max_encode_tokens = 0}), Catch::Contains("max_encode_tokens"));
+  CHECK(message({.max_encode_tokens = 0}) == "max_encode_tokens: 0 is not in [1, 16777216]");
   CHECK_THAT(message({.max_step_tokens = -1}), Catch::Contains("max_step_tokens"));
   CHECK_THAT(message({.max_step_sequences = int64_t{1} << 40}),
              Catch::Contains("max_step_sequences"));
   CHECK_THAT(message({.cache_pages = int64_t{1} << 31}), Catch::Contains("cache_pages"));
   CHECK_THAT(message({.page_size = 0}), Catch::Contains("page_size"));
+}
+
+TEST_CASE("Model: Load names a weight type that the CPU does not support") {
+  ThreadPool pool(1);
+  LoadOptions options;
+  options.weights = WeightType::kF16;
+  const auto model = Model::Load(CaseDirectory("fat5-tokcls"), options, &pool);
+  CHECK(absl::IsUnimplemented(model.status()));
+  CHECK(model.status().message() == "weight type f16 is not supported on this CPU: it needs a GPU");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// When requests hear of a step: at its end, or, where a device works beside the host, once the next
-// step is with the device.
+// When a step's results are delivered: at its end, or, with async scheduling, after the next step
+// has been enqueued.
 #include "catch2/catch.hpp"
 #include "engine/engine.h"
 #include "tests/engine/engine_harness.h"
@@ -7,10 +7,10 @@
 namespace quintet {
 namespace {
 
-// Streaming requests on a model without ends of its own.
+// Streaming requests on a model that never chooses eos.
 struct Scene {
-  explicit Scene(bool run_ahead) : model({.eos_bonus = -1000.0f}, &pool) {
-    auto created = Engine::Create(&model, nullptr, {.run_ahead = run_ahead});
+  explicit Scene(bool async_scheduling) : model({.eos_bonus = -1000.0f}, &pool) {
+    auto created = Engine::Create(&model, nullptr, {.async_scheduling = async_scheduling});
     REQUIRE(created.ok());
     engine = *std::move(created);
   }
@@ -40,19 +40,19 @@ struct Scene {
   std::unique_ptr<Engine> engine;
 };
 
-TEST_CASE("beside a device, tokens of a step are delivered by the next one") {
-  for (const bool run_ahead : {false, true}) {
-    Scene scene(run_ahead);
+TEST_CASE("async scheduling: tokens of a step are delivered by the next step") {
+  for (const bool async_scheduling : {false, true}) {
+    Scene scene(async_scheduling);
     scene.Submit(4, 10);
     scene.Step(5);
-    CHECK(scene.streamed(0) == (run_ahead ? 4 : 5));
+    CHECK(scene.streamed(0) == (async_scheduling ? 4 : 5));
     CHECK(scene.engine->counters().generated_tokens == 5);
   }
 }
 
-TEST_CASE("a request that ends early has heard of all its tokens") {
-  for (const bool run_ahead : {false, true}) {
-    Scene scene(run_ahead);
+TEST_CASE("a request that ends early has received all its tokens") {
+  for (const bool async_scheduling : {false, true}) {
+    Scene scene(async_scheduling);
     const RequestId id = scene.Submit(4, 10);
     scene.Submit(6, 20);
     scene.Step(5);
@@ -66,12 +66,12 @@ TEST_CASE("a request that ends early has heard of all its tokens") {
   }
 }
 
-TEST_CASE("a request that is done is answered though all others have ended since") {
-  Scene scene(/*run_ahead=*/true);
+TEST_CASE("a finished request gets OnDone although all others have ended since") {
+  Scene scene(/*async_scheduling=*/true);
   scene.Submit(4, 3);
   const RequestId other = scene.Submit(6, 20);
   scene.Step(3);
-  REQUIRE(scene.sink(0).done_calls == 0);  // it is done, and its answer waits for the next step
+  REQUIRE(scene.sink(0).done_calls == 0);  // finished; OnDone follows in the next step
   scene.engine->Cancel(other);
   scene.Step(2);
   CHECK(scene.sink(0).done_calls == 1);
@@ -79,12 +79,12 @@ TEST_CASE("a request that is done is answered though all others have ended since
   CHECK(scene.engine->counters().running == 0);
 }
 
-TEST_CASE("what a request that is done held is free before it hears of that") {
-  Scene scene(/*run_ahead=*/true);
+TEST_CASE("resources of a finished request are free before OnDone") {
+  Scene scene(/*async_scheduling=*/true);
   scene.Submit(4, 3);
   scene.Submit(6, 6);
   scene.Step(3);
-  // It counts as running until it has been told, though nothing is held for it any more.
+  // It counts as running until OnDone, although its resources are free.
   CHECK(scene.sink(0).done_calls == 0);
   CHECK(scene.engine->counters().running == 2);
   const int64_t pages = scene.engine->counters().pages_used;
@@ -93,7 +93,7 @@ TEST_CASE("what a request that is done held is free before it hears of that") {
   CHECK(scene.sink(0).result.sequences.at(0).token_ids == scene.sink(0).streamed_ids.at(0));
   CHECK(scene.engine->counters().running == 1);
   CHECK(scene.engine->counters().pages_used == pages);
-  // The last one is told by its own last step: no other follows.
+  // The last request gets OnDone in its own last step, because no other step follows.
   scene.Step(2);
   CHECK(scene.sink(1).done_calls == 1);
   CHECK(scene.engine->counters().running == 0);

@@ -1,46 +1,48 @@
-#include "engine/encoder_work.h"
+#include "engine/encoder_runner.h"
 
 #include <algorithm>
 #include <iterator>
 #include <utility>
 
+#include "engine/pooling.h"
 #include "engine/reserve.h"
 #include "kernels/check.h"
 
 namespace quintet {
 
-EncoderWork::EncoderWork(Model* model, EncoderCache* cache, TargetScores* scores, Clock clock)
+EncoderRunner::EncoderRunner(Model* model, EncoderCache* cache, TargetScores* scores, Clock clock)
     : model_(model), cache_(cache), scores_(scores), clock_(std::move(clock)) {
   batch_.Reserve(model->limits().max_encode_tokens);
   slots_.reserve(static_cast<size_t>(model->limits().max_encode_tokens));
   rows_.reserve(static_cast<size_t>(model->limits().max_step_tokens));
 }
 
-void EncoderWork::Reserve(size_t jobs) {
-  MakeRoom(jobs, &inputs_);
+void EncoderRunner::Reserve(size_t jobs) {
+  EnsureCapacity(jobs, &inputs_);
+  EnsureCapacity(jobs, &continuations_);
   while (projections_.size() + spare_.size() < jobs) spare_.emplace_back();
 }
 
-void EncoderWork::Jobs(std::vector<Job*>* jobs) const {
+void EncoderRunner::Jobs(std::vector<Job*>* jobs) const {
   for (const Input& input : inputs_) {
     if (input.job != nullptr) jobs->push_back(input.job);
   }
   for (const Projection& projection : projections_) jobs->push_back(projection.job);
 }
 
-void EncoderWork::AddProjection(Projection projection) {
+void EncoderRunner::AddProjection(Projection projection) {
   QT_CHECK(!spare_.empty());
   spare_.front() = std::move(projection);
   projections_.splice(projections_.end(), spare_, spare_.begin());
 }
 
-bool EncoderWork::active() const {
+bool EncoderRunner::active() const {
   return !inputs_.empty() ||
          std::any_of(projections_.begin(), projections_.end(),
                      [](const Projection& p) { return p.encoded.owner == nullptr; });
 }
 
-std::optional<Priority> EncoderWork::MostUrgent() const {
+std::optional<Priority> EncoderRunner::HighestPriority() const {
   std::optional<Priority> highest;
   const auto meet = [&highest](const Job* job) {
     if (job == nullptr) return;
@@ -51,13 +53,13 @@ std::optional<Priority> EncoderWork::MostUrgent() const {
   return highest;
 }
 
-void EncoderWork::Begin(absl::Span<Job* const> jobs) {
+void EncoderRunner::Begin(absl::Span<Job* const> jobs) {
   QT_CHECK(!active() && !jobs.empty());
   batch_.Clear();
   for (Job* job : jobs) {
     const int64_t begin = batch_.tokens();
-    if (job->scored != nullptr) {
-      job->scored->AddTo(&batch_);
+    if (job->scoring() != nullptr) {
+      job->scoring()->AddTo(&batch_);
     } else {
       batch_.Add(job->request.input);
     }
@@ -66,25 +68,30 @@ void EncoderWork::Begin(absl::Span<Job* const> jobs) {
   model_->BeginEncode(batch_.Finish());
 }
 
-void EncoderWork::AddEncoded(Job* job, EncodedStates encoded) {
+void EncoderRunner::AddCached(Job* job, EncodedStates encoded) {
   AddProjection({job, std::move(encoded)});
 }
 
-void EncoderWork::Forget(const Job* job) {
+void EncoderRunner::TakeContinuations(absl::FunctionRef<bool(Job* job)> take) {
+  std::erase_if(continuations_, take);
+}
+
+void EncoderRunner::Remove(const Job* job) {
+  std::erase(continuations_, job);
   std::erase_if(projections_, [job](const Projection& p) { return p.job == job; });
   bool wanted = false;
   for (Input& input : inputs_) {
     if (input.job == job) input.job = nullptr;
     wanted = wanted || input.job != nullptr;
   }
-  if (!wanted) inputs_.clear();  // the next BeginEncode drops what is under way
+  if (!wanted) inputs_.clear();  // the next BeginEncode drops the running batch
 }
 
-void EncoderWork::Advance(int64_t budget_us,
-                          absl::FunctionRef<void(Job* job, const EncodedStates& states)> ready) {
+void EncoderRunner::Advance(int64_t budget_us,
+                            absl::FunctionRef<void(Job* job, const EncodedStates& states)> ready) {
   const int64_t begin_us = clock_();
   int64_t spent_us = 0;
-  // What is left when more than half is spent would go into slices too small to be worth it.
+  // Stop after half of the budget: slices for the rest would be too small to be efficient.
   while (!(inputs_.empty() && projections_.empty()) && 2 * spent_us <= budget_us) {
     if (projections_.empty()) {
       Encode(budget_us - spent_us);
@@ -99,22 +106,22 @@ void EncoderWork::Advance(int64_t budget_us,
   }
 }
 
-void EncoderWork::Encode(int64_t budget_us) {
+void EncoderRunner::Encode(int64_t budget_us) {
   const int64_t work = encode_rate_.WorkFor(budget_us);
   const int64_t begin_us = clock_();
   if (!model_->EncodeSlice(work)) {
-    encode_rate_.Record(work, clock_() - begin_us);  // the last slice may be any shorter
+    encode_rate_.Record(work, clock_() - begin_us);  // not the last slice, which may be shorter
     return;
   }
   for (const Input& input : inputs_) {
     if (input.job == nullptr) continue;
     EncodedStates encoded{.states = model_->EncoderStates().Rows(input.begin, input.end)};
-    if (input.job->scored == nullptr) encoded.host = Bring(input);
+    if (input.job->scoring() == nullptr) encoded.host = EnqueueDownload(input);
     AddProjection({input.job, std::move(encoded), input.begin});
   }
   if (cache_->enabled() && model_->stream().Synchronize().ok()) {
     for (const Input& input : inputs_) {
-      if (input.job == nullptr || input.job->scored != nullptr) continue;
+      if (input.job == nullptr || input.job->scoring() != nullptr) continue;
       cache_->Insert(input.job->request.input,
                      model_->HostEncoderStates().Rows(input.begin, input.end));
     }
@@ -122,9 +129,9 @@ void EncoderWork::Encode(int64_t budget_us) {
   inputs_.clear();
 }
 
-// Queues the way to the host of what is read there: by the cache, which keeps copies, and by the
-// pooling of a job that wants states.
-Tensor EncoderWork::Bring(const Input& input) const {
+// Enqueues the D2H copy of the rows that the host reads: all rows for the cache, which copies them,
+// or those that the job's pooling needs. Returns the host tensor of the whole input.
+Tensor EncoderRunner::EnqueueDownload(const Input& input) const {
   const Request& request = input.job->request;
   const Tensor host = model_->HostEncoderStates().Rows(input.begin, input.end);
   RowRange rows{0, 0};
@@ -137,17 +144,17 @@ Tensor EncoderWork::Bring(const Input& input) const {
   return host;
 }
 
-int64_t EncoderWork::Project(int64_t budget_us) {
+int64_t EncoderRunner::Project(int64_t budget_us) {
   Projection& first = projections_.front();
-  if (first.job->scored != nullptr) return ScoreSome(&first, budget_us) ? 1 : 0;
-  if (first.job->task() == nullptr) return 1;  // nothing will be decoded
+  if (first.job->scoring() != nullptr) return ScoreSome(&first, budget_us) ? 1 : 0;
+  if (first.job->task() == nullptr) return 1;  // never decodes, so no projection
   const int64_t begin = first.rows_done, rows = first.encoded.states.dim[0];
   const int64_t room = project_rate_.WorkFor(budget_us);
   const int64_t end = std::min(rows, begin + room);
   Tensor states = first.encoded.states.Rows(begin, end);
   slots_.assign(first.job->source_slots.begin() + begin, first.job->source_slots.begin() + end);
   int64_t complete = end == rows ? 1 : 0;
-  if (complete > 0) complete += Join(room, &states);
+  if (complete > 0) complete += AppendNeighbours(room, &states);
   const int64_t begin_us = clock_();
   model_->ProjectCross(states, begin, slots_);
   project_rate_.Record(states.dim[0], clock_() - begin_us);
@@ -155,10 +162,10 @@ int64_t EncoderWork::Project(int64_t budget_us) {
   return complete;
 }
 
-// Adds the whole sequences that follow in the encoder's batch, as far as there is room for their
-// rows: one product of many rows costs less than many of few. Rotary encodings, which turn keys by
-// their positions, take one sequence at a time.
-int64_t EncoderWork::Join(int64_t room, Tensor* states) {
+// Extends `states` by the whole sequences that follow in the encoder batch, while their rows fit
+// `room`: one large GEMM costs less than several small ones. Not with rotary position encoding,
+// which depends on the position within one sequence.
+int64_t EncoderRunner::AppendNeighbours(int64_t room, Tensor* states) {
   if (model_->config().position == PositionEncoding::kRope) return 0;
   int64_t joined = 0;
   for (auto i = std::next(projections_.begin()); i != projections_.end(); ++i, ++joined) {
@@ -174,11 +181,11 @@ int64_t EncoderWork::Join(int64_t room, Tensor* states) {
   return joined;
 }
 
-// Scores some of what a part predicts; true: the last of it. A device's failure is the caller's to
-// find, whose Synchronize has it.
-bool EncoderWork::ScoreSome(Projection* scoring, int64_t budget_us) {
+// Scores a block of the part's predictions; true: all are done. A device failure is found by the
+// caller's next Synchronize.
+bool EncoderRunner::ScoreSome(Projection* scoring, int64_t budget_us) {
   const Job& job = *scoring->job;
-  const auto predictions = job.scored->predictions().subspan(scoring->rows_done);
+  const auto predictions = job.scoring()->predictions().subspan(scoring->rows_done);
   const int64_t room = std::min({score_rate_.WorkFor(budget_us), model_->limits().max_step_tokens,
                                  static_cast<int64_t>(predictions.size())});
   const int64_t begin_us = clock_();

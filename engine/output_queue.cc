@@ -1,4 +1,4 @@
-#include "engine/outbox.h"
+#include "engine/output_queue.h"
 
 #include <new>
 
@@ -10,7 +10,7 @@ namespace {
 void Deliver(Job* job) {
   if (job->ran_out_of_memory()) return;
   try {
-    job->generation->Deliver(job->request.sink.get());
+    job->generation()->Deliver(job->request.sink.get());
   } catch (const std::bad_alloc&) {
     job->out_of_memory = true;
   }
@@ -18,20 +18,20 @@ void Deliver(Job* job) {
 
 }  // namespace
 
-void Outbox::Reserve(size_t jobs) {
-  MakeRoom(jobs, &tokens_);
-  MakeRoom(jobs, &done_);
+void OutputQueue::Reserve(size_t jobs) {
+  EnsureCapacity(jobs, &tokens_);
+  EnsureCapacity(jobs, &done_);
 }
 
-void Outbox::SendTokensOf(Job* job) {
+void OutputQueue::SendTokensOf(Job* job) {
   if (std::erase(tokens_, job) > 0) Deliver(job);
 }
 
-void Outbox::SendAll(absl::FunctionRef<void(Job* job)> answer) {
+void OutputQueue::SendAll(absl::FunctionRef<void(Job* job)> answer) {
   for (Job* job : tokens_) Deliver(job);
   tokens_.clear();
   for (const std::unique_ptr<Job>& job : done_) {
-    if (job->generation != nullptr) Deliver(job.get());
+    if (job->generation() != nullptr) Deliver(job.get());
     answer(job.get());
   }
   done_.clear();

@@ -1,5 +1,6 @@
-// A small array of an op's plan in mirrored memory (kernels/stream.h): filled anew on the host for
-// every step, uploaded only when it differs from what the device has. Not thread safe.
+// A small array of an op's arguments, planned anew on the host for every step and uploaded only if
+// it differs from the content of the device buffer. Kept in a pinned host buffer with a device
+// buffer of the same size (kernels/stream.h). Not thread safe.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +18,12 @@
 namespace quintet {
 
 template <typename T>
-class MirroredArray {
+class PinnedArray {
   static_assert(std::is_trivially_copyable_v<T>);
 
  public:
   // `stream` outlives the object.
-  explicit MirroredArray(const Stream* stream) : stream_(stream) {}
+  explicit PinnedArray(const Stream* stream) : stream_(stream) {}
 
   absl::Status Allocate(int64_t capacity) {
     absl::StatusOr<Buffer> block =
@@ -42,28 +43,35 @@ class MirroredArray {
     QT_CHECK_LE(planned_.size() + entries.size(), planned_.capacity());
     planned_.insert(planned_.end(), entries.begin(), entries.end());
   }
+  // Zero-fills new entries; entries are then written by operator[].
+  void Resize(int64_t size) {
+    QT_CHECK_LE(static_cast<size_t>(size), planned_.capacity());
+    planned_.resize(static_cast<size_t>(size));
+  }
+  T& operator[](int64_t i) { return planned_[static_cast<size_t>(i)]; }
   int64_t size() const { return static_cast<int64_t>(planned_.size()); }
 
-  // Queues the upload, if one is needed.
+  // Enqueues the upload, if one is needed.
   void Commit() {
     const size_t bytes = planned_.size() * sizeof(T);
     if (bytes == 0) return;
-    const bool there = bytes <= brought_ && std::memcmp(block_.data(), planned_.data(), bytes) == 0;
-    if (there) return;
+    const bool unchanged =
+        bytes <= uploaded_bytes_ && std::memcmp(block_.data(), planned_.data(), bytes) == 0;
+    if (unchanged) return;
     stream_->WaitForUpload(upload_);
     std::memcpy(block_.data(), planned_.data(), bytes);
-    brought_ = bytes;
+    uploaded_bytes_ = bytes;
     upload_ = stream_->Upload(block_.data(), static_cast<int64_t>(bytes));
   }
-  // The array as of Commit, in mirrored memory.
+  // The array as of the last Commit, in pinned host memory.
   absl::Span<const T> span() const { return {block_.as<T>(), planned_.size()}; }
 
  private:
   const Stream* stream_;
-  std::vector<T> planned_;
-  Buffer block_;
-  size_t brought_ = 0;  // bytes of the block that the device has
-  int64_t upload_ = 0;  // that brings them
+  std::vector<T> planned_;     // the array that Commit uploads
+  Buffer block_;               // pinned, with a device buffer
+  size_t uploaded_bytes_ = 0;  // of block_; the device buffer holds the same
+  int64_t upload_ = 0;         // number of the latest upload
 };
 
 }  // namespace quintet

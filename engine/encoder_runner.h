@@ -1,0 +1,94 @@
+// Runs the model over whole inputs: encodes one packed batch in time slices, then does each job's
+// follow-up work in blocks of rows. Decoding jobs get their cross-attention keys and values
+// (projection); scoring jobs of causal models get log-probabilities of their targets. Used by the
+// stepping thread only.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <optional>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/types/span.h"
+#include "engine/clock.h"
+#include "engine/encoder_cache.h"
+#include "engine/input_batch.h"
+#include "engine/job.h"
+#include "engine/step_pace.h"
+#include "engine/target_scores.h"
+#include "models/model.h"
+
+namespace quintet {
+
+class EncoderRunner {
+ public:
+  // Stores the states of finished inputs in `cache`. All arguments outlive the object.
+  EncoderRunner(Model* model, EncoderCache* cache, TargetScores* scores, Clock clock);
+
+  // Reserves memory for `jobs` jobs. Up to that number only the model allocates later.
+  void Reserve(size_t jobs);
+  // Appends every job that is being encoded, projected or scored. After std::bad_alloc the caller
+  // ends them all: a batch cannot be continued.
+  void Jobs(std::vector<Job*>* jobs) const;
+
+  // Whether the model holds a batch. No other batch may begin then.
+  bool active() const;
+  // The highest priority of these jobs, if any.
+  std::optional<Priority> HighestPriority() const;
+  // Starts a batch with the inputs of `jobs`, or the next parts of scoring jobs.
+  void Begin(absl::Span<Job* const> jobs);
+  // Adds a job whose encoder output was cached, so that only projection is left.
+  void AddCached(Job* job, EncodedStates encoded);
+  // A scoring job whose next part waits for a later batch.
+  void AddContinuation(Job* job) { continuations_.push_back(job); }
+  bool has_continuations() const { return !continuations_.empty(); }
+  // Offers every such job to `take`, in order, and drops those for which it returns true.
+  void TakeContinuations(absl::FunctionRef<bool(Job* job)> take);
+  // The job has ended. Rows of a running batch are still computed, and their results dropped.
+  void Remove(const Job* job);
+
+  // Works for about `budget_us`, at least one slice, and calls `ready` for every job that is
+  // complete. Its states [rows, d_model] f32 are valid until the next Begin or while their owner
+  // lives. The keys and values in its source slots, or the scores of its part, are enqueued or
+  // done.
+  void Advance(int64_t budget_us,
+               absl::FunctionRef<void(Job* job, const EncodedStates& states)> ready);
+
+ private:
+  struct Input {
+    Job* job;
+    int64_t begin, end;  // rows in the encoder batch
+  };
+  struct Projection {
+    Job* job;
+    EncodedStates encoded;
+    int64_t first_row = 0;  // in the encoder batch
+    int64_t rows_done = 0;  // projected, or scored
+  };
+
+  void AddProjection(Projection projection);
+  void Encode(int64_t budget_us);
+  Tensor EnqueueDownload(const Input& input) const;
+  // Returns how many of the first projections_ are complete after this call.
+  int64_t Project(int64_t budget_us);
+  int64_t AppendNeighbours(int64_t room, Tensor* states);
+  bool ScoreSome(Projection* scoring, int64_t budget_us);
+
+  Model* const model_;
+  EncoderCache* const cache_;
+  TargetScores* const scores_;
+  const Clock clock_;
+  std::vector<Input> inputs_;          // of the batch being encoded
+  std::list<Projection> projections_;  // jobs whose input is encoded
+  std::vector<Job*> continuations_;    // scoring jobs between two parts
+  std::list<Projection> spare_;        // list nodes, allocated in advance
+  InputBatch batch_;
+  std::vector<int32_t> slots_;  // scratch: cache slots of a projected block
+  std::vector<int32_t> rows_;   // scratch: rows of a scored block
+  WorkRate encode_rate_{1};     // units of Model::EncodeSlice
+  WorkRate project_rate_{32};   // rows; smaller blocks are bound by reading the weights
+  WorkRate score_rate_{32};
+};
+
+}  // namespace quintet

@@ -1,0 +1,218 @@
+#include "engine/job_table.h"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/reserve.h"
+#include "kernels/check.h"
+#include "kernels/out_of_memory.h"
+
+namespace quintet {
+
+JobTable::JobTable(const Capacity& capacity, RequestTable* requests, EncoderRunner* encoder,
+                   Clock clock)
+    : capacity_(capacity),
+      requests_(requests),
+      encoder_(encoder),
+      clock_(std::move(clock)),
+      out_of_memory_(OutOfMemory()),
+      expired_in_queue_(absl::DeadlineExceededError("the deadline passed in the queue")),
+      expired_running_(absl::DeadlineExceededError("the deadline passed while decoding")),
+      device_failed_(absl::UnavailableError("the device failed")),
+      pool_(capacity.pages, capacity.page_size),
+      scheduler_({capacity.encode_tokens, capacity.pages, capacity.running_sequences}) {}
+
+JobTable::~JobTable() {
+  SendOutputs();
+  TakeArrivals([](size_t) {});
+  FinishCancelled();
+  while (!jobs_.empty()) {
+    Finish(jobs_.begin()->second.get(), JobState::kFailed,
+           absl::UnavailableError("the engine is shutting down"));
+  }
+}
+
+Job* JobTable::Find(RequestId id) const {
+  const auto job = jobs_.find(id);
+  return job == jobs_.end() ? nullptr : job->second.get();
+}
+
+// False after a failed allocation; nothing has changed then.
+bool JobTable::Accept(std::unique_ptr<Job>* job, absl::FunctionRef<void(size_t jobs)> reserve) {
+  const RequestId id = (*job)->id;
+  auto place = jobs_.end();
+  try {
+    const size_t jobs = jobs_.size() + 1;
+    EnsureCapacity(jobs, &finishing_);
+    EnsureCapacity(jobs, &decoding_);
+    EnsureCapacity(jobs, &admitted_ids_);
+    outputs_.Reserve(jobs);
+    reserve(jobs);
+    place = jobs_.try_emplace(id).first;
+    scheduler_.Add((*job)->needs);
+  } catch (const std::bad_alloc&) {
+    if (place != jobs_.end()) jobs_.erase(place);
+    return false;
+  }
+  place->second = std::move(*job);
+  return true;
+}
+
+void JobTable::TakeArrivals(absl::FunctionRef<void(size_t jobs)> reserve) {
+  requests_->TakeArrivals(&arrivals_);
+  for (std::unique_ptr<Job>& job : arrivals_) {
+    if (Accept(&job, reserve)) continue;
+    job->MoveTo(JobState::kFailed);
+    Notify(job.get(), /*was_queued=*/true, out_of_memory_);
+  }
+  arrivals_.clear();
+}
+
+void JobTable::FinishCancelled() {
+  for (RequestId id; requests_->NextCancelled(&id);) {
+    Job* const job = Find(id);
+    if (job != nullptr) Finish(job, JobState::kCancelled, absl::CancelledError("cancelled"));
+  }
+}
+
+void JobTable::FinishExpired(int64_t now_us) {
+  finishing_.clear();
+  for (const auto& [id, job] : jobs_) {
+    if (now_us >= job->request.deadline_us) finishing_.push_back(job.get());
+  }
+  for (Job* job : finishing_) {
+    Finish(job, JobState::kFailed,
+           job->state == JobState::kQueued ? expired_in_queue_ : expired_running_);
+  }
+}
+
+AdmissionBudget JobTable::FreeBudget() const {
+  return {.encode_tokens = 0,
+          .pages = pool_.free_pages(),
+          .sequences = capacity_.running_sequences - reserved_sequences_};
+}
+
+void JobTable::Admit(int64_t now_us, const AdmissionBudget& budget, std::vector<Job*>* admitted) {
+  admitted_ids_.clear();
+  scheduler_.Admit(now_us, budget, &admitted_ids_);
+  for (const RequestId id : admitted_ids_) admitted->push_back(jobs_.at(id).get());
+}
+
+bool JobTable::Start(Job* job, int64_t now_us) {
+  job->admitted_us = job->encoded_us = now_us;
+  DecodeTask* const task = job->task();
+  if (task != nullptr) reserved_sequences_ += task->sequences();
+  requests_->OnStarted(*job);
+  try {
+    if (task != nullptr) {
+      const int64_t length = static_cast<int64_t>(job->request.input.size());
+      QT_CHECK(pool_.Reserve(task->pages_needed(), &job->own_pages));
+      task->AssignPages(job->own_pages);
+      if (job->encodes) {
+        QT_CHECK(pool_.Reserve(pool_.PagesFor(length), &job->source_pages));
+        job->source_slots = ConsecutiveSlots(job->source_pages, length, pool_.page_size());
+      }
+    }
+    // The sink may submit the next request at once, so the queue place is already free here.
+    job->request.sink->OnStart();
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  return true;
+}
+
+PriorityPressure JobTable::CurrentPressure() const {
+  PriorityPressure pressure;
+  pressure.encoding = encoder_->HighestPriority();
+  const QueuedRequest* first = scheduler_.First(clock_());
+  if (first == nullptr) return pressure;
+  const AdmissionBudget free = FreeBudget();
+  if (first->pages <= free.pages && first->sequences <= free.sequences) {
+    pressure.encoding = std::max(pressure.encoding.value_or(first->priority), first->priority);
+  } else {
+    pressure.waiting = first->priority;
+  }
+  return pressure;
+}
+
+void JobTable::SendOutputs() {
+  outputs_.SendAll([this](Job* job) { NotifyDone(job); });
+}
+
+void JobTable::NotifyDone(Job* job) {
+  Result& result = job->result;
+  Generation* const generation = job->generation();
+  if (generation != nullptr && !job->out_of_memory) {
+    const int64_t before = generation->new_tokens();
+    try {
+      result.sequences = generation->TakeSequences();
+    } catch (const std::bad_alloc&) {
+      job->out_of_memory = true;
+    }
+    result.output_tokens = generation->new_tokens();
+    requests_->AddGenerated(result.output_tokens - before);
+  } else {
+    job->CountScoredTokens();
+  }
+  if (job->out_of_memory) job->MoveTo(JobState::kFailed);
+  Notify(job, /*was_queued=*/false, job->out_of_memory ? out_of_memory_ : absl::OkStatus());
+}
+
+void JobTable::FinishOutOfMemory() {
+  finishing_.clear();
+  for (const auto& [id, job] : jobs_) {
+    if (job->ran_out_of_memory()) finishing_.push_back(job.get());
+  }
+  for (Job* job : finishing_) FinishOutOfMemory(job);
+}
+
+void JobTable::FailAll(const absl::Status& status) {
+  SendOutputs();
+  absl::Status unavailable = device_failed_;
+  try {
+    unavailable = absl::UnavailableError(absl::StrCat("the device failed: ", status.message()));
+  } catch (const std::bad_alloc&) {  // keep the status without details
+  }
+  requests_->Fail(unavailable);
+  while (!jobs_.empty()) {
+    Job* job = jobs_.begin()->second.get();
+    Finish(job, JobState::kFailed, job->state == JobState::kQueued ? unavailable : status);
+  }
+}
+
+void JobTable::Finish(Job* job, JobState state, const absl::Status& status) {
+  const bool was_queued = job->state == JobState::kQueued;
+  outputs_.SendTokensOf(job);
+  const std::unique_ptr<Job> owned = Detach(job, state);
+  Notify(job, was_queued, status);
+}
+
+std::unique_ptr<Job> JobTable::Detach(Job* job, JobState state) {
+  if (job->state == JobState::kQueued) {
+    QT_CHECK(scheduler_.Remove(job->id));
+  } else {
+    if (job->state == JobState::kEncoding) encoder_->Remove(job);
+    std::erase(decoding_, job);
+    pool_.Release(&job->own_pages);
+    pool_.Release(&job->source_pages);
+    if (job->task() != nullptr) reserved_sequences_ -= job->task()->sequences();
+  }
+  job->MoveTo(state);
+  std::unique_ptr<Job> owned = std::move(jobs_.at(job->id));
+  jobs_.erase(job->id);
+  return owned;
+}
+
+void JobTable::Notify(Job* job, bool was_queued, const absl::Status& status) {
+  job->FillTiming(clock_());
+  requests_->OnFinished(*job, was_queued, pool_.used_pages());
+  if (status.ok()) {
+    job->request.sink->OnDone(std::move(job->result));
+  } else {
+    job->request.sink->OnDone(status);
+  }
+}
+
+}  // namespace quintet

@@ -1,0 +1,102 @@
+// Every job of the engine from its arrival to its last notification: who holds which resources,
+// which jobs decode, and how a job ends. StepEngine decides what a step does; this class keeps the
+// jobs consistent. Used by the stepping thread only.
+#pragma once
+
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "engine/clock.h"
+#include "engine/encoder_runner.h"
+#include "engine/job.h"
+#include "engine/kv_pool.h"
+#include "engine/output_queue.h"
+#include "engine/request_table.h"
+#include "engine/scheduler.h"
+
+namespace quintet {
+
+class JobTable {
+ public:
+  // `requests` and `encoder` outlive the object.
+  JobTable(const Capacity& capacity, RequestTable* requests, EncoderRunner* encoder, Clock clock);
+  ~JobTable();  // finishes every job, UNAVAILABLE
+
+  size_t size() const { return jobs_.size(); }
+  Job* Find(RequestId id) const;  // null: unknown
+  int64_t used_pages() const { return pool_.used_pages(); }
+  // Running jobs that decode, in order of admission.
+  const std::vector<Job*>& decoding() const { return decoding_; }
+
+  // Adds submitted jobs to the scheduler's queue, and finishes cancelled and expired ones.
+  // `reserve(n)` reserves the caller's own lists for n jobs and may throw std::bad_alloc, which
+  // fails only the newest job.
+  void TakeArrivals(absl::FunctionRef<void(size_t jobs)> reserve);
+  void FinishCancelled();
+  void FinishExpired(int64_t now_us);
+
+  // Admission.
+  int64_t waiting() const { return scheduler_.waiting(); }
+  // Free pages and sequence slots; the token budget is the caller's.
+  AdmissionBudget FreeBudget() const;
+  // Appends the jobs that start now, in order of admission.
+  void Admit(int64_t now_us, const AdmissionBudget& budget, std::vector<Job*>* admitted);
+  // Takes the job's pages and sequence slots and calls the sink's OnStart. False after a failed
+  // allocation: the caller finishes the job.
+  bool Start(Job* job, int64_t now_us);
+  // The job decodes from the next step on.
+  void StartDecoding(Job* job) { decoding_.push_back(job); }
+
+  // Highest priorities of the work that competes with decoding.
+  PriorityPressure CurrentPressure() const;
+
+  // Queues the tokens that a streaming job got in this step, or the results of a finished job.
+  // Resources of a finished job are free at once; its sink is called by SendOutputs.
+  void QueueTokens(Job* job) { outputs_.AddTokens(job); }
+  void QueueDone(Job* job) { outputs_.AddDone(Detach(job, JobState::kDone)); }
+  void SendOutputs();
+
+  // Ends a job now: releases its resources, removes it from every list, calls OnDone.
+  void Finish(Job* job, JobState state, const absl::Status& status);
+  // Finishes a job after a failed allocation.
+  void FinishOutOfMemory(Job* job) { Finish(job, JobState::kFailed, out_of_memory_); }
+  // The same for every job that is marked out_of_memory.
+  void FinishOutOfMemory();
+  // The device failed: finishes all jobs, running ones with `status`, queued ones UNAVAILABLE.
+  void FailAll(const absl::Status& status);
+
+ private:
+  bool Accept(std::unique_ptr<Job>* job, absl::FunctionRef<void(size_t jobs)> reserve);
+  // Releases the job's pages and sequence slots and takes the job out of the table.
+  std::unique_ptr<Job> Detach(Job* job, JobState state);
+  void NotifyDone(Job* job);
+  void Notify(Job* job, bool was_queued, const absl::Status& status);
+
+  const Capacity capacity_;
+  RequestTable* const requests_;
+  EncoderRunner* const encoder_;
+  const Clock clock_;
+
+  // Statuses made in advance, because making one allocates.
+  const absl::Status out_of_memory_;
+  const absl::Status expired_in_queue_;
+  const absl::Status expired_running_;
+  const absl::Status device_failed_;
+
+  KvPool pool_;
+  Scheduler scheduler_;
+  std::unordered_map<RequestId, std::unique_ptr<Job>> jobs_;
+  std::vector<Job*> decoding_;  // in order of admission
+  OutputQueue outputs_;
+  int64_t reserved_sequences_ = 0;  // of started jobs
+
+  // Scratch, reserved for all jobs so that steps do not allocate.
+  std::vector<std::unique_ptr<Job>> arrivals_;
+  std::vector<RequestId> admitted_ids_;
+  std::vector<Job*> finishing_;
+};
+
+}  // namespace quintet

@@ -1,0 +1,32 @@
+// Notifications of a step that have not been sent yet: new tokens of streaming requests and results
+// of finished ones. With async scheduling they are sent only after the next step has been enqueued,
+// so that the GPU does not wait while the host detokenizes and delivers. Not thread safe.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "engine/job.h"
+
+namespace quintet {
+
+class OutputQueue {
+ public:
+  // Reserves memory for `jobs` jobs. Up to that number the Add functions do not allocate.
+  void Reserve(size_t jobs);
+  // `job` has new tokens. It must stay alive until SendAll, or until SendTokensOf before it ends.
+  void AddTokens(Job* job) { tokens_.push_back(job); }
+  void AddDone(std::unique_ptr<Job> job) { done_.push_back(std::move(job)); }
+
+  // Delivers the queued tokens of one job, if any. A failed allocation marks the job out_of_memory.
+  void SendTokensOf(Job* job);
+  // Delivers all tokens, then calls `answer` for each finished job. Marks jobs like SendTokensOf.
+  void SendAll(absl::FunctionRef<void(Job* job)> answer);
+
+ private:
+  std::vector<Job*> tokens_;
+  std::vector<std::unique_ptr<Job>> done_;
+};
+
+}  // namespace quintet

@@ -1,0 +1,63 @@
+// Scores the targets of one prompt with a causal model in encoder batches: the prompt once, then
+// all targets one after another. Each target has the positions that follow the prompt, and a column
+// mask hides it from the other targets (FlashMask's shared question, arXiv 2410.01359). The KV
+// cache is not used.
+//
+// Targets that do not fit one pass are split into parts; each part encodes the prompt again. The
+// parts of a request depend only on the request and the model's limit. Not thread safe.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "engine/input_batch.h"
+
+namespace quintet {
+
+class PackedScoring {
+ public:
+  // The attention mask in addition to causality.
+  struct AttentionScope {
+    // Sliding window: each token attends to itself and the window - 1 tokens before it; 0:
+    // unlimited. With a window, keys at the end of the prompt are visible to different rows of each
+    // target, so that targets cannot share the prompt: each has an input of its own.
+    int64_t window = 0;
+    // Bidirectional attention within the prompt.
+    bool prefix_lm = false;
+  };
+
+  // `prompt` and the targets are not empty. `targets` outlives the object. A part has at most
+  // `max_tokens` rows, unless a single target needs more.
+  PackedScoring(std::vector<int32_t> prompt, absl::Span<const std::vector<int32_t>> targets,
+                AttentionScope scope, int64_t max_tokens);
+
+  // Rows of the largest part.
+  int64_t max_part_tokens() const { return max_part_tokens_; }
+
+  bool done() const { return next_ == static_cast<int64_t>(targets_.size()); }
+  // Adds the next part's inputs.
+  void AddTo(InputBatch* batch);
+  // Predictions of the part added last, target by target: the hidden state of row `row`, counted
+  // from the part's first row, predicts `token` of target `item`.
+  struct Prediction {
+    int32_t row, item, token;
+  };
+  absl::Span<const Prediction> predictions() const { return predictions_; }
+  // The part added last has been scored: moves to the next one.
+  void Advance() { next_ = part_end_; }
+
+ private:
+  int64_t PartEnd(int64_t begin, int64_t* tokens) const;
+  void AddPrompt(InputBatch* batch) const;
+  void AddTarget(InputBatch* batch, int64_t item, int32_t prompt_row, int32_t part_row);
+
+  std::vector<int32_t> prompt_;
+  absl::Span<const std::vector<int32_t>> targets_;
+  AttentionScope scope_;
+  int64_t max_tokens_, max_part_tokens_ = 0;
+  int64_t next_ = 0, part_end_ = 0;  // targets
+  std::vector<Prediction> predictions_;
+};
+
+}  // namespace quintet

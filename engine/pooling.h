@@ -1,0 +1,61 @@
+// Hidden states to the result of an encode request: mean, first, last or all rows, optionally
+// scaled to unit length.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "engine/encoder_cache.h"
+#include "engine/job.h"
+#include "engine/request.h"
+#include "kernels/stream.h"
+
+namespace quintet {
+
+// Rows [begin, end) of `rows` hidden states that this pooling reads.
+struct RowRange {
+  int64_t begin, end;
+};
+RowRange PooledRows(Pooling pooling, int64_t rows);
+
+// Pools `states` [rows, width], the rows of PooledRows, into result->values, rows and columns.
+// `states` may be result->values itself.
+void PoolStates(const Request& request, absl::Span<const float> states, int64_t width,
+                Result* result);
+
+// Encode jobs of one step whose hidden states are on their way to the host. Stepping thread only.
+class PoolingQueue {
+ public:
+  // Reserves memory for `jobs` jobs; up to that number Add allocates nothing.
+  void Reserve(size_t jobs);
+  // `states.host` is valid after the next Synchronize of the stream.
+  void Add(Job* job, const EncodedStates& states) { entries_.push_back({job, states}); }
+  bool empty() const { return entries_.empty(); }
+
+  // Waits for the stream and pools every job's states into its result, in parallel, because
+  // page-faulting the result buffers on one thread takes as long as computing them on the GPU.
+  // A failed allocation marks only its job out_of_memory. Returns the device's status.
+  absl::Status Pool(const Stream& stream);
+  // Calls `done` for every job and empties the queue.
+  template <typename Done>
+  void Drain(const Done& done) {
+    for (const Entry& entry : entries_) done(entry.job);
+    entries_.clear();
+  }
+
+ private:
+  struct Entry {
+    Job* job;
+    EncodedStates states;
+
+    Tensor pooled_states() const {
+      const RowRange rows = PooledRows(job->request.pooling, states.host.dim[0]);
+      return states.host.Rows(rows.begin, rows.end);
+    }
+  };
+  std::vector<Entry> entries_;
+};
+
+}  // namespace quintet

@@ -1,0 +1,72 @@
+// The part of the engine that its threads share: the inbox of submitted requests, cancellations,
+// counters and the engine's status, all under one mutex. Submitting threads add requests; the
+// stepping thread takes them and reports how they end. Every member is thread safe.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/engine.h"
+#include "engine/job.h"
+
+namespace quintet {
+
+class RequestTable {
+ public:
+  RequestTable(const EngineLimits& limits, int64_t pages_total);
+
+  // Submitting threads.
+
+  // RESOURCE_EXHAUSTED when the queue is full, UNAVAILABLE once the device has failed. Lets Submit
+  // refuse a burst before it does any work.
+  absl::Status CheckOpen() const;
+  // Puts a planned job into the inbox and returns its id. Errors as CheckOpen, which here also
+  // counts the job's own tokens. Throws std::bad_alloc before it changes anything.
+  absl::StatusOr<RequestId> Add(std::unique_ptr<Job> job, int64_t now_us);
+  // Unknown ids and repeated calls are ignored.
+  void Cancel(RequestId id);
+  EngineCounters counters() const;
+  // Not OK once Fail has been called.
+  absl::Status status() const;
+
+  // The stepping thread.
+
+  // Blocks until some request is unfinished or cancelled, or `timeout_us` has passed.
+  void WaitForWork(int64_t timeout_us);
+  // Swaps the inbox, in order of arrival, with `jobs`, which is empty.
+  void TakeArrivals(std::vector<std::unique_ptr<Job>>* jobs);
+  // Takes one cancelled request; false when there is none.
+  bool NextCancelled(RequestId* id);
+  // The job has left the queue.
+  void OnStarted(const Job& job);
+  void AddGenerated(int64_t tokens);
+  // The job has reached its final state: updates the counters and forgets the id.
+  void OnFinished(const Job& job, bool was_queued, int64_t pages_used);
+  // A step has ended. Returns whether unfinished requests are left.
+  bool OnStep(int64_t pages_used, int64_t cache_queries, int64_t cache_hits);
+  // The device has failed: Add refuses requests with `status` from now on.
+  void Fail(const absl::Status& status);
+
+ private:
+  // `tokens`: of the request to be added. Under mutex_.
+  absl::Status CheckRoom(int64_t tokens) const;
+
+  const int64_t max_queue_requests_, max_queue_tokens_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;  // a request was added or cancelled
+  std::vector<std::unique_ptr<Job>> inbox_;
+  std::vector<RequestId> cancelled_;          // each id once; Add reserves the capacity
+  std::unordered_map<RequestId, bool> live_;  // unfinished requests: id -> whether cancelled
+  EngineCounters counters_;
+  int64_t queued_tokens_ = 0;
+  RequestId next_id_ = 1;
+  absl::Status status_;  // not OK once the device has failed
+};
+
+}  // namespace quintet

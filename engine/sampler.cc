@@ -1,0 +1,416 @@
+#include "engine/sampler.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "engine/logits_rows.h"
+#include "kernels/candidate_logits.h"
+#include "kernels/check.h"
+
+namespace quintet {
+namespace {
+
+int64_t NextId() {
+  static std::atomic<int64_t> next{0};
+  return next++;
+}
+
+}  // namespace
+
+Sampler::Sampler(Model* model, bool async_scheduling)
+    : model_(model),
+      id_(NextId()),
+      vocab_(model->config().vocab),
+      logits_stride_(LogitsStride(vocab_)),
+      max_rows_(LogitsChunkRows(model->stream())),
+      async_scheduling_(async_scheduling && model->chosen().defined() &&
+                        model->parents().defined()),
+      // Batches that change with every step have more keys than are worth capturing: LRU bounds
+      // them.
+      graphs_({.threshold = 3, .capacity = 1024}),
+      top_k_plan_(&model->stream()),
+      logprobs_plan_(&model->stream()),
+      rules_(&model->stream()),
+      rule_tokens_(&model->stream()),
+      draws_(&model->stream()),
+      beam_draws_(&model->stream()),
+      beam_groups_(&model->stream()),
+      eos_tokens_(&model->stream()),
+      carried_rows_(&model->stream()),
+      entry_rows_(&model->stream()),
+      entry_use_raw_(&model->stream()),
+      draw_rows_(&model->stream()),
+      draw_use_raw_(&model->stream()) {}
+
+int64_t Sampler::BufferBytes(const ModelConfig& config, const Stream& stream) {
+  const int64_t rows = LogitsChunkRows(stream);
+  int64_t bytes = 2 * TopKPlan::BlockBytes(rows) + kMaxRuleTokens * 4;
+  bytes += rows * static_cast<int64_t>(sizeof(RowRules) + sizeof(Draw) + sizeof(BeamDraw) +
+                                       sizeof(BeamGroup) + (5 + kMaxEosTokens) * sizeof(int32_t));
+  for (const Spec& spec : BufferSpecs(config, stream, nullptr)) bytes += spec.bytes;
+  return bytes;
+}
+
+std::array<Sampler::Spec, Sampler::kBuffers> Sampler::BufferSpecs(const ModelConfig& config,
+                                                                  const Stream& stream,
+                                                                  Sampler* sampler) {
+  constexpr int64_t kMinScratch = 64;
+  const int64_t rows = LogitsChunkRows(stream), vocab = config.vocab;
+  const int64_t values = rows * 4;  // one f32 or i32 per row
+  const int64_t logits = rows * LogitsStride(vocab) * 4;
+  const int64_t top_k = std::max(kMinScratch, TopKScratchBytes(rows, vocab, kMaxTopK, stream));
+  const int64_t rules = std::max(kMinScratch, LogitRulesScratchBytes(vocab, stream));
+  const int64_t sample = std::max({kMinScratch, SampleScratchBytes(vocab, stream),
+                                   SampleBeamsScratchBytes(rows, vocab, kMaxTopK, stream)});
+  const auto at = [sampler](Buffer Sampler::*member) {
+    return sampler == nullptr ? nullptr : &(sampler->*member);
+  };
+  // Buffers with a leading dimension of 2 have one half per StepSlot.
+  return {{
+      // i8 scratch of TopK, LogitRules, and Sample / SampleBeams.
+      {at(&Sampler::topk_scratch_), top_k, Memory::kDevice},
+      {at(&Sampler::rules_scratch_), rules, Memory::kDevice},
+      {at(&Sampler::sample_scratch_), sample, Memory::kDevice},
+      // [rows] f32: log-sum-exp of the logits that TopK ranks as log-probabilities.
+      {at(&Sampler::top_k_log_sums_), values, Memory::kDevice},
+      // [rows, logits_stride] f32: logits, changed in place by the rules.
+      {at(&Sampler::logits_), logits, Memory::kDevice},
+      // [rows, logits_stride] f32: logits before the rules, of rows that need log-probabilities; on
+      // a CPU, pages of this buffer are touched only then.
+      {at(&Sampler::raw_logits_), logits, Memory::kDevice},
+      // [rows] f32: beam scores after the latest BeamStep.
+      {at(&Sampler::beam_scores_), values, Memory::kDevice},
+      // [rows] f32: beam scores that the next TopK adds to its rows (CarryScores).
+      {at(&Sampler::row_biases_), values, Memory::kDevice},
+      // [rows] f32: log-sum-exp of the raw logits.
+      {at(&Sampler::log_sums_), values, Memory::kPinned},
+      // [2, entries, max_k] f32 scores and i32 indices of the top-k candidates.
+      {at(&Sampler::candidate_scores_), 2 * values * kMaxTopK, Memory::kPinned},
+      {at(&Sampler::candidate_indices_), 2 * values * kMaxTopK, Memory::kPinned},
+      // [2, draws] i32: sampled tokens.
+      {at(&Sampler::sampled_tokens_), 2 * values, Memory::kPinned},
+      // [entries, max_k] f32: raw logits of the candidates.
+      {at(&Sampler::candidate_logits_), values * kMaxTopK, Memory::kPinned},
+      // [draws] f32: raw logits of the sampled tokens.
+      {at(&Sampler::sampled_logits_), values, Memory::kPinned},
+      // [rows, kMaxTopLogProbs] f32 raw logits and i32 ids of the most likely tokens.
+      {at(&Sampler::top_logits_), values * kMaxTopLogProbs, Memory::kPinned},
+      {at(&Sampler::top_tokens_), values * kMaxTopLogProbs, Memory::kPinned},
+  }};
+}
+
+absl::Status Sampler::Allocate() {
+  const Stream& stream = model_->stream();
+  for (const Spec& spec : BufferSpecs(model_->config(), stream, this)) {
+    absl::StatusOr<Buffer> buffer = spec.memory == Memory::kDevice
+                                        ? stream.Allocate(spec.bytes)
+                                        : stream.AllocateMirrored(spec.bytes);
+    if (!buffer.ok()) return buffer.status();
+    *spec.buffer = *std::move(buffer);
+  }
+  absl::Status status;
+  for (TopKPlan* plan : {&top_k_plan_, &logprobs_plan_}) status.Update(plan->Allocate(max_rows_));
+  status.Update(rules_.Allocate(max_rows_));
+  status.Update(rule_tokens_.Allocate(kMaxRuleTokens));
+  status.Update(draws_.Allocate(max_rows_));
+  status.Update(beam_draws_.Allocate(max_rows_));
+  status.Update(beam_groups_.Allocate(max_rows_));
+  status.Update(eos_tokens_.Allocate(max_rows_ * kMaxEosTokens));
+  for (auto* rows : {&entry_rows_, &entry_use_raw_, &draw_rows_, &draw_use_raw_, &carried_rows_}) {
+    status.Update(rows->Allocate(max_rows_));
+  }
+  for (SamplingBatch& batch : batches_) {
+    batch.slices.reserve(max_rows_);
+    batch.sequences.reserve(std::max(max_rows_, model_->limits().max_step_sequences));
+  }
+  return status;
+}
+
+Tensor Sampler::DeviceMatrix(const Buffer& pinned, DType dtype, int64_t rows,
+                             int64_t columns) const {
+  return model_->stream().Twin(Tensor::Dense(pinned.data(), dtype, {rows, columns}));
+}
+
+Tensor Sampler::Logits(int64_t rows) const {
+  return Tensor::F32(logits_.as<float>(), {rows, logits_stride_}).Columns(0, vocab_);
+}
+
+Tensor Sampler::RawLogits(int64_t rows) const {
+  return Tensor::F32(raw_logits_.as<float>(), {rows, logits_stride_}).Columns(0, vocab_);
+}
+
+Tensor Sampler::LogSums(int64_t rows) const {
+  return model_->stream().Twin(Tensor::F32(log_sums_.as<float>(), {rows}));
+}
+
+Tensor Sampler::Scratch(const Buffer& buffer) const {
+  return Tensor::Dense(buffer.data(), DType::kI8, {buffer.bytes()});
+}
+
+Tensor Sampler::CandidateScores(const SamplingBatch& batch, StepSlot slot) const {
+  return Tensor::F32(candidate_scores_.as<float>() + CandidateOffset(slot),
+                     {top_k_plan_.entries(), batch.needs.max_k});
+}
+
+Tensor Sampler::CandidateIndices(const SamplingBatch& batch, StepSlot slot) const {
+  return Tensor::Dense(candidate_indices_.as<int32_t>() + CandidateOffset(slot), DType::kI32,
+                       {top_k_plan_.entries(), batch.needs.max_k});
+}
+
+Tensor Sampler::RowBias(const Needs& needs) const {
+  return needs.carries_scores ? Tensor::F32(row_biases_.as<float>(), {max_rows_})
+                              : top_k_plan_.Args({.biases = true}).row_bias;
+}
+
+// Offset of the slot's half in the candidate buffers, in elements.
+int64_t Sampler::CandidateOffset(StepSlot slot) const { return Index(slot) * max_rows_ * kMaxTopK; }
+
+absl::Span<const int32_t> Sampler::SequencesOf(const SamplingSlice& slice, StepSlot slot) const {
+  return absl::MakeConstSpan(batches_[Index(slot)].sequences)
+      .subspan(slice.sequences_begin, slice.sequences_end - slice.sequences_begin);
+}
+
+// ---- Kernels ----
+
+void Sampler::Enqueue(const Tensor& states, StepSlot slot) {
+  const SamplingBatch& batch = batches_[Index(slot)];
+  QT_CHECK_EQ(states.dim[0], batch.rows);
+  const bool records = model_->stream().backend() != Backend::kCpu && NextTokensOnDevice(slot) &&
+                       batch.rows > 0 && !batch.needs.logprobs && batch.needs.top_logprobs == 0;
+  if (records) {
+    LaunchGraph(states, slot);
+  } else {
+    EnqueueOps(states, slot);
+  }
+  model_->stream().Mark(Index(slot));
+}
+
+void Sampler::EnqueueStep(const DecodeBatch& decode_batch, StepSlot slot) {
+  const SamplingBatch& batch = batches_[Index(slot)];
+  const Needs& needs = batch.needs;
+  const bool joins =
+      batch.token_per_row && batch.rows > 0 && !needs.logprobs && needs.top_logprobs == 0;
+  if (!joins) return Enqueue(model_->Decode(decode_batch), slot);
+  // The fields of GraphKey that matter without beams, except addresses, which the model's graph key
+  // covers.
+  const DecodedStep step = model_->DecodeAndAppend(
+      decode_batch, {.key = {id_, Index(slot), needs.top_k, needs.max_k, needs.rule_log_sums,
+                             rule_tokens_.size() > 0, batch.rows, rules_.size(), draws_.size()},
+                     .enqueue = [&](const Tensor& states) { EnqueueOps(states, slot); }});
+  if (!step.appended) return Enqueue(step.states, slot);
+  model_->stream().Mark(Index(slot));
+}
+
+Sampler::GraphKey Sampler::GraphKeyOf(const Tensor& states, StepSlot slot) const {
+  const SamplingBatch& batch = batches_[Index(slot)];
+  const TokenHistory history = model_->history();
+  GraphKey shape{.slot = slot,
+                 .needs = batch.needs,
+                 .rule_tokens = rule_tokens_.size() > 0,
+                 .rows = batch.rows,
+                 .entries = top_k_plan_.entries(),
+                 .rules = rules_.size(),
+                 .draws = draws_.size(),
+                 .slots_stride = history.slots_stride,
+                 .beam_draws = beam_draws_.size(),
+                 .states = states.data,
+                 .slots = history.slots,
+                 .lens = history.lens.data()};
+  if (batch.advances_beams) {
+    shape.eos = eos_tokens_.size() > 0;
+    shape.groups = beam_groups_.size();
+  }
+  for (const BeamDraw& draw : beam_draws_.span()) {
+    shape.max_beams = std::max<int64_t>(shape.max_beams, draw.rows);
+  }
+  return shape;
+}
+
+void Sampler::LaunchGraph(const Tensor& states, StepSlot slot) {
+  Device& device = model_->stream().device();
+  const DeviceGraph* const graph = graphs_.Use(
+      GraphKeyOf(states, slot), [&] { return device.Record([&] { EnqueueOps(states, slot); }); });
+  if (graph != nullptr) {
+    device.Replay(*graph);
+  } else {
+    EnqueueOps(states, slot);
+  }
+}
+
+void Sampler::EnqueueOps(const Tensor& states, StepSlot slot) {
+  Stream& stream = model_->stream();
+  const SamplingBatch& batch = batches_[Index(slot)];
+  const Needs& needs = batch.needs;
+  if (needs.carries_scores) {
+    CarryScores({.scores = Tensor::F32(beam_scores_.as<float>(), {max_rows_}),
+                 .known = top_k_plan_.Args({.biases = true}).row_bias,
+                 .from = carried_rows_.span(),
+                 .biases = Tensor::F32(row_biases_.as<float>(), {max_rows_})},
+                stream);
+  }
+  model_->Logits(states, Logits(batch.rows));
+  // TopK computes the sums that it needs itself.
+  if (needs.rule_log_sums || needs.logprobs) {
+    LogSumExp({.logits = Logits(batch.rows), .out = LogSums(batch.rows)}, stream);
+  }
+  if (needs.top_logprobs > 0) EnqueueTopLogProbs(batch);
+  if (rules_.size() > 0) EnqueueRules(batch);
+  if (needs.top_k) EnqueueTopK(batch, slot);
+  if (draws_.size() > 0) EnqueueSample(batch, slot);
+  if (beam_draws_.size() > 0) EnqueueSampleBeams(batch, slot);
+  if (batch.advances_beams) EnqueueBeamStep(batch, slot);
+  if (needs.logprobs) EnqueueCandidateLogits(batch, slot);
+}
+
+absl::Status Sampler::Wait(StepSlot slot) {
+  status_.Update(model_->stream().WaitForMark(Index(slot)));
+  return status_;
+}
+
+void Sampler::EnqueueTopLogProbs(const SamplingBatch& batch) {
+  TopKPlan& plan = logprobs_plan_;
+  plan.Begin();
+  for (int64_t row = 0; row < batch.rows; ++row) {
+    plan.AddEntry(1, batch.needs.top_logprobs, false);
+  }
+  plan.Commit();
+  TopKArgs args = plan.Args({});
+  args.scores = Logits(batch.rows);
+  args.values = DeviceMatrix(top_logits_, DType::kF32, batch.rows, kMaxTopLogProbs);
+  args.indices = DeviceMatrix(top_tokens_, DType::kI32, batch.rows, kMaxTopLogProbs);
+  args.scratch = Scratch(topk_scratch_);
+  TopK(args, model_->stream());
+  model_->stream().Download(top_logits_.data(), batch.rows * kMaxTopLogProbs * 4);
+  model_->stream().Download(top_tokens_.data(), batch.rows * kMaxTopLogProbs * 4);
+}
+
+void Sampler::EnqueueRules(const SamplingBatch& batch) {
+  LogitRulesArgs args;
+  args.logits = Logits(batch.rows);
+  args.rules = rules_.span();
+  args.tokens = rule_tokens_.span();
+  args.history = model_->history();
+  if (batch.needs.rule_log_sums) args.log_sums = LogSums(batch.rows);
+  if (batch.needs.logprobs) args.kept = RawLogits(batch.rows);
+  args.scratch = Scratch(rules_scratch_);
+  LogitRules(args, model_->stream());
+}
+
+void Sampler::EnqueueTopK(const SamplingBatch& batch, StepSlot slot) {
+  Stream& stream = model_->stream();
+  const Needs& needs = batch.needs;
+  TopKArgs args = top_k_plan_.Args({.log_softmax = needs.log_softmax});
+  if (needs.adds_bias) args.row_bias = RowBias(needs);
+  args.scores = Logits(batch.rows);
+  args.values = CandidateScores(batch, slot);
+  args.indices = CandidateIndices(batch, slot);
+  args.scratch = Scratch(topk_scratch_);
+  if (batch.token_per_row) args.best = model_->chosen();
+  if (needs.log_softmax) args.log_sums = Tensor::F32(top_k_log_sums_.as<float>(), {batch.rows});
+  TopK(args, stream);
+}
+
+void Sampler::EnqueueSample(const SamplingBatch& batch, StepSlot slot) {
+  const int64_t n = draws_.size();
+  SampleArgs args;
+  args.logits = Logits(batch.rows);
+  args.draws = draws_.span();
+  args.lens = model_->history().lens;
+  args.tokens =
+      Tensor::Dense(sampled_tokens_.as<int32_t>() + Index(slot) * max_rows_, DType::kI32, {n});
+  if (NextTokensOnDevice(slot)) args.chosen = model_->chosen();
+  args.scratch = Scratch(sample_scratch_);
+  Sample(args, model_->stream());
+}
+
+// Overwrites the candidates that TopK found for these entries.
+void Sampler::EnqueueSampleBeams(const SamplingBatch& batch, StepSlot slot) {
+  SampleBeamsArgs args;
+  args.logits = Logits(batch.rows);
+  args.row_bias = RowBias(batch.needs);
+  args.draws = beam_draws_.span();
+  args.lens = model_->history().lens;
+  args.values = CandidateScores(batch, slot);
+  args.indices = CandidateIndices(batch, slot);
+  args.scratch = Scratch(sample_scratch_);
+  SampleBeams(args, model_->stream());
+}
+
+void Sampler::EnqueueBeamStep(const SamplingBatch& batch, StepSlot slot) {
+  BeamStep({.values = CandidateScores(batch, slot),
+            .indices = CandidateIndices(batch, slot),
+            .vocab = vocab_,
+            .groups = beam_groups_.span(),
+            .eos = eos_tokens_.span(),
+            .tokens = model_->chosen(),
+            .parents = model_->parents(),
+            .scores = Tensor::F32(beam_scores_.as<float>(), {max_rows_})},
+           model_->stream());
+}
+
+// Raw logits of the candidates and the sampled tokens, for log-probabilities.
+void Sampler::EnqueueCandidateLogits(const SamplingBatch& batch, StepSlot slot) {
+  Stream& stream = model_->stream();
+  CandidateLogitsArgs args;
+  args.logits = Logits(batch.rows);
+  args.kept = RawLogits(batch.rows);
+  if (batch.needs.top_k) {
+    args.first_rows = entry_rows_.span();
+    args.from_kept = entry_use_raw_.span();
+    args.indices = CandidateIndices(batch, slot);
+    args.values =
+        Tensor::F32(candidate_logits_.as<float>(), {top_k_plan_.entries(), batch.needs.max_k});
+    CandidateLogits(args, stream);
+  }
+  if (draws_.size() > 0) {
+    args.first_rows = draw_rows_.span();
+    args.from_kept = draw_use_raw_.span();
+    const int32_t* drawn = sampled_tokens_.as<int32_t>() + Index(slot) * max_rows_;
+    args.indices = Tensor::Dense(drawn, DType::kI32, {draws_.size(), 1});
+    args.values = Tensor::F32(sampled_logits_.as<float>(), {draws_.size(), 1});
+    CandidateLogits(args, stream);
+  }
+  stream.Download(log_sums_.data(), batch.rows * 4);
+}
+
+// ---- Results ----
+
+RowResults Sampler::ResultsOf(const GenerationSlice& one, StepSlot slot) const {
+  const SamplingSlice& slice = *one.slice;
+  const int64_t max_k = batches_[Index(slot)].needs.max_k, row = slice.row;
+  const int64_t at = slice.entry * max_k;
+  RowResults results;
+  results.sequences = SequencesOf(slice, slot);
+  results.candidate_scores = candidate_scores_.as<float>() + CandidateOffset(slot) + at;
+  results.candidate_indices = candidate_indices_.as<int32_t>() + CandidateOffset(slot) + at;
+  results.candidate_logits = candidate_logits_.as<float>() + at;
+  if (one.generation->SamplesTokens()) {
+    results.tokens = sampled_tokens_.as<int32_t>() + Index(slot) * max_rows_ + slice.draw;
+    results.token_logits = sampled_logits_.as<float>() + slice.draw;
+    results.token_stride = 1;
+  } else {
+    results.tokens = results.candidate_indices;
+    results.token_logits = results.candidate_logits;
+    results.token_stride = max_k;
+  }
+  results.log_sums = log_sums_.as<float>() + row;
+  results.top_logits = top_logits_.as<float>() + row * kMaxTopLogProbs;
+  results.top_tokens = top_tokens_.as<int32_t>() + row * kMaxTopLogProbs;
+  results.top_stride = kMaxTopLogProbs;
+  return results;
+}
+
+void Sampler::Select(absl::Span<const GenerationSlice> slices, StepSlot slot) {
+  const auto select = [&](int64_t task) {
+    slices[task].generation->ApplyResults(ResultsOf(slices[task], slot));
+  };
+  const auto tasks = static_cast<int64_t>(slices.size());
+  // Parallel only for beams: appending one token costs less than waking a thread.
+  if (batches_[Index(slot)].beams) {
+    model_->stream().pool().ParallelFor(tasks, [&](int64_t task, int) { select(task); });
+  } else {
+    for (int64_t task = 0; task < tasks; ++task) select(task);
+  }
+}
+
+}  // namespace quintet

@@ -1,0 +1,221 @@
+// From the hidden states of a step to its next tokens: logits, logits processors, top-k for greedy
+// decoding and beam search, random sampling. Tokens or candidates are copied to the host, and
+// log-probabilities for the requests that want them.
+//
+// Each sampling batch is planned on the host first, as small arrays that are uploaded only if they
+// differ from those of the previous batch; then its kernels are enqueued. Two batches can be in
+// flight, one per StepSlot: the second can be enqueued before the host has read the results of the
+// first, because it takes tokens and beam scores from device memory. A batch that copies only
+// tokens or candidates to the host is captured as a CUDA graph once its shape has occurred several
+// times.
+//
+// Not thread safe; used by the stepping thread.
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "engine/generation.h"
+#include "engine/pinned_array.h"
+#include "engine/top_k_plan.h"
+#include "kernels/beam_sampling.h"
+#include "kernels/beam_step.h"
+#include "kernels/buffer.h"
+#include "kernels/graph_cache.h"
+#include "kernels/logit_rules.h"
+#include "kernels/sampling.h"
+#include "kernels/selection.h"
+#include "models/model.h"
+
+namespace quintet {
+
+// Two steps can be in flight. Each uses its own half of the result buffers and its own event.
+enum class StepSlot : uint8_t { kFirst, kSecond };
+constexpr int Index(StepSlot slot) { return static_cast<int>(slot); }
+constexpr StepSlot Other(StepSlot slot) {
+  return slot == StepSlot::kFirst ? StepSlot::kSecond : StepSlot::kFirst;
+}
+
+// A generation of a sampling batch.
+struct SamplingInput {
+  uint64_t id = 0;  // of the job
+  Generation* generation = nullptr;
+  int32_t sequence = 0;    // index in the decode batch of its first sequence; the others follow
+  bool in_flight = false;  // its latest token is known only to the device
+  int32_t carried = -1;    // if in_flight: its first row in the previous sampling batch
+};
+
+// The rows and results of one generation in a sampling batch; indices of the first of each.
+struct SamplingSlice {
+  uint64_t id = 0;                                 // of the job
+  int32_t row = 0;                                 // row of logits
+  int32_t entry = 0;                               // top-k entry
+  int32_t draw = 0;                                // random draw, if it samples
+  int32_t sequences_begin = 0, sequences_end = 0;  // in SamplingBatch::sequences
+};
+
+// A generation and its slice, for Select.
+struct GenerationSlice {
+  Generation* generation = nullptr;
+  const SamplingSlice* slice = nullptr;
+};
+
+class Sampler {
+ public:
+  // With `async_scheduling`, the next tokens of beams too are left in device memory for the model's
+  // next step (BeamStep). `model` outlives the sampler.
+  Sampler(Model* model, bool async_scheduling);
+  // Bytes that Allocate takes, for a model that is not loaded.
+  static int64_t BufferBytes(const ModelConfig& config, const Stream& stream);
+  absl::Status Allocate();
+
+  // How many of the first `inputs` fit one batch; at least one.
+  size_t CountFitting(absl::Span<const SamplingInput> inputs) const;
+  // Plans the batch of `slot` for `inputs`, which fit, and enqueues the upload of the plan.
+  void Plan(absl::Span<const SamplingInput> inputs, StepSlot slot);
+  // Enqueues the planned batch for the latest Decode's hidden states [rows(slot), d_model].
+  void Enqueue(const Tensor& states, StepSlot slot);
+  // Enqueues a decoder step of the model and the planned batch for its output rows.
+  void EnqueueStep(const DecodeBatch& decode_batch, StepSlot slot);
+  // Waits for the results of the batch. INTERNAL when the device failed.
+  absl::Status Wait(StepSlot slot);
+  // Applies the results to the generations, after Wait.
+  void Select(absl::Span<const GenerationSlice> slices, StepSlot slot);
+
+  // The planned batch of `slot`, valid until the next Plan of that slot.
+  int64_t rows(StepSlot slot) const { return batches_[Index(slot)].rows; }
+  absl::Span<const SamplingSlice> slices(StepSlot slot) const {
+    return batches_[Index(slot)].slices;
+  }
+  // Sequence indices of the slice's generation, ascending.
+  absl::Span<const int32_t> SequencesOf(const SamplingSlice& slice, StepSlot slot) const;
+  // Whether the batch leaves the next token of every row i in the model's chosen()[i] and, for
+  // beams, the row that it continues in parents()[i].
+  bool NextTokensOnDevice(StepSlot slot) const {
+    const SamplingBatch& batch = batches_[Index(slot)];
+    return batch.token_per_row || batch.advances_beams;
+  }
+
+ private:
+  static constexpr int64_t kMaxTopK = 544;            // candidates of 32 beams with 16 eos ids
+  static constexpr int64_t kMaxRuleTokens = 1 << 16;  // of a batch: several times a request's limit
+  static constexpr int64_t kMaxEosTokens = 16;        // of one request
+
+  // Which kernels a batch runs; known before its decoder step runs.
+  struct Needs {
+    bool top_k = false;           // top-k entries
+    bool adds_bias = false;       // beam scores are added to the rows of some entries
+    bool log_softmax = false;     // some entries rank log-probabilities
+    bool rule_log_sums = false;   // rules turn some rows into log-probabilities
+    bool logprobs = false;        // log-probabilities of the chosen tokens
+    int64_t top_logprobs = 0;     // most likely tokens to report per row
+    int64_t max_k = 1;            // of the top-k entries; stride of the candidates
+    bool carries_scores = false;  // beam scores come from the previous batch
+    auto operator<=>(const Needs&) const = default;
+  };
+  struct SamplingBatch {
+    std::vector<SamplingSlice> slices;
+    std::vector<int32_t> sequences;  // of all slices
+    int64_t rows = 0;
+    bool one_sequence_per_row = false;  // no generation fans out from one row
+    bool beams = false;
+    // If one_sequence_per_row: without beams every row's token is final at once; with beams
+    // BeamStep computes tokens and parents.
+    bool token_per_row = false, advances_beams = false;
+    Needs needs;
+  };
+
+  // Batches with equal keys enqueue identical launches on identical addresses.
+  struct GraphKey {
+    StepSlot slot = StepSlot::kFirst;
+    Needs needs;
+    bool rule_tokens = false, eos = false;
+    int64_t rows = 0, entries = 0, rules = 0, draws = 0, groups = 0, slots_stride = 0;
+    int64_t beam_draws = 0, max_beams = 0;
+    const void* states = nullptr;
+    const void* slots = nullptr;
+    const void* lens = nullptr;
+    auto operator<=>(const GraphKey&) const = default;
+  };
+
+  // Where a buffer is: device memory, or pinned host memory with a device buffer.
+  enum class Memory : uint8_t { kDevice, kPinned };
+  struct Spec {
+    Buffer* buffer;
+    int64_t bytes;
+    Memory memory;
+  };
+  static constexpr size_t kBuffers = 16;
+  // The table of all buffers below. `sampler` may be null: then only the sizes are valid.
+  static std::array<Spec, kBuffers> BufferSpecs(const ModelConfig& config, const Stream& stream,
+                                                Sampler* sampler);
+
+  // Defined in sampler_plan.cc, as Plan and CountFitting: they build the batch of one slot.
+  void PlanGeneration(const SamplingInput& input, SamplingBatch* batch);
+  void PlanRules(const SamplingInput& input, int64_t rows, int64_t row, Needs* needs);
+  void PlanTopK(const SamplingInput& input, int64_t rows, Needs* needs);
+  void PlanBeamGroups(const Generation& generation, int64_t rows, const SamplingSlice& slice);
+  void PlanDraws(const SamplingInput& input, absl::Span<const int32_t> sequences,
+                 SamplingSlice* slice);
+  void PlanBeamDraw(const SamplingInput& input, int64_t rows, const SamplingSlice& slice);
+
+  // Defined in sampler.cc: they enqueue kernels and read results.
+  void EnqueueOps(const Tensor& states, StepSlot slot);
+  void LaunchGraph(const Tensor& states, StepSlot slot);
+  GraphKey GraphKeyOf(const Tensor& states, StepSlot slot) const;
+  void EnqueueTopLogProbs(const SamplingBatch& batch);
+  void EnqueueRules(const SamplingBatch& batch);
+  void EnqueueTopK(const SamplingBatch& batch, StepSlot slot);
+  void EnqueueSample(const SamplingBatch& batch, StepSlot slot);
+  void EnqueueSampleBeams(const SamplingBatch& batch, StepSlot slot);
+  void EnqueueBeamStep(const SamplingBatch& batch, StepSlot slot);
+  void EnqueueCandidateLogits(const SamplingBatch& batch, StepSlot slot);
+  RowResults ResultsOf(const GenerationSlice& one, StepSlot slot) const;
+
+  // Tensors over the buffers below.
+  Tensor DeviceMatrix(const Buffer& pinned, DType dtype, int64_t rows, int64_t columns) const;
+  Tensor Logits(int64_t rows) const;
+  Tensor RawLogits(int64_t rows) const;
+  Tensor LogSums(int64_t rows) const;
+  Tensor Scratch(const Buffer& buffer) const;
+  Tensor RowBias(const Needs& needs) const;
+  Tensor CandidateScores(const SamplingBatch& batch, StepSlot slot) const;
+  Tensor CandidateIndices(const SamplingBatch& batch, StepSlot slot) const;
+  int64_t CandidateOffset(StepSlot slot) const;
+
+  Model* const model_;
+  const int64_t id_;  // unique in the process: the model, which keys graphs by it, outlives us
+  const int64_t vocab_, logits_stride_, max_rows_;
+  const bool async_scheduling_;
+  SamplingBatch batches_[2];  // by StepSlot
+  GraphCache<GraphKey> graphs_;
+  absl::Status status_;  // of the device, sticky
+
+  // The plan of the latest batch.
+  TopKPlan top_k_plan_, logprobs_plan_;
+  PinnedArray<RowRules> rules_;       // of the rows that rules change
+  PinnedArray<int32_t> rule_tokens_;  // that rules_ refer to
+  PinnedArray<Draw> draws_;           // sampled tokens
+  PinnedArray<BeamDraw> beam_draws_;  // beam sampling, one per generation
+  PinnedArray<BeamGroup> beam_groups_;
+  PinnedArray<int32_t> eos_tokens_;     // that beam_groups_ refer to
+  PinnedArray<int32_t> carried_rows_;   // [rows] CarryScoresArgs::from
+  PinnedArray<int32_t> entry_rows_;     // [entries] first row of each top-k entry
+  PinnedArray<int32_t> entry_use_raw_;  // [entries] 1: its raw logits are in raw_logits_
+  PinnedArray<int32_t> draw_rows_;      // [draws] row of each draw
+  PinnedArray<int32_t> draw_use_raw_;   // [draws] 1: its raw logits are in raw_logits_
+
+  // Shapes are in BufferSpecs.
+  Buffer topk_scratch_, rules_scratch_, sample_scratch_;
+  Buffer logits_, raw_logits_, log_sums_, top_k_log_sums_;
+  Buffer beam_scores_, row_biases_;
+  Buffer candidate_scores_, candidate_indices_, candidate_logits_;
+  Buffer sampled_tokens_, sampled_logits_;
+  Buffer top_logits_, top_tokens_;
+};
+
+}  // namespace quintet

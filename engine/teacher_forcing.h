@@ -1,0 +1,70 @@
+// Decoder work with all tokens given: an encoder-decoder's teacher-forced scores of targets, and
+// hidden states for its task heads. Targets share the cached keys and values of the common prefix;
+// several targets are prefilled in parallel. Not thread safe.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "engine/decode_task.h"
+#include "engine/kv_pool.h"
+#include "engine/request.h"
+
+namespace quintet {
+
+class TeacherForcing : public DecodeTask {
+ public:
+  // Log-probabilities of each target after `prefix` (not empty). Up to `sequences` targets run in
+  // parallel. The targets outlive the object.
+  static TeacherForcing Scoring(std::vector<int32_t> prefix,
+                                absl::Span<const std::vector<int32_t>> targets, int64_t sequences,
+                                int64_t page_size);
+  // Hidden states of decoder tokens: of all (row < 0) or of token `row`.
+  static TeacherForcing States(std::vector<int32_t> tokens, int64_t row, int64_t page_size);
+
+  int64_t sequences() const override { return static_cast<int64_t>(sequences_.size()); }
+  int64_t pages_needed() const override { return layout_.PagesNeeded(); }
+  void AssignPages(absl::Span<const int32_t> pages) override;
+  int64_t prefill_tokens_left() const override;
+  int64_t generating_rows() const override { return 0; }
+  void AddTo(BatchBuilder* batch, int64_t prefill_tokens) override;
+  bool done() const override { return items_done_ == items_; }
+
+  bool scores() const { return !targets_.empty(); }
+  // Output rows of the step just built, in the batch's order: the target token that each predicts,
+  // and the item that it belongs to.
+  struct OutputRow {
+    int32_t item, target;
+  };
+  absl::Span<const OutputRow> output_rows() const { return output_rows_; }
+  // The step has run: finished items are counted, their sequences start the next target.
+  void Advance();
+
+ private:
+  // A sequence of the current step: its item, and how many of the item's tokens have been
+  // prefilled, this step included.
+  struct Sequence {
+    int64_t item = -1;
+    int64_t prefilled = 0;
+    std::vector<int32_t> slots;
+  };
+
+  TeacherForcing() = default;
+  void AddTargetRows(BatchBuilder* batch, Sequence* seq, int64_t prefill_tokens);
+  int64_t ItemTokens(int64_t item) const;
+
+  std::vector<int32_t> shared_;  // prefix tokens of all items, prefilled once
+  int64_t shared_prefilled_ = 0;
+  int32_t first_token_ = 0;      // scoring: the input that predicts a target's first token
+  std::vector<int32_t> tokens_;  // hidden states: tokens of the only item
+  int64_t row_ = -1;
+  absl::Span<const std::vector<int32_t>> targets_;
+  int64_t items_ = 0, items_done_ = 0, next_item_ = 0;
+  SlotLayout layout_;
+  std::vector<Sequence> sequences_;
+  std::vector<int32_t> inputs_;  // scratch: tokens of one sequence in one step
+  std::vector<OutputRow> output_rows_;
+};
+
+}  // namespace quintet

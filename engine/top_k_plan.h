@@ -1,0 +1,54 @@
+// The arguments of a batched TopK that the host plans: the entries (one per request or row) and the
+// biases of the rows. All arrays are in one pinned block, so that one copy uploads them, and none
+// if nothing has changed. Not thread safe.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "engine/pinned_array.h"
+#include "kernels/selection.h"
+#include "kernels/stream.h"
+
+namespace quintet {
+
+class TopKPlan {
+ public:
+  // `stream` outlives the object.
+  explicit TopKPlan(const Stream* stream) : stream_(stream), words_(stream) {}
+
+  // Bytes for `rows` rows and at most as many entries.
+  static int64_t BlockBytes(int64_t rows) { return Words(rows) * 4; }
+  absl::Status Allocate(int64_t rows);
+
+  void Begin();
+  // Appends an entry: the `k` best values of its `rows` rows, as log-probabilities if log_softmax.
+  void AddEntry(int64_t rows, int64_t k, bool log_softmax);
+  // Appends the bias of the next row (TopKArgs::row_bias).
+  void AddRow(float bias);
+  // Enqueues the upload, if one is needed.
+  void Commit() { words_.Commit(); }
+
+  int64_t entries() const { return entries_; }
+  // Arguments of TopK over the plan's arrays: row_offsets and k, and the optional ones selected
+  // here.
+  struct Terms {
+    bool biases = false, log_softmax = false;
+  };
+  TopKArgs Args(const Terms& terms) const;
+
+ private:
+  static int64_t Words(int64_t rows) { return 4 * rows + 1; }
+  // First word of each array in the block.
+  int64_t OffsetsAt() const { return 0; }                 // [rows + 1] i32
+  int64_t KsAt() const { return rows_ + 1; }              // [rows] i32
+  int64_t LogSoftmaxAt() const { return 2 * rows_ + 1; }  // [rows] i32, 0 or 1
+  int64_t BiasesAt() const { return 3 * rows_ + 1; }      // [rows] f32
+
+  const Stream* stream_;
+  int64_t rows_ = 0;                        // capacity
+  int64_t entries_ = 0, planned_rows_ = 0;  // added since Begin
+  PinnedArray<int32_t> words_;              // the block
+};
+
+}  // namespace quintet

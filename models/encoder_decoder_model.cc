@@ -1,0 +1,173 @@
+#include "models/encoder_decoder_model.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/attention.h"
+#include "kernels/rotary.h"
+
+namespace quintet {
+
+void EncoderDecoderModel::Carve(Carver& carver) {
+  PackedModel::Carve(carver);
+  if (stream_.backend() == Backend::kCpu) return;
+  if (config_.has_decoder()) {
+    constexpr int64_t kMaxStagedRows = 4096;  // enough rows to fill a device
+    const int64_t rows = std::min(limits_.max_encode_tokens, kMaxStagedRows);
+    staged_states_ = carver.TakeTensor(DType::kF32, {rows, config_.d_model});
+  }
+  if (rotary() && activations_ != DType::kF32) {
+    const int64_t cross_row = config_.has_decoder() ? weights_.cross_kv.n() : 0;
+    unrotated_ =
+        carver.TakeTensor(DType::kF32, {std::max(block_rows_ * 3 * config_.inner(), cross_row)});
+  }
+}
+
+void EncoderDecoderModel::CarveArrays(Carver& carver) {
+  PackedModel::CarveArrays(carver);
+  if (!config_.has_decoder()) return;
+
+  const int64_t tokens = limits_.max_encode_tokens;
+  const int64_t chunks = config_.decoder_layers * 2 * config_.heads;
+  source_positions_ = carver.TakeTensor(DType::kI32, {tokens});
+  cross_row_offsets_ = carver.TakeTensor(DType::kI64, {tokens});
+  cross_chunk_offsets_ = carver.TakeTensor(DType::kI64, {chunks});
+  if (!source_positions_.defined()) return;  // null base: only the sizes are needed
+  std::iota(source_positions_.as<int32_t>(), source_positions_.as<int32_t>() + tokens, 0);
+  int64_t* chunk = cross_chunk_offsets_.as<int64_t>();
+  for (int64_t layer = 0; layer < config_.decoder_layers; ++layer) {
+    for (const bool value : {false, true}) {
+      for (int64_t h = 0; h < config_.heads; ++h) *chunk++ = cache_.ChunkOffset(layer, value, h);
+    }
+  }
+}
+
+void EncoderDecoderModel::CheckBatch(const DecodeBatch& batch) const {
+  QT_CHECK(config_.has_decoder());
+  QT_CHECK_EQ(batch.group_offsets.size(), batch.source_lens.size() + 1);
+  QT_CHECK_EQ(batch.group_offsets.back(), static_cast<int32_t>(batch.kv_lens.size()));
+}
+
+void EncoderDecoderModel::Rotate(const Tensor& x, const Tensor& y, const Tensor& positions,
+                                 Side side, const int64_t* row_offset) {
+  Rotary({.x = x,
+          .y = y,
+          .row_offset = row_offset,
+          .positions = positions,
+          .base = config_.rope_base,
+          .rotary_dim =
+              static_cast<int64_t>(static_cast<double>(config_.head_dim) * config_.rope_fraction),
+          .interleaved = config_.rope_interleaved,
+          .xpos_base = config_.rope_xpos_base,
+          .xpos_center = config_.max_positions / 2,
+          .xpos_sign = static_cast<int>(side)},
+         stream_);
+}
+
+Tensor EncoderDecoderModel::CrossAttention(int64_t layer, const Tensor& q) {
+  const DecodeBatch& batch = step_.batch();
+  const Tensor heads = q.SplitLast(config_.head_dim);
+  Attention({.q = heads,
+             .out = heads,
+             .q_offsets = step_.group_offsets(),
+             .cache = &cache_,
+             .layer = layer,
+             .slots = batch.source_slots,
+             .slots_stride = batch.source_slots_stride,
+             .kv_lens = batch.source_lens,
+             .fresh = FreshKeys::kNone,
+             .scale = config_.attention_scale,
+             .scratch = scratch_},
+            stream_);
+  return q;
+}
+
+// ---- Projection of the source to cross-attention keys and values ----
+
+// Returns whether ops can read `states` directly: on a GPU only rows of encoder_x_, not a caller's
+// copy in host memory.
+bool EncoderDecoderModel::ReadableByOps(const Tensor& states) const {
+  const char* data = states.as<char>();
+  const char* own = encoder_x_.as<char>();
+  const bool is_own = data >= own && data < own + encoder_x_.elements() * 4;
+  return is_own || stream_.backend() == Backend::kCpu;
+}
+
+// Returns pinned memory for the slot offsets of `rows` rows. H2D copies of earlier offsets may
+// still be in flight, so each call takes new memory; when none is left, it waits for these copies
+// and starts over.
+int64_t* EncoderDecoderModel::TakeRowOffsets(int64_t rows) {
+  if (cross_rows_used_ + rows > limits_.max_encode_tokens) {
+    stream_.WaitForUpload(cross_upload_);
+    cross_rows_used_ = 0;
+  }
+  cross_rows_used_ += rows;
+  return cross_row_offsets_.as<int64_t>() + cross_rows_used_ - rows;
+}
+
+// A view of the cache for Rotary with row offsets: [rows, decoder_layers * 2 * heads, head_dim],
+// each layer's key heads, then its value heads.
+Tensor EncoderDecoderModel::CacheHeads(int64_t rows) const {
+  Tensor heads = Tensor::Dense(cache_.data, cache_.dtype,
+                               {rows, cross_chunk_offsets_.dim[0], config_.head_dim});
+  heads.stride[1] = cache_.page_size * cache_.head_dim;
+  return heads;
+}
+
+void EncoderDecoderModel::ProjectCross(const Tensor& states, int64_t position,
+                                       absl::Span<const int32_t> slots) {
+  QT_CHECK_LE(position + states.dim[0], limits_.max_encode_tokens);
+  QT_CHECK(config_.has_decoder());
+  QT_CHECK_EQ(static_cast<int64_t>(slots.size()), states.dim[0]);
+  for (const int32_t slot : slots) {
+    QT_CHECK_GE(slot, 0);
+    QT_CHECK_LT(slot, cache_.pages * cache_.page_size);
+  }
+  int64_t* row_offset = TakeRowOffsets(states.dim[0]);
+  for (size_t r = 0; r < slots.size(); ++r) row_offset[r] = cache_.SlotOffset(slots[r]);
+  cross_upload_ = stream_.Upload(row_offset, static_cast<int64_t>(slots.size()) * 8);
+  const bool readable = ReadableByOps(states);
+  const int64_t piece = readable ? states.dim[0] : staged_states_.dim[0];
+  for (int64_t begin = 0; begin < states.dim[0]; begin += piece) {
+    Tensor x = states.Rows(begin, std::min(begin + piece, states.dim[0]));
+    if (!readable) {
+      const Tensor staged = staged_states_.Rows(0, x.dim[0]);
+      stream_.Write(x.data, staged);
+      x = staged;
+    }
+    ProjectCrossRows(x, position + begin, row_offset + begin);
+  }
+}
+
+// Projects rows that ops can read. `position` is the position of the first row in its sequence. Row
+// r goes to element row_offset[r] of the cache.
+void EncoderDecoderModel::ProjectCrossRows(const Tensor& states, int64_t position,
+                                           const int64_t* row_offset) {
+  const int64_t rows = states.dim[0], n = weights_.cross_kv.n();
+  if (!rotary() || activations_ == DType::kF32) {
+    Gemm({.x = states,
+          .w = &weights_.cross_kv,
+          .scatter = {.base = cache_.data,
+                      .dtype = cache_.dtype,
+                      .row_offset = row_offset,
+                      .chunk_offset = cross_chunk_offsets_.as<int64_t>(),
+                      .chunk = config_.head_dim}});
+    if (!rotary()) return;
+    const Tensor heads = CacheHeads(rows);
+    Rotate(heads, heads, source_positions_.Rows(position, position + rows), Side::kKeyValue,
+           row_offset);
+    return;
+  }
+  // The f32 results before rotation go to unrotated_, as many rows at once as fit.
+  const int64_t max_rows = unrotated_.dim[0] / n;
+  for (int64_t begin = 0; begin < rows; begin += max_rows) {
+    const int64_t end = std::min(begin + max_rows, rows);
+    const Tensor kv = Tensor::Dense(unrotated_.data, DType::kF32, {end - begin, n});
+    Gemm({.x = states.Rows(begin, end), .w = &weights_.cross_kv, .y = kv});
+    Rotate(kv.SplitLast(config_.head_dim), CacheHeads(end - begin),
+           source_positions_.Rows(position + begin, position + end), Side::kKeyValue,
+           row_offset + begin);
+  }
+}
+
+}  // namespace quintet
