@@ -1,5 +1,5 @@
-// Products of tens to some hundreds of rows with bf16 or f16 weights on Hopper: how they are cut,
-// and the launch. linear_hopper.cuh has the kernel.
+// Split-K GEMM for tens to a few hundred rows with bf16 or f16 weights on Hopper: choice of the
+// tiling, and the launch. The kernel is in linear_hopper.cuh.
 #include "kernels/linear_hopper.cuh"
 
 #include <algorithm>
@@ -10,11 +10,12 @@
 namespace quintet::cuda {
 namespace {
 
+// Up to this number of rows the kernel is used for weights of any shape.
 constexpr int64_t kRowsOfAny = 64;
 
 int CeilDiv(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
-// Whether four neighbours of such rows can be read and written by one access.
+// Whether four consecutive elements of such rows can be loaded and stored by one instruction.
 bool InFours(const void* data, int64_t stride, DType dtype) {
   const auto bytes = static_cast<uintptr_t>(4 * DTypeBytes(dtype));
   return reinterpret_cast<uintptr_t>(data) % bytes == 0 && stride % 4 == 0;
@@ -71,19 +72,20 @@ bool Large(const LinearWeight& w) {
   return w.n() >= kLeast && w.k() >= kLeast;
 }
 
-// Whether more than 64 rows of large weights are cut in two along k: tiles of 64 channels by 64
-// rows are a block for nearly every other multiprocessor.
+// Whether a GEMM of 65 to 128 rows with large weights uses split-K over two CTAs: with tiles of 64
+// channels by 64 rows, two CTAs per tile then occupy between 3/4 and all of the SMs.
 bool InTwo(const LinearWeight& w, int64_t rows, const Device& device) {
   const int tiles = 2 * CeilDiv(w.n(), 64), units = device.multiprocessors();
   return rows > kRowsOfAny && rows <= 2 * kRowsOfAny && Large(w) && !w.gated() &&
          2 * tiles <= units && 2 * tiles * 4 >= units * 3;
 }
 
-// Where this is faster than cuBLASLt, whose kernels do not begin early, and than the kernel of few
-// rows: up to 64 rows always (of 9 to 64 rows on the shapes of linear_hopper.cuh, by a factor of
-// 1.0 to 2.2), with more only while the chain of kernels and not the multiplication takes the time.
-// Eight rows where W is large: a step of Flan-T5-XL takes 1,199 us, by the kernel of few rows
-// 1,340; a step of six rows takes 1,210 and 1,170, T5-base's of eight 285 and 280 us.
+// Whether this kernel is faster than cuBLASLt (whose kernels do not use programmatic dependent
+// launch) and than the gemv kernel (linear_few.cu). Up to 64 rows it always is (1.0 to 2.2 times as
+// fast for 9 to 64 rows on the shapes of linear/NOTES.md). With more rows it is only while the
+// chain of kernels, not the multiplication, takes the time. With large weights it is used from 8
+// rows on: an 8-row step of Flan-T5-XL takes 1,199 us, 1,340 us with the gemv kernel; a 6-row step
+// takes 1,210 and 1,170 us, an 8-row step of T5-base 285 and 280 us.
 bool Fits(const LinearWeight& w, int64_t rows, const Device& device) {
   constexpr int64_t kMostRows = 256;
   const int64_t least_rows = Large(w) ? 8 : 9;
@@ -93,7 +95,8 @@ bool Fits(const LinearWeight& w, int64_t rows, const Device& device) {
          InTwo(w, rows, device);
 }
 
-// x as it is, and whatever is read and written four values at a time.
+// Whether the kernel supports this call: no scatter and no norm of x, x already of the weight type,
+// and everything aligned for accesses of four elements.
 bool Takes(const LinearArgs& args) {
   const LinearWeight& w = *args.w;
   if (args.scatter.base != nullptr || args.norm_gamma.defined()) return false;
@@ -106,8 +109,8 @@ bool Takes(const LinearArgs& args) {
   return InFours(args.next_norm.gamma.data, 0, DType::kF32) && InFours(args.next_norm.scaled);
 }
 
-// By measurement of all plans for the shapes of linear_hopper.cuh; where it picks another than the
-// fastest it costs 5 % on average.
+// Chosen by measuring all plans on the shapes of linear/NOTES.md. Where it does not pick the
+// fastest plan, the loss is 5 % on average.
 HopperPlan PlanOf(const LinearWeight& w, int64_t rows, const Device& device) {
   const int units = device.multiprocessors(), steps = CeilDiv(w.k(), kHopperDepth);
   const int channel_tiles = CeilDiv(w.n(), 64);
@@ -115,7 +118,8 @@ HopperPlan PlanOf(const LinearWeight& w, int64_t rows, const Device& device) {
   HopperPlan plan{};
   plan.rows = rows <= 16 ? 16 : rows <= 32 || narrow ? 32 : 64;
   const int tiles = channel_tiles * CeilDiv(rows, plan.rows);
-  // Blocks of this kernel and of the next should be there at once, each with three steps or more.
+  // CTAs of this kernel and of the next one should be resident together, and each CTA should have
+  // at least three k steps.
   const bool in_two = InTwo(w, rows, device);
   const int wanted_blocks = rows <= 32 ? units * 3 / 4 : in_two ? units : units / 2;
   plan.splits = std::clamp(wanted_blocks / tiles, 1, std::clamp(steps / 3, 1, kHopperMostSplits));
@@ -207,8 +211,8 @@ bool HopperRowsStoreKv(const LinearWeight& w, int64_t rows, const Device& device
   return Fits(w, rows, device);
 }
 
-// f16 would overflow: x gamma has not been divided by its norm. Near the most that Fits allows
-// whole norms are faster.
+// bf16 only: f16 would overflow, because x gamma has not been divided by its norm. Close to the
+// size limit of Fits an unsplit RMSNorm is faster.
 bool HopperRowsTakeSquares(const LinearWeight& w, int64_t rows, const Device& device) {
   constexpr int64_t kMostProducts = int64_t{3} << 27;
   if (!Fits(w, rows, device) || w.type() != WeightType::kBF16) return false;

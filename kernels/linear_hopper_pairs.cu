@@ -1,5 +1,5 @@
-// Gated products of 65 to 128 rows with bf16 or f16 weights on Hopper: which, and the launch.
-// linear_hopper_pairs.cuh has the kernel.
+// Gated GEMM for 65 to 128 rows with bf16 or f16 weights on Hopper: when it is used, and the
+// launch. The kernel is in linear_hopper_pairs.cuh.
 #include "kernels/linear_hopper_pairs.cuh"
 
 namespace quintet::cuda {
@@ -7,6 +7,7 @@ namespace {
 
 using S = HopperPairsSizes;
 
+// CTAs of the launch.
 int64_t Blocks(const LinearWeight& w) { return (w.n() / 2 + S::kChannels - 1) / S::kChannels * 2; }
 
 template <typename T, bool kPlain>
