@@ -16,7 +16,7 @@ namespace quintet::cuda {
 namespace {
 
 absl::Status NoMemory(int64_t bytes, const char* where, cudaError_t error) {
-  cudaGetLastError();  // an allocation that failed leaves no trace
+  cudaGetLastError();  // clear the error: a failed allocation is not sticky
   return absl::ResourceExhaustedError(
       absl::StrCat("cannot allocate ", bytes, " bytes ", where, ": ", cudaGetErrorString(error)));
 }
@@ -26,7 +26,7 @@ bool IsSet(const char* variable) {
   return value != nullptr && std::strcmp(value, "1") == 0;
 }
 
-// Adds its life to a count.
+// Adds the time between its construction and destruction to a counter.
 class WaitingTime {
  public:
   explicit WaitingTime(int64_t* total_ns) : total_ns_(total_ns), begin_(Clock::now()) {}
@@ -43,14 +43,15 @@ class WaitingTime {
   const Clock::time_point begin_;
 };
 
-// What: to[i] = from[i]; where one of them is pinned memory of the host, the device reads or writes
-// it over the bus. Shapes: [words]. Map: a thread a word. Bound: the bus's latency, 1 to 2 us; a
-// copy engine takes its turns with the kernels before and after as well, so it is for more bytes.
+// to[i] = from[i]. Either side may be pinned host memory, which the kernel accesses over PCIe.
+// Shapes: [words]. Mapping: one word per thread. Bound: the latency of the bus, 1 to 2 us. A copy
+// engine adds a hand-over to and from the kernels before and after it, so it pays off only for more
+// bytes.
 template <typename Word>
 __global__ void CopyKernel(const Word* from, Word* to, int64_t words) {
   const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
   if (i < words) to[i] = from[i];
-  __threadfence();  // the next kernel may read tables before it waits for this one
+  __threadfence();  // the next kernel may read these tables before it waits for this one
 }
 
 template <typename Word>
@@ -70,7 +71,7 @@ cudaError_t CopyByKernel(const void* from, void* to, int64_t bytes, cudaStream_t
   return cudaGetLastError();
 }
 
-// Between the sides of a mirrored buffer.
+// Copies between the host side and the device side of a mirrored buffer.
 cudaError_t CopyMirrored(const void* from, void* to, int64_t bytes, cudaMemcpyKind kind,
                          cudaStream_t stream) {
   constexpr int64_t kMostBytesByKernel = int64_t{256} << 10;
@@ -105,7 +106,7 @@ absl::Status CudaDevice::Start(int ordinal) {
   cudaError_t error = cudaGetDeviceCount(&count);
   if (error == cudaSuccess && (ordinal < 0 || ordinal >= count)) {
     return absl::UnavailableError(
-        absl::StrCat("CUDA device ", ordinal, ": there are ", count, " devices"));
+        absl::StrCat("CUDA device ", ordinal, ": not found (this machine has ", count, ")"));
   }
   cudaDeviceProp properties{};
   if (error == cudaSuccess) error = cudaSetDevice(ordinal);
@@ -221,17 +222,18 @@ const void* CudaDevice::TwinOf(const void* host) const {
   return found->second.twin + (at - found->first);
 }
 
-// Where nothing is under way, the way over a room is the longer one.
+// The staging slot is a detour if the compute stream is idle.
 bool CudaDevice::GoesAhead(const void* host, int64_t bytes) const {
   if (bytes > kRoomBytes || !Divides<uint4>(host, TwinOf(host), bytes)) return false;
   const bool busy = cudaStreamQuery(stream()) == cudaErrorNotReady;
-  if (busy) cudaGetLastError();  // which is no failure
+  if (busy) cudaGetLastError();  // clear it: cudaErrorNotReady is not a failure
   return busy;
 }
 
 void CudaDevice::UploadAhead(const void* host, int64_t bytes) {
   char* const room = rooms_.as<char>() + uploads_ % kRooms * kRoomBytes;
-  const int64_t before = std::max(uploads_ - kRooms, int64_t{0});  // was the last to have the room
+  // the previous upload in this staging slot
+  const int64_t before = std::max(uploads_ - kRooms, int64_t{0});
   QT_CUDA(*this, cudaStreamWaitEvent(ahead_, uploaded_[before % kTrackedUploads]));
   QT_CUDA(*this,
           cudaMemcpyAsync(room, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, ahead_));
@@ -282,8 +284,8 @@ void CudaDevice::CopyToHost(void* host, const void* device, int64_t bytes) {
 void CudaDevice::Write(void* device, const void* host, int64_t bytes) {
   static std::mutex& failing = *new std::mutex;
   cudaError_t error = cudaSetDevice(ordinal_);
-  // Of pageable memory cudaMemcpy returns before the bytes have arrived, and the queue waits for no
-  // other stream.
+  // cudaMemcpy of pageable memory returns before the bytes have arrived, and stream() does not wait
+  // for other streams: copy on a per-thread stream and wait for it.
   if (error == cudaSuccess) {
     error = cudaMemcpyAsync(device, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice,
                             cudaStreamPerThread);
