@@ -1,12 +1,12 @@
-// The warpgroups that multiply, of the kernel of products of many rows: sums in registers, then
-// what becomes of them.
+// Consumer warpgroup of the persistent GEMM kernel: mainloop with accumulators in registers, and
+// epilogue.
 #pragma once
 
 #include "kernels/linear_many.cuh"
 
 namespace quintet::cuda {
 
-// x / (1 + 2^exponent) of two values: one reciprocal does for both.
+// Computes x / (1 + 2^exponent) for two values with a single reciprocal.
 __device__ __forceinline__ void DivideTwo(float& x, float& y, float x_exponent, float y_exponent) {
   constexpr float kMost = 62.0f;  // the product of two stays finite
   const float x_divisor = 1.0f + Exp2(fminf(x_exponent, kMost));
@@ -16,7 +16,7 @@ __device__ __forceinline__ void DivideTwo(float& x, float& y, float x_exponent, 
   y *= x_divisor * inverse;
 }
 
-// kOf of two values; of kGeluTanh as QuickGelu.
+// Applies the activation kOf to two values; kGeluTanh as in QuickGelu.
 template <Activation kOf>
 __device__ __forceinline__ void ActivateTwo(float& x, float& y) {
   if constexpr (kOf == Activation::kGeluTanh) {
@@ -30,7 +30,7 @@ __device__ __forceinline__ void ActivateTwo(float& x, float& y) {
   }
 }
 
-// A warpgroup that multiplies.
+// A consumer warpgroup.
 template <typename S>
 class ManyRowsGroup {
   using T = typename S::T;
@@ -57,11 +57,12 @@ class ManyRowsGroup {
   }
 
  private:
+  // Returns a pipeline stage to the producer.
   __device__ __forceinline__ void Release(int stage) {
     if (lane_ == 0) Arrive(SharedAddress(&memory_.empty[stage]));
   }
 
-  // sums_ = x W^T of the tile.
+  // Mainloop: sums_ = x W^T of the tile.
   __device__ __forceinline__ void Multiply() {
     const int steps = (a_.k + S::kDepth - 1) / S::kDepth;
     int before = 0;
@@ -106,11 +107,12 @@ class ManyRowsGroup {
     }
   }
 
-  // By boxes of 128 bytes of columns, through two places in shared memory by turns: what was read
-  // there before the last __syncwarp may be written over.
+  // Epilogue: writes y in boxes of 64 columns (128 bytes) through two alternating staging buffers
+  // in shared memory. Reads before the last __syncwarp are complete, so that buffer may be
+  // overwritten.
   template <Activation kOf>
   __device__ __forceinline__ void FinishAs() {
-    constexpr int kInBox = S::kBoxColumns / 8;  // eights of columns
+    constexpr int kInBox = S::kBoxColumns / 8;  // groups of eight columns
     int64_t row_at[kRowsEach];
 #pragma unroll
     for (int i = 0; i < kRowsEach; ++i) row_at[i] = RowAt(min(Row(i), a_.rows - 1));
@@ -129,7 +131,7 @@ class ManyRowsGroup {
     }
   }
 
-  // In a box, eight lanes store a row, each of them 16 bytes.
+  // Stores of a box: eight lanes store one row, 16 bytes per lane.
   static constexpr int kRowsEach = S::kBoxRows / 4;
   __device__ __forceinline__ int Row(int i) const { return row_ + i * 4 + lane_ / 8; }
 
@@ -165,7 +167,7 @@ class ManyRowsGroup {
     }
   }
 
-  // Of eight columns, as a thread has them.
+  // The epilogue values of a group of eight columns, in the fragment layout of a thread.
   template <Activation kOf>
   __device__ __forceinline__ void Values(int eight, float (&v)[4]) {
 #pragma unroll
@@ -178,7 +180,7 @@ class ManyRowsGroup {
     }
   }
 
-  // Eights i and i + 1 of a box to shared memory where Store looks for them.
+  // Writes column groups i and i + 1 of a box to the staging buffer, swizzled as Store reads them.
   __device__ __forceinline__ void Stage(uint32_t to, int i, const float (&v)[2][4]) {
     const uint32_t pairs[4] = {PackPair<T>(v[0][0], v[0][1]), PackPair<T>(v[0][2], v[0][3]),
                                PackPair<T>(v[1][0], v[1][1]), PackPair<T>(v[1][2], v[1][3])};
@@ -189,7 +191,7 @@ class ManyRowsGroup {
   ManyRowsMemory<S>& memory_;
   const int group_, lane_, warp_;
   RingPlace<S::kStages> place_;
-  int row_, column_;  // of y: the warp's first row, the tile's first column
+  int row_, column_;  // first row of y of the warp; first column of y of the tile
   float sums_[S::kChannels / 8][4] = {};
 };
 
