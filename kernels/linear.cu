@@ -28,7 +28,7 @@ struct Pieces {
   int64_t x, product;
 };
 Pieces PiecesOf(const LinearWeight& w, const Device& device) {
-  if (device.hopper() && IsHalf(w.type())) return {4096, LeastManyRows(w)};
+  if (device.hopper() && IsHalf(w.type())) return {4096, MinPersistentRows(w)};
   return {1024, 1024};
 }
 
@@ -423,7 +423,7 @@ void StoreKvAfter(const LinearArgs& args, Stream& stream) {
 void Linear(const LinearArgs& args, Stream& stream) {
   if (args.x.dim[0] == 0) return;
   if (IsQuantized(args.w->type())) return QuantizedLinear(args, stream);
-  if (RunHopperRows(args, stream) || RunFewRows(WholeProduct(args), stream)) return;
+  if (RunSplitK(args, stream) || RunGemv(WholeProduct(args), stream)) return;
   LinearArgs product = args;
   product.kv = {};
   WideLinear(product, stream);
@@ -431,17 +431,17 @@ void Linear(const LinearArgs& args, Stream& stream) {
 }
 
 bool LinearStoresKv(const LinearWeight& w, int64_t rows, const Stream& stream) {
-  return FewRowsStoreKv(w, rows) || HopperRowsStoreKv(w, rows, stream.device());
+  return GemvStoresKv(w, rows) || SplitKStoresKv(w, rows, stream.device());
 }
 
 int64_t LinearNormParts(const LinearWeight& w, int64_t rows, const Stream& stream) {
   const Device& device = stream.device();
-  if (HopperRowsStoreKv(w, rows, device)) return HopperRowsNormParts(w, rows, device);
-  return FewRowsNormParts(w, rows);
+  if (SplitKStoresKv(w, rows, device)) return SplitKNormParts(w, rows, device);
+  return GemvNormParts(w, rows);
 }
 
 bool LinearTakesSquares(const LinearWeight& w, int64_t rows, const Stream& stream) {
-  return FewRowsTakeSquares(w, rows) || HopperRowsTakeSquares(w, rows, stream.device());
+  return GemvTakesSquares(w, rows) || SplitKTakesSquares(w, rows, stream.device());
 }
 
 void WideLinear(const LinearArgs& args, Stream& stream) {
@@ -451,7 +451,7 @@ void WideLinear(const LinearArgs& args, Stream& stream) {
   QT_CHECK(!args.norm_gamma.defined() && args.kv.cache == nullptr);
   QT_CHECK(!args.x_squares.defined() && !args.next_norm.gamma.defined());
   const bool direct = ProductDoes(args, type);
-  const bool many = ManyRowsTake(args, stream.device());
+  const bool many = PersistentTakes(args, stream.device());
   const Scratch scratch = Carve(args.scratch.data, w, rows, stream.device());
   QT_CHECK_GE(args.scratch.elements(), scratch.bytes);
   const Pieces pieces = PiecesOf(w, stream.device());
@@ -460,7 +460,7 @@ void WideLinear(const LinearArgs& args, Stream& stream) {
     const int64_t end = std::min(begin + piece, rows);
     const Tensor x = ConvertX(args.x.Rows(begin, end), type, scratch.x, stream);
     if (many) {
-      ManyRowsLinear(RowsOf(args, x, begin, end), stream);
+      PersistentLinear(RowsOf(args, x, begin, end), stream);
       continue;
     }
     Product p{};

@@ -32,22 +32,22 @@ constexpr int kBlocksPerUnit = 2;
 // linear/NOTES.md.
 template <typename Shape>
 __global__ void __launch_bounds__(Shape::kWarps * 32, 2)
-    FewRowsKernel(const __grid_constant__ typename Shape::Args a) {
-  using Sums = FewSums<Shape>;
+    GemvKernel(const __grid_constant__ typename Shape::Args a) {
+  using Sums = GemvPartialSums<Shape>;
   extern __shared__ __align__(16) char shared[];
   float* norm = reinterpret_cast<float*>(shared + a.norm_at);
   float* scales = nullptr;
   if constexpr (Shape::Args::kHalves) scales = reinterpret_cast<float*>(shared + a.scales_at);
-  const FewPlace<Shape::kWarps> place(a.k);
+  const GemvThread<Shape::kWarps> place(a.k);
   const int steps = place.StepsOf(place.warp);
   int tile = static_cast<int>(blockIdx.x);
 
-  FewInputs<Shape>::BeginNorm(a, place, norm);
-  FewWeights<Shape> weights(a, place, shared);
+  GemvInputs<Shape>::BeginNorm(a, place, norm);
+  GemvWeights<Shape> weights(a, place, shared);
   weights.Begin();
-  FewOutput<Shape> output;
+  GemvEpilogue<Shape> output;
   output.Begin(a, tile);
-  FewInputs<Shape> inputs(a, place);
+  GemvInputs<Shape> inputs(a, place);
   WaitForInputs();
 
   inputs.Load(0);
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(Shape::kWarps * 32, 2)
     }
     // Two alternating buffers, so that one barrier per tile is enough.
     float* parts = reinterpret_cast<float*>(shared + a.parts_at) +
-                   turn % 2 * Shape::kWarps * kFewMostRows * Sums::kStride;
+                   turn % 2 * Shape::kWarps * kGemvMaxRows * Sums::kStride;
     sums.Leave(place, parts);
     __syncthreads();
     output.Store(a, parts, scales);
@@ -91,15 +91,15 @@ __global__ void __launch_bounds__(Shape::kWarps * 32, 2)
 
 // Whether the kernel supports this weight type, k and number of rows.
 bool Fits(const LinearWeight& w, int64_t rows) {
-  return IsHalf(w.type()) && rows <= kFewMostRows && w.k() % kFewStep == 0;
+  return IsHalf(w.type()) && rows <= kGemvMaxRows && w.k() % kGemvStep == 0;
 }
 
 template <typename Shape>
 void LaunchKernel(typename Shape::Args a, Stream& stream) {
-  using Weights = FewWeights<Shape>;
+  using Weights = GemvWeights<Shape>;
   constexpr int kWarps = Shape::kWarps;
-  const auto kernel = FewRowsKernel<Shape>;
-  a.channels = a.gated ? kFewChannels / 2 : kFewChannels;
+  const auto kernel = GemvKernel<Shape>;
+  a.channels = a.gated ? kGemvChannels / 2 : kGemvChannels;
   a.tiles = (a.columns + a.channels - 1) / a.channels;
   // All CTAs but the last have the same number of tiles.
   const int at_once = stream.device().multiprocessors() * kBlocksPerUnit;
@@ -107,16 +107,16 @@ void LaunchKernel(typename Shape::Args a, Stream& stream) {
   const int blocks = (a.tiles + turns - 1) / turns;
 
   const int steps =
-      (a.k / kFewStep + kWarps - 1) / kWarps * turns;  // of one warp, over all its tiles
+      (a.k / kGemvStep + kWarps - 1) / kWarps * turns;  // of one warp, over all its tiles
   a.warp_bytes = std::min(steps, Weights::kAhead) * Weights::kStepBytes;
   a.parts_at = kWarps * a.warp_bytes;
   a.moments_at =
-      a.parts_at + std::min(turns, 2) * kWarps * kFewMostRows * FewSums<Shape>::kStride * 4;
+      a.parts_at + std::min(turns, 2) * kWarps * kGemvMaxRows * GemvPartialSums<Shape>::kStride * 4;
   if constexpr (Shape::Args::kHalves) {
     a.scales_at = a.moments_at;
-    a.moments_at += kFewMostRows * 4;
+    a.moments_at += kGemvMaxRows * 4;
   }
-  a.norm_at = a.moments_at + (a.gamma == nullptr ? 0 : kFewMostRows * kWarps * 8);
+  a.norm_at = a.moments_at + (a.gamma == nullptr ? 0 : kGemvMaxRows * kWarps * 8);
   const int norms = a.gamma == nullptr ? 0 : a.beta == nullptr ? 1 : 2;
   const int shared = a.norm_at + norms * a.k * 4;
   // A CTA can start while CTAs of another kernel still run on its SM only if both kernels use the
@@ -143,7 +143,7 @@ void SetCache(const KvOutput& kv, Stream& stream, Args* a) {
 }
 
 template <typename Args>
-void SetHalves(const Product& p, Args* a) {
+void SetSplitNorm(const Product& p, Args* a) {
   a->squares = p.x_squares.as<float>();
   a->square_parts = static_cast<int>(p.x_squares.dim[1]);
   const NormOutput& next = p.next_norm;
@@ -158,19 +158,19 @@ void SetHalves(const Product& p, Args* a) {
 template <typename Args>
 void LaunchByDepth(const Args& a, Stream& stream) {
   if constexpr (Args::kHalves) {
-    LaunchKernel<FewShape<Args, 8, 8>>(a, stream);
+    LaunchKernel<GemvShape<Args, 8, 8>>(a, stream);
   } else {
-    if (a.k <= kDeep) return LaunchKernel<FewShape<Args, 8, 4>>(a, stream);
+    if (a.k <= kDeep) return LaunchKernel<GemvShape<Args, 8, 4>>(a, stream);
     constexpr bool kWide = sizeof(typename Args::X) == 4;
-    const bool few_blocks = a.n / kFewChannels <= stream.device().multiprocessors() / 2;
-    if (kWide || !few_blocks) return LaunchKernel<FewShape<Args, 8, 8>>(a, stream);
-    if constexpr (!kWide) LaunchKernel<FewShape<Args, 16, 4>>(a, stream);
+    const bool few_blocks = a.n / kGemvChannels <= stream.device().multiprocessors() / 2;
+    if (kWide || !few_blocks) return LaunchKernel<GemvShape<Args, 8, 8>>(a, stream);
+    if constexpr (!kWide) LaunchKernel<GemvShape<Args, 16, 4>>(a, stream);
   }
 }
 
 template <typename T, typename X, typename Out, bool kHalves>
-void LaunchFewRows(const Product& p, Stream& stream) {
-  using Args = FewArgs<T, X, Out, kHalves>;
+void LaunchGemv(const Product& p, Stream& stream) {
+  using Args = GemvArgs<T, X, Out, kHalves>;
   Args a{};
   a.w = static_cast<const T*>(p.w->panels());
   a.x = p.x.as<X>();
@@ -197,7 +197,7 @@ void LaunchFewRows(const Product& p, Stream& stream) {
   a.inverse_k = 1.0f / static_cast<float>(a.k);
   a.activation = p.activation;
   SetCache(p.kv, stream, &a);
-  if constexpr (kHalves) SetHalves(p, &a);
+  if constexpr (kHalves) SetSplitNorm(p, &a);
   LaunchByDepth(a, stream);
 }
 
@@ -205,12 +205,12 @@ template <typename T>
 void LaunchOfTypes(const Product& p, Stream& stream) {
   const auto to = [&](auto out) {
     using Out = typename decltype(out)::type;
-    if (p.x.dtype == DType::kF32) return LaunchFewRows<T, float, Out, false>(p, stream);
+    if (p.x.dtype == DType::kF32) return LaunchGemv<T, float, Out, false>(p, stream);
     if constexpr (std::is_same_v<T, __nv_bfloat16>) {
       const bool halves = p.x_squares.defined() || p.next_norm.gamma.defined();
-      if (halves) return LaunchFewRows<T, T, Out, true>(p, stream);
+      if (halves) return LaunchGemv<T, T, Out, true>(p, stream);
     }
-    LaunchFewRows<T, T, Out, false>(p, stream);
+    LaunchGemv<T, T, Out, false>(p, stream);
   };
   if (p.y.dtype == DType::kF32) return to(TypeTag<float>());
   QT_CHECK(p.y.dtype == WeightDType(p.w->type()));
@@ -219,7 +219,7 @@ void LaunchOfTypes(const Product& p, Stream& stream) {
 
 }  // namespace
 
-bool RunFewRows(const Product& p, Stream& stream) {
+bool RunGemv(const Product& p, Stream& stream) {
   if (p.w == nullptr || !Fits(*p.w, p.x.dim[0]) || !Vectorizable(p.x)) return false;
   QT_CHECK(!p.norm_gamma.defined() || LinearTakesNorm(*p.w, p.x.dim[0]));
   if (p.w->type() == WeightType::kBF16) {
@@ -234,16 +234,16 @@ bool LinearTakesNorm(const LinearWeight& w, int64_t rows) {
   return Fits(w, rows) && w.k() <= kMostNormK;
 }
 
-bool FewRowsStoreKv(const LinearWeight& w, int64_t rows) { return Fits(w, rows); }
+bool GemvStoresKv(const LinearWeight& w, int64_t rows) { return Fits(w, rows); }
 
 // bf16 only: f16 would overflow, because x gamma has not been divided by its norm.
-int64_t FewRowsNormParts(const LinearWeight& w, int64_t rows) {
+int64_t GemvNormParts(const LinearWeight& w, int64_t rows) {
   const bool does = Fits(w, rows) && w.type() == WeightType::kBF16 && !w.gated();
-  return does && w.n() % kFewChannels == 0 ? w.n() / kFewChannels : 0;
+  return does && w.n() % kGemvChannels == 0 ? w.n() / kGemvChannels : 0;
 }
 
 // Only for large k: with a small k, the fused norm of x costs no more.
-bool FewRowsTakeSquares(const LinearWeight& w, int64_t rows) {
+bool GemvTakesSquares(const LinearWeight& w, int64_t rows) {
   return Fits(w, rows) && w.type() == WeightType::kBF16 && w.k() > kDeep;
 }
 

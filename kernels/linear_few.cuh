@@ -13,13 +13,13 @@
 
 namespace quintet::cuda {
 
-constexpr int kFewMostRows = 8;   // rows of x: the N side of mma.m16n8k16
-constexpr int kFewChannels = 16;  // rows of W in a tile: the M side of mma.m16n8k16
-constexpr int kFewStep = 32;      // values of k in one step of a warp
+constexpr int kGemvMaxRows = 8;    // rows of x: the N side of mma.m16n8k16
+constexpr int kGemvChannels = 16;  // rows of W in a tile: the M side of mma.m16n8k16
+constexpr int kGemvStep = 32;      // values of k in one step of a warp
 
 // Arguments of a split RMSNorm around the GEMM.
 template <typename T>
-struct FewHalves {
+struct GemvSplitNorm {
   // Split RMSNorm before this GEMM (x_squares): [rows, square_parts] partial sums of squares that
   // the previous GEMM wrote, or null.
   const float* squares;
@@ -33,11 +33,11 @@ struct FewHalves {
   int64_t next_stride;
 };
 // Base of the arguments without a split RMSNorm.
-struct FewWhole {};
+struct GemvNoSplitNorm {};
 
 // Kernel arguments. Types: T_ of W, X_ of x (T_ or f32), Out_ of y. kHalves_: with split RMSNorm.
 template <typename T_, typename X_, typename Out_, bool kHalves_>
-struct FewArgs : std::conditional_t<kHalves_, FewHalves<T_>, FewWhole> {
+struct GemvArgs : std::conditional_t<kHalves_, GemvSplitNorm<T_>, GemvNoSplitNorm> {
   using T = T_;
   using X = X_;
   using Out = Out_;
@@ -71,7 +71,7 @@ struct FewArgs : std::conditional_t<kHalves_, FewHalves<T_>, FewWhole> {
 // Compile-time shape of the kernel: kWarps warps per CTA; a warp keeps kSteps of its steps of x in
 // registers or in flight.
 template <typename Args_, int kWarps_, int kSteps_>
-struct FewShape {
+struct GemvShape {
   using Args = Args_;
   static constexpr int kWarps = kWarps_, kSteps = kSteps_;
   // x is f32.
@@ -80,12 +80,12 @@ struct FewShape {
 
 // The position of a thread in its CTA. Warp w computes the steps w, w + kWarps, ... of k.
 template <int kWarps>
-struct FewPlace {
+struct GemvThread {
   int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   int g = lane / 4, t = lane % 4;
-  int steps;  // k / kFewStep
+  int steps;  // k / kGemvStep
 
-  __device__ explicit FewPlace(int k) : steps(k / kFewStep) {}
+  __device__ explicit GemvThread(int k) : steps(k / kGemvStep) {}
   // Steps of k that warp w computes in every tile.
   __device__ int StepsOf(int w) const { return (steps - w + kWarps - 1) / kWarps; }
 };
@@ -94,16 +94,16 @@ struct FewPlace {
 // which the warp multiplies them: its steps of the first tile of the CTA, then of the next tile.
 // Each lane reads back only what it copied itself, so the lanes need no barrier.
 template <typename Shape>
-class FewWeights {
+class GemvWeights {
   using Args = typename Shape::Args;
   using T = typename Args::T;
-  using Place = FewPlace<Shape::kWarps>;
+  using Place = GemvThread<Shape::kWarps>;
 
  public:
-  static constexpr int kStepBytes = kFewChannels * kFewStep * 2;
+  static constexpr int kStepBytes = kGemvChannels * kGemvStep * 2;
   static constexpr int kAhead = (64 << 10) / Shape::kWarps / kStepBytes;  // steps in flight
 
-  __device__ FewWeights(const Args& a, const Place& place, char* shared)
+  __device__ GemvWeights(const Args& a, const Place& place, char* shared)
       : a_(a), place_(place), shared_(shared + place.warp * a.warp_bytes + place.lane * 16) {
     tile_ = place.warp < place.steps ? static_cast<int>(blockIdx.x) : a.tiles;
     step_ = place.warp;
@@ -145,8 +145,8 @@ class FewWeights {
   __device__ void CopyNext() {
     if (tile_ < a_.tiles) {
       char* to = shared_ + copied_ * kStepBytes;
-      CopyAsync16(SharedAddress(to), top_ + step_ * kFewStep, true);
-      CopyAsync16(SharedAddress(to + kStepBytes / 2), bottom_ + step_ * kFewStep, true);
+      CopyAsync16(SharedAddress(to), top_ + step_ * kGemvStep, true);
+      CopyAsync16(SharedAddress(to + kStepBytes / 2), bottom_ + step_ * kGemvStep, true);
       copied_ = copied_ + 1 == kAhead ? 0 : copied_ + 1;
       step_ += Shape::kWarps;
       if (step_ >= place_.steps) {
@@ -168,11 +168,11 @@ class FewWeights {
 
 // A warp's part of x: kSteps of its steps at a time, as pairs of T in registers.
 template <typename Shape>
-class FewInputs {
+class GemvInputs {
   using Args = typename Shape::Args;
   using T = typename Args::T;
   using X = typename Args::X;
-  using Place = FewPlace<Shape::kWarps>;
+  using Place = GemvThread<Shape::kWarps>;
   static constexpr int kWarps = Shape::kWarps, kSteps = Shape::kSteps;
 
  public:
@@ -182,13 +182,13 @@ class FewInputs {
     if (a.gamma == nullptr || place.lane >= (a.beta == nullptr ? 8 : 16)) return;
     const float* from = (place.lane < 8 ? a.gamma : a.beta) + place.lane % 8 * 4;
     float* to = norm + place.lane / 8 * a.k + place.lane % 8 * 4;
-    for (int at = place.warp * kFewStep; at < a.k; at += kWarps * kFewStep) {
+    for (int at = place.warp * kGemvStep; at < a.k; at += kWarps * kGemvStep) {
       CopyAsync16(SharedAddress(to + at), from + at, true);
     }
   }
 
-  __device__ FewInputs(const Args& a, const Place& place)
-      : x_(a.x + place.g * a.x_stride + place.warp * kFewStep + 8 * place.t),
+  __device__ GemvInputs(const Args& a, const Place& place)
+      : x_(a.x + place.g * a.x_stride + place.warp * kGemvStep + 8 * place.t),
         steps_(place.g < a.rows ? place.StepsOf(place.warp) : 0) {}
 
   // Loads the warp's steps first, ..., first + kSteps - 1; zeros past the last step and the last
@@ -197,7 +197,7 @@ class FewInputs {
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       const bool there = first + i < steps_;
-      const X* from = x_ + (first + i) * kWarps * kFewStep;
+      const X* from = x_ + (first + i) * kWarps * kGemvStep;
       if constexpr (Shape::kWide) {
         float4 low = {}, high = {};
         if (there) low = *reinterpret_cast<const float4*>(from);
@@ -229,7 +229,7 @@ class FewInputs {
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       if (i >= own) break;
-      const float* at = norm + (place.warp + i * kWarps) * kFewStep + 8 * place.t;
+      const float* at = norm + (place.warp + i * kWarps) * kGemvStep + 8 * place.t;
       Scale(a, merged, at, values_[i]);
       Scale(a, merged, at + 4, values_[i] + 4);
     }
@@ -251,7 +251,7 @@ class FewInputs {
 
  private:
   // Number of values in this many steps.
-  static __device__ float Values(int steps) { return static_cast<float>(steps * kFewStep); }
+  static __device__ float Values(int steps) { return static_cast<float>(steps * kGemvStep); }
 
   // Sum over the four lanes that share a row.
   static __device__ float SumOfRow(float v) {
@@ -317,7 +317,7 @@ class FewInputs {
 // to `scales` [row]. Warp w handles row w and keeps four loads per lane in flight. Call it after
 // WaitForInputs.
 template <typename Shape>
-__device__ void FinishNorm(const typename Shape::Args& a, const FewPlace<Shape::kWarps>& place,
+__device__ void FinishNorm(const typename Shape::Args& a, const GemvThread<Shape::kWarps>& place,
                            float* scales) {
   if (a.squares == nullptr || place.warp >= a.rows) return;
   const float* row = a.squares + place.warp * a.square_parts;
@@ -337,11 +337,11 @@ __device__ void FinishNorm(const typename Shape::Args& a, const FewPlace<Shape::
 
 // Partial sums of a warp for one tile: W times x over the warp's steps of k.
 template <typename Shape>
-class FewSums {
+class GemvPartialSums {
   using T = typename Shape::Args::T;
 
  public:
-  static constexpr int kStride = kFewChannels + 4;  // padded against bank conflicts
+  static constexpr int kStride = kGemvChannels + 4;  // padded against bank conflicts
 
   __device__ void Add(const uint4& top, const uint4& bottom, const uint4& x) {
     Mma<T>(sums_[0], top.x, bottom.x, top.y, bottom.y, x.x, x.y);
@@ -349,11 +349,11 @@ class FewSums {
   }
 
   // Writes the partial sums to parts [warp][row][kStride] in shared memory.
-  __device__ void Leave(const FewPlace<Shape::kWarps>& place, float* parts) const {
+  __device__ void Leave(const GemvThread<Shape::kWarps>& place, float* parts) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int row = 2 * place.t + i % 2, channel = place.g + i / 2 * 8;
-      parts[(place.warp * kFewMostRows + row) * kStride + channel] = sums_[0][i] + sums_[1][i];
+      parts[(place.warp * kGemvMaxRows + row) * kStride + channel] = sums_[0][i] + sums_[1][i];
     }
   }
 
@@ -362,7 +362,7 @@ class FewSums {
     float sum = 0.0f;
 #pragma unroll
     for (int warp = 0; warp < Shape::kWarps; ++warp) {
-      sum += parts[(warp * kFewMostRows + row) * kStride + channel];
+      sum += parts[(warp * kGemvMaxRows + row) * kStride + channel];
     }
     return sum;
   }
@@ -373,7 +373,7 @@ class FewSums {
 
 // Epilogue of a thread, which computes one value of y in each tile of its CTA.
 template <typename Shape>
-class FewOutput {
+class GemvEpilogue {
   using Args = typename Shape::Args;
   using Out = typename Args::Out;
 
@@ -382,7 +382,7 @@ class FewOutput {
   // WaitForInputs.
   __device__ void Begin(const Args& a, int tile) {
     const int index = static_cast<int>(threadIdx.x);
-    row_ = a.gated ? index / (kFewChannels / 2) : index / kFewChannels;
+    row_ = a.gated ? index / (kGemvChannels / 2) : index / kGemvChannels;
     channel_ = index - row_ * a.channels;
     column_ = tile * a.channels + channel_;
     if (row_ >= a.rows || column_ >= a.columns) column_ = -1;
@@ -407,11 +407,11 @@ class FewOutput {
     if (Stored(a)) slot_ = a.slots[row_];
   }
 
-  // Computes and stores the value. parts: partial sums of the warps (FewSums). scales: norm scales
-  // of the rows (FinishNorm).
+  // Computes and stores the value. parts: partial sums of the warps (GemvPartialSums). scales: norm
+  // scales of the rows (FinishNorm).
   __device__ void Store(const Args& a, const float* parts, const float* scales) const {
     if (column_ < 0) return;
-    using Sums = FewSums<Shape>;
+    using Sums = GemvPartialSums<Shape>;
     float alpha = a.alpha;
     if constexpr (Args::kHalves) {
       if (a.squares != nullptr) alpha *= scales[row_];
@@ -436,13 +436,13 @@ class FewOutput {
   __device__ void BeginNextNorm(const Args& a, float v) const {
     a.next_scaled[row_ * a.next_stride + column_] = FromF32<typename Args::T>(v * gamma_);
     float square = v * v;
-    const uint32_t lanes = threadIdx.x % 32 < kFewChannels ? 0xffffu : 0xffff0000u;
+    const uint32_t lanes = threadIdx.x % 32 < kGemvChannels ? 0xffffu : 0xffff0000u;
 #pragma unroll
-    for (int step = kFewChannels / 2; step > 0; step /= 2) {
+    for (int step = kGemvChannels / 2; step > 0; step /= 2) {
       square += __shfl_xor_sync(lanes, square, step);
     }
     if (channel_ == 0) {
-      a.next_squares[row_ * a.tiles + column_ / kFewChannels] = square;
+      a.next_squares[row_ * a.tiles + column_ / kGemvChannels] = square;
     }
   }
   // Whether the value goes to the KV cache instead of y.

@@ -10,19 +10,19 @@ namespace quintet::cuda {
 // How one GEMM is tiled: an output tile has 64 channels (rows of W) and `rows` rows of x (16, 32 or
 // 64). A cluster of `splits` CTAs splits the sum over k; each CTA pipelines its TMA loads through
 // `stages` stages.
-struct HopperPlan {
+struct SplitKPlan {
   int rows, splits, stages;
 };
 
 // TMA tensor maps of W and x.
-struct HopperRowsMaps {
+struct SplitKTensorMaps {
   CUtensorMap w, x;
 };
 
 // Copies `bytes` bytes of this CTA's shared memory at `from` to address `there` in the shared
 // memory of another CTA of the cluster. The bytes count towards the mbarrier `barrier` of that CTA.
-__device__ __forceinline__ void CopyToBlock(uint32_t there, uint32_t from, int bytes,
-                                            uint32_t barrier) {
+__device__ __forceinline__ void CopyToCta(uint32_t there, uint32_t from, int bytes,
+                                          uint32_t barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, "
       "[%3];"
@@ -35,13 +35,12 @@ __device__ __forceinline__ void CopyToBlock(uint32_t there, uint32_t from, int b
 // (S::kTwoCopy) one thread loads W and another loads x. The thread that loads W also announces the
 // bytes of the whole stage to its `full` mbarrier; the load of x may complete before that.
 template <typename S>
-class HopperRowsCopier {
-  using Tail = HopperRowsLayout::Tail;
+class SplitKProducer {
+  using Tail = SplitKSmem::Tail;
 
  public:
-  __device__ __forceinline__ HopperRowsCopier(const HopperRowsArgs& a, const HopperRowsMaps& maps,
-                                              const HopperShare<S>& share, uint32_t ring,
-                                              Tail& tail)
+  __device__ __forceinline__ SplitKProducer(const SplitKArgs& a, const SplitKTensorMaps& maps,
+                                            const SplitKWork<S>& share, uint32_t ring, Tail& tail)
       : a_(a), maps_(maps), share_(share), ring_(ring), tail_(tail) {}
 
   // Initialises the mbarriers and, if a single thread loads both operands, starts the first loads
@@ -99,7 +98,7 @@ class HopperRowsCopier {
   }
   __device__ __forceinline__ void CopyWeights(int i, int stage) const {
     const uint32_t full = SharedAddress(&tail_.full[stage]), to = ring_ + stage * S::kStageBytes;
-    const int k = (share_.begin + i) * kHopperDepth;
+    const int k = (share_.begin + i) * kSplitKDepth;
     ArriveExpecting(full, S::kStageBytes);
     CopyBox(to, maps_.w, k, 0, share_.column, full);
     if (!S::kAdds && a_.up_offset > 0) {
@@ -107,13 +106,13 @@ class HopperRowsCopier {
     }
   }
   __device__ __forceinline__ void CopyRows(int i, int stage) const {
-    CopyBox(ring_ + stage * S::kStageBytes + S::kWBytes, maps_.x, (share_.begin + i) * kHopperDepth,
+    CopyBox(ring_ + stage * S::kStageBytes + S::kWBytes, maps_.x, (share_.begin + i) * kSplitKDepth,
             0, share_.row, SharedAddress(&tail_.full[stage]));
   }
 
-  const HopperRowsArgs& a_;
-  const HopperRowsMaps& maps_;
-  const HopperShare<S>& share_;
+  const SplitKArgs& a_;
+  const SplitKTensorMaps& maps_;
+  const SplitKWork<S>& share_;
   const uint32_t ring_;
   Tail& tail_;
 };
@@ -121,9 +120,9 @@ class HopperRowsCopier {
 // Mainloop of the consumer warpgroup: c += W x^T over the k range of the CTA. c holds the wgmma
 // accumulators of the [64 channels, kRows] tile.
 template <typename T, typename S>
-__device__ __forceinline__ void SumShare(const HopperShare<S>& share, int stages, uint32_t ring,
-                                         HopperRowsLayout::Tail& tail,
-                                         float (&c)[S::kRows / 8][4]) {
+__device__ __forceinline__ void SplitKMainloop(const SplitKWork<S>& share, int stages,
+                                               uint32_t ring, SplitKSmem::Tail& tail,
+                                               float (&c)[S::kRows / 8][4]) {
   int stage = 0, before = 0;
   uint32_t parity = 0;
   Pin(c);
@@ -134,7 +133,7 @@ __device__ __forceinline__ void SumShare(const HopperShare<S>& share, int stages
     const uint64_t x = Describe(at + S::kWBytes, 16);
     BeginProducts();
 #pragma unroll
-    for (int part = 0; part < kHopperDepth / 16; ++part) {
+    for (int part = 0; part < kSplitKDepth / 16; ++part) {
       Wgmma<T>(c, w + part * 2, x + part * 2, true);
     }
     CommitProducts();
@@ -165,20 +164,20 @@ __device__ __forceinline__ void SumShare(const HopperShare<S>& share, int stages
 // linear/NOTES.md.
 template <typename T, typename S>
 __global__ void __launch_bounds__(S::kThreads, 2)
-    HopperRowsKernel(const __grid_constant__ HopperRowsArgs a,
-                     const __grid_constant__ HopperRowsMaps maps) {
+    SplitKKernel(const __grid_constant__ SplitKArgs a,
+                 const __grid_constant__ SplitKTensorMaps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) unsigned char memory[];
   const uint32_t shared = SharedAddress(memory);
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = __shfl_sync(0xffffffffu, thread / 32, 0);
-  const HopperShare<S> share(a);
-  const HopperRowsLayout layout = HopperRowsLayout::Of<S>(a, share.splits);
-  auto& tail = *reinterpret_cast<HopperRowsLayout::Tail*>(memory + layout.tail);
+  const SplitKWork<S> share(a);
+  const SplitKSmem layout = SplitKSmem::Of<S>(a, share.splits);
+  auto& tail = *reinterpret_cast<SplitKSmem::Tail*>(memory + layout.tail);
   // Indices of the producer threads.
   constexpr int kCopiesWeights = kWarpgroup, kCopiesRows = kWarpgroup + 32;
   const int finishes = max(0, min(layout.each, share.rows - share.rank * layout.each));
-  const HopperRowsCopier<S> copier(a, maps, share, shared, tail);
+  const SplitKProducer<S> copier(a, maps, share, shared, tail);
   if (thread == kCopiesWeights) {
     AskForMap(maps.w);
     copier.Begin((share.splits - 1) * finishes * S::kPitchBytes);
@@ -198,7 +197,7 @@ __global__ void __launch_bounds__(S::kThreads, 2)
     __syncwarp();
     if (splits) WaitForCluster();
   } else {
-    HopperRowsFinish<T, S> finish(a, share, layout, shared, thread);
+    SplitKEpilogue<T, S> finish(a, share, layout, shared, thread);
     WaitForKernelsBefore();
     finish.AskForResidual();
     finish.FinishNorm(thread, finishes);
@@ -206,7 +205,7 @@ __global__ void __launch_bounds__(S::kThreads, 2)
       tail.row_slot[thread] = RowSlot(a, share.row + thread);
     }
     float sums[S::kRows / 8][4] = {};
-    SumShare<T, S>(share, a.stages, shared, tail, sums);
+    SplitKMainloop<T, S>(share, a.stages, shared, tail, sums);
 
     // After this barrier the pipeline buffers are free. Each CTA stores its partial sums
     // [row][channel] there, except those of the rows that it finishes itself: they go to
@@ -234,8 +233,8 @@ __global__ void __launch_bounds__(S::kThreads, 2)
         const int rows = min(layout.each, share.rows - begin);
         const int to = layout.received + share.rank * layout.each * S::kPitchBytes;
         if (rows > 0) {
-          CopyToBlock(InBlock(shared + to, thread), shared + begin * S::kPitchBytes,
-                      rows * S::kPitchBytes, InBlock(SharedAddress(&tail.received), thread));
+          CopyToCta(InBlock(shared + to, thread), shared + begin * S::kPitchBytes,
+                    rows * S::kPitchBytes, InBlock(SharedAddress(&tail.received), thread));
         }
       }
       Wait(SharedAddress(&tail.received), 0);
@@ -250,9 +249,9 @@ __global__ void __launch_bounds__(S::kThreads, 2)
 }
 
 // Kernel arguments of a GEMM. `stages` is not set.
-HopperRowsArgs HopperArgsOf(const LinearArgs& args, Stream& stream);
+SplitKArgs SplitKArgsOf(const LinearArgs& args, Stream& stream);
 
-// Launches the GEMM with this plan. RunHopperRows checks which calls the kernel supports.
-void LaunchHopperRows(const LinearArgs& args, const HopperPlan& plan, Stream& stream);
+// Launches the GEMM with this plan. RunSplitK checks which calls the kernel supports.
+void LaunchSplitK(const LinearArgs& args, const SplitKPlan& plan, Stream& stream);
 
 }  // namespace quintet::cuda

@@ -8,13 +8,13 @@
 
 namespace quintet::cuda {
 
-constexpr int kHopperDepth = 64;  // values of k per pipeline stage: 128 bytes per row
-constexpr int kHopperMostStages = 16;
+constexpr int kSplitKDepth = 64;  // values of k per pipeline stage: 128 bytes per row
+constexpr int kSplitKMaxStages = 16;
 // Largest rows * n * k for which the kernel is used with more than 64 rows.
-constexpr int64_t kHopperMostProducts = int64_t{1} << 29;
-constexpr int kHopperMostSplits = 8;  // CTAs in a cluster: the portable maximum
+constexpr int64_t kSplitKMaxProducts = int64_t{1} << 29;
+constexpr int kMaxSplits = 8;  // CTAs in a cluster: the portable maximum
 
-struct HopperRowsArgs {
+struct SplitKArgs {
   const float* bias;                  // [n] f32, or null
   const void* out_bias;               // [n] of the dtype of y, or null
   const void* residual;               // [rows, columns] of the dtype of y, or null
@@ -51,14 +51,14 @@ struct HopperRowsArgs {
 // thread for W and one for x. kAdds: as kLarge, but the epilogue can only add the f32 residual. It
 // is a separate instantiation because epilogue code runs once, and fetching its instructions takes
 // time.
-enum class HopperKind { kSmall, kLarge, kAdds };
+enum class SplitKKind { kSmall, kLarge, kAdds };
 
 // Compile-time sizes of the kernel. kHalves_: with split RMSNorm (x_squares, next_norm).
-template <int kRowsOfTile, bool kHalves_, HopperKind kKind>
-struct HopperRowsSizes {
+template <int kRowsOfTile, bool kHalves_, SplitKKind kKind>
+struct SplitKTile {
   static constexpr int kRows = kRowsOfTile, kChannels = 64;
-  static constexpr bool kHalves = kHalves_, kAdds = kKind == HopperKind::kAdds;
-  static constexpr bool kTwoCopy = kKind != HopperKind::kSmall;       // two producer threads
+  static constexpr bool kHalves = kHalves_, kAdds = kKind == SplitKKind::kAdds;
+  static constexpr bool kTwoCopy = kKind != SplitKKind::kSmall;       // two producer threads
   static constexpr int kThreads = kWarpgroup + (kTwoCopy ? 64 : 32);  // consumers and producers
   static constexpr int kWBytes = kChannels * 128, kXBytes = kRows * 128;
   static constexpr int kStageBytes = kWBytes + kXBytes;
@@ -69,7 +69,7 @@ struct HopperRowsSizes {
 
 // Byte offsets in the shared memory of a CTA. The pipeline buffers start at 0; after the mainloop
 // the partial sums of the CTA overwrite them.
-struct HopperRowsLayout {
+struct SplitKSmem {
   int each;      // rows of the tile that each CTA of the cluster finishes
   int received;  // with split-K: partial sums of these rows from every CTA of the cluster
   int residual;  // residual of these rows
@@ -78,10 +78,10 @@ struct HopperRowsLayout {
   int bytes;   // total
 
   template <typename S>
-  __host__ __device__ static HopperRowsLayout Of(const HopperRowsArgs& a, int splits) {
+  __host__ __device__ static SplitKSmem Of(const SplitKArgs& a, int splits) {
     const int rows = a.rows < S::kRows ? a.rows : S::kRows;
     const int ring = a.stages * S::kStageBytes, sums = S::kRows * S::kPitchBytes;
-    HopperRowsLayout l;
+    SplitKSmem l;
     l.each = (rows + splits - 1) / splits;
     l.received = ring > sums ? ring : sums;
     l.residual = l.received + (splits > 1 ? splits * l.each * S::kPitchBytes : 0);
@@ -91,7 +91,7 @@ struct HopperRowsLayout {
     return l;
   }
   struct Tail {
-    uint64_t full[kHopperMostStages], empty[kHopperMostStages], received;
+    uint64_t full[kSplitKMaxStages], empty[kSplitKMaxStages], received;
     int64_t row_slot[1];  // [kRows] offset of each row in the cache; negative: not stored
   };
 };
@@ -131,21 +131,21 @@ __device__ __forceinline__ void StoreFour(const float4& v, void* to, int64_t at,
 
 // The work of one CTA: an output tile and a range of k.
 template <typename S>
-struct HopperShare {
+struct SplitKWork {
   int splits, rank;
   int channels;      // columns of y in a tile
   int column;        // first column of the tile
   int row, rows;     // first row of the tile, and rows of y in it
-  int begin, count;  // the k range in steps of kHopperDepth
+  int begin, count;  // the k range in steps of kSplitKDepth
 
-  __device__ __forceinline__ explicit HopperShare(const HopperRowsArgs& a)
+  __device__ __forceinline__ explicit SplitKWork(const SplitKArgs& a)
       : splits(ClusterSize()),
         rank(ClusterRank()),
         channels(!S::kAdds && a.up_offset > 0 ? S::kChannels / 2 : S::kChannels),
         column(static_cast<int>(blockIdx.x) / splits * channels),
         row(static_cast<int>(blockIdx.y) * S::kRows),
         rows(min(S::kRows, a.rows - row)) {
-    const int all = (a.k + kHopperDepth - 1) / kHopperDepth;
+    const int all = (a.k + kSplitKDepth - 1) / kSplitKDepth;
     begin = all * rank / splits;
     count = all * (rank + 1) / splits - begin;
   }
@@ -153,11 +153,10 @@ struct HopperShare {
 
 // The epilogue of one thread: four consecutive columns of every step_-th row that the CTA finishes.
 template <typename T, typename S>
-class HopperRowsFinish {
+class SplitKEpilogue {
  public:
-  __device__ __forceinline__ HopperRowsFinish(const HopperRowsArgs& a, const HopperShare<S>& share,
-                                              const HopperRowsLayout& layout, uint32_t shared,
-                                              int thread)
+  __device__ __forceinline__ SplitKEpilogue(const SplitKArgs& a, const SplitKWork<S>& share,
+                                            const SplitKSmem& layout, uint32_t shared, int thread)
       : a_(a), share_(share) {
     const int vectors = share.channels / 4;
     const int begin = share.rank * layout.each;
@@ -382,8 +381,8 @@ class HopperRowsFinish {
     }
   }
 
-  const HopperRowsArgs& a_;
-  const HopperShare<S>& share_;
+  const SplitKArgs& a_;
+  const SplitKWork<S>& share_;
   int channel_, column_;               // first of the four columns: within the tile, in y
   int row_, rows_, step_;              // first row, end and stride, within the rows of the CTA
   int first_;                          // first row of y that the CTA finishes
@@ -393,7 +392,7 @@ class HopperRowsFinish {
 };
 
 // Offset of a row's slot in the KV cache, in elements; -1 if the row is not stored.
-__device__ __forceinline__ int64_t RowSlot(const HopperRowsArgs& a, int row) {
+__device__ __forceinline__ int64_t RowSlot(const SplitKArgs& a, int row) {
   const int slot = a.slots[row];
   return slot < 0 ? -1 : slot / a.page_size * a.page_elements + slot % a.page_size * a.head_dim;
 }

@@ -6,7 +6,7 @@
 
 namespace quintet::cuda {
 
-struct HopperPairsSizes {
+struct TwoCtaGatedTile {
   // Tile of one CTA: rows of x by columns of y.
   static constexpr int kRows = 64, kChannels = 80;
   // Gate (or up) channels of one consumer warpgroup, and of one TMA load of W.
@@ -20,8 +20,8 @@ struct HopperPairsSizes {
 
 // Byte offsets in the shared memory of a CTA: pipeline buffers of x from 0 on, then those of W,
 // then the mbarriers.
-struct HopperPairsLayout {
-  using S = HopperPairsSizes;
+struct TwoCtaGatedSmem {
+  using S = TwoCtaGatedTile;
   static constexpr int weights = S::kXStages * S::kXBytes;
   static constexpr int tail = weights + S::kWStages * S::kWBytes;
   struct Tail {
@@ -31,25 +31,25 @@ struct HopperPairsLayout {
 };
 
 // The work of one CTA: one half of the rows, for the channels of its cluster.
-struct HopperPairsShare {
-  using S = HopperPairsSizes;
+struct TwoCtaGatedWork {
+  using S = TwoCtaGatedTile;
   int half;
   int column;     // first column of y
   int row, rows;  // first row of y, and rows of this CTA
-  int count;      // steps of kHopperDepth values of k
+  int count;      // steps of kSplitKDepth values of k
 
-  __device__ __forceinline__ explicit HopperPairsShare(const HopperRowsArgs& a)
+  __device__ __forceinline__ explicit TwoCtaGatedWork(const SplitKArgs& a)
       : half(ClusterRank()),
         column(static_cast<int>(blockIdx.x) / 2 * S::kChannels),
         row(half * S::kRows),
         rows(max(0, min(S::kRows, a.rows - row))),
-        count((a.k + kHopperDepth - 1) / kHopperDepth) {}
+        count((a.k + kSplitKDepth - 1) / kSplitKDepth) {}
 };
 
 // TMA multicast load: copies a box to the same shared memory offset in both CTAs of the cluster.
 // The bytes count towards the mbarrier at the same offset in each CTA.
-__device__ __forceinline__ void CopyBoxToPair(uint32_t shared, const CUtensorMap& map, int channel,
-                                              int row, uint32_t barrier) {
+__device__ __forceinline__ void TmaLoadMulticast(uint32_t shared, const CUtensorMap& map,
+                                                 int channel, int row, uint32_t barrier) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
       ".multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;"
@@ -60,14 +60,14 @@ __device__ __forceinline__ void CopyBoxToPair(uint32_t shared, const CUtensorMap
 }
 
 // Producer: one thread loads W and one thread loads x, 64 values of k per pipeline stage.
-class HopperPairsCopier {
-  using S = HopperPairsSizes;
-  using Tail = HopperPairsLayout::Tail;
+class TwoCtaGatedProducer {
+  using S = TwoCtaGatedTile;
+  using Tail = TwoCtaGatedSmem::Tail;
 
  public:
-  __device__ __forceinline__ HopperPairsCopier(const HopperRowsArgs& a, const HopperRowsMaps& maps,
-                                               const HopperPairsShare& share, uint32_t shared,
-                                               Tail& tail)
+  __device__ __forceinline__ TwoCtaGatedProducer(const SplitKArgs& a, const SplitKTensorMaps& maps,
+                                                 const TwoCtaGatedWork& share, uint32_t shared,
+                                                 Tail& tail)
       : a_(a), maps_(maps), share_(share), shared_(shared), tail_(tail) {}
 
   __device__ __forceinline__ void Begin() const {
@@ -88,15 +88,15 @@ class HopperPairsCopier {
   // both CTAs. No kernel writes W, so the loads need not wait for the previous kernel.
   __device__ __forceinline__ void RunWeights() const {
     const int first = share_.column + share_.half * a_.up_offset;
-    const uint32_t ring = shared_ + HopperPairsLayout::weights + share_.half * S::kBox * 128;
+    const uint32_t ring = shared_ + TwoCtaGatedSmem::weights + share_.half * S::kBox * 128;
     RingPlace<S::kWStages> place;
     for (int i = 0; i < share_.count; ++i) {
       const uint32_t full = SharedAddress(&tail_.w_full[place.stage]);
       const uint32_t to = ring + place.stage * S::kWBytes;
       Wait(SharedAddress(&tail_.w_empty[place.stage]), place.parity ^ 1);
       ArriveExpecting(full, S::kWBytes);
-      CopyBoxToPair(to, maps_.w, i * kHopperDepth, first, full);
-      CopyBoxToPair(to + S::kWBytes / 2, maps_.w, i * kHopperDepth, first + S::kBox, full);
+      TmaLoadMulticast(to, maps_.w, i * kSplitKDepth, first, full);
+      TmaLoadMulticast(to + S::kWBytes / 2, maps_.w, i * kSplitKDepth, first + S::kBox, full);
       place.Advance();
     }
   }
@@ -109,16 +109,16 @@ class HopperPairsCopier {
       const uint32_t full = SharedAddress(&tail_.x_full[place.stage]);
       Wait(SharedAddress(&tail_.x_empty[place.stage]), place.parity ^ 1);
       ArriveExpecting(full, S::kXBytes);
-      CopyBox(shared_ + place.stage * S::kXBytes, maps_.x, i * kHopperDepth, 0, share_.row, full);
+      CopyBox(shared_ + place.stage * S::kXBytes, maps_.x, i * kSplitKDepth, 0, share_.row, full);
       place.Advance();
       if (i + 1 == min(S::kXStages, share_.count)) LetNextBegin();
     }
   }
 
  private:
-  const HopperRowsArgs& a_;
-  const HopperRowsMaps& maps_;
-  const HopperPairsShare& share_;
+  const SplitKArgs& a_;
+  const SplitKTensorMaps& maps_;
+  const TwoCtaGatedWork& share_;
   const uint32_t shared_;
   Tail& tail_;
 };
@@ -126,12 +126,12 @@ class HopperPairsCopier {
 // Mainloop of a consumer warpgroup: c += x W^T, 64 rows by kBox gate channels and the kBox up
 // channels that belong to them.
 template <typename T>
-__device__ __forceinline__ void SumPairs(const HopperPairsShare& share, uint32_t shared,
-                                         HopperPairsLayout::Tail& tail,
-                                         float (&c)[HopperPairsSizes::kChannels / 8][4]) {
-  using S = HopperPairsSizes;
+__device__ __forceinline__ void TwoCtaGatedMainloop(const TwoCtaGatedWork& share, uint32_t shared,
+                                                    TwoCtaGatedSmem::Tail& tail,
+                                                    float (&c)[TwoCtaGatedTile::kChannels / 8][4]) {
+  using S = TwoCtaGatedTile;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const uint32_t weights = shared + HopperPairsLayout::weights +
+  const uint32_t weights = shared + TwoCtaGatedSmem::weights +
                            static_cast<int>(threadIdx.x) / kWarpgroup * S::kWBytes / 2;
   const uint32_t w_empty = InBlock(SharedAddress(tail.w_empty), lane % 2);
   RingPlace<S::kWStages> w_place;
@@ -145,7 +145,7 @@ __device__ __forceinline__ void SumPairs(const HopperPairsShare& share, uint32_t
     const uint64_t x = Describe(shared + x_place.stage * S::kXBytes, 16);
     BeginProducts();
 #pragma unroll
-    for (int part = 0; part < kHopperDepth / 16; ++part) {
+    for (int part = 0; part < kSplitKDepth / 16; ++part) {
       Wgmma<T>(c, x + part * 2, w + part * 2, true);
     }
     CommitProducts();
@@ -167,20 +167,19 @@ __device__ __forceinline__ void SumPairs(const HopperPairsShare& share, uint32_t
 // bias, y of dtype T. It is a separate instantiation because epilogue code runs once, and fetching
 // its instructions takes time.
 template <typename T, bool kPlain>
-class HopperPairsFinish {
+class TwoCtaGatedEpilogue {
  public:
-  __device__ __forceinline__ HopperPairsFinish(const HopperRowsArgs& a,
-                                               const HopperPairsShare& share)
+  __device__ __forceinline__ TwoCtaGatedEpilogue(const SplitKArgs& a, const TwoCtaGatedWork& share)
       : a_(a),
         row_(static_cast<int>(threadIdx.x) % kWarpgroup / 32 * 16 +
              static_cast<int>(threadIdx.x) % 32 / 4),
-        column_(share.column + static_cast<int>(threadIdx.x) / kWarpgroup * HopperPairsSizes::kBox +
+        column_(share.column + static_cast<int>(threadIdx.x) / kWarpgroup * TwoCtaGatedTile::kBox +
                 static_cast<int>(threadIdx.x) % 4 * 2),
         rows_(share.rows),
         first_((share.row + row_) * a.y_stride + column_) {}
 
-  __device__ __forceinline__ void Run(const float (&c)[HopperPairsSizes::kChannels / 8][4]) const {
-    constexpr int kPieces = HopperPairsSizes::kBox / 8;
+  __device__ __forceinline__ void Run(const float (&c)[TwoCtaGatedTile::kChannels / 8][4]) const {
+    constexpr int kPieces = TwoCtaGatedTile::kBox / 8;
 #pragma unroll
     for (int j = 0; j < kPieces; ++j) {
       if (column_ + j * 8 >= a_.columns) break;
@@ -220,7 +219,7 @@ class HopperPairsFinish {
     }
   }
 
-  const HopperRowsArgs& a_;
+  const SplitKArgs& a_;
   const int row_, column_, rows_;  // first row within the CTA, column of y, rows of the CTA
   const int64_t first_;            // offset in y, in elements
 };
@@ -228,28 +227,28 @@ class HopperPairsFinish {
 // Gated GEMM in pairs of CTAs: y = activation(alpha x G^T + bias) * (alpha x U^T + bias), where the
 // rows of W are those of G and then those of U.
 // Shapes: x [65 to 128 rows, k] T, W [2 columns, k] T, y [rows, columns] f32 or T; alignment as in
-// HopperRowsKernel.
+// SplitKKernel.
 // Accumulation: wgmma in f32, over k in ascending order.
 // Mapping: a cluster of two CTAs computes 80 gate channels and their 80 up channels, each CTA for
 // 64 rows of x. Each CTA loads half of W and multicasts it to both. The M side of wgmma is rows of
 // x. A consumer warpgroup has 40 gate channels and their 40 up channels, so that one thread holds
 // both accumulators of an output value. Two producer threads load 64 values of k per stage: one
 // loads W, before the kernel waits for its inputs, one loads x, after that.
-// Bound: HBM, as HopperRowsKernel. W of 10240x2048 is 42 MB: 9.8 us at 4.3 TB/s on an H200.
+// Bound: HBM, as SplitKKernel. W of 10240x2048 is 42 MB: 9.8 us at 4.3 TB/s on an H200.
 // Tests: tests/kernels/linear_many_test.cc, linear_test.cc. Measurements: linear/NOTES.md.
 template <typename T, bool kPlain>
-__global__ void __launch_bounds__(HopperPairsSizes::kThreads, 1)
-    HopperPairsKernel(const __grid_constant__ HopperRowsArgs a,
-                      const __grid_constant__ HopperRowsMaps maps) {
+__global__ void __launch_bounds__(TwoCtaGatedTile::kThreads, 1)
+    TwoCtaGatedKernel(const __grid_constant__ SplitKArgs a,
+                      const __grid_constant__ SplitKTensorMaps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  using S = HopperPairsSizes;
+  using S = TwoCtaGatedTile;
   extern __shared__ __align__(1024) unsigned char memory[];
   const uint32_t shared = SharedAddress(memory);
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = __shfl_sync(0xffffffffu, thread / 32, 0);
-  const HopperPairsShare share(a);
-  auto& tail = *reinterpret_cast<HopperPairsLayout::Tail*>(memory + HopperPairsLayout::tail);
-  const HopperPairsCopier copier(a, maps, share, shared, tail);
+  const TwoCtaGatedWork share(a);
+  auto& tail = *reinterpret_cast<TwoCtaGatedSmem::Tail*>(memory + TwoCtaGatedSmem::tail);
+  const TwoCtaGatedProducer copier(a, maps, share, shared, tail);
   // Indices of the producer threads.
   constexpr int kCopiesWeights = S::kProducts, kCopiesRows = S::kProducts + 32;
   if (thread == kCopiesWeights) {
@@ -268,8 +267,8 @@ __global__ void __launch_bounds__(HopperPairsSizes::kThreads, 1)
   } else {
     WaitForKernelsBefore();
     float sums[S::kChannels / 8][4] = {};
-    SumPairs<T>(share, shared, tail, sums);
-    HopperPairsFinish<T, kPlain>(a, share).Run(sums);
+    TwoCtaGatedMainloop<T>(share, shared, tail, sums);
+    TwoCtaGatedEpilogue<T, kPlain>(a, share).Run(sums);
   }
   ArriveAtCluster();
   WaitForCluster();  // the other CTA may still copy to this one or arrive at its mbarriers
@@ -278,8 +277,8 @@ __global__ void __launch_bounds__(HopperPairsSizes::kThreads, 1)
 
 // Whether this kernel is faster than cuBLASLt: the weight must be gated, and its CTAs must occupy
 // between 3/4 and all of the SMs.
-bool HopperPairsFit(const LinearWeight& w, int64_t rows, const Device& device);
-// Runs the GEMM. RunHopperRows checks which calls the kernel supports.
-void LaunchHopperPairs(const LinearArgs& args, Stream& stream);
+bool TwoCtaGatedFits(const LinearWeight& w, int64_t rows, const Device& device);
+// Runs the GEMM. RunSplitK checks which calls the kernel supports.
+void LaunchTwoCtaGated(const LinearArgs& args, Stream& stream);
 
 }  // namespace quintet::cuda

@@ -13,21 +13,20 @@ namespace {
 // Accumulation: wgmma in f32 over k in ascending order, bit-identical from run to run. Gate and up
 // are multiplied before they are rounded. GELU (tanh) and SiLU use one exponential and half a
 // reciprocal per value.
-// Mapping: one CTA per SM loops over output tiles (ManyRowsTiles). A producer thread loads 64
-// values of k of 128 rows of x and 256 rows of W per stage by TMA, four stages; two consumer
-// warpgroups keep 64 x 256 accumulators each. In the epilogue every warp stages 16 rows by 64
-// columns in its own shared memory and stores 16 bytes per lane, while the producer already loads
-// the next tile.
-// Bound: tensor cores: 16384 x 10240 x 2048 is 0.69 TFLOP, 1.0 ms at the rate of cuBLASLt on an
-// H200 (690 TFLOP/s, limited by power).
-// Tests: tests/kernels/linear_many_test.cc. Measurements: linear/NOTES.md.
+// Mapping: one CTA per SM loops over output tiles (PersistentTileScheduler). A producer thread
+// loads 64 values of k of 128 rows of x and 256 rows of W per stage by TMA, four stages; two
+// consumer warpgroups keep 64 x 256 accumulators each. In the epilogue every warp stages 16 rows by
+// 64 columns in its own shared memory and stores 16 bytes per lane, while the producer already
+// loads the next tile. Bound: tensor cores: 16384 x 10240 x 2048 is 0.69 TFLOP, 1.0 ms at the rate
+// of cuBLASLt on an H200 (690 TFLOP/s, limited by power). Tests: tests/kernels/linear_many_test.cc.
+// Measurements: linear/NOTES.md.
 template <typename S>
 __global__ void __launch_bounds__(S::kThreads, 1)
-    ManyRowsKernel(const __grid_constant__ ManyRowsArgs a,
-                   const __grid_constant__ ManyRowsMaps maps) {
+    PersistentKernel(const __grid_constant__ PersistentArgs a,
+                     const __grid_constant__ PersistentTensorMaps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) unsigned char shared[];
-  auto& memory = *reinterpret_cast<ManyRowsMemory<S>*>(shared);
+  auto& memory = *reinterpret_cast<PersistentSmem<S>*>(shared);
   if (threadIdx.x == 0) {
     AskForMap(maps.w);
     AskForMap(maps.x);
@@ -42,18 +41,18 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
   if (warp < 4) {
     GiveRegisters<40>();
-    if (threadIdx.x == 0) CopyManyRows<S>(a, maps, memory);
+    if (threadIdx.x == 0) RunPersistentProducer<S>(a, maps, memory);
   } else {
     TakeRegisters<232>();
-    ManyRowsGroup<S>(a, memory, warp / 4 - 1).Run();
+    PersistentConsumer<S>(a, memory, warp / 4 - 1).Run();
   }
 #endif
 }
 
 template <typename S>
-ManyRowsArgs ArgsOf(const LinearArgs& args, Stream& stream) {
+PersistentArgs ArgsOf(const LinearArgs& args, Stream& stream) {
   const LinearWeight& w = *args.w;
-  ManyRowsArgs a{};
+  PersistentArgs a{};
   a.rows = static_cast<int>(args.x.dim[0]);
   a.columns = static_cast<int>(S::kGated ? w.n() / 2 : w.n());
   a.k = static_cast<int>(w.k());
@@ -72,25 +71,25 @@ ManyRowsArgs ArgsOf(const LinearArgs& args, Stream& stream) {
 template <typename S>
 void LaunchSized(const LinearArgs& args, Stream& stream) {
   Device& device = stream.device();
-  const ManyRowsArgs a = ArgsOf<S>(args, stream);
+  const PersistentArgs a = ArgsOf<S>(args, stream);
   const LinearWeight& w = *args.w;
-  ManyRowsMaps maps{};
+  PersistentTensorMaps maps{};
   if (!EncodeBoxes({w.panels(), w.n(), 1, w.k(), w.k(), 0}, S::kChannels / 2, device, &maps.w) ||
       !EncodeBoxes({args.x.data, a.rows, 1, w.k(), args.x.stride[0], 0}, S::kRows, device,
                    &maps.x)) {
     return;
   }
-  const int blocks = std::min(ManyRowsTiles<S>(a).count(), device.multiprocessors());
-  Launch(stream, dim3(static_cast<unsigned>(blocks)), dim3(S::kThreads), sizeof(ManyRowsMemory<S>),
-         ManyRowsKernel<S>, a, maps);
+  const int blocks = std::min(PersistentTileScheduler<S>(a).count(), device.multiprocessors());
+  Launch(stream, dim3(static_cast<unsigned>(blocks)), dim3(S::kThreads), sizeof(PersistentSmem<S>),
+         PersistentKernel<S>, a, maps);
 }
 
 template <typename T>
 void LaunchTyped(const LinearArgs& args, Stream& stream) {
   if (args.w->gated()) {
-    LaunchSized<ManyRowsSizes<T, ManyRowsOutput::kGated>>(args, stream);
+    LaunchSized<PersistentTile<T, PersistentOutput::kGated>>(args, stream);
   } else {
-    LaunchSized<ManyRowsSizes<T, ManyRowsOutput::kScattered>>(args, stream);
+    LaunchSized<PersistentTile<T, PersistentOutput::kScattered>>(args, stream);
   }
 }
 
@@ -113,17 +112,17 @@ bool Finishes(const LinearArgs& args) {
 // Smaller GEMMs do not fill the SMs: 1024 rows of 10240 x 2048 take 75 us here and 73 us by
 // cuBLASLt with its activation pass, 512 rows 47 and 37 us. Scattered outputs have many columns, so
 // fewer rows are enough.
-int64_t LeastManyRows(const LinearWeight& w) { return w.gated() ? 1024 : 256; }
+int64_t MinPersistentRows(const LinearWeight& w) { return w.gated() ? 1024 : 256; }
 
-bool ManyRowsTake(const LinearArgs& args, const Device& device) {
+bool PersistentTakes(const LinearArgs& args, const Device& device) {
   const LinearWeight& w = *args.w;
   const int64_t columns = w.gated() ? w.n() / 2 : w.n();
   if (!device.hopper() || !IsHalf(w.type()) || w.k() % 8 != 0 || columns % 8 != 0) return false;
-  if (args.x.dim[0] < LeastManyRows(w) || !Aligned(w.panels()) || !Finishes(args)) return false;
+  if (args.x.dim[0] < MinPersistentRows(w) || !Aligned(w.panels()) || !Finishes(args)) return false;
   return args.x.dtype != WeightDType(w.type()) || Vectorizable(args.x);
 }
 
-void ManyRowsLinear(const LinearArgs& args, Stream& stream) {
+void PersistentLinear(const LinearArgs& args, Stream& stream) {
   args.w->type() == WeightType::kBF16 ? LaunchTyped<__nv_bfloat16>(args, stream)
                                       : LaunchTyped<__half>(args, stream);
 }

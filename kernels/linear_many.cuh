@@ -7,7 +7,7 @@
 
 namespace quintet::cuda {
 
-struct ManyRowsArgs {
+struct PersistentArgs {
   int rows, columns, k;  // y is [rows, columns]
   Activation activation;
   void* y;
@@ -17,20 +17,20 @@ struct ManyRowsArgs {
 };
 
 // TMA tensor maps of W and x, for boxes of 128 rows.
-struct ManyRowsMaps {
+struct PersistentTensorMaps {
   CUtensorMap w, x;
 };
 
-enum class ManyRowsOutput { kGated, kScattered };
+enum class PersistentOutput { kGated, kScattered };
 
 // The tile of a CTA: 128 rows of x by 256 rows of W; gated: 128 gate channels and then their 128 up
 // channels, so that one thread holds both accumulators of an output value. Two consumer warpgroups
 // compute 64 rows of x each; a third warpgroup is the producer.
-template <typename TOf, ManyRowsOutput kOutputOf>
-struct ManyRowsSizes {
+template <typename TOf, PersistentOutput kOutputOf>
+struct PersistentTile {
   using T = TOf;
-  static constexpr bool kGated = kOutputOf == ManyRowsOutput::kGated;
-  static constexpr bool kScattered = kOutputOf == ManyRowsOutput::kScattered;
+  static constexpr bool kGated = kOutputOf == PersistentOutput::kGated;
+  static constexpr bool kScattered = kOutputOf == PersistentOutput::kScattered;
   static constexpr int kRows = 128, kChannels = 256;
   static constexpr int kColumns = kGated ? kChannels / 2 : kChannels;  // columns of y in a tile
   static constexpr int kDepth = 64;  // values of k per pipeline stage: 128 bytes per row
@@ -43,7 +43,7 @@ struct ManyRowsSizes {
 // Shared memory: pipeline stages in the swizzled layout of wgmma descriptors (Describe), and
 // staging buffers of y with the same swizzle.
 template <typename S>
-struct alignas(1024) ManyRowsMemory {
+struct alignas(1024) PersistentSmem {
   typename S::T x[S::kStages][S::kRows * S::kDepth];
   typename S::T w[S::kStages][S::kChannels * S::kDepth];
   typename S::T y[S::kGroups * 4][2][S::kBoxRows * S::kBoxColumns];  // two per warp
@@ -53,9 +53,9 @@ struct alignas(1024) ManyRowsMemory {
 // Tile scheduler: bands of kBand row tiles, each traversed column by column, so that tiles in
 // flight at the same time share rows of x and of W in L2.
 template <typename S>
-class ManyRowsTiles {
+class PersistentTileScheduler {
  public:
-  __host__ __device__ __forceinline__ explicit ManyRowsTiles(const ManyRowsArgs& a)
+  __host__ __device__ __forceinline__ explicit PersistentTileScheduler(const PersistentArgs& a)
       : high_((a.rows + S::kRows - 1) / S::kRows),
         wide_((a.columns + S::kColumns - 1) / S::kColumns) {}
   __host__ __device__ __forceinline__ int count() const { return high_ * wide_; }
@@ -73,10 +73,10 @@ class ManyRowsTiles {
 
 // Producer: issues the TMA loads for all tiles of the CTA. One thread calls it.
 template <typename S>
-__device__ void CopyManyRows(const ManyRowsArgs& a, const ManyRowsMaps& maps,
-                             ManyRowsMemory<S>& memory) {
+__device__ void RunPersistentProducer(const PersistentArgs& a, const PersistentTensorMaps& maps,
+                                      PersistentSmem<S>& memory) {
   constexpr int kHalf = S::kChannels / 2;
-  const ManyRowsTiles<S> tiles(a);
+  const PersistentTileScheduler<S> tiles(a);
   RingPlace<S::kStages> place;
   for (int tile = static_cast<int>(blockIdx.x); tile < tiles.count();
        tile += static_cast<int>(gridDim.x)) {

@@ -32,12 +32,12 @@ __device__ __forceinline__ void ActivateTwo(float& x, float& y) {
 
 // A consumer warpgroup.
 template <typename S>
-class ManyRowsGroup {
+class PersistentConsumer {
   using T = typename S::T;
 
  public:
-  __device__ __forceinline__ ManyRowsGroup(const ManyRowsArgs& a, ManyRowsMemory<S>& memory,
-                                           int group)
+  __device__ __forceinline__ PersistentConsumer(const PersistentArgs& a, PersistentSmem<S>& memory,
+                                                int group)
       : a_(a),
         memory_(memory),
         group_(group),
@@ -45,7 +45,7 @@ class ManyRowsGroup {
         warp_(__shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32 % 4, 0)) {}
 
   __device__ __forceinline__ void Run() {
-    const ManyRowsTiles<S> tiles(a_);
+    const PersistentTileScheduler<S> tiles(a_);
     for (int tile = static_cast<int>(blockIdx.x); tile < tiles.count();
          tile += static_cast<int>(gridDim.x)) {
       Multiply();
@@ -187,8 +187,8 @@ class ManyRowsGroup {
     StoreMatrices(pairs, to + lane_ % 16 * 128 + ((i + lane_ / 16) ^ (lane_ % 8)) * 16);
   }
 
-  const ManyRowsArgs& a_;
-  ManyRowsMemory<S>& memory_;
+  const PersistentArgs& a_;
+  PersistentSmem<S>& memory_;
   const int group_, lane_, warp_;
   RingPlace<S::kStages> place_;
   int row_, column_;  // first row of y of the warp; first column of y of the tile

@@ -44,11 +44,11 @@ struct Product {
   float alpha;
   Activation activation;
   void* workspace;  // of cuBLASLt, ProductPlans::kWorkspaceBytes
-  // Fused norm of x [rows, k] f32 (norm.h); only for RunFewRows.
+  // Fused norm of x [rows, k] f32 (norm.h); only for RunGemv.
   Tensor norm_gamma, norm_beta;
   float norm_eps;
-  KvOutput kv;  // only for RunFewRows
-  // Split RMSNorm (LinearArgs); only for RunFewRows.
+  KvOutput kv;  // only for RunGemv
+  // Split RMSNorm (LinearArgs); only for RunGemv.
   Tensor x_squares;
   NormOutput next_norm;
 };
@@ -61,26 +61,26 @@ inline bool IsHalf(WeightType type) {
 // Gemv for up to eight rows with bf16 or f16 weights, in linear_few.cu. Returns false, with nothing
 // enqueued, if it does not support the shape. x has the weight type, or is f32 and is rounded to it
 // in the kernel.
-bool RunFewRows(const Product& p, Stream& stream);
+bool RunGemv(const Product& p, Stream& stream);
 
-// For RunFewRows: the answers of LinearStoresKv, LinearNormParts and LinearTakesSquares.
-bool FewRowsStoreKv(const LinearWeight& w, int64_t rows);
-int64_t FewRowsNormParts(const LinearWeight& w, int64_t rows);
-bool FewRowsTakeSquares(const LinearWeight& w, int64_t rows);
+// For RunGemv: the answers of LinearStoresKv, LinearNormParts and LinearTakesSquares.
+bool GemvStoresKv(const LinearWeight& w, int64_t rows);
+int64_t GemvNormParts(const LinearWeight& w, int64_t rows);
+bool GemvTakesSquares(const LinearWeight& w, int64_t rows);
 
 // Split-K GEMM for tens to a few hundred rows on Hopper, in linear_hopper.cu, with the same
 // functions; x has the weight type.
-bool RunHopperRows(const LinearArgs& args, Stream& stream);
-bool HopperRowsStoreKv(const LinearWeight& w, int64_t rows, const Device& device);
-int64_t HopperRowsNormParts(const LinearWeight& w, int64_t rows, const Device& device);
-bool HopperRowsTakeSquares(const LinearWeight& w, int64_t rows, const Device& device);
+bool RunSplitK(const LinearArgs& args, Stream& stream);
+bool SplitKStoresKv(const LinearWeight& w, int64_t rows, const Device& device);
+int64_t SplitKNormParts(const LinearWeight& w, int64_t rows, const Device& device);
+bool SplitKTakesSquares(const LinearWeight& w, int64_t rows, const Device& device);
 
-// Persistent GEMM for many rows on Hopper, gated or scattered, in linear_many.cu. LeastManyRows:
-// the smallest number of rows for which it is used. ManyRowsTake: whether it supports this GEMM,
-// once x has the weight type. ManyRowsLinear runs it.
-int64_t LeastManyRows(const LinearWeight& w);
-bool ManyRowsTake(const LinearArgs& args, const Device& device);
-void ManyRowsLinear(const LinearArgs& args, Stream& stream);
+// Persistent GEMM for many rows on Hopper, gated or scattered, in linear_many.cu.
+// MinPersistentRows: the smallest number of rows for which it is used. PersistentTakes: whether it
+// supports this GEMM, once x has the weight type. PersistentLinear runs it.
+int64_t MinPersistentRows(const LinearWeight& w);
+bool PersistentTakes(const LinearArgs& args, const Device& device);
+void PersistentLinear(const LinearArgs& args, Stream& stream);
 
 // GEMM of any shape with unquantised weights, in linear.cu. Unlike the gemv and split-K kernels,
 // which load weights before they wait for the previous kernel, it loads them after the wait, so the

@@ -58,7 +58,7 @@ __device__ __forceinline__ void LoadPairs(const float* x, uint32_t (&pairs)[8]) 
 }
 
 template <typename X, typename Out>
-struct ByteArgs {
+struct ByteGemvArgs {
   const char* w;                                // [n, k] int8 or e4m3
   const float* scales;                          // [n]
   const X* x;                                   // [rows, k]
@@ -86,7 +86,7 @@ struct ByteArgs {
 // Bound: HBM, W is read once: n * k bytes at 4.3 TB/s on an H200.
 // Tests: tests/kernels/linear_test.cc.
 template <bool kF8, typename X, typename Out, int kTiles>
-__global__ void ByteRowsKernel(ByteArgs<X, Out> a) {
+__global__ void ByteGemvKernel(ByteGemvArgs<X, Out> a) {
   extern __shared__ float parts[];  // [warp][row][channel]
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int warps = static_cast<int>(blockDim.x) / 32;
@@ -167,8 +167,8 @@ __global__ void ByteRowsKernel(ByteArgs<X, Out> a) {
 }
 
 template <bool kF8, typename X, typename Out>
-void LaunchByteRows(const LinearArgs& args, Stream& stream) {
-  ByteArgs<X, Out> a{};
+void LaunchByteGemv(const LinearArgs& args, Stream& stream) {
+  ByteGemvArgs<X, Out> a{};
   a.w = static_cast<const char*>(args.w->panels());
   a.scales = static_cast<const float*>(args.w->channels());
   a.x = args.x.as<X>();
@@ -199,9 +199,9 @@ void LaunchByteRows(const LinearArgs& args, Stream& stream) {
   const int warps = std::clamp(many ? steps / kAhead : steps, 1, most_warps);
   const size_t shared = static_cast<size_t>(warps) * tiles * 8 * (kChannels + 1) * sizeof(float);
   const dim3 grid(static_cast<unsigned>(blocks));
-  const auto kernel = tiles == 1   ? ByteRowsKernel<kF8, X, Out, 1>
-                      : tiles == 2 ? ByteRowsKernel<kF8, X, Out, 2>
-                                   : ByteRowsKernel<kF8, X, Out, 4>;
+  const auto kernel = tiles == 1   ? ByteGemvKernel<kF8, X, Out, 1>
+                      : tiles == 2 ? ByteGemvKernel<kF8, X, Out, 2>
+                                   : ByteGemvKernel<kF8, X, Out, 4>;
   Launch(stream, grid, dim3(static_cast<unsigned>(warps * 32)), shared, kernel, a);
 }
 
@@ -210,14 +210,14 @@ bool IsFewRows(const LinearArgs& args) {
          Vectorizable(args.x);
 }
 
-void RunByteRows(const LinearArgs& args, Stream& stream) {
+void RunByteGemv(const LinearArgs& args, Stream& stream) {
   const auto of_types = [&](auto f8, auto x) {
     using X = typename decltype(x)::type;
     if (args.y.dtype == DType::kF32) {
-      return LaunchByteRows<decltype(f8)::value, X, float>(args, stream);
+      return LaunchByteGemv<decltype(f8)::value, X, float>(args, stream);
     }
     QT_CHECK(args.y.dtype == DType::kBF16);
-    LaunchByteRows<decltype(f8)::value, X, __nv_bfloat16>(args, stream);
+    LaunchByteGemv<decltype(f8)::value, X, __nv_bfloat16>(args, stream);
   };
   const auto of_format = [&](auto f8) {
     if (args.x.dtype == DType::kF32) return of_types(f8, TypeTag<float>());
@@ -324,7 +324,7 @@ int64_t QuantizedScratchBytes(const LinearWeight& w, int64_t rows, const Stream&
 
 void QuantizedLinear(const LinearArgs& args, Stream& stream) {
   QT_CHECK(!args.norm_gamma.defined());
-  if (IsFewRows(args)) return RunByteRows(args, stream);
+  if (IsFewRows(args)) return RunByteGemv(args, stream);
   const LinearWeight& w = *args.w;
   const QuantizedScratch scratch = Carve(args.scratch.data, w, args.x.dim[0], stream);
   QT_CHECK_GE(args.scratch.elements(), scratch.bytes);
