@@ -43,7 +43,7 @@ class WaitingTime {
   const Clock::time_point begin_;
 };
 
-// to[i] = from[i]. Either side may be pinned host memory, which the kernel accesses over PCIe.
+// to[i] = from[i]. Either side may be pinned host memory, which the kernel accesses over the bus.
 // Shapes: [words]. Mapping: one word per thread. Bound: the latency of the bus, 1 to 2 us. A copy
 // engine adds a hand-over to and from the kernels before and after it, so it pays off only for more
 // bytes.

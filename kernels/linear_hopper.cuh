@@ -243,7 +243,8 @@ __global__ void __launch_bounds__(S::kThreads, 2)
   }
   if (splits) {
     ArriveAtCluster();
-    WaitForCluster();  // other CTAs may still be copying sums out of this CTA's shared memory
+    // copies of this CTA's sums to other CTAs may still be reading its shared memory
+    WaitForCluster();
   }
 #endif
 }
