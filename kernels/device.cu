@@ -114,7 +114,7 @@ absl::Status CudaDevice::Start(int ordinal) {
   cudaStream_t stream = nullptr;
   if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
   queue_ = stream;
-  if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&ahead_, cudaStreamNonBlocking);
+  if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&copy_stream_, cudaStreamNonBlocking);
   const auto make = [&error](absl::Span<cudaEvent_t> events) {
     for (cudaEvent_t& event : events) {
       if (error == cudaSuccess) error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
@@ -122,7 +122,7 @@ absl::Status CudaDevice::Start(int ordinal) {
   };
   make(absl::MakeSpan(uploaded_));
   make(absl::MakeSpan(marks_));
-  make(absl::MakeSpan(&brought_, 1));
+  make(absl::MakeSpan(&staged_, 1));
   if (error != cudaSuccess) {
     return absl::UnavailableError(
         absl::StrCat("CUDA device ", ordinal, ": ", cudaGetErrorString(error)));
@@ -148,14 +148,14 @@ absl::Status CudaDevice::Start(int ordinal) {
   long_attention_ = IsSet("QUINTET_CUDA_LONG_ATTENTION");
   multiprocessors_ = properties.multiProcessorCount;
   l2_bytes_ = properties.l2CacheSize;
-  absl::StatusOr<Buffer> rooms = Allocate(kRooms * kRoomBytes);
-  if (!rooms.ok()) return rooms.status();
-  rooms_ = *std::move(rooms);
+  absl::StatusOr<Buffer> staging = Allocate(kStagingSlots * kStagingSlotBytes);
+  if (!staging.ok()) return staging.status();
+  staging_ = *std::move(staging);
   return absl::OkStatus();
 }
 
 CudaDevice::~CudaDevice() {
-  for (cudaStream_t queue : {stream(), ahead_}) {
+  for (cudaStream_t queue : {stream(), copy_stream_}) {
     if (queue != nullptr) cudaStreamSynchronize(queue);
   }
   const auto destroy = [](absl::Span<const cudaEvent_t> events) {
@@ -165,8 +165,8 @@ CudaDevice::~CudaDevice() {
   };
   destroy(uploaded_);
   destroy(marks_);
-  destroy(absl::MakeConstSpan(&brought_, 1));
-  for (cudaStream_t queue : {stream(), ahead_}) {
+  destroy(absl::MakeConstSpan(&staged_, 1));
+  for (cudaStream_t queue : {stream(), copy_stream_}) {
     if (queue != nullptr) cudaStreamDestroy(queue);
   }
 }
@@ -223,30 +223,30 @@ const void* CudaDevice::TwinOf(const void* host) const {
 }
 
 // The staging slot is a detour if the compute stream is idle.
-bool CudaDevice::GoesAhead(const void* host, int64_t bytes) const {
-  if (bytes > kRoomBytes || !Divides<uint4>(host, TwinOf(host), bytes)) return false;
+bool CudaDevice::UsesCopyStream(const void* host, int64_t bytes) const {
+  if (bytes > kStagingSlotBytes || !Divides<uint4>(host, TwinOf(host), bytes)) return false;
   const bool busy = cudaStreamQuery(stream()) == cudaErrorNotReady;
   if (busy) cudaGetLastError();  // clear it: cudaErrorNotReady is not a failure
   return busy;
 }
 
-void CudaDevice::UploadAhead(const void* host, int64_t bytes) {
-  char* const room = rooms_.as<char>() + uploads_ % kRooms * kRoomBytes;
+void CudaDevice::UploadThroughStaging(const void* host, int64_t bytes) {
+  char* const slot = staging_.as<char>() + uploads_ % kStagingSlots * kStagingSlotBytes;
   // the previous upload in this staging slot
-  const int64_t before = std::max(uploads_ - kRooms, int64_t{0});
-  QT_CUDA(*this, cudaStreamWaitEvent(ahead_, uploaded_[before % kTrackedUploads]));
-  QT_CUDA(*this,
-          cudaMemcpyAsync(room, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, ahead_));
-  QT_CUDA(*this, cudaEventRecord(brought_, ahead_));
-  QT_CUDA(*this, cudaStreamWaitEvent(stream(), brought_));
-  QT_CUDA(*this, CopyByKernel<uint4>(room, const_cast<void*>(TwinOf(host)), bytes, stream()));
+  const int64_t before = std::max(uploads_ - kStagingSlots, int64_t{0});
+  QT_CUDA(*this, cudaStreamWaitEvent(copy_stream_, uploaded_[before % kTrackedUploads]));
+  QT_CUDA(*this, cudaMemcpyAsync(slot, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice,
+                                 copy_stream_));
+  QT_CUDA(*this, cudaEventRecord(staged_, copy_stream_));
+  QT_CUDA(*this, cudaStreamWaitEvent(stream(), staged_));
+  QT_CUDA(*this, CopyByKernel<uint4>(slot, const_cast<void*>(TwinOf(host)), bytes, stream()));
 }
 
 int64_t CudaDevice::Upload(const void* mirrored_host, int64_t bytes) {
   if (bytes == 0) return 0;
   ++uploads_;
-  if (GoesAhead(mirrored_host, bytes)) {
-    UploadAhead(mirrored_host, bytes);
+  if (UsesCopyStream(mirrored_host, bytes)) {
+    UploadThroughStaging(mirrored_host, bytes);
   } else {
     QT_CUDA(*this, CopyMirrored(mirrored_host, Twin(const_cast<void*>(mirrored_host)), bytes,
                                 cudaMemcpyHostToDevice, stream()));

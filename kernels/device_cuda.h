@@ -17,14 +17,14 @@ namespace quintet::cuda {
 
 class ProductPlans;  // product_plans.cuh
 
-// While the compute stream (stream()) is busy, uploads go through a second, copy stream (ahead_)
-// into a staging slot in device memory (rooms_). The compute stream then only copies from that slot
-// to the device side of the pinned buffer. Ordering guarantees:
+// While the compute stream (stream()) is busy, uploads go through a second, copy stream
+// (copy_stream_) into a staging slot in device memory (staging_). The compute stream then only
+// copies from that slot to the device side of the pinned buffer. Ordering guarantees:
 // - The device side is still written only by the compute stream, in its order: earlier work reads
 //   the old values and later work the new ones.
-// - The copy in the compute stream waits until the staging slot is filled (event brought_).
-// - A staging slot is reused only after the previous upload in it, kRooms uploads earlier, has left
-//   it (its event in uploaded_).
+// - The copy in the compute stream waits until the staging slot is filled (event staged_).
+// - A staging slot is reused only after the previous upload in it, kStagingSlots uploads earlier,
+//   has left it (its event in uploaded_).
 // - WaitForUpload waits for the same event; the host side has been read long before.
 class CudaDevice final : public Device {
  public:
@@ -79,8 +79,8 @@ class CudaDevice final : public Device {
   absl::Status Start(int ordinal);
   const void* TwinOf(const void* host) const override;
   // Whether an upload goes through the copy stream.
-  bool GoesAhead(const void* host, int64_t bytes) const;
-  void UploadAhead(const void* host, int64_t bytes);
+  bool UsesCopyStream(const void* host, int64_t bytes) const;
+  void UploadThroughStaging(const void* host, int64_t bytes);
   cudaStream_t stream() const { return static_cast<cudaStream_t>(queue_); }
 
   int ordinal_ = 0;
@@ -90,11 +90,11 @@ class CudaDevice final : public Device {
   cudaEvent_t uploaded_[kTrackedUploads] = {};
   int64_t uploads_ = 0, uploads_seen_ = 0;  // enqueued; known to have finished
   // Staging slots: more than most steps have uploads, and larger than most uploads.
-  static constexpr int64_t kRooms = 8, kRoomBytes = int64_t{1} << 20;
-  static_assert(kRooms < kTrackedUploads);
-  cudaStream_t ahead_ = nullptr;   // the copy stream
-  cudaEvent_t brought_ = nullptr;  // end of the latest upload in ahead_
-  Buffer rooms_;
+  static constexpr int64_t kStagingSlots = 8, kStagingSlotBytes = int64_t{1} << 20;
+  static_assert(kStagingSlots < kTrackedUploads);
+  cudaStream_t copy_stream_ = nullptr;
+  cudaEvent_t staged_ = nullptr;  // end of the latest upload in copy_stream_
+  Buffer staging_;
   cudaEvent_t marks_[2] = {};
   std::shared_ptr<Mirrors> mirrors_;
   std::shared_ptr<ProductPlans> plans_;
