@@ -11,11 +11,11 @@
 // (linear_many.cu). Any other GEMM runs in up to three stages on the stream:
 // 1. Convert x to the weight type if it has another dtype (also for linear_many.cu).
 // 2. GEMM: cuBLASLt for bf16 and f16 (tensor cores, f32 accumulation; product_plans.cuh),
-//   TileProduct below for f32; with the part of the epilogue that it supports.
+//    TileProduct below for f32; with the part of the epilogue that it supports.
 // 3. An epilogue pass over the result in scratch: gated activations, activations that cuBLASLt
-//   lacks, scattered outputs. (A cache page holds [layer, k|v, head, slot, channel], so one row of
-//   the result becomes layers * 2 * heads separate runs of head_dim values, which no leading
-//   dimension of cuBLASLt can describe.)
+//    lacks, scattered outputs. (A cache page holds [layer, k|v, head, slot, channel], so one row of
+//    the result becomes layers * 2 * heads separate runs of head_dim values, which no leading
+//    dimension of cuBLASLt can describe.)
 // Stages 1 and 3 process rows in chunks, which bounds the scratch.
 
 namespace quintet::cuda {

@@ -3,9 +3,10 @@
 // CPU: x and y are f32. By weight type:
 //   f32:   each element of y is one chain of fused multiply-adds over k in ascending order, so the
 //          result of a row is bit-identical alone and in any batch
-//   int8:  each row of x is quantised on the fly (symmetric, one scale per row); sums are exact,
-//   i32 bf16:  only on CPUs with bf16 dot products; x is rounded to bf16, sums are f32 in a fixed
-//   order
+//   int8:  each row of x is quantised on the fly (symmetric, one scale per row); sums are exact
+//          (i32)
+//   bf16:  only on CPUs with bf16 dot products; x is rounded to bf16, sums are f32 in a fixed
+//          order
 //
 // GPU:
 //   f32:       x and y are f32; sums as on the CPU, in the same order
