@@ -3,8 +3,8 @@
 //   V, W, X            vectors of accumulators, weights and one activation unit
 //   kVectors           vectors per panel row: 32 / lanes
 //   kMaxRows           rows whose accumulators fit into the registers
-//   Columns(rows)      vectors that one pass computes with this number of rows, a divisor of
-//   kVectors Zero Load Store LoadWeights KeepInRegister Broadcast MulAdd
+//   Columns(rows)      vectors that one pass computes with `rows` rows, a divisor of kVectors
+//   Zero Load Store LoadWeights KeepInRegister Broadcast MulAdd
 //
 // Accumulation: each accumulator is one chain over the groups in ascending order, whatever the
 // number of rows around it. Bound: rows x 32 multiply-adds per group against 128 bytes of weights.
