@@ -1,4 +1,4 @@
-// Activations of vectors of f32, to a few units in the last place. Included once for each Highway
+// Activation functions on vectors of f32, accurate to a few ulps. Included once for each Highway
 // target.
 #if defined(QUINTET_KERNELS_ACTIVATION_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef QUINTET_KERNELS_ACTIVATION_INL_H_

@@ -11,15 +11,15 @@
 namespace quintet {
 namespace {
 
-// With small pages a product with weights from main memory runs at half its speed or less, so
-// memory comes from mappings that huge pages can back from end to end: blocks up to kLargeBlock
-// share slabs, larger ones have mappings of their own.
+// With small pages a GEMM with weights from main memory runs at half its speed or less. Memory
+// therefore comes from mappings that huge pages can back completely: blocks up to kLargeBlock share
+// slabs, larger ones have mappings of their own.
 constexpr int64_t kHugePage = int64_t{2} << 20;
 constexpr int64_t kSlab = int64_t{128} << 20;
 constexpr int64_t kLargeBlock = int64_t{32} << 20;
 constexpr int64_t kAlignment = 64;
 
-// Pages of a mapping. Untouched ones cost nothing.
+// An anonymous memory mapping. Untouched pages cost nothing.
 class Mapping {
  public:
   // Null when the system refuses.
@@ -44,7 +44,7 @@ class Mapping {
     if (base_ != nullptr) munmap(base_, size_);
   }
 
-  // The next `bytes`, or null when they do not fit.
+  // Returns the next `bytes` bytes, or null if they do not fit.
   void* Take(int64_t bytes) {
     const int64_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
     if (rounded > capacity_ - used_) return nullptr;
@@ -63,13 +63,13 @@ class Mapping {
 
 struct Slabs {
   std::mutex mutex;
-  std::weak_ptr<Mapping> current;  // lives as long as a block of it
+  std::weak_ptr<Mapping> current;  // freed with its last block
 };
 
-// The mapping that `block` was taken from; null when there is no memory.
+// Allocates a block and returns its mapping; null if there is no memory.
 std::shared_ptr<Mapping> TakeBlock(int64_t bytes, void** block) {
 #if defined(__SANITIZE_ADDRESS__)
-  const bool own = true;  // overruns into a neighbour would go unseen
+  const bool own = true;  // so that the sanitizer sees overruns
 #else
   const bool own = bytes > kLargeBlock;
 #endif

@@ -1,4 +1,4 @@
-// Owned memory for weights, caches and workspaces. Allocated at load, never in a step.
+// Owning memory buffer for weights, caches and workspaces. Allocated at load, never in a step.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@ namespace quintet {
 
 class Buffer {
  public:
-  // `bytes` of memory aligned to 64, in mappings that huge pages can back; blocks allocated one
-  // after the other are neighbours, and memory goes back to the system when the last of its
-  // neighbours is gone. Thread safe. RESOURCE_EXHAUSTED when the system has no such memory.
+  // Allocates `bytes` of memory aligned to 64, in mappings that huge pages can back. Blocks
+  // allocated one after the other are adjacent, and their memory is returned to the system when the
+  // last of them is freed. Thread safe. RESOURCE_EXHAUSTED if the system has not enough memory.
   static absl::StatusOr<Buffer> Allocate(int64_t bytes);
 
   Buffer() = default;
-  // Memory of another kind (kernels/device.h), which goes when `owner` does.
+  // Wraps memory of another kind (kernels/device.h), which lives as long as `owner`.
   Buffer(void* data, int64_t bytes, std::shared_ptr<void> owner)
       : data_(data), bytes_(bytes), owner_(std::move(owner)) {}
   Buffer(Buffer&& other) noexcept { *this = std::move(other); }
@@ -37,8 +37,8 @@ class Buffer {
   std::shared_ptr<void> owner_;
 };
 
-// Hands out aligned pieces of one block; with a null base it only adds up, so one function both
-// sizes and carves a workspace.
+// Splits one block into aligned pieces. With a null base it only adds up their sizes, so that one
+// function can both size and lay out a workspace.
 class Carver {
  public:
   explicit Carver(void* base) : base_(static_cast<char*>(base)) {}
@@ -55,7 +55,7 @@ class Carver {
   int64_t used_bytes() const { return used_; }
 
  private:
-  static constexpr int64_t kAlignment = 256;  // what products on a GPU like best
+  static constexpr int64_t kAlignment = 256;  // best for GEMMs on a GPU
 
   char* base_;
   int64_t used_ = 0;

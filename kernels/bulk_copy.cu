@@ -5,7 +5,8 @@ namespace {
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
 
-// The driver's function; the CUDA runtime has none of its own, and the driver is not linked.
+// Looks up cuTensorMapEncodeTiled in the driver: the CUDA runtime has no such function, and the
+// driver is not linked.
 Encode FindEncode() {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found;
@@ -24,9 +25,9 @@ bool EncodeBoxes(const BoxedRows& rows, int box_rows, Device& device, CUtensorMa
     device.Fail("the driver has no cuTensorMapEncodeTiled");
     return false;
   }
-  constexpr int kBytes = 2;  // of a value; bits are copied, so bf16 serves both types
+  constexpr int kBytes = 2;  // per value; TMA only copies bits, so bf16 serves f16, too
   const auto size = [](int64_t n) { return static_cast<cuuint64_t>(n); };
-  // A stride that is never used must be valid all the same.
+  // A stride of a dimension of size 1 is never used but must be valid.
   const auto stride = [&](int64_t n, int64_t count) { return size(count > 1 ? n * kBytes : 16); };
   const cuuint64_t dims[] = {size(rows.head_dim), size(rows.heads), size(rows.rows)};
   const cuuint64_t strides[] = {stride(rows.head_stride, rows.heads),

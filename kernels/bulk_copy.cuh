@@ -1,4 +1,4 @@
-// Barriers in shared memory and bulk copies of boxes of a tensor to it (TMA), from sm_90 on.
+// mbarriers in shared memory, and TMA loads of boxes of a tensor to shared memory; sm_90 and newer.
 #pragma once
 
 #include <cuda.h>
@@ -10,31 +10,35 @@
 
 namespace quintet::cuda {
 
+// Initialises an mbarrier whose phases end after `arrivals` arrivals.
 __device__ __forceinline__ void InitBarrier(uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
                :
                : "r"(barrier), "r"(arrivals)
                : "memory");
 }
-// After the last InitBarrier of a thread: bulk copies see the barriers, too.
+// fence_barrier_init: makes initialised mbarriers visible to TMA loads and to the cluster. Call it
+// after the last InitBarrier of a thread.
 __device__ __forceinline__ void ShowBarriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
+// Arrives at an mbarrier of this CTA.
 __device__ __forceinline__ void Arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(barrier) : "memory");
 }
-// Arrives; the phase ends when `bytes` of bulk copies are there, too.
+// Arrives and expects `bytes`: the phase ends only once that many bytes of TMA loads have arrived,
+// too.
 __device__ __forceinline__ void ArriveExpecting(uint32_t barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
                :
                : "r"(barrier), "r"(bytes)
                : "memory");
 }
-// Arrives when all copies (CopyAsync16) that this thread has begun are there.
+// Arrives once all copies (CopyAsync16) that this thread has started are complete.
 __device__ __forceinline__ void ArriveAfterCopies(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" : : "r"(barrier) : "memory");
 }
-// Waits for the end of the phase with this parity; a barrier that was never used has ended phase 1.
+// Waits for the end of the phase with this parity. A fresh mbarrier passes a wait for parity 1.
 __device__ __forceinline__ void Wait(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n"
@@ -50,17 +54,18 @@ __device__ __forceinline__ void Wait(uint32_t barrier, uint32_t parity) {
       : "memory");
 }
 
-// Shared memory written by ordinary stores and copies before this is what wgmma and bulk copies
-// meet after it.
+// fence_view_async_shared: makes ordinary stores and copies to shared memory visible to later wgmma
+// and TMA operations.
 __device__ __forceinline__ void ShowToAsyncProxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Fetches a map that copies will need.
+// Prefetches a tensor map.
 __device__ __forceinline__ void AskForMap(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" : : "l"(&map) : "memory");
 }
-// The box of `map` that begins at (channel, head, row), to `shared`; `barrier` learns of its bytes.
+// TMA load: copies the box of `map` that begins at (channel, head, row) to `shared`. Its bytes
+// count towards the mbarrier `barrier`.
 __device__ __forceinline__ void CopyBox(uint32_t shared, const CUtensorMap& map, int channel,
                                         int head, int row, uint32_t barrier) {
   asm volatile(
@@ -71,11 +76,11 @@ __device__ __forceinline__ void CopyBox(uint32_t shared, const CUtensorMap& map,
       : "memory");
 }
 
-// Counts uses of a ring of kStages places.
+// Pipeline state: the current stage of a ring of kStages stages, and its parity.
 template <int kStages>
 struct RingPlace {
   int stage = 0;
-  uint32_t parity = 0;  // of the phase in which the place is filled
+  uint32_t parity = 0;  // parity of the phase that fills the stage
 
   __device__ __forceinline__ void Advance() {
     if (++stage == kStages) {
@@ -85,15 +90,16 @@ struct RingPlace {
   }
 };
 
-// Rows of 16-bit values: [rows, heads, head_dim], strides in elements.
+// A tensor [rows, heads, head_dim] of 16-bit values; strides in elements.
 struct BoxedRows {
   const void* data;
   int64_t rows, heads, head_dim, row_stride, head_stride;
 };
 
-// Boxes of `box_rows` rows (up to 256) of 64 channels of one head. In shared memory a row has 128
-// bytes whose 16-byte pieces are permuted by piece ^ (row % 8); what lies outside of the tensor is
-// zeros. `data` and the strides are multiples of 16 bytes.
+// Encodes a tensor map for boxes of `box_rows` rows (up to 256) of 64 channels of one head. In
+// shared memory a row has 128 bytes, swizzled: its 16-byte chunk c is stored at c ^ (row % 8).
+// Elements outside of the tensor are loaded as zeros. `data` and the strides must be multiples of
+// 16 bytes. Returns false after recording an error with the device.
 bool EncodeBoxes(const BoxedRows& rows, int box_rows, Device& device, CUtensorMap* map);
 
 }  // namespace quintet::cuda

@@ -1,4 +1,5 @@
-// Blocks of a cluster, which begin together and reach each other's shared memory; from sm_90 on.
+// Thread block clusters: CTAs that are scheduled together and can access each other's shared
+// memory; sm_90 and newer.
 #pragma once
 
 #include <cstdint>
@@ -15,20 +16,22 @@ __device__ __forceinline__ int ClusterSize() {
   asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
   return size;
 }
-// Orders nothing but barriers shown before it.
+// Arrives at the cluster barrier (relaxed). It orders no memory accesses except mbarriers made
+// visible before (fence_barrier_init).
 __device__ __forceinline__ void ArriveAtCluster() {
   asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 }
+// Waits until all threads of the cluster have arrived.
 __device__ __forceinline__ void WaitForCluster() {
   asm volatile("barrier.cluster.wait;" ::: "memory");
 }
-// The same place in another block's shared memory.
+// Maps a shared memory address of this CTA to the same offset in CTA `rank` of the cluster.
 __device__ __forceinline__ uint32_t InBlock(uint32_t shared, int rank) {
   uint32_t there;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared), "r"(rank));
   return there;
 }
-// Arrives at a barrier there.
+// Arrives at an mbarrier of another CTA, at an address from InBlock.
 __device__ __forceinline__ void ArriveInCluster(uint32_t there) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" : : "r"(there) : "memory");
 }

@@ -44,7 +44,7 @@ CpuIsa ParseIsa(const std::string& name) {
 }
 
 #if defined(__x86_64__)
-// By CPUID's leaf 7: not every compiler's __builtin_cpu_supports knows tiles.
+// Reads CPUID leaf 7, because not every compiler's __builtin_cpu_supports knows AMX.
 bool CpuidShowsAmx() {
   constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24, kInt8 = 1u << 25;
   unsigned eax, ebx, ecx, edx;
@@ -52,7 +52,8 @@ bool CpuidShowsAmx() {
          (~edx & (kBf16 | kTile | kInt8)) == 0;
 }
 
-// Linux hands out the tiles' 8 KiB of state only to processes that ask for it.
+// Requests permission to use AMX: Linux enables the 8 KiB of tile state only for processes that
+// request it.
 bool AskForTiles() {
   constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
   constexpr long kTileData = 18;               // XFEATURE_XTILEDATA

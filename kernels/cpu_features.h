@@ -1,12 +1,12 @@
-// Which instruction sets the CPU kernels may use: what the CPU has, capped by the environment
-// variable QUINTET_CPU_ISA so that every path can be tested on one machine.
+// Instruction sets that the CPU kernels may use: those of the CPU, limited by the environment
+// variable QUINTET_CPU_ISA so that every code path can be tested on one machine.
 #pragma once
 
 #include <cstdint>
 
 namespace quintet {
 
-// Levels of x86-64, each including those before. Elsewhere only kBest has a meaning.
+// Levels of x86-64; each includes those before it. On other architectures only kBest has a meaning.
 enum class CpuIsa : uint8_t {
   kBaseline,    // "baseline": SSE only, no fused multiply-add
   kAvx2,        // "avx2": AVX2 and FMA
@@ -15,20 +15,20 @@ enum class CpuIsa : uint8_t {
   kBest,        // "best", or the variable is unset: also AMX
 };
 
-// Reads QUINTET_CPU_ISA at its first call and limits Highway's dynamic dispatch with it; aborts on
-// a value it does not know. Every ThreadPool calls it, so it has happened before any op runs.
+// Reads QUINTET_CPU_ISA at its first call and limits the dynamic dispatch of Highway; exits with an
+// error if the value is unknown. Every ThreadPool calls it, so it runs before any op.
 void ApplyCpuIsaLimit();
 
-// For tests: another cap, effective for ops that start after it. Not thread safe.
+// For tests: sets another limit, for ops that start after the call. Not thread safe.
 void SetCpuIsaForTest(CpuIsa isa);
 
-// Instructions beyond Highway's targets, under the current cap.
+// Instructions that Highway's targets do not cover, under the current limit.
 bool CpuHasAvx512Vnni();
 bool CpuHasAvx512Bf16();
-bool CpuHasAmx();  // tiles with INT8 and BF16, and the system lets this process use them
-// Bytes of the second-level cache of one core; 1 MiB where the system does not tell.
+bool CpuHasAmx();  // tiles with INT8 and BF16, and the system permits this process to use them
+// Bytes of the L2 cache of one core; 1 MiB if the system does not report it.
 int64_t CpuSecondLevelCacheBytes();
-// Of the path that f32 ops take: "AVX3", "AVX2", "SSE4", ...
+// Name of the Highway target that f32 ops use: "AVX3", "AVX2", "SSE4", ...
 const char* CpuIsaName();
 
 }  // namespace quintet

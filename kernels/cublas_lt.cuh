@@ -1,6 +1,6 @@
-// cuBLASLt, loaded when the first device is opened. It is not linked: a program linked with it pays
-// 92 KiB of thread-local storage in the stack of every thread, and libraries that start threads
-// with small stacks (100 KiB, say) cannot start any.
+// cuBLASLt, loaded with dlopen when the first device is opened. It is not linked: a program linked
+// with it needs 92 KiB of thread-local storage in the stack of every thread, and libraries that
+// create threads with small stacks (100 KiB, for example) then cannot create any.
 #pragma once
 
 #include <cublasLt.h>
@@ -25,7 +25,8 @@ struct CublasLt {
   decltype(&cublasLtGetStatusString) GetStatusString;
   decltype(&cublasLtGetVersion) GetVersion;
 
-  // Null when the library of this build's CUDA cannot be loaded. Thread safe.
+  // The functions of the library, or null if the library of the CUDA version of this build cannot
+  // be loaded. Thread safe.
   static const CublasLt* Get();
 };
 

@@ -1,5 +1,5 @@
-// What all .cu files share: the queue, recording of errors, the launch, dtype switches, 16-byte
-// vectors in f32, reductions. Nothing else belongs here.
+// Shared by all .cu files: the CUDA stream, error recording, kernel launch, dtype dispatch, 16-byte
+// vector loads and stores as f32, reductions. Nothing else belongs here.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -19,6 +19,7 @@ inline cudaStream_t Queue(const Stream& stream) {
   return static_cast<cudaStream_t>(stream.device().queue());
 }
 
+// Records a CUDA error with the device; returns whether the call succeeded.
 inline bool Recorded(cudaError_t error, const char* what, const char* file, int line,
                      Device& device) {
   if (error == cudaSuccess) return true;
@@ -26,17 +27,17 @@ inline bool Recorded(cudaError_t error, const char* what, const char* file, int 
   return false;
 }
 
-// True when the call succeeded; otherwise its error is the device's from now on.
+// True if the call succeeded; otherwise its error becomes the sticky error of the device.
 #define QT_CUDA(device, call) ::quintet::cuda::Recorded((call), #call, __FILE__, __LINE__, (device))
 
-// Queues a kernel of whole clusters of blocks; `cluster` of one block: none. It may begin while the
-// kernel before it ends, by the rule at WaitForInputs. What it has of shared memory beyond what any
-// launch may take is asked for each time: that is an attribute of a kernel on one device, so a
-// process that asks once has not asked for its other devices.
+// Launches a kernel in clusters of `cluster` CTAs; a cluster of one CTA means no clusters. On
+// Hopper the kernel may start before the previous one has finished (programmatic dependent launch);
+// see WaitForInputs for the rule. cudaFuncSetAttribute(MaxDynamicSharedMemorySize) is called at
+// every launch because the attribute is per device.
 template <typename... Params, typename... Args>
 void LaunchClusters(Stream& stream, dim3 grid, dim3 cluster, dim3 block, size_t shared_bytes,
                     void (*kernel)(Params...), Args&&... args) {
-  constexpr size_t kAlways = 48 << 10;  // bytes
+  constexpr size_t kAlways = 48 << 10;  // bytes that every launch may use
   if (shared_bytes > kAlways &&
       !QT_CUDA(stream.device(),
                cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -64,29 +65,32 @@ void LaunchClusters(Stream& stream, dim3 grid, dim3 cluster, dim3 block, size_t 
           cudaLaunchKernelEx(&config, kernel, Params(std::forward<Args>(args))...));
 }
 
+// Launches a kernel without clusters.
 template <typename... Params, typename... Args>
 void Launch(Stream& stream, dim3 grid, dim3 block, size_t shared_bytes, void (*kernel)(Params...),
             Args&&... args) {
   LaunchClusters(stream, grid, dim3(1), block, shared_bytes, kernel, std::forward<Args>(args)...);
 }
 
-// Lets the kernel after this one begin, as soon as a thread of every block has called it. Only
-// after griddepcontrol.wait: see WaitForInputs.
+// griddepcontrol.launch_dependents: lets the next kernel start once a thread of every CTA has
+// called it. Call it only after griddepcontrol.wait; see WaitForInputs.
 __device__ __forceinline__ void LetNextBegin() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-// Waits until the kernel before this one is done; then lets the next one begin. Every kernel waits
-// on every path, and none lets the next one begin before.
+// griddepcontrol.wait, then launch_dependents: waits until the previous kernel has finished, then
+// lets the next kernel start. Every kernel must wait on every path, and none may let the next
+// kernel start before its own wait.
 //
-// So when a kernel begins, all that was queued before it is done and visible, but for the one
-// kernel just before it. Before WaitForInputs a kernel may read what that one does not write, and
-// write nothing but shared memory: weights as it likes; what earlier kernels and copies wrote
-// (tables, cached keys) past the L1 cache, by __ldcg or CopyAsync16. Were the next one let in
-// before the wait, several kernels could be under way here, and their weights would be asked for
-// before this one's inputs, which they then hold up: 10 % of a step of one row.
+// This rule guarantees that when a kernel starts, everything enqueued before it is done and
+// visible, except the one kernel just before it. Before WaitForInputs a kernel may write only
+// shared memory, and may read only what the previous kernel does not write: weights without
+// restriction; what earlier kernels and copies wrote (tables, cached keys) only past the L1 cache,
+// by __ldcg or CopyAsync16. If kernels let the next one start before their wait, several kernels
+// could be resident, and their weight loads would delay the inputs of this one: this costs 10 % of
+// a step of one row.
 __device__ __forceinline__ void WaitForInputs() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -99,7 +103,7 @@ struct TypeTag {
   using type = T;
 };
 
-// visit(TypeTag<float | __nv_bfloat16 | __half>()) by the dtype of activations.
+// Calls visit(TypeTag<T>()) with T the type of an activation dtype: float, __nv_bfloat16 or __half.
 template <typename Visit>
 void DispatchDType(DType dtype, Visit&& visit) {
   switch (dtype) {
@@ -129,7 +133,7 @@ __device__ __forceinline__ T FromF32(float x) {
   }
 }
 
-// 16 bytes of T as f32 values.
+// Number of values of T in 16 bytes. LoadVector and StoreVector convert them from and to f32.
 template <typename T>
 inline constexpr int kVector = 16 / sizeof(T);
 
@@ -150,7 +154,7 @@ __device__ __forceinline__ void StoreVector(const float (&from)[kVector<T>], T* 
   *reinterpret_cast<uint4*>(to) = bits;
 }
 
-// kCount neighbours, 1 or whole vectors.
+// Load and store kCount consecutive values, as f32: one value or whole 16-byte vectors.
 template <typename T, int kCount>
 __device__ __forceinline__ void LoadNeighbours(const T* from, float (&to)[kCount]) {
   if constexpr (kCount == 1) {
@@ -181,7 +185,7 @@ __device__ __forceinline__ void StoreNeighbours(const float (&from)[kCount], T* 
   }
 }
 
-// Rows of a Tensor that start on 16-byte boundaries, in which vectors of T can be read.
+// Whether all rows of the tensor begin on 16-byte boundaries and consist of whole 16-byte vectors.
 inline bool Vectorizable(const Tensor& t) {
   const int64_t bytes = DTypeBytes(t.dtype);
   return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.stride[0] * bytes % 16 == 0 &&
@@ -200,8 +204,8 @@ __device__ __forceinline__ float WarpMax(float x) {
   return x;
 }
 
-// Sum over a block of up to 1024 threads, a multiple of 32, in a fixed order; every thread gets it.
-// `shared` [32] may be used again after the next barrier.
+// Sum over a CTA of up to 1024 threads, a multiple of 32, in a fixed order. Every thread gets the
+// result. `shared` [32] may be reused after the next barrier.
 __device__ __forceinline__ float BlockSum(float x, float* shared) {
   x = WarpSum(x);
   const int warps = static_cast<int>(blockDim.x) / 32;

@@ -16,7 +16,7 @@ namespace quintet::cuda {
 namespace {
 
 absl::Status NoMemory(int64_t bytes, const char* where, cudaError_t error) {
-  cudaGetLastError();  // an allocation that failed leaves no trace
+  cudaGetLastError();  // clear the error: a failed allocation is not sticky
   return absl::ResourceExhaustedError(
       absl::StrCat("cannot allocate ", bytes, " bytes ", where, ": ", cudaGetErrorString(error)));
 }
@@ -26,7 +26,7 @@ bool IsSet(const char* variable) {
   return value != nullptr && std::strcmp(value, "1") == 0;
 }
 
-// Adds its life to a count.
+// Adds the time between its construction and destruction to a counter.
 class WaitingTime {
  public:
   explicit WaitingTime(int64_t* total_ns) : total_ns_(total_ns), begin_(Clock::now()) {}
@@ -43,14 +43,15 @@ class WaitingTime {
   const Clock::time_point begin_;
 };
 
-// What: to[i] = from[i]; where one of them is pinned memory of the host, the device reads or writes
-// it over the bus. Shapes: [words]. Map: a thread a word. Bound: the bus's latency, 1 to 2 us; a
-// copy engine takes its turns with the kernels before and after as well, so it is for more bytes.
+// to[i] = from[i]. Either side may be pinned host memory, which the kernel accesses over the bus.
+// Shapes: [words]. Mapping: one word per thread. Bound: the latency of the bus, 1 to 2 us. A copy
+// engine adds a hand-over to and from the kernels before and after it, so it pays off only for more
+// bytes.
 template <typename Word>
 __global__ void CopyKernel(const Word* from, Word* to, int64_t words) {
   const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
   if (i < words) to[i] = from[i];
-  __threadfence();  // the next kernel may read tables before it waits for this one
+  __threadfence();  // the next kernel may read these tables before it waits for this one
 }
 
 template <typename Word>
@@ -70,7 +71,7 @@ cudaError_t CopyByKernel(const void* from, void* to, int64_t bytes, cudaStream_t
   return cudaGetLastError();
 }
 
-// Between the sides of a mirrored buffer.
+// Copies between the host side and the device side of a mirrored buffer.
 cudaError_t CopyMirrored(const void* from, void* to, int64_t bytes, cudaMemcpyKind kind,
                          cudaStream_t stream) {
   constexpr int64_t kMostBytesByKernel = int64_t{256} << 10;
@@ -105,7 +106,7 @@ absl::Status CudaDevice::Start(int ordinal) {
   cudaError_t error = cudaGetDeviceCount(&count);
   if (error == cudaSuccess && (ordinal < 0 || ordinal >= count)) {
     return absl::UnavailableError(
-        absl::StrCat("CUDA device ", ordinal, ": there are ", count, " devices"));
+        absl::StrCat("CUDA device ", ordinal, ": not found (this machine has ", count, ")"));
   }
   cudaDeviceProp properties{};
   if (error == cudaSuccess) error = cudaSetDevice(ordinal);
@@ -113,7 +114,7 @@ absl::Status CudaDevice::Start(int ordinal) {
   cudaStream_t stream = nullptr;
   if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
   queue_ = stream;
-  if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&ahead_, cudaStreamNonBlocking);
+  if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&copy_stream_, cudaStreamNonBlocking);
   const auto make = [&error](absl::Span<cudaEvent_t> events) {
     for (cudaEvent_t& event : events) {
       if (error == cudaSuccess) error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
@@ -121,7 +122,7 @@ absl::Status CudaDevice::Start(int ordinal) {
   };
   make(absl::MakeSpan(uploaded_));
   make(absl::MakeSpan(marks_));
-  make(absl::MakeSpan(&brought_, 1));
+  make(absl::MakeSpan(&staged_, 1));
   if (error != cudaSuccess) {
     return absl::UnavailableError(
         absl::StrCat("CUDA device ", ordinal, ": ", cudaGetErrorString(error)));
@@ -147,14 +148,14 @@ absl::Status CudaDevice::Start(int ordinal) {
   long_attention_ = IsSet("QUINTET_CUDA_LONG_ATTENTION");
   multiprocessors_ = properties.multiProcessorCount;
   l2_bytes_ = properties.l2CacheSize;
-  absl::StatusOr<Buffer> rooms = Allocate(kRooms * kRoomBytes);
-  if (!rooms.ok()) return rooms.status();
-  rooms_ = *std::move(rooms);
+  absl::StatusOr<Buffer> staging = Allocate(kStagingSlots * kStagingSlotBytes);
+  if (!staging.ok()) return staging.status();
+  staging_ = *std::move(staging);
   return absl::OkStatus();
 }
 
 CudaDevice::~CudaDevice() {
-  for (cudaStream_t queue : {stream(), ahead_}) {
+  for (cudaStream_t queue : {stream(), copy_stream_}) {
     if (queue != nullptr) cudaStreamSynchronize(queue);
   }
   const auto destroy = [](absl::Span<const cudaEvent_t> events) {
@@ -164,8 +165,8 @@ CudaDevice::~CudaDevice() {
   };
   destroy(uploaded_);
   destroy(marks_);
-  destroy(absl::MakeConstSpan(&brought_, 1));
-  for (cudaStream_t queue : {stream(), ahead_}) {
+  destroy(absl::MakeConstSpan(&staged_, 1));
+  for (cudaStream_t queue : {stream(), copy_stream_}) {
     if (queue != nullptr) cudaStreamDestroy(queue);
   }
 }
@@ -221,30 +222,31 @@ const void* CudaDevice::TwinOf(const void* host) const {
   return found->second.twin + (at - found->first);
 }
 
-// Where nothing is under way, the way over a room is the longer one.
-bool CudaDevice::GoesAhead(const void* host, int64_t bytes) const {
-  if (bytes > kRoomBytes || !Divides<uint4>(host, TwinOf(host), bytes)) return false;
+// The staging slot is a detour if the compute stream is idle.
+bool CudaDevice::UsesCopyStream(const void* host, int64_t bytes) const {
+  if (bytes > kStagingSlotBytes || !Divides<uint4>(host, TwinOf(host), bytes)) return false;
   const bool busy = cudaStreamQuery(stream()) == cudaErrorNotReady;
-  if (busy) cudaGetLastError();  // which is no failure
+  if (busy) cudaGetLastError();  // clear it: cudaErrorNotReady is not a failure
   return busy;
 }
 
-void CudaDevice::UploadAhead(const void* host, int64_t bytes) {
-  char* const room = rooms_.as<char>() + uploads_ % kRooms * kRoomBytes;
-  const int64_t before = std::max(uploads_ - kRooms, int64_t{0});  // was the last to have the room
-  QT_CUDA(*this, cudaStreamWaitEvent(ahead_, uploaded_[before % kTrackedUploads]));
-  QT_CUDA(*this,
-          cudaMemcpyAsync(room, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, ahead_));
-  QT_CUDA(*this, cudaEventRecord(brought_, ahead_));
-  QT_CUDA(*this, cudaStreamWaitEvent(stream(), brought_));
-  QT_CUDA(*this, CopyByKernel<uint4>(room, const_cast<void*>(TwinOf(host)), bytes, stream()));
+void CudaDevice::UploadThroughStaging(const void* host, int64_t bytes) {
+  char* const slot = staging_.as<char>() + uploads_ % kStagingSlots * kStagingSlotBytes;
+  // the previous upload in this staging slot
+  const int64_t before = std::max(uploads_ - kStagingSlots, int64_t{0});
+  QT_CUDA(*this, cudaStreamWaitEvent(copy_stream_, uploaded_[before % kTrackedUploads]));
+  QT_CUDA(*this, cudaMemcpyAsync(slot, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice,
+                                 copy_stream_));
+  QT_CUDA(*this, cudaEventRecord(staged_, copy_stream_));
+  QT_CUDA(*this, cudaStreamWaitEvent(stream(), staged_));
+  QT_CUDA(*this, CopyByKernel<uint4>(slot, const_cast<void*>(TwinOf(host)), bytes, stream()));
 }
 
 int64_t CudaDevice::Upload(const void* mirrored_host, int64_t bytes) {
   if (bytes == 0) return 0;
   ++uploads_;
-  if (GoesAhead(mirrored_host, bytes)) {
-    UploadAhead(mirrored_host, bytes);
+  if (UsesCopyStream(mirrored_host, bytes)) {
+    UploadThroughStaging(mirrored_host, bytes);
   } else {
     QT_CUDA(*this, CopyMirrored(mirrored_host, Twin(const_cast<void*>(mirrored_host)), bytes,
                                 cudaMemcpyHostToDevice, stream()));
@@ -282,8 +284,8 @@ void CudaDevice::CopyToHost(void* host, const void* device, int64_t bytes) {
 void CudaDevice::Write(void* device, const void* host, int64_t bytes) {
   static std::mutex& failing = *new std::mutex;
   cudaError_t error = cudaSetDevice(ordinal_);
-  // Of pageable memory cudaMemcpy returns before the bytes have arrived, and the queue waits for no
-  // other stream.
+  // cudaMemcpy of pageable memory returns before the bytes have arrived, and stream() does not wait
+  // for other streams: copy on a per-thread stream and wait for it.
   if (error == cudaSuccess) {
     error = cudaMemcpyAsync(device, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice,
                             cudaStreamPerThread);

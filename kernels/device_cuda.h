@@ -1,4 +1,4 @@
-// The Device behind Device::Open in builds with CUDA. Only .cu files include it.
+// The implementation of Device (Device::Open) in builds with CUDA. Only .cu files include it.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -17,15 +17,15 @@ namespace quintet::cuda {
 
 class ProductPlans;  // product_plans.cuh
 
-// Uploads while the queue is busy, as a step's are that is queued ahead, cross the bus beside the
-// work that is under way, in a queue of their own, each into a room on the device; what is left
-// for their turn in the first queue is a copy from there to the twin. Nothing is seen of it:
-// - a twin is still written by the first queue alone, in its order, so earlier work reads what it
-//   had and later work what it gets;
-// - that copy waits for the room to be filled (brought_);
-// - a room is filled anew when the copy of the upload that had it before has run: kRooms uploads
-//   ago, whose end in the first queue is uploaded_;
-// - WaitForUpload waits for that same end, when the host's side has long been read.
+// While the compute stream (stream()) is busy, uploads go through a second, copy stream
+// (copy_stream_) into a staging slot in device memory (staging_). The compute stream then only
+// copies from that slot to the device side of the pinned buffer. Ordering guarantees:
+// - The device side is still written only by the compute stream, in its order: earlier work reads
+//   the old values and later work the new ones.
+// - The copy in the compute stream waits until the staging slot is filled (event staged_).
+// - A staging slot is reused only after the previous upload in it, kStagingSlots uploads earlier,
+//   has left it (its event in uploaded_).
+// - WaitForUpload waits for the same event; the host side has been read long before.
 class CudaDevice final : public Device {
  public:
   static absl::StatusOr<std::unique_ptr<Device>> Open(int ordinal);
@@ -47,18 +47,18 @@ class CudaDevice final : public Device {
   void Mark(int place) override;
   absl::Status WaitForMark(int place) override;
 
-  // How matrix products run here; made by the first product.
+  // The cuBLASLt plans of this device; created by the first GEMM.
   std::shared_ptr<ProductPlans>& plans() { return plans_; }
 
-  // Products are being measured: until when, and memory that takes the place of all else in the
-  // second-level cache when it is written.
+  // GEMM algorithms are being measured until `end`. Writing the buffer `evicting` evicts everything
+  // else from L2.
   struct Measuring {
     std::chrono::steady_clock::time_point end;
     Buffer evicting;
     bool goes_on() const { return std::chrono::steady_clock::now() < end; }
   };
   const Measuring* measuring() const { return measuring_.has_value() ? &*measuring_ : nullptr; }
-  // As measured_products.h.
+  // Implements MeasureProducts of measured_products.h.
   absl::Status MeasureProducts(int64_t budget_us, absl::FunctionRef<void()> work);
   ProductChoices& product_choices() { return product_choices_; }
   const std::string& kind() const { return kind_; }
@@ -67,9 +67,9 @@ class CudaDevice final : public Device {
  private:
   struct Mirror {
     int64_t bytes;
-    char* twin;
+    char* twin;  // device side
   };
-  // Host addresses of mirrored buffers; shared with the buffers, which may outlive the device.
+  // Pinned buffers by host address. Shared with the buffers, which may outlive the device.
   struct Mirrors {
     std::mutex mutex;
     std::map<const char*, Mirror> by_host;
@@ -78,21 +78,23 @@ class CudaDevice final : public Device {
   CudaDevice() : mirrors_(std::make_shared<Mirrors>()) {}
   absl::Status Start(int ordinal);
   const void* TwinOf(const void* host) const override;
-  bool GoesAhead(const void* host, int64_t bytes) const;
-  void UploadAhead(const void* host, int64_t bytes);
+  // Whether an upload goes through the copy stream.
+  bool UsesCopyStream(const void* host, int64_t bytes) const;
+  void UploadThroughStaging(const void* host, int64_t bytes);
   cudaStream_t stream() const { return static_cast<cudaStream_t>(queue_); }
 
   int ordinal_ = 0;
-  // The ends of the latest uploads, each at its number's remainder.
+  // Events at the end of the latest uploads in the compute stream; upload n uses n %
+  // kTrackedUploads.
   static constexpr int64_t kTrackedUploads = 32;
   cudaEvent_t uploaded_[kTrackedUploads] = {};
-  int64_t uploads_ = 0, uploads_seen_ = 0;  // queued; known to have run
-  // More than most steps have uploads, larger than most of these.
-  static constexpr int64_t kRooms = 8, kRoomBytes = int64_t{1} << 20;
-  static_assert(kRooms < kTrackedUploads);
-  cudaStream_t ahead_ = nullptr;
-  cudaEvent_t brought_ = nullptr;  // the latest upload in ahead_
-  Buffer rooms_;
+  int64_t uploads_ = 0, uploads_seen_ = 0;  // enqueued; known to have finished
+  // Staging slots: more than most steps have uploads, and larger than most uploads.
+  static constexpr int64_t kStagingSlots = 8, kStagingSlotBytes = int64_t{1} << 20;
+  static_assert(kStagingSlots < kTrackedUploads);
+  cudaStream_t copy_stream_ = nullptr;
+  cudaEvent_t staged_ = nullptr;  // end of the latest upload in copy_stream_
+  Buffer staging_;
   cudaEvent_t marks_[2] = {};
   std::shared_ptr<Mirrors> mirrors_;
   std::shared_ptr<ProductPlans> plans_;

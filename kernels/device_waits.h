@@ -1,4 +1,4 @@
-// How long the host has waited for a GPU: what is left of a step's time is the host's own work.
+// Time that the host has spent waiting for a GPU. The rest of a step is the host's own work.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,8 @@
 
 namespace quintet {
 
-// In Synchronize, WaitForMark and WaitForUpload since Open. One engine thread, as the device.
+// Nanoseconds spent in Synchronize, WaitForMark and WaitForUpload since Open. Only the engine
+// thread may call it.
 int64_t WaitedNs(const Device& device);
 
 }  // namespace quintet

@@ -15,7 +15,8 @@
 namespace quintet {
 namespace {
 
-// int32 sums of u8 x i8 products must not overflow: 255 * 127 * k < 2^31.
+// The largest k of int8 weights on the CPU: int32 sums of u8 x i8 products must not overflow, 255 *
+// 127 * k < 2^31.
 constexpr int64_t kMaxI8K = 66000;
 
 void CheckNextNorm(const LinearArgs& a, const Stream& stream) {
@@ -83,7 +84,8 @@ void CheckShapes(const LinearArgs& a, const Stream& stream) {
 }
 
 absl::Status TooLarge(int64_t n, int64_t k) {
-  return absl::ResourceExhaustedError(absl::StrCat("a weight of ", n, " x ", k, " values"));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("weight matrix too large: ", n, " x ", k, " values"));
 }
 
 }  // namespace
@@ -121,8 +123,8 @@ absl::StatusOr<LinearWeight> LinearWeight::Allocate(int64_t n, int64_t k, Weight
                                                     bool gated, Device* device) {
   absl::StatusOr<LinearWeight> w = Describe(n, k, type, gated, device);
   if (!w.ok()) return w;
-  // On a device, rows of zeros up to a multiple of eight: some products want that
-  // (product_plans.cu).
+  // On a device W is padded with rows of zeros to a multiple of eight, which some cuBLASLt GEMMs
+  // need (product_plans.cu).
   const int64_t used_bytes = w->panel_bytes_, padding = (8 - n % 8) % 8;
   if (device != nullptr) w->panel_bytes_ += padding * (used_bytes / n);
   absl::StatusOr<Buffer> buffer =
@@ -139,7 +141,7 @@ absl::StatusOr<LinearWeight> LinearWeight::Allocate(int64_t n, int64_t k, Weight
     w->channels_ = *std::move(buffer);
     return w;
   }
-  // Channels past n are never packed.
+  // Zero the last panel: Pack never writes channels past n.
   const int64_t last = w->panel_bytes_ / cpu::Panels(*w);
   std::memset(w->panels_.as<char>() + w->panel_bytes_ - last, 0, static_cast<size_t>(last));
   if (type == WeightType::kI8) {

@@ -6,29 +6,29 @@
 #include "kernels/linear_product.cuh"
 #include "kernels/product_plans.cuh"
 
-// Few rows of bf16 or f16 go through one kernel of their own (linear_few.cu), and so do, on Hopper,
-// tens and hundreds (linear_hopper.cu) and many (linear_many.cu). Any other product on the device
-// runs in up to three stages, all on one queue:
-//   1. x is converted to the weight's type, where it has another (for linear_many.cu, too);
-//   2. the product, by cuBLASLt for bf16 and f16 (tensor cores, f32 sums; product_plans.cuh), by
-//      TileProduct below for f32, with what it can do of the epilogue;
-//   3. a pass over the product in scratch for the rest: gated activations, activations that
-//      cuBLASLt lacks, outputs that are scattered. (A cache page holds [layer, k|v, head, slot,
-//      channel], so one row of the product lands in layers * 2 * heads separate runs of head_dim
-//      values, which no leading dimension of cuBLASLt can describe.)
-// Stages 1 and 3 take rows in pieces, which bounds the scratch.
+// GEMM dispatch on the GPU. bf16 and f16 weights have kernels of their own for up to eight rows
+// (linear_few.cu) and, on Hopper, for tens and hundreds of rows (linear_hopper.cu) and for many
+// (linear_many.cu). Any other GEMM runs in up to three stages on the stream:
+// 1. Convert x to the weight type if it has another dtype (also for linear_many.cu).
+// 2. GEMM: cuBLASLt for bf16 and f16 (tensor cores, f32 accumulation; product_plans.cuh),
+//    TileProduct below for f32; with the part of the epilogue that it supports.
+// 3. An epilogue pass over the result in scratch: gated activations, activations that cuBLASLt
+//    lacks, scattered outputs. (A cache page holds [layer, k|v, head, slot, channel], so one row of
+//    the result becomes layers * 2 * heads separate runs of head_dim values, which no leading
+//    dimension of cuBLASLt can describe.)
+// Stages 1 and 3 process rows in chunks, which bounds the scratch.
 
 namespace quintet::cuda {
 
 namespace {
 
-// Rows that are converted, and multiplied to scratch, at once. On Hopper linear_many.cu takes
-// nearly all products of more rows that would need scratch, so that there is little of it.
+// Rows per chunk: of x when it is converted, and of a GEMM into scratch. On Hopper linear_many.cu
+// handles nearly all larger GEMMs that would need scratch, so the scratch is small there.
 struct Pieces {
   int64_t x, product;
 };
 Pieces PiecesOf(const LinearWeight& w, const Device& device) {
-  if (device.hopper() && IsHalf(w.type())) return {4096, LeastManyRows(w)};
+  if (device.hopper() && IsHalf(w.type())) return {4096, MinPersistentRows(w)};
   return {1024, 1024};
 }
 
@@ -42,13 +42,14 @@ int64_t OutputColumns(const LinearWeight& w) { return w.gated() ? w.n() / 2 : w.
 
 // ---- Stage 1 ----
 
-constexpr int kWidth = 8;  // neighbours that a thread takes where addresses allow vectors
+constexpr int kWidth = 8;  // consecutive values per thread if alignment allows vectors
 
-// What: y = x in another type.
+// y = x in another dtype.
 // Shapes: x [rows, columns], any row stride; y dense.
-// Map: a thread kEach neighbours, blockIdx.y a row.
-// Bound: launch for a step's final states; x read and y written once for the states of many inputs.
-// Spec: tests/kernels/linear_test.cc.
+// Mapping: a thread converts kEach consecutive values; blockIdx.y is the row.
+// Bound: launch latency for the final states of a step; for encoder outputs, x read and y written
+// once.
+// Tests: tests/kernels/linear_test.cc.
 template <typename In, typename Out, int kEach>
 __global__ void ConvertKernel(const In* x, int64_t x_stride, int64_t columns, Out* y) {
   WaitForInputs();
@@ -90,15 +91,16 @@ struct TileArgs {
 constexpr int kTileThreads = 256;
 constexpr int kTileDepth = 32;  // values of k staged at once
 
-// What: y = activation(alpha * x W^T + bias) + residual.
-// Shapes: x [rows, k], W [n, k], bias [n] f32, residual and y [rows, n]; rows of any stride.
-// Math: every element is one f32 accumulator over k in ascending order by fused multiply-adds, as
-// on the CPU: a row's result is the same bits alone and in any batch.
-// Map: a block owns kRows x kColumns of y; a thread kRows * kColumns / 256 of them, columns 16
-// apart (kRows 64) or 32 (kRows 8); kTileDepth values of k of both sides go through shared memory.
-// Bound: f32 multiply-adds; this is the exact path, not the fast one. bf16 and f16 take it only for
-// shapes that cuBLASLt refuses.
-// Spec: tests/kernels/linear_test.cc.
+// f32 GEMM: y = activation(alpha * x W^T + bias) + residual.
+// Shapes: x [rows, k], W [n, k], bias [n] f32, residual and y [rows, n]; any row strides.
+// Accumulation: every element is one chain of f32 fused multiply-adds over k in ascending order, as
+// on the CPU, so the result of a row is bit-identical alone and in any batch.
+// Mapping: a CTA computes kRows x kColumns of y; a thread computes kRows * kColumns / 256 of them,
+// in columns 16 (kRows 64) or 32 (kRows 8) apart; kTileDepth values of k of both operands are
+// staged in shared memory.
+// Bound: f32 multiply-adds. This is the exact path, not the fast one; bf16 and f16 use it only for
+// shapes that cuBLASLt rejects.
+// Tests: tests/kernels/linear_test.cc.
 template <typename T, typename Out, int kRows, int kColumns>
 __global__ void __launch_bounds__(kTileThreads) TileProduct(TileArgs<T, Out> a) {
   constexpr int kColumnThreads = kColumns < 32 ? kColumns : kRows >= 64 ? 16 : 32;
@@ -216,15 +218,13 @@ struct FinishArgs {
   int64_t chunk;
 };
 
-// What: y = activation(product + bias) [* (up + bias)] + residual, to rows or scattered.
+// Epilogue pass: y = activation(product + bias) [* (up + bias)] + residual, row-major or scattered;
+// computed in f32.
 // Shapes: product [rows, n] dense; y [rows, columns], columns n or n / 2.
-// Math: f32.
-// Map: a thread kEach neighbours, blockIdx.y a row.
-// Bound: the product read and y written once; 1024 rows of T5-base's 18432 keys and values of the
-// source on an H200: 75 MB, 17 us at 4.3 TB/s.
-// Versions, 4096 such rows with their product: 1, a thread an element: 563 us; 2, as here:
-// predicted 400, seen 309.
-// Spec: tests/kernels/linear_test.cc.
+// Mapping: a thread computes kEach consecutive values; blockIdx.y is the row.
+// Bound: the product read and y written once; 1024 rows of T5-base's 18432 cross-attention K and V
+// channels on an H200: 75 MB, 17 us at 4.3 TB/s.
+// Tests: tests/kernels/linear_test.cc. Measurements: linear/NOTES.md.
 template <typename In, typename Out, int kEach>
 __global__ void FinishKernel(FinishArgs<In, Out> a) {
   WaitForInputs();
@@ -267,8 +267,8 @@ __global__ void FinishKernel(FinishArgs<In, Out> a) {
   StoreNeighbours(v, y);
 }
 
-// Eight columns begin at a 16-byte boundary in all that FinishKernel reads and in rows that it
-// writes, and lie in one chunk.
+// Whether FinishKernel can use 16-byte vectors: groups of eight columns are aligned in all its
+// inputs and outputs and never cross a chunk.
 template <typename In, typename Out>
 bool FinishesByVectors(const FinishArgs<In, Out>& a) {
   const auto aligned = [](const auto* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; };
@@ -311,11 +311,11 @@ void LaunchFinish(const LinearArgs& args, const Tensor& product, int64_t first_r
          vectors ? FinishKernel<In, Out, kWidth> : FinishKernel<In, Out, 1>, a);
 }
 
-// What stage 2 does of the epilogue; the rest is left to stage 3.
+// Whether stage 2 can compute the whole epilogue; otherwise stage 3 does it.
 bool ProductDoes(const LinearArgs& a, DType type) {
   if (a.w->gated() || a.scatter.base != nullptr) return false;
   if (type == DType::kF32) return true;
-  // cuBLASLt: a bias has y's type, and GELU and ReLU come before no residual.
+  // cuBLASLt needs a bias of the dtype of y, and cannot add a residual after GELU or ReLU.
   if (a.bias.defined() && a.bias.dtype != a.y.dtype) return false;
   if (a.activation == Activation::kNone) return true;
   return !a.residual.defined() &&
@@ -324,8 +324,8 @@ bool ProductDoes(const LinearArgs& a, DType type) {
 
 struct Scratch {
   void* workspace;
-  void* x;        // a piece of x in the weight's type
-  void* product;  // [piece, n] of the weight's type
+  void* x;        // a chunk of x converted to the weight type
+  void* product;  // [chunk rows, n] of the weight type
   int64_t bytes;
 };
 
@@ -350,7 +350,7 @@ Tensor ConvertX(const Tensor& x, DType type, void* scratch, Stream& stream) {
   return y;
 }
 
-// Stage 3 for rows [first_row, ..) of the call.
+// Stage 3 for the rows of the call from first_row on.
 void Finish(const LinearArgs& args, const Tensor& product, int64_t first_row, Stream& stream) {
   const DType out = args.scatter.base != nullptr ? args.scatter.dtype : args.y.dtype;
   DispatchDType(product.dtype, [&](auto in) {
@@ -361,7 +361,7 @@ void Finish(const LinearArgs& args, const Tensor& product, int64_t first_row, St
   });
 }
 
-// The call's rows [begin, end), of which `x` is x.
+// The arguments for rows [begin, end) of the call; `x` holds these rows of x.
 LinearArgs RowsOf(const LinearArgs& args, const Tensor& x, int64_t begin, int64_t end) {
   LinearArgs part = args;
   part.x = x;
@@ -374,7 +374,7 @@ LinearArgs RowsOf(const LinearArgs& args, const Tensor& x, int64_t begin, int64_
   return part;
 }
 
-// The call as one product, if it can be one.
+// The call as a single GEMM; `w` is null if that is impossible (scattered output).
 Product WholeProduct(const LinearArgs& args) {
   Product p{};
   if (args.scatter.base != nullptr) return p;
@@ -403,7 +403,7 @@ int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& st
 
 namespace {
 
-// Keys and values that no product stored on its way.
+// Stores K and V from y to the cache, if no GEMM epilogue did.
 void StoreKvAfter(const LinearArgs& args, Stream& stream) {
   const KvCache& cache = *args.kv.cache;
   const int64_t inner = cache.heads * cache.head_dim;
@@ -423,7 +423,7 @@ void StoreKvAfter(const LinearArgs& args, Stream& stream) {
 void Linear(const LinearArgs& args, Stream& stream) {
   if (args.x.dim[0] == 0) return;
   if (IsQuantized(args.w->type())) return QuantizedLinear(args, stream);
-  if (RunHopperRows(args, stream) || RunFewRows(WholeProduct(args), stream)) return;
+  if (RunSplitK(args, stream) || RunGemv(WholeProduct(args), stream)) return;
   LinearArgs product = args;
   product.kv = {};
   WideLinear(product, stream);
@@ -431,17 +431,17 @@ void Linear(const LinearArgs& args, Stream& stream) {
 }
 
 bool LinearStoresKv(const LinearWeight& w, int64_t rows, const Stream& stream) {
-  return FewRowsStoreKv(w, rows) || HopperRowsStoreKv(w, rows, stream.device());
+  return GemvStoresKv(w, rows) || SplitKStoresKv(w, rows, stream.device());
 }
 
 int64_t LinearNormParts(const LinearWeight& w, int64_t rows, const Stream& stream) {
   const Device& device = stream.device();
-  if (HopperRowsStoreKv(w, rows, device)) return HopperRowsNormParts(w, rows, device);
-  return FewRowsNormParts(w, rows);
+  if (SplitKStoresKv(w, rows, device)) return SplitKNormParts(w, rows, device);
+  return GemvNormParts(w, rows);
 }
 
 bool LinearTakesSquares(const LinearWeight& w, int64_t rows, const Stream& stream) {
-  return FewRowsTakeSquares(w, rows) || HopperRowsTakeSquares(w, rows, stream.device());
+  return GemvTakesSquares(w, rows) || SplitKTakesSquares(w, rows, stream.device());
 }
 
 void WideLinear(const LinearArgs& args, Stream& stream) {
@@ -451,7 +451,7 @@ void WideLinear(const LinearArgs& args, Stream& stream) {
   QT_CHECK(!args.norm_gamma.defined() && args.kv.cache == nullptr);
   QT_CHECK(!args.x_squares.defined() && !args.next_norm.gamma.defined());
   const bool direct = ProductDoes(args, type);
-  const bool many = ManyRowsTake(args, stream.device());
+  const bool many = PersistentTakes(args, stream.device());
   const Scratch scratch = Carve(args.scratch.data, w, rows, stream.device());
   QT_CHECK_GE(args.scratch.elements(), scratch.bytes);
   const Pieces pieces = PiecesOf(w, stream.device());
@@ -460,7 +460,7 @@ void WideLinear(const LinearArgs& args, Stream& stream) {
     const int64_t end = std::min(begin + piece, rows);
     const Tensor x = ConvertX(args.x.Rows(begin, end), type, scratch.x, stream);
     if (many) {
-      ManyRowsLinear(RowsOf(args, x, begin, end), stream);
+      PersistentLinear(RowsOf(args, x, begin, end), stream);
       continue;
     }
     Product p{};

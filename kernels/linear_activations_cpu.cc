@@ -1,4 +1,4 @@
-// Activations of products: chunks of rows packed in the order in which the kernels read them. See
+// Packing of activations: chunks of rows in the order in which the panel kernels read them. See
 // linear_cpu.h.
 #include <algorithm>
 #include <cmath>
@@ -18,8 +18,8 @@ namespace quintet::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using QuantizeD = hn::CappedTag<float, 16>;
 
-// Symmetric: inverse = 127 / absmax, scale = absmax / 127. Rows that are not finite give a NaN
-// scale, so that their outputs are NaN as f32 products would give.
+// Symmetric quantisation: inverse = 127 / absmax, scale = absmax / 127. A row that is not finite
+// gets a NaN scale, so that its outputs are NaN as in an f32 GEMM.
 cpu::RowScale ScaleOfRowHere(const float* HWY_RESTRICT x, int64_t k) {
   const QuantizeD d;
   const hn::RebindToSigned<QuantizeD> di;
@@ -27,7 +27,7 @@ cpu::RowScale ScaleOfRowHere(const float* HWY_RESTRICT x, int64_t k) {
   const int64_t whole = k / lanes * lanes;
   HWY_ALIGN float tail[16] = {};
   std::copy_n(x + whole, k - whole, tail);
-  // The bits of magnitudes are in the order of their values, NaN above all.
+  // Compared as integers, the bits of magnitudes have the order of their values, with NaN largest.
   const auto magnitude = hn::Set(di, 0x7fffffff);
   auto most = hn::And(hn::BitCast(di, hn::Load(d, tail)), magnitude);
   for (int64_t i = 0; i < whole; i += lanes) {
@@ -65,7 +65,8 @@ void QuantizeValuesHere(const float* HWY_RESTRICT x, int64_t n, float inverse,
 }
 
 #if HWY_TARGET != HWY_SCALAR
-// InterleaveUnits by squares of 4; the last one of a side may overlap the one before it.
+// InterleaveUnits in squares of 4 x 4; the last square in a dimension may overlap the one before
+// it.
 void InterleaveSquares(const char* HWY_RESTRICT in, int64_t row_bytes, int64_t rows, int64_t groups,
                        char* HWY_RESTRICT out) {
   const auto load = [](const char* p) HWY_ATTR {
@@ -98,7 +99,7 @@ void InterleaveSquares(const char* HWY_RESTRICT in, int64_t row_bytes, int64_t r
 }
 #endif
 
-// Units [rows, groups], rows `row_bytes` apart, to [groups, rows].
+// Transposes units [rows, groups], with rows `row_bytes` apart, to [groups, rows].
 void InterleaveUnits(const char* HWY_RESTRICT in, int64_t row_bytes, int64_t rows, int64_t groups,
                      char* HWY_RESTRICT out) {
   if (rows == 1) {
@@ -137,7 +138,7 @@ void QuantizeValues(const float* x, int64_t n, float inverse, uint8_t* y) {
 }
 
 int64_t MostChunkRows(const LinearWeight& w) {
-  constexpr int64_t kFew = 48;  // weights from memory keep a core busy with so many rows
+  constexpr int64_t kFew = 48;  // enough rows to hide the reading of weights from memory
   return std::clamp(CpuSecondLevelCacheBytes() / 4 / (Groups(w) * kUnitBytes), kFew, kChunkRows);
 }
 
@@ -149,13 +150,13 @@ int64_t ChunkRows(const LinearWeight& w, int64_t rows) {
 
 namespace {
 
-constexpr int64_t kPieceGroups = 256;  // converted at once
+constexpr int64_t kPieceGroups = 256;  // groups converted at once
 
 int64_t PaddedGroups(const LinearWeight& w, const PanelKernel& kernel) {
   return (Groups(w) + kernel.run - 1) / kernel.run * kernel.run;
 }
 
-// Units [rows, groups], rows `row_bytes` apart, to [groups / run][rows][run].
+// Copies units [rows, groups], with rows `row_bytes` apart, to [groups / run][rows][run].
 void ArrangeUnits(const void* units, int64_t row_bytes, int64_t rows, int64_t groups, int64_t run,
                   char* out) {
   const auto* in = static_cast<const char*>(units);
@@ -168,7 +169,8 @@ void ArrangeUnits(const void* units, int64_t row_bytes, int64_t rows, int64_t gr
   }
 }
 
-// One block of rows of f32 or, by pieces, of what i8 and bf16 products take, into its place in `a`.
+// Packs one block of rows into its place in `a`: f32 directly, for i8 and bf16 GEMMs in converted
+// pieces.
 void PackBlock(const LinearWeight& w, const Tensor& x, const Activations& a, int64_t run,
                int64_t block) {
   const int64_t begin = a.BlockBegin(block), rows = a.BlockRows(block);
@@ -190,7 +192,7 @@ void PackBlock(const LinearWeight& w, const Tensor& x, const Activations& a, int
       char* units = piece + r * kPieceBytes;
       const float* row = source + r * x.stride[0] + from;
       if (int8) {
-        // Here, not for all rows first: the row is in the first-level cache now.
+        // Computed here and not in a separate pass, because the row is in the L1 cache now.
         if (g == 0) {
           scales[r] = ScaleOfRow(row, w.k());
           const_cast<float*>(a.scales)[begin + r] = scales[r].scale;

@@ -1,5 +1,5 @@
-// Panel products with AMX: tiles of 16 rows by 64 bytes, multiplied into 16 x 16 accumulators in
-// the core's matrix unit. A packed panel is a column of such tiles as it lies: 16 groups of 16
+// Panel kernels with AMX: tiles of 16 rows by 64 bytes, multiplied into 16 x 16 accumulators in the
+// matrix unit of the core. A packed panel already has the layout of such tiles: 16 groups of 16
 // columns, 128 bytes apart. See linear_cpu.h.
 #include "kernels/cpu_features.h"
 #include "kernels/linear_cpu.h"
@@ -19,7 +19,7 @@ constexpr int64_t kPanelBytes = cpu::kPanelColumns * cpu::kUnitBytes;
 constexpr int64_t kSide = 16;  // rows of a tile, and 4-byte units of one of its rows
 constexpr int64_t kRowBytes = 64;
 
-// What LDTILECFG reads. Tiles 0..3 accumulate (row tile 0: 0, 1; row tile 1: 2, 3), 4 and 5 hold
+// Operand of LDTILECFG. Tiles 0..3 accumulate (row tile 0: 0, 1; row tile 1: 2, 3), 4 and 5 hold
 // activations, 6 and 7 weights.
 struct alignas(64) TileConfig {
   uint8_t palette = 1;
@@ -40,12 +40,13 @@ TileConfig ConfigFor(int64_t rows0, int64_t rows1) {
   return config;
 }
 
-// The last groups of a panel whose number is no multiple of 16, padded with zeros.
+// A zero-padded copy of the last groups of a panel, if their number is not a multiple of 16.
 struct Rest {
   alignas(64) char w[kSide * kPanelBytes];
 };
 
-// The intrinsics do not tell the compiler what memory they read: stores to it must have happened.
+// Compiler barrier: the intrinsics do not declare what memory they read, so earlier stores must not
+// be moved past them.
 void StoresDone(const void* place) { asm volatile("" : : "r"(place) : "memory"); }
 
 struct I8 {
@@ -68,7 +69,7 @@ struct Bf16 {
   }
 };
 
-// Cache lines to be asked for.
+// Cache lines to prefetch.
 struct Lines {
   const char* begin;
   int64_t count;
@@ -77,8 +78,9 @@ inline void Prefetch(const char* at, int64_t lines) {
   for (int64_t i = 0; i < lines; ++i) __builtin_prefetch(at + i * 64, 0, 2);
 }
 
-// Sixteen groups: x [rows, 64 bytes], w [16, 128 bytes]. Of the lines ahead sixteen are asked for
-// before each tile of weights: all at once would fill the core's buffers for them.
+// Multiplies sixteen groups: x [rows, 64 bytes], w [16, 128 bytes]. At most sixteen of the lines in
+// `ahead` are prefetched before each tile of weights, because more would fill the line fill buffers
+// of the core.
 template <class Op>
 QUINTET_AMX void Multiply(const char* x, const char* w, bool second, const Lines& ahead) {
   const int64_t lines = std::min(ahead.count, kSide);
@@ -91,7 +93,7 @@ QUINTET_AMX void Multiply(const char* x, const char* w, bool second, const Lines
   Op::Column(second);
 }
 
-// The panel's sums of one block of up to 32 rows, into the tile.
+// Computes the sums of one panel for one block of up to 32 rows, into the tile.
 template <class Op>
 QUINTET_AMX void RowBlock(const cpu::PanelProduct& p, int64_t block) {
   const int64_t rows = p.x->BlockRows(block);
@@ -103,7 +105,7 @@ QUINTET_AMX void RowBlock(const cpu::PanelProduct& p, int64_t block) {
     _tile_zero(2);
     _tile_zero(3);
   }
-  // Each block asks for its share of the next panel.
+  // Each block prefetches its share of the next panel.
   const bool asks = p.next != nullptr && p.x->blocks > 1;
   Lines ahead = {p.panel + kSide * kPanelBytes, 2 * kSide};  // the next sixteen groups
   if (asks) {

@@ -1,4 +1,4 @@
-// Panel products with AVX-512 VNNI and BF16, for which Highway 1.0.3 has no targets. See
+// Panel kernels with AVX-512 VNNI and BF16, for which Highway 1.0.3 has no targets. See
 // linear_cpu.h.
 #include "hwy/highway.h"
 #include "kernels/cpu_features.h"
@@ -70,7 +70,7 @@ struct Bf16Op {
 
 void Panel(const cpu::PanelProduct& p) { RunPanelProduct<Bf16Op>(p); }
 
-// Flushes denormals to zero, as the products do with their inputs.
+// Rounds to bf16 and flushes denormals to zero, as the bf16 dot products do with their inputs.
 void RoundValues(const float* x, int64_t n, uint16_t* y) {
   for (int64_t i = 0; i < n; i += 16) {
     const __mmask16 valid = n - i >= 16 ? 0xffff : static_cast<__mmask16>((1u << (n - i)) - 1);

@@ -1,4 +1,5 @@
-// Linear on the CPU: chunks of rows, a task for each panel, or for several where rows are few.
+// Linear on the CPU: rows are processed in chunks; each task multiplies one panel, or several
+// panels if there are few rows.
 #include <algorithm>
 
 #include "kernels/cpu_ops.h"
@@ -27,7 +28,7 @@ Epilogue MakeEpilogue(const LinearArgs& a, const Activations& x) {
   return e;
 }
 
-// Rows [begin, end) of a call as a call.
+// The arguments for rows [begin, end) of a call.
 LinearArgs RowsOf(const LinearArgs& args, int64_t begin, int64_t end) {
   LinearArgs part = args;
   part.x = args.x.Rows(begin, end);
@@ -37,19 +38,18 @@ LinearArgs RowsOf(const LinearArgs& args, int64_t begin, int64_t end) {
   return part;
 }
 
-// While a core turns sums into outputs it asks for no weights. The only block of a chunk, whose
-// weights come from memory, therefore leaves its sums of several panels in their tiles, and all are
-// finished together: GPT-2's steps of 8 rows on one core took 7 % (f32) and 11 % (int8) longer
-// without, those of one row 2 to 5 % (Xeon, 2026-11-22).
+// Panels per task. While a core runs the epilogue it loads no weights. If a chunk has only one
+// block, whose weights come from memory, a task therefore keeps the sums of several panels in their
+// tiles and runs all epilogues together. Measurements: linear/NOTES.md.
 int64_t PanelsOfTask(const Activations& x, int64_t panels, int64_t threads) {
   constexpr int64_t kMost = 16;
-  constexpr int64_t kTasksOfThread = 6;  // so that none waits long for the last
+  constexpr int64_t kTasksOfThread = 6;  // balances the load at the end
   if (x.blocks > 1) return 1;
   const int64_t most = std::min(kMost, kChunkRows / x.rows);
   return threads == 1 ? most : std::clamp<int64_t>(panels / (threads * kTasksOfThread), 1, most);
 }
 
-// Up to kChunkRows rows.
+// Runs a chunk of up to kChunkRows rows.
 void LinearChunk(const LinearArgs& args, ThreadPool& pool) {
   const LinearWeight& w = *args.w;
   const Activations x = PackActivations(w, args.x, args.scratch, pool);

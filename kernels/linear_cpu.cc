@@ -1,4 +1,4 @@
-// Panel products for the instruction sets that Highway knows, and the epilogue. See linear_cpu.h.
+// Panel kernels for the instruction sets that Highway covers, and the epilogue. See linear_cpu.h.
 #include "kernels/linear_cpu.h"
 
 #include <algorithm>
@@ -35,7 +35,7 @@ struct F32Op {
   static HWY_INLINE void Store(V v, char* p) { hn::Store(v, D(), reinterpret_cast<float*>(p)); }
   static HWY_INLINE W LoadWeights(const char* p) { return Load(p); }
   static HWY_INLINE void KeepInRegister(W& w) {
-#if HWY_ARCH_X86 && HWY_COMPILER_GCC_ACTUAL  // the nudge is for its register allocator
+#if HWY_ARCH_X86 && HWY_COMPILER_GCC_ACTUAL  // works around its register allocator
     asm("" : "+v"(w.raw));
 #else
     (void)w;
@@ -135,7 +135,7 @@ cpu::PanelKernel KernelI8() { return {&PanelI8, kRowsI8, 1}; }
 using DF = hn::CappedTag<float, 16>;
 using VF = hn::Vec<DF>;
 
-// What one row of a panel is made of. Pointers are to the panel's 32 columns.
+// Inputs of the epilogue for one row of a panel. Pointers refer to the 32 columns of the panel.
 struct PanelRow {
   const void* sums = nullptr;        // f32 or i32
   const float* scales = nullptr;     // kI8
@@ -162,7 +162,7 @@ HWY_INLINE VF Value(const PanelRow& row, int64_t c) {
   return hn::MulAdd(v, factor, hn::Load(d, row.bias + c));
 }
 
-// The panel's outputs of one row, 32 (gated: 16) of them.
+// Computes the outputs of one row of a panel: 32, or 16 if gated.
 template <bool kInt8, Activation kActivation>
 HWY_INLINE void RowOutputs(const PanelRow& row, bool gated, float* out) {
   const DF d;
@@ -176,7 +176,7 @@ HWY_INLINE void RowOutputs(const PanelRow& row, bool gated, float* out) {
   }
 }
 
-// The part of bias [n] that belongs to a panel, in packed order and padded with zeros.
+// Copies the bias values of a panel, in packed order and padded with zeros.
 void PanelBias(const cpu::Epilogue& e, int64_t panel, float* out) {
   const LinearWeight& w = *e.w;
   const int64_t columns = cpu::ColumnsPerPanel(w);
@@ -282,15 +282,16 @@ HWY_EXPORT(RunEpilogueHere);
 namespace cpu {
 
 PanelKernel ChoosePanelKernel(WeightType type, int64_t rows) {
-  // Few rows wait for weights, which tiles load 16 lines at a time: on one core of a Xeon at 14 to
-  // 16 GB/s, where VNNI reads 20 for one row, 16.5 for 8 and 12 for 12. Both sums are exact.
+  // With few rows the time is that of reading weights, and AMX tiles load only 16 lines at a time:
+  // on one core of a Xeon 14 to 16 GB/s, while VNNI reads 20 GB/s for one row, 16.5 for 8 and 12
+  // for 12. The int8 sums of both are exact, so the choice does not change results.
   constexpr int64_t kMostVnniRows = 8;
   PanelKernel kernel;
   switch (type) {
     case WeightType::kF32:
       return HWY_DYNAMIC_DISPATCH(KernelF32)();
     case WeightType::kBF16:
-      // One kernel for every number of rows: the two differ in the order of their sums.
+      // The same kernel for any number of rows, because the two kernels sum in different orders.
       kernel = AmxBf16PanelKernel();
       if (kernel.multiply == nullptr) kernel = Bf16PanelKernel();
       break;

@@ -1,3 +1,4 @@
+// GEMM for up to eight rows with bf16 or f16 weights (gemv): the kernel and its launch.
 #include <algorithm>
 
 #include "kernels/cuda_ops.h"
@@ -6,68 +7,47 @@
 namespace quintet::cuda {
 namespace {
 
-constexpr int64_t kDeep = 1024;  // k of more: more warps, or more of x in each
-// All of a row is in a block's registers at once when it is normalised.
+// Above this k, a CTA has more warps or each warp holds more of x.
+constexpr int64_t kDeep = 1024;
+// Largest k with a fused norm: the whole row is in the registers of a CTA while it is normalised.
 constexpr int64_t kMostNormK = 2 * kDeep;
-constexpr int kBlocksPerUnit = 2;  // of a multiprocessor; those of another kernel are beside them
+// CTAs per SM that the launch assumes. CTAs of another kernel may share the SM.
+constexpr int kBlocksPerUnit = 2;
 
-// What: y = activation(alpha * norm(x) W^T + bias) [* up] + residual, of few rows; or keys and
-// values to their slots; or halves of norms (NormOutput, x_squares).
-// Shapes: x [rows, k] T or f32, W [n, k] T, y [rows, columns] Out; rows at most 8, k a multiple of
-// 32.
-// Math: the norm in f32, then x rounded to T once; products on tensor cores, f32 sums: each warp's
-// share of k in ascending order, then the warps' in theirs: an order that W's shape alone decides.
-// Map: a block takes tiles of 16 rows of W in turns (gated: 8 gate rows and the 8 up rows that
-// belong to them); its warps take turns along k, 32 values at a time. W, biases, gamma and beta are
-// asked for before the kernel waits for its inputs; W comes through shared memory, 64 KiB a block
-// on their way at once, across tiles too. Between the wait and the last store there is one round
-// trip to memory: x, residual, slots and squares are asked for together.
-// Bound: W read once: n * k * 2 bytes over 4.3 TB/s on an H200; in a step of a small model the
-// chain of kernels: 0.9 us for a link that only loads and stores.
-//
-// Versions: us of a recorded step of T5-base at 1 | 8 rows (bench_steps_gpu, H200, with the decode
-// attention of the day).
-//   1  one tile a block, W in registers, x staged in shared memory and normalised in every block:
-//      471 | 570
-//   2  tiles of 8 channels, the next kernel let in at the first instruction: predicted 275, got
-//      427 | 616, since every block normalises x again, through barriers and three reads of it
-//   3  16 channels, wide weights left to cuBLASLt: 391 | 484; 8 channels where tiles are few: 343
-//   4  norms in kernels of their own from 2 rows on: 340 | 406
-//   5  as here, but with 8 channels where tiles are few: predicted 300 | 360, got 302 | 344
-//   6  16 channels everywhere: 287 | 320
-//   7  halves of norms where k > 1,024; 8 warps instead of 16 where k is deep and blocks are many
-// Flan-T5-XL, whose weights take 664 us to read once, at 1 row: version 4 1,704, 5 1,451 (two
-// blocks a multiprocessor: 1,296), 6 1,220. Version 7 at 1 | 8 rows: predicted 1,110 at 1, got
-// 1,059 | 1,346 where version 6 takes 1,195 | 1,407 in the same run (8 warps alone 1,176 | 1,347;
-// halves with 16 warps, whose registers spill, 1,190 | 1,522). T5-base has neither: with halves it
-// takes 253 instead of 248, with 8 warps 260.
-//
-// Tried with 6 and left:
-//   the next product's weights brought to the L2 cache meanwhile: predicted 250, got 286 to 292, XL
-//     1,252 to 1,406. They are not what a link waits for: with all layers' weights in that cache a
-//     step takes 276
-//   the next kernel let in before the wait: 280 | 318, but see WaitForInputs
-//   the driver's own split of shared memory: 303
-//   norms on the way of 32 rows: 645 instead of 539, since every block reads 98 KB of x
-// Spec: tests/kernels/linear_test.cc, linear_norm_test.cc, linear_half_norm_test.cc.
+// Gemv kernel: y = activation(alpha * norm(x) W^T + bias) [* up] + residual for up to eight rows. K
+// and V may be stored to the KV cache instead of y; RMSNorm around the GEMM may be split
+// (x_squares, NormOutput).
+// Shapes: x [rows, k] T or f32, W [n, k] T, y [rows, columns] Out; rows <= 8, k a multiple of 32.
+// Accumulation: the norm is computed in f32 and x is rounded to T once. mma in f32: each warp sums
+// its steps of k in ascending order, then the warps' sums are added in warp order. The order
+// depends only on the shape of W.
+// Mapping: a CTA loops over tiles of 16 rows of W (gated: 8 gate rows and their 8 up rows). Its
+// warps split k in interleaved steps of 32 values. Loads of W, biases, gamma and beta start before
+// the kernel waits for its inputs. W goes through shared memory with up to 64 KiB per CTA in
+// flight, also across tiles. Between the wait and the last store there is one round trip to memory:
+// x, residual, slots and squares are loaded together.
+// Bound: HBM, W is read once: 2 n k bytes at 4.3 TB/s on an H200. In a step of a small model, the
+// latency of the chain of kernels: 0.9 us for a kernel that only loads and stores.
+// Tests: tests/kernels/linear_test.cc, linear_norm_test.cc, linear_half_norm_test.cc. Measurements:
+// linear/NOTES.md.
 template <typename Shape>
 __global__ void __launch_bounds__(Shape::kWarps * 32, 2)
-    FewRowsKernel(const __grid_constant__ typename Shape::Args a) {
-  using Sums = FewSums<Shape>;
+    GemvKernel(const __grid_constant__ typename Shape::Args a) {
+  using Sums = GemvPartialSums<Shape>;
   extern __shared__ __align__(16) char shared[];
   float* norm = reinterpret_cast<float*>(shared + a.norm_at);
   float* scales = nullptr;
   if constexpr (Shape::Args::kHalves) scales = reinterpret_cast<float*>(shared + a.scales_at);
-  const FewPlace<Shape::kWarps> place(a.k);
+  const GemvThread<Shape::kWarps> place(a.k);
   const int steps = place.StepsOf(place.warp);
   int tile = static_cast<int>(blockIdx.x);
 
-  FewInputs<Shape>::BeginNorm(a, place, norm);
-  FewWeights<Shape> weights(a, place, shared);
+  GemvInputs<Shape>::BeginNorm(a, place, norm);
+  GemvWeights<Shape> weights(a, place, shared);
   weights.Begin();
-  FewOutput<Shape> output;
+  GemvEpilogue<Shape> output;
   output.Begin(a, tile);
-  FewInputs<Shape> inputs(a, place);
+  GemvInputs<Shape> inputs(a, place);
   WaitForInputs();
 
   inputs.Load(0);
@@ -96,9 +76,9 @@ __global__ void __launch_bounds__(Shape::kWarps * 32, 2)
         sums.Add(top, bottom, inputs.Pairs(i));
       }
     }
-    // Two places in turns: one barrier a tile.
+    // Two alternating buffers, so that one barrier per tile is enough.
     float* parts = reinterpret_cast<float*>(shared + a.parts_at) +
-                   turn % 2 * Shape::kWarps * kFewMostRows * Sums::kStride;
+                   turn % 2 * Shape::kWarps * kGemvMaxRows * Sums::kStride;
     sums.Leave(place, parts);
     __syncthreads();
     output.Store(a, parts, scales);
@@ -109,36 +89,38 @@ __global__ void __launch_bounds__(Shape::kWarps * 32, 2)
   }
 }
 
-// Few enough rows, and k made for 16-byte pieces.
+// Whether the kernel supports this weight type, k and number of rows.
 bool Fits(const LinearWeight& w, int64_t rows) {
-  return IsHalf(w.type()) && rows <= kFewMostRows && w.k() % kFewStep == 0;
+  return IsHalf(w.type()) && rows <= kGemvMaxRows && w.k() % kGemvStep == 0;
 }
 
 template <typename Shape>
 void LaunchKernel(typename Shape::Args a, Stream& stream) {
-  using Weights = FewWeights<Shape>;
+  using Weights = GemvWeights<Shape>;
   constexpr int kWarps = Shape::kWarps;
-  const auto kernel = FewRowsKernel<Shape>;
-  a.channels = a.gated ? kFewChannels / 2 : kFewChannels;
+  const auto kernel = GemvKernel<Shape>;
+  a.channels = a.gated ? kGemvChannels / 2 : kGemvChannels;
   a.tiles = (a.columns + a.channels - 1) / a.channels;
-  // Each block has the same number of tiles but the last.
+  // All CTAs but the last have the same number of tiles.
   const int at_once = stream.device().multiprocessors() * kBlocksPerUnit;
   const int turns = (a.tiles + at_once - 1) / at_once;
   const int blocks = (a.tiles + turns - 1) / turns;
 
-  const int steps = (a.k / kFewStep + kWarps - 1) / kWarps * turns;  // of a warp in all
+  const int steps =
+      (a.k / kGemvStep + kWarps - 1) / kWarps * turns;  // of one warp, over all its tiles
   a.warp_bytes = std::min(steps, Weights::kAhead) * Weights::kStepBytes;
   a.parts_at = kWarps * a.warp_bytes;
   a.moments_at =
-      a.parts_at + std::min(turns, 2) * kWarps * kFewMostRows * FewSums<Shape>::kStride * 4;
+      a.parts_at + std::min(turns, 2) * kWarps * kGemvMaxRows * GemvPartialSums<Shape>::kStride * 4;
   if constexpr (Shape::Args::kHalves) {
     a.scales_at = a.moments_at;
-    a.moments_at += kFewMostRows * 4;
+    a.moments_at += kGemvMaxRows * 4;
   }
-  a.norm_at = a.moments_at + (a.gamma == nullptr ? 0 : kFewMostRows * kWarps * 8);
+  a.norm_at = a.moments_at + (a.gamma == nullptr ? 0 : kGemvMaxRows * kWarps * 8);
   const int norms = a.gamma == nullptr ? 0 : a.beta == nullptr ? 1 : 2;
   const int shared = a.norm_at + norms * a.k * 4;
-  // A block begins beside another kernel's only where the memory is split alike.
+  // A CTA can start while CTAs of another kernel still run on its SM only if both kernels use the
+  // same split between L1 and shared memory.
   QT_CUDA(stream.device(), cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                                 cudaFuncAttributePreferredSharedMemoryCarveout,
                                                 cudaSharedmemCarveoutMaxShared));
@@ -161,7 +143,7 @@ void SetCache(const KvOutput& kv, Stream& stream, Args* a) {
 }
 
 template <typename Args>
-void SetHalves(const Product& p, Args* a) {
+void SetSplitNorm(const Product& p, Args* a) {
   a->squares = p.x_squares.as<float>();
   a->square_parts = static_cast<int>(p.x_squares.dim[1]);
   const NormOutput& next = p.next_norm;
@@ -171,24 +153,24 @@ void SetHalves(const Product& p, Args* a) {
   a->next_stride = next.scaled.stride[0];
 }
 
-// Registers bound how much of x is on its way at once. Where k is deep, more warps are better only
-// for blocks that are few.
+// Picks the number of warps and the steps of x per warp, which registers limit. With a large k,
+// more warps are faster only if there are few CTAs.
 template <typename Args>
 void LaunchByDepth(const Args& a, Stream& stream) {
   if constexpr (Args::kHalves) {
-    LaunchKernel<FewShape<Args, 8, 8>>(a, stream);
+    LaunchKernel<GemvShape<Args, 8, 8>>(a, stream);
   } else {
-    if (a.k <= kDeep) return LaunchKernel<FewShape<Args, 8, 4>>(a, stream);
+    if (a.k <= kDeep) return LaunchKernel<GemvShape<Args, 8, 4>>(a, stream);
     constexpr bool kWide = sizeof(typename Args::X) == 4;
-    const bool few_blocks = a.n / kFewChannels <= stream.device().multiprocessors() / 2;
-    if (kWide || !few_blocks) return LaunchKernel<FewShape<Args, 8, 8>>(a, stream);
-    if constexpr (!kWide) LaunchKernel<FewShape<Args, 16, 4>>(a, stream);
+    const bool few_blocks = a.n / kGemvChannels <= stream.device().multiprocessors() / 2;
+    if (kWide || !few_blocks) return LaunchKernel<GemvShape<Args, 8, 8>>(a, stream);
+    if constexpr (!kWide) LaunchKernel<GemvShape<Args, 16, 4>>(a, stream);
   }
 }
 
 template <typename T, typename X, typename Out, bool kHalves>
-void LaunchFewRows(const Product& p, Stream& stream) {
-  using Args = FewArgs<T, X, Out, kHalves>;
+void LaunchGemv(const Product& p, Stream& stream) {
+  using Args = GemvArgs<T, X, Out, kHalves>;
   Args a{};
   a.w = static_cast<const T*>(p.w->panels());
   a.x = p.x.as<X>();
@@ -215,7 +197,7 @@ void LaunchFewRows(const Product& p, Stream& stream) {
   a.inverse_k = 1.0f / static_cast<float>(a.k);
   a.activation = p.activation;
   SetCache(p.kv, stream, &a);
-  if constexpr (kHalves) SetHalves(p, &a);
+  if constexpr (kHalves) SetSplitNorm(p, &a);
   LaunchByDepth(a, stream);
 }
 
@@ -223,12 +205,12 @@ template <typename T>
 void LaunchOfTypes(const Product& p, Stream& stream) {
   const auto to = [&](auto out) {
     using Out = typename decltype(out)::type;
-    if (p.x.dtype == DType::kF32) return LaunchFewRows<T, float, Out, false>(p, stream);
+    if (p.x.dtype == DType::kF32) return LaunchGemv<T, float, Out, false>(p, stream);
     if constexpr (std::is_same_v<T, __nv_bfloat16>) {
       const bool halves = p.x_squares.defined() || p.next_norm.gamma.defined();
-      if (halves) return LaunchFewRows<T, T, Out, true>(p, stream);
+      if (halves) return LaunchGemv<T, T, Out, true>(p, stream);
     }
-    LaunchFewRows<T, T, Out, false>(p, stream);
+    LaunchGemv<T, T, Out, false>(p, stream);
   };
   if (p.y.dtype == DType::kF32) return to(TypeTag<float>());
   QT_CHECK(p.y.dtype == WeightDType(p.w->type()));
@@ -237,7 +219,7 @@ void LaunchOfTypes(const Product& p, Stream& stream) {
 
 }  // namespace
 
-bool RunFewRows(const Product& p, Stream& stream) {
+bool RunGemv(const Product& p, Stream& stream) {
   if (p.w == nullptr || !Fits(*p.w, p.x.dim[0]) || !Vectorizable(p.x)) return false;
   QT_CHECK(!p.norm_gamma.defined() || LinearTakesNorm(*p.w, p.x.dim[0]));
   if (p.w->type() == WeightType::kBF16) {
@@ -252,16 +234,16 @@ bool LinearTakesNorm(const LinearWeight& w, int64_t rows) {
   return Fits(w, rows) && w.k() <= kMostNormK;
 }
 
-bool FewRowsStoreKv(const LinearWeight& w, int64_t rows) { return Fits(w, rows); }
+bool GemvStoresKv(const LinearWeight& w, int64_t rows) { return Fits(w, rows); }
 
-// f16 would overflow: x gamma has not been divided by its norm.
-int64_t FewRowsNormParts(const LinearWeight& w, int64_t rows) {
+// bf16 only: f16 would overflow, because x gamma has not been divided by its norm.
+int64_t GemvNormParts(const LinearWeight& w, int64_t rows) {
   const bool does = Fits(w, rows) && w.type() == WeightType::kBF16 && !w.gated();
-  return does && w.n() % kFewChannels == 0 ? w.n() / kFewChannels : 0;
+  return does && w.n() % kGemvChannels == 0 ? w.n() / kGemvChannels : 0;
 }
 
-// Where k is small the norm on the way of x costs no more.
-bool FewRowsTakeSquares(const LinearWeight& w, int64_t rows) {
+// Only for large k: with a small k, the fused norm of x costs no more.
+bool GemvTakesSquares(const LinearWeight& w, int64_t rows) {
   return Fits(w, rows) && w.type() == WeightType::kBF16 && w.k() > kDeep;
 }
 

@@ -1,7 +1,9 @@
-// The pieces of the kernel for products of few rows (linear_few.cu): what a warp holds of W and x,
-// and a thread of y. Lanes are named as in mma.cuh: lane = 4 g + t. The fragments' k are permuted,
-// alike for W and x: of a step of 32 values of k lane 4 g + t has 8 t to 8 t + 7, neighbours in
-// memory.
+// Parts of the gemv kernel for up to eight rows (linear_few.cu): the loads of W and x, the partial
+// sums of a warp, and the epilogue of a thread.
+//
+// Fragment layout, as in mma.cuh: lane = 4 g + t. The k index is permuted in the same way for W and
+// x: of 32 consecutive values of k, lane 4 g + t has the values 8 t to 8 t + 7, which are
+// contiguous in memory.
 #pragma once
 
 #include <type_traits>
@@ -11,105 +13,111 @@
 
 namespace quintet::cuda {
 
-constexpr int kFewMostRows = 8;   // of x: columns of an mma
-constexpr int kFewChannels = 16;  // rows of W in a tile: rows of an mma
-constexpr int kFewStep = 32;      // values of k that a warp takes at once
+constexpr int kGemvMaxRows = 8;    // rows of x: the N side of mma.m16n8k16
+constexpr int kGemvChannels = 16;  // rows of W in a tile: the M side of mma.m16n8k16
+constexpr int kGemvStep = 32;      // values of k in one step of a warp
 
-// Halves of norms.
+// Arguments of a split RMSNorm around the GEMM.
 template <typename T>
-struct FewHalves {
-  // What the product before left of each row's norm (x_squares), or null.
+struct GemvSplitNorm {
+  // Split RMSNorm before this GEMM (x_squares): [rows, square_parts] partial sums of squares that
+  // the previous GEMM wrote, or null.
   const float* squares;
   int square_parts;
-  int scales_at;  // in shared memory
-  // What this one leaves for the next norm (NormOutput): a tile a part; or null.
+  int scales_at;  // shared memory offset of the f32 norm scale of each row, in bytes
+  // Split RMSNorm after this GEMM (NormOutput): each tile writes one partial sum of squares per
+  // row; or null.
   const float* next_gamma;
   T* next_scaled;
   float* next_squares;
   int64_t next_stride;
 };
-struct FewWhole {};
+// Base of the arguments without a split RMSNorm.
+struct GemvNoSplitNorm {};
 
-// T_: of W; X_: of x, T_ or f32; Out_: of y; kHalves_: for halves of norms.
+// Kernel arguments. Types: T_ of W, X_ of x (T_ or f32), Out_ of y. kHalves_: with split RMSNorm.
 template <typename T_, typename X_, typename Out_, bool kHalves_>
-struct FewArgs : std::conditional_t<kHalves_, FewHalves<T_>, FewWhole> {
+struct GemvArgs : std::conditional_t<kHalves_, GemvSplitNorm<T_>, GemvNoSplitNorm> {
   using T = T_;
   using X = X_;
   using Out = Out_;
   static constexpr bool kHalves = kHalves_;
-  const T* w;          // [n, k]
-  const X* x;          // [rows, k]
-  const float* gamma;  // norm of f32 x, or null
-  const float* beta;   // centred norm, or null
-  const float* bias;
-  const Out* out_bias;
-  const Out* residual;
-  Out* y;
-  int64_t x_stride, residual_stride, y_stride;
+  const T* w;                                   // [n, k]
+  const X* x;                                   // [rows, k]
+  const float* gamma;                           // [k] weight of the norm of f32 x, or null: no norm
+  const float* beta;                            // [k] bias of LayerNorm, or null: RMSNorm
+  const float* bias;                            // [n] f32, or null
+  const Out* out_bias;                          // [n], or null
+  const Out* residual;                          // [rows, columns], or null
+  Out* y;                                       // [rows, columns]
+  int64_t x_stride, residual_stride, y_stride;  // elements between rows
   int rows, n, k;
-  int columns, channels, tiles;  // of y, of y in a tile, of those in y
-  int second;                    // rows of W from a tile's first eight channels to its other eight
+  int columns, channels, tiles;  // columns of y; of y in one tile; number of tiles
+  int second;                    // gated: rows of W from a gate channel to its up channel
   float alpha, eps, inverse_k;
   Activation activation;
   bool gated;
-  // Keys and values to their slots (KvOutput), or null.
+  // KV cache (KvOutput), or null. Columns [inner, 2 inner) are K and [2 inner, 3 inner) are V.
   Out* cache;
-  const int32_t* slots;
+  const int32_t* slots;  // [rows] cache slot of each row; negative: the row is not stored
   int64_t page_elements;
-  int key_offset, value_offset;  // of the layer in a page
+  int key_offset, value_offset;  // offsets of the layer's K and V in a cache page, in elements
   int inner, head_dim, page_size;
-  // Bytes of a warp's weights in shared memory, and where what comes after all of them begins.
+  // Shared memory: bytes of the weights buffer of one warp, and byte offsets of the partial sums,
+  // of the moments of the norm, and of gamma and beta.
   int warp_bytes, parts_at, moments_at, norm_at;
 };
 
-// What a kernel is made for: kWarps in a block, of which each has kSteps of its steps of x on their
-// way or in registers.
+// Compile-time shape of the kernel: kWarps warps per CTA; a warp keeps kSteps of its steps of x in
+// registers or in flight.
 template <typename Args_, int kWarps_, int kSteps_>
-struct FewShape {
+struct GemvShape {
   using Args = Args_;
   static constexpr int kWarps = kWarps_, kSteps = kSteps_;
+  // x is f32.
   static constexpr bool kWide = sizeof(typename Args::X) == 4;
 };
 
-// A thread's place in its block. Warp w takes steps w, w + kWarps, ... of k.
+// The position of a thread in its CTA. Warp w computes the steps w, w + kWarps, ... of k.
 template <int kWarps>
-struct FewPlace {
+struct GemvThread {
   int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   int g = lane / 4, t = lane % 4;
-  int steps;
+  int steps;  // k / kGemvStep
 
-  __device__ explicit FewPlace(int k) : steps(k / kFewStep) {}
-  // Steps that a warp takes of every tile.
+  __device__ explicit GemvThread(int k) : steps(k / kGemvStep) {}
+  // Steps of k that warp w computes in every tile.
   __device__ int StepsOf(int w) const { return (steps - w + kWarps - 1) / kWarps; }
 };
 
-// A warp's weights on their way to shared memory, in the order in which it multiplies them: its
-// steps of the block's first tile, then of the next. Each lane copies what it reads back itself, so
-// nobody waits for another.
+// Asynchronous copies of a warp's weights into a ring buffer in shared memory, in the order in
+// which the warp multiplies them: its steps of the first tile of the CTA, then of the next tile.
+// Each lane reads back only what it copied itself, so the lanes need no barrier.
 template <typename Shape>
-class FewWeights {
+class GemvWeights {
   using Args = typename Shape::Args;
   using T = typename Args::T;
-  using Place = FewPlace<Shape::kWarps>;
+  using Place = GemvThread<Shape::kWarps>;
 
  public:
-  static constexpr int kStepBytes = kFewChannels * kFewStep * 2;
-  static constexpr int kAhead = (64 << 10) / Shape::kWarps / kStepBytes;  // steps
+  static constexpr int kStepBytes = kGemvChannels * kGemvStep * 2;
+  static constexpr int kAhead = (64 << 10) / Shape::kWarps / kStepBytes;  // steps in flight
 
-  __device__ FewWeights(const Args& a, const Place& place, char* shared)
+  __device__ GemvWeights(const Args& a, const Place& place, char* shared)
       : a_(a), place_(place), shared_(shared + place.warp * a.warp_bytes + place.lane * 16) {
     tile_ = place.warp < place.steps ? static_cast<int>(blockIdx.x) : a.tiles;
     step_ = place.warp;
     PointAtTile();
   }
 
+  // Starts the first kAhead copies.
   __device__ void Begin() {
 #pragma unroll 1
     for (int i = 0; i < kAhead; ++i) CopyNext();
   }
 
-  // The oldest step, the tile's first and its last eight channels; another step is asked for in its
-  // place.
+  // Returns the weights of the oldest step, `top` of the first eight channels of the tile and
+  // `bottom` of the other eight, and starts the copy of another step into the freed slot.
   __device__ void Take(uint4& top, uint4& bottom) {
     WaitForOldest();
     const char* from = shared_ + used_ * kStepBytes;
@@ -119,11 +127,12 @@ class FewWeights {
     CopyNext();
   }
 
-  // What the lane asked for before Begin is there, too.
+  // Waits for the oldest step, and so for all copies that the lane started before Begin.
   __device__ void WaitForOldest() { WaitForCopies<kAhead - 1>(); }
 
  private:
-  // Channels past the end read the last one; nobody writes them.
+  // Sets the source pointers for the current tile. Channels past the end read the last channel;
+  // their results are not written.
   __device__ void PointAtTile() {
     const int first = min(tile_, a_.tiles - 1) * a_.channels;
     const int64_t top = min(first + place_.g, a_.columns - 1);
@@ -132,11 +141,12 @@ class FewWeights {
     bottom_ = a_.w + bottom * a_.k + 8 * place_.t;
   }
 
+  // Starts the copy of the next step, if there is one.
   __device__ void CopyNext() {
     if (tile_ < a_.tiles) {
       char* to = shared_ + copied_ * kStepBytes;
-      CopyAsync16(SharedAddress(to), top_ + step_ * kFewStep, true);
-      CopyAsync16(SharedAddress(to + kStepBytes / 2), bottom_ + step_ * kFewStep, true);
+      CopyAsync16(SharedAddress(to), top_ + step_ * kGemvStep, true);
+      CopyAsync16(SharedAddress(to + kStepBytes / 2), bottom_ + step_ * kGemvStep, true);
       copied_ = copied_ + 1 == kAhead ? 0 : copied_ + 1;
       step_ += Shape::kWarps;
       if (step_ >= place_.steps) {
@@ -152,40 +162,42 @@ class FewWeights {
   const Place& place_;
   char* shared_;
   const T *top_, *bottom_;
-  int tile_, step_;
-  int copied_ = 0, used_ = 0;
+  int tile_, step_;            // of the next copy
+  int copied_ = 0, used_ = 0;  // ring slots of the next copy and of the next Take
 };
 
-// A warp's part of x: kSteps of its steps at a time, as pairs of T.
+// A warp's part of x: kSteps of its steps at a time, as pairs of T in registers.
 template <typename Shape>
-class FewInputs {
+class GemvInputs {
   using Args = typename Shape::Args;
   using T = typename Args::T;
   using X = typename Args::X;
-  using Place = FewPlace<Shape::kWarps>;
+  using Place = GemvThread<Shape::kWarps>;
   static constexpr int kWarps = Shape::kWarps, kSteps = Shape::kSteps;
 
  public:
-  // Gamma and beta of the warp's steps to `norm` [2][k]: no kernel writes them.
+  // Copies gamma and beta of the warp's steps to shared memory `norm` [2][k]. No kernel writes
+  // gamma and beta, so the copies need not wait for the previous kernel.
   __device__ static void BeginNorm(const Args& a, const Place& place, float* norm) {
     if (a.gamma == nullptr || place.lane >= (a.beta == nullptr ? 8 : 16)) return;
     const float* from = (place.lane < 8 ? a.gamma : a.beta) + place.lane % 8 * 4;
     float* to = norm + place.lane / 8 * a.k + place.lane % 8 * 4;
-    for (int at = place.warp * kFewStep; at < a.k; at += kWarps * kFewStep) {
+    for (int at = place.warp * kGemvStep; at < a.k; at += kWarps * kGemvStep) {
       CopyAsync16(SharedAddress(to + at), from + at, true);
     }
   }
 
-  __device__ FewInputs(const Args& a, const Place& place)
-      : x_(a.x + place.g * a.x_stride + place.warp * kFewStep + 8 * place.t),
+  __device__ GemvInputs(const Args& a, const Place& place)
+      : x_(a.x + place.g * a.x_stride + place.warp * kGemvStep + 8 * place.t),
         steps_(place.g < a.rows ? place.StepsOf(place.warp) : 0) {}
 
-  // Asks for the warp's steps first, ..., first + kSteps - 1; zeros past the last step and row.
+  // Loads the warp's steps first, ..., first + kSteps - 1; zeros past the last step and the last
+  // row.
   __device__ void Load(int first) {
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       const bool there = first + i < steps_;
-      const X* from = x_ + (first + i) * kWarps * kFewStep;
+      const X* from = x_ + (first + i) * kWarps * kGemvStep;
       if constexpr (Shape::kWide) {
         float4 low = {}, high = {};
         if (there) low = *reinterpret_cast<const float4*>(from);
@@ -200,10 +212,10 @@ class FewInputs {
     }
   }
 
-  // What was loaded, all of k, normalised. Each warp leaves the mean of its part of a row (0 where
-  // the norm does not centre) and the squares around it, moments [row][warp]; every warp merges
-  // them as Chan, Golub and LeVeque (1979) do: no difference of large numbers is taken. One
-  // barrier; the whole block calls it.
+  // Normalises the loaded values; all of k must be loaded. Each warp writes the mean of its part of
+  // a row (0 for RMSNorm) and the sum of squared deviations from that mean to moments [row][warp];
+  // every warp then merges them by the method of Chan, Golub and LeVeque (1979), which avoids
+  // cancellation. Contains a barrier: all threads of the CTA must call it.
   __device__ void Normalise(const Args& a, const Place& place, float2* moments, const float* norm) {
     const int own = place.StepsOf(place.warp);
     float mean = 0.0f;
@@ -217,13 +229,13 @@ class FewInputs {
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       if (i >= own) break;
-      const float* at = norm + (place.warp + i * kWarps) * kFewStep + 8 * place.t;
+      const float* at = norm + (place.warp + i * kWarps) * kGemvStep + 8 * place.t;
       Scale(a, merged, at, values_[i]);
       Scale(a, merged, at + 4, values_[i] + 4);
     }
   }
 
-  // Makes pairs of what was loaded.
+  // Rounds the loaded values to pairs of T.
   __device__ void Round() {
     if constexpr (Shape::kWide) {
 #pragma unroll
@@ -238,15 +250,16 @@ class FewInputs {
   __device__ const uint4& Pairs(int i) const { return pairs_[i]; }
 
  private:
-  static __device__ float Values(int steps) { return static_cast<float>(steps * kFewStep); }
+  // Number of values in this many steps.
+  static __device__ float Values(int steps) { return static_cast<float>(steps * kGemvStep); }
 
-  // Over the four lanes that share a row.
+  // Sum over the four lanes that share a row.
   static __device__ float SumOfRow(float v) {
     v += __shfl_xor_sync(0xffffffffu, v, 1);
     return v + __shfl_xor_sync(0xffffffffu, v, 2);
   }
 
-  // Of f(value) of the first `steps`, in chains that do not wait for each other.
+  // Sum of f(value) over the first `steps` steps, in independent chains of additions.
   template <typename F>
   __device__ float Sum(int steps, F f) const {
     float sum = 0.0f;
@@ -260,7 +273,8 @@ class FewInputs {
     return sum;
   }
 
-  // A row's mean and 1 / its deviation, from what warps t, t + 4, ... left of it.
+  // Mean and 1 / standard deviation of a row (RMSNorm: 0 and 1 / root mean square), merged from the
+  // moments of all warps; each of the row's four lanes reads those of the warps t, t + 4, ...
   __device__ static float2 Merge(const Args& a, const Place& place, const float2* moments) {
     float2 part[kWarps / 4];
     float mean = 0.0f, squares = 0.0f;
@@ -282,7 +296,7 @@ class FewInputs {
     return {mean, rsqrtf(SumOfRow(squares) * a.inverse_k + a.eps)};
   }
 
-  // Four neighbours of a row with this mean and scale; gamma is at `norm`, beta k further.
+  // Normalises four consecutive values of a row. gamma is at `norm`, beta k values further.
   __device__ static void Scale(const Args& a, const float2& moment, const float* norm, float* v) {
     const float4 gamma = *reinterpret_cast<const float4*>(norm);
     float4 beta = {};
@@ -293,16 +307,17 @@ class FewInputs {
     v[3] = (v[3] - moment.x) * moment.y * gamma.w + beta.w;
   }
 
-  const X* x_;  // of the lane, in the warp's first step
-  int steps_;   // of the warp that there are of the lane's row
+  const X* x_;  // values of the lane in the warp's first step
+  int steps_;   // steps of the warp; 0 if the lane's row is past the end
   float values_[Shape::kWide ? kSteps : 1][8];
   uint4 pairs_[kSteps];
 };
 
-// Of a row of x whose norm the product before began: what its products are scaled by, to `scales`
-// [row]; a row a warp, whose loads are under way together. After the wait.
+// Second half of a split RMSNorm: writes the norm scale of each row, 1 / sqrt(mean square + eps),
+// to `scales` [row]. Warp w handles row w and keeps four loads per lane in flight. Call it after
+// WaitForInputs.
 template <typename Shape>
-__device__ void FinishNorm(const typename Shape::Args& a, const FewPlace<Shape::kWarps>& place,
+__device__ void FinishNorm(const typename Shape::Args& a, const GemvThread<Shape::kWarps>& place,
                            float* scales) {
   if (a.squares == nullptr || place.warp >= a.rows) return;
   const float* row = a.squares + place.warp * a.square_parts;
@@ -320,53 +335,54 @@ __device__ void FinishNorm(const typename Shape::Args& a, const FewPlace<Shape::
   if (place.lane == 0) scales[place.warp] = rsqrtf(sum * a.inverse_k + a.eps);
 }
 
-// A warp's products of a tile: W of its steps times x of its rows.
+// Partial sums of a warp for one tile: W times x over the warp's steps of k.
 template <typename Shape>
-class FewSums {
+class GemvPartialSums {
   using T = typename Shape::Args::T;
 
  public:
-  static constexpr int kStride = kFewChannels + 4;  // stores meet no bank twice
+  static constexpr int kStride = kGemvChannels + 4;  // padded against bank conflicts
 
   __device__ void Add(const uint4& top, const uint4& bottom, const uint4& x) {
     Mma<T>(sums_[0], top.x, bottom.x, top.y, bottom.y, x.x, x.y);
     Mma<T>(sums_[1], top.z, bottom.z, top.w, bottom.w, x.z, x.w);
   }
 
-  // To parts [warp][row][kStride].
-  __device__ void Leave(const FewPlace<Shape::kWarps>& place, float* parts) const {
+  // Writes the partial sums to parts [warp][row][kStride] in shared memory.
+  __device__ void Leave(const GemvThread<Shape::kWarps>& place, float* parts) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int row = 2 * place.t + i % 2, channel = place.g + i / 2 * 8;
-      parts[(place.warp * kFewMostRows + row) * kStride + channel] = sums_[0][i] + sums_[1][i];
+      parts[(place.warp * kGemvMaxRows + row) * kStride + channel] = sums_[0][i] + sums_[1][i];
     }
   }
 
-  // Of all warps, in their order.
+  // Sum over all warps, in warp order.
   __device__ static float Total(const float* parts, int row, int channel) {
     float sum = 0.0f;
 #pragma unroll
     for (int warp = 0; warp < Shape::kWarps; ++warp) {
-      sum += parts[(warp * kFewMostRows + row) * kStride + channel];
+      sum += parts[(warp * kGemvMaxRows + row) * kStride + channel];
     }
     return sum;
   }
 
  private:
-  float sums_[2][4] = {};  // two that do not wait for each other
+  float sums_[2][4] = {};  // two independent chains of mma
 };
 
-// One value of y in each of a block's tiles: a thread's.
+// Epilogue of a thread, which computes one value of y in each tile of its CTA.
 template <typename Shape>
-class FewOutput {
+class GemvEpilogue {
   using Args = typename Shape::Args;
   using Out = typename Args::Out;
 
  public:
-  // What no kernel writes: before the wait.
+  // Loads what no kernel writes: biases and the gamma of the next norm. May run before
+  // WaitForInputs.
   __device__ void Begin(const Args& a, int tile) {
     const int index = static_cast<int>(threadIdx.x);
-    row_ = a.gated ? index / (kFewChannels / 2) : index / kFewChannels;
+    row_ = a.gated ? index / (kGemvChannels / 2) : index / kGemvChannels;
     channel_ = index - row_ * a.channels;
     column_ = tile * a.channels + channel_;
     if (row_ >= a.rows || column_ >= a.columns) column_ = -1;
@@ -383,17 +399,19 @@ class FewOutput {
               within / a.head_dim * a.page_size * a.head_dim + within % a.head_dim;
   }
 
-  // Asks for what other kernels may have written: after it.
+  // Loads what earlier kernels may have written: residual and cache slot. Call it after
+  // WaitForInputs.
   __device__ void LoadInputs(const Args& a) {
     if (column_ < 0) return;
     if (a.residual != nullptr) residual_ = a.residual[row_ * a.residual_stride + column_];
     if (Stored(a)) slot_ = a.slots[row_];
   }
 
-  // parts: the warps' sums; scales: FinishNorm's.
+  // Computes and stores the value. parts: partial sums of the warps (GemvPartialSums). scales: norm
+  // scales of the rows (FinishNorm).
   __device__ void Store(const Args& a, const float* parts, const float* scales) const {
     if (column_ < 0) return;
-    using Sums = FewSums<Shape>;
+    using Sums = GemvPartialSums<Shape>;
     float alpha = a.alpha;
     if constexpr (Args::kHalves) {
       if (a.squares != nullptr) alpha *= scales[row_];
@@ -413,29 +431,31 @@ class FewOutput {
   }
 
  private:
-  // All lanes of a row's tile are here: there are none past its end.
+  // First half of a split RMSNorm: stores v * gamma and the sum of v^2 over the tile. All 16 lanes
+  // of a row take part in the shuffles, because the columns are a multiple of the tile.
   __device__ void BeginNextNorm(const Args& a, float v) const {
     a.next_scaled[row_ * a.next_stride + column_] = FromF32<typename Args::T>(v * gamma_);
     float square = v * v;
-    const uint32_t lanes = threadIdx.x % 32 < kFewChannels ? 0xffffu : 0xffff0000u;
+    const uint32_t lanes = threadIdx.x % 32 < kGemvChannels ? 0xffffu : 0xffff0000u;
 #pragma unroll
-    for (int step = kFewChannels / 2; step > 0; step /= 2) {
+    for (int step = kGemvChannels / 2; step > 0; step /= 2) {
       square += __shfl_xor_sync(lanes, square, step);
     }
     if (channel_ == 0) {
-      a.next_squares[row_ * a.tiles + column_ / kFewChannels] = square;
+      a.next_squares[row_ * a.tiles + column_ / kGemvChannels] = square;
     }
   }
+  // Whether the value goes to the KV cache instead of y.
   __device__ bool Stored(const Args& a) const { return a.cache != nullptr && column_ >= a.inner; }
   __device__ static float BiasOf(const Args& a, int channel) {
     if (a.bias != nullptr) return a.bias[channel];
     return a.out_bias != nullptr ? ToF32(a.out_bias[channel]) : 0.0f;
   }
 
-  int row_, channel_, column_;  // column -1: there is no such value
+  int row_, channel_, column_;  // column_ is -1 if this thread has no value to write
   float bias_, up_bias_, gamma_;
   Out residual_;
-  int slot_, offset_;  // of the value within its slot's page
+  int slot_, offset_;  // cache slot; offset in elements from the first value of that slot
 };
 
 }  // namespace quintet::cuda

@@ -1,5 +1,5 @@
-// What becomes of a tile's sums in the kernel of linear_hopper.cuh, and what its two sides share:
-// arguments, shared memory, a block's share of the work.
+// Epilogue of the split-K GEMM kernel (linear_hopper.cuh), and what its producer, mainloop and
+// epilogue share: arguments, shared memory layout and the work of a CTA.
 #pragma once
 
 #include "kernels/cluster.cuh"
@@ -8,76 +8,80 @@
 
 namespace quintet::cuda {
 
-constexpr int kHopperDepth = 64;  // values of k in a stage: rows of 128 bytes
-constexpr int kHopperMostStages = 16;
-// Multiplications of more than 64 rows that this kernel takes.
-constexpr int64_t kHopperMostProducts = int64_t{1} << 29;
-constexpr int kHopperMostSplits = 8;  // blocks that every card takes in a cluster
+constexpr int kSplitKDepth = 64;  // values of k per pipeline stage: 128 bytes per row
+constexpr int kSplitKMaxStages = 16;
+// Largest rows * n * k for which the kernel is used with more than 64 rows.
+constexpr int64_t kSplitKMaxProducts = int64_t{1} << 29;
+constexpr int kMaxSplits = 8;  // CTAs in a cluster: the portable maximum
 
-struct HopperRowsArgs {
-  const float* bias;     // [n] f32, or null
-  const void* out_bias;  // [n] of y's type, or null
-  const void* residual;  // of y's type, or null
-  void* y;
-  int64_t residual_stride, y_stride;
-  int rows, columns, k;  // of y, of y, of x
-  int up_offset;         // gated: rows of W from a gate channel to its up channel; or 0
+struct SplitKArgs {
+  const float* bias;                  // [n] f32, or null
+  const void* out_bias;               // [n] of the dtype of y, or null
+  const void* residual;               // [rows, columns] of the dtype of y, or null
+  void* y;                            // [rows, columns]
+  int64_t residual_stride, y_stride;  // elements between rows
+  int rows, columns, k;
+  int up_offset;  // gated: rows of W from a gate channel to its up channel; otherwise 0
   int stages;
   float alpha;
   Activation activation;
-  bool y_f32;  // otherwise of the weight's type
+  bool y_f32;  // y is f32; otherwise y has the dtype of the weight
 
-  // Keys and values to their slots (KvOutput), or null: columns from `inner` on. Heads, keys' then
-  // values', are equally far apart.
+  // KV cache, or null (KvOutput). Columns [inner, 2 inner) are K and [2 inner, 3 inner) are V. The
+  // cache holds the K heads and then the V heads, head_stride elements apart.
   void* cache;
-  const int32_t* slots;
+  const int32_t* slots;  // [rows] cache slot of each row; negative: the row is not stored
   int inner, head_dim, page_size;
   int64_t page_elements, layer_offset, head_stride;
 
-  // What the product before left of each row's norm (x_squares), or null.
+  // Split RMSNorm before this GEMM (x_squares): [rows, square_parts] partial sums of squares that
+  // the previous GEMM wrote, or null.
   const float* squares;
   int square_parts;
-  float inverse_k, eps;
-  // What this one leaves for the next norm (NormOutput): a tile a part; or null.
+  float inverse_k, eps;  // 1 / k; epsilon of the norm
+  // Split RMSNorm after this GEMM (NormOutput): each channel tile writes one partial sum of squares
+  // per row; or null.
   const float* next_gamma;
   void* next_scaled;
   float* next_squares;
   int64_t next_stride;
 };
 
-// Kernels by what they are for. kSmall: one thread copies. kLarge, for large weights: one copies W,
-// another x. kAdds: as kLarge, and only for what adds f32 rows to y and does nothing else with the
-// sums: code that runs once is waited for.
-enum class HopperKind { kSmall, kLarge, kAdds };
+// Variants of the kernel. kSmall: one producer thread. kLarge, for large weights: one producer
+// thread for W and one for x. kAdds: as kLarge, but the epilogue can only add the f32 residual. It
+// is a separate instantiation because epilogue code runs once, and fetching its instructions takes
+// time.
+enum class SplitKKind { kSmall, kLarge, kAdds };
 
-// kHalves_: for halves of norms (x_squares, next_norm).
-template <int kRowsOfTile, bool kHalves_, HopperKind kKind>
-struct HopperRowsSizes {
+// Compile-time sizes of the kernel. kHalves_: with split RMSNorm (x_squares, next_norm).
+template <int kRowsOfTile, bool kHalves_, SplitKKind kKind>
+struct SplitKTile {
   static constexpr int kRows = kRowsOfTile, kChannels = 64;
-  static constexpr bool kHalves = kHalves_, kAdds = kKind == HopperKind::kAdds;
-  static constexpr bool kTwoCopy = kKind != HopperKind::kSmall;       // threads
-  static constexpr int kThreads = kWarpgroup + (kTwoCopy ? 64 : 32);  // that multiply; and copy
+  static constexpr bool kHalves = kHalves_, kAdds = kKind == SplitKKind::kAdds;
+  static constexpr bool kTwoCopy = kKind != SplitKKind::kSmall;       // two producer threads
+  static constexpr int kThreads = kWarpgroup + (kTwoCopy ? 64 : 32);  // consumers and producers
   static constexpr int kWBytes = kChannels * 128, kXBytes = kRows * 128;
   static constexpr int kStageBytes = kWBytes + kXBytes;
-  // From a row of sums to the next: stores of fragments meet no bank twice.
+  // Bytes between rows of sums in shared memory. The padding avoids bank conflicts when accumulator
+  // fragments are stored.
   static constexpr int kPitchBytes = (kChannels + 4) * 4;
 };
 
-// What lies where in a block's shared memory, in bytes. The ring is from 0 on, and the block's own
-// sums over it when it has been read.
-struct HopperRowsLayout {
-  int each;      // rows that a block of the cluster finishes
-  int received;  // sums of these rows from every block of a cluster of several
-  int residual;
+// Byte offsets in the shared memory of a CTA. The pipeline buffers start at 0; after the mainloop
+// the partial sums of the CTA overwrite them.
+struct SplitKSmem {
+  int each;      // rows of the tile that each CTA of the cluster finishes
+  int received;  // with split-K: partial sums of these rows from every CTA of the cluster
+  int residual;  // residual of these rows
   int tail;
-  int scales;  // of the rows that this block finishes
-  int bytes;
+  int scales;  // f32 norm scale of each of these rows
+  int bytes;   // total
 
   template <typename S>
-  __host__ __device__ static HopperRowsLayout Of(const HopperRowsArgs& a, int splits) {
+  __host__ __device__ static SplitKSmem Of(const SplitKArgs& a, int splits) {
     const int rows = a.rows < S::kRows ? a.rows : S::kRows;
     const int ring = a.stages * S::kStageBytes, sums = S::kRows * S::kPitchBytes;
-    HopperRowsLayout l;
+    SplitKSmem l;
     l.each = (rows + splits - 1) / splits;
     l.received = ring > sums ? ring : sums;
     l.residual = l.received + (splits > 1 ? splits * l.each * S::kPitchBytes : 0);
@@ -87,8 +91,8 @@ struct HopperRowsLayout {
     return l;
   }
   struct Tail {
-    uint64_t full[kHopperMostStages], empty[kHopperMostStages], received;
-    int64_t row_slot[1];  // [kRows]: a row's place in the cache; negative: nowhere
+    uint64_t full[kSplitKMaxStages], empty[kSplitKMaxStages], received;
+    int64_t row_slot[1];  // [kRows] offset of each row in the cache; negative: not stored
   };
 };
 
@@ -107,7 +111,7 @@ __device__ __forceinline__ float LoadFloat(uint32_t shared) {
 __device__ __forceinline__ void StoreFloat(uint32_t shared, float v) {
   asm volatile("st.shared.f32 [%0], %1;" : : "r"(shared), "f"(v) : "memory");
 }
-// Four values of f32 or T.
+// Loads four values of f32 (if `f32`) or T as f32.
 template <typename T>
 __device__ __forceinline__ float4 LoadFour(const void* from, bool f32) {
   if (f32) return *static_cast<const float4*>(from);
@@ -125,36 +129,34 @@ __device__ __forceinline__ void StoreFour(const float4& v, void* to, int64_t at,
   }
 }
 
-// A block's work: the tile and its share of k.
+// The work of one CTA: an output tile and a range of k.
 template <typename S>
-struct HopperShare {
+struct SplitKWork {
   int splits, rank;
-  int channels;  // of y in a tile
-  int column;    // first of the tile
-  int row, rows;
-  int begin, count;  // stages
+  int channels;      // columns of y in a tile
+  int column;        // first column of the tile
+  int row, rows;     // first row of the tile, and rows of y in it
+  int begin, count;  // the k range in steps of kSplitKDepth
 
-  __device__ __forceinline__ explicit HopperShare(const HopperRowsArgs& a)
+  __device__ __forceinline__ explicit SplitKWork(const SplitKArgs& a)
       : splits(ClusterSize()),
         rank(ClusterRank()),
         channels(!S::kAdds && a.up_offset > 0 ? S::kChannels / 2 : S::kChannels),
         column(static_cast<int>(blockIdx.x) / splits * channels),
         row(static_cast<int>(blockIdx.y) * S::kRows),
         rows(min(S::kRows, a.rows - row)) {
-    const int all = (a.k + kHopperDepth - 1) / kHopperDepth;
+    const int all = (a.k + kSplitKDepth - 1) / kSplitKDepth;
     begin = all * rank / splits;
     count = all * (rank + 1) / splits - begin;
   }
 };
 
-// What becomes of a tile's sums, in a thread: four neighbouring channels of every so many of the
-// block's rows.
+// The epilogue of one thread: four consecutive columns of every step_-th row that the CTA finishes.
 template <typename T, typename S>
-class HopperRowsFinish {
+class SplitKEpilogue {
  public:
-  __device__ __forceinline__ HopperRowsFinish(const HopperRowsArgs& a, const HopperShare<S>& share,
-                                              const HopperRowsLayout& layout, uint32_t shared,
-                                              int thread)
+  __device__ __forceinline__ SplitKEpilogue(const SplitKArgs& a, const SplitKWork<S>& share,
+                                            const SplitKSmem& layout, uint32_t shared, int thread)
       : a_(a), share_(share) {
     const int vectors = share.channels / 4;
     const int begin = share.rank * layout.each;
@@ -175,7 +177,7 @@ class HopperRowsFinish {
     }
   }
 
-  // After the wait for inputs.
+  // Starts the copies of the residual to shared memory. Call it after WaitForKernelsBefore.
   __device__ __forceinline__ void AskForResidual() {
     if (!Adds()) return;
     for (int row = row_; row < rows_; row += step_) {
@@ -189,8 +191,9 @@ class HopperRowsFinish {
     }
   }
 
-  // After it, too: what the products of the rows are scaled by where the product before began their
-  // norm. Eight lanes a row, their loads under way together; past the end the last row again.
+  // Computes the norm scale of each row, 1 / sqrt(mean square + eps), if the previous GEMM wrote
+  // partial sums of squares. Call it after WaitForKernelsBefore. Eight lanes per row; their loads
+  // are in flight together. Lanes past the last row read the last row again.
   __device__ __forceinline__ void FinishNorm(int thread, int rows) const {
     if (!Finishes() || rows <= 0) return;
     constexpr int kLanes = 8, kAtOnce = kWarpgroup / kLanes,
@@ -227,7 +230,7 @@ class HopperRowsFinish {
     }
   }
 
-  // `row_slot` of the tile's rows.
+  // Writes all output rows of this thread. row_slot: cache offset of each row of the tile.
   __device__ __forceinline__ void Run(const int64_t* row_slot) {
     CommitCopies();
     WaitForCopies<0>();
@@ -235,7 +238,7 @@ class HopperRowsFinish {
         a_.activation == Activation::kGeluTanh) {
       FinishRows<4, true>(row_slot);
     } else {
-      FinishRows<2, false>(row_slot);  // their code is long
+      FinishRows<2, false>(row_slot);  // fewer rows at once: the code of these activations is long
     }
   }
 
@@ -253,18 +256,18 @@ class HopperRowsFinish {
     return LoadFour<T>(static_cast<const char*>(a_.out_bias) + at * bytes, a_.y_f32);
   }
 
-  // kAtOnce rows at a time: one after the other they would wait for shared memory each.
+  // Processes kAtOnce rows at a time, so that the shared memory latencies of several rows overlap.
   template <int kAtOnce, bool kSimple>
   __device__ __forceinline__ void FinishRows(const int64_t* row_slot) {
     const bool cached = !S::kAdds && column_ >= a_.inner;
-    int64_t in_slot = 0;  // of this thread's key or value
+    int64_t in_slot = 0;  // offset of this thread's columns within a cache slot
     if (cached) {
       const int within = column_ - a_.inner;
       in_slot = a_.layer_offset + within / a_.head_dim * a_.head_stride + within % a_.head_dim;
     }
 #pragma unroll 1
     for (int first = row_; first < rows_; first += kAtOnce * step_) {
-      uint32_t at[kAtOnce];  // past the end: of another row of this thread
+      uint32_t at[kAtOnce];  // offsets of the rows; past the last row: that of `first`
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const int row = first + i * step_;
@@ -321,8 +324,9 @@ class HopperRowsFinish {
     return {of(v.x), of(v.y), of(v.z), of(v.w)};
   }
 
-  // Of rows first, first + step_, .., whose values are v. The 16 lanes of a row are here together:
-  // there are no columns past the end.
+  // Writes the first half of a split RMSNorm for the rows first, first + step_, ... with values v:
+  // v * gamma, and the sum of squares over the tile. All 16 lanes of a row take part in the
+  // shuffles, because `columns` is a multiple of the tile.
   template <int kAtOnce>
   __device__ __forceinline__ void BeginNextNorm(int first, const float4 (&v)[kAtOnce]) const {
     float squares[kAtOnce];
@@ -351,7 +355,8 @@ class HopperRowsFinish {
     }
   }
 
-  // alpha * (the blocks' sums in their order) + bias, of rows at `at`.
+  // v = alpha * (partial sums of all CTAs, added in rank order) + bias, for the rows at offsets
+  // `at`.
   template <int kAtOnce>
   __device__ __forceinline__ void Sum(uint32_t sums, const uint32_t (&at)[kAtOnce],
                                       const float (&alpha)[kAtOnce], const float4& bias,
@@ -376,18 +381,18 @@ class HopperRowsFinish {
     }
   }
 
-  const HopperRowsArgs& a_;
-  const HopperShare<S>& share_;
-  int channel_, column_;               // in the tile, of y
-  int row_, rows_, step_;              // of the block's share
-  int first_;                          // row of y with which the share begins
-  uint32_t sums_, residual_, scales_;  // of the share's first row
-  int block_bytes_;                    // from a block's sums to the next one's
+  const SplitKArgs& a_;
+  const SplitKWork<S>& share_;
+  int channel_, column_;               // first of the four columns: within the tile, in y
+  int row_, rows_, step_;              // first row, end and stride, within the rows of the CTA
+  int first_;                          // first row of y that the CTA finishes
+  uint32_t sums_, residual_, scales_;  // shared memory addresses for that row
+  int block_bytes_;                    // bytes between the partial sums of two CTAs
   float4 bias_, up_bias_, gamma_;
 };
 
-// A row's place in the cache; negative: nowhere.
-__device__ __forceinline__ int64_t RowSlot(const HopperRowsArgs& a, int row) {
+// Offset of a row's slot in the KV cache, in elements; -1 if the row is not stored.
+__device__ __forceinline__ int64_t RowSlot(const SplitKArgs& a, int row) {
   const int slot = a.slots[row];
   return slot < 0 ? -1 : slot / a.page_size * a.page_elements + slot % a.page_size * a.head_dim;
 }

@@ -1,21 +1,27 @@
-// Gated products of 65 to 128 rows on Hopper: the kernel, and what its launcher and it share.
+// Gated GEMM for 65 to 128 rows on Hopper (sm_90a), in clusters of two CTAs: the kernel, and the
+// types that it shares with its launcher.
 #pragma once
 
 #include "kernels/linear_hopper.cuh"
 
 namespace quintet::cuda {
 
-struct HopperPairsSizes {
-  static constexpr int kRows = 64, kChannels = 80;  // of a block: rows of x, channels of y
-  static constexpr int kBox = kChannels / 2;  // gate or up channels: of a warpgroup, of a copy
-  static constexpr int kProducts = 2 * kWarpgroup, kThreads = kProducts + 64;  // multiply; and copy
+struct TwoCtaGatedTile {
+  // Tile of one CTA: rows of x by columns of y.
+  static constexpr int kRows = 64, kChannels = 80;
+  // Gate (or up) channels of one consumer warpgroup, and of one TMA load of W.
+  static constexpr int kBox = kChannels / 2;
+  // Threads of the consumer warpgroups, and of the whole CTA with its two producer warps.
+  static constexpr int kProducts = 2 * kWarpgroup, kThreads = kProducts + 64;
+  // One pipeline stage has 64 values of k.
   static constexpr int kWBytes = 2 * kChannels * 128, kXBytes = kRows * 128;
   static constexpr int kWStages = 8, kXStages = 7;
 };
 
-// What lies where in a block's shared memory, in bytes: the ring of x from 0 on, then that of W.
-struct HopperPairsLayout {
-  using S = HopperPairsSizes;
+// Byte offsets in the shared memory of a CTA: pipeline buffers of x from 0 on, then those of W,
+// then the mbarriers.
+struct TwoCtaGatedSmem {
+  using S = TwoCtaGatedTile;
   static constexpr int weights = S::kXStages * S::kXBytes;
   static constexpr int tail = weights + S::kWStages * S::kWBytes;
   struct Tail {
@@ -24,25 +30,26 @@ struct HopperPairsLayout {
   static constexpr int bytes = tail + sizeof(Tail);
 };
 
-// A block's work: one half of the tile's rows.
-struct HopperPairsShare {
-  using S = HopperPairsSizes;
+// The work of one CTA: one half of the rows, for the channels of its cluster.
+struct TwoCtaGatedWork {
+  using S = TwoCtaGatedTile;
   int half;
-  int column;  // first of y
-  int row, rows;
-  int count;  // stages
+  int column;     // first column of y
+  int row, rows;  // first row of y, and rows of this CTA
+  int count;      // steps of kSplitKDepth values of k
 
-  __device__ __forceinline__ explicit HopperPairsShare(const HopperRowsArgs& a)
+  __device__ __forceinline__ explicit TwoCtaGatedWork(const SplitKArgs& a)
       : half(ClusterRank()),
         column(static_cast<int>(blockIdx.x) / 2 * S::kChannels),
         row(half * S::kRows),
         rows(max(0, min(S::kRows, a.rows - row))),
-        count((a.k + kHopperDepth - 1) / kHopperDepth) {}
+        count((a.k + kSplitKDepth - 1) / kSplitKDepth) {}
 };
 
-// A box to the same place of both blocks; barriers in the same place learn of it.
-__device__ __forceinline__ void CopyBoxToPair(uint32_t shared, const CUtensorMap& map, int channel,
-                                              int row, uint32_t barrier) {
+// TMA multicast load: copies a box to the same shared memory offset in both CTAs of the cluster.
+// The bytes count towards the mbarrier at the same offset in each CTA.
+__device__ __forceinline__ void TmaLoadMulticast(uint32_t shared, const CUtensorMap& map,
+                                                 int channel, int row, uint32_t barrier) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
       ".multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;"
@@ -52,22 +59,23 @@ __device__ __forceinline__ void CopyBoxToPair(uint32_t shared, const CUtensorMap
       : "memory");
 }
 
-// Asks for boxes of 64 values of k: of W and of x each one thread.
-class HopperPairsCopier {
-  using S = HopperPairsSizes;
-  using Tail = HopperPairsLayout::Tail;
+// Producer: one thread loads W and one thread loads x, 64 values of k per pipeline stage.
+class TwoCtaGatedProducer {
+  using S = TwoCtaGatedTile;
+  using Tail = TwoCtaGatedSmem::Tail;
 
  public:
-  __device__ __forceinline__ HopperPairsCopier(const HopperRowsArgs& a, const HopperRowsMaps& maps,
-                                               const HopperPairsShare& share, uint32_t shared,
-                                               Tail& tail)
+  __device__ __forceinline__ TwoCtaGatedProducer(const SplitKArgs& a, const SplitKTensorMaps& maps,
+                                                 const TwoCtaGatedWork& share, uint32_t shared,
+                                                 Tail& tail)
       : a_(a), maps_(maps), share_(share), shared_(shared), tail_(tail) {}
 
   __device__ __forceinline__ void Begin() const {
     constexpr int kWarps = S::kProducts / 32;
     for (int stage = 0; stage < S::kWStages; ++stage) {
       InitBarrier(SharedAddress(&tail_.w_full[stage]), 1);
-      InitBarrier(SharedAddress(&tail_.w_empty[stage]), 2 * kWarps);  // both blocks have read it
+      // released by the consumer warps of both CTAs
+      InitBarrier(SharedAddress(&tail_.w_empty[stage]), 2 * kWarps);
     }
     for (int stage = 0; stage < S::kXStages; ++stage) {
       InitBarrier(SharedAddress(&tail_.x_full[stage]), 1);
@@ -76,23 +84,24 @@ class HopperPairsCopier {
     ShowBarriers();
   }
 
-  // W, which no kernel writes: gate channels by one block, up channels by the other, each to where
-  // the warpgroup of these channels has them.
+  // Loads W. One CTA loads the gate channels and the other the up channels, and each load goes to
+  // both CTAs. No kernel writes W, so the loads need not wait for the previous kernel.
   __device__ __forceinline__ void RunWeights() const {
     const int first = share_.column + share_.half * a_.up_offset;
-    const uint32_t ring = shared_ + HopperPairsLayout::weights + share_.half * S::kBox * 128;
+    const uint32_t ring = shared_ + TwoCtaGatedSmem::weights + share_.half * S::kBox * 128;
     RingPlace<S::kWStages> place;
     for (int i = 0; i < share_.count; ++i) {
       const uint32_t full = SharedAddress(&tail_.w_full[place.stage]);
       const uint32_t to = ring + place.stage * S::kWBytes;
       Wait(SharedAddress(&tail_.w_empty[place.stage]), place.parity ^ 1);
       ArriveExpecting(full, S::kWBytes);
-      CopyBoxToPair(to, maps_.w, i * kHopperDepth, first, full);
-      CopyBoxToPair(to + S::kWBytes / 2, maps_.w, i * kHopperDepth, first + S::kBox, full);
+      TmaLoadMulticast(to, maps_.w, i * kSplitKDepth, first, full);
+      TmaLoadMulticast(to + S::kWBytes / 2, maps_.w, i * kSplitKDepth, first + S::kBox, full);
       place.Advance();
     }
   }
 
+  // Loads the rows of x of this CTA, after the previous kernel has finished.
   __device__ __forceinline__ void RunRows() const {
     WaitForKernelsBefore();
     RingPlace<S::kXStages> place;
@@ -100,28 +109,29 @@ class HopperPairsCopier {
       const uint32_t full = SharedAddress(&tail_.x_full[place.stage]);
       Wait(SharedAddress(&tail_.x_empty[place.stage]), place.parity ^ 1);
       ArriveExpecting(full, S::kXBytes);
-      CopyBox(shared_ + place.stage * S::kXBytes, maps_.x, i * kHopperDepth, 0, share_.row, full);
+      CopyBox(shared_ + place.stage * S::kXBytes, maps_.x, i * kSplitKDepth, 0, share_.row, full);
       place.Advance();
       if (i + 1 == min(S::kXStages, share_.count)) LetNextBegin();
     }
   }
 
  private:
-  const HopperRowsArgs& a_;
-  const HopperRowsMaps& maps_;
-  const HopperPairsShare& share_;
+  const SplitKArgs& a_;
+  const SplitKTensorMaps& maps_;
+  const TwoCtaGatedWork& share_;
   const uint32_t shared_;
   Tail& tail_;
 };
 
-// c += x W^T in a warpgroup: 64 rows by kBox gate channels and their up channels.
+// Mainloop of a consumer warpgroup: c += x W^T, 64 rows by kBox gate channels and the kBox up
+// channels that belong to them.
 template <typename T>
-__device__ __forceinline__ void SumPairs(const HopperPairsShare& share, uint32_t shared,
-                                         HopperPairsLayout::Tail& tail,
-                                         float (&c)[HopperPairsSizes::kChannels / 8][4]) {
-  using S = HopperPairsSizes;
+__device__ __forceinline__ void TwoCtaGatedMainloop(const TwoCtaGatedWork& share, uint32_t shared,
+                                                    TwoCtaGatedSmem::Tail& tail,
+                                                    float (&c)[TwoCtaGatedTile::kChannels / 8][4]) {
+  using S = TwoCtaGatedTile;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const uint32_t weights = shared + HopperPairsLayout::weights +
+  const uint32_t weights = shared + TwoCtaGatedSmem::weights +
                            static_cast<int>(threadIdx.x) / kWarpgroup * S::kWBytes / 2;
   const uint32_t w_empty = InBlock(SharedAddress(tail.w_empty), lane % 2);
   RingPlace<S::kWStages> w_place;
@@ -135,7 +145,7 @@ __device__ __forceinline__ void SumPairs(const HopperPairsShare& share, uint32_t
     const uint64_t x = Describe(shared + x_place.stage * S::kXBytes, 16);
     BeginProducts();
 #pragma unroll
-    for (int part = 0; part < kHopperDepth / 16; ++part) {
+    for (int part = 0; part < kSplitKDepth / 16; ++part) {
       Wgmma<T>(c, x + part * 2, w + part * 2, true);
     }
     CommitProducts();
@@ -152,23 +162,24 @@ __device__ __forceinline__ void SumPairs(const HopperPairsShare& share, uint32_t
   Pin(c);
 }
 
-// y of a thread's sums: of two rows, two neighbouring channels of every eight; gates, then ups.
-// kPlain: GELU by tanh, no bias, y of T; code that runs once is waited for.
+// Epilogue of a thread. Its accumulators hold two rows and, of every eight channels, two
+// consecutive ones: first the gate channels, then the up channels. kPlain: only GELU (tanh), no
+// bias, y of dtype T. It is a separate instantiation because epilogue code runs once, and fetching
+// its instructions takes time.
 template <typename T, bool kPlain>
-class HopperPairsFinish {
+class TwoCtaGatedEpilogue {
  public:
-  __device__ __forceinline__ HopperPairsFinish(const HopperRowsArgs& a,
-                                               const HopperPairsShare& share)
+  __device__ __forceinline__ TwoCtaGatedEpilogue(const SplitKArgs& a, const TwoCtaGatedWork& share)
       : a_(a),
         row_(static_cast<int>(threadIdx.x) % kWarpgroup / 32 * 16 +
              static_cast<int>(threadIdx.x) % 32 / 4),
-        column_(share.column + static_cast<int>(threadIdx.x) / kWarpgroup * HopperPairsSizes::kBox +
+        column_(share.column + static_cast<int>(threadIdx.x) / kWarpgroup * TwoCtaGatedTile::kBox +
                 static_cast<int>(threadIdx.x) % 4 * 2),
         rows_(share.rows),
         first_((share.row + row_) * a.y_stride + column_) {}
 
-  __device__ __forceinline__ void Run(const float (&c)[HopperPairsSizes::kChannels / 8][4]) const {
-    constexpr int kPieces = HopperPairsSizes::kBox / 8;
+  __device__ __forceinline__ void Run(const float (&c)[TwoCtaGatedTile::kChannels / 8][4]) const {
+    constexpr int kPieces = TwoCtaGatedTile::kBox / 8;
 #pragma unroll
     for (int j = 0; j < kPieces; ++j) {
       if (column_ + j * 8 >= a_.columns) break;
@@ -185,7 +196,7 @@ class HopperPairsFinish {
   }
 
  private:
-  // Of channel `at` of W and the next.
+  // Biases of channels `at` and `at` + 1 of W.
   __device__ __forceinline__ float2 BiasAt(int at) const {
     if (kPlain) return {};
     if (a_.bias != nullptr) return *reinterpret_cast<const float2*>(a_.bias + at);
@@ -208,46 +219,38 @@ class HopperPairsFinish {
     }
   }
 
-  const HopperRowsArgs& a_;
-  const int row_, column_, rows_;  // of the block's rows, of y
-  const int64_t first_;            // place in y
+  const SplitKArgs& a_;
+  const int row_, column_, rows_;  // first row within the CTA, column of y, rows of the CTA
+  const int64_t first_;            // offset in y, in elements
 };
 
-// What: y = activation(alpha x G^T + bias) * (alpha x U^T + bias), W = [G; U].
-// Shapes: x [65 to 128 rows, k] T, W [2 columns, k] T, y [rows, columns] f32 or T; as in
-// HopperRowsKernel otherwise.
-// Math: products on tensor cores, f32 sums over k in ascending order.
-// Map: a pair of blocks (a cluster) has 80 gate channels and their up channels, a block half of the
-// rows: each copies half of W's boxes to both. Rows of x are the rows of the tensor cores' tiles; a
-// warpgroup has half of the gates and their ups, so that a thread has both of a value of y. Two
-// threads ask for boxes of 64 values of k: one for W's, before the kernel waits for its inputs, one
-// for x's.
-// Bound: as HopperRowsKernel; 10240x2048 is 42 MB, 9.8 us at 4.3 TB/s on an H200.
-// Spec: tests/kernels/linear_many_test.cc, linear_test.cc.
-//
-// Versions on an H200, bf16, us of 10240x2048 among others of its kind, weights from memory;
-// cuBLASLt and the pass after it 16.6.
-//   1 one warpgroup with gates, one with ups, which meet through shared memory: predicted 12, seen
-//     15.2; Flan-T5-XL, one program without and with it: encode of 128 tokens 1.48 and 1.45 ms, a
-//     step of 128 rows 4.07 and 4.01 ms.
-//   2 as here: what follows the products took 2.6 us in a chain of layers, predicted 0.8, seen 1.5;
-//     without the code for what T5 never asks (kPlain) see linear_hopper.cuh.
-// Rejected: rings of 4 to 7 stages of W, which leave room for blocks of the next kernel: with four
-// a layer takes 4 us more, with seven as long.
+// Gated GEMM in pairs of CTAs: y = activation(alpha x G^T + bias) * (alpha x U^T + bias), where the
+// rows of W are those of G and then those of U.
+// Shapes: x [65 to 128 rows, k] T, W [2 columns, k] T, y [rows, columns] f32 or T; alignment as in
+// SplitKKernel.
+// Accumulation: wgmma in f32, over k in ascending order.
+// Mapping: a cluster of two CTAs computes 80 gate channels and their 80 up channels, each CTA for
+// 64 rows of x. Each CTA loads half of W and multicasts it to both. The M side of wgmma is rows of
+// x. A consumer warpgroup has 40 gate channels and their 40 up channels, so that one thread holds
+// both accumulators of an output value. Two producer threads load 64 values of k per stage: one
+// loads W, before the kernel waits for its inputs, one loads x, after that.
+// Bound: HBM, as SplitKKernel. W of 10240x2048 is 42 MB: 9.8 us at 4.3 TB/s on an H200.
+// Tests: tests/kernels/linear_many_test.cc, linear_test.cc. Measurements: linear/NOTES.md.
 template <typename T, bool kPlain>
-__global__ void __launch_bounds__(HopperPairsSizes::kThreads, 1)
-    HopperPairsKernel(const __grid_constant__ HopperRowsArgs a,
-                      const __grid_constant__ HopperRowsMaps maps) {
+__global__ void __launch_bounds__(TwoCtaGatedTile::kThreads, 1)
+    TwoCtaGatedKernel(const __grid_constant__ SplitKArgs a,
+                      const __grid_constant__ SplitKTensorMaps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  using S = HopperPairsSizes;
+  using S = TwoCtaGatedTile;
   extern __shared__ __align__(1024) unsigned char memory[];
   const uint32_t shared = SharedAddress(memory);
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = __shfl_sync(0xffffffffu, thread / 32, 0);
-  const HopperPairsShare share(a);
-  auto& tail = *reinterpret_cast<HopperPairsLayout::Tail*>(memory + HopperPairsLayout::tail);
-  const HopperPairsCopier copier(a, maps, share, shared, tail);
-  constexpr int kCopiesWeights = S::kProducts, kCopiesRows = S::kProducts + 32;  // threads
+  const TwoCtaGatedWork share(a);
+  auto& tail = *reinterpret_cast<TwoCtaGatedSmem::Tail*>(memory + TwoCtaGatedSmem::tail);
+  const TwoCtaGatedProducer copier(a, maps, share, shared, tail);
+  // Indices of the producer threads.
+  constexpr int kCopiesWeights = S::kProducts, kCopiesRows = S::kProducts + 32;
   if (thread == kCopiesWeights) {
     AskForMap(maps.w);
     copier.Begin();
@@ -255,7 +258,7 @@ __global__ void __launch_bounds__(HopperPairsSizes::kThreads, 1)
   if (thread == kCopiesRows) AskForMap(maps.x);
   __syncthreads();
   ArriveAtCluster();
-  WaitForCluster();  // both blocks' barriers are there
+  WaitForCluster();  // the mbarriers of both CTAs are initialised
 
   if (warp >= S::kProducts / 32) {
     if (thread == kCopiesWeights) copier.RunWeights();
@@ -264,17 +267,18 @@ __global__ void __launch_bounds__(HopperPairsSizes::kThreads, 1)
   } else {
     WaitForKernelsBefore();
     float sums[S::kChannels / 8][4] = {};
-    SumPairs<T>(share, shared, tail, sums);
-    HopperPairsFinish<T, kPlain>(a, share).Run(sums);
+    TwoCtaGatedMainloop<T>(share, shared, tail, sums);
+    TwoCtaGatedEpilogue<T, kPlain>(a, share).Run(sums);
   }
   ArriveAtCluster();
-  WaitForCluster();  // the other block may still copy to this one, or arrive at its barriers
+  WaitForCluster();  // the other CTA may still copy to this one or arrive at its mbarriers
 #endif
 }
 
-// Whether the kernel is faster than cuBLASLt: one block for nearly every multiprocessor. And the
-// product, of which RunHopperRows says what it takes.
-bool HopperPairsFit(const LinearWeight& w, int64_t rows, const Device& device);
-void LaunchHopperPairs(const LinearArgs& args, Stream& stream);
+// Whether this kernel is faster than cuBLASLt: the weight must be gated, and its CTAs must occupy
+// between 3/4 and all of the SMs.
+bool TwoCtaGatedFits(const LinearWeight& w, int64_t rows, const Device& device);
+// Runs the GEMM. RunSplitK checks which calls the kernel supports.
+void LaunchTwoCtaGated(const LinearArgs& args, Stream& stream);
 
 }  // namespace quintet::cuda

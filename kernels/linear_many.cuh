@@ -1,5 +1,4 @@
-// Products of many rows on Hopper: sizes, shared memory, the order of the work, and the warp that
-// copies.
+// Persistent GEMM for many rows on Hopper: sizes, shared memory, tile scheduler and producer.
 #pragma once
 
 #include "kernels/bulk_copy.cuh"
@@ -8,58 +7,59 @@
 
 namespace quintet::cuda {
 
-struct ManyRowsArgs {
-  int rows, columns, k;  // of y, of y, of x
+struct PersistentArgs {
+  int rows, columns, k;  // y is [rows, columns]
   Activation activation;
   void* y;
   int64_t y_stride;
-  const int64_t *row_offset, *chunk_offset;  // scattered: as in ScatterOutput
+  const int64_t *row_offset, *chunk_offset;  // scattered output: as in ScatterOutput
   int chunk;
 };
 
-// Boxes of 128 rows of W and of x.
-struct ManyRowsMaps {
+// TMA tensor maps of W and x, for boxes of 128 rows.
+struct PersistentTensorMaps {
   CUtensorMap w, x;
 };
 
-enum class ManyRowsOutput { kGated, kScattered };
+enum class PersistentOutput { kGated, kScattered };
 
-// A block's tile: 128 rows of x by 256 rows of W, gated those of 128 gate channels and then of
-// their up channels, whose sums are in one thread. Two warpgroups multiply, 64 rows of x each; a
-// third one copies.
-template <typename TOf, ManyRowsOutput kOutputOf>
-struct ManyRowsSizes {
+// The tile of a CTA: 128 rows of x by 256 rows of W; gated: 128 gate channels and then their 128 up
+// channels, so that one thread holds both accumulators of an output value. Two consumer warpgroups
+// compute 64 rows of x each; a third warpgroup is the producer.
+template <typename TOf, PersistentOutput kOutputOf>
+struct PersistentTile {
   using T = TOf;
-  static constexpr bool kGated = kOutputOf == ManyRowsOutput::kGated;
-  static constexpr bool kScattered = kOutputOf == ManyRowsOutput::kScattered;
+  static constexpr bool kGated = kOutputOf == PersistentOutput::kGated;
+  static constexpr bool kScattered = kOutputOf == PersistentOutput::kScattered;
   static constexpr int kRows = 128, kChannels = 256;
-  static constexpr int kColumns = kGated ? kChannels / 2 : kChannels;  // of y
-  static constexpr int kDepth = 64;  // values of k in a stage: rows of 128 bytes
+  static constexpr int kColumns = kGated ? kChannels / 2 : kChannels;  // columns of y in a tile
+  static constexpr int kDepth = 64;  // values of k per pipeline stage: 128 bytes per row
   static constexpr int kStages = 4;
   static constexpr int kStageBytes = (kRows + kChannels) * kDepth * 2;
   static constexpr int kGroups = 2, kThreads = (1 + kGroups) * kWarpgroup;
-  static constexpr int kBoxRows = 16, kBoxColumns = 64;  // of y, that a warp stages
+  static constexpr int kBoxRows = 16, kBoxColumns = 64;  // part of y that a warp stages
 };
 
-// Matrices as Describe wants them, and boxes of y with their 16-byte pieces permuted alike.
+// Shared memory: pipeline stages in the swizzled layout of wgmma descriptors (Describe), and
+// staging buffers of y with the same swizzle.
 template <typename S>
-struct alignas(1024) ManyRowsMemory {
+struct alignas(1024) PersistentSmem {
   typename S::T x[S::kStages][S::kRows * S::kDepth];
   typename S::T w[S::kStages][S::kChannels * S::kDepth];
-  typename S::T y[S::kGroups * 4][2][S::kBoxRows * S::kBoxColumns];  // two of each warp
+  typename S::T y[S::kGroups * 4][2][S::kBoxRows * S::kBoxColumns];  // two per warp
   uint64_t full[S::kStages], empty[S::kStages];
 };
 
-// The tiles in the order in which blocks take them: bands of rows, each column by column, so that
-// what is under way at once shares rows of x and of W in the L2 cache.
+// Tile scheduler: bands of kBand row tiles, each traversed column by column, so that tiles in
+// flight at the same time share rows of x and of W in L2.
 template <typename S>
-class ManyRowsTiles {
+class PersistentTileScheduler {
  public:
-  __host__ __device__ __forceinline__ explicit ManyRowsTiles(const ManyRowsArgs& a)
+  __host__ __device__ __forceinline__ explicit PersistentTileScheduler(const PersistentArgs& a)
       : high_((a.rows + S::kRows - 1) / S::kRows),
         wide_((a.columns + S::kColumns - 1) / S::kColumns) {}
   __host__ __device__ __forceinline__ int count() const { return high_ * wide_; }
-  // First row and column of a tile of y.
+  // The first row and column of y of a tile.
   __device__ __forceinline__ int2 At(int tile) const {
     const int first = tile / (kBand * wide_) * kBand, within = tile - first * wide_;
     const int height = min(kBand, high_ - first);
@@ -71,12 +71,12 @@ class ManyRowsTiles {
   const int high_, wide_;
 };
 
-// Asks for boxes of the block's tiles; one thread.
+// Producer: issues the TMA loads for all tiles of the CTA. One thread calls it.
 template <typename S>
-__device__ void CopyManyRows(const ManyRowsArgs& a, const ManyRowsMaps& maps,
-                             ManyRowsMemory<S>& memory) {
+__device__ void RunPersistentProducer(const PersistentArgs& a, const PersistentTensorMaps& maps,
+                                      PersistentSmem<S>& memory) {
   constexpr int kHalf = S::kChannels / 2;
-  const ManyRowsTiles<S> tiles(a);
+  const PersistentTileScheduler<S> tiles(a);
   RingPlace<S::kStages> place;
   for (int tile = static_cast<int>(blockIdx.x); tile < tiles.count();
        tile += static_cast<int>(gridDim.x)) {

@@ -1,12 +1,12 @@
-// The warpgroups that multiply, of the kernel of products of many rows: sums in registers, then
-// what becomes of them.
+// Consumer warpgroup of the persistent GEMM kernel: mainloop with accumulators in registers, and
+// epilogue.
 #pragma once
 
 #include "kernels/linear_many.cuh"
 
 namespace quintet::cuda {
 
-// x / (1 + 2^exponent) of two values: one reciprocal does for both.
+// Computes x / (1 + 2^exponent) for two values with a single reciprocal.
 __device__ __forceinline__ void DivideTwo(float& x, float& y, float x_exponent, float y_exponent) {
   constexpr float kMost = 62.0f;  // the product of two stays finite
   const float x_divisor = 1.0f + Exp2(fminf(x_exponent, kMost));
@@ -16,7 +16,7 @@ __device__ __forceinline__ void DivideTwo(float& x, float& y, float x_exponent, 
   y *= x_divisor * inverse;
 }
 
-// kOf of two values; of kGeluTanh as QuickGelu.
+// Applies the activation kOf to two values; kGeluTanh as in QuickGelu.
 template <Activation kOf>
 __device__ __forceinline__ void ActivateTwo(float& x, float& y) {
   if constexpr (kOf == Activation::kGeluTanh) {
@@ -30,14 +30,14 @@ __device__ __forceinline__ void ActivateTwo(float& x, float& y) {
   }
 }
 
-// A warpgroup that multiplies.
+// A consumer warpgroup.
 template <typename S>
-class ManyRowsGroup {
+class PersistentConsumer {
   using T = typename S::T;
 
  public:
-  __device__ __forceinline__ ManyRowsGroup(const ManyRowsArgs& a, ManyRowsMemory<S>& memory,
-                                           int group)
+  __device__ __forceinline__ PersistentConsumer(const PersistentArgs& a, PersistentSmem<S>& memory,
+                                                int group)
       : a_(a),
         memory_(memory),
         group_(group),
@@ -45,7 +45,7 @@ class ManyRowsGroup {
         warp_(__shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32 % 4, 0)) {}
 
   __device__ __forceinline__ void Run() {
-    const ManyRowsTiles<S> tiles(a_);
+    const PersistentTileScheduler<S> tiles(a_);
     for (int tile = static_cast<int>(blockIdx.x); tile < tiles.count();
          tile += static_cast<int>(gridDim.x)) {
       Multiply();
@@ -57,11 +57,12 @@ class ManyRowsGroup {
   }
 
  private:
+  // Returns a pipeline stage to the producer.
   __device__ __forceinline__ void Release(int stage) {
     if (lane_ == 0) Arrive(SharedAddress(&memory_.empty[stage]));
   }
 
-  // sums_ = x W^T of the tile.
+  // Mainloop: sums_ = x W^T of the tile.
   __device__ __forceinline__ void Multiply() {
     const int steps = (a_.k + S::kDepth - 1) / S::kDepth;
     int before = 0;
@@ -106,11 +107,12 @@ class ManyRowsGroup {
     }
   }
 
-  // By boxes of 128 bytes of columns, through two places in shared memory by turns: what was read
-  // there before the last __syncwarp may be written over.
+  // Epilogue: writes y in boxes of 64 columns (128 bytes) through two alternating staging buffers
+  // in shared memory. Reads before the last __syncwarp are complete, so that buffer may be
+  // overwritten.
   template <Activation kOf>
   __device__ __forceinline__ void FinishAs() {
-    constexpr int kInBox = S::kBoxColumns / 8;  // eights of columns
+    constexpr int kInBox = S::kBoxColumns / 8;  // groups of eight columns
     int64_t row_at[kRowsEach];
 #pragma unroll
     for (int i = 0; i < kRowsEach; ++i) row_at[i] = RowAt(min(Row(i), a_.rows - 1));
@@ -129,7 +131,7 @@ class ManyRowsGroup {
     }
   }
 
-  // In a box, eight lanes store a row, each of them 16 bytes.
+  // Stores of a box: eight lanes store one row, 16 bytes per lane.
   static constexpr int kRowsEach = S::kBoxRows / 4;
   __device__ __forceinline__ int Row(int i) const { return row_ + i * 4 + lane_ / 8; }
 
@@ -165,7 +167,7 @@ class ManyRowsGroup {
     }
   }
 
-  // Of eight columns, as a thread has them.
+  // The epilogue values of a group of eight columns, in the fragment layout of a thread.
   template <Activation kOf>
   __device__ __forceinline__ void Values(int eight, float (&v)[4]) {
 #pragma unroll
@@ -178,18 +180,18 @@ class ManyRowsGroup {
     }
   }
 
-  // Eights i and i + 1 of a box to shared memory where Store looks for them.
+  // Writes column groups i and i + 1 of a box to the staging buffer, swizzled as Store reads them.
   __device__ __forceinline__ void Stage(uint32_t to, int i, const float (&v)[2][4]) {
     const uint32_t pairs[4] = {PackPair<T>(v[0][0], v[0][1]), PackPair<T>(v[0][2], v[0][3]),
                                PackPair<T>(v[1][0], v[1][1]), PackPair<T>(v[1][2], v[1][3])};
     StoreMatrices(pairs, to + lane_ % 16 * 128 + ((i + lane_ / 16) ^ (lane_ % 8)) * 16);
   }
 
-  const ManyRowsArgs& a_;
-  ManyRowsMemory<S>& memory_;
+  const PersistentArgs& a_;
+  PersistentSmem<S>& memory_;
   const int group_, lane_, warp_;
   RingPlace<S::kStages> place_;
-  int row_, column_;  // of y: the warp's first row, the tile's first column
+  int row_, column_;  // first row of y of the warp; first column of y of the tile
   float sums_[S::kChannels / 8][4] = {};
 };
 

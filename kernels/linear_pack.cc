@@ -1,8 +1,8 @@
 // Packing of weights: LinearWeight::Pack, PackQuantized, Unpack and QuantizeRows. The layout is
 // described in linear_cpu.h.
 //
-// Source rows are taken in runs that are neighbours in a panel (32, or 16 of a gated weight) and in
-// pieces of k that fit the first-level cache: each piece is converted row by row into units of four
+// Source rows are processed in runs that are adjacent in a panel (32, or 16 of a gated weight) and
+// in pieces of k that fit into the L1 cache: each piece is converted row by row into units of four
 // bytes, then the units are transposed into the panel.
 #include <algorithm>
 #include <cmath>
@@ -22,7 +22,7 @@ namespace quintet::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using PackD = hn::CappedTag<float, 16>;
 
-// n values of a float dtype to f32; `step` elements apart.
+// Converts n values of a float dtype, `step` elements apart, to f32.
 void ReadValues(const void* source, DType dtype, int64_t step, int64_t n, float* HWY_RESTRICT out) {
   if (dtype == DType::kF32) {
     const auto* x = static_cast<const float*>(source);
@@ -47,7 +47,7 @@ void ReadValues(const void* source, DType dtype, int64_t step, int64_t n, float*
   for (; i < n; ++i) out[i] = F16ToF32(x[i * step]);
 }
 
-// Largest magnitude; NaN when there is one.
+// The largest magnitude; NaN if any value is NaN.
 float AbsMax(const float* x, int64_t n) {
   const PackD d;
   const hn::RebindToSigned<PackD> di;
@@ -103,15 +103,15 @@ namespace {
 constexpr int64_t kUnitsAtOnce = 64;  // groups of one piece
 constexpr int64_t kGroupBytes = cpu::kPanelColumns * cpu::kUnitBytes;
 
-// Values [begin, begin + n) of a row.
+// Reads values [begin, begin + n) of a row as f32.
 void ReadRow(const Tensor& w, int64_t row, int64_t begin, int64_t n, float* out) {
   const char* source =
       w.as<char>() + (row * w.stride[0] + begin * w.stride[1]) * DTypeBytes(w.dtype);
   HWY_DYNAMIC_DISPATCH(ReadValues)(source, w.dtype, w.stride[1], n, out);
 }
 
-// A view whose rows lie side by side is read along them: values [begin, begin + n) of `rows` rows
-// into out [rows, n].
+// Reads values [begin, begin + n) of `rows` rows into out [rows, n]. A transposed view, whose rows
+// are adjacent in memory, is read column by column.
 void ReadBlock(const Tensor& w, int64_t row, int64_t rows, int64_t begin, int64_t n, float* out) {
   if (w.stride[0] != 1 || w.stride[1] == 1) {
     for (int64_t r = 0; r < rows; ++r) ReadRow(w, row + r, begin, n, out + r * n);
@@ -125,8 +125,8 @@ void ReadBlock(const Tensor& w, int64_t row, int64_t rows, int64_t begin, int64_
   }
 }
 
-// How one channel is quantised: symmetric, its largest magnitude becomes the largest of the type. A
-// channel that is not finite gets scale NaN.
+// Quantisation of one channel: symmetric, its largest magnitude becomes the largest value of the
+// type. A channel that is not finite gets scale NaN.
 struct ChannelQuantizer {
   float scale = 0.0f;
   float inverse = 0.0f;
@@ -147,7 +147,7 @@ struct ChannelQuantizer {
   }
 };
 
-// Quantisers of `rows` neighbouring rows, at most kPanelColumns.
+// Computes the quantisers of `rows` consecutive rows, at most kPanelColumns.
 void MakeQuantizers(const Tensor& w, int64_t row, int64_t rows, DType type,
                     ChannelQuantizer* quantizers) {
   constexpr int64_t kPiece = 256;
@@ -164,12 +164,12 @@ void MakeQuantizers(const Tensor& w, int64_t row, int64_t rows, DType type,
   for (int64_t r = 0; r < rows; ++r) quantizers[r] = ChannelQuantizer(most[r], type);
 }
 
-// Where channel `row` (in file order) lives: byte offset of its unit of group 0, and its packed
+// The place of channel `row` (in file order): byte offset of its unit of group 0, and its packed
 // column over all panels.
 struct ChannelPlace {
   int64_t offset;
   int64_t column;
-  int64_t run;  // channels from here on that are neighbours in memory
+  int64_t run;  // number of channels from this one on that are adjacent in memory
 };
 
 ChannelPlace Place(const LinearWeight& w, int64_t row) {
@@ -184,7 +184,7 @@ ChannelPlace Place(const LinearWeight& w, int64_t row) {
           std::min(columns - in_half % columns, half - in_half)};
 }
 
-// units [rows][kUnitsAtOnce] to out [groups], `rows` neighbours in each.
+// Transposes units [rows][kUnitsAtOnce] into out: [groups], `rows` adjacent units in each.
 void TransposeUnits(const uint32_t* units, int64_t rows, int64_t groups, char* out) {
   for (int64_t g = 0; g < groups; ++g) {
     uint32_t line[cpu::kPanelColumns];
@@ -206,9 +206,9 @@ void CheckRange(const LinearWeight& self, int64_t row, const Tensor& w) {
   QT_CHECK(row >= 0 && row + w.dim[0] <= self.n());
 }
 
-// Packs run after run of w's rows. Fill: Begin(row, rows) of a run, then Units(row, rows, begin, n,
-// units) writes values [begin, begin + n) of each row as units [rows][kUnitsAtOnce], then End(rows,
-// packed column of the first).
+// Packs the rows of w run by run. Fill has three functions: Begin(row, rows) starts a run;
+// Units(row, rows, begin, n, units) writes values [begin, begin + n) of each row as units
+// [rows][kUnitsAtOnce]; End(rows, packed column of the first row) ends the run.
 template <typename Fill>
 void PackRuns(const LinearWeight& self, char* panels, int64_t row, const Tensor& w, Fill fill) {
   const WeightType type = self.type();
@@ -257,7 +257,7 @@ struct FillBf16 {
   void End(int64_t, int64_t) {}
 };
 
-// Keeps the sums that undo the activations' offset of 128.
+// int8: also stores the channel sums that undo the offset of 128 of the activations.
 struct FillI8 {
   LinearWeight& self;
   const Tensor& w;
@@ -319,7 +319,7 @@ void LinearWeight::Pack(int64_t row, const Tensor& w) {
   }
 }
 
-// Values of the weight's type that lie dense go as they are, others by way of a converted copy.
+// Dense values of the weight type are written directly, others through a converted copy.
 void LinearWeight::WriteRows(int64_t row, const Tensor& w) {
   const DType type = WeightDType(type_);
   const int64_t row_bytes = k_ * DTypeBytes(type), rows = w.dim[0];

@@ -1,10 +1,9 @@
-// Products with int8 and fp8 weights, which stay one byte each in memory.
+// GEMM with int8 and fp8 weights, which stay one byte each in memory.
 //
-// Few rows: a kernel that reads the bytes, makes bf16 of them in registers and multiplies on tensor
-// cores; the channels' scales come in at the end. Many rows: the weight is written out as bf16, a
-// slice of its channels at a time, and multiplied as such (linear.cu). That costs five bytes of
-// traffic a weight beside the product's own two, most of it within the L2 cache, which many rows
-// make up for.
+// Few rows: a kernel reads the bytes, converts them to bf16 in registers and uses tensor cores; the
+// scale of each channel is applied in the epilogue. Many rows: the weight is dequantised to bf16 in
+// scratch, a slice of its channels at a time, and multiplied by linear.cu. This adds five bytes of
+// traffic per weight to the two of the GEMM, most of it within L2, which pays off with many rows.
 #include <algorithm>
 
 #include "kernels/cuda_ops.h"
@@ -14,26 +13,27 @@
 namespace quintet::cuda {
 namespace {
 
-constexpr int kChannels = 16;  // rows of W that a block owns
-constexpr int kStepK = 64;     // values of k that a warp takes at once, 16 a thread
-constexpr int kAhead = 4;      // steps whose weights are on their way at once
+constexpr int kChannels = 16;  // rows of W per CTA
+constexpr int kStepK = 64;     // values of k in one step of a warp, 16 per thread
+constexpr int kAhead = 4;      // steps whose weights are in flight
 constexpr int64_t kMostRows = 32;
-constexpr int64_t kSliceBytes = int64_t{32} << 20;  // of bf16: stays in the L2 cache
+constexpr int64_t kSliceBytes = int64_t{32} << 20;  // of bf16 weights: stays in L2
 
-// Bytes 2 i and 2 i + 1 of a word as a pair of bf16, exactly.
+// Converts bytes 2 i and 2 i + 1 of a word to a pair of bf16, exactly.
 template <bool kF8>
 __device__ __forceinline__ uint32_t PairOf(uint32_t word, int i) {
   __nv_bfloat162 pair;
   if constexpr (kF8) {
-    // Sign, exponent and mantissa to their places in bf16, whose exponents are 120 higher.
+    // Move sign, exponent and mantissa to their places in bf16; the multiplication by 2^120
+    // corrects the exponent bias.
     const uint32_t high = __byte_perm(word, 0, i == 0 ? 0x1404 : 0x3424);
     const uint32_t bits = (high & 0x80008000u) | ((high & 0x7f007f00u) >> 4);
     const uint32_t factor = 0x7b807b80u;  // 2^120
     pair = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&bits),
                    *reinterpret_cast<const __nv_bfloat162*>(&factor));
   } else {
-    // The low seven bits are the mantissa of 128 + low; the sign bit makes 256 of the 128 that is
-    // taken away again.
+    // The low seven bits become the mantissa of 128 + low. The subtrahend is 128, or 256 if the
+    // sign bit is set.
     const uint32_t low = __byte_perm(word, 0, i == 0 ? 0x4140 : 0x4342);
     const uint32_t bits = (low & 0x007f007fu) | 0x43004300u;
     const uint32_t less = (low & 0x00800080u) | 0x43004300u;
@@ -43,7 +43,7 @@ __device__ __forceinline__ uint32_t PairOf(uint32_t word, int i) {
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
-// 16 neighbouring values of x as pairs of bf16.
+// Loads 16 consecutive values of x as pairs of bf16.
 __device__ __forceinline__ void LoadPairs(const __nv_bfloat16* x, uint32_t (&pairs)[8]) {
   *reinterpret_cast<uint4*>(pairs) = *reinterpret_cast<const uint4*>(x);
   *reinterpret_cast<uint4*>(pairs + 4) = *reinterpret_cast<const uint4*>(x + 8);
@@ -58,40 +58,41 @@ __device__ __forceinline__ void LoadPairs(const float* x, uint32_t (&pairs)[8]) 
 }
 
 template <typename X, typename Out>
-struct ByteArgs {
-  const char* w;        // [n, k] int8 or e4m3
-  const float* scales;  // [n]
-  const X* x;
-  const float* bias;
-  const Out* out_bias;
-  const Out* residual;
-  Out* y;
-  int64_t x_stride, residual_stride, y_stride;
+struct ByteGemvArgs {
+  const char* w;                                // [n, k] int8 or e4m3
+  const float* scales;                          // [n]
+  const X* x;                                   // [rows, k]
+  const float* bias;                            // [n] f32, or null
+  const Out* out_bias;                          // [n], or null
+  const Out* residual;                          // [rows, columns], or null
+  Out* y;                                       // [rows, columns]
+  int64_t x_stride, residual_stride, y_stride;  // elements between rows
   int rows, n, k, columns;
   float alpha;
   Activation activation;
   bool gated;
 };
 
-// What: y = activation(alpha * x (scales W)^T + bias) [* up] + residual, of few rows.
-// Shapes: x [rows, k] bf16 or f32, W [n, k] bytes, y [rows, columns] Out; k a multiple of 64;
-// rows <= 8 kTiles.
-// Math: W's bytes are exact in bf16; products on tensor cores, f32 sums: each warp's share of k in
-// ascending order, then the warps' in theirs, then the channel's scale.
-// Map: a block owns 16 rows of W (gated: 8 gate rows and the 8 up rows that belong to them); its
-// warps take turns along k, 64 values at a time. A thread's 16 bytes of a row are the operands of
-// four mma: k is permuted alike for W and x, so that they are neighbours in memory. The first
-// weights are asked for before the kernel waits for its inputs.
-// Bound: W read once: n * k bytes over 4.3 TB/s on an H200.
-// Spec: tests/kernels/linear_test.cc.
+// Gemv with byte weights: y = activation(alpha * x (scales W)^T + bias) [* up] + residual for few
+// rows.
+// Shapes: x [rows, k] bf16 or f32, W [n, k] int8 or e4m3, y [rows, columns] Out; k a multiple of
+// 64; rows <= 8 kTiles.
+// Accumulation: the bytes are exact in bf16. mma in f32: each warp sums its steps of k in ascending
+// order, then the warps' sums are added in warp order, then the scale of the channel is applied.
+// Mapping: a CTA computes 16 rows of W (gated: 8 gate rows and their 8 up rows); its warps split k
+// in interleaved steps of 64 values. The 16 bytes of a thread are the operands of four mma: the k
+// index is permuted in the same way for W and x, so that the bytes are contiguous in memory. The
+// first weights are loaded before the kernel waits for its inputs.
+// Bound: HBM, W is read once: n * k bytes at 4.3 TB/s on an H200.
+// Tests: tests/kernels/linear_test.cc.
 template <bool kF8, typename X, typename Out, int kTiles>
-__global__ void ByteRowsKernel(ByteArgs<X, Out> a) {
+__global__ void ByteGemvKernel(ByteGemvArgs<X, Out> a) {
   extern __shared__ float parts[];  // [warp][row][channel]
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int warps = static_cast<int>(blockDim.x) / 32;
   const int g = lane / 4, t = lane % 4;
   const int first = static_cast<int>(blockIdx.x) * (a.gated ? kChannels / 2 : kChannels);
-  // Channels past the end read the last one; nobody writes them.
+  // Channels past the end read the last channel; their results are not written.
   const int64_t top = min(first + g, a.columns - 1);
   const int64_t bottom = a.gated ? top + a.columns : min(first + g + 8, a.n - 1);
   const char* w_top = a.w + top * a.k + 16 * t;
@@ -166,8 +167,8 @@ __global__ void ByteRowsKernel(ByteArgs<X, Out> a) {
 }
 
 template <bool kF8, typename X, typename Out>
-void LaunchByteRows(const LinearArgs& args, Stream& stream) {
-  ByteArgs<X, Out> a{};
+void LaunchByteGemv(const LinearArgs& args, Stream& stream) {
+  ByteGemvArgs<X, Out> a{};
   a.w = static_cast<const char*>(args.w->panels());
   a.scales = static_cast<const float*>(args.w->channels());
   a.x = args.x.as<X>();
@@ -191,16 +192,16 @@ void LaunchByteRows(const LinearArgs& args, Stream& stream) {
   const int tiles = a.rows <= 8 ? 1 : a.rows <= 16 ? 2 : 4;
   const int channels = a.gated ? kChannels / 2 : kChannels;
   const int blocks = (a.columns + channels - 1) / channels;
-  // Where blocks are few, all of a block's weights are asked for at once; where they are many,
-  // several small ones keep a multiprocessor busier than a large one.
+  // With few CTAs, all weights of a CTA are loaded at once; with many, several small CTAs keep an
+  // SM busier than one large CTA.
   const bool many = blocks > 4 * stream.device().multiprocessors();
   const int steps = a.k / kStepK, most_warps = tiles == 4 ? 8 : 16;
   const int warps = std::clamp(many ? steps / kAhead : steps, 1, most_warps);
   const size_t shared = static_cast<size_t>(warps) * tiles * 8 * (kChannels + 1) * sizeof(float);
   const dim3 grid(static_cast<unsigned>(blocks));
-  const auto kernel = tiles == 1   ? ByteRowsKernel<kF8, X, Out, 1>
-                      : tiles == 2 ? ByteRowsKernel<kF8, X, Out, 2>
-                                   : ByteRowsKernel<kF8, X, Out, 4>;
+  const auto kernel = tiles == 1   ? ByteGemvKernel<kF8, X, Out, 1>
+                      : tiles == 2 ? ByteGemvKernel<kF8, X, Out, 2>
+                                   : ByteGemvKernel<kF8, X, Out, 4>;
   Launch(stream, grid, dim3(static_cast<unsigned>(warps * 32)), shared, kernel, a);
 }
 
@@ -209,14 +210,14 @@ bool IsFewRows(const LinearArgs& args) {
          Vectorizable(args.x);
 }
 
-void RunByteRows(const LinearArgs& args, Stream& stream) {
+void RunByteGemv(const LinearArgs& args, Stream& stream) {
   const auto of_types = [&](auto f8, auto x) {
     using X = typename decltype(x)::type;
     if (args.y.dtype == DType::kF32) {
-      return LaunchByteRows<decltype(f8)::value, X, float>(args, stream);
+      return LaunchByteGemv<decltype(f8)::value, X, float>(args, stream);
     }
     QT_CHECK(args.y.dtype == DType::kBF16);
-    LaunchByteRows<decltype(f8)::value, X, __nv_bfloat16>(args, stream);
+    LaunchByteGemv<decltype(f8)::value, X, __nv_bfloat16>(args, stream);
   };
   const auto of_format = [&](auto f8) {
     if (args.x.dtype == DType::kF32) return of_types(f8, TypeTag<float>());
@@ -230,12 +231,10 @@ void RunByteRows(const LinearArgs& args, Stream& stream) {
   }
 }
 
-// What: out = W * scales in bf16, of some channels.
+// out = W * scales in bf16, for some channels; one rounding.
 // Shapes: w [channels, k] bytes, scales [channels], out [channels, k]; k a multiple of 16.
-// Math: one rounding.
-// Map: a thread 16 values.
-// Bound: 3 bytes a value.
-// Spec: tests/kernels/linear_test.cc.
+// Mapping: a thread converts 16 values. Bound: 3 bytes per value.
+// Tests: tests/kernels/linear_test.cc.
 template <bool kF8>
 __global__ void DequantizeKernel(const char* w, const float* scales, int64_t vectors,
                                  int64_t row_vectors, __nv_bfloat16* out) {
@@ -257,7 +256,7 @@ __global__ void DequantizeKernel(const char* w, const float* scales, int64_t vec
   to[1] = *reinterpret_cast<const uint4*>(pairs + 4);
 }
 
-// The same for any k: a thread a value.
+// As DequantizeKernel for any k: one value per thread.
 template <bool kF8>
 __global__ void DequantizeAnyKernel(const char* w, const float* scales, int64_t values, int64_t k,
                                     __nv_bfloat16* out) {
@@ -288,8 +287,8 @@ void Dequantize(const LinearWeight& w, int64_t begin, int64_t end, void* to, Str
   }
 }
 
-// Channels written out at once: a multiple that keeps the columns of y aligned for the next slice.
-// The halves of a gated weight stay together.
+// Channels that are dequantised at once: a multiple of 256, which keeps the columns of y aligned
+// for the next slice. The halves of a gated weight stay together.
 int64_t SliceChannels(const LinearWeight& w) {
   constexpr int64_t kMultiple = 256;
   const int64_t most = std::max(kMultiple, kSliceBytes / (2 * w.k()) / kMultiple * kMultiple);
@@ -302,7 +301,7 @@ LinearWeight SliceAt(const LinearWeight& w, int64_t channels, const void* values
 
 struct QuantizedScratch {
   void* slice;     // [SliceChannels, k] bf16
-  Tensor product;  // of its product
+  Tensor product;  // scratch of the GEMM with the slice
   int64_t bytes;
 };
 
@@ -325,7 +324,7 @@ int64_t QuantizedScratchBytes(const LinearWeight& w, int64_t rows, const Stream&
 
 void QuantizedLinear(const LinearArgs& args, Stream& stream) {
   QT_CHECK(!args.norm_gamma.defined());
-  if (IsFewRows(args)) return RunByteRows(args, stream);
+  if (IsFewRows(args)) return RunByteGemv(args, stream);
   const LinearWeight& w = *args.w;
   const QuantizedScratch scratch = Carve(args.scratch.data, w, args.x.dim[0], stream);
   QT_CHECK_GE(args.scratch.elements(), scratch.bytes);

@@ -1,17 +1,17 @@
-// The inner loops of a panel product, compiled once for each instruction set: included inside the
-// namespace and under the compiler attributes of its includer, which supplies Op:
-//   V, W, X            accumulators, weights and one activation unit, as vectors
-//   kVectors           vectors of a panel: 32 / lanes
-//   kMaxRows           rows whose accumulators fit in the registers
-//   Columns(rows)      vectors that one pass takes with so many rows, a divisor of kVectors
+// Inner loops of a panel kernel, compiled once per instruction set: included inside the namespace
+// and under the compiler attributes of the including file, which supplies Op:
+//   V, W, X            vectors of accumulators, weights and one activation unit
+//   kVectors           vectors per panel row: 32 / lanes
+//   kMaxRows           rows whose accumulators fit into the registers
+//   Columns(rows)      vectors that one pass computes with `rows` rows, a divisor of kVectors
 //   Zero Load Store LoadWeights KeepInRegister Broadcast MulAdd
 //
-// Math: each accumulator is one chain over the groups in ascending order, whatever the number of
-// rows around it. Bound: rows x 32 multiply-adds per group against 128 bytes of weights. On Zen 4
-// from 2 rows on at the multipliers' limit when the weights are in the second-level cache; from
-// main memory at its speed up to about 8 rows of f32. Large caches far from the core are slow to
-// answer (Xeons of 2023 and later): the next panel is asked for while this one's rows are worked
-// on.
+// Accumulation: each accumulator is one chain over the groups in ascending order, whatever the
+// number of rows around it. Bound: rows x 32 multiply-adds per group against 128 bytes of weights.
+// On Zen 4, from 2 rows on it reaches the limit of the multipliers if the weights are in the L2
+// cache; from main memory it runs at memory speed up to about 8 rows of f32. Large shared caches
+// have a high latency (Xeons of 2023 and later), so the next panel is prefetched while the rows of
+// this one are computed.
 
 template <class Op, int kRows, int kColumns>
 HWY_INLINE void Strip(const char* x, const char* w, const char* ahead, int64_t ahead_step,
@@ -26,7 +26,7 @@ HWY_INLINE void Strip(const char* x, const char* w, const char* ahead, int64_t a
       sum[r][c] = first ? Op::Zero() : Op::Load(tile + r * kPanelBytes + c * kVectorBytes);
     }
   }
-  const bool both = ahead_step > 64;  // lines that a step covers
+  const bool both = ahead_step > 64;  // a step covers two cache lines
   for (int64_t g = 0; g < groups; ++g) {
     typename Op::W weights[kColumns];
 #pragma GCC unroll 16
@@ -78,8 +78,8 @@ HWY_INLINE void DispatchRows(int64_t rows, const char* x, const char* w, const c
   }
 }
 
-// Blocks of k keep the weights in the second-level cache while the rows pass over them; sums wait
-// in the tile in between.
+// Loops over blocks of k whose weights stay in the L2 cache while all rows are multiplied; partial
+// sums stay in the tile in between.
 template <class Op>
 HWY_INLINE void RunPanelProduct(const cpu::PanelProduct& p) {
   constexpr int64_t kPanelBytes = cpu::kPanelColumns * cpu::kUnitBytes;
@@ -88,7 +88,7 @@ HWY_INLINE void RunPanelProduct(const cpu::PanelProduct& p) {
   for (int64_t g = 0; g < p.groups; g += most) {
     const int64_t groups = most < p.groups - g ? most : p.groups - g;
     const char* panel = p.panel + g * kPanelBytes;
-    // Each block asks for its share of the next panel.
+    // Each block prefetches its share of the next panel.
     const int64_t share = groups * kPanelBytes / x.blocks;
     const bool asks = p.next != nullptr && x.blocks > 1;
     const int64_t step = asks ? (share + groups - 1) / groups : kPanelBytes;

@@ -7,7 +7,7 @@
 namespace quintet {
 namespace {
 
-// A build without CUDA has no device to ask.
+// Unreachable: a build without CUDA has no Device.
 [[noreturn]] void NoCuda() { CheckFailed(__FILE__, __LINE__, "this build has no CUDA", ""); }
 
 }  // namespace

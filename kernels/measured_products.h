@@ -1,10 +1,11 @@
-// How the products of a GPU run fastest, by measurement. One engine thread, as the device.
+// Measures which cuBLASLt algorithm is the fastest for each GEMM shape on a GPU. Only the engine
+// thread may call it.
 //
-// Another way to multiply may sum in another order: a choice is part of what a bf16 or f16 result
-// depends on (f32 products have one way alone and no choice). So choices are made while a model
-// loads and never later: a process that has loaded gives the same bits again and again, and
-// processes that begin with the same choices, from a file (engine/product_cache.h), agree. Without
-// one, two processes may choose differently, since measured times differ.
+// Different algorithms may sum in a different order, so a choice affects bf16 and f16 results (f32
+// GEMMs have only one algorithm). Choices are therefore made while a model loads and never later:
+// one process always computes the same bits, and processes that start with the same choices from a
+// file (engine/product_cache.h) agree. Without such a file, two processes may choose differently,
+// because measured times differ.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +18,15 @@
 
 namespace quintet {
 
-// Runs `work` and waits for it. Products of shapes that are multiplied there for the first time,
-// and of which ProductChoicesOf knows nothing, run in each way that the library offers, and the
-// quickest becomes the choice; once `budget_us` is used up the library's first way does, so that
-// what is chosen does not change at the next load. Their results are wrong: for loading alone.
-// RESOURCE_EXHAUSTED: there is no memory beside them, of twice the second-level cache.
+// Runs `work` and waits for it. In it, each GEMM shape that runs for the first time and has no
+// choice in ProductChoicesOf is run with every algorithm that the library offers, and the fastest
+// becomes its choice. After `budget_us` microseconds the first algorithm of the library becomes the
+// choice without measuring, so that choices do not change at the next load. Results computed in
+// `work` are wrong: use it only while loading. RESOURCE_EXHAUSTED: no memory for a buffer of twice
+// the size of L2.
 absl::Status MeasureProducts(Device& device, int64_t budget_us, absl::FunctionRef<void()> work);
-// The choices that products follow, and for what kind of device they are true: one line that names
-// it, its driver and the library.
+// ProductChoicesOf: the choices that GEMMs use. DeviceKind: the kind of device that they are valid
+// for, one line that names the GPU, its driver and the library.
 ProductChoices& ProductChoicesOf(Device& device);
 const std::string& DeviceKind(const Device& device);
 

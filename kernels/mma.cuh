@@ -1,5 +1,4 @@
-// Tensor-core and copy instructions that every GPU since sm_80 has, for bf16 and f16, as the
-// attention kernels use them.
+// Tensor-core and asynchronous copy instructions of sm_80 and newer, for bf16 and f16.
 //
 // Fragments of mma.m16n8k16, for lane = 4 g + t:
 //   A [16 x 16]  a[0] (g, 2t..2t+1)  a[1] (g+8, 2t..)  a[2] (g, 2t+8..)  a[3] (g+8, 2t+8..)
@@ -14,7 +13,7 @@
 
 namespace quintet::cuda {
 
-// Two values rounded to T, the first one in the low half.
+// Two values rounded to T in one register; `low` is in the low half.
 template <typename T>
 __device__ inline uint32_t PackPair(float low, float high) {
   if constexpr (std::is_same_v<T, __half>) {
@@ -49,7 +48,8 @@ __device__ inline uint32_t SharedAddress(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-// Four 8 x 8 matrices of 16-bit values; lanes 8i..8i+7 give the addresses of the rows of matrix i.
+// ldmatrix: loads four 8 x 8 matrices of 16-bit values; lanes 8i..8i+7 pass the row addresses of
+// matrix i.
 __device__ inline void LoadMatrices(uint32_t (&r)[4], uint32_t row_address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -63,14 +63,16 @@ __device__ inline void LoadMatricesTransposed(uint32_t (&r)[4], uint32_t row_add
                : "memory");
 }
 
-// A row's pair of an 8 x 8 matrix of 16-bit values, as C has it, becomes the pair that B wants.
+// movmatrix: transposes an 8 x 8 matrix of 16-bit values, from the C fragment layout to the B
+// layout.
 __device__ inline uint32_t TransposeMatrix(uint32_t pair) {
   uint32_t transposed;
   asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(pair));
   return transposed;
 }
 
-// 16 bytes to shared memory, asynchronously; zeros when !valid (the source is not read then).
+// cp.async: copies 16 bytes to shared memory asynchronously, bypassing L1. Writes zeros if !valid
+// (the source is not read then).
 __device__ inline void CopyAsync16(uint32_t shared, const void* global, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                :
@@ -92,13 +94,13 @@ __device__ __forceinline__ float4 LoadFloat4(uint32_t shared) {
   return v;
 }
 
-// 1 / x to one unit in the last place; 0 where that is below 2^-126.
+// 1 / x, error up to one ulp; 0 if the result is below 2^-126.
 __device__ inline float Reciprocal(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-// 2^x to two units in the last place; 0 at -inf.
+// 2^x, error up to two ulps; 0 at -inf.
 __device__ inline float Exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

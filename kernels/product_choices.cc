@@ -14,7 +14,7 @@ namespace {
 
 constexpr absl::string_view kTitle = "quintet product choices 1";
 
-// FNV-1a: against damage, not against intent.
+// FNV-1a: detects damage, not tampering.
 uint64_t Checksum(absl::string_view bytes) {
   uint64_t sum = 0xcbf29ce484222325u;
   for (const char c : bytes) sum = (sum ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
@@ -25,7 +25,7 @@ std::string End(size_t shapes, absl::string_view before) {
   return absl::StrCat("end ", shapes, " ", absl::Hex(Checksum(before), absl::kZeroPad16), "\n");
 }
 
-// A line of a shape: its numbers and the choice.
+// Parses the line of a shape: its numbers and the choice.
 bool ParseShape(absl::string_view line, ProductChoices::Key* key, int* choice) {
   const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
   if (words.size() != key->size() + 1) return false;
@@ -55,7 +55,7 @@ absl::Status ProductChoices::Merge(absl::string_view text, absl::string_view dev
   };
   if (static_cast<int64_t>(text.size()) > kMostTextBytes) return damaged("too long");
   std::vector<absl::string_view> lines = absl::StrSplit(text, '\n');
-  // The title, the device, the end, and nothing behind its line's end.
+  // Title, device, end, and an empty piece after the last line end.
   if (lines.size() < 4 || lines[0] != kTitle) return damaged("no title");
   if (!lines.back().empty()) return damaged("the last line has no end");
   const size_t shapes = lines.size() - 4;

@@ -1,11 +1,12 @@
-// Which of a library's ways to multiply is the quickest, by shape, as measured on one kind of
-// device; between processes the choices are kept as a text, in a file (engine/product_cache.h).
+// The fastest cuBLASLt algorithm for each GEMM shape, as measured on one kind of device. A file
+// keeps the choices between processes (engine/product_cache.h).
 //
-// A choice is a number in the list that the library gives for the shape, no data of its own: a text
-// of anyone's making can make a product slower, but not wrong.
+// A choice is an index into the list that the library returns for the shape, not an algorithm
+// itself: a forged file can make a GEMM slower, but not wrong.
 //
-// The text is ASCII lines: "quintet product choices 1"; the device; for each shape its ten numbers
-// and the choice; "end" with the number of shapes and a checksum of all bytes before that line.
+// The file format is ASCII lines: "quintet product choices 1"; the device; for each shape its ten
+// numbers and the choice; "end" with the number of shapes and a checksum of all bytes before that
+// line.
 #pragma once
 
 #include <array>
@@ -20,25 +21,26 @@ namespace quintet {
 
 class ProductChoices {
  public:
-  static constexpr int kChoices = 8;  // of a shape that are measured: 0 .. 7
+  static constexpr int kChoices = 8;  // algorithms measured per shape: 0 to 7
   static constexpr size_t kMostShapes = 16384;
   static constexpr int64_t kMostTextBytes = int64_t{4} << 20;
 
-  // All that tells one product from another: rows, n, k, strides of x, residual and y, alignment of
-  // x, residual and y, types with the epilogue.
+  // Everything that distinguishes GEMMs: rows, n, k; strides of x, residual and y; alignments of x,
+  // residual and y; dtypes combined with the epilogue.
   using Key = std::array<int64_t, 10>;
 
-  // -1: nothing is known of the shape.
+  // The choice for this shape, or -1 if there is none.
   int Find(const Key& key) const;
-  // Ignored once there are kMostShapes.
+  // Adds a choice. Does nothing once there are kMostShapes.
   void Add(const Key& key, int choice);
   size_t size() const { return choices_.size(); }
-  // Something was added that no text had.
+  // Whether a choice was added that no merged text had.
   bool changed() const { return changed_; }
 
-  // Takes what a text has that is not known yet. OK, and nothing is taken, where it is of another
-  // device; DATA_LOSS, and nothing is taken, where it is not what Text writes.
+  // Adds the choices of a text for shapes that have none yet. Returns OK without adding anything if
+  // the text is for another device; DATA_LOSS without adding anything if it is malformed.
   absl::Status Merge(absl::string_view text, absl::string_view device);
+  // The choices in the file format.
   std::string Text(absl::string_view device) const;
 
  private:

@@ -9,7 +9,7 @@
 namespace quintet::cuda {
 namespace {
 
-// The largest power of two up to 256 that divides an address and a row's bytes.
+// The largest power of two up to 256 that divides both the address and the row stride in bytes.
 int Alignment(const Tensor& t) {
   if (!t.defined()) return 256;
   const uint64_t bits = reinterpret_cast<uintptr_t>(t.data) |
@@ -21,7 +21,7 @@ cudaDataType_t CudaType(DType dtype) {
   return dtype == DType::kF32 ? CUDA_R_32F : dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
-// Numbers of rows share a plan in steps of this.
+// Row counts are rounded up to a multiple of this step to share a plan.
 int64_t SharedStep(int64_t rows) {
   int64_t step = 1;
   while (step * 16 <= rows) step *= 2;
@@ -34,9 +34,10 @@ int64_t SharedRows(int64_t rows) {
   return (rows + step - 1) / step * step;
 }
 
-// Columns that cuBLASLt is told of. An odd vocabulary (GPT-2's) makes it take kernels several times
-// slower (131 us instead of 27 for 128 rows), so where y has room between its rows, rows of zeros
-// behind W (linear.cc) are multiplied too.
+// Number of columns passed to cuBLASLt: n rounded up to a multiple of eight if possible. For an odd
+// vocabulary (GPT-2) cuBLASLt would use kernels that are several times slower (131 us instead of 27
+// for 128 rows). W is padded with rows of zeros (linear.cc), and y must have space between its
+// rows.
 int64_t EvenColumns(const Product& p) {
   const int64_t even = (p.w->n() + 7) / 8 * 8;
   const bool there = p.w->bytes() >= even * p.w->k() * DTypeBytes(p.x.dtype);
@@ -44,7 +45,7 @@ int64_t EvenColumns(const Product& p) {
   return there && plain && p.y.stride[0] >= even ? even : p.w->n();
 }
 
-// The epilogue that cuBLASLt does for this product.
+// The cuBLASLt epilogue for this GEMM.
 cublasLtEpilogue_t EpilogueOf(const Product& p) {
   const bool bias = p.bias.defined();
   switch (p.activation) {
@@ -163,8 +164,8 @@ void ProductPlans::KeepShared(const Plan& plan, std::vector<Candidate>* candidat
   if (!shared.empty()) *candidates = std::move(shared);
 }
 
-// Median of a few runs, each with W and x out of the L2 cache, as a step finds them; negative where
-// the algorithm fails.
+// Median time in us of a few runs, each with W and x evicted from L2 as in a decoder step; negative
+// if the algorithm fails.
 float ProductPlans::MedianUs(const Product& p, Plan* plan, Stream& stream) {
   constexpr int kRuns = 5;
   const Buffer& evicting = static_cast<CudaDevice&>(stream.device()).measuring()->evicting;
@@ -185,7 +186,8 @@ float ProductPlans::MedianUs(const Product& p, Plan* plan, Stream& stream) {
   return times[kRuns / 2] * 1e3f;
 }
 
-// The first one stands unless another is clearly quicker: so that noise does not choose.
+// Index of the fastest candidate. The first candidate is kept unless another is clearly faster, so
+// that noise does not decide.
 int ProductPlans::Quickest(const Product& p, const std::vector<Candidate>& candidates, Plan* plan,
                            Stream& stream) {
   constexpr float kClearly = 0.97f;
@@ -215,7 +217,7 @@ void ProductPlans::Choose(const Product& p, const std::vector<Candidate>& candid
     choice = measures ? Quickest(p, candidates, plan, stream) : 0;
     device.product_choices().Add(key, choice);
   }
-  // A file may name one that is not there.
+  // A cached choice may be out of range for this list: use the first candidate then.
   const size_t used = choice < 0 ? 0 : static_cast<size_t>(choice);
   plan->algorithm = candidates[used < candidates.size() ? used : 0].algorithm;
 }
@@ -266,7 +268,7 @@ bool ProductPlans::Run(const Product& p, Stream& stream) {
   if (!plan.usable) return false;
   cublasStatus_t status = Multiply(p, &plan, stream);
   if (status != CUBLAS_STATUS_SUCCESS && rows != shared) {
-    // The shared algorithm does not take this number: it gets a plan of its own.
+    // The algorithm of the shared plan does not support this number of rows: use a separate plan.
     Plan& own = Find(p, rows, stream);
     if (!own.usable) return false;
     status = Multiply(p, &own, stream);

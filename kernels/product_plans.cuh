@@ -1,14 +1,11 @@
-// How cuBLASLt multiplies each shape of bf16 or f16: descriptors and the chosen algorithm. The
-// algorithm is the one that was measured to be the quickest on such a device (measured_products.h),
-// or else the first of the library's own ranking.
+// cuBLASLt plans: the descriptors and the algorithm for each shape of a bf16 or f16 GEMM. The
+// algorithm is the one that was measured to be the fastest on such a device (measured_products.h),
+// or otherwise the first of the library's heuristic ranking.
 //
-// Asking for a plan takes longer than most products, and inputs of mixed lengths give every batch
-// another number of rows: numbers within an eighth of each other share the plan of the largest, and
-// algorithms that take all of them come first. One engine thread.
-//
-// Versions, on an H200, bf16, a decoder's step (bench_steps_gpu): 1, the library's first algorithm:
-// T5-base 64 rows 706 us, 128 rows 875; Flan-T5-XL 64 rows 2,636 us. 2, the measured one: predicted
-// 3 % less; 704, 879 and 2,600. T5-base's encoder, 128 x 128 tokens: 6.31 ms, then 5.90 to 6.17.
+// Creating a plan takes longer than most GEMMs, and inputs of mixed lengths give every batch
+// another number of rows. Row counts within an eighth of each other therefore share the plan of the
+// largest, and algorithms that support all of them are preferred. Only the engine thread may use
+// it. Measurements: linear/NOTES.md.
 #pragma once
 
 #include <map>
@@ -23,28 +20,30 @@ namespace quintet::cuda {
 
 class ProductPlans {
  public:
-  static constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;  // what cuBLASLt asks for on Hopper
+  static constexpr int64_t kWorkspaceBytes = int64_t{32}
+                                             << 20;  // recommended by cuBLASLt for Hopper
 
   ProductPlans();
   ~ProductPlans();
   ProductPlans(const ProductPlans&) = delete;
   ProductPlans& operator=(const ProductPlans&) = delete;
 
-  // False when cuBLASLt has no algorithm for this product.
+  // Enqueues the GEMM. False if cuBLASLt has no algorithm for it.
   bool Run(const Product& p, Stream& stream);
 
  private:
-  // Row-major y [rows, n] is column-major [n, rows]: A is W, transposed, and B is x.
+  // cuBLASLt is column-major: row-major y [rows, n] is its D [n, rows], A is W transposed, and B is
+  // x.
   struct Plan {
     cublasLtMatmulDesc_t operation = nullptr;
     cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr, d = nullptr;
     cublasLtMatmulAlgo_t algorithm;
     bool usable = false;
-    int64_t rows = 0;  // that the layouts are for now
+    int64_t rows = 0;  // number of rows in the layouts at present
 
     void Destroy(const CublasLt& lt);
   };
-  // A type with a name: std::vector of the library's nameless struct makes nvcc 13.0 fail.
+  // A named struct, because nvcc 13.0 fails on a std::vector of the nameless struct of the library.
   struct Candidate {
     cublasLtMatmulAlgo_t algorithm;
   };
@@ -53,12 +52,13 @@ class ProductPlans {
   static Key KeyOf(const Product& p, int64_t rows);
   Plan Make(const Product& p, int64_t rows, Stream& stream);
   bool Describe(const Product& p, Plan* plan) const;
-  // The library's own ranking; empty where it has nothing for this product.
+  // The heuristic ranking of cuBLASLt; empty if it has no algorithm for this GEMM.
   std::vector<Candidate> Candidates(const Product& p, const Plan& plan) const;
-  // Those that also take the fewest rows that share this plan; all, where none does.
+  // Keeps the candidates that also support the smallest number of rows that shares this plan; keeps
+  // all if none does.
   void KeepShared(const Plan& plan, std::vector<Candidate>* candidates) const;
-  // Leaves the choice in plan->algorithm and, while products are measured, with the device's
-  // choices.
+  // Sets plan->algorithm and, while algorithms are being measured, records the choice in the
+  // ProductChoices of the device.
   void Choose(const Product& p, const std::vector<Candidate>& candidates, Plan* plan,
               Stream& stream);
   int Quickest(const Product& p, const std::vector<Candidate>& candidates, Plan* plan,
@@ -67,7 +67,7 @@ class ProductPlans {
   Plan& Find(const Product& p, int64_t rows, Stream& stream);
   cublasStatus_t Multiply(const Product& p, Plan* plan, Stream& stream);
 
-  const CublasLt* lt_;  // opening the device has loaded it
+  const CublasLt* lt_;  // loaded when the device was opened
   cublasLtHandle_t handle_ = nullptr;
   cublasStatus_t status_;
   cudaEvent_t begin_ = nullptr, end_ = nullptr;  // of measurements

@@ -1,12 +1,13 @@
-// A Stream says where ops run: on which backend, with which threads or device queue. Each engine
-// has its own; not thread safe.
+// A Stream determines where ops run: the backend, and its thread pool or its device. Each engine
+// has its own Stream. Not thread safe.
 //
 // Memory of ops. Tensors that ops read and write are in memory of Allocate. Small index arrays
-// (spans, and Tensors of i32 or i64 that are inputs) are in mirrored memory: a block on the host
-// and its twin on the device, with Upload and Download between them. An op reads the host's side to
-// check and plan, its kernel reads the twin. A small result may also be the host's side: a kernel
-// writes there, and it can be read once the kernel has run. On the CPU a block is its own twin and
-// the copies do nothing, so that callers are the same for both backends.
+// (spans, and input Tensors of i32 or i64) are in mirrored memory: a pinned host buffer with a
+// device buffer of the same size, with Upload (H2D) and Download (D2H) between them. An op reads
+// the host side to check and plan; its kernel reads the device side. A small result may also be on
+// the host side: a kernel writes it there over the bus, and the host may read it after the kernel
+// has run. On the CPU both sides are the same memory and the copies do nothing, so callers are the
+// same for both backends.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,7 @@ enum class Backend : uint8_t { kCpu, kCuda };
 
 class Stream {
  public:
-  // Null device: a CPU stream. `pool` and `device` outlive it.
+  // A null device makes a CPU stream. `pool` and `device` must outlive it.
   explicit Stream(ThreadPool* pool, Device* device = nullptr) : pool_(pool), device_(device) {}
 
   Backend backend() const { return device_ == nullptr ? Backend::kCpu : Backend::kCuda; }
@@ -35,11 +36,11 @@ class Stream {
     return *device_;
   }
 
-  // From now on the calling thread queues the work.
+  // The calling thread becomes the one that enqueues work.
   void Use() const {
     if (device_ != nullptr) device_->Use();
   }
-  // Memory for Tensors, not initialised on a device.
+  // Allocates memory for Tensors; uninitialised on a device.
   absl::StatusOr<Buffer> Allocate(int64_t bytes) const {
     return device_ == nullptr ? Buffer::Allocate(bytes) : device_->Allocate(bytes);
   }
@@ -50,7 +51,7 @@ class Stream {
   T* Twin(T* host) const {
     return device_ == nullptr ? host : device_->Twin(host);
   }
-  // The same shape over the twin.
+  // The same tensor with the device-side address of its mirrored memory.
   Tensor Twin(Tensor mirrored) const {
     mirrored.data = Twin(mirrored.data);
     return mirrored;
@@ -64,13 +65,15 @@ class Stream {
   void WaitForUpload(int64_t number) const {
     if (device_ != nullptr) device_->WaitForUpload(number);
   }
-  // Copy a dense tensor to or from the host's memory. Read waits until the values are there.
+  // Read and Write copy a dense tensor to and from host memory. Read waits until the values have
+  // arrived.
   void Read(const Tensor& from, void* host) const {
     QT_CHECK(from.is_dense());
     const int64_t bytes = from.elements() * DTypeBytes(from.dtype);
     if (device_ != nullptr) {
       device_->CopyToHost(host, from.data, bytes);
-      device_->Synchronize().IgnoreError();  // sticky: the caller's next Synchronize has it
+      device_->Synchronize()
+          .IgnoreError();  // sticky: the next Synchronize of the caller returns it
     } else if (bytes > 0) {
       std::memcpy(host, from.data, static_cast<size_t>(bytes));
     }
@@ -84,7 +87,7 @@ class Stream {
       std::memcpy(to.data, host, static_cast<size_t>(bytes));
     }
   }
-  // Waits until everything queued is done.
+  // Waits until all enqueued work has finished.
   absl::Status Synchronize() const {
     return device_ == nullptr ? absl::OkStatus() : device_->Synchronize();
   }
@@ -97,7 +100,7 @@ class Stream {
     return device_ == nullptr ? absl::OkStatus() : device_->WaitForMark(place);
   }
 
-  // Matrix products so far, by which a test sees that projections are batched.
+  // Number of GEMMs so far; tests use it to check that projections are batched.
   int64_t products() const { return products_; }
   void CountProduct() { ++products_; }
 

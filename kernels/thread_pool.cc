@@ -28,8 +28,8 @@ inline void CpuPause() {
 #endif
 }
 
-// Waits until ready() holds or `limit` has passed: first with pauses, then giving the core away at
-// every look, so that a descheduled thread that we wait for can run here.
+// Waits until ready() holds or `limit` has passed: first with pause instructions, then yielding the
+// core between checks, so that a descheduled thread that this one waits for can run here.
 template <typename Ready>
 bool SpinUntil(Ready ready, std::chrono::microseconds limit) {
   constexpr int kPauses = 256;
@@ -52,15 +52,16 @@ constexpr std::chrono::microseconds kSpin{50};
 
 }  // namespace
 
-// A loop is open between the two stores to `open`. A worker first counts itself into `inside`, then
-// looks whether the loop is open; the caller first closes the loop, then waits until nobody is
-// inside. Both orders are sequentially consistent, so either the worker sees a closed loop and
-// leaves without touching the job, or the caller sees the worker and waits for it. A worker that
-// comes late may meet the next loop, which is as good.
+// A loop is open between the two stores to `open`. A worker first increments `inside`, then checks
+// whether the loop is open; the caller first closes the loop, then waits until `inside` is 0. Both
+// orders are sequentially consistent, so either the worker sees a closed loop and leaves without
+// touching the job, or the caller sees the worker and waits for it. A late worker may find the next
+// loop open instead and join it, which is correct, too.
 struct ThreadPool::State {
-  std::mutex turn;  // callers take turns
+  std::mutex turn;  // held by the caller whose loop runs
 
-  alignas(64) std::atomic<uint32_t> epoch{0};  // counts loops; what workers watch
+  alignas(64) std::atomic<uint32_t> epoch{
+      0};  // number of loops so far; workers wait for it to change
   std::atomic<bool> open{false};
   std::atomic<bool> stop{false};
   std::atomic<int> sleepers{0};
@@ -74,7 +75,7 @@ struct ThreadPool::State {
 
   std::mutex sleep;
   std::condition_variable wake_workers;  // with `sleep`: a new epoch
-  std::condition_variable wake_caller;   // with `sleep`: nobody inside
+  std::condition_variable wake_caller;   // with `sleep`: `inside` is 0
   std::vector<std::thread> workers;
 
   void Claim(int thread) {

@@ -1,9 +1,9 @@
-// The one thread pool: every parallel loop of the process runs here, and nothing else starts
-// compute threads.
+// The thread pool: every parallel loop of the process runs here, and nothing else starts compute
+// threads.
 //
-// Idle workers spin briefly and then sleep, so an idle pool takes nothing from busy neighbours.
-// Work is claimed in small pieces and the caller takes part, so a loop does not wait for a worker
-// that the system has descheduled.
+// Idle workers spin briefly and then sleep, so an idle pool takes no CPU time from other processes.
+// Tasks are claimed in small pieces and the caller runs tasks, too, so a loop does not wait for a
+// worker that the system has descheduled.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Instructions of sm_90a as the Hopper kernels use them: products of a warpgroup (wgmma) and
-// registers moved between warpgroups. Everything is inlined: wgmma's registers must not cross a
+// sm_90a instructions of the Hopper kernels: warpgroup matrix multiply (wgmma) and register
+// reallocation between warpgroups. Everything is inlined, because wgmma registers must not cross a
 // call.
 #pragma once
 
@@ -14,6 +14,7 @@ namespace quintet::cuda {
 
 constexpr int kWarpgroup = 128;  // threads
 
+// warpgroup_reg_alloc and warpgroup_reg_dealloc: raise or lower the registers per thread.
 template <int kRegisters>
 __device__ __forceinline__ void TakeRegisters() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(kRegisters));
@@ -23,7 +24,7 @@ __device__ __forceinline__ void GiveRegisters() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" : : "n"(kRegisters));
 }
 
-// Barriers of some of a block's warpgroups; `id` is not 0, which is the whole block's.
+// Named barriers for some warpgroups of a CTA. `id` must not be 0, which is __syncthreads.
 __device__ __forceinline__ void SyncThreads(int id, int threads) {
   asm volatile("bar.sync %0, %1;" : : "r"(id), "r"(threads) : "memory");
 }
@@ -31,31 +32,34 @@ __device__ __forceinline__ void ArriveThreads(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" : : "r"(id), "r"(threads) : "memory");
 }
 
-// Describes a matrix of 16-bit values in shared memory, in rows of 64 values (128 bytes) whose
-// 16-byte pieces are permuted by piece ^ (row % 8), from a 1024-byte boundary. Channels first: the
-// product sums along a row, and a start 32 bytes further is that of the next sixteen channels.
-// Otherwise it sums over rows, and matrices of 64 columns follow each other at `column_stride`
-// bytes.
+// wgmma descriptor of a matrix of 16-bit values in shared memory: rows of 64 values (128 bytes),
+// swizzled (16-byte chunk c is stored at c ^ (row % 8)), starting at a 1024-byte boundary. K-major
+// operand: the product sums along a row, and adding 32 bytes to the address selects the next 16
+// values of k. MN-major operand: it sums over rows, and blocks of 64 columns are `column_stride`
+// bytes apart.
 __device__ __forceinline__ uint64_t Describe(uint32_t address, uint32_t column_stride) {
   constexpr uint64_t kPermuted128 = uint64_t{1} << 62;
   constexpr uint64_t kEightRows = uint64_t{1024 / 16} << 32;
   return kPermuted128 | kEightRows | uint64_t{column_stride / 16} << 16 | (address & 0x3ffff) / 16;
 }
 
-// Describes a matrix [16, 8] whose values are all the same, 512 bytes of them from `address`.
+// wgmma descriptor of a [16, 8] matrix whose values are all equal: 512 bytes of them from
+// `address`.
 __device__ __forceinline__ uint64_t DescribeConstant(uint32_t address) {
-  constexpr uint64_t kStride = 128 / 16;  // from one 8 x 8 part to the next
+  constexpr uint64_t kStride = 128 / 16;  // between 8 x 8 core matrices
   return kStride << 32 | kStride << 16 | (address & 0x3ffff) / 16;
 }
 
-// Describes a matrix of 16-bit values in parts of 8 x 8, 128 bytes each, summed along a row: from a
-// part to that of the next eight rows, and of the next eight values of a row, in bytes.
+// wgmma descriptor of an unswizzled matrix in 8 x 8 core matrices of 128 bytes each, summed along a
+// row. row_stride: bytes to the core matrix of the next eight rows; value_stride: bytes to that of
+// the next eight values of a row.
 __device__ __forceinline__ uint64_t DescribeParts(uint32_t address, uint32_t row_stride,
                                                   uint32_t value_stride) {
   return uint64_t{row_stride / 16} << 32 | uint64_t{value_stride / 16} << 16 |
          (address & 0x3ffff) / 16;
 }
 
+// wgmma.fence (warpgroup_arrive), commit_group and wait_group.
 __device__ __forceinline__ void BeginProducts() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
@@ -66,14 +70,14 @@ template <int kPending>
 __device__ __forceinline__ void WaitForProducts() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(kPending) : "memory");
 }
-// The inverse of LoadMatrices (mma.cuh).
+// stmatrix: the inverse of LoadMatrices (mma.cuh).
 __device__ __forceinline__ void StoreMatrices(const uint32_t (&r)[4], uint32_t row_address) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
                :
                : "r"(row_address), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
                : "memory");
 }
-// The compiler does not move uses of `values` across this.
+// warpgroup_fence_operand: stops the compiler from moving uses of `values` across this point.
 template <int kCount>
 __device__ __forceinline__ void Pin(float (&values)[kCount][4]) {
 #pragma unroll
@@ -83,7 +87,7 @@ __device__ __forceinline__ void Pin(float (&values)[kCount][4]) {
   }
 }
 
-// Operands of the accumulators, eight columns (four registers of a lane) at a time.
+// Accumulator operands, eight columns (four registers of a lane) at a time.
 #define QT_C1(i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
 #define QT_C4(i) QT_C1(i), QT_C1(i + 1), QT_C1(i + 2), QT_C1(i + 3)
 #define QT_C8(i)                                                                                \
@@ -100,8 +104,8 @@ __device__ __forceinline__ void Pin(float (&values)[kCount][4]) {
 #define QT_R112 \
   "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
-// Both operands in shared memory with the summed dimension first; `size` is the shape, then come
-// the names of a, b and whether to accumulate.
+// Both operands in shared memory, K-major; `size` is the shape; a_name, b_name and p_name are the
+// operands for a, b and whether to accumulate.
 #define QT_WGMMA_SHARED(size, type, registers, a_name, b_name, p_name, ...)                 \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " p_name                                   \
                ", 0;\n"                                                                     \
@@ -109,7 +113,7 @@ __device__ __forceinline__ void Pin(float (&values)[kCount][4]) {
                "}, " a_name ", " b_name ", p, 1, 1, 0, 0;\n}\n"                             \
                : __VA_ARGS__                                                                \
                : "l"(a), "l"(b), "r"(accumulate ? 1 : 0))
-// a in registers, b in shared memory with its columns first.
+// a in registers; b in shared memory, MN-major.
 #define QT_WGMMA_REGISTERS(size, type, registers, a_names, b_name, p_name, ...)             \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " p_name                                   \
                ", 0;\n"                                                                     \
@@ -127,7 +131,8 @@ __device__ __forceinline__ void Pin(float (&values)[kCount][4]) {
 #define QT_REGISTERS_128 QT_REGISTERS_64 ", " QT_R32 ", " QT_R48
 #define QT_REGISTERS_256 QT_REGISTERS_128 ", " QT_R64 ", " QT_R80 ", " QT_R96 ", " QT_R112
 
-// A product of 16 values of k with `columns` columns; then come what the macro of its kind takes.
+// Defines a Wgmma of 16 values of k with `columns` columns; the remaining arguments go to the macro
+// of its kind.
 #define QT_WGMMA(kind, declared_a, columns, ...)                                           \
   template <typename T>                                                                    \
   __device__ __forceinline__ void Wgmma(float(&c)[columns / 8][4], declared_a, uint64_t b, \
@@ -146,7 +151,7 @@ QT_WGMMA(SHARED, uint64_t a, 64, "%32", "%33", "%34", QT_C8(0))
 QT_WGMMA(SHARED, uint64_t a, 80, "%40", "%41", "%42", QT_C8(0), QT_C1(8), QT_C1(9))
 QT_WGMMA(SHARED, uint64_t a, 128, "%64", "%65", "%66", QT_C8(0), QT_C8(8))
 QT_WGMMA(SHARED, uint64_t a, 256, "%128", "%129", "%130", QT_C8(0), QT_C8(8), QT_C8(16), QT_C8(24))
-// c [64 x columns] (+)= a b, a as of mma.m16n8k16 in each warp.
+// c [64 x columns] (+)= a b; a has the fragment layout of mma.m16n8k16 in each warp.
 QT_WGMMA(REGISTERS, const uint32_t (&a)[4], 8, "%4, %5, %6, %7", "%8", "%9", QT_C1(0))
 QT_WGMMA(REGISTERS, const uint32_t (&a)[4], 64, "%32, %33, %34, %35", "%36", "%37", QT_C8(0))
 QT_WGMMA(REGISTERS, const uint32_t (&a)[4], 72, "%36, %37, %38, %39", "%40", "%41", QT_C8(0),
