@@ -1,5 +1,5 @@
-// Attention of many queries in bf16 or f16 by Hopper's tensor cores (wgmma): one warpgroup copies,
-// two or three compute. No bias or a table; attention_hopper_function.cu has the others.
+// bf16 / f16 attention for many queries on Hopper (wgmma, TMA): launcher for calls without a
+// position bias or with a table. attention_hopper_function.cu has ALiBi and FIRE.
 #include "kernels/attention_hopper_kernel.cuh"
 
 namespace quintet::cuda {

@@ -1,6 +1,6 @@
-// The warpgroup that copies, of the Hopper attention kernel: one warp walks the block's work and
-// asks for boxes of queries, keys and values, and for the columns of their mask; another writes the
-// bias tables.
+// The producer warpgroup of the Hopper attention kernel. Warp 0 iterates over the CTA's work tiles
+// and issues the TMA loads of Q, K and V and the copies of the column mask; warp 1 writes the bias
+// tables.
 #pragma once
 
 #include "kernels/attention_hopper_reach.cuh"
@@ -8,15 +8,16 @@
 
 namespace quintet::cuda {
 
-// Tiles of keys that some query of a block may see, by the mask alone: a lane looks at one tile, a
-// warp at 32.
+// Iterator over the K/V tiles in which the column mask leaves some key visible to some query of the
+// query tile. A warp tests 32 tiles at once, one per lane; all lanes must call together.
 class VisibleTiles {
  public:
-  // Of keys before `end` and queries at [position, position + rows).
+  // For keys [0, end) and queries at positions [position, position + rows).
   __device__ VisibleTiles(const SequenceMask& mask, int position, int rows, int end, int tile_keys)
       : mask_(mask), position_(position), rows_(rows), end_(end), tile_keys_(tile_keys) {}
 
-  // First key of the first such tile from `begin`, or a number not below the end.
+  // First key of the first visible tile at or after `begin`; some number >= end if there is none.
+  // *masked: the mask hides some pair of that tile.
   __device__ int Next(int begin, bool* masked) {
     *masked = false;
     if (!mask_.any()) return begin;
@@ -50,15 +51,16 @@ class VisibleTiles {
   uint32_t visible_ = 0, some_ = 0;
 };
 
-// The order in which a block goes through its tiles. Under ALiBi the tile of the first query's
-// diagonal comes first: no other's scores rise far above its. Causal groups see all of the tiles
-// before it.
+// Order in which a work tile's K/V tiles are processed: starting at `first`, then the others from
+// left to right. For ALiBi `first` is the tile on the diagonal of the first query, so that later
+// scores hardly exceed the first row maximum. Every causal consumer warpgroup sees all tiles left
+// of it, so the tiles that it does not see still come last.
 class TileOrder {
  public:
   __device__ TileOrder(const KeyRange& range, const VisibleTiles& tiles, int first, int tile_keys)
       : tiles_(tiles), begin_(range.begin), first_(first), tile_keys_(tile_keys) {}
 
-  // Begins of tiles, a number not below the range's end after the last.
+  // Both return the first key of a tile; after the last tile, a number >= range.end.
   __device__ int First(bool* masked) {
     const int tile = tiles_.Next(first_, masked);
     return tile == first_ ? tile : After(first_, masked);
@@ -79,7 +81,7 @@ class TileOrder {
   const int begin_, first_, tile_keys_;
 };
 
-// 4 bytes to shared memory, asynchronously.
+// Copies 4 bytes from global to shared memory asynchronously.
 __device__ inline void CopyAsync4(uint32_t shared, const void* global) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" : : "r"(shared), "l"(global) : "memory");
 }
@@ -91,7 +93,8 @@ __device__ inline const int32_t* Vector(const MaskColumns& columns, int vector) 
                                  : columns.upper_end;
 }
 
-// Columns that the mask lacks, once for all tiles; the whole block.
+// Fills the mask vectors that the call does not have with their default, once for all pipeline
+// stages. Called by all threads of the CTA.
 template <typename S, typename Memory>
 __device__ void FillMissingColumns(const AttentionCall& call, Memory& memory) {
   if (call.mask_tiles == nullptr) return;
@@ -109,8 +112,9 @@ __device__ void FillMissingColumns(const AttentionCall& call, Memory& memory) {
   }
 }
 
-// Walks the block's work. Packed keys and values: one warp asks for boxes. In a cache: kCacheWarps
-// warps copy row by row.
+// The producer: loads Q, K and V of all work tiles of the CTA into the shared memory pipeline.
+// Packed K and V: one warp issues TMA loads. Paged cache: kCacheWarps warps gather rows with
+// cp.async. All lanes of these warps execute Run.
 template <typename T, typename S, typename Memory, bool kCached>
 class HopperCopier {
  public:
@@ -134,10 +138,11 @@ class HopperCopier {
 
  private:
   __device__ static int Lane() { return static_cast<int>(threadIdx.x) % 32; }
-  // Announces work, and asks for boxes.
+  // The thread that issues the TMA loads and sends the messages to the consumers.
   __device__ static bool First() { return threadIdx.x == 0; }
 
-  // Returns the work of the next turn, which it looks for while the first tiles are under way.
+  // Loads one work tile. Returns the next one, which is looked up while the first loads are in
+  // flight.
   __device__ BlockOfWork Copy(const BlockOfWork& work, const Works<S>& works, int turn) {
     const Sequence sequence(call_, work.block.sequence);
     const HeadBias bias(call_.bias, call_.causal, work.head, call_.heads);
@@ -207,7 +212,7 @@ class HopperCopier {
     if constexpr (Memory::kFire) WriteStrip(keys, of, full);
   }
 
-  // FIRE's logarithms; the first warp.
+  // Warp 0 writes the logarithms for FIRE's bias of this tile.
   __device__ void WriteStrip(const KeyWork& keys, const QueryWork& of, uint32_t full) const {
     if (threadIdx.x >= 32) return;
     WriteFireStrip(fabsf(call_.bias.fire_c), keys.begin - of.position - S::kRows,
@@ -230,8 +235,8 @@ class HopperCopier {
     ArriveAfterCopies(full);
   }
 
-  // Values past the sequence's end are cleared: their weights are 0, but what lies there may be
-  // another's infinity.
+  // Loads a V tile. Rows past the sequence's end are zeroed: their probabilities are 0, but 0 * inf
+  // of a row that belongs to another sequence would be NaN.
   __device__ void CopyValues(int begin, const QueryWork& of, const KeyRows& rows) {
     Wait(SharedAddress(&barriers_.values_empty[place_.stage]), place_.parity ^ 1);
     const uint32_t full = SharedAddress(&barriers_.values_full[place_.stage]);
@@ -264,7 +269,8 @@ class HopperCopier {
 
   __device__ static void ClearFrom(Tile& tile, int count) {
     for (auto& half : tile) {
-      // A lane always clears the same places, so that racecheck knows their order.
+      // Each lane always zeroes the same addresses, so that compute-sanitizer's racecheck sees
+      // their order.
       for (int i = count * 8 / 32 * 32 + Lane(); i < S::kKeys * 8; i += 32) {
         if (i >= count * 8) reinterpret_cast<uint4*>(half)[i] = {0, 0, 0, 0};
       }
@@ -273,11 +279,11 @@ class HopperCopier {
     __syncwarp();
   }
 
-  // Keys [begin, begin + kKeys) of a head whose row r begins at base + r * stride; zeros from
-  // `kv_len` on.
+  // Gathers rows [begin, begin + kKeys) of a head whose row r starts at base + r * stride; rows
+  // from `kv_len` on become zeros.
   __device__ void CopyRows(Tile& to, const T* base, int64_t stride, int begin, int kv_len,
                            const KeyRows& rows, uint32_t full) const {
-    constexpr int kPieces = S::kDim / 8;  // of a row
+    constexpr int kPieces = S::kDim / 8;  // 16-byte pieces per row
     const int warp = static_cast<int>(threadIdx.x) / 32;
     const int thread = (warp == 0 ? 0 : warp - 1) * 32 + Lane(), piece = thread % kPieces;
     const bool inside = piece * 8 < call_.head_dim;
@@ -301,8 +307,8 @@ class HopperCopier {
   uint32_t tail_parity_ = 0;
 };
 
-// A warp writes what the products of ALiBi's bias need of a head: its slopes before and after the
-// diagonal, in units of scores.
+// Writes the A operands that add ALiBi's bias to a head (AlibiFactors), from its slopes left and
+// right of the diagonal in unscaled-score units. Executed by one warp.
 template <typename T>
 __device__ void WriteSlopes(float before, float after, T (&to)[kTileSides][2 * 64]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -327,8 +333,9 @@ __device__ void WriteSlopes(float before, float after, T (&to)[kTileSides][2 * 6
   ShowToAsyncProxy();
 }
 
-// What a warp writes of a head's bias at distances up to `reach`, twice: wherever a pair of
-// neighbours begins, one of the copies has it on an 8-byte boundary.
+// Writes a head's bias at distances [-reach, reach] in two copies: a pair of neighbouring values is
+// 8-byte aligned in one of them, wherever the pair begins. Executed by one warp. The second
+// overload is for lazy rescaling; `unit` converts log2 units to unscaled-score units.
 template <int kCount>
 __device__ void WriteTable(const HeadBias& bias, int reach, HeadTable<kCount, false>& table) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -367,7 +374,8 @@ __device__ void WriteTable(const HeadBias& bias, int reach, float unit,
   }
 }
 
-// The warp that writes the next block's tables.
+// Writes the bias tables of all work tiles of the CTA, one work tile ahead of the consumers.
+// Executed by one warp.
 template <typename T, typename S, typename Memory>
 __device__ void WriteTables(const AttentionCall& call, Memory& memory) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -400,7 +408,8 @@ __device__ void WriteTables(const AttentionCall& call, Memory& memory) {
       }
     }
     __syncwarp();
-    // One lane would do, but then racecheck does not see the order of the others' stores.
+    // One lane's arrival would suffice, but then racecheck would not see the order of the other
+    // lanes' stores.
     Arrive(SharedAddress(&barriers.queries_full[place.stage]));
     if (work.block.sequence < 0) return;
     place.Advance();

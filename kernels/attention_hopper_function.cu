@@ -1,5 +1,5 @@
-// The Hopper attention kernel with biases that are functions of the positions everywhere, ALiBi and
-// FIRE.
+// Launcher of the Hopper attention kernel for the position biases that are functions of the
+// positions at every distance: ALiBi and FIRE.
 #include "kernels/attention_hopper_kernel.cuh"
 
 namespace quintet::cuda {

@@ -1,22 +1,23 @@
-// The online softmax of the Hopper attention kernel, on scores as attention_softmax.cuh has them.
+// Online softmax with lazy rescaling for the Hopper attention kernel. Accumulator layout as in
+// attention_softmax.cuh.
 #pragma once
 
 #include "kernels/attention_softmax.cuh"
 
 namespace quintet::cuda {
 
-// Weights 2^(score * scale + shift - base) of a lane's two queries; a query's lanes may have shifts
-// of their own. A query's base stays as it is while no weight comes to 2: then a tile's largest
-// score is not looked for, which the weights would wait for. Bases are whole numbers: what a weight
-// is rounded to does not depend on them.
+// P = 2^(score * scale + shift - base) of a lane's two queries, where shift is a constant bias that
+// may differ between the lanes of a query. `base` is a stale row maximum: it is raised only when
+// some P would reach 2. Until then a tile's row maxima are not computed, and P does not wait for
+// them. Bases are integers, so the rounding of P to T does not depend on them.
 template <typename T>
 class SettledSoftmax {
  public:
-  // Whether all queries of the warp have a base, as they need for Weigh.
+  // All queries of the warp have a base; Weigh requires it.
   __device__ __forceinline__ bool settled() const { return settled_; }
 
-  // Rounded weights, fragments A of sixteen keys each. Returns whether one of the warp is 2 or
-  // more, or no number.
+  // Computes P rounded to T, as A fragments of 16 keys each. Returns whether any P of the warp is
+  // >= 2 or NaN; then the caller must call Rise and repeat.
   template <int kGroups>
   __device__ __forceinline__ bool Weigh(const float (&scores)[kGroups][4], float scale,
                                         const float (&shift)[2],
@@ -37,12 +38,12 @@ class SettledSoftmax {
         bits |= weights[step][i];
       }
     }
-    constexpr uint32_t kFromTwo = 0x40004000;  // this bit of the exponent is set from 2.0 on
+    constexpr uint32_t kFromTwo = 0x40004000;  // exponent bit that is set from 2.0 on
     return __any_sync(0xffffffffu, (bits & kFromTwo) != 0);
   }
 
-  // Bases of queries with a score above theirs rise; what was added up before is to be multiplied
-  // by shrink.
+  // Raises the base of each query that has a score above it. Earlier sums must be multiplied by
+  // `shrink`.
   template <int kGroups>
   __device__ __forceinline__ void Rise(const float (&scores)[kGroups][4], float scale,
                                        const float (&shift)[2], float (&shrink)[2]) {
@@ -61,11 +62,12 @@ class SettledSoftmax {
   }
 
  private:
-  // How far a base is above the largest score when it is set: later scores may be that much larger.
-  // In f16 weights must not become small numbers of few bits.
+  // Distance of a new base above the row maximum, so that the following scores need not raise it
+  // again. 0 in f16, where P would become subnormal and lose bits.
   static constexpr float kAbove = std::is_same_v<T, __half> ? 0.0f : 7.0f;
 
-  // Of a query that has seen no key: hidden scores of -inf weigh nothing with that, either.
+  // Base of a query that has seen no key. Finite, so that hidden scores (-inf) give P = 0 with this
+  // base too.
   static constexpr float kNone = -3e38f;
 
   float base_[2] = {kNone, kNone};

@@ -1,4 +1,4 @@
-// Which queries of which head a block of the Hopper attention kernel works on, one after another.
+// Tile scheduler of the Hopper attention kernel: the sequence of work tiles that one CTA processes.
 #pragma once
 
 #include "kernels/attention_hopper.cuh"
@@ -10,8 +10,8 @@ struct BlockOfWork {
   int head;
 };
 
-// Of sequence s; none beyond the last, and where another kernel has it. Causal blocks rise by a
-// level each; others are at the level of their sequence's keys.
+// The query tiles of sequence s and their cost level. No tiles past the last sequence, and none for
+// a sequence that the few-rows kernel handles.
 template <typename S>
 __device__ SequenceBlocks BlocksOf(const AttentionCall& call, int s) {
   if (s >= call.sequences) return {0, 0};
@@ -21,12 +21,13 @@ __device__ SequenceBlocks BlocksOf(const AttentionCall& call, int s) {
   return {level, (sequence.q_len + S::kRows - 1) / S::kRows};
 }
 
-// Blocks of queries of all heads are dealt to the grid to and fro: those that see the most keys
-// first, unless there are too many sequences to look at. A warp asks together.
+// Static tile scheduler. Work tiles (query tile x head) are assigned to the CTAs of the grid in
+// zig-zag order, most expensive tiles first; with more than kSortedSequences sequences they are not
+// sorted by cost. All lanes of a warp must call together.
 template <typename S>
 class Works {
  public:
-  // sequences [kSortedSequences]: what BlocksOf says of each.
+  // sequences [kSortedSequences]: BlocksOf(call, s) of each sequence, in shared memory.
   __device__ Works(const AttentionCall& call, const SequenceBlocks* sequences)
       : call_(call), sequences_(sequences) {}
 
@@ -41,11 +42,12 @@ class Works {
  private:
   __device__ static int Lane() { return static_cast<int>(threadIdx.x) % 32; }
 
-  // The index-th block from the highest level down.
+  // The index-th query tile in order of decreasing cost level; sequence -1 if there are fewer
+  // tiles.
   __device__ QueryBlock Find(int index) const {
     if (index >= CountFrom(0)) return {};
     int low = 0, high = Top();
-    while (high - low > 1) {  // index is below what there is from `low` on, not from `high` on
+    while (high - low > 1) {  // CountFrom(low) > index >= CountFrom(high)
       const int level = (low + high) / 2;
       (CountFrom(level) > index ? low : high) = level;
     }
@@ -69,7 +71,7 @@ class Works {
     }
   }
 
-  // Blocks of a sequence at this level and above.
+  // Number of query tiles of a sequence at this level or a higher one.
   __device__ int From(const SequenceBlocks& of, int level) const {
     if (!call_.causal) return of.level >= level ? of.blocks : 0;
     return min(max(of.level + of.blocks - level, 0), of.blocks);
@@ -80,7 +82,7 @@ class Works {
     for (int s = 0; s < kSortedSequences; s += 32) count += From(sequences_[s + Lane()], level);
     return __reduce_add_sync(0xffffffffu, count);
   }
-  // A level above all.
+  // A level higher than that of every tile.
   __device__ int Top() const {
     int top = 0;
 #pragma unroll
