@@ -1,4 +1,4 @@
-// A warpgroup that computes, of the Hopper attention kernel.
+// Consumer warpgroup (mainloop and epilogue) of the Hopper attention kernel.
 #pragma once
 
 #include "kernels/attention_hopper.cuh"
@@ -7,7 +7,7 @@
 
 namespace quintet::cuda {
 
-// Its 64 queries of each of the block's works.
+// Computes 64 query rows of each of the CTA's work tiles.
 template <typename T, typename S, bool kCached, BiasKind kFunction>
 class HopperGroup {
   using Memory = HopperMemory<T, S, kFunction>;
@@ -16,13 +16,14 @@ class HopperGroup {
   static constexpr int kMatrixBytes = kKeys * 128;
   static constexpr bool kSettled = S::kSettled;
   static constexpr bool kAlibi = Memory::kAlibi, kFire = Memory::kFire;
-  // Of two warpgroups, scores begin with FIRE's bias while values are still being added.
+  // FIRE with two consumer warpgroups: the P V GEMM of the previous tile is issued first, and the
+  // score accumulators are initialised with FIRE's bias while it runs.
   static constexpr bool kValuesFirst = kFire && !kSettled;
-  // Weights are added up by the tensor cores, rounded as they are for the values: either values
-  // have a column of ones more, or there is a product with ones.
+  // Row sums are computed by the tensor cores from the rounded P. With lazy rescaling V gets an
+  // extra column of ones; with kSumByProducts a second wgmma multiplies P by ones.
   static constexpr bool kSumByProducts = !kSettled && kFunction != BiasKind::kNone;
-  // Pairs of a table are asked for while a tile is being scored, as many as there are registers
-  // for.
+  // Number of pairs of the bias table that are read while the Q K^T GEMM runs: limited by the free
+  // registers.
   static constexpr int kAhead = kFunction != BiasKind::kNone ? 0 : kKeys / 8 + 1;
 
  public:
@@ -50,15 +51,17 @@ class HopperGroup {
 
  private:
   __device__ static int Lane() { return static_cast<int>(threadIdx.x) % 32; }
-  // First query of this warp in its warpgroup.
+  // First query row of this warp within its warpgroup.
   __device__ static int WarpRow() { return static_cast<int>(threadIdx.x) % kWarpgroup / 32 * 16; }
 
-  // Done with what a full barrier announced. One lane could say so for its warp, but racecheck does
-  // not see the order of the other lanes' reads then; it takes no longer.
+  // Releases a pipeline stage to the producer. Every thread arrives: one lane per warp would
+  // suffice, but then compute-sanitizer's racecheck would not see the order of the other lanes'
+  // reads. It is not slower.
   __device__ __forceinline__ static void Release(uint64_t& empty) { Arrive(SharedAddress(&empty)); }
 
-  // The scores of a tile are computed while the values of the one before it are being added; FIRE's
-  // bias, to which they are added, before that. Tiles of which the group sees nothing come last.
+  // Mainloop over the K/V tiles of a work tile. The Q K^T GEMM of a tile overlaps with the P V GEMM
+  // of the previous tile. FIRE's bias is written to the accumulators before the Q K^T GEMM adds to
+  // them. Tiles that are invisible to this warpgroup come last.
   __device__ __forceinline__ void Attend(const QueryWork& work) {
     WaitFull(barriers_.keys_full[place_.stage], place_.parity);
     KeyWork tile = memory_.keys[place_.stage];
@@ -90,7 +93,8 @@ class HopperGroup {
       Weigh(tile, shrink);
       WaitForProducts<0>();
       PinSums();
-      Pin(scores_);  // they are rounded into registers that the products have read until now
+      Pin(scores_);  // the P V GEMM read probs from registers until here; the rounding of scores_
+                     // overwrites them
       Release(barriers_.values_empty[before.stage]);
       if constexpr (!kSettled) Shrink(out_, shrink);
       if constexpr (kSumByProducts) Shrink(sums_, shrink);
@@ -100,12 +104,13 @@ class HopperGroup {
     place_.Advance();
   }
 
-  // Some of the group's queries are not before all keys of the tile.
+  // Causality lets some query of this warpgroup see some key of the tile.
   __device__ __forceinline__ bool Sees(const KeyWork& tile) const {
     return tile.begin <= last_begin_;
   }
 
-  // Lets this tile and those after it go by; `turn`: it is not the work's first one.
+  // Skips this tile and the remaining ones of the work tile, releasing their stages. `turn`: take
+  // part in the ping-pong order, which the first tile of a work tile does not.
   __device__ __forceinline__ void Pass(KeyWork tile, bool turn) {
     for (;; turn = true) {
       Release(barriers_.keys_empty[place_.stage]);
@@ -136,13 +141,13 @@ class HopperGroup {
     if constexpr (kCached) ShowToAsyncProxy();
   }
 
-  // Which tiles are what, for the group's queries of this work.
+  // Computes which tiles this warpgroup sees, and which of them are flat, for one work tile.
   __device__ __forceinline__ void LookAhead(const QueryWork& work) {
     const bool any = group_ * kGroupRows < work.rows;
     last_begin_ = !any ? -1 : work.hide_after ? position_ + kGroupRows - 1 : INT_MAX;
     kv_len_ = work.kv_len;
-    // Queries and keys of a tile are at distances from its own - (kGroupRows - 1) to its own +
-    // kKeys - 1.
+    // The pairs of a tile have distances from d - (kGroupRows - 1) to d + kKeys - 1, where d is the
+    // distance of its first key from the first query.
     flat_until_ = INT_MAX;
     flat_from_ = INT_MAX;
     if (kFunction == BiasKind::kAlibi) {
@@ -155,11 +160,11 @@ class HopperGroup {
     }
   }
 
-  // All pairs of a tile are seen by bias and causality, with the same bias.
+  // Bias and causality hide no pair of the tile, and all pairs have the same bias.
   __device__ __forceinline__ bool Flat(const KeyWork& tile) const {
     return tile.begin <= flat_until_ || tile.begin >= flat_from_;
   }
-  // There is nothing but that to a tile.
+  // Flat, and nothing is masked, past the sequence's end, or added by ALiBi or FIRE.
   __device__ __forceinline__ bool Plain(const KeyWork& tile) const {
     return (kFunction == BiasKind::kNone && !tile.masked && tile.begin <= kv_len_ - kKeys) &&
            Flat(tile);
@@ -172,18 +177,20 @@ class HopperGroup {
                                                : table.after;
   }
 
-  // What the table has for the lane at a tile's first keys.
+  // The lane's pairs of the bias table for a tile's first keys.
   __device__ __forceinline__ const float2* Pairs(int delta) const {
     const auto& values = memory_.tables[queries_.stage].values;
     return PairsOfStrip(values[0], values[1], S::Reach(call_.bias.saturation) + delta - WarpRow());
   }
 
-  // scores_ under way, with the table's bias less what is the same for all pairs of a query, which
-  // goes to shift. Keys go by kTogether groups of eight: not all are near the diagonal.
+  // Waits for scores_ (Q K^T in flight) and adds the bias table. The part that is equal for all
+  // pairs of a query is returned in `shift` instead. Keys are processed in parts of kTogether
+  // groups of eight, and parts far from the diagonal, whose remaining bias is 0, are skipped.
   __device__ __forceinline__ void AddNear(int delta, float (&shift)[2]) {
     constexpr int kTogether = 4, kParts = kKeys / 8 / kTogether, kPart = kTogether * 8;
     const auto& table = memory_.tables[queries_.stage];
-    // What is far is only known of a table; without a bias, keys up to the query are as far.
+    // Distance from which on the bias is constant: the table's saturation. Without a bias it is
+    // constant for all keys up to the query.
     const int far = call_.bias.kind == BiasKind::kTable ? call_.bias.saturation
                     : kAlibi                            ? INT_MAX / 2
                                                         : 0;
@@ -194,7 +201,7 @@ class HopperGroup {
     const int end = after ? min(max(far + 15 + kPart - 1 - first, 0) / kPart, kParts) : kParts;
     const float2* pairs = PairsOfStrip(table.values[after][0], table.values[after][1],
                                        S::Reach(call_.bias.saturation) + first);
-    float2 near[2][1 + kTogether];  // of two parts, by turns
+    float2 near[2][1 + kTogether];  // double buffer of two parts
     const auto load = [&](float2(&to)[1 + kTogether], int part) {
 #pragma unroll
       for (int i = 0; i <= kTogether; ++i) to[i] = pairs[(part * kTogether + i - 1) * 4];
@@ -218,7 +225,8 @@ class HopperGroup {
     }
   }
 
-  // The side of the diagonal where all of a tile is seen, under ALiBi.
+  // On which side of the diagonal an ALiBi tile lies, if all its pairs are visible; otherwise
+  // kAcross.
   __device__ __forceinline__ TileSide Side(const KeyWork& tile) const {
     const int delta = tile.begin - position_;
     const auto& table = memory_.tables[queries_.stage];
@@ -226,7 +234,7 @@ class HopperGroup {
            : delta >= kGroupRows - 1 && table.after != 0.0f ? kAfter
                                                             : kAcross;
   }
-  // Of ALiBi's bias, what products have not added on that side.
+  // Returns in `shift` the part of ALiBi's bias that the Q K^T GEMM has not added on that side.
   __device__ __forceinline__ void ShiftAlibi(TileSide side, int delta, float (&shift)[2]) const {
     const auto& table = memory_.tables[queries_.stage];
     const float slope = side == kBefore ? table.before : -table.after;
@@ -235,11 +243,12 @@ class HopperGroup {
     shift[1] = slope * static_cast<float>(first - 8);
   }
 
-  // ALiBi of a tile on one side of the diagonal, where it is seen; false: it is not such a tile.
+  // Adds ALiBi's bias to a tile on one side of the diagonal, where it is linear in the key index.
+  // Returns false, and does nothing, if the tile is across the diagonal or on the hidden side.
   __device__ __forceinline__ bool AddStraight(int delta, float scale, float (&shift)[2]) {
     const int lo = delta - (kGroupRows - 1), hi = delta + kKeys - 1;
     if (lo < 0 && hi > 0) return false;
-    // Bias of a key one further to the right.
+    // Change of the bias from one key to the next.
     const int reach = S::Reach(call_.bias.saturation);
     const auto& values = memory_.tables[queries_.stage].values[0];
     const float slope = lo >= 0 ? values[reach + 1] : -values[reach - 1];
@@ -258,10 +267,11 @@ class HopperGroup {
     return true;
   }
 
-  // scores_ = q k^T of the tile at place_, under way, and kAlibi's bias from key to key; kFire's is
-  // there.
+  // Issues scores_ = Q K^T of the tile at place_ (asynchronous). With kAlibi an extra k-step adds
+  // ALiBi's bias per key; with kFire the accumulators already hold FIRE's bias.
   __device__ __forceinline__ void BeginScores(const KeyWork& tile) {
-    uint64_t slopes = 0, numbers = 0;  // known before the products begin, or ptxas waits for them
+    uint64_t slopes = 0,
+             numbers = 0;  // computed before the first wgmma: otherwise ptxas inserts waits
     if constexpr (kAlibi) {
       const auto& alibi = memory_.alibi;
       slopes = DescribeParts(SharedAddress(alibi.slopes[queries_.stage][Side(tile)]), 0, 128);
@@ -282,7 +292,7 @@ class HopperGroup {
     CommitProducts();
   }
 
-  // out_ += weights v, under way.
+  // Issues out_ += P V (asynchronous).
   __device__ __forceinline__ void BeginValues(int stage) {
     PinSums();
     BeginProducts();
@@ -290,7 +300,8 @@ class HopperGroup {
     const uint64_t v =
         Describe(values, kSettled ? SharedAddress(memory_.ones) - values : kMatrixBytes);
     const uint64_t ones = DescribeConstant(SharedAddress(memory_.ones));
-    // Sixteen rows further; a column of ones stays where it is.
+    // Descriptor step to the next 16 rows of V. The column of ones stays in place: its offset from
+    // the V matrix shrinks by as much.
     constexpr int64_t kRows = 16 * 128 / 16, kStep = kSettled ? kRows - (kRows << 16) : kRows;
 #pragma unroll
     for (int step = 0; step < kKeys / 16; ++step) {
@@ -309,7 +320,7 @@ class HopperGroup {
     BeginValues(place.stage);
   }
 
-  // out_ += weights v of the last tile that the group sees.
+  // Issues and completes out_ += P V of the last tile that this warpgroup sees.
   __device__ __forceinline__ void AddValues(const RingPlace<S::kStages>& place) {
     BeginValuesOf(place);
     WaitForProducts<0>();
@@ -317,8 +328,9 @@ class HopperGroup {
     Release(barriers_.values_empty[place.stage]);
   }
 
-  // Scores under way become weights; the tile's keys are released. What a tile needs is known
-  // before its scores are, so that nothing is between them and a plain tile's softmax.
+  // Waits for the Q K^T GEMM, adds bias and mask, computes P, and releases the K stage. Everything
+  // that does not depend on the scores is computed before the wait, so that the softmax of a plain
+  // tile follows its GEMM directly.
   __device__ __forceinline__ void Weigh(const KeyWork& tile, float (&shrink)[2]) {
     float scale = call_.scale * kLog2E, shift[2] = {0.0f, 0.0f}, largest[2];
     if (Plain(tile)) {
@@ -338,7 +350,8 @@ class HopperGroup {
     }
     if constexpr (kSettled) Settle(scale, shift);
   }
-  // Scores become rounded weights.
+  // Softmax with lazy rescaling: computes P from the scores; if some P reaches 2, or some query has
+  // no base yet, raises the bases, rescales the sums and repeats.
   __device__ __forceinline__ void Settle(float scale, const float (&shift)[2]) {
     Pin(out_);
 #pragma unroll 1
@@ -355,18 +368,21 @@ class HopperGroup {
     WaitForProducts<kSettled || kValuesFirst ? 0 : 1>();
     Pin(scores_);
   }
-  // ptxas moves a wait for products up to where a basic block begins: this one ends before that.
+  // ptxas hoists a wgmma wait to the start of its basic block. Exponentiate is therefore called
+  // within the branches of Weigh, whose basic blocks end before the wait for the P V GEMM.
   __device__ __forceinline__ void Exponentiate(const float (&largest)[2], float scale,
                                                const float (&shift)[2], float (&shrink)[2]) {
     softmax_.template Weigh<!kSumByProducts>(scores_, largest, scale, shift, shrink);
     Pin(scores_);
   }
 
-  // What is the same for all pairs of a query to shift, in units of log2; otherwise to scores_,
-  // which are in such units, too, from then on.
+  // Adds bias and mask. A bias that is equal for all pairs of a query is returned in `shift`, in
+  // log2 units. Any other bias is added to scores_, which then are in log2 units too (`scale`
+  // becomes 1).
   __device__ __forceinline__ void AddBiasAndMask(const KeyWork& tile, float& scale,
                                                  float (&shift)[2]) {
-    const int delta = tile.begin - position_;  // of the first query and the first key
+    const int delta =
+        tile.begin - position_;  // distance of the tile's first key from the first query
     const bool flat = Flat(tile);
     const float2* pairs = nullptr;
     float2 ahead[kAhead + 1];
@@ -388,7 +404,7 @@ class HopperGroup {
     scale = 1.0f;
   }
 
-  // The same of settled weights: scores_ stay in their units.
+  // As AddBiasAndMask, for lazy rescaling: scores_ keep their unit.
   __device__ __forceinline__ void AddSettledBias(const KeyWork& tile, float (&shift)[2]) {
     const int delta = tile.begin - position_;
     const TileSide side = kAlibi ? Side(tile) : kAcross;
@@ -404,7 +420,7 @@ class HopperGroup {
     HideAndRelease(tile);
   }
 
-  // What lies behind the sequence or is masked; the tile's keys are released.
+  // Hides keys past the sequence's end and pairs that the column mask hides; releases the K stage.
   __device__ __forceinline__ void HideAndRelease(const KeyWork& tile) {
     if (!tile.masked) Release(barriers_.keys_empty[place_.stage]);
     const int keys = kv_len_ - tile.begin;
@@ -422,13 +438,13 @@ class HopperGroup {
     const int row = position_ + WarpRow();
     fire_.Begin(bias, row + Lane() / 4, row, memory_.fire.tables[queries_.stage], Passes());
   }
-  // scores_ = bias of the tile at place_.
+  // scores_ = FIRE's bias of the tile at place_.
   __device__ __forceinline__ void FillScores(const KeyWork& tile) {
     fire_.Fill(call_.bias.segments - 1, tile.begin, Passes(), memory_.fire.tables[queries_.stage],
                memory_.fire.strips[place_.stage], group_ * kGroupRows + WarpRow(), scores_);
   }
 
-  // By the vectors that the mask has.
+  // Applies the column mask, reading only the vectors that it has.
   __device__ __forceinline__ void HideMasked() {
     const MaskColumns& mask = call_.mask;
     if (mask.upper_end == nullptr) {
@@ -473,8 +489,8 @@ class HopperGroup {
     for (int step = 0; step < kKeys / 16; ++step) RoundWeights<T>(scores_, step, weights_[step]);
   }
 
-  // out_ / sum. Four lanes have a row's channels two by two; they trade them, so that each writes
-  // 16 bytes.
+  // Epilogue: stores out_ / row sum. Each of four lanes holds two neighbouring channels of a row;
+  // they exchange them so that each lane stores 16 contiguous bytes.
   __device__ __forceinline__ void Write(const QueryWork& work) const {
     const int t = Lane() % 4;
 #pragma unroll
@@ -498,7 +514,7 @@ class HopperGroup {
     }
   }
 
-  // 1 / sum of a query's weights; 0 if it saw no key.
+  // 1 / row sum of P; 0 if the query sees no key.
   __device__ __forceinline__ float InverseSum(int half) const {
     if constexpr (!kSettled && !kSumByProducts) {
       return softmax_.InverseSum(half);
@@ -508,12 +524,12 @@ class HopperGroup {
     }
   }
 
-  // Lane t of four gets word t of each.
+  // 4 x 4 transpose among four lanes: lane t receives word t of each lane.
   __device__ __forceinline__ static uint4 Transpose(const uint32_t (&words)[4], int t) {
     const bool odd = t % 2 != 0, high = t / 2 != 0;
     const uint32_t near[2] = {__shfl_xor_sync(0xffffffffu, odd ? words[0] : words[1], 1),
                               __shfl_xor_sync(0xffffffffu, odd ? words[2] : words[3], 1)};
-    // Words t - t % 2 and the next one of this lane's pair of lanes, for channels 0..1 and 2..3.
+    // Words t - t % 2 and t - t % 2 + 1 of this lane's pair of lanes, for channels 0..1 and 2..3.
     const uint32_t pairs[2][2] = {{odd ? near[0] : words[0], odd ? words[1] : near[0]},
                                   {odd ? near[1] : words[2], odd ? words[3] : near[1]}};
     const uint32_t far[2] = {__shfl_xor_sync(0xffffffffu, high ? pairs[0][0] : pairs[1][0], 2),
@@ -528,17 +544,18 @@ class HopperGroup {
   const int group_;
   RingPlace<2> queries_;
   RingPlace<S::kStages> place_;
-  int position_;                // of the group's first query
-  int kv_len_;                  // of its sequence
-  int last_begin_;              // of a tile that the group sees something of
-  int flat_until_, flat_from_;  // begin of tiles that are flat
+  int position_;    // position of the warpgroup's first query
+  int kv_len_;      // keys in its sequence
+  int last_begin_;  // first key of the last tile that may be visible to this warpgroup
+  int flat_until_,
+      flat_from_;  // flat tiles begin at or below flat_until_, or at or above flat_from_
 
   float scores_[kKeys / 8][4];
   uint32_t weights_[kKeys / 16][4];
   float out_[kDim / 8 + kSettled][4];
-  float sums_[1][4];  // kSumByProducts: of the weights, in every column
+  float sums_[1][4];  // kSumByProducts: row sums of P, equal in every column
   Softmax softmax_;
-  FireRows fire_;  // FIRE alone
+  FireRows fire_;  // kFire only
 };
 
 }  // namespace quintet::cuda
