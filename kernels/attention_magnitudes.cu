@@ -1,5 +1,5 @@
-// How long the queries and keys of a call are, for kernels that leave out tiles of keys whose
-// weights are nothing beside those of others.
+// Largest row norms of Q and K, from which the Hopper kernel decides which K/V tiles ALiBi makes
+// irrelevant (attention_hopper_reach.cuh).
 #include "kernels/attention_call.cuh"
 
 namespace quintet::cuda {
@@ -7,19 +7,13 @@ namespace {
 
 constexpr int kWarps = 8;
 
-// What: the largest |x| of each kMagnitudeRows rows, for each head, a little more than less.
-// Shapes: q, k [rows, heads, head_dim] of packed rows at 16-byte addresses, head_dim up to
-// 8 kPieces; to [2][tiles][heads]: of q, of k.
-// Math: sums of squares in f32.
-// Map: a block for as many rows of q or of k, a warp a head, kPieces lanes a row.
-// Bound: q and k read once.
-// Spec: tests/kernels/attention_test.cc (ALiBi and a far key that is loud).
-//
-// What tiles left out bring, slopes of 16 heads, 16384 tokens in all, on an H200 beside the kernel
-// that looks at all: 8192 tokens of head_dim 64 724 TFLOP/s for 492 (as if all were seen), causal
-// 620 for 493, of 128 851 for 521; 4096 tokens 568 and 619, 549 and 595 without a bias. Rejected:
-// at 2048, where this kernel takes what tiles left out give; planned a work ahead, in one kernel
-// with calls that do not look: 425 for 466 at 2048.
+// to = upper bound of max |x| over each kMagnitudeRows rows, for each head.
+// Shapes: q, k [rows, heads, head_dim] packed, 16-byte aligned; head_dim <= 8 kPieces; to [2,
+// tiles, heads] f32: of q, then of k.
+// Math: sums of squares in f32; the norm is scaled by 1.001 to stay an upper bound after rounding.
+// Mapping: grid (tiles, 2); one warp per head, kPieces lanes per row.
+// Bound: q and k read once. Test: tests/kernels/attention_test.cc (ALiBi and a distant key with a
+// large norm). History: attention/NOTES.md.
 template <typename T, int kPieces>
 __global__ void __launch_bounds__(kWarps * 32)
     MagnitudesKernel(const __grid_constant__ AttentionCall call, float* to) {
@@ -49,7 +43,7 @@ __global__ void __launch_bounds__(kWarps * 32)
       for (int step = 1; step < kPieces; step *= 2) {
         squares += __shfl_xor_sync(0xffffffffu, squares, step);
       }
-      largest = squares < INFINITY ? fmaxf(largest, squares) : INFINITY;  // also if it is no number
+      largest = squares < INFINITY ? fmaxf(largest, squares) : INFINITY;  // NaN counts as infinity
     }
 #pragma unroll
     for (int step = kPieces; step < 32; step *= 2) {
