@@ -1,6 +1,7 @@
-// Attention on the CPU. A task is some heads of one sequence and a block of its queries; it walks
-// the keys in tiles of kKeyTile. Blocks of more than kFewRows queries use the wide layout, others
-// the few-rows layout; both give the same bits, see attention_tile-inl.h.
+// CPU attention: dispatch and partition into tasks. A task is some heads of one sequence and a
+// block of its queries; it iterates over the keys in tiles of kKeyTile. Blocks of more than
+// kFewRows queries use the wide layout, smaller ones the few-rows layout; both give the same bits,
+// see attention_tile-inl.h.
 #include <algorithm>
 
 #include "kernels/attention_task.h"
@@ -35,8 +36,8 @@ int64_t KvLen(const AttentionArgs& args, int64_t sequence) {
   return args.cache != nullptr ? args.kv_lens[s] : args.kv_offsets[s + 1] - args.kv_offsets[s];
 }
 
-// Numbers the blocks of all sequences without a table: sequence s owns the numbers from First(s),
-// which are at least as many as it has blocks; the numbers left over are empty.
+// Numbers the query blocks of all sequences without a table: sequence s has the numbers from
+// First(s) to First(s + 1) - 1, at least one per block. Surplus numbers are empty.
 class BlockNumbers {
  public:
   BlockNumbers(const AttentionArgs& args, int64_t block_rows)
@@ -44,7 +45,8 @@ class BlockNumbers {
 
   int64_t total() const { return First(static_cast<int64_t>(offsets_.size()) - 1); }
 
-  // The sequence of a number, and the rows [*begin, *end) within it; empty when begin >= end.
+  // Returns the sequence of a number; [*begin, *end) are its rows within the sequence, empty if
+  // begin >= end.
   int64_t Find(int64_t number, int64_t* begin, int64_t* end) const {
     int64_t low = 0,
             high = static_cast<int64_t>(offsets_.size()) - 1;  // First(low) <= number < First(high)
@@ -75,7 +77,8 @@ int64_t Work(const AttentionArgs& args) {
   return 2 * pairs * args.q.dim[1] * args.q.dim[2];
 }
 
-// How a call is cut: blocks of query rows times groups of heads. No result depends on it.
+// Partition of a call into tasks: blocks of query rows x groups of heads. It does not affect any
+// result.
 struct Cut {
   Cut(const AttentionArgs& args, int threads) : heads(args.q.dim[1]) {
     while (block_rows > 32 && Blocks(args).total() * heads < 4 * threads) block_rows /= 2;
@@ -115,7 +118,7 @@ void RunTask(const AttentionArgs& args, const Cut& cut, int64_t number, int thre
 }  // namespace
 
 void Attention(const AttentionArgs& args, Stream& stream) {
-  constexpr int64_t kSmallWork = 200000;  // about 10 us: not worth waking a thread
+  constexpr int64_t kSmallWork = 200000;  // about 10 us: less than waking a thread costs
   const Cut cut(args, stream.pool().threads());
   const auto body = [&](int64_t number, int thread) { RunTask(args, cut, number, thread); };
   if (Work(args) >= kSmallWork) return stream.pool().ParallelFor(cut.tasks(), body);
