@@ -26,8 +26,11 @@ namespace quintet {
 // and the small index arrays, while that op still runs.
 enum class FreshKeys : uint8_t {
   kAny,
-  kOwn,   // only the last q_len keys of each sequence, in no other sequence: a decoder's new tokens
-  kNone,  // none: cross-attention in a decoder step
+  // Only the last q_len keys of each sequence, which no other sequence uses: a decoder's new
+  // tokens.
+  kOwn,
+  // None: cross-attention in a decoder step.
+  kNone,
 };
 
 struct AttentionArgs {
