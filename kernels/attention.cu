@@ -54,7 +54,7 @@ void PointIntoCache(const AttentionArgs& args, Stream& stream, AttentionCall& ca
   call.kv_vectors = Aligned(cache.data, cache.dtype, {cache.head_dim});
 }
 
-AttentionCall CallOf(const AttentionArgs& args, Stream& stream) {
+AttentionCall MakeCall(const AttentionArgs& args, Stream& stream) {
   AttentionCall call;
   call.q = args.q.data;
   call.out = args.out.data;
@@ -104,7 +104,7 @@ struct Lengths {
 };
 
 // attention_hopper.cu supports this call.
-bool Hopper(const AttentionCall& call, const Stream& stream) {
+bool HopperSupports(const AttentionCall& call, const Stream& stream) {
   const bool any_keys = call.kv_lens != nullptr ? call.slots != nullptr : call.k_rows > 0;
   const bool bias_fits =
       call.bias.kind == BiasKind::kTable  ? call.bias.saturation <= kHopperSaturation
@@ -116,7 +116,7 @@ bool Hopper(const AttentionCall& call, const Stream& stream) {
 
 // Whether ALiBi tile skipping is worth computing row norms: the sequences must be long enough that
 // many distant tiles have P = 0.
-bool Reaches(const AttentionCall& call, int max_kv_len) {
+bool WorthSkippingTiles(const AttentionCall& call, int max_kv_len) {
   constexpr int kFar = 4096;
   return call.bias.kind == BiasKind::kAlibi && call.kv_lens == nullptr &&
          call.mask_tiles == nullptr && max_kv_len >= kFar;
@@ -127,7 +127,7 @@ bool Reaches(const AttentionCall& call, int max_kv_len) {
 void Attention(const AttentionArgs& args, Stream& stream) {
   const Lengths lengths(args);
   if (lengths.max_q == 0) return;
-  AttentionCall call = CallOf(args, stream);
+  AttentionCall call = MakeCall(args, stream);
   const int64_t rows_total = args.q_offsets.back() - args.q_offsets.front();
   DispatchDType(args.q.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
@@ -143,9 +143,9 @@ void Attention(const AttentionArgs& args, Stream& stream) {
       if (lengths.max_q > call.few_rows) {
         if (any_length && ShortSuits(call, rows_total, lengths.max_kv, stream.device())) {
           AttendShort<T>(call, rows_total, lengths.max_q, lengths.max_kv, stream);
-        } else if (Hopper(call, stream)) {
-          if (Reaches(call, lengths.max_kv)) {
-            MeasureMagnitudes<T>(&call, args.scratch.as<float>(), stream);
+        } else if (HopperSupports(call, stream)) {
+          if (WorthSkippingTiles(call, lengths.max_kv)) {
+            ComputeMaxNorms<T>(&call, args.scratch.as<float>(), stream);
           }
           AttendHopper<T>(call, rows_total, stream);
         } else {
@@ -160,7 +160,7 @@ void Attention(const AttentionArgs& args, Stream& stream) {
 }
 
 int64_t AttentionScratchBytes(int64_t rows, int64_t heads, int64_t, const Stream& stream) {
-  return stream.device().hopper() ? 2 * MagnitudeTiles(rows) * heads * 4 : 0;
+  return stream.device().hopper() ? 2 * NormTiles(rows) * heads * 4 : 0;
 }
 
 }  // namespace quintet::cuda

@@ -36,8 +36,8 @@ struct Divisor {
   __device__ uint32_t Quotient(uint32_t n) const { return (__umulhi(multiplier, n) + n) >> shift; }
 };
 
-// Packed rows per entry of AttentionCall::magnitudes.
-constexpr int kMagnitudeRows = 64;
+// Packed rows per entry of AttentionCall::max_norms.
+constexpr int kNormTileRows = 64;
 
 struct AttentionCall {
   const void* q = nullptr;
@@ -73,10 +73,10 @@ struct AttentionCall {
   BiasTables bias;
   MaskColumns mask;
   const MaskTile* mask_tiles = nullptr;  // null: no mask
-  // [2, magnitude_tiles, heads] f32: the largest |q|, then the largest |k|, of each kMagnitudeRows
+  // [2, norm_tiles, heads] f32: the largest |q|, then the largest |k|, of each kNormTileRows
   // packed rows and head. Null: not computed.
-  const float* magnitudes = nullptr;
-  int64_t magnitude_tiles = 0;
+  const float* max_norms = nullptr;
+  int64_t norm_tiles = 0;
 };
 
 // Lengths and positions of one sequence. They are read past the L1 cache, so a kernel may construct
@@ -124,13 +124,13 @@ struct KeyRows {
 // One query tile: up to `rows` queries of one sequence. Tiles are numbered over all sequences in
 // order, within a sequence from its end, because under causality the last queries see the most
 // keys. Reads offsets as Sequence does. All lanes of a warp must call together.
-struct QueryBlock {
+struct QueryTile {
   int sequence = -1;  // -1: the index is past the last tile
   int row = 0;        // of the first query, within its sequence
 
-  QueryBlock() = default;
-  __device__ QueryBlock(int sequence, int row) : sequence(sequence), row(row) {}
-  __device__ QueryBlock(const AttentionCall& call, int index, int rows) {
+  QueryTile() = default;
+  __device__ QueryTile(int sequence, int row) : sequence(sequence), row(row) {}
+  __device__ QueryTile(const AttentionCall& call, int index, int rows) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     for (int base = 0; base < call.sequences; base += 32) {
       const int s = base + lane;
@@ -197,7 +197,7 @@ class SequenceMask {
 };
 
 // Upper bound of the query tiles of `rows` queries among rows_total packed queries.
-inline int64_t MostQueryBlocks(int64_t rows_total, int64_t sequences, int64_t rows) {
+inline int64_t MaxQueryTiles(int64_t rows_total, int64_t sequences, int64_t rows) {
   return rows_total / rows + sequences;
 }
 
@@ -210,11 +210,11 @@ void AttendTiled(const AttentionCall& call, int64_t rows_total, Stream& stream);
 // limits above.
 template <typename T>
 void AttendHopper(const AttentionCall& call, int64_t rows_total, Stream& stream);
-// Writes the row norms to `to` [2 * MagnitudeTiles(..) * heads] and points the call to them.
+// Writes the row norms to `to` [2 * NormTiles(..) * heads] and points the call to them.
 // Requires packed, 16-byte aligned rows and head_dim <= kHopperHeadDim.
-int64_t MagnitudeTiles(int64_t rows);
+int64_t NormTiles(int64_t rows);
 template <typename T>
-void MeasureMagnitudes(AttentionCall* call, float* to, Stream& stream);
+void ComputeMaxNorms(AttentionCall* call, float* to, Stream& stream);
 // AttendShort takes packed rows only; ShortSuits tells whether it supports a call and is the
 // fastest choice.
 bool ShortSuits(const AttentionCall& call, int64_t rows_total, int max_kv_len,

@@ -68,7 +68,7 @@ class BlockNumbers {
 };
 
 // Multiply-adds of the whole call.
-int64_t Work(const AttentionArgs& args) {
+int64_t MultiplyAdds(const AttentionArgs& args) {
   int64_t pairs = 0;
   for (size_t s = 0; s + 1 < args.q_offsets.size(); ++s) {
     pairs +=
@@ -79,8 +79,8 @@ int64_t Work(const AttentionArgs& args) {
 
 // Partition of a call into tasks: blocks of query rows x groups of heads. It does not affect any
 // result.
-struct Cut {
-  Cut(const AttentionArgs& args, int threads) : heads(args.q.dim[1]) {
+struct Partition {
+  Partition(const AttentionArgs& args, int threads) : heads(args.q.dim[1]) {
     while (block_rows > 32 && Blocks(args).total() * heads < 4 * threads) block_rows /= 2;
     blocks = Blocks(args).total();
     head_group = std::max<int64_t>(1, heads * blocks / (16 * threads));
@@ -92,9 +92,9 @@ struct Cut {
   int64_t heads, block_rows = kQueryBlock, blocks, head_group, head_groups;
 };
 
-void RunTask(const AttentionArgs& args, const Cut& cut, int64_t number, int thread) {
+void RunTask(const AttentionArgs& args, const Partition& partition, int64_t number, int thread) {
   int64_t begin, end;
-  const int64_t s = cut.Blocks(args).Find(number % cut.blocks, &begin, &end);
+  const int64_t s = partition.Blocks(args).Find(number % partition.blocks, &begin, &end);
   if (begin >= end) return;
   const int64_t head_dim = args.q.dim[2], kv_len = KvLen(args, s);
   const size_t i = static_cast<size_t>(s);
@@ -103,11 +103,11 @@ void RunTask(const AttentionArgs& args, const Cut& cut, int64_t number, int thre
   AttentionScratch scratch;
   const int64_t scratch_bytes = scratch.Carve(nullptr, head_dim);
   scratch.Carve(args.scratch.as<char>() + thread * scratch_bytes, head_dim);
-  const int64_t head = number / cut.blocks * cut.head_group;
+  const int64_t head = number / partition.blocks * partition.head_group;
   const AttentionTask task{&args,
                            s,
                            head,
-                           std::min(cut.heads, head + cut.head_group),
+                           std::min(partition.heads, head + partition.head_group),
                            args.q_offsets[i] + begin,
                            end - begin,
                            position + begin,
@@ -119,10 +119,10 @@ void RunTask(const AttentionArgs& args, const Cut& cut, int64_t number, int thre
 
 void Attention(const AttentionArgs& args, Stream& stream) {
   constexpr int64_t kSmallWork = 200000;  // about 10 us: less than waking a thread costs
-  const Cut cut(args, stream.pool().threads());
-  const auto body = [&](int64_t number, int thread) { RunTask(args, cut, number, thread); };
-  if (Work(args) >= kSmallWork) return stream.pool().ParallelFor(cut.tasks(), body);
-  for (int64_t number = 0; number < cut.tasks(); ++number) body(number, 0);
+  const Partition partition(args, stream.pool().threads());
+  const auto body = [&](int64_t number, int thread) { RunTask(args, partition, number, thread); };
+  if (MultiplyAdds(args) >= kSmallWork) return stream.pool().ParallelFor(partition.tasks(), body);
+  for (int64_t number = 0; number < partition.tasks(); ++number) body(number, 0);
 }
 
 int64_t AttentionScratchBytes(int64_t, int64_t, int64_t head_dim, const Stream& stream) {

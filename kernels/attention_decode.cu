@@ -8,25 +8,25 @@
 namespace quintet::cuda {
 namespace {
 
-constexpr int kLeastWarps = 4;        // warps per CTA
-constexpr int kMostWarps = 8;         // warps per CTA
-constexpr int kMostSplits = 8;        // CTAs per cluster: the portable maximum
-constexpr int kLeastSplitKeys = 512;  // keys per CTA, if several CTAs share an item
-constexpr int kMostWarpKeys = 512;    // keys per warp, as long as the CTA can have more warps
+constexpr int kMinWarps = 4;        // warps per CTA
+constexpr int kMaxWarps = 8;        // warps per CTA
+constexpr int kMaxSplits = 8;       // CTAs per cluster: the portable maximum
+constexpr int kMinSplitKeys = 512;  // keys per CTA, if several CTAs share an item
+constexpr int kMaxWarpKeys = 512;   // keys per warp, as long as the CTA can have more warps
 
 // Resident warps per SM, limited by shared memory.
 template <int kDim>
-constexpr int kWarpsAtOnce = kDim == 64 ? 16 : 8;
+constexpr int kResidentWarps = kDim == 64 ? 16 : 8;
 
 // How the keys of one item (a sequence and head) are divided: its steps are assigned round-robin to
 // 2^warps_log2 warps of each of `splits` CTAs, which form a cluster.
-struct Sharing {
+struct SplitPlan {
   int warps_log2 = 0, splits = 1;
 };
 
 // Merged result of two channels of a query.
 struct Merged {
-  float base = -INFINITY, sum = 0.0f;
+  float ref_max = -INFINITY, sum = 0.0f;
   float2 out = {0.0f, 0.0f};
 };
 
@@ -35,11 +35,11 @@ template <typename At>
 __device__ __forceinline__ Merged Merge(int n, int row, int channel, const At& at) {
   Merged all;
 #pragma unroll 4
-  for (int i = 0; i < n; ++i) all.base = fmaxf(all.base, at(i).base[row]);
+  for (int i = 0; i < n; ++i) all.ref_max = fmaxf(all.ref_max, at(i).ref_max[row]);
 #pragma unroll 4
   for (int i = 0; i < n; ++i) {
-    const float base = at(i).base[row];
-    const float share = base == -INFINITY ? 0.0f : Exp2(base - all.base);
+    const float ref_max = at(i).ref_max[row];
+    const float share = ref_max == -INFINITY ? 0.0f : Exp2(ref_max - all.ref_max);
     const float2 out = *reinterpret_cast<const float2*>(&at(i).out[row][channel]);
     all.sum = fmaf(share, at(i).sum[row], all.sum);
     all.out.x = fmaf(share, out.x, all.out.x);
@@ -58,19 +58,20 @@ __device__ __forceinline__ void WriteOut(const AttentionCall& call, int64_t row,
 }
 
 // Barrier of an item's warps in one CTA.
-__device__ __forceinline__ void MeetWarps(int group, int warps_log2) {
+__device__ __forceinline__ void SyncItemWarps(int group, int warps_log2) {
   asm volatile("bar.sync %0, %1;" : : "r"(group + 1), "r"(32 << warps_log2) : "memory");
 }
 
-// Cluster barriers. After MeetBlocks, shared memory writes of all CTAs of the cluster are visible
-// to each other. PartBlocks before exit keeps a CTA's shared memory alive while others read it.
-__device__ __forceinline__ void MeetBlocks() {
+// Cluster barriers. After SyncCluster, shared memory writes of all CTAs of the cluster are visible
+// to each other. SyncClusterBeforeExit before exit keeps a CTA's shared memory alive while others
+// read it.
+__device__ __forceinline__ void SyncCluster() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.release;" ::: "memory");
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 #endif
 }
-__device__ __forceinline__ void PartBlocks() {
+__device__ __forceinline__ void SyncClusterBeforeExit() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
   asm volatile("barrier.cluster.wait;" ::: "memory");
@@ -80,7 +81,7 @@ __device__ __forceinline__ void PartBlocks() {
 // The address of `own` in the shared memory of another CTA of the cluster (distributed shared
 // memory).
 template <typename Shared>
-__device__ __forceinline__ const Shared& OfBlock(const Shared& own, int block) {
+__device__ __forceinline__ const Shared& OfClusterBlock(const Shared& own, int block) {
 #if __CUDA_ARCH__ >= 900
   const Shared* there;
   asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(&own), "r"(block));
@@ -94,18 +95,18 @@ __device__ __forceinline__ const Shared& OfBlock(const Shared& own, int block) {
 // request share one read of its keys. No FIRE, no column mask.
 // Shapes: q, out [rows, heads, head_dim]; k, v rows of head_dim values (a multiple of 8, at most
 // 128) with equal strides, all 16-byte aligned; T is bf16 or f16.
-// Math: as attention_tiled.cu, but with lazy rescaling: P = 2^(score - base), where base follows
-// the row maximum only when a score exceeds it by kSlack. Each warp has its own sums; they are
-// merged in the order of warps, then of CTAs. A result depends on its sequence and on the number of
-// warps per item, and is the same from run to run.
-// Mapping: grid (CTAs, splits), see Sharing; the warps of an item process steps of 16 keys, with
+// Math: as attention_tiled.cu, but with lazy rescaling: P = 2^(score - ref_max), where ref_max
+// follows the row maximum only when a score exceeds it by kRescaleThreshold. Each warp has its own
+// sums; they are merged in the order of warps, then of CTAs. A result depends on its sequence and
+// on the number of warps per item, and is the same from run to run.
+// Mapping: grid (CTAs, splits), see SplitPlan; the warps of an item process steps of 16 keys, with
 // kStages steps each in flight. One MMA covers 8 queries, of which one or four are used: FLOPs are
 // free here. Channels are permuted so that a lane's 16-byte reads of K are its MMA fragments.
 // Bound: 2 kv_len head_dim sizeof(T) bytes per head and sequence at 4.3 TB/s (H200); in a step of
 // few rows the latency after the wait for q: one memory round trip, the MMAs and the merge.
 // Test: tests/kernels/attention_test.cc. History: attention/NOTES.md.
 template <typename T, int kDim, int kTiles>
-__global__ void __launch_bounds__(kMostWarps * 32, 1)
+__global__ void __launch_bounds__(kMaxWarps * 32, 1)
     AttendFewRowsKernel(const __grid_constant__ AttentionCall call, Divisor heads, int warps_log2) {
   extern __shared__ __align__(16) unsigned char shared[];
   WarpMemory<kDim>* const memory = reinterpret_cast<WarpMemory<kDim>*>(shared);
@@ -129,8 +130,8 @@ __global__ void __launch_bounds__(kMostWarps * 32, 1)
   // Number of this CTA's warps (of the item) that have keys.
   const int steps = (sequence.kv_len + kStepKeys - 1) / kStepKeys;
   const int used = min(splits == 1 ? steps : (steps - split + splits - 1) / splits, warps);
-  if (w - first_warp < used) warp.Keep(sequence.q_len);
-  MeetWarps(group, warps_log2);
+  if (w - first_warp < used) warp.StoreResult(sequence.q_len);
+  SyncItemWarps(group, warps_log2);
 
   PartialResult<kDim>& block_result = *reinterpret_cast<PartialResult<kDim>*>(memory + block_warps);
   const int pairs = sequence.q_len * (kDim / 2), threads = 32 << warps_log2;
@@ -145,52 +146,52 @@ __global__ void __launch_bounds__(kMostWarps * 32, 1)
       continue;
     }
     *reinterpret_cast<float2*>(&block_result.out[row][channel]) = all.out;
-    if (channel == 0) block_result.base[row] = all.base, block_result.sum[row] = all.sum;
+    if (channel == 0) block_result.ref_max[row] = all.ref_max, block_result.sum[row] = all.sum;
   }
   if (splits == 1) return;
-  MeetBlocks();
+  SyncCluster();
   for (int i = split * threads + thread; i < pairs; i += splits * threads) {
     const int row = i / (kDim / 2), channel = i % (kDim / 2) * 2;
     const Merged all = Merge(splits, row, channel, [&](int from) -> const PartialResult<kDim>& {
-      return OfBlock(block_result, from);
+      return OfClusterBlock(block_result, from);
     });
     WriteOut<T>(call, sequence.first_row + row, head, channel, all);
   }
-  PartBlocks();
+  SyncClusterBeforeExit();
 }
 
 // Chooses the number of warps per item: as many as can be resident on the device, but at most one
 // per step, and more if a single long sequence would otherwise delay the others. If few items have
 // many keys, a cluster of CTAs shares each item.
 template <int kDim>
-Sharing ShareOut(int64_t items, int64_t max_kv_len, const Stream& stream) {
-  const int64_t warps = int64_t{kWarpsAtOnce<kDim>} * stream.device().multiprocessors() / items;
-  Sharing sharing;
+SplitPlan PlanSplits(int64_t items, int64_t max_kv_len, const Stream& stream) {
+  const int64_t warps = int64_t{kResidentWarps<kDim>} * stream.device().multiprocessors() / items;
+  SplitPlan plan;
   if (stream.device().hopper()) {
-    const int64_t splits = std::min<int64_t>(warps / kLeastWarps, max_kv_len / kLeastSplitKeys);
-    sharing.splits = static_cast<int>(std::clamp<int64_t>(splits, 1, kMostSplits));
+    const int64_t splits = std::min<int64_t>(warps / kMinWarps, max_kv_len / kMinSplitKeys);
+    plan.splits = static_cast<int>(std::clamp<int64_t>(splits, 1, kMaxSplits));
   }
-  for (int& log2 = sharing.warps_log2; 2 << log2 <= kMostWarps; ++log2) {
-    const int64_t warp_keys = max_kv_len / sharing.splits >> log2;
-    const bool spare = 2 << log2 <= warps / sharing.splits && warp_keys > kStepKeys;
-    if (!spare && warp_keys <= kMostWarpKeys) break;
+  for (int& log2 = plan.warps_log2; 2 << log2 <= kMaxWarps; ++log2) {
+    const int64_t warp_keys = max_kv_len / plan.splits >> log2;
+    const bool spare = 2 << log2 <= warps / plan.splits && warp_keys > kStepKeys;
+    if (!spare && warp_keys <= kMaxWarpKeys) break;
   }
-  return sharing;
+  return plan;
 }
 
 template <typename T, int kDim, int kTiles>
 void LaunchFewRows(const AttentionCall& call, int max_kv_len, Stream& stream) {
   const int64_t items = int64_t{call.sequences} * call.heads;
-  const Sharing sharing = ShareOut<kDim>(items, max_kv_len, stream);
-  const int64_t warps = std::max(kLeastWarps, 1 << sharing.warps_log2);
-  const int64_t blocks = ((items << sharing.warps_log2) + warps - 1) / warps;
+  const SplitPlan plan = PlanSplits<kDim>(items, max_kv_len, stream);
+  const int64_t warps = std::max(kMinWarps, 1 << plan.warps_log2);
+  const int64_t blocks = ((items << plan.warps_log2) + warps - 1) / warps;
   const size_t bytes = static_cast<size_t>(warps) * sizeof(WarpMemory<kDim>) +
-                       (sharing.splits > 1 ? sizeof(PartialResult<kDim>) : 0);
-  const unsigned splits = static_cast<unsigned>(sharing.splits);
+                       (plan.splits > 1 ? sizeof(PartialResult<kDim>) : 0);
+  const unsigned splits = static_cast<unsigned>(plan.splits);
   LaunchClusters(stream, dim3(static_cast<unsigned>(blocks), splits), dim3(1, splits),
                  dim3(static_cast<unsigned>(warps * 32)), bytes,
                  AttendFewRowsKernel<T, kDim, kTiles>, call,
-                 Divisor(static_cast<uint32_t>(call.heads)), sharing.warps_log2);
+                 Divisor(static_cast<uint32_t>(call.heads)), plan.warps_log2);
 }
 
 }  // namespace

@@ -12,15 +12,15 @@ namespace quintet::cuda {
 
 constexpr int kStepKeys = 16;  // keys per step of a warp
 constexpr int kStages = 3;     // steps of a warp in shared memory: one in use, the others in flight
-constexpr float kSlack =
-    8.0f;  // log2 units; scores may exceed `base` by this much before it is raised
+// Scores may exceed `ref_max` by this much, in log2 units, before it is raised.
+constexpr float kRescaleThreshold = 8.0f;
 
 // Partial result of some of an item's keys: per query the weighted sum of V, and the row sum of P =
-// 2^(score - base).
+// 2^(score - ref_max).
 template <int kDim>
 struct alignas(16) PartialResult {
   float out[kFewRows][kDim + 4];
-  float base[kFewRows], sum[kFewRows];  // base is -inf if no key was seen
+  float ref_max[kFewRows], sum[kFewRows];  // ref_max is -inf if no key was seen
 };
 
 // Shared memory of one warp: its K and V rows, whose 16-byte pieces are swizzled so that neither
@@ -72,23 +72,23 @@ class FewRowsWarp {
     keys_ = static_cast<const T*>(call_.k) + head_ * call_.k_head + channel;
     values_ = static_cast<const T*>(call_.v) + head_ * call_.v_head + channel;
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) base_[tile][0] = base_[tile][1] = -INFINITY;
+    for (int tile = 0; tile < kTiles; ++tile) ref_max_[tile][0] = ref_max_[tile][1] = -INFINITY;
   }
 
   // Mainloop over this warp's keys. K and V rows that the previous kernel does not write are loaded
   // before WaitForInputs.
   __device__ void Run(const Sequence& sequence) {
     const int end = sequence.kv_len;
-    const int settled = call_.fresh == FreshKeys::kNone  ? INT_MAX
-                        : call_.fresh == FreshKeys::kOwn ? end - sequence.q_len
-                                                         : INT_MIN;
+    const int fresh_begin = call_.fresh == FreshKeys::kNone  ? INT_MAX
+                            : call_.fresh == FreshKeys::kOwn ? end - sequence.q_len
+                                                             : INT_MIN;
     if (call_.bias.kind == BiasKind::kNone) {
       plain_end_ = call_.causal ? min(end, sequence.position + 1) : end;
     }
 #pragma unroll
     for (int i = 0; i < kStages - 1; ++i) {
       const int key = begin_ + i * stride_;
-      if (key < settled) CopyKeys<Keys::kSettled>(i, rows_[i], key, end, settled);
+      if (key < fresh_begin) CopyKeys<Keys::kUnchanged>(i, rows_[i], key, end, fresh_begin);
     }
     if (begin_ < end) LoadBias(sequence, begin_, end);
     WaitForInputs();
@@ -96,14 +96,14 @@ class FewRowsWarp {
 #pragma unroll
     for (int i = 0; i < kStages - 1; ++i) {
       const int key = begin_ + i * stride_;
-      if (settled < key + kStepKeys) CopyKeys<Keys::kFresh>(i, rows_[i], key, end, settled);
+      if (fresh_begin < key + kStepKeys) CopyKeys<Keys::kFresh>(i, rows_[i], key, end, fresh_begin);
       CommitCopies();
     }
     uint32_t row = rows_[kStages - 1];
     int stage = 0, next = kStages - 1;
     for (int key = begin_; key < end; key += stride_) {
       __syncwarp();  // every lane has finished the step whose buffer is overwritten now
-      CopyKeys<Keys::kAll>(next, row, key + (kStages - 1) * stride_, end, settled);
+      CopyKeys<Keys::kAll>(next, row, key + (kStages - 1) * stride_, end, fresh_begin);
       CommitCopies();
       if (key + kStages * stride_ < end) row = RowOfLane(key + kStages * stride_);
       WaitForCopies<kStages - 1>();
@@ -116,7 +116,7 @@ class FewRowsWarp {
   }
 
   // Stores the warp's partial result over its K and V buffers.
-  __device__ void Keep(int q_len) {
+  __device__ void StoreResult(int q_len) {
     WaitForCopies<0>();
     __syncwarp();
     PartialResult<kDim>& result = memory_.result;
@@ -124,10 +124,10 @@ class FewRowsWarp {
     for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
       for (int side = 0; side < 2; ++side) {
-        const float sum = AddOverKeys(sum_[tile][side]);
+        const float sum = SumOverKeys(sum_[tile][side]);
         const int row = Query(tile, side);
         if (row >= q_len) continue;
-        result.base[row] = base_[tile][side];
+        result.ref_max[row] = ref_max_[tile][side];
         result.sum[row] = sum;
 #pragma unroll
         for (int n = 0; n < kDim / 16; ++n) {
@@ -139,7 +139,7 @@ class FewRowsWarp {
   }
 
  private:
-  enum class Keys { kSettled, kFresh, kAll };
+  enum class Keys { kUnchanged, kFresh, kAll };
 
   __device__ static int Lane() { return static_cast<int>(threadIdx.x) % 32; }
   // The query, and the key within its step, of element [tile][2 half + side] of the scores.
@@ -147,14 +147,14 @@ class FewRowsWarp {
   __device__ static int Key(int half) { return half * 8 + Lane() / 4; }
 
   // Reductions over the lanes that hold the same queries.
-  __device__ static float MostOverKeys(float x) {
+  __device__ static float MaxOverKeys(float x) {
 #pragma unroll
     for (int lanes = 4; lanes < 32; lanes *= 2) {
       x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, lanes));
     }
     return x;
   }
-  __device__ static float AddOverKeys(float x) {
+  __device__ static float SumOverKeys(float x) {
 #pragma unroll
     for (int lanes = 4; lanes < 32; lanes *= 2) x += __shfl_xor_sync(0xffffffffu, x, lanes);
     return x;
@@ -188,7 +188,7 @@ class FewRowsWarp {
   // Neighbouring lanes copy neighbouring pieces, so that four lanes request whole 32-byte sectors:
   // two distant lanes that share a sector would fetch it twice.
   template <Keys kKeys>
-  __device__ void CopyKeys(int stage, uint32_t row, int begin, int end, int settled) {
+  __device__ void CopyKeys(int stage, uint32_t row, int begin, int end, int fresh_begin) {
     if (begin >= end) return;
     const int first = Lane() / kPieces, piece = Lane() % kPieces;
     const bool channels = piece * 8 < call_.head_dim;
@@ -199,8 +199,8 @@ class FewRowsWarp {
     for (int at = 0; at < kStepKeys; at += kRowsAtOnce) {
       const uint64_t offset = uint64_t{__shfl_sync(0xffffffffu, row, at + first)} * row_bytes;
       const int key = begin + at + first;
-      if (kKeys == Keys::kSettled && key >= settled) continue;
-      if (kKeys == Keys::kFresh && key < settled) continue;
+      if (kKeys == Keys::kUnchanged && key >= fresh_begin) continue;
+      if (kKeys == Keys::kFresh && key < fresh_begin) continue;
       const uint32_t place =
           to + at * kPieces * 16 + (piece ^ Memory::Swizzle(first) ^ Memory::Swizzle(at)) * 16;
       const bool valid = key < end && channels;
@@ -211,17 +211,17 @@ class FewRowsWarp {
   }
 
   // Computes the bias of the step at `begin` in log2 units: -inf where the key is hidden or past
-  // the end. If all pairs have the same bias, only bias_[0][0] is set (even_).
+  // the end. If all pairs have the same bias, only bias_[0][0] is set (uniform_bias_).
   __device__ void LoadBias(const Sequence& sequence, int begin, int end) {
-    even_ = begin + kStepKeys <= plain_end_;
+    uniform_bias_ = begin + kStepKeys <= plain_end_;
     bias_[0][0] = 0.0f;
-    if (even_) return;
+    if (uniform_bias_) return;
     // Constructed at every step: keeping it would cost registers.
     const HeadBias bias(call_.bias, call_.causal, static_cast<int>(head_), call_.heads);
     const int lo = begin - (sequence.position + sequence.q_len - 1);
     const int hi = begin + kStepKeys - 1 - sequence.position;
-    even_ = begin + kStepKeys <= end && bias.Constant(lo, hi);
-    if (even_) {
+    uniform_bias_ = begin + kStepKeys <= end && bias.Constant(lo, hi);
+    if (uniform_bias_) {
       bias_[0][0] = bias.At(lo);
       return;
     }
@@ -260,9 +260,9 @@ class FewRowsWarp {
 #pragma unroll
       for (int e = 0; e < 4; ++e) scores[tile][e] += more[tile][e];
     }
-    uint32_t weights[kTiles][2];
+    uint32_t probs[kTiles][2];
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) Weigh(scores[tile], tile, weights[tile]);
+    for (int tile = 0; tile < kTiles; ++tile) ComputeProbs(scores[tile], tile, probs[tile]);
     const int key = Lane() % 16;
     const uint32_t values = SharedAddress(step.v.pieces + key * kPieces);
 #pragma unroll
@@ -271,47 +271,48 @@ class FewRowsWarp {
       LoadMatricesTransposed(v, values + (Lane() / 16 ^ Memory::Swizzle(key) ^ 2 * n) * 16);
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
-        Mma<T>(out_[tile][n], v[0], v[2], v[1], v[3], weights[tile][0], weights[tile][1]);
+        Mma<T>(out_[tile][n], v[0], v[2], v[1], v[3], probs[tile][0], probs[tile][1]);
       }
     }
   }
 
-  // Replaces the scores of a tile by P = 2^(score - base), and returns P rounded to T as a B
+  // Replaces the scores of a tile by P = 2^(score - ref_max), and returns P rounded to T as a B
   // fragment.
-  __device__ void Weigh(float (&scores)[4], int tile, uint32_t (&weights)[2]) {
+  __device__ void ComputeProbs(float (&scores)[4], int tile, uint32_t (&probs)[2]) {
     const float scale = call_.scale * kLog2E;
     bool high = false;
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      scores[e] = fmaf(scores[e], scale, even_ ? bias_[0][0] : bias_[tile][e]);
-      high |= scores[e] > base_[tile][e % 2] + kSlack;
+      scores[e] = fmaf(scores[e], scale, uniform_bias_ ? bias_[0][0] : bias_[tile][e]);
+      high |= scores[e] > ref_max_[tile][e % 2] + kRescaleThreshold;
     }
-    if (__any_sync(0xffffffffu, high)) RaiseBase(scores, tile);
+    if (__any_sync(0xffffffffu, high)) RaiseRefMax(scores, tile);
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const float base = base_[tile][e % 2];
-      scores[e] = Exp2(scores[e] - (base == -INFINITY ? 0.0f : base));  // -inf: no key seen so far
+      const float ref_max = ref_max_[tile][e % 2];
+      scores[e] =
+          Exp2(scores[e] - (ref_max == -INFINITY ? 0.0f : ref_max));  // -inf: no key seen so far
       sum_[tile][e % 2] += scores[e];
     }
-    weights[0] = TransposeMatrix(PackPair<T>(scores[0], scores[1]));
-    weights[1] = TransposeMatrix(PackPair<T>(scores[2], scores[3]));
+    probs[0] = TransposeMatrix(PackPair<T>(scores[0], scores[1]));
+    probs[1] = TransposeMatrix(PackPair<T>(scores[2], scores[3]));
   }
 
-  // Raises the base of each query whose largest score exceeds it by more than kSlack, and rescales
-  // its sums.
-  __device__ void RaiseBase(const float (&scores)[4], int tile) {
+  // Raises the ref_max of each query whose largest score exceeds it by more than kRescaleThreshold,
+  // and rescales its sums.
+  __device__ void RaiseRefMax(const float (&scores)[4], int tile) {
 #pragma unroll
     for (int side = 0; side < 2; ++side) {
-      float& base = base_[tile][side];
-      const float most = MostOverKeys(fmaxf(scores[side], scores[2 + side]));
-      const bool raise = most > base + kSlack;
-      const float shrink = raise ? Exp2(base - most) : 1.0f;
-      if (raise) base = most;
-      sum_[tile][side] *= shrink;
+      float& ref_max = ref_max_[tile][side];
+      const float largest = MaxOverKeys(fmaxf(scores[side], scores[2 + side]));
+      const bool raise = largest > ref_max + kRescaleThreshold;
+      const float rescale = raise ? Exp2(ref_max - largest) : 1.0f;
+      if (raise) ref_max = largest;
+      sum_[tile][side] *= rescale;
 #pragma unroll
       for (int n = 0; n < kDim / 16; ++n) {
-        out_[tile][n][side] *= shrink;
-        out_[tile][n][2 + side] *= shrink;
+        out_[tile][n][side] *= rescale;
+        out_[tile][n][2 + side] *= rescale;
       }
     }
   }
@@ -326,11 +327,11 @@ class FewRowsWarp {
   const T* values_;
   uint32_t rows_[kStages];
   uint4 q_[kTiles][kBlocks];
-  bool even_;  // bias_[0][0] applies to all pairs of the step
+  bool uniform_bias_;  // bias_[0][0] applies to all pairs of the step
   float bias_[kTiles][4];
   float out_[kTiles][kDim / 16][4] = {};
   // Per query, in log2 units: a stale row maximum, relative to which P is computed.
-  float base_[kTiles][2];
+  float ref_max_[kTiles][2];
   float sum_[kTiles][2] = {};  // row sums of P, over this lane's keys only
   int plain_end_ = INT_MIN;    // all queries see the keys before it, and there is no bias
 };

@@ -22,7 +22,7 @@ template <int kRows, int kDim>
 struct F32Memory {
   float q[kRows][kDim + 4];
   float kv[kKeys][kDim + 4];  // the K tile, later the V tile
-  float weights[kRows][kKeys + 4];
+  float probs[kRows][kKeys + 4];
 };
 
 template <int kRows, int kDim>
@@ -32,17 +32,17 @@ class F32Block {
 
  public:
   __device__ F32Block(const AttentionCall& call, F32Memory<kRows, kDim>& memory,
-                      const QueryBlock& block, int head)
+                      const QueryTile& query_tile, int head)
       : call_(call),
         memory_(memory),
-        sequence_(call, block.sequence),
+        sequence_(call, query_tile.sequence),
         bias_(call.bias, call.causal, head, call.heads),
-        key_rows_(call, block.sequence),
-        mask_(call, block.sequence),
+        key_rows_(call, query_tile.sequence),
+        mask_(call, query_tile.sequence),
         head_(head),
-        row_(sequence_.first_row + block.row),
-        rows_(min(kRows, sequence_.q_len - block.row)),
-        position_(sequence_.position + block.row) {}
+        row_(sequence_.first_row + query_tile.row),
+        rows_(min(kRows, sequence_.q_len - query_tile.row)),
+        position_(sequence_.position + query_tile.row) {}
 
   __device__ void Run() {
     const KeyRange range(bias_, position_, rows_, sequence_.kv_len, kKeys);
@@ -57,13 +57,13 @@ class F32Block {
       __syncthreads();  // all threads have read the previous V tile
       LoadTile(k, call_.k_row, begin);
       __syncthreads();
-      Weigh(begin, view == TileView::kSome);
+      ComputeProbs(begin, view == TileView::kSome);
       __syncthreads();
       LoadTile(v, call_.v_row, begin);
       __syncthreads();
       AddValues();
     }
-    Write();
+    StoreOutput();
   }
 
  private:
@@ -95,9 +95,9 @@ class F32Block {
     }
   }
 
-  // One step of the online softmax: writes P of the tile to memory_.weights and rescales out_ and
+  // One step of the online softmax: writes P of the tile to memory_.probs and rescales out_ and
   // sum_.
-  __device__ void Weigh(int begin, bool masked) {
+  __device__ void ComputeProbs(int begin, bool masked) {
     float scores[S::kThreadRows][S::kThreadKeys] = {};
 #pragma unroll 4
     for (int c = 0; c < kDim; c += 4) {
@@ -136,14 +136,14 @@ class F32Block {
         most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, step));
       }
       const float base = most == -INFINITY ? 0.0f : most;  // -inf: no key seen so far
-      const float shrink = exp2f(max_[r] - base);
+      const float rescale = exp2f(max_[r] - base);
       max_[r] = most;
-      sum_[r] *= shrink;
+      sum_[r] *= rescale;
 #pragma unroll
-      for (int d = 0; d < kThreadDims; ++d) out_[r][d] *= shrink;
+      for (int d = 0; d < kThreadDims; ++d) out_[r][d] *= rescale;
 #pragma unroll
       for (int j = 0; j < S::kThreadKeys; ++j) {
-        memory_.weights[FirstRow() + r][Lane() + j * S::kLanes] = exp2f(scores[r][j] - base);
+        memory_.probs[FirstRow() + r][Lane() + j * S::kLanes] = exp2f(scores[r][j] - base);
       }
     }
   }
@@ -159,7 +159,7 @@ class F32Block {
       float4 w[S::kThreadRows];
 #pragma unroll
       for (int r = 0; r < S::kThreadRows; ++r) {
-        w[r] = Vector(memory_.weights[FirstRow() + r] + j);
+        w[r] = Vector(memory_.probs[FirstRow() + r] + j);
         sum_[r] = (((sum_[r] + w[r].x) + w[r].y) + w[r].z) + w[r].w;
       }
 #pragma unroll
@@ -178,7 +178,7 @@ class F32Block {
     }
   }
 
-  __device__ void Write() {
+  __device__ void StoreOutput() {
     float* out = static_cast<float*>(call_.out) + head_ * call_.out_head;
     __syncthreads();  // out may alias q, which may still be read if the sequence has no keys
 #pragma unroll
@@ -226,9 +226,9 @@ __global__ void __launch_bounds__(kThreads)
     AttendF32Kernel(const __grid_constant__ AttentionCall call) {
   extern __shared__ __align__(16) unsigned char shared[];
   WaitForInputs();
-  const QueryBlock block(call, static_cast<int>(blockIdx.x), kRows);
-  if (block.sequence < 0) return;
-  F32Block<kRows, kDim>(call, *reinterpret_cast<F32Memory<kRows, kDim>*>(shared), block,
+  const QueryTile query_tile(call, static_cast<int>(blockIdx.x), kRows);
+  if (query_tile.sequence < 0) return;
+  F32Block<kRows, kDim>(call, *reinterpret_cast<F32Memory<kRows, kDim>*>(shared), query_tile,
                         static_cast<int>(blockIdx.y))
       .Run();
 }
@@ -236,7 +236,7 @@ __global__ void __launch_bounds__(kThreads)
 template <int kRows, int kDim>
 void LaunchF32(const AttentionCall& call, int64_t rows_total, Stream& stream) {
   constexpr int kSharedBytes = sizeof(F32Memory<kRows, kDim>);
-  const int64_t blocks = MostQueryBlocks(rows_total, call.sequences, kRows);
+  const int64_t blocks = MaxQueryTiles(rows_total, call.sequences, kRows);
   Launch(stream, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(call.heads)),
          dim3(kThreads), kSharedBytes, AttendF32Kernel<kRows, kDim>, call);
 }

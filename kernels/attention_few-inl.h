@@ -211,24 +211,24 @@ void LoadKeysFew(const AttentionScratch& s, int64_t head_dim, KeyTile* now, cons
 void AttendFew(const AttentionTask& whole, const AttentionScratch& s) {
   const int64_t head_dim = whole.args->q.dim[2];
   const TaskMask mask(whole);
-  TileWalk walk(whole);
+  TileIterator iterator(whole);
   KeyTile tiles[2];
-  tiles[0].Point(walk);
-  for (int turn = 0; !walk.done(); turn ^= 1) {
-    TileWalk ahead = walk;
+  tiles[0].Point(iterator);
+  for (int turn = 0; !iterator.done(); turn ^= 1) {
+    TileIterator ahead = iterator;
     ahead.Next();
     if (!ahead.done()) tiles[turn ^ 1].Point(ahead);
-    if (walk.first()) {
+    if (iterator.first()) {
       std::fill_n(s.o_t, whole.rows * PaddedDim(head_dim), 0.0f);
       std::fill_n(s.row_max, whole.rows, kMinusInf);
       std::fill_n(s.row_sum, whole.rows, 0.0f);
     }
     if (tiles[turn].count > 0 && mask.View(tiles[turn].begin, 0, whole.rows) != TileView::kNone) {
       LoadKeysFew(s, head_dim, &tiles[turn], ahead.done() ? nullptr : &tiles[turn ^ 1]);
-      AttendTileFew(walk.task, s, walk.bias(), mask, tiles[turn]);
+      AttendTileFew(iterator.task, s, iterator.bias(), mask, tiles[turn]);
     }
-    if (walk.last()) EndFew(walk.task, s);
-    walk = ahead;
+    if (iterator.last()) EndFew(iterator.task, s);
+    iterator = ahead;
   }
 }
 

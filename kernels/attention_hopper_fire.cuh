@@ -30,7 +30,7 @@ struct FireStrip {
 // Crossings of each knot by a warp's 16 queries: x is the first key at which the first query is
 // past the knot, y the first key at which all queries are. Each lane reads only the entries that it
 // wrote.
-using FirePasses = int2[kHopperKnots];
+using FireCrossings = int2[kHopperKnots];
 
 // Writes the strip whose first entry is for distance (key - query) `begin`. As
 // HeadBias::FireDistance, with the approximate logarithm; requires c >= 0. Executed by one warp.
@@ -69,11 +69,11 @@ __device__ inline void WriteFireTable(const HeadBias& bias, float unit, FireTabl
 // crossings the bias of all 16 rows is one line of f. Where only some rows have crossed a knot,
 // min(f, knot) selects the line per element. The network is continuous, so an off-by-one key at a
 // crossing does not change the result.
-class FireRows {
+class FireBias {
  public:
   // The lane's queries are at `position` and `position` + 8, the warp's first one at `row`.
   __device__ __forceinline__ void Begin(const HeadBias& bias, int position, int row,
-                                        const FireTable& table, FirePasses& passes) {
+                                        const FireTable& table, FireCrossings& crossings) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       inverse_length_[half] = bias.FireInverseLength(position + half * 8);
@@ -83,17 +83,18 @@ class FireRows {
                 last = __shfl_sync(0xffffffffu, length_[1], 31);
 #pragma unroll 1
     for (int i = Lane(); i < kHopperKnots; i += 32) {
-      passes[i] = {INT_MAX, INT_MAX};
+      crossings[i] = {INT_MAX, INT_MAX};
       if (i >= bias.FireSegments() - 1) continue;
       const float knot = table.knots[i].x;
-      passes[i] = {Passes(bias, row, knot * first), Passes(bias, row + 15, knot * last)};
+      crossings[i] = {FirstKeyBelow(bias, row, knot * first),
+                      FirstKeyBelow(bias, row + 15, knot * last)};
     }
   }
 
   // scores = bias of the K tile that starts at `first_key`, for a network of `knots` knots. `row`:
   // index of the warp's first query in the query tile.
   template <int kRows, int kKeys>
-  __device__ __forceinline__ void Fill(int knots, int first_key, const FirePasses& passes,
+  __device__ __forceinline__ void Fill(int knots, int first_key, const FireCrossings& crossings,
                                        const FireTable& table, const FireStrip<kRows, kKeys>& strip,
                                        int row, float (&scores)[kKeys / 8][4]) const {
     static_assert(kKeys == kParts * kPart);
@@ -104,7 +105,7 @@ class FireRows {
 #pragma unroll
     for (int i = 0; i < kHopperKnots; i += 32) {
       if (i >= knots) break;
-      const int2 from = passes[i + Lane()];
+      const int2 from = crossings[i + Lane()];
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
         const int begin = first_key + part * kPart;
@@ -152,7 +153,7 @@ class FireRows {
   }
 
   // First key at which a query at `row` has FireDistance <= f.
-  __device__ __forceinline__ static int Passes(const HeadBias& bias, int row, float f) {
+  __device__ __forceinline__ static int FirstKeyBelow(const HeadBias& bias, int row, float f) {
     const float distance = expm1f(fabsf(f)) / fabsf(bias.fire_c());
     return __float2int_ru(static_cast<float>(row) - copysignf(distance, f));
   }

@@ -13,10 +13,10 @@ namespace quintet::cuda {
 // Math: wgmma with f32 accumulators; online softmax in f32; P rounded to T. Row sums are taken of
 // the rounded P, except without a bias and with two consumer warpgroups.
 // Mapping: persistent, one CTA per SM; work tiles (64 queries per consumer warpgroup x 1 head) are
-// assigned statically in zig-zag order (Works). Warpgroup 0 is the producer: warp 0 issues TMA
-// loads (paged cache: kCacheWarps warps gather rows with cp.async) and writes FIRE's logarithms;
-// warp 1 writes the bias table of the next work tile. A consumer warpgroup overlaps the Q K^T GEMM
-// of a tile with the P V GEMM of the previous one; consumers alternate GEMM and softmax
+// assigned statically in zig-zag order (AttentionTileScheduler). Warpgroup 0 is the producer: warp
+// 0 issues TMA loads (paged cache: kGatherWarps warps gather rows with cp.async) and writes FIRE's
+// logarithms; warp 1 writes the bias table of the next work tile. A consumer warpgroup overlaps the
+// Q K^T GEMM of a tile with the P V GEMM of the previous one; consumers alternate GEMM and softmax
 // (ping-pong).
 // Bound: 4 rows kv_len head_dim FLOP at 790 TFLOP/s (H200); at head_dim 64 the exponentials take as
 // long as the GEMMs.
@@ -24,19 +24,19 @@ namespace quintet::cuda {
 template <typename T, typename S, bool kCached, BiasKind kFunction>
 __global__ void __launch_bounds__(S::kThreads, 1)
     AttendHopperKernel(const __grid_constant__ AttentionCall call,
-                       const __grid_constant__ HopperMaps maps) {
+                       const __grid_constant__ HopperTensorMaps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) unsigned char shared[];
-  using Memory = HopperMemory<T, S, kFunction>;
+  using Memory = HopperSharedMemory<T, S, kFunction>;
   Memory& memory = *reinterpret_cast<Memory*>(shared);
   WaitForInputs();
   HopperBarriers<S::kStages>& barriers = memory.barriers;
-  constexpr int kFull = kCached ? kCacheWarps * 32 + 1 : 1;
+  constexpr int kFull = kCached ? kGatherWarps * 32 + 1 : 1;
   const int with_columns = call.mask_tiles == nullptr ? 0 : 32;
   constexpr int kWithStrip = Memory::kFire ? 32 : 0;
   FillMissingColumns<S>(call, memory);
   if (threadIdx.x < kSortedSequences) {
-    memory.sequences[threadIdx.x] = BlocksOf<S>(call, static_cast<int>(threadIdx.x));
+    memory.sequences[threadIdx.x] = TilesOf<S>(call, static_cast<int>(threadIdx.x));
   }
   const int thread = static_cast<int>(threadIdx.x);
   for (int i = thread; i < static_cast<int>(sizeof(memory.ones) / sizeof(T)); i += S::kThreads) {
@@ -53,29 +53,29 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     for (int stage = 0; stage < 2; ++stage) {
       InitBarrier(SharedAddress(&barriers.queries_full[stage]),
                   1 + 32);  // the TMA thread and one arrival per lane of warp 1
-      InitBarrier(SharedAddress(&barriers.queries_empty[stage]), S::kGroups * kWarpgroup);
+      InitBarrier(SharedAddress(&barriers.queries_empty[stage]), S::kConsumers * kWarpgroup);
     }
     InitBarrier(SharedAddress(&barriers.values_tail), 1);
     for (int stage = 0; stage < S::kStages; ++stage) {
       InitBarrier(SharedAddress(&barriers.keys_full[stage]), kFull + kWithStrip + with_columns);
       InitBarrier(SharedAddress(&barriers.values_full[stage]), kFull);
-      InitBarrier(SharedAddress(&barriers.keys_empty[stage]), S::kGroups * kWarpgroup);
-      InitBarrier(SharedAddress(&barriers.values_empty[stage]), S::kGroups * kWarpgroup);
+      InitBarrier(SharedAddress(&barriers.keys_empty[stage]), S::kConsumers * kWarpgroup);
+      InitBarrier(SharedAddress(&barriers.values_empty[stage]), S::kConsumers * kWarpgroup);
     }
     ShowBarriers();
   }
   __syncthreads();
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
   if (warp < 4) {
-    GiveRegisters<kCached ? S::kRowRegisters : S::kBoxRegisters>();
+    GiveRegisters<kCached ? S::kGatherRegisters : S::kTmaRegisters>();
     if (warp == 1) {
       WriteTables<T, S>(call, memory);
     } else if (warp == 0 || kCached) {
-      HopperCopier<T, S, Memory, kCached>(call, maps, memory).Run();
+      HopperProducer<T, S, Memory, kCached>(call, maps, memory).Run();
     }
   } else {
-    TakeRegisters<S::template kComputeRegisters<kCached>>();
-    HopperGroup<T, S, kCached, kFunction>(call, memory, warp / 4 - 1).Run();
+    TakeRegisters<S::template kConsumerRegisters<kCached>>();
+    HopperConsumer<T, S, kCached, kFunction>(call, memory, warp / 4 - 1).Run();
   }
 #endif
 }
@@ -83,9 +83,9 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 template <typename T, typename S, bool kCached, BiasKind kFunction>
 void LaunchHopper(const AttentionCall& call, int64_t rows_total, Stream& stream) {
   Device& device = stream.device();
-  constexpr int kSharedBytes = sizeof(HopperMemory<T, S, kFunction>);
+  constexpr int kSharedBytes = sizeof(HopperSharedMemory<T, S, kFunction>);
   static_assert(kSharedBytes <= 227 * 1024);
-  HopperMaps maps{};
+  HopperTensorMaps maps{};
   const auto encode = [&](const void* data, int64_t rows, int64_t row, int64_t head, int box_rows,
                           CUtensorMap* map) {
     return EncodeBoxes({data, rows, call.heads, call.head_dim, row, head}, box_rows, device, map);
@@ -95,8 +95,8 @@ void LaunchHopper(const AttentionCall& call, int64_t rows_total, Stream& stream)
                    !encode(call.v, call.k_rows, call.v_row, call.v_head, S::kKeys, &maps.v))) {
     return;
   }
-  const int64_t works = MostQueryBlocks(rows_total, call.sequences, S::kRows) * call.heads;
-  const int64_t blocks = std::min<int64_t>(works, device.multiprocessors());
+  const int64_t work_tiles = MaxQueryTiles(rows_total, call.sequences, S::kRows) * call.heads;
+  const int64_t blocks = std::min<int64_t>(work_tiles, device.multiprocessors());
   Launch(stream, dim3(static_cast<unsigned>(blocks)), dim3(S::kThreads), kSharedBytes,
          AttendHopperKernel<T, S, kCached, kFunction>, call, maps);
 }

@@ -22,40 +22,43 @@ __device__ __forceinline__ int Swizzled(int row, int piece) {
 __host__ __device__ __forceinline__ constexpr int WholeTiles(int keys) {
   return (keys + kKeys - 1) / kKeys * kKeys;
 }
-// Shared memory of one CTA: a query tile, K and V of `room` keys, and the bias at each distance.
-constexpr int SharedBytes(int room) { return (kRows + 2 * room) * kDim * 2 + (kRows + room) * 4; }
+// Shared memory of one CTA: a query tile, K and V of `max_keys` keys, and the bias at
+// each distance.
+constexpr int SharedBytes(int max_keys) {
+  return (kRows + 2 * max_keys) * kDim * 2 + (kRows + max_keys) * 4;
+}
 
-// One CTA's work on a query tile (the part of one thread). `room`: keys that fit into shared
+// One CTA's work on a query tile (the part of one thread). `max_keys`: keys that fit into shared
 // memory.
 template <typename T>
 class ShortBlock {
  public:
   __device__ __forceinline__ ShortBlock(const AttentionCall& call, const Sequence& sequence,
-                                        int first_key, int row, int head, int room,
+                                        int first_key, int row, int head, int max_keys,
                                         unsigned char* shared)
       : call_(call),
         sequence_(sequence),
         head_(head),
-        room_(room),
+        max_keys_(max_keys),
         rows_(min(kRows, sequence.q_len - row)),
         position_(sequence.position + row),
         first_key_(first_key),
         row_(sequence.first_row + row),
         q_(reinterpret_cast<T*>(shared)),
         k_(q_ + kRows * kDim),
-        v_(k_ + room * kDim),
-        strip_(reinterpret_cast<float*>(v_ + room * kDim)) {}
+        v_(k_ + max_keys * kDim),
+        strip_(reinterpret_cast<float*>(v_ + max_keys * kDim)) {}
 
-  // Mainloop over all keys, `room_` keys at a time. Loops are not unrolled where possible:
+  // Mainloop over all keys, `max_keys_` keys at a time. Loops are not unrolled where possible:
   // instruction fetches of code that runs once cost time too.
   __device__ __forceinline__ void Run() {
 #pragma unroll 1
-    for (int begin = 0; begin == 0 || begin < sequence_.kv_len; begin += room_) {
+    for (int begin = 0; begin == 0 || begin < sequence_.kv_len; begin += max_keys_) {
       if (begin > 0) __syncthreads();
       LoadBias(begin);
       if (begin == 0) WaitForInputs();
       Load(begin);
-      const int end = min(sequence_.kv_len - begin, room_);
+      const int end = min(sequence_.kv_len - begin, max_keys_);
       WaitForCopies<1>();
       __syncthreads();
 #pragma unroll 1
@@ -63,9 +66,9 @@ class ShortBlock {
         Score(tile);
         AddStrip(scores_, strip_ + kRows - 1 - WarpRow() + tile, call_.scale * kLog2E);
         if (end - tile < kKeys) HideFrom(scores_, end - tile);
-        float shrink[2];
-        softmax_.Weigh(scores_, 1.0f, 0.0f, shrink);
-        Shrink(out_, shrink);
+        float rescale[2];
+        softmax_.ComputeProbs(scores_, 1.0f, 0.0f, rescale);
+        Rescale(out_, rescale);
         if (tile == 0) {
           WaitForCopies<0>();
           __syncthreads();
@@ -73,7 +76,7 @@ class ShortBlock {
         AddValues(tile);
       }
     }
-    Write();
+    StoreOutput();
   }
 
  private:
@@ -83,12 +86,12 @@ class ShortBlock {
     return static_cast<int>(threadIdx.x) / 32 * 16;
   }
 
-  // Computes the bias of keys [begin, begin + room_) at each distance from the tile's queries. May
-  // run before WaitForInputs, because no kernel writes the bias tables.
+  // Computes the bias of keys [begin, begin + max_keys_) at each distance from the tile's queries.
+  // May run before WaitForInputs, because no kernel writes the bias tables.
   __device__ __forceinline__ void LoadBias(int begin) const {
     const HeadBias bias(call_.bias, call_.causal, head_, call_.heads);
     const int first = begin - position_ - (kRows - 1);
-    const int count = kRows + min(room_, WholeTiles(sequence_.kv_len - begin));
+    const int count = kRows + min(max_keys_, WholeTiles(sequence_.kv_len - begin));
 #pragma unroll 4
     for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
       strip_[i] = bias.At(first + i);
@@ -114,7 +117,7 @@ class ShortBlock {
     }
   }
   __device__ __forceinline__ void Load(int begin) const {
-    const int keys = min(sequence_.kv_len - begin, room_), padded = WholeTiles(keys);
+    const int keys = min(sequence_.kv_len - begin, max_keys_), padded = WholeTiles(keys);
     const int64_t key = first_key_ + begin;
     if (begin == 0) {
       const T* q = static_cast<const T*>(call_.q) + head_ * call_.q_head + row_ * call_.q_row;
@@ -156,7 +159,7 @@ class ShortBlock {
 #pragma unroll
     for (int step = 0; step < kKeys / 16; ++step) {
       uint32_t a[4];
-      RoundWeights<T>(scores_, step, a);
+      RoundProbs<T>(scores_, step, a);
       const int key = tile + step * 16 + Lane() % 16;
 #pragma unroll
       for (int n = 0; n < kDim / 8; n += 2) {
@@ -170,7 +173,7 @@ class ShortBlock {
 
   // Epilogue: out_ / row sum, via the warp's own rows of q_ in shared memory, so that neighbouring
   // lanes store neighbouring 16-byte pieces.
-  __device__ __forceinline__ void Write() {
+  __device__ __forceinline__ void StoreOutput() {
     __syncwarp();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -197,7 +200,7 @@ class ShortBlock {
 
   const AttentionCall& call_;
   const Sequence sequence_;
-  const int head_, room_, rows_, position_;
+  const int head_, max_keys_, rows_, position_;
   const int64_t first_key_,
       row_;  // first row of the keys in call.k, and of the query tile in call.q
   T* const q_;
@@ -211,7 +214,7 @@ class ShortBlock {
 };
 
 // Prefetches a head's bias table, before the CTA knows which part of it its queries need.
-__device__ __forceinline__ void AskForBias(const AttentionCall& call, int head) {
+__device__ __forceinline__ void PrefetchBias(const AttentionCall& call, int head) {
   const BiasTables& bias = call.bias;
   constexpr int kLine = 32;  // f32 values per cache line
   const int at = static_cast<int>(threadIdx.x) * kLine;
@@ -233,22 +236,27 @@ __device__ __forceinline__ void AskForBias(const AttentionCall& call, int head) 
 // Test: tests/kernels/attention_test.cc. History: attention/NOTES.md.
 template <typename T>
 __global__ void __launch_bounds__(kThreads, 4)
-    AttendShortKernel(const __grid_constant__ AttentionCall call, int room, int each) {
+    AttendShortKernel(const __grid_constant__ AttentionCall call, int max_keys,
+                      int tiles_per_sequence) {
   extern __shared__ __align__(128) unsigned char shared[];
   const int index = static_cast<int>(blockIdx.x) / call.heads;
   const int head = static_cast<int>(blockIdx.x) - index * call.heads;
-  AskForBias(call, head);
-  // If all sequences have `each` query tiles, the CTA computes its sequence without a search.
-  const QueryBlock block = each > 0 ? QueryBlock(index / each, (each - 1 - index % each) * kRows)
-                                    : QueryBlock(call, index, kRows);
-  if (block.sequence < 0) return WaitForInputs();
-  const Sequence sequence(call, block.sequence);
-  const int first_key = __ldcg(call.kv_offsets + block.sequence);
-  if (sequence.q_len <= call.few_rows || block.row >= sequence.q_len) return WaitForInputs();
-  ShortBlock<T>(call, sequence, first_key, block.row, head, room, shared).Run();
+  PrefetchBias(call, head);
+  // If all sequences have `tiles_per_sequence` query tiles, the CTA computes its sequence without a
+  // search.
+  const QueryTile query_tile =
+      tiles_per_sequence > 0
+          ? QueryTile(index / tiles_per_sequence,
+                      (tiles_per_sequence - 1 - index % tiles_per_sequence) * kRows)
+          : QueryTile(call, index, kRows);
+  if (query_tile.sequence < 0) return WaitForInputs();
+  const Sequence sequence(call, query_tile.sequence);
+  const int first_key = __ldcg(call.kv_offsets + query_tile.sequence);
+  if (sequence.q_len <= call.few_rows || query_tile.row >= sequence.q_len) return WaitForInputs();
+  ShortBlock<T>(call, sequence, first_key, query_tile.row, head, max_keys, shared).Run();
 }
 
-constexpr int kMostRoom = 512;
+constexpr int kMaxSharedKeys = 512;
 
 }  // namespace
 
@@ -257,26 +265,26 @@ constexpr int kMostRoom = 512;
 bool ShortSuits(const AttentionCall& call, int64_t rows_total, int max_kv_len,
                 const Device& device) {
   constexpr int kFewKeys = 128;
-  constexpr int64_t kKeysOfMultiprocessor = 512;
+  constexpr int64_t kKeysPerSm = 512;
   if (call.kv_lens != nullptr || call.mask_tiles != nullptr) return false;
   if (call.bias.kind == BiasKind::kFire || call.head_dim > kDim) return false;
   if (!call.q_vectors || !call.kv_vectors) return false;
-  const int64_t blocks = MostQueryBlocks(rows_total, call.sequences, kRows) * call.heads;
-  return max_kv_len <= kFewKeys ||
-         blocks * max_kv_len <= device.multiprocessors() * kKeysOfMultiprocessor;
+  const int64_t blocks = MaxQueryTiles(rows_total, call.sequences, kRows) * call.heads;
+  return max_kv_len <= kFewKeys || blocks * max_kv_len <= device.multiprocessors() * kKeysPerSm;
 }
 
 template <typename T>
 void AttendShort(const AttentionCall& call, int64_t rows_total, int max_q_len, int max_kv_len,
                  Stream& stream) {
-  const int room = std::clamp(WholeTiles(max_kv_len), kKeys, kMostRoom);
+  const int max_keys = std::clamp(WholeTiles(max_kv_len), kKeys, kMaxSharedKeys);
   // CTAs that need not search for their sequence start earlier.
-  const int each = (max_q_len + kRows - 1) / kRows;
-  const int64_t most = MostQueryBlocks(rows_total, call.sequences, kRows);
-  const bool even = each * int64_t{call.sequences} <= most;
-  const int64_t blocks = (even ? each * int64_t{call.sequences} : most) * call.heads;
+  const int tiles_per_sequence = (max_q_len + kRows - 1) / kRows;
+  const int64_t most = MaxQueryTiles(rows_total, call.sequences, kRows);
+  const bool even = tiles_per_sequence * int64_t{call.sequences} <= most;
+  const int64_t blocks = (even ? tiles_per_sequence * int64_t{call.sequences} : most) * call.heads;
   Launch(stream, dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
-         static_cast<size_t>(SharedBytes(room)), AttendShortKernel<T>, call, room, even ? each : 0);
+         static_cast<size_t>(SharedBytes(max_keys)), AttendShortKernel<T>, call, max_keys,
+         even ? tiles_per_sequence : 0);
 }
 template void AttendShort<__nv_bfloat16>(const AttentionCall&, int64_t, int, int, Stream&);
 template void AttendShort<__half>(const AttentionCall&, int64_t, int, int, Stream&);

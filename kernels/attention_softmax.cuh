@@ -24,49 +24,51 @@ __device__ __forceinline__ void LargestScores(const float (&scores)[kGroups][4],
 
 // Running row maximum and row sum of a lane's two queries; row maxima are in log2 units.
 struct OnlineSoftmax {
-  float most[2] = {-INFINITY, -INFINITY};
-  float sum[2] = {0.0f, 0.0f};  // over this lane's keys only
+  float row_max[2] = {-INFINITY, -INFINITY};
+  float row_sum[2] = {0.0f, 0.0f};  // over this lane's keys only
 
-  // Replaces scores by P = 2^(score * scale + shift - most); `shift` is a constant bias per query;
-  // scale >= 0. Earlier sums must be multiplied by the returned `shrink`. `largest`: the result of
-  // LargestScores(scores). kAddUp false: the caller sums the rounded P itself; `most` is then
-  // rounded up to an integer, so that the rounding of P does not depend on tile boundaries.
+  // Replaces scores by P = 2^(score * scale + row_bias - row_max); `row_bias` is a constant bias
+  // per query; scale >= 0. Earlier sums must be multiplied by the returned `rescale`. `largest`:
+  // the result of LargestScores(scores). kAddUp false: the caller sums the rounded P itself;
+  // `row_max` is then rounded up to an integer, so that the rounding of P does not depend on tile
+  // boundaries.
   template <bool kAddUp = true, int kGroups>
-  __device__ __forceinline__ void Weigh(float (&scores)[kGroups][4], const float (&largest)[2],
-                                        float scale, const float (&shift)[2], float (&shrink)[2]) {
+  __device__ __forceinline__ void ComputeProbs(float (&scores)[kGroups][4],
+                                               const float (&largest)[2], float scale,
+                                               const float (&row_bias)[2], float (&rescale)[2]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float of_row = largest[half];
       of_row = fmaxf(of_row, __shfl_xor_sync(0xffffffffu, of_row, 1));
       of_row = fmaxf(of_row, __shfl_xor_sync(0xffffffffu, of_row, 2));
-      float now = fmaxf(most[half], fmaf(of_row, scale, shift[half]));
+      float now = fmaxf(row_max[half], fmaf(of_row, scale, row_bias[half]));
       if constexpr (!kAddUp) now = ceilf(now);
       const float base = now == -INFINITY ? 0.0f : now;  // -inf: no key seen so far
-      shrink[half] = Exp2(most[half] - base);
-      most[half] = now;
-      sum[half] *= shrink[half];
+      rescale[half] = Exp2(row_max[half] - base);
+      row_max[half] = now;
+      row_sum[half] *= rescale[half];
 #pragma unroll
       for (int j = 0; j < kGroups; ++j) {
 #pragma unroll
         for (int e = 2 * half; e < 2 * half + 2; ++e) {
-          scores[j][e] = Exp2(fmaf(scores[j][e], scale, shift[half] - base));
-          if constexpr (kAddUp) sum[half] += scores[j][e];
+          scores[j][e] = Exp2(fmaf(scores[j][e], scale, row_bias[half] - base));
+          if constexpr (kAddUp) row_sum[half] += scores[j][e];
         }
       }
     }
   }
   template <int kGroups>
-  __device__ __forceinline__ void Weigh(float (&scores)[kGroups][4], float scale, float shift,
-                                        float (&shrink)[2]) {
+  __device__ __forceinline__ void ComputeProbs(float (&scores)[kGroups][4], float scale,
+                                               float row_bias, float (&rescale)[2]) {
     float largest[2];
-    const float shifts[2] = {shift, shift};
+    const float row_biases[2] = {row_bias, row_bias};
     LargestScores(scores, largest);
-    Weigh(scores, largest, scale, shifts, shrink);
+    ComputeProbs(scores, largest, scale, row_biases, rescale);
   }
 
   // Sum of the whole row, returned to each of its lanes.
   __device__ __forceinline__ float Sum(int half) const {
-    float all = sum[half];
+    float all = row_sum[half];
     all += __shfl_xor_sync(0xffffffffu, all, 1);
     return all + __shfl_xor_sync(0xffffffffu, all, 2);
   }
@@ -78,21 +80,21 @@ struct OnlineSoftmax {
 };
 
 template <int kGroups>
-__device__ __forceinline__ void Shrink(float (&out)[kGroups][4], const float (&shrink)[2]) {
+__device__ __forceinline__ void Rescale(float (&out)[kGroups][4], const float (&rescale)[2]) {
 #pragma unroll
   for (int n = 0; n < kGroups; ++n) {
 #pragma unroll
-    for (int e = 0; e < 4; ++e) out[n][e] *= shrink[e / 2];
+    for (int e = 0; e < 4; ++e) out[n][e] *= rescale[e / 2];
   }
 }
 
 // A fragment of P of sixteen keys, rounded to T.
 template <typename T, int kGroups>
-__device__ __forceinline__ void RoundWeights(const float (&weights)[kGroups][4], int sixteen,
-                                             uint32_t (&a)[4]) {
+__device__ __forceinline__ void RoundProbs(const float (&probs)[kGroups][4], int sixteen,
+                                           uint32_t (&a)[4]) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const float(&from)[4] = weights[2 * sixteen + i / 2];
+    const float(&from)[4] = probs[2 * sixteen + i / 2];
     a[i] = PackPair<T>(from[i % 2 * 2], from[i % 2 * 2 + 1]);
   }
 }

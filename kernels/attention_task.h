@@ -164,8 +164,8 @@ inline bool HasFire(const AttentionArgs& args) {
 
 // Iterates over the key tiles of all heads of a task. A head whose queries see no key has one empty
 // tile.
-struct TileWalk {
-  explicit TileWalk(const AttentionTask& of) : task(of) { BeginHead(); }
+struct TileIterator {
+  explicit TileIterator(const AttentionTask& of) : task(of) { BeginHead(); }
 
   bool done() const { return task.head == task.heads_end; }
   bool first() const { return begin == range.begin; }
@@ -195,10 +195,10 @@ struct KeyTile {
   KeyRows rows;
   int64_t begin, count;
 
-  void Point(const TileWalk& walk) {
-    begin = walk.begin;
-    count = walk.keys();
-    rows.Point(walk.task, begin, count);
+  void Point(const TileIterator& iterator) {
+    begin = iterator.begin;
+    count = iterator.keys();
+    rows.Point(iterator.task, begin, count);
   }
 
   // Prefetches key and value row j into the L2 cache; no-op if j >= count.

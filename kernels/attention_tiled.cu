@@ -67,16 +67,16 @@ class TiledBlock {
 
  public:
   __device__ TiledBlock(const AttentionCall& call, TileMemory<T, kDim>& memory,
-                        const QueryBlock& block, int head)
+                        const QueryTile& query_tile, int head)
       : call_(call),
         memory_(memory),
-        sequence_(call, block.sequence),
-        key_rows_(call, block.sequence),
-        mask_(call, block.sequence),
+        sequence_(call, query_tile.sequence),
+        key_rows_(call, query_tile.sequence),
+        mask_(call, query_tile.sequence),
         head_(head),
-        row_(sequence_.first_row + block.row),
-        rows_(min(S::kRows, sequence_.q_len - block.row)),
-        position_(sequence_.position + block.row) {}
+        row_(sequence_.first_row + query_tile.row),
+        rows_(min(S::kRows, sequence_.q_len - query_tile.row)),
+        position_(sequence_.position + query_tile.row) {}
 
   __device__ void Run() {
     const KeyRange range(Bias(), position_, rows_, sequence_.kv_len, S::kKeys);
@@ -97,7 +97,7 @@ class TiledBlock {
     }
     WaitForCopies<0>();
     __syncthreads();  // if there are no keys, the copies of the queries finish only here
-    Write();
+    StoreOutput();
   }
 
  private:
@@ -213,11 +213,11 @@ class TiledBlock {
 
   // Adds bias and mask, computes P of the tile, and adds P V to out_.
   __device__ void AddTile(int begin, int stage) {
-    float scale = 1.0f, shift = 0.0f;
+    float scale = 1.0f, row_bias = 0.0f;
     const bool plain = TileIsPlain(begin);
     if (plain) {
       scale = call_.scale * kLog2E;
-      shift = Bias().At(begin - (position_ + rows_ - 1));
+      row_bias = Bias().At(begin - (position_ + rows_ - 1));
     }
     const bool masked = mask_.any() && View(begin) == TileView::kSome;
 #pragma unroll
@@ -225,9 +225,9 @@ class TiledBlock {
       const int row = WarpRow() + m * 16;
       if (!plain) AddBias(scores_[m], begin, stage, row);
       if (masked) HideMasked(scores_[m], mask_, position_ + row, begin, sequence_.kv_len);
-      float shrink[2];
-      softmax_[m].Weigh(scores_[m], scale, shift, shrink);
-      Shrink(out_[m], shrink);
+      float rescale[2];
+      softmax_[m].ComputeProbs(scores_[m], scale, row_bias, rescale);
+      Rescale(out_[m], rescale);
     }
     AddValues(stage);
   }
@@ -261,7 +261,7 @@ class TiledBlock {
     for (int step = 0; step < S::kKeys / 16; ++step) {
       uint32_t a[S::kRowTiles][4];
 #pragma unroll
-      for (int m = 0; m < S::kRowTiles; ++m) RoundWeights<T>(scores_[m], step, a[m]);
+      for (int m = 0; m < S::kRowTiles; ++m) RoundProbs<T>(scores_[m], step, a[m]);
       const int key = step * 16 + Lane() % 16;
 #pragma unroll
       for (int n = 0; n < kDimGroups; n += 2) {
@@ -278,7 +278,7 @@ class TiledBlock {
 
   // Epilogue: out_ / row sum, via the warp's own rows of memory_.q, so that neighbouring lanes
   // store neighbouring 16-byte pieces.
-  __device__ void Write() {
+  __device__ void StoreOutput() {
     __syncwarp();
 #pragma unroll
     for (int m = 0; m < S::kRowTiles; ++m) {
@@ -341,9 +341,9 @@ __global__ void __launch_bounds__(TileSizes<kDim>::kThreads)
     AttendTiledKernel(const __grid_constant__ AttentionCall call) {
   extern __shared__ __align__(128) unsigned char shared[];
   WaitForInputs();
-  const QueryBlock block(call, static_cast<int>(blockIdx.x), TileSizes<kDim>::kRows);
-  if (block.sequence < 0) return;
-  TiledBlock<T, kDim, kFire>(call, *reinterpret_cast<TileMemory<T, kDim>*>(shared), block,
+  const QueryTile query_tile(call, static_cast<int>(blockIdx.x), TileSizes<kDim>::kRows);
+  if (query_tile.sequence < 0) return;
+  TiledBlock<T, kDim, kFire>(call, *reinterpret_cast<TileMemory<T, kDim>*>(shared), query_tile,
                              static_cast<int>(blockIdx.y))
       .Run();
 }
@@ -352,7 +352,7 @@ template <typename T, int kDim, bool kFire>
 void LaunchTiled(const AttentionCall& call, int64_t rows_total, Stream& stream) {
   using S = TileSizes<kDim>;
   constexpr int kSharedBytes = sizeof(TileMemory<T, kDim>);
-  const int64_t blocks = MostQueryBlocks(rows_total, call.sequences, S::kRows);
+  const int64_t blocks = MaxQueryTiles(rows_total, call.sequences, S::kRows);
   Launch(stream, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(call.heads)),
          dim3(S::kThreads), kSharedBytes, AttendTiledKernel<T, kDim, kFire>, call);
 }

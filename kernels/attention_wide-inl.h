@@ -255,38 +255,38 @@ void LoadTileWide(const AttentionScratch& s, int64_t head_dim, const KeyTile& no
 }
 
 // Processes one K/V tile for all groups of a task.
-void AttendGroupsWide(const TileWalk& walk, const TaskMask& mask, const KeyTile& keys,
+void AttendGroupsWide(const TileIterator& iterator, const TaskMask& mask, const KeyTile& keys,
                       const AttentionScratch& s) {
-  const DistanceBias bias = walk.bias();
-  for (int64_t first = 0; first < walk.task.rows; first += kGroup) {
-    const int64_t rows = std::min(kGroup, walk.task.rows - first);
-    const int64_t position = walk.task.position + first;
+  const DistanceBias bias = iterator.bias();
+  for (int64_t first = 0; first < iterator.task.rows; first += kGroup) {
+    const int64_t rows = std::min(kGroup, iterator.task.rows - first);
+    const int64_t position = iterator.task.position + first;
     if (bias.Hidden(keys.begin - (position + rows - 1), keys.begin + keys.count - 1 - position) ||
         mask.View(keys.begin, first, rows) == TileView::kNone) {
       continue;
     }
-    const WideTile tile{&walk.task, &bias, &s, first, rows, keys.begin, keys.count};
+    const WideTile tile{&iterator.task, &bias, &s, first, rows, keys.begin, keys.count};
     rows > kN ? AttendTileWide<2>(tile, mask) : AttendTileWide<1>(tile, mask);
   }
 }
 
 void AttendWide(const AttentionTask& whole, const AttentionScratch& s) {
   const TaskMask mask(whole);
-  TileWalk walk(whole);
+  TileIterator iterator(whole);
   KeyTile tiles[2];
-  tiles[0].Point(walk);
-  for (int turn = 0; !walk.done(); turn ^= 1) {
-    TileWalk ahead = walk;
+  tiles[0].Point(iterator);
+  for (int turn = 0; !iterator.done(); turn ^= 1) {
+    TileIterator ahead = iterator;
     ahead.Next();
     if (!ahead.done()) tiles[turn ^ 1].Point(ahead);
-    if (walk.first()) BeginWide(walk.task, s);
+    if (iterator.first()) BeginWide(iterator.task, s);
     const KeyTile& now = tiles[turn];
     if (now.count > 0 && mask.View(now.begin, 0, whole.rows) != TileView::kNone) {
       LoadTileWide(s, whole.args->q.dim[2], now, ahead.done() ? nullptr : &tiles[turn ^ 1]);
-      AttendGroupsWide(walk, mask, now, s);
+      AttendGroupsWide(iterator, mask, now, s);
     }
-    if (walk.last()) EndWide(walk.task, s);
-    walk = ahead;
+    if (iterator.last()) EndWide(iterator.task, s);
+    iterator = ahead;
   }
 }
 

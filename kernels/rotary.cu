@@ -22,16 +22,17 @@ struct RotateArgs {
 
 // {cos, sin} of the rotation of a pair of channels at a position, multiplied by the xPos scale.
 template <typename Args>
-__device__ float2 Turn(const Args& a, const RotaryChannels& channels, int pair, int32_t position) {
+__device__ float2 Rotation(const Args& a, const RotaryChannels& channels, int pair,
+                           int32_t position) {
   const float angle = static_cast<float>(position) * channels.theta[pair];
-  float2 turn = {cosf(angle), sinf(angle)};
+  float2 rotation = {cosf(angle), sinf(angle)};
   if (a.xpos_base != 0.0f) {
     const float power = static_cast<float>(position - a.xpos_center) / a.xpos_base;
     const float scale = powf(channels.zeta[pair], power);
-    turn.x = a.xpos_sign > 0 ? turn.x * scale : turn.x / scale;
-    turn.y = a.xpos_sign > 0 ? turn.y * scale : turn.y / scale;
+    rotation.x = a.xpos_sign > 0 ? rotation.x * scale : rotation.x / scale;
+    rotation.y = a.xpos_sign > 0 ? rotation.y * scale : rotation.y / scale;
   }
-  return turn;
+  return rotation;
 }
 
 // Pair (a, b) of channels becomes (a cos - b sin, b cos + a sin) * scale; other channels are
@@ -58,12 +59,12 @@ __global__ void RotaryKernel(RotateArgs<X, Y> a, const __grid_constant__ RotaryC
     }
     return;
   }
-  const float2 turn = Turn(a, channels, c, a.positions[row * a.position_stride]);
+  const float2 rotation = Rotation(a, channels, c, a.positions[row * a.position_stride]);
   const int at = a.interleaved ? 2 * c : c, other = a.interleaved ? at + 1 : c + a.pairs;
   for (int h = 0; h < a.heads; ++h, x += a.x_head, y += a.y_head) {
     const float first = ToF32(x[at]), second = ToF32(x[other]);
-    y[at] = FromF32<Y>(first * turn.x - second * turn.y);
-    y[other] = FromF32<Y>(second * turn.x + first * turn.y);
+    y[at] = FromF32<Y>(first * rotation.x - second * rotation.y);
+    y[other] = FromF32<Y>(second * rotation.x + first * rotation.y);
   }
 }
 
