@@ -179,8 +179,8 @@ class SequenceMask {
   }
 
   __device__ bool any() const { return tiles_ != nullptr; }
-  // What queries at positions [row, row + rows) see of keys [begin, end). Requires begin < end and
-  // any().
+  // Visibility of keys [begin, end) to queries at positions [row, row + rows). Requires begin < end
+  // and any().
   __device__ TileView View(int begin, int end, int row, int rows) const {
     MaskTile tile = tiles_[begin / kMaskTileKeys];
     for (int i = begin / kMaskTileKeys + 1; i <= (end - 1) / kMaskTileKeys; ++i) {

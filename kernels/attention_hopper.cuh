@@ -19,8 +19,8 @@ constexpr int kGatherWarps = 3;    // producer warps that gather K and V rows fr
 // kConsumersOf consumer warpgroups.
 template <int kDimOf, int kConsumersOf, int kKeysOf, int kStagesOf, bool kPingPongOf>
 struct HopperTraits {
-  static constexpr int kDim = kDimOf;
   // Head dimension, rounded up: 64 or 128.
+  static constexpr int kDim = kDimOf;
   static constexpr int kConsumers = kConsumersOf;
   // Keys per K/V tile.
   static constexpr int kKeys = kKeysOf;
@@ -80,10 +80,12 @@ struct WorkTileInfo {
   // Query rows in the tile, position of its first query, sequence length in keys, head index.
   int rows, position, kv_len, head;
   int sequence;
-  int64_t row;  // first query row of the tile in call.q
+  // First query row of the tile in call.q.
+  int64_t row;
   // Some key is visible to some query of the tile.
   bool any_keys;
-  bool hide_after;  // causal: keys after a query are hidden from it
+  // Causal: keys after a query are hidden from it.
+  bool hide_after;
 };
 
 // Message from the producer to the consumers: one K/V tile.

@@ -60,7 +60,7 @@ class TileOrder {
   __device__ TileOrder(const KeyRange& range, const VisibleTiles& tiles, int first, int tile_keys)
       : tiles_(tiles), begin_(range.begin), first_(first), tile_keys_(tile_keys) {}
 
-  // Both return the first key of a tile; after the last tile, a number >= range.end.
+  // First and After return the first key of a tile; after the last tile, a number >= range.end.
   __device__ int First(bool* masked) {
     const int tile = tiles_.Next(first_, masked);
     return tile == first_ ? tile : After(first_, masked);

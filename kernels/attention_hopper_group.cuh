@@ -93,8 +93,8 @@ class HopperConsumer {
       ComputeTileProbs(tile, rescale);
       WaitForProducts<0>();
       FenceAccumulators();
-      Pin(scores_);  // the P V GEMM read probs from registers until here; the rounding of scores_
-                     // overwrites them
+      // The P V GEMM has read probs_ until here; rounding scores_ overwrites probs_.
+      Pin(scores_);
       Release(barriers_.values_empty[before.stage]);
       if constexpr (!kLazyRescale) Rescale(out_, rescale);
       if constexpr (kSumByWgmma) Rescale(row_sums_, rescale);
@@ -104,7 +104,7 @@ class HopperConsumer {
     kv_state_.Advance();
   }
 
-  // Causality lets some query of this warpgroup see some key of the tile.
+  // True if causality lets some query of this warpgroup see some key of the tile.
   __device__ __forceinline__ bool IsVisible(const KvTileInfo& tile) const {
     return tile.begin <= last_begin_;
   }
@@ -160,11 +160,12 @@ class HopperConsumer {
     }
   }
 
-  // Bias and causality hide no pair of the tile, and all pairs have the same bias.
+  // True if bias and causality hide no pair of the tile, and all pairs have the same bias.
   __device__ __forceinline__ bool IsFlat(const KvTileInfo& tile) const {
     return tile.begin <= flat_until_ || tile.begin >= flat_from_;
   }
-  // Flat, and nothing is masked, past the sequence's end, or added by ALiBi or FIRE.
+  // True if the tile is flat, and nothing is masked, past the sequence's end, or added by ALiBi or
+  // FIRE.
   __device__ __forceinline__ bool IsPlain(const KvTileInfo& tile) const {
     return (kFunction == BiasKind::kNone && !tile.masked && tile.begin <= kv_len_ - kKeys) &&
            IsFlat(tile);
@@ -246,10 +247,11 @@ class HopperConsumer {
 
   // Adds ALiBi's bias to a tile on one side of the diagonal, where it is linear in the key index.
   // Returns false, and does nothing, if the tile is across the diagonal or on the hidden side.
+  // Otherwise scores_ are scaled to log2 units.
   __device__ __forceinline__ bool AddAlibiLine(int delta, float scale, float (&row_bias)[2]) {
     const int lo = delta - (kConsumerRows - 1), hi = delta + kKeys - 1;
     if (lo < 0 && hi > 0) return false;
-    // Change of the bias from one key to the next.
+    // slope: change of the bias from one key to the next.
     const int reach = S::Reach(call_.bias.saturation);
     const auto& values = memory_.tables[q_state_.stage].values[0];
     const float slope = lo >= 0 ? values[reach + 1] : -values[reach - 1];
@@ -271,8 +273,8 @@ class HopperConsumer {
   // Issues scores_ = Q K^T of the tile at kv_state_ (asynchronous). With kAlibi an extra k-step
   // adds ALiBi's bias per key; with kFire the accumulators already hold FIRE's bias.
   __device__ __forceinline__ void StartQkGemm(const KvTileInfo& tile) {
-    uint64_t slopes = 0,
-             numbers = 0;  // computed before the first wgmma: otherwise ptxas inserts waits
+    // Computed before the first wgmma: otherwise ptxas inserts waits.
+    uint64_t slopes = 0, numbers = 0;
     if constexpr (kAlibi) {
       const auto& alibi = memory_.alibi;
       slopes = DescribeParts(SharedAddress(alibi.slopes[q_state_.stage][SideOf(tile)]), 0, 128);
@@ -383,8 +385,8 @@ class HopperConsumer {
   // becomes 1).
   __device__ __forceinline__ void AddBiasAndMask(const KvTileInfo& tile, float& scale,
                                                  float (&row_bias)[2]) {
-    const int delta =
-        tile.begin - position_;  // distance of the tile's first key from the first query
+    // Distance of the tile's first key from the first query.
+    const int delta = tile.begin - position_;
     const bool flat = IsFlat(tile);
     const float2* pairs = nullptr;
     float2 prefetched[kPrefetchedPairs + 1];
@@ -553,8 +555,8 @@ class HopperConsumer {
   int position_;    // position of the warpgroup's first query
   int kv_len_;      // keys in its sequence
   int last_begin_;  // first key of the last tile that may be visible to this warpgroup
-  int flat_until_,
-      flat_from_;  // flat tiles begin at or below flat_until_, or at or above flat_from_
+  // Flat tiles begin at or below flat_until_, or at or above flat_from_.
+  int flat_until_, flat_from_;
 
   float scores_[kKeys / 8][4];
   uint32_t probs_[kKeys / 16][4];

@@ -35,7 +35,7 @@ struct MaskRun {
   }
 };
 
-// What queries see of a tile of keys. kSome: each pair must be tested.
+// Visibility of a tile of keys to some queries. kSome: each pair must be tested.
 enum class TileView : uint8_t { kAll, kSome, kNone };
 
 struct MaskTile {

@@ -132,7 +132,7 @@ class TaskMask {
     tiles_ = task.args->mask->tiles.data() + FirstMaskTile(first_key, task.sequence);
   }
 
-  // What rows [first, first + count) of the task see of the tile that starts at key `begin`.
+  // Visibility of the tile that starts at key `begin` to rows [first, first + count) of the task.
   TileView View(int64_t begin, int64_t first, int64_t count) const {
     if (tiles_ == nullptr) return TileView::kAll;
     const int row = position_ + static_cast<int>(first);
