@@ -48,8 +48,8 @@ class BlockNumbers {
   // Returns the sequence of a number; [*begin, *end) are its rows within the sequence, empty if
   // begin >= end.
   int64_t Find(int64_t number, int64_t* begin, int64_t* end) const {
-    int64_t low = 0,
-            high = static_cast<int64_t>(offsets_.size()) - 1;  // First(low) <= number < First(high)
+    // Invariant: First(low) <= number < First(high).
+    int64_t low = 0, high = static_cast<int64_t>(offsets_.size()) - 1;
     while (high - low > 1) {
       const int64_t middle = (low + high) / 2;
       (First(middle) <= number ? low : high) = middle;

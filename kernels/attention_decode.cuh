@@ -52,8 +52,8 @@ struct WarpKeys {
 template <typename T, int kDim, int kTiles>
 class FewRowsWarp {
   using Memory = WarpMemory<kDim>;
-  static constexpr int kBlocks =
-      kDim / 32;  // blocks of 32 channels: one 16-byte piece for each of 4 lanes
+  // Blocks of 32 channels: one 16-byte piece for each of 4 lanes.
+  static constexpr int kBlocks = kDim / 32;
   static constexpr int kPieces = Memory::kPieces;
   static constexpr int kRowsAtOnce = 32 / kPieces;
 
@@ -290,8 +290,8 @@ class FewRowsWarp {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const float ref_max = ref_max_[tile][e % 2];
-      scores[e] =
-          Exp2(scores[e] - (ref_max == -INFINITY ? 0.0f : ref_max));  // -inf: no key seen so far
+      // ref_max is -inf if no key was seen so far.
+      scores[e] = Exp2(scores[e] - (ref_max == -INFINITY ? 0.0f : ref_max));
       sum_[tile][e % 2] += scores[e];
     }
     probs[0] = TransposeMatrix(PackPair<T>(scores[0], scores[1]));

@@ -144,8 +144,8 @@ void AddValueRowsFew(const float* s, const float* const* v, int64_t keys, const 
 // whole vectors.
 void AttendTileFew(const AttentionTask& task, const AttentionScratch& scratch,
                    const DistanceBias& bias, const TaskMask& mask, const KeyTile& tile) {
-  constexpr int64_t kTogether =
-      HWY_TARGET <= HWY_AVX3 ? 4 : 2;  // rows x 4 accumulator vectors fit into the registers
+  // Rows that are processed together: rows x 4 accumulator vectors fit into the registers.
+  constexpr int64_t kTogether = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
   const int64_t head_dim = task.args->q.dim[2];
   const int64_t keys = tile.count, stride = PaddedDim(head_dim);
   const int64_t padded_dim = (head_dim + kN - 1) / kN * kN;

@@ -51,8 +51,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   ShowToAsyncProxy();
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < 2; ++stage) {
-      InitBarrier(SharedAddress(&barriers.queries_full[stage]),
-                  1 + 32);  // the TMA thread and one arrival per lane of warp 1
+      // Arrivals: the TMA thread, and the 32 lanes of warp 1.
+      InitBarrier(SharedAddress(&barriers.queries_full[stage]), 1 + 32);
       InitBarrier(SharedAddress(&barriers.queries_empty[stage]), S::kConsumers * kWarpgroup);
     }
     InitBarrier(SharedAddress(&barriers.values_tail), 1);

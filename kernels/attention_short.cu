@@ -102,8 +102,8 @@ class ShortBlock {
   // same piece of every kStep-th row.
   __device__ __forceinline__ void CopyRows(const T* row, int64_t stride, int count, int valid,
                                            T* to) const {
-    constexpr int kStep =
-        kThreads / kPieces;  // a multiple of 8, so that all rows of a thread have the same swizzle
+    // A multiple of 8, so that all rows of a thread have the same swizzle.
+    constexpr int kStep = kThreads / kPieces;
     const int piece = static_cast<int>(threadIdx.x) % kPieces;
     const int first = static_cast<int>(threadIdx.x) / kPieces;
     if (piece * 8 >= call_.head_dim) valid = 0;
@@ -201,8 +201,8 @@ class ShortBlock {
   const AttentionCall& call_;
   const Sequence sequence_;
   const int head_, max_keys_, rows_, position_;
-  const int64_t first_key_,
-      row_;  // first row of the keys in call.k, and of the query tile in call.q
+  // First row of the keys in call.k, and of the query tile in call.q.
+  const int64_t first_key_, row_;
   T* const q_;
   T* const k_;
   T* const v_;

@@ -24,8 +24,8 @@ namespace HWY_NAMESPACE {
 
 constexpr int64_t kN = static_cast<int64_t>(kLanes);
 constexpr int64_t kGroup = 2 * kN;  // queries of the wide layout that are processed together
-constexpr int kAtOnce =
-    HWY_TARGET <= HWY_AVX3 ? 8 : 4;  // keys (or channels) x 2 vectors: accumulators in registers
+// Keys (or channels) that are processed together: x 2 vectors, the accumulators fit into registers.
+constexpr int kAtOnce = HWY_TARGET <= HWY_AVX3 ? 8 : 4;
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 static_assert(kKeyTile % kN == 0);
 

@@ -15,8 +15,8 @@ struct TileSizes {
   static constexpr int kKeys = kDim == 256 ? 32 : 64;
   static constexpr int kThreads = kWarps * 32;
   static constexpr int kStages = 2;
-  static constexpr bool kKeepQueries =
-      kDim == 128;  // keep Q fragments in registers; other kDim have too few
+  // Keep Q fragments in registers; other kDim have too few.
+  static constexpr bool kKeepQueries = kDim == 128;
   static constexpr int kStrip = kRows + kKeys;  // one bias value per diagonal of a tile
 };
 
