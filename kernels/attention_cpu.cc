@@ -118,7 +118,7 @@ void RunTask(const AttentionArgs& args, const Partition& partition, int64_t numb
 }  // namespace
 
 void Attention(const AttentionArgs& args, Stream& stream) {
-  constexpr int64_t kSmallWork = 200000;  // about 10 us: less than waking a thread costs
+  constexpr int64_t kSmallWork = 200000;  // about 10 us: not worth waking a thread
   const Partition partition(args, stream.pool().threads());
   const auto body = [&](int64_t number, int thread) { RunTask(args, partition, number, thread); };
   if (MultiplyAdds(args) >= kSmallWork) return stream.pool().ParallelFor(partition.tasks(), body);

@@ -11,7 +11,7 @@ namespace quintet::cuda {
 // <= kDim; T is bf16 or f16. Bias: none, a table that saturates by kHopperSaturation, ALiBi or
 // FIRE.
 // Math: wgmma with f32 accumulators; online softmax in f32; P rounded to T. Row sums are taken of
-// the rounded P, except without a bias and with two consumer warpgroups.
+// the rounded P, except in kernels with two consumer warpgroups and no bias or a table.
 // Mapping: persistent, one CTA per SM; work tiles (64 queries per consumer warpgroup x 1 head) are
 // assigned statically in zig-zag order (AttentionTileScheduler). Warpgroup 0 is the producer: warp
 // 0 issues TMA loads (paged cache: kGatherWarps warps gather rows with cp.async) and writes FIRE's
