@@ -9,7 +9,7 @@
 namespace quintet {
 namespace {
 
-// Like q in all but the number of rows.
+// t has the shape and dtype of q, except for the number of rows.
 void CheckHeads(const Tensor& t, const Tensor& q) {
   QT_CHECK(t.dtype == q.dtype);
   QT_CHECK_EQ(t.rank, 3);
@@ -18,7 +18,7 @@ void CheckHeads(const Tensor& t, const Tensor& q) {
   QT_CHECK_EQ(t.stride[2], 1);
 }
 
-// Offsets ascend and stay inside `rows`.
+// The n + 1 offsets are ascending and within [0, rows].
 void CheckOffsets(absl::Span<const int32_t> offsets, size_t n, int64_t rows) {
   QT_CHECK_EQ(offsets.size(), n + 1);
   QT_CHECK_GE(offsets.front(), 0);

@@ -1,4 +1,5 @@
-// Attention on the GPU: which kernel takes which sequences.
+// GPU attention: converts AttentionArgs to an AttentionCall and selects the kernel for each
+// sequence.
 #include <algorithm>
 
 #include "kernels/attention_call.cuh"
@@ -37,7 +38,7 @@ void PointToPackedRows(const AttentionArgs& args, Stream& stream, AttentionCall&
 void PointIntoCache(const AttentionArgs& args, Stream& stream, AttentionCall& call) {
   const KvCache& cache = *args.cache;
   const int64_t bytes = DTypeBytes(cache.dtype);
-  // Key rows are counted in 32 bits.
+  // Key rows are indexed with 32 bits.
   QT_CHECK_LT(cache.pages * cache.page_elements() / cache.head_dim, int64_t{1} << 31);
   const char* data = cache.as<char>();
   call.k = data + cache.ChunkOffset(args.layer, false, 0) * bytes;
@@ -53,7 +54,7 @@ void PointIntoCache(const AttentionArgs& args, Stream& stream, AttentionCall& ca
   call.kv_vectors = Aligned(cache.data, cache.dtype, {cache.head_dim});
 }
 
-AttentionCall CallOf(const AttentionArgs& args, Stream& stream) {
+AttentionCall MakeCall(const AttentionArgs& args, Stream& stream) {
   AttentionCall call;
   call.q = args.q.data;
   call.out = args.out.data;
@@ -86,7 +87,7 @@ AttentionCall CallOf(const AttentionArgs& args, Stream& stream) {
   return call;
 }
 
-// What the lengths on the host allow: bounds of those on the device.
+// Bounds of the sequence lengths, from the host's copies.
 struct Lengths {
   int min_q = INT32_MAX, max_q = 0, max_kv = 0;
 
@@ -102,8 +103,8 @@ struct Lengths {
   }
 };
 
-// What attention_hopper.cu takes.
-bool Hopper(const AttentionCall& call, const Stream& stream) {
+// attention_hopper.cu supports this call.
+bool HopperSupports(const AttentionCall& call, const Stream& stream) {
   const bool any_keys = call.kv_lens != nullptr ? call.slots != nullptr : call.k_rows > 0;
   const bool bias_fits =
       call.bias.kind == BiasKind::kTable  ? call.bias.saturation <= kHopperSaturation
@@ -113,9 +114,9 @@ bool Hopper(const AttentionCall& call, const Stream& stream) {
          call.kv_vectors && call.head_dim <= kHopperHeadDim;
 }
 
-// Whether ALiBi's slopes may silence enough of what is far that it pays to look how large scores
-// can be.
-bool Reaches(const AttentionCall& call, int max_kv_len) {
+// Whether ALiBi tile skipping is worth computing row norms: the sequences must be long enough that
+// many distant tiles have P = 0.
+bool WorthSkippingTiles(const AttentionCall& call, int max_kv_len) {
   constexpr int kFar = 4096;
   return call.bias.kind == BiasKind::kAlibi && call.kv_lens == nullptr &&
          call.mask_tiles == nullptr && max_kv_len >= kFar;
@@ -126,7 +127,7 @@ bool Reaches(const AttentionCall& call, int max_kv_len) {
 void Attention(const AttentionArgs& args, Stream& stream) {
   const Lengths lengths(args);
   if (lengths.max_q == 0) return;
-  AttentionCall call = CallOf(args, stream);
+  AttentionCall call = MakeCall(args, stream);
   const int64_t rows_total = args.q_offsets.back() - args.q_offsets.front();
   DispatchDType(args.q.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
@@ -134,7 +135,7 @@ void Attention(const AttentionArgs& args, Stream& stream) {
       AttendF32(call, rows_total, lengths.max_q, stream);
     } else {
       const bool any_length = !stream.device().long_attention();
-      // Queries are few or not by their own sequence's length.
+      // A sequence goes to AttendFewRows by its own number of queries, whatever the others have.
       const bool few = any_length && call.q_vectors && call.kv_vectors &&
                        call.k_row == call.v_row && call.bias.kind != BiasKind::kFire &&
                        call.mask_tiles == nullptr && call.head_dim <= kFewRowsHeadDim;
@@ -142,9 +143,9 @@ void Attention(const AttentionArgs& args, Stream& stream) {
       if (lengths.max_q > call.few_rows) {
         if (any_length && ShortSuits(call, rows_total, lengths.max_kv, stream.device())) {
           AttendShort<T>(call, rows_total, lengths.max_q, lengths.max_kv, stream);
-        } else if (Hopper(call, stream)) {
-          if (Reaches(call, lengths.max_kv)) {
-            MeasureMagnitudes<T>(&call, args.scratch.as<float>(), stream);
+        } else if (HopperSupports(call, stream)) {
+          if (WorthSkippingTiles(call, lengths.max_kv)) {
+            ComputeMaxNorms<T>(&call, args.scratch.as<float>(), stream);
           }
           AttendHopper<T>(call, rows_total, stream);
         } else {
@@ -159,7 +160,7 @@ void Attention(const AttentionArgs& args, Stream& stream) {
 }
 
 int64_t AttentionScratchBytes(int64_t rows, int64_t heads, int64_t, const Stream& stream) {
-  return stream.device().hopper() ? 2 * MagnitudeTiles(rows) * heads * 4 : 0;
+  return stream.device().hopper() ? 2 * NormTiles(rows) * heads * 4 : 0;
 }
 
 }  // namespace quintet::cuda

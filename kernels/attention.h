@@ -1,16 +1,16 @@
-// Attention over packed sequences, per head: out = softmax(scale * q k^T + bias + mask) v, in
-// memory linear in the lengths (online softmax over tiles of keys, as in FlashAttention: Dao 2022,
-// 2023). One op serves the encoder, prefill, cross-attention and single-token decoding; the shapes
-// choose the kernel.
+// Attention over packed sequences, per head: out = softmax(scale * q k^T + bias + mask) v, with
+// memory linear in the sequence lengths (online softmax over tiles of keys, as in FlashAttention:
+// Dao 2022, 2023). One op serves the encoder, prefill, cross-attention and single-token decoding;
+// the kernel is chosen by shape.
 //
-// Keys and values come from packed rows (encoder) or from slots of the cache (decoder). Beams of a
-// request share its cross-attention keys by being several query rows of one sequence.
+// Keys and values come from packed rows (encoder) or from slots of the paged cache (decoder). The
+// beams of a request share its cross-attention keys: they are several query rows of one sequence.
 //
-// Numbers: softmax statistics are f32. A row that sees no key gives zeros. Tiles of keys begin at
-// multiples of a fixed size, counted from the sequence's first key, so in f32 a row's result
-// depends only on its query, its keys and its position: it is bit-identical alone, in any batch and
-// however the queries are sliced. In bf16 and f16 (GPU only) the kernel, and with it the rounding,
-// depends on the numbers and lengths of the sequences in the call; it is the same from run to run.
+// Numerics: softmax statistics are f32. A row that sees no key gives zeros. Tiles of keys start at
+// multiples of a fixed size from the sequence's first key, so in f32 a row's result depends only on
+// its query, keys and position: it is bit-identical alone, in any batch, and however the queries
+// are split into calls. In bf16 and f16 (GPU only) the kernel, and with it the rounding, depends on
+// the number and lengths of the sequences in the call; it is the same from run to run.
 #pragma once
 
 #include "absl/types/span.h"
@@ -22,12 +22,15 @@
 
 namespace quintet {
 
-// Which keys and values the op queued just before this one may have written. A GPU loads all
-// others, and the small arrays, while that op still runs.
+// Which of the keys and values the previously enqueued op may have written. A GPU loads all others,
+// and the small index arrays, while that op still runs.
 enum class FreshKeys : uint8_t {
   kAny,
-  kOwn,   // the last q_len of each sequence, and none of another's: a decoder's new tokens
-  kNone,  // cross-attention in a decoder's step
+  // Only the last q_len keys of each sequence, which no other sequence uses: a decoder's new
+  // tokens.
+  kOwn,
+  // None: cross-attention in a decoder step.
+  kNone,
 };
 
 struct AttentionArgs {
@@ -38,25 +41,25 @@ struct AttentionArgs {
   // Source 1: packed rows, when cache is null.
   Tensor k, v;                           // [k_total, heads, head_dim] as q, any row stride
   absl::Span<const int32_t> kv_offsets;  // [n + 1]
-  // Source 2: cache. Key t < kv_lens[s] of sequence s is in slot slots[s * slots_stride + t].
+  // Source 2: paged cache. Key t < kv_lens[s] of sequence s is in slot slots[s * slots_stride + t].
   const KvCache* cache = nullptr;
   int64_t layer = 0;
   const int32_t* slots = nullptr;
   int64_t slots_stride = 0;
   absl::Span<const int32_t> kv_lens;  // [n]
 
-  // Position of each sequence's first query, on the scale on which key t has position t. Empty:
-  // kv_len - q_len, so that the last query and the last key share a position.
+  // Position of each sequence's first query, where key t has position t. Empty: kv_len - q_len, so
+  // that the last query and the last key have the same position.
   absl::Span<const int32_t> q_positions;  // [n] or empty
   bool causal = false;                    // a query at position p sees keys t <= p
   FreshKeys fresh = FreshKeys::kAny;
   const PositionBias* bias = nullptr;  // null or kNone: no bias
-  const ColumnMask* mask = nullptr;    // hides more pairs; packed rows only
+  const ColumnMask* mask = nullptr;    // hides further pairs; packed rows only
   float scale = 1.0f;
   Tensor scratch;  // AttentionScratchBytes(...) as [bytes] i8
 };
 void Attention(const AttentionArgs& args, Stream& stream);
-// Enough for any call of up to `rows` query rows and as many packed keys.
+// Sufficient for every call with at most `rows` query rows and at most `rows` packed keys.
 int64_t AttentionScratchBytes(int64_t rows, int64_t heads, int64_t head_dim, const Stream& stream);
 
 }  // namespace quintet

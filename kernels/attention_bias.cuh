@@ -1,6 +1,6 @@
-// Position bias and hidden keys of one head on the GPU, as a function of the distance delta = key
-// position - query position: the twin of attention_bias.h. All values are in units of log2, since
-// the kernels' softmax works in powers of two.
+// Position bias and causal mask of one head on the GPU, as a function of the distance delta = key
+// position - query position. CPU version: attention_bias.h. All values are in log2 units, because
+// the kernels' softmax uses powers of two.
 #pragma once
 
 #include <cmath>
@@ -12,7 +12,7 @@ namespace quintet::cuda {
 
 constexpr float kLog2E = 1.4426950408889634f;
 
-// What PositionBias says, with addresses in device memory.
+// PositionBias with device addresses.
 struct BiasTables {
   BiasKind kind = BiasKind::kNone;
   const float* table = nullptr;  // [heads, 2 * saturation + 1]
@@ -76,7 +76,7 @@ class HeadBias {
   }
 
   __device__ bool hide_after() const { return hide_after_; }    // keys after the query are hidden
-  __device__ bool hide_before() const { return hide_before_; }  // keys before it are
+  __device__ bool hide_before() const { return hide_before_; }  // keys before the query are hidden
   __device__ bool table() const { return kind_ == BiasKind::kTable; }
   __device__ bool fire() const { return kind_ == BiasKind::kFire; }
 
@@ -84,14 +84,15 @@ class HeadBias {
     return (hide_after_ && delta > 0) || (hide_before_ && delta < 0);
   }
 
-  // All distances in [lo, hi] are seen and have the bias At(lo).
+  // No distance in [lo, hi] is hidden, and all have the bias At(lo).
   __device__ bool Constant(int lo, int hi) const {
     if ((hide_after_ && hi > 0) || (hide_before_ && lo < 0)) return false;
     if (kind_ == BiasKind::kTable) return hi <= -saturation_ || lo >= saturation_;
     return kind_ == BiasKind::kNone;
   }
 
-  // -inf where hidden. FIRE's bias depends on more than the distance: here it counts as 0.
+  // Bias at a distance; -inf if hidden. FIRE counts as 0 here, because its bias also depends on the
+  // query position.
   __device__ float At(int delta) const {
     if (Hidden(delta)) return -INFINITY;
     if (kind_ == BiasKind::kTable) {
@@ -101,7 +102,7 @@ class HeadBias {
     return 0.0f;
   }
 
-  // The same of several distances, with one look at the kind.
+  // At() of several distances; branches on the kind once.
   template <int kCount>
   __device__ void At(const int (&delta)[kCount], float (&bias)[kCount]) const {
     if (kind_ == BiasKind::kTable) {
@@ -122,10 +123,11 @@ class HeadBias {
     }
   }
 
-  // FIRE's two logarithms and what its network makes of f = FireDistance * FireInverseLength.
+  // FIRE: the network's input is f = FireDistance(delta) * FireInverseLength(query position), its
+  // output FireNetwork(f).
   __device__ float FireDistance(int delta) const {
     const float f = logf(fabsf(slope_ * static_cast<float>(delta)) + 1.0f);
-    return delta < 0 ? f : -f;  // positive where the query comes after the key
+    return delta < 0 ? f : -f;  // positive if the query comes after the key
   }
   __device__ float FireInverseLength(int position) const {
     const float reach = fmaxf(static_cast<float>(position), threshold_);
@@ -135,9 +137,10 @@ class HeadBias {
     const int segment = FireSegment(f);
     return fmaf(__ldg(values_ + segment), f, __ldg(offsets_ + segment)) * kLog2E;
   }
-  // The segment of the network that f is in, the knot where it begins and its line.
+  // FireSegment: index of the linear segment that contains f. FireFloor: the knot at its left end.
+  // FireLine: its slope and offset.
   __device__ int FireSegment(float f) const {
-    int low = 0, high = segments_ - 1;  // the first knot not below f ends f's segment
+    int low = 0, high = segments_ - 1;  // segment s ends at the first knot >= f
     while (low < high) {
       const int middle = (low + high) / 2;
       if (__ldg(knots_ + middle) < f) {
@@ -151,13 +154,13 @@ class HeadBias {
   __device__ float FireFloor(int segment) const {
     return segment == 0 ? -INFINITY : __ldg(knots_ + segment - 1);
   }
-  __device__ float2 FireLine(int segment) const {  // slope, offset
+  __device__ float2 FireLine(int segment) const {  // {slope, offset}
     return {__ldg(values_ + segment) * kLog2E, __ldg(offsets_ + segment) * kLog2E};
   }
   __device__ int FireSegments() const { return segments_; }
   __device__ float fire_c() const { return slope_; }
 
-  // Of one pair, all kinds.
+  // Bias of one (query, key) pair, for all kinds.
   __device__ float Pair(int position, int key) const {
     const int delta = key - position;
     const float at = At(delta);
@@ -169,8 +172,8 @@ class HeadBias {
   BiasKind kind_;
   bool hide_after_, hide_before_;
   int saturation_ = 0, segments_ = 0;
-  float slope_ = 0.0f;             // ALiBi's, or FIRE's c
-  float threshold_ = 0.0f;         // FIRE
+  float slope_ = 0.0f;             // ALiBi's slope or FIRE's c
+  float threshold_ = 0.0f;         // FIRE only
   const float* values_ = nullptr;  // table at distance 0, or FIRE's slopes
   const float* offsets_ = nullptr;
   const float* knots_ = nullptr;

@@ -1,6 +1,6 @@
-// One call of attention as its kernels see it: AttentionArgs with device addresses and strides in
-// elements, and how a block finds its sequence, its queries and its keys. Lengths are read here, on
-// the device, so that a captured launch serves other lengths later.
+// One attention call as the GPU kernels see it: AttentionArgs with device addresses and strides in
+// elements, and device functions that find a CTA's sequence, queries and keys. Lengths are read on
+// the device, so that a captured launch can be replayed with other lengths.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,20 @@
 
 namespace quintet::cuda {
 
-// What attention_decode.cu takes, where keys and values can be read by 16 bytes: sequences of up to
-// this many queries, with heads up to this size.
+// Limits of attention_decode.cu (which also needs 16-byte aligned K and V rows): query rows per
+// sequence, and head_dim.
 constexpr int kFewRows = 16;
 constexpr int kFewRowsHeadDim = 128;
-// What attention_short.cu takes: heads up to this size.
+// Largest head_dim of attention_short.cu.
 constexpr int kShortHeadDim = 64;
-// What attention_hopper.cu takes: heads up to this size, bias tables that saturate by this
-// distance, FIRE's networks with so many knots.
+// Limits of attention_hopper.cu: head_dim, saturation distance of a bias table, knots of a FIRE
+// network.
 constexpr int kHopperHeadDim = 128;
 constexpr int kHopperSaturation = 256;
 constexpr int kHopperKnots = 64;
 
-// n / divisor for 0 <= n < 2^31 by a multiplication (Granlund and Montgomery, 1994).
+// n / divisor for 0 <= n < 2^31 by multiplication with a precomputed constant (Granlund and
+// Montgomery, 1994).
 struct Divisor {
   uint32_t divisor = 1, multiplier = 0, shift = 0;
 
@@ -35,48 +36,51 @@ struct Divisor {
   __device__ uint32_t Quotient(uint32_t n) const { return (__umulhi(multiplier, n) + n) >> shift; }
 };
 
-// Of so many packed rows one magnitude is kept.
-constexpr int kMagnitudeRows = 64;
+// Packed rows per entry of AttentionCall::max_norms.
+constexpr int kNormTileRows = 64;
 
 struct AttentionCall {
   const void* q = nullptr;
   void* out = nullptr;
-  int64_t q_rows = 0, q_row = 0, q_head = 0, out_row = 0, out_head = 0;  // q_rows: their number
-  const int32_t* q_offsets = nullptr;                                    // [sequences + 1]
-  const int32_t* q_positions = nullptr;  // [sequences], or null: kv_len - q_len
+  // q_rows: number of rows. q_row, q_head, out_row, out_head: strides from row to row, head to
+  // head.
+  int64_t q_rows = 0, q_row = 0, q_head = 0, out_row = 0, out_head = 0;
+  const int32_t* q_offsets = nullptr;    // [sequences + 1]
+  const int32_t* q_positions = nullptr;  // [sequences]; null: kv_len - q_len
 
-  // Key row r of head h begins at k + h * k_head + r * k_row. Packed: r counts rows. In a cache: k
-  // is the layer's first chunk, and r counts head_dim values from there on.
+  // Row r of head h of K starts at k + h * k_head + r * k_row; V likewise. Packed: r is the row
+  // index. Paged cache: k is the layer's first chunk, and r counts units of head_dim values from
+  // there.
   const void* k = nullptr;
   const void* v = nullptr;
   int64_t k_row = 0, k_head = 0, v_row = 0, v_head = 0;
-  int64_t k_rows = 0;                   // their number, packed
-  const int32_t* kv_offsets = nullptr;  // [sequences + 1], packed
-  const int32_t* kv_lens = nullptr;     // [sequences], cache
-  const int32_t* slots = nullptr;       // [sequences, slots_stride], cache
+  int64_t k_rows = 0;                   // number of rows; packed only
+  const int32_t* kv_offsets = nullptr;  // [sequences + 1]; packed only
+  const int32_t* kv_lens = nullptr;     // [sequences]; paged cache only
+  const int32_t* slots = nullptr;       // [sequences, slots_stride]; paged cache only
   int64_t slots_stride = 0;
-  int slots_len = 0;  // of a sequence's slots may be read, whatever its length
+  int slots_len = 0;  // readable slots per sequence, whatever its length
   Divisor page_size;
-  uint32_t page_rows = 0;  // key rows from page to page
+  uint32_t page_rows = 0;  // key rows per page
 
   int sequences = 0, heads = 0, head_dim = 0;
-  int few_rows = 0;  // sequences of up to this many queries are another kernel's
-  // Rows begin and end on 16-byte boundaries: of q and out, of k and v.
+  int few_rows = 0;  // sequences with at most this many queries are left to AttendFewRows
+  // Rows start and end on 16-byte boundaries: q_vectors for q and out, kv_vectors for k and v.
   bool q_vectors = false, kv_vectors = false;
   bool causal = false;
   FreshKeys fresh = FreshKeys::kAny;
   float scale = 1.0f;
   BiasTables bias;
   MaskColumns mask;
-  const MaskTile* mask_tiles = nullptr;  // null: there is no mask
-  // The largest |q|, then the largest |k|, of each kMagnitudeRows packed rows and each head, [2,
-  // magnitude_tiles, heads]; null: nobody has looked.
-  const float* magnitudes = nullptr;
-  int64_t magnitude_tiles = 0;
+  const MaskTile* mask_tiles = nullptr;  // null: no mask
+  // [2, norm_tiles, heads] f32: the largest |q|, then the largest |k|, of each kNormTileRows
+  // packed rows and head. Null: not computed.
+  const float* max_norms = nullptr;
+  int64_t norm_tiles = 0;
 };
 
-// One sequence of a call. Tables are read past the L1 cache: a kernel may do so before its
-// WaitForInputs.
+// Lengths and positions of one sequence. They are read past the L1 cache, so a kernel may construct
+// this before its WaitForInputs.
 struct Sequence {
   int index;
   int first_row, q_len;
@@ -94,9 +98,9 @@ struct Sequence {
   }
 };
 
-// Rows of a sequence's keys and values.
+// Row indices of a sequence's keys and values.
 struct KeyRows {
-  const int32_t* slots;  // null: packed, or no keys at all
+  const int32_t* slots;  // null: packed, or the sequence has no keys
   int first;
   Divisor page_size;
   uint32_t page_rows;
@@ -117,16 +121,16 @@ struct KeyRows {
   }
 };
 
-// A block of `rows` queries of one sequence. Blocks are counted over all sequences in order; those
-// of a causal sequence from its end, since the last queries see the most keys. Offsets are read as
-// by Sequence.
-struct QueryBlock {
-  int sequence = -1;  // -1: there are not so many blocks
-  int row = 0;        // of the first query in its sequence
+// One query tile: up to `rows` queries of one sequence. Tiles are numbered over all sequences in
+// order, within a sequence from its end, because under causality the last queries see the most
+// keys. Reads offsets as Sequence does. All lanes of a warp must call together.
+struct QueryTile {
+  int sequence = -1;  // -1: the index is past the last tile
+  int row = 0;        // of the first query, within its sequence
 
-  QueryBlock() = default;
-  __device__ QueryBlock(int sequence, int row) : sequence(sequence), row(row) {}
-  __device__ QueryBlock(const AttentionCall& call, int index, int rows) {
+  QueryTile() = default;
+  __device__ QueryTile(int sequence, int row) : sequence(sequence), row(row) {}
+  __device__ QueryTile(const AttentionCall& call, int index, int rows) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     for (int base = 0; base < call.sequences; base += 32) {
       const int s = base + lane;
@@ -152,7 +156,8 @@ struct QueryBlock {
   }
 };
 
-// The keys that some query of a block can see: [begin, end).
+// Keys that some query of a query tile can see by causality and one-sided ALiBi: [begin, end),
+// begin rounded down to a multiple of `tile`.
 struct KeyRange {
   int begin = 0, end;
 
@@ -163,7 +168,7 @@ struct KeyRange {
   }
 };
 
-// The column mask of one sequence.
+// The column mask of one sequence (kernels/attention_mask.h).
 class SequenceMask {
  public:
   __device__ SequenceMask(const AttentionCall& call, int s)
@@ -174,8 +179,8 @@ class SequenceMask {
   }
 
   __device__ bool any() const { return tiles_ != nullptr; }
-  // Keys [begin, end), of which there are some, and queries at positions [row, row + rows); there
-  // is a mask.
+  // Visibility of keys [begin, end) to queries at positions [row, row + rows). Requires begin < end
+  // and any().
   __device__ TileView View(int begin, int end, int row, int rows) const {
     MaskTile tile = tiles_[begin / kMaskTileKeys];
     for (int i = begin / kMaskTileKeys + 1; i <= (end - 1) / kMaskTileKeys; ++i) {
@@ -191,25 +196,27 @@ class SequenceMask {
   int64_t first_key_ = 0;
 };
 
-// Most blocks of `rows` queries that QueryBlock can find among rows_total packed queries.
-inline int64_t MostQueryBlocks(int64_t rows_total, int64_t sequences, int64_t rows) {
+// Upper bound of the query tiles of `rows` queries among rows_total packed queries.
+inline int64_t MaxQueryTiles(int64_t rows_total, int64_t sequences, int64_t rows) {
   return rows_total / rows + sequences;
 }
 
-// The kernels' launchers; rows_total and max_... bound what the kernels find in q_offsets and
-// lengths.
+// Launchers of the kernels. rows_total, max_q_len and max_kv_len are upper bounds of the values
+// that the kernels read from device memory.
 void AttendF32(const AttentionCall& call, int64_t rows_total, int max_q_len, Stream& stream);
 template <typename T>
 void AttendTiled(const AttentionCall& call, int64_t rows_total, Stream& stream);
-// Some keys, vectors, scale > 0, the rest within kHopper...; on a device of sm_90.
+// Requires an sm_90 device, at least one key, q_vectors, kv_vectors, scale > 0, and the kHopper...
+// limits above.
 template <typename T>
 void AttendHopper(const AttentionCall& call, int64_t rows_total, Stream& stream);
-// Fills the call's magnitudes into `to` [2 * MagnitudeTiles(..) * heads]; packed rows of vectors,
-// head_dim up to kHopperHeadDim.
-int64_t MagnitudeTiles(int64_t rows);
+// Writes the row norms to `to` [2 * NormTiles(..) * heads] and points the call to them.
+// Requires packed, 16-byte aligned rows and head_dim <= kHopperHeadDim.
+int64_t NormTiles(int64_t rows);
 template <typename T>
-void MeasureMagnitudes(AttentionCall* call, float* to, Stream& stream);
-// Packed rows, as far as ShortSuits.
+void ComputeMaxNorms(AttentionCall* call, float* to, Stream& stream);
+// AttendShort takes packed rows only; ShortSuits tells whether it supports a call and is the
+// fastest choice.
 bool ShortSuits(const AttentionCall& call, int64_t rows_total, int max_kv_len,
                 const Device& device);
 template <typename T>

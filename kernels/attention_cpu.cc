@@ -1,6 +1,7 @@
-// Attention on the CPU. A task is some heads of one sequence and a block of its queries; it walks
-// the keys in tiles of kKeyTile. Blocks of more than kFewRows queries use the wide layout, others
-// the few-rows layout; both give the same bits, see attention_tile-inl.h.
+// CPU attention: dispatch and partition into tasks. A task is some heads of one sequence and a
+// block of its queries; it iterates over the keys in tiles of kKeyTile. Blocks of more than
+// kFewRows queries use the wide layout, smaller ones the few-rows layout; both give the same bits,
+// see attention_tile-inl.h.
 #include <algorithm>
 
 #include "kernels/attention_task.h"
@@ -35,8 +36,8 @@ int64_t KvLen(const AttentionArgs& args, int64_t sequence) {
   return args.cache != nullptr ? args.kv_lens[s] : args.kv_offsets[s + 1] - args.kv_offsets[s];
 }
 
-// Numbers the blocks of all sequences without a table: sequence s owns the numbers from First(s),
-// which are at least as many as it has blocks; the numbers left over are empty.
+// Numbers the query blocks of all sequences without a table: sequence s has the numbers from
+// First(s) to First(s + 1) - 1, at least one per block. Surplus numbers are empty.
 class BlockNumbers {
  public:
   BlockNumbers(const AttentionArgs& args, int64_t block_rows)
@@ -44,10 +45,11 @@ class BlockNumbers {
 
   int64_t total() const { return First(static_cast<int64_t>(offsets_.size()) - 1); }
 
-  // The sequence of a number, and the rows [*begin, *end) within it; empty when begin >= end.
+  // Returns the sequence of a number; [*begin, *end) are its rows within the sequence, empty if
+  // begin >= end.
   int64_t Find(int64_t number, int64_t* begin, int64_t* end) const {
-    int64_t low = 0,
-            high = static_cast<int64_t>(offsets_.size()) - 1;  // First(low) <= number < First(high)
+    // Invariant: First(low) <= number < First(high).
+    int64_t low = 0, high = static_cast<int64_t>(offsets_.size()) - 1;
     while (high - low > 1) {
       const int64_t middle = (low + high) / 2;
       (First(middle) <= number ? low : high) = middle;
@@ -66,7 +68,7 @@ class BlockNumbers {
 };
 
 // Multiply-adds of the whole call.
-int64_t Work(const AttentionArgs& args) {
+int64_t MultiplyAdds(const AttentionArgs& args) {
   int64_t pairs = 0;
   for (size_t s = 0; s + 1 < args.q_offsets.size(); ++s) {
     pairs +=
@@ -75,9 +77,10 @@ int64_t Work(const AttentionArgs& args) {
   return 2 * pairs * args.q.dim[1] * args.q.dim[2];
 }
 
-// How a call is cut: blocks of query rows times groups of heads. No result depends on it.
-struct Cut {
-  Cut(const AttentionArgs& args, int threads) : heads(args.q.dim[1]) {
+// Partition of a call into tasks: blocks of query rows x groups of heads. It does not affect any
+// result.
+struct Partition {
+  Partition(const AttentionArgs& args, int threads) : heads(args.q.dim[1]) {
     while (block_rows > 32 && Blocks(args).total() * heads < 4 * threads) block_rows /= 2;
     blocks = Blocks(args).total();
     head_group = std::max<int64_t>(1, heads * blocks / (16 * threads));
@@ -89,9 +92,9 @@ struct Cut {
   int64_t heads, block_rows = kQueryBlock, blocks, head_group, head_groups;
 };
 
-void RunTask(const AttentionArgs& args, const Cut& cut, int64_t number, int thread) {
+void RunTask(const AttentionArgs& args, const Partition& partition, int64_t number, int thread) {
   int64_t begin, end;
-  const int64_t s = cut.Blocks(args).Find(number % cut.blocks, &begin, &end);
+  const int64_t s = partition.Blocks(args).Find(number % partition.blocks, &begin, &end);
   if (begin >= end) return;
   const int64_t head_dim = args.q.dim[2], kv_len = KvLen(args, s);
   const size_t i = static_cast<size_t>(s);
@@ -100,11 +103,11 @@ void RunTask(const AttentionArgs& args, const Cut& cut, int64_t number, int thre
   AttentionScratch scratch;
   const int64_t scratch_bytes = scratch.Carve(nullptr, head_dim);
   scratch.Carve(args.scratch.as<char>() + thread * scratch_bytes, head_dim);
-  const int64_t head = number / cut.blocks * cut.head_group;
+  const int64_t head = number / partition.blocks * partition.head_group;
   const AttentionTask task{&args,
                            s,
                            head,
-                           std::min(cut.heads, head + cut.head_group),
+                           std::min(partition.heads, head + partition.head_group),
                            args.q_offsets[i] + begin,
                            end - begin,
                            position + begin,
@@ -116,10 +119,10 @@ void RunTask(const AttentionArgs& args, const Cut& cut, int64_t number, int thre
 
 void Attention(const AttentionArgs& args, Stream& stream) {
   constexpr int64_t kSmallWork = 200000;  // about 10 us: not worth waking a thread
-  const Cut cut(args, stream.pool().threads());
-  const auto body = [&](int64_t number, int thread) { RunTask(args, cut, number, thread); };
-  if (Work(args) >= kSmallWork) return stream.pool().ParallelFor(cut.tasks(), body);
-  for (int64_t number = 0; number < cut.tasks(); ++number) body(number, 0);
+  const Partition partition(args, stream.pool().threads());
+  const auto body = [&](int64_t number, int thread) { RunTask(args, partition, number, thread); };
+  if (MultiplyAdds(args) >= kSmallWork) return stream.pool().ParallelFor(partition.tasks(), body);
+  for (int64_t number = 0; number < partition.tasks(); ++number) body(number, 0);
 }
 
 int64_t AttentionScratchBytes(int64_t, int64_t, int64_t head_dim, const Stream& stream) {

@@ -1,14 +1,14 @@
-// Attention in f32 by multiply-adds: exact to rounding, and the same bits for a row whatever is
-// beside it, so that f32 answers do not depend on their batch.
+// f32 attention with fused multiply-adds, without tensor cores. A row's result is bit-identical in
+// any batch.
 #include "kernels/attention_call.cuh"
 
 namespace quintet::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kKeys = 64;  // of a tile; tiles begin at multiples of it
+constexpr int kKeys = 64;  // keys per tile; tiles start at multiples of it
 
-// A block of kRows queries: kLanes threads side by side share kThreadRows of them.
+// Tile shape of a CTA with kRows queries: kLanes neighbouring threads share kThreadRows queries.
 template <int kRows>
 struct F32Sizes {
   static constexpr int kLanes = kRows == 8 ? 32 : 16;
@@ -16,12 +16,13 @@ struct F32Sizes {
   static constexpr int kThreadKeys = kKeys / kLanes;
 };
 
-// Rows of kDim + 4 floats, so that 16-byte reads of neighbouring rows lie in different banks.
+// Shared memory of one CTA. Rows have kDim + 4 floats, so that 16-byte reads of neighbouring rows
+// lie in different banks.
 template <int kRows, int kDim>
 struct F32Memory {
   float q[kRows][kDim + 4];
-  float kv[kKeys][kDim + 4];  // the tile's keys, then its values
-  float weights[kRows][kKeys + 4];
+  float kv[kKeys][kDim + 4];  // the K tile, later the V tile
+  float probs[kRows][kKeys + 4];
 };
 
 template <int kRows, int kDim>
@@ -31,17 +32,17 @@ class F32Block {
 
  public:
   __device__ F32Block(const AttentionCall& call, F32Memory<kRows, kDim>& memory,
-                      const QueryBlock& block, int head)
+                      const QueryTile& query_tile, int head)
       : call_(call),
         memory_(memory),
-        sequence_(call, block.sequence),
+        sequence_(call, query_tile.sequence),
         bias_(call.bias, call.causal, head, call.heads),
-        key_rows_(call, block.sequence),
-        mask_(call, block.sequence),
+        key_rows_(call, query_tile.sequence),
+        mask_(call, query_tile.sequence),
         head_(head),
-        row_(sequence_.first_row + block.row),
-        rows_(min(kRows, sequence_.q_len - block.row)),
-        position_(sequence_.position + block.row) {}
+        row_(sequence_.first_row + query_tile.row),
+        rows_(min(kRows, sequence_.q_len - query_tile.row)),
+        position_(sequence_.position + query_tile.row) {}
 
   __device__ void Run() {
     const KeyRange range(bias_, position_, rows_, sequence_.kv_len, kKeys);
@@ -53,16 +54,16 @@ class F32Block {
     for (int begin = range.begin; begin < range.end; begin += kKeys) {
       const TileView view = View(begin);
       if (view == TileView::kNone) continue;
-      __syncthreads();  // the values of the tile before are no longer read
+      __syncthreads();  // all threads have read the previous V tile
       LoadTile(k, call_.k_row, begin);
       __syncthreads();
-      Weigh(begin, view == TileView::kSome);
+      ComputeProbs(begin, view == TileView::kSome);
       __syncthreads();
       LoadTile(v, call_.v_row, begin);
       __syncthreads();
       AddValues();
     }
-    Write();
+    StoreOutput();
   }
 
  private:
@@ -94,8 +95,9 @@ class F32Block {
     }
   }
 
-  // One step of the online softmax: the tile's weights to memory_.weights, out_ and sum_ shrunk.
-  __device__ void Weigh(int begin, bool masked) {
+  // One step of the online softmax: writes P of the tile to memory_.probs and rescales out_ and
+  // sum_.
+  __device__ void ComputeProbs(int begin, bool masked) {
     float scores[S::kThreadRows][S::kThreadKeys] = {};
 #pragma unroll 4
     for (int c = 0; c < kDim; c += 4) {
@@ -133,15 +135,15 @@ class F32Block {
       for (int step = S::kLanes / 2; step > 0; step /= 2) {
         most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, step));
       }
-      const float base = most == -INFINITY ? 0.0f : most;  // no key seen so far
-      const float shrink = exp2f(max_[r] - base);
+      const float base = most == -INFINITY ? 0.0f : most;  // -inf: no key seen so far
+      const float rescale = exp2f(max_[r] - base);
       max_[r] = most;
-      sum_[r] *= shrink;
+      sum_[r] *= rescale;
 #pragma unroll
-      for (int d = 0; d < kThreadDims; ++d) out_[r][d] *= shrink;
+      for (int d = 0; d < kThreadDims; ++d) out_[r][d] *= rescale;
 #pragma unroll
       for (int j = 0; j < S::kThreadKeys; ++j) {
-        memory_.weights[FirstRow() + r][Lane() + j * S::kLanes] = exp2f(scores[r][j] - base);
+        memory_.probs[FirstRow() + r][Lane() + j * S::kLanes] = exp2f(scores[r][j] - base);
       }
     }
   }
@@ -150,13 +152,14 @@ class F32Block {
     return mask_.Column(key).View(position, position + 1) == TileView::kNone;
   }
 
-  // Key by key in order, sums of weights too: whoever computes a row, it has the same bits.
+  // Sums over keys in order, for the row sums too, so that the bits of a row do not depend on
+  // kRows.
   __device__ void AddValues() {
     for (int j = 0; j < kKeys; j += 4) {
       float4 w[S::kThreadRows];
 #pragma unroll
       for (int r = 0; r < S::kThreadRows; ++r) {
-        w[r] = Vector(memory_.weights[FirstRow() + r] + j);
+        w[r] = Vector(memory_.probs[FirstRow() + r] + j);
         sum_[r] = (((sum_[r] + w[r].x) + w[r].y) + w[r].z) + w[r].w;
       }
 #pragma unroll
@@ -175,9 +178,9 @@ class F32Block {
     }
   }
 
-  __device__ void Write() {
+  __device__ void StoreOutput() {
     float* out = static_cast<float*>(call_.out) + head_ * call_.out_head;
-    __syncthreads();  // out may be q: without keys the queries are still being read
+    __syncthreads();  // out may alias q, which may still be read if the sequence has no keys
 #pragma unroll
     for (int r = 0; r < S::kThreadRows; ++r) {
       const int row = FirstRow() + r;
@@ -199,7 +202,7 @@ class F32Block {
   const HeadBias bias_;
   const KeyRows key_rows_;
   const SequenceMask mask_;
-  const int64_t head_, row_;  // row_: the block's first query in call.q
+  const int64_t head_, row_;  // row_: first query row of the tile in call.q
   const int rows_, position_;
 
   float out_[S::kThreadRows][kThreadDims] = {};
@@ -208,26 +211,24 @@ class F32Block {
   static_assert(S::kThreadRows >= 1 && kThreadDims >= 1);
 };
 
-// What: out = softmax(scale q k^T + bias + mask) v, one head and up to kRows queries of a
-// sequence.
-// Shapes: q, out [rows, heads, head_dim], k, v rows of head_dim values, f32.
-// Math: fused multiply-adds in f32; a score sums over channels in order, weights and weighted
-// values over keys in order, the online softmax runs over tiles of 64 keys from the sequence's
-// first. So a row's bits depend on its query, keys and position alone: both values of kRows
-// give the same. Rows that see no key give zeros.
-// Map: grid (query blocks, heads). One buffer holds a tile's keys, then its values; blocks
-// side by side on a multiprocessor hide the loads.
-// Bound: 4 rows kv_len head_dim FLOP against 67 TFLOP/s on an H200, or for kRows = 8 the keys
-// and values once.
-// Spec: tests/kernels/attention_test.cc.
+// out = softmax(scale q k^T + bias + mask) v for one head and up to kRows queries of a sequence.
+// Shapes: q, out [rows, heads, head_dim]; k, v rows of head_dim values, all f32.
+// Math: f32 fused multiply-adds. A score sums over channels in order; row sums and P V sum over
+// keys in order; the online softmax uses tiles of 64 keys from the sequence's first one. So the
+// bits of a row depend only on its query, keys and position, not on kRows. A row that sees no key
+// gives zeros.
+// Mapping: grid (query tiles, heads). One shared buffer holds the K tile, then the V tile; other
+// CTAs on the same SM hide the load latency.
+// Bound: 4 rows kv_len head_dim FLOP at 67 TFLOP/s (H200); for kRows = 8, reading K and V once.
+// Test: tests/kernels/attention_test.cc.
 template <int kRows, int kDim>
 __global__ void __launch_bounds__(kThreads)
     AttendF32Kernel(const __grid_constant__ AttentionCall call) {
   extern __shared__ __align__(16) unsigned char shared[];
   WaitForInputs();
-  const QueryBlock block(call, static_cast<int>(blockIdx.x), kRows);
-  if (block.sequence < 0) return;
-  F32Block<kRows, kDim>(call, *reinterpret_cast<F32Memory<kRows, kDim>*>(shared), block,
+  const QueryTile query_tile(call, static_cast<int>(blockIdx.x), kRows);
+  if (query_tile.sequence < 0) return;
+  F32Block<kRows, kDim>(call, *reinterpret_cast<F32Memory<kRows, kDim>*>(shared), query_tile,
                         static_cast<int>(blockIdx.y))
       .Run();
 }
@@ -235,7 +236,7 @@ __global__ void __launch_bounds__(kThreads)
 template <int kRows, int kDim>
 void LaunchF32(const AttentionCall& call, int64_t rows_total, Stream& stream) {
   constexpr int kSharedBytes = sizeof(F32Memory<kRows, kDim>);
-  const int64_t blocks = MostQueryBlocks(rows_total, call.sequences, kRows);
+  const int64_t blocks = MaxQueryTiles(rows_total, call.sequences, kRows);
   Launch(stream, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(call.heads)),
          dim3(kThreads), kSharedBytes, AttendF32Kernel<kRows, kDim>, call);
 }

@@ -1,5 +1,5 @@
-// Attention of few queries: lanes are keys in the scores, channels in the sums. Bound by reading
-// keys and values, once for all rows.
+// CPU attention of few queries: vector lanes are keys in the scores and channels in the sums.
+// Memory bound: keys and values are read once for all query rows.
 #include <algorithm>
 
 #include "kernels/attention_task.h"
@@ -16,10 +16,10 @@ HWY_BEFORE_NAMESPACE();
 namespace quintet::cpu {
 namespace HWY_NAMESPACE {
 
-// ---- Few rows: scores s [rows][kKeyTile], k_t [head_dim][kKeyTile], o [rows][stride] ----
+// ---- Few-rows layout: scores s [rows][kKeyTile], k_t [head_dim][kKeyTile], o [rows][stride] ----
 
-// s[r][j ..] = fma(q[r] . k, scale, s[r][j ..]) for kRows rows and kVectors vectors of keys: s
-// holds the bias on entry.
+// s[r][j ..] = fma(q[r] . k, scale, s[r][j ..]) for kRows rows and kVectors vectors of keys; on
+// entry s holds the bias.
 template <int kRows, int kVectors>
 HWY_INLINE void ScoreFew(const float* const* q, const float* k_t, int64_t head_dim, float scale,
                          float* s) {
@@ -45,7 +45,7 @@ HWY_INLINE void ScoreFew(const float* const* q, const float* k_t, int64_t head_d
   }
 }
 
-// o[r][c ..] = o[r][c ..] * correction[r] + sum over keys of s[r][j] v[j][c ..] for kRows rows and
+// o[r][c ..] = o[r][c ..] * correction[r] + sum over keys of s[r][j] v[j][c ..], for kRows rows and
 // kVectors vectors of channels.
 template <int kRows, int kVectors>
 HWY_INLINE void AddValuesFew(const float* s, const float* const* v, int64_t keys,
@@ -72,7 +72,8 @@ HWY_INLINE void AddValuesFew(const float* s, const float* const* v, int64_t keys
   }
 }
 
-// SoftmaxTile for one row whose scores lie in a line; s is padded with -inf to whole vectors.
+// SoftmaxTile of attention_wide-inl.h for one row with contiguous scores; s is padded with -inf to
+// whole vectors.
 HWY_INLINE void SoftmaxRow(int64_t keys, float* s, float* row_max, float* row_sum,
                            float* correction) {
   const F32 d;
@@ -90,8 +91,7 @@ HWY_INLINE void SoftmaxRow(int64_t keys, float* s, float* row_max, float* row_su
   *row_sum = sum;
 }
 
-// Biases of row `i` against the tile's keys; keys that do not exist, up to a whole vector, are
-// hidden.
+// s = bias of row `i` for the tile's keys; -inf for the padding up to a whole vector.
 void FillBiasFew(const AttentionTask& task, const DistanceBias& bias, int64_t i, int64_t begin,
                  int64_t keys, float* s) {
   bias.FillStrip(begin - (task.position + i), 1, keys, s);
@@ -114,7 +114,7 @@ void AddFireFew(const AttentionTask& task, int64_t i, int64_t begin, int64_t key
   }
 }
 
-// Scores of row `i` and keys that the mask hides from it become -inf.
+// Sets scores of row `i` that the column mask hides to -inf.
 void HideMaskedFew(const TaskMask& mask, int64_t i, int64_t begin, int64_t keys, float* s) {
   const int row = mask.Position(i);
   for (int64_t j = 0; j < keys; ++j) {
@@ -140,11 +140,12 @@ void AddValueRowsFew(const float* s, const float* const* v, int64_t keys, const 
   for (; c < padded_dim; c += kN) AddValuesFew<kRows, 1>(s, v, keys, correction, c, o, stride);
 }
 
-// One tile of keys (channels first in scratch; values as whole vectors) against all rows.
+// Processes one K/V tile for all rows. Keys are channel-major in scratch; value rows are padded to
+// whole vectors.
 void AttendTileFew(const AttentionTask& task, const AttentionScratch& scratch,
                    const DistanceBias& bias, const TaskMask& mask, const KeyTile& tile) {
-  constexpr int64_t kTogether =
-      HWY_TARGET <= HWY_AVX3 ? 4 : 2;  // rows x 4 vectors of sums in registers
+  // Rows that are processed together: rows x 4 accumulator vectors fit into the registers.
+  constexpr int64_t kTogether = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
   const int64_t head_dim = task.args->q.dim[2];
   const int64_t keys = tile.count, stride = PaddedDim(head_dim);
   const int64_t padded_dim = (head_dim + kN - 1) / kN * kN;
@@ -190,10 +191,10 @@ void EndFew(const AttentionTask& task, const AttentionScratch& s) {
   }
 }
 
-// Brings a tile's keys into scratch, channels first. A step's keys and values lie in memory that
-// nothing has touched since the step before, so what counts is to read it in order (hence the copy
-// before the transposition) and to ask for the next tile early, but not all at once (measured on
-// Zen 4 from DRAM: 7.5 GB/s without either, 12.4 with both).
+// Loads a tile's keys into scratch, channel-major. Keys and values of a decoder step are usually
+// not in any cache, so DRAM bandwidth decides: rows are copied in memory order before they are
+// transposed, and the next tile is prefetched row by row (7.5 GB/s without both, 12.4 with both,
+// Zen 4).
 void LoadKeysFew(const AttentionScratch& s, int64_t head_dim, KeyTile* now, const KeyTile* ahead) {
   for (int64_t j = 0; j < now->count; ++j) {
     float* copy = s.q_t + j * PaddedDim(head_dim);
@@ -210,24 +211,24 @@ void LoadKeysFew(const AttentionScratch& s, int64_t head_dim, KeyTile* now, cons
 void AttendFew(const AttentionTask& whole, const AttentionScratch& s) {
   const int64_t head_dim = whole.args->q.dim[2];
   const TaskMask mask(whole);
-  TileWalk walk(whole);
+  TileIterator iterator(whole);
   KeyTile tiles[2];
-  tiles[0].Point(walk);
-  for (int turn = 0; !walk.done(); turn ^= 1) {
-    TileWalk ahead = walk;
+  tiles[0].Point(iterator);
+  for (int turn = 0; !iterator.done(); turn ^= 1) {
+    TileIterator ahead = iterator;
     ahead.Next();
     if (!ahead.done()) tiles[turn ^ 1].Point(ahead);
-    if (walk.first()) {
+    if (iterator.first()) {
       std::fill_n(s.o_t, whole.rows * PaddedDim(head_dim), 0.0f);
       std::fill_n(s.row_max, whole.rows, kMinusInf);
       std::fill_n(s.row_sum, whole.rows, 0.0f);
     }
     if (tiles[turn].count > 0 && mask.View(tiles[turn].begin, 0, whole.rows) != TileView::kNone) {
       LoadKeysFew(s, head_dim, &tiles[turn], ahead.done() ? nullptr : &tiles[turn ^ 1]);
-      AttendTileFew(walk.task, s, walk.bias(), mask, tiles[turn]);
+      AttendTileFew(iterator.task, s, iterator.bias(), mask, tiles[turn]);
     }
-    if (walk.last()) EndFew(walk.task, s);
-    walk = ahead;
+    if (iterator.last()) EndFew(iterator.task, s);
+    iterator = ahead;
   }
 }
 

@@ -1,5 +1,5 @@
-// Attention of many queries in bf16 or f16 by Hopper's tensor cores (wgmma): one warpgroup copies,
-// two or three compute. No bias or a table; attention_hopper_function.cu has the others.
+// bf16 / f16 attention for many queries on Hopper (wgmma, TMA): launcher for calls without a
+// position bias or with a table. attention_hopper_function.cu has ALiBi and FIRE.
 #include "kernels/attention_hopper_kernel.cuh"
 
 namespace quintet::cuda {
@@ -11,12 +11,12 @@ void AttendHopper(const AttentionCall& call, int64_t rows_total, Stream& stream)
   }
   const bool cached = call.kv_lens != nullptr;
   if (call.head_dim <= 64) {
-    using Rows = HopperSizes<64, 2, 128, 2, true>;
-    using Boxes = HopperSizes<64, 3, 128, 2, true>;
-    cached ? LaunchHopper<T, Rows, true, BiasKind::kNone>(call, rows_total, stream)
-           : LaunchHopper<T, Boxes, false, BiasKind::kNone>(call, rows_total, stream);
+    using Cached = HopperTraits<64, 2, 128, 2, true>;
+    using Packed = HopperTraits<64, 3, 128, 2, true>;
+    cached ? LaunchHopper<T, Cached, true, BiasKind::kNone>(call, rows_total, stream)
+           : LaunchHopper<T, Packed, false, BiasKind::kNone>(call, rows_total, stream);
   } else {
-    using S = HopperSizes<128, 2, 128, 2, true>;
+    using S = HopperTraits<128, 2, 128, 2, true>;
     cached ? LaunchHopper<T, S, true, BiasKind::kNone>(call, rows_total, stream)
            : LaunchHopper<T, S, false, BiasKind::kNone>(call, rows_total, stream);
   }

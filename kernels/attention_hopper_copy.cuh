@@ -1,6 +1,6 @@
-// The warpgroup that copies, of the Hopper attention kernel: one warp walks the block's work and
-// asks for boxes of queries, keys and values, and for the columns of their mask; another writes the
-// bias tables.
+// The producer warpgroup of the Hopper attention kernel. Warp 0 iterates over the CTA's work tiles
+// and issues the TMA loads of Q, K and V and the copies of the column mask; warp 1 writes the bias
+// tables.
 #pragma once
 
 #include "kernels/attention_hopper_reach.cuh"
@@ -8,57 +8,59 @@
 
 namespace quintet::cuda {
 
-// Tiles of keys that some query of a block may see, by the mask alone: a lane looks at one tile, a
-// warp at 32.
+// Iterator over the K/V tiles in which the column mask leaves some key visible to some query of the
+// query tile. A warp tests 32 tiles at once, one per lane; all lanes must call together.
 class VisibleTiles {
  public:
-  // Of keys before `end` and queries at [position, position + rows).
+  // For keys [0, end) and queries at positions [position, position + rows).
   __device__ VisibleTiles(const SequenceMask& mask, int position, int rows, int end, int tile_keys)
       : mask_(mask), position_(position), rows_(rows), end_(end), tile_keys_(tile_keys) {}
 
-  // First key of the first such tile from `begin`, or a number not below the end.
+  // First key of the first visible tile at or after `begin`; some number >= end if there is none.
+  // *masked: the mask hides some pair of that tile.
   __device__ int Next(int begin, bool* masked) {
     *masked = false;
     if (!mask_.any()) return begin;
     while (begin < end_) {
-      if (begin >= looked_ || begin < base_) Look(begin);
-      const int left = static_cast<int>(visible_ >> ((begin - base_) / tile_keys_));
+      if (begin >= window_end_ || begin < window_begin_) TestTiles(begin);
+      const int left = static_cast<int>(visible_ >> ((begin - window_begin_) / tile_keys_));
       if (left != 0) {
         begin += (__ffs(left) - 1) * tile_keys_;
-        *masked = some_ >> ((begin - base_) / tile_keys_) & 1;
+        *masked = partly_masked_ >> ((begin - window_begin_) / tile_keys_) & 1;
         return begin;
       }
-      begin = looked_;
+      begin = window_end_;
     }
     return begin;
   }
 
  private:
-  __device__ void Look(int base) {
-    base_ = base;
-    looked_ = base + 32 * tile_keys_;
+  __device__ void TestTiles(int base) {
+    window_begin_ = base;
+    window_end_ = base + 32 * tile_keys_;
     const int begin = base + static_cast<int>(threadIdx.x) % 32 * tile_keys_;
     TileView view = TileView::kNone;
     if (begin < end_) view = mask_.View(begin, min(begin + tile_keys_, end_), position_, rows_);
     visible_ = __ballot_sync(0xffffffffu, view != TileView::kNone);
-    some_ = __ballot_sync(0xffffffffu, view == TileView::kSome);
+    partly_masked_ = __ballot_sync(0xffffffffu, view == TileView::kSome);
   }
 
   const SequenceMask mask_;
   const int position_, rows_, end_, tile_keys_;
-  int base_ = INT_MAX, looked_ = INT_MIN;
-  uint32_t visible_ = 0, some_ = 0;
+  int window_begin_ = INT_MAX, window_end_ = INT_MIN;
+  uint32_t visible_ = 0, partly_masked_ = 0;
 };
 
-// The order in which a block goes through its tiles. Under ALiBi the tile of the first query's
-// diagonal comes first: no other's scores rise far above its. Causal groups see all of the tiles
-// before it.
+// Order in which a work tile's K/V tiles are processed: starting at `first`, then the others from
+// left to right. For ALiBi `first` is the tile on the diagonal of the first query, so that later
+// scores hardly exceed the first row maximum. Every causal consumer warpgroup sees all tiles left
+// of it, so the tiles that it does not see still come last.
 class TileOrder {
  public:
   __device__ TileOrder(const KeyRange& range, const VisibleTiles& tiles, int first, int tile_keys)
       : tiles_(tiles), begin_(range.begin), first_(first), tile_keys_(tile_keys) {}
 
-  // Begins of tiles, a number not below the range's end after the last.
+  // First and After return the first key of a tile; after the last tile, a number >= range.end.
   __device__ int First(bool* masked) {
     const int tile = tiles_.Next(first_, masked);
     return tile == first_ ? tile : After(first_, masked);
@@ -79,7 +81,7 @@ class TileOrder {
   const int begin_, first_, tile_keys_;
 };
 
-// 4 bytes to shared memory, asynchronously.
+// Copies 4 bytes from global to shared memory asynchronously.
 __device__ inline void CopyAsync4(uint32_t shared, const void* global) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" : : "r"(shared), "l"(global) : "memory");
 }
@@ -91,7 +93,8 @@ __device__ inline const int32_t* Vector(const MaskColumns& columns, int vector) 
                                  : columns.upper_end;
 }
 
-// Columns that the mask lacks, once for all tiles; the whole block.
+// Fills the mask vectors that the call does not have with their default, once for all pipeline
+// stages. Called by all threads of the CTA.
 template <typename S, typename Memory>
 __device__ void FillMissingColumns(const AttentionCall& call, Memory& memory) {
   if (call.mask_tiles == nullptr) return;
@@ -109,51 +112,54 @@ __device__ void FillMissingColumns(const AttentionCall& call, Memory& memory) {
   }
 }
 
-// Walks the block's work. Packed keys and values: one warp asks for boxes. In a cache: kCacheWarps
-// warps copy row by row.
+// The producer: loads Q, K and V of all work tiles of the CTA into the shared memory pipeline.
+// Packed K and V: one warp issues TMA loads. Paged cache: kGatherWarps warps gather rows with
+// cp.async. All lanes of these warps execute Run.
 template <typename T, typename S, typename Memory, bool kCached>
-class HopperCopier {
+class HopperProducer {
  public:
-  __device__ HopperCopier(const AttentionCall& call, const HopperMaps& maps, Memory& memory)
+  __device__ HopperProducer(const AttentionCall& call, const HopperTensorMaps& maps, Memory& memory)
       : call_(call), maps_(maps), memory_(memory), barriers_(memory.barriers) {}
 
   __device__ void Run() {
-    const Works<S> works(call_, memory_.sequences);
-    BlockOfWork work = works.At(0);
+    const AttentionTileScheduler<S> scheduler(call_, memory_.sequences);
+    AttentionWorkTile work = scheduler.At(0);
     for (int turn = 1;; ++turn) {
-      Wait(SharedAddress(&barriers_.queries_empty[queries_.stage]), queries_.parity ^ 1);
-      if (work.block.sequence < 0) break;
-      work = Copy(work, works, turn);
-      queries_.Advance();
+      Wait(SharedAddress(&barriers_.queries_empty[q_state_.stage]), q_state_.parity ^ 1);
+      if (work.tile.sequence < 0) break;
+      work = LoadWorkTile(work, scheduler, turn);
+      q_state_.Advance();
     }
-    if (First()) {
-      memory_.queries[queries_.stage].rows = 0;
-      Arrive(SharedAddress(&barriers_.queries_full[queries_.stage]));
+    if (IsLeader()) {
+      memory_.queries[q_state_.stage].rows = 0;
+      Arrive(SharedAddress(&barriers_.queries_full[q_state_.stage]));
     }
   }
 
  private:
   __device__ static int Lane() { return static_cast<int>(threadIdx.x) % 32; }
-  // Announces work, and asks for boxes.
-  __device__ static bool First() { return threadIdx.x == 0; }
+  // The thread that issues the TMA loads and sends the messages to the consumers.
+  __device__ static bool IsLeader() { return threadIdx.x == 0; }
 
-  // Returns the work of the next turn, which it looks for while the first tiles are under way.
-  __device__ BlockOfWork Copy(const BlockOfWork& work, const Works<S>& works, int turn) {
-    const Sequence sequence(call_, work.block.sequence);
+  // Loads one work tile. Returns the next one, which is looked up while the first loads are in
+  // flight.
+  __device__ AttentionWorkTile LoadWorkTile(const AttentionWorkTile& work,
+                                            const AttentionTileScheduler<S>& scheduler, int turn) {
+    const Sequence sequence(call_, work.tile.sequence);
     const HeadBias bias(call_.bias, call_.causal, work.head, call_.heads);
-    const KeyRows rows(call_, work.block.sequence);
-    QueryWork of;
-    of.rows = min(S::kRows, sequence.q_len - work.block.row);
-    of.position = sequence.position + work.block.row;
+    const KeyRows rows(call_, work.tile.sequence);
+    WorkTileInfo of;
+    of.rows = min(S::kRows, sequence.q_len - work.tile.row);
+    of.position = sequence.position + work.tile.row;
     of.kv_len = sequence.kv_len;
     of.head = work.head;
-    of.sequence = work.block.sequence;
-    of.row = sequence.first_row + work.block.row;
+    of.sequence = work.tile.sequence;
+    of.row = sequence.first_row + work.tile.row;
     of.hide_after = bias.hide_after();
     KeyRange range(bias, of.position, of.rows, of.kv_len, S::kKeys);
-    if constexpr (S::kReaches) {
+    if constexpr (S::kSkipsTiles) {
       if (of.position >= 0 && of.position + of.rows <= of.kv_len) {
-        AlibiReach(call_, bias, of.head, of.position, of.rows, of.row, rows.first)
+        AlibiTileSkipper(call_, bias, of.head, of.position, of.rows, of.row, rows.first)
             .Narrow(&range, S::kKeys);
       }
     }
@@ -162,66 +168,67 @@ class HopperCopier {
         range,
         VisibleTiles(SequenceMask(call_, of.sequence), of.position, of.rows, range.end, S::kKeys),
         Memory::kAlibi ? max(diagonal, range.begin) : range.begin, S::kKeys);
-    KeyWork keys;
+    KvTileInfo keys;
     keys.begin = tiles.First(&keys.masked);
     of.any_keys = keys.begin < range.end;
-    if (First()) CopyQueries(of);
-    BlockOfWork next{{}, -1};
+    if (IsLeader()) LoadQueries(of);
+    AttentionWorkTile next{{}, -1};
     while (keys.begin < range.end) {
       bool masked;
       const int begin = tiles.After(keys.begin, &masked);
       keys.last = begin >= range.end;
-      CopyKeys(keys, of, rows);
-      CopyValues(keys.begin, of, rows);
-      if (next.head < 0) next = works.At(turn);
-      place_.Advance();
+      LoadKeys(keys, of, rows);
+      LoadValues(keys.begin, of, rows);
+      if (next.head < 0) next = scheduler.At(turn);
+      kv_state_.Advance();
       keys.begin = begin;
       keys.masked = masked;
     }
-    return next.head < 0 ? works.At(turn) : next;
+    return next.head < 0 ? scheduler.At(turn) : next;
   }
 
-  __device__ void CopyQueries(const QueryWork& of) {
-    memory_.queries[queries_.stage] = of;
-    const uint32_t full = SharedAddress(&barriers_.queries_full[queries_.stage]);
+  __device__ void LoadQueries(const WorkTileInfo& of) {
+    memory_.queries[q_state_.stage] = of;
+    const uint32_t full = SharedAddress(&barriers_.queries_full[q_state_.stage]);
     if (!of.any_keys) return Arrive(full);
-    auto& to = memory_.q[queries_.stage];
+    auto& to = memory_.q[q_state_.stage];
     ArriveExpecting(full, sizeof(to));
     for (int half = 0; half < S::kDim / 64; ++half) {
       CopyBox(SharedAddress(to[half]), maps_.q, half * 64, of.head, static_cast<int>(of.row), full);
     }
   }
 
-  __device__ void CopyKeys(const KeyWork& keys, const QueryWork& of, const KeyRows& rows) {
-    Wait(SharedAddress(&barriers_.keys_empty[place_.stage]), place_.parity ^ 1);
-    const uint32_t full = SharedAddress(&barriers_.keys_full[place_.stage]);
-    auto& to = memory_.k[place_.stage];
-    if (First()) memory_.keys[place_.stage] = keys;
+  __device__ void LoadKeys(const KvTileInfo& keys, const WorkTileInfo& of, const KeyRows& rows) {
+    Wait(SharedAddress(&barriers_.keys_empty[kv_state_.stage]), kv_state_.parity ^ 1);
+    const uint32_t full = SharedAddress(&barriers_.keys_full[kv_state_.stage]);
+    auto& to = memory_.k[kv_state_.stage];
+    if (IsLeader()) memory_.keys[kv_state_.stage] = keys;
     if constexpr (kCached) {
       const T* k = static_cast<const T*>(call_.k) + of.head * call_.k_head;
-      CopyRows(to, k, call_.k_row, keys.begin, of.kv_len, rows, full);
+      GatherRows(to, k, call_.k_row, keys.begin, of.kv_len, rows, full);
     } else {
-      if (call_.mask_tiles != nullptr) CopyColumns(keys, of.kv_len, rows.first, full);
-      if (First()) CopyTile(to, maps_.k, of.head, rows.first + keys.begin, full);
+      if (call_.mask_tiles != nullptr) LoadMaskColumns(keys, of.kv_len, rows.first, full);
+      if (IsLeader()) LoadTileTma(to, maps_.k, of.head, rows.first + keys.begin, full);
     }
     if constexpr (Memory::kFire) WriteStrip(keys, of, full);
   }
 
-  // FIRE's logarithms; the first warp.
-  __device__ void WriteStrip(const KeyWork& keys, const QueryWork& of, uint32_t full) const {
+  // Warp 0 writes the logarithms for FIRE's bias of this tile.
+  __device__ void WriteStrip(const KvTileInfo& keys, const WorkTileInfo& of, uint32_t full) const {
     if (threadIdx.x >= 32) return;
     WriteFireStrip(fabsf(call_.bias.fire_c), keys.begin - of.position - S::kRows,
-                   memory_.fire.strips[place_.stage]);
+                   memory_.fire.strips[kv_state_.stage]);
     Arrive(full);
   }
 
-  __device__ void CopyColumns(const KeyWork& keys, int kv_len, int first_key, uint32_t full) const {
+  __device__ void LoadMaskColumns(const KvTileInfo& keys, int kv_len, int first_key,
+                                  uint32_t full) const {
     if (keys.masked) {
 #pragma unroll
       for (int vector = 0; vector < kMaskVectors; ++vector) {
         const int32_t* from = Vector(call_.mask, vector);
         if (from == nullptr) continue;
-        auto& to = memory_.columns[place_.stage][vector];
+        auto& to = memory_.columns[kv_state_.stage][vector];
         for (int i = Lane(); i < S::kKeys; i += 32) {
           CopyAsync4(SharedAddress(&to[i]), from + first_key + min(keys.begin + i, kv_len - 1));
         }
@@ -230,41 +237,42 @@ class HopperCopier {
     ArriveAfterCopies(full);
   }
 
-  // Values past the sequence's end are cleared: their weights are 0, but what lies there may be
-  // another's infinity.
-  __device__ void CopyValues(int begin, const QueryWork& of, const KeyRows& rows) {
-    Wait(SharedAddress(&barriers_.values_empty[place_.stage]), place_.parity ^ 1);
-    const uint32_t full = SharedAddress(&barriers_.values_full[place_.stage]);
-    auto& to = memory_.v[place_.stage];
+  // Loads a V tile. Rows past the sequence's end are zeroed: their probabilities are 0, but 0 * inf
+  // of a row that belongs to another sequence would be NaN.
+  __device__ void LoadValues(int begin, const WorkTileInfo& of, const KeyRows& rows) {
+    Wait(SharedAddress(&barriers_.values_empty[kv_state_.stage]), kv_state_.parity ^ 1);
+    const uint32_t full = SharedAddress(&barriers_.values_full[kv_state_.stage]);
+    auto& to = memory_.v[kv_state_.stage];
     if constexpr (kCached) {
       const T* v = static_cast<const T*>(call_.v) + of.head * call_.v_head;
-      CopyRows(to, v, call_.v_row, begin, of.kv_len, rows, full);
+      GatherRows(to, v, call_.v_row, begin, of.kv_len, rows, full);
     } else {
       const int count = of.kv_len - begin;
       const uint32_t tail = SharedAddress(&barriers_.values_tail);
-      const uint32_t learns = count < S::kKeys ? tail : full;
-      if (First()) CopyTile(to, maps_.v, of.head, rows.first + begin, learns);
+      const uint32_t barrier = count < S::kKeys ? tail : full;
+      if (IsLeader()) LoadTileTma(to, maps_.v, of.head, rows.first + begin, barrier);
       if (count >= S::kKeys) return;
       Wait(tail, tail_parity_);
       tail_parity_ ^= 1;
-      ClearFrom(to, count);
-      if (First()) Arrive(full);
+      ZeroRowsFrom(to, count);
+      if (IsLeader()) Arrive(full);
     }
   }
 
   using Tile = T[S::kDim / 64][S::kKeys * 64];
 
-  __device__ static void CopyTile(Tile& to, const CUtensorMap& map, int head, int row,
-                                  uint32_t full) {
+  __device__ static void LoadTileTma(Tile& to, const CUtensorMap& map, int head, int row,
+                                     uint32_t full) {
     ArriveExpecting(full, sizeof(to));
     for (int half = 0; half < S::kDim / 64; ++half) {
       CopyBox(SharedAddress(to[half]), map, half * 64, head, row, full);
     }
   }
 
-  __device__ static void ClearFrom(Tile& tile, int count) {
+  __device__ static void ZeroRowsFrom(Tile& tile, int count) {
     for (auto& half : tile) {
-      // A lane always clears the same places, so that racecheck knows their order.
+      // Each lane always zeroes the same addresses, so that compute-sanitizer's racecheck sees
+      // their order.
       for (int i = count * 8 / 32 * 32 + Lane(); i < S::kKeys * 8; i += 32) {
         if (i >= count * 8) reinterpret_cast<uint4*>(half)[i] = {0, 0, 0, 0};
       }
@@ -273,36 +281,36 @@ class HopperCopier {
     __syncwarp();
   }
 
-  // Keys [begin, begin + kKeys) of a head whose row r begins at base + r * stride; zeros from
-  // `kv_len` on.
-  __device__ void CopyRows(Tile& to, const T* base, int64_t stride, int begin, int kv_len,
-                           const KeyRows& rows, uint32_t full) const {
-    constexpr int kPieces = S::kDim / 8;  // of a row
+  // Gathers rows [begin, begin + kKeys) of a head whose row r starts at base + r * stride; rows
+  // from `kv_len` on become zeros.
+  __device__ void GatherRows(Tile& to, const T* base, int64_t stride, int begin, int kv_len,
+                             const KeyRows& rows, uint32_t full) const {
+    constexpr int kPieces = S::kDim / 8;  // 16-byte pieces per row
     const int warp = static_cast<int>(threadIdx.x) / 32;
     const int thread = (warp == 0 ? 0 : warp - 1) * 32 + Lane(), piece = thread % kPieces;
     const bool inside = piece * 8 < call_.head_dim;
 #pragma unroll 4
-    for (int r = thread / kPieces; r < S::kKeys; r += kCacheWarps * 32 / kPieces) {
+    for (int r = thread / kPieces; r < S::kKeys; r += kGatherWarps * 32 / kPieces) {
       const int key = min(begin + r, kv_len - 1);
       const T* from = base + rows.Row(key) * stride + (inside ? piece * 8 : 0);
       CopyAsync16(SharedAddress(to[piece / 8] + r * 64 + (piece % 8 ^ (r & 7)) * 8), from,
                   inside && begin + r < kv_len);
     }
     ArriveAfterCopies(full);
-    if (First()) Arrive(full);
+    if (IsLeader()) Arrive(full);
   }
 
   const AttentionCall& call_;
-  const HopperMaps& maps_;
+  const HopperTensorMaps& maps_;
   Memory& memory_;
   HopperBarriers<S::kStages>& barriers_;
-  RingPlace<2> queries_;
-  RingPlace<S::kStages> place_;
+  RingPlace<2> q_state_;
+  RingPlace<S::kStages> kv_state_;
   uint32_t tail_parity_ = 0;
 };
 
-// A warp writes what the products of ALiBi's bias need of a head: its slopes before and after the
-// diagonal, in units of scores.
+// Writes the A operands that add ALiBi's bias to a head (AlibiOperands), from its slopes left and
+// right of the diagonal in unscaled-score units. Executed by one warp.
 template <typename T>
 __device__ void WriteSlopes(float before, float after, T (&to)[kTileSides][2 * 64]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -327,10 +335,11 @@ __device__ void WriteSlopes(float before, float after, T (&to)[kTileSides][2 * 6
   ShowToAsyncProxy();
 }
 
-// What a warp writes of a head's bias at distances up to `reach`, twice: wherever a pair of
-// neighbours begins, one of the copies has it on an 8-byte boundary.
+// Writes a head's bias at distances [-reach, reach] in two copies: a pair of neighbouring values is
+// 8-byte aligned in one of them, wherever the pair begins. Executed by one warp. The second
+// overload is for lazy rescaling; `unit` converts log2 units to unscaled-score units.
 template <int kCount>
-__device__ void WriteTable(const HeadBias& bias, int reach, HeadTable<kCount, false>& table) {
+__device__ void WriteTable(const HeadBias& bias, int reach, HeadBiasTable<kCount, false>& table) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll 8
   for (int i = lane; i <= 2 * reach; i += 32) {
@@ -345,7 +354,7 @@ __device__ void WriteTable(const HeadBias& bias, int reach, HeadTable<kCount, fa
 }
 template <int kCount>
 __device__ void WriteTable(const HeadBias& bias, int reach, float unit,
-                           HeadTable<kCount, true>& table) {
+                           HeadBiasTable<kCount, true>& table) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const auto base = [](float value) { return value == -INFINITY ? 0.0f : value; };
   const bool far = bias.table();
@@ -367,24 +376,25 @@ __device__ void WriteTable(const HeadBias& bias, int reach, float unit,
   }
 }
 
-// The warp that writes the next block's tables.
+// Writes the bias tables of all work tiles of the CTA, one work tile ahead of the consumers.
+// Executed by one warp.
 template <typename T, typename S, typename Memory>
 __device__ void WriteTables(const AttentionCall& call, Memory& memory) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int reach = S::Reach(call.bias.saturation);
   const bool any = call.bias.kind != BiasKind::kNone || call.causal;
   HopperBarriers<S::kStages>& barriers = memory.barriers;
-  const Works<S> works(call, memory.sequences);
+  const AttentionTileScheduler<S> scheduler(call, memory.sequences);
   RingPlace<2> place;
   for (int turn = 0;; ++turn) {
-    const BlockOfWork work = works.At(turn);
+    const AttentionWorkTile work = scheduler.At(turn);
     Wait(SharedAddress(&barriers.queries_empty[place.stage]), place.parity ^ 1);
-    if (any && work.block.sequence >= 0) {
+    if (any && work.tile.sequence >= 0) {
       const HeadBias bias(call.bias, call.causal, work.head, call.heads);
       auto& table = memory.tables[place.stage];
       const float unit = 1.0f / (call.scale * kLog2E);
       if constexpr (Memory::kFire) WriteFireTable(bias, unit, memory.fire.tables[place.stage]);
-      if constexpr (S::kSettled) {
+      if constexpr (S::kLazyRescale) {
         WriteTable(bias, reach, unit, table);
         if constexpr (Memory::kAlibi) {
           const auto slope = [](float next) { return next == -INFINITY ? 0.0f : -next; };
@@ -400,9 +410,10 @@ __device__ void WriteTables(const AttentionCall& call, Memory& memory) {
       }
     }
     __syncwarp();
-    // One lane would do, but then racecheck does not see the order of the others' stores.
+    // One lane's arrival would suffice, but then racecheck would not see the order of the other
+    // lanes' stores.
     Arrive(SharedAddress(&barriers.queries_full[place.stage]));
-    if (work.block.sequence < 0) return;
+    if (work.tile.sequence < 0) return;
     place.Advance();
   }
 }

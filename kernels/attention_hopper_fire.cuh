@@ -1,4 +1,4 @@
-// FIRE's bias on the accumulators of the Hopper attention kernel.
+// FIRE's position bias, added to the Q K^T accumulators of the Hopper attention kernel.
 #pragma once
 
 #include <climits>
@@ -9,15 +9,17 @@
 
 namespace quintet::cuda {
 
-// A head's network in units of scores before they are scaled, from the largest f to the smallest:
-// lines[i] is what holds between knots i - 1 and i.
+// The piecewise linear network of one head in unscaled-score units, ordered from the largest f to
+// the smallest: lines[i] holds between knots i - 1 and i.
 struct FireTable {
-  float2 lines[kHopperKnots + 1];  // slope, offset
-  float2 knots[kHopperKnots];      // f, and the slope before it less the slope after it
+  float2 lines[kHopperKnots + 1];  // {slope, offset}
+  float2 knots[kHopperKnots];      // {f of the knot, slope of the line before it minus slope of the
+                                   // line after it}
 };
 
-// Logarithms of the distances between a block's queries and a tile's keys, from `kRows` before that
-// of the first ones on, twice as PairsOfStrip wants them. The copies differ in banks.
+// FireDistance of every diagonal between a query tile and a K tile. Entry 0 is for the distance of
+// the tile's first key from the query tile's first query, minus kRows. Two copies, the second
+// shifted by one value, as PairsOfStrip requires; they start in different shared memory banks.
 template <int kRows, int kKeys>
 struct FireStrip {
   static constexpr int kCount = kRows + kKeys;
@@ -25,12 +27,13 @@ struct FireStrip {
   float values[2][kCount + 16];
 };
 
-// Of a warp's 16 queries: keys from which on the first one, and all, are past each knot. A lane
-// writes and reads its own.
-using FirePasses = int2[kHopperKnots];
+// Crossings of each knot by a warp's 16 queries: x is the first key at which the first query is
+// past the knot, y the first key at which all queries are. Each lane reads only the entries that it
+// wrote.
+using FireCrossings = int2[kHopperKnots];
 
-// A warp writes the strip of distances (key - query) from `begin` on, by HeadBias::FireDistance
-// with the fast logarithm; c is not negative.
+// Writes the strip whose first entry is for distance (key - query) `begin`. As
+// HeadBias::FireDistance, with the approximate logarithm; requires c >= 0. Executed by one warp.
 template <int kRows, int kKeys>
 __device__ __forceinline__ void WriteFireStrip(float c, int begin, FireStrip<kRows, kKeys>& strip) {
   constexpr float kLn2 = 0.6931471805599453f;
@@ -38,7 +41,7 @@ __device__ __forceinline__ void WriteFireStrip(float c, int begin, FireStrip<kRo
   float delta = static_cast<float>(begin + lane);
 #pragma unroll 4
   for (int i = lane; i < strip.kCount; i += 32) {
-    float f;  // lg2.approx's argument is at least 1: no care for the smallest numbers
+    float f;  // the argument is at least 1, so subnormals do not matter
     asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(f) : "f"(fmaf(c, fabsf(delta), 1.0f)));
     f *= delta < 0.0f ? kLn2 : -kLn2;
     strip.values[0][i] = f;
@@ -47,7 +50,8 @@ __device__ __forceinline__ void WriteFireStrip(float c, int begin, FireStrip<kRo
   }
 }
 
-// A warp writes the table of a head; `unit`: 1 in units of scores.
+// Writes the table of a head; `unit` converts log2 units to unscaled-score units. Executed by one
+// warp.
 __device__ inline void WriteFireTable(const HeadBias& bias, float unit, FireTable& table) {
   const int lane = static_cast<int>(threadIdx.x) % 32, knots = bias.FireSegments() - 1;
   for (int i = lane; i <= knots; i += 32) {
@@ -59,16 +63,17 @@ __device__ inline void WriteFireTable(const HeadBias& bias, float unit, FireTabl
   }
 }
 
-// Of a warp's 16 queries and its lanes' two (fragment C of mma.cuh). f falls from key to key: a
-// query's keys pass the network's knots from the last to the first, and each query somewhat later
-// than the one before it. Between knots the bias of all of the warp is one line of f; while some
-// have passed a knot and some have not, min(f, knot) tells them apart. The network is continuous:
-// that a key next to a knot is taken for one past it makes no difference.
-class FireRows {
+// FIRE's bias of a warp's 16 query rows; each lane holds the two rows of its C fragment (mma.cuh).
+// f decreases from key to key, so the keys of one query cross the network's knots from the last to
+// the first, and each query crosses a knot a little later than the query before it. Between
+// crossings the bias of all 16 rows is one line of f. Where only some rows have crossed a knot,
+// min(f, knot) selects the line per element. The network is continuous, so an off-by-one key at a
+// crossing does not change the result.
+class FireBias {
  public:
-  // The lane's queries are at position and position + 8, the warp's from `row` on.
+  // The lane's queries are at `position` and `position` + 8, the warp's first one at `row`.
   __device__ __forceinline__ void Begin(const HeadBias& bias, int position, int row,
-                                        const FireTable& table, FirePasses& passes) {
+                                        const FireTable& table, FireCrossings& crossings) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       inverse_length_[half] = bias.FireInverseLength(position + half * 8);
@@ -78,28 +83,29 @@ class FireRows {
                 last = __shfl_sync(0xffffffffu, length_[1], 31);
 #pragma unroll 1
     for (int i = Lane(); i < kHopperKnots; i += 32) {
-      passes[i] = {INT_MAX, INT_MAX};
+      crossings[i] = {INT_MAX, INT_MAX};
       if (i >= bias.FireSegments() - 1) continue;
       const float knot = table.knots[i].x;
-      passes[i] = {Passes(bias, row, knot * first), Passes(bias, row + 15, knot * last)};
+      crossings[i] = {FirstKeyBelow(bias, row, knot * first),
+                      FirstKeyBelow(bias, row + 15, knot * last)};
     }
   }
 
-  // scores = bias of the tile from `first_key` on; the network has `knots`. The warp's queries
-  // begin `row` after the block's.
+  // scores = bias of the K tile that starts at `first_key`, for a network of `knots` knots. `row`:
+  // index of the warp's first query in the query tile.
   template <int kRows, int kKeys>
-  __device__ __forceinline__ void Fill(int knots, int first_key, const FirePasses& passes,
+  __device__ __forceinline__ void Fill(int knots, int first_key, const FireCrossings& crossings,
                                        const FireTable& table, const FireStrip<kRows, kKeys>& strip,
                                        int row, float (&scores)[kKeys / 8][4]) const {
     static_assert(kKeys == kParts * kPart);
     const float2* pairs = PairsOfStrip(strip.values[0], strip.values[1], kRows - row);
-    // Of each part, a byte each: knots that all queries have passed when it begins, that some have
-    // passed when it ends.
+    // One byte per part of the tile: the number of knots that all queries have crossed at the
+    // part's start, and that some query has crossed at its end.
     uint32_t passed = 0, reached = 0;
 #pragma unroll
     for (int i = 0; i < kHopperKnots; i += 32) {
       if (i >= knots) break;
-      const int2 from = passes[i + Lane()];
+      const int2 from = crossings[i + Lane()];
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
         const int begin = first_key + part * kPart;
@@ -107,7 +113,7 @@ class FireRows {
         reached += Count(from.x < begin + kPart) << 8 * part;
       }
     }
-    float2 f[1 + kTogether];  // eight keys and eight queries further lie on the same diagonal
+    float2 f[1 + kTogether];  // moving 8 keys and 8 queries on stays on the same diagonal
     f[0] = pairs[-4];
     if (Byte(reached, kParts - 1) == Byte(passed, 0)) {
       const float2 line = table.lines[Byte(passed, 0)];
@@ -124,7 +130,8 @@ class FireRows {
     for (int part = 0; part < kParts; ++part) {
 #pragma unroll
       for (int j = 0; j < kTogether; ++j) f[1 + j] = pairs[(part * kTogether + j) * 4];
-      // What bends do to the offset, the line behind them has.
+      // Slope of the line before the knots, offset of the line after them: Bend only adds the
+      // changes of slope, the changes of offset are all in the last line's offset.
       const int from = Byte(passed, part), to = Byte(reached, part);
       Line({table.lines[from].x, table.lines[to].y}, f, scores + part * kTogether);
 #pragma unroll 1
@@ -134,7 +141,7 @@ class FireRows {
   }
 
  private:
-  // Of a tile: few knots are passed in a part.
+  // A tile is processed in parts of 32 keys, so that few knots are crossed within a part.
   static constexpr int kParts = 4, kTogether = 4, kPart = kTogether * 8;
 
   __device__ static int Lane() { return static_cast<int>(threadIdx.x) % 32; }
@@ -145,14 +152,14 @@ class FireRows {
     return static_cast<int>(bytes >> 8 * i & 0xff);
   }
 
-  // The first key at which a query at `row` has a FireDistance of at most f.
-  __device__ __forceinline__ static int Passes(const HeadBias& bias, int row, float f) {
+  // First key at which a query at `row` has FireDistance <= f.
+  __device__ __forceinline__ static int FirstKeyBelow(const HeadBias& bias, int row, float f) {
     const float distance = expm1f(fabsf(f)) / fabsf(bias.fire_c());
     return __float2int_ru(static_cast<float>(row) - copysignf(distance, f));
   }
 
-  // Of one part of a tile: f of group j are f[1 + j] for the first query and f[j] for the second
-  // one, without the query's length.
+  // One part of a tile. FireDistance of key group j is f[1 + j] for the lane's first query and f[j]
+  // for the second one, not yet divided by the query's length term.
   __device__ __forceinline__ void Line(const float2& line, const float2 (&f)[1 + kTogether],
                                        float (*scores)[4]) const {
     const float slope[2] = {line.x * inverse_length_[0], line.x * inverse_length_[1]};

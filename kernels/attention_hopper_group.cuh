@@ -1,4 +1,4 @@
-// A warpgroup that computes, of the Hopper attention kernel.
+// Consumer warpgroup (mainloop and epilogue) of the Hopper attention kernel.
 #pragma once
 
 #include "kernels/attention_hopper.cuh"
@@ -7,127 +7,132 @@
 
 namespace quintet::cuda {
 
-// Its 64 queries of each of the block's works.
+// Computes 64 query rows of each of the CTA's work tiles.
 template <typename T, typename S, bool kCached, BiasKind kFunction>
-class HopperGroup {
-  using Memory = HopperMemory<T, S, kFunction>;
-  using Softmax = std::conditional_t<S::kSettled, SettledSoftmax<T>, OnlineSoftmax>;
+class HopperConsumer {
+  using Memory = HopperSharedMemory<T, S, kFunction>;
+  using Softmax = std::conditional_t<S::kLazyRescale, LazySoftmax<T>, OnlineSoftmax>;
   static constexpr int kDim = S::kDim, kKeys = S::kKeys;
   static constexpr int kMatrixBytes = kKeys * 128;
-  static constexpr bool kSettled = S::kSettled;
+  static constexpr bool kLazyRescale = S::kLazyRescale;
   static constexpr bool kAlibi = Memory::kAlibi, kFire = Memory::kFire;
-  // Of two warpgroups, scores begin with FIRE's bias while values are still being added.
-  static constexpr bool kValuesFirst = kFire && !kSettled;
-  // Weights are added up by the tensor cores, rounded as they are for the values: either values
-  // have a column of ones more, or there is a product with ones.
-  static constexpr bool kSumByProducts = !kSettled && kFunction != BiasKind::kNone;
-  // Pairs of a table are asked for while a tile is being scored, as many as there are registers
-  // for.
-  static constexpr int kAhead = kFunction != BiasKind::kNone ? 0 : kKeys / 8 + 1;
+  // FIRE with two consumer warpgroups: the P V GEMM of the previous tile is issued first, and the
+  // score accumulators are initialised with FIRE's bias while it runs.
+  static constexpr bool kPvFirst = kFire && !kLazyRescale;
+  // Row sums are computed by the tensor cores from the rounded P. With lazy rescaling V gets an
+  // extra column of ones; with kSumByWgmma a second wgmma multiplies P by ones.
+  static constexpr bool kSumByWgmma = !kLazyRescale && kFunction != BiasKind::kNone;
+  // Number of pairs of the bias table that are read while the Q K^T GEMM runs: limited by the free
+  // registers.
+  static constexpr int kPrefetchedPairs = kFunction != BiasKind::kNone ? 0 : kKeys / 8 + 1;
 
  public:
-  __device__ __forceinline__ HopperGroup(const AttentionCall& call, Memory& memory, int group)
+  __device__ __forceinline__ HopperConsumer(const AttentionCall& call, Memory& memory, int group)
       : call_(call), memory_(memory), barriers_(memory.barriers), group_(group) {}
 
   __device__ __forceinline__ void Run() {
-    if (S::kTurns && group_ == S::kGroups - 1) ArriveThreads(1, 2 * kWarpgroup);
-    for (;; queries_.Advance()) {
-      Wait(SharedAddress(&barriers_.queries_full[queries_.stage]), queries_.parity);
-      const QueryWork& work = memory_.queries[queries_.stage];
+    if (S::kPingPong && group_ == S::kConsumers - 1) ArriveThreads(1, 2 * kWarpgroup);
+    for (;; q_state_.Advance()) {
+      Wait(SharedAddress(&barriers_.queries_full[q_state_.stage]), q_state_.parity);
+      const WorkTileInfo& work = memory_.queries[q_state_.stage];
       if (work.rows == 0) return;
-      position_ = work.position + group_ * kGroupRows;
-      LookAhead(work);
+      position_ = work.position + group_ * kConsumerRows;
+      BeginWorkTile(work);
       softmax_ = Softmax();
 #pragma unroll
       for (auto& n : out_) n[0] = n[1] = n[2] = n[3] = 0.0f;
 #pragma unroll
-      for (int e = 0; e < 4; ++e) sums_[0][e] = 0.0f;
+      for (int e = 0; e < 4; ++e) row_sums_[0][e] = 0.0f;
       if (work.any_keys) Attend(work);
-      Write(work);
-      Release(barriers_.queries_empty[queries_.stage]);
+      StoreOutput(work);
+      Release(barriers_.queries_empty[q_state_.stage]);
     }
   }
 
  private:
   __device__ static int Lane() { return static_cast<int>(threadIdx.x) % 32; }
-  // First query of this warp in its warpgroup.
+  // First query row of this warp within its warpgroup.
   __device__ static int WarpRow() { return static_cast<int>(threadIdx.x) % kWarpgroup / 32 * 16; }
 
-  // Done with what a full barrier announced. One lane could say so for its warp, but racecheck does
-  // not see the order of the other lanes' reads then; it takes no longer.
+  // Releases a pipeline stage to the producer. Every thread arrives: one lane per warp would
+  // suffice, but then compute-sanitizer's racecheck would not see the order of the other lanes'
+  // reads. It is not slower.
   __device__ __forceinline__ static void Release(uint64_t& empty) { Arrive(SharedAddress(&empty)); }
 
-  // The scores of a tile are computed while the values of the one before it are being added; FIRE's
-  // bias, to which they are added, before that. Tiles of which the group sees nothing come last.
-  __device__ __forceinline__ void Attend(const QueryWork& work) {
-    WaitFull(barriers_.keys_full[place_.stage], place_.parity);
-    KeyWork tile = memory_.keys[place_.stage];
-    if (!Sees(tile)) return Pass(tile, false);
+  // Mainloop over the K/V tiles of a work tile. The Q K^T GEMM of a tile overlaps with the P V GEMM
+  // of the previous tile. FIRE's bias is written to the accumulators before the Q K^T GEMM adds to
+  // them. Tiles that are invisible to this warpgroup come last.
+  __device__ __forceinline__ void Attend(const WorkTileInfo& work) {
+    WaitFull(barriers_.keys_full[kv_state_.stage], kv_state_.parity);
+    KvTileInfo tile = memory_.keys[kv_state_.stage];
+    if (!IsVisible(tile)) return SkipTiles(tile, false);
     if constexpr (kFire) {
       BeginFire(work);
       FillScores(tile);
     }
-    float shrink[2];
-    BeginScores(tile);
+    float rescale[2];
+    StartQkGemm(tile);
     WaitForProducts<0>();
-    Weigh(tile, shrink);
+    ComputeTileProbs(tile, rescale);
     while (!tile.last) {
-      if constexpr (!kSettled) Round();
-      const RingPlace<S::kStages> before = place_;
-      place_.Advance();
-      WaitFull(barriers_.keys_full[place_.stage], place_.parity);
-      tile = memory_.keys[place_.stage];
-      if (!Sees(tile)) {
-        AddValues(before);
-        return Pass(tile, true);
+      if constexpr (!kLazyRescale) RoundTileProbs();
+      const RingPlace<S::kStages> before = kv_state_;
+      kv_state_.Advance();
+      WaitFull(barriers_.keys_full[kv_state_.stage], kv_state_.parity);
+      tile = memory_.keys[kv_state_.stage];
+      if (!IsVisible(tile)) {
+        FinishPvGemm(before);
+        return SkipTiles(tile, true);
       }
-      if constexpr (kValuesFirst) BeginValuesOf(before);
+      if constexpr (kPvFirst) WaitAndStartPvGemm(before);
       if constexpr (kFire) FillScores(tile);
-      WaitForTurn();
-      BeginScores(tile);
-      if constexpr (!kValuesFirst) BeginValuesOf(before);
-      EndTurn();
-      Weigh(tile, shrink);
+      PingPongWait();
+      StartQkGemm(tile);
+      if constexpr (!kPvFirst) WaitAndStartPvGemm(before);
+      PingPongArrive();
+      ComputeTileProbs(tile, rescale);
       WaitForProducts<0>();
-      PinSums();
-      Pin(scores_);  // they are rounded into registers that the products have read until now
+      FenceAccumulators();
+      // The P V GEMM has read probs_ until here; rounding scores_ overwrites probs_.
+      Pin(scores_);
       Release(barriers_.values_empty[before.stage]);
-      if constexpr (!kSettled) Shrink(out_, shrink);
-      if constexpr (kSumByProducts) Shrink(sums_, shrink);
+      if constexpr (!kLazyRescale) Rescale(out_, rescale);
+      if constexpr (kSumByWgmma) Rescale(row_sums_, rescale);
     }
-    if constexpr (!kSettled) Round();
-    AddValues(place_);
-    place_.Advance();
+    if constexpr (!kLazyRescale) RoundTileProbs();
+    FinishPvGemm(kv_state_);
+    kv_state_.Advance();
   }
 
-  // Some of the group's queries are not before all keys of the tile.
-  __device__ __forceinline__ bool Sees(const KeyWork& tile) const {
+  // True if causality lets some query of this warpgroup see some key of the tile.
+  __device__ __forceinline__ bool IsVisible(const KvTileInfo& tile) const {
     return tile.begin <= last_begin_;
   }
 
-  // Lets this tile and those after it go by; `turn`: it is not the work's first one.
-  __device__ __forceinline__ void Pass(KeyWork tile, bool turn) {
+  // Skips this tile and the remaining ones of the work tile, releasing their stages. `turn`: take
+  // part in the ping-pong order, which the first tile of a work tile does not.
+  __device__ __forceinline__ void SkipTiles(KvTileInfo tile, bool turn) {
     for (;; turn = true) {
-      Release(barriers_.keys_empty[place_.stage]);
+      Release(barriers_.keys_empty[kv_state_.stage]);
       if (turn) {
-        WaitForTurn();
-        EndTurn();
+        PingPongWait();
+        PingPongArrive();
       }
-      WaitFull(barriers_.values_full[place_.stage], place_.parity);
-      Release(barriers_.values_empty[place_.stage]);
-      place_.Advance();
+      WaitFull(barriers_.values_full[kv_state_.stage], kv_state_.parity);
+      Release(barriers_.values_empty[kv_state_.stage]);
+      kv_state_.Advance();
       if (tile.last) return;
-      WaitFull(barriers_.keys_full[place_.stage], place_.parity);
-      tile = memory_.keys[place_.stage];
+      WaitFull(barriers_.keys_full[kv_state_.stage], kv_state_.parity);
+      tile = memory_.keys[kv_state_.stage];
     }
   }
 
-  __device__ __forceinline__ void WaitForTurn() const {
-    if constexpr (S::kTurns) SyncThreads(1 + group_, 2 * kWarpgroup);
+  __device__ __forceinline__ void PingPongWait() const {
+    if constexpr (S::kPingPong) SyncThreads(1 + group_, 2 * kWarpgroup);
   }
-  __device__ __forceinline__ void EndTurn() const {
-    if constexpr (S::kTurns) {
-      ArriveThreads(1 + (group_ + 1 == S::kGroups ? 0 : group_ + 1), 2 * kWarpgroup);
+  __device__ __forceinline__ void PingPongArrive() const {
+    if constexpr (S::kPingPong) {
+      ArriveThreads(1 + (group_ + 1 == S::kConsumers ? 0 : group_ + 1), 2 * kWarpgroup);
     }
   }
 
@@ -136,65 +141,68 @@ class HopperGroup {
     if constexpr (kCached) ShowToAsyncProxy();
   }
 
-  // Which tiles are what, for the group's queries of this work.
-  __device__ __forceinline__ void LookAhead(const QueryWork& work) {
-    const bool any = group_ * kGroupRows < work.rows;
-    last_begin_ = !any ? -1 : work.hide_after ? position_ + kGroupRows - 1 : INT_MAX;
+  // Computes which tiles this warpgroup sees, and which of them are flat, for one work tile.
+  __device__ __forceinline__ void BeginWorkTile(const WorkTileInfo& work) {
+    const bool any = group_ * kConsumerRows < work.rows;
+    last_begin_ = !any ? -1 : work.hide_after ? position_ + kConsumerRows - 1 : INT_MAX;
     kv_len_ = work.kv_len;
-    // Queries and keys of a tile are at distances from its own - (kGroupRows - 1) to its own +
-    // kKeys - 1.
+    // The pairs of a tile have distances from d - (kConsumerRows - 1) to d + kKeys - 1, where d is
+    // the distance of its first key from the first query.
     flat_until_ = INT_MAX;
     flat_from_ = INT_MAX;
     if (kFunction == BiasKind::kAlibi) {
       flat_until_ = INT_MIN;
     } else if (call_.bias.kind == BiasKind::kTable) {
       flat_until_ = position_ - call_.bias.saturation - (kKeys - 1);
-      if (!call_.causal) flat_from_ = position_ + call_.bias.saturation + kGroupRows - 1;
+      if (!call_.causal) flat_from_ = position_ + call_.bias.saturation + kConsumerRows - 1;
     } else if (call_.causal) {
       flat_until_ = position_ - (kKeys - 1);
     }
   }
 
-  // All pairs of a tile are seen by bias and causality, with the same bias.
-  __device__ __forceinline__ bool Flat(const KeyWork& tile) const {
+  // True if bias and causality hide no pair of the tile, and all pairs have the same bias.
+  __device__ __forceinline__ bool IsFlat(const KvTileInfo& tile) const {
     return tile.begin <= flat_until_ || tile.begin >= flat_from_;
   }
-  // There is nothing but that to a tile.
-  __device__ __forceinline__ bool Plain(const KeyWork& tile) const {
+  // True if the tile is flat, and nothing is masked, past the sequence's end, or added by ALiBi or
+  // FIRE.
+  __device__ __forceinline__ bool IsPlain(const KvTileInfo& tile) const {
     return (kFunction == BiasKind::kNone && !tile.masked && tile.begin <= kv_len_ - kKeys) &&
-           Flat(tile);
+           IsFlat(tile);
   }
 
-  __device__ __forceinline__ float FlatBias(const KeyWork& tile) const {
-    const auto& table = memory_.tables[queries_.stage];
+  __device__ __forceinline__ float FlatBias(const KvTileInfo& tile) const {
+    const auto& table = memory_.tables[q_state_.stage];
     return call_.bias.kind != BiasKind::kTable ? 0.0f
            : tile.begin <= flat_until_         ? table.before
                                                : table.after;
   }
 
-  // What the table has for the lane at a tile's first keys.
-  __device__ __forceinline__ const float2* Pairs(int delta) const {
-    const auto& values = memory_.tables[queries_.stage].values;
+  // The lane's pairs of the bias table for a tile's first keys.
+  __device__ __forceinline__ const float2* BiasPairs(int delta) const {
+    const auto& values = memory_.tables[q_state_.stage].values;
     return PairsOfStrip(values[0], values[1], S::Reach(call_.bias.saturation) + delta - WarpRow());
   }
 
-  // scores_ under way, with the table's bias less what is the same for all pairs of a query, which
-  // goes to shift. Keys go by kTogether groups of eight: not all are near the diagonal.
-  __device__ __forceinline__ void AddNear(int delta, float (&shift)[2]) {
+  // Waits for scores_ (Q K^T in flight) and adds the bias table. The part that is equal for all
+  // pairs of a query is returned in `row_bias` instead. Keys are processed in parts of kTogether
+  // groups of eight, and parts far from the diagonal, whose remaining bias is 0, are skipped.
+  __device__ __forceinline__ void AddNearBias(int delta, float (&row_bias)[2]) {
     constexpr int kTogether = 4, kParts = kKeys / 8 / kTogether, kPart = kTogether * 8;
-    const auto& table = memory_.tables[queries_.stage];
-    // What is far is only known of a table; without a bias, keys up to the query are as far.
+    const auto& table = memory_.tables[q_state_.stage];
+    // Distance from which on the bias is constant: the table's saturation. Without a bias it is
+    // constant for all keys up to the query.
     const int far = call_.bias.kind == BiasKind::kTable ? call_.bias.saturation
                     : kAlibi                            ? INT_MAX / 2
                                                         : 0;
-    const bool after = !kAlibi && !call_.causal && delta + kKeys / 2 > kGroupRows / 2;
-    shift[0] = shift[1] = kAlibi ? 0.0f : after ? table.after : table.before;
+    const bool after = !kAlibi && !call_.causal && delta + kKeys / 2 > kConsumerRows / 2;
+    row_bias[0] = row_bias[1] = kAlibi ? 0.0f : after ? table.after : table.before;
     const int first = delta - WarpRow();
     const int begin = after ? 0 : max(1 - far - first, 0) / kPart;
     const int end = after ? min(max(far + 15 + kPart - 1 - first, 0) / kPart, kParts) : kParts;
     const float2* pairs = PairsOfStrip(table.values[after][0], table.values[after][1],
                                        S::Reach(call_.bias.saturation) + first);
-    float2 near[2][1 + kTogether];  // of two parts, by turns
+    float2 near[2][1 + kTogether];  // double buffer of two parts
     const auto load = [&](float2(&to)[1 + kTogether], int part) {
 #pragma unroll
       for (int i = 0; i <= kTogether; ++i) to[i] = pairs[(part * kTogether + i - 1) * 4];
@@ -218,35 +226,39 @@ class HopperGroup {
     }
   }
 
-  // The side of the diagonal where all of a tile is seen, under ALiBi.
-  __device__ __forceinline__ TileSide Side(const KeyWork& tile) const {
+  // On which side of the diagonal an ALiBi tile lies, if all its pairs are visible; otherwise
+  // kAcross.
+  __device__ __forceinline__ TileSide SideOf(const KvTileInfo& tile) const {
     const int delta = tile.begin - position_;
-    const auto& table = memory_.tables[queries_.stage];
-    return delta <= -(kKeys - 1) && table.before != 0.0f    ? kBefore
-           : delta >= kGroupRows - 1 && table.after != 0.0f ? kAfter
-                                                            : kAcross;
+    const auto& table = memory_.tables[q_state_.stage];
+    return delta <= -(kKeys - 1) && table.before != 0.0f       ? kBefore
+           : delta >= kConsumerRows - 1 && table.after != 0.0f ? kAfter
+                                                               : kAcross;
   }
-  // Of ALiBi's bias, what products have not added on that side.
-  __device__ __forceinline__ void ShiftAlibi(TileSide side, int delta, float (&shift)[2]) const {
-    const auto& table = memory_.tables[queries_.stage];
+  // Returns in `row_bias` the part of ALiBi's bias that the Q K^T GEMM has not added on that side.
+  __device__ __forceinline__ void AlibiRowBias(TileSide side, int delta,
+                                               float (&row_bias)[2]) const {
+    const auto& table = memory_.tables[q_state_.stage];
     const float slope = side == kBefore ? table.before : -table.after;
     const int first = delta - WarpRow() - Lane() / 4;
-    shift[0] = slope * static_cast<float>(first);
-    shift[1] = slope * static_cast<float>(first - 8);
+    row_bias[0] = slope * static_cast<float>(first);
+    row_bias[1] = slope * static_cast<float>(first - 8);
   }
 
-  // ALiBi of a tile on one side of the diagonal, where it is seen; false: it is not such a tile.
-  __device__ __forceinline__ bool AddStraight(int delta, float scale, float (&shift)[2]) {
-    const int lo = delta - (kGroupRows - 1), hi = delta + kKeys - 1;
+  // Adds ALiBi's bias to a tile on one side of the diagonal, where it is linear in the key index.
+  // Returns false, and does nothing, if the tile is across the diagonal or on the hidden side.
+  // Otherwise scores_ are scaled to log2 units.
+  __device__ __forceinline__ bool AddAlibiLine(int delta, float scale, float (&row_bias)[2]) {
+    const int lo = delta - (kConsumerRows - 1), hi = delta + kKeys - 1;
     if (lo < 0 && hi > 0) return false;
-    // Bias of a key one further to the right.
+    // slope: change of the bias from one key to the next.
     const int reach = S::Reach(call_.bias.saturation);
-    const auto& values = memory_.tables[queries_.stage].values[0];
+    const auto& values = memory_.tables[q_state_.stage].values[0];
     const float slope = lo >= 0 ? values[reach + 1] : -values[reach - 1];
     if (isinf(slope)) return false;
     const float first = static_cast<float>(delta - WarpRow() - Lane() / 4);
-    shift[0] = slope * first;
-    shift[1] = slope * (first - 8.0f);
+    row_bias[0] = slope * first;
+    row_bias[1] = slope * (first - 8.0f);
     const float lane = slope * static_cast<float>(Lane() % 4 * 2);
 #pragma unroll
     for (int j = 0; j < kKeys / 8; ++j) {
@@ -258,20 +270,21 @@ class HopperGroup {
     return true;
   }
 
-  // scores_ = q k^T of the tile at place_, under way, and kAlibi's bias from key to key; kFire's is
-  // there.
-  __device__ __forceinline__ void BeginScores(const KeyWork& tile) {
-    uint64_t slopes = 0, numbers = 0;  // known before the products begin, or ptxas waits for them
+  // Issues scores_ = Q K^T of the tile at kv_state_ (asynchronous). With kAlibi an extra k-step
+  // adds ALiBi's bias per key; with kFire the accumulators already hold FIRE's bias.
+  __device__ __forceinline__ void StartQkGemm(const KvTileInfo& tile) {
+    // Computed before the first wgmma: otherwise ptxas inserts waits.
+    uint64_t slopes = 0, numbers = 0;
     if constexpr (kAlibi) {
       const auto& alibi = memory_.alibi;
-      slopes = DescribeParts(SharedAddress(alibi.slopes[queries_.stage][Side(tile)]), 0, 128);
+      slopes = DescribeParts(SharedAddress(alibi.slopes[q_state_.stage][SideOf(tile)]), 0, 128);
       numbers = DescribeParts(SharedAddress(alibi.keys), 128, 0);
     }
     Pin(scores_);
     BeginProducts();
     const uint64_t q =
-        Describe(SharedAddress(memory_.q[queries_.stage][0]) + group_ * kGroupRows * 128, 16);
-    const uint64_t k = Describe(SharedAddress(memory_.k[place_.stage][0]), 16);
+        Describe(SharedAddress(memory_.q[q_state_.stage][0]) + group_ * kConsumerRows * 128, 16);
+    const uint64_t k = Describe(SharedAddress(memory_.k[kv_state_.stage][0]), 16);
 #pragma unroll
     for (int step = 0; step < kDim / 16; ++step) {
       const int in_row = step % 4 * 32;
@@ -282,154 +295,164 @@ class HopperGroup {
     CommitProducts();
   }
 
-  // out_ += weights v, under way.
-  __device__ __forceinline__ void BeginValues(int stage) {
-    PinSums();
+  // Issues out_ += P V (asynchronous).
+  __device__ __forceinline__ void StartPvGemm(int stage) {
+    FenceAccumulators();
     BeginProducts();
     const uint32_t values = SharedAddress(memory_.v[stage][0]);
     const uint64_t v =
-        Describe(values, kSettled ? SharedAddress(memory_.ones) - values : kMatrixBytes);
+        Describe(values, kLazyRescale ? SharedAddress(memory_.ones) - values : kMatrixBytes);
     const uint64_t ones = DescribeConstant(SharedAddress(memory_.ones));
-    // Sixteen rows further; a column of ones stays where it is.
-    constexpr int64_t kRows = 16 * 128 / 16, kStep = kSettled ? kRows - (kRows << 16) : kRows;
+    // Descriptor step to the next 16 rows of V. The column of ones stays in place: its offset from
+    // the V matrix shrinks by as much.
+    constexpr int64_t kRows = 16 * 128 / 16, kStep = kLazyRescale ? kRows - (kRows << 16) : kRows;
 #pragma unroll
     for (int step = 0; step < kKeys / 16; ++step) {
-      Wgmma<T>(out_, weights_[step], v + static_cast<uint64_t>(step * kStep), true);
-      if constexpr (kSumByProducts) Wgmma<T>(sums_, weights_[step], ones, true);
+      Wgmma<T>(out_, probs_[step], v + static_cast<uint64_t>(step * kStep), true);
+      if constexpr (kSumByWgmma) Wgmma<T>(row_sums_, probs_[step], ones, true);
     }
     CommitProducts();
   }
-  __device__ __forceinline__ void PinSums() {
+  __device__ __forceinline__ void FenceAccumulators() {
     Pin(out_);
-    if constexpr (kSumByProducts) Pin(sums_);
+    if constexpr (kSumByWgmma) Pin(row_sums_);
   }
 
-  __device__ __forceinline__ void BeginValuesOf(const RingPlace<S::kStages>& place) {
+  __device__ __forceinline__ void WaitAndStartPvGemm(const RingPlace<S::kStages>& place) {
     WaitFull(barriers_.values_full[place.stage], place.parity);
-    BeginValues(place.stage);
+    StartPvGemm(place.stage);
   }
 
-  // out_ += weights v of the last tile that the group sees.
-  __device__ __forceinline__ void AddValues(const RingPlace<S::kStages>& place) {
-    BeginValuesOf(place);
+  // Issues and completes out_ += P V of the last tile that this warpgroup sees.
+  __device__ __forceinline__ void FinishPvGemm(const RingPlace<S::kStages>& place) {
+    WaitAndStartPvGemm(place);
     WaitForProducts<0>();
-    PinSums();
+    FenceAccumulators();
     Release(barriers_.values_empty[place.stage]);
   }
 
-  // Scores under way become weights; the tile's keys are released. What a tile needs is known
-  // before its scores are, so that nothing is between them and a plain tile's softmax.
-  __device__ __forceinline__ void Weigh(const KeyWork& tile, float (&shrink)[2]) {
-    float scale = call_.scale * kLog2E, shift[2] = {0.0f, 0.0f}, largest[2];
-    if (Plain(tile)) {
-      shift[0] = shift[1] = FlatBias(tile);
+  // Waits for the Q K^T GEMM, adds bias and mask, computes P, and releases the K stage. Everything
+  // that does not depend on the scores is computed before the wait, so that the softmax of a plain
+  // tile follows its GEMM directly.
+  __device__ __forceinline__ void ComputeTileProbs(const KvTileInfo& tile, float (&rescale)[2]) {
+    float scale = call_.scale * kLog2E, row_bias[2] = {0.0f, 0.0f}, largest[2];
+    if (IsPlain(tile)) {
+      row_bias[0] = row_bias[1] = FlatBias(tile);
       WaitForScores();
-      Release(barriers_.keys_empty[place_.stage]);
-      if constexpr (!kSettled) {
+      Release(barriers_.keys_empty[kv_state_.stage]);
+      if constexpr (!kLazyRescale) {
         LargestScores(scores_, largest);
-        Exponentiate(largest, scale, shift, shrink);
+        Exponentiate(largest, scale, row_bias, rescale);
       }
-    } else if constexpr (kSettled) {
-      AddSettledBias(tile, shift);
+    } else if constexpr (kLazyRescale) {
+      AddLazyBias(tile, row_bias);
     } else {
-      AddBiasAndMask(tile, scale, shift);
+      AddBiasAndMask(tile, scale, row_bias);
       LargestScores(scores_, largest);
-      Exponentiate(largest, scale, shift, shrink);
+      Exponentiate(largest, scale, row_bias, rescale);
     }
-    if constexpr (kSettled) Settle(scale, shift);
+    if constexpr (kLazyRescale) ComputeProbsLazily(scale, row_bias);
   }
-  // Scores become rounded weights.
-  __device__ __forceinline__ void Settle(float scale, const float (&shift)[2]) {
+  // Softmax with lazy rescaling: computes P from the scores; if some P reaches 2, or some query has
+  // no ref_max yet, raises ref_max, rescales the sums and repeats.
+  __device__ __forceinline__ void ComputeProbsLazily(float scale, const float (&row_bias)[2]) {
     Pin(out_);
 #pragma unroll 1
-    for (bool rise = !softmax_.settled();; rise = true) {
+    for (bool rise = !softmax_.has_ref_max();; rise = true) {
       if (rise) {
-        float shrink[2];
-        softmax_.Rise(scores_, scale, shift, shrink);
-        Shrink(out_, shrink);
+        float rescale[2];
+        softmax_.RaiseRefMax(scores_, scale, row_bias, rescale);
+        Rescale(out_, rescale);
       }
-      if (!softmax_.Weigh(scores_, scale, shift, weights_) || rise) return;
+      if (!softmax_.ComputeProbs(scores_, scale, row_bias, probs_) || rise) return;
     }
   }
   __device__ __forceinline__ void WaitForScores() {
-    WaitForProducts<kSettled || kValuesFirst ? 0 : 1>();
+    WaitForProducts<kLazyRescale || kPvFirst ? 0 : 1>();
     Pin(scores_);
   }
-  // ptxas moves a wait for products up to where a basic block begins: this one ends before that.
+  // ptxas hoists a wgmma wait to the start of its basic block. Exponentiate is therefore called
+  // within the branches of ComputeTileProbs, whose basic blocks end before the wait for the P V
+  // GEMM.
   __device__ __forceinline__ void Exponentiate(const float (&largest)[2], float scale,
-                                               const float (&shift)[2], float (&shrink)[2]) {
-    softmax_.template Weigh<!kSumByProducts>(scores_, largest, scale, shift, shrink);
+                                               const float (&row_bias)[2], float (&rescale)[2]) {
+    softmax_.template ComputeProbs<!kSumByWgmma>(scores_, largest, scale, row_bias, rescale);
     Pin(scores_);
   }
 
-  // What is the same for all pairs of a query to shift, in units of log2; otherwise to scores_,
-  // which are in such units, too, from then on.
-  __device__ __forceinline__ void AddBiasAndMask(const KeyWork& tile, float& scale,
-                                                 float (&shift)[2]) {
-    const int delta = tile.begin - position_;  // of the first query and the first key
-    const bool flat = Flat(tile);
+  // Adds bias and mask. A bias that is equal for all pairs of a query is returned in `row_bias`, in
+  // log2 units. Any other bias is added to scores_, which then are in log2 units too (`scale`
+  // becomes 1).
+  __device__ __forceinline__ void AddBiasAndMask(const KvTileInfo& tile, float& scale,
+                                                 float (&row_bias)[2]) {
+    // Distance of the tile's first key from the first query.
+    const int delta = tile.begin - position_;
+    const bool flat = IsFlat(tile);
     const float2* pairs = nullptr;
-    float2 ahead[kAhead + 1];
+    float2 prefetched[kPrefetchedPairs + 1];
     if (!flat) {
-      pairs = Pairs(delta);
+      pairs = BiasPairs(delta);
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) ahead[i] = pairs[4 * (i - 1)];
+      for (int i = 0; i < kPrefetchedPairs; ++i) prefetched[i] = pairs[4 * (i - 1)];
     }
     WaitForScores();
-    HideAndRelease(tile);
+    MaskAndReleaseKeys(tile);
     if (flat) {
-      shift[0] = shift[1] = FlatBias(tile);
+      row_bias[0] = row_bias[1] = FlatBias(tile);
       return;
     }
-    if (kFunction != BiasKind::kAlibi || !AddStraight(delta, scale, shift)) {
+    if (kFunction != BiasKind::kAlibi || !AddAlibiLine(delta, scale, row_bias)) {
       AddPairedStrip(
-          scores_, [&](int j) { return j + 1 < kAhead ? ahead[j + 1] : pairs[4 * j]; }, scale);
+          scores_,
+          [&](int j) { return j + 1 < kPrefetchedPairs ? prefetched[j + 1] : pairs[4 * j]; },
+          scale);
     }
     scale = 1.0f;
   }
 
-  // The same of settled weights: scores_ stay in their units.
-  __device__ __forceinline__ void AddSettledBias(const KeyWork& tile, float (&shift)[2]) {
+  // As AddBiasAndMask, for lazy rescaling: scores_ keep their unit.
+  __device__ __forceinline__ void AddLazyBias(const KvTileInfo& tile, float (&row_bias)[2]) {
     const int delta = tile.begin - position_;
-    const TileSide side = kAlibi ? Side(tile) : kAcross;
+    const TileSide side = kAlibi ? SideOf(tile) : kAcross;
     if (side != kAcross) {
-      ShiftAlibi(side, delta, shift);
+      AlibiRowBias(side, delta, row_bias);
       WaitForScores();
-    } else if (Flat(tile)) {
-      shift[0] = shift[1] = FlatBias(tile);
+    } else if (IsFlat(tile)) {
+      row_bias[0] = row_bias[1] = FlatBias(tile);
       WaitForScores();
     } else {
-      AddNear(delta, shift);
+      AddNearBias(delta, row_bias);
     }
-    HideAndRelease(tile);
+    MaskAndReleaseKeys(tile);
   }
 
-  // What lies behind the sequence or is masked; the tile's keys are released.
-  __device__ __forceinline__ void HideAndRelease(const KeyWork& tile) {
-    if (!tile.masked) Release(barriers_.keys_empty[place_.stage]);
+  // Hides keys past the sequence's end and pairs that the column mask hides; releases the K stage.
+  __device__ __forceinline__ void MaskAndReleaseKeys(const KvTileInfo& tile) {
+    if (!tile.masked) Release(barriers_.keys_empty[kv_state_.stage]);
     const int keys = kv_len_ - tile.begin;
     if (keys < kKeys) HideFrom(scores_, keys);
     if (!tile.masked) return;
-    HideMasked();
-    Release(barriers_.keys_empty[place_.stage]);
+    ApplyColumnMask();
+    Release(barriers_.keys_empty[kv_state_.stage]);
   }
 
-  __device__ __forceinline__ FirePasses& Passes() const {
-    return memory_.fire.passes[group_ * 4 + WarpRow() / 16];
+  __device__ __forceinline__ FireCrossings& Crossings() const {
+    return memory_.fire.crossings[group_ * 4 + WarpRow() / 16];
   }
-  __device__ __forceinline__ void BeginFire(const QueryWork& work) {
+  __device__ __forceinline__ void BeginFire(const WorkTileInfo& work) {
     const HeadBias bias(call_.bias, call_.causal, work.head, call_.heads);
     const int row = position_ + WarpRow();
-    fire_.Begin(bias, row + Lane() / 4, row, memory_.fire.tables[queries_.stage], Passes());
+    fire_.Begin(bias, row + Lane() / 4, row, memory_.fire.tables[q_state_.stage], Crossings());
   }
-  // scores_ = bias of the tile at place_.
-  __device__ __forceinline__ void FillScores(const KeyWork& tile) {
-    fire_.Fill(call_.bias.segments - 1, tile.begin, Passes(), memory_.fire.tables[queries_.stage],
-               memory_.fire.strips[place_.stage], group_ * kGroupRows + WarpRow(), scores_);
+  // scores_ = FIRE's bias of the tile at kv_state_.
+  __device__ __forceinline__ void FillScores(const KvTileInfo& tile) {
+    fire_.Fill(call_.bias.segments - 1, tile.begin, Crossings(),
+               memory_.fire.tables[q_state_.stage], memory_.fire.strips[kv_state_.stage],
+               group_ * kConsumerRows + WarpRow(), scores_);
   }
 
-  // By the vectors that the mask has.
-  __device__ __forceinline__ void HideMasked() {
+  // Applies the column mask, reading only the vectors that it has.
+  __device__ __forceinline__ void ApplyColumnMask() {
     const MaskColumns& mask = call_.mask;
     if (mask.upper_end == nullptr) {
       mask.lower_end == nullptr ? HideColumns<false, false, false>()
@@ -442,7 +465,7 @@ class HopperGroup {
   }
   template <bool kHasLowerEnd, bool kHasUpperEnd, bool kHasUpperBegin>
   __device__ __forceinline__ void HideColumns() {
-    const auto& columns = memory_.columns[place_.stage];
+    const auto& columns = memory_.columns[kv_state_.stage];
     const int row = position_ + WarpRow() + Lane() / 4;
 #pragma unroll
     for (int j = 0; j < kKeys / 8; ++j) {
@@ -468,19 +491,19 @@ class HopperGroup {
     }
   }
 
-  __device__ __forceinline__ void Round() {
+  __device__ __forceinline__ void RoundTileProbs() {
 #pragma unroll
-    for (int step = 0; step < kKeys / 16; ++step) RoundWeights<T>(scores_, step, weights_[step]);
+    for (int step = 0; step < kKeys / 16; ++step) RoundProbs<T>(scores_, step, probs_[step]);
   }
 
-  // out_ / sum. Four lanes have a row's channels two by two; they trade them, so that each writes
-  // 16 bytes.
-  __device__ __forceinline__ void Write(const QueryWork& work) const {
+  // Epilogue: stores out_ / row sum. Each of four lanes holds two neighbouring channels of a row;
+  // they exchange them so that each lane stores 16 contiguous bytes.
+  __device__ __forceinline__ void StoreOutput(const WorkTileInfo& work) const {
     const int t = Lane() % 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float scale = InverseSum(half);
-      const int row = group_ * kGroupRows + WarpRow() + half * 8 + Lane() / 4;
+      const int row = group_ * kConsumerRows + WarpRow() + half * 8 + Lane() / 4;
       T* out = static_cast<T*>(call_.out) + (work.row + row) * call_.out_row +
                work.head * call_.out_head + t * 8;
 #pragma unroll
@@ -498,22 +521,23 @@ class HopperGroup {
     }
   }
 
-  // 1 / sum of a query's weights; 0 if it saw no key.
+  // 1 / row sum of P; 0 if the query sees no key.
   __device__ __forceinline__ float InverseSum(int half) const {
-    if constexpr (!kSettled && !kSumByProducts) {
+    if constexpr (!kLazyRescale && !kSumByWgmma) {
       return softmax_.InverseSum(half);
     } else {
-      const float sum = kSettled ? out_[kDim / 8 + kSettled - 1][2 * half] : sums_[0][2 * half];
+      const float sum =
+          kLazyRescale ? out_[kDim / 8 + kLazyRescale - 1][2 * half] : row_sums_[0][2 * half];
       return sum > 0.0f ? 1.0f / sum : 0.0f;
     }
   }
 
-  // Lane t of four gets word t of each.
+  // 4 x 4 transpose among four lanes: lane t receives word t of each lane.
   __device__ __forceinline__ static uint4 Transpose(const uint32_t (&words)[4], int t) {
     const bool odd = t % 2 != 0, high = t / 2 != 0;
     const uint32_t near[2] = {__shfl_xor_sync(0xffffffffu, odd ? words[0] : words[1], 1),
                               __shfl_xor_sync(0xffffffffu, odd ? words[2] : words[3], 1)};
-    // Words t - t % 2 and the next one of this lane's pair of lanes, for channels 0..1 and 2..3.
+    // Words t - t % 2 and t - t % 2 + 1 of this lane's pair of lanes, for channels 0..1 and 2..3.
     const uint32_t pairs[2][2] = {{odd ? near[0] : words[0], odd ? words[1] : near[0]},
                                   {odd ? near[1] : words[2], odd ? words[3] : near[1]}};
     const uint32_t far[2] = {__shfl_xor_sync(0xffffffffu, high ? pairs[0][0] : pairs[1][0], 2),
@@ -526,19 +550,20 @@ class HopperGroup {
   Memory& memory_;
   HopperBarriers<S::kStages>& barriers_;
   const int group_;
-  RingPlace<2> queries_;
-  RingPlace<S::kStages> place_;
-  int position_;                // of the group's first query
-  int kv_len_;                  // of its sequence
-  int last_begin_;              // of a tile that the group sees something of
-  int flat_until_, flat_from_;  // begin of tiles that are flat
+  RingPlace<2> q_state_;
+  RingPlace<S::kStages> kv_state_;
+  int position_;    // position of the warpgroup's first query
+  int kv_len_;      // keys in its sequence
+  int last_begin_;  // first key of the last tile that may be visible to this warpgroup
+  // Flat tiles begin at or below flat_until_, or at or above flat_from_.
+  int flat_until_, flat_from_;
 
   float scores_[kKeys / 8][4];
-  uint32_t weights_[kKeys / 16][4];
-  float out_[kDim / 8 + kSettled][4];
-  float sums_[1][4];  // kSumByProducts: of the weights, in every column
+  uint32_t probs_[kKeys / 16][4];
+  float out_[kDim / 8 + kLazyRescale][4];
+  float row_sums_[1][4];  // kSumByWgmma: row sums of P, equal in every column
   Softmax softmax_;
-  FireRows fire_;  // FIRE alone
+  FireBias fire_;  // kFire only
 };
 
 }  // namespace quintet::cuda

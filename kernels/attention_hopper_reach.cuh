@@ -1,39 +1,41 @@
-// How far ALiBi lets queries reach, for the Hopper attention kernel.
+// Skipping of K/V tiles that ALiBi makes irrelevant, for the Hopper attention kernel.
 #pragma once
 
 #include "kernels/attention_call.cuh"
 
 namespace quintet::cuda {
 
-// Keys whose weights are 0 whatever the values are. A row's weights are 2^(score - most), most its
-// largest score, in f32 that knows no smaller numbers than 2^-126. A query's own key is at distance
-// 0, so most >= -|q| |own k|, and a key's score is at most |q| |k| - slope distance (Cauchy and
-// Schwarz; all in units of log2). Where slope distance - |q| (|k| + |own k|) > kNothing for the
-// longest of a block's queries and of a tile's keys, the tile's weights are 0 in every row.
-class AlibiReach {
+// Finds the K/V tiles whose probabilities are exactly 0 whatever V holds. In log2 units: P =
+// 2^(score - row_max) is 0 in f32 below 2^-126. A query's own key has distance 0, so row_max >=
+// -|q| |k_own|; by Cauchy-Schwarz a key's score is at most |q| |k| - slope * distance. Hence if
+// slope * distance - |q| (|k| + |k_own|) > kZeroProbBound, with the largest norms of the query tile
+// and of the K tile and their smallest distance, then P of the whole tile is 0.
+class AlibiTileSkipper {
  public:
-  // Of `rows` queries of a head from position `position` and from row `row` of call.q on, which all
-  // have their own keys; the sequence's keys begin at row first_key. The call has magnitudes.
-  __device__ AlibiReach(const AttentionCall& call, const HeadBias& bias, int head, int position,
-                        int rows, int64_t row, int first_key)
-      : keys_(call.magnitudes + (call.magnitude_tiles * call.heads + head)),
+  // For `rows` queries of a head that start at position `position` and at row `row` of call.q; the
+  // sequence must contain all their own keys. The sequence's keys start at packed row first_key.
+  // The call must have row norms (max_norms).
+  __device__ AlibiTileSkipper(const AttentionCall& call, const HeadBias& bias, int head,
+                              int position, int rows, int64_t row, int first_key)
+      : keys_(call.max_norms + (call.norm_tiles * call.heads + head)),
         heads_(call.heads),
         first_key_(first_key),
         position_(position),
         last_(position + rows - 1),
-        queries_(Most(call.magnitudes + head, row, rows) * call.scale * kLog2E),
-        own_(Most(keys_, first_key + position, rows)),
+        queries_(MaxNorm(call.max_norms + head, row, rows) * call.scale * kLog2E),
+        own_(MaxNorm(keys_, first_key + position, rows)),
         before_(-bias.At(-1)),
         after_(-bias.At(1)) {}
 
-  // A warp asks together: leaves of the range what lies between tiles that count.
+  // Shrinks the range to the tiles between the first and the last one that can contribute. All
+  // lanes of a warp must call together.
   __device__ void Narrow(KeyRange* range, int tile_keys) const {
     const int lane = static_cast<int>(threadIdx.x) % 32, end = range->end;
     int first = end, last = end;
     for (int base = range->begin; base < end; base += 32 * tile_keys) {
       const int begin = base + lane * tile_keys;
-      const uint32_t seen =
-          __ballot_sync(0xffffffffu, begin < end && Reaches(begin, min(begin + tile_keys, end)));
+      const uint32_t seen = __ballot_sync(
+          0xffffffffu, begin < end && MayContribute(begin, min(begin + tile_keys, end)));
       if (seen == 0) continue;
       first = min(first, base + (__ffs(static_cast<int>(seen)) - 1) * tile_keys);
       last = base + (32 - __clz(static_cast<int>(seen))) * tile_keys;
@@ -43,27 +45,27 @@ class AlibiReach {
   }
 
  private:
-  static constexpr float kNothing = 136.0f;  // some more than 126, for what rounding does
+  static constexpr float kZeroProbBound = 136.0f;  // 126 plus a margin for rounding
 
-  // Keys [begin, end) count.
-  __device__ bool Reaches(int begin, int end) const {
+  // Keys [begin, end) may contribute.
+  __device__ bool MayContribute(int begin, int end) const {
     const int distance = max(position_ - (end - 1), begin - last_);
     if (distance <= 0) return true;
-    const float most = queries_ * (Most(keys_, first_key_ + begin, end - begin) + own_);
+    const float most = queries_ * (MaxNorm(keys_, first_key_ + begin, end - begin) + own_);
     const float slope = begin > last_ ? after_ : before_;
-    return !(most - slope * static_cast<float>(distance) < -kNothing);  // true of what is no number
+    return !(most - slope * static_cast<float>(distance) < -kZeroProbBound);  // also true for NaN
   }
-  __device__ float Most(const float* magnitudes, int64_t row, int rows) const {
+  __device__ float MaxNorm(const float* max_norms, int64_t row, int rows) const {
     float most = 0.0f;
-    for (int64_t i = row / kMagnitudeRows; i <= (row + rows - 1) / kMagnitudeRows; ++i) {
-      most = fmaxf(most, __ldcg(magnitudes + i * heads_));
+    for (int64_t i = row / kNormTileRows; i <= (row + rows - 1) / kNormTileRows; ++i) {
+      most = fmaxf(most, __ldcg(max_norms + i * heads_));
     }
     return most;
   }
 
   const float* const keys_;
   const int heads_, first_key_, position_, last_;
-  const float queries_, own_, before_, after_;  // in units of log2
+  const float queries_, own_, before_, after_;  // in log2 units
 };
 
 }  // namespace quintet::cuda

@@ -1,27 +1,28 @@
-// The online softmax of the Hopper attention kernel, on scores as attention_softmax.cuh has them.
+// Online softmax with lazy rescaling for the Hopper attention kernel. Accumulator layout as in
+// attention_softmax.cuh.
 #pragma once
 
 #include "kernels/attention_softmax.cuh"
 
 namespace quintet::cuda {
 
-// Weights 2^(score * scale + shift - base) of a lane's two queries; a query's lanes may have shifts
-// of their own. A query's base stays as it is while no weight comes to 2: then a tile's largest
-// score is not looked for, which the weights would wait for. Bases are whole numbers: what a weight
-// is rounded to does not depend on them.
+// P = 2^(score * scale + row_bias - ref_max) of a lane's two queries, where row_bias is a constant
+// bias that may differ between the lanes of a query. `ref_max` is a stale row maximum: it is raised
+// only when some P would reach 2. Until then a tile's row maxima are not computed, and P does not
+// wait for them. ref_max is an integer, so the rounding of P to T does not depend on them.
 template <typename T>
-class SettledSoftmax {
+class LazySoftmax {
  public:
-  // Whether all queries of the warp have a base, as they need for Weigh.
-  __device__ __forceinline__ bool settled() const { return settled_; }
+  // All queries of the warp have a ref_max; ComputeProbs requires it.
+  __device__ __forceinline__ bool has_ref_max() const { return has_ref_max_; }
 
-  // Rounded weights, fragments A of sixteen keys each. Returns whether one of the warp is 2 or
-  // more, or no number.
+  // Computes P rounded to T, as A fragments of 16 keys each. Returns whether any P of the warp is
+  // >= 2 or NaN; then the caller must call RaiseRefMax and repeat.
   template <int kGroups>
-  __device__ __forceinline__ bool Weigh(const float (&scores)[kGroups][4], float scale,
-                                        const float (&shift)[2],
-                                        uint32_t (&weights)[kGroups / 2][4]) const {
-    const float add[2] = {shift[0] - base_[0], shift[1] - base_[1]};
+  __device__ __forceinline__ bool ComputeProbs(const float (&scores)[kGroups][4], float scale,
+                                               const float (&row_bias)[2],
+                                               uint32_t (&probs)[kGroups / 2][4]) const {
+    const float add[2] = {row_bias[0] - ref_max_[0], row_bias[1] - ref_max_[1]};
     uint32_t bits = 0;
 #pragma unroll
     for (int step = 0; step < kGroups / 2; ++step) {
@@ -33,43 +34,44 @@ class SettledSoftmax {
         for (int e = 0; e < 2; ++e) {
           pair[e] = Exp2(fmaf(scores[2 * step + i / 2][2 * half + e], scale, add[half]));
         }
-        weights[step][i] = PackPair<T>(pair[0], pair[1]);
-        bits |= weights[step][i];
+        probs[step][i] = PackPair<T>(pair[0], pair[1]);
+        bits |= probs[step][i];
       }
     }
-    constexpr uint32_t kFromTwo = 0x40004000;  // this bit of the exponent is set from 2.0 on
+    constexpr uint32_t kFromTwo = 0x40004000;  // exponent bit that is set from 2.0 on
     return __any_sync(0xffffffffu, (bits & kFromTwo) != 0);
   }
 
-  // Bases of queries with a score above theirs rise; what was added up before is to be multiplied
-  // by shrink.
+  // Raises the ref_max of each query that has a score above it. Earlier sums must be multiplied by
+  // `rescale`.
   template <int kGroups>
-  __device__ __forceinline__ void Rise(const float (&scores)[kGroups][4], float scale,
-                                       const float (&shift)[2], float (&shrink)[2]) {
+  __device__ __forceinline__ void RaiseRefMax(const float (&scores)[kGroups][4], float scale,
+                                              const float (&row_bias)[2], float (&rescale)[2]) {
     float largest[2];
     LargestScores(scores, largest);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float now = fmaf(largest[half], scale, shift[half]);
+      float now = fmaf(largest[half], scale, row_bias[half]);
       now = fmaxf(now, __shfl_xor_sync(0xffffffffu, now, 1));
       now = ceilf(fmaxf(now, __shfl_xor_sync(0xffffffffu, now, 2)));
-      const float before = base_[half];
-      if (now > before) base_[half] = now + kAbove;
-      shrink[half] = Exp2(before - base_[half]);
+      const float before = ref_max_[half];
+      if (now > before) ref_max_[half] = now + kAbove;
+      rescale[half] = Exp2(before - ref_max_[half]);
     }
-    settled_ = __all_sync(0xffffffffu, base_[0] > kNone && base_[1] > kNone);
+    has_ref_max_ = __all_sync(0xffffffffu, ref_max_[0] > kNone && ref_max_[1] > kNone);
   }
 
  private:
-  // How far a base is above the largest score when it is set: later scores may be that much larger.
-  // In f16 weights must not become small numbers of few bits.
+  // Distance of a new ref_max above the row maximum, so that the following scores need not raise it
+  // again. 0 in f16, where P would become subnormal and lose bits.
   static constexpr float kAbove = std::is_same_v<T, __half> ? 0.0f : 7.0f;
 
-  // Of a query that has seen no key: hidden scores of -inf weigh nothing with that, either.
+  // Base of a query that has seen no key. Finite, so that hidden scores (-inf) give P = 0 with this
+  // ref_max too.
   static constexpr float kNone = -3e38f;
 
-  float base_[2] = {kNone, kNone};
-  bool settled_ = false;
+  float ref_max_[2] = {kNone, kNone};
+  bool has_ref_max_ = false;
 };
 
 }  // namespace quintet::cuda

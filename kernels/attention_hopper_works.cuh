@@ -1,19 +1,19 @@
-// Which queries of which head a block of the Hopper attention kernel works on, one after another.
+// Tile scheduler of the Hopper attention kernel: the sequence of work tiles that one CTA processes.
 #pragma once
 
 #include "kernels/attention_hopper.cuh"
 
 namespace quintet::cuda {
 
-struct BlockOfWork {
-  QueryBlock block;
+struct AttentionWorkTile {
+  QueryTile tile;
   int head;
 };
 
-// Of sequence s; none beyond the last, and where another kernel has it. Causal blocks rise by a
-// level each; others are at the level of their sequence's keys.
+// The query tiles of sequence s and their cost level. No tiles past the last sequence, and none for
+// a sequence that the few-rows kernel handles.
 template <typename S>
-__device__ SequenceBlocks BlocksOf(const AttentionCall& call, int s) {
+__device__ SequenceTiles TilesOf(const AttentionCall& call, int s) {
   if (s >= call.sequences) return {0, 0};
   const Sequence sequence(call, s);
   if (sequence.q_len <= call.few_rows) return {0, 0};
@@ -21,37 +21,39 @@ __device__ SequenceBlocks BlocksOf(const AttentionCall& call, int s) {
   return {level, (sequence.q_len + S::kRows - 1) / S::kRows};
 }
 
-// Blocks of queries of all heads are dealt to the grid to and fro: those that see the most keys
-// first, unless there are too many sequences to look at. A warp asks together.
+// Static tile scheduler. Work tiles (query tile x head) are assigned to the CTAs of the grid in
+// zig-zag order, most expensive tiles first; with more than kSortedSequences sequences they are not
+// sorted by cost. All lanes of a warp must call together.
 template <typename S>
-class Works {
+class AttentionTileScheduler {
  public:
-  // sequences [kSortedSequences]: what BlocksOf says of each.
-  __device__ Works(const AttentionCall& call, const SequenceBlocks* sequences)
+  // sequences [kSortedSequences]: TilesOf(call, s) of each sequence, in shared memory.
+  __device__ AttentionTileScheduler(const AttentionCall& call, const SequenceTiles* sequences)
       : call_(call), sequences_(sequences) {}
 
-  __device__ BlockOfWork At(int turn) const {
+  __device__ AttentionWorkTile At(int turn) const {
     const int width = static_cast<int>(gridDim.x), at = static_cast<int>(blockIdx.x);
     const int index = turn * width + (turn % 2 == 0 ? at : width - 1 - at);
     const int block = index / call_.heads, head = index % call_.heads;
-    if (call_.sequences > kSortedSequences) return {QueryBlock(call_, block, S::kRows), head};
+    if (call_.sequences > kSortedSequences) return {QueryTile(call_, block, S::kRows), head};
     return {Find(block), head};
   }
 
  private:
   __device__ static int Lane() { return static_cast<int>(threadIdx.x) % 32; }
 
-  // The index-th block from the highest level down.
-  __device__ QueryBlock Find(int index) const {
+  // The index-th query tile in order of decreasing cost level; sequence -1 if there are fewer
+  // tiles.
+  __device__ QueryTile Find(int index) const {
     if (index >= CountFrom(0)) return {};
     int low = 0, high = Top();
-    while (high - low > 1) {  // index is below what there is from `low` on, not from `high` on
+    while (high - low > 1) {  // CountFrom(low) > index >= CountFrom(high)
       const int level = (low + high) / 2;
       (CountFrom(level) > index ? low : high) = level;
     }
     index -= CountFrom(low + 1);
     for (int base = 0;; base += 32) {
-      const SequenceBlocks of = sequences_[base + Lane()];
+      const SequenceTiles of = sequences_[base + Lane()];
       const int blocks = From(of, low) - From(of, low + 1);
       int end = blocks;
 #pragma unroll
@@ -69,10 +71,10 @@ class Works {
     }
   }
 
-  // Blocks of a sequence at this level and above.
-  __device__ int From(const SequenceBlocks& of, int level) const {
-    if (!call_.causal) return of.level >= level ? of.blocks : 0;
-    return min(max(of.level + of.blocks - level, 0), of.blocks);
+  // Number of query tiles of a sequence at this level or a higher one.
+  __device__ int From(const SequenceTiles& of, int level) const {
+    if (!call_.causal) return of.level >= level ? of.tiles : 0;
+    return min(max(of.level + of.tiles - level, 0), of.tiles);
   }
   __device__ int CountFrom(int level) const {
     int count = 0;
@@ -80,19 +82,19 @@ class Works {
     for (int s = 0; s < kSortedSequences; s += 32) count += From(sequences_[s + Lane()], level);
     return __reduce_add_sync(0xffffffffu, count);
   }
-  // A level above all.
+  // A level higher than that of every tile.
   __device__ int Top() const {
     int top = 0;
 #pragma unroll
     for (int s = 0; s < kSortedSequences; s += 32) {
-      const SequenceBlocks of = sequences_[s + Lane()];
-      top = max(top, of.level + (call_.causal ? of.blocks : 1));
+      const SequenceTiles of = sequences_[s + Lane()];
+      top = max(top, of.level + (call_.causal ? of.tiles : 1));
     }
     return __reduce_max_sync(0xffffffffu, top);
   }
 
   const AttentionCall& call_;
-  const SequenceBlocks* sequences_;
+  const SequenceTiles* sequences_;
 };
 
 }  // namespace quintet::cuda

@@ -1,5 +1,5 @@
-// How long the queries and keys of a call are, for kernels that leave out tiles of keys whose
-// weights are nothing beside those of others.
+// Largest row norms of Q and K, from which the Hopper kernel decides which K/V tiles ALiBi makes
+// irrelevant (attention_hopper_reach.cuh).
 #include "kernels/attention_call.cuh"
 
 namespace quintet::cuda {
@@ -7,29 +7,24 @@ namespace {
 
 constexpr int kWarps = 8;
 
-// What: the largest |x| of each kMagnitudeRows rows, for each head, a little more than less.
-// Shapes: q, k [rows, heads, head_dim] of packed rows at 16-byte addresses, head_dim up to
-// 8 kPieces; to [2][tiles][heads]: of q, of k.
-// Math: sums of squares in f32.
-// Map: a block for as many rows of q or of k, a warp a head, kPieces lanes a row.
-// Bound: q and k read once.
-// Spec: tests/kernels/attention_test.cc (ALiBi and a far key that is loud).
-//
-// What tiles left out bring, slopes of 16 heads, 16384 tokens in all, on an H200 beside the kernel
-// that looks at all: 8192 tokens of head_dim 64 724 TFLOP/s for 492 (as if all were seen), causal
-// 620 for 493, of 128 851 for 521; 4096 tokens 568 and 619, 549 and 595 without a bias. Rejected:
-// at 2048, where this kernel takes what tiles left out give; planned a work ahead, in one kernel
-// with calls that do not look: 425 for 466 at 2048.
+// to = upper bound of max |x| over each kNormTileRows rows, for each head.
+// Shapes: q, k [rows, heads, head_dim] packed, 16-byte aligned; head_dim <= 8 kPieces; to [2,
+// tiles, heads] f32: of q, then of k.
+// Math: sums of squares in f32; the norm is scaled by 1.001 to stay an upper bound after rounding.
+// Mapping: grid (tiles, 2); one warp per head, kPieces lanes per row.
+// Bound: reading q and k once.
+// Test: tests/kernels/attention_test.cc (ALiBi and a distant key with a large norm). History:
+// attention/NOTES.md.
 template <typename T, int kPieces>
 __global__ void __launch_bounds__(kWarps * 32)
-    MagnitudesKernel(const __grid_constant__ AttentionCall call, float* to) {
+    MaxNormsKernel(const __grid_constant__ AttentionCall call, float* to) {
   WaitForInputs();
   const bool keys = blockIdx.y == 1;
   const T* from = static_cast<const T*>(keys ? call.k : call.q);
   const int64_t row_stride = keys ? call.k_row : call.q_row;
   const int64_t head_stride = keys ? call.k_head : call.q_head;
-  const int64_t first = int64_t{blockIdx.x} * kMagnitudeRows;
-  const int64_t rows = min(int64_t{kMagnitudeRows}, (keys ? call.k_rows : call.q_rows) - first);
+  const int64_t first = int64_t{blockIdx.x} * kNormTileRows;
+  const int64_t rows = min(int64_t{kNormTileRows}, (keys ? call.k_rows : call.q_rows) - first);
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int piece = lane % kPieces;
   to += (blockIdx.y * gridDim.x + blockIdx.x) * call.heads;
@@ -37,7 +32,7 @@ __global__ void __launch_bounds__(kWarps * 32)
     const T* x = from + head * head_stride + piece * 8;
     float largest = 0.0f;
 #pragma unroll 8
-    for (int r = lane / kPieces; r < kMagnitudeRows; r += 32 / kPieces) {
+    for (int r = lane / kPieces; r < kNormTileRows; r += 32 / kPieces) {
       float squares = 0.0f;
       if (r < rows && piece * 8 < call.head_dim) {
         float values[8];
@@ -49,7 +44,7 @@ __global__ void __launch_bounds__(kWarps * 32)
       for (int step = 1; step < kPieces; step *= 2) {
         squares += __shfl_xor_sync(0xffffffffu, squares, step);
       }
-      largest = squares < INFINITY ? fmaxf(largest, squares) : INFINITY;  // also if it is no number
+      largest = squares < INFINITY ? fmaxf(largest, squares) : INFINITY;  // NaN counts as infinity
     }
 #pragma unroll
     for (int step = kPieces; step < 32; step *= 2) {
@@ -61,17 +56,17 @@ __global__ void __launch_bounds__(kWarps * 32)
 
 }  // namespace
 
-int64_t MagnitudeTiles(int64_t rows) { return (rows + kMagnitudeRows - 1) / kMagnitudeRows; }
+int64_t NormTiles(int64_t rows) { return (rows + kNormTileRows - 1) / kNormTileRows; }
 
 template <typename T>
-void MeasureMagnitudes(AttentionCall* call, float* to, Stream& stream) {
-  call->magnitudes = to;
-  call->magnitude_tiles = MagnitudeTiles(std::max(call->q_rows, call->k_rows));
-  const dim3 grid(static_cast<unsigned>(call->magnitude_tiles), 2);
+void ComputeMaxNorms(AttentionCall* call, float* to, Stream& stream) {
+  call->max_norms = to;
+  call->norm_tiles = NormTiles(std::max(call->q_rows, call->k_rows));
+  const dim3 grid(static_cast<unsigned>(call->norm_tiles), 2);
   Launch(stream, grid, dim3(kWarps * 32), 0,
-         call->head_dim <= 64 ? MagnitudesKernel<T, 8> : MagnitudesKernel<T, 16>, *call, to);
+         call->head_dim <= 64 ? MaxNormsKernel<T, 8> : MaxNormsKernel<T, 16>, *call, to);
 }
-template void MeasureMagnitudes<__nv_bfloat16>(AttentionCall*, float*, Stream&);
-template void MeasureMagnitudes<__half>(AttentionCall*, float*, Stream&);
+template void ComputeMaxNorms<__nv_bfloat16>(AttentionCall*, float*, Stream&);
+template void ComputeMaxNorms<__half>(AttentionCall*, float*, Stream&);
 
 }  // namespace quintet::cuda

@@ -1,7 +1,7 @@
-// Column masks (FlashMask, arXiv 2410.01359): which (query, key) pairs attention hides beside those
-// of causality. The mask of a key is up to two runs of query positions that do not see it.
-// Summaries of 64 keys tell without a look at each key whether a tile is hidden, visible or mixed.
-// Both backends compile this file.
+// Column masks (FlashMask, arXiv 2410.01359): (query, key) pairs that attention hides in addition
+// to causality. The mask of a key is up to two ranges of query positions that do not see it.
+// Summaries of 64 keys tell whether a tile is hidden, visible or mixed without reading each key's
+// mask. Compiled by both backends.
 #pragma once
 
 #include <climits>
@@ -12,15 +12,15 @@
 
 namespace quintet {
 
-constexpr int kMaskTileKeys = 64;  // summaries cover as many keys, from each sequence's first on
+constexpr int kMaskTileKeys = 64;  // keys per summary, counted from each sequence's first key
 
-// A run [begin, end) of query positions that do not see a key; for a tile of keys, the least and
-// the greatest of its keys' begins and ends.
+// A range [begin, end) of query positions that do not see a key. For a tile of keys: the minimum
+// and maximum of its keys' begins and ends.
 struct MaskRun {
   int32_t begin_min, begin_max, end_min, end_max;
 
-  // Hides: no query in [row_begin, row_end) sees any of the keys. Touches: some query may not see
-  // some of them.
+  // Hides: no query in [row_begin, row_end) sees any key of the tile. Touches: some query may not
+  // see some key.
   QT_HOST_DEVICE bool Hides(int row_begin, int row_end) const {
     return row_begin >= begin_max && row_end <= end_min;
   }
@@ -35,7 +35,7 @@ struct MaskRun {
   }
 };
 
-// What queries see of a tile of keys. kSome: not known without a look at each pair.
+// Visibility of a tile of keys to some queries. kSome: each pair must be tested.
 enum class TileView : uint8_t { kAll, kSome, kNone };
 
 struct MaskTile {
@@ -52,7 +52,7 @@ struct MaskTile {
   }
 };
 
-// The spans of a ColumnMask as addresses of the backend; null for empty ones.
+// A ColumnMask as pointers of the backend; null for empty spans.
 struct MaskColumns {
   const int32_t* lower_begin = nullptr;
   const int32_t* lower_end = nullptr;
@@ -73,17 +73,18 @@ struct MaskColumns {
   }
 };
 
-// Index of a sequence's first summary. Sequences' summaries follow one another with some room to
-// spare, so that the index needs no table. `first_key`: the sequence's first among the packed keys.
+// Index of a sequence's first summary. Summaries of consecutive sequences are stored with gaps, so
+// that the index is computed without a table. `first_key`: index of the sequence's first key among
+// the packed keys.
 QT_HOST_DEVICE inline int64_t FirstMaskTile(int64_t first_key, int64_t sequence) {
   return first_key / kMaskTileKeys + sequence;
 }
 
 // Key j of the packed keys is hidden from queries of its sequence at positions [lower_begin[j],
 // lower_end[j]) and [upper_begin[j], upper_end[j]), positions as in AttentionArgs::q_positions. A
-// run may be empty (begin >= end). Without lower_begin there is no lower run, without lower_end it
-// reaches to the last query; without upper_end there is no upper run, without upper_begin it starts
-// at the first query.
+// range with begin >= end is empty. Without lower_begin there is no lower range; without lower_end
+// it extends to the last query. Without upper_end there is no upper range; without upper_begin it
+// starts at the first query.
 struct ColumnMask {
   absl::Span<const int32_t> lower_begin, lower_end, upper_begin, upper_end;  // [k_total] or empty
   absl::Span<const MaskTile> tiles;  // [MaskTiles(kv_offsets)] from SummariseMask
@@ -94,13 +95,14 @@ struct ColumnMask {
   }
 };
 
-// Number of summaries for packed keys.
+// Number of summaries for packed keys, including gaps.
 inline int64_t MaskTiles(absl::Span<const int32_t> kv_offsets) {
   return kv_offsets.empty()
              ? 0
              : FirstMaskTile(kv_offsets.back(), static_cast<int64_t>(kv_offsets.size()) - 1);
 }
-// Fills tiles [MaskTiles(kv_offsets)]; once a batch, since masks do not differ by layer or head.
+// Fills tiles [MaskTiles(kv_offsets)]. Needed once per batch: masks are equal for all layers and
+// heads.
 void SummariseMask(const MaskColumns& columns, absl::Span<const int32_t> kv_offsets,
                    absl::Span<MaskTile> tiles);
 

@@ -1,5 +1,5 @@
-// Attention of short packed sequences in bf16 or f16 by the tensor cores that every GPU since sm_80
-// has: what it takes to begin and to end counts more than the products.
+// bf16 / f16 attention of short packed sequences, with tensor-core instructions available from
+// sm_80 on. Startup and epilogue latency matter more than the MMAs here.
 #include <algorithm>
 
 #include "kernels/attention_call.cuh"
@@ -10,51 +10,55 @@ namespace quintet::cuda {
 namespace {
 
 constexpr int kDim = kShortHeadDim;
-constexpr int kRows = 64, kThreads = kRows / 16 * 32;  // a warp has 16 queries
-constexpr int kKeys = 64;                              // scored at once
-constexpr int kPieces = kDim / 8;                      // of 16 bytes, of a row
+constexpr int kRows = 64, kThreads = kRows / 16 * 32;  // one warp per 16 queries
+constexpr int kKeys = 64;                              // keys per tile
+constexpr int kPieces = kDim / 8;                      // 16-byte pieces per row
 
-// Of rows whose pieces are permuted, so that eight rows' pieces of one column lie in different
-// banks.
+// Element offset of a 16-byte piece of a row. Pieces are swizzled, so that the same piece of eight
+// consecutive rows lies in different shared memory banks.
 __device__ __forceinline__ int Swizzled(int row, int piece) {
   return row * kDim + ((piece ^ (row & 7)) * 8);
 }
 __host__ __device__ __forceinline__ constexpr int WholeTiles(int keys) {
   return (keys + kKeys - 1) / kKeys * kKeys;
 }
-// Queries, keys and values of `room` keys, the bias by distance.
-constexpr int SharedBytes(int room) { return (kRows + 2 * room) * kDim * 2 + (kRows + room) * 4; }
+// Shared memory of one CTA: a query tile, K and V of `max_keys` keys, and the bias at
+// each distance.
+constexpr int SharedBytes(int max_keys) {
+  return (kRows + 2 * max_keys) * kDim * 2 + (kRows + max_keys) * 4;
+}
 
-// A block's work on its queries; one thread's part of it.
+// One CTA's work on a query tile (the part of one thread). `max_keys`: keys that fit into shared
+// memory.
 template <typename T>
 class ShortBlock {
  public:
   __device__ __forceinline__ ShortBlock(const AttentionCall& call, const Sequence& sequence,
-                                        int first_key, int row, int head, int room,
+                                        int first_key, int row, int head, int max_keys,
                                         unsigned char* shared)
       : call_(call),
         sequence_(sequence),
         head_(head),
-        room_(room),
+        max_keys_(max_keys),
         rows_(min(kRows, sequence.q_len - row)),
         position_(sequence.position + row),
         first_key_(first_key),
         row_(sequence.first_row + row),
         q_(reinterpret_cast<T*>(shared)),
         k_(q_ + kRows * kDim),
-        v_(k_ + room * kDim),
-        strip_(reinterpret_cast<float*>(v_ + room * kDim)) {}
+        v_(k_ + max_keys * kDim),
+        strip_(reinterpret_cast<float*>(v_ + max_keys * kDim)) {}
 
-  // All keys at once, or those that there is room for. Loops stay loops where they can: code that
-  // runs once is waited for, too.
+  // Mainloop over all keys, `max_keys_` keys at a time. Loops are not unrolled where possible:
+  // instruction fetches of code that runs once cost time too.
   __device__ __forceinline__ void Run() {
 #pragma unroll 1
-    for (int begin = 0; begin == 0 || begin < sequence_.kv_len; begin += room_) {
+    for (int begin = 0; begin == 0 || begin < sequence_.kv_len; begin += max_keys_) {
       if (begin > 0) __syncthreads();
       LoadBias(begin);
       if (begin == 0) WaitForInputs();
       Load(begin);
-      const int end = min(sequence_.kv_len - begin, room_);
+      const int end = min(sequence_.kv_len - begin, max_keys_);
       WaitForCopies<1>();
       __syncthreads();
 #pragma unroll 1
@@ -62,9 +66,9 @@ class ShortBlock {
         Score(tile);
         AddStrip(scores_, strip_ + kRows - 1 - WarpRow() + tile, call_.scale * kLog2E);
         if (end - tile < kKeys) HideFrom(scores_, end - tile);
-        float shrink[2];
-        softmax_.Weigh(scores_, 1.0f, 0.0f, shrink);
-        Shrink(out_, shrink);
+        float rescale[2];
+        softmax_.ComputeProbs(scores_, 1.0f, 0.0f, rescale);
+        Rescale(out_, rescale);
         if (tile == 0) {
           WaitForCopies<0>();
           __syncthreads();
@@ -72,33 +76,34 @@ class ShortBlock {
         AddValues(tile);
       }
     }
-    Write();
+    StoreOutput();
   }
 
  private:
   __device__ __forceinline__ static int Lane() { return static_cast<int>(threadIdx.x) % 32; }
-  // First query of this thread's warp within the block.
+  // First query of this thread's warp within the query tile.
   __device__ __forceinline__ static int WarpRow() {
     return static_cast<int>(threadIdx.x) / 32 * 16;
   }
 
-  // The bias of keys [begin, begin + room_) at each distance from the block's queries; no kernel
-  // writes its table.
+  // Computes the bias of keys [begin, begin + max_keys_) at each distance from the tile's queries.
+  // May run before WaitForInputs, because no kernel writes the bias tables.
   __device__ __forceinline__ void LoadBias(int begin) const {
     const HeadBias bias(call_.bias, call_.causal, head_, call_.heads);
     const int first = begin - position_ - (kRows - 1);
-    const int count = kRows + min(room_, WholeTiles(sequence_.kv_len - begin));
+    const int count = kRows + min(max_keys_, WholeTiles(sequence_.kv_len - begin));
 #pragma unroll 4
     for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
       strip_[i] = bias.At(first + i);
     }
   }
 
-  // Rows [0, count) from `row` on, of which the first `valid` are there, zeros beyond; a thread
-  // copies the same piece of every so many rows.
+  // Copies rows [0, count) from `row` on; rows from `valid` on become zeros. Each thread copies the
+  // same piece of every kStep-th row.
   __device__ __forceinline__ void CopyRows(const T* row, int64_t stride, int count, int valid,
                                            T* to) const {
-    constexpr int kStep = kThreads / kPieces;  // a multiple of 8: all are permuted alike
+    // A multiple of 8, so that all rows of a thread have the same swizzle.
+    constexpr int kStep = kThreads / kPieces;
     const int piece = static_cast<int>(threadIdx.x) % kPieces;
     const int first = static_cast<int>(threadIdx.x) / kPieces;
     if (piece * 8 >= call_.head_dim) valid = 0;
@@ -112,7 +117,7 @@ class ShortBlock {
     }
   }
   __device__ __forceinline__ void Load(int begin) const {
-    const int keys = min(sequence_.kv_len - begin, room_), padded = WholeTiles(keys);
+    const int keys = min(sequence_.kv_len - begin, max_keys_), padded = WholeTiles(keys);
     const int64_t key = first_key_ + begin;
     if (begin == 0) {
       const T* q = static_cast<const T*>(call_.q) + head_ * call_.q_head + row_ * call_.q_row;
@@ -126,7 +131,7 @@ class ShortBlock {
     CommitCopies();
   }
 
-  // scores = q k^T of the warp's queries.
+  // scores = Q K^T of the warp's queries.
   __device__ __forceinline__ void Score(int tile) {
 #pragma unroll
     for (int j = 0; j < kKeys / 8; ++j) {
@@ -149,12 +154,12 @@ class ShortBlock {
     }
   }
 
-  // out += weights v
+  // out += P V
   __device__ __forceinline__ void AddValues(int tile) {
 #pragma unroll
     for (int step = 0; step < kKeys / 16; ++step) {
       uint32_t a[4];
-      RoundWeights<T>(scores_, step, a);
+      RoundProbs<T>(scores_, step, a);
       const int key = tile + step * 16 + Lane() % 16;
 #pragma unroll
       for (int n = 0; n < kDim / 8; n += 2) {
@@ -166,8 +171,9 @@ class ShortBlock {
     }
   }
 
-  // out_ / sum_ through the warp's own rows of q_, so that lanes write 16 bytes side by side.
-  __device__ __forceinline__ void Write() {
+  // Epilogue: out_ / row sum, via the warp's own rows of q_ in shared memory, so that neighbouring
+  // lanes store neighbouring 16-byte pieces.
+  __device__ __forceinline__ void StoreOutput() {
     __syncwarp();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -194,8 +200,9 @@ class ShortBlock {
 
   const AttentionCall& call_;
   const Sequence sequence_;
-  const int head_, room_, rows_, position_;
-  const int64_t first_key_, row_;  // rows of call.k and of call.q with which the block begins
+  const int head_, max_keys_, rows_, position_;
+  // First row of the keys in call.k, and of the query tile in call.q.
+  const int64_t first_key_, row_;
   T* const q_;
   T* const k_;
   T* const v_;
@@ -206,89 +213,78 @@ class ShortBlock {
   OnlineSoftmax softmax_;
 };
 
-// Asks for a head's table while the block does not know yet which of it its queries need.
-__device__ __forceinline__ void AskForBias(const AttentionCall& call, int head) {
+// Prefetches a head's bias table, before the CTA knows which part of it its queries need.
+__device__ __forceinline__ void PrefetchBias(const AttentionCall& call, int head) {
   const BiasTables& bias = call.bias;
-  constexpr int kLine = 32;  // values
+  constexpr int kLine = 32;  // f32 values per cache line
   const int at = static_cast<int>(threadIdx.x) * kLine;
   if (bias.kind != BiasKind::kTable || at > 2 * bias.saturation) return;
   const float* table = bias.table + head * bias.table_stride;
   asm volatile("prefetch.global.L1 [%0];" : : "l"(table + at));
 }
 
-// What: out = softmax(scale q k^T + bias) v, one head and up to 64 queries of a sequence.
-// Shapes: q, out [rows, heads, head_dim], k, v packed rows of head_dim values at 16-byte addresses,
-// head_dim up to kDim; T is bf16 or f16.
+// out = softmax(scale q k^T + bias) v for one head and up to 64 queries of a sequence.
+// Shapes: q, out [rows, heads, head_dim]; k, v packed rows of head_dim values, 16-byte aligned;
+// head_dim <= kDim; T is bf16 or f16.
 // Math: as attention_tiled.cu, over tiles of 64 keys; no FIRE, no column mask.
-// Map: a block for up to 64 queries of one head, the heads of a row side by side as they lie there;
-// a warp owns 16 queries, whose scores, weights and sums stay in its registers. All keys of a
-// sequence and then all values come by cp.async at once; the bias is there before the kernel waits
-// for its inputs.
-// Bound: of one sequence of 128 tokens the round trips to memory, one for inputs and one to end;
-// of many, reading q, k and v and writing out.
-// Spec: tests/kernels/attention_test.cc.
-//
-// Versions on an H200, bf16, us of a call among calls, with a table: 1 x 128 | 1 x 256 | 4 x 128 |
-// 32 x 128 tokens, 32 heads of 64; attention_hopper.cu 8.1 | 11.1 | 8.6 | 44.5, attention_tiled.cu
-// 8.6 | 13.5 | 10.2 | 43.5.
-//   1 tiles of 128 keys, all loops unrolled (52 KiB of code): predicted 3, seen 5.2 | 8.2 | 7.0 |
-//     49.1.
-//   2 tiles of 64 keys, loops that stay loops (25 KiB): 4.3 | 8.6 | 6.0 | 37.5. In a chain of
-//     Flan-T5-XL's encoder layers of 128 tokens attention costs 3.2 for 17.2 by attention_hopper.cu
-//     and 4.0 by version 1; with 12 heads (T5-base) 3.3 for 9.6.
-//   3 many sequences, 128 x 128 tokens (version 2: 166, where reading and writing takes 62): blocks
-//     that know their sequence without looking for it, neighbouring heads at the same time, four
-//     blocks a multiprocessor: predicted 110, seen 112, with 12 heads 47 for 65, 32 x 128 33 for
-//     38, 1 x 128 3.7 for 4.4. Rejected: two blocks a multiprocessor 125, five 114; blocks of 128
-//     queries 118, 1 x 128 4.7; the bias asked for before the copies and stored after: no change.
-//   4 the head's table asked for before a block knows its sequence, whose offsets are read at once:
-//     in the chain of Flan-T5-XL's layers of 128 tokens attention costs 3.3 to 3.8 for 3.9.
+// Mapping: one CTA per query tile and head, neighbouring CTAs have neighbouring heads of the same
+// rows; a warp owns 16 queries, whose scores, P and sums stay in registers. All K rows of a
+// sequence, then all V rows, are copied by cp.async at once; the bias is computed before
+// WaitForInputs.
+// Bound: one sequence of 128 tokens: memory latency of one round trip for the inputs and one for
+// the output; many sequences: reading q, k and v and writing out.
+// Test: tests/kernels/attention_test.cc. History: attention/NOTES.md.
 template <typename T>
 __global__ void __launch_bounds__(kThreads, 4)
-    AttendShortKernel(const __grid_constant__ AttentionCall call, int room, int each) {
+    AttendShortKernel(const __grid_constant__ AttentionCall call, int max_keys,
+                      int tiles_per_sequence) {
   extern __shared__ __align__(128) unsigned char shared[];
   const int index = static_cast<int>(blockIdx.x) / call.heads;
   const int head = static_cast<int>(blockIdx.x) - index * call.heads;
-  AskForBias(call, head);
-  // Where each sequence has as many blocks, a block knows its own.
-  const QueryBlock block = each > 0 ? QueryBlock(index / each, (each - 1 - index % each) * kRows)
-                                    : QueryBlock(call, index, kRows);
-  if (block.sequence < 0) return WaitForInputs();
-  const Sequence sequence(call, block.sequence);
-  const int first_key = __ldcg(call.kv_offsets + block.sequence);
-  if (sequence.q_len <= call.few_rows || block.row >= sequence.q_len) return WaitForInputs();
-  ShortBlock<T>(call, sequence, first_key, block.row, head, room, shared).Run();
+  PrefetchBias(call, head);
+  // If all sequences have `tiles_per_sequence` query tiles, the CTA computes its sequence without a
+  // search.
+  const QueryTile query_tile =
+      tiles_per_sequence > 0
+          ? QueryTile(index / tiles_per_sequence,
+                      (tiles_per_sequence - 1 - index % tiles_per_sequence) * kRows)
+          : QueryTile(call, index, kRows);
+  if (query_tile.sequence < 0) return WaitForInputs();
+  const Sequence sequence(call, query_tile.sequence);
+  const int first_key = __ldcg(call.kv_offsets + query_tile.sequence);
+  if (sequence.q_len <= call.few_rows || query_tile.row >= sequence.q_len) return WaitForInputs();
+  ShortBlock<T>(call, sequence, first_key, query_tile.row, head, max_keys, shared).Run();
 }
 
-constexpr int kMostRoom = 512;
+constexpr int kMaxSharedKeys = 512;
 
 }  // namespace
 
-// Where it is faster than attention_hopper.cu: keys that fit one of its tiles, or so little work
-// that it is a matter of beginning.
+// Whether AttendShort supports the call and is faster than attention_hopper.cu: all keys fit into
+// one of its tiles, or the call is so small that startup time dominates.
 bool ShortSuits(const AttentionCall& call, int64_t rows_total, int max_kv_len,
                 const Device& device) {
   constexpr int kFewKeys = 128;
-  constexpr int64_t kKeysOfMultiprocessor = 512;
+  constexpr int64_t kKeysPerSm = 512;
   if (call.kv_lens != nullptr || call.mask_tiles != nullptr) return false;
   if (call.bias.kind == BiasKind::kFire || call.head_dim > kDim) return false;
   if (!call.q_vectors || !call.kv_vectors) return false;
-  const int64_t blocks = MostQueryBlocks(rows_total, call.sequences, kRows) * call.heads;
-  return max_kv_len <= kFewKeys ||
-         blocks * max_kv_len <= device.multiprocessors() * kKeysOfMultiprocessor;
+  const int64_t blocks = MaxQueryTiles(rows_total, call.sequences, kRows) * call.heads;
+  return max_kv_len <= kFewKeys || blocks * max_kv_len <= device.multiprocessors() * kKeysPerSm;
 }
 
 template <typename T>
 void AttendShort(const AttentionCall& call, int64_t rows_total, int max_q_len, int max_kv_len,
                  Stream& stream) {
-  const int room = std::clamp(WholeTiles(max_kv_len), kKeys, kMostRoom);
-  // A block that need not look for its sequence begins the sooner.
-  const int each = (max_q_len + kRows - 1) / kRows;
-  const int64_t most = MostQueryBlocks(rows_total, call.sequences, kRows);
-  const bool even = each * int64_t{call.sequences} <= most;
-  const int64_t blocks = (even ? each * int64_t{call.sequences} : most) * call.heads;
+  const int max_keys = std::clamp(WholeTiles(max_kv_len), kKeys, kMaxSharedKeys);
+  // CTAs that need not search for their sequence start earlier.
+  const int tiles_per_sequence = (max_q_len + kRows - 1) / kRows;
+  const int64_t most = MaxQueryTiles(rows_total, call.sequences, kRows);
+  const bool even = tiles_per_sequence * int64_t{call.sequences} <= most;
+  const int64_t blocks = (even ? tiles_per_sequence * int64_t{call.sequences} : most) * call.heads;
   Launch(stream, dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
-         static_cast<size_t>(SharedBytes(room)), AttendShortKernel<T>, call, room, even ? each : 0);
+         static_cast<size_t>(SharedBytes(max_keys)), AttendShortKernel<T>, call, max_keys,
+         even ? tiles_per_sequence : 0);
 }
 template void AttendShort<__nv_bfloat16>(const AttentionCall&, int64_t, int, int, Stream&);
 template void AttendShort<__half>(const AttentionCall&, int64_t, int, int, Stream&);

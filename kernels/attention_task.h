@@ -1,5 +1,4 @@
-// Work of attention on the CPU before any vector is touched: one task, its memory, and where its
-// keys are.
+// Scalar part of CPU attention: tasks, scratch memory, and the addresses of keys and values.
 #pragma once
 
 #include <algorithm>
@@ -12,27 +11,37 @@
 
 namespace quintet::cpu {
 
-constexpr int64_t kQueryBlock = 128;  // most queries of one task
+constexpr int64_t kQueryBlock = 128;  // largest number of queries per task
 constexpr int64_t kFewRows = 8;
 constexpr int64_t kMaxHeadDim = 256;
 constexpr int64_t kKeyTile = 64;  // tiles start at multiples of this from the sequence's first key
 
-// head_dim rounded up to 16: the distance of rows in scratch, in floats. A multiple of every lane
-// count.
+// head_dim rounded up to 16: the row stride in scratch, in floats. A multiple of every vector's
+// lane count.
 inline int64_t PaddedDim(int64_t head_dim) { return (head_dim + 15) / 16 * 16; }
 
-// One thread's working memory; sizes in floats, D = head_dim rounded up to 16.
+// Scratch memory of one thread. Sizes in floats; D = PaddedDim(head_dim). "wide" and "few" are the
+// two layouts of attention_tile-inl.h.
 struct AttentionScratch {
-  float* q_t;      // [kQueryBlock * D] wide: queries by groups, channels first. few: gathered keys
-  float* o_t;      // [kQueryBlock * D] sums, laid out like the queries
-  float* k;        // [kKeyTile * D] wide: gathered keys. few: keys, channels first
-  float* v;        // [kKeyTile * D] gathered values
-  float* p;        // [kKeyTile * 32] scores, then weights
-  float* row_max;  // [kQueryBlock]
-  float* row_sum;  // [kQueryBlock]
-  float* fire;     // [kQueryBlock] FIRE's length term of each query
+  // [kQueryBlock * D] wide: queries in groups of kGroup, channel-major. few: gathered keys.
+  float* q_t;
+  // [kQueryBlock * D] unnormalised output, in the layout of the queries.
+  float* o_t;
+  // [kKeyTile * D] wide: gathered keys. few: keys, channel-major.
+  float* k;
+  // [kKeyTile * D] gathered values.
+  float* v;
+  // [kKeyTile * 32] scores, later P.
+  float* p;
+  // [kQueryBlock] running row maxima.
+  float* row_max;
+  // [kQueryBlock] running row sums.
+  float* row_sum;
+  // [kQueryBlock] FireLength of each query.
+  float* fire;
 
-  // Carves from `base` (null: counts only) and returns the bytes.
+  // Assigns the arrays within `base` and returns their size in bytes; base null: only computes the
+  // size.
   int64_t Carve(void* base, int64_t head_dim) {
     const int64_t d = PaddedDim(head_dim);
     Carver carver(base);
@@ -49,17 +58,17 @@ struct AttentionScratch {
   }
 };
 
-// Some heads of one sequence and a block of its queries.
+// A unit of work of one thread: some heads of one sequence and a block of its queries.
 struct AttentionTask {
   const AttentionArgs* args;
   int64_t sequence;
-  int64_t head, heads_end;  // the head being worked on, and where the task's heads end
-  int64_t first_row, rows;  // in args.q
-  int64_t position;         // of first_row
+  int64_t head, heads_end;  // current head; end of the task's heads
+  int64_t first_row, rows;  // rows of args.q
+  int64_t position;         // of the first row
   int64_t kv_len;
 };
 
-// Where the keys and values [begin, begin + count) of a task's head are.
+// Addresses of the keys and values [begin, begin + count) of a task's head.
 struct KeyRows {
   const float* k[kKeyTile];
   const float* v[kKeyTile];
@@ -78,7 +87,8 @@ struct KeyRows {
   }
 
  private:
-  // Slots mostly follow one another within a page: then the next address needs no division.
+  // Consecutive keys are mostly in consecutive slots of a page; then the next address needs no
+  // division.
   void PointIntoCache(const AttentionTask& task, int64_t begin, int64_t count) {
     const KvCache& cache = *task.args->cache;
     const int32_t* slots = task.args->slots + task.sequence * task.args->slots_stride + begin;
@@ -100,7 +110,8 @@ struct KeyRows {
   }
 };
 
-// The keys that some query of a task can see: [begin, end), begin a multiple of kKeyTile.
+// Keys that some query of a task can see by causality and one-sided ALiBi: [begin, end); begin is a
+// multiple of kKeyTile.
 struct KeyRange {
   int64_t begin = 0, end = 0;
   KeyRange() = default;
@@ -110,7 +121,7 @@ struct KeyRange {
   }
 };
 
-// What the column mask leaves of a task's pairs; without a mask, everything.
+// The column mask of a task's sequence; without a mask, everything is visible.
 class TaskMask {
  public:
   explicit TaskMask(const AttentionTask& task) : position_(static_cast<int>(task.position)) {
@@ -121,7 +132,7 @@ class TaskMask {
     tiles_ = task.args->mask->tiles.data() + FirstMaskTile(first_key, task.sequence);
   }
 
-  // Of the tile that begins at key `begin` and `count` rows of the task from `first` on.
+  // Visibility of the tile that starts at key `begin` to rows [first, first + count) of the task.
   TileView View(int64_t begin, int64_t first, int64_t count) const {
     if (tiles_ == nullptr) return TileView::kAll;
     const int row = position_ + static_cast<int>(first);
@@ -151,9 +162,10 @@ inline bool HasFire(const AttentionArgs& args) {
   return args.bias != nullptr && args.bias->kind == BiasKind::kFire;
 }
 
-// The tiles of all heads of a task, in order. A head whose queries see no key has one empty tile.
-struct TileWalk {
-  explicit TileWalk(const AttentionTask& of) : task(of) { BeginHead(); }
+// Iterates over the key tiles of all heads of a task. A head whose queries see no key has one empty
+// tile.
+struct TileIterator {
+  explicit TileIterator(const AttentionTask& of) : task(of) { BeginHead(); }
 
   bool done() const { return task.head == task.heads_end; }
   bool first() const { return begin == range.begin; }
@@ -183,13 +195,13 @@ struct KeyTile {
   KeyRows rows;
   int64_t begin, count;
 
-  void Point(const TileWalk& walk) {
-    begin = walk.begin;
-    count = walk.keys();
-    rows.Point(walk.task, begin, count);
+  void Point(const TileIterator& iterator) {
+    begin = iterator.begin;
+    count = iterator.keys();
+    rows.Point(iterator.task, begin, count);
   }
 
-  // Asks for row j, if there is one, into the second-level cache.
+  // Prefetches key and value row j into the L2 cache; no-op if j >= count.
   void Prefetch(int64_t j, int64_t head_dim) const {
     constexpr int64_t kLineFloats = 16;
     for (int64_t c = 0; j < count && c < head_dim; c += kLineFloats) {

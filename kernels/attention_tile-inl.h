@@ -1,9 +1,9 @@
-// Vector pieces of attention; included once per instruction set.
+// Vector code shared by both layouts of CPU attention; compiled once per instruction set.
 //
-// Two layouts, one arithmetic. Wide: lanes are queries, keys and values are broadcast. Few rows:
-// lanes are keys in the scores and channels in the sums. In both, a score is fma over the channels
-// in ascending order from zero, then fma(score, scale, bias); a sum is fma over the keys in
-// ascending order: a row gets the same bits from either.
+// Wide layout: lanes are queries; keys and values are broadcast. Few-rows layout: lanes are keys in
+// the scores and channels in the sums. Both use the same arithmetic and give the same bits for a
+// row: a score is a chain of fma over the channels in ascending order from zero, then fma(score,
+// scale, bias); a sum is a chain of fma over the keys in ascending order.
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -23,17 +23,19 @@ namespace quintet::cpu {
 namespace HWY_NAMESPACE {
 
 constexpr int64_t kN = static_cast<int64_t>(kLanes);
-constexpr int64_t kGroup = 2 * kN;  // queries of the wide layout that are worked on at once
-constexpr int kAtOnce =
-    HWY_TARGET <= HWY_AVX3 ? 8 : 4;  // keys (or channels) x 2 vectors: accumulators in registers
+constexpr int64_t kGroup = 2 * kN;  // queries of the wide layout that are processed together
+// Keys (or channels) that are processed together: x 2 vectors, the accumulators fit into registers.
+constexpr int kAtOnce = HWY_TARGET <= HWY_AVX3 ? 8 : 4;
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 static_assert(kKeyTile % kN == 0);
 
-// to[j][i] = from[i][j] for i < count, j < width; rows of `to` are `stride` apart. Whole vectors
-// are written: entries from count up to the next multiple of the lane count repeat the last row.
+// to[j][i] = from[i][j] for i < count, j < width; rows of `to` are `stride` floats apart. Whole
+// vectors are written: entries from `count` up to the next multiple of the lane count repeat the
+// last row.
 inline void Transpose(const float* const* from, int64_t count, int64_t width, float* to,
                       int64_t stride) {
-  // Eight lanes: more would need more shuffles and more row pointers than there are registers.
+  // Eight rows at a time: more would need more shuffles, and more row pointers than there are
+  // registers.
   constexpr int64_t kRows = std::min<int64_t>(8, kN);
   for (int64_t i0 = 0; i0 < (count + kN - 1) / kN * kN; i0 += kRows) {
     const float* row[kRows];
@@ -43,8 +45,8 @@ inline void Transpose(const float* const* from, int64_t count, int64_t width, fl
     const hn::CappedTag<float, 8> d;
     const auto upper = hn::Ge(hn::Iota(d, 0.0f), hn::Set(d, 4.0f));
     for (; j + 4 <= width; j += 4) {
-      // Block b of v[k] holds four channels of row 4 b + k; transposing 4 x 4 inside the blocks
-      // does the rest.
+      // Block b of v[k] holds four channels of row 4 b + k; a 4 x 4 transpose within each block
+      // completes the transpose.
       const auto block = [&](int64_t k) HWY_ATTR {
         const auto low = hn::LoadDup128(d, row[k] + j);
         return kRows == 4 ? low
@@ -68,7 +70,7 @@ inline void Transpose(const float* const* from, int64_t count, int64_t width, fl
   }
 }
 
-// Copies a row of head_dim floats and fills it up with zeros to whole vectors.
+// Copies a row of head_dim floats and pads it with zeros to whole vectors.
 HWY_INLINE void CopyRow(const float* from, int64_t head_dim, float* to) {
   const F32 d;
   int64_t c = 0;
@@ -78,13 +80,13 @@ HWY_INLINE void CopyRow(const float* from, int64_t head_dim, float* to) {
   }
 }
 
-// Rows to PaddedDim(head_dim) apart, one after another.
+// Copies rows to consecutive rows of PaddedDim(head_dim) floats.
 inline void GatherRows(const float* const* from, int64_t count, int64_t head_dim, float* to) {
   for (int64_t i = 0; i < count; ++i) CopyRow(from[i], head_dim, to + i * PaddedDim(head_dim));
 }
 
-// FIRE: slope[s] * f + offset[s], s the number of knots below f. Only knots [first, last) can lie
-// inside the tile's range of f.
+// FIRE's network: slope[s] * f + offset[s], where s is the number of knots below f. Only knots
+// [first, last) can lie within the tile's range of f.
 struct FireSegments {
   const float* knots;
   const float* slope;

@@ -1,4 +1,4 @@
-// Attention of many queries in bf16 or f16 by the tensor cores that every GPU since sm_80 has.
+// bf16 / f16 attention of many queries, with tensor-core instructions available from sm_80 on.
 #include "kernels/attention_call.cuh"
 #include "kernels/attention_softmax.cuh"
 #include "kernels/mma.cuh"
@@ -6,21 +6,22 @@
 namespace quintet::cuda {
 namespace {
 
-// Sizes of a block, by head_dim rounded up to kDim.
+// Tile shape of a CTA, by head_dim rounded up to kDim.
 template <int kDim>
 struct TileSizes {
   static constexpr int kWarps = kDim == 128 ? 8 : 4;
-  static constexpr int kRowTiles = kDim == 64 ? 2 : 1;  // of 16 queries, per warp
+  static constexpr int kRowTiles = kDim == 64 ? 2 : 1;  // MMA row tiles of 16 queries per warp
   static constexpr int kRows = kWarps * kRowTiles * 16;
   static constexpr int kKeys = kDim == 256 ? 32 : 64;
   static constexpr int kThreads = kWarps * 32;
   static constexpr int kStages = 2;
-  static constexpr bool kKeepQueries = kDim == 128;  // in registers: elsewhere there are too few
-  static constexpr int kStrip = kRows + kKeys;       // one value for each diagonal of a tile
+  // Keep Q fragments in registers; other kDim have too few.
+  static constexpr bool kKeepQueries = kDim == 128;
+  static constexpr int kStrip = kRows + kKeys;  // one bias value per diagonal of a tile
 };
 
-// Shared memory of a block. Rows of kDim values whose 16-byte pieces are permuted, so that eight
-// rows' pieces of one column lie in different banks.
+// Shared memory of one CTA. The 16-byte pieces of a row are swizzled, so that the same piece of
+// eight consecutive rows lies in different banks.
 template <typename T, int kDim>
 struct TileMemory {
   using S = TileSizes<kDim>;
@@ -35,8 +36,9 @@ __device__ int Swizzled(int row, int piece) {
   return row * kDim + ((piece ^ (row & 7)) * 8);
 }
 
-// 16 bytes of a row of `head_dim` values into shared memory, from channel `piece` * 8 on; zeros
-// past the row's end or when !valid.
+// Copies 16 bytes of a row of `head_dim` values to shared memory, from channel piece * 8 on.
+// Channels past the row's end, and all if !valid, become zeros. vectors: the row is 16-byte
+// aligned, so cp.async can be used.
 template <typename T>
 __device__ void CopyPiece(T* shared, const T* row, int piece, int head_dim, bool valid,
                           bool vectors) {
@@ -53,28 +55,28 @@ __device__ void CopyPiece(T* shared, const T* row, int piece, int head_dim, bool
   *reinterpret_cast<uint4*>(shared) = *reinterpret_cast<const uint4*>(values);
 }
 
-// A block's work on its queries; one thread's part of it. FIRE's network is long code, kept out of
-// the kernels that don't need it.
+// One CTA's work on a query tile (the part of one thread). kFire is a template parameter, because
+// FIRE's network is long code that slows down kernels that do not need it.
 template <typename T, int kDim, bool kFire>
 class TiledBlock {
   using S = TileSizes<kDim>;
-  static constexpr int kPieces = kDim / 8;  // of a row
+  static constexpr int kPieces = kDim / 8;  // 16-byte pieces per row
   static constexpr int kRowStep = S::kThreads / kPieces;
   static constexpr int kKeyGroups = S::kKeys / 8;
   static constexpr int kDimGroups = kDim / 8;
 
  public:
   __device__ TiledBlock(const AttentionCall& call, TileMemory<T, kDim>& memory,
-                        const QueryBlock& block, int head)
+                        const QueryTile& query_tile, int head)
       : call_(call),
         memory_(memory),
-        sequence_(call, block.sequence),
-        key_rows_(call, block.sequence),
-        mask_(call, block.sequence),
+        sequence_(call, query_tile.sequence),
+        key_rows_(call, query_tile.sequence),
+        mask_(call, query_tile.sequence),
         head_(head),
-        row_(sequence_.first_row + block.row),
-        rows_(min(S::kRows, sequence_.q_len - block.row)),
-        position_(sequence_.position + block.row) {}
+        row_(sequence_.first_row + query_tile.row),
+        rows_(min(S::kRows, sequence_.q_len - query_tile.row)),
+        position_(sequence_.position + query_tile.row) {}
 
   __device__ void Run() {
     const KeyRange range(Bias(), position_, rows_, sequence_.kv_len, S::kKeys);
@@ -85,7 +87,7 @@ class TiledBlock {
     int stage = 0;
     for (int begin = first, next; begin < range.end; begin = next, stage ^= 1) {
       WaitForCopies<0>();
-      __syncthreads();  // this tile is there, and every warp is done with the one before it
+      __syncthreads();  // this tile has arrived, and every warp has finished the previous one
       if (begin == first) KeepQueries();
       next = NextTile(begin + S::kKeys, range.end);
       if (next < range.end) LoadTile(next, stage ^ 1);
@@ -94,17 +96,17 @@ class TiledBlock {
       AddTile(begin, stage);
     }
     WaitForCopies<0>();
-    __syncthreads();  // without keys this is the first: queries are still on their way
-    Write();
+    __syncthreads();  // if there are no keys, the copies of the queries finish only here
+    StoreOutput();
   }
 
  private:
   __device__ static int Lane() { return static_cast<int>(threadIdx.x) % 32; }
-  // Made anew where it is used: kept, it would take the registers that products need.
+  // Constructed at each use: keeping it would cost registers that the MMAs need.
   __device__ HeadBias Bias() const {
     return HeadBias(call_.bias, call_.causal, static_cast<int>(head_), call_.heads);
   }
-  // First query of this thread's warp within the block.
+  // First query of this thread's warp within the query tile.
   __device__ static int WarpRow() {
     return static_cast<int>(threadIdx.x) / 32 * (S::kRowTiles * 16);
   }
@@ -112,7 +114,7 @@ class TiledBlock {
   __device__ TileView View(int begin) const {
     return mask_.View(begin, min(begin + S::kKeys, sequence_.kv_len), position_, rows_);
   }
-  // First key of the first tile from `begin` of which the mask leaves something.
+  // First key of the first tile at or after `begin` in which the mask leaves some pair visible.
   __device__ int NextTile(int begin, int end) const {
     if (!mask_.any()) return begin;
     while (begin < end && View(begin) == TileView::kNone) begin += S::kKeys;
@@ -129,13 +131,13 @@ class TiledBlock {
     }
   }
 
-  // Every pair of the tile adds the same.
+  // All pairs of the tile are visible and have the same bias.
   __device__ bool TileIsPlain(int begin) const {
     return call_.scale >= 0.0f && begin + S::kKeys <= sequence_.kv_len &&
            Bias().Constant(begin - (position_ + rows_ - 1), begin + S::kKeys - 1 - position_);
   }
 
-  // Keys, values and, near the diagonal, the bias at each distance.
+  // Starts copying a K/V tile; unless the tile is plain, also writes the bias at each distance.
   __device__ void LoadTile(int begin, int stage) {
     const T* k = static_cast<const T*>(call_.k) + head_ * call_.k_head;
     const T* v = static_cast<const T*>(call_.v) + head_ * call_.v_head;
@@ -172,7 +174,7 @@ class TiledBlock {
     }
   }
 
-  // scores = q k^T of the warp's queries.
+  // scores = Q K^T of the warp's queries.
   __device__ void Scores(int stage) {
 #pragma unroll
     for (int m = 0; m < S::kRowTiles; ++m) {
@@ -209,13 +211,13 @@ class TiledBlock {
     }
   }
 
-  // The tile's weights, and their values added to out_.
+  // Adds bias and mask, computes P of the tile, and adds P V to out_.
   __device__ void AddTile(int begin, int stage) {
-    float scale = 1.0f, shift = 0.0f;
+    float scale = 1.0f, row_bias = 0.0f;
     const bool plain = TileIsPlain(begin);
     if (plain) {
       scale = call_.scale * kLog2E;
-      shift = Bias().At(begin - (position_ + rows_ - 1));
+      row_bias = Bias().At(begin - (position_ + rows_ - 1));
     }
     const bool masked = mask_.any() && View(begin) == TileView::kSome;
 #pragma unroll
@@ -223,9 +225,9 @@ class TiledBlock {
       const int row = WarpRow() + m * 16;
       if (!plain) AddBias(scores_[m], begin, stage, row);
       if (masked) HideMasked(scores_[m], mask_, position_ + row, begin, sequence_.kv_len);
-      float shrink[2];
-      softmax_[m].Weigh(scores_[m], scale, shift, shrink);
-      Shrink(out_[m], shrink);
+      float rescale[2];
+      softmax_[m].ComputeProbs(scores_[m], scale, row_bias, rescale);
+      Rescale(out_[m], rescale);
     }
     AddValues(stage);
   }
@@ -252,14 +254,14 @@ class TiledBlock {
     if (keys < S::kKeys) HideFrom(scores, keys);
   }
 
-  // out += weights v
+  // out += P V
   __device__ void AddValues(int stage) {
     const T* values = memory_.v[stage];
 #pragma unroll
     for (int step = 0; step < S::kKeys / 16; ++step) {
       uint32_t a[S::kRowTiles][4];
 #pragma unroll
-      for (int m = 0; m < S::kRowTiles; ++m) RoundWeights<T>(scores_[m], step, a[m]);
+      for (int m = 0; m < S::kRowTiles; ++m) RoundProbs<T>(scores_[m], step, a[m]);
       const int key = step * 16 + Lane() % 16;
 #pragma unroll
       for (int n = 0; n < kDimGroups; n += 2) {
@@ -274,9 +276,9 @@ class TiledBlock {
     }
   }
 
-  // out_ / sum_ through the warp's own rows of memory_.q, so that lanes write 16 bytes side by
-  // side.
-  __device__ void Write() {
+  // Epilogue: out_ / row sum, via the warp's own rows of memory_.q, so that neighbouring lanes
+  // store neighbouring 16-byte pieces.
+  __device__ void StoreOutput() {
     __syncwarp();
 #pragma unroll
     for (int m = 0; m < S::kRowTiles; ++m) {
@@ -314,7 +316,7 @@ class TiledBlock {
   const Sequence sequence_;
   const KeyRows key_rows_;
   const SequenceMask mask_;
-  const int64_t head_, row_;  // row_: the block's first query in call.q
+  const int64_t head_, row_;  // row_: first query row of the tile in call.q
   const int rows_, position_;
 
   uint32_t q_[S::kRowTiles][S::kKeepQueries ? kDim / 16 : 1][4];
@@ -323,35 +325,25 @@ class TiledBlock {
   OnlineSoftmax softmax_[S::kRowTiles];
 };
 
-// What: out = softmax(scale q k^T + bias + mask) v, one head and up to kRows queries of a
-// sequence.
-// Shapes: q, out [rows, heads, head_dim], k, v rows of head_dim values; T is bf16 or f16.
-// Math: products of T with f32 sums; f32 online softmax over tiles of kKeys keys in powers of
-// two, weights rounded to T before they meet the values, as FlashAttention-2 does (Dao 2023).
-// Rows that see no key give zeros. A tile whose pairs all lie past the bias table's saturation
-// costs one addition more per row than one without bias; the others look up one value per
-// diagonal.
-// Map: grid (query blocks, heads); a warp owns kRowTiles * 16 queries, whose scores, weights
-// and sums stay in its registers. Keys and values come by cp.async into two stages, one
-// barrier a tile.
-// Bound: 4 rows kv_len head_dim FLOP against what mma.sync reaches, which on sm_90 is less than
-// wgmma does.
-// Spec: tests/kernels/attention_test.cc.
-//
-// Versions on an H200, bf16, 16 heads, head_dim 64, 16384 tokens, TFLOP/s at 512 and 8192
-// tokens a sequence:
-//   1 FIRE's network inlined at every element: without bias 192 and 224, with a table 90 and
-//     213.
-//   2 kernels without FIRE, a diagonal's bias read once for two fragments: predicted 160 and
-//     220 with a table, seen 163 and 207; without bias 178 and 211.
+// out = softmax(scale q k^T + bias + mask) v for one head and up to kRows queries of a sequence.
+// Shapes: q, out [rows, heads, head_dim]; k, v rows of head_dim values; T is bf16 or f16.
+// Math: MMAs of T with f32 accumulators; f32 online softmax in powers of two over tiles of kKeys
+// keys; P rounded to T, as FlashAttention-2 does (Dao 2023). A row that sees no key gives zeros. A
+// tile beyond the bias table's saturation costs one more addition per row than a tile without bias;
+// other tiles look up one value per diagonal.
+// Mapping: grid (query tiles, heads); a warp owns kRowTiles * 16 queries, whose scores, P and sums
+// stay in registers. K and V are copied by cp.async into two stages, with one barrier per tile.
+// Bound: 4 rows kv_len head_dim FLOP at the peak of mma.sync, which on sm_90 is below that of
+// wgmma.
+// Test: tests/kernels/attention_test.cc. History: attention/NOTES.md.
 template <typename T, int kDim, bool kFire>
 __global__ void __launch_bounds__(TileSizes<kDim>::kThreads)
     AttendTiledKernel(const __grid_constant__ AttentionCall call) {
   extern __shared__ __align__(128) unsigned char shared[];
   WaitForInputs();
-  const QueryBlock block(call, static_cast<int>(blockIdx.x), TileSizes<kDim>::kRows);
-  if (block.sequence < 0) return;
-  TiledBlock<T, kDim, kFire>(call, *reinterpret_cast<TileMemory<T, kDim>*>(shared), block,
+  const QueryTile query_tile(call, static_cast<int>(blockIdx.x), TileSizes<kDim>::kRows);
+  if (query_tile.sequence < 0) return;
+  TiledBlock<T, kDim, kFire>(call, *reinterpret_cast<TileMemory<T, kDim>*>(shared), query_tile,
                              static_cast<int>(blockIdx.y))
       .Run();
 }
@@ -360,7 +352,7 @@ template <typename T, int kDim, bool kFire>
 void LaunchTiled(const AttentionCall& call, int64_t rows_total, Stream& stream) {
   using S = TileSizes<kDim>;
   constexpr int kSharedBytes = sizeof(TileMemory<T, kDim>);
-  const int64_t blocks = MostQueryBlocks(rows_total, call.sequences, S::kRows);
+  const int64_t blocks = MaxQueryTiles(rows_total, call.sequences, S::kRows);
   Launch(stream, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(call.heads)),
          dim3(S::kThreads), kSharedBytes, AttendTiledKernel<T, kDim, kFire>, call);
 }

@@ -1,5 +1,5 @@
-// Attention of many queries: lanes are queries, keys and values are broadcast. Bound by
-// multiply-adds.
+// CPU attention of many queries: vector lanes are queries; keys and values are broadcast. Compute
+// bound (multiply-adds).
 #include <algorithm>
 
 #include "kernels/attention_task.h"
@@ -18,8 +18,8 @@ namespace HWY_NAMESPACE {
 
 // ---- Wide layout: p [keys][kGroup], q_t and o_t [head_dim][kGroup] ----
 
-// p[j] = fma(q . k[j], scale, strip[...]) for keys [j, j + kKeys); strip at offset kKeyTile - 1 - j
-// faces the first query.
+// p[j] = fma(q . k[j], scale, bias) for keys [j, j + kKeys). The bias of key j for the first query
+// is strip[kKeyTile - 1 - j].
 template <int kKeys, int kVectors>
 HWY_INLINE void ScoreKeys(const float* q_t, const float* k, int64_t k_stride, int64_t head_dim,
                           float scale, const float* strip, int64_t j, float* p) {
@@ -75,8 +75,8 @@ HWY_INLINE void AddValues(const float* p, const float* v, int64_t v_stride, int6
   }
 }
 
-// Scores become weights exp(score - max); row_max and row_sum [kVectors lanes] advance. correction:
-// what earlier sums shrink by. A row that has seen no key yet keeps max -inf and weights 0.
+// Replaces scores by P = exp(score - max) and updates row_max and row_sum [kVectors vectors].
+// correction: factor for earlier sums. A row that has seen no key keeps max -inf, and its P is 0.
 template <int kVectors>
 HWY_INLINE void SoftmaxTile(int64_t keys, float* p, float* row_max, float* row_sum,
                             V32* correction) {
@@ -124,16 +124,16 @@ inline void AddValueTile(const float* p, const float* v, int64_t v_stride, int64
   }
 }
 
-// One group of queries (at most kGroup) against one tile of keys, wide layout.
+// One group of at most kGroup queries and one tile of keys.
 struct WideTile {
   const AttentionTask* task;
   const DistanceBias* bias;
   const AttentionScratch* scratch;
-  int64_t first, rows;  // of the group, within the task
-  int64_t begin, keys;  // of the tile
+  int64_t first, rows;  // first query of the group within the task, number of queries
+  int64_t begin, keys;  // first key of the tile within the sequence, number of keys
 };
 
-// p += FIRE's bias. strip: FIRE's distance term on the tile's diagonals, as in ScoreKeys.
+// p += FIRE's bias. strip: FireDistance on the tile's diagonals, indexed as in ScoreKeys.
 template <int kVectors>
 void AddFireWide(const WideTile& t) {
   const F32 d;
@@ -159,7 +159,7 @@ void AddFireWide(const WideTile& t) {
   }
 }
 
-// Scores of pairs that the mask hides become -inf.
+// Sets the scores of pairs that the column mask hides to -inf.
 template <int kVectors>
 void HideMaskedWide(const WideTile& t, const TaskMask& mask) {
   const F32 d;
@@ -198,7 +198,7 @@ void AttendTileWide(const WideTile& t, const TaskMask& mask) {
   AddValueTile<kVectors>(s.p, s.v, stride, t.keys, correction, head_dim, o_t);
 }
 
-// Queries into scratch, channels first; sums and statistics to their beginnings.
+// Copies the queries to scratch, channel-major, and initialises sums and softmax statistics.
 void BeginWide(const AttentionTask& task, const AttentionScratch& s) {
   const int64_t head_dim = task.args->q.dim[2];
   for (int64_t first = 0; first < task.rows; first += kGroup) {
@@ -216,7 +216,7 @@ void BeginWide(const AttentionTask& task, const AttentionScratch& s) {
   }
 }
 
-// out = sums / row_sum, zeros where no key was seen.
+// out = sums / row_sum; zeros for rows that saw no key.
 void EndWide(const AttentionTask& task, const AttentionScratch& s) {
   const F32 d;
   const int64_t head_dim = task.args->q.dim[2];
@@ -243,8 +243,8 @@ void EndWide(const AttentionTask& task, const AttentionScratch& s) {
   }
 }
 
-// Brings a tile's keys and values together and asks for the next tile's: rows of a packed matrix
-// lie pages apart, where the CPU does not read ahead by itself.
+// Gathers a tile's keys and values, and prefetches the next tile: rows of a packed matrix are whole
+// pages apart, where the hardware prefetcher does not help.
 void LoadTileWide(const AttentionScratch& s, int64_t head_dim, const KeyTile& now,
                   const KeyTile* ahead) {
   for (int64_t j = 0; j < now.count; ++j) {
@@ -254,39 +254,39 @@ void LoadTileWide(const AttentionScratch& s, int64_t head_dim, const KeyTile& no
   }
 }
 
-// The groups of a task against one tile.
-void AttendGroupsWide(const TileWalk& walk, const TaskMask& mask, const KeyTile& keys,
+// Processes one K/V tile for all groups of a task.
+void AttendGroupsWide(const TileIterator& iterator, const TaskMask& mask, const KeyTile& keys,
                       const AttentionScratch& s) {
-  const DistanceBias bias = walk.bias();
-  for (int64_t first = 0; first < walk.task.rows; first += kGroup) {
-    const int64_t rows = std::min(kGroup, walk.task.rows - first);
-    const int64_t position = walk.task.position + first;
+  const DistanceBias bias = iterator.bias();
+  for (int64_t first = 0; first < iterator.task.rows; first += kGroup) {
+    const int64_t rows = std::min(kGroup, iterator.task.rows - first);
+    const int64_t position = iterator.task.position + first;
     if (bias.Hidden(keys.begin - (position + rows - 1), keys.begin + keys.count - 1 - position) ||
         mask.View(keys.begin, first, rows) == TileView::kNone) {
       continue;
     }
-    const WideTile tile{&walk.task, &bias, &s, first, rows, keys.begin, keys.count};
+    const WideTile tile{&iterator.task, &bias, &s, first, rows, keys.begin, keys.count};
     rows > kN ? AttendTileWide<2>(tile, mask) : AttendTileWide<1>(tile, mask);
   }
 }
 
 void AttendWide(const AttentionTask& whole, const AttentionScratch& s) {
   const TaskMask mask(whole);
-  TileWalk walk(whole);
+  TileIterator iterator(whole);
   KeyTile tiles[2];
-  tiles[0].Point(walk);
-  for (int turn = 0; !walk.done(); turn ^= 1) {
-    TileWalk ahead = walk;
+  tiles[0].Point(iterator);
+  for (int turn = 0; !iterator.done(); turn ^= 1) {
+    TileIterator ahead = iterator;
     ahead.Next();
     if (!ahead.done()) tiles[turn ^ 1].Point(ahead);
-    if (walk.first()) BeginWide(walk.task, s);
+    if (iterator.first()) BeginWide(iterator.task, s);
     const KeyTile& now = tiles[turn];
     if (now.count > 0 && mask.View(now.begin, 0, whole.rows) != TileView::kNone) {
       LoadTileWide(s, whole.args->q.dim[2], now, ahead.done() ? nullptr : &tiles[turn ^ 1]);
-      AttendGroupsWide(walk, mask, now, s);
+      AttendGroupsWide(iterator, mask, now, s);
     }
-    if (walk.last()) EndWide(walk.task, s);
-    walk = ahead;
+    if (iterator.last()) EndWide(iterator.task, s);
+    iterator = ahead;
   }
 }
 

@@ -1,6 +1,6 @@
-// Relative position bias as a per-head function of the query and key positions: no [q_len, kv_len]
-// matrix exists anywhere. A PositionBias holds views of small tables built once at load
-// (models/position.cc) and is passed to attention by pointer.
+// Relative position bias as a per-head function of the query and key positions; a [q_len, kv_len]
+// matrix never exists. A PositionBias holds views of small tables that are built once at load
+// (models/position.cc). It is passed to attention by pointer.
 #pragma once
 
 #include "kernels/tensor.h"
@@ -14,19 +14,20 @@ struct PositionBias {
   int64_t heads = 0;
 
   // kTable: bias(h, q, k) = table[h, clamp(k - q, -saturation, saturation) + saturation]. T5's
-  // buckets saturate, so tiles wholly past the saturation distance add one constant per head.
+  // buckets saturate, so a tile whose pairs are all beyond the saturation distance adds one
+  // constant per head.
   Tensor table;  // [heads, 2 * saturation + 1] f32
   int64_t saturation = 0;
 
-  // kAlibi: bias = -slopes[h] * |k - q|; asymmetric: heads in the first half hide keys k > q, the
-  // others keys k < q (-inf).
+  // kAlibi: bias = -slopes[h] * |k - q|. asymmetric: heads of the first half hide keys k > q, the
+  // others hide keys k < q (-inf).
   Tensor slopes;  // [heads] f32
   bool asymmetric = false;
 
-  // kFire: f = sign(q-k) ln(|c (q-k)| + 1) / (ln(|c max(q, threshold)| + 1) + 1e-6), then a small
-  // ReLU network of f. That network is piecewise linear in f, so it is tabulated exactly: segment s
-  // covers (knots[s-1], knots[s]] and gives bias = segment_slope[h, s] * f + segment_offset[h, s],
-  // which agree on both sides of a knot.
+  // kFire: f = sign(q-k) ln(|c (q-k)| + 1) / (ln(|c max(q, threshold)| + 1) + 1e-6), followed by a
+  // small ReLU network of f. The network is piecewise linear, so it is tabulated exactly: segment s
+  // covers (knots[s-1], knots[s]] and gives bias = segment_slope[h, s] * f + segment_offset[h, s].
+  // Adjacent segments agree at their knot.
   float fire_c = 0.0f;
   float fire_threshold = 0.0f;  // |L_multiplier * init_L|
   Tensor knots;                 // [segments - 1] f32 ascending

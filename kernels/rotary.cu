@@ -9,38 +9,41 @@ template <typename X, typename Y>
 struct RotateArgs {
   const X* x;
   Y* y;
-  const int64_t* row_offset;  // or null
+  const int64_t* row_offset;  // null: y_row
   bool in_place;
   const int32_t* positions;
   int64_t x_row, x_head, y_row, y_head, position_stride;
   int heads, pairs;
   bool interleaved;
-  float xpos_base;  // 0: off
+  float xpos_base;  // 0: no xPos
   int64_t xpos_center;
   int xpos_sign;
 };
 
-// Cosine and sine by which a pair of channels is turned and scaled at a position.
+// {cos, sin} of the rotation of a pair of channels at a position, multiplied by the xPos scale.
 template <typename Args>
-__device__ float2 Turn(const Args& a, const RotaryChannels& channels, int pair, int32_t position) {
+__device__ float2 Rotation(const Args& a, const RotaryChannels& channels, int pair,
+                           int32_t position) {
   const float angle = static_cast<float>(position) * channels.theta[pair];
-  float2 turn = {cosf(angle), sinf(angle)};
+  float2 rotation = {cosf(angle), sinf(angle)};
   if (a.xpos_base != 0.0f) {
     const float power = static_cast<float>(position - a.xpos_center) / a.xpos_base;
     const float scale = powf(channels.zeta[pair], power);
-    turn.x = a.xpos_sign > 0 ? turn.x * scale : turn.x / scale;
-    turn.y = a.xpos_sign > 0 ? turn.y * scale : turn.y / scale;
+    rotation.x = a.xpos_sign > 0 ? rotation.x * scale : rotation.x / scale;
+    rotation.y = a.xpos_sign > 0 ? rotation.y * scale : rotation.y / scale;
   }
-  return turn;
+  return rotation;
 }
 
-// What: pair (a, b) of channels becomes (a cos - b sin, b cos + a sin) * scale; others pass.
+// Pair (a, b) of channels becomes (a cos - b sin, b cos + a sin) * scale; other channels are
+// copied.
 // Shapes: x, y [rows, heads, head_dim], positions [rows].
-// Math: f32 from angles to results; theta and zeta come from the host, as on the CPU.
-// Map: a block a row, a thread a pair, which it turns in every head; in another place than x, a
-// thread more for each channel that passes.
-// Bound: x read and y written once; only FAT5's rotary models run it.
-// Spec: tests/kernels/rotary_test.cc.
+// Math: f32 for angles and results; theta and zeta are computed on the host, by the code that the
+// CPU backend uses too.
+// Mapping: one CTA per row, one thread per pair, which it rotates in every head. If y is not x, one
+// more thread for each channel that is copied.
+// Bound: reading x and writing y once; only FAT5's rotary models use this op.
+// Test: tests/kernels/rotary_test.cc.
 template <typename X, typename Y>
 __global__ void RotaryKernel(RotateArgs<X, Y> a, const __grid_constant__ RotaryChannels channels) {
   WaitForInputs();
@@ -56,12 +59,12 @@ __global__ void RotaryKernel(RotateArgs<X, Y> a, const __grid_constant__ RotaryC
     }
     return;
   }
-  const float2 turn = Turn(a, channels, c, a.positions[row * a.position_stride]);
+  const float2 rotation = Rotation(a, channels, c, a.positions[row * a.position_stride]);
   const int at = a.interleaved ? 2 * c : c, other = a.interleaved ? at + 1 : c + a.pairs;
   for (int h = 0; h < a.heads; ++h, x += a.x_head, y += a.y_head) {
     const float first = ToF32(x[at]), second = ToF32(x[other]);
-    y[at] = FromF32<Y>(first * turn.x - second * turn.y);
-    y[other] = FromF32<Y>(second * turn.x + first * turn.y);
+    y[at] = FromF32<Y>(first * rotation.x - second * rotation.y);
+    y[other] = FromF32<Y>(second * rotation.x + first * rotation.y);
   }
 }
 

@@ -7,14 +7,16 @@
 
 namespace quintet {
 
-// Channels [0, rotary_dim) of each head are rotated by pairs, the others are copied: the pair (a,
-// b) number c becomes (a cos t - b sin t, b cos t + a sin t) * scale, where t = position * theta_c
-// and theta_c = base^(-2c / rotary_dim), both rounded to f32 as the reference implementation does.
+// Channels [0, rotary_dim) of each head are rotated in pairs, the others are copied. Pair c,
+// channels (a, b), becomes (a cos t - b sin t, b cos t + a sin t) * scale, where t = position *
+// theta_c and theta_c = base^(-2c / rotary_dim), both rounded to f32 as in the reference
+// implementation.
 struct RotaryArgs {
   Tensor x;  // [rows, heads, head_dim] f32 (GPU: also bf16|f16), any row and head stride
-  Tensor y;  // as x, which it may be; on a GPU of another type where x is f32
-  // Start of each row of y in elements, instead of its row stride; null: the stride. When y is x,
-  // of x's rows too. Rows in the key/value cache are addressed so (kernels/kv_cache.h).
+  // Shape of x; may alias x. Same dtype as x, or (GPU) bf16 or f16 if x is f32.
+  Tensor y;
+  // First element of each row of y, instead of its row stride. If y aliases x, also of each row of
+  // x. Used for rows in the KV cache (kernels/kv_cache.h). Null: row stride.
   const int64_t* row_offset = nullptr;  // [rows]
   Tensor positions;                     // [rows] i32
   float base = 10000.0f;

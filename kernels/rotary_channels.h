@@ -1,5 +1,5 @@
-// What a rotary encoding needs of each pair of channels, whatever the position. Both backends take
-// it from here, so that they turn by the same angles.
+// Position-independent constants of each pair of channels. Both backends use them, so that they
+// rotate by the same angles.
 #pragma once
 
 #include <cmath>
@@ -11,8 +11,8 @@ namespace quintet {
 inline constexpr int64_t kMaxRotaryPairs = 128;  // head_dim <= 256
 
 struct RotaryChannels {
-  float theta[kMaxRotaryPairs];  // angle of position 1
-  float zeta[kMaxRotaryPairs];   // xPos: scale of one xpos_base
+  float theta[kMaxRotaryPairs];  // rotation angle per position
+  float zeta[kMaxRotaryPairs];   // xPos: scale at distance xpos_base
 
   explicit RotaryChannels(const RotaryArgs& args) {
     const float dim = static_cast<float>(args.rotary_dim);

@@ -9,7 +9,7 @@
 namespace quintet::cpu {
 namespace {
 
-// What depends on the position: the same for every head of a row.
+// Rotation of each pair at one position, the same for every head of a row; includes the xPos scale.
 struct Angles {
   std::array<float, kMaxRotaryPairs> cosine, sine;
 };
@@ -31,7 +31,7 @@ void FillAngles(const RotaryArgs& args, const RotaryChannels& channels, int32_t 
   }
 }
 
-// One head's channels; pair c is (x[c * step], x[c * step + gap]).
+// Rotates the channels of one head in place; pair c is (x[c * step], x[c * step + gap]).
 void Rotate(const Angles& angles, int64_t pairs, bool interleaved, float* x) {
   const int64_t step = interleaved ? 2 : 1, gap = interleaved ? 1 : pairs;
   for (int64_t c = 0; c < pairs; ++c) {
