@@ -1,5 +1,7 @@
-// Beams that draw on a GPU: every row is warped by a block of its own (kernels/warper.cuh), which
-// keeps the K greatest keys of what is left; another block merges those of a request's rows.
+// Beam sampling on a GPU, in two kernels. RowCandidatesKernel: one block per beam applies the
+// logits warpers to its row (kernels/warper.cuh) and keeps the k greatest draw keys among the
+// surviving tokens. MergeCandidatesKernel: one block per request merges the candidates of its
+// beams.
 #include <algorithm>
 
 #include "kernels/cuda.cuh"
@@ -14,12 +16,14 @@ using warping::kItems;
 using warping::kThreads;
 using warping::Thread;
 
-constexpr int kMany = kThreads / 4;                // candidates that are worth sorting out
-constexpr int kMostCandidates = kThreads - kMany;  // of a request: what BestKeys has room for
+// BestKeys sorts its buffer after this many new candidates have been appended.
+constexpr int kMany = kThreads / 4;
+// Largest k of a request: the capacity of the BestKeys buffer.
+constexpr int kMostCandidates = kThreads - kMany;
 
-// One of a row's best.
+// One of the k best candidates of a row.
 struct KeyedCandidate {
-  uint64_t key;  // less is better
+  uint64_t key;  // a lower key is a better candidate
   float value;
   int32_t index;  // -1: none
 };
@@ -38,14 +42,15 @@ struct BeamsCall {
   int k_max;
 };
 
-// In the order of keys from the greatest down.
+// Maps a double to an integer key such that a greater double gets a smaller key.
 __device__ __forceinline__ uint64_t Descending(double key) {
   const auto bits = static_cast<uint64_t>(__double_as_longlong(key));
   return bits >> 63 != 0 ? bits : ~(bits | uint64_t{1} << 63);
 }
 
-// The k least of the keys that a block offers, equal ones by id; those that come are gathered
-// behind the best so far, and sorted when they are many. All threads call everything together.
+// Keeps the k smallest keys that the threads of a block offer; ties are broken by the lower id. New
+// keys are appended after the k best so far in shared memory, and the buffer is sorted whenever
+// kMany have accumulated. All threads of the block must call every member function together.
 class BestKeys {
  public:
   __device__ BestKeys(int k, warping::WarperShared& s) : k_(k), s_(s) {
@@ -63,7 +68,7 @@ class BestKeys {
     n_ += __syncthreads_count(takes ? 1 : 0);
     if (n_ >= k_ + kMany) Sort();
   }
-  // Puts them in order; how many there are.
+  // Sorts the kept keys in ascending order and returns their number, at most k.
   __device__ int Finish() {
     Sort();
     return n_;
@@ -101,17 +106,19 @@ class BestKeys {
   const int k_;
   warping::WarperShared& s_;
   int n_ = 0;
-  uint64_t bound_ = ~uint64_t{0};  // the k-th so far
+  // Key and id of the k-th best candidate so far; a new candidate must beat them.
+  uint64_t bound_ = ~uint64_t{0};
   int bound_id_ = kNoId;
 };
 
-// What: best[row]: the k of the row's warped values plus its bias with the greatest draw keys.
+// best[row] = the k tokens of the row with the greatest DrawKey(warped logit + row bias), among the
+// tokens that survive the warpers.
 // Shapes: logits [rows, vocab] f32, best [rows, k_max].
-// Math: as SampleKernel; keys in f64.
-// Map: one block a row.
-// Bound: as SampleKernel where top_k leaves few; over the whole row two f64 logarithms a value:
-// 32128 of them take one multiprocessor about 25 us (predicted, not measured).
-// Spec: tests/kernels/beam_sampling_test.cc.
+// Numerics: as SampleKernel (sampling.cu); draw keys in f64.
+// Mapping: one block per row (grid: requests x beams).
+// Bound: as SampleKernel if top_k leaves few tokens. Without top_k, two f64 logarithms per token:
+// about 25 us on one SM for a vocabulary of 32128 (predicted, not measured).
+// Test: tests/kernels/beam_sampling_test.cc.
 __global__ void __launch_bounds__(kThreads)
     RowCandidatesKernel(const __grid_constant__ BeamsCall c) {
   __shared__ warping::WarperShared s;
@@ -144,10 +151,11 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// What: values and indices of SampleBeamsArgs from the rows' best.
-// Map: one block a request.
+// Merges the candidates of a request's rows into `values` and `indices` of SampleBeamsArgs.
+// Shapes: best [rows, k_max]; values and indices [entries, k_max].
+// Mapping: one block per request.
 // Bound: latency.
-// Spec: tests/kernels/beam_sampling_test.cc.
+// Test: tests/kernels/beam_sampling_test.cc.
 __global__ void __launch_bounds__(kThreads)
     MergeCandidatesKernel(const __grid_constant__ BeamsCall c) {
   __shared__ warping::WarperShared s;

@@ -22,7 +22,8 @@ int64_t ThreadBytes(int64_t vocab, int64_t k_max) {
   return Warper::ScratchBytes(vocab) + k_max * static_cast<int64_t>(sizeof(Candidate));
 }
 
-// The k best of what is added: a heap, the worst of them in front.
+// Keeps the k best of the candidates that are added, in a binary heap with the worst one at the
+// front. The caller provides memory for k candidates.
 class BestCandidates {
  public:
   BestCandidates(Candidate* room, int64_t k) : begin_(room), k_(k) {}

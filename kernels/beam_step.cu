@@ -19,12 +19,13 @@ struct StepCall {
   float* scores;
 };
 
-// What: tokens, parents and scores of BeamStepArgs.
-// Shapes: values and indices [entries, k_max], possibly in the host's memory.
-// Math: one sum; an order that no two candidates share.
-// Map: one block a group, a thread a candidate in turns, which counts those before its own.
-// Bound: latency: one read over the bus, about 1.5 us.
-// Spec: tests/kernels/beam_step_test.cc.
+// Computes tokens, parents and scores of BeamStepArgs.
+// Shapes: values and indices [entries, k_max] in device or pinned host memory.
+// Numerics: one f32 addition per candidate; the order (score, then candidate index) has no ties.
+// Mapping: one block per group; threads loop over candidates, and the thread of a candidate counts
+// the candidates that rank before it.
+// Bound: latency of one read over PCIe, about 1.5 us.
+// Test: tests/kernels/beam_step_test.cc.
 __global__ void BeamStepKernel(const __grid_constant__ StepCall c) {
   __shared__ float scores[kMostStepCandidates];
   __shared__ int known;
@@ -51,7 +52,7 @@ __global__ void BeamStepKernel(const __grid_constant__ StepCall c) {
     scores[k] = score;
   }
   __syncthreads();
-  const int n = max(known, g.beams);  // those that are not there follow the others
+  const int n = max(known, g.beams);  // missing candidates rank after all others
   for (int k = first; k < n; k += step) {
     const float score = scores[k];
     int before = 0;
@@ -66,11 +67,11 @@ __global__ void BeamStepKernel(const __grid_constant__ StepCall c) {
   }
 }
 
-// What: biases of CarryScoresArgs.
-// Shapes: [rows].
-// Map: a thread a row.
+// biases[row] = from[row] >= 0 ? scores[from[row]] : known[row].
+// Shapes: scores [..] f32; known, from and biases [rows].
+// Mapping: one thread per row.
 // Bound: latency of two dependent reads.
-// Spec: tests/kernels/beam_step_test.cc.
+// Test: tests/kernels/beam_step_test.cc.
 __global__ void CarryScoresKernel(const float* scores, const float* known, const int32_t* from,
                                   float* biases, int rows) {
   WaitForInputs();
@@ -89,11 +90,12 @@ struct MoveCall {
 
 constexpr int kMovedColumns = 128;
 
-// What: the table of MoveBeamsArgs after the move.
-// Shapes: slots [n, slots_stride] in place.
-// Map: a thread a position of a move's sequences; it has all of them before it writes one.
+// Permutes the slot tables of MoveBeamsArgs in place.
+// Shapes: slots [n, slots_stride] i32.
+// Mapping: grid x = moves, y = blocks of kMovedColumns positions. One thread per position: it reads
+// that position's slot of every beam of the move before it writes any of them.
 // Bound: latency of three dependent reads.
-// Spec: tests/kernels/beam_step_test.cc.
+// Test: tests/kernels/beam_step_test.cc.
 __global__ void __launch_bounds__(kMovedColumns)
     MoveBeamsKernel(const __grid_constant__ MoveCall c) {
   __shared__ int32_t before[kMostMovedBeams][kMovedColumns];

@@ -52,7 +52,7 @@ void CarryScores(const CarryScoresArgs& args, Stream&) {
 }
 
 void MoveBeams(const MoveBeamsArgs& args, Stream&) {
-  int32_t* const slots = const_cast<int32_t*>(args.slots);  // the block is its own twin
+  int32_t* const slots = const_cast<int32_t*>(args.slots);  // CPU: the host array is used directly
   std::array<int32_t, kMostMovedBeams> before;
   for (const BeamMove& m : args.moves) {
     const int32_t* parents = args.parents.as<int32_t>() + m.row;

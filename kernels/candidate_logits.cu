@@ -20,12 +20,11 @@ struct CandidatesCall {
   int k;
 };
 
-// What: values of CandidateLogitsArgs.
+// Gathers `values` of CandidateLogitsArgs.
 // Shapes: indices and values [n, k].
-// Math: none; copies.
-// Map: one block an entry, one thread a candidate in turns.
+// Mapping: one block per entry; threads loop over candidates.
 // Bound: latency of two dependent reads.
-// Spec: tests/kernels/candidate_logits_test.cc.
+// Test: tests/kernels/candidate_logits_test.cc.
 __global__ void CandidateLogitsKernel(const __grid_constant__ CandidatesCall c) {
   WaitForInputs();
   const int64_t entry = blockIdx.x;

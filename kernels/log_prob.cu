@@ -1,6 +1,6 @@
-// Log-probabilities of targets on a GPU: the head product forms the logits of
-// as many rows as a bounded piece of scratch holds; these are summarised and
-// ranked by the phases of selection.cu before the next rows take their place.
+// Log-probabilities of targets on a GPU, in chunks of rows. The GEMM with the language-model head
+// writes the logits of a chunk to scratch memory of bounded size; the kernels of selection.cu
+// compute their log-sum-exp and top-k; then the next chunk overwrites the logits.
 #include <algorithm>
 
 #include "kernels/cuda_ops.h"
@@ -9,9 +9,8 @@
 namespace quintet::cuda {
 namespace {
 
-// Logits that exist at once. With 32,128 tokens that is 512 rows, enough for
-// the head's weights to be read seldom: the product of 512 rows is bound by
-// arithmetic, not by memory.
+// Size of the logits buffer. With a vocabulary of 32,128 it holds 512 rows. A GEMM of 512 rows is
+// compute bound, so rereading the head's weights for each chunk costs little.
 constexpr int64_t kLogitBytes = int64_t{64} << 20;
 constexpr int64_t kMaxChunkRows = 512;
 constexpr int kThreads = 256;
@@ -22,11 +21,11 @@ int64_t ChunkRows(const LinearWeight& head, int64_t rows) {
 }
 
 struct Scratch {
-  Tensor logits;   // [chunk rows, vocab] f32, rows LogitsStride apart
-  Tensor product;  // of the head product
-  void* summaries;
-  Tensor values;   // [chunk rows, top] f32
-  Tensor indices;  // [chunk rows, top] i32
+  Tensor logits;    // [chunk rows, vocab] f32, row stride LogitsStride(vocab)
+  Tensor product;   // scratch of Linear, [bytes] i8
+  void* summaries;  // memory of RowSummaries
+  Tensor values;    // [chunk rows, top] f32
+  Tensor indices;   // [chunk rows, top] i32
   int64_t bytes;
 };
 
@@ -44,16 +43,16 @@ Scratch Carve(void* base, const LinearWeight& head, int64_t rows, int64_t top,
   return s;
 }
 
-// A chunk's logits and what has been found in them, and where its results go.
+// Arguments of FinishKernel, for one chunk of rows.
 struct Finish {
   LogitRows logits;
   const TileSum* sums;     // [rows, tiles]
-  const int32_t* targets;  // from here on those of the chunk
+  const int32_t* targets;  // [rows]
   int64_t targets_stride;
   float* log_probs;
   int64_t log_probs_stride;
   int top;
-  const float* values;     // [rows, top], the best logits in order
+  const float* values;     // [rows, top] the best logits, descending
   const int32_t* indices;  // [rows, top]
   float* top_log_probs;
   int64_t top_log_probs_stride[2];
@@ -61,14 +60,14 @@ struct Finish {
   int64_t top_tokens_stride[2];
 };
 
-// What: log_probs[row] = (logits[row, target] - max) - log(sum), and the same of the best `top`,
-// ordered by it and then by token.
+// log_probs[row] = (logits[row, target] - max) - log(sum); the same for the `top` best tokens,
+// ordered by log-probability descending, then token ascending.
 // Shapes: as TargetLogProbArgs, for one chunk of rows.
-// Math: the difference and the logarithm in f64, rounded once. A target outside the vocabulary
-// reads nothing and gives NaN.
-// Map: one warp a row; a lane places every 32nd of the best by counting those before it.
-// Bound: latency; a few hundred bytes a row.
-// Spec: tests/kernels/log_prob_test.cc.
+// Numerics: differences and logarithm in f64, rounded once to f32. A target outside the vocabulary
+// is not read and gives NaN.
+// Mapping: one warp per row; each lane handles every 32nd of the best tokens and computes its
+// output position by counting the tokens that rank before it. Bound: latency; a few hundred bytes
+// per row. Test: tests/kernels/log_prob_test.cc.
 __global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__ Finish a) {
   WaitForInputs();
   const int64_t row = blockIdx.x * (kThreads / 32) + threadIdx.x / 32;
@@ -90,7 +89,7 @@ __global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__
   const int32_t* tokens = a.indices + row * a.top;
   for (int i = lane; i < a.top; i += 32) {
     const float own = log_prob(values[i]);
-    int place = i;  // past the vocabulary: as found
+    int place = i;  // padding (token -1) keeps its position
     if (tokens[i] >= 0) {
       const unsigned key = KeyOf(own);
       place = 0;
@@ -105,7 +104,7 @@ __global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__
   }
 }
 
-// Rows [begin, end) of the call.
+// Enqueues the GEMM, the selection kernels and FinishKernel for rows [begin, end) of the call.
 void RunChunk(const TargetLogProbArgs& args, const Scratch& scratch, int64_t begin, int64_t end,
               Stream& stream) {
   const int64_t rows = end - begin;

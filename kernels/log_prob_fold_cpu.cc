@@ -15,7 +15,7 @@ HWY_BEFORE_NAMESPACE();
 namespace quintet::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Returns the maximum of the panel's logits.
+// Adds kPanelColumns logits to the max and sum of `summary`. Returns the maximum of these logits.
 float FoldSums(const float* HWY_RESTRICT logits, cpu::RowSummary* summary) {
   const hn::CappedTag<float, 16> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));

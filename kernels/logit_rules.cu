@@ -14,8 +14,8 @@ struct RulesCall {
   int64_t stride;
   int vocab;
   const RowRules* rules;
-  const int32_t* tokens;          // of the ranges
-  const int32_t* history_tokens;  // of the slots
+  const int32_t* tokens;          // LogitRulesArgs::tokens
+  const int32_t* history_tokens;  // token id by cache slot
   const int32_t* slots;
   int64_t slots_stride;
   const int32_t* lens;
@@ -24,7 +24,8 @@ struct RulesCall {
   int64_t kept_stride;
 };
 
-// One row, for the block that changes it; its functions end before others may see what they wrote.
+// One row of logits, processed by one block. The member functions do not synchronize: the caller
+// must call __syncthreads() before another thread reads what a function wrote.
 class RuledRow {
  public:
   __device__ RuledRow(const RulesCall& call, const RowRules& rules)
@@ -49,7 +50,8 @@ class RuledRow {
     }
   }
 
-  // `seen`: a bit a token, all 0. Who sets a token's bit penalises it.
+  // `seen` is a bitmap of the vocabulary in shared memory, initially 0. The thread that sets the
+  // bit of a token applies the penalty, so a repeated token is penalized once.
   __device__ void Penalize(unsigned* seen) const {
     const float penalty = rules_.repetition_penalty;
     for (int i = first(); i < length_; i += kThreads) {
@@ -94,13 +96,13 @@ class RuledRow {
   const int32_t* slots_;
 };
 
-// What: the rules of LogitRulesArgs on one row each.
-// Shapes: logits [rows, vocab] f32 in place; ids of the history by slot.
-// Math: f32, one rounding a rule; what several threads write to one place is the same value.
-// Map: one block a row that has rules; a bit a token of the vocabulary in shared memory.
-// Bound: latency of three dependent reads for each rule of the history; a row that is forced or
-// becomes a log_softmax is written as a whole, vocab * 4 bytes.
-// Spec: tests/kernels/logit_rules_test.cc.
+// Applies the rules of LogitRulesArgs to the logits.
+// Shapes: logits [rows, vocab] f32, in place; token ids of the history by cache slot.
+// Numerics: f32, one rounding per rule. If several threads write one logit, they write equal
+// values. Mapping: one block per row that has rules; shared memory holds one bit per vocabulary
+// entry. Bound: latency of three dependent reads per rule that uses the history. Forced tokens and
+// log_softmax write the whole row, vocab * 4 bytes.
+// Test: tests/kernels/logit_rules_test.cc.
 __global__ void __launch_bounds__(kThreads) LogitRulesKernel(const __grid_constant__ RulesCall c) {
   extern __shared__ unsigned seen[];
   WaitForInputs();

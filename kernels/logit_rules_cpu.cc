@@ -10,7 +10,7 @@ constexpr float kNever = -std::numeric_limits<float>::infinity();
 
 int64_t SeenWords(int64_t vocab) { return (vocab + 63) / 64; }
 
-// One row, its history and its rules.
+// Applies the rules of one row of logits.
 class RuledRow {
  public:
   RuledRow(const LogitRulesArgs& args, const RowRules& rules)
@@ -47,7 +47,7 @@ class RuledRow {
   }
   int32_t Token(int64_t i) const { return args_.history.tokens.as<int32_t>()[slots_[i]]; }
 
-  // A token that occurs twice is penalised once.
+  // `seen` is a bitmap of the vocabulary, so that a repeated token is penalized once.
   void Penalize(uint64_t* seen) const {
     std::fill_n(seen, SeenWords(vocab_), uint64_t{0});
     const float penalty = rules_.repetition_penalty;
