@@ -22,8 +22,9 @@ struct StoreArgs {
 // Shapes: k and v [rows, heads, head_dim]; cache pages [layers, 2, heads, page_size, head_dim].
 // Numerics: a byte copy in units of 16, 4 or 2 bytes.
 // Mapping: one thread per unit, blockIdx.y = row. Accesses are coalesced within a head on both
-// sides. Bound: bytes of keys and values, read once and written once; launch latency at decoding
-// sizes. Test: tests/kernels/kv_cache_test.cc.
+// sides.
+// Bound: bytes of keys and values, read once and written once; launch latency at decoding sizes.
+// Test: tests/kernels/kv_cache_test.cc.
 template <typename Unit>
 __global__ void StoreKvKernel(StoreArgs a) {
   WaitForInputs();

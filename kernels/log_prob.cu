@@ -63,11 +63,12 @@ struct Finish {
 // log_probs[row] = (logits[row, target] - max) - log(sum); the same for the `top` best tokens,
 // ordered by log-probability descending, then token ascending.
 // Shapes: as TargetLogProbArgs, for one chunk of rows.
-// Numerics: differences and logarithm in f64, rounded once to f32. A target outside the vocabulary
-// is not read and gives NaN.
+// Numerics: differences and logarithm in f64, rounded once to f32. A target outside the
+// vocabulary is not read and gives NaN.
 // Mapping: one warp per row; each lane handles every 32nd of the best tokens and computes its
-// output position by counting the tokens that rank before it. Bound: latency; a few hundred bytes
-// per row. Test: tests/kernels/log_prob_test.cc.
+// output position by counting the tokens that rank before it.
+// Bound: latency; a few hundred bytes per row.
+// Test: tests/kernels/log_prob_test.cc.
 __global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__ Finish a) {
   WaitForInputs();
   const int64_t row = blockIdx.x * (kThreads / 32) + threadIdx.x / 32;

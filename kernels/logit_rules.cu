@@ -99,8 +99,9 @@ class RuledRow {
 // Applies the rules of LogitRulesArgs to the logits.
 // Shapes: logits [rows, vocab] f32, in place; token ids of the history by cache slot.
 // Numerics: f32, one rounding per rule. If several threads write one logit, they write equal
-// values. Mapping: one block per row that has rules; shared memory holds one bit per vocabulary
-// entry. Bound: latency of three dependent reads per rule that uses the history. Forced tokens and
+// values.
+// Mapping: one block per row that has rules; shared memory holds one bit per vocabulary entry.
+// Bound: latency of three dependent reads per rule that uses the history. Forced tokens and
 // log_softmax write the whole row, vocab * 4 bytes.
 // Test: tests/kernels/logit_rules_test.cc.
 __global__ void __launch_bounds__(kThreads) LogitRulesKernel(const __grid_constant__ RulesCall c) {

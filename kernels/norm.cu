@@ -7,13 +7,13 @@ namespace quintet::cuda {
 namespace {
 
 constexpr int kMaxThreads = 256;
-constexpr int kKept = 4;  // pieces of a row that one thread keeps in registers
+constexpr int kKept = 4;  // pieces of a row that one thread holds in registers
 
 template <typename In, typename Out>
 struct NormRows {
   const In* x;
   int64_t x_stride;
-  const int32_t* from;  // row of x each row of y comes from, or null
+  const int32_t* from;  // [rows] input row of each output row, or null for the identity
   const float* gamma;
   const float* beta;  // or null
   Out* y;
@@ -23,7 +23,8 @@ struct NormRows {
   float eps;
 };
 
-// kWidth neighbours of a row, 1 or 4; `wide`: four lie where one access takes them.
+// A piece: kWidth (1 or 4) consecutive elements of a row. `wide` in the functions below: pieces are
+// aligned, so one vector load or store moves a whole piece.
 template <typename T, int kWidth>
 struct alignas(kWidth * sizeof(T)) Piece {
   T values[kWidth];
@@ -48,7 +49,7 @@ __device__ __forceinline__ void StorePiece(const Piece<T, kWidth>& piece, bool w
   for (int j = 0; j < kWidth; ++j) to[j] = piece.values[j];
 }
 
-// The sum of a piece's values less `shift`, or of their squares, added to `sum` one by one.
+// Adds (value - shift), or its square, for each value of the piece to `sum`, in order.
 template <typename T, int kWidth>
 __device__ __forceinline__ float AddPiece(const Piece<T, kWidth>& piece, float shift, bool square,
                                           float sum) {
@@ -60,7 +61,7 @@ __device__ __forceinline__ float AddPiece(const Piece<T, kWidth>& piece, float s
   return sum;
 }
 
-// A row's mean (0 in RMSNorm) and what its deviations from that are multiplied by.
+// Per row: the mean (0 for RMSNorm) and 1 / sqrt(variance + eps).
 struct Moments {
   float mean, scale;
 };
@@ -80,15 +81,14 @@ __device__ __forceinline__ Piece<Out, kWidth> Normed(const Piece<In, kWidth>& pi
   return out;
 }
 
-// What: y = (x - mean) * rsqrt(mean((x - mean)^2) + eps) * gamma + beta; RMSNorm has no mean and no
-// beta.
-// Shapes: x [rows, d] In, y [rows, d] Out, gamma and beta [d] f32; y may alias x when In is Out.
-// Math: f32; the variance in a second pass over registers, so no cancellation. Sums run in an order
-// given by d and the block alone.
-// Map: one block a row; a thread takes kWidth neighbours at a time, 4 where d is a multiple of 4,
-// and keeps kKept such pieces in registers; longer rows are read again. `wide` says that a piece is
-// one access: it changes the instructions, not the order. Bound: rows * d * (sizeof(In) +
-// sizeof(Out)) bytes once; at decoding sizes the launch. Spec: tests/kernels/norm_test.cc.
+// y = (x - mean) * rsqrt(mean((x - mean)^2) + eps) * gamma + beta; RMSNorm: mean and beta are 0.
+// Shapes: x [rows, d] In, y [rows, d] Out, gamma and beta [d] f32; y may alias x if In == Out.
+// Numerics: f32. The variance is a second pass over registers, so there is no cancellation. The
+// order of summation depends only on d and the block size; `wide` does not change it.
+// Mapping: one block per row. A thread processes pieces of kWidth columns (4 if d % 4 == 0) and
+// holds kKept pieces in registers; the rest of a longer row is read again in each pass.
+// Bound: rows * d * (sizeof(In) + sizeof(Out)) bytes; launch latency at decoding sizes.
+// Test: tests/kernels/norm_test.cc.
 template <typename In, typename Out, bool kCentre, int kWidth>
 __global__ void __launch_bounds__(kMaxThreads) NormKernel(NormRows<In, Out> a) {
   __shared__ float shared[32];
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kMaxThreads) NormKernel(NormRows<In, Out> a) {
   for (int p = 0; p < kKept; ++p) {
     if (first + p * step < a.d) kept[p] = LoadPiece<kWidth>(x + first + p * step, a.wide);
   }
-  // visit(piece, its place) for all of the row that this thread has.
+  // Calls visit(piece, first column) on every piece of the row that this thread owns.
   const auto for_each = [&](auto&& visit) {
 #pragma unroll
     for (int p = 0; p < kKept; ++p) {
@@ -130,28 +130,24 @@ __global__ void __launch_bounds__(kMaxThreads) NormKernel(NormRows<In, Out> a) {
   });
 }
 
-constexpr int kMostWarps = 8;  // of a block
-constexpr int kParts = 8;      // of a row, at most
+constexpr int kMostWarps = 8;  // warps per block, at most
+constexpr int kParts = 8;      // parts per row, at most
 
-// What: as NormKernel, of rows that fit into registers.
-// Shapes: as NormKernel; d a multiple of 4, at most kPieces * 128.
-// Math: as NormKernel. A row is kParts parts of pieces of 128 values, piece p in part p % kParts. A
-// lane adds its values of each part in order, then the parts; then the lanes' sums meet in a
-// butterfly: an order that d alone decides, whichever the map.
-// Map: kSplit: a block a row, a warp each of its parts, whose sums meet in shared memory.
-// Otherwise, for many short rows, a warp a row, as many rows a block as it has warps: no barrier,
-// and all loads of a row are under way at once. What the kernel before does not write (weights,
-// `from`) is read before the wait. Bound: rows * d * (sizeof(In) + sizeof(Out)) bytes once. f32 to
-// bf16 on an H200, 4.24 TB/s: of 16384 x 768 17.8 us, of 2048 47.5. Versions: 1, a block a row
-// (NormKernel): 52 us, three barriers for each 3 KB; 2, a warp a row: predicted 21; 19.5, of
-// 2048 57.1; 128 x 2048 2.8, 32 x 768 1.3, where a row is one long chain; 3, as here:
-// predicted 19.5, -, 1.3, 1.1; 19.5, 47.4, 1.8, 1.1, and a step of Flan-T5-XL at 128 rows 2.95 ms
-// after 2.98. Not taken: four parts, 20.7 and 47.8 where all rows are split; weights read
-// last, 19.8 and 52.8. Spec: tests/kernels/norm_test.cc.
+// As NormKernel, for rows that fit in registers: d % 4 == 0 and d <= kPieces * 128.
+// Numerics: as NormKernel. Piece p (128 columns, 4 per lane) belongs to part p % kParts. A lane
+// sums its values of each part in order, then the parts; a butterfly shuffle sums the lanes.
+// This order depends only on d and is the same for both mappings.
+// Mapping: kSplit: one block per row, one warp per part; partial sums go through shared memory.
+// Otherwise (many short rows): one warp per row without barriers, all loads of a row in flight.
+// gamma, beta and `from` do not depend on the previous kernel and are loaded before
+// WaitForInputs.
+// Bound: rows * d * (sizeof(In) + sizeof(Out)) bytes. f32 to bf16, H200: 16384 x 768 19.5 us
+// (17.8 us at 4.24 TB/s), 16384 x 2048 47.4 us (47.5). History: kernels/ops/NOTES.md.
+// Test: tests/kernels/norm_test.cc.
 template <typename In, typename Out, bool kCentre, int kPieces, bool kSplit>
 __global__ void __launch_bounds__(kMostWarps * 32) NormPartsKernel(NormRows<In, Out> a) {
-  constexpr int kOwn = kSplit ? (kPieces + kParts - 1) / kParts : kPieces;  // pieces of a thread
-  __shared__ float of_parts[2][kParts][32];  // sums of values, of squares
+  constexpr int kOwn = kSplit ? (kPieces + kParts - 1) / kParts : kPieces;  // pieces per thread
+  __shared__ float of_parts[2][kParts][32];  // [0]: sums of values, [1]: sums of squares
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int warps = static_cast<int>(blockDim.x) / 32;
   const auto place = [&](int i) { return ((kSplit ? i * kParts + warp : i) * 32 + lane) * 4; };

@@ -53,7 +53,7 @@ void Warper::KeepTopK(size_t k) {
   if (k < size_) {
     std::nth_element(kept_, kept_ + (k - 1), end, Better);
     const float threshold = kept_[k - 1].value;
-    // Ties with the k-th survive.
+    // Tokens that tie with the k-th best survive, as in Hugging Face.
     end = std::partition(kept_ + k, end,
                          [threshold](const Weighted& w) { return w.value >= threshold; });
   }
@@ -78,9 +78,9 @@ double Warper::Weigh() {
 }
 
 void Warper::KeepTopP(float p, size_t keep) {
-  // Hugging Face removes, from the least likely up, while the cumulative probability is <= 1 - p;
-  // seen from the other end: a token stays while less than p lies above it. From this end only the
-  // head needs sorting.
+  // Hugging Face sorts in ascending order and removes tokens while their cumulative probability is
+  // <= 1 - p. Equivalently, a token is kept if the probability of all better tokens is less than p.
+  // In this direction only the best tokens must be sorted.
   const double wanted = static_cast<double>(p) * Weigh();
   const float maximum = Maximum();
   double above = 0.0;
@@ -100,7 +100,7 @@ void Warper::KeepMinP(float p, size_t keep) {
   const double total = Weigh();
   const float best = static_cast<float>(1.0 / total);  // probability of the maximum
   const float bound = p * best;
-  if (keep > 1) {  // the `keep` best come first, and stay
+  if (keep > 1) {  // move the `keep` best tokens to the front; they survive
     const size_t head = std::min(keep, size_);
     std::partial_sort(kept_, kept_ + head, kept_ + size_, Better);
     Weigh();
@@ -123,8 +123,8 @@ void Warper::KeepTypical(float mass, size_t keep) {
     const double log_p = kept_[i].value - maximum - log_total;
     entropy -= log_p * std::exp(log_p);
   }
-  // |surprise - entropy|, ascending; then the shortest head whose mass reaches the threshold, with
-  // its ties.
+  // Sort by |surprise - entropy| ascending and keep the shortest prefix whose probability reaches
+  // `mass`, including ties with its last token.
   float* const distance = weights_;
   for (size_t i = 0; i < size_; ++i) {
     const double log_p = kept_[i].value - maximum - log_total;
@@ -160,7 +160,7 @@ int32_t DrawToken(absl::Span<const Weighted> kept, const DrawPlace& place) {
     left -= std::exp(w.value - maximum);
     if (left < 0.0) return w.token;
   }
-  return kept.back().token;  // rounding of the last term
+  return kept.back().token;  // reached only by rounding
 }
 
 }  // namespace quintet

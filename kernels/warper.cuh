@@ -1,12 +1,14 @@
-// The warpers of one row on a GPU, by the block that reads it (kernels/sampling.h says which they
-// are; kernels/warper.h is the same on the host). What a filter cuts, and where a draw falls, is
-// the same question: at which value, in some order, does the sum of the weights before it pass a
-// target? Weights are integers (exp(value - max) in units of 2^-40), so sums do not depend on the
-// order in which threads add them.
+// The logits warpers (kernels/sampling.h) for one row on a GPU, executed by one thread block. The
+// CPU version is kernels/warper.h.
 //
-// The k best are gathered into shared memory where they fit (top_k up to 512, and few ties), and
-// all that follows happens there. Otherwise the row is read again: sums over 2048 buckets of the
-// order show the bucket in which the target is passed, and its values alone are sorted.
+// Each filter and the final draw reduce to one problem: given an order of the values, find the
+// value at which the running sum of weights exceeds a target. Weights are integers (exp(value -
+// max) in units of 2^-40), so sums do not depend on the order in which threads add them.
+//
+// If the top_k values fit in shared memory (top_k up to 512 and few ties), they are gathered there
+// once and all later steps use only this list. Otherwise each step reads the row again: a histogram
+// of the weights over 2048 buckets of the order locates the bucket in which the target is exceeded,
+// and only the values of that bucket are sorted.
 #pragma once
 
 #include "kernels/sampling.h"
@@ -15,16 +17,18 @@
 namespace quintet::cuda::warping {
 
 inline constexpr unsigned kWholeWarp = 0xffffffffu;
-inline constexpr int kThreads = 1024, kWarps = kThreads / 32;  // of a block
-inline constexpr int kItems = 2 * kThreads;                    // values that can be sorted
+inline constexpr int kThreads = 1024, kWarps = kThreads / 32;  // per block
+inline constexpr int kItems = 2 * kThreads;  // capacity of a sort in shared memory
 inline constexpr int kBuckets = 2 * kThreads;
-inline constexpr int kFewBest = 512;
+inline constexpr int kFewBest = 512;  // largest top_k that is gathered into shared memory
 
+// A weight or a sum of weights, in units of 2^-40 of the weight of the greatest value.
 using Mass = unsigned long long;
-inline constexpr float kUnits = 0x1p40f;  // of a mass, in the weight of the greatest value
+inline constexpr float kUnits = 0x1p40f;
 
+// Shared memory of one block.
 struct WarperShared {
-  uint64_t items[kItems];  // ranks by value
+  uint64_t items[kItems];  // values and tokens, as RankByValue
   union {
     struct {
       Mass mass[kBuckets];
@@ -34,13 +38,14 @@ struct WarperShared {
     struct {
       uint64_t key[kItems];
       int id[kItems];
-    } best;  // of BestKeys
+    } best;  // buffer of BestKeys (beam_sampling.cu)
   };
   Mass scan[kWarps + 1];
   double sums[kWarps];
   unsigned most[kWarps];
   int count;
-  // Where a target was passed: a bucket and how many are in it, or an item.
+  // Result of a search for the target: a bucket, its number of values and the sum before it
+  // (`above`), or an item.
   bool found;
   int bucket, bucket_count;
   uint64_t item, key;
@@ -49,7 +54,8 @@ struct WarperShared {
 
 __device__ __forceinline__ int Thread() { return static_cast<int>(threadIdx.x); }
 
-// Less is better; equal values by token.
+// Packs value and token into one integer. A lower rank is better; equal values are ordered by
+// token.
 __device__ __forceinline__ uint64_t RankByValue(float value, int token) {
   return static_cast<uint64_t>(~KeyOf(value)) << 32 | static_cast<unsigned>(token);
 }
@@ -60,7 +66,8 @@ __device__ __forceinline__ int TokenOfRank(uint64_t rank) {
   return static_cast<int>(static_cast<unsigned>(rank));
 }
 
-// Sum of `own` over the threads before this one, and over all.
+// Returns the sum of `own` over all lower threads of the block; *total gets the sum over all
+// threads.
 __device__ inline Mass BlockScan(Mass own, WarperShared& s, Mass* total) {
   const int lane = Thread() % 32, warp = Thread() / 32;
   const auto warp_scan = [lane](Mass x) {
@@ -97,8 +104,8 @@ __device__ inline double BlockSum(double x, WarperShared& s) {
   return sum;
 }
 
-// Sorts `size` entries, a power of two and at most kItems: exchange(low, high, ascending) swaps two
-// that are not in that order.
+// Bitonic sort of `size` entries, a power of two up to kItems, by the whole block.
+// exchange(low, high, ascending) must swap entries low and high if they are not in that order.
 template <typename Exchange>
 __device__ void SortBy(int size, const Exchange& exchange) {
   __syncthreads();
@@ -113,14 +120,15 @@ __device__ void SortBy(int size, const Exchange& exchange) {
   }
 }
 
-// A power of two for n entries, at least two.
+// Returns the smallest power of two that is at least n and at least 2.
 __device__ __forceinline__ int SortingSize(int n) {
   int size = 2;
   while (size < n) size *= 2;
   return size;
 }
 
-// Ascending, n at most kItems; rewrites what is behind n up to a power of two.
+// Sorts keys [n] in ascending order, n <= kItems. Overwrites the entries after n up to the next
+// power of two with padding.
 __device__ inline void Sort(uint64_t* keys, int n) {
   const int size = SortingSize(n);
   for (int i = n + Thread(); i < size; i += kThreads) keys[i] = ~uint64_t{0};
@@ -132,8 +140,11 @@ __device__ inline void Sort(uint64_t* keys, int n) {
   });
 }
 
-// Orders in which weights are added up. Linear: the order's first 32 bits, spread so that values of
-// a row fall into many buckets; Rank: the whole order, no two equal; Key: among sorted items.
+// The orders in which weights are summed. Members: Linear, a monotonic 32-bit key that spreads the
+// values of a row over many buckets; Rank, a unique 64-bit key of the complete order; Key, a 32-bit
+// key that sorts s.items (kSorted: they already are in this order).
+//
+// ByValue: value descending.
 struct ByValue {
   static constexpr bool kSorted = true;
   float max;
@@ -144,6 +155,7 @@ struct ByValue {
   __device__ unsigned Key(float value, int) const { return ~KeyOf(value); }
 };
 
+// ByToken: token ascending.
 struct ByToken {
   static constexpr bool kSorted = false;
   int vocab;
@@ -158,7 +170,7 @@ __device__ __forceinline__ uint64_t RankByDistance(unsigned distance, int token)
   return static_cast<uint64_t>(distance) << 32 | static_cast<unsigned>(token);
 }
 
-// By |surprise - entropy|.
+// ByDistance: |surprise - entropy| ascending, for typical_p.
 struct ByDistance {
   static constexpr bool kSorted = false;
   float max;
@@ -176,22 +188,22 @@ struct ByDistance {
   __device__ unsigned Key(float value, int) const { return __float_as_uint(Distance(value)); }
 };
 
-// Where a target is passed: the item by value, its key in the order, and what came before it.
+// The value at which a running sum exceeds its target.
 struct Crossing {
   bool found;
-  uint64_t item;
-  unsigned key;
+  uint64_t item;  // RankByValue of the value
+  unsigned key;   // Order::Key of the value
 };
 
-// What the warpers leave of one row. All threads of the block call everything together.
+// Applies the warpers to one row. All threads of the block must call every member together.
 class RowWarper {
  public:
-  // These outlive the object.
+  // The arguments must outlive the object.
   __device__ RowWarper(const LogitRows& logits, int64_t row, const WarpOptions& warp,
                        WarperShared& s)
       : logits_(logits), row_(logits.x + row * logits.stride), warp_(warp), s_(s) {}
 
-  // Filters the row; false where it has no possible value.
+  // Applies the filters. Returns false if the row has no value that can be drawn.
   __device__ bool Warp() {
     if (!ReadBest()) return false;
     if (warp_.top_k > 0) KeepTopK();
@@ -201,7 +213,8 @@ class RowWarper {
     return true;
   }
 
-  // After Warp: the token at which the sum of what is left passes `unit` of it.
+  // Call after Warp. Draws by inversion: returns the token at which the running sum of the
+  // surviving weights exceeds `unit` (in (0, 1)) times their total.
   __device__ int DrawToken(double unit) {
     const auto target = [unit](Mass total) {
       return static_cast<Mass>(unit * static_cast<double>(total));
@@ -213,8 +226,9 @@ class RowWarper {
     return drawn.found ? TokenOfRank(drawn.item) : 0;
   }
 
-  // After Warp: the whole block, each time, calls visit(kept, value, token), on all that is left
-  // and on others, which are not kept.
+  // Call after Warp. Calls visit(kept, value, token) for all surviving tokens (kept == true) and
+  // for some others (kept == false). In each round all threads of the block call visit, so visit
+  // may synchronize.
   template <typename Visit>
   __device__ void VisitTogether(const Visit& visit) const {
     if (!listed_) {
@@ -229,11 +243,12 @@ class RowWarper {
     }
   }
 
-  // A token's value, divided by the temperature.
+  // Logit of the token divided by the temperature.
   __device__ float Divided(int token) const { return __fdiv_rn(row_[token], warp_.temperature); }
 
  private:
-  // Visits every value of the row, -inf past its end, whole warps at a time.
+  // Calls visit(value, token) for every value of the row, and with -inf past its end, so that all
+  // lanes of a warp call visit together. A thread issues kAtOnce vector loads before it visits.
   template <int kAtOnce, typename Visit>
   __device__ void ForEachOfRow(const Visit& visit) const {
     const int vocab = logits_.vocab;
@@ -258,7 +273,7 @@ class RowWarper {
       }
     }
   }
-  // Visits what the filters have left.
+  // Calls visit(value, token) for every value that the filters so far have kept.
   template <typename Visit>
   __device__ void ForEachKept(const Visit& visit) const {
     const auto visit_kept = [&](float value, int token) {
@@ -272,7 +287,7 @@ class RowWarper {
 
   __device__ float Weight(float value) const {
     const float below = value - max_;
-    return expf(below == below ? below : 0.0f);  // infinite ones: all alike
+    return expf(below == below ? below : 0.0f);  // inf - inf: all infinite values weigh the same
   }
   __device__ Mass MassOf(float value) const { return __float2ull_rn(Weight(value) * kUnits); }
 
@@ -286,7 +301,8 @@ class RowWarper {
     return !typical_ || distance_.Rank(value, token) <= distance_cut_;
   }
 
-  // The row's maximum, and each thread's own. False where nothing can be drawn.
+  // Computes the maximum of the row (max_) and of the thread's values (own_best_). Returns false if
+  // the row has no value above -inf.
   __device__ bool ReadBest() {
     own_best_ = 0;
     ForEachOfRow<4>([this](float value, int) { own_best_ = max(own_best_, KeyOf(value)); });
@@ -303,7 +319,7 @@ class RowWarper {
   __device__ void KeepTopK() {
     const int k = max(warp_.top_k, warp_.keep);
     if (k <= kFewBest && ListBest(k)) {
-      // Ties with the k-th survive.
+      // Tokens that tie with the k-th best survive, as in Hugging Face.
       if (listed_items_ > k) value_cut_ = s_.items[k - 1] | 0xffffffffu;
       return;
     }
@@ -311,15 +327,16 @@ class RowWarper {
     if (last.found) value_cut_ = last.item | 0xffffffffu;
   }
 
-  // The k-th best, by value, of what is left.
+  // Returns the k-th best, by value, of the values kept so far.
   __device__ Crossing BestOfKept(int k) {
     return Cross(
         ByValue{max_}, [](float) { return Mass{1}; },
         [k](Mass) { return static_cast<Mass>(k - 1); });
   }
 
-  // Gathers at least the k best, in order; false where they are too many. The k-th best of the
-  // threads' maxima, found bit by bit, is a bound that the k-th best value reaches.
+  // Gathers at least the k best values into s_.items, sorted. Returns false if they do not fit. The
+  // k-th best of the per-thread maxima, determined bit by bit, is a lower bound of the k-th best
+  // value.
   __device__ bool ListBest(int k) {
     unsigned bound = 0;
     for (unsigned bit = 1u << 31; bit != 0; bit >>= 1) {
@@ -348,7 +365,7 @@ class RowWarper {
     if (at < kItems) s_.items[at] = rank;
   }
 
-  // A token stays while less than p lies above it.
+  // Keeps a token if the probability of all better tokens is less than top_p.
   __device__ void KeepTopP() {
     const double p = warp_.top_p;
     const Crossing last = Cross(
@@ -373,8 +390,8 @@ class RowWarper {
     min_total_ = total;
   }
 
-  // The shortest head, by distance from the entropy, whose mass reaches the threshold; with its
-  // ties.
+  // Keeps the shortest prefix, ordered by |surprise - entropy|, whose probability reaches
+  // typical_p, including ties with its last token.
   __device__ void KeepTypical() {
     const Mass total = TotalMass();
     ByDistance distance{max_, log(static_cast<double>(total) / static_cast<double>(kUnits)), 0.0};
@@ -410,8 +427,8 @@ class RowWarper {
     return total;
   }
 
-  // The first of the kept values, in the order, at which the sum of their weights is above the
-  // target that target_of(sum of all) gives. Not found: the target is not below the sum.
+  // Returns the first of the kept values, in `order`, at which the running sum of weigh(value)
+  // exceeds target_of(total sum). Not found if the target is not below the total.
   template <typename Order, typename Weigh, typename TargetOf>
   __device__ Crossing Cross(const Order& order, const Weigh& weigh, const TargetOf& target_of) {
     Mass above = 0, target = 0;
@@ -430,7 +447,7 @@ class RowWarper {
       __syncthreads();
       Sort(s_.keys, n);
     }
-    // Two neighbours of the order a thread.
+    // Each thread handles two consecutive items of the order.
     uint64_t items[2] = {};
     Mass weights[2] = {}, total = 0;
     for (int j = 0; j < 2; ++j) {
@@ -456,15 +473,16 @@ class RowWarper {
     return result;
   }
 
-  // Gathers, of a row that is not listed, values that are neighbours in the order and among which
-  // the target is passed; *above is what comes before them. Digit by digit of the order: sums of
-  // buckets, of which the one with the target is looked at more closely while it has too many.
+  // For a row that is not listed: gathers into s_.items a range of values, consecutive in `order`,
+  // in which the running sum exceeds the target; *above gets the sum before the range. Radix
+  // selection: each pass sums the weights per bucket of the next digit and descends into the bucket
+  // that contains the target, until the bucket has at most kItems values.
   template <typename Order, typename Weigh, typename TargetOf>
   __device__ bool Narrow(const Order& order, const Weigh& weigh, const TargetOf& target_of,
                          Mass* above, Mass* target) {
     constexpr int kDigitBits = 11;
     static_assert(1 << kDigitBits == kBuckets);
-    uint64_t linear_prefix = 0, rank_prefix = 0;  // of the values looked at, above the shifts
+    uint64_t linear_prefix = 0, rank_prefix = 0;  // digits of the current bucket
     int linear_shift = 32, rank_shift = 64;
     const auto inside = [&](unsigned linear, uint64_t rank) {
       return static_cast<uint64_t>(linear) >> linear_shift == linear_prefix &&
@@ -490,7 +508,7 @@ class RowWarper {
       });
       __syncthreads();
       if (!FindBucket(first, target_of, *above, target)) {
-        __syncthreads();  // all have read what the next call writes
+        __syncthreads();  // s_ may be overwritten only after all threads have read it
         return false;
       }
       const unsigned digit = static_cast<unsigned>(s_.bucket) & ((1u << (*shift - next)) - 1);
@@ -512,8 +530,8 @@ class RowWarper {
     return true;
   }
 
-  // Of the buckets' sums: where the target is passed, into s_. `first`: the target follows from
-  // them.
+  // Finds the bucket in which the running sum (starting at `above`) exceeds *target and stores it
+  // in s_. In the first pass, *target is computed from the total of the buckets.
   template <typename TargetOf>
   __device__ bool FindBucket(bool first, const TargetOf& target_of, Mass above, Mass* target) {
     Mass total = 0;
@@ -534,7 +552,8 @@ class RowWarper {
     return s_.found;
   }
 
-  // Called by whole warps; where all of one add to one bucket, one lane does it for them.
+  // Adds `mass` to a bucket if `adds`. Called by whole warps; if all lanes of a warp add to the
+  // same bucket, one lane adds the sum, which avoids contended atomics.
   __device__ void AddToBucket(bool adds, int bucket, Mass mass) const {
     const unsigned adding = __ballot_sync(kWholeWarp, adds);
     if (adding == 0) return;
@@ -560,10 +579,11 @@ class RowWarper {
 
   unsigned own_best_ = 0;
   float max_ = 0.0f;
-  bool listed_ = false;  // s_.items has all that may be kept, in order
+  bool listed_ = false;  // s_.items contains every value that may be kept, sorted
   int listed_items_ = 0;
-  // What the filters leave: up to a rank by value; above a probability, or before a rank by value;
-  // up to a rank by distance.
+  // The filters so far (see Kept). A value is kept if all of these hold: its RankByValue is at most
+  // value_cut_ (top_k, top_p); its probability is at least least_ or its rank at most sure_
+  // (min_p); its RankByDistance is at most distance_cut_ (typical_p).
   uint64_t value_cut_ = 0, sure_ = 0;
   double min_total_ = 0.0;
   float least_ = 0.0f;
