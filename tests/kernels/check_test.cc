@@ -9,11 +9,13 @@
 namespace quintet {
 namespace {
 
-// How a process ends that breaks an invariant, with this as its standard error.
+// Breaks an invariant in a child process with the given stderr. Returns the signal that ended the
+// child.
 int SignalOfFailure(int standard_error) {
   const pid_t child = fork();
   if (child == 0) {
-    for (const int signal : {SIGABRT, SIGALRM}) std::signal(signal, SIG_DFL);  // Catch has its own
+    // Remove the signal handlers of Catch.
+    for (const int signal : {SIGABRT, SIGALRM}) std::signal(signal, SIG_DFL);
     dup2(standard_error, STDERR_FILENO);
     QT_CHECK_EQ(1, 2);
   }
@@ -35,7 +37,7 @@ TEST_CASE("A broken invariant is printed and aborts") {
   close(ends[1]);
 }
 
-TEST_CASE("A broken invariant aborts although standard error is blocked") {
+TEST_CASE("A broken invariant aborts even if stderr blocks") {
   int ends[2];
   REQUIRE(pipe(ends) == 0);
   fcntl(ends[1], F_SETFL, O_NONBLOCK);

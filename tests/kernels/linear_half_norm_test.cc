@@ -1,5 +1,5 @@
-// Products that share the norm between them: one leaves rows times gamma and sums of squares, the
-// next scales its sums.
+// Split RMSNorm: the epilogue of the first GEMM writes its rows times gamma and their sums of
+// squares; the second GEMM scales its results by the norm.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -15,7 +15,8 @@ namespace {
 
 constexpr float kEps = 1e-3f;  // large enough to matter
 
-// y = x W^T + y with the first half of its norm, k to d channels; then n channels of the normed y.
+// First GEMM: y = x W^T + y, from k to d channels, with the first half of the norm of y. Second
+// GEMM: from the normalized y to n channels.
 struct HalvedCase {
   int64_t rows, k, d, n;
   bool gated = false;
@@ -27,7 +28,7 @@ struct First {
 
 size_t At(int64_t i) { return static_cast<size_t>(i); }
 
-// Of a row in double precision: x W^T.
+// One element of x W^T in double.
 double Dot(const std::vector<float>& x, int64_t row, const std::vector<float>& w, int64_t channel,
            int64_t k) {
   double sum = 0;
@@ -35,7 +36,7 @@ double Dot(const std::vector<float>& x, int64_t row, const std::vector<float>& w
   return sum;
 }
 
-// The greatest difference; not a number when one of them is.
+// The maximum absolute difference; NaN if any difference is NaN.
 double Apart(const std::vector<float>& got, const std::vector<double>& expected) {
   REQUIRE(got.size() == expected.size());
   double most = 0;
@@ -69,7 +70,7 @@ class Halves {
   bool can() const { return parts() > 0 && LinearTakesSquares(second_, c_.rows, place_.stream()); }
   const LinearWeight& second() const { return second_; }
 
-  // Rows [begin, end) as a call of their own.
+  // Runs the first GEMM on rows [begin, end) only.
   First RunFirst(int64_t begin, int64_t end) {
     const int64_t rows = end - begin, pitch = c_.d + 8;
     LinearArgs args;
@@ -91,7 +92,7 @@ class Halves {
     return {place_.Floats(args.y), place_.Floats(scaled_), place_.Floats(squares_)};
   }
 
-  // The product of what RunFirst left last.
+  // Arguments of the second GEMM on the results of the latest RunFirst.
   LinearArgs SecondArgs(DType dtype) {
     LinearArgs args;
     args.x = scaled_;
@@ -120,7 +121,7 @@ class Halves {
     }
     CHECK(Apart(got.y, y) <= 1e-5 * Largest(y));
     CHECK(Apart(got.squares, squares) <= 1e-5 * Largest(squares));
-    double error = 0;  // of a value
+    double error = 0;  // per value
     for (size_t i = 0; i < scaled.size(); ++i) {
       const double own =
           std::fabs(got.scaled[i] - scaled[i]) / std::max(std::fabs(scaled[i]), 1e-9);
@@ -151,7 +152,7 @@ class Halves {
     const double allowed = dtype == DType::kF32 ? 1e-4 : RoundingError(dtype);
     CHECK(Apart(got, expected) <= allowed * Largest(expected));
     Linear(args, place_.stream());
-    CHECK(place_.Floats(args.y) == got);  // the same bits again
+    CHECK(place_.Floats(args.y) == got);  // a second run gives the same bits
   }
 
  private:
@@ -177,7 +178,7 @@ void CheckHalves(const HalvedCase& c, Place& place) {
   halves.CheckSecond(first, DType::kBF16);
 }
 
-TEST_CASE("products that share the norm between them", "[linear]") {
+TEST_CASE("GEMMs with split RMSNorm", "[linear]") {
   ForEachPlace([](Place& place) {
     for (int64_t rows : Pick<int64_t>({1, 2, 7, 8, 9, 15, 16, 17, 32, 33, 63, 64, 65, 128, 129},
                                       {1, 8, 9, 33, 129})) {
@@ -193,7 +194,7 @@ TEST_CASE("products that share the norm between them", "[linear]") {
   });
 }
 
-TEST_CASE("which products share norms", "[linear]") {
+TEST_CASE("the GEMMs that support split RMSNorm", "[linear]") {
   ForEachPlace([](Place& place) {
     Device* device = place.device();
     for (WeightType type : Types(device)) {
@@ -222,7 +223,7 @@ TEST_CASE("which products share norms", "[linear]") {
   });
 }
 
-TEST_CASE("a row's half norm has the same bits alone and in a batch of few", "[linear]") {
+TEST_CASE("split RMSNorm of a row has the same bits alone and in a small batch", "[linear]") {
   ForEachPlace([](Place& place) {
     if (!TakesBF16(place)) return;
     const HalvedCase c{.rows = 8, .k = 640, .d = 2048, .n = 64};
@@ -241,7 +242,7 @@ TEST_CASE("a row's half norm has the same bits alone and in a batch of few", "[l
   });
 }
 
-TEST_CASE("keys and values of rows whose norm was begun", "[linear]") {
+TEST_CASE("KV store of rows with split RMSNorm", "[linear]") {
   ForEachPlace([](Place& place) {
     if (!TakesBF16(place)) return;
     for (int64_t rows : {3, 8, 13, 64}) {

@@ -13,7 +13,7 @@ namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
-// A row's warper with memory of its own.
+// A Warper for one row, with its scratch memory.
 struct OwnWarper {
   absl::Span<const Weighted> Warp(const std::vector<float>& row, const WarpOptions& options) {
     const int64_t vocab = static_cast<int64_t>(row.size());
@@ -32,7 +32,7 @@ std::vector<double> Softmax(const std::vector<float>& row) {
   return p;
 }
 
-// Token ids by value, best first.
+// Token ids sorted by value descending.
 std::vector<size_t> Descending(const std::vector<float>& row) {
   std::vector<size_t> order(row.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -41,7 +41,7 @@ std::vector<size_t> Descending(const std::vector<float>& row) {
   return order;
 }
 
-// Hugging Face's warpers as they are written there: full sorts, filtered rows.
+// Reference: the warpers as implemented in Hugging Face, with full sorts and filtered rows.
 std::vector<float> ReferenceWarp(std::vector<float> row, const WarpOptions& o) {
   const size_t n = row.size(), keep = o.keep;
   for (float& x : row) x /= o.temperature;
@@ -88,7 +88,7 @@ std::vector<float> ReferenceWarp(std::vector<float> row, const WarpOptions& o) {
   return row;
 }
 
-TEST_CASE("Philox4x32-10 gives the published answers") {
+TEST_CASE("Philox4x32-10 matches the published test vectors") {
   CHECK(Philox(0, {{0, 0, 0, 0}}) == RandomBits{{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}});
   CHECK(Philox(~uint64_t{0}, {{~0u, ~0u, ~0u, ~0u}}) ==
         RandomBits{{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}});
@@ -102,7 +102,7 @@ TEST_CASE("unit draws stay inside (0, 1)") {
   CHECK(OpenUnit(~0u, ~0u) < 1.0);
 }
 
-TEST_CASE("warpers equal Hugging Face's definitions, alone and chained") {
+TEST_CASE("warpers equal the Hugging Face definitions, alone and combined") {
   std::mt19937 random(17);
   std::normal_distribution<float> normal(0.0f, 2.5f);
   const auto chance = [&random] { return random() % 2 == 0; };
@@ -131,7 +131,7 @@ TEST_CASE("warpers equal Hugging Face's definitions, alone and chained") {
   CHECK(filtered > 500);
 }
 
-TEST_CASE("top_k keeps ties with the k-th") {
+TEST_CASE("top_k keeps tokens that tie with the k-th best") {
   OwnWarper warper;
   WarpOptions options;
   options.top_k = 2;
@@ -163,7 +163,7 @@ TEST_CASE("draws follow the softmax, over positions, over sequences and over see
       if (over == 2) place.seed = i;
       ++counts[DrawToken(kept, place)];
     }
-    // 7 degrees of freedom: 24.3 is the 0.1 % point; the seeds are fixed, so this never flickers.
+    // 7 degrees of freedom: 24.3 is the 0.1 % quantile. Seeds are fixed, so the test is not flaky.
     CHECK(ChiSquare(counts, p, kDraws) < 24.3);
   }
 }
@@ -179,7 +179,7 @@ TEST_CASE("successive draws are independent") {
   CHECK(ChiSquare(pairs, std::vector<double>(16, 1.0 / 16), kDraws) < 37.7);  // 15 degrees, 0.1 %
 }
 
-TEST_CASE("draws without replacement: first by the softmax, second by what is left") {
+TEST_CASE("draws without replacement: first from the softmax, second from the remaining tokens") {
   const std::vector<float> row{0.0f, 1.0f, 2.0f, 0.5f};
   const std::vector<double> p = Softmax(row);
   std::vector<int> counts(16);
@@ -205,7 +205,7 @@ TEST_CASE("draws without replacement: first by the softmax, second by what is le
   CHECK(chi < 31.3);  // 11 degrees, 0.1 %
 }
 
-TEST_CASE("an impossible value is never drawn before a possible one") {
+TEST_CASE("a value of -inf is drawn after all finite values") {
   CHECK(DrawKey(kNever, {1, 0, 0}, 0) == -std::numeric_limits<double>::infinity());
 }
 
