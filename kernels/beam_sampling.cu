@@ -12,14 +12,14 @@
 namespace quintet::cuda {
 namespace {
 
-using warping::kItems;
+using warping::kMaxItems;
 using warping::kThreads;
 using warping::Thread;
 
 // BestKeys sorts its buffer after this many new candidates have been appended.
-constexpr int kMany = kThreads / 4;
+constexpr int kSortBatch = kThreads / 4;
 // Largest k of a request: the capacity of the BestKeys buffer.
-constexpr int kMostCandidates = kThreads - kMany;
+constexpr int kMaxCandidates = kThreads - kSortBatch;
 
 // One of the k best candidates of a row.
 struct KeyedCandidate {
@@ -28,7 +28,7 @@ struct KeyedCandidate {
   int32_t index;  // -1: none
 };
 
-struct BeamsCall {
+struct SampleBeamsParams {
   LogitRows logits;
   const float* row_bias;
   int64_t bias_stride;
@@ -43,14 +43,14 @@ struct BeamsCall {
 };
 
 // Maps a double to an integer key such that a greater double gets a smaller key.
-__device__ __forceinline__ uint64_t Descending(double key) {
+__device__ __forceinline__ uint64_t DescendingKey(double key) {
   const auto bits = static_cast<uint64_t>(__double_as_longlong(key));
   return bits >> 63 != 0 ? bits : ~(bits | uint64_t{1} << 63);
 }
 
 // Keeps the k smallest keys that the threads of a block offer; ties are broken by the lower id. New
 // keys are appended after the k best so far in shared memory, and the buffer is sorted whenever
-// kMany have accumulated. All threads of the block must call every member function together.
+// kSortBatch have accumulated. All threads of the block must call every member function together.
 class BestKeys {
  public:
   __device__ BestKeys(int k, warping::WarperShared& s) : k_(k), s_(s) {
@@ -59,14 +59,14 @@ class BestKeys {
   }
 
   __device__ void Offer(bool offers, uint64_t key, int id) {
-    const bool takes = offers && (key < bound_ || (key == bound_ && id < bound_id_));
-    if (takes) {
+    const bool accepted = offers && (key < bound_ || (key == bound_ && id < bound_id_));
+    if (accepted) {
       const int at = atomicAdd(&s_.count, 1);
       s_.best.key[at] = key;
       s_.best.id[at] = id;
     }
-    n_ += __syncthreads_count(takes ? 1 : 0);
-    if (n_ >= k_ + kMany) Sort();
+    n_ += __syncthreads_count(accepted ? 1 : 0);
+    if (n_ >= k_ + kSortBatch) Sort();
   }
   // Sorts the kept keys in ascending order and returns their number, at most k.
   __device__ int Finish() {
@@ -75,7 +75,7 @@ class BestKeys {
   }
 
  private:
-  static_assert(kMostCandidates + kMany + kThreads <= kItems);
+  static_assert(kMaxCandidates + kSortBatch + kThreads <= kMaxItems);
 
   __device__ void Sort() {
     const int size = warping::SortingSize(n_);
@@ -111,16 +111,16 @@ class BestKeys {
   int bound_id_ = kNoId;
 };
 
-// best[row] = the k tokens of the row with the greatest DrawKey(warped logit + row bias), among the
-// tokens that survive the warpers.
+// best[row] = the k tokens of the row with the greatest GumbelKey(warped logit + row bias), among
+// the tokens that survive the warpers.
 // Shapes: logits [rows, vocab] f32, best [rows, k_max].
 // Numerics: as SampleKernel (sampling.cu); draw keys in f64.
 // Mapping: one block per row (grid: requests x beams).
-// Bound: as SampleKernel if top_k leaves few tokens. Without top_k, two f64 logarithms per token:
-// about 25 us on one SM for a vocabulary of 32128 (predicted, not measured).
+// Bound: as SampleKernel if top_k leaves few tokens. Without top_k, two f64 logarithms per
+// token: about 25 us on one SM for a vocabulary of 32128 (predicted, not measured).
 // Test: tests/kernels/beam_sampling_test.cc.
 __global__ void __launch_bounds__(kThreads)
-    RowCandidatesKernel(const __grid_constant__ BeamsCall c) {
+    RowCandidatesKernel(const __grid_constant__ SampleBeamsParams c) {
   __shared__ warping::WarperShared s;
   WaitForInputs();
   const BeamDraw draw = c.draws[blockIdx.x];
@@ -128,15 +128,16 @@ __global__ void __launch_bounds__(kThreads)
   if (beam >= draw.rows) return;
   const int row = draw.draw.row + beam, first = beam * c.logits.vocab;
   const float bias = c.row_bias[row * c.bias_stride];
-  const DrawPlace place{draw.draw.seed, draw.draw.sequence,
-                        static_cast<uint32_t>(c.lens[draw.draw.lens_at])};
+  const DrawId draw_id{draw.draw.seed, draw.draw.sequence,
+                       static_cast<uint32_t>(c.lens[draw.draw.lens_at])};
   warping::RowWarper warper(c.logits, row, draw.draw.warp, s);
   const bool possible = warper.Warp();
   BestKeys best(draw.k, s);
   if (possible) {
     warper.VisitTogether([&](bool kept, float value, int token) {
       const auto index = static_cast<uint32_t>(first + token);
-      best.Offer(kept, kept ? Descending(DrawKey(__fadd_rn(value, bias), place, index)) : 0, token);
+      best.Offer(kept, kept ? DescendingKey(GumbelKey(__fadd_rn(value, bias), draw_id, index)) : 0,
+                 token);
     });
   }
   const int n = best.Finish();
@@ -144,7 +145,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = Thread(); i < draw.k; i += kThreads) {
     if (i < n) {
       const int token = s.best.id[i];
-      out[i] = {s.best.key[i], __fadd_rn(warper.Divided(token), bias), first + token};
+      out[i] = {s.best.key[i], __fadd_rn(warper.ScaledLogit(token), bias), first + token};
     } else {
       out[i] = {0, kMinusInf, -1};
     }
@@ -157,7 +158,7 @@ __global__ void __launch_bounds__(kThreads)
 // Bound: latency.
 // Test: tests/kernels/beam_sampling_test.cc.
 __global__ void __launch_bounds__(kThreads)
-    MergeCandidatesKernel(const __grid_constant__ BeamsCall c) {
+    MergeCandidatesKernel(const __grid_constant__ SampleBeamsParams c) {
   __shared__ warping::WarperShared s;
   WaitForInputs();
   const BeamDraw draw = c.draws[blockIdx.x];
@@ -167,8 +168,8 @@ __global__ void __launch_bounds__(kThreads)
   BestKeys best(draw.k, s);
   for (int base = 0; base < all; base += kThreads) {
     const int i = base + Thread();
-    const bool there = i < all && from[at(i)].index >= 0;
-    best.Offer(there, there ? from[at(i)].key : 0, i);
+    const bool valid = i < all && from[at(i)].index >= 0;
+    best.Offer(valid, valid ? from[at(i)].key : 0, i);
   }
   const int n = best.Finish();
   for (int i = Thread(); i < c.k_max; i += kThreads) {
@@ -183,13 +184,13 @@ __global__ void __launch_bounds__(kThreads)
 void SampleBeams(const SampleBeamsArgs& args, Stream& stream) {
   if (args.draws.empty()) return;
   const int64_t k_max = args.values.dim[1];
-  QT_CHECK_LE(k_max, kMostCandidates);
-  const BeamsCall call{LogitRowsOf(args.logits),      args.row_bias.as<float>(),
-                       args.row_bias.stride[0],       stream.Twin(args.draws.data()),
-                       stream.Twin(args.lens.data()), args.scratch.as<KeyedCandidate>(),
-                       args.values.as<float>(),       args.values.stride[0],
-                       args.indices.as<int32_t>(),    args.indices.stride[0],
-                       static_cast<int>(k_max)};
+  QT_CHECK_LE(k_max, kMaxCandidates);
+  const SampleBeamsParams call{MakeLogitRows(args.logits),    args.row_bias.as<float>(),
+                               args.row_bias.stride[0],       stream.Twin(args.draws.data()),
+                               stream.Twin(args.lens.data()), args.scratch.as<KeyedCandidate>(),
+                               args.values.as<float>(),       args.values.stride[0],
+                               args.indices.as<int32_t>(),    args.indices.stride[0],
+                               static_cast<int>(k_max)};
   int32_t rows = 1;
   for (const BeamDraw& draw : args.draws) rows = std::max(rows, draw.rows);
   const auto n = static_cast<unsigned>(args.draws.size());

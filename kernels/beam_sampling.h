@@ -23,7 +23,7 @@ struct BeamDraw {
 // Each token that survives the warpers has
 //
 //     value = warped log-probability + row_bias[row]
-//     key = DrawKey(value, place, flat index)    (kernels/draws.h)
+//     key = GumbelKey(value, draw id, flat index)    (kernels/draws.h)
 //
 // A request gets its k tokens with the greatest keys, in descending order; equal keys are ordered
 // by ascending flat index. If fewer than k tokens survive, the tail is filled with value -inf and

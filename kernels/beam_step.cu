@@ -7,7 +7,7 @@
 namespace quintet::cuda {
 namespace {
 
-struct StepCall {
+struct BeamStepParams {
   const float* values;
   const int32_t* indices;
   int64_t values_stride, indices_stride;
@@ -26,8 +26,8 @@ struct StepCall {
 // the candidates that rank before it.
 // Bound: latency of one read over PCIe, about 1.5 us.
 // Test: tests/kernels/beam_step_test.cc.
-__global__ void BeamStepKernel(const __grid_constant__ StepCall c) {
-  __shared__ float scores[kMostStepCandidates];
+__global__ void BeamStepKernel(const __grid_constant__ BeamStepParams c) {
+  __shared__ float scores[kMaxStepCandidates];
   __shared__ int known;
   WaitForInputs();
   const BeamGroup g = c.groups[blockIdx.x];
@@ -80,7 +80,7 @@ __global__ void CarryScoresKernel(const float* scores, const float* known, const
   biases[row] = from[row] >= 0 ? scores[from[row]] : known[row];
 }
 
-struct MoveCall {
+struct MoveBeamsParams {
   int32_t* slots;
   int64_t slots_stride;
   const int32_t* lens;
@@ -97,8 +97,8 @@ constexpr int kMovedColumns = 128;
 // Bound: latency of three dependent reads.
 // Test: tests/kernels/beam_step_test.cc.
 __global__ void __launch_bounds__(kMovedColumns)
-    MoveBeamsKernel(const __grid_constant__ MoveCall c) {
-  __shared__ int32_t before[kMostMovedBeams][kMovedColumns];
+    MoveBeamsKernel(const __grid_constant__ MoveBeamsParams c) {
+  __shared__ int32_t before[kMaxMovedBeams][kMovedColumns];
   WaitForInputs();
   const BeamMove m = c.moves[blockIdx.x];
   const int thread = static_cast<int>(threadIdx.x);
@@ -115,17 +115,17 @@ __global__ void __launch_bounds__(kMovedColumns)
 
 void BeamStep(const BeamStepArgs& args, Stream& stream) {
   if (args.groups.empty()) return;
-  const StepCall call{args.values.as<float>(),
-                      args.indices.as<int32_t>(),
-                      args.values.stride[0],
-                      args.indices.stride[0],
-                      static_cast<int>(args.values.dim[1]),
-                      static_cast<int>(args.vocab),
-                      stream.Twin(args.groups.data()),
-                      args.eos.empty() ? nullptr : stream.Twin(args.eos.data()),
-                      args.tokens.as<int32_t>(),
-                      args.parents.as<int32_t>(),
-                      args.scores.as<float>()};
+  const BeamStepParams call{args.values.as<float>(),
+                            args.indices.as<int32_t>(),
+                            args.values.stride[0],
+                            args.indices.stride[0],
+                            static_cast<int>(args.values.dim[1]),
+                            static_cast<int>(args.vocab),
+                            stream.Twin(args.groups.data()),
+                            args.eos.empty() ? nullptr : stream.Twin(args.eos.data()),
+                            args.tokens.as<int32_t>(),
+                            args.parents.as<int32_t>(),
+                            args.scores.as<float>()};
   const int threads = std::clamp((call.k_max + 31) / 32 * 32, 32, 256);
   Launch(stream, dim3(static_cast<unsigned>(args.groups.size())),
          dim3(static_cast<unsigned>(threads)), 0, BeamStepKernel, call);
@@ -147,9 +147,9 @@ void MoveBeams(const MoveBeamsArgs& args, Stream& stream) {
     longest = std::max(longest, args.lens[static_cast<size_t>(m.sequence)]);
   }
   if (args.moves.empty() || longest == 1) return;
-  const MoveCall call{const_cast<int32_t*>(stream.Twin(args.slots)), args.slots_stride,
-                      stream.Twin(args.lens.data()), stream.Twin(args.moves.data()),
-                      args.parents.as<int32_t>()};
+  const MoveBeamsParams call{const_cast<int32_t*>(stream.Twin(args.slots)), args.slots_stride,
+                             stream.Twin(args.lens.data()), stream.Twin(args.moves.data()),
+                             args.parents.as<int32_t>()};
   const auto blocks = static_cast<unsigned>((longest - 2) / kMovedColumns + 1);
   Launch(stream, dim3(static_cast<unsigned>(args.moves.size()), blocks), dim3(kMovedColumns), 0,
          MoveBeamsKernel, call);

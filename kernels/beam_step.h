@@ -16,8 +16,8 @@ namespace quintet {
 
 // Added to the score of a candidate whose token is an EOS token.
 inline constexpr float kEndedBeam = -1e9f;
-inline constexpr int64_t kMostStepCandidates = 1024;  // upper bound of BeamStepArgs k_max
-inline constexpr int32_t kMostMovedBeams = 64;        // upper bound of BeamMove::beams
+inline constexpr int64_t kMaxStepCandidates = 1024;  // upper bound of BeamStepArgs k_max
+inline constexpr int32_t kMaxMovedBeams = 64;        // upper bound of BeamMove::beams
 
 // The beams of one request. Greedy decoding is a group of one beam without EOS tokens.
 struct BeamGroup {

@@ -38,25 +38,26 @@ QT_HOST_DEVICE inline double OpenUnit(uint32_t high, uint32_t low) {
 }
 
 // The inputs of a random draw. Equal values give equal draws.
-struct DrawPlace {
+struct DrawId {
   uint64_t seed = 0;      // of the request
   uint32_t sequence = 0;  // index among the sampled sequences of the request
   uint32_t position = 0;  // current length of the sequence, in tokens
 };
 
 // The uniform number in (0, 1) that selects one token.
-QT_HOST_DEVICE inline double UnitAt(const DrawPlace& place) {
-  const RandomBits bits = Philox(place.seed, {{place.position, place.sequence, 0u, 0u}});
+QT_HOST_DEVICE inline double UniformAt(const DrawId& draw_id) {
+  const RandomBits bits = Philox(draw_id.seed, {{draw_id.position, draw_id.sequence, 0u, 0u}});
   return OpenUnit(bits.word[0], bits.word[1]);
 }
 
 // The sort key of the Gumbel top-k trick: taking elements in descending order of
 // value + Gumbel noise samples without replacement with weights exp(value). `flat` is the index of
 // the element and selects its noise. A value of -inf gives -inf.
-QT_HOST_DEVICE inline double DrawKey(float value, const DrawPlace& place, uint32_t flat) {
+QT_HOST_DEVICE inline double GumbelKey(float value, const DrawId& draw_id, uint32_t flat) {
   // Elements 2i and 2i + 1 share one Philox block of four words. The last counter word is 1 here
-  // and 0 in UnitAt, so the two functions never use the same block.
-  const RandomBits bits = Philox(place.seed, {{place.position, place.sequence, flat / 2, 1u}});
+  // and 0 in UniformAt, so the two functions never use the same block.
+  const RandomBits bits =
+      Philox(draw_id.seed, {{draw_id.position, draw_id.sequence, flat / 2, 1u}});
   const bool second = flat % 2 != 0;
   const double unit =
       OpenUnit(second ? bits.word[2] : bits.word[0], second ? bits.word[3] : bits.word[1]);

@@ -6,10 +6,10 @@
 namespace quintet::cuda {
 namespace {
 
-constexpr int kMostThreads = 256;
+constexpr int kMaxThreads = 256;
 
 template <typename T, typename Out>
-struct EmbedArgs {
+struct EmbeddingParams {
   const T* table;
   const T* position_table;  // or null
   const int32_t* ids;
@@ -44,7 +44,7 @@ __device__ __forceinline__ Piece<T, kWidth> LoadPiece(const T* from) {
 // H200; 11.8 us at the 4.26 TB/s of a large copy. History: kernels/ops/NOTES.md.
 // Test: tests/kernels/embedding_test.cc.
 template <typename T, typename Out, int kWidth, int kRows>
-__global__ void __launch_bounds__(kMostThreads) EmbeddingKernel(EmbedArgs<T, Out> a) {
+__global__ void __launch_bounds__(kMaxThreads) EmbeddingKernel(EmbeddingParams<T, Out> a) {
   int64_t rows[kRows], positions[kRows];
   int32_t ids[kRows], slots[kRows];
 #pragma unroll
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kMostThreads) EmbeddingKernel(EmbedArgs<T, Out
 
 template <typename T, typename Out>
 void LaunchEmbedding(const EmbeddingArgs& args, Stream& stream) {
-  EmbedArgs<T, Out> a{};
+  EmbeddingParams<T, Out> a{};
   a.table = args.table.as<T>();
   a.ids = stream.Twin(args.ids.as<const int32_t>());
   a.chosen = args.chosen.as<const int32_t>();
@@ -116,7 +116,7 @@ void LaunchEmbedding(const EmbeddingArgs& args, Stream& stream) {
   a.scale = args.scale;
   constexpr int kWidth = std::min(kVector<T>, kVector<Out>), kManyRows = 4;
   const int width = vectors ? kWidth : 1;
-  const int threads = std::clamp((a.d / width + 31) / 32 * 32, 32, kMostThreads);
+  const int threads = std::clamp((a.d / width + 31) / 32 * 32, 32, kMaxThreads);
   // With few rows (a decoder step), one row per block spreads them over all SMs.
   const bool many = vectors && a.rows > kManyRows * stream.device().multiprocessors();
   const int64_t rows = many ? kManyRows : 1;

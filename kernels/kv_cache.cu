@@ -7,7 +7,7 @@ namespace quintet::cuda {
 namespace {
 
 // Kernel arguments. All lengths and strides are in units of one copy instruction (see UnitBytes).
-struct StoreArgs {
+struct StoreKvParams {
   const void* k;
   const void* v;
   void* cache;
@@ -26,7 +26,7 @@ struct StoreArgs {
 // Bound: bytes of keys and values, read once and written once; launch latency at decoding sizes.
 // Test: tests/kernels/kv_cache_test.cc.
 template <typename Unit>
-__global__ void StoreKvKernel(StoreArgs a) {
+__global__ void StoreKvKernel(StoreKvParams a) {
   WaitForInputs();
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   const int row_units = a.heads * a.head_units;
@@ -66,7 +66,7 @@ void StoreKv(const StoreKvArgs& args, Stream& stream) {
   const auto units = [&](int64_t elements) {
     return elements * DTypeBytes(cache.dtype) / unit_bytes;
   };
-  StoreArgs a{};
+  StoreKvParams a{};
   a.k = args.k.data;
   a.v = args.v.data;
   a.cache = cache.data;
@@ -86,12 +86,12 @@ void StoreKv(const StoreKvArgs& args, Stream& stream) {
   const auto kernel = unit_bytes == 16  ? StoreKvKernel<uint4>
                       : unit_bytes == 4 ? StoreKvKernel<uint32_t>
                                         : StoreKvKernel<uint16_t>;
-  constexpr unsigned kMostRows = 65535;  // limit of gridDim.y
-  for (unsigned row = 0; row < rows; row += kMostRows) {
-    Launch(stream, dim3(blocks, std::min(kMostRows, rows - row)), dim3(kThreads), 0, kernel, a);
-    a.k = static_cast<const char*>(a.k) + a.k_row_stride * unit_bytes * kMostRows;
-    a.v = static_cast<const char*>(a.v) + a.v_row_stride * unit_bytes * kMostRows;
-    a.slots += kMostRows;
+  constexpr unsigned kMaxGridRows = 65535;  // limit of gridDim.y
+  for (unsigned row = 0; row < rows; row += kMaxGridRows) {
+    Launch(stream, dim3(blocks, std::min(kMaxGridRows, rows - row)), dim3(kThreads), 0, kernel, a);
+    a.k = static_cast<const char*>(a.k) + a.k_row_stride * unit_bytes * kMaxGridRows;
+    a.v = static_cast<const char*>(a.v) + a.v_row_stride * unit_bytes * kMaxGridRows;
+    a.slots += kMaxGridRows;
   }
 }
 

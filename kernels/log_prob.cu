@@ -43,8 +43,8 @@ Scratch Carve(void* base, const LinearWeight& head, int64_t rows, int64_t top,
   return s;
 }
 
-// Arguments of FinishKernel, for one chunk of rows.
-struct Finish {
+// Arguments of LogProbKernel, for one chunk of rows.
+struct LogProbParams {
   LogitRows logits;
   const TileSum* sums;     // [rows, tiles]
   const int32_t* targets;  // [rows]
@@ -69,7 +69,7 @@ struct Finish {
 // output position by counting the tokens that rank before it.
 // Bound: latency; a few hundred bytes per row.
 // Test: tests/kernels/log_prob_test.cc.
-__global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__ Finish a) {
+__global__ void __launch_bounds__(kThreads) LogProbKernel(const __grid_constant__ LogProbParams a) {
   WaitForInputs();
   const int64_t row = blockIdx.x * (kThreads / 32) + threadIdx.x / 32;
   if (row >= a.logits.rows) return;
@@ -90,22 +90,22 @@ __global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__
   const int32_t* tokens = a.indices + row * a.top;
   for (int i = lane; i < a.top; i += 32) {
     const float own = log_prob(values[i]);
-    int place = i;  // padding (token -1) keeps its position
+    int position = i;  // padding (token -1) keeps its position
     if (tokens[i] >= 0) {
       const unsigned key = KeyOf(own);
-      place = 0;
+      position = 0;
       for (int j = 0; j < a.top && tokens[j] >= 0; ++j) {
         const unsigned other = KeyOf(log_prob(values[j]));
-        place += other > key || (other == key && tokens[j] < tokens[i]);
+        position += other > key || (other == key && tokens[j] < tokens[i]);
       }
     }
-    a.top_log_probs[row * a.top_log_probs_stride[0] + place * a.top_log_probs_stride[1]] =
+    a.top_log_probs[row * a.top_log_probs_stride[0] + position * a.top_log_probs_stride[1]] =
         tokens[i] >= 0 ? own : kMinusInf;
-    a.top_tokens[row * a.top_tokens_stride[0] + place * a.top_tokens_stride[1]] = tokens[i];
+    a.top_tokens[row * a.top_tokens_stride[0] + position * a.top_tokens_stride[1]] = tokens[i];
   }
 }
 
-// Enqueues the GEMM, the selection kernels and FinishKernel for rows [begin, end) of the call.
+// Enqueues the GEMM, the selection kernels and LogProbKernel for rows [begin, end) of the call.
 void RunChunk(const TargetLogProbArgs& args, const Scratch& scratch, int64_t begin, int64_t end,
               Stream& stream) {
   const int64_t rows = end - begin;
@@ -119,8 +119,8 @@ void RunChunk(const TargetLogProbArgs& args, const Scratch& scratch, int64_t beg
   cuda::Linear(product, stream);
 
   const int top = args.top_tokens.defined() ? static_cast<int>(args.top_tokens.dim[1]) : 0;
-  Ranking ranking{.logits = LogitRowsOf(product.y),
-                  .summaries = RowSummaries(scratch.summaries, rows, args.head->n())};
+  RankParams ranking{.logits = MakeLogitRows(product.y),
+                     .summaries = RowSummaries(scratch.summaries, rows, args.head->n())};
   ranking.requests = {.n = static_cast<int>(rows), .k_each = top};
   ranking.values = scratch.values.as<float>();
   ranking.values_stride = top;
@@ -132,25 +132,26 @@ void RunChunk(const TargetLogProbArgs& args, const Scratch& scratch, int64_t beg
 
   const Tensor& log_probs = args.top_log_probs;
   const Tensor& tokens = args.top_tokens;
-  Finish finish{.logits = ranking.logits,
-                .sums = ranking.summaries.sums,
-                .targets = stream.Twin(args.targets.as<int32_t>()) + begin * args.targets.stride[0],
-                .targets_stride = args.targets.stride[0],
-                .log_probs = args.log_probs.as<float>() + begin * args.log_probs.stride[0],
-                .log_probs_stride = args.log_probs.stride[0],
-                .top = top,
-                .values = ranking.values,
-                .indices = ranking.indices};
+  LogProbParams params{
+      .logits = ranking.logits,
+      .sums = ranking.summaries.sums,
+      .targets = stream.Twin(args.targets.as<int32_t>()) + begin * args.targets.stride[0],
+      .targets_stride = args.targets.stride[0],
+      .log_probs = args.log_probs.as<float>() + begin * args.log_probs.stride[0],
+      .log_probs_stride = args.log_probs.stride[0],
+      .top = top,
+      .values = ranking.values,
+      .indices = ranking.indices};
   if (top > 0) {
-    finish.top_log_probs = log_probs.as<float>() + begin * log_probs.stride[0];
-    finish.top_tokens = tokens.as<int32_t>() + begin * tokens.stride[0];
+    params.top_log_probs = log_probs.as<float>() + begin * log_probs.stride[0];
+    params.top_tokens = tokens.as<int32_t>() + begin * tokens.stride[0];
     for (int i = 0; i < 2; ++i) {
-      finish.top_log_probs_stride[i] = log_probs.stride[i];
-      finish.top_tokens_stride[i] = tokens.stride[i];
+      params.top_log_probs_stride[i] = log_probs.stride[i];
+      params.top_tokens_stride[i] = tokens.stride[i];
     }
   }
   Launch(stream, dim3(static_cast<unsigned>((rows + kThreads / 32 - 1) / (kThreads / 32))),
-         dim3(kThreads), 0, FinishKernel, finish);
+         dim3(kThreads), 0, LogProbKernel, params);
 }
 
 }  // namespace

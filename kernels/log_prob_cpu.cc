@@ -116,7 +116,7 @@ void FoldSegment(const Chunk& chunk, int64_t segment) {
 
 // Merges the segment summaries of a row of the chunk into the first one and writes the outputs of
 // the row.
-void Finish(const Chunk& chunk, int64_t row) {
+void WriteOutputs(const Chunk& chunk, int64_t row) {
   const TargetLogProbArgs& args = *chunk.args;
   const int64_t segments = Segments(*args.head);
   const int64_t top = Top(args);
@@ -165,7 +165,7 @@ void TargetLogProb(const TargetLogProbArgs& args, Stream& stream) {
     chunk.x = PackActivations(head, args.hidden.Rows(chunk.begin, chunk.begin + rows), scratch,
                               stream.pool());
     stream.pool().ParallelFor(segments, [&](int64_t segment, int) { FoldSegment(chunk, segment); });
-    for (int64_t r = 0; r < rows; ++r) Finish(chunk, r);
+    for (int64_t r = 0; r < rows; ++r) WriteOutputs(chunk, r);
   }
 }
 

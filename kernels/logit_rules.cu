@@ -6,10 +6,10 @@
 namespace quintet::cuda {
 namespace {
 
-constexpr float kNever = -std::numeric_limits<float>::infinity();
+constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 constexpr int kThreads = 512;
 
-struct RulesCall {
+struct LogitRulesParams {
   float* logits;
   int64_t stride;
   int vocab;
@@ -28,7 +28,7 @@ struct RulesCall {
 // must call __syncthreads() before another thread reads what a function wrote.
 class RuledRow {
  public:
-  __device__ RuledRow(const RulesCall& call, const RowRules& rules)
+  __device__ RuledRow(const LogitRulesParams& call, const RowRules& rules)
       : call_(call),
         rules_(rules),
         row_(call.logits + rules.row * call.stride),
@@ -68,7 +68,7 @@ class RuledRow {
     for (int i = first(); i + n <= length_; i += kThreads) {
       int same = 0;
       while (same < n - 1 && Token(i + same) == Token(suffix + same)) ++same;
-      if (same == n - 1) row_[Token(i + n - 1)] = kNever;
+      if (same == n - 1) row_[Token(i + n - 1)] = kMinusInf;
     }
   }
 
@@ -81,7 +81,7 @@ class RuledRow {
       if (before > length_) continue;
       int same = 0;
       while (same < before && Token(length_ - before + same) == word[same]) ++same;
-      if (same == before) row_[word[before]] = kNever;
+      if (same == before) row_[word[before]] = kMinusInf;
     }
   }
 
@@ -89,7 +89,7 @@ class RuledRow {
   __device__ static int first() { return static_cast<int>(threadIdx.x); }
   __device__ int Token(int i) const { return call_.history_tokens[slots_[i]]; }
 
-  const RulesCall& call_;
+  const LogitRulesParams& call_;
   const RowRules& rules_;
   float* row_;
   int length_;
@@ -104,7 +104,8 @@ class RuledRow {
 // Bound: latency of three dependent reads per rule that uses the history. Forced tokens and
 // log_softmax write the whole row, vocab * 4 bytes.
 // Test: tests/kernels/logit_rules_test.cc.
-__global__ void __launch_bounds__(kThreads) LogitRulesKernel(const __grid_constant__ RulesCall c) {
+__global__ void __launch_bounds__(kThreads)
+    LogitRulesKernel(const __grid_constant__ LogitRulesParams c) {
   extern __shared__ unsigned seen[];
   WaitForInputs();
   const RowRules rules = c.rules[blockIdx.x];
@@ -114,7 +115,7 @@ __global__ void __launch_bounds__(kThreads) LogitRulesKernel(const __grid_consta
     __syncthreads();
   }
   if (!rules.forced.empty()) {
-    row.Fill(kNever);
+    row.Fill(kMinusInf);
     __syncthreads();
     row.Set(rules.forced, 0.0f);
     __syncthreads();
@@ -133,7 +134,7 @@ __global__ void __launch_bounds__(kThreads) LogitRulesKernel(const __grid_consta
     if (rules.ngram > 0) row.BanRepeatedNgrams();
     row.BanWords();
   }
-  row.Set(rules.banned, kNever);
+  row.Set(rules.banned, kMinusInf);
 }
 
 }  // namespace
@@ -142,18 +143,18 @@ void LogitRules(const LogitRulesArgs& args, Stream& stream) {
   if (args.rules.empty()) return;
   const TokenHistory& history = args.history;
   const int vocab = static_cast<int>(args.logits.dim[1]);
-  const RulesCall call{args.logits.as<float>(),
-                       args.logits.stride[0],
-                       vocab,
-                       stream.Twin(args.rules.data()),
-                       args.tokens.empty() ? nullptr : stream.Twin(args.tokens.data()),
-                       history.tokens.as<int32_t>(),
-                       stream.Twin(history.slots),
-                       history.slots_stride,
-                       stream.Twin(history.lens.data()),
-                       args.log_sums.as<float>(),
-                       args.kept.as<float>(),
-                       args.kept.stride[0]};
+  const LogitRulesParams call{args.logits.as<float>(),
+                              args.logits.stride[0],
+                              vocab,
+                              stream.Twin(args.rules.data()),
+                              args.tokens.empty() ? nullptr : stream.Twin(args.tokens.data()),
+                              history.tokens.as<int32_t>(),
+                              stream.Twin(history.slots),
+                              history.slots_stride,
+                              stream.Twin(history.lens.data()),
+                              args.log_sums.as<float>(),
+                              args.kept.as<float>(),
+                              args.kept.stride[0]};
   const size_t shared = static_cast<size_t>((vocab + 31) / 32) * 4;
   Launch(stream, dim3(static_cast<unsigned>(args.rules.size())), dim3(kThreads), shared,
          LogitRulesKernel, call);

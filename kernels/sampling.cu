@@ -7,7 +7,7 @@
 namespace quintet::cuda {
 namespace {
 
-struct SampleCall {
+struct SampleParams {
   LogitRows logits;
   const Draw* draws;
   const int32_t* lens;
@@ -25,13 +25,13 @@ struct SampleCall {
 // and about 80 barriers. Measurements: kernels/sampling/NOTES.md.
 // Test: tests/kernels/sampling_test.cc.
 __global__ void __launch_bounds__(warping::kThreads)
-    SampleKernel(const __grid_constant__ SampleCall c) {
+    SampleKernel(const __grid_constant__ SampleParams c) {
   __shared__ warping::WarperShared s;
   WaitForInputs();
   const Draw draw = c.draws[blockIdx.x];
-  const DrawPlace place{draw.seed, draw.sequence, static_cast<uint32_t>(c.lens[draw.lens_at])};
+  const DrawId draw_id{draw.seed, draw.sequence, static_cast<uint32_t>(c.lens[draw.lens_at])};
   warping::RowWarper warper(c.logits, draw.row, draw.warp, s);
-  const int token = warper.Warp() ? warper.DrawToken(UnitAt(place)) : 0;
+  const int token = warper.Warp() ? warper.DrawToken(UniformAt(draw_id)) : 0;
   if (threadIdx.x != 0) return;
   c.tokens[blockIdx.x] = token;
   if (c.chosen != nullptr) c.chosen[draw.row] = token;
@@ -41,9 +41,9 @@ __global__ void __launch_bounds__(warping::kThreads)
 
 void Sample(const SampleArgs& args, Stream& stream) {
   if (args.draws.empty()) return;
-  const SampleCall call{LogitRowsOf(args.logits), stream.Twin(args.draws.data()),
-                        stream.Twin(args.lens.data()), args.tokens.as<int32_t>(),
-                        args.chosen.as<int32_t>()};
+  const SampleParams call{MakeLogitRows(args.logits), stream.Twin(args.draws.data()),
+                          stream.Twin(args.lens.data()), args.tokens.as<int32_t>(),
+                          args.chosen.as<int32_t>()};
   Launch(stream, dim3(static_cast<unsigned>(args.draws.size())), dim3(warping::kThreads), 0,
          SampleKernel, call);
 }

@@ -19,12 +19,12 @@ struct WarpOptions {
   int32_t keep = 1;
 };
 
-// One draw. seed, sequence and lens[lens_at] form the DrawPlace (kernels/draws.h) that makes the
+// One draw. seed, sequence and lens[lens_at] form the DrawId (kernels/draws.h) that makes the
 // draw reproducible.
 struct Draw {
   uint64_t seed = 0;
   int32_t row = 0;        // row of `logits`; several draws may share a row
-  int32_t lens_at = 0;    // index into `lens`: lens[lens_at] is DrawPlace::position
+  int32_t lens_at = 0;    // index into `lens`: lens[lens_at] is DrawId::position
   uint32_t sequence = 0;  // index among the sampled sequences of the request
   WarpOptions warp;
 };

@@ -17,12 +17,12 @@ namespace {
 
 constexpr unsigned kWholeWarp = 0xffffffffu;
 constexpr int kSummaryThreads = 256;
-// Threads per block of RankKernel: kFewThreads if k_max <= kFewResults, otherwise kManyThreads.
-constexpr int kFewThreads = 256, kManyThreads = 1024;
-constexpr int kFewResults = 64;
+// Threads per block of RankKernel: kSmallBlock if k_max <= kSmallK, otherwise kLargeBlock.
+constexpr int kSmallBlock = 256, kLargeBlock = 1024;
+constexpr int kSmallK = 64;
 // Capacity of the candidate buffer of one request. k is at most half of it, because about 2 k
 // values can reach the lower bound (the k-th best of at least 1024 maxima).
-constexpr int kCandidates = 2048;
+constexpr int kMaxCandidates = 2048;
 
 // Loads a group of 128 logits that begins at column `begin`: lane l gets values 4 l to 4 l + 3. The
 // values past the end of the row are -inf.
@@ -52,17 +52,17 @@ __device__ __forceinline__ TileSummary Summarize(const LogitRows& logits, int64_
     LoadGroup(logits, row, tile * kTile + g * kGroup, values[g]);
   }
   TileSummary out;
-  unsigned most = 0;
+  unsigned max_key = 0;
 #pragma unroll
   for (int g = 0; g < kTileGroups; ++g) {
     const float(&v)[4] = values[g];
     const unsigned key =
         __reduce_max_sync(kWholeWarp, KeyOf(fmaxf(fmaxf(v[0], v[1]), fmaxf(v[2], v[3]))));
     out.maxima[g] = ValueOf(key);
-    most = max(most, key);
+    max_key = max(max_key, key);
   }
   if constexpr (kSums) {
-    out.sum.max = ValueOf(most);
+    out.sum.max = ValueOf(max_key);
     const float reference = out.sum.max == kMinusInf ? 0.0f : out.sum.max;
     float sum[kTileGroups];
 #pragma unroll
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kSummaryThreads, 8)
 // Mapping: one block per row; its warps loop over the tiles and store tile sums in shared memory.
 // Bound: as SummaryKernel, but a single row is read by one SM only.
 // Test: tests/kernels/selection_test.cc.
-__global__ void __launch_bounds__(kManyThreads)
+__global__ void __launch_bounds__(kLargeBlock)
     LogSumExpKernel(LogitRows logits, float* out, int64_t out_stride) {
   extern __shared__ TileSum tiles[];
   WaitForInputs();
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kManyThreads)
 class RequestValues {
  public:
   // May be called before WaitForInputs: reads only index tables, bypassing the L1 cache.
-  __device__ RequestValues(const Ranking& r, int request) : r_(r) {
+  __device__ RequestValues(const RankParams& r, int request) : r_(r) {
     const bool single = r.requests.row_offsets == nullptr;
     begin_ = single ? request : __ldcg(r.requests.row_offsets + request);
     rows_ = (single ? request + 1 : __ldcg(r.requests.row_offsets + request + 1)) - begin_;
@@ -195,20 +195,20 @@ class RequestValues {
     }
   }
 
-  const Ranking& r_;
+  const RankParams& r_;
   const float* shift_;
   int64_t shift_stride_;
   int begin_, rows_, row_groups_;
 };
 
 // Packs value key and flat index into one integer: a greater rank is better; ranks are unique.
-__device__ __forceinline__ uint64_t RankOf(unsigned key, int index) {
+__device__ __forceinline__ uint64_t PackRank(unsigned key, int index) {
   return static_cast<uint64_t>(key) << 32 | ~static_cast<unsigned>(index);
 }
 
 struct RankShared {
-  uint64_t candidates[kCandidates];
-  int count;  // candidates found; may exceed kCandidates
+  uint64_t candidates[kMaxCandidates];
+  int count;  // candidates found; may exceed kMaxCandidates
   // State of SelectExactly: histogram of the current digit, the digits of the k-th best rank found
   // so far, and the number of values still wanted among those that share these digits.
   int histogram[256];
@@ -217,7 +217,7 @@ struct RankShared {
 };
 
 // Returns the largest key of the block to all threads. `warps` [32] is shared memory.
-__device__ unsigned BlockMost(unsigned key, unsigned* warps) {
+__device__ unsigned BlockMax(unsigned key, unsigned* warps) {
   const int lane = static_cast<int>(threadIdx.x) % 32, n = static_cast<int>(blockDim.x) / 32;
   key = __reduce_max_sync(kWholeWarp, key);
   if (lane == 0) warps[threadIdx.x / 32] = key;
@@ -236,7 +236,7 @@ __device__ unsigned LowerBound(const RequestValues& values, int k) {
   }
   if (k == 1) {
     __shared__ unsigned warps[32];
-    return BlockMost(best, warps);
+    return BlockMax(best, warps);
   }
   unsigned bound = 0;
   for (unsigned bit = 1u << 31; bit != 0; bit >>= 1) {
@@ -269,7 +269,7 @@ __device__ void PickDigit(RankShared& s, int shift) {
   s.wanted = wanted - above;
 }
 
-// Slow path if more than kCandidates values reach the bound (ties, flat rows). Radix-selects the
+// Slow path if more than kMaxCandidates values reach the bound (ties, flat rows). Radix-selects the
 // k-th best rank by its 8-bit digits, most significant first, and then collects the k candidates
 // that reach it. Reads the values of the request nine times.
 __device__ void SelectExactly(const RequestValues& values, unsigned bound, int k, RankShared& s) {
@@ -284,7 +284,7 @@ __device__ void SelectExactly(const RequestValues& values, unsigned bound, int k
     __syncthreads();
     const uint64_t prefix = s.prefix;
     values.ForEachValue(bound, [&](unsigned key, int index) {
-      const uint64_t rank = RankOf(key, index);
+      const uint64_t rank = PackRank(key, index);
       // Two shifts, because a single shift by 64 bits is undefined.
       if (key >= bound && (rank ^ prefix) >> shift >> 8 == 0) {
         atomicAdd(&s.histogram[rank >> shift & 255], 1);
@@ -298,13 +298,13 @@ __device__ void SelectExactly(const RequestValues& values, unsigned bound, int k
   __syncthreads();
   const uint64_t last = s.prefix;
   values.ForEachValue(bound, [&](unsigned key, int index) {
-    const uint64_t rank = RankOf(key, index);
+    const uint64_t rank = PackRank(key, index);
     if (rank >= last) s.candidates[atomicAdd(&s.count, 1)] = rank;
   });
   __syncthreads();
 }
 
-__device__ void WriteLogSums(const Ranking& r, const RequestValues& values) {
+__device__ void WriteLogSums(const RankParams& r, const RequestValues& values) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int warps = static_cast<int>(blockDim.x) / 32;
   for (int i = warp; i < values.rows(); i += warps) {
@@ -318,12 +318,12 @@ __device__ void WriteLogSums(const Ranking& r, const RequestValues& values) {
 // Phase two: writes the k best values of each request and their flat indices, in order.
 // Shapes: as TopKArgs; input: the summaries of SummaryKernel.
 // Numerics: only integer comparisons of unique ranks, so the order in which threads append
-// candidates does not matter. More than kCandidates values at the bound: SelectExactly.
+// candidates does not matter. More than kMaxCandidates values at the bound: SelectExactly.
 // Mapping: one block per request. Candidates are in shared memory; the output position of a
 // candidate is the number of candidates with a greater rank.
 // Bound: latency of about 30 barriers and two reads of L2; reads mainly the summaries.
 // Test: tests/kernels/selection_test.cc.
-__global__ void __launch_bounds__(kManyThreads) RankKernel(const __grid_constant__ Ranking r) {
+__global__ void __launch_bounds__(kLargeBlock) RankKernel(const __grid_constant__ RankParams r) {
   __shared__ RankShared s;
   const int request = static_cast<int>(blockIdx.x), step = static_cast<int>(blockDim.x);
   const RequestValues values(r, request);
@@ -333,12 +333,12 @@ __global__ void __launch_bounds__(kManyThreads) RankKernel(const __grid_constant
   if (r.log_sums != nullptr) WriteLogSums(r, values);
   const unsigned bound = LowerBound(values, k);
   values.ForEachValue(bound, [&](unsigned key, int index) {
-    if (key < bound || *static_cast<volatile int*>(&s.count) > kCandidates) return;
+    if (key < bound || *static_cast<volatile int*>(&s.count) > kMaxCandidates) return;
     const int at = atomicAdd(&s.count, 1);
-    if (at < kCandidates) s.candidates[at] = RankOf(key, index);
+    if (at < kMaxCandidates) s.candidates[at] = PackRank(key, index);
   });
   __syncthreads();
-  if (s.count > kCandidates) SelectExactly(values, bound, k, s);
+  if (s.count > kMaxCandidates) SelectExactly(values, bound, k, s);
 
   float* out_values = r.values + request * r.values_stride;
   int32_t* out_indices = r.indices + request * r.indices_stride;
@@ -362,7 +362,7 @@ __global__ void __launch_bounds__(kManyThreads) RankKernel(const __grid_constant
 
 }  // namespace
 
-LogitRows LogitRowsOf(const Tensor& logits) {
+LogitRows MakeLogitRows(const Tensor& logits) {
   const int64_t vocab = logits.dim[1];
   return {logits.as<float>(),
           logits.stride[0],
@@ -390,17 +390,17 @@ void SummarizeRows(const LogitRows& logits, const Requests& requests, bool want_
          want_sums ? SummaryKernel<true> : SummaryKernel<false>, logits, requests, out);
 }
 
-void RankRows(const Ranking& ranking, Stream& stream) {
+void RankRows(const RankParams& ranking, Stream& stream) {
   if (ranking.requests.n == 0) return;
-  QT_CHECK_LE(2 * ranking.k_max, kCandidates);
+  QT_CHECK_LE(2 * ranking.k_max, kMaxCandidates);
   Launch(stream, dim3(static_cast<unsigned>(ranking.requests.n)),
-         dim3(ranking.k_max <= kFewResults ? kFewThreads : kManyThreads), 0, RankKernel, ranking);
+         dim3(ranking.k_max <= kSmallK ? kSmallBlock : kLargeBlock), 0, RankKernel, ranking);
 }
 
 void LogSumExp(const LogSumExpArgs& args, Stream& stream) {
-  const LogitRows logits = LogitRowsOf(args.logits);
+  const LogitRows logits = MakeLogitRows(args.logits);
   if (logits.rows == 0) return;
-  const int threads = std::min(kManyThreads, 32 * std::max(1, logits.tiles));
+  const int threads = std::min(kLargeBlock, 32 * std::max(1, logits.tiles));
   Launch(stream, dim3(static_cast<unsigned>(logits.rows)), dim3(static_cast<unsigned>(threads)),
          static_cast<size_t>(logits.tiles) * sizeof(TileSum), LogSumExpKernel, logits,
          args.out.as<float>(), args.out.stride[0]);
@@ -408,8 +408,9 @@ void LogSumExp(const LogSumExpArgs& args, Stream& stream) {
 
 void TopK(const TopKArgs& args, Stream& stream) {
   if (args.k.empty()) return;
-  Ranking r{.logits = LogitRowsOf(args.scores),
-            .summaries = RowSummaries(args.scratch.data, args.scores.dim[0], args.scores.dim[1])};
+  RankParams r{
+      .logits = MakeLogitRows(args.scores),
+      .summaries = RowSummaries(args.scratch.data, args.scores.dim[0], args.scores.dim[1])};
   r.requests = {stream.Twin(args.row_offsets.data()), stream.Twin(args.k.data()),
                 static_cast<int>(args.k.size()), 0};
   r.row_shift = args.row_shift.as<float>();

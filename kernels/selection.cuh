@@ -29,7 +29,7 @@ struct LogitRows {
   bool vectors;  // rows are aligned to 16 bytes
   int tiles;     // tiles per row
 };
-LogitRows LogitRowsOf(const Tensor& logits);
+LogitRows MakeLogitRows(const Tensor& logits);
 
 // The output of phase one, in scratch memory.
 struct RowSummaries {
@@ -53,7 +53,7 @@ void SummarizeRows(const LogitRows& logits, const Requests& requests, bool want_
                    const RowSummaries& out, Stream& stream);
 
 // Arguments of phase two. The pointers correspond to the tensors of TopKArgs; null if absent.
-struct Ranking {
+struct RankParams {
   LogitRows logits;
   RowSummaries summaries;
   Requests requests;
@@ -69,7 +69,7 @@ struct Ranking {
   int64_t values_stride = 0, indices_stride = 0;
   int k_max = 0;
 };
-void RankRows(const Ranking& ranking, Stream& stream);
+void RankRows(const RankParams& ranking, Stream& stream);
 
 // Maps floats to unsigned integers of the same order. NaN maps to the key of -inf, -0 to that of 0.
 __device__ __forceinline__ unsigned KeyOf(float value) {

@@ -214,7 +214,7 @@ float LowerBound(const TopKPlan& plan, int64_t begin, int64_t end, int64_t k) {
 
 // Fills results [found, k) with the entries whose value is -inf, in index order. The remaining
 // results up to k_max get value -inf and index -1.
-void FillUp(const TopKArgs& args, int64_t request, int64_t found, int64_t k) {
+void FillTail(const TopKArgs& args, int64_t request, int64_t found, int64_t k) {
   const int64_t begin = args.row_offsets[static_cast<size_t>(request)];
   const int64_t end = args.row_offsets[static_cast<size_t>(request) + 1];
   const int64_t vocab = args.scores.dim[1];
@@ -247,7 +247,7 @@ void SelectRequest(const TopKArgs& args, const TopKPlan& plan, int64_t request, 
     args.values.as<float>()[request * args.values.stride[0] + i] = candidates[i].value;
     args.indices.as<int32_t>()[request * args.indices.stride[0] + i] = candidates[i].index;
   }
-  FillUp(args, request, found, k);
+  FillTail(args, request, found, k);
 }
 
 }  // namespace

@@ -18,31 +18,31 @@ namespace quintet::cuda::warping {
 
 inline constexpr unsigned kWholeWarp = 0xffffffffu;
 inline constexpr int kThreads = 1024, kWarps = kThreads / 32;  // per block
-inline constexpr int kItems = 2 * kThreads;  // capacity of a sort in shared memory
+inline constexpr int kMaxItems = 2 * kThreads;  // capacity of a sort in shared memory
 inline constexpr int kBuckets = 2 * kThreads;
-inline constexpr int kFewBest = 512;  // largest top_k that is gathered into shared memory
+inline constexpr int kMaxListedK = 512;  // largest top_k that is gathered into shared memory
 
 // A weight or a sum of weights, in units of 2^-40 of the weight of the greatest value.
 using Mass = unsigned long long;
-inline constexpr float kUnits = 0x1p40f;
+inline constexpr float kMassUnit = 0x1p40f;
 
 // Shared memory of one block.
 struct WarperShared {
-  uint64_t items[kItems];  // values and tokens, as RankByValue
+  uint64_t items[kMaxItems];  // values and tokens, as RankByValue
   union {
     struct {
       Mass mass[kBuckets];
       int count[kBuckets];
     } histogram;
-    uint64_t keys[kItems];
+    uint64_t keys[kMaxItems];
     struct {
-      uint64_t key[kItems];
-      int id[kItems];
+      uint64_t key[kMaxItems];
+      int id[kMaxItems];
     } best;  // buffer of BestKeys (beam_sampling.cu)
   };
   Mass scan[kWarps + 1];
   double sums[kWarps];
-  unsigned most[kWarps];
+  unsigned warp_max[kWarps];
   int count;
   // Result of a search for the target: a bucket, its number of values and the sum before it
   // (`above`), or an item.
@@ -104,7 +104,7 @@ __device__ inline double BlockSum(double x, WarperShared& s) {
   return sum;
 }
 
-// Bitonic sort of `size` entries, a power of two up to kItems, by the whole block.
+// Bitonic sort of `size` entries, a power of two up to kMaxItems, by the whole block.
 // exchange(low, high, ascending) must swap entries low and high if they are not in that order.
 template <typename Exchange>
 __device__ void SortBy(int size, const Exchange& exchange) {
@@ -127,7 +127,7 @@ __device__ __forceinline__ int SortingSize(int n) {
   return size;
 }
 
-// Sorts keys [n] in ascending order, n <= kItems. Overwrites the entries after n up to the next
+// Sorts keys [n] in ascending order, n <= kMaxItems. Overwrites the entries after n up to the next
 // power of two with padding.
 __device__ inline void Sort(uint64_t* keys, int n) {
   const int size = SortingSize(n);
@@ -205,7 +205,7 @@ class RowWarper {
 
   // Applies the filters. Returns false if the row has no value that can be drawn.
   __device__ bool Warp() {
-    if (!ReadBest()) return false;
+    if (!FindMax()) return false;
     if (warp_.top_k > 0) KeepTopK();
     if (warp_.top_p < 1.0f) KeepTopP();
     if (warp_.min_p > 0.0f) KeepMinP();
@@ -221,8 +221,8 @@ class RowWarper {
     };
     const auto mass = [this](float value) { return MassOf(value); };
     const bool by_value = warp_.top_k > 0 || warp_.top_p < 1.0f;
-    const Crossing drawn =
-        by_value ? Cross(ByValue{max_}, mass, target) : Cross(ByToken{logits_.vocab}, mass, target);
+    const Crossing drawn = by_value ? FindCrossing(ByValue{max_}, mass, target)
+                                    : FindCrossing(ByToken{logits_.vocab}, mass, target);
     return drawn.found ? TokenOfRank(drawn.item) : 0;
   }
 
@@ -236,26 +236,28 @@ class RowWarper {
           [&](float value, int token) { visit(Kept(value, token), value, token); });
     }
     for (int base = 0; base < listed_items_; base += kThreads) {
-      const bool there = base + Thread() < listed_items_;
-      const uint64_t rank = there ? s_.items[base + Thread()] : 0;
+      const bool valid = base + Thread() < listed_items_;
+      const uint64_t rank = valid ? s_.items[base + Thread()] : 0;
       const float value = ValueOfRank(rank);
-      visit(there && Kept(value, TokenOfRank(rank)), value, TokenOfRank(rank));
+      visit(valid && Kept(value, TokenOfRank(rank)), value, TokenOfRank(rank));
     }
   }
 
   // Logit of the token divided by the temperature.
-  __device__ float Divided(int token) const { return __fdiv_rn(row_[token], warp_.temperature); }
+  __device__ float ScaledLogit(int token) const {
+    return __fdiv_rn(row_[token], warp_.temperature);
+  }
 
  private:
   // Calls visit(value, token) for every value of the row, and with -inf past its end, so that all
-  // lanes of a warp call visit together. A thread issues kAtOnce vector loads before it visits.
-  template <int kAtOnce, typename Visit>
+  // lanes of a warp call visit together. A thread issues kUnroll vector loads before it visits.
+  template <int kUnroll, typename Visit>
   __device__ void ForEachOfRow(const Visit& visit) const {
     const int vocab = logits_.vocab;
-    for (int base = 4 * Thread(); base - 4 * Thread() < vocab; base += 4 * kThreads * kAtOnce) {
-      float values[kAtOnce][4];
+    for (int base = 4 * Thread(); base - 4 * Thread() < vocab; base += 4 * kThreads * kUnroll) {
+      float values[kUnroll][4];
 #pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
+      for (int j = 0; j < kUnroll; ++j) {
         const int at = base + 4 * kThreads * j;
         if (logits_.vectors && at + 4 <= vocab) {
           LoadVector(row_ + at, values[j]);
@@ -265,7 +267,7 @@ class RowWarper {
         }
       }
 #pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
+      for (int j = 0; j < kUnroll; ++j) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           visit(__fdiv_rn(values[j][i], warp_.temperature), base + 4 * kThreads * j + i);
@@ -289,27 +291,28 @@ class RowWarper {
     const float below = value - max_;
     return expf(below == below ? below : 0.0f);  // inf - inf: all infinite values weigh the same
   }
-  __device__ Mass MassOf(float value) const { return __float2ull_rn(Weight(value) * kUnits); }
+  __device__ Mass MassOf(float value) const { return __float2ull_rn(Weight(value) * kMassUnit); }
 
   __device__ bool Kept(float value, int token) const {
     const uint64_t rank = RankByValue(value, token);
     if (rank > value_cut_) return false;
-    if (min_total_ > 0.0 && rank > sure_ &&
-        static_cast<float>(static_cast<double>(Weight(value)) / min_total_) < least_) {
+    if (min_p_total_ > 0.0 && rank > keep_cut_ &&
+        static_cast<float>(static_cast<double>(Weight(value)) / min_p_total_) < min_p_bound_) {
       return false;
     }
     return !typical_ || distance_.Rank(value, token) <= distance_cut_;
   }
 
-  // Computes the maximum of the row (max_) and of the thread's values (own_best_). Returns false if
-  // the row has no value above -inf.
-  __device__ bool ReadBest() {
-    own_best_ = 0;
-    ForEachOfRow<4>([this](float value, int) { own_best_ = max(own_best_, KeyOf(value)); });
-    const unsigned warp_best = __reduce_max_sync(kWholeWarp, own_best_);
-    if (Thread() % 32 == 0) s_.most[Thread() / 32] = warp_best;
+  // Computes the maximum of the row (max_) and of the thread's values (thread_max_key_). Returns
+  // false if the row has no value above -inf.
+  __device__ bool FindMax() {
+    thread_max_key_ = 0;
+    ForEachOfRow<4>(
+        [this](float value, int) { thread_max_key_ = max(thread_max_key_, KeyOf(value)); });
+    const unsigned warp_best = __reduce_max_sync(kWholeWarp, thread_max_key_);
+    if (Thread() % 32 == 0) s_.warp_max[Thread() / 32] = warp_best;
     __syncthreads();
-    const unsigned best = __reduce_max_sync(kWholeWarp, s_.most[Thread() % 32]);
+    const unsigned best = __reduce_max_sync(kWholeWarp, s_.warp_max[Thread() % 32]);
     const unsigned never = KeyOf(kMinusInf);
     max_ = ValueOf(best);
     value_cut_ = (static_cast<uint64_t>(~never) << 32) - 1;
@@ -318,18 +321,18 @@ class RowWarper {
 
   __device__ void KeepTopK() {
     const int k = max(warp_.top_k, warp_.keep);
-    if (k <= kFewBest && ListBest(k)) {
+    if (k <= kMaxListedK && GatherTopK(k)) {
       // Tokens that tie with the k-th best survive, as in Hugging Face.
       if (listed_items_ > k) value_cut_ = s_.items[k - 1] | 0xffffffffu;
       return;
     }
-    const Crossing last = BestOfKept(k);
+    const Crossing last = KthBestKept(k);
     if (last.found) value_cut_ = last.item | 0xffffffffu;
   }
 
   // Returns the k-th best, by value, of the values kept so far.
-  __device__ Crossing BestOfKept(int k) {
-    return Cross(
+  __device__ Crossing KthBestKept(int k) {
+    return FindCrossing(
         ByValue{max_}, [](float) { return Mass{1}; },
         [k](Mass) { return static_cast<Mass>(k - 1); });
   }
@@ -337,10 +340,10 @@ class RowWarper {
   // Gathers at least the k best values into s_.items, sorted. Returns false if they do not fit. The
   // k-th best of the per-thread maxima, determined bit by bit, is a lower bound of the k-th best
   // value.
-  __device__ bool ListBest(int k) {
+  __device__ bool GatherTopK(int k) {
     unsigned bound = 0;
     for (unsigned bit = 1u << 31; bit != 0; bit >>= 1) {
-      const int count = __syncthreads_count(own_best_ >= (bound | bit));
+      const int count = __syncthreads_count(thread_max_key_ >= (bound | bit));
       if (count < k) continue;
       bound |= bit;
       if (count <= k + k / 4) break;
@@ -351,7 +354,7 @@ class RowWarper {
       if (KeyOf(value) >= bound) AddItem(value, token);
     });
     __syncthreads();
-    if (s_.count > kItems) return false;
+    if (s_.count > kMaxItems) return false;
     listed_ = true;
     listed_items_ = s_.count;
     Sort(s_.items, listed_items_);
@@ -360,41 +363,42 @@ class RowWarper {
 
   __device__ void AddItem(float value, int token) const {
     const uint64_t rank = RankByValue(value, token);
-    if (rank > value_cut_ || *static_cast<volatile int*>(&s_.count) > kItems) return;
+    if (rank > value_cut_ || *static_cast<volatile int*>(&s_.count) > kMaxItems) return;
     const int at = atomicAdd(&s_.count, 1);
-    if (at < kItems) s_.items[at] = rank;
+    if (at < kMaxItems) s_.items[at] = rank;
   }
 
   // Keeps a token if the probability of all better tokens is less than top_p.
   __device__ void KeepTopP() {
     const double p = warp_.top_p;
-    const Crossing last = Cross(
+    const Crossing last = FindCrossing(
         ByValue{max_}, [this](float value) { return MassOf(value); },
         [p](Mass total) { return static_cast<Mass>(ceil(p * static_cast<double>(total))) - 1; });
     if (!last.found) return;
     uint64_t cut = last.item;
     if (warp_.keep > 1) {
-      const Crossing kept = BestOfKept(warp_.keep);
+      const Crossing kept = KthBestKept(warp_.keep);
       cut = kept.found ? max(cut, kept.item) : value_cut_;
     }
     value_cut_ = cut;
   }
 
   __device__ void KeepMinP() {
-    const double total = static_cast<double>(TotalMass()) / static_cast<double>(kUnits);
+    const double total = static_cast<double>(TotalMass()) / static_cast<double>(kMassUnit);
     if (warp_.keep > 1) {
-      const Crossing kept = BestOfKept(warp_.keep);
-      sure_ = kept.found ? kept.item : value_cut_;
+      const Crossing kept = KthBestKept(warp_.keep);
+      keep_cut_ = kept.found ? kept.item : value_cut_;
     }
-    least_ = __fmul_rn(warp_.min_p, static_cast<float>(1.0 / total));
-    min_total_ = total;
+    min_p_bound_ = __fmul_rn(warp_.min_p, static_cast<float>(1.0 / total));
+    min_p_total_ = total;
   }
 
   // Keeps the shortest prefix, ordered by |surprise - entropy|, whose probability reaches
   // typical_p, including ties with its last token.
   __device__ void KeepTypical() {
     const Mass total = TotalMass();
-    ByDistance distance{max_, log(static_cast<double>(total) / static_cast<double>(kUnits)), 0.0};
+    ByDistance distance{max_, log(static_cast<double>(total) / static_cast<double>(kMassUnit)),
+                        0.0};
     double own = 0.0;
     ForEachKept([&](float value, int) {
       const double log_p = static_cast<double>(value - max_) - distance.log_total;
@@ -402,14 +406,14 @@ class RowWarper {
     });
     distance.entropy = BlockSum(own, s_);
     const double mass = warp_.typical_p;
-    const Crossing last = Cross(
+    const Crossing last = FindCrossing(
         distance, [this](float value) { return MassOf(value); },
         [mass](Mass all) { return static_cast<Mass>(ceil(mass * static_cast<double>(all))) - 1; });
     if (!last.found) return;
     uint64_t cut = RankByDistance(last.key, -1);  // with its ties
     if (warp_.keep > 1) {
       const int keep = warp_.keep;
-      const Crossing kept = Cross(
+      const Crossing kept = FindCrossing(
           distance, [](float) { return Mass{1}; },
           [keep](Mass) { return static_cast<Mass>(keep - 1); });
       if (!kept.found) return;
@@ -430,11 +434,12 @@ class RowWarper {
   // Returns the first of the kept values, in `order`, at which the running sum of weigh(value)
   // exceeds target_of(total sum). Not found if the target is not below the total.
   template <typename Order, typename Weigh, typename TargetOf>
-  __device__ Crossing Cross(const Order& order, const Weigh& weigh, const TargetOf& target_of) {
+  __device__ Crossing FindCrossing(const Order& order, const Weigh& weigh,
+                                   const TargetOf& target_of) {
     Mass above = 0, target = 0;
     int n = listed_items_;
     if (!listed_) {
-      if (!Narrow(order, weigh, target_of, &above, &target)) return {};
+      if (!SelectBucket(order, weigh, target_of, &above, &target)) return {};
       n = s_.count;
       Sort(s_.items, n);
     }
@@ -476,10 +481,10 @@ class RowWarper {
   // For a row that is not listed: gathers into s_.items a range of values, consecutive in `order`,
   // in which the running sum exceeds the target; *above gets the sum before the range. Radix
   // selection: each pass sums the weights per bucket of the next digit and descends into the bucket
-  // that contains the target, until the bucket has at most kItems values.
+  // that contains the target, until the bucket has at most kMaxItems values.
   template <typename Order, typename Weigh, typename TargetOf>
-  __device__ bool Narrow(const Order& order, const Weigh& weigh, const TargetOf& target_of,
-                         Mass* above, Mass* target) {
+  __device__ bool SelectBucket(const Order& order, const Weigh& weigh, const TargetOf& target_of,
+                               Mass* above, Mass* target) {
     constexpr int kDigitBits = 11;
     static_assert(1 << kDigitBits == kBuckets);
     uint64_t linear_prefix = 0, rank_prefix = 0;  // digits of the current bucket
@@ -518,7 +523,7 @@ class RowWarper {
       const int count = s_.bucket_count;
       *shift = next;
       __syncthreads();
-      if (count <= kItems) break;
+      if (count <= kMaxItems) break;
     }
     if (Thread() == 0) s_.count = 0;
     __syncthreads();
@@ -577,16 +582,16 @@ class RowWarper {
   const WarpOptions& warp_;
   WarperShared& s_;
 
-  unsigned own_best_ = 0;
+  unsigned thread_max_key_ = 0;
   float max_ = 0.0f;
   bool listed_ = false;  // s_.items contains every value that may be kept, sorted
   int listed_items_ = 0;
   // The filters so far (see Kept). A value is kept if all of these hold: its RankByValue is at most
-  // value_cut_ (top_k, top_p); its probability is at least least_ or its rank at most sure_
-  // (min_p); its RankByDistance is at most distance_cut_ (typical_p).
-  uint64_t value_cut_ = 0, sure_ = 0;
-  double min_total_ = 0.0;
-  float least_ = 0.0f;
+  // value_cut_ (top_k, top_p); its probability is at least min_p_bound_ or its rank at most
+  // keep_cut_ (min_p); its RankByDistance is at most distance_cut_ (typical_p).
+  uint64_t value_cut_ = 0, keep_cut_ = 0;
+  double min_p_total_ = 0.0;
+  float min_p_bound_ = 0.0f;
   bool typical_ = false;
   ByDistance distance_{};
   uint64_t distance_cut_ = 0;

@@ -11,7 +11,7 @@
 namespace quintet {
 
 // A surviving token.
-struct Weighted {
+struct WarpedToken {
   int32_t token;
   float value;  // (logit or log-probability) / temperature
 };
@@ -26,7 +26,7 @@ class Warper {
   // Returns the tokens of `row` [vocab] that survive. Tokens with value -inf or NaN never survive.
   // Sorted by (value descending, token ascending) if top_k or top_p is on; by token if both are off
   // and `keep` is 1; otherwise in no particular order. Valid until the next call.
-  absl::Span<const Weighted> Warp(absl::Span<const float> row, const WarpOptions& options);
+  absl::Span<const WarpedToken> Warp(absl::Span<const float> row, const WarpOptions& options);
 
  private:
   void Divide(absl::Span<const float> row, float temperature);
@@ -36,15 +36,15 @@ class Warper {
   void KeepTypical(float mass, size_t keep);
   float Maximum() const;
   // Sets weights_[i] = exp(value - maximum) and returns their sum, added in double.
-  double Weigh();
+  double ComputeWeights();
 
   size_t vocab_, size_ = 0;
-  Weighted* kept_;   // [vocab]; the first size_ are the surviving tokens
-  float* weights_;   // [vocab]
-  uint32_t* order_;  // [vocab]
+  WarpedToken* kept_;  // [vocab]; the first size_ are the surviving tokens
+  float* weights_;     // [vocab]
+  uint32_t* order_;    // [vocab]
 };
 
 // Draws one of the tokens `kept`, with probability softmax(value). `kept` must not be empty.
-int32_t DrawToken(absl::Span<const Weighted> kept, const DrawPlace& place);
+int32_t DrawToken(absl::Span<const WarpedToken> kept, const DrawId& draw_id);
 
 }  // namespace quintet

@@ -40,15 +40,15 @@ Candidates PlainDraws(const Problem& p, const BeamDraw& d) {
   std::vector<Keyed> all;
   std::vector<uint64_t> scratch(static_cast<size_t>(Warper::ScratchBytes(p.vocab)) / 8);
   Warper warper(scratch.data(), p.vocab);
-  const DrawPlace place{d.draw.seed, d.draw.sequence,
-                        static_cast<uint32_t>(p.lens[static_cast<size_t>(d.draw.lens_at)])};
+  const DrawId draw_id{d.draw.seed, d.draw.sequence,
+                       static_cast<uint32_t>(p.lens[static_cast<size_t>(d.draw.lens_at)])};
   for (int32_t beam = 0; beam < d.rows; ++beam) {
     const auto row = static_cast<size_t>(d.draw.row + beam);
     const float* logits = p.logits.data() + row * static_cast<size_t>(p.vocab + p.gap);
-    for (const Weighted& w : warper.Warp({logits, static_cast<size_t>(p.vocab)}, d.draw.warp)) {
+    for (const WarpedToken& w : warper.Warp({logits, static_cast<size_t>(p.vocab)}, d.draw.warp)) {
       const float value = w.value + p.biases[row];
       const auto index = static_cast<int32_t>(beam * p.vocab + w.token);
-      all.push_back({DrawKey(value, place, static_cast<uint32_t>(index)), value, index});
+      all.push_back({GumbelKey(value, draw_id, static_cast<uint32_t>(index)), value, index});
     }
   }
   std::sort(all.begin(), all.end(), [](const Keyed& a, const Keyed& b) {

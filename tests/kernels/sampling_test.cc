@@ -37,7 +37,7 @@ class PlainDraw {
     if (w.top_p < 1.0f) TopP(w.top_p);
     if (w.min_p > 0.0f) MinP(w.min_p);
     if (w.typical_p < 1.0f) Typical(w.typical_p);
-    token = Take(UnitAt({draw.seed, draw.sequence, position}));
+    token = Take(UniformAt({draw.seed, draw.sequence, position}));
   }
 
   int32_t token = 0;

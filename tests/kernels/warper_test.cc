@@ -15,7 +15,7 @@ constexpr float kNever = -std::numeric_limits<float>::infinity();
 
 // A Warper for one row, with its scratch memory.
 struct OwnWarper {
-  absl::Span<const Weighted> Warp(const std::vector<float>& row, const WarpOptions& options) {
+  absl::Span<const WarpedToken> Warp(const std::vector<float>& row, const WarpOptions& options) {
     const int64_t vocab = static_cast<int64_t>(row.size());
     scratch.resize(static_cast<size_t>(Warper::ScratchBytes(vocab)) / 8);
     return Warper(scratch.data(), vocab).Warp(row, options);
@@ -121,7 +121,7 @@ TEST_CASE("warpers equal the Hugging Face definitions, alone and combined") {
     o.keep = 1 + random() % 3;
     const std::vector<float> expected = ReferenceWarp(row, o);
     std::vector<float> got(row.size(), kNever);
-    for (const Weighted& w : warper.Warp(row, o)) got[w.token] = w.value;
+    for (const WarpedToken& w : warper.Warp(row, o)) got[w.token] = w.value;
     INFO("trial " << trial << " top_k " << o.top_k << " top_p " << o.top_p << " min_p " << o.min_p
                   << " typical " << o.typical_p << " keep " << o.keep);
     REQUIRE(got == expected);
@@ -150,14 +150,14 @@ double ChiSquare(const std::vector<int>& counts, const std::vector<double>& p, i
 
 TEST_CASE("draws follow the softmax, over positions, over sequences and over seeds") {
   const std::vector<float> row{0.0f, 1.0f, -1.0f, 0.5f, 2.0f, -0.3f, 0.9f, 1.7f};
-  std::vector<Weighted> kept;
+  std::vector<WarpedToken> kept;
   for (size_t i = 0; i < row.size(); ++i) kept.push_back({static_cast<int32_t>(i), row[i]});
   const std::vector<double> p = Softmax(row);
   constexpr int kDraws = 100000;
   for (int over = 0; over < 3; ++over) {
     std::vector<int> counts(row.size());
     for (uint32_t i = 0; i < kDraws; ++i) {
-      DrawPlace place{99, 3, 4};
+      DrawId place{99, 3, 4};
       if (over == 0) place.position = i;
       if (over == 1) place.sequence = i;
       if (over == 2) place.seed = i;
@@ -169,7 +169,7 @@ TEST_CASE("draws follow the softmax, over positions, over sequences and over see
 }
 
 TEST_CASE("successive draws are independent") {
-  std::vector<Weighted> kept;
+  std::vector<WarpedToken> kept;
   for (int32_t i = 0; i < 4; ++i) kept.push_back({i, 0.0f});
   std::vector<int> pairs(16);
   constexpr int kDraws = 32000;
@@ -187,7 +187,7 @@ TEST_CASE("draws without replacement: first from the softmax, second from the re
   constexpr int kDraws = 40000;
   for (uint32_t i = 0; i < kDraws; ++i) {
     std::vector<std::pair<double, int>> keys;
-    for (uint32_t v = 0; v < 4; ++v) keys.emplace_back(-DrawKey(row[v], {7, 0, i}, v), v);
+    for (uint32_t v = 0; v < 4; ++v) keys.emplace_back(-GumbelKey(row[v], {7, 0, i}, v), v);
     std::sort(keys.begin(), keys.end());
     ++counts[keys[0].second * 4 + keys[1].second];
   }
@@ -206,7 +206,7 @@ TEST_CASE("draws without replacement: first from the softmax, second from the re
 }
 
 TEST_CASE("a value of -inf is drawn after all finite values") {
-  CHECK(DrawKey(kNever, {1, 0, 0}, 0) == -std::numeric_limits<double>::infinity());
+  CHECK(GumbelKey(kNever, {1, 0, 0}, 0) == -std::numeric_limits<double>::infinity());
 }
 
 }  // namespace
