@@ -17,7 +17,7 @@ constexpr float kEps = 1e-3f;  // large enough to matter
 
 // First GEMM: y = x W^T + y, from k to d channels, with the first half of the norm of y. Second
 // GEMM: from the normalized y to n channels.
-struct HalvedCase {
+struct SplitNormCase {
   int64_t rows, k, d, n;
   bool gated = false;
 };
@@ -37,7 +37,7 @@ double Dot(const std::vector<float>& x, int64_t row, const std::vector<float>& w
 }
 
 // The maximum absolute difference; NaN if any difference is NaN.
-double Apart(const std::vector<float>& got, const std::vector<double>& expected) {
+double MaxAbsError(const std::vector<float>& got, const std::vector<double>& expected) {
   REQUIRE(got.size() == expected.size());
   double most = 0;
   for (size_t i = 0; i < got.size(); ++i) {
@@ -54,7 +54,7 @@ double Largest(const std::vector<double>& values) {
 
 class Halves {
  public:
-  Halves(const HalvedCase& c, Place& place)
+  Halves(const SplitNormCase& c, Place& place)
       : c_(c),
         place_(place),
         w1_(RoundedTo(DType::kBF16, Random(c.d * c.k, 1, 0.1f))),
@@ -119,8 +119,8 @@ class Halves {
         squares.back() += double{got.y[At(r * c_.d + j)]} * got.y[At(r * c_.d + j)];
       }
     }
-    CHECK(Apart(got.y, y) <= 1e-5 * Largest(y));
-    CHECK(Apart(got.squares, squares) <= 1e-5 * Largest(squares));
+    CHECK(MaxAbsError(got.y, y) <= 1e-5 * Largest(y));
+    CHECK(MaxAbsError(got.squares, squares) <= 1e-5 * Largest(squares));
     double error = 0;  // per value
     for (size_t i = 0; i < scaled.size(); ++i) {
       const double own =
@@ -150,7 +150,7 @@ class Halves {
       }
     }
     const double allowed = dtype == DType::kF32 ? 1e-4 : RoundingError(dtype);
-    CHECK(Apart(got, expected) <= allowed * Largest(expected));
+    CHECK(MaxAbsError(got, expected) <= allowed * Largest(expected));
     Linear(args, place_.stream());
     CHECK(place_.Floats(args.y) == got);  // a second run gives the same bits
   }
@@ -158,7 +158,7 @@ class Halves {
  private:
   int64_t columns() const { return c_.gated ? c_.n / 2 : c_.n; }
 
-  const HalvedCase c_;
+  const SplitNormCase c_;
   Place& place_;
   const std::vector<float> w1_, w2_, x_, before_, gamma_, bias_;
   const LinearWeight first_, second_;
@@ -167,7 +167,7 @@ class Halves {
 
 bool TakesBF16(Place& place) { return WeightTypeSupported(WeightType::kBF16, place.device()); }
 
-void CheckHalves(const HalvedCase& c, Place& place) {
+void CheckHalves(const SplitNormCase& c, Place& place) {
   if (!TakesBF16(place)) return;
   Halves halves(c, place);
   INFO("rows " << c.rows << " k " << c.k << " d " << c.d << " n " << c.n << " gated " << c.gated);
@@ -226,7 +226,7 @@ TEST_CASE("the GEMMs that support split RMSNorm", "[linear]") {
 TEST_CASE("split RMSNorm of a row has the same bits alone and in a small batch", "[linear]") {
   ForEachPlace([](Place& place) {
     if (!TakesBF16(place)) return;
-    const HalvedCase c{.rows = 8, .k = 640, .d = 2048, .n = 64};
+    const SplitNormCase c{.rows = 8, .k = 640, .d = 2048, .n = 64};
     Halves halves(c, place);
     if (!halves.can()) return;
     const First all = halves.RunFirst(0, c.rows);

@@ -15,7 +15,7 @@ namespace quintet {
 namespace {
 
 // Runs the same computation as separate ops: norm, GEMM, StoreKv. Returns the values of the cache.
-std::vector<float> StepByStep(LinearArgs args, const Tensor& cache_memory, Place& place) {
+std::vector<float> RunSeparateOps(LinearArgs args, const Tensor& cache_memory, Place& place) {
   const RmsNormArgs norm{.x = args.x,
                          .gamma = args.norm_gamma,
                          .y = place.Poisoned(args.y.dtype, {args.x.dim[0], args.x.dim[1]}),
@@ -63,7 +63,7 @@ TEST_CASE("GEMM with fused norm and fused KV store", "[linear]") {
           const Tensor memory = place.Put(zeros, {static_cast<int64_t>(zeros.size())}, dtype);
           cache.data = memory.data;
           args.kv = {.cache = &cache, .layer = 1, .slots = place.Plan(slots)};
-          if (!at_once) return StepByStep(args, memory, place);
+          if (!at_once) return RunSeparateOps(args, memory, place);
           Linear(args, place.stream());
           return place.Floats(memory);
         };

@@ -22,7 +22,7 @@ struct Uploads {
 
 // Enqueues uploads with different contents and overwrites the source of each as soon as this is
 // allowed. Returns the number of words in device memory that are wrong.
-int64_t Wrong(Device& device, const Uploads& uploads) {
+int64_t CountWrongWords(Device& device, const Uploads& uploads) {
   auto before = device.AllocateMirrored(uploads.before_bytes);
   auto block = device.AllocateMirrored(uploads.count * uploads.words * 4);
   REQUIRE(before.ok());
@@ -47,12 +47,12 @@ int64_t Wrong(Device& device, const Uploads& uploads) {
     device.WaitForUpload(numbers[static_cast<size_t>(i)]);
     std::fill_n(host + i * uploads.words, uploads.words, -1);
   }
-  std::vector<int32_t> there(static_cast<size_t>(uploads.count * uploads.words));
-  device.CopyToHost(there.data(), device.Twin(host), uploads.count * uploads.words * 4);
+  std::vector<int32_t> device_words(static_cast<size_t>(uploads.count * uploads.words));
+  device.CopyToHost(device_words.data(), device.Twin(host), uploads.count * uploads.words * 4);
   REQUIRE(device.Synchronize().ok());
   int64_t wrong = 0;
   for (int64_t i = 0; i < uploads.count * uploads.words; ++i) {
-    wrong += there[static_cast<size_t>(i)] != i / uploads.words + 1;
+    wrong += device_words[static_cast<size_t>(i)] != i / uploads.words + 1;
   }
   return wrong;
 }
@@ -74,7 +74,7 @@ TEST_CASE("overwriting pinned memory after WaitForUpload does not change the upl
     };
     for (const Uploads& uploads : cases) {
       INFO(uploads.count << " uploads of " << uploads.words << " words");
-      CHECK(Wrong(device, uploads) == 0);
+      CHECK(CountWrongWords(device, uploads) == 0);
     }
     auto block = device.AllocateMirrored(16);
     REQUIRE(block.ok());

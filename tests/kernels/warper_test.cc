@@ -157,11 +157,11 @@ TEST_CASE("draws follow the softmax, over positions, over sequences and over see
   for (int over = 0; over < 3; ++over) {
     std::vector<int> counts(row.size());
     for (uint32_t i = 0; i < kDraws; ++i) {
-      DrawId place{99, 3, 4};
-      if (over == 0) place.position = i;
-      if (over == 1) place.sequence = i;
-      if (over == 2) place.seed = i;
-      ++counts[DrawToken(kept, place)];
+      DrawId draw_id{99, 3, 4};
+      if (over == 0) draw_id.position = i;
+      if (over == 1) draw_id.sequence = i;
+      if (over == 2) draw_id.seed = i;
+      ++counts[DrawToken(kept, draw_id)];
     }
     // 7 degrees of freedom: 24.3 is the 0.1 % quantile. Seeds are fixed, so the test is not flaky.
     CHECK(ChiSquare(counts, p, kDraws) < 24.3);
