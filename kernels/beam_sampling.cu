@@ -18,7 +18,8 @@ using warping::Thread;
 
 // BestKeys sorts its buffer after this many new candidates have been appended.
 constexpr int kSortBatch = kThreads / 4;
-// Largest k of a request: the capacity of the BestKeys buffer.
+// Largest k of a request. The buffer of BestKeys (kMaxItems) then holds the k best keys plus
+// kSortBatch - 1 pending keys plus one new key from every thread.
 constexpr int kMaxCandidates = kThreads - kSortBatch;
 
 // One of the k best candidates of a row.
@@ -28,13 +29,14 @@ struct KeyedCandidate {
   int32_t index;  // -1: none
 };
 
+// Kernel arguments; the pointers are those of SampleBeamsArgs in device memory.
 struct SampleBeamsParams {
   LogitRows logits;
   const float* row_bias;
   int64_t bias_stride;
   const BeamDraw* draws;
   const int32_t* lens;
-  KeyedCandidate* best;  // [rows, k_max]
+  KeyedCandidate* best;  // [rows, k_max] scratch
   float* values;
   int64_t values_stride;
   int32_t* indices;

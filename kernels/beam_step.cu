@@ -7,6 +7,7 @@
 namespace quintet::cuda {
 namespace {
 
+// Kernel arguments; the pointers are those of BeamStepArgs.
 struct BeamStepParams {
   const float* values;
   const int32_t* indices;
@@ -80,6 +81,7 @@ __global__ void CarryScoresKernel(const float* scores, const float* known, const
   biases[row] = from[row] >= 0 ? scores[from[row]] : known[row];
 }
 
+// Kernel arguments; the pointers are those of MoveBeamsArgs in device memory.
 struct MoveBeamsParams {
   int32_t* slots;
   int64_t slots_stride;
@@ -88,7 +90,7 @@ struct MoveBeamsParams {
   const int32_t* parents;
 };
 
-constexpr int kMovedColumns = 128;
+constexpr int kMovedColumns = 128;  // positions per block of MoveBeamsKernel
 
 // Permutes the slot tables of MoveBeamsArgs in place.
 // Shapes: slots [n, slots_stride] i32.

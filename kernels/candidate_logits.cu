@@ -6,6 +6,7 @@
 namespace quintet::cuda {
 namespace {
 
+// Kernel arguments; the pointers are those of CandidateLogitsArgs in device memory.
 struct CandidateLogitsParams {
   const float* logits;
   const float* kept;

@@ -26,7 +26,7 @@ namespace quintet {
 template <typename A, typename B>
 std::string CheckValues(const A& a, const B& b) {
   std::ostringstream out;
-  out << " (" << a << " against " << b << ")";
+  out << " (" << a << " vs. " << b << ")";
   return out.str();
 }
 

@@ -8,6 +8,7 @@ namespace {
 
 constexpr int kMaxThreads = 256;
 
+// Kernel arguments; the pointers are those of EmbeddingArgs in device memory. Strides in elements.
 template <typename T, typename Out>
 struct EmbeddingParams {
   const T* table;

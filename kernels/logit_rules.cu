@@ -9,6 +9,7 @@ namespace {
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 constexpr int kThreads = 512;
 
+// Kernel arguments; the pointers are those of LogitRulesArgs in device memory.
 struct LogitRulesParams {
   float* logits;
   int64_t stride;

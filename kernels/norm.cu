@@ -9,6 +9,7 @@ namespace {
 constexpr int kMaxThreads = 256;
 constexpr int kRegisterPieces = 4;  // pieces of a row that one thread holds in registers
 
+// Kernel arguments; the pointers are those of RmsNormArgs or LayerNormArgs in device memory.
 template <typename In, typename Out>
 struct NormParams {
   const In* x;
@@ -19,7 +20,7 @@ struct NormParams {
   Out* y;
   int64_t y_stride, rows;
   int d;
-  bool vectorized;
+  bool vectorized;  // all rows are aligned for pieces of 4 elements
   float eps;
 };
 

@@ -7,6 +7,7 @@
 namespace quintet::cuda {
 namespace {
 
+// Kernel arguments; the pointers are those of SampleArgs in device memory.
 struct SampleParams {
   LogitRows logits;
   const Draw* draws;

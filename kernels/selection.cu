@@ -76,6 +76,7 @@ __device__ __forceinline__ TileSummary Summarize(const LogitRows& logits, int64_
   return out;
 }
 
+// Returns the log-sum-exp of a row; +inf if a logit is +inf.
 __device__ __forceinline__ float LogOf(const RowSum& sum) {
   if (sum.max == -kMinusInf) return sum.max;
   return static_cast<float>(static_cast<double>(sum.max) + log(sum.sum));
@@ -304,6 +305,7 @@ __device__ void SelectExactly(const RequestValues& values, unsigned bound, int k
   __syncthreads();
 }
 
+// Writes log_sums of the rows of the request, from the tile sums of phase one.
 __device__ void WriteLogSums(const RankParams& r, const RequestValues& values) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int warps = static_cast<int>(blockDim.x) / 32;

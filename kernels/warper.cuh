@@ -40,10 +40,10 @@ struct WarperShared {
       int id[kMaxItems];
     } best;  // buffer of BestKeys (beam_sampling.cu)
   };
-  Mass scan[kWarps + 1];
-  double sums[kWarps];
-  unsigned warp_max[kWarps];
-  int count;
+  Mass scan[kWarps + 1];      // BlockScan: sum of all lower warps; last entry: total
+  double sums[kWarps];        // BlockSum: sum of each warp
+  unsigned warp_max[kWarps];  // FindMax: greatest key of each warp
+  int count;                  // number of entries in `items` or `best`
   // Result of a search for the target: a bucket, its number of values and the sum before it
   // (`above`), or an item.
   bool found;
@@ -93,6 +93,7 @@ __device__ inline Mass BlockScan(Mass own, WarperShared& s, Mass* total) {
   return before;
 }
 
+// Returns the sum of x over the block to all threads. The order of summation is fixed.
 __device__ inline double BlockSum(double x, WarperShared& s) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(kWholeWarp, x, step);
@@ -140,9 +141,11 @@ __device__ inline void Sort(uint64_t* keys, int n) {
   });
 }
 
-// The orders in which weights are summed. Members: Linear, a monotonic 32-bit key that spreads the
-// values of a row over many buckets; Rank, a unique 64-bit key of the complete order; Key, a 32-bit
-// key that sorts s.items (kSorted: they already are in this order).
+// ByValue, ByToken and ByDistance are the orders in which weights are summed. Members of an order:
+//   Linear   monotonic 32-bit key that spreads the values of a row over many buckets
+//   Rank     unique 64-bit key of the complete order
+//   Key      32-bit key by which WarperShared::items are sorted
+//   kSorted  whether WarperShared::items, which are sorted by value, are already in this order
 //
 // ByValue: value descending.
 struct ByValue {
@@ -166,6 +169,7 @@ struct ByToken {
   __device__ unsigned Key(float, int token) const { return static_cast<unsigned>(token); }
 };
 
+// Packs distance (float bits) and token into one integer; a lower rank comes first.
 __device__ __forceinline__ uint64_t RankByDistance(unsigned distance, int token) {
   return static_cast<uint64_t>(distance) << 32 | static_cast<unsigned>(token);
 }

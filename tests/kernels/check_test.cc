@@ -32,7 +32,7 @@ TEST_CASE("A broken invariant is printed and aborts") {
   char text[512] = {};
   REQUIRE(read(ends[0], text, sizeof(text) - 1) > 0);
   CHECK(std::string(text).find("check_test.cc") != std::string::npos);
-  CHECK(std::string(text).find("check failed: 1 == 2 (1 against 2)") != std::string::npos);
+  CHECK(std::string(text).find("check failed: 1 == 2 (1 vs. 2)") != std::string::npos);
   close(ends[0]);
   close(ends[1]);
 }
