@@ -52,7 +52,8 @@ echo '{"reference": {"decoder_logits": 0.1}}' > "$root/bf16/fat5-rope/bf16.json"
 expect bf16 'FAIL fat5-rope: .*bf16.json.*f32_residual'
 
 copy truncated fat5-tokcls
-head -c 1000 "$cases/fat5-tokcls/golden.safetensors" > "$root/truncated/fat5-tokcls/golden.safetensors"
+head -c 1000 "$cases/fat5-tokcls/golden.safetensors" \
+  > "$root/truncated/fat5-tokcls/golden.safetensors"
 expect truncated 'FAIL fat5-tokcls: .*golden.safetensors'
 
 # Exact GELU differs by 6e-4, other activation functions by far more. Both exceed the tolerance.
