@@ -1,6 +1,7 @@
-// The functions that every backend implements, one for each public op and size query, with the
-// contracts of the op's header. cpu_ops.h and cuda_ops.h include this file inside their namespaces,
-// so that no backend can lack an op or declare it otherwise. Not to be included elsewhere.
+// Declares the functions that every backend implements: one per public op and one per scratch-size
+// or capability query. The op's public header documents each of them. cpu_ops.h and cuda_ops.h
+// include this file inside their namespaces, so both backends declare the same ops with the same
+// signatures. Do not include it anywhere else.
 
 void RmsNorm(const RmsNormArgs& args, Stream& stream);
 void LayerNorm(const LayerNormArgs& args, Stream& stream);

@@ -1,5 +1,7 @@
-// Beams that draw on a GPU: every row is warped by a block of its own (kernels/warper.cuh), which
-// keeps the K greatest keys of what is left; another block merges those of a request's rows.
+// Beam sampling on a GPU, in two kernels. RowCandidatesKernel: one block per beam applies the
+// logits warpers to its row (kernels/warper.cuh) and keeps the k greatest draw keys among the
+// surviving tokens. MergeCandidatesKernel: one block per request merges the candidates of its
+// beams.
 #include <algorithm>
 
 #include "kernels/cuda.cuh"
@@ -10,27 +12,31 @@
 namespace quintet::cuda {
 namespace {
 
-using warping::kItems;
+using warping::kMaxItems;
 using warping::kThreads;
 using warping::Thread;
 
-constexpr int kMany = kThreads / 4;                // candidates that are worth sorting out
-constexpr int kMostCandidates = kThreads - kMany;  // of a request: what BestKeys has room for
+// BestKeys sorts its buffer after this many new candidates have been appended.
+constexpr int kSortBatch = kThreads / 4;
+// Largest k of a request. The buffer of BestKeys (kMaxItems) then holds the k best keys plus
+// kSortBatch - 1 pending keys plus one new key from every thread.
+constexpr int kMaxCandidates = kThreads - kSortBatch;
 
-// One of a row's best.
+// One of the k best candidates of a row.
 struct KeyedCandidate {
-  uint64_t key;  // less is better
+  uint64_t key;  // a lower key is a better candidate
   float value;
   int32_t index;  // -1: none
 };
 
-struct BeamsCall {
+// Kernel arguments; the pointers are those of SampleBeamsArgs in device memory.
+struct SampleBeamsParams {
   LogitRows logits;
   const float* row_bias;
   int64_t bias_stride;
   const BeamDraw* draws;
   const int32_t* lens;
-  KeyedCandidate* best;  // [rows, k_max]
+  KeyedCandidate* best;  // [rows, k_max] scratch
   float* values;
   int64_t values_stride;
   int32_t* indices;
@@ -38,14 +44,15 @@ struct BeamsCall {
   int k_max;
 };
 
-// In the order of keys from the greatest down.
-__device__ __forceinline__ uint64_t Descending(double key) {
+// Maps a double to an integer key such that a greater double gets a smaller key.
+__device__ __forceinline__ uint64_t DescendingKey(double key) {
   const auto bits = static_cast<uint64_t>(__double_as_longlong(key));
   return bits >> 63 != 0 ? bits : ~(bits | uint64_t{1} << 63);
 }
 
-// The k least of the keys that a block offers, equal ones by id; those that come are gathered
-// behind the best so far, and sorted when they are many. All threads call everything together.
+// Keeps the k smallest keys that the threads of a block offer; ties are broken by the lower id. New
+// keys are appended after the k best so far in shared memory, and the buffer is sorted whenever
+// kSortBatch have accumulated. All threads of the block must call every member function together.
 class BestKeys {
  public:
   __device__ BestKeys(int k, warping::WarperShared& s) : k_(k), s_(s) {
@@ -54,23 +61,23 @@ class BestKeys {
   }
 
   __device__ void Offer(bool offers, uint64_t key, int id) {
-    const bool takes = offers && (key < bound_ || (key == bound_ && id < bound_id_));
-    if (takes) {
+    const bool accepted = offers && (key < bound_ || (key == bound_ && id < bound_id_));
+    if (accepted) {
       const int at = atomicAdd(&s_.count, 1);
       s_.best.key[at] = key;
       s_.best.id[at] = id;
     }
-    n_ += __syncthreads_count(takes ? 1 : 0);
-    if (n_ >= k_ + kMany) Sort();
+    n_ += __syncthreads_count(accepted ? 1 : 0);
+    if (n_ >= k_ + kSortBatch) Sort();
   }
-  // Puts them in order; how many there are.
+  // Sorts the kept keys in ascending order and returns their number, at most k.
   __device__ int Finish() {
     Sort();
     return n_;
   }
 
  private:
-  static_assert(kMostCandidates + kMany + kThreads <= kItems);
+  static_assert(kMaxCandidates + kSortBatch + kThreads <= kMaxItems);
 
   __device__ void Sort() {
     const int size = warping::SortingSize(n_);
@@ -101,19 +108,21 @@ class BestKeys {
   const int k_;
   warping::WarperShared& s_;
   int n_ = 0;
-  uint64_t bound_ = ~uint64_t{0};  // the k-th so far
+  // Key and id of the k-th best candidate so far; a new candidate must beat them.
+  uint64_t bound_ = ~uint64_t{0};
   int bound_id_ = kNoId;
 };
 
-// What: best[row]: the k of the row's warped values plus its bias with the greatest draw keys.
+// best[row] = the k tokens of the row with the greatest GumbelKey(warped logit + row bias), among
+// the tokens that survive the warpers.
 // Shapes: logits [rows, vocab] f32, best [rows, k_max].
-// Math: as SampleKernel; keys in f64.
-// Map: one block a row.
-// Bound: as SampleKernel where top_k leaves few; over the whole row two f64 logarithms a value:
-// 32128 of them take one multiprocessor about 25 us (predicted, not measured).
-// Spec: tests/kernels/beam_sampling_test.cc.
+// Numerics: as SampleKernel (sampling.cu); draw keys in f64.
+// Mapping: one block per row (grid: requests x beams).
+// Bound: as SampleKernel if top_k leaves few tokens. Without top_k, two f64 logarithms per
+// token: about 25 us on one SM for a vocabulary of 32128 (predicted, not measured).
+// Test: tests/kernels/beam_sampling_test.cc.
 __global__ void __launch_bounds__(kThreads)
-    RowCandidatesKernel(const __grid_constant__ BeamsCall c) {
+    RowCandidatesKernel(const __grid_constant__ SampleBeamsParams c) {
   __shared__ warping::WarperShared s;
   WaitForInputs();
   const BeamDraw draw = c.draws[blockIdx.x];
@@ -121,15 +130,16 @@ __global__ void __launch_bounds__(kThreads)
   if (beam >= draw.rows) return;
   const int row = draw.draw.row + beam, first = beam * c.logits.vocab;
   const float bias = c.row_bias[row * c.bias_stride];
-  const DrawPlace place{draw.draw.seed, draw.draw.sequence,
-                        static_cast<uint32_t>(c.lens[draw.draw.lens_at])};
+  const DrawId draw_id{draw.draw.seed, draw.draw.sequence,
+                       static_cast<uint32_t>(c.lens[draw.draw.lens_at])};
   warping::RowWarper warper(c.logits, row, draw.draw.warp, s);
   const bool possible = warper.Warp();
   BestKeys best(draw.k, s);
   if (possible) {
     warper.VisitTogether([&](bool kept, float value, int token) {
       const auto index = static_cast<uint32_t>(first + token);
-      best.Offer(kept, kept ? Descending(DrawKey(__fadd_rn(value, bias), place, index)) : 0, token);
+      best.Offer(kept, kept ? DescendingKey(GumbelKey(__fadd_rn(value, bias), draw_id, index)) : 0,
+                 token);
     });
   }
   const int n = best.Finish();
@@ -137,19 +147,20 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = Thread(); i < draw.k; i += kThreads) {
     if (i < n) {
       const int token = s.best.id[i];
-      out[i] = {s.best.key[i], __fadd_rn(warper.Divided(token), bias), first + token};
+      out[i] = {s.best.key[i], __fadd_rn(warper.ScaledLogit(token), bias), first + token};
     } else {
       out[i] = {0, kMinusInf, -1};
     }
   }
 }
 
-// What: values and indices of SampleBeamsArgs from the rows' best.
-// Map: one block a request.
+// Merges the candidates of a request's rows into `values` and `indices` of SampleBeamsArgs.
+// Shapes: best [rows, k_max]; values and indices [entries, k_max].
+// Mapping: one block per request.
 // Bound: latency.
-// Spec: tests/kernels/beam_sampling_test.cc.
+// Test: tests/kernels/beam_sampling_test.cc.
 __global__ void __launch_bounds__(kThreads)
-    MergeCandidatesKernel(const __grid_constant__ BeamsCall c) {
+    MergeCandidatesKernel(const __grid_constant__ SampleBeamsParams c) {
   __shared__ warping::WarperShared s;
   WaitForInputs();
   const BeamDraw draw = c.draws[blockIdx.x];
@@ -159,8 +170,8 @@ __global__ void __launch_bounds__(kThreads)
   BestKeys best(draw.k, s);
   for (int base = 0; base < all; base += kThreads) {
     const int i = base + Thread();
-    const bool there = i < all && from[at(i)].index >= 0;
-    best.Offer(there, there ? from[at(i)].key : 0, i);
+    const bool valid = i < all && from[at(i)].index >= 0;
+    best.Offer(valid, valid ? from[at(i)].key : 0, i);
   }
   const int n = best.Finish();
   for (int i = Thread(); i < c.k_max; i += kThreads) {
@@ -175,13 +186,13 @@ __global__ void __launch_bounds__(kThreads)
 void SampleBeams(const SampleBeamsArgs& args, Stream& stream) {
   if (args.draws.empty()) return;
   const int64_t k_max = args.values.dim[1];
-  QT_CHECK_LE(k_max, kMostCandidates);
-  const BeamsCall call{LogitRowsOf(args.logits),      args.row_bias.as<float>(),
-                       args.row_bias.stride[0],       stream.Twin(args.draws.data()),
-                       stream.Twin(args.lens.data()), args.scratch.as<KeyedCandidate>(),
-                       args.values.as<float>(),       args.values.stride[0],
-                       args.indices.as<int32_t>(),    args.indices.stride[0],
-                       static_cast<int>(k_max)};
+  QT_CHECK_LE(k_max, kMaxCandidates);
+  const SampleBeamsParams call{MakeLogitRows(args.logits),    args.row_bias.as<float>(),
+                               args.row_bias.stride[0],       stream.Twin(args.draws.data()),
+                               stream.Twin(args.lens.data()), args.scratch.as<KeyedCandidate>(),
+                               args.values.as<float>(),       args.values.stride[0],
+                               args.indices.as<int32_t>(),    args.indices.stride[0],
+                               static_cast<int>(k_max)};
   int32_t rows = 1;
   for (const BeamDraw& draw : args.draws) rows = std::max(rows, draw.rows);
   const auto n = static_cast<unsigned>(args.draws.size());

@@ -1,6 +1,6 @@
-// Beam sampling as Hugging Face does it: the warpers act on each beam's log-probabilities, the
-// beam's running score is added, and K candidates are drawn without replacement from the softmax
-// over all beams' sums.
+// Beam sampling with the semantics of Hugging Face: the logits warpers are applied to the
+// log-probabilities of each beam, the running score of the beam is added, and K candidates are
+// drawn without replacement from the softmax over the sums of all beams.
 #pragma once
 
 #include <cstdint>
@@ -12,25 +12,31 @@
 
 namespace quintet {
 
-// What is drawn for one request.
+// One request of a SampleBeams call.
 struct BeamDraw {
-  Draw draw;          // draw.row is the row of the first beam; the others' rows follow it
-  int32_t rows = 1;   // beams
+  Draw draw;          // draw.row is the logits row of the first beam; the other beams follow it
+  int32_t rows = 1;   // number of beams, one logits row each
   int32_t entry = 0;  // row of `values` and `indices` that receives the candidates
-  int32_t k = 0;      // candidates, in [1, k_max]
+  int32_t k = 0;      // number of candidates to draw, in [1, k_max]
 };
 
-// The value of a token that the warpers leave is its warped log-probability plus its row's bias;
-// its key is DrawKey (kernels/draws.h) of the value and of its flat index. Returned are the k
-// tokens of a request with the greatest keys, greatest first, equal keys by ascending index. Where
-// the warpers leave fewer than k, the tail is filled with value -inf and index -1. Both backends
-// draw the same tokens, except where rounding of sums and logarithms decides.
+// Each token that survives the warpers has
+//
+//     value = warped log-probability + row_bias[row]
+//     key = GumbelKey(value, draw id, flat index)    (kernels/draws.h)
+//
+// A request gets its k tokens with the greatest keys, in descending order; equal keys are ordered
+// by ascending flat index. If fewer than k tokens survive, the tail is filled with value -inf and
+// index -1. Both backends draw the same tokens, except where the rounding of sums and logarithms
+// decides.
+//
+// Spans are pinned host arrays with a device copy (kernels/stream.h).
 struct SampleBeamsArgs {
   Tensor logits;                     // [rows, vocab] f32: log-probabilities
-  Tensor row_bias;                   // [rows] f32: running scores of beams
-  absl::Span<const BeamDraw> draws;  // [n] mirrored
-  absl::Span<const int32_t> lens;    // mirrored: lengths of histories (Draw::lens_at)
-  Tensor values;                     // [entries, k_max] f32 out: entries of the draws
+  Tensor row_bias;                   // [rows] f32: running scores of the beams
+  absl::Span<const BeamDraw> draws;  // [n]
+  absl::Span<const int32_t> lens;    // sequence lengths, indexed by Draw::lens_at
+  Tensor values;                     // [entries, k_max] f32 out
   Tensor indices;                    // [entries, k_max] i32 out: beam * vocab + token
   Tensor scratch;                    // SampleBeamsScratchBytes(...) as [bytes] i8
 };

@@ -22,7 +22,8 @@ int64_t ThreadBytes(int64_t vocab, int64_t k_max) {
   return Warper::ScratchBytes(vocab) + k_max * static_cast<int64_t>(sizeof(Candidate));
 }
 
-// The k best of what is added: a heap, the worst of them in front.
+// Keeps the k best of the candidates that are added, in a binary heap with the worst one at the
+// front. The caller provides memory for k candidates.
 class BestCandidates {
  public:
   BestCandidates(Candidate* room, int64_t k) : begin_(room), k_(k) {}
@@ -54,16 +55,17 @@ void SampleBeams(const SampleBeamsArgs& args, Stream& stream) {
     Warper warper(scratch, vocab);
     scratch += Warper::ScratchBytes(vocab);
     BestCandidates best(reinterpret_cast<Candidate*>(scratch), draw.k);
-    const DrawPlace place{draw.draw.seed, draw.draw.sequence,
-                          static_cast<uint32_t>(args.lens[static_cast<size_t>(draw.draw.lens_at)])};
+    const DrawId draw_id{draw.draw.seed, draw.draw.sequence,
+                         static_cast<uint32_t>(args.lens[static_cast<size_t>(draw.draw.lens_at)])};
     for (int64_t beam = 0; beam < draw.rows; ++beam) {
       const int64_t row = draw.draw.row + beam;
       const float* logits = args.logits.as<float>() + row * args.logits.stride[0];
       const float bias = args.row_bias.as<float>()[row * args.row_bias.stride[0]];
-      for (const Weighted& w : warper.Warp({logits, static_cast<size_t>(vocab)}, draw.draw.warp)) {
+      for (const WarpedToken& w :
+           warper.Warp({logits, static_cast<size_t>(vocab)}, draw.draw.warp)) {
         const float value = w.value + bias;
         const auto index = static_cast<int32_t>(beam * vocab + w.token);
-        best.Add({DrawKey(value, place, static_cast<uint32_t>(index)), value, index});
+        best.Add({GumbelKey(value, draw_id, static_cast<uint32_t>(index)), value, index});
       }
     }
     float* values = args.values.as<float>() + draw.entry * args.values.stride[0];

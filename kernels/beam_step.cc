@@ -9,7 +9,7 @@ namespace quintet {
 
 void BeamStep(const BeamStepArgs& args, Stream& stream) {
   CheckCandidates(args.values, args.indices);
-  QT_CHECK_LE(args.values.dim[1], kMostStepCandidates);
+  QT_CHECK_LE(args.values.dim[1], kMaxStepCandidates);
   QT_CHECK_GE(args.vocab, 1);
   CheckVector(args.tokens, DType::kI32);
   CheckVector(args.parents, DType::kI32);
@@ -37,7 +37,7 @@ void CarryScores(const CarryScoresArgs& args, Stream& stream) {
 void MoveBeams(const MoveBeamsArgs& args, Stream& stream) {
   CheckVector(args.parents, DType::kI32);
   for (const BeamMove& m : args.moves) {
-    QT_CHECK(m.sequence >= 0 && m.beams >= 1 && m.beams <= kMostMovedBeams);
+    QT_CHECK(m.sequence >= 0 && m.beams >= 1 && m.beams <= kMaxMovedBeams);
     QT_CHECK_LE(static_cast<size_t>(m.sequence + m.beams), args.lens.size());
     QT_CHECK(m.row >= 0 && m.row + m.beams <= args.parents.dim[0]);
     const int32_t len = args.lens[static_cast<size_t>(m.sequence)];

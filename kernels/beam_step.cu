@@ -7,7 +7,8 @@
 namespace quintet::cuda {
 namespace {
 
-struct StepCall {
+// Kernel arguments; the pointers are those of BeamStepArgs.
+struct BeamStepParams {
   const float* values;
   const int32_t* indices;
   int64_t values_stride, indices_stride;
@@ -19,14 +20,15 @@ struct StepCall {
   float* scores;
 };
 
-// What: tokens, parents and scores of BeamStepArgs.
-// Shapes: values and indices [entries, k_max], possibly in the host's memory.
-// Math: one sum; an order that no two candidates share.
-// Map: one block a group, a thread a candidate in turns, which counts those before its own.
-// Bound: latency: one read over the bus, about 1.5 us.
-// Spec: tests/kernels/beam_step_test.cc.
-__global__ void BeamStepKernel(const __grid_constant__ StepCall c) {
-  __shared__ float scores[kMostStepCandidates];
+// Computes tokens, parents and scores of BeamStepArgs.
+// Shapes: values and indices [entries, k_max] in device or pinned host memory.
+// Numerics: one f32 addition per candidate; the order (score, then candidate index) has no ties.
+// Mapping: one block per group; threads loop over candidates, and the thread of a candidate counts
+// the candidates that rank before it.
+// Bound: latency of one read over PCIe, about 1.5 us.
+// Test: tests/kernels/beam_step_test.cc.
+__global__ void BeamStepKernel(const __grid_constant__ BeamStepParams c) {
+  __shared__ float scores[kMaxStepCandidates];
   __shared__ int known;
   WaitForInputs();
   const BeamGroup g = c.groups[blockIdx.x];
@@ -51,7 +53,7 @@ __global__ void BeamStepKernel(const __grid_constant__ StepCall c) {
     scores[k] = score;
   }
   __syncthreads();
-  const int n = max(known, g.beams);  // those that are not there follow the others
+  const int n = max(known, g.beams);  // missing candidates rank after all others
   for (int k = first; k < n; k += step) {
     const float score = scores[k];
     int before = 0;
@@ -66,11 +68,11 @@ __global__ void BeamStepKernel(const __grid_constant__ StepCall c) {
   }
 }
 
-// What: biases of CarryScoresArgs.
-// Shapes: [rows].
-// Map: a thread a row.
+// biases[row] = from[row] >= 0 ? scores[from[row]] : known[row].
+// Shapes: scores [..] f32; known, from and biases [rows].
+// Mapping: one thread per row.
 // Bound: latency of two dependent reads.
-// Spec: tests/kernels/beam_step_test.cc.
+// Test: tests/kernels/beam_step_test.cc.
 __global__ void CarryScoresKernel(const float* scores, const float* known, const int32_t* from,
                                   float* biases, int rows) {
   WaitForInputs();
@@ -79,7 +81,8 @@ __global__ void CarryScoresKernel(const float* scores, const float* known, const
   biases[row] = from[row] >= 0 ? scores[from[row]] : known[row];
 }
 
-struct MoveCall {
+// Kernel arguments; the pointers are those of MoveBeamsArgs in device memory.
+struct MoveBeamsParams {
   int32_t* slots;
   int64_t slots_stride;
   const int32_t* lens;
@@ -87,16 +90,17 @@ struct MoveCall {
   const int32_t* parents;
 };
 
-constexpr int kMovedColumns = 128;
+constexpr int kMovedColumns = 128;  // positions per block of MoveBeamsKernel
 
-// What: the table of MoveBeamsArgs after the move.
-// Shapes: slots [n, slots_stride] in place.
-// Map: a thread a position of a move's sequences; it has all of them before it writes one.
+// Permutes the slot tables of MoveBeamsArgs in place.
+// Shapes: slots [n, slots_stride] i32.
+// Mapping: grid x = moves, y = blocks of kMovedColumns positions. One thread per position: it reads
+// that position's slot of every beam of the move before it writes any of them.
 // Bound: latency of three dependent reads.
-// Spec: tests/kernels/beam_step_test.cc.
+// Test: tests/kernels/beam_step_test.cc.
 __global__ void __launch_bounds__(kMovedColumns)
-    MoveBeamsKernel(const __grid_constant__ MoveCall c) {
-  __shared__ int32_t before[kMostMovedBeams][kMovedColumns];
+    MoveBeamsKernel(const __grid_constant__ MoveBeamsParams c) {
+  __shared__ int32_t before[kMaxMovedBeams][kMovedColumns];
   WaitForInputs();
   const BeamMove m = c.moves[blockIdx.x];
   const int thread = static_cast<int>(threadIdx.x);
@@ -113,17 +117,17 @@ __global__ void __launch_bounds__(kMovedColumns)
 
 void BeamStep(const BeamStepArgs& args, Stream& stream) {
   if (args.groups.empty()) return;
-  const StepCall call{args.values.as<float>(),
-                      args.indices.as<int32_t>(),
-                      args.values.stride[0],
-                      args.indices.stride[0],
-                      static_cast<int>(args.values.dim[1]),
-                      static_cast<int>(args.vocab),
-                      stream.Twin(args.groups.data()),
-                      args.eos.empty() ? nullptr : stream.Twin(args.eos.data()),
-                      args.tokens.as<int32_t>(),
-                      args.parents.as<int32_t>(),
-                      args.scores.as<float>()};
+  const BeamStepParams call{args.values.as<float>(),
+                            args.indices.as<int32_t>(),
+                            args.values.stride[0],
+                            args.indices.stride[0],
+                            static_cast<int>(args.values.dim[1]),
+                            static_cast<int>(args.vocab),
+                            stream.Twin(args.groups.data()),
+                            args.eos.empty() ? nullptr : stream.Twin(args.eos.data()),
+                            args.tokens.as<int32_t>(),
+                            args.parents.as<int32_t>(),
+                            args.scores.as<float>()};
   const int threads = std::clamp((call.k_max + 31) / 32 * 32, 32, 256);
   Launch(stream, dim3(static_cast<unsigned>(args.groups.size())),
          dim3(static_cast<unsigned>(threads)), 0, BeamStepKernel, call);
@@ -145,9 +149,9 @@ void MoveBeams(const MoveBeamsArgs& args, Stream& stream) {
     longest = std::max(longest, args.lens[static_cast<size_t>(m.sequence)]);
   }
   if (args.moves.empty() || longest == 1) return;
-  const MoveCall call{const_cast<int32_t*>(stream.Twin(args.slots)), args.slots_stride,
-                      stream.Twin(args.lens.data()), stream.Twin(args.moves.data()),
-                      args.parents.as<int32_t>()};
+  const MoveBeamsParams call{const_cast<int32_t*>(stream.Twin(args.slots)), args.slots_stride,
+                             stream.Twin(args.lens.data()), stream.Twin(args.moves.data()),
+                             args.parents.as<int32_t>()};
   const auto blocks = static_cast<unsigned>((longest - 2) / kMovedColumns + 1);
   Launch(stream, dim3(static_cast<unsigned>(args.moves.size()), blocks), dim3(kMovedColumns), 0,
          MoveBeamsKernel, call);

@@ -7,7 +7,7 @@
 namespace quintet::cpu {
 namespace {
 
-struct Running {
+struct Candidate {
   float score;
   int32_t index;
 };
@@ -20,17 +20,17 @@ void StepGroup(const BeamStepArgs& args, const BeamGroup& g) {
                                       static_cast<size_t>(g.eos_end - g.eos_begin));
     return std::find(eos.begin(), eos.end(), token) != eos.end();
   };
-  std::array<Running, kMostStepCandidates> running;
+  std::array<Candidate, kMaxStepCandidates> candidates;
   size_t n = 0;
   const auto add = [&](float value, int32_t index) {
-    running[n++] = {ends(index % args.vocab) ? value + kEndedBeam : value, index};
+    candidates[n++] = {ends(index % args.vocab) ? value + kEndedBeam : value, index};
   };
   for (int64_t k = 0; k < args.values.dim[1] && indices[k] >= 0; ++k) add(values[k], indices[k]);
   while (n < static_cast<size_t>(g.beams)) add(-std::numeric_limits<float>::infinity(), 0);
-  std::stable_sort(running.begin(), running.begin() + n,
-                   [](const Running& a, const Running& b) { return a.score > b.score; });
+  std::stable_sort(candidates.begin(), candidates.begin() + n,
+                   [](const Candidate& a, const Candidate& b) { return a.score > b.score; });
   for (int32_t beam = 0; beam < g.beams; ++beam) {
-    const Running& r = running[static_cast<size_t>(beam)];
+    const Candidate& r = candidates[static_cast<size_t>(beam)];
     args.tokens.as<int32_t>()[g.row + beam] = static_cast<int32_t>(r.index % args.vocab);
     args.parents.as<int32_t>()[g.row + beam] = static_cast<int32_t>(r.index / args.vocab);
     args.scores.as<float>()[g.row + beam] = r.score;
@@ -52,8 +52,8 @@ void CarryScores(const CarryScoresArgs& args, Stream&) {
 }
 
 void MoveBeams(const MoveBeamsArgs& args, Stream&) {
-  int32_t* const slots = const_cast<int32_t*>(args.slots);  // the block is its own twin
-  std::array<int32_t, kMostMovedBeams> before;
+  int32_t* const slots = const_cast<int32_t*>(args.slots);  // CPU: the host array is used directly
+  std::array<int32_t, kMaxMovedBeams> before;
   for (const BeamMove& m : args.moves) {
     const int32_t* parents = args.parents.as<int32_t>() + m.row;
     const int32_t moved = args.lens[static_cast<size_t>(m.sequence)] - 1;

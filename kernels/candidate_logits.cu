@@ -6,7 +6,8 @@
 namespace quintet::cuda {
 namespace {
 
-struct CandidatesCall {
+// Kernel arguments; the pointers are those of CandidateLogitsArgs in device memory.
+struct CandidateLogitsParams {
   const float* logits;
   const float* kept;
   int64_t logits_stride, kept_stride;
@@ -20,13 +21,12 @@ struct CandidatesCall {
   int k;
 };
 
-// What: values of CandidateLogitsArgs.
+// Gathers `values` of CandidateLogitsArgs.
 // Shapes: indices and values [n, k].
-// Math: none; copies.
-// Map: one block an entry, one thread a candidate in turns.
+// Mapping: one block per entry; threads loop over candidates.
 // Bound: latency of two dependent reads.
-// Spec: tests/kernels/candidate_logits_test.cc.
-__global__ void CandidateLogitsKernel(const __grid_constant__ CandidatesCall c) {
+// Test: tests/kernels/candidate_logits_test.cc.
+__global__ void CandidateLogitsKernel(const __grid_constant__ CandidateLogitsParams c) {
   WaitForInputs();
   const int64_t entry = blockIdx.x;
   const bool kept = c.from_kept[entry] != 0;
@@ -43,18 +43,18 @@ __global__ void CandidateLogitsKernel(const __grid_constant__ CandidatesCall c) 
 
 void CandidateLogits(const CandidateLogitsArgs& args, Stream& stream) {
   if (args.first_rows.empty()) return;
-  const CandidatesCall call{args.logits.as<float>(),
-                            args.kept.as<float>(),
-                            args.logits.stride[0],
-                            args.kept.stride[0],
-                            static_cast<int>(args.logits.dim[1]),
-                            stream.Twin(args.first_rows.data()),
-                            stream.Twin(args.from_kept.data()),
-                            args.indices.as<int32_t>(),
-                            args.indices.stride[0],
-                            args.values.as<float>(),
-                            args.values.stride[0],
-                            static_cast<int>(args.indices.dim[1])};
+  const CandidateLogitsParams call{args.logits.as<float>(),
+                                   args.kept.as<float>(),
+                                   args.logits.stride[0],
+                                   args.kept.stride[0],
+                                   static_cast<int>(args.logits.dim[1]),
+                                   stream.Twin(args.first_rows.data()),
+                                   stream.Twin(args.from_kept.data()),
+                                   args.indices.as<int32_t>(),
+                                   args.indices.stride[0],
+                                   args.values.as<float>(),
+                                   args.values.stride[0],
+                                   static_cast<int>(args.indices.dim[1])};
   const int threads = std::clamp((call.k + 31) / 32 * 32, 32, 256);
   Launch(stream, dim3(static_cast<unsigned>(args.first_rows.size())),
          dim3(static_cast<unsigned>(threads)), 0, CandidateLogitsKernel, call);

@@ -1,6 +1,7 @@
-// QT_CHECK: an invariant of our own code. When it is broken, QT_CHECK prints both values and
-// aborts, within a second even if standard error is blocked. No user input may reach it: bad input
-// is an absl::Status instead.
+// QT_CHECK asserts an invariant of Quintet's own code. If the invariant is broken, QT_CHECK prints
+// the expression (the _OP forms also both values) to stderr and aborts, within one second even if
+// stderr blocks. No user input may trigger a QT_CHECK: invalid input is reported as an
+// absl::Status.
 #pragma once
 
 #include <unistd.h>
@@ -15,7 +16,7 @@ namespace quintet {
 
 [[noreturn]] inline void CheckFailed(const char* file, int line, const char* what,
                                      const std::string& values) {
-  // A full pipe that nobody reads blocks the write: it must not keep a broken process alive.
+  // If stderr is a full pipe without a reader, fprintf blocks. The alarm aborts the process anyway.
   std::signal(SIGALRM, [](int) { std::abort(); });
   alarm(1);
   std::fprintf(stderr, "%s:%d: check failed: %s%s\n", file, line, what, values.c_str());
@@ -25,7 +26,7 @@ namespace quintet {
 template <typename A, typename B>
 std::string CheckValues(const A& a, const B& b) {
   std::ostringstream out;
-  out << " (" << a << " against " << b << ")";
+  out << " (" << a << " vs. " << b << ")";
   return out.str();
 }
 

@@ -1,6 +1,6 @@
-// The ops of the headers below on the CPU. Arguments have been checked by the public functions.
-// Highway compiles the kernels for every instruction set (foreach_target) and picks one at run
-// time.
+// CPU implementations of the ops declared in the headers below. The public functions have already
+// checked the arguments. Highway compiles the vector kernels once per instruction set
+// (foreach_target) and selects one at run time.
 #pragma once
 
 #include "kernels/attention.h"

@@ -1,9 +1,10 @@
-// The ops on a GPU. Arguments have been checked by the public functions. Tensors are device memory,
-// spans and index Tensors mirrored memory (kernels/stream.h).
+// CUDA implementations of the ops. The public functions have already checked the arguments. Tensors
+// are in device memory; spans and index Tensors are in pinned host memory with a device copy
+// (kernels/stream.h).
 //
-// A launcher queues kernels and nothing else: it never copies, allocates or waits, so that a step
-// can be captured as a graph. Lengths that change from step to step are read by the kernels from
-// the twins; their values on the host are upper bounds, which size the launches.
+// A launcher only enqueues kernels. It never copies, allocates or waits, so that a step can be
+// captured as a CUDA graph. Kernels read lengths that change from step to step from the device
+// copies; the host values are upper bounds that determine the grid sizes.
 #pragma once
 
 #include "kernels/attention.h"

@@ -1,5 +1,5 @@
-// The one place where an op learns on which backend it runs. Each op's public function checks its
-// shapes, then comes here.
+// Selects the backend (CPU or CUDA) of an op. The public function of each op checks its arguments
+// and then calls Dispatch.
 #pragma once
 
 #include "kernels/check.h"
@@ -13,8 +13,11 @@ inline constexpr bool kCudaBuilt = true;
 inline constexpr bool kCudaBuilt = false;
 #endif
 
-// The function of the stream's backend, to be called at once: Dispatch<cpu::RmsNorm,
-// cuda::RmsNorm>(stream)(args, stream). A build without CUDA never mentions the second.
+// Returns kOnCpu or kOnCuda, by the backend of `stream`. Usage:
+//
+//     Dispatch<cpu::RmsNorm, cuda::RmsNorm>(stream)(args, stream);
+//
+// A build without CUDA does not reference kOnCuda.
 template <auto kOnCpu, auto kOnCuda>
 auto Dispatch(const Stream& stream) {
   if constexpr (kCudaBuilt) {
@@ -24,14 +27,14 @@ auto Dispatch(const Stream& stream) {
   return kOnCpu;
 }
 
-// Ops that run on the CPU alone.
+// For ops that exist only on the CPU.
 template <auto kOnCpu>
 auto Dispatch(const Stream& stream) {
   QT_CHECK(stream.backend() == Backend::kCpu);
   return kOnCpu;
 }
 
-// Values that flow through a model: f32 on the CPU, f32, bf16 or f16 on a GPU.
+// True if activations may have this dtype: f32 on the CPU; f32, bf16 or f16 on a GPU.
 inline bool IsActivation(DType dtype, const Stream& stream) {
   return dtype == DType::kF32 ||
          (stream.backend() == Backend::kCuda && (dtype == DType::kBF16 || dtype == DType::kF16));

@@ -1,5 +1,6 @@
-// Random draws from a counter-based generator: a draw depends on the request's seed, the sequence
-// and the position, and on nothing else. Both backends compile this file.
+// Random draws from a counter-based generator. A draw depends only on the seed of the request, the
+// index of the sequence and the position in it, so results are reproducible under any batching.
+// Both backends compile this file.
 #pragma once
 
 #include <cmath>
@@ -30,31 +31,33 @@ QT_HOST_DEVICE inline RandomBits Philox(uint64_t key, const RandomBits& counter)
   return c;
 }
 
-// A double in (0, 1), never an end: the middle of one of 2^52 equal cells.
+// Returns a double strictly inside (0, 1): the midpoint of one of 2^52 equal intervals.
 QT_HOST_DEVICE inline double OpenUnit(uint32_t high, uint32_t low) {
   const uint64_t bits = (uint64_t{high} << 32 | low) >> 12;
   return (static_cast<double>(bits) + 0.5) * 0x1p-52;
 }
 
-// What a draw depends on: equal places give equal draws.
-struct DrawPlace {
-  uint64_t seed = 0;
-  uint32_t sequence = 0;  // index among the request's samples
-  uint32_t position = 0;  // tokens that the sequence has so far
+// The inputs of a random draw. Equal values give equal draws.
+struct DrawId {
+  uint64_t seed = 0;      // of the request
+  uint32_t sequence = 0;  // index among the sampled sequences of the request
+  uint32_t position = 0;  // current length of the sequence, in tokens
 };
 
-// The uniform draw that chooses one token.
-QT_HOST_DEVICE inline double UnitAt(const DrawPlace& place) {
-  const RandomBits bits = Philox(place.seed, {{place.position, place.sequence, 0u, 0u}});
+// The uniform number in (0, 1) that selects one token.
+QT_HOST_DEVICE inline double UniformAt(const DrawId& draw_id) {
+  const RandomBits bits = Philox(draw_id.seed, {{draw_id.position, draw_id.sequence, 0u, 0u}});
   return OpenUnit(bits.word[0], bits.word[1]);
 }
 
-// The sort key of the Gumbel trick: taking elements by descending key draws without replacement in
-// proportion to exp(value). `flat` is the element's index; a value of -inf gives -inf.
-QT_HOST_DEVICE inline double DrawKey(float value, const DrawPlace& place, uint32_t flat) {
-  // Two elements share a block of four words; the last counter word keeps these draws apart from
-  // UnitAt's.
-  const RandomBits bits = Philox(place.seed, {{place.position, place.sequence, flat / 2, 1u}});
+// The sort key of the Gumbel top-k trick: taking elements in descending order of
+// value + Gumbel noise samples without replacement with weights exp(value). `flat` is the index of
+// the element and selects its noise. A value of -inf gives -inf.
+QT_HOST_DEVICE inline double GumbelKey(float value, const DrawId& draw_id, uint32_t flat) {
+  // Elements 2i and 2i + 1 share one Philox block of four words. The last counter word is 1 here
+  // and 0 in UniformAt, so the two functions never use the same block.
+  const RandomBits bits =
+      Philox(draw_id.seed, {{draw_id.position, draw_id.sequence, flat / 2, 1u}});
   const bool second = flat % 2 != 0;
   const double unit =
       OpenUnit(second ? bits.word[2] : bits.word[0], second ? bits.word[3] : bits.word[1]);

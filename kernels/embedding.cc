@@ -14,7 +14,8 @@ void CheckTable(const Tensor& table, int64_t d) {
   QT_CHECK_EQ(table.stride[1], 1);
 }
 
-// Every row number must lie inside the table, or stand for one of `chosen` others.
+// Every number must be a row of the table, or in [-chosen, 0): a reference to
+// EmbeddingArgs::chosen.
 void CheckRowNumbers(const Tensor& numbers, int64_t rows, int64_t table_rows, int64_t chosen) {
   QT_CHECK(numbers.dtype == DType::kI32);
   QT_CHECK_EQ(numbers.rank, 1);

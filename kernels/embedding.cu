@@ -6,10 +6,11 @@
 namespace quintet::cuda {
 namespace {
 
-constexpr int kMostThreads = 256;
+constexpr int kMaxThreads = 256;
 
+// Kernel arguments; the pointers are those of EmbeddingArgs in device memory. Strides in elements.
 template <typename T, typename Out>
-struct EmbedArgs {
+struct EmbeddingParams {
   const T* table;
   const T* position_table;  // or null
   const int32_t* ids;
@@ -23,7 +24,7 @@ struct EmbedArgs {
   float scale;
 };
 
-// Neighbours of a row, read or written at once.
+// kWidth consecutive elements of a row, loaded or stored with one instruction.
 template <typename T, int kWidth>
 struct alignas(sizeof(T) * kWidth) Piece {
   T values[kWidth];
@@ -33,25 +34,18 @@ __device__ __forceinline__ Piece<T, kWidth> LoadPiece(const T* from) {
   return *reinterpret_cast<const Piece<T, kWidth>*>(from);
 }
 
-// What: y[r] = scale * table[ids[r]] + position_table[positions[r]]; an id below 0 stands for one
-// of the chosen; history[slots[r]] = id.
+// y[r] = scale * table[id] + position_table[positions[r]] and history[slots[r]] = id, where id is
+// ids[r], or chosen[-1 - ids[r]] if ids[r] < 0.
 // Shapes: tables [.., d] T, y [rows, d] Out.
-// Math: f32; one product and one sum, rounded once to Out.
-// Map: a block kRows rows; a thread has the same kWidth neighbours of each, of which it asks for
-// all before it writes any: as many as 16 bytes of the wider type hold where the rows allow
-// vectors, otherwise 1. Past the end the last row is written again.
-// Bound: rows * d * (sizeof(T) per table + sizeof(Out)) bytes. bf16 16384 x 768 on an H200: 50 MB,
-// 11.8 us at the 4.26 TB/s of a large copy (f32 out: 17.7); a kernel that copies as much takes 13.1
-// (19.8).
-// Versions: 1, a block a row, its id read after the wait: 20.4 us (21.3), 1.1 at 32 rows; 2, as
-// here, four rows a block, ids before the wait, a row a block for few: predicted 14.5; 14.4 (21.1),
-// 0.8.
-// Not taken: a warp a row, 14.3 (20.9), 1.0 at 32 rows; one wave of warps that load a row ahead,
-// 16.4 (22.5); all rows' vectors in one sequence, 14.9 (22.9); eight rows a block, 15.5 (22.0).
-// Stores marked as streaming change nothing.
-// Spec: tests/kernels/embedding_test.cc.
+// Numerics: f32, one multiplication and one addition, rounded once to Out.
+// Mapping: kRows rows per block. A thread owns the same kWidth columns of each row and issues all
+// loads before its first store. kWidth: 16 bytes of the wider type, or 1 if rows are not aligned.
+// Indices past the last row are clamped to it; it is then written twice with the same values.
+// Bound: rows * d * (sizeof(T) per table + sizeof(Out)) bytes. 14.4 us for bf16 16384 x 768 on an
+// H200; 11.8 us at the 4.26 TB/s of a large copy. History: kernels/ops/NOTES.md.
+// Test: tests/kernels/embedding_test.cc.
 template <typename T, typename Out, int kWidth, int kRows>
-__global__ void __launch_bounds__(kMostThreads) EmbeddingKernel(EmbedArgs<T, Out> a) {
+__global__ void __launch_bounds__(kMaxThreads) EmbeddingKernel(EmbeddingParams<T, Out> a) {
   int64_t rows[kRows], positions[kRows];
   int32_t ids[kRows], slots[kRows];
 #pragma unroll
@@ -98,7 +92,7 @@ __global__ void __launch_bounds__(kMostThreads) EmbeddingKernel(EmbedArgs<T, Out
 
 template <typename T, typename Out>
 void LaunchEmbedding(const EmbeddingArgs& args, Stream& stream) {
-  EmbedArgs<T, Out> a{};
+  EmbeddingParams<T, Out> a{};
   a.table = args.table.as<T>();
   a.ids = stream.Twin(args.ids.as<const int32_t>());
   a.chosen = args.chosen.as<const int32_t>();
@@ -123,8 +117,8 @@ void LaunchEmbedding(const EmbeddingArgs& args, Stream& stream) {
   a.scale = args.scale;
   constexpr int kWidth = std::min(kVector<T>, kVector<Out>), kManyRows = 4;
   const int width = vectors ? kWidth : 1;
-  const int threads = std::clamp((a.d / width + 31) / 32 * 32, 32, kMostThreads);
-  // A step's rows to as many multiprocessors as there are.
+  const int threads = std::clamp((a.d / width + 31) / 32 * 32, 32, kMaxThreads);
+  // With few rows (a decoder step), one row per block spreads them over all SMs.
   const bool many = vectors && a.rows > kManyRows * stream.device().multiprocessors();
   const int64_t rows = many ? kManyRows : 1;
   const auto kernel = many      ? EmbeddingKernel<T, Out, kWidth, kManyRows>

@@ -1,5 +1,5 @@
-// Fused embedding: lookup, scale and position in one pass. It also records the ids of the step,
-// which the logits processors read later (kernels/token_history.h).
+// Fused embedding: table lookup, scaling and learned positions in one pass. The op also records the
+// token ids of the step, which the logits processors read later (kernels/token_history.h).
 #pragma once
 
 #include "absl/types/span.h"
@@ -10,17 +10,20 @@ namespace quintet {
 
 // y[r] = scale * table[ids[r]] + position_table[positions[r]]
 struct EmbeddingArgs {
-  Tensor ids;  // [rows] i32 in [0, vocab); the caller has checked them, QT_CHECKed here
-  // Ids that an earlier op of this stream produces, or undefined: ids[r] = -1 - i stands for
-  // chosen[i]. A step can so be queued before the host knows its tokens.
-  Tensor chosen;  // [n] i32, dense
-  Tensor table;   // [vocab, d] f32|bf16|f16
+  // [rows] i32: in [0, vocab), or -1 - i for the token chosen[i]. A value out of range fails a
+  // QT_CHECK, so the caller must validate user input first.
+  Tensor ids;
+  // [n] i32, dense, or undefined: token ids that an earlier op on this stream writes. With them a
+  // step can be enqueued before the host knows its input tokens.
+  Tensor chosen;
+  Tensor table;  // [vocab, d] f32|bf16|f16
   float scale = 1.0f;
   Tensor positions;       // [rows] i32, or undefined
   Tensor position_table;  // [positions, d] f32|bf16|f16, or undefined
-  Tensor y;               // [rows, d] f32; on a GPU also bf16|f16, and both tables of one type
-  Tensor history;         // [slots] i32 out, or undefined: history[slots[r]] = id of row r
-  absl::Span<const int32_t> slots;  // [rows] mirrored; negative: that id is not recorded
+  Tensor y;               // [rows, d] f32; on a GPU also bf16|f16, and both tables have one dtype
+  Tensor history;         // [slots] i32 out, or undefined: history[slots[r]] = token id of row r
+  // [rows], pinned + device copy: cache slot of each row's token; negative: the id is not recorded.
+  absl::Span<const int32_t> slots;
 };
 void Embedding(const EmbeddingArgs& args, Stream& stream);
 

@@ -15,7 +15,7 @@ HWY_INLINE V32 LoadAsF32(const hwy::bfloat16_t* from) {
   return hn::PromoteTo(F32(), hn::LoadU(hn::Rebind<hwy::bfloat16_t, F32>(), from));
 }
 HWY_INLINE V32 LoadAsF32(const hwy::float16_t* from) {
-#if HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2  // no F16C, and Highway's emulation gets infinity wrong
+#if HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2  // no F16C; Highway's emulation is wrong for infinity
   HWY_ALIGN float converted[kLanes];
   ConvertToF32(from, DType::kF16, static_cast<int64_t>(kLanes), converted);
   return hn::Load(F32(), converted);
@@ -24,7 +24,7 @@ HWY_INLINE V32 LoadAsF32(const hwy::float16_t* from) {
 #endif
 }
 
-// y = scale * row, or y += row when kAdd. A tail shorter than a vector goes through a zero-padded
+// y = scale * row, or y += row if kAdd. A tail shorter than a vector is processed in a zero-padded
 // copy.
 template <bool kAdd, typename T>
 void WriteRow(const T* row, int64_t d, float scale, float* y) {

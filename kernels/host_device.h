@@ -1,4 +1,4 @@
-// Functions that run on both sides of a GPU's bus.
+// QT_HOST_DEVICE marks functions that are compiled for both the host and the GPU.
 #pragma once
 
 #ifdef __CUDACC__

@@ -6,8 +6,8 @@
 namespace quintet::cuda {
 namespace {
 
-// All lengths and strides in units of one copy.
-struct StoreArgs {
+// Kernel arguments. All lengths and strides are in units of one copy instruction (see UnitBytes).
+struct StoreKvParams {
   const void* k;
   const void* v;
   void* cache;
@@ -18,14 +18,15 @@ struct StoreArgs {
   int heads, page_size, head_units;
 };
 
-// What: the head_dim values of every row and head go to their slot, keys and values.
-// Shapes: k and v [rows, heads, head_dim], cache pages [layers, 2, heads, page_size, head_dim].
-// Math: a copy of bytes in units of 16, 4 or 2.
-// Map: a thread a unit, blockIdx.y a row; neighbours in a head are neighbours in both memories.
-// Bound: keys and values read and written once; at decoding sizes the launch.
-// Spec: tests/kernels/kv_cache_test.cc.
+// Copies the keys and values of every row to the cache slot of the row.
+// Shapes: k and v [rows, heads, head_dim]; cache pages [layers, 2, heads, page_size, head_dim].
+// Numerics: a byte copy in units of 16, 4 or 2 bytes.
+// Mapping: one thread per unit, blockIdx.y = row. Accesses are coalesced within a head on both
+// sides.
+// Bound: bytes of keys and values, read once and written once; launch latency at decoding sizes.
+// Test: tests/kernels/kv_cache_test.cc.
 template <typename Unit>
-__global__ void StoreKvKernel(StoreArgs a) {
+__global__ void StoreKvKernel(StoreKvParams a) {
   WaitForInputs();
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   const int row_units = a.heads * a.head_units;
@@ -42,7 +43,8 @@ __global__ void StoreKvKernel(StoreArgs a) {
   *to = *from;
 }
 
-// The largest of 16, 4 and the element's bytes that divides everything a copy steps by.
+// The copy unit in bytes: the largest of 16, 4 and the element size that divides all addresses,
+// strides and lengths of the copy.
 int64_t UnitBytes(const StoreKvArgs& args) {
   const int64_t size = DTypeBytes(args.cache->dtype);
   uint64_t bits = static_cast<uint64_t>(args.cache->head_dim * size) |
@@ -64,7 +66,7 @@ void StoreKv(const StoreKvArgs& args, Stream& stream) {
   const auto units = [&](int64_t elements) {
     return elements * DTypeBytes(cache.dtype) / unit_bytes;
   };
-  StoreArgs a{};
+  StoreKvParams a{};
   a.k = args.k.data;
   a.v = args.v.data;
   a.cache = cache.data;
@@ -84,12 +86,12 @@ void StoreKv(const StoreKvArgs& args, Stream& stream) {
   const auto kernel = unit_bytes == 16  ? StoreKvKernel<uint4>
                       : unit_bytes == 4 ? StoreKvKernel<uint32_t>
                                         : StoreKvKernel<uint16_t>;
-  constexpr unsigned kMostRows = 65535;  // of one grid
-  for (unsigned row = 0; row < rows; row += kMostRows) {
-    Launch(stream, dim3(blocks, std::min(kMostRows, rows - row)), dim3(kThreads), 0, kernel, a);
-    a.k = static_cast<const char*>(a.k) + a.k_row_stride * unit_bytes * kMostRows;
-    a.v = static_cast<const char*>(a.v) + a.v_row_stride * unit_bytes * kMostRows;
-    a.slots += kMostRows;
+  constexpr unsigned kMaxGridRows = 65535;  // limit of gridDim.y
+  for (unsigned row = 0; row < rows; row += kMaxGridRows) {
+    Launch(stream, dim3(blocks, std::min(kMaxGridRows, rows - row)), dim3(kThreads), 0, kernel, a);
+    a.k = static_cast<const char*>(a.k) + a.k_row_stride * unit_bytes * kMaxGridRows;
+    a.v = static_cast<const char*>(a.v) + a.v_row_stride * unit_bytes * kMaxGridRows;
+    a.slots += kMaxGridRows;
   }
 }
 

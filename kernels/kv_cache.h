@@ -1,9 +1,9 @@
 // The key/value cache: keys and values of all layers in fixed-size pages, as in PagedAttention
 // (Kwon et al. 2023).
 //
-// Ops address tokens by slot: slot = page * page_size + index within the page. Which request owns
-// which page is decided by engine/kv_pool.h. Keys of self-attention and of cross-attention share
-// one pool of pages.
+// Ops address a cached token by its slot: slot = page * page_size + index within the page.
+// engine/kv_pool.h assigns pages to requests. Self-attention and cross-attention share one pool of
+// pages.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@
 
 namespace quintet {
 
-// A view; the memory belongs to the model.
+// A view of the cache; the model owns the memory.
 struct KvCache {
   void* data = nullptr;       // [pages, layers, 2 (key, value), heads, page_size, head_dim]
-  DType dtype = DType::kF32;  // f32 on the CPU, the activations' type on a GPU
+  DType dtype = DType::kF32;  // f32 on the CPU, the dtype of the activations on a GPU
   int64_t pages = 0, layers = 0, heads = 0, page_size = 0, head_dim = 0;
 
   template <typename T>
@@ -25,8 +25,8 @@ struct KvCache {
     return static_cast<T*>(data);
   }
   int64_t page_elements() const { return layers * 2 * heads * page_size * head_dim; }
-  // The head_dim values of (layer, key or value, head) in a slot begin at element SlotOffset(slot)
-  // + ChunkOffset(layer, value, head).
+  // Offsets in elements. The head_dim values of (slot, layer, key or value, head) begin at
+  // SlotOffset(slot) + ChunkOffset(layer, value, head).
   int64_t SlotOffset(int64_t slot) const {
     return slot / page_size * page_elements() + slot % page_size * head_dim;
   }
@@ -37,10 +37,11 @@ struct KvCache {
 
 // Copies the keys and values of new tokens into their slots.
 struct StoreKvArgs {
-  Tensor k, v;  // [rows, heads, head_dim] of the cache's type, any row stride
+  Tensor k, v;  // [rows, heads, head_dim], dtype of the cache, any row stride
   const KvCache* cache = nullptr;
   int64_t layer = 0;
-  absl::Span<const int32_t> slots;  // [rows] mirrored; -1: the row is not kept
+  // [rows], pinned + device copy: destination slot of each row; -1: the row is not stored.
+  absl::Span<const int32_t> slots;
 };
 void StoreKv(const StoreKvArgs& args, Stream& stream);
 

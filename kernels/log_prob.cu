@@ -1,6 +1,6 @@
-// Log-probabilities of targets on a GPU: the head product forms the logits of
-// as many rows as a bounded piece of scratch holds; these are summarised and
-// ranked by the phases of selection.cu before the next rows take their place.
+// Log-probabilities of targets on a GPU, in chunks of rows. The GEMM with the language-model head
+// writes the logits of a chunk to scratch memory of bounded size; the kernels of selection.cu
+// compute their log-sum-exp and top-k; then the next chunk overwrites the logits.
 #include <algorithm>
 
 #include "kernels/cuda_ops.h"
@@ -9,9 +9,8 @@
 namespace quintet::cuda {
 namespace {
 
-// Logits that exist at once. With 32,128 tokens that is 512 rows, enough for
-// the head's weights to be read seldom: the product of 512 rows is bound by
-// arithmetic, not by memory.
+// Size of the logits buffer. With a vocabulary of 32,128 it holds 512 rows. A GEMM of 512 rows is
+// compute bound, so rereading the head's weights for each chunk costs little.
 constexpr int64_t kLogitBytes = int64_t{64} << 20;
 constexpr int64_t kMaxChunkRows = 512;
 constexpr int kThreads = 256;
@@ -22,11 +21,11 @@ int64_t ChunkRows(const LinearWeight& head, int64_t rows) {
 }
 
 struct Scratch {
-  Tensor logits;   // [chunk rows, vocab] f32, rows LogitsStride apart
-  Tensor product;  // of the head product
-  void* summaries;
-  Tensor values;   // [chunk rows, top] f32
-  Tensor indices;  // [chunk rows, top] i32
+  Tensor logits;    // [chunk rows, vocab] f32, row stride LogitsStride(vocab)
+  Tensor product;   // scratch of Linear, [bytes] i8
+  void* summaries;  // memory of RowSummaries
+  Tensor values;    // [chunk rows, top] f32
+  Tensor indices;   // [chunk rows, top] i32
   int64_t bytes;
 };
 
@@ -44,16 +43,16 @@ Scratch Carve(void* base, const LinearWeight& head, int64_t rows, int64_t top,
   return s;
 }
 
-// A chunk's logits and what has been found in them, and where its results go.
-struct Finish {
+// Arguments of LogProbKernel, for one chunk of rows.
+struct LogProbParams {
   LogitRows logits;
   const TileSum* sums;     // [rows, tiles]
-  const int32_t* targets;  // from here on those of the chunk
+  const int32_t* targets;  // [rows]
   int64_t targets_stride;
   float* log_probs;
   int64_t log_probs_stride;
   int top;
-  const float* values;     // [rows, top], the best logits in order
+  const float* values;     // [rows, top] the best logits, descending
   const int32_t* indices;  // [rows, top]
   float* top_log_probs;
   int64_t top_log_probs_stride[2];
@@ -61,15 +60,16 @@ struct Finish {
   int64_t top_tokens_stride[2];
 };
 
-// What: log_probs[row] = (logits[row, target] - max) - log(sum), and the same of the best `top`,
-// ordered by it and then by token.
+// log_probs[row] = (logits[row, target] - max) - log(sum); the same for the `top` best tokens,
+// ordered by log-probability descending, then token ascending.
 // Shapes: as TargetLogProbArgs, for one chunk of rows.
-// Math: the difference and the logarithm in f64, rounded once. A target outside the vocabulary
-// reads nothing and gives NaN.
-// Map: one warp a row; a lane places every 32nd of the best by counting those before it.
-// Bound: latency; a few hundred bytes a row.
-// Spec: tests/kernels/log_prob_test.cc.
-__global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__ Finish a) {
+// Numerics: differences and logarithm in f64, rounded once to f32. A target outside the
+// vocabulary is not read and gives NaN.
+// Mapping: one warp per row; each lane handles every 32nd of the best tokens and computes its
+// output position by counting the tokens that rank before it.
+// Bound: latency; a few hundred bytes per row.
+// Test: tests/kernels/log_prob_test.cc.
+__global__ void __launch_bounds__(kThreads) LogProbKernel(const __grid_constant__ LogProbParams a) {
   WaitForInputs();
   const int64_t row = blockIdx.x * (kThreads / 32) + threadIdx.x / 32;
   if (row >= a.logits.rows) return;
@@ -90,22 +90,22 @@ __global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__
   const int32_t* tokens = a.indices + row * a.top;
   for (int i = lane; i < a.top; i += 32) {
     const float own = log_prob(values[i]);
-    int place = i;  // past the vocabulary: as found
+    int position = i;  // padding (token -1) keeps its position
     if (tokens[i] >= 0) {
       const unsigned key = KeyOf(own);
-      place = 0;
+      position = 0;
       for (int j = 0; j < a.top && tokens[j] >= 0; ++j) {
         const unsigned other = KeyOf(log_prob(values[j]));
-        place += other > key || (other == key && tokens[j] < tokens[i]);
+        position += other > key || (other == key && tokens[j] < tokens[i]);
       }
     }
-    a.top_log_probs[row * a.top_log_probs_stride[0] + place * a.top_log_probs_stride[1]] =
+    a.top_log_probs[row * a.top_log_probs_stride[0] + position * a.top_log_probs_stride[1]] =
         tokens[i] >= 0 ? own : kMinusInf;
-    a.top_tokens[row * a.top_tokens_stride[0] + place * a.top_tokens_stride[1]] = tokens[i];
+    a.top_tokens[row * a.top_tokens_stride[0] + position * a.top_tokens_stride[1]] = tokens[i];
   }
 }
 
-// Rows [begin, end) of the call.
+// Enqueues the GEMM, the selection kernels and LogProbKernel for rows [begin, end) of the call.
 void RunChunk(const TargetLogProbArgs& args, const Scratch& scratch, int64_t begin, int64_t end,
               Stream& stream) {
   const int64_t rows = end - begin;
@@ -119,8 +119,8 @@ void RunChunk(const TargetLogProbArgs& args, const Scratch& scratch, int64_t beg
   cuda::Linear(product, stream);
 
   const int top = args.top_tokens.defined() ? static_cast<int>(args.top_tokens.dim[1]) : 0;
-  Ranking ranking{.logits = LogitRowsOf(product.y),
-                  .summaries = RowSummaries(scratch.summaries, rows, args.head->n())};
+  RankParams ranking{.logits = MakeLogitRows(product.y),
+                     .summaries = RowSummaries(scratch.summaries, rows, args.head->n())};
   ranking.requests = {.n = static_cast<int>(rows), .k_each = top};
   ranking.values = scratch.values.as<float>();
   ranking.values_stride = top;
@@ -132,25 +132,26 @@ void RunChunk(const TargetLogProbArgs& args, const Scratch& scratch, int64_t beg
 
   const Tensor& log_probs = args.top_log_probs;
   const Tensor& tokens = args.top_tokens;
-  Finish finish{.logits = ranking.logits,
-                .sums = ranking.summaries.sums,
-                .targets = stream.Twin(args.targets.as<int32_t>()) + begin * args.targets.stride[0],
-                .targets_stride = args.targets.stride[0],
-                .log_probs = args.log_probs.as<float>() + begin * args.log_probs.stride[0],
-                .log_probs_stride = args.log_probs.stride[0],
-                .top = top,
-                .values = ranking.values,
-                .indices = ranking.indices};
+  LogProbParams params{
+      .logits = ranking.logits,
+      .sums = ranking.summaries.sums,
+      .targets = stream.Twin(args.targets.as<int32_t>()) + begin * args.targets.stride[0],
+      .targets_stride = args.targets.stride[0],
+      .log_probs = args.log_probs.as<float>() + begin * args.log_probs.stride[0],
+      .log_probs_stride = args.log_probs.stride[0],
+      .top = top,
+      .values = ranking.values,
+      .indices = ranking.indices};
   if (top > 0) {
-    finish.top_log_probs = log_probs.as<float>() + begin * log_probs.stride[0];
-    finish.top_tokens = tokens.as<int32_t>() + begin * tokens.stride[0];
+    params.top_log_probs = log_probs.as<float>() + begin * log_probs.stride[0];
+    params.top_tokens = tokens.as<int32_t>() + begin * tokens.stride[0];
     for (int i = 0; i < 2; ++i) {
-      finish.top_log_probs_stride[i] = log_probs.stride[i];
-      finish.top_tokens_stride[i] = tokens.stride[i];
+      params.top_log_probs_stride[i] = log_probs.stride[i];
+      params.top_tokens_stride[i] = tokens.stride[i];
     }
   }
   Launch(stream, dim3(static_cast<unsigned>((rows + kThreads / 32 - 1) / (kThreads / 32))),
-         dim3(kThreads), 0, FinishKernel, finish);
+         dim3(kThreads), 0, LogProbKernel, params);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
-// Log-probabilities of given targets without a [rows, vocab] matrix of logits: the product with the
-// language-model head is computed in tiles, and each tile is folded at once into a running (max,
-// sum of exponentials) per row. The logit of the target and the greatest ones are picked up on the
-// way.
+// Log-probabilities of given target tokens without a [rows, vocab] matrix of logits. The GEMM with
+// the language-model head is computed in tiles, and each tile is reduced immediately to a running
+// (max, sum of exponentials) per row. The same pass extracts the logit of the target and the top
+// logits.
 #pragma once
 
 #include "kernels/linear.h"
@@ -15,14 +15,15 @@ struct TargetLogProbArgs {
   float alpha = 1.0f;                  // logits = alpha * hidden head^T + bias
   Tensor targets;                      // [rows] i32, each in [0, vocab)
   Tensor log_probs;                    // [rows] f32 out: logit[target] - logsumexp(logits)
-  // Optional, both or none: the best alternatives of every row by (log-probability descending,
-  // token ascending). They are ranked by their logits, before rounding to log-probabilities. Beyond
-  // the vocabulary's size: -inf and token -1.
+  // Optional, both or none: the `top` best tokens of every row, ordered by log-probability
+  // descending, then token ascending. The `top` tokens are selected by logit, before the rounding
+  // to log-probabilities. If top > vocab, the tail is -inf and token -1.
   Tensor top_log_probs;  // [rows, top] f32 out
   Tensor top_tokens;     // [rows, top] i32 out
   Tensor scratch;        // TargetLogProbScratchBytes(...) as [bytes] i8
 };
-// Logits are those of Linear, bit for bit. A row's result does not depend on the other rows.
+// The logits are bitwise equal to those of Linear. The result of a row does not depend on other
+// rows.
 void TargetLogProb(const TargetLogProbArgs& args, Stream& stream);
 int64_t TargetLogProbScratchBytes(const LinearWeight& head, int64_t rows, int64_t top,
                                   const Stream& stream);

@@ -1,6 +1,6 @@
-// The head's panels are multiplied one after the other with a block of rows, and each tile of
-// logits is folded at once into the rows' summaries (log_prob_fold_cpu.h): logits never reach
-// memory.
+// TargetLogProb on the CPU. A block of rows is multiplied with one panel (32 columns) of the
+// language-model head after the other. Each tile of logits is reduced immediately into the row
+// summaries (log_prob_fold_cpu.h), so logits stay in cache and are never stored as a matrix.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -14,8 +14,8 @@ namespace quintet::cpu {
 namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-// The vocabulary is cut into segments, one task each, by its size alone: the order of summation
-// never depends on threads.
+// The vocabulary is split into segments, one task each. The split depends only on the vocabulary
+// size, so the order of summation does not depend on the number of threads.
 constexpr int64_t kMaxSegments = 32;
 
 int64_t SegmentPanels(const LinearWeight& head) {
@@ -52,15 +52,16 @@ int64_t Top(const TargetLogProbArgs& args) {
   return args.top_tokens.defined() ? args.top_tokens.dim[1] : 0;
 }
 
-// One chunk of rows of a call.
+// A chunk of rows that is processed at once.
 struct Chunk {
   const TargetLogProbArgs* args;
-  int64_t begin;  // row of the call
+  int64_t begin;  // first row of the chunk, in rows of the call
   Activations x;
   Scratch scratch;
 };
 
-// Logits of one panel and a block of rows, row-major, into the rows' summaries.
+// Reduces a tile of logits [rows, kPanelColumns] into the summaries of its rows. `row` is the first
+// row within the chunk, `token` the first token of the tile.
 void FoldBlock(const Chunk& chunk, const float* logits, int64_t row, int64_t rows, int64_t segment,
                int64_t token) {
   const TargetLogProbArgs& args = *chunk.args;
@@ -75,7 +76,8 @@ void FoldBlock(const Chunk& chunk, const float* logits, int64_t row, int64_t row
   }
 }
 
-// Tokens of one segment: products, then their logits into the rows' summaries.
+// Computes the logits of one segment of the vocabulary for all rows of the chunk and reduces them
+// into the summaries of (row, segment).
 void FoldSegment(const Chunk& chunk, int64_t segment) {
   alignas(64) char tile[kChunkRows * kPanelColumns * kUnitBytes];
   alignas(64) float logits[kMostBlockRows * kPanelColumns];
@@ -112,8 +114,9 @@ void FoldSegment(const Chunk& chunk, int64_t segment) {
   }
 }
 
-// Outputs of one row, in place of its first segment's summary.
-void Finish(const Chunk& chunk, int64_t row) {
+// Merges the segment summaries of a row of the chunk into the first one and writes the outputs of
+// the row.
+void WriteOutputs(const Chunk& chunk, int64_t row) {
   const TargetLogProbArgs& args = *chunk.args;
   const int64_t segments = Segments(*args.head);
   const int64_t top = Top(args);
@@ -125,7 +128,7 @@ void Finish(const Chunk& chunk, int64_t row) {
   }
   const int64_t out = chunk.begin + row;
   const float log_sum = std::log(total.sum);
-  // Two steps, largest first: the difference to the maximum is exact or nearly so.
+  // Subtract the maximum first: logit - max is exact or nearly exact.
   const auto log_prob = [&](float logit) { return (logit - total.max) - log_sum; };
   args.log_probs.f32()[out * args.log_probs.stride[0]] = log_prob(chunk.scratch.target_logits[row]);
   for (int64_t i = 0; i < total.count; ++i) best[i].logit = log_prob(best[i].logit);
@@ -162,7 +165,7 @@ void TargetLogProb(const TargetLogProbArgs& args, Stream& stream) {
     chunk.x = PackActivations(head, args.hidden.Rows(chunk.begin, chunk.begin + rows), scratch,
                               stream.pool());
     stream.pool().ParallelFor(segments, [&](int64_t segment, int) { FoldSegment(chunk, segment); });
-    for (int64_t r = 0; r < rows; ++r) Finish(chunk, r);
+    for (int64_t r = 0; r < rows; ++r) WriteOutputs(chunk, r);
   }
 }
 

@@ -15,15 +15,15 @@ HWY_BEFORE_NAMESPACE();
 namespace quintet::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Returns the maximum of the panel's logits.
+// Adds kPanelColumns logits to the max and sum of `summary`. Returns the maximum of these logits.
 float FoldSums(const float* HWY_RESTRICT logits, cpu::RowSummary* summary) {
   const hn::CappedTag<float, 16> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  auto most = hn::Load(d, logits);
+  auto maximum = hn::Load(d, logits);
   for (int64_t c = lanes; c < cpu::kPanelColumns; c += lanes) {
-    most = hn::Max(most, hn::Load(d, logits + c));
+    maximum = hn::Max(maximum, hn::Load(d, logits + c));
   }
-  const float panel_max = hn::GetLane(hn::MaxOfLanes(d, most));
+  const float panel_max = hn::GetLane(hn::MaxOfLanes(d, maximum));
   if (panel_max == -std::numeric_limits<float>::infinity()) return panel_max;
   if (!(panel_max <= summary->max)) {
     summary->sum *= std::exp(summary->max - panel_max);
@@ -60,8 +60,8 @@ void Insert(TokenLogit candidate, int32_t top, int32_t* count, TokenLogit* best)
 
 void FoldLogits(const float* logits, int32_t token, int32_t vocab, int32_t top, RowSummary* summary,
                 TokenLogit* best) {
-  const float most = HWY_DYNAMIC_DISPATCH(FoldSums)(logits, summary);
-  if (top == 0 || (summary->count == top && most <= best[top - 1].logit)) return;
+  const float maximum = HWY_DYNAMIC_DISPATCH(FoldSums)(logits, summary);
+  if (top == 0 || (summary->count == top && maximum <= best[top - 1].logit)) return;
   const int32_t tokens = std::min<int32_t>(kPanelColumns, vocab - token);
   for (int32_t c = 0; c < tokens; ++c) {
     const float logit = std::isnan(logits[c]) ? -std::numeric_limits<float>::infinity() : logits[c];

@@ -1,12 +1,12 @@
-// Logits of a panel folded into what is known of a row (log_prob_cpu.cc). Not for other rooms.
+// Online log-sum-exp and top-k of one row over tiles of logits. Internal to log_prob_cpu.cc.
 #pragma once
 
 #include <cstdint>
 
 namespace quintet::cpu {
 
-// One candidate of a row. Better: the higher logit, among equals the lower token. NaN counts as
-// -inf.
+// A token and its logit. Better() orders by higher logit, then lower token. A NaN logit is stored
+// as -inf.
 struct TokenLogit {
   float logit;
   int32_t token;
@@ -15,19 +15,19 @@ inline bool Better(const TokenLogit& a, const TokenLogit& b) {
   return a.logit > b.logit || (a.logit == b.logit && a.token < b.token);
 }
 
-// What is known of a row after some of its logits: max, sum of exp(logit - max), and the best `top`
-// candidates, best first.
+// Running summary of the logits of a row that have been processed so far. Its top candidates are in
+// a separate array `best` [top], best first.
 struct RowSummary {
   float max;
-  float sum;
-  int32_t count;  // candidates in `best`
+  float sum;      // sum of exp(logit - max)
+  int32_t count;  // number of valid candidates in `best`
 };
 
-// Takes 32 more logits, of tokens [token, token + 32); those past the vocabulary are -inf. Aligned
-// to 64 bytes. `vocab` bounds the candidates.
+// Adds the logits [32] of tokens [token, token + 32), aligned to 64 bytes. Entries past the
+// vocabulary must be -inf; only tokens below `vocab` become candidates.
 void FoldLogits(const float* logits, int32_t token, int32_t vocab, int32_t top, RowSummary* summary,
                 TokenLogit* best);
-// Takes the summary of later tokens of the same row.
+// Merges `from`, the summary of later tokens of the same row, into `summary`.
 void MergeSummary(const RowSummary& from, const TokenLogit* from_best, int32_t top,
                   RowSummary* summary, TokenLogit* best);
 

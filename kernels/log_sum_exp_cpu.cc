@@ -16,8 +16,8 @@ namespace HWY_NAMESPACE {
 
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 
-// Calls body(vector) on all elements, four accumulators apart: body(i mod 4, v). The last vector is
-// filled up with -inf.
+// Calls body(accumulator, vector) on all vectors of x, with accumulator indices in [0, 4) so that
+// the caller can keep four independent sums. The last vector is padded with -inf.
 template <typename Body>
 HWY_INLINE void ForEachVector(const float* x, size_t n, const Body& body) {
   const F32 d;
@@ -44,8 +44,8 @@ float SumOfExp(const float* x, size_t n, float reference) {
   return Sum(hn::Add(hn::Add(sum[0], sum[1]), hn::Add(sum[2], sum[3])));
 }
 
-// One pass over memory: blocks that stay in the first-level cache, summed in f32; the blocks' sums
-// are added in double.
+// One pass over memory, in blocks that fit in the L1 cache. The sum of a block is f32, the sum over
+// blocks is double.
 float LogSumExpRow(const float* x, size_t n) {
   constexpr size_t kBlock = 2048;
   float max = kMinusInf;

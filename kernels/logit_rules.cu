@@ -6,16 +6,17 @@
 namespace quintet::cuda {
 namespace {
 
-constexpr float kNever = -std::numeric_limits<float>::infinity();
+constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 constexpr int kThreads = 512;
 
-struct RulesCall {
+// Kernel arguments; the pointers are those of LogitRulesArgs in device memory.
+struct LogitRulesParams {
   float* logits;
   int64_t stride;
   int vocab;
   const RowRules* rules;
-  const int32_t* tokens;          // of the ranges
-  const int32_t* history_tokens;  // of the slots
+  const int32_t* tokens;          // LogitRulesArgs::tokens
+  const int32_t* history_tokens;  // token id by cache slot
   const int32_t* slots;
   int64_t slots_stride;
   const int32_t* lens;
@@ -24,10 +25,11 @@ struct RulesCall {
   int64_t kept_stride;
 };
 
-// One row, for the block that changes it; its functions end before others may see what they wrote.
+// One row of logits, processed by one block. The member functions do not synchronize: the caller
+// must call __syncthreads() before another thread reads what a function wrote.
 class RuledRow {
  public:
-  __device__ RuledRow(const RulesCall& call, const RowRules& rules)
+  __device__ RuledRow(const LogitRulesParams& call, const RowRules& rules)
       : call_(call),
         rules_(rules),
         row_(call.logits + rules.row * call.stride),
@@ -49,7 +51,8 @@ class RuledRow {
     }
   }
 
-  // `seen`: a bit a token, all 0. Who sets a token's bit penalises it.
+  // `seen` is a bitmap of the vocabulary in shared memory, initially 0. The thread that sets the
+  // bit of a token applies the penalty, so a repeated token is penalized once.
   __device__ void Penalize(unsigned* seen) const {
     const float penalty = rules_.repetition_penalty;
     for (int i = first(); i < length_; i += kThreads) {
@@ -66,7 +69,7 @@ class RuledRow {
     for (int i = first(); i + n <= length_; i += kThreads) {
       int same = 0;
       while (same < n - 1 && Token(i + same) == Token(suffix + same)) ++same;
-      if (same == n - 1) row_[Token(i + n - 1)] = kNever;
+      if (same == n - 1) row_[Token(i + n - 1)] = kMinusInf;
     }
   }
 
@@ -79,7 +82,7 @@ class RuledRow {
       if (before > length_) continue;
       int same = 0;
       while (same < before && Token(length_ - before + same) == word[same]) ++same;
-      if (same == before) row_[word[before]] = kNever;
+      if (same == before) row_[word[before]] = kMinusInf;
     }
   }
 
@@ -87,21 +90,23 @@ class RuledRow {
   __device__ static int first() { return static_cast<int>(threadIdx.x); }
   __device__ int Token(int i) const { return call_.history_tokens[slots_[i]]; }
 
-  const RulesCall& call_;
+  const LogitRulesParams& call_;
   const RowRules& rules_;
   float* row_;
   int length_;
   const int32_t* slots_;
 };
 
-// What: the rules of LogitRulesArgs on one row each.
-// Shapes: logits [rows, vocab] f32 in place; ids of the history by slot.
-// Math: f32, one rounding a rule; what several threads write to one place is the same value.
-// Map: one block a row that has rules; a bit a token of the vocabulary in shared memory.
-// Bound: latency of three dependent reads for each rule of the history; a row that is forced or
-// becomes a log_softmax is written as a whole, vocab * 4 bytes.
-// Spec: tests/kernels/logit_rules_test.cc.
-__global__ void __launch_bounds__(kThreads) LogitRulesKernel(const __grid_constant__ RulesCall c) {
+// Applies the rules of LogitRulesArgs to the logits.
+// Shapes: logits [rows, vocab] f32, in place; token ids of the history by cache slot.
+// Numerics: f32, one rounding per rule. If several threads write one logit, they write equal
+// values.
+// Mapping: one block per row that has rules; shared memory holds one bit per vocabulary entry.
+// Bound: latency of three dependent reads per rule that uses the history. Forced tokens and
+// log_softmax write the whole row, vocab * 4 bytes.
+// Test: tests/kernels/logit_rules_test.cc.
+__global__ void __launch_bounds__(kThreads)
+    LogitRulesKernel(const __grid_constant__ LogitRulesParams c) {
   extern __shared__ unsigned seen[];
   WaitForInputs();
   const RowRules rules = c.rules[blockIdx.x];
@@ -111,7 +116,7 @@ __global__ void __launch_bounds__(kThreads) LogitRulesKernel(const __grid_consta
     __syncthreads();
   }
   if (!rules.forced.empty()) {
-    row.Fill(kNever);
+    row.Fill(kMinusInf);
     __syncthreads();
     row.Set(rules.forced, 0.0f);
     __syncthreads();
@@ -130,7 +135,7 @@ __global__ void __launch_bounds__(kThreads) LogitRulesKernel(const __grid_consta
     if (rules.ngram > 0) row.BanRepeatedNgrams();
     row.BanWords();
   }
-  row.Set(rules.banned, kNever);
+  row.Set(rules.banned, kMinusInf);
 }
 
 }  // namespace
@@ -139,18 +144,18 @@ void LogitRules(const LogitRulesArgs& args, Stream& stream) {
   if (args.rules.empty()) return;
   const TokenHistory& history = args.history;
   const int vocab = static_cast<int>(args.logits.dim[1]);
-  const RulesCall call{args.logits.as<float>(),
-                       args.logits.stride[0],
-                       vocab,
-                       stream.Twin(args.rules.data()),
-                       args.tokens.empty() ? nullptr : stream.Twin(args.tokens.data()),
-                       history.tokens.as<int32_t>(),
-                       stream.Twin(history.slots),
-                       history.slots_stride,
-                       stream.Twin(history.lens.data()),
-                       args.log_sums.as<float>(),
-                       args.kept.as<float>(),
-                       args.kept.stride[0]};
+  const LogitRulesParams call{args.logits.as<float>(),
+                              args.logits.stride[0],
+                              vocab,
+                              stream.Twin(args.rules.data()),
+                              args.tokens.empty() ? nullptr : stream.Twin(args.tokens.data()),
+                              history.tokens.as<int32_t>(),
+                              stream.Twin(history.slots),
+                              history.slots_stride,
+                              stream.Twin(history.lens.data()),
+                              args.log_sums.as<float>(),
+                              args.kept.as<float>(),
+                              args.kept.stride[0]};
   const size_t shared = static_cast<size_t>((vocab + 31) / 32) * 4;
   Launch(stream, dim3(static_cast<unsigned>(args.rules.size())), dim3(kThreads), shared,
          LogitRulesKernel, call);

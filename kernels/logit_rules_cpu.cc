@@ -6,11 +6,11 @@
 namespace quintet::cpu {
 namespace {
 
-constexpr float kNever = -std::numeric_limits<float>::infinity();
+constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 
 int64_t SeenWords(int64_t vocab) { return (vocab + 63) / 64; }
 
-// One row, its history and its rules.
+// Applies the rules of one row of logits.
 class RuledRow {
  public:
   RuledRow(const LogitRulesArgs& args, const RowRules& rules)
@@ -26,8 +26,8 @@ class RuledRow {
       std::copy_n(row_, vocab_, args_.kept.as<float>() + rules_.row * args_.kept.stride[0]);
     }
     if (!rules_.forced.empty()) {
-      std::fill_n(row_, vocab_, kNever);
-      for (const int32_t token : Of(rules_.forced)) row_[token] = 0.0f;
+      std::fill_n(row_, vocab_, kMinusInf);
+      for (const int32_t token : TokensIn(rules_.forced)) row_[token] = 0.0f;
     } else {
       if (rules_.log_softmax != 0) {
         const float sum = args_.log_sums.as<float>()[rules_.row];
@@ -37,17 +37,17 @@ class RuledRow {
       if (rules_.ngram > 0) BanRepeatedNgrams();
       BanWords();
     }
-    for (const int32_t token : Of(rules_.banned)) row_[token] = kNever;
+    for (const int32_t token : TokensIn(rules_.banned)) row_[token] = kMinusInf;
   }
 
  private:
-  absl::Span<const int32_t> Of(const TokenRange& range) const {
+  absl::Span<const int32_t> TokensIn(const TokenRange& range) const {
     return args_.tokens.subspan(static_cast<size_t>(range.begin),
                                 static_cast<size_t>(range.end - range.begin));
   }
   int32_t Token(int64_t i) const { return args_.history.tokens.as<int32_t>()[slots_[i]]; }
 
-  // A token that occurs twice is penalised once.
+  // `seen` is a bitmap of the vocabulary, so that a repeated token is penalized once.
   void Penalize(uint64_t* seen) const {
     std::fill_n(seen, SeenWords(vocab_), uint64_t{0});
     const float penalty = rules_.repetition_penalty;
@@ -66,12 +66,12 @@ class RuledRow {
     for (int64_t i = 0; i + n <= length_; ++i) {
       int64_t same = 0;
       while (same < n - 1 && Token(i + same) == Token(suffix + same)) ++same;
-      if (same == n - 1) row_[Token(i + n - 1)] = kNever;
+      if (same == n - 1) row_[Token(i + n - 1)] = kMinusInf;
     }
   }
 
   void BanWords() const {
-    const absl::Span<const int32_t> words = Of(rules_.words);
+    const absl::Span<const int32_t> words = TokensIn(rules_.words);
     const int32_t* base = args_.tokens.data() + rules_.words.begin;
     for (size_t w = 0; w + 1 < words.size(); w += 2) {
       const int32_t* word = base + words[w];
@@ -79,7 +79,7 @@ class RuledRow {
       if (before > length_) continue;
       int64_t same = 0;
       while (same < before && Token(length_ - before + same) == word[same]) ++same;
-      if (same == before) row_[word[before]] = kNever;
+      if (same == before) row_[word[before]] = kMinusInf;
     }
   }
 

@@ -7,31 +7,33 @@ namespace quintet::cuda {
 namespace {
 
 constexpr int kMaxThreads = 256;
-constexpr int kKept = 4;  // pieces of a row that one thread keeps in registers
+constexpr int kRegisterPieces = 4;  // pieces of a row that one thread holds in registers
 
+// Kernel arguments; the pointers are those of RmsNormArgs or LayerNormArgs in device memory.
 template <typename In, typename Out>
-struct NormRows {
+struct NormParams {
   const In* x;
   int64_t x_stride;
-  const int32_t* from;  // row of x each row of y comes from, or null
+  const int32_t* from;  // [rows] input row of each output row, or null for the identity
   const float* gamma;
   const float* beta;  // or null
   Out* y;
   int64_t y_stride, rows;
   int d;
-  bool wide;
+  bool vectorized;  // all rows are aligned for pieces of 4 elements
   float eps;
 };
 
-// kWidth neighbours of a row, 1 or 4; `wide`: four lie where one access takes them.
+// A piece: kWidth (1 or 4) consecutive elements of a row. `vectorized` in the functions below:
+// pieces are aligned, so one vector load or store moves a whole piece.
 template <typename T, int kWidth>
 struct alignas(kWidth * sizeof(T)) Piece {
   T values[kWidth];
 };
 
 template <int kWidth, typename T>
-__device__ __forceinline__ Piece<T, kWidth> LoadPiece(const T* from, bool wide) {
-  if (wide) return *reinterpret_cast<const Piece<T, kWidth>*>(from);
+__device__ __forceinline__ Piece<T, kWidth> LoadPiece(const T* from, bool vectorized) {
+  if (vectorized) return *reinterpret_cast<const Piece<T, kWidth>*>(from);
   Piece<T, kWidth> piece;
 #pragma unroll
   for (int j = 0; j < kWidth; ++j) piece.values[j] = from[j];
@@ -39,8 +41,8 @@ __device__ __forceinline__ Piece<T, kWidth> LoadPiece(const T* from, bool wide) 
 }
 
 template <typename T, int kWidth>
-__device__ __forceinline__ void StorePiece(const Piece<T, kWidth>& piece, bool wide, T* to) {
-  if (wide) {
+__device__ __forceinline__ void StorePiece(const Piece<T, kWidth>& piece, bool vectorized, T* to) {
+  if (vectorized) {
     *reinterpret_cast<Piece<T, kWidth>*>(to) = piece;
     return;
   }
@@ -48,7 +50,7 @@ __device__ __forceinline__ void StorePiece(const Piece<T, kWidth>& piece, bool w
   for (int j = 0; j < kWidth; ++j) to[j] = piece.values[j];
 }
 
-// The sum of a piece's values less `shift`, or of their squares, added to `sum` one by one.
+// Adds (value - shift), or its square, for each value of the piece to `sum`, in order.
 template <typename T, int kWidth>
 __device__ __forceinline__ float AddPiece(const Piece<T, kWidth>& piece, float shift, bool square,
                                           float sum) {
@@ -60,16 +62,16 @@ __device__ __forceinline__ float AddPiece(const Piece<T, kWidth>& piece, float s
   return sum;
 }
 
-// A row's mean (0 in RMSNorm) and what its deviations from that are multiplied by.
+// Per row: the mean (0 for RMSNorm) and 1 / sqrt(variance + eps).
 struct Moments {
   float mean, scale;
 };
 
 template <typename Out, bool kCentre, typename In, int kWidth>
-__device__ __forceinline__ Piece<Out, kWidth> Normed(const Piece<In, kWidth>& piece,
-                                                     const Moments& m,
-                                                     const Piece<float, kWidth>& gamma,
-                                                     const Piece<float, kWidth>& beta) {
+__device__ __forceinline__ Piece<Out, kWidth> NormalizePiece(const Piece<In, kWidth>& piece,
+                                                             const Moments& m,
+                                                             const Piece<float, kWidth>& gamma,
+                                                             const Piece<float, kWidth>& beta) {
   Piece<Out, kWidth> out;
 #pragma unroll
   for (int j = 0; j < kWidth; ++j) {
@@ -80,17 +82,16 @@ __device__ __forceinline__ Piece<Out, kWidth> Normed(const Piece<In, kWidth>& pi
   return out;
 }
 
-// What: y = (x - mean) * rsqrt(mean((x - mean)^2) + eps) * gamma + beta; RMSNorm has no mean and no
-// beta.
-// Shapes: x [rows, d] In, y [rows, d] Out, gamma and beta [d] f32; y may alias x when In is Out.
-// Math: f32; the variance in a second pass over registers, so no cancellation. Sums run in an order
-// given by d and the block alone.
-// Map: one block a row; a thread takes kWidth neighbours at a time, 4 where d is a multiple of 4,
-// and keeps kKept such pieces in registers; longer rows are read again. `wide` says that a piece is
-// one access: it changes the instructions, not the order. Bound: rows * d * (sizeof(In) +
-// sizeof(Out)) bytes once; at decoding sizes the launch. Spec: tests/kernels/norm_test.cc.
+// y = (x - mean) * rsqrt(mean((x - mean)^2) + eps) * gamma + beta; RMSNorm: mean and beta are 0.
+// Shapes: x [rows, d] In, y [rows, d] Out, gamma and beta [d] f32; y may alias x if In == Out.
+// Numerics: f32. The variance is a second pass over registers, so there is no cancellation. The
+// order of summation depends only on d and the block size; `vectorized` does not change it.
+// Mapping: one block per row. A thread processes pieces of kWidth columns (4 if d % 4 == 0) and
+// holds kRegisterPieces pieces in registers; the rest of a longer row is read again in each pass.
+// Bound: rows * d * (sizeof(In) + sizeof(Out)) bytes; launch latency at decoding sizes.
+// Test: tests/kernels/norm_test.cc.
 template <typename In, typename Out, bool kCentre, int kWidth>
-__global__ void __launch_bounds__(kMaxThreads) NormKernel(NormRows<In, Out> a) {
+__global__ void __launch_bounds__(kMaxThreads) NormKernel(NormParams<In, Out> a) {
   __shared__ float shared[32];
   WaitForInputs();
   const int64_t row = blockIdx.x;
@@ -98,19 +99,19 @@ __global__ void __launch_bounds__(kMaxThreads) NormKernel(NormRows<In, Out> a) {
   Out* y = a.y + row * a.y_stride;
   const int first = static_cast<int>(threadIdx.x) * kWidth;
   const int step = static_cast<int>(blockDim.x) * kWidth;
-  Piece<In, kWidth> kept[kKept];
+  Piece<In, kWidth> kept[kRegisterPieces];
 #pragma unroll
-  for (int p = 0; p < kKept; ++p) {
-    if (first + p * step < a.d) kept[p] = LoadPiece<kWidth>(x + first + p * step, a.wide);
+  for (int p = 0; p < kRegisterPieces; ++p) {
+    if (first + p * step < a.d) kept[p] = LoadPiece<kWidth>(x + first + p * step, a.vectorized);
   }
-  // visit(piece, its place) for all of the row that this thread has.
+  // Calls visit(piece, first column) on every piece of the row that this thread owns.
   const auto for_each = [&](auto&& visit) {
 #pragma unroll
-    for (int p = 0; p < kKept; ++p) {
+    for (int p = 0; p < kRegisterPieces; ++p) {
       if (first + p * step < a.d) visit(kept[p], first + p * step);
     }
-    for (int i = first + kKept * step; i < a.d; i += step) {
-      visit(LoadPiece<kWidth>(x + i, a.wide), i);
+    for (int i = first + kRegisterPieces * step; i < a.d; i += step) {
+      visit(LoadPiece<kWidth>(x + i, a.vectorized), i);
     }
   };
   const auto mean_of = [&](float shift, bool square) {
@@ -124,73 +125,70 @@ __global__ void __launch_bounds__(kMaxThreads) NormKernel(NormRows<In, Out> a) {
   m.scale = 1.0f / sqrtf(mean_of(m.mean, true) + a.eps);
   for_each([&](const Piece<In, kWidth>& piece, int i) {
     Piece<float, kWidth> beta{};
-    if constexpr (kCentre) beta = LoadPiece<kWidth>(a.beta + i, a.wide);
-    const auto gamma = LoadPiece<kWidth>(a.gamma + i, a.wide);
-    StorePiece(Normed<Out, kCentre>(piece, m, gamma, beta), a.wide, y + i);
+    if constexpr (kCentre) beta = LoadPiece<kWidth>(a.beta + i, a.vectorized);
+    const auto gamma = LoadPiece<kWidth>(a.gamma + i, a.vectorized);
+    StorePiece(NormalizePiece<Out, kCentre>(piece, m, gamma, beta), a.vectorized, y + i);
   });
 }
 
-constexpr int kMostWarps = 8;  // of a block
-constexpr int kParts = 8;      // of a row, at most
+constexpr int kMaxWarps = 8;  // warps per block, at most
+constexpr int kParts = 8;     // parts per row, at most
 
-// What: as NormKernel, of rows that fit into registers.
-// Shapes: as NormKernel; d a multiple of 4, at most kPieces * 128.
-// Math: as NormKernel. A row is kParts parts of pieces of 128 values, piece p in part p % kParts. A
-// lane adds its values of each part in order, then the parts; then the lanes' sums meet in a
-// butterfly: an order that d alone decides, whichever the map.
-// Map: kSplit: a block a row, a warp each of its parts, whose sums meet in shared memory.
-// Otherwise, for many short rows, a warp a row, as many rows a block as it has warps: no barrier,
-// and all loads of a row are under way at once. What the kernel before does not write (weights,
-// `from`) is read before the wait. Bound: rows * d * (sizeof(In) + sizeof(Out)) bytes once. f32 to
-// bf16 on an H200, 4.24 TB/s: of 16384 x 768 17.8 us, of 2048 47.5. Versions: 1, a block a row
-// (NormKernel): 52 us, three barriers for each 3 KB; 2, a warp a row: predicted 21; 19.5, of
-// 2048 57.1; 128 x 2048 2.8, 32 x 768 1.3, where a row is one long chain; 3, as here:
-// predicted 19.5, -, 1.3, 1.1; 19.5, 47.4, 1.8, 1.1, and a step of Flan-T5-XL at 128 rows 2.95 ms
-// after 2.98. Not taken: four parts, 20.7 and 47.8 where all rows are split; weights read
-// last, 19.8 and 52.8. Spec: tests/kernels/norm_test.cc.
+// As NormKernel, for rows that fit in registers: d % 4 == 0 and d <= kPieces * 128.
+// Numerics: as NormKernel. Piece p (128 columns, 4 per lane) belongs to part p % kParts. A lane
+// sums its values of each part in order, then the parts; a butterfly shuffle sums the lanes.
+// This order depends only on d and is the same for both mappings.
+// Mapping: kSplit: one block per row, one warp per part; partial sums go through shared memory.
+// Otherwise (many short rows): one warp per row without barriers, all loads of a row in flight.
+// gamma, beta and `from` do not depend on the previous kernel and are loaded before
+// WaitForInputs.
+// Bound: rows * d * (sizeof(In) + sizeof(Out)) bytes. f32 to bf16, H200: 16384 x 768 19.5 us
+// (17.8 us at 4.24 TB/s), 16384 x 2048 47.4 us (47.5). History: kernels/ops/NOTES.md.
+// Test: tests/kernels/norm_test.cc.
 template <typename In, typename Out, bool kCentre, int kPieces, bool kSplit>
-__global__ void __launch_bounds__(kMostWarps * 32) NormPartsKernel(NormRows<In, Out> a) {
-  constexpr int kOwn = kSplit ? (kPieces + kParts - 1) / kParts : kPieces;  // pieces of a thread
-  __shared__ float of_parts[2][kParts][32];  // sums of values, of squares
+__global__ void __launch_bounds__(kMaxWarps * 32) NormPartsKernel(NormParams<In, Out> a) {
+  // Pieces per thread.
+  constexpr int kThreadPieces = kSplit ? (kPieces + kParts - 1) / kParts : kPieces;
+  __shared__ float partial_sums[2][kParts][32];  // [0]: sums of values, [1]: sums of squares
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int warps = static_cast<int>(blockDim.x) / 32;
-  const auto place = [&](int i) { return ((kSplit ? i * kParts + warp : i) * 32 + lane) * 4; };
+  const auto column = [&](int i) { return ((kSplit ? i * kParts + warp : i) * 32 + lane) * 4; };
   const int64_t row = kSplit ? int64_t{blockIdx.x} : int64_t{blockIdx.x} * warps + warp;
-  const bool there = row < a.rows;
-  const int64_t from = a.from == nullptr || !there ? row : __ldcg(a.from + row);
-  Piece<float, 4> gamma[kOwn], beta[kOwn];
+  const bool in_range = row < a.rows;
+  const int64_t from = a.from == nullptr || !in_range ? row : __ldcg(a.from + row);
+  Piece<float, 4> gamma[kThreadPieces], beta[kThreadPieces];
 #pragma unroll
-  for (int i = 0; i < kOwn; ++i) {
-    if (place(i) >= a.d) continue;
-    gamma[i] = LoadPiece<4>(a.gamma + place(i), a.wide);
-    if constexpr (kCentre) beta[i] = LoadPiece<4>(a.beta + place(i), a.wide);
+  for (int i = 0; i < kThreadPieces; ++i) {
+    if (column(i) >= a.d) continue;
+    gamma[i] = LoadPiece<4>(a.gamma + column(i), a.vectorized);
+    if constexpr (kCentre) beta[i] = LoadPiece<4>(a.beta + column(i), a.vectorized);
   }
   WaitForInputs();
-  if (!there) return;
+  if (!in_range) return;
   const In* x = a.x + from * a.x_stride;
   Out* y = a.y + row * a.y_stride;
-  Piece<In, 4> own[kOwn];
+  Piece<In, 4> pieces[kThreadPieces];
 #pragma unroll
-  for (int i = 0; i < kOwn; ++i) {
-    if (place(i) < a.d) own[i] = LoadPiece<4>(x + place(i), a.wide);
+  for (int i = 0; i < kThreadPieces; ++i) {
+    if (column(i) < a.d) pieces[i] = LoadPiece<4>(x + column(i), a.vectorized);
   }
   const auto mean_of = [&](float shift, bool square) {
     float parts[kSplit ? 1 : kParts] = {};
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
+    for (int i = 0; i < kThreadPieces; ++i) {
       float& part = parts[kSplit ? 0 : i % kParts];
-      if (place(i) < a.d) part = AddPiece(own[i], shift, square, part);
+      if (column(i) < a.d) part = AddPiece(pieces[i], shift, square, part);
     }
     float sum = parts[0];
     if constexpr (kSplit) {
-      of_parts[square][warp][lane] = sum;
+      partial_sums[square][warp][lane] = sum;
       __syncthreads();
-      sum = of_parts[square][0][lane];
+      sum = partial_sums[square][0][lane];
     }
 #pragma unroll
     for (int p = 1; p < kParts && p < kPieces; ++p) {
       if constexpr (kSplit) {
-        if (p < warps) sum += of_parts[square][p][lane];
+        if (p < warps) sum += partial_sums[square][p][lane];
       } else {
         sum += parts[p];
       }
@@ -201,9 +199,10 @@ __global__ void __launch_bounds__(kMostWarps * 32) NormPartsKernel(NormRows<In, 
   m.mean = kCentre ? mean_of(0.0f, false) : 0.0f;
   m.scale = 1.0f / sqrtf(mean_of(m.mean, true) + a.eps);
 #pragma unroll
-  for (int i = 0; i < kOwn; ++i) {
-    if (place(i) >= a.d) continue;
-    StorePiece(Normed<Out, kCentre>(own[i], m, gamma[i], beta[i]), a.wide, y + place(i));
+  for (int i = 0; i < kThreadPieces; ++i) {
+    if (column(i) >= a.d) continue;
+    StorePiece(NormalizePiece<Out, kCentre>(pieces[i], m, gamma[i], beta[i]), a.vectorized,
+               y + column(i));
   }
 }
 
@@ -222,19 +221,19 @@ void LaunchRows(const Norm& norm, Stream& stream) {
   const auto aligned = [](const Tensor& t) {
     return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && (t.rank == 1 || t.stride[0] % 4 == 0);
   };
-  const bool wide = aligned(norm.x) && aligned(norm.y) && aligned(norm.gamma) &&
-                    (!norm.beta.defined() || aligned(norm.beta));
-  const NormRows<In, Out> a{norm.x.as<In>(),
-                            norm.x.stride[0],
-                            norm.rows.empty() ? nullptr : stream.Twin(norm.rows.data()),
-                            norm.gamma.as<float>(),
-                            norm.beta.as<float>(),
-                            norm.y.as<Out>(),
-                            norm.y.stride[0],
-                            norm.y.dim[0],
-                            d,
-                            wide,
-                            norm.eps};
+  const bool vectorized = aligned(norm.x) && aligned(norm.y) && aligned(norm.gamma) &&
+                          (!norm.beta.defined() || aligned(norm.beta));
+  const NormParams<In, Out> a{norm.x.as<In>(),
+                              norm.x.stride[0],
+                              norm.rows.empty() ? nullptr : stream.Twin(norm.rows.data()),
+                              norm.gamma.as<float>(),
+                              norm.beta.as<float>(),
+                              norm.y.as<Out>(),
+                              norm.y.stride[0],
+                              norm.y.dim[0],
+                              d,
+                              vectorized,
+                              norm.eps};
   const auto grid = [](int64_t blocks) { return dim3(static_cast<unsigned>(blocks)); };
   const auto block = [](int warps) { return dim3(static_cast<unsigned>(warps * 32)); };
   if (d % 4 == 0 && d <= 16 * 128) {
@@ -248,7 +247,7 @@ void LaunchRows(const Norm& norm, Stream& stream) {
     const auto kernel = d <= 4 * 128   ? NormPartsKernel<In, Out, kCentre, 4, false>
                         : d <= 6 * 128 ? NormPartsKernel<In, Out, kCentre, 6, false>
                                        : NormPartsKernel<In, Out, kCentre, 8, false>;
-    Launch(stream, grid((rows + kMostWarps - 1) / kMostWarps), block(kMostWarps), 0, kernel, a);
+    Launch(stream, grid((rows + kMaxWarps - 1) / kMaxWarps), block(kMaxWarps), 0, kernel, a);
     return;
   }
   const bool fours = d % 4 == 0;

@@ -1,7 +1,7 @@
-// Normalisation over the last dimension: RMSNorm (T5) and LayerNorm (GPT-2).
+// Normalization over the last dimension: RMSNorm (T5) and LayerNorm (GPT-2).
 //
-// On the CPU x and y are f32. On a GPU y is f32, bf16 or f16, and x is f32 or of y's type. gamma
-// and beta are f32 on both; sums are f32. A row's result depends on that row alone.
+// On the CPU x and y are f32. On a GPU y is f32, bf16 or f16, and x is f32 or has the dtype of y.
+// gamma, beta and all sums are f32. The result of a row does not depend on other rows.
 #pragma once
 
 #include "absl/types/span.h"
@@ -16,8 +16,8 @@ struct RmsNormArgs {
   Tensor gamma;  // [d]
   Tensor y;      // [rows, d]; may alias x when `rows` is empty
   float eps = 1e-6f;
-  // Gather: row r of y is the norm of row rows[r] of x, each in [0, x_rows). Empty: row r of x, and
-  // x_rows == rows.
+  // Gather, [rows], pinned + device copy: row r of y is the norm of row rows[r] of x, each in
+  // [0, x_rows). Empty: row r of y is the norm of row r of x, and x_rows == rows.
   absl::Span<const int32_t> rows;
 };
 void RmsNorm(const RmsNormArgs& args, Stream& stream);

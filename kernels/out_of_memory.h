@@ -1,5 +1,5 @@
-// Failed allocations (std::bad_alloc) as statuses: an allocation failure ends one request, or a
-// load, never the process.
+// Converts failed allocations (std::bad_alloc) to statuses, so that an allocation failure ends one
+// request or one model load, never the process.
 #pragma once
 
 #include <new>
@@ -8,11 +8,11 @@
 
 namespace quintet {
 
-// RESOURCE_EXHAUSTED. Its payload "quintet.reason" says OUT_OF_MEMORY (server/errors.h). Allocated
-// by the first call; later calls and copies allocate nothing. Thread safe.
+// Returns RESOURCE_EXHAUSTED with payload "quintet.reason" = OUT_OF_MEMORY (server/errors.h). The
+// first call allocates the status; later calls and copies do not allocate. Thread safe.
 const absl::Status& OutOfMemory();
 
-// work(), or OutOfMemory() when an allocation fails in it. `work` returns absl::Status or
+// Returns work(), or OutOfMemory() if work() throws std::bad_alloc. `work` returns absl::Status or
 // absl::StatusOr.
 template <typename Work>
 auto CatchOutOfMemory(Work work) -> decltype(work()) {

@@ -1,4 +1,4 @@
-// Sampling on a GPU: one block draws one token (kernels/warper.cuh).
+// Sampling on a GPU: one block applies the warpers (kernels/warper.cuh) and draws one token.
 #include "kernels/cuda.cuh"
 #include "kernels/cuda_ops.h"
 #include "kernels/draws.h"
@@ -7,7 +7,8 @@
 namespace quintet::cuda {
 namespace {
 
-struct SampleCall {
+// Kernel arguments; the pointers are those of SampleArgs in device memory.
+struct SampleParams {
   LogitRows logits;
   const Draw* draws;
   const int32_t* lens;
@@ -15,26 +16,23 @@ struct SampleCall {
   int32_t* chosen;  // or null
 };
 
-// What: tokens[i] of SampleArgs.
+// tokens[i] of SampleArgs: warps the row of draw i and draws one of the surviving tokens.
 // Shapes: logits [rows, vocab] f32.
-// Math: values / temperature and their exponentials in f32, weights in units of 2^-40 of the
-// greatest, sums exact in 64 bits; entropy in f64, in an order of its own.
-// Map: one block a draw. The row is read twice where the k best fit into shared memory, otherwise
-// once and then twice for each filter and for the draw (more where thousands of values are equal).
-// Bound: latency: 2 x vocab * 4 bytes through one multiprocessor, about 2 x 2.5 us for 32128, and
-// some 80 barriers.
-// Versions, 32 rows on an H200: 1, as here: predicted 11 us for 32128 with the 50 best. Whole steps
-// with a repetition penalty besides take 16 us more than those that only rank (32128) and 30 us
-// more (50257); with top_p over the whole row 96 and 171 us more.
-// Spec: tests/kernels/sampling_test.cc.
+// Numerics: logit / temperature and exponentials in f32. Weights are integers in units of 2^-40 of
+// the greatest weight and their 64-bit sums are exact; the entropy (typical_p) is a sum in f64.
+// Mapping: one block per draw. If the top_k tokens fit in shared memory, the row is read twice;
+// otherwise once, plus twice per filter and for the draw (more often if thousands of values tie).
+// Bound: latency: 2 * vocab * 4 bytes through one SM (about 2 x 2.5 us for a vocabulary of 32128)
+// and about 80 barriers. Measurements: kernels/sampling/NOTES.md.
+// Test: tests/kernels/sampling_test.cc.
 __global__ void __launch_bounds__(warping::kThreads)
-    SampleKernel(const __grid_constant__ SampleCall c) {
+    SampleKernel(const __grid_constant__ SampleParams c) {
   __shared__ warping::WarperShared s;
   WaitForInputs();
   const Draw draw = c.draws[blockIdx.x];
-  const DrawPlace place{draw.seed, draw.sequence, static_cast<uint32_t>(c.lens[draw.lens_at])};
+  const DrawId draw_id{draw.seed, draw.sequence, static_cast<uint32_t>(c.lens[draw.lens_at])};
   warping::RowWarper warper(c.logits, draw.row, draw.warp, s);
-  const int token = warper.Warp() ? warper.DrawToken(UnitAt(place)) : 0;
+  const int token = warper.Warp() ? warper.DrawToken(UniformAt(draw_id)) : 0;
   if (threadIdx.x != 0) return;
   c.tokens[blockIdx.x] = token;
   if (c.chosen != nullptr) c.chosen[draw.row] = token;
@@ -44,9 +42,9 @@ __global__ void __launch_bounds__(warping::kThreads)
 
 void Sample(const SampleArgs& args, Stream& stream) {
   if (args.draws.empty()) return;
-  const SampleCall call{LogitRowsOf(args.logits), stream.Twin(args.draws.data()),
-                        stream.Twin(args.lens.data()), args.tokens.as<int32_t>(),
-                        args.chosen.as<int32_t>()};
+  const SampleParams call{MakeLogitRows(args.logits), stream.Twin(args.draws.data()),
+                          stream.Twin(args.lens.data()), args.tokens.as<int32_t>(),
+                          args.chosen.as<int32_t>()};
   Launch(stream, dim3(static_cast<unsigned>(args.draws.size())), dim3(warping::kThreads), 0,
          SampleKernel, call);
 }

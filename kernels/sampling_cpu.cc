@@ -9,7 +9,7 @@ void Sample(const SampleArgs& args, Stream& stream) {
     const Draw& draw = args.draws[static_cast<size_t>(task)];
     const float* row = args.logits.as<float>() + draw.row * args.logits.stride[0];
     Warper warper(args.scratch.as<char>() + thread * Warper::ScratchBytes(vocab), vocab);
-    const absl::Span<const Weighted> kept =
+    const absl::Span<const WarpedToken> kept =
         warper.Warp({row, static_cast<size_t>(vocab)}, draw.warp);
     const auto position = static_cast<uint32_t>(args.lens[static_cast<size_t>(draw.lens_at)]);
     const int32_t token = kept.empty() ? 0 : DrawToken(kept, {draw.seed, draw.sequence, position});

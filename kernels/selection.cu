@@ -1,9 +1,11 @@
-// Log-sum-exp and the exact top K on a GPU, by retrieve-and-rerank as in selection_cpu.cc. Phase
-// one reads the logits once and leaves the maximum of every group of 128 neighbours and, when
-// asked, sums of exponentials. Phase two takes from the maxima a lower bound of a request's K-th
-// value, looks again only at the groups that reach it, and ranks what it finds there.
+// Log-sum-exp and exact top-k on a GPU, by retrieve-and-rerank as in selection_cpu.cc. Phase one
+// (SummaryKernel) reads the logits once and stores the maximum of every group of 128 consecutive
+// tokens and, optionally, sums of exponentials. Phase two (RankKernel) derives a lower bound of the
+// k-th best value of a request from these maxima, rereads only the groups whose maximum reaches the
+// bound, and ranks the values found there.
 //
-// Nothing depends on how rows share a launch: a row's sums are cut and added by its length alone.
+// Results of a row do not depend on the other rows of the launch: the partition and the order of
+// its sums depend only on the vocabulary size.
 #include "kernels/selection.cuh"
 
 #include <algorithm>
@@ -15,13 +17,15 @@ namespace {
 
 constexpr unsigned kWholeWarp = 0xffffffffu;
 constexpr int kSummaryThreads = 256;
-constexpr int kFewThreads = 256, kManyThreads = 1024;  // of a block of phase two
-constexpr int kFewResults = 64;
-// Candidates of one request that are ranked at once. K may be as large as half of it: then the
-// bound, a K-th of at least 1024 maxima, lets about 2 K pass.
-constexpr int kCandidates = 2048;
+// Threads per block of RankKernel: kSmallBlock if k_max <= kSmallK, otherwise kLargeBlock.
+constexpr int kSmallBlock = 256, kLargeBlock = 1024;
+constexpr int kSmallK = 64;
+// Capacity of the candidate buffer of one request. k is at most half of it, because about 2 k
+// values can reach the lower bound (the k-th best of at least 1024 maxima).
+constexpr int kMaxCandidates = 2048;
 
-// Lane l gets values 4 l to 4 l + 3 of the group that begins at `begin`; -inf past the row's end.
+// Loads a group of 128 logits that begins at column `begin`: lane l gets values 4 l to 4 l + 3. The
+// values past the end of the row are -inf.
 __device__ __forceinline__ void LoadGroup(const LogitRows& logits, int64_t row, int begin,
                                           float (&values)[4]) {
   const int at = begin + static_cast<int>(threadIdx.x) % 32 * 4;
@@ -34,7 +38,7 @@ __device__ __forceinline__ void LoadGroup(const LogitRows& logits, int64_t row, 
   }
 }
 
-// One warp's reading of a tile: the groups' maxima, and the sum when kSums.
+// Summary of one tile, computed by one warp: the maximum of each group, and the sum if kSums.
 struct TileSummary {
   float maxima[kTileGroups];
   TileSum sum;
@@ -48,17 +52,17 @@ __device__ __forceinline__ TileSummary Summarize(const LogitRows& logits, int64_
     LoadGroup(logits, row, tile * kTile + g * kGroup, values[g]);
   }
   TileSummary out;
-  unsigned most = 0;
+  unsigned max_key = 0;
 #pragma unroll
   for (int g = 0; g < kTileGroups; ++g) {
     const float(&v)[4] = values[g];
     const unsigned key =
         __reduce_max_sync(kWholeWarp, KeyOf(fmaxf(fmaxf(v[0], v[1]), fmaxf(v[2], v[3]))));
     out.maxima[g] = ValueOf(key);
-    most = max(most, key);
+    max_key = max(max_key, key);
   }
   if constexpr (kSums) {
-    out.sum.max = ValueOf(most);
+    out.sum.max = ValueOf(max_key);
     const float reference = out.sum.max == kMinusInf ? 0.0f : out.sum.max;
     float sum[kTileGroups];
 #pragma unroll
@@ -72,22 +76,20 @@ __device__ __forceinline__ TileSummary Summarize(const LogitRows& logits, int64_
   return out;
 }
 
+// Returns the log-sum-exp of a row; +inf if a logit is +inf.
 __device__ __forceinline__ float LogOf(const RowSum& sum) {
   if (sum.max == -kMinusInf) return sum.max;
   return static_cast<float>(static_cast<double>(sum.max) + log(sum.sum));
 }
 
-// What: maxima[row, group] and, with kSums, sums[row, tile].
-// Shapes: logits [rows, vocab] f32; groups of 128, tiles of 512.
-// Math: exponentials and their sums within a tile in f32, by a tree; NaN reaches the sum, not the
-// maxima.
-// Map: one warp a tile, its 16 values a lane in registers; 8 warps a block.
-// Bound: rows * vocab * 4 bytes read once. 128 x 32128 on an H200: 16.4 MB, 3.8 us at 4.3 TB/s.
-// Versions, 128 x 32128 with sums, RankKernel behind it, the best 8 of each row: 1, as here:
-// predicted 5 us and 4 us (32 registers, so all warps of the launch are resident at once), seen
-// 12.4 us for both with the logits in the L2 cache, 14.5 without; each alone with cold caches, as
-// ncu runs them, 8.4 and 13.4, so the rank, not the reading, is the longer half.
-// Spec: tests/kernels/selection_test.cc.
+// Phase one: maxima[row, group] = maximum of each group of 128 tokens, and, if kSums,
+// sums[row, tile] = (max, sum of exp(logit - max)) of each tile of 512 tokens.
+// Shapes: logits [rows, vocab] f32, maxima [rows, tiles * 4] f32, sums [rows, tiles].
+// Numerics: f32 exponentials, summed by a tree. NaN propagates to the sum; the maxima ignore it.
+// Mapping: one warp per tile, 16 values per lane in registers; 8 warps per block.
+// Bound: rows * vocab * 4 bytes, read once. 128 x 32128 on an H200: 16.4 MB, 3.8 us at 4.3 TB/s.
+// Measurements: kernels/sampling/NOTES.md.
+// Test: tests/kernels/selection_test.cc.
 template <bool kSums>
 __global__ void __launch_bounds__(kSummaryThreads, 8)
     SummaryKernel(LogitRows logits, Requests requests, RowSummaries out) {
@@ -105,13 +107,13 @@ __global__ void __launch_bounds__(kSummaryThreads, 8)
   if constexpr (kSums) out.sums[at] = summary.sum;
 }
 
-// What: out[row] = log(sum(exp(logits[row]))).
+// out[row] = log(sum(exp(logits[row]))).
 // Shapes: logits [rows, vocab] f32, out [rows] f32.
-// Math: as SummaryKernel and MergeTiles: the same bits as TopK gives as log_sums.
-// Map: one block a row, its warps in turns over the tiles, whose sums lie in shared memory.
-// Bound: as SummaryKernel; a row alone is read by one multiprocessor.
-// Spec: tests/kernels/selection_test.cc.
-__global__ void __launch_bounds__(kManyThreads)
+// Numerics: as SummaryKernel and MergeTiles; bitwise equal to log_sums of TopK.
+// Mapping: one block per row; its warps loop over the tiles and store tile sums in shared memory.
+// Bound: as SummaryKernel, but a single row is read by one SM only.
+// Test: tests/kernels/selection_test.cc.
+__global__ void __launch_bounds__(kLargeBlock)
     LogSumExpKernel(LogitRows logits, float* out, int64_t out_stride) {
   extern __shared__ TileSum tiles[];
   WaitForInputs();
@@ -127,11 +129,12 @@ __global__ void __launch_bounds__(kManyThreads)
   if (threadIdx.x == 0) out[blockIdx.x * out_stride] = LogOf(sum);
 }
 
-// One request's values, for the block that ranks it.
+// The transformed scores of one request (see TopKArgs), for the block that ranks them. A group
+// index counts the groups of all rows of the request.
 class RequestValues {
  public:
-  // Reads tables alone, past the L1 cache: before WaitForInputs, too.
-  __device__ RequestValues(const Ranking& r, int request) : r_(r) {
+  // May be called before WaitForInputs: reads only index tables, bypassing the L1 cache.
+  __device__ RequestValues(const RankParams& r, int request) : r_(r) {
     const bool single = r.requests.row_offsets == nullptr;
     begin_ = single ? request : __ldcg(r.requests.row_offsets + request);
     rows_ = (single ? request + 1 : __ldcg(r.requests.row_offsets + request + 1)) - begin_;
@@ -145,7 +148,8 @@ class RequestValues {
   __device__ int rows() const { return rows_; }
   __device__ int groups() const { return rows_ * row_groups_; }
 
-  // Of the group's maximum. Rounding is monotonic, so it is the maximum of the transformed values.
+  // The key of the transformed maximum of a group. Rounding is monotonic, so this is also the
+  // maximum of the transformed values.
   __device__ unsigned GroupKey(int group) const {
     const int row = begin_ + group / row_groups_;
     return Transformed(
@@ -153,8 +157,8 @@ class RequestValues {
         Shift(row), Bias(row));
   }
 
-  // The whole warp calls visit(key, index) on the values of the groups that reach `bound`, each
-  // warp of the block on its share.
+  // Calls visit(key, flat index) on every value of the groups whose maximum reaches `bound`. The
+  // warps of the block share the groups; all lanes of a warp visit one group together.
   template <typename Visit>
   __device__ void ForEachValue(unsigned bound, const Visit& visit) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -171,7 +175,7 @@ class RequestValues {
   __device__ float Shift(int row) const {
     return shift_ == nullptr ? 0.0f : shift_[row * shift_stride_];
   }
-  // -0 keeps every value as it is.
+  // Adding -0 is the identity for every value, including -0.
   __device__ float Bias(int row) const {
     return r_.row_bias == nullptr ? -0.0f : r_.row_bias[row * r_.bias_stride];
   }
@@ -192,28 +196,29 @@ class RequestValues {
     }
   }
 
-  const Ranking& r_;
+  const RankParams& r_;
   const float* shift_;
   int64_t shift_stride_;
   int begin_, rows_, row_groups_;
 };
 
-// Value and index in one number: greater is better, and no two are equal.
-__device__ __forceinline__ uint64_t RankOf(unsigned key, int index) {
+// Packs value key and flat index into one integer: a greater rank is better; ranks are unique.
+__device__ __forceinline__ uint64_t PackRank(unsigned key, int index) {
   return static_cast<uint64_t>(key) << 32 | ~static_cast<unsigned>(index);
 }
 
 struct RankShared {
-  uint64_t candidates[kCandidates];
-  int count;
-  // Of the exact selection.
+  uint64_t candidates[kMaxCandidates];
+  int count;  // candidates found; may exceed kMaxCandidates
+  // State of SelectExactly: histogram of the current digit, the digits of the k-th best rank found
+  // so far, and the number of values still wanted among those that share these digits.
   int histogram[256];
   uint64_t prefix;
   int wanted;
 };
 
-// The largest of the block's keys; `warps` [32] is shared.
-__device__ unsigned BlockMost(unsigned key, unsigned* warps) {
+// Returns the largest key of the block to all threads. `warps` [32] is shared memory.
+__device__ unsigned BlockMax(unsigned key, unsigned* warps) {
   const int lane = static_cast<int>(threadIdx.x) % 32, n = static_cast<int>(blockDim.x) / 32;
   key = __reduce_max_sync(kWholeWarp, key);
   if (lane == 0) warps[threadIdx.x / 32] = key;
@@ -221,8 +226,9 @@ __device__ unsigned BlockMost(unsigned key, unsigned* warps) {
   return __reduce_max_sync(kWholeWarp, lane < n ? warps[lane] : 0);
 }
 
-// A key that at least k values of the request reach, and not many more: the best one, or about the
-// k-th best of the threads' maxima, found bit by bit. 0 when there are too few groups.
+// Returns a lower bound of the k-th best key of the request that not many more than k values reach.
+// k == 1: the best key. k > 1: approximately the k-th best of the per-thread maxima, determined bit
+// by bit. Returns 0 if the request has too few groups.
 __device__ unsigned LowerBound(const RequestValues& values, int k) {
   unsigned best = 0;
   for (int g = static_cast<int>(threadIdx.x); g < values.groups();
@@ -231,7 +237,7 @@ __device__ unsigned LowerBound(const RequestValues& values, int k) {
   }
   if (k == 1) {
     __shared__ unsigned warps[32];
-    return BlockMost(best, warps);
+    return BlockMax(best, warps);
   }
   unsigned bound = 0;
   for (unsigned bit = 1u << 31; bit != 0; bit >>= 1) {
@@ -243,12 +249,12 @@ __device__ unsigned LowerBound(const RequestValues& values, int k) {
   return bound;
 }
 
-// The digit of the wanted-th largest of the counted values, by the first warp. Leaves how many are
-// wanted within it.
+// The first warp finds the histogram digit that contains the s.wanted-th largest value, appends it
+// to s.prefix, and sets s.wanted to the number still wanted within that digit.
 __device__ void PickDigit(RankShared& s, int shift) {
   if (threadIdx.x >= 32) return;
   const int lane = static_cast<int>(threadIdx.x);
-  int above = 0;  // values whose digit is in a higher lane's eight
+  int above = 0;  // number of values whose digit belongs to a higher lane (8 digits per lane)
   int own = 0;
   for (int i = 0; i < 8; ++i) own += s.histogram[lane * 8 + i];
   for (int other = 31; other > 0; --other) {
@@ -264,8 +270,9 @@ __device__ void PickDigit(RankShared& s, int shift) {
   s.wanted = wanted - above;
 }
 
-// For values that crowd at the bound (ties, flat rows): the k-th best rank, exactly, by its digits
-// from the top; then the k candidates that reach it. Reads the request's values nine times.
+// Slow path if more than kMaxCandidates values reach the bound (ties, flat rows). Radix-selects the
+// k-th best rank by its 8-bit digits, most significant first, and then collects the k candidates
+// that reach it. Reads the values of the request nine times.
 __device__ void SelectExactly(const RequestValues& values, unsigned bound, int k, RankShared& s) {
   if (threadIdx.x == 0) {
     s.prefix = 0;
@@ -278,8 +285,8 @@ __device__ void SelectExactly(const RequestValues& values, unsigned bound, int k
     __syncthreads();
     const uint64_t prefix = s.prefix;
     values.ForEachValue(bound, [&](unsigned key, int index) {
-      const uint64_t rank = RankOf(key, index);
-      // Two shifts: one of 64 bits is undefined.
+      const uint64_t rank = PackRank(key, index);
+      // Two shifts, because a single shift by 64 bits is undefined.
       if (key >= bound && (rank ^ prefix) >> shift >> 8 == 0) {
         atomicAdd(&s.histogram[rank >> shift & 255], 1);
       }
@@ -292,13 +299,14 @@ __device__ void SelectExactly(const RequestValues& values, unsigned bound, int k
   __syncthreads();
   const uint64_t last = s.prefix;
   values.ForEachValue(bound, [&](unsigned key, int index) {
-    const uint64_t rank = RankOf(key, index);
+    const uint64_t rank = PackRank(key, index);
     if (rank >= last) s.candidates[atomicAdd(&s.count, 1)] = rank;
   });
   __syncthreads();
 }
 
-__device__ void WriteLogSums(const Ranking& r, const RequestValues& values) {
+// Writes log_sums of the rows of the request, from the tile sums of phase one.
+__device__ void WriteLogSums(const RankParams& r, const RequestValues& values) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int warps = static_cast<int>(blockDim.x) / 32;
   for (int i = warp; i < values.rows(); i += warps) {
@@ -309,15 +317,15 @@ __device__ void WriteLogSums(const Ranking& r, const RequestValues& values) {
   __syncthreads();
 }
 
-// What: the k best of a request's values, in order.
-// Shapes: as TopKArgs; the summaries of SummaryKernel.
-// Math: comparisons of integers alone, so the order in which candidates arrive does not matter. A
-// request with more values at the bound than there is room for takes SelectExactly.
-// Map: one block a request. Candidates lie in shared memory; each thread counts how many stand
-// before its own.
-// Bound: latency of about 30 barriers and two reads of L2; bytes are those of the summaries.
-// Spec: tests/kernels/selection_test.cc.
-__global__ void __launch_bounds__(kManyThreads) RankKernel(const __grid_constant__ Ranking r) {
+// Phase two: writes the k best values of each request and their flat indices, in order.
+// Shapes: as TopKArgs; input: the summaries of SummaryKernel.
+// Numerics: only integer comparisons of unique ranks, so the order in which threads append
+// candidates does not matter. More than kMaxCandidates values at the bound: SelectExactly.
+// Mapping: one block per request. Candidates are in shared memory; the output position of a
+// candidate is the number of candidates with a greater rank.
+// Bound: latency of about 30 barriers and two reads of L2; reads mainly the summaries.
+// Test: tests/kernels/selection_test.cc.
+__global__ void __launch_bounds__(kLargeBlock) RankKernel(const __grid_constant__ RankParams r) {
   __shared__ RankShared s;
   const int request = static_cast<int>(blockIdx.x), step = static_cast<int>(blockDim.x);
   const RequestValues values(r, request);
@@ -327,12 +335,12 @@ __global__ void __launch_bounds__(kManyThreads) RankKernel(const __grid_constant
   if (r.log_sums != nullptr) WriteLogSums(r, values);
   const unsigned bound = LowerBound(values, k);
   values.ForEachValue(bound, [&](unsigned key, int index) {
-    if (key < bound || *static_cast<volatile int*>(&s.count) > kCandidates) return;
+    if (key < bound || *static_cast<volatile int*>(&s.count) > kMaxCandidates) return;
     const int at = atomicAdd(&s.count, 1);
-    if (at < kCandidates) s.candidates[at] = RankOf(key, index);
+    if (at < kMaxCandidates) s.candidates[at] = PackRank(key, index);
   });
   __syncthreads();
-  if (s.count > kCandidates) SelectExactly(values, bound, k, s);
+  if (s.count > kMaxCandidates) SelectExactly(values, bound, k, s);
 
   float* out_values = r.values + request * r.values_stride;
   int32_t* out_indices = r.indices + request * r.indices_stride;
@@ -356,7 +364,7 @@ __global__ void __launch_bounds__(kManyThreads) RankKernel(const __grid_constant
 
 }  // namespace
 
-LogitRows LogitRowsOf(const Tensor& logits) {
+LogitRows MakeLogitRows(const Tensor& logits) {
   const int64_t vocab = logits.dim[1];
   return {logits.as<float>(),
           logits.stride[0],
@@ -384,17 +392,17 @@ void SummarizeRows(const LogitRows& logits, const Requests& requests, bool want_
          want_sums ? SummaryKernel<true> : SummaryKernel<false>, logits, requests, out);
 }
 
-void RankRows(const Ranking& ranking, Stream& stream) {
+void RankRows(const RankParams& ranking, Stream& stream) {
   if (ranking.requests.n == 0) return;
-  QT_CHECK_LE(2 * ranking.k_max, kCandidates);
+  QT_CHECK_LE(2 * ranking.k_max, kMaxCandidates);
   Launch(stream, dim3(static_cast<unsigned>(ranking.requests.n)),
-         dim3(ranking.k_max <= kFewResults ? kFewThreads : kManyThreads), 0, RankKernel, ranking);
+         dim3(ranking.k_max <= kSmallK ? kSmallBlock : kLargeBlock), 0, RankKernel, ranking);
 }
 
 void LogSumExp(const LogSumExpArgs& args, Stream& stream) {
-  const LogitRows logits = LogitRowsOf(args.logits);
+  const LogitRows logits = MakeLogitRows(args.logits);
   if (logits.rows == 0) return;
-  const int threads = std::min(kManyThreads, 32 * std::max(1, logits.tiles));
+  const int threads = std::min(kLargeBlock, 32 * std::max(1, logits.tiles));
   Launch(stream, dim3(static_cast<unsigned>(logits.rows)), dim3(static_cast<unsigned>(threads)),
          static_cast<size_t>(logits.tiles) * sizeof(TileSum), LogSumExpKernel, logits,
          args.out.as<float>(), args.out.stride[0]);
@@ -402,8 +410,9 @@ void LogSumExp(const LogSumExpArgs& args, Stream& stream) {
 
 void TopK(const TopKArgs& args, Stream& stream) {
   if (args.k.empty()) return;
-  Ranking r{.logits = LogitRowsOf(args.scores),
-            .summaries = RowSummaries(args.scratch.data, args.scores.dim[0], args.scores.dim[1])};
+  RankParams r{
+      .logits = MakeLogitRows(args.scores),
+      .summaries = RowSummaries(args.scratch.data, args.scores.dim[0], args.scores.dim[1])};
   r.requests = {stream.Twin(args.row_offsets.data()), stream.Twin(args.k.data()),
                 static_cast<int>(args.k.size()), 0};
   r.row_shift = args.row_shift.as<float>();

@@ -1,5 +1,5 @@
-// The two phases of selection.cu as its neighbours use them (log_prob.cu has logits of its own):
-// summaries of rows, then the ranking of what reaches a bound taken from them.
+// Internal interface of selection.cu for other .cu files, such as log_prob.cu: phase one summarizes
+// rows of logits, phase two ranks the values that reach a bound derived from the summaries.
 #pragma once
 
 #include <limits>
@@ -10,55 +10,57 @@
 namespace quintet::cuda {
 
 inline constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
-inline constexpr int kGroup = 128;  // neighbours whose maximum is kept: one load of a warp
+// A group is 128 consecutive tokens, one 16-byte load per lane of a warp; its maximum is stored.
+inline constexpr int kGroup = 128;
 inline constexpr int kTileGroups = 4;
-inline constexpr int kTile = kTileGroups * kGroup;  // neighbours summed by one warp
+// A tile is 512 consecutive tokens, summed by one warp.
+inline constexpr int kTile = kTileGroups * kGroup;
 
-// Part of a row's log-sum-exp: sum of exp(x - max), or of exp(x) where max is -inf.
+// The part of a row's log-sum-exp in one tile: sum of exp(x - max), or of exp(x) if max is -inf.
 struct TileSum {
   float max, sum;
 };
 
-// Logits as the kernels read them.
+// A matrix of logits as a kernel argument.
 struct LogitRows {
   const float* x;  // [rows, vocab] f32
   int64_t stride;
   int rows, vocab;
-  bool vectors;  // rows begin at 16-byte boundaries
-  int tiles;     // of each row
+  bool vectors;  // rows are aligned to 16 bytes
+  int tiles;     // tiles per row
 };
-LogitRows LogitRowsOf(const Tensor& logits);
+LogitRows MakeLogitRows(const Tensor& logits);
 
-// What one reading of the rows leaves, in scratch.
+// The output of phase one, in scratch memory.
 struct RowSummaries {
-  float* maxima;  // [rows, tiles * kTileGroups]: of each group, NaN aside
+  float* maxima;  // [rows, tiles * kTileGroups]: maximum of each group, ignoring NaN
   TileSum* sums;  // [rows, tiles]
-  int64_t bytes;  // of scratch
+  int64_t bytes;  // scratch bytes in use
 
   RowSummaries(void* scratch, int64_t rows, int64_t vocab);
 };
 
-// Which rows belong together, and how many results each of these requests wants. The arrays are on
-// the device; without them every row is a request of its own and wants `k_each`.
+// The rows of each request and its number of results. The arrays are in device memory. If they are
+// null, every row is its own request and gets k_each results.
 struct Requests {
   const int32_t* row_offsets = nullptr;  // [n + 1]
   const int32_t* k = nullptr;            // [n]
   int n = 0, k_each = 0;
 };
 
-// Phase one. `sums` only when asked for; rows past the requests' last are left out.
+// Phase one. Writes `out.sums` only if want_sums. Skips the rows after the last request.
 void SummarizeRows(const LogitRows& logits, const Requests& requests, bool want_sums,
                    const RowSummaries& out, Stream& stream);
 
-// Phase two; the terms and results are those of TopKArgs, null when absent.
-struct Ranking {
+// Arguments of phase two. The pointers correspond to the tensors of TopKArgs; null if absent.
+struct RankParams {
   LogitRows logits;
   RowSummaries summaries;
   Requests requests;
   const float* row_shift = nullptr;
   const float* row_bias = nullptr;
   int64_t shift_stride = 0, bias_stride = 0;
-  float* log_sums = nullptr;  // written before it is used
+  float* log_sums = nullptr;  // RankRows writes it, then uses it as the shift (log_softmax)
   int64_t log_sums_stride = 0;
   const int32_t* log_softmax = nullptr;  // [n]
   float* values = nullptr;
@@ -67,9 +69,9 @@ struct Ranking {
   int64_t values_stride = 0, indices_stride = 0;
   int k_max = 0;
 };
-void RankRows(const Ranking& ranking, Stream& stream);
+void RankRows(const RankParams& ranking, Stream& stream);
 
-// Integers in the order of the values; NaN as -inf, both zeros alike.
+// Maps floats to unsigned integers of the same order. NaN maps to the key of -inf, -0 to that of 0.
 __device__ __forceinline__ unsigned KeyOf(float value) {
   const unsigned bits = __float_as_uint(value == value ? value + 0.0f : kMinusInf);
   return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
@@ -78,13 +80,14 @@ __device__ __forceinline__ float ValueOf(unsigned key) {
   return __uint_as_float(key >> 31 != 0 ? key & 0x7fffffffu : ~key);
 }
 
-// A row's sum of exponentials: log-sum-exp = max + log(sum).
+// Sum of the exponentials of a row: log-sum-exp = max + log(sum).
 struct RowSum {
   float max;
   double sum;
 };
 
-// The whole warp gets the sum of a row's tiles, added in an order that their number alone decides.
+// Merges the sums of the n tiles of a row; called by a whole warp, every lane gets the result. The
+// order of summation depends only on n.
 __device__ __forceinline__ RowSum MergeTiles(const TileSum* tiles, int n) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   float max = kMinusInf;

@@ -1,11 +1,12 @@
-// Exact top K in two phases. Retrieve: every row is cut into chunks and each chunk's maximum taken;
-// the K-th largest maximum over a request's rows is a lower bound of its K-th best value, so only
-// chunks that reach it are looked at again, and only values that reach it become candidates: about
-// K of them. Rerank: the candidates are sorted.
+// Exact top-k in two phases. Retrieve: every row is split into chunks and the maximum of each chunk
+// is computed. The k-th largest maximum over the rows of a request is a lower bound of its k-th
+// best value, so only chunks whose maximum reaches the bound are read again, and only values that
+// reach it become candidates: about k of them. Rerank: the candidates are sorted.
 //
-// The candidate buffer is bounded. When it fills (flat rows, ties, few finite values) it is pruned
-// to its K best, whose worst becomes the new bound; candidates arrive in ascending index order, so
-// from then on an equal value cannot win any more.
+// The candidate buffer is bounded. When it is full (flat rows, ties, few finite values), it is
+// pruned to its k best candidates, and the worst of them becomes the new bound. Candidates are
+// added in ascending index order, so from then on a value equal to the bound loses the tie and is
+// dropped.
 #include <algorithm>
 #include <limits>
 
@@ -16,8 +17,8 @@
 #define QUINTET_KERNELS_SELECTION_CPU_TYPES_
 namespace quintet::cpu {
 
-// value(x) = fl(fl(x - shift) + bias), NaN as -inf. The neutral terms 0 and -0 keep every x as it
-// is.
+// The value of a score: fl(fl(x - shift) + bias), with NaN replaced by -inf (see TopKArgs). The
+// default shift 0 and bias -0 are the identity for every x.
 struct RowTransform {
   float shift = 0.0f, bias = -0.0f;
 
@@ -50,13 +51,13 @@ struct ChunkRange {
   int64_t row, first, last;  // chunks [first, last) of a row
 };
 
-// How rows are cut, and where things are in scratch.
+// The split of rows into chunks, and the layout of scratch memory.
 struct TopKPlan {
-  int64_t chunk;          // elements of one, the last of a row may be shorter
-  int64_t chunks;         // per row
-  int64_t capacity;       // candidates of one thread
-  float* maxima;          // [rows, chunks], transformed
-  float* ranked;          // [rows, chunks] a copy, for finding the K-th largest
+  int64_t chunk;          // elements per chunk; the last chunk of a row may be shorter
+  int64_t chunks;         // chunks per row
+  int64_t capacity;       // candidates per thread
+  float* maxima;          // [rows, chunks] transformed maxima
+  float* ranked;          // [rows, chunks] copy of maxima, reordered to find the k-th largest
   Candidate* candidates;  // [threads, capacity]
   int64_t bytes;
 
@@ -73,12 +74,13 @@ struct TopKPlan {
   }
 };
 
-// The best candidates of one request so far, and the bound that new ones must pass.
+// Collects the best candidates of one request, and the bound that new candidates must reach. Once
+// the bound is strict, they must exceed it.
 class CandidateBuffer {
  public:
   CandidateBuffer(Candidate* data, int64_t capacity, int64_t k, float bound)
       : data_(data), capacity_(capacity), k_(k), bound_(bound) {
-    strict_ = bound == -std::numeric_limits<float>::infinity();  // -inf never is a candidate
+    strict_ = bound == -std::numeric_limits<float>::infinity();  // -inf is never a candidate
   }
 
   float bound() const { return bound_; }
@@ -87,7 +89,7 @@ class CandidateBuffer {
     if (count_ == capacity_) Prune();
     if (Passes(candidate.value)) data_[count_++] = candidate;
   }
-  // Sorts the best K to the front and returns how many there are, at most K.
+  // Sorts the best k candidates to the front of the buffer and returns their number, at most k.
   int64_t Rank() {
     const int64_t n = std::min(k_, count_);
     std::partial_sort(data_, data_ + n, data_ + count_, Order);
@@ -121,7 +123,8 @@ HWY_BEFORE_NAMESPACE();
 namespace quintet::cpu {
 namespace HWY_NAMESPACE {
 
-// Rounding is monotonic, so the transformed maximum is the maximum of the transformed values.
+// Computes plan.maxima for a range of chunks. Rounding is monotonic, so the transformed maximum is
+// the maximum of the transformed values.
 void ChunkMaxima(const TopKArgs& args, const TopKPlan& plan, const ChunkRange& range) {
   const int64_t vocab = args.scores.dim[1];
   const float* x = args.scores.as<float>() + range.row * args.scores.stride[0];
@@ -133,7 +136,8 @@ void ChunkMaxima(const TopKArgs& args, const TopKPlan& plan, const ChunkRange& r
   }
 }
 
-// Offers n values of a row, the first with the given flat index.
+// Adds those of n values of a row that pass the bound to `buffer`. `index` is the flat index of the
+// first value.
 void Retrieve(const float* x, int64_t n, const RowTransform& transform, int64_t index,
               CandidateBuffer* buffer) {
   const F32 d;
@@ -197,8 +201,8 @@ void FindMaxima(const TopKArgs& args, const TopKPlan& plan, Stream& stream) {
   }
 }
 
-// The K-th largest chunk maximum of rows [begin, end): at least K values are not below it. -inf
-// when there are fewer chunks.
+// Returns the k-th largest chunk maximum of rows [begin, end), which at least k values reach, or
+// -inf if there are fewer than k chunks.
 float LowerBound(const TopKPlan& plan, int64_t begin, int64_t end, int64_t k) {
   const int64_t n = (end - begin) * plan.chunks;
   if (n < k) return kMinusInf;
@@ -208,8 +212,9 @@ float LowerBound(const TopKPlan& plan, int64_t begin, int64_t end, int64_t k) {
   return ranked[k - 1];
 }
 
-// Results [found, k) from the entries that are -inf, in index order; past them -inf and -1.
-void FillUp(const TopKArgs& args, int64_t request, int64_t found, int64_t k) {
+// Fills results [found, k) with the entries whose value is -inf, in index order. The remaining
+// results up to k_max get value -inf and index -1.
+void FillTail(const TopKArgs& args, int64_t request, int64_t found, int64_t k) {
   const int64_t begin = args.row_offsets[static_cast<size_t>(request)];
   const int64_t end = args.row_offsets[static_cast<size_t>(request) + 1];
   const int64_t vocab = args.scores.dim[1];
@@ -242,7 +247,7 @@ void SelectRequest(const TopKArgs& args, const TopKPlan& plan, int64_t request, 
     args.values.as<float>()[request * args.values.stride[0] + i] = candidates[i].value;
     args.indices.as<int32_t>()[request * args.indices.stride[0] + i] = candidates[i].index;
   }
-  FillUp(args, request, found, k);
+  FillTail(args, request, found, k);
 }
 
 }  // namespace

@@ -1,24 +1,24 @@
-// What the public functions of several ops check of their tensors before they come to dispatch.h.
+// Argument checks that several ops share. A violation fails a QT_CHECK.
 #pragma once
 
 #include "kernels/tensor.h"
 
 namespace quintet {
 
-// [rows, columns], each row's elements side by side.
+// Checks for a matrix [rows, columns] of `dtype` whose rows are contiguous.
 inline void CheckMatrix(const Tensor& t, DType dtype) {
   QT_CHECK(t.dtype == dtype);
   QT_CHECK_EQ(t.rank, 2);
   QT_CHECK_EQ(t.stride[1], 1);
 }
 
-// [elements], side by side.
+// Checks for a contiguous vector [elements] of `dtype`.
 inline void CheckVector(const Tensor& t, DType dtype) {
   QT_CHECK(t.dtype == dtype && t.is_dense());
   QT_CHECK_EQ(t.rank, 1);
 }
 
-// The best of a search, [n, k] both: f32 values and which elements they are, i32.
+// Checks the candidates of a selection: `values` [n, k] f32 and their `indices` [n, k] i32.
 inline void CheckCandidates(const Tensor& values, const Tensor& indices) {
   CheckMatrix(values, DType::kF32);
   CheckMatrix(indices, DType::kI32);

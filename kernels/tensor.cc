@@ -114,7 +114,7 @@ uint16_t F32ToF16(float x) {
   bits &= 0x7fffffffu;
   if (bits > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00);
   if (bits >= 0x47800000u) return static_cast<uint16_t>(sign | 0x7c00);  // 65536 and above
-  if (bits < 0x38800000u) {                                              // below the normals
+  if (bits < 0x38800000u) {                                              // subnormal results
     float magnitude;
     std::memcpy(&magnitude, &bits, 4);
     return static_cast<uint16_t>(sign | static_cast<uint16_t>(std::nearbyint(magnitude * 0x1p24f)));
@@ -126,7 +126,8 @@ uint16_t F32ToF16(float x) {
 
 float F8ToF32(uint8_t x) {
   if ((x & 0x7f) == 0x7f) return std::numeric_limits<float>::quiet_NaN();
-  // The same bits in the places of an f32's exponent and mantissa, whose bias is 120 more.
+  // Move the exponent and mantissa bits into place for f32. The exponent bias of f32 is 127 instead
+  // of 7, so the value is then scaled by 2^120.
   const uint32_t bits = static_cast<uint32_t>(x & 0x80) << 24 | static_cast<uint32_t>(x & 0x7f)
                                                                     << 20;
   float y;
@@ -141,7 +142,7 @@ uint8_t F32ToF8(float x) {
   bits &= 0x7fffffffu;
   if (bits > 0x7f800000u) return static_cast<uint8_t>(sign | 0x7f);
   if (bits >= 0x43e00000u) return static_cast<uint8_t>(sign | 0x7e);  // 448 and above
-  if (bits < 0x3c800000u) {                                           // below the normals
+  if (bits < 0x3c800000u) {                                           // subnormal results
     float magnitude;
     std::memcpy(&magnitude, &bits, 4);
     return static_cast<uint8_t>(sign | static_cast<uint8_t>(std::nearbyint(magnitude * 0x1p9f)));
@@ -152,7 +153,7 @@ uint8_t F32ToF8(float x) {
 }
 
 void ConvertToF32(const void* source, DType dtype, int64_t n, float* destination) {
-  if (n == 0) return;  // either place may be null, which memcpy forbids
+  if (n == 0) return;  // the pointers may be null, which memcpy forbids
   if (dtype == DType::kF32) {
     std::memcpy(destination, source, static_cast<size_t>(n) * 4);
     return;

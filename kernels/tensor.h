@@ -1,6 +1,6 @@
-// A Tensor is a view: pointer, dtype, up to four dimensions and their strides. It owns nothing and
-// is passed by value; the memory behind it belongs to a Buffer (kernels/buffer.h) or to the caller.
-// Every declaration of a Tensor says its shape.
+// A Tensor is a view: pointer, dtype, up to four dimensions and their strides. It is passed by
+// value and owns no memory; the memory belongs to a Buffer (kernels/buffer.h) or to the caller.
+// Every declaration of a Tensor states its shape in a comment.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 
 namespace quintet {
 
-// kF8 is e4m3 without infinities, as safetensors' F8_E4M3: finite up to 448.
+// kF8 is e4m3 without infinities (F8_E4M3 of safetensors); the largest finite value is 448.
 enum class DType : uint8_t { kF32, kBF16, kF16, kI8, kF8, kI32, kI64 };
 
 constexpr int64_t DTypeBytes(DType dtype) {
@@ -67,7 +67,7 @@ struct Tensor {
   Tensor Rows(int64_t begin, int64_t end) const;
   // Columns [begin, end) of the last dimension.
   Tensor Columns(int64_t begin, int64_t end) const;
-  // [.., a*b] seen as [.., a, b] with b given, such as the heads of a projection.
+  // Views [.., a*b] as [.., a, b], for example a projection as [rows, heads, head_dim].
   Tensor SplitLast(int64_t b) const;
 };
 
@@ -82,7 +82,7 @@ uint16_t F32ToBF16(float x);
 float F16ToF32(uint16_t x);
 uint16_t F32ToF16(float x);
 float F8ToF32(uint8_t x);
-uint8_t F32ToF8(float x);  // magnitudes beyond 448 become 448
+uint8_t F32ToF8(float x);  // magnitudes above 448 saturate to 448
 
 // Reads n consecutive elements (f32|bf16|f16|i8|f8) into f32.
 void ConvertToF32(const void* source, DType dtype, int64_t n, float* destination);

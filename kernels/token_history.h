@@ -1,6 +1,6 @@
-// The tokens that each sequence of a step has so far, as ops read them. Ids are stored like keys,
-// one for each slot of the key/value cache: sequences share a common prefix, and beams move by
-// their slot tables alone.
+// The token ids of each sequence in a step, for logits processors. Like keys and values, ids are
+// stored by cache slot: sequences with a common prefix share its ids, and reordering beams only
+// permutes their slot tables.
 #pragma once
 
 #include "absl/types/span.h"
@@ -9,10 +9,10 @@
 namespace quintet {
 
 struct TokenHistory {
-  Tensor tokens;                   // [slots] i32 in the stream's memory
-  const int32_t* slots = nullptr;  // [n, slots_stride] mirrored: slot of each position
+  Tensor tokens;                   // [slots] i32 on the stream's device: token id by cache slot
+  const int32_t* slots = nullptr;  // [n, slots_stride], pinned + device copy: slot by position
   int64_t slots_stride = 0;
-  absl::Span<const int32_t> lens;  // [n] mirrored: tokens of each sequence
+  absl::Span<const int32_t> lens;  // [n], pinned + device copy: length of each sequence
 };
 
 }  // namespace quintet

@@ -1,5 +1,5 @@
-// Vector pieces that several CPU kernels use; included once per instruction set (the guard toggles
-// with HWY_TARGET).
+// Vector functions that several CPU kernels share. Included once per instruction set: the include
+// guard toggles with HWY_TARGET.
 #include <cstring>
 #include <limits>
 
@@ -21,7 +21,7 @@ using F32 = hn::ScalableTag<float>;
 using V32 = hn::Vec<F32>;
 constexpr size_t kLanes = hn::MaxLanes(F32());
 
-// The first n < lanes elements, the rest zero. Never reads past them.
+// Loads the first n < lanes elements and sets the other lanes to zero. Never reads past `from + n`.
 HWY_INLINE V32 LoadPartial(const float* from, size_t n) {
   HWY_ALIGN float padded[kLanes] = {};
   std::memcpy(padded, from, n * sizeof(float));
@@ -37,7 +37,7 @@ HWY_INLINE void StorePartial(V32 v, float* to, size_t n) {
 HWY_INLINE float Sum(V32 v) { return hn::GetLane(hn::SumOfLanes(F32(), v)); }
 HWY_INLINE float Max(V32 v) { return hn::GetLane(hn::MaxOfLanes(F32(), v)); }
 
-// Largest of n values, NaN passed over; -inf when there is none.
+// Returns the largest of n values. Ignores NaN; returns -inf if there is no other value.
 inline float MaxOf(const float* x, size_t n) {
   const F32 d;
   const size_t lanes = hn::Lanes(d);
@@ -57,17 +57,17 @@ inline float MaxOf(const float* x, size_t n) {
   return max;
 }
 
-// e^x for x <= 0, within 1.5 ulp; exactly 1 at 0, exactly 0 below -87 (where results near the
-// denormals begin), NaN at NaN. x = n ln 2 + r with |r| <= ln 2 / 2; e^r = 1 + r + r^2 q(r) with q
-// of degree 4 (minimax for the relative error: 3e-9).
+// Returns e^x for x <= 0, within 1.5 ulp; exactly 1 at 0; exactly 0 below -87, where results would
+// be close to subnormal; NaN for NaN. Method: x = n ln 2 + r with |r| <= ln 2 / 2, and
+// e^r = 1 + r + r^2 q(r), where q is a minimax polynomial of degree 4 (relative error 3e-9).
 HWY_INLINE V32 ExpNegative(V32 x) {
   const F32 d;
   const hn::RebindToUnsigned<F32> du;
-  const auto magic =
-      hn::Set(d, 12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer in the low bits
+  // 1.5 * 2^23: adding it rounds to the nearest integer, which is then in the low bits.
+  const auto magic = hn::Set(d, 12582912.0f);
   const auto shifted = hn::MulAdd(x, hn::Set(d, 1.44269504f), magic);
   const auto n = hn::Sub(shifted, magic);
-  // ln 2 in two parts; n times the first is exact.
+  // ln 2 is split in two parts, so that n times the first part is exact.
   auto r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), x);
   r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);
   auto q = hn::MulAdd(hn::Set(d, 0x1.6a2406p-10f), r, hn::Set(d, 0x1.1239fep-7f));

@@ -10,26 +10,27 @@
 namespace quintet {
 namespace {
 
-constexpr float kNever = -std::numeric_limits<float>::infinity();
+constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 
-bool Better(const Weighted& a, const Weighted& b) {
+bool Better(const WarpedToken& a, const WarpedToken& b) {
   return a.value > b.value || (a.value == b.value && a.token < b.token);
 }
 
 }  // namespace
 
 int64_t Warper::ScratchBytes(int64_t vocab) {
-  const int64_t bytes = vocab * static_cast<int64_t>(sizeof(Weighted) + sizeof(float) + 4);
+  const int64_t bytes = vocab * static_cast<int64_t>(sizeof(WarpedToken) + sizeof(float) + 4);
   return (bytes + 63) / 64 * 64;
 }
 
 Warper::Warper(void* scratch, int64_t vocab)
     : vocab_(static_cast<size_t>(vocab)),
-      kept_(static_cast<Weighted*>(scratch)),
+      kept_(static_cast<WarpedToken*>(scratch)),
       weights_(reinterpret_cast<float*>(kept_ + vocab)),
       order_(reinterpret_cast<uint32_t*>(weights_ + vocab)) {}
 
-absl::Span<const Weighted> Warper::Warp(absl::Span<const float> row, const WarpOptions& options) {
+absl::Span<const WarpedToken> Warper::Warp(absl::Span<const float> row,
+                                           const WarpOptions& options) {
   QT_CHECK_EQ(row.size(), vocab_);
   const size_t keep = static_cast<size_t>(options.keep);
   Divide(row, options.temperature);
@@ -44,30 +45,30 @@ void Warper::Divide(absl::Span<const float> row, float temperature) {
   size_ = 0;
   for (size_t token = 0; token < row.size(); ++token) {
     const float value = row[token] / temperature;
-    if (value > kNever) kept_[size_++] = {static_cast<int32_t>(token), value};
+    if (value > kMinusInf) kept_[size_++] = {static_cast<int32_t>(token), value};
   }
 }
 
 void Warper::KeepTopK(size_t k) {
-  Weighted* end = kept_ + size_;
+  WarpedToken* end = kept_ + size_;
   if (k < size_) {
     std::nth_element(kept_, kept_ + (k - 1), end, Better);
     const float threshold = kept_[k - 1].value;
-    // Ties with the k-th survive.
+    // Tokens that tie with the k-th best survive, as in Hugging Face.
     end = std::partition(kept_ + k, end,
-                         [threshold](const Weighted& w) { return w.value >= threshold; });
+                         [threshold](const WarpedToken& w) { return w.value >= threshold; });
   }
   std::sort(kept_, end, Better);
   size_ = static_cast<size_t>(end - kept_);
 }
 
 float Warper::Maximum() const {
-  float maximum = kNever;
+  float maximum = kMinusInf;
   for (size_t i = 0; i < size_; ++i) maximum = std::max(maximum, kept_[i].value);
   return maximum;
 }
 
-double Warper::Weigh() {
+double Warper::ComputeWeights() {
   const float maximum = Maximum();
   double sum = 0.0;
   for (size_t i = 0; i < size_; ++i) {
@@ -78,44 +79,44 @@ double Warper::Weigh() {
 }
 
 void Warper::KeepTopP(float p, size_t keep) {
-  // Hugging Face removes, from the least likely up, while the cumulative probability is <= 1 - p;
-  // seen from the other end: a token stays while less than p lies above it. From this end only the
-  // head needs sorting.
-  const double wanted = static_cast<double>(p) * Weigh();
+  // Hugging Face sorts in ascending order and removes tokens while their cumulative probability is
+  // <= 1 - p. Equivalently, a token is kept if the probability of all better tokens is less than p.
+  // In this direction only the best tokens must be sorted.
+  const double wanted = static_cast<double>(p) * ComputeWeights();
   const float maximum = Maximum();
   double above = 0.0;
-  size_t sorted = 0, stay = 0;
-  while (stay < size_ && (stay < keep || above < wanted)) {
-    if (stay == sorted) {
+  size_t sorted = 0, kept = 0;
+  while (kept < size_ && (kept < keep || above < wanted)) {
+    if (kept == sorted) {
       sorted = std::min(size_, std::max<size_t>(64, sorted * 4));
-      std::partial_sort(kept_ + stay, kept_ + sorted, kept_ + size_, Better);
+      std::partial_sort(kept_ + kept, kept_ + sorted, kept_ + size_, Better);
     }
-    above += std::exp(kept_[stay].value - maximum);
-    ++stay;
+    above += std::exp(kept_[kept].value - maximum);
+    ++kept;
   }
-  size_ = stay;
+  size_ = kept;
 }
 
 void Warper::KeepMinP(float p, size_t keep) {
-  const double total = Weigh();
+  const double total = ComputeWeights();
   const float best = static_cast<float>(1.0 / total);  // probability of the maximum
   const float bound = p * best;
-  if (keep > 1) {  // the `keep` best come first, and stay
+  if (keep > 1) {  // move the `keep` best tokens to the front; they survive
     const size_t head = std::min(keep, size_);
     std::partial_sort(kept_, kept_ + head, kept_ + size_, Better);
-    Weigh();
+    ComputeWeights();
   }
-  size_t stay = 0;
+  size_t kept = 0;
   for (size_t i = 0; i < size_; ++i) {
     const float probability = static_cast<float>(weights_[i] / total);
-    if (probability >= bound || (keep > 1 && i < keep)) kept_[stay++] = kept_[i];
+    if (probability >= bound || (keep > 1 && i < keep)) kept_[kept++] = kept_[i];
   }
-  size_ = stay;
+  size_ = kept;
 }
 
 void Warper::KeepTypical(float mass, size_t keep) {
   if (size_ == 0) return;
-  const double total = Weigh();
+  const double total = ComputeWeights();
   const double log_total = std::log(total);
   const float maximum = Maximum();
   double entropy = 0.0;
@@ -123,8 +124,8 @@ void Warper::KeepTypical(float mass, size_t keep) {
     const double log_p = kept_[i].value - maximum - log_total;
     entropy -= log_p * std::exp(log_p);
   }
-  // |surprise - entropy|, ascending; then the shortest head whose mass reaches the threshold, with
-  // its ties.
+  // Sort by |surprise - entropy| ascending and keep the shortest prefix whose probability reaches
+  // `mass`, including ties with its last token.
   float* const distance = weights_;
   for (size_t i = 0; i < size_; ++i) {
     const double log_p = kept_[i].value - maximum - log_total;
@@ -143,24 +144,24 @@ void Warper::KeepTypical(float mass, size_t keep) {
   }
   const float bound = distance[order_[last]];
   for (size_t i = 0; i < size_; ++i) {
-    if (i >= keep && distance[order_[i]] > bound) kept_[order_[i]].value = kNever;
+    if (i >= keep && distance[order_[i]] > bound) kept_[order_[i]].value = kMinusInf;
   }
-  const auto gone = [](const Weighted& w) { return !std::isfinite(w.value); };
-  size_ = static_cast<size_t>(std::remove_if(kept_, kept_ + size_, gone) - kept_);
+  const auto removed = [](const WarpedToken& w) { return !std::isfinite(w.value); };
+  size_ = static_cast<size_t>(std::remove_if(kept_, kept_ + size_, removed) - kept_);
 }
 
-int32_t DrawToken(absl::Span<const Weighted> kept, const DrawPlace& place) {
+int32_t DrawToken(absl::Span<const WarpedToken> kept, const DrawId& draw_id) {
   QT_CHECK(!kept.empty());
   float maximum = kept[0].value;
-  for (const Weighted& w : kept) maximum = std::max(maximum, w.value);
+  for (const WarpedToken& w : kept) maximum = std::max(maximum, w.value);
   double total = 0.0;
-  for (const Weighted& w : kept) total += std::exp(w.value - maximum);
-  double left = UnitAt(place) * total;
-  for (const Weighted& w : kept) {
+  for (const WarpedToken& w : kept) total += std::exp(w.value - maximum);
+  double left = UniformAt(draw_id) * total;
+  for (const WarpedToken& w : kept) {
     left -= std::exp(w.value - maximum);
     if (left < 0.0) return w.token;
   }
-  return kept.back().token;  // rounding of the last term
+  return kept.back().token;  // reached only by rounding
 }
 
 }  // namespace quintet

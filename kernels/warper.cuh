@@ -1,12 +1,14 @@
-// The warpers of one row on a GPU, by the block that reads it (kernels/sampling.h says which they
-// are; kernels/warper.h is the same on the host). What a filter cuts, and where a draw falls, is
-// the same question: at which value, in some order, does the sum of the weights before it pass a
-// target? Weights are integers (exp(value - max) in units of 2^-40), so sums do not depend on the
-// order in which threads add them.
+// The logits warpers (kernels/sampling.h) for one row on a GPU, executed by one thread block. The
+// CPU version is kernels/warper.h.
 //
-// The k best are gathered into shared memory where they fit (top_k up to 512, and few ties), and
-// all that follows happens there. Otherwise the row is read again: sums over 2048 buckets of the
-// order show the bucket in which the target is passed, and its values alone are sorted.
+// Each filter and the final draw reduce to one problem: given an order of the values, find the
+// value at which the running sum of weights exceeds a target. Weights are integers (exp(value -
+// max) in units of 2^-40), so sums do not depend on the order in which threads add them.
+//
+// If the top_k values fit in shared memory (top_k up to 512 and few ties), they are gathered there
+// once and all later steps use only this list. Otherwise each step reads the row again: a histogram
+// of the weights over 2048 buckets of the order locates the bucket in which the target is exceeded,
+// and only the values of that bucket are sorted.
 #pragma once
 
 #include "kernels/sampling.h"
@@ -15,32 +17,35 @@
 namespace quintet::cuda::warping {
 
 inline constexpr unsigned kWholeWarp = 0xffffffffu;
-inline constexpr int kThreads = 1024, kWarps = kThreads / 32;  // of a block
-inline constexpr int kItems = 2 * kThreads;                    // values that can be sorted
+inline constexpr int kThreads = 1024, kWarps = kThreads / 32;  // per block
+inline constexpr int kMaxItems = 2 * kThreads;  // capacity of a sort in shared memory
 inline constexpr int kBuckets = 2 * kThreads;
-inline constexpr int kFewBest = 512;
+inline constexpr int kMaxListedK = 512;  // largest top_k that is gathered into shared memory
 
+// A weight or a sum of weights, in units of 2^-40 of the weight of the greatest value.
 using Mass = unsigned long long;
-inline constexpr float kUnits = 0x1p40f;  // of a mass, in the weight of the greatest value
+inline constexpr float kMassUnit = 0x1p40f;
 
+// Shared memory of one block.
 struct WarperShared {
-  uint64_t items[kItems];  // ranks by value
+  uint64_t items[kMaxItems];  // values and tokens, as RankByValue
   union {
     struct {
       Mass mass[kBuckets];
       int count[kBuckets];
     } histogram;
-    uint64_t keys[kItems];
+    uint64_t keys[kMaxItems];
     struct {
-      uint64_t key[kItems];
-      int id[kItems];
-    } best;  // of BestKeys
+      uint64_t key[kMaxItems];
+      int id[kMaxItems];
+    } best;  // buffer of BestKeys (beam_sampling.cu)
   };
-  Mass scan[kWarps + 1];
-  double sums[kWarps];
-  unsigned most[kWarps];
-  int count;
-  // Where a target was passed: a bucket and how many are in it, or an item.
+  Mass scan[kWarps + 1];      // BlockScan: sum of all lower warps; last entry: total
+  double sums[kWarps];        // BlockSum: sum of each warp
+  unsigned warp_max[kWarps];  // FindMax: greatest key of each warp
+  int count;                  // number of entries in `items` or `best`
+  // Result of a search for the target: a bucket, its number of values and the sum before it
+  // (`above`), or an item.
   bool found;
   int bucket, bucket_count;
   uint64_t item, key;
@@ -49,7 +54,8 @@ struct WarperShared {
 
 __device__ __forceinline__ int Thread() { return static_cast<int>(threadIdx.x); }
 
-// Less is better; equal values by token.
+// Packs value and token into one integer. A lower rank is better; equal values are ordered by
+// token.
 __device__ __forceinline__ uint64_t RankByValue(float value, int token) {
   return static_cast<uint64_t>(~KeyOf(value)) << 32 | static_cast<unsigned>(token);
 }
@@ -60,7 +66,8 @@ __device__ __forceinline__ int TokenOfRank(uint64_t rank) {
   return static_cast<int>(static_cast<unsigned>(rank));
 }
 
-// Sum of `own` over the threads before this one, and over all.
+// Returns the sum of `own` over all lower threads of the block; *total gets the sum over all
+// threads.
 __device__ inline Mass BlockScan(Mass own, WarperShared& s, Mass* total) {
   const int lane = Thread() % 32, warp = Thread() / 32;
   const auto warp_scan = [lane](Mass x) {
@@ -86,6 +93,7 @@ __device__ inline Mass BlockScan(Mass own, WarperShared& s, Mass* total) {
   return before;
 }
 
+// Returns the sum of x over the block to all threads. The order of summation is fixed.
 __device__ inline double BlockSum(double x, WarperShared& s) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(kWholeWarp, x, step);
@@ -97,8 +105,8 @@ __device__ inline double BlockSum(double x, WarperShared& s) {
   return sum;
 }
 
-// Sorts `size` entries, a power of two and at most kItems: exchange(low, high, ascending) swaps two
-// that are not in that order.
+// Bitonic sort of `size` entries, a power of two up to kMaxItems, by the whole block.
+// exchange(low, high, ascending) must swap entries low and high if they are not in that order.
 template <typename Exchange>
 __device__ void SortBy(int size, const Exchange& exchange) {
   __syncthreads();
@@ -113,14 +121,15 @@ __device__ void SortBy(int size, const Exchange& exchange) {
   }
 }
 
-// A power of two for n entries, at least two.
+// Returns the smallest power of two that is at least n and at least 2.
 __device__ __forceinline__ int SortingSize(int n) {
   int size = 2;
   while (size < n) size *= 2;
   return size;
 }
 
-// Ascending, n at most kItems; rewrites what is behind n up to a power of two.
+// Sorts keys [n] in ascending order, n <= kMaxItems. Overwrites the entries after n up to the next
+// power of two with padding.
 __device__ inline void Sort(uint64_t* keys, int n) {
   const int size = SortingSize(n);
   for (int i = n + Thread(); i < size; i += kThreads) keys[i] = ~uint64_t{0};
@@ -132,8 +141,13 @@ __device__ inline void Sort(uint64_t* keys, int n) {
   });
 }
 
-// Orders in which weights are added up. Linear: the order's first 32 bits, spread so that values of
-// a row fall into many buckets; Rank: the whole order, no two equal; Key: among sorted items.
+// ByValue, ByToken and ByDistance are the orders in which weights are summed. Members of an order:
+//   Linear   monotonic 32-bit key that spreads the values of a row over many buckets
+//   Rank     unique 64-bit key of the complete order
+//   Key      32-bit key by which WarperShared::items are sorted
+//   kSorted  whether WarperShared::items, which are sorted by value, are already in this order
+//
+// ByValue: value descending.
 struct ByValue {
   static constexpr bool kSorted = true;
   float max;
@@ -144,6 +158,7 @@ struct ByValue {
   __device__ unsigned Key(float value, int) const { return ~KeyOf(value); }
 };
 
+// ByToken: token ascending.
 struct ByToken {
   static constexpr bool kSorted = false;
   int vocab;
@@ -154,11 +169,12 @@ struct ByToken {
   __device__ unsigned Key(float, int token) const { return static_cast<unsigned>(token); }
 };
 
+// Packs distance (float bits) and token into one integer; a lower rank comes first.
 __device__ __forceinline__ uint64_t RankByDistance(unsigned distance, int token) {
   return static_cast<uint64_t>(distance) << 32 | static_cast<unsigned>(token);
 }
 
-// By |surprise - entropy|.
+// ByDistance: |surprise - entropy| ascending, for typical_p.
 struct ByDistance {
   static constexpr bool kSorted = false;
   float max;
@@ -176,24 +192,24 @@ struct ByDistance {
   __device__ unsigned Key(float value, int) const { return __float_as_uint(Distance(value)); }
 };
 
-// Where a target is passed: the item by value, its key in the order, and what came before it.
+// The value at which a running sum exceeds its target.
 struct Crossing {
   bool found;
-  uint64_t item;
-  unsigned key;
+  uint64_t item;  // RankByValue of the value
+  unsigned key;   // Order::Key of the value
 };
 
-// What the warpers leave of one row. All threads of the block call everything together.
+// Applies the warpers to one row. All threads of the block must call every member together.
 class RowWarper {
  public:
-  // These outlive the object.
+  // The arguments must outlive the object.
   __device__ RowWarper(const LogitRows& logits, int64_t row, const WarpOptions& warp,
                        WarperShared& s)
       : logits_(logits), row_(logits.x + row * logits.stride), warp_(warp), s_(s) {}
 
-  // Filters the row; false where it has no possible value.
+  // Applies the filters. Returns false if the row has no value that can be drawn.
   __device__ bool Warp() {
-    if (!ReadBest()) return false;
+    if (!FindMax()) return false;
     if (warp_.top_k > 0) KeepTopK();
     if (warp_.top_p < 1.0f) KeepTopP();
     if (warp_.min_p > 0.0f) KeepMinP();
@@ -201,20 +217,22 @@ class RowWarper {
     return true;
   }
 
-  // After Warp: the token at which the sum of what is left passes `unit` of it.
+  // Call after Warp. Draws by inversion: returns the token at which the running sum of the
+  // surviving weights exceeds `unit` (in (0, 1)) times their total.
   __device__ int DrawToken(double unit) {
     const auto target = [unit](Mass total) {
       return static_cast<Mass>(unit * static_cast<double>(total));
     };
     const auto mass = [this](float value) { return MassOf(value); };
     const bool by_value = warp_.top_k > 0 || warp_.top_p < 1.0f;
-    const Crossing drawn =
-        by_value ? Cross(ByValue{max_}, mass, target) : Cross(ByToken{logits_.vocab}, mass, target);
+    const Crossing drawn = by_value ? FindCrossing(ByValue{max_}, mass, target)
+                                    : FindCrossing(ByToken{logits_.vocab}, mass, target);
     return drawn.found ? TokenOfRank(drawn.item) : 0;
   }
 
-  // After Warp: the whole block, each time, calls visit(kept, value, token), on all that is left
-  // and on others, which are not kept.
+  // Call after Warp. Calls visit(kept, value, token) for all surviving tokens (kept == true) and
+  // for some others (kept == false). In each round all threads of the block call visit, so visit
+  // may synchronize.
   template <typename Visit>
   __device__ void VisitTogether(const Visit& visit) const {
     if (!listed_) {
@@ -222,25 +240,28 @@ class RowWarper {
           [&](float value, int token) { visit(Kept(value, token), value, token); });
     }
     for (int base = 0; base < listed_items_; base += kThreads) {
-      const bool there = base + Thread() < listed_items_;
-      const uint64_t rank = there ? s_.items[base + Thread()] : 0;
+      const bool valid = base + Thread() < listed_items_;
+      const uint64_t rank = valid ? s_.items[base + Thread()] : 0;
       const float value = ValueOfRank(rank);
-      visit(there && Kept(value, TokenOfRank(rank)), value, TokenOfRank(rank));
+      visit(valid && Kept(value, TokenOfRank(rank)), value, TokenOfRank(rank));
     }
   }
 
-  // A token's value, divided by the temperature.
-  __device__ float Divided(int token) const { return __fdiv_rn(row_[token], warp_.temperature); }
+  // Logit of the token divided by the temperature.
+  __device__ float ScaledLogit(int token) const {
+    return __fdiv_rn(row_[token], warp_.temperature);
+  }
 
  private:
-  // Visits every value of the row, -inf past its end, whole warps at a time.
-  template <int kAtOnce, typename Visit>
+  // Calls visit(value, token) for every value of the row, and with -inf past its end, so that all
+  // lanes of a warp call visit together. A thread issues kUnroll vector loads before it visits.
+  template <int kUnroll, typename Visit>
   __device__ void ForEachOfRow(const Visit& visit) const {
     const int vocab = logits_.vocab;
-    for (int base = 4 * Thread(); base - 4 * Thread() < vocab; base += 4 * kThreads * kAtOnce) {
-      float values[kAtOnce][4];
+    for (int base = 4 * Thread(); base - 4 * Thread() < vocab; base += 4 * kThreads * kUnroll) {
+      float values[kUnroll][4];
 #pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
+      for (int j = 0; j < kUnroll; ++j) {
         const int at = base + 4 * kThreads * j;
         if (logits_.vectors && at + 4 <= vocab) {
           LoadVector(row_ + at, values[j]);
@@ -250,7 +271,7 @@ class RowWarper {
         }
       }
 #pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
+      for (int j = 0; j < kUnroll; ++j) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           visit(__fdiv_rn(values[j][i], warp_.temperature), base + 4 * kThreads * j + i);
@@ -258,7 +279,7 @@ class RowWarper {
       }
     }
   }
-  // Visits what the filters have left.
+  // Calls visit(value, token) for every value that the filters so far have kept.
   template <typename Visit>
   __device__ void ForEachKept(const Visit& visit) const {
     const auto visit_kept = [&](float value, int token) {
@@ -272,28 +293,30 @@ class RowWarper {
 
   __device__ float Weight(float value) const {
     const float below = value - max_;
-    return expf(below == below ? below : 0.0f);  // infinite ones: all alike
+    return expf(below == below ? below : 0.0f);  // inf - inf: all infinite values weigh the same
   }
-  __device__ Mass MassOf(float value) const { return __float2ull_rn(Weight(value) * kUnits); }
+  __device__ Mass MassOf(float value) const { return __float2ull_rn(Weight(value) * kMassUnit); }
 
   __device__ bool Kept(float value, int token) const {
     const uint64_t rank = RankByValue(value, token);
     if (rank > value_cut_) return false;
-    if (min_total_ > 0.0 && rank > sure_ &&
-        static_cast<float>(static_cast<double>(Weight(value)) / min_total_) < least_) {
+    if (min_p_total_ > 0.0 && rank > keep_cut_ &&
+        static_cast<float>(static_cast<double>(Weight(value)) / min_p_total_) < min_p_bound_) {
       return false;
     }
     return !typical_ || distance_.Rank(value, token) <= distance_cut_;
   }
 
-  // The row's maximum, and each thread's own. False where nothing can be drawn.
-  __device__ bool ReadBest() {
-    own_best_ = 0;
-    ForEachOfRow<4>([this](float value, int) { own_best_ = max(own_best_, KeyOf(value)); });
-    const unsigned warp_best = __reduce_max_sync(kWholeWarp, own_best_);
-    if (Thread() % 32 == 0) s_.most[Thread() / 32] = warp_best;
+  // Computes the maximum of the row (max_) and of the thread's values (thread_max_key_). Returns
+  // false if the row has no value above -inf.
+  __device__ bool FindMax() {
+    thread_max_key_ = 0;
+    ForEachOfRow<4>(
+        [this](float value, int) { thread_max_key_ = max(thread_max_key_, KeyOf(value)); });
+    const unsigned warp_best = __reduce_max_sync(kWholeWarp, thread_max_key_);
+    if (Thread() % 32 == 0) s_.warp_max[Thread() / 32] = warp_best;
     __syncthreads();
-    const unsigned best = __reduce_max_sync(kWholeWarp, s_.most[Thread() % 32]);
+    const unsigned best = __reduce_max_sync(kWholeWarp, s_.warp_max[Thread() % 32]);
     const unsigned never = KeyOf(kMinusInf);
     max_ = ValueOf(best);
     value_cut_ = (static_cast<uint64_t>(~never) << 32) - 1;
@@ -302,28 +325,29 @@ class RowWarper {
 
   __device__ void KeepTopK() {
     const int k = max(warp_.top_k, warp_.keep);
-    if (k <= kFewBest && ListBest(k)) {
-      // Ties with the k-th survive.
+    if (k <= kMaxListedK && GatherTopK(k)) {
+      // Tokens that tie with the k-th best survive, as in Hugging Face.
       if (listed_items_ > k) value_cut_ = s_.items[k - 1] | 0xffffffffu;
       return;
     }
-    const Crossing last = BestOfKept(k);
+    const Crossing last = KthBestKept(k);
     if (last.found) value_cut_ = last.item | 0xffffffffu;
   }
 
-  // The k-th best, by value, of what is left.
-  __device__ Crossing BestOfKept(int k) {
-    return Cross(
+  // Returns the k-th best, by value, of the values kept so far.
+  __device__ Crossing KthBestKept(int k) {
+    return FindCrossing(
         ByValue{max_}, [](float) { return Mass{1}; },
         [k](Mass) { return static_cast<Mass>(k - 1); });
   }
 
-  // Gathers at least the k best, in order; false where they are too many. The k-th best of the
-  // threads' maxima, found bit by bit, is a bound that the k-th best value reaches.
-  __device__ bool ListBest(int k) {
+  // Gathers at least the k best values into s_.items, sorted. Returns false if they do not fit. The
+  // k-th best of the per-thread maxima, determined bit by bit, is a lower bound of the k-th best
+  // value.
+  __device__ bool GatherTopK(int k) {
     unsigned bound = 0;
     for (unsigned bit = 1u << 31; bit != 0; bit >>= 1) {
-      const int count = __syncthreads_count(own_best_ >= (bound | bit));
+      const int count = __syncthreads_count(thread_max_key_ >= (bound | bit));
       if (count < k) continue;
       bound |= bit;
       if (count <= k + k / 4) break;
@@ -334,7 +358,7 @@ class RowWarper {
       if (KeyOf(value) >= bound) AddItem(value, token);
     });
     __syncthreads();
-    if (s_.count > kItems) return false;
+    if (s_.count > kMaxItems) return false;
     listed_ = true;
     listed_items_ = s_.count;
     Sort(s_.items, listed_items_);
@@ -343,41 +367,42 @@ class RowWarper {
 
   __device__ void AddItem(float value, int token) const {
     const uint64_t rank = RankByValue(value, token);
-    if (rank > value_cut_ || *static_cast<volatile int*>(&s_.count) > kItems) return;
+    if (rank > value_cut_ || *static_cast<volatile int*>(&s_.count) > kMaxItems) return;
     const int at = atomicAdd(&s_.count, 1);
-    if (at < kItems) s_.items[at] = rank;
+    if (at < kMaxItems) s_.items[at] = rank;
   }
 
-  // A token stays while less than p lies above it.
+  // Keeps a token if the probability of all better tokens is less than top_p.
   __device__ void KeepTopP() {
     const double p = warp_.top_p;
-    const Crossing last = Cross(
+    const Crossing last = FindCrossing(
         ByValue{max_}, [this](float value) { return MassOf(value); },
         [p](Mass total) { return static_cast<Mass>(ceil(p * static_cast<double>(total))) - 1; });
     if (!last.found) return;
     uint64_t cut = last.item;
     if (warp_.keep > 1) {
-      const Crossing kept = BestOfKept(warp_.keep);
+      const Crossing kept = KthBestKept(warp_.keep);
       cut = kept.found ? max(cut, kept.item) : value_cut_;
     }
     value_cut_ = cut;
   }
 
   __device__ void KeepMinP() {
-    const double total = static_cast<double>(TotalMass()) / static_cast<double>(kUnits);
+    const double total = static_cast<double>(TotalMass()) / static_cast<double>(kMassUnit);
     if (warp_.keep > 1) {
-      const Crossing kept = BestOfKept(warp_.keep);
-      sure_ = kept.found ? kept.item : value_cut_;
+      const Crossing kept = KthBestKept(warp_.keep);
+      keep_cut_ = kept.found ? kept.item : value_cut_;
     }
-    least_ = __fmul_rn(warp_.min_p, static_cast<float>(1.0 / total));
-    min_total_ = total;
+    min_p_bound_ = __fmul_rn(warp_.min_p, static_cast<float>(1.0 / total));
+    min_p_total_ = total;
   }
 
-  // The shortest head, by distance from the entropy, whose mass reaches the threshold; with its
-  // ties.
+  // Keeps the shortest prefix, ordered by |surprise - entropy|, whose probability reaches
+  // typical_p, including ties with its last token.
   __device__ void KeepTypical() {
     const Mass total = TotalMass();
-    ByDistance distance{max_, log(static_cast<double>(total) / static_cast<double>(kUnits)), 0.0};
+    ByDistance distance{max_, log(static_cast<double>(total) / static_cast<double>(kMassUnit)),
+                        0.0};
     double own = 0.0;
     ForEachKept([&](float value, int) {
       const double log_p = static_cast<double>(value - max_) - distance.log_total;
@@ -385,14 +410,14 @@ class RowWarper {
     });
     distance.entropy = BlockSum(own, s_);
     const double mass = warp_.typical_p;
-    const Crossing last = Cross(
+    const Crossing last = FindCrossing(
         distance, [this](float value) { return MassOf(value); },
         [mass](Mass all) { return static_cast<Mass>(ceil(mass * static_cast<double>(all))) - 1; });
     if (!last.found) return;
     uint64_t cut = RankByDistance(last.key, -1);  // with its ties
     if (warp_.keep > 1) {
       const int keep = warp_.keep;
-      const Crossing kept = Cross(
+      const Crossing kept = FindCrossing(
           distance, [](float) { return Mass{1}; },
           [keep](Mass) { return static_cast<Mass>(keep - 1); });
       if (!kept.found) return;
@@ -410,14 +435,15 @@ class RowWarper {
     return total;
   }
 
-  // The first of the kept values, in the order, at which the sum of their weights is above the
-  // target that target_of(sum of all) gives. Not found: the target is not below the sum.
+  // Returns the first of the kept values, in `order`, at which the running sum of weigh(value)
+  // exceeds target_of(total sum). Not found if the target is not below the total.
   template <typename Order, typename Weigh, typename TargetOf>
-  __device__ Crossing Cross(const Order& order, const Weigh& weigh, const TargetOf& target_of) {
+  __device__ Crossing FindCrossing(const Order& order, const Weigh& weigh,
+                                   const TargetOf& target_of) {
     Mass above = 0, target = 0;
     int n = listed_items_;
     if (!listed_) {
-      if (!Narrow(order, weigh, target_of, &above, &target)) return {};
+      if (!SelectBucket(order, weigh, target_of, &above, &target)) return {};
       n = s_.count;
       Sort(s_.items, n);
     }
@@ -430,7 +456,7 @@ class RowWarper {
       __syncthreads();
       Sort(s_.keys, n);
     }
-    // Two neighbours of the order a thread.
+    // Each thread handles two consecutive items of the order.
     uint64_t items[2] = {};
     Mass weights[2] = {}, total = 0;
     for (int j = 0; j < 2; ++j) {
@@ -456,15 +482,16 @@ class RowWarper {
     return result;
   }
 
-  // Gathers, of a row that is not listed, values that are neighbours in the order and among which
-  // the target is passed; *above is what comes before them. Digit by digit of the order: sums of
-  // buckets, of which the one with the target is looked at more closely while it has too many.
+  // For a row that is not listed: gathers into s_.items a range of values, consecutive in `order`,
+  // in which the running sum exceeds the target; *above gets the sum before the range. Radix
+  // selection: each pass sums the weights per bucket of the next digit and descends into the bucket
+  // that contains the target, until the bucket has at most kMaxItems values.
   template <typename Order, typename Weigh, typename TargetOf>
-  __device__ bool Narrow(const Order& order, const Weigh& weigh, const TargetOf& target_of,
-                         Mass* above, Mass* target) {
+  __device__ bool SelectBucket(const Order& order, const Weigh& weigh, const TargetOf& target_of,
+                               Mass* above, Mass* target) {
     constexpr int kDigitBits = 11;
     static_assert(1 << kDigitBits == kBuckets);
-    uint64_t linear_prefix = 0, rank_prefix = 0;  // of the values looked at, above the shifts
+    uint64_t linear_prefix = 0, rank_prefix = 0;  // digits of the current bucket
     int linear_shift = 32, rank_shift = 64;
     const auto inside = [&](unsigned linear, uint64_t rank) {
       return static_cast<uint64_t>(linear) >> linear_shift == linear_prefix &&
@@ -490,7 +517,7 @@ class RowWarper {
       });
       __syncthreads();
       if (!FindBucket(first, target_of, *above, target)) {
-        __syncthreads();  // all have read what the next call writes
+        __syncthreads();  // s_ may be overwritten only after all threads have read it
         return false;
       }
       const unsigned digit = static_cast<unsigned>(s_.bucket) & ((1u << (*shift - next)) - 1);
@@ -500,7 +527,7 @@ class RowWarper {
       const int count = s_.bucket_count;
       *shift = next;
       __syncthreads();
-      if (count <= kItems) break;
+      if (count <= kMaxItems) break;
     }
     if (Thread() == 0) s_.count = 0;
     __syncthreads();
@@ -512,8 +539,8 @@ class RowWarper {
     return true;
   }
 
-  // Of the buckets' sums: where the target is passed, into s_. `first`: the target follows from
-  // them.
+  // Finds the bucket in which the running sum (starting at `above`) exceeds *target and stores it
+  // in s_. In the first pass, *target is computed from the total of the buckets.
   template <typename TargetOf>
   __device__ bool FindBucket(bool first, const TargetOf& target_of, Mass above, Mass* target) {
     Mass total = 0;
@@ -534,7 +561,8 @@ class RowWarper {
     return s_.found;
   }
 
-  // Called by whole warps; where all of one add to one bucket, one lane does it for them.
+  // Adds `mass` to a bucket if `adds`. Called by whole warps; if all lanes of a warp add to the
+  // same bucket, one lane adds the sum, which avoids contended atomics.
   __device__ void AddToBucket(bool adds, int bucket, Mass mass) const {
     const unsigned adding = __ballot_sync(kWholeWarp, adds);
     if (adding == 0) return;
@@ -558,15 +586,16 @@ class RowWarper {
   const WarpOptions& warp_;
   WarperShared& s_;
 
-  unsigned own_best_ = 0;
+  unsigned thread_max_key_ = 0;
   float max_ = 0.0f;
-  bool listed_ = false;  // s_.items has all that may be kept, in order
+  bool listed_ = false;  // s_.items contains every value that may be kept, sorted
   int listed_items_ = 0;
-  // What the filters leave: up to a rank by value; above a probability, or before a rank by value;
-  // up to a rank by distance.
-  uint64_t value_cut_ = 0, sure_ = 0;
-  double min_total_ = 0.0;
-  float least_ = 0.0f;
+  // The filters so far (see Kept). A value is kept if all of these hold: its RankByValue is at most
+  // value_cut_ (top_k, top_p); its probability is at least min_p_bound_ or its rank at most
+  // keep_cut_ (min_p); its RankByDistance is at most distance_cut_ (typical_p).
+  uint64_t value_cut_ = 0, keep_cut_ = 0;
+  double min_p_total_ = 0.0;
+  float min_p_bound_ = 0.0f;
   bool typical_ = false;
   ByDistance distance_{};
   uint64_t distance_cut_ = 0;

@@ -1,5 +1,5 @@
-// The warpers of one row on the host, and draws from what they leave (kernels/sampling.h says which
-// they are).
+// The logits warpers (kernels/sampling.h) for one row on the CPU, and the draw from the surviving
+// tokens.
 #pragma once
 
 #include <cstdint>
@@ -10,22 +10,23 @@
 
 namespace quintet {
 
-struct Weighted {
+// A surviving token.
+struct WarpedToken {
   int32_t token;
-  float value;  // logit, or log-probability
+  float value;  // (logit or log-probability) / temperature
 };
 
-// What the warpers leave of one row, in memory that is given. Not thread safe.
+// Applies the warpers to rows of logits, in scratch memory of the caller. Not thread safe.
 class Warper {
  public:
   static int64_t ScratchBytes(int64_t vocab);
-  // `scratch`: ScratchBytes, aligned to 8.
+  // `scratch` has ScratchBytes(vocab) bytes, is aligned to 8 and outlives the Warper.
   Warper(void* scratch, int64_t vocab);
 
-  // Tokens of `row` [vocab] that survive, with their divided values; -inf (and NaN) entries never
-  // do. Sorted by (value descending, token ascending) where top_k or top_p filter, by token where
-  // they do not and `keep` is 1. Valid until the next call.
-  absl::Span<const Weighted> Warp(absl::Span<const float> row, const WarpOptions& options);
+  // Returns the tokens of `row` [vocab] that survive. Tokens with value -inf or NaN never survive.
+  // Sorted by (value descending, token ascending) if top_k or top_p is on; by token if both are off
+  // and `keep` is 1; otherwise in no particular order. Valid until the next call.
+  absl::Span<const WarpedToken> Warp(absl::Span<const float> row, const WarpOptions& options);
 
  private:
   void Divide(absl::Span<const float> row, float temperature);
@@ -34,16 +35,16 @@ class Warper {
   void KeepMinP(float p, size_t keep);
   void KeepTypical(float mass, size_t keep);
   float Maximum() const;
-  // Sum of exp(value - maximum) in double; weights_[i] gets the terms.
-  double Weigh();
+  // Sets weights_[i] = exp(value - maximum) and returns their sum, added in double.
+  double ComputeWeights();
 
   size_t vocab_, size_ = 0;
-  Weighted* kept_;   // [vocab], of which `size_`
-  float* weights_;   // [vocab]
-  uint32_t* order_;  // [vocab]
+  WarpedToken* kept_;  // [vocab]; the first size_ are the surviving tokens
+  float* weights_;     // [vocab]
+  uint32_t* order_;    // [vocab]
 };
 
-// One token with probability softmax(value); `kept` is not empty.
-int32_t DrawToken(absl::Span<const Weighted> kept, const DrawPlace& place);
+// Draws one of the tokens `kept`, with probability softmax(value). `kept` must not be empty.
+int32_t DrawToken(absl::Span<const WarpedToken> kept, const DrawId& draw_id);
 
 }  // namespace quintet

@@ -1,5 +1,5 @@
-// The shipped model on its 6,000 held-out words, through the binary, against what Hugging Face
-// answered for each.
+// Runs the shipped model on its 6,000 held-out words with the quintet binary and compares with the
+// recorded answers of Hugging Face.
 #include <algorithm>
 #include <cmath>
 
@@ -48,14 +48,14 @@ std::vector<json> Answers(const Words& words, const std::string& beams, const Pl
   return answers;
 }
 
-// Percent of lines whose text is the expected one.
+// Percentage of lines with the expected text.
 double Agreement(const std::vector<json>& answers, const std::vector<std::string>& expected) {
   size_t equal = 0;
   for (size_t i = 0; i < answers.size(); ++i) equal += answers[i]["text"] == expected[i] ? 1 : 0;
   return 100.0 * static_cast<double>(equal) / static_cast<double>(answers.size());
 }
 
-// Percent of words that a recorded run got right.
+// Percentage of correct words in the recorded runs.
 constexpr double kGreedyAccuracy = 64.33, kBeamAccuracy = 64.80;
 
 void CheckF32(const std::string& device, const std::string& beams) {
@@ -98,7 +98,7 @@ TEST_CASE("int8 with 4 beams keeps the word accuracy", "[int8][beam]") {
   CheckAccuracy({"cpu", "int8"}, "4", 0.6);
 }
 
-// ctest knows a skipped test by the word.
+// ctest recognizes a skipped test by the word "skipped" in its output.
 bool HasGpu() {
   const auto device = Device::Open(0);
   if (!device.ok()) WARN("skipped: " << device.status().message());

@@ -12,7 +12,7 @@
 namespace quintet {
 namespace {
 
-// One row of one option set on its way through the engine.
+// A request in flight: one row of one option set.
 struct Pending {
   std::string where;
   GoldenDecode::Row golden;
@@ -21,8 +21,8 @@ struct Pending {
   std::shared_ptr<ResultCollector> sink;
 };
 
-// FAT5's own loop: start 0, stop at 1. It writes 1 over the last column, so that id is no
-// prediction and is left out.
+// Converts the greedy rows of FAT5's generation loop: start token 0, EOS 1. The loop overwrites the
+// last column with 1, so that id is not a prediction and is not compared.
 GoldenDecode GreedyAsDecode(const GoldenCase& c) {
   GoldenDecode decode;
   decode.options.max_new_tokens = static_cast<uint32_t>(c.greedy_max_new - 1);
@@ -61,7 +61,7 @@ absl::StatusOr<Pending> SubmitRow(const GoldenCase& c, const GoldenDecode& decod
   return pending;
 }
 
-// Hugging Face's tensor: prompt and new tokens, shorter sequences filled with the first eos.
+// The output tensor of Hugging Face: prompt and new tokens, padded with the first EOS id.
 TokenRows AsTensor(const Result& result, const Pending& pending) {
   TokenRows rows;
   size_t longest = 0;

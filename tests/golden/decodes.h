@@ -1,5 +1,5 @@
-// The decoded sequences of a golden case, through the Engine: all rows of all option sets share its
-// running batch.
+// Checks the decoded sequences of a golden case through the Engine. All rows of all option sets run
+// in one batch.
 #pragma once
 
 #include <string>
@@ -10,14 +10,14 @@
 
 namespace quintet {
 
-// A row whose search came closer than this to deciding otherwise may differ: a warning.
+// If some decision of a row's search has a margin below this, a difference is only a warning.
 constexpr double kNearTie = 1e-4;
 
 struct DecodeResult {
-  int64_t equal = 0;                   // rows with the golden's ids and scores
-  std::vector<std::string> near_ties;  // "(option set, row)" that differ and may
-  std::vector<std::string> failures;   // what differs, where
-  double score_error = 0;              // largest of the equal rows
+  int64_t equal = 0;                   // rows with the recorded ids and scores
+  std::vector<std::string> near_ties;  // "(option set, row)": different, but allowed
+  std::vector<std::string> failures;   // descriptions of differences
+  double score_error = 0;              // maximum over the equal rows
 };
 
 absl::StatusOr<DecodeResult> CheckDecodes(const GoldenCase& c, Model* model);

@@ -26,7 +26,8 @@ absl::StatusOr<std::vector<Result>> ServeAll(Model* model, std::vector<Request> 
   }
   std::vector<Result> results;
   for (const auto& sink : sinks) {
-    if (!sink->result().has_value()) return absl::InternalError("a request was never answered");
+    if (!sink->result().has_value())
+      return absl::InternalError("the engine stopped before a request finished");
     if (!sink->result()->ok()) return sink->result()->status();
     results.push_back(**sink->result());
   }

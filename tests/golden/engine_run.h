@@ -1,4 +1,5 @@
-// An engine for tests: room for every request of a case at once, results kept.
+// An engine for golden tests that accepts all requests of a case at once, and a sink that stores
+// the result of a request.
 #pragma once
 
 #include <memory>
@@ -20,8 +21,8 @@ class ResultCollector final : public ResponseSink {
 // An engine with an unlimited queue.
 absl::StatusOr<std::unique_ptr<Engine>> MakeEngine(Model* model);
 
-// Submits the requests, runs the engine until all are answered and returns the results in order;
-// the first error, if any.
+// Submits the requests, runs the engine until all have finished and returns the results in order,
+// or the first error.
 absl::StatusOr<std::vector<Result>> ServeAll(Model* model, std::vector<Request> requests);
 
 }  // namespace quintet

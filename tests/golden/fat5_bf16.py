@@ -1,17 +1,21 @@
-"""FAT5 in plain torch on a CPU: how far bf16 alone takes its outputs from those of fp32.
+"""FAT5 in plain torch on a CPU: measures the errors of bf16 outputs against fp32 outputs.
 
-usage: fat5_bf16.py [CASES]            checks the FAT5 seq2seq cases, prints their errors and writes bf16.json beside golden.json
-       fat5_bf16.py --make [CASES]     makes the cases fat5-rope-odd and fat5-t5-long first
+usage: fat5_bf16.py [CASES]          check the FAT5 seq2seq cases, print their errors and write
+                                     bf16.json next to golden.json
+       fat5_bf16.py --make [CASES]   first create the cases fat5-rope-odd and fat5-t5-long
 
-Needs torch, numpy and safetensors; no test runs it. In fp32 it must give the recorded outputs of a case within 5e-5 of the largest, or it
-stops. Then it computes the same outputs in bf16, in two ways:
+Needs torch, numpy and safetensors. No test runs this script. In fp32 the outputs must equal the
+recorded outputs of a case within 5e-5 of their maximum, otherwise the script fails. It then
+computes the same outputs in bf16 in two modes:
 
-- "reference": everything in bf16, as model.to(torch.bfloat16) runs the FAT5 reference (attention_type ref): residual stream, scores, bias,
-  rotary tables and norms' outputs too; softmax and mean squares in fp32.
-- "f32_residual": fp32 residual stream, scores, bias and rotary tables; bf16 inputs and outputs of matrix products, bf16 probabilities. What
-  Quintet does on a GPU.
+- "reference": everything in bf16, as model.to(torch.bfloat16) runs the FAT5 reference
+  (attention_type ref), including residual stream, scores, bias, rotary tables and outputs of norms;
+  softmax and mean squares in fp32.
+- "f32_residual": residual stream, scores, bias and rotary tables in fp32; inputs and outputs of
+  GEMMs and the attention probabilities in bf16. This is what Quintet does on a GPU.
 
-bf16.json holds the errors of both, max |x - golden| / max |golden| for each tensor. golden_test prints them beside its own in bf16.
+bf16.json contains the errors of both modes, max |x - golden| / max |golden| per tensor. golden_test
+prints them next to its own errors in bf16.
 """
 
 import argparse
@@ -33,8 +37,10 @@ class Fat5:
 
     def __init__(self, config, weights, mode):
         self.c, self.mode = config, mode
-        self.low = torch.float32 if mode == "f32" else BF16  # type of activations in products
-        self.wide = BF16 if mode == "reference" else torch.float32  # type of the residual stream and of scores
+        # Dtype of activations in GEMMs.
+        self.low = torch.float32 if mode == "f32" else BF16
+        # Dtype of the residual stream and of the scores.
+        self.wide = BF16 if mode == "reference" else torch.float32
         self.w = {name: value.to(self.low) for name, value in weights.items()}
 
     def linear(self, name, x):
@@ -52,7 +58,7 @@ class Fat5:
         width = int(self.c["d_kv"] * self.c["rotary_emb_fraction"])
         half = width // 2
         pairs = torch.arange(half, dtype=torch.float32)
-        # The reference keeps positions and tables in the activations' type.
+        # The reference stores positions and tables in the dtype of the activations.
         positions = torch.arange(x.shape[1], dtype=torch.float32).to(self.wide).float()
         angles = positions[:, None] * self.c["rotary_base"] ** (-2 * pairs / width)
         scale = torch.ones_like(angles)
@@ -156,7 +162,7 @@ def check(folder):
 
 
 def make(folder, base, changes, length, decoder_length, seed):
-    """A case of the weights' spread of `base`, with other sizes."""
+    """Creates a case with other sizes; its weights have the same spread as those of `base`."""
     old = json.loads((CASES / base / "config.json").read_text())
     config = {**old, **changes}
     sizes = {old[k]: config[k] for k in ("vocab_size", "d_model", "d_ff")} | {old["d_kv"] * old["num_heads"]: config["d_kv"] * config["num_heads"]}

@@ -10,8 +10,8 @@
 namespace quintet {
 namespace {
 
-// Where the tensor's numbers for each row lie: columns of the padded row, all T decoder positions,
-// or just one vector.
+// The second dimension of a golden tensor: columns of the padded input row, the T decoder
+// positions, or none (one vector per row).
 enum class Axis : uint8_t { kInput, kDecoder, kRow };
 
 struct OutputKind {
@@ -30,7 +30,7 @@ std::vector<OutputKind> OutputsOf(const std::string& kind) {
   return {};
 }
 
-// Rows of packed states at one position of each row.
+// The packed hidden states at one position of each row.
 std::vector<float> Pick(const std::vector<float>& states, const TokenRows& rows,
                         const std::vector<size_t>& positions, int64_t width) {
   std::vector<float> picked;
@@ -55,8 +55,8 @@ class CaseRunner {
  public:
   CaseRunner(const GoldenCase& c, Model* model) : case_(c), model_(*model), runner_(model) {}
 
-  // Outputs for the rows [begin, end) of the case. With a small `work` and `piece` everything is
-  // cut into slices.
+  // Computes the outputs of rows [begin, end) of the case. `work` limits the encoder work and
+  // `piece` the decoder tokens of one call, so small values split the computation into slices.
   absl::StatusOr<Outputs> Run(size_t begin, size_t end, int64_t work, int64_t piece) {
     const TokenRows inputs(case_.inputs.begin() + begin, case_.inputs.begin() + end);
     const ModelConfig& config = model_.config();
@@ -97,7 +97,7 @@ class CaseRunner {
     return rows;
   }
 
-  // T5 and FAT5: the last eos of each row. GPT-2: its last token.
+  // T5 and FAT5: the position of the last EOS of each row. GPT-2: the last position.
   absl::StatusOr<std::vector<size_t>> PooledPositions(const TokenRows& rows) const {
     std::vector<size_t> positions;
     const auto& eos = model_.config().eos_ids;
@@ -106,7 +106,8 @@ class CaseRunner {
       while (model_.config().has_encoder() &&
              std::find(eos.begin(), eos.end(), row[position]) == eos.end()) {
         if (position-- == 0)
-          return absl::InvalidArgumentError("a row without eos cannot be pooled");
+          return absl::InvalidArgumentError(
+              "input_ids: a row without an EOS token cannot be pooled");
       }
       positions.push_back(position);
     }
@@ -118,7 +119,7 @@ class CaseRunner {
   RowRunner runner_;
 };
 
-// Whether a checkpoint with this configuration can give what a case of this kind compares.
+// Whether a checkpoint with this configuration can compute the outputs of a case of this kind.
 bool KindFits(const std::string& kind, const ModelConfig& config) {
   if (kind == "encoder") return config.has_encoder();
   if (kind == "seqcls") return config.head == Head::kSequenceClassification;
@@ -130,7 +131,7 @@ bool KindFits(const std::string& kind, const ModelConfig& config) {
 absl::Status CheckInputs(const GoldenCase& c, const ModelConfig& config) {
   if (OutputsOf(c.kind).empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("golden.json: kind '", c.kind, "' is not known"));
+        absl::StrCat("golden.json: kind '", c.kind, "' is not supported"));
   }
   if (!KindFits(c.kind, config)) {
     return absl::InvalidArgumentError(
@@ -160,7 +161,7 @@ absl::Status CheckInputs(const GoldenCase& c, const ModelConfig& config) {
   return absl::OkStatus();
 }
 
-// Largest difference over the compared positions, relative to the largest golden magnitude there.
+// Maximum difference over the compared positions, relative to the maximum golden magnitude there.
 absl::StatusOr<double> Compare(const GoldenCase& c, const OutputKind& output,
                                const GoldenTensor& golden, const std::vector<float>& got) {
   const int64_t rows = static_cast<int64_t>(c.inputs.size());
@@ -199,7 +200,8 @@ absl::StatusOr<double> Compare(const GoldenCase& c, const OutputKind& output,
     }
   }
   if (largest == 0)
-    return absl::InvalidArgumentError(absl::StrCat(output.name, ": golden is all zeros"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(output.name, ": the golden tensor is all zeros"));
   return worst / largest;
 }
 
@@ -217,7 +219,7 @@ ModelLimits LimitsFor(const GoldenCase& c) {
   const auto pages = [&](int64_t tokens) {
     return (tokens + limits.page_size - 1) / limits.page_size;
   };
-  // The rows of the tensors, with a shifted copy of the inputs for heads on a decoder.
+  // Includes the shifted copy of the inputs that heads on a decoder need.
   const int64_t tensors = PagesFor(c.inputs, c.inputs, limits.page_size) +
                           PagesFor(c.decoder_inputs, {}, limits.page_size);
   const int64_t request = pages(longest) + beams * (pages(prompt + new_tokens + 1) + 2);
@@ -264,10 +266,12 @@ absl::StatusOr<std::vector<TensorResult>> CheckForward(const GoldenCase& c, bool
   for (const auto& [name, values] : *packed) {
     const std::vector<float>& other = alone[name];
     if (values.size() != other.size()) {
-      return absl::InternalError(absl::StrCat(name, ": other sizes alone than packed"));
+      return absl::InternalError(
+          absl::StrCat(name, ": output size of a single row differs from the packed run"));
     }
     if (same_bits && std::memcmp(values.data(), other.data(), values.size() * sizeof(float)) != 0) {
-      return absl::InternalError(absl::StrCat(name, ": rows alone differ from rows packed"));
+      return absl::InternalError(
+          absl::StrCat(name, ": bits of a single row differ from the packed run"));
     }
   }
 

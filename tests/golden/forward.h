@@ -1,4 +1,4 @@
-// The tensors of a golden case, through Model alone.
+// Checks the tensors of a golden case with Model only, without the Engine.
 #pragma once
 
 #include <map>
@@ -15,21 +15,22 @@ struct TensorResult {
   double error = 0;  // max |x - golden| / max |golden| over the compared positions
 };
 
-// What was computed, by tensor name: rows packed without padding, [positions of all rows, width].
+// Computed outputs by tensor name: rows packed without padding, [positions of all rows, width].
 using Outputs = std::map<std::string, std::vector<float>>;
 
-// Errors of those outputs that the case has a tensor for. INVALID_ARGUMENT when the shapes do not
-// fit.
+// Returns the errors of the outputs for which the case has a golden tensor. INVALID_ARGUMENT if the
+// shapes do not match.
 absl::StatusOr<std::vector<TensorResult>> CompareOutputs(const GoldenCase& c,
                                                          const Outputs& outputs);
 
-// Runs all rows in one packed call, then each row alone in small slices and pieces. INTERNAL when
-// `same_bits` and a row's bits differ between the two; INVALID_ARGUMENT when the case's tensors do
-// not fit the model, or there is none to compare.
+// Runs all rows in one packed call, then each row alone in small slices. INTERNAL if `same_bits`
+// and the bits of a row differ between the two runs; INVALID_ARGUMENT if the tensors of the case do
+// not fit the model; NOT_FOUND if there is no tensor to compare.
 absl::StatusOr<std::vector<TensorResult>> CheckForward(const GoldenCase& c, bool same_bits,
                                                        Model* model);
 
-// Limits with room for the case's rows packed, and for decoding a few rows with all their beams.
+// Model limits that fit all rows of the case packed, and decoding of a few rows with all their
+// beams.
 ModelLimits LimitsFor(const GoldenCase& c);
 
 }  // namespace quintet

@@ -14,7 +14,7 @@ constexpr int64_t kMaxFileBytes = int64_t{1} << 30;
 
 absl::Status Bad(absl::string_view what) { return absl::InvalidArgumentError(what); }
 
-// A rows x columns table of I64 ids that fit i32, or of the mask.
+// Reads a [rows, columns] I64 tensor of the mask or of token ids, which must fit in i32.
 absl::StatusOr<TokenRows> ReadIds(const SafetensorsReader& reader, const StoredTensor& tensor) {
   if (tensor.type != StoredType::kI64 || tensor.shape.size() != 2) {
     return Bad(absl::StrCat("golden.safetensors: ", tensor.name,
@@ -81,7 +81,7 @@ absl::Status ReadTensors(GoldenCase* c) {
   return absl::OkStatus();
 }
 
-// One of generate's options; false when the name is not known.
+// Sets one option of Hugging Face's generate(). Returns false if the name is not supported.
 bool ReadOption(const std::string& name, const nlohmann::json& value, DecodingRequest* options) {
   const auto number = [&] { return value.get<uint32_t>(); };
   if (name == "num_beams") {
@@ -118,7 +118,7 @@ absl::StatusOr<GoldenDecode> ReadDecode(const nlohmann::json& json) {
   GoldenDecode decode;
   for (const auto& [name, value] : json.at("options").items()) {
     if (!ReadOption(name, value, &decode.options)) {
-      return Bad(absl::StrCat("golden.json: option '", name, "' is not known to this test"));
+      return Bad(absl::StrCat("golden.json: option '", name, "' is not supported by golden_test"));
     }
   }
   for (const auto& row : json.at("rows")) {

@@ -1,9 +1,9 @@
-// golden_test [folder of cases]: runs every case folder in it and prints one line each. The folder
-// is the argument, else QUINTET_GOLDEN_DIR, else the cases beside this file. Exit 1 when a case
-// fails, a folder cannot be read or there is none.
+// golden_test [folder]: runs every case in a folder of cases and prints one line per case. The
+// folder is the argument, else QUINTET_GOLDEN_DIR, else tests/golden/cases. Exits with 1 if a case
+// fails, if a folder cannot be read or if there is no case.
 //
-// QUINTET_DEVICE=cuda runs them on the first GPU (exit 77 where there is none), there
-// QUINTET_DTYPE=bf16 or f16 with weights and activations of that type.
+// QUINTET_DEVICE=cuda selects the first GPU (exit code 77 if there is none). QUINTET_DTYPE=bf16 or
+// f16 selects the dtype of weights and activations on the GPU.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -27,21 +27,21 @@ namespace {
 
 constexpr int kSkipped = 77;
 
-// Where and in which type the cases run.
+// The device and dtype of the run.
 struct Setting {
   std::unique_ptr<Device> device;  // null: the CPU
   WeightType type = WeightType::kF32;
 
   bool exact() const { return type == WeightType::kF32; }
-  // What torch's own bf16 makes of the tensor; null where that is not known, or not bf16 run.
+  // The errors of torch in bf16 for this tensor; null if not recorded, or if the run is not bf16.
   const Bf16Errors* Rounding(const GoldenCase& c, const std::string& name) const {
     if (type != WeightType::kBF16) return nullptr;
     const auto found = c.bf16.find(
         absl::StrContains(name, "hidden_state") ? "encoder_last_hidden_state" : "decoder_logits");
     return found == c.bf16.end() ? nullptr : &found->second;
   }
-  // Of the largest golden magnitude. Where torch has more error with the same values rounded, half
-  // as much again: which errors add up depends on the order of sums.
+  // Relative to the maximum golden magnitude. In bf16 at least 1.5 times the error of torch with
+  // the same values rounded, since the accumulated error depends on the order of summation.
   double Tolerance(const ModelConfig& config, const GoldenCase& c, const std::string& name) const {
     if (exact()) return config.family == Family::kFat5 || device != nullptr ? 5e-5 : 1e-5;
     const Bf16Errors* rounding = Rounding(c, name);
@@ -50,7 +50,7 @@ struct Setting {
   }
 };
 
-// "name error (tolerance t), .."; false when one is above.
+// Appends "name error (tolerance t), ..". Returns false if an error exceeds its tolerance.
 bool DescribeTensors(const std::vector<TensorResult>& results, const ModelConfig& config,
                      const GoldenCase& c, const Setting& setting, std::string* line) {
   bool ok = true;
@@ -85,14 +85,14 @@ bool DescribeDecodes(const DecodeResult& result, std::string* line) {
   return false;
 }
 
-// Rounded weights decide otherwise now and then: how often is only shown.
+// With rounded weights some decoded rows differ from fp32. Their number is printed, not checked.
 void DescribeRounded(const DecodeResult& result, std::string* line) {
   const size_t different = result.near_ties.size() + result.failures.size();
   absl::StrAppend(line, "; ", result.equal, " decoded rows of ",
                   static_cast<size_t>(result.equal) + different, " are those of fp32");
 }
 
-// Runs a case; *line is what to print after its name.
+// Runs a case. *line gets the text to print after the name of the case.
 bool RunCase(const std::string& directory, const Setting& setting, ThreadPool* pool,
              std::string* line) {
   const auto failed = [line](const absl::Status& status) {
@@ -160,7 +160,8 @@ int RunAll(const std::string& root, const Setting& setting) {
   return failures == 0 ? 0 : 1;
 }
 
-// The setting that the environment asks for; an exit code when there is no such device or type.
+// Reads the setting from the environment. Returns a nonzero exit code if it is invalid or if there
+// is no GPU.
 int Read(Setting* setting) {
   const auto variable = [](const char* name) {
     const char* value = std::getenv(name);
@@ -171,7 +172,8 @@ int Read(Setting* setting) {
   if (dtype == "f16") setting->type = WeightType::kF16;
   if ((device != "" && device != "cpu" && device != "cuda") ||
       (dtype != "" && dtype != "f32" && setting->exact())) {
-    std::printf("FAIL: QUINTET_DEVICE=%s QUINTET_DTYPE=%s\n", device.c_str(), dtype.c_str());
+    std::printf("FAIL: QUINTET_DEVICE=%s QUINTET_DTYPE=%s: expected cpu|cuda and f32|bf16|f16\n",
+                device.c_str(), dtype.c_str());
     return 1;
   }
   if (device != "cuda") return 0;

@@ -1,6 +1,6 @@
 #!/bin/sh
-# rejects_test.sh GOLDEN_TEST CASES: the golden test must be able to fail. Damages copies of two cases and expects exit 1 with the
-# reason on the case's own line.
+# rejects_test.sh GOLDEN_TEST CASES: checks that golden_test can fail. Damages copies of cases and
+# expects exit code 1 with the reason on the line of the case.
 set -eu
 golden_test=$1
 cases=$2
@@ -8,7 +8,7 @@ root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
 failures=0
 
-# expect NAME TEXT: runs on $root/NAME, which is then thrown away.
+# expect NAME TEXT: runs golden_test on $root/NAME and then deletes that folder.
 expect() {
   status=0
   output=$("$golden_test" "$root/$1" 2>&1) || status=$?
@@ -19,7 +19,7 @@ expect() {
   rm -rf "${root:?}/$1"
 }
 
-# copy NAME CASE: a folder NAME with one copy of a case.
+# copy NAME CASE: creates the folder NAME with a copy of one case.
 copy() {
   mkdir "$root/$1"
   cp -r "$cases/$2" "$root/$1/$2"
@@ -52,10 +52,11 @@ echo '{"reference": {"decoder_logits": 0.1}}' > "$root/bf16/fat5-rope/bf16.json"
 expect bf16 'FAIL fat5-rope: .*bf16.json.*f32_residual'
 
 copy truncated fat5-tokcls
-head -c 1000 "$cases/fat5-tokcls/golden.safetensors" > "$root/truncated/fat5-tokcls/golden.safetensors"
+head -c 1000 "$cases/fat5-tokcls/golden.safetensors" \
+  > "$root/truncated/fat5-tokcls/golden.safetensors"
 expect truncated 'FAIL fat5-tokcls: .*golden.safetensors'
 
-# Exact GELU would differ by 6e-4; plain wrong activations by far more. Either is above the tolerance.
+# Exact GELU differs by 6e-4, other activation functions by far more. Both exceed the tolerance.
 copy activation fat5-tokcls
 sed -i 's/"use_gelu_act": true/"use_gelu_act": false/' "$root/activation/fat5-tokcls/config.json"
 expect activation 'FAIL fat5-tokcls: logits .*TOO LARGE'

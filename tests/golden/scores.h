@@ -1,4 +1,4 @@
-// When a beam score equals a recorded one.
+// Defines when a beam score equals a recorded one.
 #pragma once
 
 #include <algorithm>
@@ -6,9 +6,9 @@
 
 namespace quintet {
 
-// Of length-normalised beam scores: absolute, and relative to the recorded score where that allows
-// more. A score is the sum of n log-probabilities / n^length_penalty, so at a penalty of -1 it is n
-// times as large as their sum, and its f32 rounding grows alike.
+// Tolerance of length-normalized beam scores: the larger of an absolute limit and a limit relative
+// to the recorded score. A score is the sum of n log-probabilities / n^length_penalty. With a
+// penalty of -1 it is n times as large as the sum, and so is its f32 rounding error.
 constexpr double kScoreTolerance = 1e-4;
 constexpr double kRelativeScoreTolerance = 2e-6;
 

@@ -15,7 +15,7 @@ std::vector<TensorResult> Renamed(std::vector<TensorResult> results) {
   return results;
 }
 
-// States or labels of every row; the engine gives them packed, as they are compared.
+// Checks hidden states or labels of every row; the engine returns them packed, like Outputs.
 absl::StatusOr<std::vector<TensorResult>> CheckValues(const GoldenCase& c, RequestKind kind,
                                                       Model* model) {
   std::vector<Request> requests;
@@ -52,8 +52,8 @@ double LogProb(const float* logits, int64_t vocab, int32_t token) {
   return logits[token] - max - std::log(sum);
 }
 
-// One row to score: `target` follows what the engine has before it; its first token's logits are
-// golden row `first_column`.
+// One row to score. `target` continues the prompt; the golden logits of its first token are at
+// column `first_column`.
 struct ScoredRow {
   size_t row;
   size_t first_column;
@@ -107,7 +107,8 @@ absl::StatusOr<std::vector<TensorResult>> CheckScores(const GoldenCase& c, Model
     const ScoredRow& row = rows[i];
     const Result& result = (*served)[i];
     if (result.targets.size() != 2 || result.targets[0].tokens.size() != row.target.size()) {
-      return absl::InternalError("score: not one log-probability per target token");
+      return absl::InternalError(
+          "score: the number of log-probabilities differs from the number of target tokens");
     }
     double total = 0;
     for (size_t t = 0; t < row.target.size(); ++t) {

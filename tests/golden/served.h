@@ -1,4 +1,4 @@
-// The tensors of a golden case as clients of the Engine get them: states by kEncode, labels by
+// Checks the tensors of a golden case through the Engine: hidden states by kEncode, labels by
 // kClassify, and the log-probabilities of the recorded decoder tokens by kScore.
 #pragma once
 

@@ -6,25 +6,25 @@
 namespace quintet::attention_test {
 namespace {
 
-// Runs of hidden queries of one key.
+// The ranges of query positions that a column mask hides for one key.
 struct Column {
   int64_t lower_begin, lower_end, upper_begin, upper_end;
 };
 
-// A family of masks twice over: as columns, and pair by pair.
+// A family of masks, defined twice: as columns (per key), and per (query, key) pair.
 struct Family {
   const char* name;
   bool causal;
-  bool lower_end, upper;                               // vectors that it has besides lower_begin
-  std::function<Column(int64_t j, int64_t n)> column;  // of key j of n
-  std::function<bool(int64_t i, int64_t j, int64_t n)> hidden;  // by the mask, not by causality
-  bool lower = true;                                            // it has lower_begin
+  bool lower_end, upper;                               // whether the mask has these vectors
+  std::function<Column(int64_t j, int64_t n)> column;  // key j of n
+  std::function<bool(int64_t i, int64_t j, int64_t n)> hidden;  // excluding causality
+  bool lower = true;                                            // whether it has lower_begin
 };
 
 constexpr int64_t kDocument = 75, kWindow = 50, kGlobal = 9, kPrefix = 20;
 int64_t DocumentBegin(int64_t j) { return j / kDocument * kDocument; }
 int64_t DocumentEnd(int64_t j, int64_t n) { return std::min(DocumentBegin(j) + kDocument, n); }
-// One question of kPrefix tokens and answers of 30; groups of 200 tokens.
+// Groups of 200 tokens: one question of kPrefix tokens, followed by answers of 30 tokens.
 int64_t Group(int64_t i) { return i / 200; }
 int64_t Answer(int64_t i) { return i % 200 < kPrefix ? -1 : (i % 200 - kPrefix) / 30; }
 int64_t Evicted(int64_t j) { return j + 1 + j * 7919 % 301; }
@@ -100,7 +100,7 @@ std::vector<Family> Families() {
          return Column{n, n, 0, j < kPrefix ? 0 : j};
        },
        [](int64_t i, int64_t j, int64_t) { return j > i && j >= kPrefix; }, false},
-      // The first queries see nothing at all.
+      // The first queries see no key.
       {"dropped keys", true, true, false,
        [](int64_t j, int64_t n) {
          return j < 70 ? Column{j, 70, 0, 0} : Column{n, n, 0, 0};
@@ -114,7 +114,7 @@ std::vector<Family> Families() {
   };
 }
 
-// A family's columns for every sequence of a problem.
+// The columns of a mask family for every sequence of a problem.
 struct Columns {
   Columns(const Family& family, const Problem& p) {
     for (int32_t n : p.shape.kv_lens) {
@@ -138,7 +138,7 @@ struct Columns {
     return {place.Plan(lower_begin), place.Plan(lower_end), place.Plan(upper_begin),
             place.Plan(upper_end), place.Plan(summaries)};
   }
-  // Summaries by which every tile has to be looked at pair by pair.
+  // Tile summaries that force the kernel to evaluate the mask for every pair.
   std::vector<MaskTile> Dense() const {
     constexpr MaskRun kAnything = {INT_MIN, INT_MAX, INT_MIN, INT_MAX};
     return std::vector<MaskTile>(tiles.size(), MaskTile{kAnything, kAnything});
@@ -172,7 +172,7 @@ void CheckFamily(const Family& family, Shape shape, uint32_t seed) {
       } else {
         CHECK(RelativeError(out, expected) < Tolerance(dtype));
       }
-      size_t not_zero = 0;  // in rows that see nothing
+      size_t not_zero = 0;  // nonzero outputs of rows that see no key
       for (size_t i = 0; i < out.size(); ++i) not_zero += expected[i] == 0 && out[i] != 0;
       CHECK(not_zero == 0);
       args.mask = &dense;
@@ -181,7 +181,7 @@ void CheckFamily(const Family& family, Shape shape, uint32_t seed) {
   });
 }
 
-TEST_CASE("column masks equal the sum in double, and the same kernel with a dense mask",
+TEST_CASE("column masks equal the reference in double and the kernel with dense tile summaries",
           "[attention]") {
   uint32_t seed = 100;
   for (const Family& family : Families()) {
@@ -202,7 +202,7 @@ TEST_CASE("column masks equal the sum in double, and the same kernel with a dens
   }
 }
 
-TEST_CASE("column masks beside every bias, in rows that no vector fits", "[attention]") {
+TEST_CASE("column masks with every bias, in rows without vector alignment", "[attention]") {
   uint32_t seed = 200;
   const std::vector<Family> families = Families();
   for (BiasKind kind : {BiasKind::kNone, BiasKind::kTable, BiasKind::kAlibi, BiasKind::kFire}) {
@@ -222,12 +222,12 @@ TEST_CASE("column masks beside every bias, in rows that no vector fits", "[atten
   }
 }
 
-TEST_CASE("tiles of a mask as in the paper's example", "[attention]") {
+TEST_CASE("tile classification of the example mask in the paper", "[attention]") {
   const std::vector<int32_t> begin = {13, 5, 5, 5, 6, 6, 9, 9, 9, 12, 12, 12, 16, 16, 16, 16};
   const std::vector<int32_t> end = {15, 14, 14, 15, 12, 12, 11, 11, 16, 16, 16, 16, 16, 16, 16, 16};
   const MaskColumns columns{begin.data(), end.data(), nullptr, nullptr};
   const TileView kAll = TileView::kAll, kSome = TileView::kSome, kNone = TileView::kNone;
-  // Below and on the diagonal; what causality does to the tiles on it is not the mask's.
+  // Tiles on and below the diagonal. The effect of causality on diagonal tiles is not included.
   const std::vector<std::vector<TileView>> expected = {
       {kAll}, {kSome, kSome}, {kSome, kSome, kSome}, {kSome, kAll, kNone, kAll}};
   for (int row = 0; row < 4; ++row) {

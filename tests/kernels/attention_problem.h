@@ -1,4 +1,4 @@
-// Inputs of attention for its tests, where they are, and the answer in double.
+// Attention test problems: shapes and inputs, their placement in memory, and a reference in double.
 #pragma once
 
 #include <algorithm>
@@ -25,13 +25,14 @@ struct Shape {
   BiasKind bias = BiasKind::kNone;
   bool asymmetric = false;
   float scale = 1.0f;
-  int64_t gap = 3;          // values between rows: a multiple of 8 keeps them on 16-byte boundaries
-  int64_t saturation = 37;  // of a bias table
-  int64_t knots = 9;        // of FIRE's network
+  // Unused elements between rows; a multiple of 8 keeps rows aligned to 16 bytes.
+  int64_t gap = 3;
+  int64_t saturation = 37;  // saturation of a bias table
+  int64_t knots = 9;        // knots of the FIRE network
 };
 
-// Types of a place's values, and gaps between rows: with those of 8 values, vectors fit the rows.
-// In a brief run it depends on the seed which type has which gap, and whether there is f32.
+// Combinations of dtype and row gap to test on a place. A gap of 8 elements permits vector loads.
+// With QUINTET_BRIEF_TESTS the seed selects which dtype gets which gap, and whether f32 is tested.
 struct Layout {
   DType dtype;
   int64_t gap;
@@ -56,8 +57,8 @@ inline std::vector<int32_t> Offsets(const std::vector<int32_t>& lens) {
   return offsets;
 }
 
-// Inputs of one call: q, k and v side by side in one packed matrix's rows, so that strides matter,
-// and a bias of the asked kind. Values are those of a type after rounding.
+// Inputs of one call. q, k and v are column ranges of one packed matrix, so that strides matter.
+// The bias is of the requested kind. Values are rounded to the dtype.
 class Problem {
  public:
   Problem(const Shape& shape, uint32_t seed, DType dtype = DType::kF32)
@@ -88,7 +89,7 @@ class Problem {
     return shape.positions.empty() ? shape.kv_lens[s] - shape.q_lens[s] : shape.positions[s];
   }
 
-  // bias and mask of (head, query position, key position), in double.
+  // Bias plus mask of (head, query position, key position), in double.
   double Bias(int64_t h, int64_t p, int64_t t) const {
     if (shape.causal && t > p) return -kInfinity;
     const double delta = static_cast<double>(t - p);
@@ -114,7 +115,7 @@ class Problem {
   std::vector<float> q_data, kv_data;
   PositionBias bias;
   std::vector<float> table, knots, offsets;
-  // (sequence, query position, key) that a column mask hides; none where it is empty.
+  // Whether a column mask hides (sequence, query position, key). Empty: nothing is hidden.
   std::function<bool(size_t, int64_t, int64_t)> hidden;
 
  private:
@@ -135,7 +136,7 @@ class Problem {
       }
       table = random.Values(heads * segments);
       offsets = random.Values(heads * segments);
-      for (int64_t h = 0; h < heads; ++h) {  // continuous, as a network's function is
+      for (int64_t h = 0; h < heads; ++h) {  // continuous, like the function of a network
         for (int64_t s = 1; s < segments; ++s) {
           const size_t i = static_cast<size_t>(h * segments + s);
           offsets[i] =
@@ -158,7 +159,7 @@ class Problem {
   }
 };
 
-// The answer in double: [q_total, heads, head_dim].
+// Reference result in double: [q_total, heads, head_dim].
 inline std::vector<double> Reference(const Problem& p) {
   const int64_t heads = p.shape.heads, dim = p.shape.head_dim;
   std::vector<double> out(static_cast<size_t>(p.q_offsets.back() * heads * dim), 0.0);
@@ -192,7 +193,7 @@ inline std::vector<double> Reference(const Problem& p) {
   return out;
 }
 
-// The problem's keys and values in a cache, on slots in random order; NaN elsewhere.
+// The keys and values of the problem in a cache, at slots in random order; all other slots are NaN.
 struct CachedKeys {
   CachedKeys(const Problem& p, uint32_t seed) {
     cache.dtype = p.dtype;
@@ -205,7 +206,7 @@ struct CachedKeys {
     std::vector<int32_t> order(static_cast<size_t>(cache.pages * cache.page_size));
     std::iota(order.begin(), order.end(), 0);
     RandomData random(seed);
-    // Runs of consecutive slots and jumps, both.
+    // Both runs of consecutive slots and jumps.
     for (size_t i = 0; i + 1 < order.size(); i += 1 + static_cast<size_t>(random.Below(7))) {
       std::swap(order[i],
                 order[static_cast<size_t>(random.Below(static_cast<int64_t>(order.size())))]);
@@ -231,7 +232,7 @@ struct CachedKeys {
   int64_t stride;
 };
 
-// A problem, and the same keys in a cache, where ops can read them.
+// A problem in memory that ops can read, and the same keys and values in a cache.
 struct Inputs {
   Inputs(const Problem& p, const CachedKeys* cached, Place& place) : problem(p), bias(p.bias) {
     const int64_t heads = p.shape.heads;
@@ -303,7 +304,7 @@ inline int64_t ScratchBytes(const AttentionArgs& args, const Stream& stream) {
   return AttentionScratchBytes(rows, args.q.dim[1], args.q.dim[2], stream);
 }
 
-// Runs on poisoned output and scratch; returns [q_total, heads, head_dim].
+// Runs the op with poisoned output and scratch memory; returns [q_total, heads, head_dim].
 inline std::vector<float> Run(AttentionArgs args, Place& place, Stream& stream) {
   const int64_t heads = args.q.dim[1], dim = args.q.dim[2];
   args.out = place.Poisoned(args.q.dtype, {args.q.dim[0], heads, dim});
@@ -319,12 +320,12 @@ inline double WorstError(const std::vector<float>& got, const std::vector<double
   double worst = 0;
   for (size_t i = 0; i < got.size(); ++i) {
     const double error = std::abs(static_cast<double>(got[i]) - expected[i]);
-    worst = error <= worst ? worst : error;  // NaN counts as worse
+    worst = error <= worst ? worst : error;  // NaN counts as an error
   }
   return worst;
 }
 
-// |got - expected| / |expected|, as vectors.
+// Relative error of vectors: |got - expected| / |expected|.
 inline double RelativeError(const std::vector<float>& got, const std::vector<double>& expected) {
   double error = 0, size = 0;
   for (size_t i = 0; i < got.size(); ++i) {
@@ -339,7 +340,7 @@ inline bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-// Weights and results are rounded to the type, and some for luck.
+// Softmax weights and results are each rounded to the dtype; 2.5 instead of 2 leaves a margin.
 inline double Tolerance(DType dtype) { return 2.5 * RoundingError(dtype); }
 
 }  // namespace quintet::attention_test

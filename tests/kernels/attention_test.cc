@@ -25,7 +25,7 @@ void CheckShape(Shape shape, uint32_t seed) {
   });
 }
 
-TEST_CASE("attention equals the sum in double for every bias", "[attention]") {
+TEST_CASE("attention equals the reference in double for every bias", "[attention]") {
   uint32_t seed = 1;
   for (BiasKind kind : {BiasKind::kNone, BiasKind::kTable, BiasKind::kAlibi, BiasKind::kFire}) {
     for (bool causal : {false, true}) {
@@ -45,7 +45,7 @@ TEST_CASE("attention equals the sum in double for every bias", "[attention]") {
   }
 }
 
-TEST_CASE("attention of every head size", "[attention]") {
+TEST_CASE("attention with every head size", "[attention]") {
   for (int64_t dim : {1, 3, 16, 24, 32, 64, 80, 96, 128, 251, 256}) {
     const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
     CheckShape({.heads = Pick<int64_t>(2, 1),
@@ -60,7 +60,7 @@ TEST_CASE("attention of every head size", "[attention]") {
   }
 }
 
-TEST_CASE("a thousand keys", "[attention]") {
+TEST_CASE("attention with a thousand keys", "[attention]") {
   uint32_t seed = 99;
   for (BiasKind kind : {BiasKind::kNone, BiasKind::kTable, BiasKind::kAlibi, BiasKind::kFire}) {
     for (int64_t dim : {64, 128}) {
@@ -77,8 +77,8 @@ TEST_CASE("a thousand keys", "[attention]") {
   }
 }
 
-// Too many blocks of queries and too many keys for the kernel of short sequences on a GPU.
-TEST_CASE("many heads and a thousand keys", "[attention]") {
+// Too many query tiles and keys for the GPU kernel for short sequences.
+TEST_CASE("attention with many heads and a thousand keys", "[attention]") {
   uint32_t seed = 131;
   for (BiasKind kind : {BiasKind::kNone, BiasKind::kTable, BiasKind::kAlibi}) {
     for (bool causal : {false, true}) {
@@ -96,7 +96,7 @@ TEST_CASE("many heads and a thousand keys", "[attention]") {
   }
 }
 
-TEST_CASE("bias tables that saturate near and far", "[attention]") {
+TEST_CASE("bias tables that saturate at small and large distances", "[attention]") {
   for (int64_t saturation : {1, 128, 256, 257}) {
     for (int64_t dim : {64, 128}) {
       CheckShape({.heads = Pick<int64_t>(2, 1),
@@ -116,7 +116,7 @@ TEST_CASE("bias tables that saturate near and far", "[attention]") {
 TEST_CASE("ALiBi far from the diagonal", "[attention]") {
   for (int64_t dim : {64, 128}) {
     for (bool asymmetric : {false, true}) {
-      // Slopes down to 2^-8: keys a thousand positions away still count.
+      // Slopes are as small as 2^-8, so keys a thousand positions away still contribute.
       CheckShape({.heads = Pick<int64_t>(8, 2),
                   .head_dim = dim,
                   .q_lens = Pick({300, 40}, {70, 20}),
@@ -131,9 +131,9 @@ TEST_CASE("ALiBi far from the diagonal", "[attention]") {
   }
 }
 
-// With 64 knots and more than a kernel of a GPU takes, from where some are passed within a few keys
-// to where none is within hundreds.
-TEST_CASE("FIRE of networks with few and many knots", "[attention]") {
+// Networks with 64 knots and with more knots than the GPU kernels support, at distances where
+// several knots are passed within a few keys and where no knot is passed within hundreds of keys.
+TEST_CASE("FIRE bias with few and many knots", "[attention]") {
   for (int64_t knots : {1, 33, 64, 65}) {
     for (int64_t dim : {64, 128}) {
       CheckShape({.heads = Pick<int64_t>(2, 1),
@@ -150,8 +150,9 @@ TEST_CASE("FIRE of networks with few and many knots", "[attention]") {
   }
 }
 
-// A kernel may leave out keys that ALiBi silences, but not one that is loud enough.
-TEST_CASE("ALiBi and a far key that is loud", "[attention]") {
+// A kernel may skip keys whose ALiBi bias makes them negligible, but not a distant key with a large
+// score.
+TEST_CASE("ALiBi with a distant key that has a large score", "[attention]") {
   for (int64_t dim : {64, 128}) {
     ForEachPlace([&](Place& place) {
       for (const Layout& layout : Layouts(place, 8)) {
@@ -164,7 +165,7 @@ TEST_CASE("ALiBi and a far key that is loud", "[attention]") {
                          .scale = 0.125f,
                          .gap = layout.gap},
                         91, layout.dtype);
-        // The first sequence's key 130 becomes like its query 20, in the second head.
+        // In head 1 of the first sequence, key 130 becomes a multiple of query 20.
         const float* query = problem.Query(20, 1);
         float* key = problem.kv_data.data() + 130 * problem.kv_stride + dim;
         for (int64_t c = 0; c < dim; ++c) key[c] = 128.0f * query[c];
@@ -184,7 +185,7 @@ TEST_CASE("ALiBi and a far key that is loud", "[attention]") {
   }
 }
 
-TEST_CASE("many sequences of many lengths", "[attention]") {
+TEST_CASE("attention of many sequences of different lengths", "[attention]") {
   for (size_t sequences : {size_t{64}, size_t{65}}) {
     for (bool causal : {false, true}) {
       RandomData random(static_cast<uint32_t>(sequences));
@@ -216,7 +217,7 @@ TEST_CASE("cross-attention of several beams", "[attention]") {
              7);
 }
 
-TEST_CASE("one query and many keys", "[attention]") {
+TEST_CASE("attention of one query and many keys", "[attention]") {
   CheckShape({.heads = 2,
               .head_dim = 128,
               .q_lens = {1, 1, 16, 1, 1},
@@ -228,7 +229,7 @@ TEST_CASE("one query and many keys", "[attention]") {
              3);
 }
 
-TEST_CASE("a query before the first key sees nothing and gives zeros", "[attention]") {
+TEST_CASE("a query without visible keys gives zeros", "[attention]") {
   ForEachPlace([&](Place& place) {
     for (DType dtype : place.float_types()) {
       const Problem problem({.heads = 2,
@@ -250,7 +251,7 @@ TEST_CASE("a query before the first key sees nothing and gives zeros", "[attenti
   });
 }
 
-// Sequence s of a problem, rows [begin, end) of it only.
+// Arguments for rows [begin, end) of sequence s of a problem.
 AttentionArgs Slice(const Inputs& inputs, bool from_cache, size_t s, int64_t begin, int64_t end,
                     Place& place) {
   const Problem& p = inputs.problem;
@@ -270,8 +271,9 @@ AttentionArgs Slice(const Inputs& inputs, bool from_cache, size_t s, int64_t beg
   return args;
 }
 
-TEST_CASE("a row has the same bits alone, in any slice, batch and number of threads",
-          "[attention]") {
+TEST_CASE(
+    "an attention row has the same bits alone, in any slice and batch, with any number of threads",
+    "[attention]") {
   for (BiasKind kind : {BiasKind::kNone, BiasKind::kTable, BiasKind::kAlibi, BiasKind::kFire}) {
     const Problem problem({.heads = 2,
                            .head_dim = kind == BiasKind::kAlibi ? 24 : 64,
@@ -309,7 +311,7 @@ TEST_CASE("a row has the same bits alone, in any slice, batch and number of thre
   }
 }
 
-TEST_CASE("attention may write over its queries", "[attention]") {
+TEST_CASE("attention output may alias the queries", "[attention]") {
   ForEachPlace([&](Place& place) {
     for (DType dtype : place.float_types()) {
       const Problem problem({.heads = 3,
@@ -332,7 +334,7 @@ TEST_CASE("attention may write over its queries", "[attention]") {
   });
 }
 
-TEST_CASE("scores far apart and equal scores", "[attention]") {
+TEST_CASE("attention with very different and with equal scores", "[attention]") {
   for (float factor : {0.0f, 100.0f, 1e10f}) {
     Problem problem({.heads = 1,
                      .head_dim = 8,
@@ -342,7 +344,7 @@ TEST_CASE("scores far apart and equal scores", "[attention]") {
                      .causal = false},
                     41);
     for (float& q : problem.q_data) q *= factor;
-    const double tolerance = factor == 100.0f ? 2e-3 : 4e-6;  // a score of 300 is known to 3e-5
+    const double tolerance = factor == 100.0f ? 2e-3 : 4e-6;  // scores up to 300 have error 3e-5
     ForEachPlace([&](Place& place) {
       const Inputs inputs(problem, nullptr, place);
       CHECK(WorstError(Run(inputs.Args(false), place), Reference(problem)) < tolerance);
@@ -350,8 +352,8 @@ TEST_CASE("scores far apart and equal scores", "[attention]") {
   }
 }
 
-// A softmax that goes through the keys meets larger and larger scores, a little and by far.
-TEST_CASE("scores that grow along the keys", "[attention]") {
+// An online softmax meets increasing scores, with small and with large increments.
+TEST_CASE("attention with scores that increase along the keys", "[attention]") {
   const std::function<float(int64_t)> growths[] = {
       [](int64_t key) { return static_cast<float>(key) / 60.0f; },
       [](int64_t key) { return key < 300 ? 0.01f : 60.0f; },
@@ -387,8 +389,8 @@ TEST_CASE("scores that grow along the keys", "[attention]") {
   }
 }
 
-// A cache that lacks each sequence's last q_len keys (NaN), and what StoreKv needs to add them: a
-// slot for each packed row, -1 for those that are there.
+// A cache in which the last q_len keys of each sequence are missing (NaN), and the StoreKv slots
+// that add them: one per packed row, -1 for rows that are already in the cache.
 std::vector<int32_t> TakeOwnKeys(const Problem& problem, CachedKeys& cached) {
   const KvCache& cache = cached.cache;
   std::vector<int32_t> missing(static_cast<size_t>(problem.kv_offsets.back()), -1);
@@ -407,7 +409,7 @@ std::vector<int32_t> TakeOwnKeys(const Problem& problem, CachedKeys& cached) {
   return missing;
 }
 
-TEST_CASE("keys that the op before has just written", "[attention]") {
+TEST_CASE("attention reads keys that the previous op has written", "[attention]") {
   const std::vector<Shape> shapes = {
       {.heads = 12, .head_dim = 64, .q_lens = {1, 4, 16, 0, 3}, .kv_lens = {1, 200, 77, 30, 40}},
       {.heads = 3, .head_dim = 128, .q_lens = {1, 1, 5}, .kv_lens = {17, 16, Pick(1500, 300)}},
@@ -447,7 +449,7 @@ TEST_CASE("keys that the op before has just written", "[attention]") {
   }
 }
 
-TEST_CASE("no sequences, no keys", "[attention]") {
+TEST_CASE("attention without sequences or keys", "[attention]") {
   ForEachPlace([&](Place& place) {
     for (DType dtype : place.float_types()) {
       const Problem none({.heads = 2, .head_dim = 8, .q_lens = {}, .kv_lens = {}, .positions = {}},

@@ -17,7 +17,7 @@ constexpr float kNever = -std::numeric_limits<float>::infinity();
 
 struct Problem {
   int64_t vocab = 0, gap = 0, k_max = 0;
-  std::vector<float> logits;  // rows vocab + gap apart
+  std::vector<float> logits;  // row stride vocab + gap
   std::vector<float> biases;
   std::vector<BeamDraw> draws;
   std::vector<int32_t> lens;
@@ -30,7 +30,7 @@ struct Candidates {
   std::vector<int32_t> indices;
 };
 
-// All that the warpers leave, sorted by key.
+// Reference: all tokens that survive the warpers, sorted by draw key.
 Candidates PlainDraws(const Problem& p, const BeamDraw& d) {
   struct Keyed {
     double key;
@@ -40,15 +40,15 @@ Candidates PlainDraws(const Problem& p, const BeamDraw& d) {
   std::vector<Keyed> all;
   std::vector<uint64_t> scratch(static_cast<size_t>(Warper::ScratchBytes(p.vocab)) / 8);
   Warper warper(scratch.data(), p.vocab);
-  const DrawPlace place{d.draw.seed, d.draw.sequence,
-                        static_cast<uint32_t>(p.lens[static_cast<size_t>(d.draw.lens_at)])};
+  const DrawId draw_id{d.draw.seed, d.draw.sequence,
+                       static_cast<uint32_t>(p.lens[static_cast<size_t>(d.draw.lens_at)])};
   for (int32_t beam = 0; beam < d.rows; ++beam) {
     const auto row = static_cast<size_t>(d.draw.row + beam);
     const float* logits = p.logits.data() + row * static_cast<size_t>(p.vocab + p.gap);
-    for (const Weighted& w : warper.Warp({logits, static_cast<size_t>(p.vocab)}, d.draw.warp)) {
+    for (const WarpedToken& w : warper.Warp({logits, static_cast<size_t>(p.vocab)}, d.draw.warp)) {
       const float value = w.value + p.biases[row];
       const auto index = static_cast<int32_t>(beam * p.vocab + w.token);
-      all.push_back({DrawKey(value, place, static_cast<uint32_t>(index)), value, index});
+      all.push_back({GumbelKey(value, draw_id, static_cast<uint32_t>(index)), value, index});
     }
   }
   std::sort(all.begin(), all.end(), [](const Keyed& a, const Keyed& b) {
@@ -96,7 +96,7 @@ WarpOptions RandomWarp(RandomData& random, int64_t vocab, Filters filters) {
   w.top_k = static_cast<int32_t>(1 + random.Below(random.Below(4) == 0 ? vocab + 3 : 60));
   if (filters == Filters::kTopK) return w;
   if (random.Below(2) == 0) w.top_k = 0;
-  // Often so narrow that `keep` decides.
+  // Often so restrictive that `keep` takes effect.
   if (random.Below(2) == 0) w.top_p = 0.02f + 0.07f * static_cast<float>(random.Below(14));
   if (random.Below(3) == 0) w.min_p = 0.02f + 0.2f * static_cast<float>(random.Below(5));
   if (random.Below(3) == 0) w.typical_p = 0.02f + 0.07f * static_cast<float>(random.Below(14));
@@ -133,8 +133,8 @@ Problem MakeProblem(int64_t vocab, Filters filters, int requests, uint32_t seed)
   return p;
 }
 
-// How many of the requests get other candidates than from a full sort: none, but for sums of
-// filters and logarithms whose rounding decides.
+// Returns the number of requests whose candidates differ from those of a full sort. It is 0, except
+// where the rounding of sums and logarithms decides.
 void CheckProblem(const Problem& p, bool sums) {
   std::vector<Candidates> expected;
   for (const BeamDraw& d : p.draws) expected.push_back(PlainDraws(p, d));
@@ -156,7 +156,7 @@ void CheckProblem(const Problem& p, bool sums) {
   });
 }
 
-TEST_CASE("beams draw what full sorts of all keys give: small vocabularies", "[beam_sampling]") {
+TEST_CASE("beam sampling equals a full sort of all keys: small vocabularies", "[beam_sampling]") {
   uint32_t seed = 1;
   for (const int64_t vocab : Pick<int64_t>({1, 2, 7, 64, 333, 1500, 3000}, {1, 7, 3000})) {
     for (int i = 0; i < Pick(4, 1); ++i) {
@@ -167,7 +167,7 @@ TEST_CASE("beams draw what full sorts of all keys give: small vocabularies", "[b
   }
 }
 
-TEST_CASE("beams draw what full sorts of all keys give: the vocabularies of T5 and GPT-2",
+TEST_CASE("beam sampling equals a full sort of all keys: the vocabularies of T5 and GPT-2",
           "[beam_sampling]") {
   uint32_t seed = 500;
   for (const int64_t vocab : {32128, 50257}) {
@@ -177,7 +177,7 @@ TEST_CASE("beams draw what full sorts of all keys give: the vocabularies of T5 a
   }
 }
 
-TEST_CASE("values that grow along the row are drawn, too", "[beam_sampling]") {
+TEST_CASE("beam sampling of values that increase along the row", "[beam_sampling]") {
   Problem p = MakeProblem(20000, Filters::kNone, 2, 900);
   for (size_t i = 0; i < p.logits.size(); ++i) {
     p.logits[i] = 0.01f * static_cast<float>(i % static_cast<size_t>(p.vocab + p.gap));
@@ -185,7 +185,7 @@ TEST_CASE("values that grow along the row are drawn, too", "[beam_sampling]") {
   CheckProblem(p, false);
 }
 
-TEST_CASE("what a request's beams draw depends on its own rows alone", "[beam_sampling]") {
+TEST_CASE("beam sampling of a request depends only on its own rows", "[beam_sampling]") {
   const Problem all = MakeProblem(1000, Filters::kAll, 10, 4000);
   ForEachPlace([&](Place& place) {
     const std::vector<Candidates> together = Run(all, place);

@@ -18,7 +18,7 @@ struct Beam {
   int32_t token, parent;
 };
 
-// Hugging Face's choice of the beams that go on.
+// Reference: the beams that Hugging Face selects to continue.
 std::vector<Beam> PlainStep(const std::vector<float>& values, const std::vector<int32_t>& indices,
                             int64_t vocab, const std::vector<int32_t>& eos, int32_t beams) {
   std::vector<Beam> all;
@@ -36,7 +36,7 @@ std::vector<Beam> PlainStep(const std::vector<float>& values, const std::vector<
   return all;
 }
 
-TEST_CASE("running beams are the best candidates that do not end", "[beam_step]") {
+TEST_CASE("the selected beams are the best candidates that do not end", "[beam_step]") {
   constexpr int64_t kVocab = 20, kMost = 544, kRows = 200;
   RandomData random(5);
   for (int trial = 0; trial < 40; ++trial) {
@@ -58,7 +58,7 @@ TEST_CASE("running beams are the best candidates that do not end", "[beam_step]"
       row += g.beams + static_cast<int32_t>(random.Below(3));
       groups.push_back(g);
     }
-    // Ties and few candidates among them.
+    // Includes ties and groups with few candidates.
     for (int64_t entry = 0; entry < n; ++entry) {
       const int64_t known = random.Below(3) == 0 ? random.Below(12) : kMost;
       for (int64_t k = 0; k < kMost; ++k) {
@@ -100,7 +100,7 @@ TEST_CASE("running beams are the best candidates that do not end", "[beam_step]"
   }
 }
 
-TEST_CASE("scores of beams are carried, others are known", "[beam_step]") {
+TEST_CASE("CarryScores takes scores from the device or from the host", "[beam_step]") {
   RandomData random(6);
   constexpr int64_t kRows = 300, kScores = 70;
   const std::vector<float> scores = random.Values(kScores), known = random.Values(kRows);
@@ -122,7 +122,7 @@ TEST_CASE("scores of beams are carried, others are known", "[beam_step]") {
   });
 }
 
-TEST_CASE("beams take the slots of those that they continue, and keep their last", "[beam_step]") {
+TEST_CASE("MoveBeams copies the slots of the parent beam except the last", "[beam_step]") {
   RandomData random(7);
   for (int trial = 0; trial < 12; ++trial) {
     const int64_t stride = 1 + random.Below(trial % 3 == 0 ? 700 : 40);

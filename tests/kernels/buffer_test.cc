@@ -11,7 +11,7 @@
 namespace quintet {
 namespace {
 
-TEST_CASE("blocks are aligned, apart from each other, and keep their values", "[buffer]") {
+TEST_CASE("buffers are aligned, do not overlap, and keep their values", "[buffer]") {
   std::vector<Buffer> buffers;
   const std::vector<int64_t> sizes = {1, 63, 64, 65, 4096, 3 << 20, 33 << 20, 100 << 20};
   for (int round = 0; round < 3; ++round) {
@@ -23,7 +23,7 @@ TEST_CASE("blocks are aligned, apart from each other, and keep their values", "[
       buffers.back().as<unsigned char>()[0] = static_cast<unsigned char>(value);
       buffers.back().as<unsigned char>()[size - 1] = static_cast<unsigned char>(value);
     }
-    // Half of them go; the rest must not notice.
+    // Freeing half of the buffers must not affect the others.
     std::vector<Buffer> kept;
     for (size_t i = 0; i < buffers.size(); ++i) {
       const int first = buffers[i].as<unsigned char>()[0];
@@ -34,7 +34,7 @@ TEST_CASE("blocks are aligned, apart from each other, and keep their values", "[
   }
 }
 
-TEST_CASE("a moved buffer owns its block", "[buffer]") {
+TEST_CASE("a moved buffer owns its memory", "[buffer]") {
   Buffer a = *Buffer::Allocate(100);
   std::memset(a.data(), 7, 100);
   Buffer b = std::move(a);

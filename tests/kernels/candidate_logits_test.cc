@@ -7,8 +7,7 @@
 namespace quintet {
 namespace {
 
-TEST_CASE("candidates' logits are those of their rows, or of the kept copies",
-          "[candidate_logits]") {
+TEST_CASE("CandidateLogits gathers from the logits or from the kept copies", "[candidate_logits]") {
   RandomData random(3);
   constexpr int64_t kRows = 9, kVocab = 501, kEntries = 4, kMost = 300;
   const std::vector<float> logits = random.Values(kRows * kVocab),

@@ -9,11 +9,13 @@
 namespace quintet {
 namespace {
 
-// How a process ends that breaks an invariant, with this as its standard error.
+// Breaks an invariant in a child process with the given stderr. Returns the signal that ended the
+// child.
 int SignalOfFailure(int standard_error) {
   const pid_t child = fork();
   if (child == 0) {
-    for (const int signal : {SIGABRT, SIGALRM}) std::signal(signal, SIG_DFL);  // Catch has its own
+    // Remove the signal handlers of Catch.
+    for (const int signal : {SIGABRT, SIGALRM}) std::signal(signal, SIG_DFL);
     dup2(standard_error, STDERR_FILENO);
     QT_CHECK_EQ(1, 2);
   }
@@ -30,12 +32,12 @@ TEST_CASE("A broken invariant is printed and aborts") {
   char text[512] = {};
   REQUIRE(read(ends[0], text, sizeof(text) - 1) > 0);
   CHECK(std::string(text).find("check_test.cc") != std::string::npos);
-  CHECK(std::string(text).find("check failed: 1 == 2 (1 against 2)") != std::string::npos);
+  CHECK(std::string(text).find("check failed: 1 == 2 (1 vs. 2)") != std::string::npos);
   close(ends[0]);
   close(ends[1]);
 }
 
-TEST_CASE("A broken invariant aborts although standard error is blocked") {
+TEST_CASE("A broken invariant aborts even if stderr blocks") {
   int ends[2];
   REQUIRE(pipe(ends) == 0);
   fcntl(ends[1], F_SETFL, O_NONBLOCK);

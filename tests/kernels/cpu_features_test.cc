@@ -6,7 +6,7 @@
 namespace quintet {
 namespace {
 
-TEST_CASE("asking for the instruction set's name leaves the cap on it", "[cpu_features]") {
+TEST_CASE("CpuIsaName does not change the instruction set limit", "[cpu_features]") {
   for (CpuIsa isa : {CpuIsa::kBaseline, CpuIsa::kAvx2, CpuIsa::kBest}) {
     SetCpuIsaForTest(isa);
     const size_t chosen = hwy::GetChosenTarget().GetIndex();

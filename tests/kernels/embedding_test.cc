@@ -10,7 +10,7 @@
 namespace quintet {
 namespace {
 
-// Rows further apart than they are long, on 16-byte boundaries where their length allows it.
+// Row strides are larger than the rows, and multiples of 16 bytes if the row length allows it.
 struct Table {
   Table(DType dtype, int64_t rows, int64_t d, uint32_t seed)
       : stride(d % 8 == 0 ? d + 8 : d + 1),
@@ -56,7 +56,7 @@ void CheckEmbedding(Place& place, DType table_type, DType y_type, int64_t rows, 
       float expected = 0.3f * table.At(ids[row], i);
       if (with_positions) expected += position_table.At(positions[row], i);
       const float error = std::abs(y[static_cast<size_t>(r * d + i)] - expected);
-      // Exact on the CPU; a fused multiply-add is a rounding less.
+      // Exact on the CPU; a fused multiply-add has one rounding less.
       const bool exact = place.device() == nullptr;
       const double most = exact ? 0.0 : 0x1p-23 + RoundingError(y_type) * std::abs(expected);
       wrong += error <= most ? 0 : 1;
@@ -73,7 +73,7 @@ TEST_CASE("embedding of every dtype, with and without positions", "[embedding]")
       for (DType y_type : place.float_types()) {
         for (bool with_positions : {false, true}) {
           for (int64_t d : few) CheckEmbedding(place, table_type, y_type, 4, d, with_positions);
-          // On a GPU many rows are read several at a time.
+          // With many rows a GPU block processes several rows.
           for (int64_t d : {33, 64}) {
             CheckEmbedding(place, table_type, y_type, 1021, d, with_positions);
           }
@@ -116,14 +116,14 @@ void CheckChosen(Place& place, size_t rows) {
   CHECK(wrong == 0);
 }
 
-TEST_CASE("ids that stand for chosen ones, noted by slot", "[embedding]") {
+TEST_CASE("negative ids refer to chosen tokens, and ids are recorded by slot", "[embedding]") {
   ForEachPlace([](Place& place) {
     CheckChosen(place, 4);
     CheckChosen(place, 1021);
   });
 }
 
-TEST_CASE("half-precision tables: smallest, largest and special values", "[embedding]") {
+TEST_CASE("f16 tables with the smallest, largest and special values", "[embedding]") {
   const std::vector<uint16_t> bits = {0x0001, 0x8001, 0x03ff, 0x0400, 0x7bff, 0xfbff,
                                       0x7c00, 0x8000, 0x3c00, 0x3555, 0x0000, 0xfc00,
                                       0x0200, 0x83ff, 0x3bff, 0x4248};

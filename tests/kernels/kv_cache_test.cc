@@ -9,8 +9,8 @@
 namespace quintet {
 namespace {
 
-// Heads of 5 values are copied one by one, those of 8 by 16 bytes on a GPU.
-TEST_CASE("new keys and values land in their slots and nowhere else", "[kv_cache]") {
+// On a GPU, heads of 5 values are copied element by element and heads of 8 in units of 16 bytes.
+TEST_CASE("StoreKv writes keys and values to their slots and nothing else", "[kv_cache]") {
   for (const int64_t head_dim : {5, 8}) {
     CAPTURE(head_dim);
     KvCache cache{
@@ -36,7 +36,7 @@ TEST_CASE("new keys and values land in their slots and nowhere else", "[kv_cache
         const int64_t slot = slots[static_cast<size_t>(r)];
         if (slot < 0) continue;
         for (int64_t i = 0; i < part; ++i) {
-          // [pages, layers, 2, heads, page_size, head_dim] written out
+          // the index in [pages, layers, 2, heads, page_size, head_dim]
           const auto at = [&](int64_t which) {
             const int64_t in_layer = which * 2 + i / head_dim;
             const int64_t row = ((slot / 8 * 3 + 2) * 4 + in_layer) * 8 + slot % 8;

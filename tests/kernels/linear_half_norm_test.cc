@@ -1,5 +1,5 @@
-// Products that share the norm between them: one leaves rows times gamma and sums of squares, the
-// next scales its sums.
+// Split RMSNorm: the epilogue of the first GEMM writes its rows times gamma and their sums of
+// squares; the second GEMM scales its results by the norm.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -15,8 +15,9 @@ namespace {
 
 constexpr float kEps = 1e-3f;  // large enough to matter
 
-// y = x W^T + y with the first half of its norm, k to d channels; then n channels of the normed y.
-struct HalvedCase {
+// First GEMM: y = x W^T + y, from k to d channels, with the first half of the norm of y. Second
+// GEMM: from the normalized y to n channels.
+struct SplitNormCase {
   int64_t rows, k, d, n;
   bool gated = false;
 };
@@ -27,7 +28,7 @@ struct First {
 
 size_t At(int64_t i) { return static_cast<size_t>(i); }
 
-// Of a row in double precision: x W^T.
+// One element of x W^T in double.
 double Dot(const std::vector<float>& x, int64_t row, const std::vector<float>& w, int64_t channel,
            int64_t k) {
   double sum = 0;
@@ -35,8 +36,8 @@ double Dot(const std::vector<float>& x, int64_t row, const std::vector<float>& w
   return sum;
 }
 
-// The greatest difference; not a number when one of them is.
-double Apart(const std::vector<float>& got, const std::vector<double>& expected) {
+// The maximum absolute difference; NaN if any difference is NaN.
+double MaxAbsError(const std::vector<float>& got, const std::vector<double>& expected) {
   REQUIRE(got.size() == expected.size());
   double most = 0;
   for (size_t i = 0; i < got.size(); ++i) {
@@ -53,7 +54,7 @@ double Largest(const std::vector<double>& values) {
 
 class Halves {
  public:
-  Halves(const HalvedCase& c, Place& place)
+  Halves(const SplitNormCase& c, Place& place)
       : c_(c),
         place_(place),
         w1_(RoundedTo(DType::kBF16, Random(c.d * c.k, 1, 0.1f))),
@@ -69,7 +70,7 @@ class Halves {
   bool can() const { return parts() > 0 && LinearTakesSquares(second_, c_.rows, place_.stream()); }
   const LinearWeight& second() const { return second_; }
 
-  // Rows [begin, end) as a call of their own.
+  // Runs the first GEMM on rows [begin, end) only.
   First RunFirst(int64_t begin, int64_t end) {
     const int64_t rows = end - begin, pitch = c_.d + 8;
     LinearArgs args;
@@ -91,7 +92,7 @@ class Halves {
     return {place_.Floats(args.y), place_.Floats(scaled_), place_.Floats(squares_)};
   }
 
-  // The product of what RunFirst left last.
+  // Arguments of the second GEMM on the results of the latest RunFirst.
   LinearArgs SecondArgs(DType dtype) {
     LinearArgs args;
     args.x = scaled_;
@@ -118,9 +119,9 @@ class Halves {
         squares.back() += double{got.y[At(r * c_.d + j)]} * got.y[At(r * c_.d + j)];
       }
     }
-    CHECK(Apart(got.y, y) <= 1e-5 * Largest(y));
-    CHECK(Apart(got.squares, squares) <= 1e-5 * Largest(squares));
-    double error = 0;  // of a value
+    CHECK(MaxAbsError(got.y, y) <= 1e-5 * Largest(y));
+    CHECK(MaxAbsError(got.squares, squares) <= 1e-5 * Largest(squares));
+    double error = 0;  // per value
     for (size_t i = 0; i < scaled.size(); ++i) {
       const double own =
           std::fabs(got.scaled[i] - scaled[i]) / std::max(std::fabs(scaled[i]), 1e-9);
@@ -149,15 +150,15 @@ class Halves {
       }
     }
     const double allowed = dtype == DType::kF32 ? 1e-4 : RoundingError(dtype);
-    CHECK(Apart(got, expected) <= allowed * Largest(expected));
+    CHECK(MaxAbsError(got, expected) <= allowed * Largest(expected));
     Linear(args, place_.stream());
-    CHECK(place_.Floats(args.y) == got);  // the same bits again
+    CHECK(place_.Floats(args.y) == got);  // a second run gives the same bits
   }
 
  private:
   int64_t columns() const { return c_.gated ? c_.n / 2 : c_.n; }
 
-  const HalvedCase c_;
+  const SplitNormCase c_;
   Place& place_;
   const std::vector<float> w1_, w2_, x_, before_, gamma_, bias_;
   const LinearWeight first_, second_;
@@ -166,7 +167,7 @@ class Halves {
 
 bool TakesBF16(Place& place) { return WeightTypeSupported(WeightType::kBF16, place.device()); }
 
-void CheckHalves(const HalvedCase& c, Place& place) {
+void CheckHalves(const SplitNormCase& c, Place& place) {
   if (!TakesBF16(place)) return;
   Halves halves(c, place);
   INFO("rows " << c.rows << " k " << c.k << " d " << c.d << " n " << c.n << " gated " << c.gated);
@@ -177,7 +178,7 @@ void CheckHalves(const HalvedCase& c, Place& place) {
   halves.CheckSecond(first, DType::kBF16);
 }
 
-TEST_CASE("products that share the norm between them", "[linear]") {
+TEST_CASE("GEMMs with split RMSNorm", "[linear]") {
   ForEachPlace([](Place& place) {
     for (int64_t rows : Pick<int64_t>({1, 2, 7, 8, 9, 15, 16, 17, 32, 33, 63, 64, 65, 128, 129},
                                       {1, 8, 9, 33, 129})) {
@@ -193,7 +194,7 @@ TEST_CASE("products that share the norm between them", "[linear]") {
   });
 }
 
-TEST_CASE("which products share norms", "[linear]") {
+TEST_CASE("the GEMMs that support split RMSNorm", "[linear]") {
   ForEachPlace([](Place& place) {
     Device* device = place.device();
     for (WeightType type : Types(device)) {
@@ -222,10 +223,10 @@ TEST_CASE("which products share norms", "[linear]") {
   });
 }
 
-TEST_CASE("a row's half norm has the same bits alone and in a batch of few", "[linear]") {
+TEST_CASE("split RMSNorm of a row has the same bits alone and in a small batch", "[linear]") {
   ForEachPlace([](Place& place) {
     if (!TakesBF16(place)) return;
-    const HalvedCase c{.rows = 8, .k = 640, .d = 2048, .n = 64};
+    const SplitNormCase c{.rows = 8, .k = 640, .d = 2048, .n = 64};
     Halves halves(c, place);
     if (!halves.can()) return;
     const First all = halves.RunFirst(0, c.rows);
@@ -241,7 +242,7 @@ TEST_CASE("a row's half norm has the same bits alone and in a batch of few", "[l
   });
 }
 
-TEST_CASE("keys and values of rows whose norm was begun", "[linear]") {
+TEST_CASE("KV store of rows with split RMSNorm", "[linear]") {
   ForEachPlace([](Place& place) {
     if (!TakesBF16(place)) return;
     for (int64_t rows : {3, 8, 13, 64}) {

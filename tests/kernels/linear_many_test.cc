@@ -1,5 +1,5 @@
-// Products of many rows with 16-bit weights: gated, scattered and plain. Values of y are compared
-// in samples, all of them looked at for having been written.
+// GEMMs of many rows with 16-bit weights: gated, scattered and plain. A sample of the values of y
+// is compared with a reference; all values are checked to have been written.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -20,8 +20,8 @@ struct Case {
   Activation activation = Activation::kNone;
   WeightType type = WeightType::kBF16;
   bool x_f32 = false;
-  int64_t gap = 0;    // values between rows of x and of y
-  int64_t chunk = 8;  // of scattered columns, the first at
+  int64_t gap = 0;    // unused values between rows of x and between rows of y
+  int64_t chunk = 8;  // columns per chunk (scattered); `begin` is the first column
   int64_t begin = 0;
   bool bias = false;
 
@@ -31,7 +31,7 @@ struct Case {
 
 size_t At(int64_t i) { return static_cast<size_t>(i); }
 
-// A case with its inputs as they are rounded, of which W repeats a prime number of values.
+// A case and its rounded inputs. W repeats a prime number of random values.
 class Problem {
  public:
   Problem(const Case& c, Place& place)
@@ -42,8 +42,7 @@ class Problem {
         w_(RoundedTo(c.operand(), Repeated(c.n() * c.k))),
         bias_(Random(c.n(), 4)) {}
 
-  // y [rows, columns + gap] or its chunks, one after the other, each with its rows in reverse
-  // order.
+  // y is [rows, columns + gap] or, if scattered, [chunk][row in reverse order][column in chunk].
   std::vector<float> Run() {
     const LinearWeight w = MakeWeight(w_, c_.n(), c_.k, c_.type, c_.gated, place_.device());
     LinearArgs args;
@@ -76,14 +75,14 @@ class Problem {
     std::mt19937 generator(5);
     double worst = 0;
     for (int i = 0; i < 3000; ++i) {
-      // The last rows and columns are among them.
+      // The sample includes the last rows and columns.
       const int64_t r = i < 100 ? c_.rows - 1 - i % 7 : generator() % c_.rows;
       const int64_t j = i < 100 ? c_.columns - 1 - i / 7 : generator() % c_.columns;
       const double expected = Expected(r, j), scale = std::max(1.0, std::fabs(expected));
       const double own = std::fabs(y[Place(r, j)] - expected) / scale;
       if (!(own <= worst)) worst = own;
     }
-    // Where cuBLASLt multiplies, gates and ups are rounded, too.
+    // With cuBLASLt, gate and up are also rounded.
     CHECK(worst < 5 * RoundingError(c_.operand()));
     if (c_.gated && c_.gap > 0) CHECK(std::isnan(y[Place(c_.rows / 2, c_.columns)]));
   }
@@ -120,7 +119,7 @@ class Problem {
   const std::vector<float> x_, w_, bias_;
 };
 
-// With both types of weights, on a GPU alone: elsewhere nothing depends on there being many rows.
+// With both 16-bit weight types. Only on a GPU: the CPU has no separate path for many rows.
 void Check(Case c) {
   ForEachPlace([&](Place& place) {
     if (place.device() == nullptr) return;
@@ -141,7 +140,7 @@ void Check(Case c) {
   });
 }
 
-TEST_CASE("16-bit products of many rows, gated", "[linear][many]") {
+TEST_CASE("16-bit GEMM of many rows, gated", "[linear][many]") {
   const int64_t some = 1100;
   for (Activation activation : {Activation::kNone, Activation::kRelu, Activation::kGeluTanh,
                                 Activation::kGeluErf, Activation::kSilu, Activation::kTanh}) {
@@ -155,13 +154,13 @@ TEST_CASE("16-bit products of many rows, gated", "[linear][many]") {
            .activation = Activation::kGeluTanh,
            .gap = 8});
   }
-  // Not for that kernel.
+  // Shapes that the kernel does not support.
   Check({.rows = some, .columns = 204, .k = 64, .gated = true});
   Check({.rows = some, .columns = 128, .k = 60, .gated = true});
   Check({.rows = some, .columns = 136, .k = 8, .gated = true, .bias = true});
 }
 
-TEST_CASE("16-bit products of about a hundred rows, gated", "[linear][many]") {
+TEST_CASE("16-bit GEMM of about a hundred rows, gated", "[linear][many]") {
   for (int64_t rows : Pick<int64_t>({64, 65, 100, 127, 128, 129}, {65, 128})) {
     Check({.rows = rows,
            .columns = 5120,
@@ -171,13 +170,14 @@ TEST_CASE("16-bit products of about a hundred rows, gated", "[linear][many]") {
            .gap = 8,
            .bias = rows % 2 == 1});
   }
-  // Their last tile is not full, and k's last 64 values are not; not for that kernel: few columns.
+  // The first two have a partial last tile and a partial last block of k; the third has too few
+  // columns for the kernel.
   Check({.rows = 128, .columns = 4004, .k = 1000, .gated = true, .activation = Activation::kSilu});
   Check({.rows = 101, .columns = 5200, .k = 712, .gated = true, .activation = Activation::kTanh});
   Check({.rows = 128, .columns = 2816, .k = 1024, .gated = true});
 }
 
-TEST_CASE("16-bit products of many rows, scattered", "[linear][many]") {
+TEST_CASE("16-bit GEMM of many rows, scattered", "[linear][many]") {
   for (bool x_f32 : {false, true}) {
     Check({.rows = 2100, .columns = 576, .k = 200, .x_f32 = x_f32, .chunk = 64});
     for (int64_t rows : Pick<int64_t>({255, 256, 257, 600}, {300})) {
@@ -188,7 +188,7 @@ TEST_CASE("16-bit products of many rows, scattered", "[linear][many]") {
   Check({.rows = 8300, .columns = 256, .k = 64, .x_f32 = true, .chunk = 32});
 }
 
-TEST_CASE("16-bit products of many rows, large", "[linear][many][sweep]") {
+TEST_CASE("16-bit GEMM of many rows, large", "[linear][many][sweep]") {
   Check({.rows = 4097,
          .columns = 5120,
          .k = 2048,

@@ -1,4 +1,4 @@
-// Products that normalise their rows, and that bring keys and values to their slots.
+// GEMMs with a fused input norm, and GEMMs whose epilogue stores keys and values in the cache.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -14,8 +14,8 @@
 namespace quintet {
 namespace {
 
-// The same product in steps: norm, product, keys and values to their slots. [page values]
-std::vector<float> StepByStep(LinearArgs args, const Tensor& cache_memory, Place& place) {
+// Runs the same computation as separate ops: norm, GEMM, StoreKv. Returns the values of the cache.
+std::vector<float> RunSeparateOps(LinearArgs args, const Tensor& cache_memory, Place& place) {
   const RmsNormArgs norm{.x = args.x,
                          .gamma = args.norm_gamma,
                          .y = place.Poisoned(args.y.dtype, {args.x.dim[0], args.x.dim[1]}),
@@ -36,7 +36,7 @@ std::vector<float> StepByStep(LinearArgs args, const Tensor& cache_memory, Place
   return place.Floats(cache_memory);
 }
 
-TEST_CASE("products that normalise and store keys and values on their way", "[linear]") {
+TEST_CASE("GEMM with fused norm and fused KV store", "[linear]") {
   ForEachPlace([](Place& place) {
     for (WeightType type : {WeightType::kBF16, WeightType::kF16}) {
       for (int64_t rows : {1, 3, 8, 13, 32, 33, 100, 129, 256}) {
@@ -63,7 +63,7 @@ TEST_CASE("products that normalise and store keys and values on their way", "[li
           const Tensor memory = place.Put(zeros, {static_cast<int64_t>(zeros.size())}, dtype);
           cache.data = memory.data;
           args.kv = {.cache = &cache, .layer = 1, .slots = place.Plan(slots)};
-          if (!at_once) return StepByStep(args, memory, place);
+          if (!at_once) return RunSeparateOps(args, memory, place);
           Linear(args, place.stream());
           return place.Floats(memory);
         };
@@ -73,7 +73,7 @@ TEST_CASE("products that normalise and store keys and values on their way", "[li
           most = std::max(most, std::fabs(double{expected[i]}));
           const double own = std::fabs(double{got[i]} - expected[i]);
           error = own <= error ? error : own;
-          CHECK((expected[i] == 0) == (got[i] == 0));  // the same places
+          CHECK((expected[i] == 0) == (got[i] == 0));  // the same elements are written
         }
         INFO("rows " << rows << " type " << static_cast<int>(type));
         CHECK(error <= 4 * RoundingError(dtype) * most);
@@ -87,7 +87,7 @@ struct NormedCase {
   bool centred, gated = false;
 };
 
-// y f32 of a product that normalises x, against plain loops in double precision.
+// Compares y (f32) of a GEMM with fused input norm with loops in double.
 void CheckNormed(const NormedCase& c, WeightType type, Place& place) {
   constexpr float kEps = 1e-5f, kOffset = 50.0f;
   const LinearWeight shape = *LinearWeight::Describe(c.n, c.k, type, c.gated, place.device());
@@ -138,7 +138,7 @@ void CheckNormed(const NormedCase& c, WeightType type, Place& place) {
   CHECK(error <= 2 * RoundingError(WeightDType(type)) * most);
 }
 
-TEST_CASE("products of rows that they normalise", "[linear]") {
+TEST_CASE("GEMM with fused norm", "[linear]") {
   ForEachPlace([](Place& place) {
     for (WeightType type : {WeightType::kBF16, WeightType::kF16}) {
       if (!WeightTypeSupported(type, place.device())) continue;

@@ -1,4 +1,4 @@
-// Packing of weights into LinearWeight, and the types of quantised files.
+// Packing of weights into LinearWeight, and the dtypes of quantized files.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -26,7 +26,7 @@ LinearWeight MakeWeight(const std::vector<float>& w, int64_t n, int64_t k, Weigh
   return weight;
 }
 
-TEST_CASE("e4m3 holds every value, rounds to even and stays finite", "[linear]") {
+TEST_CASE("e4m3 conversion round-trips, rounds to even and saturates", "[linear]") {
   for (int bits = 0; bits < 256; ++bits) {
     const auto byte = static_cast<uint8_t>(bits);
     if ((byte & 0x7f) == 0x7f) {
@@ -40,7 +40,7 @@ TEST_CASE("e4m3 holds every value, rounds to even and stays finite", "[linear]")
     CHECK(F8ToF32(byte) == expected);
     CHECK(F32ToF8(static_cast<float>(expected)) == byte);
     if ((byte & 0x7f) == 0x7e) continue;
-    // Half way to the next one: to the even of the two; a little more: to the next.
+    // The midpoint between two values rounds to the even one; slightly more rounds up.
     const auto next = static_cast<uint8_t>(byte + 1);
     const float middle = (F8ToF32(byte) + F8ToF32(next)) / 2;
     CHECK(F32ToF8(middle) == (byte % 2 == 0 ? byte : next));
@@ -52,7 +52,7 @@ TEST_CASE("e4m3 holds every value, rounds to even and stays finite", "[linear]")
   CHECK((F32ToF8(std::nanf("")) & 0x7f) == 0x7f);
 }
 
-TEST_CASE("packing from every dtype, layout and range", "[linear]") {
+TEST_CASE("packing weights of every dtype, layout and range", "[linear]") {
   for (WeightType type : {WeightType::kF32, WeightType::kI8, WeightType::kBF16}) {
     if (!WeightTypeSupported(type, nullptr)) continue;
     for (bool gated : {false, true}) {
@@ -61,7 +61,7 @@ TEST_CASE("packing from every dtype, layout and range", "[linear]") {
         std::vector<float> values = Random(n * k, 5);
         std::vector<uint16_t> bf16(values.size()), f16(values.size());
         std::vector<float> transposed(values.size());
-        // Values that both 16-bit types hold exactly, so that all sources must give the same bytes.
+        // Values that are exact in both 16-bit dtypes, so all sources must give the same bytes.
         for (size_t i = 0; i < values.size(); ++i) {
           values[i] = BF16ToF32(F32ToBF16(std::round(values[i] * 64) / 64));
           bf16[i] = F32ToBF16(values[i]);
@@ -109,7 +109,7 @@ TEST_CASE("packing from every dtype, layout and range", "[linear]") {
   }
 }
 
-TEST_CASE("rows quantised for a file and packed are the weight packed directly", "[linear]") {
+TEST_CASE("packing rows quantized for a file equals packing the weight directly", "[linear]") {
   const int64_t n = 70, k = 37;
   std::vector<float> values = Random(n * k, 12);
   std::fill_n(values.begin(), k, 0.0f);

@@ -27,7 +27,7 @@ struct Case {
   float alpha = 1.0f;
   Activation activation = Activation::kNone;
   int64_t x_gap = 0;   // unused floats between rows of x
-  int64_t sample = 1;  // of so many columns of y one is compared, and the last
+  int64_t sample = 1;  // every sample-th column of y and the last are compared
 
   int64_t columns() const { return gated ? n / 2 : n; }
   bool Compares(int64_t column) const { return column % sample == 0 || column + 1 == columns(); }
@@ -47,7 +47,7 @@ LinearWeight MakeWeight(const Case& c, const Inputs& in, Place& place) {
   return MakeWeight(in.w, c.n, c.k, c.type, c.gated, place.device());
 }
 
-// Rows in reverse order and chunks transposed: [chunk][row reversed][within].
+// Scattered layout of y: [chunk][row in reverse order][column within the chunk].
 struct Scatter {
   explicit Scatter(const Case& c) {
     const int64_t columns = c.gated ? c.n / 2 : c.n;
@@ -69,10 +69,10 @@ struct Scatter {
   std::vector<int64_t> row_offset, chunk_offset;
 };
 
-// Biases may be f32 or of y's type.
+// Biases may be f32 or have the dtype of y.
 DType BiasType(const Case& c) { return c.rows % 2 == 0 ? DType::kF32 : c.y_type; }
 
-// The case's output through the op; one element past it must stay as it was.
+// Runs the op and returns its output; the element after the output must not change.
 std::vector<float> Run(const Case& c, const Inputs& in, const LinearWeight& w, Place& place) {
   const int64_t products = place.stream().products();
   const int64_t columns = c.gated ? c.n / 2 : c.n;
@@ -105,13 +105,13 @@ std::vector<float> Run(const Case& c, const Inputs& in, const LinearWeight& w, P
   return c.scatter ? scatter.Gather(y) : y;
 }
 
-// What x is rounded to.
+// The dtype to which the GEMM rounds x.
 DType OperandType(WeightType type, const Device* device) {
   if (!IsQuantized(type)) return WeightDType(type);
   return ActivationType(type, device);
 }
 
-// The case's weights after their rounding.
+// The weights of the case after rounding.
 std::vector<float> Stored(const Case& c, const Inputs& in) {
   if (!IsQuantized(c.type)) return RoundedTo(WeightDType(c.type), in.w);
   std::vector<char> q(in.w.size());
@@ -124,8 +124,8 @@ std::vector<float> Stored(const Case& c, const Inputs& in) {
   return w;
 }
 
-// Zeros where the case does not compare. Plain loops in double precision on the weights as stored,
-// and for i8 on a CPU on x as quantised, so that only rounding differs.
+// Reference: loops in double on the weights as stored (for i8 on a CPU, on x as quantized), so that
+// only rounding differs. Columns that the case does not compare are 0.
 std::vector<double> Reference(const Case& c, const Inputs& in, const std::vector<float>& w,
                               const Device* device = nullptr) {
   const std::vector<float> x_rounded =
@@ -176,21 +176,22 @@ void Check(const Case& c, Place& place) {
   for (size_t i = 0; i < y.size(); ++i) {
     if (!c.Compares(static_cast<int64_t>(i) % c.columns())) continue;
     const double own = std::fabs(y[i] - expected[i]);
-    error = own <= error ? error : own;  // NaN counts as worse
+    error = own <= error ? error : own;  // NaN counts as an error
   }
-  // 16-bit results are rounded again, and so is what passes through 16-bit scratch: halves of a
-  // gate, products to be scattered, and those of activations that cuBLASLt lacks.
+  // 16-bit results are rounded once more, and so are values that pass through 16-bit scratch
+  // memory: gate and up, results to be scattered, and inputs of activations that cuBLASLt does not
+  // support.
   double rounding = c.y_type == DType::kF32 ? 0 : RoundingError(c.y_type);
   const DType operand = OperandType(c.type, place.device());
   if (operand != DType::kF32 && (c.gated || c.scatter || c.activation != Activation::kNone)) {
     rounding = std::max(rounding, RoundingError(operand));
   }
-  // Only the kernel for few rows takes quantised weights on a GPU as they are. Elsewhere each is
-  // rounded, which counts against the sum's terms, of which there are k, not against the sum.
+  // On a GPU only the kernel for few rows multiplies quantized weights directly. The other paths
+  // round each dequantized weight, an error relative to the k terms of the sum, not to the sum.
   const bool as_bytes = c.rows <= 32 && c.k % 64 == 0 && c.x_gap == 0 && !c.scatter;
   if (place.device() != nullptr && IsQuantized(c.type) && !as_bytes) {
     rounding = std::max(rounding, RoundingError(operand));
-    // A gate's error counts as much as the other half is large.
+    // The error of the gate is multiplied by the magnitude of up, and vice versa.
     const double k = static_cast<double>(c.k);
     most = std::max(most, c.gated ? k : std::sqrt(k));
   }
@@ -198,9 +199,9 @@ void Check(const Case& c, Place& place) {
         2e-6 * std::max(1.0, std::sqrt(static_cast<double>(c.k) / 1000)) + 4 * rounding);
 }
 
-// The case at every place, with every type of weights that it takes. Where activations may have
-// that type too, the cases take turns between it and f32 on either side: choosing how to multiply a
-// new shape takes a GPU tens of milliseconds.
+// Checks the case on every place with every weight type. If activations may also have that type, x
+// and y alternate between it and f32 from case to case instead of testing every combination,
+// because autotuning a new GEMM shape takes a GPU tens of milliseconds.
 void CheckEverywhere(Case c) {
   ForEachPlace([&](Place& place) {
     const int64_t turn = c.rows + c.n + c.k;
@@ -214,7 +215,7 @@ void CheckEverywhere(Case c) {
   });
 }
 
-// Runs `body` at every instruction set level, with a pool of two threads.
+// Runs `body` for every instruction set level, with a pool of two threads.
 template <typename Body>
 void AtEveryIsa(Body body) {
   ThreadPool pool(2);
@@ -226,9 +227,9 @@ void AtEveryIsa(Body body) {
   SetCpuIsaForTest(CpuIsa::kBest);
 }
 
-// [sweep]: hours under a sanitizer that follows every access; the cases beside them reach the same
-// kernels.
-TEST_CASE("products of a few awkward shapes", "[linear]") {
+// Test cases tagged [sweep] take hours under a memory sanitizer. The other test cases reach the
+// same kernels.
+TEST_CASE("GEMM of a few irregular shapes", "[linear]") {
   CheckEverywhere({.rows = 1, .n = 65, .k = 3});
   CheckEverywhere({.rows = 7, .n = 130, .k = 129, .x_gap = 1});
   CheckEverywhere({.rows = 49, .n = 63, .k = 64});
@@ -236,7 +237,7 @@ TEST_CASE("products of a few awkward shapes", "[linear]") {
   CheckEverywhere({.rows = 40, .n = 63, .k = 32, .bias = true, .scatter = true});
 }
 
-TEST_CASE("products of awkward shapes", "[linear][sweep]") {
+TEST_CASE("GEMM of irregular shapes", "[linear][sweep]") {
   for (int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 13, 49, 97}) {
     for (int64_t n : {1, 63, 64, 65, 130}) {
       for (int64_t k : {1, 3, 64, 129}) {
@@ -245,7 +246,7 @@ TEST_CASE("products of awkward shapes", "[linear][sweep]") {
     }
   }
   CheckEverywhere({.rows = 50, .n = 70, .k = 2501});
-  CheckEverywhere({.rows = 8, .n = 33, .k = 4096});  // rows whole pages apart
+  CheckEverywhere({.rows = 8, .n = 33, .k = 4096});  // row stride: whole pages
   CheckEverywhere({.rows = 0, .n = 5, .k = 7});
   CheckEverywhere({.rows = 1, .n = 768, .k = 3072});
   CheckEverywhere({.rows = 130, .n = 512, .k = 512});
@@ -262,7 +263,7 @@ TEST_CASE("products of awkward shapes", "[linear][sweep]") {
   for (int64_t k : {640, 896, 2080}) CheckEverywhere({.rows = 5, .n = 40, .k = k});
 }
 
-TEST_CASE("products of a few rows of a few shapes", "[linear]") {
+TEST_CASE("GEMM of few rows, a few shapes", "[linear]") {
   for (int64_t rows : {1, 9, 32}) {
     CheckEverywhere({.rows = rows, .n = 42, .k = 320});
     CheckEverywhere({.rows = rows, .n = 42, .k = 64, .gated = true, .residual = true});
@@ -275,7 +276,7 @@ TEST_CASE("products of a few rows of a few shapes", "[linear]") {
   }
 }
 
-TEST_CASE("products of few rows", "[linear][sweep]") {
+TEST_CASE("GEMM of few rows", "[linear][sweep]") {
   for (int64_t rows : {1, 7, 8, 9, 16, 17, 32, 33}) {
     for (int64_t n : {16, 42, 130}) {
       for (int64_t k : {64, 320, 1088}) {
@@ -284,11 +285,12 @@ TEST_CASE("products of few rows", "[linear][sweep]") {
       }
     }
   }
-  CheckEverywhere({.rows = 4, .n = 9000, .k = 512});  // more blocks than a GPU runs at once
+  CheckEverywhere({.rows = 4, .n = 9000, .k = 512});  // more blocks than are resident on a GPU
 }
 
-// Of 16-bit weights and an x of their type on a GPU, y of either type. On the CPU all are f32, and
-// large cases, which are compared in samples, are left out: they are for a GPU's tiles.
+// Checks the case on a GPU with 16-bit weights, x of the same type, and y of that type or f32. On
+// the CPU everything is f32; large cases (those with `sample`) are skipped there, since they target
+// the tiles of GPU kernels.
 void CheckHalfOperands(Case c) {
   ForEachPlace([&](Place& place) {
     if (place.device() == nullptr) {
@@ -304,15 +306,15 @@ void CheckHalfOperands(Case c) {
   });
 }
 
-// Hopper takes those whose rows of y are whole fours.
-TEST_CASE("16-bit products of tens of rows", "[linear]") {
+// The Hopper kernel requires that the rows of y are a multiple of 4 elements.
+TEST_CASE("16-bit GEMM of tens of rows", "[linear]") {
   for (int64_t rows : {9, 33, 128, 256}) {
     CheckHalfOperands({.rows = rows, .n = 72, .k = 200, .bias = true});
     CheckHalfOperands({.rows = rows, .n = 72, .k = 64, .gated = true, .residual = true});
   }
 }
 
-TEST_CASE("16-bit products of tens to hundreds of rows", "[linear][sweep]") {
+TEST_CASE("16-bit GEMM of tens to hundreds of rows", "[linear][sweep]") {
   for (int64_t rows : {9, 16, 17, 31, 33, 64, 100, 127, 128, 129, 255, 256}) {
     for (int64_t k : {32, 72, 520}) {
       CheckHalfOperands({.rows = rows, .n = 65 + 2 * (rows % 2), .k = k, .bias = true});
@@ -339,8 +341,8 @@ TEST_CASE("16-bit products of tens to hundreds of rows", "[linear][sweep]") {
   }
 }
 
-// Hopper cuts them along k, too, or has pairs of blocks for them.
-TEST_CASE("16-bit products of about a hundred rows with large weights", "[linear]") {
+// On Hopper these use split-K or pairs of blocks (2-CTA).
+TEST_CASE("16-bit GEMM of about a hundred rows with large weights", "[linear]") {
   for (int64_t rows : Pick<int64_t>({64, 65, 100, 127, 128, 129}, {65, 128})) {
     CheckHalfOperands(
         {.rows = rows, .n = 2048, .k = 2048, .residual = true, .alias = true, .sample = 97});
@@ -364,13 +366,13 @@ TEST_CASE("16-bit products of about a hundred rows with large weights", "[linear
                      .sample = 97});
 }
 
-TEST_CASE("quantised weights of many channels, in slices", "[linear][sweep]") {
-  // 32 MiB of bf16 are 8,192 channels of 2,048 values.
+TEST_CASE("quantized weights of many channels, in slices", "[linear][sweep]") {
+  // 32 MiB of bf16 weights are 8,192 channels of 2,048 values.
   CheckEverywhere({.rows = 40, .n = 8256, .k = 2048, .bias = true, .residual = true, .sample = 61});
   CheckEverywhere({.rows = 3, .n = 8256, .k = 2048, .scatter = true, .sample = 61});
 }
 
-TEST_CASE("epilogues", "[linear][sweep]") {
+TEST_CASE("GEMM epilogues", "[linear][sweep]") {
   for (Activation activation : {Activation::kNone, Activation::kRelu, Activation::kGeluTanh,
                                 Activation::kGeluErf, Activation::kSilu, Activation::kTanh}) {
     for (int bits = 0; bits < 32; ++bits) {
@@ -390,14 +392,14 @@ TEST_CASE("epilogues", "[linear][sweep]") {
   }
 }
 
-// Only products that promise it: all of the CPU's, and those with f32 weights on a GPU.
-TEST_CASE("a row has the same bits alone, in any batch and on any number of threads",
+// Only for GEMMs that guarantee it: all on the CPU, and those with f32 weights on a GPU.
+TEST_CASE("a row has the same bits alone, in any batch and with any number of threads",
           "[linear][sweep]") {
   std::map<std::tuple<std::string, WeightType, int64_t>, std::vector<float>> earlier;
   ForEachPlace([&](Place& place) {
     for (WeightType type : Types(place.device())) {
       if (place.device() != nullptr && type != WeightType::kF32) continue;
-      for (int64_t k : {700, 2048}) {  // 2048: rows whole pages apart
+      for (int64_t k : {700, 2048}) {  // 2048: row stride is whole pages
         Case c;
         c.n = 200, c.k = k, c.type = type, c.activation = Activation::kGeluErf, c.bias = true;
         c.rows = 103;
@@ -423,7 +425,7 @@ TEST_CASE("a row has the same bits alone, in any batch and on any number of thre
   });
 }
 
-TEST_CASE("16-bit products have the same bits from run to run", "[linear][sweep]") {
+TEST_CASE("16-bit GEMMs give the same bits in every run", "[linear][sweep]") {
   ForEachPlace([](Place& place) {
     for (WeightType type : Types(place.device())) {
       for (int64_t rows : {1, 32, 100, 300}) {
@@ -437,11 +439,11 @@ TEST_CASE("16-bit products have the same bits from run to run", "[linear][sweep]
   });
 }
 
-TEST_CASE("int8 sums and f32 chains are the same bits on every instruction set", "[linear][cpu]") {
+TEST_CASE("int8 and f32 sums have the same bits on every instruction set", "[linear][cpu]") {
   for (WeightType type : {WeightType::kF32, WeightType::kI8}) {
     std::vector<float> first;
     ForEachPlace([&](Place& place) {
-      // Without fused multiply-adds there are no such chains.
+      // Instruction sets without fused multiply-add round f32 sums differently.
       if (type == WeightType::kF32 && std::string(CpuIsaName()).rfind("AVX", 0) != 0) return;
       const Case c{.rows = 41, .n = 65, .k = 333, .type = type};
       const Inputs in = MakeInputs(c);
@@ -475,7 +477,7 @@ TEST_CASE("int8 sums do not saturate", "[linear][cpu]") {
   });
 }
 
-TEST_CASE("activations are accurate over their whole range", "[linear]") {
+TEST_CASE("activation functions are accurate over their whole range", "[linear]") {
   std::vector<float> x;
   for (double v = -12.0; v < 12.0; v += 0.0013) x.push_back(static_cast<float>(v));
   for (float v : {0.0f, 1e-30f, -1e-30f, 30.0f, -30.0f, 200.0f, -200.0f}) x.push_back(v);
@@ -493,7 +495,7 @@ TEST_CASE("activations are accurate over their whole range", "[linear]") {
       double worst = 0;
       for (size_t i = 0; i < x.size(); ++i) {
         const double expected = Activate(activation, x[i]);
-        // Relative to the input: 1 + erf(x) cancels, as it does in the reference models.
+        // Error relative to the input: 1 + erf(x) cancels, as in the reference models.
         const double unit = std::max(std::fabs(expected), std::fabs(x[i]) * 0.25) * 0x1p-24;
         worst = std::max(worst, std::fabs(y[i] - expected) / std::max(unit, 1e-38));
       }
@@ -503,7 +505,7 @@ TEST_CASE("activations are accurate over their whole range", "[linear]") {
   });
 }
 
-TEST_CASE("not-a-number reaches the output", "[linear]") {
+TEST_CASE("NaN propagates to the output", "[linear]") {
   ForEachPlace([](Place& place) {
     for (WeightType type : Types(place.device())) {
       for (Activation activation :
@@ -515,7 +517,7 @@ TEST_CASE("not-a-number reaches the output", "[linear]") {
         Inputs in = MakeInputs(c);
         in.x[2] = std::nanf("");
         const std::vector<float> y = Run(c, in, MakeWeight(c, in, place), place);
-        // The ReLU of cuBLASLt, which 16-bit products may end in, makes 0 of it.
+        // The ReLU epilogue of cuBLASLt, which 16-bit GEMMs may use, maps NaN to 0.
         const bool library = place.device() != nullptr && type != WeightType::kF32;
         if (!library || activation != Activation::kRelu) CHECK(std::isnan(y[0]));
         CHECK(!std::isnan(y[3]));
@@ -524,7 +526,7 @@ TEST_CASE("not-a-number reaches the output", "[linear]") {
   });
 }
 
-TEST_CASE("quantised values and scales can be packed as they are", "[linear][cpu]") {
+TEST_CASE("quantized values and scales can be packed directly", "[linear][cpu]") {
   const int64_t n = 70, k = 9;
   std::vector<int8_t> values(static_cast<size_t>(n * k));
   std::vector<float> scales = Random(n, 6), expected(values.size());
@@ -538,7 +540,7 @@ TEST_CASE("quantised values and scales can be packed as they are", "[linear][cpu
   std::vector<float> back(values.size());
   w.Unpack(0, Tensor::F32(back.data(), {n, k}));
   CHECK(back == expected);
-  // The sums of each channel are there too: a product with it is right.
+  // Packing also computes the channel sums, so a GEMM with the weight is correct.
   Case c;
   c.rows = 2, c.n = n, c.k = k, c.type = WeightType::kI8;
   const Inputs in = MakeInputs(c);

@@ -1,5 +1,5 @@
-// What tests of products share: random values, weights of every type that a place takes, and
-// activations in double.
+// Shared by the GEMM tests: random values, the weight types that a place supports, and activation
+// functions in double.
 #pragma once
 
 #include <cmath>

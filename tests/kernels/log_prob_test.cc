@@ -56,7 +56,7 @@ Head MakeHead(const Case& c, Place& place) {
   return h;
 }
 
-// Rows [first, first + rows) of the head's inputs.
+// Runs the op on rows [first, first + rows) of the hidden states.
 Outputs Run(const Case& c, const Head& h, int64_t first, int64_t rows, Place& place) {
   const int64_t products = place.stream().products();
   TargetLogProbArgs args;
@@ -94,7 +94,7 @@ std::vector<float> Logits(const Case& c, const Head& h, Place& place) {
   return place.Floats(args.y);
 }
 
-// Against a full row in double precision and a full sort of the logits that Linear gives.
+// Compares with full rows of logits in double and with a full sort of the logits of Linear.
 void Check(const Case& c, Place& place) {
   INFO("rows " << c.rows << " vocab " << c.vocab << " k " << c.k << " top " << c.top << " type "
                << static_cast<int>(c.type));
@@ -125,7 +125,7 @@ void Check(const Case& c, Place& place) {
       }
       const int32_t token = out.top_tokens[slot];
       REQUIRE((token >= 0 && token < c.vocab));
-      // Neighbours whose log-probabilities round alike stand in the order of their tokens.
+      // Tokens whose log-probabilities round to the same value are ordered by token id.
       const float expected = row[order[static_cast<size_t>(i)]];
       REQUIRE((token == order[static_cast<size_t>(i)] ||
                std::fabs(row[token] - expected) < 4e-6f * std::max(1.0f, std::fabs(expected))));
@@ -163,24 +163,24 @@ TEST_CASE("log-probabilities of targets and alternatives", "[log_prob]") {
   });
 }
 
-TEST_CASE("more rows than are held at once", "[log_prob]") {
+TEST_CASE("log-probabilities of more rows than one chunk", "[log_prob]") {
   ForEachPlace([](Place& place) {
     Case c;
     c.rows = 1111, c.vocab = 300, c.k = 8, c.top = 3;
     Check(c, place);
     const Head h = MakeHead(c, place);
     CHECK(Run(c, h, 0, 0, place).log_probs.empty());
-    // Scratch has a bound that rows do not move.
+    // Scratch memory is bounded, independent of the number of rows.
     CHECK(TargetLogProbScratchBytes(h.weight, 1000, 3, place.stream()) ==
           TargetLogProbScratchBytes(h.weight, 100000, 3, place.stream()));
   });
 }
 
-TEST_CASE("a row's log-probability does not depend on other rows or threads", "[log_prob]") {
+TEST_CASE("the log-probability of a row does not depend on other rows or threads", "[log_prob]") {
   std::map<std::pair<std::string, WeightType>, std::vector<float>> earlier;
   ForEachPlace([&](Place& place) {
     for (WeightType type : Types(place)) {
-      // On a GPU only f32 products promise it.
+      // On a GPU only f32 GEMMs guarantee this.
       if (place.device() != nullptr && type != WeightType::kF32) continue;
       Case c;
       c.rows = 650, c.vocab = 5003, c.k = 33, c.top = 4, c.bias = true, c.type = type;
@@ -202,12 +202,12 @@ TEST_CASE("a row's log-probability does not depend on other rows or threads", "[
   });
 }
 
-TEST_CASE("ties go to the lower token, -inf is the last", "[log_prob]") {
+TEST_CASE("ties are ordered by token id and -inf is last", "[log_prob]") {
   ForEachPlace([](Place& place) {
     Case c;
     c.rows = 1, c.vocab = 200, c.k = 2, c.top = 200, c.bias = true;
     Head h = MakeHead(c, place);
-    h.hidden.assign(h.hidden.size(), 0.0f);  // logits are the bias
+    h.hidden.assign(h.hidden.size(), 0.0f);  // so the logits equal the bias
     for (size_t t = 0; t < h.bias.size(); ++t) {
       h.bias[t] = t < 150 ? static_cast<float>(t % 3) : -std::numeric_limits<float>::infinity();
     }

@@ -15,12 +15,12 @@ namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
-// Rows with rules, and sequences whose tokens lie at slots in no order.
+// Rows with rules, and sequences whose tokens are at cache slots in random order.
 struct Problem {
   int64_t vocab = 0, rows = 0;
   std::vector<float> logits, log_sums;
   std::vector<RowRules> rules;
-  std::vector<int32_t> tokens;  // of the rules
+  std::vector<int32_t> tokens;  // LogitRulesArgs::tokens
   std::vector<std::vector<int32_t>> histories;
 };
 
@@ -36,7 +36,7 @@ TokenRange Append(const std::vector<int32_t>& ids, std::vector<int32_t>* tokens)
   return {begin, static_cast<int32_t>(tokens->size())};
 }
 
-// Ends of the history among them, so that some words are banned.
+// Some words end like the history, so that their last token is banned.
 TokenRange AppendWords(RandomData& random, const std::vector<int32_t>& history, int64_t vocab,
                        std::vector<int32_t>* tokens) {
   std::vector<std::vector<int32_t>> words;
@@ -89,7 +89,7 @@ Problem MakeProblem(int64_t vocab, int64_t rows, int64_t longest, uint32_t seed)
   return p;
 }
 
-// The rules as they are written down, on one row.
+// Reference: the definitions of the rules, applied to one row.
 void ApplyPlainly(const Problem& p, const RowRules& r, float* row) {
   const std::vector<int32_t>& history = p.histories[static_cast<size_t>(r.sequence)];
   const auto tokens = [&](const TokenRange& range) {
@@ -181,24 +181,24 @@ void CheckProblem(const Problem& p) {
   ForEachPlace([&](Place& place) { CHECK(Run(p, place) == expected); });
 }
 
-TEST_CASE("rules on logits equal the plain definitions", "[logit_rules]") {
+TEST_CASE("logit rules equal their definitions", "[logit_rules]") {
   uint32_t seed = 1;
   for (const int64_t vocab : {20, 33, 512, 1031}) {
     for (int trial = 0; trial < 10; ++trial) CheckProblem(MakeProblem(vocab, 9, 40, seed++));
   }
 }
 
-TEST_CASE("rules on logits: long histories", "[logit_rules]") {
+TEST_CASE("logit rules with long histories", "[logit_rules]") {
   for (uint32_t seed = 100; seed < 103; ++seed) CheckProblem(MakeProblem(300, 4, 5000, seed));
 }
 
-TEST_CASE("rules on logits: the vocabulary of T5, a row without rules beside", "[logit_rules]") {
+TEST_CASE("logit rules with the vocabulary of T5 and a row without rules", "[logit_rules]") {
   Problem p = MakeProblem(32128, 2, 300, 200);
   p.rules = {{.row = 1, .sequence = 2, .repetition_penalty = 1.2f, .ngram = 1}};
   CheckProblem(p);
 }
 
-TEST_CASE("rules on logits: a vocabulary whose bits fill shared memory", "[logit_rules]") {
+TEST_CASE("logit rules with a vocabulary whose bitmap fills shared memory", "[logit_rules]") {
   Problem p = MakeProblem(500000, 1, 300, 201);
   p.rules = {{.row = 0, .sequence = 1, .repetition_penalty = 1.2f}};
   CheckProblem(p);

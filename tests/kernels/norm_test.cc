@@ -10,7 +10,7 @@
 namespace quintet {
 namespace {
 
-// Rows of x stride apart; mean 0 in RMS norm.
+// Reference in double; rows of x have the given stride. For RMSNorm the mean is 0.
 std::vector<double> Reference(const std::vector<float>& x, int64_t rows, int64_t d, int64_t stride,
                               bool centred, float eps, const std::vector<float>& gamma,
                               const std::vector<float>& beta) {
@@ -34,8 +34,8 @@ std::vector<double> Reference(const std::vector<float>& x, int64_t rows, int64_t
 struct NormCase {
   bool centred;
   int64_t rows, d;
-  float offset;     // added to x: a large mean is what a one-pass variance cannot bear
-  int64_t gap = 3;  // between rows of x
+  float offset;     // added to x: a one-pass variance would be wrong for a large mean
+  int64_t gap = 3;  // unused elements between rows of x
 };
 
 void CheckNorm(const NormCase& c, Place& place, DType x_type, DType y_type) {
@@ -69,7 +69,7 @@ void CheckNorm(const NormCase& c, Place& place, DType x_type, DType y_type) {
   INFO(DTypeName(x_type) << " to " << DTypeName(y_type) << " " << c.rows << "x" << c.d
                          << (c.centred ? " centred" : ""));
   CHECK(wrong == 0);
-  // Alone, and in place where the types allow it: the same bits.
+  // A row alone, and in place if the dtypes allow it, must give the same bits.
   for (int64_t r : {int64_t{0}, c.rows - 1}) {
     const std::vector<float> row(x.begin() + r * stride, x.begin() + r * stride + c.d);
     const Tensor alone = place.Put(row, {1, c.d}, x_type);
@@ -87,7 +87,7 @@ TEST_CASE("norms equal the formula in double", "[norm]") {
         for (int64_t d :
              Pick<int64_t>({1, 2, 7, 15, 16, 17, 63, 64, 65, 512, 768, 1000, 2048, 4097, 4100},
                            {15, 64, 768, 1000, 2048, 4097, 4100})) {
-          // The deviations of a short row may vanish, which makes any result ill-conditioned.
+          // The variance of a short row can be close to 0, which makes the result ill-conditioned.
           CheckNorm({centred, 3, d, d > 16 ? 20.0f : 0.0f}, place, dtype, dtype);
         }
         CheckNorm({centred, 200, 512, 0.0f}, place, dtype, dtype);
@@ -96,7 +96,7 @@ TEST_CASE("norms equal the formula in double", "[norm]") {
   });
 }
 
-TEST_CASE("a row's norm has the same bits among a step's rows and among many", "[norm]") {
+TEST_CASE("the norm of a row has the same bits in a small and in a large batch", "[norm]") {
   ForEachPlace([](Place& place) {
     for (DType y_type : place.float_types()) {
       for (bool centred : {false, true}) {

@@ -1,6 +1,6 @@
-// Where an op runs in a test: on the CPU with some instruction set and number of threads, or on a
-// GPU. A test body is written once against Place; the program that it is linked into decides which
-// places there are (places_cpu.cc, places_gpu.cc).
+// A Place is a backend configuration under test: the CPU with a given instruction set and number of
+// threads, or a GPU. A test body is written once against Place. The test program links either
+// places_cpu.cc or places_gpu.cc, which define the places it runs on.
 #pragma once
 
 #include <cstdint>
@@ -15,38 +15,39 @@
 
 namespace quintet {
 
-// Everything handed out lives as long as the place. One thread.
+// All memory that a Place returns lives as long as the Place. Not thread safe.
 class Place {
  public:
   virtual ~Place() = default;
 
   virtual Stream& stream() = 0;
-  // Where weights go: null on the CPU.
+  // The device for weights; null on the CPU.
   Device* device() { return stream().backend() == Backend::kCpu ? nullptr : &stream().device(); }
-  // What activations may be here: f32 first.
+  // The dtypes that activations may have on this backend; f32 is first.
   virtual absl::Span<const DType> float_types() const = 0;
 
-  // A copy of `values`, rounded to a float type, that ops can read: a dense view of its first
-  // elements. `values` may be longer than the view, so that a test can set other strides.
+  // Copies `values`, rounded to a float dtype, to memory that ops can read, and returns a dense
+  // view [dims] of the first elements. `values` may be longer than the view, so that a test can
+  // then set other strides.
   Tensor Put(const std::vector<float>& values, std::initializer_list<int64_t> dims,
              DType dtype = DType::kF32);
-  // The same of bytes as they are.
+  // The same for raw bytes.
   Tensor PutBytes(const void* bytes, int64_t count, DType dtype,
                   std::initializer_list<int64_t> dims);
-  // Ids, positions and other small arrays with which ops plan: memory of the host, with a twin on
-  // the device.
+  // Copies ids, positions and other small index arrays to pinned host memory with a device copy
+  // (kernels/stream.h).
   Tensor Put(const std::vector<int32_t>& values, std::initializer_list<int64_t> dims);
   template <typename T>
   absl::Span<const T> Plan(const std::vector<T>& values) {
     return {static_cast<const T*>(PutPlan(values.data(), Bytes(values))), values.size()};
   }
-  // Memory for an output: NaN, or 0x55 in every byte of integers.
+  // Memory for an output, filled with NaN, or with bytes 0x55 for integer dtypes.
   Tensor Poisoned(DType dtype, std::initializer_list<int64_t> dims);
-  // Scratch of an op, poisoned; undefined when that is 0 bytes.
+  // Scratch memory of an op, filled like Poisoned; undefined if `bytes` is 0.
   Tensor Scratch(int64_t bytes);
 
-  // The elements of a view in row-major order, after all that the stream has been given. Ends the
-  // test when an op failed on the device.
+  // Waits for the stream and returns the elements of a view in row-major order. Fails the test if
+  // an op failed on the device.
   std::vector<float> Floats(const Tensor& t);
   std::vector<int32_t> Ints(const Tensor& t);
 
@@ -64,11 +65,11 @@ class Place {
   std::vector<char> Elements(const Tensor& t);
 };
 
-// Calls `body` at each place of this program in turn.
+// Calls `body` for each place of this test program.
 void ForEachPlace(absl::FunctionRef<void(Place&)> body);
 
-// QUINTET_BRIEF_TESTS=1 in the environment asks for fewer and smaller problems that still reach
-// every kernel, tile and branch: under compute-sanitizer the others take minutes each.
+// QUINTET_BRIEF_TESTS=1 in the environment selects fewer and smaller problems that still reach
+// every kernel, tile and branch. Under compute-sanitizer each of the full problems takes minutes.
 bool Brief();
 template <typename T>
 T Pick(const T& whole, const T& brief) {
@@ -79,9 +80,9 @@ std::vector<T> Pick(std::initializer_list<T> whole, std::initializer_list<T> bri
   return Brief() ? brief : whole;
 }
 
-// `values` as they are after rounding to a float type: what a reference has to start from.
+// Returns `values` rounded to a float dtype; references must start from these values.
 std::vector<float> RoundedTo(DType dtype, std::vector<float> values);
-// The greatest error of rounding to a float type, relative to the value.
+// The maximum relative error of rounding to a float dtype.
 double RoundingError(DType dtype);
 
 }  // namespace quintet

@@ -1,4 +1,5 @@
-// The places of kernels_test: every instruction set that this CPU has, on one thread or three.
+// The places of kernels_test: every instruction set that this CPU supports, on one or three
+// threads.
 #include <cstring>
 #include <deque>
 #include <utility>
@@ -20,7 +21,7 @@ class CpuPlace : public Place {
   }
 
  private:
-  // Blocks of their own, so that a sanitizer sees what reaches past one.
+  // One allocation each, so that a sanitizer detects out-of-bounds accesses.
   void* Allocate(int64_t bytes) override {
     blocks_.push_back(std::make_unique<char[]>(static_cast<size_t>(bytes)));
     return blocks_.back().get();

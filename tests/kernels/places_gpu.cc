@@ -1,5 +1,5 @@
-// The place of kernels_gpu_test: the first GPU, on the paths that QUINTET_CUDA_PORTABLE leaves
-// open. Without one the program says why and exits with 77, which ctest shows as skipped.
+// The place of kernels_gpu_test: the first GPU; QUINTET_CUDA_PORTABLE=1 disables the sm_90 kernels.
+// Without a GPU the program prints the reason and exits with 77, which ctest reports as skipped.
 #define CATCH_CONFIG_RUNNER
 #include <cstdio>
 #include <cstring>
@@ -25,7 +25,7 @@ class GpuPlace : public Place {
   }
 
  private:
-  // Blocks of their own, so that compute-sanitizer sees what reaches past one.
+  // One allocation each, so that compute-sanitizer detects out-of-bounds accesses.
   void* Allocate(int64_t bytes) override {
     return Keep(gpu->Allocate(std::max<int64_t>(1, bytes)));
   }
@@ -93,7 +93,7 @@ int main(int argc, char** argv) {
   Catch::Session session;
   const int error = session.applyCommandLine(argc, argv);
   if (error != 0) return error;
-  // Some files also hold tests of the CPU alone.
+  // Some files also contain CPU-only tests.
   if (session.configData().testsOrTags.empty()) session.configData().testsOrTags = {"~[cpu]"};
   return session.run();
 }

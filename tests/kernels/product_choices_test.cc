@@ -18,7 +18,7 @@ ProductChoices Two() {
   return choices;
 }
 
-TEST_CASE("product choices go through their text") {
+TEST_CASE("GEMM plans round-trip through their text form") {
   const std::string text = Two().Text(kDevice);
   ProductChoices read;
   CHECK(read.Find(kKey) == -1);
@@ -26,11 +26,11 @@ TEST_CASE("product choices go through their text") {
   CHECK(read.size() == 2);
   CHECK(read.Find(kKey) == 3);
   CHECK(read.Find(kOther) == 0);
-  CHECK_FALSE(read.changed());  // nothing that the text does not have
+  CHECK_FALSE(read.changed());  // nothing new to save
   CHECK(read.Text(kDevice) == text);
 }
 
-TEST_CASE("product choices that are known stay") {
+TEST_CASE("known GEMM plans are not replaced") {
   ProductChoices choices;
   choices.Add(kKey, 5);
   REQUIRE(choices.Merge(Two().Text(kDevice), kDevice).ok());
@@ -39,13 +39,13 @@ TEST_CASE("product choices that are known stay") {
   CHECK(choices.changed());
 }
 
-TEST_CASE("product choices of another device are none") {
+TEST_CASE("GEMM plans of another device are ignored") {
   ProductChoices read;
   CHECK(read.Merge(Two().Text("another card"), kDevice).ok());
   CHECK(read.size() == 0);
 }
 
-TEST_CASE("damaged product choices are refused whole") {
+TEST_CASE("a damaged file of GEMM plans is rejected completely") {
   const std::string text = Two().Text(kDevice);
   const auto refused = [](const std::string& damaged) {
     ProductChoices read;
@@ -65,8 +65,8 @@ TEST_CASE("damaged product choices are refused whole") {
   CHECK(refused(std::string(ProductChoices::kMostTextBytes + 1, '\n')));
 }
 
-// A text with a right checksum is no promise of right lines.
-TEST_CASE("product choices out of range are refused") {
+// A valid checksum does not imply valid lines.
+TEST_CASE("GEMM plans out of range are rejected") {
   const auto with = [](const ProductChoices::Key& key, int choice) {
     ProductChoices choices;
     choices.Add(key, choice);
@@ -78,7 +78,7 @@ TEST_CASE("product choices out of range are refused") {
   CHECK(read.Merge(with(kKey, ProductChoices::kChoices - 1), kDevice).ok());
 }
 
-TEST_CASE("product choices are bounded") {
+TEST_CASE("the number of GEMM plans is bounded") {
   ProductChoices choices;
   for (int64_t i = 0; i < static_cast<int64_t>(ProductChoices::kMostShapes) + 5; ++i) {
     ProductChoices::Key key = kKey;

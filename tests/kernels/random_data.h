@@ -1,4 +1,4 @@
-// Reproducible inputs for the tests of the ops.
+// Reproducible inputs for op tests.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ class RandomData {
  public:
   explicit RandomData(uint32_t seed) : engine_(seed) {}
 
-  // Uniform in [-1, 1), from the engine's bits: the standard distributions differ between
-  // libraries.
+  // Uniform in [-1, 1), computed from the raw engine output, because the standard distributions
+  // differ between standard libraries.
   float Value() { return static_cast<float>(engine_() >> 8) * 0x1p-23f - 1.0f; }
   // Uniform in [0, n).
   int64_t Below(int64_t n) { return static_cast<int64_t>(engine_()) % n; }
@@ -28,7 +28,7 @@ class RandomData {
   std::mt19937 engine_;
 };
 
-// Runs body once for every instruction set that this CPU has.
+// Runs `body` once for every instruction set that this CPU supports.
 template <typename Body>
 void ForEachIsa(const Body& body) {
   for (CpuIsa isa : {CpuIsa::kBaseline, CpuIsa::kAvx2, CpuIsa::kBest}) {

@@ -12,7 +12,7 @@
 namespace quintet {
 namespace {
 
-// specs of FAT5 in double, except the angle, which the reference rounds to float.
+// The definitions of FAT5 in double, except the angle, which the FAT5 code rounds to float.
 std::vector<double> Reference(const std::vector<float>& x, int64_t heads, int64_t dim,
                               const std::vector<int32_t>& positions, const RotaryArgs& args) {
   std::vector<double> y(x.begin(), x.end());
@@ -42,7 +42,7 @@ std::vector<double> Reference(const std::vector<float>& x, int64_t heads, int64_
   return y;
 }
 
-// In place, and from f32 to `dtype` elsewhere.
+// Checks the op in place, and from f32 to a separate output of `dtype`.
 void CheckRotary(Place& place, DType dtype, int64_t dim, RotaryArgs args) {
   const std::vector<int32_t> positions = {0, 1, 2, 77, 500, 1023, 5};
   const int64_t heads = 3;
@@ -87,7 +87,7 @@ TEST_CASE("rotary embedding, plain and xPos, both pairings, part of the channels
   });
 }
 
-TEST_CASE("rotary: the same bits on any number of threads", "[rotary][cpu]") {
+TEST_CASE("rotary gives the same bits for any number of threads", "[rotary][cpu]") {
   RotaryArgs args;
   args.rotary_dim = 64;
   const std::vector<float> x = RandomData(4).Values(300 * 2 * 64);
@@ -106,7 +106,7 @@ TEST_CASE("rotary: the same bits on any number of threads", "[rotary][cpu]") {
   }
 }
 
-TEST_CASE("rotary leaves the gaps between strided rows alone", "[rotary]") {
+TEST_CASE("rotary does not write to the gaps between strided rows", "[rotary]") {
   ForEachPlace([](Place& place) {
     RotaryArgs args;
     const Tensor memory = place.Put(std::vector<float>(40, 1.0f), {40});
@@ -121,8 +121,8 @@ TEST_CASE("rotary leaves the gaps between strided rows alone", "[rotary]") {
   });
 }
 
-TEST_CASE("rotary turns rows wherever they begin and nothing else", "[rotary]") {
-  const std::vector<int64_t> row_offset = {32, 0, 4};  // heads 8 apart
+TEST_CASE("rotary handles any row offset and writes nothing else", "[rotary]") {
+  const std::vector<int64_t> row_offset = {32, 0, 4};  // heads have stride 8
   const auto at = [&](size_t i) {
     return static_cast<size_t>(row_offset[i / 8]) + i / 4 % 2 * 8 + i % 4;
   };

@@ -13,8 +13,8 @@ namespace quintet {
 namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
-// How near a decision may come, relative to the sum, before rounding may decide otherwise: half a
-// million terms of f32 exponentials.
+// Relative distance to a decision threshold below which rounding may change the decision. It covers
+// a sum of half a million f32 exponentials.
 constexpr double kNear = 2e-7;
 
 struct Item {
@@ -22,7 +22,8 @@ struct Item {
   double value;
 };
 
-// One draw in double by full sorts, and how near one of its decisions came to going the other way.
+// Reference: one draw in double with full sorts. `nearest` is the smallest distance of any decision
+// to its threshold.
 class PlainDraw {
  public:
   PlainDraw(const float* row, int64_t vocab, const Draw& draw, uint32_t position) {
@@ -36,7 +37,7 @@ class PlainDraw {
     if (w.top_p < 1.0f) TopP(w.top_p);
     if (w.min_p > 0.0f) MinP(w.min_p);
     if (w.typical_p < 1.0f) Typical(w.typical_p);
-    token = Take(UnitAt({draw.seed, draw.sequence, position}));
+    token = Take(UniformAt({draw.seed, draw.sequence, position}));
   }
 
   int32_t token = 0;
@@ -106,7 +107,7 @@ class PlainDraw {
     std::vector<Item> kept;
     for (size_t i = 0; i < p.size(); ++i) {
       const double distance = std::abs(-std::log(p[i]) - entropy);
-      // Of equal values the distances are equal in any arithmetic.
+      // Equal values have equal distances in any arithmetic.
       if (items_[i].value != items_[order[last].second].value) Near(distance - bound);
       if (distance <= bound) kept.push_back(items_[i]);
     }
@@ -123,7 +124,7 @@ class PlainDraw {
     return items_.back().token;
   }
 
-  std::vector<Item> items_;  // in the order in which they are drawn
+  std::vector<Item> items_;  // in draw order
 };
 
 enum class Fill { kNormal, kPeaked, kTies, kEqual, kFewFinite, kNothing, kNan, kWide };
@@ -155,7 +156,7 @@ float Entry(Fill fill, int64_t vocab, RandomData& random) {
 
 struct Problem {
   int64_t vocab = 0, rows = 0, gap = 0;
-  std::vector<float> logits;  // rows vocab + gap apart
+  std::vector<float> logits;  // row stride vocab + gap
   std::vector<Draw> draws;
   std::vector<int32_t> lens;
 };
@@ -203,7 +204,7 @@ std::vector<int32_t> Run(const Problem& p, Place& place) {
   return place.Ints(args.tokens);
 }
 
-// The tokens that are sure to be the same in any arithmetic must be; returns how many those are.
+// Checks all draws that cannot depend on rounding. Returns their number.
 int64_t CheckProblem(const Problem& p) {
   std::vector<PlainDraw> plain;
   int64_t sure = 0;
@@ -226,7 +227,7 @@ int64_t CheckProblem(const Problem& p) {
   return sure;
 }
 
-TEST_CASE("draws equal those of full sorts in double: small vocabularies", "[sampling]") {
+TEST_CASE("sampling equals full sorts in double: small vocabularies", "[sampling]") {
   uint32_t seed = 1;
   int64_t sure = 0, draws = 0;
   const int64_t each = Pick(40, 12);
@@ -239,20 +240,19 @@ TEST_CASE("draws equal those of full sorts in double: small vocabularies", "[sam
   CHECK(sure > draws * 9 / 10);
 }
 
-TEST_CASE("draws equal those of full sorts in double: the vocabularies of T5 and GPT-2",
-          "[sampling]") {
+TEST_CASE("sampling equals full sorts in double: the vocabularies of T5 and GPT-2", "[sampling]") {
   uint32_t seed = 1000;
   for (const int64_t vocab : {32128, 50257}) {
     for (const Fill fill : kFills) CheckProblem(MakeProblem(vocab, fill, Pick(12, 3), seed++));
   }
 }
 
-TEST_CASE("draws equal those of full sorts in double: the largest vocabulary", "[sampling]") {
+TEST_CASE("sampling equals full sorts in double: the largest vocabulary", "[sampling]") {
   CheckProblem(MakeProblem(256206, Fill::kNormal, Pick(8, 3), 2000));
   CheckProblem(MakeProblem(256206, Fill::kEqual, Pick(4, 2), 2001));
 }
 
-TEST_CASE("draws by one filter alone, over a whole vocabulary", "[sampling]") {
+TEST_CASE("sampling with a single filter over the whole vocabulary", "[sampling]") {
   Problem p = MakeProblem(32128, Fill::kNormal, 40, 3000);
   for (size_t i = 0; i < p.draws.size(); ++i) {
     WarpOptions& w = p.draws[i].warp;
@@ -265,7 +265,7 @@ TEST_CASE("draws by one filter alone, over a whole vocabulary", "[sampling]") {
   CHECK(CheckProblem(p) > 30);
 }
 
-TEST_CASE("a draw depends on its own row, seed, sequence and position alone", "[sampling]") {
+TEST_CASE("a draw depends only on its row, seed, sequence and position", "[sampling]") {
   Problem all = MakeProblem(2000, Fill::kNormal, Pick(30, 8), 4000);
   ForEachPlace([&](Place& place) {
     const std::vector<int32_t> together = Run(all, place);
@@ -277,7 +277,7 @@ TEST_CASE("a draw depends on its own row, seed, sequence and position alone", "[
   });
 }
 
-TEST_CASE("chosen tokens are written by row, too", "[sampling]") {
+TEST_CASE("Sample also writes the tokens by row", "[sampling]") {
   Problem p = MakeProblem(100, Fill::kNormal, 2, 5000);
   p.draws[0].row = 2;
   p.draws[1].row = 0;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// What fills the rows of a problem.
+// The distribution of the scores of a problem.
 enum class Fill {
   kRandom,
   kTies,
@@ -27,7 +27,7 @@ enum class Fill {
   kCluster,
   kInfinities
 };
-// Ties crowd at the bound, beyond the room for candidates.
+// In some of these, more values tie at the lower bound than the candidate buffer can hold.
 std::vector<Fill> Fills() {
   return Pick({Fill::kRandom, Fill::kTies, Fill::kEqual, Fill::kMinusInf, Fill::kFewFinite,
                Fill::kNan, Fill::kAscending, Fill::kCluster, Fill::kInfinities},
@@ -50,7 +50,7 @@ float Entry(Fill fill, int64_t i, int64_t vocab, RandomData& random) {
       return random.Below(3) == 0 ? NAN : static_cast<float>(random.Below(50)) - 25.0f;
     case Fill::kAscending:
       return static_cast<float>(i) * 0.001f;
-    case Fill::kCluster:  // the best lie side by side, in one chunk
+    case Fill::kCluster:  // the best values are adjacent, in one chunk
       return i >= vocab / 2 && i < vocab / 2 + 40 ? 5.0f + random.Value() : random.Value();
     case Fill::kInfinities:
       return random.Below(10) == 0 ? kInf : random.Below(2) == 0 ? -kInf : random.Value();
@@ -73,7 +73,7 @@ struct Answer {
   }
 };
 
-// A stable full sort of every request's values.
+// Reference: a stable full sort of the values of every request.
 Answer FullSort(const Problem& p, int64_t k_max) {
   Answer answer;
   for (size_t n = 0; n < p.k.size(); ++n) {
@@ -101,11 +101,11 @@ Answer FullSort(const Problem& p, int64_t k_max) {
   return answer;
 }
 
-// Scores in rows `gap` elements further apart than they are long; `log_softmax` as in TopKArgs.
+// Scores with row stride vocab + gap; `log_softmax` as in TopKArgs.
 struct Inputs {
   int64_t gap = 0;
   std::vector<int32_t> log_softmax = {};
-  std::vector<float> log_sums = {};  // out, when log_softmax is not empty
+  std::vector<float> log_sums = {};  // output, if log_softmax is not empty
 };
 
 Answer RunTopK(const Problem& p, int64_t k_max, Place& place, Inputs* inputs = nullptr) {
@@ -158,7 +158,7 @@ Problem MakeProblem(int64_t vocab, Fill fill, std::vector<int32_t> row_offsets,
     for (int64_t i = 0; i < vocab; ++i) p.scores.push_back(Entry(fill, i, vocab, random));
   }
   if (seed % 4 != 0) p.shift = random.Values(p.row_offsets.back(), 8.0f);
-  // Large running scores round neighbours to one value: ties that the raw scores do not have.
+  // Large running scores round different raw scores to the same value, which creates ties.
   if (seed % 2 != 0) p.bias = random.Values(p.row_offsets.back(), seed % 3 == 0 ? 3e6f : 20.0f);
   return p;
 }
@@ -169,7 +169,7 @@ void CheckProblem(const Problem& p) {
   ForEachPlace([&](Place& place) { CHECK(RunTopK(p, k_max, place) == expected); });
 }
 
-TEST_CASE("top K equals a stable full sort: small vocabularies", "[selection]") {
+TEST_CASE("top-k equals a stable full sort: small vocabularies", "[selection]") {
   uint32_t seed = 1;
   for (int64_t vocab : Pick<int64_t>({1, 7, 64, 65, 1000}, {7, 1000})) {
     for (Fill fill : Fills()) {
@@ -180,7 +180,7 @@ TEST_CASE("top K equals a stable full sort: small vocabularies", "[selection]") 
   }
 }
 
-TEST_CASE("top K equals a stable full sort: the vocabulary of T5", "[selection]") {
+TEST_CASE("top-k equals a stable full sort: the vocabulary of T5", "[selection]") {
   uint32_t seed = 1000;
   for (Fill fill : Fills()) {
     for (int32_t k : Pick({1, 8, 50, 192}, {1, 192})) {
@@ -189,19 +189,19 @@ TEST_CASE("top K equals a stable full sort: the vocabulary of T5", "[selection]"
   }
 }
 
-TEST_CASE("top K equals a stable full sort: the vocabulary of mT5", "[selection]") {
+TEST_CASE("top-k equals a stable full sort: the vocabulary of mT5", "[selection]") {
   uint32_t seed = 2000;
   for (Fill fill : {Fill::kRandom, Fill::kTies, Fill::kAscending}) {
     CheckProblem(MakeProblem(250112, fill, {0, 2}, {fill == Fill::kTies ? 192 : 8}, seed++));
   }
 }
 
-TEST_CASE("top K of 64 beams", "[selection]") {
+TEST_CASE("top-k of 64 beams", "[selection]") {
   CheckProblem(MakeProblem(503, Fill::kRandom, {0, 64, 128}, {192, 3 * 64}, 3001));
   CheckProblem(MakeProblem(503, Fill::kTies, {0, 64, 128}, {192, 3 * 64}, 3003));
 }
 
-TEST_CASE("top K of 32 beams with 16 ends, as many as are ever ranked", "[selection]") {
+TEST_CASE("top-k of 32 beams with 16 EOS tokens, the largest supported k", "[selection]") {
   std::vector<int32_t> each_row(65);
   std::iota(each_row.begin(), each_row.end(), 0);
   for (Fill fill : Pick({Fill::kRandom, Fill::kTies, Fill::kCluster}, {Fill::kTies})) {
@@ -211,12 +211,12 @@ TEST_CASE("top K of 32 beams with 16 ends, as many as are ever ranked", "[select
   }
 }
 
-TEST_CASE("top K of the largest vocabulary", "[selection]") {
+TEST_CASE("top-k of the largest vocabulary", "[selection]") {
   CheckProblem(MakeProblem(256206, Fill::kRandom, {0, 2}, {50}, 3201));
   CheckProblem(MakeProblem(256206, Fill::kEqual, {0, 1}, {50}, 3202));
 }
 
-TEST_CASE("top K of rows at any address", "[selection]") {
+TEST_CASE("top-k of rows at any alignment", "[selection]") {
   for (int64_t gap : {1, 2, 3, 4, 7, 500}) {
     const Problem p = MakeProblem(3001, Fill::kRandom, {0, 3, 4}, {9, 2}, 3301);
     const Answer expected = FullSort(p, 9);
@@ -227,7 +227,7 @@ TEST_CASE("top K of rows at any address", "[selection]") {
   }
 }
 
-TEST_CASE("top K of log-probabilities, whose sums come from the same reading", "[selection]") {
+TEST_CASE("top-k of log-probabilities with log-sum-exp in the same pass", "[selection]") {
   uint32_t seed = 4000;
   for (int64_t vocab : Pick<int64_t>({1, 64, 384, 511, 513, 32128, 50257}, {64, 513, 50257})) {
     for (Fill fill : Fills()) {
@@ -246,7 +246,7 @@ TEST_CASE("top K of log-probabilities, whose sums come from the same reading", "
   }
 }
 
-TEST_CASE("a beam that is not live yields nothing", "[selection]") {
+TEST_CASE("a beam with score -inf yields no candidates", "[selection]") {
   Problem p = MakeProblem(500, Fill::kRandom, {0, 4}, {8}, 5);
   p.bias = {0.0f, -1e9f, -1e9f, -1e9f};
   ForEachPlace([&](Place& place) {
@@ -256,7 +256,7 @@ TEST_CASE("a beam that is not live yields nothing", "[selection]") {
   });
 }
 
-TEST_CASE("log-sum-exp equals the sum in double", "[selection]") {
+TEST_CASE("log-sum-exp equals the reference in double", "[selection]") {
   for (int64_t vocab :
        Pick<int64_t>({1, 7, 16, 63, 511, 512, 513, 2047, 2048, 2049, 32128, 50257, 250112},
                      {7, 513, 2049, 50257})) {
@@ -275,7 +275,7 @@ TEST_CASE("log-sum-exp equals the sum in double", "[selection]") {
           const double expected = max + std::log(sum);
           REQUIRE(std::abs(double{got[r]} - expected) < 2e-7 * std::max(1.0, std::abs(expected)));
         }
-        // Alone: the same bits.
+        // A single row must give the same bits.
         const std::vector<float> last(logits.end() - vocab, logits.end());
         CHECK(RunLogSumExp(last, vocab, place)[0] == got.back());
       });
@@ -283,7 +283,7 @@ TEST_CASE("log-sum-exp equals the sum in double", "[selection]") {
   }
 }
 
-TEST_CASE("log-sum-exp on any number of threads", "[selection][cpu]") {
+TEST_CASE("log-sum-exp with any number of threads", "[selection][cpu]") {
   const std::vector<float> logits = RandomData(6).Values(20 * 5000, 12.0f);
   const auto run = [&](int threads) {
     ThreadPool pool(threads);

@@ -1,7 +1,7 @@
-// A pool must not collapse when its neighbours take the cores away. Instead of busy neighbours and
-// a clock, whose verdict depends on the machine, these tests take the workers off the cores
-// themselves and look at what the kernel says of every thread. The only clock is that of kPatience,
-// after which a test has failed rather than hang.
+// The thread pool must make progress when other processes take its cores away. Tests with busy
+// processes and timing would depend on the machine. Instead, these tests stop the workers
+// themselves and read the state of every thread from /proc. The only timeout is kTimeout, after
+// which a test fails instead of hanging.
 #include <sys/syscall.h>
 #include <unistd.h>
 #include <csignal>
@@ -20,14 +20,14 @@
 namespace quintet {
 namespace {
 
-constexpr std::chrono::seconds kPatience{60};
+constexpr std::chrono::seconds kTimeout{60};
 
 pid_t ThisThread() { return static_cast<pid_t>(syscall(SYS_gettid)); }
 
-// False when the condition does not come about in kPatience.
+// Waits until the condition is true; returns false after kTimeout.
 template <typename Condition>
-bool ComesAbout(Condition condition) {
-  const auto end = std::chrono::steady_clock::now() + kPatience;
+bool WaitUntil(Condition condition) {
+  const auto end = std::chrono::steady_clock::now() + kTimeout;
   while (!condition()) {
     if (std::chrono::steady_clock::now() > end) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -36,8 +36,8 @@ bool ComesAbout(Condition condition) {
 }
 
 struct ThreadStatus {
-  char state = '?';    // S: asleep until somebody wakes it
-  int64_t ticks = -1;  // of CPU time, user and system
+  char state = '?';    // S: sleeping
+  int64_t ticks = -1;  // CPU time, user + system, in clock ticks
 };
 
 ThreadStatus StatusOf(pid_t thread) {
@@ -65,14 +65,14 @@ int64_t TicksOf(const std::vector<pid_t>& threads) {
   return ticks;
 }
 
-// The ids of a pool's workers, as they tell them.
+// The thread ids of the workers of a pool, reported by the workers themselves.
 std::vector<pid_t> WorkersOf(ThreadPool& pool) {
   std::vector<pid_t> threads(static_cast<size_t>(pool.threads()));
   std::atomic<int> arrived{0};
   pool.ParallelFor(pool.threads(), [&](int64_t, int thread) {
     threads[static_cast<size_t>(thread)] = ThisThread();
     ++arrived;
-    ComesAbout([&] { return arrived == pool.threads(); });  // so that each thread runs one task
+    WaitUntil([&] { return arrived == pool.threads(); });  // so that each thread runs one task
   });
   threads.erase(threads.begin());  // the caller
   return threads;
@@ -81,26 +81,26 @@ std::vector<pid_t> WorkersOf(ThreadPool& pool) {
 std::atomic<int> frozen{0};
 std::atomic<bool> thaw{false};
 
-// What a neighbour does to a thread, only for as long as the test wants.
-void StandStill(int) {
+// Signal handler that stops a thread until the test sets `thaw`, as if it were descheduled.
+void StopUntilThaw(int) {
   frozen.fetch_add(1);
   while (!thaw.load()) usleep(1000);
   frozen.fetch_sub(1);
 }
 
-TEST_CASE("a loop needs none of the workers", "[thread_pool]") {
+TEST_CASE("a loop finishes even if all workers are stopped", "[thread_pool]") {
   ThreadPool pool(4);
   const std::vector<pid_t> workers = WorkersOf(pool);
-  REQUIRE(ComesAbout([&] { return AllAsleep(workers); }));
+  REQUIRE(WaitUntil([&] { return AllAsleep(workers); }));
   thaw = false;
   struct sigaction action = {}, previous;
-  action.sa_handler = StandStill;
+  action.sa_handler = StopUntilThaw;
   action.sa_flags = SA_RESTART;
   REQUIRE(sigaction(SIGUSR1, &action, &previous) == 0);
   for (const pid_t worker : workers) {
     REQUIRE(syscall(SYS_tgkill, getpid(), worker, SIGUSR1) == 0);
   }
-  CHECK(ComesAbout([] { return frozen == 3; }));
+  CHECK(WaitUntil([] { return frozen == 3; }));
 
   std::atomic<int64_t> sum{0};
   std::atomic<bool> done{false};
@@ -110,24 +110,25 @@ TEST_CASE("a loop needs none of the workers", "[thread_pool]") {
     }
     done = true;
   });
-  CHECK(ComesAbout([&] { return done.load(); }));
+  CHECK(WaitUntil([&] { return done.load(); }));
   CHECK(frozen == 3);
   thaw = true;
   caller.join();
   CHECK(sum == 100 * 4950);
 
-  CHECK(ComesAbout([] { return frozen == 0; }));
+  CHECK(WaitUntil([] { return frozen == 0; }));
   sigaction(SIGUSR1, &previous, nullptr);
   std::atomic<int> arrived{0};
-  std::atomic<bool> all_came{true};
+  std::atomic<bool> all_arrived{true};
   pool.ParallelFor(4, [&](int64_t, int) {
     arrived.fetch_add(1);
-    if (!ComesAbout([&] { return arrived == 4; })) all_came = false;
+    if (!WaitUntil([&] { return arrived == 4; })) all_arrived = false;
   });
-  CHECK(all_came);
+  CHECK(all_arrived);
 }
 
-TEST_CASE("work goes on around a stuck worker, and who waits for it sleeps", "[thread_pool]") {
+TEST_CASE("other threads process tasks while workers are stuck, and the waiting caller sleeps",
+          "[thread_pool]") {
   ThreadPool pool(3);
   const pid_t caller = ThisThread();
   constexpr int64_t kTasks = 500;
@@ -136,13 +137,13 @@ TEST_CASE("work goes on around a stuck worker, and who waits for it sleeps", "[t
   std::atomic<bool> others_done{true}, caller_slept{true};
   pool.ParallelFor(kTasks, [&](int64_t, int thread) {
     if (thread == 0) {
-      // Both workers come, or the caller would do everything.
-      if (stuck < 2 && !ComesAbout([&] { return stuck == 2; })) others_done = false;
+      // Wait for both workers, or the caller would run all tasks.
+      if (stuck < 2 && !WaitUntil([&] { return stuck == 2; })) others_done = false;
     } else {
-      // Each holds its one task until all the others are done and the caller sleeps.
+      // Each worker holds one task until all other tasks are done and the caller sleeps.
       ++stuck;
-      if (!ComesAbout([&] { return done >= kTasks - 2; })) others_done = false;
-      if (!ComesAbout([&] { return Asleep(caller); })) caller_slept = false;
+      if (!WaitUntil([&] { return done >= kTasks - 2; })) others_done = false;
+      if (!WaitUntil([&] { return Asleep(caller); })) caller_slept = false;
     }
     ++done;
   });
@@ -151,7 +152,7 @@ TEST_CASE("work goes on around a stuck worker, and who waits for it sleeps", "[t
   CHECK(caller_slept);
 }
 
-TEST_CASE("workers with nothing to do take no time from their neighbours", "[thread_pool]") {
+TEST_CASE("idle workers use no CPU time", "[thread_pool]") {
   ThreadPool pool(5);
   const std::vector<pid_t> workers = WorkersOf(pool);
   const auto idle_for_a_while = [&] {
@@ -162,7 +163,7 @@ TEST_CASE("workers with nothing to do take no time from their neighbours", "[thr
   };
   for (int round = 0; round < 3; ++round) {
     pool.ParallelFor(50, [](int64_t, int) { sched_yield(); });
-    CHECK(ComesAbout(idle_for_a_while));
+    CHECK(WaitUntil(idle_for_a_while));
   }
 }
 

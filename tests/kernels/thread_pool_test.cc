@@ -12,7 +12,7 @@
 namespace quintet {
 namespace {
 
-TEST_CASE("every task runs once, on a thread of the pool", "[thread_pool]") {
+TEST_CASE("ParallelFor runs every task once, on a thread of the pool", "[thread_pool]") {
   for (int threads : {1, 2, 3, 8}) {
     ThreadPool pool(threads);
     CHECK(pool.threads() == threads);
@@ -34,10 +34,9 @@ TEST_CASE("every task runs once, on a thread of the pool", "[thread_pool]") {
   }
 }
 
-TEST_CASE("a loop has ended when ParallelFor returns", "[thread_pool]") {
+TEST_CASE("all tasks have finished when ParallelFor returns", "[thread_pool]") {
   ThreadPool pool(4);
-  std::vector<int64_t> plain(
-      64);  // no atomics: the sanitizer would see a task that outlives its loop
+  std::vector<int64_t> plain(64);  // no atomics: tsan reports a task that outlives its loop
   for (int64_t round = 0; round < 5000; ++round) {
     const auto tasks = 1 + round % 64;
     pool.ParallelFor(tasks, [&](int64_t task, int) { plain[static_cast<size_t>(task)] = round; });
@@ -45,9 +44,9 @@ TEST_CASE("a loop has ended when ParallelFor returns", "[thread_pool]") {
   }
 }
 
-TEST_CASE("callers take turns", "[thread_pool]") {
+TEST_CASE("loops of several callers run one after the other", "[thread_pool]") {
   ThreadPool pool(3);
-  int64_t sum[3] = {};  // per thread of the pool: two loops at once would race
+  int64_t sum[3] = {};  // per pool thread: concurrent loops would race
   std::vector<std::thread> callers;
   for (int c = 0; c < 4; ++c) {
     callers.emplace_back([&] {
@@ -60,12 +59,12 @@ TEST_CASE("callers take turns", "[thread_pool]") {
   CHECK(sum[0] + sum[1] + sum[2] == 4 * 500 * 120);
 }
 
-TEST_CASE("workers wake from their sleep", "[thread_pool]") {
+TEST_CASE("sleeping workers wake up", "[thread_pool]") {
   ThreadPool pool(4);
   for (int round = 0; round < 20; ++round) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));  // longer than they spin
     std::atomic<int> arrived{0};
-    // Ends only when every thread has come: none may be lost asleep.
+    // Returns only when every thread has arrived: no thread may miss its wakeup.
     pool.ParallelFor(4, [&](int64_t, int) {
       arrived.fetch_add(1);
       while (arrived.load() < 4) sched_yield();
@@ -74,7 +73,7 @@ TEST_CASE("workers wake from their sleep", "[thread_pool]") {
   }
 }
 
-TEST_CASE("loops are right beside threads that keep every core busy", "[thread_pool]") {
+TEST_CASE("loops are correct while other threads keep every core busy", "[thread_pool]") {
   std::atomic<bool> stop{false};
   std::vector<std::thread> busy;
   const int cores = static_cast<int>(std::thread::hardware_concurrency());

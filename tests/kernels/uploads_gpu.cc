@@ -1,5 +1,5 @@
-// Uploads of a device: in which order they reach it, and when the host's side of mirrored memory
-// may be written again.
+// H2D copies (Device::Upload): their order relative to other work, and when the pinned host memory
+// may be overwritten.
 #include <algorithm>
 #include <vector>
 
@@ -10,19 +10,19 @@
 namespace quintet {
 namespace {
 
-// What keeps the queue busy when uploads come.
+// The work that keeps the CUDA stream busy when uploads are enqueued.
 enum class Before { kUpload, kOther };
 
 struct Uploads {
   Before before;
   int64_t before_bytes;
-  int64_t words;  // of each
+  int64_t words;  // per upload
   int32_t count;
 };
 
-// Uploads one after the other, each with other words, and writes over each as soon as that is
-// allowed. Returns how many words on the device are not those that were uploaded there.
-int64_t Wrong(Device& device, const Uploads& uploads) {
+// Enqueues uploads with different contents and overwrites the source of each as soon as this is
+// allowed. Returns the number of words in device memory that are wrong.
+int64_t CountWrongWords(Device& device, const Uploads& uploads) {
   auto before = device.AllocateMirrored(uploads.before_bytes);
   auto block = device.AllocateMirrored(uploads.count * uploads.words * 4);
   REQUIRE(before.ok());
@@ -47,34 +47,34 @@ int64_t Wrong(Device& device, const Uploads& uploads) {
     device.WaitForUpload(numbers[static_cast<size_t>(i)]);
     std::fill_n(host + i * uploads.words, uploads.words, -1);
   }
-  std::vector<int32_t> there(static_cast<size_t>(uploads.count * uploads.words));
-  device.CopyToHost(there.data(), device.Twin(host), uploads.count * uploads.words * 4);
+  std::vector<int32_t> device_words(static_cast<size_t>(uploads.count * uploads.words));
+  device.CopyToHost(device_words.data(), device.Twin(host), uploads.count * uploads.words * 4);
   REQUIRE(device.Synchronize().ok());
   int64_t wrong = 0;
   for (int64_t i = 0; i < uploads.count * uploads.words; ++i) {
-    wrong += there[static_cast<size_t>(i)] != i / uploads.words + 1;
+    wrong += device_words[static_cast<size_t>(i)] != i / uploads.words + 1;
   }
   return wrong;
 }
 
-TEST_CASE("what is written over after its upload has run does not reach the device") {
+TEST_CASE("overwriting pinned memory after WaitForUpload does not change the uploaded data") {
   ForEachPlace([](Place& place) {
     Device& device = place.stream().device();
     constexpr int64_t kLong = int64_t{32} << 20, kShort = int64_t{2} << 20;
     const Uploads cases[] = {
-        {Before::kUpload, kLong, 1, 100},  // more than a device tells apart
+        {Before::kUpload, kLong, 1, 100},  // more uploads than the device tracks individually
         {Before::kUpload, kLong, 4, 100},
         {Before::kOther, kLong, 1, 100},
         {Before::kOther, kLong, 4, 100},
         {Before::kOther, kLong, 5, 100},
-        // They take longer than what they come behind.
+        // These uploads take longer than the work before them.
         {Before::kOther, kShort, 1 << 16, 20},
         {Before::kOther, kShort, 1 << 18, 20},
         {Before::kOther, kShort, (1 << 18) + 4, 20},
     };
     for (const Uploads& uploads : cases) {
       INFO(uploads.count << " uploads of " << uploads.words << " words");
-      CHECK(Wrong(device, uploads) == 0);
+      CHECK(CountWrongWords(device, uploads) == 0);
     }
     auto block = device.AllocateMirrored(16);
     REQUIRE(block.ok());
@@ -83,7 +83,7 @@ TEST_CASE("what is written over after its upload has run does not reach the devi
   });
 }
 
-TEST_CASE("work queued before an upload has what was there, work behind it what was brought") {
+TEST_CASE("work enqueued before an upload reads the old data, work after it the new data") {
   ForEachPlace([](Place& place) {
     Device& device = place.stream().device();
     constexpr int32_t kRounds = 40, kWords = 1 << 12;
@@ -99,7 +99,7 @@ TEST_CASE("work queued before an upload has what was there, work behind it what 
       device.WaitForUpload(last);
       std::fill_n(host, kWords, round + 1);
       last = device.Upload(host, kBytes);
-      // The next round's upload comes when this has begun.
+      // The upload of the next round is enqueued after this copy has started.
       if (round % 2 == 0) {
         device.CopyToHost(before->data(), device.Twin(before->data()), kBeforeBytes);
       }

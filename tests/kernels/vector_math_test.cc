@@ -1,4 +1,4 @@
-// Compiled for every instruction set, as the kernels are.
+// Compiled once per instruction set, like the CPU kernels.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tests/kernels/vector_math_test.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -27,7 +27,7 @@ namespace {
 HWY_EXPORT(ExpNegativeOf);
 HWY_EXPORT(MaxOfValues);
 
-TEST_CASE("the exponential is within 1.5 units in the last place", "[vector_math]") {
+TEST_CASE("ExpNegative is within 1.5 ulp", "[vector_math]") {
   ForEachIsa([] {
     double worst = 0;
     for (float x = 0.0f; x > -87.0f; x -= 0.00037f) {
@@ -39,7 +39,7 @@ TEST_CASE("the exponential is within 1.5 units in the last place", "[vector_math
   });
 }
 
-TEST_CASE("the exponential at its edges", "[vector_math]") {
+TEST_CASE("ExpNegative at 0, at the underflow limit and for NaN", "[vector_math]") {
   ForEachIsa([] {
     CHECK(HWY_DYNAMIC_DISPATCH(ExpNegativeOf)(0.0f) == 1.0f);
     CHECK(HWY_DYNAMIC_DISPATCH(ExpNegativeOf)(-0.0f) == 1.0f);
@@ -51,7 +51,7 @@ TEST_CASE("the exponential at its edges", "[vector_math]") {
   });
 }
 
-TEST_CASE("the maximum passes over NaN, wherever it stands", "[vector_math]") {
+TEST_CASE("MaxOf ignores NaN at every position", "[vector_math]") {
   ForEachIsa([] {
     for (size_t n : {1, 15, 16, 17, 64, 100}) {
       for (size_t at = 0; at < n; ++at) {

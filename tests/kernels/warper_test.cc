@@ -13,9 +13,9 @@ namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
-// A row's warper with memory of its own.
+// A Warper for one row, with its scratch memory.
 struct OwnWarper {
-  absl::Span<const Weighted> Warp(const std::vector<float>& row, const WarpOptions& options) {
+  absl::Span<const WarpedToken> Warp(const std::vector<float>& row, const WarpOptions& options) {
     const int64_t vocab = static_cast<int64_t>(row.size());
     scratch.resize(static_cast<size_t>(Warper::ScratchBytes(vocab)) / 8);
     return Warper(scratch.data(), vocab).Warp(row, options);
@@ -32,7 +32,7 @@ std::vector<double> Softmax(const std::vector<float>& row) {
   return p;
 }
 
-// Token ids by value, best first.
+// Token ids sorted by value descending.
 std::vector<size_t> Descending(const std::vector<float>& row) {
   std::vector<size_t> order(row.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -41,7 +41,7 @@ std::vector<size_t> Descending(const std::vector<float>& row) {
   return order;
 }
 
-// Hugging Face's warpers as they are written there: full sorts, filtered rows.
+// Reference: the warpers as implemented in Hugging Face, with full sorts and filtered rows.
 std::vector<float> ReferenceWarp(std::vector<float> row, const WarpOptions& o) {
   const size_t n = row.size(), keep = o.keep;
   for (float& x : row) x /= o.temperature;
@@ -88,7 +88,7 @@ std::vector<float> ReferenceWarp(std::vector<float> row, const WarpOptions& o) {
   return row;
 }
 
-TEST_CASE("Philox4x32-10 gives the published answers") {
+TEST_CASE("Philox4x32-10 matches the published test vectors") {
   CHECK(Philox(0, {{0, 0, 0, 0}}) == RandomBits{{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}});
   CHECK(Philox(~uint64_t{0}, {{~0u, ~0u, ~0u, ~0u}}) ==
         RandomBits{{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}});
@@ -102,7 +102,7 @@ TEST_CASE("unit draws stay inside (0, 1)") {
   CHECK(OpenUnit(~0u, ~0u) < 1.0);
 }
 
-TEST_CASE("warpers equal Hugging Face's definitions, alone and chained") {
+TEST_CASE("warpers equal the Hugging Face definitions, alone and combined") {
   std::mt19937 random(17);
   std::normal_distribution<float> normal(0.0f, 2.5f);
   const auto chance = [&random] { return random() % 2 == 0; };
@@ -121,7 +121,7 @@ TEST_CASE("warpers equal Hugging Face's definitions, alone and chained") {
     o.keep = 1 + random() % 3;
     const std::vector<float> expected = ReferenceWarp(row, o);
     std::vector<float> got(row.size(), kNever);
-    for (const Weighted& w : warper.Warp(row, o)) got[w.token] = w.value;
+    for (const WarpedToken& w : warper.Warp(row, o)) got[w.token] = w.value;
     INFO("trial " << trial << " top_k " << o.top_k << " top_p " << o.top_p << " min_p " << o.min_p
                   << " typical " << o.typical_p << " keep " << o.keep);
     REQUIRE(got == expected);
@@ -131,7 +131,7 @@ TEST_CASE("warpers equal Hugging Face's definitions, alone and chained") {
   CHECK(filtered > 500);
 }
 
-TEST_CASE("top_k keeps ties with the k-th") {
+TEST_CASE("top_k keeps tokens that tie with the k-th best") {
   OwnWarper warper;
   WarpOptions options;
   options.top_k = 2;
@@ -150,26 +150,26 @@ double ChiSquare(const std::vector<int>& counts, const std::vector<double>& p, i
 
 TEST_CASE("draws follow the softmax, over positions, over sequences and over seeds") {
   const std::vector<float> row{0.0f, 1.0f, -1.0f, 0.5f, 2.0f, -0.3f, 0.9f, 1.7f};
-  std::vector<Weighted> kept;
+  std::vector<WarpedToken> kept;
   for (size_t i = 0; i < row.size(); ++i) kept.push_back({static_cast<int32_t>(i), row[i]});
   const std::vector<double> p = Softmax(row);
   constexpr int kDraws = 100000;
   for (int over = 0; over < 3; ++over) {
     std::vector<int> counts(row.size());
     for (uint32_t i = 0; i < kDraws; ++i) {
-      DrawPlace place{99, 3, 4};
-      if (over == 0) place.position = i;
-      if (over == 1) place.sequence = i;
-      if (over == 2) place.seed = i;
-      ++counts[DrawToken(kept, place)];
+      DrawId draw_id{99, 3, 4};
+      if (over == 0) draw_id.position = i;
+      if (over == 1) draw_id.sequence = i;
+      if (over == 2) draw_id.seed = i;
+      ++counts[DrawToken(kept, draw_id)];
     }
-    // 7 degrees of freedom: 24.3 is the 0.1 % point; the seeds are fixed, so this never flickers.
+    // 7 degrees of freedom: 24.3 is the 0.1 % quantile. Seeds are fixed, so the test is not flaky.
     CHECK(ChiSquare(counts, p, kDraws) < 24.3);
   }
 }
 
 TEST_CASE("successive draws are independent") {
-  std::vector<Weighted> kept;
+  std::vector<WarpedToken> kept;
   for (int32_t i = 0; i < 4; ++i) kept.push_back({i, 0.0f});
   std::vector<int> pairs(16);
   constexpr int kDraws = 32000;
@@ -179,7 +179,7 @@ TEST_CASE("successive draws are independent") {
   CHECK(ChiSquare(pairs, std::vector<double>(16, 1.0 / 16), kDraws) < 37.7);  // 15 degrees, 0.1 %
 }
 
-TEST_CASE("draws without replacement: first by the softmax, second by what is left") {
+TEST_CASE("draws without replacement: first from the softmax, second from the remaining tokens") {
   const std::vector<float> row{0.0f, 1.0f, 2.0f, 0.5f};
   const std::vector<double> p = Softmax(row);
   std::vector<int> counts(16);
@@ -187,7 +187,7 @@ TEST_CASE("draws without replacement: first by the softmax, second by what is le
   constexpr int kDraws = 40000;
   for (uint32_t i = 0; i < kDraws; ++i) {
     std::vector<std::pair<double, int>> keys;
-    for (uint32_t v = 0; v < 4; ++v) keys.emplace_back(-DrawKey(row[v], {7, 0, i}, v), v);
+    for (uint32_t v = 0; v < 4; ++v) keys.emplace_back(-GumbelKey(row[v], {7, 0, i}, v), v);
     std::sort(keys.begin(), keys.end());
     ++counts[keys[0].second * 4 + keys[1].second];
   }
@@ -205,8 +205,8 @@ TEST_CASE("draws without replacement: first by the softmax, second by what is le
   CHECK(chi < 31.3);  // 11 degrees, 0.1 %
 }
 
-TEST_CASE("an impossible value is never drawn before a possible one") {
-  CHECK(DrawKey(kNever, {1, 0, 0}, 0) == -std::numeric_limits<double>::infinity());
+TEST_CASE("a value of -inf is drawn after all finite values") {
+  CHECK(GumbelKey(kNever, {1, 0, 0}, 0) == -std::numeric_limits<double>::infinity());
 }
 
 }  // namespace
