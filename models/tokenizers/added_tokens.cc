@@ -8,7 +8,7 @@
 namespace quintet {
 namespace {
 
-// The last code point before byte `end` (> 0) and where it begins.
+// Returns the last code point before byte `end` (> 0) and sets *begin to its first byte.
 uint32_t CodePointBefore(std::string_view text, size_t end, size_t* begin) {
   size_t at = end - 1;
   while (at > 0 && IsUtf8Continuation(text[at])) --at;
@@ -109,15 +109,15 @@ std::vector<AddedTokens::Stretch> AddedTokens::Split(std::string_view text, Text
   KeyMatches matches = (kind == Text::kRaw ? raw_ : normalized_).Find(text);
   std::vector<Stretch> stretches;
   size_t done = 0, at = 0;
-  size_t spaces_end = 0;  // of the white space that was last looked at, once for all tokens in it
+  size_t spaces_end = 0;  // end of the last white-space run scanned for rstrip; scanned only once
   while (const KeyMatch* match = matches.From(at)) {
     const AddedToken& token = tokens_[static_cast<size_t>(match->value)];
     size_t begin = match->begin, end = begin + match->length;
     at = end;
     if (splits_special_ && token.special) continue;
     if (token.single_word && (IsWordBefore(text, begin) || IsWordAt(text, end))) continue;
-    // A token before may have taken the white space up to here, or even past it when it is part of
-    // this token.
+    // The previous token's rstrip may already have consumed the white space before this token, or
+    // white space inside this token's own spelling.
     if (token.lstrip) begin = std::max(SpaceBegin(text, begin, done, strips_separators_), done);
     if (token.rstrip) {
       if (end >= spaces_end) spaces_end = SpaceEnd(text, end, strips_separators_);

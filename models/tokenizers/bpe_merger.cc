@@ -14,9 +14,9 @@ namespace {
 constexpr uint32_t kNone = UINT32_MAX;
 constexpr size_t kMostShort = 32;
 
-// For words of ordinary length: rescans all pairs after each merge.
+// For words of ordinary length: scans all pairs for the lowest rank after each merge.
 void MergeShort(const MergeTable& table, std::vector<int32_t>* symbols) {
-  MergeTable::Merge pairs[kMostShort];  // of parts i and i + 1
+  MergeTable::Merge pairs[kMostShort];  // pairs[i]: the merge of parts i and i + 1
   struct Part {
     int32_t id;
     uint32_t place;
@@ -48,9 +48,10 @@ void MergeShort(const MergeTable& table, std::vector<int32_t>* symbols) {
   for (size_t i = 0; i < size; ++i) (*symbols)[parts[i].place] = parts[i].id;
 }
 
-// The list of symbols as a doubly linked one that takes no more room: the places that a symbol has
-// swallowed hold its links. A symbol of three places or more has the place of the next one behind
-// itself and its own place at its end; of two, only the latter; of one, none.
+// A doubly linked list stored inside the array of symbols: positions that were merged away hold the
+// links. A symbol of three or more positions stores the next symbol's position right after its own
+// position, and its own position in its last slot. A symbol of two positions has only the latter, a
+// symbol of one position neither.
 class LinkedSymbols {
  public:
   explicit LinkedSymbols(std::vector<int32_t>* symbols)
@@ -58,19 +59,19 @@ class LinkedSymbols {
 
   uint32_t size() const { return size_; }
   int32_t operator[](uint32_t place) const { return symbols_[place]; }
-  // size() behind the last one.
+  // Position of the next symbol; size() after the last one.
   uint32_t Next(uint32_t place) const {
     const uint32_t behind = place + 1;
     if (behind == size_ || symbols_[behind] > kJoined) return behind;
     const uint32_t link = Link(symbols_[behind]);
     return link == place ? place + 2 : link;
   }
-  // kNone before the first one.
+  // Position of the previous symbol; kNone before the first one.
   uint32_t Previous(uint32_t place) const {
     if (place == 0) return kNone;
     return symbols_[place - 1] > kJoined ? place - 1 : Link(symbols_[place - 1]);
   }
-  // Joins a symbol and the one at `gone`, its next.
+  // Merges the symbol at `place` with the symbol at `gone`, which must be the next one.
   void Join(uint32_t place, uint32_t gone, int32_t result) {
     const uint32_t next = Next(gone);
     symbols_[place] = result;
@@ -87,14 +88,14 @@ class LinkedSymbols {
   uint32_t size_;
 };
 
-// Lists of places that share their memory: what one has given back, another takes.
+// Queues of positions, stored in blocks from one shared free list.
 class PlaceLists {
   struct Block;
 
  public:
   struct List {
     Block *first = nullptr, *last = nullptr;
-    uint32_t begin = 0, end = 0;  // within the first, within the last
+    uint32_t begin = 0, end = 0;  // indices into the first and the last block
   };
   static bool Empty(const List& list) { return list.first == nullptr; }
   static uint32_t Front(const List& list) { return list.first->places[list.begin]; }
@@ -115,7 +116,7 @@ class PlaceLists {
   }
 
  private:
-  static constexpr uint32_t kPlaces = 14;  // with the link, one cache line
+  static constexpr uint32_t kPlaces = 14;  // one cache line with the pointer
   struct Block {
     uint32_t places[kPlaces];
     Block* next;
@@ -134,12 +135,12 @@ class PlaceLists {
     list->end = 0;
   }
 
-  std::deque<Block> blocks_;  // stays where it is as it grows, and copies nothing
+  std::deque<Block> blocks_;  // a deque never moves its elements
   Block* free_ = nullptr;
 };
 
-// For long words. Pairs wait in one queue per rank. Most are found in ascending order of place, so
-// a queue is a plain list and a heap for the few that come late.
+// For long words. One queue of pairs per rank. Most pairs are found in ascending order of position,
+// so a queue is a plain list plus a heap for the few that are found out of order.
 class LongMerger {
  public:
   LongMerger(const MergeTable& table, std::vector<int32_t>* symbols)
@@ -167,14 +168,14 @@ class LongMerger {
     bool active = false;
   };
 
-  // What the table says of a pair, and the queue of its rank.
+  // A pair's cached table entry and the index of its rank's queue.
   struct Recent {
     int32_t left = kUnmerged, right = kUnmerged;
     MergeTable::Merge merge = {kNone, -1};
     uint32_t queue = 0;
   };
 
-  // Long words repeat few pairs: the last ones seen spare most searches of the table.
+  // Long words repeat few pairs, so this cache avoids most lookups in the table.
   const Recent& Find(int32_t left, int32_t right) {
     Recent& recent =
         recent_[(static_cast<uint32_t>(left) * 31 + static_cast<uint32_t>(right)) % kRecent];
@@ -212,7 +213,7 @@ class LongMerger {
     return place;
   }
 
-  // Finds the merge of the symbol at `place` with its next one and queues it.
+  // Looks up the merge of the symbols at `place` and `next` and queues it.
   void LookUp(uint32_t place, uint32_t next) {
     if (next == symbols_.size() || symbols_[place] < 0 || symbols_[next] < 0) return;
     const Recent& found = Find(symbols_[place], symbols_[next]);
@@ -225,8 +226,8 @@ class LongMerger {
     }
   }
 
-  // Merges the symbol at `place` with its next one, unless other merges have come between since the
-  // pair was queued.
+  // Merges the symbol at `place` with its next one, unless an earlier merge has changed the pair
+  // since it was queued.
   void Merge(uint32_t place, uint32_t rank) {
     if (symbols_[place] < 0) return;
     const uint32_t next = symbols_.Next(place);

@@ -6,7 +6,7 @@
 namespace quintet {
 namespace {
 
-// A unit of the double array.
+// Fields of a unit of the double array.
 bool HasLeaf(uint32_t unit) { return (unit >> 8 & 1) != 0; }
 uint32_t Value(uint32_t unit) { return unit & 0x7FFFFFFF; }
 uint32_t Label(uint32_t unit) { return unit & 0x800000FF; }
@@ -55,8 +55,9 @@ absl::StatusOr<Charsmap> Charsmap::Parse(std::string_view blob, const std::strin
   return map;
 }
 
-// All places that a search can come to after so many bytes, at once: the array is not trusted to be
-// a tree, and even a good one shares its ends.
+// Follows all paths of the array at once: here[p] means that a search can be at position p after
+// `bytes` bytes. The array is untrusted and need not be a tree, and even a valid one shares
+// suffixes.
 bool Charsmap::HasLongRules() const {
   std::vector<bool> here(units_.size() + 256), next(here.size());
   if (const uint32_t root = Offset(units_[0]); root < here.size()) here[root] = true;

@@ -21,8 +21,8 @@ void ForEachCharacter(std::string_view text, F f) {
   }
 }
 
-// HF asks about a short grapheme cluster as a whole first, and then takes the replacement of its
-// shortest prefix for all of it.
+// As in HF, a grapheme cluster of fewer than 6 bytes is looked up as a whole first, and the
+// replacement of its shortest matching prefix then replaces the whole cluster.
 class PrecompiledNormalizer : public Normalizer {
  public:
   explicit PrecompiledNormalizer(Charsmap charsmap) : charsmap_(std::move(charsmap)) {}
@@ -59,7 +59,8 @@ class PrecompiledNormalizer : public Normalizer {
   }
 
  private:
-  // A printable ASCII character that no rule touches and no mark follows.
+  // True for a printable ASCII character that no rule changes and that is followed by another one
+  // or by the end of the text.
   bool IsPlain(std::string_view view, size_t at) const {
     const auto printable = [&](size_t i) { return view[i] >= ' ' && view[i] < '\x7F'; };
     if (!printable(at)) return false;
@@ -69,14 +70,14 @@ class PrecompiledNormalizer : public Normalizer {
   }
 
   static size_t ClusterLength(std::string_view rest) {
-    // Most text is printable ASCII, which ends a cluster where more of it follows.
+    // Fast path: a printable ASCII character followed by another one is a cluster of its own.
     const auto plain = [&](size_t i) { return rest[i] >= ' ' && rest[i] < '\x7F'; };
     if (plain(0) && (rest.size() == 1 || plain(1))) return 1;
     return GraphemeLength(rest);
   }
 
   static void Change(std::string_view old_text, std::string_view new_text, Transformer* out) {
-    int surplus = 0;  // old characters without a new one
+    int surplus = 0;  // number of old characters without a new one
     ForEachCharacter(old_text, [&](uint32_t, size_t, size_t) { ++surplus; });
     ForEachCharacter(new_text, [&](uint32_t code_point, size_t, size_t) {
       out->Put(code_point, surplus > 0 ? 0 : 1);
@@ -235,9 +236,9 @@ class NormalizerSequence : public Normalizer {
 
 absl::Status CheckGrowth(size_t bytes, size_t grown) {
   if (grown <= bytes + kMostAddedBytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("the tokenizer's normalizer: expected to make a text of ", bytes,
-                   " bytes at most ", kMostAddedBytes, " longer, got ", grown, " bytes or more"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "tokenizer normalizer: expected to lengthen a text of ", bytes, " bytes by at most ",
+      kMostAddedBytes, " bytes, got at least ", grown, " bytes in total"));
 }
 
 NormalizerPtr MakePrecompiled(Charsmap charsmap) {

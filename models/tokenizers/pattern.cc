@@ -32,17 +32,18 @@ Pattern Pattern::Literal(std::string_view text) {
 
 namespace {
 
-// Depth-first search over (step, position) that enters no split twice: a state that failed once
-// fails from every start. One row of bits for each text position from the start of the match to the
-// last split that was entered: a search never goes back behind its start, and most patterns take
-// long words in one run without a split.
+// Depth-first search over states (step, position) that visits each split once per position: a state
+// that failed once fails from every start. The visited set has one row of bits per text position,
+// from the start of the match to the last split visited. Earlier rows can be dropped, because a
+// search never moves left of its start. The set stays small, because most patterns consume long
+// words without passing a split.
 class Matcher {
  public:
   Matcher(std::string_view text, const std::vector<Pattern::Step>& steps,
           const std::vector<CharacterClass>& classes)
       : text_(text), steps_(steps), classes_(classes), row_bytes_(RowBytes(steps)) {}
 
-  // True with *end when the pattern matches at `start`.
+  // True if the pattern matches at `start`; sets *end.
   bool MatchAt(size_t start, size_t* end) {
     Forget(start);
     pending_.clear();
@@ -53,7 +54,7 @@ class Matcher {
       std::tie(step, at) = pending_.back();
       pending_.pop_back();
     }
-    // States at the end of a match did not fail; the next match starts there.
+    // States at the end of a match did not fail, and the next match starts there.
     const size_t row = (*end - first_) * row_bytes_;
     if (row < entered_.size())
       std::fill_n(entered_.begin() + static_cast<ptrdiff_t>(row), row_bytes_, 0);
@@ -67,7 +68,7 @@ class Matcher {
     return (splits + 7) / 8;
   }
 
-  // Drops rows before `start`, when they are all there is or most of it.
+  // Drops rows before `start` if they are all rows or more than half of them.
   void Forget(size_t start) {
     const size_t dropped = (start - first_) * row_bytes_;
     if (dropped >= entered_.size()) {
@@ -79,7 +80,7 @@ class Matcher {
     }
   }
 
-  // True at the first time only.
+  // True only for the first visit.
   bool Enter(uint32_t split, size_t at) {
     const size_t row = (at - first_) * row_bytes_;
     if (row >= entered_.size()) entered_.resize(row + row_bytes_, 0);
@@ -149,13 +150,13 @@ class Matcher {
   const std::vector<Pattern::Step>& steps_;
   const std::vector<CharacterClass>& classes_;
   size_t row_bytes_;
-  size_t first_ = 0;  // position of the first row
+  size_t first_ = 0;  // text position of row 0
   std::vector<uint8_t> entered_;
   std::vector<std::pair<uint32_t, uint32_t>> pending_;  // step, position
 };
 
-// From byte `at` on. The standard library is faster in ordinary texts, but may look at all of the
-// literal at every byte; memmem is linear.
+// Searches from byte `at` on. string_view::find is faster in ordinary texts, but takes up to text x
+// literal steps; memmem is linear.
 size_t FindLiteral(std::string_view text, std::string_view literal, size_t at) {
   constexpr size_t kShort = 16;
   if (literal.size() <= kShort) return text.find(literal, at);

@@ -1,4 +1,4 @@
-// Regular expression text to the steps of a Pattern, by recursive descent of bounded depth.
+// Compiles a regular expression to the steps of a Pattern, by recursive descent of bounded depth.
 #include <algorithm>
 #include <optional>
 
@@ -10,7 +10,7 @@ namespace quintet {
 namespace {
 
 constexpr int kMaxDepth = 16;
-constexpr size_t kMaxSteps = 256;  // the matcher keeps a bit for each step and byte of text
+constexpr size_t kMaxSteps = 256;  // the matcher stores a bit for each split and byte of text
 constexpr uint32_t kMaxRepeat = 100;
 
 std::optional<uint32_t> CategoryMask(std::string_view name) {
@@ -79,21 +79,21 @@ class PatternCompiler {
     return static_cast<uint32_t>(pattern_.classes_.size() - 1);
   }
 
-  // Split, class, jump back, with the pattern's end behind it.
+  // Replaces a final loop (split, class, jump back, then the pattern's end) by kLastRun.
   void MarkLastRuns() {
     for (size_t i = 0; i + 3 < steps().size(); ++i) {
       const Step split = steps()[i], body = steps()[i + 1], jump = steps()[i + 2];
       if (split.kind != Step::kSplit || split.first != i + 1 || split.second != i + 3) continue;
       if (body.kind != Step::kClass || jump.kind != Step::kJump || jump.first != i) continue;
       size_t behind = i + 3;
-      // Jumps out of alternatives lead forwards.
+      // Jumps out of alternatives go forwards.
       while (steps()[behind].kind == Step::kJump && steps()[behind].first > behind)
         behind = steps()[behind].first;
       if (steps()[behind].kind == Step::kMatch) steps()[i] = {Step::kLastRun, body.first};
     }
   }
 
-  // a|b|c: split(a, next) .. jump(end)
+  // a|b|c compiles to: split(a, next), a, jump(end), split(b, next), ...
   void Alternatives(int depth, bool ignore_case) {
     if (depth > kMaxDepth) return Unsupported("groups nested deeper than 16");
     const uint32_t start = here();
@@ -113,7 +113,7 @@ class PatternCompiler {
     for (const uint32_t jump : jumps) steps()[jump].first = here();
   }
 
-  // Inserts a step; targets of later steps, which all lie behind it, move along.
+  // Inserts a step at `place` and adjusts the jump targets of later steps, which are all >= place.
   void Insert(uint32_t place, Step step) {
     Emit({Step::kMatch});
     std::rotate(steps().begin() + place, steps().end() - 1, steps().end());
@@ -174,7 +174,7 @@ class PatternCompiler {
   }
 
   void Quantifier(uint32_t start) {
-    uint32_t low, high;  // high 0: no limit
+    uint32_t low, high;  // high == 0: no limit
     if (Accept("*")) {
       low = high = 0;
     } else if (Accept("+")) {
@@ -199,7 +199,7 @@ class PatternCompiler {
     Repeat(start, low, high);
   }
 
-  // The atom's steps are [start, here()).
+  // Repeats the atom whose steps are [start, here()).
   void Repeat(uint32_t start, uint32_t low, uint32_t high) {
     const std::vector<Step> atom(steps().begin() + start, steps().end());
     steps().resize(start);
@@ -261,7 +261,7 @@ class PatternCompiler {
     if (!Accept("]")) Unsupported("class without ]");
   }
 
-  // One literal or escape. *literal gets its code point when it stands for just one.
+  // Parses one literal or escape. Sets *literal if it stands for a single code point.
   void Member(CharacterClass* c, bool ignore_case, std::optional<uint32_t>* literal) {
     if (!More()) return Unsupported("end of the pattern");
     int length;

@@ -12,7 +12,7 @@
 namespace quintet {
 namespace {
 
-// The repaired text, each U+FFFD tracked to the bytes it stands for.
+// Replaces invalid UTF-8 by U+FFFD, each aligned with the bytes that it replaces.
 AlignedText Repair(std::string_view text, bool tracked) {
   AlignedText repaired;
   repaired.tracked = tracked;
@@ -145,7 +145,7 @@ void Pipeline::RunPieces(AlignedText text, TokenList* tokens) const {
   }
 }
 
-// HF's rule: white space of a token's spelling leaves its span, but not the space that
+// HF's rule: a span excludes the white space of its token's spelling, but includes a space that
 // add_prefix_space added.
 void Pipeline::TrimSpans(std::string_view text, TokenList* tokens) const {
   for (size_t i = 0; i < tokens->ids.size(); ++i) {

@@ -21,7 +21,7 @@ std::string TypeName(const Json& step) {
   return type != nullptr && type->is_string() ? type->get<std::string>() : "";
 }
 
-// The first Precompiled step of a normalizer; null when there is none.
+// Returns the first Precompiled step of a normalizer, or null if it has none.
 Json PrecompiledStep(const Json& normalizer) {
   const Json* steps = FindField(normalizer, "normalizers");
   if (steps == nullptr || !steps->is_array()) {

@@ -1,4 +1,4 @@
-// tokenizer.json as a whole: added tokens, post-processor, and the special ids.
+// Reads tokenizer.json as a whole: added tokens, post-processor and special ids.
 #include "models/tokenizers/tokenizer_json.h"
 
 #include <algorithm>
@@ -42,14 +42,14 @@ absl::StatusOr<std::vector<AddedToken>> ParseAddedTokens(const Json& json,
     if ((known >= 0 && known != token.id) || (known < 0 && vocabulary.Has(token.id))) {
       return absl::InvalidArgumentError(
           absl::StrCat(place, ": id of \"", token.content.substr(0, 64),
-                       "\": expected what the vocabulary says, got ", token.id));
+                       "\": expected an id that agrees with the vocabulary, got ", token.id));
     }
     tokens.push_back(std::move(token));
   }
   return tokens;
 }
 
-// Joins tokens to numbered ones, of which they replace those with the same id.
+// Adds `tokens` to *numbered, where a token replaces one with the same id.
 void AddNumbered(const std::vector<AddedToken>& tokens, std::vector<AddedToken>* numbered) {
   std::unordered_map<int32_t, size_t> places;
   for (size_t i = 0; i < numbered->size(); ++i) places[(*numbered)[i].id] = i;
@@ -65,7 +65,7 @@ void AddNumbered(const std::vector<AddedToken>& tokens, std::vector<AddedToken>*
             [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
 }
 
-// One {"Sequence": {"id": "A"}} or {"SpecialToken": {"id": "</s>"}} of a template.
+// Parses one {"Sequence": {"id": "A"}} or {"SpecialToken": {"id": "</s>"}} of a template.
 absl::Status ParseTemplateItem(const Json& item, const Json& special_tokens,
                                const std::string& where, bool* after_text, PipelineParts* parts) {
   if (const Json* sequence = FindField(item, "Sequence"); sequence != nullptr) {
@@ -107,7 +107,7 @@ absl::Status ParseTemplate(const Json& json, const std::string& where, PipelineP
   return absl::OkStatus();
 }
 
-// ["</s>", 2] of RobertaProcessing and BertProcessing.
+// Returns the id of a pair like ["</s>", 2], as in RobertaProcessing and BertProcessing.
 absl::StatusOr<int32_t> PairId(const Json& json, const char* field, const std::string& where) {
   const Json* pair = FindField(json, field);
   if (pair == nullptr || !pair->is_array() || pair->size() != 2) {
@@ -116,7 +116,7 @@ absl::StatusOr<int32_t> PairId(const Json& json, const char* field, const std::s
   return KnownId((*pair)[1], where, field);
 }
 
-// Ids of well-known special tokens, where the settings name none.
+// Sets the ids of well-known special tokens that the settings do not name.
 void GuessIds(PipelineParts* parts) {
   const auto guess = [&](const char* content, int32_t* id) {
     if (*id >= 0) return;
@@ -132,10 +132,11 @@ void GuessIds(PipelineParts* parts) {
   if (parts->ids.unk < 0) parts->ids.unk = parts->model->unknown;
 }
 
-// The parts of the file but its added tokens.
+// Reads all parts of the file except the added tokens.
 absl::StatusOr<PipelineParts> ParseParts(const Json& json, const std::string& where) {
   const auto field = [&](const char* name) -> const Json& {
-    static const Json* const null = new Json;  // never destroyed: used until the last thread ends
+    // Never destroyed, because threads may still use it while the process exits.
+    static const Json* const null = new Json;
     const Json* value = FindField(json, name);
     return value == nullptr ? *null : *value;
   };
@@ -194,7 +195,7 @@ absl::Status ParsePostProcessor(const Json& json, const std::string& where, Pipe
                            processors == nullptr ? Json() : *processors);
     }
     for (const Json& processor : *processors) {
-      // Only one of them may put tokens around the text.
+      // Only one processor may add tokens around the text.
       const bool has_tokens = !parts->prefix.empty() || !parts->suffix.empty();
       const Json* inner = FindField(processor, "type");
       if (has_tokens && (inner == nullptr || *inner != "ByteLevel")) {

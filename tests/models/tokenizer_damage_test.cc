@@ -77,7 +77,7 @@ TEST_CASE("tokenizer.json with wrong fields", "[tokenizer]") {
       {true, "/model/byte_fallback", "1", "byte_fallback: expected true or false, got 1"},
       {true, "/added_tokens", "{}", "added_tokens: expected a list"},
       {true, "/added_tokens/0/id", "-4", "id: expected an id in"},
-      {true, "/added_tokens/0/id", "1", "expected what the vocabulary says, got 1"},
+      {true, "/added_tokens/0/id", "1", "expected an id that agrees with the vocabulary, got 1"},
       {true, "/added_tokens/0/content", "7", "content: expected a string, got 7"},
       {true, "/added_tokens/0", "\"x\"", "added_tokens[0]: token: expected an object"},
       {true, "/normalizer", "{\"type\": \"Bert\"}", "type Bert is not supported"},
@@ -295,8 +295,8 @@ TEST_CASE("Steps that would blow a text up are refused", "[tokenizer]") {
   };
   CHECK(load("normalizer", "normalizers", 11).ok());
   CHECK(load("decoder", "decoders", 4).ok());
-  CheckRejected(load("normalizer", "normalizers", 40), "tokenizer.json", "times as long, got");
-  CheckRejected(load("decoder", "decoders", 5), "tokenizer.json", "16 times as long, got 32");
+  CheckRejected(load("normalizer", "normalizers", 40), "tokenizer.json", "times, got");
+  CheckRejected(load("decoder", "decoders", 5), "tokenizer.json", "at most 16 times, got 32");
   Json regex = SmallBpe();
   regex["normalizer"] = {
       {"type", "Replace"}, {"pattern", {{"Regex", "a*"}}}, {"content", std::string(4096, 'b')}};
