@@ -49,7 +49,7 @@ absl::StatusOr<Charsmap> Charsmap::Parse(std::string_view blob, const std::strin
   }
   if (map.HasLongRules()) {
     return bad("expected rules for at most ", kMaxRuleBytes,
-               " bytes, got longer ones or a circle in the trie");
+               " bytes, got longer ones or a cycle in the trie");
   }
   map.FindUntouched();
   return map;

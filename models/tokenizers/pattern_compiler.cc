@@ -263,7 +263,7 @@ class PatternCompiler {
 
   // Parses one literal or escape. Sets *literal if it stands for a single code point.
   void Member(CharacterClass* c, bool ignore_case, std::optional<uint32_t>* literal) {
-    if (!More()) return Unsupported("end of the pattern");
+    if (!More()) return Unsupported("unexpected end of the pattern");
     int length;
     uint32_t code_point = DecodeUtf8(regex_.data() + at_, &length);
     at_ += static_cast<size_t>(length);
@@ -282,7 +282,7 @@ class PatternCompiler {
   void AddLiteral(uint32_t code_point, bool ignore_case, CharacterClass* c) {
     c->ranges.push_back({code_point, code_point});
     if (!ignore_case) return;
-    if (code_point >= 128) return Unsupported("letters beyond ASCII without case");
+    if (code_point >= 128) return Unsupported("case-insensitive letters beyond ASCII");
     const uint32_t lower = code_point | 0x20;
     if (lower < 'a' || lower > 'z') return;
     c->ranges.push_back({lower, lower});
@@ -326,7 +326,7 @@ class PatternCompiler {
     const size_t close = regex_.find('}', at_);
     if (close == std::string_view::npos) return Unsupported("property without }");
     const std::optional<uint32_t> mask = CategoryMask(regex_.substr(at_, close - at_));
-    if (!mask) return Unsupported("this property; known are the general categories");
+    if (!mask) return Unsupported("this property; only general categories are supported");
     at_ = close + 1;
     c->categories |= negated ? kAllCategories & ~*mask : *mask;
   }

@@ -81,7 +81,8 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseSentencePiece(
   spm::Model model;
   if (bytes.size() > INT32_MAX ||
       !model.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-    return Bad(where, "expected a SentencePiece model (protocol buffer), got other or cut bytes");
+    return Bad(where,
+               "expected a SentencePiece model (protocol buffer), got other or truncated data");
   }
   Vocabulary vocabulary;
   UnigramOptions options;

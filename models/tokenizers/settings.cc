@@ -225,7 +225,7 @@ absl::Status AddNumbered(AddedToken token, const TokenizerSettings& settings,
     return absl::InvalidArgumentError(
         absl::StrCat("added token ", token.id, " \"", token.content.substr(0, 64),
                      "\": expected the vocabulary to agree, got \"", known.substr(0, 64),
-                     "\" there and id ", found, " for its spelling"));
+                     "\" for this id and id ", found, " for this spelling"));
   }
   const AddedToken* added = parts->added.FindContent(token.content);
   const std::vector<AddedToken> named = NamedTokens(settings);

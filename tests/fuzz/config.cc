@@ -1,5 +1,5 @@
-// Any bytes as a config.json and, after a NUL, a generation_config.json: the table of weights that
-// follows from the one, and the decoding options that follow from both.
+// Fuzz target: any bytes as a config.json and, after a NUL, a generation_config.json. Checks the
+// table of weights of the config, and the decoding options that follow from both.
 #include <string>
 
 #include "engine/options.h"

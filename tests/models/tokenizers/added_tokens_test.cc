@@ -20,7 +20,7 @@ Stretches Split(const AddedTokens& added, const std::string& text) {
   return stretches;
 }
 
-// What Hugging Face's AddedVocabulary does, over ASCII: at each place all tokens are tried.
+// The algorithm of Hugging Face's AddedVocabulary for ASCII text: tries all tokens at each byte.
 Stretches PlainSplit(const std::vector<AddedToken>& tokens, const std::string& text) {
   const auto is_word = [&](size_t at) { return at < text.size() && text[at] >= 'a'; };
   Stretches stretches;
@@ -55,7 +55,7 @@ Stretches PlainSplit(const std::vector<AddedToken>& tokens, const std::string& t
   return stretches;
 }
 
-TEST_CASE("Added tokens with all their flags are cut out as by trying all", "[tokenizer]") {
+TEST_CASE("Added tokens with any flags split texts like a naive search", "[tokenizer]") {
   std::mt19937 random(5);
   const auto spell = [&](size_t most) {
     std::string text(1 + random() % most, ' ');
@@ -89,8 +89,7 @@ TEST_CASE("Added tokens with all their flags are cut out as by trying all", "[to
   CHECK(cut > 10000);
 }
 
-TEST_CASE("White space that each of its characters could take along is looked at once",
-          "[tokenizer]") {
+TEST_CASE("A run of white space is scanned once for all rstrip tokens in it", "[tokenizer]") {
   AddedTokens added;
   AddedToken space;
   space.id = 0;
@@ -98,7 +97,7 @@ TEST_CASE("White space that each of its characters could take along is looked at
   space.rstrip = true;
   added.Add(space);
   REQUIRE(added.Finish(nullptr).ok());
-  // To its end from each place, this would be 5 * 10^11 steps.
+  // Scanning to the run's end from each byte would take 5 * 10^11 steps.
   const size_t size = 1 << 20;
   const auto stretches = added.Split(std::string(size, ' '), AddedTokens::Text::kRaw);
   REQUIRE(stretches.size() == size);
