@@ -10,7 +10,7 @@
 namespace quintet {
 namespace {
 
-// What a value is, for messages; never its text, which may be huge.
+// Describes a value for messages. Lists and objects are not printed, because they may be huge.
 std::string Got(const nlohmann::json& value) {
   if (value.is_number()) return absl::StrCat("got ", value.dump());
   if (value.is_string())
@@ -68,7 +68,7 @@ std::optional<int64_t> ConfigFields::Int(std::initializer_list<const char*> name
     const auto v = Int(name, least, most);
     if (!v) continue;
     if (result && *v != *result) {
-      Invalid(name, absl::StrCat("is ", *v, ", but its other name ", first, " is ", *result));
+      Invalid(name, absl::StrCat("is ", *v, ", but its alias ", first, " is ", *result));
     }
     if (!result) first = name;
     result = v;

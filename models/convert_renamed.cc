@@ -30,7 +30,7 @@ bool IsPowerOfTwo(float x) {
   return std::frexp(x, &exponent) == 0.5f;
 }
 
-// The embedding may have up to three names; all are one parameter.
+// Finds the embedding, which may be stored under any of three names.
 const StoredTensor* FindEmbedding(const SafetensorsReader& files) {
   for (const char* prefix : {"", "transformer."}) {
     for (const char* name :
@@ -45,7 +45,7 @@ float InverseSqrt(int64_t d_model) {
   return static_cast<float>(1.0 / std::sqrt(static_cast<double>(d_model)));
 }
 
-// Elements [begin, begin + n) as f32, times a factor.
+// Reads elements [begin, begin + n) as f32 and multiplies them by tensor.factor.
 absl::Status ReadElements(const SafetensorsReader& files, const Renamed& tensor, int64_t begin,
                           int64_t n, std::vector<char>* raw, float* out) {
   const int64_t width = StoredTypeBytes(tensor.source->type);
@@ -59,7 +59,7 @@ absl::Status ReadElements(const SafetensorsReader& files, const Renamed& tensor,
   return absl::OkStatus();
 }
 
-// Whether two tensors hold the same values once the first is rounded to the second's type.
+// True if the two tensors are equal after the first is rounded to the second's dtype.
 absl::StatusOr<bool> SameValues(const SafetensorsReader& files, const Renamed& a,
                                 const Renamed& b) {
   const int64_t total = Elements(*a.source);
@@ -95,12 +95,12 @@ absl::Status CheckFloat(const StoredTensor& tensor) {
                                                  StoredTypeName(tensor.type)));
 }
 
-// What the loader passes over, a whole model's decoder in an encoder's checkpoint for one.
+// True for tensors that the loader ignores, e.g. the decoder in a checkpoint for an encoder class.
 bool IsUnread(const ModelConfig& config, const StoredTensor& tensor) {
   return IsIgnoredT5Tensor(config, std::string(absl::StripPrefix(tensor.name, "transformer.")));
 }
 
-// The tensors of FAT5's form, from T5's files.
+// The tensors of the FAT5 format, taken from T5 files.
 absl::StatusOr<std::vector<Renamed>> AsFat5(const SafetensorsReader& files,
                                             const ModelConfig& config,
                                             const StoredTensor* embedding) {
@@ -125,8 +125,8 @@ absl::StatusOr<std::vector<Renamed>> AsFat5(const SafetensorsReader& files,
   return result;
 }
 
-// The tensors of T5's form, from FAT5's files. A head that is the scaled embedding becomes a tied
-// one again.
+// The tensors of the T5 format, taken from FAT5 files. A head that equals the scaled embedding
+// becomes a tied head.
 absl::StatusOr<std::vector<Renamed>> AsT5(const SafetensorsReader& files, const ModelConfig& config,
                                           const StoredTensor* embedding, bool* tied) {
   std::vector<Renamed> result;
@@ -173,7 +173,7 @@ absl::StatusOr<RenamedWeights> WriteRenamedWeights(const SafetensorsReader& file
                                                    ModelConfig* config,
                                                    const ConvertOptions& options,
                                                    const std::string& path) {
-  // The loader's own check of names, shapes and types; it settles the scale of logits too.
+  // Checks names, shapes and dtypes as the loader does, and sets config->scale_logits.
   WeightPlaces places;
   if (auto plan = PlanWeights(files, config, &places); !plan.ok()) return plan.status();
   RenamedWeights result;
@@ -185,7 +185,7 @@ absl::StatusOr<RenamedWeights> WriteRenamedWeights(const SafetensorsReader& file
                                          : AsT5(files, *config, embedding, &result.tied);
   if (!tensors.ok()) return tensors.status();
   std::vector<TensorSpec> specs;
-  // By name, so that a sharded source gives the bytes that a single file gives.
+  // Sorted by name, so that a sharded source and a single file give the same bytes.
   std::sort(tensors->begin(), tensors->end(),
             [](const Renamed& a, const Renamed& b) { return a.name < b.name; });
   for (Renamed& tensor : *tensors) {

@@ -15,10 +15,9 @@ constexpr size_t kMaxTensors = 100000;
 constexpr size_t kMaxMetadata = 10000;
 constexpr size_t kMaxRank = 8;
 
-// Reads the one shape that a header has: {name: {dtype, shape, data_offsets}, ...}, with strings
-// under __metadata__. A general JSON parser would build, or at least buffer, whatever a hostile
-// header holds; here nothing is kept that is not a tensor or a line of metadata, and nothing can
-// nest.
+// Parses the fixed structure {name: {dtype, shape, data_offsets}, ...}, with strings under
+// __metadata__. A general JSON parser would buffer or build any value of a hostile header. This
+// parser keeps only tensors and metadata, and does not recurse.
 class HeaderParser {
  public:
   HeaderParser(std::string_view text, const std::string& where) : text_(text), where_(where) {}
@@ -33,10 +32,10 @@ class HeaderParser {
   }
 
  private:
-  // Fields of one tensor, as bits.
+  // Bits of the fields of one tensor that were seen.
   static constexpr int kType = 1, kShape = 2, kOffsets = 4, kAllFields = 7;
 
-  // Room at once, since growing would double the peak.
+  // Reserves all tensors at once, because a growing vector would double the peak memory.
   void ReserveTensors() {
     size_t count = 0;
     const std::string_view field = "\"data_offsets\"";
@@ -94,7 +93,7 @@ class HeaderParser {
     return (at_ > begin && !leading_zero) || FailTensor("expected an integer that is not negative");
   }
 
-  // {"key": <field(key)>, ...}
+  // Parses {"key": VALUE, ...} and calls field(key) to parse each value.
   template <typename Field>
   bool Object(Field field) {
     if (!Expect('{')) return false;
@@ -167,7 +166,7 @@ class HeaderParser {
     return Expect(']');
   }
 
-  // `bytes` holds the end offset until CheckLayout.
+  // `bytes` holds the end offset until CheckLayout converts it.
   bool Offsets() {
     return Expect('[') && Unsigned(&tensor_.offset_bytes) && Expect(',') &&
            Unsigned(&tensor_.bytes) && Expect(']');
@@ -178,16 +177,16 @@ class HeaderParser {
   size_t at_ = 0;
   absl::Status status_;
   SafetensorsHeader header_;
-  StoredTensor tensor_;  // being read
+  StoredTensor tensor_;  // the tensor being parsed
   int seen_fields_ = 0;
   bool seen_metadata_ = false;
 };
 
-// Offsets must tile the data without gaps or overlaps, each range as long as its shape says. Turns
-// end offsets into lengths.
+// Checks that the offsets cover the data without gaps or overlaps and that each range has the
+// length of its shape. Converts end offsets to lengths.
 absl::Status CheckLayout(int64_t data_bytes, const std::string& where,
                          std::vector<StoredTensor>* tensors) {
-  // Empty tensors may share an offset with the tensor that starts there: they sort before it.
+  // An empty tensor may share its offset with the next tensor. It must sort before that tensor.
   std::sort(tensors->begin(), tensors->end(), [](const StoredTensor& a, const StoredTensor& b) {
     return std::make_pair(a.offset_bytes, a.bytes) < std::make_pair(b.offset_bytes, b.bytes);
   });

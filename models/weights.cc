@@ -14,20 +14,20 @@
 namespace quintet {
 namespace {
 
-// What a thread reads at once: large enough for the disk, small enough to stay in its cache and out
-// of the peak.
+// Bytes per read of one thread: large enough for the disk, small enough for the thread's cache and
+// for a small peak memory.
 constexpr int64_t kBlockBytes = 1 << 20;
 
-// Whether matrices and tables get memory and values, or only a shape.
+// kShapes: matrices and tables get only a shape, without memory and values.
 enum class Extent : uint8_t { kAll, kShapes };
 
-// The buffers behind a model's Tensors.
+// Owns the memory of a model's Tensors.
 struct Storage {
-  std::vector<Buffer> in_place;  // tables, and on a device everything in the end
-  std::vector<Buffer> on_host;   // vectors and bias tables, which are made on the host
+  std::vector<Buffer> in_place;  // tables; on a device finally everything
+  std::vector<Buffer> on_host;   // vectors and bias tables, which are built on the host
 };
 
-// Rows [begin, end) of one parameter, read and placed by one thread.
+// Rows [begin, end) of one parameter, read and stored by one thread.
 struct Task {
   const PlannedWeight* weight;
   int64_t begin, end;
@@ -39,7 +39,8 @@ int64_t BlockRows(const PlannedWeight& weight) {
   return std::max<int64_t>(packs, 1) * LinearWeight::kPackRows;
 }
 
-// Blocks of a gated weight do not cross from the gate to the up half: Pack asks for that.
+// A block of a gated weight must not cross from the gate rows to the up rows, because Pack requires
+// it.
 std::vector<Task> SplitIntoTasks(const std::vector<PlannedWeight>& plan, Extent extent) {
   std::vector<Task> tasks;
   for (const PlannedWeight& weight : plan) {
@@ -66,7 +67,7 @@ WeightType TypeOf(const WeightSlot& slot, const WeightOptions& options) {
   return options.type == WeightType::kF8 && slot.wide ? WeightType::kBF16 : options.type;
 }
 
-// Room for every parameter: matrices and tables where they stay, vectors in one buffer of the host.
+// Allocates every parameter: matrices and tables in their final memory, vectors in one host buffer.
 absl::Status AllocatePlaces(const std::vector<PlannedWeight>& plan, const WeightOptions& options,
                             Extent extent, Storage* storage) {
   Carver sizes(nullptr);
@@ -111,7 +112,7 @@ void ConvertScalar(const Tensor& value, float* to) {
   }
 }
 
-// Quantised values for a weight of another type: values * scales, as f32 [rows, columns].
+// Dequantizes to f32 [rows, columns] (values * scales), for a weight of another type.
 void Dequantize(const Tensor& values, const Tensor& scales, std::vector<float>* out) {
   const int64_t rows = values.dim[0], columns = values.dim[1];
   out->resize(static_cast<size_t>(rows * columns));
@@ -141,7 +142,7 @@ absl::Status RunTask(const SafetensorsReader& files, const Task& task, Device* d
     if (slot.kind == WeightKind::kMatrix) {
       PlaceMatrix(row, values, scales, slot.matrix);
     } else if (slot.kind == WeightKind::kTable) {
-      // A table's bytes were read where they belong, or are on their way to the device.
+      // On the CPU a table's bytes were already read into their final memory.
       if (device == nullptr) return;
       device->Write(slot.tensor->Rows(row, row + values.dim[0]).data, values.data,
                     values.elements() * DTypeBytes(values.dtype));
@@ -188,7 +189,8 @@ absl::Status RunTasks(const SafetensorsReader& files, const std::vector<Task>& t
   return first_error;
 }
 
-// Layers without position parameters of their own share the first layer's tables.
+// Builds the position bias of each layer. Layers without parameters of their own share that of
+// layer 0.
 absl::Status BuildBiases(const ModelConfig& config, bool causal,
                          const std::vector<PositionParameters>& parameters, StackWeights* stack,
                          std::vector<Buffer>* storage) {
@@ -204,7 +206,7 @@ absl::Status BuildBiases(const ModelConfig& config, bool causal,
   return absl::OkStatus();
 }
 
-// Tensors that the host made, moved to a device: every view is moved with its buffer.
+// Copies host buffers to a device and redirects the Tensors that point into them.
 class HostToDevice {
  public:
   explicit HostToDevice(Device* device) : device_(device) {}
@@ -243,7 +245,7 @@ class HostToDevice {
   std::vector<Copied> copied_;
 };
 
-// A vector as values of another type, in a buffer of its own.
+// Converts a vector to another dtype, in a new buffer.
 absl::Status Round(DType dtype, Tensor* vector, std::vector<Buffer>* storage) {
   if (!vector->defined() || dtype == DType::kF32) return absl::OkStatus();
   auto rounded = Buffer::Allocate(vector->elements() * DTypeBytes(dtype));
@@ -302,7 +304,7 @@ absl::StatusOr<ModelWeights> FillWeights(const absl::StatusOr<SafetensorsReader>
                                          ModelConfig* config, const WeightOptions& options,
                                          Extent extent, ThreadPool* pool) {
   if (!WeightTypeSupported(options.type, options.device)) {
-    return absl::UnimplementedError("products of weights of this type do not run here");
+    return absl::UnimplementedError("this weight type is not supported on this CPU or GPU");
   }
   if (!files.ok()) return files.status();
   WeightPlaces places;

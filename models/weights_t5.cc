@@ -7,7 +7,7 @@ namespace {
 
 using Names = WeightTableBuilder::Names;
 
-// What Hugging Face's T5 and FAT5 call the tensors of one block. Only the names differ.
+// Names of the tensors of one block. Hugging Face's T5 and FAT5 differ only in these names.
 struct BlockNames {
   std::string q, k, v, o, norm;  // self-attention
   std::string cross_q, cross_k, cross_v, cross_o, cross_norm;
@@ -44,7 +44,7 @@ BlockNames Fat5Block(const std::string& stack, int64_t layer) {
   n.o = self + "o.weight", n.norm = self_layer + "layer_norm.weight";
   n.cross_q = cross + "Wq.weight", n.cross_k = cross + "Wk.weight", n.cross_v = cross + "Wv.weight";
   n.cross_o = cross + "o.weight", n.cross_norm = cross_layer + "layer_norm.weight";
-  // FAT5's own converter leaves out "act." for plain feed-forward layers.
+  // FAT5's own converter omits "act." in feed-forward layers that are not gated.
   n.in = {ffn + "act.wi.weight", ffn + "wi.weight"};
   n.gate = ffn + "act.wi_0.weight", n.up = ffn + "act.wi_1.weight", n.out = ffn + "wo.weight";
   n.ffn_norm = ffn + "layer_norm.weight";
@@ -164,7 +164,7 @@ void AddHead(const ModelConfig& config, const Names& embedding, ModelWeights* to
 }  // namespace
 
 void AddT5Weights(const ModelConfig& config, WeightPlaces* places, WeightTableBuilder* table) {
-  // All names of the one shared table; files hold any of them.
+  // All names of the shared embedding. A file may use any of them.
   const Names embedding = {"shared.weight", "encoder.embed_tokens.weight",
                            "decoder.embed_tokens.weight"};
   table->Table("embedding.weight", config.vocab, config.d_model, embedding,
@@ -178,9 +178,9 @@ void AddT5Weights(const ModelConfig& config, WeightPlaces* places, WeightTableBu
 }
 
 bool IsIgnoredT5Tensor(const ModelConfig& config, const std::string& name) {
-  // Left over in files older than transformers 4: no model ever used it.
+  // Found in files older than transformers 4; no model ever used it.
   if (absl::EndsWith(name, ".EncDecAttention.relative_attention_bias.weight")) return true;
-  // An encoder class reads the files of a whole model too.
+  // An encoder class also reads the files of a complete model.
   if (!config.has_decoder() && absl::StartsWith(name, "decoder.")) return true;
   return config.head != Head::kLanguageModel && name == "lm_head.weight";
 }

@@ -60,7 +60,8 @@ std::vector<WeightSlot> WeightTable(const ModelConfig& config, WeightPlaces* pla
   }
   std::vector<WeightSlot> slots = table.Take();
   if (config.converted()) {
-    // One tensor a slot, under its own name; a head that equals the embedding is not stored twice.
+    // One source tensor per slot, under the slot's own name. A head equal to the embedding is not
+    // stored.
     for (WeightSlot& slot : slots) {
       slot.sources = {{{slot.name}, slot.shape.empty() ? 1 : slot.shape[0], false}};
       if (slot.name == "head.weight") slot.sources[0].names.push_back("embedding.weight");
