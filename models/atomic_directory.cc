@@ -24,7 +24,7 @@ namespace {
 constexpr char kTemporary[] = ".quintet-tmp-";
 constexpr char kReplaced[] = ".quintet-old-";
 
-absl::Status Failed(const char* what, const std::string& path) {
+absl::Status ErrnoError(const char* what, const std::string& path) {
   return absl::ErrnoToStatus(errno, absl::StrCat(what, " ", path));
 }
 
@@ -41,10 +41,10 @@ void RemoveTree(const std::string& path) {
 
 absl::Status Sync(const std::string& path, int flags) {
   const int fd = open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW);
-  if (fd < 0) return Failed("cannot open", path);
+  if (fd < 0) return ErrnoError("cannot open", path);
   absl::Status status;
   // Some file systems do not support fsync of directories (EINVAL); there is nothing to wait for.
-  if (fsync(fd) != 0 && errno != EINVAL) status = Failed("cannot write to disk", path);
+  if (fsync(fd) != 0 && errno != EINVAL) status = ErrnoError("cannot write to disk", path);
   close(fd);
   return status;
 }
@@ -112,7 +112,7 @@ void CleanUp(const std::string& parent, const std::string& name) {
 absl::Status CheckTarget(const std::string& target, bool replace) {
   struct stat info;
   if (lstat(target.c_str(), &info) != 0) {
-    return errno == ENOENT ? absl::OkStatus() : Failed("cannot access", target);
+    return errno == ENOENT ? absl::OkStatus() : ErrnoError("cannot access", target);
   }
   if (S_ISLNK(info.st_mode)) {
     return absl::FailedPreconditionError(
@@ -140,7 +140,8 @@ absl::StatusOr<AtomicDirectory> AtomicDirectory::Create(const std::string& targe
   directory.name_ = name;
   directory.options_ = options;
   struct stat info;
-  if (stat(directory.parent_.c_str(), &info) != 0) return Failed("cannot use", directory.parent_);
+  if (stat(directory.parent_.c_str(), &info) != 0)
+    return ErrnoError("cannot use", directory.parent_);
   if (!S_ISDIR(info.st_mode)) {
     return absl::FailedPreconditionError(absl::StrCat(directory.parent_, " is not a directory"));
   }
@@ -152,11 +153,11 @@ absl::StatusOr<AtomicDirectory> AtomicDirectory::Create(const std::string& targe
   for (int attempt = 0; attempt < 16 && directory.lock_ < 0; ++attempt) {
     directory.path_ = absl::StrCat(directory.parent_, "/.", name, kTemporary, RandomSuffix());
     if (mkdir(directory.path_.c_str(), 0777) != 0) {
-      return Failed("cannot make directory", directory.path_);
+      return ErrnoError("cannot make directory", directory.path_);
     }
     directory.lock_ = LockDirectory(directory.path_);
   }
-  if (directory.lock_ < 0) return Failed("cannot lock directory", directory.path_);
+  if (directory.lock_ < 0) return ErrnoError("cannot lock directory", directory.path_);
   return directory;
 }
 
@@ -191,16 +192,16 @@ absl::Status AtomicDirectory::Publish() {
     if (renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, target.c_str(), RENAME_NOREPLACE) == 0) {
       return absl::OkStatus();
     }
-    if (errno != EINVAL && errno != ENOSYS) return Failed("cannot rename to", target);
+    if (errno != EINVAL && errno != ENOSYS) return ErrnoError("cannot rename to", target);
     // rename replaces at most an empty directory, so a directory created meanwhile is not lost.
     if (rename(path_.c_str(), target.c_str()) == 0) return absl::OkStatus();
-    return Failed("cannot rename to", target);
+    return ErrnoError("cannot rename to", target);
   }
   if (options_.exchange) {
     if (renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) {
       return absl::OkStatus();
     }
-    if (errno != EINVAL && errno != ENOSYS) return Failed("cannot replace", target);
+    if (errno != EINVAL && errno != ENOSYS) return ErrnoError("cannot replace", target);
   }
   return ReplaceByTwoRenames();
 }
@@ -215,9 +216,9 @@ absl::Status AtomicDirectory::ReplaceByTwoRenames() {
     return absl::UnavailableError(absl::StrCat(target, " is locked by another process"));
   absl::Status status;
   if (rename(target.c_str(), old.c_str()) != 0) {
-    status = Failed("cannot replace", target);
+    status = ErrnoError("cannot replace", target);
   } else if (rename(path_.c_str(), target.c_str()) != 0) {
-    status = Failed("cannot rename to", target);
+    status = ErrnoError("cannot rename to", target);
     (void)rename(old.c_str(), target.c_str());
   } else {
     // The new directory must be durable before the old one is removed.

@@ -27,16 +27,17 @@ class ConfigFields {
   // The value of a field; null if it is absent or null.
   const nlohmann::json* Find(const std::string& field) const;
 
-  // An integer in [least, most]; 4.0 is not an integer.
-  std::optional<int64_t> Int(const std::string& field, int64_t least, int64_t most);
+  // An integer in [min_value, max_value]; 4.0 is not an integer.
+  std::optional<int64_t> Int(const std::string& field, int64_t min_value, int64_t max_value);
   // As above for a field with several names, whose values must agree if more than one is present.
-  std::optional<int64_t> Int(std::initializer_list<const char*> names, int64_t least, int64_t most);
-  // A finite number in [least, most].
-  std::optional<double> Number(const std::string& field, double least, double most);
+  std::optional<int64_t> Int(std::initializer_list<const char*> names, int64_t min_value,
+                             int64_t max_value);
+  // A finite number in [min_value, max_value].
+  std::optional<double> Number(const std::string& field, double min_value, double max_value);
   std::optional<bool> Bool(const std::string& field);
   std::optional<std::string> String(const std::string& field);
-  // A token id in [0, vocab), or a list of at most `most_ids` of them; empty when absent.
-  std::vector<int32_t> TokenIds(const std::string& field, int64_t vocab, size_t most_ids);
+  // A token id in [0, vocab), or a list of at most `max_ids` of them; empty if absent.
+  std::vector<int32_t> TokenIds(const std::string& field, int64_t vocab, size_t max_ids);
 
  private:
   const nlohmann::json& object_;

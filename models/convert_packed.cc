@@ -172,8 +172,8 @@ class PackedStream {
 absl::StatusOr<ConvertResult> WritePackedWeights(const SafetensorsReader& files,
                                                  ModelConfig* config, const ConvertOptions& options,
                                                  const std::string& path) {
-  WeightPlaces places;
-  absl::StatusOr<std::vector<PlannedWeight>> plan = PlanWeights(files, config, &places);
+  WeightDestinations destinations;
+  absl::StatusOr<std::vector<PlannedWeight>> plan = PlanWeights(files, config, &destinations);
   if (!plan.ok()) return plan.status();
   const DType wanted = options.dtype.value_or(CommonType(*plan));
   std::vector<TensorSpec> specs;

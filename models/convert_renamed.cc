@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kBlockElements = int64_t{1} << 20;
 
-struct Renamed {
+struct RenamedTensor {
   std::string name;
   const StoredTensor* source = nullptr;
   float factor = 1.0f;
@@ -46,8 +46,8 @@ float InverseSqrt(int64_t d_model) {
 }
 
 // Reads elements [begin, begin + n) as f32 and multiplies them by tensor.factor.
-absl::Status ReadElements(const SafetensorsReader& files, const Renamed& tensor, int64_t begin,
-                          int64_t n, std::vector<char>* raw, float* out) {
+absl::Status ReadElements(const SafetensorsReader& files, const RenamedTensor& tensor,
+                          int64_t begin, int64_t n, std::vector<char>* raw, float* out) {
   const int64_t width = StoredTypeBytes(tensor.source->type);
   raw->resize(n * width);
   absl::Status status = files.Read(*tensor.source, begin * width, n * width, raw->data());
@@ -60,8 +60,8 @@ absl::Status ReadElements(const SafetensorsReader& files, const Renamed& tensor,
 }
 
 // True if the two tensors are equal after the first is rounded to the second's dtype.
-absl::StatusOr<bool> SameValues(const SafetensorsReader& files, const Renamed& a,
-                                const Renamed& b) {
+absl::StatusOr<bool> SameValues(const SafetensorsReader& files, const RenamedTensor& a,
+                                const RenamedTensor& b) {
   const int64_t total = Elements(*a.source);
   if (a.source->shape != b.source->shape) return false;
   const DType type = *ToDType(b.source->type);
@@ -81,7 +81,7 @@ absl::StatusOr<bool> SameValues(const SafetensorsReader& files, const Renamed& a
   return true;
 }
 
-DType TargetType(const Renamed& tensor, std::optional<DType> wanted) {
+DType TargetType(const RenamedTensor& tensor, std::optional<DType> wanted) {
   const DType source = *ToDType(tensor.source->type);
   if (wanted) return *wanted;
   return tensor.factor == 1.0f || IsPowerOfTwo(tensor.factor) ? source : DType::kF32;
@@ -101,10 +101,10 @@ bool IsUnread(const ModelConfig& config, const StoredTensor& tensor) {
 }
 
 // The tensors of the FAT5 format, taken from T5 files.
-absl::StatusOr<std::vector<Renamed>> AsFat5(const SafetensorsReader& files,
-                                            const ModelConfig& config,
-                                            const StoredTensor* embedding) {
-  std::vector<Renamed> result;
+absl::StatusOr<std::vector<RenamedTensor>> Fat5Tensors(const SafetensorsReader& files,
+                                                       const ModelConfig& config,
+                                                       const StoredTensor* embedding) {
+  std::vector<RenamedTensor> result;
   const float head_factor =
       config.scale_logits.value_or(false) ? InverseSqrt(config.d_model) : 1.0f;
   bool has_head = false;
@@ -127,9 +127,10 @@ absl::StatusOr<std::vector<Renamed>> AsFat5(const SafetensorsReader& files,
 
 // The tensors of the T5 format, taken from FAT5 files. A head that equals the scaled embedding
 // becomes a tied head.
-absl::StatusOr<std::vector<Renamed>> AsT5(const SafetensorsReader& files, const ModelConfig& config,
-                                          const StoredTensor* embedding, bool* tied) {
-  std::vector<Renamed> result;
+absl::StatusOr<std::vector<RenamedTensor>> T5Tensors(const SafetensorsReader& files,
+                                                     const ModelConfig& config,
+                                                     const StoredTensor* embedding, bool* tied) {
+  std::vector<RenamedTensor> result;
   const std::string prefix = config.head == Head::kTokenClassification ? "transformer." : "";
   result.push_back({absl::StrCat(prefix, "shared.weight"), embedding});
   for (const StoredTensor& tensor : files.tensors()) {
@@ -150,7 +151,7 @@ absl::StatusOr<std::vector<Renamed>> AsT5(const SafetensorsReader& files, const 
   return result;
 }
 
-absl::Status WriteTensor(const SafetensorsReader& files, const Renamed& tensor,
+absl::Status WriteTensor(const SafetensorsReader& files, const RenamedTensor& tensor,
                          WeightsWriter* writer) {
   const int64_t total = Elements(*tensor.source);
   std::vector<char> raw, encoded;
@@ -174,27 +175,27 @@ absl::StatusOr<RenamedWeights> WriteRenamedWeights(const SafetensorsReader& file
                                                    const ConvertOptions& options,
                                                    const std::string& path) {
   // Checks names, shapes and dtypes as the loader does, and sets config->scale_logits.
-  WeightPlaces places;
-  if (auto plan = PlanWeights(files, config, &places); !plan.ok()) return plan.status();
+  WeightDestinations destinations;
+  if (auto plan = PlanWeights(files, config, &destinations); !plan.ok()) return plan.status();
   RenamedWeights result;
   const StoredTensor* embedding = FindEmbedding(files);
   if (embedding == nullptr) return absl::InvalidArgumentError("tensor shared.weight: missing");
   if (absl::Status status = CheckFloat(*embedding); !status.ok()) return status;
-  absl::StatusOr<std::vector<Renamed>> tensors =
-      options.form == ConvertForm::kFat5 ? AsFat5(files, *config, embedding)
-                                         : AsT5(files, *config, embedding, &result.tied);
+  absl::StatusOr<std::vector<RenamedTensor>> tensors =
+      options.form == ConvertForm::kFat5 ? Fat5Tensors(files, *config, embedding)
+                                         : T5Tensors(files, *config, embedding, &result.tied);
   if (!tensors.ok()) return tensors.status();
   std::vector<TensorSpec> specs;
   // Sorted by name, so that a sharded source and a single file give the same bytes.
   std::sort(tensors->begin(), tensors->end(),
-            [](const Renamed& a, const Renamed& b) { return a.name < b.name; });
-  for (Renamed& tensor : *tensors) {
+            [](const RenamedTensor& a, const RenamedTensor& b) { return a.name < b.name; });
+  for (RenamedTensor& tensor : *tensors) {
     tensor.type = TargetType(tensor, options.dtype);
     specs.push_back({tensor.name, ToStoredType(tensor.type), tensor.source->shape});
   }
   absl::StatusOr<WeightsWriter> writer = WeightsWriter::Create(path, specs, options.progress);
   if (!writer.ok()) return writer.status();
-  for (const Renamed& tensor : *tensors) {
+  for (const RenamedTensor& tensor : *tensors) {
     if (absl::Status status = WriteTensor(files, tensor, &*writer); !status.ok()) return status;
   }
   absl::StatusOr<ConvertResult> written = writer->Finish();

@@ -52,7 +52,7 @@ std::vector<std::vector<int32_t>> ReadBadWords(const std::string& where, ConfigF
 // Lists fields that change what transformers generates, unless they have their neutral value. null
 // is always neutral. Fields that affect only speed (use_cache, prompt_lookup_num_tokens, ...) are
 // not listed.
-std::vector<std::string> NotFollowed(const std::string& where, const ConfigFields& fields) {
+std::vector<std::string> UnsupportedFields(const std::string& where, const ConfigFields& fields) {
   const struct {
     const char* name;
     nlohmann::json neutral;  // value without effect; null: none
@@ -124,7 +124,7 @@ absl::StatusOr<GenerationDefaults> ParseObject(const nlohmann::json& object,
   d.suppress_tokens = fields.TokenIds("suppress_tokens", kAnyId, kMaxIds);
   d.begin_suppress_tokens = fields.TokenIds("begin_suppress_tokens", kAnyId, kMaxIds);
   d.bad_words_ids = ReadBadWords(where, &fields);
-  d.not_followed = NotFollowed(where, fields);
+  d.not_followed = UnsupportedFields(where, fields);
   if (!fields.status().ok()) return fields.status();
   return d;
 }

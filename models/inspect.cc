@@ -61,9 +61,10 @@ bool Contains(const std::vector<int32_t>& ids, int32_t id) {
   return std::find(ids.begin(), ids.end(), id) != ids.end();
 }
 
-class Oddities {
+class WarningFinder {
  public:
-  explicit Oddities(const Inspection& inspection) : in_(inspection), config_(inspection.config) {}
+  explicit WarningFinder(const Inspection& inspection)
+      : in_(inspection), config_(inspection.config) {}
 
   std::vector<std::string> Find() {
     generates_ = config_.head == Head::kLanguageModel;
@@ -72,13 +73,13 @@ class Oddities {
     CheckStoredTypes();
     if (!config_.logit_scale_warning.empty()) Add(config_.logit_scale_warning);
     if (generates_) CheckGeneration();
-    return std::move(found_);
+    return std::move(warnings_);
   }
 
  private:
   template <typename... Parts>
   void Add(const Parts&... parts) {
-    found_.push_back(absl::StrCat(parts...));
+    warnings_.push_back(absl::StrCat(parts...));
   }
 
   void CheckSpecialIds() {
@@ -167,7 +168,7 @@ class Oddities {
   const Inspection& in_;
   const ModelConfig& config_;
   bool generates_ = false;
-  std::vector<std::string> found_;
+  std::vector<std::string> warnings_;
 };
 
 }  // namespace
@@ -189,17 +190,17 @@ absl::StatusOr<Inspection> InspectModel(const std::string& directory, bool follo
     result.stored_values[StoredTypeName(tensor.type)] +=
         tensor.bytes / StoredTypeBytes(tensor.type);
   }
-  WeightPlaces places;
-  const auto plan = PlanWeights(*files, &result.config, &places);
+  WeightDestinations destinations;
+  const auto plan = PlanWeights(*files, &result.config, &destinations);
   if (!plan.ok()) return plan.status();
   if (absl::Status s = ReadTokenizer(directory, &result.tokenizer); !s.ok()) return s;
   result.files = ListFiles(directory);
-  result.warnings = FindOddities(result);
+  result.warnings = FindWarnings(result);
   return result;
 }
 
-std::vector<std::string> FindOddities(const Inspection& inspection) {
-  return Oddities(inspection).Find();
+std::vector<std::string> FindWarnings(const Inspection& inspection) {
+  return WarningFinder(inspection).Find();
 }
 
 }  // namespace quintet

@@ -35,6 +35,6 @@ struct Inspection {
 absl::StatusOr<Inspection> InspectModel(const std::string& directory, bool follow_symlinks);
 
 // Lists likely mistakes in the directory. Each is one sentence that names the file and field.
-std::vector<std::string> FindOddities(const Inspection& inspection);
+std::vector<std::string> FindWarnings(const Inspection& inspection);
 
 }  // namespace quintet

@@ -63,14 +63,14 @@ class HeaderParser {
       ++at_;
     }
   }
-  bool Take(char c) {
+  bool Accept(char c) {
     SkipSpace();
     if (at_ >= text_.size() || text_[at_] != c) return false;
     ++at_;
     return true;
   }
   bool Expect(char c) {
-    return Take(c) || Fail(absl::StrCat("expected '", std::string(1, c), "'"));
+    return Accept(c) || Fail(absl::StrCat("expected '", std::string(1, c), "'"));
   }
 
   bool String(std::string* value) {
@@ -97,11 +97,11 @@ class HeaderParser {
   template <typename Field>
   bool Object(Field field) {
     if (!Expect('{')) return false;
-    if (Take('}')) return true;
+    if (Accept('}')) return true;
     do {
       std::string key;
       if (!String(&key) || !Expect(':') || !field(key)) return false;
-    } while (Take(','));
+    } while (Accept(','));
     return Expect('}');
   }
 
@@ -154,7 +154,7 @@ class HeaderParser {
 
   bool Shape() {
     if (!Expect('[')) return false;
-    if (Take(']')) return true;
+    if (Accept(']')) return true;
     do {
       if (tensor_.shape.size() == kMaxRank) {
         return FailTensor(absl::StrCat("more than ", kMaxRank, " dimensions"));
@@ -162,7 +162,7 @@ class HeaderParser {
       int64_t dimension;
       if (!Unsigned(&dimension)) return false;
       tensor_.shape.push_back(dimension);
-    } while (Take(','));
+    } while (Accept(','));
     return Expect(']');
   }
 

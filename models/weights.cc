@@ -23,8 +23,8 @@ enum class Extent : uint8_t { kAll, kShapes };
 
 // Owns the memory of a model's Tensors.
 struct Storage {
-  std::vector<Buffer> in_place;  // tables; on a device finally everything
-  std::vector<Buffer> on_host;   // vectors and bias tables, which are built on the host
+  std::vector<Buffer> resident;  // tables; on a device finally everything
+  std::vector<Buffer> host;      // vectors and bias tables, which are built on the host
 };
 
 // Rows [begin, end) of one parameter, read and stored by one thread.
@@ -68,8 +68,8 @@ WeightType TypeOf(const WeightSlot& slot, const WeightOptions& options) {
 }
 
 // Allocates every parameter: matrices and tables in their final memory, vectors in one host buffer.
-absl::Status AllocatePlaces(const std::vector<PlannedWeight>& plan, const WeightOptions& options,
-                            Extent extent, Storage* storage) {
+absl::Status AllocateParameters(const std::vector<PlannedWeight>& plan,
+                                const WeightOptions& options, Extent extent, Storage* storage) {
   Carver sizes(nullptr);
   for (const PlannedWeight& weight : plan) {
     if (weight.slot.kind == WeightKind::kVector) sizes.Take(weight.rows() * weight.columns() * 4);
@@ -89,7 +89,7 @@ absl::Status AllocatePlaces(const std::vector<PlannedWeight>& plan, const Weight
                                              : options.device->Allocate(values.bytes);
       if (!table.ok()) return table.status();
       *slot.tensor = DenseOf(table->data(), *ToDType(values.type), slot.shape);
-      storage->in_place.push_back(std::move(*table));
+      storage->resident.push_back(std::move(*table));
     } else {
       const auto make = extent == Extent::kAll ? LinearWeight::Allocate : LinearWeight::Describe;
       auto matrix =
@@ -98,7 +98,7 @@ absl::Status AllocatePlaces(const std::vector<PlannedWeight>& plan, const Weight
       *slot.matrix = std::move(*matrix);
     }
   }
-  storage->on_host.push_back(std::move(*vectors));
+  storage->host.push_back(std::move(*vectors));
   return absl::OkStatus();
 }
 
@@ -123,7 +123,7 @@ void Dequantize(const Tensor& values, const Tensor& scales, std::vector<float>* 
   }
 }
 
-void PlaceMatrix(int64_t row, const Tensor& values, const Tensor& scales, LinearWeight* matrix) {
+void StoreMatrix(int64_t row, const Tensor& values, const Tensor& scales, LinearWeight* matrix) {
   if (!IsQuantized(values.dtype)) {
     matrix->Pack(row, values);
   } else if (values.dtype == WeightDType(matrix->type())) {
@@ -138,9 +138,9 @@ void PlaceMatrix(int64_t row, const Tensor& values, const Tensor& scales, Linear
 absl::Status RunTask(const SafetensorsReader& files, const Task& task, Device* device,
                      void* staging) {
   const WeightSlot& slot = task.weight->slot;
-  const auto place = [&](int64_t row, const Tensor& values, const Tensor& scales) {
+  const auto store = [&](int64_t row, const Tensor& values, const Tensor& scales) {
     if (slot.kind == WeightKind::kMatrix) {
-      PlaceMatrix(row, values, scales, slot.matrix);
+      StoreMatrix(row, values, scales, slot.matrix);
     } else if (slot.kind == WeightKind::kTable) {
       // On the CPU a table's bytes were already read into their final memory.
       if (device == nullptr) return;
@@ -157,7 +157,7 @@ absl::Status RunTask(const SafetensorsReader& files, const Task& task, Device* d
   if (slot.kind == WeightKind::kTable && device == nullptr) {
     destination = slot.tensor->Rows(task.begin, task.end).data;
   }
-  return VisitRows(files, *task.weight, task.begin, task.end, destination, place);
+  return VisitRows(files, *task.weight, task.begin, task.end, destination, store);
 }
 
 absl::Status RunTasks(const SafetensorsReader& files, const std::vector<Task>& tasks,
@@ -246,7 +246,7 @@ class HostToDevice {
 };
 
 // Converts a vector to another dtype, in a new buffer.
-absl::Status Round(DType dtype, Tensor* vector, std::vector<Buffer>* storage) {
+absl::Status ConvertVector(DType dtype, Tensor* vector, std::vector<Buffer>* storage) {
   if (!vector->defined() || dtype == DType::kF32) return absl::OkStatus();
   auto rounded = Buffer::Allocate(vector->elements() * DTypeBytes(dtype));
   if (!rounded.ok()) return rounded.status();
@@ -261,13 +261,13 @@ absl::Status MoveToDevice(const std::vector<PlannedWeight>& plan, Device* device
   for (StackWeights* stack : {&weights->encoder, &weights->decoder}) {
     for (LayerWeights& layer : stack->layers) {
       for (Tensor* bias : {&layer.qkv_bias, &layer.ffn_in_bias}) {
-        const absl::Status status = Round(weights->activations, bias, &storage->on_host);
+        const absl::Status status = ConvertVector(weights->activations, bias, &storage->host);
         if (!status.ok()) return status;
       }
     }
   }
   HostToDevice move(device);
-  absl::Status status = move.Copy(storage->on_host, &storage->in_place);
+  absl::Status status = move.Copy(storage->host, &storage->resident);
   if (!status.ok()) return status;
   for (const PlannedWeight& weight : plan) {
     if (weight.slot.kind == WeightKind::kVector) move.Move(weight.slot.tensor);
@@ -281,7 +281,7 @@ absl::Status MoveToDevice(const std::vector<PlannedWeight>& plan, Device* device
       }
     }
   }
-  storage->on_host.clear();
+  storage->host.clear();
   return device->status();
 }
 
@@ -307,33 +307,33 @@ absl::StatusOr<ModelWeights> FillWeights(const absl::StatusOr<SafetensorsReader>
     return absl::UnimplementedError("this weight type is not supported on this CPU or GPU");
   }
   if (!files.ok()) return files.status();
-  WeightPlaces places;
-  const auto plan = PlanWeights(*files, config, &places);
+  WeightDestinations destinations;
+  const auto plan = PlanWeights(*files, config, &destinations);
   if (!plan.ok()) return plan.status();
 
-  ModelWeights& weights = places.weights;
+  ModelWeights& weights = destinations.weights;
   weights.activations = ActivationType(options.type, options.device);
   Storage storage;
-  absl::Status status = AllocatePlaces(*plan, options, extent, &storage);
+  absl::Status status = AllocateParameters(*plan, options, extent, &storage);
   if (status.ok()) status = RunTasks(*files, SplitIntoTasks(*plan, extent), options.device, pool);
   if (status.ok()) {
     status =
-        BuildBiases(*config, false, places.encoder_position, &weights.encoder, &storage.on_host);
+        BuildBiases(*config, false, destinations.encoder_position, &weights.encoder, &storage.host);
   }
   if (status.ok()) {
     status =
-        BuildBiases(*config, true, places.decoder_position, &weights.decoder, &storage.on_host);
+        BuildBiases(*config, true, destinations.decoder_position, &weights.decoder, &storage.host);
   }
   if (status.ok() && options.device != nullptr) {
     status = MoveToDevice(*plan, options.device, &weights, &storage);
   }
   if (!status.ok()) return status;
-  weights.storage = std::move(storage.in_place);
-  for (Buffer& buffer : storage.on_host) weights.storage.push_back(std::move(buffer));
+  weights.storage = std::move(storage.resident);
+  for (Buffer& buffer : storage.host) weights.storage.push_back(std::move(buffer));
   weights.logit_scale =
       *config->scale_logits ? 1.0f / std::sqrt(static_cast<float>(config->d_model)) : 1.0f;
   CountTotals(*plan, extent, &weights);
-  return std::move(places.weights);
+  return std::move(destinations.weights);
 }
 
 }  // namespace

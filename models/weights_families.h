@@ -40,8 +40,10 @@ class WeightTableBuilder {
 };
 
 // T5, mT5, UMT5 and FAT5 (models/weights_t5.cc); GPT-2 (models/weights_gpt2.cc).
-void AddT5Weights(const ModelConfig& config, WeightPlaces* places, WeightTableBuilder* table);
-void AddGpt2Weights(const ModelConfig& config, WeightPlaces* places, WeightTableBuilder* table);
+void AddT5Weights(const ModelConfig& config, WeightDestinations* destinations,
+                  WeightTableBuilder* table);
+void AddGpt2Weights(const ModelConfig& config, WeightDestinations* destinations,
+                    WeightTableBuilder* table);
 
 // True for known tensors of Hugging Face's files that are not needed. (Aliases of a slot are
 // handled by its names.)

@@ -31,8 +31,9 @@ void AddBlock(const ModelConfig& config, int64_t layer, LayerWeights* to,
 
 }  // namespace
 
-void AddGpt2Weights(const ModelConfig& config, WeightPlaces* places, WeightTableBuilder* table) {
-  ModelWeights* to = &places->weights;
+void AddGpt2Weights(const ModelConfig& config, WeightDestinations* destinations,
+                    WeightTableBuilder* table) {
+  ModelWeights* to = &destinations->weights;
   table->Table("embedding.weight", config.vocab, config.d_model, {"wte.weight"}, &to->embedding);
   table->Table("position_embedding.weight", config.max_positions, config.d_model, {"wpe.weight"},
                &to->position_embedding);

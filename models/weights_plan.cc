@@ -203,7 +203,7 @@ absl::StatusOr<StoredHead> CompareHead(const SafetensorsReader& files,
 
 // Explains why the files leave the logit scale ambiguous although the rule of models/README.md
 // decides. Empty if they do not.
-std::string LogitScaleDoubt(const ModelConfig& config, StoredHead head) {
+std::string LogitScaleAmbiguity(const ModelConfig& config, StoredHead head) {
   const std::optional<bool> flag = config.tie_word_embeddings;
   const std::string is = absl::StrCat("tie_word_embeddings is ", !flag   ? "absent"
                                                                  : *flag ? "true"
@@ -228,7 +228,7 @@ std::string LogitScaleDoubt(const ModelConfig& config, StoredHead head) {
 
 // Decides the logit scale if config.json leaves it open, and sets the warning if the files are
 // ambiguous.
-absl::Status SettleLogitScale(const SafetensorsReader& files,
+absl::Status DecideLogitScale(const SafetensorsReader& files,
                               const std::vector<PlannedWeight>& plan, ModelConfig* config) {
   const bool of_t5 = config->family == Family::kT5 || config->family == Family::kMT5 ||
                      config->family == Family::kUMT5;
@@ -238,11 +238,11 @@ absl::Status SettleLogitScale(const SafetensorsReader& files,
   const auto head = CompareHead(files, plan);
   if (!head.ok()) return head.status();
   if (!config->scale_logits) config->scale_logits = *head == StoredHead::kAbsent;
-  const std::string doubt = LogitScaleDoubt(*config, *head);
-  if (doubt.empty()) return absl::OkStatus();
+  const std::string ambiguity = LogitScaleAmbiguity(*config, *head);
+  if (ambiguity.empty()) return absl::OkStatus();
   const char* chosen = *config->scale_logits ? "true" : "false";
   config->logit_scale_warning =
-      absl::StrCat("config.json: ", doubt, "; running with \"scale_decoder_outputs\": ", chosen,
+      absl::StrCat("config.json: ", ambiguity, "; running with \"scale_decoder_outputs\": ", chosen,
                    " (models/README.md, Logit scale). Set scale_decoder_outputs in config.json to ",
                    chosen, " to keep this, or to ", *config->scale_logits ? "false" : "true",
                    " if the model was trained otherwise");
@@ -258,13 +258,15 @@ int64_t PlannedWeight::columns() const {
 }
 
 absl::StatusOr<std::vector<PlannedWeight>> PlanWeights(const SafetensorsReader& files,
-                                                       ModelConfig* config, WeightPlaces* places) {
+                                                       ModelConfig* config,
+                                                       WeightDestinations* destinations) {
   Matcher matcher(files, *config);
   if (absl::Status s = matcher.Index(); !s.ok()) return s;
   std::vector<PlannedWeight> plan;
-  for (const WeightSlot& slot : WeightTable(*config, places)) plan.push_back(matcher.Plan(slot));
+  for (const WeightSlot& slot : WeightTable(*config, destinations))
+    plan.push_back(matcher.Plan(slot));
   if (absl::Status s = matcher.Finish(*config); !s.ok()) return s;
-  if (absl::Status s = SettleLogitScale(files, plan, config); !s.ok()) return s;
+  if (absl::Status s = DecideLogitScale(files, plan, config); !s.ok()) return s;
   return plan;
 }
 

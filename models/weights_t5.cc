@@ -95,11 +95,11 @@ void AddLayer(const ModelConfig& config, const std::string& name, const BlockNam
   table->KeepWide();
 }
 
-void AddStack(const ModelConfig& config, bool decoder, WeightPlaces* places,
+void AddStack(const ModelConfig& config, bool decoder, WeightDestinations* destinations,
               WeightTableBuilder* table) {
   const std::string stack = decoder ? "decoder" : "encoder";
-  StackWeights* to = decoder ? &places->weights.decoder : &places->weights.encoder;
-  auto& positions = decoder ? places->decoder_position : places->encoder_position;
+  StackWeights* to = decoder ? &destinations->weights.decoder : &destinations->weights.encoder;
+  auto& positions = decoder ? destinations->decoder_position : destinations->encoder_position;
   for (size_t n = 0; n < to->layers.size(); ++n) {
     const auto layer = static_cast<int64_t>(n);
     const BlockNames source =
@@ -114,7 +114,8 @@ void AddStack(const ModelConfig& config, bool decoder, WeightPlaces* places,
                 {stack + ".final_layer_norm.weight"}, &to->final_norm);
 }
 
-void AddCrossKv(const ModelConfig& config, WeightPlaces* places, WeightTableBuilder* table) {
+void AddCrossKv(const ModelConfig& config, WeightDestinations* destinations,
+                WeightTableBuilder* table) {
   std::vector<Names> sources;
   for (int64_t layer = 0; layer < config.decoder_layers; ++layer) {
     const BlockNames source =
@@ -123,7 +124,7 @@ void AddCrossKv(const ModelConfig& config, WeightPlaces* places, WeightTableBuil
     sources.push_back({source.cross_v});
   }
   table->Stacked("decoder.cross_kv.weight", config.decoder_layers * 2 * config.inner(),
-                 config.d_model, sources, false, &places->weights.cross_kv);
+                 config.d_model, sources, false, &destinations->weights.cross_kv);
 }
 
 void AddHead(const ModelConfig& config, const Names& embedding, ModelWeights* to,
@@ -163,18 +164,19 @@ void AddHead(const ModelConfig& config, const Names& embedding, ModelWeights* to
 
 }  // namespace
 
-void AddT5Weights(const ModelConfig& config, WeightPlaces* places, WeightTableBuilder* table) {
+void AddT5Weights(const ModelConfig& config, WeightDestinations* destinations,
+                  WeightTableBuilder* table) {
   // All names of the shared embedding. A file may use any of them.
   const Names embedding = {"shared.weight", "encoder.embed_tokens.weight",
                            "decoder.embed_tokens.weight"};
   table->Table("embedding.weight", config.vocab, config.d_model, embedding,
-               &places->weights.embedding);
-  AddStack(config, false, places, table);
+               &destinations->weights.embedding);
+  AddStack(config, false, destinations, table);
   if (config.has_decoder()) {
-    AddStack(config, true, places, table);
-    AddCrossKv(config, places, table);
+    AddStack(config, true, destinations, table);
+    AddCrossKv(config, destinations, table);
   }
-  AddHead(config, embedding, &places->weights, table);
+  AddHead(config, embedding, &destinations->weights, table);
 }
 
 bool IsIgnoredT5Tensor(const ModelConfig& config, const std::string& name) {

@@ -47,16 +47,16 @@ void WeightTableBuilder::Stacked(const std::string& name, int64_t rows, int64_t 
   slots_.back().matrix = to;
 }
 
-std::vector<WeightSlot> WeightTable(const ModelConfig& config, WeightPlaces* places) {
-  places->weights.encoder.layers.resize(static_cast<size_t>(config.encoder_layers));
-  places->weights.decoder.layers.resize(static_cast<size_t>(config.decoder_layers));
-  places->encoder_position.resize(static_cast<size_t>(config.encoder_layers));
-  places->decoder_position.resize(static_cast<size_t>(config.decoder_layers));
+std::vector<WeightSlot> WeightTable(const ModelConfig& config, WeightDestinations* destinations) {
+  destinations->weights.encoder.layers.resize(static_cast<size_t>(config.encoder_layers));
+  destinations->weights.decoder.layers.resize(static_cast<size_t>(config.decoder_layers));
+  destinations->encoder_position.resize(static_cast<size_t>(config.encoder_layers));
+  destinations->decoder_position.resize(static_cast<size_t>(config.decoder_layers));
   WeightTableBuilder table;
   if (config.family == Family::kGpt2) {
-    AddGpt2Weights(config, places, &table);
+    AddGpt2Weights(config, destinations, &table);
   } else {
-    AddT5Weights(config, places, &table);
+    AddT5Weights(config, destinations, &table);
   }
   std::vector<WeightSlot> slots = table.Take();
   if (config.converted()) {

@@ -69,14 +69,14 @@ struct WeightSlot {
 
 // Destinations of the table's parameters. The position parameters are inputs of the PositionBias
 // tables (position.h): one entry per layer, undefined if the layer has none.
-struct WeightPlaces {
+struct WeightDestinations {
   ModelWeights weights;
   std::vector<PositionParameters> encoder_position, decoder_position;
 };
 
 // The parameters of a model with this configuration, in file order. Resizes *places for the
 // configuration; the slots point into it, so it must outlive them.
-std::vector<WeightSlot> WeightTable(const ModelConfig& config, WeightPlaces* places);
+std::vector<WeightSlot> WeightTable(const ModelConfig& config, WeightDestinations* destinations);
 
 // A part of a slot, found in a checkpoint.
 struct WeightPiece {
@@ -98,7 +98,8 @@ struct PlannedWeight {
 // INVALID_ARGUMENT lists all tensors that are missing, misshapen, of an unsupported dtype or
 // unexpected.
 absl::StatusOr<std::vector<PlannedWeight>> PlanWeights(const SafetensorsReader& files,
-                                                       ModelConfig* config, WeightPlaces* places);
+                                                       ModelConfig* config,
+                                                       WeightDestinations* destinations);
 
 // Bytes of the `staging` buffer of VisitRows for `rows` rows.
 int64_t StagingBytes(const PlannedWeight& weight, int64_t rows);

@@ -47,15 +47,15 @@ class AddedTokens {
   int32_t highest_id() const { return highest_id_; }  // -1 when there is none
 
   // A part of a text: either one added token or the text between added tokens (id -1).
-  struct Stretch {
+  struct Segment {
     size_t begin, end;
     int32_t id;
   };
-  // Splits a text into stretches that cover it in order. Stretches with id -1 are never empty.
+  // Splits a text into segments that cover it in order. Segments with id -1 are never empty.
   // Matching is leftmost first, and longest first among tokens that begin at the same byte. O(n) in
   // the bytes of the text.
   enum class Text : uint8_t { kRaw, kNormalized };
-  std::vector<Stretch> Split(std::string_view text, Text kind) const;
+  std::vector<Segment> Split(std::string_view text, Text kind) const;
 
  private:
   std::vector<AddedToken> tokens_;

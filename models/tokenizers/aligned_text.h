@@ -20,7 +20,7 @@ struct AlignedText {
   bool tracked = false;
   // Length in bytes of the prefix of `text` that comes from the input's first character. Known even
   // if not tracked, because Metaspace's "first" scheme needs it.
-  size_t at_start = 0;
+  size_t first_character_bytes = 0;
 
   // `text` is the part of the input that begins at input byte `origin`.
   AlignedText(std::string_view text, uint32_t origin, bool tracked);
@@ -44,7 +44,9 @@ class Rewriter {
   // Copies bytes [from, to) of the old text.
   void Keep(size_t from, size_t to) {
     out_.text.append(in_.text, from, to - from);
-    if (from < in_.at_start) out_.at_start = out_.text.size() - (to - std::min(to, in_.at_start));
+    if (from < in_.first_character_bytes)
+      out_.first_character_bytes =
+          out_.text.size() - (to - std::min(to, in_.first_character_bytes));
     if (!in_.tracked) return;
     out_.begin.insert(out_.begin.end(), in_.begin.begin() + from, in_.begin.begin() + to);
     out_.end.insert(out_.end.end(), in_.end.begin() + from, in_.end.begin() + to);
@@ -52,7 +54,7 @@ class Rewriter {
   // Writes new bytes aligned with the character at byte `source` of the old text.
   void Put(std::string_view bytes, size_t source) {
     out_.text.append(bytes);
-    if (source < in_.at_start) out_.at_start = out_.text.size();
+    if (source < in_.first_character_bytes) out_.first_character_bytes = out_.text.size();
     if (!in_.tracked) return;
     out_.begin.insert(out_.begin.end(), bytes.size(), in_.begin[source]);
     out_.end.insert(out_.end.end(), bytes.size(), in_.end[source]);
@@ -61,9 +63,9 @@ class Rewriter {
   // one. New characters in excess are aligned with the last old one.
   void Replace(std::string_view bytes, size_t from, size_t to);
   // True if the alignment of output for old bytes from `source` on is needed. If false, that output
-  // may be appended directly to *unfollowed().
-  bool follows(size_t source) const { return in_.tracked || source < in_.at_start; }
-  std::string* unfollowed() { return &out_.text; }
+  // may be appended directly to *untracked_output().
+  bool tracks(size_t source) const { return in_.tracked || source < in_.first_character_bytes; }
+  std::string* untracked_output() { return &out_.text; }
   size_t size() const { return out_.text.size(); }
   AlignedText Take() { return std::move(out_); }
 
@@ -76,15 +78,15 @@ class Rewriter {
 // replaces the next old character, 1 inserts a new one, and -n replaces the next old character and
 // the n after it. HF's alignments drift where this count is wrong (a deletion at the start of a
 // text). The error is reproduced here, because Metaspace's "first" scheme depends on the alignment.
-class Transformer {
+class CharacterRewriter {
  public:
-  explicit Transformer(const AlignedText& in) : in_(in), rewriter_(in) {}
+  explicit CharacterRewriter(const AlignedText& in) : in_(in), rewriter_(in) {}
   void Put(uint32_t code_point, int change);
   // Writes ASCII characters, each of which replaces one old character.
   void PutUnchanged(std::string_view ascii);
   // The last character written replaces `count` more old characters.
   void Absorb(int count) {
-    if (held_) held_->change -= count;
+    if (pending_) pending_->change -= count;
   }
   size_t size() const { return rewriter_.size(); }
   AlignedText Take();
@@ -94,12 +96,12 @@ class Transformer {
     uint32_t code_point;
     int change;
   };
-  void Release();
+  void Flush();
 
   const AlignedText& in_;
   Rewriter rewriter_;
-  std::optional<Character> held_;  // last character; Absorb may still change it
-  size_t source_ = 0;              // byte of the next old character
+  std::optional<Character> pending_;  // last character; Absorb may still change it
+  size_t source_ = 0;                 // byte of the next old character
 };
 
 }  // namespace quintet

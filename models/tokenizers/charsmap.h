@@ -33,17 +33,17 @@ class Charsmap {
   };
   // True if no rule matches ASCII character c alone or begins with c followed by ASCII character
   // `next`. next = 128 means the end of the text.
-  bool Untouched(uint8_t c, uint8_t next) const { return untouched_[c * 129u + next]; }
+  bool HasNoRule(uint8_t c, uint8_t next) const { return no_rule_[c * 129u + next]; }
   // The shortest rule that matches a prefix of `text`, which is HF's choice.
   Match Shortest(std::string_view text) const;
 
  private:
   std::vector<uint32_t> units_;
   bool HasLongRules() const;
-  void FindUntouched();
+  void FindAsciiWithoutRule();
 
   std::string replacements_;
-  std::vector<bool> untouched_ = std::vector<bool>(128 * 129, true);
+  std::vector<bool> no_rule_ = std::vector<bool>(128 * 129, true);
 };
 
 }  // namespace quintet

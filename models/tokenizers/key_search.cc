@@ -51,7 +51,7 @@ KeyMatches KeySearch::Find(std::string_view text) const {
     if (node == 0) continue;
     const Link& link = links_[node];
     if (link.length > 0)
-      matches.backwards_.push_back({static_cast<uint32_t>(at), link.length, link.value});
+      matches.descending_.push_back({static_cast<uint32_t>(at), link.length, link.value});
   }
   return matches;
 }

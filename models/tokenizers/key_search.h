@@ -27,8 +27,8 @@ class KeyMatches {
   // The first match that begins at or after byte `at`; null if there is none. `at` must not
   // decrease from call to call. The pointer is valid until the next call.
   const KeyMatch* From(size_t at) {
-    while (!backwards_.empty() && backwards_.back().begin < at) backwards_.pop_back();
-    return backwards_.empty() ? nullptr : &backwards_.back();
+    while (!descending_.empty() && descending_.back().begin < at) descending_.pop_back();
+    return descending_.empty() ? nullptr : &descending_.back();
   }
   // Length of the match that begins exactly at byte `at`; 0 if there is none. `at` must not
   // decrease.
@@ -39,7 +39,7 @@ class KeyMatches {
 
  private:
   friend class KeySearch;
-  std::vector<KeyMatch> backwards_;  // sorted by descending begin
+  std::vector<KeyMatch> descending_;  // sorted by descending begin
 };
 
 // Immutable after construction, and thread safe.

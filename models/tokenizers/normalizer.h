@@ -16,9 +16,9 @@ namespace quintet {
 // Limit in bytes on how much a normalizer may lengthen a text, checked after every step. It guards
 // against files that turn a text into gigabytes; with a real tokenizer the longest text of a
 // request, 1 MiB, stays far below it.
-inline constexpr size_t kMostAddedBytes = size_t{16} << 20;
-// INVALID_ARGUMENT if `grown` > `bytes` + kMostAddedBytes.
-absl::Status CheckGrowth(size_t bytes, size_t grown);
+inline constexpr size_t kMaxAddedBytes = size_t{16} << 20;
+// INVALID_ARGUMENT if `output_bytes` > `input_bytes` + kMaxAddedBytes.
+absl::Status CheckGrowth(size_t input_bytes, size_t output_bytes);
 
 class Normalizer {
  public:

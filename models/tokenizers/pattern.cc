@@ -45,19 +45,19 @@ class Matcher {
 
   // True if the pattern matches at `start`; sets *end.
   bool MatchAt(size_t start, size_t* end) {
-    Forget(start);
-    pending_.clear();
+    DropRows(start);
+    backtrack_.clear();
     uint32_t step = 0;
     size_t at = start;
-    while (!Follow(step, at, end)) {
-      if (pending_.empty()) return false;
-      std::tie(step, at) = pending_.back();
-      pending_.pop_back();
+    while (!RunPath(step, at, end)) {
+      if (backtrack_.empty()) return false;
+      std::tie(step, at) = backtrack_.back();
+      backtrack_.pop_back();
     }
     // States at the end of a match did not fail, and the next match starts there.
     const size_t row = (*end - first_) * row_bytes_;
-    if (row < entered_.size())
-      std::fill_n(entered_.begin() + static_cast<ptrdiff_t>(row), row_bytes_, 0);
+    if (row < visited_.size())
+      std::fill_n(visited_.begin() + static_cast<ptrdiff_t>(row), row_bytes_, 0);
     return true;
   }
 
@@ -69,22 +69,22 @@ class Matcher {
   }
 
   // Drops rows before `start` if they are all rows or more than half of them.
-  void Forget(size_t start) {
+  void DropRows(size_t start) {
     const size_t dropped = (start - first_) * row_bytes_;
-    if (dropped >= entered_.size()) {
-      entered_.clear();
+    if (dropped >= visited_.size()) {
+      visited_.clear();
       first_ = start;
-    } else if (dropped > entered_.size() / 2) {
-      entered_.erase(entered_.begin(), entered_.begin() + static_cast<ptrdiff_t>(dropped));
+    } else if (dropped > visited_.size() / 2) {
+      visited_.erase(visited_.begin(), visited_.begin() + static_cast<ptrdiff_t>(dropped));
       first_ = start;
     }
   }
 
   // True only for the first visit.
-  bool Enter(uint32_t split, size_t at) {
+  bool MarkVisited(uint32_t split, size_t at) {
     const size_t row = (at - first_) * row_bytes_;
-    if (row >= entered_.size()) entered_.resize(row + row_bytes_, 0);
-    uint8_t& byte = entered_[row + split / 8];
+    if (row >= visited_.size()) visited_.resize(row + row_bytes_, 0);
+    uint8_t& byte = visited_[row + split / 8];
     const uint8_t bit = static_cast<uint8_t>(1 << (split & 7));
     if ((byte & bit) != 0) return false;
     byte |= bit;
@@ -95,45 +95,45 @@ class Matcher {
     return at < text_.size() && classes_[index].Has(DecodeUtf8(text_.data() + at, length));
   }
 
-  bool Follow(uint32_t pc, size_t at, size_t* end) {
+  bool RunPath(uint32_t pc, size_t at, size_t* end) {
     using Kind = Pattern::Step::Kind;
     for (;;) {
       const Pattern::Step& step = steps_[pc];
       int length = 0;
-      bool goes_on = true;
+      bool matches = true;
       switch (step.kind) {
         case Kind::kClass:
-          goes_on = ClassMatches(step.first, at, &length);
+          matches = ClassMatches(step.first, at, &length);
           at += static_cast<size_t>(length);
           break;
         case Kind::kSplit: {
-          if (!Enter(step.number, at)) return false;
-          pending_.push_back({step.second, static_cast<uint32_t>(at)});
+          if (!MarkVisited(step.number, at)) return false;
+          backtrack_.push_back({step.second, static_cast<uint32_t>(at)});
           pc = step.first;
           continue;
         }
         case Kind::kJump:
           pc = step.first;
           continue;
-        case Kind::kAhead:
-          goes_on = ClassMatches(step.first, at, &length);
+        case Kind::kLookAhead:
+          matches = ClassMatches(step.first, at, &length);
           break;
-        case Kind::kNotAhead:
-          goes_on = !ClassMatches(step.first, at, &length);
+        case Kind::kNegativeLookAhead:
+          matches = !ClassMatches(step.first, at, &length);
           break;
         case Kind::kLineStart:
-          goes_on = at == 0 || (text_[at - 1] == '\n' && at < text_.size());
+          matches = at == 0 || (text_[at - 1] == '\n' && at < text_.size());
           break;
         case Kind::kLineEnd:
-          goes_on = at == text_.size() || text_[at] == '\n';
+          matches = at == text_.size() || text_[at] == '\n';
           break;
         case Kind::kTextStart:
-          goes_on = at == 0;
+          matches = at == 0;
           break;
         case Kind::kTextEnd:
-          goes_on = at == text_.size();
+          matches = at == text_.size();
           break;
-        case Kind::kLastRun:
+        case Kind::kFinalLoop:
           while (ClassMatches(step.first, at, &length)) at += static_cast<size_t>(length);
           *end = at;
           return true;
@@ -141,7 +141,7 @@ class Matcher {
           *end = at;
           return true;
       }
-      if (!goes_on) return false;
+      if (!matches) return false;
       ++pc;
     }
   }
@@ -151,8 +151,8 @@ class Matcher {
   const std::vector<CharacterClass>& classes_;
   size_t row_bytes_;
   size_t first_ = 0;  // text position of row 0
-  std::vector<uint8_t> entered_;
-  std::vector<std::pair<uint32_t, uint32_t>> pending_;  // step, position
+  std::vector<uint8_t> visited_;
+  std::vector<std::pair<uint32_t, uint32_t>> backtrack_;  // step, position
 };
 
 // Searches from byte `at` on. string_view::find is faster in ordinary texts, but takes up to text x

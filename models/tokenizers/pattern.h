@@ -53,19 +53,19 @@ class Pattern {
       kClass,
       kSplit,
       kJump,
-      kAhead,
-      kNotAhead,
+      kLookAhead,
+      kNegativeLookAhead,
       kLineStart,
       kLineEnd,
       kTextStart,
       kTextEnd,
       kMatch,
-      kLastRun,
+      kFinalLoop,
     };
     Kind kind;
     uint32_t first = 0, second = 0;  // class index, or jump targets with the preferred one first
     uint32_t number = 0;             // index of a kSplit among all splits
-    // kLastRun: consumes all following characters of class `first`, then the pattern matches. It
+    // kFinalLoop: consumes all following characters of class `first`, then the pattern matches. It
     // replaces a loop that never has to backtrack, because nothing follows it.
   };
 

@@ -44,7 +44,7 @@ class PatternCompiler {
     if (!status_.ok()) return status_;
     Emit({Pattern::Step::kMatch});
     if (!status_.ok()) return status_;
-    MarkLastRuns();
+    MarkFinalLoops();
     uint32_t splits = 0;
     for (Step& step : steps()) {
       if (step.kind == Step::kSplit) step.number = splits++;
@@ -57,10 +57,10 @@ class PatternCompiler {
   using Step = Pattern::Step;
   std::vector<Step>& steps() { return pattern_.steps_; }
   uint32_t here() const { return static_cast<uint32_t>(pattern_.steps_.size()); }
-  bool More() const { return status_.ok() && at_ < regex_.size(); }
+  bool HasMore() const { return status_.ok() && at_ < regex_.size(); }
   char Peek() const { return regex_[at_]; }
   bool Accept(std::string_view text) {
-    if (!More() || regex_.substr(at_, text.size()) != text) return false;
+    if (!HasMore() || regex_.substr(at_, text.size()) != text) return false;
     at_ += text.size();
     return true;
   }
@@ -79,8 +79,8 @@ class PatternCompiler {
     return static_cast<uint32_t>(pattern_.classes_.size() - 1);
   }
 
-  // Replaces a final loop (split, class, jump back, then the pattern's end) by kLastRun.
-  void MarkLastRuns() {
+  // Replaces a final loop (split, class, jump back, then the pattern's end) by kFinalLoop.
+  void MarkFinalLoops() {
     for (size_t i = 0; i + 3 < steps().size(); ++i) {
       const Step split = steps()[i], body = steps()[i + 1], jump = steps()[i + 2];
       if (split.kind != Step::kSplit || split.first != i + 1 || split.second != i + 3) continue;
@@ -89,7 +89,7 @@ class PatternCompiler {
       // Jumps out of alternatives go forwards.
       while (steps()[behind].kind == Step::kJump && steps()[behind].first > behind)
         behind = steps()[behind].first;
-      if (steps()[behind].kind == Step::kMatch) steps()[i] = {Step::kLastRun, body.first};
+      if (steps()[behind].kind == Step::kMatch) steps()[i] = {Step::kFinalLoop, body.first};
     }
   }
 
@@ -98,7 +98,7 @@ class PatternCompiler {
     if (depth > kMaxDepth) return Unsupported("groups nested deeper than 16");
     const uint32_t start = here();
     Sequence(depth, ignore_case);
-    if (!More() || Peek() != '|') return;
+    if (!HasMore() || Peek() != '|') return;
     std::vector<uint32_t> jumps;
     uint32_t branch = start;
     while (Accept("|")) {
@@ -127,7 +127,7 @@ class PatternCompiler {
   }
 
   void Sequence(int depth, bool ignore_case) {
-    while (More() && Peek() != '|' && Peek() != ')') {
+    while (HasMore() && Peek() != '|' && Peek() != ')') {
       const uint32_t start = here();
       Atom(depth, ignore_case);
       if (status_.ok()) Quantifier(start);
@@ -135,8 +135,8 @@ class PatternCompiler {
   }
 
   void Atom(int depth, bool ignore_case) {
-    if (Accept("(?=")) return Look(Step::kAhead, ignore_case);
-    if (Accept("(?!")) return Look(Step::kNotAhead, ignore_case);
+    if (Accept("(?=")) return LookAhead(Step::kLookAhead, ignore_case);
+    if (Accept("(?!")) return LookAhead(Step::kNegativeLookAhead, ignore_case);
     if (Accept("(?i:")) return Group(depth, true);
     if (Accept("(?:")) return Group(depth, ignore_case);
     if (regex_.substr(at_, 2) == "(?") return Unsupported("this kind of group");
@@ -155,8 +155,8 @@ class PatternCompiler {
     if (!Accept(")")) Unsupported("group without )");
   }
 
-  void Look(Step::Kind kind, bool ignore_case) {
-    if (!More() || Peek() == '(' || Peek() == ')')
+  void LookAhead(Step::Kind kind, bool ignore_case) {
+    if (!HasMore() || Peek() == '(' || Peek() == ')')
       return Unsupported("look-ahead over other than one character");
     CharacterClass c = SingleClass(ignore_case);
     if (!Accept(")")) return Unsupported("look-ahead over other than one character");
@@ -164,9 +164,9 @@ class PatternCompiler {
   }
 
   std::optional<uint32_t> Number() {
-    if (!More() || Peek() < '0' || Peek() > '9') return std::nullopt;
+    if (!HasMore() || Peek() < '0' || Peek() > '9') return std::nullopt;
     uint32_t value = 0;
-    while (More() && Peek() >= '0' && Peek() <= '9') {
+    while (HasMore() && Peek() >= '0' && Peek() <= '9') {
       value = std::min<uint32_t>(value * 10 + static_cast<uint32_t>(Peek() - '0'), kMaxRepeat + 1);
       ++at_;
     }
@@ -193,7 +193,7 @@ class PatternCompiler {
     } else {
       return;
     }
-    if (More() && (Peek() == '?' || Peek() == '+' || Peek() == '*' || Peek() == '{')) {
+    if (HasMore() && (Peek() == '?' || Peek() == '+' || Peek() == '*' || Peek() == '{')) {
       return Unsupported("lazy, possessive or doubled quantifier");
     }
     Repeat(start, low, high);
@@ -244,17 +244,17 @@ class PatternCompiler {
 
   void Bracket(CharacterClass* c, bool ignore_case) {
     c->negated = Accept("^");
-    if (More() && Peek() == ']') return Unsupported("] as the first of a class");
-    while (More() && Peek() != ']') {
+    if (HasMore() && Peek() == ']') return Unsupported("] as the first of a class");
+    while (HasMore() && Peek() != ']') {
       if (Peek() == '[' || regex_.substr(at_, 2) == "&&") return Unsupported("nested class");
       std::optional<uint32_t> low;
       Member(c, ignore_case, &low);
-      if (!More() || Peek() != '-' || regex_.substr(at_, 2) == "-]") continue;
+      if (!HasMore() || Peek() != '-' || regex_.substr(at_, 2) == "-]") continue;
       ++at_;
       std::optional<uint32_t> high;
       if (!low || ignore_case) return Unsupported("this range");
       CharacterClass unused;
-      if (More()) Member(&unused, false, &high);
+      if (HasMore()) Member(&unused, false, &high);
       if (!high || *high < *low) return Unsupported("this range");
       c->ranges.push_back({*low, *high});
     }
@@ -263,12 +263,12 @@ class PatternCompiler {
 
   // Parses one literal or escape. Sets *literal if it stands for a single code point.
   void Member(CharacterClass* c, bool ignore_case, std::optional<uint32_t>* literal) {
-    if (!More()) return Unsupported("unexpected end of the pattern");
+    if (!HasMore()) return Unsupported("unexpected end of the pattern");
     int length;
     uint32_t code_point = DecodeUtf8(regex_.data() + at_, &length);
     at_ += static_cast<size_t>(length);
     if (code_point == '\\') {
-      if (!More()) return Unsupported("\\ at the end");
+      if (!HasMore()) return Unsupported("\\ at the end");
       const char escape = regex_[at_++];
       if (EscapedClass(escape, c)) return;
       const std::optional<uint32_t> plain = EscapedLiteral(escape);

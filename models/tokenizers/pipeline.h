@@ -60,7 +60,7 @@ class Pipeline : public Tokenizer {
 
   // Bytes of a text before and after the normalizer, summed over the parts processed so far.
   struct Growth {
-    size_t bytes = 0, grown = 0;
+    size_t input_bytes = 0, output_bytes = 0;
   };
   // Tokens of `text` without special tokens; spans are bytes of `text`.
   absl::StatusOr<TokenList> Run(std::string_view text, bool tracked) const;

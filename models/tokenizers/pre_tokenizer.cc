@@ -121,7 +121,7 @@ class Metaspace : public PreTokenizer {
         text.substr(0, replacement_.size()) == replacement_) {
       return false;
     }
-    return scheme_ == PrependScheme::kAlways || piece.begin < split.text.at_start;
+    return scheme_ == PrependScheme::kAlways || piece.begin < split.text.first_character_bytes;
   }
 
   std::string replacement_;
@@ -146,9 +146,9 @@ class ByteLevel : public PreTokenizer {
       const uint32_t begin = static_cast<uint32_t>(rewriter.size());
       const std::string_view text = split->text.text;
       size_t at = piece.begin;
-      for (; at < piece.end && rewriter.follows(at); ++at)
+      for (; at < piece.end && rewriter.tracks(at); ++at)
         rewriter.Put(ByteLevelCharacter(text[at]), at);
-      AppendByteLevelCharacters(text.substr(at, piece.end - at), rewriter.unfollowed());
+      AppendByteLevelCharacters(text.substr(at, piece.end - at), rewriter.untracked_output());
       piece = {begin, static_cast<uint32_t>(rewriter.size())};
     }
     split->text = rewriter.Take();

@@ -45,7 +45,7 @@ int64_t T5Sentinels(const TokenizerSettings& settings) { return settings.extra_i
 
 bool IsUnigram(const Json& model) {
   const Json* type = FindField(model, "type");
-  if (type != nullptr) return IsText(*type, "Unigram");
+  if (type != nullptr) return EqualsString(*type, "Unigram");
   return model.is_object() && FindField(model, "merges") == nullptr;  // as in older files
 }
 

@@ -14,7 +14,7 @@ using Json = nlohmann::json;
 // Growth of steps whose settings do not matter, in UTF-8. The longest compatibility decomposition
 // is that of U+FDFA (3 bytes to 33); the longest canonical decomposition is three times as long as
 // its character.
-constexpr std::pair<const char*, double> kFixed[] = {
+constexpr std::pair<const char*, double> kFixedGrowth[] = {
     {"NFC", 3},       {"NFD", 3},
     {"NFKC", 11},     {"NFKD", 11},
     {"Nmt", 3},       {"Lowercase", 2},
@@ -50,16 +50,16 @@ double TextGrowth(const Json& step) {
     }
     return growth;
   }
-  for (const auto& [name, growth] : kFixed) {
+  for (const auto& [name, growth] : kFixedGrowth) {
     if (type == name) return growth;
   }
   return 1;
 }
 
-absl::Status CheckTextGrowth(double growth, double most, const std::string& where) {
-  if (growth <= most) return absl::OkStatus();
+absl::Status CheckTextGrowth(double growth, double limit, const std::string& where) {
+  if (growth <= limit) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(where, ": expected a text growth of at most ", most, " times, got ", growth));
+      absl::StrCat(where, ": expected a text growth of at most ", limit, " times, got ", growth));
 }
 
 }  // namespace quintet

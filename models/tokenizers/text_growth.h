@@ -1,6 +1,6 @@
 // Bounds how much longer a tokenizer.json may make a text. The growth of its steps multiplies: 30
 // replacements of one letter by two would turn 1 KB into 1 TB. A file is refused at load only if no
-// real tokenizer needs its growth. At run time kMostAddedBytes (normalizer.h) limits the actual
+// real tokenizer needs its growth. At run time kMaxAddedBytes (normalizer.h) limits the actual
 // text.
 #pragma once
 
@@ -17,9 +17,9 @@ double TextGrowth(const nlohmann::json& step);
 
 // Limits for encoding (text to pieces) and decoding (pieces to text). T5's own growth is 128
 // (Precompiled) * 4 (Replace) * 6 (Metaspace) for encoding and 3 for decoding.
-inline constexpr double kMostEncodingGrowth = 4096, kMostDecodingGrowth = 16;
+inline constexpr double kMaxEncodingGrowth = 4096, kMaxDecodingGrowth = 16;
 
-// INVALID_ARGUMENT, starting with `where`, if `growth` > `most`.
-absl::Status CheckTextGrowth(double growth, double most, const std::string& where);
+// INVALID_ARGUMENT, starting with `where`, if `growth` > `limit`.
+absl::Status CheckTextGrowth(double growth, double limit, const std::string& where);
 
 }  // namespace quintet

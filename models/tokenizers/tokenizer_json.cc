@@ -117,18 +117,18 @@ absl::StatusOr<int32_t> PairId(const Json& json, const char* field, const std::s
 }
 
 // Sets the ids of well-known special tokens that the settings do not name.
-void GuessIds(PipelineParts* parts) {
-  const auto guess = [&](const char* content, int32_t* id) {
+void SetDefaultIds(PipelineParts* parts) {
+  const auto set_default = [&](const char* content, int32_t* id) {
     if (*id >= 0) return;
     const AddedToken* added = parts->added.FindContent(content);
     *id = added != nullptr ? added->id : parts->model->vocabulary.Find(content);
   };
-  guess("</s>", &parts->ids.eos);
-  guess("<|endoftext|>", &parts->ids.eos);
-  guess("<pad>", &parts->ids.pad);
-  guess("<s>", &parts->ids.bos);
-  guess("<|endoftext|>", &parts->ids.bos);
-  guess("<unk>", &parts->ids.unk);
+  set_default("</s>", &parts->ids.eos);
+  set_default("<|endoftext|>", &parts->ids.eos);
+  set_default("<pad>", &parts->ids.pad);
+  set_default("<s>", &parts->ids.bos);
+  set_default("<|endoftext|>", &parts->ids.bos);
+  set_default("<unk>", &parts->ids.unk);
   if (parts->ids.unk < 0) parts->ids.unk = parts->model->unknown;
 }
 
@@ -151,8 +151,8 @@ absl::StatusOr<PipelineParts> ParseParts(const Json& json, const std::string& wh
                       ParseDecoder(field("decoder"), absl::StrCat(where, ": decoder")));
   QT_RETURN_IF_ERROR(
       CheckTextGrowth(TextGrowth(field("normalizer")) * TextGrowth(field("pre_tokenizer")),
-                      kMostEncodingGrowth, absl::StrCat(where, ": normalizer and pre_tokenizer")));
-  QT_RETURN_IF_ERROR(CheckTextGrowth(TextGrowth(field("decoder")), kMostDecodingGrowth,
+                      kMaxEncodingGrowth, absl::StrCat(where, ": normalizer and pre_tokenizer")));
+  QT_RETURN_IF_ERROR(CheckTextGrowth(TextGrowth(field("decoder")), kMaxDecodingGrowth,
                                      absl::StrCat(where, ": decoder")));
   QT_RETURN_IF_ERROR(
       ParsePostProcessor(field("post_processor"), absl::StrCat(where, ": post_processor"), &parts));
@@ -164,7 +164,7 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> Finish(bool is_t5, bool is_bpe,
                                                         PipelineParts parts) {
   if (is_t5) return MakeT5(settings, std::move(parts));
   QT_RETURN_IF_ERROR(ApplySettings(settings, &parts));
-  GuessIds(&parts);
+  SetDefaultIds(&parts);
   parts.clean_up_spaces = settings.clean_up_spaces && (!is_bpe || settings.clean_up_spaces_of_bpe);
   return Pipeline::Make(std::move(parts));
 }

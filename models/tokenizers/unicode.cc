@@ -85,7 +85,7 @@ struct Storage {
   }
 };
 
-const Storage& Stored() {
+const Storage& LoadedStorage() {
   // Never destroyed, because threads may still use it while the process exits.
   static const Storage* const storage = new Storage;
   return *storage;
@@ -93,19 +93,19 @@ const Storage& Stored() {
 
 }  // namespace
 
-const UnicodeTables& Unicode() { return Stored().tables; }
+const UnicodeTables& Unicode() { return LoadedStorage().tables; }
 
 std::u32string_view UnicodeTables::Canonical(uint32_t code_point) const {
-  return Stored().canonical.Find(code_point);
+  return LoadedStorage().canonical.Find(code_point);
 }
 
 std::u32string_view UnicodeTables::Compatibility(uint32_t code_point) const {
-  const std::u32string_view mapped = Stored().compatibility.Find(code_point);
+  const std::u32string_view mapped = LoadedStorage().compatibility.Find(code_point);
   return mapped.empty() ? Canonical(code_point) : mapped;
 }
 
 std::u32string_view UnicodeTables::Lowercase(uint32_t code_point) const {
-  return Stored().lowercase.Find(code_point);
+  return LoadedStorage().lowercase.Find(code_point);
 }
 
 uint32_t UnicodeTables::Compose(uint32_t first, uint32_t second) const {
@@ -115,7 +115,7 @@ uint32_t UnicodeTables::Compose(uint32_t first, uint32_t second) const {
   if (first - kS < 11172 && (first - kS) % kTs == 0 && second - kT - 1 < kTs - 1) {
     return first + (second - kT);
   }
-  const auto& compositions = Stored().compositions;
+  const auto& compositions = LoadedStorage().compositions;
   const auto it = compositions.find(static_cast<uint64_t>(first) << 32 | second);
   return it == compositions.end() ? 0 : it->second;
 }

@@ -11,7 +11,7 @@ namespace {
 struct Character {
   uint32_t code_point;
   uint8_t combining;
-  int change;  // the `change` argument of Transformer::Put
+  int change;  // the `change` argument of CharacterRewriter::Put
 };
 
 class FormNormalizer : public Normalizer {
@@ -24,7 +24,7 @@ class FormNormalizer : public Normalizer {
     if (std::all_of(text->text.begin(), text->text.end(),
                     [](char c) { return static_cast<uint8_t>(c) < 0x80; }))
       return absl::OkStatus();
-    Transformer out(*text);
+    CharacterRewriter out(*text);
     std::vector<Character> segment;  // a starter and all characters up to the next starter
     const auto release = [&] {
       for (const Character& character : segment) out.Put(character.code_point, character.change);

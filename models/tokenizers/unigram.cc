@@ -58,34 +58,34 @@ Unigram::Unigram(Vocabulary given, int32_t unknown_id, UnigramOptions options)
 // Returns the last piece of the best path to each byte: [bytes + 1]. A Path needs four bytes per
 // byte of text, because a piece's length follows from its id and scores are needed only for the
 // last `window_` bytes.
-Unigram::Path Unigram::LastPieces(std::string_view piece) const {
+Unigram::Path Unigram::BestLastPieces(std::string_view piece) const {
   Path last(piece.size() + 1, kUnreached);
-  absl::InlinedVector<double, 64> sums(std::min(window_, std::bit_ceil(piece.size() + 1)));
-  const size_t mask = sums.size() - 1;
-  const auto offer = [&](size_t begin, size_t end, double score, int32_t id) {
-    const double sum = score + sums[begin & mask];
-    if (last[end] != kUnreached && sum <= sums[end & mask]) return;
+  absl::InlinedVector<double, 64> best_scores(std::min(window_, std::bit_ceil(piece.size() + 1)));
+  const size_t mask = best_scores.size() - 1;
+  const auto relax = [&](size_t begin, size_t end, double score, int32_t id) {
+    const double total = score + best_scores[begin & mask];
+    if (last[end] != kUnreached && total <= best_scores[end & mask]) return;
     last[end] = id;
-    sums[end & mask] = sum;
+    best_scores[end & mask] = total;
   };
   for (size_t at = 0; at < piece.size();) {
     int length = 1;
     if (static_cast<uint8_t>(piece[at]) >= 128) DecodeUtf8(piece.data() + at, &length);
     bool has_single = false;
     trie_.ForEachPrefix(piece.substr(at), [&](size_t match, int32_t id) {
-      offer(at, at + match, options_.scores[static_cast<size_t>(id)], id);
+      relax(at, at + match, options_.scores[static_cast<size_t>(id)], id);
       has_single |= match == static_cast<size_t>(length);
     });
     at += static_cast<size_t>(length);
     if (!has_single) {
-      offer(at - static_cast<size_t>(length), at, options_.unknown_score, kUnknownCharacter);
+      relax(at - static_cast<size_t>(length), at, options_.unknown_score, kUnknownCharacter);
     }
   }
   return last;
 }
 
 void Unigram::Encode(std::string_view piece, TokenList* tokens) const {
-  Path path = LastPieces(piece);
+  Path path = BestLastPieces(piece);
   // Backtrack from the end. The best path has at most one piece per byte, so it is written into the
   // end of its own table, where all entries have been read.
   size_t first = path.size();

@@ -38,7 +38,7 @@ class Unigram : public TokenModel {
   Unigram(Vocabulary given, int32_t unknown_id, UnigramOptions options);
   // One element per byte. The inline capacity is enough for most words, so they allocate nothing.
   using Path = absl::InlinedVector<int32_t, 64>;
-  Path LastPieces(std::string_view piece) const;
+  Path BestLastPieces(std::string_view piece) const;
   void AppendUnknown(std::string_view piece, TokenList::Span run, TokenList* tokens) const;
 
   UnigramOptions options_;

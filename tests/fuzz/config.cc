@@ -11,8 +11,8 @@ namespace quintet {
 namespace {
 
 void CheckTable(const ModelConfig& config) {
-  WeightPlaces places;
-  for (const WeightSlot& slot : WeightTable(config, &places)) {
+  WeightDestinations destinations;
+  for (const WeightSlot& slot : WeightTable(config, &destinations)) {
     int64_t source_rows = 0;
     for (const WeightSource& source : slot.sources) source_rows += source.rows;
     for (const int64_t size : slot.shape) QT_CHECK_GE(size, 0);

@@ -70,8 +70,8 @@ Inspection Sound() {
   return in;
 }
 
-TEST_CASE("FindOddities reports each likely mistake") {
-  CHECK(FindOddities(Sound()).empty());
+TEST_CASE("FindWarnings reports each likely mistake") {
+  CHECK(FindWarnings(Sound()).empty());
   const struct {
     const char* expected;
     void (*make)(Inspection*);
@@ -100,7 +100,7 @@ TEST_CASE("FindOddities reports each likely mistake") {
   for (const auto& c : cases) {
     Inspection in = Sound();
     c.make(&in);
-    const std::vector<std::string> found = FindOddities(in);
+    const std::vector<std::string> found = FindWarnings(in);
     INFO(c.expected);
     REQUIRE(found.size() == 1);
     CHECK(found[0].find(c.expected) != std::string::npos);
@@ -115,11 +115,11 @@ TEST_CASE("What is no oddity") {
   in.stored_values = {{"F16", 10}};
   in.generation.temperature = 0.5;
   in.generation.do_sample = true;
-  CHECK(FindOddities(in).empty());
+  CHECK(FindWarnings(in).empty());
   in = Sound();
   in.config.head = Head::kEncoder;
   in.config.eos_ids.clear();
-  CHECK(FindOddities(in).empty());
+  CHECK(FindWarnings(in).empty());
 }
 
 }  // namespace
