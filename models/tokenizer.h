@@ -51,18 +51,18 @@ class Tokenizer {
 
   // The spelling in the vocabulary ("▁the", "Ġthe"); empty for ids out of range.
   virtual std::string Piece(int32_t id) const = 0;
-  virtual int32_t PieceToId(std::string_view piece) const = 0;  // -1 when unknown
+  virtual int32_t PieceToId(std::string_view piece) const = 0;  // -1 if unknown
   virtual bool IsSpecial(int32_t id) const = 0;
 
   virtual int64_t vocab_size() const = 0;  // highest id + 1, added tokens included
-  virtual int32_t eos_id() const = 0;      // -1 when the files name none
+  virtual int32_t eos_id() const = 0;      // -1 if the files name none
   virtual int32_t pad_id() const = 0;
   virtual int32_t unk_id() const = 0;
   virtual int32_t bos_id() const = 0;
 };
 
-// Selects the spans of the tokens `ids`, which are a truncation of the tokens of `spans`: a prefix,
-// whose last id may be the last id of the whole text (eos).
+// Truncates `spans` to the tokens `ids`, which must be a prefix of the spans' ids. The last id of
+// `ids` may instead be the last id of the whole text (eos), whose span is then kept.
 std::vector<TokenSpan> CutSpans(std::vector<TokenSpan> spans, absl::Span<const int32_t> ids);
 
 }  // namespace quintet

@@ -39,8 +39,8 @@ int64_t BlockRows(const PlannedWeight& weight) {
   return std::max<int64_t>(packs, 1) * LinearWeight::kPackRows;
 }
 
-// A block of a gated weight must not cross from the gate rows to the up rows, because Pack requires
-// it.
+// Splits the plan into blocks of rows. A block of a gated weight must not cross from the gate rows
+// to the up rows, because Pack requires it.
 std::vector<Task> SplitIntoTasks(const std::vector<PlannedWeight>& plan, Extent extent) {
   std::vector<Task> tasks;
   for (const PlannedWeight& weight : plan) {

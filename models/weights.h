@@ -16,8 +16,8 @@
 
 namespace quintet {
 
-// One layer of an encoder or decoder. Fields that the family does not have are undefined. I = heads
-// * head_dim.
+// One layer of an encoder or decoder. I = heads * head_dim. Fields that the family does not have
+// are undefined.
 struct LayerWeights {
   Tensor attention_norm;       // [d_model]
   Tensor attention_norm_beta;  // [d_model], GPT-2

@@ -27,7 +27,7 @@ struct AlignedText {
   AlignedText() = default;
 
   AlignedText Slice(size_t from, size_t to) const;
-  // Input bytes of the non-empty range [from, to); {0, 0} when not tracked.
+  // Input bytes of the non-empty range [from, to); {0, 0} if not tracked.
   std::pair<uint32_t, uint32_t> Origin(size_t from, size_t to) const {
     if (!tracked || from >= to) return {0, 0};
     return {begin[from], end[to - 1]};

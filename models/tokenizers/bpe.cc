@@ -69,7 +69,8 @@ int32_t Bpe::Symbol(std::string_view character, bool first, bool last) const {
 // Calls add(id, begin, end) for each initial symbol, before any merge.
 template <typename Add>
 void Bpe::ForEachSymbol(std::string_view piece, Add add) const {
-  // HF emits an unknown token only at the next known character, so after byte-fallback tokens.
+  // As in HF, an unknown token is emitted only at the next known character, and therefore after any
+  // byte-fallback tokens in between.
   TokenList::Span held = {0, 0};
   const auto release = [&] {
     if (held.begin < held.end) add(unknown, held.begin, held.end);

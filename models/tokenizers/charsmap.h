@@ -14,15 +14,15 @@ namespace quintet {
 
 class Charsmap {
  public:
-  // Layout of `blob`: u32 size of the trie in bytes; the trie's units (u32 each, little-endian);
-  // NUL-terminated replacements. An empty blob means no rules. Errors start with `where`.
-  // Replacements are limited because a hostile file could otherwise turn each letter into
+  // Limit on the length of a replacement: a hostile file could otherwise turn each letter into
   // megabytes. The longest replacement in SentencePiece's own rules has 33 bytes.
   static constexpr int kMaxReplacementBytes = 128;
   // Limit on the bytes that a rule matches. It also excludes cycles in the array. Needed because a
   // search takes up to this number of steps at each character of a text. The longest match in
   // SentencePiece's own rules has 12 bytes.
   static constexpr int kMaxRuleBytes = 128;
+  // Layout of `blob`: u32 size of the trie in bytes; the trie's units (u32 each, little-endian);
+  // NUL-terminated replacements. An empty blob means no rules. Errors start with `where`.
   static absl::StatusOr<Charsmap> Parse(std::string_view blob, const std::string& where);
 
   bool empty() const { return units_.empty(); }

@@ -52,10 +52,10 @@ class KeySearch {
   KeyMatches Find(std::string_view text) const;
 
  private:
-  // Aho-Corasick data of a trie node: matches that are suffixes of the node's byte string.
+  // Aho-Corasick data of a node of reversed_. S is the byte string of the node.
   struct Link {
-    uint32_t fail = 0;    // node of the longest proper suffix that is in the trie; 0: none
-    uint32_t length = 0;  // bytes of the longest whole key that is a suffix; 0: none
+    uint32_t fail = 0;    // node of the longest proper suffix of S in the trie; 0: none
+    uint32_t length = 0;  // bytes of the longest key that is a suffix of S; 0: none
     int32_t value = -1;   // value of that key
   };
   Trie reversed_;

@@ -54,7 +54,8 @@ class Matcher {
       std::tie(step, at) = backtrack_.back();
       backtrack_.pop_back();
     }
-    // States at the end of a match did not fail, and the next match starts there.
+    // Clear the row at the end of the match: its states did not fail, and the next match starts
+    // there.
     const size_t row = (*end - first_) * row_bytes_;
     if (row < visited_.size())
       std::fill_n(visited_.begin() + static_cast<ptrdiff_t>(row), row_bytes_, 0);
@@ -80,7 +81,7 @@ class Matcher {
     }
   }
 
-  // True only for the first visit.
+  // Marks a split as visited at position `at`. Returns false if it was visited there before.
   bool MarkVisited(uint32_t split, size_t at) {
     const size_t row = (at - first_) * row_bytes_;
     if (row >= visited_.size()) visited_.resize(row + row_bytes_, 0);

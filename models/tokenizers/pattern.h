@@ -71,7 +71,7 @@ class Pattern {
 
  private:
   friend class PatternCompiler;
-  std::string literal_;  // when steps_ is empty
+  std::string literal_;  // used if steps_ is empty
   std::vector<Step> steps_;
   std::vector<CharacterClass> classes_;
 };

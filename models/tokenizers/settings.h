@@ -36,8 +36,8 @@ struct TokenizerSettings {
   // Special tokens with other names: other *_token fields and named extra_special_tokens. Ids are
   // -1.
   std::vector<AddedToken> model_specific;
-  // `extra` is extra_special_tokens; if that field is absent or empty it is
-  // additional_special_tokens, and otherwise `additional` is. Ids are -1. nullopt: the field is
+  // extra: extra_special_tokens, or additional_special_tokens if that field is absent or empty.
+  // additional: additional_special_tokens, if it is not used as `extra`. Ids are -1. nullopt:
   // absent.
   std::optional<std::vector<AddedToken>> extra, additional;
   // The tokens of added_tokens_decoder, sorted by id. Without that field: the tokens of
@@ -61,10 +61,10 @@ absl::StatusOr<AddedToken> ParseAddedToken(const nlohmann::json& entry, bool spe
 // A special token with default flags and an unknown id (-1).
 AddedToken SpecialToken(std::string content);
 
-// Adds the settings' tokens to `parts`, whose model must be set. The order is: numbered tokens,
-// named tokens, then extra tokens; each is skipped if its spelling has been added before. A token
-// that the vocabulary lacks gets a new id after the vocabulary. Sets parts->ids. INVALID_ARGUMENT
-// if a numbered token's id contradicts the vocabulary.
+// Adds the settings' tokens to `parts`, whose model must be set: numbered tokens, then named
+// tokens, then extra tokens. Named and extra tokens are skipped if `parts` already has their
+// spelling; if the vocabulary lacks it they get a new id after the vocabulary. Sets parts->ids.
+// INVALID_ARGUMENT if a numbered token's id contradicts the vocabulary.
 absl::Status ApplySettings(const TokenizerSettings& settings, PipelineParts* parts);
 
 }  // namespace quintet

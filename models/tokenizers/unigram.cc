@@ -87,7 +87,7 @@ Unigram::Path Unigram::BestLastPieces(std::string_view piece) const {
 void Unigram::Encode(std::string_view piece, TokenList* tokens) const {
   Path path = BestLastPieces(piece);
   // Backtrack from the end. The best path has at most one piece per byte, so it is written into the
-  // end of its own table, where all entries have been read.
+  // end of its own table, whose entries have already been read.
   size_t first = path.size();
   for (size_t end = piece.size(); end > 0;) {
     const int32_t id = path[end];
