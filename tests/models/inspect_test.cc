@@ -55,7 +55,7 @@ TEST_CASE("Directories that are no models") {
   CHECK(InspectModel(scratch / "bad", false).status().code() == absl::StatusCode::kNotFound);
 }
 
-// A language model without oddities.
+// A language model without warnings.
 Inspection Sound() {
   Inspection in;
   in.config.vocab = 1000;
@@ -107,7 +107,7 @@ TEST_CASE("FindWarnings reports each likely mistake") {
   }
 }
 
-TEST_CASE("What is no oddity") {
+TEST_CASE("FindWarnings accepts valid configurations") {
   Inspection in = Sound();
   in.config.family = Family::kGpt2;
   in.config.encoder_layers = 0;
