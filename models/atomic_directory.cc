@@ -24,7 +24,7 @@ namespace {
 constexpr char kTemporary[] = ".quintet-tmp-";
 constexpr char kReplaced[] = ".quintet-old-";
 
-absl::Status Failed(const char* what, const std::string& path) {
+absl::Status ErrnoError(const char* what, const std::string& path) {
   return absl::ErrnoToStatus(errno, absl::StrCat(what, " ", path));
 }
 
@@ -41,10 +41,10 @@ void RemoveTree(const std::string& path) {
 
 absl::Status Sync(const std::string& path, int flags) {
   const int fd = open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW);
-  if (fd < 0) return Failed("cannot open", path);
+  if (fd < 0) return ErrnoError("cannot open", path);
   absl::Status status;
-  // Some file systems know no fsync of directories (EINVAL); there is nothing to wait for then.
-  if (fsync(fd) != 0 && errno != EINVAL) status = Failed("cannot write to disk", path);
+  // Some file systems do not support fsync of directories (EINVAL); there is nothing to wait for.
+  if (fsync(fd) != 0 && errno != EINVAL) status = ErrnoError("cannot write to disk", path);
   close(fd);
   return status;
 }
@@ -60,13 +60,13 @@ absl::Status SyncFiles(const std::string& directory) {
   return Sync(directory, O_RDONLY | O_DIRECTORY);
 }
 
-// Opens and locks a directory; -1 when another process holds it or it is gone.
+// Opens and locks a directory. Returns -1 if another process has locked it or it does not exist.
 int LockDirectory(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
   if (fd < 0) return -1;
   struct stat opened, named;
-  // The name must still be this directory's: whoever locked it before may have removed or renamed
-  // it since we opened it.
+  // Check that the name still refers to this directory. The previous owner of the lock may have
+  // removed or renamed it since it was opened.
   if (flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &opened) == 0 &&
       lstat(path.c_str(), &named) == 0 && opened.st_ino == named.st_ino &&
       opened.st_dev == named.st_dev) {
@@ -81,8 +81,8 @@ bool Exists(const std::string& path) {
   return lstat(path.c_str(), &info) == 0;
 }
 
-// What killed runs left beside the target: a replaced directory goes back where nothing took its
-// place, all else is removed.
+// Cleans up after killed runs: moves a replaced directory back if the target does not exist, and
+// removes all other siblings.
 void CleanUp(const std::string& parent, const std::string& name) {
   std::vector<std::string> temporary, replaced;
   std::error_code error;
@@ -112,14 +112,14 @@ void CleanUp(const std::string& parent, const std::string& name) {
 absl::Status CheckTarget(const std::string& target, bool replace) {
   struct stat info;
   if (lstat(target.c_str(), &info) != 0) {
-    return errno == ENOENT ? absl::OkStatus() : Failed("cannot look at", target);
+    return errno == ENOENT ? absl::OkStatus() : ErrnoError("cannot access", target);
   }
   if (S_ISLNK(info.st_mode)) {
     return absl::FailedPreconditionError(
         absl::StrCat(target, " is a symbolic link; give the directory itself"));
   }
   if (!S_ISDIR(info.st_mode)) {
-    return absl::FailedPreconditionError(absl::StrCat(target, " exists and is no directory"));
+    return absl::FailedPreconditionError(absl::StrCat(target, " exists and is not a directory"));
   }
   if (!replace) return absl::AlreadyExistsError(absl::StrCat(target, " exists"));
   return absl::OkStatus();
@@ -140,23 +140,24 @@ absl::StatusOr<AtomicDirectory> AtomicDirectory::Create(const std::string& targe
   directory.name_ = name;
   directory.options_ = options;
   struct stat info;
-  if (stat(directory.parent_.c_str(), &info) != 0) return Failed("cannot use", directory.parent_);
+  if (stat(directory.parent_.c_str(), &info) != 0)
+    return ErrnoError("cannot use", directory.parent_);
   if (!S_ISDIR(info.st_mode)) {
-    return absl::FailedPreconditionError(absl::StrCat(directory.parent_, " is no directory"));
+    return absl::FailedPreconditionError(absl::StrCat(directory.parent_, " is not a directory"));
   }
   CleanUp(directory.parent_, name);
   const std::string normal = absl::StrCat(directory.parent_, "/", name);
   if (absl::Status status = CheckTarget(normal, options.replace); !status.ok()) return status;
 
-  // Another process's clean-up may catch the sibling before it is locked: then take another name.
+  // Another process's clean-up may remove the sibling before it is locked. Then try another name.
   for (int attempt = 0; attempt < 16 && directory.lock_ < 0; ++attempt) {
     directory.path_ = absl::StrCat(directory.parent_, "/.", name, kTemporary, RandomSuffix());
     if (mkdir(directory.path_.c_str(), 0777) != 0) {
-      return Failed("cannot make directory", directory.path_);
+      return ErrnoError("cannot make directory", directory.path_);
     }
     directory.lock_ = LockDirectory(directory.path_);
   }
-  if (directory.lock_ < 0) return Failed("cannot lock directory", directory.path_);
+  if (directory.lock_ < 0) return ErrnoError("cannot lock directory", directory.path_);
   return directory;
 }
 
@@ -169,14 +170,14 @@ AtomicDirectory::AtomicDirectory(AtomicDirectory&& other) noexcept
 
 AtomicDirectory::~AtomicDirectory() {
   if (lock_ < 0) return;
-  RemoveTree(path_);  // unfinished, or the directory that was replaced
+  RemoveTree(path_);  // the unfinished directory, or the one that was replaced
   close(lock_);
 }
 
 absl::Status AtomicDirectory::Commit() {
   if (absl::Status status = SyncFiles(path_); !status.ok()) return status;
   if (absl::Status status = Publish(); !status.ok()) return status;
-  // The target is in place: only its durability is still at stake, so a failing sync is no failure.
+  // The target is in place. Only its durability depends on this sync, so a failure is ignored.
   (void)Sync(parent_, O_RDONLY | O_DIRECTORY);
   RemoveTree(path_);
   close(std::exchange(lock_, -1));
@@ -185,22 +186,22 @@ absl::Status AtomicDirectory::Commit() {
 
 absl::Status AtomicDirectory::Publish() {
   const std::string target = absl::StrCat(parent_, "/", name_);
-  // Looked at again: minutes have passed since Create.
+  // Check again, because minutes may have passed since Create.
   if (absl::Status status = CheckTarget(target, options_.replace); !status.ok()) return status;
   if (!Exists(target)) {
     if (renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, target.c_str(), RENAME_NOREPLACE) == 0) {
       return absl::OkStatus();
     }
-    if (errno != EINVAL && errno != ENOSYS) return Failed("cannot rename to", target);
-    // rename replaces empty directories at most, so nothing that appeared meanwhile is lost.
+    if (errno != EINVAL && errno != ENOSYS) return ErrnoError("cannot rename to", target);
+    // rename replaces at most an empty directory, so a directory created meanwhile is not lost.
     if (rename(path_.c_str(), target.c_str()) == 0) return absl::OkStatus();
-    return Failed("cannot rename to", target);
+    return ErrnoError("cannot rename to", target);
   }
   if (options_.exchange) {
     if (renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) {
       return absl::OkStatus();
     }
-    if (errno != EINVAL && errno != ENOSYS) return Failed("cannot replace", target);
+    if (errno != EINVAL && errno != ENOSYS) return ErrnoError("cannot replace", target);
   }
   return ReplaceByTwoRenames();
 }
@@ -208,19 +209,20 @@ absl::Status AtomicDirectory::Publish() {
 absl::Status AtomicDirectory::ReplaceByTwoRenames() {
   const std::string target = absl::StrCat(parent_, "/", name_);
   const std::string old = absl::StrCat(parent_, "/.", name_, kReplaced, RandomSuffix());
-  // Locked under its coming name too, since the lock is the directory's: no other run restores it
-  // between the renames.
+  // The lock belongs to the directory, not to its name, so it stays locked after the rename and no
+  // other run restores it between the two renames.
   const int lock = LockDirectory(target);
   if (lock < 0)
     return absl::UnavailableError(absl::StrCat(target, " is locked by another process"));
   absl::Status status;
   if (rename(target.c_str(), old.c_str()) != 0) {
-    status = Failed("cannot replace", target);
+    status = ErrnoError("cannot replace", target);
   } else if (rename(path_.c_str(), target.c_str()) != 0) {
-    status = Failed("cannot rename to", target);
+    status = ErrnoError("cannot rename to", target);
     (void)rename(old.c_str(), target.c_str());
   } else {
-    (void)Sync(parent_, O_RDONLY | O_DIRECTORY);  // the new one is safe before the old one goes
+    // The new directory must be durable before the old one is removed.
+    (void)Sync(parent_, O_RDONLY | O_DIRECTORY);
     RemoveTree(old);
   }
   close(lock);

@@ -1,7 +1,7 @@
-// A directory that appears whole or not at all. Files are written into a hidden sibling
-// (".NAME.quintet-tmp-*"); Commit syncs them and puts the sibling in the target's place by one
-// rename. A process killed at any moment leaves the old directory or none, never a partial one; the
-// sibling it leaves behind is removed by the next run that writes the same target.
+// Creates a directory atomically: it appears complete or not at all. Files are written to a hidden
+// sibling (".NAME.quintet-tmp-*"); Commit syncs them and renames the sibling to the target. If the
+// process is killed, the target is the old directory or does not exist, but is never partial. The
+// next run with the same target removes a sibling that was left behind.
 #pragma once
 
 #include <cstdint>
@@ -12,32 +12,32 @@
 
 namespace quintet {
 
-// By which the sibling's name is longer than the target's, at most.
+// The sibling's name is at most this much longer than the target's.
 inline constexpr int64_t kTemporaryNameBytes = 32;
 
 struct AtomicDirectoryOptions {
-  bool replace =
-      false;  // an existing target is exchanged and then deleted; otherwise it is ALREADY_EXISTS
-  // False takes the path of file systems without an atomic exchange: two renames, and between them
-  // the old directory lies in a sibling from which the next run restores it.
+  // Replace an existing target by an exchange, then delete the old one. If false: ALREADY_EXISTS.
+  bool replace = false;
+  // False selects the method for file systems without an atomic exchange: two renames. Between them
+  // the old directory is in a sibling, from which the next run restores it.
   bool exchange = true;
 };
 
 class AtomicDirectory {
  public:
-  // Cleans up after killed runs, then makes the sibling. Siblings of running processes are locked
-  // (flock) and stay. The parent directory must exist. Errors: ALREADY_EXISTS, FAILED_PRECONDITION
-  // (the target is a symbolic link or no directory), NOT_FOUND (no parent), PERMISSION_DENIED,
-  // RESOURCE_EXHAUSTED (disk full).
+  // Cleans up after killed runs, then creates the sibling. Siblings of running processes are locked
+  // (flock) and are kept. The parent directory must exist. Errors: ALREADY_EXISTS,
+  // FAILED_PRECONDITION (the target is a symbolic link or not a directory), NOT_FOUND (no parent),
+  // PERMISSION_DENIED, RESOURCE_EXHAUSTED (disk full).
   static absl::StatusOr<AtomicDirectory> Create(const std::string& target,
                                                 const AtomicDirectoryOptions& options);
   AtomicDirectory(AtomicDirectory&& other) noexcept;
   AtomicDirectory& operator=(AtomicDirectory&&) = delete;
-  ~AtomicDirectory();  // without a Commit the sibling is removed
+  ~AtomicDirectory();  // removes the sibling unless Commit succeeded
 
-  const std::string& path() const { return path_; }  // write here; plain files only
+  const std::string& path() const { return path_; }  // write plain files here
 
-  // After an error the target is as before and the sibling is removed with this object.
+  // After an error the target is unchanged and the destructor removes the sibling.
   absl::Status Commit();
 
  private:
@@ -47,7 +47,7 @@ class AtomicDirectory {
 
   std::string parent_, name_, path_;
   AtomicDirectoryOptions options_;
-  int lock_ = -1;  // open on path_, flocked
+  int lock_ = -1;  // file descriptor of path_, locked with flock
 };
 
 }  // namespace quintet

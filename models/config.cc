@@ -35,7 +35,7 @@ void ReadFamily(ConfigFields* fields, ModelConfig* config) {
                    "\" is not supported; expected t5, mt5, umt5, flash_t5 or gpt2")));
 }
 
-// A class name without its family, e.g. "ForConditionalGeneration".
+// Head of a class name without its family prefix, e.g. "ForConditionalGeneration".
 std::optional<Head> HeadOfClass(Family family, absl::string_view name) {
   const auto strip = [&name](absl::string_view prefix) {
     return absl::ConsumePrefix(&name, prefix);
@@ -82,7 +82,7 @@ void ReadHead(ConfigFields* fields, ModelConfig* config) {
   config->head = *head;
 }
 
-// id2label {"0": "name", ...} wins over num_labels, as in Hugging Face.
+// As in Hugging Face, id2label {"0": "name", ...} overrides num_labels.
 void ReadLabels(ConfigFields* fields, ModelConfig* config) {
   config->labels = fields->Int("num_labels", 1, kMaxLabels).value_or(2);
   const nlohmann::json* map = fields->Find("id2label");
@@ -125,7 +125,7 @@ void ReadLabels(ConfigFields* fields, ModelConfig* config) {
 
 void ReadSpecialIds(ConfigFields* fields, ModelConfig* config) {
   const bool gpt2 = config->family == Family::kGpt2;
-  // FAT5's default is -100, an index that no embedding has: negative means none.
+  // FAT5's default is -100, which is no row of the embedding. Negative means none.
   const auto pad =
       fields->Int("pad_token_id", std::numeric_limits<int32_t>::min(), config->vocab - 1);
   const bool pad_given = fields->Find("pad_token_id") != nullptr;
@@ -145,7 +145,7 @@ void ReadSpecialIds(ConfigFields* fields, ModelConfig* config) {
   if (!gpt2 && config->decoder_start_id < 0) config->decoder_start_id = 0;
 }
 
-// The object that `quintet convert` adds (models/weights_table.h).
+// Reads the object that `quintet convert` adds (models/weights_table.h).
 void ReadConverted(const nlohmann::json& object, const std::string& where, ConfigFields* fields,
                    ModelConfig* config) {
   if (!object.is_object()) {
@@ -212,8 +212,8 @@ absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& json, const std:
   if (const nlohmann::json* converted = fields.Find("quintet")) {
     ReadConverted(*converted, where, &fields, &config);
   }
-  // Buckets grow with the logarithm of distance / exact, exact being a quarter of them (half in
-  // causal stacks).
+  // Bucket numbers beyond `exact` grow with log(distance / exact), where exact is a quarter of the
+  // buckets, or half in causal stacks.
   if (config.position == PositionEncoding::kT5 &&
       config.bias_max_distance <= config.bias_buckets / 2) {
     fields.Invalid("relative_attention_max_distance",

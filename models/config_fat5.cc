@@ -39,15 +39,15 @@ void ReadAlibi(ConfigFields* fields, ModelConfig* config) {
   }
 }
 
-// Case-sensitive names; any other string means no position encoding at all.
+// Names are case-sensitive. Any other string means no position encoding.
 void ReadPosition(ConfigFields* fields, ModelConfig* config) {
   const std::string type = fields->String("position_encoding_type").value_or("t5");
   const bool randomized = fields->Bool("use_randomized_position_encoding").value_or(false);
   if (randomized && (type == "t5" || type == "ALiBi")) {
     fields->Fail(
         absl::UnimplementedError("config.json: use_randomized_position_encoding: true is not "
-                                 "supported: such a model answers "
-                                 "differently every time"));
+                                 "supported, because it makes the output "
+                                 "random"));
   }
   if (type == "t5") {
     config->position = PositionEncoding::kT5;
@@ -75,9 +75,9 @@ void ReadFat5Fields(ConfigFields* fields, ModelConfig* config) {
                              .value_or(1.0 / std::sqrt(static_cast<double>(config->heads))));
   config->max_positions = fields->Int("max_sequence_length", 1, kMaxPositions).value_or(1024);
   ReadPosition(fields, config);
-  // Never a factor before the head, whatever T5's own fields say.
+  // FAT5 never scales logits, even if T5's fields are present.
   config->scale_logits = false;
-  // FAT5's task heads read the encoder alone.
+  // FAT5's task heads use only the encoder.
   if (config->head != Head::kLanguageModel && config->head != Head::kNone) {
     config->decoder_layers = 0;
   }

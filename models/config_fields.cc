@@ -10,7 +10,7 @@
 namespace quintet {
 namespace {
 
-// What a value is, for messages; never its text, which may be huge.
+// Describes a value for messages. Lists and objects are not printed, because they may be huge.
 std::string Got(const nlohmann::json& value) {
   if (value.is_number()) return absl::StrCat("got ", value.dump());
   if (value.is_string())
@@ -48,27 +48,28 @@ const nlohmann::json* ConfigFields::Find(const std::string& field) const {
   return found == object_.end() || found->is_null() ? nullptr : &*found;
 }
 
-std::optional<int64_t> ConfigFields::Int(const std::string& field, int64_t least, int64_t most) {
+std::optional<int64_t> ConfigFields::Int(const std::string& field, int64_t min_value,
+                                         int64_t max_value) {
   const nlohmann::json* value = Find(field);
   if (value == nullptr) return std::nullopt;
   const auto v = AsInt(*value);
-  if (!v || *v < least || *v > most) {
-    Invalid(field,
-            absl::StrCat("expected an integer from ", least, " to ", most, ", ", Got(*value)));
+  if (!v || *v < min_value || *v > max_value) {
+    Invalid(field, absl::StrCat("expected an integer from ", min_value, " to ", max_value, ", ",
+                                Got(*value)));
     return std::nullopt;
   }
   return v;
 }
 
-std::optional<int64_t> ConfigFields::Int(std::initializer_list<const char*> names, int64_t least,
-                                         int64_t most) {
+std::optional<int64_t> ConfigFields::Int(std::initializer_list<const char*> names,
+                                         int64_t min_value, int64_t max_value) {
   std::optional<int64_t> result;
   const char* first = nullptr;
   for (const char* name : names) {
-    const auto v = Int(name, least, most);
+    const auto v = Int(name, min_value, max_value);
     if (!v) continue;
     if (result && *v != *result) {
-      Invalid(name, absl::StrCat("is ", *v, ", but its other name ", first, " is ", *result));
+      Invalid(name, absl::StrCat("is ", *v, ", but its alias ", first, " is ", *result));
     }
     if (!result) first = name;
     result = v;
@@ -76,12 +77,14 @@ std::optional<int64_t> ConfigFields::Int(std::initializer_list<const char*> name
   return result;
 }
 
-std::optional<double> ConfigFields::Number(const std::string& field, double least, double most) {
+std::optional<double> ConfigFields::Number(const std::string& field, double min_value,
+                                           double max_value) {
   const nlohmann::json* value = Find(field);
   if (value == nullptr) return std::nullopt;
   const double v = value->is_number() ? value->get<double>() : std::nan("");
-  if (!(v >= least && v <= most)) {
-    Invalid(field, absl::StrCat("expected a number from ", least, " to ", most, ", ", Got(*value)));
+  if (!(v >= min_value && v <= max_value)) {
+    Invalid(field, absl::StrCat("expected a number from ", min_value, " to ", max_value, ", ",
+                                Got(*value)));
     return std::nullopt;
   }
   return v;
@@ -108,15 +111,15 @@ std::optional<std::string> ConfigFields::String(const std::string& field) {
 }
 
 std::vector<int32_t> ConfigFields::TokenIds(const std::string& field, int64_t vocab,
-                                            size_t most_ids) {
+                                            size_t max_ids) {
   const nlohmann::json* value = Find(field);
   if (value == nullptr) return {};
   if (!value->is_array()) {
     const auto id = Int(field, 0, vocab - 1);
     return id ? std::vector<int32_t>{static_cast<int32_t>(*id)} : std::vector<int32_t>();
   }
-  if (value->size() > most_ids) {
-    Invalid(field, absl::StrCat("expected at most ", most_ids, " ids, got ", value->size()));
+  if (value->size() > max_ids) {
+    Invalid(field, absl::StrCat("expected at most ", max_ids, " ids, got ", value->size()));
     return {};
   }
   std::vector<int32_t> ids;

@@ -1,5 +1,5 @@
-// Checked reading of one JSON object's fields. The first thing wrong is kept; later reads return
-// their defaults, so a parser asks status() once, at its end. null counts as absent.
+// Checked access to the fields of a JSON object. The first error is kept, so a parser checks
+// status() once, at its end; a field in error reads as absent. null counts as absent.
 #pragma once
 
 #include <cstdint>
@@ -15,28 +15,29 @@ namespace quintet {
 
 class ConfigFields {
  public:
-  // `object` is an object and outlives this; `where` starts every message.
+  // `object` must be an object and outlive this. `where` is the start of every message.
   ConfigFields(const nlohmann::json& object, std::string where);
 
   const absl::Status& status() const { return status_; }
-  // Keeps `status` unless something was wrong before.
+  // Stores `status` unless an error is stored already.
   void Fail(absl::Status status);
-  // INVALID_ARGUMENT "where: field: what".
+  // Stores INVALID_ARGUMENT "where: field: what".
   void Invalid(const std::string& field, const std::string& what);
 
-  // The value of a field that is present and not null, else null.
+  // The value of a field; null if it is absent or null.
   const nlohmann::json* Find(const std::string& field) const;
 
-  // An integer in [least, most]; 4.0 is not one.
-  std::optional<int64_t> Int(const std::string& field, int64_t least, int64_t most);
-  // The same under any of several names, which must agree where more than one is present.
-  std::optional<int64_t> Int(std::initializer_list<const char*> names, int64_t least, int64_t most);
-  // A finite number in [least, most].
-  std::optional<double> Number(const std::string& field, double least, double most);
+  // An integer in [min_value, max_value]; 4.0 is not an integer.
+  std::optional<int64_t> Int(const std::string& field, int64_t min_value, int64_t max_value);
+  // As above for a field with several names, whose values must agree if more than one is present.
+  std::optional<int64_t> Int(std::initializer_list<const char*> names, int64_t min_value,
+                             int64_t max_value);
+  // A finite number in [min_value, max_value].
+  std::optional<double> Number(const std::string& field, double min_value, double max_value);
   std::optional<bool> Bool(const std::string& field);
   std::optional<std::string> String(const std::string& field);
-  // A token id in [0, vocab), or a list of at most `most_ids` of them; empty when absent.
-  std::vector<int32_t> TokenIds(const std::string& field, int64_t vocab, size_t most_ids);
+  // A token id in [0, vocab), or a list of at most `max_ids` of them; empty if absent.
+  std::vector<int32_t> TokenIds(const std::string& field, int64_t vocab, size_t max_ids);
 
  private:
   const nlohmann::json& object_;

@@ -6,8 +6,8 @@
 namespace quintet {
 namespace {
 
-// feed_forward_proj is NAME or gated-NAME. "gated-gelu" alone means the tanh approximation; every
-// other name is meant literally. As in Hugging Face, dense_act_fn and is_gated_act overrule it.
+// feed_forward_proj is NAME or gated-NAME. "gated-gelu" means the tanh approximation; every other
+// name is meant literally. As in Hugging Face, dense_act_fn and is_gated_act override it.
 void ReadFeedForward(const std::string& default_projection, ConfigFields* fields,
                      ModelConfig* config) {
   const std::string name = fields->String("feed_forward_proj").value_or(default_projection);
@@ -32,8 +32,9 @@ void ReadFeedForward(const std::string& default_projection, ConfigFields* fields
   config->activation = *known;
 }
 
-// Whether the decoder's output is multiplied by d_model^-0.5 before the head (models/README.md,
-// "Logit scale"). The first rule that applies decides; a UMT5 that is not tied stays open.
+// Decides whether the decoder's output is multiplied by d_model^-0.5 before the head
+// (models/README.md, "Logit scale"). The first rule that applies decides. An untied UMT5 stays
+// undecided.
 void ReadLogitScale(ConfigFields* fields, ModelConfig* config) {
   const auto scale = fields->Bool("scale_decoder_outputs");
   config->tie_word_embeddings = fields->Bool("tie_word_embeddings");

@@ -26,22 +26,23 @@ const char* StoredName(DType dtype) {
   return dtype == DType::kI8 ? "int8" : dtype == DType::kF8 ? "fp8" : DTypeName(dtype);
 }
 
-// "dir/." and "dir//" are dir.
+// Normalizes "dir/." and "dir//" to "dir".
 fs::path WithoutTrailingSlash(const std::string& path) {
   const fs::path normal = fs::path(path).lexically_normal();
   return normal.has_filename() ? normal : normal.parent_path();
 }
 
-// Both as the file system sees them, since one may be deleted after the other was read.
+// Compares the paths as the file system resolves them. The target may be deleted after the source
+// has been read, so they must not overlap.
 absl::Status CheckNesting(const std::string& source, const std::string& target) {
   std::error_code error;
   const fs::path from = fs::weakly_canonical(source, error);
-  if (error) return absl::OkStatus();  // reading the source will say so
+  if (error) return absl::OkStatus();  // reading the source reports this error
   const fs::path to = fs::weakly_canonical(target, error);
   if (error) {
     return absl::InvalidArgumentError(absl::StrCat("'", target, "': ", error.message()));
   }
-  // Another path may lead to the same directory without symbolic links: a bind mount.
+  // A bind mount gives two paths to one directory without symbolic links.
   if (from == to || fs::equivalent(from, to, error)) {
     return absl::InvalidArgumentError(
         absl::StrCat("'", target, "' is the model itself; convert to another directory"));
@@ -49,39 +50,43 @@ absl::Status CheckNesting(const std::string& source, const std::string& target) 
   for (const auto& [outer, inner] : {std::pair(from, to), std::pair(to, from)}) {
     const fs::path relative = inner.lexically_relative(outer);
     if (relative.empty() || *relative.begin() == "..") continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "'", inner.string(), "' lies in '", outer.string(), "'; model and output must be apart"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", inner.string(), "' is inside '", outer.string(),
+                     "'; model and output must be separate directories"));
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckLength(const fs::path& target) {
   const fs::path parent = target.has_parent_path() ? target.parent_path() : fs::path(".");
-  const long longest = pathconf(parent.c_str(), _PC_NAME_MAX);  // -1: unknown, as of no directory
+  // -1: unknown, for instance if there is no such directory
+  const long longest = pathconf(parent.c_str(), _PC_NAME_MAX);
   const int64_t limit = (longest > 0 ? longest : NAME_MAX) - kTemporaryNameBytes;
   const int64_t size = static_cast<int64_t>(target.filename().native().size());
   if (size > limit) {
     return absl::InvalidArgumentError(absl::StrCat("the name of the directory has ", size,
-                                                   " bytes, of at most ", limit,
-                                                   " that leave room for a temporary name"));
+                                                   " bytes, more than the limit of ", limit,
+                                                   " (temporary names are longer)"));
   }
-  constexpr int64_t kLongestFile = 64;  // in the directory
+  constexpr int64_t kLongestFile = 64;  // file names in the directory
   const int64_t path_size = static_cast<int64_t>(target.native().size());
   const int64_t path_limit = PATH_MAX - kTemporaryNameBytes - kLongestFile;
   if (path_size > path_limit) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the path has ", path_size, " bytes, of at most ", path_limit));
+        absl::StrCat("the path has ", path_size, " bytes, more than the limit of ", path_limit));
   }
   return absl::OkStatus();
 }
 
-// What is wrong with the target says nothing about the model, as these codes otherwise do.
+// Maps codes that callers interpret as errors of the source model to ABORTED, because the target is
+// at fault.
 absl::Status TargetError(const absl::Status& status) {
   const bool model_code = absl::IsNotFound(status) || absl::IsFailedPrecondition(status);
   return model_code ? absl::AbortedError(status.message()) : status;
 }
 
-// --force deletes models, not home directories.
+// --force replaces only model directories and empty directories, so that it cannot delete, for
+// instance, a home directory.
 absl::Status CheckReplaceable(const ConvertOptions& options) {
   std::error_code error;
   if (!options.replace || !fs::is_directory(options.target, error)) return absl::OkStatus();
@@ -89,7 +94,7 @@ absl::Status CheckReplaceable(const ConvertOptions& options) {
     return absl::OkStatus();
   }
   return absl::AbortedError(absl::StrCat(
-      options.target, " holds no config.json: not replaced, since it is no model's directory"));
+      options.target, " has no config.json, so it is not a model directory and is not replaced"));
 }
 
 absl::Status CheckForm(const ConvertOptions& options, const ModelConfig& config,
@@ -97,11 +102,11 @@ absl::Status CheckForm(const ConvertOptions& options, const ModelConfig& config,
   if (options.form == ConvertForm::kPacked) return absl::OkStatus();
   if (file.contains("quintet")) {
     return absl::FailedPreconditionError(
-        "the source is converted already: give the original checkpoint");
+        "the source is already converted; use the original checkpoint");
   }
   if (options.dtype.has_value() && IsQuantized(*options.dtype)) {
     return absl::InvalidArgumentError(
-        absl::StrCat(StoredName(*options.dtype), " goes with Quintet's own form only"));
+        absl::StrCat(StoredName(*options.dtype), " is supported only for Quintet's packed format"));
   }
   return options.form == ConvertForm::kFat5 ? CheckExpressibleAsFat5(config)
                                             : CheckExpressibleAsT5(config);

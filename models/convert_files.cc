@@ -29,7 +29,7 @@ constexpr const char* kCompanions[] = {
     "merges.txt",
 };
 
-// Licences travel with the weights that they cover.
+// Licences are copied along with the weights that they cover.
 bool IsCompanion(const std::string& name) {
   for (const char* companion : kCompanions) {
     if (name == companion) return true;
@@ -51,7 +51,7 @@ absl::Status RefuseSymlink(const std::string& path) {
   if (lstat(path.c_str(), &info) != 0 || !S_ISLNK(info.st_mode)) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       path.substr(path.rfind('/') + 1),
-      " is a symbolic link; --follow-symlinks reads such files, as hub caches have them"));
+      " is a symbolic link; pass --follow-symlinks to read such files (hub caches use them)"));
 }
 
 absl::Status CopyCompanions(const std::string& source, const std::string& target,
@@ -93,8 +93,8 @@ absl::Status WriteFile(const std::string& path, const std::string& text) {
 }
 
 absl::Status WriteJson(const std::string& path, const nlohmann::json& value) {
-  // Strings were checked to be UTF-8 when they were read; replacing keeps dump from throwing all
-  // the same.
+  // All strings were checked to be UTF-8 when they were read. error_handler_t::replace makes sure
+  // that dump cannot throw.
   return WriteFile(path,
                    value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }

@@ -13,7 +13,7 @@ constexpr int64_t kBlockBytes = int64_t{8} << 20;
 
 DType Wider(DType a, DType b) { return a == b ? a : DType::kF32; }
 
-// As the source holds it.
+// Dtype of a parameter in the source; f32 if its pieces have different dtypes.
 DType SourceType(const PlannedWeight& weight) {
   std::optional<DType> type;
   for (const WeightPiece& piece : weight.pieces) {
@@ -23,7 +23,7 @@ DType SourceType(const PlannedWeight& weight) {
   return type.value_or(DType::kF32);
 }
 
-// A tied head is not written twice: the loader makes it from the embedding.
+// True for a tied head, which is not stored: the loader takes the embedding instead.
 bool IsTiedHead(const PlannedWeight& weight, const std::vector<PlannedWeight>& plan) {
   if (weight.slot.kind != WeightKind::kMatrix || weight.pieces.size() != 1) return false;
   for (const PlannedWeight& other : plan) {
@@ -35,7 +35,8 @@ bool IsTiedHead(const PlannedWeight& weight, const std::vector<PlannedWeight>& p
   return false;
 }
 
-// Of all matrices together. Those that fp8 leaves wide do not count where the others are fp8.
+// Common dtype of all matrices. If the other matrices are fp8, those that fp8 models keep wide are
+// ignored.
 DType CommonType(const std::vector<PlannedWeight>& plan) {
   std::optional<DType> type;
   for (const bool wide : {false, true}) {
@@ -76,7 +77,7 @@ void Gather16(const Tensor& values, int64_t row, float (*to_f32)(uint16_t), floa
   for (int64_t c = 0; c < values.dim[1]; ++c) out[c] = to_f32(in[c * values.stride[1]]);
 }
 
-// One row of [n, columns] of any stored type, to f32.
+// Converts one row of [n, columns] of any stored dtype to f32.
 void RowToF32(const Tensor& values, const Tensor& scales, int64_t row, float* out) {
   const int64_t columns = values.dim[1];
   switch (values.dtype) {
@@ -92,13 +93,13 @@ void RowToF32(const Tensor& values, const Tensor& scales, int64_t row, float* ou
       return Gather<int64_t>(values, row, out);
     case DType::kI8:
     case DType::kF8:
-      // Only in our own files, whose rows are dense.
+      // Only converted files have these dtypes, and their rows are dense.
       ConvertToF32(values.Rows(row, row + 1).data, values.dtype, columns, out);
       for (int64_t c = 0; c < columns && scales.defined(); ++c) out[c] *= scales.f32()[row];
   }
 }
 
-// One parameter after the other, in blocks of rows.
+// Writes parameters one after the other, in blocks of rows.
 class PackedStream {
  public:
   PackedStream(const SafetensorsReader& files, WeightsWriter* writer)
@@ -123,7 +124,8 @@ class PackedStream {
   }
 
  private:
-  // A transposed source is read whole: every row of the result touches all of its rows.
+  // Rows per block. A transposed source is read whole, because every row of the result needs all of
+  // its rows.
   static int64_t BlockRows(const PlannedWeight& weight) {
     for (const WeightPiece& piece : weight.pieces) {
       if (piece.transposed) return weight.rows();
@@ -170,8 +172,8 @@ class PackedStream {
 absl::StatusOr<ConvertResult> WritePackedWeights(const SafetensorsReader& files,
                                                  ModelConfig* config, const ConvertOptions& options,
                                                  const std::string& path) {
-  WeightPlaces places;
-  absl::StatusOr<std::vector<PlannedWeight>> plan = PlanWeights(files, config, &places);
+  WeightDestinations destinations;
+  absl::StatusOr<std::vector<PlannedWeight>> plan = PlanWeights(files, config, &destinations);
   if (!plan.ok()) return plan.status();
   const DType wanted = options.dtype.value_or(CommonType(*plan));
   std::vector<TensorSpec> specs;

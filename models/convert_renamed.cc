@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kBlockElements = int64_t{1} << 20;
 
-struct Renamed {
+struct RenamedTensor {
   std::string name;
   const StoredTensor* source = nullptr;
   float factor = 1.0f;
@@ -30,7 +30,7 @@ bool IsPowerOfTwo(float x) {
   return std::frexp(x, &exponent) == 0.5f;
 }
 
-// The embedding may have up to three names; all are one parameter.
+// Finds the embedding, which may be stored under any of three names.
 const StoredTensor* FindEmbedding(const SafetensorsReader& files) {
   for (const char* prefix : {"", "transformer."}) {
     for (const char* name :
@@ -45,9 +45,9 @@ float InverseSqrt(int64_t d_model) {
   return static_cast<float>(1.0 / std::sqrt(static_cast<double>(d_model)));
 }
 
-// Elements [begin, begin + n) as f32, times a factor.
-absl::Status ReadElements(const SafetensorsReader& files, const Renamed& tensor, int64_t begin,
-                          int64_t n, std::vector<char>* raw, float* out) {
+// Reads elements [begin, begin + n) as f32 and multiplies them by tensor.factor.
+absl::Status ReadElements(const SafetensorsReader& files, const RenamedTensor& tensor,
+                          int64_t begin, int64_t n, std::vector<char>* raw, float* out) {
   const int64_t width = StoredTypeBytes(tensor.source->type);
   raw->resize(n * width);
   absl::Status status = files.Read(*tensor.source, begin * width, n * width, raw->data());
@@ -59,9 +59,9 @@ absl::Status ReadElements(const SafetensorsReader& files, const Renamed& tensor,
   return absl::OkStatus();
 }
 
-// Whether two tensors hold the same values once the first is rounded to the second's type.
-absl::StatusOr<bool> SameValues(const SafetensorsReader& files, const Renamed& a,
-                                const Renamed& b) {
+// True if the two tensors are equal after the first is rounded to the second's dtype.
+absl::StatusOr<bool> SameValues(const SafetensorsReader& files, const RenamedTensor& a,
+                                const RenamedTensor& b) {
   const int64_t total = Elements(*a.source);
   if (a.source->shape != b.source->shape) return false;
   const DType type = *ToDType(b.source->type);
@@ -81,7 +81,7 @@ absl::StatusOr<bool> SameValues(const SafetensorsReader& files, const Renamed& a
   return true;
 }
 
-DType TargetType(const Renamed& tensor, std::optional<DType> wanted) {
+DType TargetType(const RenamedTensor& tensor, std::optional<DType> wanted) {
   const DType source = *ToDType(tensor.source->type);
   if (wanted) return *wanted;
   return tensor.factor == 1.0f || IsPowerOfTwo(tensor.factor) ? source : DType::kF32;
@@ -95,16 +95,16 @@ absl::Status CheckFloat(const StoredTensor& tensor) {
                                                  StoredTypeName(tensor.type)));
 }
 
-// What the loader passes over, a whole model's decoder in an encoder's checkpoint for one.
+// True for tensors that the loader ignores, e.g. the decoder in a checkpoint for an encoder class.
 bool IsUnread(const ModelConfig& config, const StoredTensor& tensor) {
   return IsIgnoredT5Tensor(config, std::string(absl::StripPrefix(tensor.name, "transformer.")));
 }
 
-// The tensors of FAT5's form, from T5's files.
-absl::StatusOr<std::vector<Renamed>> AsFat5(const SafetensorsReader& files,
-                                            const ModelConfig& config,
-                                            const StoredTensor* embedding) {
-  std::vector<Renamed> result;
+// The tensors of the FAT5 format, taken from T5 files.
+absl::StatusOr<std::vector<RenamedTensor>> Fat5Tensors(const SafetensorsReader& files,
+                                                       const ModelConfig& config,
+                                                       const StoredTensor* embedding) {
+  std::vector<RenamedTensor> result;
   const float head_factor =
       config.scale_logits.value_or(false) ? InverseSqrt(config.d_model) : 1.0f;
   bool has_head = false;
@@ -125,11 +125,12 @@ absl::StatusOr<std::vector<Renamed>> AsFat5(const SafetensorsReader& files,
   return result;
 }
 
-// The tensors of T5's form, from FAT5's files. A head that is the scaled embedding becomes a tied
-// one again.
-absl::StatusOr<std::vector<Renamed>> AsT5(const SafetensorsReader& files, const ModelConfig& config,
-                                          const StoredTensor* embedding, bool* tied) {
-  std::vector<Renamed> result;
+// The tensors of the T5 format, taken from FAT5 files. A head that equals the scaled embedding
+// becomes a tied head.
+absl::StatusOr<std::vector<RenamedTensor>> T5Tensors(const SafetensorsReader& files,
+                                                     const ModelConfig& config,
+                                                     const StoredTensor* embedding, bool* tied) {
+  std::vector<RenamedTensor> result;
   const std::string prefix = config.head == Head::kTokenClassification ? "transformer." : "";
   result.push_back({absl::StrCat(prefix, "shared.weight"), embedding});
   for (const StoredTensor& tensor : files.tensors()) {
@@ -150,7 +151,7 @@ absl::StatusOr<std::vector<Renamed>> AsT5(const SafetensorsReader& files, const 
   return result;
 }
 
-absl::Status WriteTensor(const SafetensorsReader& files, const Renamed& tensor,
+absl::Status WriteTensor(const SafetensorsReader& files, const RenamedTensor& tensor,
                          WeightsWriter* writer) {
   const int64_t total = Elements(*tensor.source);
   std::vector<char> raw, encoded;
@@ -173,28 +174,28 @@ absl::StatusOr<RenamedWeights> WriteRenamedWeights(const SafetensorsReader& file
                                                    ModelConfig* config,
                                                    const ConvertOptions& options,
                                                    const std::string& path) {
-  // The loader's own check of names, shapes and types; it settles the scale of logits too.
-  WeightPlaces places;
-  if (auto plan = PlanWeights(files, config, &places); !plan.ok()) return plan.status();
+  // Checks names, shapes and dtypes as the loader does, and sets config->scale_logits.
+  WeightDestinations destinations;
+  if (auto plan = PlanWeights(files, config, &destinations); !plan.ok()) return plan.status();
   RenamedWeights result;
   const StoredTensor* embedding = FindEmbedding(files);
   if (embedding == nullptr) return absl::InvalidArgumentError("tensor shared.weight: missing");
   if (absl::Status status = CheckFloat(*embedding); !status.ok()) return status;
-  absl::StatusOr<std::vector<Renamed>> tensors =
-      options.form == ConvertForm::kFat5 ? AsFat5(files, *config, embedding)
-                                         : AsT5(files, *config, embedding, &result.tied);
+  absl::StatusOr<std::vector<RenamedTensor>> tensors =
+      options.form == ConvertForm::kFat5 ? Fat5Tensors(files, *config, embedding)
+                                         : T5Tensors(files, *config, embedding, &result.tied);
   if (!tensors.ok()) return tensors.status();
   std::vector<TensorSpec> specs;
-  // By name, so that a sharded source gives the bytes that a single file gives.
+  // Sorted by name, so that a sharded source and a single file give the same bytes.
   std::sort(tensors->begin(), tensors->end(),
-            [](const Renamed& a, const Renamed& b) { return a.name < b.name; });
-  for (Renamed& tensor : *tensors) {
+            [](const RenamedTensor& a, const RenamedTensor& b) { return a.name < b.name; });
+  for (RenamedTensor& tensor : *tensors) {
     tensor.type = TargetType(tensor, options.dtype);
     specs.push_back({tensor.name, ToStoredType(tensor.type), tensor.source->shape});
   }
   absl::StatusOr<WeightsWriter> writer = WeightsWriter::Create(path, specs, options.progress);
   if (!writer.ok()) return writer.status();
-  for (const Renamed& tensor : *tensors) {
+  for (const RenamedTensor& tensor : *tensors) {
     if (absl::Status status = WriteTensor(files, tensor, &*writer); !status.ok()) return status;
   }
   absl::StatusOr<ConvertResult> written = writer->Finish();

@@ -11,18 +11,18 @@ namespace quintet {
 absl::StatusOr<WeightsWriter> WeightsWriter::Create(
     const std::string& path, const std::vector<TensorSpec>& specs,
     std::function<bool(int64_t, int64_t)> progress) {
-  // "format": what Hugging Face's loaders ask of a file.
+  // Hugging Face's loaders require "format".
   absl::StatusOr<SafetensorsWriter> file =
       SafetensorsWriter::Create(path, specs, {{"format", "pt"}});
   if (!file.ok()) return file.status();
   WeightsWriter writer(*std::move(file));
-  // The header is on disk already.
+  // The header is already on disk.
   if (absl::Status status = HashFile(path, &writer.hash_); !status.ok()) return status;
   writer.progress_ = std::move(progress);
   writer.result_.tensors = static_cast<int64_t>(specs.size());
   for (const TensorSpec& spec : specs) {
     int64_t bytes = StoredTypeBytes(spec.type);
-    for (int64_t d : spec.shape) bytes *= d;  // the writer has refused what overflows
+    for (int64_t d : spec.shape) bytes *= d;  // overflow was checked by SafetensorsWriter
     writer.total_bytes_ += bytes;
   }
   return writer;
@@ -46,8 +46,8 @@ absl::StatusOr<ConvertResult> WeightsWriter::Finish() {
 
 absl::Status Encode(const float* values, int64_t n, DType type, const std::string& tensor,
                     void* encoded) {
-  const float limit = type == DType::kF16 ? 65520.0f  // what rounds to 65504, the largest f16
-                                          : std::numeric_limits<float>::infinity();
+  // 65520 is the smallest value that does not round to 65504, the largest f16.
+  const float limit = type == DType::kF16 ? 65520.0f : std::numeric_limits<float>::infinity();
   for (int64_t i = 0; i < n; ++i) {
     if (std::abs(values[i]) < limit) continue;
     if (!std::isfinite(values[i])) {

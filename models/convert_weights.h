@@ -1,4 +1,4 @@
-// Weights of a conversion: what each form holds, and its streaming to model.safetensors.
+// Writes the weights of each conversion format to model.safetensors as a stream.
 #pragma once
 
 #include <functional>
@@ -13,13 +13,13 @@
 
 namespace quintet {
 
-// A safetensors file that is hashed while it is written.
+// A safetensors file whose SHA-256 is computed while it is written.
 class WeightsWriter {
  public:
   static absl::StatusOr<WeightsWriter> Create(const std::string& path,
                                               const std::vector<TensorSpec>& specs,
                                               std::function<bool(int64_t, int64_t)> progress);
-  // CANCELLED when `progress` answers false.
+  // CANCELLED if `progress` returns false.
   absl::Status Append(const void* data, int64_t bytes);
   absl::StatusOr<ConvertResult> Finish();
 
@@ -33,23 +33,23 @@ class WeightsWriter {
   int64_t total_bytes_ = 0;
 };
 
-// n f32 values as a float type. INVALID_ARGUMENT, naming `tensor`, when a value is too large for
-// it.
+// Converts n f32 values to a float dtype. INVALID_ARGUMENT, with `tensor`, if a value does not fit.
 absl::Status Encode(const float* values, int64_t n, DType type, const std::string& tensor,
                     void* encoded);
 
-// Writes path. Settles config->scale_logits.
+// Writes the packed weights to `path`. Sets config->scale_logits.
 absl::StatusOr<ConvertResult> WritePackedWeights(const SafetensorsReader& files,
                                                  ModelConfig* config, const ConvertOptions& options,
                                                  const std::string& path);
 
 struct RenamedWeights {
   ConvertResult written;
-  bool tied = false;  // T5 without lm_head.weight, whose logits are scaled by d_model^-0.5
+  // A T5 without lm_head.weight, whose logits are scaled by d_model^-0.5.
+  bool tied = false;
 };
-// T5 as FAT5 and FAT5 as T5: the same tensors by other names, with scales of logits (to FAT5) and
-// of attention (to T5) multiplied into lm_head and the query projections. A scaled tensor whose
-// factor is no power of two is stored as f32 unless options.dtype says otherwise.
+// Writes T5 as FAT5 or FAT5 as T5: the same tensors under other names. The logit scale (to FAT5) is
+// multiplied into lm_head, and the attention scale (to T5) into the query projections. A scaled
+// tensor whose factor is not a power of two is stored as f32 unless options.dtype is set.
 absl::StatusOr<RenamedWeights> WriteRenamedWeights(const SafetensorsReader& files,
                                                    ModelConfig* config,
                                                    const ConvertOptions& options,

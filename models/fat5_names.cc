@@ -15,10 +15,10 @@ using Json = nlohmann::json;
 struct NamePair {
   const char* t5;
   const char* fat5;
-  bool encoder, decoder;  // stacks that have it
+  bool encoder, decoder;  // stacks that have the tensor
 };
 
-// Within a block. Where FAT5 has two spellings the first is the one to write.
+// Names within a block. If FAT5 has two spellings, the first one is written.
 constexpr NamePair kBlockNames[] = {
     {"layer.0.layer_norm", "self_attention_layer.layer_norm", true, true},
     {"layer.0.SelfAttention.q", "self_attention_layer.self_attention.Wq", true, true},
@@ -46,7 +46,7 @@ constexpr NamePair kBlockNames[] = {
     {"layer.2.DenseReluDense.wo", "ff_layer.wo", false, true},
 };
 
-// Outside of blocks, with the same names in both families.
+// Names outside of blocks, equal in both families.
 constexpr const char* kCommonNames[] = {"shared.weight",
                                         "encoder.final_layer_norm.weight",
                                         "decoder.final_layer_norm.weight",
@@ -76,7 +76,7 @@ bool ParseBlockName(const std::string& name, BlockName* block) {
 
 enum class Direction { kToFat5, kToT5 };
 
-// nullopt-like: empty when the name is not one of the family's.
+// Returns an empty string if the family has no tensor of this name.
 std::string Translate(const std::string& name, Direction direction) {
   for (const char* common : kCommonNames) {
     if (name == common) return name;
@@ -96,7 +96,7 @@ bool IsSecondEmbeddingName(const std::string& name) {
   return name == "encoder.embed_tokens.weight" || name == "decoder.embed_tokens.weight";
 }
 
-// Keys of config.json that mean the same in both families.
+// Keys of config.json with the same meaning in both families.
 constexpr const char* kCommonKeys[] = {
     "vocab_size",
     "d_model",
@@ -131,14 +131,14 @@ Json CommonConfig(const Json& source, const ModelConfig& config) {
   for (const char* key : kCommonKeys) {
     if (source.contains(key)) result[key] = source[key];
   }
-  // Defaults that differ between the families are written out.
+  // Written explicitly, because the families' defaults differ.
   result["num_heads"] = config.heads;
   result["layer_norm_epsilon"] = source.value("layer_norm_epsilon", 1e-6);
   result["relative_attention_num_buckets"] = config.bias_buckets;
   result["relative_attention_max_distance"] = config.bias_max_distance;
   result["pad_token_id"] = std::max(config.pad_id, 0);
   result["decoder_start_token_id"] = std::max(config.decoder_start_id, 0);
-  // Without a declared class the family decides how the tokenizer's files are read.
+  // If no class is declared, the family determines how the tokenizer's files are read.
   const bool is_t5 = config.is_t5();
   const auto declared = source.find("tokenizer_class");
   const bool is_declared = declared != source.end() && declared->is_string();
@@ -166,11 +166,12 @@ std::string ArchitectureName(Head head, const char* prefix) {
   return "";
 }
 
-// The task heads read the encoder in FAT5 but, but for token classification, the decoder in T5.
+// T5's task heads, except token classification, use the decoder; FAT5's use the encoder.
 absl::Status CheckHead(Head head) {
   if (head == Head::kSequenceClassification || head == Head::kQuestionAnswering) {
     return absl::UnimplementedError(
-        absl::StrCat("head: ", HeadName(head), " reads T5's decoder but FAT5's encoder"));
+        absl::StrCat("head: ", HeadName(head),
+                     " uses the decoder in T5 but the encoder in FAT5, so it cannot be converted"));
   }
   return absl::OkStatus();
 }
@@ -183,14 +184,16 @@ absl::StatusOr<std::string> Fat5NameOfT5(const std::string& name) {
   if (bare == "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight") return "";
   std::string result = Translate(bare, Direction::kToFat5);
   if (!result.empty()) return result;
-  return absl::InvalidArgumentError(absl::StrCat("tensor ", name, ": no FAT5 model has it"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("tensor ", name, ": FAT5 has no tensor of this name"));
 }
 
 absl::StatusOr<std::string> T5NameOfFat5(const std::string& name, Head head) {
   if (IsSecondEmbeddingName(name)) return "";
   std::string result = Translate(name, Direction::kToT5);
   if (result.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("tensor ", name, ": no T5 model has it"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor ", name, ": T5 has no tensor of this name"));
   }
   const bool prefixed =
       head == Head::kTokenClassification && !absl::StartsWith(name, "classifier.");
@@ -207,7 +210,7 @@ absl::Status CheckExpressibleAsFat5(const ModelConfig& config) {
   }
   if (config.activation != Activation::kGeluTanh && config.activation != Activation::kRelu) {
     return absl::UnimplementedError(
-        "feed_forward_proj: FAT5 has tanh-GELU (gated-gelu, gelu_new) and relu only");
+        "feed_forward_proj: FAT5 supports only tanh-GELU (gated-gelu, gelu_new) and relu");
   }
   return CheckHead(config.head);
 }
@@ -218,7 +221,7 @@ absl::Status CheckExpressibleAsT5(const ModelConfig& config) {
         absl::StrCat("model_type: expected flash_t5, got ", FamilyName(config.family)));
   }
   if (config.position != PositionEncoding::kT5) {
-    return absl::UnimplementedError("position_encoding_type: T5 has t5 only");
+    return absl::UnimplementedError("position_encoding_type: T5 supports only t5");
   }
   return CheckHead(config.head);
 }

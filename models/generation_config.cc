@@ -10,8 +10,8 @@ namespace quintet {
 namespace {
 
 constexpr int64_t kMaxFileBytes = 4 << 20;
-constexpr int64_t kAnyId = int64_t{1}
-                           << 31;  // ids are checked against the vocabulary where they are used
+// Ids are checked against the vocabulary where they are used.
+constexpr int64_t kAnyId = int64_t{1} << 31;
 constexpr int64_t kAnyCount = int64_t{1} << 31;
 constexpr double kAnyNumber = 1e9;
 constexpr size_t kMaxIds = 100000;
@@ -49,13 +49,13 @@ std::vector<std::vector<int32_t>> ReadBadWords(const std::string& where, ConfigF
   return words;
 }
 
-// Fields that change what transformers generates, with a value other than the one that changes
-// nothing (null never does). Fields for speed alone (use_cache, prompt_lookup_num_tokens, ...) are
-// left out.
-std::vector<std::string> NotFollowed(const std::string& where, const ConfigFields& fields) {
+// Lists fields that change what transformers generates, unless they have their neutral value. null
+// is always neutral. Fields that affect only speed (use_cache, prompt_lookup_num_tokens, ...) are
+// not listed.
+std::vector<std::string> UnsupportedFields(const std::string& where, const ConfigFields& fields) {
   const struct {
     const char* name;
-    nlohmann::json neutral;  // null: there is none
+    nlohmann::json neutral;  // value without effect; null: none
   } known[] = {{"constraints", nullptr},
                {"diversity_penalty", 0},
                {"dola_layers", nullptr},
@@ -81,7 +81,7 @@ std::vector<std::string> NotFollowed(const std::string& where, const ConfigField
   for (const auto& one : known) {
     const nlohmann::json* value = fields.Find(one.name);
     if (value == nullptr || *value == one.neutral) continue;
-    // ASCII: what JSON escapes is safe to print.
+    // Escaped to ASCII, which is safe to print.
     std::string text = value->dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
     if (text.size() > kMaxShownValue) text = text.substr(0, kMaxShownValue) + "...";
     found.push_back(absl::StrCat(where, ": ", one.name, " is ", text));
@@ -100,7 +100,7 @@ absl::StatusOr<GenerationDefaults> ParseObject(const nlohmann::json& object,
   GenerationDefaults d;
   d.max_new_tokens = fields.Int("max_new_tokens", 1, kAnyCount);
   d.max_length = fields.Int("max_length", 1, kAnyCount);
-  // Hugging Face's old default, written into files by nobody's choice.
+  // Hugging Face's old default, which was written into files without anyone choosing it.
   if (d.max_length == 20) d.max_length = std::nullopt;
   d.min_new_tokens = fields.Int("min_new_tokens", 0, kAnyCount);
   d.min_length = fields.Int("min_length", 0, kAnyCount);
@@ -124,13 +124,13 @@ absl::StatusOr<GenerationDefaults> ParseObject(const nlohmann::json& object,
   d.suppress_tokens = fields.TokenIds("suppress_tokens", kAnyId, kMaxIds);
   d.begin_suppress_tokens = fields.TokenIds("begin_suppress_tokens", kAnyId, kMaxIds);
   d.bad_words_ids = ReadBadWords(where, &fields);
-  d.not_followed = NotFollowed(where, fields);
+  d.not_followed = UnsupportedFields(where, fields);
   if (!fields.status().ok()) return fields.status();
   return d;
 }
 
-// Files older than generation_config.json hold its fields in config.json. The special ids there are
-// the model's, and read with it.
+// Directories older than generation_config.json keep its fields in config.json. The special ids
+// there belong to the model and are read with its config.
 absl::StatusOr<GenerationDefaults> DefaultsOfModelConfig(const std::string& directory) {
   constexpr char kWhere[] = "config.json";
   const auto text = ReadFile(directory + "/" + kWhere, kMaxFileBytes);
@@ -149,11 +149,12 @@ absl::StatusOr<GenerationDefaults> DefaultsOfModelConfig(const std::string& dire
 
 absl::Status CheckFollowed(const GenerationDefaults& defaults) {
   if (defaults.not_followed.empty()) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrCat(absl::StrJoin(defaults.not_followed, "; "),
-                                               ": Hugging Face's generate follows this, Quintet "
-                                               "does not, so outputs would differ; remove it "
-                                               "from the file, or ignore it with ",
-                                               kIgnoreGenerationFields));
+  return absl::UnimplementedError(
+      absl::StrCat(absl::StrJoin(defaults.not_followed, "; "),
+                   ": not supported, but used by transformers' generate, "
+                   "so outputs would differ; remove it "
+                   "from the file or pass ",
+                   kIgnoreGenerationFields));
 }
 
 absl::StatusOr<GenerationDefaults> ReadGenerationDefaults(const std::string& directory) {

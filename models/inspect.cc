@@ -61,9 +61,10 @@ bool Contains(const std::vector<int32_t>& ids, int32_t id) {
   return std::find(ids.begin(), ids.end(), id) != ids.end();
 }
 
-class Oddities {
+class WarningFinder {
  public:
-  explicit Oddities(const Inspection& inspection) : in_(inspection), config_(inspection.config) {}
+  explicit WarningFinder(const Inspection& inspection)
+      : in_(inspection), config_(inspection.config) {}
 
   std::vector<std::string> Find() {
     generates_ = config_.head == Head::kLanguageModel;
@@ -72,25 +73,25 @@ class Oddities {
     CheckStoredTypes();
     if (!config_.logit_scale_warning.empty()) Add(config_.logit_scale_warning);
     if (generates_) CheckGeneration();
-    return std::move(found_);
+    return std::move(warnings_);
   }
 
  private:
   template <typename... Parts>
   void Add(const Parts&... parts) {
-    found_.push_back(absl::StrCat(parts...));
+    warnings_.push_back(absl::StrCat(parts...));
   }
 
   void CheckSpecialIds() {
     if (generates_ && config_.eos_ids.empty()) {
-      Add("config.json: eos_token_id: none; generation ends at its length limit only");
+      Add("config.json: eos_token_id: none; generation stops only at the length limit");
     }
     if (config_.family != Family::kGpt2 && config_.pad_id < 0) {
-      Add("config.json: pad_token_id: none or no token; pass one where outputs are to be filled");
+      Add("config.json: pad_token_id: none or negative; pass one if outputs are to be padded");
     }
     if (generates_ && Contains(config_.eos_ids, config_.decoder_start_id)) {
       Add("config.json: decoder_start_token_id ", config_.decoder_start_id,
-          " is an end-of-sequence id too");
+          " is also an end-of-sequence id");
     }
   }
 
@@ -102,32 +103,34 @@ class Oddities {
     }
     if (t.vocab > config_.vocab) {
       Add("tokenizer: ", t.vocab, " ids, but the embedding has ", config_.vocab,
-          " rows: texts that give higher ids are refused");
+          " rows: texts with higher ids are rejected");
     } else if (t.vocab * 10 < config_.vocab * 9) {
       Add("tokenizer: ", t.vocab, " ids, but the embedding has ", config_.vocab,
-          " rows: is it this model's?");
+          " rows: it may belong to another model");
     }
     if (t.eos_id >= 0 && !config_.eos_ids.empty() && !Contains(config_.eos_ids, t.eos_id)) {
-      Add("tokenizer: its end of sequence is ", t.eos_id, ", config.json's is ",
+      Add("tokenizer: end-of-sequence id ", t.eos_id, " differs from config.json's ",
           absl::StrJoin(config_.eos_ids, ", "));
     }
     if (config_.family != Family::kGpt2 && t.pad_id >= 0 && config_.pad_id >= 0 &&
         t.pad_id != config_.pad_id) {
-      Add("tokenizer: its padding is ", t.pad_id, ", config.json's is ", config_.pad_id);
+      Add("tokenizer: padding id ", t.pad_id, " differs from config.json's ", config_.pad_id);
     }
   }
 
   void CheckStoredTypes() {
     if (config_.family != Family::kGpt2 && in_.stored_values.count("F16") > 0) {
-      Add("weights: stored as F16; T5 models from v1.1 on overflow it in training and inference, "
+      Add("weights: stored as F16, which T5 v1.1 and later models overflow in training and "
+          "inference, "
           "so "
-          "prefer a bf16 or f32 checkpoint where there is one");
+          "prefer a bf16 or f32 checkpoint if there is one");
     }
   }
 
   void CheckId(const char* field, int32_t id) {
     if (id >= config_.vocab) {
-      Add("generation_config.json: ", field, ": ", id, " is beyond the ", config_.vocab, " rows");
+      Add("generation_config.json: ", field, ": ", id, " is outside the embedding of ",
+          config_.vocab, " rows");
     }
   }
 
@@ -157,14 +160,15 @@ class Oddities {
       Add("generation_config.json: num_beams ", *g.num_beams, " is above the limit of 32");
     }
     if (!g.do_sample.value_or(false) && (g.temperature || g.top_p || g.top_k)) {
-      Add("generation_config.json: temperature, top_p and top_k act only with do_sample");
+      Add("generation_config.json: temperature, top_p and top_k have an effect only with "
+          "do_sample");
     }
   }
 
   const Inspection& in_;
   const ModelConfig& config_;
   bool generates_ = false;
-  std::vector<std::string> found_;
+  std::vector<std::string> warnings_;
 };
 
 }  // namespace
@@ -186,17 +190,17 @@ absl::StatusOr<Inspection> InspectModel(const std::string& directory, bool follo
     result.stored_values[StoredTypeName(tensor.type)] +=
         tensor.bytes / StoredTypeBytes(tensor.type);
   }
-  WeightPlaces places;
-  const auto plan = PlanWeights(*files, &result.config, &places);
+  WeightDestinations destinations;
+  const auto plan = PlanWeights(*files, &result.config, &destinations);
   if (!plan.ok()) return plan.status();
   if (absl::Status s = ReadTokenizer(directory, &result.tokenizer); !s.ok()) return s;
   result.files = ListFiles(directory);
-  result.warnings = FindOddities(result);
+  result.warnings = FindWarnings(result);
   return result;
 }
 
-std::vector<std::string> FindOddities(const Inspection& inspection) {
-  return Oddities(inspection).Find();
+std::vector<std::string> FindWarnings(const Inspection& inspection) {
+  return WarningFinder(inspection).Find();
 }
 
 }  // namespace quintet

@@ -18,8 +18,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Builds the value while checking what nlohmann's own builder does not: depth and duplicate keys.
-// The lexer calls it without recursion.
+// SAX handler that builds the value. Unlike nlohmann's own builder it checks the nesting depth and
+// rejects duplicate keys. The parser calls it without recursion.
 class CheckedBuilder : public nlohmann::json_sax<Json> {
  public:
   CheckedBuilder(std::string where, int max_depth)
@@ -50,8 +50,8 @@ class CheckedBuilder : public nlohmann::json_sax<Json> {
 
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::detail::exception& error) override {
-    std::string_view what =
-        error.what();  // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
+    // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
+    std::string_view what = error.what();
     const size_t bracket = what.find("] ");
     if (bracket != std::string_view::npos) what.remove_prefix(bracket + 2);
     return Fail(absl::StrCat("not JSON at byte ", position, ": ",
@@ -64,7 +64,7 @@ class CheckedBuilder : public nlohmann::json_sax<Json> {
   }
 
  private:
-  // The place of the next value: the root, the value of the key just read, or a new array element.
+  // Where to store the next value: the root, the value of the last key, or a new array element.
   Json* Next() {
     if (open_.empty()) return &root_;
     if (open_.back()->is_object()) return slot_;
@@ -81,8 +81,7 @@ class CheckedBuilder : public nlohmann::json_sax<Json> {
 
   bool Open(Json container) {
     if (static_cast<int>(open_.size()) >= max_depth_) {
-      return Fail(
-          absl::StrCat("nesting deeper than ", max_depth_, " levels: expected at most that"));
+      return Fail(absl::StrCat("nesting deeper than ", max_depth_, " levels"));
     }
     Json* place = Next();
     *place = std::move(container);
@@ -103,8 +102,8 @@ class CheckedBuilder : public nlohmann::json_sax<Json> {
   std::string where_;
   int max_depth_;
   Json root_;
-  // Open containers. The pointers stay valid: an array grows only while it is the innermost open
-  // one.
+  // Open containers, outermost first. The pointers stay valid, because an array grows only while it
+  // is the innermost open container.
   std::vector<Json*> open_;
   Json* slot_ = nullptr;
   absl::Status status_;
@@ -115,7 +114,7 @@ std::string BaseName(const std::string& path) { return path.substr(path.find_las
 }  // namespace
 
 absl::StatusOr<Json> ParseJson(std::string_view text, const std::string& where, int max_depth) {
-  // No JSON text holds a NUL byte, but nlohmann's lexer takes one for the end of its input.
+  // A NUL byte is invalid in JSON, but nlohmann's lexer treats it as the end of the input.
   if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
     return absl::InvalidArgumentError(absl::StrCat(where, ": not JSON at byte ", nul + 1, ": NUL"));
   }
@@ -130,10 +129,10 @@ absl::StatusOr<Json> ParseJson(std::string_view text, const std::string& where, 
 
 absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes) {
   const std::string name = BaseName(path);
-  // Not blocking, so that a FIFO in a model directory cannot hang the loader.
+  // Non-blocking, so that a FIFO in a model directory cannot block the loader.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
-    const int error = errno;  // building the message may change it
+    const int error = errno;  // StrCat may change errno
     const std::string message = absl::StrCat(name, ": cannot open: ", std::strerror(error));
     return error == ENOENT ? absl::NotFoundError(message) : absl::InvalidArgumentError(message);
   }
@@ -155,7 +154,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes)
       if (count < 0)
         return absl::InvalidArgumentError(
             absl::StrCat(name, ": cannot read: ", std::strerror(errno)));
-      if (count == 0) break;  // shortened since fstat
+      if (count == 0) break;  // the file was truncated after fstat
       done += static_cast<size_t>(count);
     }
     text.resize(done);

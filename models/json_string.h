@@ -1,4 +1,4 @@
-// One JSON string, read in place and at the speed of memory.
+// Reads one JSON string in place, without a general JSON parser.
 #pragma once
 
 #include <string>
@@ -6,9 +6,9 @@
 
 namespace quintet {
 
-// Reads the string that starts with a quote at text[*at], decodes its escapes into `value`, and
-// moves *at past its closing quote. False, with *at where it went wrong, when there is none, or it
-// holds control characters, bad escapes, lone surrogates or bytes that are not UTF-8.
+// Reads the string whose opening quote is text[*at], decodes its escapes into *value and moves *at
+// past the closing quote. Returns false, with *at near the error, if there is no string or if it
+// contains control characters, bad escapes, lone surrogates or invalid UTF-8.
 bool ReadJsonString(std::string_view text, size_t* at, std::string* value);
 
 }  // namespace quintet

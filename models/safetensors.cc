@@ -31,7 +31,7 @@ struct TypeRow {
   const char* name;
   int64_t bytes;
 };
-// In the order of StoredType.
+// Indexed by StoredType.
 constexpr TypeRow kTypes[] = {{"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E5M2", 1}, {"F8_E4M3", 1},
                               {"I16", 2},  {"U16", 2}, {"F16", 2}, {"BF16", 2},    {"I32", 4},
                               {"U32", 4},  {"F32", 4}, {"F64", 8}, {"I64", 8},     {"U64", 8}};
@@ -47,8 +47,8 @@ absl::Status ReadAll(int descriptor, const std::string& name, int64_t offset, in
           absl::StrCat(name, ": cannot be read: ", std::strerror(errno)));
     }
     if (got == 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(name, ": the file ends at byte ", offset, ", ", bytes, " bytes too early"));
+      return absl::InvalidArgumentError(absl::StrCat(name, ": the file is truncated at byte ",
+                                                     offset, ", ", bytes, " bytes are missing"));
     }
     out += got;
     offset += got;
@@ -62,8 +62,7 @@ bool Exists(const std::string& path) {
   return lstat(path.c_str(), &unused) == 0;
 }
 
-// Shards come from the index, which may name anything: only plain file names stay inside the
-// directory.
+// Shard names come from the untrusted index. Only plain file names stay inside the directory.
 bool IsPlainFileName(const std::string& name) {
   return !name.empty() && name.size() <= 255 && name[0] != '.' &&
          name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
@@ -73,8 +72,8 @@ absl::Status NoWeights(const std::string& directory) {
   for (const char* name : {"/pytorch_model.bin", "/pytorch_model.bin.index.json"}) {
     if (!Exists(directory + name)) continue;
     return absl::InvalidArgumentError(
-        "the directory holds pytorch_model.bin but no model.safetensors; pickle files are not "
-        "read. Convert it with: "
+        "the directory has pytorch_model.bin but no model.safetensors; pickle files are not "
+        "supported. Convert it with: "
         "python3 -c \"import sys, transformers as t; p = sys.argv[1]; c = "
         "t.AutoConfig.from_pretrained(p); "
         "getattr(t, c.architectures[0]).from_pretrained(p).save_pretrained(p, "
@@ -100,7 +99,7 @@ absl::StatusOr<int> OpenWeightFile(const std::string& path, const std::string& w
       absl::StrCat(where, ": cannot be opened: ", std::strerror(errno)));
 }
 
-// The JSON text before the data: eight bytes of its length, little endian, then the text.
+// Reads the JSON text before the data: eight bytes for its length (little-endian), then the text.
 absl::StatusOr<std::string> ReadHeader(int descriptor, const std::string& where,
                                        int64_t file_bytes) {
   if (file_bytes < 8) {
@@ -109,20 +108,22 @@ absl::StatusOr<std::string> ReadHeader(int descriptor, const std::string& where,
   }
   unsigned char length_bytes[8];
   if (absl::Status s = ReadAll(descriptor, where, 0, 8, length_bytes); !s.ok()) return s;
-  if (std::memcmp(length_bytes, "version ", 8) == 0) {  // the text that stands for a file in git
+  // A Git LFS pointer file is a text that starts with "version ".
+  if (std::memcmp(length_bytes, "version ", 8) == 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         where, ": is a Git LFS pointer, not the weights; fetch them with git lfs pull"));
   }
   uint64_t header_bytes = 0;
   for (int i = 7; i >= 0; --i) header_bytes = header_bytes << 8 | length_bytes[i];
   if (header_bytes > kMaxHeaderBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(where, ": the header's length is ", header_bytes,
-                                                   ", the limit ", kMaxHeaderBytes));
+    return absl::InvalidArgumentError(absl::StrCat(where, ": the header's length of ", header_bytes,
+                                                   " bytes exceeds the limit of ",
+                                                   kMaxHeaderBytes));
   }
   const int64_t end = 8 + static_cast<int64_t>(header_bytes);
   if (end > file_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(where, ": the header ends at byte ", end, ", the file at ", file_bytes));
+    return absl::InvalidArgumentError(absl::StrCat(where, ": the header ends at byte ", end,
+                                                   ", but the file ends at byte ", file_bytes));
   }
   std::string json(header_bytes, '\0');
   absl::Status status =
@@ -314,7 +315,8 @@ absl::Status SafetensorsReader::AddShards(const std::string& directory, bool fol
   }
   if (weight_map.size() != tensors_.size()) {
     return absl::InvalidArgumentError(absl::StrCat(where, ": weight_map names ", weight_map.size(),
-                                                   " tensors, the shards hold ", tensors_.size()));
+                                                   " tensors, but the shards hold ",
+                                                   tensors_.size()));
   }
   return absl::OkStatus();
 }

@@ -15,10 +15,9 @@ constexpr size_t kMaxTensors = 100000;
 constexpr size_t kMaxMetadata = 10000;
 constexpr size_t kMaxRank = 8;
 
-// Reads the one shape that a header has: {name: {dtype, shape, data_offsets}, ...}, with strings
-// under __metadata__. A general JSON parser would build, or at least buffer, whatever a hostile
-// header holds; here nothing is kept that is not a tensor or a line of metadata, and nothing can
-// nest.
+// Parses the fixed structure {name: {dtype, shape, data_offsets}, ...}, with strings under
+// __metadata__. A general JSON parser would buffer or build any value of a hostile header. This
+// parser keeps only tensors and metadata, and does not recurse.
 class HeaderParser {
  public:
   HeaderParser(std::string_view text, const std::string& where) : text_(text), where_(where) {}
@@ -33,10 +32,10 @@ class HeaderParser {
   }
 
  private:
-  // Fields of one tensor, as bits.
+  // Bits of the fields of one tensor that were seen.
   static constexpr int kType = 1, kShape = 2, kOffsets = 4, kAllFields = 7;
 
-  // Room at once, since growing would double the peak.
+  // Reserves all tensors at once, because a growing vector would double the peak memory.
   void ReserveTensors() {
     size_t count = 0;
     const std::string_view field = "\"data_offsets\"";
@@ -64,14 +63,14 @@ class HeaderParser {
       ++at_;
     }
   }
-  bool Take(char c) {
+  bool Accept(char c) {
     SkipSpace();
     if (at_ >= text_.size() || text_[at_] != c) return false;
     ++at_;
     return true;
   }
   bool Expect(char c) {
-    return Take(c) || Fail(absl::StrCat("expected '", std::string(1, c), "'"));
+    return Accept(c) || Fail(absl::StrCat("expected '", std::string(1, c), "'"));
   }
 
   bool String(std::string* value) {
@@ -94,15 +93,15 @@ class HeaderParser {
     return (at_ > begin && !leading_zero) || FailTensor("expected an integer that is not negative");
   }
 
-  // {"key": <field(key)>, ...}
+  // Parses {"key": VALUE, ...} and calls field(key) to parse each value.
   template <typename Field>
   bool Object(Field field) {
     if (!Expect('{')) return false;
-    if (Take('}')) return true;
+    if (Accept('}')) return true;
     do {
       std::string key;
       if (!String(&key) || !Expect(':') || !field(key)) return false;
-    } while (Take(','));
+    } while (Accept(','));
     return Expect('}');
   }
 
@@ -155,7 +154,7 @@ class HeaderParser {
 
   bool Shape() {
     if (!Expect('[')) return false;
-    if (Take(']')) return true;
+    if (Accept(']')) return true;
     do {
       if (tensor_.shape.size() == kMaxRank) {
         return FailTensor(absl::StrCat("more than ", kMaxRank, " dimensions"));
@@ -163,11 +162,11 @@ class HeaderParser {
       int64_t dimension;
       if (!Unsigned(&dimension)) return false;
       tensor_.shape.push_back(dimension);
-    } while (Take(','));
+    } while (Accept(','));
     return Expect(']');
   }
 
-  // `bytes` holds the end offset until CheckLayout.
+  // `bytes` holds the end offset until CheckLayout converts it.
   bool Offsets() {
     return Expect('[') && Unsigned(&tensor_.offset_bytes) && Expect(',') &&
            Unsigned(&tensor_.bytes) && Expect(']');
@@ -178,16 +177,16 @@ class HeaderParser {
   size_t at_ = 0;
   absl::Status status_;
   SafetensorsHeader header_;
-  StoredTensor tensor_;  // being read
+  StoredTensor tensor_;  // the tensor being parsed
   int seen_fields_ = 0;
   bool seen_metadata_ = false;
 };
 
-// Offsets must tile the data without gaps or overlaps, each range as long as its shape says. Turns
-// end offsets into lengths.
+// Checks that the offsets cover the data without gaps or overlaps and that each range has the
+// length of its shape. Converts end offsets to lengths.
 absl::Status CheckLayout(int64_t data_bytes, const std::string& where,
                          std::vector<StoredTensor>* tensors) {
-  // Empty tensors may share an offset with the tensor that starts there: they sort before it.
+  // An empty tensor may share its offset with the next tensor. It must sort before that tensor.
   std::sort(tensors->begin(), tensors->end(), [](const StoredTensor& a, const StoredTensor& b) {
     return std::make_pair(a.offset_bytes, a.bytes) < std::make_pair(b.offset_bytes, b.bytes);
   });

@@ -1,4 +1,4 @@
-// The JSON header of a safetensors file, parsed as a stream so that a hostile header costs no more
+// Parses the JSON header of a safetensors file as a stream, so that a hostile header takes no more
 // memory than its own length.
 #pragma once
 
@@ -13,12 +13,12 @@
 namespace quintet {
 
 struct SafetensorsHeader {
-  std::vector<StoredTensor> tensors;  // by offset; offset_bytes counts from the start of the data
+  std::vector<StoredTensor> tensors;  // sorted by offset; offset_bytes is relative to the data
   std::map<std::string, std::string> metadata;
 };
 
-// Parses and checks every rule of SafetensorsReader::Open that concerns the header. `data_bytes` is
-// what follows it in the file. INVALID_ARGUMENT starts with `where`.
+// Parses the header and checks all rules of SafetensorsReader::Open that concern it. `data_bytes`
+// is the size of the file after the header. INVALID_ARGUMENT starts with `where`.
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::string_view json, int64_t data_bytes,
                                                          const std::string& where);
 

@@ -31,7 +31,8 @@ absl::Status WriteAll(int descriptor, const std::string& name, const void* data,
   return absl::OkStatus();
 }
 
-// Invalid UTF-8 becomes nullopt: nlohmann throws, and exceptions stay where they are called.
+// Returns nullopt for invalid UTF-8. nlohmann throws there, and exceptions are caught where they
+// occur.
 std::optional<std::string> Quoted(const std::string& text) {
   try {
     return nlohmann::json(text).dump();
@@ -40,7 +41,7 @@ std::optional<std::string> Quoted(const std::string& text) {
   }
 }
 
-// The header with its leading length, and the data's length.
+// Returns the header with its leading length and sets *data_bytes to the size of the data.
 absl::StatusOr<std::string> BuildHeader(const std::vector<TensorSpec>& specs,
                                         const std::map<std::string, std::string>& metadata,
                                         int64_t* data_bytes) {

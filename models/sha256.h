@@ -1,5 +1,5 @@
-// SHA-256 (FIPS 180-4) of a stream of bytes: the identity of a model's weights, and of the files
-// that convert writes.
+// SHA-256 (FIPS 180-4) of a stream of bytes. It identifies a model's weights and the files that
+// `quintet convert` writes.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@ namespace quintet {
 class Sha256 {
  public:
   void Update(const void* data, size_t bytes);
-  // 64 lower-case hexadecimal digits. Once, last.
+  // Returns 64 lower-case hexadecimal digits. Call once, after the last Update.
   std::string Finish();
 
  private:
@@ -26,7 +26,7 @@ class Sha256 {
   uint64_t total_bytes_ = 0;
 };
 
-// Updates `hash` with all bytes that the file has now.
+// Updates `hash` with all bytes of the file.
 absl::Status HashFile(const std::string& path, Sha256* hash);
 
 }  // namespace quintet

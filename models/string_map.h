@@ -1,5 +1,6 @@
-// A hash map by string that is searched with a view. Abseil's hash maps corrupt the heap when an
-// allocation fails while they grow; this one is as it was.
+// A hash map with string keys and lookup by string_view. Based on std::unordered_map, because
+// Abseil's hash maps corrupt the heap if an allocation fails while they grow; std::unordered_map
+// stays unchanged.
 #pragma once
 
 #include <functional>

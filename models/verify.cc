@@ -13,7 +13,7 @@
 namespace quintet {
 namespace {
 
-// Two sequences of different lengths, past the first logarithmic position bucket.
+// Offsets of two sequences of different lengths, longer than the first logarithmic position bucket.
 constexpr int32_t kSourceOffsets[] = {0, 29, 41};
 constexpr int32_t kTargetOffsets[] = {0, 24, 33};
 constexpr int64_t kSourceTokens = 41, kTargetTokens = 33;
@@ -33,7 +33,7 @@ std::vector<float> Copy(const Tensor& x) {
   return values;
 }
 
-// Ids without a pattern, the same in every run.
+// Pseudo-random ids, the same in every run.
 std::vector<int32_t> SampleIds(int64_t n, int64_t vocab, uint32_t seed) {
   std::vector<int32_t> ids(n);
   uint64_t state = seed;
@@ -44,7 +44,7 @@ std::vector<int32_t> SampleIds(int64_t n, int64_t vocab, uint32_t seed) {
   return ids;
 }
 
-// One model on the sample, stage by stage.
+// Runs one model on the sample and records each stage.
 class SampleRun {
  public:
   explicit SampleRun(Model* model) : model_(model), config_(model->config()) {
@@ -172,14 +172,14 @@ absl::StatusOr<std::vector<StageError>> CompareModels(const VerifyOptions& optio
   absl::StatusOr<std::vector<Stage>> result = RunSample(options.result, load, pool);
   if (!result.ok()) return result.status();
   if (source->size() != result->size()) {
-    return absl::FailedPreconditionError("the two models have not the same layers");
+    return absl::FailedPreconditionError("the two models have different layers");
   }
   std::vector<StageError> errors;
   for (size_t i = 0; i < source->size(); ++i) {
     const Stage &a = (*result)[i], &b = (*source)[i];
     if (a.name != b.name || a.values.size() != b.values.size()) {
       return absl::FailedPreconditionError(
-          absl::StrCat(b.name, ": the two models have not the same shape"));
+          absl::StrCat(b.name, ": the two models have different shapes"));
     }
     errors.push_back({b.name, RelativeError(a.values, b.values)});
   }

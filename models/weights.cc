@@ -14,20 +14,20 @@
 namespace quintet {
 namespace {
 
-// What a thread reads at once: large enough for the disk, small enough to stay in its cache and out
-// of the peak.
+// Bytes per read of one thread: large enough for the disk, small enough for the thread's cache and
+// for a small peak memory.
 constexpr int64_t kBlockBytes = 1 << 20;
 
-// Whether matrices and tables get memory and values, or only a shape.
+// kShapes: matrices and tables get only a shape, without memory and values.
 enum class Extent : uint8_t { kAll, kShapes };
 
-// The buffers behind a model's Tensors.
+// Owns the memory of a model's Tensors.
 struct Storage {
-  std::vector<Buffer> in_place;  // tables, and on a device everything in the end
-  std::vector<Buffer> on_host;   // vectors and bias tables, which are made on the host
+  std::vector<Buffer> resident;  // tables; on a device finally everything
+  std::vector<Buffer> host;      // vectors and bias tables, which are built on the host
 };
 
-// Rows [begin, end) of one parameter, read and placed by one thread.
+// Rows [begin, end) of one parameter, read and stored by one thread.
 struct Task {
   const PlannedWeight* weight;
   int64_t begin, end;
@@ -39,7 +39,8 @@ int64_t BlockRows(const PlannedWeight& weight) {
   return std::max<int64_t>(packs, 1) * LinearWeight::kPackRows;
 }
 
-// Blocks of a gated weight do not cross from the gate to the up half: Pack asks for that.
+// Splits the plan into blocks of rows. A block of a gated weight must not cross from the gate rows
+// to the up rows, because Pack requires it.
 std::vector<Task> SplitIntoTasks(const std::vector<PlannedWeight>& plan, Extent extent) {
   std::vector<Task> tasks;
   for (const PlannedWeight& weight : plan) {
@@ -66,9 +67,9 @@ WeightType TypeOf(const WeightSlot& slot, const WeightOptions& options) {
   return options.type == WeightType::kF8 && slot.wide ? WeightType::kBF16 : options.type;
 }
 
-// Room for every parameter: matrices and tables where they stay, vectors in one buffer of the host.
-absl::Status AllocatePlaces(const std::vector<PlannedWeight>& plan, const WeightOptions& options,
-                            Extent extent, Storage* storage) {
+// Allocates every parameter: matrices and tables in their final memory, vectors in one host buffer.
+absl::Status AllocateParameters(const std::vector<PlannedWeight>& plan,
+                                const WeightOptions& options, Extent extent, Storage* storage) {
   Carver sizes(nullptr);
   for (const PlannedWeight& weight : plan) {
     if (weight.slot.kind == WeightKind::kVector) sizes.Take(weight.rows() * weight.columns() * 4);
@@ -88,7 +89,7 @@ absl::Status AllocatePlaces(const std::vector<PlannedWeight>& plan, const Weight
                                              : options.device->Allocate(values.bytes);
       if (!table.ok()) return table.status();
       *slot.tensor = DenseOf(table->data(), *ToDType(values.type), slot.shape);
-      storage->in_place.push_back(std::move(*table));
+      storage->resident.push_back(std::move(*table));
     } else {
       const auto make = extent == Extent::kAll ? LinearWeight::Allocate : LinearWeight::Describe;
       auto matrix =
@@ -97,7 +98,7 @@ absl::Status AllocatePlaces(const std::vector<PlannedWeight>& plan, const Weight
       *slot.matrix = std::move(*matrix);
     }
   }
-  storage->on_host.push_back(std::move(*vectors));
+  storage->host.push_back(std::move(*vectors));
   return absl::OkStatus();
 }
 
@@ -111,7 +112,7 @@ void ConvertScalar(const Tensor& value, float* to) {
   }
 }
 
-// Quantised values for a weight of another type: values * scales, as f32 [rows, columns].
+// Dequantizes to f32 [rows, columns] (values * scales), for a weight of another type.
 void Dequantize(const Tensor& values, const Tensor& scales, std::vector<float>* out) {
   const int64_t rows = values.dim[0], columns = values.dim[1];
   out->resize(static_cast<size_t>(rows * columns));
@@ -122,7 +123,7 @@ void Dequantize(const Tensor& values, const Tensor& scales, std::vector<float>* 
   }
 }
 
-void PlaceMatrix(int64_t row, const Tensor& values, const Tensor& scales, LinearWeight* matrix) {
+void StoreMatrix(int64_t row, const Tensor& values, const Tensor& scales, LinearWeight* matrix) {
   if (!IsQuantized(values.dtype)) {
     matrix->Pack(row, values);
   } else if (values.dtype == WeightDType(matrix->type())) {
@@ -137,11 +138,11 @@ void PlaceMatrix(int64_t row, const Tensor& values, const Tensor& scales, Linear
 absl::Status RunTask(const SafetensorsReader& files, const Task& task, Device* device,
                      void* staging) {
   const WeightSlot& slot = task.weight->slot;
-  const auto place = [&](int64_t row, const Tensor& values, const Tensor& scales) {
+  const auto store = [&](int64_t row, const Tensor& values, const Tensor& scales) {
     if (slot.kind == WeightKind::kMatrix) {
-      PlaceMatrix(row, values, scales, slot.matrix);
+      StoreMatrix(row, values, scales, slot.matrix);
     } else if (slot.kind == WeightKind::kTable) {
-      // A table's bytes were read where they belong, or are on their way to the device.
+      // On the CPU a table's bytes were already read into their final memory.
       if (device == nullptr) return;
       device->Write(slot.tensor->Rows(row, row + values.dim[0]).data, values.data,
                     values.elements() * DTypeBytes(values.dtype));
@@ -156,7 +157,7 @@ absl::Status RunTask(const SafetensorsReader& files, const Task& task, Device* d
   if (slot.kind == WeightKind::kTable && device == nullptr) {
     destination = slot.tensor->Rows(task.begin, task.end).data;
   }
-  return VisitRows(files, *task.weight, task.begin, task.end, destination, place);
+  return VisitRows(files, *task.weight, task.begin, task.end, destination, store);
 }
 
 absl::Status RunTasks(const SafetensorsReader& files, const std::vector<Task>& tasks,
@@ -188,7 +189,8 @@ absl::Status RunTasks(const SafetensorsReader& files, const std::vector<Task>& t
   return first_error;
 }
 
-// Layers without position parameters of their own share the first layer's tables.
+// Builds the position bias of each layer. Layers without parameters of their own share that of
+// layer 0.
 absl::Status BuildBiases(const ModelConfig& config, bool causal,
                          const std::vector<PositionParameters>& parameters, StackWeights* stack,
                          std::vector<Buffer>* storage) {
@@ -204,7 +206,7 @@ absl::Status BuildBiases(const ModelConfig& config, bool causal,
   return absl::OkStatus();
 }
 
-// Tensors that the host made, moved to a device: every view is moved with its buffer.
+// Copies host buffers to a device and redirects the Tensors that point into them.
 class HostToDevice {
  public:
   explicit HostToDevice(Device* device) : device_(device) {}
@@ -243,8 +245,8 @@ class HostToDevice {
   std::vector<Copied> copied_;
 };
 
-// A vector as values of another type, in a buffer of its own.
-absl::Status Round(DType dtype, Tensor* vector, std::vector<Buffer>* storage) {
+// Converts a vector to another dtype, in a new buffer.
+absl::Status ConvertVector(DType dtype, Tensor* vector, std::vector<Buffer>* storage) {
   if (!vector->defined() || dtype == DType::kF32) return absl::OkStatus();
   auto rounded = Buffer::Allocate(vector->elements() * DTypeBytes(dtype));
   if (!rounded.ok()) return rounded.status();
@@ -259,13 +261,13 @@ absl::Status MoveToDevice(const std::vector<PlannedWeight>& plan, Device* device
   for (StackWeights* stack : {&weights->encoder, &weights->decoder}) {
     for (LayerWeights& layer : stack->layers) {
       for (Tensor* bias : {&layer.qkv_bias, &layer.ffn_in_bias}) {
-        const absl::Status status = Round(weights->activations, bias, &storage->on_host);
+        const absl::Status status = ConvertVector(weights->activations, bias, &storage->host);
         if (!status.ok()) return status;
       }
     }
   }
   HostToDevice move(device);
-  absl::Status status = move.Copy(storage->on_host, &storage->in_place);
+  absl::Status status = move.Copy(storage->host, &storage->resident);
   if (!status.ok()) return status;
   for (const PlannedWeight& weight : plan) {
     if (weight.slot.kind == WeightKind::kVector) move.Move(weight.slot.tensor);
@@ -279,7 +281,7 @@ absl::Status MoveToDevice(const std::vector<PlannedWeight>& plan, Device* device
       }
     }
   }
-  storage->on_host.clear();
+  storage->host.clear();
   return device->status();
 }
 
@@ -302,36 +304,36 @@ absl::StatusOr<ModelWeights> FillWeights(const absl::StatusOr<SafetensorsReader>
                                          ModelConfig* config, const WeightOptions& options,
                                          Extent extent, ThreadPool* pool) {
   if (!WeightTypeSupported(options.type, options.device)) {
-    return absl::UnimplementedError("products of weights of this type do not run here");
+    return absl::UnimplementedError("this weight type is not supported on this CPU or GPU");
   }
   if (!files.ok()) return files.status();
-  WeightPlaces places;
-  const auto plan = PlanWeights(*files, config, &places);
+  WeightDestinations destinations;
+  const auto plan = PlanWeights(*files, config, &destinations);
   if (!plan.ok()) return plan.status();
 
-  ModelWeights& weights = places.weights;
+  ModelWeights& weights = destinations.weights;
   weights.activations = ActivationType(options.type, options.device);
   Storage storage;
-  absl::Status status = AllocatePlaces(*plan, options, extent, &storage);
+  absl::Status status = AllocateParameters(*plan, options, extent, &storage);
   if (status.ok()) status = RunTasks(*files, SplitIntoTasks(*plan, extent), options.device, pool);
   if (status.ok()) {
     status =
-        BuildBiases(*config, false, places.encoder_position, &weights.encoder, &storage.on_host);
+        BuildBiases(*config, false, destinations.encoder_position, &weights.encoder, &storage.host);
   }
   if (status.ok()) {
     status =
-        BuildBiases(*config, true, places.decoder_position, &weights.decoder, &storage.on_host);
+        BuildBiases(*config, true, destinations.decoder_position, &weights.decoder, &storage.host);
   }
   if (status.ok() && options.device != nullptr) {
     status = MoveToDevice(*plan, options.device, &weights, &storage);
   }
   if (!status.ok()) return status;
-  weights.storage = std::move(storage.in_place);
-  for (Buffer& buffer : storage.on_host) weights.storage.push_back(std::move(buffer));
+  weights.storage = std::move(storage.resident);
+  for (Buffer& buffer : storage.host) weights.storage.push_back(std::move(buffer));
   weights.logit_scale =
       *config->scale_logits ? 1.0f / std::sqrt(static_cast<float>(config->d_model)) : 1.0f;
   CountTotals(*plan, extent, &weights);
-  return std::move(places.weights);
+  return std::move(destinations.weights);
 }
 
 }  // namespace

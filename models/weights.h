@@ -1,6 +1,6 @@
-// All parameters of a model, packed for the matrix products: filled by LoadWeights from any
-// checkpoint of these families, read by the forward passes (models/t5.cc, models/gpt2.cc). Vectors
-// (norms, biases) are f32; the embedding keeps the file's dtype. Immutable once loaded.
+// All parameters of a model, packed for GEMMs. LoadWeights fills them from a checkpoint of any
+// supported family; the forward passes read them (models/t5.cc, models/gpt2.cc). Vectors (norms,
+// biases) are f32. The embedding keeps the file's dtype. Immutable after loading.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@
 
 namespace quintet {
 
-// One layer of an encoder or decoder. Fields that the family does not have are undefined. I = heads
-// * head_dim.
+// One layer of an encoder or decoder. I = heads * head_dim. Fields that the family does not have
+// are undefined.
 struct LayerWeights {
   Tensor attention_norm;       // [d_model]
   Tensor attention_norm_beta;  // [d_model], GPT-2
@@ -26,7 +26,7 @@ struct LayerWeights {
   LinearWeight attention_out;  // [d_model, I]
   Tensor attention_out_bias;   // [d_model], GPT-2
 
-  Tensor cross_norm;       // [d_model], decoder with an encoder
+  Tensor cross_norm;       // [d_model]; decoders with an encoder
   LinearWeight cross_q;    // [I, d_model]
   LinearWeight cross_out;  // [d_model, I]
 
@@ -37,7 +37,8 @@ struct LayerWeights {
   LinearWeight ffn_out;  // [d_model, d_ff]
   Tensor ffn_out_bias;   // [d_model], GPT-2
 
-  // Of self-attention. Layers of a stack share its tables, unless the family has one a layer.
+  // Position bias of self-attention. The layers of a stack share one, except in families with one
+  // per layer.
   PositionBias bias;
 };
 
@@ -48,44 +49,44 @@ struct StackWeights {
 };
 
 struct ModelWeights {
-  DType activations = DType::kF32;  // ActivationType of what these weights are
+  DType activations = DType::kF32;  // ActivationType of these weights
   Tensor embedding;                 // [vocab, d_model] f32|bf16|f16
   Tensor position_embedding;        // [max_positions, d_model] f32|bf16|f16, GPT-2
   StackWeights encoder, decoder;
-  // Keys and values of every decoder layer's cross-attention: rows (layer, k|v, head, head_dim).
+  // K and V of every decoder layer's cross-attention; rows in order (layer, k|v, head, head_dim).
   LinearWeight cross_kv;     // [decoder_layers * 2 * I, d_model]
   LinearWeight head;         // [vocab, d_model], language models
   float logit_scale = 1.0f;  // d_model^-0.5 or 1
 
-  // Task heads. dense: sequence classification of T5 and FAT5 only.
+  // Task heads. The dense layer exists only for sequence classification of T5 and FAT5.
   LinearWeight classifier_dense;  // [d_model, d_model]
   Tensor classifier_dense_bias;   // [d_model]
   LinearWeight classifier;        // [labels, d_model]
   Tensor classifier_bias;         // [labels], undefined for GPT-2
 
-  int64_t parameters = 0;       // stored values, shared ones once
-  int64_t bytes = 0;            // resident
-  std::vector<Buffer> storage;  // behind the Tensors above
+  int64_t parameters = 0;       // number of stored values; shared tensors count once
+  int64_t bytes = 0;            // memory held by the weights
+  std::vector<Buffer> storage;  // owns the memory of the Tensors above
 };
 
 struct WeightOptions {
   WeightType type = WeightType::kF32;
-  Device* device = nullptr;      // where the weights go; null: the CPU
-  bool follow_symlinks = false;  // of files
+  Device* device = nullptr;      // where the weights are stored; null: CPU
+  bool follow_symlinks = false;  // for the checkpoint's files
 };
 
-// Reads every tensor once, with the pool's threads, straight into its packed place: peak memory
-// stays within a few per cent of the result. Settles config->scale_logits. On a device everything
-// that a forward pass reads is device memory, and biases of products whose results are activations
-// have the activations' type.
+// Reads every tensor once, in parallel on the pool, directly into its packed position: peak memory
+// is within a few per cent of the result. Sets config->scale_logits. On a device, everything that a
+// forward pass reads is in device memory, and biases of GEMMs whose results are activations have
+// the activation dtype.
 //
-// INVALID_ARGUMENT lists all missing, extra and misshapen tensors at once; symbolic links are
-// refused unless asked for; RESOURCE_EXHAUSTED when there is no memory.
+// INVALID_ARGUMENT lists all missing, unexpected and misshapen tensors at once. Symbolic links are
+// refused unless options.follow_symlinks. RESOURCE_EXHAUSTED if memory runs out.
 absl::StatusOr<ModelWeights> LoadWeights(const std::string& directory, ModelConfig* config,
                                          const WeightOptions& options, ThreadPool* pool);
 
-// The same without reading or holding matrices and embeddings, for sizing: shapes, `parameters` and
-// `bytes` are those of LoadWeights.
+// As LoadWeights, but neither reads nor allocates matrices and embeddings. For sizing: shapes,
+// `parameters` and `bytes` equal those of LoadWeights.
 absl::StatusOr<ModelWeights> DescribeWeights(const std::string& directory, ModelConfig* config,
                                              const WeightOptions& options, ThreadPool* pool);
 

@@ -1,4 +1,4 @@
-// Pieces of the parameter table that differ between families.
+// The parts of the parameter table that differ between families.
 #pragma once
 
 #include <initializer_list>
@@ -10,7 +10,7 @@
 
 namespace quintet {
 
-// Collects slots; every call adds one. Source names are without a `transformer.` prefix.
+// Collects slots: every call but KeepWide adds one. Source names have no `transformer.` prefix.
 class WeightTableBuilder {
  public:
   using Names = std::vector<std::string>;
@@ -18,17 +18,17 @@ class WeightTableBuilder {
   void Vector(const std::string& name, std::vector<int64_t> shape, const Names& names, Tensor* to);
   void Table(const std::string& name, int64_t rows, int64_t columns, const Names& names,
              Tensor* to);
-  // [rows, columns] from one source.
+  // A [rows, columns] matrix from one source tensor.
   void Matrix(const std::string& name, int64_t rows, int64_t columns, const Names& names,
               LinearWeight* to);
-  // The same, but the source holds [columns, rows].
+  // As Matrix, but the source tensor is [columns, rows].
   void Transposed(const std::string& name, int64_t rows, int64_t columns, const Names& names,
                   LinearWeight* to);
-  // Several sources of equal height stacked; `gated`: two of them, gate and up.
+  // A matrix stacked from source tensors of equal height. gated: two sources, gate and up.
   void Stacked(const std::string& name, int64_t rows, int64_t columns,
                const std::vector<Names>& sources, bool gated, LinearWeight* to);
 
-  // fp8 leaves the last matrix wide.
+  // Marks the last matrix as one that fp8 models keep in a wider dtype.
   void KeepWide() { slots_.back().wide = true; }
 
   std::vector<WeightSlot> Take() { return std::move(slots_); }
@@ -40,14 +40,17 @@ class WeightTableBuilder {
 };
 
 // T5, mT5, UMT5 and FAT5 (models/weights_t5.cc); GPT-2 (models/weights_gpt2.cc).
-void AddT5Weights(const ModelConfig& config, WeightPlaces* places, WeightTableBuilder* table);
-void AddGpt2Weights(const ModelConfig& config, WeightPlaces* places, WeightTableBuilder* table);
+void AddT5Weights(const ModelConfig& config, WeightDestinations* destinations,
+                  WeightTableBuilder* table);
+void AddGpt2Weights(const ModelConfig& config, WeightDestinations* destinations,
+                    WeightTableBuilder* table);
 
-// Tensors of Hugging Face's files that are known and not needed, besides second names of a slot.
+// True for known tensors of Hugging Face's files that are not needed. (Aliases of a slot are
+// handled by its names.)
 bool IsIgnoredT5Tensor(const ModelConfig& config, const std::string& name);
 bool IsIgnoredGpt2Tensor(const std::string& name);
 
-// OK, or why a tensor of this name shows that the file has a layout that is not read.
+// OK, or an error if a tensor of this name shows that the file has an unsupported layout.
 absl::Status CheckT5Layout(const ModelConfig& config, const std::string& name);
 
 }  // namespace quintet

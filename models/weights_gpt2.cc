@@ -13,7 +13,7 @@ void AddBlock(const ModelConfig& config, int64_t layer, LayerWeights* to,
   const std::string attention = block + "attn.", mlp = block + "mlp.";
   table->Vector(name + "attention_norm.weight", {d}, {block + "ln_1.weight"}, &to->attention_norm);
   table->Vector(name + "attention_norm.bias", {d}, {block + "ln_1.bias"}, &to->attention_norm_beta);
-  // Conv1D layers hold [in, out]; c_attn's columns are all of q, then k, then v.
+  // Conv1D weights are [in, out]. The columns of c_attn are q, then k, then v.
   table->Transposed(name + "qkv.weight", 3 * d, d, {attention + "c_attn.weight"}, &to->qkv);
   table->Vector(name + "qkv.bias", {3 * d}, {attention + "c_attn.bias"}, &to->qkv_bias);
   table->Transposed(name + "attention_out.weight", d, d, {attention + "c_proj.weight"},
@@ -31,8 +31,9 @@ void AddBlock(const ModelConfig& config, int64_t layer, LayerWeights* to,
 
 }  // namespace
 
-void AddGpt2Weights(const ModelConfig& config, WeightPlaces* places, WeightTableBuilder* table) {
-  ModelWeights* to = &places->weights;
+void AddGpt2Weights(const ModelConfig& config, WeightDestinations* destinations,
+                    WeightTableBuilder* table) {
+  ModelWeights* to = &destinations->weights;
   table->Table("embedding.weight", config.vocab, config.d_model, {"wte.weight"}, &to->embedding);
   table->Table("position_embedding.weight", config.max_positions, config.d_model, {"wpe.weight"},
                &to->position_embedding);
@@ -53,7 +54,7 @@ void AddGpt2Weights(const ModelConfig& config, WeightPlaces* places, WeightTable
 }
 
 bool IsIgnoredGpt2Tensor(const std::string& name) {
-  // The causal mask, which old files hold as a buffer; not to be taken for a projection's bias.
+  // The causal mask, which old files store as a buffer. It is not the bias of a projection.
   return absl::StartsWith(name, "h.") &&
          (absl::EndsWith(name, ".attn.bias") || absl::EndsWith(name, ".attn.masked_bias"));
 }

@@ -20,7 +20,7 @@ bool IsFloat(StoredType type) {
   return type == StoredType::kF32 || type == StoredType::kBF16 || type == StoredType::kF16;
 }
 
-// The checkpoint's tensors by the names that the table uses, and what is wrong with them.
+// Matches the checkpoint's tensors with the names of the table and collects all mismatches.
 class Matcher {
  public:
   Matcher(const SafetensorsReader& files, const ModelConfig& config)
@@ -32,7 +32,7 @@ class Matcher {
       if (!converted_) absl::ConsumePrefix(&name, "transformer.");
       if (!by_name_.emplace(std::string(name), &t).second) {
         return absl::InvalidArgumentError(absl::StrCat(
-            "tensor ", Printable(t.name), " is there with and without the prefix transformer."));
+            "tensor ", Printable(t.name), " exists both with and without the prefix transformer."));
       }
     }
     return absl::OkStatus();
@@ -54,7 +54,7 @@ class Matcher {
         if (t == nullptr) continue;
         used_.insert(name);
         if (piece.values == nullptr) piece.values = t;
-        // A table's other names are the same parameter.
+        // All present names are aliases of one parameter, so all count as used.
       }
       if (piece.values == nullptr) {
         missing_.push_back(source.names[0]);
@@ -78,11 +78,11 @@ class Matcher {
     }
     std::vector<std::string> problems;
     List("missing", missing_, &problems);
-    List("not expected", extra, &problems);
+    List("unexpected", extra, &problems);
     List("wrong", wrong_, &problems);
     if (problems.empty()) return absl::OkStatus();
     return absl::InvalidArgumentError(
-        absl::StrCat("the weights do not fit config.json (", FamilyName(config.family), ", ",
+        absl::StrCat("the weights do not match config.json (", FamilyName(config.family), ", ",
                      HeadName(config.head), "): ", absl::StrJoin(problems, "; ")));
   }
 
@@ -138,7 +138,7 @@ class Matcher {
     std::sort(names.begin(), names.end());
     const size_t shown = std::min(names.size(), kListedProblems);
     for (size_t i = 0; i < shown; ++i) {
-      // Entries of "wrong" are made printable where they are built.
+      // Entries of "wrong" were made printable when they were created.
       if (absl::string_view(what) != "wrong") names[i] = Printable(names[i]);
     }
     std::string line = absl::StrCat(
@@ -155,7 +155,7 @@ class Matcher {
   std::vector<std::string> missing_, wrong_;
 };
 
-// Whether the rows of two matrices are equal as numbers.
+// True if two matrices have equal values, whatever their dtypes.
 absl::StatusOr<bool> SameValues(const SafetensorsReader& files, const PlannedWeight& a,
                                 const PlannedWeight& b) {
   constexpr int64_t kRows = 64;
@@ -187,8 +187,8 @@ const PlannedWeight* FindSlot(const std::vector<PlannedWeight>& plan, const std:
   return nullptr;
 }
 
-// What the files say about the head of a T5, mT5 or UMT5.
-enum class StoredHead : uint8_t { kAbsent, kEqual, kDiffers };  // lm_head.weight, to the embedding
+// How lm_head.weight of a T5, mT5 or UMT5 relates to the embedding.
+enum class StoredHead : uint8_t { kAbsent, kEqual, kDiffers };
 
 absl::StatusOr<StoredHead> CompareHead(const SafetensorsReader& files,
                                        const std::vector<PlannedWeight>& plan) {
@@ -201,9 +201,9 @@ absl::StatusOr<StoredHead> CompareHead(const SafetensorsReader& files,
   return *same ? StoredHead::kEqual : StoredHead::kDiffers;
 }
 
-// Why the files leave the factor open although the rule of models/README.md decides; empty where
-// they do not.
-std::string LogitScaleDoubt(const ModelConfig& config, StoredHead head) {
+// Explains why the files leave the logit scale ambiguous although the rule of models/README.md
+// decides. Empty if they do not.
+std::string LogitScaleAmbiguity(const ModelConfig& config, StoredHead head) {
   const std::optional<bool> flag = config.tie_word_embeddings;
   const std::string is = absl::StrCat("tie_word_embeddings is ", !flag   ? "absent"
                                                                  : *flag ? "true"
@@ -213,7 +213,7 @@ std::string LogitScaleDoubt(const ModelConfig& config, StoredHead head) {
     return absl::StrCat(is, ", but lm_head.weight is not stored, so the embedding is the head");
   }
   if (config.family == Family::kMT5) {
-    // transformers 5.x writes true whatever the head is, 4.x only where the embedding is the head.
+    // transformers 5.x always writes true; 4.x writes true only if the embedding is the head.
     if (!tied || head == StoredHead::kDiffers) return "";
     return absl::StrCat(is,
                         ": transformers 4.x multiplies the logits by d_model^-0.5, 5.x does not");
@@ -226,8 +226,9 @@ std::string LogitScaleDoubt(const ModelConfig& config, StoredHead head) {
   return absl::StrCat(is, ": transformers 5.x multiplies the logits by d_model^-0.5, 4.x does not");
 }
 
-// Settles what config.json leaves open, and says where the files of one model could mean either.
-absl::Status SettleLogitScale(const SafetensorsReader& files,
+// Decides the logit scale if config.json leaves it open, and sets the warning if the files are
+// ambiguous.
+absl::Status DecideLogitScale(const SafetensorsReader& files,
                               const std::vector<PlannedWeight>& plan, ModelConfig* config) {
   if (!config->is_t5() || config->scale_logits_given || config->head != Head::kLanguageModel) {
     return absl::OkStatus();
@@ -235,14 +236,14 @@ absl::Status SettleLogitScale(const SafetensorsReader& files,
   const auto head = CompareHead(files, plan);
   if (!head.ok()) return head.status();
   if (!config->scale_logits) config->scale_logits = *head == StoredHead::kAbsent;
-  const std::string doubt = LogitScaleDoubt(*config, *head);
-  if (doubt.empty()) return absl::OkStatus();
+  const std::string ambiguity = LogitScaleAmbiguity(*config, *head);
+  if (ambiguity.empty()) return absl::OkStatus();
   const char* chosen = *config->scale_logits ? "true" : "false";
-  config->logit_scale_warning = absl::StrCat(
-      "config.json: ", doubt, "; the model is run as with \"scale_decoder_outputs\": ", chosen,
-      " (models/README.md, Logit scale). Set scale_decoder_outputs in config.json to ", chosen,
-      " to keep this, or to ", *config->scale_logits ? "false" : "true",
-      " if the model was trained otherwise");
+  config->logit_scale_warning =
+      absl::StrCat("config.json: ", ambiguity, "; running with \"scale_decoder_outputs\": ", chosen,
+                   " (models/README.md, Logit scale). Set scale_decoder_outputs in config.json to ",
+                   chosen, " to keep this, or to ", *config->scale_logits ? "false" : "true",
+                   " if the model was trained otherwise");
   return absl::OkStatus();
 }
 
@@ -255,13 +256,15 @@ int64_t PlannedWeight::columns() const {
 }
 
 absl::StatusOr<std::vector<PlannedWeight>> PlanWeights(const SafetensorsReader& files,
-                                                       ModelConfig* config, WeightPlaces* places) {
+                                                       ModelConfig* config,
+                                                       WeightDestinations* destinations) {
   Matcher matcher(files, *config);
   if (absl::Status s = matcher.Index(); !s.ok()) return s;
   std::vector<PlannedWeight> plan;
-  for (const WeightSlot& slot : WeightTable(*config, places)) plan.push_back(matcher.Plan(slot));
+  for (const WeightSlot& slot : WeightTable(*config, destinations))
+    plan.push_back(matcher.Plan(slot));
   if (absl::Status s = matcher.Finish(*config); !s.ok()) return s;
-  if (absl::Status s = SettleLogitScale(files, plan, config); !s.ok()) return s;
+  if (absl::Status s = DecideLogitScale(files, plan, config); !s.ok()) return s;
   return plan;
 }
 

@@ -8,8 +8,8 @@
 namespace quintet {
 namespace {
 
-// Exponent bits all set: NaN or infinity. Written as a plain loop over the bits, which compilers
-// turn into vectors.
+// True unless a value has all exponent bits set (NaN or infinity). A plain loop over the bits,
+// which compilers vectorize.
 template <typename Bits>
 bool AllFinite(const void* data, int64_t n, Bits exponent) {
   const auto* bits = static_cast<const Bits*>(data);
@@ -29,7 +29,7 @@ absl::Status CheckFinite(const StoredTensor& tensor, DType dtype, const void* da
       absl::StrCat("tensor ", Printable(tensor.name), " holds a NaN or an infinity"));
 }
 
-// Rows [begin, end) of a piece stored [out, in].
+// Reads rows [begin, end) of a piece that is stored as [out, in].
 absl::Status ReadRows(const SafetensorsReader& files, const WeightPiece& piece, int64_t columns,
                       int64_t begin, int64_t end, void* staging, Tensor* values) {
   const DType dtype = *ToDType(piece.values->type);
@@ -38,7 +38,8 @@ absl::Status ReadRows(const SafetensorsReader& files, const WeightPiece& piece, 
   return files.Read(*piece.values, begin * row_bytes, (end - begin) * row_bytes, staging);
 }
 
-// The same of a piece stored [in, out]: a run of each file row, then a transposed view.
+// Reads rows [begin, end) of a piece that is stored as [in, out]: a run of each row of the file,
+// then a transposed view.
 absl::Status ReadColumns(const SafetensorsReader& files, const WeightPiece& piece, int64_t columns,
                          int64_t begin, int64_t end, void* staging, Tensor* values) {
   const DType dtype = *ToDType(piece.values->type);
@@ -50,7 +51,7 @@ absl::Status ReadColumns(const SafetensorsReader& files, const WeightPiece& piec
     if (!s.ok()) return s;
     out += width * element;
     if (width == piece.rows && k == 0) {
-      // Whole rows of the file lie back to back.
+      // Whole rows of the file are contiguous, so the rest is one read.
       const int64_t rest = (columns - 1) * width * element;
       if (absl::Status r = files.Read(*piece.values, width * element, rest, out); !r.ok()) return r;
       break;
@@ -69,7 +70,7 @@ int64_t StagingBytes(const PlannedWeight& weight, int64_t rows) {
   for (const WeightPiece& piece : weight.pieces) {
     element = std::max(element, StoredTypeBytes(piece.values->type));
   }
-  // Scales follow the values at a multiple of 64.
+  // Scales follow the values at a multiple of 64 bytes.
   return (rows * weight.columns() * element + 63) / 64 * 64 + rows * 4;
 }
 
@@ -78,7 +79,7 @@ absl::Status VisitRows(
     void* staging,
     absl::FunctionRef<void(int64_t row, const Tensor& values, const Tensor& scales)> visit) {
   const int64_t columns = weight.columns();
-  // Pieces are few except in cross_kv, which has two a layer.
+  // There are few pieces, except in cross_kv, which has two per layer.
   for (const WeightPiece& piece : weight.pieces) {
     const int64_t first = std::max(begin, piece.row), last = std::min(end, piece.row + piece.rows);
     if (first >= last) continue;

@@ -7,7 +7,7 @@ namespace {
 
 using Names = WeightTableBuilder::Names;
 
-// What Hugging Face's T5 and FAT5 call the tensors of one block. Only the names differ.
+// Names of the tensors of one block. Hugging Face's T5 and FAT5 differ only in these names.
 struct BlockNames {
   std::string q, k, v, o, norm;  // self-attention
   std::string cross_q, cross_k, cross_v, cross_o, cross_norm;
@@ -44,7 +44,7 @@ BlockNames Fat5Block(const std::string& stack, int64_t layer) {
   n.o = self + "o.weight", n.norm = self_layer + "layer_norm.weight";
   n.cross_q = cross + "Wq.weight", n.cross_k = cross + "Wk.weight", n.cross_v = cross + "Wv.weight";
   n.cross_o = cross + "o.weight", n.cross_norm = cross_layer + "layer_norm.weight";
-  // FAT5's own converter leaves out "act." for plain feed-forward layers.
+  // FAT5's own converter omits "act." in feed-forward layers that are not gated.
   n.in = {ffn + "act.wi.weight", ffn + "wi.weight"};
   n.gate = ffn + "act.wi_0.weight", n.up = ffn + "act.wi_1.weight", n.out = ffn + "wo.weight";
   n.ffn_norm = ffn + "layer_norm.weight";
@@ -95,11 +95,11 @@ void AddLayer(const ModelConfig& config, const std::string& name, const BlockNam
   table->KeepWide();
 }
 
-void AddStack(const ModelConfig& config, bool decoder, WeightPlaces* places,
+void AddStack(const ModelConfig& config, bool decoder, WeightDestinations* destinations,
               WeightTableBuilder* table) {
   const std::string stack = decoder ? "decoder" : "encoder";
-  StackWeights* to = decoder ? &places->weights.decoder : &places->weights.encoder;
-  auto& positions = decoder ? places->decoder_position : places->encoder_position;
+  StackWeights* to = decoder ? &destinations->weights.decoder : &destinations->weights.encoder;
+  auto& positions = decoder ? destinations->decoder_position : destinations->encoder_position;
   for (size_t n = 0; n < to->layers.size(); ++n) {
     const auto layer = static_cast<int64_t>(n);
     const BlockNames source =
@@ -114,7 +114,8 @@ void AddStack(const ModelConfig& config, bool decoder, WeightPlaces* places,
                 {stack + ".final_layer_norm.weight"}, &to->final_norm);
 }
 
-void AddCrossKv(const ModelConfig& config, WeightPlaces* places, WeightTableBuilder* table) {
+void AddCrossKv(const ModelConfig& config, WeightDestinations* destinations,
+                WeightTableBuilder* table) {
   std::vector<Names> sources;
   for (int64_t layer = 0; layer < config.decoder_layers; ++layer) {
     const BlockNames source =
@@ -123,7 +124,7 @@ void AddCrossKv(const ModelConfig& config, WeightPlaces* places, WeightTableBuil
     sources.push_back({source.cross_v});
   }
   table->Stacked("decoder.cross_kv.weight", config.decoder_layers * 2 * config.inner(),
-                 config.d_model, sources, false, &places->weights.cross_kv);
+                 config.d_model, sources, false, &destinations->weights.cross_kv);
 }
 
 void AddHead(const ModelConfig& config, const Names& embedding, ModelWeights* to,
@@ -162,24 +163,25 @@ void AddHead(const ModelConfig& config, const Names& embedding, ModelWeights* to
 
 }  // namespace
 
-void AddT5Weights(const ModelConfig& config, WeightPlaces* places, WeightTableBuilder* table) {
-  // All names of the one shared table; files hold any of them.
+void AddT5Weights(const ModelConfig& config, WeightDestinations* destinations,
+                  WeightTableBuilder* table) {
+  // All names of the shared embedding. A file may use any of them.
   const Names embedding = {"shared.weight", "encoder.embed_tokens.weight",
                            "decoder.embed_tokens.weight"};
   table->Table("embedding.weight", config.vocab, config.d_model, embedding,
-               &places->weights.embedding);
-  AddStack(config, false, places, table);
+               &destinations->weights.embedding);
+  AddStack(config, false, destinations, table);
   if (config.has_decoder()) {
-    AddStack(config, true, places, table);
-    AddCrossKv(config, places, table);
+    AddStack(config, true, destinations, table);
+    AddCrossKv(config, destinations, table);
   }
-  AddHead(config, embedding, &places->weights, table);
+  AddHead(config, embedding, &destinations->weights, table);
 }
 
 bool IsIgnoredT5Tensor(const ModelConfig& config, const std::string& name) {
-  // Left over in files older than transformers 4: no model ever used it.
+  // Found in files older than transformers 4; no model ever used it.
   if (absl::EndsWith(name, ".EncDecAttention.relative_attention_bias.weight")) return true;
-  // An encoder class reads the files of a whole model too.
+  // An encoder class also reads the files of a complete model.
   if (!config.has_decoder() && absl::StartsWith(name, "decoder.")) return true;
   return config.head != Head::kLanguageModel && name == "lm_head.weight";
 }

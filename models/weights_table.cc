@@ -47,20 +47,21 @@ void WeightTableBuilder::Stacked(const std::string& name, int64_t rows, int64_t 
   slots_.back().matrix = to;
 }
 
-std::vector<WeightSlot> WeightTable(const ModelConfig& config, WeightPlaces* places) {
-  places->weights.encoder.layers.resize(static_cast<size_t>(config.encoder_layers));
-  places->weights.decoder.layers.resize(static_cast<size_t>(config.decoder_layers));
-  places->encoder_position.resize(static_cast<size_t>(config.encoder_layers));
-  places->decoder_position.resize(static_cast<size_t>(config.decoder_layers));
+std::vector<WeightSlot> WeightTable(const ModelConfig& config, WeightDestinations* destinations) {
+  destinations->weights.encoder.layers.resize(static_cast<size_t>(config.encoder_layers));
+  destinations->weights.decoder.layers.resize(static_cast<size_t>(config.decoder_layers));
+  destinations->encoder_position.resize(static_cast<size_t>(config.encoder_layers));
+  destinations->decoder_position.resize(static_cast<size_t>(config.decoder_layers));
   WeightTableBuilder table;
   if (config.family == Family::kGpt2) {
-    AddGpt2Weights(config, places, &table);
+    AddGpt2Weights(config, destinations, &table);
   } else {
-    AddT5Weights(config, places, &table);
+    AddT5Weights(config, destinations, &table);
   }
   std::vector<WeightSlot> slots = table.Take();
   if (config.converted()) {
-    // One tensor a slot, under its own name; a head that equals the embedding is not stored twice.
+    // One source tensor per slot, under the slot's own name. A head equal to the embedding is not
+    // stored.
     for (WeightSlot& slot : slots) {
       slot.sources = {{{slot.name}, slot.shape.empty() ? 1 : slot.shape[0], false}};
       if (slot.name == "head.weight") slot.sources[0].names.push_back("embedding.weight");

@@ -8,7 +8,7 @@
 namespace quintet {
 namespace {
 
-// The last code point before byte `end` (> 0) and where it begins.
+// Returns the last code point before byte `end` (> 0) and sets *begin to its first byte.
 uint32_t CodePointBefore(std::string_view text, size_t end, size_t* begin) {
   size_t at = end - 1;
   while (at > 0 && IsUtf8Continuation(text[at])) --at;
@@ -70,15 +70,15 @@ void AddedTokens::Add(AddedToken token) {
 absl::Status AddedTokens::Finish(const Normalizer* normalizer) {
   std::vector<std::string> contents(tokens_.size());
   StringMap<int32_t> raw, normalized;
-  size_t bytes = 0, grown = 0;
+  size_t input_bytes = 0, output_bytes = 0;
   for (size_t i = 0; i < tokens_.size(); ++i) {
     AlignedText content(tokens_[i].content, 0, false);
     if (tokens_[i].normalized && normalizer != nullptr) {
       if (absl::Status status = normalizer->Apply(&content); !status.ok()) return status;
     }
-    bytes += tokens_[i].content.size();
-    grown += content.text.size();
-    if (absl::Status status = CheckGrowth(bytes, grown); !status.ok()) return status;
+    input_bytes += tokens_[i].content.size();
+    output_bytes += content.text.size();
+    if (absl::Status status = CheckGrowth(input_bytes, output_bytes); !status.ok()) return status;
     tokens_[i].decoded = content.text;
     auto& keys = tokens_[i].normalized ? normalized : raw;
     if (!content.text.empty()) keys.try_emplace(std::move(content.text), static_cast<int32_t>(i));
@@ -105,30 +105,30 @@ const AddedToken* AddedTokens::FindContent(std::string_view content) const {
   return it == by_content_.end() ? nullptr : &tokens_[it->second];
 }
 
-std::vector<AddedTokens::Stretch> AddedTokens::Split(std::string_view text, Text kind) const {
+std::vector<AddedTokens::Segment> AddedTokens::Split(std::string_view text, Text kind) const {
   KeyMatches matches = (kind == Text::kRaw ? raw_ : normalized_).Find(text);
-  std::vector<Stretch> stretches;
+  std::vector<Segment> segments;
   size_t done = 0, at = 0;
-  size_t spaces_end = 0;  // of the white space that was last looked at, once for all tokens in it
+  size_t spaces_end = 0;  // end of the last white-space run scanned for rstrip; scanned only once
   while (const KeyMatch* match = matches.From(at)) {
     const AddedToken& token = tokens_[static_cast<size_t>(match->value)];
     size_t begin = match->begin, end = begin + match->length;
     at = end;
     if (splits_special_ && token.special) continue;
     if (token.single_word && (IsWordBefore(text, begin) || IsWordAt(text, end))) continue;
-    // A token before may have taken the white space up to here, or even past it when it is part of
-    // this token.
+    // The previous token's rstrip may already have consumed the white space before this token, or
+    // white space inside this token's own spelling.
     if (token.lstrip) begin = std::max(SpaceBegin(text, begin, done, strips_separators_), done);
     if (token.rstrip) {
       if (end >= spaces_end) spaces_end = SpaceEnd(text, end, strips_separators_);
       end = spaces_end;
     }
-    if (done < begin) stretches.push_back({done, begin, -1});
-    stretches.push_back({begin, end, token.id});
+    if (done < begin) segments.push_back({done, begin, -1});
+    segments.push_back({begin, end, token.id});
     done = end;
   }
-  if (done < text.size()) stretches.push_back({done, text.size(), -1});
-  return stretches;
+  if (done < text.size()) segments.push_back({done, text.size(), -1});
+  return segments;
 }
 
 }  // namespace quintet

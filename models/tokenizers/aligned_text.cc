@@ -11,7 +11,7 @@ AlignedText::AlignedText(std::string_view text, uint32_t origin, bool tracked)
   if (origin == 0 && !text.empty()) {
     int length;
     DecodeUtf8(text.data(), &length);
-    at_start = static_cast<size_t>(length);
+    first_character_bytes = static_cast<size_t>(length);
   }
   if (!tracked) return;
   begin.reserve(text.size());
@@ -30,7 +30,7 @@ AlignedText AlignedText::Slice(size_t from, size_t to) const {
   AlignedText slice;
   slice.text = text.substr(from, to - from);
   slice.tracked = tracked;
-  slice.at_start = std::clamp(at_start, from, to) - from;
+  slice.first_character_bytes = std::clamp(first_character_bytes, from, to) - from;
   if (tracked) {
     slice.begin.assign(begin.begin() + from, begin.begin() + to);
     slice.end.assign(end.begin() + from, end.begin() + to);
@@ -39,7 +39,7 @@ AlignedText AlignedText::Slice(size_t from, size_t to) const {
 }
 
 void Rewriter::Replace(std::string_view bytes, size_t from, size_t to) {
-  if (!follows(from)) {
+  if (!tracks(from)) {
     out_.text.append(bytes);
     return;
   }
@@ -55,39 +55,39 @@ void Rewriter::Replace(std::string_view bytes, size_t from, size_t to) {
   }
 }
 
-void Transformer::Put(uint32_t code_point, int change) {
-  Release();
-  if (!in_.tracked && source_ > in_.at_start) {
-    AppendUtf8(code_point, rewriter_.unfollowed());
+void CharacterRewriter::Put(uint32_t code_point, int change) {
+  Flush();
+  if (!in_.tracked && source_ > in_.first_character_bytes) {
+    AppendUtf8(code_point, rewriter_.untracked_output());
   } else {
-    held_ = {code_point, change};
+    pending_ = {code_point, change};
   }
 }
 
-void Transformer::PutUnchanged(std::string_view ascii) {
-  while (!ascii.empty() && (in_.tracked || source_ <= in_.at_start)) {
+void CharacterRewriter::PutUnchanged(std::string_view ascii) {
+  while (!ascii.empty() && (in_.tracked || source_ <= in_.first_character_bytes)) {
     Put(static_cast<uint8_t>(ascii[0]), 0);
     ascii.remove_prefix(1);
   }
-  rewriter_.unfollowed()->append(ascii);
+  rewriter_.untracked_output()->append(ascii);
 }
 
-void Transformer::Release() {
-  if (!held_) return;
+void CharacterRewriter::Flush() {
+  if (!pending_) return;
   std::string bytes;
-  AppendUtf8(held_->code_point, &bytes);
-  const bool is_new = held_->change > 0 || source_ >= in_.text.size();
+  AppendUtf8(pending_->code_point, &bytes);
+  const bool is_new = pending_->change > 0 || source_ >= in_.text.size();
   rewriter_.Put(bytes, is_new && source_ > 0 ? source_ - 1 : source_);
-  for (int skipped = held_->change; skipped <= 0 && source_ < in_.text.size(); ++skipped) {
+  for (int skipped = pending_->change; skipped <= 0 && source_ < in_.text.size(); ++skipped) {
     int length;
     DecodeUtf8(in_.text.data() + source_, &length);
     source_ += static_cast<size_t>(length);
   }
-  held_.reset();
+  pending_.reset();
 }
 
-AlignedText Transformer::Take() {
-  Release();
+AlignedText CharacterRewriter::Take() {
+  Flush();
   return rewriter_.Take();
 }
 

@@ -1,4 +1,4 @@
-// Base64 (RFC 4648, standard alphabet), as tokenizer.json holds its binary normalisation rules.
+// Base64 (RFC 4648, standard alphabet). tokenizer.json stores its binary normalization rules so.
 #pragma once
 
 #include <optional>
@@ -7,7 +7,7 @@
 
 namespace quintet {
 
-// nullopt for characters outside the alphabet or a wrong length; padding is required.
+// Returns nullopt for characters outside the alphabet, a wrong length or missing padding.
 std::optional<std::string> DecodeBase64(std::string_view text);
 
 }  // namespace quintet

@@ -66,10 +66,11 @@ int32_t Bpe::Symbol(std::string_view character, bool first, bool last) const {
   return code_point < characters_.size() ? characters_[code_point] : vocabulary.Find(character);
 }
 
-// Calls add(id, begin, end) for what the merges start from.
+// Calls add(id, begin, end) for each initial symbol, before any merge.
 template <typename Add>
 void Bpe::ForEachSymbol(std::string_view piece, Add add) const {
-  // HF holds an unknown token back until the next known character, past byte pieces.
+  // As in HF, an unknown token is emitted only at the next known character, and therefore after any
+  // byte-fallback tokens in between.
   TokenList::Span held = {0, 0};
   const auto release = [&] {
     if (held.begin < held.end) add(unknown, held.begin, held.end);
@@ -102,7 +103,7 @@ void Bpe::Encode(std::string_view piece, TokenList* tokens) const {
     if (whole >= 0) return tokens->Add(whole, 0, static_cast<uint32_t>(piece.size()));
   }
   std::vector<int32_t> symbols;
-  std::vector<TokenList::Span> spans;  // where tracked
+  std::vector<TokenList::Span> spans;  // filled only if tokens->tracked
   symbols.reserve(piece.size());
   ForEachSymbol(piece, [&](int32_t id, uint32_t begin, uint32_t end) {
     symbols.push_back(id);

@@ -1,5 +1,6 @@
-// Byte-pair encoding (Sennrich et al., 2016) as tokenizer.json and vocab.json + merges.txt describe
-// it: over the characters of a piece, which for byte-level models stand for bytes.
+// Byte-pair encoding (Sennrich et al., 2016) as described by tokenizer.json and by vocab.json with
+// merges.txt. It merges the characters of a piece. In byte-level models each character stands for a
+// byte.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +16,16 @@
 namespace quintet {
 
 struct BpeOptions {
-  std::vector<std::pair<std::string, std::string>> merges;  // by rank
-  std::string unknown_token;                                // empty: unknown characters vanish
+  std::vector<std::pair<std::string, std::string>> merges;  // ordered by rank
+  std::string unknown_token;                                // empty: unknown characters are dropped
   std::string continuing_subword_prefix, end_of_word_suffix;
   bool fuse_unknown = false, byte_fallback = false, ignore_merges = false;
 };
 
 class Bpe : public TokenModel {
  public:
-  // INVALID_ARGUMENT (without the file's name) when a merge's parts or result, or the unknown
-  // token, are not in the vocabulary.
+  // INVALID_ARGUMENT (without the file's name) if the vocabulary lacks the unknown token, or the
+  // parts or the result of a merge.
   static absl::StatusOr<std::unique_ptr<Bpe>> Make(Vocabulary vocabulary, BpeOptions options);
   void Encode(std::string_view piece, TokenList* tokens) const override;
 
@@ -38,8 +39,8 @@ class Bpe : public TokenModel {
   BpeOptions options_;
   MergeTable merges_;
   BytePieces bytes_;
-  std::vector<int32_t>
-      characters_;  // id of each code point below 1024 without prefix and suffix; -1: none
+  // [1024] Id of each code point below 1024, spelled without prefix and suffix; -1: none.
+  std::vector<int32_t> characters_;
 };
 
 }  // namespace quintet

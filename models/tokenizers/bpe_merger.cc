@@ -12,25 +12,25 @@ namespace quintet {
 namespace {
 
 constexpr uint32_t kNone = UINT32_MAX;
-constexpr size_t kMostShort = 32;
+constexpr size_t kMaxShort = 32;
 
-// For words of ordinary length: rescans all pairs after each merge.
+// For words of ordinary length: scans all pairs for the lowest rank after each merge.
 void MergeShort(const MergeTable& table, std::vector<int32_t>* symbols) {
-  MergeTable::Merge pairs[kMostShort];  // of parts i and i + 1
+  MergeTable::Merge pairs[kMaxShort];  // pairs[i]: the merge of parts i and i + 1
   struct Part {
     int32_t id;
-    uint32_t place;
+    uint32_t position;
   };
-  Part parts[kMostShort];
+  Part parts[kMaxShort];
   size_t size = symbols->size();
   for (uint32_t i = 0; i < size; ++i) parts[i] = {(*symbols)[i], i};
-  const auto look_up = [&](size_t i) {
+  const auto find_merge = [&](size_t i) {
     const MergeTable::Merge* merge = nullptr;
     const int32_t left = parts[i].id, right = parts[i + 1].id;
     if (left >= 0 && right >= 0) merge = table.Find(left, right);
     pairs[i] = merge == nullptr ? MergeTable::Merge{kNone, -1} : *merge;
   };
-  for (size_t i = 0; i + 1 < size; ++i) look_up(i);
+  for (size_t i = 0; i + 1 < size; ++i) find_merge(i);
   while (size > 1) {
     size_t best = 0;
     for (size_t i = 1; i + 1 < size; ++i) {
@@ -41,71 +41,72 @@ void MergeShort(const MergeTable& table, std::vector<int32_t>* symbols) {
     std::copy(parts + best + 2, parts + size, parts + best + 1);
     --size;
     std::copy(pairs + best + 1, pairs + size, pairs + best);
-    if (best + 1 < size) look_up(best);
-    if (best > 0) look_up(best - 1);
+    if (best + 1 < size) find_merge(best);
+    if (best > 0) find_merge(best - 1);
   }
   std::fill(symbols->begin(), symbols->end(), kJoined);
-  for (size_t i = 0; i < size; ++i) (*symbols)[parts[i].place] = parts[i].id;
+  for (size_t i = 0; i < size; ++i) (*symbols)[parts[i].position] = parts[i].id;
 }
 
-// The list of symbols as a doubly linked one that takes no more room: the places that a symbol has
-// swallowed hold its links. A symbol of three places or more has the place of the next one behind
-// itself and its own place at its end; of two, only the latter; of one, none.
+// A doubly linked list stored inside the array of symbols: positions that were merged away hold the
+// links. A symbol of three or more positions stores the next symbol's position right after its own
+// position, and its own position in its last slot. A symbol of two positions has only the latter, a
+// symbol of one position neither.
 class LinkedSymbols {
  public:
   explicit LinkedSymbols(std::vector<int32_t>* symbols)
       : symbols_(symbols->data()), size_(static_cast<uint32_t>(symbols->size())) {}
 
   uint32_t size() const { return size_; }
-  int32_t operator[](uint32_t place) const { return symbols_[place]; }
-  // size() behind the last one.
-  uint32_t Next(uint32_t place) const {
-    const uint32_t behind = place + 1;
+  int32_t operator[](uint32_t position) const { return symbols_[position]; }
+  // Position of the next symbol; size() after the last one.
+  uint32_t Next(uint32_t position) const {
+    const uint32_t behind = position + 1;
     if (behind == size_ || symbols_[behind] > kJoined) return behind;
-    const uint32_t link = Link(symbols_[behind]);
-    return link == place ? place + 2 : link;
+    const uint32_t link = DecodeLink(symbols_[behind]);
+    return link == position ? position + 2 : link;
   }
-  // kNone before the first one.
-  uint32_t Previous(uint32_t place) const {
-    if (place == 0) return kNone;
-    return symbols_[place - 1] > kJoined ? place - 1 : Link(symbols_[place - 1]);
+  // Position of the previous symbol; kNone before the first one.
+  uint32_t Previous(uint32_t position) const {
+    if (position == 0) return kNone;
+    return symbols_[position - 1] > kJoined ? position - 1 : DecodeLink(symbols_[position - 1]);
   }
-  // Joins a symbol and the one at `gone`, its next.
-  void Join(uint32_t place, uint32_t gone, int32_t result) {
-    const uint32_t next = Next(gone);
-    symbols_[place] = result;
-    symbols_[gone] = kJoined;
-    if (next - place > 2) symbols_[place + 1] = Linked(next);
-    symbols_[next - 1] = Linked(place);
+  // Merges the symbol at `position` with the symbol at `absorbed`, which must be the next one.
+  void Join(uint32_t position, uint32_t absorbed, int32_t result) {
+    const uint32_t next = Next(absorbed);
+    symbols_[position] = result;
+    symbols_[absorbed] = kJoined;
+    if (next - position > 2) symbols_[position + 1] = EncodeLink(next);
+    symbols_[next - 1] = EncodeLink(position);
   }
 
  private:
-  static uint32_t Link(int32_t symbol) { return static_cast<uint32_t>(kJoined - symbol); }
-  static int32_t Linked(uint32_t place) { return kJoined - static_cast<int32_t>(place); }
+  static uint32_t DecodeLink(int32_t symbol) { return static_cast<uint32_t>(kJoined - symbol); }
+  static int32_t EncodeLink(uint32_t position) { return kJoined - static_cast<int32_t>(position); }
 
   int32_t* symbols_;
   uint32_t size_;
 };
 
-// Lists of places that share their memory: what one has given back, another takes.
-class PlaceLists {
+// Queues of positions, stored in blocks from one shared free list.
+class PositionQueues {
   struct Block;
 
  public:
   struct List {
     Block *first = nullptr, *last = nullptr;
-    uint32_t begin = 0, end = 0;  // within the first, within the last
+    uint32_t begin = 0, end = 0;  // indices into the first and the last block
   };
   static bool Empty(const List& list) { return list.first == nullptr; }
-  static uint32_t Front(const List& list) { return list.first->places[list.begin]; }
-  static uint32_t Back(const List& list) { return list.last->places[list.end - 1]; }
-  void PushBack(uint32_t place, List* list) {
-    if (list->last == nullptr || list->end == kPlaces) AddBlock(list);
-    list->last->places[list->end++] = place;
+  static uint32_t Front(const List& list) { return list.first->positions[list.begin]; }
+  static uint32_t Back(const List& list) { return list.last->positions[list.end - 1]; }
+  void PushBack(uint32_t position, List* list) {
+    if (list->last == nullptr || list->end == kBlockPositions) AddBlock(list);
+    list->last->positions[list->end++] = position;
   }
   void PopFront(List* list) {
     ++list->begin;
-    if (list->begin < (list->first == list->last ? list->end : kPlaces)) return;
+    if (list->begin < (list->first == list->last ? list->end : kBlockPositions)) return;
     Block* const block = list->first;
     list->first = block->next;
     list->begin = 0;
@@ -115,9 +116,9 @@ class PlaceLists {
   }
 
  private:
-  static constexpr uint32_t kPlaces = 14;  // with the link, one cache line
+  static constexpr uint32_t kBlockPositions = 14;  // one cache line with the pointer
   struct Block {
-    uint32_t places[kPlaces];
+    uint32_t positions[kBlockPositions];
     Block* next;
   };
 
@@ -134,23 +135,24 @@ class PlaceLists {
     list->end = 0;
   }
 
-  std::deque<Block> blocks_;  // stays where it is as it grows, and copies nothing
+  std::deque<Block> blocks_;  // a deque never moves its elements
   Block* free_ = nullptr;
 };
 
-// For long words. Pairs wait in one queue per rank. Most are found in ascending order of place, so
-// a queue is a plain list and a heap for the few that come late.
+// For long words. One queue of pairs per rank. Most pairs are found in ascending order of position,
+// so a queue is a plain list plus a heap for the few that are found out of order.
 class LongMerger {
  public:
   LongMerger(const MergeTable& table, std::vector<int32_t>* symbols)
       : table_(table), symbols_(symbols) {}
 
   void Run() {
-    for (uint32_t place = 0; place < symbols_.size(); ++place) LookUp(place, place + 1);
+    for (uint32_t position = 0; position < symbols_.size(); ++position)
+      QueueMerge(position, position + 1);
     while (!ranks_.empty()) {
       const uint32_t rank = ranks_.top().first;
       Queue& queue = queues_[ranks_.top().second];
-      if (PlaceLists::Empty(queue.ordered) && queue.late.empty()) {
+      if (PositionQueues::Empty(queue.ordered) && queue.out_of_order.empty()) {
         queue.active = false;
         ranks_.pop();
       } else {
@@ -160,93 +162,95 @@ class LongMerger {
   }
 
  private:
-  using LatePlaces = std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<uint32_t>>;
+  using PositionHeap = std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<uint32_t>>;
   struct Queue {
-    PlaceLists::List ordered;
-    LatePlaces late;
+    PositionQueues::List ordered;
+    PositionHeap out_of_order;
     bool active = false;
   };
 
-  // What the table says of a pair, and the queue of its rank.
-  struct Recent {
+  // A pair's cached table entry and the index of its rank's queue.
+  struct CachedPair {
     int32_t left = kUnmerged, right = kUnmerged;
     MergeTable::Merge merge = {kNone, -1};
     uint32_t queue = 0;
   };
 
-  // Long words repeat few pairs: the last ones seen spare most searches of the table.
-  const Recent& Find(int32_t left, int32_t right) {
-    Recent& recent =
-        recent_[(static_cast<uint32_t>(left) * 31 + static_cast<uint32_t>(right)) % kRecent];
-    if (recent.left != left || recent.right != right) Search(left, right, &recent);
-    return recent;
+  // Long words repeat few pairs, so this cache avoids most lookups in the table.
+  const CachedPair& Find(int32_t left, int32_t right) {
+    CachedPair& cached =
+        pair_cache_[(static_cast<uint32_t>(left) * 31 + static_cast<uint32_t>(right)) %
+                    kCachedPairs];
+    if (cached.left != left || cached.right != right) FillCache(left, right, &cached);
+    return cached;
   }
 
-  void Search(int32_t left, int32_t right, Recent* recent) {
+  void FillCache(int32_t left, int32_t right, CachedPair* cached) {
     const MergeTable::Merge* merge = table_.Find(left, right);
-    *recent = {left, right, merge == nullptr ? MergeTable::Merge{kNone, -1} : *merge, 0};
+    *cached = {left, right, merge == nullptr ? MergeTable::Merge{kNone, -1} : *merge, 0};
     if (merge == nullptr) return;
     const auto [it, fresh] =
         queue_of_rank_.try_emplace(merge->rank, static_cast<uint32_t>(queues_.size()));
     if (fresh) queues_.emplace_back();
-    recent->queue = it->second;
+    cached->queue = it->second;
   }
 
-  void Push(uint32_t place, Queue* queue) {
-    if (PlaceLists::Empty(queue->ordered) || place >= PlaceLists::Back(queue->ordered)) {
-      lists_.PushBack(place, &queue->ordered);
+  void Push(uint32_t position, Queue* queue) {
+    if (PositionQueues::Empty(queue->ordered) || position >= PositionQueues::Back(queue->ordered)) {
+      lists_.PushBack(position, &queue->ordered);
     } else {
-      queue->late.push(place);
+      queue->out_of_order.push(position);
     }
   }
 
   uint32_t Pop(Queue* queue) {
-    if (queue->late.empty() || (!PlaceLists::Empty(queue->ordered) &&
-                                PlaceLists::Front(queue->ordered) <= queue->late.top())) {
-      const uint32_t place = PlaceLists::Front(queue->ordered);
+    if (queue->out_of_order.empty() ||
+        (!PositionQueues::Empty(queue->ordered) &&
+         PositionQueues::Front(queue->ordered) <= queue->out_of_order.top())) {
+      const uint32_t position = PositionQueues::Front(queue->ordered);
       lists_.PopFront(&queue->ordered);
-      return place;
+      return position;
     }
-    const uint32_t place = queue->late.top();
-    queue->late.pop();
-    return place;
+    const uint32_t position = queue->out_of_order.top();
+    queue->out_of_order.pop();
+    return position;
   }
 
-  // Finds the merge of the symbol at `place` with its next one and queues it.
-  void LookUp(uint32_t place, uint32_t next) {
-    if (next == symbols_.size() || symbols_[place] < 0 || symbols_[next] < 0) return;
-    const Recent& found = Find(symbols_[place], symbols_[next]);
+  // Looks up the merge of the symbols at `position` and `next` and queues it.
+  void QueueMerge(uint32_t position, uint32_t next) {
+    if (next == symbols_.size() || symbols_[position] < 0 || symbols_[next] < 0) return;
+    const CachedPair& found = Find(symbols_[position], symbols_[next]);
     if (found.merge.rank == kNone) return;
     Queue& queue = queues_[found.queue];
-    Push(place, &queue);
+    Push(position, &queue);
     if (!queue.active) {
       queue.active = true;
       ranks_.push({found.merge.rank, found.queue});
     }
   }
 
-  // Merges the symbol at `place` with its next one, unless other merges have come between since the
-  // pair was queued.
-  void Merge(uint32_t place, uint32_t rank) {
-    if (symbols_[place] < 0) return;
-    const uint32_t next = symbols_.Next(place);
+  // Merges the symbol at `position` with its next one, unless an earlier merge has changed the pair
+  // since it was queued.
+  void Merge(uint32_t position, uint32_t rank) {
+    if (symbols_[position] < 0) return;
+    const uint32_t next = symbols_.Next(position);
     if (next == symbols_.size() || symbols_[next] < 0) return;
-    const MergeTable::Merge merge = Find(symbols_[place], symbols_[next]).merge;
+    const MergeTable::Merge merge = Find(symbols_[position], symbols_[next]).merge;
     if (merge.rank != rank) return;
-    symbols_.Join(place, next, merge.result);
-    if (const uint32_t previous = symbols_.Previous(place); previous != kNone)
-      LookUp(previous, place);
-    LookUp(place, symbols_.Next(place));
+    symbols_.Join(position, next, merge.result);
+    if (const uint32_t previous = symbols_.Previous(position); previous != kNone)
+      QueueMerge(previous, position);
+    QueueMerge(position, symbols_.Next(position));
   }
 
   using RankQueue = std::pair<uint32_t, uint32_t>;  // rank, index in queues_
   const MergeTable& table_;
   LinkedSymbols symbols_;
-  PlaceLists lists_;
+  PositionQueues lists_;
   std::vector<Queue> queues_;
   std::unordered_map<uint32_t, uint32_t> queue_of_rank_;
-  static constexpr size_t kRecent = 256;
-  Recent recent_[kRecent];
+  static constexpr size_t kCachedPairs = 256;
+  CachedPair pair_cache_[kCachedPairs];
   std::priority_queue<RankQueue, std::vector<RankQueue>, std::greater<RankQueue>> ranks_;
 };
 
@@ -254,7 +258,7 @@ class LongMerger {
 
 void MergeSymbols(const MergeTable& table, std::vector<int32_t>* symbols) {
   if (symbols->size() < 2) return;
-  if (symbols->size() <= kMostShort) {
+  if (symbols->size() <= kMaxShort) {
     MergeShort(table, symbols);
   } else {
     QT_CHECK(symbols->size() < INT32_MAX);

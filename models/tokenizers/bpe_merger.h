@@ -1,4 +1,5 @@
-// The inner loop of byte-pair encoding: merges neighbouring symbols by rank until no merge is left.
+// The inner loop of byte-pair encoding: merges adjacent symbols in rank order until no merge
+// applies.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +9,11 @@
 
 namespace quintet {
 
-// Which pairs of symbols merge, in which order, and into what.
+// Maps a pair of symbols to its rank and to the symbol that it merges into.
 class MergeTable {
  public:
   struct Merge {
-    uint32_t rank;  // lower first; equal ranks from left to right
+    uint32_t rank;  // lowest first; equal ranks from left to right
     int32_t result;
   };
   void Reserve(size_t count) { merges_.reserve(count); }
@@ -29,15 +30,15 @@ class MergeTable {
   absl::flat_hash_map<uint64_t, Merge> merges_;
 };
 
-// In a list of symbols: one that never merges, and the highest of the values that mean "part of the
-// symbol before".
+// Special values in a list of symbols. kUnmerged: a symbol that never merges. kJoined and all lower
+// values: this position was merged into a symbol to its left.
 inline constexpr int32_t kUnmerged = -1, kJoined = -2;
 
-// `symbols` are ids or kUnmerged. Always the pair of the lowest rank, the leftmost of those, merges
-// next. Afterwards a symbol stands where its first part stood, and the places of its other parts
-// hold kJoined or less. O(n log n) at worst
-// and O(n) where few ranks occur, as in long repetitions; besides the list itself, about five bytes
-// a symbol. Fewer than 2^31 symbols.
+// Merges in place. `symbols` holds ids or kUnmerged. Each step merges the leftmost pair of the
+// lowest rank. A merged symbol stays at the position of its first part; the positions of its other
+// parts become kJoined or lower. O(n log n) in the worst case, O(n) if few distinct ranks occur, as
+// in long repetitions. Uses about five bytes per symbol in addition to the list. At most 2^31 - 2
+// symbols.
 void MergeSymbols(const MergeTable& table, std::vector<int32_t>* symbols);
 
 }  // namespace quintet

@@ -15,7 +15,8 @@ class ByteModel : public TokenModel {
     unknown = 2;
     for (uint32_t byte = 0; byte < 256; ++byte) {
       std::string piece;
-      AppendUtf8(byte, &piece);  // as Hugging Face spells them: the character of that number
+      // Spelled as in Hugging Face: the character whose code point is the byte's value.
+      AppendUtf8(byte, &piece);
       QT_CHECK(vocabulary.Add(piece, kFirstByte + static_cast<int32_t>(byte)).ok());
     }
   }
@@ -27,7 +28,8 @@ class ByteModel : public TokenModel {
   }
 };
 
-// One character below U+0100 is a byte; longer tokens are added ones and mean themselves.
+// A token of one character below U+0100 decodes to that byte. Other tokens are added tokens and
+// decode to their own spelling.
 class ByteDecoder : public Decoder {
  public:
   void Apply(std::vector<std::string>* tokens) const override {

@@ -1,4 +1,4 @@
-// ByT5: the id of a byte is its value + 3. There is no file but tokenizer_config.json.
+// ByT5: the id of a byte is its value + 3. Its only tokenizer file is tokenizer_config.json.
 #pragma once
 
 #include <memory>

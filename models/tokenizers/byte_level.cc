@@ -9,7 +9,7 @@ namespace {
 
 struct Tables {
   std::array<std::string, 256> characters;
-  std::array<int, 324> bytes;  // by code point
+  std::array<int, 324> bytes;  // by code point; -1: none
 
   Tables() {
     bytes.fill(-1);
@@ -25,8 +25,8 @@ struct Tables {
 };
 
 const Tables& ByteTables() {
-  static const Tables* const tables =
-      new Tables;  // never destroyed: used until the last thread ends
+  // Never destroyed, because threads may still use it while the process exits.
+  static const Tables* const tables = new Tables;
   return *tables;
 }
 
@@ -38,7 +38,7 @@ std::string_view ByteLevelCharacter(char byte) {
 
 void AppendByteLevelCharacters(std::string_view bytes, std::string* text) {
   for (size_t at = 0; at < bytes.size();) {
-    // Runs of bytes that stand for themselves at once.
+    // Copy runs of bytes that map to themselves in one piece.
     size_t end = at;
     while (end < bytes.size() && bytes[end] > ' ' && bytes[end] < '\x7F') ++end;
     text->append(bytes.substr(at, end - at));

@@ -6,7 +6,7 @@
 namespace quintet {
 namespace {
 
-// A unit of the double array.
+// Fields of a unit of the double array.
 bool HasLeaf(uint32_t unit) { return (unit >> 8 & 1) != 0; }
 uint32_t Value(uint32_t unit) { return unit & 0x7FFFFFFF; }
 uint32_t Label(uint32_t unit) { return unit & 0x800000FF; }
@@ -49,34 +49,35 @@ absl::StatusOr<Charsmap> Charsmap::Parse(std::string_view blob, const std::strin
   }
   if (map.HasLongRules()) {
     return bad("expected rules for at most ", kMaxRuleBytes,
-               " bytes, got longer ones or a circle in the trie");
+               " bytes, got longer ones or a cycle in the trie");
   }
-  map.FindUntouched();
+  map.FindAsciiWithoutRule();
   return map;
 }
 
-// All places that a search can come to after so many bytes, at once: the array is not trusted to be
-// a tree, and even a good one shares its ends.
+// Follows all paths of the array at once: reachable[p] means that a search can be at position p
+// after `bytes` bytes. The array is untrusted and need not be a tree, and even a valid one shares
+// suffixes.
 bool Charsmap::HasLongRules() const {
-  std::vector<bool> here(units_.size() + 256), next(here.size());
-  if (const uint32_t root = Offset(units_[0]); root < here.size()) here[root] = true;
+  std::vector<bool> reachable(units_.size() + 256), next(reachable.size());
+  if (const uint32_t root = Offset(units_[0]); root < reachable.size()) reachable[root] = true;
   for (int bytes = 0; bytes <= kMaxRuleBytes; ++bytes) {
-    bool goes_on = false;
+    bool any_reachable = false;
     next.assign(next.size(), false);
     for (uint32_t unit = 0; unit < units_.size(); ++unit) {
       const uint32_t label = Label(units_[unit]);
-      if (label > 0xFF || !here[unit ^ label]) continue;
-      goes_on = true;
+      if (label > 0xFF || !reachable[unit ^ label]) continue;
+      any_reachable = true;
       if (const uint32_t place = unit ^ Offset(units_[unit]); place < next.size())
         next[place] = true;
     }
-    if (!goes_on) return false;
-    here.swap(next);
+    if (!any_reachable) return false;
+    reachable.swap(next);
   }
   return true;
 }
 
-void Charsmap::FindUntouched() {
+void Charsmap::FindAsciiWithoutRule() {
   for (uint32_t c = 0; c < 128; ++c) {
     const uint32_t at = Offset(units_[0]) ^ c;
     if (at >= units_.size() || Label(units_[at]) != c) continue;
@@ -84,7 +85,7 @@ void Charsmap::FindUntouched() {
     for (uint32_t next = 0; next <= 128; ++next) {
       const uint32_t child = children ^ next;
       const bool has_child = next < 128 && child < units_.size() && Label(units_[child]) == next;
-      if (HasLeaf(units_[at]) || has_child) untouched_[c * 129 + next] = false;
+      if (HasLeaf(units_[at]) || has_child) no_rule_[c * 129 + next] = false;
     }
   }
 }

@@ -1,6 +1,6 @@
-// SentencePiece's precompiled normalisation rules: a double-array trie (darts-clone's layout) from
-// byte strings to replacements. The bytes come from model files and are not trusted: every step of
-// a search is bounds-checked.
+// SentencePiece's precompiled normalization rules: a double-array trie (the layout of darts-clone)
+// that maps byte strings to replacements. The bytes come from model files and are untrusted: every
+// step of a search is bounds-checked.
 #pragma once
 
 #include <cstdint>
@@ -14,34 +14,36 @@ namespace quintet {
 
 class Charsmap {
  public:
-  // `blob`: u32 trie bytes, trie units (u32 each, little-endian), NUL-terminated replacements.
-  // Empty: no rules. Errors start with `where`. The longest replacement of SentencePiece's own
-  // rules has 33 bytes; the limit keeps a hostile one from turning each letter into megabytes.
+  // Limit on the length of a replacement: a hostile file could otherwise turn each letter into
+  // megabytes. The longest replacement in SentencePiece's own rules has 33 bytes.
   static constexpr int kMaxReplacementBytes = 128;
-  // Nor may a rule be for more bytes than this, or the array lead in a circle: a search takes as
-  // many steps at each character of a text. The longest of SentencePiece's own are for 12 bytes.
+  // Limit on the bytes that a rule matches. It also excludes cycles in the array. Needed because a
+  // search takes up to this number of steps at each character of a text. The longest match in
+  // SentencePiece's own rules has 12 bytes.
   static constexpr int kMaxRuleBytes = 128;
+  // Layout of `blob`: u32 size of the trie in bytes; the trie's units (u32 each, little-endian);
+  // NUL-terminated replacements. An empty blob means no rules. Errors start with `where`.
   static absl::StatusOr<Charsmap> Parse(std::string_view blob, const std::string& where);
 
   bool empty() const { return units_.empty(); }
 
   struct Match {
-    size_t length = 0;  // bytes of the text; 0 when no rule matches
+    size_t length = 0;  // matched bytes of the text; 0 if no rule matches
     std::string_view replacement;
   };
-  // True when no rule starts with ASCII character c followed by ASCII character `next`, or with c
-  // alone; next 128: end of text.
-  bool Untouched(uint8_t c, uint8_t next) const { return untouched_[c * 129u + next]; }
-  // The shortest rule that `text` begins with, as HF's tokenizers choose it.
+  // True if no rule matches ASCII character c alone or begins with c followed by ASCII character
+  // `next`. next = 128 means the end of the text.
+  bool HasNoRule(uint8_t c, uint8_t next) const { return no_rule_[c * 129u + next]; }
+  // The shortest rule that matches a prefix of `text`, which is HF's choice.
   Match Shortest(std::string_view text) const;
 
  private:
   std::vector<uint32_t> units_;
   bool HasLongRules() const;
-  void FindUntouched();
+  void FindAsciiWithoutRule();
 
   std::string replacements_;
-  std::vector<bool> untouched_ = std::vector<bool>(128 * 129, true);
+  std::vector<bool> no_rule_ = std::vector<bool>(128 * 129, true);
 };
 
 }  // namespace quintet

@@ -67,8 +67,7 @@ class ReplaceDecoder : public Decoder {
   std::string content_;
 };
 
-// Runs of byte pieces to the text that they spell; one U+FFFD for each byte where the run spells
-// none.
+// Joins runs of byte pieces into text. A run that is not valid UTF-8 becomes one U+FFFD per byte.
 class ByteFallbackDecoder : public Decoder {
  public:
   void Apply(std::vector<std::string>* tokens) const override {

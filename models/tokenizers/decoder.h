@@ -1,4 +1,4 @@
-// Tokens back to text: tokenizer.json's "decoder".
+// Converts tokens back to text: the "decoder" of tokenizer.json.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +13,19 @@ namespace quintet {
 class Decoder {
  public:
   virtual ~Decoder() = default;
-  // Rewrites the spellings of tokens; joined without anything between they are the text.
+  // Rewrites the spellings of tokens in place. The text is their concatenation.
   virtual void Apply(std::vector<std::string>* tokens) const = 0;
 };
 using DecoderPtr = std::unique_ptr<const Decoder>;
 
 DecoderPtr MakeByteLevelDecoder();
-// strips_first: no spaces for the replacement in the first token.
+// Replaces `replacement` by a space; strips_first: removes it in the first token instead.
 DecoderPtr MakeMetaspaceDecoder(std::string replacement, bool strips_first);
 DecoderPtr MakeReplaceDecoder(Pattern pattern, std::string content);
 DecoderPtr MakeByteFallbackDecoder();
 DecoderPtr MakeFuseDecoder();
-// Cuts up to `start` and `stop` characters `content` from the ends of each token.
+// Removes up to `start` copies of the character `content` from the beginning of each token and up
+// to `stop` copies from its end.
 DecoderPtr MakeStripDecoder(std::string content, size_t start, size_t stop);
 DecoderPtr MakeBpeDecoder(std::string suffix);
 DecoderPtr MakeDecoderSequence(std::vector<DecoderPtr> steps);

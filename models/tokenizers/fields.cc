@@ -6,7 +6,7 @@ namespace quintet {
 
 using Json = nlohmann::json;
 
-std::string ShownJson(const Json& value) {
+std::string JsonForMessage(const Json& value) {
   if (value.is_object() || value.is_array())
     return absl::StrCat(value.type_name(), " of ", value.size());
   return value.dump().substr(0, 80);
@@ -15,7 +15,7 @@ std::string ShownJson(const Json& value) {
 absl::Status ExpectedField(const std::string& where, const std::string& field,
                            const std::string& expected, const Json& got) {
   return absl::InvalidArgumentError(
-      absl::StrCat(where, ": ", field, ": expected ", expected, ", got ", ShownJson(got)));
+      absl::StrCat(where, ": ", field, ": expected ", expected, ", got ", JsonForMessage(got)));
 }
 
 const Json* FindField(const Json& object, const char* field) {
@@ -24,7 +24,7 @@ const Json* FindField(const Json& object, const char* field) {
   return it == object.end() || it->is_null() ? nullptr : &*it;
 }
 
-bool IsText(const nlohmann::json& value, std::string_view text) {
+bool EqualsString(const nlohmann::json& value, std::string_view text) {
   return value.is_string() && value.get_ref<const std::string&>() == text;
 }
 

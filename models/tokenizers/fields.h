@@ -1,4 +1,4 @@
-// Checked access to the fields of JSON objects: the errors say where, expected and got.
+// Checked access to fields of JSON objects. Errors say where, expected and got.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@ namespace quintet {
 
 absl::Status ExpectedField(const std::string& where, const std::string& field,
                            const std::string& expected, const nlohmann::json& got);
-// The value, shortened, for messages.
-std::string ShownJson(const nlohmann::json& value);
+// The value for messages, truncated to 80 bytes; lists and objects as their type and size.
+std::string JsonForMessage(const nlohmann::json& value);
 
 // nullptr when the field is missing or null.
 const nlohmann::json* FindField(const nlohmann::json& object, const char* field);
 // Unlike nlohmann's noexcept operator==, this allocates nothing.
-bool IsText(const nlohmann::json& value, std::string_view text);
+bool EqualsString(const nlohmann::json& value, std::string_view text);
 
-// Missing and null fields give the fallback; those without one are required.
+// A missing or null field gives the fallback. Without a fallback parameter the field is required.
 absl::StatusOr<bool> BoolField(const nlohmann::json& object, const char* field, bool fallback,
                                const std::string& where);
 absl::StatusOr<int64_t> IntField(const nlohmann::json& object, const char* field,
@@ -32,7 +32,8 @@ absl::StatusOr<std::string> StringField(const nlohmann::json& object, const char
 
 }  // namespace quintet
 
-// Puts the value of a StatusOr into a declaration or variable, or returns its status.
+// QT_ASSIGN_OR_RETURN assigns the value of a StatusOr to a declaration or variable, or returns its
+// status. QT_RETURN_IF_ERROR returns a status that is not OK.
 #define QT_ASSIGN_JOIN2(a, b) a##b
 #define QT_ASSIGN_JOIN(a, b) QT_ASSIGN_JOIN2(a, b)
 #define QT_ASSIGN_OR_RETURN(target, expression) \

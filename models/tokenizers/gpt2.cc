@@ -8,7 +8,7 @@ using Json = nlohmann::json;
 
 bool IsBpe(const Json& model) {
   const Json* type = FindField(model, "type");
-  if (type != nullptr) return IsText(*type, "BPE");
+  if (type != nullptr) return EqualsString(*type, "BPE");
   return FindField(model, "merges") != nullptr;  // as in older files
 }
 

@@ -1,6 +1,7 @@
 // transformers' GPT2Tokenizer (5.x). It takes the vocabulary, the merges and the post-processor
-// from tokenizer.json, or from vocab.json and merges.txt, and fixes the rest: no normalisation,
-// GPT-2's pattern, byte-level pieces, and add_prefix_space as tokenizer_config.json says.
+// from tokenizer.json, or from vocab.json and merges.txt. Everything else is fixed: no
+// normalization, GPT-2's pattern, byte-level pieces, and add_prefix_space from
+// tokenizer_config.json.
 #pragma once
 
 #include "models/tokenizers/settings.h"
@@ -8,11 +9,11 @@
 
 namespace quintet {
 
-// True when the "model" of a tokenizer.json is one that GPT2Tokenizer can take over.
+// True if GPT2Tokenizer can use this "model" of a tokenizer.json.
 bool IsBpe(const nlohmann::json& model);
-// Replaces the parts of a tokenizer.json with a BPE model that GPT2Tokenizer does not take over.
+// Replaces the parts of a tokenizer.json with a BPE model that GPT2Tokenizer ignores.
 void RebuildAsGpt2(bool add_prefix_space, nlohmann::json* tokenizer);
-// <|endoftext|> for bos, eos and unk where the files do not name them.
+// Sets bos, eos and unk to <|endoftext|> where the files do not name them.
 void SetGpt2Defaults(TokenizerSettings* settings);
 
 }  // namespace quintet

@@ -1,4 +1,4 @@
-// Extended grapheme clusters: the rules GB1 to GB999 of Unicode Standard Annex 29.
+// Extended grapheme clusters: rules GB1 to GB999 of Unicode Standard Annex 29.
 #include "models/tokenizers/unicode.h"
 
 namespace quintet {
@@ -23,14 +23,15 @@ enum GraphemeBreak : uint8_t {
 constexpr uint8_t kPictographic = 16;
 constexpr uint8_t kConjunctMask = 96, kConsonant = 32, kLinker = 64;
 
-// What a decision needs to know of the cluster so far.
+// State of the current cluster, as needed to decide whether the next code point continues it.
 struct ClusterState {
-  uint8_t previous;               // properties of the last code point
-  int regional_indicators = 0;    // at its end, without interruption
-  bool pictographic_zwj = false;  // it ends in Pictographic Extend* ZWJ
-  bool pictographic = false;      // it ends in Pictographic Extend*
-  bool consonant = false;         // it ends in Consonant [Extend Linker]*
-  bool linker = false;            // ... with a Linker among them
+  uint8_t previous;  // properties of the last code point
+  // Length of the run of regional indicators at the cluster's end.
+  int regional_indicators = 0;
+  bool pictographic_zwj = false;  // the cluster ends in Pictographic Extend* ZWJ
+  bool pictographic = false;      // the cluster ends in Pictographic Extend*
+  bool consonant = false;         // the cluster ends in Consonant [Extend Linker]*
+  bool linker = false;            // ... and that part contains a Linker
 
   void Add(uint8_t properties) {
     const uint8_t kind = properties & 15, conjunct = properties & kConjunctMask;

@@ -15,7 +15,7 @@ KeySearch::KeySearch(const std::vector<std::pair<std::string_view, int32_t>>& ke
   reversed_ = Trie(std::move(reversed));
   const std::vector<Trie::Node>& nodes = reversed_.nodes();
   links_.resize(nodes.size());
-  // Parents come before their children, and shorter beginnings before longer ones.
+  // Nodes are in breadth-first order: parents precede children, and shorter strings longer ones.
   for (uint32_t parent = 0; parent < nodes.size(); ++parent) {
     for (uint32_t i = 0; i < nodes[parent].children; ++i) {
       const uint32_t node = nodes[parent].first_child + i;
@@ -51,7 +51,7 @@ KeyMatches KeySearch::Find(std::string_view text) const {
     if (node == 0) continue;
     const Link& link = links_[node];
     if (link.length > 0)
-      matches.backwards_.push_back({static_cast<uint32_t>(at), link.length, link.value});
+      matches.descending_.push_back({static_cast<uint32_t>(at), link.length, link.value});
   }
   return matches;
 }

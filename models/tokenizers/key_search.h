@@ -1,8 +1,9 @@
-// Where the keys of a small set begin in a text: added tokens, user-defined symbols. Linear in the
-// text however long the keys are and however much they share: the automaton of Aho and Corasick
-// (1975) over the reversed keys reads the text from its end, and so knows at each byte the longest
-// key that begins there. Reading forwards would not do: after the longest match at a place the
-// search goes back to the end of that match, over and over where a much longer key nearly matches.
+// Finds all positions in a text at which a key of a small set begins: added tokens, user-defined
+// symbols. O(n) in the bytes of the text, for keys of any length and with any shared prefixes: an
+// Aho-Corasick automaton (1975) of the reversed keys reads the text backwards and so knows, at each
+// byte, the longest key that begins there. A forward scan would not be linear: after the longest
+// match at a position it must restart at the end of that match, again and again where a much longer
+// key almost matches.
 #pragma once
 
 #include <cstdint>
@@ -19,16 +20,18 @@ struct KeyMatch {
   int32_t value;
 };
 
-// The longest key at each byte of a text where one begins, to be walked through once.
+// The matches in a text, at most one per byte: the longest key that begins there. Can be iterated
+// once, forwards.
 class KeyMatches {
  public:
-  // The first match that begins at byte `at` or behind it; null when there is none. `at` never
-  // descends from call to call; the pointer is good until the next.
+  // The first match that begins at or after byte `at`; null if there is none. `at` must not
+  // decrease from call to call. The pointer is valid until the next call.
   const KeyMatch* From(size_t at) {
-    while (!backwards_.empty() && backwards_.back().begin < at) backwards_.pop_back();
-    return backwards_.empty() ? nullptr : &backwards_.back();
+    while (!descending_.empty() && descending_.back().begin < at) descending_.pop_back();
+    return descending_.empty() ? nullptr : &descending_.back();
   }
-  // Length of the match that begins at byte `at` itself; 0: none does. As From.
+  // Length of the match that begins exactly at byte `at`; 0 if there is none. `at` must not
+  // decrease.
   size_t LengthAt(size_t at) {
     const KeyMatch* match = From(at);
     return match != nullptr && match->begin == at ? match->length : 0;
@@ -36,27 +39,27 @@ class KeyMatches {
 
  private:
   friend class KeySearch;
-  std::vector<KeyMatch> backwards_;  // by descending begin
+  std::vector<KeyMatch> descending_;  // sorted by descending begin
 };
 
-// Immutable after building, and thread safe.
+// Immutable after construction, and thread safe.
 class KeySearch {
  public:
   KeySearch() = default;
-  // Keys with their values; each key once, none empty.
+  // Keys with their values. Keys must be unique and not empty.
   explicit KeySearch(const std::vector<std::pair<std::string_view, int32_t>>& keys);
-  // `text` has fewer than 2^32 bytes.
+  // `text` must be shorter than 2^32 bytes.
   KeyMatches Find(std::string_view text) const;
 
  private:
-  // What a node of the trie knows of the shorter keys' beginnings that end as its own does.
+  // Aho-Corasick data of a node of reversed_. S is the byte string of the node.
   struct Link {
-    uint32_t fail = 0;    // the longest of them; 0: none
-    uint32_t length = 0;  // of the longest whole key that ends here; 0: none
-    int32_t value = -1;   // that key's
+    uint32_t fail = 0;    // node of the longest proper suffix of S in the trie; 0: none
+    uint32_t length = 0;  // bytes of the longest key that is a suffix of S; 0: none
+    int32_t value = -1;   // value of that key
   };
   Trie reversed_;
-  std::vector<Link> links_;  // one a node
+  std::vector<Link> links_;  // [nodes]
 };
 
 }  // namespace quintet

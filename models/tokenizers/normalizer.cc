@@ -21,16 +21,16 @@ void ForEachCharacter(std::string_view text, F f) {
   }
 }
 
-// HF asks about a short grapheme cluster as a whole first, and then takes the replacement of its
-// shortest prefix for all of it.
+// As in HF, a grapheme cluster of fewer than 6 bytes is looked up as a whole first, and the
+// replacement of its shortest matching prefix then replaces the whole cluster.
 class PrecompiledNormalizer : public Normalizer {
  public:
   explicit PrecompiledNormalizer(Charsmap charsmap) : charsmap_(std::move(charsmap)) {}
   absl::Status Apply(AlignedText* text) const override {
-    Transformer out(*text);
+    CharacterRewriter out(*text);
     const std::string_view view = text->text;
     const size_t bytes = view.size();
-    for (size_t at = 0; at < bytes && out.size() <= bytes + kMostAddedBytes;) {
+    for (size_t at = 0; at < bytes && out.size() <= bytes + kMaxAddedBytes;) {
       size_t run = at;
       while (run < view.size() && IsPlain(view, run)) ++run;
       if (run > at) {
@@ -59,24 +59,25 @@ class PrecompiledNormalizer : public Normalizer {
   }
 
  private:
-  // A printable ASCII character that no rule touches and no mark follows.
+  // True for a printable ASCII character that no rule changes and that is followed by another one
+  // or by the end of the text.
   bool IsPlain(std::string_view view, size_t at) const {
     const auto printable = [&](size_t i) { return view[i] >= ' ' && view[i] < '\x7F'; };
     if (!printable(at)) return false;
-    if (at + 1 == view.size()) return charsmap_.Untouched(static_cast<uint8_t>(view[at]), 128);
+    if (at + 1 == view.size()) return charsmap_.HasNoRule(static_cast<uint8_t>(view[at]), 128);
     return printable(at + 1) &&
-           charsmap_.Untouched(static_cast<uint8_t>(view[at]), static_cast<uint8_t>(view[at + 1]));
+           charsmap_.HasNoRule(static_cast<uint8_t>(view[at]), static_cast<uint8_t>(view[at + 1]));
   }
 
   static size_t ClusterLength(std::string_view rest) {
-    // Most text is printable ASCII, which ends a cluster where more of it follows.
+    // Fast path: a printable ASCII character followed by another one is a cluster of its own.
     const auto plain = [&](size_t i) { return rest[i] >= ' ' && rest[i] < '\x7F'; };
     if (plain(0) && (rest.size() == 1 || plain(1))) return 1;
     return GraphemeLength(rest);
   }
 
-  static void Change(std::string_view old_text, std::string_view new_text, Transformer* out) {
-    int surplus = 0;  // old characters without a new one
+  static void Change(std::string_view old_text, std::string_view new_text, CharacterRewriter* out) {
+    int surplus = 0;  // number of old characters without a new one
     ForEachCharacter(old_text, [&](uint32_t, size_t, size_t) { ++surplus; });
     ForEachCharacter(new_text, [&](uint32_t code_point, size_t, size_t) {
       out->Put(code_point, surplus > 0 ? 0 : 1);
@@ -171,14 +172,14 @@ class ReplaceNormalizer : public Normalizer {
     const size_t bytes = text->text.size();
     size_t kept = 0;
     pattern_.ForEachMatch(text->text, [&](size_t begin, size_t end) {
-      if (rewriter.size() > bytes + kMostAddedBytes) return;
+      if (rewriter.size() > bytes + kMaxAddedBytes) return;
       rewriter.Keep(kept, begin);
       // HF aligns the new text with the last byte that it replaces.
       if (!text->text.empty()) rewriter.Put(content_, end > 0 ? end - 1 : 0);
       kept = end;
     });
     if (kept == 0 && rewriter.size() == 0) return absl::OkStatus();
-    if (rewriter.size() <= bytes + kMostAddedBytes) rewriter.Keep(kept, bytes);
+    if (rewriter.size() <= bytes + kMaxAddedBytes) rewriter.Keep(kept, bytes);
     *text = rewriter.Take();
     return CheckGrowth(bytes, text->text.size());
   }
@@ -233,11 +234,11 @@ class NormalizerSequence : public Normalizer {
 
 }  // namespace
 
-absl::Status CheckGrowth(size_t bytes, size_t grown) {
-  if (grown <= bytes + kMostAddedBytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("the tokenizer's normalizer: expected to make a text of ", bytes,
-                   " bytes at most ", kMostAddedBytes, " longer, got ", grown, " bytes or more"));
+absl::Status CheckGrowth(size_t input_bytes, size_t output_bytes) {
+  if (output_bytes <= input_bytes + kMaxAddedBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "tokenizer normalizer: expected to lengthen a text of ", input_bytes, " bytes by at most ",
+      kMaxAddedBytes, " bytes, got at least ", output_bytes, " bytes in total"));
 }
 
 NormalizerPtr MakePrecompiled(Charsmap charsmap) {

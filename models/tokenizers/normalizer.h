@@ -1,4 +1,4 @@
-// What happens to a text before it is cut into words: tokenizer.json's "normalizer".
+// Rewrites a text before it is split into words: the "normalizer" of tokenizer.json.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,17 @@
 
 namespace quintet {
 
-// A text may become at most this much longer on its way through a normalizer, at every step of it.
-// The longest text of a request, 1 MiB, comes nowhere near it with a real tokenizer: the bound is
-// for files that would turn such a text into gigabytes.
-inline constexpr size_t kMostAddedBytes = size_t{16} << 20;
-// INVALID_ARGUMENT when `grown` is more than kMostAddedBytes above `bytes`.
-absl::Status CheckGrowth(size_t bytes, size_t grown);
+// Limit in bytes on how much a normalizer may lengthen a text, checked after every step. It guards
+// against files that turn a text into gigabytes; with a real tokenizer the longest text of a
+// request, 1 MiB, stays far below it.
+inline constexpr size_t kMaxAddedBytes = size_t{16} << 20;
+// INVALID_ARGUMENT if `output_bytes` > `input_bytes` + kMaxAddedBytes.
+absl::Status CheckGrowth(size_t input_bytes, size_t output_bytes);
 
 class Normalizer {
  public:
   virtual ~Normalizer() = default;
-  // INVALID_ARGUMENT when the text would become too long; it is of no use then.
+  // INVALID_ARGUMENT if the text becomes too long; *text is then unspecified.
   virtual absl::Status Apply(AlignedText* text) const = 0;
 };
 using NormalizerPtr = std::unique_ptr<const Normalizer>;

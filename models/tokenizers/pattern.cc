@@ -32,31 +32,33 @@ Pattern Pattern::Literal(std::string_view text) {
 
 namespace {
 
-// Depth-first search over (step, position) that enters no split twice: a state that failed once
-// fails from every start. One row of bits for each text position from the start of the match to the
-// last split that was entered: a search never goes back behind its start, and most patterns take
-// long words in one run without a split.
+// Depth-first search over states (step, position) that visits each split once per position: a state
+// that failed once fails from every start. The visited set has one row of bits per text position,
+// from the start of the match to the last split visited. Earlier rows can be dropped, because a
+// search never moves left of its start. The set stays small, because most patterns consume long
+// words without passing a split.
 class Matcher {
  public:
   Matcher(std::string_view text, const std::vector<Pattern::Step>& steps,
           const std::vector<CharacterClass>& classes)
       : text_(text), steps_(steps), classes_(classes), row_bytes_(RowBytes(steps)) {}
 
-  // True with *end when the pattern matches at `start`.
+  // True if the pattern matches at `start`; sets *end.
   bool MatchAt(size_t start, size_t* end) {
-    Forget(start);
-    pending_.clear();
+    DropRows(start);
+    backtrack_.clear();
     uint32_t step = 0;
     size_t at = start;
-    while (!Follow(step, at, end)) {
-      if (pending_.empty()) return false;
-      std::tie(step, at) = pending_.back();
-      pending_.pop_back();
+    while (!RunPath(step, at, end)) {
+      if (backtrack_.empty()) return false;
+      std::tie(step, at) = backtrack_.back();
+      backtrack_.pop_back();
     }
-    // States at the end of a match did not fail; the next match starts there.
+    // Clear the row at the end of the match: its states did not fail, and the next match starts
+    // there.
     const size_t row = (*end - first_) * row_bytes_;
-    if (row < entered_.size())
-      std::fill_n(entered_.begin() + static_cast<ptrdiff_t>(row), row_bytes_, 0);
+    if (row < visited_.size())
+      std::fill_n(visited_.begin() + static_cast<ptrdiff_t>(row), row_bytes_, 0);
     return true;
   }
 
@@ -67,23 +69,23 @@ class Matcher {
     return (splits + 7) / 8;
   }
 
-  // Drops rows before `start`, when they are all there is or most of it.
-  void Forget(size_t start) {
+  // Drops rows before `start` if they are all rows or more than half of them.
+  void DropRows(size_t start) {
     const size_t dropped = (start - first_) * row_bytes_;
-    if (dropped >= entered_.size()) {
-      entered_.clear();
+    if (dropped >= visited_.size()) {
+      visited_.clear();
       first_ = start;
-    } else if (dropped > entered_.size() / 2) {
-      entered_.erase(entered_.begin(), entered_.begin() + static_cast<ptrdiff_t>(dropped));
+    } else if (dropped > visited_.size() / 2) {
+      visited_.erase(visited_.begin(), visited_.begin() + static_cast<ptrdiff_t>(dropped));
       first_ = start;
     }
   }
 
-  // True at the first time only.
-  bool Enter(uint32_t split, size_t at) {
+  // Marks a split as visited at position `at`. Returns false if it was visited there before.
+  bool MarkVisited(uint32_t split, size_t at) {
     const size_t row = (at - first_) * row_bytes_;
-    if (row >= entered_.size()) entered_.resize(row + row_bytes_, 0);
-    uint8_t& byte = entered_[row + split / 8];
+    if (row >= visited_.size()) visited_.resize(row + row_bytes_, 0);
+    uint8_t& byte = visited_[row + split / 8];
     const uint8_t bit = static_cast<uint8_t>(1 << (split & 7));
     if ((byte & bit) != 0) return false;
     byte |= bit;
@@ -94,45 +96,45 @@ class Matcher {
     return at < text_.size() && classes_[index].Has(DecodeUtf8(text_.data() + at, length));
   }
 
-  bool Follow(uint32_t pc, size_t at, size_t* end) {
+  bool RunPath(uint32_t pc, size_t at, size_t* end) {
     using Kind = Pattern::Step::Kind;
     for (;;) {
       const Pattern::Step& step = steps_[pc];
       int length = 0;
-      bool goes_on = true;
+      bool matches = true;
       switch (step.kind) {
         case Kind::kClass:
-          goes_on = ClassMatches(step.first, at, &length);
+          matches = ClassMatches(step.first, at, &length);
           at += static_cast<size_t>(length);
           break;
         case Kind::kSplit: {
-          if (!Enter(step.number, at)) return false;
-          pending_.push_back({step.second, static_cast<uint32_t>(at)});
+          if (!MarkVisited(step.number, at)) return false;
+          backtrack_.push_back({step.second, static_cast<uint32_t>(at)});
           pc = step.first;
           continue;
         }
         case Kind::kJump:
           pc = step.first;
           continue;
-        case Kind::kAhead:
-          goes_on = ClassMatches(step.first, at, &length);
+        case Kind::kLookAhead:
+          matches = ClassMatches(step.first, at, &length);
           break;
-        case Kind::kNotAhead:
-          goes_on = !ClassMatches(step.first, at, &length);
+        case Kind::kNegativeLookAhead:
+          matches = !ClassMatches(step.first, at, &length);
           break;
         case Kind::kLineStart:
-          goes_on = at == 0 || (text_[at - 1] == '\n' && at < text_.size());
+          matches = at == 0 || (text_[at - 1] == '\n' && at < text_.size());
           break;
         case Kind::kLineEnd:
-          goes_on = at == text_.size() || text_[at] == '\n';
+          matches = at == text_.size() || text_[at] == '\n';
           break;
         case Kind::kTextStart:
-          goes_on = at == 0;
+          matches = at == 0;
           break;
         case Kind::kTextEnd:
-          goes_on = at == text_.size();
+          matches = at == text_.size();
           break;
-        case Kind::kLastRun:
+        case Kind::kFinalLoop:
           while (ClassMatches(step.first, at, &length)) at += static_cast<size_t>(length);
           *end = at;
           return true;
@@ -140,7 +142,7 @@ class Matcher {
           *end = at;
           return true;
       }
-      if (!goes_on) return false;
+      if (!matches) return false;
       ++pc;
     }
   }
@@ -149,13 +151,13 @@ class Matcher {
   const std::vector<Pattern::Step>& steps_;
   const std::vector<CharacterClass>& classes_;
   size_t row_bytes_;
-  size_t first_ = 0;  // position of the first row
-  std::vector<uint8_t> entered_;
-  std::vector<std::pair<uint32_t, uint32_t>> pending_;  // step, position
+  size_t first_ = 0;  // text position of row 0
+  std::vector<uint8_t> visited_;
+  std::vector<std::pair<uint32_t, uint32_t>> backtrack_;  // step, position
 };
 
-// From byte `at` on. The standard library is faster in ordinary texts, but may look at all of the
-// literal at every byte; memmem is linear.
+// Searches from byte `at` on. string_view::find is faster in ordinary texts, but takes up to text x
+// literal steps; memmem is linear.
 size_t FindLiteral(std::string_view text, std::string_view literal, size_t at) {
   constexpr size_t kShort = 16;
   if (literal.size() <= kShort) return text.find(literal, at);

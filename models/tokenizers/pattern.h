@@ -1,9 +1,9 @@
-// The subset of regular expressions that tokenizer files use, matched in time linear in text x
-// pattern: no backtracking blow-up.
+// The subset of regular expressions that tokenizer files use. Matching takes time linear in text x
+// pattern; there is no backtracking blow-up.
 //
-// Supported, with Oniguruma's meaning (that of HF's tokenizers): literals, ., [...] with ranges and
-// negation, \p{L} and the other general categories, \P, \s \S \d \D \w \W and control escapes,
-// groups ( ) (?: ) (?i: ), |, greedy * + ? {m} {m,} {m,n}, look-ahead (?= ) (?! ) over one
+// Supported, with the meaning of Oniguruma (the engine of HF's tokenizers): literals, ., [...] with
+// ranges and negation, \p{L} and the other general categories, \P, \s \S \d \D \w \W and control
+// escapes, groups ( ) (?: ) (?i: ), |, greedy * + ? {m} {m,} {m,n}, look-ahead (?= ) (?! ) over one
 // character, ^ $ \A \z.
 #pragma once
 
@@ -21,10 +21,10 @@ namespace quintet {
 
 // A set of code points.
 struct CharacterClass {
-  uint64_t ascii[2] = {0, 0};  // bits of the members below 128, negation included
-  uint32_t categories = 0;     // bit (1 << Category): members
+  uint64_t ascii[2] = {0, 0};  // membership of code points below 128, negation applied
+  uint32_t categories = 0;     // bit 1 << Category set: all its code points are members
   bool white_space = false, not_white_space = false, word = false, not_word = false;
-  std::vector<std::pair<uint32_t, uint32_t>> ranges;  // inclusive
+  std::vector<std::pair<uint32_t, uint32_t>> ranges;  // both ends inclusive
   bool negated = false;
 
   bool Has(uint32_t code_point) const {
@@ -37,14 +37,14 @@ struct CharacterClass {
 
 class Pattern {
  public:
-  // UNIMPLEMENTED, naming the pattern, for syntax outside of the subset; INVALID_ARGUMENT for
-  // broken or too large ones.
+  // UNIMPLEMENTED, with the pattern, for syntax outside the subset and for too large patterns;
+  // INVALID_ARGUMENT for a pattern that is not UTF-8.
   static absl::StatusOr<Pattern> Compile(std::string_view regex, const std::string& where);
-  // Matches exactly these bytes.
+  // A pattern that matches exactly these bytes.
   static Pattern Literal(std::string_view text);
 
-  // Calls on_match with the bytes [begin, end) of each match in turn, leftmost first, not
-  // overlapping. `text` is valid UTF-8.
+  // Calls on_match(begin, end) for each match, from left to right. Matches do not overlap. `text`
+  // must be valid UTF-8.
   void ForEachMatch(std::string_view text, absl::FunctionRef<void(size_t, size_t)> on_match) const;
 
   // One instruction of the compiled pattern.
@@ -53,25 +53,25 @@ class Pattern {
       kClass,
       kSplit,
       kJump,
-      kAhead,
-      kNotAhead,
+      kLookAhead,
+      kNegativeLookAhead,
       kLineStart,
       kLineEnd,
       kTextStart,
       kTextEnd,
       kMatch,
-      kLastRun,
+      kFinalLoop,
     };
     Kind kind;
-    uint32_t first = 0, second = 0;  // class index; targets, the preferred one first
-    uint32_t number = 0;             // of a split among the splits
-    // kLastRun: all that follow of class `first`, then the pattern matches: a loop that nothing can
-    // make give characters back.
+    uint32_t first = 0, second = 0;  // class index, or jump targets with the preferred one first
+    uint32_t number = 0;             // index of a kSplit among all splits
+    // kFinalLoop: consumes all following characters of class `first`, then the pattern matches. It
+    // replaces a loop that never has to backtrack, because nothing follows it.
   };
 
  private:
   friend class PatternCompiler;
-  std::string literal_;  // when steps_ is empty
+  std::string literal_;  // used if steps_ is empty
   std::vector<Step> steps_;
   std::vector<CharacterClass> classes_;
 };

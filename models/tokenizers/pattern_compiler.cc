@@ -1,4 +1,4 @@
-// Regular expression text to the steps of a Pattern, by recursive descent of bounded depth.
+// Compiles a regular expression to the steps of a Pattern, by recursive descent of bounded depth.
 #include <algorithm>
 #include <optional>
 
@@ -10,7 +10,7 @@ namespace quintet {
 namespace {
 
 constexpr int kMaxDepth = 16;
-constexpr size_t kMaxSteps = 256;  // the matcher keeps a bit for each step and byte of text
+constexpr size_t kMaxSteps = 256;  // the matcher stores a bit for each split and byte of text
 constexpr uint32_t kMaxRepeat = 100;
 
 std::optional<uint32_t> CategoryMask(std::string_view name) {
@@ -44,7 +44,7 @@ class PatternCompiler {
     if (!status_.ok()) return status_;
     Emit({Pattern::Step::kMatch});
     if (!status_.ok()) return status_;
-    MarkLastRuns();
+    MarkFinalLoops();
     uint32_t splits = 0;
     for (Step& step : steps()) {
       if (step.kind == Step::kSplit) step.number = splits++;
@@ -57,10 +57,10 @@ class PatternCompiler {
   using Step = Pattern::Step;
   std::vector<Step>& steps() { return pattern_.steps_; }
   uint32_t here() const { return static_cast<uint32_t>(pattern_.steps_.size()); }
-  bool More() const { return status_.ok() && at_ < regex_.size(); }
+  bool HasMore() const { return status_.ok() && at_ < regex_.size(); }
   char Peek() const { return regex_[at_]; }
   bool Accept(std::string_view text) {
-    if (!More() || regex_.substr(at_, text.size()) != text) return false;
+    if (!HasMore() || regex_.substr(at_, text.size()) != text) return false;
     at_ += text.size();
     return true;
   }
@@ -79,26 +79,26 @@ class PatternCompiler {
     return static_cast<uint32_t>(pattern_.classes_.size() - 1);
   }
 
-  // Split, class, jump back, with the pattern's end behind it.
-  void MarkLastRuns() {
+  // Replaces a final loop (split, class, jump back, then the pattern's end) by kFinalLoop.
+  void MarkFinalLoops() {
     for (size_t i = 0; i + 3 < steps().size(); ++i) {
       const Step split = steps()[i], body = steps()[i + 1], jump = steps()[i + 2];
       if (split.kind != Step::kSplit || split.first != i + 1 || split.second != i + 3) continue;
       if (body.kind != Step::kClass || jump.kind != Step::kJump || jump.first != i) continue;
       size_t behind = i + 3;
-      // Jumps out of alternatives lead forwards.
+      // Jumps out of alternatives go forwards.
       while (steps()[behind].kind == Step::kJump && steps()[behind].first > behind)
         behind = steps()[behind].first;
-      if (steps()[behind].kind == Step::kMatch) steps()[i] = {Step::kLastRun, body.first};
+      if (steps()[behind].kind == Step::kMatch) steps()[i] = {Step::kFinalLoop, body.first};
     }
   }
 
-  // a|b|c: split(a, next) .. jump(end)
+  // a|b|c compiles to: split(a, next), a, jump(end), split(b, next), ...
   void Alternatives(int depth, bool ignore_case) {
     if (depth > kMaxDepth) return Unsupported("groups nested deeper than 16");
     const uint32_t start = here();
     Sequence(depth, ignore_case);
-    if (!More() || Peek() != '|') return;
+    if (!HasMore() || Peek() != '|') return;
     std::vector<uint32_t> jumps;
     uint32_t branch = start;
     while (Accept("|")) {
@@ -113,7 +113,7 @@ class PatternCompiler {
     for (const uint32_t jump : jumps) steps()[jump].first = here();
   }
 
-  // Inserts a step; targets of later steps, which all lie behind it, move along.
+  // Inserts a step at `place` and adjusts the jump targets of later steps, which are all >= place.
   void Insert(uint32_t place, Step step) {
     Emit({Step::kMatch});
     std::rotate(steps().begin() + place, steps().end() - 1, steps().end());
@@ -127,7 +127,7 @@ class PatternCompiler {
   }
 
   void Sequence(int depth, bool ignore_case) {
-    while (More() && Peek() != '|' && Peek() != ')') {
+    while (HasMore() && Peek() != '|' && Peek() != ')') {
       const uint32_t start = here();
       Atom(depth, ignore_case);
       if (status_.ok()) Quantifier(start);
@@ -135,8 +135,8 @@ class PatternCompiler {
   }
 
   void Atom(int depth, bool ignore_case) {
-    if (Accept("(?=")) return Look(Step::kAhead, ignore_case);
-    if (Accept("(?!")) return Look(Step::kNotAhead, ignore_case);
+    if (Accept("(?=")) return LookAhead(Step::kLookAhead, ignore_case);
+    if (Accept("(?!")) return LookAhead(Step::kNegativeLookAhead, ignore_case);
     if (Accept("(?i:")) return Group(depth, true);
     if (Accept("(?:")) return Group(depth, ignore_case);
     if (regex_.substr(at_, 2) == "(?") return Unsupported("this kind of group");
@@ -155,8 +155,8 @@ class PatternCompiler {
     if (!Accept(")")) Unsupported("group without )");
   }
 
-  void Look(Step::Kind kind, bool ignore_case) {
-    if (!More() || Peek() == '(' || Peek() == ')')
+  void LookAhead(Step::Kind kind, bool ignore_case) {
+    if (!HasMore() || Peek() == '(' || Peek() == ')')
       return Unsupported("look-ahead over other than one character");
     CharacterClass c = SingleClass(ignore_case);
     if (!Accept(")")) return Unsupported("look-ahead over other than one character");
@@ -164,9 +164,9 @@ class PatternCompiler {
   }
 
   std::optional<uint32_t> Number() {
-    if (!More() || Peek() < '0' || Peek() > '9') return std::nullopt;
+    if (!HasMore() || Peek() < '0' || Peek() > '9') return std::nullopt;
     uint32_t value = 0;
-    while (More() && Peek() >= '0' && Peek() <= '9') {
+    while (HasMore() && Peek() >= '0' && Peek() <= '9') {
       value = std::min<uint32_t>(value * 10 + static_cast<uint32_t>(Peek() - '0'), kMaxRepeat + 1);
       ++at_;
     }
@@ -174,7 +174,7 @@ class PatternCompiler {
   }
 
   void Quantifier(uint32_t start) {
-    uint32_t low, high;  // high 0: no limit
+    uint32_t low, high;  // high == 0: no limit
     if (Accept("*")) {
       low = high = 0;
     } else if (Accept("+")) {
@@ -193,13 +193,13 @@ class PatternCompiler {
     } else {
       return;
     }
-    if (More() && (Peek() == '?' || Peek() == '+' || Peek() == '*' || Peek() == '{')) {
+    if (HasMore() && (Peek() == '?' || Peek() == '+' || Peek() == '*' || Peek() == '{')) {
       return Unsupported("lazy, possessive or doubled quantifier");
     }
     Repeat(start, low, high);
   }
 
-  // The atom's steps are [start, here()).
+  // Repeats the atom whose steps are [start, here()).
   void Repeat(uint32_t start, uint32_t low, uint32_t high) {
     const std::vector<Step> atom(steps().begin() + start, steps().end());
     steps().resize(start);
@@ -244,31 +244,31 @@ class PatternCompiler {
 
   void Bracket(CharacterClass* c, bool ignore_case) {
     c->negated = Accept("^");
-    if (More() && Peek() == ']') return Unsupported("] as the first of a class");
-    while (More() && Peek() != ']') {
+    if (HasMore() && Peek() == ']') return Unsupported("] as the first of a class");
+    while (HasMore() && Peek() != ']') {
       if (Peek() == '[' || regex_.substr(at_, 2) == "&&") return Unsupported("nested class");
       std::optional<uint32_t> low;
       Member(c, ignore_case, &low);
-      if (!More() || Peek() != '-' || regex_.substr(at_, 2) == "-]") continue;
+      if (!HasMore() || Peek() != '-' || regex_.substr(at_, 2) == "-]") continue;
       ++at_;
       std::optional<uint32_t> high;
       if (!low || ignore_case) return Unsupported("this range");
       CharacterClass unused;
-      if (More()) Member(&unused, false, &high);
+      if (HasMore()) Member(&unused, false, &high);
       if (!high || *high < *low) return Unsupported("this range");
       c->ranges.push_back({*low, *high});
     }
     if (!Accept("]")) Unsupported("class without ]");
   }
 
-  // One literal or escape. *literal gets its code point when it stands for just one.
+  // Parses one literal or escape. Sets *literal if it stands for a single code point.
   void Member(CharacterClass* c, bool ignore_case, std::optional<uint32_t>* literal) {
-    if (!More()) return Unsupported("end of the pattern");
+    if (!HasMore()) return Unsupported("unexpected end of the pattern");
     int length;
     uint32_t code_point = DecodeUtf8(regex_.data() + at_, &length);
     at_ += static_cast<size_t>(length);
     if (code_point == '\\') {
-      if (!More()) return Unsupported("\\ at the end");
+      if (!HasMore()) return Unsupported("\\ at the end");
       const char escape = regex_[at_++];
       if (EscapedClass(escape, c)) return;
       const std::optional<uint32_t> plain = EscapedLiteral(escape);
@@ -282,7 +282,7 @@ class PatternCompiler {
   void AddLiteral(uint32_t code_point, bool ignore_case, CharacterClass* c) {
     c->ranges.push_back({code_point, code_point});
     if (!ignore_case) return;
-    if (code_point >= 128) return Unsupported("letters beyond ASCII without case");
+    if (code_point >= 128) return Unsupported("case-insensitive letters beyond ASCII");
     const uint32_t lower = code_point | 0x20;
     if (lower < 'a' || lower > 'z') return;
     c->ranges.push_back({lower, lower});
@@ -326,7 +326,7 @@ class PatternCompiler {
     const size_t close = regex_.find('}', at_);
     if (close == std::string_view::npos) return Unsupported("property without }");
     const std::optional<uint32_t> mask = CategoryMask(regex_.substr(at_, close - at_));
-    if (!mask) return Unsupported("this property; known are the general categories");
+    if (!mask) return Unsupported("this property; only general categories are supported");
     at_ = close + 1;
     c->categories |= negated ? kAllCategories & ~*mask : *mask;
   }

@@ -12,7 +12,7 @@
 namespace quintet {
 namespace {
 
-// The repaired text, each U+FFFD tracked to the bytes it stands for.
+// Replaces invalid UTF-8 by U+FFFD, each aligned with the bytes that it replaces.
 AlignedText Repair(std::string_view text, bool tracked) {
   AlignedText repaired;
   repaired.tracked = tracked;
@@ -22,7 +22,7 @@ AlignedText Repair(std::string_view text, bool tracked) {
         valid > 0 ? static_cast<size_t>(valid) : InvalidPartLength(text.substr(at));
     const std::string_view bytes = valid > 0 ? text.substr(at, length) : kReplacement;
     repaired.text.append(bytes);
-    if (at == 0) repaired.at_start = bytes.size();
+    if (at == 0) repaired.first_character_bytes = bytes.size();
     if (tracked) {
       repaired.begin.insert(repaired.begin.end(), bytes.size(), static_cast<uint32_t>(at));
       repaired.end.insert(repaired.end.end(), bytes.size(), static_cast<uint32_t>(at + length));
@@ -87,17 +87,17 @@ absl::StatusOr<TokenList> Pipeline::Run(std::string_view text, bool tracked) con
   const bool valid = IsUtf8(text);
   if (!valid) repaired = Repair(text, tracked);
   const std::string_view source = valid ? text : std::string_view(repaired.text);
-  for (const AddedTokens::Stretch& stretch : parts_.added.Split(source, AddedTokens::Text::kRaw)) {
-    const size_t length = stretch.end - stretch.begin;
-    if (stretch.id >= 0) {
-      uint32_t begin = static_cast<uint32_t>(stretch.begin),
-               end = static_cast<uint32_t>(stretch.end);
+  for (const AddedTokens::Segment& segment : parts_.added.Split(source, AddedTokens::Text::kRaw)) {
+    const size_t length = segment.end - segment.begin;
+    if (segment.id >= 0) {
+      uint32_t begin = static_cast<uint32_t>(segment.begin),
+               end = static_cast<uint32_t>(segment.end);
       if (!valid) std::tie(begin, end) = repaired.Origin(begin, end);
-      tokens.Add(stretch.id, begin, end);
+      tokens.Add(segment.id, begin, end);
     } else {
-      AlignedText part = valid ? AlignedText(text.substr(stretch.begin, length),
-                                             static_cast<uint32_t>(stretch.begin), tracked)
-                               : repaired.Slice(stretch.begin, stretch.end);
+      AlignedText part = valid ? AlignedText(text.substr(segment.begin, length),
+                                             static_cast<uint32_t>(segment.begin), tracked)
+                               : repaired.Slice(segment.begin, segment.end);
       absl::Status status = RunNormalized(std::move(part), &growth, &tokens);
       if (!status.ok()) return status;
     }
@@ -106,23 +106,24 @@ absl::StatusOr<TokenList> Pipeline::Run(std::string_view text, bool tracked) con
 }
 
 absl::Status Pipeline::RunNormalized(AlignedText text, Growth* growth, TokenList* tokens) const {
-  growth->bytes += text.text.size();
+  growth->input_bytes += text.text.size();
   if (parts_.normalizer != nullptr) {
     if (absl::Status status = parts_.normalizer->Apply(&text); !status.ok()) return status;
   }
-  growth->grown += text.text.size();
-  if (absl::Status status = CheckGrowth(growth->bytes, growth->grown); !status.ok()) return status;
-  const auto stretches = parts_.added.Split(text.text, AddedTokens::Text::kNormalized);
-  if (stretches.size() == 1 && stretches[0].id < 0) {
+  growth->output_bytes += text.text.size();
+  if (absl::Status status = CheckGrowth(growth->input_bytes, growth->output_bytes); !status.ok())
+    return status;
+  const auto segments = parts_.added.Split(text.text, AddedTokens::Text::kNormalized);
+  if (segments.size() == 1 && segments[0].id < 0) {
     RunPieces(std::move(text), tokens);
     return absl::OkStatus();
   }
-  for (const AddedTokens::Stretch& stretch : stretches) {
-    if (stretch.id < 0) {
-      RunPieces(text.Slice(stretch.begin, stretch.end), tokens);
+  for (const AddedTokens::Segment& segment : segments) {
+    if (segment.id < 0) {
+      RunPieces(text.Slice(segment.begin, segment.end), tokens);
     } else {
-      const auto [begin, end] = text.Origin(stretch.begin, stretch.end);
-      tokens->Add(stretch.id, begin, end);
+      const auto [begin, end] = text.Origin(segment.begin, segment.end);
+      tokens->Add(segment.id, begin, end);
     }
   }
   return absl::OkStatus();
@@ -145,7 +146,7 @@ void Pipeline::RunPieces(AlignedText text, TokenList* tokens) const {
   }
 }
 
-// HF's rule: white space of a token's spelling leaves its span, but not the space that
+// HF's rule: a span excludes the white space of its token's spelling, but includes a space that
 // add_prefix_space added.
 void Pipeline::TrimSpans(std::string_view text, TokenList* tokens) const {
   for (size_t i = 0; i < tokens->ids.size(); ++i) {

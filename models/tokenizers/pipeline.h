@@ -1,5 +1,5 @@
-// The tokenizer of everything but ByT5: added tokens, normaliser, pre-tokenizer, model, special
-// tokens around, decoder. The readers of the file formats fill in the parts.
+// The stages of every tokenizer: added tokens, normalizer, pre-tokenizer, model, special tokens
+// around the text, decoder. The readers of the file formats fill in PipelineParts.
 #pragma once
 
 #include <memory>
@@ -24,20 +24,21 @@ struct PipelineParts {
   NormalizerPtr normalizer;       // may be null
   PreTokenizerPtr pre_tokenizer;  // may be null
   std::unique_ptr<const TokenModel> model;
-  DecoderPtr decoder;  // null: tokens joined by spaces
+  DecoderPtr decoder;  // null: tokens are joined by spaces
 
-  // Put around the text when special tokens are asked for.
+  // Ids added before and after the text if Encode is called with add_special_tokens.
   std::vector<int32_t> prefix, suffix;
-  bool suffix_once = false;  // no suffix where the text already ends in it
+  bool suffix_once = false;  // do not add the suffix if the tokens already end in it
   SpecialIds ids;
-  bool trim_offsets = false,
-       trim_add_prefix_space = false;  // byte-level spans without their spaces
+  // trim_offsets: remove white space from token spans; trim_add_prefix_space: but keep the space
+  // that add_prefix_space added.
+  bool trim_offsets = false, trim_add_prefix_space = false;
   bool clean_up_spaces = false;
 };
 
 class Pipeline : public Tokenizer {
  public:
-  // INVALID_ARGUMENT (without the file's name) as AddedTokens::Finish.
+  // INVALID_ARGUMENT (without the file's name) if AddedTokens::Finish fails.
   static absl::StatusOr<std::unique_ptr<const Tokenizer>> Make(PipelineParts parts);
 
   absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text,
@@ -57,11 +58,11 @@ class Pipeline : public Tokenizer {
  private:
   explicit Pipeline(PipelineParts parts) : parts_(std::move(parts)) {}
 
-  // How long the normalizer has made what it has seen of a text.
+  // Bytes of a text before and after the normalizer, summed over the parts processed so far.
   struct Growth {
-    size_t bytes = 0, grown = 0;
+    size_t input_bytes = 0, output_bytes = 0;
   };
-  // Tokens of `text`, spans in the text as given.
+  // Tokens of `text` without special tokens; spans are bytes of `text`.
   absl::StatusOr<TokenList> Run(std::string_view text, bool tracked) const;
   absl::Status RunNormalized(AlignedText text, Growth* growth, TokenList* tokens) const;
   void RunPieces(AlignedText text, TokenList* tokens) const;

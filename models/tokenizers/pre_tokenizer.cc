@@ -10,7 +10,8 @@ namespace {
 
 using Piece = SplitText::Piece;
 
-// Joins the parts of one piece, which come in order and cover it, as a behaviour says.
+// Joins the parts of one piece according to a SplitBehavior. Parts must be added in order and cover
+// the piece.
 class PartJoiner {
  public:
   PartJoiner(SplitBehavior behavior, std::vector<Piece>* pieces)
@@ -42,11 +43,11 @@ class PartJoiner {
 
   SplitBehavior behavior_;
   std::vector<Piece>* pieces_;
-  size_t first_;  // of this piece's
+  size_t first_;  // index of this piece's first part in *pieces_
   bool previous_matched_ = false;
 };
 
-// Splits every piece where `for_each_match(piece text, on_match(begin, end))` finds something.
+// Splits each piece at the matches that `for_each_match(piece_text, on_match(begin, end))` reports.
 template <typename ForEachMatch>
 void SplitPieces(SplitText* split, SplitBehavior behavior, bool invert,
                  ForEachMatch for_each_match) {
@@ -68,7 +69,7 @@ void SplitPieces(SplitText* split, SplitBehavior behavior, bool invert,
   split->pieces = std::move(pieces);
 }
 
-// Each code point of `text` with the flag is a match of its own.
+// Reports each code point of `text` that has the flag as a separate match.
 template <typename OnMatch>
 void MatchFlag(std::string_view text, UnicodeFlag flag, OnMatch on_match) {
   const UnicodeTables& unicode = Unicode();
@@ -120,7 +121,7 @@ class Metaspace : public PreTokenizer {
         text.substr(0, replacement_.size()) == replacement_) {
       return false;
     }
-    return scheme_ == PrependScheme::kAlways || piece.begin < split.text.at_start;
+    return scheme_ == PrependScheme::kAlways || piece.begin < split.text.first_character_bytes;
   }
 
   std::string replacement_;
@@ -145,9 +146,9 @@ class ByteLevel : public PreTokenizer {
       const uint32_t begin = static_cast<uint32_t>(rewriter.size());
       const std::string_view text = split->text.text;
       size_t at = piece.begin;
-      for (; at < piece.end && rewriter.follows(at); ++at)
+      for (; at < piece.end && rewriter.tracks(at); ++at)
         rewriter.Put(ByteLevelCharacter(text[at]), at);
-      AppendByteLevelCharacters(text.substr(at, piece.end - at), rewriter.unfollowed());
+      AppendByteLevelCharacters(text.substr(at, piece.end - at), rewriter.untracked_output());
       piece = {begin, static_cast<uint32_t>(rewriter.size())};
     }
     split->text = rewriter.Take();

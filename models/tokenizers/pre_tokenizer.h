@@ -1,5 +1,5 @@
-// How a normalised text is cut into the pieces that the model sees one by one: tokenizer.json's
-// "pre_tokenizer".
+// Splits a normalized text into the pieces that the model encodes one by one: the "pre_tokenizer"
+// of tokenizer.json.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace quintet {
 
-// A text and its pieces: ascending, not overlapping, none empty.
+// A text and its pieces. Pieces are ascending, do not overlap and are not empty.
 struct SplitText {
   struct Piece {
     uint32_t begin, end;
@@ -28,7 +28,7 @@ class PreTokenizer {
 };
 using PreTokenizerPtr = std::unique_ptr<const PreTokenizer>;
 
-// What becomes of the delimiters that a split finds.
+// Where a delimiter found by a split goes.
 enum class SplitBehavior : uint8_t {
   kRemoved,
   kIsolated,
@@ -39,7 +39,7 @@ enum class SplitBehavior : uint8_t {
 enum class PrependScheme : uint8_t { kAlways, kFirst, kNever };
 
 PreTokenizerPtr MakeMetaspace(std::string replacement, PrependScheme scheme, bool split);
-// Pattern: GPT-2's; pass null to leave the pieces whole.
+// `pattern` is GPT-2's pattern, or null to keep pieces whole.
 PreTokenizerPtr MakeByteLevel(bool add_prefix_space, std::unique_ptr<const Pattern> pattern);
 PreTokenizerPtr MakeSplit(Pattern pattern, SplitBehavior behavior, bool invert);
 PreTokenizerPtr MakeWhitespaceSplit();

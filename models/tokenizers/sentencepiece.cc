@@ -33,8 +33,8 @@ absl::Status CheckPiece(const spm::Model::Piece& piece, const std::string& place
   return absl::OkStatus();
 }
 
-// The pieces, then the sentinels from the last to <extra_id_0>. A sentinel that is a piece already
-// keeps the piece's id.
+// Adds the pieces and then the sentinels, from the last one down to <extra_id_0>. A sentinel that
+// is already a piece keeps the piece's id.
 absl::Status ReadVocabulary(const spm::Model& model, int64_t sentinels, const std::string& where,
                             Vocabulary* vocabulary, std::vector<double>* scores) {
   if (model.pieces_size() <= kT5UnknownId) {
@@ -61,7 +61,7 @@ absl::Status ReadVocabulary(const spm::Model& model, int64_t sentinels, const st
   return absl::OkStatus();
 }
 
-// Control symbols, which are special tokens, and user-defined symbols, which are not.
+// The added tokens of a model: control symbols are special tokens, user-defined symbols are not.
 std::vector<AddedToken> SymbolTokens(const spm::Model& model) {
   std::vector<AddedToken> tokens;
   for (const spm::Model::Piece& piece : model.pieces()) {
@@ -81,7 +81,8 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseSentencePiece(
   spm::Model model;
   if (bytes.size() > INT32_MAX ||
       !model.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-    return Bad(where, "expected a SentencePiece model (protocol buffer), got other or cut bytes");
+    return Bad(where,
+               "expected a SentencePiece model (protocol buffer), got other or truncated data");
   }
   Vocabulary vocabulary;
   UnigramOptions options;

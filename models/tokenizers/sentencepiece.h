@@ -1,4 +1,4 @@
-// SentencePiece models (spiece.model), as transformers' T5Tokenizer reads them.
+// Reads SentencePiece models (spiece.model) with the rules of transformers' T5Tokenizer.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,8 @@
 
 namespace quintet {
 
-// `bytes` is the file, `where` its name. INVALID_ARGUMENT with `where`, place, expected and got.
+// `bytes` is the content of the file and `where` its name. INVALID_ARGUMENT with `where`, place,
+// expected and got.
 absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseSentencePiece(
     std::string_view bytes, const std::string& where, const TokenizerSettings& settings);
 

@@ -38,7 +38,7 @@ bool IsNamed(std::string_view field) {
                      [&](const auto& named) { return field == named.first; });
 }
 
-// The named tokens that `json` has, and other string or object fields *_token.
+// Reads the named tokens that `json` has, and all other *_token fields with a string or an object.
 absl::Status ReadNamed(const Json& json, const std::string& where, TokenizerSettings* settings) {
   for (const auto& [field, member] : kNamed) {
     const auto value = json.find(field);
@@ -76,7 +76,8 @@ absl::StatusOr<std::vector<AddedToken>> ReadTokenList(const Json& list, bool spe
   return tokens;
 }
 
-// A list of tokens becomes `target`; an object's tokens are special tokens with names.
+// Reads a list of tokens into *target. An object holds named special tokens instead, which are
+// added to settings->model_specific.
 absl::Status ReadExtra(const Json& value, const std::string& where, TokenizerSettings* settings,
                        std::optional<std::vector<AddedToken>>* target) {
   if (value.is_null()) {
@@ -93,7 +94,8 @@ absl::Status ReadExtra(const Json& value, const std::string& where, TokenizerSet
   return absl::OkStatus();
 }
 
-// additional_special_tokens is the older name of extra_special_tokens, and replaces an empty one.
+// additional_special_tokens is the older name of extra_special_tokens. It is used as
+// extra_special_tokens if that field is empty or absent.
 absl::Status ReadExtras(const Json& json, const std::string& where, TokenizerSettings* settings) {
   const auto extra = json.find("extra_special_tokens");
   const auto additional = json.find("additional_special_tokens");
@@ -155,7 +157,7 @@ absl::Status ReadConfig(const Json& json, const std::string& where, TokenizerSet
   return decoder == nullptr ? absl::OkStatus() : ReadAddedTokensDecoder(*decoder, where, settings);
 }
 
-// Counts only without an added_tokens_decoder, and then more than tokenizer_config.json.
+// Called only if there is no added_tokens_decoder. Overrides tokenizer_config.json.
 absl::Status ReadSpecialTokensMap(const Json& json, TokenizerSettings* settings) {
   const std::string where = "special_tokens_map.json";
   QT_RETURN_IF_ERROR(ReadNamed(json, where, settings));
@@ -175,7 +177,7 @@ absl::Status ReadSpecialTokensMap(const Json& json, TokenizerSettings* settings)
   return absl::OkStatus();
 }
 
-// Counts only without an added_tokens_decoder.
+// Called only if there is no added_tokens_decoder.
 absl::Status ReadAddedTokens(const Json& json, TokenizerSettings* settings) {
   const std::string where = "added_tokens.json";
   std::unordered_set<std::string> special;
@@ -197,13 +199,14 @@ absl::Status ReadAddedTokens(const Json& json, TokenizerSettings* settings) {
   return absl::OkStatus();
 }
 
-// Empty where the field is missing or no string: the model's own reader complains about that.
+// Returns an empty string if the field is missing or not a string. The reader of the model's config
+// reports that error.
 std::string NameField(const Json& json, const char* field) {
   const Json* value = FindField(json, field);
   return value != nullptr && value->is_string() ? value->get<std::string>() : "";
 }
 
-// Those with names, in the order in which they are added.
+// The tokens that have a field name, in the order in which they are added.
 std::vector<AddedToken> NamedTokens(const TokenizerSettings& settings) {
   std::vector<AddedToken> tokens;
   for (const auto& [field, member] : kNamed) {
@@ -222,7 +225,7 @@ absl::Status AddNumbered(AddedToken token, const TokenizerSettings& settings,
     return absl::InvalidArgumentError(
         absl::StrCat("added token ", token.id, " \"", token.content.substr(0, 64),
                      "\": expected the vocabulary to agree, got \"", known.substr(0, 64),
-                     "\" there and id ", found, " for its spelling"));
+                     "\" for this id and id ", found, " for this spelling"));
   }
   const AddedToken* added = parts->added.FindContent(token.content);
   const std::vector<AddedToken> named = NamedTokens(settings);
@@ -234,7 +237,7 @@ absl::Status AddNumbered(AddedToken token, const TokenizerSettings& settings,
   return absl::OkStatus();
 }
 
-// Adds a token with the id of its spelling, or a new one.
+// Adds a token. Its id is that of its spelling if that is known, and a new one otherwise.
 absl::Status AddSpelled(AddedToken token, PipelineParts* parts) {
   const AddedToken* added = parts->added.FindContent(token.content);
   token.special |= added != nullptr && added->special;
@@ -255,7 +258,7 @@ TokenizerClass ChooseTokenizerClass(std::string_view model_type, std::string_vie
       {"T5Tokenizer", TokenizerClass::kT5},
       {"GPT2Tokenizer", TokenizerClass::kGpt2},
       {"ByT5Tokenizer", TokenizerClass::kByT5}};
-  // UMT5's own class is the plain backend, which overrules what its files declare.
+  // UMT5 always uses the plain backend, whatever class its files declare.
   if (model_type == "umt5") return TokenizerClass::kTokenizersBackend;
   if (declared.ends_with("Fast")) declared.remove_suffix(4);
   for (const auto& [name, tokenizer_class] : kClasses) {
@@ -327,7 +330,7 @@ absl::Status ApplySettings(const TokenizerSettings& settings, PipelineParts* par
   std::erase_if(tokens, [&](const AddedToken& token) {
     return token.content.empty() || parts->added.FindContent(token.content) != nullptr;
   });
-  // Of several with one spelling the last counts.
+  // If several tokens have the same spelling, the last one wins.
   for (AddedToken& token : tokens) QT_RETURN_IF_ERROR(AddSpelled(std::move(token), parts));
   const auto id = [&](const std::optional<AddedToken>& token) {
     const AddedToken* added = token ? parts->added.FindContent(token->content) : nullptr;

@@ -21,7 +21,7 @@ std::string TypeName(const Json& step) {
   return type != nullptr && type->is_string() ? type->get<std::string>() : "";
 }
 
-// The first Precompiled step of a normalizer; null when there is none.
+// Returns the first Precompiled step of a normalizer, or null if it has none.
 Json PrecompiledStep(const Json& normalizer) {
   const Json* steps = FindField(normalizer, "normalizers");
   if (steps == nullptr || !steps->is_array()) {
@@ -45,7 +45,7 @@ int64_t T5Sentinels(const TokenizerSettings& settings) { return settings.extra_i
 
 bool IsUnigram(const Json& model) {
   const Json* type = FindField(model, "type");
-  if (type != nullptr) return IsText(*type, "Unigram");
+  if (type != nullptr) return EqualsString(*type, "Unigram");
   return model.is_object() && FindField(model, "merges") == nullptr;  // as in older files
 }
 

@@ -1,7 +1,7 @@
-// transformers' T5Tokenizer (5.x). It takes the pieces, their scores and the normalisation rules
-// from tokenizer.json or spiece.model and fixes the rest: a unigram model whose unknown token has
-// id 2, words that begin with U+2581, eos after every text. It ignores the model type, the byte
-// fallback and the space settings of the files.
+// transformers' T5Tokenizer (5.x). It takes the pieces, their scores and the normalization rules
+// from tokenizer.json or spiece.model. Everything else is fixed: a unigram model whose unknown
+// token has id 2, words that begin with U+2581, and eos after every text. The model type, byte
+// fallback and space settings of the files are ignored.
 #pragma once
 
 #include <memory>
@@ -15,20 +15,21 @@ namespace quintet {
 
 inline constexpr int32_t kT5UnknownId = 2;
 
-// Sentinels <extra_id_0> .. of a T5 tokenizer.
+// Number of sentinels <extra_id_0>, <extra_id_1>, ... of a T5 tokenizer.
 int64_t T5Sentinels(const TokenizerSettings& settings);
 
-// True when the "model" of a tokenizer.json is one that T5Tokenizer can take over.
+// True if T5Tokenizer can use this "model" of a tokenizer.json.
 bool IsUnigram(const nlohmann::json& model);
-// Replaces the parts of a tokenizer.json with a unigram model that T5Tokenizer does not take over.
+// Replaces the parts of a tokenizer.json with a unigram model that T5Tokenizer ignores.
 void RebuildAsT5(nlohmann::json* tokenizer);
 
-// Pre-tokenizer and decoder, for pieces that do not come from a tokenizer.json.
+// Pre-tokenizer and decoder for pieces that were not read from a tokenizer.json.
 PreTokenizerPtr MakeT5PreTokenizer();
 DecoderPtr MakeT5Decoder();
 
-// Adds the special tokens and the eos after each text to parts whose model is set, and makes the
-// tokenizer. INVALID_ARGUMENT as ApplySettings and Pipeline::Make, without the file's name.
+// Makes the tokenizer from parts whose model is set, after adding the special tokens and the eos
+// that follows each text. INVALID_ARGUMENT (without the file's name) if ApplySettings or
+// Pipeline::Make fails.
 absl::StatusOr<std::unique_ptr<const Tokenizer>> MakeT5(TokenizerSettings settings,
                                                         PipelineParts parts);
 

@@ -11,9 +11,10 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Of the steps without settings that matter, in UTF-8: the longest compatibility decomposition is
-// U+FDFA's (3 bytes to 33), the longest canonical one three times as long as its character.
-constexpr std::pair<const char*, double> kFixed[] = {
+// Growth of steps whose settings do not matter, in UTF-8. The longest compatibility decomposition
+// is that of U+FDFA (3 bytes to 33); the longest canonical decomposition is three times as long as
+// its character.
+constexpr std::pair<const char*, double> kFixedGrowth[] = {
     {"NFC", 3},       {"NFD", 3},
     {"NFKC", 11},     {"NFKD", 11},
     {"Nmt", 3},       {"Lowercase", 2},
@@ -25,7 +26,8 @@ double Bytes(const Json& object, const char* field) {
   return static_cast<double>(it->get_ref<const std::string&>().size());
 }
 
-// A regular expression may match nothing, between any two characters; a literal its own bytes only.
+// A regular expression may match the empty string between any two characters. A literal matches
+// only its own bytes.
 double ReplaceGrowth(const Json& step) {
   const double content = Bytes(step, "content"), literal = Bytes(step.at("pattern"), "String");
   return literal > 0 ? std::max(1.0, content / literal) : 1 + content;
@@ -48,16 +50,16 @@ double TextGrowth(const Json& step) {
     }
     return growth;
   }
-  for (const auto& [name, growth] : kFixed) {
+  for (const auto& [name, growth] : kFixedGrowth) {
     if (type == name) return growth;
   }
   return 1;
 }
 
-absl::Status CheckTextGrowth(double growth, double most, const std::string& where) {
-  if (growth <= most) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      where, ": expected steps that make a text at most ", most, " times as long, got ", growth));
+absl::Status CheckTextGrowth(double growth, double limit, const std::string& where) {
+  if (growth <= limit) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(where, ": expected a text growth of at most ", limit, " times, got ", growth));
 }
 
 }  // namespace quintet

@@ -1,6 +1,7 @@
-// How much longer a tokenizer.json may make a text. Its steps multiply: 30 replacements of one
-// letter by two would turn 1 KB into 1 TB. What is refused at load is only what no real tokenizer
-// needs; what a text becomes is bounded as well, by an error (kMostAddedBytes of normalizer.h).
+// Bounds how much longer a tokenizer.json may make a text. The growth of its steps multiplies: 30
+// replacements of one letter by two would turn 1 KB into 1 TB. A file is refused at load only if no
+// real tokenizer needs its growth. At run time kMaxAddedBytes (normalizer.h) limits the actual
+// text.
 #pragma once
 
 #include <string>
@@ -10,16 +11,15 @@
 
 namespace quintet {
 
-// Bytes that come out of a normalizer, pre-tokenizer or decoder for each byte that goes in, at
-// most. `step` is one that ParseNormalizer, ParsePreTokenizer or ParseDecoder has accepted;
-// null: 1.
+// Upper bound on output bytes per input byte of a normalizer, pre-tokenizer or decoder. `step` must
+// have been accepted by ParseNormalizer, ParsePreTokenizer or ParseDecoder. null: 1.
 double TextGrowth(const nlohmann::json& step);
 
-// Bounds for a text on its way to tokens, and for pieces on their way to text. T5's own growth:
-// 128 (Precompiled) * 4 (Replace) * 6 (Metaspace), and 3 back.
-inline constexpr double kMostEncodingGrowth = 4096, kMostDecodingGrowth = 16;
+// Limits for encoding (text to pieces) and decoding (pieces to text). T5's own growth is 128
+// (Precompiled) * 4 (Replace) * 6 (Metaspace) for encoding and 3 for decoding.
+inline constexpr double kMaxEncodingGrowth = 4096, kMaxDecodingGrowth = 16;
 
-// INVALID_ARGUMENT, starting with `where`, when `growth` is above `most`.
-absl::Status CheckTextGrowth(double growth, double most, const std::string& where);
+// INVALID_ARGUMENT, starting with `where`, if `growth` > `limit`.
+absl::Status CheckTextGrowth(double growth, double limit, const std::string& where);
 
 }  // namespace quintet

@@ -1,4 +1,4 @@
-// The part of a tokenizer that turns one piece of text into ids: unigram, byte-pair encoding.
+// The part of a tokenizer that converts one piece of text to ids: unigram or byte-pair encoding.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace quintet {
 inline constexpr int64_t kMaxVocabulary = 1 << 22;
 inline constexpr size_t kMaxPieceBytes = 4096;
 
-// Tokens in the order of the text. Where each of them came from is kept only where somebody asks:
-// ids alone are a third of the bytes, and fresh memory is most of what a long word costs.
+// Tokens in text order. Spans are stored only on request: ids alone take a third of the bytes, and
+// first-touch page faults are most of the cost of a long word.
 struct TokenList {
   struct Span {
     uint32_t begin, end;
@@ -29,18 +29,19 @@ struct TokenList {
     ids.push_back(id);
     if (tracked) spans.push_back({begin, end});
   }
-  // Makes room for `count` more, and a few special tokens, at once. Cheap to call for every piece.
+  // Grows the capacity, once, for `count` more tokens and a few special tokens. Cheap if called for
+  // every piece.
   void Reserve(size_t count);
 };
 
-// Spellings and ids, one to one. Ids may have holes.
+// One-to-one map between spellings and ids. Ids may have gaps.
 class Vocabulary {
  public:
-  // INVALID_ARGUMENT (without the file's name) for an id or a spelling twice, ids outside [0,
-  // kMaxVocabulary), long pieces.
+  // INVALID_ARGUMENT (without the file's name) for a duplicate id or spelling, an id outside [0,
+  // kMaxVocabulary), or a piece longer than kMaxPieceBytes.
   absl::Status Add(std::string_view piece, int64_t id);
-  int32_t Find(std::string_view piece) const;  // -1 when unknown
-  const std::string& Piece(int32_t id) const;  // empty for holes and ids out of range
+  int32_t Find(std::string_view piece) const;  // -1 if unknown
+  const std::string& Piece(int32_t id) const;  // empty for unused ids and ids out of range
   bool Has(int32_t id) const { return id >= 0 && id < size() && present_[static_cast<size_t>(id)]; }
   int64_t size() const { return static_cast<int64_t>(pieces_.size()); }  // highest id + 1
 
@@ -53,23 +54,25 @@ class Vocabulary {
 class TokenModel {
  public:
   virtual ~TokenModel() = default;
-  // Appends the tokens of `piece`: valid UTF-8, not empty. Spans are bytes of the piece.
+  // Appends the tokens of `piece`, which must be valid UTF-8 and not empty. Spans are bytes of
+  // `piece`.
   virtual void Encode(std::string_view piece, TokenList* tokens) const = 0;
 
   Vocabulary vocabulary;
   int32_t unknown = -1;
 };
 
-// The 256 pieces "<0x00>".. that stand for single bytes; -1 where the vocabulary lacks one.
+// Ids of the 256 pieces "<0x00>" to "<0xFF>", which represent single bytes; -1 if the vocabulary
+// lacks the piece.
 struct BytePieces {
   std::vector<int32_t> ids;  // [256]
   explicit BytePieces(const Vocabulary& vocabulary);
   bool HasAll(std::string_view bytes) const;
-  // Appends a token for each of `bytes`, which begin at `begin` of the piece; each covers all of
-  // them. False, with nothing appended, when one has no piece.
+  // Appends one token per byte. `bytes` begin at byte `begin` of the piece; the span of each token
+  // covers all of `bytes`. If a byte has no piece, appends nothing and returns false.
   bool Append(std::string_view bytes, uint32_t begin, TokenList* tokens) const;
 };
-// The byte that a piece like "<0x0A>" stands for; -1 for other pieces.
+// The byte that a piece like "<0x0A>" represents; -1 for other pieces.
 int BytePieceValue(std::string_view piece);
 
 }  // namespace quintet

@@ -1,4 +1,4 @@
-// tokenizer.json as a whole: added tokens, post-processor, and the special ids.
+// Reads tokenizer.json as a whole: added tokens, post-processor and special ids.
 #include "models/tokenizers/tokenizer_json.h"
 
 #include <algorithm>
@@ -42,14 +42,14 @@ absl::StatusOr<std::vector<AddedToken>> ParseAddedTokens(const Json& json,
     if ((known >= 0 && known != token.id) || (known < 0 && vocabulary.Has(token.id))) {
       return absl::InvalidArgumentError(
           absl::StrCat(place, ": id of \"", token.content.substr(0, 64),
-                       "\": expected what the vocabulary says, got ", token.id));
+                       "\": expected an id that agrees with the vocabulary, got ", token.id));
     }
     tokens.push_back(std::move(token));
   }
   return tokens;
 }
 
-// Joins tokens to numbered ones, of which they replace those with the same id.
+// Adds `tokens` to *numbered, where a token replaces one with the same id.
 void AddNumbered(const std::vector<AddedToken>& tokens, std::vector<AddedToken>* numbered) {
   std::unordered_map<int32_t, size_t> places;
   for (size_t i = 0; i < numbered->size(); ++i) places[(*numbered)[i].id] = i;
@@ -65,7 +65,7 @@ void AddNumbered(const std::vector<AddedToken>& tokens, std::vector<AddedToken>*
             [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
 }
 
-// One {"Sequence": {"id": "A"}} or {"SpecialToken": {"id": "</s>"}} of a template.
+// Parses one {"Sequence": {"id": "A"}} or {"SpecialToken": {"id": "</s>"}} of a template.
 absl::Status ParseTemplateItem(const Json& item, const Json& special_tokens,
                                const std::string& where, bool* after_text, PipelineParts* parts) {
   if (const Json* sequence = FindField(item, "Sequence"); sequence != nullptr) {
@@ -107,7 +107,7 @@ absl::Status ParseTemplate(const Json& json, const std::string& where, PipelineP
   return absl::OkStatus();
 }
 
-// ["</s>", 2] of RobertaProcessing and BertProcessing.
+// Returns the id of a pair like ["</s>", 2], as in RobertaProcessing and BertProcessing.
 absl::StatusOr<int32_t> PairId(const Json& json, const char* field, const std::string& where) {
   const Json* pair = FindField(json, field);
   if (pair == nullptr || !pair->is_array() || pair->size() != 2) {
@@ -116,26 +116,27 @@ absl::StatusOr<int32_t> PairId(const Json& json, const char* field, const std::s
   return KnownId((*pair)[1], where, field);
 }
 
-// Ids of well-known special tokens, where the settings name none.
-void GuessIds(PipelineParts* parts) {
-  const auto guess = [&](const char* content, int32_t* id) {
+// Sets the ids of well-known special tokens that the settings do not name.
+void SetDefaultIds(PipelineParts* parts) {
+  const auto set_default = [&](const char* content, int32_t* id) {
     if (*id >= 0) return;
     const AddedToken* added = parts->added.FindContent(content);
     *id = added != nullptr ? added->id : parts->model->vocabulary.Find(content);
   };
-  guess("</s>", &parts->ids.eos);
-  guess("<|endoftext|>", &parts->ids.eos);
-  guess("<pad>", &parts->ids.pad);
-  guess("<s>", &parts->ids.bos);
-  guess("<|endoftext|>", &parts->ids.bos);
-  guess("<unk>", &parts->ids.unk);
+  set_default("</s>", &parts->ids.eos);
+  set_default("<|endoftext|>", &parts->ids.eos);
+  set_default("<pad>", &parts->ids.pad);
+  set_default("<s>", &parts->ids.bos);
+  set_default("<|endoftext|>", &parts->ids.bos);
+  set_default("<unk>", &parts->ids.unk);
   if (parts->ids.unk < 0) parts->ids.unk = parts->model->unknown;
 }
 
-// The parts of the file but its added tokens.
+// Reads all parts of the file except the added tokens.
 absl::StatusOr<PipelineParts> ParseParts(const Json& json, const std::string& where) {
   const auto field = [&](const char* name) -> const Json& {
-    static const Json* const null = new Json;  // never destroyed: used until the last thread ends
+    // Never destroyed, because threads may still use it while the process exits.
+    static const Json* const null = new Json;
     const Json* value = FindField(json, name);
     return value == nullptr ? *null : *value;
   };
@@ -150,8 +151,8 @@ absl::StatusOr<PipelineParts> ParseParts(const Json& json, const std::string& wh
                       ParseDecoder(field("decoder"), absl::StrCat(where, ": decoder")));
   QT_RETURN_IF_ERROR(
       CheckTextGrowth(TextGrowth(field("normalizer")) * TextGrowth(field("pre_tokenizer")),
-                      kMostEncodingGrowth, absl::StrCat(where, ": normalizer and pre_tokenizer")));
-  QT_RETURN_IF_ERROR(CheckTextGrowth(TextGrowth(field("decoder")), kMostDecodingGrowth,
+                      kMaxEncodingGrowth, absl::StrCat(where, ": normalizer and pre_tokenizer")));
+  QT_RETURN_IF_ERROR(CheckTextGrowth(TextGrowth(field("decoder")), kMaxDecodingGrowth,
                                      absl::StrCat(where, ": decoder")));
   QT_RETURN_IF_ERROR(
       ParsePostProcessor(field("post_processor"), absl::StrCat(where, ": post_processor"), &parts));
@@ -163,7 +164,7 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> Finish(bool is_t5, bool is_bpe,
                                                         PipelineParts parts) {
   if (is_t5) return MakeT5(settings, std::move(parts));
   QT_RETURN_IF_ERROR(ApplySettings(settings, &parts));
-  GuessIds(&parts);
+  SetDefaultIds(&parts);
   parts.clean_up_spaces = settings.clean_up_spaces && (!is_bpe || settings.clean_up_spaces_of_bpe);
   return Pipeline::Make(std::move(parts));
 }
@@ -194,7 +195,7 @@ absl::Status ParsePostProcessor(const Json& json, const std::string& where, Pipe
                            processors == nullptr ? Json() : *processors);
     }
     for (const Json& processor : *processors) {
-      // Only one of them may put tokens around the text.
+      // Only one processor may add tokens around the text.
       const bool has_tokens = !parts->prefix.empty() || !parts->suffix.empty();
       const Json* inner = FindField(processor, "type");
       if (has_tokens && (inner == nullptr || *inner != "ByteLevel")) {

@@ -1,4 +1,4 @@
-// Hugging Face's tokenizer.json.
+// Reads Hugging Face's tokenizer.json.
 #pragma once
 
 #include <memory>
@@ -11,14 +11,15 @@
 
 namespace quintet {
 
-// INVALID_ARGUMENT with `where`, place, expected and got; UNIMPLEMENTED for parts that these model
-// families do not use. T5Tokenizer and GPT2Tokenizer take over little more than the vocabulary
-// (t5.h, gpt2.h); any other class, or a model that is not of theirs, takes the file as it is.
+// Makes the tokenizer of a whole file. INVALID_ARGUMENT with `where`, place, expected and got;
+// UNIMPLEMENTED for parts that the supported model families do not use. T5Tokenizer and
+// GPT2Tokenizer use little more than the vocabulary (t5.h, gpt2.h). Any other class, and a model of
+// another type, uses the file as saved.
 absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseTokenizerJson(nlohmann::json json,
                                                                     const std::string& where,
                                                                     TokenizerSettings settings);
 
-// Its parts; null gives a null pointer.
+// Readers of the file's parts. A null field gives a null pointer.
 absl::StatusOr<NormalizerPtr> ParseNormalizer(const nlohmann::json& json, const std::string& where);
 absl::StatusOr<PreTokenizerPtr> ParsePreTokenizer(const nlohmann::json& json,
                                                   const std::string& where);
@@ -28,10 +29,10 @@ absl::StatusOr<std::unique_ptr<const TokenModel>> ParseTokenModel(const nlohmann
 absl::Status ParsePostProcessor(const nlohmann::json& json, const std::string& where,
                                 PipelineParts* parts);
 
-// {"String": ..} or {"Regex": ..}.
+// Parses the "pattern" field: {"String": ..} or {"Regex": ..}.
 absl::StatusOr<Pattern> ParsePattern(const nlohmann::json& object, const std::string& where);
 
-// Byte-level BPE's vocab.json and merges.txt, as GPT-2 has them.
+// Makes a tokenizer from byte-level BPE's vocab.json and merges.txt, GPT-2's original format.
 absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseVocabAndMerges(
     const nlohmann::json& vocab, std::string_view merges, const TokenizerSettings& settings);
 

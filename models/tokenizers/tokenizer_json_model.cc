@@ -1,4 +1,4 @@
-// The "model" of tokenizer.json, and GPT-2's vocab.json and merges.txt.
+// Reads the "model" of tokenizer.json, and GPT-2's vocab.json and merges.txt.
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
@@ -68,7 +68,7 @@ absl::Status ParseVocab(const Json& vocab, const std::string& where, Vocabulary*
   return absl::OkStatus();
 }
 
-// "a b" or ["a", "b"].
+// Parses a merge: "a b" or ["a", "b"].
 absl::Status ParseMerge(const Json& merge, const std::string& where, BpeOptions* options) {
   if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
     options->merges.emplace_back(merge[0].get<std::string>(), merge[1].get<std::string>());
@@ -141,7 +141,7 @@ absl::StatusOr<std::unique_ptr<const TokenModel>> ParseTokenModel(const Json& js
                                                                   const std::string& where) {
   if (!json.is_object()) return ExpectedField(where, "field", "an object", json);
   QT_ASSIGN_OR_RETURN(std::string type, StringField(json, "type", "", where));
-  // Old files leave the type out.
+  // Old files have no type field.
   if (type.empty()) type = FindField(json, "merges") != nullptr ? "BPE" : "Unigram";
   if (type == "Unigram") return ParseUnigram(json, where);
   if (type == "BPE") return ParseBpe(json, where);

@@ -1,4 +1,4 @@
-// Normalizers, pre-tokenizers and decoders of tokenizer.json.
+// Reads the normalizers, pre-tokenizers and decoders of tokenizer.json.
 #include "absl/strings/str_cat.h"
 #include "models/tokenizers/base64.h"
 #include "models/tokenizers/byte_level.h"
@@ -18,7 +18,7 @@ absl::Status UnsupportedType(const std::string& where, const std::string& type) 
       absl::StrCat(where, ": type ", type.substr(0, 64), " is not supported"));
 }
 
-// The elements of a Sequence, each parsed by `parse`. Nesting is bounded by the JSON reader.
+// Parses each element of a Sequence with `parse`. The JSON reader bounds the nesting depth.
 template <typename Ptr, typename Parse>
 absl::StatusOr<std::vector<Ptr>> ParseSteps(const Json& json, const char* field,
                                             const std::string& where, Parse parse) {
@@ -53,7 +53,7 @@ absl::StatusOr<SplitBehavior> BehaviorField(const Json& json, const char* fallba
                        "Removed, Isolated, MergedWithPrevious, MergedWithNext or Contiguous", name);
 }
 
-// The replacement character and prepend scheme of a Metaspace; old files say add_prefix_space
+// The replacement character and prepend scheme of a Metaspace. Old files have add_prefix_space
 // instead of the scheme.
 struct MetaspaceFields {
   std::string replacement;

@@ -1,5 +1,5 @@
-// Byte trie over the keys of a set: for finding all pieces of a vocabulary that begin a text, and
-// the ground on which KeySearch builds. Immutable after building.
+// A byte trie over a set of keys. It finds all pieces of a vocabulary that are prefixes of a text;
+// KeySearch is built on it. Immutable after construction.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,12 @@ namespace quintet {
 class Trie {
  public:
   Trie() = default;
-  // Keys with their values (>= 0); each key once, none empty.
+  // Keys with their values (>= 0). Keys must be unique and not empty.
   explicit Trie(std::vector<std::pair<std::string_view, int32_t>> keys);
 
-  // Calls on_key(length, value) for each key that `text` starts with, shortest first. Goes as deep
-  // as the longest key: who asks at every byte of a text bounds the length of keys.
+  // Calls on_key(length, value) for each key that is a prefix of `text`, shortest first. Takes up
+  // to as many steps as the longest key has bytes, so a caller that searches at every byte of a
+  // text must limit the length of keys.
   template <typename OnKey>
   void ForEachPrefix(std::string_view text, OnKey on_key) const {
     if (nodes_.empty()) return;
@@ -28,16 +29,16 @@ class Trie {
     }
   }
 
-  // A node stands for the beginning of a key; the children of a node are neighbours, ordered by
-  // label, and come after it. 0 is the root.
+  // A node represents a prefix of a key. The children of a node are adjacent, sorted by label and
+  // stored after the node. Node 0 is the root.
   struct Node {
     uint32_t first_child = 0;
     uint16_t children = 0;
     uint8_t label = 0;
-    int32_t value = -1;  // of the key that ends here; -1: none
+    int32_t value = -1;  // value of the key that ends here; -1: none
   };
-  const std::vector<Node>& nodes() const { return nodes_; }  // empty without keys
-  // 0 when there is none. There are nodes.
+  const std::vector<Node>& nodes() const { return nodes_; }  // empty if there are no keys
+  // The child's index; 0 if there is none. Requires at least one key.
   uint32_t Child(uint32_t parent, uint8_t label) const {
     if (parent == 0) return root_children_[label];
     uint32_t low = nodes_[parent].first_child, count = nodes_[parent].children;

@@ -43,7 +43,8 @@ std::vector<uint8_t> UnpackRuns(const char* base64) {
 
 struct Mappings {
   std::u32string text;
-  absl::flat_hash_map<uint32_t, std::pair<uint32_t, uint32_t>> places;  // code point: begin, length
+  // code point -> {begin, length}
+  absl::flat_hash_map<uint32_t, std::pair<uint32_t, uint32_t>> places;
 
   explicit Mappings(const char* base64) {
     VarintReader reader(base64);
@@ -84,37 +85,37 @@ struct Storage {
   }
 };
 
-const Storage& Stored() {
-  static const Storage* const storage =
-      new Storage;  // never destroyed: used until the last thread ends
+const Storage& LoadedStorage() {
+  // Never destroyed, because threads may still use it while the process exits.
+  static const Storage* const storage = new Storage;
   return *storage;
 }
 
 }  // namespace
 
-const UnicodeTables& Unicode() { return Stored().tables; }
+const UnicodeTables& Unicode() { return LoadedStorage().tables; }
 
 std::u32string_view UnicodeTables::Canonical(uint32_t code_point) const {
-  return Stored().canonical.Find(code_point);
+  return LoadedStorage().canonical.Find(code_point);
 }
 
 std::u32string_view UnicodeTables::Compatibility(uint32_t code_point) const {
-  const std::u32string_view mapped = Stored().compatibility.Find(code_point);
+  const std::u32string_view mapped = LoadedStorage().compatibility.Find(code_point);
   return mapped.empty() ? Canonical(code_point) : mapped;
 }
 
 std::u32string_view UnicodeTables::Lowercase(uint32_t code_point) const {
-  return Stored().lowercase.Find(code_point);
+  return LoadedStorage().lowercase.Find(code_point);
 }
 
 uint32_t UnicodeTables::Compose(uint32_t first, uint32_t second) const {
-  // Hangul syllables are arithmetic (Unicode, section 3.12).
+  // Hangul syllables are computed (Unicode Standard, section 3.12).
   constexpr uint32_t kL = 0x1100, kV = 0x1161, kT = 0x11A7, kS = 0xAC00, kVs = 21, kTs = 28;
   if (first - kL < 19 && second - kV < kVs) return kS + ((first - kL) * kVs + second - kV) * kTs;
   if (first - kS < 11172 && (first - kS) % kTs == 0 && second - kT - 1 < kTs - 1) {
     return first + (second - kT);
   }
-  const auto& compositions = Stored().compositions;
+  const auto& compositions = LoadedStorage().compositions;
   const auto it = compositions.find(static_cast<uint64_t>(first) << 32 | second);
   return it == compositions.end() ? 0 : it->second;
 }

@@ -1,5 +1,5 @@
-// UTF-8 and the properties of code points, at the versions of Unicode that Hugging Face's
-// tokenizers library has. All functions are thread safe; the tables are unpacked at the first use.
+// UTF-8 and properties of code points, for the Unicode versions that Hugging Face's tokenizers
+// library uses. All functions are thread safe. The tables are unpacked on first use.
 #pragma once
 
 #include <cstddef>
@@ -12,20 +12,21 @@ namespace quintet {
 inline constexpr uint32_t kCodePoints = 0x110000;
 inline constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
-// Bytes of the valid UTF-8 sequence at the start of `text`; 0 when there is none (surrogates and
-// overlong forms are invalid).
+// Length in bytes of the valid UTF-8 sequence at the start of `text`; 0 if there is none.
+// Surrogates and overlong forms are invalid.
 int Utf8Length(std::string_view text);
 bool IsUtf8(std::string_view text);
-// The first code point of valid, non-empty UTF-8; *length gets its bytes.
+// Returns the first code point of `text`, which must be valid, non-empty UTF-8. *length is set to
+// its bytes.
 uint32_t DecodeUtf8(const char* text, int* length);
 void AppendUtf8(uint32_t code_point, std::string* text);
 inline bool IsUtf8Continuation(char byte) { return (static_cast<uint8_t>(byte) & 0xC0) == 0x80; }
 
-// `text` with invalid bytes replaced. kPart: one U+FFFD for each maximal invalid part (WHATWG,
-// Rust, Python); kDrop: none at all.
+// Returns `text` with invalid bytes replaced. kPart: one U+FFFD per maximal invalid part (as in
+// WHATWG, Rust and Python). kDrop: removed.
 enum class InvalidUtf8 : uint8_t { kPart, kDrop };
 std::string RepairUtf8(std::string_view text, InvalidUtf8 policy);
-// Bytes of the maximal invalid part at the start of `text`, where Utf8Length is 0.
+// Length in bytes of the maximal invalid part at the start of `text`, whose Utf8Length must be 0.
 size_t InvalidPartLength(std::string_view text);
 
 // General categories, in the order of kCategoryRuns.
@@ -73,22 +74,22 @@ enum UnicodeFlag : uint8_t {
 };
 
 struct UnicodeTables {
-  // [kCodePoints] each.
+  // Each table is [kCodePoints].
   const uint8_t* category;   // Category
   const uint8_t* flags;      // UnicodeFlag bits
-  const uint8_t* grapheme;   // GraphemeBreak, 16 pictographic, 32 * conjunct kind
+  const uint8_t* grapheme;   // GraphemeBreak | 16 if pictographic | 32 * conjunct kind
   const uint8_t* combining;  // canonical combining class
 
   bool Has(uint32_t code_point, UnicodeFlag flag) const { return (flags[code_point] & flag) != 0; }
-  // Code points that one maps to; empty where it maps to itself.
-  std::u32string_view Canonical(uint32_t code_point) const;      // NFD, Hangul aside
-  std::u32string_view Compatibility(uint32_t code_point) const;  // NFKD, Hangul aside
+  // Code points that a code point maps to; empty if it maps to itself.
+  std::u32string_view Canonical(uint32_t code_point) const;      // NFD, without Hangul
+  std::u32string_view Compatibility(uint32_t code_point) const;  // NFKD, without Hangul
   std::u32string_view Lowercase(uint32_t code_point) const;
-  uint32_t Compose(uint32_t first,
-                   uint32_t second) const;  // 0 when the two do not compose; Hangul included
+  // The composition of two code points, Hangul included; 0 if they do not compose.
+  uint32_t Compose(uint32_t first, uint32_t second) const;
 };
 
-// Bytes of the extended grapheme cluster (UAX 29) that starts `text` (valid UTF-8).
+// Length in bytes of the extended grapheme cluster (UAX 29) at the start of `text` (valid UTF-8).
 size_t GraphemeLength(std::string_view text);
 
 }  // namespace quintet

@@ -11,7 +11,7 @@ namespace {
 struct Character {
   uint32_t code_point;
   uint8_t combining;
-  int change;  // as Transformer counts
+  int change;  // the `change` argument of CharacterRewriter::Put
 };
 
 class FormNormalizer : public Normalizer {
@@ -24,8 +24,8 @@ class FormNormalizer : public Normalizer {
     if (std::all_of(text->text.begin(), text->text.end(),
                     [](char c) { return static_cast<uint8_t>(c) < 0x80; }))
       return absl::OkStatus();
-    Transformer out(*text);
-    std::vector<Character> segment;  // a starter and what follows up to the next
+    CharacterRewriter out(*text);
+    std::vector<Character> segment;  // a starter and all characters up to the next starter
     const auto release = [&] {
       for (const Character& character : segment) out.Put(character.code_point, character.change);
       segment.clear();
@@ -71,8 +71,8 @@ class FormNormalizer : public Normalizer {
     }
   }
 
-  // Orders a segment's combining characters by ascending class, stably, and composes its starter
-  // with those that it can.
+  // Stably sorts a segment's combining characters by ascending class, then composes its starter
+  // with the characters that allow it.
   void Finish(std::vector<Character>* segment) const {
     if (segment->size() < 2) return;
     const bool has_starter = segment->front().combining == 0;
@@ -83,7 +83,7 @@ class FormNormalizer : public Normalizer {
     size_t size = 1;
     for (size_t i = 1; i < segment->size(); ++i) {
       const Character& character = (*segment)[i];
-      // One of its own class before it that stays keeps it from the starter.
+      // A character is blocked from the starter by an earlier one of the same class that remains.
       const bool blocked = size > 1 && (*segment)[size - 1].combining >= character.combining;
       if (!blocked && Join(character, &segment->front())) continue;
       (*segment)[size++] = character;
@@ -91,7 +91,7 @@ class FormNormalizer : public Normalizer {
     segment->resize(size);
   }
 
-  // A starter that composes with the one right before it, as in Hangul.
+  // Composes two adjacent starters if possible, as for Hangul.
   static bool JoinsStarter(const Character& character, std::vector<Character>* segment) {
     return segment->size() == 1 && segment->front().combining == 0 &&
            Join(character, &segment->front());

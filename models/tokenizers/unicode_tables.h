@@ -1,4 +1,4 @@
-// Packed Unicode data (base64 of variable-length integers); read through unicode.h only.
+// Packed Unicode data: base64 of variable-length integers. Use unicode.h to read it.
 #pragma once
 
 namespace quintet {

@@ -19,8 +19,9 @@ Trie PieceTrie(const Vocabulary& vocabulary) {
   return Trie(std::move(keys));
 }
 
-// In place of an id: a character that no piece spells. (The unknown piece's own spelling is another
-// thing: it has its own length.)
+// kUnknownCharacter replaces an id in a Path: one character that no piece matches. It differs from
+// the id of the unknown token, whose spelling has a length of its own. kUnreached: no path ends
+// here.
 constexpr int32_t kUnknownCharacter = -1;
 constexpr int32_t kUnreached = -2;
 
@@ -54,38 +55,39 @@ Unigram::Unigram(Vocabulary given, int32_t unknown_id, UnigramOptions options)
   window_ = std::bit_ceil(longest + 1);
 }
 
-// The last piece of the best way to each byte: [bytes + 1]. Its length is known from its id, and
-// sums are needed no further back than a piece reaches, so a byte of text costs four.
-Unigram::Path Unigram::LastPieces(std::string_view piece) const {
+// Returns the last piece of the best path to each byte: [bytes + 1]. A Path needs four bytes per
+// byte of text, because a piece's length follows from its id and scores are needed only for the
+// last `window_` bytes.
+Unigram::Path Unigram::BestLastPieces(std::string_view piece) const {
   Path last(piece.size() + 1, kUnreached);
-  absl::InlinedVector<double, 64> sums(std::min(window_, std::bit_ceil(piece.size() + 1)));
-  const size_t mask = sums.size() - 1;
-  const auto offer = [&](size_t begin, size_t end, double score, int32_t id) {
-    const double sum = score + sums[begin & mask];
-    if (last[end] != kUnreached && sum <= sums[end & mask]) return;
+  absl::InlinedVector<double, 64> best_scores(std::min(window_, std::bit_ceil(piece.size() + 1)));
+  const size_t mask = best_scores.size() - 1;
+  const auto relax = [&](size_t begin, size_t end, double score, int32_t id) {
+    const double total = score + best_scores[begin & mask];
+    if (last[end] != kUnreached && total <= best_scores[end & mask]) return;
     last[end] = id;
-    sums[end & mask] = sum;
+    best_scores[end & mask] = total;
   };
   for (size_t at = 0; at < piece.size();) {
     int length = 1;
     if (static_cast<uint8_t>(piece[at]) >= 128) DecodeUtf8(piece.data() + at, &length);
     bool has_single = false;
     trie_.ForEachPrefix(piece.substr(at), [&](size_t match, int32_t id) {
-      offer(at, at + match, options_.scores[static_cast<size_t>(id)], id);
+      relax(at, at + match, options_.scores[static_cast<size_t>(id)], id);
       has_single |= match == static_cast<size_t>(length);
     });
     at += static_cast<size_t>(length);
     if (!has_single) {
-      offer(at - static_cast<size_t>(length), at, options_.unknown_score, kUnknownCharacter);
+      relax(at - static_cast<size_t>(length), at, options_.unknown_score, kUnknownCharacter);
     }
   }
   return last;
 }
 
 void Unigram::Encode(std::string_view piece, TokenList* tokens) const {
-  Path path = LastPieces(piece);
-  // The best path is known from its end. It has no more pieces than bytes, so it can be moved to
-  // the end of its own table, where nothing is left to be read.
+  Path path = BestLastPieces(piece);
+  // Backtrack from the end. The best path has at most one piece per byte, so it is written into the
+  // end of its own table, whose entries have already been read.
   size_t first = path.size();
   for (size_t end = piece.size(); end > 0;) {
     const int32_t id = path[end];
@@ -97,7 +99,7 @@ void Unigram::Encode(std::string_view piece, TokenList* tokens) const {
     }
   }
   tokens->Reserve(path.size() - first);
-  TokenList::Span run = {0, 0};  // of unknown characters, which count as one
+  TokenList::Span run = {0, 0};  // current run of unknown characters, which becomes one token
   uint32_t at = 0;
   for (; first < path.size(); ++first) {
     int length;
@@ -122,8 +124,8 @@ void Unigram::Encode(std::string_view piece, TokenList* tokens) const {
 
 void Unigram::AppendUnknown(std::string_view piece, TokenList::Span run, TokenList* tokens) const {
   const std::string_view text = piece.substr(run.begin, run.end - run.begin);
-  // The run is looked up once more: it may spell a piece, for instance that of the unknown token
-  // itself.
+  // Look the run up once more, because it may match a piece, such as the spelling of the unknown
+  // token.
   const int32_t id = vocabulary.Find(text);
   if (id >= 0) return tokens->Add(id, run.begin, run.end);
   if (options_.byte_fallback && bytes_.Append(text, run.begin, tokens)) return;

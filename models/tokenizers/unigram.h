@@ -1,5 +1,5 @@
-// Unigram language model (Kudo, 2018): the segmentation with the highest sum of piece scores, by
-// Viterbi over a trie.
+// Unigram language model (Kudo, 2018). Finds the segmentation with the highest sum of piece scores
+// by the Viterbi algorithm over a trie.
 #pragma once
 
 #include <cstdint>
@@ -16,20 +16,19 @@ namespace quintet {
 
 struct UnigramOptions {
   bool byte_fallback = false;
-  std::vector<double> scores;  // [vocabulary], finite
+  std::vector<double> scores;  // [vocab], finite
   double unknown_score = 0;
 };
 
-// Of a piece. The best way to a byte may end in any piece that ends there, so
-// every byte of a text costs up to this many steps, and no search can spare them. Pieces of real
-// vocabularies are not near it: SentencePiece makes them of at most 16 characters where it is not
-// told otherwise.
+// Maximum length of a piece. The best path to a byte may end in any piece that ends there, so each
+// byte of a text takes up to this number of steps, which no search can avoid. Pieces of real
+// vocabularies are much shorter: SentencePiece's default limit is 16 characters.
 inline constexpr size_t kMaxUnigramPieceBytes = 256;
 
 class Unigram : public TokenModel {
  public:
-  // vocabulary and unknown (>= 0) are final. INVALID_ARGUMENT (without the file's name) when a
-  // piece is longer than kMaxUnigramPieceBytes.
+  // INVALID_ARGUMENT (without the file's name) if a piece is longer than kMaxUnigramPieceBytes.
+  // `unknown` is the id of the unknown token, >= 0.
   static absl::StatusOr<std::unique_ptr<const TokenModel>> Make(Vocabulary vocabulary,
                                                                 int32_t unknown,
                                                                 UnigramOptions options);
@@ -37,14 +36,16 @@ class Unigram : public TokenModel {
 
  private:
   Unigram(Vocabulary given, int32_t unknown_id, UnigramOptions options);
-  // One element a byte; most pieces are words and need no memory of their own.
+  // One element per byte. The inline capacity is enough for most words, so they allocate nothing.
   using Path = absl::InlinedVector<int32_t, 64>;
-  Path LastPieces(std::string_view piece) const;
+  Path BestLastPieces(std::string_view piece) const;
   void AppendUnknown(std::string_view piece, TokenList::Span run, TokenList* tokens) const;
 
   UnigramOptions options_;
-  std::vector<uint16_t> piece_bytes_;  // [vocabulary]
-  size_t window_ = 0;  // power of two beyond the bytes of the longest piece and any character
+  std::vector<uint16_t> piece_bytes_;  // [vocab]
+  // Size of the ring of path scores: a power of two larger than the bytes of the longest piece and
+  // of any character.
+  size_t window_ = 0;
   Trie trie_;
   BytePieces bytes_;
 };

@@ -1,5 +1,5 @@
-// Any bytes as a config.json and, after a NUL, a generation_config.json: the table of weights that
-// follows from the one, and the decoding options that follow from both.
+// Fuzz target: any bytes as a config.json and, after a NUL, a generation_config.json. Checks the
+// table of weights of the config, and the decoding options that follow from both.
 #include <string>
 
 #include "engine/options.h"
@@ -11,8 +11,8 @@ namespace quintet {
 namespace {
 
 void CheckTable(const ModelConfig& config) {
-  WeightPlaces places;
-  for (const WeightSlot& slot : WeightTable(config, &places)) {
+  WeightDestinations destinations;
+  for (const WeightSlot& slot : WeightTable(config, &destinations)) {
     int64_t source_rows = 0;
     for (const WeightSource& source : slot.sources) source_rows += source.rows;
     for (const int64_t size : slot.shape) QT_CHECK_GE(size, 0);

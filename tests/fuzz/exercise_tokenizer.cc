@@ -13,7 +13,7 @@ void ExerciseText(const Tokenizer& tokenizer, std::string_view text, bool add_sp
   const absl::StatusOr<std::vector<TokenSpan>> spanned =
       tokenizer.EncodeWithSpans(text, add_special_tokens);
   QT_CHECK(encoded.status() == spanned.status());
-  if (!encoded.ok()) return;  // the normalizer makes it too long
+  if (!encoded.ok()) return;  // the normalizer makes the text too long
   const std::vector<int32_t>& ids = *encoded;
   const std::vector<TokenSpan>& spans = *spanned;
   QT_CHECK_EQ(spans.size(), ids.size());

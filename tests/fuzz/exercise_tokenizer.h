@@ -1,4 +1,4 @@
-// What must hold for any tokenizer that a file was accepted for, whatever the file and the text.
+// Checks that must hold for any text and any tokenizer that was loaded without error.
 #pragma once
 
 #include <string_view>
@@ -7,8 +7,8 @@
 
 namespace quintet {
 
-// Encodes and decodes `text` and a few texts of its own; aborts when ids are outside of the
-// vocabulary, spans outside of the text, or Encode and EncodeWithSpans differ.
+// Encodes and decodes `text` and a few fixed texts. Aborts if an id is outside the vocabulary, a
+// span is outside the text, or Encode and EncodeWithSpans differ.
 void ExerciseTokenizer(const Tokenizer& tokenizer, std::string_view text);
 
 }  // namespace quintet

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Writes tests/fuzz/corpus from the tests' own data: small files that each target accepts, for the fuzzer to start from.
+"""Writes tests/fuzz/corpus from test data: small files that each fuzz target accepts.
 
-Needs protoc. Same input, same bytes. Files that a fuzzer found (finding-*) are left alone.
+The fuzzer starts from these files. Needs protoc. The output depends only on the input files. Files
+that a fuzzer found (finding-*) are not changed.
 usage: tests/fuzz/make_corpus.py
 """
 
@@ -39,7 +40,7 @@ def make_safetensors():
     header["empty"] = {"dtype": "F32", "shape": [0, 7], "data_offsets": [end, end]}
     header["scalar"] = {"dtype": "F32", "shape": [], "data_offsets": [end, end + 4]}
     write("safetensors", "types", safetensors(header, end + 4))
-    # The names and types of a real checkpoint, its tensors cut to one row.
+    # The names and dtypes of a real checkpoint, with each tensor cut to one row.
     for case in ("t5-v1_0", "gpt2"):
         data = (ROOT / "tests/golden/cases" / case / "model.safetensors").read_bytes()
         full = json.loads(data[8:8 + struct.unpack("<Q", data[:8])[0]])
@@ -134,17 +135,22 @@ def make_request():
     ids = "token_ids { ids: [3, 4, 5] }"
     seeds = [
         ("greedy", 0, "Generate", call + 'input { text: "phoneme" }\n'),
-        ("beams", 0, "Generate", 'input { text: "quintet" } decoding { num_beams: 4 num_return_sequences: 2 length_penalty: 0.6 '
-         'early_stopping: EARLY_STOPPING_FIRST patience: 2 no_repeat_ngram_size: 3 return_scores: true max_new_tokens: 9 '
+        ("beams", 0, "Generate", 'input { text: "quintet" } decoding { num_beams: 4 '
+         'num_return_sequences: 2 length_penalty: 0.6 early_stopping: EARLY_STOPPING_FIRST '
+         'patience: 2 no_repeat_ngram_size: 3 return_scores: true max_new_tokens: 9 '
          'min_new_tokens: 2 }'),
-        ("sampling", 1, "Generate", f"input {{ {ids} }} decoding {{ do_sample: true seed: 7 temperature: 0.5 top_k: 9 top_p: 0.9 "
-         "typical_p: 0.9 min_p: 0.1 repetition_penalty: 1.2 num_return_sequences: 3 echo: true }"),
-        ("constraints", 0, "Generate", 'input { text: "abc" } decoding { suppress_tokens: [1, 2] begin_suppress_tokens: 3 '
-         'bad_words_ids { ids: [4, 5] } forced_bos_token_id: 6 forced_eos_token_ids: 7 eos_token_ids: 8 pad_token_id: 9 '
-         'decoder_start_token_id: 10 decoder_prefix { text: "F" } stop: "X" include_stop: true logprobs: true top_logprobs: 2 }'),
-        ("encode", 0, "Encode", 'inputs { text: "a" } inputs { ' + ids + " } options { pooling: POOLING_LAST normalize: true "
-         "vector_type: VECTOR_TYPE_BF16 }"),
-        ("score", 0, "Score", 'input { text: "a" } targets { text: "AH0" } targets { ' + ids + " } top_logprobs: 3"),
+        ("sampling", 1, "Generate", f"input {{ {ids} }} decoding {{ do_sample: true seed: 7 "
+         "temperature: 0.5 top_k: 9 top_p: 0.9 typical_p: 0.9 min_p: 0.1 repetition_penalty: 1.2 "
+         "num_return_sequences: 3 echo: true }"),
+        ("constraints", 0, "Generate", 'input { text: "abc" } decoding { suppress_tokens: [1, 2] '
+         'begin_suppress_tokens: 3 bad_words_ids { ids: [4, 5] } forced_bos_token_id: 6 '
+         'forced_eos_token_ids: 7 eos_token_ids: 8 pad_token_id: 9 decoder_start_token_id: 10 '
+         'decoder_prefix { text: "F" } stop: "X" include_stop: true logprobs: true '
+         'top_logprobs: 2 }'),
+        ("encode", 0, "Encode", 'inputs { text: "a" } inputs { ' + ids + " } options { "
+         "pooling: POOLING_LAST normalize: true vector_type: VECTOR_TYPE_BF16 }"),
+        ("score", 0, "Score", 'input { text: "a" } targets { text: "AH0" } targets { ' + ids +
+         " } top_logprobs: 3"),
         ("classify", 2, "Classify", f"inputs {{ {ids} }} top_k: 2 max_answer_tokens: 5"),
         ("tokenize", 0, "Tokenize", 'text: "naïve </s> x"'),
         ("detokenize", 0, "Detokenize", "token_ids: [3, 4, 1] skip_special_tokens: true"),

@@ -1,5 +1,5 @@
-// Runs a fuzz target once on each file of the folders given, without libFuzzer. A target aborts on
-// a finding; a folder without files is a failure too.
+// Runs a fuzz target once on each file of the given folders, without libFuzzer. The target aborts
+// on a finding. Fails if the folders hold no files.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>

@@ -1,5 +1,6 @@
-// Any bytes as the message of a call: what a client can send must become either requests that the
-// engine may run or a refusal that says so. The first byte picks the model, the second the RPC.
+// Fuzz target: any bytes as the message of a call. Every message that a client can send must give
+// either requests that the engine can run or a clear error. Byte 0 selects the model, byte 1 the
+// RPC.
 #include <string>
 #include <vector>
 
@@ -14,7 +15,7 @@
 namespace quintet {
 namespace {
 
-// The shipped model; and, for the paths that it does not take, tiny ones without tokenizers.
+// The shipped model, and tiny models without tokenizers for the code paths that it does not reach.
 const ModelHost& Host(uint8_t which) {
   static ThreadPool* const pool = new ThreadPool(1);
   static auto* const registry = new prometheus::Registry();
@@ -42,7 +43,8 @@ InputLimits LimitsOf(const ModelHost& host) {
   return limits;
 }
 
-// A refusal as the client will read it: by a client's code, in plain words without paths.
+// Checks an error as the client sees it: a status code for client errors, and a printable message
+// without paths.
 void CheckRefusal(const absl::Status& status) {
   QT_CHECK(absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status));
   for (const char c : status.message()) {

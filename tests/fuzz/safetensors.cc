@@ -1,4 +1,5 @@
-// Any bytes as a safetensors file: header, offsets, and the reading of every tensor.
+// Fuzz target: any bytes as a safetensors file. Checks the header, the offsets, and reads every
+// tensor.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -12,7 +13,7 @@
 namespace quintet {
 namespace {
 
-// Kept open from input to input; the reader opens it by its path.
+// A memory file that stays open between inputs. The reader opens it by its path.
 int File() {
   static const int file = memfd_create("fuzz", MFD_CLOEXEC);
   QT_CHECK_GE(file, 0);

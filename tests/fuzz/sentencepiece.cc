@@ -1,4 +1,5 @@
-// Any bytes as a spiece.model; its end, where pieces and rules stand, also serves as a text.
+// Fuzz target: any bytes as a spiece.model. Its last 256 bytes, which hold pieces and rules, are
+// also used as a text to encode.
 #include <algorithm>
 #include <string>
 

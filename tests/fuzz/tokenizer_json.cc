@@ -1,5 +1,5 @@
-// Any bytes as a tokenizer.json, read for each class of tokenizer. What follows a NUL, which no
-// JSON holds, is a text to encode.
+// Fuzz target: any bytes as a tokenizer.json, loaded with each tokenizer class. Bytes after the
+// first NUL, which JSON cannot contain, are a text to encode.
 #include <string>
 
 #include "models/json.h"

@@ -55,7 +55,7 @@ TEST_CASE("Directories that are no models") {
   CHECK(InspectModel(scratch / "bad", false).status().code() == absl::StatusCode::kNotFound);
 }
 
-// A language model without oddities.
+// A language model without warnings.
 Inspection Sound() {
   Inspection in;
   in.config.vocab = 1000;
@@ -70,42 +70,44 @@ Inspection Sound() {
   return in;
 }
 
-TEST_CASE("Oddities, one at a time") {
-  CHECK(FindOddities(Sound()).empty());
+TEST_CASE("FindWarnings reports each likely mistake") {
+  CHECK(FindWarnings(Sound()).empty());
   const struct {
     const char* expected;
     void (*make)(Inspection*);
   } cases[] = {
       {"eos_token_id: none", [](Inspection* in) { in->config.eos_ids.clear(); }},
       {"pad_token_id: none", [](Inspection* in) { in->config.pad_id = -1; }},
-      {"is an end-of-sequence id too", [](Inspection* in) { in->config.decoder_start_id = 1; }},
+      {"is also an end-of-sequence id", [](Inspection* in) { in->config.decoder_start_id = 1; }},
       {"no tokenizer files", [](Inspection* in) { in->tokenizer = {}; }},
-      {"higher ids are refused", [](Inspection* in) { in->tokenizer.vocab = 1001; }},
-      {"is it this model's?", [](Inspection* in) { in->tokenizer.vocab = 500; }},
-      {"its end of sequence is 2", [](Inspection* in) { in->tokenizer.eos_id = 2; }},
-      {"its padding is 4", [](Inspection* in) { in->tokenizer.pad_id = 4; }},
+      {"higher ids are rejected", [](Inspection* in) { in->tokenizer.vocab = 1001; }},
+      {"may belong to another model", [](Inspection* in) { in->tokenizer.vocab = 500; }},
+      {"end-of-sequence id 2 differs", [](Inspection* in) { in->tokenizer.eos_id = 2; }},
+      {"padding id 4 differs", [](Inspection* in) { in->tokenizer.pad_id = 4; }},
       {"stored as F16",
        [](Inspection* in) {
          in->stored_values = {{"F16", 10}};
        }},
-      {"beyond the 1000 rows", [](Inspection* in) { in->generation.suppress_tokens = {1000}; }},
+      {"outside the embedding of 1000 rows",
+       [](Inspection* in) { in->generation.suppress_tokens = {1000}; }},
       {"overrides config.json's 0",
        [](Inspection* in) { in->generation.decoder_start_token_id = 5; }},
       {"eos_token_id 3 overrides", [](Inspection* in) { in->generation.eos_token_ids = {3}; }},
       {"above the limit of 32", [](Inspection* in) { in->generation.num_beams = 33; }},
-      {"act only with do_sample", [](Inspection* in) { in->generation.temperature = 0.5; }},
+      {"have an effect only with do_sample",
+       [](Inspection* in) { in->generation.temperature = 0.5; }},
   };
   for (const auto& c : cases) {
     Inspection in = Sound();
     c.make(&in);
-    const std::vector<std::string> found = FindOddities(in);
+    const std::vector<std::string> found = FindWarnings(in);
     INFO(c.expected);
     REQUIRE(found.size() == 1);
     CHECK(found[0].find(c.expected) != std::string::npos);
   }
 }
 
-TEST_CASE("What is no oddity") {
+TEST_CASE("FindWarnings accepts valid configurations") {
   Inspection in = Sound();
   in.config.family = Family::kGpt2;
   in.config.encoder_layers = 0;
@@ -113,11 +115,11 @@ TEST_CASE("What is no oddity") {
   in.stored_values = {{"F16", 10}};
   in.generation.temperature = 0.5;
   in.generation.do_sample = true;
-  CHECK(FindOddities(in).empty());
+  CHECK(FindWarnings(in).empty());
   in = Sound();
   in.config.head = Head::kEncoder;
   in.config.eos_ids.clear();
-  CHECK(FindOddities(in).empty());
+  CHECK(FindWarnings(in).empty());
 }
 
 }  // namespace

@@ -204,8 +204,9 @@ TEST_CASE("Limits of size and number", "[safetensors]") {
   const std::string tail = "{}";
   std::string length = "\x01\xe1\xf5\x05";  // 100,000,001
   length.resize(8, '\0');
-  CHECK_THAT(Message(OpenBytes(length + tail)), Contains("the limit 100000000"));
-  CHECK_THAT(Message(OpenBytes(std::string(8, '\xff') + tail)), Contains("the limit 100000000"));
+  CHECK_THAT(Message(OpenBytes(length + tail)), Contains("exceeds the limit of 100000000"));
+  CHECK_THAT(Message(OpenBytes(std::string(8, '\xff') + tail)),
+             Contains("exceeds the limit of 100000000"));
   length[0] = '\0';  // 100,000,000, which the file does not have
   CHECK_THAT(Message(OpenBytes(length + tail)), Contains("the header ends at byte 100000008"));
   CHECK_THAT(Message(OpenBytes("")), Contains("expected at least 8 bytes"));
@@ -254,7 +255,7 @@ TEST_CASE("A file cut after it was opened is an error", "[safetensors]") {
   std::vector<char> bytes(100000);
   const absl::Status status = reader->Read(*reader->Find("a"), 0, 100000, bytes.data());
   CHECK(absl::IsInvalidArgument(status));
-  CHECK_THAT(Message(status), Contains("the file ends at byte 4096"));
+  CHECK_THAT(Message(status), Contains("the file is truncated at byte 4096"));
 }
 
 TEST_CASE("Only regular files are opened, links only on request", "[safetensors]") {
@@ -387,7 +388,7 @@ TEST_CASE("Tensors must be where the index says, once", "[safetensors]") {
                               R"("x":{"dtype":"U8","shape":[0],"data_offsets":[1,1]}})",
                               1));
   const auto extra = shards.Open(R"({"weight_map":{"a":"a.safetensors","b":"b.safetensors"}})");
-  CHECK_THAT(Message(extra.status()), Contains("names 2 tensors, the shards hold 3"));
+  CHECK_THAT(Message(extra.status()), Contains("names 2 tensors, but the shards hold 3"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Damaged tokenizer files: each gives a clear error and none a crash (run under sanitizers too).
+// Damaged tokenizer files must give a clear error and never a crash. Also run under sanitizers.
 #include <cstring>
 #include <string>
 #include <vector>
@@ -38,22 +38,24 @@ void CheckRejected(const absl::Status& status, const std::string& file, const st
 
 Json SmallBpe() {
   return Json::parse(
-      R"({"model": {"type": "BPE", "unk_token": "u", "vocab": {"u": 0, "a": 1, "b": 2, "ab": 3}, "merges": [["a", "b"]]},
-                         "added_tokens": [{"id": 4, "content": "</s>", "special": true}], "normalizer": null, "pre_tokenizer": null,
-                         "post_processor": null, "decoder": null})");
+      R"({"model": {"type": "BPE", "unk_token": "u", "vocab": {"u": 0, "a": 1, "b": 2, "ab": 3},
+                    "merges": [["a", "b"]]},
+          "added_tokens": [{"id": 4, "content": "</s>", "special": true}], "normalizer": null,
+          "pre_tokenizer": null, "post_processor": null, "decoder": null})");
 }
 
 Json SmallUnigram() {
   return Json::parse(
-      R"({"model": {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], ["a", -1.5], ["ab", -2]]}})");
+      R"({"model": {"type": "Unigram", "unk_id": 0,
+                    "vocab": [["<unk>", 0.0], ["a", -1.5], ["ab", -2]]}})");
 }
 
-TEST_CASE("tokenizer.json with wrong fields", "[tokenizer]") {
+TEST_CASE("Wrong fields of tokenizer.json are errors", "[tokenizer]") {
   REQUIRE(LoadStatus({{"tokenizer.json", SmallBpe().dump()}}).ok());
   REQUIRE(LoadStatus({{"tokenizer.json", SmallUnigram().dump()}}).ok());
   const struct {
     bool bpe;
-    const char* patch;  // JSON pointer and value
+    const char* patch;  // JSON pointer
     const char* value;
     const char* says;
   } cases[] = {
@@ -77,7 +79,7 @@ TEST_CASE("tokenizer.json with wrong fields", "[tokenizer]") {
       {true, "/model/byte_fallback", "1", "byte_fallback: expected true or false, got 1"},
       {true, "/added_tokens", "{}", "added_tokens: expected a list"},
       {true, "/added_tokens/0/id", "-4", "id: expected an id in"},
-      {true, "/added_tokens/0/id", "1", "expected what the vocabulary says, got 1"},
+      {true, "/added_tokens/0/id", "1", "expected an id that agrees with the vocabulary, got 1"},
       {true, "/added_tokens/0/content", "7", "content: expected a string, got 7"},
       {true, "/added_tokens/0", "\"x\"", "added_tokens[0]: token: expected an object"},
       {true, "/normalizer", "{\"type\": \"Bert\"}", "type Bert is not supported"},
@@ -130,7 +132,7 @@ TEST_CASE("tokenizer.json with wrong fields", "[tokenizer]") {
   }
 }
 
-TEST_CASE("tokenizer.json that is not JSON, or too much of it", "[tokenizer]") {
+TEST_CASE("A tokenizer.json with bad JSON or beyond a size limit is an error", "[tokenizer]") {
   const std::string good = SmallBpe().dump();
   for (size_t size = 0; size < good.size(); size += 7) {
     CheckRejected(LoadStatus({{"tokenizer.json", good.substr(0, size)}}), "tokenizer.json",
@@ -179,7 +181,7 @@ spm::Model SmallModel() {
   return model;
 }
 
-TEST_CASE("spiece.model with wrong fields", "[tokenizer]") {
+TEST_CASE("Wrong fields of spiece.model are errors", "[tokenizer]") {
   REQUIRE(LoadStatus({{"spiece.model", SmallModel().SerializeAsString()}}).ok());
   const std::pair<const char*, void (*)(spm::Model*)> cases[] = {
       {"pieces: expected more than 2, the id of T5's unknown token, got 0",
@@ -217,7 +219,7 @@ TEST_CASE("spiece.model with wrong fields", "[tokenizer]") {
   }
 }
 
-// Encodes texts that drive the tries; only a crash or a sanitizer could fail this.
+// Encodes texts that exercise the tries. Meant to fail by a crash or under a sanitizer.
 void Exercise(const Tokenizer& tokenizer) {
   for (const std::string& text : {std::string("abc \u00E9\uFF21 \U0001F600</s>\xFF\x80"),
                                   std::string(300, 'a'), std::string("\0", 1)}) {
@@ -243,7 +245,7 @@ TEST_CASE("A normalizer that makes a text more than 16 MiB longer is an error", 
       INFO(status);
       CHECK(status.code() == absl::StatusCode::kInvalidArgument);
       CHECK_THAT(std::string(status.message()),
-                 Contains("normalizer") && Contains("at most 16777216 longer, got"));
+                 Contains("normalizer") && Contains("by at most 16777216 bytes, got"));
     }
   };
   const Json times_4001 = {{"type", "Replace"},
@@ -251,18 +253,18 @@ TEST_CASE("A normalizer that makes a text more than 16 MiB longer is an error", 
                            {"content", std::string("a").append(4000, 'b')}};
   const auto longer = load(times_4001);
   CHECK(longer->Encode("abba", false).value().size() == 8002);
-  // 4,194 letters become 16,776,000 bytes longer, one more is too many.
+  // 4,194 letters grow by 16,776,000 bytes, which is allowed; one more letter is too many.
   CHECK(longer->Encode(std::string(4194, 'b'), false).value().size() == 4194 * 4000);
   check_error(*longer, std::string(4195, 'b'));
   check_error(*longer, std::string(1 << 20, 'b'));
-  // Neither does it help to spread them over many parts of a text: the first one to go beyond ends
-  // it.
+  // The limit applies to all parts of a text together; encoding stops at the first part that
+  // exceeds it.
   std::string parts;
   while (parts.size() < 50000) parts += "b</s>";
   check_error(*longer, parts);
-  CHECK(longer->Encode("ab", false).ok());  // other texts are as they were
+  CHECK(longer->Encode("ab", false).ok());  // other texts still work
 
-  // Steps of a sequence together, though no step alone goes beyond.
+  // The limit applies to the steps of a sequence together, although no single step exceeds it.
   const Json times_30 = {
       {"type", "Replace"}, {"pattern", {{"Regex", "b"}}}, {"content", std::string(30, 'b')}};
   const auto sequence =
@@ -281,10 +283,10 @@ TEST_CASE("Added tokens that a normalizer makes too long are refused", "[tokeniz
                                     {"normalized", true}});
   }
   CheckRejected(LoadStatus({{"tokenizer.json", json.dump()}}), "tokenizer.json: added tokens",
-                "at most 16777216 longer");
+                "by at most 16777216 bytes");
 }
 
-TEST_CASE("Steps that would blow a text up are refused", "[tokenizer]") {
+TEST_CASE("Steps with too much text growth are refused at load", "[tokenizer]") {
   const Json twice =
       Json::parse(R"({"type": "Replace", "pattern": {"String": "a"}, "content": "aa"})");
   const auto load = [&](const char* part, const char* list, int steps) {
@@ -295,8 +297,8 @@ TEST_CASE("Steps that would blow a text up are refused", "[tokenizer]") {
   };
   CHECK(load("normalizer", "normalizers", 11).ok());
   CHECK(load("decoder", "decoders", 4).ok());
-  CheckRejected(load("normalizer", "normalizers", 40), "tokenizer.json", "times as long, got");
-  CheckRejected(load("decoder", "decoders", 5), "tokenizer.json", "16 times as long, got 32");
+  CheckRejected(load("normalizer", "normalizers", 40), "tokenizer.json", "times, got");
+  CheckRejected(load("decoder", "decoders", 5), "tokenizer.json", "at most 16 times, got 32");
   Json regex = SmallBpe();
   regex["normalizer"] = {
       {"type", "Replace"}, {"pattern", {{"Regex", "a*"}}}, {"content", std::string(4096, 'b')}};
@@ -310,12 +312,12 @@ TEST_CASE("Steps that would blow a text up are refused", "[tokenizer]") {
                 "at most 128 bytes, got 129");
 }
 
-TEST_CASE("A wild double array stays in bounds", "[tokenizer]") {
+TEST_CASE("Searches of a random double array stay in bounds", "[tokenizer]") {
   uint32_t seed = 1;
   const auto next = [&] { return seed = seed * 1664525u + 1013904223u; };
   int loaded = 0;
   for (int round = 0; round < 300; ++round) {
-    // Units that lead anywhere: in circles, beyond the array, to values beyond the replacements.
+    // Random units: they form cycles and point beyond the array and beyond the replacements.
     std::string blob;
     const uint32_t units = 1 + next() % 300;
     const auto put = [&](uint32_t value) { blob.append(reinterpret_cast<const char*>(&value), 4); };
@@ -331,7 +333,7 @@ TEST_CASE("A wild double array stays in bounds", "[tokenizer]") {
     WriteText(directory / "spiece.model", model.SerializeAsString());
     const auto tokenizer = Tokenizer::Load(directory / "");
     if (!tokenizer.ok()) {
-      CheckRejected(tokenizer.status(), "spiece.model", "a circle in the trie");
+      CheckRejected(tokenizer.status(), "spiece.model", "a cycle in the trie");
       continue;
     }
     ++loaded;
@@ -340,10 +342,10 @@ TEST_CASE("A wild double array stays in bounds", "[tokenizer]") {
   CHECK(loaded > 100);
 }
 
-// A double array of which each unit has one child, labelled 'a'; the last unit's is the unit
-// `next`, or none when that is 0.
+// A double array in which each unit has one child, labelled 'a'. The child of the last unit is unit
+// `next`; 0: it has none.
 std::string ChainOfRules(uint32_t units, uint32_t next) {
-  // The child of a unit lies at the unit's index ^ its offset ^ label.
+  // The index of a unit's child is the unit's index ^ its offset ^ label.
   const auto unit = [](uint32_t at, uint32_t child, uint32_t label) {
     return (at ^ child ^ 'a') << 10 | label;
   };
@@ -357,7 +359,7 @@ std::string ChainOfRules(uint32_t units, uint32_t next) {
   return blob.append("x\0", 2);
 }
 
-TEST_CASE("Rules of a double array are of bounded length", "[tokenizer]") {
+TEST_CASE("A double array with too long rules or a cycle is an error", "[tokenizer]") {
   const auto status = [](const std::string& blob) {
     spm::Model model = SmallModel();
     model.mutable_normalizer_spec()->set_precompiled_charsmap(blob);
@@ -366,16 +368,16 @@ TEST_CASE("Rules of a double array are of bounded length", "[tokenizer]") {
   CHECK(status(ChainOfRules(129, 0)).ok());
   CheckRejected(status(ChainOfRules(130, 0)), "spiece.model: precompiled_charsmap",
                 "expected rules for at most 128 bytes, got longer ones");
-  CheckRejected(status(ChainOfRules(2, 1)), "spiece.model", "a circle in the trie");
-  CheckRejected(status(ChainOfRules(40, 7)), "spiece.model", "a circle in the trie");
+  CheckRejected(status(ChainOfRules(2, 1)), "spiece.model", "a cycle in the trie");
+  CheckRejected(status(ChainOfRules(40, 7)), "spiece.model", "a cycle in the trie");
 }
 
-TEST_CASE("spiece.model cut or with flipped bytes never crashes", "[tokenizer]") {
+TEST_CASE("A truncated spiece.model, or one with flipped bits, never crashes", "[tokenizer]") {
   std::string good = DataFile("sp-bpe-identity-bytes/spiece.model");
   REQUIRE(good.size() > 1000);
   for (size_t size = 0; size < good.size(); size += 997) {
     const absl::Status status = LoadStatus({{"spiece.model", good.substr(0, size)}});
-    // A cut between two fields is a smaller model, which lacks something or is whole by chance.
+    // A file cut between two fields is a smaller model, which is incomplete or happens to be valid.
     if (!status.ok()) CHECK_THAT(std::string(status.message()), Contains("spiece.model"));
   }
   ScratchDirectory directory;
@@ -396,7 +398,7 @@ TEST_CASE("spiece.model cut or with flipped bytes never crashes", "[tokenizer]")
   CHECK(loaded > 0);
 }
 
-TEST_CASE("vocab.json and merges.txt", "[tokenizer]") {
+TEST_CASE("Errors in vocab.json and merges.txt name the file and place", "[tokenizer]") {
   const std::string vocab = R"({"a": 0, "b": 1, "ab": 2})";
   REQUIRE(LoadStatus({{"vocab.json", vocab}, {"merges.txt", "#version: 0.2\na b\n"}}).ok());
   CheckRejected(LoadStatus({{"vocab.json", vocab}, {"merges.txt", "a b c\n"}}), "merges.txt",
@@ -411,7 +413,7 @@ TEST_CASE("vocab.json and merges.txt", "[tokenizer]") {
   CHECK(LoadStatus({{"vocab.json", vocab}}).code() == absl::StatusCode::kNotFound);
 }
 
-TEST_CASE("The small files beside a tokenizer", "[tokenizer]") {
+TEST_CASE("Errors in a tokenizer's small configuration files name the field", "[tokenizer]") {
   const std::string good = SmallBpe().dump();
   const struct {
     const char* file;
@@ -449,7 +451,7 @@ TEST_CASE("The small files beside a tokenizer", "[tokenizer]") {
                   test.says);
   }
   CheckRejected(LoadStatus({{"tokenizer.json", good}, {"added_tokens.json", R"({"new": 1})"}}),
-                "added token 1", "\"a\" there");
+                "added token 1", "\"a\" for this id");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Strings with the ids and texts that Hugging Face's transformers and tokenizers give for them,
-// over files of every kind (tests/data/tokenizers, written by tools/tokenizer_oracle.py
+// Compares ids and texts with those that Hugging Face's transformers and tokenizers produce, for
+// tokenizer files of every kind (tests/data/tokenizers, written by tools/tokenizer_oracle.py
 // --fixtures).
 #include <fstream>
 #include <set>

@@ -1,5 +1,5 @@
-// Whole tokenizers on hand-checked facts. tokenizer_oracle_test.cc compares with the reference
-// libraries.
+// Complete tokenizers, checked against facts verified by hand. tokenizer_oracle_test.cc compares
+// with the reference libraries.
 #include "models/tokenizer.h"
 
 #include <string>
@@ -27,11 +27,11 @@ std::vector<std::string> Pieces(const Tokenizer& tokenizer, const Ids& ids) {
   return pieces;
 }
 
-TEST_CASE("A spiece.model is read as transformers' T5Tokenizer reads it", "[tokenizer]") {
+TEST_CASE("A spiece.model gives the tokens of transformers' T5Tokenizer", "[tokenizer]") {
   const auto tokenizer = LoadData("g2p");
   CHECK(Pieces(*tokenizer, tokenizer->Encode("wagner", true).value()) ==
         std::vector<std::string>{"\u2581", "w", "a", "g", "n", "e", "r", "</s>"});
-  // User-defined symbols are cut out of the text, and the spaces around them are lost.
+  // User-defined symbols are matched in the text, and the spaces around them are lost.
   CHECK(
       Pieces(*tokenizer, tokenizer->Encode("W AE1 G N ER0", true).value()) ==
       std::vector<std::string>{"\u2581", "W", "AE1", "\u2581", "G", "\u2581", "N", "ER0", "</s>"});
@@ -47,7 +47,8 @@ TEST_CASE("A spiece.model is read as transformers' T5Tokenizer reads it", "[toke
   CHECK_FALSE(tokenizer->IsSpecial(3));
 }
 
-TEST_CASE("The shipped model reads words and phonemes as it was trained", "[tokenizer]") {
+TEST_CASE("The tokenizer of deploy/models/g2p splits words and phonemes as in training",
+          "[tokenizer]") {
   const auto loaded = Tokenizer::Load(std::string(QUINTET_SOURCE_DIR) + "/deploy/models/g2p");
   REQUIRE(loaded.ok());
   const Tokenizer& tokenizer = **loaded;
@@ -73,7 +74,7 @@ TEST_CASE("The T5 family's sentinels count down from the highest id", "[tokenize
         std::vector<std::string>{"\u2581", "a", "</s>", "</s>"});
 }
 
-TEST_CASE("GPT-2's vocabulary", "[tokenizer]") {
+TEST_CASE("GPT-2 encodes and decodes known texts", "[tokenizer]") {
   const auto tokenizer = LoadData("gpt2");
   CHECK(tokenizer->Encode("Hello world, it's   a test!", true).value() ==
         Ids{15496, 995, 11, 340, 338, 220, 220, 257, 1332, 0});
@@ -86,7 +87,7 @@ TEST_CASE("GPT-2's vocabulary", "[tokenizer]") {
   CHECK(tokenizer->pad_id() == -1);
 }
 
-TEST_CASE("Spans are bytes of the text as given", "[tokenizer]") {
+TEST_CASE("Spans are bytes of the original text", "[tokenizer]") {
   const auto tokenizer = LoadData("gpt2");
   const std::string text = "a \xFF\u00E9";  // the invalid byte becomes U+FFFD
   std::string covered;
@@ -100,7 +101,7 @@ TEST_CASE("Spans are bytes of the text as given", "[tokenizer]") {
   CHECK(tokenizer->Encode(text, true).value() == tokenizer->Encode("a \uFFFD\u00E9", true).value());
 }
 
-TEST_CASE("Spans of truncated ids end as the ids do", "[tokenizer]") {
+TEST_CASE("CutSpans keeps the spans of truncated ids", "[tokenizer]") {
   const std::vector<TokenSpan> spans = {{5, 0, 2}, {6, 2, 4}, {7, 4, 6}, {1, 6, 6}};
   const auto cut = [&spans](const std::vector<int32_t>& ids) {
     std::vector<std::pair<int32_t, uint32_t>> result;
@@ -109,12 +110,12 @@ TEST_CASE("Spans of truncated ids end as the ids do", "[tokenizer]") {
   };
   using Ends = std::vector<std::pair<int32_t, uint32_t>>;
   CHECK(cut({5, 6, 7, 1}) == Ends{{5, 2}, {6, 4}, {7, 6}, {1, 6}});
-  CHECK(cut({5, 1}) == Ends{{5, 2}, {1, 6}});  // the eos kept its place
+  CHECK(cut({5, 1}) == Ends{{5, 2}, {1, 6}});  // eos kept its span
   CHECK(cut({5, 6}) == Ends{{5, 2}, {6, 4}});
   CHECK(cut({1}) == Ends{{1, 6}});
 }
 
-// A tokenizer.json that every class reads in its own way.
+// A tokenizer.json that each class reads differently.
 constexpr char kUnigramJson[] = R"({
     "added_tokens": [{"id": 3, "content": "<extra_id_0>", "special": true}],
     "model": {"type": "Unigram", "unk_id": 0, "vocab": [["<pad>", 0], ["</s>", 0], ["<unk>", 0],
@@ -137,9 +138,9 @@ Ids EncodeWith(const char* tokenizer, const char* tokenizer_config, const char* 
   return (*loaded)->Encode(text, true).value();
 }
 
-TEST_CASE("The declared class decides what of tokenizer.json counts", "[tokenizer]") {
-  const Ids as_saved = {5, 3, 6};    // a word start at the beginning of the text only
-  const Ids rebuilt = {5, 3, 5, 1};  // at every word, and eos
+TEST_CASE("The declared class decides which parts of tokenizer.json are used", "[tokenizer]") {
+  const Ids as_saved = {5, 3, 6};    // word start only at the beginning of the text
+  const Ids rebuilt = {5, 3, 5, 1};  // word start before every word, and eos
   const std::string text = "b<extra_id_0>b";
   const struct {
     const char* tokenizer_config;
@@ -160,7 +161,7 @@ TEST_CASE("The declared class decides what of tokenizer.json counts", "[tokenize
     CAPTURE(test.tokenizer_config, test.config);
     CHECK(EncodeWith(kUnigramJson, test.tokenizer_config, test.config, text) == test.ids);
   }
-  // T5Tokenizer does not take over the normalizer either.
+  // T5Tokenizer ignores the normalizer, too.
   CHECK(EncodeWith(kUnigramJson, "{}", "{}", "B") == Ids{5});
   CHECK(EncodeWith(kUnigramJson, R"({"tokenizer_class": "T5Tokenizer"})", "{}", "B") ==
         Ids{4, 2, 1});
@@ -175,7 +176,7 @@ TEST_CASE("GPT2Tokenizer takes add_prefix_space from tokenizer_config.json", "[t
                    kGpt2, "b") == Ids{0});
 }
 
-TEST_CASE("Special tokens are not cut out of text where the files say so", "[tokenizer]") {
+TEST_CASE("split_special_tokens disables the matching of special tokens", "[tokenizer]") {
   const std::string text = "b<extra_id_0>";
   CHECK(EncodeWith(kUnigramJson, "{}", "{}", text) == Ids{5, 3});
   CHECK(EncodeWith(kUnigramJson, R"({"split_special_tokens": true})", R"({"model_type": "t5"})",
@@ -208,11 +209,11 @@ TEST_CASE("added_tokens_decoder replaces the older files", "[tokenizer]") {
   CHECK(newer->PieceToId("<new>") == -1);
   CHECK(newer->PieceToId("<map>") == -1);
   CHECK(newer->eos_id() == 3);
-  CHECK(newer->IsSpecial(3));  // because it has a name
+  CHECK(newer->IsSpecial(3));  // because it is a named token
   CHECK(newer->PieceToId("<extra>") == 4);
 }
 
-TEST_CASE("A sentinel that spiece.model has keeps its id", "[tokenizer]") {
+TEST_CASE("A sentinel that is a piece of spiece.model keeps its id", "[tokenizer]") {
   spm::Model model;
   for (const char* piece : {"<pad>", "</s>", "<unk>", "<extra_id_1>", "\u2581"}) {
     model.add_pieces()->set_piece(piece);
@@ -227,7 +228,7 @@ TEST_CASE("A sentinel that spiece.model has keeps its id", "[tokenizer]") {
         Ids{6, 3, 5, 1});
 }
 
-TEST_CASE("A special token that decodes to another text is not left out", "[tokenizer]") {
+TEST_CASE("Decode does not skip a special token whose text differs", "[tokenizer]") {
   ScratchDirectory directory;
   WriteText(directory / "tokenizer.json", R"({
       "added_tokens": [{"id": 1, "content": "<A>", "special": true, "normalized": true},
@@ -240,7 +241,7 @@ TEST_CASE("A special token that decodes to another text is not left out", "[toke
   CHECK((*tokenizer)->Decode({1, 2}, false) == "<a> <b>");
 }
 
-TEST_CASE("ByT5 needs only its name", "[tokenizer]") {
+TEST_CASE("ByT5 needs only its class name", "[tokenizer]") {
   ScratchDirectory directory;
   WriteText(directory / "tokenizer_config.json", R"({"tokenizer_class": "ByT5Tokenizer"})");
   const auto loaded = Tokenizer::Load(directory / "");
@@ -253,7 +254,7 @@ TEST_CASE("ByT5 needs only its name", "[tokenizer]") {
   CHECK(tokenizer.Encode("", true).value() == Ids{1});
 }
 
-TEST_CASE("A directory without a tokenizer", "[tokenizer]") {
+TEST_CASE("A directory without a tokenizer is NOT_FOUND", "[tokenizer]") {
   ScratchDirectory directory;
   CHECK(Tokenizer::Load(directory / "").status().code() == absl::StatusCode::kNotFound);
 }

@@ -18,8 +18,8 @@ TestTensors Convert(Checkpoint& c, bool quantize) {
   WriteTensors(directory.path(), c.tensors);
   const auto files = SafetensorsReader::Open(directory.path());
   REQUIRE(files.ok());
-  WeightPlaces places;
-  const auto plan = PlanWeights(*files, &c.model, &places);
+  WeightDestinations destinations;
+  const auto plan = PlanWeights(*files, &c.model, &destinations);
   REQUIRE(plan.ok());
   TestTensors out;
   for (const PlannedWeight& p : *plan) {

@@ -342,7 +342,7 @@ TEST_CASE("Everything that does not fit is reported at once", "[weights]") {
   const std::string problem = c.Problem();
   CHECK_THAT(problem, Contains("missing: decoder.final_layer_norm.weight, "
                                "encoder.block.0.layer.0.SelfAttention.k.weight;"));
-  CHECK_THAT(problem, Contains("not expected: surprise;"));
+  CHECK_THAT(problem, Contains("unexpected: surprise;"));
   CHECK_THAT(problem, Contains("lm_head.weight is BF16 [128, 256], expected [256, 128]"));
   CHECK_THAT(problem, Contains("shared.weight is I64 [256, 128], expected F32, BF16 or F16"));
 

@@ -82,7 +82,7 @@ TEST_CASE("Exit codes of convert") {
   WriteText(scratch / "file", "");
   const Outcome no_directory = Call({"convert", "--model", G2pModel(), "--out", scratch / "file"});
   CHECK(no_directory.exit_code == 1);
-  CHECK(no_directory.err == "quintet: " + (scratch / "file") + " exists and is no directory\n");
+  CHECK(no_directory.err == "quintet: " + (scratch / "file") + " exists and is not a directory\n");
   std::filesystem::remove(scratch / "file");
   CHECK(with({"--to", "t5"}).exit_code == 3);  // it is one
   CHECK(scratch.Entries().empty());
@@ -101,13 +101,13 @@ TEST_CASE("An --out that no conversion could write is a usage error, and nothing
   const std::pair<std::string, std::string> cases[] = {
       {"", "empty path"},
       {"/", "does not end in the name"},
-      {scratch / "..", "must be apart"},
-      {scratch / std::string(250, 'n'), "has 250 bytes, of at most 223"},
+      {scratch / "..", "must be separate directories"},
+      {scratch / std::string(250, 'n'), "has 250 bytes, more than the limit of 223"},
       {scratch / std::string(5000, 'n'), "has 5000 bytes"},
       {scratch / "model", "is the model itself"},
       {scratch / "link", "is the model itself"},
       {scratch / "model/../link/.", "is the model itself"},
-      {scratch / "model/out", "must be apart"}};
+      {scratch / "model/out", "must be separate directories"}};
   for (const auto& [out, words] : cases) {
     for (const bool force : {false, true}) {
       std::vector<std::string> args = {"convert", "--model", scratch / "model", "--out", out};

@@ -155,7 +155,7 @@ TEST_CASE("a text that a normalizer makes far too long costs its own line") {
   CHECK(!lines[0].empty());
   CHECK(lines[1].empty());
   CHECK(lines[2] == lines[0]);
-  CHECK_THAT(outcome.err, Contains("to make a text of 5000 bytes at most 16777216 longer"));
+  CHECK_THAT(outcome.err, Contains("to lengthen a text of 5000 bytes by at most 16777216 bytes"));
 }
 
 TEST_CASE("bench refuses how it cannot decode before it measures") {

@@ -9,21 +9,21 @@
 namespace quintet {
 namespace {
 
-using Stretches = std::vector<std::vector<int64_t>>;  // begin, end, id
+using Segments = std::vector<std::vector<int64_t>>;  // begin, end, id
 
-Stretches Split(const AddedTokens& added, const std::string& text) {
-  Stretches stretches;
-  for (const auto& stretch : added.Split(text, AddedTokens::Text::kRaw)) {
-    stretches.push_back(
-        {static_cast<int64_t>(stretch.begin), static_cast<int64_t>(stretch.end), stretch.id});
+Segments Split(const AddedTokens& added, const std::string& text) {
+  Segments segments;
+  for (const auto& segment : added.Split(text, AddedTokens::Text::kRaw)) {
+    segments.push_back(
+        {static_cast<int64_t>(segment.begin), static_cast<int64_t>(segment.end), segment.id});
   }
-  return stretches;
+  return segments;
 }
 
-// What Hugging Face's AddedVocabulary does, over ASCII: at each place all tokens are tried.
-Stretches PlainSplit(const std::vector<AddedToken>& tokens, const std::string& text) {
+// The algorithm of Hugging Face's AddedVocabulary for ASCII text: tries all tokens at each byte.
+Segments PlainSplit(const std::vector<AddedToken>& tokens, const std::string& text) {
   const auto is_word = [&](size_t at) { return at < text.size() && text[at] >= 'a'; };
-  Stretches stretches;
+  Segments segments;
   size_t done = 0;
   for (size_t at = 0; at < text.size();) {
     const AddedToken* longest = nullptr;
@@ -46,16 +46,16 @@ Stretches PlainSplit(const std::vector<AddedToken>& tokens, const std::string& t
       while (end < text.size() && text[end] == ' ') ++end;
     }
     if (done < begin)
-      stretches.push_back({static_cast<int64_t>(done), static_cast<int64_t>(begin), -1});
-    stretches.push_back({static_cast<int64_t>(begin), static_cast<int64_t>(end), longest->id});
+      segments.push_back({static_cast<int64_t>(done), static_cast<int64_t>(begin), -1});
+    segments.push_back({static_cast<int64_t>(begin), static_cast<int64_t>(end), longest->id});
     done = end;
   }
   if (done < text.size())
-    stretches.push_back({static_cast<int64_t>(done), static_cast<int64_t>(text.size()), -1});
-  return stretches;
+    segments.push_back({static_cast<int64_t>(done), static_cast<int64_t>(text.size()), -1});
+  return segments;
 }
 
-TEST_CASE("Added tokens with all their flags are cut out as by trying all", "[tokenizer]") {
+TEST_CASE("Added tokens with any flags split texts like a naive search", "[tokenizer]") {
   std::mt19937 random(5);
   const auto spell = [&](size_t most) {
     std::string text(1 + random() % most, ' ');
@@ -79,7 +79,7 @@ TEST_CASE("Added tokens with all their flags are cut out as by trying all", "[to
     }
     REQUIRE(added.Finish(nullptr).ok());
     const std::string text = spell(60);
-    const Stretches expected = PlainSplit(tokens, text);
+    const Segments expected = PlainSplit(tokens, text);
     cut += expected.size();
     if (Split(added, text) != expected) {
       CAPTURE(text);
@@ -89,8 +89,7 @@ TEST_CASE("Added tokens with all their flags are cut out as by trying all", "[to
   CHECK(cut > 10000);
 }
 
-TEST_CASE("White space that each of its characters could take along is looked at once",
-          "[tokenizer]") {
+TEST_CASE("A run of white space is scanned once for all rstrip tokens in it", "[tokenizer]") {
   AddedTokens added;
   AddedToken space;
   space.id = 0;
@@ -98,12 +97,12 @@ TEST_CASE("White space that each of its characters could take along is looked at
   space.rstrip = true;
   added.Add(space);
   REQUIRE(added.Finish(nullptr).ok());
-  // To its end from each place, this would be 5 * 10^11 steps.
+  // Scanning to the run's end from each byte would take 5 * 10^11 steps.
   const size_t size = 1 << 20;
-  const auto stretches = added.Split(std::string(size, ' '), AddedTokens::Text::kRaw);
-  REQUIRE(stretches.size() == size);
-  CHECK(stretches.front().end == size);
-  CHECK(stretches.back().begin == size - 1);
+  const auto segments = added.Split(std::string(size, ' '), AddedTokens::Text::kRaw);
+  REQUIRE(segments.size() == size);
+  CHECK(segments.front().end == size);
+  CHECK(segments.back().begin == size - 1);
 }
 
 }  // namespace

@@ -10,9 +10,9 @@
 namespace quintet {
 namespace {
 
-// The definition: the lowest rank, the leftmost of those, until none is left.
+// The definition of BPE: merges the leftmost pair of the lowest rank until no pair merges.
 void MergeSlowly(const MergeTable& table, std::vector<int32_t>* symbols) {
-  std::vector<size_t> places(symbols->size());  // of the symbols that are left
+  std::vector<size_t> places(symbols->size());  // positions of the remaining symbols
   std::iota(places.begin(), places.end(), 0);
   const auto id = [&](size_t i) { return (*symbols)[places[i]]; };
   while (places.size() > 1) {
@@ -32,11 +32,11 @@ void MergeSlowly(const MergeTable& table, std::vector<int32_t>* symbols) {
   }
 }
 
-TEST_CASE("Short and long words merge as the definition says", "[bpe]") {
+TEST_CASE("Short and long words merge as defined", "[bpe]") {
   std::mt19937 random(5);
   for (int round = 0; round < 400; ++round) {
-    // A random table over few symbols: many merges, with results that merge on, and ranks in any
-    // order (equal ones too).
+    // A random table over few symbols: many merges, results that merge further, and ranks in any
+    // order, with duplicates.
     MergeTable table;
     const int symbols = 2 + static_cast<int>(random() % 6);
     for (int i = 0; i < symbols * 3; ++i) {
@@ -58,8 +58,9 @@ TEST_CASE("Short and long words merge as the definition says", "[bpe]") {
   }
 }
 
-TEST_CASE("A long repetition merges as the definition says", "[bpe]") {
-  // Symbol i is 2^i letters: each level's queue fills while the one before it empties.
+TEST_CASE("A long repetition merges as defined", "[bpe]") {
+  // Symbol i is 2^i letters. The queue of one level fills while the queue of the level below
+  // drains.
   MergeTable table;
   for (int32_t i = 0; i < 7; ++i) table.Set(i, i, {static_cast<uint32_t>(i), i + 1});
   for (const size_t length : {63, 64, 65, 1000, 1023, 1025}) {

@@ -18,7 +18,7 @@ KeySearch Search(const Keys& keys) {
   return KeySearch(pairs);
 }
 
-// Every key tried at every byte.
+// Compares with a naive search that tries every key at every byte.
 void CheckAgainstPlainSearch(const Keys& keys, const std::string& text) {
   KeyMatches matches = Search(keys).Find(text);
   for (size_t at = 0; at < text.size(); ++at) {
@@ -39,13 +39,13 @@ void CheckAgainstPlainSearch(const Keys& keys, const std::string& text) {
   CHECK(matches.From(text.size()) == nullptr);
 }
 
-TEST_CASE("No keys and no text have no matches", "[tokenizer]") {
+TEST_CASE("An empty key set or text has no matches", "[tokenizer]") {
   CHECK(KeySearch().Find("abc").From(0) == nullptr);
   CHECK(Search({}).Find("abc").From(0) == nullptr);
   CHECK(Search({"a"}).Find("").From(0) == nullptr);
 }
 
-TEST_CASE("From skips to the next match, LengthAt does not", "[tokenizer]") {
+TEST_CASE("From returns the next match, LengthAt only one at the given byte", "[tokenizer]") {
   KeyMatches matches = Search({"bc", "b", "e"}).Find("abcde");
   CHECK(matches.LengthAt(0) == 0);
   REQUIRE(matches.From(0) != nullptr);
@@ -57,7 +57,7 @@ TEST_CASE("From skips to the next match, LengthAt does not", "[tokenizer]") {
   CHECK(matches.From(5) == nullptr);
 }
 
-TEST_CASE("Keys that share beginnings, ends and middles are found as by trying all",
+TEST_CASE("Keys with common prefixes, suffixes and infixes are found like by a naive search",
           "[tokenizer]") {
   std::mt19937 random(11);
   const auto spell = [&](size_t most, uint32_t letters) {
@@ -70,7 +70,7 @@ TEST_CASE("Keys that share beginnings, ends and middles are found as by trying a
     Keys keys;
     for (int i = 0; i < 1 + round % 17; ++i)
       keys.push_back(spell(round % 2 == 0 ? 4 : 24, letters));
-    // Beginnings, ends and neighbours of others.
+    // Add prefixes, suffixes and concatenations of other keys.
     const size_t first_ones = round % 5 == 0 ? keys.size() : 0;
     for (size_t i = 0; i < first_ones; i += 2) {
       keys.push_back(keys[i].substr(0, 1 + keys[i].size() / 2));
@@ -87,7 +87,7 @@ TEST_CASE("Keys that share beginnings, ends and middles are found as by trying a
   }
 }
 
-TEST_CASE("Keys of any bytes", "[tokenizer]") {
+TEST_CASE("Keys may hold any bytes", "[tokenizer]") {
   Keys keys;
   for (int byte = 0; byte < 256; byte += 3) keys.push_back(std::string(2, static_cast<char>(byte)));
   std::string text;
@@ -95,8 +95,8 @@ TEST_CASE("Keys of any bytes", "[tokenizer]") {
   CheckAgainstPlainSearch(keys, text);
 }
 
-TEST_CASE("A long key that nearly matches everywhere", "[tokenizer]") {
-  // Read forwards, each of these places would cost the whole key: 10^12 steps.
+TEST_CASE("A long key that almost matches everywhere takes linear time", "[tokenizer]") {
+  // A forward search would compare the whole key at each byte: 10^12 steps.
   KeyMatches matches =
       Search({std::string(1 << 20, 'a') + "b", "aa"}).Find(std::string(1 << 20, 'a'));
   size_t places = 0;

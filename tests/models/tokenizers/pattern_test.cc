@@ -22,7 +22,7 @@ std::vector<std::string> Matches(std::string_view regex, std::string_view text) 
 
 using Strings = std::vector<std::string>;
 
-TEST_CASE("Patterns match leftmost, alternatives in order, greedily", "[pattern]") {
+TEST_CASE("Patterns match leftmost, try alternatives in order and are greedy", "[pattern]") {
   CHECK(Matches("a|ab", "ab") == Strings{"a"});
   CHECK(Matches("ab|a", "abaa") == Strings{"ab", "a", "a"});
   CHECK(Matches("a+b", "aaab ab b") == Strings{"aaab", "ab"});
@@ -41,7 +41,7 @@ TEST_CASE("Patterns match leftmost, alternatives in order, greedily", "[pattern]
   CHECK(Matches(kGpt2Pattern, "I'm  at 42!\n") == Strings{"I", "'m", " ", " at", " 42", "!", "\n"});
 }
 
-TEST_CASE("Patterns beyond the subset are named", "[pattern]") {
+TEST_CASE("Errors for unsupported patterns quote the pattern and the file", "[pattern]") {
   using Catch::Matchers::Contains;
   for (const char* regex : {"a*?", "a++", "(?<=a)b", "(?!ab)c", "\\bword", "\\1", "[[:alpha:]]",
                             "[a&&b]", "a{2}{3}", "\\p{Greek}", "(?<n>a)"}) {
@@ -61,7 +61,7 @@ TEST_CASE("Patterns beyond the subset are named", "[pattern]") {
 }
 
 TEST_CASE("Literals of any length match leftmost and do not overlap", "[pattern]") {
-  // Those of more than a few bytes are searched for in another way than short ones.
+  // Literals of more than 16 bytes use another search function.
   for (const size_t size : {1, 2, 16, 17, 18, 300, 5000}) {
     CAPTURE(size);
     const std::string literal = std::string(size - 1, 'a') + "b";
@@ -80,9 +80,9 @@ TEST_CASE("Literals of any length match leftmost and do not overlap", "[pattern]
   }
 }
 
-TEST_CASE("Nested repetition does not blow up", "[pattern]") {
-  // Each of these takes exponential or cubic time in a backtracking engine; here the test would not
-  // end.
+TEST_CASE("Nested repetition takes linear time", "[pattern]") {
+  // Each of these takes exponential or cubic time in a backtracking engine, so this test would not
+  // finish there.
   const std::string as(20000, 'a');
   CHECK(Matches("(?:a*)*b", as).empty());
   CHECK(Matches("(?:a|a)*b", as).empty());

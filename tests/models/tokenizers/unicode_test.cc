@@ -9,7 +9,7 @@
 namespace quintet {
 namespace {
 
-TEST_CASE("UTF-8 validity follows the standard's table", "[unicode]") {
+TEST_CASE("UTF-8 validity follows the table of the Unicode standard", "[unicode]") {
   CHECK(Utf8Length("a") == 1);
   CHECK(Utf8Length("\u00E9") == 2);
   CHECK(Utf8Length("\uD7FF") == 3);
@@ -29,14 +29,14 @@ TEST_CASE("UTF-8 validity follows the standard's table", "[unicode]") {
   }
 }
 
-TEST_CASE("Invalid bytes are replaced by part, by byte or dropped", "[unicode]") {
-  // Three bytes of a cut four-byte form are one part; a surrogate is three.
+TEST_CASE("Invalid UTF-8 is replaced per maximal part or dropped", "[unicode]") {
+  // The first three bytes of a truncated four-byte sequence are one part; a surrogate is three.
   const std::string text = "a\xF0\x9F\x98z\xED\xA0\x80\xFF";
   CHECK(RepairUtf8(text, InvalidUtf8::kPart) == "a\uFFFDz\uFFFD\uFFFD\uFFFD\uFFFD");
   CHECK(RepairUtf8(text, InvalidUtf8::kDrop) == "az");
 }
 
-TEST_CASE("Grapheme clusters", "[unicode]") {
+TEST_CASE("GraphemeLength follows UAX 29", "[unicode]") {
   CHECK(GraphemeLength("ab") == 1);
   CHECK(GraphemeLength("a\u0301b") == 3);
   CHECK(GraphemeLength("\r\nx") == 2);
@@ -47,7 +47,7 @@ TEST_CASE("Grapheme clusters", "[unicode]") {
   CHECK(GraphemeLength("\u0915\u094D\u0937a") == 9);
 }
 
-TEST_CASE("Unicode normalisation forms", "[unicode]") {
+TEST_CASE("Unicode normalization forms", "[unicode]") {
   const auto apply = [](UnicodeForm form, const std::string& text) {
     AlignedText aligned(text, 0, true);
     CHECK(MakeUnicodeForm(form)->Apply(&aligned).ok());
