@@ -35,19 +35,22 @@ std::vector<v1::LabelScore> LabelScores(const ModelConfig& config, absl::Span<co
 
 bool HasText(const TokenSpan& span) { return span.end_byte > span.begin_byte; }
 
-// The path of a field in the request: what the engine calls "num_beams" is sent as
-// "decoding.num_beams".
+// Prefixes the field name in an error of the engine with its path in the request: "num_beams"
+// becomes "decoding.num_beams".
 absl::Status UnderDecoding(const absl::Status& status) {
   if (!absl::IsInvalidArgument(status) || absl::StartsWith(status.message(), "input:"))
     return status;
   return absl::InvalidArgumentError(absl::StrCat("decoding.", status.message()));
 }
 
-// Of one token's log-probability with `top` alternatives: engine's form, message, wire.
+// Bytes of one token's log-probability with `top` alternatives: engine result + message +
+// serialized message.
 int64_t LogProbBytes(int64_t top) { return 112 + 64 * top; }
 
-constexpr int64_t kFloatForms = 3 * sizeof(float);  // result, message, wire
-constexpr int64_t kTokenBytes = 200;  // a TokenSpan, a v1::Token, and the latter on the wire
+// Bytes of one float value: engine result + message + serialized message.
+constexpr int64_t kFloatForms = 3 * sizeof(float);
+// Bytes of one token: TokenSpan + v1::Token + serialized v1::Token.
+constexpr int64_t kTokenBytes = 200;
 
 int64_t AnswerBytes(const Request& request, const ModelConfig& config) {
   const int64_t rows = static_cast<int64_t>(request.input.size());
@@ -56,8 +59,8 @@ int64_t AnswerBytes(const Request& request, const ModelConfig& config) {
       return kFloatForms * config.d_model * (request.pooling == Pooling::kNone ? rows : 1);
     case RequestKind::kClassify: {
       const int64_t labels = static_cast<int64_t>(config.label_names.size());
-      constexpr int64_t kLabelBytes =
-          160;  // a LabelScore with its name, as message and on the wire
+      // Bytes of a LabelScore with its name: message + serialized message.
+      constexpr int64_t kLabelBytes = 160;
       const bool each_token = config.head != Head::kSequenceClassification;
       return (each_token ? rows : 1) * (kTokenBytes + labels * kLabelBytes);
     }
@@ -71,7 +74,8 @@ int64_t AnswerBytes(const Request& request, const ModelConfig& config) {
     case RequestKind::kGenerate: {
       const DecodingOptions& decoding = request.decoding;
       const int64_t sequences = std::max(decoding.num_beams, decoding.num_return_sequences);
-      constexpr int64_t kTextAndIds = 96;  // of one token in all its forms
+      // Bytes of the text and id of one token: engine result + message + serialized message.
+      constexpr int64_t kTextAndIds = 96;
       const int64_t token = kTextAndIds + (decoding.logprobs || decoding.top_logprobs > 0
                                                ? LogProbBytes(decoding.top_logprobs)
                                                : 0);
@@ -92,7 +96,7 @@ int64_t AnswerBytes(const std::vector<Request>& requests, const ModelHost& host)
 
 int64_t EncodeAnswerBound(const v1::Input& input, const v1::EncodeOptions& options,
                           const ModelHost& host, const InputLimits& limits) {
-  // A token covers one byte at least, and there is one more at the end.
+  // Each token covers at least one byte. The tokenizer adds one end-of-sequence token.
   const int64_t tokens = input.content_case() == v1::Input::kText
                              ? static_cast<int64_t>(input.text().size()) + 1
                              : input.token_ids().ids_size();
@@ -310,7 +314,7 @@ void ClassifyAnswers::WriteTokenLabels(const Item& item, const ModelHost& host,
 void ClassifyAnswers::WriteSpans(const Item& item, const v1::ClassifyRequest& proto,
                                  const std::string& context, const Result& result,
                                  v1::Classification* to) {
-  // Tokens without text, the eos say, hold no answer.
+  // Tokens without text at both ends, for example the eos token, cannot be part of an answer.
   int64_t first = 0, end = static_cast<int64_t>(item.spans.size());
   while (first < end && !HasText(item.spans[static_cast<size_t>(first)])) ++first;
   while (end > first && !HasText(item.spans[static_cast<size_t>(end - 1)])) --end;
@@ -393,7 +397,8 @@ absl::Status WriteText(const v1::DetokenizeRequest& proto, const ModelHost& host
     ids.push_back(static_cast<int32_t>(proto.token_ids(i)));
     text_bytes += static_cast<int64_t>(host.tokenizer()->Piece(ids.back()).size());
   }
-  constexpr int64_t kTextForms = 4;  // growing, decoded, in the message, on the wire
+  // Copies of the text: growing string, decoded text, message, serialized message.
+  constexpr int64_t kTextForms = 4;
   const int64_t id_bytes = static_cast<int64_t>(ids.size() * sizeof(int32_t));
   if (absl::Status status = reserve(id_bytes + kTextForms * text_bytes); !status.ok())
     return status;

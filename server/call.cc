@@ -13,17 +13,21 @@
 namespace quintet {
 namespace {
 
-// Remaining time of a gRPC deadline, taken once on arrival: later changes of the wall clock do not
-// matter.
+// Returns the time until the gRPC deadline in microseconds. Called once, on arrival, so that later
+// changes of the wall clock have no effect.
 int64_t RemainingMicros(const grpc::CallbackServerContext& rpc) {
   const auto left = rpc.deadline() - std::chrono::system_clock::now();
   return std::chrono::duration_cast<std::chrono::microseconds>(left).count();
 }
 
-// Memory of a call, in bytes: upper estimates from the sizes of the types involved.
-constexpr int64_t kCallBytes = 8192;  // any call: gRPC's objects and ours
-constexpr int64_t kParsedBytes = 10;  // for each byte of a message: the bytes and the parsed form
-constexpr int64_t kTokenizedBytes = 48;  // for each byte of text while it is tokenized
+// Memory of a call in bytes: upper estimates from the sizes of the types involved.
+
+// Fixed part of every call: the objects of gRPC and of the server.
+constexpr int64_t kCallBytes = 8192;
+// Per byte of a request message: the message and its parsed form.
+constexpr int64_t kParsedBytes = 10;
+// Per byte of text during tokenization.
+constexpr int64_t kTokenizedBytes = 48;
 
 bool HasDeadline(const grpc::CallbackServerContext& rpc) {
   return rpc.deadline() < std::chrono::system_clock::now() + std::chrono::hours(24 * 365);
@@ -155,8 +159,8 @@ absl::Status Call::Enter(const CallSize& size) {
                                  ? std::min(RemainingMicros(rpc), context_->max_timeout_us)
                                  : context_->default_timeout_us;
   deadline_us_ = arrival_us_ + timeout_us;
-  // No input brings more tokens than the limit to the queue: a text that is far too long must not
-  // fill it until it has been tokenized and refused.
+  // The estimate is capped at max_tokens per input. A text that is much too long must not fill the
+  // queue until it has been tokenized and rejected.
   const int64_t tokens =
       std::min(size.inputs.bytes / 3, size.requests * input_limits().max_tokens) + size.requests;
   place_ = host_->admission().TryReserve(size.requests, tokens, priority_);
@@ -216,7 +220,7 @@ void Call::Submit(std::vector<Request> requests) {
   }
   for (size_t i = 0; i < requests.size(); ++i) {
     {
-      // After a failure or a cancellation the remaining requests are not started.
+      // After a failure or a cancellation the remaining requests are not submitted.
       std::lock_guard<std::mutex> lock(mutex_);
       if (cancelled_ || !failure_.ok()) {
         pending_ -= requests.size() - i;
@@ -270,13 +274,14 @@ void Call::OnResult(size_t index, absl::StatusOr<Result> result) {
         }
         rest = ids_;
       } catch (const std::bad_alloc&) {
-        // The other requests are not cancelled: they end by themselves.
+        // The other requests cannot be cancelled without memory: they run to their end.
       }
     }
     complete = --pending_ == 0;
   }
-  // This is the engine's thread, which must not call the engine. Unless this was the last result,
-  // another thread may end the call at any moment, so only locals are used from here on.
+  // This code runs on the engine thread, which must not call the engine. Unless this was the last
+  // result, another thread may end the call at any time. Therefore only local variables are used
+  // from here on.
   try {
     if (complete) {
       completion->Post([this] { Complete(); });
@@ -325,7 +330,7 @@ void Call::EndWith(RpcOutcome outcome, const std::string& reason) {
     if (ended_) return;
     ended_ = true;
     place_.Release();
-    // The engine of an abandoned call may still use it.
+    // The engine may still use an abandoned call, so the call is not freed.
     if (!abandoned_) self = std::move(self_);
   }
   if (!outcome.status.ok() && ids_.empty()) {
@@ -366,7 +371,7 @@ void Call::FillInfo(const std::vector<Result>& results, v1::CallInfo* info) cons
   v1::Timing* timing = info->mutable_timing();
   const uint64_t tokenize_us = static_cast<uint64_t>(tokenized_us_ - arrival_us_);
   timing->set_tokenize_us(tokenize_us);
-  // The engine's clock starts when it gets the request; the client's has run since arrival.
+  // The engine measures from submission; the response reports times from arrival.
   if (timing->first_token_us() > 0) {
     timing->set_first_token_us(timing->first_token_us() + tokenize_us);
   }

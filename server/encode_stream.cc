@@ -54,7 +54,7 @@ class EncodeStream::Item final : public Call {
 
 EncodeStream::EncodeStream(CallContext* context, std::shared_ptr<Rpc> rpc)
     : context_(context), rpc_(std::move(rpc)) {
-  answered_.reserve(kMaxItems);  // an answer must not fail for want of memory
+  answered_.reserve(kMaxItems);  // ItemEnded must not allocate
 }
 
 void EncodeStream::OnMessage(grpc::ByteBuffer* message) {

@@ -67,7 +67,7 @@ void GenerateStreamCall::OnTokens(int index, absl::Span<const int32_t> ids,
     if (cut_off) return rpc()->TryCancel();
     context().writer->Post([rpc = rpc()] { rpc->Wake(); });
   } catch (const std::bad_alloc&) {
-    // A stream with a gap is worse than none.
+    // A chunk is lost, so the stream must not continue.
     rpc()->TryCancel();
   }
 }
@@ -100,7 +100,7 @@ RpcOutput GenerateStreamCall::Next() {
   std::lock_guard<std::mutex> lock(mutex_);
   posted_ = false;
   if (!waiting_.empty()) {
-    // In turn: a sequence that always has something must not delay the others.
+    // Round robin over the sequences, so that a fast sequence does not delay the others.
     auto next = waiting_.upper_bound(last_index_);
     if (next == waiting_.end()) next = waiting_.begin();
     last_index_ = next->first;

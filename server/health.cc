@@ -24,7 +24,7 @@ wire::HealthCheckResponse::ServingStatus StatusOf(const HealthStatus& status,
                           : wire::HealthCheckResponse::NOT_SERVING;
 }
 
-// Check, and with `watch` Watch.
+// Handler of Check or, if `watch` is set, of Watch.
 class HealthCall final : public RpcHandler {
  public:
   HealthCall(HealthStatus* status, std::shared_ptr<Rpc> rpc, bool watch)
@@ -77,9 +77,9 @@ class HealthCall final : public RpcHandler {
   const std::shared_ptr<Rpc> rpc_;
   const bool watch_;
   mutable std::mutex mutex_;
-  std::optional<std::string> service_;  // once it is known
+  std::optional<std::string> service_;  // set by the first valid message
   std::optional<RpcOutcome> failure_;
-  std::optional<wire::HealthCheckResponse::ServingStatus> last_;  // sent last
+  std::optional<wire::HealthCheckResponse::ServingStatus> last_;  // the status that was sent last
 };
 
 }  // namespace

@@ -42,17 +42,19 @@ using std::chrono::milliseconds;
 
 constexpr char kFlag[] = "--http-listen";
 constexpr milliseconds kTick{100};             // how often deadlines are checked
-constexpr milliseconds kLingerTimeout{1'000};  // for a client to read the last answer
+constexpr milliseconds kLingerTimeout{1'000};  // for the client to read the last response
 constexpr size_t kLingerBytes = 256 << 10;
 constexpr int kAcceptsPerTurn = 16;
-// For certificates and key files that are read again; the gRPC listener leaves more than these.
+// Descriptors that are left for re-reading certificate and key files. The reserve of the gRPC
+// listener is larger.
 constexpr int kReservedDescriptors = 8;
-// Kernel buffers of a connection, which a client can fill without reading or being read.
+// Sizes of the kernel buffers of a connection. A client can fill them without reading.
 constexpr int kSendBufferBytes = 64 << 10, kReceiveBufferBytes = 32 << 10;
 constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
 
-// A coroutine that starts suspended; the owner of the handle destroys it. asio::awaitable destroys
-// its frame while it executes when Asio fails to allocate an operation; here the coroutine throws.
+// A coroutine that starts suspended. The owner of the handle destroys it. asio::awaitable is not
+// used, because it destroys its running frame if Asio fails to allocate an operation; this
+// coroutine throws std::bad_alloc instead.
 struct Coroutine {
   struct promise_type {
     Coroutine get_return_object() {
@@ -61,7 +63,7 @@ struct Coroutine {
     std::suspend_always initial_suspend() noexcept { return {}; }
     std::suspend_always final_suspend() noexcept { return {}; }
     void return_void() {}
-    void unhandled_exception() {}  // out of memory: the coroutine, and with it the connection, ends
+    void unhandled_exception() {}  // out of memory: ends the coroutine and its connection
   };
   std::coroutine_handle<promise_type> handle;
 };
@@ -83,28 +85,28 @@ struct Connection {
   std::list<Connection>::iterator self;
   bool closed = false;  // the coroutine ends when it is resumed
   Phase phase = Phase::kReading;
-  Clock::time_point since, deadline;  // of the phase; kHandling has no deadline
+  Clock::time_point since, deadline;  // start and deadline of the phase; kHandling has no deadline
 
   std::array<char, 2 * kMaxHttpHeadBytes> buffer;  // input: [begin, end)
   size_t begin = 0, end = 0;
-  std::string head;  // of the answer
+  std::string head;  // status line and header fields of the response
   std::shared_ptr<const std::string> body;
   size_t sent = 0, unsent = 0;
 };
 
-// A request that is being read, and its answer as soon as there is one.
+// One request and its response.
 struct Exchange {
   HttpParser parser;
-  const HttpRoute* route = nullptr;  // once the head is read
-  std::optional<HttpResponse> response;
-  bool malformed = false;  // what follows on the connection cannot be trusted
+  const HttpRoute* route = nullptr;      // set once the header has been read
+  std::optional<HttpResponse> response;  // set once the response is known
+  bool malformed = false;                // the connection must be closed after the response
 };
 
 struct Listening {
   Listening(asio::io_context& io, tcp ip_version) : acceptor(io), protocol(ip_version) {}
   tcp::acceptor acceptor;
   const tcp protocol;
-  bool armed = false;  // waits for connections
+  bool armed = false;  // an async_wait for connections is outstanding
 };
 
 class BeastServer : public HttpServer {
@@ -119,18 +121,20 @@ class BeastServer : public HttpServer {
   int port() const override { return port_; }
 
  private:
-  // Awaitable: true when the socket can be read or written, false when the connection is closed.
+  // Awaitable that waits until the socket is readable or writable. False: the connection is closed.
   class Ready;
-  // Awaitable: lets the other connections have their turn. False when the connection is closed.
+  // Awaitable that yields to the other connections. False: the connection is closed.
   class Turn;
-  // Awaitable: the answer of a handler that runs on the worker thread.
+  // Awaitable that runs a handler on the worker thread and returns its response.
   class Handled;
 
   error_code Open(const tcp::endpoint& endpoint);
   void Run();
   void Arm(Listening* listening);
-  // False: neither a descriptor nor memory is left, try again later.
+  // Accepts pending connections. Returns false if no descriptor or memory is left; the caller must
+  // try again later.
   bool Accept(Listening* listening);
+  // Closes the oldest connection if the limit is reached. Returns false if there is none to close.
   bool MakeRoom(int descriptor);
   void Add(tcp protocol, int descriptor);
 
@@ -139,25 +143,25 @@ class BeastServer : public HttpServer {
   void Begin(Connection* c, Phase phase, milliseconds timeout);
   void Close(Connection* c);
   void CloseExpired();
-  // Of the open ones but `except`, the one whose phase began first; null: none. Connections with a
-  // handler at work are not considered.
+  // Returns the open connection other than `except` whose phase began first, or null. Ignores
+  // connections whose handler is running.
   Connection* Oldest(bool writing_only, const Connection* except);
 
-  // Reads what the socket has. False: it is at its end.
+  // Reads the available bytes of the socket. Returns false at the end of the stream.
   static bool Fill(Connection* c);
-  // Parses the input. False: more of it is needed.
+  // Parses the input. Returns false if more input is needed.
   bool Advance(Connection* c, Exchange* exchange);
   error_code Parse(Connection* c, HttpParser* parser) const;
-  // Runs a handler. No exception escapes.
+  // Runs a handler. Exceptions become a 500 response.
   HttpResponse Answer(const HttpRoute& route, const HttpRequest& request) const noexcept;
   void StartWrite(Connection* c, const HttpResponse& response, bool head_only, bool keep_alive);
   void EndWrite(Connection* c);
-  // would_block: not all of it yet.
+  // Writes as much of the response as possible. would_block: a part remains.
   static error_code Send(Connection* c);
 
   const Options options_;
   const std::vector<HttpRoute> routes_;
-  const HttpResponse failed_, busy_;  // made in advance, for when memory is short
+  const HttpResponse failed_, busy_;  // 500 and 503; built in advance in case memory runs out
   size_t max_connections_ = 0;
   int descriptor_limit_ = 0;
   int port_ = 0;
@@ -165,7 +169,7 @@ class BeastServer : public HttpServer {
   asio::io_context io_{1};
   asio::executor_work_guard<asio::io_context::executor_type> work_{io_.get_executor()};
   std::list<Listening> listening_;
-  // On the I/O thread alone.
+  // The members below are used only on the I/O thread.
   std::list<Connection> connections_;
   size_t open_ = 0, handling_ = 0, unsent_ = 0;
 
@@ -216,7 +220,7 @@ class BeastServer::Handled {
   void await_suspend(std::coroutine_handle<>) {
     asio::post(server_->worker_, [this] {
       response_ = server_->Answer(route_, request_);
-      // The connection waits for this: without memory for it, until there is some.
+      // The connection waits for this post, so a failed allocation is retried.
       for (bool posted = false; !posted;) {
         try {
           asio::post(server_->io_, [server = server_, c = c_] { server->Resume(c); });
@@ -237,7 +241,7 @@ class BeastServer::Handled {
   HttpResponse response_;
 };
 
-// How many files the process may open.
+// Returns the soft limit of open files (RLIMIT_NOFILE), at most 2^30.
 int DescriptorLimit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1 << 30;
@@ -272,7 +276,7 @@ error_code BeastServer::Open(const tcp::endpoint& endpoint) {
   const auto step = [&error](auto action) {
     if (!error) action();
   };
-  // Accepted connections inherit the sizes of buffers.
+  // Accepted connections inherit the buffer sizes.
   step([&] { acceptor.open(endpoint.protocol(), error); });
   step([&] { acceptor.set_option(tcp::acceptor::reuse_address(true), error); });
   step([&] { acceptor.set_option(asio::socket_base::send_buffer_size(kSendBufferBytes), error); });
@@ -301,7 +305,7 @@ absl::Status BeastServer::Listen() {
   if (error) return CannotListen(kFlag, options_.listen, error.message());
   for (const auto& one : found) {
     tcp::endpoint endpoint = one.endpoint();
-    // Port 0: all addresses share the port that the first one got.
+    // With port 0, all addresses use the port that the first one got.
     if (port_ != 0) endpoint.port(static_cast<uint16_t>(port_));
     error = Open(endpoint);
     if (error == asio::error::address_family_not_supported) continue;
@@ -318,7 +322,7 @@ void BeastServer::Run() {
     try {
       io_.run_for(kTick);
     } catch (const std::exception&) {
-      // Out of memory. What could not be started is tried again, or its deadline passes.
+      // Out of memory. A failed operation is retried, or its connection reaches its deadline.
     }
     CloseExpired();
   }
@@ -351,7 +355,7 @@ bool BeastServer::Accept(Listening* listening) {
     }
     const bool exhausted =
         errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
-    if (!exhausted) return true;  // nobody waits, or whoever did has gone
+    if (!exhausted) return true;  // no connection is pending, or the client has gone
     Connection* const oldest = Oldest(/*writing_only=*/false, nullptr);
     if (oldest == nullptr) return false;
     Close(oldest);
@@ -359,7 +363,7 @@ bool BeastServer::Accept(Listening* listening) {
   return true;
 }
 
-// Descriptors are given out lowest first: a high number says that few are left.
+// The kernel assigns the lowest free descriptor, so a high number means that few are left.
 bool BeastServer::MakeRoom(int descriptor) {
   if (open_ < max_connections_ && descriptor < descriptor_limit_ - kReservedDescriptors)
     return true;
@@ -385,7 +389,7 @@ void BeastServer::Add(tcp protocol, int descriptor) {
       return;
     }
   } catch (const std::bad_alloc&) {
-    // This connection is refused.
+    // Out of memory: this connection is closed.
   }
   if (added) connections_.pop_back();
   if (!owned) close(descriptor);
@@ -452,7 +456,7 @@ error_code BeastServer::Parse(Connection* c, HttpParser* parser) const {
     c->begin += used;
     if (error && error != http::error::need_more) return error;
     if (error && used == 0) {
-      // A line or a head that has not ended yet.
+      // The line or the header is still incomplete.
       return input.size() < c->buffer.size() ? error : http::error::header_limit;
     }
   }
@@ -476,7 +480,7 @@ bool BeastServer::Advance(Connection* c, Exchange* exchange) {
     } else if (!parser.is_done() && Expects100Continue(parser)) {
       error_code failure;
       const auto line = asio::buffer(kContinue, sizeof(kContinue) - 1);
-      if (c->socket.write_some(line, failure) != line.size()) Close(c);  // it reads no answers
+      if (c->socket.write_some(line, failure) != line.size()) Close(c);  // the client does not read
     }
   }
   return parser.is_done() || exchange->response.has_value();
@@ -569,7 +573,7 @@ Coroutine BeastServer::Serve(Connection& c) {
     const bool open = co_await turn;
     if (!open) co_return;
   }
-  // Closing a socket with unread input would reset the connection and lose the answer.
+  // Closing a socket with unread input would reset the connection and lose the response.
   error_code error;
   c.socket.shutdown(tcp::socket::shutdown_send, error);
   Begin(&c, Phase::kReading, kLingerTimeout);
@@ -591,7 +595,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(Options options,
     if (absl::Status status = server->Listen(); !status.ok()) return status;
     server->StartThread();
     return server;
-  } catch (const std::exception& error) {  // a thread, a descriptor or memory is not to be had
+  } catch (const std::exception& error) {  // no thread, descriptor or memory is left
     return CannotListen(kFlag, listen, error.what());
   }
 }

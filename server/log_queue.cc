@@ -22,27 +22,27 @@ struct LogQueue::State {
 
   std::string Format(const spdlog::details::log_msg& message);
   void Push(std::string text);
-  // Blocks for as long as the reader of the descriptor does. False: not all of it was written.
+  // Blocks while the reader of the descriptor blocks. Returns false if a part was not written.
   bool WriteAll(const std::string& text);
   void WriteLine(const std::string& text);
-  // Writes how many lines were dropped, when some were and there is room for new ones.
+  // Writes the number of dropped lines, if there are any and the queue accepts lines again.
   void MentionDropped();
   std::string DroppedLine(int64_t count);  // empty: out of memory
 
   const int fd;
   const int64_t max_bytes;
-  bool torn = false;  // the last line was written in part; of the writing thread
+  bool torn = false;  // the last line was written partially; used only by the writing thread
 
   std::mutex formatter_mutex;
   std::unique_ptr<spdlog::formatter> formatter = std::make_unique<spdlog::pattern_formatter>();
 
-  std::mutex mutex;  // of everything below
+  std::mutex mutex;  // guards everything below
   std::condition_variable changed;
   std::deque<std::string> lines;
-  int64_t bytes = 0;              // of lines
-  int64_t queued = 0, ended = 0;  // lines since the start; ended: written or dropped
-  int64_t dropped = 0, mentioned = 0;
-  bool full = false;  // from a line that did not fit until half of the queue is free
+  int64_t bytes = 0;                   // sum of the sizes of `lines`
+  int64_t queued = 0, ended = 0;       // lines since the start; ended: written or dropped
+  int64_t dropped = 0, mentioned = 0;  // lines since the start; mentioned: reported in the log
+  bool full = false;  // set when a line does not fit, cleared when half of the queue is free
   bool stop = false;
 };
 
@@ -121,7 +121,7 @@ void LogQueue::WriteLines(State* state) {
   std::unique_lock<std::mutex> lock(state->mutex);
   while (true) {
     state->changed.wait(lock, [&] { return state->stop || !state->lines.empty(); });
-    if (state->stop) return;  // the lines left had their time to be flushed
+    if (state->stop) return;  // the destructor has flushed; the remaining lines are dropped
     const std::string line = std::move(state->lines.front());
     state->lines.pop_front();
     state->bytes -= static_cast<int64_t>(line.size());
@@ -164,8 +164,8 @@ void LogQueue::flush() {
   std::unique_lock<std::mutex> lock(state_->mutex);
   const int64_t target = state_->queued;
   const auto ended = [&] { return state_->ended >= target; };
-  // In slices: while the process or its machine was suspended, the writing thread had no time
-  // either.
+  // Waits in slices: if the process or its machine is suspended, only one slice of the timeout
+  // passes.
   constexpr int kSlices = 20;
   for (int i = 0; i < kSlices; ++i) {
     if (state_->changed.wait_for(lock, options_.flush_timeout / kSlices, ended)) return;

@@ -108,7 +108,8 @@ class ClassifyCall final : public UnaryCall<v1::ClassifyRequest, v1::ClassifyRes
   ClassifyAnswers answers_;
 };
 
-// The methods below need no engine: they answer in Prepare, whose time counts as tokenizing.
+// The methods below do not use the engine. They compute the response in Prepare, so that its time
+// counts as tokenization.
 
 class TokenizeCall final : public UnaryCall<v1::TokenizeRequest, v1::TokenizeResponse> {
  public:

@@ -39,7 +39,7 @@ void Increment(const MetricMaker::Counters& counters) {
   counters.Each([](auto& counter) { counter.Increment(); });
 }
 
-// vLLM's finished_reason for ours; empty: not counted there.
+// Returns the finished_reason label of vLLM for `reason`. Empty: vLLM does not count it.
 std::string VllmReason(FinishReason reason) {
   switch (reason) {
     case FinishReason::kEos:
@@ -177,7 +177,7 @@ ModelMetrics::ModelMetrics(const Options& options, prometheus::Registry* registr
 }
 
 void ModelMetrics::MakeHistograms() {
-  // A histogram with vLLM's counterpart of the same name.
+  // A histogram with the same name in vLLM.
   const auto same = [&](const std::string& name, const std::string& help,
                         const std::vector<double>& buckets) {
     return make_.Histogram(name, help, buckets, {name});

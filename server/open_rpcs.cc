@@ -75,7 +75,7 @@ void OpenRpcs::Check(int64_t now_us) {
     try {
       rpc->Check(now_us, draining_);
     } catch (const std::bad_alloc&) {
-      // The next check looks at it again.
+      // The next Check tries this RPC again.
     }
   }
   std::erase_if(connections_, [](const auto& known) { return known.second.expired(); });

@@ -51,7 +51,7 @@ void AnswerRequest(const wire::ServerReflectionRequest& request,
       }
       return;
     case wire::ServerReflectionRequest::kAllExtensionNumbersOfType: {
-      // No file of ours has extensions.
+      // No served file has extensions.
       const std::string& type = request.all_extension_numbers_of_type();
       if (pool->FindMessageTypeByName(type) != nullptr) {
         response->mutable_all_extension_numbers_response()->set_base_type_name(type);

@@ -96,7 +96,7 @@ void Rpc::OnCancel() {
   try {
     handler_->OnCancel();
   } catch (const std::bad_alloc&) {
-    // Its requests are not cancelled and end by themselves.
+    // The requests cannot be cancelled without memory: they run to their end.
   }
   Wake();
 }
@@ -121,7 +121,7 @@ void Rpc::Check(int64_t now_us, bool draining) {
       const int64_t patience_us =
           seen_message_ ? patience_.next_message_us : patience_.first_message_us;
       if (refused_.has_value()) {
-        // It ends as soon as nothing of it is in progress.
+        // The RPC already ends as soon as none of its requests is in progress.
       } else if (activity != RpcActivity::kWorking && draining) {
         refused_ = DrainingOutcome();
       } else if (activity == RpcActivity::kAwaitsClient && now_us - active_us_ > patience_us) {
@@ -151,8 +151,8 @@ void Rpc::Abandon() {
 void Rpc::Advance() {
   if (finished_ || handler_ == nullptr) return;
   if (!writing_ && !handling_ && !TryWrite()) {
-    // Output cannot be made: it is dropped from now on, and the RPC ends. If dropping fails as
-    // well, the next Check tries again.
+    // The output cannot be built: all output is dropped from now on, and the RPC ends. If that also
+    // fails, the next Check tries again.
     if (!refused_.has_value()) refused_ = OutOfMemoryOutcome();
     TryWrite();
   }
@@ -193,7 +193,7 @@ void Rpc::Write() {
 }
 
 void Rpc::Finish(const RpcOutcome& outcome) {
-  // An RPC must end even when nothing can be allocated for its reason.
+  // The RPC must end even if there is no memory for its status.
   grpc::Status status(grpc::StatusCode::RESOURCE_EXHAUSTED, "out of memory");
   try {
     AddPushback(outcome, context_);

@@ -38,12 +38,12 @@ namespace quintet {
 namespace {
 
 constexpr auto kTick = std::chrono::milliseconds(20);
-constexpr int64_t kWatchIntervalUs = 1'000'000;          // of what need not happen at every tick
-constexpr auto kFlush = std::chrono::milliseconds(100);  // for answers to leave the process
+constexpr int64_t kWatchIntervalUs = 1'000'000;          // for work that is not done at every tick
+constexpr auto kFlush = std::chrono::milliseconds(100);  // for the last responses to be sent
 constexpr char kServiceName[] = "quintet.v1.Inference";
 constexpr int64_t kLoadingBudgetBytes = int64_t{64} << 20;
-constexpr int kMaxMetadataBytes = 16 << 10;  // of one RPC
-constexpr int kMaxConcurrentStreams = 1024;  // of one connection
+constexpr int kMaxMetadataBytes = 16 << 10;  // per RPC
+constexpr int kMaxConcurrentStreams = 1024;  // per connection
 constexpr int kExitConfiguration = 2, kExitModel = 3, kExitFault = 70;
 
 class ServerProcess {
@@ -64,11 +64,11 @@ class ServerProcess {
   absl::Status LoadModels();
   void SetServing(bool serving);
   bool Healthy() const;
-  // Until the signal to stop.
+  // Runs until the signal to stop.
   void Watch();
-  // Takes up certificate files that have changed.
+  // Re-reads certificate files that have changed.
   void RefreshCertificates();
-  // Periodic work, every kTick while the process waits. Does not return if an engine is stalled.
+  // Does the periodic work; called every kTick. Does not return if an engine is stalled.
   void Tick();
   void DoPeriodicWork();
   void Drain();
@@ -86,30 +86,31 @@ class ServerProcess {
       make_.Gauge("open_calls", "RPCs that are open, of all methods; idle streams included.");
   ApiKeys api_keys_;
   std::unique_ptr<CertificateFiles> certificates_;  // null: plaintext
-  absl::Status certificates_status_;                // when they were last read
-  // Prepare requests (tokenize); write results; write chunks of streams.
+  absl::Status certificates_status_;                // result of the last refresh
+  // executor_ tokenizes requests, responder_ builds responses, writer_ writes stream chunks.
   std::unique_ptr<Executor> executor_, responder_, writer_;
   std::vector<std::unique_ptr<ModelHost>> hosts_;
-  MemoryBudget memory_{kLoadingBudgetBytes};  // until the models' memory is planned
+  MemoryBudget memory_{kLoadingBudgetBytes};  // the limit is raised when the models are planned
   CallContext context_;
   HealthStatus health_;
   std::unique_ptr<RpcService> service_;
   Watchdog watchdog_;
   std::unique_ptr<HttpEndpoints> http_;  // reads health_ and watchdog_
   std::unique_ptr<grpc::Server> server_;
-  Listener listener_;  // after server_: it stops first
+  Listener listener_;  // declared after server_, so that it is destroyed first
   int64_t last_watch_us_ = 0;
 };
 
-// libprotobuf's messages about a request that does not parse name a field and hold none of its
-// text. One line is enough: any client can cause more. From version 22 on they go to Abseil's log.
+// Logs only the first libprotobuf message about a malformed request, because any client can cause
+// more. The message names a field but does not quote its text. Since version 22, libprotobuf writes
+// these messages to the Abseil log.
 void LogUnreadableMessagesOnce() {
 #if GOOGLE_PROTOBUF_VERSION < 4000000
   google::protobuf::SetLogHandler(
       [](google::protobuf::LogLevel, const char*, int, const std::string& message) {
         static std::atomic<bool> said{false};
         if (!said.exchange(true)) {
-          spdlog::warn("a message was not readable (logged once): {}", message);
+          spdlog::warn("malformed request message (logged once): {}", message);
         }
       });
 #endif
@@ -215,8 +216,8 @@ void ServerProcess::SetTransportLimits(grpc::ServerBuilder* builder) const {
     builder->AddChannelArgument(name, value);
   };
   builder->SetMaxReceiveMessageSize(static_cast<int>(options_.max_message_bytes));
-  // A compressed message could inflate to a thousand times its size before anyone sees it: messages
-  // are refused (UNIMPLEMENTED) unless they are sent as they are.
+  // A compressed message could inflate to a thousand times its size before the server sees it.
+  // Therefore compressed messages are rejected with UNIMPLEMENTED.
   builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
   builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
   set(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
@@ -225,7 +226,7 @@ void ServerProcess::SetTransportLimits(grpc::ServerBuilder* builder) const {
   set(GRPC_ARG_MAX_CONNECTION_AGE_MS, 600'000);
   set(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, static_cast<int>(options_.max_timeout_us / 1000));
   set(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10'000);
-  // A peer that does not answer pings is gone, or does not read its socket.
+  // Closes connections whose peer does not answer pings: it has gone or does not read its socket.
   set(GRPC_ARG_KEEPALIVE_TIME_MS, 60'000);
   set(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
   set(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
@@ -273,7 +274,7 @@ void ServerProcess::EndStalled() {
   context_.rpcs.AbandonAll();
   std::this_thread::sleep_for(kFlush);
   spdlog::default_logger()->flush();
-  std::_Exit(kExitFault);  // its thread is stuck: nothing can be unwound
+  std::_Exit(kExitFault);  // the engine thread is stuck, so destructors would block
 }
 
 void ServerProcess::RefreshCertificates() {
@@ -289,7 +290,7 @@ void ServerProcess::Tick() {
   try {
     DoPeriodicWork();
   } catch (const std::bad_alloc&) {
-    // The next tick does it again.
+    // The next tick tries again.
   }
 }
 
@@ -299,7 +300,7 @@ void ServerProcess::DoPeriodicWork() {
   const int64_t paused_us = watchdog_.Tick(heartbeats);
   if (watchdog_.stalled()) EndStalled();
   const int64_t now = MonotonicMicros();
-  // After a pause of the process, clients get a second before they are judged.
+  // After the process was suspended, clients get one second before their time limits are checked.
   if (paused_us >= kWatchIntervalUs) last_watch_us_ = now;
   if (now - last_watch_us_ < kWatchIntervalUs) return;
   last_watch_us_ = now;
@@ -334,7 +335,7 @@ void ServerProcess::WaitFor(int64_t limit_us, const std::function<bool()>& done)
 }
 
 void ServerProcess::Drain() {
-  // Balancers hear of it at once; clients that have not heard are still served for a while.
+  // Load balancers see the new status at once. Other clients are still served for drain_delay_us.
   SetServing(false);
   spdlog::info("draining: {} calls open", context_.rpcs.working());
   WaitFor(options_.drain_delay_us, [] { return false; });
@@ -342,7 +343,7 @@ void ServerProcess::Drain() {
   context_.rpcs.Drain();
   WaitFor(options_.drain_timeout_us, [&] { return context_.rpcs.working() == 0; });
   listener_.Stop();
-  // RPCs that are still open have exceeded their time.
+  // RPCs that are still open have exceeded drain_timeout_us and are cancelled.
   std::future<void> closed = std::async(std::launch::async, [this] {
     server_->Shutdown(std::chrono::system_clock::now() + kFlush);
     server_->Wait();
@@ -352,16 +353,16 @@ void ServerProcess::Drain() {
 
 ServeOutcome ServerProcess::Run() {
   if (absl::Status status = Start(); !status.ok()) return {kExitConfiguration, status};
-  // The listener is up while models load: probes see a process that lives, and callers are told to
-  // come again.
+  // The server listens while models load: probes see a live process, and calls get UNAVAILABLE with
+  // a retry delay.
   std::future<absl::Status> loading = std::async(
       std::launch::async, [this] { return CatchOutOfMemory([this] { return LoadModels(); }); });
   while (loading.wait_for(kTick) != std::future_status::ready) {
-    Tick();  // models that are loaded already serve
+    Tick();  // models that are already loaded serve calls meanwhile
     if (!signals_->terminate) continue;
     spdlog::info("stopped while loading");
     spdlog::default_logger()->flush();
-    std::_Exit(0);  // nothing is under way, and the load cannot be called back
+    std::_Exit(0);  // the load cannot be interrupted
   }
   if (absl::Status status = loading.get(); !status.ok()) {
     server_->Shutdown(std::chrono::system_clock::now());
@@ -373,7 +374,8 @@ ServeOutcome ServerProcess::Run() {
   Drain();
   http_.reset();
   writer_.reset();
-  // Their tasks refer to engines, and preparing a call may post its completion.
+  // The executors end before the hosts, because tasks use engines, and executor_ ends before
+  // responder_, because a preparation task may post a completion task.
   executor_.reset();
   responder_.reset();
   hosts_.clear();
@@ -390,7 +392,7 @@ ServeOutcome Serve(const ServerOptions& options, ServerSignals* signals) {
     return process.Run();
   } catch (const std::bad_alloc&) {
     return {kExitModel, out_of_memory};
-  } catch (const std::system_error& error) {  // std::thread, where the system has no more
+  } catch (const std::system_error& error) {  // std::thread, if the system has no thread left
     return {kExitModel, absl::ResourceExhaustedError(
                             absl::StrCat("a thread could not be started: ", error.what(),
                                          "; raise ulimit -u, ulimit -v or the cgroup's pids.max"))};

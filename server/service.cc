@@ -6,7 +6,7 @@
 namespace quintet {
 namespace {
 
-// An RPC that ends before anything of it is read.
+// An RPC that is rejected before its messages are read.
 class RefusedRpc final : public grpc::ServerGenericBidiReactor {
  public:
   RefusedRpc(const RpcOutcome& outcome, grpc::CallbackServerContext* rpc) {
@@ -48,7 +48,7 @@ absl::StatusOr<std::shared_ptr<Rpc>> RpcService::Open(grpc::GenericCallbackServe
 grpc::ServerGenericBidiReactor* RpcService::CreateReactor(grpc::GenericCallbackServerContext* rpc) {
   try {
     absl::StatusOr<std::shared_ptr<Rpc>> opened = Open(rpc);
-    if (opened.ok()) return opened->get();  // it holds itself until OnDone
+    if (opened.ok()) return opened->get();  // the Rpc holds a reference to itself until OnDone
     context_->refusals->Rejected(ReasonOf(opened.status()));
     return new RefusedRpc(ToRpcOutcome(opened.status(), "", absl::Milliseconds(200)), rpc);
   } catch (const std::bad_alloc&) {

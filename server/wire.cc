@@ -163,7 +163,7 @@ absl::StatusOr<std::vector<int32_t>> InputIds(const v1::Input& input, const v1::
       return Bad(field,
                  absl::StrCat("must be at most ", limits.max_tokens, " tokens, got ", tokens));
     }
-    // The end of the sequence keeps its place, as Hugging Face truncates.
+    // Truncation keeps the eos token at the end, as Hugging Face does.
     const int32_t last = ids.back();
     ids.resize(static_cast<size_t>(limits.max_tokens));
     if (tokenizer != nullptr && last == tokenizer->eos_id()) ids.back() = last;
@@ -266,7 +266,7 @@ void WriteInfo(const Result& result, v1::CallInfo* info) {
   usage->set_prefix_tokens(usage->prefix_tokens() + static_cast<uint32_t>(result.prefix_tokens));
   usage->set_output_tokens(usage->output_tokens() + static_cast<uint32_t>(result.output_tokens));
   usage->set_cached_tokens(usage->cached_tokens() + static_cast<uint32_t>(result.cached_tokens));
-  // Of several inputs: the slowest, since they run side by side.
+  // With several inputs each time is the maximum, because the inputs run concurrently.
   v1::Timing* timing = info->mutable_timing();
   const auto slowest = [](uint64_t a, int64_t b) {
     return std::max(a, static_cast<uint64_t>(std::max<int64_t>(b, 0)));
