@@ -152,7 +152,7 @@ absl::Status Call::Enter(const CallSize& size) {
   const int64_t most = host_->options().engine.max_queue_requests;
   if (size.requests > most) {
     return absl::InvalidArgumentError(
-        absl::StrCat("inputs: must be at most ", most, ", all that may wait, got ", size.requests));
+        absl::StrCat("inputs: must be at most ", most, " (the queue limit), got ", size.requests));
   }
   const grpc::CallbackServerContext& rpc = *rpc_->context();
   const int64_t timeout_us = HasDeadline(rpc)
@@ -171,7 +171,8 @@ absl::Status Call::Enter(const CallSize& size) {
   return absl::ResourceExhaustedError(absl::StrCat(
       "queue full: ", admission.requests(), " requests (about ", admission.tokens(),
       " tokens) waiting; limits: ", most, " requests, ", host_->options().engine.max_queue_tokens,
-      " tokens (75 % of both for low priority); this call needs ", size.requests, " and ", tokens));
+      " tokens (75 % of both for low priority); this call: requests ", size.requests, ", tokens ",
+      tokens));
 }
 
 InputLimits Call::input_limits() const {

@@ -119,8 +119,8 @@ RpcOutcome OutOfMemoryOutcome() {
 
 RpcOutcome UnreadableMessageOutcome() {
   return ToRpcOutcome(
-      absl::InvalidArgumentError("the message cannot be read as the method's request: bytes that "
-                                 "do not parse, or text that is not UTF-8"),
+      absl::InvalidArgumentError("the message does not parse as the request of this method: "
+                                 "malformed bytes, or text that is not UTF-8"),
       "", absl::ZeroDuration());
 }
 

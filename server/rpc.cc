@@ -17,7 +17,7 @@ RpcOutcome IdleOutcome(bool first) {
   return ToRpcOutcome(WithReason(absl::DeadlineExceededError(
                                      first ? "the client sent no message in time"
                                            : "the stream was idle: the client sent no message and "
-                                             "no request of it was in progress"),
+                                             "none of its requests was in progress"),
                                  kReasonIdle),
                       "", absl::ZeroDuration());
 }

@@ -83,7 +83,7 @@ class ServerProcess {
   RefusalMetrics refusals_{make_};
   LogMetrics log_metrics_{make_, options_.log_lines_dropped};
   MetricMaker::Gauges open_calls_ =
-      make_.Gauge("open_calls", "RPCs that are open, of all methods; idle streams included.");
+      make_.Gauge("open_calls", "Open RPCs of all methods, including idle streams.");
   ApiKeys api_keys_;
   std::unique_ptr<CertificateFiles> certificates_;  // null: plaintext
   absl::Status certificates_status_;                // result of the last refresh
@@ -281,7 +281,7 @@ void ServerProcess::RefreshCertificates() {
   if (certificates_ == nullptr) return;
   absl::Status status = certificates_->Refresh();
   if (!status.ok() && status != certificates_status_) {
-    spdlog::error("certificates not read again: {}", std::string(status.message()));
+    spdlog::error("certificate files were not reloaded: {}", std::string(status.message()));
   }
   certificates_status_ = std::move(status);
 }
@@ -312,9 +312,9 @@ void ServerProcess::DoPeriodicWork() {
   if (signals_->reload.exchange(false) && context_.api_keys != nullptr) {
     const absl::Status status = api_keys_.Load(options_.api_key_file);
     if (status.ok()) {
-      spdlog::info("API keys read again");
+      spdlog::info("API keys reloaded");
     } else {
-      spdlog::error("API keys not read again: {}", std::string(status.message()));
+      spdlog::error("API keys were not reloaded: {}", std::string(status.message()));
     }
   }
 }

@@ -34,7 +34,7 @@ absl::StatusOr<std::shared_ptr<Rpc>> RpcService::Open(grpc::GenericCallbackServe
     max_priority = *allowed;
   }
   if (found == methods_.end()) {
-    return absl::UnimplementedError("no such method; those of quintet.v1.Inference are served");
+    return absl::UnimplementedError("no such method; expected one of quintet.v1.Inference");
   }
   const Method& method = found->second;
   absl::StatusOr<OpenRpcs::Place> place = context_->rpcs.Enter(rpc->peer(), method.long_lived);
