@@ -14,10 +14,10 @@ struct Address {
 
 // Parses `text`. Returns INVALID_ARGUMENT if the host is empty or the port is not in [0, 65535].
 // `flag` is the command-line flag that error messages name.
-absl::StatusOr<Address> ReadAddress(const std::string& flag, const std::string& text);
+absl::StatusOr<Address> ParseAddress(const std::string& flag, const std::string& text);
 
 // Returns INVALID_ARGUMENT with the message "FLAG: cannot listen on TEXT: WHY".
-absl::Status CannotListen(const std::string& flag, const std::string& text, const std::string& why);
+absl::Status ListenError(const std::string& flag, const std::string& text, const std::string& why);
 
 // Returns true for 127.0.0.0/8, ::1 and the name "localhost". Every other name counts as not
 // loopback, even if it resolves to a loopback address.

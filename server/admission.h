@@ -18,18 +18,18 @@ class Admission {
       : max_requests_(max_requests), max_tokens_(max_tokens) {}
 
   // The requests and tokens that one call holds in the queue. The destructor releases them.
-  class Place {
+  class Reservation {
    public:
-    Place() = default;
-    Place(Place&& other) noexcept { *this = std::move(other); }
-    Place& operator=(Place&& other) noexcept {
+    Reservation() = default;
+    Reservation(Reservation&& other) noexcept { *this = std::move(other); }
+    Reservation& operator=(Reservation&& other) noexcept {
       std::swap(owner_, other.owner_);
       std::swap(priority_, other.priority_);
       std::swap(requests_, other.requests_);
       std::swap(tokens_, other.tokens_);
       return *this;
     }
-    ~Place() { Release(); }
+    ~Reservation() { Release(); }
     bool held() const { return owner_ != nullptr; }
     // Replaces the estimated token count by the exact count `tokens`. A larger count is accepted
     // even if the queue then exceeds its token limit.
@@ -49,7 +49,7 @@ class Admission {
   //
   // No priority class can starve another one: LOW requests may use only three quarters of both
   // limits, and each class may always hold 1 / kShares of both limits, even if the queue is full.
-  Place TryReserve(int64_t requests, int64_t tokens, Priority priority = Priority::kNormal);
+  Reservation TryReserve(int64_t requests, int64_t tokens, Priority priority = Priority::kNormal);
 
   int64_t requests() const;
   int64_t tokens() const;

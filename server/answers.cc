@@ -52,7 +52,7 @@ constexpr int64_t kFloatForms = 3 * sizeof(float);
 // Bytes of one token: TokenSpan + v1::Token + serialized v1::Token.
 constexpr int64_t kTokenBytes = 200;
 
-int64_t AnswerBytes(const Request& request, const ModelConfig& config) {
+int64_t ResponseBytes(const Request& request, const ModelConfig& config) {
   const int64_t rows = static_cast<int64_t>(request.input.size());
   switch (request.kind) {
     case RequestKind::kEncode:
@@ -88,14 +88,14 @@ int64_t AnswerBytes(const Request& request, const ModelConfig& config) {
 
 }  // namespace
 
-int64_t AnswerBytes(const std::vector<Request>& requests, const ModelHost& host) {
+int64_t ResponseBytes(const std::vector<Request>& requests, const ModelHost& host) {
   int64_t bytes = 0;
-  for (const Request& request : requests) bytes += AnswerBytes(request, host.config());
+  for (const Request& request : requests) bytes += ResponseBytes(request, host.config());
   return bytes;
 }
 
-int64_t EncodeAnswerBound(const v1::Input& input, const v1::EncodeOptions& options,
-                          const ModelHost& host, const InputLimits& limits) {
+int64_t EncodeResponseBound(const v1::Input& input, const v1::EncodeOptions& options,
+                            const ModelHost& host, const InputLimits& limits) {
   // Each token covers at least one byte. The tokenizer adds one end-of-sequence token.
   const int64_t tokens = input.content_case() == v1::Input::kText
                              ? static_cast<int64_t>(input.text().size()) + 1
@@ -105,15 +105,15 @@ int64_t EncodeAnswerBound(const v1::Input& input, const v1::EncodeOptions& optio
   return kFloatForms * host.config().d_model * rows;
 }
 
-int64_t EncodeAnswerBound(const google::protobuf::RepeatedPtrField<v1::Input>& inputs,
-                          const v1::EncodeOptions& options, const ModelHost& host,
-                          const InputLimits& limits) {
+int64_t EncodeResponseBound(const google::protobuf::RepeatedPtrField<v1::Input>& inputs,
+                            const v1::EncodeOptions& options, const ModelHost& host,
+                            const InputLimits& limits) {
   int64_t bytes = 0;
-  for (const v1::Input& input : inputs) bytes += EncodeAnswerBound(input, options, host, limits);
+  for (const v1::Input& input : inputs) bytes += EncodeResponseBound(input, options, host, limits);
   return bytes;
 }
 
-int64_t TokenizeAnswerBound(const std::string& text) {
+int64_t TokenizeResponseBound(const std::string& text) {
   return kTokenBytes * (static_cast<int64_t>(text.size()) + 1);
 }
 
@@ -122,9 +122,9 @@ absl::StatusOr<std::vector<Request>> GenerateRequests(const v1::GenerateRequest&
                                                       const InputLimits& limits, bool stream) {
   const Tokenizer* tokenizer = host.tokenizer();
   absl::StatusOr<std::vector<int32_t>> ids =
-      InputIds(proto.input(), proto.call(), tokenizer, limits, "input");
+      TokenizeInput(proto.input(), proto.call(), tokenizer, limits, "input");
   if (!ids.ok()) return ids.status();
-  absl::StatusOr<DecodingRequest> decoding = ReadDecoding(proto.decoding(), tokenizer, limits);
+  absl::StatusOr<DecodingRequest> decoding = DecodingFromProto(proto.decoding(), tokenizer, limits);
   if (!decoding.ok()) return decoding.status();
   if (decoding->do_sample.value_or(host.defaults().do_sample.value_or(false)) &&
       !decoding->seed.has_value()) {
@@ -179,12 +179,13 @@ absl::StatusOr<Request> EncodeRequestOf(const v1::Input& input, const v1::Encode
       request.pooling = Pooling::kLast;
       break;
     default:
-      return OutOfEnum("options.pooling", options.pooling(), v1::Pooling_MAX);
+      return UnknownEnumValue("options.pooling", options.pooling(), v1::Pooling_MAX);
   }
   if (!v1::VectorType_IsValid(options.vector_type())) {
-    return OutOfEnum("options.vector_type", options.vector_type(), v1::VectorType_MAX);
+    return UnknownEnumValue("options.vector_type", options.vector_type(), v1::VectorType_MAX);
   }
-  absl::StatusOr<std::vector<int32_t>> ids = InputIds(input, call, host.tokenizer(), limits, field);
+  absl::StatusOr<std::vector<int32_t>> ids =
+      TokenizeInput(input, call, host.tokenizer(), limits, field);
   if (!ids.ok()) return ids.status();
   request.input = *std::move(ids);
   request.normalize = options.normalize();
@@ -204,11 +205,11 @@ absl::StatusOr<std::vector<Request>> ScoreRequests(const v1::ScoreRequest& proto
   request.sliding_window = proto.sliding_window();
   request.prefix_lm = proto.prefix_lm();
   absl::StatusOr<std::vector<int32_t>> ids =
-      InputIds(proto.input(), proto.call(), host.tokenizer(), limits, "input");
+      TokenizeInput(proto.input(), proto.call(), host.tokenizer(), limits, "input");
   if (!ids.ok()) return ids.status();
   request.input = *std::move(ids);
   for (int i = 0; i < proto.targets_size(); ++i) {
-    absl::StatusOr<std::vector<int32_t>> target = InputIds(
+    absl::StatusOr<std::vector<int32_t>> target = TokenizeInput(
         proto.targets(i), proto.call(), host.tokenizer(), limits, absl::StrCat("targets[", i, "]"));
     if (!target.ok()) return target.status();
     request.targets.push_back(*std::move(target));
@@ -227,7 +228,7 @@ void WriteScores(const Result& result, v1::ScoreResponse* response) {
   }
 }
 
-absl::Status ClassifyAnswers::AddContext(const v1::ClassifyRequest& proto, const ModelHost& host,
+absl::Status ClassifyHandler::AddContext(const v1::ClassifyRequest& proto, const ModelHost& host,
                                          const InputLimits& limits, std::vector<int32_t>* ids) {
   const size_t index = items_.size();
   const v1::Input& pair = proto.pairs(static_cast<int>(index));
@@ -255,7 +256,7 @@ absl::Status ClassifyAnswers::AddContext(const v1::ClassifyRequest& proto, const
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<Request>> ClassifyAnswers::Prepare(const v1::ClassifyRequest& proto,
+absl::StatusOr<std::vector<Request>> ClassifyHandler::Prepare(const v1::ClassifyRequest& proto,
                                                               const ModelHost& host,
                                                               const InputLimits& limits) {
   const bool questions = host.config().head == Head::kQuestionAnswering;
@@ -270,8 +271,8 @@ absl::StatusOr<std::vector<Request>> ClassifyAnswers::Prepare(const v1::Classify
   std::vector<Request> requests;
   for (int i = 0; i < proto.inputs_size(); ++i) {
     const v1::Input& input = proto.inputs(i);
-    absl::StatusOr<std::vector<int32_t>> ids =
-        InputIds(input, proto.call(), host.tokenizer(), limits, absl::StrCat("inputs[", i, "]"));
+    absl::StatusOr<std::vector<int32_t>> ids = TokenizeInput(
+        input, proto.call(), host.tokenizer(), limits, absl::StrCat("inputs[", i, "]"));
     if (!ids.ok()) return ids.status();
     if (questions) {
       absl::Status status = AddContext(proto, host, limits, &*ids);
@@ -293,7 +294,7 @@ absl::StatusOr<std::vector<Request>> ClassifyAnswers::Prepare(const v1::Classify
   return requests;
 }
 
-void ClassifyAnswers::WriteTokenLabels(const Item& item, const ModelHost& host,
+void ClassifyHandler::WriteTokenLabels(const Item& item, const ModelHost& host,
                                        const Result& result, v1::Classification* to) {
   for (int64_t row = 0; row < result.rows; ++row) {
     v1::TokenLabel* token = to->add_tokens();
@@ -311,7 +312,7 @@ void ClassifyAnswers::WriteTokenLabels(const Item& item, const ModelHost& host,
   }
 }
 
-void ClassifyAnswers::WriteSpans(const Item& item, const v1::ClassifyRequest& proto,
+void ClassifyHandler::WriteSpans(const Item& item, const v1::ClassifyRequest& proto,
                                  const std::string& context, const Result& result,
                                  v1::Classification* to) {
   // Tokens without text at both ends, for example the eos token, cannot be part of an answer.
@@ -333,7 +334,7 @@ void ClassifyAnswers::WriteSpans(const Item& item, const v1::ClassifyRequest& pr
   }
 }
 
-void ClassifyAnswers::Write(const v1::ClassifyRequest& proto, const ModelHost& host,
+void ClassifyHandler::Write(const v1::ClassifyRequest& proto, const ModelHost& host,
                             const std::vector<Result>& results,
                             v1::ClassifyResponse* response) const {
   for (size_t i = 0; i < results.size(); ++i) {

@@ -20,16 +20,16 @@ namespace quintet {
 
 // Upper bound, in bytes, of the memory that the results of `requests`, the response message and its
 // serialized form take at one time.
-int64_t AnswerBytes(const std::vector<Request>& requests, const ModelHost& host);
+int64_t ResponseBytes(const std::vector<Request>& requests, const ModelHost& host);
 
 // The same bound for Encode and Tokenize, computed before the inputs are tokenized: responses of
 // these two methods can be large.
-int64_t EncodeAnswerBound(const google::protobuf::RepeatedPtrField<v1::Input>& inputs,
-                          const v1::EncodeOptions& options, const ModelHost& host,
-                          const InputLimits& limits);
-int64_t EncodeAnswerBound(const v1::Input& input, const v1::EncodeOptions& options,
-                          const ModelHost& host, const InputLimits& limits);
-int64_t TokenizeAnswerBound(const std::string& text);
+int64_t EncodeResponseBound(const google::protobuf::RepeatedPtrField<v1::Input>& inputs,
+                            const v1::EncodeOptions& options, const ModelHost& host,
+                            const InputLimits& limits);
+int64_t EncodeResponseBound(const v1::Input& input, const v1::EncodeOptions& options,
+                            const ModelHost& host, const InputLimits& limits);
+int64_t TokenizeResponseBound(const std::string& text);
 
 absl::StatusOr<std::vector<Request>> GenerateRequests(const v1::GenerateRequest& proto,
                                                       const ModelHost& host,
@@ -47,7 +47,7 @@ absl::StatusOr<std::vector<Request>> ScoreRequests(const v1::ScoreRequest& proto
 void WriteScores(const Result& result, v1::ScoreResponse* response);
 
 // Handles one Classify call. Keeps the byte spans of the tokens from Prepare until Write.
-class ClassifyAnswers {
+class ClassifyHandler {
  public:
   absl::StatusOr<std::vector<Request>> Prepare(const v1::ClassifyRequest& proto,
                                                const ModelHost& host, const InputLimits& limits);

@@ -78,7 +78,7 @@ class Call::Sink : public ResponseSink {
   void OnStart() override {
     std::lock_guard<std::mutex> lock(call_->mutex_);
     call_->started_[index_] = true;
-    if (--call_->not_started_ == 0) call_->place_.Release();
+    if (--call_->not_started_ == 0) call_->queue_reservation_.Release();
   }
   void OnTokens(int index, absl::Span<const int32_t> ids, const std::string& text) override {
     call_->OnTokens(index, ids, text);
@@ -106,7 +106,7 @@ bool Call::Parse(grpc::ByteBuffer* message, google::protobuf::MessageLite* proto
     return false;
   }
   if (!FromBytes(message, proto)) {
-    EndWith(UnreadableMessageOutcome(), "INVALID_FIELD");
+    EndWith(MalformedRequestOutcome(), "INVALID_FIELD");
     return false;
   }
   return true;
@@ -125,7 +125,7 @@ void Call::Start(const v1::CallOptions& options, const CallSize& size) {
     request_id_ = options.request_id().empty()
                       ? absl::StrCat("q", context_->next_id.fetch_add(1, std::memory_order_relaxed))
                       : options.request_id();
-    if (absl::Status status = Enter(size); !status.ok()) return End(status);
+    if (absl::Status status = Admit(size); !status.ok()) return End(status);
     context_->preparation->Post({.priority = priority_, .cost_bytes = size.inputs.bytes},
                                 [this] { PrepareAndSubmit(); });
   } catch (const std::bad_alloc&) {
@@ -133,13 +133,13 @@ void Call::Start(const v1::CallOptions& options, const CallSize& size) {
   }
 }
 
-absl::Status Call::Enter(const CallSize& size) {
+absl::Status Call::Admit(const CallSize& size) {
   if (absl::Status status = CheckCallOptions(options_); !status.ok()) return status;
   const Priority highest = rpc_->max_priority();
   if (options_.priority() == v1::PRIORITY_UNSPECIFIED) {
     priority_ = std::min(Priority::kNormal, highest);
   } else {
-    priority_ = ReadPriority(options_.priority());
+    priority_ = PriorityFromProto(options_.priority());
     if (absl::Status status = CheckPriority(priority_, highest); !status.ok()) return status;
   }
   absl::StatusOr<ModelHost*> host = context_->Find(options_.model());
@@ -163,9 +163,9 @@ absl::Status Call::Enter(const CallSize& size) {
   // queue until it has been tokenized and rejected.
   const int64_t tokens =
       std::min(size.inputs.bytes / 3, size.requests * input_limits().max_tokens) + size.requests;
-  place_ = host_->admission().TryReserve(size.requests, tokens, priority_);
-  if (place_.held()) {
-    return ReserveMemory(std::max(kTokenizedBytes * size.inputs.text_bytes, AnswerBound()));
+  queue_reservation_ = host_->admission().TryReserve(size.requests, tokens, priority_);
+  if (queue_reservation_.held()) {
+    return ReserveMemory(std::max(kTokenizedBytes * size.inputs.text_bytes, ResponseBound()));
   }
   const Admission& admission = host_->admission();
   return absl::ResourceExhaustedError(absl::StrCat(
@@ -192,7 +192,7 @@ void Call::PrepareAndSubmit() {
     tokenized_us_ = MonotonicMicros();
     if (!requests.ok()) return End(requests.status());
     if (!requests->empty()) {
-      const int64_t bytes = AnswerBytes(*requests, *host_);
+      const int64_t bytes = ResponseBytes(*requests, *host_);
       if (absl::Status status = ReserveMemory(bytes); !status.ok()) return End(status);
     }
     Submit(*std::move(requests));
@@ -215,7 +215,7 @@ void Call::Submit(std::vector<Request> requests) {
     results_.resize(requests.size());
     started_.resize(requests.size());
     ids_.reserve(requests.size());
-    place_.Correct(tokens);
+    queue_reservation_.Correct(tokens);
     not_started_ = requests.size();
     pending_ = requests.size() + 1;
   }
@@ -330,7 +330,7 @@ void Call::EndWith(RpcOutcome outcome, const std::string& reason) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (ended_) return;
     ended_ = true;
-    place_.Release();
+    queue_reservation_.Release();
     // The engine may still use an abandoned call, so the call is not freed.
     if (!abandoned_) self = std::move(self_);
   }

@@ -37,7 +37,7 @@ struct CallContext {
   int64_t max_text_bytes = 1 << 20, max_message_bytes = 4 << 20;
   int64_t default_timeout_us = 60'000'000, max_timeout_us = 600'000'000;
   std::atomic<uint64_t> next_id{1};
-  OpenRpcs rpcs;
+  RpcRegistry rpcs;
   const ApiKeys* api_keys = nullptr;  // null: no API key is required
 
   // Counts calls that are rejected before their model is known: no API key, or no such model.
@@ -80,7 +80,7 @@ class Call : public std::enable_shared_from_this<Call> {
   virtual absl::StatusOr<std::vector<Request>> Prepare() = 0;
   // Upper bound, in bytes, of the memory that the response takes, computed before tokenization. The
   // bytes are reserved at admission, so that no call computes a response that does not fit.
-  virtual int64_t AnswerBound() { return 0; }
+  virtual int64_t ResponseBound() { return 0; }
   // Builds the response from the results of all requests, which are in the order of the requests.
   virtual absl::Status Respond(std::vector<Result> results) = 0;
   // Called once when the call has ended. No other virtual function is called afterwards.
@@ -112,7 +112,7 @@ class Call : public std::enable_shared_from_this<Call> {
   class Sink;
 
   // Runs all checks that do not look at the inputs, and reserves queue space and memory.
-  absl::Status Enter(const CallSize& size);
+  absl::Status Admit(const CallSize& size);
   void PrepareAndSubmit();
   void Submit(std::vector<Request> requests);
   absl::StatusOr<RequestId> SubmitOne(Request request);
@@ -134,9 +134,9 @@ class Call : public std::enable_shared_from_this<Call> {
   std::shared_ptr<Call> self_;  // set from Start until the call ends
 
   std::mutex mutex_;
-  Admission::Place place_;  // held until the engine has started the last request
-  size_t not_started_ = 0;  // number of requests that the engine has not started
-  size_t pending_ = 0;      // number of missing results, plus one while requests are submitted
+  Admission::Reservation queue_reservation_;  // held until the engine has started the last request
+  size_t not_started_ = 0;                    // number of requests that the engine has not started
+  size_t pending_ = 0;  // number of missing results, plus one while requests are submitted
   bool cancelled_ = false, ended_ = false, abandoned_ = false;
   absl::Status failure_;  // the first error of a request
   std::vector<RequestId> ids_;

@@ -22,7 +22,7 @@ using Bio = std::unique_ptr<BIO, decltype(&BIO_free)>;
 using Certificate = std::unique_ptr<X509, decltype(&X509_free)>;
 using Key = std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)>;
 
-absl::Status Bad(const char* flag, const std::string& path, const std::string& what) {
+absl::Status InvalidFile(const char* flag, const std::string& path, const std::string& what) {
   ERR_clear_error();  // empties the error queue of OpenSSL
   return absl::InvalidArgumentError(absl::StrCat(flag, ": ", path, ": ", what));
 }
@@ -97,16 +97,19 @@ absl::StatusOr<CertificateFiles::Texts> CertificateFiles::Read() const {
   if (!text.ok()) return text.status();
   texts.cert = *std::move(text);
   const Certificate certificate = FirstCertificate(texts.cert);
-  if (certificate == nullptr) return Bad(kCert, paths_.cert, "expected certificates in PEM");
+  if (certificate == nullptr)
+    return InvalidFile(kCert, paths_.cert, "expected certificates in PEM");
 
   text = ReadText(kKey, paths_.key);
   if (!text.ok()) return text.status();
   texts.key = *std::move(text);
   const Key key(PEM_read_bio_PrivateKey(Memory(texts.key).get(), nullptr, NoPassword, nullptr),
                 EVP_PKEY_free);
-  if (key == nullptr) return Bad(kKey, paths_.key, "expected a private key in PEM, not encrypted");
+  if (key == nullptr)
+    return InvalidFile(kKey, paths_.key, "expected a private key in PEM, not encrypted");
   if (X509_check_private_key(certificate.get(), key.get()) != 1) {
-    return Bad(kKey, paths_.key, "expected the key of --tls-cert's certificate, got another's");
+    return InvalidFile(kKey, paths_.key,
+                       "expected the key of --tls-cert's certificate, got another's");
   }
 
   if (paths_.client_ca.empty()) return texts;
@@ -114,7 +117,7 @@ absl::StatusOr<CertificateFiles::Texts> CertificateFiles::Read() const {
   if (!text.ok()) return text.status();
   texts.client_ca = *std::move(text);
   if (FirstCertificate(texts.client_ca) == nullptr) {
-    return Bad(kClientCa, paths_.client_ca, "expected certificates in PEM");
+    return InvalidFile(kClientCa, paths_.client_ca, "expected certificates in PEM");
   }
   return texts;
 }

@@ -5,7 +5,7 @@
 
 namespace quintet {
 
-struct ClientPatience {
+struct ClientTimeouts {
   // From the start of the RPC until its first message.
   int64_t first_message_us = 10'000'000;
   // Until the next message of a stream, while none of the stream's requests is in progress.

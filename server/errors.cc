@@ -117,7 +117,7 @@ RpcOutcome OutOfMemoryOutcome() {
   return outcome;
 }
 
-RpcOutcome UnreadableMessageOutcome() {
+RpcOutcome MalformedRequestOutcome() {
   return ToRpcOutcome(
       absl::InvalidArgumentError("the message does not parse as the request of this method: "
                                  "malformed bytes, or text that is not UTF-8"),

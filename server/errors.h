@@ -41,7 +41,7 @@ RpcOutcome ToRpcOutcome(const absl::Status& status, absl::string_view request_id
 // Returns RESOURCE_EXHAUSTED for a failed allocation. Allocates nothing.
 RpcOutcome OutOfMemoryOutcome();
 // Returns INVALID_ARGUMENT for bytes that do not parse as the request message of the method.
-RpcOutcome UnreadableMessageOutcome();
+RpcOutcome MalformedRequestOutcome();
 // Adds the retry delay of `outcome`, if there is one, to the trailing metadata of `rpc`.
 void AddPushback(const RpcOutcome& outcome, grpc::ServerContextBase* rpc);
 

@@ -24,7 +24,7 @@ class GenerateStreamCall final : public Call, public RpcHandler {
   void OnCancel() override { Cancel(); }
   void Abandon() override { Call::Abandon(); }
   RpcActivity activity() const override;
-  bool wants_message() const override { return activity() == RpcActivity::kAwaitsClient; }
+  bool wants_message() const override { return activity() == RpcActivity::kAwaitingClient; }
   RpcOutput Next() override;
 
  private:
@@ -38,11 +38,11 @@ class GenerateStreamCall final : public Call, public RpcHandler {
 
   mutable std::mutex mutex_;
   bool received_ = false;
-  std::map<int, v1::GenerateChunk> waiting_;  // unwritten chunks by sequence index
-  int64_t waiting_bytes_ = 0;
-  int last_index_ = -1;  // sequence index of the chunk that was written last
-  bool posted_ = false;  // a writer task is queued that will read waiting_
-  RpcOutput complete_;   // final message and status; written once the call has ended
+  std::map<int, v1::GenerateChunk> pending_chunks_;  // unwritten chunks by sequence index
+  int64_t pending_bytes_ = 0;
+  int last_index_ = -1;        // sequence index of the chunk that was written last
+  bool write_posted_ = false;  // a writer task is queued that will read pending_chunks_
+  RpcOutput final_output_;     // final message and status; written once the call has ended
 };
 
 }  // namespace quintet

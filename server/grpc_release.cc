@@ -39,7 +39,7 @@ bool LacksSecurityFixes(absl::string_view grpc_version) {
 void LogGrpcRelease(const std::string& listen) {
   const std::string version = grpc::Version();
   if (!LacksSecurityFixes(version)) return;
-  const absl::StatusOr<Address> address = ReadAddress("--listen", listen);
+  const absl::StatusOr<Address> address = ParseAddress("--listen", listen);
   const bool local = address.ok() && IsLoopback(*address);
   spdlog::log(local ? spdlog::level::info : spdlog::level::warn,
               "gRPC {} lacks fixes for published vulnerabilities: let untrusted clients connect "

@@ -38,7 +38,7 @@ HttpResponse PlainText(int status, std::string body) {
   return response;
 }
 
-const char* Flaw(const HttpParser& parser) {
+const char* HeaderError(const HttpParser& parser) {
   const auto& request = parser.get();
   if (request.version() == 11 && request.count(http::field::host) != 1)
     return "HTTP/1.1 requires exactly one Host header";
@@ -76,7 +76,7 @@ const HttpRoute* FindRoute(const HttpParser& parser, const std::vector<HttpRoute
   return nullptr;
 }
 
-HttpResponse Malformed(boost::system::error_code error, size_t max_body_bytes) {
+HttpResponse MalformedResponse(boost::system::error_code error, size_t max_body_bytes) {
   if (error == http::error::header_limit) {
     return PlainText(
         431, absl::StrCat("request head too large: the limit is ", kMaxHttpHeadBytes, " bytes\n"));

@@ -17,7 +17,7 @@ using HttpParser = boost::beast::http::request_parser<boost::beast::http::string
 // The next three functions need a parser that has read the complete request header.
 
 // Returns a description of an error in the header that the parser does not detect, or null.
-const char* Flaw(const HttpParser& parser);
+const char* HeaderError(const HttpParser& parser);
 // Returns true if the client waits for "100 Continue" before it sends the body.
 bool Expects100Continue(const HttpParser& parser);
 // Returns the route of the request. If there is none, returns null and sets `refusal` to the error
@@ -26,7 +26,7 @@ const HttpRoute* FindRoute(const HttpParser& parser, const std::vector<HttpRoute
                            HttpResponse* refusal);
 
 // Returns the error response (400, 413 or 431) to a request that the parser rejected with `error`.
-HttpResponse Malformed(boost::system::error_code error, size_t max_body_bytes);
+HttpResponse MalformedResponse(boost::system::error_code error, size_t max_body_bytes);
 
 // Formats the status line and the header fields.
 std::string ResponseHead(const HttpResponse& response, bool keep_alive);

@@ -102,8 +102,8 @@ struct Exchange {
   bool malformed = false;                // the connection must be closed after the response
 };
 
-struct Listening {
-  Listening(asio::io_context& io, tcp ip_version) : acceptor(io), protocol(ip_version) {}
+struct ListenSocket {
+  ListenSocket(asio::io_context& io, tcp ip_version) : acceptor(io), protocol(ip_version) {}
   tcp::acceptor acceptor;
   const tcp protocol;
   bool armed = false;  // an async_wait for connections is outstanding
@@ -122,25 +122,25 @@ class BeastServer : public HttpServer {
 
  private:
   // Awaitable that waits until the socket is readable or writable. False: the connection is closed.
-  class Ready;
+  class SocketReady;
   // Awaitable that yields to the other connections. False: the connection is closed.
-  class Turn;
+  class Yield;
   // Awaitable that runs a handler on the worker thread and returns its response.
-  class Handled;
+  class WorkerResult;
 
   error_code Open(const tcp::endpoint& endpoint);
   void Run();
-  void Arm(Listening* listening);
+  void Arm(ListenSocket* listening);
   // Accepts pending connections. Returns false if no descriptor or memory is left; the caller must
   // try again later.
-  bool Accept(Listening* listening);
+  bool Accept(ListenSocket* listening);
   // Closes the oldest connection if the limit is reached. Returns false if there is none to close.
-  bool MakeRoom(int descriptor);
+  bool EvictIfFull(int descriptor);
   void Add(tcp protocol, int descriptor);
 
   Coroutine Serve(Connection& c);
   void Resume(Connection* c);
-  void Begin(Connection* c, Phase phase, milliseconds timeout);
+  void EnterPhase(Connection* c, Phase phase, milliseconds timeout);
   void Close(Connection* c);
   void CloseExpired();
   // Returns the open connection other than `except` whose phase began first, or null. Ignores
@@ -148,14 +148,14 @@ class BeastServer : public HttpServer {
   Connection* Oldest(bool writing_only, const Connection* except);
 
   // Reads the available bytes of the socket. Returns false at the end of the stream.
-  static bool Fill(Connection* c);
+  static bool ReadInput(Connection* c);
   // Parses the input. Returns false if more input is needed.
   bool Advance(Connection* c, Exchange* exchange);
   error_code Parse(Connection* c, HttpParser* parser) const;
   // Runs a handler. Exceptions become a 500 response.
-  HttpResponse Answer(const HttpRoute& route, const HttpRequest& request) const noexcept;
+  HttpResponse RunHandler(const HttpRoute& route, const HttpRequest& request) const noexcept;
   void StartWrite(Connection* c, const HttpResponse& response, bool head_only, bool keep_alive);
-  void EndWrite(Connection* c);
+  void FinishWrite(Connection* c);
   // Writes as much of the response as possible. would_block: a part remains.
   static error_code Send(Connection* c);
 
@@ -168,7 +168,7 @@ class BeastServer : public HttpServer {
 
   asio::io_context io_{1};
   asio::executor_work_guard<asio::io_context::executor_type> work_{io_.get_executor()};
-  std::list<Listening> listening_;
+  std::list<ListenSocket> listening_;
   // The members below are used only on the I/O thread.
   std::list<Connection> connections_;
   size_t open_ = 0, handling_ = 0, unsent_ = 0;
@@ -178,9 +178,9 @@ class BeastServer : public HttpServer {
   std::thread thread_;
 };
 
-class BeastServer::Ready {
+class BeastServer::SocketReady {
  public:
-  Ready(BeastServer* server, Connection* c, tcp::socket::wait_type wait)
+  SocketReady(BeastServer* server, Connection* c, tcp::socket::wait_type wait)
       : server_(server), c_(c), wait_(wait) {}
   bool await_ready() const { return c_->closed; }
   void await_suspend(std::coroutine_handle<>) {
@@ -198,9 +198,9 @@ class BeastServer::Ready {
   error_code error_;
 };
 
-class BeastServer::Turn {
+class BeastServer::Yield {
  public:
-  Turn(BeastServer* server, Connection* c) : server_(server), c_(c) {}
+  Yield(BeastServer* server, Connection* c) : server_(server), c_(c) {}
   bool await_ready() const { return c_->closed; }
   void await_suspend(std::coroutine_handle<>) {
     asio::post(server_->io_, [server = server_, c = c_] { server->Resume(c); });
@@ -212,14 +212,15 @@ class BeastServer::Turn {
   Connection* const c_;
 };
 
-class BeastServer::Handled {
+class BeastServer::WorkerResult {
  public:
-  Handled(BeastServer* server, Connection* c, const HttpRoute& route, const HttpRequest& request)
+  WorkerResult(BeastServer* server, Connection* c, const HttpRoute& route,
+               const HttpRequest& request)
       : server_(server), c_(c), route_(route), request_(request) {}
   bool await_ready() const { return false; }
   void await_suspend(std::coroutine_handle<>) {
     asio::post(server_->worker_, [this] {
-      response_ = server_->Answer(route_, request_);
+      response_ = server_->RunHandler(route_, request_);
       // The connection waits for this post, so a failed allocation is retried.
       for (bool posted = false; !posted;) {
         try {
@@ -270,7 +271,7 @@ BeastServer::~BeastServer() {
 }
 
 error_code BeastServer::Open(const tcp::endpoint& endpoint) {
-  Listening& listening = listening_.emplace_back(io_, endpoint.protocol());
+  ListenSocket& listening = listening_.emplace_back(io_, endpoint.protocol());
   tcp::acceptor& acceptor = listening.acceptor;
   error_code error;
   const auto step = [&error](auto action) {
@@ -296,29 +297,29 @@ error_code BeastServer::Open(const tcp::endpoint& endpoint) {
 }
 
 absl::Status BeastServer::Listen() {
-  const absl::StatusOr<Address> address = ReadAddress(kFlag, options_.listen);
+  const absl::StatusOr<Address> address = ParseAddress(kFlag, options_.listen);
   if (!address.ok()) return address.status();
   error_code error;
   const auto found =
       tcp::resolver(io_).resolve(address->host, absl::StrCat(address->port),
                                  tcp::resolver::passive | tcp::resolver::numeric_service, error);
-  if (error) return CannotListen(kFlag, options_.listen, error.message());
+  if (error) return ListenError(kFlag, options_.listen, error.message());
   for (const auto& one : found) {
     tcp::endpoint endpoint = one.endpoint();
     // With port 0, all addresses use the port that the first one got.
     if (port_ != 0) endpoint.port(static_cast<uint16_t>(port_));
     error = Open(endpoint);
     if (error == asio::error::address_family_not_supported) continue;
-    if (error) return CannotListen(kFlag, options_.listen, error.message());
+    if (error) return ListenError(kFlag, options_.listen, error.message());
   }
-  if (listening_.empty()) return CannotListen(kFlag, options_.listen, error.message());
+  if (listening_.empty()) return ListenError(kFlag, options_.listen, error.message());
   return absl::OkStatus();
 }
 
 void BeastServer::Run() {
   pthread_setname_np(pthread_self(), "http");
   while (!stop_) {
-    for (Listening& listening : listening_) Arm(&listening);
+    for (ListenSocket& listening : listening_) Arm(&listening);
     try {
       io_.run_for(kTick);
     } catch (const std::exception&) {
@@ -328,7 +329,7 @@ void BeastServer::Run() {
   }
 }
 
-void BeastServer::Arm(Listening* listening) {
+void BeastServer::Arm(ListenSocket* listening) {
   if (listening->armed) return;
   try {
     listening->acceptor.async_wait(tcp::acceptor::wait_read, [this, listening](error_code error) {
@@ -341,12 +342,12 @@ void BeastServer::Arm(Listening* listening) {
   }
 }
 
-bool BeastServer::Accept(Listening* listening) {
+bool BeastServer::Accept(ListenSocket* listening) {
   for (int i = 0; i < kAcceptsPerTurn; ++i) {
     const int fd = accept4(listening->acceptor.native_handle(), nullptr, nullptr,
                            SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd >= 0) {
-      if (MakeRoom(fd)) {
+      if (EvictIfFull(fd)) {
         Add(listening->protocol, fd);
       } else {
         close(fd);
@@ -364,7 +365,7 @@ bool BeastServer::Accept(Listening* listening) {
 }
 
 // The kernel assigns the lowest free descriptor, so a high number means that few are left.
-bool BeastServer::MakeRoom(int descriptor) {
+bool BeastServer::EvictIfFull(int descriptor) {
   if (open_ < max_connections_ && descriptor < descriptor_limit_ - kReservedDescriptors)
     return true;
   Connection* const oldest = Oldest(/*writing_only=*/false, nullptr);
@@ -402,7 +403,7 @@ void BeastServer::Resume(Connection* c) {
   connections_.erase(c->self);
 }
 
-void BeastServer::Begin(Connection* c, Phase phase, milliseconds timeout) {
+void BeastServer::EnterPhase(Connection* c, Phase phase, milliseconds timeout) {
   handling_ -= c->phase == Phase::kHandling;
   handling_ += phase == Phase::kHandling;
   c->phase = phase;
@@ -412,8 +413,8 @@ void BeastServer::Begin(Connection* c, Phase phase, milliseconds timeout) {
 
 void BeastServer::Close(Connection* c) {
   if (c->closed) return;
-  Begin(c, Phase::kReading, milliseconds(0));
-  EndWrite(c);
+  EnterPhase(c, Phase::kReading, milliseconds(0));
+  FinishWrite(c);
   c->closed = true;
   --open_;
   error_code ignored;
@@ -437,7 +438,7 @@ Connection* BeastServer::Oldest(bool writing_only, const Connection* except) {
   return oldest;
 }
 
-bool BeastServer::Fill(Connection* c) {
+bool BeastServer::ReadInput(Connection* c) {
   const absl::string_view input = c->input();
   std::memmove(c->buffer.data(), input.data(), input.size());
   c->begin = 0;
@@ -468,8 +469,8 @@ bool BeastServer::Advance(Connection* c, Exchange* exchange) {
   const error_code error = Parse(c, &parser);
   if (error && error != http::error::need_more) {
     exchange->malformed = true;
-    exchange->response = Malformed(error, options_.max_body_bytes);
-  } else if (const char* flaw = parser.is_header_done() ? Flaw(parser) : nullptr) {
+    exchange->response = MalformedResponse(error, options_.max_body_bytes);
+  } else if (const char* flaw = parser.is_header_done() ? HeaderError(parser) : nullptr) {
     exchange->malformed = true;
     exchange->response = PlainText(400, absl::StrCat("malformed request: ", flaw, "\n"));
   } else if (parser.is_header_done() && exchange->route == nullptr) {
@@ -486,8 +487,8 @@ bool BeastServer::Advance(Connection* c, Exchange* exchange) {
   return parser.is_done() || exchange->response.has_value();
 }
 
-HttpResponse BeastServer::Answer(const HttpRoute& route,
-                                 const HttpRequest& request) const noexcept {
+HttpResponse BeastServer::RunHandler(const HttpRoute& route,
+                                     const HttpRequest& request) const noexcept {
   try {
     return route.handler(request);
   } catch (...) {
@@ -502,7 +503,7 @@ void BeastServer::StartWrite(Connection* c, const HttpResponse& response, bool h
   c->sent = 0;
   c->unsent = c->head.size() + (c->body == nullptr ? 0 : c->body->size());
   unsent_ += c->unsent;
-  Begin(c, Phase::kWriting, options_.write_timeout);
+  EnterPhase(c, Phase::kWriting, options_.write_timeout);
   while (unsent_ > options_.max_unsent_bytes) {
     Connection* const oldest = Oldest(/*writing_only=*/true, c);
     if (oldest == nullptr) break;
@@ -510,7 +511,7 @@ void BeastServer::StartWrite(Connection* c, const HttpResponse& response, bool h
   }
 }
 
-void BeastServer::EndWrite(Connection* c) {
+void BeastServer::FinishWrite(Connection* c) {
   unsent_ -= c->unsent;
   c->unsent = 0;
   c->body = nullptr;
@@ -531,8 +532,9 @@ error_code BeastServer::Send(Connection* c) {
 }
 
 Coroutine BeastServer::Serve(Connection& c) {
-  Ready readable(this, &c, tcp::socket::wait_read), writable(this, &c, tcp::socket::wait_write);
-  Turn turn(this, &c);
+  SocketReady readable(this, &c, tcp::socket::wait_read),
+      writable(this, &c, tcp::socket::wait_write);
+  Yield turn(this, &c);
   bool keep_alive = true;
   for (bool first = true; keep_alive; first = false) {
     Exchange exchange;
@@ -541,21 +543,21 @@ Coroutine BeastServer::Serve(Connection& c) {
     parser.header_limit(kMaxHttpHeadBytes);
     parser.body_limit(options_.max_body_bytes);
     bool idle = !first && c.input().empty();
-    Begin(&c, Phase::kReading, idle ? options_.idle_timeout : options_.request_timeout);
+    EnterPhase(&c, Phase::kReading, idle ? options_.idle_timeout : options_.request_timeout);
     while (!Advance(&c, &exchange)) {
       const bool ready = co_await readable;
-      if (!ready || !Fill(&c)) co_return;
-      if (std::exchange(idle, false)) Begin(&c, Phase::kReading, options_.request_timeout);
+      if (!ready || !ReadInput(&c)) co_return;
+      if (std::exchange(idle, false)) EnterPhase(&c, Phase::kReading, options_.request_timeout);
     }
     if (!exchange.response.has_value()) {
       const HttpRequest request = {std::move(parser.get().body()), Clock::now()};
       if (exchange.route->thread == HttpRoute::Thread::kIo) {
-        exchange.response = Answer(*exchange.route, request);
+        exchange.response = RunHandler(*exchange.route, request);
       } else if (handling_ >= max_connections_ / 4) {
         exchange.response = busy_;
       } else {
-        Begin(&c, Phase::kHandling, milliseconds(0));
-        Handled handled(this, &c, *exchange.route, request);
+        EnterPhase(&c, Phase::kHandling, milliseconds(0));
+        WorkerResult handled(this, &c, *exchange.route, request);
         exchange.response = co_await handled;
       }
     }
@@ -569,18 +571,18 @@ Coroutine BeastServer::Serve(Connection& c) {
       const bool ready = co_await writable;
       if (!ready) co_return;
     }
-    EndWrite(&c);
+    FinishWrite(&c);
     const bool open = co_await turn;
     if (!open) co_return;
   }
   // Closing a socket with unread input would reset the connection and lose the response.
   error_code error;
   c.socket.shutdown(tcp::socket::shutdown_send, error);
-  Begin(&c, Phase::kReading, kLingerTimeout);
+  EnterPhase(&c, Phase::kReading, kLingerTimeout);
   for (size_t discarded = 0; !error && discarded < kLingerBytes;) {
     const bool ready = co_await readable;
     c.begin = c.end = 0;
-    if (!ready || !Fill(&c)) co_return;
+    if (!ready || !ReadInput(&c)) co_return;
     discarded += c.end;
   }
 }
@@ -596,7 +598,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(Options options,
     server->StartThread();
     return server;
   } catch (const std::exception& error) {  // no thread, descriptor or memory is left
-    return CannotListen(kFlag, listen, error.what());
+    return ListenError(kFlag, listen, error.what());
   }
 }
 

@@ -63,7 +63,7 @@ Listener::Socket::~Socket() {
 Listener::~Listener() { Stop(); }
 
 absl::Status Listener::Bind(const std::string& text) {
-  const absl::StatusOr<Address> address = ReadAddress(kFlag, text);
+  const absl::StatusOr<Address> address = ParseAddress(kFlag, text);
   if (!address.ok()) return address.status();
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -71,7 +71,7 @@ absl::Status Listener::Bind(const std::string& text) {
   addrinfo* found = nullptr;
   const int error =
       getaddrinfo(address->host.c_str(), absl::StrCat(address->port).c_str(), &hints, &found);
-  if (error != 0) return CannotListen(kFlag, text, gai_strerror(error));
+  if (error != 0) return ListenError(kFlag, text, gai_strerror(error));
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, freeaddrinfo);
   for (addrinfo* one = found; one != nullptr; one = one->ai_next) {
     Socket socket(::socket(one->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -84,11 +84,11 @@ absl::Status Listener::Bind(const std::string& text) {
         // Accepted connections inherit TCP_NODELAY.
         setsockopt(socket.fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) == 0 &&
         bind(socket.fd, one->ai_addr, one->ai_addrlen) == 0 && listen(socket.fd, SOMAXCONN) == 0;
-    if (!bound) return CannotListen(kFlag, text, std::strerror(errno));
+    if (!bound) return ListenError(kFlag, text, std::strerror(errno));
     port_ = PortOf(socket.fd);
     sockets_.push_back(std::move(socket));
   }
-  if (sockets_.empty()) return CannotListen(kFlag, text, "no such address");
+  if (sockets_.empty()) return ListenError(kFlag, text, "no such address");
   return absl::OkStatus();
 }
 

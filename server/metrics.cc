@@ -27,15 +27,15 @@ prometheus::Labels Merged(prometheus::Labels labels, const prometheus::Labels& m
 
 double Seconds(int64_t us) { return static_cast<double>(std::max<int64_t>(us, 0)) * 1e-6; }
 
-void Observe(const MetricMaker::Histograms& histograms, double value) {
+void Observe(const MetricFactory::Histograms& histograms, double value) {
   histograms.Each([&](auto& histogram) { histogram.Observe(value); });
 }
 
-void Set(const MetricMaker::Gauges& gauges, double value) {
+void Set(const MetricFactory::Gauges& gauges, double value) {
   gauges.Each([&](auto& gauge) { gauge.Set(value); });
 }
 
-void Increment(const MetricMaker::Counters& counters) {
+void Increment(const MetricFactory::Counters& counters) {
   counters.Each([](auto& counter) { counter.Increment(); });
 }
 
@@ -60,17 +60,19 @@ std::string VllmReason(FinishReason reason) {
 }  // namespace
 
 template <typename Metric, typename Add>
-Aliased<Metric> MetricMaker::Make(const std::string& name, const Aliases& aliases, Add add) {
-  Aliased<Metric> metrics;
+AliasedMetric<Metric> MetricFactory::Make(const std::string& name, const Aliases& aliases,
+                                          Add add) {
+  AliasedMetric<Metric> metrics;
   metrics.Add(add("quintet_" + name, /*alias=*/false));
   if (!vllm_names_) return metrics;
   for (const std::string& alias : aliases) metrics.Add(add("vllm:" + alias, /*alias=*/true));
   return metrics;
 }
 
-MetricMaker::Counters MetricMaker::Counter(const std::string& name, const std::string& help,
-                                           const Aliases& aliases, const prometheus::Labels& labels,
-                                           const prometheus::Labels& alias_labels) {
+MetricFactory::Counters MetricFactory::Counter(const std::string& name, const std::string& help,
+                                               const Aliases& aliases,
+                                               const prometheus::Labels& labels,
+                                               const prometheus::Labels& alias_labels) {
   return Make<prometheus::Counter>(name, aliases, [&](const std::string& full, bool alias) {
     return &prometheus::BuildCounter()
                 .Name(full)
@@ -80,8 +82,9 @@ MetricMaker::Counters MetricMaker::Counter(const std::string& name, const std::s
   });
 }
 
-MetricMaker::Gauges MetricMaker::Gauge(const std::string& name, const std::string& help,
-                                       const Aliases& aliases, const prometheus::Labels& labels) {
+MetricFactory::Gauges MetricFactory::Gauge(const std::string& name, const std::string& help,
+                                           const Aliases& aliases,
+                                           const prometheus::Labels& labels) {
   return Make<prometheus::Gauge>(name, aliases, [&](const std::string& full, bool) {
     return &prometheus::BuildGauge()
                 .Name(full)
@@ -91,9 +94,9 @@ MetricMaker::Gauges MetricMaker::Gauge(const std::string& name, const std::strin
   });
 }
 
-MetricMaker::Histograms MetricMaker::Histogram(const std::string& name, const std::string& help,
-                                               const std::vector<double>& buckets,
-                                               const Aliases& aliases) {
+MetricFactory::Histograms MetricFactory::Histogram(const std::string& name, const std::string& help,
+                                                   const std::vector<double>& buckets,
+                                                   const Aliases& aliases) {
   return Make<prometheus::Histogram>(name, aliases, [&](const std::string& full, bool) {
     return &prometheus::BuildHistogram()
                 .Name(full)
@@ -103,7 +106,7 @@ MetricMaker::Histograms MetricMaker::Histogram(const std::string& name, const st
   });
 }
 
-RefusalMetrics::RefusalMetrics(MetricMaker maker) {
+RefusalMetrics::RefusalMetrics(MetricFactory maker) {
   for (const char* reason : {"INVALID_FIELD", "MODEL_NOT_FOUND", "HEAD_MISSING", "QUEUE_FULL",
                              "NOT_READY", "QUEUED", "AUTH", "NO_METHOD", "OUT_OF_MEMORY", "BUG"}) {
     rejected_[reason] = maker.Counter(
@@ -117,7 +120,7 @@ void RefusalMetrics::Rejected(const std::string& reason) {
   if (found != rejected_.end()) Increment(found->second);
 }
 
-LogMetrics::LogMetrics(MetricMaker maker, std::function<int64_t()> dropped)
+LogMetrics::LogMetrics(MetricFactory maker, std::function<int64_t()> dropped)
     : dropped_(std::move(dropped)),
       counter_(maker.Counter("log_lines_dropped_total",
                              "Log lines that were lost because the log was blocked or full.")) {}
@@ -156,11 +159,11 @@ ModelMetrics::ModelMetrics(const Options& options, prometheus::Registry* registr
     const std::string vllm = VllmReason(reason);
     finished_[FinishReasonName(reason)] = make_.Counter(
         "requests_finished_total", "Requests that ended, by reason.",
-        vllm.empty() ? MetricMaker::Aliases{} : MetricMaker::Aliases{"request_success_total"},
+        vllm.empty() ? MetricFactory::Aliases{} : MetricFactory::Aliases{"request_success_total"},
         {{"reason", FinishReasonName(reason)}}, {{"finished_reason", vllm}});
   }
   const auto counter = [&](const std::string& name, const std::string& help,
-                           const MetricMaker::Aliases& aliases = {}) {
+                           const MetricFactory::Aliases& aliases = {}) {
     return make_.Counter(name, help, aliases);
   };
   prompt_tokens_ =
@@ -219,7 +222,7 @@ void ModelMetrics::Loaded(int64_t page_size, int64_t pages) {
       1);
 }
 
-void ModelMetrics::TakesGpuMemory(const MemoryPlan& plan) {
+void ModelMetrics::SetGpuMemory(const MemoryPlan& plan) {
   const std::pair<const char*, int64_t> kinds[] = {{"weights", plan.model.weights},
                                                    {"cache", plan.model.cache},
                                                    {"workspace", plan.model.workspace},
@@ -236,14 +239,14 @@ void ModelMetrics::Ready(bool ready) { Set(ready_, ready ? 1 : 0); }
 
 void ModelMetrics::Accepted(const char* rpc) { Increment(accepted_.at(rpc)); }
 
-void ModelMetrics::Finished(FinishReason reason, const Result* result, const Asked& asked) {
+void ModelMetrics::Finished(FinishReason reason, const Result* result, const RequestStats& stats) {
   Increment(finished_.at(FinishReasonName(reason)));
   if (result == nullptr) return;
   Observe(prompt_length_, static_cast<double>(result->input_tokens));
-  ObserveTimes(*result, asked.before_engine_us);
+  ObserveTimes(*result, stats.before_engine_us);
   if (result->sequences.empty()) return;
   Observe(generation_length_, static_cast<double>(result->output_tokens));
-  Observe(max_generation_length_, static_cast<double>(asked.max_new_tokens));
+  Observe(max_generation_length_, static_cast<double>(stats.max_new_tokens));
 }
 
 void ModelMetrics::ObserveTimes(const Result& result, int64_t before_engine_us) {

@@ -21,7 +21,7 @@ namespace quintet {
 
 // One metric under its native name and, with --metrics-compat=vllm, also under the vLLM names.
 template <typename Metric>
-class Aliased {
+class AliasedMetric {
  public:
   void Add(Metric* metric) { metrics_.push_back(metric); }
   template <typename Action>
@@ -39,14 +39,14 @@ inline constexpr char kNoModel[] = "none";
 
 // Creates the metrics of one model in a registry. The registry must outlive this object and the
 // metrics.
-class MetricMaker {
+class MetricFactory {
  public:
-  using Counters = Aliased<prometheus::Counter>;
-  using Gauges = Aliased<prometheus::Gauge>;
-  using Histograms = Aliased<prometheus::Histogram>;
+  using Counters = AliasedMetric<prometheus::Counter>;
+  using Gauges = AliasedMetric<prometheus::Gauge>;
+  using Histograms = AliasedMetric<prometheus::Histogram>;
   using Aliases = std::vector<std::string>;  // vLLM names without the prefix "vllm:"
 
-  MetricMaker(const std::string& model_name, bool vllm_names, prometheus::Registry* registry)
+  MetricFactory(const std::string& model_name, bool vllm_names, prometheus::Registry* registry)
       : registry_(registry),
         labels_{{"model_name", model_name}, {"engine", "0"}},
         vllm_names_(vllm_names) {}
@@ -62,7 +62,7 @@ class MetricMaker {
 
  private:
   template <typename Metric, typename Add>
-  Aliased<Metric> Make(const std::string& name, const Aliases& aliases, Add add);
+  AliasedMetric<Metric> Make(const std::string& name, const Aliases& aliases, Add add);
 
   prometheus::Registry* registry_;
   prometheus::Labels labels_;
@@ -72,24 +72,24 @@ class MetricMaker {
 // Counters of requests that were rejected before they reached the engine, by ErrorInfo.reason.
 class RefusalMetrics {
  public:
-  explicit RefusalMetrics(MetricMaker maker);
+  explicit RefusalMetrics(MetricFactory maker);
   void Rejected(const std::string& reason);
 
  private:
-  std::map<std::string, MetricMaker::Counters> rejected_;
+  std::map<std::string, MetricFactory::Counters> rejected_;
 };
 
 // The counter of lost log lines.
 class LogMetrics {
  public:
   // `dropped` returns the total number of lost lines.
-  LogMetrics(MetricMaker maker, std::function<int64_t()> dropped);
+  LogMetrics(MetricFactory maker, std::function<int64_t()> dropped);
   // Updates the counter. Called before each scrape.
   void Collect();
 
  private:
   const std::function<int64_t()> dropped_;
-  const MetricMaker::Counters counter_;
+  const MetricFactory::Counters counter_;
   std::mutex mutex_;
   int64_t collected_ = 0;  // the value of counter_
 };
@@ -107,31 +107,31 @@ class ModelMetrics : public StepObserver {
   // after the model is loaded.
   void Loaded(int64_t page_size, int64_t pages);
   // Exports the planned GPU memory of the model. It is planned at load and does not grow.
-  void TakesGpuMemory(const MemoryPlan& plan);
+  void SetGpuMemory(const MemoryPlan& plan);
   void Ready(bool ready);
   void Accepted(const char* rpc);
   void Rejected(const std::string& reason) { refusals_.Rejected(reason); }
-  struct Asked {
+  struct RequestStats {
     int64_t max_new_tokens = 0;
     int64_t before_engine_us = 0;  // from the arrival of the request until the engine got it
   };
   // Called once for every accepted request, before its response is sent. `result` is null if the
   // request failed.
-  void Finished(FinishReason reason, const Result* result, const Asked& asked);
+  void Finished(FinishReason reason, const Result* result, const RequestStats& stats);
   void OnStep(const StepReport& report) override;
   // Copies the counters of the engine into gauges and counters. `waiting` and `queue_tokens` are
   // the requests and tokens that admission control holds. Called before each scrape.
   void Collect(const EngineCounters& counters, int64_t waiting, int64_t queue_tokens);
 
  private:
-  using Counters = MetricMaker::Counters;
-  using Gauges = MetricMaker::Gauges;
-  using Histograms = MetricMaker::Histograms;
+  using Counters = MetricFactory::Counters;
+  using Gauges = MetricFactory::Gauges;
+  using Histograms = MetricFactory::Histograms;
 
   void MakeHistograms();
   void ObserveTimes(const Result& result, int64_t before_engine_us);
 
-  MetricMaker make_;
+  MetricFactory make_;
   RefusalMetrics refusals_;
   std::mutex mutex_;          // guards collected_
   EngineCounters collected_;  // values that the counters below already include

@@ -63,7 +63,7 @@ absl::StatusOr<ModelHostMemory> ModelHost::ReadFiles() {
   if (!planned.ok()) return planned;
   const absl::StatusOr<MemoryPlan> plan = MeasureMemory(options_.directory, load_, pool_);
   if (!plan.ok()) return plan.status();
-  if (load_.device != nullptr) metrics_->TakesGpuMemory(*plan);
+  if (load_.device != nullptr) metrics_->SetGpuMemory(*plan);
   ModelHostMemory memory;
   memory.weights_bytes = plan->host_weights;
   memory.cache_bytes = plan->host_cache;

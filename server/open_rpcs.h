@@ -17,7 +17,7 @@ namespace quintet {
 
 class Rpc;
 
-class OpenRpcs {
+class RpcRegistry {
  public:
   // Maximum numbers of open RPCs. Long-lived RPCs may stay open without a request in progress:
   // client streams (EncodeStream, reflection) and health watches.
@@ -28,36 +28,36 @@ class OpenRpcs {
   };
 
   // The registration of one RPC, which counts towards the limits. The destructor ends it.
-  class Place {
+  class Registration {
    public:
-    Place(Place&&) noexcept = default;
-    ~Place();
+    Registration(Registration&&) noexcept = default;
+    ~Registration();
     // The bytes that the calls of this RPC's connection have reserved.
     std::shared_ptr<ConnectionBytes> connection_bytes() const {
       return {connection_, &connection_->bytes};
     }
 
    private:
-    friend class OpenRpcs;
+    friend class RpcRegistry;
     struct Connection {
       ConnectionBytes bytes{0};
       int64_t long_lived = 0;  // guarded by owner_->mutex_
     };
-    Place(OpenRpcs* owner, bool long_lived, std::shared_ptr<Connection> connection)
+    Registration(RpcRegistry* owner, bool long_lived, std::shared_ptr<Connection> connection)
         : owner_(owner), long_lived_(long_lived), connection_(std::move(connection)) {}
 
-    OpenRpcs* owner_;
+    RpcRegistry* owner_;
     bool long_lived_;
     std::shared_ptr<Connection> connection_;  // null: moved from
   };
 
-  OpenRpcs() : OpenRpcs(Limits()) {}
-  explicit OpenRpcs(const Limits& limits) : limits_(limits) {}
-  OpenRpcs(const OpenRpcs&) = delete;
-  OpenRpcs& operator=(const OpenRpcs&) = delete;
+  RpcRegistry() : RpcRegistry(Limits()) {}
+  explicit RpcRegistry(const Limits& limits) : limits_(limits) {}
+  RpcRegistry(const RpcRegistry&) = delete;
+  RpcRegistry& operator=(const RpcRegistry&) = delete;
 
   // Registers an RPC. `peer` identifies the connection. RESOURCE_EXHAUSTED: a limit is reached.
-  absl::StatusOr<Place> Enter(const std::string& peer, bool long_lived);
+  absl::StatusOr<Registration> Admit(const std::string& peer, bool long_lived);
 
   // From Add until Remove, Check applies the time limits to `rpc`.
   void Add(Rpc* rpc);
@@ -82,7 +82,7 @@ class OpenRpcs {
   mutable std::mutex mutex_;
   std::unordered_set<Rpc*> rpcs_;
   int64_t open_ = 0, long_lived_ = 0;  // number of registrations
-  std::unordered_map<std::string, std::weak_ptr<Place::Connection>> connections_;
+  std::unordered_map<std::string, std::weak_ptr<Registration::Connection>> connections_;
 };
 
 }  // namespace quintet

@@ -24,12 +24,13 @@ RpcOutcome IdleOutcome(bool first) {
 
 }  // namespace
 
-Rpc::Rpc(grpc::CallbackServerContext* context, OpenRpcs* open, OpenRpcs::Place place,
-         const ClientPatience& patience, Priority max_priority)
+Rpc::Rpc(grpc::CallbackServerContext* context, RpcRegistry* open,
+         RpcRegistry::Registration registration, const ClientTimeouts& timeouts,
+         Priority max_priority)
     : context_(context),
       open_(open),
-      place_(std::move(place)),
-      patience_(patience),
+      registration_(std::move(registration)),
+      timeouts_(timeouts),
       max_priority_(max_priority),
       active_us_(MonotonicMicros()) {}
 
@@ -60,7 +61,7 @@ void Rpc::OnReadDone(bool ok) {
     reading_ = false;
     input_ended_ = !ok;
     seen_message_ |= ok;
-    drop = finished_ || gone_ || refused_.has_value();
+    drop = finished_ || client_gone_ || refused_.has_value();
     handling_ = !drop;
   }
   if (drop) {
@@ -83,7 +84,7 @@ void Rpc::OnWriteDone(bool ok) {
   std::lock_guard<std::mutex> lock(mutex_);
   writing_ = false;
   written_.Clear();
-  gone_ |= !ok;
+  client_gone_ |= !ok;
   active_us_ = MonotonicMicros();
   Advance();
 }
@@ -91,7 +92,7 @@ void Rpc::OnWriteDone(bool ok) {
 void Rpc::OnCancel() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    gone_ = true;
+    client_gone_ = true;
   }
   try {
     handler_->OnCancel();
@@ -115,16 +116,16 @@ void Rpc::Check(int64_t now_us, bool draining) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (finished_ || writing_) {
-      cut_off = now_us - write_us_ > patience_.write_us;
+      cut_off = now_us - write_us_ > timeouts_.write_us;
     } else if (handler_ != nullptr && !handling_) {
       const RpcActivity activity = handler_->activity();
-      const int64_t patience_us =
-          seen_message_ ? patience_.next_message_us : patience_.first_message_us;
+      const int64_t timeout_us =
+          seen_message_ ? timeouts_.next_message_us : timeouts_.first_message_us;
       if (refused_.has_value()) {
         // The RPC already ends as soon as none of its requests is in progress.
       } else if (activity != RpcActivity::kWorking && draining) {
         refused_ = DrainingOutcome();
-      } else if (activity == RpcActivity::kAwaitsClient && now_us - active_us_ > patience_us) {
+      } else if (activity == RpcActivity::kAwaitingClient && now_us - active_us_ > timeout_us) {
         refused_ = IdleOutcome(/*first=*/!seen_message_);
       }
       Advance();
@@ -156,7 +157,8 @@ void Rpc::Advance() {
     if (!refused_.has_value()) refused_ = OutOfMemoryOutcome();
     TryWrite();
   }
-  if (finished_ || reading_ || input_ended_ || handling_ || gone_ || refused_.has_value()) return;
+  if (finished_ || reading_ || input_ended_ || handling_ || client_gone_ || refused_.has_value())
+    return;
   if (!handler_->wants_message()) return;
   reading_ = true;
   StartRead(&read_);
@@ -172,7 +174,7 @@ bool Rpc::TryWrite() {
 }
 
 void Rpc::Write() {
-  const bool drop = gone_ || refused_.has_value();
+  const bool drop = client_gone_ || refused_.has_value();
   RpcOutput output = handler_->Next();
   while (drop && output.message.has_value() && !output.end.has_value()) output = handler_->Next();
   if (output.message.has_value() && !drop) {

@@ -33,9 +33,9 @@ struct RpcOutput {
 };
 
 enum class RpcActivity : uint8_t {
-  kAwaitsClient,  // nothing is in progress until the client sends a message
-  kWorking,       // a request is in progress, or a response is being written
-  kWatching,      // the RPC waits for an event in the server, for example a health watch
+  kAwaitingClient,  // nothing is in progress until the client sends a message
+  kWorking,         // a request is in progress, or a response is being written
+  kWatching,        // the RPC waits for an event in the server, for example a health watch
 };
 
 // The implementation of a method for one RPC. The reactor calls these functions without holding its
@@ -70,8 +70,9 @@ class Rpc : public grpc::ServerGenericBidiReactor, public std::enable_shared_fro
  public:
   // `context` is owned by gRPC and valid until OnDone. `open` must outlive the reactor.
   // `max_priority` is the highest priority that requests of this RPC may have.
-  Rpc(grpc::CallbackServerContext* context, OpenRpcs* open, OpenRpcs::Place place,
-      const ClientPatience& patience, Priority max_priority);
+  Rpc(grpc::CallbackServerContext* context, RpcRegistry* open,
+      RpcRegistry::Registration registration, const ClientTimeouts& timeouts,
+      Priority max_priority);
   ~Rpc() override = default;
 
   // Starts reading. Must be called once.
@@ -87,7 +88,9 @@ class Rpc : public grpc::ServerGenericBidiReactor, public std::enable_shared_fro
 
   grpc::CallbackServerContext* context() { return context_; }
   Priority max_priority() const { return max_priority_; }
-  std::shared_ptr<ConnectionBytes> connection_bytes() const { return place_.connection_bytes(); }
+  std::shared_ptr<ConnectionBytes> connection_bytes() const {
+    return registration_.connection_bytes();
+  }
 
   // Reactions of the gRPC callback API.
   void OnReadDone(bool ok) override;
@@ -95,7 +98,7 @@ class Rpc : public grpc::ServerGenericBidiReactor, public std::enable_shared_fro
   void OnCancel() override;
   void OnDone() override;
 
-  // The three functions below are for OpenRpcs.
+  // The three functions below are for RpcRegistry.
   //
   // Ends the RPC if its client has exceeded a time limit. If `draining`, also ends an RPC that
   // waits for its client.
@@ -117,9 +120,9 @@ class Rpc : public grpc::ServerGenericBidiReactor, public std::enable_shared_fro
   void Finish(const RpcOutcome& outcome);
 
   grpc::CallbackServerContext* const context_;
-  OpenRpcs* const open_;
-  OpenRpcs::Place place_;
-  const ClientPatience patience_;
+  RpcRegistry* const open_;
+  RpcRegistry::Registration registration_;
+  const ClientTimeouts timeouts_;
   const Priority max_priority_;
   std::shared_ptr<RpcHandler> handler_;  // set from Start until OnDone
   std::shared_ptr<Rpc> self_;            // set from Start until OnDone
@@ -127,9 +130,9 @@ class Rpc : public grpc::ServerGenericBidiReactor, public std::enable_shared_fro
   mutable std::mutex mutex_;
   grpc::ByteBuffer read_, written_;
   bool reading_ = false, writing_ = false, input_ended_ = false;
-  bool handling_ = false;  // OnMessage or OnInputEnd is running; the RPC must not end meanwhile
-  bool gone_ = false;      // the RPC was cancelled or a write failed: nothing can be written
-  bool finished_ = false;  // Finish has been called
+  bool handling_ = false;     // OnMessage or OnInputEnd is running; the RPC must not end meanwhile
+  bool client_gone_ = false;  // the RPC was cancelled or a write failed: nothing can be written
+  bool finished_ = false;     // Finish has been called
   bool seen_message_ = false;
   std::optional<RpcOutcome> refused_;  // set by Refuse and Check: replaces the handler's status
   int64_t active_us_;     // time of the last read, write or Wake; start of the client's time limit

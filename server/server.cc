@@ -79,16 +79,16 @@ class ServerProcess {
   ServerSignals* const signals_;
   ThreadPool pool_;
   prometheus::Registry registry_;
-  MetricMaker make_{kNoModel, /*vllm_names=*/false, &registry_};
+  MetricFactory make_{kNoModel, /*vllm_names=*/false, &registry_};
   RefusalMetrics refusals_{make_};
   LogMetrics log_metrics_{make_, options_.log_lines_dropped};
-  MetricMaker::Gauges open_calls_ =
+  MetricFactory::Gauges open_calls_ =
       make_.Gauge("open_calls", "Open RPCs of all methods, including idle streams.");
   ApiKeys api_keys_;
   std::unique_ptr<CertificateFiles> certificates_;  // null: plaintext
   absl::Status certificates_status_;                // result of the last refresh
-  // executor_ tokenizes requests, responder_ builds responses, writer_ writes stream chunks.
-  std::unique_ptr<Executor> executor_, responder_, writer_;
+  // preparation_ tokenizes requests, completion_ builds responses, writer_ writes stream chunks.
+  std::unique_ptr<Executor> preparation_, completion_, writer_;
   std::vector<std::unique_ptr<ModelHost>> hosts_;
   MemoryBudget memory_{kLoadingBudgetBytes};  // the limit is raised when the models are planned
   CallContext context_;
@@ -104,7 +104,7 @@ class ServerProcess {
 // Logs only the first libprotobuf message about a malformed request, because any client can cause
 // more. The message names a field but does not quote its text. Since version 22, libprotobuf writes
 // these messages to the Abseil log.
-void LogUnreadableMessagesOnce() {
+void LogMalformedRequestsOnce() {
 #if GOOGLE_PROTOBUF_VERSION < 4000000
   google::protobuf::SetLogHandler(
       [](google::protobuf::LogLevel, const char*, int, const std::string& message) {
@@ -144,24 +144,24 @@ absl::Status ServerProcess::Start() {
     if (absl::Status status = api_keys_.Load(options_.api_key_file); !status.ok()) return status;
     context_.api_keys = &api_keys_;
   }
-  executor_ = std::make_unique<Executor>(ExecutorOptions{
+  preparation_ = std::make_unique<Executor>(ExecutorOptions{
       .name = "tokenize", .threads = options_.tokenizer_threads, .short_task_threads = 1});
-  responder_ = std::make_unique<Executor>(ExecutorOptions{
+  completion_ = std::make_unique<Executor>(ExecutorOptions{
       .name = "respond", .threads = options_.tokenizer_threads, .short_task_threads = 1});
   writer_ = std::make_unique<Executor>(ExecutorOptions{.name = "write"});
   for (const HostOptions& model : options_.models) {
     hosts_.push_back(std::make_unique<ModelHost>(model, &pool_, &registry_));
     context_.hosts.push_back(hosts_.back().get());
   }
-  context_.preparation = executor_.get();
-  context_.completion = responder_.get();
+  context_.preparation = preparation_.get();
+  context_.completion = completion_.get();
   context_.writer = writer_.get();
   context_.memory = &memory_;
   context_.refusals = &refusals_;
   context_.max_message_bytes = options_.max_message_bytes;
   context_.default_timeout_us = options_.default_timeout_us;
   context_.max_timeout_us = options_.max_timeout_us;
-  service_ = std::make_unique<RpcService>(&context_, options_.patience);
+  service_ = std::make_unique<RpcService>(&context_, options_.client_timeouts);
   service_->Add(InferenceMethods(&context_));
   service_->Add(HealthMethods(&health_));
   if (absl::Status status = ListenHttp(); !status.ok()) return status;
@@ -190,11 +190,11 @@ absl::Status ServerProcess::ListenHttp() {
 
 absl::Status ServerProcess::ListenGrpc() {
   if (absl::Status status = listener_.Bind(options_.listen); !status.ok()) return status;
-  const absl::StatusOr<Address> address = ReadAddress("--listen", options_.listen);
+  const absl::StatusOr<Address> address = ParseAddress("--listen", options_.listen);
   if (address.ok() && IsLoopback(*address)) {
     service_->Add(ReflectionMethods({kServiceName, "grpc.health.v1.Health"}));
   }
-  LogUnreadableMessagesOnce();
+  LogMalformedRequestsOnce();
   grpc::EnableDefaultHealthCheckService(false);
   grpc::ServerBuilder builder;
   SetTransportLimits(&builder);
@@ -374,10 +374,10 @@ ServeOutcome ServerProcess::Run() {
   Drain();
   http_.reset();
   writer_.reset();
-  // The executors end before the hosts, because tasks use engines, and executor_ ends before
-  // responder_, because a preparation task may post a completion task.
-  executor_.reset();
-  responder_.reset();
+  // The executors end before the hosts, because tasks use engines, and preparation_ ends before
+  // completion_, because a preparation task may post a completion task.
+  preparation_.reset();
+  completion_.reset();
   hosts_.clear();
   spdlog::info("stopped");
   return {};

@@ -24,7 +24,7 @@ struct ServerOptions {
   int64_t max_message_bytes = 4 << 20;
   int64_t default_timeout_us = 60'000'000, max_timeout_us = 600'000'000;
   int64_t drain_delay_us = 5'000'000, drain_timeout_us = 30'000'000, stall_timeout_us = 30'000'000;
-  ClientPatience patience;
+  ClientTimeouts client_timeouts;
   bool allow_plaintext = false;
   std::string tls_cert, tls_key, tls_client_ca;  // PEM files; re-read when they change
   std::string api_key_file;                      // empty: no API key is required

@@ -37,10 +37,11 @@ absl::StatusOr<std::shared_ptr<Rpc>> RpcService::Open(grpc::GenericCallbackServe
     return absl::UnimplementedError("no such method; expected one of quintet.v1.Inference");
   }
   const Method& method = found->second;
-  absl::StatusOr<OpenRpcs::Place> place = context_->rpcs.Enter(rpc->peer(), method.long_lived);
-  if (!place.ok()) return place.status();
-  auto opened =
-      std::make_shared<Rpc>(rpc, &context_->rpcs, *std::move(place), patience_, max_priority);
+  absl::StatusOr<RpcRegistry::Registration> registration =
+      context_->rpcs.Admit(rpc->peer(), method.long_lived);
+  if (!registration.ok()) return registration.status();
+  auto opened = std::make_shared<Rpc>(rpc, &context_->rpcs, *std::move(registration), timeouts_,
+                                      max_priority);
   opened->Start(method.make(opened));
   return opened;
 }

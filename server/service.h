@@ -15,8 +15,8 @@ namespace quintet {
 class RpcService final : public grpc::CallbackGenericService {
  public:
   // `context` must outlive the gRPC server that this service is registered with.
-  RpcService(CallContext* context, const ClientPatience& patience)
-      : context_(context), patience_(patience) {}
+  RpcService(CallContext* context, const ClientTimeouts& timeouts)
+      : context_(context), timeouts_(timeouts) {}
 
   // Adds methods. Must not be called after the gRPC server has started.
   void Add(std::vector<Method> methods);
@@ -27,7 +27,7 @@ class RpcService final : public grpc::CallbackGenericService {
   absl::StatusOr<std::shared_ptr<Rpc>> Open(grpc::GenericCallbackServerContext* rpc);
 
   CallContext* const context_;
-  const ClientPatience patience_;
+  const ClientTimeouts timeouts_;
   absl::flat_hash_map<std::string, Method> methods_;
 };
 

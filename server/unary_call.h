@@ -36,9 +36,9 @@ class UnaryCall : public Call, public RpcHandler {
 
   RpcActivity activity() const final {
     std::lock_guard<std::mutex> lock(mutex_);
-    return received_ ? RpcActivity::kWorking : RpcActivity::kAwaitsClient;
+    return received_ ? RpcActivity::kWorking : RpcActivity::kAwaitingClient;
   }
-  bool wants_message() const final { return activity() == RpcActivity::kAwaitsClient; }
+  bool wants_message() const final { return activity() == RpcActivity::kAwaitingClient; }
   RpcOutput Next() final {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!output_.end.has_value()) return {};

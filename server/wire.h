@@ -35,21 +35,24 @@ InputSize SizeOf(const google::protobuf::RepeatedPtrField<v1::Input>& inputs);
 
 // Returns INVALID_ARGUMENT for an enum value that this version does not know. `most` is the largest
 // known value.
-absl::Status OutOfEnum(const std::string& field, int value, int most);
+absl::Status UnknownEnumValue(const std::string& field, int value, int most);
 
 // Checks the fields that all calls share: model, request_id, priority.
 absl::Status CheckCallOptions(const v1::CallOptions& call);
 
 // Returns the token ids of an input, tokenizing its text if it has one. `field` names the input in
 // errors. FAILED_PRECONDITION: the input is text and `tokenizer` is null.
-absl::StatusOr<std::vector<int32_t>> InputIds(const v1::Input& input, const v1::CallOptions& call,
-                                              const Tokenizer* tokenizer, const InputLimits& limits,
-                                              const std::string& field);
+absl::StatusOr<std::vector<int32_t>> TokenizeInput(const v1::Input& input,
+                                                   const v1::CallOptions& call,
+                                                   const Tokenizer* tokenizer,
+                                                   const InputLimits& limits,
+                                                   const std::string& field);
 
-absl::StatusOr<DecodingRequest> ReadDecoding(const v1::DecodingOptions& decoding,
-                                             const Tokenizer* tokenizer, const InputLimits& limits);
+absl::StatusOr<DecodingRequest> DecodingFromProto(const v1::DecodingOptions& decoding,
+                                                  const Tokenizer* tokenizer,
+                                                  const InputLimits& limits);
 // `priority` must have passed CheckCallOptions. UNSPECIFIED becomes kNormal.
-Priority ReadPriority(v1::Priority priority);
+Priority PriorityFromProto(v1::Priority priority);
 
 struct SequenceOptions {
   bool return_text = true, return_token_ids = true, return_scores = false;

@@ -89,7 +89,7 @@ TEST_CASE("Memory of a GPU is a gauge for each use", "[metrics]") {
     return found;
   };
   CHECK(kinds().empty());  // as on a CPU
-  metrics.TakesGpuMemory(
+  metrics.SetGpuMemory(
       {.model = {.weights = 5, .cache = 4, .workspace = 3}, .search = 2, .runtime = 1});
   CHECK(kinds() ==
         std::map<std::string, double>{

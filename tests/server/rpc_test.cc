@@ -206,9 +206,10 @@ class FakeStream final : public grpc::ServerCallbackReaderWriter<ByteBuffer, Byt
 
 class TestRpc final : public Rpc {
  public:
-  TestRpc(FakeStream* stream, grpc::CallbackServerContext* context, OpenRpcs* open,
-          OpenRpcs::Place place)
-      : Rpc(context, open, std::move(place), ClientPatience(), Priority::kHigh), stream_(stream) {}
+  TestRpc(FakeStream* stream, grpc::CallbackServerContext* context, RpcRegistry* open,
+          RpcRegistry::Registration registration)
+      : Rpc(context, open, std::move(registration), ClientTimeouts(), Priority::kHigh),
+        stream_(stream) {}
   void TryCancel() override { stream_->Cancel(); }
 
  private:
@@ -220,7 +221,7 @@ struct Host {
   std::shared_ptr<StubControl> control = std::make_shared<StubControl>();
   ThreadPool pool{1};
   prometheus::Registry registry;
-  RefusalMetrics refusals{MetricMaker(kNoModel, /*vllm_names=*/false, &registry)};
+  RefusalMetrics refusals{MetricFactory(kNoModel, /*vllm_names=*/false, &registry)};
   MemoryBudget memory{int64_t{64} << 20};
   std::unique_ptr<ModelHost> model;
   CallContext context;
@@ -327,10 +328,11 @@ Outcome RunOne(Host* host, const Method& method, uint64_t seed, int threads) {
   }
   grpc::CallbackServerContext context;
   FakeStream stream(std::move(messages));
-  absl::StatusOr<OpenRpcs::Place> place =
-      host->context.rpcs.Enter(absl::StrCat("peer", seed % 3), method.long_lived);
-  REQUIRE(place.ok());
-  auto rpc = std::make_shared<TestRpc>(&stream, &context, &host->context.rpcs, *std::move(place));
+  absl::StatusOr<RpcRegistry::Registration> registration =
+      host->context.rpcs.Admit(absl::StrCat("peer", seed % 3), method.long_lived);
+  REQUIRE(registration.ok());
+  auto rpc =
+      std::make_shared<TestRpc>(&stream, &context, &host->context.rpcs, *std::move(registration));
   const std::weak_ptr<Rpc> watched = rpc;
   Rpc* const raw = rpc.get();
   raw->Start(method.make(rpc));
@@ -416,7 +418,7 @@ TEST_CASE("A message that arrives after a stream has failed starts nothing", "[r
   grpc::CallbackServerContext context;
   FakeStream stream({ToBytes(bad), ToBytes(bad), ToBytes(bad)});
   auto rpc = std::make_shared<TestRpc>(&stream, &context, &host.context.rpcs,
-                                       *host.context.rpcs.Enter("peer", true));
+                                       *host.context.rpcs.Admit("peer", true));
   const std::weak_ptr<Rpc> watched = rpc;
   Rpc* const raw = rpc.get();
   raw->Start(method.make(rpc));
@@ -443,9 +445,11 @@ bool RunWithFailure(Host* host, const Method& method, const ByteBuffer& message,
                     int64_t skip) {
   grpc::CallbackServerContext context;
   FakeStream stream({message});
-  absl::StatusOr<OpenRpcs::Place> place = host->context.rpcs.Enter("peer", method.long_lived);
-  REQUIRE(place.ok());
-  auto rpc = std::make_shared<TestRpc>(&stream, &context, &host->context.rpcs, *std::move(place));
+  absl::StatusOr<RpcRegistry::Registration> registration =
+      host->context.rpcs.Admit("peer", method.long_lived);
+  REQUIRE(registration.ok());
+  auto rpc =
+      std::make_shared<TestRpc>(&stream, &context, &host->context.rpcs, *std::move(registration));
   const std::weak_ptr<Rpc> watched = rpc;
   Rpc* const raw = rpc.get();
   raw->Start(method.make(rpc));
