@@ -50,7 +50,7 @@ TEST_CASE("LOW requests leave a quarter of the queue to others", "[admission]") 
   CHECK(reserve(1, 1, Priority::kHigh));
   CHECK_FALSE(reserve(1, 1, Priority::kHigh));
   reservations.clear();
-  CHECK(reserve(8, 1, Priority::kLow));  // an empty queue is all its own
+  CHECK(reserve(8, 1, Priority::kLow));  // an empty queue accepts it completely
   reservations.clear();
   CHECK(reserve(1, 700, Priority::kLow));
   CHECK_FALSE(reserve(1, 51, Priority::kLow));
@@ -74,7 +74,7 @@ TEST_CASE("A class that fills the queue leaves the others their share", "[admiss
   }
   CHECK(admission.requests() == 80);
   CHECK(admission.requests() <= Admission::WithShares(64));
-  // A share has tokens, too.
+  // The share also limits tokens.
   reservations.erase(reservations.end() - 8, reservations.end());
   CHECK_FALSE(admission.TryReserve(1, 801, Priority::kLow).held());
   CHECK(admission.TryReserve(1, 800, Priority::kLow).held());
