@@ -64,7 +64,7 @@ class Call : public std::enable_shared_from_this<Call> {
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
-  // Starts the call. Must be called once, before any other member function that is not protected.
+  // Starts the call: checks it, admits it and posts its preparation. Must be called at most once.
   // `size` is the size of the engine requests that Prepare will create.
   void Start(const v1::CallOptions& options, const CallSize& size);
   // Cancels the engine requests of the call because its client has gone. May be called from any

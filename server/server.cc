@@ -90,7 +90,7 @@ class ServerProcess {
   // preparation_ tokenizes requests, completion_ builds responses, writer_ writes stream chunks.
   std::unique_ptr<Executor> preparation_, completion_, writer_;
   std::vector<std::unique_ptr<ModelHost>> hosts_;
-  MemoryBudget memory_{kLoadingBudgetBytes};  // the limit is raised when the models are planned
+  MemoryBudget memory_{kLoadingBudgetBytes};  // until LoadModels sets the planned limit
   CallContext context_;
   HealthStatus health_;
   std::unique_ptr<RpcService> service_;
