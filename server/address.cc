@@ -10,7 +10,7 @@
 
 namespace quintet {
 
-absl::StatusOr<Address> ReadAddress(const std::string& flag, const std::string& text) {
+absl::StatusOr<Address> ParseAddress(const std::string& flag, const std::string& text) {
   const size_t colon = text.rfind(':');
   Address address;
   std::string port;
@@ -24,13 +24,12 @@ absl::StatusOr<Address> ReadAddress(const std::string& flag, const std::string& 
   const bool digits = std::all_of(port.begin(), port.end(), absl::ascii_isdigit);
   if (address.host.empty() || !digits || !absl::SimpleAtoi(port, &address.port) ||
       address.port > 65535) {
-    return CannotListen(flag, text, "expected HOST:PORT, a port from 0 to 65535");
+    return ListenError(flag, text, "expected HOST:PORT, a port from 0 to 65535");
   }
   return address;
 }
 
-absl::Status CannotListen(const std::string& flag, const std::string& text,
-                          const std::string& why) {
+absl::Status ListenError(const std::string& flag, const std::string& text, const std::string& why) {
   return absl::InvalidArgumentError(absl::StrCat(flag, ": cannot listen on ", text, ": ", why));
 }
 

@@ -11,7 +11,7 @@ Admission::Held Admission::Total() const {
   return total;
 }
 
-Admission::Place Admission::TryReserve(int64_t requests, int64_t tokens, Priority priority) {
+Admission::Reservation Admission::TryReserve(int64_t requests, int64_t tokens, Priority priority) {
   std::lock_guard<std::mutex> lock(mutex_);
   const Held total = Total();
   Held& own = held_[static_cast<size_t>(priority)];
@@ -25,12 +25,12 @@ Admission::Place Admission::TryReserve(int64_t requests, int64_t tokens, Priorit
   if (!fits && !fits_share) return {};
   own.requests += requests;
   own.tokens += tokens;
-  Place place;
-  place.owner_ = this;
-  place.priority_ = priority;
-  place.requests_ = requests;
-  place.tokens_ = tokens;
-  return place;
+  Reservation reservation;
+  reservation.owner_ = this;
+  reservation.priority_ = priority;
+  reservation.requests_ = requests;
+  reservation.tokens_ = tokens;
+  return reservation;
 }
 
 void Admission::Change(Priority priority, int64_t requests, int64_t tokens) {
@@ -50,13 +50,13 @@ int64_t Admission::tokens() const {
   return Total().tokens;
 }
 
-void Admission::Place::Correct(int64_t tokens) {
+void Admission::Reservation::Correct(int64_t tokens) {
   if (owner_ == nullptr) return;
   owner_->Change(priority_, 0, tokens - tokens_);
   tokens_ = tokens;
 }
 
-void Admission::Place::Release() {
+void Admission::Reservation::Release() {
   if (owner_ == nullptr) return;
   owner_->Change(priority_, -requests_, -tokens_);
   owner_ = nullptr;

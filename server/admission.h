@@ -1,5 +1,6 @@
-// Admission to one model's queue. A call reserves its place before any work is done for it
-// (tokenizing included), so that a burst costs the server nothing but refusals. Thread safe.
+// Admission control for the request queue of one model. A call reserves its share of the queue
+// before the server does any work for that call, tokenization included, so that a burst of calls
+// costs the server only the error responses. Thread-safe.
 #pragma once
 
 #include <array>
@@ -16,21 +17,22 @@ class Admission {
   Admission(int64_t max_requests, int64_t max_tokens)
       : max_requests_(max_requests), max_tokens_(max_tokens) {}
 
-  // A held place; released on destruction.
-  class Place {
+  // The requests and tokens that one call holds in the queue. The destructor releases them.
+  class Reservation {
    public:
-    Place() = default;
-    Place(Place&& other) noexcept { *this = std::move(other); }
-    Place& operator=(Place&& other) noexcept {
+    Reservation() = default;
+    Reservation(Reservation&& other) noexcept { *this = std::move(other); }
+    Reservation& operator=(Reservation&& other) noexcept {
       std::swap(owner_, other.owner_);
       std::swap(priority_, other.priority_);
       std::swap(requests_, other.requests_);
       std::swap(tokens_, other.tokens_);
       return *this;
     }
-    ~Place() { Release(); }
+    ~Reservation() { Release(); }
     bool held() const { return owner_ != nullptr; }
-    // The tokens turned out to be `tokens`; more than was reserved is taken even past the limit.
+    // Replaces the estimated token count by the exact count `tokens`. A larger count is accepted
+    // even if the queue then exceeds its token limit.
     void Correct(int64_t tokens);
     void Release();
 
@@ -41,23 +43,24 @@ class Admission {
     int64_t requests_ = 0, tokens_ = 0;
   };
 
-  // A place for `requests` requests of about `tokens` tokens; not held when either limit would be
-  // exceeded. An empty queue takes any number of tokens, so that a single large request is not
-  // refused forever.
+  // Reserves room for `requests` requests with about `tokens` tokens in total. The result is not
+  // held() if either limit would be exceeded. An empty queue accepts any number of tokens, so that
+  // one large request is not rejected forever.
   //
-  // No class can lock out another: LOW requests leave a quarter of both limits to others, and
-  // beyond the limits every class may hold its share of kShares of them.
-  Place TryReserve(int64_t requests, int64_t tokens, Priority priority = Priority::kNormal);
+  // No priority class can starve another one: LOW requests may use only three quarters of both
+  // limits, and each class may always hold 1 / kShares of both limits, even if the queue is full.
+  Reservation TryReserve(int64_t requests, int64_t tokens, Priority priority = Priority::kNormal);
 
   int64_t requests() const;
   int64_t tokens() const;
 
-  // The most that is ever held at a time of `limit`, all shares included.
+  // The largest amount that can be held at one time under `limit`, including the share that each
+  // class may hold beyond the limit.
   static int64_t WithShares(int64_t limit) { return limit + kClasses * (limit / kShares); }
 
  private:
   static constexpr int kClasses = 3;
-  static constexpr int64_t kShares = 8;  // a class's share is an eighth
+  static constexpr int64_t kShares = 8;  // each class is guaranteed 1/8 of both limits
 
   struct Held {
     int64_t requests = 0, tokens = 0;
@@ -67,7 +70,7 @@ class Admission {
 
   const int64_t max_requests_, max_tokens_;
   mutable std::mutex mutex_;
-  std::array<Held, kClasses> held_;  // by priority
+  std::array<Held, kClasses> held_;  // indexed by Priority
 };
 
 }  // namespace quintet

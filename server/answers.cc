@@ -35,29 +35,32 @@ std::vector<v1::LabelScore> LabelScores(const ModelConfig& config, absl::Span<co
 
 bool HasText(const TokenSpan& span) { return span.end_byte > span.begin_byte; }
 
-// The path of a field in the request: what the engine calls "num_beams" is sent as
-// "decoding.num_beams".
+// Prefixes the field name in an error of the engine with its path in the request: "num_beams"
+// becomes "decoding.num_beams".
 absl::Status UnderDecoding(const absl::Status& status) {
   if (!absl::IsInvalidArgument(status) || absl::StartsWith(status.message(), "input:"))
     return status;
   return absl::InvalidArgumentError(absl::StrCat("decoding.", status.message()));
 }
 
-// Of one token's log-probability with `top` alternatives: engine's form, message, wire.
+// Bytes of one token's log-probability with `top` alternatives: engine result + message +
+// serialized message.
 int64_t LogProbBytes(int64_t top) { return 112 + 64 * top; }
 
-constexpr int64_t kFloatForms = 3 * sizeof(float);  // result, message, wire
-constexpr int64_t kTokenBytes = 200;  // a TokenSpan, a v1::Token, and the latter on the wire
+// Bytes of one float value: engine result + message + serialized message.
+constexpr int64_t kFloatForms = 3 * sizeof(float);
+// Bytes of one token: TokenSpan + v1::Token + serialized v1::Token.
+constexpr int64_t kTokenBytes = 200;
 
-int64_t AnswerBytes(const Request& request, const ModelConfig& config) {
+int64_t ResponseBytes(const Request& request, const ModelConfig& config) {
   const int64_t rows = static_cast<int64_t>(request.input.size());
   switch (request.kind) {
     case RequestKind::kEncode:
       return kFloatForms * config.d_model * (request.pooling == Pooling::kNone ? rows : 1);
     case RequestKind::kClassify: {
       const int64_t labels = static_cast<int64_t>(config.label_names.size());
-      constexpr int64_t kLabelBytes =
-          160;  // a LabelScore with its name, as message and on the wire
+      // Bytes of a LabelScore with its name: message + serialized message.
+      constexpr int64_t kLabelBytes = 160;
       const bool each_token = config.head != Head::kSequenceClassification;
       return (each_token ? rows : 1) * (kTokenBytes + labels * kLabelBytes);
     }
@@ -71,7 +74,8 @@ int64_t AnswerBytes(const Request& request, const ModelConfig& config) {
     case RequestKind::kGenerate: {
       const DecodingOptions& decoding = request.decoding;
       const int64_t sequences = std::max(decoding.num_beams, decoding.num_return_sequences);
-      constexpr int64_t kTextAndIds = 96;  // of one token in all its forms
+      // Bytes of the text and id of one token: engine result + message + serialized message.
+      constexpr int64_t kTextAndIds = 96;
       const int64_t token = kTextAndIds + (decoding.logprobs || decoding.top_logprobs > 0
                                                ? LogProbBytes(decoding.top_logprobs)
                                                : 0);
@@ -84,15 +88,15 @@ int64_t AnswerBytes(const Request& request, const ModelConfig& config) {
 
 }  // namespace
 
-int64_t AnswerBytes(const std::vector<Request>& requests, const ModelHost& host) {
+int64_t ResponseBytes(const std::vector<Request>& requests, const ModelHost& host) {
   int64_t bytes = 0;
-  for (const Request& request : requests) bytes += AnswerBytes(request, host.config());
+  for (const Request& request : requests) bytes += ResponseBytes(request, host.config());
   return bytes;
 }
 
-int64_t EncodeAnswerBound(const v1::Input& input, const v1::EncodeOptions& options,
-                          const ModelHost& host, const InputLimits& limits) {
-  // A token covers one byte at least, and there is one more at the end.
+int64_t EncodeResponseBound(const v1::Input& input, const v1::EncodeOptions& options,
+                            const ModelHost& host, const InputLimits& limits) {
+  // Each token covers at least one byte. The tokenizer adds one end-of-sequence token.
   const int64_t tokens = input.content_case() == v1::Input::kText
                              ? static_cast<int64_t>(input.text().size()) + 1
                              : input.token_ids().ids_size();
@@ -101,15 +105,15 @@ int64_t EncodeAnswerBound(const v1::Input& input, const v1::EncodeOptions& optio
   return kFloatForms * host.config().d_model * rows;
 }
 
-int64_t EncodeAnswerBound(const google::protobuf::RepeatedPtrField<v1::Input>& inputs,
-                          const v1::EncodeOptions& options, const ModelHost& host,
-                          const InputLimits& limits) {
+int64_t EncodeResponseBound(const google::protobuf::RepeatedPtrField<v1::Input>& inputs,
+                            const v1::EncodeOptions& options, const ModelHost& host,
+                            const InputLimits& limits) {
   int64_t bytes = 0;
-  for (const v1::Input& input : inputs) bytes += EncodeAnswerBound(input, options, host, limits);
+  for (const v1::Input& input : inputs) bytes += EncodeResponseBound(input, options, host, limits);
   return bytes;
 }
 
-int64_t TokenizeAnswerBound(const std::string& text) {
+int64_t TokenizeResponseBound(const std::string& text) {
   return kTokenBytes * (static_cast<int64_t>(text.size()) + 1);
 }
 
@@ -118,9 +122,9 @@ absl::StatusOr<std::vector<Request>> GenerateRequests(const v1::GenerateRequest&
                                                       const InputLimits& limits, bool stream) {
   const Tokenizer* tokenizer = host.tokenizer();
   absl::StatusOr<std::vector<int32_t>> ids =
-      InputIds(proto.input(), proto.call(), tokenizer, limits, "input");
+      TokenizeInput(proto.input(), proto.call(), tokenizer, limits, "input");
   if (!ids.ok()) return ids.status();
-  absl::StatusOr<DecodingRequest> decoding = ReadDecoding(proto.decoding(), tokenizer, limits);
+  absl::StatusOr<DecodingRequest> decoding = DecodingFromProto(proto.decoding(), tokenizer, limits);
   if (!decoding.ok()) return decoding.status();
   if (decoding->do_sample.value_or(host.defaults().do_sample.value_or(false)) &&
       !decoding->seed.has_value()) {
@@ -175,12 +179,13 @@ absl::StatusOr<Request> EncodeRequestOf(const v1::Input& input, const v1::Encode
       request.pooling = Pooling::kLast;
       break;
     default:
-      return OutOfEnum("options.pooling", options.pooling(), v1::Pooling_MAX);
+      return UnknownEnumValue("options.pooling", options.pooling(), v1::Pooling_MAX);
   }
   if (!v1::VectorType_IsValid(options.vector_type())) {
-    return OutOfEnum("options.vector_type", options.vector_type(), v1::VectorType_MAX);
+    return UnknownEnumValue("options.vector_type", options.vector_type(), v1::VectorType_MAX);
   }
-  absl::StatusOr<std::vector<int32_t>> ids = InputIds(input, call, host.tokenizer(), limits, field);
+  absl::StatusOr<std::vector<int32_t>> ids =
+      TokenizeInput(input, call, host.tokenizer(), limits, field);
   if (!ids.ok()) return ids.status();
   request.input = *std::move(ids);
   request.normalize = options.normalize();
@@ -200,11 +205,11 @@ absl::StatusOr<std::vector<Request>> ScoreRequests(const v1::ScoreRequest& proto
   request.sliding_window = proto.sliding_window();
   request.prefix_lm = proto.prefix_lm();
   absl::StatusOr<std::vector<int32_t>> ids =
-      InputIds(proto.input(), proto.call(), host.tokenizer(), limits, "input");
+      TokenizeInput(proto.input(), proto.call(), host.tokenizer(), limits, "input");
   if (!ids.ok()) return ids.status();
   request.input = *std::move(ids);
   for (int i = 0; i < proto.targets_size(); ++i) {
-    absl::StatusOr<std::vector<int32_t>> target = InputIds(
+    absl::StatusOr<std::vector<int32_t>> target = TokenizeInput(
         proto.targets(i), proto.call(), host.tokenizer(), limits, absl::StrCat("targets[", i, "]"));
     if (!target.ok()) return target.status();
     request.targets.push_back(*std::move(target));
@@ -223,7 +228,7 @@ void WriteScores(const Result& result, v1::ScoreResponse* response) {
   }
 }
 
-absl::Status ClassifyAnswers::AddContext(const v1::ClassifyRequest& proto, const ModelHost& host,
+absl::Status ClassifyHandler::AddContext(const v1::ClassifyRequest& proto, const ModelHost& host,
                                          const InputLimits& limits, std::vector<int32_t>* ids) {
   const size_t index = items_.size();
   const v1::Input& pair = proto.pairs(static_cast<int>(index));
@@ -251,7 +256,7 @@ absl::Status ClassifyAnswers::AddContext(const v1::ClassifyRequest& proto, const
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<Request>> ClassifyAnswers::Prepare(const v1::ClassifyRequest& proto,
+absl::StatusOr<std::vector<Request>> ClassifyHandler::Prepare(const v1::ClassifyRequest& proto,
                                                               const ModelHost& host,
                                                               const InputLimits& limits) {
   const bool questions = host.config().head == Head::kQuestionAnswering;
@@ -266,8 +271,8 @@ absl::StatusOr<std::vector<Request>> ClassifyAnswers::Prepare(const v1::Classify
   std::vector<Request> requests;
   for (int i = 0; i < proto.inputs_size(); ++i) {
     const v1::Input& input = proto.inputs(i);
-    absl::StatusOr<std::vector<int32_t>> ids =
-        InputIds(input, proto.call(), host.tokenizer(), limits, absl::StrCat("inputs[", i, "]"));
+    absl::StatusOr<std::vector<int32_t>> ids = TokenizeInput(
+        input, proto.call(), host.tokenizer(), limits, absl::StrCat("inputs[", i, "]"));
     if (!ids.ok()) return ids.status();
     if (questions) {
       absl::Status status = AddContext(proto, host, limits, &*ids);
@@ -289,7 +294,7 @@ absl::StatusOr<std::vector<Request>> ClassifyAnswers::Prepare(const v1::Classify
   return requests;
 }
 
-void ClassifyAnswers::WriteTokenLabels(const Item& item, const ModelHost& host,
+void ClassifyHandler::WriteTokenLabels(const Item& item, const ModelHost& host,
                                        const Result& result, v1::Classification* to) {
   for (int64_t row = 0; row < result.rows; ++row) {
     v1::TokenLabel* token = to->add_tokens();
@@ -307,10 +312,10 @@ void ClassifyAnswers::WriteTokenLabels(const Item& item, const ModelHost& host,
   }
 }
 
-void ClassifyAnswers::WriteSpans(const Item& item, const v1::ClassifyRequest& proto,
+void ClassifyHandler::WriteSpans(const Item& item, const v1::ClassifyRequest& proto,
                                  const std::string& context, const Result& result,
                                  v1::Classification* to) {
-  // Tokens without text, the eos say, hold no answer.
+  // Tokens without text at both ends, for example the eos token, cannot be part of an answer.
   int64_t first = 0, end = static_cast<int64_t>(item.spans.size());
   while (first < end && !HasText(item.spans[static_cast<size_t>(first)])) ++first;
   while (end > first && !HasText(item.spans[static_cast<size_t>(end - 1)])) --end;
@@ -329,7 +334,7 @@ void ClassifyAnswers::WriteSpans(const Item& item, const v1::ClassifyRequest& pr
   }
 }
 
-void ClassifyAnswers::Write(const v1::ClassifyRequest& proto, const ModelHost& host,
+void ClassifyHandler::Write(const v1::ClassifyRequest& proto, const ModelHost& host,
                             const std::vector<Result>& results,
                             v1::ClassifyResponse* response) const {
   for (size_t i = 0; i < results.size(); ++i) {
@@ -393,7 +398,8 @@ absl::Status WriteText(const v1::DetokenizeRequest& proto, const ModelHost& host
     ids.push_back(static_cast<int32_t>(proto.token_ids(i)));
     text_bytes += static_cast<int64_t>(host.tokenizer()->Piece(ids.back()).size());
   }
-  constexpr int64_t kTextForms = 4;  // growing, decoded, in the message, on the wire
+  // Copies of the text: growing string, decoded text, message, serialized message.
+  constexpr int64_t kTextForms = 4;
   const int64_t id_bytes = static_cast<int64_t>(ids.size() * sizeof(int32_t));
   if (absl::Status status = reserve(id_bytes + kTextForms * text_bytes); !status.ok())
     return status;

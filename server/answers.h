@@ -1,5 +1,8 @@
-// Request messages to the engine's requests, and results to response messages, for every method.
-// Knows nothing of gRPC.
+// Conversion between protobuf and engine for every RPC method: from a request message to engine
+// requests, and from engine results to the response message. Independent of gRPC.
+//
+// Functions that return a status return INVALID_ARGUMENT with a message of the form "field: text"
+// if the request is invalid, and FAILED_PRECONDITION if the model lacks a tokenizer.
 #pragma once
 
 #include <string>
@@ -15,17 +18,18 @@
 
 namespace quintet {
 
-// Bytes that the results of `requests`, the answer made of them and its serialized form take at
-// most at one time.
-int64_t AnswerBytes(const std::vector<Request>& requests, const ModelHost& host);
+// Upper bound, in bytes, of the memory that the results of `requests`, the response message and its
+// serialized form take at one time.
+int64_t ResponseBytes(const std::vector<Request>& requests, const ModelHost& host);
 
-// The same before inputs are tokenized, of Encode and Tokenize, whose answers can be large.
-int64_t EncodeAnswerBound(const google::protobuf::RepeatedPtrField<v1::Input>& inputs,
-                          const v1::EncodeOptions& options, const ModelHost& host,
-                          const InputLimits& limits);
-int64_t EncodeAnswerBound(const v1::Input& input, const v1::EncodeOptions& options,
-                          const ModelHost& host, const InputLimits& limits);
-int64_t TokenizeAnswerBound(const std::string& text);
+// The same bound for Encode and Tokenize, computed before the inputs are tokenized: responses of
+// these two methods can be large.
+int64_t EncodeResponseBound(const google::protobuf::RepeatedPtrField<v1::Input>& inputs,
+                            const v1::EncodeOptions& options, const ModelHost& host,
+                            const InputLimits& limits);
+int64_t EncodeResponseBound(const v1::Input& input, const v1::EncodeOptions& options,
+                            const ModelHost& host, const InputLimits& limits);
+int64_t TokenizeResponseBound(const std::string& text);
 
 absl::StatusOr<std::vector<Request>> GenerateRequests(const v1::GenerateRequest& proto,
                                                       const ModelHost& host,
@@ -42,8 +46,8 @@ absl::StatusOr<std::vector<Request>> ScoreRequests(const v1::ScoreRequest& proto
                                                    const InputLimits& limits);
 void WriteScores(const Result& result, v1::ScoreResponse* response);
 
-// Classify keeps the byte spans of the tokens between asking and answering.
-class ClassifyAnswers {
+// Handles one Classify call. Keeps the byte spans of the tokens from Prepare until Write.
+class ClassifyHandler {
  public:
   absl::StatusOr<std::vector<Request>> Prepare(const v1::ClassifyRequest& proto,
                                                const ModelHost& host, const InputLimits& limits);
@@ -52,12 +56,14 @@ class ClassifyAnswers {
 
  private:
   struct Item {
-    std::vector<int32_t> ids;  // of the input
-    std::vector<TokenSpan>
-        spans;                  // token head: of a text input; question answering: of the context
-    int64_t context_begin = 0;  // question answering: row of the context's first token
+    // Token ids of the input.
+    std::vector<int32_t> ids;
+    // Token classification: the spans of a text input. Question answering: those of the context.
+    std::vector<TokenSpan> spans;
+    // Question answering: the output row of the first token of the context.
+    int64_t context_begin = 0;
   };
-  // The context of the next question, behind its ids.
+  // Question answering: appends the tokens of the next context to `ids`, which hold the question.
   absl::Status AddContext(const v1::ClassifyRequest& proto, const ModelHost& host,
                           const InputLimits& limits, std::vector<int32_t>* ids);
   static void WriteTokenLabels(const Item& item, const ModelHost& host, const Result& result,
@@ -67,7 +73,7 @@ class ClassifyAnswers {
   std::vector<Item> items_;
 };
 
-// Sets the bytes reserved for a call's answer; its error ends the call.
+// Sets the number of bytes that are reserved for the response of a call. An error ends the call.
 using ReserveBytes = absl::FunctionRef<absl::Status(int64_t bytes)>;
 absl::Status WriteTokens(const v1::TokenizeRequest& proto, const ModelHost& host,
                          const InputLimits& limits, ReserveBytes reserve,

@@ -46,7 +46,7 @@ absl::StatusOr<ApiKeys::Key> ApiKeys::ParseLine(absl::string_view line) {
   });
   Key key;
   if (digest.size() != key.digest.size() || !hex) {
-    // Not what was found: it may be the key itself.
+    // The message does not quote the line, which may hold the key itself.
     return absl::InvalidArgumentError("expected the 64 hexadecimal digits of a SHA-256 digest");
   }
   std::copy(digest.begin(), digest.end(), key.digest.begin());
@@ -105,7 +105,7 @@ std::optional<Priority> ApiKeys::MaxPriority(absl::string_view authorization) co
   hash.Update(authorization.data(), authorization.size());
   const std::string digest = hash.Finish();
   std::lock_guard<std::mutex> lock(mutex_);
-  // Every digest is compared whole, so that the time says nothing about them.
+  // Every digest is compared completely, so that the time reveals nothing about the digests.
   std::optional<Priority> found;
   for (const Key& key : keys_) {
     unsigned difference = 0;

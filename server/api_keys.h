@@ -1,7 +1,8 @@
-// API keys: a file of mode 0600 with a key per line, as its SHA-256 digest (64 hexadecimal digits)
-// and, after white space, the highest priority of its calls: low, normal or high (default). Lines
-// that begin with '#' are comments. Clients send the key itself as `authorization: Bearer KEY`; the
-// server keeps digests only and compares in constant time. Thread safe.
+// API keys from a file of mode 0600. Each line holds the SHA-256 digest of a key (64 hexadecimal
+// digits), optionally followed by white space and the highest priority that calls with this key may
+// have: low, normal or high (default). Lines that begin with '#' are comments. Clients send the key
+// itself as `authorization: Bearer KEY`. The server stores only digests and compares them in
+// constant time. Thread-safe.
 #pragma once
 
 #include <array>
@@ -20,11 +21,11 @@ namespace quintet {
 
 class ApiKeys {
  public:
-  // Reads the file, or reads it again; on an error the keys of before stay. INVALID_ARGUMENT names
-  // line and what is wrong with it.
+  // Reads or re-reads the file. On an error the previous keys stay in use, and the status is
+  // INVALID_ARGUMENT with the line number and the reason.
   absl::Status Load(const std::string& path);
-  // The highest priority of the key in the value of an authorization header; unset: it holds none
-  // of the keys.
+  // `authorization` is the value of an authorization header. Returns the highest priority that its
+  // key allows, or nullopt if the header holds no known key.
   std::optional<Priority> MaxPriority(absl::string_view authorization) const;
 
  private:
@@ -39,7 +40,8 @@ class ApiKeys {
   std::vector<Key> keys_;
 };
 
-// PERMISSION_DENIED if a call of priority `requested` is above its key's `highest`.
+// Returns PERMISSION_DENIED if the priority `requested` by a call is higher than `highest`, the
+// highest priority that its API key allows.
 absl::Status CheckPriority(Priority requested, Priority highest);
 
 }  // namespace quintet

@@ -13,17 +13,21 @@
 namespace quintet {
 namespace {
 
-// Remaining time of a gRPC deadline, taken once on arrival: later changes of the wall clock do not
-// matter.
+// Returns the time until the gRPC deadline in microseconds. Called once, on arrival, so that later
+// changes of the wall clock have no effect.
 int64_t RemainingMicros(const grpc::CallbackServerContext& rpc) {
   const auto left = rpc.deadline() - std::chrono::system_clock::now();
   return std::chrono::duration_cast<std::chrono::microseconds>(left).count();
 }
 
-// Memory of a call, in bytes: upper estimates from the sizes of the types involved.
-constexpr int64_t kCallBytes = 8192;  // any call: gRPC's objects and ours
-constexpr int64_t kParsedBytes = 10;  // for each byte of a message: the bytes and the parsed form
-constexpr int64_t kTokenizedBytes = 48;  // for each byte of text while it is tokenized
+// Memory of a call in bytes: upper estimates from the sizes of the types involved.
+
+// Fixed part of every call: the objects of gRPC and of the server.
+constexpr int64_t kCallBytes = 8192;
+// Per byte of a request message: the message and its parsed form.
+constexpr int64_t kParsedBytes = 10;
+// Per byte of text during tokenization.
+constexpr int64_t kTokenizedBytes = 48;
 
 bool HasDeadline(const grpc::CallbackServerContext& rpc) {
   return rpc.deadline() < std::chrono::system_clock::now() + std::chrono::hours(24 * 365);
@@ -74,7 +78,7 @@ class Call::Sink : public ResponseSink {
   void OnStart() override {
     std::lock_guard<std::mutex> lock(call_->mutex_);
     call_->started_[index_] = true;
-    if (--call_->not_started_ == 0) call_->place_.Release();
+    if (--call_->not_started_ == 0) call_->queue_reservation_.Release();
   }
   void OnTokens(int index, absl::Span<const int32_t> ids, const std::string& text) override {
     call_->OnTokens(index, ids, text);
@@ -102,7 +106,7 @@ bool Call::Parse(grpc::ByteBuffer* message, google::protobuf::MessageLite* proto
     return false;
   }
   if (!FromBytes(message, proto)) {
-    EndWith(UnreadableMessageOutcome(), "INVALID_FIELD");
+    EndWith(MalformedRequestOutcome(), "INVALID_FIELD");
     return false;
   }
   return true;
@@ -121,7 +125,7 @@ void Call::Start(const v1::CallOptions& options, const CallSize& size) {
     request_id_ = options.request_id().empty()
                       ? absl::StrCat("q", context_->next_id.fetch_add(1, std::memory_order_relaxed))
                       : options.request_id();
-    if (absl::Status status = Enter(size); !status.ok()) return End(status);
+    if (absl::Status status = Admit(size); !status.ok()) return End(status);
     context_->preparation->Post({.priority = priority_, .cost_bytes = size.inputs.bytes},
                                 [this] { PrepareAndSubmit(); });
   } catch (const std::bad_alloc&) {
@@ -129,13 +133,13 @@ void Call::Start(const v1::CallOptions& options, const CallSize& size) {
   }
 }
 
-absl::Status Call::Enter(const CallSize& size) {
+absl::Status Call::Admit(const CallSize& size) {
   if (absl::Status status = CheckCallOptions(options_); !status.ok()) return status;
   const Priority highest = rpc_->max_priority();
   if (options_.priority() == v1::PRIORITY_UNSPECIFIED) {
     priority_ = std::min(Priority::kNormal, highest);
   } else {
-    priority_ = ReadPriority(options_.priority());
+    priority_ = PriorityFromProto(options_.priority());
     if (absl::Status status = CheckPriority(priority_, highest); !status.ok()) return status;
   }
   absl::StatusOr<ModelHost*> host = context_->Find(options_.model());
@@ -148,26 +152,27 @@ absl::Status Call::Enter(const CallSize& size) {
   const int64_t most = host_->options().engine.max_queue_requests;
   if (size.requests > most) {
     return absl::InvalidArgumentError(
-        absl::StrCat("inputs: must be at most ", most, ", all that may wait, got ", size.requests));
+        absl::StrCat("inputs: must be at most ", most, " (the queue limit), got ", size.requests));
   }
   const grpc::CallbackServerContext& rpc = *rpc_->context();
   const int64_t timeout_us = HasDeadline(rpc)
                                  ? std::min(RemainingMicros(rpc), context_->max_timeout_us)
                                  : context_->default_timeout_us;
   deadline_us_ = arrival_us_ + timeout_us;
-  // No input brings more tokens than the limit to the queue: a text that is far too long must not
-  // fill it until it has been tokenized and refused.
+  // The estimate is capped at max_tokens per input. A text that is much too long must not fill the
+  // queue until it has been tokenized and rejected.
   const int64_t tokens =
       std::min(size.inputs.bytes / 3, size.requests * input_limits().max_tokens) + size.requests;
-  place_ = host_->admission().TryReserve(size.requests, tokens, priority_);
-  if (place_.held()) {
-    return ReserveMemory(std::max(kTokenizedBytes * size.inputs.text_bytes, AnswerBound()));
+  queue_reservation_ = host_->admission().TryReserve(size.requests, tokens, priority_);
+  if (queue_reservation_.held()) {
+    return ReserveMemory(std::max(kTokenizedBytes * size.inputs.text_bytes, ResponseBound()));
   }
   const Admission& admission = host_->admission();
   return absl::ResourceExhaustedError(absl::StrCat(
       "queue full: ", admission.requests(), " requests (about ", admission.tokens(),
       " tokens) waiting; limits: ", most, " requests, ", host_->options().engine.max_queue_tokens,
-      " tokens (75 % of both for low priority); this call needs ", size.requests, " and ", tokens));
+      " tokens (75 % of both for low priority); this call: requests ", size.requests, ", tokens ",
+      tokens));
 }
 
 InputLimits Call::input_limits() const {
@@ -186,7 +191,7 @@ void Call::PrepareAndSubmit() {
     tokenized_us_ = MonotonicMicros();
     if (!requests.ok()) return End(requests.status());
     if (!requests->empty()) {
-      const int64_t bytes = AnswerBytes(*requests, *host_);
+      const int64_t bytes = ResponseBytes(*requests, *host_);
       if (absl::Status status = ReserveMemory(bytes); !status.ok()) return End(status);
     }
     Submit(*std::move(requests));
@@ -209,13 +214,13 @@ void Call::Submit(std::vector<Request> requests) {
     results_.resize(requests.size());
     started_.resize(requests.size());
     ids_.reserve(requests.size());
-    place_.Correct(tokens);
+    queue_reservation_.Correct(tokens);
     not_started_ = requests.size();
     pending_ = requests.size() + 1;
   }
   for (size_t i = 0; i < requests.size(); ++i) {
     {
-      // After a failure or a cancellation the remaining requests are not started.
+      // After a failure or a cancellation the remaining requests are not submitted.
       std::lock_guard<std::mutex> lock(mutex_);
       if (cancelled_ || !failure_.ok()) {
         pending_ -= requests.size() - i;
@@ -269,13 +274,14 @@ void Call::OnResult(size_t index, absl::StatusOr<Result> result) {
         }
         rest = ids_;
       } catch (const std::bad_alloc&) {
-        // The other requests are not cancelled: they end by themselves.
+        // The other requests cannot be cancelled without memory: they run to their end.
       }
     }
     complete = --pending_ == 0;
   }
-  // This is the engine's thread, which must not call the engine. Unless this was the last result,
-  // another thread may end the call at any moment, so only locals are used from here on.
+  // This code runs on the engine thread, which must not call the engine. Unless this was the last
+  // result, another thread may end the call at any time. Therefore only local variables are used
+  // from here on.
   try {
     if (complete) {
       completion->Post([this] { Complete(); });
@@ -323,8 +329,8 @@ void Call::EndWith(RpcOutcome outcome, const std::string& reason) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (ended_) return;
     ended_ = true;
-    place_.Release();
-    // The engine of an abandoned call may still use it.
+    queue_reservation_.Release();
+    // The engine may still use an abandoned call, so the call is not freed.
     if (!abandoned_) self = std::move(self_);
   }
   if (!outcome.status.ok() && ids_.empty()) {
@@ -365,7 +371,7 @@ void Call::FillInfo(const std::vector<Result>& results, v1::CallInfo* info) cons
   v1::Timing* timing = info->mutable_timing();
   const uint64_t tokenize_us = static_cast<uint64_t>(tokenized_us_ - arrival_us_);
   timing->set_tokenize_us(tokenize_us);
-  // The engine's clock starts when it gets the request; the client's has run since arrival.
+  // The engine measures from submission; the response reports times from arrival.
   if (timing->first_token_us() > 0) {
     timing->set_first_token_us(timing->first_token_us() + tokenize_us);
   }

@@ -1,9 +1,9 @@
-// One request of an RPC that needs the engine: checked, admitted, tokenized on the executor, run by
-// the engine, answered exactly once. Subclasses define the engine's requests (none: the engine is
-// left out) and the answer.
+// One call: one request message of an RPC. A call is validated, admitted to the queue, tokenized on
+// an executor, run by the engine, and it ends exactly once. A subclass defines the engine requests
+// (an empty list skips the engine) and the response.
 //
-// Threads: Start and Cancel on gRPC's, Prepare and Respond on the executors', results on the
-// engine's. From Start until its end a call keeps itself alive.
+// Threads: Start and Cancel run on gRPC threads, Prepare and Respond on executor threads, and
+// results arrive on the engine thread. A call holds a reference to itself from Start until it ends.
 #pragma once
 
 #include <atomic>
@@ -27,30 +27,31 @@
 
 namespace quintet {
 
-// What all calls share; owned by the server.
+// State shared by all calls. Owned by the server.
 struct CallContext {
   std::vector<ModelHost*> hosts;
-  Executor* preparation = nullptr;  // tokenizes
-  Executor* completion = nullptr;   // makes answers of results
-  Executor* writer = nullptr;       // one thread: hands chunks of streams to gRPC
+  Executor* preparation = nullptr;  // tokenizes requests
+  Executor* completion = nullptr;   // builds response messages from engine results
+  Executor* writer = nullptr;       // a single thread that passes chunks of streams to gRPC
   MemoryBudget* memory = nullptr;
   int64_t max_text_bytes = 1 << 20, max_message_bytes = 4 << 20;
   int64_t default_timeout_us = 60'000'000, max_timeout_us = 600'000'000;
   std::atomic<uint64_t> next_id{1};
-  OpenRpcs rpcs;
-  const ApiKeys* api_keys = nullptr;  // null: every client may call
+  RpcRegistry rpcs;
+  const ApiKeys* api_keys = nullptr;  // null: no API key is required
 
-  // Of calls refused before their model is known: no key, no such model.
+  // Counts calls that are rejected before their model is known: no API key, or no such model.
   RefusalMetrics* refusals = nullptr;
 
-  // The host of a name; empty: the only one. NOT_FOUND, INVALID_ARGUMENT (several loaded).
+  // Returns the host of the named model. An empty name stands for the only model. NOT_FOUND: no
+  // model has this name. INVALID_ARGUMENT: the name is empty and several models are served.
   absl::StatusOr<ModelHost*> Find(const std::string& model) const;
-  // The highest priority that the RPC's key allows. UNAUTHENTICATED without a key,
-  // PERMISSION_DENIED with a wrong one.
+  // Returns the highest priority that the API key of the RPC allows. UNAUTHENTICATED: no key was
+  // sent. PERMISSION_DENIED: the key is unknown.
   absl::StatusOr<Priority> Authorize(const grpc::ServerContextBase& rpc) const;
 };
 
-// The size of a call, for its place in the queue.
+// The size of a call, which decides how much of the queue and of the memory budget it reserves.
 struct CallSize {
   int64_t requests = 1;
   InputSize inputs;
@@ -63,40 +64,44 @@ class Call : public std::enable_shared_from_this<Call> {
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
-  // First; once. `size`: of the requests that will follow.
+  // Starts the call: checks it, admits it and posts its preparation. Must be called at most once.
+  // `size` is the size of the engine requests that Prepare will create.
   void Start(const v1::CallOptions& options, const CallSize& size);
-  // The client is gone: ends the requests in progress. Any time, any thread.
+  // Cancels the engine requests of the call because its client has gone. May be called from any
+  // thread at any time.
   void Cancel();
-  // The engine is stuck: ends the call without it, INTERNAL when it had begun, for the request may
-  // be the cause, else UNAVAILABLE.
+  // Ends the call while the engine is stuck, without waiting for the engine. The status is INTERNAL
+  // if one of its requests had started, since that request may have caused the fault; otherwise
+  // UNAVAILABLE.
   void Abandon();
 
  protected:
-  // The engine's requests; deadline, priority and sink are left to Call.
+  // Creates the engine requests. Call sets their deadline, priority and sink afterwards.
   virtual absl::StatusOr<std::vector<Request>> Prepare() = 0;
-  // The most bytes that the answer can take, as far as the request tells before it is tokenized.
-  // Reserved at admission, so that no call works for an answer that it cannot hold.
-  virtual int64_t AnswerBound() { return 0; }
-  // All results, in the order of the requests; writes the answer.
+  // Upper bound, in bytes, of the memory that the response takes, computed before tokenization. The
+  // bytes are reserved at admission, so that no call computes a response that does not fit.
+  virtual int64_t ResponseBound() { return 0; }
+  // Builds the response from the results of all requests, which are in the order of the requests.
   virtual absl::Status Respond(std::vector<Result> results) = 0;
-  // The end of the call. Once, and last: nothing of it runs afterwards.
+  // Called once when the call has ended. No other virtual function is called afterwards.
   virtual void Ended(RpcOutcome outcome) = 0;
+  // Called for each streamed token group: `ids` and `text` of the sequence `index`.
   virtual void OnTokens(int index, absl::Span<const int32_t> ids, const std::string& text) {
     (void)index, (void)ids, (void)text;
   }
 
   const CallContext& context() const { return *context_; }
   const std::shared_ptr<Rpc>& rpc() const { return rpc_; }
-  // Ends the call, once.
+  // Ends the call with `status`. Only the first call of an End function has an effect.
   void End(const absl::Status& status);
-  // The same when an allocation has failed; allocates nothing.
+  // Ends the call with RESOURCE_EXHAUSTED because an allocation has failed. Allocates nothing.
   void EndOutOfMemory();
-  // Parses the request's message into `proto`. False: the call has ended with the reason.
+  // Parses the request message into `proto`. Returns false if that failed and ended the call.
   bool Parse(grpc::ByteBuffer* message, google::protobuf::MessageLite* proto);
-  // Reserves `bytes` beyond what the parsed request takes.
+  // Reserves `bytes` in addition to the memory of the parsed request.
   absl::Status ReserveMemory(int64_t bytes) { return memory_.Resize(message_bytes_ + bytes); }
-  // The bytes of an answer, for gRPC. From now on only they count as the call's memory: its request
-  // and results must have been freed. Throws std::bad_alloc.
+  // Serializes the response and lowers the memory reservation of the call to the serialized size.
+  // The caller must have freed the request and the results. Throws std::bad_alloc.
   grpc::ByteBuffer Serialize(const google::protobuf::MessageLite& answer);
   ModelHost& host() { return *host_; }
   const v1::CallOptions& options() const { return options_; }
@@ -106,8 +111,8 @@ class Call : public std::enable_shared_from_this<Call> {
  private:
   class Sink;
 
-  // All checks that do not look at the inputs.
-  absl::Status Enter(const CallSize& size);
+  // Runs all checks that do not look at the inputs, and reserves queue space and memory.
+  absl::Status Admit(const CallSize& size);
   void PrepareAndSubmit();
   void Submit(std::vector<Request> requests);
   absl::StatusOr<RequestId> SubmitOne(Request request);
@@ -125,15 +130,15 @@ class Call : public std::enable_shared_from_this<Call> {
   int64_t arrival_us_ = 0, deadline_us_ = 0, tokenized_us_ = 0;
 
   MemoryReservation memory_;
-  int64_t message_bytes_ = 0;   // reserved for the request
-  std::shared_ptr<Call> self_;  // from Start until the end
+  int64_t message_bytes_ = 0;   // part of memory_ that is reserved for the request message
+  std::shared_ptr<Call> self_;  // set from Start until the call ends
 
   std::mutex mutex_;
-  Admission::Place place_;  // until the engine has started the last request
-  size_t not_started_ = 0;
-  size_t pending_ = 0;  // results to come, plus one while submitting
+  Admission::Reservation queue_reservation_;  // held until the engine has started the last request
+  size_t not_started_ = 0;                    // number of requests that the engine has not started
+  size_t pending_ = 0;  // number of missing results, plus one while requests are submitted
   bool cancelled_ = false, ended_ = false, abandoned_ = false;
-  absl::Status failure_;  // the first
+  absl::Status failure_;  // the first error of a request
   std::vector<RequestId> ids_;
   std::vector<int64_t> max_new_tokens_;
   std::vector<Result> results_;

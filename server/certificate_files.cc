@@ -22,15 +22,15 @@ using Bio = std::unique_ptr<BIO, decltype(&BIO_free)>;
 using Certificate = std::unique_ptr<X509, decltype(&X509_free)>;
 using Key = std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)>;
 
-absl::Status Bad(const char* flag, const std::string& path, const std::string& what) {
-  ERR_clear_error();  // what OpenSSL has noted meanwhile
+absl::Status InvalidFile(const char* flag, const std::string& path, const std::string& what) {
+  ERR_clear_error();  // empties the error queue of OpenSSL
   return absl::InvalidArgumentError(absl::StrCat(flag, ": ", path, ": ", what));
 }
 
 absl::StatusOr<std::string> ReadText(const char* flag, const std::string& path) {
   std::ifstream file(path);
   std::ostringstream text;
-  text << file.rdbuf();  // of a directory nothing; an iterator would throw
+  text << file.rdbuf();  // reads nothing from a directory; an iterator would throw
   if (file.is_open() && !text.str().empty()) return text.str();
   const std::string why =
       access(path.c_str(), R_OK) == 0 ? "not a file, or empty" : strerror(errno);
@@ -41,10 +41,11 @@ Bio Memory(const std::string& text) {
   return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())), BIO_free);
 }
 
-// No file of a server's own asks anybody for a password.
+// Password callback for encrypted PEM files: returns an empty password instead of prompting.
 int NoPassword(char*, int, int, void*) { return 0; }
 
-// The first certificate of a file, of which all must be readable; null: there is none.
+// Returns the first certificate of a PEM file. Null if the file has no certificate or an invalid
+// one.
 Certificate FirstCertificate(const std::string& text) {
   const Bio bio = Memory(text);
   const auto next = [&] {
@@ -58,7 +59,8 @@ Certificate FirstCertificate(const std::string& text) {
   return to_the_end ? std::move(first) : Certificate(nullptr, X509_free);
 }
 
-// Makes `fd` a descriptor of a new file in memory at once, whoever opens it meanwhile.
+// Writes `text` to a new memfd and atomically makes it the file of `fd`, so that a concurrent
+// reader sees either the old or the new file.
 absl::Status Replace(const std::string& text, int* fd) {
   const int made = memfd_create("quintet-tls", MFD_CLOEXEC);
   if (made < 0) return absl::InternalError(absl::StrCat("memfd_create: ", std::strerror(errno)));
@@ -95,16 +97,19 @@ absl::StatusOr<CertificateFiles::Texts> CertificateFiles::Read() const {
   if (!text.ok()) return text.status();
   texts.cert = *std::move(text);
   const Certificate certificate = FirstCertificate(texts.cert);
-  if (certificate == nullptr) return Bad(kCert, paths_.cert, "expected certificates in PEM");
+  if (certificate == nullptr)
+    return InvalidFile(kCert, paths_.cert, "expected certificates in PEM");
 
   text = ReadText(kKey, paths_.key);
   if (!text.ok()) return text.status();
   texts.key = *std::move(text);
   const Key key(PEM_read_bio_PrivateKey(Memory(texts.key).get(), nullptr, NoPassword, nullptr),
                 EVP_PKEY_free);
-  if (key == nullptr) return Bad(kKey, paths_.key, "expected a private key in PEM, not encrypted");
+  if (key == nullptr)
+    return InvalidFile(kKey, paths_.key, "expected a private key in PEM, not encrypted");
   if (X509_check_private_key(certificate.get(), key.get()) != 1) {
-    return Bad(kKey, paths_.key, "expected the key of --tls-cert's certificate, got another's");
+    return InvalidFile(kKey, paths_.key,
+                       "expected the key of --tls-cert's certificate, got another's");
   }
 
   if (paths_.client_ca.empty()) return texts;
@@ -112,7 +117,7 @@ absl::StatusOr<CertificateFiles::Texts> CertificateFiles::Read() const {
   if (!text.ok()) return text.status();
   texts.client_ca = *std::move(text);
   if (FirstCertificate(texts.client_ca) == nullptr) {
-    return Bad(kClientCa, paths_.client_ca, "expected certificates in PEM");
+    return InvalidFile(kClientCa, paths_.client_ca, "expected certificates in PEM");
   }
   return texts;
 }

@@ -1,8 +1,8 @@
-// The files of TLS, checked before gRPC sees them.
+// TLS certificate and key files, validated before gRPC reads them.
 //
-// gRPC 1.51 reads its files again when they change, but aborts the process when it finds one empty
-// and turns every client away while one cannot be used. So it is given copies in memory, which
-// change only to what can be used: a certificate and the private key of it.
+// gRPC 1.51 re-reads its files when they change, but it aborts the process if a file is empty, and
+// rejects every client while a file is invalid. Therefore gRPC gets copies in memory (memfd). A
+// copy is replaced only by a valid pair of a certificate and its private key.
 #pragma once
 
 #include <memory>
@@ -18,17 +18,19 @@ class CertificateFiles {
     std::string cert, key;
     std::string client_ca;  // empty: none
   };
-  // INVALID_ARGUMENT names the flag and the file, and says what it lacks.
+  // Reads and checks the files. INVALID_ARGUMENT: a file is unusable; the message names the flag,
+  // the file and what was expected.
   static absl::StatusOr<std::unique_ptr<CertificateFiles>> Open(const Paths& paths);
   ~CertificateFiles();
   CertificateFiles(const CertificateFiles&) = delete;
   CertificateFiles& operator=(const CertificateFiles&) = delete;
 
-  // Reads the files again and takes up what has changed; of files that cannot be used nothing. OK
-  // also when nothing has changed. From one thread at a time.
+  // Re-reads the files and updates the copies if the files have changed and all of them are valid.
+  // Returns an error for invalid files, which leave the copies as they were. Not thread-safe.
   absl::Status Refresh();
 
-  // Where gRPC finds the copies, as long as this object lives. The same from Open on.
+  // Paths of the copies (/proc/self/fd/N). The paths are constant and valid while this object
+  // exists.
   Paths copies() const;
 
  private:

@@ -1,14 +1,17 @@
-// How long a client may take for its part of an RPC.
+// Time limits for the client side of an RPC. An RPC that exceeds one of them is ended.
 #pragma once
 
 #include <cstdint>
 
 namespace quintet {
 
-struct ClientPatience {
+struct ClientTimeouts {
+  // From the start of the RPC until its first message.
   int64_t first_message_us = 10'000'000;
-  int64_t next_message_us = 60'000'000;  // while none of its requests is in progress
-  int64_t write_us = 30'000'000;         // to take a message or the end
+  // Until the next message of a stream, while none of the stream's requests is in progress.
+  int64_t next_message_us = 60'000'000;
+  // Until the client has read one written message or the final status.
+  int64_t write_us = 30'000'000;
 };
 
 }  // namespace quintet

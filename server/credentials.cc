@@ -12,7 +12,7 @@ constexpr unsigned kRefreshSeconds = 1;
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CertificateFiles>> OpenCertificates(const ServerOptions& options) {
-  const absl::StatusOr<Address> address = ReadAddress("--listen", options.listen);
+  const absl::StatusOr<Address> address = ParseAddress("--listen", options.listen);
   if (!address.ok()) return address.status();
   if (options.tls_cert.empty() != options.tls_key.empty()) {
     return absl::InvalidArgumentError("--tls-cert and --tls-key: give both or none");

@@ -1,4 +1,4 @@
-// How gRPC listens: plaintext on loopback, TLS elsewhere.
+// Credentials of the gRPC listener: plaintext on loopback, TLS on every other address.
 #pragma once
 
 #include <memory>
@@ -10,13 +10,14 @@
 
 namespace quintet {
 
-// The files that the options name, which the credentials read as long as a server has them; null:
-// plaintext. INVALID_ARGUMENT for a plaintext address that is not loopback without
-// --allow-plaintext, for no address at all, and for files that cannot be used.
+// Opens the TLS files that the options name; null means plaintext. The files must outlive the gRPC
+// server that uses the credentials. INVALID_ARGUMENT: a plaintext address is not loopback and
+// --allow-plaintext is missing, the address is invalid, or a file is unusable.
 absl::StatusOr<std::unique_ptr<CertificateFiles>> OpenCertificates(const ServerOptions& options);
 
-// TLS 1.2 or newer with these files (with a client CA: clients must show a certificate of it),
-// taken up within seconds when they change; without: plaintext.
+// Returns TLS credentials (TLS 1.2 or newer) for `files`, or plaintext credentials if `files` is
+// null. With a client CA, clients must present a certificate that this CA has signed. Changed files
+// take effect within seconds.
 std::shared_ptr<grpc::ServerCredentials> MakeCredentials(const CertificateFiles* files);
 
 }  // namespace quintet

@@ -19,11 +19,11 @@ class EncodeStream::Item final : public Call {
       EndOutOfMemory();
     }
   }
-  grpc::ByteBuffer TakeAnswer() { return std::move(answer_); }
+  grpc::ByteBuffer TakeResponse() { return std::move(response_); }
 
  private:
-  int64_t AnswerBound() override {
-    return EncodeAnswerBound(request_.input(), request_.options(), host(), input_limits());
+  int64_t ResponseBound() override {
+    return EncodeResponseBound(request_.input(), request_.options(), host(), input_limits());
   }
   absl::StatusOr<std::vector<Request>> Prepare() override {
     absl::StatusOr<Request> request = EncodeRequestOf(
@@ -40,7 +40,7 @@ class EncodeStream::Item final : public Call {
     FillInfo(results, response.mutable_info());
     std::vector<Result>().swap(results);
     request_ = {};
-    answer_ = Serialize(response);
+    response_ = Serialize(response);
     return absl::OkStatus();
   }
   void Ended(RpcOutcome outcome) override {
@@ -49,12 +49,12 @@ class EncodeStream::Item final : public Call {
 
   const std::shared_ptr<EncodeStream> stream_;
   v1::EncodeStreamRequest request_;
-  grpc::ByteBuffer answer_;
+  grpc::ByteBuffer response_;
 };
 
 EncodeStream::EncodeStream(CallContext* context, std::shared_ptr<Rpc> rpc)
     : context_(context), rpc_(std::move(rpc)) {
-  answered_.reserve(kMaxItems);  // an answer must not fail for want of memory
+  completed_.reserve(kMaxItems);  // ItemEnded must not allocate
 }
 
 void EncodeStream::OnMessage(grpc::ByteBuffer* message) {
@@ -77,10 +77,10 @@ void EncodeStream::ItemEnded(std::shared_ptr<Item> item, RpcOutcome outcome) {
     std::lock_guard<std::mutex> lock(mutex_);
     items_.erase(item);
     if (outcome.status.ok() && !failure_.has_value()) {
-      answered_.push_back(std::move(item));
+      completed_.push_back(std::move(item));
     } else if (!failure_.has_value()) {
       failure_ = std::move(outcome);
-      answered_.clear();
+      completed_.clear();
     }
   }
   rpc_->Wake();
@@ -101,12 +101,13 @@ void EncodeStream::Abandon() {
 
 RpcActivity EncodeStream::activity() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return items_.empty() && answered_.empty() ? RpcActivity::kAwaitsClient : RpcActivity::kWorking;
+  return items_.empty() && completed_.empty() ? RpcActivity::kAwaitingClient
+                                              : RpcActivity::kWorking;
 }
 
 bool EncodeStream::wants_message() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return !failure_.has_value() && items_.size() + answered_.size() < kMaxItems;
+  return !failure_.has_value() && items_.size() + completed_.size() < kMaxItems;
 }
 
 RpcOutput EncodeStream::Next() {
@@ -114,10 +115,10 @@ RpcOutput EncodeStream::Next() {
   std::shared_ptr<Item> written;  // destroyed without the lock
   std::lock_guard<std::mutex> lock(mutex_);
   written = std::move(written_);
-  if (!answered_.empty()) {
-    written_ = std::move(answered_.front());
-    answered_.erase(answered_.begin());
-    output.message = written_->TakeAnswer();
+  if (!completed_.empty()) {
+    written_ = std::move(completed_.front());
+    completed_.erase(completed_.begin());
+    output.message = written_->TakeResponse();
   } else if (items_.empty() && failure_.has_value()) {
     output.end = std::exchange(failure_, RpcOutcome{});
   } else if (items_.empty() && input_ended_) {

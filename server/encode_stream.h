@@ -1,5 +1,6 @@
-// EncodeStream: each message is a call of its own, and answers leave in the order of completion. An
-// item that fails ends the stream with its error; answers that have not left by then are dropped.
+// Handler of the EncodeStream RPC. Each message is a separate Call, and responses are written in
+// completion order. The first item that fails ends the stream with its error; responses that have
+// not been written by then are dropped.
 #pragma once
 
 #include <cstddef>
@@ -27,8 +28,8 @@ class EncodeStream final : public RpcHandler, public std::enable_shared_from_thi
 
  private:
   class Item;
-  // Items in progress or answered and not yet written. At this number nothing is read, which
-  // HTTP/2's flow control passes on to the client.
+  // Maximum number of items that are in progress or wait to be written. At this number the server
+  // stops reading, so that HTTP/2 flow control slows the client down.
   static constexpr size_t kMaxItems = 64;
 
   void ItemEnded(std::shared_ptr<Item> item, RpcOutcome outcome);
@@ -37,11 +38,11 @@ class EncodeStream final : public RpcHandler, public std::enable_shared_from_thi
   CallContext* const context_;
   const std::shared_ptr<Rpc> rpc_;
   mutable std::mutex mutex_;
-  std::set<std::shared_ptr<Item>> items_;        // in progress
-  std::vector<std::shared_ptr<Item>> answered_;  // in the order of completion
-  std::shared_ptr<Item> written_;                // holds its memory until the next one is written
+  std::set<std::shared_ptr<Item>> items_;         // in progress
+  std::vector<std::shared_ptr<Item>> completed_;  // waiting to be written, in completion order
+  std::shared_ptr<Item> written_;  // keeps its memory reserved until the next item is written
   bool input_ended_ = false;
-  std::optional<RpcOutcome> failure_;  // the first
+  std::optional<RpcOutcome> failure_;  // of the first item that failed
 };
 
 }  // namespace quintet

@@ -87,7 +87,7 @@ RpcOutcome ToRpcOutcome(const absl::Status& status, absl::string_view request_id
   RpcOutcome outcome;
   if (status.ok()) return outcome;
   const std::string reason = ReasonOf(status);
-  // A bug's text may quote anything: the client gets the request id and looks in the log.
+  // The message of an internal error may quote anything, so the client gets only the request id.
   const std::string message = reason == "BUG"
                                   ? absl::StrCat("internal error, request ", request_id)
                                   : std::string(status.message().substr(0, kMaxMessageBytes));
@@ -112,15 +112,15 @@ RpcOutcome ToRpcOutcome(const absl::Status& status, absl::string_view request_id
 
 RpcOutcome OutOfMemoryOutcome() {
   RpcOutcome outcome;
-  // Short enough to be stored in the string itself.
+  // The message fits into the internal buffer of std::string.
   outcome.status = grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "out of memory");
   return outcome;
 }
 
-RpcOutcome UnreadableMessageOutcome() {
+RpcOutcome MalformedRequestOutcome() {
   return ToRpcOutcome(
-      absl::InvalidArgumentError("the message cannot be read as the method's request: bytes that "
-                                 "do not parse, or text that is not UTF-8"),
+      absl::InvalidArgumentError("the message does not parse as the request of this method: "
+                                 "malformed bytes, or text that is not UTF-8"),
       "", absl::ZeroDuration());
 }
 

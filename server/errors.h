@@ -1,6 +1,6 @@
-// Failures as clients see them: an absl::Status becomes a gRPC status with google.rpc details.
-// Texts name field, number, limit and request id; never prompts, paths, addresses, keys or another
-// library's words.
+// Conversion of an absl::Status to a gRPC status with google.rpc details. Messages may contain
+// field names, numbers, limits and the request id. They never contain prompts, paths, addresses,
+// keys or messages of another library.
 #pragma once
 
 #include <string>
@@ -12,7 +12,8 @@
 
 namespace quintet {
 
-// ErrorInfo.reason where the code alone does not say it (DEADLINE_EXCEEDED, INTERNAL).
+// Values of ErrorInfo.reason for status codes that have several causes (DEADLINE_EXCEEDED,
+// INTERNAL, RESOURCE_EXHAUSTED).
 inline constexpr char kReasonQueued[] = "QUEUED";
 inline constexpr char kReasonDecoding[] = "DECODING";
 inline constexpr char kReasonIdle[] = "IDLE";
@@ -20,24 +21,28 @@ inline constexpr char kReasonEngineFault[] = "ENGINE_FAULT";
 inline constexpr char kReasonOutOfMemory[] = "OUT_OF_MEMORY";
 absl::Status WithReason(absl::Status status, absl::string_view reason);
 
-// ErrorInfo.reason of a status: its own (such as OUT_OF_MEMORY of kernels/out_of_memory.h), else
-// what its code stands for ("INVALID_FIELD", "QUEUE_FULL", ...). "" for OK and CANCELLED.
+// Returns the ErrorInfo.reason of a status: the one set by WithReason (or OUT_OF_MEMORY, set by
+// kernels/out_of_memory.h), otherwise the default of the status code ("INVALID_FIELD",
+// "QUEUE_FULL", ...). Returns "" for OK and CANCELLED.
 std::string ReasonOf(const absl::Status& status);
 
-// The status to finish a call with. INVALID_ARGUMENT messages of the form "field: text" also become
-// a BadRequest violation. RESOURCE_EXHAUSTED and UNAVAILABLE carry a RetryInfo of about
-// `retry_after` (jittered, 50 ms to 5 s), repeated as grpc-retry-pushback-ms in the trailing
-// metadata, which gRPC's own retry obeys. At most 4 KiB of details.
+// The final status of an RPC.
 struct RpcOutcome {
   grpc::Status status;
-  std::string pushback_ms;  // trailing metadata to add before finishing; empty: none
+  std::string pushback_ms;  // value of grpc-retry-pushback-ms; empty: do not send this metadata
 };
+
+// Converts `status`. An INVALID_ARGUMENT message of the form "field: text" also becomes a
+// BadRequest violation. RESOURCE_EXHAUSTED and UNAVAILABLE carry a RetryInfo of about `retry_after`
+// (jittered, clamped to [50 ms, 5 s]). The same delay is sent as grpc-retry-pushback-ms in the
+// trailing metadata, which the retry policy of gRPC clients follows. Details: at most 4 KiB.
 RpcOutcome ToRpcOutcome(const absl::Status& status, absl::string_view request_id,
                         absl::Duration retry_after);
-// What a call ends with when an allocation fails: RESOURCE_EXHAUSTED. Allocates nothing.
+// Returns RESOURCE_EXHAUSTED for a failed allocation. Allocates nothing.
 RpcOutcome OutOfMemoryOutcome();
-// INVALID_ARGUMENT: bytes that do not parse as the method's request.
-RpcOutcome UnreadableMessageOutcome();
+// Returns INVALID_ARGUMENT for bytes that do not parse as the request message of the method.
+RpcOutcome MalformedRequestOutcome();
+// Adds the retry delay of `outcome`, if there is one, to the trailing metadata of `rpc`.
 void AddPushback(const RpcOutcome& outcome, grpc::ServerContextBase* rpc);
 
 }  // namespace quintet

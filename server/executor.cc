@@ -42,7 +42,7 @@ void Executor::Run(bool short_only) {
     {
       std::unique_lock<std::mutex> lock(mutex_);
       wake.wait(lock, [&] { return stop_ || !queue_.empty(short_only); });
-      // At the end every thread takes any task: a task that is still running may post another.
+      // After stop, every thread runs any task, because a running task may still post another one.
       task = queue_.Pop(short_only && !stop_);
       if (task == nullptr) return;
     }

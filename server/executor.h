@@ -1,6 +1,6 @@
-// Threads for work that must block neither gRPC's threads nor the engine's: tokenizing requests,
-// writing chunks and results. Thread safe. The number of queued tasks is bounded by admission and
-// by one task per stream, not here.
+// A thread pool for work that must not block gRPC threads or the engine thread: tokenizing
+// requests, writing chunks and building responses. Thread-safe. The executor does not bound its
+// queue: admission control bounds the number of calls, and each stream queues at most one task.
 #pragma once
 
 #include <condition_variable>
@@ -15,26 +15,26 @@
 namespace quintet {
 
 struct ExecutorOptions {
-  const char* name = "executor";  // of the threads, at most 15 bytes
-  int threads = 1;                // run any task
-  int short_task_threads = 0;     // additional threads that run short tasks only
+  const char* name = "executor";  // thread name, at most 15 bytes
+  int threads = 1;                // number of threads that run any task
+  int short_task_threads = 0;     // number of additional threads that run only short tasks
   Clock clock = MonotonicMicros;
 };
 
-// Starts tasks in the order of TaskQueue. Long tasks (TaskQueue::kMaxShortBytes) occupy at most
-// `threads` threads, so that with `short_task_threads` > 0 a short task never waits for a long one.
+// Starts tasks in the order of TaskQueue. Long tasks (more than TaskQueue::kMaxShortBytes) occupy
+// at most `threads` threads. If `short_task_threads` > 0, a short task never waits for a long one.
 class Executor {
  public:
   explicit Executor(const ExecutorOptions& options);
-  // Runs all queued tasks, then stops.
+  // Runs all queued tasks and then joins the threads.
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  // `task` must not throw: an exception that leaves it ends the process. Throws std::bad_alloc if
-  // the queue cannot grow; the task is then neither queued nor run.
+  // Queues `task`, which must not throw: an uncaught exception ends the process. Throws
+  // std::bad_alloc if the queue cannot grow; the task is then not queued.
   void Post(const TaskTraits& traits, std::function<void()> task);
-  // A short task of normal priority.
+  // Queues a short task of normal priority.
   void Post(std::function<void()> task) { Post({}, std::move(task)); }
 
  private:

@@ -9,7 +9,7 @@
 namespace quintet {
 namespace {
 
-constexpr int64_t kMaxWaitingBytes = 1 << 20;
+constexpr int64_t kMaxPendingBytes = 1 << 20;
 
 int64_t BytesOf(const v1::GenerateChunk& chunk) {
   return static_cast<int64_t>(chunk.text().size()) + int64_t{4} * chunk.token_ids_size();
@@ -41,7 +41,7 @@ void GenerateStreamCall::OnInputEnd() {
 
 RpcActivity GenerateStreamCall::activity() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return received_ ? RpcActivity::kWorking : RpcActivity::kAwaitsClient;
+  return received_ ? RpcActivity::kWorking : RpcActivity::kAwaitingClient;
 }
 
 absl::StatusOr<std::vector<Request>> GenerateStreamCall::Prepare() {
@@ -54,20 +54,20 @@ void GenerateStreamCall::OnTokens(int index, absl::Span<const int32_t> ids,
     bool cut_off;
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      v1::GenerateChunk& chunk = waiting_[index];
-      waiting_bytes_ -= BytesOf(chunk);
+      v1::GenerateChunk& chunk = pending_chunks_[index];
+      pending_bytes_ -= BytesOf(chunk);
       chunk.set_index(static_cast<uint32_t>(index));
       if (return_text_) chunk.mutable_text()->append(text);
       if (return_ids_) chunk.mutable_token_ids()->Add(ids.begin(), ids.end());
-      waiting_bytes_ += BytesOf(chunk);
-      cut_off = waiting_bytes_ > kMaxWaitingBytes;
-      if (posted_ && !cut_off) return;
-      posted_ = true;
+      pending_bytes_ += BytesOf(chunk);
+      cut_off = pending_bytes_ > kMaxPendingBytes;
+      if (write_posted_ && !cut_off) return;
+      write_posted_ = true;
     }
     if (cut_off) return rpc()->TryCancel();
     context().writer->Post([rpc = rpc()] { rpc->Wake(); });
   } catch (const std::bad_alloc&) {
-    // A stream with a gap is worse than none.
+    // A chunk is lost, so the stream must not continue.
     rpc()->TryCancel();
   }
 }
@@ -79,7 +79,7 @@ absl::Status GenerateStreamCall::Respond(std::vector<Result> results) {
   std::vector<Result>().swap(results);
   grpc::ByteBuffer bytes = Serialize(response);
   std::lock_guard<std::mutex> lock(mutex_);
-  complete_.message = std::move(bytes);
+  final_output_.message = std::move(bytes);
   return absl::OkStatus();
 }
 
@@ -87,10 +87,10 @@ void GenerateStreamCall::Ended(RpcOutcome outcome) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!outcome.status.ok()) {
-      complete_.message.reset();
-      waiting_.clear();
+      final_output_.message.reset();
+      pending_chunks_.clear();
     }
-    complete_.end = std::move(outcome);
+    final_output_.end = std::move(outcome);
   }
   rpc()->Wake();
 }
@@ -98,19 +98,19 @@ void GenerateStreamCall::Ended(RpcOutcome outcome) {
 RpcOutput GenerateStreamCall::Next() {
   RpcOutput output;
   std::lock_guard<std::mutex> lock(mutex_);
-  posted_ = false;
-  if (!waiting_.empty()) {
-    // In turn: a sequence that always has something must not delay the others.
-    auto next = waiting_.upper_bound(last_index_);
-    if (next == waiting_.end()) next = waiting_.begin();
+  write_posted_ = false;
+  if (!pending_chunks_.empty()) {
+    // Round robin over the sequences, so that a fast sequence does not delay the others.
+    auto next = pending_chunks_.upper_bound(last_index_);
+    if (next == pending_chunks_.end()) next = pending_chunks_.begin();
     last_index_ = next->first;
     v1::GenerateStreamResponse response;
     *response.mutable_chunk() = std::move(next->second);
-    waiting_bytes_ -= BytesOf(response.chunk());
-    waiting_.erase(next);
+    pending_bytes_ -= BytesOf(response.chunk());
+    pending_chunks_.erase(next);
     output.message = ToBytes(response);
-  } else if (complete_.end.has_value()) {
-    output = std::exchange(complete_, {});
+  } else if (final_output_.end.has_value()) {
+    output = std::exchange(final_output_, {});
   }
   return output;
 }

@@ -1,7 +1,7 @@
-// GenerateStream: chunks of text and ids, then the complete answer. Chunks that are made while one
-// is being written are merged; a reader that leaves 1 MiB of them waiting is cut off. The engine's
-// thread only stores its chunks: to hand one to gRPC takes as long as a system call and is the
-// writer thread's work.
+// Handler of the GenerateStream RPC. Writes chunks of text and ids, then the complete response.
+// Chunks that arrive during a write are merged. A client that lets more than 1 MiB of unwritten
+// chunks accumulate is disconnected. The engine thread only stores its chunks; the writer thread
+// passes them to gRPC, which takes as long as a system call.
 #pragma once
 
 #include <map>
@@ -24,7 +24,7 @@ class GenerateStreamCall final : public Call, public RpcHandler {
   void OnCancel() override { Cancel(); }
   void Abandon() override { Call::Abandon(); }
   RpcActivity activity() const override;
-  bool wants_message() const override { return activity() == RpcActivity::kAwaitsClient; }
+  bool wants_message() const override { return activity() == RpcActivity::kAwaitingClient; }
   RpcOutput Next() override;
 
  private:
@@ -38,11 +38,11 @@ class GenerateStreamCall final : public Call, public RpcHandler {
 
   mutable std::mutex mutex_;
   bool received_ = false;
-  std::map<int, v1::GenerateChunk> waiting_;  // by sequence
-  int64_t waiting_bytes_ = 0;
-  int last_index_ = -1;  // of the chunk written last
-  bool posted_ = false;  // the writer has yet to look at waiting_
-  RpcOutput complete_;   // the message waits for the end
+  std::map<int, v1::GenerateChunk> pending_chunks_;  // unwritten chunks by sequence index
+  int64_t pending_bytes_ = 0;
+  int last_index_ = -1;        // sequence index of the chunk that was written last
+  bool write_posted_ = false;  // a writer task is queued that will read pending_chunks_
+  RpcOutput final_output_;     // final message and status; written once the call has ended
 };
 
 }  // namespace quintet

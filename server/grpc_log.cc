@@ -7,7 +7,7 @@
 #include "grpcpp/version_info.h"
 #include "spdlog/spdlog.h"
 
-// From 1.65 on gRPC writes by absl's log alone; some releases before use both.
+// Since 1.65, gRPC logs only through Abseil; some earlier releases use both interfaces.
 #define QUINTET_GPR_LOG (GRPC_CPP_VERSION_MAJOR == 1 && GRPC_CPP_VERSION_MINOR < 65)
 #if QUINTET_GPR_LOG
 #include "absl/strings/match.h"
@@ -30,7 +30,7 @@ void Report(spdlog::level::level_enum level, absl::string_view file, int line) {
   std::optional<int64_t> refused;
   try {
     refused = limiter->Admit(file, line, MonotonicMicros());
-  } catch (const std::bad_alloc&) {  // not through gRPC's frames
+  } catch (const std::bad_alloc&) {  // must not propagate into gRPC
   }
   if (!refused.has_value()) return;
   spdlog::log(level,
@@ -41,7 +41,7 @@ void Report(spdlog::level::level_enum level, absl::string_view file, int line) {
 
 #if QUINTET_GPR_LOG
 void OnGprMessage(gpr_log_func_args* message) {
-  // The text of a failed assertion is its source. It is gRPC's last message: abort follows.
+  // The text of a failed assertion is source code, so it may be logged. gRPC aborts afterwards.
   if (absl::StartsWith(message->message, "assertion failed: ")) {
     spdlog::critical("gRPC {} at {}:{}: {}", grpc::Version(), message->file, message->line,
                      message->message);
@@ -92,7 +92,7 @@ void RouteGrpcLog() {
   gpr_set_log_function(OnGprMessage);
 #endif
 #ifdef QUINTET_ABSL_LOG
-  absl::AddLogSink(new AbslSink);  // for as long as the process lives
+  absl::AddLogSink(new AbslSink);  // never freed
   absl::SetStderrThreshold(absl::LogSeverityAtLeast::kInfinity);
   absl::InitializeLog();
 #endif

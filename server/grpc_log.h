@@ -1,6 +1,6 @@
-// gRPC's own messages in our log: spdlog's default logger. gRPC puts what clients send into its
-// messages, and writes one each time it dislikes a header. So only the source location is logged,
-// at most once in kGrpcLogInterval for each, with the number of messages left out since.
+// Redirects the log messages of gRPC to the default logger of spdlog. gRPC messages may quote bytes
+// that clients sent, and every rejected header causes one. Therefore only the source location is
+// logged, at most once per kGrpcLogInterval and location, with the number of suppressed messages.
 #pragma once
 
 #include <chrono>
@@ -17,15 +17,16 @@ namespace quintet {
 
 inline constexpr std::chrono::seconds kGrpcLogInterval{10};
 
-// Decides which messages of a source location are logged. Thread safe.
+// Rate limiter for log messages, per source location. Thread-safe.
 class LocationLimiter {
  public:
-  // The number of messages from there that were refused since the last that was admitted; nullopt:
-  // refused, since one was admitted less than kGrpcLogInterval ago.
+  // Decides whether the message from `file`:`line` is logged. If it is, returns the number of
+  // messages from this location that were suppressed since the last logged one. Returns nullopt if
+  // a message from this location was logged less than kGrpcLogInterval ago.
   std::optional<int64_t> Admit(absl::string_view file, int line, int64_t now_us);
 
  private:
-  static constexpr size_t kMaxLocations = 256;  // all further ones count as one
+  static constexpr size_t kMaxLocations = 256;  // all further locations share one entry
   struct Location {
     std::optional<int64_t> admitted_us;
     int64_t refused = 0;
@@ -35,7 +36,7 @@ class LocationLimiter {
   std::map<std::pair<std::string, int>, Location> locations_;
 };
 
-// Once, before the first use of gRPC.
+// Installs the redirection. Must be called once, before the first use of gRPC.
 void RouteGrpcLog();
 
 }  // namespace quintet

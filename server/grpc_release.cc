@@ -12,9 +12,9 @@
 namespace quintet {
 namespace {
 
-// The first patch of each minor release of gRPC 1.x with the fix of CVE-2024-7246, which is the
-// latest to be fixed of those that concern a server. Later minor releases have it from the start,
-// earlier ones never.
+// The first patch release with the fix of CVE-2024-7246, for minor releases 1.58 to 1.65 of gRPC.
+// Of the vulnerabilities that concern a server, this one was fixed last. Later minor releases have
+// the fix in their first patch; earlier ones never got it.
 constexpr int kFirstFixedMinor = 58, kFirstMinorFixedAtOnce = 66;
 constexpr std::array<int, kFirstMinorFixedAtOnce - kFirstFixedMinor> kFixedPatches = {3, 5, 2, 3,
                                                                                       3, 2, 3, 4};
@@ -39,7 +39,7 @@ bool LacksSecurityFixes(absl::string_view grpc_version) {
 void LogGrpcRelease(const std::string& listen) {
   const std::string version = grpc::Version();
   if (!LacksSecurityFixes(version)) return;
-  const absl::StatusOr<Address> address = ReadAddress("--listen", listen);
+  const absl::StatusOr<Address> address = ParseAddress("--listen", listen);
   const bool local = address.ok() && IsLoopback(*address);
   spdlog::log(local ? spdlog::level::info : spdlog::level::warn,
               "gRPC {} lacks fixes for published vulnerabilities: let untrusted clients connect "

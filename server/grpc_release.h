@@ -1,5 +1,5 @@
-// Whether the gRPC library that is linked has the fixes for its published vulnerabilities
-// (SECURITY.md lists them).
+// Checks whether the linked gRPC library has the fixes for its published vulnerabilities, which
+// SECURITY.md lists.
 #pragma once
 
 #include <string>
@@ -8,12 +8,12 @@
 
 namespace quintet {
 
-// Whether a release of gRPC, such as "1.51.1", lacks one of the fixes. True for text that is no
-// version.
+// Returns true if the gRPC release, for example "1.51.1", lacks one of the fixes. Text that is not
+// a version also returns true.
 bool LacksSecurityFixes(absl::string_view grpc_version);
 
-// Logs that the linked gRPC lacks fixes, if it does: as a warning, unless `listen` (HOST:PORT) is a
-// loopback address.
+// Writes a log line if the linked gRPC lacks fixes. The level is info if `listen` (HOST:PORT) is a
+// loopback address, otherwise warning.
 void LogGrpcRelease(const std::string& listen);
 
 }  // namespace quintet

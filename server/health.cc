@@ -9,22 +9,21 @@
 namespace quintet {
 namespace {
 
-namespace wire = grpc::health::v1;
+namespace pb = grpc::health::v1;
 
-grpc::ByteBuffer Answer(wire::HealthCheckResponse::ServingStatus status) {
-  wire::HealthCheckResponse response;
+grpc::ByteBuffer MakeResponse(pb::HealthCheckResponse::ServingStatus status) {
+  pb::HealthCheckResponse response;
   response.set_status(status);
   return ToBytes(response);
 }
 
-wire::HealthCheckResponse::ServingStatus StatusOf(const HealthStatus& status,
-                                                  const std::string& service) {
-  if (!HealthStatus::IsKnown(service)) return wire::HealthCheckResponse::SERVICE_UNKNOWN;
-  return status.serving() ? wire::HealthCheckResponse::SERVING
-                          : wire::HealthCheckResponse::NOT_SERVING;
+pb::HealthCheckResponse::ServingStatus StatusOf(const HealthStatus& status,
+                                                const std::string& service) {
+  if (!HealthStatus::IsKnown(service)) return pb::HealthCheckResponse::SERVICE_UNKNOWN;
+  return status.serving() ? pb::HealthCheckResponse::SERVING : pb::HealthCheckResponse::NOT_SERVING;
 }
 
-// Check, and with `watch` Watch.
+// Handler of Check or, if `watch` is set, of Watch.
 class HealthCall final : public RpcHandler {
  public:
   HealthCall(HealthStatus* status, std::shared_ptr<Rpc> rpc, bool watch)
@@ -36,11 +35,11 @@ class HealthCall final : public RpcHandler {
   }
 
   void OnMessage(grpc::ByteBuffer* message) override {
-    wire::HealthCheckRequest request;
+    pb::HealthCheckRequest request;
     const bool read = FromBytes(message, &request);
     std::lock_guard<std::mutex> lock(mutex_);
     if (!read) {
-      failure_ = UnreadableMessageOutcome();
+      failure_ = MalformedRequestOutcome();
     } else if (!watch_ && !HealthStatus::IsKnown(request.service())) {
       failure_ = RpcOutcome{{grpc::StatusCode::NOT_FOUND, "no such service"}, ""};
     } else {
@@ -49,15 +48,15 @@ class HealthCall final : public RpcHandler {
   }
   void OnInputEnd() override {
     std::lock_guard<std::mutex> lock(mutex_);
-    failure_ = UnreadableMessageOutcome();
+    failure_ = MalformedRequestOutcome();
   }
   void OnCancel() override {}
 
   RpcActivity activity() const override {
     std::lock_guard<std::mutex> lock(mutex_);
-    return service_.has_value() ? RpcActivity::kWatching : RpcActivity::kAwaitsClient;
+    return service_.has_value() ? RpcActivity::kWatching : RpcActivity::kAwaitingClient;
   }
-  bool wants_message() const override { return activity() == RpcActivity::kAwaitsClient; }
+  bool wants_message() const override { return activity() == RpcActivity::kAwaitingClient; }
   RpcOutput Next() override {
     RpcOutput output;
     std::lock_guard<std::mutex> lock(mutex_);
@@ -65,7 +64,7 @@ class HealthCall final : public RpcHandler {
       output.end = *failure_;
     } else if (service_.has_value()) {
       const auto now = StatusOf(*status_, *service_);
-      if (last_ != now) output.message = Answer(now);
+      if (last_ != now) output.message = MakeResponse(now);
       last_ = now;
       if (!watch_) output.end = RpcOutcome{};
     }
@@ -77,9 +76,9 @@ class HealthCall final : public RpcHandler {
   const std::shared_ptr<Rpc> rpc_;
   const bool watch_;
   mutable std::mutex mutex_;
-  std::optional<std::string> service_;  // once it is known
+  std::optional<std::string> service_;  // set by the first valid message
   std::optional<RpcOutcome> failure_;
-  std::optional<wire::HealthCheckResponse::ServingStatus> last_;  // sent last
+  std::optional<pb::HealthCheckResponse::ServingStatus> last_;  // the status that was sent last
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// grpc.health.v1.Health: Check and Watch of the server and of each service.
+// The service grpc.health.v1.Health: Check and Watch for the server ("") and quintet.v1.Inference.
 #pragma once
 
 #include <memory>
@@ -11,16 +11,16 @@
 
 namespace quintet {
 
-// Whether the server takes calls, and the watches to notify when that changes. Thread safe;
-// outlives the RPCs.
+// The serving status of the server, and the Watch RPCs to notify when it changes. Thread-safe. Must
+// outlive all RPCs.
 class HealthStatus {
  public:
   void SetServing(bool serving);
   bool serving() const;
-  // The server as a whole ("") or quintet.v1.Inference.
+  // Returns true for "" (the whole server) and "quintet.v1.Inference".
   static bool IsKnown(const std::string& service);
 
-  // `watch` is woken at every change until Remove.
+  // From Add until Remove, every change of the status calls `watch->Wake()`.
   void Add(Rpc* watch);
   void Remove(Rpc* watch);
 
@@ -30,7 +30,7 @@ class HealthStatus {
   std::set<Rpc*> watches_;
 };
 
-// Health needs no API key.
+// Returns the methods of the service. Health checks need no API key.
 std::vector<Method> HealthMethods(HealthStatus* status);
 
 }  // namespace quintet

@@ -20,7 +20,7 @@ HttpEndpoints::HttpEndpoints(Options options, prometheus::Registry* registry)
     : options_(std::move(options)), registry_(registry) {}
 
 HttpResponse HttpEndpoints::Metrics(const HttpRequest& request) {
-  // Requests that were waiting when a collection began share its text: a queue of them costs one.
+  // All requests that were received before a collection started share its text.
   if (metrics_ == nullptr || metrics_since_ < request.received) {
     const auto now = std::chrono::steady_clock::now();
     options_.collect();

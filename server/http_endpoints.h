@@ -1,6 +1,6 @@
-// Endpoints for operators, on an HTTP port of their own: /metrics (Prometheus text), /healthz (200
-// while the engines make progress or models load), /readyz (200 only while every model is served).
-// Probes are answered while metrics are collected.
+// HTTP endpoints for operators, on a separate port: /metrics (Prometheus text), /healthz (200 while
+// the engines make progress or models load) and /readyz (200 only while every model is served).
+// Collecting metrics does not delay the two probes.
 #pragma once
 
 #include <chrono>
@@ -18,10 +18,11 @@ class HttpEndpoints {
  public:
   struct Options {
     std::string listen;                    // HOST:PORT
-    std::function<void()> collect;         // updates the registry before a scrape; may block
-    std::function<bool()> healthy, ready;  // must not block
+    std::function<void()> collect;         // updates the registry before each scrape; may block
+    std::function<bool()> healthy, ready;  // results of the two probes; must not block
   };
-  // `registry` outlives the endpoints. INVALID_ARGUMENT: cannot listen there.
+  // Starts to serve. `registry` must outlive the endpoints. INVALID_ARGUMENT: cannot listen on
+  // `options.listen`.
   static absl::StatusOr<std::unique_ptr<HttpEndpoints>> Start(Options options,
                                                               prometheus::Registry* registry);
 
@@ -30,14 +31,14 @@ class HttpEndpoints {
  private:
   HttpEndpoints(Options options, prometheus::Registry* registry);
   absl::Status Listen();
-  // On the worker thread alone.
+  // Handles /metrics. Runs only on the worker thread of the HTTP server.
   HttpResponse Metrics(const HttpRequest& request);
 
   const Options options_;
   prometheus::Registry* const registry_;
-  std::shared_ptr<const std::string> metrics_;           // the last answer, null at first
-  std::chrono::steady_clock::time_point metrics_since_;  // when its collection began
-  std::unique_ptr<HttpServer> server_;                   // last: its threads use the members above
+  std::shared_ptr<const std::string> metrics_;  // body of the last response; initially null
+  std::chrono::steady_clock::time_point metrics_since_;  // start of the collection of metrics_
+  std::unique_ptr<HttpServer> server_;  // the last member: its threads use the members above
 };
 
 }  // namespace quintet

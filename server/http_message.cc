@@ -17,7 +17,8 @@ namespace {
 
 namespace http = boost::beast::http;
 
-// Of a request's target, in origin form (/path?query) or absolute form (http://host/path).
+// Returns the path of a request target in origin form (/path?query) or absolute form
+// (http://host/path).
 absl::string_view PathOf(absl::string_view target) {
   if (absl::ConsumePrefix(&target, "http://")) {
     const size_t slash = target.find('/');
@@ -37,11 +38,11 @@ HttpResponse PlainText(int status, std::string body) {
   return response;
 }
 
-const char* Flaw(const HttpParser& parser) {
+const char* HeaderError(const HttpParser& parser) {
   const auto& request = parser.get();
   if (request.version() == 11 && request.count(http::field::host) != 1)
     return "HTTP/1.1 requires exactly one Host header";
-  // Without a known length, what follows could be a body or the next request.
+  // Without a known body length the next request cannot be found (request smuggling).
   if (request.count(http::field::transfer_encoding) > 0 && !parser.chunked())
     return "the only Transfer-Encoding supported is chunked";
   return nullptr;
@@ -75,7 +76,7 @@ const HttpRoute* FindRoute(const HttpParser& parser, const std::vector<HttpRoute
   return nullptr;
 }
 
-HttpResponse Malformed(boost::system::error_code error, size_t max_body_bytes) {
+HttpResponse MalformedResponse(boost::system::error_code error, size_t max_body_bytes) {
   if (error == http::error::header_limit) {
     return PlainText(
         431, absl::StrCat("request head too large: the limit is ", kMaxHttpHeadBytes, " bytes\n"));

@@ -1,4 +1,4 @@
-// Checks and routes parsed HTTP requests, and writes the heads of answers. Stateless.
+// Validates and routes parsed HTTP requests, and formats response headers. Stateless.
 #pragma once
 
 #include <cstddef>
@@ -14,19 +14,21 @@ namespace quintet {
 
 using HttpParser = boost::beast::http::request_parser<boost::beast::http::string_body>;
 
-// The next three need a parser that has read the head of a request.
+// The next three functions need a parser that has read the complete request header.
 
-// An error in the head that the parser accepts, or null.
-const char* Flaw(const HttpParser& parser);
+// Returns a description of an error in the header that the parser does not detect, or null.
+const char* HeaderError(const HttpParser& parser);
+// Returns true if the client waits for "100 Continue" before it sends the body.
 bool Expects100Continue(const HttpParser& parser);
-// The request's route; null when there is none, with `refusal` as the answer.
+// Returns the route of the request. If there is none, returns null and sets `refusal` to the error
+// response (404 or 405).
 const HttpRoute* FindRoute(const HttpParser& parser, const std::vector<HttpRoute>& routes,
                            HttpResponse* refusal);
 
-// The answer to a request that the parser rejects.
-HttpResponse Malformed(boost::system::error_code error, size_t max_body_bytes);
+// Returns the error response (400, 413 or 431) to a request that the parser rejected with `error`.
+HttpResponse MalformedResponse(boost::system::error_code error, size_t max_body_bytes);
 
-// Status line and headers.
+// Formats the status line and the header fields.
 std::string ResponseHead(const HttpResponse& response, bool keep_alive);
 
 }  // namespace quintet

@@ -42,17 +42,19 @@ using std::chrono::milliseconds;
 
 constexpr char kFlag[] = "--http-listen";
 constexpr milliseconds kTick{100};             // how often deadlines are checked
-constexpr milliseconds kLingerTimeout{1'000};  // for a client to read the last answer
+constexpr milliseconds kLingerTimeout{1'000};  // for the client to read the last response
 constexpr size_t kLingerBytes = 256 << 10;
 constexpr int kAcceptsPerTurn = 16;
-// For certificates and key files that are read again; the gRPC listener leaves more than these.
+// Descriptors that are left for re-reading certificate and key files. The reserve of the gRPC
+// listener is larger.
 constexpr int kReservedDescriptors = 8;
-// Kernel buffers of a connection, which a client can fill without reading or being read.
+// Sizes of the kernel buffers of a connection. A client can fill them without reading.
 constexpr int kSendBufferBytes = 64 << 10, kReceiveBufferBytes = 32 << 10;
 constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
 
-// A coroutine that starts suspended; the owner of the handle destroys it. asio::awaitable destroys
-// its frame while it executes when Asio fails to allocate an operation; here the coroutine throws.
+// A coroutine that starts suspended. The owner of the handle destroys it. asio::awaitable is not
+// used, because it destroys its running frame if Asio fails to allocate an operation; this
+// coroutine throws std::bad_alloc instead.
 struct Coroutine {
   struct promise_type {
     Coroutine get_return_object() {
@@ -61,7 +63,7 @@ struct Coroutine {
     std::suspend_always initial_suspend() noexcept { return {}; }
     std::suspend_always final_suspend() noexcept { return {}; }
     void return_void() {}
-    void unhandled_exception() {}  // out of memory: the coroutine, and with it the connection, ends
+    void unhandled_exception() {}  // out of memory: ends the coroutine and its connection
   };
   std::coroutine_handle<promise_type> handle;
 };
@@ -83,28 +85,28 @@ struct Connection {
   std::list<Connection>::iterator self;
   bool closed = false;  // the coroutine ends when it is resumed
   Phase phase = Phase::kReading;
-  Clock::time_point since, deadline;  // of the phase; kHandling has no deadline
+  Clock::time_point since, deadline;  // start and deadline of the phase; kHandling has no deadline
 
   std::array<char, 2 * kMaxHttpHeadBytes> buffer;  // input: [begin, end)
   size_t begin = 0, end = 0;
-  std::string head;  // of the answer
+  std::string head;  // status line and header fields of the response
   std::shared_ptr<const std::string> body;
   size_t sent = 0, unsent = 0;
 };
 
-// A request that is being read, and its answer as soon as there is one.
+// One request and its response.
 struct Exchange {
   HttpParser parser;
-  const HttpRoute* route = nullptr;  // once the head is read
-  std::optional<HttpResponse> response;
-  bool malformed = false;  // what follows on the connection cannot be trusted
+  const HttpRoute* route = nullptr;      // set once the header has been read
+  std::optional<HttpResponse> response;  // set once the response is known
+  bool malformed = false;                // the connection must be closed after the response
 };
 
-struct Listening {
-  Listening(asio::io_context& io, tcp ip_version) : acceptor(io), protocol(ip_version) {}
+struct ListenSocket {
+  ListenSocket(asio::io_context& io, tcp ip_version) : acceptor(io), protocol(ip_version) {}
   tcp::acceptor acceptor;
   const tcp protocol;
-  bool armed = false;  // waits for connections
+  bool armed = false;  // an async_wait for connections is outstanding
 };
 
 class BeastServer : public HttpServer {
@@ -119,53 +121,55 @@ class BeastServer : public HttpServer {
   int port() const override { return port_; }
 
  private:
-  // Awaitable: true when the socket can be read or written, false when the connection is closed.
-  class Ready;
-  // Awaitable: lets the other connections have their turn. False when the connection is closed.
-  class Turn;
-  // Awaitable: the answer of a handler that runs on the worker thread.
-  class Handled;
+  // Awaitable that waits until the socket is readable or writable. False: the connection is closed.
+  class SocketReady;
+  // Awaitable that yields to the other connections. False: the connection is closed.
+  class Yield;
+  // Awaitable that runs a handler on the worker thread and returns its response.
+  class WorkerResult;
 
   error_code Open(const tcp::endpoint& endpoint);
   void Run();
-  void Arm(Listening* listening);
-  // False: neither a descriptor nor memory is left, try again later.
-  bool Accept(Listening* listening);
-  bool MakeRoom(int descriptor);
+  void Arm(ListenSocket* listening);
+  // Accepts pending connections. Returns false if no descriptor or memory is left; the caller must
+  // try again later.
+  bool Accept(ListenSocket* listening);
+  // Closes the oldest connection if the limit is reached. Returns false if there is none to close.
+  bool EvictIfFull(int descriptor);
   void Add(tcp protocol, int descriptor);
 
   Coroutine Serve(Connection& c);
   void Resume(Connection* c);
-  void Begin(Connection* c, Phase phase, milliseconds timeout);
+  void EnterPhase(Connection* c, Phase phase, milliseconds timeout);
   void Close(Connection* c);
   void CloseExpired();
-  // Of the open ones but `except`, the one whose phase began first; null: none. Connections with a
-  // handler at work are not considered.
+  // Returns the open connection other than `except` whose phase began first, or null. Ignores
+  // connections whose handler is running.
   Connection* Oldest(bool writing_only, const Connection* except);
 
-  // Reads what the socket has. False: it is at its end.
-  static bool Fill(Connection* c);
-  // Parses the input. False: more of it is needed.
+  // Reads the available bytes of the socket. Returns false at the end of the stream.
+  static bool ReadInput(Connection* c);
+  // Parses the input. Returns false if more input is needed.
   bool Advance(Connection* c, Exchange* exchange);
   error_code Parse(Connection* c, HttpParser* parser) const;
-  // Runs a handler. No exception escapes.
-  HttpResponse Answer(const HttpRoute& route, const HttpRequest& request) const noexcept;
+  // Runs a handler. Exceptions become a 500 response.
+  HttpResponse RunHandler(const HttpRoute& route, const HttpRequest& request) const noexcept;
   void StartWrite(Connection* c, const HttpResponse& response, bool head_only, bool keep_alive);
-  void EndWrite(Connection* c);
-  // would_block: not all of it yet.
+  void FinishWrite(Connection* c);
+  // Writes as much of the response as possible. would_block: a part remains.
   static error_code Send(Connection* c);
 
   const Options options_;
   const std::vector<HttpRoute> routes_;
-  const HttpResponse failed_, busy_;  // made in advance, for when memory is short
+  const HttpResponse failed_, busy_;  // 500 and 503; built in advance in case memory runs out
   size_t max_connections_ = 0;
   int descriptor_limit_ = 0;
   int port_ = 0;
 
   asio::io_context io_{1};
   asio::executor_work_guard<asio::io_context::executor_type> work_{io_.get_executor()};
-  std::list<Listening> listening_;
-  // On the I/O thread alone.
+  std::list<ListenSocket> listening_;
+  // The members below are used only on the I/O thread.
   std::list<Connection> connections_;
   size_t open_ = 0, handling_ = 0, unsent_ = 0;
 
@@ -174,9 +178,9 @@ class BeastServer : public HttpServer {
   std::thread thread_;
 };
 
-class BeastServer::Ready {
+class BeastServer::SocketReady {
  public:
-  Ready(BeastServer* server, Connection* c, tcp::socket::wait_type wait)
+  SocketReady(BeastServer* server, Connection* c, tcp::socket::wait_type wait)
       : server_(server), c_(c), wait_(wait) {}
   bool await_ready() const { return c_->closed; }
   void await_suspend(std::coroutine_handle<>) {
@@ -194,9 +198,9 @@ class BeastServer::Ready {
   error_code error_;
 };
 
-class BeastServer::Turn {
+class BeastServer::Yield {
  public:
-  Turn(BeastServer* server, Connection* c) : server_(server), c_(c) {}
+  Yield(BeastServer* server, Connection* c) : server_(server), c_(c) {}
   bool await_ready() const { return c_->closed; }
   void await_suspend(std::coroutine_handle<>) {
     asio::post(server_->io_, [server = server_, c = c_] { server->Resume(c); });
@@ -208,15 +212,16 @@ class BeastServer::Turn {
   Connection* const c_;
 };
 
-class BeastServer::Handled {
+class BeastServer::WorkerResult {
  public:
-  Handled(BeastServer* server, Connection* c, const HttpRoute& route, const HttpRequest& request)
+  WorkerResult(BeastServer* server, Connection* c, const HttpRoute& route,
+               const HttpRequest& request)
       : server_(server), c_(c), route_(route), request_(request) {}
   bool await_ready() const { return false; }
   void await_suspend(std::coroutine_handle<>) {
     asio::post(server_->worker_, [this] {
-      response_ = server_->Answer(route_, request_);
-      // The connection waits for this: without memory for it, until there is some.
+      response_ = server_->RunHandler(route_, request_);
+      // The connection waits for this post, so a failed allocation is retried.
       for (bool posted = false; !posted;) {
         try {
           asio::post(server_->io_, [server = server_, c = c_] { server->Resume(c); });
@@ -237,7 +242,7 @@ class BeastServer::Handled {
   HttpResponse response_;
 };
 
-// How many files the process may open.
+// Returns the soft limit of open files (RLIMIT_NOFILE), at most 2^30.
 int DescriptorLimit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1 << 30;
@@ -266,13 +271,13 @@ BeastServer::~BeastServer() {
 }
 
 error_code BeastServer::Open(const tcp::endpoint& endpoint) {
-  Listening& listening = listening_.emplace_back(io_, endpoint.protocol());
+  ListenSocket& listening = listening_.emplace_back(io_, endpoint.protocol());
   tcp::acceptor& acceptor = listening.acceptor;
   error_code error;
   const auto step = [&error](auto action) {
     if (!error) action();
   };
-  // Accepted connections inherit the sizes of buffers.
+  // Accepted connections inherit the buffer sizes.
   step([&] { acceptor.open(endpoint.protocol(), error); });
   step([&] { acceptor.set_option(tcp::acceptor::reuse_address(true), error); });
   step([&] { acceptor.set_option(asio::socket_base::send_buffer_size(kSendBufferBytes), error); });
@@ -292,39 +297,39 @@ error_code BeastServer::Open(const tcp::endpoint& endpoint) {
 }
 
 absl::Status BeastServer::Listen() {
-  const absl::StatusOr<Address> address = ReadAddress(kFlag, options_.listen);
+  const absl::StatusOr<Address> address = ParseAddress(kFlag, options_.listen);
   if (!address.ok()) return address.status();
   error_code error;
   const auto found =
       tcp::resolver(io_).resolve(address->host, absl::StrCat(address->port),
                                  tcp::resolver::passive | tcp::resolver::numeric_service, error);
-  if (error) return CannotListen(kFlag, options_.listen, error.message());
+  if (error) return ListenError(kFlag, options_.listen, error.message());
   for (const auto& one : found) {
     tcp::endpoint endpoint = one.endpoint();
-    // Port 0: all addresses share the port that the first one got.
+    // With port 0, all addresses use the port that the first one got.
     if (port_ != 0) endpoint.port(static_cast<uint16_t>(port_));
     error = Open(endpoint);
     if (error == asio::error::address_family_not_supported) continue;
-    if (error) return CannotListen(kFlag, options_.listen, error.message());
+    if (error) return ListenError(kFlag, options_.listen, error.message());
   }
-  if (listening_.empty()) return CannotListen(kFlag, options_.listen, error.message());
+  if (listening_.empty()) return ListenError(kFlag, options_.listen, error.message());
   return absl::OkStatus();
 }
 
 void BeastServer::Run() {
   pthread_setname_np(pthread_self(), "http");
   while (!stop_) {
-    for (Listening& listening : listening_) Arm(&listening);
+    for (ListenSocket& listening : listening_) Arm(&listening);
     try {
       io_.run_for(kTick);
     } catch (const std::exception&) {
-      // Out of memory. What could not be started is tried again, or its deadline passes.
+      // Out of memory. A failed operation is retried, or its connection reaches its deadline.
     }
     CloseExpired();
   }
 }
 
-void BeastServer::Arm(Listening* listening) {
+void BeastServer::Arm(ListenSocket* listening) {
   if (listening->armed) return;
   try {
     listening->acceptor.async_wait(tcp::acceptor::wait_read, [this, listening](error_code error) {
@@ -337,12 +342,12 @@ void BeastServer::Arm(Listening* listening) {
   }
 }
 
-bool BeastServer::Accept(Listening* listening) {
+bool BeastServer::Accept(ListenSocket* listening) {
   for (int i = 0; i < kAcceptsPerTurn; ++i) {
     const int fd = accept4(listening->acceptor.native_handle(), nullptr, nullptr,
                            SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd >= 0) {
-      if (MakeRoom(fd)) {
+      if (EvictIfFull(fd)) {
         Add(listening->protocol, fd);
       } else {
         close(fd);
@@ -351,7 +356,7 @@ bool BeastServer::Accept(Listening* listening) {
     }
     const bool exhausted =
         errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
-    if (!exhausted) return true;  // nobody waits, or whoever did has gone
+    if (!exhausted) return true;  // no connection is pending, or the client has gone
     Connection* const oldest = Oldest(/*writing_only=*/false, nullptr);
     if (oldest == nullptr) return false;
     Close(oldest);
@@ -359,8 +364,8 @@ bool BeastServer::Accept(Listening* listening) {
   return true;
 }
 
-// Descriptors are given out lowest first: a high number says that few are left.
-bool BeastServer::MakeRoom(int descriptor) {
+// The kernel assigns the lowest free descriptor, so a high number means that few are left.
+bool BeastServer::EvictIfFull(int descriptor) {
   if (open_ < max_connections_ && descriptor < descriptor_limit_ - kReservedDescriptors)
     return true;
   Connection* const oldest = Oldest(/*writing_only=*/false, nullptr);
@@ -385,7 +390,7 @@ void BeastServer::Add(tcp protocol, int descriptor) {
       return;
     }
   } catch (const std::bad_alloc&) {
-    // This connection is refused.
+    // Out of memory: this connection is closed.
   }
   if (added) connections_.pop_back();
   if (!owned) close(descriptor);
@@ -398,7 +403,7 @@ void BeastServer::Resume(Connection* c) {
   connections_.erase(c->self);
 }
 
-void BeastServer::Begin(Connection* c, Phase phase, milliseconds timeout) {
+void BeastServer::EnterPhase(Connection* c, Phase phase, milliseconds timeout) {
   handling_ -= c->phase == Phase::kHandling;
   handling_ += phase == Phase::kHandling;
   c->phase = phase;
@@ -408,8 +413,8 @@ void BeastServer::Begin(Connection* c, Phase phase, milliseconds timeout) {
 
 void BeastServer::Close(Connection* c) {
   if (c->closed) return;
-  Begin(c, Phase::kReading, milliseconds(0));
-  EndWrite(c);
+  EnterPhase(c, Phase::kReading, milliseconds(0));
+  FinishWrite(c);
   c->closed = true;
   --open_;
   error_code ignored;
@@ -433,7 +438,7 @@ Connection* BeastServer::Oldest(bool writing_only, const Connection* except) {
   return oldest;
 }
 
-bool BeastServer::Fill(Connection* c) {
+bool BeastServer::ReadInput(Connection* c) {
   const absl::string_view input = c->input();
   std::memmove(c->buffer.data(), input.data(), input.size());
   c->begin = 0;
@@ -452,7 +457,7 @@ error_code BeastServer::Parse(Connection* c, HttpParser* parser) const {
     c->begin += used;
     if (error && error != http::error::need_more) return error;
     if (error && used == 0) {
-      // A line or a head that has not ended yet.
+      // The line or the header is still incomplete.
       return input.size() < c->buffer.size() ? error : http::error::header_limit;
     }
   }
@@ -464,8 +469,8 @@ bool BeastServer::Advance(Connection* c, Exchange* exchange) {
   const error_code error = Parse(c, &parser);
   if (error && error != http::error::need_more) {
     exchange->malformed = true;
-    exchange->response = Malformed(error, options_.max_body_bytes);
-  } else if (const char* flaw = parser.is_header_done() ? Flaw(parser) : nullptr) {
+    exchange->response = MalformedResponse(error, options_.max_body_bytes);
+  } else if (const char* flaw = parser.is_header_done() ? HeaderError(parser) : nullptr) {
     exchange->malformed = true;
     exchange->response = PlainText(400, absl::StrCat("malformed request: ", flaw, "\n"));
   } else if (parser.is_header_done() && exchange->route == nullptr) {
@@ -476,14 +481,14 @@ bool BeastServer::Advance(Connection* c, Exchange* exchange) {
     } else if (!parser.is_done() && Expects100Continue(parser)) {
       error_code failure;
       const auto line = asio::buffer(kContinue, sizeof(kContinue) - 1);
-      if (c->socket.write_some(line, failure) != line.size()) Close(c);  // it reads no answers
+      if (c->socket.write_some(line, failure) != line.size()) Close(c);  // the client does not read
     }
   }
   return parser.is_done() || exchange->response.has_value();
 }
 
-HttpResponse BeastServer::Answer(const HttpRoute& route,
-                                 const HttpRequest& request) const noexcept {
+HttpResponse BeastServer::RunHandler(const HttpRoute& route,
+                                     const HttpRequest& request) const noexcept {
   try {
     return route.handler(request);
   } catch (...) {
@@ -498,7 +503,7 @@ void BeastServer::StartWrite(Connection* c, const HttpResponse& response, bool h
   c->sent = 0;
   c->unsent = c->head.size() + (c->body == nullptr ? 0 : c->body->size());
   unsent_ += c->unsent;
-  Begin(c, Phase::kWriting, options_.write_timeout);
+  EnterPhase(c, Phase::kWriting, options_.write_timeout);
   while (unsent_ > options_.max_unsent_bytes) {
     Connection* const oldest = Oldest(/*writing_only=*/true, c);
     if (oldest == nullptr) break;
@@ -506,7 +511,7 @@ void BeastServer::StartWrite(Connection* c, const HttpResponse& response, bool h
   }
 }
 
-void BeastServer::EndWrite(Connection* c) {
+void BeastServer::FinishWrite(Connection* c) {
   unsent_ -= c->unsent;
   c->unsent = 0;
   c->body = nullptr;
@@ -527,8 +532,9 @@ error_code BeastServer::Send(Connection* c) {
 }
 
 Coroutine BeastServer::Serve(Connection& c) {
-  Ready readable(this, &c, tcp::socket::wait_read), writable(this, &c, tcp::socket::wait_write);
-  Turn turn(this, &c);
+  SocketReady readable(this, &c, tcp::socket::wait_read),
+      writable(this, &c, tcp::socket::wait_write);
+  Yield turn(this, &c);
   bool keep_alive = true;
   for (bool first = true; keep_alive; first = false) {
     Exchange exchange;
@@ -537,21 +543,21 @@ Coroutine BeastServer::Serve(Connection& c) {
     parser.header_limit(kMaxHttpHeadBytes);
     parser.body_limit(options_.max_body_bytes);
     bool idle = !first && c.input().empty();
-    Begin(&c, Phase::kReading, idle ? options_.idle_timeout : options_.request_timeout);
+    EnterPhase(&c, Phase::kReading, idle ? options_.idle_timeout : options_.request_timeout);
     while (!Advance(&c, &exchange)) {
       const bool ready = co_await readable;
-      if (!ready || !Fill(&c)) co_return;
-      if (std::exchange(idle, false)) Begin(&c, Phase::kReading, options_.request_timeout);
+      if (!ready || !ReadInput(&c)) co_return;
+      if (std::exchange(idle, false)) EnterPhase(&c, Phase::kReading, options_.request_timeout);
     }
     if (!exchange.response.has_value()) {
       const HttpRequest request = {std::move(parser.get().body()), Clock::now()};
       if (exchange.route->thread == HttpRoute::Thread::kIo) {
-        exchange.response = Answer(*exchange.route, request);
+        exchange.response = RunHandler(*exchange.route, request);
       } else if (handling_ >= max_connections_ / 4) {
         exchange.response = busy_;
       } else {
-        Begin(&c, Phase::kHandling, milliseconds(0));
-        Handled handled(this, &c, *exchange.route, request);
+        EnterPhase(&c, Phase::kHandling, milliseconds(0));
+        WorkerResult handled(this, &c, *exchange.route, request);
         exchange.response = co_await handled;
       }
     }
@@ -565,18 +571,18 @@ Coroutine BeastServer::Serve(Connection& c) {
       const bool ready = co_await writable;
       if (!ready) co_return;
     }
-    EndWrite(&c);
+    FinishWrite(&c);
     const bool open = co_await turn;
     if (!open) co_return;
   }
-  // Closing a socket with unread input would reset the connection and lose the answer.
+  // Closing a socket with unread input would reset the connection and lose the response.
   error_code error;
   c.socket.shutdown(tcp::socket::shutdown_send, error);
-  Begin(&c, Phase::kReading, kLingerTimeout);
+  EnterPhase(&c, Phase::kReading, kLingerTimeout);
   for (size_t discarded = 0; !error && discarded < kLingerBytes;) {
     const bool ready = co_await readable;
     c.begin = c.end = 0;
-    if (!ready || !Fill(&c)) co_return;
+    if (!ready || !ReadInput(&c)) co_return;
     discarded += c.end;
   }
 }
@@ -591,8 +597,8 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(Options options,
     if (absl::Status status = server->Listen(); !status.ok()) return status;
     server->StartThread();
     return server;
-  } catch (const std::exception& error) {  // a thread, a descriptor or memory is not to be had
-    return CannotListen(kFlag, listen, error.what());
+  } catch (const std::exception& error) {  // no thread, descriptor or memory is left
+    return ListenError(kFlag, listen, error.what());
   }
 }
 

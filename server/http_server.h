@@ -1,9 +1,10 @@
-// A small HTTP/1.1 server: a routing table, one thread for all sockets, and one worker thread for
-// handlers that take long. No client can keep others from being answered:
-//  - connections are bounded; when there is no room, the one that has waited longest is closed
-//  - a request must arrive, and its answer must be read, within a deadline for the whole of it
-//  - heads, bodies and unsent answers are bounded in bytes
-//  - a malformed request, an exception or a failed allocation ends one connection at most
+// A small HTTP/1.1 server: a routing table, one I/O thread for all sockets, and one worker thread
+// for slow handlers. No client can keep the server from answering others:
+//  - The number of connections is bounded. When it is reached, a new connection replaces the one
+//    that has waited longest.
+//  - Each request must arrive completely, and its response must be read completely, by a deadline.
+//  - Headers, bodies and unsent responses are bounded in bytes.
+//  - A malformed request, an exception or a failed allocation ends at most one connection.
 #pragma once
 
 #include <chrono>
@@ -19,47 +20,50 @@ namespace quintet {
 
 struct HttpRequest {
   std::string body;
-  std::chrono::steady_clock::time_point received;  // when its last byte was read
+  std::chrono::steady_clock::time_point received;  // time at which the last byte was read
 };
 
 struct HttpResponse {
   int status = 200;
   const char* content_type = "text/plain; charset=utf-8";
-  std::shared_ptr<const std::string> body;  // null: empty. Answers that are equal can share one
-  std::string headers;                      // further header lines, each with its CRLF
+  std::shared_ptr<const std::string> body;  // null: empty. Equal responses can share one body.
+  std::string headers;                      // additional header lines, each with its CRLF
 };
 
-// Of the request line, and of all header lines together.
+// Maximum size of the request line, and of all header lines together.
 inline constexpr size_t kMaxHttpHeadBytes = 8 << 10;
 
+// Returns a response of type text/plain.
 HttpResponse PlainText(int status, std::string body);
 
 struct HttpRoute {
   enum class Thread { kIo, kWorker };
   std::string method;           // GET also serves HEAD
-  std::string path;             // exact
-  Thread thread = Thread::kIo;  // kIo: the handler neither blocks nor takes long
-  // An exception is answered with 500.
+  std::string path;             // must match exactly
+  Thread thread = Thread::kIo;  // kIo is only for handlers that return at once
+  // If the handler throws, the response is 500.
   std::function<HttpResponse(const HttpRequest&)> handler;
 };
 
 class HttpServer {
  public:
   struct Options {
-    std::string listen;  // HOST:PORT; port 0: any that is free
-    // Fewer when the process may open fewer than 4 times as many files.
+    std::string listen;  // HOST:PORT; port 0 selects a free port
+    // The effective limit is at most a quarter of RLIMIT_NOFILE, but not less than 8.
     size_t max_connections = 256;
     size_t max_body_bytes = 64 << 10;
-    size_t max_unsent_bytes = 16 << 20;  // of all answers together
-    // For a whole request, from its first byte; of a connection's first request, from accept().
+    size_t max_unsent_bytes = 16 << 20;  // sum over the responses of all connections
+    // From the first byte of a request to its last one. The time of the first request of a
+    // connection starts at accept().
     std::chrono::milliseconds request_timeout{5'000};
-    std::chrono::milliseconds idle_timeout{75'000};   // between requests
-    std::chrono::milliseconds write_timeout{10'000};  // for a whole answer
+    std::chrono::milliseconds idle_timeout{75'000};   // between two requests of a connection
+    std::chrono::milliseconds write_timeout{10'000};  // for one complete response
   };
-  // Listens on every address of the host. INVALID_ARGUMENT: no such address, or it is taken.
+  // Starts to serve on every address of the host. INVALID_ARGUMENT: the address does not exist or
+  // is in use.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(Options options,
                                                            std::vector<HttpRoute> routes);
-  // Waits for the handler that is running, if any; closes all connections.
+  // Waits for the running handler, if any, and closes all connections.
   virtual ~HttpServer() = default;
 
   virtual int port() const = 0;

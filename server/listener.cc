@@ -23,7 +23,7 @@ namespace quintet {
 namespace {
 
 constexpr int kReservedDescriptors = 64;
-constexpr int kPollMs = 50;  // how soon Stop is noticed
+constexpr int kPollMs = 50;  // upper bound of the delay of Stop
 constexpr auto kPause = std::chrono::milliseconds(50);
 
 constexpr char kFlag[] = "--listen";
@@ -45,7 +45,8 @@ void SetPort(sockaddr* address, int port) {
   }
 }
 
-// Descriptors are given out lowest first: one at or above this says that few are left.
+// The kernel assigns the lowest free descriptor, so a descriptor at or above the returned one means
+// that only the reserve is left.
 int FirstReservedDescriptor() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return 1 << 30;
@@ -62,7 +63,7 @@ Listener::Socket::~Socket() {
 Listener::~Listener() { Stop(); }
 
 absl::Status Listener::Bind(const std::string& text) {
-  const absl::StatusOr<Address> address = ReadAddress(kFlag, text);
+  const absl::StatusOr<Address> address = ParseAddress(kFlag, text);
   if (!address.ok()) return address.status();
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -70,24 +71,24 @@ absl::Status Listener::Bind(const std::string& text) {
   addrinfo* found = nullptr;
   const int error =
       getaddrinfo(address->host.c_str(), absl::StrCat(address->port).c_str(), &hints, &found);
-  if (error != 0) return CannotListen(kFlag, text, gai_strerror(error));
+  if (error != 0) return ListenError(kFlag, text, gai_strerror(error));
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, freeaddrinfo);
   for (addrinfo* one = found; one != nullptr; one = one->ai_next) {
     Socket socket(::socket(one->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (socket.fd < 0 && errno == EAFNOSUPPORT) continue;
-    // Port 0: all addresses share the port that the first one got.
+    // With port 0, all addresses use the port that the first one got.
     if (port_ != 0) SetPort(one->ai_addr, port_);
     const int on = 1;
     const bool bound =
         socket.fd >= 0 && setsockopt(socket.fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
-        // Accepted connections inherit it.
+        // Accepted connections inherit TCP_NODELAY.
         setsockopt(socket.fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) == 0 &&
         bind(socket.fd, one->ai_addr, one->ai_addrlen) == 0 && listen(socket.fd, SOMAXCONN) == 0;
-    if (!bound) return CannotListen(kFlag, text, std::strerror(errno));
+    if (!bound) return ListenError(kFlag, text, std::strerror(errno));
     port_ = PortOf(socket.fd);
     sockets_.push_back(std::move(socket));
   }
-  if (sockets_.empty()) return CannotListen(kFlag, text, "no such address");
+  if (sockets_.empty()) return ListenError(kFlag, text, "no such address");
   return absl::OkStatus();
 }
 
@@ -110,8 +111,8 @@ bool Listener::Accept(int listener) {
     if (full != full_) {
       full_ = full;
       if (full)
-        spdlog::warn("too many connections for the limit of open files: new ones are closed");
-      if (!full) spdlog::info("new connections are taken again");
+        spdlog::warn("limit of open files reached: new connections are closed; raise ulimit -n");
+      if (!full) spdlog::info("new connections are accepted again");
     }
     if (full) {
       close(fd);
@@ -119,11 +120,11 @@ bool Listener::Accept(int listener) {
     }
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
     connection.listener_fd = listener;
-    connection.fd = fd;  // gRPC's from here on
+    connection.fd = fd;  // owned by gRPC from here on
     try {
       acceptor_->HandleNewConnection(&connection);
     } catch (const std::bad_alloc&) {
-      return false;  // the client sees a connection that ends
+      return false;  // the connection is closed
     }
   }
   return true;

@@ -1,9 +1,10 @@
-// Listening sockets of the server's own, whose connections it hands to gRPC.
+// The listening sockets of the gRPC port. The server accepts connections itself and passes them to
+// gRPC.
 //
-// gRPC 1.51's listener stops for good when accept() fails for want of file descriptors. This one
-// keeps some in reserve (for the operator's endpoints and certificates): connections beyond are
-// closed at once, so that their clients turn elsewhere, and new ones are taken as soon as old ones
-// have gone.
+// The listener of gRPC 1.51 stops forever if accept() fails for lack of file descriptors. This
+// listener keeps descriptors in reserve (for the HTTP endpoints and the certificate files). A
+// connection that would use the reserve is closed at once, so that its client can try another
+// server. New connections are accepted again as soon as descriptors are free.
 #pragma once
 
 #include <atomic>
@@ -21,19 +22,19 @@ namespace quintet {
 class Listener {
  public:
   Listener() = default;
-  // Stops.
+  // Calls Stop.
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
-  // Binds every address that HOST:PORT stands for ("127.0.0.1:50051", "[::1]:0", "localhost:0"); no
-  // other process may have the port. Clients that connect wait until Start. INVALID_ARGUMENT: no
-  // such address, or it is taken.
+  // Binds every address that HOST:PORT resolves to ("127.0.0.1:50051", "[::1]:0", "localhost:0").
+  // The port is not shared with other processes. Clients that connect wait until Start.
+  // INVALID_ARGUMENT: the address does not exist or is in use.
   absl::Status Bind(const std::string& text);
-  // Hands connections to `acceptor`, from a thread of its own, until Stop. After the gRPC server
-  // has started; once.
+  // Starts a thread that passes connections to `acceptor` until Stop. Must be called once, after
+  // the gRPC server has started.
   void Start(std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor);
-  // Connections handed over stay open.
+  // Closes the listening sockets. Connections that gRPC already has stay open.
   void Stop();
 
   int port() const { return port_; }
@@ -49,7 +50,8 @@ class Listener {
   };
 
   void Run();
-  // Takes what waits at one socket. False: no descriptor is left, try again later.
+  // Accepts all pending connections of one listening socket. Returns false if the process has no
+  // descriptor or memory left; the caller must try again later.
   bool Accept(int listener);
 
   std::vector<Socket> sockets_;
@@ -57,7 +59,7 @@ class Listener {
   std::atomic<bool> stop_{false};
   std::thread thread_;
   int port_ = 0;
-  bool full_ = false;  // connections were closed at once the last time
+  bool full_ = false;  // the last accepted connection was closed at once
 };
 
 }  // namespace quintet

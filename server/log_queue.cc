@@ -22,27 +22,30 @@ struct LogQueue::State {
 
   std::string Format(const spdlog::details::log_msg& message);
   void Push(std::string text);
-  // Blocks for as long as the reader of the descriptor does. False: not all of it was written.
+  // Blocks while the reader of the descriptor blocks. Returns false if a part was not written.
   bool WriteAll(const std::string& text);
   void WriteLine(const std::string& text);
-  // Writes how many lines were dropped, when some were and there is room for new ones.
-  void MentionDropped();
+  // Writes the number of dropped lines, if there are any and the queue accepts lines again.
+  void ReportDropped();
   std::string DroppedLine(int64_t count);  // empty: out of memory
 
   const int fd;
   const int64_t max_bytes;
-  bool torn = false;  // the last line was written in part; of the writing thread
+  // The last line was written partially. Used only by the writing thread.
+  bool partial_line = false;
 
   std::mutex formatter_mutex;
   std::unique_ptr<spdlog::formatter> formatter = std::make_unique<spdlog::pattern_formatter>();
 
-  std::mutex mutex;  // of everything below
+  std::mutex mutex;  // guards everything below
   std::condition_variable changed;
   std::deque<std::string> lines;
-  int64_t bytes = 0;              // of lines
-  int64_t queued = 0, ended = 0;  // lines since the start; ended: written or dropped
-  int64_t dropped = 0, mentioned = 0;
-  bool full = false;  // from a line that did not fit until half of the queue is free
+  int64_t bytes = 0;  // sum of the sizes of `lines`
+  // Numbers of lines since the start. Completed lines were written or dropped. Reported lines were
+  // dropped and are included in a written report.
+  int64_t queued = 0, completed = 0, dropped = 0, reported = 0;
+  // Set when a line does not fit, cleared when half of the queue is free.
+  bool full = false;
   bool stop = false;
 };
 
@@ -76,7 +79,7 @@ bool LogQueue::State::WriteAll(const std::string& text) {
       pollfd writable = {fd, POLLOUT, 0};
       poll(&writable, 1, -1);
     } else if (n == 0 || errno != EINTR) {
-      torn = torn || done > 0;
+      partial_line = partial_line || done > 0;
       return false;
     }
   }
@@ -84,27 +87,27 @@ bool LogQueue::State::WriteAll(const std::string& text) {
 }
 
 void LogQueue::State::WriteLine(const std::string& text) {
-  if (torn && WriteAll("\n")) torn = false;
-  const bool written = !torn && WriteAll(text);
+  if (partial_line && WriteAll("\n")) partial_line = false;
+  const bool written = !partial_line && WriteAll(text);
   if (!written) {
     std::lock_guard<std::mutex> lock(mutex);
     ++dropped;
     return;
   }
-  MentionDropped();
+  ReportDropped();
 }
 
-void LogQueue::State::MentionDropped() {
+void LogQueue::State::ReportDropped() {
   int64_t count = 0;
   {
     std::lock_guard<std::mutex> lock(mutex);
-    if (!full) count = dropped - mentioned;
+    if (!full) count = dropped - reported;
   }
   if (count == 0) return;
   const std::string line = DroppedLine(count);
   if (line.empty() || !WriteAll(line)) return;
   std::lock_guard<std::mutex> lock(mutex);
-  mentioned += count;
+  reported += count;
 }
 
 std::string LogQueue::State::DroppedLine(int64_t count) {
@@ -121,7 +124,7 @@ void LogQueue::WriteLines(State* state) {
   std::unique_lock<std::mutex> lock(state->mutex);
   while (true) {
     state->changed.wait(lock, [&] { return state->stop || !state->lines.empty(); });
-    if (state->stop) return;  // the lines left had their time to be flushed
+    if (state->stop) return;  // the destructor has flushed; the remaining lines are dropped
     const std::string line = std::move(state->lines.front());
     state->lines.pop_front();
     state->bytes -= static_cast<int64_t>(line.size());
@@ -129,7 +132,7 @@ void LogQueue::WriteLines(State* state) {
     lock.unlock();
     state->WriteLine(line);
     lock.lock();
-    ++state->ended;
+    ++state->completed;
     state->changed.notify_all();
   }
 }
@@ -163,12 +166,12 @@ void LogQueue::Write(std::string text) { state_->Push(std::move(text)); }
 void LogQueue::flush() {
   std::unique_lock<std::mutex> lock(state_->mutex);
   const int64_t target = state_->queued;
-  const auto ended = [&] { return state_->ended >= target; };
-  // In slices: while the process or its machine was suspended, the writing thread had no time
-  // either.
+  const auto completed = [&] { return state_->completed >= target; };
+  // Waits in slices: if the process or its machine is suspended, only one slice of the timeout
+  // passes.
   constexpr int kSlices = 20;
   for (int i = 0; i < kSlices; ++i) {
-    if (state_->changed.wait_for(lock, options_.flush_timeout / kSlices, ended)) return;
+    if (state_->changed.wait_for(lock, options_.flush_timeout / kSlices, completed)) return;
   }
 }
 

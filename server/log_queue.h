@@ -1,7 +1,7 @@
-// A spdlog sink that never blocks the thread that logs. Lines wait in a bounded queue, and a thread
-// writes them to a file descriptor. A line that finds the queue full, or that cannot be written
-// (disk full, pipe closed), is dropped and counted; once lines can be written again, one more says
-// how many are missing. Thread safe.
+// A spdlog sink that never blocks the logging thread. A background thread writes the lines of a
+// bounded queue to a file descriptor. A line is dropped and counted if the queue is full or if the
+// write fails (disk full, pipe closed). When writing succeeds again, an additional line reports the
+// number of dropped lines. Thread-safe.
 #pragma once
 
 #include <unistd.h>
@@ -18,24 +18,25 @@ namespace quintet {
 class LogQueue : public spdlog::sinks::sink {
  public:
   struct Options {
-    int fd = STDERR_FILENO;  // stays the caller's
+    int fd = STDERR_FILENO;  // owned by the caller
     int64_t max_bytes = 1 << 20;
     std::chrono::milliseconds flush_timeout{1000};
   };
 
   explicit LogQueue(const Options& options);
-  // Flushes. If that times out, the writing thread stays behind, blocked, until the process ends.
+  // Flushes. If the flush times out, the blocked writing thread keeps running until the process
+  // ends.
   ~LogQueue() override;
 
   void log(const spdlog::details::log_msg& message) override;
-  // Appends text that is formatted already and ends with a newline.
+  // Queues text that is already formatted and ends with a newline.
   void Write(std::string text);
-  // Waits until the lines queued so far are written or dropped, for flush_timeout at most.
+  // Waits until all lines queued so far are written or dropped, at most for flush_timeout.
   void flush() override;
   void set_pattern(const std::string& pattern) override;
   void set_formatter(std::unique_ptr<spdlog::formatter> formatter) override;
 
-  // Counts a line that was lost before it reached the sink.
+  // Counts a line that was lost before it reached this sink.
   void CountDropped();
   int64_t dropped_lines() const;
 
@@ -44,7 +45,7 @@ class LogQueue : public spdlog::sinks::sink {
   static void WriteLines(State* state);
 
   const Options options_;
-  const std::shared_ptr<State> state_;  // shared with the thread, which may outlive this object
+  const std::shared_ptr<State> state_;  // shared with the writing thread, which may live longer
 };
 
 }  // namespace quintet

@@ -1,6 +1,7 @@
-// Bytes that calls may hold, for the process and for each connection. A call reserves its
-// estimated peak before any work is done for it and gives it back when its last byte has left, so
-// that neither many calls nor clients that read nothing can exhaust the memory. Thread safe.
+// Memory budget for calls, in bytes, with a limit for the process and one for each connection. A
+// call reserves its estimated peak before the server does any work for it, and releases it when the
+// last byte of its response has been sent. Thus neither many calls nor clients that do not read can
+// exhaust the memory. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -13,7 +14,7 @@ namespace quintet {
 
 class MemoryBudget {
  public:
-  // No connection may hold more than three quarters of `bytes`.
+  // `bytes` is the limit of the process. One connection may hold at most three quarters of it.
   explicit MemoryBudget(int64_t bytes) : limit_(bytes) {}
   MemoryBudget(const MemoryBudget&) = delete;
   MemoryBudget& operator=(const MemoryBudget&) = delete;
@@ -28,13 +29,14 @@ class MemoryBudget {
   std::atomic<int64_t> limit_, used_{0};
 };
 
-// Bytes that one connection holds of a budget.
+// The bytes that all calls of one connection have reserved.
 using ConnectionBytes = std::atomic<int64_t>;
 
-// Bytes of one call, zero at first. Released on destruction. Not thread safe.
+// The bytes that one call has reserved, initially zero. The destructor releases them. Not
+// thread-safe.
 class MemoryReservation {
  public:
-  // `budget` outlives the reservation.
+  // `budget` must outlive the reservation.
   MemoryReservation(MemoryBudget* budget, std::shared_ptr<ConnectionBytes> connection)
       : budget_(budget), connection_(std::move(connection)) {}
   ~MemoryReservation() { Shrink(0); }
@@ -42,10 +44,11 @@ class MemoryReservation {
   MemoryReservation& operator=(const MemoryReservation&) = delete;
 
   int64_t bytes() const { return bytes_; }
-  // Sets the reservation to `bytes`. RESOURCE_EXHAUSTED when that much is not free at the moment,
-  // INVALID_ARGUMENT when it is above what one connection may ever hold; unchanged then.
+  // Sets the reservation to `bytes`. RESOURCE_EXHAUSTED: not enough of the budget is free at the
+  // moment. INVALID_ARGUMENT: `bytes` exceeds the limit of a connection. An error leaves the
+  // reservation unchanged.
   absl::Status Resize(int64_t bytes);
-  // Lowers it to `bytes`; never raises it.
+  // Lowers the reservation to `bytes`. Does nothing if it is already lower.
   void Shrink(int64_t bytes);
 
  private:

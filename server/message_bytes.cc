@@ -2,7 +2,7 @@
 
 #include "kernels/check.h"
 
-// Its place until gRPC 1.66, and since.
+// Path of the header before gRPC 1.66, and since.
 #if __has_include("grpcpp/impl/codegen/proto_utils.h")
 #include "grpcpp/impl/codegen/proto_utils.h"
 #else

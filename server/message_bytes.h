@@ -1,4 +1,4 @@
-// Messages to and from the bytes that gRPC carries.
+// Serialization of protobuf messages to and from gRPC byte buffers.
 #pragma once
 
 #include "google/protobuf/message_lite.h"
@@ -6,9 +6,9 @@
 
 namespace quintet {
 
-// Throws std::bad_alloc.
+// Serializes `message`. Throws std::bad_alloc.
 grpc::ByteBuffer ToBytes(const google::protobuf::MessageLite& message);
-// False: the bytes are not a `message`. Clears `bytes`.
+// Parses `bytes` into `message` and clears `bytes`. Returns false if the bytes do not parse.
 bool FromBytes(grpc::ByteBuffer* bytes, google::protobuf::MessageLite* message);
 
 }  // namespace quintet

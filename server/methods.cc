@@ -44,8 +44,8 @@ class EncodeCall final : public UnaryCall<v1::EncodeRequest, v1::EncodeResponse>
   CallSize Size(const v1::EncodeRequest& request) const override {
     return {std::min(request.inputs_size(), kMaxInputs), SizeOf(request.inputs())};
   }
-  int64_t AnswerBound() override {
-    return EncodeAnswerBound(request_.inputs(), request_.options(), host(), input_limits());
+  int64_t ResponseBound() override {
+    return EncodeResponseBound(request_.inputs(), request_.options(), host(), input_limits());
   }
   absl::StatusOr<std::vector<Request>> Prepare() override {
     if (absl::Status s = CheckCount("inputs", request_.inputs_size(), kMaxInputs); !s.ok())
@@ -105,10 +105,11 @@ class ClassifyCall final : public UnaryCall<v1::ClassifyRequest, v1::ClassifyRes
     answers_.Write(request_, host(), results, response);
   }
 
-  ClassifyAnswers answers_;
+  ClassifyHandler answers_;
 };
 
-// The methods below need no engine: they answer in Prepare, whose time counts as tokenizing.
+// The methods below do not use the engine. They compute the response in Prepare, so that its time
+// counts as tokenization.
 
 class TokenizeCall final : public UnaryCall<v1::TokenizeRequest, v1::TokenizeResponse> {
  public:
@@ -120,7 +121,7 @@ class TokenizeCall final : public UnaryCall<v1::TokenizeRequest, v1::TokenizeRes
     const int64_t bytes = static_cast<int64_t>(request.text().size());
     return {1, {bytes, bytes}};
   }
-  int64_t AnswerBound() override { return TokenizeAnswerBound(request_.text()); }
+  int64_t ResponseBound() override { return TokenizeResponseBound(request_.text()); }
   absl::StatusOr<std::vector<Request>> Prepare() override {
     const auto reserve = [this](int64_t bytes) { return ReserveMemory(bytes); };
     absl::Status status = WriteTokens(request_, host(), input_limits(), reserve, &response_);

@@ -1,4 +1,4 @@
-// The methods of quintet.v1.Inference.
+// The RPC methods of the service quintet.v1.Inference.
 #pragma once
 
 #include <functional>
@@ -11,13 +11,14 @@
 namespace quintet {
 
 struct Method {
-  std::string path;  // "/quintet.v1.Inference/Generate"
-  bool needs_key = true;
-  bool long_lived = false;  // may be open without a request in progress
+  std::string path;         // for example "/quintet.v1.Inference/Generate"
+  bool needs_key = true;    // whether the RPC needs an API key, if the server has keys
+  bool long_lived = false;  // whether the RPC may stay open without a request in progress
+  // Creates the handler of one RPC.
   std::function<std::shared_ptr<RpcHandler>(std::shared_ptr<Rpc>)> make;
 };
 
-// `context` outlives what the methods make.
+// Returns all methods. `context` must outlive the handlers.
 std::vector<Method> InferenceMethods(CallContext* context);
 
 }  // namespace quintet

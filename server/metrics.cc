@@ -27,19 +27,19 @@ prometheus::Labels Merged(prometheus::Labels labels, const prometheus::Labels& m
 
 double Seconds(int64_t us) { return static_cast<double>(std::max<int64_t>(us, 0)) * 1e-6; }
 
-void Observe(const MetricMaker::Histograms& histograms, double value) {
+void Observe(const MetricFactory::Histograms& histograms, double value) {
   histograms.Each([&](auto& histogram) { histogram.Observe(value); });
 }
 
-void Set(const MetricMaker::Gauges& gauges, double value) {
+void Set(const MetricFactory::Gauges& gauges, double value) {
   gauges.Each([&](auto& gauge) { gauge.Set(value); });
 }
 
-void Increment(const MetricMaker::Counters& counters) {
+void Increment(const MetricFactory::Counters& counters) {
   counters.Each([](auto& counter) { counter.Increment(); });
 }
 
-// vLLM's finished_reason for ours; empty: not counted there.
+// Returns the finished_reason label of vLLM for `reason`. Empty: vLLM does not count it.
 std::string VllmReason(FinishReason reason) {
   switch (reason) {
     case FinishReason::kEos:
@@ -60,17 +60,19 @@ std::string VllmReason(FinishReason reason) {
 }  // namespace
 
 template <typename Metric, typename Add>
-Aliased<Metric> MetricMaker::Make(const std::string& name, const Aliases& aliases, Add add) {
-  Aliased<Metric> metrics;
+AliasedMetric<Metric> MetricFactory::Make(const std::string& name, const Aliases& aliases,
+                                          Add add) {
+  AliasedMetric<Metric> metrics;
   metrics.Add(add("quintet_" + name, /*alias=*/false));
   if (!vllm_names_) return metrics;
   for (const std::string& alias : aliases) metrics.Add(add("vllm:" + alias, /*alias=*/true));
   return metrics;
 }
 
-MetricMaker::Counters MetricMaker::Counter(const std::string& name, const std::string& help,
-                                           const Aliases& aliases, const prometheus::Labels& labels,
-                                           const prometheus::Labels& alias_labels) {
+MetricFactory::Counters MetricFactory::Counter(const std::string& name, const std::string& help,
+                                               const Aliases& aliases,
+                                               const prometheus::Labels& labels,
+                                               const prometheus::Labels& alias_labels) {
   return Make<prometheus::Counter>(name, aliases, [&](const std::string& full, bool alias) {
     return &prometheus::BuildCounter()
                 .Name(full)
@@ -80,8 +82,9 @@ MetricMaker::Counters MetricMaker::Counter(const std::string& name, const std::s
   });
 }
 
-MetricMaker::Gauges MetricMaker::Gauge(const std::string& name, const std::string& help,
-                                       const Aliases& aliases, const prometheus::Labels& labels) {
+MetricFactory::Gauges MetricFactory::Gauge(const std::string& name, const std::string& help,
+                                           const Aliases& aliases,
+                                           const prometheus::Labels& labels) {
   return Make<prometheus::Gauge>(name, aliases, [&](const std::string& full, bool) {
     return &prometheus::BuildGauge()
                 .Name(full)
@@ -91,9 +94,9 @@ MetricMaker::Gauges MetricMaker::Gauge(const std::string& name, const std::strin
   });
 }
 
-MetricMaker::Histograms MetricMaker::Histogram(const std::string& name, const std::string& help,
-                                               const std::vector<double>& buckets,
-                                               const Aliases& aliases) {
+MetricFactory::Histograms MetricFactory::Histogram(const std::string& name, const std::string& help,
+                                                   const std::vector<double>& buckets,
+                                                   const Aliases& aliases) {
   return Make<prometheus::Histogram>(name, aliases, [&](const std::string& full, bool) {
     return &prometheus::BuildHistogram()
                 .Name(full)
@@ -103,12 +106,12 @@ MetricMaker::Histograms MetricMaker::Histogram(const std::string& name, const st
   });
 }
 
-RefusalMetrics::RefusalMetrics(MetricMaker maker) {
+RefusalMetrics::RefusalMetrics(MetricFactory maker) {
   for (const char* reason : {"INVALID_FIELD", "MODEL_NOT_FOUND", "HEAD_MISSING", "QUEUE_FULL",
                              "NOT_READY", "QUEUED", "AUTH", "NO_METHOD", "OUT_OF_MEMORY", "BUG"}) {
-    rejected_[reason] =
-        maker.Counter("requests_rejected_total", "Requests refused at the door, by reason.", {},
-                      {{"reason", reason}});
+    rejected_[reason] = maker.Counter(
+        "requests_rejected_total", "Requests rejected before they reached the engine, by reason.",
+        {}, {{"reason", reason}});
   }
 }
 
@@ -117,10 +120,10 @@ void RefusalMetrics::Rejected(const std::string& reason) {
   if (found != rejected_.end()) Increment(found->second);
 }
 
-LogMetrics::LogMetrics(MetricMaker maker, std::function<int64_t()> dropped)
+LogMetrics::LogMetrics(MetricFactory maker, std::function<int64_t()> dropped)
     : dropped_(std::move(dropped)),
       counter_(maker.Counter("log_lines_dropped_total",
-                             "Lines of the log that were lost because it was blocked or full.")) {}
+                             "Log lines that were lost because the log was blocked or full.")) {}
 
 void LogMetrics::Collect() {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -134,93 +137,99 @@ ModelMetrics::ModelMetrics(const Options& options, prometheus::Registry* registr
     : make_(options.model_name, options.vllm_names, registry),
       refusals_(make_),
       gap_increments_(kPerTokenBuckets.size() + 1) {
-  running_ = make_.Gauge("requests_running", "Requests being encoded or decoded.",
+  running_ = make_.Gauge("requests_running", "Requests that are being encoded or decoded.",
                          {"num_requests_running"});
-  waiting_ = make_.Gauge("requests_waiting", "Requests accepted and not yet started.",
+  waiting_ = make_.Gauge("requests_waiting", "Requests that are accepted but not started.",
                          {"num_requests_waiting"});
   cache_usage_ =
-      make_.Gauge("kv_cache_usage_ratio", "Used share of the pages of keys and values, 0 to 1.",
+      make_.Gauge("kv_cache_usage_ratio", "Used fraction of the KV cache pages, in [0, 1].",
                   {"kv_cache_usage_perc", "gpu_cache_usage_perc"});
   queue_tokens_ = make_.Gauge("queue_tokens", "Input tokens of waiting requests.");
-  ready_ = make_.Gauge("ready", "1 while the model takes requests.");
+  ready_ = make_.Gauge("ready", "1 while the model accepts requests, otherwise 0.");
   Set(make_.Gauge("build_info", "Always 1.", {}, {{"version", options.version}}), 1);
 
   for (const char* rpc :
        {"Generate", "GenerateStream", "Encode", "EncodeStream", "Score", "Classify"}) {
-    accepted_[rpc] = make_.Counter("requests_accepted_total", "Requests given to the engine.", {},
-                                   {{"rpc", rpc}});
+    accepted_[rpc] = make_.Counter("requests_accepted_total",
+                                   "Requests submitted to the engine, by RPC.", {}, {{"rpc", rpc}});
   }
   for (FinishReason reason :
        {FinishReason::kEos, FinishReason::kStop, FinishReason::kLength, FinishReason::kDone,
         FinishReason::kCancelled, FinishReason::kDeadline, FinishReason::kError}) {
     const std::string vllm = VllmReason(reason);
     finished_[FinishReasonName(reason)] = make_.Counter(
-        "requests_finished_total", "Requests ended, by reason.",
-        vllm.empty() ? MetricMaker::Aliases{} : MetricMaker::Aliases{"request_success_total"},
+        "requests_finished_total", "Requests that ended, by reason.",
+        vllm.empty() ? MetricFactory::Aliases{} : MetricFactory::Aliases{"request_success_total"},
         {{"reason", FinishReasonName(reason)}}, {{"finished_reason", vllm}});
   }
   const auto counter = [&](const std::string& name, const std::string& help,
-                           const MetricMaker::Aliases& aliases = {}) {
+                           const MetricFactory::Aliases& aliases = {}) {
     return make_.Counter(name, help, aliases);
   };
   prompt_tokens_ =
       counter("prompt_tokens_total", "Input tokens of started requests.", {"prompt_tokens_total"});
   generation_tokens_ =
       counter("generation_tokens_total", "Tokens generated.", {"generation_tokens_total"});
-  preemptions_ = counter("preemptions_total",
-                         "Running requests set back; pages are reserved at the start: always 0.",
-                         {"num_preemptions_total"});
+  preemptions_ =
+      counter("preemptions_total",
+              "Preempted requests. Always 0: KV cache pages are reserved when a request starts.",
+              {"num_preemptions_total"});
   cache_queries_ =
-      counter("encoder_cache_queries_total", "Inputs looked up in the encoder-output cache.");
-  cache_hits_ = counter("encoder_cache_hits_total", "Inputs found there.");
+      counter("encoder_cache_queries_total", "Inputs that were looked up in the encoder cache.");
+  cache_hits_ = counter("encoder_cache_hits_total", "Inputs that were found in the encoder cache.");
   MakeHistograms();
 }
 
 void ModelMetrics::MakeHistograms() {
-  // A histogram with vLLM's counterpart of the same name.
+  // A histogram with the same name in vLLM.
   const auto same = [&](const std::string& name, const std::string& help,
                         const std::vector<double>& buckets) {
     return make_.Histogram(name, help, buckets, {name});
   };
-  first_token_ = same("time_to_first_token_seconds", "Arrival to first token.", kFirstTokenBuckets);
-  inter_token_ = make_.Histogram("inter_token_latency_seconds",
-                                 "Time between successive tokens of a request.", kPerTokenBuckets,
-                                 {"inter_token_latency_seconds", "time_per_output_token_seconds"});
-  per_output_token_ = same("request_time_per_output_token_seconds",
-                           "Decoding time over tokens, per request.", kPerTokenBuckets);
-  e2e_ = same("e2e_request_latency_seconds", "Arrival to answer.", kRequestTimeBuckets);
-  queue_time_ = same("request_queue_time_seconds", "Waiting.", kRequestTimeBuckets);
-  encode_time_ =
-      make_.Histogram("request_encode_time_seconds", "Encoding the input.", kRequestTimeBuckets);
-  prefill_time_ =
-      same("request_prefill_time_seconds", "Start to first token.", kRequestTimeBuckets);
-  decode_time_ = same("request_decode_time_seconds", "First token to last.", kRequestTimeBuckets);
-  inference_time_ =
-      same("request_inference_time_seconds", "Start to last token.", kRequestTimeBuckets);
+  first_token_ = same("time_to_first_token_seconds", "Seconds from arrival to the first token.",
+                      kFirstTokenBuckets);
+  inter_token_ = make_.Histogram(
+      "inter_token_latency_seconds", "Seconds between successive tokens of a request.",
+      kPerTokenBuckets, {"inter_token_latency_seconds", "time_per_output_token_seconds"});
+  per_output_token_ =
+      same("request_time_per_output_token_seconds",
+           "Decode seconds per generated token after the first, per request.", kPerTokenBuckets);
+  e2e_ = same("e2e_request_latency_seconds", "Seconds from arrival to the response.",
+              kRequestTimeBuckets);
+  queue_time_ = same("request_queue_time_seconds", "Seconds in the queue.", kRequestTimeBuckets);
+  encode_time_ = make_.Histogram("request_encode_time_seconds", "Seconds to encode the input.",
+                                 kRequestTimeBuckets);
+  prefill_time_ = same("request_prefill_time_seconds",
+                       "Seconds from leaving the queue to the first token.", kRequestTimeBuckets);
+  decode_time_ = same("request_decode_time_seconds", "Seconds from the first to the last token.",
+                      kRequestTimeBuckets);
+  inference_time_ = same("request_inference_time_seconds",
+                         "Seconds from leaving the queue to the last token.", kRequestTimeBuckets);
   prompt_length_ = same("request_prompt_tokens", "Input tokens per request.", kTokenBuckets);
   generation_length_ =
       same("request_generation_tokens", "Tokens generated per request.", kTokenBuckets);
-  max_generation_length_ = same("request_max_num_generation_tokens",
-                                "Most tokens a request may generate.", kTokenBuckets);
-  batch_size_ = make_.Histogram("step_batch_size", "Sequences of a decoder step.", kBatchBuckets);
+  max_generation_length_ =
+      same("request_max_num_generation_tokens", "max_new_tokens per request.", kTokenBuckets);
+  batch_size_ = make_.Histogram("step_batch_size", "Sequences per decoder step.", kBatchBuckets);
 }
 
 void ModelMetrics::Loaded(int64_t page_size, int64_t pages) {
   Set(make_.Gauge(
-          "cache_config_info", "Always 1. Pages of keys and values, and their tokens.",
+          "cache_config_info",
+          "Always 1. KV cache: number of pages and tokens per page, as labels.",
           {"cache_config_info"},
           {{"block_size", std::to_string(page_size)}, {"num_gpu_blocks", std::to_string(pages)}}),
       1);
 }
 
-void ModelMetrics::TakesGpuMemory(const MemoryPlan& plan) {
+void ModelMetrics::SetGpuMemory(const MemoryPlan& plan) {
   const std::pair<const char*, int64_t> kinds[] = {{"weights", plan.model.weights},
                                                    {"cache", plan.model.cache},
                                                    {"workspace", plan.model.workspace},
                                                    {"search", plan.search},
                                                    {"runtime", plan.runtime}};
   for (const auto& [kind, bytes] : kinds) {
-    Set(make_.Gauge("gpu_memory_bytes", "Memory of the GPU that was planned at load, by use.", {},
+    Set(make_.Gauge("gpu_memory_bytes", "GPU memory in bytes, planned at load, by use.", {},
                     {{"kind", kind}}),
         static_cast<double>(bytes));
   }
@@ -230,14 +239,14 @@ void ModelMetrics::Ready(bool ready) { Set(ready_, ready ? 1 : 0); }
 
 void ModelMetrics::Accepted(const char* rpc) { Increment(accepted_.at(rpc)); }
 
-void ModelMetrics::Finished(FinishReason reason, const Result* result, const Asked& asked) {
+void ModelMetrics::Finished(FinishReason reason, const Result* result, const RequestStats& stats) {
   Increment(finished_.at(FinishReasonName(reason)));
   if (result == nullptr) return;
   Observe(prompt_length_, static_cast<double>(result->input_tokens));
-  ObserveTimes(*result, asked.before_engine_us);
+  ObserveTimes(*result, stats.before_engine_us);
   if (result->sequences.empty()) return;
   Observe(generation_length_, static_cast<double>(result->output_tokens));
-  Observe(max_generation_length_, static_cast<double>(asked.max_new_tokens));
+  Observe(max_generation_length_, static_cast<double>(stats.max_new_tokens));
 }
 
 void ModelMetrics::ObserveTimes(const Result& result, int64_t before_engine_us) {

@@ -1,5 +1,5 @@
-// Prometheus metrics of the server: one set per model, and the refusals that belong to none. Label
-// values come from the command line, never from requests. Thread safe.
+// Prometheus metrics of the server: one set for each model, and counters for rejected RPCs whose
+// model is unknown. Label values come from the command line, never from requests. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,9 @@
 
 namespace quintet {
 
-// A metric under its native name and, with --metrics-compat=vllm, under vLLM's names as well.
+// One metric under its native name and, with --metrics-compat=vllm, also under the vLLM names.
 template <typename Metric>
-class Aliased {
+class AliasedMetric {
  public:
   void Add(Metric* metric) { metrics_.push_back(metric); }
   template <typename Action>
@@ -33,23 +33,25 @@ class Aliased {
   std::vector<Metric*> metrics_;
 };
 
-// model_name of what belongs to no one model; an empty label would be none.
+// Value of the label model_name for metrics that belong to no model. Prometheus treats an empty
+// label as a missing one.
 inline constexpr char kNoModel[] = "none";
 
-// Makes metrics of one model in a registry, which outlives it and them.
-class MetricMaker {
+// Creates the metrics of one model in a registry. The registry must outlive this object and the
+// metrics.
+class MetricFactory {
  public:
-  using Counters = Aliased<prometheus::Counter>;
-  using Gauges = Aliased<prometheus::Gauge>;
-  using Histograms = Aliased<prometheus::Histogram>;
-  using Aliases = std::vector<std::string>;  // vLLM's names, without "vllm:"
+  using Counters = AliasedMetric<prometheus::Counter>;
+  using Gauges = AliasedMetric<prometheus::Gauge>;
+  using Histograms = AliasedMetric<prometheus::Histogram>;
+  using Aliases = std::vector<std::string>;  // vLLM names without the prefix "vllm:"
 
-  MetricMaker(const std::string& model_name, bool vllm_names, prometheus::Registry* registry)
+  MetricFactory(const std::string& model_name, bool vllm_names, prometheus::Registry* registry)
       : registry_(registry),
         labels_{{"model_name", model_name}, {"engine", "0"}},
         vllm_names_(vllm_names) {}
 
-  // `labels` of the native name, `alias_labels` of vLLM's.
+  // `labels` are added to the metric with the native name, `alias_labels` to those with vLLM names.
   Counters Counter(const std::string& name, const std::string& help, const Aliases& aliases = {},
                    const prometheus::Labels& labels = {},
                    const prometheus::Labels& alias_labels = {});
@@ -60,35 +62,36 @@ class MetricMaker {
 
  private:
   template <typename Metric, typename Add>
-  Aliased<Metric> Make(const std::string& name, const Aliases& aliases, Add add);
+  AliasedMetric<Metric> Make(const std::string& name, const Aliases& aliases, Add add);
 
   prometheus::Registry* registry_;
   prometheus::Labels labels_;
   bool vllm_names_;
 };
 
-// Requests refused at the door, by ErrorInfo.reason.
+// Counters of requests that were rejected before they reached the engine, by ErrorInfo.reason.
 class RefusalMetrics {
  public:
-  explicit RefusalMetrics(MetricMaker maker);
+  explicit RefusalMetrics(MetricFactory maker);
   void Rejected(const std::string& reason);
 
  private:
-  std::map<std::string, MetricMaker::Counters> rejected_;
+  std::map<std::string, MetricFactory::Counters> rejected_;
 };
 
-// Lines of the log that were lost.
+// The counter of lost log lines.
 class LogMetrics {
  public:
-  // `dropped` returns their number so far.
-  LogMetrics(MetricMaker maker, std::function<int64_t()> dropped);
-  void Collect();  // before each scrape
+  // `dropped` returns the total number of lost lines.
+  LogMetrics(MetricFactory maker, std::function<int64_t()> dropped);
+  // Updates the counter. Called before each scrape.
+  void Collect();
 
  private:
   const std::function<int64_t()> dropped_;
-  const MetricMaker::Counters counter_;
+  const MetricFactory::Counters counter_;
   std::mutex mutex_;
-  int64_t collected_ = 0;  // what counter_ holds
+  int64_t collected_ = 0;  // the value of counter_
 };
 
 class ModelMetrics : public StepObserver {
@@ -100,35 +103,38 @@ class ModelMetrics : public StepObserver {
   };
   ModelMetrics(const Options& options, prometheus::Registry* registry);
 
-  // The model is loaded, with so many pages of keys and values.
+  // Exports the configuration of the KV cache: `pages` pages of `page_size` tokens. Called once,
+  // after the model is loaded.
   void Loaded(int64_t page_size, int64_t pages);
-  // What it takes of a GPU's memory, which is planned at load and does not grow.
-  void TakesGpuMemory(const MemoryPlan& plan);
+  // Exports the planned GPU memory of the model. It is planned at load and does not grow.
+  void SetGpuMemory(const MemoryPlan& plan);
   void Ready(bool ready);
   void Accepted(const char* rpc);
   void Rejected(const std::string& reason) { refusals_.Rejected(reason); }
-  // Once for every accepted request, with its result when it has one, before it is answered.
-  struct Asked {
+  struct RequestStats {
     int64_t max_new_tokens = 0;
-    int64_t before_engine_us = 0;  // from arrival to the engine
+    int64_t before_engine_us = 0;  // from the arrival of the request until the engine got it
   };
-  void Finished(FinishReason reason, const Result* result, const Asked& asked);
+  // Called once for every accepted request, before its response is sent. `result` is null if the
+  // request failed.
+  void Finished(FinishReason reason, const Result* result, const RequestStats& stats);
   void OnStep(const StepReport& report) override;
-  // Copies the engine's counters into gauges and counters; called before each scrape.
+  // Copies the counters of the engine into gauges and counters. `waiting` and `queue_tokens` are
+  // the requests and tokens that admission control holds. Called before each scrape.
   void Collect(const EngineCounters& counters, int64_t waiting, int64_t queue_tokens);
 
  private:
-  using Counters = MetricMaker::Counters;
-  using Gauges = MetricMaker::Gauges;
-  using Histograms = MetricMaker::Histograms;
+  using Counters = MetricFactory::Counters;
+  using Gauges = MetricFactory::Gauges;
+  using Histograms = MetricFactory::Histograms;
 
   void MakeHistograms();
   void ObserveTimes(const Result& result, int64_t before_engine_us);
 
-  MetricMaker make_;
+  MetricFactory make_;
   RefusalMetrics refusals_;
-  std::mutex mutex_;          // of collected_
-  EngineCounters collected_;  // what the counters below hold already
+  std::mutex mutex_;          // guards collected_
+  EngineCounters collected_;  // values that the counters below already include
 
   Gauges running_, waiting_, cache_usage_, queue_tokens_, ready_;
   std::map<std::string, Counters> accepted_, finished_;
@@ -136,7 +142,7 @@ class ModelMetrics : public StepObserver {
   Histograms first_token_, inter_token_, per_output_token_, e2e_;
   Histograms queue_time_, encode_time_, prefill_time_, decode_time_, inference_time_;
   Histograms prompt_length_, generation_length_, max_generation_length_, batch_size_;
-  std::vector<double> gap_increments_;  // scratch of OnStep
+  std::vector<double> gap_increments_;  // scratch buffer of OnStep; [buckets + 1]
 };
 
 }  // namespace quintet

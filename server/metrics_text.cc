@@ -15,9 +15,9 @@ using prometheus::ClientMetric;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
 
-// As "%.16g" does, by a short way for the whole numbers that most values are.
+// Formats like "%.16g", with a fast path for integers, which most values are.
 void AppendNumber(double value, std::string* text) {
-  constexpr double kWhole = 1e15;  // from here on some have an exponent
+  constexpr double kWhole = 1e15;  // larger integers may need an exponent
   if (std::isnan(value)) {
     text->append("Nan");
   } else if (std::isinf(value)) {
@@ -43,7 +43,7 @@ void AppendEscaped(absl::string_view value, std::string* text) {
   }
 }
 
-// {label="value",...}, without the closing brace; nothing for no labels.
+// Returns {label="value",... without the closing brace, or "" if the metric has no labels.
 std::string OpenLabels(const ClientMetric& metric) {
   std::string text;
   for (const ClientMetric::Label& label : metric.label) {

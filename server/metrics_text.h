@@ -1,5 +1,6 @@
-// Metrics in Prometheus' text format 0.0.4, to the byte as prometheus-cpp's TextSerializer writes
-// them. That one formats every number through a stream, which was most of what an answer cost.
+// Formats metrics in the Prometheus text format 0.0.4. The output is byte-identical to that of
+// TextSerializer in prometheus-cpp, which is slower: it formats every number through a stream, and
+// that took most of the time of a scrape.
 #pragma once
 
 #include <string>
@@ -9,7 +10,7 @@
 
 namespace quintet {
 
-// QT_CHECK: counters, gauges and histograms only.
+// Every family must be a counter, a gauge or a histogram (QT_CHECK).
 std::string MetricsText(absl::Span<const prometheus::MetricFamily> families);
 
 }  // namespace quintet

@@ -13,7 +13,7 @@
 namespace quintet {
 namespace {
 
-// The engine's thread looks up this often when there is nothing to do.
+// The longest time that an idle engine thread waits before its next heartbeat.
 constexpr int64_t kIdleWaitUs = 100'000;
 
 }  // namespace
@@ -63,7 +63,7 @@ absl::StatusOr<ModelHostMemory> ModelHost::ReadFiles() {
   if (!planned.ok()) return planned;
   const absl::StatusOr<MemoryPlan> plan = MeasureMemory(options_.directory, load_, pool_);
   if (!plan.ok()) return plan.status();
-  if (load_.device != nullptr) metrics_->TakesGpuMemory(*plan);
+  if (load_.device != nullptr) metrics_->SetGpuMemory(*plan);
   ModelHostMemory memory;
   memory.weights_bytes = plan->host_weights;
   memory.cache_bytes = plan->host_cache;
@@ -79,7 +79,7 @@ absl::Status ModelHost::Load(int64_t encoder_cache_bytes) {
     state_.store(State::kFailed, std::memory_order_release);
     return status;
   }
-  // Draining may have begun meanwhile: then the model never becomes ready.
+  // If draining has started meanwhile, the model never becomes ready.
   State expected = State::kLoading;
   state_.compare_exchange_strong(expected, State::kReady, std::memory_order_acq_rel);
   metrics_->Ready(ready());
@@ -109,7 +109,7 @@ absl::Status ModelHost::LoadEngine(int64_t encoder_cache_bytes) {
   if (!warm.ok()) return warm;
   EngineLimits limits = options_.engine;
   limits.encoder_cache_bytes = encoder_cache_bytes;
-  // Admission decides; the engine's own limits must not refuse what it lets in.
+  // Admission control decides; the limits of the engine must not reject an admitted request.
   limits.max_queue_requests = Admission::WithShares(limits.max_queue_requests);
   limits.max_queue_tokens = Admission::WithShares(limits.max_queue_tokens);
   absl::StatusOr<std::unique_ptr<Engine>> engine =
@@ -127,7 +127,7 @@ void ModelHost::RunEngine() {
   while (!stop_.load(std::memory_order_relaxed)) {
     heartbeats_.fetch_add(1, std::memory_order_relaxed);
     if (!engine_->Step()) engine_->WaitForWork(kIdleWaitUs);
-    // Nothing can follow: without a sign of life the process ends as after a stall.
+    // The engine has failed. Without heartbeats the watchdog ends the process, as after a stall.
     if (!engine_->status().ok()) return;
   }
 }

@@ -1,5 +1,5 @@
-// One served model: its weights, tokenizer, engine and the engine's thread, its door (admission)
-// and its metrics. Loaded in the background, drained at the end.
+// One served model: its weights, tokenizer, engine, engine thread, admission control and metrics.
+// The model is loaded in the background and drained at shutdown.
 #pragma once
 
 #include <atomic>
@@ -25,74 +25,81 @@ namespace quintet {
 struct HostOptions {
   std::string name;
   std::string directory;
-  LoadOptions load;  // cache_pages follows from memory, device from gpu
-  int gpu = -1;      // its number; -1: the CPU
-  // How the weights are read; tests put models of their own here.
+  LoadOptions load;  // cache_pages is computed from `memory`, device from `gpu`
+  int gpu = -1;      // GPU number; -1: run on the CPU
+  // Loads the model. Tests replace this function to serve a stub.
   std::function<absl::StatusOr<std::unique_ptr<Model>>(
       const std::string& directory, const LoadOptions& options, ThreadPool* pool)>
       load_model = Model::Load;
   MemoryBounds memory = {.cache_bytes = 1 << 30};
   EngineLimits engine;
   DecodingLimits decoding;
-  bool ignore_generation_fields = false;  // see CheckFollowed
-  bool vllm_metrics = false;
-  std::string version;  // of this program, for build_info
+  // Whether unsupported fields of generation_config.json are ignored with a warning. Otherwise they
+  // are an error.
+  bool ignore_generation_fields = false;
+  bool vllm_metrics = false;  // also export the metrics under their vLLM names
+  std::string version;        // version of this program, for the metric build_info
 };
 
 class ModelHost {
  public:
   enum class State : uint8_t { kLoading, kReady, kDraining, kStopped, kFailed };
 
-  // `pool` and `registry` outlive the host.
+  // `pool` and `registry` must outlive the host.
   ModelHost(HostOptions options, ThreadPool* pool, prometheus::Registry* registry);
-  // Stops the engine's thread; calls still running are ended CANCELLED.
+  // Stops the engine thread. Calls that are still running end with CANCELLED.
   ~ModelHost();
   ModelHost(const ModelHost&) = delete;
   ModelHost& operator=(const ModelHost&) = delete;
 
-  // Reads everything but the weights: configuration, tokenizer, device. Returns the host memory
-  // that Load will take. Once; after an error the state is kFailed.
+  // Reads the configuration and the tokenizer and opens the device, but does not read the weights.
+  // Returns the host memory that Load will take. Must be called once. An error sets the state to
+  // kFailed.
   absl::StatusOr<ModelHostMemory> Prepare();
-  // After Prepare: loads the weights and starts the engine's thread. `encoder_cache_bytes`: at most
-  // what the options say. Once; blocks. The state is kReady or kFailed afterwards.
+  // Loads the weights and starts the engine thread. Must be called once, after Prepare; blocks.
+  // `encoder_cache_bytes` must not exceed the value in the options. Afterwards the state is kReady
+  // or kFailed, or kDraining if Drain was called meanwhile.
   absl::Status Load(int64_t encoder_cache_bytes);
 
   const HostOptions& options() const { return options_; }
   State state() const { return state_.load(std::memory_order_acquire); }
   bool ready() const { return state() == State::kReady; }
-  // Refuses new calls from now on; running ones go on.
+  // Rejects all calls that arrive from now on. Calls that are running continue.
   void Drain();
+  // Returns true if the engine has no request and admission control holds none.
   bool idle() const;
 
-  // After Load; thread safe as their classes say.
+  // The functions below must not be called before Load has succeeded. For thread safety see the
+  // classes that they return.
   Engine& engine() { return *engine_; }
   const Engine& engine() const { return *engine_; }
-  const Tokenizer* tokenizer() const { return tokenizer_.get(); }  // null: the directory has none
+  // Null if the model directory has no tokenizer.
+  const Tokenizer* tokenizer() const { return tokenizer_.get(); }
   const ModelConfig& config() const { return model_->config(); }
   const Model& model() const { return *model_; }
   const GenerationDefaults& defaults() const { return defaults_; }
   Admission& admission() { return admission_; }
   ModelMetrics& metrics() { return *metrics_; }
 
-  // As in GetModelInfo; empty until it is known.
+  // The hash that GetModelInfo returns. Empty until it has been computed.
   std::string weights_sha256() const { return weights_hash_->value(); }
 
-  // Copies the engine's counters into the metrics.
+  // Copies the counters of the engine into the metrics.
   void CollectMetrics();
-  // Number of iterations of the engine thread's loop: it grows at least every 100 ms unless a step
-  // takes longer. Unset until it has started.
+  // Number of iterations of the engine thread. It grows at least every 100 ms unless a step takes
+  // longer. Unset until the thread has started.
   std::optional<uint64_t> heartbeats() const;
 
  private:
-  // Refuses a model that generates, and whose generation_config.json has fields that are not
-  // followed; models without a language-model head do not read it.
+  // Returns an error if the model has a language-model head and its generation_config.json has
+  // fields that Quintet does not support. Models with other heads do not use that file.
   absl::Status CheckDefaults() const;
   absl::StatusOr<ModelHostMemory> ReadFiles();
   absl::Status LoadEngine(int64_t encoder_cache_bytes);
   void RunEngine();
 
   const HostOptions options_;
-  LoadOptions load_;  // options_.load with what Prepare has settled
+  LoadOptions load_;  // options_.load, completed by Prepare
   ThreadPool* const pool_;
   std::atomic<State> state_{State::kLoading};
   std::atomic<bool> stop_{false};
@@ -100,7 +107,7 @@ class ModelHost {
   Admission admission_;
   std::unique_ptr<ModelMetrics> metrics_;
   prometheus::Registry* const registry_;
-  std::unique_ptr<Device> device_;  // null: the CPU
+  std::unique_ptr<Device> device_;  // null: the model runs on the CPU
   std::unique_ptr<Model> model_;
   std::unique_ptr<const Tokenizer> tokenizer_;
   GenerationDefaults defaults_;

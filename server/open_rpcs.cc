@@ -8,7 +8,7 @@
 
 namespace quintet {
 
-OpenRpcs::Place::~Place() {
+RpcRegistry::Registration::~Registration() {
   if (connection_ == nullptr) return;
   std::lock_guard<std::mutex> lock(owner_->mutex_);
   owner_->open_ -= 1;
@@ -18,16 +18,17 @@ OpenRpcs::Place::~Place() {
   }
 }
 
-absl::StatusOr<OpenRpcs::Place> OpenRpcs::Enter(const std::string& peer, bool long_lived) {
+absl::StatusOr<RpcRegistry::Registration> RpcRegistry::Admit(const std::string& peer,
+                                                             bool long_lived) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (open_ >= limits_.open) {
     return absl::ResourceExhaustedError(
         absl::StrCat("too many calls are open: ", open_, ", limit ", limits_.open));
   }
-  std::weak_ptr<Place::Connection>& known = connections_[peer];
-  std::shared_ptr<Place::Connection> connection = known.lock();
+  std::weak_ptr<Registration::Connection>& known = connections_[peer];
+  std::shared_ptr<Registration::Connection> connection = known.lock();
   if (connection == nullptr) {
-    connection = std::make_shared<Place::Connection>();
+    connection = std::make_shared<Registration::Connection>();
     known = connection;
   }
   if (long_lived && long_lived_ >= limits_.long_lived) {
@@ -44,44 +45,44 @@ absl::StatusOr<OpenRpcs::Place> OpenRpcs::Enter(const std::string& peer, bool lo
     long_lived_ += 1;
     connection->long_lived += 1;
   }
-  return Place(this, long_lived, std::move(connection));
+  return Registration(this, long_lived, std::move(connection));
 }
 
-void OpenRpcs::Add(Rpc* rpc) {
+void RpcRegistry::Add(Rpc* rpc) {
   std::lock_guard<std::mutex> lock(mutex_);
   rpcs_.insert(rpc);
 }
 
-void OpenRpcs::Remove(Rpc* rpc) {
+void RpcRegistry::Remove(Rpc* rpc) {
   std::lock_guard<std::mutex> lock(mutex_);
   rpcs_.erase(rpc);
 }
 
-int64_t OpenRpcs::count() const {
+int64_t RpcRegistry::count() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return static_cast<int64_t>(rpcs_.size());
 }
 
-int64_t OpenRpcs::working() const {
+int64_t RpcRegistry::working() const {
   std::lock_guard<std::mutex> lock(mutex_);
   int64_t working = 0;
   for (const Rpc* rpc : rpcs_) working += rpc->working() ? 1 : 0;
   return working;
 }
 
-void OpenRpcs::Check(int64_t now_us) {
+void RpcRegistry::Check(int64_t now_us) {
   std::lock_guard<std::mutex> lock(mutex_);
   for (Rpc* rpc : rpcs_) {
     try {
       rpc->Check(now_us, draining_);
     } catch (const std::bad_alloc&) {
-      // The next check looks at it again.
+      // The next Check tries this RPC again.
     }
   }
   std::erase_if(connections_, [](const auto& known) { return known.second.expired(); });
 }
 
-void OpenRpcs::AbandonAll() {
+void RpcRegistry::AbandonAll() {
   std::lock_guard<std::mutex> lock(mutex_);
   for (Rpc* rpc : rpcs_) rpc->Abandon();
 }

@@ -1,5 +1,5 @@
-// The RPCs that gRPC has not finished yet: limits on their number, for the process and for each
-// connection, and time limits on clients that make no progress. Thread safe.
+// Registry of the RPCs that gRPC has not finished. Limits their number, for the process and for
+// each connection, and ends RPCs whose clients make no progress. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -17,61 +17,63 @@ namespace quintet {
 
 class Rpc;
 
-class OpenRpcs {
+class RpcRegistry {
  public:
-  // Long-lived RPCs are those that a client may keep open without a request in progress: streams
-  // of requests and health watches.
+  // Maximum numbers of open RPCs. Long-lived RPCs may stay open without a request in progress:
+  // client streams (EncodeStream, reflection) and health watches.
   struct Limits {
-    int64_t open = 8192;
-    int64_t long_lived = 1024;
-    int64_t long_lived_of_connection = 256;
+    int64_t open = 8192;                     // all RPCs of the process
+    int64_t long_lived = 1024;               // long-lived RPCs of the process
+    int64_t long_lived_of_connection = 256;  // long-lived RPCs of one connection
   };
 
-  // One RPC's share of the limits, given back on destruction.
-  class Place {
+  // The registration of one RPC, which counts towards the limits. The destructor ends it.
+  class Registration {
    public:
-    Place(Place&&) noexcept = default;
-    ~Place();
-    // Bytes that the calls of this RPC's connection hold.
+    Registration(Registration&&) noexcept = default;
+    ~Registration();
+    // The bytes that the calls of this RPC's connection have reserved.
     std::shared_ptr<ConnectionBytes> connection_bytes() const {
       return {connection_, &connection_->bytes};
     }
 
    private:
-    friend class OpenRpcs;
+    friend class RpcRegistry;
     struct Connection {
       ConnectionBytes bytes{0};
-      int64_t long_lived = 0;  // guarded by the owner's mutex
+      int64_t long_lived = 0;  // guarded by owner_->mutex_
     };
-    Place(OpenRpcs* owner, bool long_lived, std::shared_ptr<Connection> connection)
+    Registration(RpcRegistry* owner, bool long_lived, std::shared_ptr<Connection> connection)
         : owner_(owner), long_lived_(long_lived), connection_(std::move(connection)) {}
 
-    OpenRpcs* owner_;
+    RpcRegistry* owner_;
     bool long_lived_;
     std::shared_ptr<Connection> connection_;  // null: moved from
   };
 
-  OpenRpcs() : OpenRpcs(Limits()) {}
-  explicit OpenRpcs(const Limits& limits) : limits_(limits) {}
-  OpenRpcs(const OpenRpcs&) = delete;
-  OpenRpcs& operator=(const OpenRpcs&) = delete;
+  RpcRegistry() : RpcRegistry(Limits()) {}
+  explicit RpcRegistry(const Limits& limits) : limits_(limits) {}
+  RpcRegistry(const RpcRegistry&) = delete;
+  RpcRegistry& operator=(const RpcRegistry&) = delete;
 
-  // `peer` names the connection. RESOURCE_EXHAUSTED when a limit is reached.
-  absl::StatusOr<Place> Enter(const std::string& peer, bool long_lived);
+  // Registers an RPC. `peer` identifies the connection. RESOURCE_EXHAUSTED: a limit is reached.
+  absl::StatusOr<Registration> Admit(const std::string& peer, bool long_lived);
 
-  // `rpc` is watched from now on, until Remove.
+  // From Add until Remove, Check applies the time limits to `rpc`.
   void Add(Rpc* rpc);
   void Remove(Rpc* rpc);
 
+  // Number of RPCs between Add and Remove.
   int64_t count() const;
-  // RPCs with a request in progress or output that the client has yet to take.
+  // Number of RPCs that have a request in progress or output that the client has not read.
   int64_t working() const;
 
-  // Looks after clients that are too slow. Called once a second.
+  // Ends the RPCs whose clients have exceeded a time limit. Called once a second.
   void Check(int64_t now_us);
-  // From now on RPCs that only wait for their client are ended UNAVAILABLE, at the next Check.
+  // From the next Check on, RPCs that wait for their client end with UNAVAILABLE.
   void Drain() { draining_ = true; }
-  // An engine is stuck and the process will end: ends every RPC without it.
+  // Ends every RPC without waiting for the engine. Called when an engine is stuck, before the
+  // process exits.
   void AbandonAll();
 
  private:
@@ -79,8 +81,8 @@ class OpenRpcs {
   std::atomic<bool> draining_{false};
   mutable std::mutex mutex_;
   std::unordered_set<Rpc*> rpcs_;
-  int64_t open_ = 0, long_lived_ = 0;  // places given
-  std::unordered_map<std::string, std::weak_ptr<Place::Connection>> connections_;
+  int64_t open_ = 0, long_lived_ = 0;  // number of registrations
+  std::unordered_map<std::string, std::weak_ptr<Registration::Connection>> connections_;
 };
 
 }  // namespace quintet

@@ -13,12 +13,12 @@
 namespace quintet {
 namespace {
 
-namespace wire = grpc::reflection::v1;
+namespace pb = grpc::reflection::v1;
 using google::protobuf::DescriptorPool;
 using google::protobuf::FileDescriptor;
 
 // Adds the file and its transitive imports, the file first.
-void AddFiles(const FileDescriptor* file, wire::FileDescriptorResponse* response) {
+void AddFiles(const FileDescriptor* file, pb::FileDescriptorResponse* response) {
   std::set<const FileDescriptor*> seen = {file};
   std::deque<const FileDescriptor*> left = {file};
   for (; !left.empty(); left.pop_front()) {
@@ -32,26 +32,26 @@ void AddFiles(const FileDescriptor* file, wire::FileDescriptorResponse* response
   }
 }
 
-void AddError(grpc::StatusCode code, const char* text, wire::ServerReflectionResponse* response) {
+void AddError(grpc::StatusCode code, const char* text, pb::ServerReflectionResponse* response) {
   response->mutable_error_response()->set_error_code(code);
   response->mutable_error_response()->set_error_message(text);
 }
 
-void AnswerRequest(const wire::ServerReflectionRequest& request,
+void HandleRequest(const pb::ServerReflectionRequest& request,
                    const std::vector<std::string>& services,
-                   wire::ServerReflectionResponse* response) {
+                   pb::ServerReflectionResponse* response) {
   const DescriptorPool* pool = DescriptorPool::generated_pool();
   response->set_valid_host(request.host());
   *response->mutable_original_request() = request;
   const FileDescriptor* file = nullptr;
   switch (request.message_request_case()) {
-    case wire::ServerReflectionRequest::kListServices:
+    case pb::ServerReflectionRequest::kListServices:
       for (const std::string& service : services) {
         response->mutable_list_services_response()->add_service()->set_name(service);
       }
       return;
-    case wire::ServerReflectionRequest::kAllExtensionNumbersOfType: {
-      // No file of ours has extensions.
+    case pb::ServerReflectionRequest::kAllExtensionNumbersOfType: {
+      // No served file has extensions.
       const std::string& type = request.all_extension_numbers_of_type();
       if (pool->FindMessageTypeByName(type) != nullptr) {
         response->mutable_all_extension_numbers_response()->set_base_type_name(type);
@@ -59,15 +59,15 @@ void AnswerRequest(const wire::ServerReflectionRequest& request,
       }
       break;
     }
-    case wire::ServerReflectionRequest::kFileByFilename:
+    case pb::ServerReflectionRequest::kFileByFilename:
       file = pool->FindFileByName(request.file_by_filename());
       break;
-    case wire::ServerReflectionRequest::kFileContainingSymbol:
+    case pb::ServerReflectionRequest::kFileContainingSymbol:
       file = pool->FindFileContainingSymbol(request.file_containing_symbol());
       break;
-    case wire::ServerReflectionRequest::kFileContainingExtension:
+    case pb::ServerReflectionRequest::kFileContainingExtension:
       break;
-    case wire::ServerReflectionRequest::MESSAGE_REQUEST_NOT_SET:
+    case pb::ServerReflectionRequest::MESSAGE_REQUEST_NOT_SET:
       AddError(grpc::StatusCode::INVALID_ARGUMENT, "the request is empty", response);
       return;
   }
@@ -83,15 +83,15 @@ class ReflectionStream final : public RpcHandler {
   explicit ReflectionStream(const std::vector<std::string>& services) : services_(services) {}
 
   void OnMessage(grpc::ByteBuffer* message) override {
-    wire::ServerReflectionRequest request;
+    pb::ServerReflectionRequest request;
     const bool read = FromBytes(message, &request);
-    wire::ServerReflectionResponse response;
-    if (read) AnswerRequest(request, services_, &response);
+    pb::ServerReflectionResponse response;
+    if (read) HandleRequest(request, services_, &response);
     std::lock_guard<std::mutex> lock(mutex_);
     if (read) {
       output_.message = ToBytes(response);
     } else {
-      output_.end = UnreadableMessageOutcome();
+      output_.end = MalformedRequestOutcome();
     }
   }
   void OnInputEnd() override {
@@ -102,9 +102,9 @@ class ReflectionStream final : public RpcHandler {
 
   RpcActivity activity() const override {
     std::lock_guard<std::mutex> lock(mutex_);
-    return output_.message.has_value() ? RpcActivity::kWorking : RpcActivity::kAwaitsClient;
+    return output_.message.has_value() ? RpcActivity::kWorking : RpcActivity::kAwaitingClient;
   }
-  bool wants_message() const override { return activity() == RpcActivity::kAwaitsClient; }
+  bool wants_message() const override { return activity() == RpcActivity::kAwaitingClient; }
   RpcOutput Next() override {
     std::lock_guard<std::mutex> lock(mutex_);
     return std::exchange(output_, {});

@@ -1,5 +1,5 @@
-// gRPC server reflection, versions v1 and v1alpha: clients such as grpcurl learn the services and
-// their messages from the server.
+// gRPC server reflection, versions v1 and v1alpha. With it, clients such as grpcurl get the
+// services and message types from the server.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace quintet {
 
-// `services`: full names of those to list.
+// Returns the reflection methods. `services` are the full names of the services to list.
 std::vector<Method> ReflectionMethods(std::vector<std::string> services);
 
 }  // namespace quintet

@@ -17,19 +17,20 @@ RpcOutcome IdleOutcome(bool first) {
   return ToRpcOutcome(WithReason(absl::DeadlineExceededError(
                                      first ? "the client sent no message in time"
                                            : "the stream was idle: the client sent no message and "
-                                             "no request of it was in progress"),
+                                             "none of its requests was in progress"),
                                  kReasonIdle),
                       "", absl::ZeroDuration());
 }
 
 }  // namespace
 
-Rpc::Rpc(grpc::CallbackServerContext* context, OpenRpcs* open, OpenRpcs::Place place,
-         const ClientPatience& patience, Priority max_priority)
+Rpc::Rpc(grpc::CallbackServerContext* context, RpcRegistry* open,
+         RpcRegistry::Registration registration, const ClientTimeouts& timeouts,
+         Priority max_priority)
     : context_(context),
       open_(open),
-      place_(std::move(place)),
-      patience_(patience),
+      registration_(std::move(registration)),
+      timeouts_(timeouts),
       max_priority_(max_priority),
       active_us_(MonotonicMicros()) {}
 
@@ -60,7 +61,7 @@ void Rpc::OnReadDone(bool ok) {
     reading_ = false;
     input_ended_ = !ok;
     seen_message_ |= ok;
-    drop = finished_ || gone_ || refused_.has_value();
+    drop = finished_ || client_gone_ || refused_.has_value();
     handling_ = !drop;
   }
   if (drop) {
@@ -83,7 +84,7 @@ void Rpc::OnWriteDone(bool ok) {
   std::lock_guard<std::mutex> lock(mutex_);
   writing_ = false;
   written_.Clear();
-  gone_ |= !ok;
+  client_gone_ |= !ok;
   active_us_ = MonotonicMicros();
   Advance();
 }
@@ -91,12 +92,12 @@ void Rpc::OnWriteDone(bool ok) {
 void Rpc::OnCancel() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    gone_ = true;
+    client_gone_ = true;
   }
   try {
     handler_->OnCancel();
   } catch (const std::bad_alloc&) {
-    // Its requests are not cancelled and end by themselves.
+    // The requests cannot be cancelled without memory: they run to their end.
   }
   Wake();
 }
@@ -115,16 +116,16 @@ void Rpc::Check(int64_t now_us, bool draining) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (finished_ || writing_) {
-      cut_off = now_us - write_us_ > patience_.write_us;
+      cut_off = now_us - write_us_ > timeouts_.write_us;
     } else if (handler_ != nullptr && !handling_) {
       const RpcActivity activity = handler_->activity();
-      const int64_t patience_us =
-          seen_message_ ? patience_.next_message_us : patience_.first_message_us;
+      const int64_t timeout_us =
+          seen_message_ ? timeouts_.next_message_us : timeouts_.first_message_us;
       if (refused_.has_value()) {
-        // It ends as soon as nothing of it is in progress.
+        // The RPC already ends as soon as none of its requests is in progress.
       } else if (activity != RpcActivity::kWorking && draining) {
         refused_ = DrainingOutcome();
-      } else if (activity == RpcActivity::kAwaitsClient && now_us - active_us_ > patience_us) {
+      } else if (activity == RpcActivity::kAwaitingClient && now_us - active_us_ > timeout_us) {
         refused_ = IdleOutcome(/*first=*/!seen_message_);
       }
       Advance();
@@ -151,12 +152,13 @@ void Rpc::Abandon() {
 void Rpc::Advance() {
   if (finished_ || handler_ == nullptr) return;
   if (!writing_ && !handling_ && !TryWrite()) {
-    // Output cannot be made: it is dropped from now on, and the RPC ends. If dropping fails as
-    // well, the next Check tries again.
+    // The output cannot be built: all output is dropped from now on, and the RPC ends. If that also
+    // fails, the next Check tries again.
     if (!refused_.has_value()) refused_ = OutOfMemoryOutcome();
     TryWrite();
   }
-  if (finished_ || reading_ || input_ended_ || handling_ || gone_ || refused_.has_value()) return;
+  if (finished_ || reading_ || input_ended_ || handling_ || client_gone_ || refused_.has_value())
+    return;
   if (!handler_->wants_message()) return;
   reading_ = true;
   StartRead(&read_);
@@ -172,7 +174,7 @@ bool Rpc::TryWrite() {
 }
 
 void Rpc::Write() {
-  const bool drop = gone_ || refused_.has_value();
+  const bool drop = client_gone_ || refused_.has_value();
   RpcOutput output = handler_->Next();
   while (drop && output.message.has_value() && !output.end.has_value()) output = handler_->Next();
   if (output.message.has_value() && !drop) {
@@ -193,7 +195,7 @@ void Rpc::Write() {
 }
 
 void Rpc::Finish(const RpcOutcome& outcome) {
-  // An RPC must end even when nothing can be allocated for its reason.
+  // The RPC must end even if there is no memory for its status.
   grpc::Status status(grpc::StatusCode::RESOURCE_EXHAUSTED, "out of memory");
   try {
     AddPushback(outcome, context_);

@@ -1,13 +1,14 @@
-// One RPC on the wire, of any method: a gRPC reactor that reads and writes messages as bytes. An
-// RpcHandler gives them their meaning.
+// One RPC of any method: a gRPC reactor that reads and writes messages as bytes. The RpcHandler of
+// the method interprets the messages.
 //
-// The reactor keeps the rules of gRPC's callback API for all methods: at most one read and one
-// write are outstanding, exactly one Finish is called, and after it nothing is started; a message
-// that arrives later is dropped. It also bounds what a client can hold: the wait for its first
-// message, for the next one while nothing is in progress, and for it to take what was written.
+// The reactor follows the rules of the gRPC callback API for all methods: at most one read and one
+// write are outstanding, Finish is called exactly once, and no operation is started after Finish. A
+// message that arrives after Finish is dropped. The reactor also enforces three time limits on the
+// client: to send its first message, to send the next message while nothing is in progress, and to
+// read a written message.
 //
-// Lifetime: shared. gRPC holds a reference from Start until OnDone, and so does whoever may call
-// Wake later. Thread safe.
+// Lifetime: shared. The reactor holds a reference to itself from Start until OnDone. Objects that
+// may call Wake later hold their own reference. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -24,104 +25,118 @@
 
 namespace quintet {
 
-// The next step of an RPC: a message to write, the end, or a message and then the end.
+// The next output of an RPC: a message, the final status, or a message followed by the final
+// status.
 struct RpcOutput {
   std::optional<grpc::ByteBuffer> message;
   std::optional<RpcOutcome> end;
 };
 
 enum class RpcActivity : uint8_t {
-  kAwaitsClient,  // nothing is in progress until the client sends a message
-  kWorking,       // requests are in progress, or output is
-  kWatching,      // open for later news, such as a health watch
+  kAwaitingClient,  // nothing is in progress until the client sends a message
+  kWorking,         // a request is in progress, or a response is being written
+  kWatching,        // the RPC waits for an event in the server, for example a health watch
 };
 
-// The behaviour of a method for one RPC. The reactor calls it without a lock of its own unless
-// noted, and drops its reference when gRPC is done with the RPC.
+// The implementation of a method for one RPC. The reactor calls these functions without holding its
+// lock, unless noted, and drops its reference to the handler in OnDone.
 class RpcHandler {
  public:
   virtual ~RpcHandler() = default;
 
-  // A message of the client; one at a time, none after the end. When it throws std::bad_alloc the
-  // reactor ends the RPC, so it must not have begun anything by then.
+  // Called for each message of the client, one at a time, and not after the RPC has ended. If it
+  // throws std::bad_alloc, the reactor ends the RPC; the handler must not have started a request by
+  // then.
   virtual void OnMessage(grpc::ByteBuffer* message) = 0;
-  // The client sends no more messages.
+  // Called when the client has half-closed the stream: no more messages will arrive.
   virtual void OnInputEnd() = 0;
-  // The client is gone, or the RPC is being cut off: requests in progress should end soon.
+  // Called when the client has gone or the RPC is cancelled. The handler should cancel its requests
+  // in progress.
   virtual void OnCancel() = 0;
-  // The engine is stuck and the process will end: requests in progress end at once, without it.
+  // Called when the engine is stuck and the process is about to exit. The handler must end its
+  // requests at once, without waiting for the engine.
   virtual void Abandon() {}
 
-  // Called with the reactor's lock held; must not call the reactor.
+  // The three functions below are called with the lock of the reactor held. They must not call the
+  // reactor.
   virtual RpcActivity activity() const = 0;
-  // Whether another message may be read now.
+  // Returns true if another message may be read now.
   virtual bool wants_message() const = 0;
-  // Takes the next output; empty when there is none yet.
+  // Removes and returns the next output. Empty if there is none yet.
   virtual RpcOutput Next() = 0;
 };
 
 class Rpc : public grpc::ServerGenericBidiReactor, public std::enable_shared_from_this<Rpc> {
  public:
-  // `context` is gRPC's and lives until OnDone; `open` outlives the reactor. `max_priority`: the
-  // highest that requests of this RPC may have.
-  Rpc(grpc::CallbackServerContext* context, OpenRpcs* open, OpenRpcs::Place place,
-      const ClientPatience& patience, Priority max_priority);
+  // `context` is owned by gRPC and valid until OnDone. `open` must outlive the reactor.
+  // `max_priority` is the highest priority that requests of this RPC may have.
+  Rpc(grpc::CallbackServerContext* context, RpcRegistry* open,
+      RpcRegistry::Registration registration, const ClientTimeouts& timeouts,
+      Priority max_priority);
   ~Rpc() override = default;
 
-  // Begins to read. Once.
+  // Starts reading. Must be called once.
   void Start(std::shared_ptr<RpcHandler> handler);
-  // The handler has output, or wants to read. Any thread; without effect after the end.
+  // The handler calls this function when it has output or wants to read a message. May be called
+  // from any thread; does nothing after the RPC has ended.
   void Wake();
-  // Ends the RPC with `outcome` once none of its requests is in progress. Output that the handler
-  // still has is dropped.
+  // Ends the RPC with `outcome` as soon as none of its requests is in progress. Output that the
+  // handler still has is dropped.
   void Refuse(RpcOutcome outcome);
-  // Cuts the RPC off: OnCancel follows.
+  // Cancels the RPC. gRPC calls OnCancel afterwards.
   virtual void TryCancel() { context_->TryCancel(); }
 
   grpc::CallbackServerContext* context() { return context_; }
   Priority max_priority() const { return max_priority_; }
-  std::shared_ptr<ConnectionBytes> connection_bytes() const { return place_.connection_bytes(); }
+  std::shared_ptr<ConnectionBytes> connection_bytes() const {
+    return registration_.connection_bytes();
+  }
 
-  // gRPC's reactions.
+  // Reactions of the gRPC callback API.
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
   void OnDone() override;
 
-  // For OpenRpcs. Ends or cuts off an RPC whose client is too slow, and, when the server drains,
-  // one that waits for its client.
+  // The three functions below are for RpcRegistry.
+  //
+  // Ends the RPC if its client has exceeded a time limit. If `draining`, also ends an RPC that
+  // waits for its client.
   void Check(int64_t now_us, bool draining);
-  // Requests are in progress or output has not been taken.
+  // Returns true if a request is in progress or the client has not read all output.
   bool working() const;
+  // Ends the requests of the RPC without waiting for the engine.
   void Abandon();
 
  private:
-  // All with mutex_ held. Starts what can be started.
+  // The four functions below require mutex_.
+  //
+  // Starts every operation that can be started now: a write, Finish, a read.
   void Advance();
-  // Starts the next write or the end. May throw std::bad_alloc.
+  // Starts the next write or calls Finish. Throws std::bad_alloc.
   void Write();
-  // False when an allocation failed.
+  // Calls Write. Returns false if an allocation failed.
   bool TryWrite();
   void Finish(const RpcOutcome& outcome);
 
   grpc::CallbackServerContext* const context_;
-  OpenRpcs* const open_;
-  OpenRpcs::Place place_;
-  const ClientPatience patience_;
+  RpcRegistry* const open_;
+  RpcRegistry::Registration registration_;
+  const ClientTimeouts timeouts_;
   const Priority max_priority_;
-  std::shared_ptr<RpcHandler> handler_;  // until OnDone
-  std::shared_ptr<Rpc> self_;            // from Start until OnDone
+  std::shared_ptr<RpcHandler> handler_;  // set from Start until OnDone
+  std::shared_ptr<Rpc> self_;            // set from Start until OnDone
 
   mutable std::mutex mutex_;
   grpc::ByteBuffer read_, written_;
   bool reading_ = false, writing_ = false, input_ended_ = false;
-  bool handling_ = false;  // OnMessage or OnInputEnd runs: no end meanwhile
-  bool gone_ = false;      // nothing more can be written
-  bool finished_ = false;  // Finish has been called
+  bool handling_ = false;     // OnMessage or OnInputEnd is running; the RPC must not end meanwhile
+  bool client_gone_ = false;  // the RPC was cancelled or a write failed: nothing can be written
+  bool finished_ = false;     // Finish has been called
   bool seen_message_ = false;
-  std::optional<RpcOutcome> refused_;
-  int64_t active_us_;  // when the client last did its part, or work last ended
-  int64_t write_us_ = 0;
+  std::optional<RpcOutcome> refused_;  // set by Refuse and Check: replaces the handler's status
+  int64_t active_us_;     // time of the last read, write or Wake; start of the client's time limit
+  int64_t write_us_ = 0;  // time at which the last write or Finish was started
 };
 
 }  // namespace quintet

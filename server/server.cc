@@ -39,12 +39,12 @@ namespace quintet {
 namespace {
 
 constexpr auto kTick = std::chrono::milliseconds(20);
-constexpr int64_t kWatchIntervalUs = 1'000'000;          // of what need not happen at every tick
-constexpr auto kFlush = std::chrono::milliseconds(100);  // for answers to leave the process
+constexpr int64_t kWatchIntervalUs = 1'000'000;          // for work that is not done at every tick
+constexpr auto kFlush = std::chrono::milliseconds(100);  // for the last responses to be sent
 constexpr char kServiceName[] = "quintet.v1.Inference";
 constexpr int64_t kLoadingBudgetBytes = int64_t{64} << 20;
-constexpr int kMaxMetadataBytes = 16 << 10;  // of one RPC
-constexpr int kMaxConcurrentStreams = 1024;  // of one connection
+constexpr int kMaxMetadataBytes = 16 << 10;  // per RPC
+constexpr int kMaxConcurrentStreams = 1024;  // per connection
 constexpr int kExitConfiguration = 2, kExitModel = 3, kExitFault = 70;
 
 class ServerProcess {
@@ -65,11 +65,11 @@ class ServerProcess {
   absl::Status LoadModels();
   void SetServing(bool serving);
   bool Healthy() const;
-  // Until the signal to stop.
+  // Runs until the signal to stop.
   void Watch();
-  // Takes up certificate files that have changed.
+  // Re-reads certificate files that have changed.
   void RefreshCertificates();
-  // Periodic work, every kTick while the process waits. Does not return if an engine is stalled.
+  // Does the periodic work; called every kTick. Does not return if an engine is stalled.
   void Tick();
   void DoPeriodicWork();
   void Drain();
@@ -80,38 +80,39 @@ class ServerProcess {
   ServerSignals* const signals_;
   ThreadPool pool_;
   prometheus::Registry registry_;
-  MetricMaker make_{kNoModel, /*vllm_names=*/false, &registry_};
+  MetricFactory make_{kNoModel, /*vllm_names=*/false, &registry_};
   RefusalMetrics refusals_{make_};
   LogMetrics log_metrics_{make_, options_.log_lines_dropped};
-  MetricMaker::Gauges open_calls_ =
-      make_.Gauge("open_calls", "RPCs that are open, of all methods; idle streams included.");
+  MetricFactory::Gauges open_calls_ =
+      make_.Gauge("open_calls", "Open RPCs of all methods, including idle streams.");
   ApiKeys api_keys_;
   std::unique_ptr<CertificateFiles> certificates_;  // null: plaintext
-  absl::Status certificates_status_;                // when they were last read
-  // Prepare requests (tokenize); write results; write chunks of streams.
-  std::unique_ptr<Executor> executor_, responder_, writer_;
+  absl::Status certificates_status_;                // result of the last refresh
+  // preparation_ tokenizes requests, completion_ builds responses, writer_ writes stream chunks.
+  std::unique_ptr<Executor> preparation_, completion_, writer_;
   std::vector<std::unique_ptr<ModelHost>> hosts_;
-  MemoryBudget memory_{kLoadingBudgetBytes};  // until the models' memory is planned
+  MemoryBudget memory_{kLoadingBudgetBytes};  // until LoadModels sets the planned limit
   CallContext context_;
   HealthStatus health_;
   std::unique_ptr<RpcService> service_;
   Watchdog watchdog_;
   std::unique_ptr<HttpEndpoints> http_;  // reads health_ and watchdog_
   std::unique_ptr<grpc::Server> server_;
-  Listener listener_;  // after server_: it stops first
+  Listener listener_;  // declared after server_, so that it is destroyed first
   HeapTrimmer heap_trimmer_;
   int64_t last_watch_us_ = 0;
 };
 
-// libprotobuf's messages about a request that does not parse name a field and hold none of its
-// text. One line is enough: any client can cause more. From version 22 on they go to Abseil's log.
-void LogUnreadableMessagesOnce() {
+// Logs only the first libprotobuf message about a malformed request, because any client can cause
+// more. The message names a field but does not quote its text. Since version 22, libprotobuf writes
+// these messages to the Abseil log.
+void LogMalformedRequestsOnce() {
 #if GOOGLE_PROTOBUF_VERSION < 4000000
   google::protobuf::SetLogHandler(
       [](google::protobuf::LogLevel, const char*, int, const std::string& message) {
         static std::atomic<bool> said{false};
         if (!said.exchange(true)) {
-          spdlog::warn("a message was not readable (logged once): {}", message);
+          spdlog::warn("malformed request message (logged once): {}", message);
         }
       });
 #endif
@@ -145,24 +146,24 @@ absl::Status ServerProcess::Start() {
     if (absl::Status status = api_keys_.Load(options_.api_key_file); !status.ok()) return status;
     context_.api_keys = &api_keys_;
   }
-  executor_ = std::make_unique<Executor>(ExecutorOptions{
+  preparation_ = std::make_unique<Executor>(ExecutorOptions{
       .name = "tokenize", .threads = options_.tokenizer_threads, .short_task_threads = 1});
-  responder_ = std::make_unique<Executor>(ExecutorOptions{
+  completion_ = std::make_unique<Executor>(ExecutorOptions{
       .name = "respond", .threads = options_.tokenizer_threads, .short_task_threads = 1});
   writer_ = std::make_unique<Executor>(ExecutorOptions{.name = "write"});
   for (const HostOptions& model : options_.models) {
     hosts_.push_back(std::make_unique<ModelHost>(model, &pool_, &registry_));
     context_.hosts.push_back(hosts_.back().get());
   }
-  context_.preparation = executor_.get();
-  context_.completion = responder_.get();
+  context_.preparation = preparation_.get();
+  context_.completion = completion_.get();
   context_.writer = writer_.get();
   context_.memory = &memory_;
   context_.refusals = &refusals_;
   context_.max_message_bytes = options_.max_message_bytes;
   context_.default_timeout_us = options_.default_timeout_us;
   context_.max_timeout_us = options_.max_timeout_us;
-  service_ = std::make_unique<RpcService>(&context_, options_.patience);
+  service_ = std::make_unique<RpcService>(&context_, options_.client_timeouts);
   service_->Add(InferenceMethods(&context_));
   service_->Add(HealthMethods(&health_));
   if (absl::Status status = ListenHttp(); !status.ok()) return status;
@@ -191,11 +192,11 @@ absl::Status ServerProcess::ListenHttp() {
 
 absl::Status ServerProcess::ListenGrpc() {
   if (absl::Status status = listener_.Bind(options_.listen); !status.ok()) return status;
-  const absl::StatusOr<Address> address = ReadAddress("--listen", options_.listen);
+  const absl::StatusOr<Address> address = ParseAddress("--listen", options_.listen);
   if (address.ok() && IsLoopback(*address)) {
     service_->Add(ReflectionMethods({kServiceName, "grpc.health.v1.Health"}));
   }
-  LogUnreadableMessagesOnce();
+  LogMalformedRequestsOnce();
   grpc::EnableDefaultHealthCheckService(false);
   grpc::ServerBuilder builder;
   SetTransportLimits(&builder);
@@ -217,8 +218,8 @@ void ServerProcess::SetTransportLimits(grpc::ServerBuilder* builder) const {
     builder->AddChannelArgument(name, value);
   };
   builder->SetMaxReceiveMessageSize(static_cast<int>(options_.max_message_bytes));
-  // A compressed message could inflate to a thousand times its size before anyone sees it: messages
-  // are refused (UNIMPLEMENTED) unless they are sent as they are.
+  // A compressed message could inflate to a thousand times its size before the server sees it.
+  // Therefore compressed messages are rejected with UNIMPLEMENTED.
   builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
   builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
   set(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
@@ -227,7 +228,7 @@ void ServerProcess::SetTransportLimits(grpc::ServerBuilder* builder) const {
   set(GRPC_ARG_MAX_CONNECTION_AGE_MS, 600'000);
   set(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, static_cast<int>(options_.max_timeout_us / 1000));
   set(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10'000);
-  // A peer that does not answer pings is gone, or does not read its socket.
+  // Closes connections whose peer does not answer pings: it has gone or does not read its socket.
   set(GRPC_ARG_KEEPALIVE_TIME_MS, 60'000);
   set(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
   set(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
@@ -275,14 +276,14 @@ void ServerProcess::EndStalled() {
   context_.rpcs.AbandonAll();
   std::this_thread::sleep_for(kFlush);
   spdlog::default_logger()->flush();
-  std::_Exit(kExitFault);  // its thread is stuck: nothing can be unwound
+  std::_Exit(kExitFault);  // the engine thread is stuck, so destructors would block
 }
 
 void ServerProcess::RefreshCertificates() {
   if (certificates_ == nullptr) return;
   absl::Status status = certificates_->Refresh();
   if (!status.ok() && status != certificates_status_) {
-    spdlog::error("certificates not read again: {}", std::string(status.message()));
+    spdlog::error("certificate files were not reloaded: {}", std::string(status.message()));
   }
   certificates_status_ = std::move(status);
 }
@@ -291,7 +292,7 @@ void ServerProcess::Tick() {
   try {
     DoPeriodicWork();
   } catch (const std::bad_alloc&) {
-    // The next tick does it again.
+    // The next tick tries again.
   }
 }
 
@@ -301,7 +302,7 @@ void ServerProcess::DoPeriodicWork() {
   const int64_t paused_us = watchdog_.Tick(heartbeats);
   if (watchdog_.stalled()) EndStalled();
   const int64_t now = MonotonicMicros();
-  // After a pause of the process, clients get a second before they are judged.
+  // After the process was suspended, clients get one second before their time limits are checked.
   if (paused_us >= kWatchIntervalUs) last_watch_us_ = now;
   if (now - last_watch_us_ < kWatchIntervalUs) return;
   last_watch_us_ = now;
@@ -314,9 +315,9 @@ void ServerProcess::DoPeriodicWork() {
   if (signals_->reload.exchange(false) && context_.api_keys != nullptr) {
     const absl::Status status = api_keys_.Load(options_.api_key_file);
     if (status.ok()) {
-      spdlog::info("API keys read again");
+      spdlog::info("API keys reloaded");
     } else {
-      spdlog::error("API keys not read again: {}", std::string(status.message()));
+      spdlog::error("API keys were not reloaded: {}", std::string(status.message()));
     }
   }
 }
@@ -337,7 +338,7 @@ void ServerProcess::WaitFor(int64_t limit_us, const std::function<bool()>& done)
 }
 
 void ServerProcess::Drain() {
-  // Balancers hear of it at once; clients that have not heard are still served for a while.
+  // Load balancers see the new status at once. Other clients are still served for drain_delay_us.
   SetServing(false);
   spdlog::info("draining: {} calls open", context_.rpcs.working());
   WaitFor(options_.drain_delay_us, [] { return false; });
@@ -345,7 +346,7 @@ void ServerProcess::Drain() {
   context_.rpcs.Drain();
   WaitFor(options_.drain_timeout_us, [&] { return context_.rpcs.working() == 0; });
   listener_.Stop();
-  // RPCs that are still open have exceeded their time.
+  // RPCs that are still open have exceeded drain_timeout_us and are cancelled.
   std::future<void> closed = std::async(std::launch::async, [this] {
     server_->Shutdown(std::chrono::system_clock::now() + kFlush);
     server_->Wait();
@@ -355,16 +356,16 @@ void ServerProcess::Drain() {
 
 ServeOutcome ServerProcess::Run() {
   if (absl::Status status = Start(); !status.ok()) return {kExitConfiguration, status};
-  // The listener is up while models load: probes see a process that lives, and callers are told to
-  // come again.
+  // The server listens while models load: probes see a live process, and calls get UNAVAILABLE with
+  // a retry delay.
   std::future<absl::Status> loading = std::async(
       std::launch::async, [this] { return CatchOutOfMemory([this] { return LoadModels(); }); });
   while (loading.wait_for(kTick) != std::future_status::ready) {
-    Tick();  // models that are loaded already serve
+    Tick();  // models that are already loaded serve calls meanwhile
     if (!signals_->terminate) continue;
     spdlog::info("stopped while loading");
     spdlog::default_logger()->flush();
-    std::_Exit(0);  // nothing is under way, and the load cannot be called back
+    std::_Exit(0);  // the load cannot be interrupted
   }
   if (absl::Status status = loading.get(); !status.ok()) {
     server_->Shutdown(std::chrono::system_clock::now());
@@ -376,9 +377,10 @@ ServeOutcome ServerProcess::Run() {
   Drain();
   http_.reset();
   writer_.reset();
-  // Their tasks refer to engines, and preparing a call may post its completion.
-  executor_.reset();
-  responder_.reset();
+  // The executors end before the hosts, because tasks use engines, and preparation_ ends before
+  // completion_, because a preparation task may post a completion task.
+  preparation_.reset();
+  completion_.reset();
   hosts_.clear();
   spdlog::info("stopped");
   return {};
@@ -393,7 +395,7 @@ ServeOutcome Serve(const ServerOptions& options, ServerSignals* signals) {
     return process.Run();
   } catch (const std::bad_alloc&) {
     return {kExitModel, out_of_memory};
-  } catch (const std::system_error& error) {  // std::thread, where the system has no more
+  } catch (const std::system_error& error) {  // std::thread, if the system has no thread left
     return {kExitModel, absl::ResourceExhaustedError(
                             absl::StrCat("a thread could not be started: ", error.what(),
                                          "; raise ulimit -u, ulimit -v or the cgroup's pids.max"))};

@@ -1,4 +1,4 @@
-// The server process: models, gRPC, operator's endpoints, drain and shutdown.
+// The server process: models, gRPC, HTTP endpoints, drain and shutdown.
 #pragma once
 
 #include <atomic>
@@ -16,36 +16,39 @@ namespace quintet {
 
 struct ServerOptions {
   std::string listen = "127.0.0.1:50051";
-  std::string http_listen = "127.0.0.1:9464";  // empty: none
+  std::string http_listen = "127.0.0.1:9464";  // empty: no HTTP endpoints
   std::vector<HostOptions> models;
-  int threads = 1;            // of the one compute pool
-  int tokenizer_threads = 2;  // for texts of any length; one more is for short ones alone
+  int threads = 1;  // size of the compute thread pool, which all models share
+  // Threads that tokenize texts of any length. One more thread tokenizes only short texts.
+  int tokenizer_threads = 2;
   int64_t max_message_bytes = 4 << 20;
   int64_t default_timeout_us = 60'000'000, max_timeout_us = 600'000'000;
   int64_t drain_delay_us = 5'000'000, drain_timeout_us = 30'000'000, stall_timeout_us = 30'000'000;
-  ClientPatience patience;
+  ClientTimeouts client_timeouts;
   bool allow_plaintext = false;
-  std::string tls_cert, tls_key, tls_client_ca;  // PEM files, read again when they change
-  std::string api_key_file;
-  // Lines of the log that were lost so far.
+  std::string tls_cert, tls_key, tls_client_ca;  // PEM files; re-read when they change
+  std::string api_key_file;                      // empty: no API key is required
+  // Returns the number of log lines that were lost so far.
   std::function<int64_t()> log_lines_dropped = [] { return int64_t{0}; };
 };
 
-// What the serve command's signal handlers tell the server.
+// Flags that the signal handlers of the serve command set and the server reads.
 struct ServerSignals {
-  std::atomic<bool> terminate{false};
-  std::atomic<bool> hurry{false};  // after that: what is still open is cut off at once
-  std::atomic<bool> reload{false};
-  std::atomic<int> ignored{0};  // a signal that means nothing to the server, for the log
+  std::atomic<bool> terminate{false};  // drain, then stop
+  std::atomic<bool> hurry{false};      // while draining: end all open RPCs now
+  std::atomic<bool> reload{false};     // re-read the API keys
+  std::atomic<int> ignored{0};         // number of a received signal that has no meaning; logged
 };
 
-// Exit codes of the process: 0 drained, 2 configuration, 3 model rejected, 70 the engine stalled.
-// Serves until `signals.terminate`, then drains. The status names what kept it from starting:
-// INVALID_ARGUMENT for flags, anything else for models.
 struct ServeOutcome {
+  // 0: drained and stopped. 2: the configuration is wrong. 3: a model could not be loaded. If an
+  // engine stalls, Serve does not return: the process exits with code 70.
   int exit_code = 0;
+  // Why the server did not start: INVALID_ARGUMENT for flags, any other code for models.
   absl::Status status;
 };
+
+// Serves until `signals.terminate` is set, then drains and stops.
 ServeOutcome Serve(const ServerOptions& options, ServerSignals* signals);
 
 }  // namespace quintet

@@ -10,9 +10,9 @@ namespace {
 constexpr int64_t kMib = int64_t{1} << 20;
 constexpr int64_t kLeastRequestBytes = 64 * kMib, kTightRequestBytes = 256 * kMib;
 constexpr int64_t kLeastGrpcBytes = 32 * kMib, kMostGrpcBytes = 256 * kMib;
-// Address space that the process maps later without using its pages: stacks of 64 threads of 2 MiB,
-// two heaps of glibc of 64 MiB (tools/serve.cc sets both), and the unused end of a slab of weights
-// (kernels/buffer.cc).
+// Address space that the process maps later but does not fill: stacks of 64 threads (2 MiB each),
+// two glibc heaps (64 MiB each; tools/serve.cc sets both sizes), and the unused end of a slab of
+// weights (128 MiB; kernels/buffer.cc).
 constexpr int64_t kLaterMappingBytes = (64 * 2 + 2 * 64 + 128) * kMib;
 
 int64_t Planned(const MemoryLimit& limit) {
@@ -23,13 +23,13 @@ int64_t Planned(const MemoryLimit& limit) {
 
 std::string Mib(int64_t bytes) { return absl::StrCat((bytes + kMib - 1) / kMib); }
 
-// What the plan counts, in bytes. Matrices are read one model after the other, so the largest
-// loading share counts alone.
+// The parts of the plan in bytes. Models are loaded one after the other, so only the largest
+// loading part counts.
 struct Parts {
   int64_t used = 0, later = 0, weights = 0, cache = 0, workspace = 0, loading = 0,
           encoder_cache = 0, grpc = 0, requests = 0;
 
-  // Staging is freed before the first request arrives.
+  // Loading memory is freed before the first request arrives, so only the larger one counts.
   int64_t total() const {
     return used + later + weights + cache + workspace + encoder_cache + grpc +
            std::max(loading, requests);
@@ -37,10 +37,9 @@ struct Parts {
   std::string Describe() const {
     return absl::StrCat("in use already ", Mib(used),
                         later == 0 ? "" : absl::StrCat(", stacks and heaps ", Mib(later)),
-                        ", weights ", Mib(weights), ", keys and values ", Mib(cache),
-                        ", workspace ", Mib(workspace), ", encoder caches ", Mib(encoder_cache),
-                        ", gRPC ", Mib(grpc), ", requests ", Mib(requests), ", while loading ",
-                        Mib(loading));
+                        ", weights ", Mib(weights), ", KV cache ", Mib(cache), ", workspace ",
+                        Mib(workspace), ", encoder caches ", Mib(encoder_cache), ", gRPC ",
+                        Mib(grpc), ", requests ", Mib(requests), ", while loading ", Mib(loading));
   }
 };
 
@@ -56,11 +55,11 @@ Parts Sum(absl::Span<const ModelHostMemory> models) {
   return parts;
 }
 
-// The kind of memory that leaves less room for the parts.
+// The limit, resident memory or address space, that leaves fewer bytes for the parts.
 struct Bound {
   const MemoryLimit* limit = nullptr;
   int64_t used = 0;
-  int64_t later = 0;  // mapped later, whatever is planned
+  int64_t later = 0;  // mapped later, independent of the plan
 };
 
 Bound Tightest(const ProcessMemory& memory) {

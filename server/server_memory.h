@@ -1,6 +1,6 @@
-// Plans the memory of a server process before it loads its models: what they hold, the encoder
-// caches, gRPC's resource quota and a budget for requests in the making have to fit into
-// kPlannedShare of what the process may use.
+// Plans the host memory of a server process before it loads its models. The models, the encoder
+// caches, the resource quota of gRPC and the request budget must fit into kPlannedShare of the
+// memory limit of the process.
 #pragma once
 
 #include <cstdint>
@@ -13,34 +13,36 @@
 
 namespace quintet {
 
-// The rest is for what no plan counts: allocator overhead, fragmentation, libraries.
+// The rest is left for allocator overhead, fragmentation and libraries, which the plan does not
+// count.
 inline constexpr double kPlannedShare = 0.85;
 
-// Host memory that one model takes once it is loaded.
+// Host memory of one loaded model.
 struct ModelHostMemory {
   int64_t weights_bytes = 0;
-  int64_t cache_bytes = 0;          // keys and values
+  int64_t cache_bytes = 0;          // KV cache
   int64_t workspace_bytes = 0;      // forward passes and search
-  int64_t loading_bytes = 0;        // held while weights are read, freed afterwards
-  int64_t encoder_cache_bytes = 0;  // as configured
+  int64_t loading_bytes = 0;        // used only while the weights are read, then freed
+  int64_t encoder_cache_bytes = 0;  // configured size of the encoder cache
 };
 
 struct ServerMemoryPlan {
-  int64_t request_budget_bytes = 0;          // for all requests in the making and their answers
-  int64_t grpc_quota_bytes = 0;              // of grpc::ResourceQuota
-  std::vector<int64_t> encoder_cache_bytes;  // of each model: what was configured, or less
+  int64_t request_budget_bytes = 0;          // limit of MemoryBudget: requests and responses
+  int64_t grpc_quota_bytes = 0;              // size of grpc::ResourceQuota
+  std::vector<int64_t> encoder_cache_bytes;  // per model; at most the configured size
   std::string summary;                       // one line for the log
 };
 
-// gRPC starts before models are measured, so its quota depends on the limits alone: a sixteenth of
-// the smallest, 32 to 256 MiB, and room for at least four messages.
+// Returns the resource quota of gRPC: 1/16 of the smallest memory limit, clamped to [32 MiB,
+// 256 MiB], but at least four messages. gRPC starts before the models are measured, so the quota
+// depends only on the limits.
 int64_t GrpcQuotaBytes(const ProcessMemory& memory, int64_t max_message_bytes);
 
-// Plans for `models`, none of which is loaded yet: their tokenizers and devices count in
-// `memory.*.used_bytes`. The request budget gets what is left, up to a quarter of the limit (at
-// least 256 MiB); where less than 64 MiB and eight messages are left, encoder caches shrink first.
-// RESOURCE_EXHAUSTED when that does not suffice: the limit, where it was read, every part and what
-// to change.
+// Plans for `models`, none of which is loaded yet. Their tokenizers and devices are already part of
+// `memory.*.used_bytes`. The request budget gets the remaining memory, up to a quarter of the limit
+// or 256 MiB, whichever is larger. Its minimum is 64 MiB or eight messages, whichever is larger; if
+// less remains, the encoder caches are reduced. RESOURCE_EXHAUSTED: the plan does not fit even
+// without encoder caches. The message names the limit, its source, every part and what to change.
 absl::StatusOr<ServerMemoryPlan> PlanServerMemory(const ProcessMemory& memory,
                                                   absl::Span<const ModelHostMemory> models,
                                                   int64_t max_message_bytes);

@@ -6,7 +6,7 @@
 namespace quintet {
 namespace {
 
-// An RPC that ends before anything of it is read.
+// An RPC that is rejected before its messages are read.
 class RefusedRpc final : public grpc::ServerGenericBidiReactor {
  public:
   RefusedRpc(const RpcOutcome& outcome, grpc::CallbackServerContext* rpc) {
@@ -34,13 +34,14 @@ absl::StatusOr<std::shared_ptr<Rpc>> RpcService::Open(grpc::GenericCallbackServe
     max_priority = *allowed;
   }
   if (found == methods_.end()) {
-    return absl::UnimplementedError("no such method; those of quintet.v1.Inference are served");
+    return absl::UnimplementedError("no such method; expected one of quintet.v1.Inference");
   }
   const Method& method = found->second;
-  absl::StatusOr<OpenRpcs::Place> place = context_->rpcs.Enter(rpc->peer(), method.long_lived);
-  if (!place.ok()) return place.status();
-  auto opened =
-      std::make_shared<Rpc>(rpc, &context_->rpcs, *std::move(place), patience_, max_priority);
+  absl::StatusOr<RpcRegistry::Registration> registration =
+      context_->rpcs.Admit(rpc->peer(), method.long_lived);
+  if (!registration.ok()) return registration.status();
+  auto opened = std::make_shared<Rpc>(rpc, &context_->rpcs, *std::move(registration), timeouts_,
+                                      max_priority);
   opened->Start(method.make(opened));
   return opened;
 }
@@ -48,7 +49,7 @@ absl::StatusOr<std::shared_ptr<Rpc>> RpcService::Open(grpc::GenericCallbackServe
 grpc::ServerGenericBidiReactor* RpcService::CreateReactor(grpc::GenericCallbackServerContext* rpc) {
   try {
     absl::StatusOr<std::shared_ptr<Rpc>> opened = Open(rpc);
-    if (opened.ok()) return opened->get();  // it holds itself until OnDone
+    if (opened.ok()) return opened->get();  // the Rpc holds a reference to itself until OnDone
     context_->refusals->Rejected(ReasonOf(opened.status()));
     return new RefusedRpc(ToRpcOutcome(opened.status(), "", absl::Milliseconds(200)), rpc);
   } catch (const std::bad_alloc&) {

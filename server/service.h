@@ -1,6 +1,6 @@
-// All RPCs of the server, by path. Every one goes through the same steps before its method sees
-// it: the API key, then the limits of open RPCs. A path that is no method of ours is refused after
-// the key, so that nothing can be learned without one.
+// Dispatches all RPCs of the server by path. Before an RPC reaches its method, the service checks
+// the API key and then the limits on open RPCs. An unknown path is rejected only after the API key
+// was checked, so that clients without a key learn nothing about the server.
 #pragma once
 
 #include <string>
@@ -14,11 +14,11 @@ namespace quintet {
 
 class RpcService final : public grpc::CallbackGenericService {
  public:
-  // `context` outlives the gRPC server that runs this.
-  RpcService(CallContext* context, const ClientPatience& patience)
-      : context_(context), patience_(patience) {}
+  // `context` must outlive the gRPC server that this service is registered with.
+  RpcService(CallContext* context, const ClientTimeouts& timeouts)
+      : context_(context), timeouts_(timeouts) {}
 
-  // Before the server starts.
+  // Adds methods. Must not be called after the gRPC server has started.
   void Add(std::vector<Method> methods);
 
   grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* rpc) override;
@@ -27,7 +27,7 @@ class RpcService final : public grpc::CallbackGenericService {
   absl::StatusOr<std::shared_ptr<Rpc>> Open(grpc::GenericCallbackServerContext* rpc);
 
   CallContext* const context_;
-  const ClientPatience patience_;
+  const ClientTimeouts timeouts_;
   absl::flat_hash_map<std::string, Method> methods_;
 };
 

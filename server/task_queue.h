@@ -1,10 +1,10 @@
-// The order in which an executor starts its tasks. Not thread safe.
+// The queue of an Executor, which defines the order in which tasks start. Not thread-safe.
 //
-// Every task is due at its arrival plus a delay that grows with its size and falls with its
-// priority; the earliest due task starts first. So shorter and more urgent tasks overtake others,
-// but only while they arrive within that delay: no task starves at any load.
+// Each task has a due time: its arrival time plus a delay that grows with its size and shrinks with
+// its priority. The task with the earliest due time starts first. Thus short and urgent tasks
+// overtake others, but only those that arrived up to that delay earlier: no task starves.
 //
-// Tasks of more than kMaxShortBytes are long: a caller that takes short tasks only never gets one.
+// A task of more than kMaxShortBytes is long. A thread that takes only short tasks never gets it.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace quintet {
 
 struct TaskTraits {
   Priority priority = Priority::kNormal;
-  int64_t cost_bytes = 0;  // input that the task reads, or output that it writes
+  int64_t cost_bytes = 0;  // size of the input that the task reads or the output that it writes
 };
 
 class TaskQueue {
@@ -25,17 +25,18 @@ class TaskQueue {
   using Task = std::function<void()>;
 
   static constexpr int64_t kMaxShortBytes = int64_t{16} << 10;
-  // About the time that tokenizing takes on a slow core: 2 s for a text of 1 MiB.
+  // About the tokenization time on a slow core: 2 s for a text of 1 MiB.
   static constexpr int64_t kMicrosPerByte = 2;
-  static constexpr int64_t kMaxCostBytes = int64_t{4} << 20;  // larger costs count as this
+  static constexpr int64_t kMaxCostBytes = int64_t{4} << 20;  // larger costs count as this value
 
-  // How long after its arrival a task is due: no task that arrives later than that precedes it.
+  // Returns the time from the arrival of a task until it is due. A task that arrives after the due
+  // time cannot overtake it.
   static int64_t DelayMicros(const TaskTraits& traits);
 
-  // Times must not decrease from call to call.
+  // Adds a task. `now_us` must not decrease from one call to the next.
   void Push(int64_t now_us, const TaskTraits& traits, Task task);
-  // Removes and returns the earliest due task, of equals the one pushed first; the short ones alone
-  // if `short_only`. Null if there is none.
+  // Removes and returns the task with the earliest due time, or null if there is none. Among equal
+  // due times the first pushed task is returned. If `short_only`, considers only short tasks.
   Task Pop(bool short_only);
 
   bool empty(bool short_only) const { return short_.empty() && (short_only || long_.empty()); }
@@ -48,7 +49,7 @@ class TaskQueue {
   };
   static bool Later(const Entry& a, const Entry& b);
 
-  // Heaps, the first entry is the next one.
+  // Heaps ordered by Later: the first entry is the next task.
   std::vector<Entry> short_, long_;
   uint64_t pushed_ = 0;
 };

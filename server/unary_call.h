@@ -1,4 +1,4 @@
-// A method with one request message and one answer.
+// Base class of the handlers of unary methods: one request message, one response message.
 #pragma once
 
 #include <memory>
@@ -36,9 +36,9 @@ class UnaryCall : public Call, public RpcHandler {
 
   RpcActivity activity() const final {
     std::lock_guard<std::mutex> lock(mutex_);
-    return received_ ? RpcActivity::kWorking : RpcActivity::kAwaitsClient;
+    return received_ ? RpcActivity::kWorking : RpcActivity::kAwaitingClient;
   }
-  bool wants_message() const final { return activity() == RpcActivity::kAwaitsClient; }
+  bool wants_message() const final { return activity() == RpcActivity::kAwaitingClient; }
   RpcOutput Next() final {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!output_.end.has_value()) return {};
@@ -46,7 +46,9 @@ class UnaryCall : public Call, public RpcHandler {
   }
 
  protected:
+  // Returns the size of the request for admission control.
   virtual CallSize Size(const RequestProto& request) const = 0;
+  // Fills the response from the results of the engine.
   virtual void Write(const std::vector<Result>& results, ResponseProto* response) = 0;
 
   RequestProto request_;
@@ -85,7 +87,7 @@ class UnaryCall : public Call, public RpcHandler {
 
   mutable std::mutex mutex_;
   bool received_ = false;
-  RpcOutput output_;  // the message waits for the end
+  RpcOutput output_;  // message and status; written once the call has ended
 };
 
 }  // namespace quintet

@@ -1,6 +1,6 @@
-// Finds engines that have stopped making steps. It measures time in its own ticks, because a gap
-// between two of them means that the whole process did not run (SIGSTOP, a VM snapshot, a frozen
-// container): that is no stall of an engine.
+// Detects engines that have stopped making steps. The watchdog measures time in its own ticks: a
+// gap between two ticks means that the whole process was suspended (SIGSTOP, a VM snapshot, a
+// frozen container), which is not a stall of an engine.
 #pragma once
 
 #include <atomic>
@@ -15,19 +15,20 @@ namespace quintet {
 
 class Watchdog {
  public:
-  // A tick that comes later than this after the one before counts as this much.
+  // A longer time between two ticks counts as this value.
   static constexpr int64_t kMaxTickMicros = 100'000;
 
   explicit Watchdog(int64_t timeout_us, Clock clock = MonotonicMicros)
       : timeout_us_(timeout_us), clock_(std::move(clock)), last_tick_us_(clock_()) {}
 
-  // To be called more often than every kMaxTickMicros, by one thread. For each engine: how often
-  // it has given a sign of life; unset: it does not run and is not watched. Returns how long the
-  // process did not run before this tick: 0, or more than kMaxTickMicros.
+  // Must be called by one thread, at intervals shorter than kMaxTickMicros. `heartbeats` holds the
+  // heartbeat counter of each engine; an unset counter means that the engine is not running and is
+  // not watched. If the process was suspended before this tick, returns the time since the previous
+  // tick, which is more than kMaxTickMicros; otherwise 0.
   int64_t Tick(absl::Span<const std::optional<uint64_t>> heartbeats);
 
-  // Whether an engine was silent for the timeout. Any thread. An engine that recovers is not
-  // stalled any more.
+  // Returns true if the heartbeat of an engine has not changed for the timeout. May be called from
+  // any thread. An engine that recovers no longer counts as stalled.
   bool stalled() const { return stalled_.load(std::memory_order_relaxed); }
 
  private:

@@ -23,7 +23,7 @@ std::string WeightsHash::value() const {
 }
 
 void WeightsHash::Run(const std::string& directory, bool follow_symlinks) {
-  // On Linux a thread has a priority of its own. Where it cannot be lowered the work goes on.
+  // On Linux this changes the priority of the calling thread only. An error is ignored.
   setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 19);
   Sha256 hash;
   const absl::StatusOr<SafetensorsReader> files =
@@ -36,7 +36,7 @@ void WeightsHash::Run(const std::string& directory, bool follow_symlinks) {
     });
   }
   if (!status.ok()) {
-    spdlog::warn("SHA-256 of the weights not known: {}", std::string(status.message()));
+    spdlog::warn("cannot compute the SHA-256 of the weights: {}", std::string(status.message()));
     return;
   }
   if (stop_) return;

@@ -1,5 +1,5 @@
-// The SHA-256 of a model's weight files, read in the background at the lowest priority so that
-// neither the start nor the calls wait for it. Thread safe.
+// Computes the SHA-256 of the weight files of a model in a background thread of the lowest
+// priority, so that it delays neither the start nor the calls. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -11,15 +11,16 @@ namespace quintet {
 
 class WeightsHash {
  public:
-  // Begins to read. `follow_symlinks`: as the model was loaded.
+  // Starts the thread. `follow_symlinks` must be the value that the model was loaded with.
   WeightsHash(const std::string& directory, bool follow_symlinks);
-  // Stops within a few milliseconds, ready or not.
+  // Stops within a few milliseconds, even if the hash is not complete.
   ~WeightsHash();
   WeightsHash(const WeightsHash&) = delete;
   WeightsHash& operator=(const WeightsHash&) = delete;
 
-  // 64 hexadecimal digits of model.safetensors, or of the shards' bytes in the order of their
-  // names; empty until they are known, and when the files can no longer be read.
+  // Returns the hash of model.safetensors, or of the concatenated shards in the order of their
+  // names, as 64 hexadecimal digits. Empty until the hash is complete, and if the files cannot be
+  // read.
   std::string value() const;
 
  private:

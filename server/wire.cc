@@ -11,7 +11,7 @@
 namespace quintet {
 namespace {
 
-absl::Status Bad(const std::string& field, const std::string& text) {
+absl::Status InvalidField(const std::string& field, const std::string& text) {
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", text));
 }
 
@@ -19,8 +19,8 @@ absl::Status CheckIds(const google::protobuf::RepeatedField<uint32_t>& ids, int6
                       const std::string& field) {
   for (int i = 0; i < ids.size(); ++i) {
     if (ids[i] >= vocab) {
-      return Bad(absl::StrCat(field, "[", i, "]"),
-                 absl::StrCat("must be below ", vocab, ", got ", ids[i]));
+      return InvalidField(absl::StrCat(field, "[", i, "]"),
+                          absl::StrCat("must be below ", vocab, ", got ", ids[i]));
     }
   }
   return absl::OkStatus();
@@ -49,7 +49,7 @@ absl::Status ReadEarlyStopping(v1::EarlyStopping from, std::optional<EarlyStoppi
       *to = EarlyStopping::kNever;
       return absl::OkStatus();
     default:
-      return OutOfEnum("decoding.early_stopping", from, v1::EarlyStopping_MAX);
+      return UnknownEnumValue("decoding.early_stopping", from, v1::EarlyStopping_MAX);
   }
 }
 
@@ -101,36 +101,39 @@ InputSize SizeOf(const google::protobuf::RepeatedPtrField<v1::Input>& inputs) {
   return size;
 }
 
-absl::Status OutOfEnum(const std::string& field, int value, int most) {
-  return Bad(field, absl::StrCat("must be 0 to ", most, ", got ", value));
+absl::Status UnknownEnumValue(const std::string& field, int value, int most) {
+  return InvalidField(field, absl::StrCat("must be 0 to ", most, ", got ", value));
 }
 
 absl::Status CheckCallOptions(const v1::CallOptions& call) {
   if (call.model().size() > kMaxModelNameBytes) {
-    return Bad("call.model", absl::StrCat("must be at most ", kMaxModelNameBytes, " bytes, got ",
-                                          call.model().size()));
+    return InvalidField("call.model", absl::StrCat("must be at most ", kMaxModelNameBytes,
+                                                   " bytes, got ", call.model().size()));
   }
   if (call.request_id().size() > 64) {
-    return Bad("call.request_id",
-               absl::StrCat("must be at most 64 bytes, got ", call.request_id().size()));
+    return InvalidField("call.request_id",
+                        absl::StrCat("must be at most 64 bytes, got ", call.request_id().size()));
   }
   const bool plain = std::all_of(call.request_id().begin(), call.request_id().end(), [](char c) {
     return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
   });
-  if (!plain) return Bad("call.request_id", "may hold only letters, digits, '.', '_' and '-'");
+  if (!plain)
+    return InvalidField("call.request_id", "may hold only letters, digits, '.', '_' and '-'");
   if (!v1::Priority_IsValid(call.priority())) {
-    return OutOfEnum("call.priority", call.priority(), v1::Priority_MAX);
+    return UnknownEnumValue("call.priority", call.priority(), v1::Priority_MAX);
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<int32_t>> InputIds(const v1::Input& input, const v1::CallOptions& call,
-                                              const Tokenizer* tokenizer, const InputLimits& limits,
-                                              const std::string& field) {
+absl::StatusOr<std::vector<int32_t>> TokenizeInput(const v1::Input& input,
+                                                   const v1::CallOptions& call,
+                                                   const Tokenizer* tokenizer,
+                                                   const InputLimits& limits,
+                                                   const std::string& field) {
   std::vector<int32_t> ids;
   switch (input.content_case()) {
     case v1::Input::CONTENT_NOT_SET:
-      return Bad(field, "must hold text or token_ids");
+      return InvalidField(field, "must hold text or token_ids");
     case v1::Input::kTokenIds: {
       if (absl::Status s =
               CheckIds(input.token_ids().ids(), limits.vocab, field + ".token_ids.ids");
@@ -142,8 +145,8 @@ absl::StatusOr<std::vector<int32_t>> InputIds(const v1::Input& input, const v1::
     case v1::Input::kText: {
       const int64_t bytes = static_cast<int64_t>(input.text().size());
       if (bytes > limits.max_text_bytes) {
-        return Bad(field + ".text",
-                   absl::StrCat("must be at most ", limits.max_text_bytes, " bytes, got ", bytes));
+        return InvalidField(field + ".text", absl::StrCat("must be at most ", limits.max_text_bytes,
+                                                          " bytes, got ", bytes));
       }
       if (tokenizer == nullptr) {
         return absl::FailedPreconditionError(
@@ -151,19 +154,20 @@ absl::StatusOr<std::vector<int32_t>> InputIds(const v1::Input& input, const v1::
       }
       absl::StatusOr<std::vector<int32_t>> encoded = tokenizer->Encode(
           input.text(), !call.has_add_special_tokens() || call.add_special_tokens());
-      if (!encoded.ok()) return Bad(field + ".text", std::string(encoded.status().message()));
+      if (!encoded.ok())
+        return InvalidField(field + ".text", std::string(encoded.status().message()));
       ids = *std::move(encoded);
       break;
     }
   }
   const int64_t tokens = static_cast<int64_t>(ids.size());
-  if (tokens == 0) return Bad(field, "must give at least 1 token, got 0");
+  if (tokens == 0) return InvalidField(field, "must give at least 1 token, got 0");
   if (tokens > limits.max_tokens) {
     if (!call.truncate()) {
-      return Bad(field,
-                 absl::StrCat("must be at most ", limits.max_tokens, " tokens, got ", tokens));
+      return InvalidField(
+          field, absl::StrCat("must be at most ", limits.max_tokens, " tokens, got ", tokens));
     }
-    // The end of the sequence keeps its place, as Hugging Face truncates.
+    // Truncation keeps the eos token at the end, as Hugging Face does.
     const int32_t last = ids.back();
     ids.resize(static_cast<size_t>(limits.max_tokens));
     if (tokenizer != nullptr && last == tokenizer->eos_id()) ids.back() = last;
@@ -171,7 +175,7 @@ absl::StatusOr<std::vector<int32_t>> InputIds(const v1::Input& input, const v1::
   return ids;
 }
 
-Priority ReadPriority(v1::Priority priority) {
+Priority PriorityFromProto(v1::Priority priority) {
   switch (priority) {
     case v1::PRIORITY_LOW:
       return Priority::kLow;
@@ -182,9 +186,9 @@ Priority ReadPriority(v1::Priority priority) {
   }
 }
 
-absl::StatusOr<DecodingRequest> ReadDecoding(const v1::DecodingOptions& decoding,
-                                             const Tokenizer* tokenizer,
-                                             const InputLimits& limits) {
+absl::StatusOr<DecodingRequest> DecodingFromProto(const v1::DecodingOptions& decoding,
+                                                  const Tokenizer* tokenizer,
+                                                  const InputLimits& limits) {
   DecodingRequest to;
   ReadScalars(decoding, &to);
   if (decoding.has_early_stopping()) {
@@ -201,7 +205,7 @@ absl::StatusOr<DecodingRequest> ReadDecoding(const v1::DecodingOptions& decoding
   if (decoding.has_decoder_prefix()) {
     v1::CallOptions prefix_call;
     prefix_call.set_add_special_tokens(false);
-    absl::StatusOr<std::vector<int32_t>> prefix = InputIds(
+    absl::StatusOr<std::vector<int32_t>> prefix = TokenizeInput(
         decoding.decoder_prefix(), prefix_call, tokenizer, limits, "decoding.decoder_prefix");
     if (!prefix.ok()) return prefix.status();
     to.decoder_prefix = *std::move(prefix);
@@ -266,7 +270,7 @@ void WriteInfo(const Result& result, v1::CallInfo* info) {
   usage->set_prefix_tokens(usage->prefix_tokens() + static_cast<uint32_t>(result.prefix_tokens));
   usage->set_output_tokens(usage->output_tokens() + static_cast<uint32_t>(result.output_tokens));
   usage->set_cached_tokens(usage->cached_tokens() + static_cast<uint32_t>(result.cached_tokens));
-  // Of several inputs: the slowest, since they run side by side.
+  // With several inputs each time is the maximum, because the inputs run concurrently.
   v1::Timing* timing = info->mutable_timing();
   const auto slowest = [](uint64_t a, int64_t b) {
     return std::max(a, static_cast<uint64_t>(std::max<int64_t>(b, 0)));

@@ -1,6 +1,6 @@
-// Between the wire's messages and the engine's structs. No state; every check of a request's own
-// fields is here, so that nothing unchecked goes further. Errors: INVALID_ARGUMENT "field: what,
-// limit, got".
+// Conversion between protobuf messages and engine structs. Stateless. The fields of a request are
+// validated here, before any other code uses them. Errors are INVALID_ARGUMENT with a message of
+// the form "field: expectation, got value".
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@
 
 namespace quintet {
 
-inline constexpr int kMaxInputs = 64, kMaxTargets = 64;  // of one call
+inline constexpr int kMaxInputs = 64, kMaxTargets = 64;  // per call
 inline constexpr size_t kMaxModelNameBytes = 128;
 
 struct InputLimits {
@@ -22,31 +22,37 @@ struct InputLimits {
   int64_t vocab = 0;
 };
 
-// The size of inputs before they are tokenized.
+// The size of inputs before tokenization.
 struct InputSize {
-  int64_t bytes = 0;       // of text, and 3 for each id: three times their number of tokens, about
-  int64_t text_bytes = 0;  // of text alone
+  // Bytes of text plus 3 for each token id: about three times the number of tokens.
+  int64_t bytes = 0;
+  // Bytes of text only.
+  int64_t text_bytes = 0;
 };
 InputSize operator+(const InputSize& a, const InputSize& b);
 InputSize SizeOf(const v1::Input& input);
 InputSize SizeOf(const google::protobuf::RepeatedPtrField<v1::Input>& inputs);
 
-// INVALID_ARGUMENT of an enum's number that this version does not know.
-absl::Status OutOfEnum(const std::string& field, int value, int most);
+// Returns INVALID_ARGUMENT for an enum value that this version does not know. `most` is the largest
+// known value.
+absl::Status UnknownEnumValue(const std::string& field, int value, int most);
 
-// Checks the fields of every call: model, request_id, priority.
+// Checks the fields that all calls share: model, request_id, priority.
 absl::Status CheckCallOptions(const v1::CallOptions& call);
 
-// Ids of an input. `field` names it in errors. Text needs a tokenizer (FAILED_PRECONDITION without
-// one).
-absl::StatusOr<std::vector<int32_t>> InputIds(const v1::Input& input, const v1::CallOptions& call,
-                                              const Tokenizer* tokenizer, const InputLimits& limits,
-                                              const std::string& field);
+// Returns the token ids of an input, tokenizing its text if it has one. `field` names the input in
+// errors. FAILED_PRECONDITION: the input is text and `tokenizer` is null.
+absl::StatusOr<std::vector<int32_t>> TokenizeInput(const v1::Input& input,
+                                                   const v1::CallOptions& call,
+                                                   const Tokenizer* tokenizer,
+                                                   const InputLimits& limits,
+                                                   const std::string& field);
 
-absl::StatusOr<DecodingRequest> ReadDecoding(const v1::DecodingOptions& decoding,
-                                             const Tokenizer* tokenizer, const InputLimits& limits);
-// Of a priority that CheckCallOptions has let pass.
-Priority ReadPriority(v1::Priority priority);
+absl::StatusOr<DecodingRequest> DecodingFromProto(const v1::DecodingOptions& decoding,
+                                                  const Tokenizer* tokenizer,
+                                                  const InputLimits& limits);
+// `priority` must have passed CheckCallOptions. UNSPECIFIED becomes kNormal.
+Priority PriorityFromProto(v1::Priority priority);
 
 struct SequenceOptions {
   bool return_text = true, return_token_ids = true, return_scores = false;
@@ -55,8 +61,9 @@ void WriteSequence(const GeneratedSequence& sequence, int index, const SequenceO
                    v1::Sequence* proto);
 void WriteTokenLogProbs(const std::vector<TokenLogProb>& from,
                         google::protobuf::RepeatedPtrField<v1::TokenLogProb>* to);
-// Rounds to the type asked for; little-endian.
+// Writes the values of `result` as type `type`, rounded, little-endian.
 void WriteEmbedding(const Result& result, v1::VectorType type, v1::Embedding* proto);
+// Adds the usage of one result to `info`, and raises each time to that of `result` if it is longer.
 void WriteInfo(const Result& result, v1::CallInfo* info);
 
 }  // namespace quintet

@@ -1,9 +1,9 @@
-// A failed allocation ends one request. Mixed requests run again and again over small models of
-// every kind, each time with another allocation failing: in Submit, in the engine's steps, in text
-// and results, in the model (operator new and mmap alike). Each time at most the request that was
-// hit ends, with OutOfMemory(), or, where the allocation serves a whole batch, the requests of that
-// batch; all others give the same bits as without a failure, nothing stays reserved, and the engine
-// serves on. Sinks are exempt: what they allocate is the server's part.
+// A failed allocation ends one request. A set of mixed requests runs repeatedly on small models of
+// every kind. In each run another allocation fails (operator new or mmap): in Submit, in the steps
+// of the engine, in text and results, or in the model. Only the request that made the allocation
+// ends, with OutOfMemory(); if the allocation serves a whole batch, the requests of that batch end.
+// All other results are bit-identical to a run without failures, nothing stays reserved, and the
+// engine keeps working. Allocations of sinks do not fail, because they belong to the server.
 #include <algorithm>
 #include <cstdio>
 #include <functional>
@@ -53,7 +53,7 @@ std::unique_ptr<Tokenizer> MakeTokenizer() {
   return MakeBytesTokenizer(std::move(pieces));
 }
 
-// One model and the requests that are run on it.
+// One model and the requests to run on it.
 class Workload {
  public:
   Workload(const std::string& name, int threads, EngineLimits limits = {})
@@ -78,7 +78,7 @@ class Workload {
     return *std::move(engine);
   }
 
-  // Runs all requests with the n-th allocation failing; 0: none. Returns whether it came to that.
+  // Runs all requests. The n-th allocation fails (0: none). Returns whether it was reached.
   bool Run(Engine* engine, int64_t n, std::vector<Outcome>* outcomes) {
     std::vector<Request> requests = requests_;
     outcomes->assign(requests.size(), {});
@@ -106,7 +106,7 @@ class Workload {
   }
   const std::vector<Outcome>& expected() const { return expected_; }
 
-  // Checks a run against the one without failures.
+  // Compares a run with the run without failures.
   void Check(const Engine& engine, const std::vector<Outcome>& outcomes, Failures* failures) {
     int64_t failed = 0;
     for (size_t i = 0; i < outcomes.size(); ++i) {
@@ -135,8 +135,8 @@ class Workload {
     REQUIRE(counters.accepted == counters.finished + counters.failed);
   }
 
-  // Fails every `stride`-th allocation of a run. `fresh`: a new engine for each, whose scratch is
-  // as small as after the load; otherwise one engine outlives all failures.
+  // Runs the workload once for every `stride`-th allocation, which fails. If `fresh`, each run uses
+  // a new engine, whose scratch buffers are still small; otherwise all runs use one engine.
   Failures FailEach(bool fresh, int64_t stride) {
     FindExpected();
     Failures failures;
@@ -171,7 +171,7 @@ std::vector<int32_t> Ids(int32_t first, int count) {
   return ids;
 }
 
-// Every way to decode, streamed and not.
+// Adds requests for every decoding method, streamed and not.
 void AddGenerations(Workload* workload) {
   DecodingOptions greedy{.max_new_tokens = 12};
   workload->Add(workload->Generate(Ids(4, 9), greedy));
@@ -277,8 +277,8 @@ TEST_CASE("allocations on the pool's threads: a failed one ends one request") {
   Report("three threads", workload.FailEach(false, 7));
 }
 
-// The arrays of a step grow with the longest sequence, in the middle of a step: its requests end
-// together.
+// The arrays of a step grow with the longest sequence during the step. If that fails, all requests
+// of the step end.
 TEST_CASE("a batch whose arrays cannot grow ends, and the next one is served") {
   Workload workload("t5-v1_1", 1);
   workload.Add(workload.Generate(Ids(1, 900), {.max_new_tokens = 4}));
@@ -288,7 +288,7 @@ TEST_CASE("a batch whose arrays cannot grow ends, and the next one is served") {
   std::vector<Outcome> outcomes;
   bool failed = true;
   for (int64_t n = 1; failed; ++n) {
-    // Its model's arrays are still small.
+    // The arrays of a new model are still small.
     Workload fresh("t5-v1_1", 1);
     fresh.Add(workload.Generate(Ids(1, 900), {.max_new_tokens = 4}));
     fresh.Add(workload.Generate(Ids(2, 5), {.max_new_tokens = 4}));

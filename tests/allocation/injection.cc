@@ -19,8 +19,8 @@ std::atomic<bool> g_armed{false}, g_failed{false};
 std::atomic<int64_t> g_left{0};
 thread_local int t_exempt = 0;
 
-// nlohmann::json's destructor allocates a list of what it destroys. It is noexcept, so that a
-// failure there would end the process; only loads use the library.
+// The destructor of nlohmann::json allocates a list of the values to destroy. It is noexcept, so a
+// failure in it would end the process. Only loading uses the library.
 bool InJsonDestructor() {
   ++t_exempt;
   void* frames[8];
@@ -39,7 +39,7 @@ bool Fails() {
   if (!g_armed.load(std::memory_order_relaxed) || t_exempt > 0) return false;
   if (g_left.fetch_sub(1, std::memory_order_relaxed) != 1) return false;
   if (InJsonDestructor()) {
-    g_left.store(1, std::memory_order_relaxed);  // the next one, then
+    g_left.store(1, std::memory_order_relaxed);  // fail the next allocation instead
     return false;
   }
   g_failed.store(true, std::memory_order_relaxed);
@@ -58,7 +58,7 @@ void* Allocate(size_t size, size_t alignment) {
 
 }  // namespace
 
-// The forms that are not here call these.
+// The other forms of operator new call these.
 void* operator new(size_t size) { return Allocate(size, alignof(std::max_align_t)); }
 void* operator new(size_t size, std::align_val_t alignment) {
   return Allocate(size, static_cast<size_t>(alignment));

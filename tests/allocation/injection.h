@@ -1,5 +1,5 @@
-// Allocations that fail on demand: this program replaces operator new and mmap. While armed, the
-// n-th allocation of the process fails: std::bad_alloc from operator new (a null pointer from its
+// Allocation failures on demand: this program replaces operator new and mmap. While armed, the n-th
+// allocation of the process fails: std::bad_alloc from operator new (a null pointer from its
 // nothrow forms), MAP_FAILED from mmap. Allocations in the destructor of nlohmann::json never fail.
 #pragma once
 
@@ -9,10 +9,10 @@ namespace quintet {
 
 // Makes the n-th allocation from now on fail, counted from 1, and no other.
 void ArmAllocations(int64_t n);
-// Back to normal. Returns whether the allocation has failed.
+// Stops the injection. Returns whether an allocation failed.
 bool DisarmAllocations();
 
-// While one lives, allocations of this thread are neither counted nor fail.
+// While an object of this class exists, allocations of its thread are not counted and do not fail.
 class ExemptAllocations {
  public:
   ExemptAllocations();

@@ -1,4 +1,4 @@
-// A failed allocation during a load is an error, not the end of the process, and leaks no file.
+// A failed allocation while loading returns an error. It does not end the process or leak a file.
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -33,7 +33,7 @@ void FailEach(int64_t stride, const std::function<absl::Status()>& load) {
       CHECK(status.ok());
       break;
     }
-    // Some failures are made good, such as of a slab whose blocks then get mappings of their own.
+    // Some failures are recovered: if a slab cannot be mapped, each of its blocks is mapped alone.
     if (!status.ok()) {
       INFO(status);
       REQUIRE(absl::IsResourceExhausted(status));

@@ -1,4 +1,4 @@
-// A failed allocation in a parallel loop reaches its caller, whichever thread it happens on.
+// std::bad_alloc in a parallel loop is rethrown in the caller, on whichever thread it occurs.
 #include <atomic>
 #include <new>
 

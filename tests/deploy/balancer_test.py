@@ -1,4 +1,4 @@
-"""HAProxy's configuration by haproxy itself, then at work in front of a server; Envoy's as far as parsing goes."""
+"""Tests of the load balancer files: HAProxy checked by haproxy and run in front of a server; Envoy only parsed."""
 
 import sys
 
@@ -16,7 +16,7 @@ import frames  # noqa: E402
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
-    """Certificate and key of localhost in one PEM file, as HAProxy wants them."""
+    """Certificate and key of localhost in one PEM file, the format of HAProxy."""
     folder = tmp_path_factory.mktemp("certs")
     run("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
         "-addext", "subjectAltName=DNS:localhost", "-keyout", folder / "key.pem", "-out", folder / "cert.pem")
@@ -32,7 +32,7 @@ def replaced(config: str, changes: dict[str, str]) -> str:
 
 
 def configuration(certificate, server, plain_port: int, tls_port: int) -> str:
-    """Ours, with the places of this machine and one server of the three."""
+    """Returns our configuration with local paths and ports and only one of the three servers."""
     config = replaced(text("haproxy/haproxy.cfg"), {
         "/etc/haproxy/certs": str(certificate), "bind :443": f"bind 127.0.0.1:{tls_port}",
         "127.0.0.1:50050": f"127.0.0.1:{plain_port}", "maxconn 20000": "maxconn 100",
@@ -91,7 +91,7 @@ def test_haproxy_lets_only_the_service_through(server, certificate, tmp_path):
 
 
 def status_of_raw_call(port: int, *fields: tuple[str, str]) -> bytes:
-    """The grpc-status of a call with these fields of metadata, as they are; empty without an answer."""
+    """Sends a call with the raw metadata `fields`. Returns its grpc-status, or b"" without a response."""
     with frames.connect(port) as connection:
         block = frames.header_block(frames.request_fields("/grpc.health.v1.Health/Check", more=fields))
         connection.sendall(frames.frame(frames.SETTINGS, 1, 0) + frames.headers_frames(1, block) + frames.message_frame(1, b""))
@@ -111,9 +111,9 @@ def test_haproxy_keeps_back_what_the_servers_grpc_mishandles(server, certificate
     with haproxy(server, certificate, tmp_path) as (plain_port, _), Client(f"127.0.0.1:{plain_port}", timeout_s=60.0) as client:
         assert eventually(lambda: answers(client), 30), (tmp_path / "log").read_text()
         assert status_of_raw_call(plain_port, ("x-small", "a" * 4000)) == b"0"
-        # HPACK tables of a connection that clients share differ after more than 8 KB (CVE-2023-32731).
+        # More than 8 KB would corrupt the HPACK table of a shared connection (CVE-2023-32731).
         assert status_of_raw_call(plain_port, ("x-large", "a" * 7000)) == b""
-        # No base64: gRPC ends the connection (CVE-2023-32732).
+        # The value is not base64: gRPC closes the connection (CVE-2023-32732).
         assert status_of_raw_call(int(server.target.rpartition(":")[2]), ("x-bin", "!!!")) not in (b"", b"0")
         assert status_of_raw_call(plain_port, ("x-bin", "!!!")) == b"0"
         assert answers(client)

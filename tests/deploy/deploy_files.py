@@ -1,4 +1,4 @@
-"""What the tests of deploy/ share: its files, parsed, and the real binary as the judge of flags."""
+"""Shared code of the deploy tests: parsed files of deploy/, and flag checks by the real binary."""
 
 import contextlib
 import os
@@ -25,7 +25,7 @@ def documents(path: str) -> list[dict]:
 
 
 def run(*command, **arguments) -> str:
-    """What a tool printed; a failure of the test when it fails."""
+    """Runs a tool and returns its output. Fails the test if the tool fails."""
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120, check=False, **arguments)
     assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
     return done.stdout + done.stderr
@@ -39,7 +39,7 @@ def accepts(port: int) -> bool:
 
 @contextlib.contextmanager
 def listening(count: int, command_of, log: pathlib.Path):
-    """The program `command_of(*ports)` while it listens on free ports; another try where one was taken meanwhile. Yields the ports."""
+    """Runs the program `command_of(*ports)` on free ports and yields the ports. Retries if a port was taken."""
     for _ in range(5):
         ports = [free_port() for _ in range(count)]
         with open(log, "wb") as output:
@@ -56,10 +56,10 @@ def listening(count: int, command_of, log: pathlib.Path):
 
 
 def settled_flags(arguments: list[str], variables: dict[str, str] | None = None) -> dict:
-    """The values that `quintet` settles on for a command line; fails on a flag that it does not know."""
+    """Returns the effective flags of `quintet` for a command line. Fails on an unknown flag."""
     assert arguments[0] == "serve", arguments
     environment = {name: value for name, value in os.environ.items() if not name.startswith("QUINTET_")}
     done = subprocess.run([BINARY, *arguments, "--print-config"], capture_output=True, text=True, timeout=60, check=False,
                           env={**environment, **(variables or {})})
     assert done.returncode == 0, done.stderr
-    return tomllib.loads(re.sub(r"(?m)^# (?=[a-z-]+ = )", "", done.stdout))["serve"]  # defaults are comments
+    return tomllib.loads(re.sub(r"(?m)^# (?=[a-z-]+ = )", "", done.stdout))["serve"]  # --print-config comments defaults out

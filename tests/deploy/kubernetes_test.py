@@ -1,4 +1,4 @@
-"""deploy/kubernetes against Kubernetes' own schemas, against itself, and against the binary's flags."""
+"""Checks deploy/kubernetes against the Kubernetes schemas, for consistency, and against the flags."""
 
 import json
 
@@ -9,7 +9,7 @@ from deploy_files import DEPLOY, documents, settled_flags
 
 FOLDER = DEPLOY / "kubernetes"
 FILES = sorted(str(path.relative_to(DEPLOY)) for path in FOLDER.rglob("*.yaml"))
-WITHOUT_SCHEMA = {"Kustomization", "ServiceMonitor", "ScaledObject"}  # of extensions, not of Kubernetes
+WITHOUT_SCHEMA = {"Kustomization", "ServiceMonitor", "ScaledObject"}  # kinds of extensions, not of Kubernetes
 KUBERNETES = ("1.30", "1.37")
 
 
@@ -74,7 +74,7 @@ def test_services():
     for service in every("Service"):
         protocols = {port["name"]: port["appProtocol"] for port in service["spec"]["ports"]}
         assert protocols["grpc"] == "kubernetes.io/h2c"
-    # Prometheus scrapes each pod once, by the service that is not headless.
+    # Prometheus scrapes each pod once, through the service that is not headless.
     monitor = only("ServiceMonitor")["spec"]
     watched, = [service for service in every("Service")
                 if monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()]
@@ -87,7 +87,7 @@ def test_flags():
     ports = {port["name"]: port["containerPort"] for port in container()["ports"]}
     assert flags["listen"].endswith(f":{ports['grpc']}")
     assert flags["http-listen"].endswith(f":{ports['http']}")
-    # What is mounted is what is served, and draining fits into the grace period.
+    # The mounted model is the served one, and draining fits into the grace period.
     mount, = container()["volumeMounts"]
     assert flags["model"].split("=")[-1].startswith(mount["mountPath"] + "/") and mount["readOnly"]
     drain_s = float(flags["drain-delay"]) + float(flags["drain-timeout"])
@@ -99,7 +99,7 @@ def test_probes():
     for probe, path in (("startupProbe", "/readyz"), ("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
         assert container()[probe]["httpGet"]["path"] == path
         times[probe] = tuple(container()[probe][field] for field in ("failureThreshold", "periodSeconds", "timeoutSeconds"))
-    # The default of 1 s for an answer is too little for a liveness probe of a busy node: it restarts the pod.
+    # The default timeout of 1 s is too short on a busy node: a failed liveness probe restarts the pod.
     assert times == {"startupProbe": (60, 10, 5), "livenessProbe": (3, 10, 5), "readinessProbe": (3, 5, 3)}
 
 

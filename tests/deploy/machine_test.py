@@ -1,4 +1,4 @@
-"""The container's and the machine's side: Dockerfile, compose file, systemd unit."""
+"""Tests of the Dockerfile, the compose file and the systemd unit."""
 
 import re
 import shlex
@@ -7,12 +7,12 @@ import subprocess
 from deploy_files import DEPLOY, ROOT, documents, run, settled_flags, text
 from server_process import BINARY
 
-# Of every Debian.
+# Packages that every Debian has.
 ALWAYS_THERE = {"libc6", "libgcc-s1", "libstdc++6"}
 
 
 def stages() -> dict[str, str]:
-    """The Dockerfile's stages by name, line continuations joined."""
+    """Returns the stages of the Dockerfile by name, with joined line continuations."""
     joined = re.sub(r"\\\n", " ", re.sub(r"(?m)^#.*\n", "", text("Dockerfile")))
     parts = re.split(r"(?m)^FROM (\S+) AS (\S+)\n", joined)
     return {parts[i + 1]: f"FROM {parts[i]}\n{parts[i + 2]}" for i in range(1, len(parts), 3)}
@@ -25,7 +25,7 @@ def instruction(stage: str, name: str) -> str:
 
 
 def owners(libraries: set[str]) -> set[str]:
-    """The packages that shared libraries came from. dpkg knows those of /lib, a link to /usr/lib, by either path."""
+    """Returns the packages of shared libraries. dpkg knows files of /lib (a link to /usr/lib) by either path."""
     paths = {library: {library, library.removeprefix("/usr"), "/usr" + library} for library in libraries}
     found = subprocess.run(["dpkg", "-S", *(path for ways in paths.values() for path in ways)], capture_output=True, text=True,
                            check=False).stdout
@@ -38,7 +38,7 @@ def owners(libraries: set[str]) -> set[str]:
 def test_runtime_packages_are_those_that_the_binary_links():
     linked = dict(re.findall(r"(\S+) => (/\S+)", run("ldd", BINARY)))
     assert linked and "not found" not in run("ldd", BINARY)
-    # CUDA's, where this build has it, are no packages of Debian's: the image takes them from another.
+    # CUDA libraries are not Debian packages: the image copies them from the CUDA image.
     cuda = {name for name in linked if re.match(r"lib(cu|nv)", name)}
     copied = re.findall(r"/usr/local/cuda/lib64/(\S+)", stages()["runtime-cuda"])
     assert cuda in (set(), set(copied))
@@ -47,7 +47,7 @@ def test_runtime_packages_are_those_that_the_binary_links():
     direct = owners({path for name, path in linked.items() if name in needed}) - ALWAYS_THERE
     install = re.search(r"apt-get install -y --no-install-recommends (.*?)&&", stages()["base"]).group(1)
     assert set(install.split()) == direct
-    # What those link in turn comes as their dependencies.
+    # Indirect libraries are dependencies of these packages.
     recursive = run("apt-cache", "depends", "--recurse", "--installed", "--important", *sorted(direct))
     assert owners(set(linked.values())) <= set(re.findall(r"(?m)^(\S+)$", recursive))
 
@@ -57,7 +57,7 @@ def test_the_image_is_built_as_everyone_builds():
     for name in ("build", "build-cuda"):
         assert stages()[name].startswith("FROM tools\n")
         assert "cmake --build build --target quintet" in instruction(name, "RUN")
-    assert list(stages())[-1] == "runtime"  # what `docker build` makes without --target
+    assert list(stages())[-1] == "runtime"  # the default target of `docker build`
     for name in ("runtime", "runtime-cuda"):
         assert stages()[name].startswith("FROM base\n")
         assert "/src/build/quintet /usr/local/bin/quintet" in stages()[name]
@@ -76,7 +76,7 @@ def test_the_image_runs_confined():
 
 
 def test_health_check(server):
-    """The very command of the image, against a server that is ready, and where there is none."""
+    """Runs the health check command of the image against a ready server and against a closed port."""
     command = re.search(r'CMD \["bash", "-c", "(.*)"\]', instruction("base", "HEALTHCHECK")).group(1).replace("\\\\", "\\")
     assert "127.0.0.1/9464" in command
     assert subprocess.run(["bash", "-c", command.replace("9464", str(server.http_port))], timeout=30, check=False).returncode == 0
@@ -99,7 +99,7 @@ def test_compose():
     assert quintet["read_only"] and quintet["cap_drop"] == ["ALL"]
     flags = settled_flags(quintet["command"])
     assert (DEPLOY / "models" / flags["model"].removeprefix("g2p=/models/")).is_dir()
-    # Prometheus finds the server and Grafana finds Prometheus by the names of this file.
+    # Prometheus addresses the server, and Grafana Prometheus, by the service names of this file.
     assert "quintet:9464" in text("prometheus/prometheus.yml")
     (source,) = documents("grafana/provisioning/datasources/prometheus.yaml")[0]["datasources"]
     assert source["url"] == "http://prometheus:9090"
@@ -115,7 +115,7 @@ def test_systemd_unit(tmp_path):
     assert run("systemd-analyze", "verify", "--man=no", tmp_path / "quintet.service") == ""
     exposure = run("systemd-analyze", "security", "--offline=true", "--threshold=20", tmp_path / "quintet.service")
     assert "Overall exposure level" in exposure
-    # Its configuration is one that the binary takes, and leaves the network outside.
+    # The binary accepts the configuration, which listens on loopback only.
     (option, path) = command[2:]
     assert (option, path) == ("--config", "/etc/quintet/serve.toml")
     flags = settled_flags(["serve", "--config", str(DEPLOY / "systemd" / "serve.toml")])

@@ -1,4 +1,4 @@
-"""Prometheus' files by its own tools, the names that they and the dashboard use, and a real scrape."""
+"""Checks the Prometheus files with promtool, the metric names in use, and a real scrape."""
 
 import contextlib
 import json
@@ -67,7 +67,7 @@ def test_dashboard():
 
 
 def test_dashboard_expressions_parse(tmp_path):
-    """As rules: promtool refuses what is no PromQL."""
+    """Converts each expression to a rule, which promtool rejects if it is not PromQL."""
     dashboard = json.loads(text("grafana/dashboards/quintet.json"))
     rules = [{"record": f"panel:{i}", "expr": target["expr"].replace("$__rate_interval", "1m")}
              for i, target in enumerate(t for panel in dashboard["panels"] for t in panel.get("targets", []))]
@@ -87,7 +87,7 @@ def values(port: int, expression: str) -> list[float]:
 
 
 def prometheus(server, folder):
-    """Debian's Prometheus with our configuration, pointed at one server and hurried up."""
+    """Runs Prometheus with our configuration for one server, with intervals of 1 s."""
     shutil.copy(PROMETHEUS / "rules.yml", folder)
     config = text("prometheus/prometheus.yml").replace("quintet:9464", f"127.0.0.1:{server.http_port}")
     assert config.count("15s") == 2 and f":{server.http_port}" in config
@@ -103,6 +103,6 @@ def test_scrape(server, tmp_path):
         assert eventually(lambda: values(port, 'up{job="quintet"}') == [1.0], 60)
         assert values(port, "quintet_ready") == [1.0]
         assert eventually(lambda: sum(values(port, "quintet_requests_accepted_total")) >= 1, 60)
-        # Our rules run, and no alert fires at rest.
+        # The rules are evaluated, and no alert fires on an idle server.
         assert eventually(lambda: len(query(port, "quintet:requests_finished:rate5m")) > 0, 60)
         assert query(port, "ALERTS") == []

@@ -102,7 +102,7 @@ void Score(const uint8_t* data, size_t size, const ModelHost& host) {
 void Classify(const uint8_t* data, size_t size, const ModelHost& host) {
   v1::ClassifyRequest proto;
   if (!Parse(data, size, &proto)) return;
-  CheckRequests(ClassifyAnswers().Prepare(proto, host, LimitsOf(host)), host);
+  CheckRequests(ClassifyHandler().Prepare(proto, host, LimitsOf(host)), host);
 }
 
 absl::Status AnyBytes(int64_t) { return absl::OkStatus(); }

@@ -43,7 +43,7 @@ def test_a_server_plans_within_ulimit_v():
     assert code == 0, output
     assert "85 % of 2048 MiB (RLIMIT_AS (ulimit -v))" in output
     plan = plan_of(output)
-    assert plan[" keys and values"] == 256
+    assert plan[" KV cache"] == 256
     assert plan[" requests"] >= 64
     assert plan[" total"] <= 2048 * 0.85
 
@@ -60,7 +60,7 @@ def test_near_the_limit_encoder_caches_shrink_first():
 def test_what_does_not_fit_is_refused_with_the_figures():
     code, output = serve(700 * MIB, "--cache-memory", "256")
     assert code == 1
-    for words in ("keys and values 256", "weights ", "700 MiB (RLIMIT_AS (ulimit -v))", "lower --cache-memory"):
+    for words in ("KV cache 256", "weights ", "700 MiB (RLIMIT_AS (ulimit -v))", "lower --cache-memory"):
         assert words in output
 
 

@@ -6,7 +6,7 @@ namespace quintet {
 namespace {
 
 TEST_CASE("An address has a host and a port", "[address]") {
-  const auto read = [](const char* text) { return ReadAddress("--listen", text); };
+  const auto read = [](const char* text) { return ParseAddress("--listen", text); };
   CHECK(read("127.0.0.1:50051")->host == "127.0.0.1");
   CHECK(read("127.0.0.1:50051")->port == 50051);
   CHECK(read("[::1]:0")->host == "::1");

@@ -10,11 +10,11 @@ namespace {
 
 TEST_CASE("Admission holds to both limits and gives back", "[admission]") {
   Admission admission(2, 100);
-  Admission::Place first = admission.TryReserve(1, 60);
+  Admission::Reservation first = admission.TryReserve(1, 60);
   REQUIRE(first.held());
   CHECK_FALSE(admission.TryReserve(1, 41).held());
   {
-    Admission::Place second = admission.TryReserve(1, 40);
+    Admission::Reservation second = admission.TryReserve(1, 40);
     CHECK(second.held());
     CHECK_FALSE(admission.TryReserve(1, 0).held());
   }
@@ -30,18 +30,18 @@ TEST_CASE("Admission holds to both limits and gives back", "[admission]") {
 
 TEST_CASE("An empty queue takes a request of any length", "[admission]") {
   Admission admission(4, 100);
-  Admission::Place giant = admission.TryReserve(1, 5000);
+  Admission::Reservation giant = admission.TryReserve(1, 5000);
   CHECK(giant.held());
   CHECK_FALSE(admission.TryReserve(1, 1).held());
 }
 
 TEST_CASE("LOW requests leave a quarter of the queue to others", "[admission]") {
   Admission admission(8, 1000);
-  std::vector<Admission::Place> places;
+  std::vector<Admission::Reservation> reservations;
   const auto reserve = [&](int64_t requests, int64_t tokens, Priority priority) {
-    Admission::Place place = admission.TryReserve(requests, tokens, priority);
-    const bool held = place.held();
-    if (held) places.push_back(std::move(place));
+    Admission::Reservation reservation = admission.TryReserve(requests, tokens, priority);
+    const bool held = reservation.held();
+    if (held) reservations.push_back(std::move(reservation));
     return held;
   };
   for (int i = 0; i < 6; ++i) CHECK(reserve(1, 1, Priority::kLow));
@@ -49,9 +49,9 @@ TEST_CASE("LOW requests leave a quarter of the queue to others", "[admission]") 
   CHECK(reserve(1, 1, Priority::kNormal));
   CHECK(reserve(1, 1, Priority::kHigh));
   CHECK_FALSE(reserve(1, 1, Priority::kHigh));
-  places.clear();
-  CHECK(reserve(8, 1, Priority::kLow));  // an empty queue is all its own
-  places.clear();
+  reservations.clear();
+  CHECK(reserve(8, 1, Priority::kLow));  // an empty queue accepts it completely
+  reservations.clear();
   CHECK(reserve(1, 700, Priority::kLow));
   CHECK_FALSE(reserve(1, 51, Priority::kLow));
   CHECK(reserve(1, 300, Priority::kNormal));
@@ -59,11 +59,11 @@ TEST_CASE("LOW requests leave a quarter of the queue to others", "[admission]") 
 
 TEST_CASE("A class that fills the queue leaves the others their share", "[admission]") {
   Admission admission(64, 6400);
-  std::vector<Admission::Place> places;
+  std::vector<Admission::Reservation> reservations;
   const auto reserve = [&](Priority priority) {
-    Admission::Place place = admission.TryReserve(1, 100, priority);
-    const bool held = place.held();
-    if (held) places.push_back(std::move(place));
+    Admission::Reservation reservation = admission.TryReserve(1, 100, priority);
+    const bool held = reservation.held();
+    if (held) reservations.push_back(std::move(reservation));
     return held;
   };
   for (int i = 0; i < 64; ++i) REQUIRE(reserve(Priority::kHigh));
@@ -74,8 +74,8 @@ TEST_CASE("A class that fills the queue leaves the others their share", "[admiss
   }
   CHECK(admission.requests() == 80);
   CHECK(admission.requests() <= Admission::WithShares(64));
-  // A share has tokens, too.
-  places.erase(places.end() - 8, places.end());
+  // The share also limits tokens.
+  reservations.erase(reservations.end() - 8, reservations.end());
   CHECK_FALSE(admission.TryReserve(1, 801, Priority::kLow).held());
   CHECK(admission.TryReserve(1, 800, Priority::kLow).held());
 }
@@ -86,8 +86,8 @@ TEST_CASE("Places are never lost between threads", "[admission]") {
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {
       for (int i = 0; i < 20000; ++i) {
-        Admission::Place place = admission.TryReserve(1, 3 + i % 7);
-        if (place.held() && i % 3 == 0) place.Correct(i % 11);
+        Admission::Reservation reservation = admission.TryReserve(1, 3 + i % 7);
+        if (reservation.held() && i % 3 == 0) reservation.Correct(i % 11);
         if (admission.requests() > 8) std::abort();
       }
     });

@@ -126,7 +126,7 @@ TEST_CASE("A server with keys asks for one", "[api_keys][server]") {
   CHECK(server.Metric("quintet_requests_rejected_total{engine=\"0\",model_name=\"none\",reason="
                       "\"AUTH\"}") == 2);
 
-  // The file is read again on SIGHUP; one that cannot be used changes nothing.
+  // SIGHUP re-reads the file. An invalid file changes nothing.
   file.Write(kDigestOfXyz);
   server.Reload();
   CHECK(Eventually([&] { return ask("Bearer xyz") == grpc::StatusCode::OK; }));
@@ -134,7 +134,7 @@ TEST_CASE("A server with keys asks for one", "[api_keys][server]") {
   file.Write("no digest");
   server.Reload();
   std::this_thread::sleep_for(
-      std::chrono::milliseconds(1500));  // signals are looked at once a second
+      std::chrono::milliseconds(1500));  // signals are handled once a second
   CHECK(ask("Bearer xyz") == grpc::StatusCode::OK);
 }
 

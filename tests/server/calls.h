@@ -1,4 +1,4 @@
-// What the server's tests say and hear: requests, and the details of statuses.
+// Helpers for server tests: building requests, and reading the details of statuses.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 namespace quintet {
 
 v1::GenerateRequest Word(const std::string& word, uint32_t beams = 1);
-// Generates exactly so many tokens.
+// Returns a request that generates exactly the given number of tokens.
 v1::GenerateRequest Endless(uint32_t tokens);
 
 template <typename Detail>
@@ -26,11 +26,11 @@ bool DetailOf(const grpc::Status& status, Detail* detail) {
 }
 std::string ReasonOfStatus(const grpc::Status& status);
 
-// One call without a deadline of the client's.
+// Makes one call without a client deadline.
 grpc::Status Generate(v1::Inference::Stub& stub, const v1::GenerateRequest& request,
                       v1::GenerateResponse* response = nullptr);
 
-// Waits, 60 s at most, for what the server does on its own time: a cancelled call's pages.
+// Waits at most 60 s for an asynchronous effect in the server, for example freed KV cache pages.
 bool Eventually(const std::function<bool()>& condition);
 
 }  // namespace quintet

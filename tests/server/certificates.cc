@@ -34,7 +34,7 @@ void AddExtension(X509* certificate, int nid, const char* value) {
   X509_EXTENSION_free(extension);
 }
 
-// Not signed yet.
+// Returns an unsigned certificate.
 X509Ptr Blank(const std::string& name, EVP_PKEY* key, int hours) {
   static std::atomic<long> serial{1};
   X509Ptr certificate(X509_new(), X509_free);

@@ -1,4 +1,4 @@
-// Certificates for tests of TLS: authorities, and what they sign for this machine's loopback names.
+// Certificates for TLS tests: CAs, and the certificates that they sign for loopback names.
 #pragma once
 
 #include <memory>

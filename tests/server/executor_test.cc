@@ -15,7 +15,7 @@ namespace {
 
 constexpr TaskTraits kLong{Priority::kNormal, TaskQueue::kMaxShortBytes + 1};
 
-// Tasks that wait here occupy their threads until it opens.
+// Tasks that wait at the gate occupy their threads until it opens.
 class Gate {
  public:
   ~Gate() { Open(); }
@@ -25,7 +25,7 @@ class Gate {
     changed_.notify_all();
     changed_.wait(lock, [this] { return open_; });
   }
-  // Returns once `tasks` wait.
+  // Returns when `tasks` tasks wait at the gate.
   void AwaitInside(int tasks) {
     std::unique_lock<std::mutex> lock(mutex_);
     REQUIRE(changed_.wait_for(lock, std::chrono::seconds(60), [&] { return inside_ >= tasks; }));
@@ -47,7 +47,7 @@ class Gate {
   bool open_ = false;
 };
 
-// Whether `executor` runs a short task although nothing that it has begun ends.
+// Returns true if `executor` runs a short task while none of its running tasks ends.
 bool RunsShortTask(Executor* executor, Priority priority) {
   auto ran = std::make_shared<std::promise<void>>();
   std::future<void> done = ran->get_future();
@@ -57,7 +57,7 @@ bool RunsShortTask(Executor* executor, Priority priority) {
 
 TEST_CASE("executor: long tasks never occupy all threads", "[executor]") {
   for (const int threads : {1, 3}) {
-    Gate gate;  // opens last, or the executor could not end
+    Gate gate;  // opened before the executor is destroyed, which waits for all tasks
     Executor executor({.name = "test", .threads = threads, .short_task_threads = 1});
     Gate* const inside = &gate;
     for (int i = 0; i < 24; ++i) executor.Post(kLong, [inside] { inside->Pass(); });
@@ -97,7 +97,7 @@ TEST_CASE("executor: all that is queued runs before the end", "[executor]") {
   {
     Executor executor({.name = "test", .threads = 2, .short_task_threads = 2});
     for (int i = 0; i < 500; ++i) {
-      // The tasks of the last ones are posted while the executor ends.
+      // The last tasks post further tasks during the destruction of the executor.
       executor.Post(i % 3 == 0 ? kLong : TaskTraits{}, [&] {
         executor.Post([&ran] { ++ran; });
         executor.Post(kLong, [&ran] { ++ran; });
@@ -111,7 +111,7 @@ TEST_CASE("executor: random tasks from many threads each run once", "[executor]"
   constexpr int kPosters = 4, kEach = 2000, kThreads = 3;
   std::vector<std::atomic<int>> runs(kPosters * kEach);
   std::atomic<int> long_now{0}, most_long{0};
-  std::atomic<bool> ending{false};  // then any thread takes any task
+  std::atomic<bool> ending{false};  // from now on any thread runs any task
   {
     Executor executor({.name = "test", .threads = kThreads, .short_task_threads = 2});
     std::vector<std::thread> posters;
@@ -157,7 +157,7 @@ TEST_CASE("A short call does not wait for texts of 1 MiB", "[executor][server]")
   std::vector<std::thread> clients;
   for (int i = 0; i < kLongCalls; ++i) {
     clients.emplace_back([&] {
-      // Of the highest priority, so that it is their length that counts.
+      // Priority HIGH, so that only the length decides the order.
       tokenize(1 << 20, v1::PRIORITY_HIGH);
       ++answered;
     });

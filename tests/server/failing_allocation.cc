@@ -33,7 +33,7 @@ int64_t FailedAllocations() { return failed.load(); }
 
 }  // namespace quintet
 
-// The array forms call these.
+// The array forms call the functions below.
 void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
   return Fails() ? nullptr : std::malloc(bytes == 0 ? 1 : bytes);
 }

@@ -1,4 +1,4 @@
-// Lets allocations by operator new fail in a thread of this program.
+// Makes allocations by operator new fail in one thread.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace quintet {
 // std::bad_alloc.
 void FailAllocations(int64_t skip, int64_t count);
 
-// How many allocations of all threads were made to fail.
+// Returns the number of failed allocations of all threads.
 int64_t FailedAllocations();
 
 }  // namespace quintet

@@ -24,7 +24,7 @@ TEST_CASE("Any number of source locations causes a bounded number of messages") 
   for (int line = 0; line < 10'000; ++line) admitted += limiter.Admit("a.cc", line, 0).has_value();
   CHECK(admitted == 257);
   CHECK(limiter.Admit("a.cc", 20'000, kIntervalUs) == 10'000 - 257);
-  CHECK(limiter.Admit("a.cc", 0, kIntervalUs) == 0);  // a known one still counts for itself
+  CHECK(limiter.Admit("a.cc", 0, kIntervalUs) == 0);  // a known location keeps its own entry
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kPatienceMs = 30'000;
 
-// Catch's own is for one thread alone.
+// The REQUIRE of Catch works only on one thread.
 void Require(bool holds) {
   if (!holds) throw std::runtime_error("an HTTP client cannot connect, or waits for an answer");
 }

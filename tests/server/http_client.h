@@ -1,5 +1,5 @@
-// An HTTP client over a plain socket of the loopback interface, which can also misbehave.
-// Throws when it cannot connect or waits for an answer in vain.
+// An HTTP client on a loopback socket that can also send malformed requests. Throws if it cannot
+// connect or if no response arrives in time.
 #pragma once
 
 #include <string>
@@ -14,8 +14,7 @@ struct HttpAnswer {
 
 class HttpClient {
  public:
-  // `receive_buffer_bytes` limits what the kernel takes for a client that does not read; 0:
-  // default.
+  // `receive_buffer_bytes` is the size of the kernel receive buffer; 0: default.
   explicit HttpClient(int port, int receive_buffer_bytes = 0);
   ~HttpClient();
   HttpClient(HttpClient&& other) noexcept;
@@ -23,13 +22,13 @@ class HttpClient {
 
   // False: the connection has ended.
   bool Send(const std::string& text) const;
-  // No more will be sent.
+  // Half-closes the connection: nothing more is sent.
   void EndRequests() const;
-  // The next answer; without_body: to a HEAD request.
+  // Reads the next response. `without_body`: the request was HEAD.
   HttpAnswer Read(bool without_body = false);
-  // Everything up to the end of the connection; waits for 30 s at most.
+  // Reads until the end of the connection, at most for 30 s.
   std::string ReadToEnd();
-  // Whether the connection ends within `patience_ms`. Discards what arrives.
+  // Returns true if the connection ends within `patience_ms`. Discards all received bytes.
   bool Ends(int patience_ms = 30'000);
 
  private:
@@ -44,7 +43,7 @@ class HttpClient {
 std::string RequestText(const std::string& path, const std::string& method = "GET",
                         const std::string& headers = "");
 
-// One request on a connection of its own.
+// Sends one request on a new connection.
 HttpAnswer Fetch(int port, const std::string& path, const std::string& method = "GET");
 
 }  // namespace quintet

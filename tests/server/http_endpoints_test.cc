@@ -23,7 +23,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Endpoints over a registry with one gauge. Collecting can be made to wait, and to throw.
+// Endpoints over a registry with one gauge. A test can make the collection block or throw.
 class TestEndpoints {
  public:
   explicit TestEndpoints(size_t help_bytes = 10) {
@@ -109,7 +109,7 @@ TEST_CASE("endpoints: scrapes that wait share one collection, which began after 
   for (int i = 0; i < 20; ++i) {
     scrapers.emplace_back(endpoints.port());
     scrapers.back().Send(RequestText("/metrics"));
-    endpoints.WaitForCollection();                             // of the first
+    endpoints.WaitForCollection();                             // started by the first scraper
     CHECK(Fetch(endpoints.port(), "/healthz").status == 200);  // requests are read in this order
   }
   endpoints.Unblock();
@@ -120,7 +120,7 @@ TEST_CASE("endpoints: scrapes that wait share one collection, which began after 
   CHECK(absl::StrContains(Fetch(endpoints.port(), "/metrics").body, "\nanswer 3\n"));
 }
 
-TEST_CASE("endpoints: a scraper that does not read holds up nobody", "[http]") {
+TEST_CASE("endpoints: a scraper that does not read delays no other client", "[http]") {
   constexpr size_t kHelpBytes = 4 << 20;  // more than the kernel buffers of a connection
   TestEndpoints endpoints(kHelpBytes);
   std::vector<HttpClient> stalled;
@@ -143,7 +143,7 @@ TEST_CASE("endpoints: a failed collection is answered with 500", "[http]") {
   CHECK(absl::StrContains(Fetch(endpoints.port(), "/metrics").body, "\nanswer 2\n"));
 }
 
-// A client on one connection after another, as a kubelet is.
+// A client that opens one connection after another, like a kubelet.
 std::vector<double> ProbeTimesMs(int port, int probes) {
   std::vector<double> times;
   for (int i = 0; i < probes; ++i) {
@@ -157,7 +157,7 @@ std::vector<double> ProbeTimesMs(int port, int probes) {
   return times;
 }
 
-// Connections are opened again as soon as they are closed.
+// Slow clients: each closed connection is opened again at once.
 class SlowClients {
  public:
   SlowClients(int port, int count, bool drip) : clients_(static_cast<size_t>(count)) {
@@ -182,7 +182,7 @@ class SlowClients {
         client.emplace(port);
         if (drip) client->Send("GET /");
       }
-      // One byte a second of each would do; here they drip faster.
+      // One byte per second and connection would suffice; this client sends faster.
       std::this_thread::sleep_for(milliseconds(100));
     }
   }
@@ -204,7 +204,7 @@ TEST_CASE("endpoints: probes are answered with 1,000 slow connections open", "[h
       SlowClients clients(endpoints.port(), 1000, drip);
       const std::vector<double> times = ProbeTimesMs(endpoints.port(), 200);
       CHECK(Fetch(endpoints.port(), "/metrics").status == 200);
-      CHECK(clients.closed() > 0);  // to make room
+      CHECK(clients.closed() > 0);  // closed to accept new connections
       WARN((drip ? "dripping" : "silent")
            << " clients: a probe takes " << times[times.size() / 2] << " ms at the median, "
            << times.back() << " ms at most");

@@ -31,7 +31,7 @@ HttpServer::Options AnyPort() {
 
 constexpr size_t kBigBytes = 8 << 20;  // more than the kernel buffers of a connection
 
-// A server of test routes. /wait and /throw run on the worker; /wait until Release.
+// A server with test routes. /wait and /throw run on the worker thread; /wait blocks until Release.
 class TestServer {
  public:
   explicit TestServer(HttpServer::Options options = AnyPort()) {
@@ -77,7 +77,7 @@ class TestServer {
   bool Answers() const { return Fetch(port(), "/ok").status == 200; }
 
   std::atomic<int> waiting{0};
-  std::atomic<int64_t> skip{0}, count{0};  // what /arm makes fail in its thread
+  std::atomic<int64_t> skip{0}, count{0};  // allocations that /arm makes fail in its thread
 
  private:
   std::promise<void> release_;
@@ -208,7 +208,7 @@ TEST_CASE("http server: bodies, their limit, and 100-continue", "[http]") {
   CHECK(refused.status == 413);
   CHECK(refused.body == "request body too large: the limit is 100000 bytes\n");
   CHECK(client.Ends());
-  // The answer reaches a client that goes on sending.
+  // The response reaches a client that continues to send.
   for (const std::string& head :
        {post(1 << 30), RequestText("/echo", "POST", "Transfer-Encoding: chunked\r\n") +
                            absl::StrCat(absl::Hex(most.size() + 1), "\r\n")}) {
@@ -273,7 +273,7 @@ TEST_CASE("http server: malformed requests get an answer and cost one connection
     client.Send(request);
     const HttpAnswer answer = client.Read();
     CHECK(answer.status == status);
-    CHECK(answer.body.size() > 20);  // says why
+    CHECK(answer.body.size() > 20);  // the body gives the reason
     CHECK(absl::StrContains(answer.head, "\r\nConnection: close\r\n"));
     CHECK(server.Answers());
     client.EndRequests();
@@ -286,8 +286,8 @@ TEST_CASE("http server: malformed requests get an answer and cost one connection
   CHECK(client.Read().status == 431);
 }
 
-// Requests that were damaged at random: whatever the answer, the connection ends and the server
-// goes on.
+// Randomly damaged requests: whatever the response is, the connection ends and the server keeps
+// working.
 TEST_CASE("http server: damaged requests", "[http]") {
   HttpServer::Options options = AnyPort();
   options.request_timeout = milliseconds(300);
@@ -345,7 +345,7 @@ TEST_CASE("http server: silent, dripping and idle connections end at their deadl
   idle.Send(RequestText("/ok"));
   CHECK(idle.Read().status == 200);
   CHECK(idle.Ends());
-  // One byte at a time: each is in time, the whole is not. 10,000 of them would take 50 s.
+  // One byte at a time: each byte is in time, the complete request is not (10,000 bytes take 50 s).
   const std::string head = RequestText("/echo", "POST", "Content-Length: 10000\r\n");
   for (const std::string& begin : {std::string("GET /"), head, RequestText("/ok") + "GET /"}) {
     HttpClient dripping(server.port());
@@ -360,7 +360,7 @@ TEST_CASE("http server: silent, dripping and idle connections end at their deadl
   CHECK(server.Answers());
 }
 
-TEST_CASE("http server: a reader that stalls is closed, and holds up nobody", "[http]") {
+TEST_CASE("http server: a reader that stalls is closed, and delays no other client", "[http]") {
   HttpServer::Options options = AnyPort();
   options.write_timeout = milliseconds(400);
   TestServer server(options);

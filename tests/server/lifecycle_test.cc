@@ -160,7 +160,7 @@ TEST_CASE("A drain that is hurried cuts off what is open", "[lifecycle]") {
   RunningStream stream(server);
   server.Terminate();
   CHECK(Eventually([&] { return server.Get("/readyz") == "unavailable\n"; }));
-  CHECK(stream.Read());  // still served
+  CHECK(stream.Read());  // the stream is still served
   server.Hurry();
   CHECK(server.Stop() == 0);
   while (stream.Read()) {
@@ -168,7 +168,7 @@ TEST_CASE("A drain that is hurried cuts off what is open", "[lifecycle]") {
   CHECK_FALSE(stream.reader->Finish().ok());
 }
 
-// The two hidden cases are processes of their own, started by the cases below them.
+// The hidden cases run in child processes, which the cases below them start.
 ServerSignals child_signals;
 
 [[noreturn]] void ServeAsChild(const ServerOptions& options) {
@@ -214,7 +214,7 @@ TEST_CASE("A stalled engine fails its calls and ends the process with code 70", 
 TEST_CASE("child that serves on", "[.child]") {
   ServerOptions options = ChildOptions();
   auto control = std::make_shared<StubControl>();
-  control->step_us = 500'000;  // the process is stopped within a step
+  control->step_us = 500'000;  // the process is suspended during a step
   UseStub(&options.models[0], control);
   options.models[0].engine.max_running_sequences = 1;
   options.stall_timeout_us = 2'000'000;
@@ -232,7 +232,7 @@ TEST_CASE("A process that was stopped for longer than the stall timeout serves o
   auto reader = stub->GenerateStream(&context, Endless(8));
   v1::GenerateStreamResponse message;
   REQUIRE(reader->Read(&message));
-  // Waits behind the stream; its deadline, the default one, passes while the process is stopped.
+  // Queued behind the stream. Its default deadline passes while the process is suspended.
   grpc::Status queued;
   std::thread other([&] { queued = Generate(*stub, Endless(1)); });
   CHECK(Eventually([&] {

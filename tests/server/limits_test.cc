@@ -1,4 +1,4 @@
-// What a busy or rude client costs the others: nothing that is not given back.
+// Limits on busy and misbehaving clients: other clients are served, and all resources are released.
 #include <memory>
 #include <string>
 #include <thread>
@@ -15,7 +15,7 @@ namespace {
 
 using Reader = std::unique_ptr<grpc::ClientReader<v1::GenerateStreamResponse>>;
 
-// A stream that has begun to deliver.
+// A stream whose first chunk has arrived.
 struct Stream {
   grpc::ClientContext context;
   Reader reader;
@@ -69,7 +69,7 @@ TEST_CASE("With the queue's tokens taken a giant is refused and a small one let 
   CHECK(DetailOf(giant, &retry));
   Stream small(server.stub(), Ids(10, 1));
   CHECK(Eventually([&] { return server.Metric("quintet_requests_waiting") == 2; }));
-  // More than the queue may ever hold, all shares included: no RetryInfo.
+  // More requests than the queue can ever hold, including shares: no RetryInfo.
   running.context.TryCancel();
   CHECK(running.ReadAll().error_code() == grpc::StatusCode::CANCELLED);
   CHECK(waiting.ReadAll().ok());
@@ -134,7 +134,8 @@ TEST_CASE("A reader that stops reading is cut off, and its neighbours are not", 
   RunningServer server([&](ServerOptions* options) {
     UseStub(&options->models[0], control);
     options->models[0].decoding.max_new_tokens = 200'000;
-    options->models[0].memory.cache_bytes = int64_t{8} << 30;  // only counted: the stub has none
+    options->models[0].memory.cache_bytes = int64_t{8}
+                                            << 30;  // only planned: the stub allocates nothing
   });
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
@@ -147,7 +148,7 @@ TEST_CASE("A reader that stops reading is cut off, and its neighbours are not", 
   Stream stalled(*stub, request);
   stalled.ReadOne();
   for (int i = 0; i < 5; ++i) CHECK(Generate(server.stub(), Endless(20)).ok());
-  // Its 16 sequences are a megabyte or two: more than may wait, so that it never ends well.
+  // Its 16 sequences produce 1 to 2 MB of chunks, more than the limit, so the call cannot succeed.
   const auto cancelled = [&] {
     return server.Metric(
                "quintet_requests_finished_total{engine=\"0\",model_name=\"g2p\",reason="
@@ -156,7 +157,7 @@ TEST_CASE("A reader that stops reading is cut off, and its neighbours are not", 
   CHECK(Eventually(cancelled));
   CHECK(stalled.ReadAll().error_code() == grpc::StatusCode::CANCELLED);
   CHECK(Eventually([&] { return AtRest(server); }));
-  // As much for one that reads is no trouble.
+  // A client that reads gets the same amount without an error.
   request.mutable_decoding()->set_max_new_tokens(11'000);
   Stream reading(*stub, request);
   CHECK(reading.ReadAll().ok());
@@ -176,8 +177,8 @@ TEST_CASE("Strange metadata harms nobody", "[limits]") {
   for (int i = 0; i < 100; ++i) many.emplace_back(absl::StrCat("x-", i), std::string(10, 'v'));
   CHECK(call(many) == grpc::StatusCode::OK);
   CHECK(call({{"x-large", std::string(100'000, 'x')}}) != grpc::StatusCode::OK);
-  // gRPC may have closed the connection over the last one: a call that was on it would not have
-  // come back.
+  // gRPC may have closed the connection because of the last call, so the next one uses a new
+  // connection.
   CHECK(Eventually([&] {
     return call({{"grpc-timeout-like", "1S"}, {"te-like", "gzip"}}) == grpc::StatusCode::OK;
   }));
@@ -224,7 +225,7 @@ TEST_CASE("Tokenizing a long text counts as tokenizing in the answer's times", "
   grpc::ClientContext context;
   REQUIRE(server.stub().Tokenize(&context, request, &response).ok());
   const v1::Timing& timing = response.info().timing();
-  CHECK(timing.tokenize_us() >= 500);  // it takes milliseconds
+  CHECK(timing.tokenize_us() >= 500);  // tokenization takes milliseconds
   CHECK(timing.total_us() >= timing.tokenize_us());
 }
 

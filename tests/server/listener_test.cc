@@ -18,7 +18,7 @@ using grpc::experimental::ExternalConnectionAcceptor;
 
 constexpr int kPatienceMs = 10'000;
 
-// Holds the connections that it is given.
+// An acceptor that keeps the connections it receives open.
 class Holder {
  public:
   ~Holder() { CloseAll(); }
@@ -42,7 +42,7 @@ class Holder {
     void HandleNewConnection(NewConnectionParameters* connection) override {
       std::lock_guard<std::mutex> lock(holder_->mutex_);
       holder_->fds_.push_back(connection->fd);
-      // A word to the client, so that it knows that it was taken.
+      // Sends a byte, so that the client knows that its connection was accepted.
       if (write(connection->fd, "x", 1) != 1) close(holder_->fds_.back());
     }
 
@@ -130,7 +130,7 @@ TEST_CASE("near the limit of files connections are closed at once, and taken aga
   }
   CHECK(fate == Fate::kClosed);
   CHECK(holder.count() == clients.size() - 1);
-  CHECK(clients.size() > 50);  // the reserve is not the whole
+  CHECK(clients.size() > 50);  // more than the reserve is available
   for (int fd : clients) close(fd);
   holder.CloseAll();
   const int late = Connect(listener.port());

@@ -23,7 +23,7 @@ struct Pipe {
     close(read_end);
     close(write_end);
   }
-  // Writes until no byte fits any more. Returns their number.
+  // Writes until the pipe is full. Returns the number of bytes.
   int64_t Fill() const {
     const int flags = fcntl(write_end, F_GETFL);
     fcntl(write_end, F_SETFL, flags | O_NONBLOCK);
@@ -52,7 +52,7 @@ struct Pipe {
   int read_end, write_end;
 };
 
-// A logger on a queue.
+// A logger whose sink is a LogQueue.
 struct QueuedLog {
   explicit QueuedLog(int fd, int64_t max_bytes = 1 << 20)
       : queue(std::make_shared<LogQueue>(LogQueue::Options{
@@ -86,11 +86,11 @@ TEST_CASE("A pipe that nobody reads blocks nobody, and what was lost is said aft
   const Pipe pipe;
   const int64_t filled = pipe.Fill();
   QueuedLog log(pipe.write_end, /*max_bytes=*/10'000);
-  constexpr int kLines = 5000;  // of 20 bytes: ten times what the queue holds
+  constexpr int kLines = 5000;  // 20 bytes each: ten times the size of the queue
   for (int i = 0; i < kLines; ++i) log.logger.info("{:019}", i);
   log.logger.flush();
   const int64_t dropped = log.queue->dropped_lines();
-  CHECK(dropped >= kLines - 10'000 / 20 - 1);  // one is with the writing thread
+  CHECK(dropped >= kLines - 10'000 / 20 - 1);  // the writing thread holds one line
 
   CHECK(pipe.Read(filled) == std::string(static_cast<size_t>(filled), '#'));
   const std::string note =
@@ -103,7 +103,7 @@ TEST_CASE("A pipe that nobody reads blocks nobody, and what was lost is said aft
       said = true;
     } else {
       REQUIRE(line.size() == 19);
-      REQUIRE(std::stoll(line) == arrived);  // the first ones
+      REQUIRE(std::stoll(line) == arrived);  // the first lines are not lost
       ++arrived;
     }
   }

@@ -35,7 +35,7 @@ TEST_CASE("A full budget refuses and stays as it was", "[memory_budget]") {
   MemoryReservation first(&budget, a), second(&budget, b), third(&budget, c), fourth(&budget, a);
   REQUIRE(first.Resize(650).ok());
   REQUIRE(second.Resize(250).ok());
-  // The process has 100 left, and the first connection too.
+  // 100 bytes are free, in the process and for the first connection.
   CHECK(absl::IsResourceExhausted(third.Resize(101)));
   CHECK(absl::IsResourceExhausted(fourth.Resize(101)));
   CHECK(third.bytes() == 0);

@@ -1,4 +1,4 @@
-// What operators see: every metric of the contract is there and filled, under both names.
+// Tests that every documented metric is exported and filled, under its native and its vLLM name.
 #include <map>
 #include <set>
 #include <sstream>
@@ -88,8 +88,8 @@ TEST_CASE("Memory of a GPU is a gauge for each use", "[metrics]") {
     }
     return found;
   };
-  CHECK(kinds().empty());  // as on a CPU
-  metrics.TakesGpuMemory(
+  CHECK(kinds().empty());  // no GPU memory is exported on a CPU
+  metrics.SetGpuMemory(
       {.model = {.weights = 5, .cache = 4, .workspace = 3}, .search = 2, .runtime = 1});
   CHECK(kinds() ==
         std::map<std::string, double>{
@@ -175,7 +175,7 @@ TEST_CASE("GetModelInfo gives the SHA-256 of the weights, once it is known", "[m
     return server.stub().GetModelInfo(&context, v1::GetModelInfoRequest(), &info).ok() &&
            !info.weights_sha256().empty();
   };
-  bool found = false;  // work of the lowest priority: on a busy machine it takes its time
+  bool found = false;  // the hash runs at the lowest priority: slow on a busy machine
   for (int i = 0; i < 10 && !found; ++i) found = Eventually(known);
   CHECK(found);
   CHECK(info.weights_sha256() == expected);

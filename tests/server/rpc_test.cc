@@ -1,7 +1,7 @@
-// The order of events of an RPC. A fake of gRPC's stream delivers reads, writes, cancellation, time
-// and the end in every order that gRPC allows, from one thread and from two, to every method of the
-// server; requests complete on the engine's own thread meanwhile. The fake checks that the reactor
-// keeps the rules of the callback API.
+// Event orders of an RPC. A fake gRPC stream delivers reads, writes, cancellation, timeouts and the
+// end in every order that gRPC allows, from one or two threads, to every method of the server.
+// Meanwhile requests complete on the engine thread. The fake checks that the reactor follows the
+// rules of the callback API.
 #include "server/rpc.h"
 
 #include <array>
@@ -31,7 +31,7 @@ namespace {
 
 using grpc::ByteBuffer;
 
-// gRPC's side of one RPC. The reactor starts operations; a test completes them with Step.
+// The gRPC side of one RPC. The reactor starts operations; a test completes them with Step.
 class FakeStream final : public grpc::ServerCallbackReaderWriter<ByteBuffer, ByteBuffer> {
  public:
   explicit FakeStream(std::vector<ByteBuffer> messages) : messages_(std::move(messages)) {}
@@ -40,7 +40,7 @@ class FakeStream final : public grpc::ServerCallbackReaderWriter<ByteBuffer, Byt
     rpc_ = rpc;
     BindReactor(rpc);
   }
-  // The next events are the client's end and the completion of what is outstanding.
+  // From now on only the half-close of the client and outstanding completions are delivered.
   void HangUp() {
     std::lock_guard<std::mutex> lock(mutex_);
     hung_up_ = true;
@@ -206,27 +206,28 @@ class FakeStream final : public grpc::ServerCallbackReaderWriter<ByteBuffer, Byt
 
 class TestRpc final : public Rpc {
  public:
-  TestRpc(FakeStream* stream, grpc::CallbackServerContext* context, OpenRpcs* open,
-          OpenRpcs::Place place)
-      : Rpc(context, open, std::move(place), ClientPatience(), Priority::kHigh), stream_(stream) {}
+  TestRpc(FakeStream* stream, grpc::CallbackServerContext* context, RpcRegistry* open,
+          RpcRegistry::Registration registration)
+      : Rpc(context, open, std::move(registration), ClientTimeouts(), Priority::kHigh),
+        stream_(stream) {}
   void TryCancel() override { stream_->Cancel(); }
 
  private:
   FakeStream* const stream_;
 };
 
-// Everything that the methods need, around a stub model.
+// A server environment for the methods, with a stub model.
 struct Host {
   std::shared_ptr<StubControl> control = std::make_shared<StubControl>();
   ThreadPool pool{1};
   prometheus::Registry registry;
-  RefusalMetrics refusals{MetricMaker(kNoModel, /*vllm_names=*/false, &registry)};
+  RefusalMetrics refusals{MetricFactory(kNoModel, /*vllm_names=*/false, &registry)};
   MemoryBudget memory{int64_t{64} << 20};
   std::unique_ptr<ModelHost> model;
   CallContext context;
   HealthStatus health;
   std::vector<Method> methods;
-  // Last: their tasks use what is above.
+  // The last members: their tasks use the members above.
   Executor preparation{{.name = "tokenize"}}, completion{{.name = "respond"}},
       writer{{.name = "write"}};
 
@@ -259,8 +260,8 @@ ByteBuffer Bytes(const std::string& text) {
   return ByteBuffer(&slice, 1);
 }
 
-// A message for a method: most are good, some name ids that do not exist or lack their input, some
-// do not parse.
+// Returns a message for a method. Most are valid, some contain invalid ids or lack their input, and
+// some do not parse.
 ByteBuffer MessageOf(const std::string& path, std::mt19937_64* random) {
   const auto below = [random](int n) { return static_cast<int>((*random)() % n); };
   if (below(8) == 0) return Bytes("\xff\xff\xff\xff");
@@ -314,7 +315,7 @@ ByteBuffer MessageOf(const std::string& path, std::mt19937_64* random) {
   return ByteBuffer(ToBytes(grpc::health::v1::HealthCheckRequest()));
 }
 
-// One RPC from its beginning to OnDone, with events of random kinds from `threads` threads.
+// Runs one RPC from its start to OnDone with random events from `threads` threads.
 struct Outcome {
   std::vector<std::string> violations;
   bool done = false, freed = false;
@@ -327,17 +328,18 @@ Outcome RunOne(Host* host, const Method& method, uint64_t seed, int threads) {
   }
   grpc::CallbackServerContext context;
   FakeStream stream(std::move(messages));
-  absl::StatusOr<OpenRpcs::Place> place =
-      host->context.rpcs.Enter(absl::StrCat("peer", seed % 3), method.long_lived);
-  REQUIRE(place.ok());
-  auto rpc = std::make_shared<TestRpc>(&stream, &context, &host->context.rpcs, *std::move(place));
+  absl::StatusOr<RpcRegistry::Registration> registration =
+      host->context.rpcs.Admit(absl::StrCat("peer", seed % 3), method.long_lived);
+  REQUIRE(registration.ok());
+  auto rpc =
+      std::make_shared<TestRpc>(&stream, &context, &host->context.rpcs, *std::move(registration));
   const std::weak_ptr<Rpc> watched = rpc;
   Rpc* const raw = rpc.get();
   raw->Start(method.make(rpc));
   rpc.reset();
   stream.Bind(raw);
 
-  // Time stands still but for jumps, which only Check sees.
+  // The clock advances only in jumps, which only Check sees.
   const auto drive = [&](uint64_t own_seed) {
     std::mt19937_64 own(own_seed);
     const int hang_up_at = static_cast<int>(own() % 60);
@@ -359,7 +361,7 @@ Outcome RunOne(Host* host, const Method& method, uint64_t seed, int threads) {
           break;
       }
       if (step == hang_up_at) stream.HangUp();
-      // A health watch has no end of its own.
+      // A health watch does not end by itself.
       if (step == hang_up_at + 100 && method.long_lived) stream.Cancel();
       if (step > 200) std::this_thread::sleep_for(std::chrono::microseconds(50));
       if (step > 200'000) break;
@@ -416,7 +418,7 @@ TEST_CASE("A message that arrives after a stream has failed starts nothing", "[r
   grpc::CallbackServerContext context;
   FakeStream stream({ToBytes(bad), ToBytes(bad), ToBytes(bad)});
   auto rpc = std::make_shared<TestRpc>(&stream, &context, &host.context.rpcs,
-                                       *host.context.rpcs.Enter("peer", true));
+                                       *host.context.rpcs.Admit("peer", true));
   const std::weak_ptr<Rpc> watched = rpc;
   Rpc* const raw = rpc.get();
   raw->Start(method.make(rpc));
@@ -437,15 +439,17 @@ TEST_CASE("A message that arrives after a stream has failed starts nothing", "[r
   CHECK(host.memory.used() == 0);
 }
 
-// One good RPC while the allocation after `skip` others fails, on this thread, which plays gRPC's,
-// or on one of the executors. Returns whether an allocation failed.
+// Runs one valid RPC. The allocation after the first `skip` ones fails, on this thread, which acts
+// as a gRPC thread, or on an executor. Returns whether an allocation failed.
 bool RunWithFailure(Host* host, const Method& method, const ByteBuffer& message, int where,
                     int64_t skip) {
   grpc::CallbackServerContext context;
   FakeStream stream({message});
-  absl::StatusOr<OpenRpcs::Place> place = host->context.rpcs.Enter("peer", method.long_lived);
-  REQUIRE(place.ok());
-  auto rpc = std::make_shared<TestRpc>(&stream, &context, &host->context.rpcs, *std::move(place));
+  absl::StatusOr<RpcRegistry::Registration> registration =
+      host->context.rpcs.Admit("peer", method.long_lived);
+  REQUIRE(registration.ok());
+  auto rpc =
+      std::make_shared<TestRpc>(&stream, &context, &host->context.rpcs, *std::move(registration));
   const std::weak_ptr<Rpc> watched = rpc;
   Rpc* const raw = rpc.get();
   raw->Start(method.make(rpc));
@@ -496,8 +500,8 @@ TEST_CASE("An allocation that fails anywhere in a call ends that call alone", "[
   for (const auto& [name, message] : calls) {
     const Method& method = Find(host, name);
     for (int where = 0; where < 4; ++where) {
-      // Until a run in which so many allocations were not made. Steps that ran late may have made
-      // fewer than others: three such runs.
+      // Ends when a run made fewer allocations. Timing changes the number of allocations, so three
+      // such runs are required.
       int without = 0;
       for (int64_t skip = 0; without < 3; ++skip) {
         without = RunWithFailure(&host, method, message, where, skip) ? 0 : without + 1;

@@ -1,5 +1,5 @@
-// Real servers on free ports of the loopback interface, serving the shipped model: in this process,
-// or in one of their own where the end of the process is what a test is about.
+// Real servers that serve the shipped model on free loopback ports. A server runs in this process,
+// or in a child process if the test checks how the process ends.
 #pragma once
 
 #include <functional>
@@ -26,19 +26,18 @@ class RunningServer {
   v1::Inference::Stub& stub() { return *stub_; }
   std::shared_ptr<grpc::Channel> channel() { return channel_; }
   const ServerOptions& options() const { return options_; }
-  // What SIGHUP and SIGTERM do; nothing here waits.
+  // The effects of SIGHUP and SIGTERM. Both functions return at once.
   void Reload() { signals_.reload = true; }
   void Terminate() { signals_.terminate = true; }
-  // What a second Ctrl-C does.
+  // The effect of a second Ctrl-C.
   void Hurry() { signals_.hurry = true; }
-  // Body of an HTTP GET on the operator's port; "" when there is no answer.
+  // Returns the body of an HTTP GET on the HTTP port, or "" if there is no response.
   std::string Get(const std::string& path) const;
-  // The same with its status line and headers.
+  // Returns the same response with its status line and headers.
   std::string GetRaw(const std::string& path) const;
-  // Value of a metric's line ("name{labels}" up to the value), summed over lines that begin with
-  // `prefix`.
+  // Returns the sum of the values of all metric lines that begin with `prefix` ("name{labels").
   double Metric(const std::string& prefix) const;
-  // Signals, waits, and returns the exit code.
+  // Sends the stop signal, waits for the end and returns the exit code.
   int Stop();
 
  private:
@@ -59,7 +58,7 @@ class ChildServer {
 
   const ServerOptions& options() const { return options_; }
   void Signal(int signal) const;
-  // Waits for its end, 60 s at most: the exit code, 128 + signal, or -1.
+  // Waits at most 60 s for the end. Returns the exit code, 128 + signal, or -1 on a timeout.
   int Wait();
 
  private:
@@ -68,7 +67,7 @@ class ChildServer {
 };
 ServerOptions ChildOptions();
 
-// Body of an HTTP GET, or the whole answer; "" when there is none.
+// Returns the body of an HTTP GET, or the whole response; "" if there is none.
 std::string HttpGet(const std::string& address, const std::string& path, bool whole = false);
 
 }  // namespace quintet

@@ -67,7 +67,7 @@ TEST_CASE("a refusal names the limit, where it was read, every part and what to 
   const absl::Status status = PlanServerMemory(Resident(512), {&model, 1}, kMessage).status();
   INFO(status);
   for (const char* part :
-       {"weights 300", "keys and values 128", "workspace 20", "in use already 50", "512 MiB",
+       {"weights 300", "KV cache 128", "workspace 20", "in use already 50", "512 MiB",
         "/sys/fs/cgroup/memory.max", "--cache-memory", "requests 64"}) {
     CAPTURE(part);
     CHECK(status.message().find(part) != std::string::npos);

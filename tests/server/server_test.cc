@@ -69,8 +69,7 @@ TEST_CASE("A stream's chunks add up to the unary text", "[server]") {
 TEST_CASE("Beams stream what they agree on, and in the end everything", "[server]") {
   RunningServer server;
   int early = 0;
-  // Chunks that the writer has not sent yet merge, on a busy machine all those of a word: then
-  // again.
+  // Unwritten chunks are merged. On a busy machine all chunks of a word may merge: try again.
   constexpr int kTries = 100;
   constexpr const char* kWords[] = {"acclaimed", "deangelo", "extraordinarily"};
   for (int i = 0; i < 3 || (early == 0 && i < kTries); ++i) {
@@ -95,7 +94,7 @@ TEST_CASE("Beams stream what they agree on, and in the end everything", "[server
     early += chunks > 1;
   }
   CHECK(early > 0);
-  // Several sequences to return: nothing before they are final.
+  // With several returned sequences nothing is streamed before they are final.
   v1::GenerateRequest several = Word("wagner", 4);
   several.mutable_decoding()->set_num_return_sequences(2);
   grpc::ClientContext context;

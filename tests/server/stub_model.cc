@@ -8,7 +8,7 @@
 namespace quintet {
 namespace {
 
-constexpr int32_t kToken = 40;  // what it says
+constexpr int32_t kToken = 40;  // the generated token
 
 void Sleep(int64_t us) { std::this_thread::sleep_for(std::chrono::microseconds(us)); }
 
@@ -36,7 +36,7 @@ class StubModel : public Model {
 
   Tensor Decode(const DecodeBatch& batch) override {
     while (control_->steps == control_->stall_at) Sleep(1000);
-    // In slices: if the process is stopped meanwhile, the rest of the step is still to come.
+    // Sleeps in slices, so that time in which the process is suspended does not count.
     constexpr int64_t kSliceUs = 10'000;
     for (int64_t left = control_->step_us; left > 0; left -= kSliceUs) {
       Sleep(std::min(left, kSliceUs));
@@ -49,7 +49,7 @@ class StubModel : public Model {
     slots_stride_ = batch.slots_stride;
     return Tensor::F32(decoded_.data(), {wanted, config_.d_model});
   }
-  // Every token that there is is the one that is always chosen.
+  // Every row of logits prefers kToken.
   TokenHistory history() const override {
     const auto slots = static_cast<int64_t>(tokens_.size());
     return {Tensor::Dense(tokens_.data(), DType::kI32, {slots}), slots_.data(), slots_stride_,

@@ -1,5 +1,5 @@
-// A model that does nothing, as slowly as a test wants: it takes the shipped model's place in a
-// server, with its tokenizer, and always goes on with the same token.
+// A stub model that computes nothing and takes as long as a test specifies. It replaces the shipped
+// model in a server, uses the tokenizer of that model, and always generates the same token.
 #pragma once
 
 #include <atomic>
@@ -10,13 +10,13 @@
 namespace quintet {
 
 struct StubControl {
-  std::atomic<int64_t> step_us{0};    // a decoder step takes so long
-  std::atomic<int64_t> stall_at{-1};  // ... and this one forever
-  std::atomic<int64_t> load_us{0};    // and loading
+  std::atomic<int64_t> step_us{0};    // duration of a decoder step
+  std::atomic<int64_t> stall_at{-1};  // number of the step that never ends; -1: none
+  std::atomic<int64_t> load_us{0};    // duration of loading
   std::atomic<int64_t> encoded_tokens{0}, steps{0};
 };
 
-// Makes `host` serve a stub, which keeps `control` alive.
+// Makes `host` serve a stub. The stub holds a reference to `control`.
 void UseStub(HostOptions* host, std::shared_ptr<StubControl> control);
 
 }  // namespace quintet

@@ -12,12 +12,12 @@ constexpr int64_t kSecond = 1'000'000;
 constexpr int64_t kShort = TaskQueue::kMaxShortBytes, kLong = kShort + 1, kMiB = 1 << 20;
 constexpr Priority kLow = Priority::kLow, kNormal = Priority::kNormal, kHigh = Priority::kHigh;
 
-// A queue whose tasks write down their names.
+// A queue whose tasks record their names.
 struct Scene {
   void Push(int64_t now_us, Priority priority, int64_t cost_bytes) {
     queue.Push(now_us, {priority, cost_bytes}, [this, name = pushed++] { latest = name; });
   }
-  // The name of the next task, or -1.
+  // Removes the next task and returns its name, or -1.
   int Pop(bool short_only = false) {
     const TaskQueue::Task task = queue.Pop(short_only);
     if (task == nullptr) return -1;
@@ -73,7 +73,7 @@ TEST_CASE("task queue: a large LOW task is overtaken only for a while", "[task_q
   CHECK(delay > 6 * kSecond);
   CHECK(delay < 7 * kSecond);
   int64_t now = 0;
-  // Two small HIGH ones arrive for each that is taken.
+  // Two small HIGH tasks arrive for each task that is removed.
   for (int popped = -1; popped != 0;) {
     now += kSecond / 10;
     scene.Push(now, kHigh, 10);

@@ -1,4 +1,5 @@
-// TLS: who is let in, and that new certificate files are taken up without a stream being dropped.
+// TLS: which clients are accepted, and that new certificate files take effect without ending
+// streams.
 #include <chrono>
 #include <filesystem>
 #include <memory>
@@ -40,7 +41,7 @@ class TlsFiles {
   ScratchDirectory directory_;
 };
 
-// A client of its own connection.
+// A client with its own connection.
 std::unique_ptr<v1::Inference::Stub> Connect(const RunningServer& server, const std::string& roots,
                                              const Certificate& certificate) {
   grpc::ChannelArguments arguments;
@@ -64,7 +65,7 @@ TEST_CASE("mTLS lets in who shows a certificate of the authority, nobody else", 
   CHECK(call(roots, {}) == grpc::StatusCode::UNAVAILABLE);
   CHECK(call(roots, strangers.Issue("client", 24)) == grpc::StatusCode::UNAVAILABLE);
   CHECK(call(roots, clients.Issue("client", -1)) == grpc::StatusCode::UNAVAILABLE);
-  // And the client knows the server: by the wrong roots it goes no further.
+  // The client verifies the server: with the wrong root certificates it does not connect.
   CHECK(call(strangers.certificate_pem(), clients.Issue("client", 24)) ==
         grpc::StatusCode::UNAVAILABLE);
   CHECK(Generate(server.stub(), Word("wagner")).error_code() ==
@@ -82,7 +83,7 @@ TEST_CASE("Files that cannot be used are not taken up", "[tls]") {
   for (const Certificate& bad : {Certificate{"", ""}, Certificate{"no PEM", "no PEM"},
                                  Certificate{server_certificate.certificate_pem, client.key_pem}}) {
     files.Write(bad, "");
-    std::this_thread::sleep_for(std::chrono::milliseconds(2500));  // read each second
+    std::this_thread::sleep_for(std::chrono::milliseconds(2500));  // files are re-read every second
     CHECK(Generate(*Connect(server, authority.certificate_pem(), client), Word("wagner")).ok());
   }
   CHECK(server.Stop() == 0);
@@ -97,7 +98,7 @@ TEST_CASE("New certificates are taken up while streams go on", "[tls]") {
   RunningServer server([&](ServerOptions* options) {
     files.Use(options);
     UseStub(&options->models[0], control);
-    options->models[0].memory.cache_bytes = int64_t{1} << 30;  // all streams at once
+    options->models[0].memory.cache_bytes = int64_t{1} << 30;  // all streams fit at the same time
   });
   const Certificate old_client = clients.Issue("client", 24);
   const auto old_stub = Connect(server, before.certificate_pem(), old_client);

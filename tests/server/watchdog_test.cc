@@ -9,14 +9,14 @@ namespace {
 
 constexpr int64_t kMilli = 1000, kSecond = 1'000'000;
 
-// Engines and the time, as a test sets them.
+// A watchdog whose engines and clock are set by the test.
 struct Scene {
-  // Lets `us` pass without ticks, then ticks.
+  // Advances the clock by `us` without ticks, then ticks once.
   int64_t Tick(int64_t us) {
     now += us;
     return watchdog.Tick(heartbeats);
   }
-  // Ticks of 20 ms while nothing else happens.
+  // Ticks every 20 ms without any heartbeat.
   void Ticks(int64_t us) {
     for (int64_t end = now + us; now < end;) Tick(20 * kMilli);
   }
@@ -56,7 +56,7 @@ TEST_CASE("watchdog: an engine that does not run yet is not watched", "[watchdog
     scene.Tick(20 * kMilli);
   }
   CHECK_FALSE(scene.watchdog.stalled());
-  // Its time counts from the first heartbeat on.
+  // The timeout of an engine starts with its first heartbeat.
   scene.heartbeats = {1};
   scene.Ticks(3 * kSecond);
   CHECK_FALSE(scene.watchdog.stalled());
@@ -81,8 +81,8 @@ TEST_CASE("watchdog: a stall is found although every tick is late", "[watchdog]"
   CHECK(scene.watchdog.stalled());
 }
 
-// Engines beat at random intervals, the process is stopped at random: a stall is exactly a silence
-// of the timeout in time that the process ran, up to a tick.
+// Random heartbeats and random suspensions of the process. An engine is stalled exactly if it was
+// silent for the timeout, measured in time that the process ran, up to one tick.
 TEST_CASE("watchdog: random traces", "[watchdog]") {
   for (int seed = 0; seed < 50; ++seed) {
     std::mt19937 random(seed);
