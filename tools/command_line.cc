@@ -18,6 +18,12 @@ class HelpFormatter : public CLI::Formatter {
  public:
   HelpFormatter() { column_width(34); }
 
+  // Only the first long name: further ones are aliases (the names of other servers).
+  std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
+    return option->get_lnames().size() > 1 ? option->get_name()
+                                           : Formatter::make_option_name(option, is_positional);
+  }
+
   std::string make_option_opts(const CLI::Option* option) const override {
     const bool is_switch = option->get_expected_max() == 0;
     if (is_switch || option->get_type_name().empty()) return "";

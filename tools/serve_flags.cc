@@ -113,14 +113,16 @@ void AddLimitFlags(CLI::App* command, ServeFlags* flags) {
       "Maximum number of queued requests per model. Range [1, 1048576].");
   add("--max-queue-tokens", &engine->max_queue_tokens, int64_t{1}, kMany, "TOKENS",
       "Maximum number of queued input tokens per model.");
-  add("--max-running", &engine->max_running_sequences, int64_t{1}, int64_t{4096}, "SEQUENCES",
+  add("--max-running,--max-num-seqs", &engine->max_running_sequences, int64_t{1}, int64_t{4096},
+      "SEQUENCES",
       "Maximum number of sequences decoded concurrently; each beam counts. Range [1, 4096].");
   AddEncoderCacheFlag(command, flags);
   add("--max-input-tokens", &flags->decoding.max_input_tokens, 1u, 1u << 24, "TOKENS",
       "Maximum input length. Longer inputs are rejected unless the call sets truncate.");
   add("--limit-new-tokens", &flags->decoding.max_new_tokens, 1u, 1u << 20, "TOKENS",
       "Upper limit for max_new_tokens of a request. Range [1, 1048576].");
-  add("--max-batch-tokens", &flags->max_batch_tokens, int64_t{1}, int64_t{1} << 24, "TOKENS",
+  add("--max-batch-tokens,--max-num-batched-tokens", &flags->max_batch_tokens, int64_t{1},
+      int64_t{1} << 24, "TOKENS",
       "Maximum number of tokens encoded in one batch; on a GPU also of prompt tokens per step.");
   add("--prefill-share", &engine->prefill_share, 0.0, 1000.0, "SHARE",
       "Limit for encoding and prefill while sequences are being decoded, as a fraction of the "

@@ -119,7 +119,7 @@ void AddModelFlags(CommandLine& line, CLI::App* command, ModelFlags* flags) {
   AddPlacementFlags(command, &flags->placement);
   AddThreadsFlag(command, &flags->threads)->group(kGroup);
   command
-      ->add_option("--max-running", flags->max_running,
+      ->add_option("--max-running,--max-num-seqs", flags->max_running,
                    "Maximum number of sequences decoded concurrently; each beam counts. Range "
                    "[1, 4096].")
       ->check(InRange(1, 4096))
@@ -130,7 +130,7 @@ void AddModelFlags(CommandLine& line, CLI::App* command, ModelFlags* flags) {
       ->type_name("TOKENS")
       ->group(kGroup);
   command
-      ->add_option("--max-batch-tokens", flags->max_batch_tokens,
+      ->add_option("--max-batch-tokens,--max-num-batched-tokens", flags->max_batch_tokens,
                    "Maximum number of tokens encoded in one batch; on a GPU also of prompt tokens "
                    "per step.")
       ->check(InRange(int64_t{1}, int64_t{1} << 24))
