@@ -18,13 +18,13 @@ def convert(model, out, *flags) -> list[str]:
 
 
 def answers_of(directory) -> str:
-    """Scores and ids of a few words; empty when the directory does not load."""
+    """Scores and token ids for a few words; empty if the directory does not load."""
     command = [QUINTET, "generate", "--model", str(directory), "--threads", "1", "--num-beams", "2", "--return-scores", "--output", "json"]
     return subprocess.run(command, input=WORDS, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False).stdout
 
 
 def killed(command, seconds: float) -> bool:
-    """Runs the command for so long; whether it had to be killed."""
+    """Runs the command for at most this time; returns whether it had to be killed."""
     process = spawn(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         process.wait(seconds)

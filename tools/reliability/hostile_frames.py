@@ -60,7 +60,7 @@ def continuation_flood(port: int) -> None:
 
 
 def resets(port: int, wanted: int, seconds: float) -> tuple[int, float]:
-    """Streams opened and reset, on connections that are opened again whenever they are closed."""
+    """Opens and resets streams; reopens connections that the server closes."""
     block = frames.header_block(frames.request_fields())
     done, begin, connection, stream = 0, time.monotonic(), None, 1
     while done < wanted and time.monotonic() - begin < seconds:
@@ -101,7 +101,7 @@ def attack(port: int, server: Server, verdict: Verdict, served, resets_wanted: i
                       ("CONTINUATION flood", continuation_flood), ("garbage", garbage)):
         run(port)
         verdict.claim(f"alive after: {name}", server.alive(), server.alive())
-    # The requests to be reset are real ones: without its reset one is accepted.
+    # Check that the requests to be reset are valid: one without a reset is accepted.
     accepted = server.metrics()["quintet_requests_accepted_total"]
     send(port, request(frames.request_fields()))
     understood = eventually(lambda: server.metrics()["quintet_requests_accepted_total"] > accepted, 5) is not None

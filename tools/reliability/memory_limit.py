@@ -29,7 +29,7 @@ METHODS = {"encode": "Encode", "tokenize": "Tokenize", "detokenize": "Detokenize
 
 
 def requests() -> dict[str, bytes]:
-    """Serialised once: making these messages anew takes a client longer than the server takes to answer."""
+    """Requests serialized once, because building them takes longer than the server's response."""
     with Client("127.0.0.1:1") as client:  # nothing is sent
         short = client.generate_request("phoneme", SHORT).SerializeToString()
     inputs = [pb.Input(token_ids=pb.TokenIds(ids=ids)) for ids in INPUTS]
@@ -44,7 +44,7 @@ def requests() -> dict[str, bytes]:
 
 
 class Clients:
-    """Threads that call one after another until the end; `codes[kind][code]` counts the outcomes."""
+    """Threads that each send calls one after another; `codes[kind][code]` counts the outcomes."""
 
     def __init__(self, target: str, threads: int, timeout_s: float):
         self.codes = {kind: collections.Counter() for kind in METHODS}
@@ -90,7 +90,7 @@ class Clients:
 
 
 def cgroup_limit(folder: pathlib.Path, limit: int) -> str:
-    """Sets the limit; returns the file that counts the processes killed for it."""
+    """Sets the memory limit of the cgroup; returns its file that counts OOM kills."""
     v2 = (folder / "memory.max").exists()
     (folder / ("memory.max" if v2 else "memory.limit_in_bytes")).write_text(str(limit))
     return "memory.events" if v2 else "memory.oom_control"

@@ -6,7 +6,7 @@ import time
 from haproxy import Haproxy
 from serving import Load, Server, Verdict, arguments, count, eventually, failures, free_port, lost
 
-# The drain must last until the checks of deploy/haproxy have seen it: two of them, a second apart.
+# The drain must outlast two health checks of deploy/haproxy, which are one second apart.
 LIFE = dict(drain_delay=4, drain_timeout=20, cache_memory=128)
 
 

@@ -15,12 +15,13 @@ from serving import LOAD_CORE, SERVER_CORE, Load, Server, Verdict, arguments
 
 
 def cpu_seconds(pid: int) -> float:
-    """Of all threads of a process, ended ones included: the clock that clock_getcpuclockid(3) names."""
+    """CPU time of all threads of a process, including ended ones (clock_getcpuclockid(3))."""
     return time.clock_gettime((~pid << 3) | 2)
 
 
 def trimmed(values: list[float], share: float = 0.1) -> tuple[float, float]:
-    """Mean without `share` of the values at either end, and its standard error (from the winsorised variance)."""
+    """Trimmed mean without `share` of the values at each end, and its standard error (from the
+    winsorised variance)."""
     ordered = sorted(values)
     cut = int(share * len(ordered))
     kept = ordered[cut : len(ordered) - cut]
@@ -68,7 +69,7 @@ def main() -> int:
     verdict.conditions(report)
 
     def ratios(name: str) -> list[float]:
-        """With over without, of each four."""
+        """Ratio with / without scraping, for each group of four slots."""
         a, b = ([slot[name] for slot in slots[kind]] for kind in ("with", "without"))
         return [(a[i] + a[i + 1]) / (b[i] + b[i + 1]) for i in range(0, len(a), 2)]
 
