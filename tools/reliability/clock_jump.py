@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-"""Row 42: the wall clock jumps an hour forward and back while requests run. No deadline passes early, and none late: requests that
-cannot end in time still end with DEADLINE_EXCEEDED when they should. Needs Debian's libfaketime, which shifts the server's view of the wall clock
-alone; the clients' clocks stay as they are."""
+"""Row 42: the wall clock jumps one hour forward and back while requests run.
+
+No deadline expires early or late: requests that cannot finish in time still end with
+DEADLINE_EXCEEDED at their deadline. Needs Debian's libfaketime, which shifts the wall clock of the
+server only; the clocks of the clients do not change.
+"""
 import pathlib
 import tempfile
 import time

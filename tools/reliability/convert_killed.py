@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Row 37: quintet convert is killed by SIGKILL at 100 random points, half of them writing a new directory and half replacing one. The
-directory is then absent (new) or holds the old or the new model whole: it loads and gives that model's answers."""
+"""Row 37: `quintet convert` is killed by SIGKILL at 100 random points, half of them while it writes
+a new directory and half while it replaces one. Afterwards the directory is absent (if new) or holds
+the complete old or new model: it loads and gives that model's results.
+"""
 import pathlib
 import random
 import shutil

@@ -1,7 +1,11 @@
 #!/usr/bin/env python3
-"""Row 13: what a hostile client can send in HTTP/2, through haproxy: large metadata, bad te and scheme, endless CONTINUATION frames,
-100,000 stream resets in 10 s, garbage. Neither process ends, and others are served afterwards. --direct 1 leaves haproxy out, which is not
-how untrusted clients are to reach the server (Debian's gRPC 1.51 lacks fixes for some of this): a figure, not a claim of the row."""
+"""Row 13: hostile HTTP/2 traffic through haproxy: large metadata, bad te and scheme, endless
+CONTINUATION frames, 100,000 stream resets in 10 s, garbage.
+
+Neither process ends, and other clients are served afterwards. --direct 1 bypasses haproxy. That is
+not a supported setup for untrusted clients (Debian's gRPC 1.51 lacks fixes for some of this) and
+not a claim of the row: it only gives a figure.
+"""
 import os
 import time
 

@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
-"""Row 18: a server at its memory limit, first of the address space (`ulimit -v`), then, with --cgroup, of resident memory (memory.max).
-Clients without pauses send the requests that take most memory: 64 inputs of 1,500 tokens encoded without pooling, 1 MiB of text tokenized
-with spans, a million ids detokenized, beside short generations and streams. Only refused calls (RESOURCE_EXHAUSTED) are lost, the process
-lives, stays below the limit, and serves as before afterwards.
+"""Row 18: a server at its memory limit: first a limit of the address space (`ulimit -v`), then, with
+--cgroup, of resident memory (memory.max).
 
-Needs grpcio (tools/requirements.txt). --cgroup DIR is an empty cgroup with a memory controller that this user may write to, such as
-`systemd-run --user --scope -p Delegate=yes` gives; without it that part is skipped, and says so.
+Clients send, without pauses, the requests that take most memory: 64 inputs of 1,500 tokens encoded
+without pooling, 1 MiB of text tokenized with spans, a million ids detokenized; together with short
+generations and streams. Only rejected calls (RESOURCE_EXHAUSTED) fail; the process survives, stays
+below the limit and serves as before afterwards.
+
+Needs grpcio (tools/requirements.txt). --cgroup DIR is an empty cgroup with a memory controller that
+this user may write to, for example from `systemd-run --user --scope -p Delegate=yes`. Without it
+that part is skipped with a message.
 """
 import collections
 import pathlib

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Row 16: three replicas behind haproxy are restarted one after another under load. A client that tries again sees no error; without
-retries at most one request in a thousand fails."""
+"""Row 16: three replicas behind haproxy are restarted one after another under load. A client with
+retries sees no error; without retries at most one request in a thousand fails.
+"""
 import time
 
 from haproxy import Haproxy

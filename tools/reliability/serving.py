@@ -1,6 +1,7 @@
-"""What the reliability scripts share: a server as a process of its own, loads on it by `quintet bench serve`, and verdicts.
+"""Shared by the reliability scripts: a server process, loads by `quintet bench serve`, and verdicts.
 
-Standard library only. Everything is on the loopback interface, and every process started here is ended here.
+Standard library only. All traffic uses the loopback interface, and every process started here is
+ended here.
 """
 
 import argparse

@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""Row 41: a steady load for a long time, beside clients that misbehave in every way that the other scripts know. No deadlock, no lost
-request, counters that add up, memory that stays, and a latency at the end like that at the beginning.
+"""Row 41: a steady load for a long time, together with clients that misbehave in every way of the
+other scripts. No deadlock, no lost request, consistent counters, constant memory, and the same
+latency at the end as at the beginning.
 
-The time goes by in periods of two halves. In the first every misdeed is done once, each at its time, so that all periods have the same
-share of them; the second is quiet. The steady load is the same in all halves of a kind, down to the arrivals. So latencies can be
-compared: those of the quiet halves tell what the misdeeds left behind, those of the others what it is like to be served beside them."""
+The run consists of periods of two halves. In the first half every misuse happens once at its fixed
+time, so all periods contain the same misuse; the second half is quiet. The steady load is identical
+in all halves of a kind, including arrival times, so latencies are comparable: the quiet halves show
+what the misuse left behind, the other halves the latency during misuse.
+"""
 import gzip
 import os
 import random
