@@ -14,8 +14,8 @@ struct BenchEngineFlags {
   LoadFlags load;
 };
 
-// Queue length in requests, large enough that no request is rejected: overload behavior belongs to
-// the server and is measured by `bench serve`.
+// Queue limit in requests, large enough that no request is rejected: `bench serve` measures
+// overload, which the server handles.
 constexpr int64_t kQueue = 1 << 20;
 
 int Run(BenchEngineFlags flags) {
