@@ -1,5 +1,5 @@
-// quintet bench: the whole engine on random token ids of given shapes. Every run generates, or
-// scores, exactly the stated number of tokens.
+// quintet bench: measures the whole engine on random token ids of given shapes. Every run generates
+// or scores exactly the requested number of tokens.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -37,11 +37,11 @@ struct Shape {
   Pooling pooling = Pooling::kNone;
   int64_t batch = 0, beams = 1, input_tokens = 0;
   uint32_t new_tokens = 0;
-  int64_t targets = 0, target_tokens = 0;  // of score; 0: another mode
+  int64_t targets = 0, target_tokens = 0;  // mode score only; 0 in other modes
 
   bool score() const { return targets > 0; }
   bool generate() const { return !encode && !score(); }
-  // Tokens that one run gives.
+  // Tokens generated or scored by one run.
   int64_t output_tokens() const {
     return batch * (score() ? targets * target_tokens : int64_t{new_tokens});
   }
@@ -49,7 +49,7 @@ struct Shape {
 
 struct Measurement {
   std::vector<double> wall_ms, cpu_ms;
-  std::vector<double> host_us;  // of each step on a GPU: its time less what the host waited
+  std::vector<double> host_us;  // host time per step without waits for the GPU; empty on a CPU
 };
 
 double Median(std::vector<double> values) {
@@ -89,7 +89,7 @@ class CountingSink : public ResponseSink {
 absl::StatusOr<Request> MakeRequest(const Session& session, const Shape& shape,
                                     const DecodingFlags& flags, std::mt19937_64* random) {
   Request request;
-  // The lowest ids are where special tokens live.
+  // Skip the lowest ids: special tokens live there.
   const int32_t first = static_cast<int32_t>(std::min<int64_t>(100, session.config.vocab / 2));
   std::uniform_int_distribution<int32_t> id(first, static_cast<int32_t>(session.config.vocab - 1));
   for (int64_t i = 0; i < shape.input_tokens; ++i) request.input.push_back(id(*random));
@@ -122,7 +122,8 @@ absl::StatusOr<Request> MakeRequest(const Session& session, const Shape& shape,
   return request;
 }
 
-// Where no device is, nothing is recorded.
+// Records the host time of each step, without the time spent waiting for the device. Does nothing
+// if `device` or `measurement` is null.
 class StepTimer {
  public:
   StepTimer(const Device* device, Measurement* measurement)
@@ -249,7 +250,7 @@ void PrintRow(const nlohmann::ordered_json& row) {
                row["wall_ms"].get<double>(), row["cpu_ms"].get<double>(),
                row["tokens_per_s"].get<double>());
   if (row.contains("host_us_per_step")) {
-    absl::PrintF("  %6.1f us of the host a step", row["host_us_per_step"].get<double>());
+    absl::PrintF("  %6.1f us host/step", row["host_us_per_step"].get<double>());
   }
   absl::PrintF("\n");
   std::fflush(stdout);
@@ -283,7 +284,7 @@ absl::StatusOr<nlohmann::ordered_json> Measure(Session& session, const BenchFlag
   return report;
 }
 
-// Whether requests of every shape can be made: flags for decoding are checked against the model.
+// Checks the decoding flags against the model by making one request of every shape.
 absl::Status CheckShapes(const Session& session, const BenchFlags& flags) {
   std::mt19937_64 random(flags.seed);
   for (const Shape& shape : Shapes(flags)) {
@@ -293,7 +294,7 @@ absl::Status CheckShapes(const Session& session, const BenchFlags& flags) {
   return absl::OkStatus();
 }
 
-// Room for the largest shape, whatever the defaults are.
+// Raises the limits in `model` so that the largest shape fits.
 absl::Status MakeRoom(const BenchFlags& flags, ModelFlags* model) {
   absl::StatusOr<ModelConfig> config = ReadModelConfig(model->model);
   if (!config.ok()) return config.status();
@@ -301,7 +302,7 @@ absl::Status MakeRoom(const BenchFlags& flags, ModelFlags* model) {
   for (const Shape& shape : Shapes(flags)) {
     model->max_input_tokens = std::max(model->max_input_tokens, shape.input_tokens);
     model->max_running = std::max(model->max_running, shape.batch * shape.beams);
-    constexpr int64_t kSlack = 64;  // pages that are not full
+    constexpr int64_t kSlack = 64;  // tokens, for partly filled pages
     const double own = static_cast<double>(
         shape.score() ? shape.targets * (shape.target_tokens + kSlack)
                       : shape.beams * (static_cast<int64_t>(shape.new_tokens) + kSlack));
@@ -353,53 +354,60 @@ CLI::Option* AddList(CLI::App* command, const char* name, std::vector<T>* values
 void AddBenchCommand(CommandLine& line) {
   auto flags = std::make_shared<BenchFlags>();
   CLI::App* command = line.AddCommand(
-      {"bench", "Measure the whole engine on random token ids.",
+      {"bench", "Measure the engine on random token ids.",
        "quintet bench --model DIR --threads 1 --batch 1,8 --num-beams 1,4 --json bench.json",
-       "Times are medians over the repetitions of one whole call: all inputs of the batch encoded "
-       "and decoded to\n"
-       "exactly --new-tokens tokens each, or --targets targets of --target-tokens tokens each "
-       "scored."},
+       "Times are medians over --repetitions runs. A run processes a whole batch: it encodes all "
+       "inputs and\n"
+       "generates exactly --new-tokens tokens for each, or scores --targets targets of "
+       "--target-tokens tokens each."},
       [flags] { return Run(*flags); });
   AddModelFlags(line, command, &flags->model);
   AddIgnoreGenerationFieldsFlag(command, &flags->model.ignore_generation_fields);
   const CLI::Validator positive = InRange(int64_t{1}, int64_t{1} << 24);
   AddList(command, "--mode", &flags->modes,
-          "What to run: encode, generate, score; encode-first: encode, and only the first state of "
-          "each input comes back.",
+          "Modes to measure: encode, encode-first (returns only the first hidden state of each "
+          "input), generate, score.",
           "MODE,...")
       ->check(CLI::IsMember({"encode", "encode-first", "generate", "score"}));
-  AddList(command, "--batch", &flags->batches, "Inputs at once.", "INPUTS,...")->check(positive);
+  AddList(command, "--batch", &flags->batches, "Inputs per batch.", "INPUTS,...")->check(positive);
   AddList(command, "--input-tokens", &flags->input_tokens, "Length of each input.", "TOKENS,...")
       ->check(positive);
-  AddList(command, "--num-beams", &flags->beams, "Beams of generate; 1: greedy.", "BEAMS,...")
+  AddList(command, "--num-beams", &flags->beams,
+          "Number of beams of mode generate; 1 = greedy search. Range [1, 32].", "BEAMS,...")
       ->check(InRange(1, 32));
-  command->add_option("--new-tokens", flags->new_tokens, "Tokens generated for each input.")
+  command
+      ->add_option("--new-tokens", flags->new_tokens,
+                   "Tokens generated per input. Range [1, 4096].")
       ->check(InRange(1, 4096))
       ->type_name("TOKENS")
       ->group("Shapes");
-  command->add_option("--targets", flags->targets, "Targets scored for each input.")
+  command->add_option("--targets", flags->targets, "Targets scored per input. Range [1, 4096].")
       ->check(InRange(1, 4096))
       ->type_name("TARGETS")
       ->group("Shapes");
-  command->add_option("--target-tokens", flags->target_tokens, "Tokens of each target.")
+  command
+      ->add_option("--target-tokens", flags->target_tokens,
+                   "Length of each target. Range [1, 4096].")
       ->check(InRange(1, 4096))
       ->type_name("TOKENS")
       ->group("Shapes");
   AddSamplingFlags(command, &flags->decoding);
   AddRuleFlags(command, &flags->decoding);
-  command->add_option("--repetitions", flags->repetitions, "Measured runs of each shape.")
+  command
+      ->add_option("--repetitions", flags->repetitions, "Measured runs per shape. Range [1, 1000].")
       ->check(InRange(1, 1000))
       ->type_name("RUNS")
       ->group("Measurement");
-  command->add_option("--warmup", flags->warmup, "Runs before the measured ones.")
+  command
+      ->add_option("--warmup", flags->warmup, "Unmeasured runs per shape before the measured ones.")
       ->check(InRange(0, 1000))
       ->type_name("RUNS")
       ->group("Measurement");
-  command->add_option("--seed", flags->seed, "Seed of the token ids and of what is sampled.")
+  command->add_option("--seed", flags->seed, "Random seed for token ids and sampling.")
       ->check(NumberOf<uint64_t>())
       ->type_name("INTEGER")
       ->group("Measurement");
-  command->add_option("--output", flags->output, "What is printed: a table, or json.")
+  command->add_option("--output", flags->output, "Format of the report: text (a table) or json.")
       ->check(CLI::IsMember({"text", "json"}))
       ->type_name("FORMAT")
       ->group("Measurement");

@@ -1,4 +1,5 @@
-// quintet bench engine: the load of bench serve on an engine in this process, without a network.
+// quintet bench engine: runs the load of `bench serve` on an engine in this process, without a
+// network.
 #include <memory>
 
 #include "tools/conditions.h"
@@ -13,7 +14,8 @@ struct BenchEngineFlags {
   LoadFlags load;
 };
 
-// Nothing is refused: what comes of an overload is the server's affair.
+// Queue limit in requests, large enough that no request is rejected: `bench serve` measures
+// overload, which the server handles.
 constexpr int64_t kQueue = 1 << 20;
 
 int Run(BenchEngineFlags flags) {
@@ -44,8 +46,8 @@ void AddBenchEngineCommand(CommandLine& line) {
        .description = "Measure the engine in this process under the load of bench serve.",
        .example = "quintet bench engine --model DIR --threads 1 --concurrency 32 --requests 200 "
                   "--output-tokens 16:128",
-       .details = "With the same load flags and seed the requests are those of bench serve, so "
-                  "that the server's\nshare of the engine's speed can be told."},
+       .details = "Equal load flags and an equal --seed produce the same requests as bench serve, "
+                  "so the difference is\nthe overhead of the server."},
       [flags] { return Run(*flags); });
   AddModelFlags(line, command, &flags->model);
   AddIgnoreGenerationFieldsFlag(command, &flags->model.ignore_generation_fields);

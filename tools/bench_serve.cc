@@ -1,4 +1,4 @@
-// quintet bench serve: a load on a running server, as its clients see it.
+// quintet bench serve: measures a running server from the client's side.
 #include <memory>
 
 #include "tools/conditions.h"
@@ -63,35 +63,40 @@ void AddBenchServeCommand(CommandLine& line) {
        .example = "quintet bench serve --target 127.0.0.1:50051 --request-rate 20 --duration 60 "
                   "--output-tokens 16:128 --goodput ttft:75 tpot:20",
        .details =
-           "Latencies count from when a request was due, also when it was sent late. TTFT: to the "
-           "first message\nwith tokens; ITL: between such messages; TPOT: first to last over the "
-           "tokens after the first; E2E: to the\nend. Rates count what arrived between the first "
-           "measured request and the end of sending."},
+           "Latencies are measured from the scheduled arrival of a request, also if it was sent "
+           "late. TTFT: time to\nthe first message with tokens. ITL: time between such messages. "
+           "TPOT: (last - first token) / (tokens - 1).\nE2E: time to the end of the call. Rates "
+           "count responses received between the first measured request and\nthe last one sent."},
       [flags] { return Run(*flags); });
   constexpr char kGroup[] = "Server";
   GrpcTarget::Options* target = &flags->target;
   target->address = "127.0.0.1:50051";
-  command->add_option("--target", target->address, "The server.")
+  command->add_option("--target", target->address, "Address of the gRPC server.")
       ->type_name("HOST:PORT")
       ->group(kGroup);
-  command->add_option("--model", target->model, "Name of the model; empty: the only one.")
+  command
+      ->add_option("--model", target->model,
+                   "Name of the model; empty = the only model of the server.")
       ->type_name("NAME")
       ->group(kGroup);
-  command->add_option("--channels", target->channels, "Connections.")
+  command
+      ->add_option("--channels", target->channels,
+                   "Number of connections, used round-robin. Range [1, 10000].")
       ->check(InRange(1, 10000))
       ->type_name("CHANNELS")
       ->group(kGroup);
-  command->add_option("--timeout", target->timeout_s, "Deadline of each request.")
+  command->add_option("--timeout", target->timeout_s, "Timeout of each request.")
       ->check(InRange(0.001, 1e6))
       ->type_name("SECONDS")
       ->group(kGroup);
   command
       ->add_option("--attempts", target->attempts,
-                   "Most attempts at a request; UNAVAILABLE is tried again by gRPC.")
+                   "Maximum attempts per request: gRPC retries UNAVAILABLE. Range [1, 5].")
       ->check(InRange(1, 5))
       ->type_name("ATTEMPTS")
       ->group(kGroup);
-  command->add_option("--priority", flags->priority, "Of all requests: low, normal or high.")
+  command
+      ->add_option("--priority", flags->priority, "Priority of all requests: low, normal or high.")
       ->check(CLI::IsMember({"low", "normal", "high"}))
       ->type_name("PRIORITY")
       ->group(kGroup);

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Sets up, configures a Release build with warnings as errors into build/, and builds every target. Called by demo.sh and test.sh.
+# Installs the packages, configures a Release build with warnings as errors in build/, and builds
+# every target. Called by demo.sh and test.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,5 +1,5 @@
-// quintet classify: labels of lines, labels of tokens, or answers to questions, by the model's
-// head.
+// quintet classify: labels of lines, labels of tokens or answers to questions, depending on the
+// model's head.
 #include <algorithm>
 #include <memory>
 
@@ -87,8 +87,8 @@ std::string FormatTokens(int64_t number, bool json, const ModelConfig& config,
 
 struct Question {
   std::string context;
-  std::vector<TokenSpan> spans;                // of the context's tokens
-  int64_t context_begin = 0, context_end = 0;  // tokens that answers may come from
+  std::vector<TokenSpan> spans;                // of the context tokens
+  int64_t context_begin = 0, context_end = 0;  // input tokens that an answer may consist of
 };
 
 std::string FormatAnswers(int64_t number, bool json, const ClassifyFlags& flags,
@@ -114,8 +114,8 @@ std::string FormatAnswers(int64_t number, bool json, const ClassifyFlags& flags,
   return json ? JsonLine({{"line", number}, {"answers", std::move(answers)}}) : text + "\n";
 }
 
-// QUESTION<TAB>CONTEXT, or {"text": question, "pair": context}: both with their special tokens, one
-// after the other.
+// Parses QUESTION<TAB>CONTEXT or {"text": question, "pair": context}. `ids` becomes the question
+// followed by the context, each with its special tokens.
 absl::StatusOr<Question> ReadQuestion(const Session& session, const ClassifyFlags& flags,
                                       const std::string& line, std::vector<int32_t>* ids) {
   if (session.tokenizer == nullptr) {
@@ -146,7 +146,7 @@ absl::StatusOr<Question> ReadQuestion(const Session& session, const ClassifyFlag
   if (!spans.ok()) return spans.status();
   question.spans = *std::move(spans);
   for (const TokenSpan& span : question.spans) ids->push_back(span.id);
-  // What the post-processor put around the context has no text and holds no answer.
+  // Special tokens that the post-processor added around the context have no text: no answer there.
   const auto has_text = [](const TokenSpan& span) { return span.end_byte > span.begin_byte; };
   while (!question.spans.empty() && !has_text(question.spans.back())) question.spans.pop_back();
   while (!question.spans.empty() && !has_text(question.spans.front())) {
@@ -216,21 +216,23 @@ int Run(const ClassifyFlags& flags) {
 void AddClassifyCommand(CommandLine& line) {
   auto flags = std::make_shared<ClassifyFlags>();
   CLI::App* command = line.AddCommand(
-      {"classify", "Labels or answers by the head of a classification model.",
+      {"classify", "Classify lines or tokens, or answer questions, with the model's head.",
        "quintet classify --model DIR --output json < reviews.txt",
-       "Sequence heads print LABEL<TAB>PROBABILITY for each line of standard input; token heads a "
-       "label for each\n"
-       "token; question-answering heads, whose lines are QUESTION<TAB>CONTEXT (--input json: "
-       "\"text\" and\n"
-       "\"pair\"), the answers. --output json adds all logits, probabilities and byte offsets."},
+       "Output per input line: LABEL<TAB>PROBABILITY for sequence heads, one label per token for "
+       "token heads, the\n"
+       "answers for question-answering heads, whose input lines are QUESTION<TAB>CONTEXT (--input "
+       "json: \"text\"\n"
+       "and \"pair\"). --output json adds all logits, probabilities and byte offsets."},
       [flags] { return Run(*flags); });
   AddModelFlags(line, command, &flags->model);
   AddLineFlags(command, &flags->lines, {"text", "json"});
-  command->add_option("--top-k", flags->top_k, "Answers to each question.")
+  command->add_option("--top-k", flags->top_k, "Number of answers per question. Range [1, 20].")
       ->check(InRange(1, 20))
       ->type_name("ANSWERS")
       ->group("Question answering");
-  command->add_option("--max-answer-tokens", flags->max_answer_tokens, "Longest answer.")
+  command
+      ->add_option("--max-answer-tokens", flags->max_answer_tokens,
+                   "Maximum answer length. Range [1, 4096].")
       ->check(InRange(1, 4096))
       ->type_name("TOKENS")
       ->group("Question answering");

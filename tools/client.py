@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Calls a Quintet server from the command line, by tools/quintet_rpc.py (which is also the module to import).
+"""Command-line client of a Quintet server. The importable module is tools/quintet_rpc.py.
 
     .venv/bin/python tools/client.py generate --num-beams 4 phoneme quintet
     printf 'one\\ntwo\\n' | .venv/bin/python tools/client.py encode --normalize
@@ -45,7 +45,7 @@ def as_json(message) -> dict:
     )
 
 
-# ---- Decoding options: one flag for each field of the message, so that none can be missing ----
+# ---- Decoding options: one flag per field, generated from the message ----
 
 
 def _ids(text: str) -> list[int]:
@@ -69,7 +69,7 @@ def add_decoding_flags(parser: argparse.ArgumentParser) -> None:
             names = [v.name.removeprefix(prefix).lower() for v in field.enum_type.values if v.number != 0]
             flag.update(choices=names)
         elif field.type == field.TYPE_STRING:
-            flag.update(action="append", metavar="TEXT", help="may be given several times")
+            flag.update(action="append", metavar="TEXT", help="repeat the flag for several texts")
         elif field.name == "decoder_prefix":
             flag.update(metavar="TEXT")
         elif field.name == "bad_words_ids":
@@ -95,7 +95,7 @@ def decoding_of(arguments: argparse.Namespace) -> pb.DecodingOptions:
     return json_format.ParseDict(values, pb.DecodingOptions())
 
 
-# ---- Commands: one input in, its text and JSON out ----
+# ---- Commands: each maps one input to its text and JSON output ----
 
 
 def generate(client: Client, arguments: argparse.Namespace, line: str) -> tuple[str, dict]:
@@ -170,7 +170,7 @@ INPUT_ERRORS = (grpc.RpcError, ValueError)
 
 
 def report(error: Exception) -> dict:
-    """Tells standard error; returns what `--output json` tells standard output."""
+    """Prints the failure to standard error; returns the object for `--output json`."""
     if isinstance(error, grpc.RpcError):
         failure = Failure.of(error)
     else:
@@ -182,7 +182,7 @@ def report(error: Exception) -> dict:
 
 
 def run_lines(client: Client, arguments: argparse.Namespace) -> int:
-    """Up to --concurrency calls at once, their outputs in the order of the inputs."""
+    """Runs up to --concurrency calls concurrently; yields outputs in input order."""
     failed = False
 
     def print_first(pending: collections.deque) -> None:
@@ -209,7 +209,8 @@ def run_lines(client: Client, arguments: argparse.Namespace) -> int:
 
 
 def run_stream(client: Client, arguments: argparse.Namespace) -> int:
-    """Text of the first sequence as it comes; at the end the rest of it (all of it with beams) and the other sequences."""
+    """Prints the first sequence while it is generated, then its rest (all of it with beams) and
+    the other sequences."""
     exit_code = 0
     for line in inputs_of(arguments):
         shown = ""
@@ -257,14 +258,14 @@ def connection_flags() -> argparse.ArgumentParser:
         "--target",
         default="127.0.0.1:50051",
         metavar="HOST:PORT",
-        help="%(default)s; any gRPC name such as dns:///HOST:PORT",
+        help="address of the server, HOST:PORT or a gRPC name such as dns:///HOST:PORT (default %(default)s)",
     )
     group.add_argument(
         "--timeout",
         type=float,
         default=60.0,
         metavar="SECONDS",
-        help="deadline of each call, retries included (%(default)s)",
+        help="timeout of each call including retries (default %(default)s)",
     )
     group.add_argument(
         "--attempts",
@@ -272,27 +273,27 @@ def connection_flags() -> argparse.ArgumentParser:
         default=5,
         choices=range(1, 6),
         metavar="N",
-        help="1 to 5: attempts of a call that is refused (UNAVAILABLE, RESOURCE_EXHAUSTED), as far apart as the server says (%(default)s)",
+        help="maximum attempts per call: UNAVAILABLE and RESOURCE_EXHAUSTED are retried after the delay that the server asks for; range [1, 5] (default %(default)s)",
     )
-    group.add_argument("--tls", action="store_true", help="TLS with the system's authorities; --ca implies it")
-    group.add_argument("--ca", metavar="FILE", help="PEM: authority of the server's certificate")
-    group.add_argument("--cert", metavar="FILE", help="PEM: this client's certificate (mutual TLS), with --key")
-    group.add_argument("--key", metavar="FILE", help="PEM: its private key")
+    group.add_argument("--tls", action="store_true", help="use TLS with the system's CA certificates; implied by --ca")
+    group.add_argument("--ca", metavar="FILE", help="CA certificate of the server (PEM)")
+    group.add_argument("--cert", metavar="FILE", help="client certificate for mutual TLS (PEM); needs --key")
+    group.add_argument("--key", metavar="FILE", help="private key of --cert (PEM)")
     group.add_argument(
-        "--server-name", metavar="NAME", help="name in the server's certificate, where --target has another"
+        "--server-name", metavar="NAME", help="name in the server's certificate, if it differs from --target"
     )
     group.add_argument(
-        "--api-key-file", metavar="FILE", help="file that holds the API key; else the variable QUINTET_API_KEY"
+        "--api-key-file", metavar="FILE", help="file with the API key (default: the variable QUINTET_API_KEY)"
     )
-    group.add_argument("--allow-plaintext", action="store_true", help="send the API key to another machine without TLS")
+    group.add_argument("--allow-plaintext", action="store_true", help="allow sending the API key to another machine without TLS")
     group.add_argument("--output", choices=("text", "json"), default="text")
-    group.add_argument("--concurrency", type=int, default=1, metavar="CALLS", help="calls at once (%(default)s)")
+    group.add_argument("--concurrency", type=int, default=1, metavar="CALLS", help="number of concurrent calls (default %(default)s)")
     call = parser.add_argument_group("call")
-    call.add_argument("--model", help="name, where the server has several")
-    call.add_argument("--request-id", metavar="ID", help="of every call; generated by the server when left out")
+    call.add_argument("--model", help="name of the model; optional if the server has only one")
+    call.add_argument("--request-id", metavar="ID", help="request id of every call (default: generated by the server)")
     call.add_argument("--priority", choices=("low", "normal", "high"))
     call.add_argument("--add-special-tokens", action=argparse.BooleanOptionalAction, default=None)
-    call.add_argument("--truncate", action="store_true", help="cut inputs that are too long")
+    call.add_argument("--truncate", action="store_true", help="truncate inputs that are too long")
     return parser
 
 
@@ -307,29 +308,29 @@ def build_parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=help_text, description=help_text, parents=[connection])
         command.set_defaults(run=run, call=call)
         if inputs:
-            command.add_argument("inputs", nargs="*", metavar=inputs, help="default: lines of standard input")
+            command.add_argument("inputs", nargs="*", metavar=inputs, help="inputs (default: lines of standard input)")
         return command
 
     add_decoding_flags(add("generate", "Generate text.", run_lines, generate))
     add_decoding_flags(add("stream", "Generate text and print it as it comes.", run_stream))
     command = add("encode", "Embed text.", run_lines, encode)
     command.add_argument("--pooling", choices=("none", "mean", "first", "last"), default="mean")
-    command.add_argument("--normalize", action="store_true", help="to unit length")
+    command.add_argument("--normalize", action="store_true", help="scale embeddings to unit length")
     command.add_argument("--vector-type", choices=("fp32", "fp16", "bf16"), default="fp32")
     command = add("score", "Log-likelihood of targets: INPUT<TAB>TARGET[<TAB>TARGET...].", run_lines, score, "LINE")
     command.add_argument("--top-logprobs", type=int, default=0, metavar="N")
-    command.add_argument("--sliding-window", type=int, default=0, metavar="N", help="causal models: tokens that a token sees")
-    command.add_argument("--prefix-lm", action="store_true", help="causal models: the input is read both ways")
+    command.add_argument("--sliding-window", type=int, default=0, metavar="N", help="attention window in tokens (causal models only); 0 = unlimited")
+    command.add_argument("--prefix-lm", action="store_true", help="bidirectional attention within the input (causal models only)")
     command = add(
         "classify", "Labels of texts or tokens, or answers to QUESTION<TAB>CONTEXT.", run_lines, classify, "LINE"
     )
-    command.add_argument("--top-k", type=int, default=0, metavar="N", help="answers wanted")
+    command.add_argument("--top-k", type=int, default=0, metavar="N", help="number of answers; 0 = the server's default")
     command.add_argument("--max-answer-tokens", type=int, default=0, metavar="N")
     add("tokenize", "Token ids of text.", run_lines, tokenize)
     add("detokenize", "Text of token ids, separated by blanks.", run_lines, detokenize, "IDS")
     add("info", "What the model is, and the server's limits.", run_info, inputs=None)
     command = add("health", "Whether the server serves.", run_health, inputs=None)
-    command.add_argument("--service", default="", help="quintet.v1.Inference; default: the server")
+    command.add_argument("--service", default="", help="service to check, for example quintet.v1.Inference (default: the whole server)")
     return parser
 
 

@@ -18,6 +18,12 @@ class HelpFormatter : public CLI::Formatter {
  public:
   HelpFormatter() { column_width(34); }
 
+  // Only the first long name: further ones are aliases (the names of other servers).
+  std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
+    return option->get_lnames().size() > 1 ? option->get_name()
+                                           : Formatter::make_option_name(option, is_positional);
+  }
+
   std::string make_option_opts(const CLI::Option* option) const override {
     const bool is_switch = option->get_expected_max() == 0;
     if (is_switch || option->get_type_name().empty()) return "";
@@ -36,8 +42,8 @@ class HelpFormatter : public CLI::Formatter {
   }
 };
 
-// The kernels' own variable, which they take for granted: QUINTET_CPU_ISA caps the instruction set
-// (kernels/cpu_features.h).
+// Validates QUINTET_CPU_ISA, which caps the instruction set (kernels/cpu_features.h). The kernels
+// read it without checking.
 absl::Status CheckIsaVariable() {
   const char* value = std::getenv("QUINTET_CPU_ISA");
   if (value == nullptr) return absl::OkStatus();
@@ -57,16 +63,16 @@ CommandLine::CommandLine() : app_("Quintet: inference for T5-family models and G
   app_.set_version_flag("--version", absl::StrCat("quintet ", Version(), " (", Commit(), ")"),
                         "Show version and commit.");
   app_.require_subcommand(0, 1);
-  app_.allow_extras();  // unknown words are ours to report, with a suggestion
+  app_.allow_extras();  // ReportUnknown reports unknown words with a suggestion
   app_.footer(
       "quintet SUBCOMMAND --help shows the flags of one subcommand.\n"
       "A flag --some-flag may also be set by the variable QUINTET_SOME_FLAG or in a --config "
       "file;\n"
-      "flag beats variable beats file.\n\n"
+      "precedence: flag, variable, file, default.\n\n"
       "Exit codes:\n"
       "  0  done\n"
       "  1  something failed: a line, the output, memory\n"
-      "  2  usage or configuration: flags, variables, files, a device or address not to be had\n"
+      "  2  usage or configuration: flags, variables, files, an unavailable device or address\n"
       "  3  model or tokenizer rejected\n"
       "  4  a remote call failed\n"
       "  70  an accelerator or engine of serve failed or stalled\n"
@@ -90,22 +96,22 @@ CLI::App* CommandLine::AddCommand(const CommandText& text, std::function<int()> 
 
 // Added last, so that --help shows a command's own flags first.
 void CommandLine::AddCommonFlags(CLI::App* command, Common* common) {
-  command->add_option("--config", common->config, "File of flag values in TOML.")
+  command->add_option("--config", common->config, "TOML file with flag values.")
       ->type_name("FILE")
       ->group("Common");
   command
       ->add_flag("--print-config", common->print_config,
-                 "Print the settled values as a --config file and exit.")
+                 "Print the resolved flag values as a --config file and exit.")
       ->group("Common");
   command
       ->add_option("--log-format", common->log_format,
-                   "Format of the log on standard error: text or json.")
+                   "Log format on standard error: text or json.")
       ->check(CLI::IsMember({"text", "json"}))
       ->type_name("FORMAT")
       ->group("Common");
   command
       ->add_option("--log-level", common->log_level,
-                   "Least serious messages to log: debug, info, warn or error.")
+                   "Minimum log level: debug, info, warn or error.")
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
       ->type_name("LEVEL")
       ->group("Common");

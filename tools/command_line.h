@@ -1,10 +1,10 @@
-// The command line as a whole: subcommands, and where the value of a flag comes from.
+// The command line: subcommands, and the sources of flag values.
 //
-// Flag > environment > --config file > default. The variable of --num-beams is QUINTET_NUM_BEAMS.
-// The file is TOML: keys are flag names without the leading dashes (underscores serve too), at the
-// top for every subcommand that has the flag, or in a section named after one subcommand
-// ([bench.serve] for bench serve). CLI11 is used for argv alone, since it lets its file beat the
-// environment.
+// Precedence: flag > environment > --config file > default. The variable of --num-beams is
+// QUINTET_NUM_BEAMS. The file is TOML. Its keys are flag names without the leading dashes, with
+// dashes or underscores. Keys at the top apply to every subcommand that has the flag; keys in a
+// section named after a subcommand ([bench.serve] for bench serve) apply to that one. CLI11 only
+// parses argv, because its own precedence puts the file before the environment.
 #pragma once
 
 #include <functional>
@@ -19,7 +19,8 @@
 namespace quintet {
 
 struct CommandText {
-  std::string name;          // "bench serve": the subcommand serve of bench, which is there already
+  // "bench serve" is the subcommand serve of bench, which must have been added before.
+  std::string name;
   std::string description;   // one line
   std::string example;       // shown at the end of --help
   std::string details = "";  // shown before the example
@@ -31,18 +32,19 @@ class CommandLine {
 
   // Registers a subcommand and returns its CLI11 app, to which the caller adds flags in groups.
   // Rules for flags:
-  // - bind each to a variable that holds the default, so that --help shows it (or set default_str);
-  // never use envname(),
-  //   required() or set_config(): a value may still come from the environment or the file (use
-  //   Require below);
-  // - type_name() is the unit; vectors take allow_extra_args(false).
-  // `run` is called once all values are settled, and returns the exit code. It must own what it and
-  // the flags refer to.
+  // - Bind each flag to a variable that holds the default (or set default_str), so that --help
+  //   shows it.
+  // - Never use envname(), required() or set_config(): a value may still come from the environment
+  //   or the file. Use Require below.
+  // - type_name() is the unit. Vectors need allow_extra_args(false).
+  // - A further name is an alias that --help does not show.
+  // `run` is called after all values are resolved and returns the exit code. It must own the
+  // variables that the flags are bound to.
   CLI::App* AddCommand(const CommandText& text, std::function<int()> run);
-  // Makes a flag (or positional) mandatory, from wherever it comes.
+  // Makes a flag or positional mandatory; its value may come from any source.
   void Require(CLI::Option* option) { required_.push_back(option); }
 
-  // Parses, settles the flags, and runs the chosen subcommand. Returns the process's exit code.
+  // Parses argv, resolves the flags and runs the chosen subcommand. Returns the exit code.
   int Run(int argc, char** argv);
 
  private:
@@ -61,7 +63,7 @@ class CommandLine {
   std::vector<CLI::Option*> required_;
 };
 
-// Each is defined in the file named after it.
+// Each function is defined in the file named after its subcommand.
 void AddGenerateCommand(CommandLine& line);
 void AddEncodeCommand(CommandLine& line);
 void AddScoreCommand(CommandLine& line);

@@ -1,5 +1,5 @@
-// quintet completion SHELL: a script that completes subcommands and flags, made from the flags
-// themselves.
+// quintet completion SHELL: prints a script that completes subcommands and flags, generated from
+// the registered flags.
 #include <cstdio>
 #include <memory>
 
@@ -19,7 +19,7 @@ std::vector<std::string> Names(const std::vector<CLI::App*>& commands) {
 
 std::string BashScript(CLI::App* root) {
   const std::vector<std::string> names = Names(root->get_subcommands({}));
-  // Each command after those below it: the first pattern that matches decides.
+  // List subcommands before their parents: the first matching pattern of the case wins.
   std::string cases;
   for (CLI::App* command : AllCommands(root)) {
     std::vector<std::string> words = Names(command->get_subcommands({}));
@@ -80,7 +80,7 @@ void AddCompletionCommand(CommandLine& line) {
                         return kExitDone;
                       });
   state->root = command->get_parent();
-  line.Require(command->add_option("shell", state->shell, "The shell: bash, zsh or fish.")
+  line.Require(command->add_option("shell", state->shell, "Shell: bash, zsh or fish.")
                    ->check(CLI::IsMember({"bash", "zsh", "fish"}))
                    ->type_name("SHELL"));
 }

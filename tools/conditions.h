@@ -1,4 +1,4 @@
-// Under which conditions a figure was measured: what every report of a benchmark begins with.
+// Conditions of a measurement (version, machine, model), which start every benchmark report.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@
 
 namespace quintet {
 
-int64_t PeakBytes();  // most memory this process has had resident so far
+int64_t PeakBytes();  // peak resident memory of this process
 
-// {"version", "commit", "cpu", "cores" (this process may use), "system"}
+// Returns {"version", "commit", "cpu", "cores" (available to this process), "system"}.
 nlohmann::ordered_json MachineConditions();
-// The same and the model: dtype, threads, family, parameters, bytes, load time.
+// MachineConditions plus the model: dtype, threads, family, parameters, bytes, load time.
 nlohmann::ordered_json SessionConditions(const Session& session);
-// By how much a GPU's free memory is less than before the model was loaded; 0 on a CPU.
+// GPU memory used since before the model was loaded; 0 on a CPU.
 int64_t DeviceBytes(const Session& session);
 
 // Prints the report when `output` is "json", and writes it to `json_file` unless that is empty.

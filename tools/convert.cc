@@ -1,4 +1,4 @@
-// quintet convert: checkpoints in our packed form, and T5 as FAT5 and back.
+// quintet convert: writes checkpoints in Quintet's packed format, and converts T5 to FAT5 and back.
 #include "models/convert.h"
 
 #include <algorithm>
@@ -50,7 +50,7 @@ absl::Status Verify(const ConvertFlags& flags, const std::string& directory, DTy
   options.source = flags.model;
   options.result = directory;
   options.follow_symlinks = flags.follow_symlinks;
-  // fp8 has no products on a CPU: it runs in f32 there, with the values that it stands for.
+  // A CPU has no fp8 GEMM: the dequantized weights run in f32.
   options.result_weights = stored == DType::kI8 ? WeightType::kI8 : WeightType::kF32;
   absl::StatusOr<std::vector<StageError>> stages = CompareModels(options, &pool);
   if (!stages.ok()) return stages.status();
@@ -109,7 +109,7 @@ int Run(const ConvertFlags& flags) {
   if (options.form != ConvertForm::kPacked && options.dtype.has_value() &&
       IsQuantized(*options.dtype)) {
     return Fail(kExitUsage, absl::InvalidArgumentError(absl::StrCat(
-                                "--dtype ", flags.dtype, " goes with --to quintet only")));
+                                "--dtype: ", flags.dtype, " needs --to quintet, got ", flags.to)));
   }
   if (absl::Status status = CheckConvertTarget(flags.model, flags.out); !status.ok()) {
     return Fail(kExitUsage, absl::Status(status.code(), absl::StrCat("--out: ", status.message())));
@@ -151,39 +151,41 @@ void AddConvertCommand(CommandLine& line) {
       line.AddCommand({"convert", "Write a checkpoint in Quintet's packed form, or as FAT5 or T5.",
                        "quintet convert --model t5-base --out t5-base-int8 --dtype int8 --verify"},
                       [flags] { return Run(*flags); });
-  line.Require(command->add_option("--model", flags->model, "Checkpoint to read.")
+  line.Require(command->add_option("--model", flags->model, "Checkpoint directory to read.")
                    ->type_name("DIR")
                    ->group("Files"));
-  line.Require(command->add_option("--out", flags->out, "Directory to make.")
+  line.Require(command->add_option("--out", flags->out, "Output directory to create.")
                    ->type_name("DIR")
                    ->group("Files"));
-  command->add_flag("--force", flags->force, "Replace --out where it exists.")->group("Files");
+  command->add_flag("--force", flags->force, "Replace --out if it exists.")->group("Files");
   command
       ->add_flag("--follow-symlinks", flags->follow_symlinks,
-                 "Read files behind symbolic links, as hub caches have them.")
+                 "Follow symbolic links to weight files, as in Hugging Face hub caches.")
       ->group("Files");
   command
       ->add_option(
           "--dtype", flags->dtype,
-          "Type of the stored matrices: f32, bf16, f16, int8, fp8 (e4m3, for GPUs; ffn_out stays "
-          "as it is), or source for what they are.")
+          "Stored type of the weight matrices: f32, bf16, f16, int8, fp8 (e4m3, for GPUs; ffn_out "
+          "keeps its type), or source (unchanged).")
       ->check(CLI::IsMember({"source", "f32", "bf16", "f16", "int8", "fp8"}))
       ->type_name("TYPE")
       ->group("Conversion");
   command
-      ->add_option("--to", flags->to,
-                   "Form: quintet (packed), fat5 (from Hugging Face's T5) or t5 (from FAT5).")
+      ->add_option(
+          "--to", flags->to,
+          "Output format: quintet (packed), fat5 (from Hugging Face T5) or t5 (from FAT5).")
       ->check(CLI::IsMember({"quintet", "fat5", "t5"}))
       ->type_name("FORM")
       ->group("Conversion");
   command
       ->add_flag("--verify", flags->verify,
-                 "Run source and result on sample input; print the error of every layer and of the "
-                 "logits, and write nothing when it is too large.")
+                 "Run source and result on sample input, print the error of every layer and of the "
+                 "logits, and write nothing if an error exceeds the tolerance.")
       ->group("Conversion");
   command
       ->add_option("--threads", flags->threads,
-                   "Threads of --verify; 0: one for each physical core this process may use.")
+                   "Number of threads of --verify; 0 = one per physical core available to the "
+                   "process. Range [0, 1024].")
       ->check(InRange(0, 1024))
       ->type_name("THREADS")
       ->group("Conversion");

@@ -1,10 +1,10 @@
-// How many compute threads make sense here.
+// Default number of compute threads.
 #pragma once
 
 namespace quintet {
 
-// Physical cores that this process may use: its affinity mask with hyper-threads counted once, cut
-// to the CPU quota of its control group. At least 1.
+// Number of physical cores available to this process: its affinity mask with hyper-threads counted
+// once, limited by the CPU quota of its cgroup. At least 1.
 int AvailableCores();
 
 }  // namespace quintet

@@ -8,12 +8,13 @@
 namespace quintet {
 namespace {
 
-// One flag's texts.
+// Texts of one flag in --help.
 struct Text {
   const char* name;
   const char* description;
   const char* unit;
-  const char* shown_default;  // "model": generation_config.json's, then that of the documentation
+  // "model": taken from generation_config.json, otherwise the documented default.
+  const char* shown_default;
 };
 
 class Adder {
@@ -59,48 +60,64 @@ class Adder {
 void AddSearchFlags(CLI::App* command, DecodingFlags* flags) {
   DecodingRequest& r = flags->request;
   Adder search(command, "Search");
-  search.Value({"--num-beams", "Beams; 1: greedy or sampling.", "BEAMS", "1"}, &r.num_beams);
-  search.Value({"--num-return-sequences", "Sequences returned for each input.", "SEQUENCES", "1"},
-               &r.num_return_sequences);
+  search.Value({"--num-beams", "Number of beams; 1 = greedy search or sampling. Range [1, 32].",
+                "BEAMS", "1"},
+               &r.num_beams);
+  search.Value(
+      {"--num-return-sequences",
+       "Sequences returned per input: at most --num-beams, or 16 with sampling.", "SEQUENCES", "1"},
+      &r.num_return_sequences);
   search.Value({"--length-penalty",
-                "Exponent of the length that divides a beam's score, -10 to 10.", "EXPONENT", "1"},
+                "Exponent of the length by which a beam's score is divided. Range [-10, 10].",
+                "EXPONENT", "1"},
                &r.length_penalty);
   search.String(
       {"--early-stopping",
-       "When a beam search ends: heuristic, first or never (Hugging Face: false, true, never).",
+       "When beam search stops: heuristic, first or never (Hugging Face: false, true, never).",
        "RULE", "heuristic"},
       &flags->early_stopping);
-  search.Value(
-      {"--patience", "Finished beams awaited, in units of the beams; needs --early-stopping first.",
-       "FACTOR", "1"},
-      &r.patience);
+  search.Value({"--patience",
+                "Finished beams to collect, as a multiple of --num-beams. Other than 1 needs "
+                "--early-stopping first. Range [0.1, 4].",
+                "FACTOR", "1"},
+               &r.patience);
 }
 
 void AddLengthFlags(CLI::App* command, DecodingFlags* flags) {
   DecodingRequest& r = flags->request;
-  Adder length(command, "Length and end");
-  length.Value({"--max-new-tokens", "Most tokens generated.", "TOKENS", "256"}, &r.max_new_tokens);
-  length.Value({"--min-new-tokens", "Fewest tokens before the end of sequence.", "TOKENS", "0"},
-               &r.min_new_tokens);
-  length.Commas({"--eos-token-ids", "Ids that end a sequence.", "ID,...", "model"},
-                &r.eos_token_ids);
-  length.Value({"--pad-token-id", "Id that fills what is empty.", "ID", "model"}, &r.pad_token_id);
-  length.List({"--stop", "Text that ends a sequence; may be given several times.", "TEXT", ""},
-              &r.stop);
+  Adder length(command, "Stopping");
+  length.Value(
+      {"--max-new-tokens", "Maximum number of new tokens. Range [1, 4096].", "TOKENS", "256"},
+      &r.max_new_tokens);
+  length.Value(
+      {"--min-new-tokens",
+       "Minimum number of new tokens before a sequence may end. Range [0, --max-new-tokens].",
+       "TOKENS", "0"},
+      &r.min_new_tokens);
+  length.Commas(
+      {"--eos-token-ids", "Token ids that end a sequence; at most 16.", "ID,...", "model"},
+      &r.eos_token_ids);
+  length.Value({"--pad-token-id", "Token id used for padding.", "ID", "model"}, &r.pad_token_id);
+  length.List(
+      {"--stop", "Text that ends a sequence, 1 to 256 bytes. Repeat the flag for up to 16 texts.",
+       "TEXT", ""},
+      &r.stop);
   length.Switch("--include-stop", "Keep the stop text in the output.", &flags->include_stop);
-  length.Switch("--ignore-eos", "Go on to --max-new-tokens whatever is generated (for benchmarks).",
+  length.Switch("--ignore-eos", "Continue past end-of-sequence tokens (for benchmarks).",
                 &flags->ignore_eos);
 }
 
 void AddPrefixFlags(CLI::App* command, DecodingFlags* flags) {
   DecodingRequest& r = flags->request;
-  Adder rules(command, "Rules");
-  rules.Value({"--decoder-start-token-id", "Id the decoder starts from.", "ID", "model"},
+  Adder rules(command, "Decoder prompt");
+  rules.Value({"--decoder-start-token-id", "Token id that the decoder starts with. Not for GPT-2.",
+               "ID", "model"},
               &r.decoder_start_token_id);
   rules.String(
-      {"--decoder-prefix", "Text the decoder's output starts with (not GPT-2).", "TEXT", ""},
+      {"--decoder-prefix", "Text that the decoder output starts with. Not for GPT-2.", "TEXT", ""},
       &flags->prefix_text);
-  rules.Commas({"--decoder-prefix-ids", "The same as ids.", "ID,...", ""}, &flags->prefix_ids);
+  rules.Commas({"--decoder-prefix-ids", "Like --decoder-prefix, as token ids.", "ID,...", ""},
+               &flags->prefix_ids);
 }
 
 absl::StatusOr<std::vector<std::vector<uint32_t>>> ParseIdLists(const std::string& text) {
@@ -124,41 +141,58 @@ absl::StatusOr<std::vector<std::vector<uint32_t>>> ParseIdLists(const std::strin
 void AddSamplingFlags(CLI::App* command, DecodingFlags* flags) {
   DecodingRequest& r = flags->request;
   Adder sampling(command, "Sampling");
-  sampling.Switch("--do-sample",
-                  "Sample instead of taking the most likely token; with beams: beam sampling.",
-                  &flags->do_sample);
-  sampling.Value({"--temperature", "Divisor of the logits, 0.01 to 100.", "FACTOR", "1"},
-                 &r.temperature);
-  sampling.Value({"--top-k", "Sample among so many best tokens; 0: all.", "TOKENS", "50"},
-                 &r.top_k);
-  sampling.Value({"--top-p", "Sample within this probability mass.", "PROBABILITY", "1"}, &r.top_p);
+  sampling.Switch(
+      "--do-sample",
+      "Sample instead of taking the most likely token; with --num-beams > 1, beam sampling.",
+      &flags->do_sample);
   sampling.Value(
-      {"--typical-p", "Sample within this mass of locally typical tokens.", "PROBABILITY", "1"},
-      &r.typical_p);
-  sampling.Value({"--min-p", "Drop tokens below this fraction of the best one's probability.",
-                  "FRACTION", "0"},
-                 &r.min_p);
+      {"--temperature", "Sampling temperature: the logits are divided by it. Range [0.01, 100].",
+       "FACTOR", "1"},
+      &r.temperature);
+  sampling.Value({"--top-k", "Sample from the K most likely tokens; 0 = no limit.", "K", "50"},
+                 &r.top_k);
+  sampling.Value(
+      {"--top-p",
+       "Nucleus sampling: keep the most likely tokens up to total probability P. Range (0, 1].",
+       "P", "1"},
+      &r.top_p);
+  sampling.Value({"--typical-p",
+                  "Locally typical sampling: keep the most typical tokens up to total probability "
+                  "P. Range (0, 1].",
+                  "P", "1"},
+                 &r.typical_p);
+  sampling.Value(
+      {"--min-p", "Drop tokens less likely than P times the most likely token. Range [0, 1).", "P",
+       "0"},
+      &r.min_p);
 }
 
 void AddRuleFlags(CLI::App* command, DecodingFlags* flags) {
   DecodingRequest& r = flags->request;
-  Adder rules(command, "Rules");
-  rules.Value(
-      {"--repetition-penalty", "Penalty of tokens already there, above 0 to 10.", "FACTOR", "1"},
-      &r.repetition_penalty);
-  rules.Value({"--no-repeat-ngram-size", "No sequence of so many tokens occurs twice; 0: off.",
-               "TOKENS", "0"},
+  Adder rules(command, "Logits processors");
+  rules.Value({"--repetition-penalty",
+               "Penalty for tokens that already occurred; 1 = off. Range (0, 10].", "FACTOR", "1"},
+              &r.repetition_penalty);
+  rules.Value({"--no-repeat-ngram-size",
+               "No n-gram of this size occurs twice; 0 = off. Range [0, 64].", "TOKENS", "0"},
               &r.no_repeat_ngram_size);
-  rules.Commas({"--suppress-tokens", "Ids never generated.", "ID,...", ""}, &r.suppress_tokens);
-  rules.Commas({"--begin-suppress-tokens", "Ids never generated first.", "ID,...", ""},
-               &r.begin_suppress_tokens);
-  rules.String(
-      {"--bad-words-ids", "Id sequences never generated: ids by commas, sequences by semicolons.",
-       "ID,...;...", ""},
-      &flags->bad_words);
-  rules.Value({"--forced-bos-token-id", "Id forced as the first token.", "ID", "model"},
+  rules.Commas(
+      {"--suppress-tokens", "Token ids that are never generated; at most 1024.", "ID,...", ""},
+      &r.suppress_tokens);
+  rules.Commas(
+      {"--begin-suppress-tokens",
+       "Token ids that are not generated as the first new token; at most 1024.", "ID,...", ""},
+      &r.begin_suppress_tokens);
+  rules.String({"--bad-words-ids",
+                "Token id sequences that are never generated: ids separated by commas, sequences "
+                "by semicolons. At most 256 sequences of 32 ids.",
+                "ID,...;...", ""},
+               &flags->bad_words);
+  rules.Value({"--forced-bos-token-id", "Token id forced as the first new token.", "ID", "model"},
               &r.forced_bos_token_id);
-  rules.Commas({"--forced-eos-token-ids", "Ids forced as the last token.", "ID,...", "model"},
+  rules.Commas({"--forced-eos-token-ids",
+                "Token ids forced as the last token when --max-new-tokens is reached; at most 16.",
+                "ID,...", "model"},
                &r.forced_eos_token_ids);
 }
 
@@ -167,21 +201,24 @@ void AddDecodingFlags(CLI::App* command, DecodingFlags* flags) {
   AddSamplingFlags(command, flags);
   DecodingRequest& r = flags->request;
   Adder(command, "Sampling")
-      .Value(
-          {"--seed", "Seed; a line's tokens depend on it and the line alone.", "INTEGER", "random"},
-          &r.seed);
+      .Value({"--seed", "Random seed. The tokens of a line depend only on the seed and that line.",
+              "INTEGER", "random"},
+             &r.seed);
   AddLengthFlags(command, flags);
   AddRuleFlags(command, flags);
   AddPrefixFlags(command, flags);
   Adder results(command, "Results");
-  results.Switch("--logprobs", "Log-probability of each token (--output json).", &flags->logprobs);
+  results.Switch("--logprobs", "Return the log-probability of each token (--output json).",
+                 &flags->logprobs);
   results.Value(
-      {"--top-logprobs", "Most likely alternatives of each token (--output json), up to 20.",
-       "TOKENS", "0"},
+      {"--top-logprobs",
+       "Return the K most likely alternatives of each token; needs --logprobs. Range [0, 20].", "K",
+       "0"},
       &r.top_logprobs);
-  results.Switch("--return-scores", "Score of each sequence (--output json; beam search).",
+  results.Switch("--return-scores",
+                 "Return the score of each sequence (--output json; beam search only).",
                  &flags->return_scores);
-  results.Switch("--echo", "Put the prompt or prefix before the output.", &flags->echo);
+  results.Switch("--echo", "Prepend the prompt or the decoder prefix to the output.", &flags->echo);
 }
 
 absl::StatusOr<DecodingRequest> BuildDecodingRequest(const DecodingFlags& flags,
@@ -217,10 +254,11 @@ absl::StatusOr<DecodingRequest> BuildDecodingRequest(const DecodingFlags& flags,
   if (!flags.prefix_text.empty()) {
     if (!flags.prefix_ids.empty()) {
       return absl::InvalidArgumentError(
-          "--decoder-prefix and --decoder-prefix-ids exclude each other");
+          "--decoder-prefix, --decoder-prefix-ids: expected at most one of them, got both");
     }
     if (tokenizer == nullptr) {
-      return absl::InvalidArgumentError("--decoder-prefix: the model has no tokenizer");
+      return absl::InvalidArgumentError(
+          "--decoder-prefix: the model has no tokenizer; use --decoder-prefix-ids");
     }
     auto prefix = tokenizer->Encode(flags.prefix_text, /*add_special_tokens=*/false);
     if (!prefix.ok()) {

@@ -1,4 +1,4 @@
-// The decoding fields as flags: one for each field of DecodingRequest, its name with dashes.
+// Decoding flags: one for each field of DecodingRequest, with dashes in its name.
 #pragma once
 
 #include <string>
@@ -20,13 +20,13 @@ struct DecodingFlags {
   DecodingLimits limits;
 };
 void AddDecodingFlags(CLI::App* command, DecodingFlags* flags);
-// Parts of them: how tokens are drawn (the seed aside), and the rules that they follow.
+// Subsets of AddDecodingFlags: the sampling parameters without --seed, and the logits processors.
 void AddSamplingFlags(CLI::App* command, DecodingFlags* flags);
 void AddRuleFlags(CLI::App* command, DecodingFlags* flags);
 
-// The request that the flags describe. INVALID_ARGUMENT names a flag that makes no sense by itself;
-// ranges and combinations are checked by ResolveDecoding. `tokenizer` may be null when no prefix
-// text is given.
+// Builds the request from the flags. INVALID_ARGUMENT names a flag with a malformed value;
+// ResolveDecoding checks ranges and combinations. `tokenizer` may be null unless
+// --decoder-prefix is set.
 absl::StatusOr<DecodingRequest> BuildDecodingRequest(const DecodingFlags& flags,
                                                      const Tokenizer* tokenizer);
 

@@ -58,8 +58,8 @@ std::string NpyHeader(int64_t rows, int64_t columns) {
   return header + "\n";
 }
 
-// Output of --output npy: a header with no rows yet, the rows as they come, and at the end the
-// header again, in place.
+// Writer for --output npy. Begin writes a header with 0 rows, the caller writes the rows, and End
+// overwrites the header with the final row count.
 class NpyFile {
  public:
   explicit NpyFile(int64_t columns) : columns_(columns) {}
@@ -128,7 +128,7 @@ int Run(const EncodeFlags& flags) {
   command.parse = [&](int64_t number, const std::string& line) {
     return MakeJob(*session, flags, &npy, number, line);
   };
-  // A failed line keeps its place in binary output as one row of NaN.
+  // A failed line becomes one row of NaN in binary output.
   const std::vector<float> nan(static_cast<size_t>(session->config.d_model),
                                std::numeric_limits<float>::quiet_NaN());
   command.format_error = [&](int64_t number, const absl::Status& error) {
@@ -148,20 +148,20 @@ int Run(const EncodeFlags& flags) {
 void AddEncodeCommand(CommandLine& line) {
   auto flags = std::make_shared<EncodeFlags>();
   flags->lines.output = "json";
-  CLI::App* command =
-      line.AddCommand({"encode", "Embed text: the pooled states of each line of standard input.",
-                       "quintet encode --model DIR --pooling mean --normalize "
-                       "--output npy < lines.txt > embeddings.npy",
-                       "Outputs: json, one object a line; f32, raw little-endian values [rows, "
-                       "d_model]; npy, the same as a NumPy\n"
-                       "file. A line that fails is an object with \"error\", or a row of NaN, and "
-                       "the exit code is 1."},
-                      [flags] { return Run(*flags); });
+  CLI::App* command = line.AddCommand(
+      {"encode", "Embed text: pooled hidden states for each line of standard input.",
+       "quintet encode --model DIR --pooling mean --normalize "
+       "--output npy < lines.txt > embeddings.npy",
+       "Outputs: json, one object per line; f32, raw little-endian values [rows, "
+       "d_model]; npy, the same as a\n"
+       "NumPy file. A failed line becomes an object with \"error\" or a row of NaN, "
+       "and the exit code is 1."},
+      [flags] { return Run(*flags); });
   AddModelFlags(line, command, &flags->model);
   AddLineFlags(command, &flags->lines, {"json", "f32", "npy"});
   command
       ->add_option("--pooling", flags->pooling,
-                   "Which states make the embedding; none: one for each token.")
+                   "Pooling of the hidden states: mean, first, last, or none (one row per token).")
       ->check(CLI::IsMember({"none", "mean", "first", "last"}))
       ->type_name("POOLING")
       ->group("Encoding");

@@ -1,4 +1,4 @@
-// What the process tells its caller.
+// Exit codes of the process.
 #pragma once
 
 #include <string>
@@ -21,8 +21,9 @@ enum ExitCode : int {
 // `code`.
 int Fail(ExitCode code, const absl::Status& status);
 
-// The same for a model or tokenizer that cannot be read, its directory before the message. Returns
-// kExitModel, but kExitFailed when it was memory or the system that failed.
+// Like Fail, for a model or tokenizer that cannot be loaded; prefixes the message with `directory`.
+// Returns kExitModel, or kExitFailed for RESOURCE_EXHAUSTED, INTERNAL and UNAVAILABLE (out of
+// memory, system errors).
 int FailModel(const std::string& directory, const absl::Status& status);
 
 }  // namespace quintet

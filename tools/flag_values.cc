@@ -55,8 +55,8 @@ absl::Status SetValues(CLI::Option* option, std::vector<std::string> values,
   return absl::OkStatus();
 }
 
-// CLI11 reads both kinds of quotes and no escapes, so quotes or backslashes inside need the literal
-// kind.
+// CLI11 reads single and double quotes but no escapes: values with double quotes or backslashes
+// are written in single quotes.
 std::string Quoted(const std::string& value) {
   const char quote = value.find_first_of("\"\\") == std::string::npos ? '"' : '\'';
   return quote + value + quote;
@@ -100,7 +100,7 @@ std::string FlagErrorMessage(const CLI::Error& error) {
     std::regex_match(text, match, std::regex(pattern));
     return match;
   };
-  // Numbers have been checked before CLI11 converts them: what is left are switches.
+  // Only switches reach this: numbers are validated before CLI11 converts them.
   if (const std::smatch m = parts("Could not convert: (\\S+) = ([^]*)"); !m.empty()) {
     return absl::StrCat(m.str(1), ": expected true or false, got ", m.str(2));
   }
@@ -146,7 +146,7 @@ absl::Status ApplyConfigFile(CLI::App* command, const std::string& path) {
   const std::string own_section = CommandPath(*command, ".");
   for (const CLI::ConfigItem& item : items) {
     if (item.name == "++" || item.name == "--")
-      continue;  // CLI11's marks of a section's begin and end
+      continue;  // CLI11's markers for the start and end of a section
     const std::string where = absl::StrCat(path, ": ", item.fullname());
     if (!item.parents.empty()) {
       const std::string section = absl::StrJoin(item.parents, ".");
@@ -182,8 +182,7 @@ std::string PrintConfig(const CLI::App& command) {
     const std::string& name = option->get_lnames().front();
     if (FromArgvOnly(name) || name == "config") continue;
     std::vector<std::string> values = option->results();
-    // What was not set stays a comment: some flags mean something else when they are set, even to
-    // their default.
+    // Print unset flags as comments: some flags act differently if set, even to their default.
     const bool unset = values.empty();
     if (option->get_expected_max() == 0) {
       const bool on = !unset && CLI::detail::to_flag_value(values.front()) > 0;

@@ -1,4 +1,4 @@
-// Values of flags that did not come from argv, and names that were nearly right.
+// Validators, environment variables and config files for flags, and suggestions for misspelt names.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@
 
 namespace quintet {
 
-// Checks of a flag's number before CLI11 converts it; both ends belong to a range. CLI11's own let
-// NaN pass, take -1 as a uint64_t, and do not say what was expected.
+// Validators for numbers, run before CLI11 converts them. Ranges are inclusive. CLI11's own
+// validators accept NaN, accept -1 as a uint64_t, and do not say what was expected.
 CLI::Validator WholeInRange(uint64_t least, uint64_t most);
 CLI::Validator RealInRange(double least, double most);
-CLI::Validator AnyReal();  // NaN and infinities too
+CLI::Validator AnyReal();  // including NaN and infinities
 
 template <typename T>
 CLI::Validator InRange(T least, T most) {
@@ -26,7 +26,8 @@ CLI::Validator InRange(T least, T most) {
     return RealInRange(least, most);
   }
 }
-// Any T that is not negative, or any real number: for flags whose range is checked elsewhere.
+// Accepts any non-negative integer of type T, or any real number. For flags whose range is checked
+// elsewhere.
 template <typename T>
 CLI::Validator NumberOf() {
   if constexpr (std::is_integral_v<T>) {
@@ -36,34 +37,34 @@ CLI::Validator NumberOf() {
   }
 }
 
-// CLI11's message, in the words of our own where it does not say what was expected and got.
+// Message of a CLI11 error, rewritten to say what was expected and got.
 std::string FlagErrorMessage(const CLI::Error& error);
 
-// "QUINTET_NUM_BEAMS" of --num-beams; empty for positionals and flags that only argv may give
-// (--help).
+// Environment variable of an option: "QUINTET_NUM_BEAMS" for --num-beams. Empty for positionals and
+// for flags that only argv may set (--help, --version, --print-config).
 std::string VariableName(const CLI::Option& option);
 
 // Sets every flag of `command` that has no value yet from its environment variable.
 // INVALID_ARGUMENT names the variable.
 absl::Status ApplyEnvironment(CLI::App* command);
 
-// The same from a TOML file. INVALID_ARGUMENT names the file and the key: unreadable, unknown
-// section or key, bad value.
+// Sets every flag of `command` that has no value yet from a TOML file. INVALID_ARGUMENT names the
+// file and the key: unreadable file, unknown section or key, bad value.
 absl::Status ApplyConfigFile(CLI::App* command, const std::string& path);
 
-// All values of `command` as a file that --config accepts; defaults as comments.
+// All flag values of `command` as a file that --config accepts. Defaults are comments.
 std::string PrintConfig(const CLI::App& command);
 
-// Insertions, deletions and replacements that turn a into b.
+// Levenshtein distance: insertions, deletions and replacements that turn a into b.
 int EditDistance(const std::string& a, const std::string& b);
-// The candidate nearest to `word`, when one is within two edits (one for words of up to three
-// letters); else empty.
+// The candidate with the smallest edit distance to `word`, or empty if that exceeds 2 (1 for words
+// of up to three letters).
 std::string Nearest(const std::string& word, const std::vector<std::string>& candidates);
-// Every subcommand below `root`, those of subcommands included, in the order of registration.
+// All subcommands below `root`, recursively, in the order of registration.
 std::vector<CLI::App*> AllCommands(CLI::App* root);
-// "bench serve" with a blank between the parts, "bench.serve" with a dot.
+// Name of a command with its parents: "bench serve" for separator " ", "bench.serve" for ".".
 std::string CommandPath(const CLI::App& command, const std::string& separator);
-// "--num-beams", ... of one command.
+// All flag names of one command, aliases included: "--num-beams", ...
 std::vector<std::string> FlagNames(const CLI::App& command);
 
 }  // namespace quintet

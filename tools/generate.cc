@@ -72,16 +72,16 @@ absl::StatusOr<LineJob> MakeJob(const Session& session, const GenerateFlags& fla
   return job;
 }
 
-// Options that no line could run with are an error of the command line, not of every line.
+// Rejects options with which no line could run, so that they fail once as a usage error.
 absl::Status CheckOptions(const Session& session, const DecodingRequest& decoding,
                           const DecodingLimits& limits) {
   const int32_t id = std::max(session.config.pad_id, 0);
   absl::StatusOr<DecodingOptions> options =
       ResolveDecoding(decoding, session.defaults, session.config, limits, {id});
   if (options.ok() && options->num_beams > session.flags.max_running) {
-    return absl::InvalidArgumentError(absl::StrCat("--max-running ", session.flags.max_running,
-                                                   " has no room for ", options->num_beams,
-                                                   " beams"));
+    return absl::InvalidArgumentError(absl::StrCat("--max-running: ", session.flags.max_running,
+                                                   " is less than --num-beams ",
+                                                   options->num_beams));
   }
   return options.status();
 }
@@ -117,9 +117,10 @@ void AddGenerateCommand(CommandLine& line) {
        "quintet generate --model deploy/models/g2p --num-beams 4 < words.txt > phonemes.txt",
        "Text output: the sequences of a line are separated by tabs; newline, carriage return, tab "
        "and backslash\n"
-       "inside them are written \\n, \\r, \\t and \\\\. A line that fails leaves an empty line "
+       "inside them are written \\n, \\r, \\t and \\\\. A failed line produces an empty line "
        "(--output json:\n"
-       "an object with \"error\") and a message, the others go on, and the exit code is 1."},
+       "an object with \"error\") and an error message; the other lines continue and the exit code "
+       "is 1."},
       [flags] { return Run(*flags); });
   AddModelFlags(line, command, &flags->model);
   AddIgnoreGenerationFieldsFlag(command, &flags->model.ignore_generation_fields);
@@ -127,7 +128,7 @@ void AddGenerateCommand(CommandLine& line) {
   AddDecodingFlags(command, &flags->decoding);
   command
       ->add_option("--skip-special-tokens", flags->skip_special_tokens,
-                   "Leave special tokens out of the text.")
+                   "Omit special tokens from the text.")
       ->type_name("BOOL")
       ->default_str("true")
       ->group("Results");

@@ -1,4 +1,4 @@
-// quintet inspect: what a model directory holds, what it would take to run it, and what looks odd.
+// quintet inspect: contents of a model directory, the memory needed to run it, and warnings.
 #include "models/inspect.h"
 
 #include <algorithm>
@@ -62,7 +62,8 @@ const char* ActivationName(Activation activation) {
   return "?";
 }
 
-// Pages of one request, as the engine reserves them: beams share the source and the prompt.
+// KV cache pages that the engine reserves for one request. Beams share the pages of the encoder
+// output and of the prompt.
 int64_t RequestPages(const InspectFlags& flags, const ModelConfig& config, int64_t page_size) {
   const int64_t prompt = config.has_encoder() ? 1 : flags.input_tokens;
   const int64_t own =
@@ -232,7 +233,7 @@ int Run(const InspectFlags& flags) {
 void AddInspectCommand(CommandLine& line) {
   auto flags = std::make_shared<InspectFlags>();
   CLI::App* command =
-      line.AddCommand({"inspect", "Say what a model directory holds and what running it takes.",
+      line.AddCommand({"inspect", "Show the contents of a model directory and the memory it needs.",
                        "quintet inspect t5-base --batch 8 --beams 4 --dtype int8"},
                       [flags] { return Run(*flags); });
   line.Require(command->add_option("model,--model", flags->model, "Model directory.")
@@ -240,7 +241,7 @@ void AddInspectCommand(CommandLine& line) {
                    ->group("Model"));
   command
       ->add_flag("--follow-symlinks", flags->follow_symlinks,
-                 "Read weight files behind symbolic links, as hub caches have them.")
+                 "Follow symbolic links to weight files, as in Hugging Face hub caches.")
       ->group("Model");
   const auto count = [&](const char* name, int64_t* value, int64_t most, const char* unit,
                          const char* text) {
@@ -249,14 +250,15 @@ void AddInspectCommand(CommandLine& line) {
         ->type_name(unit)
         ->group("Memory");
   };
-  count("--batch", &flags->batch, 4096, "REQUESTS", "Requests that run at once.");
+  count("--batch", &flags->batch, 4096, "REQUESTS",
+        "Number of requests that run concurrently. Range [1, 4096].");
   count("--input-tokens", &flags->input_tokens, int64_t{1} << 24, "TOKENS",
-        "Length of each input.");
+        "Input length of each request.");
   count("--output-tokens", &flags->output_tokens, int64_t{1} << 20, "TOKENS",
-        "Length of each output.");
-  count("--beams", &flags->beams, 32, "BEAMS", "Beams of each request.");
+        "Output length of each request.");
+  count("--beams", &flags->beams, 32, "BEAMS", "Number of beams per request. Range [1, 32].");
   AddPlacementFlags(command, &flags->placement);
-  command->add_option("--output", flags->output, "Format: text or json.")
+  command->add_option("--output", flags->output, "Format of the report: text or json.")
       ->check(CLI::IsMember({"text", "json"}))
       ->type_name("FORMAT")
       ->group("Report");

@@ -18,7 +18,7 @@ void SetFlag(int) {
   interrupted = 1;
 }
 
-// Without SA_RESTART: a read that waits returns.
+// Without SA_RESTART, so that a signal interrupts a blocking read.
 void OnInterrupts(void (*handler)(int)) {
   struct sigaction action = {}, hang_up = {};
   action.sa_handler = handler;

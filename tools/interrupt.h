@@ -1,16 +1,16 @@
-// Signals that end a run, or would end it by accident.
+// Handling of signals that end the process by default.
 #pragma once
 
 namespace quintet {
 
-// First of all in main. SIGINT, SIGTERM and SIGHUP end the process with `exit_code`, at once, until
-// a subcommand handles them itself; SIGHUP stays ignored where it is (nohup). Signals that mean
-// nothing here but end a process by default are ignored: SIGPIPE and SIGXFSZ, which also fail the
-// write that caused them, SIGALRM, SIGUSR1 and SIGUSR2.
+// Must be called first in main. SIGINT, SIGTERM and SIGHUP end the process at once with `exit_code`
+// until a subcommand installs its own handlers; an ignored SIGHUP (nohup) stays ignored. Ignores
+// SIGALRM, SIGUSR1, SIGUSR2, SIGPIPE and SIGXFSZ, which would end the process; the write that
+// caused SIGPIPE or SIGXFSZ still fails with an error.
 void HandleSignals(int exit_code);
 
-// From here on those three set a flag, so that the run can end in order. A second one ends the
-// process at once.
+// From this call on SIGINT, SIGTERM and SIGHUP set the flag that Interrupted returns, so that the
+// run can end in order. A second signal ends the process at once.
 void WatchForInterrupt();
 bool Interrupted();
 

@@ -17,23 +17,26 @@ void AddLineFlags(CLI::App* command, LineFlags* flags, const std::vector<std::st
   constexpr char kGroup[] = "Lines";
   command
       ->add_option("--input", flags->input,
-                   "What a line is: text, or json, an object with \"text\" or \"token_ids\".")
+                   "Format of the input lines: text, or json (an object with \"text\" or "
+                   "\"token_ids\").")
       ->check(CLI::IsMember({"text", "json"}))
       ->type_name("FORMAT")
       ->group(kGroup);
-  command->add_option("--output", flags->output, "What is printed for each line.")
+  command
+      ->add_option("--output", flags->output,
+                   "Format of the output lines: text or json; for encode json, f32 or npy.")
       ->check(CLI::IsMember(outputs))
       ->type_name("FORMAT")
       ->group(kGroup);
   command
       ->add_option("--add-special-tokens", flags->add_special_tokens,
-                   "Add what the tokenizer's files say, such as the end-of-sequence id.")
+                   "Add the special tokens of the tokenizer files, such as the end-of-sequence id.")
       ->type_name("BOOL")
       ->default_str("true")
       ->group(kGroup);
   command
       ->add_flag("--truncate", flags->truncate,
-                 "Cut inputs longer than --max-input-tokens instead of failing their lines.")
+                 "Truncate inputs longer than --max-input-tokens instead of failing their lines.")
       ->group(kGroup);
 }
 
@@ -49,7 +52,8 @@ SessionNeeds NeedsOf(RequestKind kind, const ModelFlags& model, const LineFlags&
 absl::StatusOr<std::vector<int32_t>> EncodeText(const Session& session, absl::string_view text,
                                                 bool add_special_tokens) {
   if (session.tokenizer == nullptr) {
-    return absl::FailedPreconditionError("the model has no tokenizer: give token ids");
+    return absl::FailedPreconditionError(
+        "the model has no tokenizer; pass \"token_ids\" with --input json");
   }
   return session.tokenizer->Encode({text.data(), text.size()}, add_special_tokens);
 }
@@ -78,7 +82,8 @@ absl::StatusOr<LineInput> ReadInput(const Session& session, const LineFlags& fla
     input.text = line;
   } else {
     absl::StatusOr<nlohmann::json> object = ParseJson(line, "input");
-    if (!object.ok()) {  // its message ends in a piece of the input, which errors do not show
+    if (!object
+             .ok()) {  // drop the end of the message: it quotes the input, which must not be shown
       const std::string message(object.status().message());
       return Wrong(message.substr(0, message.find("; last read")));
     }
@@ -88,7 +93,8 @@ absl::StatusOr<LineInput> ReadInput(const Session& session, const LineFlags& fla
     input.fields = *std::move(object);
     const bool has_text = input.fields.contains("text");
     const bool has_ids = input.fields.contains("token_ids");
-    if (has_text == has_ids) return Wrong("input: expected either \"text\" or \"token_ids\"");
+    if (has_text == has_ids)
+      return Wrong("input: expected exactly one of \"text\" and \"token_ids\"");
     if (has_ids) {
       absl::StatusOr<std::vector<int32_t>> given =
           IdsFromJson(input.fields["token_ids"], "token_ids");
@@ -104,7 +110,7 @@ absl::StatusOr<LineInput> ReadInput(const Session& session, const LineFlags& fla
   }
   if (input.text.size() > kMaxTextBytes) {
     return Wrong(
-        absl::StrCat("the text has ", input.text.size(), " bytes, the limit is ", kMaxTextBytes));
+        absl::StrCat("input: text of ", input.text.size(), " bytes exceeds ", kMaxTextBytes));
   }
   if (!input.fields.contains("token_ids")) {
     absl::StatusOr<std::vector<int32_t>> encoded =

@@ -17,13 +17,12 @@ LineReader::LineReader(int fd, size_t max_line_bytes) : fd_(fd), max_line_bytes_
   }
 }
 
-// Takes a complete line, or at the end of input what is left of one.
+// Takes a complete line from buffer_, or an unterminated last line at the end of the input.
 bool LineReader::TakeLine(std::string* line, Outcome* outcome) {
   size_t newline = buffer_.find('\n', scanned_);
   if (newline == std::string::npos) {
     scanned_ = buffer_.size();
-    if (buffer_.size() - begin_ >
-        max_line_bytes_) {  // drop what is there; its end is still to come
+    if (buffer_.size() - begin_ > max_line_bytes_) {  // too long: drop it and skip to its end
       skipping_ = true;
       buffer_.clear();
       begin_ = scanned_ = 0;

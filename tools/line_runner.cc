@@ -27,7 +27,7 @@ struct PendingLine {
   int64_t tokens = 0;
 };
 
-// Formats a result as soon as it is there, so that only text waits for its turn.
+// Formats a result when it arrives, so that only the text is kept until earlier lines are done.
 class LineSink : public ResponseSink {
  public:
   LineSink(std::shared_ptr<PendingLine> line,
@@ -152,7 +152,7 @@ class LineRunner {
   void ShowProgress() {
     const int64_t total = reader_.total_bytes();
     if (total > 0 && lines_read_ > 0) {
-      // What is read but not yet written is counted as waiting.
+      // Lines that are read but not yet written do not count as done.
       const double read = static_cast<double>(reader_.bytes_read()) / static_cast<double>(total);
       state_.fraction = read * static_cast<double>(state_.lines) / static_cast<double>(lines_read_);
     }

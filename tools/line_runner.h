@@ -1,5 +1,5 @@
-// Drives the engine with lines of standard input: bounded memory, results in input order, one bad
-// line never loses the others.
+// Runs lines of standard input through the engine in bounded memory. Results keep the input order;
+// a failed line does not affect the others.
 #pragma once
 
 #include <functional>
@@ -11,22 +11,22 @@
 
 namespace quintet {
 
-// What becomes of one line.
+// The request of one line and the formatter of its result.
 struct LineJob {
-  Request request;  // the sink is set by the runner
+  Request request;  // RunLines sets the sink
   // Appends the line's output, newline included.
   std::function<void(const Result& result, std::string* out)> format;
 };
 
 struct LineCommand {
-  // INVALID_ARGUMENT when the line cannot become a request. `number` counts from 1.
+  // Converts a line to a job, or returns INVALID_ARGUMENT. `number` counts from 1.
   std::function<absl::StatusOr<LineJob>(int64_t number, const std::string& line)> parse;
-  // What stands in the output for a line that failed; the error itself is also logged.
+  // Returns the output for a failed line; RunLines also logs the error.
   std::function<std::string(int64_t number, const absl::Status& error)> format_error;
 };
 
-// Runs standard input through the engine to standard output. kExitDone, kExitFailed when any line
-// failed (or reading or writing did), kExitInterrupted after SIGINT.
+// Runs standard input through the engine to standard output. Returns kExitDone, kExitFailed if a
+// line, reading or writing failed, or kExitInterrupted after SIGINT.
 int RunLines(Session& session, const LineCommand& command);
 
 }  // namespace quintet

@@ -13,7 +13,7 @@
 namespace quintet {
 namespace {
 
-// spdlog's patterns do not escape, so JSON needs a formatter of its own.
+// JSON formatter. spdlog's patterns cannot be used, because they do not escape the message.
 class JsonFormatter : public spdlog::formatter {
  public:
   void format(const spdlog::details::log_msg& message, spdlog::memory_buf_t& out) override {
@@ -39,11 +39,11 @@ struct Log {
   bool json = false;
   std::unique_ptr<spdlog::formatter> formatter;
   spdlog::level::level_enum level = spdlog::level::info;
-  std::shared_ptr<LogQueue> queue;  // null: threads write for themselves
+  std::shared_ptr<LogQueue> queue;  // null: logging is synchronous
 };
 
 Log& TheLog() {
-  static Log* const log = new Log;  // messages may come until the process has ended
+  static Log* const log = new Log;  // never destroyed: other threads may log until the process ends
   return *log;
 }
 
@@ -72,7 +72,7 @@ void QueueLog() {
   Log& log = TheLog();
   log.queue = std::make_shared<LogQueue>(LogQueue::Options());
   UseSink(log.queue);
-  // A line that could not be formatted. spdlog itself would write to standard error.
+  // Count lines that could not be formatted. By default spdlog would write to standard error.
   spdlog::default_logger()->set_error_handler(
       [queue = log.queue](const std::string&) { queue->CountDropped(); });
 }

@@ -1,4 +1,4 @@
-// The process's log: standard error, through spdlog. It never holds text of prompts or outputs.
+// Logging to standard error through spdlog. Logs never contain text of prompts or outputs.
 #pragma once
 
 #include <cstdint>
@@ -6,17 +6,17 @@
 
 namespace quintet {
 
-// format: "text" or "json" (one object a line: time, level, message); level: "debug", "info",
+// format: "text" or "json" (one object per line: time, level, message). level: "debug", "info",
 // "warn", "error".
 void SetUpLogging(const std::string& format, const std::string& level);
 
-// From here on no thread waits for standard error: lines are queued for a thread that writes them,
-// and dropped when the queue is full (server/log_queue.h). After SetUpLogging.
+// Makes logging asynchronous: a writer thread writes queued lines to standard error, and lines are
+// dropped if the queue is full (server/log_queue.h). Call after SetUpLogging.
 void QueueLog();
 int64_t LogLinesDropped();  // 0 before QueueLog
 
-// Writes why the process fails: "quintet: MESSAGE", or an error of the log in its format "json".
-// Returns when all of the log is written, or a second later.
+// Writes why the process fails: "quintet: MESSAGE", or a log line of level error with format
+// "json". Returns when the whole log is written, after at most one second.
 void LogFailure(const std::string& message);
 
 }  // namespace quintet

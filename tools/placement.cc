@@ -12,7 +12,7 @@ namespace {
 constexpr char kGpu[] = "cuda";
 constexpr char kAuto[] = "auto";
 
-// Empty when it names a device.
+// CLI11 check: empty if `name` is a device, otherwise the error message.
 std::string CheckDevice(const std::string& name) {
   absl::string_view number = name;
   int ordinal = 0;
@@ -24,7 +24,7 @@ std::string CheckDevice(const std::string& name) {
   return absl::StrCat("expected cpu, cuda or cuda:N, got ", name);
 }
 
-// nullopt for auto, and for a directory that is not converted.
+// nullopt for "auto" and for "" (the type of a directory that is not converted).
 std::optional<WeightType> TypeByName(const std::string& name) {
   for (const WeightType type :
        {WeightType::kF32, WeightType::kBF16, WeightType::kF16, WeightType::kI8, WeightType::kF8}) {
@@ -33,7 +33,7 @@ std::optional<WeightType> TypeByName(const std::string& name) {
   return std::nullopt;
 }
 
-// A GPU computes with every type.
+// Whether the device supports weights of this type. A GPU supports all of them.
 bool RunsOn(const Placement& placement, WeightType type) {
   return DeviceOrdinal(placement) >= 0 || WeightTypeSupported(type, nullptr);
 }
@@ -44,17 +44,17 @@ void AddPlacementFlags(CLI::App* command, Placement* placement) {
   constexpr char kGroup[] = "Model";
   command
       ->add_option("--device", placement->device,
-                   "Where the model runs: cpu, cuda (the first GPU) or cuda:N.")
+                   "Device to run the model on: cpu, cuda (the first GPU) or cuda:N.")
       ->check(CheckDevice)
       ->type_name("DEVICE")
       ->group(kGroup);
   command
       ->add_option(
           "--dtype", placement->dtype,
-          "Type of the weights in matrix products: f32, int8, bf16 (GPU, and CPUs that compute "
-          "with it), f16 (GPU) or fp8 (e4m3, GPU). auto: the type in which quintet convert wrote "
-          "the directory, where the device computes with it; otherwise f32 on a CPU, bf16 on a "
-          "GPU. Activations beside int8 and fp8 weights are bf16 on a GPU.")
+          "Type of the GEMM weights: f32, int8, bf16 (GPUs and CPUs that support it), f16 (GPU) or "
+          "fp8 (e4m3, GPU). auto: the type of a converted directory if the device supports it, "
+          "otherwise f32 on a CPU and bf16 on a GPU. On a GPU, activations are bf16 with int8 and "
+          "fp8 weights.")
       ->check(CLI::IsMember({kAuto, "f32", "int8", "bf16", "f16", "fp8"}))
       ->type_name("TYPE")
       ->group(kGroup);
@@ -81,9 +81,9 @@ std::string DtypeFallback(const Placement& placement, const ModelConfig& config)
       config.converted_dtype == WeightTypeName(type)) {
     return "";
   }
-  return absl::StrCat("the directory holds ", config.converted_dtype,
-                      " weights, which this CPU cannot compute with: they are converted to ",
-                      WeightTypeName(type), "; --dtype sets another type");
+  return absl::StrCat("the model directory holds ", config.converted_dtype,
+                      " weights, which this CPU does not support: converting them to ",
+                      WeightTypeName(type), "; set --dtype to choose another type");
 }
 
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const Placement& placement) {
@@ -95,7 +95,7 @@ absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const Placement& placement) {
   }
   if (const auto given = TypeByName(placement.dtype); given && !RunsOn(placement, *given)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--dtype ", placement.dtype, ": products of this type do not run on this CPU"));
+        "--dtype: ", placement.dtype, " is not supported on this CPU; use f32, int8 or auto"));
   }
   return device;
 }

@@ -1,5 +1,5 @@
-// Where a model runs and in which type: the flags --device and --dtype, the same for every
-// subcommand.
+// Device and weight type of a model: the flags --device and --dtype, which every subcommand that
+// runs a model has.
 #pragma once
 
 #include <memory>
@@ -15,19 +15,19 @@ namespace quintet {
 
 struct Placement {
   std::string device = "cpu";  // cpu, cuda or cuda:N
-  std::string dtype = "auto";  // of the weights: auto, f32, bf16, f16, int8 or fp8
+  std::string dtype = "auto";  // weight type: auto, f32, bf16, f16, int8 or fp8
 };
 void AddPlacementFlags(CLI::App* command, Placement* placement);
 
-// The number of the GPU; -1: the CPU.
+// GPU ordinal, or -1 for the CPU.
 int DeviceOrdinal(const Placement& placement);
-// --dtype. auto: the type in which quintet convert wrote the model, where the device computes with
-// it; otherwise f32 on a CPU and bf16 on a GPU.
+// Weight type selected by --dtype. auto: the type of a converted directory if the device supports
+// it, otherwise f32 on a CPU and bf16 on a GPU.
 WeightType WeightTypeOf(const Placement& placement, const ModelConfig& config);
-// One sentence where auto cannot take the type of a converted directory; else empty.
+// A warning if --dtype auto cannot use the type of a converted directory; otherwise empty.
 std::string DtypeFallback(const Placement& placement, const ModelConfig& config);
-// Null for the CPU. UNAVAILABLE as Device::Open; INVALID_ARGUMENT: weights of that type do not run
-// there.
+// Opens the device; null for the CPU. Errors: those of Device::Open; INVALID_ARGUMENT if the device
+// does not support the weight type.
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const Placement& placement);
 
 }  // namespace quintet

@@ -1,5 +1,5 @@
-// How far a run over lines has come: a bar on a terminal, else a log line every 10 seconds.
-// Standard error only.
+// Progress of a run over lines, on standard error: a bar on a terminal, otherwise a log line every
+// 10 seconds.
 #pragma once
 
 #include <chrono>
@@ -14,9 +14,9 @@ class Progress {
 
   struct State {
     int64_t lines = 0, failed = 0, tokens = 0;
-    double fraction = -1;  // of the input; negative: unknown
+    double fraction = -1;  // fraction of the input that is done; negative: unknown
   };
-  // Shows the state when it is time to.
+  // Shows the state, at most every 200 ms on a terminal and every 10 s in the log.
   void Update(const State& state);
   // Removes the bar, so that other text can be printed.
   void Clear();

@@ -1,4 +1,4 @@
-// The quintet binary. Subcommands live in files of their own; this one only lists them.
+// The quintet binary. Each subcommand has its own file; this one only lists them.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -14,8 +14,8 @@
 namespace quintet {
 namespace {
 
-// Where the caller closed a standard stream, the next file opened would become it: a model's, or a
-// socket. Instead it is one that fails: reading from descriptor 0, writing to 1 and 2.
+// Opens /dev/null for standard streams that the caller has closed; otherwise the next file or
+// socket opened would get that descriptor. Reading from descriptor 0 and writing to 1 and 2 fail.
 void HoldStandardStreams(int, char**, char**) {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
     if (fcntl(fd, F_GETFD) != -1 || errno != EBADF) continue;
@@ -24,11 +24,11 @@ void HoldStandardStreams(int, char**, char**) {
   }
 }
 
-// Before the constructors of shared libraries, since gRPC's open files.
+// Runs before the constructors of shared libraries, because gRPC's constructors open files.
 [[gnu::section(".preinit_array"), gnu::used]] void (*const kFirst)(int, char**,
                                                                    char**) = HoldStandardStreams;
 
-// What is printed to the end must have arrived.
+// Flushes standard output. An error there turns success into kExitFailed.
 int AfterOutput(int exit_code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
   const int failed = Fail(kExitFailed, absl::ErrnoToStatus(errno, "writing standard output"));
@@ -39,10 +39,10 @@ int AfterOutput(int exit_code) {
 }  // namespace quintet
 
 int main(int argc, char** argv) {
-  // A server that is told to stop before it serves has nothing to drain.
+  // A server that gets a signal before it serves has nothing to drain and exits with 0.
   const bool serve = argc > 1 && std::string_view(argv[1]) == "serve";
   quintet::HandleSignals(serve ? quintet::kExitDone : quintet::kExitInterrupted);
-  if (serve) std::signal(SIGHUP, SIG_IGN);  // the file that it reads again is yet to be read
+  if (serve) std::signal(SIGHUP, SIG_IGN);  // the API keys that SIGHUP reloads are not loaded yet
   quintet::CommandLine line;
   quintet::AddGenerateCommand(line);
   quintet::AddEncodeCommand(line);

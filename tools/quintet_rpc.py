@@ -1,4 +1,4 @@
-"""Calls of a Quintet server from Python: quintet.v1.Inference and grpc.health.v1 on grpcio.
+"""Python client of a Quintet server: quintet.v1.Inference and grpc.health.v1 over grpcio.
 
     from quintet_rpc import Client, Failure
     with Client("127.0.0.1:50051") as client:
@@ -32,7 +32,7 @@ LOOPBACK = re.compile(r"(127\.[0-9.]+|localhost|\[::1\]):[0-9]+$|unix:")
 
 
 def _generate_stubs() -> pathlib.Path:
-    """The folder of the generated modules, made if no earlier run has made it for these files and versions."""
+    """Folder of the generated modules; generates them unless it exists for these files and versions."""
     protos = sorted(PROTO_DIRECTORY.rglob("*.proto"))
     if not protos:
         raise ImportError(f"no .proto files in {PROTO_DIRECTORY}")
@@ -69,7 +69,7 @@ from quintet.v1 import inference_pb2_grpc  # noqa: E402
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """A failed call, as the server explains it in google.rpc details."""
+    """A failed call with the server's google.rpc error details."""
 
     code: grpc.StatusCode
     message: str
@@ -103,7 +103,7 @@ class Failure:
 
 @dataclasses.dataclass(frozen=True)
 class Tls:
-    """PEM files. Without `ca`: the system's authorities. `cert` and `key`: what the client shows (mutual TLS)."""
+    """PEM files. Default `ca`: the system's CAs. `cert`, `key`: client certificate (mutual TLS)."""
 
     ca: str | None = None
     cert: str | None = None
@@ -121,7 +121,7 @@ def _channel_options(tls: Tls | None, attempts: int, max_message_bytes: int) -> 
     options: list[tuple[str, object]] = [
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.enable_retries", int(attempts > 1)),
-        # What does not fit in here is not sent again.
+        # Requests that do not fit into this buffer are not retried.
         ("grpc.per_rpc_retry_buffer_size", max_message_bytes),
     ]
     if attempts > 1:
@@ -142,7 +142,7 @@ def _channel_options(tls: Tls | None, attempts: int, max_message_bytes: int) -> 
 
 
 def make_input(value) -> pb.Input:
-    """Text, a list of token ids, or an Input as it is."""
+    """Converts text or a list of token ids to an Input; returns an Input unchanged."""
     if isinstance(value, pb.Input):
         return value
     if isinstance(value, str):
@@ -151,7 +151,7 @@ def make_input(value) -> pb.Input:
 
 
 def vectors(embedding: pb.Embedding) -> list[list[float]]:
-    """The rows of an embedding as numbers."""
+    """Rows of an embedding as lists of numbers."""
     count, values = embedding.rows * embedding.columns, embedding.values
     if embedding.vector_type == pb.VECTOR_TYPE_BF16:  # the upper half of a float32
         values = b"".join(b"\0\0" + values[i : i + 2] for i in range(0, len(values), 2))
@@ -204,7 +204,7 @@ class Client:
         return json_format.ParseDict(self._call, pb.CallOptions())
 
     def generate_request(self, value, decoding=None) -> pb.GenerateRequest:
-        """What `generate` and `stream` send."""
+        """The request of `generate` and `stream`."""
         if not isinstance(decoding, pb.DecodingOptions):
             decoding = json_format.ParseDict(decoding or {}, pb.DecodingOptions())
         return pb.GenerateRequest(call=self._options(), input=make_input(value), decoding=decoding)
@@ -224,7 +224,8 @@ class Client:
         return self.stub.Encode(pb.EncodeRequest(call=self._options(), inputs=inputs, options=options), **self._sending)
 
     def encode_stream(self, values, *, pooling: str = "MEAN", normalize: bool = False, vector_type: str = "FP32"):
-        """Takes an iterable of any length; yields EncodeStreamResponse in the order of completion, item_id = place in `values`."""
+        """Encodes an iterable of any length; yields EncodeStreamResponse in completion order,
+        with item_id = index in `values`."""
         options = _encode_options(pooling, normalize, vector_type)
         requests = (
             pb.EncodeStreamRequest(call=self._options(), item_id=i, input=make_input(value), options=options)
@@ -246,7 +247,7 @@ class Client:
         return self.stub.Score(request, **self._sending)
 
     def classify(self, values, pairs=(), *, top_k: int = 0, max_answer_tokens: int = 0) -> pb.ClassifyResponse:
-        """`pairs`: for question answering, the context of each question. 0: the server's default."""
+        """`pairs`: context of each question (question answering). 0: the server's default."""
         request = pb.ClassifyRequest(
             call=self._options(),
             inputs=[make_input(v) for v in values],
@@ -267,7 +268,7 @@ class Client:
         return self.stub.GetModelInfo(pb.GetModelInfoRequest(model=self._call.get("model", "")), **self._sending)
 
     def health(self, service: str = "") -> str:
-        """SERVING or NOT_SERVING, of the server or of SERVICE. Needs no API key."""
+        """Health of the server or of `service`: SERVING or NOT_SERVING. Needs no API key."""
         stub = health_pb2_grpc.HealthStub(self.channel)
         answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=self._sending["timeout"])
         return health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)

@@ -39,7 +39,7 @@ SHORT_SECONDS, GROUP_SECONDS = 12.0, 60.0
 
 
 def list_cases(program, cases):
-    """The name of the GPU and the test cases' names; no GPU: None."""
+    """Name of the GPU (None without one) and names of the test cases."""
     run = subprocess.run([program, "--list-test-names-only", cases], stdout=subprocess.PIPE, text=True, timeout=60)
     lines = run.stdout.splitlines()
     if not lines:
@@ -50,7 +50,7 @@ def list_cases(program, cases):
 
 
 def catch_filter(name):
-    """Catch2 reads a comma as "or" and a bracket as a tag."""
+    """Escapes a test name for Catch2, where a comma means "or" and a bracket starts a tag."""
     return name.replace("\\", "\\\\").replace(",", "\\,").replace("[", "\\[")
 
 
@@ -101,7 +101,7 @@ def groups_of(args, names, expected, done):
 
 
 def run_cases(args, path, tool, names, end):
-    """(outcome, seconds, output) of one process."""
+    """Runs one process; returns (outcome, seconds, output)."""
     left = min(args.seconds_each, end - time.monotonic())
     if left <= 1:
         return "did not finish", 0.0, ""
@@ -109,7 +109,7 @@ def run_cases(args, path, tool, names, end):
     flags = ["--tool", tool, "--error-exitcode", str(FINDING), "--print-limit", "0"]  # 0: all
     command = [args.sanitizer, *flags, args.program, ",".join(map(catch_filter, names))]
     begin = time.monotonic()
-    # A session of its own: the program goes on when only the sanitizer is killed.
+    # Start a new session: killing only the sanitizer would leave the program running.
     run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, start_new_session=True)
     try:
         text = run.communicate(timeout=left)[0].decode(errors="replace")
@@ -164,10 +164,10 @@ def main():
     parser.add_argument("--tools", nargs="+", default=TOOLS, choices=TOOLS)
     parser.add_argument("--paths", nargs="+", default=PATHS, choices=PATHS)
     parser.add_argument("--cases", default="~[cpu]~[sweep]")
-    parser.add_argument("--seconds", type=float, default=480, help="for everything")
-    parser.add_argument("--seconds-each", type=float, default=300, help="for one process")
-    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes at once")
-    parser.add_argument("--shortest-first", action="store_true", help="where the time will not do for all: most cases rather than the slowest")
+    parser.add_argument("--seconds", type=float, default=480, help="time limit for the whole run")
+    parser.add_argument("--seconds-each", type=float, default=300, help="time limit for one process")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="number of concurrent processes")
+    parser.add_argument("--shortest-first", action="store_true", help="run the shortest cases first, to finish more cases within --seconds")
     parser.add_argument("--earlier", default=str(ROOT / "tools/bench/results/sanitizers_gpu_h200.json"), help="report of an earlier run")
     parser.add_argument("--rest-of", metavar="FILE", help="report of an unfinished run of the same program: what was clean or the library's is not repeated")
     parser.add_argument("--out", help="also write the report as JSON to this file")

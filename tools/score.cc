@@ -41,8 +41,8 @@ std::string FormatJson(int64_t number, const Result& result) {
   return JsonLine(json);
 }
 
-// Appends a text target. It ends in the model's end-of-sequence id where the tokenizer adds one;
-// GPT-2's continuations end as they are.
+// Tokenizes and appends a text target. The tokenizer adds the end-of-sequence id for T5 models and
+// nothing for GPT-2.
 absl::Status AddTextTarget(const Session& session, const ScoreFlags& flags, absl::string_view text,
                            std::vector<std::vector<int32_t>>* targets) {
   absl::StatusOr<std::vector<int32_t>> ids = EncodeText(session, text, flags.add_eos);
@@ -114,7 +114,7 @@ int Run(const ScoreFlags& flags) {
   const SessionNeeds needs = NeedsOf(RequestKind::kScore, flags.model, flags.lines);
   std::unique_ptr<Session> session = OpenSession(flags.model, needs, &exit_code);
   if (session == nullptr) return exit_code;
-  // What no line could run with is an error of the command line, not of every line.
+  // Reject flags with which no line could run, so that they fail once as a usage error.
   Request sight;
   sight.sliding_window = flags.sliding_window;
   sight.prefix_lm = flags.prefix_lm;
@@ -138,35 +138,37 @@ void AddScoreCommand(CommandLine& line) {
        "printf 'phoneme\\tF OW1 N IY2 M\\n' | quintet score --model deploy/models/g2p",
        "A line is INPUT<TAB>TARGET[<TAB>TARGET...], or with --input json {\"text\": ..., "
        "\"targets\": [...]}.\n"
-       "Text output: the targets' total log-probabilities (natural logarithm), separated by tabs. "
-       "A line that\n"
-       "fails leaves an empty line (--output json: an object with \"error\"), and the exit code is "
-       "1."},
+       "Text output: the total log-probability (natural logarithm) of each target, separated by "
+       "tabs. A failed line\n"
+       "produces an empty line (--output json: an object with \"error\"), and the exit code is 1."},
       [flags] { return Run(*flags); });
   AddModelFlags(line, command, &flags->model);
   AddLineFlags(command, &flags->lines, {"text", "json"});
   command
       ->add_option("--target-special-tokens", flags->add_eos,
-                   "Add special tokens to text targets too: the end of sequence for T5.")
+                   "Also add special tokens to text targets (T5: the end-of-sequence id).")
       ->type_name("BOOL")
       ->default_str("true")
       ->group("Scoring");
   command
       ->add_option("--top-logprobs", flags->top_logprobs,
-                   "Most likely alternatives of each token (--output json).")
+                   "Return the K most likely alternatives of each token (--output json). Range "
+                   "[0, 20].")
       ->check(InRange(0, 20))
       ->type_name("TOKENS")
       ->group("Scoring");
   command
       ->add_option("--sliding-window", flags->sliding_window,
-                   "Each token sees itself and this many less one before it; 0: all. GPT-2 only.")
+                   "Attention window in tokens, including the current one; 0 = unlimited. GPT-2 "
+                   "only.")
       ->check(InRange(int64_t{0}, int64_t{1} << 31))
       ->type_name("TOKENS")
       ->group("Scoring");
   command
-      ->add_flag("--prefix-lm", flags->prefix_lm,
-                 "The input's tokens see the whole input, the targets' what is before them. GPT-2 "
-                 "only.")
+      ->add_flag(
+          "--prefix-lm", flags->prefix_lm,
+          "Prefix-LM attention: bidirectional within the input, causal in the targets. GPT-2 "
+          "only.")
       ->group("Scoring");
 }
 

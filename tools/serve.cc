@@ -1,4 +1,4 @@
-// quintet serve: the engine on the network. Flags in serve_flags.cc, everything else in server/.
+// quintet serve: runs the gRPC server. Flags are in serve_flags.cc, everything else in server/.
 #include <malloc.h>
 #include <pthread.h>
 
@@ -18,7 +18,7 @@ namespace {
 
 ServerSignals g_signals;
 
-// Only a second Ctrl-C is in a hurry: supervisors may pass SIGTERM on more than once.
+// Only a second SIGINT skips the drain: supervisors may send SIGTERM more than once.
 void OnSignal(int signal) {
   if (signal == SIGHUP) {
     g_signals.reload = true;
@@ -29,17 +29,17 @@ void OnSignal(int signal) {
   }
 }
 
-// A server lives long, and its many threads each take memory in bursts. Left alone, glibc gives
-// every thread a heap of its own and keeps what bursts leave in them: memory grows for as long as
-// some thread has yet to see its largest burst (tools/reliability/soak.py).
+// Limits the memory that glibc keeps. By default every thread gets an arena of its own, which
+// retains the largest burst that the thread has seen, so the memory of a long-running server with
+// many threads keeps growing (tools/reliability/soak.py).
 void BoundHeaps() {
   mallopt(M_ARENA_MAX, 2);
-  mallopt(M_MMAP_THRESHOLD, 256 << 10);  // fixed: it grows otherwise
+  mallopt(M_MMAP_THRESHOLD, 256 << 10);  // setting it also turns off its dynamic growth
   mallopt(M_TRIM_THRESHOLD, 1 << 20);
 }
 
-// Every thread maps its whole stack, 8 MiB by default, which counts towards RLIMIT_AS and
-// RLIMIT_DATA. No thread uses a tenth of this.
+// Reduces the stack size of new threads. The full stack (8 MiB by default) counts towards RLIMIT_AS
+// and RLIMIT_DATA. No thread uses a tenth of kStackBytes.
 void BoundStacks() {
   constexpr size_t kStackBytes = 2 << 20;
   pthread_attr_t attributes;
@@ -57,7 +57,7 @@ int Run(const ServeFlags& flags) {
   RouteGrpcLog();
   ServerOptions options = ServerOptionsOf(flags);
   options.log_lines_dropped = LogLinesDropped;
-  // Each model opens the device for itself, once the server listens.
+  // Check that the device opens. Each model opens it again once the server listens.
   if (absl::Status status = OpenDevice(flags.placement).status(); !status.ok()) {
     return Fail(kExitUsage, status);
   }
@@ -68,7 +68,7 @@ int Run(const ServeFlags& flags) {
   const ServeOutcome outcome = Serve(options, &g_signals);
   spdlog::default_logger()->flush();
   if (outcome.status.ok()) return outcome.exit_code;
-  // Of a model, what any other subcommand makes of the same failure.
+  // Report a failure of a model like every other subcommand does.
   if (outcome.exit_code == kExitModel) return FailModel("serve", outcome.status);
   return Fail(static_cast<ExitCode>(outcome.exit_code), outcome.status);
 }
@@ -79,12 +79,12 @@ void AddServeCommand(CommandLine& line) {
   auto flags = std::make_shared<ServeFlags>();
   CLI::App* command = line.AddCommand(
       {.name = "serve",
-       .description =
-           "Answers gRPC calls (quintet.v1.Inference) with continuous batching until SIGTERM.",
+       .description = "Serve models over gRPC (quintet.v1.Inference) with continuous batching.",
        .example = "quintet serve --model g2p=deploy/models/g2p --listen 127.0.0.1:50051",
-       .details = "SIGTERM or SIGINT (Ctrl-C) drains: calls are taken for --drain-delay, running "
-                  "ones may take\n--drain-timeout. A second SIGINT cuts them off at once. SIGHUP "
-                  "reads --api-key-file again."},
+       .details =
+           "SIGTERM or SIGINT (Ctrl-C) drains the server: it accepts calls for --drain-delay "
+           "and then gives running calls\n--drain-timeout to finish. A second SIGINT cancels "
+           "them at once. SIGHUP reloads --api-key-file."},
       [flags] { return Run(*flags); });
   AddServeFlags(line, command, flags.get());
 }

@@ -15,14 +15,14 @@ namespace {
 
 int64_t Micros(double seconds) { return static_cast<int64_t>(seconds * 1e6); }
 
-// The cache is in the host's memory. The host would wait for a GPU to bring it every input's
-// states, and again for those of an input found to go back: that is worth it only where inputs
-// often come again.
+// 256 MiB on a CPU, 0 (off) on a GPU. The encoder cache lives in host memory: on a GPU it costs one
+// device-to-host copy per input and one host-to-device copy per hit, which pays off only when
+// inputs repeat often.
 int64_t DefaultEncoderCacheBytes(const Placement& placement) {
   return DeviceOrdinal(placement) < 0 ? int64_t{256} << 20 : 0;
 }
 
-// The last part of a path, which may end in a slash.
+// Last component of a path; the path may end in a slash.
 std::string NameOf(const std::string& directory) {
   const std::filesystem::path path = std::filesystem::path(directory).lexically_normal();
   return (path.has_filename() ? path : path.parent_path()).filename().string();
@@ -33,7 +33,7 @@ HostOptions HostOf(const ServeFlags& flags, const std::string& model) {
   const size_t equals = model.find('=');
   host.directory = equals == std::string::npos ? model : model.substr(equals + 1);
   host.name = equals == std::string::npos ? NameOf(host.directory) : model.substr(0, equals);
-  // A directory that cannot be read is reported when it is loaded.
+  // Loading reports a directory that cannot be read.
   const absl::StatusOr<ModelConfig> config = ReadModelConfig(host.directory);
   host.load.weights = WeightTypeOf(flags.placement, config.ok() ? *config : ModelConfig());
   host.ignore_generation_fields = flags.ignore_generation_fields;
@@ -57,7 +57,8 @@ void AddModelFlags(CommandLine& line, CLI::App* command, ServeFlags* flags) {
       command
           ->add_option(
               "--model", flags->models,
-              "Model directory, or NAME=DIR; once for each model. Without a name: the directory's.")
+              "Model directory, optionally with the name that clients use (default: the name of "
+              "the directory). Repeat the flag to serve several models.")
           ->allow_extra_args(false)
           ->type_name("[NAME=]DIR")
           ->group(kGroup));
@@ -65,7 +66,7 @@ void AddModelFlags(CommandLine& line, CLI::App* command, ServeFlags* flags) {
   AddThreadsFlag(command, &flags->threads)->group(kGroup);
   command
       ->add_option("--cache-memory", flags->cache_mib,
-                   "Keys and values of running sequences, for each model.")
+                   "KV cache size per model. Range [1, 16777216].")
       ->check(InRange(int64_t{1}, int64_t{1} << 24))
       ->type_name("MIB")
       ->group(kGroup);
@@ -75,7 +76,7 @@ void AddModelFlags(CommandLine& line, CLI::App* command, ServeFlags* flags) {
 
 constexpr char kLimits[] = "Limits";
 
-// Its default follows --device, in --help and --print-config too.
+// --encoder-cache-bytes: its default depends on --device, in --help and --print-config too.
 void AddEncoderCacheFlag(CLI::App* command, ServeFlags* flags) {
   const auto text = [](const Placement& placement) {
     return absl::StrCat(DefaultEncoderCacheBytes(placement));
@@ -85,9 +86,9 @@ void AddEncoderCacheFlag(CLI::App* command, ServeFlags* flags) {
           ->add_option_function<int64_t>(
               "--encoder-cache-bytes",
               [flags](const int64_t& bytes) { flags->encoder_cache_bytes = bytes; },
-              "Encoder outputs kept for inputs that come again; 0: none. They are kept in the "
-              "host's memory, to which a GPU has to bring those of every input: the default is "
-              "268435456 (256 MiB) on a CPU, 0 on a GPU.")
+              "Cache of encoder outputs for repeated inputs, in host memory, per model; 0 = off. "
+              "On a GPU it costs one device-to-host copy per input, so the default is 268435456 "
+              "(256 MiB) on a CPU and 0 on a GPU.")
           ->check(InRange(int64_t{0}, int64_t{1} << 40))
           ->type_name("BYTES")
           ->default_str(text(flags->placement))
@@ -109,27 +110,30 @@ void AddLimitFlags(CLI::App* command, ServeFlags* flags) {
   constexpr int64_t kMany = int64_t{1} << 30;
   EngineLimits* engine = &flags->engine;
   add("--max-queue", &engine->max_queue_requests, int64_t{1}, int64_t{1} << 20, "REQUESTS",
-      "Requests that may wait, for each model.");
+      "Maximum number of queued requests per model. Range [1, 1048576].");
   add("--max-queue-tokens", &engine->max_queue_tokens, int64_t{1}, kMany, "TOKENS",
-      "Input tokens that may wait.");
-  add("--max-running", &engine->max_running_sequences, int64_t{1}, int64_t{4096}, "SEQUENCES",
-      "Sequences decoded at once; each beam counts.");
+      "Maximum number of queued input tokens per model.");
+  add("--max-running,--max-num-seqs", &engine->max_running_sequences, int64_t{1}, int64_t{4096},
+      "SEQUENCES",
+      "Maximum number of sequences decoded concurrently; each beam counts. Range [1, 4096].");
   AddEncoderCacheFlag(command, flags);
   add("--max-input-tokens", &flags->decoding.max_input_tokens, 1u, 1u << 24, "TOKENS",
-      "Longest input accepted.");
+      "Maximum input length. Longer inputs are rejected unless the call sets truncate.");
   add("--limit-new-tokens", &flags->decoding.max_new_tokens, 1u, 1u << 20, "TOKENS",
-      "Most new tokens a request may ask for.");
-  add("--max-batch-tokens", &flags->max_batch_tokens, int64_t{1}, int64_t{1} << 24, "TOKENS",
-      "Tokens encoded at once; on a GPU also of prompts in a step.");
+      "Upper limit for max_new_tokens of a request. Range [1, 1048576].");
+  add("--max-batch-tokens,--max-num-batched-tokens", &flags->max_batch_tokens, int64_t{1},
+      int64_t{1} << 24, "TOKENS",
+      "Maximum number of tokens encoded in one batch; on a GPU also of prompt tokens per step.");
   add("--prefill-share", &engine->prefill_share, 0.0, 1000.0, "SHARE",
-      "Time for encoding inputs and reading prompts in a step, as a share of what decoding takes, "
-      "while sequences are being decoded, so that they keep their pace; 0: no limit.");
+      "Limit for encoding and prefill while sequences are being decoded, as a fraction of the "
+      "decode time of a step; 0 = no limit. It keeps the inter-token latency of running sequences "
+      "low. Range [0, 1000].");
   add("--max-message-bytes", &flags->server.max_message_bytes, int64_t{1024}, kMany, "BYTES",
-      "Longest message accepted.");
+      "Maximum size of a request message. Minimum 1024.");
   add("--default-timeout", &flags->default_timeout_s, 0.001, 1e6, "SECONDS",
-      "Of calls without a deadline; at most --max-timeout.");
+      "Timeout for calls without a deadline (capped by --max-timeout).");
   add("--max-timeout", &flags->max_timeout_s, 0.001, 1e6, "SECONDS",
-      "Longer deadlines are cut to it.");
+      "Upper limit for the timeout of a call; longer deadlines are shortened to it.");
 }
 
 void AddNetworkFlags(CLI::App* command, ServeFlags* flags) {
@@ -139,24 +143,25 @@ void AddNetworkFlags(CLI::App* command, ServeFlags* flags) {
     command->add_option(name, *value, help)->type_name(unit)->group(kGroup);
   };
   add("--listen", &server->listen, "HOST:PORT",
-      "gRPC. An address other than loopback needs TLS or --allow-plaintext.");
+      "Address of the gRPC server. Any address except loopback needs TLS or --allow-plaintext.");
   add("--http-listen", &server->http_listen, "HOST:PORT",
-      "/metrics, /healthz and /readyz; empty: none.");
+      "Address of the HTTP server (/metrics, /healthz, /readyz); empty = off.");
   add("--tls-cert", &server->tls_cert, "FILE",
-      "PEM certificate chain; read again when it changes.");
-  add("--tls-key", &server->tls_key, "FILE", "PEM private key.");
+      "TLS certificate chain (PEM); reloaded when the file changes.");
+  add("--tls-key", &server->tls_key, "FILE", "TLS private key (PEM).");
   add("--tls-client-ca", &server->tls_client_ca, "FILE",
-      "PEM; clients must show a certificate of this authority.");
+      "CA certificates (PEM) for mutual TLS: clients must present a certificate signed by one.");
   add("--api-key-file", &server->api_key_file, "FILE",
-      "API keys, mode 0600; read again on SIGHUP. Each line: a key's SHA-256 digest in "
-      "hexadecimal, then optionally the highest priority of its calls: low, normal or high "
-      "(default).");
+      "API keys; the file mode must be 0600. Reloaded on SIGHUP. Each line holds the SHA-256 "
+      "digest of a key in hexadecimal and optionally the highest priority of its calls: low, "
+      "normal or high (default).");
   command
-      ->add_flag("--allow-plaintext", server->allow_plaintext, "Listen without TLS on any address.")
+      ->add_flag("--allow-plaintext", server->allow_plaintext,
+                 "Allow listening without TLS on addresses other than loopback.")
       ->group(kGroup);
   command
       ->add_option("--metrics-compat", flags->metrics_compat,
-                   "Export vLLM's metric names as well: vllm.")
+                   "Also export metrics under the names of another server: vllm, or empty.")
       ->check(CLI::IsMember({"", "vllm"}))
       ->type_name("NAMES")
       ->group(kGroup);
@@ -164,15 +169,16 @@ void AddNetworkFlags(CLI::App* command, ServeFlags* flags) {
     command->add_option(name, *value, help)
         ->check(InRange(least, 1e6))
         ->type_name("SECONDS")
-        ->group("Life");
+        ->group("Lifecycle");
   };
   seconds("--drain-delay", &flags->drain_delay_s, 0.0,
-          "After SIGTERM: how long calls are still taken, for balancers to notice.");
+          "Time after SIGTERM in which new calls are still accepted, so that load balancers can "
+          "react.");
   seconds("--drain-timeout", &flags->drain_timeout_s, 0.0,
-          "After that: how long running calls may take.");
+          "Time after --drain-delay in which running calls may finish.");
   seconds("--stall-timeout", &flags->stall_timeout_s, 1.0,
-          "An engine without a step for this long ends the process with code 70; time in which the "
-          "whole process is stopped does not count.");
+          "Exit with code 70 if an engine makes no step for this long. Time in which the whole "
+          "process is stopped does not count. Minimum 1.");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Flags of quintet serve.
+// Flags of `quintet serve`.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ struct ServeFlags {
 };
 
 void AddServeFlags(CommandLine& line, CLI::App* command, ServeFlags* flags);
-// What the server is to do.
+// Server options with all flags applied and defaults resolved.
 ServerOptions ServerOptionsOf(const ServeFlags& flags);
 
 }  // namespace quintet

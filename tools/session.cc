@@ -18,11 +18,11 @@ namespace {
 
 constexpr int64_t kPageTokens = 16;
 
-// A command works through its lines and ends. States of megabytes come with every batch: memory
-// that had gone back to the system meanwhile would come from there again page by page, each
-// cleared, and that takes longer than to bring the states from a GPU.
+// Keeps freed memory in the process. Otherwise glibc returns multi-megabyte result buffers to the
+// kernel and every batch pays page faults, which cost more than the D2H copy of the results. A
+// command that ends after its last line can afford this.
 void KeepFreedMemory() {
-  mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the most that glibc takes
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);  // glibc's maximum
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
   mallopt(M_TOP_PAD, 64 << 20);
 }
@@ -71,7 +71,7 @@ absl::Status Load(Session* session, const SessionNeeds& needs) {
   session->pool = std::make_unique<ThreadPool>(flags.threads);
   LoadOptions options = OptionsOf(flags, *config, session->device.get());
   if (options.device != nullptr) session->free_bytes_before = options.device->free_bytes();
-  // Encoding keeps no keys and values: one page will do.
+  // Encoding needs no KV cache; 0 bytes still gives one page.
   const MemoryBounds bounds = {
       .cache_bytes = needs.kind == RequestKind::kEncode ? 0 : flags.cache_mib << 20,
       .max_bytes = flags.max_memory_mib << 20};
@@ -96,30 +96,30 @@ void AddModelFlags(CommandLine& line, CLI::App* command, ModelFlags* flags) {
   line.Require(
       command
           ->add_option("--model", flags->model,
-                       "Model directory: Hugging Face files, or what quintet convert wrote.")
+                       "Model directory: Hugging Face files or the output of quintet convert.")
           ->type_name("DIR")
           ->group(kGroup));
   AddPlacementFlags(command, &flags->placement);
   AddThreadsFlag(command, &flags->threads)->group(kGroup);
   command
-      ->add_option("--max-running", flags->max_running,
-                   "Sequences decoded at once; each beam counts.")
+      ->add_option("--max-running,--max-num-seqs", flags->max_running,
+                   "Maximum number of sequences decoded concurrently; each beam counts. Range "
+                   "[1, 4096].")
       ->check(InRange(1, 4096))
       ->type_name("SEQUENCES")
       ->group(kGroup);
-  command->add_option("--max-input-tokens", flags->max_input_tokens, "Longest input accepted.")
+  command->add_option("--max-input-tokens", flags->max_input_tokens, "Maximum input length.")
       ->check(InRange(int64_t{1}, int64_t{1} << 24))
       ->type_name("TOKENS")
       ->group(kGroup);
   command
-      ->add_option("--max-batch-tokens", flags->max_batch_tokens,
-                   "Tokens encoded at once; on a GPU also of prompts in a step.")
+      ->add_option("--max-batch-tokens,--max-num-batched-tokens", flags->max_batch_tokens,
+                   "Maximum number of tokens encoded in one batch; on a GPU also of prompt tokens "
+                   "per step.")
       ->check(InRange(int64_t{1}, int64_t{1} << 24))
       ->type_name("TOKENS")
       ->group(kGroup);
-  command
-      ->add_option("--cache-memory", flags->cache_mib,
-                   "Memory for keys and values of running sequences.")
+  command->add_option("--cache-memory", flags->cache_mib, "KV cache size. Range [1, 16777216].")
       ->check(InRange(int64_t{1}, int64_t{1} << 24))
       ->type_name("MIB")
       ->group(kGroup);
@@ -129,7 +129,8 @@ void AddModelFlags(CommandLine& line, CLI::App* command, ModelFlags* flags) {
 CLI::Option* AddThreadsFlag(CLI::App* command, int* threads) {
   return command
       ->add_option("--threads", *threads,
-                   "Compute threads; 0: one for each physical core this process may use.")
+                   "Number of compute threads; 0 = one per physical core available to the process. "
+                   "Range [0, 1024].")
       ->check(InRange(0, 1024))
       ->type_name("THREADS");
 }
@@ -137,17 +138,16 @@ CLI::Option* AddThreadsFlag(CLI::App* command, int* threads) {
 void AddIgnoreGenerationFieldsFlag(CLI::App* command, bool* ignore) {
   command
       ->add_flag(kIgnoreGenerationFields, *ignore,
-                 "Load a model whose generation_config.json sets fields that change what "
-                 "transformers generates and that Quintet does not support: warn instead of "
-                 "refusing it.")
+                 "Warn instead of rejecting a model whose generation_config.json sets fields that "
+                 "change the output of transformers and that Quintet does not support.")
       ->group("Model");
 }
 
 CLI::Option* AddMaxMemoryFlag(CLI::App* command, int64_t* mib) {
   return command
       ->add_option("--max-memory", *mib,
-                   "Memory for a model in all, on the device where it runs: keys and values take "
-                   "what the rest leaves of it; 0: no limit but what a GPU has free.")
+                   "Limit for all memory of a model on its device; the KV cache gets what the rest "
+                   "leaves. 0 = no limit except the free memory of a GPU.")
       ->check(InRange(int64_t{0}, int64_t{1} << 24))
       ->type_name("MIB");
 }
@@ -171,7 +171,7 @@ std::unique_ptr<Session> OpenSession(const ModelFlags& flags, const SessionNeeds
   }
   session->load_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  KeepFreedMemory();  // what loading has freed is gone by now
+  KeepFreedMemory();  // after loading, so that memory freed by loading has been returned
   EngineLimits limits;
   limits.max_queue_requests = needs.queue;
   limits.max_queue_tokens = needs.queue * std::max(flags.max_input_tokens, flags.max_batch_tokens);
@@ -193,12 +193,14 @@ absl::StatusOr<std::vector<int32_t>> FitInput(const Session& session, std::vecto
                                               bool truncate) {
   const ModelConfig& config = session.config;
   if (ids.empty() && config.decoder_only() && config.bos_id >= 0) ids = {config.bos_id};
-  if (ids.empty()) return absl::InvalidArgumentError("the input has no tokens");
+  if (ids.empty())
+    return absl::InvalidArgumentError("input: expected at least one token, got none");
   const size_t limit = static_cast<size_t>(session.flags.max_input_tokens);
   if (ids.size() <= limit) return ids;
   if (!truncate) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the input has ", ids.size(), " tokens, the limit is ", limit, " (--max-input-tokens)"));
+    return absl::InvalidArgumentError(absl::StrCat("input: ", ids.size(),
+                                                   " tokens exceed --max-input-tokens ", limit,
+                                                   "; raise that limit or use --truncate"));
   }
   const int32_t last = ids.back();
   const bool ends_in_eos =

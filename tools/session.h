@@ -1,5 +1,5 @@
-// A loaded model with its tokenizer and engine: what generate, encode, score, classify and bench
-// have in common.
+// A loaded model with its tokenizer and engine. Used by generate, encode, score, classify and
+// bench.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +19,13 @@ namespace quintet {
 struct ModelFlags {
   std::string model;  // directory
   Placement placement;
-  int threads = 0;           // 0: AvailableCores()
-  int64_t max_running = 64;  // sequences decoded at once
-  int64_t max_input_tokens = 4096;
-  int64_t max_batch_tokens = 4096;        // encoded at once
-  int64_t cache_mib = 1024;               // keys and values
-  int64_t max_memory_mib = 0;             // of everything; 0: no limit
-  bool ignore_generation_fields = false;  // see CheckFollowed
+  int threads = 0;                        // compute threads; 0: AvailableCores()
+  int64_t max_running = 64;               // sequences decoded concurrently
+  int64_t max_input_tokens = 4096;        // per input
+  int64_t max_batch_tokens = 4096;        // tokens encoded in one batch
+  int64_t cache_mib = 1024;               // KV cache
+  int64_t max_memory_mib = 0;             // all memory of the model; 0: no limit
+  bool ignore_generation_fields = false;  // warn instead of failing CheckFollowed
 };
 void AddModelFlags(CommandLine& line, CLI::App* command, ModelFlags* flags);
 CLI::Option* AddMaxMemoryFlag(CLI::App* command, int64_t* mib);
@@ -38,11 +38,11 @@ struct Session {
   GenerationDefaults defaults;
   std::unique_ptr<Device> device;  // null: the CPU
   std::unique_ptr<ThreadPool> pool;
-  std::unique_ptr<const Tokenizer> tokenizer;  // null when not wanted or not there
+  std::unique_ptr<const Tokenizer> tokenizer;  // null if not requested or absent
   std::unique_ptr<Model> model;
   std::unique_ptr<Engine> engine;
   double load_seconds = 0;
-  int64_t free_bytes_before = 0;  // of the device, before the model was loaded
+  int64_t free_bytes_before = 0;  // free device memory before the model was loaded
 };
 
 enum class TokenizerNeed : uint8_t { kNone, kIfThere, kRequired };
@@ -50,17 +50,18 @@ enum class TokenizerNeed : uint8_t { kNone, kIfThere, kRequired };
 struct SessionNeeds {
   RequestKind kind = RequestKind::kGenerate;
   TokenizerNeed tokenizer = TokenizerNeed::kRequired;
-  int64_t queue = 256;   // requests that wait in the engine at most
-  bool decodes = false;  // follows generation_config.json
+  int64_t queue = 256;   // maximum number of queued requests
+  bool decodes = false;  // applies generation_config.json
 };
 
-// Null on failure: the reason is printed and *exit_code set.
+// Loads the model and creates the engine. On failure prints the reason, sets *exit_code and returns
+// null.
 std::unique_ptr<Session> OpenSession(const ModelFlags& flags, const SessionNeeds& needs,
                                      int* exit_code);
 
-// Token ids as the model is to see them, or INVALID_ARGUMENT when there are too many and `truncate`
-// is off. Truncation keeps the end-of-sequence id. A GPT-2 prompt without any id becomes its bos
-// id, as in Hugging Face's generate.
+// Fits token ids to --max-input-tokens: longer inputs are truncated, keeping a final
+// end-of-sequence id, or are INVALID_ARGUMENT if `truncate` is false. An empty GPT-2 prompt becomes
+// its bos id, as in Hugging Face's generate; any other empty input is INVALID_ARGUMENT.
 absl::StatusOr<std::vector<int32_t>> FitInput(const Session& session, std::vector<int32_t> ids,
                                               bool truncate);
 

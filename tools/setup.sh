@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what the build and the tests need on Debian 12, Python packages into .venv/ included; with --build-only what the build needs.
-# Does nothing, and needs no network, where all of it is there already.
+# Installs the packages for build and tests on Debian 12 and the Python packages into .venv/; with
+# --build-only only the packages for the build. Does nothing, without network, if all are installed.
 set -euo pipefail
 
 packages=(
@@ -25,7 +25,7 @@ install_packages() {
     echo "setup: run as root, or install these packages first: $*" >&2
     exit 1
   fi
-  # Programs are wanted, not services: Debian would start haproxy and prometheus, now and at every boot.
+  # Keep Debian from starting haproxy and prometheus as services, now and at every boot.
   if [ ! -e /usr/sbin/policy-rc.d ]; then
     printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" install -m 755 /dev/stdin /usr/sbin/policy-rc.d
     trap '"${as_root[@]}" rm /usr/sbin/policy-rc.d' EXIT
@@ -43,7 +43,7 @@ for package in "${packages[@]}"; do
   state=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)
   [ "$state" = installed ] || missing+=("$package")
 done
-# Plain ifs: behind || a failing step would not end the script.
+# Use plain ifs: left of || a failing step would not end the script.
 if [ ${#missing[@]} -gt 0 ]; then
   install_packages "${missing[@]}"
 fi

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From a clean clone to the summary of all tests: sets up, builds every target into build/, runs everything with ctest.
+# Sets up and builds every target in build/ from a clean clone, then runs all tests with ctest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

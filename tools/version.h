@@ -1,10 +1,11 @@
-// Which build this is.
+// Version and commit of the build.
 #pragma once
 
 namespace quintet {
 
-const char* Version();  // of the CMake project
-const char*
-Commit();  // abbreviated git commit, "-dirty" appended when files differed; "unknown" outside git
+// Version of the CMake project.
+const char* Version();
+// Abbreviated git commit, with "-dirty" if files differed; "unknown" outside git.
+const char* Commit();
 
 }  // namespace quintet

@@ -133,7 +133,8 @@ TEST_CASE("help names every flag with its unit, default and variable, and an exa
   const std::string help = RunBinary({{"generate", "--help"}, "", {}}).out;
   CHECK_THAT(help, Contains("--max-new-tokens TOKENS"));
   const std::string serve = RunBinary({{"serve", "--help"}, "", {}}).out;
-  CHECK_THAT(serve, Contains("--limit-new-tokens TOKENS "));  // without the check's own words
+  CHECK_THAT(serve, Contains("--limit-new-tokens TOKENS "));  // without the range validator's text
+  CHECK_THAT(serve, Contains("--max-running SEQUENCES ") && !Contains("--max-num-seqs"));
   CHECK_THAT(RunBinary({{"bench", "--help"}, "", {}}).out, Contains("[1,8] ($QUINTET_BATCH)"));
   CHECK_THAT(help, Contains("[256] ($QUINTET_MAX_NEW_TOKENS)"));
 }

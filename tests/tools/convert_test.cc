@@ -135,7 +135,7 @@ TEST_CASE("fp8 weights are for a GPU: a CPU says so, and runs them in another ty
   };
   const Outcome refused = generate("fp8");
   CHECK(refused.exit_code == 2);
-  CHECK(refused.err.find("do not run on this CPU") != std::string::npos);
+  CHECK(refused.err.find("is not supported on this CPU") != std::string::npos);
   CHECK(generate("f32").out == Call({"generate", "--model", G2pModel()}, "phoneme\n").out);
   const Outcome fallback = Call({"generate", "--model", scratch / "out"}, "phoneme\n");
   CHECK(fallback.exit_code == 0);

@@ -32,7 +32,7 @@ class Pipe {
 
 using Outcome = LineReader::Outcome;
 
-TEST_CASE("lines come one by one, a last one without its newline too") {
+TEST_CASE("reads lines one by one, including an unterminated last line") {
   Pipe pipe;
   pipe.Write("a\r\n\nbc\nlast");
   pipe.Close();
@@ -47,7 +47,7 @@ TEST_CASE("lines come one by one, a last one without its newline too") {
   CHECK(reader.total_bytes() == -1);
 }
 
-TEST_CASE("half a line is waited for without blocking") {
+TEST_CASE("an incomplete line returns kWait without blocking") {
   Pipe pipe;
   LineReader reader(pipe.reader(), 100);
   std::string line;
@@ -60,7 +60,7 @@ TEST_CASE("half a line is waited for without blocking") {
   CHECK(reader.Next(0, &line) == Outcome::kWait);
 }
 
-TEST_CASE("long lines are skipped, the next one is whole") {
+TEST_CASE("a too long line is skipped and the next line is complete") {
   Pipe pipe;
   pipe.Write(std::string(11, 'x') + "\n" + std::string(10, 'y') + "\n" + std::string(500, 'z'));
   LineReader reader(pipe.reader(), 10);

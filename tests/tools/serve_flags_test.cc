@@ -71,6 +71,13 @@ TEST_CASE("serve keeps encoder outputs on a CPU, and on a GPU when it is told to
   }
 }
 
+TEST_CASE("vLLM's names of the batch limits are aliases that --help does not show") {
+  const Settled settled("--max-num-seqs 7", "max-num-batched-tokens = 5000\nmax-running = 9\n");
+  CHECK(settled.Host().engine.max_running_sequences == 7);
+  CHECK(settled.Host().load.limits.max_encode_tokens == 5000);
+  CHECK_THAT(settled.Printed(), Contains("\nmax-running = \"7\"\n"));
+}
+
 TEST_CASE("serve runs a converted directory in its own type where the device computes with it") {
   ScratchDirectory scratch;
   const struct {

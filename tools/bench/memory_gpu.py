@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What quintet inspect predicts of a GPU's memory against what loading and running the model takes of it.
+"""GPU memory predicted by `quintet inspect` against memory used by loading and running the model.
 
 Models of the real shapes with random weights. Taken: the device's free memory before the load less that after `quintet bench` has run (its
 report's device_bytes), so that libraries, kernels and recorded steps count; --max-memory is what was predicted, which leaves the keys and values

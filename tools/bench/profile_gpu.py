@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Where a decoding step's time goes on a GPU: every generate row of the table of goals, and for those that miss theirs what they wait for.
+"""Time breakdown of a decode step on a GPU, for every generate row of the table of goals; for rows
+that miss their goal also the time per kind of op.
 
 Models of the real shapes with random weights in bf16; 128 tokens in, 64 out, as peers_gpu.py. Of each row, in milliseconds a step:
 - the whole call over its steps (quintet bench), and the goal;

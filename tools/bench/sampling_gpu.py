@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Sampling and rules on a GPU: what they take of the rate of greedy decoding, beside transformers in the same run.
+"""Speed of sampling and logits processors on a GPU relative to greedy decoding, compared with
+transformers in the same run.
 
 Models of the real shapes with random weights in bf16, the same for both. A call encodes 32 inputs of 128 random tokens (GPT-2's prompts) and decodes
 exactly 64 tokens of each, by each of DECODINGS; figures are medians of whole calls, tokens/s those generated. Holds when the host's own work

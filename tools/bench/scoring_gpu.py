@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What it saves to score many continuations of one prompt as one request, on a GPU or a CPU, through the whole engine.
+"""Speedup of scoring many continuations of one prompt as one request instead of separate ones,
+through the whole engine, on a GPU or a CPU.
 
 Random weights of the real shapes (GPT-2 with more positions, so that prompt and continuation fit). Three ways to score the same number of
 tokens, each a process of `quintet bench --mode score`: one request with all continuations; as many requests with one continuation each, all

@@ -46,7 +46,7 @@ class Driver : public LoadObserver {
   };
 
   void PaceOpenLoop();
-  // False when interrupted before.
+  // Sleeps until the time `at_us`. False if interrupted.
   static bool SleepUntil(int64_t at_us);
   void SendNextOfClosedLoop();
   void SendBatchIfIdle();
@@ -68,7 +68,7 @@ class Driver : public LoadObserver {
 
   std::mutex mutex_;
   std::unordered_map<uint64_t, Open> open_;
-  std::deque<Due> waiting_;  // of one batch at a time
+  std::deque<Due> waiting_;  // static batching: requests that wait for the previous batch
   int64_t planned_ = 0;
   bool all_planned_ = false;
   LoadRecord record_;
@@ -83,7 +83,8 @@ int64_t Driver::LastDueUs() const {
   return record_.begin_us + static_cast<int64_t>(pacing_.duration_s * 1e6);
 }
 
-// The request as due at a time; nothing when the bounds say that it is one too many.
+// Schedules the request at `scheduled_us`. nullopt if that exceeds the number of requests or the
+// duration, or after an interrupt.
 std::optional<Driver::Due> Driver::Plan(int64_t scheduled_us, PlannedRequest request) {
   const bool enough = pacing_.requests > 0 && planned_ >= pacing_.warmup + pacing_.requests;
   if (enough || scheduled_us > LastDueUs() || Interrupted()) return std::nullopt;
@@ -181,8 +182,8 @@ void Driver::SendBatchIfIdle() {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!open_.empty()) return;
     while (!waiting_.empty() && static_cast<int64_t>(batch.size()) < pacing_.static_batch) {
-      // The warm-up's batches are over then, which were due long ago where requests come faster
-      // than they are served.
+      // The measurement window opens when the first measured request is sent, not at its scheduled
+      // time: under overload that is long before the warm-up batches have ended.
       if (waiting_.front().measured) OpenWindow(MonotonicMicros());
       batch.push_back(Register(std::move(waiting_.front())));
       waiting_.pop_front();

@@ -1,11 +1,11 @@
-// Sends a planned load to a target and records what comes back.
+// Sends a planned load to a target and records the responses.
 //
-// Open loop (the shape has a rate): each request is sent when it is due, however many are under
-// way; what is sent late is measured from when it was due. Closed loop: the next one is sent when
-// one ends. One batch at a time: requests fall due as in an open loop, wait until all of the last
-// batch have ended, and then leave together, up to a batch of them. A padded batch is a rectangle:
-// random inputs are drawn out to the longest of them, every row is computed until the longest has
-// ended, and only the tokens that a request asked for itself are counted.
+// Open loop (LoadShape::request_rate > 0): each request is sent at its scheduled time, however many
+// are in flight; latencies count from the scheduled time. Closed loop: a request is sent when
+// another ends. Static batching: requests arrive as in an open loop, wait until the previous batch
+// has ended, and are sent together, at most `static_batch` of them. A padded batch is a rectangle:
+// random inputs are padded to the longest of the batch and every row runs until the longest output
+// has ended; only the tokens that each request asked for are counted.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,12 @@
 namespace quintet {
 
 struct Pacing {
-  int64_t concurrency = 0;   // closed loop of so many; 0: open loop
-  int64_t static_batch = 0;  // one batch of up to so many at a time; 0: no batches
-  bool padded = false;       // the batches are
-  int64_t warmup = 0;        // first requests that are not measured
-  int64_t requests = 0;      // measured ones; 0: as many as fit the time
-  double duration_s = 0;     // how long to send measured ones; 0: no limit
+  int64_t concurrency = 0;   // closed loop: requests in flight; 0: open loop
+  int64_t static_batch = 0;  // static batching: maximum batch size; 0: off
+  bool padded = false;       // pad static batches
+  int64_t warmup = 0;        // unmeasured requests at the start
+  int64_t requests = 0;      // measured requests; 0: limited by duration_s only
+  double duration_s = 0;     // time in which measured requests are sent; 0: no limit
 };
 
 struct RequestEnd {
@@ -32,28 +32,27 @@ struct RequestEnd {
   int64_t input_tokens = 0, output_tokens = 0;
 };
 
-// Hears what becomes of requests, and when that was (MonotonicMicros); called from
-// LoadTarget::Poll.
+// Receives the events of requests with their time (MonotonicMicros). Called from LoadTarget::Poll.
 class LoadObserver {
  public:
   virtual ~LoadObserver() = default;
   virtual void OnTokens(uint64_t id, int64_t tokens, int64_t at_us) = 0;
-  // Once, last; may send the next.
+  // Called once per request, after its last OnTokens. May send the next request.
   virtual void OnEnd(uint64_t id, const RequestEnd& end, int64_t at_us) = 0;
 };
 
-// Something that answers requests.
+// A server or engine that the load runs against.
 class LoadTarget {
  public:
   virtual ~LoadTarget() = default;
-  // Any thread, also from within OnEnd. Must not block.
+  // Sends a request. Called from any thread, also from OnEnd. Must not block.
   virtual void Send(uint64_t id, const PlannedRequest& request) = 0;
-  // Waits up to `timeout_us` for something to happen and tells the observer. One thread.
+  // Waits up to `timeout_us` for events and passes them to the observer. Called by one thread.
   virtual void Poll(int64_t timeout_us, LoadObserver* observer) = 0;
 };
 
-// Returns when every request sent has ended; an interrupt ends the sending early. Needs one bound:
-// a number of requests or a time.
+// Runs the load and returns when every request sent has ended. An interrupt stops the sending.
+// Pacing::requests or Pacing::duration_s must be set.
 LoadRecord RunLoad(const Pacing& pacing, LoadPlan* plan, LoadTarget* target);
 
 }  // namespace quintet

@@ -7,7 +7,8 @@
 
 namespace quintet {
 
-// On the engine's thread, which must not call the engine: what it hears waits until the step ends.
+// Runs on the engine thread inside Engine::Step, where the engine must not be called: events are
+// queued until the step has ended.
 class EngineTarget::Sink : public ResponseSink {
  public:
   Sink(EngineTarget* target, uint64_t id) : target_(target), id_(id) {}

@@ -1,4 +1,4 @@
-// An engine in this process as the target of a load: what a server's figures are compared with.
+// Load target that runs an engine in this process: the baseline for server measurements.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,8 @@ namespace quintet {
 
 class EngineTarget : public LoadTarget {
  public:
-  // `session` outlives the target. Texts need its tokenizer. The thread that polls is the engine's.
+  // `session` must outlive the target. Text prompts need its tokenizer. The thread that calls Poll
+  // runs the engine.
   EngineTarget(Session* session, bool stream) : session_(*session), stream_(stream) {}
 
   void Send(uint64_t id, const PlannedRequest& request) override;
@@ -35,7 +36,7 @@ class EngineTarget : public LoadTarget {
   Session& session_;
   const bool stream_;
   std::mutex mutex_;
-  std::vector<Event> events_;  // since the last Poll
+  std::vector<Event> events_;  // events since the last Poll
 };
 
 }  // namespace quintet

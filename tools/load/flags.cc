@@ -26,7 +26,8 @@ absl::StatusOr<std::vector<std::string>> ReadPrompts(const std::string& path) {
     if (!line.empty()) lines.push_back(std::move(line));
   }
   if (lines.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("--prompts: no lines in ", path));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--prompts: expected at least one non-empty line in ", path));
   }
   return lines;
 }
@@ -36,81 +37,97 @@ void AddShapeFlags(CLI::App* command, LoadFlags* flags) {
   LoadShape* shape = &flags->shape;
   command
       ->add_option("--prompts", flags->prompts_file,
-                   "Lines of text to send in turn; empty: random token ids.")
+                   "File of prompts, one per line, sent in order; empty = random token ids.")
       ->type_name("FILE")
       ->group(kGroup);
-  command->add_option("--input-tokens", flags->input_tokens, "Length of random inputs.")
+  command
+      ->add_option("--input-tokens", flags->input_tokens,
+                   "Length of random inputs: N, or LOW:HIGH for a uniform distribution.")
       ->type_name("LOW:HIGH")
       ->group(kGroup);
   command
       ->add_option("--output-tokens", flags->output_tokens,
-                   "New tokens, exactly, of each request; empty: the model ends them.")
+                   "Exact number of new tokens per request: N, or LOW:HIGH for a uniform "
+                   "distribution; empty = until the model ends the sequence.")
       ->type_name("LOW:HIGH")
       ->group(kGroup);
   command
       ->add_option("--shared-prompts", shape->distinct_prompts,
-                   "Requests share so many prompts; 0: one for each.")
+                   "Number of distinct prompts, chosen uniformly; 0 = every request has its own.")
       ->check(InRange(int64_t{0}, int64_t{1} << 30))
       ->type_name("PROMPTS")
       ->group(kGroup);
-  command->add_option("--beam-share", shape->beam_share, "Share of the requests with beams.")
+  command
+      ->add_option("--beam-share", shape->beam_share,
+                   "Fraction of requests that use beam search. Range [0, 1].")
       ->check(InRange(0.0, 1.0))
-      ->type_name("0..1")
+      ->type_name("FRACTION")
       ->group(kGroup);
-  command->add_option("--num-beams", shape->num_beams, "Beams of those.")
+  command
+      ->add_option("--num-beams", shape->num_beams,
+                   "Number of beams of requests that use beam search. Range [2, 32].")
       ->check(InRange(2, 32))
       ->type_name("BEAMS")
       ->group(kGroup);
-  command->add_flag("--unary", flags->unary, "Whole answers instead of streams.")->group(kGroup);
+  command->add_flag("--unary", flags->unary, "Send unary calls instead of streaming calls.")
+      ->group(kGroup);
 }
 
 void AddPacingFlags(CLI::App* command, LoadFlags* flags) {
-  constexpr char kGroup[] = "Pace";
+  constexpr char kGroup[] = "Arrivals";
   constexpr int64_t kMany = int64_t{1} << 40;
   Pacing* pacing = &flags->pacing;
   command
       ->add_option("--request-rate", flags->shape.request_rate,
-                   "Open loop: requests that fall due in a second.")
+                   "Open loop: requests per second, whatever is in flight.")
       ->check(InRange(0.0, 1e6))
       ->type_name("REQUESTS/S")
       ->group(kGroup);
   command
       ->add_option("--burstiness", flags->shape.burstiness,
-                   "Of the open loop: 1 is a Poisson process, less comes in bursts, more is "
-                   "steadier.")
+                   "Arrival burstiness (open loop): 1 = Poisson, <1 = bursty, >1 = regular. Range "
+                   "[0.01, 1000].")
       ->check(InRange(0.01, 1000.0))
       ->type_name("SHAPE")
       ->group(kGroup);
   command
       ->add_option("--concurrency", pacing->concurrency,
-                   "Closed loop instead: so many requests at any time.")
+                   "Closed loop: number of requests in flight at any time; 0 = open loop.")
       ->check(InRange(int64_t{0}, int64_t{100000}))
       ->type_name("REQUESTS")
       ->group(kGroup);
   command
       ->add_option("--static-batch", pacing->static_batch,
-                   "Hold back what falls due until the last batch has ended, then send up to so "
-                   "many together; 0: send at once.")
+                   "Static batching (open loop): hold requests until the previous batch has ended, "
+                   "then send up to this many together; 0 = off.")
       ->check(InRange(int64_t{0}, int64_t{100000}))
       ->type_name("REQUESTS")
       ->group(kGroup);
   command
       ->add_flag("--pad-static-batch", pacing->padded,
-                 "Pad random inputs and new tokens of such a batch to its longest.")
+                 "Pad the random inputs and the outputs of a static batch to the longest.")
       ->group(kGroup);
-  command->add_option("--warmup", pacing->warmup, "First requests, which are not measured.")
+  command
+      ->add_option("--warmup", pacing->warmup,
+                   "Number of requests at the start that are not measured.")
       ->check(InRange(int64_t{0}, kMany))
       ->type_name("REQUESTS")
       ->group(kGroup);
-  command->add_option("--requests", pacing->requests, "Measured requests; 0: as the time allows.")
+  command
+      ->add_option("--requests", pacing->requests,
+                   "Number of measured requests; 0 = limited by --duration only.")
       ->check(InRange(int64_t{0}, kMany))
       ->type_name("REQUESTS")
       ->group(kGroup);
-  command->add_option("--duration", pacing->duration_s, "How long measured requests are sent.")
+  command
+      ->add_option("--duration", pacing->duration_s,
+                   "Time during which measured requests are sent; 0 = limited by --requests only.")
       ->check(InRange(0.0, 1e6))
       ->type_name("SECONDS")
       ->group(kGroup);
-  command->add_option("--seed", flags->shape.seed, "Of times, prompts and lengths.")
+  command
+      ->add_option("--seed", flags->shape.seed,
+                   "Random seed for arrival times, prompts and lengths.")
       ->check(NumberOf<uint64_t>())
       ->type_name("INTEGER")
       ->group(kGroup);
@@ -146,11 +163,12 @@ void AddLoadFlags(CLI::App* command, LoadFlags* flags) {
   constexpr char kGroup[] = "Report";
   command
       ->add_option("--goodput", flags->goodput,
-                   "Limits of a good answer in ms: ttft:75 tpot:20 e2e:500.")
+                   "Latency limits that a request must meet to count as goodput, in ms: any of "
+                   "ttft:75 tpot:20 e2e:500.")
       ->delimiter(',')
       ->type_name("NAME:MS ...")
       ->group(kGroup);
-  command->add_option("--output", flags->output, "What is printed: a table, or json.")
+  command->add_option("--output", flags->output, "Format of the report: text (a table) or json.")
       ->check(CLI::IsMember({"text", "json"}))
       ->type_name("FORMAT")
       ->group(kGroup);
@@ -163,17 +181,17 @@ absl::Status SettleLoad(LoadFlags* flags) {
   LoadShape& shape = flags->shape;
   Pacing& pacing = flags->pacing;
   if ((shape.request_rate > 0) == (pacing.concurrency > 0)) {
-    return absl::InvalidArgumentError("give --request-rate or --concurrency, one of them");
+    return absl::InvalidArgumentError("expected exactly one of --request-rate or --concurrency");
   }
   if (pacing.static_batch > 0 && pacing.concurrency > 0) {
-    return absl::InvalidArgumentError("--static-batch needs --request-rate");
+    return absl::InvalidArgumentError("--static-batch: needs --request-rate, got --concurrency");
   }
   if (pacing.padded && (pacing.static_batch == 0 || flags->output_tokens.empty())) {
     return absl::InvalidArgumentError(
-        "--pad-static-batch needs --static-batch and --output-tokens");
+        "--pad-static-batch: needs --static-batch and --output-tokens");
   }
   if (pacing.requests == 0 && pacing.duration_s == 0) {
-    return absl::InvalidArgumentError("give --requests or --duration: the run needs an end");
+    return absl::InvalidArgumentError("expected --requests or --duration: the run needs an end");
   }
   absl::StatusOr<TokenRange> input = ParseTokenRange("--input-tokens", flags->input_tokens);
   if (!input.ok()) return input.status();

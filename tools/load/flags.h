@@ -1,4 +1,4 @@
-// What the benchmarks under load have in common: flags, the run, the report.
+// Flags, run and report shared by `bench serve` and `bench engine`.
 #pragma once
 
 #include <string>
@@ -22,12 +22,12 @@ struct LoadFlags {
 };
 void AddLoadFlags(CLI::App* command, LoadFlags* flags);
 
-// Reads and checks what the flags name; `shape.vocab` is left to the target. INVALID_ARGUMENT names
-// the flag.
+// Validates the flags, reads the prompts file and fills `flags->shape` except `vocab`, which the
+// caller takes from its target. INVALID_ARGUMENT names the flag.
 absl::Status SettleLoad(LoadFlags* flags);
 
-// Runs the settled load, prints and writes its report. `conditions` and `configuration` become part
-// of it. Returns the exit code: kExitRemote when not one measured request was answered OK.
+// Runs the load after SettleLoad, then prints and writes its report, which includes `conditions`
+// and `configuration`. Returns the exit code: kExitRemote if no measured request ended OK.
 int RunAndReport(const LoadFlags& flags, LoadTarget* target, nlohmann::ordered_json conditions,
                  nlohmann::ordered_json configuration);
 

@@ -13,7 +13,7 @@ namespace {
 
 std::shared_ptr<grpc::Channel> OpenChannel(const GrpcTarget::Options& options) {
   grpc::ChannelArguments arguments;
-  // Without it channels to one address share a connection.
+  // Without this option, channels to the same address share one connection.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetMaxReceiveMessageSize(-1);
   if (options.attempts > 1) {
@@ -47,12 +47,13 @@ RequestEnd EndOf(const grpc::Status& status, const v1::GenerateResponse& respons
 
 }  // namespace
 
-// One call, the tag of its operations; there is never more than one of them under way.
+// One call. Its address is the completion queue tag of its operations, of which at most one is in
+// flight.
 class GrpcTarget::Call {
  public:
   explicit Call(uint64_t id) : id_(id) {}
   virtual ~Call() = default;
-  // An operation is complete. False when the call has ended and can go.
+  // Handles the completion of an operation. False if the call has ended and can be deleted.
   virtual bool Proceed(bool ok, LoadObserver* observer) = 0;
 
   grpc::ClientContext context;
@@ -134,7 +135,7 @@ GrpcTarget::~GrpcTarget() {
 
 absl::StatusOr<std::unique_ptr<GrpcTarget>> GrpcTarget::Connect(const Options& options) {
   std::unique_ptr<GrpcTarget> target(new GrpcTarget(options));
-  // Every connection is open before the first request is due.
+  // Open every connection before the first request is sent.
   for (const std::unique_ptr<v1::Inference::Stub>& stub : target->stubs_) {
     grpc::ClientContext context;
     const double connect_s = std::min(options.timeout_s, 10.0);
@@ -178,7 +179,7 @@ v1::GenerateRequest GrpcTarget::MakeRequest(const PlannedRequest& planned) const
 void GrpcTarget::Send(uint64_t id, const PlannedRequest& planned) {
   v1::Inference::Stub* stub = stubs_[id % stubs_.size()].get();
   const v1::GenerateRequest request = MakeRequest(planned);
-  // Poll deletes a call when it has ended; queue_ gives each of them back.
+  // queue_ returns every call; Poll deletes it when it has ended.
   if (options_.stream) {
     auto* call = new StreamCall(id);
     call->context.set_deadline(Deadline(options_.timeout_s));

@@ -1,4 +1,4 @@
-// A running server as the target of a load: asynchronous calls on one completion queue.
+// Load target that calls a running server: asynchronous calls on one completion queue.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,16 @@ class GrpcTarget : public LoadTarget {
  public:
   struct Options {
     std::string address;  // HOST:PORT
-    std::string model;    // empty: the only one
-    int channels = 1;     // connections, used in turn
+    std::string model;    // empty: the only model of the server
+    int channels = 1;     // number of connections, used round-robin
     bool stream = true;
-    double timeout_s = 60;  // deadline of each call, and of the first contact
-    int attempts = 1;       // more than 1: gRPC's own retry of UNAVAILABLE
+    double timeout_s = 60;  // timeout of each call and, up to 10 s, of Connect
+    int attempts = 1;       // more than 1: gRPC retries UNAVAILABLE
     v1::Priority priority = v1::PRIORITY_NORMAL;
   };
 
-  // Asks the server for its model. UNAVAILABLE and the like with the server's words.
+  // Opens the connections and reads the model info. Errors: DEADLINE_EXCEEDED if no server answers,
+  // otherwise the status of the server.
   static absl::StatusOr<std::unique_ptr<GrpcTarget>> Connect(const Options& options);
   ~GrpcTarget() override;
 

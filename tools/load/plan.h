@@ -1,4 +1,4 @@
-// What a load consists of, drawn from a seed: when each request is due and what it asks for.
+// Arrival times and contents of the requests of a load, generated from a seed.
 #pragma once
 
 #include <cstdint>
@@ -11,37 +11,37 @@
 namespace quintet {
 
 struct TokenRange {
-  int64_t low = 0, high = 0;  // both included
+  int64_t low = 0, high = 0;  // inclusive
 };
-// "8:128", or "64" for exactly 64. INVALID_ARGUMENT names `flag`: not numbers, low below 1, high
-// below low or above 2^20.
+// Parses "8:128", or "64" for exactly 64. INVALID_ARGUMENT, naming `flag`, if the values are not
+// numbers with 1 <= low <= high <= 2^20.
 absl::StatusOr<TokenRange> ParseTokenRange(const std::string& flag, const std::string& text);
 
 struct LoadShape {
-  double request_rate = 0;  // requests a second; 0: all are due at once
-  // Shape of the gamma distribution that the intervals follow: 1 is a Poisson process, less comes
-  // in bursts, more is steadier.
+  double request_rate = 0;  // requests per second; 0: all are scheduled at time 0
+  // Shape parameter of the gamma distribution of the arrival intervals: 1 = Poisson process, < 1 =
+  // bursty, > 1 = regular.
   double burstiness = 1;
   std::vector<std::string> lines;  // prompts as text; empty: random ids of `input_tokens`
   TokenRange input_tokens{128, 128};
-  TokenRange output_tokens;      // {0, 0}: the model decides
-  int64_t distinct_prompts = 0;  // requests share so many prompts, picked evenly; 0: one for each
-  double beam_share = 0;         // of the requests, searched with `num_beams`
+  TokenRange output_tokens;      // {0, 0}: the model ends the sequence
+  int64_t distinct_prompts = 0;  // number of prompts, chosen uniformly; 0: one per request
+  double beam_share = 0;         // fraction of requests that use `num_beams` beams
   uint32_t num_beams = 4;
-  int64_t vocab = 0;  // ids are drawn below it
+  int64_t vocab = 0;  // random ids are less than this
   uint64_t seed = 1;
 };
 
 struct PlannedRequest {
-  int64_t at_us = 0;  // due so long after the start
-  std::string text;   // empty with ids
+  int64_t at_us = 0;  // scheduled time since the start
+  std::string text;   // empty if `ids` is set
   std::vector<uint32_t> ids;
-  uint32_t output_tokens = 0;  // exactly so many; 0: the model decides
+  uint32_t output_tokens = 0;  // exact number of new tokens; 0: the model ends the sequence
   uint32_t num_beams = 1;
 };
 
-// The n-th request depends on the shape and on n alone; its contents do not change with the rate
-// or the burstiness. One thread.
+// Generates the requests. Request n depends only on the shape and n; its contents do not depend on
+// the rate or the burstiness. Not thread-safe.
 class LoadPlan {
  public:
   explicit LoadPlan(LoadShape shape);

@@ -1,4 +1,4 @@
-// What a load run observed. All times are microseconds of the monotonic clock.
+// Results of a load run. All times are microseconds of the monotonic clock.
 #pragma once
 
 #include <cstdint>
@@ -10,20 +10,20 @@
 namespace quintet {
 
 struct RequestOutcome {
-  bool measured = false;     // not part of the warm-up
-  int64_t scheduled_us = 0;  // due; in a closed loop when its turn came
+  bool measured = false;     // false during the warm-up
+  int64_t scheduled_us = 0;  // scheduled arrival; closed loop: when a slot became free
   int64_t sent_us = 0;
-  int64_t first_us = -1;  // first message with tokens; -1: none before the end
+  int64_t first_us = -1;  // first message with tokens; -1: no tokens before the end
   int64_t done_us = 0;
   int64_t input_tokens = 0, output_tokens = 0;
   absl::StatusCode code = absl::StatusCode::kOk;
   std::string reason;       // ErrorInfo.reason
-  bool retry_info = false;  // the refusal said when to come again
+  bool retry_info = false;  // the error carries a RetryInfo
 
   bool ok() const { return code == absl::StatusCode::kOk; }
   double e2e_ms() const { return static_cast<double>(done_us - scheduled_us) / 1e3; }
   double late_ms() const { return static_cast<double>(sent_us - scheduled_us) / 1e3; }
-  // Whether tokens came before the end, so that there is a first token and a pace to speak of.
+  // Whether tokens arrived before the end; ttft_ms is defined only then.
   bool streamed() const { return first_us >= 0; }
   double ttft_ms() const { return static_cast<double>(first_us - scheduled_us) / 1e3; }
   bool paced() const { return streamed() && output_tokens > 1; }
@@ -33,11 +33,12 @@ struct RequestOutcome {
 };
 
 struct LoadRecord {
-  std::vector<RequestOutcome> outcomes;  // in the order of their ends
-  std::vector<double> gaps_ms;           // between messages of one stream, of measured requests
-  int64_t sent = 0;                      // warm-up included; all of them have ended
-  // From the first measured request's due time (one batch at a time: its sending) to the last one's
-  // sending: what arrived in between, whichever request it belongs to.
+  std::vector<RequestOutcome> outcomes;  // ordered by end time
+  std::vector<double> gaps_ms;           // inter-token latencies of measured requests
+  int64_t sent = 0;                      // requests sent, including warm-up; all have ended
+  // The measurement window: from the scheduled time of the first measured request (static batching:
+  // from when it is sent) until the last one is sent. The window_ counts include everything that
+  // arrived in the window, whichever request it belongs to.
   int64_t begin_us = 0, end_us = 0;
   int64_t window_requests = 0, window_input_tokens = 0, window_output_tokens = 0;
   bool interrupted = false;

@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-"""Row 42: the wall clock jumps an hour forward and back while requests run. No deadline passes early, and none late: requests that
-cannot end in time still end with DEADLINE_EXCEEDED when they should. Needs Debian's libfaketime, which shifts the server's view of the wall clock
-alone; the clients' clocks stay as they are."""
+"""Row 42: the wall clock jumps one hour forward and back while requests run.
+
+No deadline expires early or late: requests that cannot finish in time still end with
+DEADLINE_EXCEEDED at their deadline. Needs Debian's libfaketime, which shifts the wall clock of the
+server only; the clocks of the clients do not change.
+"""
 import pathlib
 import tempfile
 import time
@@ -13,7 +16,7 @@ HOUR_S = 3600
 
 
 def log_time(log: str, words: str) -> int:
-    """Seconds since midnight of the line with these words."""
+    """Time of the log line with these words, in seconds since midnight."""
     line = next(line for line in log.splitlines() if words in line)
     hours, minutes, seconds = map(int, line.split()[0].split(":"))
     return 3600 * hours + 60 * minutes + seconds
@@ -34,12 +37,12 @@ def main() -> int:
         jump(0)
         environment = {"LD_PRELOAD": LIBRARY, "FAKETIME_TIMESTAMP_FILE": clock.name, "FAKETIME_NO_CACHE": "1",
                        "FAKETIME_DONT_FAKE_MONOTONIC": "1", "DONT_FAKE_MONOTONIC": "1"}
-        # --max-timeout cuts the clients' deadlines, so that it is the server's own clock that ends the long requests.
+        # --max-timeout shortens the deadlines, so that the server's clock ends the long requests.
         with Server(args.model, environment=environment, stall_timeout=15, max_timeout=args.deadline) as server:
             for name, offset in (("forward", HOUR_S), ("back", 0), ("an hour back", -HOUR_S), ("forward again", 0)):
                 short = Load(server.target, core=LOAD_CORE, concurrency=8, duration=2 * args.seconds, timeout=60, input_tokens="4:16",
                              output_tokens="8:32")
-                # More work than the deadline leaves time for.
+                # More work than fits into the deadline.
                 long = Load(server.target, core=LOAD_CORE, concurrency=2, requests=2, timeout=60, input_tokens="4:16", output_tokens=4096,
                             beam_share=1, num_beams=4, unary=True)
                 time.sleep(args.seconds / 4)

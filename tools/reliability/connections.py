@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Row 11: 10,000 idle connections do not keep others from being served; nor does a server that ran out of file descriptors stay deaf: it
-serves at most 5 s after they have been released."""
+"""Row 11: 10,000 idle connections do not prevent the server from serving other clients. A server
+that ran out of file descriptors serves again at most 5 s after they are released.
+"""
 import time
 
 import frames

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Row 37: quintet convert is killed by SIGKILL at 100 random points, half of them writing a new directory and half replacing one. The
-directory is then absent (new) or holds the old or the new model whole: it loads and gives that model's answers."""
+"""Row 37: `quintet convert` is killed by SIGKILL at 100 random points, half of them while it writes
+a new directory and half while it replaces one. Afterwards the directory is absent (if new) or holds
+the complete old or new model: it loads and gives that model's results.
+"""
 import pathlib
 import random
 import shutil
@@ -18,13 +20,13 @@ def convert(model, out, *flags) -> list[str]:
 
 
 def answers_of(directory) -> str:
-    """Scores and ids of a few words; empty when the directory does not load."""
+    """Scores and token ids for a few words; empty if the directory does not load."""
     command = [QUINTET, "generate", "--model", str(directory), "--threads", "1", "--num-beams", "2", "--return-scores", "--output", "json"]
     return subprocess.run(command, input=WORDS, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False).stdout
 
 
 def killed(command, seconds: float) -> bool:
-    """Runs the command for so long; whether it had to be killed."""
+    """Runs the command for at most this time; returns whether it had to be killed."""
     process = spawn(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         process.wait(seconds)

@@ -1,4 +1,4 @@
-"""HTTP/2 frames as bytes, for clients that real libraries would not let us be (RFC 9113, RFC 7541)."""
+"""HTTP/2 frames as bytes, for misuse that HTTP/2 libraries do not allow (RFC 9113, RFC 7541)."""
 import select
 import socket
 import struct
@@ -26,7 +26,7 @@ def _string(text: bytes) -> bytes:
 
 
 def header_block(fields) -> bytes:
-    """Literals without indexing, not compressed: valid whatever the other side remembers."""
+    """Header literals without indexing or compression: valid for any state of the HPACK table."""
     return b"".join(b"\0" + _string(name.encode()) + _string(value.encode()) for name, value in fields)
 
 
@@ -55,14 +55,14 @@ def reset_frame(stream: int) -> bytes:
 
 
 def connect(port: int, timeout_s: float = 5) -> socket.socket:
-    """A connection that has begun HTTP/2."""
+    """Opens a connection and sends the HTTP/2 preface."""
     connection = socket.create_connection(("127.0.0.1", port), timeout=timeout_s)
     connection.sendall(PREFACE + frame(SETTINGS, 0, 0))
     return connection
 
 
 def drain(connection: socket.socket) -> bool:
-    """Takes what has come without waiting. False: the other side has closed."""
+    """Reads the available bytes without waiting. False if the peer has closed."""
     connection.setblocking(False)
     try:
         while True:
@@ -77,7 +77,7 @@ def drain(connection: socket.socket) -> bool:
 
 
 class Peer:
-    """A client's end of a connection that keeps to the server's windows and answers what HTTP/2 wants answered."""
+    """Client connection that respects flow control and sends the replies that HTTP/2 requires."""
 
     def __init__(self, port: int, initial_window: int | None = None, timeout_s: float = 20):
         self.socket = connect(port, timeout_s)
@@ -94,7 +94,7 @@ class Peer:
         self.socket.sendall(headers_frames(stream, header_block(fields)))
 
     def pump(self, wait_s: float = 0.0) -> bool:
-        """Takes what has arrived, waiting for it if need be. False: the server has closed the connection."""
+        """Waits for frames and processes them. False if the server has closed the connection."""
         if not select.select([self.socket], [], [], wait_s)[0]:
             return True
         try:
@@ -130,7 +130,7 @@ class Peer:
             self.received.append((kind, flags, stream, payload))
 
     def ended(self, stream: int) -> bool:
-        """The server has ended or reset the stream."""
+        """Whether the server has ended or reset the stream."""
         return any(kind == RST_STREAM or flags & END_STREAM for kind, flags, of, _ in self.received if of == stream)
 
     def send(self, stream: int, data: bytes, last: bool = False, times: int = 1):
@@ -153,7 +153,8 @@ class Peer:
                 return
 
     def answer(self, stream: int, timeout_s: float = 20) -> bytes:
-        """The payloads of the stream once it has ended; b"reset" when the server reset it, b"closed" when it closed the connection."""
+        """Waits for the end of the stream and returns its payloads; b"reset" or b"closed" if the server
+        reset the stream or closed the connection."""
         end = time.monotonic() + timeout_s
         while not self.ended(stream):
             if time.monotonic() > end:

@@ -1,4 +1,6 @@
-"""Debian's haproxy before replicas, as deploy/haproxy/haproxy.cfg configures it: without TLS, and with the replicas of this machine."""
+"""Debian's haproxy in front of replicas, configured by deploy/haproxy/haproxy.cfg, without TLS and
+with the replicas of this machine.
+"""
 import pathlib
 import shutil
 import subprocess

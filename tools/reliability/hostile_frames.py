@@ -1,7 +1,11 @@
 #!/usr/bin/env python3
-"""Row 13: what a hostile client can send in HTTP/2, through haproxy: large metadata, bad te and scheme, endless CONTINUATION frames,
-100,000 stream resets in 10 s, garbage. Neither process ends, and others are served afterwards. --direct 1 leaves haproxy out, which is not
-how untrusted clients are to reach the server (Debian's gRPC 1.51 lacks fixes for some of this): a figure, not a claim of the row."""
+"""Row 13: hostile HTTP/2 traffic through haproxy: large metadata, bad te and scheme, endless
+CONTINUATION frames, 100,000 stream resets in 10 s, garbage.
+
+Neither process ends, and other clients are served afterwards. --direct 1 bypasses haproxy. That is
+not a supported setup for untrusted clients (Debian's gRPC 1.51 lacks fixes for some of this) and
+not a claim of the row: it only gives a figure.
+"""
 import os
 import time
 
@@ -60,7 +64,7 @@ def continuation_flood(port: int) -> None:
 
 
 def resets(port: int, wanted: int, seconds: float) -> tuple[int, float]:
-    """Streams opened and reset, on connections that are opened again whenever they are closed."""
+    """Opens and resets streams; reopens connections that the server closes."""
     block = frames.header_block(frames.request_fields())
     done, begin, connection, stream = 0, time.monotonic(), None, 1
     while done < wanted and time.monotonic() - begin < seconds:
@@ -101,7 +105,7 @@ def attack(port: int, server: Server, verdict: Verdict, served, resets_wanted: i
                       ("CONTINUATION flood", continuation_flood), ("garbage", garbage)):
         run(port)
         verdict.claim(f"alive after: {name}", server.alive(), server.alive())
-    # The requests to be reset are real ones: without its reset one is accepted.
+    # Check that the requests to be reset are valid: one without a reset is accepted.
     accepted = server.metrics()["quintet_requests_accepted_total"]
     send(port, request(frames.request_fields()))
     understood = eventually(lambda: server.metrics()["quintet_requests_accepted_total"] > accepted, 5) is not None

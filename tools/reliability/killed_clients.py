@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Row 9: a client with streams under way is killed by SIGKILL, 100 times. Each time nothing runs, waits or holds cache one second later,
-and at the end the server has no call open."""
+"""Row 9: a client with streams in flight is killed by SIGKILL, 100 times. Each time, one second
+later no request is running, queued or holding KV cache; at the end the server has no open call.
+"""
 import random
 import re
 import time

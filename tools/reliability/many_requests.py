@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Row 3: 100,000 requests after a warm-up leave the server's memory where it was, and every one is answered."""
+"""Row 3: 100,000 requests after a warm-up do not increase the server's memory; all are answered."""
 from serving import LOAD_CORE, Server, Verdict, arguments, eventually, failures, load, lost
 
 

@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
-"""Row 18: a server at its memory limit, first of the address space (`ulimit -v`), then, with --cgroup, of resident memory (memory.max).
-Clients without pauses send the requests that take most memory: 64 inputs of 1,500 tokens encoded without pooling, 1 MiB of text tokenized
-with spans, a million ids detokenized, beside short generations and streams. Only refused calls (RESOURCE_EXHAUSTED) are lost, the process
-lives, stays below the limit, and serves as before afterwards.
+"""Row 18: a server at its memory limit: first a limit of the address space (`ulimit -v`), then, with
+--cgroup, of resident memory (memory.max).
 
-Needs grpcio (tools/requirements.txt). --cgroup DIR is an empty cgroup with a memory controller that this user may write to, such as
-`systemd-run --user --scope -p Delegate=yes` gives; without it that part is skipped, and says so.
+Clients send, without pauses, the requests that take most memory: 64 inputs of 1,500 tokens encoded
+without pooling, 1 MiB of text tokenized with spans, a million ids detokenized; together with short
+generations and streams. Only rejected calls (RESOURCE_EXHAUSTED) fail; the process survives, stays
+below the limit and serves as before afterwards.
+
+Needs grpcio (tools/requirements.txt). --cgroup DIR is an empty cgroup with a memory controller that
+this user may write to, for example from `systemd-run --user --scope -p Delegate=yes`. Without it
+that part is skipped with a message.
 """
 import collections
 import pathlib
@@ -29,7 +33,7 @@ METHODS = {"encode": "Encode", "tokenize": "Tokenize", "detokenize": "Detokenize
 
 
 def requests() -> dict[str, bytes]:
-    """Serialised once: making these messages anew takes a client longer than the server takes to answer."""
+    """Requests serialized once, because building them takes longer than the server's response."""
     with Client("127.0.0.1:1") as client:  # nothing is sent
         short = client.generate_request("phoneme", SHORT).SerializeToString()
     inputs = [pb.Input(token_ids=pb.TokenIds(ids=ids)) for ids in INPUTS]
@@ -44,7 +48,7 @@ def requests() -> dict[str, bytes]:
 
 
 class Clients:
-    """Threads that call one after another until the end; `codes[kind][code]` counts the outcomes."""
+    """Threads that each send calls one after another; `codes[kind][code]` counts the outcomes."""
 
     def __init__(self, target: str, threads: int, timeout_s: float):
         self.codes = {kind: collections.Counter() for kind in METHODS}
@@ -90,7 +94,7 @@ class Clients:
 
 
 def cgroup_limit(folder: pathlib.Path, limit: int) -> str:
-    """Sets the limit; returns the file that counts the processes killed for it."""
+    """Sets the memory limit of the cgroup; returns its file that counts OOM kills."""
     v2 = (folder / "memory.max").exists()
     (folder / ("memory.max" if v2 else "memory.limit_in_bytes")).write_text(str(limit))
     return "memory.events" if v2 else "memory.oom_control"

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Row 2: twice the load that the server can bear. Goodput stays near its peak, refusals are quick and say when to come again, every
-request is answered once, memory stays flat.
+"""Row 2: twice the load that the server can handle. Goodput stays near its peak, rejections are fast
+and carry a RetryInfo, every request gets exactly one response, and memory stays constant.
 
-The server has one core, the load another. Capacity: a closed loop of as many requests as may run. Peak goodput: the best of open loops
-around it. Good: answered OK within --limit-ms of when it was due.
+The server has one core, the load another. Capacity: a closed loop with as many requests as may run.
+Peak goodput: the best of several open loops around the capacity. A request counts as goodput if it
+ends OK within --limit-ms of its scheduled time.
 """
 from serving import LOAD_CORE, SERVER_CORE, Samples, Server, Verdict, arguments, count, load, lost
 

@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-"""Row 5: HIGH requests over a LOW load of twice the capacity are served at most twice as slowly as alone, and no LOW request that was
-accepted waits longer than 30 s for its start. Alone is measured before and after, and the better of both counts: other jobs of the machine
-must not lend the comparison a slow one."""
+"""Row 5: with a LOW load of twice the capacity, HIGH requests take at most twice as long as alone,
+and no accepted LOW request waits longer than 30 s for its start.
+
+The baseline (HIGH alone) is measured before and after, and the faster one counts, so that other
+jobs of the machine cannot make the comparison easier.
+"""
 from serving import LOAD_CORE, SERVER_CORE, Load, Server, Verdict, arguments, count, load
 
 

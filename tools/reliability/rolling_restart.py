@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Row 16: three replicas behind haproxy are restarted one after another under load. A client that tries again sees no error; without
-retries at most one request in a thousand fails."""
+"""Row 16: three replicas behind haproxy are restarted one after another under load. A client with
+retries sees no error; without retries at most one request in a thousand fails.
+"""
 import time
 
 from haproxy import Haproxy
 from serving import Load, Server, Verdict, arguments, count, eventually, failures, free_port, lost
 
-# The drain must last until the checks of deploy/haproxy have seen it: two of them, a second apart.
+# The drain must outlast two health checks of deploy/haproxy, which are one second apart.
 LIFE = dict(drain_delay=4, drain_timeout=20, cache_memory=128)
 
 

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Row 36: reading /metrics ten times a second costs at most 0.5 % of the throughput.
+"""Row 36: reading /metrics ten times per second costs at most 0.5 % of the throughput.
 
-The whole server is held to one core and kept busy, so that its throughput is one over the CPU time that a token takes; that time is
-counted by the kernel in nanoseconds and, unlike tokens by the clock, loses nothing to other jobs of the machine. One closed loop of
-requests of one size runs throughout, and slots of half a second with and without the reader follow one another as without, with, with, without,
-so that a steady drift cancels within each four. The figure is the mean of the fours' ratios without the tenth at either end; its standard
-error says what can be told, and has to be small enough to tell half a per cent."""
+The whole server is pinned to one core and kept busy, so its throughput is the inverse of the CPU
+time per token. The kernel counts CPU time in nanoseconds, and unlike wall time it does not include
+other jobs of the machine. One closed loop of equal requests runs throughout. Slots of half a second
+alternate as without, with, with, without the reader, so that a steady drift cancels in each group
+of four. The result is the trimmed mean (10 % at each end) of the ratios of the groups; its standard
+error must be small enough to detect half a per cent.
+"""
 import math
 import os
 import statistics
@@ -15,12 +17,13 @@ from serving import LOAD_CORE, SERVER_CORE, Load, Server, Verdict, arguments
 
 
 def cpu_seconds(pid: int) -> float:
-    """Of all threads of a process, ended ones included: the clock that clock_getcpuclockid(3) names."""
+    """CPU time of all threads of a process, including ended ones (clock_getcpuclockid(3))."""
     return time.clock_gettime((~pid << 3) | 2)
 
 
 def trimmed(values: list[float], share: float = 0.1) -> tuple[float, float]:
-    """Mean without `share` of the values at either end, and its standard error (from the winsorised variance)."""
+    """Trimmed mean without `share` of the values at each end, and its standard error (from the
+    winsorised variance)."""
     ordered = sorted(values)
     cut = int(share * len(ordered))
     kept = ordered[cut : len(ordered) - cut]
@@ -68,7 +71,7 @@ def main() -> int:
     verdict.conditions(report)
 
     def ratios(name: str) -> list[float]:
-        """With over without, of each four."""
+        """Ratio with / without scraping, for each group of four slots."""
         a, b = ([slot[name] for slot in slots[kind]] for kind in ("with", "without"))
         return [(a[i] + a[i + 1]) / (b[i] + b[i + 1]) for i in range(0, len(a), 2)]
 

@@ -1,6 +1,7 @@
-"""What the reliability scripts share: a server as a process of its own, loads on it by `quintet bench serve`, and verdicts.
+"""Shared by the reliability scripts: a server process, loads by `quintet bench serve`, and verdicts.
 
-Standard library only. Everything is on the loopback interface, and every process started here is ended here.
+Standard library only. All traffic uses the loopback interface, and every process started here is
+ended here.
 """
 
 import argparse
@@ -26,7 +27,7 @@ QUINTET = os.environ.get("QUINTET_BINARY", str(SOURCE / "build" / "quintet"))
 G2P = SOURCE / "deploy" / "models" / "g2p"
 RESULTS = SOURCE / "tools" / "bench" / "results" / "reliability"
 
-# Two cores: the server's own and the load's. On larger machines the same two, so that figures compare.
+# One core for the server and one for the load, also on larger machines, for comparable figures.
 SERVER_CORE, LOAD_CORE = "0", "1"
 
 _children: list[subprocess.Popen] = []
@@ -53,7 +54,7 @@ def free_port() -> int:
 
 
 def eventually(condition, timeout_s: float) -> float | None:
-    """Seconds until the condition held; None: it did not in time."""
+    """Waits for the condition; returns the seconds it took, or None after the time limit."""
     begin = time.monotonic()
     while True:
         if condition():
@@ -64,7 +65,7 @@ def eventually(condition, timeout_s: float) -> float | None:
 
 
 def http_get(port: int, path: str, timeout_s: float = 10) -> tuple[int, str]:
-    """Status and body; 0 when there is no answer."""
+    """HTTP status and body; status 0 if there is no response."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=timeout_s) as answer:
             return answer.status, answer.read().decode()
@@ -131,7 +132,7 @@ class Server:
         return self._log.read().decode(errors="replace")
 
     def stop(self, timeout_s: float = 60) -> int:
-        """SIGTERM; the exit code once it has drained, -9 when it has not in time."""
+        """Sends SIGTERM and waits; returns the exit code, or -9 if the drain exceeds the time limit."""
         if self.alive():
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -157,7 +158,7 @@ class Server:
         return bool(metrics) and all(metrics[f"quintet_{name}"] == 0 for name in ("requests_running", "requests_waiting", "kv_cache_usage_ratio"))
 
     def unaccounted(self) -> float:
-        """Accepted requests that are neither finished nor running nor waiting."""
+        """Number of accepted requests that are not finished, running or queued."""
         m = self.metrics()
         return (m["quintet_requests_accepted_total"] - m["quintet_requests_finished_total"] - m["quintet_requests_running"] -
                 m["quintet_requests_waiting"])
@@ -166,7 +167,7 @@ class Server:
         return self.memory_bytes("VmRSS")
 
     def memory_bytes(self, field: str) -> int:
-        """A field of /proc/PID/status: VmRSS and VmSize now, VmHWM and VmPeak at most so far."""
+        """Field of /proc/PID/status: VmRSS, VmSize (now), VmHWM, VmPeak (peak)."""
         for line in pathlib.Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
             if line.startswith(f"{field}:"):
                 return int(line.split()[1]) * 1024
@@ -177,7 +178,7 @@ class Server:
 
 
 class Samples:
-    """Calls `read` every `period_s` in a thread of its own while the with-block runs; `values` are what it returned."""
+    """Calls `read` every `period_s` in a thread during the with-block and collects `values`."""
 
     def __init__(self, read, period_s: float):
         self._read, self._period_s, self.values = read, period_s, []
@@ -208,7 +209,7 @@ def load_command(target: str, *, core=None, **flags) -> list[str]:
 
 
 class Load:
-    """A load in the background; `report` waits for its end."""
+    """A `quintet bench serve` in the background; `report` waits for its end."""
 
     def __init__(self, target: str, *, core=None, **flags):
         self._output = tempfile.TemporaryFile()
@@ -218,7 +219,7 @@ class Load:
         return self.process.poll() is None
 
     def stop(self) -> dict:
-        """Ends the sending; the report once everything sent has ended."""
+        """Stops sending; returns the report after all requests have ended."""
         if self.running():
             self.process.send_signal(signal.SIGINT)
         return self.report()
@@ -233,12 +234,12 @@ class Load:
 
 
 def load(target: str, *, core=None, **flags) -> dict:
-    """The report of one `quintet bench serve` (its JSON)."""
+    """Runs `quintet bench serve` and returns its JSON report."""
     return Load(target, core=core, **flags).report()
 
 
 def answers(target: str, timeout_s: float = 5) -> bool:
-    """Whether a new client gets an answer in time."""
+    """Whether a new client gets a response within the time limit."""
     command = load_command(target, concurrency=1, requests=1, input_tokens=4, output_tokens=2, timeout=timeout_s)
     return subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=timeout_s + 30, check=False).returncode == 0
 
@@ -309,7 +310,7 @@ def arguments(description: str, **defaults) -> argparse.Namespace:
 
 
 def raise_files_limit():
-    """As many open files as this process may have; returns how many."""
+    """Raises the limit of open files to its maximum and returns it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard

@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""Row 41: a steady load for a long time, beside clients that misbehave in every way that the other scripts know. No deadlock, no lost
-request, counters that add up, memory that stays, and a latency at the end like that at the beginning.
+"""Row 41: a steady load for a long time, together with clients that misbehave in every way of the
+other scripts. No deadlock, no lost request, consistent counters, constant memory, and the same
+latency at the end as at the beginning.
 
-The time goes by in periods of two halves. In the first every misdeed is done once, each at its time, so that all periods have the same
-share of them; the second is quiet. The steady load is the same in all halves of a kind, down to the arrivals. So latencies can be
-compared: those of the quiet halves tell what the misdeeds left behind, those of the others what it is like to be served beside them."""
+The run consists of periods of two halves. In the first half every misuse happens once at its fixed
+time, so all periods contain the same misuse; the second half is quiet. The steady load is identical
+in all halves of a kind, including arrival times, so latencies are comparable: the quiet halves show
+what the misuse left behind, the other halves the latency during misuse.
+"""
 import gzip
 import os
 import random
@@ -38,7 +41,7 @@ def _message(data: bytes, flag: int = 0) -> bytes:
 
 
 class Chaos:
-    """The misdeeds, one after another."""
+    """Runs all kinds of client misuse."""
 
     def __init__(self, server: Server, rate: float):
         self._server, self._rate = server, rate
@@ -47,7 +50,7 @@ class Chaos:
         self.errors: list[str] = []
 
     def run(self, seconds: float):
-        """Each once, their beginnings spread over `seconds`."""
+        """Runs each misuse once; their start times are spread over `seconds`."""
         deeds = [self.killed_client, self.idle_connections, self.frames, self.scrapes, self.failing_items, self.compressed,
                  self.endless_message, self.half_messages, self.burst, self.idle_streams, self.unread_answers, self.long_texts,
                  self.slow_http, self.long_timeouts, self.beams, self.resets, self.hang_up_signal, self.short_deadlines]
@@ -94,7 +97,7 @@ class Chaos:
             self._server.metrics()
 
     def failing_items(self):
-        """EncodeStreams whose items have no input, each ended by its first one."""
+        """EncodeStream calls whose items have no input: each call fails at its first item."""
         for _ in range(5):
             peer = frames.Peer(self._server.port)
             for stream in range(1, 41, 2):
@@ -104,7 +107,7 @@ class Chaos:
             peer.close()
 
     def compressed(self):
-        """A quarter of a gigabyte of one letter in a quarter of a megabyte."""
+        """A compressed message of 0.25 MB that expands to 0.25 GB of one letter."""
         peer = frames.Peer(self._server.port)
         for stream in range(1, 9, 2):
             peer.open(stream, frames.request_fields(TOKENIZE, more=(("grpc-encoding", "gzip"),)))
@@ -113,7 +116,7 @@ class Chaos:
         peer.close()
 
     def endless_message(self):
-        """One that says that it has a gigabyte, of which a part is sent."""
+        """A message with a declared length of one gigabyte, of which only a part is sent."""
         peer = frames.Peer(self._server.port)
         peer.open(1, frames.request_fields(TOKENIZE))
         list(peer.send(1, b"\0" + struct.pack(">I", 1 << 30)))
@@ -141,7 +144,7 @@ class Chaos:
             peer.close()
 
     def unread_answers(self):
-        """Answers of a megabyte and more into a window of 0."""
+        """Responses of at least one megabyte to a client with a flow-control window of 0."""
         peer = frames.Peer(self._server.port, initial_window=0)
         text = b"\x12" + _varint(1 << 18) + b"a b " * (1 << 16)
         for stream in range(1, 21, 2):
@@ -161,7 +164,7 @@ class Chaos:
         peer.close()
 
     def slow_http(self):
-        """Half a request on each of 200 connections; the probes must be answered meanwhile."""
+        """Half an HTTP request on each of 200 connections; probes must be answered meanwhile."""
         connections = [socket.create_connection(("127.0.0.1", self._server.http_port), timeout=5) for _ in range(200)]
         for connection in connections:
             connection.sendall(b"GET /heal")
@@ -172,7 +175,7 @@ class Chaos:
             raise RuntimeError(f"/healthz answered {status}")
 
     def long_timeouts(self):
-        """A time-out of many digits makes gRPC complain with all of them."""
+        """A grpc-timeout with many digits: gRPC logs all of them."""
         peer = frames.Peer(self._server.port)
         for stream in range(1, 201, 2):
             peer.open(stream, frames.request_fields(more=(("grpc-timeout", "9" * 4000),)))
@@ -185,7 +188,7 @@ class Chaos:
 
 
 def drift(values: list[float]) -> float:
-    """Median of the last third over that of the first, less one."""
+    """Median of the last third / median of the first third - 1."""
     third = max(len(values) // 3, 1)
     return statistics.median(values[-third:]) / statistics.median(values[:third]) - 1
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Row 5, the other way round: while 40 HIGH clients keep the engine and its queue busy, NORMAL requests get their first token within 15 s of
-their arrival and LOW ones within 30 s."""
+"""Row 5, reversed: while 40 HIGH clients keep the engine and its queue busy, NORMAL requests get
+their first token within 15 s of their arrival and LOW requests within 30 s.
+"""
 from serving import LOAD_CORE, SERVER_CORE, Load, Server, Verdict, arguments, failures, lost
 
 

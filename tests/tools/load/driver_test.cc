@@ -82,7 +82,7 @@ int64_t Measured(const LoadRecord& record) {
                        [](const RequestOutcome& outcome) { return outcome.measured; });
 }
 
-TEST_CASE("a closed loop keeps its concurrency and answers everything") {
+TEST_CASE("a closed loop keeps its concurrency and completes every request") {
   OneByOne target(8, 60'000'000);
   LoadPlan plan = MakePlan(0);
   const LoadRecord record =
@@ -97,7 +97,8 @@ TEST_CASE("a closed loop keeps its concurrency and answers everything") {
   CHECK(*std::min_element(target.open_when_sent_.begin() + 8, target.open_when_sent_.end()) == 8);
 }
 
-TEST_CASE("an open loop sends whatever is under way, and late is counted from when it was due") {
+TEST_CASE(
+    "an open loop does not wait for requests in flight; latency counts from the scheduled time") {
   constexpr int64_t kHoldUs = 100'000;
   OneByOne target(1000, kHoldUs);  // never so many: nothing is answered for a while
   LoadPlan plan = MakePlan(2000), same = MakePlan(2000);
@@ -115,7 +116,7 @@ TEST_CASE("an open loop sends whatever is under way, and late is counted from wh
   CHECK(record.end_us >= record.outcomes[99].scheduled_us);
 }
 
-TEST_CASE("one batch at a time leaves only when the last has ended") {
+TEST_CASE("a static batch is sent after the previous batch has ended") {
   OneByOne target;
   LoadPlan plan = MakePlan(20000);
   const LoadRecord record =
@@ -132,7 +133,7 @@ TEST_CASE("one batch at a time leaves only when the last has ended") {
   CHECK(record.begin_us >= record.outcomes[47].done_us);
 }
 
-TEST_CASE("a padded batch is as long as its longest, and counts what was asked for") {
+TEST_CASE("a padded batch runs as long as its longest row and counts only requested tokens") {
   OneByOne target;
   // All are due at once, so that batches are full however fast they are answered.
   LoadPlan plan = MakePlan(1e9, {1, 4}), same = MakePlan(1e9, {1, 4});
@@ -158,7 +159,7 @@ TEST_CASE("a padded batch is as long as its longest, and counts what was asked f
   CHECK(longer > 0);
 }
 
-TEST_CASE("what is streamed, refused and counted") {
+TEST_CASE("streamed tokens, errors and counts") {
   OneByOne target;
   LoadPlan plan = MakePlan(0);
   const LoadRecord record = RunLoad({.concurrency = 1, .requests = 100}, &plan, &target);
@@ -180,7 +181,7 @@ TEST_CASE("what is streamed, refused and counted") {
   CHECK(record.window_input_tokens == 450);
 }
 
-TEST_CASE("a time bounds the sending") {
+TEST_CASE("--duration bounds the time of sending") {
   OneByOne target;
   LoadPlan plan = MakePlan(5);
   const LoadRecord record = RunLoad({.duration_s = 0.5}, &plan, &target);

@@ -54,7 +54,7 @@ TEST_CASE("intervals have the mean of the rate and the spread of the burstiness"
   }
 }
 
-TEST_CASE("without a rate all requests are due at once") {
+TEST_CASE("without a rate all requests are scheduled at time 0") {
   LoadShape shape = Shape();
   shape.request_rate = 0;
   for (const PlannedRequest& request : Plan(shape, 50)) CHECK(request.at_us == 0);
@@ -80,7 +80,7 @@ bool SameContents(const PlannedRequest& a, const PlannedRequest& b) {
          a.num_beams == b.num_beams;
 }
 
-TEST_CASE("a seed is a plan; the rate changes its times alone") {
+TEST_CASE("equal seeds give equal plans; the rate changes only the arrival times") {
   LoadShape faster = Shape(), other = Shape();
   faster.request_rate = 1000;
   faster.burstiness = 3;
@@ -114,7 +114,7 @@ TEST_CASE("shared prompts and the share of beams") {
   CHECK(beams == Approx(1000).epsilon(0.1));
 }
 
-TEST_CASE("lines are sent in turn") {
+TEST_CASE("prompt lines are sent in order") {
   LoadShape shape = Shape();
   shape.lines = {"a", "b", "c"};
   const auto plan = Plan(shape, 7);

@@ -43,7 +43,7 @@ TEST_CASE("quantiles are nearest ranks") {
   CHECK(Quantile({1, 2, 3, 4}, 0.51) == 3);
 }
 
-TEST_CASE("a distribution does not need sorted values, nor any") {
+TEST_CASE("a distribution accepts unsorted and empty values") {
   const auto distribution = Distribution({9, 1, 2});
   CHECK(distribution["count"] == 3);
   CHECK(distribution["mean"] == 4.0);
@@ -52,7 +52,7 @@ TEST_CASE("a distribution does not need sorted values, nor any") {
   CHECK(Distribution({}) == nlohmann::ordered_json{{"count", 0}});
 }
 
-TEST_CASE("latencies count from when a request was due") {
+TEST_CASE("latencies count from the scheduled time") {
   const RequestOutcome outcome = Answered();
   CHECK(outcome.late_ms() == 2.0);
   CHECK(outcome.ttft_ms() == 50.0);
@@ -60,7 +60,7 @@ TEST_CASE("latencies count from when a request was due") {
   CHECK(outcome.e2e_ms() == 150.0);
 }
 
-TEST_CASE("good is answered within every limit") {
+TEST_CASE("goodput counts requests within every limit") {
   struct Case {
     std::vector<std::string> limits;
     bool good;
@@ -89,7 +89,7 @@ TEST_CASE("good is answered within every limit") {
   CHECK(IsGood(single, *ParseGoodput({"tpot:0.1"})));
 }
 
-TEST_CASE("limits that make no sense are refused") {
+TEST_CASE("invalid goodput limits are rejected") {
   for (const std::vector<std::string>& bad :
        std::vector<std::vector<std::string>>{{"ttft"},
                                              {"ttft:"},

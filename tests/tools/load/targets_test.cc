@@ -50,7 +50,7 @@ int64_t GreedyRequests(int requests) {
   return greedy;
 }
 
-TEST_CASE("a server and an engine do the same work") {
+TEST_CASE("the gRPC and engine targets process the same requests") {
   constexpr int kRequests = 40;
   GrpcTarget::Options options;
   RunningServer server([&](ServerOptions* flags) { options.address = flags->listen; });
@@ -99,7 +99,7 @@ TEST_CASE("unary answers come whole, over an open loop and in batches") {
   }
 }
 
-TEST_CASE("refusals are told apart, with their reasons") {
+TEST_CASE("rejected requests are counted by status code and reason") {
   GrpcTarget::Options options;
   RunningServer server([&](ServerOptions* flags) {
     options.address = flags->listen;
@@ -126,7 +126,7 @@ TEST_CASE("refusals are told apart, with their reasons") {
   CHECK(refused < 64);
 }
 
-TEST_CASE("a server that is not there is an error") {
+TEST_CASE("connecting to an absent server is an error") {
   GrpcTarget::Options options;
   options.address = "127.0.0.1:1";
   options.timeout_s = 0.2;
