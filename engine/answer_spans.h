@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "models/config.h"
+#include "models/config/config.h"
 
 namespace quintet {
 

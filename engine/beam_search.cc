@@ -4,8 +4,8 @@
 #include <bit>
 #include <cmath>
 
-#include "kernels/beam_step.h"
-#include "kernels/check.h"
+#include "kernels/base/check.h"
+#include "kernels/sampling/beam_step.h"
 
 namespace quintet {
 namespace {

@@ -5,8 +5,8 @@
 #include <numeric>
 
 #include "engine/scheduler.h"
-#include "kernels/check.h"
-#include "kernels/out_of_memory.h"
+#include "kernels/base/check.h"
+#include "kernels/base/out_of_memory.h"
 
 namespace quintet {
 namespace {

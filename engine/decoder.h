@@ -28,7 +28,7 @@
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
 #include "engine/target_scores.h"
-#include "kernels/buffer.h"
+#include "kernels/runtime/buffer.h"
 #include "models/model.h"
 
 namespace quintet {

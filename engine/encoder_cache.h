@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "kernels/tensor.h"
+#include "kernels/base/tensor.h"
 
 namespace quintet {
 

@@ -6,7 +6,7 @@
 
 #include "engine/pooling.h"
 #include "engine/reserve.h"
-#include "kernels/check.h"
+#include "kernels/base/check.h"
 
 namespace quintet {
 

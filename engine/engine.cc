@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/decoder.h"
 #include "engine/step_engine.h"
-#include "kernels/out_of_memory.h"
+#include "kernels/base/out_of_memory.h"
 
 namespace quintet {
 namespace {

@@ -11,7 +11,7 @@
 #include "engine/clock.h"
 #include "engine/request.h"
 #include "models/model.h"
-#include "models/tokenizer.h"
+#include "models/tokenizers/tokenizer.h"
 
 namespace quintet {
 

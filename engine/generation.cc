@@ -5,7 +5,7 @@
 
 #include "engine/beam_generation.h"
 #include "engine/sampled_generation.h"
-#include "kernels/check.h"
+#include "kernels/base/check.h"
 
 namespace quintet {
 namespace {

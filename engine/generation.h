@@ -17,8 +17,8 @@
 #include "engine/kv_pool.h"
 #include "engine/logits_processors.h"
 #include "engine/request.h"
-#include "kernels/sampling.h"
-#include "models/tokenizer.h"
+#include "kernels/sampling/sampling.h"
+#include "models/tokenizers/tokenizer.h"
 
 namespace quintet {
 

@@ -1,6 +1,6 @@
 #include "engine/input_batch.h"
 
-#include "kernels/check.h"
+#include "kernels/base/check.h"
 
 namespace quintet {
 

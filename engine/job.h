@@ -13,7 +13,7 @@
 #include "engine/scheduler.h"
 #include "engine/teacher_forcing.h"
 #include "models/model.h"
-#include "models/tokenizer.h"
+#include "models/tokenizers/tokenizer.h"
 
 namespace quintet {
 

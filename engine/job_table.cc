@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/reserve.h"
-#include "kernels/check.h"
-#include "kernels/out_of_memory.h"
+#include "kernels/base/check.h"
+#include "kernels/base/out_of_memory.h"
 
 namespace quintet {
 

@@ -1,6 +1,6 @@
 #include "engine/kv_pool.h"
 
-#include "kernels/check.h"
+#include "kernels/base/check.h"
 
 namespace quintet {
 

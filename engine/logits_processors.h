@@ -2,8 +2,8 @@
 // n-grams, bad words, minimum of new tokens, forced bos, forced eos, suppressed tokens, tokens
 // suppressed at the beginning. They act on raw logits in greedy decoding and sampling, and on
 // log-probabilities in beam search. This class turns them into rules for the LogitRules op
-// (kernels/logit_rules.h); the warpers (temperature, top-p, ...) are in kernels/sampling.h.
-// Immutable.
+// (kernels/sampling/logit_rules.h); the warpers (temperature, top-p, ...) are in
+// kernels/sampling/sampling.h. Immutable.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 #include "absl/types/span.h"
 #include "engine/options.h"
-#include "kernels/logit_rules.h"
+#include "kernels/sampling/logit_rules.h"
 
 namespace quintet {
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/stream.h"
+#include "kernels/runtime/stream.h"
 
 namespace quintet {
 

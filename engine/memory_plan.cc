@@ -18,8 +18,8 @@ int64_t RuntimeBytes(const ModelConfig& config) {
   return kKernelBytes + matrices * kRoundingBytes;
 }
 
-// Each thread reads one block of a matrix at a time and may dequantise it (models/weights.cc). The
-// files' headers are parsed once.
+// Each thread reads one block of a matrix at a time and may dequantise it
+// (models/weights/weights.cc). The files' headers are parsed once.
 int64_t LoadingBytes(int threads) {
   constexpr int64_t kThreadBytes = int64_t{8} << 20, kHeaderBytes = int64_t{32} << 20;
   return threads * kThreadBytes + kHeaderBytes;

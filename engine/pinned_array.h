@@ -1,6 +1,6 @@
 // A small array of an op's arguments, planned anew on the host for every step and uploaded only if
 // it differs from the content of the device buffer. Kept in a pinned host buffer with a device
-// buffer of the same size (kernels/stream.h). Not thread safe.
+// buffer of the same size (kernels/runtime/stream.h). Not thread safe.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "kernels/buffer.h"
-#include "kernels/check.h"
-#include "kernels/stream.h"
+#include "kernels/base/check.h"
+#include "kernels/runtime/buffer.h"
+#include "kernels/runtime/stream.h"
 
 namespace quintet {
 

@@ -10,7 +10,7 @@
 #include "engine/encoder_cache.h"
 #include "engine/job.h"
 #include "engine/request.h"
-#include "kernels/stream.h"
+#include "kernels/runtime/stream.h"
 
 namespace quintet {
 

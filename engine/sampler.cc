@@ -4,8 +4,8 @@
 #include <atomic>
 
 #include "engine/logits_rows.h"
-#include "kernels/candidate_logits.h"
-#include "kernels/check.h"
+#include "kernels/base/check.h"
+#include "kernels/sampling/candidate_logits.h"
 
 namespace quintet {
 namespace {

@@ -4,7 +4,7 @@
 #include <new>
 
 #include "engine/reserve.h"
-#include "kernels/out_of_memory.h"
+#include "kernels/base/out_of_memory.h"
 
 namespace quintet {
 

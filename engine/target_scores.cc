@@ -5,7 +5,7 @@
 #include <new>
 #include <utility>
 
-#include "kernels/check.h"
+#include "kernels/base/check.h"
 
 namespace quintet {
 

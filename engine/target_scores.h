@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "engine/request.h"
-#include "kernels/buffer.h"
+#include "kernels/runtime/buffer.h"
 #include "models/model.h"
 
 namespace quintet {

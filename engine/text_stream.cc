@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "kernels/check.h"
+#include "kernels/base/check.h"
 
 namespace quintet {
 namespace {

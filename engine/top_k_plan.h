@@ -7,8 +7,8 @@
 
 #include "absl/status/status.h"
 #include "engine/pinned_array.h"
-#include "kernels/selection.h"
-#include "kernels/stream.h"
+#include "kernels/runtime/stream.h"
+#include "kernels/sampling/selection.h"
 
 namespace quintet {
 

@@ -6,9 +6,9 @@
 
 #include "engine/batch_builder.h"
 #include "engine/logits_rows.h"
-#include "engine/product_cache.h"
-#include "kernels/measured_products.h"
-#include "kernels/selection.h"
+#include "kernels/linear/gemm_choices_file.h"
+#include "kernels/linear/gemm_tuning.h"
+#include "kernels/sampling/selection.h"
 
 namespace quintet {
 namespace {

@@ -11,10 +11,10 @@ namespace quintet {
 
 // Call before the first request: overwrites encoder states, keys and values. Choices for this kind
 // of device are read from the user's cache directory and new ones stored there
-// (engine/product_cache.h); `warn` reports failures of that, which have no other effect. Measuring
-// ends after two seconds: the remaining shapes use the library's heuristic, as all shapes do
-// without a cache directory. Does nothing on a CPU, or if there is no free memory for the temporary
-// buffers. Errors are the device's.
+// (kernels/linear/gemm_choices_file.h); `warn` reports failures of that, which have no other
+// effect. Measuring ends after two seconds: the remaining shapes use the library's heuristic, as
+// all shapes do without a cache directory. Does nothing on a CPU, or if there is no free memory for
+// the temporary buffers. Errors are the device's.
 absl::Status WarmUp(Model* model, absl::FunctionRef<void(absl::string_view)> warn);
 
 }  // namespace quintet

@@ -3,20 +3,20 @@
 // (foreach_target) and selects one at run time.
 #pragma once
 
-#include "kernels/attention.h"
-#include "kernels/beam_sampling.h"
-#include "kernels/beam_step.h"
-#include "kernels/candidate_logits.h"
-#include "kernels/embedding.h"
-#include "kernels/kv_cache.h"
-#include "kernels/linear.h"
-#include "kernels/log_prob.h"
-#include "kernels/logit_rules.h"
-#include "kernels/norm.h"
-#include "kernels/rotary.h"
-#include "kernels/sampling.h"
-#include "kernels/selection.h"
-#include "kernels/stream.h"
+#include "kernels/attention/attention.h"
+#include "kernels/linear/linear.h"
+#include "kernels/ops/embedding.h"
+#include "kernels/ops/kv_cache.h"
+#include "kernels/ops/norm.h"
+#include "kernels/ops/rotary.h"
+#include "kernels/runtime/stream.h"
+#include "kernels/sampling/beam_sampling.h"
+#include "kernels/sampling/beam_step.h"
+#include "kernels/sampling/candidate_logits.h"
+#include "kernels/sampling/log_prob.h"
+#include "kernels/sampling/logit_rules.h"
+#include "kernels/sampling/sampling.h"
+#include "kernels/sampling/selection.h"
 
 namespace quintet::cpu {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "kernels/attention.h"
-#include "kernels/rotary.h"
+#include "kernels/attention/attention.h"
+#include "kernels/ops/rotary.h"
 
 namespace quintet {
 

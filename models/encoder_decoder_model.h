@@ -2,8 +2,8 @@
 // projects the encoder's hidden states to the keys and values of all decoder layers, and
 // cross-attention of a decoder step. Encoding of packed inputs in slices comes from PackedModel.
 //
-// A family adds its layers (models/t5.cc is the example), its tensor names (models/weights_t5.cc)
-// and its config (models/config_t5.cc). Layers place their norms themselves, so pre-norm and
+// A family adds its layers (models/t5.cc is the example), its tensor names (models/weights/t5.cc)
+// and its config (models/config/t5.cc). Layers place their norms themselves, so pre-norm and
 // post-norm families fit alike. Encoder-only models, which have no decoder layers, belong here too.
 //
 // Rotary position embedding (FAT5) rotates the keys of the cross-attention cache, so it is applied

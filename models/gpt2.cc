@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "kernels/embedding.h"
-#include "kernels/norm.h"
+#include "kernels/ops/embedding.h"
+#include "kernels/ops/norm.h"
 
 namespace quintet {
 namespace {

@@ -6,10 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "models/json.h"
-#include "models/safetensors.h"
-#include "models/tokenizer.h"
-#include "models/weights_table.h"
+#include "models/checkpoint/json.h"
+#include "models/checkpoint/safetensors.h"
+#include "models/tokenizers/tokenizer.h"
+#include "models/weights/table.h"
 
 namespace quintet {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "models/config.h"
+#include "models/config/config.h"
 
 namespace quintet {
 

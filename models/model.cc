@@ -3,10 +3,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/out_of_memory.h"
+#include "kernels/base/out_of_memory.h"
 #include "models/gpt2.h"
 #include "models/t5.h"
-#include "models/weights.h"
+#include "models/weights/weights.h"
 
 namespace quintet {
 namespace {

@@ -1,10 +1,10 @@
 // The engine's interface to a model: packed tokens in; hidden states, logits and scores out. A
 // model does not know requests, time or search.
 //
-// Tensor arguments and results are memory of the model's stream (kernels/stream.h). On a GPU calls
-// only enqueue work; to read a result on the host, copy it there first. Spans and slot tables are
-// host memory of the caller, who may reuse them when the call returns. Tensors of target tokens are
-// pinned memory with a device buffer (Stream::AllocateMirrored).
+// Tensor arguments and results are memory of the model's stream (kernels/runtime/stream.h). On a
+// GPU calls only enqueue work; to read a result on the host, copy it there first. Spans and slot
+// tables are host memory of the caller, who may reuse them when the call returns. Tensors of target
+// tokens are pinned memory with a device buffer (Stream::AllocateMirrored).
 //
 // A Model owns its weights, its KV cache pages, and workspaces for the limits it was loaded with;
 // no call below allocates. Not thread safe: one engine thread calls it. In f32 the result of a row
@@ -21,13 +21,13 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "kernels/beam_step.h"
-#include "kernels/kv_cache.h"
-#include "kernels/linear.h"
-#include "kernels/stream.h"
-#include "kernels/tensor.h"
-#include "kernels/token_history.h"
-#include "models/config.h"
+#include "kernels/base/tensor.h"
+#include "kernels/linear/linear.h"
+#include "kernels/ops/kv_cache.h"
+#include "kernels/runtime/stream.h"
+#include "kernels/sampling/beam_step.h"
+#include "kernels/sampling/token_history.h"
+#include "models/config/config.h"
 
 namespace quintet {
 
@@ -81,7 +81,7 @@ struct EncodeBatch {
   absl::Span<const int32_t> positions;  // [total] or empty
   // Tokens attend to later tokens of their input as well, except those that the mask hides.
   bool both_ways = false;
-  // Mask columns (kernels/attention_mask.h). Values are indices of tokens in their input: token j
+  // Mask columns (kernels/attention/mask.h). Values are indices of tokens in their input: token j
   // is hidden from tokens i >= lower_begin[j] and from tokens i < upper_end[j].
   absl::Span<const int32_t> lower_begin, upper_end;  // [total] or empty
 };
@@ -205,7 +205,7 @@ class Model {
   virtual void Logits(const Tensor& states, const Tensor& logits) = 0;
   // log_probs [rows] f32 = log softmax(logits)[targets[r]], without a [rows, vocab] matrix. If
   // top_tokens [rows, top] is defined, also the best `top` <= kMaxTopLogProbs alternatives of each
-  // row (kernels/log_prob.h).
+  // row (kernels/sampling/log_prob.h).
   virtual void TargetLogProbs(const Tensor& states, const Tensor& targets, const Tensor& log_probs,
                               const Tensor& top_log_probs, const Tensor& top_tokens) = 0;
   // Classification heads: logits [rows, labels] f32 from states [rows, d_model]. Sequence

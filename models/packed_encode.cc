@@ -4,8 +4,8 @@
 #include <numeric>
 #include <utility>
 
-#include "kernels/attention.h"
-#include "kernels/embedding.h"
+#include "kernels/attention/attention.h"
+#include "kernels/ops/embedding.h"
 #include "models/packed_model.h"
 
 namespace quintet {

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/attention.h"
-#include "kernels/log_prob.h"
-#include "kernels/norm.h"
+#include "kernels/attention/attention.h"
+#include "kernels/ops/norm.h"
+#include "kernels/sampling/log_prob.h"
 
 namespace quintet {
 

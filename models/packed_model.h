@@ -10,11 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/attention_mask.h"
-#include "kernels/graph_cache.h"
+#include "kernels/attention/mask.h"
+#include "kernels/runtime/graph_cache.h"
 #include "models/model.h"
 #include "models/step_arrays.h"
-#include "models/weights.h"
+#include "models/weights/weights.h"
 
 namespace quintet {
 

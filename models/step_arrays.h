@@ -9,9 +9,9 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "kernels/buffer.h"
-#include "kernels/stream.h"
-#include "kernels/tensor.h"
+#include "kernels/base/tensor.h"
+#include "kernels/runtime/buffer.h"
+#include "kernels/runtime/stream.h"
 #include "models/model.h"
 
 namespace quintet {

@@ -4,8 +4,8 @@
 #include <memory>
 #include <utility>
 
-#include "kernels/embedding.h"
-#include "kernels/norm.h"
+#include "kernels/ops/embedding.h"
+#include "kernels/ops/norm.h"
 #include "models/encoder_decoder_model.h"
 
 namespace quintet {

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "kernels/linear.h"
-#include "kernels/thread_pool.h"
+#include "kernels/linear/linear.h"
+#include "kernels/runtime/thread_pool.h"
 
 namespace quintet {
 

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "models/sha256.h"
+#include "models/checkpoint/sha256.h"
 
 namespace quintet {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/clock.h"
-#include "kernels/out_of_memory.h"
-#include "server/answers.h"
+#include "kernels/base/out_of_memory.h"
+#include "server/handlers.h"
 #include "server/message_bytes.h"
 
 namespace quintet {

@@ -21,9 +21,9 @@
 #include "server/executor.h"
 #include "server/memory_budget.h"
 #include "server/model_host.h"
-#include "server/open_rpcs.h"
+#include "server/proto_conversion.h"
 #include "server/rpc.h"
-#include "server/wire.h"
+#include "server/rpc_registry.h"
 
 namespace quintet {
 

@@ -3,7 +3,7 @@
 #include <new>
 #include <utility>
 
-#include "server/answers.h"
+#include "server/handlers.h"
 
 namespace quintet {
 

@@ -22,7 +22,7 @@ inline constexpr char kReasonOutOfMemory[] = "OUT_OF_MEMORY";
 absl::Status WithReason(absl::Status status, absl::string_view reason);
 
 // Returns the ErrorInfo.reason of a status: the one set by WithReason (or OUT_OF_MEMORY, set by
-// kernels/out_of_memory.h), otherwise the default of the status code ("INVALID_FIELD",
+// kernels/base/out_of_memory.h), otherwise the default of the status code ("INVALID_FIELD",
 // "QUEUE_FULL", ...). Returns "" for OK and CANCELLED.
 std::string ReasonOf(const absl::Status& status);
 

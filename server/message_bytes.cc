@@ -1,6 +1,6 @@
 #include "server/message_bytes.h"
 
-#include "kernels/check.h"
+#include "kernels/base/check.h"
 
 // Path of the header before gRPC 1.66, and since.
 #if __has_include("grpcpp/impl/codegen/proto_utils.h")

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/answers.h"
 #include "server/encode_stream.h"
 #include "server/generate_stream.h"
+#include "server/handlers.h"
 #include "server/unary_call.h"
 
 namespace quintet {

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "kernels/check.h"
+#include "kernels/base/check.h"
 
 namespace quintet {
 namespace {

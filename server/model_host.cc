@@ -7,7 +7,7 @@
 
 #include "engine/clock.h"
 #include "engine/warm_up.h"
-#include "kernels/out_of_memory.h"
+#include "kernels/base/out_of_memory.h"
 #include "spdlog/spdlog.h"
 
 namespace quintet {

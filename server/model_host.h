@@ -14,7 +14,7 @@
 #include "engine/engine.h"
 #include "engine/memory_plan.h"
 #include "models/model.h"
-#include "models/tokenizer.h"
+#include "models/tokenizers/tokenizer.h"
 #include "server/admission.h"
 #include "server/metrics.h"
 #include "server/server_memory.h"

@@ -19,9 +19,9 @@
 #include "engine/request.h"
 #include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/grpcpp.h"
-#include "server/client_patience.h"
+#include "server/client_timeouts.h"
 #include "server/errors.h"
-#include "server/open_rpcs.h"
+#include "server/rpc_registry.h"
 
 namespace quintet {
 

@@ -18,7 +18,7 @@
 #include "google/protobuf/stubs/common.h"  // and logging.h, before version 22
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/resource_quota.h"
-#include "kernels/out_of_memory.h"
+#include "kernels/base/out_of_memory.h"
 #include "models/tokenizers/unicode.h"
 #include "server/address.h"
 #include "server/certificate_files.h"
@@ -28,11 +28,11 @@
 #include "server/heap_trimmer.h"
 #include "server/http_endpoints.h"
 #include "server/listener.h"
+#include "server/proto_conversion.h"
 #include "server/reflection.h"
 #include "server/server_memory.h"
 #include "server/service.h"
 #include "server/watchdog.h"
-#include "server/wire.h"
 #include "spdlog/spdlog.h"
 
 namespace quintet {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "server/client_patience.h"
+#include "server/client_timeouts.h"
 #include "server/model_host.h"
 
 namespace quintet {

@@ -12,7 +12,7 @@ constexpr int64_t kLeastRequestBytes = 64 * kMib, kTightRequestBytes = 256 * kMi
 constexpr int64_t kLeastGrpcBytes = 32 * kMib, kMostGrpcBytes = 256 * kMib;
 // Address space that the process maps later but does not fill: stacks of 64 threads (2 MiB each),
 // two glibc heaps (64 MiB each; tools/serve.cc sets both sizes), and the unused end of a slab of
-// weights (128 MiB; kernels/buffer.cc).
+// weights (128 MiB; kernels/runtime/buffer.cc).
 constexpr int64_t kLaterMappingBytes = (64 * 2 + 2 * 64 + 128) * kMib;
 
 int64_t Planned(const MemoryLimit& limit) {

@@ -3,8 +3,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "models/safetensors.h"
-#include "models/sha256.h"
+#include "models/checkpoint/safetensors.h"
+#include "models/checkpoint/sha256.h"
 #include "spdlog/spdlog.h"
 
 namespace quintet {

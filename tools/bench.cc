@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "kernels/device_waits.h"
+#include "kernels/runtime/device_waits.h"
 #include "nlohmann/json.hpp"
 #include "tools/conditions.h"
 #include "tools/decoding_flags.h"

@@ -42,8 +42,8 @@ class HelpFormatter : public CLI::Formatter {
   }
 };
 
-// Validates QUINTET_CPU_ISA, which caps the instruction set (kernels/cpu_features.h). The kernels
-// read it without checking.
+// Validates QUINTET_CPU_ISA, which caps the instruction set (kernels/runtime/cpu_features.h). The
+// kernels read it without checking.
 absl::Status CheckIsaVariable() {
   const char* value = std::getenv("QUINTET_CPU_ISA");
   if (value == nullptr) return absl::OkStatus();

@@ -1,5 +1,5 @@
 // quintet convert: writes checkpoints in Quintet's packed format, and converts T5 to FAT5 and back.
-#include "models/convert.h"
+#include "models/convert/convert.h"
 
 #include <algorithm>
 #include <cstdio>

@@ -7,7 +7,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
 #include "engine/options.h"
-#include "models/tokenizer.h"
+#include "models/tokenizers/tokenizer.h"
 
 namespace quintet {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "models/json.h"
+#include "models/checkpoint/json.h"
 
 namespace quintet {
 namespace {

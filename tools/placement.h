@@ -7,9 +7,9 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
-#include "kernels/device.h"
-#include "kernels/linear.h"
-#include "models/config.h"
+#include "kernels/linear/linear.h"
+#include "kernels/runtime/device.h"
+#include "models/config/config.h"
 
 namespace quintet {
 

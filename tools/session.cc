@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/memory_plan.h"
 #include "engine/warm_up.h"
-#include "kernels/out_of_memory.h"
+#include "kernels/base/out_of_memory.h"
 #include "spdlog/spdlog.h"
 #include "tools/cores.h"
 #include "tools/flag_values.h"

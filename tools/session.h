@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "engine/engine.h"
 #include "models/model.h"
-#include "models/tokenizer.h"
+#include "models/tokenizers/tokenizer.h"
 #include "tools/command_line.h"
 #include "tools/placement.h"
 

@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "models/string_map.h"
+#include "models/checkpoint/string_map.h"
 #include "models/tokenizers/key_search.h"
 #include "models/tokenizers/normalizer.h"
 

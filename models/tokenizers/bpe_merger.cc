@@ -6,7 +6,7 @@
 #include <queue>
 #include <unordered_map>
 
-#include "kernels/check.h"
+#include "kernels/base/check.h"
 
 namespace quintet {
 namespace {

@@ -1,7 +1,7 @@
 #include "models/tokenizers/byt5.h"
 
 #include "absl/strings/str_cat.h"
-#include "kernels/check.h"
+#include "kernels/base/check.h"
 #include "models/tokenizers/unicode.h"
 
 namespace quintet {

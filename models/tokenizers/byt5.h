@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "models/tokenizer.h"
 #include "models/tokenizers/settings.h"
+#include "models/tokenizers/tokenizer.h"
 
 namespace quintet {
 

@@ -5,7 +5,7 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
-#include "kernels/check.h"
+#include "kernels/base/check.h"
 #include "models/tokenizers/byte_level.h"
 #include "models/tokenizers/unicode.h"
 

@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "models/tokenizer.h"
 #include "models/tokenizers/added_tokens.h"
 #include "models/tokenizers/decoder.h"
 #include "models/tokenizers/normalizer.h"
 #include "models/tokenizers/pre_tokenizer.h"
 #include "models/tokenizers/token_model.h"
+#include "models/tokenizers/tokenizer.h"
 
 namespace quintet {
 

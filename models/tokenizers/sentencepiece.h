@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "models/tokenizer.h"
 #include "models/tokenizers/settings.h"
+#include "models/tokenizers/tokenizer.h"
 
 namespace quintet {
 

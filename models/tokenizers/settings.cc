@@ -9,7 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "models/json.h"
+#include "models/checkpoint/json.h"
 #include "models/tokenizers/fields.h"
 
 namespace quintet {

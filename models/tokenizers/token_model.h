@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "models/string_map.h"
+#include "models/checkpoint/string_map.h"
 
 namespace quintet {
 

@@ -13,7 +13,7 @@
 
 #include "catch2/catch.hpp"
 #include "engine/engine.h"
-#include "kernels/out_of_memory.h"
+#include "kernels/base/out_of_memory.h"
 #include "tests/allocation/injection.h"
 #include "tests/engine/engine_harness.h"
 

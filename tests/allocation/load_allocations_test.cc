@@ -7,7 +7,7 @@
 #include "engine/engine.h"
 #include "engine/memory_plan.h"
 #include "engine/warm_up.h"
-#include "kernels/out_of_memory.h"
+#include "kernels/base/out_of_memory.h"
 #include "tests/allocation/injection.h"
 
 namespace quintet {

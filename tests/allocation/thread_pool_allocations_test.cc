@@ -3,7 +3,7 @@
 #include <new>
 
 #include "catch2/catch.hpp"
-#include "kernels/thread_pool.h"
+#include "kernels/runtime/thread_pool.h"
 
 namespace quintet {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/check.h"
-#include "models/safetensors.h"
+#include "kernels/base/check.h"
+#include "models/checkpoint/safetensors.h"
 
 namespace quintet {
 namespace {

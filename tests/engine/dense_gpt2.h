@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "models/config.h"
+#include "models/config/config.h"
 
 namespace quintet {
 

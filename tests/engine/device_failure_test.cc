@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "catch2/catch.hpp"
-#include "kernels/dispatch.h"
+#include "kernels/runtime/dispatch.h"
 #include "tests/engine/engine_harness.h"
 
 namespace quintet {

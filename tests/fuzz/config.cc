@@ -3,9 +3,9 @@
 #include <string>
 
 #include "engine/options.h"
-#include "kernels/check.h"
-#include "models/config.h"
-#include "models/weights_table.h"
+#include "kernels/base/check.h"
+#include "models/config/config.h"
+#include "models/weights/table.h"
 
 namespace quintet {
 namespace {

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/check.h"
+#include "kernels/base/check.h"
 
 namespace quintet {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "models/tokenizer.h"
+#include "models/tokenizers/tokenizer.h"
 
 namespace quintet {
 

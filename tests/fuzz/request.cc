@@ -7,9 +7,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "engine/options.h"
-#include "kernels/check.h"
-#include "server/answers.h"
+#include "kernels/base/check.h"
 #include "server/errors.h"
+#include "server/handlers.h"
 #include "server/model_host.h"
 
 namespace quintet {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/check.h"
-#include "models/safetensors.h"
+#include "kernels/base/check.h"
+#include "models/checkpoint/safetensors.h"
 
 namespace quintet {
 namespace {

@@ -2,7 +2,7 @@
 // first NUL, which JSON cannot contain, are a text to encode.
 #include <string>
 
-#include "models/json.h"
+#include "models/checkpoint/json.h"
 #include "models/tokenizers/tokenizer_json.h"
 #include "tests/fuzz/exercise_tokenizer.h"
 

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "catch2/catch.hpp"
-#include "kernels/device.h"
+#include "kernels/runtime/device.h"
 #include "nlohmann/json.hpp"
 #include "tests/tools/run_binary.h"
 

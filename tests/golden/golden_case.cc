@@ -4,8 +4,8 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "models/json.h"
-#include "models/safetensors.h"
+#include "models/checkpoint/json.h"
+#include "models/checkpoint/safetensors.h"
 
 namespace quintet {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
-#include "kernels/stream.h"
-#include "kernels/tensor.h"
+#include "kernels/base/tensor.h"
+#include "kernels/runtime/stream.h"
 
 namespace quintet {
 
@@ -35,7 +35,7 @@ class Place {
   Tensor PutBytes(const void* bytes, int64_t count, DType dtype,
                   std::initializer_list<int64_t> dims);
   // Copies ids, positions and other small index arrays to pinned host memory with a device copy
-  // (kernels/stream.h).
+  // (kernels/runtime/stream.h).
   Tensor Put(const std::vector<int32_t>& values, std::initializer_list<int64_t> dims);
   template <typename T>
   absl::Span<const T> Plan(const std::vector<T>& values) {

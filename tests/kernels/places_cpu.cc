@@ -4,7 +4,7 @@
 #include <deque>
 #include <utility>
 
-#include "kernels/cpu_features.h"
+#include "kernels/runtime/cpu_features.h"
 #include "tests/kernels/place.h"
 
 namespace quintet {

@@ -6,7 +6,7 @@
 #include <deque>
 
 #include "catch2/catch.hpp"
-#include "kernels/device.h"
+#include "kernels/runtime/device.h"
 #include "tests/kernels/place.h"
 
 namespace quintet {

@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "kernels/cpu_features.h"
+#include "kernels/runtime/cpu_features.h"
 
 namespace quintet {
 

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "catch2/catch.hpp"
-#include "models/json.h"
-#include "models/safetensors.h"
+#include "models/checkpoint/json.h"
+#include "models/checkpoint/safetensors.h"
 #include "tests/models/row_runner.h"
 
 namespace quintet {

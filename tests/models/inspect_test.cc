@@ -4,7 +4,7 @@
 #include <string>
 
 #include "catch2/catch.hpp"
-#include "models/convert.h"
+#include "models/convert/convert.h"
 #include "tests/models/scratch_directory.h"
 
 namespace quintet {

@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "catch2/catch.hpp"
-#include "models/sha256.h"
+#include "models/checkpoint/sha256.h"
 
 namespace quintet {
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "catch2/catch.hpp"
-#include "models/json.h"
+#include "models/checkpoint/json.h"
 #include "tests/models/allocation_count.h"
 #include "tests/models/row_runner.h"
 

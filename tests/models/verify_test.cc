@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "models/convert.h"
+#include "models/convert/convert.h"
 #include "models/model.h"
 #include "tests/models/scratch_directory.h"
 

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/attention.h"
-#include "models/position.h"
+#include "kernels/attention/attention.h"
+#include "models/weights/position.h"
 #include "tools/bench/timing_gpu.h"
 
 namespace quintet {

@@ -23,10 +23,10 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include "kernels/cpu_features.h"
-#include "kernels/linear.h"
-#include "kernels/linear_cpu.h"
-#include "kernels/log_prob.h"
+#include "kernels/linear/linear.h"
+#include "kernels/linear/linear_cpu.h"
+#include "kernels/runtime/cpu_features.h"
+#include "kernels/sampling/log_prob.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tools/bench/bench_kernels.cc"

@@ -7,12 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "kernels/embedding.h"
-#include "kernels/kv_cache.h"
-#include "kernels/linear.h"
-#include "kernels/log_prob.h"
-#include "kernels/norm.h"
-#include "kernels/selection.h"
+#include "kernels/linear/linear.h"
+#include "kernels/ops/embedding.h"
+#include "kernels/ops/kv_cache.h"
+#include "kernels/ops/norm.h"
+#include "kernels/sampling/log_prob.h"
+#include "kernels/sampling/selection.h"
 #include "tools/bench/timing_gpu.h"
 
 namespace quintet {

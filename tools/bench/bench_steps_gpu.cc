@@ -23,13 +23,13 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
-#include "kernels/attention.h"
-#include "kernels/embedding.h"
-#include "kernels/kv_cache.h"
-#include "kernels/linear.h"
-#include "kernels/measured_products.h"
-#include "kernels/norm.h"
-#include "kernels/selection.h"
+#include "kernels/attention/attention.h"
+#include "kernels/linear/gemm_tuning.h"
+#include "kernels/linear/linear.h"
+#include "kernels/ops/embedding.h"
+#include "kernels/ops/kv_cache.h"
+#include "kernels/ops/norm.h"
+#include "kernels/sampling/selection.h"
 
 namespace quintet {
 namespace {

@@ -9,7 +9,7 @@
 #include <random>
 
 #include "CLI/CLI.hpp"
-#include "kernels/linear.h"
+#include "kernels/linear/linear.h"
 
 namespace quintet {
 namespace {

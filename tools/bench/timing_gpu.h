@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/stream.h"
-#include "kernels/tensor.h"
+#include "kernels/base/tensor.h"
+#include "kernels/runtime/stream.h"
 
 namespace quintet {
 

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "models/json.h"
-#include "models/tokenizer.h"
+#include "models/checkpoint/json.h"
+#include "models/tokenizers/tokenizer.h"
 
 namespace {
 

@@ -1,0 +1,166 @@
+// GPU attention: converts AttentionArgs to an AttentionCall and selects the kernel for each
+// sequence.
+#include <algorithm>
+
+#include "kernels/attention/call.cuh"
+#include "kernels/cuda_ops.h"
+
+namespace quintet::cuda {
+namespace {
+
+bool Aligned(const void* data, DType dtype, std::initializer_list<int64_t> strides) {
+  const int64_t bytes = DTypeBytes(dtype);
+  bool aligned = reinterpret_cast<uintptr_t>(data) % 16 == 0;
+  for (int64_t stride : strides) aligned &= stride * bytes % 16 == 0;
+  return aligned;
+}
+bool Aligned(const Tensor& t) {
+  return Aligned(t.data, t.dtype, {t.stride[0], t.stride[1], t.dim[2]});
+}
+
+template <typename T>
+const T* TwinOrNull(absl::Span<const T> span, Stream& stream) {
+  return span.empty() ? nullptr : stream.Twin(span.data());
+}
+
+void PointToPackedRows(const AttentionArgs& args, Stream& stream, AttentionCall& call) {
+  call.k = args.k.data;
+  call.v = args.v.data;
+  call.k_rows = args.k.dim[0];
+  call.k_row = args.k.stride[0];
+  call.k_head = args.k.stride[1];
+  call.v_row = args.v.stride[0];
+  call.v_head = args.v.stride[1];
+  call.kv_offsets = stream.Twin(args.kv_offsets.data());
+  call.kv_vectors = Aligned(args.k) && Aligned(args.v);
+}
+
+void PointIntoCache(const AttentionArgs& args, Stream& stream, AttentionCall& call) {
+  const KvCache& cache = *args.cache;
+  const int64_t bytes = DTypeBytes(cache.dtype);
+  // Key rows are indexed with 32 bits.
+  QT_CHECK_LT(cache.pages * cache.page_elements() / cache.head_dim, int64_t{1} << 31);
+  const char* data = cache.as<char>();
+  call.k = data + cache.ChunkOffset(args.layer, false, 0) * bytes;
+  call.v = data + cache.ChunkOffset(args.layer, true, 0) * bytes;
+  call.k_row = call.v_row = cache.head_dim;
+  call.k_head = call.v_head = cache.page_size * cache.head_dim;
+  call.kv_lens = TwinOrNull(args.kv_lens, stream);
+  call.slots_stride = args.slots_stride;
+  call.slots_len = static_cast<int>(args.kv_lens.size() == 1 ? args.kv_lens[0] : args.slots_stride);
+  if (call.slots_len > 0) call.slots = stream.Twin(args.slots);
+  call.page_size = Divisor(static_cast<uint32_t>(cache.page_size));
+  call.page_rows = static_cast<uint32_t>(cache.page_elements() / cache.head_dim);
+  call.kv_vectors = Aligned(cache.data, cache.dtype, {cache.head_dim});
+}
+
+AttentionCall MakeCall(const AttentionArgs& args, Stream& stream) {
+  AttentionCall call;
+  call.q = args.q.data;
+  call.out = args.out.data;
+  call.q_rows = args.q.dim[0];
+  call.q_row = args.q.stride[0];
+  call.q_head = args.q.stride[1];
+  call.out_row = args.out.stride[0];
+  call.out_head = args.out.stride[1];
+  call.q_vectors = Aligned(args.q) && Aligned(args.out);
+  call.q_offsets = stream.Twin(args.q_offsets.data());
+  call.q_positions = TwinOrNull(args.q_positions, stream);
+  if (args.cache == nullptr) {
+    PointToPackedRows(args, stream, call);
+  } else {
+    PointIntoCache(args, stream, call);
+  }
+  call.sequences = static_cast<int>(args.q_offsets.size()) - 1;
+  call.heads = static_cast<int>(args.q.dim[1]);
+  call.head_dim = static_cast<int>(args.q.dim[2]);
+  call.causal = args.causal;
+  call.fresh = args.fresh;
+  call.scale = args.scale;
+  call.bias = BiasTables(args.bias);
+  if (args.mask != nullptr) {
+    const ColumnMask& mask = *args.mask;
+    call.mask = {TwinOrNull(mask.lower_begin, stream), TwinOrNull(mask.lower_end, stream),
+                 TwinOrNull(mask.upper_begin, stream), TwinOrNull(mask.upper_end, stream)};
+    call.mask_tiles = stream.Twin(mask.tiles.data());
+  }
+  return call;
+}
+
+// Bounds of the sequence lengths, from the host's copies.
+struct Lengths {
+  int min_q = INT32_MAX, max_q = 0, max_kv = 0;
+
+  explicit Lengths(const AttentionArgs& args) {
+    for (size_t s = 0; s + 1 < args.q_offsets.size(); ++s) {
+      const int q = args.q_offsets[s + 1] - args.q_offsets[s];
+      if (q > 0) min_q = std::min(min_q, q);
+      max_q = std::max(max_q, q);
+      max_kv =
+          std::max(max_kv, args.cache != nullptr ? args.kv_lens[s]
+                                                 : args.kv_offsets[s + 1] - args.kv_offsets[s]);
+    }
+  }
+};
+
+// attention/hopper.cu supports this call.
+bool HopperSupports(const AttentionCall& call, const Stream& stream) {
+  const bool any_keys = call.kv_lens != nullptr ? call.slots != nullptr : call.k_rows > 0;
+  const bool bias_fits =
+      call.bias.kind == BiasKind::kTable  ? call.bias.saturation <= kHopperSaturation
+      : call.bias.kind == BiasKind::kFire ? call.bias.segments <= kHopperKnots + 1
+                                          : true;
+  return stream.device().hopper() && any_keys && bias_fits && call.scale > 0 && call.q_vectors &&
+         call.kv_vectors && call.head_dim <= kHopperHeadDim;
+}
+
+// Whether ALiBi tile skipping is worth computing row norms: the sequences must be long enough that
+// many distant tiles have P = 0.
+bool WorthSkippingTiles(const AttentionCall& call, int max_kv_len) {
+  constexpr int kFar = 4096;
+  return call.bias.kind == BiasKind::kAlibi && call.kv_lens == nullptr &&
+         call.mask_tiles == nullptr && max_kv_len >= kFar;
+}
+
+}  // namespace
+
+void Attention(const AttentionArgs& args, Stream& stream) {
+  const Lengths lengths(args);
+  if (lengths.max_q == 0) return;
+  AttentionCall call = MakeCall(args, stream);
+  const int64_t rows_total = args.q_offsets.back() - args.q_offsets.front();
+  DispatchDType(args.q.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    if constexpr (std::is_same_v<T, float>) {
+      AttendF32(call, rows_total, lengths.max_q, stream);
+    } else {
+      const bool any_length = !stream.device().long_attention();
+      // A sequence goes to AttendFewRows by its own number of queries, whatever the others have.
+      const bool few = any_length && call.q_vectors && call.kv_vectors &&
+                       call.k_row == call.v_row && call.bias.kind != BiasKind::kFire &&
+                       call.mask_tiles == nullptr && call.head_dim <= kFewRowsHeadDim;
+      if (few) call.few_rows = kFewRows;
+      if (lengths.max_q > call.few_rows) {
+        if (any_length && ShortSuits(call, rows_total, lengths.max_kv, stream.device())) {
+          AttendShort<T>(call, rows_total, lengths.max_q, lengths.max_kv, stream);
+        } else if (HopperSupports(call, stream)) {
+          if (WorthSkippingTiles(call, lengths.max_kv)) {
+            ComputeMaxNorms<T>(&call, args.scratch.as<float>(), stream);
+          }
+          AttendHopper<T>(call, rows_total, stream);
+        } else {
+          AttendTiled<T>(call, rows_total, stream);
+        }
+      }
+      if (lengths.min_q <= call.few_rows) {
+        AttendFewRows<T>(call, std::min(lengths.max_q, call.few_rows), lengths.max_kv, stream);
+      }
+    }
+  });
+}
+
+int64_t AttentionScratchBytes(int64_t rows, int64_t heads, int64_t, const Stream& stream) {
+  return stream.device().hopper() ? 2 * NormTiles(rows) * heads * 4 : 0;
+}
+
+}  // namespace quintet::cuda

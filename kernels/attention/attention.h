@@ -1,0 +1,65 @@
+// Attention over packed sequences, per head: out = softmax(scale * q k^T + bias + mask) v, with
+// memory linear in the sequence lengths (online softmax over tiles of keys, as in FlashAttention:
+// Dao 2022, 2023). One op serves the encoder, prefill, cross-attention and single-token decoding;
+// the kernel is chosen by shape.
+//
+// Keys and values come from packed rows (encoder) or from slots of the paged cache (decoder). The
+// beams of a request share its cross-attention keys: they are several query rows of one sequence.
+//
+// Numerics: softmax statistics are f32. A row that sees no key gives zeros. Tiles of keys start at
+// multiples of a fixed size from the sequence's first key, so in f32 a row's result depends only on
+// its query, keys and position: it is bit-identical alone, in any batch, and however the queries
+// are split into calls. In bf16 and f16 (GPU only) the kernel, and with it the rounding, depends on
+// the number and lengths of the sequences in the call; it is the same from run to run.
+#pragma once
+
+#include "absl/types/span.h"
+#include "kernels/attention/mask.h"
+#include "kernels/attention/position_bias.h"
+#include "kernels/base/tensor.h"
+#include "kernels/ops/kv_cache.h"
+#include "kernels/runtime/stream.h"
+
+namespace quintet {
+
+// Which of the keys and values the previously enqueued op may have written. A GPU loads all others,
+// and the small index arrays, while that op still runs.
+enum class FreshKeys : uint8_t {
+  kAny,
+  // Only the last q_len keys of each sequence, which no other sequence uses: a decoder's new
+  // tokens.
+  kOwn,
+  // None: cross-attention in a decoder step.
+  kNone,
+};
+
+struct AttentionArgs {
+  Tensor q;    // [q_total, heads, head_dim] f32|bf16|f16, any row stride
+  Tensor out;  // [q_total, heads, head_dim] as q, any row stride; may alias q
+  absl::Span<const int32_t> q_offsets;  // [n + 1] first row of each sequence, which may be empty
+
+  // Source 1: packed rows, when cache is null.
+  Tensor k, v;                           // [k_total, heads, head_dim] as q, any row stride
+  absl::Span<const int32_t> kv_offsets;  // [n + 1]
+  // Source 2: paged cache. Key t < kv_lens[s] of sequence s is in slot slots[s * slots_stride + t].
+  const KvCache* cache = nullptr;
+  int64_t layer = 0;
+  const int32_t* slots = nullptr;
+  int64_t slots_stride = 0;
+  absl::Span<const int32_t> kv_lens;  // [n]
+
+  // Position of each sequence's first query, where key t has position t. Empty: kv_len - q_len, so
+  // that the last query and the last key have the same position.
+  absl::Span<const int32_t> q_positions;  // [n] or empty
+  bool causal = false;                    // a query at position p sees keys t <= p
+  FreshKeys fresh = FreshKeys::kAny;
+  const PositionBias* bias = nullptr;  // null or kNone: no bias
+  const ColumnMask* mask = nullptr;    // hides further pairs; packed rows only
+  float scale = 1.0f;
+  Tensor scratch;  // AttentionScratchBytes(...) as [bytes] i8
+};
+void Attention(const AttentionArgs& args, Stream& stream);
+// Sufficient for every call with at most `rows` query rows and at most `rows` packed keys.
+int64_t AttentionScratchBytes(int64_t rows, int64_t heads, int64_t head_dim, const Stream& stream);
+
+}  // namespace quintet

@@ -1,0 +1,86 @@
+// Position bias and causal mask of one head on the CPU, as a function of the distance delta = key
+// position - query position. It is computed in strips: a tile of queries and keys needs only one
+// value per diagonal.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
+
+#include "kernels/attention/position_bias.h"
+
+namespace quintet::cpu {
+
+class DistanceBias {
+ public:
+  DistanceBias(const PositionBias* bias, bool causal, int64_t head) {
+    kind_ = bias == nullptr ? BiasKind::kNone : bias->kind;
+    hide_after_ = causal;
+    if (kind_ == BiasKind::kTable) {
+      saturation_ = bias->saturation;
+      table_ = bias->table.as<float>() + head * bias->table.stride[0] + saturation_;
+    } else if (kind_ == BiasKind::kAlibi) {
+      slope_ = bias->slopes.as<float>()[head * bias->slopes.stride[0]];
+      const bool first_half = head < bias->heads / 2;
+      hide_after_ |= bias->asymmetric && first_half;
+      hide_before_ = bias->asymmetric && !first_half;
+    }
+  }
+
+  bool hide_after() const { return hide_after_; }    // keys after the query are hidden
+  bool hide_before() const { return hide_before_; }  // keys before the query are hidden
+
+  // All pairs at distances in [lo, hi] are hidden.
+  bool Hidden(int64_t lo, int64_t hi) const {
+    return (hide_after_ && lo > 0) || (hide_before_ && hi < 0);
+  }
+
+  // out[i] = bias at distance begin + step * i, i < count; step is 1 or -1. -inf where hidden. FIRE
+  // counts as 0 here, because its bias also depends on the query position.
+  void FillStrip(int64_t begin, int step, int64_t count, float* out) const {
+    const int64_t end = begin + step * (count - 1);
+    if (Constant(std::min(begin, end), std::max(begin, end))) {
+      std::fill(out, out + count, At(begin));
+      return;
+    }
+    for (int64_t i = 0; i < count; ++i) out[i] = At(begin + step * i);
+  }
+
+ private:
+  // All distances in [lo, hi] have the same bias: none is hidden, and for a table all lie beyond
+  // its saturation on one side.
+  bool Constant(int64_t lo, int64_t hi) const {
+    if ((hide_after_ && hi > 0) || (hide_before_ && lo < 0)) return false;
+    if (kind_ == BiasKind::kTable) return hi <= -saturation_ || lo >= saturation_;
+    return kind_ != BiasKind::kAlibi;
+  }
+
+  float At(int64_t delta) const {
+    if ((hide_after_ && delta > 0) || (hide_before_ && delta < 0)) {
+      return -std::numeric_limits<float>::infinity();
+    }
+    if (kind_ == BiasKind::kTable) return table_[std::clamp(delta, -saturation_, saturation_)];
+    if (kind_ == BiasKind::kAlibi) return -slope_ * static_cast<float>(std::abs(delta));
+    return 0.0f;
+  }
+
+  BiasKind kind_;
+  bool hide_after_ = false, hide_before_ = false;
+  const float* table_ = nullptr;  // at distance 0
+  int64_t saturation_ = 0;
+  float slope_ = 0.0f;
+};
+
+// FIRE: the network's input is f = FireDistance(delta) / FireLength(query position).
+inline float FireDistance(const PositionBias& bias, int64_t delta) {
+  const float f = std::log(std::abs(bias.fire_c * static_cast<float>(delta)) + 1.0f);
+  return delta < 0 ? f : -f;  // positive if the query comes after the key
+}
+inline float FireLength(const PositionBias& bias, int64_t position) {
+  const float reach = std::max(static_cast<float>(position), bias.fire_threshold);
+  return std::log(std::abs(bias.fire_c * reach) + 1.0f) + 1e-6f;
+}
+
+}  // namespace quintet::cpu

@@ -1,0 +1,228 @@
+// One attention call as the GPU kernels see it: AttentionArgs with device addresses and strides in
+// elements, and device functions that find a CTA's sequence, queries and keys. Lengths are read on
+// the device, so that a captured launch can be replayed with other lengths.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/attention/attention.h"
+#include "kernels/attention/bias.cuh"
+#include "kernels/runtime/cuda.cuh"
+
+namespace quintet::cuda {
+
+// Limits of attention/decode.cu (which also needs 16-byte aligned K and V rows): query rows per
+// sequence, and head_dim.
+constexpr int kFewRows = 16;
+constexpr int kFewRowsHeadDim = 128;
+// Largest head_dim of attention/short.cu.
+constexpr int kShortHeadDim = 64;
+// Limits of attention/hopper.cu: head_dim, saturation distance of a bias table, knots of a FIRE
+// network.
+constexpr int kHopperHeadDim = 128;
+constexpr int kHopperSaturation = 256;
+constexpr int kHopperKnots = 64;
+
+// n / divisor for 0 <= n < 2^31 by multiplication with a precomputed constant (Granlund and
+// Montgomery, 1994).
+struct Divisor {
+  uint32_t divisor = 1, multiplier = 0, shift = 0;
+
+  Divisor() = default;
+  explicit Divisor(uint32_t d) : divisor(d) {
+    while ((uint64_t{1} << shift) < d) ++shift;
+    multiplier = static_cast<uint32_t>((uint64_t{1} << 32) * ((uint64_t{1} << shift) - d) / d + 1);
+  }
+  __device__ uint32_t Quotient(uint32_t n) const { return (__umulhi(multiplier, n) + n) >> shift; }
+};
+
+// Packed rows per entry of AttentionCall::max_norms.
+constexpr int kNormTileRows = 64;
+
+struct AttentionCall {
+  const void* q = nullptr;
+  void* out = nullptr;
+  // q_rows: number of rows. q_row, q_head, out_row, out_head: strides from row to row, head to
+  // head.
+  int64_t q_rows = 0, q_row = 0, q_head = 0, out_row = 0, out_head = 0;
+  const int32_t* q_offsets = nullptr;    // [sequences + 1]
+  const int32_t* q_positions = nullptr;  // [sequences]; null: kv_len - q_len
+
+  // Row r of head h of K starts at k + h * k_head + r * k_row; V likewise. Packed: r is the row
+  // index. Paged cache: k is the layer's first chunk, and r counts units of head_dim values from
+  // there.
+  const void* k = nullptr;
+  const void* v = nullptr;
+  int64_t k_row = 0, k_head = 0, v_row = 0, v_head = 0;
+  int64_t k_rows = 0;                   // number of rows; packed only
+  const int32_t* kv_offsets = nullptr;  // [sequences + 1]; packed only
+  const int32_t* kv_lens = nullptr;     // [sequences]; paged cache only
+  const int32_t* slots = nullptr;       // [sequences, slots_stride]; paged cache only
+  int64_t slots_stride = 0;
+  int slots_len = 0;  // readable slots per sequence, whatever its length
+  Divisor page_size;
+  uint32_t page_rows = 0;  // key rows per page
+
+  int sequences = 0, heads = 0, head_dim = 0;
+  int few_rows = 0;  // sequences with at most this many queries are left to AttendFewRows
+  // Rows start and end on 16-byte boundaries: q_vectors for q and out, kv_vectors for k and v.
+  bool q_vectors = false, kv_vectors = false;
+  bool causal = false;
+  FreshKeys fresh = FreshKeys::kAny;
+  float scale = 1.0f;
+  BiasTables bias;
+  MaskColumns mask;
+  const MaskTile* mask_tiles = nullptr;  // null: no mask
+  // [2, norm_tiles, heads] f32: the largest |q|, then the largest |k|, of each kNormTileRows
+  // packed rows and head. Null: not computed.
+  const float* max_norms = nullptr;
+  int64_t norm_tiles = 0;
+};
+
+// Lengths and positions of one sequence. They are read past the L1 cache, so a kernel may construct
+// this before its WaitForInputs.
+struct Sequence {
+  int index;
+  int first_row, q_len;
+  int kv_len;
+  int position;  // of the first query
+
+  __device__ Sequence(const AttentionCall& call, int s)
+      : index(s),
+        first_row(__ldcg(call.q_offsets + s)),
+        q_len(__ldcg(call.q_offsets + s + 1) - first_row) {
+    kv_len = call.kv_lens != nullptr
+                 ? __ldcg(call.kv_lens + s)
+                 : __ldcg(call.kv_offsets + s + 1) - __ldcg(call.kv_offsets + s);
+    position = call.q_positions != nullptr ? __ldcg(call.q_positions + s) : kv_len - q_len;
+  }
+};
+
+// Row indices of a sequence's keys and values.
+struct KeyRows {
+  const int32_t* slots;  // null: packed, or the sequence has no keys
+  int first;
+  Divisor page_size;
+  uint32_t page_rows;
+
+  __device__ KeyRows(const AttentionCall& call, int s)
+      : slots(call.slots == nullptr ? nullptr : call.slots + s * call.slots_stride),
+        first(call.kv_offsets == nullptr ? 0 : __ldcg(call.kv_offsets + s)),
+        page_size(call.page_size),
+        page_rows(call.page_rows) {}
+
+  __device__ uint32_t Row(int key) const {
+    return slots == nullptr ? static_cast<uint32_t>(first + key) : RowOfSlot(slots[key]);
+  }
+  __device__ uint32_t RowOfSlot(int32_t of) const {
+    const uint32_t slot = static_cast<uint32_t>(of);
+    const uint32_t page = page_size.Quotient(slot);
+    return page * page_rows + (slot - page * page_size.divisor);
+  }
+};
+
+// One query tile: up to `rows` queries of one sequence. Tiles are numbered over all sequences in
+// order, within a sequence from its end, because under causality the last queries see the most
+// keys. Reads offsets as Sequence does. All lanes of a warp must call together.
+struct QueryTile {
+  int sequence = -1;  // -1: the index is past the last tile
+  int row = 0;        // of the first query, within its sequence
+
+  QueryTile() = default;
+  __device__ QueryTile(int sequence, int row) : sequence(sequence), row(row) {}
+  __device__ QueryTile(const AttentionCall& call, int index, int rows) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    for (int base = 0; base < call.sequences; base += 32) {
+      const int s = base + lane;
+      const int q_len =
+          s < call.sequences ? __ldcg(call.q_offsets + s + 1) - __ldcg(call.q_offsets + s) : 0;
+      const int blocks = q_len <= call.few_rows ? 0 : (q_len + rows - 1) / rows;
+      int end = blocks;
+#pragma unroll
+      for (int step = 1; step < 32; step *= 2) {
+        const int before = __shfl_up_sync(0xffffffffu, end, step);
+        if (lane >= step) end += before;
+      }
+      const uint32_t past = __ballot_sync(0xffffffffu, index < end);
+      if (past != 0) {
+        const int owner = __ffs(static_cast<int>(past)) - 1;
+        const int last = __shfl_sync(0xffffffffu, end, owner) - 1;
+        sequence = base + owner;
+        row = (last - index) * rows;
+        return;
+      }
+      index -= __shfl_sync(0xffffffffu, end, 31);
+    }
+  }
+};
+
+// Keys that some query of a query tile can see by causality and one-sided ALiBi: [begin, end),
+// begin rounded down to a multiple of `tile`.
+struct KeyRange {
+  int begin = 0, end;
+
+  __device__ KeyRange(const HeadBias& bias, int first_position, int rows, int kv_len, int tile)
+      : end(kv_len) {
+    if (bias.hide_after()) end = min(end, first_position + rows);
+    if (bias.hide_before()) begin = max(0, first_position) / tile * tile;
+  }
+};
+
+// The column mask of one sequence (kernels/attention/mask.h).
+class SequenceMask {
+ public:
+  __device__ SequenceMask(const AttentionCall& call, int s)
+      : columns_(call.mask), tiles_(call.mask_tiles) {
+    if (tiles_ == nullptr) return;
+    first_key_ = call.kv_offsets[s];
+    tiles_ += FirstMaskTile(first_key_, s);
+  }
+
+  __device__ bool any() const { return tiles_ != nullptr; }
+  // Visibility of keys [begin, end) to queries at positions [row, row + rows). Requires begin < end
+  // and any().
+  __device__ TileView View(int begin, int end, int row, int rows) const {
+    MaskTile tile = tiles_[begin / kMaskTileKeys];
+    for (int i = begin / kMaskTileKeys + 1; i <= (end - 1) / kMaskTileKeys; ++i) {
+      tile.Add(tiles_[i]);
+    }
+    return tile.View(row, row + rows);
+  }
+  __device__ MaskTile Column(int key) const { return columns_.At(first_key_ + key); }
+
+ private:
+  MaskColumns columns_;
+  const MaskTile* tiles_;
+  int64_t first_key_ = 0;
+};
+
+// Upper bound of the query tiles of `rows` queries among rows_total packed queries.
+inline int64_t MaxQueryTiles(int64_t rows_total, int64_t sequences, int64_t rows) {
+  return rows_total / rows + sequences;
+}
+
+// Launchers of the kernels. rows_total, max_q_len and max_kv_len are upper bounds of the values
+// that the kernels read from device memory.
+void AttendF32(const AttentionCall& call, int64_t rows_total, int max_q_len, Stream& stream);
+template <typename T>
+void AttendTiled(const AttentionCall& call, int64_t rows_total, Stream& stream);
+// Requires an sm_90 device, at least one key, q_vectors, kv_vectors, scale > 0, and the kHopper...
+// limits above.
+template <typename T>
+void AttendHopper(const AttentionCall& call, int64_t rows_total, Stream& stream);
+// Writes the row norms to `to` [2 * NormTiles(..) * heads] and points the call to them.
+// Requires packed, 16-byte aligned rows and head_dim <= kHopperHeadDim.
+int64_t NormTiles(int64_t rows);
+template <typename T>
+void ComputeMaxNorms(AttentionCall* call, float* to, Stream& stream);
+// AttendShort takes packed rows only; ShortSuits tells whether it supports a call and is the
+// fastest choice.
+bool ShortSuits(const AttentionCall& call, int64_t rows_total, int max_kv_len,
+                const Device& device);
+template <typename T>
+void AttendShort(const AttentionCall& call, int64_t rows_total, int max_q_len, int max_kv_len,
+                 Stream& stream);
+template <typename T>
+void AttendFewRows(const AttentionCall& call, int max_q_len, int max_kv_len, Stream& stream);
+
+}  // namespace quintet::cuda

@@ -1,0 +1,339 @@
+// One warp of attention/decode.cu: copies K and V into shared memory a few steps ahead (cp.async),
+// in the layout that mma.sync reads without bank conflicts. Data that the previous kernel does not
+// write is loaded while that kernel still runs (programmatic dependent launch).
+#pragma once
+
+#include <climits>
+
+#include "kernels/attention/call.cuh"
+#include "kernels/ptx/mma.cuh"
+
+namespace quintet::cuda {
+
+constexpr int kStepKeys = 16;  // keys per step of a warp
+constexpr int kStages = 3;     // steps of a warp in shared memory: one in use, the others in flight
+// Scores may exceed `ref_max` by this much, in log2 units, before it is raised.
+constexpr float kRescaleThreshold = 8.0f;
+
+// Partial result of some of an item's keys: per query the weighted sum of V, and the row sum of P =
+// 2^(score - ref_max).
+template <int kDim>
+struct alignas(16) PartialResult {
+  float out[kFewRows][kDim + 4];
+  float ref_max[kFewRows], sum[kFewRows];  // ref_max is -inf if no key was seen
+};
+
+// Shared memory of one warp: its K and V rows, whose 16-byte pieces are swizzled so that neither
+// cp.async, nor 16-byte reads of four pieces of two rows, nor ldmatrix have bank conflicts. After
+// the mainloop it holds the warp's partial result.
+template <int kDim>
+union alignas(16) WarpMemory {
+  static constexpr int kPieces = kDim / 8;  // 16-byte pieces per row
+  // A permutation of 0..7 over any eight consecutive rows, equal for rows 8 apart. Swizzle(a + b) =
+  // Swizzle(a) ^ Swizzle(b) if a and b have no bit in common.
+  __device__ static constexpr int Swizzle(int key) { return (key & 1) << 2 | (key >> 1 & 3); }
+  struct Rows {
+    uint4 pieces[kStepKeys * kPieces];
+  };
+  struct Step {
+    Rows k, v;
+  } steps[kStages];
+  PartialResult<kDim> result;
+};
+
+// A warp's share of the keys of one (sequence, head): the steps that start at keys `begin`, `begin
+// + stride`, and so on.
+struct WarpKeys {
+  int sequence, head, begin, stride;
+};
+
+// One warp's part of an item. MMA operands are transposed: keys (Q K^T) and channels (P V) are the
+// 16 rows of mma.sync, queries its 8 columns; kTiles tiles of eight queries.
+template <typename T, int kDim, int kTiles>
+class FewRowsWarp {
+  using Memory = WarpMemory<kDim>;
+  // Blocks of 32 channels: one 16-byte piece for each of 4 lanes.
+  static constexpr int kBlocks = kDim / 32;
+  static constexpr int kPieces = Memory::kPieces;
+  static constexpr int kRowsAtOnce = 32 / kPieces;
+
+ public:
+  // Reads the slot table and lengths immediately: they must not be written by the previous kernel.
+  __device__ FewRowsWarp(const AttentionCall& call, Memory& memory, const WarpKeys& keys)
+      : call_(call),
+        memory_(memory),
+        key_rows_(call, keys.sequence),
+        head_(keys.head),
+        begin_(keys.begin),
+        stride_(keys.stride) {
+#pragma unroll
+    for (int i = 0; i < kStages; ++i) rows_[i] = RowOfLane(begin_ + i * stride_);
+    const int channel = min(Lane() % kPieces * 8, call_.head_dim - 8);
+    keys_ = static_cast<const T*>(call_.k) + head_ * call_.k_head + channel;
+    values_ = static_cast<const T*>(call_.v) + head_ * call_.v_head + channel;
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) ref_max_[tile][0] = ref_max_[tile][1] = -INFINITY;
+  }
+
+  // Mainloop over this warp's keys. K and V rows that the previous kernel does not write are loaded
+  // before WaitForInputs.
+  __device__ void Run(const Sequence& sequence) {
+    const int end = sequence.kv_len;
+    const int fresh_begin = call_.fresh == FreshKeys::kNone  ? INT_MAX
+                            : call_.fresh == FreshKeys::kOwn ? end - sequence.q_len
+                                                             : INT_MIN;
+    if (call_.bias.kind == BiasKind::kNone) {
+      plain_end_ = call_.causal ? min(end, sequence.position + 1) : end;
+    }
+#pragma unroll
+    for (int i = 0; i < kStages - 1; ++i) {
+      const int key = begin_ + i * stride_;
+      if (key < fresh_begin) CopyKeys<Keys::kUnchanged>(i, rows_[i], key, end, fresh_begin);
+    }
+    if (begin_ < end) LoadBias(sequence, begin_, end);
+    WaitForInputs();
+    LoadQueries(sequence);
+#pragma unroll
+    for (int i = 0; i < kStages - 1; ++i) {
+      const int key = begin_ + i * stride_;
+      if (fresh_begin < key + kStepKeys) CopyKeys<Keys::kFresh>(i, rows_[i], key, end, fresh_begin);
+      CommitCopies();
+    }
+    uint32_t row = rows_[kStages - 1];
+    int stage = 0, next = kStages - 1;
+    for (int key = begin_; key < end; key += stride_) {
+      __syncwarp();  // every lane has finished the step whose buffer is overwritten now
+      CopyKeys<Keys::kAll>(next, row, key + (kStages - 1) * stride_, end, fresh_begin);
+      CommitCopies();
+      if (key + kStages * stride_ < end) row = RowOfLane(key + kStages * stride_);
+      WaitForCopies<kStages - 1>();
+      __syncwarp();
+      AddStep(memory_.steps[stage]);
+      if (key + stride_ < end) LoadBias(sequence, key + stride_, end);
+      next = stage;
+      stage = stage + 1 == kStages ? 0 : stage + 1;
+    }
+  }
+
+  // Stores the warp's partial result over its K and V buffers.
+  __device__ void StoreResult(int q_len) {
+    WaitForCopies<0>();
+    __syncwarp();
+    PartialResult<kDim>& result = memory_.result;
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+      for (int side = 0; side < 2; ++side) {
+        const float sum = SumOverKeys(sum_[tile][side]);
+        const int row = Query(tile, side);
+        if (row >= q_len) continue;
+        result.ref_max[row] = ref_max_[tile][side];
+        result.sum[row] = sum;
+#pragma unroll
+        for (int n = 0; n < kDim / 16; ++n) {
+          result.out[row][n * 16 + Lane() / 4] = out_[tile][n][side];
+          result.out[row][n * 16 + Lane() / 4 + 8] = out_[tile][n][2 + side];
+        }
+      }
+    }
+  }
+
+ private:
+  enum class Keys { kUnchanged, kFresh, kAll };
+
+  __device__ static int Lane() { return static_cast<int>(threadIdx.x) % 32; }
+  // The query, and the key within its step, of element [tile][2 half + side] of the scores.
+  __device__ static int Query(int tile, int side) { return tile * 8 + Lane() % 4 * 2 + side; }
+  __device__ static int Key(int half) { return half * 8 + Lane() / 4; }
+
+  // Reductions over the lanes that hold the same queries.
+  __device__ static float MaxOverKeys(float x) {
+#pragma unroll
+    for (int lanes = 4; lanes < 32; lanes *= 2) {
+      x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, lanes));
+    }
+    return x;
+  }
+  __device__ static float SumOverKeys(float x) {
+#pragma unroll
+    for (int lanes = 4; lanes < 32; lanes *= 2) x += __shfl_xor_sync(0xffffffffu, x, lanes);
+    return x;
+  }
+
+  // Row index of the lane's key of a step. Past the sequence's end it is the index of any readable
+  // row.
+  __device__ uint32_t RowOfLane(int key) const {
+    key += Lane() % kStepKeys;
+    if (key_rows_.slots == nullptr) return key_rows_.Row(key);
+    return key_rows_.RowOfSlot(__ldcg(key_rows_.slots + min(key, call_.slots_len - 1)));
+  }
+
+  // Loads Q as B fragments: lane 4 g + t holds query g, and of each block of 32 channels the 8
+  // channels that it also reads of K.
+  __device__ void LoadQueries(const Sequence& sequence) {
+    const T* q = static_cast<const T*>(call_.q) + head_ * call_.q_head;
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const int query = tile * 8 + Lane() / 4;
+      const T* row = q + (sequence.first_row + query) * call_.q_row + Lane() % 4 * 8;
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        const bool there = query < sequence.q_len && b * 32 + Lane() % 4 * 8 < call_.head_dim;
+        q_[tile][b] = there ? *reinterpret_cast<const uint4*>(row + b * 32) : uint4{0, 0, 0, 0};
+      }
+    }
+  }
+
+  // Starts the copies of one step's keys of the given kind; rows from `end` on become zeros.
+  // Neighbouring lanes copy neighbouring pieces, so that four lanes request whole 32-byte sectors:
+  // two distant lanes that share a sector would fetch it twice.
+  template <Keys kKeys>
+  __device__ void CopyKeys(int stage, uint32_t row, int begin, int end, int fresh_begin) {
+    if (begin >= end) return;
+    const int first = Lane() / kPieces, piece = Lane() % kPieces;
+    const bool channels = piece * 8 < call_.head_dim;
+    const uint32_t row_bytes = static_cast<uint32_t>(call_.k_row * sizeof(T));
+    const uint32_t to = SharedAddress(&memory_.steps[stage]) + first * kPieces * 16;
+    row = begin + Lane() % kStepKeys < end ? row : 0;
+#pragma unroll
+    for (int at = 0; at < kStepKeys; at += kRowsAtOnce) {
+      const uint64_t offset = uint64_t{__shfl_sync(0xffffffffu, row, at + first)} * row_bytes;
+      const int key = begin + at + first;
+      if (kKeys == Keys::kUnchanged && key >= fresh_begin) continue;
+      if (kKeys == Keys::kFresh && key < fresh_begin) continue;
+      const uint32_t place =
+          to + at * kPieces * 16 + (piece ^ Memory::Swizzle(first) ^ Memory::Swizzle(at)) * 16;
+      const bool valid = key < end && channels;
+      CopyAsync16(place, reinterpret_cast<const char*>(keys_) + offset, valid);
+      CopyAsync16(place + sizeof(typename Memory::Rows),
+                  reinterpret_cast<const char*>(values_) + offset, valid);
+    }
+  }
+
+  // Computes the bias of the step at `begin` in log2 units: -inf where the key is hidden or past
+  // the end. If all pairs have the same bias, only bias_[0][0] is set (uniform_bias_).
+  __device__ void LoadBias(const Sequence& sequence, int begin, int end) {
+    uniform_bias_ = begin + kStepKeys <= plain_end_;
+    bias_[0][0] = 0.0f;
+    if (uniform_bias_) return;
+    // Constructed at every step: keeping it would cost registers.
+    const HeadBias bias(call_.bias, call_.causal, static_cast<int>(head_), call_.heads);
+    const int lo = begin - (sequence.position + sequence.q_len - 1);
+    const int hi = begin + kStepKeys - 1 - sequence.position;
+    uniform_bias_ = begin + kStepKeys <= end && bias.Constant(lo, hi);
+    if (uniform_bias_) {
+      bias_[0][0] = bias.At(lo);
+      return;
+    }
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      int distance[4];  // also computed for queries past q_len
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        distance[e] = begin + Key(e / 2) - (sequence.position + Query(tile, e % 2));
+      }
+      bias.At(distance, bias_[tile]);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        if (begin + Key(e / 2) >= end) bias_[tile][e] = -INFINITY;
+      }
+    }
+  }
+
+  __device__ void AddStep(const typename Memory::Step& step) {
+    const int g = Lane() / 4, t = Lane() % 4;
+    const uint4* keys = step.k.pieces + g * kPieces;
+    float scores[kTiles][4] = {}, more[kTiles][4] = {};  // two independent accumulation chains
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+      const int piece = t ^ Memory::Swizzle(g) ^ 4 * b;
+      const uint4 top = keys[piece], low = keys[8 * kPieces + piece];
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        const uint4 q = q_[tile][b];
+        Mma<T>(scores[tile], top.x, low.x, top.y, low.y, q.x, q.y);
+        Mma<T>(more[tile], top.z, low.z, top.w, low.w, q.z, q.w);
+      }
+    }
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) scores[tile][e] += more[tile][e];
+    }
+    uint32_t probs[kTiles][2];
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) ComputeProbs(scores[tile], tile, probs[tile]);
+    const int key = Lane() % 16;
+    const uint32_t values = SharedAddress(step.v.pieces + key * kPieces);
+#pragma unroll
+    for (int n = 0; n < kDim / 16; ++n) {
+      uint32_t v[4];  // 16 channels x 16 keys
+      LoadMatricesTransposed(v, values + (Lane() / 16 ^ Memory::Swizzle(key) ^ 2 * n) * 16);
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        Mma<T>(out_[tile][n], v[0], v[2], v[1], v[3], probs[tile][0], probs[tile][1]);
+      }
+    }
+  }
+
+  // Replaces the scores of a tile by P = 2^(score - ref_max), and returns P rounded to T as a B
+  // fragment.
+  __device__ void ComputeProbs(float (&scores)[4], int tile, uint32_t (&probs)[2]) {
+    const float scale = call_.scale * kLog2E;
+    bool high = false;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      scores[e] = fmaf(scores[e], scale, uniform_bias_ ? bias_[0][0] : bias_[tile][e]);
+      high |= scores[e] > ref_max_[tile][e % 2] + kRescaleThreshold;
+    }
+    if (__any_sync(0xffffffffu, high)) RaiseRefMax(scores, tile);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const float ref_max = ref_max_[tile][e % 2];
+      // ref_max is -inf if no key was seen so far.
+      scores[e] = Exp2(scores[e] - (ref_max == -INFINITY ? 0.0f : ref_max));
+      sum_[tile][e % 2] += scores[e];
+    }
+    probs[0] = TransposeMatrix(PackPair<T>(scores[0], scores[1]));
+    probs[1] = TransposeMatrix(PackPair<T>(scores[2], scores[3]));
+  }
+
+  // Raises the ref_max of each query whose largest score exceeds it by more than kRescaleThreshold,
+  // and rescales its sums.
+  __device__ void RaiseRefMax(const float (&scores)[4], int tile) {
+#pragma unroll
+    for (int side = 0; side < 2; ++side) {
+      float& ref_max = ref_max_[tile][side];
+      const float largest = MaxOverKeys(fmaxf(scores[side], scores[2 + side]));
+      const bool raise = largest > ref_max + kRescaleThreshold;
+      const float rescale = raise ? Exp2(ref_max - largest) : 1.0f;
+      if (raise) ref_max = largest;
+      sum_[tile][side] *= rescale;
+#pragma unroll
+      for (int n = 0; n < kDim / 16; ++n) {
+        out_[tile][n][side] *= rescale;
+        out_[tile][n][2 + side] *= rescale;
+      }
+    }
+  }
+
+  const AttentionCall& call_;
+  Memory& memory_;
+  const KeyRows key_rows_;
+  const int64_t head_;
+  const int begin_, stride_;
+
+  const T* keys_;  // address of the lane's piece of row 0
+  const T* values_;
+  uint32_t rows_[kStages];
+  uint4 q_[kTiles][kBlocks];
+  bool uniform_bias_;  // bias_[0][0] applies to all pairs of the step
+  float bias_[kTiles][4];
+  float out_[kTiles][kDim / 16][4] = {};
+  // Per query, in log2 units: a stale row maximum, relative to which P is computed.
+  float ref_max_[kTiles][2];
+  float sum_[kTiles][2] = {};  // row sums of P, over this lane's keys only
+  int plain_end_ = INT_MIN;    // all queries see the keys before it, and there is no bias
+};
+
+}  // namespace quintet::cuda

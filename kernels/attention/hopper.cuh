@@ -1,0 +1,182 @@
+// Declarations shared by the parts of the Hopper attention kernel (attention/hopper_kernel.cuh):
+// tile shapes, shared memory layout, and the messages that the producer warpgroup sends to the
+// consumer warpgroups.
+#pragma once
+
+#include <type_traits>
+
+#include "kernels/attention/call.cuh"
+#include "kernels/attention/hopper_fire.cuh"
+#include "kernels/ptx/tma.cuh"
+#include "kernels/ptx/wgmma.cuh"
+
+namespace quintet::cuda {
+
+constexpr int kConsumerRows = 64;  // query rows per consumer warpgroup
+constexpr int kGatherWarps = 3;    // producer warps that gather K and V rows from the paged cache
+
+// Compile-time parameters of one kernel instantiation. A CTA has one producer warpgroup and
+// kConsumersOf consumer warpgroups.
+template <int kDimOf, int kConsumersOf, int kKeysOf, int kStagesOf, bool kPingPongOf>
+struct HopperTraits {
+  // Head dimension, rounded up: 64 or 128.
+  static constexpr int kDim = kDimOf;
+  static constexpr int kConsumers = kConsumersOf;
+  // Keys per K/V tile.
+  static constexpr int kKeys = kKeysOf;
+  // K tiles, and V tiles, in the shared memory pipeline.
+  static constexpr int kStages = kStagesOf;
+  // Consumer warpgroups issue their GEMMs alternately (ping-pong barrier).
+  static constexpr bool kPingPong = kPingPongOf;
+  // K/V tiles that ALiBi cannot let contribute are skipped (AlibiTileSkipper).
+  static constexpr bool kSkipsTiles = false;
+  static constexpr int kRows = kConsumers * kConsumerRows;
+  // Lazy rescaling (LazySoftmax). With two consumer warpgroups, each overlaps its softmax with
+  // its own P V GEMM. With three, each waits for its P V GEMM first; the scores then stay in their
+  // registers unscaled until the P computed from them is known not to overflow.
+  static constexpr bool kLazyRescale = kConsumers == 3;
+  static constexpr int kThreads = (1 + kConsumers) * kWarpgroup;
+  // Registers per thread: a producer that issues TMA loads, a producer that gathers cache rows, and
+  // a consumer.
+  static constexpr int kTmaRegisters = kConsumers == 2 ? 40 : 32;
+  static constexpr int kGatherRegisters = 56;
+  template <bool kCached>
+  static constexpr int kConsumerRegisters = kConsumers == 3 ? 160
+                                            : kCached       ? 224
+                                                            : 232;
+
+  // The bias table of a head covers distances [-Reach, Reach]. A tile with a pair farther apart
+  // than that is either hidden or has one constant bias.
+  __host__ __device__ static constexpr int Reach(int saturation) {
+    const int reach = saturation + kConsumerRows;
+    return (reach > kRows ? reach : kRows) + kKeys;
+  }
+  // Entries of one table copy: an odd multiple of 16, so that the two copies of a table start in
+  // different shared memory banks.
+  static constexpr int kTable = (2 * Reach(kHopperSaturation) + 1 + 31) / 32 * 32 + 16;
+};
+
+// Variant for calls with row norms (AttentionCall::max_norms): it skips ALiBi tiles by their score
+// bounds. It is a separate instantiation because the test needs registers that the producer
+// warpgroup does not have; folding it in costs all other calls 10 %.
+template <typename S>
+struct SkippingTiles : S {
+  static constexpr bool kSkipsTiles = true;
+};
+
+// The query tiles of one sequence and their cost in key tiles. Causal: the first query tile has
+// cost `level`, and each following one costs one level more. Otherwise: all cost `level`.
+struct SequenceTiles {
+  int level, tiles;
+};
+constexpr int kSortedSequences = 64;  // up to this many sequences, tiles are scheduled by cost
+
+// The four vectors of a column mask tile in shared memory. A vector that the mask does not have is
+// filled with its default value.
+enum MaskVector { kLowerBegin, kLowerEnd, kUpperBegin, kUpperEnd, kMaskVectors };
+
+// Message from the producer to the consumers: one query tile of one head. rows 0: no more work.
+struct WorkTileInfo {
+  // Query rows in the tile, position of its first query, sequence length in keys, head index.
+  int rows, position, kv_len, head;
+  int sequence;
+  // First query row of the tile in call.q.
+  int64_t row;
+  // Some key is visible to some query of the tile.
+  bool any_keys;
+  // Causal: keys after a query are hidden from it.
+  bool hide_after;
+};
+
+// Message from the producer to the consumers: one K/V tile.
+struct KvTileInfo {
+  // Index of the tile's first key in its sequence.
+  int begin;
+  // last: the query tile's last K/V tile. masked: the column mask hides some pair of the tile.
+  bool last, masked;
+};
+
+// Bias of one head by distance, for tiles near the diagonal, in log2 units. The second copy is
+// shifted by one value, so that every pair of neighbours is 8-byte aligned in one of the two
+// copies.
+template <int kCount, bool kLazyRescale>
+struct HeadBiasTable {
+  float values[2][kCount];  // values[1][i] == values[0][i + 1]
+  float before, after;      // constant bias left and right of the table's distances
+};
+// As above for lazy rescaling, in unscaled-score units. values[0] is relative to `before`,
+// values[1] to `after` (the constants left and right of the table). before and after are in log2
+// units; for ALiBi they hold the slopes, 0 = masked side.
+template <int kCount>
+struct HeadBiasTable<kCount, true> {
+  float values[2][2][kCount];
+  float before, after;
+};
+
+// Position of a tile relative to the diagonal: across it, left of it (all keys before all queries),
+// right of it.
+enum TileSide { kAcross, kBefore, kAfter, kTileSides };
+
+// Operands of an extra k-step of the Q K^T wgmma that adds ALiBi's bias to a tile on one side of
+// the diagonal. A row of A holds (s0, s1, s2, 0, ...), the slope split into three values of T, each
+// rounded from the remainder of the previous ones; row j of B holds (j, j, j, 0, ...) for key j of
+// the tile. Both use the layout of DescribeParts (8 x 8 parts); all groups of eight queries share
+// one part of `slopes`.
+template <typename T>
+struct AlibiOperands {
+  T slopes[2][kTileSides][2 * 64];  // current and next work tile; the second part is zero
+  T keys[128 / 8 * 64];
+};
+
+// Shared memory for FIRE's bias: a table for the current and the next work tile, crossings for each
+// consumer warp, a strip of logarithms for each pipeline stage.
+template <typename S>
+struct FireSharedMemory {
+  FireTable tables[2];
+  FireCrossings crossings[S::kConsumers * kWarpgroup / 32];
+  FireStrip<S::kRows, S::kKeys> strips[S::kStages];
+};
+struct alignas(16) NoMember {};
+
+// mbarriers of the pipeline. The producer signals the `full` barriers, the consumers the `empty`
+// ones.
+template <int kStages>
+struct HopperBarriers {
+  uint64_t queries_full[2], queries_empty[2];
+  uint64_t keys_full[kStages], keys_empty[kStages];
+  uint64_t values_full[kStages], values_empty[kStages];
+  uint64_t values_tail;  // a V tile with rows past the sequence's end has arrived
+};
+
+// Shared memory of one CTA. q, k and v are split into matrices of 64 channels (128-byte rows) in
+// the 128-byte swizzle that Describe expects.
+template <typename T, typename S, BiasKind kFunction>
+struct alignas(1024) HopperSharedMemory {
+  T q[2][S::kDim / 64][S::kRows * 64];  // [current and next work tile][...]
+  T k[S::kStages][S::kDim / 64][S::kKeys * 64];
+  T v[S::kStages][S::kDim / 64][S::kKeys * 64];
+  // ALiBi's bias is added by wgmma (AlibiOperands).
+  static constexpr bool kAlibi = S::kLazyRescale && kFunction == BiasKind::kAlibi;
+  static constexpr bool kFire = kFunction == BiasKind::kFire;
+
+  HeadBiasTable<S::kTable, S::kLazyRescale> tables[2];
+  alignas(1024) T ones[16 * 64];  // B operand that sums the rows of P
+  alignas(16) std::conditional_t<kAlibi, AlibiOperands<T>, NoMember> alibi;
+  alignas(16) int32_t columns[S::kStages][kMaskVectors][S::kKeys];  // column mask of a masked tile
+  SequenceTiles sequences[kSortedSequences];
+  alignas(16) std::conditional_t<kFire, FireSharedMemory<S>, NoMember> fire;
+  WorkTileInfo queries[2];
+  KvTileInfo keys[S::kStages];
+  HopperBarriers<S::kStages> barriers;
+};
+
+// TMA tensor maps: their boxes are a query tile of one head, a K tile and a V tile.
+struct HopperTensorMaps {
+  CUtensorMap q, k, v;
+};
+
+// AttendHopper for ALiBi and FIRE (attention/hopper_alibi_fire.cu).
+template <typename T>
+void AttendHopperFunction(const AttentionCall& call, int64_t rows_total, Stream& stream);
+
+}  // namespace quintet::cuda

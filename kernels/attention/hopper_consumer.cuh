@@ -1,0 +1,569 @@
+// Consumer warpgroup (mainloop and epilogue) of the Hopper attention kernel.
+#pragma once
+
+#include "kernels/attention/hopper.cuh"
+#include "kernels/attention/hopper_fire.cuh"
+#include "kernels/attention/hopper_softmax.cuh"
+
+namespace quintet::cuda {
+
+// Computes 64 query rows of each of the CTA's work tiles.
+template <typename T, typename S, bool kCached, BiasKind kFunction>
+class HopperConsumer {
+  using Memory = HopperSharedMemory<T, S, kFunction>;
+  using Softmax = std::conditional_t<S::kLazyRescale, LazySoftmax<T>, OnlineSoftmax>;
+  static constexpr int kDim = S::kDim, kKeys = S::kKeys;
+  static constexpr int kMatrixBytes = kKeys * 128;
+  static constexpr bool kLazyRescale = S::kLazyRescale;
+  static constexpr bool kAlibi = Memory::kAlibi, kFire = Memory::kFire;
+  // FIRE with two consumer warpgroups: the P V GEMM of the previous tile is issued first, and the
+  // score accumulators are initialised with FIRE's bias while it runs.
+  static constexpr bool kPvFirst = kFire && !kLazyRescale;
+  // Row sums are computed by the tensor cores from the rounded P. With lazy rescaling V gets an
+  // extra column of ones; with kSumByWgmma a second wgmma multiplies P by ones.
+  static constexpr bool kSumByWgmma = !kLazyRescale && kFunction != BiasKind::kNone;
+  // Number of pairs of the bias table that are read while the Q K^T GEMM runs: limited by the free
+  // registers.
+  static constexpr int kPrefetchedPairs = kFunction != BiasKind::kNone ? 0 : kKeys / 8 + 1;
+
+ public:
+  __device__ __forceinline__ HopperConsumer(const AttentionCall& call, Memory& memory, int group)
+      : call_(call), memory_(memory), barriers_(memory.barriers), group_(group) {}
+
+  __device__ __forceinline__ void Run() {
+    if (S::kPingPong && group_ == S::kConsumers - 1) ArriveThreads(1, 2 * kWarpgroup);
+    for (;; q_state_.Advance()) {
+      Wait(SharedAddress(&barriers_.queries_full[q_state_.stage]), q_state_.parity);
+      const WorkTileInfo& work = memory_.queries[q_state_.stage];
+      if (work.rows == 0) return;
+      position_ = work.position + group_ * kConsumerRows;
+      BeginWorkTile(work);
+      softmax_ = Softmax();
+#pragma unroll
+      for (auto& n : out_) n[0] = n[1] = n[2] = n[3] = 0.0f;
+#pragma unroll
+      for (int e = 0; e < 4; ++e) row_sums_[0][e] = 0.0f;
+      if (work.any_keys) Attend(work);
+      StoreOutput(work);
+      Release(barriers_.queries_empty[q_state_.stage]);
+    }
+  }
+
+ private:
+  __device__ static int Lane() { return static_cast<int>(threadIdx.x) % 32; }
+  // First query row of this warp within its warpgroup.
+  __device__ static int WarpRow() { return static_cast<int>(threadIdx.x) % kWarpgroup / 32 * 16; }
+
+  // Releases a pipeline stage to the producer. Every thread arrives: one lane per warp would
+  // suffice, but then compute-sanitizer's racecheck would not see the order of the other lanes'
+  // reads. It is not slower.
+  __device__ __forceinline__ static void Release(uint64_t& empty) { Arrive(SharedAddress(&empty)); }
+
+  // Mainloop over the K/V tiles of a work tile. The Q K^T GEMM of a tile overlaps with the P V GEMM
+  // of the previous tile. FIRE's bias is written to the accumulators before the Q K^T GEMM adds to
+  // them. Tiles that are invisible to this warpgroup come last.
+  __device__ __forceinline__ void Attend(const WorkTileInfo& work) {
+    WaitFull(barriers_.keys_full[kv_state_.stage], kv_state_.parity);
+    KvTileInfo tile = memory_.keys[kv_state_.stage];
+    if (!IsVisible(tile)) return SkipTiles(tile, false);
+    if constexpr (kFire) {
+      BeginFire(work);
+      FillScores(tile);
+    }
+    float rescale[2];
+    StartQkGemm(tile);
+    WaitForProducts<0>();
+    ComputeTileProbs(tile, rescale);
+    while (!tile.last) {
+      if constexpr (!kLazyRescale) RoundTileProbs();
+      const RingPlace<S::kStages> before = kv_state_;
+      kv_state_.Advance();
+      WaitFull(barriers_.keys_full[kv_state_.stage], kv_state_.parity);
+      tile = memory_.keys[kv_state_.stage];
+      if (!IsVisible(tile)) {
+        FinishPvGemm(before);
+        return SkipTiles(tile, true);
+      }
+      if constexpr (kPvFirst) WaitAndStartPvGemm(before);
+      if constexpr (kFire) FillScores(tile);
+      PingPongWait();
+      StartQkGemm(tile);
+      if constexpr (!kPvFirst) WaitAndStartPvGemm(before);
+      PingPongArrive();
+      ComputeTileProbs(tile, rescale);
+      WaitForProducts<0>();
+      FenceAccumulators();
+      // The P V GEMM has read probs_ until here; rounding scores_ overwrites probs_.
+      Pin(scores_);
+      Release(barriers_.values_empty[before.stage]);
+      if constexpr (!kLazyRescale) Rescale(out_, rescale);
+      if constexpr (kSumByWgmma) Rescale(row_sums_, rescale);
+    }
+    if constexpr (!kLazyRescale) RoundTileProbs();
+    FinishPvGemm(kv_state_);
+    kv_state_.Advance();
+  }
+
+  // True if causality lets some query of this warpgroup see some key of the tile.
+  __device__ __forceinline__ bool IsVisible(const KvTileInfo& tile) const {
+    return tile.begin <= last_begin_;
+  }
+
+  // Skips this tile and the remaining ones of the work tile, releasing their stages. `turn`: take
+  // part in the ping-pong order, which the first tile of a work tile does not.
+  __device__ __forceinline__ void SkipTiles(KvTileInfo tile, bool turn) {
+    for (;; turn = true) {
+      Release(barriers_.keys_empty[kv_state_.stage]);
+      if (turn) {
+        PingPongWait();
+        PingPongArrive();
+      }
+      WaitFull(barriers_.values_full[kv_state_.stage], kv_state_.parity);
+      Release(barriers_.values_empty[kv_state_.stage]);
+      kv_state_.Advance();
+      if (tile.last) return;
+      WaitFull(barriers_.keys_full[kv_state_.stage], kv_state_.parity);
+      tile = memory_.keys[kv_state_.stage];
+    }
+  }
+
+  __device__ __forceinline__ void PingPongWait() const {
+    if constexpr (S::kPingPong) SyncThreads(1 + group_, 2 * kWarpgroup);
+  }
+  __device__ __forceinline__ void PingPongArrive() const {
+    if constexpr (S::kPingPong) {
+      ArriveThreads(1 + (group_ + 1 == S::kConsumers ? 0 : group_ + 1), 2 * kWarpgroup);
+    }
+  }
+
+  __device__ __forceinline__ static void WaitFull(uint64_t& barrier, uint32_t parity) {
+    Wait(SharedAddress(&barrier), parity);
+    if constexpr (kCached) ShowToAsyncProxy();
+  }
+
+  // Computes which tiles this warpgroup sees, and which of them are flat, for one work tile.
+  __device__ __forceinline__ void BeginWorkTile(const WorkTileInfo& work) {
+    const bool any = group_ * kConsumerRows < work.rows;
+    last_begin_ = !any ? -1 : work.hide_after ? position_ + kConsumerRows - 1 : INT_MAX;
+    kv_len_ = work.kv_len;
+    // The pairs of a tile have distances from d - (kConsumerRows - 1) to d + kKeys - 1, where d is
+    // the distance of its first key from the first query.
+    flat_until_ = INT_MAX;
+    flat_from_ = INT_MAX;
+    if (kFunction == BiasKind::kAlibi) {
+      flat_until_ = INT_MIN;
+    } else if (call_.bias.kind == BiasKind::kTable) {
+      flat_until_ = position_ - call_.bias.saturation - (kKeys - 1);
+      if (!call_.causal) flat_from_ = position_ + call_.bias.saturation + kConsumerRows - 1;
+    } else if (call_.causal) {
+      flat_until_ = position_ - (kKeys - 1);
+    }
+  }
+
+  // True if bias and causality hide no pair of the tile, and all pairs have the same bias.
+  __device__ __forceinline__ bool IsFlat(const KvTileInfo& tile) const {
+    return tile.begin <= flat_until_ || tile.begin >= flat_from_;
+  }
+  // True if the tile is flat, and nothing is masked, past the sequence's end, or added by ALiBi or
+  // FIRE.
+  __device__ __forceinline__ bool IsPlain(const KvTileInfo& tile) const {
+    return (kFunction == BiasKind::kNone && !tile.masked && tile.begin <= kv_len_ - kKeys) &&
+           IsFlat(tile);
+  }
+
+  __device__ __forceinline__ float FlatBias(const KvTileInfo& tile) const {
+    const auto& table = memory_.tables[q_state_.stage];
+    return call_.bias.kind != BiasKind::kTable ? 0.0f
+           : tile.begin <= flat_until_         ? table.before
+                                               : table.after;
+  }
+
+  // The lane's pairs of the bias table for a tile's first keys.
+  __device__ __forceinline__ const float2* BiasPairs(int delta) const {
+    const auto& values = memory_.tables[q_state_.stage].values;
+    return PairsOfStrip(values[0], values[1], S::Reach(call_.bias.saturation) + delta - WarpRow());
+  }
+
+  // Waits for scores_ (Q K^T in flight) and adds the bias table. The part that is equal for all
+  // pairs of a query is returned in `row_bias` instead. Keys are processed in parts of kTogether
+  // groups of eight, and parts far from the diagonal, whose remaining bias is 0, are skipped.
+  __device__ __forceinline__ void AddNearBias(int delta, float (&row_bias)[2]) {
+    constexpr int kTogether = 4, kParts = kKeys / 8 / kTogether, kPart = kTogether * 8;
+    const auto& table = memory_.tables[q_state_.stage];
+    // Distance from which on the bias is constant: the table's saturation. Without a bias it is
+    // constant for all keys up to the query.
+    const int far = call_.bias.kind == BiasKind::kTable ? call_.bias.saturation
+                    : kAlibi                            ? INT_MAX / 2
+                                                        : 0;
+    const bool after = !kAlibi && !call_.causal && delta + kKeys / 2 > kConsumerRows / 2;
+    row_bias[0] = row_bias[1] = kAlibi ? 0.0f : after ? table.after : table.before;
+    const int first = delta - WarpRow();
+    const int begin = after ? 0 : max(1 - far - first, 0) / kPart;
+    const int end = after ? min(max(far + 15 + kPart - 1 - first, 0) / kPart, kParts) : kParts;
+    const float2* pairs = PairsOfStrip(table.values[after][0], table.values[after][1],
+                                       S::Reach(call_.bias.saturation) + first);
+    float2 near[2][1 + kTogether];  // double buffer of two parts
+    const auto load = [&](float2(&to)[1 + kTogether], int part) {
+#pragma unroll
+      for (int i = 0; i <= kTogether; ++i) to[i] = pairs[(part * kTogether + i - 1) * 4];
+    };
+    load(near[0], min(begin + begin % 2, kParts - 2));
+    WaitForScores();
+    load(near[1], min(begin | 1, kParts - 1));
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      if (part < begin || part >= end) continue;
+      const auto& pair = near[part % 2];
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        float(&to)[4] = scores_[part * kTogether + j];
+        to[0] += pair[1 + j].x;
+        to[1] += pair[1 + j].y;
+        to[2] += pair[j].x;
+        to[3] += pair[j].y;
+      }
+      if (part + 2 < kParts) load(near[part % 2], part + 2);
+    }
+  }
+
+  // On which side of the diagonal an ALiBi tile lies, if all its pairs are visible; otherwise
+  // kAcross.
+  __device__ __forceinline__ TileSide SideOf(const KvTileInfo& tile) const {
+    const int delta = tile.begin - position_;
+    const auto& table = memory_.tables[q_state_.stage];
+    return delta <= -(kKeys - 1) && table.before != 0.0f       ? kBefore
+           : delta >= kConsumerRows - 1 && table.after != 0.0f ? kAfter
+                                                               : kAcross;
+  }
+  // Returns in `row_bias` the part of ALiBi's bias that the Q K^T GEMM has not added on that side.
+  __device__ __forceinline__ void AlibiRowBias(TileSide side, int delta,
+                                               float (&row_bias)[2]) const {
+    const auto& table = memory_.tables[q_state_.stage];
+    const float slope = side == kBefore ? table.before : -table.after;
+    const int first = delta - WarpRow() - Lane() / 4;
+    row_bias[0] = slope * static_cast<float>(first);
+    row_bias[1] = slope * static_cast<float>(first - 8);
+  }
+
+  // Adds ALiBi's bias to a tile on one side of the diagonal, where it is linear in the key index.
+  // Returns false, and does nothing, if the tile is across the diagonal or on the hidden side.
+  // Otherwise scores_ are scaled to log2 units.
+  __device__ __forceinline__ bool AddAlibiLine(int delta, float scale, float (&row_bias)[2]) {
+    const int lo = delta - (kConsumerRows - 1), hi = delta + kKeys - 1;
+    if (lo < 0 && hi > 0) return false;
+    // slope: change of the bias from one key to the next.
+    const int reach = S::Reach(call_.bias.saturation);
+    const auto& values = memory_.tables[q_state_.stage].values[0];
+    const float slope = lo >= 0 ? values[reach + 1] : -values[reach - 1];
+    if (isinf(slope)) return false;
+    const float first = static_cast<float>(delta - WarpRow() - Lane() / 4);
+    row_bias[0] = slope * first;
+    row_bias[1] = slope * (first - 8.0f);
+    const float lane = slope * static_cast<float>(Lane() % 4 * 2);
+#pragma unroll
+    for (int j = 0; j < kKeys / 8; ++j) {
+      const float at[2] = {fmaf(slope, static_cast<float>(8 * j), lane),
+                           fmaf(slope, static_cast<float>(8 * j + 1), lane)};
+#pragma unroll
+      for (int e = 0; e < 4; ++e) scores_[j][e] = fmaf(scores_[j][e], scale, at[e % 2]);
+    }
+    return true;
+  }
+
+  // Issues scores_ = Q K^T of the tile at kv_state_ (asynchronous). With kAlibi an extra k-step
+  // adds ALiBi's bias per key; with kFire the accumulators already hold FIRE's bias.
+  __device__ __forceinline__ void StartQkGemm(const KvTileInfo& tile) {
+    // Computed before the first wgmma: otherwise ptxas inserts waits.
+    uint64_t slopes = 0, numbers = 0;
+    if constexpr (kAlibi) {
+      const auto& alibi = memory_.alibi;
+      slopes = DescribeParts(SharedAddress(alibi.slopes[q_state_.stage][SideOf(tile)]), 0, 128);
+      numbers = DescribeParts(SharedAddress(alibi.keys), 128, 0);
+    }
+    Pin(scores_);
+    BeginProducts();
+    const uint64_t q =
+        Describe(SharedAddress(memory_.q[q_state_.stage][0]) + group_ * kConsumerRows * 128, 16);
+    const uint64_t k = Describe(SharedAddress(memory_.k[kv_state_.stage][0]), 16);
+#pragma unroll
+    for (int step = 0; step < kDim / 16; ++step) {
+      const int in_row = step % 4 * 32;
+      Wgmma<T>(scores_, q + (step / 4 * S::kRows * 128 + in_row) / 16,
+               k + (step / 4 * kMatrixBytes + in_row) / 16, kFire || step > 0);
+    }
+    if constexpr (kAlibi) Wgmma<T>(scores_, slopes, numbers, true);
+    CommitProducts();
+  }
+
+  // Issues out_ += P V (asynchronous).
+  __device__ __forceinline__ void StartPvGemm(int stage) {
+    FenceAccumulators();
+    BeginProducts();
+    const uint32_t values = SharedAddress(memory_.v[stage][0]);
+    const uint64_t v =
+        Describe(values, kLazyRescale ? SharedAddress(memory_.ones) - values : kMatrixBytes);
+    const uint64_t ones = DescribeConstant(SharedAddress(memory_.ones));
+    // Descriptor step to the next 16 rows of V. The column of ones stays in place: its offset from
+    // the V matrix shrinks by as much.
+    constexpr int64_t kRows = 16 * 128 / 16, kStep = kLazyRescale ? kRows - (kRows << 16) : kRows;
+#pragma unroll
+    for (int step = 0; step < kKeys / 16; ++step) {
+      Wgmma<T>(out_, probs_[step], v + static_cast<uint64_t>(step * kStep), true);
+      if constexpr (kSumByWgmma) Wgmma<T>(row_sums_, probs_[step], ones, true);
+    }
+    CommitProducts();
+  }
+  __device__ __forceinline__ void FenceAccumulators() {
+    Pin(out_);
+    if constexpr (kSumByWgmma) Pin(row_sums_);
+  }
+
+  __device__ __forceinline__ void WaitAndStartPvGemm(const RingPlace<S::kStages>& place) {
+    WaitFull(barriers_.values_full[place.stage], place.parity);
+    StartPvGemm(place.stage);
+  }
+
+  // Issues and completes out_ += P V of the last tile that this warpgroup sees.
+  __device__ __forceinline__ void FinishPvGemm(const RingPlace<S::kStages>& place) {
+    WaitAndStartPvGemm(place);
+    WaitForProducts<0>();
+    FenceAccumulators();
+    Release(barriers_.values_empty[place.stage]);
+  }
+
+  // Waits for the Q K^T GEMM, adds bias and mask, computes P, and releases the K stage. Everything
+  // that does not depend on the scores is computed before the wait, so that the softmax of a plain
+  // tile follows its GEMM directly.
+  __device__ __forceinline__ void ComputeTileProbs(const KvTileInfo& tile, float (&rescale)[2]) {
+    float scale = call_.scale * kLog2E, row_bias[2] = {0.0f, 0.0f}, largest[2];
+    if (IsPlain(tile)) {
+      row_bias[0] = row_bias[1] = FlatBias(tile);
+      WaitForScores();
+      Release(barriers_.keys_empty[kv_state_.stage]);
+      if constexpr (!kLazyRescale) {
+        LargestScores(scores_, largest);
+        Exponentiate(largest, scale, row_bias, rescale);
+      }
+    } else if constexpr (kLazyRescale) {
+      AddLazyBias(tile, row_bias);
+    } else {
+      AddBiasAndMask(tile, scale, row_bias);
+      LargestScores(scores_, largest);
+      Exponentiate(largest, scale, row_bias, rescale);
+    }
+    if constexpr (kLazyRescale) ComputeProbsLazily(scale, row_bias);
+  }
+  // Softmax with lazy rescaling: computes P from the scores; if some P reaches 2, or some query has
+  // no ref_max yet, raises ref_max, rescales the sums and repeats.
+  __device__ __forceinline__ void ComputeProbsLazily(float scale, const float (&row_bias)[2]) {
+    Pin(out_);
+#pragma unroll 1
+    for (bool rise = !softmax_.has_ref_max();; rise = true) {
+      if (rise) {
+        float rescale[2];
+        softmax_.RaiseRefMax(scores_, scale, row_bias, rescale);
+        Rescale(out_, rescale);
+      }
+      if (!softmax_.ComputeProbs(scores_, scale, row_bias, probs_) || rise) return;
+    }
+  }
+  __device__ __forceinline__ void WaitForScores() {
+    WaitForProducts<kLazyRescale || kPvFirst ? 0 : 1>();
+    Pin(scores_);
+  }
+  // ptxas hoists a wgmma wait to the start of its basic block. Exponentiate is therefore called
+  // within the branches of ComputeTileProbs, whose basic blocks end before the wait for the P V
+  // GEMM.
+  __device__ __forceinline__ void Exponentiate(const float (&largest)[2], float scale,
+                                               const float (&row_bias)[2], float (&rescale)[2]) {
+    softmax_.template ComputeProbs<!kSumByWgmma>(scores_, largest, scale, row_bias, rescale);
+    Pin(scores_);
+  }
+
+  // Adds bias and mask. A bias that is equal for all pairs of a query is returned in `row_bias`, in
+  // log2 units. Any other bias is added to scores_, which then are in log2 units too (`scale`
+  // becomes 1).
+  __device__ __forceinline__ void AddBiasAndMask(const KvTileInfo& tile, float& scale,
+                                                 float (&row_bias)[2]) {
+    // Distance of the tile's first key from the first query.
+    const int delta = tile.begin - position_;
+    const bool flat = IsFlat(tile);
+    const float2* pairs = nullptr;
+    float2 prefetched[kPrefetchedPairs + 1];
+    if (!flat) {
+      pairs = BiasPairs(delta);
+#pragma unroll
+      for (int i = 0; i < kPrefetchedPairs; ++i) prefetched[i] = pairs[4 * (i - 1)];
+    }
+    WaitForScores();
+    MaskAndReleaseKeys(tile);
+    if (flat) {
+      row_bias[0] = row_bias[1] = FlatBias(tile);
+      return;
+    }
+    if (kFunction != BiasKind::kAlibi || !AddAlibiLine(delta, scale, row_bias)) {
+      AddPairedStrip(
+          scores_,
+          [&](int j) { return j + 1 < kPrefetchedPairs ? prefetched[j + 1] : pairs[4 * j]; },
+          scale);
+    }
+    scale = 1.0f;
+  }
+
+  // As AddBiasAndMask, for lazy rescaling: scores_ keep their unit.
+  __device__ __forceinline__ void AddLazyBias(const KvTileInfo& tile, float (&row_bias)[2]) {
+    const int delta = tile.begin - position_;
+    const TileSide side = kAlibi ? SideOf(tile) : kAcross;
+    if (side != kAcross) {
+      AlibiRowBias(side, delta, row_bias);
+      WaitForScores();
+    } else if (IsFlat(tile)) {
+      row_bias[0] = row_bias[1] = FlatBias(tile);
+      WaitForScores();
+    } else {
+      AddNearBias(delta, row_bias);
+    }
+    MaskAndReleaseKeys(tile);
+  }
+
+  // Hides keys past the sequence's end and pairs that the column mask hides; releases the K stage.
+  __device__ __forceinline__ void MaskAndReleaseKeys(const KvTileInfo& tile) {
+    if (!tile.masked) Release(barriers_.keys_empty[kv_state_.stage]);
+    const int keys = kv_len_ - tile.begin;
+    if (keys < kKeys) HideFrom(scores_, keys);
+    if (!tile.masked) return;
+    ApplyColumnMask();
+    Release(barriers_.keys_empty[kv_state_.stage]);
+  }
+
+  __device__ __forceinline__ FireCrossings& Crossings() const {
+    return memory_.fire.crossings[group_ * 4 + WarpRow() / 16];
+  }
+  __device__ __forceinline__ void BeginFire(const WorkTileInfo& work) {
+    const HeadBias bias(call_.bias, call_.causal, work.head, call_.heads);
+    const int row = position_ + WarpRow();
+    fire_.Begin(bias, row + Lane() / 4, row, memory_.fire.tables[q_state_.stage], Crossings());
+  }
+  // scores_ = FIRE's bias of the tile at kv_state_.
+  __device__ __forceinline__ void FillScores(const KvTileInfo& tile) {
+    fire_.Fill(call_.bias.segments - 1, tile.begin, Crossings(),
+               memory_.fire.tables[q_state_.stage], memory_.fire.strips[kv_state_.stage],
+               group_ * kConsumerRows + WarpRow(), scores_);
+  }
+
+  // Applies the column mask, reading only the vectors that it has.
+  __device__ __forceinline__ void ApplyColumnMask() {
+    const MaskColumns& mask = call_.mask;
+    if (mask.upper_end == nullptr) {
+      mask.lower_end == nullptr ? HideColumns<false, false, false>()
+                                : HideColumns<true, false, false>();
+    } else if (mask.lower_end == nullptr && mask.upper_begin == nullptr) {
+      HideColumns<false, true, false>();
+    } else {
+      HideColumns<true, true, true>();
+    }
+  }
+  template <bool kHasLowerEnd, bool kHasUpperEnd, bool kHasUpperBegin>
+  __device__ __forceinline__ void HideColumns() {
+    const auto& columns = memory_.columns[kv_state_.stage];
+    const int row = position_ + WarpRow() + Lane() / 4;
+#pragma unroll
+    for (int j = 0; j < kKeys / 8; ++j) {
+      const int at = j * 8 + Lane() % 4 * 2;
+      const auto pair = [&](int vector) {
+        return *reinterpret_cast<const int2*>(columns[vector] + at);
+      };
+      const int2 lower_begin = pair(kLowerBegin);
+      int2 lower_end{}, upper_begin{}, upper_end{};
+      if constexpr (kHasLowerEnd) lower_end = pair(kLowerEnd);
+      if constexpr (kHasUpperBegin) upper_begin = pair(kUpperBegin);
+      if constexpr (kHasUpperEnd) upper_end = pair(kUpperEnd);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const auto of = [e](const int2& two) { return e % 2 == 0 ? two.x : two.y; };
+        const int at_row = row + e / 2 * 8;
+        bool lower = at_row >= of(lower_begin), upper = kHasUpperEnd;
+        if constexpr (kHasLowerEnd) lower &= at_row < of(lower_end);
+        if constexpr (kHasUpperEnd) upper &= at_row < of(upper_end);
+        if constexpr (kHasUpperBegin) upper &= at_row >= of(upper_begin);
+        if (lower || upper) scores_[j][e] = -INFINITY;
+      }
+    }
+  }
+
+  __device__ __forceinline__ void RoundTileProbs() {
+#pragma unroll
+    for (int step = 0; step < kKeys / 16; ++step) RoundProbs<T>(scores_, step, probs_[step]);
+  }
+
+  // Epilogue: stores out_ / row sum. Each of four lanes holds two neighbouring channels of a row;
+  // they exchange them so that each lane stores 16 contiguous bytes.
+  __device__ __forceinline__ void StoreOutput(const WorkTileInfo& work) const {
+    const int t = Lane() % 4;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float scale = InverseSum(half);
+      const int row = group_ * kConsumerRows + WarpRow() + half * 8 + Lane() / 4;
+      T* out = static_cast<T*>(call_.out) + (work.row + row) * call_.out_row +
+               work.head * call_.out_head + t * 8;
+#pragma unroll
+      for (int n = 0; n < kDim / 8; n += 4) {
+        uint32_t words[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          words[i] = PackPair<T>(out_[n + i][2 * half] * scale, out_[n + i][2 * half + 1] * scale);
+        }
+        const uint4 piece = Transpose(words, t);
+        if (row < work.rows && (n + t) * 8 < call_.head_dim) {
+          *reinterpret_cast<uint4*>(out + n * 8) = piece;
+        }
+      }
+    }
+  }
+
+  // 1 / row sum of P; 0 if the query sees no key.
+  __device__ __forceinline__ float InverseSum(int half) const {
+    if constexpr (!kLazyRescale && !kSumByWgmma) {
+      return softmax_.InverseSum(half);
+    } else {
+      const float sum =
+          kLazyRescale ? out_[kDim / 8 + kLazyRescale - 1][2 * half] : row_sums_[0][2 * half];
+      return sum > 0.0f ? 1.0f / sum : 0.0f;
+    }
+  }
+
+  // 4 x 4 transpose among four lanes: lane t receives word t of each lane.
+  __device__ __forceinline__ static uint4 Transpose(const uint32_t (&words)[4], int t) {
+    const bool odd = t % 2 != 0, high = t / 2 != 0;
+    const uint32_t near[2] = {__shfl_xor_sync(0xffffffffu, odd ? words[0] : words[1], 1),
+                              __shfl_xor_sync(0xffffffffu, odd ? words[2] : words[3], 1)};
+    // Words t - t % 2 and t - t % 2 + 1 of this lane's pair of lanes, for channels 0..1 and 2..3.
+    const uint32_t pairs[2][2] = {{odd ? near[0] : words[0], odd ? words[1] : near[0]},
+                                  {odd ? near[1] : words[2], odd ? words[3] : near[1]}};
+    const uint32_t far[2] = {__shfl_xor_sync(0xffffffffu, high ? pairs[0][0] : pairs[1][0], 2),
+                             __shfl_xor_sync(0xffffffffu, high ? pairs[0][1] : pairs[1][1], 2)};
+    return high ? uint4{far[0], far[1], pairs[1][0], pairs[1][1]}
+                : uint4{pairs[0][0], pairs[0][1], far[0], far[1]};
+  }
+
+  const AttentionCall& call_;
+  Memory& memory_;
+  HopperBarriers<S::kStages>& barriers_;
+  const int group_;
+  RingPlace<2> q_state_;
+  RingPlace<S::kStages> kv_state_;
+  int position_;    // position of the warpgroup's first query
+  int kv_len_;      // keys in its sequence
+  int last_begin_;  // first key of the last tile that may be visible to this warpgroup
+  // Flat tiles begin at or below flat_until_, or at or above flat_from_.
+  int flat_until_, flat_from_;
+
+  float scores_[kKeys / 8][4];
+  uint32_t probs_[kKeys / 16][4];
+  float out_[kDim / 8 + kLazyRescale][4];
+  float row_sums_[1][4];  // kSumByWgmma: row sums of P, equal in every column
+  Softmax softmax_;
+  FireBias fire_;  // kFire only
+};
+
+}  // namespace quintet::cuda

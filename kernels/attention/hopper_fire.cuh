@@ -1,0 +1,190 @@
+// FIRE's position bias, added to the Q K^T accumulators of the Hopper attention kernel.
+#pragma once
+
+#include <climits>
+#include <cmath>
+
+#include "kernels/attention/call.cuh"
+#include "kernels/attention/softmax.cuh"
+
+namespace quintet::cuda {
+
+// The piecewise linear network of one head in unscaled-score units, ordered from the largest f to
+// the smallest: lines[i] holds between knots i - 1 and i.
+struct FireTable {
+  float2 lines[kHopperKnots + 1];  // {slope, offset}
+  float2 knots[kHopperKnots];      // {f of the knot, slope of the line before it minus slope of the
+                                   // line after it}
+};
+
+// FireDistance of every diagonal between a query tile and a K tile. Entry 0 is for the distance of
+// the tile's first key from the query tile's first query, minus kRows. Two copies, the second
+// shifted by one value, as PairsOfStrip requires; they start in different shared memory banks.
+template <int kRows, int kKeys>
+struct FireStrip {
+  static constexpr int kCount = kRows + kKeys;
+  static_assert(kCount % 32 == 0);
+  float values[2][kCount + 16];
+};
+
+// Crossings of each knot by a warp's 16 queries: x is the first key at which the first query is
+// past the knot, y the first key at which all queries are. Each lane reads only the entries that it
+// wrote.
+using FireCrossings = int2[kHopperKnots];
+
+// Writes the strip whose first entry is for distance (key - query) `begin`. As
+// HeadBias::FireDistance, with the approximate logarithm; requires c >= 0. Executed by one warp.
+template <int kRows, int kKeys>
+__device__ __forceinline__ void WriteFireStrip(float c, int begin, FireStrip<kRows, kKeys>& strip) {
+  constexpr float kLn2 = 0.6931471805599453f;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  float delta = static_cast<float>(begin + lane);
+#pragma unroll 4
+  for (int i = lane; i < strip.kCount; i += 32) {
+    float f;  // the argument is at least 1, so subnormals do not matter
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(f) : "f"(fmaf(c, fabsf(delta), 1.0f)));
+    f *= delta < 0.0f ? kLn2 : -kLn2;
+    strip.values[0][i] = f;
+    if (i > 0) strip.values[1][i - 1] = f;
+    delta += 32.0f;
+  }
+}
+
+// Writes the table of a head; `unit` converts log2 units to unscaled-score units. Executed by one
+// warp.
+__device__ inline void WriteFireTable(const HeadBias& bias, float unit, FireTable& table) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, knots = bias.FireSegments() - 1;
+  for (int i = lane; i <= knots; i += 32) {
+    const float2 line = bias.FireLine(knots - i);
+    table.lines[i] = {line.x * unit, line.y * unit};
+    if (i == knots) break;
+    const float bend = line.x - bias.FireLine(knots - i - 1).x;
+    table.knots[i] = {bias.FireFloor(knots - i), bend * unit};
+  }
+}
+
+// FIRE's bias of a warp's 16 query rows; each lane holds the two rows of its C fragment (mma.cuh).
+// f decreases from key to key, so the keys of one query cross the network's knots from the last to
+// the first, and each query crosses a knot a little later than the query before it. Between
+// crossings the bias of all 16 rows is one line of f. Where only some rows have crossed a knot,
+// min(f, knot) selects the line per element. The network is continuous, so an off-by-one key at a
+// crossing does not change the result.
+class FireBias {
+ public:
+  // The lane's queries are at `position` and `position` + 8, the warp's first one at `row`.
+  __device__ __forceinline__ void Begin(const HeadBias& bias, int position, int row,
+                                        const FireTable& table, FireCrossings& crossings) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      inverse_length_[half] = bias.FireInverseLength(position + half * 8);
+      length_[half] = 1.0f / inverse_length_[half];
+    }
+    const float first = __shfl_sync(0xffffffffu, length_[0], 0),
+                last = __shfl_sync(0xffffffffu, length_[1], 31);
+#pragma unroll 1
+    for (int i = Lane(); i < kHopperKnots; i += 32) {
+      crossings[i] = {INT_MAX, INT_MAX};
+      if (i >= bias.FireSegments() - 1) continue;
+      const float knot = table.knots[i].x;
+      crossings[i] = {FirstKeyBelow(bias, row, knot * first),
+                      FirstKeyBelow(bias, row + 15, knot * last)};
+    }
+  }
+
+  // scores = bias of the K tile that starts at `first_key`, for a network of `knots` knots. `row`:
+  // index of the warp's first query in the query tile.
+  template <int kRows, int kKeys>
+  __device__ __forceinline__ void Fill(int knots, int first_key, const FireCrossings& crossings,
+                                       const FireTable& table, const FireStrip<kRows, kKeys>& strip,
+                                       int row, float (&scores)[kKeys / 8][4]) const {
+    static_assert(kKeys == kParts * kPart);
+    const float2* pairs = PairsOfStrip(strip.values[0], strip.values[1], kRows - row);
+    // One byte per part of the tile: the number of knots that all queries have crossed at the
+    // part's start, and that some query has crossed at its end.
+    uint32_t passed = 0, reached = 0;
+#pragma unroll
+    for (int i = 0; i < kHopperKnots; i += 32) {
+      if (i >= knots) break;
+      const int2 from = crossings[i + Lane()];
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        const int begin = first_key + part * kPart;
+        passed += Count(from.y <= begin) << 8 * part;
+        reached += Count(from.x < begin + kPart) << 8 * part;
+      }
+    }
+    float2 f[1 + kTogether];  // moving 8 keys and 8 queries on stays on the same diagonal
+    f[0] = pairs[-4];
+    if (Byte(reached, kParts - 1) == Byte(passed, 0)) {
+      const float2 line = table.lines[Byte(passed, 0)];
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+        for (int j = 0; j < kTogether; ++j) f[1 + j] = pairs[(part * kTogether + j) * 4];
+        Line(line, f, scores + part * kTogether);
+        f[0] = f[kTogether];
+      }
+      return;
+    }
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) f[1 + j] = pairs[(part * kTogether + j) * 4];
+      // Slope of the line before the knots, offset of the line after them: Bend only adds the
+      // changes of slope, the changes of offset are all in the last line's offset.
+      const int from = Byte(passed, part), to = Byte(reached, part);
+      Line({table.lines[from].x, table.lines[to].y}, f, scores + part * kTogether);
+#pragma unroll 1
+      for (int i = from; i < to; ++i) Bend(table.knots[i], f, scores + part * kTogether);
+      f[0] = f[kTogether];
+    }
+  }
+
+ private:
+  // A tile is processed in parts of 32 keys, so that few knots are crossed within a part.
+  static constexpr int kParts = 4, kTogether = 4, kPart = kTogether * 8;
+
+  __device__ static int Lane() { return static_cast<int>(threadIdx.x) % 32; }
+  __device__ static uint32_t Count(bool is) {
+    return static_cast<uint32_t>(__popc(__ballot_sync(0xffffffffu, is)));
+  }
+  __device__ static int Byte(uint32_t bytes, int i) {
+    return static_cast<int>(bytes >> 8 * i & 0xff);
+  }
+
+  // First key at which a query at `row` has FireDistance <= f.
+  __device__ __forceinline__ static int FirstKeyBelow(const HeadBias& bias, int row, float f) {
+    const float distance = expm1f(fabsf(f)) / fabsf(bias.fire_c());
+    return __float2int_ru(static_cast<float>(row) - copysignf(distance, f));
+  }
+
+  // One part of a tile. FireDistance of key group j is f[1 + j] for the lane's first query and f[j]
+  // for the second one, not yet divided by the query's length term.
+  __device__ __forceinline__ void Line(const float2& line, const float2 (&f)[1 + kTogether],
+                                       float (*scores)[4]) const {
+    const float slope[2] = {line.x * inverse_length_[0], line.x * inverse_length_[1]};
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      scores[j][0] = fmaf(f[1 + j].x, slope[0], line.y);
+      scores[j][1] = fmaf(f[1 + j].y, slope[0], line.y);
+      scores[j][2] = fmaf(f[j].x, slope[1], line.y);
+      scores[j][3] = fmaf(f[j].y, slope[1], line.y);
+    }
+  }
+  __device__ __forceinline__ void Bend(const float2& knot, const float2 (&f)[1 + kTogether],
+                                       float (*scores)[4]) const {
+    const float most[2] = {knot.x * length_[0], knot.x * length_[1]};
+    const float slope[2] = {-knot.y * inverse_length_[0], -knot.y * inverse_length_[1]};
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      scores[j][0] = fmaf(fminf(f[1 + j].x, most[0]), slope[0], scores[j][0]);
+      scores[j][1] = fmaf(fminf(f[1 + j].y, most[0]), slope[0], scores[j][1]);
+      scores[j][2] = fmaf(fminf(f[j].x, most[1]), slope[1], scores[j][2]);
+      scores[j][3] = fmaf(fminf(f[j].y, most[1]), slope[1], scores[j][3]);
+    }
+  }
+
+  float length_[2], inverse_length_[2];
+};
+
+}  // namespace quintet::cuda

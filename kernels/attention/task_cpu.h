@@ -1,0 +1,214 @@
+// Scalar part of CPU attention: tasks, scratch memory, and the addresses of keys and values.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/attention/attention.h"
+#include "kernels/attention/bias.h"
+#include "kernels/attention/mask.h"
+#include "kernels/runtime/buffer.h"
+
+namespace quintet::cpu {
+
+constexpr int64_t kQueryBlock = 128;  // largest number of queries per task
+constexpr int64_t kFewRows = 8;
+constexpr int64_t kMaxHeadDim = 256;
+constexpr int64_t kKeyTile = 64;  // tiles start at multiples of this from the sequence's first key
+
+// head_dim rounded up to 16: the row stride in scratch, in floats. A multiple of every vector's
+// lane count.
+inline int64_t PaddedDim(int64_t head_dim) { return (head_dim + 15) / 16 * 16; }
+
+// Scratch memory of one thread. Sizes in floats; D = PaddedDim(head_dim). "wide" and "few" are the
+// two layouts of attention/tile-inl.h.
+struct AttentionScratch {
+  // [kQueryBlock * D] wide: queries in groups of kGroup, channel-major. few: gathered keys.
+  float* q_t;
+  // [kQueryBlock * D] unnormalised output, in the layout of the queries.
+  float* o_t;
+  // [kKeyTile * D] wide: gathered keys. few: keys, channel-major.
+  float* k;
+  // [kKeyTile * D] gathered values.
+  float* v;
+  // [kKeyTile * 32] scores, later P.
+  float* p;
+  // [kQueryBlock] running row maxima.
+  float* row_max;
+  // [kQueryBlock] running row sums.
+  float* row_sum;
+  // [kQueryBlock] FireLength of each query.
+  float* fire;
+
+  // Assigns the arrays within `base` and returns their size in bytes; base null: only computes the
+  // size.
+  int64_t Carve(void* base, int64_t head_dim) {
+    const int64_t d = PaddedDim(head_dim);
+    Carver carver(base);
+    const auto take = [&](int64_t n) { return static_cast<float*>(carver.Take(n * 4)); };
+    q_t = take(kQueryBlock * d);
+    o_t = take(kQueryBlock * d);
+    k = take(kKeyTile * d);
+    v = take(kKeyTile * d);
+    p = take(kKeyTile * 32);
+    row_max = take(kQueryBlock);
+    row_sum = take(kQueryBlock);
+    fire = take(kQueryBlock);
+    return carver.used_bytes();
+  }
+};
+
+// A unit of work of one thread: some heads of one sequence and a block of its queries.
+struct AttentionTask {
+  const AttentionArgs* args;
+  int64_t sequence;
+  int64_t head, heads_end;  // current head; end of the task's heads
+  int64_t first_row, rows;  // rows of args.q
+  int64_t position;         // of the first row
+  int64_t kv_len;
+};
+
+// Addresses of the keys and values [begin, begin + count) of a task's head.
+struct KeyRows {
+  const float* k[kKeyTile];
+  const float* v[kKeyTile];
+
+  void Point(const AttentionTask& task, int64_t begin, int64_t count) {
+    const AttentionArgs& args = *task.args;
+    if (count == 0) return;
+    if (args.cache != nullptr) return PointIntoCache(task, begin, count);
+    const int64_t row = args.kv_offsets[static_cast<size_t>(task.sequence)] + begin;
+    const float* key = args.k.as<float>() + row * args.k.stride[0] + task.head * args.k.stride[1];
+    const float* value = args.v.as<float>() + row * args.v.stride[0] + task.head * args.v.stride[1];
+    for (int64_t j = 0; j < count; ++j) {
+      k[j] = key + j * args.k.stride[0];
+      v[j] = value + j * args.v.stride[0];
+    }
+  }
+
+ private:
+  // Consecutive keys are mostly in consecutive slots of a page; then the next address needs no
+  // division.
+  void PointIntoCache(const AttentionTask& task, int64_t begin, int64_t count) {
+    const KvCache& cache = *task.args->cache;
+    const int32_t* slots = task.args->slots + task.sequence * task.args->slots_stride + begin;
+    const float* keys = cache.as<float>() + cache.ChunkOffset(task.args->layer, false, task.head);
+    const int64_t to_values = cache.heads * cache.page_size * cache.head_dim;
+    int64_t expected = -1, left_in_page = 0, offset = 0;
+    for (int64_t j = 0; j < count; ++j) {
+      if (slots[j] == expected && left_in_page > 0) {
+        offset += cache.head_dim;
+        --left_in_page;
+      } else {
+        offset = cache.SlotOffset(slots[j]);
+        left_in_page = cache.page_size - 1 - slots[j] % cache.page_size;
+      }
+      expected = slots[j] + int64_t{1};
+      k[j] = keys + offset;
+      v[j] = k[j] + to_values;
+    }
+  }
+};
+
+// Keys that some query of a task can see by causality and one-sided ALiBi: [begin, end); begin is a
+// multiple of kKeyTile.
+struct KeyRange {
+  int64_t begin = 0, end = 0;
+  KeyRange() = default;
+  KeyRange(const AttentionTask& task, const DistanceBias& bias) : end(task.kv_len) {
+    if (bias.hide_after()) end = std::min(end, task.position + task.rows);
+    if (bias.hide_before()) begin = std::max<int64_t>(0, task.position) / kKeyTile * kKeyTile;
+  }
+};
+
+// The column mask of a task's sequence; without a mask, everything is visible.
+class TaskMask {
+ public:
+  explicit TaskMask(const AttentionTask& task) : position_(static_cast<int>(task.position)) {
+    if (task.args->mask == nullptr) return;
+    const int64_t first_key = task.args->kv_offsets[static_cast<size_t>(task.sequence)];
+    columns_ = task.args->mask->columns();
+    first_key_ = first_key;
+    tiles_ = task.args->mask->tiles.data() + FirstMaskTile(first_key, task.sequence);
+  }
+
+  // Visibility of the tile that starts at key `begin` to rows [first, first + count) of the task.
+  TileView View(int64_t begin, int64_t first, int64_t count) const {
+    if (tiles_ == nullptr) return TileView::kAll;
+    const int row = position_ + static_cast<int>(first);
+    return tiles_[begin / kMaskTileKeys].View(row, row + static_cast<int>(count));
+  }
+  MaskTile Column(int64_t key) const { return columns_.At(first_key_ + key); }
+  int Position(int64_t row) const { return position_ + static_cast<int>(row); }
+
+ private:
+  const int position_;  // of the task's first row
+  MaskColumns columns_;
+  int64_t first_key_ = 0;
+  const MaskTile* tiles_ = nullptr;
+};
+static_assert(kKeyTile == kMaskTileKeys);
+
+inline float* OutRow(const AttentionTask& task, int64_t i) {
+  const Tensor& out = task.args->out;
+  return out.as<float>() + (task.first_row + i) * out.stride[0] + task.head * out.stride[1];
+}
+inline const float* QueryRow(const AttentionTask& task, int64_t i) {
+  const Tensor& q = task.args->q;
+  return q.as<float>() + (task.first_row + i) * q.stride[0] + task.head * q.stride[1];
+}
+
+inline bool HasFire(const AttentionArgs& args) {
+  return args.bias != nullptr && args.bias->kind == BiasKind::kFire;
+}
+
+// Iterates over the key tiles of all heads of a task. A head whose queries see no key has one empty
+// tile.
+struct TileIterator {
+  explicit TileIterator(const AttentionTask& of) : task(of) { BeginHead(); }
+
+  bool done() const { return task.head == task.heads_end; }
+  bool first() const { return begin == range.begin; }
+  bool last() const { return begin + kKeyTile >= range.end; }
+  int64_t keys() const { return std::clamp<int64_t>(range.end - begin, 0, kKeyTile); }
+  DistanceBias bias() const { return {task.args->bias, task.args->causal, task.head}; }
+  void Next() {
+    if (!last()) {
+      begin += kKeyTile;
+    } else if (++task.head < task.heads_end) {
+      BeginHead();
+    }
+  }
+
+  AttentionTask task;
+  KeyRange range;
+  int64_t begin;
+
+ private:
+  void BeginHead() {
+    range = KeyRange(task, bias());
+    begin = range.begin;
+  }
+};
+
+struct KeyTile {
+  KeyRows rows;
+  int64_t begin, count;
+
+  void Point(const TileIterator& iterator) {
+    begin = iterator.begin;
+    count = iterator.keys();
+    rows.Point(iterator.task, begin, count);
+  }
+
+  // Prefetches key and value row j into the L2 cache; no-op if j >= count.
+  void Prefetch(int64_t j, int64_t head_dim) const {
+    constexpr int64_t kLineFloats = 16;
+    for (int64_t c = 0; j < count && c < head_dim; c += kLineFloats) {
+      __builtin_prefetch(rows.k[j] + c, 0, 2);
+      __builtin_prefetch(rows.v[j] + c, 0, 2);
+    }
+  }
+};
+
+}  // namespace quintet::cpu

@@ -1,0 +1,378 @@
+// bf16 / f16 attention of many queries, with tensor-core instructions available from sm_80 on.
+#include "kernels/attention/call.cuh"
+#include "kernels/attention/softmax.cuh"
+#include "kernels/ptx/mma.cuh"
+
+namespace quintet::cuda {
+namespace {
+
+// Tile shape of a CTA, by head_dim rounded up to kDim.
+template <int kDim>
+struct TileSizes {
+  static constexpr int kWarps = kDim == 128 ? 8 : 4;
+  static constexpr int kRowTiles = kDim == 64 ? 2 : 1;  // MMA row tiles of 16 queries per warp
+  static constexpr int kRows = kWarps * kRowTiles * 16;
+  static constexpr int kKeys = kDim == 256 ? 32 : 64;
+  static constexpr int kThreads = kWarps * 32;
+  static constexpr int kStages = 2;
+  // Keep Q fragments in registers; other kDim have too few.
+  static constexpr bool kKeepQueries = kDim == 128;
+  static constexpr int kStrip = kRows + kKeys;  // one bias value per diagonal of a tile
+};
+
+// Shared memory of one CTA. The 16-byte pieces of a row are swizzled, so that the same piece of
+// eight consecutive rows lies in different banks.
+template <typename T, int kDim>
+struct TileMemory {
+  using S = TileSizes<kDim>;
+  T q[S::kRows * kDim];
+  T k[S::kStages][S::kKeys * kDim];
+  T v[S::kStages][S::kKeys * kDim];
+  float strip[S::kStages][S::kStrip];
+};
+
+template <int kDim>
+__device__ int Swizzled(int row, int piece) {
+  return row * kDim + ((piece ^ (row & 7)) * 8);
+}
+
+// Copies 16 bytes of a row of `head_dim` values to shared memory, from channel piece * 8 on.
+// Channels past the row's end, and all if !valid, become zeros. vectors: the row is 16-byte
+// aligned, so cp.async can be used.
+template <typename T>
+__device__ void CopyPiece(T* shared, const T* row, int piece, int head_dim, bool valid,
+                          bool vectors) {
+  if (vectors) {
+    valid = valid && piece * 8 < head_dim;
+    CopyAsync16(SharedAddress(shared), valid ? row + piece * 8 : row, valid);
+    return;
+  }
+  T values[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    values[i] = valid && piece * 8 + i < head_dim ? row[piece * 8 + i] : FromF32<T>(0.0f);
+  }
+  *reinterpret_cast<uint4*>(shared) = *reinterpret_cast<const uint4*>(values);
+}
+
+// One CTA's work on a query tile (the part of one thread). kFire is a template parameter, because
+// FIRE's network is long code that slows down kernels that do not need it.
+template <typename T, int kDim, bool kFire>
+class TiledBlock {
+  using S = TileSizes<kDim>;
+  static constexpr int kPieces = kDim / 8;  // 16-byte pieces per row
+  static constexpr int kRowStep = S::kThreads / kPieces;
+  static constexpr int kKeyGroups = S::kKeys / 8;
+  static constexpr int kDimGroups = kDim / 8;
+
+ public:
+  __device__ TiledBlock(const AttentionCall& call, TileMemory<T, kDim>& memory,
+                        const QueryTile& query_tile, int head)
+      : call_(call),
+        memory_(memory),
+        sequence_(call, query_tile.sequence),
+        key_rows_(call, query_tile.sequence),
+        mask_(call, query_tile.sequence),
+        head_(head),
+        row_(sequence_.first_row + query_tile.row),
+        rows_(min(S::kRows, sequence_.q_len - query_tile.row)),
+        position_(sequence_.position + query_tile.row) {}
+
+  __device__ void Run() {
+    const KeyRange range(Bias(), position_, rows_, sequence_.kv_len, S::kKeys);
+    LoadQueries();
+    const int first = NextTile(range.begin, range.end);
+    if (first < range.end) LoadTile(first, 0);
+    CommitCopies();
+    int stage = 0;
+    for (int begin = first, next; begin < range.end; begin = next, stage ^= 1) {
+      WaitForCopies<0>();
+      __syncthreads();  // this tile has arrived, and every warp has finished the previous one
+      if (begin == first) KeepQueries();
+      next = NextTile(begin + S::kKeys, range.end);
+      if (next < range.end) LoadTile(next, stage ^ 1);
+      CommitCopies();
+      Scores(stage);
+      AddTile(begin, stage);
+    }
+    WaitForCopies<0>();
+    __syncthreads();  // if there are no keys, the copies of the queries finish only here
+    StoreOutput();
+  }
+
+ private:
+  __device__ static int Lane() { return static_cast<int>(threadIdx.x) % 32; }
+  // Constructed at each use: keeping it would cost registers that the MMAs need.
+  __device__ HeadBias Bias() const {
+    return HeadBias(call_.bias, call_.causal, static_cast<int>(head_), call_.heads);
+  }
+  // First query of this thread's warp within the query tile.
+  __device__ static int WarpRow() {
+    return static_cast<int>(threadIdx.x) / 32 * (S::kRowTiles * 16);
+  }
+
+  __device__ TileView View(int begin) const {
+    return mask_.View(begin, min(begin + S::kKeys, sequence_.kv_len), position_, rows_);
+  }
+  // First key of the first tile at or after `begin` in which the mask leaves some pair visible.
+  __device__ int NextTile(int begin, int end) const {
+    if (!mask_.any()) return begin;
+    while (begin < end && View(begin) == TileView::kNone) begin += S::kKeys;
+    return begin;
+  }
+
+  __device__ void LoadQueries() {
+    const T* q = static_cast<const T*>(call_.q) + head_ * call_.q_head;
+    const int piece = static_cast<int>(threadIdx.x) % kPieces;
+    for (int r = static_cast<int>(threadIdx.x) / kPieces; r < S::kRows; r += kRowStep) {
+      const T* row = q + (row_ + (r < rows_ ? r : 0)) * call_.q_row;
+      CopyPiece(memory_.q + Swizzled<kDim>(r, piece), row, piece, call_.head_dim, r < rows_,
+                call_.q_vectors);
+    }
+  }
+
+  // All pairs of the tile are visible and have the same bias.
+  __device__ bool TileIsPlain(int begin) const {
+    return call_.scale >= 0.0f && begin + S::kKeys <= sequence_.kv_len &&
+           Bias().Constant(begin - (position_ + rows_ - 1), begin + S::kKeys - 1 - position_);
+  }
+
+  // Starts copying a K/V tile; unless the tile is plain, also writes the bias at each distance.
+  __device__ void LoadTile(int begin, int stage) {
+    const T* k = static_cast<const T*>(call_.k) + head_ * call_.k_head;
+    const T* v = static_cast<const T*>(call_.v) + head_ * call_.v_head;
+    const int piece = static_cast<int>(threadIdx.x) % kPieces;
+#pragma unroll
+    for (int j = static_cast<int>(threadIdx.x) / kPieces; j < S::kKeys; j += kRowStep) {
+      const bool valid = begin + j < sequence_.kv_len;
+      const int64_t row = valid ? key_rows_.Row(begin + j) : 0;
+      const int to = Swizzled<kDim>(j, piece);
+      CopyPiece(memory_.k[stage] + to, k + row * call_.k_row, piece, call_.head_dim, valid,
+                call_.kv_vectors);
+      CopyPiece(memory_.v[stage] + to, v + row * call_.v_row, piece, call_.head_dim, valid,
+                call_.kv_vectors);
+    }
+    if (TileIsPlain(begin)) return;
+    const HeadBias bias = Bias();
+    const int first = begin - position_ - (S::kRows - 1);
+    for (int i = static_cast<int>(threadIdx.x); i < S::kStrip; i += S::kThreads) {
+      memory_.strip[stage][i] = kFire ? bias.FireDistance(first + i) : bias.At(first + i);
+    }
+  }
+
+  __device__ void LoadQueryFragment(int m, int step, uint32_t (&a)[4]) const {
+    const int row = WarpRow() + m * 16 + Lane() % 16;
+    LoadMatrices(a, SharedAddress(memory_.q + Swizzled<kDim>(row, 2 * step + Lane() / 16)));
+  }
+  __device__ void KeepQueries() {
+    if constexpr (S::kKeepQueries) {
+#pragma unroll
+      for (int m = 0; m < S::kRowTiles; ++m) {
+#pragma unroll
+        for (int step = 0; step < kDim / 16; ++step) LoadQueryFragment(m, step, q_[m][step]);
+      }
+    }
+  }
+
+  // scores = Q K^T of the warp's queries.
+  __device__ void Scores(int stage) {
+#pragma unroll
+    for (int m = 0; m < S::kRowTiles; ++m) {
+#pragma unroll
+      for (int j = 0; j < kKeyGroups; ++j) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) scores_[m][j][e] = 0.0f;
+      }
+    }
+    const T* keys = memory_.k[stage];
+    const int key = Lane() % 8 + Lane() / 16 * 8, half = Lane() / 8 % 2;
+#pragma unroll
+    for (int step = 0; step < kDim / 16; ++step) {
+      uint32_t a[S::kRowTiles][4];
+#pragma unroll
+      for (int m = 0; m < S::kRowTiles; ++m) {
+        if constexpr (S::kKeepQueries) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) a[m][i] = q_[m][step][i];
+        } else {
+          LoadQueryFragment(m, step, a[m]);
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kKeyGroups; j += 2) {
+        uint32_t b[4];
+        LoadMatrices(b, SharedAddress(keys + Swizzled<kDim>(j * 8 + key, 2 * step + half)));
+#pragma unroll
+        for (int m = 0; m < S::kRowTiles; ++m) {
+          Mma<T>(scores_[m][j], a[m][0], a[m][1], a[m][2], a[m][3], b[0], b[1]);
+          Mma<T>(scores_[m][j + 1], a[m][0], a[m][1], a[m][2], a[m][3], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  // Adds bias and mask, computes P of the tile, and adds P V to out_.
+  __device__ void AddTile(int begin, int stage) {
+    float scale = 1.0f, row_bias = 0.0f;
+    const bool plain = TileIsPlain(begin);
+    if (plain) {
+      scale = call_.scale * kLog2E;
+      row_bias = Bias().At(begin - (position_ + rows_ - 1));
+    }
+    const bool masked = mask_.any() && View(begin) == TileView::kSome;
+#pragma unroll
+    for (int m = 0; m < S::kRowTiles; ++m) {
+      const int row = WarpRow() + m * 16;
+      if (!plain) AddBias(scores_[m], begin, stage, row);
+      if (masked) HideMasked(scores_[m], mask_, position_ + row, begin, sequence_.kv_len);
+      float rescale[2];
+      softmax_[m].ComputeProbs(scores_[m], scale, row_bias, rescale);
+      Rescale(out_[m], rescale);
+    }
+    AddValues(stage);
+  }
+
+  __device__ void AddBias(float (&scores)[kKeyGroups][4], int begin, int stage, int row) {
+    const float* strip = memory_.strip[stage] + S::kRows - 1 - row;
+    const float scale = call_.scale * kLog2E;
+    if constexpr (kFire) {
+      const HeadBias bias = Bias();
+      const int position = position_ + row + Lane() / 4, delta = begin - (position_ + row);
+      const float length[2] = {bias.FireInverseLength(position),
+                               bias.FireInverseLength(position + 8)};
+      const auto pair = [&](int first, int i) {
+        return float2{strip[first + i], strip[first + i + 1]};
+      };
+      AddDiagonals(scores, pair, scale, [&](float distance, int half, int from_strip) {
+        return bias.Hidden(delta + from_strip) ? -INFINITY
+                                               : bias.FireNetwork(distance * length[half]);
+      });
+    } else {
+      AddStrip(scores, strip, scale);
+    }
+    const int keys = sequence_.kv_len - begin;
+    if (keys < S::kKeys) HideFrom(scores, keys);
+  }
+
+  // out += P V
+  __device__ void AddValues(int stage) {
+    const T* values = memory_.v[stage];
+#pragma unroll
+    for (int step = 0; step < S::kKeys / 16; ++step) {
+      uint32_t a[S::kRowTiles][4];
+#pragma unroll
+      for (int m = 0; m < S::kRowTiles; ++m) RoundProbs<T>(scores_[m], step, a[m]);
+      const int key = step * 16 + Lane() % 16;
+#pragma unroll
+      for (int n = 0; n < kDimGroups; n += 2) {
+        uint32_t b[4];
+        LoadMatricesTransposed(b, SharedAddress(values + Swizzled<kDim>(key, n + Lane() / 16)));
+#pragma unroll
+        for (int m = 0; m < S::kRowTiles; ++m) {
+          Mma<T>(out_[m][n], a[m][0], a[m][1], a[m][2], a[m][3], b[0], b[1]);
+          Mma<T>(out_[m][n + 1], a[m][0], a[m][1], a[m][2], a[m][3], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  // Epilogue: out_ / row sum, via the warp's own rows of memory_.q, so that neighbouring lanes
+  // store neighbouring 16-byte pieces.
+  __device__ void StoreOutput() {
+    __syncwarp();
+#pragma unroll
+    for (int m = 0; m < S::kRowTiles; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float scale = softmax_[m].InverseSum(half);
+        const int row = WarpRow() + m * 16 + half * 8 + Lane() / 4;
+#pragma unroll
+        for (int n = 0; n < kDimGroups; ++n) {
+          const uint32_t pair =
+              PackPair<T>(out_[m][n][2 * half] * scale, out_[m][n][2 * half + 1] * scale);
+          *reinterpret_cast<uint32_t*>(memory_.q + Swizzled<kDim>(row, n) + Lane() % 4 * 2) = pair;
+        }
+      }
+    }
+    __syncwarp();
+    T* out = static_cast<T*>(call_.out) + head_ * call_.out_head;
+    const int piece = Lane() % kPieces;
+    constexpr int kRowsAtOnce = 32 / kPieces > 0 ? 32 / kPieces : 1;
+    for (int i = Lane() / kPieces; i < S::kRowTiles * 16; i += kRowsAtOnce) {
+      const int row = WarpRow() + i;
+      if (row >= rows_ || piece * 8 >= call_.head_dim) continue;
+      const T* from = memory_.q + Swizzled<kDim>(row, piece);
+      T* to = out + (row_ + row) * call_.out_row + piece * 8;
+      if (call_.q_vectors) {
+        *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+      } else {
+        for (int c = 0; c < 8 && piece * 8 + c < call_.head_dim; ++c) to[c] = from[c];
+      }
+    }
+  }
+
+  const AttentionCall& call_;
+  TileMemory<T, kDim>& memory_;
+  const Sequence sequence_;
+  const KeyRows key_rows_;
+  const SequenceMask mask_;
+  const int64_t head_, row_;  // row_: first query row of the tile in call.q
+  const int rows_, position_;
+
+  uint32_t q_[S::kRowTiles][S::kKeepQueries ? kDim / 16 : 1][4];
+  float scores_[S::kRowTiles][kKeyGroups][4];
+  float out_[S::kRowTiles][kDimGroups][4] = {};
+  OnlineSoftmax softmax_[S::kRowTiles];
+};
+
+// out = softmax(scale q k^T + bias + mask) v for one head and up to kRows queries of a sequence.
+// Shapes: q, out [rows, heads, head_dim]; k, v rows of head_dim values; T is bf16 or f16.
+// Math: MMAs of T with f32 accumulators; f32 online softmax in powers of two over tiles of kKeys
+// keys; P rounded to T, as FlashAttention-2 does (Dao 2023). A row that sees no key gives zeros. A
+// tile beyond the bias table's saturation costs one more addition per row than a tile without bias;
+// other tiles look up one value per diagonal.
+// Mapping: grid (query tiles, heads); a warp owns kRowTiles * 16 queries, whose scores, P and sums
+// stay in registers. K and V are copied by cp.async into two stages, with one barrier per tile.
+// Bound: 4 rows kv_len head_dim FLOP at the peak of mma.sync, which on sm_90 is below that of
+// wgmma.
+// Test: tests/kernels/attention/attention_test.cc. History: attention/NOTES.md.
+template <typename T, int kDim, bool kFire>
+__global__ void __launch_bounds__(TileSizes<kDim>::kThreads)
+    AttendTiledKernel(const __grid_constant__ AttentionCall call) {
+  extern __shared__ __align__(128) unsigned char shared[];
+  WaitForInputs();
+  const QueryTile query_tile(call, static_cast<int>(blockIdx.x), TileSizes<kDim>::kRows);
+  if (query_tile.sequence < 0) return;
+  TiledBlock<T, kDim, kFire>(call, *reinterpret_cast<TileMemory<T, kDim>*>(shared), query_tile,
+                             static_cast<int>(blockIdx.y))
+      .Run();
+}
+
+template <typename T, int kDim, bool kFire>
+void LaunchTiled(const AttentionCall& call, int64_t rows_total, Stream& stream) {
+  using S = TileSizes<kDim>;
+  constexpr int kSharedBytes = sizeof(TileMemory<T, kDim>);
+  const int64_t blocks = MaxQueryTiles(rows_total, call.sequences, S::kRows);
+  Launch(stream, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(call.heads)),
+         dim3(S::kThreads), kSharedBytes, AttendTiledKernel<T, kDim, kFire>, call);
+}
+
+template <typename T, int kDim>
+void LaunchTiled(const AttentionCall& call, int64_t rows_total, Stream& stream) {
+  if (call.bias.kind == BiasKind::kFire)
+    return LaunchTiled<T, kDim, true>(call, rows_total, stream);
+  LaunchTiled<T, kDim, false>(call, rows_total, stream);
+}
+
+}  // namespace
+
+template <typename T>
+void AttendTiled(const AttentionCall& call, int64_t rows_total, Stream& stream) {
+  if (call.head_dim <= 64) return LaunchTiled<T, 64>(call, rows_total, stream);
+  if (call.head_dim <= 128) return LaunchTiled<T, 128>(call, rows_total, stream);
+  LaunchTiled<T, 256>(call, rows_total, stream);
+}
+template void AttendTiled<__nv_bfloat16>(const AttentionCall&, int64_t, Stream&);
+template void AttendTiled<__half>(const AttentionCall&, int64_t, Stream&);
+
+}  // namespace quintet::cuda

@@ -1,0 +1,105 @@
+// Linear on the CPU: rows are processed in chunks; each task multiplies one panel, or several
+// panels if there are few rows.
+#include <algorithm>
+
+#include "kernels/cpu_ops.h"
+#include "kernels/linear/linear_cpu.h"
+
+namespace quintet::cpu {
+namespace {
+
+Epilogue MakeEpilogue(const LinearArgs& a, const Activations& x) {
+  Epilogue e;
+  e.w = a.w;
+  e.row_scales = x.scales;
+  e.bias = a.bias.defined() ? a.bias.f32() : nullptr;
+  e.alpha = a.alpha;
+  e.activation = a.activation;
+  if (a.scatter.base != nullptr) {
+    e.scatter = &a.scatter;
+    return e;
+  }
+  e.y = a.y.f32();
+  e.y_stride = a.y.stride[0];
+  if (a.residual.defined()) {
+    e.residual = a.residual.f32();
+    e.residual_stride = a.residual.stride[0];
+  }
+  return e;
+}
+
+// The arguments for rows [begin, end) of a call.
+LinearArgs RowsOf(const LinearArgs& args, int64_t begin, int64_t end) {
+  LinearArgs part = args;
+  part.x = args.x.Rows(begin, end);
+  if (args.y.defined()) part.y = args.y.Rows(begin, end);
+  if (args.residual.defined()) part.residual = args.residual.Rows(begin, end);
+  if (args.scatter.base != nullptr) part.scatter.row_offset += begin;
+  return part;
+}
+
+// Panels per task. While a core runs the epilogue it loads no weights. If a chunk has only one
+// block, whose weights come from memory, a task therefore keeps the sums of several panels in their
+// tiles and runs all epilogues together. Measurements: linear/NOTES.md.
+int64_t PanelsOfTask(const Activations& x, int64_t panels, int64_t threads) {
+  constexpr int64_t kMost = 16;
+  constexpr int64_t kTasksOfThread = 6;  // balances the load at the end
+  if (x.blocks > 1) return 1;
+  const int64_t most = std::min(kMost, kChunkRows / x.rows);
+  return threads == 1 ? most : std::clamp<int64_t>(panels / (threads * kTasksOfThread), 1, most);
+}
+
+// Runs a chunk of up to kChunkRows rows.
+void LinearChunk(const LinearArgs& args, ThreadPool& pool) {
+  const LinearWeight& w = *args.w;
+  const Activations x = PackActivations(w, args.x, args.scratch, pool);
+  const Epilogue epilogue = MakeEpilogue(args, x);
+  const int64_t columns = ColumnsPerPanel(w);
+  const int64_t panels = Panels(w);
+  const int64_t panel_bytes = Groups(w) * kPanelColumns * kUnitBytes;
+  const int64_t step = pool.threads();  // threads claim tasks in turn
+  const int64_t run = PanelsOfTask(x, panels, pool.threads());
+  pool.ParallelFor((panels + run - 1) / run, [&](int64_t task, int) {
+    alignas(64) char tiles[kChunkRows * kPanelColumns * kUnitBytes];
+    const int64_t begin = task * run, end = std::min(panels, begin + run);
+    const auto tile = [&](int64_t panel) {
+      return tiles + (panel - begin) * x.rows * kPanelColumns * kUnitBytes;
+    };
+    for (int64_t panel = begin; panel < end; ++panel) {
+      const auto finish = [&](const void* sums, int64_t row, int64_t rows) {
+        if (x.blocks > 1) RunEpilogue(epilogue, sums, panel, row, rows, panel * columns);
+      };
+      PanelProduct p{.finish = finish};
+      p.x = &x;
+      p.panel = static_cast<const char*>(w.panels()) + panel * panel_bytes;
+      if (panel + step < panels) p.next = p.panel + step * panel_bytes;
+      p.groups = Groups(w);
+      p.tile = tile(panel);
+      x.kernel.multiply(p);
+    }
+    for (int64_t panel = begin; x.blocks == 1 && panel < end; ++panel) {
+      RunEpilogue(epilogue, tile(panel), panel, 0, x.rows, panel * columns);
+    }
+  });
+}
+
+}  // namespace
+
+bool LinearTakesNorm(const LinearWeight&, int64_t) { return false; }
+bool LinearStoresKv(const LinearWeight&, int64_t, const Stream&) { return false; }
+int64_t LinearNormParts(const LinearWeight&, int64_t, const Stream&) { return 0; }
+bool LinearTakesSquares(const LinearWeight&, int64_t, const Stream&) { return false; }
+
+int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream&) {
+  return ActivationBytes(w, std::min(rows, MostChunkRows(w)));
+}
+
+void Linear(const LinearArgs& args, Stream& stream) {
+  const int64_t rows = args.x.dim[0];
+  const int64_t chunk_rows = ChunkRows(*args.w, rows);
+  for (int64_t begin = 0; begin < rows; begin += chunk_rows) {
+    LinearChunk(RowsOf(args, begin, std::min(rows, begin + chunk_rows)), stream.pool());
+  }
+}
+
+}  // namespace quintet::cpu

@@ -1,0 +1,77 @@
+// cuBLASLt plans: the descriptors and the algorithm for each shape of a bf16 or f16 GEMM. The
+// algorithm is the one that was measured to be the fastest on such a device (linear/gemm_tuning.h),
+// or otherwise the first of the library's heuristic ranking.
+//
+// Creating a plan takes longer than most GEMMs, and inputs of mixed lengths give every batch
+// another number of rows. Row counts within an eighth of each other therefore share the plan of the
+// largest, and algorithms that support all of them are preferred. Only the engine thread may use
+// it. Measurements: linear/NOTES.md.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "kernels/linear/cublas_lt.cuh"
+#include "kernels/linear/gemm.cuh"
+#include "kernels/linear/gemm_choices.h"
+#include "kernels/runtime/device_cuda.h"
+
+namespace quintet::cuda {
+
+class ProductPlans {
+ public:
+  static constexpr int64_t kWorkspaceBytes = int64_t{32}
+                                             << 20;  // recommended by cuBLASLt for Hopper
+
+  ProductPlans();
+  ~ProductPlans();
+  ProductPlans(const ProductPlans&) = delete;
+  ProductPlans& operator=(const ProductPlans&) = delete;
+
+  // Enqueues the GEMM. False if cuBLASLt has no algorithm for it.
+  bool Run(const Product& p, Stream& stream);
+
+ private:
+  // cuBLASLt is column-major: row-major y [rows, n] is its D [n, rows], A is W transposed, and B is
+  // x.
+  struct Plan {
+    cublasLtMatmulDesc_t operation = nullptr;
+    cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr, d = nullptr;
+    cublasLtMatmulAlgo_t algorithm;
+    bool usable = false;
+    int64_t rows = 0;  // number of rows in the layouts at present
+
+    void Destroy(const CublasLt& lt);
+  };
+  // A named struct, because nvcc 13.0 fails on a std::vector of the nameless struct of the library.
+  struct Candidate {
+    cublasLtMatmulAlgo_t algorithm;
+  };
+  using Key = ProductChoices::Key;
+
+  static Key KeyOf(const Product& p, int64_t rows);
+  Plan Make(const Product& p, int64_t rows, Stream& stream);
+  bool Describe(const Product& p, Plan* plan) const;
+  // The heuristic ranking of cuBLASLt; empty if it has no algorithm for this GEMM.
+  std::vector<Candidate> Candidates(const Product& p, const Plan& plan) const;
+  // Keeps the candidates that also support the smallest number of rows that shares this plan; keeps
+  // all if none does.
+  void KeepShared(const Plan& plan, std::vector<Candidate>* candidates) const;
+  // Sets plan->algorithm and, while algorithms are being measured, records the choice in the
+  // ProductChoices of the device.
+  void Choose(const Product& p, const std::vector<Candidate>& candidates, Plan* plan,
+              Stream& stream);
+  int Quickest(const Product& p, const std::vector<Candidate>& candidates, Plan* plan,
+               Stream& stream);
+  float MedianUs(const Product& p, Plan* plan, Stream& stream);
+  Plan& Find(const Product& p, int64_t rows, Stream& stream);
+  cublasStatus_t Multiply(const Product& p, Plan* plan, Stream& stream);
+
+  const CublasLt* lt_;  // loaded when the device was opened
+  cublasLtHandle_t handle_ = nullptr;
+  cublasStatus_t status_;
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;  // of measurements
+  std::map<Key, Plan> plans_;
+};
+
+}  // namespace quintet::cuda

@@ -1,0 +1,94 @@
+// Shared by the GEMM kernels (linear.cu, linear/gemv.cu, linear/split_k.cu, ...): activations, the
+// arguments of a GEMM, and the entry points of the kernels.
+#pragma once
+
+#include "kernels/linear/linear.h"
+#include "kernels/ptx/mma.cuh"
+#include "kernels/runtime/cuda.cuh"
+
+namespace quintet::cuda {
+
+__device__ __forceinline__ float Activated(Activation activation, float x) {
+  switch (activation) {
+    case Activation::kNone:
+      return x;
+    case Activation::kRelu:
+      return x < 0.0f ? 0.0f : x;  // not fmaxf, which turns NaN into 0
+    case Activation::kGeluTanh:
+      return 0.5f * x * (1.0f + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x)));
+    case Activation::kGeluErf:
+      return 0.5f * x * (1.0f + erff(x * 0.7071067811865476f));
+    case Activation::kSilu:
+      return x / (1.0f + expf(-x));
+    case Activation::kTanh:
+      return tanhf(x);
+  }
+  return x;
+}
+
+// kGeluTanh without a branch, accurate to a few ulps of f32: x * sigmoid(2 u) is 0.5 x (1 +
+// tanh(u)). QuickGeluExponent returns -2 u log2(e).
+__device__ __forceinline__ float QuickGeluExponent(float x) {
+  constexpr float kScale = -2.0f * 0.7978845608028654f * 1.4426950408889634f;
+  return kScale * (x + 0.044715f * x * x * x);
+}
+__device__ __forceinline__ float QuickGelu(float x) {
+  return __fdividef(x, 1.0f + Exp2(QuickGeluExponent(x)));
+}
+
+// One GEMM and its epilogue; members as in LinearArgs.
+struct Product {
+  Tensor x;  // [rows, k] of the weight type
+  const LinearWeight* w;
+  Tensor bias, residual, y;
+  float alpha;
+  Activation activation;
+  void* workspace;  // of cuBLASLt, ProductPlans::kWorkspaceBytes
+  // Fused norm of x [rows, k] f32 (norm.h); only for RunGemv.
+  Tensor norm_gamma, norm_beta;
+  float norm_eps;
+  KvOutput kv;  // only for RunGemv
+  // Split RMSNorm (LinearArgs); only for RunGemv.
+  Tensor x_squares;
+  NormOutput next_norm;
+};
+
+// Whether weights have 16-bit values, which the tensor-core kernels use without conversion.
+inline bool IsHalf(WeightType type) {
+  return type == WeightType::kBF16 || type == WeightType::kF16;
+}
+
+// Gemv for up to eight rows with bf16 or f16 weights, in linear/gemv.cu. Returns false, with
+// nothing enqueued, if it does not support the shape. x has the weight type, or is f32 and is
+// rounded to it in the kernel.
+bool RunGemv(const Product& p, Stream& stream);
+
+// For RunGemv: the answers of LinearStoresKv, LinearNormParts and LinearTakesSquares.
+bool GemvStoresKv(const LinearWeight& w, int64_t rows);
+int64_t GemvNormParts(const LinearWeight& w, int64_t rows);
+bool GemvTakesSquares(const LinearWeight& w, int64_t rows);
+
+// Split-K GEMM for tens to a few hundred rows on Hopper, in linear/split_k.cu, with the same
+// functions; x has the weight type.
+bool RunSplitK(const LinearArgs& args, Stream& stream);
+bool SplitKStoresKv(const LinearWeight& w, int64_t rows, const Device& device);
+int64_t SplitKNormParts(const LinearWeight& w, int64_t rows, const Device& device);
+bool SplitKTakesSquares(const LinearWeight& w, int64_t rows, const Device& device);
+
+// Persistent GEMM for many rows on Hopper, gated or scattered, in linear/persistent.cu.
+// MinPersistentRows: the smallest number of rows for which it is used. PersistentTakes: whether it
+// supports this GEMM, once x has the weight type. PersistentLinear runs it.
+int64_t MinPersistentRows(const LinearWeight& w);
+bool PersistentTakes(const LinearArgs& args, const Device& device);
+void PersistentLinear(const LinearArgs& args, Stream& stream);
+
+// GEMM of any shape with unquantised weights, in linear.cu. Unlike the gemv and split-K kernels,
+// which load weights before they wait for the previous kernel, it loads them after the wait, so the
+// previous kernel may have written them.
+void WideLinear(const LinearArgs& args, Stream& stream);
+
+// GEMM with quantised weights, and its scratch size, in linear/quantized.cu.
+void QuantizedLinear(const LinearArgs& args, Stream& stream);
+int64_t QuantizedScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream);
+
+}  // namespace quintet::cuda

@@ -1,0 +1,51 @@
+// The fastest cuBLASLt algorithm for each GEMM shape, as measured on one kind of device. A file
+// keeps the choices between processes (kernels/linear/gemm_choices_file.h).
+//
+// A choice is an index into the list that the library returns for the shape, not an algorithm
+// itself: a forged file can make a GEMM slower, but not wrong.
+//
+// The file format is ASCII lines: "quintet product choices 1"; the device; for each shape its ten
+// numbers and the choice; "end" with the number of shapes and a checksum of all bytes before that
+// line.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace quintet {
+
+class ProductChoices {
+ public:
+  static constexpr int kChoices = 8;  // algorithms measured per shape: 0 to 7
+  static constexpr size_t kMostShapes = 16384;
+  static constexpr int64_t kMostTextBytes = int64_t{4} << 20;
+
+  // Everything that distinguishes GEMMs: rows, n, k; strides of x, residual and y; alignments of x,
+  // residual and y; dtypes combined with the epilogue.
+  using Key = std::array<int64_t, 10>;
+
+  // The choice for this shape, or -1 if there is none.
+  int Find(const Key& key) const;
+  // Adds a choice. Does nothing once there are kMostShapes.
+  void Add(const Key& key, int choice);
+  size_t size() const { return choices_.size(); }
+  // Whether a choice was added that no merged text had.
+  bool changed() const { return changed_; }
+
+  // Adds the choices of a text for shapes that have none yet. Returns OK without adding anything if
+  // the text is for another device; DATA_LOSS without adding anything if it is malformed.
+  absl::Status Merge(absl::string_view text, absl::string_view device);
+  // The choices in the file format.
+  std::string Text(absl::string_view device) const;
+
+ private:
+  std::map<Key, int> choices_;
+  bool changed_ = false;
+};
+
+}  // namespace quintet

@@ -1,0 +1,27 @@
+// The file with the measured GEMM choices (kernels/linear/gemm_choices.h) of one kind of device, in
+// a directory that all processes of a user share.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "kernels/linear/gemm_choices.h"
+
+namespace quintet {
+
+// The directory: $QUINTET_CACHE_DIR ("none" turns the cache off), else $XDG_CACHE_HOME/quintet,
+// else $HOME/.cache/quintet. Empty: no cache.
+std::string CacheDirectory();
+
+// Adds the stored choices of this kind of device (DeviceKind) to `choices`. OK if there are none or
+// `directory` is empty. DATA_LOSS: the file is damaged; nothing is added and the next Save replaces
+// it. UNAVAILABLE: it cannot be read or is not a regular file.
+absl::Status LoadProductChoices(const std::string& directory, const std::string& kind,
+                                ProductChoices* choices);
+
+// If some choices are new, merges them with the stored ones and replaces the file atomically. If
+// two processes write at once, the last one wins. UNAVAILABLE: it cannot be written.
+absl::Status SaveProductChoices(const std::string& directory, const std::string& kind,
+                                const ProductChoices& choices);
+
+}  // namespace quintet

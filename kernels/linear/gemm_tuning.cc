@@ -1,0 +1,30 @@
+#include "kernels/linear/gemm_tuning.h"
+
+#include "kernels/base/check.h"
+#include "kernels/linear/gemm_tuning_cuda.h"
+#include "kernels/runtime/dispatch.h"
+
+namespace quintet {
+namespace {
+
+// Unreachable: a build without CUDA has no Device.
+[[noreturn]] void NoCuda() { CheckFailed(__FILE__, __LINE__, "this build has no CUDA", ""); }
+
+}  // namespace
+
+absl::Status MeasureProducts(Device& device, int64_t budget_us, absl::FunctionRef<void()> work) {
+  if constexpr (kCudaBuilt) return cuda::MeasureProducts(device, budget_us, work);
+  NoCuda();
+}
+
+ProductChoices& ProductChoicesOf(Device& device) {
+  if constexpr (kCudaBuilt) return cuda::ProductChoicesOf(device);
+  NoCuda();
+}
+
+const std::string& DeviceKind(const Device& device) {
+  if constexpr (kCudaBuilt) return cuda::DeviceKind(device);
+  NoCuda();
+}
+
+}  // namespace quintet

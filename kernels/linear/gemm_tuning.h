@@ -1,0 +1,33 @@
+// Measures which cuBLASLt algorithm is the fastest for each GEMM shape on a GPU. Only the engine
+// thread may call it.
+//
+// Different algorithms may sum in a different order, so a choice affects bf16 and f16 results (f32
+// GEMMs have only one algorithm). Choices are therefore made while a model loads and never later:
+// one process always computes the same bits, and processes that start with the same choices from a
+// file (kernels/linear/gemm_choices_file.h) agree. Without such a file, two processes may choose
+// differently, because measured times differ.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "kernels/linear/gemm_choices.h"
+#include "kernels/runtime/device.h"
+
+namespace quintet {
+
+// Runs `work` and waits for it. In it, each GEMM shape that runs for the first time and has no
+// choice in ProductChoicesOf is run with every algorithm that the library offers, and the fastest
+// becomes its choice. After `budget_us` microseconds the first algorithm of the library becomes the
+// choice without measuring, so that choices do not change at the next load. Results computed in
+// `work` are wrong: use it only while loading. RESOURCE_EXHAUSTED: no memory for a buffer of twice
+// the size of L2.
+absl::Status MeasureProducts(Device& device, int64_t budget_us, absl::FunctionRef<void()> work);
+// ProductChoicesOf: the choices that GEMMs use. DeviceKind: the kind of device that they are valid
+// for, one line that names the GPU, its driver and the library.
+ProductChoices& ProductChoicesOf(Device& device);
+const std::string& DeviceKind(const Device& device);
+
+}  // namespace quintet

@@ -1,0 +1,12 @@
+// The functions of linear/gemm_tuning.h in builds with CUDA.
+#pragma once
+
+#include "kernels/linear/gemm_tuning.h"
+
+namespace quintet::cuda {
+
+absl::Status MeasureProducts(Device& device, int64_t budget_us, absl::FunctionRef<void()> work);
+ProductChoices& ProductChoicesOf(Device& device);
+const std::string& DeviceKind(const Device& device);
+
+}  // namespace quintet::cuda

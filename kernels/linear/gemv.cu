@@ -1,0 +1,250 @@
+// GEMM for up to eight rows with bf16 or f16 weights (gemv): the kernel and its launch.
+#include <algorithm>
+
+#include "kernels/cuda_ops.h"
+#include "kernels/linear/gemv.cuh"
+
+namespace quintet::cuda {
+namespace {
+
+// Above this k, a CTA has more warps or each warp holds more of x.
+constexpr int64_t kDeep = 1024;
+// Largest k with a fused norm: the whole row is in the registers of a CTA while it is normalised.
+constexpr int64_t kMostNormK = 2 * kDeep;
+// CTAs per SM that the launch assumes. CTAs of another kernel may share the SM.
+constexpr int kBlocksPerUnit = 2;
+
+// Gemv kernel: y = activation(alpha * norm(x) W^T + bias) [* up] + residual for up to eight rows. K
+// and V may be stored to the KV cache instead of y; RMSNorm around the GEMM may be split
+// (x_squares, NormOutput).
+// Shapes: x [rows, k] T or f32, W [n, k] T, y [rows, columns] Out; rows <= 8, k a multiple of 32.
+// Accumulation: the norm is computed in f32 and x is rounded to T once. mma in f32: each warp sums
+// its steps of k in ascending order, then the warps' sums are added in warp order. The order
+// depends only on the shape of W.
+// Mapping: a CTA loops over tiles of 16 rows of W (gated: 8 gate rows and their 8 up rows). Its
+// warps split k in interleaved steps of 32 values. Loads of W, biases, gamma and beta start before
+// the kernel waits for its inputs. W goes through shared memory with up to 64 KiB per CTA in
+// flight, also across tiles. Between the wait and the last store there is one round trip to memory:
+// x, residual, slots and squares are loaded together.
+// Bound: HBM, W is read once: 2 n k bytes at 4.3 TB/s on an H200. In a step of a small model, the
+// latency of the chain of kernels: 0.9 us for a kernel that only loads and stores.
+// Tests: tests/kernels/linear/linear_test.cc, linear/norm_epilogue_test.cc,
+// linear/split_norm_test.cc. Measurements: linear/NOTES.md.
+template <typename Shape>
+__global__ void __launch_bounds__(Shape::kWarps * 32, 2)
+    GemvKernel(const __grid_constant__ typename Shape::Args a) {
+  using Sums = GemvPartialSums<Shape>;
+  extern __shared__ __align__(16) char shared[];
+  float* norm = reinterpret_cast<float*>(shared + a.norm_at);
+  float* scales = nullptr;
+  if constexpr (Shape::Args::kHalves) scales = reinterpret_cast<float*>(shared + a.scales_at);
+  const GemvThread<Shape::kWarps> place(a.k);
+  const int steps = place.StepsOf(place.warp);
+  int tile = static_cast<int>(blockIdx.x);
+
+  GemvInputs<Shape>::BeginNorm(a, place, norm);
+  GemvWeights<Shape> weights(a, place, shared);
+  weights.Begin();
+  GemvEpilogue<Shape> output;
+  output.Begin(a, tile);
+  GemvInputs<Shape> inputs(a, place);
+  WaitForInputs();
+
+  inputs.Load(0);
+  output.LoadInputs(a);
+  if constexpr (Shape::Args::kHalves) FinishNorm<Shape>(a, place, scales);
+  if constexpr (Shape::kWide) {
+    if (a.gamma != nullptr) {
+      weights.WaitForOldest();
+      __syncwarp();
+      inputs.Normalise(a, place, reinterpret_cast<float2*>(shared + a.moments_at), norm);
+    }
+  }
+  inputs.Round();
+  for (int turn = 0;; ++turn) {
+    Sums sums;
+    for (int first = 0; first < steps; first += Shape::kSteps) {
+      if (steps > Shape::kSteps && turn + first > 0) {
+        inputs.Load(first);
+        inputs.Round();
+      }
+#pragma unroll
+      for (int i = 0; i < Shape::kSteps; ++i) {
+        if (first + i >= steps) break;
+        uint4 top, bottom;
+        weights.Take(top, bottom);
+        sums.Add(top, bottom, inputs.Pairs(i));
+      }
+    }
+    // Two alternating buffers, so that one barrier per tile is enough.
+    float* parts = reinterpret_cast<float*>(shared + a.parts_at) +
+                   turn % 2 * Shape::kWarps * kGemvMaxRows * Sums::kStride;
+    sums.Leave(place, parts);
+    __syncthreads();
+    output.Store(a, parts, scales);
+    tile += static_cast<int>(gridDim.x);
+    if (tile >= a.tiles) break;
+    output.Begin(a, tile);
+    output.LoadInputs(a);
+  }
+}
+
+// Whether the kernel supports this weight type, k and number of rows.
+bool Fits(const LinearWeight& w, int64_t rows) {
+  return IsHalf(w.type()) && rows <= kGemvMaxRows && w.k() % kGemvStep == 0;
+}
+
+template <typename Shape>
+void LaunchKernel(typename Shape::Args a, Stream& stream) {
+  using Weights = GemvWeights<Shape>;
+  constexpr int kWarps = Shape::kWarps;
+  const auto kernel = GemvKernel<Shape>;
+  a.channels = a.gated ? kGemvChannels / 2 : kGemvChannels;
+  a.tiles = (a.columns + a.channels - 1) / a.channels;
+  // All CTAs but the last have the same number of tiles.
+  const int at_once = stream.device().multiprocessors() * kBlocksPerUnit;
+  const int turns = (a.tiles + at_once - 1) / at_once;
+  const int blocks = (a.tiles + turns - 1) / turns;
+
+  const int steps =
+      (a.k / kGemvStep + kWarps - 1) / kWarps * turns;  // of one warp, over all its tiles
+  a.warp_bytes = std::min(steps, Weights::kAhead) * Weights::kStepBytes;
+  a.parts_at = kWarps * a.warp_bytes;
+  a.moments_at =
+      a.parts_at + std::min(turns, 2) * kWarps * kGemvMaxRows * GemvPartialSums<Shape>::kStride * 4;
+  if constexpr (Shape::Args::kHalves) {
+    a.scales_at = a.moments_at;
+    a.moments_at += kGemvMaxRows * 4;
+  }
+  a.norm_at = a.moments_at + (a.gamma == nullptr ? 0 : kGemvMaxRows * kWarps * 8);
+  const int norms = a.gamma == nullptr ? 0 : a.beta == nullptr ? 1 : 2;
+  const int shared = a.norm_at + norms * a.k * 4;
+  // A CTA can start while CTAs of another kernel still run on its SM only if both kernels use the
+  // same split between L1 and shared memory.
+  QT_CUDA(stream.device(), cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                                cudaFuncAttributePreferredSharedMemoryCarveout,
+                                                cudaSharedmemCarveoutMaxShared));
+  Launch(stream, dim3(static_cast<unsigned>(blocks)), dim3(kWarps * 32),
+         static_cast<size_t>(shared), kernel, a);
+}
+
+template <typename Args>
+void SetCache(const KvOutput& kv, Stream& stream, Args* a) {
+  if (kv.cache == nullptr) return;
+  const KvCache& cache = *kv.cache;
+  a->cache = cache.as<typename Args::Out>();
+  a->slots = stream.Twin(kv.slots.data());
+  a->page_elements = cache.page_elements();
+  a->key_offset = static_cast<int>(cache.ChunkOffset(kv.layer, false, 0));
+  a->value_offset = static_cast<int>(cache.ChunkOffset(kv.layer, true, 0));
+  a->inner = static_cast<int>(cache.heads * cache.head_dim);
+  a->head_dim = static_cast<int>(cache.head_dim);
+  a->page_size = static_cast<int>(cache.page_size);
+}
+
+template <typename Args>
+void SetSplitNorm(const Product& p, Args* a) {
+  a->squares = p.x_squares.as<float>();
+  a->square_parts = static_cast<int>(p.x_squares.dim[1]);
+  const NormOutput& next = p.next_norm;
+  a->next_gamma = next.gamma.as<float>();
+  a->next_scaled = next.scaled.as<typename Args::T>();
+  a->next_squares = next.squares.as<float>();
+  a->next_stride = next.scaled.stride[0];
+}
+
+// Picks the number of warps and the steps of x per warp, which registers limit. With a large k,
+// more warps are faster only if there are few CTAs.
+template <typename Args>
+void LaunchByDepth(const Args& a, Stream& stream) {
+  if constexpr (Args::kHalves) {
+    LaunchKernel<GemvShape<Args, 8, 8>>(a, stream);
+  } else {
+    if (a.k <= kDeep) return LaunchKernel<GemvShape<Args, 8, 4>>(a, stream);
+    constexpr bool kWide = sizeof(typename Args::X) == 4;
+    const bool few_blocks = a.n / kGemvChannels <= stream.device().multiprocessors() / 2;
+    if (kWide || !few_blocks) return LaunchKernel<GemvShape<Args, 8, 8>>(a, stream);
+    if constexpr (!kWide) LaunchKernel<GemvShape<Args, 16, 4>>(a, stream);
+  }
+}
+
+template <typename T, typename X, typename Out, bool kHalves>
+void LaunchGemv(const Product& p, Stream& stream) {
+  using Args = GemvArgs<T, X, Out, kHalves>;
+  Args a{};
+  a.w = static_cast<const T*>(p.w->panels());
+  a.x = p.x.as<X>();
+  a.gamma = p.norm_gamma.as<float>();
+  a.beta = p.norm_beta.as<float>();
+  if (p.bias.dtype == DType::kF32) {
+    a.bias = p.bias.as<float>();
+  } else {
+    a.out_bias = p.bias.as<Out>();
+  }
+  a.residual = p.residual.as<Out>();
+  a.y = p.y.as<Out>();
+  a.x_stride = p.x.stride[0];
+  a.residual_stride = p.residual.stride[0];
+  a.y_stride = p.y.stride[0];
+  a.gated = p.w->gated();
+  a.rows = static_cast<int>(p.x.dim[0]);
+  a.n = static_cast<int>(p.w->n());
+  a.k = static_cast<int>(p.w->k());
+  a.columns = a.gated ? a.n / 2 : a.n;
+  a.second = a.columns;
+  a.alpha = p.alpha;
+  a.eps = p.norm_eps;
+  a.inverse_k = 1.0f / static_cast<float>(a.k);
+  a.activation = p.activation;
+  SetCache(p.kv, stream, &a);
+  if constexpr (kHalves) SetSplitNorm(p, &a);
+  LaunchByDepth(a, stream);
+}
+
+template <typename T>
+void LaunchOfTypes(const Product& p, Stream& stream) {
+  const auto to = [&](auto out) {
+    using Out = typename decltype(out)::type;
+    if (p.x.dtype == DType::kF32) return LaunchGemv<T, float, Out, false>(p, stream);
+    if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+      const bool halves = p.x_squares.defined() || p.next_norm.gamma.defined();
+      if (halves) return LaunchGemv<T, T, Out, true>(p, stream);
+    }
+    LaunchGemv<T, T, Out, false>(p, stream);
+  };
+  if (p.y.dtype == DType::kF32) return to(TypeTag<float>());
+  QT_CHECK(p.y.dtype == WeightDType(p.w->type()));
+  to(TypeTag<T>());
+}
+
+}  // namespace
+
+bool RunGemv(const Product& p, Stream& stream) {
+  if (p.w == nullptr || !Fits(*p.w, p.x.dim[0]) || !Vectorizable(p.x)) return false;
+  QT_CHECK(!p.norm_gamma.defined() || LinearTakesNorm(*p.w, p.x.dim[0]));
+  if (p.w->type() == WeightType::kBF16) {
+    LaunchOfTypes<__nv_bfloat16>(p, stream);
+  } else {
+    LaunchOfTypes<__half>(p, stream);
+  }
+  return true;
+}
+
+bool LinearTakesNorm(const LinearWeight& w, int64_t rows) {
+  return Fits(w, rows) && w.k() <= kMostNormK;
+}
+
+bool GemvStoresKv(const LinearWeight& w, int64_t rows) { return Fits(w, rows); }
+
+// bf16 only: f16 would overflow, because x gamma has not been divided by its norm.
+int64_t GemvNormParts(const LinearWeight& w, int64_t rows) {
+  const bool does = Fits(w, rows) && w.type() == WeightType::kBF16 && !w.gated();
+  return does && w.n() % kGemvChannels == 0 ? w.n() / kGemvChannels : 0;
+}
+
+// Only for large k: with a small k, the fused norm of x costs no more.
+bool GemvTakesSquares(const LinearWeight& w, int64_t rows) {
+  return Fits(w, rows) && w.type() == WeightType::kBF16 && w.k() > kDeep;
+}
+
+}  // namespace quintet::cuda

@@ -1,0 +1,461 @@
+// Parts of the gemv kernel for up to eight rows (linear/gemv.cu): the loads of W and x, the partial
+// sums of a warp, and the epilogue of a thread.
+//
+// Fragment layout, as in mma.cuh: lane = 4 g + t. The k index is permuted in the same way for W and
+// x: of 32 consecutive values of k, lane 4 g + t has the values 8 t to 8 t + 7, which are
+// contiguous in memory.
+#pragma once
+
+#include <type_traits>
+
+#include "kernels/linear/gemm.cuh"
+#include "kernels/ptx/mma.cuh"
+
+namespace quintet::cuda {
+
+constexpr int kGemvMaxRows = 8;    // rows of x: the N side of mma.m16n8k16
+constexpr int kGemvChannels = 16;  // rows of W in a tile: the M side of mma.m16n8k16
+constexpr int kGemvStep = 32;      // values of k in one step of a warp
+
+// Arguments of a split RMSNorm around the GEMM.
+template <typename T>
+struct GemvSplitNorm {
+  // Split RMSNorm before this GEMM (x_squares): [rows, square_parts] partial sums of squares that
+  // the previous GEMM wrote, or null.
+  const float* squares;
+  int square_parts;
+  int scales_at;  // shared memory offset of the f32 norm scale of each row, in bytes
+  // Split RMSNorm after this GEMM (NormOutput): each tile writes one partial sum of squares per
+  // row; or null.
+  const float* next_gamma;
+  T* next_scaled;
+  float* next_squares;
+  int64_t next_stride;
+};
+// Base of the arguments without a split RMSNorm.
+struct GemvNoSplitNorm {};
+
+// Kernel arguments. Types: T_ of W, X_ of x (T_ or f32), Out_ of y. kHalves_: with split RMSNorm.
+template <typename T_, typename X_, typename Out_, bool kHalves_>
+struct GemvArgs : std::conditional_t<kHalves_, GemvSplitNorm<T_>, GemvNoSplitNorm> {
+  using T = T_;
+  using X = X_;
+  using Out = Out_;
+  static constexpr bool kHalves = kHalves_;
+  const T* w;                                   // [n, k]
+  const X* x;                                   // [rows, k]
+  const float* gamma;                           // [k] weight of the norm of f32 x, or null: no norm
+  const float* beta;                            // [k] bias of LayerNorm, or null: RMSNorm
+  const float* bias;                            // [n] f32, or null
+  const Out* out_bias;                          // [n], or null
+  const Out* residual;                          // [rows, columns], or null
+  Out* y;                                       // [rows, columns]
+  int64_t x_stride, residual_stride, y_stride;  // elements between rows
+  int rows, n, k;
+  int columns, channels, tiles;  // columns of y; of y in one tile; number of tiles
+  int second;                    // gated: rows of W from a gate channel to its up channel
+  float alpha, eps, inverse_k;
+  Activation activation;
+  bool gated;
+  // KV cache (KvOutput), or null. Columns [inner, 2 inner) are K and [2 inner, 3 inner) are V.
+  Out* cache;
+  const int32_t* slots;  // [rows] cache slot of each row; negative: the row is not stored
+  int64_t page_elements;
+  int key_offset, value_offset;  // offsets of the layer's K and V in a cache page, in elements
+  int inner, head_dim, page_size;
+  // Shared memory: bytes of the weights buffer of one warp, and byte offsets of the partial sums,
+  // of the moments of the norm, and of gamma and beta.
+  int warp_bytes, parts_at, moments_at, norm_at;
+};
+
+// Compile-time shape of the kernel: kWarps warps per CTA; a warp keeps kSteps of its steps of x in
+// registers or in flight.
+template <typename Args_, int kWarps_, int kSteps_>
+struct GemvShape {
+  using Args = Args_;
+  static constexpr int kWarps = kWarps_, kSteps = kSteps_;
+  // x is f32.
+  static constexpr bool kWide = sizeof(typename Args::X) == 4;
+};
+
+// The position of a thread in its CTA. Warp w computes the steps w, w + kWarps, ... of k.
+template <int kWarps>
+struct GemvThread {
+  int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  int g = lane / 4, t = lane % 4;
+  int steps;  // k / kGemvStep
+
+  __device__ explicit GemvThread(int k) : steps(k / kGemvStep) {}
+  // Steps of k that warp w computes in every tile.
+  __device__ int StepsOf(int w) const { return (steps - w + kWarps - 1) / kWarps; }
+};
+
+// Asynchronous copies of a warp's weights into a ring buffer in shared memory, in the order in
+// which the warp multiplies them: its steps of the first tile of the CTA, then of the next tile.
+// Each lane reads back only what it copied itself, so the lanes need no barrier.
+template <typename Shape>
+class GemvWeights {
+  using Args = typename Shape::Args;
+  using T = typename Args::T;
+  using Place = GemvThread<Shape::kWarps>;
+
+ public:
+  static constexpr int kStepBytes = kGemvChannels * kGemvStep * 2;
+  static constexpr int kAhead = (64 << 10) / Shape::kWarps / kStepBytes;  // steps in flight
+
+  __device__ GemvWeights(const Args& a, const Place& place, char* shared)
+      : a_(a), place_(place), shared_(shared + place.warp * a.warp_bytes + place.lane * 16) {
+    tile_ = place.warp < place.steps ? static_cast<int>(blockIdx.x) : a.tiles;
+    step_ = place.warp;
+    PointAtTile();
+  }
+
+  // Starts the first kAhead copies.
+  __device__ void Begin() {
+#pragma unroll 1
+    for (int i = 0; i < kAhead; ++i) CopyNext();
+  }
+
+  // Returns the weights of the oldest step, `top` of the first eight channels of the tile and
+  // `bottom` of the other eight, and starts the copy of another step into the freed slot.
+  __device__ void Take(uint4& top, uint4& bottom) {
+    WaitForOldest();
+    const char* from = shared_ + used_ * kStepBytes;
+    top = *reinterpret_cast<const uint4*>(from);
+    bottom = *reinterpret_cast<const uint4*>(from + kStepBytes / 2);
+    used_ = used_ + 1 == kAhead ? 0 : used_ + 1;
+    CopyNext();
+  }
+
+  // Waits for the oldest step, and so for all copies that the lane started before Begin.
+  __device__ void WaitForOldest() { WaitForCopies<kAhead - 1>(); }
+
+ private:
+  // Sets the source pointers for the current tile. Channels past the end read the last channel;
+  // their results are not written.
+  __device__ void PointAtTile() {
+    const int first = min(tile_, a_.tiles - 1) * a_.channels;
+    const int64_t top = min(first + place_.g, a_.columns - 1);
+    const int64_t bottom = a_.gated ? top + a_.second : min(first + place_.g + 8, a_.n - 1);
+    top_ = a_.w + top * a_.k + 8 * place_.t;
+    bottom_ = a_.w + bottom * a_.k + 8 * place_.t;
+  }
+
+  // Starts the copy of the next step, if there is one.
+  __device__ void CopyNext() {
+    if (tile_ < a_.tiles) {
+      char* to = shared_ + copied_ * kStepBytes;
+      CopyAsync16(SharedAddress(to), top_ + step_ * kGemvStep, true);
+      CopyAsync16(SharedAddress(to + kStepBytes / 2), bottom_ + step_ * kGemvStep, true);
+      copied_ = copied_ + 1 == kAhead ? 0 : copied_ + 1;
+      step_ += Shape::kWarps;
+      if (step_ >= place_.steps) {
+        step_ = place_.warp;
+        tile_ += static_cast<int>(gridDim.x);
+        PointAtTile();
+      }
+    }
+    CommitCopies();
+  }
+
+  const Args& a_;
+  const Place& place_;
+  char* shared_;
+  const T *top_, *bottom_;
+  int tile_, step_;            // of the next copy
+  int copied_ = 0, used_ = 0;  // ring slots of the next copy and of the next Take
+};
+
+// A warp's part of x: kSteps of its steps at a time, as pairs of T in registers.
+template <typename Shape>
+class GemvInputs {
+  using Args = typename Shape::Args;
+  using T = typename Args::T;
+  using X = typename Args::X;
+  using Place = GemvThread<Shape::kWarps>;
+  static constexpr int kWarps = Shape::kWarps, kSteps = Shape::kSteps;
+
+ public:
+  // Copies gamma and beta of the warp's steps to shared memory `norm` [2][k]. No kernel writes
+  // gamma and beta, so the copies need not wait for the previous kernel.
+  __device__ static void BeginNorm(const Args& a, const Place& place, float* norm) {
+    if (a.gamma == nullptr || place.lane >= (a.beta == nullptr ? 8 : 16)) return;
+    const float* from = (place.lane < 8 ? a.gamma : a.beta) + place.lane % 8 * 4;
+    float* to = norm + place.lane / 8 * a.k + place.lane % 8 * 4;
+    for (int at = place.warp * kGemvStep; at < a.k; at += kWarps * kGemvStep) {
+      CopyAsync16(SharedAddress(to + at), from + at, true);
+    }
+  }
+
+  __device__ GemvInputs(const Args& a, const Place& place)
+      : x_(a.x + place.g * a.x_stride + place.warp * kGemvStep + 8 * place.t),
+        steps_(place.g < a.rows ? place.StepsOf(place.warp) : 0) {}
+
+  // Loads the warp's steps first, ..., first + kSteps - 1; zeros past the last step and the last
+  // row.
+  __device__ void Load(int first) {
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      const bool there = first + i < steps_;
+      const X* from = x_ + (first + i) * kWarps * kGemvStep;
+      if constexpr (Shape::kWide) {
+        float4 low = {}, high = {};
+        if (there) low = *reinterpret_cast<const float4*>(from);
+        if (there) high = *reinterpret_cast<const float4*>(from + 4);
+        float(&v)[8] = values_[i];
+        v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
+        v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
+      } else {
+        pairs_[i] = {0, 0, 0, 0};
+        if (there) pairs_[i] = *reinterpret_cast<const uint4*>(from);
+      }
+    }
+  }
+
+  // Normalises the loaded values; all of k must be loaded. Each warp writes the mean of its part of
+  // a row (0 for RMSNorm) and the sum of squared deviations from that mean to moments [row][warp];
+  // every warp then merges them by the method of Chan, Golub and LeVeque (1979), which avoids
+  // cancellation. Contains a barrier: all threads of the CTA must call it.
+  __device__ void Normalise(const Args& a, const Place& place, float2* moments, const float* norm) {
+    const int own = place.StepsOf(place.warp);
+    float mean = 0.0f;
+    if (a.beta != nullptr) {
+      mean = __fdividef(SumOfRow(Sum(own, [](float v) { return v; })), Values(max(own, 1)));
+    }
+    const float squares = SumOfRow(Sum(own, [&](float v) { return (v - mean) * (v - mean); }));
+    if (place.t == 0) moments[place.g * kWarps + place.warp] = {mean, squares};
+    __syncthreads();
+    const float2 merged = Merge(a, place, moments + place.g * kWarps + place.t);
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      if (i >= own) break;
+      const float* at = norm + (place.warp + i * kWarps) * kGemvStep + 8 * place.t;
+      Scale(a, merged, at, values_[i]);
+      Scale(a, merged, at + 4, values_[i] + 4);
+    }
+  }
+
+  // Rounds the loaded values to pairs of T.
+  __device__ void Round() {
+    if constexpr (Shape::kWide) {
+#pragma unroll
+      for (int i = 0; i < kSteps; ++i) {
+        const float(&v)[8] = values_[i];
+        pairs_[i] = {PackPair<T>(v[0], v[1]), PackPair<T>(v[2], v[3]), PackPair<T>(v[4], v[5]),
+                     PackPair<T>(v[6], v[7])};
+      }
+    }
+  }
+
+  __device__ const uint4& Pairs(int i) const { return pairs_[i]; }
+
+ private:
+  // Number of values in this many steps.
+  static __device__ float Values(int steps) { return static_cast<float>(steps * kGemvStep); }
+
+  // Sum over the four lanes that share a row.
+  static __device__ float SumOfRow(float v) {
+    v += __shfl_xor_sync(0xffffffffu, v, 1);
+    return v + __shfl_xor_sync(0xffffffffu, v, 2);
+  }
+
+  // Sum of f(value) over the first `steps` steps, in independent chains of additions.
+  template <typename F>
+  __device__ float Sum(int steps, F f) const {
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      const float(&v)[8] = values_[i];
+      const float own =
+          ((f(v[0]) + f(v[1])) + (f(v[2]) + f(v[3]))) + ((f(v[4]) + f(v[5])) + (f(v[6]) + f(v[7])));
+      sum += i < steps ? own : 0.0f;
+    }
+    return sum;
+  }
+
+  // Mean and 1 / standard deviation of a row (RMSNorm: 0 and 1 / root mean square), merged from the
+  // moments of all warps; each of the row's four lanes reads those of the warps t, t + 4, ...
+  __device__ static float2 Merge(const Args& a, const Place& place, const float2* moments) {
+    float2 part[kWarps / 4];
+    float mean = 0.0f, squares = 0.0f;
+#pragma unroll
+    for (int j = 0; j < kWarps / 4; ++j) {
+      part[j] = moments[4 * j];
+      squares += part[j].y;
+    }
+    if (a.beta != nullptr) {
+      const auto values = [&](int j) { return Values(place.StepsOf(place.t + 4 * j)); };
+#pragma unroll
+      for (int j = 0; j < kWarps / 4; ++j) mean += values(j) * part[j].x;
+      mean = SumOfRow(mean) * a.inverse_k;
+#pragma unroll
+      for (int j = 0; j < kWarps / 4; ++j) {
+        squares += values(j) * (part[j].x - mean) * (part[j].x - mean);
+      }
+    }
+    return {mean, rsqrtf(SumOfRow(squares) * a.inverse_k + a.eps)};
+  }
+
+  // Normalises four consecutive values of a row. gamma is at `norm`, beta k values further.
+  __device__ static void Scale(const Args& a, const float2& moment, const float* norm, float* v) {
+    const float4 gamma = *reinterpret_cast<const float4*>(norm);
+    float4 beta = {};
+    if (a.beta != nullptr) beta = *reinterpret_cast<const float4*>(norm + a.k);
+    v[0] = (v[0] - moment.x) * moment.y * gamma.x + beta.x;
+    v[1] = (v[1] - moment.x) * moment.y * gamma.y + beta.y;
+    v[2] = (v[2] - moment.x) * moment.y * gamma.z + beta.z;
+    v[3] = (v[3] - moment.x) * moment.y * gamma.w + beta.w;
+  }
+
+  const X* x_;  // values of the lane in the warp's first step
+  int steps_;   // steps of the warp; 0 if the lane's row is past the end
+  float values_[Shape::kWide ? kSteps : 1][8];
+  uint4 pairs_[kSteps];
+};
+
+// Second half of a split RMSNorm: writes the norm scale of each row, 1 / sqrt(mean square + eps),
+// to `scales` [row]. Warp w handles row w and keeps four loads per lane in flight. Call it after
+// WaitForInputs.
+template <typename Shape>
+__device__ void FinishNorm(const typename Shape::Args& a, const GemvThread<Shape::kWarps>& place,
+                           float* scales) {
+  if (a.squares == nullptr || place.warp >= a.rows) return;
+  const float* row = a.squares + place.warp * a.square_parts;
+  float sum = 0.0f;
+  for (int first = place.lane; first < a.square_parts; first += 4 * 32) {
+    float part[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int at = first + j * 32;
+      part[j] = at < a.square_parts ? row[at] : 0.0f;
+    }
+    sum += (part[0] + part[1]) + (part[2] + part[3]);
+  }
+  sum = WarpSum(sum);
+  if (place.lane == 0) scales[place.warp] = rsqrtf(sum * a.inverse_k + a.eps);
+}
+
+// Partial sums of a warp for one tile: W times x over the warp's steps of k.
+template <typename Shape>
+class GemvPartialSums {
+  using T = typename Shape::Args::T;
+
+ public:
+  static constexpr int kStride = kGemvChannels + 4;  // padded against bank conflicts
+
+  __device__ void Add(const uint4& top, const uint4& bottom, const uint4& x) {
+    Mma<T>(sums_[0], top.x, bottom.x, top.y, bottom.y, x.x, x.y);
+    Mma<T>(sums_[1], top.z, bottom.z, top.w, bottom.w, x.z, x.w);
+  }
+
+  // Writes the partial sums to parts [warp][row][kStride] in shared memory.
+  __device__ void Leave(const GemvThread<Shape::kWarps>& place, float* parts) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = 2 * place.t + i % 2, channel = place.g + i / 2 * 8;
+      parts[(place.warp * kGemvMaxRows + row) * kStride + channel] = sums_[0][i] + sums_[1][i];
+    }
+  }
+
+  // Sum over all warps, in warp order.
+  __device__ static float Total(const float* parts, int row, int channel) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int warp = 0; warp < Shape::kWarps; ++warp) {
+      sum += parts[(warp * kGemvMaxRows + row) * kStride + channel];
+    }
+    return sum;
+  }
+
+ private:
+  float sums_[2][4] = {};  // two independent chains of mma
+};
+
+// Epilogue of a thread, which computes one value of y in each tile of its CTA.
+template <typename Shape>
+class GemvEpilogue {
+  using Args = typename Shape::Args;
+  using Out = typename Args::Out;
+
+ public:
+  // Loads what no kernel writes: biases and the gamma of the next norm. May run before
+  // WaitForInputs.
+  __device__ void Begin(const Args& a, int tile) {
+    const int index = static_cast<int>(threadIdx.x);
+    row_ = a.gated ? index / (kGemvChannels / 2) : index / kGemvChannels;
+    channel_ = index - row_ * a.channels;
+    column_ = tile * a.channels + channel_;
+    if (row_ >= a.rows || column_ >= a.columns) column_ = -1;
+    if (column_ < 0) return;
+    bias_ = BiasOf(a, column_);
+    up_bias_ = a.gated ? BiasOf(a, column_ + a.second) : 0.0f;
+    if constexpr (Args::kHalves) {
+      if (a.next_gamma != nullptr) gamma_ = a.next_gamma[column_];
+    }
+    if (!Stored(a)) return;
+    const bool value = column_ >= 2 * a.inner;
+    const int within = column_ - (value ? 2 : 1) * a.inner;
+    offset_ = (value ? a.value_offset : a.key_offset) +
+              within / a.head_dim * a.page_size * a.head_dim + within % a.head_dim;
+  }
+
+  // Loads what earlier kernels may have written: residual and cache slot. Call it after
+  // WaitForInputs.
+  __device__ void LoadInputs(const Args& a) {
+    if (column_ < 0) return;
+    if (a.residual != nullptr) residual_ = a.residual[row_ * a.residual_stride + column_];
+    if (Stored(a)) slot_ = a.slots[row_];
+  }
+
+  // Computes and stores the value. parts: partial sums of the warps (GemvPartialSums). scales: norm
+  // scales of the rows (FinishNorm).
+  __device__ void Store(const Args& a, const float* parts, const float* scales) const {
+    if (column_ < 0) return;
+    using Sums = GemvPartialSums<Shape>;
+    float alpha = a.alpha;
+    if constexpr (Args::kHalves) {
+      if (a.squares != nullptr) alpha *= scales[row_];
+    }
+    float v = Activated(a.activation, Sums::Total(parts, row_, channel_) * alpha + bias_);
+    if (a.gated) v *= Sums::Total(parts, row_, channel_ + 8) * alpha + up_bias_;
+    if (a.residual != nullptr) v += ToF32(residual_);
+    if (!Stored(a)) {
+      a.y[row_ * a.y_stride + column_] = FromF32<Out>(v);
+      if constexpr (Args::kHalves) {
+        if (a.next_gamma != nullptr) BeginNextNorm(a, v);
+      }
+    } else if (slot_ >= 0) {
+      a.cache[slot_ / a.page_size * a.page_elements + slot_ % a.page_size * a.head_dim + offset_] =
+          FromF32<Out>(v);
+    }
+  }
+
+ private:
+  // First half of a split RMSNorm: stores v * gamma and the sum of v^2 over the tile. All 16 lanes
+  // of a row take part in the shuffles, because the columns are a multiple of the tile.
+  __device__ void BeginNextNorm(const Args& a, float v) const {
+    a.next_scaled[row_ * a.next_stride + column_] = FromF32<typename Args::T>(v * gamma_);
+    float square = v * v;
+    const uint32_t lanes = threadIdx.x % 32 < kGemvChannels ? 0xffffu : 0xffff0000u;
+#pragma unroll
+    for (int step = kGemvChannels / 2; step > 0; step /= 2) {
+      square += __shfl_xor_sync(lanes, square, step);
+    }
+    if (channel_ == 0) {
+      a.next_squares[row_ * a.tiles + column_ / kGemvChannels] = square;
+    }
+  }
+  // Whether the value goes to the KV cache instead of y.
+  __device__ bool Stored(const Args& a) const { return a.cache != nullptr && column_ >= a.inner; }
+  __device__ static float BiasOf(const Args& a, int channel) {
+    if (a.bias != nullptr) return a.bias[channel];
+    return a.out_bias != nullptr ? ToF32(a.out_bias[channel]) : 0.0f;
+  }
+
+  int row_, channel_, column_;  // column_ is -1 if this thread has no value to write
+  float bias_, up_bias_, gamma_;
+  Out residual_;
+  int slot_, offset_;  // cache slot; offset in elements from the first value of that slot
+};
+
+}  // namespace quintet::cuda

@@ -1,0 +1,233 @@
+#include "kernels/linear/linear.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/cpu_ops.h"
+#include "kernels/cuda_ops.h"
+#include "kernels/linear/linear_cpu.h"
+#include "kernels/runtime/dispatch.h"
+
+namespace quintet {
+namespace {
+
+// The largest k of int8 weights on the CPU: int32 sums of u8 x i8 products must not overflow, 255 *
+// 127 * k < 2^31.
+constexpr int64_t kMaxI8K = 66000;
+
+void CheckNextNorm(const LinearArgs& a, const Stream& stream) {
+  const LinearWeight& w = *a.w;
+  const NormOutput& norm = a.next_norm;
+  const int64_t rows = a.x.dim[0], parts = LinearNormParts(w, rows, stream);
+  QT_CHECK(parts > 0 && a.y.dtype == DType::kF32 && a.kv.cache == nullptr);
+  QT_CHECK(a.x.dtype == WeightDType(w.type()));
+  QT_CHECK(norm.gamma.dtype == DType::kF32 && norm.gamma.is_dense());
+  QT_CHECK_EQ(norm.gamma.dim[0], w.n());
+  QT_CHECK(norm.scaled.rank == 2 && norm.scaled.dtype == WeightDType(w.type()));
+  QT_CHECK(norm.scaled.dim[0] == rows && norm.scaled.dim[1] == w.n());
+  QT_CHECK_EQ(norm.scaled.stride[1], 1);
+  QT_CHECK(norm.squares.rank == 2 && norm.squares.dtype == DType::kF32);
+  QT_CHECK(norm.squares.dim[0] == rows && norm.squares.dim[1] == parts);
+  QT_CHECK(norm.squares.is_dense());
+}
+
+void CheckShapes(const LinearArgs& a, const Stream& stream) {
+  const LinearWeight& w = *a.w;
+  QT_CHECK(w.defined());
+  const int64_t rows = a.x.dim[0];
+  QT_CHECK_EQ(a.x.rank, 2);
+  QT_CHECK(IsActivation(a.x.dtype, stream));
+  QT_CHECK_EQ(a.x.dim[1], w.k());
+  QT_CHECK(a.x.stride[1] == 1 || w.k() == 1);
+  if (a.bias.defined()) {
+    QT_CHECK_EQ(a.bias.rank, 1);
+    QT_CHECK_EQ(a.bias.dim[0], w.n());
+    QT_CHECK(a.bias.stride[0] == 1 || w.n() == 1);
+  }
+  if (a.x_squares.defined()) {
+    QT_CHECK(LinearTakesSquares(w, rows, stream) && !a.norm_gamma.defined());
+    QT_CHECK(a.x.dtype == WeightDType(w.type()));
+    QT_CHECK(a.x_squares.rank == 2 && a.x_squares.is_dense());
+    QT_CHECK(a.x_squares.dtype == DType::kF32 && a.x_squares.dim[0] == rows);
+  }
+  const int64_t columns = cpu::OutputColumns(w);
+  if (a.scatter.base != nullptr) {
+    QT_CHECK(!a.y.defined() && !a.residual.defined());
+    QT_CHECK(!a.x_squares.defined() && !a.next_norm.gamma.defined());
+    QT_CHECK_GT(a.scatter.chunk, 0);
+    QT_CHECK_EQ(columns % a.scatter.chunk, 0);
+    return;
+  }
+  QT_CHECK_EQ(a.y.rank, 2);
+  QT_CHECK(IsActivation(a.y.dtype, stream));
+  QT_CHECK_EQ(a.y.dim[0], rows);
+  QT_CHECK_EQ(a.y.dim[1], columns);
+  QT_CHECK(a.y.stride[1] == 1 || columns == 1);
+  if (a.kv.cache != nullptr) {
+    const int64_t inner = a.kv.cache->heads * a.kv.cache->head_dim;
+    QT_CHECK(LinearStoresKv(w, rows, stream) && a.y.dtype == a.kv.cache->dtype);
+    QT_CHECK(!w.gated() && columns == 3 * inner);
+    QT_CHECK_EQ(static_cast<int64_t>(a.kv.slots.size()), rows);
+  }
+  if (a.next_norm.gamma.defined()) CheckNextNorm(a, stream);
+  if (a.residual.defined()) {
+    QT_CHECK_EQ(a.residual.rank, 2);
+    QT_CHECK(a.residual.dtype == a.y.dtype);
+    QT_CHECK_EQ(a.residual.dim[0], rows);
+    QT_CHECK_EQ(a.residual.dim[1], columns);
+    QT_CHECK(a.residual.stride[1] == 1 || columns == 1);
+  }
+}
+
+absl::Status TooLarge(int64_t n, int64_t k) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("weight matrix too large: ", n, " x ", k, " values"));
+}
+
+}  // namespace
+
+absl::StatusOr<LinearWeight> LinearWeight::Describe(int64_t n, int64_t k, WeightType type,
+                                                    bool gated, Device* device) {
+  QT_CHECK(n > 0 && k > 0);
+  QT_CHECK(!gated || n % 2 == 0);
+  QT_CHECK(WeightTypeSupported(type, device));
+  QT_CHECK(type != WeightType::kI8 || device != nullptr || k <= kMaxI8K);
+  LinearWeight w;
+  w.n_ = n;
+  w.k_ = k;
+  w.type_ = type;
+  w.gated_ = gated;
+  w.device_ = device;
+  if (device != nullptr) {
+    const int64_t row_bytes = k * DTypeBytes(WeightDType(type));
+    if (n > std::numeric_limits<int64_t>::max() / 2 / row_bytes) return TooLarge(n, k);
+    w.panel_bytes_ = n * row_bytes;
+    w.channel_bytes_ = IsQuantized(type) ? n * 4 : 0;
+    return w;
+  }
+  const int64_t panels = cpu::Panels(w);
+  const int64_t panel_bytes = cpu::Groups(w) * cpu::kPanelColumns * cpu::kUnitBytes;
+  if (panels > std::numeric_limits<int64_t>::max() / 2 / panel_bytes) {
+    return TooLarge(n, k);
+  }
+  w.panel_bytes_ = panels * panel_bytes;
+  w.channel_bytes_ = type == WeightType::kI8 ? panels * cpu::kPanelColumns * 8 : 0;
+  return w;
+}
+
+absl::StatusOr<LinearWeight> LinearWeight::Allocate(int64_t n, int64_t k, WeightType type,
+                                                    bool gated, Device* device) {
+  absl::StatusOr<LinearWeight> w = Describe(n, k, type, gated, device);
+  if (!w.ok()) return w;
+  // On a device W is padded with rows of zeros to a multiple of eight, which some cuBLASLt GEMMs
+  // need (linear/cublas_plans.cu).
+  const int64_t used_bytes = w->panel_bytes_, padding = (8 - n % 8) % 8;
+  if (device != nullptr) w->panel_bytes_ += padding * (used_bytes / n);
+  absl::StatusOr<Buffer> buffer =
+      device == nullptr ? Buffer::Allocate(w->panel_bytes_) : device->Allocate(w->panel_bytes_);
+  if (!buffer.ok()) return buffer.status();
+  w->panels_ = *std::move(buffer);
+  if (device != nullptr) {
+    const std::vector<char> zeros(static_cast<size_t>(w->panel_bytes_ - used_bytes));
+    if (!zeros.empty()) {
+      device->Write(w->panels_.as<char>() + used_bytes, zeros.data(), w->panel_bytes_ - used_bytes);
+    }
+    buffer = device->Allocate(w->channel_bytes_);
+    if (!buffer.ok()) return buffer.status();
+    w->channels_ = *std::move(buffer);
+    return w;
+  }
+  // Zero the last panel: Pack never writes channels past n.
+  const int64_t last = w->panel_bytes_ / cpu::Panels(*w);
+  std::memset(w->panels_.as<char>() + w->panel_bytes_ - last, 0, static_cast<size_t>(last));
+  if (type == WeightType::kI8) {
+    buffer = Buffer::Allocate(w->channel_bytes_);
+    if (!buffer.ok()) return buffer.status();
+    w->channels_ = *std::move(buffer);
+    std::memset(w->channels_.data(), 0, static_cast<size_t>(w->channel_bytes_));
+  }
+  return w;
+}
+
+const char* WeightTypeName(WeightType type) {
+  return type == WeightType::kI8   ? "int8"
+         : type == WeightType::kF8 ? "fp8"
+                                   : DTypeName(WeightDType(type));
+}
+
+LinearWeight LinearWeight::OnDevice(const void* values, int64_t n, int64_t k, WeightType type,
+                                    bool gated, Device* device) {
+  QT_CHECK(device != nullptr && !IsQuantized(type));
+  absl::StatusOr<LinearWeight> w = Describe(n, k, type, gated, device);
+  QT_CHECK(w.ok());
+  w->panels_ = Buffer(const_cast<void*>(values), w->panel_bytes_, nullptr);
+  return *std::move(w);
+}
+
+DType WeightDType(WeightType type) {
+  switch (type) {
+    case WeightType::kF32:
+      return DType::kF32;
+    case WeightType::kBF16:
+      return DType::kBF16;
+    case WeightType::kF16:
+      return DType::kF16;
+    case WeightType::kI8:
+      return DType::kI8;
+    case WeightType::kF8:
+      return DType::kF8;
+  }
+  return DType::kF32;
+}
+
+bool WeightTypeSupported(WeightType type, const Device* device) {
+  switch (type) {
+    case WeightType::kF32:
+    case WeightType::kI8:
+      return true;
+    case WeightType::kBF16:
+      return device != nullptr || cpu::Bf16PanelKernel().multiply != nullptr;
+    case WeightType::kF16:
+    case WeightType::kF8:
+      return device != nullptr;
+  }
+  return false;
+}
+
+DType ActivationType(WeightType type, const Device* device) {
+  if (device == nullptr || type == WeightType::kF32) return DType::kF32;
+  return type == WeightType::kF16 ? DType::kF16 : DType::kBF16;
+}
+
+bool LinearTakesNorm(const LinearWeight& w, int64_t rows, const Stream& stream) {
+  if (IsQuantized(w.type())) return false;
+  return Dispatch<cpu::LinearTakesNorm, cuda::LinearTakesNorm>(stream)(w, rows);
+}
+
+bool LinearStoresKv(const LinearWeight& w, int64_t rows, const Stream& stream) {
+  return Dispatch<cpu::LinearStoresKv, cuda::LinearStoresKv>(stream)(w, rows, stream);
+}
+
+int64_t LinearNormParts(const LinearWeight& w, int64_t rows, const Stream& stream) {
+  return Dispatch<cpu::LinearNormParts, cuda::LinearNormParts>(stream)(w, rows, stream);
+}
+
+bool LinearTakesSquares(const LinearWeight& w, int64_t rows, const Stream& stream) {
+  return Dispatch<cpu::LinearTakesSquares, cuda::LinearTakesSquares>(stream)(w, rows, stream);
+}
+
+int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream) {
+  return Dispatch<cpu::LinearScratchBytes, cuda::LinearScratchBytes>(stream)(w, rows, stream);
+}
+
+void Linear(const LinearArgs& args, Stream& stream) {
+  CheckShapes(args, stream);
+  stream.CountProduct();
+  Dispatch<cpu::Linear, cuda::Linear>(stream)(args, stream);
+}
+
+}  // namespace quintet

@@ -1,0 +1,486 @@
+#include <algorithm>
+
+#include "kernels/cuda_ops.h"
+#include "kernels/linear/cublas_plans.cuh"
+#include "kernels/linear/gemm.cuh"
+#include "kernels/runtime/cuda.cuh"
+#include "kernels/runtime/device_cuda.h"
+
+// GEMM dispatch on the GPU. bf16 and f16 weights have kernels of their own for up to eight rows
+// (linear/gemv.cu) and, on Hopper, for tens and hundreds of rows (linear/split_k.cu) and for many
+// (linear/persistent.cu). Any other GEMM runs in up to three stages on the stream:
+// 1. Convert x to the weight type if it has another dtype (also for linear/persistent.cu).
+// 2. GEMM: cuBLASLt for bf16 and f16 (tensor cores, f32 accumulation; linear/cublas_plans.cuh),
+//    TileProduct below for f32; with the part of the epilogue that it supports.
+// 3. An epilogue pass over the result in scratch: gated activations, activations that cuBLASLt
+//    lacks, scattered outputs. (A cache page holds [layer, k|v, head, slot, channel], so one row of
+//    the result becomes layers * 2 * heads separate runs of head_dim values, which no leading
+//    dimension of cuBLASLt can describe.)
+// Stages 1 and 3 process rows in chunks, which bounds the scratch.
+
+namespace quintet::cuda {
+
+namespace {
+
+// Rows per chunk: of x when it is converted, and of a GEMM into scratch. On Hopper
+// linear/persistent.cu handles nearly all larger GEMMs that would need scratch, so the scratch is
+// small there.
+struct Pieces {
+  int64_t x, product;
+};
+Pieces PiecesOf(const LinearWeight& w, const Device& device) {
+  if (device.hopper() && IsHalf(w.type())) return {4096, MinPersistentRows(w)};
+  return {1024, 1024};
+}
+
+DType TypeOf(const LinearWeight& w) {
+  return w.type() == WeightType::kF32    ? DType::kF32
+         : w.type() == WeightType::kBF16 ? DType::kBF16
+                                         : DType::kF16;
+}
+
+int64_t OutputColumns(const LinearWeight& w) { return w.gated() ? w.n() / 2 : w.n(); }
+
+// ---- Stage 1 ----
+
+constexpr int kWidth = 8;  // consecutive values per thread if alignment allows vectors
+
+// y = x in another dtype.
+// Shapes: x [rows, columns], any row stride; y dense.
+// Mapping: a thread converts kEach consecutive values; blockIdx.y is the row.
+// Bound: launch latency for the final states of a step; for encoder outputs, x read and y written
+// once.
+// Tests: tests/kernels/linear/linear_test.cc.
+template <typename In, typename Out, int kEach>
+__global__ void ConvertKernel(const In* x, int64_t x_stride, int64_t columns, Out* y) {
+  WaitForInputs();
+  const int64_t row = blockIdx.y;
+  const int64_t c = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) * kEach;
+  if (c >= columns) return;
+  float values[kEach];
+  LoadNeighbours(x + row * x_stride + c, values);
+  StoreNeighbours(values, y + row * columns + c);
+}
+
+template <typename Out>
+void Convert(const Tensor& x, const Tensor& y, Stream& stream) {
+  const int64_t rows = x.dim[0], columns = x.dim[1];
+  const bool vectors = Vectorizable(x) && columns % kWidth == 0;
+  const int64_t threads = vectors ? columns / kWidth : columns;
+  const dim3 grid(static_cast<unsigned>((threads + 255) / 256), static_cast<unsigned>(rows));
+  Launch(stream, grid, dim3(256), 0,
+         vectors ? ConvertKernel<float, Out, kWidth> : ConvertKernel<float, Out, 1>, x.as<float>(),
+         x.stride[0], columns, y.as<Out>());
+}
+
+// ---- Stage 2, f32 ----
+
+template <typename T, typename Out>
+struct TileArgs {
+  const T* x;
+  const T* w;           // [n, k] dense
+  const float* bias;    // f32, or null
+  const Out* out_bias;  // of y's type, or null
+  const Out* residual;
+  Out* y;
+  int64_t x_stride, residual_stride, y_stride;
+  int64_t rows, n, k;
+  float alpha;
+  Activation activation;
+};
+
+constexpr int kTileThreads = 256;
+constexpr int kTileDepth = 32;  // values of k staged at once
+
+// f32 GEMM: y = activation(alpha * x W^T + bias) + residual.
+// Shapes: x [rows, k], W [n, k], bias [n] f32, residual and y [rows, n]; any row strides.
+// Accumulation: every element is one chain of f32 fused multiply-adds over k in ascending order, as
+// on the CPU, so the result of a row is bit-identical alone and in any batch.
+// Mapping: a CTA computes kRows x kColumns of y; a thread computes kRows * kColumns / 256 of them,
+// in columns 16 (kRows 64) or 32 (kRows 8) apart; kTileDepth values of k of both operands are
+// staged in shared memory.
+// Bound: f32 multiply-adds. This is the exact path, not the fast one; bf16 and f16 use it only for
+// shapes that cuBLASLt rejects.
+// Tests: tests/kernels/linear/linear_test.cc.
+template <typename T, typename Out, int kRows, int kColumns>
+__global__ void __launch_bounds__(kTileThreads) TileProduct(TileArgs<T, Out> a) {
+  constexpr int kColumnThreads = kColumns < 32 ? kColumns : kRows >= 64 ? 16 : 32;
+  constexpr int kRowThreads = kTileThreads / kColumnThreads;
+  constexpr int kRowsEach = kRows / kRowThreads, kColumnsEach = kColumns / kColumnThreads;
+  __shared__ float xs[kTileDepth][kRows + 1];
+  __shared__ float ws[kTileDepth][kColumns + 1];
+  WaitForInputs();
+  const int64_t row = int64_t{blockIdx.y} * kRows, column = int64_t{blockIdx.x} * kColumns;
+  const int tr = static_cast<int>(threadIdx.x) / kColumnThreads;
+  const int tc = static_cast<int>(threadIdx.x) % kColumnThreads;
+  float sums[kRowsEach][kColumnsEach] = {};
+  for (int64_t k = 0; k < a.k; k += kTileDepth) {
+    for (int i = static_cast<int>(threadIdx.x); i < kRows * kTileDepth; i += kTileThreads) {
+      const int r = i / kTileDepth, d = i % kTileDepth;
+      const bool inside = row + r < a.rows && k + d < a.k;
+      xs[d][r] = inside ? ToF32(a.x[(row + r) * a.x_stride + k + d]) : 0.0f;
+    }
+    for (int i = static_cast<int>(threadIdx.x); i < kColumns * kTileDepth; i += kTileThreads) {
+      const int c = i / kTileDepth, d = i % kTileDepth;
+      const bool inside = column + c < a.n && k + d < a.k;
+      ws[d][c] = inside ? ToF32(a.w[(column + c) * a.k + k + d]) : 0.0f;
+    }
+    __syncthreads();
+#pragma unroll 8
+    for (int d = 0; d < kTileDepth; ++d) {
+#pragma unroll
+      for (int i = 0; i < kRowsEach; ++i) {
+#pragma unroll
+        for (int j = 0; j < kColumnsEach; ++j) {
+          sums[i][j] =
+              fmaf(xs[d][tr + i * kRowThreads], ws[d][tc + j * kColumnThreads], sums[i][j]);
+        }
+      }
+    }
+    __syncthreads();
+  }
+#pragma unroll
+  for (int i = 0; i < kRowsEach; ++i) {
+#pragma unroll
+    for (int j = 0; j < kColumnsEach; ++j) {
+      const int64_t r = row + tr + i * kRowThreads, c = column + tc + j * kColumnThreads;
+      if (r >= a.rows || c >= a.n) continue;
+      float v = a.alpha * sums[i][j];
+      if (a.bias != nullptr) v += a.bias[c];
+      if (a.out_bias != nullptr) v += ToF32(a.out_bias[c]);
+      v = Activated(a.activation, v);
+      if (a.residual != nullptr) v += ToF32(a.residual[r * a.residual_stride + c]);
+      a.y[r * a.y_stride + c] = FromF32<Out>(v);
+    }
+  }
+}
+
+template <typename T, typename Out>
+void LaunchTiles(const Product& p, Stream& stream) {
+  const TileArgs<T, Out> a{p.x.as<T>(),
+                           static_cast<const T*>(p.w->panels()),
+                           p.bias.dtype == DType::kF32 ? p.bias.as<float>() : nullptr,
+                           p.bias.dtype == DType::kF32 ? nullptr : p.bias.as<Out>(),
+                           p.residual.as<Out>(),
+                           p.y.as<Out>(),
+                           p.x.stride[0],
+                           p.residual.stride[0],
+                           p.y.stride[0],
+                           p.x.dim[0],
+                           p.w->n(),
+                           p.w->k(),
+                           p.alpha,
+                           p.activation};
+  const auto blocks = [](int64_t total, int64_t tile) {
+    return static_cast<unsigned>((total + tile - 1) / tile);
+  };
+  if (a.rows <= 16) {
+    Launch(stream, dim3(blocks(a.n, 32), blocks(a.rows, 8)), dim3(kTileThreads), 0,
+           TileProduct<T, Out, 8, 32>, a);
+  } else {
+    Launch(stream, dim3(blocks(a.n, 64), blocks(a.rows, 64)), dim3(kTileThreads), 0,
+           TileProduct<T, Out, 64, 64>, a);
+  }
+}
+
+void RunTiles(const Product& p, Stream& stream) {
+  DispatchDType(p.x.dtype, [&](auto in) {
+    using T = typename decltype(in)::type;
+    if (p.y.dtype == DType::kF32) return LaunchTiles<T, float>(p, stream);
+    QT_CHECK(p.y.dtype == p.x.dtype);
+    LaunchTiles<T, T>(p, stream);
+  });
+}
+
+void RunProduct(const Product& p, Stream& stream) {
+  if (p.w->type() != WeightType::kF32) {
+    auto& plans = static_cast<CudaDevice&>(stream.device()).plans();
+    if (plans == nullptr) plans = std::make_shared<ProductPlans>();
+    if (plans->Run(p, stream)) return;
+  }
+  RunTiles(p, stream);
+}
+
+// ---- Stage 3 ----
+
+template <typename In, typename Out>
+struct FinishArgs {
+  const In* product;    // [rows, n] dense, scaled
+  const float* bias;    // [n] f32, or null
+  const Out* out_bias;  // [n] of y's type, or null
+  const Out* residual;
+  Out* y;
+  int64_t residual_stride, y_stride;
+  int64_t columns;    // of y
+  int64_t up_offset;  // 0, or where the up half begins
+  Activation activation;
+  const int64_t* row_offset;  // scatter, or null
+  const int64_t* chunk_offset;
+  int64_t chunk;
+};
+
+// Epilogue pass: y = activation(product + bias) [* (up + bias)] + residual, row-major or scattered;
+// computed in f32.
+// Shapes: product [rows, n] dense; y [rows, columns], columns n or n / 2.
+// Mapping: a thread computes kEach consecutive values; blockIdx.y is the row.
+// Bound: the product read and y written once; 1024 rows of T5-base's 18432 cross-attention K and V
+// channels on an H200: 75 MB, 17 us at 4.3 TB/s.
+// Tests: tests/kernels/linear/linear_test.cc. Measurements: linear/NOTES.md.
+template <typename In, typename Out, int kEach>
+__global__ void FinishKernel(FinishArgs<In, Out> a) {
+  WaitForInputs();
+  const int c = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) * kEach;
+  if (c >= a.columns) return;
+  const int64_t row = blockIdx.y;
+  const In* product = a.product + row * (a.up_offset + a.columns);
+  const auto load = [&](int64_t at, float(&v)[kEach]) {
+    LoadNeighbours(product + at, v);
+    if (a.bias == nullptr && a.out_bias == nullptr) return;
+    float bias[kEach];
+    a.bias != nullptr ? LoadNeighbours(a.bias + at, bias) : LoadNeighbours(a.out_bias + at, bias);
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) v[j] += bias[j];
+  };
+  float v[kEach], other[kEach];
+  load(c, v);
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) v[j] = Activated(a.activation, v[j]);
+  if (a.up_offset > 0) {
+    load(c + a.up_offset, other);
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) v[j] *= other[j];
+  }
+  if (a.residual != nullptr) {
+    LoadNeighbours(a.residual + row * a.residual_stride + c, other);
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) v[j] += other[j];
+  }
+  Out* y = a.y + row * a.y_stride + c;
+  if (a.row_offset != nullptr) {
+    const int chunk = static_cast<int>(a.chunk);
+    y = a.y + a.row_offset[row] + a.chunk_offset[c / chunk] + c % chunk;
+    if (reinterpret_cast<uintptr_t>(y) % 16 != 0) {
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) y[j] = FromF32<Out>(v[j]);
+      return;
+    }
+  }
+  StoreNeighbours(v, y);
+}
+
+// Whether FinishKernel can use 16-byte vectors: groups of eight columns are aligned in all its
+// inputs and outputs and never cross a chunk.
+template <typename In, typename Out>
+bool FinishesByVectors(const FinishArgs<In, Out>& a) {
+  const auto aligned = [](const auto* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; };
+  const int64_t steps = a.columns | a.residual_stride | a.y_stride | a.chunk;
+  return steps % kWidth == 0 && aligned(a.product) && aligned(a.bias) && aligned(a.out_bias) &&
+         aligned(a.residual) && aligned(a.y);
+}
+
+template <typename In, typename Out>
+void LaunchFinish(const LinearArgs& args, const Tensor& product, int64_t first_row,
+                  Stream& stream) {
+  FinishArgs<In, Out> a{};
+  a.product = product.as<In>();
+  if (args.bias.dtype == DType::kF32) {
+    a.bias = args.bias.as<float>();
+  } else {
+    a.out_bias = args.bias.as<Out>();
+  }
+  a.columns = OutputColumns(*args.w);
+  a.up_offset = args.w->gated() ? a.columns : 0;
+  a.activation = args.activation;
+  const int64_t rows = product.dim[0];
+  if (args.scatter.base != nullptr) {
+    a.y = static_cast<Out*>(args.scatter.base);
+    a.row_offset = stream.Twin(args.scatter.row_offset) + first_row;
+    a.chunk_offset = stream.Twin(args.scatter.chunk_offset);
+    a.chunk = args.scatter.chunk;
+  } else {
+    a.y = args.y.as<Out>() + first_row * args.y.stride[0];
+    a.y_stride = args.y.stride[0];
+    if (args.residual.defined()) {
+      a.residual = args.residual.as<Out>() + first_row * args.residual.stride[0];
+      a.residual_stride = args.residual.stride[0];
+    }
+  }
+  const bool vectors = FinishesByVectors(a);
+  const int64_t threads = vectors ? a.columns / kWidth : a.columns;
+  const dim3 grid(static_cast<unsigned>((threads + 255) / 256), static_cast<unsigned>(rows));
+  Launch(stream, grid, dim3(256), 0,
+         vectors ? FinishKernel<In, Out, kWidth> : FinishKernel<In, Out, 1>, a);
+}
+
+// Whether stage 2 can compute the whole epilogue; otherwise stage 3 does it.
+bool ProductDoes(const LinearArgs& a, DType type) {
+  if (a.w->gated() || a.scatter.base != nullptr) return false;
+  if (type == DType::kF32) return true;
+  // cuBLASLt needs a bias of the dtype of y, and cannot add a residual after GELU or ReLU.
+  if (a.bias.defined() && a.bias.dtype != a.y.dtype) return false;
+  if (a.activation == Activation::kNone) return true;
+  return !a.residual.defined() &&
+         (a.activation == Activation::kRelu || a.activation == Activation::kGeluTanh);
+}
+
+struct Scratch {
+  void* workspace;
+  void* x;        // a chunk of x converted to the weight type
+  void* product;  // [chunk rows, n] of the weight type
+  int64_t bytes;
+};
+
+Scratch Carve(void* base, const LinearWeight& w, int64_t rows, const Device& device) {
+  const int64_t size = DTypeBytes(TypeOf(w));
+  const Pieces pieces = PiecesOf(w, device);
+  const bool converts = w.type() != WeightType::kF32;
+  Carver carver(base);
+  Scratch s;
+  s.workspace = carver.Take(converts ? ProductPlans::kWorkspaceBytes : 0);
+  s.x = carver.Take(converts ? std::min(rows, pieces.x) * w.k() * size : 0);
+  s.product = carver.Take(std::min(rows, pieces.product) * w.n() * size);
+  s.bytes = carver.used_bytes();
+  return s;
+}
+
+Tensor ConvertX(const Tensor& x, DType type, void* scratch, Stream& stream) {
+  if (x.dtype == type) return x;
+  QT_CHECK(x.dtype == DType::kF32);
+  const Tensor y = Tensor::Dense(scratch, type, {x.dim[0], x.dim[1]});
+  type == DType::kBF16 ? Convert<__nv_bfloat16>(x, y, stream) : Convert<__half>(x, y, stream);
+  return y;
+}
+
+// Stage 3 for the rows of the call from first_row on.
+void Finish(const LinearArgs& args, const Tensor& product, int64_t first_row, Stream& stream) {
+  const DType out = args.scatter.base != nullptr ? args.scatter.dtype : args.y.dtype;
+  DispatchDType(product.dtype, [&](auto in) {
+    using In = typename decltype(in)::type;
+    if (out == DType::kF32) return LaunchFinish<In, float>(args, product, first_row, stream);
+    QT_CHECK(out == product.dtype);
+    LaunchFinish<In, In>(args, product, first_row, stream);
+  });
+}
+
+// The arguments for rows [begin, end) of the call; `x` holds these rows of x.
+LinearArgs RowsOf(const LinearArgs& args, const Tensor& x, int64_t begin, int64_t end) {
+  LinearArgs part = args;
+  part.x = x;
+  if (args.residual.defined()) part.residual = args.residual.Rows(begin, end);
+  if (args.scatter.base != nullptr) {
+    part.scatter.row_offset += begin;
+  } else {
+    part.y = args.y.Rows(begin, end);
+  }
+  return part;
+}
+
+// The call as a single GEMM; `w` is null if that is impossible (scattered output).
+Product WholeProduct(const LinearArgs& args) {
+  Product p{};
+  if (args.scatter.base != nullptr) return p;
+  p.x = args.x;
+  p.w = args.w;
+  p.bias = args.bias;
+  p.residual = args.residual;
+  p.y = args.y;
+  p.alpha = args.alpha;
+  p.activation = args.activation;
+  p.norm_gamma = args.norm_gamma;
+  p.norm_beta = args.norm_beta;
+  p.norm_eps = args.norm_eps;
+  p.kv = args.kv;
+  p.x_squares = args.x_squares;
+  p.next_norm = args.next_norm;
+  return p;
+}
+
+}  // namespace
+
+int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream) {
+  if (IsQuantized(w.type())) return QuantizedScratchBytes(w, rows, stream);
+  return Carve(nullptr, w, rows, stream.device()).bytes;
+}
+
+namespace {
+
+// Stores K and V from y to the cache, if no GEMM epilogue did.
+void StoreKvAfter(const LinearArgs& args, Stream& stream) {
+  const KvCache& cache = *args.kv.cache;
+  const int64_t inner = cache.heads * cache.head_dim;
+  const auto heads = [&](int64_t part) {
+    return args.y.Columns(part * inner, (part + 1) * inner).SplitLast(cache.head_dim);
+  };
+  cuda::StoreKv({.k = heads(1),
+                 .v = heads(2),
+                 .cache = &cache,
+                 .layer = args.kv.layer,
+                 .slots = args.kv.slots},
+                stream);
+}
+
+}  // namespace
+
+void Linear(const LinearArgs& args, Stream& stream) {
+  if (args.x.dim[0] == 0) return;
+  if (IsQuantized(args.w->type())) return QuantizedLinear(args, stream);
+  if (RunSplitK(args, stream) || RunGemv(WholeProduct(args), stream)) return;
+  LinearArgs product = args;
+  product.kv = {};
+  WideLinear(product, stream);
+  if (args.kv.cache != nullptr) StoreKvAfter(args, stream);
+}
+
+bool LinearStoresKv(const LinearWeight& w, int64_t rows, const Stream& stream) {
+  return GemvStoresKv(w, rows) || SplitKStoresKv(w, rows, stream.device());
+}
+
+int64_t LinearNormParts(const LinearWeight& w, int64_t rows, const Stream& stream) {
+  const Device& device = stream.device();
+  if (SplitKStoresKv(w, rows, device)) return SplitKNormParts(w, rows, device);
+  return GemvNormParts(w, rows);
+}
+
+bool LinearTakesSquares(const LinearWeight& w, int64_t rows, const Stream& stream) {
+  return GemvTakesSquares(w, rows) || SplitKTakesSquares(w, rows, stream.device());
+}
+
+void WideLinear(const LinearArgs& args, Stream& stream) {
+  const LinearWeight& w = *args.w;
+  const int64_t rows = args.x.dim[0];
+  const DType type = TypeOf(w);
+  QT_CHECK(!args.norm_gamma.defined() && args.kv.cache == nullptr);
+  QT_CHECK(!args.x_squares.defined() && !args.next_norm.gamma.defined());
+  const bool direct = ProductDoes(args, type);
+  const bool many = PersistentTakes(args, stream.device());
+  const Scratch scratch = Carve(args.scratch.data, w, rows, stream.device());
+  QT_CHECK_GE(args.scratch.elements(), scratch.bytes);
+  const Pieces pieces = PiecesOf(w, stream.device());
+  const int64_t piece = !many && !direct ? pieces.product : args.x.dtype != type ? pieces.x : rows;
+  for (int64_t begin = 0; begin < rows; begin += piece) {
+    const int64_t end = std::min(begin + piece, rows);
+    const Tensor x = ConvertX(args.x.Rows(begin, end), type, scratch.x, stream);
+    if (many) {
+      PersistentLinear(RowsOf(args, x, begin, end), stream);
+      continue;
+    }
+    Product p{};
+    p.x = x;
+    p.w = &w;
+    p.alpha = args.alpha;
+    p.workspace = scratch.workspace;
+    if (direct) {
+      p.bias = args.bias;
+      p.activation = args.activation;
+      p.y = args.y.Rows(begin, end);
+      if (args.residual.defined()) p.residual = args.residual.Rows(begin, end);
+      RunProduct(p, stream);
+    } else {
+      p.y = Tensor::Dense(scratch.product, type, {end - begin, w.n()});
+      RunProduct(p, stream);
+      Finish(args, p.y, begin, stream);
+    }
+  }
+}
+
+}  // namespace quintet::cuda

@@ -1,0 +1,181 @@
+// GEMM with weights packed once at load: y = epilogue(alpha * x W^T + bias).
+//
+// CPU: x and y are f32. By weight type:
+//   f32:   each element of y is one chain of fused multiply-adds over k in ascending order, so the
+//          result of a row is bit-identical alone and in any batch
+//   int8:  each row of x is quantised on the fly (symmetric, one scale per row); sums are exact
+//          (i32)
+//   bf16:  only on CPUs with bf16 dot products; x is rounded to bf16, sums are f32 in a fixed
+//          order
+//
+// GPU:
+//   f32:       x and y are f32; sums as on the CPU, in the same order
+//   bf16, f16: x has the weight type, or is f32 and rounded to it first; y has that type or f32;
+//              sums are f32, in an order that depends on the shape
+//   int8, fp8: as bf16 weights that hold each value times the scale of its channel
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kernels/base/tensor.h"
+#include "kernels/ops/kv_cache.h"
+#include "kernels/runtime/buffer.h"
+#include "kernels/runtime/stream.h"
+
+namespace quintet {
+
+enum class Activation : uint8_t { kNone, kRelu, kGeluTanh, kGeluErf, kSilu, kTanh };
+
+// kI8 and kF8 (e4m3) have one scale per output channel.
+enum class WeightType : uint8_t { kF32, kBF16, kF16, kI8, kF8 };
+// The dtype of the weight values in memory and in files.
+DType WeightDType(WeightType type);
+const char* WeightTypeName(WeightType type);  // "f32", "bf16", "f16", "int8", "fp8"
+constexpr bool IsQuantized(WeightType type) {
+  return type == WeightType::kI8 || type == WeightType::kF8;
+}
+constexpr bool IsQuantized(DType type) { return type == DType::kI8 || type == DType::kF8; }
+// Whether the device supports this weight type. A GPU supports all types. A CPU (null device)
+// supports kF32 and kI8, and kBF16 if it has the instructions.
+bool WeightTypeSupported(WeightType type, const Device* device = nullptr);
+// The dtype of activations for such weights. GPU: that of the weights, or bf16 for quantised
+// weights. CPU: f32.
+DType ActivationType(WeightType type, const Device* device);
+
+// A weight matrix W [n, k] in the layout that the GEMM kernels read. Immutable once packed;
+// concurrent reads are safe.
+class LinearWeight {
+ public:
+  // Allocates memory for W. `gated`: W holds two halves of n/2 rows, gate then up; on the CPU they
+  // are interleaved in memory so that one GEMM yields both halves of a gated activation together.
+  // On a device, which must outlive the calls of Pack, the layout is row-major.
+  static absl::StatusOr<LinearWeight> Allocate(int64_t n, int64_t k, WeightType type, bool gated,
+                                               Device* device = nullptr);
+  // As Allocate but without memory, for sizing only: bytes() and scratch sizes are valid.
+  static absl::StatusOr<LinearWeight> Describe(int64_t n, int64_t k, WeightType type, bool gated,
+                                               Device* device = nullptr);
+  // A view of unquantised values [n, k] that are already in device memory.
+  static LinearWeight OnDevice(const void* values, int64_t n, int64_t k, WeightType type,
+                               bool gated, Device* device);
+  LinearWeight() = default;
+
+  // Fills output channels [row, row + w.dim[0]) from w [rows, k] f32|bf16|f16 with any strides (a
+  // transposed view serves the [in, out] files of GPT-2). Quantises as QuantizeRows does. Calls on
+  // disjoint ranges may run in parallel if each range starts at a multiple of kPackRows and ends at
+  // one or at the end of its half (gated) or of the matrix. Rows count in file order: gate rows are
+  // [0, n/2), up rows [n/2, n).
+  static constexpr int64_t kPackRows = 64;
+  void Pack(int64_t row, const Tensor& w);
+  // As Pack, from quantised values: w [rows, k] of WeightDType(type()), scales [rows] f32.
+  void PackQuantized(int64_t row, const Tensor& w, const Tensor& scales);
+  // The inverse of Pack, for tests: writes dequantised rows to w [rows, k] f32. CPU only.
+  void Unpack(int64_t row, const Tensor& w) const;
+
+  bool defined() const { return n_ > 0; }
+  int64_t n() const { return n_; }
+  int64_t k() const { return k_; }
+  WeightType type() const { return type_; }
+  bool gated() const { return gated_; }
+  int64_t bytes() const { return panel_bytes_ + channel_bytes_; }
+
+  // The packed values and the per-channel data. CPU: panels, as described in linear_cpu.h. Device:
+  // values [n, k] row-major, and scales [n] f32 if quantised.
+  const void* panels() const { return panels_.data(); }
+  const void* channels() const { return channels_.data(); }
+
+ private:
+  void WriteRows(int64_t row, const Tensor& w);
+  void WriteQuantized(int64_t row, const Tensor& w, const Tensor& scales);
+
+  int64_t n_ = 0, k_ = 0;
+  WeightType type_ = WeightType::kF32;
+  bool gated_ = false;
+  Device* device_ = nullptr;
+  int64_t panel_bytes_ = 0, channel_bytes_ = 0;
+  Buffer panels_;
+  Buffer channels_;  // quantised only: scale of each channel; kI8 on a CPU: scales and sums
+};
+
+// The quantisation of Pack, for files: from w [rows, k] f32|bf16|f16 to q [rows, k] i8 or f8,
+// dense, and scales [rows] f32. Symmetric: the largest magnitude of a channel becomes 127 (i8) or
+// 448 (f8).
+void QuantizeRows(const Tensor& w, const Tensor& q, const Tensor& scales);
+
+// Scattered output: element (r, c) is written to base[row_offset[r] + chunk_offset[c / chunk] + c %
+// chunk]. With it, one GEMM writes the cross-attention K and V of all layers into the cache.
+struct ScatterOutput {
+  void* base = nullptr;
+  DType dtype = DType::kF32;
+  const int64_t* row_offset = nullptr;    // [rows], in elements
+  const int64_t* chunk_offset = nullptr;  // [n / chunk], in elements
+  int64_t chunk = 0;
+};
+
+// Cache destination of a QKV GEMM, y [rows, 3 I]: K and V are written to their slots in the KV
+// cache instead of to y (as StoreKv does).
+struct KvOutput {
+  const KvCache* cache = nullptr;
+  int64_t layer = 0;
+  absl::Span<const int32_t> slots;  // [rows]; -1: K and V of the row are not stored
+};
+
+// Split RMSNorm: an RMSNorm between two GEMMs without a pass of its own. Since norm(y) W^T = (y
+// gamma) W^T / sqrt(mean(y^2) + eps), the epilogue of the first GEMM writes y * gamma and partial
+// sums of y^2, and that of the second GEMM scales its rows (LinearArgs::x_squares).
+struct NormOutput {
+  Tensor gamma;    // [n] f32
+  Tensor scaled;   // [rows, n] of w's type: y * gamma
+  Tensor squares;  // [rows, LinearNormParts] f32, dense: sums of y^2 over equal parts of n
+};
+
+struct LinearArgs {
+  Tensor x;  // [rows, k], unit last stride
+  // Fused norm, only if LinearTakesNorm: x [rows, k] f32 is normalised first, by LayerNorm if
+  // norm_beta is defined, otherwise by RMSNorm (norm.h).
+  Tensor norm_gamma, norm_beta;  // [k] f32, or undefined
+  float norm_eps = 0.0f;
+  // Second half of a split RMSNorm, only if LinearTakesSquares: x and x_squares are the `scaled`
+  // and `squares` of a NormOutput, and x W^T is scaled by 1 / sqrt(sum of the squares of the row /
+  // k + norm_eps).
+  Tensor x_squares;                 // [rows, parts] f32, dense, or undefined
+  const LinearWeight* w = nullptr;  // [n, k]
+  Tensor bias;                      // [n] f32 (GPU: or of y's type), or undefined
+  float alpha = 1.0f;               // scales x W^T before the bias
+  // Applied after the bias. Gated weight: y = activation(gate) * up, n/2 columns; otherwise y =
+  // activation(.).
+  Activation activation = Activation::kNone;
+  Tensor residual;  // [rows, n] of y's type, added last, or undefined; may alias y
+  // [rows, n] or [rows, n/2], unit last stride; must not alias x. Undefined with scatter. On a GPU,
+  // if the row stride is larger than the row, up to seven values behind each row may be
+  // overwritten.
+  Tensor y;
+  ScatterOutput scatter;  // used if base is set; no residual then
+  KvOutput kv;            // used if cache is set; only if LinearStoresKv
+  // First half of a split RMSNorm, used if gamma is defined; only if LinearNormParts > 0. x has the
+  // dtype of w, y is f32.
+  NormOutput next_norm;
+  Tensor scratch;  // LinearScratchBytes(...) bytes as [bytes] i8, or undefined when that is 0
+};
+// Checks shapes (QT_CHECK), counts one GEMM on the stream, then runs it on the threads of the
+// stream or on its device. Zero rows are allowed.
+void Linear(const LinearArgs& args, Stream& stream);
+// Whether a GEMM of `rows` rows can normalise x itself (norm_gamma): on a GPU, for few rows.
+bool LinearTakesNorm(const LinearWeight& w, int64_t rows, const Stream& stream);
+// Whether a GEMM of `rows` rows can store K and V to the cache in its epilogue (kv): on a GPU, for
+// few rows; on Hopper for up to 256.
+bool LinearStoresKv(const LinearWeight& w, int64_t rows, const Stream& stream);
+// The number of partial sums, at most n / 16, per row of NormOutput::squares for a GEMM of `rows`
+// rows; 0 if it cannot write a NormOutput. It is nonzero on a GPU with bf16 weights for few rows
+// (on Hopper up to 64, and more for small GEMMs), and always 0 above kMostNormRows. In such calls,
+// and in those with x_squares, rows of all tensors must begin on 16-byte boundaries.
+constexpr int64_t kMostNormRows = 512;
+int64_t LinearNormParts(const LinearWeight& w, int64_t rows, const Stream& stream);
+// Whether a GEMM of `rows` rows supports x_squares; for up to eight rows only if k > 1024.
+bool LinearTakesSquares(const LinearWeight& w, int64_t rows, const Stream& stream);
+// Bytes of LinearArgs::scratch. Grows with rows; on the CPU up to about a quarter of the L2 cache
+// of a core.
+int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream);
+
+}  // namespace quintet

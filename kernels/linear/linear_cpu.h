@@ -1,0 +1,146 @@
+// Parts of the CPU GEMM, shared by linear_cpu.cc, linear/activations_cpu.cc, linear/avx512.cc,
+// linear/amx.cc, linear/blocks_cpu.cc and log_prob_cpu.cc; not for other folders.
+//
+// Packed layout. Output channels are packed in panels of 32 columns. A panel is [groups][32] units
+// of four bytes; a unit holds the weights of one channel for one group of consecutive k: 1 f32, 2
+// bf16 or 4 i8. Channels past n and values past k are 0. Gated: columns [0, 16) of panel p are the
+// gate rows [16 p, 16 p + 16), columns [16, 32) the up rows of the same numbers. kI8 channel data:
+// f32 scales [panels * 32], then i32 128 * sum over k of the weights, [panels * 32].
+//
+// Why 32 columns: one pass over a panel then serves 12 rows from the registers of AVX-512 (12 x 2
+// vectors) and reads memory in one ascending stream. With 64 columns, 8 rows needed two passes or a
+// stride, and weights from memory arrived at half the speed.
+//
+// Activations are packed too, whatever their dtype: each panel passes over all rows, and unpacked
+// rows would be as many memory streams as a kernel has rows, all in one set of the L1 cache if rows
+// are whole pages apart. Activations of i8 GEMMs are u8 = quantised value + 128, as VPDPBUSD needs;
+// the channel sums above subtract the 128 again, exactly.
+//
+// A GEMM multiplies a chunk of rows, which stay packed in the L2 cache, by all panels. A kernel
+// multiplies one panel by the chunk, block by block, and passes the sums of each block to
+// RunEpilogue as soon as they are complete.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/functional/function_ref.h"
+#include "kernels/linear/linear.h"
+
+namespace quintet::cpu {
+
+inline constexpr int64_t kPanelColumns = 32;
+inline constexpr int64_t kUnitBytes = 4;
+inline constexpr int64_t kChunkRows = 256;     // maximum rows of a chunk
+inline constexpr int64_t kMostBlockRows = 32;  // maximum rows of a block, for any kernel
+
+constexpr int64_t GroupSize(WeightType type) {
+  return type == WeightType::kF32 ? 1 : type == WeightType::kBF16 ? 2 : 4;
+}
+inline int64_t Groups(const LinearWeight& w) {
+  return (w.k() + GroupSize(w.type()) - 1) / GroupSize(w.type());
+}
+// Output columns that one panel yields.
+inline int64_t ColumnsPerPanel(const LinearWeight& w) {
+  return w.gated() ? kPanelColumns / 2 : kPanelColumns;
+}
+inline int64_t OutputColumns(const LinearWeight& w) { return w.gated() ? w.n() / 2 : w.n(); }
+inline int64_t Panels(const LinearWeight& w) {
+  return (OutputColumns(w) + ColumnsPerPanel(w) - 1) / ColumnsPerPanel(w);
+}
+
+struct PanelProduct;
+
+// A kernel that multiplies one panel.
+struct PanelKernel {
+  void (*multiply)(const PanelProduct&) = nullptr;
+  int64_t rows = 0;  // maximum rows of a block
+  int64_t run = 0;   // layout of the activations, see Activations
+};
+
+// Packed rows of x, split into blocks of nearly equal size, the larger ones first. A block of R
+// rows is [groups / run][R][run] units: with run 1 the R units of one group are contiguous, with
+// run 16 (AMX) 64 bytes of each row are.
+struct Activations {
+  PanelKernel kernel;  // the kernel that reads them
+  const char* data = nullptr;
+  int64_t rows = 0;
+  int64_t blocks = 0;
+  int64_t groups = 0;             // padded to a multiple of run
+  const float* scales = nullptr;  // [rows], kI8 only
+
+  int64_t BlockBegin(int64_t block) const {
+    return block * (rows / blocks) + std::min(block, rows % blocks);
+  }
+  int64_t BlockRows(int64_t block) const { return BlockBegin(block + 1) - BlockBegin(block); }
+  const char* Block(int64_t block) const { return data + BlockBegin(block) * groups * kUnitBytes; }
+};
+
+// Arguments of a panel kernel: one panel times all rows of x.
+struct PanelProduct {
+  const Activations* x = nullptr;
+  const char* panel = nullptr;
+  // The panel that this thread will probably multiply next, for prefetching; or null.
+  const char* next = nullptr;
+  int64_t groups = 0;
+  char* tile = nullptr;  // scratch [kChunkRows, 32] units, aligned to 64
+  // Called with the sums [rows, 32] f32, or i32 for kI8, of rows [row, row + rows) of x. If x has
+  // only one block, its sums also stay at the beginning of `tile`.
+  absl::FunctionRef<void(const void* sums, int64_t row, int64_t rows)> finish;
+};
+
+// Prefetch distance of the weights in bytes, if x has only one block of rows. Measured on one core
+// of a Xeon with AMX: linear/NOTES.md.
+inline constexpr int64_t kAhead = 3072;
+// Groups of k that are multiplied for all blocks before the next groups, so that their weights stay
+// in the L2 cache.
+int64_t GroupsOfPass(int64_t blocks, int64_t groups);
+
+// The fastest kernel of this CPU for a chunk of `rows` rows and weights of this type.
+PanelKernel ChoosePanelKernel(WeightType type, int64_t rows);
+// Kernels for instruction sets that Highway does not cover (linear/avx512.cc, linear/amx.cc).
+// `multiply` is null if the CPU lacks the instructions.
+PanelKernel VnniPanelKernel();
+PanelKernel Bf16PanelKernel();
+PanelKernel AmxI8PanelKernel();
+PanelKernel AmxBf16PanelKernel();
+
+// Maximum rows of a chunk: about as many as fit into a quarter of the L2 cache.
+int64_t MostChunkRows(const LinearWeight& w);
+// Rows per chunk if `rows` rows are split into chunks of nearly equal size.
+int64_t ChunkRows(const LinearWeight& w, int64_t rows);
+// Bytes of scratch that PackActivations needs for a chunk of `rows` rows.
+int64_t ActivationBytes(const LinearWeight& w, int64_t rows);
+// Packs x [rows <= kChunkRows, k] into scratch, converted to the dtype of the GEMM.
+Activations PackActivations(const LinearWeight& w, const Tensor& x, const Tensor& scratch,
+                            ThreadPool& pool);
+
+// Quantisation of one row to u8: y = round(x * inverse) + 128.
+struct RowScale {
+  float scale = 0.0f;
+  float inverse = 0.0f;
+};
+RowScale ScaleOfRow(const float* x, int64_t k);
+// Convert n values to u8, or to bf16 (only if there is a Bf16PanelKernel), padded to whole groups.
+void QuantizeValues(const float* x, int64_t n, float inverse, uint8_t* y);
+void Bf16RoundValues(const float* x, int64_t n, uint16_t* y);
+
+struct Epilogue {
+  const LinearWeight* w = nullptr;
+  const float* row_scales = nullptr;  // Activations::scales
+  const float* bias = nullptr;        // [n] or null
+  float alpha = 1.0f;
+  Activation activation = Activation::kNone;
+  const float* residual = nullptr;  // [rows, columns] f32, or null
+  int64_t residual_stride = 0;
+  float* y = nullptr;  // unused with scatter
+  int64_t y_stride = 0;
+  const ScatterOutput* scatter = nullptr;
+};
+// Computes the outputs of rows [row, row + rows) for the columns of a panel, from the sums of
+// PanelProduct. The first column of the panel is written to column `y_column` of y: Linear passes
+// its column in the whole matrix, log_prob.h uses a buffer for one panel.
+void RunEpilogue(const Epilogue& epilogue, const void* sums, int64_t panel, int64_t row,
+                 int64_t rows, int64_t y_column);
+
+}  // namespace quintet::cpu

@@ -1,0 +1,198 @@
+// Consumer warpgroup of the persistent GEMM kernel: mainloop with accumulators in registers, and
+// epilogue.
+#pragma once
+
+#include "kernels/linear/persistent.cuh"
+
+namespace quintet::cuda {
+
+// Computes x / (1 + 2^exponent) for two values with a single reciprocal.
+__device__ __forceinline__ void DivideTwo(float& x, float& y, float x_exponent, float y_exponent) {
+  constexpr float kMost = 62.0f;  // the product of two stays finite
+  const float x_divisor = 1.0f + Exp2(fminf(x_exponent, kMost));
+  const float y_divisor = 1.0f + Exp2(fminf(y_exponent, kMost));
+  const float inverse = Reciprocal(x_divisor * y_divisor);
+  x *= y_divisor * inverse;
+  y *= x_divisor * inverse;
+}
+
+// Applies the activation kOf to two values; kGeluTanh as in QuickGelu.
+template <Activation kOf>
+__device__ __forceinline__ void ActivateTwo(float& x, float& y) {
+  if constexpr (kOf == Activation::kGeluTanh) {
+    DivideTwo(x, y, QuickGeluExponent(x), QuickGeluExponent(y));
+  } else if constexpr (kOf == Activation::kSilu) {
+    constexpr float kLog2E = 1.4426950408889634f;
+    DivideTwo(x, y, -kLog2E * x, -kLog2E * y);
+  } else {
+    x = Activated(kOf, x);
+    y = Activated(kOf, y);
+  }
+}
+
+// A consumer warpgroup.
+template <typename S>
+class PersistentConsumer {
+  using T = typename S::T;
+
+ public:
+  __device__ __forceinline__ PersistentConsumer(const PersistentArgs& a, PersistentSmem<S>& memory,
+                                                int group)
+      : a_(a),
+        memory_(memory),
+        group_(group),
+        lane_(static_cast<int>(threadIdx.x) % 32),
+        warp_(__shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32 % 4, 0)) {}
+
+  __device__ __forceinline__ void Run() {
+    const PersistentTileScheduler<S> tiles(a_);
+    for (int tile = static_cast<int>(blockIdx.x); tile < tiles.count();
+         tile += static_cast<int>(gridDim.x)) {
+      Multiply();
+      const int2 at = tiles.At(tile);
+      row_ = at.x + group_ * 64 + warp_ * S::kBoxRows;
+      column_ = at.y;
+      Finish();
+    }
+  }
+
+ private:
+  // Returns a pipeline stage to the producer.
+  __device__ __forceinline__ void Release(int stage) {
+    if (lane_ == 0) Arrive(SharedAddress(&memory_.empty[stage]));
+  }
+
+  // Mainloop: sums_ = x W^T of the tile.
+  __device__ __forceinline__ void Multiply() {
+    const int steps = (a_.k + S::kDepth - 1) / S::kDepth;
+    int before = 0;
+    for (int step = 0; step < steps; ++step) {
+      Wait(SharedAddress(&memory_.full[place_.stage]), place_.parity);
+      const uint64_t x =
+          Describe(SharedAddress(memory_.x[place_.stage] + group_ * 64 * S::kDepth), 16);
+      const uint64_t w = Describe(SharedAddress(memory_.w[place_.stage]), 16);
+      BeginProducts();
+#pragma unroll
+      for (int part = 0; part < S::kDepth / 16; ++part) {
+        Wgmma<T>(sums_, x + part * 2, w + part * 2, step > 0 || part > 0);
+      }
+      CommitProducts();
+      if (step > 0) {
+        WaitForProducts<1>();
+        Release(before);
+      }
+      before = place_.stage;
+      place_.Advance();
+    }
+    WaitForProducts<0>();
+    Pin(sums_);
+    Release(before);
+  }
+
+  __device__ __forceinline__ void Finish() {
+    if constexpr (S::kScattered) return FinishAs<Activation::kNone>();
+    switch (a_.activation) {
+      case Activation::kNone:
+        return FinishAs<Activation::kNone>();
+      case Activation::kRelu:
+        return FinishAs<Activation::kRelu>();
+      case Activation::kGeluTanh:
+        return FinishAs<Activation::kGeluTanh>();
+      case Activation::kGeluErf:
+        return FinishAs<Activation::kGeluErf>();
+      case Activation::kSilu:
+        return FinishAs<Activation::kSilu>();
+      case Activation::kTanh:
+        return FinishAs<Activation::kTanh>();
+    }
+  }
+
+  // Epilogue: writes y in boxes of 64 columns (128 bytes) through two alternating staging buffers
+  // in shared memory. Reads before the last __syncwarp are complete, so that buffer may be
+  // overwritten.
+  template <Activation kOf>
+  __device__ __forceinline__ void FinishAs() {
+    constexpr int kInBox = S::kBoxColumns / 8;  // groups of eight columns
+    int64_t row_at[kRowsEach];
+#pragma unroll
+    for (int i = 0; i < kRowsEach; ++i) row_at[i] = RowAt(min(Row(i), a_.rows - 1));
+#pragma unroll
+    for (int box = 0; box < S::kColumns / S::kBoxColumns; ++box) {
+      const uint32_t staged = SharedAddress(memory_.y[group_ * 4 + warp_][box % 2]);
+#pragma unroll
+      for (int i = 0; i < kInBox; i += 2) {
+        float v[2][4];
+        Values<kOf>(box * kInBox + i, v[0]);
+        Values<kOf>(box * kInBox + i + 1, v[1]);
+        Stage(staged, i, v);
+      }
+      __syncwarp();
+      Store(staged, column_ + box * S::kBoxColumns, row_at);
+    }
+  }
+
+  // Stores of a box: eight lanes store one row, 16 bytes per lane.
+  static constexpr int kRowsEach = S::kBoxRows / 4;
+  __device__ __forceinline__ int Row(int i) const { return row_ + i * 4 + lane_ / 8; }
+
+  __device__ __forceinline__ int64_t RowAt(int row) const {
+    if constexpr (S::kScattered) return a_.row_offset[row];
+    return row * a_.y_stride;
+  }
+
+  __device__ __forceinline__ void Store(uint32_t staged, int box_column,
+                                        const int64_t (&row_at)[kRowsEach]) {
+    const int piece = lane_ % 8, column = box_column + piece * 8;
+    if (column >= a_.columns) return;
+    int64_t column_at = column;
+    if constexpr (S::kScattered) {
+      column_at = a_.chunk_offset[column / a_.chunk] + column % a_.chunk;
+    }
+    T* const y = static_cast<T*>(a_.y) + column_at;
+#pragma unroll
+    for (int i = 0; i < kRowsEach; ++i) {
+      const int row = i * 4 + lane_ / 8;
+      const float4 bits = LoadFloat4(staged + row * 128 + (piece ^ row % 8) * 16);
+      if (Row(i) < a_.rows) Write(bits, y + row_at[i]);
+    }
+  }
+
+  __device__ static __forceinline__ void Write(const float4& bits, T* to) {
+    if (S::kScattered && reinterpret_cast<uintptr_t>(to) % 16 != 0) {
+      const T* values = reinterpret_cast<const T*>(&bits);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) to[i] = values[i];
+    } else {
+      *reinterpret_cast<float4*>(to) = bits;
+    }
+  }
+
+  // The epilogue values of a group of eight columns, in the fragment layout of a thread.
+  template <Activation kOf>
+  __device__ __forceinline__ void Values(int eight, float (&v)[4]) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) v[e] = sums_[eight][e];
+    ActivateTwo<kOf>(v[0], v[1]);
+    ActivateTwo<kOf>(v[2], v[3]);
+    if constexpr (S::kGated) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) v[e] *= sums_[S::kColumns / 8 + eight][e];
+    }
+  }
+
+  // Writes column groups i and i + 1 of a box to the staging buffer, swizzled as Store reads them.
+  __device__ __forceinline__ void Stage(uint32_t to, int i, const float (&v)[2][4]) {
+    const uint32_t pairs[4] = {PackPair<T>(v[0][0], v[0][1]), PackPair<T>(v[0][2], v[0][3]),
+                               PackPair<T>(v[1][0], v[1][1]), PackPair<T>(v[1][2], v[1][3])};
+    StoreMatrices(pairs, to + lane_ % 16 * 128 + ((i + lane_ / 16) ^ (lane_ % 8)) * 16);
+  }
+
+  const PersistentArgs& a_;
+  PersistentSmem<S>& memory_;
+  const int group_, lane_, warp_;
+  RingPlace<S::kStages> place_;
+  int row_, column_;  // first row of y of the warp; first column of y of the tile
+  float sums_[S::kChannels / 8][4] = {};
+};
+
+}  // namespace quintet::cuda

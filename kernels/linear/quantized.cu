@@ -1,0 +1,358 @@
+// GEMM with int8 and fp8 weights, which stay one byte each in memory.
+//
+// Few rows: a kernel reads the bytes, converts them to bf16 in registers and uses tensor cores; the
+// scale of each channel is applied in the epilogue. Many rows: the weight is dequantised to bf16 in
+// scratch, a slice of its channels at a time, and multiplied by linear.cu. This adds five bytes of
+// traffic per weight to the two of the GEMM, most of it within L2, which pays off with many rows.
+#include <algorithm>
+
+#include "kernels/cuda_ops.h"
+#include "kernels/linear/gemm.cuh"
+#include "kernels/ptx/mma.cuh"
+
+namespace quintet::cuda {
+namespace {
+
+constexpr int kChannels = 16;  // rows of W per CTA
+constexpr int kStepK = 64;     // values of k in one step of a warp, 16 per thread
+constexpr int kAhead = 4;      // steps whose weights are in flight
+constexpr int64_t kMostRows = 32;
+constexpr int64_t kSliceBytes = int64_t{32} << 20;  // of bf16 weights: stays in L2
+
+// Converts bytes 2 i and 2 i + 1 of a word to a pair of bf16, exactly.
+template <bool kF8>
+__device__ __forceinline__ uint32_t PairOf(uint32_t word, int i) {
+  __nv_bfloat162 pair;
+  if constexpr (kF8) {
+    // Move sign, exponent and mantissa to their places in bf16; the multiplication by 2^120
+    // corrects the exponent bias.
+    const uint32_t high = __byte_perm(word, 0, i == 0 ? 0x1404 : 0x3424);
+    const uint32_t bits = (high & 0x80008000u) | ((high & 0x7f007f00u) >> 4);
+    const uint32_t factor = 0x7b807b80u;  // 2^120
+    pair = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&bits),
+                   *reinterpret_cast<const __nv_bfloat162*>(&factor));
+  } else {
+    // The low seven bits become the mantissa of 128 + low. The subtrahend is 128, or 256 if the
+    // sign bit is set.
+    const uint32_t low = __byte_perm(word, 0, i == 0 ? 0x4140 : 0x4342);
+    const uint32_t bits = (low & 0x007f007fu) | 0x43004300u;
+    const uint32_t less = (low & 0x00800080u) | 0x43004300u;
+    pair = __hsub2(*reinterpret_cast<const __nv_bfloat162*>(&bits),
+                   *reinterpret_cast<const __nv_bfloat162*>(&less));
+  }
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+// Loads 16 consecutive values of x as pairs of bf16.
+__device__ __forceinline__ void LoadPairs(const __nv_bfloat16* x, uint32_t (&pairs)[8]) {
+  *reinterpret_cast<uint4*>(pairs) = *reinterpret_cast<const uint4*>(x);
+  *reinterpret_cast<uint4*>(pairs + 4) = *reinterpret_cast<const uint4*>(x + 8);
+}
+__device__ __forceinline__ void LoadPairs(const float* x, uint32_t (&pairs)[8]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float4 v = *reinterpret_cast<const float4*>(x + 4 * i);
+    pairs[2 * i] = PackPair<__nv_bfloat16>(v.x, v.y);
+    pairs[2 * i + 1] = PackPair<__nv_bfloat16>(v.z, v.w);
+  }
+}
+
+template <typename X, typename Out>
+struct ByteGemvArgs {
+  const char* w;                                // [n, k] int8 or e4m3
+  const float* scales;                          // [n]
+  const X* x;                                   // [rows, k]
+  const float* bias;                            // [n] f32, or null
+  const Out* out_bias;                          // [n], or null
+  const Out* residual;                          // [rows, columns], or null
+  Out* y;                                       // [rows, columns]
+  int64_t x_stride, residual_stride, y_stride;  // elements between rows
+  int rows, n, k, columns;
+  float alpha;
+  Activation activation;
+  bool gated;
+};
+
+// Gemv with byte weights: y = activation(alpha * x (scales W)^T + bias) [* up] + residual for few
+// rows.
+// Shapes: x [rows, k] bf16 or f32, W [n, k] int8 or e4m3, y [rows, columns] Out; k a multiple of
+// 64; rows <= 8 kTiles.
+// Accumulation: the bytes are exact in bf16. mma in f32: each warp sums its steps of k in ascending
+// order, then the warps' sums are added in warp order, then the scale of the channel is applied.
+// Mapping: a CTA computes 16 rows of W (gated: 8 gate rows and their 8 up rows); its warps split k
+// in interleaved steps of 64 values. The 16 bytes of a thread are the operands of four mma: the k
+// index is permuted in the same way for W and x, so that the bytes are contiguous in memory. The
+// first weights are loaded before the kernel waits for its inputs.
+// Bound: HBM, W is read once: n * k bytes at 4.3 TB/s on an H200.
+// Tests: tests/kernels/linear/linear_test.cc.
+template <bool kF8, typename X, typename Out, int kTiles>
+__global__ void ByteGemvKernel(ByteGemvArgs<X, Out> a) {
+  extern __shared__ float parts[];  // [warp][row][channel]
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  const int g = lane / 4, t = lane % 4;
+  const int first = static_cast<int>(blockIdx.x) * (a.gated ? kChannels / 2 : kChannels);
+  // Channels past the end read the last channel; their results are not written.
+  const int64_t top = min(first + g, a.columns - 1);
+  const int64_t bottom = a.gated ? top + a.columns : min(first + g + 8, a.n - 1);
+  const char* w_top = a.w + top * a.k + 16 * t;
+  const char* w_bottom = a.w + bottom * a.k + 16 * t;
+  const int steps = a.k / kStepK;
+  uint4 ahead[kAhead][2] = {};
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    const int step = warp + i * warps;
+    if (step >= steps) break;
+    ahead[i][0] = __ldg(reinterpret_cast<const uint4*>(w_top + step * kStepK));
+    ahead[i][1] = __ldg(reinterpret_cast<const uint4*>(w_bottom + step * kStepK));
+  }
+  WaitForInputs();
+
+  float sums[kTiles][4] = {};
+  for (int base = warp; base < steps; base += warps * kAhead) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int step = base + i * warps;
+      if (step >= steps) break;
+      const uint4 p = ahead[i][0], q = ahead[i][1];
+      const int next = step + kAhead * warps;
+      if (next < steps) {
+        ahead[i][0] = __ldg(reinterpret_cast<const uint4*>(w_top + next * kStepK));
+        ahead[i][1] = __ldg(reinterpret_cast<const uint4*>(w_bottom + next * kStepK));
+      }
+      const uint32_t p_words[4] = {p.x, p.y, p.z, p.w}, q_words[4] = {q.x, q.y, q.z, q.w};
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        const int r = tile * 8 + g;
+        uint32_t b[8] = {};
+        if (r < a.rows) LoadPairs(a.x + r * a.x_stride + step * kStepK + 16 * t, b);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          Mma<__nv_bfloat16>(sums[tile], PairOf<kF8>(p_words[j], 0), PairOf<kF8>(q_words[j], 0),
+                             PairOf<kF8>(p_words[j], 1), PairOf<kF8>(q_words[j], 1), b[2 * j],
+                             b[2 * j + 1]);
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int r = tile * 8 + 2 * t + i % 2, c = g + i / 2 * 8;
+      parts[(warp * kTiles * 8 + r) * (kChannels + 1) + c] = sums[tile][i];
+    }
+  }
+  __syncthreads();
+  const int channels = a.gated ? kChannels / 2 : kChannels;
+  for (int i = static_cast<int>(threadIdx.x); i < a.rows * channels;
+       i += static_cast<int>(blockDim.x)) {
+    const int r = i / channels, c = i % channels, column = first + c;
+    if (column >= a.columns) continue;
+    const auto value = [&](int part, int64_t channel) {
+      float sum = 0.0f;
+      for (int from = 0; from < warps; ++from) {
+        sum += parts[(from * kTiles * 8 + r) * (kChannels + 1) + part];
+      }
+      sum *= a.alpha * a.scales[channel];
+      if (a.bias != nullptr) sum += a.bias[channel];
+      if (a.out_bias != nullptr) sum += ToF32(a.out_bias[channel]);
+      return sum;
+    };
+    float v = Activated(a.activation, value(c, column));
+    if (a.gated) v *= value(c + 8, column + a.columns);
+    if (a.residual != nullptr) v += ToF32(a.residual[r * a.residual_stride + column]);
+    a.y[r * a.y_stride + column] = FromF32<Out>(v);
+  }
+}
+
+template <bool kF8, typename X, typename Out>
+void LaunchByteGemv(const LinearArgs& args, Stream& stream) {
+  ByteGemvArgs<X, Out> a{};
+  a.w = static_cast<const char*>(args.w->panels());
+  a.scales = static_cast<const float*>(args.w->channels());
+  a.x = args.x.as<X>();
+  if (args.bias.dtype == DType::kF32) {
+    a.bias = args.bias.as<float>();
+  } else {
+    a.out_bias = args.bias.as<Out>();
+  }
+  a.residual = args.residual.as<Out>();
+  a.y = args.y.as<Out>();
+  a.x_stride = args.x.stride[0];
+  a.residual_stride = args.residual.stride[0];
+  a.y_stride = args.y.stride[0];
+  a.gated = args.w->gated();
+  a.rows = static_cast<int>(args.x.dim[0]);
+  a.n = static_cast<int>(args.w->n());
+  a.k = static_cast<int>(args.w->k());
+  a.columns = a.gated ? a.n / 2 : a.n;
+  a.alpha = args.alpha;
+  a.activation = args.activation;
+  const int tiles = a.rows <= 8 ? 1 : a.rows <= 16 ? 2 : 4;
+  const int channels = a.gated ? kChannels / 2 : kChannels;
+  const int blocks = (a.columns + channels - 1) / channels;
+  // With few CTAs, all weights of a CTA are loaded at once; with many, several small CTAs keep an
+  // SM busier than one large CTA.
+  const bool many = blocks > 4 * stream.device().multiprocessors();
+  const int steps = a.k / kStepK, most_warps = tiles == 4 ? 8 : 16;
+  const int warps = std::clamp(many ? steps / kAhead : steps, 1, most_warps);
+  const size_t shared = static_cast<size_t>(warps) * tiles * 8 * (kChannels + 1) * sizeof(float);
+  const dim3 grid(static_cast<unsigned>(blocks));
+  const auto kernel = tiles == 1   ? ByteGemvKernel<kF8, X, Out, 1>
+                      : tiles == 2 ? ByteGemvKernel<kF8, X, Out, 2>
+                                   : ByteGemvKernel<kF8, X, Out, 4>;
+  Launch(stream, grid, dim3(static_cast<unsigned>(warps * 32)), shared, kernel, a);
+}
+
+bool IsFewRows(const LinearArgs& args) {
+  return args.scatter.base == nullptr && args.x.dim[0] <= kMostRows && args.w->k() % kStepK == 0 &&
+         Vectorizable(args.x);
+}
+
+void RunByteGemv(const LinearArgs& args, Stream& stream) {
+  const auto of_types = [&](auto f8, auto x) {
+    using X = typename decltype(x)::type;
+    if (args.y.dtype == DType::kF32) {
+      return LaunchByteGemv<decltype(f8)::value, X, float>(args, stream);
+    }
+    QT_CHECK(args.y.dtype == DType::kBF16);
+    LaunchByteGemv<decltype(f8)::value, X, __nv_bfloat16>(args, stream);
+  };
+  const auto of_format = [&](auto f8) {
+    if (args.x.dtype == DType::kF32) return of_types(f8, TypeTag<float>());
+    QT_CHECK(args.x.dtype == DType::kBF16);
+    of_types(f8, TypeTag<__nv_bfloat16>());
+  };
+  if (args.w->type() == WeightType::kF8) {
+    of_format(std::true_type());
+  } else {
+    of_format(std::false_type());
+  }
+}
+
+// out = W * scales in bf16, for some channels; one rounding.
+// Shapes: w [channels, k] bytes, scales [channels], out [channels, k]; k a multiple of 16.
+// Mapping: a thread converts 16 values. Bound: 3 bytes per value.
+// Tests: tests/kernels/linear/linear_test.cc.
+template <bool kF8>
+__global__ void DequantizeKernel(const char* w, const float* scales, int64_t vectors,
+                                 int64_t row_vectors, __nv_bfloat16* out) {
+  WaitForInputs();
+  const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
+  if (i >= vectors) return;
+  const float scale = scales[i / row_vectors];
+  const uint4 bytes = __ldg(reinterpret_cast<const uint4*>(w) + i);
+  const uint32_t words[4] = {bytes.x, bytes.y, bytes.z, bytes.w};
+  uint32_t pairs[8];
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    const uint32_t pair = PairOf<kF8>(words[j / 2], j % 2);
+    const float2 v = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair));
+    pairs[j] = PackPair<__nv_bfloat16>(v.x * scale, v.y * scale);
+  }
+  uint4* to = reinterpret_cast<uint4*>(out) + 2 * i;
+  to[0] = *reinterpret_cast<const uint4*>(pairs);
+  to[1] = *reinterpret_cast<const uint4*>(pairs + 4);
+}
+
+// As DequantizeKernel for any k: one value per thread.
+template <bool kF8>
+__global__ void DequantizeAnyKernel(const char* w, const float* scales, int64_t values, int64_t k,
+                                    __nv_bfloat16* out) {
+  WaitForInputs();
+  const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
+  if (i >= values) return;
+  const uint32_t pair = PairOf<kF8>(static_cast<unsigned char>(w[i]), 0);
+  const float v = __bfloat162float(reinterpret_cast<const __nv_bfloat162*>(&pair)->x);
+  out[i] = __float2bfloat16_rn(v * scales[i / k]);
+}
+
+template <bool kF8>
+void Dequantize(const LinearWeight& w, int64_t begin, int64_t end, void* to, Stream& stream) {
+  constexpr int kThreads = 256;
+  const int64_t k = w.k();
+  const char* from = static_cast<const char*>(w.panels()) + begin * k;
+  const float* scales = static_cast<const float*>(w.channels()) + begin;
+  auto* out = static_cast<__nv_bfloat16*>(to);
+  const bool vectors = k % 16 == 0;
+  const int64_t threads = (end - begin) * k / (vectors ? 16 : 1);
+  const dim3 grid(static_cast<unsigned>((threads + kThreads - 1) / kThreads));
+  if (vectors) {
+    Launch(stream, grid, dim3(kThreads), 0, DequantizeKernel<kF8>, from, scales, threads, k / 16,
+           out);
+  } else {
+    Launch(stream, grid, dim3(kThreads), 0, DequantizeAnyKernel<kF8>, from, scales, threads, k,
+           out);
+  }
+}
+
+// Channels that are dequantised at once: a multiple of 256, which keeps the columns of y aligned
+// for the next slice. The halves of a gated weight stay together.
+int64_t SliceChannels(const LinearWeight& w) {
+  constexpr int64_t kMultiple = 256;
+  const int64_t most = std::max(kMultiple, kSliceBytes / (2 * w.k()) / kMultiple * kMultiple);
+  return w.gated() ? w.n() : std::min(w.n(), most);
+}
+
+LinearWeight SliceAt(const LinearWeight& w, int64_t channels, const void* values, Device* device) {
+  return LinearWeight::OnDevice(values, channels, w.k(), WeightType::kBF16, w.gated(), device);
+}
+
+struct QuantizedScratch {
+  void* slice;     // [SliceChannels, k] bf16
+  Tensor product;  // scratch of the GEMM with the slice
+  int64_t bytes;
+};
+
+QuantizedScratch Carve(void* base, const LinearWeight& w, int64_t rows, const Stream& stream) {
+  const int64_t channels = SliceChannels(w);
+  Carver carver(base);
+  QuantizedScratch s;
+  s.slice = carver.Take(channels * w.k() * 2);
+  const LinearWeight slice = SliceAt(w, channels, s.slice, &stream.device());
+  s.product = carver.TakeTensor(DType::kI8, {cuda::LinearScratchBytes(slice, rows, stream)});
+  s.bytes = carver.used_bytes();
+  return s;
+}
+
+}  // namespace
+
+int64_t QuantizedScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream) {
+  return Carve(nullptr, w, rows, stream).bytes;
+}
+
+void QuantizedLinear(const LinearArgs& args, Stream& stream) {
+  QT_CHECK(!args.norm_gamma.defined());
+  if (IsFewRows(args)) return RunByteGemv(args, stream);
+  const LinearWeight& w = *args.w;
+  const QuantizedScratch scratch = Carve(args.scratch.data, w, args.x.dim[0], stream);
+  QT_CHECK_GE(args.scratch.elements(), scratch.bytes);
+  const bool scattered = args.scatter.base != nullptr;
+  int64_t channels = SliceChannels(w);
+  if (scattered && channels < w.n()) {
+    channels -= channels % args.scatter.chunk;
+    QT_CHECK_GT(channels, 0);
+  }
+  for (int64_t begin = 0; begin < w.n(); begin += channels) {
+    const int64_t end = std::min(begin + channels, w.n());
+    const auto dequantize = w.type() == WeightType::kF8 ? Dequantize<true> : Dequantize<false>;
+    dequantize(w, begin, end, scratch.slice, stream);
+    const LinearWeight slice = SliceAt(w, end - begin, scratch.slice, &stream.device());
+    LinearArgs part = args;
+    part.w = &slice;
+    part.scratch = scratch.product;
+    if (end - begin < w.n()) {
+      if (args.bias.defined()) part.bias = args.bias.Rows(begin, end);
+      if (args.residual.defined()) part.residual = args.residual.Columns(begin, end);
+      if (scattered) {
+        part.scatter.chunk_offset += begin / args.scatter.chunk;
+      } else {
+        part.y = args.y.Columns(begin, end);
+      }
+    }
+    WideLinear(part, stream);
+  }
+}
+
+}  // namespace quintet::cuda

@@ -1,0 +1,227 @@
+// Split-K GEMM for tens to a few hundred rows with bf16 or f16 weights on Hopper: choice of the
+// tiling, and the launch. The kernel is in linear/split_k.cuh.
+#include "kernels/linear/split_k.cuh"
+
+#include <algorithm>
+
+#include "kernels/cuda_ops.h"
+#include "kernels/linear/two_cta_gated.cuh"
+
+namespace quintet::cuda {
+namespace {
+
+// Up to this number of rows the kernel is used for weights of any shape.
+constexpr int64_t kRowsOfAny = 64;
+
+int CeilDiv(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
+
+// Whether four consecutive elements of such rows can be loaded and stored by one instruction.
+bool InFours(const void* data, int64_t stride, DType dtype) {
+  const auto bytes = static_cast<uintptr_t>(4 * DTypeBytes(dtype));
+  return reinterpret_cast<uintptr_t>(data) % bytes == 0 && stride % 4 == 0;
+}
+bool InFours(const Tensor& t) { return !t.defined() || InFours(t.data, t.stride[0], t.dtype); }
+
+void SetKvOutput(const KvOutput& kv, Stream& stream, SplitKArgs* a) {
+  const KvCache& cache = *kv.cache;
+  a->cache = cache.data;
+  a->slots = stream.Twin(kv.slots.data());
+  a->inner = static_cast<int>(cache.heads * cache.head_dim);
+  a->head_dim = static_cast<int>(cache.head_dim);
+  a->page_size = static_cast<int>(cache.page_size);
+  a->page_elements = cache.page_elements();
+  a->layer_offset = cache.ChunkOffset(kv.layer, false, 0);
+  a->head_stride = cache.page_size * cache.head_dim;
+}
+
+void SetSplitNorms(const LinearArgs& args, SplitKArgs* a) {
+  a->squares = args.x_squares.as<float>();
+  a->square_parts = static_cast<int>(args.x_squares.dim[1]);
+  a->inverse_k = 1.0f / static_cast<float>(args.w->k());
+  a->eps = args.norm_eps;
+  const NormOutput& next = args.next_norm;
+  a->next_gamma = next.gamma.as<float>();
+  a->next_scaled = next.scaled.data;
+  a->next_squares = next.squares.as<float>();
+  a->next_stride = next.scaled.stride[0];
+}
+
+template <typename T, typename S>
+void LaunchSized(const LinearArgs& args, const SplitKPlan& plan, Stream& stream) {
+  Device& device = stream.device();
+  SplitKArgs a = SplitKArgsOf(args, stream);
+  a.stages = plan.stages;
+  const LinearWeight& w = *args.w;
+  SplitKTensorMaps maps{};
+  const int box = a.up_offset > 0 ? S::kChannels / 2 : S::kChannels;
+  if (!EncodeBoxes({w.panels(), w.n(), 1, w.k(), w.k(), 0}, box, device, &maps.w) ||
+      !EncodeBoxes({args.x.data, a.rows, 1, w.k(), args.x.stride[0], 0}, S::kRows, device,
+                   &maps.x)) {
+    return;
+  }
+  const int tiles = CeilDiv(a.columns, box), splits = plan.splits;
+  const dim3 grid(static_cast<unsigned>(tiles * splits),
+                  static_cast<unsigned>(CeilDiv(a.rows, S::kRows)));
+  LaunchClusters(stream, grid, dim3(static_cast<unsigned>(splits)), dim3(S::kThreads),
+                 static_cast<size_t>(SplitKSmem::Of<S>(a, splits).bytes), SplitKKernel<T, S>, a,
+                 maps);
+}
+
+bool Large(const LinearWeight& w) {
+  constexpr int64_t kLeast = 2048;
+  return w.n() >= kLeast && w.k() >= kLeast;
+}
+
+// Whether a GEMM of 65 to 128 rows with large weights uses split-K over two CTAs: with tiles of 64
+// channels by 64 rows, two CTAs per tile then occupy between 3/4 and all of the SMs.
+bool InTwo(const LinearWeight& w, int64_t rows, const Device& device) {
+  const int tiles = 2 * CeilDiv(w.n(), 64), units = device.multiprocessors();
+  return rows > kRowsOfAny && rows <= 2 * kRowsOfAny && Large(w) && !w.gated() &&
+         2 * tiles <= units && 2 * tiles * 4 >= units * 3;
+}
+
+// Whether this kernel is faster than cuBLASLt (whose kernels do not use programmatic dependent
+// launch) and than the gemv kernel (linear/gemv.cu). Up to 64 rows it always is (1.0 to 2.2 times
+// as fast for 9 to 64 rows on the shapes of linear/NOTES.md). With more rows it is only while the
+// chain of kernels, not the multiplication, takes the time. With large weights it is used from 8
+// rows on: an 8-row step of Flan-T5-XL takes 1,199 us, 1,340 us with the gemv kernel; a 6-row step
+// takes 1,210 and 1,170 us, an 8-row step of T5-base 285 and 280 us.
+bool Fits(const LinearWeight& w, int64_t rows, const Device& device) {
+  constexpr int64_t kMostRows = 256;
+  const int64_t least_rows = Large(w) ? 8 : 9;
+  if (!device.hopper() || !IsHalf(w.type()) || w.k() % 8 != 0) return false;
+  if (rows < least_rows || rows > kMostRows) return false;
+  return rows <= kRowsOfAny || rows * w.n() * w.k() <= kSplitKMaxProducts || InTwo(w, rows, device);
+}
+
+// Whether the kernel supports this call: no scatter and no norm of x, x already of the weight type,
+// and everything aligned for accesses of four elements.
+bool Takes(const LinearArgs& args) {
+  const LinearWeight& w = *args.w;
+  if (args.scatter.base != nullptr || args.norm_gamma.defined()) return false;
+  if (args.x.dtype != WeightDType(w.type()) || !Vectorizable(args.x)) return false;
+  if (reinterpret_cast<uintptr_t>(w.panels()) % 16 != 0) return false;
+  if (args.y.dim[1] % 4 != 0 || !InFours(args.y) || !InFours(args.residual)) return false;
+  if (args.bias.defined() && !InFours(args.bias.data, 0, args.bias.dtype)) return false;
+  const KvCache* cache = args.kv.cache;
+  if (cache != nullptr && !InFours(cache->data, cache->head_dim, cache->dtype)) return false;
+  return InFours(args.next_norm.gamma.data, 0, DType::kF32) && InFours(args.next_norm.scaled);
+}
+
+// Chosen by measuring all plans on the shapes of linear/NOTES.md. Where it does not pick the
+// fastest plan, the loss is 5 % on average.
+SplitKPlan PlanOf(const LinearWeight& w, int64_t rows, const Device& device) {
+  const int units = device.multiprocessors(), steps = CeilDiv(w.k(), kSplitKDepth);
+  const int channel_tiles = CeilDiv(w.n(), 64);
+  const bool narrow = w.k() < 2048 && channel_tiles * CeilDiv(rows, 32) <= units * 11 / 10;
+  SplitKPlan plan{};
+  plan.rows = rows <= 16 ? 16 : rows <= 32 || narrow ? 32 : 64;
+  const int tiles = channel_tiles * CeilDiv(rows, plan.rows);
+  // CTAs of this kernel and of the next one should be resident together, and each CTA should have
+  // at least three k steps.
+  const bool in_two = InTwo(w, rows, device);
+  const int wanted_blocks = rows <= 32 ? units * 3 / 4 : in_two ? units : units / 2;
+  plan.splits = std::clamp(wanted_blocks / tiles, 1, std::clamp(steps / 3, 1, kMaxSplits));
+  const int blocks = tiles * plan.splits, share = CeilDiv(steps, plan.splits);
+  const bool deep = 2 * blocks <= units || (blocks <= units && share >= 24);
+  const int ring_kib = in_two ? 128 : deep ? 192 : blocks <= units || plan.rows == 64 ? 104 : 72;
+  const int stage_bytes = (64 + plan.rows) * 128;
+  plan.stages = std::min({share, (ring_kib << 10) / stage_bytes, kSplitKMaxStages});
+  return plan;
+}
+
+}  // namespace
+
+SplitKArgs SplitKArgsOf(const LinearArgs& args, Stream& stream) {
+  const LinearWeight& w = *args.w;
+  SplitKArgs a{};
+  if (args.bias.dtype == DType::kF32) {
+    a.bias = args.bias.as<float>();
+  } else {
+    a.out_bias = args.bias.data;
+  }
+  a.residual = args.residual.data;
+  a.y = args.y.data;
+  a.residual_stride = args.residual.stride[0];
+  a.y_stride = args.y.stride[0];
+  a.rows = static_cast<int>(args.x.dim[0]);
+  a.columns = static_cast<int>(w.gated() ? w.n() / 2 : w.n());
+  a.k = static_cast<int>(w.k());
+  a.up_offset = w.gated() ? a.columns : 0;
+  a.alpha = args.alpha;
+  a.activation = args.activation;
+  a.y_f32 = args.y.dtype == DType::kF32;
+  a.inner = a.columns;
+  if (args.kv.cache != nullptr) SetKvOutput(args.kv, stream, &a);
+  SetSplitNorms(args, &a);
+  return a;
+}
+
+namespace {
+
+bool OnlyAdds(const LinearArgs& args) {
+  return args.residual.defined() && args.y.dtype == DType::kF32 && !args.bias.defined() &&
+         !args.w->gated() && args.activation == Activation::kNone && args.kv.cache == nullptr;
+}
+
+template <typename T, bool kHalves, SplitKKind kKind>
+void LaunchKind(const LinearArgs& args, const SplitKPlan& plan, Stream& stream) {
+  const auto launch = plan.rows == 16   ? LaunchSized<T, SplitKTile<16, kHalves, kKind>>
+                      : plan.rows == 32 ? LaunchSized<T, SplitKTile<32, kHalves, kKind>>
+                                        : LaunchSized<T, SplitKTile<64, kHalves, kKind>>;
+  launch(args, plan, stream);
+}
+
+template <typename T, bool kHalves>
+void LaunchTyped(const LinearArgs& args, const SplitKPlan& plan, Stream& stream) {
+  if (OnlyAdds(args) && InTwo(*args.w, args.x.dim[0], stream.device())) {
+    LaunchSized<T, SplitKTile<64, kHalves, SplitKKind::kAdds>>(args, plan, stream);
+  } else if (Large(*args.w)) {
+    LaunchKind<T, kHalves, SplitKKind::kLarge>(args, plan, stream);
+  } else {
+    LaunchKind<T, kHalves, SplitKKind::kSmall>(args, plan, stream);
+  }
+}
+
+}  // namespace
+
+void LaunchSplitK(const LinearArgs& args, const SplitKPlan& plan, Stream& stream) {
+  const bool halves = args.x_squares.defined() || args.next_norm.gamma.defined();
+  const auto launch = args.w->type() == WeightType::kF16 ? LaunchTyped<__half, false>
+                      : halves                           ? LaunchTyped<__nv_bfloat16, true>
+                                                         : LaunchTyped<__nv_bfloat16, false>;
+  launch(args, plan, stream);
+}
+
+bool RunSplitK(const LinearArgs& args, Stream& stream) {
+  const LinearWeight& w = *args.w;
+  const int64_t rows = args.x.dim[0];
+  if (!Takes(args)) return false;
+  if (TwoCtaGatedFits(w, rows, stream.device()) && !args.residual.defined()) {
+    LaunchTwoCtaGated(args, stream);
+    return true;
+  }
+  if (!Fits(w, rows, stream.device())) return false;
+  LaunchSplitK(args, PlanOf(w, rows, stream.device()), stream);
+  return true;
+}
+
+bool SplitKStoresKv(const LinearWeight& w, int64_t rows, const Device& device) {
+  return Fits(w, rows, device);
+}
+
+// bf16 only: f16 would overflow, because x gamma has not been divided by its norm. Close to the
+// size limit of Fits an unsplit RMSNorm is faster.
+bool SplitKTakesSquares(const LinearWeight& w, int64_t rows, const Device& device) {
+  constexpr int64_t kMostProducts = int64_t{3} << 27;
+  if (!Fits(w, rows, device) || w.type() != WeightType::kBF16) return false;
+  return rows <= kRowsOfAny || rows * w.n() * w.k() <= kMostProducts;
+}
+
+int64_t SplitKNormParts(const LinearWeight& w, int64_t rows, const Device& device) {
+  constexpr int64_t kChannels = SplitKTile<16, true, SplitKKind::kSmall>::kChannels;
+  const bool does = SplitKTakesSquares(w, rows, device) && !w.gated();
+  return does && w.n() % kChannels == 0 ? w.n() / kChannels : 0;
+}
+
+}  // namespace quintet::cuda

@@ -1,0 +1,258 @@
+// Split-K GEMM for tens to a few hundred rows on Hopper (sm_90a): the kernel, and the types that it
+// shares with its launcher (linear/split_k.cu).
+#pragma once
+
+#include "kernels/linear/split_k_epilogue.cuh"
+#include "kernels/ptx/tma.cuh"
+
+namespace quintet::cuda {
+
+// How one GEMM is tiled: an output tile has 64 channels (rows of W) and `rows` rows of x (16, 32 or
+// 64). A cluster of `splits` CTAs splits the sum over k; each CTA pipelines its TMA loads through
+// `stages` stages.
+struct SplitKPlan {
+  int rows, splits, stages;
+};
+
+// TMA tensor maps of W and x.
+struct SplitKTensorMaps {
+  CUtensorMap w, x;
+};
+
+// Copies `bytes` bytes of this CTA's shared memory at `from` to address `there` in the shared
+// memory of another CTA of the cluster. The bytes count towards the mbarrier `barrier` of that CTA.
+__device__ __forceinline__ void CopyToCta(uint32_t there, uint32_t from, int bytes,
+                                          uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+      "[%3];"
+      :
+      : "r"(there), "r"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
+// Producer: issues the TMA loads of the k range of a CTA. Either one thread loads W and x, or
+// (S::kTwoCopy) one thread loads W and another loads x. The thread that loads W also announces the
+// bytes of the whole stage to its `full` mbarrier; the load of x may complete before that.
+template <typename S>
+class SplitKProducer {
+  using Tail = SplitKSmem::Tail;
+
+ public:
+  __device__ __forceinline__ SplitKProducer(const SplitKArgs& a, const SplitKTensorMaps& maps,
+                                            const SplitKWork<S>& share, uint32_t ring, Tail& tail)
+      : a_(a), maps_(maps), share_(share), ring_(ring), tail_(tail) {}
+
+  // Initialises the mbarriers and, if a single thread loads both operands, starts the first loads
+  // of W. Called by one thread. `received_bytes`: the bytes of partial sums that other CTAs of the
+  // cluster send to this one.
+  __device__ __forceinline__ void Begin(int received_bytes) const {
+    for (int stage = 0; stage < a_.stages; ++stage) {
+      InitBarrier(SharedAddress(&tail_.full[stage]), 1);
+      InitBarrier(SharedAddress(&tail_.empty[stage]), kWarpgroup / 32);
+    }
+    InitBarrier(SharedAddress(&tail_.received), 1);
+    ShowBarriers();
+    if constexpr (!S::kTwoCopy) {
+      for (int i = 0; i < First(); ++i) CopyWeights(i, i);
+    }
+    ArriveExpecting(SharedAddress(&tail_.received), received_bytes);
+  }
+
+  // Loads W and x from a single thread. Begin has already started the first loads of W: no kernel
+  // writes W, so those loads need not wait for the previous kernel.
+  __device__ __forceinline__ void RunBoth() const {
+    WaitForKernelsBefore();
+    for (int i = 0; i < First(); ++i) CopyRows(i, i);
+    LetNextBegin();
+    Run(First(), [&](int i, int stage) {
+      CopyWeights(i, stage);
+      CopyRows(i, stage);
+    });
+  }
+  __device__ __forceinline__ void RunWeights() const {
+    Run(0, [&](int i, int stage) { CopyWeights(i, stage); });
+  }
+  __device__ __forceinline__ void RunRows() const {
+    WaitForKernelsBefore();
+    Run(0, [&](int i, int stage) {
+      CopyRows(i, stage);
+      if (i + 1 == First()) LetNextBegin();
+    });
+  }
+
+ private:
+  // Number of k steps that can be loaded before a pipeline stage has to be reused.
+  __device__ __forceinline__ int First() const { return min(share_.count, a_.stages); }
+  // Calls copy(i, stage) for the k steps i = begin, begin + 1, ..., each as soon as the consumer
+  // warpgroup has released that stage. `begin` is 0 or First().
+  template <typename Copy>
+  __device__ __forceinline__ void Run(int begin, const Copy& copy) const {
+    int stage = 0;
+    uint32_t parity = begin == 0 ? 1 : 0;  // a fresh mbarrier passes a wait for parity 1
+    for (int i = begin; i < share_.count; ++i) {
+      Wait(SharedAddress(&tail_.empty[stage]), parity);
+      copy(i, stage);
+      if (++stage == a_.stages) stage = 0, parity ^= 1;
+    }
+  }
+  __device__ __forceinline__ void CopyWeights(int i, int stage) const {
+    const uint32_t full = SharedAddress(&tail_.full[stage]), to = ring_ + stage * S::kStageBytes;
+    const int k = (share_.begin + i) * kSplitKDepth;
+    ArriveExpecting(full, S::kStageBytes);
+    CopyBox(to, maps_.w, k, 0, share_.column, full);
+    if (!S::kAdds && a_.up_offset > 0) {
+      CopyBox(to + S::kWBytes / 2, maps_.w, k, 0, a_.up_offset + share_.column, full);
+    }
+  }
+  __device__ __forceinline__ void CopyRows(int i, int stage) const {
+    CopyBox(ring_ + stage * S::kStageBytes + S::kWBytes, maps_.x, (share_.begin + i) * kSplitKDepth,
+            0, share_.row, SharedAddress(&tail_.full[stage]));
+  }
+
+  const SplitKArgs& a_;
+  const SplitKTensorMaps& maps_;
+  const SplitKWork<S>& share_;
+  const uint32_t ring_;
+  Tail& tail_;
+};
+
+// Mainloop of the consumer warpgroup: c += W x^T over the k range of the CTA. c holds the wgmma
+// accumulators of the [64 channels, kRows] tile.
+template <typename T, typename S>
+__device__ __forceinline__ void SplitKMainloop(const SplitKWork<S>& share, int stages,
+                                               uint32_t ring, SplitKSmem::Tail& tail,
+                                               float (&c)[S::kRows / 8][4]) {
+  int stage = 0, before = 0;
+  uint32_t parity = 0;
+  Pin(c);
+  for (int i = 0; i < share.count; ++i) {
+    Wait(SharedAddress(&tail.full[stage]), parity);
+    const uint32_t at = ring + stage * S::kStageBytes;
+    const uint64_t w = Describe(at, 16);
+    const uint64_t x = Describe(at + S::kWBytes, 16);
+    BeginProducts();
+#pragma unroll
+    for (int part = 0; part < kSplitKDepth / 16; ++part) {
+      Wgmma<T>(c, w + part * 2, x + part * 2, true);
+    }
+    CommitProducts();
+    WaitForProducts<1>();
+    if (i > 0 && threadIdx.x % 32 == 0) Arrive(SharedAddress(&tail.empty[before]));
+    before = stage;
+    if (++stage == stages) stage = 0, parity ^= 1;
+  }
+  WaitForProducts<0>();
+  Pin(c);
+}
+
+// Split-K GEMM: y = activation(alpha x W^T + bias) [* up] + residual. K and V may be stored to the
+// KV cache instead of y; RMSNorm around the GEMM may be split (x_squares, NormOutput).
+// Shapes: x [rows, k] T, W [n, k] T, y [rows, columns] f32 or T. k is a multiple of 8; `columns`
+// and all row strides are multiples of 4.
+// Accumulation: wgmma in f32. Each CTA sums its k range in ascending order and the epilogue adds
+// the CTAs' partial sums in rank order, so results are bit-identical from run to run.
+// Mapping: one cluster per output tile, one k range per CTA. The operands are swapped: the M side
+// of wgmma is 64 channels of W (gated: 32 gate channels and their 32 up channels), the N side is
+// kRows rows of x. Warpgroup 0 is the consumer; the extra warps are producers that load 64 values
+// of k per stage by TMA. Loads of W start before the kernel waits for its inputs, loads of x after.
+// At the end each CTA sends its partial sums to the CTAs that finish those rows; every CTA of the
+// cluster finishes an equal share of the tile's rows.
+// Bound: HBM, W is read once: 2 n k bytes at 4.3 TB/s on an H200. x is read from L2 once per
+// channel tile. In a decoder step the bound is the latency of the chain of kernels.
+// Tests: tests/kernels/linear/linear_test.cc, linear/norm_epilogue_test.cc,
+// linear/split_norm_test.cc. Measurements: linear/NOTES.md.
+template <typename T, typename S>
+__global__ void __launch_bounds__(S::kThreads, 2)
+    SplitKKernel(const __grid_constant__ SplitKArgs a,
+                 const __grid_constant__ SplitKTensorMaps maps) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const uint32_t shared = SharedAddress(memory);
+  const int thread = static_cast<int>(threadIdx.x);
+  const int warp = __shfl_sync(0xffffffffu, thread / 32, 0);
+  const SplitKWork<S> share(a);
+  const SplitKSmem layout = SplitKSmem::Of<S>(a, share.splits);
+  auto& tail = *reinterpret_cast<SplitKSmem::Tail*>(memory + layout.tail);
+  // Indices of the producer threads.
+  constexpr int kCopiesWeights = kWarpgroup, kCopiesRows = kWarpgroup + 32;
+  const int finishes = max(0, min(layout.each, share.rows - share.rank * layout.each));
+  const SplitKProducer<S> copier(a, maps, share, shared, tail);
+  if (thread == kCopiesWeights) {
+    AskForMap(maps.w);
+    copier.Begin((share.splits - 1) * finishes * S::kPitchBytes);
+  }
+  if (thread == (S::kTwoCopy ? kCopiesRows : kCopiesWeights)) AskForMap(maps.x);
+  __syncthreads();
+  const bool splits = share.splits > 1;
+  if (splits) ArriveAtCluster();  // the mbarriers of this CTA are initialised
+
+  if (warp >= kWarpgroup / 32) {
+    if constexpr (S::kTwoCopy) {
+      if (thread == kCopiesWeights) copier.RunWeights();
+      if (thread == kCopiesRows) copier.RunRows();
+    } else {
+      if (thread == kCopiesWeights) copier.RunBoth();
+    }
+    __syncwarp();
+    if (splits) WaitForCluster();
+  } else {
+    SplitKEpilogue<T, S> finish(a, share, layout, shared, thread);
+    WaitForKernelsBefore();
+    finish.AskForResidual();
+    finish.FinishNorm(thread, finishes);
+    if (!S::kAdds && a.cache != nullptr && thread < share.rows) {
+      tail.row_slot[thread] = RowSlot(a, share.row + thread);
+    }
+    float sums[S::kRows / 8][4] = {};
+    SplitKMainloop<T, S>(share, a.stages, shared, tail, sums);
+
+    // After this barrier the pipeline buffers are free. Each CTA stores its partial sums
+    // [row][channel] there, except those of the rows that it finishes itself: they go to
+    // `received`, next to the sums that the other CTAs of the cluster send.
+    SyncThreads(1, kWarpgroup);
+    const int first_own = splits ? share.rank * layout.each : S::kRows;
+    const int channel = warp * 16 + thread % 32 / 4;
+#pragma unroll
+    for (int j = 0; j < S::kRows / 8; ++j) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int row = j * 8 + thread % 4 * 2 + e % 2;
+        const bool own = row >= first_own && row < first_own + layout.each;
+        float* to =
+            reinterpret_cast<float*>(memory + (own ? layout.received : 0) + row * S::kPitchBytes);
+        to[channel + e / 2 * 8] = sums[j][e];
+      }
+    }
+    if (splits) ShowToAsyncProxy();
+    SyncThreads(1, kWarpgroup);
+    if (splits) {
+      WaitForCluster();
+      if (thread < share.splits && thread != share.rank) {
+        const int begin = thread * layout.each;
+        const int rows = min(layout.each, share.rows - begin);
+        const int to = layout.received + share.rank * layout.each * S::kPitchBytes;
+        if (rows > 0) {
+          CopyToCta(InBlock(shared + to, thread), shared + begin * S::kPitchBytes,
+                    rows * S::kPitchBytes, InBlock(SharedAddress(&tail.received), thread));
+        }
+      }
+      Wait(SharedAddress(&tail.received), 0);
+    }
+    finish.Run(tail.row_slot);
+  }
+  if (splits) {
+    ArriveAtCluster();
+    // copies of this CTA's sums to other CTAs may still be reading its shared memory
+    WaitForCluster();
+  }
+#endif
+}
+
+// Kernel arguments of a GEMM. `stages` is not set.
+SplitKArgs SplitKArgsOf(const LinearArgs& args, Stream& stream);
+
+// Launches the GEMM with this plan. RunSplitK checks which calls the kernel supports.
+void LaunchSplitK(const LinearArgs& args, const SplitKPlan& plan, Stream& stream);
+
+}  // namespace quintet::cuda

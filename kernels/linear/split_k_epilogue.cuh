@@ -1,0 +1,400 @@
+// Epilogue of the split-K GEMM kernel (linear/split_k.cuh), and what its producer, mainloop and
+// epilogue share: arguments, shared memory layout and the work of a CTA.
+#pragma once
+
+#include "kernels/linear/gemm.cuh"
+#include "kernels/ptx/cluster.cuh"
+#include "kernels/ptx/wgmma.cuh"
+
+namespace quintet::cuda {
+
+constexpr int kSplitKDepth = 64;  // values of k per pipeline stage: 128 bytes per row
+constexpr int kSplitKMaxStages = 16;
+// Largest rows * n * k for which the kernel is used with more than 64 rows.
+constexpr int64_t kSplitKMaxProducts = int64_t{1} << 29;
+constexpr int kMaxSplits = 8;  // CTAs in a cluster: the portable maximum
+
+struct SplitKArgs {
+  const float* bias;                  // [n] f32, or null
+  const void* out_bias;               // [n] of the dtype of y, or null
+  const void* residual;               // [rows, columns] of the dtype of y, or null
+  void* y;                            // [rows, columns]
+  int64_t residual_stride, y_stride;  // elements between rows
+  int rows, columns, k;
+  int up_offset;  // gated: rows of W from a gate channel to its up channel; otherwise 0
+  int stages;
+  float alpha;
+  Activation activation;
+  bool y_f32;  // y is f32; otherwise y has the dtype of the weight
+
+  // KV cache, or null (KvOutput). Columns [inner, 2 inner) are K and [2 inner, 3 inner) are V. The
+  // cache holds the K heads and then the V heads, head_stride elements apart.
+  void* cache;
+  const int32_t* slots;  // [rows] cache slot of each row; negative: the row is not stored
+  int inner, head_dim, page_size;
+  int64_t page_elements, layer_offset, head_stride;
+
+  // Split RMSNorm before this GEMM (x_squares): [rows, square_parts] partial sums of squares that
+  // the previous GEMM wrote, or null.
+  const float* squares;
+  int square_parts;
+  float inverse_k, eps;  // 1 / k; epsilon of the norm
+  // Split RMSNorm after this GEMM (NormOutput): each channel tile writes one partial sum of squares
+  // per row; or null.
+  const float* next_gamma;
+  void* next_scaled;
+  float* next_squares;
+  int64_t next_stride;
+};
+
+// Variants of the kernel. kSmall: one producer thread. kLarge, for large weights: one producer
+// thread for W and one for x. kAdds: as kLarge, but the epilogue can only add the f32 residual. It
+// is a separate instantiation because epilogue code runs once, and fetching its instructions takes
+// time.
+enum class SplitKKind { kSmall, kLarge, kAdds };
+
+// Compile-time sizes of the kernel. kHalves_: with split RMSNorm (x_squares, next_norm).
+template <int kRowsOfTile, bool kHalves_, SplitKKind kKind>
+struct SplitKTile {
+  static constexpr int kRows = kRowsOfTile, kChannels = 64;
+  static constexpr bool kHalves = kHalves_, kAdds = kKind == SplitKKind::kAdds;
+  static constexpr bool kTwoCopy = kKind != SplitKKind::kSmall;       // two producer threads
+  static constexpr int kThreads = kWarpgroup + (kTwoCopy ? 64 : 32);  // consumers and producers
+  static constexpr int kWBytes = kChannels * 128, kXBytes = kRows * 128;
+  static constexpr int kStageBytes = kWBytes + kXBytes;
+  // Bytes between rows of sums in shared memory. The padding avoids bank conflicts when accumulator
+  // fragments are stored.
+  static constexpr int kPitchBytes = (kChannels + 4) * 4;
+};
+
+// Byte offsets in the shared memory of a CTA. The pipeline buffers start at 0; after the mainloop
+// the partial sums of the CTA overwrite them.
+struct SplitKSmem {
+  int each;      // rows of the tile that each CTA of the cluster finishes
+  int received;  // with split-K: partial sums of these rows from every CTA of the cluster
+  int residual;  // residual of these rows
+  int tail;
+  int scales;  // f32 norm scale of each of these rows
+  int bytes;   // total
+
+  template <typename S>
+  __host__ __device__ static SplitKSmem Of(const SplitKArgs& a, int splits) {
+    const int rows = a.rows < S::kRows ? a.rows : S::kRows;
+    const int ring = a.stages * S::kStageBytes, sums = S::kRows * S::kPitchBytes;
+    SplitKSmem l;
+    l.each = (rows + splits - 1) / splits;
+    l.received = ring > sums ? ring : sums;
+    l.residual = l.received + (splits > 1 ? splits * l.each * S::kPitchBytes : 0);
+    l.tail = l.residual + (a.residual != nullptr ? l.each * S::kPitchBytes : 0);
+    l.scales = l.tail + static_cast<int>(sizeof(Tail)) + S::kRows * 8;
+    l.bytes = l.scales + l.each * 4;
+    return l;
+  }
+  struct Tail {
+    uint64_t full[kSplitKMaxStages], empty[kSplitKMaxStages], received;
+    int64_t row_slot[1];  // [kRows] offset of each row in the cache; negative: not stored
+  };
+};
+
+__device__ __forceinline__ void CopyAsync8(uint32_t shared, const void* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" : : "r"(shared), "l"(global) : "memory");
+}
+__device__ __forceinline__ void WaitForKernelsBefore() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+__device__ __forceinline__ float LoadFloat(uint32_t shared) {
+  float v;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(shared) : "memory");
+  return v;
+}
+__device__ __forceinline__ void StoreFloat(uint32_t shared, float v) {
+  asm volatile("st.shared.f32 [%0], %1;" : : "r"(shared), "f"(v) : "memory");
+}
+// Loads four values of f32 (if `f32`) or T as f32.
+template <typename T>
+__device__ __forceinline__ float4 LoadFour(const void* from, bool f32) {
+  if (f32) return *static_cast<const float4*>(from);
+  const uint2 bits = *static_cast<const uint2*>(from);
+  const T* v = reinterpret_cast<const T*>(&bits);
+  return {ToF32(v[0]), ToF32(v[1]), ToF32(v[2]), ToF32(v[3])};
+}
+template <typename T>
+__device__ __forceinline__ void StoreFour(const float4& v, void* to, int64_t at, bool f32) {
+  if (f32) {
+    *reinterpret_cast<float4*>(static_cast<float*>(to) + at) = v;
+  } else {
+    const uint2 bits = {PackPair<T>(v.x, v.y), PackPair<T>(v.z, v.w)};
+    *reinterpret_cast<uint2*>(static_cast<T*>(to) + at) = bits;
+  }
+}
+
+// The work of one CTA: an output tile and a range of k.
+template <typename S>
+struct SplitKWork {
+  int splits, rank;
+  int channels;      // columns of y in a tile
+  int column;        // first column of the tile
+  int row, rows;     // first row of the tile, and rows of y in it
+  int begin, count;  // the k range in steps of kSplitKDepth
+
+  __device__ __forceinline__ explicit SplitKWork(const SplitKArgs& a)
+      : splits(ClusterSize()),
+        rank(ClusterRank()),
+        channels(!S::kAdds && a.up_offset > 0 ? S::kChannels / 2 : S::kChannels),
+        column(static_cast<int>(blockIdx.x) / splits * channels),
+        row(static_cast<int>(blockIdx.y) * S::kRows),
+        rows(min(S::kRows, a.rows - row)) {
+    const int all = (a.k + kSplitKDepth - 1) / kSplitKDepth;
+    begin = all * rank / splits;
+    count = all * (rank + 1) / splits - begin;
+  }
+};
+
+// The epilogue of one thread: four consecutive columns of every step_-th row that the CTA finishes.
+template <typename T, typename S>
+class SplitKEpilogue {
+ public:
+  __device__ __forceinline__ SplitKEpilogue(const SplitKArgs& a, const SplitKWork<S>& share,
+                                            const SplitKSmem& layout, uint32_t shared, int thread)
+      : a_(a), share_(share) {
+    const int vectors = share.channels / 4;
+    const int begin = share.rank * layout.each;
+    channel_ = thread % vectors * 4;
+    column_ = share.column + channel_;
+    row_ = thread / vectors;
+    step_ = kWarpgroup / vectors;
+    rows_ = column_ < a.columns && row_ < step_ ? min(layout.each, share.rows - begin) : 0;
+    first_ = share.row + begin;
+    sums_ = shared + channel_ * 4 + (share.splits > 1 ? layout.received : begin * S::kPitchBytes);
+    block_bytes_ = layout.each * S::kPitchBytes;
+    residual_ = shared + layout.residual + channel_ * 4;
+    scales_ = shared + layout.scales;
+    bias_ = BiasAt(column_);
+    up_bias_ = Gated() ? BiasAt(a.up_offset + column_) : float4{};
+    if (Begins()) {
+      gamma_ = *reinterpret_cast<const float4*>(a.next_gamma + column_);
+    }
+  }
+
+  // Starts the copies of the residual to shared memory. Call it after WaitForKernelsBefore.
+  __device__ __forceinline__ void AskForResidual() {
+    if (!Adds()) return;
+    for (int row = row_; row < rows_; row += step_) {
+      const int64_t at = (first_ + row) * a_.residual_stride + column_;
+      const uint32_t to = residual_ + row * S::kPitchBytes;
+      if (F32()) {
+        CopyAsync16(to, static_cast<const float*>(a_.residual) + at, true);
+      } else {
+        CopyAsync8(to, static_cast<const T*>(a_.residual) + at);
+      }
+    }
+  }
+
+  // Computes the norm scale of each row, 1 / sqrt(mean square + eps), if the previous GEMM wrote
+  // partial sums of squares. Call it after WaitForKernelsBefore. Eight lanes per row; their loads
+  // are in flight together. Lanes past the last row read the last row again.
+  __device__ __forceinline__ void FinishNorm(int thread, int rows) const {
+    if (!Finishes() || rows <= 0) return;
+    constexpr int kLanes = 8, kAtOnce = kWarpgroup / kLanes,
+                  kEach = (S::kRows + kAtOnce - 1) / kAtOnce;
+    float sums[kEach] = {};
+    const float* from[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int row = min(thread / kLanes + i * kAtOnce, rows - 1);
+      from[i] = a_.squares + (first_ + row) * a_.square_parts;
+    }
+    for (int first = thread % kLanes; first < a_.square_parts; first += 4 * kLanes) {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        float part[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const int at = first + j * kLanes;
+          part[j] = at < a_.square_parts ? from[i][at] : 0.0f;
+        }
+        sums[i] += (part[0] + part[1]) + (part[2] + part[3]);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+#pragma unroll
+      for (int step = kLanes / 2; step > 0; step /= 2) {
+        sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], step);
+      }
+      const int row = thread / kLanes + i * kAtOnce;
+      if (thread % kLanes == 0 && row < rows) {
+        StoreFloat(scales_ + row * 4, rsqrtf(sums[i] * a_.inverse_k + a_.eps));
+      }
+    }
+  }
+
+  // Writes all output rows of this thread. row_slot: cache offset of each row of the tile.
+  __device__ __forceinline__ void Run(const int64_t* row_slot) {
+    CommitCopies();
+    WaitForCopies<0>();
+    if (S::kAdds || a_.activation == Activation::kNone || a_.activation == Activation::kRelu ||
+        a_.activation == Activation::kGeluTanh) {
+      FinishRows<4, true>(row_slot);
+    } else {
+      FinishRows<2, false>(row_slot);  // fewer rows at once: the code of these activations is long
+    }
+  }
+
+ private:
+  __device__ __forceinline__ bool Begins() const { return S::kHalves && a_.next_gamma != nullptr; }
+  __device__ __forceinline__ bool Finishes() const { return S::kHalves && a_.squares != nullptr; }
+  __device__ __forceinline__ bool Gated() const { return !S::kAdds && a_.up_offset > 0; }
+  __device__ __forceinline__ bool Adds() const { return S::kAdds || a_.residual != nullptr; }
+  __device__ __forceinline__ bool F32() const { return S::kAdds || a_.y_f32; }
+  __device__ __forceinline__ float4 BiasAt(int at) {
+    if (S::kAdds || column_ >= a_.columns) return {};
+    if (a_.bias != nullptr) return *reinterpret_cast<const float4*>(a_.bias + at);
+    if (a_.out_bias == nullptr) return {};
+    const int bytes = a_.y_f32 ? 4 : 2;
+    return LoadFour<T>(static_cast<const char*>(a_.out_bias) + at * bytes, a_.y_f32);
+  }
+
+  // Processes kAtOnce rows at a time, so that the shared memory latencies of several rows overlap.
+  template <int kAtOnce, bool kSimple>
+  __device__ __forceinline__ void FinishRows(const int64_t* row_slot) {
+    const bool cached = !S::kAdds && column_ >= a_.inner;
+    int64_t in_slot = 0;  // offset of this thread's columns within a cache slot
+    if (cached) {
+      const int within = column_ - a_.inner;
+      in_slot = a_.layer_offset + within / a_.head_dim * a_.head_stride + within % a_.head_dim;
+    }
+#pragma unroll 1
+    for (int first = row_; first < rows_; first += kAtOnce * step_) {
+      uint32_t at[kAtOnce];  // offsets of the rows; past the last row: that of `first`
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int row = first + i * step_;
+        at[i] = (row < rows_ ? row : first) * S::kPitchBytes;
+      }
+      float alpha[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int row = first + i * step_;
+        alpha[i] = a_.alpha;
+        if (Finishes()) alpha[i] *= LoadFloat(scales_ + (row < rows_ ? row : first) * 4);
+      }
+      float4 v[kAtOnce];
+      Sum(sums_, at, alpha, bias_, v);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) v[i] = Activate<kSimple>(v[i]);
+      if (Gated()) {
+        float4 up[kAtOnce];
+        Sum(sums_ + S::kChannels / 2 * 4, at, alpha, up_bias_, up);
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          v[i] = {v[i].x * up[i].x, v[i].y * up[i].y, v[i].z * up[i].z, v[i].w * up[i].w};
+        }
+      }
+      if (Adds()) {
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          const float4 r = LoadFour<T>(__cvta_shared_to_generic(residual_ + at[i]), F32());
+          v[i] = {v[i].x + r.x, v[i].y + r.y, v[i].z + r.z, v[i].w + r.w};
+        }
+      }
+      if (Begins()) BeginNextNorm(first, v);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int row = first + i * step_;
+        if (row >= rows_) break;
+        if (!cached) {
+          StoreFour<T>(v[i], a_.y, (first_ + row) * a_.y_stride + column_, F32());
+        } else if (const int64_t slot = row_slot[first_ - share_.row + row]; slot >= 0) {
+          StoreFour<T>(v[i], a_.cache, slot + in_slot, a_.y_f32);
+        }
+      }
+    }
+  }
+
+  template <bool kSimple>
+  __device__ __forceinline__ float4 Activate(const float4& v) {
+    const Activation activation = a_.activation;
+    if (S::kAdds || activation == Activation::kNone) return v;
+    const auto of = [&](float x) {
+      if constexpr (!kSimple) return Activated(activation, x);
+      return activation == Activation::kRelu ? Activated(Activation::kRelu, x) : QuickGelu(x);
+    };
+    return {of(v.x), of(v.y), of(v.z), of(v.w)};
+  }
+
+  // Writes the first half of a split RMSNorm for the rows first, first + step_, ... with values v:
+  // v * gamma, and the sum of squares over the tile. All 16 lanes of a row take part in the
+  // shuffles, because `columns` is a multiple of the tile.
+  template <int kAtOnce>
+  __device__ __forceinline__ void BeginNextNorm(int first, const float4 (&v)[kAtOnce]) const {
+    float squares[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      squares[i] = (v[i].x * v[i].x + v[i].y * v[i].y) + (v[i].z * v[i].z + v[i].w * v[i].w);
+    }
+    constexpr int kLanes = S::kChannels / 4;
+    const uint32_t lanes = threadIdx.x % 32 < kLanes ? 0xffffu : 0xffff0000u;
+#pragma unroll
+    for (int step = kLanes / 2; step > 0; step /= 2) {
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) squares[i] += __shfl_xor_sync(lanes, squares[i], step);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int64_t row = first_ + first + i * step_;
+      if (first + i * step_ >= rows_) break;
+      const float4 scaled = {v[i].x * gamma_.x, v[i].y * gamma_.y, v[i].z * gamma_.z,
+                             v[i].w * gamma_.w};
+      StoreFour<T>(scaled, a_.next_scaled, row * a_.next_stride + column_, false);
+      if (channel_ == 0) {
+        const int parts = a_.columns / S::kChannels;
+        a_.next_squares[row * parts + column_ / S::kChannels] = squares[i];
+      }
+    }
+  }
+
+  // v = alpha * (partial sums of all CTAs, added in rank order) + bias, for the rows at offsets
+  // `at`.
+  template <int kAtOnce>
+  __device__ __forceinline__ void Sum(uint32_t sums, const uint32_t (&at)[kAtOnce],
+                                      const float (&alpha)[kAtOnce], const float4& bias,
+                                      float4 (&v)[kAtOnce]) {
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) v[i] = LoadFloat4(sums + at[i]);
+#pragma unroll 1
+    for (int block = 1; block < share_.splits; ++block) {
+      sums += block_bytes_;
+      float4 part[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) part[i] = LoadFloat4(sums + at[i]);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        v[i] = {v[i].x + part[i].x, v[i].y + part[i].y, v[i].z + part[i].z, v[i].w + part[i].w};
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      v[i] = {fmaf(alpha[i], v[i].x, bias.x), fmaf(alpha[i], v[i].y, bias.y),
+              fmaf(alpha[i], v[i].z, bias.z), fmaf(alpha[i], v[i].w, bias.w)};
+    }
+  }
+
+  const SplitKArgs& a_;
+  const SplitKWork<S>& share_;
+  int channel_, column_;               // first of the four columns: within the tile, in y
+  int row_, rows_, step_;              // first row, end and stride, within the rows of the CTA
+  int first_;                          // first row of y that the CTA finishes
+  uint32_t sums_, residual_, scales_;  // shared memory addresses for that row
+  int block_bytes_;                    // bytes between the partial sums of two CTAs
+  float4 bias_, up_bias_, gamma_;
+};
+
+// Offset of a row's slot in the KV cache, in elements; -1 if the row is not stored.
+__device__ __forceinline__ int64_t RowSlot(const SplitKArgs& a, int row) {
+  const int slot = a.slots[row];
+  return slot < 0 ? -1 : slot / a.page_size * a.page_elements + slot % a.page_size * a.head_dim;
+}
+
+}  // namespace quintet::cuda

@@ -1,0 +1,30 @@
+// Fused embedding: table lookup, scaling and learned positions in one pass. The op also records the
+// token ids of the step, which the logits processors read later (kernels/sampling/token_history.h).
+#pragma once
+
+#include "absl/types/span.h"
+#include "kernels/base/tensor.h"
+#include "kernels/runtime/stream.h"
+
+namespace quintet {
+
+// y[r] = scale * table[ids[r]] + position_table[positions[r]]
+struct EmbeddingArgs {
+  // [rows] i32: in [0, vocab), or -1 - i for the token chosen[i]. A value out of range fails a
+  // QT_CHECK, so the caller must validate user input first.
+  Tensor ids;
+  // [n] i32, dense, or undefined: token ids that an earlier op on this stream writes. With them a
+  // step can be enqueued before the host knows its input tokens.
+  Tensor chosen;
+  Tensor table;  // [vocab, d] f32|bf16|f16
+  float scale = 1.0f;
+  Tensor positions;       // [rows] i32, or undefined
+  Tensor position_table;  // [positions, d] f32|bf16|f16, or undefined
+  Tensor y;               // [rows, d] f32; on a GPU also bf16|f16, and both tables have one dtype
+  Tensor history;         // [slots] i32 out, or undefined: history[slots[r]] = token id of row r
+  // [rows], pinned + device copy: cache slot of each row's token; negative: the id is not recorded.
+  absl::Span<const int32_t> slots;
+};
+void Embedding(const EmbeddingArgs& args, Stream& stream);
+
+}  // namespace quintet

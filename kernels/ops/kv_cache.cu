@@ -1,0 +1,98 @@
+#include <algorithm>
+
+#include "kernels/cuda_ops.h"
+#include "kernels/runtime/cuda.cuh"
+
+namespace quintet::cuda {
+namespace {
+
+// Kernel arguments. All lengths and strides are in units of one copy instruction (see UnitBytes).
+struct StoreKvParams {
+  const void* k;
+  const void* v;
+  void* cache;
+  const int32_t* slots;
+  int64_t k_row_stride, k_head_stride, v_row_stride, v_head_stride;
+  int64_t page_stride;  // of the cache
+  int64_t layer_offset;
+  int heads, page_size, head_units;
+};
+
+// Copies the keys and values of every row to the cache slot of the row.
+// Shapes: k and v [rows, heads, head_dim]; cache pages [layers, 2, heads, page_size, head_dim].
+// Numerics: a byte copy in units of 16, 4 or 2 bytes.
+// Mapping: one thread per unit, blockIdx.y = row. Accesses are coalesced within a head on both
+// sides.
+// Bound: bytes of keys and values, read once and written once; launch latency at decoding sizes.
+// Test: tests/kernels/ops/kv_cache_test.cc.
+template <typename Unit>
+__global__ void StoreKvKernel(StoreKvParams a) {
+  WaitForInputs();
+  const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  const int row_units = a.heads * a.head_units;
+  const int64_t row = blockIdx.y, slot = a.slots[row];
+  if (i >= 2 * row_units || slot < 0) return;
+  const bool value = i >= row_units;
+  const int head = i % row_units / a.head_units, unit = i % a.head_units;
+  const Unit* from =
+      value ? static_cast<const Unit*>(a.v) + row * a.v_row_stride + head * a.v_head_stride + unit
+            : static_cast<const Unit*>(a.k) + row * a.k_row_stride + head * a.k_head_stride + unit;
+  const int64_t chunk = (value ? a.heads : 0) + head;
+  Unit* to = static_cast<Unit*>(a.cache) + slot / a.page_size * a.page_stride + a.layer_offset +
+             (chunk * a.page_size + slot % a.page_size) * a.head_units + unit;
+  *to = *from;
+}
+
+// The copy unit in bytes: the largest of 16, 4 and the element size that divides all addresses,
+// strides and lengths of the copy.
+int64_t UnitBytes(const StoreKvArgs& args) {
+  const int64_t size = DTypeBytes(args.cache->dtype);
+  uint64_t bits = static_cast<uint64_t>(args.cache->head_dim * size) |
+                  reinterpret_cast<uintptr_t>(args.cache->data);
+  for (const Tensor* t : {&args.k, &args.v}) {
+    bits |= reinterpret_cast<uintptr_t>(t->data) |
+            static_cast<uint64_t>(t->stride[0] * size | t->stride[1] * size);
+  }
+  return bits % 16 == 0 ? 16 : bits % 4 == 0 ? 4 : size;
+}
+
+}  // namespace
+
+void StoreKv(const StoreKvArgs& args, Stream& stream) {
+  const KvCache& cache = *args.cache;
+  const unsigned rows = static_cast<unsigned>(args.k.dim[0]);
+  if (rows == 0) return;
+  const int64_t unit_bytes = UnitBytes(args);
+  const auto units = [&](int64_t elements) {
+    return elements * DTypeBytes(cache.dtype) / unit_bytes;
+  };
+  StoreKvParams a{};
+  a.k = args.k.data;
+  a.v = args.v.data;
+  a.cache = cache.data;
+  a.slots = stream.Twin(args.slots.data());
+  a.k_row_stride = units(args.k.stride[0]);
+  a.k_head_stride = units(args.k.stride[1]);
+  a.v_row_stride = units(args.v.stride[0]);
+  a.v_head_stride = units(args.v.stride[1]);
+  a.page_stride = units(cache.page_elements());
+  a.layer_offset = units(cache.ChunkOffset(args.layer, false, 0));
+  a.heads = static_cast<int>(cache.heads);
+  a.page_size = static_cast<int>(cache.page_size);
+  a.head_units = static_cast<int>(units(cache.head_dim));
+  constexpr int kThreads = 256;
+  const unsigned blocks =
+      static_cast<unsigned>((2 * a.heads * a.head_units + kThreads - 1) / kThreads);
+  const auto kernel = unit_bytes == 16  ? StoreKvKernel<uint4>
+                      : unit_bytes == 4 ? StoreKvKernel<uint32_t>
+                                        : StoreKvKernel<uint16_t>;
+  constexpr unsigned kMaxGridRows = 65535;  // limit of gridDim.y
+  for (unsigned row = 0; row < rows; row += kMaxGridRows) {
+    Launch(stream, dim3(blocks, std::min(kMaxGridRows, rows - row)), dim3(kThreads), 0, kernel, a);
+    a.k = static_cast<const char*>(a.k) + a.k_row_stride * unit_bytes * kMaxGridRows;
+    a.v = static_cast<const char*>(a.v) + a.v_row_stride * unit_bytes * kMaxGridRows;
+    a.slots += kMaxGridRows;
+  }
+}
+
+}  // namespace quintet::cuda

@@ -1,0 +1,48 @@
+// The key/value cache: keys and values of all layers in fixed-size pages, as in PagedAttention
+// (Kwon et al. 2023).
+//
+// Ops address a cached token by its slot: slot = page * page_size + index within the page.
+// engine/kv_pool.h assigns pages to requests. Self-attention and cross-attention share one pool of
+// pages.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "kernels/base/tensor.h"
+#include "kernels/runtime/stream.h"
+
+namespace quintet {
+
+// A view of the cache; the model owns the memory.
+struct KvCache {
+  void* data = nullptr;       // [pages, layers, 2 (key, value), heads, page_size, head_dim]
+  DType dtype = DType::kF32;  // f32 on the CPU, the dtype of the activations on a GPU
+  int64_t pages = 0, layers = 0, heads = 0, page_size = 0, head_dim = 0;
+
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(data);
+  }
+  int64_t page_elements() const { return layers * 2 * heads * page_size * head_dim; }
+  // Offsets in elements. The head_dim values of (slot, layer, key or value, head) begin at
+  // SlotOffset(slot) + ChunkOffset(layer, value, head).
+  int64_t SlotOffset(int64_t slot) const {
+    return slot / page_size * page_elements() + slot % page_size * head_dim;
+  }
+  int64_t ChunkOffset(int64_t layer, bool value, int64_t head) const {
+    return ((layer * 2 + (value ? 1 : 0)) * heads + head) * page_size * head_dim;
+  }
+};
+
+// Copies the keys and values of new tokens into their slots.
+struct StoreKvArgs {
+  Tensor k, v;  // [rows, heads, head_dim], dtype of the cache, any row stride
+  const KvCache* cache = nullptr;
+  int64_t layer = 0;
+  // [rows], pinned + device copy: destination slot of each row; -1: the row is not stored.
+  absl::Span<const int32_t> slots;
+};
+void StoreKv(const StoreKvArgs& args, Stream& stream);
+
+}  // namespace quintet

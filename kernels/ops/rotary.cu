@@ -1,0 +1,108 @@
+#include "kernels/cuda_ops.h"
+#include "kernels/ops/rotary_channels.h"
+#include "kernels/runtime/cuda.cuh"
+
+namespace quintet::cuda {
+namespace {
+
+template <typename X, typename Y>
+struct RotateArgs {
+  const X* x;
+  Y* y;
+  const int64_t* row_offset;  // null: y_row
+  bool in_place;
+  const int32_t* positions;
+  int64_t x_row, x_head, y_row, y_head, position_stride;
+  int heads, pairs;
+  bool interleaved;
+  float xpos_base;  // 0: no xPos
+  int64_t xpos_center;
+  int xpos_sign;
+};
+
+// {cos, sin} of the rotation of a pair of channels at a position, multiplied by the xPos scale.
+template <typename Args>
+__device__ float2 Rotation(const Args& a, const RotaryChannels& channels, int pair,
+                           int32_t position) {
+  const float angle = static_cast<float>(position) * channels.theta[pair];
+  float2 rotation = {cosf(angle), sinf(angle)};
+  if (a.xpos_base != 0.0f) {
+    const float power = static_cast<float>(position - a.xpos_center) / a.xpos_base;
+    const float scale = powf(channels.zeta[pair], power);
+    rotation.x = a.xpos_sign > 0 ? rotation.x * scale : rotation.x / scale;
+    rotation.y = a.xpos_sign > 0 ? rotation.y * scale : rotation.y / scale;
+  }
+  return rotation;
+}
+
+// Pair (a, b) of channels becomes (a cos - b sin, b cos + a sin) * scale; other channels are
+// copied.
+// Shapes: x, y [rows, heads, head_dim], positions [rows].
+// Math: f32 for angles and results; theta and zeta are computed on the host, by the code that the
+// CPU backend uses too.
+// Mapping: one CTA per row, one thread per pair, which it rotates in every head. If y is not x, one
+// more thread for each channel that is copied.
+// Bound: reading x and writing y once; only FAT5's rotary models use this op.
+// Test: tests/kernels/ops/rotary_test.cc.
+template <typename X, typename Y>
+__global__ void RotaryKernel(RotateArgs<X, Y> a, const __grid_constant__ RotaryChannels channels) {
+  WaitForInputs();
+  const int64_t row = blockIdx.x;
+  const int c = static_cast<int>(threadIdx.x);
+  const int64_t to = a.row_offset == nullptr ? row * a.y_row : a.row_offset[row];
+  const X* x = a.x + (a.in_place ? to : row * a.x_row);
+  Y* y = a.y + to;
+  if (c >= a.pairs) {
+    const int channel = c + a.pairs;
+    for (int h = 0; h < a.heads; ++h, x += a.x_head, y += a.y_head) {
+      y[channel] = FromF32<Y>(ToF32(x[channel]));
+    }
+    return;
+  }
+  const float2 rotation = Rotation(a, channels, c, a.positions[row * a.position_stride]);
+  const int at = a.interleaved ? 2 * c : c, other = a.interleaved ? at + 1 : c + a.pairs;
+  for (int h = 0; h < a.heads; ++h, x += a.x_head, y += a.y_head) {
+    const float first = ToF32(x[at]), second = ToF32(x[other]);
+    y[at] = FromF32<Y>(first * rotation.x - second * rotation.y);
+    y[other] = FromF32<Y>(second * rotation.x + first * rotation.y);
+  }
+}
+
+template <typename X, typename Y>
+void LaunchRotary(const RotaryArgs& args, Stream& stream) {
+  RotateArgs<X, Y> a{};
+  a.x = args.x.as<X>();
+  a.y = args.y.as<Y>();
+  if (args.row_offset != nullptr) a.row_offset = stream.Twin(args.row_offset);
+  a.in_place = args.x.data == args.y.data;
+  a.positions = stream.Twin(args.positions.as<const int32_t>());
+  a.x_row = args.x.stride[0];
+  a.x_head = args.x.stride[1];
+  a.y_row = args.y.stride[0];
+  a.y_head = args.y.stride[1];
+  a.position_stride = args.positions.stride[0];
+  a.heads = static_cast<int>(args.x.dim[1]);
+  a.pairs = static_cast<int>(args.rotary_dim / 2);
+  a.interleaved = args.interleaved;
+  a.xpos_base = args.xpos_base;
+  a.xpos_center = args.xpos_center;
+  a.xpos_sign = args.xpos_sign;
+  const int64_t passing = a.in_place ? 0 : args.x.dim[2] - args.rotary_dim;
+  const unsigned threads = static_cast<unsigned>(a.pairs + passing);
+  if (threads == 0) return;
+  Launch(stream, dim3(static_cast<unsigned>(args.x.dim[0])), dim3(threads), 0, RotaryKernel<X, Y>,
+         a, RotaryChannels(args));
+}
+
+}  // namespace
+
+void Rotary(const RotaryArgs& args, Stream& stream) {
+  if (args.x.dim[0] == 0) return;
+  DispatchDType(args.y.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    args.x.dtype == args.y.dtype ? LaunchRotary<T, T>(args, stream)
+                                 : LaunchRotary<float, T>(args, stream);
+  });
+}
+
+}  // namespace quintet::cuda

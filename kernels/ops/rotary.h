@@ -1,0 +1,33 @@
+// Rotary position embedding (RoPE, Su et al. 2021) with the optional scaling of xPos (Sun et al.
+// 2022). FAT5 rotates queries, keys and values.
+#pragma once
+
+#include "kernels/base/tensor.h"
+#include "kernels/runtime/stream.h"
+
+namespace quintet {
+
+// Channels [0, rotary_dim) of each head are rotated in pairs, the others are copied. Pair c,
+// channels (a, b), becomes (a cos t - b sin t, b cos t + a sin t) * scale, where t = position *
+// theta_c and theta_c = base^(-2c / rotary_dim), both rounded to f32 as in the reference
+// implementation.
+struct RotaryArgs {
+  Tensor x;  // [rows, heads, head_dim] f32 (GPU: also bf16|f16), any row and head stride
+  // Shape of x; may alias x. Same dtype as x, or (GPU) bf16 or f16 if x is f32.
+  Tensor y;
+  // First element of each row of y, instead of its row stride. If y aliases x, also of each row of
+  // x. Used for rows in the KV cache (kernels/ops/kv_cache.h). Null: row stride.
+  const int64_t* row_offset = nullptr;  // [rows]
+  Tensor positions;                     // [rows] i32
+  float base = 10000.0f;
+  int64_t rotary_dim = 0;    // even, <= head_dim
+  bool interleaved = false;  // pair c is channels (2c, 2c + 1), else (c, c + rotary_dim / 2)
+  // xPos: scale = zeta_c ^ (xpos_sign * (position - xpos_center) / xpos_base) with zeta_c = (2c +
+  // 0.4 rotary_dim) / (1.4 rotary_dim). xpos_base 0: scale is 1.
+  float xpos_base = 0.0f;
+  int64_t xpos_center = 0;
+  int xpos_sign = 1;  // 1 for queries, -1 for keys and values
+};
+void Rotary(const RotaryArgs& args, Stream& stream);
+
+}  // namespace quintet

@@ -1,0 +1,47 @@
+#include "kernels/ptx/tma.cuh"
+
+namespace quintet::cuda {
+namespace {
+
+using Encode = decltype(&cuTensorMapEncodeTiled);
+
+// Looks up cuTensorMapEncodeTiled in the driver: the CUDA runtime has no such function, and the
+// driver is not linked.
+Encode FindEncode() {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found;
+  const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function,
+                                                             12000, cudaEnableDefault, &found);
+  return error == cudaSuccess && found == cudaDriverEntryPointSuccess
+             ? reinterpret_cast<Encode>(function)
+             : nullptr;
+}
+
+}  // namespace
+
+bool EncodeBoxes(const BoxedRows& rows, int box_rows, Device& device, CUtensorMap* map) {
+  static const Encode encode = FindEncode();
+  if (encode == nullptr) {
+    device.Fail("the driver has no cuTensorMapEncodeTiled");
+    return false;
+  }
+  constexpr int kBytes = 2;  // per value; TMA only copies bits, so bf16 serves f16, too
+  const auto size = [](int64_t n) { return static_cast<cuuint64_t>(n); };
+  // A stride of a dimension of size 1 is never used but must be valid.
+  const auto stride = [&](int64_t n, int64_t count) { return size(count > 1 ? n * kBytes : 16); };
+  const cuuint64_t dims[] = {size(rows.head_dim), size(rows.heads), size(rows.rows)};
+  const cuuint64_t strides[] = {stride(rows.head_stride, rows.heads),
+                                stride(rows.row_stride, rows.rows)};
+  const cuuint32_t box[] = {64, 1, static_cast<cuuint32_t>(box_rows)};
+  const cuuint32_t every[] = {1, 1, 1};
+  const CUresult result =
+      encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(rows.data), dims, strides,
+             box, every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result == CUDA_SUCCESS) return true;
+  device.Fail(absl::StrCat("cuTensorMapEncodeTiled of [", rows.rows, ", ", rows.heads, ", ",
+                           rows.head_dim, "]: error ", result));
+  return false;
+}
+
+}  // namespace quintet::cuda

@@ -1,0 +1,105 @@
+// mbarriers in shared memory, and TMA loads of boxes of a tensor to shared memory; sm_90 and newer.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "kernels/ptx/mma.cuh"
+#include "kernels/runtime/cuda.cuh"
+
+namespace quintet::cuda {
+
+// Initialises an mbarrier whose phases end after `arrivals` arrivals.
+__device__ __forceinline__ void InitBarrier(uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
+               :
+               : "r"(barrier), "r"(arrivals)
+               : "memory");
+}
+// fence_barrier_init: makes initialised mbarriers visible to TMA loads and to the cluster. Call it
+// after the last InitBarrier of a thread.
+__device__ __forceinline__ void ShowBarriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+// Arrives at an mbarrier of this CTA.
+__device__ __forceinline__ void Arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(barrier) : "memory");
+}
+// Arrives and expects `bytes`: the phase ends only once that many bytes of TMA loads have arrived,
+// too.
+__device__ __forceinline__ void ArriveExpecting(uint32_t barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+               :
+               : "r"(barrier), "r"(bytes)
+               : "memory");
+}
+// Arrives once all copies (CopyAsync16) that this thread has started are complete.
+__device__ __forceinline__ void ArriveAfterCopies(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" : : "r"(barrier) : "memory");
+}
+// Waits for the end of the phase with this parity. A fresh mbarrier passes a wait for parity 1.
+__device__ __forceinline__ void Wait(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra over;\n"
+      "bra again;\n"
+      "over:\n"
+      "}\n"
+      :
+      : "r"(barrier), "r"(parity)
+      : "memory");
+}
+
+// fence_view_async_shared: makes ordinary stores and copies to shared memory visible to later wgmma
+// and TMA operations.
+__device__ __forceinline__ void ShowToAsyncProxy() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// Prefetches a tensor map.
+__device__ __forceinline__ void AskForMap(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" : : "l"(&map) : "memory");
+}
+// TMA load: copies the box of `map` that begins at (channel, head, row) to `shared`. Its bytes
+// count towards the mbarrier `barrier`.
+__device__ __forceinline__ void CopyBox(uint32_t shared, const CUtensorMap& map, int channel,
+                                        int head, int row, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3, %4}], [%5];"
+      :
+      : "r"(shared), "l"(&map), "r"(channel), "r"(head), "r"(row), "r"(barrier)
+      : "memory");
+}
+
+// Pipeline state: the current stage of a ring of kStages stages, and its parity.
+template <int kStages>
+struct RingPlace {
+  int stage = 0;
+  uint32_t parity = 0;  // parity of the phase that fills the stage
+
+  __device__ __forceinline__ void Advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// A tensor [rows, heads, head_dim] of 16-bit values; strides in elements.
+struct BoxedRows {
+  const void* data;
+  int64_t rows, heads, head_dim, row_stride, head_stride;
+};
+
+// Encodes a tensor map for boxes of `box_rows` rows (up to 256) of 64 channels of one head. In
+// shared memory a row has 128 bytes, swizzled: its 16-byte chunk c is stored at c ^ (row % 8).
+// Elements outside of the tensor are loaded as zeros. `data` and the strides must be multiples of
+// 16 bytes. Returns false after recording an error with the device.
+bool EncodeBoxes(const BoxedRows& rows, int box_rows, Device& device, CUtensorMap* map);
+
+}  // namespace quintet::cuda

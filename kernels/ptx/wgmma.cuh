@@ -1,0 +1,185 @@
+// sm_90a instructions of the Hopper kernels: warpgroup matrix multiply (wgmma) and register
+// reallocation between warpgroups. Everything is inlined, because wgmma registers must not cross a
+// call.
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/ptx/mma.cuh"
+
+namespace quintet::cuda {
+
+constexpr int kWarpgroup = 128;  // threads
+
+// warpgroup_reg_alloc and warpgroup_reg_dealloc: raise or lower the registers per thread.
+template <int kRegisters>
+__device__ __forceinline__ void TakeRegisters() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void GiveRegisters() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" : : "n"(kRegisters));
+}
+
+// Named barriers for some warpgroups of a CTA. `id` must not be 0, which is __syncthreads.
+__device__ __forceinline__ void SyncThreads(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" : : "r"(id), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void ArriveThreads(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" : : "r"(id), "r"(threads) : "memory");
+}
+
+// wgmma descriptor of a matrix of 16-bit values in shared memory: rows of 64 values (128 bytes),
+// swizzled (16-byte chunk c is stored at c ^ (row % 8)), starting at a 1024-byte boundary. K-major
+// operand: the product sums along a row, and adding 32 bytes to the address selects the next 16
+// values of k. MN-major operand: it sums over rows, and blocks of 64 columns are `column_stride`
+// bytes apart.
+__device__ __forceinline__ uint64_t Describe(uint32_t address, uint32_t column_stride) {
+  constexpr uint64_t kPermuted128 = uint64_t{1} << 62;
+  constexpr uint64_t kEightRows = uint64_t{1024 / 16} << 32;
+  return kPermuted128 | kEightRows | uint64_t{column_stride / 16} << 16 | (address & 0x3ffff) / 16;
+}
+
+// wgmma descriptor of a [16, 8] matrix whose values are all equal: 512 bytes of them from
+// `address`.
+__device__ __forceinline__ uint64_t DescribeConstant(uint32_t address) {
+  constexpr uint64_t kStride = 128 / 16;  // between 8 x 8 core matrices
+  return kStride << 32 | kStride << 16 | (address & 0x3ffff) / 16;
+}
+
+// wgmma descriptor of an unswizzled matrix in 8 x 8 core matrices of 128 bytes each, summed along a
+// row. row_stride: bytes to the core matrix of the next eight rows; value_stride: bytes to that of
+// the next eight values of a row.
+__device__ __forceinline__ uint64_t DescribeParts(uint32_t address, uint32_t row_stride,
+                                                  uint32_t value_stride) {
+  return uint64_t{row_stride / 16} << 32 | uint64_t{value_stride / 16} << 16 |
+         (address & 0x3ffff) / 16;
+}
+
+// wgmma.fence (warpgroup_arrive), commit_group and wait_group.
+__device__ __forceinline__ void BeginProducts() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void CommitProducts() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int kPending>
+__device__ __forceinline__ void WaitForProducts() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(kPending) : "memory");
+}
+// stmatrix: the inverse of LoadMatrices (mma.cuh).
+__device__ __forceinline__ void StoreMatrices(const uint32_t (&r)[4], uint32_t row_address) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+               :
+               : "r"(row_address), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+// warpgroup_fence_operand: stops the compiler from moving uses of `values` across this point.
+template <int kCount>
+__device__ __forceinline__ void Pin(float (&values)[kCount][4]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) asm volatile("" : "+f"(values[i][e])::"memory");
+  }
+}
+
+// Accumulator operands, eight columns (four registers of a lane) at a time.
+#define QT_C1(i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
+#define QT_C4(i) QT_C1(i), QT_C1(i + 1), QT_C1(i + 2), QT_C1(i + 3)
+#define QT_C8(i)                                                                                \
+  QT_C1(i), QT_C1(i + 1), QT_C1(i + 2), QT_C1(i + 3), QT_C1(i + 4), QT_C1(i + 5), QT_C1(i + 6), \
+      QT_C1(i + 7)
+#define QT_R0 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define QT_R16 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define QT_R32 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define QT_R48 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define QT_R64 "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define QT_R80 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define QT_R96 \
+  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
+#define QT_R112 \
+  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+
+// Both operands in shared memory, K-major; `size` is the shape; a_name, b_name and p_name are the
+// operands for a, b and whether to accumulate.
+#define QT_WGMMA_SHARED(size, type, registers, a_name, b_name, p_name, ...)                 \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " p_name                                   \
+               ", 0;\n"                                                                     \
+               "wgmma.mma_async.sync.aligned." size "k16.f32." type "." type " {" registers \
+               "}, " a_name ", " b_name ", p, 1, 1, 0, 0;\n}\n"                             \
+               : __VA_ARGS__                                                                \
+               : "l"(a), "l"(b), "r"(accumulate ? 1 : 0))
+// a in registers; b in shared memory, MN-major.
+#define QT_WGMMA_REGISTERS(size, type, registers, a_names, b_name, p_name, ...)             \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " p_name                                   \
+               ", 0;\n"                                                                     \
+               "wgmma.mma_async.sync.aligned." size "k16.f32." type "." type " {" registers \
+               "}, {" a_names "}, " b_name ", p, 1, 1, 1;\n}\n"                             \
+               : __VA_ARGS__                                                                \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate ? 1 : 0))
+
+#define QT_REGISTERS_8 "%0, %1, %2, %3"
+#define QT_REGISTERS_16 QT_REGISTERS_8 ", %4, %5, %6, %7"
+#define QT_REGISTERS_32 QT_R0
+#define QT_REGISTERS_64 QT_R0 ", " QT_R16
+#define QT_REGISTERS_72 QT_REGISTERS_64 ", %32, %33, %34, %35"
+#define QT_REGISTERS_80 QT_REGISTERS_72 ", %36, %37, %38, %39"
+#define QT_REGISTERS_128 QT_REGISTERS_64 ", " QT_R32 ", " QT_R48
+#define QT_REGISTERS_256 QT_REGISTERS_128 ", " QT_R64 ", " QT_R80 ", " QT_R96 ", " QT_R112
+
+// Defines a Wgmma of 16 values of k with `columns` columns; the remaining arguments go to the macro
+// of its kind.
+#define QT_WGMMA(kind, declared_a, columns, ...)                                           \
+  template <typename T>                                                                    \
+  __device__ __forceinline__ void Wgmma(float(&c)[columns / 8][4], declared_a, uint64_t b, \
+                                        bool accumulate) {                                 \
+    if constexpr (std::is_same_v<T, __half>) {                                             \
+      QT_WGMMA_##kind("m64n" #columns, "f16", QT_REGISTERS_##columns, __VA_ARGS__);        \
+    } else {                                                                               \
+      QT_WGMMA_##kind("m64n" #columns, "bf16", QT_REGISTERS_##columns, __VA_ARGS__);       \
+    }                                                                                      \
+  }
+
+// c [64 x columns] (+)= a b^T.
+QT_WGMMA(SHARED, uint64_t a, 16, "%8", "%9", "%10", QT_C1(0), QT_C1(1))
+QT_WGMMA(SHARED, uint64_t a, 32, "%16", "%17", "%18", QT_C4(0))
+QT_WGMMA(SHARED, uint64_t a, 64, "%32", "%33", "%34", QT_C8(0))
+QT_WGMMA(SHARED, uint64_t a, 80, "%40", "%41", "%42", QT_C8(0), QT_C1(8), QT_C1(9))
+QT_WGMMA(SHARED, uint64_t a, 128, "%64", "%65", "%66", QT_C8(0), QT_C8(8))
+QT_WGMMA(SHARED, uint64_t a, 256, "%128", "%129", "%130", QT_C8(0), QT_C8(8), QT_C8(16), QT_C8(24))
+// c [64 x columns] (+)= a b; a has the fragment layout of mma.m16n8k16 in each warp.
+QT_WGMMA(REGISTERS, const uint32_t (&a)[4], 8, "%4, %5, %6, %7", "%8", "%9", QT_C1(0))
+QT_WGMMA(REGISTERS, const uint32_t (&a)[4], 64, "%32, %33, %34, %35", "%36", "%37", QT_C8(0))
+QT_WGMMA(REGISTERS, const uint32_t (&a)[4], 72, "%36, %37, %38, %39", "%40", "%41", QT_C8(0),
+         QT_C1(8))
+QT_WGMMA(REGISTERS, const uint32_t (&a)[4], 128, "%64, %65, %66, %67", "%68", "%69", QT_C8(0),
+         QT_C8(8))
+
+#undef QT_C1
+#undef QT_C4
+#undef QT_C8
+#undef QT_R0
+#undef QT_R16
+#undef QT_R32
+#undef QT_R48
+#undef QT_R64
+#undef QT_R80
+#undef QT_R96
+#undef QT_R112
+#undef QT_REGISTERS_8
+#undef QT_REGISTERS_16
+#undef QT_REGISTERS_32
+#undef QT_REGISTERS_64
+#undef QT_REGISTERS_72
+#undef QT_REGISTERS_80
+#undef QT_REGISTERS_128
+#undef QT_REGISTERS_256
+#undef QT_WGMMA
+#undef QT_WGMMA_SHARED
+#undef QT_WGMMA_REGISTERS
+
+}  // namespace quintet::cuda

@@ -1,0 +1,368 @@
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "absl/types/span.h"
+#include "kernels/cuda_ops.h"
+#include "kernels/linear/cublas_lt.cuh"
+#include "kernels/linear/gemm_tuning_cuda.h"
+#include "kernels/runtime/cuda.cuh"
+#include "kernels/runtime/device_cuda.h"
+#include "kernels/runtime/device_waits.h"
+
+namespace quintet::cuda {
+namespace {
+
+absl::Status NoMemory(int64_t bytes, const char* where, cudaError_t error) {
+  cudaGetLastError();  // clear the error: a failed allocation is not sticky
+  return absl::ResourceExhaustedError(
+      absl::StrCat("cannot allocate ", bytes, " bytes ", where, ": ", cudaGetErrorString(error)));
+}
+
+bool IsSet(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value != nullptr && std::strcmp(value, "1") == 0;
+}
+
+// Adds the time between its construction and destruction to a counter.
+class WaitingTime {
+ public:
+  explicit WaitingTime(int64_t* total_ns) : total_ns_(total_ns), begin_(Clock::now()) {}
+  ~WaitingTime() {
+    *total_ns_ +=
+        std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin_).count();
+  }
+  WaitingTime(const WaitingTime&) = delete;
+  WaitingTime& operator=(const WaitingTime&) = delete;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  int64_t* const total_ns_;
+  const Clock::time_point begin_;
+};
+
+// to[i] = from[i]. Either side may be pinned host memory, which the kernel accesses over the bus.
+// Shapes: [words]. Mapping: one word per thread. Bound: the latency of the bus, 1 to 2 us. A copy
+// engine adds a hand-over to and from the kernels before and after it, so it pays off only for more
+// bytes.
+template <typename Word>
+__global__ void CopyKernel(const Word* from, Word* to, int64_t words) {
+  const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
+  if (i < words) to[i] = from[i];
+  __threadfence();  // the next kernel may read these tables before it waits for this one
+}
+
+template <typename Word>
+bool Divides(const void* from, const void* to, int64_t bytes) {
+  const uintptr_t bits = reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to) |
+                         static_cast<uintptr_t>(bytes);
+  return bits % sizeof(Word) == 0;
+}
+
+template <typename Word>
+cudaError_t CopyByKernel(const void* from, void* to, int64_t bytes, cudaStream_t stream) {
+  constexpr int kThreads = 256;
+  const int64_t words = bytes / static_cast<int64_t>(sizeof(Word));
+  CopyKernel<Word>
+      <<<static_cast<unsigned>((words + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
+          static_cast<const Word*>(from), static_cast<Word*>(to), words);
+  return cudaGetLastError();
+}
+
+// Copies between the host side and the device side of a mirrored buffer.
+cudaError_t CopyMirrored(const void* from, void* to, int64_t bytes, cudaMemcpyKind kind,
+                         cudaStream_t stream) {
+  constexpr int64_t kMostBytesByKernel = int64_t{256} << 10;
+  if (bytes <= kMostBytesByKernel) {
+    if (Divides<uint4>(from, to, bytes)) return CopyByKernel<uint4>(from, to, bytes, stream);
+    if (Divides<uint32_t>(from, to, bytes)) return CopyByKernel<uint32_t>(from, to, bytes, stream);
+  }
+  return cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, stream);
+}
+
+struct Graph final : DeviceGraph {
+  explicit Graph(cudaGraphExec_t e) : executable(e) {}
+  ~Graph() override { cudaGraphExecDestroy(executable); }
+  cudaGraphExec_t executable;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Device>> OpenDevice(int ordinal) {
+  return CudaDevice::Open(ordinal);
+}
+
+absl::StatusOr<std::unique_ptr<Device>> CudaDevice::Open(int ordinal) {
+  std::unique_ptr<CudaDevice> device(new CudaDevice);
+  absl::Status status = device->Start(ordinal);
+  if (!status.ok()) return status;
+  return std::unique_ptr<Device>(std::move(device));
+}
+
+absl::Status CudaDevice::Start(int ordinal) {
+  int count = 0;
+  cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaSuccess && (ordinal < 0 || ordinal >= count)) {
+    return absl::UnavailableError(
+        absl::StrCat("CUDA device ", ordinal, ": not found (this machine has ", count, ")"));
+  }
+  cudaDeviceProp properties{};
+  if (error == cudaSuccess) error = cudaSetDevice(ordinal);
+  if (error == cudaSuccess) error = cudaGetDeviceProperties(&properties, ordinal);
+  cudaStream_t stream = nullptr;
+  if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  queue_ = stream;
+  if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&copy_stream_, cudaStreamNonBlocking);
+  const auto make = [&error](absl::Span<cudaEvent_t> events) {
+    for (cudaEvent_t& event : events) {
+      if (error == cudaSuccess) error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+    }
+  };
+  make(absl::MakeSpan(uploaded_));
+  make(absl::MakeSpan(marks_));
+  make(absl::MakeSpan(&staged_, 1));
+  if (error != cudaSuccess) {
+    return absl::UnavailableError(
+        absl::StrCat("CUDA device ", ordinal, ": ", cudaGetErrorString(error)));
+  }
+  if (properties.major < 8) {
+    return absl::UnavailableError(
+        absl::StrCat("CUDA device ", ordinal, " (", properties.name,
+                     "): compute capability 8.0 or newer is needed, it has ", properties.major, ".",
+                     properties.minor));
+  }
+  if (CublasLt::Get() == nullptr) {
+    return absl::UnavailableError(
+        absl::StrCat("cuBLASLt of CUDA ", CUDART_VERSION / 1000, " cannot be loaded"));
+  }
+  ordinal_ = ordinal;
+  name_ = properties.name;
+  int driver = 0;
+  QT_CUDA(*this, cudaDriverGetVersion(&driver));
+  kind_ =
+      absl::StrCat(name_, ", ", properties.multiProcessorCount, " multiprocessors, CUDA driver ",
+                   driver, ", cuBLASLt ", CublasLt::Get()->GetVersion());
+  hopper_ = properties.major == 9 && !IsSet("QUINTET_CUDA_PORTABLE");
+  long_attention_ = IsSet("QUINTET_CUDA_LONG_ATTENTION");
+  multiprocessors_ = properties.multiProcessorCount;
+  l2_bytes_ = properties.l2CacheSize;
+  absl::StatusOr<Buffer> staging = Allocate(kStagingSlots * kStagingSlotBytes);
+  if (!staging.ok()) return staging.status();
+  staging_ = *std::move(staging);
+  return absl::OkStatus();
+}
+
+CudaDevice::~CudaDevice() {
+  for (cudaStream_t queue : {stream(), copy_stream_}) {
+    if (queue != nullptr) cudaStreamSynchronize(queue);
+  }
+  const auto destroy = [](absl::Span<const cudaEvent_t> events) {
+    for (cudaEvent_t event : events) {
+      if (event != nullptr) cudaEventDestroy(event);
+    }
+  };
+  destroy(uploaded_);
+  destroy(marks_);
+  destroy(absl::MakeConstSpan(&staged_, 1));
+  for (cudaStream_t queue : {stream(), copy_stream_}) {
+    if (queue != nullptr) cudaStreamDestroy(queue);
+  }
+}
+
+int64_t CudaDevice::free_bytes() const {
+  size_t free = 0, total = 0;
+  return cudaMemGetInfo(&free, &total) == cudaSuccess ? static_cast<int64_t>(free) : 0;
+}
+
+void CudaDevice::Use() { QT_CUDA(*this, cudaSetDevice(ordinal_)); }
+
+absl::StatusOr<Buffer> CudaDevice::Allocate(int64_t bytes) {
+  QT_CHECK_GE(bytes, 0);
+  if (bytes == 0) return Buffer();
+  void* data = nullptr;
+  const cudaError_t error = cudaMalloc(&data, static_cast<size_t>(bytes));
+  if (error != cudaSuccess) return NoMemory(bytes, "on the device", error);
+  ++allocations_;
+  return Buffer(data, bytes, std::shared_ptr<void>(data, [](void* p) { cudaFree(p); }));
+}
+
+absl::StatusOr<Buffer> CudaDevice::AllocateMirrored(int64_t bytes) {
+  absl::StatusOr<Buffer> twin = Allocate(bytes);
+  if (!twin.ok() || bytes == 0) return twin;
+  void* host = nullptr;
+  cudaError_t error = cudaHostAlloc(&host, static_cast<size_t>(bytes), cudaHostAllocDefault);
+  if (error != cudaSuccess) return NoMemory(bytes, "of pinned memory", error);
+  std::memset(host, 0, static_cast<size_t>(bytes));
+  error = cudaMemsetAsync(twin->data(), 0, static_cast<size_t>(bytes), stream());
+  if (error != cudaSuccess) Fail(absl::StrCat("clearing a mirror: ", cudaGetErrorString(error)));
+  {
+    std::lock_guard<std::mutex> lock(mirrors_->mutex);
+    mirrors_->by_host[static_cast<char*>(host)] = {bytes, twin->as<char>()};
+  }
+  auto device_side = std::make_shared<Buffer>(*std::move(twin));
+  const auto release = [mirrors = mirrors_, device_side](void* p) {
+    {
+      std::lock_guard<std::mutex> lock(mirrors->mutex);
+      mirrors->by_host.erase(static_cast<char*>(p));
+    }
+    cudaFreeHost(p);
+  };
+  return Buffer(host, bytes, std::shared_ptr<void>(host, release));
+}
+
+const void* CudaDevice::TwinOf(const void* host) const {
+  const char* at = static_cast<const char*>(host);
+  std::lock_guard<std::mutex> lock(mirrors_->mutex);
+  auto found = mirrors_->by_host.upper_bound(at);
+  QT_CHECK(found != mirrors_->by_host.begin());
+  --found;
+  QT_CHECK_LE(at - found->first, found->second.bytes);
+  return found->second.twin + (at - found->first);
+}
+
+// The staging slot is a detour if the compute stream is idle.
+bool CudaDevice::UsesCopyStream(const void* host, int64_t bytes) const {
+  if (bytes > kStagingSlotBytes || !Divides<uint4>(host, TwinOf(host), bytes)) return false;
+  const bool busy = cudaStreamQuery(stream()) == cudaErrorNotReady;
+  if (busy) cudaGetLastError();  // clear it: cudaErrorNotReady is not a failure
+  return busy;
+}
+
+void CudaDevice::UploadThroughStaging(const void* host, int64_t bytes) {
+  char* const slot = staging_.as<char>() + uploads_ % kStagingSlots * kStagingSlotBytes;
+  // the previous upload in this staging slot
+  const int64_t before = std::max(uploads_ - kStagingSlots, int64_t{0});
+  QT_CUDA(*this, cudaStreamWaitEvent(copy_stream_, uploaded_[before % kTrackedUploads]));
+  QT_CUDA(*this, cudaMemcpyAsync(slot, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice,
+                                 copy_stream_));
+  QT_CUDA(*this, cudaEventRecord(staged_, copy_stream_));
+  QT_CUDA(*this, cudaStreamWaitEvent(stream(), staged_));
+  QT_CUDA(*this, CopyByKernel<uint4>(slot, const_cast<void*>(TwinOf(host)), bytes, stream()));
+}
+
+int64_t CudaDevice::Upload(const void* mirrored_host, int64_t bytes) {
+  if (bytes == 0) return 0;
+  ++uploads_;
+  if (UsesCopyStream(mirrored_host, bytes)) {
+    UploadThroughStaging(mirrored_host, bytes);
+  } else {
+    QT_CUDA(*this, CopyMirrored(mirrored_host, Twin(const_cast<void*>(mirrored_host)), bytes,
+                                cudaMemcpyHostToDevice, stream()));
+  }
+  QT_CUDA(*this, cudaEventRecord(uploaded_[uploads_ % kTrackedUploads], stream()));
+  return uploads_;
+}
+
+void CudaDevice::Download(void* mirrored_host, int64_t bytes) {
+  if (bytes == 0) return;
+  QT_CUDA(*this, CopyMirrored(Twin(mirrored_host), mirrored_host, bytes, cudaMemcpyDeviceToHost,
+                              stream()));
+}
+
+void CudaDevice::WaitForUpload(int64_t number) {
+  if (number <= uploads_seen_) return;
+  const WaitingTime waiting(&waited_ns_);
+  const int64_t tracked = std::max(number, uploads_ - kTrackedUploads + 1);
+  QT_CUDA(*this, cudaEventSynchronize(uploaded_[tracked % kTrackedUploads]));
+  uploads_seen_ = tracked;
+}
+
+void CudaDevice::CopyToDevice(void* device, const void* host, int64_t bytes) {
+  if (bytes == 0) return;
+  QT_CUDA(*this, cudaMemcpyAsync(device, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice,
+                                 stream()));
+}
+
+void CudaDevice::CopyToHost(void* host, const void* device, int64_t bytes) {
+  if (bytes == 0) return;
+  QT_CUDA(*this, cudaMemcpyAsync(host, device, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost,
+                                 stream()));
+}
+
+void CudaDevice::Write(void* device, const void* host, int64_t bytes) {
+  static std::mutex& failing = *new std::mutex;
+  cudaError_t error = cudaSetDevice(ordinal_);
+  // cudaMemcpy of pageable memory returns before the bytes have arrived, and stream() does not wait
+  // for other streams: copy on a per-thread stream and wait for it.
+  if (error == cudaSuccess) {
+    error = cudaMemcpyAsync(device, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice,
+                            cudaStreamPerThread);
+  }
+  if (error == cudaSuccess) error = cudaStreamSynchronize(cudaStreamPerThread);
+  if (error == cudaSuccess) return;
+  std::lock_guard<std::mutex> lock(failing);
+  Fail(absl::StrCat("writing ", bytes, " bytes: ", cudaGetErrorString(error)));
+}
+
+std::unique_ptr<DeviceGraph> CudaDevice::Record(absl::FunctionRef<void()> work) {
+  if (cudaStreamBeginCapture(stream(), cudaStreamCaptureModeRelaxed) != cudaSuccess) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  cudaGraph_t recorded = nullptr;
+  try {
+    work();
+  } catch (const std::bad_alloc&) {  // the stream must not stay in capture
+    cudaStreamEndCapture(stream(), &recorded);
+    if (recorded != nullptr) cudaGraphDestroy(recorded);
+    throw;
+  }
+  cudaGraphExec_t executable = nullptr;
+  cudaError_t error = cudaStreamEndCapture(stream(), &recorded);
+  if (error == cudaSuccess) error = cudaGraphInstantiate(&executable, recorded, 0);
+  if (recorded != nullptr) cudaGraphDestroy(recorded);
+  if (error != cudaSuccess) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  return std::make_unique<Graph>(executable);
+}
+
+absl::Status CudaDevice::MeasureProducts(int64_t budget_us, absl::FunctionRef<void()> work) {
+  absl::StatusOr<Buffer> evicting = Allocate(2 * l2_bytes_);
+  if (!evicting.ok()) return evicting.status();
+  measuring_ = {std::chrono::steady_clock::now() + std::chrono::microseconds(budget_us),
+                *std::move(evicting)};
+  work();
+  const absl::Status status = Synchronize();
+  measuring_.reset();
+  return status;
+}
+
+void CudaDevice::Replay(const DeviceGraph& graph) {
+  QT_CUDA(*this, cudaGraphLaunch(static_cast<const Graph&>(graph).executable, stream()));
+}
+
+absl::Status CudaDevice::Synchronize() {
+  const WaitingTime waiting(&waited_ns_);
+  QT_CUDA(*this, cudaStreamSynchronize(stream()));
+  return status();
+}
+
+void CudaDevice::Mark(int place) { QT_CUDA(*this, cudaEventRecord(marks_[place], stream())); }
+
+absl::Status CudaDevice::WaitForMark(int place) {
+  const WaitingTime waiting(&waited_ns_);
+  QT_CUDA(*this, cudaEventSynchronize(marks_[place]));
+  return status();
+}
+
+absl::Status MeasureProducts(Device& device, int64_t budget_us, absl::FunctionRef<void()> work) {
+  return static_cast<CudaDevice&>(device).MeasureProducts(budget_us, work);
+}
+
+ProductChoices& ProductChoicesOf(Device& device) {
+  return static_cast<CudaDevice&>(device).product_choices();
+}
+
+int64_t WaitedNs(const Device& device) {
+  return static_cast<const CudaDevice&>(device).waited_ns();
+}
+
+const std::string& DeviceKind(const Device& device) {
+  return static_cast<const CudaDevice&>(device).kind();
+}
+
+}  // namespace quintet::cuda

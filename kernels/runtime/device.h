@@ -1,0 +1,122 @@
+// One GPU: its CUDA stream, its memory and its sticky error status. No CUDA type appears in this
+// header. A build without CUDA has this header but no implementation, and Open returns an error.
+//
+// Work is enqueued on the stream and runs asynchronously, in order. Device memory is written by
+// kernels and read back by CopyToHost or Download followed by Synchronize. Mirrored memory is a
+// pinned host buffer with a device buffer of the same size (its device side): the host writes small
+// arrays into the pinned side, Upload copies a part of it to the device side, and launchers pass
+// device-side addresses (Twin) to their kernels.
+//
+// Only the engine thread may call it, except Write. Buffers may outlive their device.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "kernels/runtime/buffer.h"
+
+namespace quintet {
+
+// A captured CUDA graph, which can be launched again and again at low cost.
+class DeviceGraph {
+ public:
+  virtual ~DeviceGraph() = default;
+};
+
+class Device {
+ public:
+  // Opens CUDA device `ordinal`. UNAVAILABLE: this build has no CUDA, or there is no such device,
+  // or it is too old.
+  static absl::StatusOr<std::unique_ptr<Device>> Open(int ordinal);
+  virtual ~Device() = default;
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  const std::string& name() const { return name_; }
+  // Whether kernels for sm_90 (Hopper) are used. Setting QUINTET_CUDA_PORTABLE=1 in the environment
+  // makes it false, so that the portable kernels can be tested on any GPU.
+  bool hopper() const { return hopper_; }
+  // Whether the attention kernels for long sequences are used for short ones, too. Setting
+  // QUINTET_CUDA_LONG_ATTENTION=1 in the environment makes it true, so that tests can use short
+  // inputs.
+  bool long_attention() const { return long_attention_; }
+  // Number of SMs.
+  int multiprocessors() const { return multiprocessors_; }
+  int64_t l2_bytes() const { return l2_bytes_; }
+  virtual int64_t free_bytes() const = 0;
+
+  // The calling thread becomes the engine thread.
+  virtual void Use() = 0;
+
+  // Number of device allocations so far. Tests use it to check that steps allocate nothing.
+  int64_t allocations() const { return allocations_; }
+  // Allocates device memory, aligned to 256 bytes and uninitialised. RESOURCE_EXHAUSTED if there is
+  // not enough.
+  virtual absl::StatusOr<Buffer> Allocate(int64_t bytes) = 0;
+  // Allocates pinned host memory and a device buffer of the same size, both zeroed; data() is the
+  // host address.
+  virtual absl::StatusOr<Buffer> AllocateMirrored(int64_t bytes) = 0;
+  // The device address that corresponds to an address in a mirrored buffer. QT_CHECK: `host` is
+  // inside one.
+  template <typename T>
+  T* Twin(T* host) const {
+    return static_cast<T*>(const_cast<void*>(TwinOf(host)));
+  }
+
+  // Enqueue an H2D (Upload) or D2H (Download) copy of a part of a mirrored buffer. The host side
+  // must not be touched until the copy has run. Uploads are numbered from 1; Upload returns that
+  // number, or 0 if `bytes` is 0.
+  virtual int64_t Upload(const void* mirrored_host, int64_t bytes) = 0;
+  virtual void Download(void* mirrored_host, int64_t bytes) = 0;
+  // Waits until this upload and all earlier ones have run, so that their host sides may be written
+  // again. 0 means no upload.
+  virtual void WaitForUpload(int64_t number) = 0;
+  // Copies between ordinary host and device memory. They are asynchronous if `host` is pinned;
+  // otherwise they return when `host` may be reused.
+  virtual void CopyToDevice(void* device, const void* host, int64_t bytes) = 0;
+  virtual void CopyToHost(void* host, const void* device, int64_t bytes) = 0;
+  // H2D copy for loading, finished on return. The only function that other threads may call, and
+  // only while the engine thread does nothing.
+  virtual void Write(void* device, const void* host, int64_t bytes) = 0;
+
+  // Captures what `work` enqueues (kernels only) into a CUDA graph instead of running it. Returns
+  // null if that fails; the caller must then enqueue the work as usual. The graph keeps the
+  // addresses and launch sizes of the capture. Replay launches it.
+  virtual std::unique_ptr<DeviceGraph> Record(absl::FunctionRef<void()> work) = 0;
+  virtual void Replay(const DeviceGraph& graph) = 0;
+
+  // Waits for all enqueued work. Returns the first error since Open, if any, from then on:
+  // INTERNAL.
+  virtual absl::Status Synchronize() = 0;
+  // Mark records an event after the work enqueued so far, and WaitForMark waits for the latest
+  // event of that index. Work enqueued after the event may keep running. There are two events, 0
+  // and 1.
+  virtual void Mark(int place) = 0;
+  virtual absl::Status WaitForMark(int place) = 0;
+  // Records an error of a launch or a copy; Synchronize returns the first one from then on.
+  void Fail(absl::string_view what);
+  absl::Status status() const { return status_; }
+
+  void* queue() const { return queue_; }  // cudaStream_t
+
+ protected:
+  Device() = default;
+  virtual const void* TwinOf(const void* host) const = 0;
+
+  std::string name_;
+  bool hopper_ = false;
+  bool long_attention_ = false;
+  int multiprocessors_ = 0;
+  int64_t l2_bytes_ = 0;
+  void* queue_ = nullptr;
+  int64_t allocations_ = 0;
+
+ private:
+  absl::Status status_;
+};
+
+}  // namespace quintet

@@ -1,0 +1,107 @@
+// The implementation of Device (Device::Open) in builds with CUDA. Only .cu files include it.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "kernels/linear/gemm_choices.h"
+#include "kernels/runtime/device.h"
+
+namespace quintet::cuda {
+
+class ProductPlans;  // linear/cublas_plans.cuh
+
+// While the compute stream (stream()) is busy, uploads go through a second, copy stream
+// (copy_stream_) into a staging slot in device memory (staging_). The compute stream then only
+// copies from that slot to the device side of the pinned buffer. Ordering guarantees:
+// - The device side is still written only by the compute stream, in its order: earlier work reads
+//   the old values and later work the new ones.
+// - The copy in the compute stream waits until the staging slot is filled (event staged_).
+// - A staging slot is reused only after the previous upload in it, kStagingSlots uploads earlier,
+//   has left it (its event in uploaded_).
+// - WaitForUpload waits for the same event; the host side has been read long before.
+class CudaDevice final : public Device {
+ public:
+  static absl::StatusOr<std::unique_ptr<Device>> Open(int ordinal);
+  ~CudaDevice() override;
+
+  int64_t free_bytes() const override;
+  void Use() override;
+  absl::StatusOr<Buffer> Allocate(int64_t bytes) override;
+  absl::StatusOr<Buffer> AllocateMirrored(int64_t bytes) override;
+  int64_t Upload(const void* mirrored_host, int64_t bytes) override;
+  void Download(void* mirrored_host, int64_t bytes) override;
+  void WaitForUpload(int64_t number) override;
+  void CopyToDevice(void* device, const void* host, int64_t bytes) override;
+  void CopyToHost(void* host, const void* device, int64_t bytes) override;
+  void Write(void* device, const void* host, int64_t bytes) override;
+  std::unique_ptr<DeviceGraph> Record(absl::FunctionRef<void()> work) override;
+  void Replay(const DeviceGraph& graph) override;
+  absl::Status Synchronize() override;
+  void Mark(int place) override;
+  absl::Status WaitForMark(int place) override;
+
+  // The cuBLASLt plans of this device; created by the first GEMM.
+  std::shared_ptr<ProductPlans>& plans() { return plans_; }
+
+  // GEMM algorithms are being measured until `end`. Writing the buffer `evicting` evicts everything
+  // else from L2.
+  struct Measuring {
+    std::chrono::steady_clock::time_point end;
+    Buffer evicting;
+    bool goes_on() const { return std::chrono::steady_clock::now() < end; }
+  };
+  const Measuring* measuring() const { return measuring_.has_value() ? &*measuring_ : nullptr; }
+  // Implements MeasureProducts of linear/gemm_tuning.h.
+  absl::Status MeasureProducts(int64_t budget_us, absl::FunctionRef<void()> work);
+  ProductChoices& product_choices() { return product_choices_; }
+  const std::string& kind() const { return kind_; }
+  int64_t waited_ns() const { return waited_ns_; }
+
+ private:
+  struct Mirror {
+    int64_t bytes;
+    char* twin;  // device side
+  };
+  // Pinned buffers by host address. Shared with the buffers, which may outlive the device.
+  struct Mirrors {
+    std::mutex mutex;
+    std::map<const char*, Mirror> by_host;
+  };
+
+  CudaDevice() : mirrors_(std::make_shared<Mirrors>()) {}
+  absl::Status Start(int ordinal);
+  const void* TwinOf(const void* host) const override;
+  // Whether an upload goes through the copy stream.
+  bool UsesCopyStream(const void* host, int64_t bytes) const;
+  void UploadThroughStaging(const void* host, int64_t bytes);
+  cudaStream_t stream() const { return static_cast<cudaStream_t>(queue_); }
+
+  int ordinal_ = 0;
+  // Events at the end of the latest uploads in the compute stream; upload n uses n %
+  // kTrackedUploads.
+  static constexpr int64_t kTrackedUploads = 32;
+  cudaEvent_t uploaded_[kTrackedUploads] = {};
+  int64_t uploads_ = 0, uploads_seen_ = 0;  // enqueued; known to have finished
+  // Staging slots: more than most steps have uploads, and larger than most uploads.
+  static constexpr int64_t kStagingSlots = 8, kStagingSlotBytes = int64_t{1} << 20;
+  static_assert(kStagingSlots < kTrackedUploads);
+  cudaStream_t copy_stream_ = nullptr;
+  cudaEvent_t staged_ = nullptr;  // end of the latest upload in copy_stream_
+  Buffer staging_;
+  cudaEvent_t marks_[2] = {};
+  std::shared_ptr<Mirrors> mirrors_;
+  std::shared_ptr<ProductPlans> plans_;
+  std::optional<Measuring> measuring_;
+  ProductChoices product_choices_;
+  std::string kind_;
+  int64_t waited_ns_ = 0;  // device_waits.h
+};
+
+}  // namespace quintet::cuda

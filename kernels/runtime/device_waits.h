@@ -1,0 +1,14 @@
+// Time that the host has spent waiting for a GPU. The rest of a step is the host's own work.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/runtime/device.h"
+
+namespace quintet {
+
+// Nanoseconds spent in Synchronize, WaitForMark and WaitForUpload since Open. Only the engine
+// thread may call it.
+int64_t WaitedNs(const Device& device);
+
+}  // namespace quintet

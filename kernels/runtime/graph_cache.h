@@ -1,0 +1,106 @@
+// A cache of captured CUDA graphs. Launching one graph replaces many kernel launches, but capturing
+// and instantiating it takes as long as hundreds of launches save. The cache therefore captures a
+// key's work only when that key is used often enough, and keeps a bounded number of keys.
+//
+// Policy:
+//   threshold  A key is used `threshold` times without a graph; its next use captures one. At least
+//              1, so that everything that is made on first use exists before the capture.
+//   capacity   Most keys that are kept, with or without a graph. A new key that finds the cache
+//   full
+//              evicts the least recently used one.
+// A capture that fails (null) leaves the key without a graph; it is tried again after `threshold`
+// more uses.
+//
+// A graph replays the launches of its capture on the same addresses. The key must therefore contain
+// everything that decides which launches are enqueued, with which arguments; values that differ
+// between uses of one key must be read from device memory. Call Clear when captured addresses are
+// no longer valid. Evicted graphs may still be running: the device frees them when they finish.
+//
+// Not thread safe. Test: tests/kernels/runtime/graph_cache_test.cc.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "kernels/base/check.h"
+#include "kernels/runtime/device.h"
+
+namespace quintet {
+
+struct GraphCacheOptions {
+  int64_t threshold = 1;  // uses of a key before the use that captures it
+  size_t capacity = 128;  // keys
+};
+
+// Key: copyable and ordered by operator<. Graph: one captured graph, or a struct of several.
+template <typename Key, typename Graph = DeviceGraph>
+class GraphCache {
+ public:
+  using Capture = absl::FunctionRef<std::unique_ptr<Graph>()>;
+
+  explicit GraphCache(const GraphCacheOptions& options) : options_(options) {
+    QT_CHECK_GE(options.threshold, 1);
+    QT_CHECK_GE(options.capacity, size_t{1});
+  }
+
+  // Counts one use of `key` and returns its graph for the caller to launch, valid until the next
+  // call. Null: there is no graph (yet), and the caller enqueues the work as usual. `capture` is
+  // called at most once, when the key reaches the threshold; exceptions that it throws pass
+  // through.
+  const Graph* Use(const Key& key, Capture capture) {
+    Entry& entry = MostRecent(key);
+    if (entry.graph != nullptr) return entry.graph.get();
+    if (entry.uses < options_.threshold) {
+      ++entry.uses;
+      return nullptr;
+    }
+    entry.uses = 0;
+    entry.graph = capture();
+    return entry.graph.get();
+  }
+
+  // Drops all keys and graphs.
+  void Clear() {
+    index_.clear();
+    entries_.clear();
+  }
+
+  size_t size() const { return entries_.size(); }  // keys
+
+ private:
+  struct Entry {
+    Key key;
+    int64_t uses = 0;  // without a graph, since the last attempt to capture
+    std::unique_ptr<Graph> graph;
+  };
+  struct LessKey {
+    bool operator()(const Key* a, const Key* b) const { return *a < *b; }
+  };
+
+  // The entry of `key`, added if there is none, moved to the front of entries_.
+  Entry& MostRecent(const Key& key) {
+    const auto found = index_.find(&key);
+    if (found != index_.end()) {
+      entries_.splice(entries_.begin(), entries_, found->second);
+      return entries_.front();
+    }
+    if (entries_.size() >= options_.capacity) {
+      index_.erase(&entries_.back().key);
+      entries_.pop_back();
+    }
+    entries_.push_front({.key = key});
+    index_.emplace(&entries_.front().key, entries_.begin());
+    return entries_.front();
+  }
+
+  const GraphCacheOptions options_;
+  std::list<Entry> entries_;  // most recently used first
+  std::map<const Key*, typename std::list<Entry>::iterator, LessKey> index_;
+};
+
+}  // namespace quintet

@@ -1,0 +1,30 @@
+// Splits the rows of an elementwise op over the stream's threads.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/functional/function_ref.h"
+#include "kernels/runtime/stream.h"
+
+namespace quintet {
+
+// Calls body(begin, end) on ranges that cover [0, rows), where a row has row_elements values. Work
+// of less than kElementsPerTask elements runs on the calling thread, because waking a worker would
+// take longer.
+inline void ParallelRows(Stream& stream, int64_t rows, int64_t row_elements,
+                         absl::FunctionRef<void(int64_t begin, int64_t end)> body) {
+  constexpr int64_t kElementsPerTask = 16384;
+  const int64_t rows_per_task =
+      std::max<int64_t>(1, kElementsPerTask / std::max<int64_t>(1, row_elements));
+  const int64_t tasks = (rows + rows_per_task - 1) / rows_per_task;
+  if (tasks <= 1) {
+    if (rows > 0) body(0, rows);
+    return;
+  }
+  stream.pool().ParallelFor(tasks, [&](int64_t task, int) {
+    body(task * rows_per_task, std::min(rows, (task + 1) * rows_per_task));
+  });
+}
+
+}  // namespace quintet

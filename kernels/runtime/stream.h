@@ -1,0 +1,113 @@
+// A Stream determines where ops run: the backend, and its thread pool or its device. Each engine
+// has its own Stream. Not thread safe.
+//
+// Memory of ops. Tensors that ops read and write are in memory of Allocate. Small index arrays
+// (spans, and input Tensors of i32 or i64) are in mirrored memory: a pinned host buffer with a
+// device buffer of the same size, with Upload (H2D) and Download (D2H) between them. An op reads
+// the host side to check and plan; its kernel reads the device side. A small result may also be on
+// the host side: a kernel writes it there over the bus, and the host may read it after the kernel
+// has run. On the CPU both sides are the same memory and the copies do nothing, so callers are the
+// same for both backends.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "absl/status/statusor.h"
+#include "kernels/base/check.h"
+#include "kernels/base/tensor.h"
+#include "kernels/runtime/buffer.h"
+#include "kernels/runtime/device.h"
+#include "kernels/runtime/thread_pool.h"
+
+namespace quintet {
+
+enum class Backend : uint8_t { kCpu, kCuda };
+
+class Stream {
+ public:
+  // A null device makes a CPU stream. `pool` and `device` must outlive it.
+  explicit Stream(ThreadPool* pool, Device* device = nullptr) : pool_(pool), device_(device) {}
+
+  Backend backend() const { return device_ == nullptr ? Backend::kCpu : Backend::kCuda; }
+  ThreadPool& pool() const { return *pool_; }
+  Device& device() const {
+    QT_CHECK(device_ != nullptr);
+    return *device_;
+  }
+
+  // The calling thread becomes the one that enqueues work.
+  void Use() const {
+    if (device_ != nullptr) device_->Use();
+  }
+  // Allocates memory for Tensors; uninitialised on a device.
+  absl::StatusOr<Buffer> Allocate(int64_t bytes) const {
+    return device_ == nullptr ? Buffer::Allocate(bytes) : device_->Allocate(bytes);
+  }
+  absl::StatusOr<Buffer> AllocateMirrored(int64_t bytes) const {
+    return device_ == nullptr ? Buffer::Allocate(bytes) : device_->AllocateMirrored(bytes);
+  }
+  template <typename T>
+  T* Twin(T* host) const {
+    return device_ == nullptr ? host : device_->Twin(host);
+  }
+  // The same tensor with the device-side address of its mirrored memory.
+  Tensor Twin(Tensor mirrored) const {
+    mirrored.data = Twin(mirrored.data);
+    return mirrored;
+  }
+  int64_t Upload(const void* mirrored_host, int64_t bytes) const {
+    return device_ == nullptr ? 0 : device_->Upload(mirrored_host, bytes);
+  }
+  void Download(void* mirrored_host, int64_t bytes) const {
+    if (device_ != nullptr) device_->Download(mirrored_host, bytes);
+  }
+  void WaitForUpload(int64_t number) const {
+    if (device_ != nullptr) device_->WaitForUpload(number);
+  }
+  // Read and Write copy a dense tensor to and from host memory. Read waits until the values have
+  // arrived.
+  void Read(const Tensor& from, void* host) const {
+    QT_CHECK(from.is_dense());
+    const int64_t bytes = from.elements() * DTypeBytes(from.dtype);
+    if (device_ != nullptr) {
+      device_->CopyToHost(host, from.data, bytes);
+      device_->Synchronize()
+          .IgnoreError();  // sticky: the next Synchronize of the caller returns it
+    } else if (bytes > 0) {
+      std::memcpy(host, from.data, static_cast<size_t>(bytes));
+    }
+  }
+  void Write(const void* host, const Tensor& to) const {
+    QT_CHECK(to.is_dense());
+    const int64_t bytes = to.elements() * DTypeBytes(to.dtype);
+    if (device_ != nullptr) {
+      device_->CopyToDevice(to.data, host, bytes);
+    } else if (bytes > 0) {
+      std::memcpy(to.data, host, static_cast<size_t>(bytes));
+    }
+  }
+  // Waits until all enqueued work has finished.
+  absl::Status Synchronize() const {
+    return device_ == nullptr ? absl::OkStatus() : device_->Synchronize();
+  }
+
+  // As Device::Mark and WaitForMark.
+  void Mark(int place) const {
+    if (device_ != nullptr) device_->Mark(place);
+  }
+  absl::Status WaitForMark(int place) const {
+    return device_ == nullptr ? absl::OkStatus() : device_->WaitForMark(place);
+  }
+
+  // Number of GEMMs so far; tests use it to check that projections are batched.
+  int64_t products() const { return products_; }
+  void CountProduct() { ++products_; }
+
+ private:
+  ThreadPool* pool_;
+  Device* device_;
+  int64_t products_ = 0;
+};
+
+}  // namespace quintet

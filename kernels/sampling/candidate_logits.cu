@@ -1,0 +1,63 @@
+#include <algorithm>
+
+#include "kernels/cuda_ops.h"
+#include "kernels/runtime/cuda.cuh"
+
+namespace quintet::cuda {
+namespace {
+
+// Kernel arguments; the pointers are those of CandidateLogitsArgs in device memory.
+struct CandidateLogitsParams {
+  const float* logits;
+  const float* kept;
+  int64_t logits_stride, kept_stride;
+  int vocab;
+  const int32_t* first_rows;
+  const int32_t* from_kept;
+  const int32_t* indices;
+  int64_t indices_stride;
+  float* values;
+  int64_t values_stride;
+  int k;
+};
+
+// Gathers `values` of CandidateLogitsArgs.
+// Shapes: indices and values [n, k].
+// Mapping: one block per entry; threads loop over candidates.
+// Bound: latency of two dependent reads.
+// Test: tests/kernels/sampling/candidate_logits_test.cc.
+__global__ void CandidateLogitsKernel(const __grid_constant__ CandidateLogitsParams c) {
+  WaitForInputs();
+  const int64_t entry = blockIdx.x;
+  const bool kept = c.from_kept[entry] != 0;
+  const float* from = kept ? c.kept : c.logits;
+  const int64_t stride = kept ? c.kept_stride : c.logits_stride;
+  for (int j = static_cast<int>(threadIdx.x); j < c.k; j += static_cast<int>(blockDim.x)) {
+    const int index = c.indices[entry * c.indices_stride + j];
+    const int64_t row = c.first_rows[entry] + index / c.vocab;
+    c.values[entry * c.values_stride + j] = index < 0 ? 0.0f : from[row * stride + index % c.vocab];
+  }
+}
+
+}  // namespace
+
+void CandidateLogits(const CandidateLogitsArgs& args, Stream& stream) {
+  if (args.first_rows.empty()) return;
+  const CandidateLogitsParams call{args.logits.as<float>(),
+                                   args.kept.as<float>(),
+                                   args.logits.stride[0],
+                                   args.kept.stride[0],
+                                   static_cast<int>(args.logits.dim[1]),
+                                   stream.Twin(args.first_rows.data()),
+                                   stream.Twin(args.from_kept.data()),
+                                   args.indices.as<int32_t>(),
+                                   args.indices.stride[0],
+                                   args.values.as<float>(),
+                                   args.values.stride[0],
+                                   static_cast<int>(args.indices.dim[1])};
+  const int threads = std::clamp((call.k + 31) / 32 * 32, 32, 256);
+  Launch(stream, dim3(static_cast<unsigned>(args.first_rows.size())),
+         dim3(static_cast<unsigned>(threads)), 0, CandidateLogitsKernel, call);
+}
+
+}  // namespace quintet::cuda

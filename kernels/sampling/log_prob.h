@@ -1,0 +1,31 @@
+// Log-probabilities of given target tokens without a [rows, vocab] matrix of logits. The GEMM with
+// the language-model head is computed in tiles, and each tile is reduced immediately to a running
+// (max, sum of exponentials) per row. The same pass extracts the logit of the target and the top
+// logits.
+#pragma once
+
+#include "kernels/linear/linear.h"
+
+namespace quintet {
+
+struct TargetLogProbArgs {
+  Tensor hidden;                       // [rows, k] f32
+  const LinearWeight* head = nullptr;  // [vocab, k]
+  Tensor bias;                         // [vocab] f32 or undefined
+  float alpha = 1.0f;                  // logits = alpha * hidden head^T + bias
+  Tensor targets;                      // [rows] i32, each in [0, vocab)
+  Tensor log_probs;                    // [rows] f32 out: logit[target] - logsumexp(logits)
+  // Optional, both or none: the `top` best tokens of every row, ordered by log-probability
+  // descending, then token ascending. The `top` tokens are selected by logit, before the rounding
+  // to log-probabilities. If top > vocab, the tail is -inf and token -1.
+  Tensor top_log_probs;  // [rows, top] f32 out
+  Tensor top_tokens;     // [rows, top] i32 out
+  Tensor scratch;        // TargetLogProbScratchBytes(...) as [bytes] i8
+};
+// The logits are bitwise equal to those of Linear. The result of a row does not depend on other
+// rows.
+void TargetLogProb(const TargetLogProbArgs& args, Stream& stream);
+int64_t TargetLogProbScratchBytes(const LinearWeight& head, int64_t rows, int64_t top,
+                                  const Stream& stream);
+
+}  // namespace quintet

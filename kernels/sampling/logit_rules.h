@@ -1,0 +1,60 @@
+// The logits processors of Hugging Face as data: rules that modify a row of logits before a token
+// is selected from it. Rules that depend on the tokens of a sequence read them from device memory
+// (kernels/sampling/token_history.h), so a step can be enqueued before the host knows the tokens of
+// the previous step.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "kernels/base/host_device.h"
+#include "kernels/base/tensor.h"
+#include "kernels/runtime/stream.h"
+#include "kernels/sampling/token_history.h"
+
+namespace quintet {
+
+// The range [begin, end) of LogitRulesArgs::tokens.
+struct TokenRange {
+  int32_t begin = 0, end = 0;
+
+  QT_HOST_DEVICE bool empty() const { return begin == end; }
+  bool operator==(const TokenRange&) const = default;
+};
+
+// The rules of one row of logits, applied in the order of these fields. If `forced` is not empty,
+// the rules between `keep` and `forced` are skipped. To ban a token is to set its logit to -inf.
+struct RowRules {
+  int32_t row = 0;          // row of `logits`
+  int32_t sequence = 0;     // row of `history`
+  int32_t keep = 0;         // not 0: copy the unmodified row to the same row of `kept`
+  int32_t log_softmax = 0;  // not 0: subtract log_sums[row] from the row
+  // For each distinct token of the history: logit x becomes x * penalty if x < 0, else x / penalty.
+  float repetition_penalty = 1.0f;
+  // n > 0: ban every token that would complete an n-gram that already occurs in the history.
+  int32_t ngram = 0;
+  // Bad words. The range starts with a pair (begin, end) per word: the positions of the word's
+  // token ids in `tokens`, relative to words.begin. The last token of a word is banned if the
+  // history ends with the preceding tokens of the word.
+  TokenRange words;
+  // Not empty: set the logits of these tokens to 0 and all others to -inf.
+  TokenRange forced;
+  TokenRange banned;  // ban these tokens
+
+  bool operator==(const RowRules&) const = default;
+};
+
+// Spans are pinned host arrays with a device copy (kernels/runtime/stream.h).
+struct LogitRulesArgs {
+  Tensor logits;                     // [rows, vocab] f32, modified in place
+  absl::Span<const RowRules> rules;  // [n], at most one per row
+  absl::Span<const int32_t> tokens;  // the array that every TokenRange indexes
+  TokenHistory history;
+  Tensor log_sums;  // [rows] f32, or undefined when no rule has log_softmax
+  Tensor kept;      // [rows, vocab] f32 out, or undefined when no rule has keep
+  Tensor scratch;   // LogitRulesScratchBytes(...) as [bytes] i8
+};
+void LogitRules(const LogitRulesArgs& args, Stream& stream);
+int64_t LogitRulesScratchBytes(int64_t vocab, const Stream& stream);
+
+}  // namespace quintet

@@ -1,0 +1,55 @@
+// Sampling on a GPU: one block applies the warpers (kernels/sampling/warper.cuh) and draws one
+// token.
+#include "kernels/base/random.h"
+#include "kernels/cuda_ops.h"
+#include "kernels/runtime/cuda.cuh"
+#include "kernels/sampling/warper.cuh"
+
+namespace quintet::cuda {
+namespace {
+
+// Kernel arguments; the pointers are those of SampleArgs in device memory.
+struct SampleParams {
+  LogitRows logits;
+  const Draw* draws;
+  const int32_t* lens;
+  int32_t* tokens;
+  int32_t* chosen;  // or null
+};
+
+// tokens[i] of SampleArgs: warps the row of draw i and draws one of the surviving tokens.
+// Shapes: logits [rows, vocab] f32.
+// Numerics: logit / temperature and exponentials in f32. Weights are integers in units of 2^-40 of
+// the greatest weight and their 64-bit sums are exact; the entropy (typical_p) is a sum in f64.
+// Mapping: one block per draw. If the top_k tokens fit in shared memory, the row is read twice;
+// otherwise once, plus twice per filter and for the draw (more often if thousands of values tie).
+// Bound: latency: 2 * vocab * 4 bytes through one SM (about 2 x 2.5 us for a vocabulary of 32128)
+// and about 80 barriers. Measurements: kernels/sampling/NOTES.md.
+// Test: tests/kernels/sampling/sampling_test.cc.
+__global__ void __launch_bounds__(warping::kThreads)
+    SampleKernel(const __grid_constant__ SampleParams c) {
+  __shared__ warping::WarperShared s;
+  WaitForInputs();
+  const Draw draw = c.draws[blockIdx.x];
+  const DrawId draw_id{draw.seed, draw.sequence, static_cast<uint32_t>(c.lens[draw.lens_at])};
+  warping::RowWarper warper(c.logits, draw.row, draw.warp, s);
+  const int token = warper.Warp() ? warper.DrawToken(UniformAt(draw_id)) : 0;
+  if (threadIdx.x != 0) return;
+  c.tokens[blockIdx.x] = token;
+  if (c.chosen != nullptr) c.chosen[draw.row] = token;
+}
+
+}  // namespace
+
+void Sample(const SampleArgs& args, Stream& stream) {
+  if (args.draws.empty()) return;
+  const SampleParams call{MakeLogitRows(args.logits), stream.Twin(args.draws.data()),
+                          stream.Twin(args.lens.data()), args.tokens.as<int32_t>(),
+                          args.chosen.as<int32_t>()};
+  Launch(stream, dim3(static_cast<unsigned>(args.draws.size())), dim3(warping::kThreads), 0,
+         SampleKernel, call);
+}
+
+int64_t SampleScratchBytes(int64_t, const Stream&) { return 0; }
+
+}  // namespace quintet::cuda

@@ -1,0 +1,106 @@
+// Internal interface of selection.cu for other .cu files, such as log_prob.cu: phase one summarizes
+// rows of logits, phase two ranks the values that reach a bound derived from the summaries.
+#pragma once
+
+#include <limits>
+
+#include "kernels/runtime/buffer.h"
+#include "kernels/runtime/cuda.cuh"
+
+namespace quintet::cuda {
+
+inline constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
+// A group is 128 consecutive tokens, one 16-byte load per lane of a warp; its maximum is stored.
+inline constexpr int kGroup = 128;
+inline constexpr int kTileGroups = 4;
+// A tile is 512 consecutive tokens, summed by one warp.
+inline constexpr int kTile = kTileGroups * kGroup;
+
+// The part of a row's log-sum-exp in one tile: sum of exp(x - max), or of exp(x) if max is -inf.
+struct TileSum {
+  float max, sum;
+};
+
+// A matrix of logits as a kernel argument.
+struct LogitRows {
+  const float* x;  // [rows, vocab] f32
+  int64_t stride;
+  int rows, vocab;
+  bool vectors;  // rows are aligned to 16 bytes
+  int tiles;     // tiles per row
+};
+LogitRows MakeLogitRows(const Tensor& logits);
+
+// The output of phase one, in scratch memory.
+struct RowSummaries {
+  float* maxima;  // [rows, tiles * kTileGroups]: maximum of each group, ignoring NaN
+  TileSum* sums;  // [rows, tiles]
+  int64_t bytes;  // scratch bytes in use
+
+  RowSummaries(void* scratch, int64_t rows, int64_t vocab);
+};
+
+// The rows of each request and its number of results. The arrays are in device memory. If they are
+// null, every row is its own request and gets k_each results.
+struct Requests {
+  const int32_t* row_offsets = nullptr;  // [n + 1]
+  const int32_t* k = nullptr;            // [n]
+  int n = 0, k_each = 0;
+};
+
+// Phase one. Writes `out.sums` only if want_sums. Skips the rows after the last request.
+void SummarizeRows(const LogitRows& logits, const Requests& requests, bool want_sums,
+                   const RowSummaries& out, Stream& stream);
+
+// Arguments of phase two. The pointers correspond to the tensors of TopKArgs; null if absent.
+struct RankParams {
+  LogitRows logits;
+  RowSummaries summaries;
+  Requests requests;
+  const float* row_shift = nullptr;
+  const float* row_bias = nullptr;
+  int64_t shift_stride = 0, bias_stride = 0;
+  float* log_sums = nullptr;  // RankRows writes it, then uses it as the shift (log_softmax)
+  int64_t log_sums_stride = 0;
+  const int32_t* log_softmax = nullptr;  // [n]
+  float* values = nullptr;
+  int32_t* indices = nullptr;
+  int32_t* best = nullptr;  // [n]
+  int64_t values_stride = 0, indices_stride = 0;
+  int k_max = 0;
+};
+void RankRows(const RankParams& ranking, Stream& stream);
+
+// Maps floats to unsigned integers of the same order. NaN maps to the key of -inf, -0 to that of 0.
+__device__ __forceinline__ unsigned KeyOf(float value) {
+  const unsigned bits = __float_as_uint(value == value ? value + 0.0f : kMinusInf);
+  return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
+}
+__device__ __forceinline__ float ValueOf(unsigned key) {
+  return __uint_as_float(key >> 31 != 0 ? key & 0x7fffffffu : ~key);
+}
+
+// Sum of the exponentials of a row: log-sum-exp = max + log(sum).
+struct RowSum {
+  float max;
+  double sum;
+};
+
+// Merges the sums of the n tiles of a row; called by a whole warp, every lane gets the result. The
+// order of summation depends only on n.
+__device__ __forceinline__ RowSum MergeTiles(const TileSum* tiles, int n) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  float max = kMinusInf;
+  for (int t = lane; t < n; t += 32) max = fmaxf(max, tiles[t].max);
+  max = WarpMax(max);
+  const float reference = max == kMinusInf ? 0.0f : max;
+  double sum = 0.0;
+  for (int t = lane; t < n; t += 32) {
+    sum += static_cast<double>(tiles[t].sum) * static_cast<double>(expf(tiles[t].max - reference));
+  }
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+  return {max, sum};
+}
+
+}  // namespace quintet::cuda

@@ -1,0 +1,18 @@
+// The token ids of each sequence in a step, for logits processors. Like keys and values, ids are
+// stored by cache slot: sequences with a common prefix share its ids, and reordering beams only
+// permutes their slot tables.
+#pragma once
+
+#include "absl/types/span.h"
+#include "kernels/base/tensor.h"
+
+namespace quintet {
+
+struct TokenHistory {
+  Tensor tokens;                   // [slots] i32 on the stream's device: token id by cache slot
+  const int32_t* slots = nullptr;  // [n, slots_stride], pinned + device copy: slot by position
+  int64_t slots_stride = 0;
+  absl::Span<const int32_t> lens;  // [n], pinned + device copy: length of each sequence
+};
+
+}  // namespace quintet

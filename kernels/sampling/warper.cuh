@@ -1,0 +1,604 @@
+// The logits warpers (kernels/sampling/sampling.h) for one row on a GPU, executed by one thread
+// block. The CPU version is kernels/sampling/warper.h.
+//
+// Each filter and the final draw reduce to one problem: given an order of the values, find the
+// value at which the running sum of weights exceeds a target. Weights are integers (exp(value -
+// max) in units of 2^-40), so sums do not depend on the order in which threads add them.
+//
+// If the top_k values fit in shared memory (top_k up to 512 and few ties), they are gathered there
+// once and all later steps use only this list. Otherwise each step reads the row again: a histogram
+// of the weights over 2048 buckets of the order locates the bucket in which the target is exceeded,
+// and only the values of that bucket are sorted.
+#pragma once
+
+#include "kernels/sampling/sampling.h"
+#include "kernels/sampling/selection.cuh"
+
+namespace quintet::cuda::warping {
+
+inline constexpr unsigned kWholeWarp = 0xffffffffu;
+inline constexpr int kThreads = 1024, kWarps = kThreads / 32;  // per block
+inline constexpr int kMaxItems = 2 * kThreads;  // capacity of a sort in shared memory
+inline constexpr int kBuckets = 2 * kThreads;
+inline constexpr int kMaxListedK = 512;  // largest top_k that is gathered into shared memory
+
+// A weight or a sum of weights, in units of 2^-40 of the weight of the greatest value.
+using Mass = unsigned long long;
+inline constexpr float kMassUnit = 0x1p40f;
+
+// Shared memory of one block.
+struct WarperShared {
+  uint64_t items[kMaxItems];  // values and tokens, as RankByValue
+  union {
+    struct {
+      Mass mass[kBuckets];
+      int count[kBuckets];
+    } histogram;
+    uint64_t keys[kMaxItems];
+    struct {
+      uint64_t key[kMaxItems];
+      int id[kMaxItems];
+    } best;  // buffer of BestKeys (beam_sampling.cu)
+  };
+  Mass scan[kWarps + 1];      // BlockScan: sum of all lower warps; last entry: total
+  double sums[kWarps];        // BlockSum: sum of each warp
+  unsigned warp_max[kWarps];  // FindMax: greatest key of each warp
+  int count;                  // number of entries in `items` or `best`
+  // Result of a search for the target: a bucket, its number of values and the sum before it
+  // (`above`), or an item.
+  bool found;
+  int bucket, bucket_count;
+  uint64_t item, key;
+  Mass above;
+};
+
+__device__ __forceinline__ int Thread() { return static_cast<int>(threadIdx.x); }
+
+// Packs value and token into one integer. A lower rank is better; equal values are ordered by
+// token.
+__device__ __forceinline__ uint64_t RankByValue(float value, int token) {
+  return static_cast<uint64_t>(~KeyOf(value)) << 32 | static_cast<unsigned>(token);
+}
+__device__ __forceinline__ float ValueOfRank(uint64_t rank) {
+  return ValueOf(~static_cast<unsigned>(rank >> 32));
+}
+__device__ __forceinline__ int TokenOfRank(uint64_t rank) {
+  return static_cast<int>(static_cast<unsigned>(rank));
+}
+
+// Returns the sum of `own` over all lower threads of the block; *total gets the sum over all
+// threads.
+__device__ inline Mass BlockScan(Mass own, WarperShared& s, Mass* total) {
+  const int lane = Thread() % 32, warp = Thread() / 32;
+  const auto warp_scan = [lane](Mass x) {
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const Mass before = __shfl_up_sync(kWholeWarp, x, step);
+      if (lane >= step) x += before;
+    }
+    return x;
+  };
+  const Mass inclusive = warp_scan(own);
+  if (lane == 31) s.scan[warp] = inclusive;
+  __syncthreads();
+  if (warp == 0) {
+    const Mass sum = s.scan[lane], upto = warp_scan(sum);
+    s.scan[lane] = upto - sum;
+    if (lane == 31) s.scan[kWarps] = upto;
+  }
+  __syncthreads();
+  const Mass before = s.scan[warp] + inclusive - own;
+  *total = s.scan[kWarps];
+  __syncthreads();
+  return before;
+}
+
+// Returns the sum of x over the block to all threads. The order of summation is fixed.
+__device__ inline double BlockSum(double x, WarperShared& s) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(kWholeWarp, x, step);
+  if (Thread() % 32 == 0) s.sums[Thread() / 32] = x;
+  __syncthreads();
+  double sum = 0.0;
+  for (int warp = 0; warp < kWarps; ++warp) sum += s.sums[warp];
+  __syncthreads();
+  return sum;
+}
+
+// Bitonic sort of `size` entries, a power of two up to kMaxItems, by the whole block.
+// exchange(low, high, ascending) must swap entries low and high if they are not in that order.
+template <typename Exchange>
+__device__ void SortBy(int size, const Exchange& exchange) {
+  __syncthreads();
+  for (int run = 2; run <= size; run *= 2) {
+    for (int step = run / 2; step > 0; step /= 2) {
+      if (Thread() < size / 2) {
+        const int low = 2 * Thread() - Thread() % step;
+        exchange(low, low + step, (low & run) == 0);
+      }
+      __syncthreads();
+    }
+  }
+}
+
+// Returns the smallest power of two that is at least n and at least 2.
+__device__ __forceinline__ int SortingSize(int n) {
+  int size = 2;
+  while (size < n) size *= 2;
+  return size;
+}
+
+// Sorts keys [n] in ascending order, n <= kMaxItems. Overwrites the entries after n up to the next
+// power of two with padding.
+__device__ inline void Sort(uint64_t* keys, int n) {
+  const int size = SortingSize(n);
+  for (int i = n + Thread(); i < size; i += kThreads) keys[i] = ~uint64_t{0};
+  SortBy(size, [keys](int low, int high, bool ascending) {
+    const uint64_t a = keys[low], b = keys[high];
+    if ((a > b) != ascending) return;
+    keys[low] = b;
+    keys[high] = a;
+  });
+}
+
+// ByValue, ByToken and ByDistance are the orders in which weights are summed. Members of an order:
+//   Linear   monotonic 32-bit key that spreads the values of a row over many buckets
+//   Rank     unique 64-bit key of the complete order
+//   Key      32-bit key by which WarperShared::items are sorted
+//   kSorted  whether WarperShared::items, which are sorted by value, are already in this order
+//
+// ByValue: value descending.
+struct ByValue {
+  static constexpr bool kSorted = true;
+  float max;
+  __device__ unsigned Linear(float value, int) const {
+    return __float2uint_rz((max - value) * 0x1p27f);
+  }
+  __device__ uint64_t Rank(float value, int token) const { return RankByValue(value, token); }
+  __device__ unsigned Key(float value, int) const { return ~KeyOf(value); }
+};
+
+// ByToken: token ascending.
+struct ByToken {
+  static constexpr bool kSorted = false;
+  int vocab;
+  __device__ unsigned Linear(float, int token) const {
+    return static_cast<unsigned>(token) << __clz(vocab);
+  }
+  __device__ uint64_t Rank(float, int token) const { return static_cast<uint64_t>(token); }
+  __device__ unsigned Key(float, int token) const { return static_cast<unsigned>(token); }
+};
+
+// Packs distance (float bits) and token into one integer; a lower rank comes first.
+__device__ __forceinline__ uint64_t RankByDistance(unsigned distance, int token) {
+  return static_cast<uint64_t>(distance) << 32 | static_cast<unsigned>(token);
+}
+
+// ByDistance: |surprise - entropy| ascending, for typical_p.
+struct ByDistance {
+  static constexpr bool kSorted = false;
+  float max;
+  double log_total, entropy;
+  __device__ float Distance(float value) const {
+    const double log_p = static_cast<double>(value - max) - log_total;
+    return static_cast<float>(fabs(-log_p - entropy));
+  }
+  __device__ unsigned Linear(float value, int) const {
+    return __float2uint_rz(Distance(value) * 0x1p27f);
+  }
+  __device__ uint64_t Rank(float value, int token) const {
+    return RankByDistance(Key(value, token), token);
+  }
+  __device__ unsigned Key(float value, int) const { return __float_as_uint(Distance(value)); }
+};
+
+// The value at which a running sum exceeds its target.
+struct Crossing {
+  bool found;
+  uint64_t item;  // RankByValue of the value
+  unsigned key;   // Order::Key of the value
+};
+
+// Applies the warpers to one row. All threads of the block must call every member together.
+class RowWarper {
+ public:
+  // The arguments must outlive the object.
+  __device__ RowWarper(const LogitRows& logits, int64_t row, const WarpOptions& warp,
+                       WarperShared& s)
+      : logits_(logits), row_(logits.x + row * logits.stride), warp_(warp), s_(s) {}
+
+  // Applies the filters. Returns false if the row has no value that can be drawn.
+  __device__ bool Warp() {
+    if (!FindMax()) return false;
+    if (warp_.top_k > 0) KeepTopK();
+    if (warp_.top_p < 1.0f) KeepTopP();
+    if (warp_.min_p > 0.0f) KeepMinP();
+    if (warp_.typical_p < 1.0f) KeepTypical();
+    return true;
+  }
+
+  // Call after Warp. Draws by inversion: returns the token at which the running sum of the
+  // surviving weights exceeds `unit` (in (0, 1)) times their total.
+  __device__ int DrawToken(double unit) {
+    const auto target = [unit](Mass total) {
+      return static_cast<Mass>(unit * static_cast<double>(total));
+    };
+    const auto mass = [this](float value) { return MassOf(value); };
+    const bool by_value = warp_.top_k > 0 || warp_.top_p < 1.0f;
+    const Crossing drawn = by_value ? FindCrossing(ByValue{max_}, mass, target)
+                                    : FindCrossing(ByToken{logits_.vocab}, mass, target);
+    return drawn.found ? TokenOfRank(drawn.item) : 0;
+  }
+
+  // Call after Warp. Calls visit(kept, value, token) for all surviving tokens (kept == true) and
+  // for some others (kept == false). In each round all threads of the block call visit, so visit
+  // may synchronize.
+  template <typename Visit>
+  __device__ void VisitTogether(const Visit& visit) const {
+    if (!listed_) {
+      return ForEachOfRow<1>(
+          [&](float value, int token) { visit(Kept(value, token), value, token); });
+    }
+    for (int base = 0; base < listed_items_; base += kThreads) {
+      const bool valid = base + Thread() < listed_items_;
+      const uint64_t rank = valid ? s_.items[base + Thread()] : 0;
+      const float value = ValueOfRank(rank);
+      visit(valid && Kept(value, TokenOfRank(rank)), value, TokenOfRank(rank));
+    }
+  }
+
+  // Logit of the token divided by the temperature.
+  __device__ float ScaledLogit(int token) const {
+    return __fdiv_rn(row_[token], warp_.temperature);
+  }
+
+ private:
+  // Calls visit(value, token) for every value of the row, and with -inf past its end, so that all
+  // lanes of a warp call visit together. A thread issues kUnroll vector loads before it visits.
+  template <int kUnroll, typename Visit>
+  __device__ void ForEachOfRow(const Visit& visit) const {
+    const int vocab = logits_.vocab;
+    for (int base = 4 * Thread(); base - 4 * Thread() < vocab; base += 4 * kThreads * kUnroll) {
+      float values[kUnroll][4];
+#pragma unroll
+      for (int j = 0; j < kUnroll; ++j) {
+        const int at = base + 4 * kThreads * j;
+        if (logits_.vectors && at + 4 <= vocab) {
+          LoadVector(row_ + at, values[j]);
+        } else {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) values[j][i] = at + i < vocab ? row_[at + i] : kMinusInf;
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kUnroll; ++j) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          visit(__fdiv_rn(values[j][i], warp_.temperature), base + 4 * kThreads * j + i);
+        }
+      }
+    }
+  }
+  // Calls visit(value, token) for every value that the filters so far have kept.
+  template <typename Visit>
+  __device__ void ForEachKept(const Visit& visit) const {
+    const auto visit_kept = [&](float value, int token) {
+      if (Kept(value, token)) visit(value, token);
+    };
+    if (!listed_) return ForEachOfRow<1>(visit_kept);
+    for (int i = Thread(); i < listed_items_; i += kThreads) {
+      visit_kept(ValueOfRank(s_.items[i]), TokenOfRank(s_.items[i]));
+    }
+  }
+
+  __device__ float Weight(float value) const {
+    const float below = value - max_;
+    return expf(below == below ? below : 0.0f);  // inf - inf: all infinite values weigh the same
+  }
+  __device__ Mass MassOf(float value) const { return __float2ull_rn(Weight(value) * kMassUnit); }
+
+  __device__ bool Kept(float value, int token) const {
+    const uint64_t rank = RankByValue(value, token);
+    if (rank > value_cut_) return false;
+    if (min_p_total_ > 0.0 && rank > keep_cut_ &&
+        static_cast<float>(static_cast<double>(Weight(value)) / min_p_total_) < min_p_bound_) {
+      return false;
+    }
+    return !typical_ || distance_.Rank(value, token) <= distance_cut_;
+  }
+
+  // Computes the maximum of the row (max_) and of the thread's values (thread_max_key_). Returns
+  // false if the row has no value above -inf.
+  __device__ bool FindMax() {
+    thread_max_key_ = 0;
+    ForEachOfRow<4>(
+        [this](float value, int) { thread_max_key_ = max(thread_max_key_, KeyOf(value)); });
+    const unsigned warp_best = __reduce_max_sync(kWholeWarp, thread_max_key_);
+    if (Thread() % 32 == 0) s_.warp_max[Thread() / 32] = warp_best;
+    __syncthreads();
+    const unsigned best = __reduce_max_sync(kWholeWarp, s_.warp_max[Thread() % 32]);
+    const unsigned never = KeyOf(kMinusInf);
+    max_ = ValueOf(best);
+    value_cut_ = (static_cast<uint64_t>(~never) << 32) - 1;
+    return best > never;
+  }
+
+  __device__ void KeepTopK() {
+    const int k = max(warp_.top_k, warp_.keep);
+    if (k <= kMaxListedK && GatherTopK(k)) {
+      // Tokens that tie with the k-th best survive, as in Hugging Face.
+      if (listed_items_ > k) value_cut_ = s_.items[k - 1] | 0xffffffffu;
+      return;
+    }
+    const Crossing last = KthBestKept(k);
+    if (last.found) value_cut_ = last.item | 0xffffffffu;
+  }
+
+  // Returns the k-th best, by value, of the values kept so far.
+  __device__ Crossing KthBestKept(int k) {
+    return FindCrossing(
+        ByValue{max_}, [](float) { return Mass{1}; },
+        [k](Mass) { return static_cast<Mass>(k - 1); });
+  }
+
+  // Gathers at least the k best values into s_.items, sorted. Returns false if they do not fit. The
+  // k-th best of the per-thread maxima, determined bit by bit, is a lower bound of the k-th best
+  // value.
+  __device__ bool GatherTopK(int k) {
+    unsigned bound = 0;
+    for (unsigned bit = 1u << 31; bit != 0; bit >>= 1) {
+      const int count = __syncthreads_count(thread_max_key_ >= (bound | bit));
+      if (count < k) continue;
+      bound |= bit;
+      if (count <= k + k / 4) break;
+    }
+    if (Thread() == 0) s_.count = 0;
+    __syncthreads();
+    ForEachOfRow<4>([&](float value, int token) {
+      if (KeyOf(value) >= bound) AddItem(value, token);
+    });
+    __syncthreads();
+    if (s_.count > kMaxItems) return false;
+    listed_ = true;
+    listed_items_ = s_.count;
+    Sort(s_.items, listed_items_);
+    return true;
+  }
+
+  __device__ void AddItem(float value, int token) const {
+    const uint64_t rank = RankByValue(value, token);
+    if (rank > value_cut_ || *static_cast<volatile int*>(&s_.count) > kMaxItems) return;
+    const int at = atomicAdd(&s_.count, 1);
+    if (at < kMaxItems) s_.items[at] = rank;
+  }
+
+  // Keeps a token if the probability of all better tokens is less than top_p.
+  __device__ void KeepTopP() {
+    const double p = warp_.top_p;
+    const Crossing last = FindCrossing(
+        ByValue{max_}, [this](float value) { return MassOf(value); },
+        [p](Mass total) { return static_cast<Mass>(ceil(p * static_cast<double>(total))) - 1; });
+    if (!last.found) return;
+    uint64_t cut = last.item;
+    if (warp_.keep > 1) {
+      const Crossing kept = KthBestKept(warp_.keep);
+      cut = kept.found ? max(cut, kept.item) : value_cut_;
+    }
+    value_cut_ = cut;
+  }
+
+  __device__ void KeepMinP() {
+    const double total = static_cast<double>(TotalMass()) / static_cast<double>(kMassUnit);
+    if (warp_.keep > 1) {
+      const Crossing kept = KthBestKept(warp_.keep);
+      keep_cut_ = kept.found ? kept.item : value_cut_;
+    }
+    min_p_bound_ = __fmul_rn(warp_.min_p, static_cast<float>(1.0 / total));
+    min_p_total_ = total;
+  }
+
+  // Keeps the shortest prefix, ordered by |surprise - entropy|, whose probability reaches
+  // typical_p, including ties with its last token.
+  __device__ void KeepTypical() {
+    const Mass total = TotalMass();
+    ByDistance distance{max_, log(static_cast<double>(total) / static_cast<double>(kMassUnit)),
+                        0.0};
+    double own = 0.0;
+    ForEachKept([&](float value, int) {
+      const double log_p = static_cast<double>(value - max_) - distance.log_total;
+      own -= log_p * exp(log_p);
+    });
+    distance.entropy = BlockSum(own, s_);
+    const double mass = warp_.typical_p;
+    const Crossing last = FindCrossing(
+        distance, [this](float value) { return MassOf(value); },
+        [mass](Mass all) { return static_cast<Mass>(ceil(mass * static_cast<double>(all))) - 1; });
+    if (!last.found) return;
+    uint64_t cut = RankByDistance(last.key, -1);  // with its ties
+    if (warp_.keep > 1) {
+      const int keep = warp_.keep;
+      const Crossing kept = FindCrossing(
+          distance, [](float) { return Mass{1}; },
+          [keep](Mass) { return static_cast<Mass>(keep - 1); });
+      if (!kept.found) return;
+      cut = max(cut, RankByDistance(kept.key, TokenOfRank(kept.item)));
+    }
+    distance_ = distance;
+    distance_cut_ = cut;
+    typical_ = true;
+  }
+
+  __device__ Mass TotalMass() const {
+    Mass own = 0, total = 0;
+    ForEachKept([&](float value, int) { own += MassOf(value); });
+    BlockScan(own, s_, &total);
+    return total;
+  }
+
+  // Returns the first of the kept values, in `order`, at which the running sum of weigh(value)
+  // exceeds target_of(total sum). Not found if the target is not below the total.
+  template <typename Order, typename Weigh, typename TargetOf>
+  __device__ Crossing FindCrossing(const Order& order, const Weigh& weigh,
+                                   const TargetOf& target_of) {
+    Mass above = 0, target = 0;
+    int n = listed_items_;
+    if (!listed_) {
+      if (!SelectBucket(order, weigh, target_of, &above, &target)) return {};
+      n = s_.count;
+      Sort(s_.items, n);
+    }
+    if (!Order::kSorted) {
+      for (int i = Thread(); i < n; i += kThreads) {
+        const uint64_t item = s_.items[i];
+        s_.keys[i] = static_cast<uint64_t>(order.Key(ValueOfRank(item), TokenOfRank(item))) << 32 |
+                     static_cast<unsigned>(i);
+      }
+      __syncthreads();
+      Sort(s_.keys, n);
+    }
+    // Each thread handles two consecutive items of the order.
+    uint64_t items[2] = {};
+    Mass weights[2] = {}, total = 0;
+    for (int j = 0; j < 2; ++j) {
+      const int at = 2 * Thread() + j;
+      if (at >= n) continue;
+      items[j] = s_.items[Order::kSorted ? at : static_cast<unsigned>(s_.keys[at])];
+      const float value = ValueOfRank(items[j]);
+      weights[j] = Kept(value, TokenOfRank(items[j])) ? weigh(value) : 0;
+    }
+    if (Thread() == 0) s_.found = false;
+    above += BlockScan(weights[0] + weights[1], s_, &total);
+    if (listed_) target = target_of(total);
+    for (int j = 0; j < 2; ++j) {
+      if (above <= target && target < above + weights[j]) {
+        s_.found = true;
+        s_.item = items[j];
+      }
+      above += weights[j];
+    }
+    __syncthreads();
+    const Crossing result{s_.found, s_.item, order.Key(ValueOfRank(s_.item), TokenOfRank(s_.item))};
+    __syncthreads();
+    return result;
+  }
+
+  // For a row that is not listed: gathers into s_.items a range of values, consecutive in `order`,
+  // in which the running sum exceeds the target; *above gets the sum before the range. Radix
+  // selection: each pass sums the weights per bucket of the next digit and descends into the bucket
+  // that contains the target, until the bucket has at most kMaxItems values.
+  template <typename Order, typename Weigh, typename TargetOf>
+  __device__ bool SelectBucket(const Order& order, const Weigh& weigh, const TargetOf& target_of,
+                               Mass* above, Mass* target) {
+    constexpr int kDigitBits = 11;
+    static_assert(1 << kDigitBits == kBuckets);
+    uint64_t linear_prefix = 0, rank_prefix = 0;  // digits of the current bucket
+    int linear_shift = 32, rank_shift = 64;
+    const auto inside = [&](unsigned linear, uint64_t rank) {
+      return static_cast<uint64_t>(linear) >> linear_shift == linear_prefix &&
+             (rank_shift == 64 || rank >> rank_shift == rank_prefix);
+    };
+    for (bool first = true;; first = false) {
+      int* const shift = linear_shift > 0 ? &linear_shift : &rank_shift;
+      const bool by_linear = linear_shift > 0;
+      const int next = max(0, *shift - kDigitBits);
+      for (int i = Thread(); i < kBuckets; i += kThreads) {
+        s_.histogram.mass[i] = 0;
+        s_.histogram.count[i] = 0;
+      }
+      if (Thread() == 0) s_.found = false;
+      __syncthreads();
+      ForEachOfRow<1>([&](float value, int token) {
+        const bool kept = Kept(value, token);
+        const unsigned linear = kept ? order.Linear(value, token) : 0;
+        const uint64_t rank = order.Rank(value, token);
+        const uint64_t digits = by_linear ? static_cast<uint64_t>(linear) : rank;
+        AddToBucket(kept && inside(linear, rank),
+                    static_cast<int>((digits >> next) & (kBuckets - 1)), kept ? weigh(value) : 0);
+      });
+      __syncthreads();
+      if (!FindBucket(first, target_of, *above, target)) {
+        __syncthreads();  // s_ may be overwritten only after all threads have read it
+        return false;
+      }
+      const unsigned digit = static_cast<unsigned>(s_.bucket) & ((1u << (*shift - next)) - 1);
+      uint64_t* const prefix = by_linear ? &linear_prefix : &rank_prefix;
+      *prefix = *prefix << (*shift - next) | digit;
+      *above = s_.above;
+      const int count = s_.bucket_count;
+      *shift = next;
+      __syncthreads();
+      if (count <= kMaxItems) break;
+    }
+    if (Thread() == 0) s_.count = 0;
+    __syncthreads();
+    ForEachOfRow<1>([&](float value, int token) {
+      if (!Kept(value, token)) return;
+      if (inside(order.Linear(value, token), order.Rank(value, token))) AddItem(value, token);
+    });
+    __syncthreads();
+    return true;
+  }
+
+  // Finds the bucket in which the running sum (starting at `above`) exceeds *target and stores it
+  // in s_. In the first pass, *target is computed from the total of the buckets.
+  template <typename TargetOf>
+  __device__ bool FindBucket(bool first, const TargetOf& target_of, Mass above, Mass* target) {
+    Mass total = 0;
+    const int bucket = 2 * Thread();
+    const Mass two[2] = {s_.histogram.mass[bucket], s_.histogram.mass[bucket + 1]};
+    Mass before = above + BlockScan(two[0] + two[1], s_, &total);
+    if (first) *target = target_of(total);
+    for (int j = 0; j < 2; ++j) {
+      if (before <= *target && *target < before + two[j]) {
+        s_.found = true;
+        s_.bucket = bucket + j;
+        s_.bucket_count = s_.histogram.count[bucket + j];
+        s_.above = before;
+      }
+      before += two[j];
+    }
+    __syncthreads();
+    return s_.found;
+  }
+
+  // Adds `mass` to a bucket if `adds`. Called by whole warps; if all lanes of a warp add to the
+  // same bucket, one lane adds the sum, which avoids contended atomics.
+  __device__ void AddToBucket(bool adds, int bucket, Mass mass) const {
+    const unsigned adding = __ballot_sync(kWholeWarp, adds);
+    if (adding == 0) return;
+    const int leader = __ffs(static_cast<int>(adding)) - 1;
+    const int first = __shfl_sync(kWholeWarp, bucket, leader);
+    if (__all_sync(kWholeWarp, !adds || bucket == first)) {
+      Mass sum = adds ? mass : 0;
+#pragma unroll
+      for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kWholeWarp, sum, step);
+      if (Thread() % 32 != leader) return;
+      atomicAdd(&s_.histogram.mass[first], sum);
+      atomicAdd(&s_.histogram.count[first], __popc(adding));
+    } else if (adds) {
+      atomicAdd(&s_.histogram.mass[bucket], mass);
+      atomicAdd(&s_.histogram.count[bucket], 1);
+    }
+  }
+
+  const LogitRows& logits_;
+  const float* const row_;
+  const WarpOptions& warp_;
+  WarperShared& s_;
+
+  unsigned thread_max_key_ = 0;
+  float max_ = 0.0f;
+  bool listed_ = false;  // s_.items contains every value that may be kept, sorted
+  int listed_items_ = 0;
+  // The filters so far (see Kept). A value is kept if all of these hold: its RankByValue is at most
+  // value_cut_ (top_k, top_p); its probability is at least min_p_bound_ or its rank at most
+  // keep_cut_ (min_p); its RankByDistance is at most distance_cut_ (typical_p).
+  uint64_t value_cut_ = 0, keep_cut_ = 0;
+  double min_p_total_ = 0.0;
+  float min_p_bound_ = 0.0f;
+  bool typical_ = false;
+  ByDistance distance_{};
+  uint64_t distance_cut_ = 0;
+};
+
+}  // namespace quintet::cuda::warping

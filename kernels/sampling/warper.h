@@ -1,0 +1,50 @@
+// The logits warpers (kernels/sampling/sampling.h) for one row on the CPU, and the draw from the
+// surviving tokens.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "kernels/base/random.h"
+#include "kernels/sampling/sampling.h"
+
+namespace quintet {
+
+// A surviving token.
+struct WarpedToken {
+  int32_t token;
+  float value;  // (logit or log-probability) / temperature
+};
+
+// Applies the warpers to rows of logits, in scratch memory of the caller. Not thread safe.
+class Warper {
+ public:
+  static int64_t ScratchBytes(int64_t vocab);
+  // `scratch` has ScratchBytes(vocab) bytes, is aligned to 8 and outlives the Warper.
+  Warper(void* scratch, int64_t vocab);
+
+  // Returns the tokens of `row` [vocab] that survive. Tokens with value -inf or NaN never survive.
+  // Sorted by (value descending, token ascending) if top_k or top_p is on; by token if both are off
+  // and `keep` is 1; otherwise in no particular order. Valid until the next call.
+  absl::Span<const WarpedToken> Warp(absl::Span<const float> row, const WarpOptions& options);
+
+ private:
+  void Divide(absl::Span<const float> row, float temperature);
+  void KeepTopK(size_t k);
+  void KeepTopP(float p, size_t keep);
+  void KeepMinP(float p, size_t keep);
+  void KeepTypical(float mass, size_t keep);
+  float Maximum() const;
+  // Sets weights_[i] = exp(value - maximum) and returns their sum, added in double.
+  double ComputeWeights();
+
+  size_t vocab_, size_ = 0;
+  WarpedToken* kept_;  // [vocab]; the first size_ are the surviving tokens
+  float* weights_;     // [vocab]
+  uint32_t* order_;    // [vocab]
+};
+
+// Draws one of the tokens `kept`, with probability softmax(value). `kept` must not be empty.
+int32_t DrawToken(absl::Span<const WarpedToken> kept, const DrawId& draw_id);
+
+}  // namespace quintet

@@ -1,0 +1,25 @@
+// Parses the JSON header of a safetensors file as a stream, so that a hostile header takes no more
+// memory than its own length.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "models/checkpoint/safetensors.h"
+
+namespace quintet {
+
+struct SafetensorsHeader {
+  std::vector<StoredTensor> tensors;  // sorted by offset; offset_bytes is relative to the data
+  std::map<std::string, std::string> metadata;
+};
+
+// Parses the header and checks all rules of SafetensorsReader::Open that concern it. `data_bytes`
+// is the size of the file after the header. INVALID_ARGUMENT starts with `where`.
+absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::string_view json, int64_t data_bytes,
+                                                         const std::string& where);
+
+}  // namespace quintet

@@ -1,0 +1,35 @@
+// Readers for the fields of config.json that differ between families, one per family.
+// ParseModelConfig calls them once the family and the head are known. Errors are stored in
+// fields->status().
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "models/config/config.h"
+#include "models/config/config_fields.h"
+
+namespace quintet {
+
+// T5, mT5 and UMT5 (models/config/t5.cc).
+void ReadT5Fields(ConfigFields* fields, ModelConfig* config);
+// FAT5 (models/config/fat5.cc).
+void ReadFat5Fields(ConfigFields* fields, ModelConfig* config);
+// GPT-2 (models/config/gpt2.cc).
+void ReadGpt2Fields(ConfigFields* fields, ModelConfig* config);
+
+// Reads the fields that T5 and FAT5 share: sizes, epsilon and buckets, with the family's defaults.
+struct T5Defaults {
+  int64_t vocab = 32128, d_ff = 2048, layers = 6, heads = 8;
+};
+void ReadT5Sizes(const T5Defaults& defaults, ConfigFields* fields, ModelConfig* config);
+
+// The activation of a Hugging Face name; nullopt if it is not supported.
+std::optional<Activation> ActivationByName(const std::string& name);
+
+// Upper bounds that keep all products of sizes far from overflow. kMaxHeadDim is the largest head
+// dimension that the attention kernels support.
+constexpr int64_t kMaxVocab = 1 << 24, kMaxWidth = 1 << 16, kMaxHeads = 4096, kMaxHeadDim = 256,
+                  kMaxLayers = 1024, kMaxPositions = 1 << 24;
+
+}  // namespace quintet

@@ -1,0 +1,201 @@
+#include "models/convert/convert.h"
+
+#include <limits.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/linear/linear.h"
+#include "models/checkpoint/atomic_directory.h"
+#include "models/checkpoint/json.h"
+#include "models/checkpoint/safetensors.h"
+#include "models/config/config.h"
+#include "models/convert/files.h"
+#include "models/convert/weights.h"
+#include "models/weights/fat5_names.h"
+
+namespace quintet {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kMaxConfigBytes = int64_t{16} << 20;
+
+const char* StoredName(DType dtype) {
+  return dtype == DType::kI8 ? "int8" : dtype == DType::kF8 ? "fp8" : DTypeName(dtype);
+}
+
+// Normalizes "dir/." and "dir//" to "dir".
+fs::path WithoutTrailingSlash(const std::string& path) {
+  const fs::path normal = fs::path(path).lexically_normal();
+  return normal.has_filename() ? normal : normal.parent_path();
+}
+
+// Compares the paths as the file system resolves them. The target may be deleted after the source
+// has been read, so they must not overlap.
+absl::Status CheckNesting(const std::string& source, const std::string& target) {
+  std::error_code error;
+  const fs::path from = fs::weakly_canonical(source, error);
+  if (error) return absl::OkStatus();  // reading the source reports this error
+  const fs::path to = fs::weakly_canonical(target, error);
+  if (error) {
+    return absl::InvalidArgumentError(absl::StrCat("'", target, "': ", error.message()));
+  }
+  // A bind mount gives two paths to one directory without symbolic links.
+  if (from == to || fs::equivalent(from, to, error)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", target, "' is the model itself; convert to another directory"));
+  }
+  for (const auto& [outer, inner] : {std::pair(from, to), std::pair(to, from)}) {
+    const fs::path relative = inner.lexically_relative(outer);
+    if (relative.empty() || *relative.begin() == "..") continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", inner.string(), "' is inside '", outer.string(),
+                     "'; model and output must be separate directories"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckLength(const fs::path& target) {
+  const fs::path parent = target.has_parent_path() ? target.parent_path() : fs::path(".");
+  // -1: unknown, for instance if there is no such directory
+  const long longest = pathconf(parent.c_str(), _PC_NAME_MAX);
+  const int64_t limit = (longest > 0 ? longest : NAME_MAX) - kTemporaryNameBytes;
+  const int64_t size = static_cast<int64_t>(target.filename().native().size());
+  if (size > limit) {
+    return absl::InvalidArgumentError(absl::StrCat("the name of the directory has ", size,
+                                                   " bytes, more than the limit of ", limit,
+                                                   " (temporary names are longer)"));
+  }
+  constexpr int64_t kLongestFile = 64;  // file names in the directory
+  const int64_t path_size = static_cast<int64_t>(target.native().size());
+  const int64_t path_limit = PATH_MAX - kTemporaryNameBytes - kLongestFile;
+  if (path_size > path_limit) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the path has ", path_size, " bytes, more than the limit of ", path_limit));
+  }
+  return absl::OkStatus();
+}
+
+// Maps codes that callers interpret as errors of the source model to ABORTED, because the target is
+// at fault.
+absl::Status TargetError(const absl::Status& status) {
+  const bool model_code = absl::IsNotFound(status) || absl::IsFailedPrecondition(status);
+  return model_code ? absl::AbortedError(status.message()) : status;
+}
+
+// --force replaces only model directories and empty directories, so that it cannot delete, for
+// instance, a home directory.
+absl::Status CheckReplaceable(const ConvertOptions& options) {
+  std::error_code error;
+  if (!options.replace || !fs::is_directory(options.target, error)) return absl::OkStatus();
+  if (fs::exists(options.target + "/config.json", error) || fs::is_empty(options.target, error)) {
+    return absl::OkStatus();
+  }
+  return absl::AbortedError(absl::StrCat(
+      options.target, " has no config.json, so it is not a model directory and is not replaced"));
+}
+
+absl::Status CheckForm(const ConvertOptions& options, const ModelConfig& config,
+                       const nlohmann::json& file) {
+  if (options.form == ConvertForm::kPacked) return absl::OkStatus();
+  if (file.contains("quintet")) {
+    return absl::FailedPreconditionError(
+        "the source is already converted; use the original checkpoint");
+  }
+  if (options.dtype.has_value() && IsQuantized(*options.dtype)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(StoredName(*options.dtype), " is supported only for Quintet's packed format"));
+  }
+  return options.form == ConvertForm::kFat5 ? CheckExpressibleAsFat5(config)
+                                            : CheckExpressibleAsT5(config);
+}
+
+struct Source {
+  SafetensorsReader files;
+  nlohmann::json config_file;
+  ModelConfig config;
+};
+
+absl::StatusOr<Source> OpenSource(const ConvertOptions& options) {
+  const std::string path = options.source + "/config.json";
+  if (!options.follow_symlinks) {
+    if (absl::Status status = RefuseSymlink(path); !status.ok()) return status;
+  }
+  absl::StatusOr<nlohmann::json> file = ReadJsonFile(path, kMaxConfigBytes);
+  if (!file.ok()) return file.status();
+  absl::StatusOr<ModelConfig> config = ReadModelConfig(options.source);
+  if (!config.ok()) return config.status();
+  if (absl::Status status = CheckForm(options, *config, *file); !status.ok()) return status;
+  absl::StatusOr<SafetensorsReader> files =
+      SafetensorsReader::Open(options.source, options.follow_symlinks);
+  if (!files.ok()) return files.status();
+  return Source{*std::move(files), *std::move(file), *std::move(config)};
+}
+
+absl::StatusOr<ConvertResult> WritePacked(const ConvertOptions& options, Source& source,
+                                          const std::string& directory) {
+  absl::StatusOr<ConvertResult> result =
+      WritePackedWeights(source.files, &source.config, options, directory + "/model.safetensors");
+  if (!result.ok()) return result.status();
+  nlohmann::json file = source.config_file;
+  file["quintet"] = {{"format", 1},
+                     {"dtype", StoredName(result->dtype)},
+                     {"scale_logits", source.config.scale_logits.value_or(false)},
+                     {"weights_sha256", result->weights_sha256}};
+  absl::Status status = WriteJson(directory + "/config.json", file);
+  if (!status.ok()) return status;
+  return result;
+}
+
+absl::StatusOr<ConvertResult> WriteRenamed(const ConvertOptions& options, Source& source,
+                                           const std::string& directory) {
+  absl::StatusOr<RenamedWeights> result =
+      WriteRenamedWeights(source.files, &source.config, options, directory + "/model.safetensors");
+  if (!result.ok()) return result.status();
+  const nlohmann::json config =
+      options.form == ConvertForm::kFat5
+          ? Fat5ConfigOfT5(source.config_file, source.config)
+          : T5ConfigOfFat5(source.config_file, source.config, result->tied);
+  absl::Status status = WriteJson(directory + "/config.json", config);
+  if (!status.ok()) return status;
+  return result->written;
+}
+
+}  // namespace
+
+absl::Status CheckConvertTarget(const std::string& source, const std::string& target) {
+  if (target.empty()) return absl::InvalidArgumentError("expected a directory, got an empty path");
+  const fs::path path = WithoutTrailingSlash(target);
+  const std::string name = path.filename().string();
+  if (name.empty() || name == "." || name == "..") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", target, "' does not end in the name of a directory to make"));
+  }
+  if (absl::Status status = CheckLength(path); !status.ok()) return status;
+  return CheckNesting(source, target);
+}
+
+absl::StatusOr<ConvertResult> Convert(const ConvertOptions& options) {
+  absl::Status status = CheckConvertTarget(options.source, options.target);
+  if (status.ok()) status = CheckReplaceable(options);
+  if (!status.ok()) return status;
+  absl::StatusOr<Source> source = OpenSource(options);
+  if (!source.ok()) return source.status();
+  absl::StatusOr<AtomicDirectory> directory =
+      AtomicDirectory::Create(options.target, {.replace = options.replace});
+  if (!directory.ok()) return TargetError(directory.status());
+  const std::string& path = directory->path();
+  absl::StatusOr<ConvertResult> result = options.form == ConvertForm::kPacked
+                                             ? WritePacked(options, *source, path)
+                                             : WriteRenamed(options, *source, path);
+  if (!result.ok()) return result.status();
+  status = CopyCompanions(options.source, path, options.follow_symlinks);
+  if (status.ok() && options.accept) status = options.accept(path, *result);
+  if (status.ok()) status = directory->Commit();
+  if (!status.ok()) return status;
+  return result;
+}
+
+}  // namespace quintet

@@ -1,0 +1,63 @@
+// Converts checkpoints to Quintet's packed format (described in models/weights/table.h), or between
+// Hugging Face's T5 format and FAT5's. The result is a self-contained directory: model.safetensors,
+// config.json, generation_config.json, tokenizer files and licences. It is created atomically
+// (models/checkpoint/atomic_directory.h), and its bytes depend only on the source.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/base/tensor.h"
+
+namespace quintet {
+
+enum class ConvertForm : uint8_t {
+  kPacked,
+  kFat5,  // from Hugging Face's T5 or mT5 to FAT5, if FAT5 can express the model
+  kT5,    // from FAT5 to Hugging Face's T5
+};
+
+struct ConvertResult {
+  DType dtype = DType::kF32;  // of the matrices; packed from mixed types: f32
+  int64_t tensors = 0;
+  int64_t bytes = 0;  // data bytes of model.safetensors
+  std::string weights_sha256;
+};
+
+struct ConvertOptions {
+  std::string source, target;
+  ConvertForm form = ConvertForm::kPacked;
+  // Dtype of matrices: kF32, kBF16, kF16; for the packed format also kI8 or kF8, with one scale per
+  // row and the same values as loading the source as int8 or fp8. nullopt: as in the source. In the
+  // packed format vectors (norms, biases, position tables) are f32. In int8 and fp8 models the
+  // embeddings keep the source's dtype; in fp8 models ffn_out does, too.
+  std::optional<DType> dtype;
+  // Replace an existing target, which must be a model directory or empty.
+  bool replace = false;
+  // Follow symbolic links to the source's files, which hub caches use.
+  bool follow_symlinks = false;
+  // Called after every block with the bytes written and the total bytes. Returning false stops the
+  // conversion (CANCELLED).
+  std::function<bool(int64_t done_bytes, int64_t total_bytes)> progress;
+  // Called with the finished directory before it replaces the target. An error discards it.
+  std::function<absl::Status(const std::string& directory, const ConvertResult& result)> accept;
+};
+
+// INVALID_ARGUMENT if no directory could be created at `target` even on an empty disk (the path is
+// empty, does not end in a name or is too long), or if source and target are the same directory or
+// one contains the other, through any links.
+absl::Status CheckConvertTarget(const std::string& source, const std::string& target);
+
+// Peak memory is about the size of the largest block of rows (GPT-2: of the largest tensor, which
+// is transposed). Errors in addition to those of AtomicDirectory::Create and of reading a model:
+// UNIMPLEMENTED (the format cannot express the model), INVALID_ARGUMENT (a value does not fit f16;
+// CheckConvertTarget), FAILED_PRECONDITION (symbolic links), ABORTED (the target cannot be created,
+// or is not a model directory and so is not replaced), RESOURCE_EXHAUSTED (disk full). After an
+// error nothing new is left on disk.
+absl::StatusOr<ConvertResult> Convert(const ConvertOptions& options);
+
+}  // namespace quintet

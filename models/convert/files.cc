@@ -1,0 +1,102 @@
+#include "models/convert/files.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "models/checkpoint/json.h"
+
+namespace quintet {
+namespace {
+
+constexpr int64_t kMaxCompanionBytes = int64_t{256} << 20;
+
+constexpr const char* kCompanions[] = {
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "spiece.model",
+    "vocab.json",
+    "merges.txt",
+};
+
+// Licences are copied along with the weights that they cover.
+bool IsCompanion(const std::string& name) {
+  for (const char* companion : kCompanions) {
+    if (name == companion) return true;
+  }
+  for (const char* word : {"LICENSE", "LICENCE", "NOTICE", "COPYING"}) {
+    if (absl::StrContains(name, word)) return true;
+  }
+  return false;
+}
+
+absl::Status WriteFailed(const std::string& name) {
+  return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", name));
+}
+
+}  // namespace
+
+absl::Status RefuseSymlink(const std::string& path) {
+  struct stat info;
+  if (lstat(path.c_str(), &info) != 0 || !S_ISLNK(info.st_mode)) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      path.substr(path.rfind('/') + 1),
+      " is a symbolic link; pass --follow-symlinks to read such files (hub caches use them)"));
+}
+
+absl::Status CopyCompanions(const std::string& source, const std::string& target,
+                            bool follow_symlinks) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(source, error)) {
+    const std::string name = entry.path().filename().string();
+    if (IsCompanion(name) && !entry.is_directory(error)) names.push_back(name);
+  }
+  for (const std::string& name : names) {
+    const std::string path = absl::StrCat(source, "/", name);
+    if (!follow_symlinks) {
+      if (absl::Status status = RefuseSymlink(path); !status.ok()) return status;
+    }
+    absl::StatusOr<std::string> text = ReadFile(path, kMaxCompanionBytes);
+    if (!text.ok()) return text.status();
+    absl::Status status = WriteFile(absl::StrCat(target, "/", name), *text);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteFile(const std::string& path, const std::string& text) {
+  const std::string name = path.substr(path.rfind('/') + 1);
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (fd < 0) return WriteFailed(name);
+  absl::Status status;
+  for (size_t done = 0; done < text.size() && status.ok();) {
+    const ssize_t n = write(fd, text.data() + done, text.size() - done);
+    if (n >= 0) {
+      done += n;
+    } else if (errno != EINTR) {
+      status = WriteFailed(name);
+    }
+  }
+  if (close(fd) != 0 && status.ok()) status = WriteFailed(name);
+  return status;
+}
+
+absl::Status WriteJson(const std::string& path, const nlohmann::json& value) {
+  // All strings were checked to be UTF-8 when they were read. error_handler_t::replace makes sure
+  // that dump cannot throw.
+  return WriteFile(path,
+                   value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+}
+
+}  // namespace quintet

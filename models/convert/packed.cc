@@ -1,0 +1,202 @@
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "models/convert/weights.h"
+#include "models/weights/table.h"
+
+namespace quintet {
+namespace {
+
+constexpr int64_t kBlockBytes = int64_t{8} << 20;
+
+DType Wider(DType a, DType b) { return a == b ? a : DType::kF32; }
+
+// Dtype of a parameter in the source; f32 if its pieces have different dtypes.
+DType SourceType(const PlannedWeight& weight) {
+  std::optional<DType> type;
+  for (const WeightPiece& piece : weight.pieces) {
+    const DType own = ToDType(piece.values->type).value_or(DType::kF32);
+    type = type ? Wider(*type, own) : own;
+  }
+  return type.value_or(DType::kF32);
+}
+
+// True for a tied head, which is not stored: the loader takes the embedding instead.
+bool IsTiedHead(const PlannedWeight& weight, const std::vector<PlannedWeight>& plan) {
+  if (weight.slot.kind != WeightKind::kMatrix || weight.pieces.size() != 1) return false;
+  for (const PlannedWeight& other : plan) {
+    if (other.slot.kind == WeightKind::kTable && other.pieces.size() == 1 &&
+        other.pieces[0].values == weight.pieces[0].values) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Common dtype of all matrices. If the other matrices are fp8, those that fp8 models keep wide are
+// ignored.
+DType CommonType(const std::vector<PlannedWeight>& plan) {
+  std::optional<DType> type;
+  for (const bool wide : {false, true}) {
+    if (wide && type == DType::kF8) break;
+    for (const PlannedWeight& weight : plan) {
+      if (weight.slot.kind != WeightKind::kMatrix || weight.slot.wide != wide) continue;
+      if (IsTiedHead(weight, plan)) continue;
+      type = type ? Wider(*type, SourceType(weight)) : SourceType(weight);
+    }
+  }
+  return type.value_or(DType::kF32);
+}
+
+DType TargetType(const PlannedWeight& weight, DType wanted) {
+  switch (weight.slot.kind) {
+    case WeightKind::kVector:
+      return DType::kF32;
+    case WeightKind::kTable:
+      return IsQuantized(wanted) ? SourceType(weight) : wanted;
+    case WeightKind::kMatrix:
+      return wanted == DType::kF8 && weight.slot.wide ? SourceType(weight) : wanted;
+  }
+  return DType::kF32;
+}
+
+std::string ScalesName(const std::string& name) {
+  return absl::StrCat(absl::StripSuffix(name, ".weight"), ".scales");
+}
+
+template <typename T>
+void Gather(const Tensor& values, int64_t row, float* out) {
+  const T* in = values.as<T>() + row * values.stride[0];
+  for (int64_t c = 0; c < values.dim[1]; ++c) out[c] = static_cast<float>(in[c * values.stride[1]]);
+}
+
+void Gather16(const Tensor& values, int64_t row, float (*to_f32)(uint16_t), float* out) {
+  const uint16_t* in = values.as<uint16_t>() + row * values.stride[0];
+  for (int64_t c = 0; c < values.dim[1]; ++c) out[c] = to_f32(in[c * values.stride[1]]);
+}
+
+// Converts one row of [n, columns] of any stored dtype to f32.
+void RowToF32(const Tensor& values, const Tensor& scales, int64_t row, float* out) {
+  const int64_t columns = values.dim[1];
+  switch (values.dtype) {
+    case DType::kF32:
+      return Gather<float>(values, row, out);
+    case DType::kBF16:
+      return Gather16(values, row, BF16ToF32, out);
+    case DType::kF16:
+      return Gather16(values, row, F16ToF32, out);
+    case DType::kI32:
+      return Gather<int32_t>(values, row, out);
+    case DType::kI64:
+      return Gather<int64_t>(values, row, out);
+    case DType::kI8:
+    case DType::kF8:
+      // Only converted files have these dtypes, and their rows are dense.
+      ConvertToF32(values.Rows(row, row + 1).data, values.dtype, columns, out);
+      for (int64_t c = 0; c < columns && scales.defined(); ++c) out[c] *= scales.f32()[row];
+  }
+}
+
+// Writes parameters one after the other, in blocks of rows.
+class PackedStream {
+ public:
+  PackedStream(const SafetensorsReader& files, WeightsWriter* writer)
+      : files_(files), writer_(writer) {}
+
+  absl::Status Write(const PlannedWeight& weight, DType type) {
+    scales_.clear();
+    const int64_t rows = weight.rows(), block = BlockRows(weight);
+    staging_.resize(StagingBytes(weight, block));
+    for (int64_t begin = 0; begin < rows; begin += block) {
+      absl::Status converted;
+      const absl::Status read =
+          VisitRows(files_, weight, begin, std::min(rows, begin + block), staging_.data(),
+                    [&](int64_t, const Tensor& values, const Tensor& scales) {
+                      if (converted.ok()) converted = WriteRun(weight, type, values, scales);
+                    });
+      if (!read.ok()) return read;
+      if (!converted.ok()) return converted;
+    }
+    if (!IsQuantized(type)) return absl::OkStatus();
+    return writer_->Append(scales_.data(), static_cast<int64_t>(scales_.size()) * 4);
+  }
+
+ private:
+  // Rows per block. A transposed source is read whole, because every row of the result needs all of
+  // its rows.
+  static int64_t BlockRows(const PlannedWeight& weight) {
+    for (const WeightPiece& piece : weight.pieces) {
+      if (piece.transposed) return weight.rows();
+    }
+    return std::clamp<int64_t>(kBlockBytes / 4 / std::max<int64_t>(weight.columns(), 1), 1,
+                               std::max<int64_t>(weight.rows(), 1));
+  }
+
+  absl::Status WriteRun(const PlannedWeight& weight, DType type, const Tensor& values,
+                        const Tensor& scales) {
+    const int64_t rows = values.dim[0], columns = values.dim[1];
+    encoded_.resize(rows * columns * DTypeBytes(type));
+    if (IsQuantized(type) && values.dtype == type) {
+      for (int64_t r = 0; r < rows; ++r) {
+        std::memcpy(encoded_.data() + r * columns, values.Rows(r, r + 1).data, columns);
+        scales_.push_back(scales.f32()[r]);
+      }
+      return writer_->Append(encoded_.data(), rows * columns);
+    }
+    floats_.resize(rows * columns);
+    for (int64_t r = 0; r < rows; ++r) RowToF32(values, scales, r, floats_.data() + r * columns);
+    if (IsQuantized(type)) {
+      const size_t first = scales_.size();
+      scales_.resize(first + rows);
+      QuantizeRows(Tensor::F32(floats_.data(), {rows, columns}),
+                   Tensor::Dense(encoded_.data(), type, {rows, columns}),
+                   Tensor::F32(scales_.data() + first, {rows}));
+    } else {
+      absl::Status status =
+          Encode(floats_.data(), rows * columns, type, weight.slot.name, encoded_.data());
+      if (!status.ok()) return status;
+    }
+    return writer_->Append(encoded_.data(), rows * columns * DTypeBytes(type));
+  }
+
+  const SafetensorsReader& files_;
+  WeightsWriter* writer_;
+  std::vector<char> staging_, encoded_;
+  std::vector<float> floats_, scales_;
+};
+
+}  // namespace
+
+absl::StatusOr<ConvertResult> WritePackedWeights(const SafetensorsReader& files,
+                                                 ModelConfig* config, const ConvertOptions& options,
+                                                 const std::string& path) {
+  WeightDestinations destinations;
+  absl::StatusOr<std::vector<PlannedWeight>> plan = PlanWeights(files, config, &destinations);
+  if (!plan.ok()) return plan.status();
+  const DType wanted = options.dtype.value_or(CommonType(*plan));
+  std::vector<TensorSpec> specs;
+  std::vector<const PlannedWeight*> stored;
+  for (const PlannedWeight& weight : *plan) {
+    if (IsTiedHead(weight, *plan)) continue;
+    stored.push_back(&weight);
+    const DType type = TargetType(weight, wanted);
+    specs.push_back({weight.slot.name, ToStoredType(type), weight.slot.shape});
+    if (IsQuantized(type)) {
+      specs.push_back({ScalesName(weight.slot.name), StoredType::kF32, {weight.rows()}});
+    }
+  }
+  absl::StatusOr<WeightsWriter> writer = WeightsWriter::Create(path, specs, options.progress);
+  if (!writer.ok()) return writer.status();
+  PackedStream stream(files, &*writer);
+  for (const PlannedWeight* weight : stored) {
+    absl::Status status = stream.Write(*weight, TargetType(*weight, wanted));
+    if (!status.ok()) return status;
+  }
+  absl::StatusOr<ConvertResult> result = writer->Finish();
+  if (result.ok()) result->dtype = wanted;
+  return result;
+}
+
+}  // namespace quintet

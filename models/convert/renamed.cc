@@ -1,0 +1,208 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "models/convert/weights.h"
+#include "models/weights/fat5_names.h"
+#include "models/weights/table.h"
+#include "models/weights/weights_families.h"
+
+namespace quintet {
+namespace {
+
+constexpr int64_t kBlockElements = int64_t{1} << 20;
+
+struct RenamedTensor {
+  std::string name;
+  const StoredTensor* source = nullptr;
+  float factor = 1.0f;
+  DType type = DType::kF32;
+};
+
+int64_t Elements(const StoredTensor& tensor) { return tensor.bytes / StoredTypeBytes(tensor.type); }
+
+bool IsPowerOfTwo(float x) {
+  int exponent;
+  return std::frexp(x, &exponent) == 0.5f;
+}
+
+// Finds the embedding, which may be stored under any of three names.
+const StoredTensor* FindEmbedding(const SafetensorsReader& files) {
+  for (const char* prefix : {"", "transformer."}) {
+    for (const char* name :
+         {"shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"}) {
+      if (const StoredTensor* found = files.Find(absl::StrCat(prefix, name))) return found;
+    }
+  }
+  return nullptr;
+}
+
+float InverseSqrt(int64_t d_model) {
+  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(d_model)));
+}
+
+// Reads elements [begin, begin + n) as f32 and multiplies them by tensor.factor.
+absl::Status ReadElements(const SafetensorsReader& files, const RenamedTensor& tensor,
+                          int64_t begin, int64_t n, std::vector<char>* raw, float* out) {
+  const int64_t width = StoredTypeBytes(tensor.source->type);
+  raw->resize(n * width);
+  absl::Status status = files.Read(*tensor.source, begin * width, n * width, raw->data());
+  if (!status.ok()) return status;
+  ConvertToF32(raw->data(), *ToDType(tensor.source->type), n, out);
+  if (tensor.factor != 1.0f) {
+    for (int64_t i = 0; i < n; ++i) out[i] *= tensor.factor;
+  }
+  return absl::OkStatus();
+}
+
+// True if the two tensors are equal after the first is rounded to the second's dtype.
+absl::StatusOr<bool> SameValues(const SafetensorsReader& files, const RenamedTensor& a,
+                                const RenamedTensor& b) {
+  const int64_t total = Elements(*a.source);
+  if (a.source->shape != b.source->shape) return false;
+  const DType type = *ToDType(b.source->type);
+  std::vector<char> raw, rounded;
+  std::vector<float> x(kBlockElements), y(kBlockElements);
+  for (int64_t begin = 0; begin < total; begin += kBlockElements) {
+    const int64_t n = std::min(kBlockElements, total - begin);
+    for (auto [tensor, out] : {std::pair(&a, x.data()), std::pair(&b, y.data())}) {
+      absl::Status status = ReadElements(files, *tensor, begin, n, &raw, out);
+      if (!status.ok()) return status;
+    }
+    rounded.resize(n * DTypeBytes(type));
+    ConvertFromF32(x.data(), n, type, rounded.data());
+    ConvertToF32(rounded.data(), type, n, x.data());
+    if (std::memcmp(x.data(), y.data(), n * sizeof(float)) != 0) return false;
+  }
+  return true;
+}
+
+DType TargetType(const RenamedTensor& tensor, std::optional<DType> wanted) {
+  const DType source = *ToDType(tensor.source->type);
+  if (wanted) return *wanted;
+  return tensor.factor == 1.0f || IsPowerOfTwo(tensor.factor) ? source : DType::kF32;
+}
+
+absl::Status CheckFloat(const StoredTensor& tensor) {
+  const std::optional<DType> type = ToDType(tensor.type);
+  if (type == DType::kF32 || type == DType::kBF16 || type == DType::kF16) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("tensor ", Printable(tensor.name),
+                                                 ": expected F32, BF16 or F16, got ",
+                                                 StoredTypeName(tensor.type)));
+}
+
+// True for tensors that the loader ignores, e.g. the decoder in a checkpoint for an encoder class.
+bool IsUnread(const ModelConfig& config, const StoredTensor& tensor) {
+  return IsIgnoredT5Tensor(config, std::string(absl::StripPrefix(tensor.name, "transformer.")));
+}
+
+// The tensors of the FAT5 format, taken from T5 files.
+absl::StatusOr<std::vector<RenamedTensor>> Fat5Tensors(const SafetensorsReader& files,
+                                                       const ModelConfig& config,
+                                                       const StoredTensor* embedding) {
+  std::vector<RenamedTensor> result;
+  const float head_factor =
+      config.scale_logits.value_or(false) ? InverseSqrt(config.d_model) : 1.0f;
+  bool has_head = false;
+  for (const StoredTensor& tensor : files.tensors()) {
+    if (IsUnread(config, tensor)) continue;
+    absl::StatusOr<std::string> name = Fat5NameOfT5(tensor.name);
+    if (!name.ok()) return name.status();
+    if (name->empty() || *name == "shared.weight") continue;
+    if (absl::Status status = CheckFloat(tensor); !status.ok()) return status;
+    const bool is_head = *name == "lm_head.weight";
+    has_head |= is_head;
+    result.push_back({*name, &tensor, is_head ? head_factor : 1.0f});
+  }
+  result.push_back({"shared.weight", embedding});
+  if (config.head == Head::kLanguageModel && !has_head) {
+    result.push_back({"lm_head.weight", embedding, head_factor});
+  }
+  return result;
+}
+
+// The tensors of the T5 format, taken from FAT5 files. A head that equals the scaled embedding
+// becomes a tied head.
+absl::StatusOr<std::vector<RenamedTensor>> T5Tensors(const SafetensorsReader& files,
+                                                     const ModelConfig& config,
+                                                     const StoredTensor* embedding, bool* tied) {
+  std::vector<RenamedTensor> result;
+  const std::string prefix = config.head == Head::kTokenClassification ? "transformer." : "";
+  result.push_back({absl::StrCat(prefix, "shared.weight"), embedding});
+  for (const StoredTensor& tensor : files.tensors()) {
+    if (IsUnread(config, tensor)) continue;
+    absl::StatusOr<std::string> name = T5NameOfFat5(tensor.name, config.head);
+    if (!name.ok()) return name.status();
+    if (name->empty() || absl::EndsWith(*name, "shared.weight")) continue;
+    if (absl::Status status = CheckFloat(tensor); !status.ok()) return status;
+    if (*name == "lm_head.weight") {
+      absl::StatusOr<bool> same =
+          SameValues(files, {"", embedding, InverseSqrt(config.d_model)}, {"", &tensor});
+      if (!same.ok()) return same.status();
+      if ((*tied = *same)) continue;
+    }
+    const bool query = absl::EndsWith(*name, "Attention.q.weight");
+    result.push_back({*name, &tensor, query ? config.attention_scale : 1.0f});
+  }
+  return result;
+}
+
+absl::Status WriteTensor(const SafetensorsReader& files, const RenamedTensor& tensor,
+                         WeightsWriter* writer) {
+  const int64_t total = Elements(*tensor.source);
+  std::vector<char> raw, encoded;
+  std::vector<float> floats(std::min(total, kBlockElements));
+  for (int64_t begin = 0; begin < total; begin += kBlockElements) {
+    const int64_t n = std::min(kBlockElements, total - begin);
+    absl::Status status = ReadElements(files, tensor, begin, n, &raw, floats.data());
+    if (!status.ok()) return status;
+    encoded.resize(n * DTypeBytes(tensor.type));
+    status = Encode(floats.data(), n, tensor.type, tensor.name, encoded.data());
+    if (status.ok()) status = writer->Append(encoded.data(), static_cast<int64_t>(encoded.size()));
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<RenamedWeights> WriteRenamedWeights(const SafetensorsReader& files,
+                                                   ModelConfig* config,
+                                                   const ConvertOptions& options,
+                                                   const std::string& path) {
+  // Checks names, shapes and dtypes as the loader does, and sets config->scale_logits.
+  WeightDestinations destinations;
+  if (auto plan = PlanWeights(files, config, &destinations); !plan.ok()) return plan.status();
+  RenamedWeights result;
+  const StoredTensor* embedding = FindEmbedding(files);
+  if (embedding == nullptr) return absl::InvalidArgumentError("tensor shared.weight: missing");
+  if (absl::Status status = CheckFloat(*embedding); !status.ok()) return status;
+  absl::StatusOr<std::vector<RenamedTensor>> tensors =
+      options.form == ConvertForm::kFat5 ? Fat5Tensors(files, *config, embedding)
+                                         : T5Tensors(files, *config, embedding, &result.tied);
+  if (!tensors.ok()) return tensors.status();
+  std::vector<TensorSpec> specs;
+  // Sorted by name, so that a sharded source and a single file give the same bytes.
+  std::sort(tensors->begin(), tensors->end(),
+            [](const RenamedTensor& a, const RenamedTensor& b) { return a.name < b.name; });
+  for (RenamedTensor& tensor : *tensors) {
+    tensor.type = TargetType(tensor, options.dtype);
+    specs.push_back({tensor.name, ToStoredType(tensor.type), tensor.source->shape});
+  }
+  absl::StatusOr<WeightsWriter> writer = WeightsWriter::Create(path, specs, options.progress);
+  if (!writer.ok()) return writer.status();
+  for (const RenamedTensor& tensor : *tensors) {
+    if (absl::Status status = WriteTensor(files, tensor, &*writer); !status.ok()) return status;
+  }
+  absl::StatusOr<ConvertResult> written = writer->Finish();
+  if (!written.ok()) return written.status();
+  result.written = *written;
+  result.written.dtype = options.dtype.value_or(*ToDType(embedding->type));
+  return result;
+}
+
+}  // namespace quintet

@@ -1,0 +1,58 @@
+// Writes the weights of each conversion format to model.safetensors as a stream.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "models/checkpoint/safetensors.h"
+#include "models/checkpoint/sha256.h"
+#include "models/config/config.h"
+#include "models/convert/convert.h"
+
+namespace quintet {
+
+// A safetensors file whose SHA-256 is computed while it is written.
+class WeightsWriter {
+ public:
+  static absl::StatusOr<WeightsWriter> Create(const std::string& path,
+                                              const std::vector<TensorSpec>& specs,
+                                              std::function<bool(int64_t, int64_t)> progress);
+  // CANCELLED if `progress` returns false.
+  absl::Status Append(const void* data, int64_t bytes);
+  absl::StatusOr<ConvertResult> Finish();
+
+ private:
+  explicit WeightsWriter(SafetensorsWriter file) : file_(std::move(file)) {}
+
+  SafetensorsWriter file_;
+  Sha256 hash_;
+  std::function<bool(int64_t, int64_t)> progress_;
+  ConvertResult result_;
+  int64_t total_bytes_ = 0;
+};
+
+// Converts n f32 values to a float dtype. INVALID_ARGUMENT, with `tensor`, if a value does not fit.
+absl::Status Encode(const float* values, int64_t n, DType type, const std::string& tensor,
+                    void* encoded);
+
+// Writes the packed weights to `path`. Sets config->scale_logits.
+absl::StatusOr<ConvertResult> WritePackedWeights(const SafetensorsReader& files,
+                                                 ModelConfig* config, const ConvertOptions& options,
+                                                 const std::string& path);
+
+struct RenamedWeights {
+  ConvertResult written;
+  // A T5 without lm_head.weight, whose logits are scaled by d_model^-0.5.
+  bool tied = false;
+};
+// Writes T5 as FAT5 or FAT5 as T5: the same tensors under other names. The logit scale (to FAT5) is
+// multiplied into lm_head, and the attention scale (to T5) into the query projections. A scaled
+// tensor whose factor is not a power of two is stored as f32 unless options.dtype is set.
+absl::StatusOr<RenamedWeights> WriteRenamedWeights(const SafetensorsReader& files,
+                                                   ModelConfig* config,
+                                                   const ConvertOptions& options,
+                                                   const std::string& path);
+
+}  // namespace quintet

@@ -1,0 +1,57 @@
+#include "models/tokenizers/tokenizer.h"
+
+#include "absl/strings/str_cat.h"
+#include "kernels/base/out_of_memory.h"
+#include "models/checkpoint/json.h"
+#include "models/tokenizers/byt5.h"
+#include "models/tokenizers/fields.h"
+#include "models/tokenizers/sentencepiece.h"
+#include "models/tokenizers/settings.h"
+#include "models/tokenizers/tokenizer_json.h"
+
+namespace quintet {
+namespace {
+
+constexpr int64_t kMaxFileBytes = 256 << 20;
+
+absl::StatusOr<std::unique_ptr<const Tokenizer>> Read(const std::string& directory) {
+  QT_ASSIGN_OR_RETURN(const TokenizerSettings settings, ReadTokenizerSettings(directory));
+  if (settings.tokenizer_class == TokenizerClass::kByT5) return MakeByT5(settings);
+
+  absl::StatusOr<nlohmann::json> json = ReadJsonFile(directory + "/tokenizer.json", kMaxFileBytes);
+  if (json.ok()) return ParseTokenizerJson(*std::move(json), "tokenizer.json", settings);
+  if (!absl::IsNotFound(json.status())) return json.status();
+
+  absl::StatusOr<std::string> model = ReadFile(directory + "/spiece.model", kMaxFileBytes);
+  if (model.ok()) return ParseSentencePiece(*model, "spiece.model", settings);
+  if (!absl::IsNotFound(model.status())) return model.status();
+
+  absl::StatusOr<nlohmann::json> vocab = ReadJsonFile(directory + "/vocab.json", kMaxFileBytes);
+  if (vocab.ok()) {
+    QT_ASSIGN_OR_RETURN(const std::string merges,
+                        ReadFile(directory + "/merges.txt", kMaxFileBytes));
+    return ParseVocabAndMerges(*vocab, merges, settings);
+  }
+  if (!absl::IsNotFound(vocab.status())) return vocab.status();
+
+  return absl::NotFoundError(
+      "tokenizer: expected tokenizer.json, spiece.model, vocab.json with merges.txt, or a "
+      "tokenizer_config.json that names "
+      "ByT5Tokenizer; got none of them");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::Load(const std::string& directory) {
+  return CatchOutOfMemory([&] { return Read(directory); });
+}
+
+std::vector<TokenSpan> CutSpans(std::vector<TokenSpan> spans, absl::Span<const int32_t> ids) {
+  if (spans.size() <= ids.size()) return spans;
+  const TokenSpan last = spans.back();
+  spans.resize(ids.size());
+  if (!spans.empty() && spans.back().id != ids.back()) spans.back() = last;
+  return spans;
+}
+
+}  // namespace quintet

@@ -1,0 +1,48 @@
+// Computes the tables of a PositionBias (kernels/attention/position_bias.h) from a checkpoint's
+// position parameters: T5's buckets (Raffel et al. 2020), ALiBi's slopes (Press et al. 2021),
+// FIRE's network (Li et al. 2023).
+#pragma once
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/attention/position_bias.h"
+#include "kernels/runtime/buffer.h"
+#include "models/config/config.h"
+
+namespace quintet {
+
+// Position parameters of one layer as read from a file, all f32. Tensors that the encoding does not
+// have are undefined. Each comment gives the name in converted checkpoints, after
+// `layers.N.position.`, and the shape.
+struct PositionParameters {
+  Tensor buckets;          // buckets.weight [bias_buckets, heads]
+  Tensor fire_in;          // fire_in.weight [fire_width, 1]
+  Tensor fire_in_bias;     // fire_in.bias [fire_width]
+  Tensor fire_out;         // fire_out.weight [heads, fire_width]
+  Tensor fire_out_bias;    // fire_out.bias [heads]
+  Tensor fire_c;           // fire_c []
+  Tensor fire_length;      // fire_length []: init_L
+  Tensor fire_multiplier;  // fire_multiplier []: L_multiplier
+};
+
+// T5's bucket of every relative position k - q (key position minus query position). Positions
+// beyond -saturation or +saturation have the bucket of that end; saturation is the smallest such
+// distance.
+struct BucketMap {
+  int64_t saturation = 0;
+  std::vector<int32_t> buckets;  // [2 * saturation + 1], from k - q = -saturation on
+};
+BucketMap MapBuckets(int64_t buckets, int64_t max_distance, bool causal);
+
+// Returns the slope of each head. Asymmetric: the slopes of heads / 2 heads, twice.
+std::vector<float> AlibiSlopes(int64_t heads, bool asymmetric);
+
+// Returns the bias of one stack's self-attention; kind kNone for encodings without a bias. The
+// memory of its tables is appended to `storage`. RESOURCE_EXHAUSTED: the system has not enough
+// memory.
+absl::StatusOr<PositionBias> BuildPositionBias(const ModelConfig& config, bool causal,
+                                               const PositionParameters& parameters,
+                                               std::vector<Buffer>* storage);
+
+}  // namespace quintet

@@ -1,0 +1,104 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "models/weights/table.h"
+
+namespace quintet {
+namespace {
+
+// True unless a value has all exponent bits set (NaN or infinity). A plain loop over the bits,
+// which compilers vectorize.
+template <typename Bits>
+bool AllFinite(const void* data, int64_t n, Bits exponent) {
+  const auto* bits = static_cast<const Bits*>(data);
+  Bits found = 0;
+  for (int64_t i = 0; i < n; ++i) found |= static_cast<Bits>((bits[i] & exponent) == exponent);
+  return found == 0;
+}
+
+absl::Status CheckFinite(const StoredTensor& tensor, DType dtype, const void* data, int64_t n) {
+  bool finite = true;
+  if (dtype == DType::kF32) finite = AllFinite<uint32_t>(data, n, 0x7f800000u);
+  if (dtype == DType::kBF16) finite = AllFinite<uint16_t>(data, n, 0x7f80);
+  if (dtype == DType::kF16) finite = AllFinite<uint16_t>(data, n, 0x7c00);
+  if (dtype == DType::kF8) finite = AllFinite<uint8_t>(data, n, 0x7f);
+  if (finite) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("tensor ", Printable(tensor.name), " holds a NaN or an infinity"));
+}
+
+// Reads rows [begin, end) of a piece that is stored as [out, in].
+absl::Status ReadRows(const SafetensorsReader& files, const WeightPiece& piece, int64_t columns,
+                      int64_t begin, int64_t end, void* staging, Tensor* values) {
+  const DType dtype = *ToDType(piece.values->type);
+  const int64_t row_bytes = columns * DTypeBytes(dtype);
+  *values = Tensor::Dense(staging, dtype, {end - begin, columns});
+  return files.Read(*piece.values, begin * row_bytes, (end - begin) * row_bytes, staging);
+}
+
+// Reads rows [begin, end) of a piece that is stored as [in, out]: a run of each row of the file,
+// then a transposed view.
+absl::Status ReadColumns(const SafetensorsReader& files, const WeightPiece& piece, int64_t columns,
+                         int64_t begin, int64_t end, void* staging, Tensor* values) {
+  const DType dtype = *ToDType(piece.values->type);
+  const int64_t width = end - begin, element = DTypeBytes(dtype);
+  char* out = static_cast<char*>(staging);
+  for (int64_t k = 0; k < columns; ++k) {
+    const int64_t offset = (k * piece.rows + begin) * element;
+    const absl::Status s = files.Read(*piece.values, offset, width * element, out);
+    if (!s.ok()) return s;
+    out += width * element;
+    if (width == piece.rows && k == 0) {
+      // Whole rows of the file are contiguous, so the rest is one read.
+      const int64_t rest = (columns - 1) * width * element;
+      if (absl::Status r = files.Read(*piece.values, width * element, rest, out); !r.ok()) return r;
+      break;
+    }
+  }
+  *values = Tensor::Dense(staging, dtype, {columns, width});
+  std::swap(values->dim[0], values->dim[1]);
+  std::swap(values->stride[0], values->stride[1]);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int64_t StagingBytes(const PlannedWeight& weight, int64_t rows) {
+  int64_t element = 1;
+  for (const WeightPiece& piece : weight.pieces) {
+    element = std::max(element, StoredTypeBytes(piece.values->type));
+  }
+  // Scales follow the values at a multiple of 64 bytes.
+  return (rows * weight.columns() * element + 63) / 64 * 64 + rows * 4;
+}
+
+absl::Status VisitRows(
+    const SafetensorsReader& files, const PlannedWeight& weight, int64_t begin, int64_t end,
+    void* staging,
+    absl::FunctionRef<void(int64_t row, const Tensor& values, const Tensor& scales)> visit) {
+  const int64_t columns = weight.columns();
+  // There are few pieces, except in cross_kv, which has two per layer.
+  for (const WeightPiece& piece : weight.pieces) {
+    const int64_t first = std::max(begin, piece.row), last = std::min(end, piece.row + piece.rows);
+    if (first >= last) continue;
+    Tensor values, scales;
+    absl::Status status = (piece.transposed ? ReadColumns : ReadRows)(
+        files, piece, columns, first - piece.row, last - piece.row, staging, &values);
+    if (!status.ok()) return status;
+    status = CheckFinite(*piece.values, values.dtype, staging, values.elements());
+    if (!status.ok()) return status;
+    if (piece.scales != nullptr) {
+      char* at = static_cast<char*>(staging) + (values.elements() + 63) / 64 * 64;
+      scales = Tensor::Dense(static_cast<void*>(at), DType::kF32, {last - first});
+      status = files.Read(*piece.scales, (first - piece.row) * 4, (last - first) * 4, at);
+      if (status.ok()) status = CheckFinite(*piece.scales, DType::kF32, at, last - first);
+      if (!status.ok()) return status;
+    }
+    visit(first, values, scales);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace quintet

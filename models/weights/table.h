@@ -1,0 +1,116 @@
+// The table of every parameter of a model: its name and shape in converted checkpoints, its source
+// tensors in Hugging Face's or FAT5's files, and its destination in memory. Both the loader and the
+// converter use this table (models/weights/t5.cc, models/weights/gpt2.cc).
+//
+// Converted checkpoints (`quintet convert`) are standard safetensors files, single or sharded, that
+// hold each packed parameter under the name of its field in models/weights/weights.h:
+//
+//   embedding.weight [vocab, d_model]      position_embedding.weight [max_positions, d_model]
+//   {encoder,decoder}.layers.N.attention_norm.weight [d_model]         and .bias for GPT-2
+//   {encoder,decoder}.layers.N.qkv.weight [3 I, d_model]: q, k, v      and .bias [3 I]
+//   {encoder,decoder}.layers.N.attention_out.weight [d_model, I]       and .bias [d_model]
+//   decoder.layers.N.{cross_norm [d_model], cross_q [I, d_model], cross_out [d_model, I]}.weight
+//   {encoder,decoder}.layers.N.ffn_norm.weight [d_model]               and .bias
+//   {encoder,decoder}.layers.N.ffn_in.weight [d_ff, d_model], gated [2 d_ff, d_model]: gate rows,
+//     then up rows, not interleaved                                    and .bias [d_ff]
+//   {encoder,decoder}.layers.N.ffn_out.weight [d_model, d_ff]          and .bias [d_model]
+//   {encoder,decoder}.layers.N.position.*: layer 0 (UMT5: every layer), see position.h
+//   {encoder,decoder}.final_norm.weight [d_model]                      and .bias
+//   decoder.cross_kv.weight [decoder_layers * 2 * I, d_model]: layer, k|v, head, head_dim
+//   head.weight [vocab, d_model]: language models; absent where it equals embedding.weight
+//   classifier_dense.{weight,bias}, classifier.{weight,bias}: task heads
+//
+// All matrices are [out, in] in F32, BF16, F16, I8 or F8_E4M3. An I8 or F8_E4M3 matrix NAME.weight
+// has row scales in NAME.scales, F32 [out] (value = stored * scale). ffn_out is never F8_E4M3.
+// Embeddings and vectors are F32, BF16 or F16. config.json keeps the original fields and adds
+//   "quintet": {"format": 1, "dtype": "f32|bf16|f16|int8|fp8", "scale_logits": true|false,
+//               "weights_sha256": of model.safetensors}
+// where scale_logits is the loader's decision for the source (ModelConfig::scale_logits).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "models/checkpoint/safetensors.h"
+#include "models/config/config.h"
+#include "models/weights/position.h"
+#include "models/weights/weights.h"
+
+namespace quintet {
+
+enum class WeightKind : uint8_t {
+  kVector,  // stored as f32
+  kTable,   // stored in the file's dtype, read by row
+  kMatrix,  // packed for GEMMs
+};
+
+// Consecutive rows of a parameter that come from one tensor of the source checkpoint.
+struct WeightSource {
+  std::vector<std::string> names;  // the first one present is used; no `transformer.` prefix
+  int64_t rows = 0;
+  bool transposed = false;  // the source tensor is [in, out]
+};
+
+struct WeightSlot {
+  std::string name;  // in converted checkpoints
+  WeightKind kind = WeightKind::kMatrix;
+  std::vector<int64_t> shape;  // rows first
+  bool gated = false;
+  // A matrix that fp8 models keep in 16 or 32 bits: ffn_out, whose inputs have the largest range.
+  bool wide = false;
+  std::vector<WeightSource> sources;
+  LinearWeight* matrix = nullptr;  // destination of a kMatrix
+  Tensor* tensor = nullptr;        // destination of the other kinds
+};
+
+// Destinations of the table's parameters. The position parameters are inputs of the PositionBias
+// tables (position.h): one entry per layer, undefined if the layer has none.
+struct WeightDestinations {
+  ModelWeights weights;
+  std::vector<PositionParameters> encoder_position, decoder_position;
+};
+
+// The parameters of a model with this configuration, in file order. Resizes *places for the
+// configuration; the slots point into it, so it must outlive them.
+std::vector<WeightSlot> WeightTable(const ModelConfig& config, WeightDestinations* destinations);
+
+// A part of a slot, found in a checkpoint.
+struct WeightPiece {
+  const StoredTensor* values = nullptr;
+  const StoredTensor* scales = nullptr;  // for I8 and F8_E4M3
+  int64_t row = 0;                       // first row within the slot
+  int64_t rows = 0;
+  bool transposed = false;
+};
+
+struct PlannedWeight {
+  WeightSlot slot;
+  std::vector<WeightPiece> pieces;  // cover the slot's rows in order
+  int64_t rows() const { return slot.shape.empty() ? 1 : slot.shape[0]; }
+  int64_t columns() const;  // elements per row
+};
+
+// Finds every parameter in the checkpoint, converted or not, and sets config->scale_logits.
+// INVALID_ARGUMENT lists all tensors that are missing, misshapen, of an unsupported dtype or
+// unexpected.
+absl::StatusOr<std::vector<PlannedWeight>> PlanWeights(const SafetensorsReader& files,
+                                                       ModelConfig* config,
+                                                       WeightDestinations* destinations);
+
+// Bytes of the `staging` buffer of VisitRows for `rows` rows.
+int64_t StagingBytes(const PlannedWeight& weight, int64_t rows);
+
+// Reads rows [begin, end) of a parameter in runs, each from one tensor, and calls visit(row,
+// values, scales) for each run. values: [n, columns] in the file's dtype with any strides. scales:
+// [n] f32, undefined unless values are i8 or f8. Both are in `staging` and valid only during the
+// call. INVALID_ARGUMENT if the file is truncated or contains a NaN or an infinity.
+absl::Status VisitRows(
+    const SafetensorsReader& files, const PlannedWeight& weight, int64_t begin, int64_t end,
+    void* staging,
+    absl::FunctionRef<void(int64_t row, const Tensor& values, const Tensor& scales)> visit);
+
+}  // namespace quintet

@@ -1,0 +1,353 @@
+#include "models/weights/weights.h"
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+#include <unordered_set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "models/checkpoint/safetensors.h"
+#include "models/weights/position.h"
+#include "models/weights/table.h"
+
+namespace quintet {
+namespace {
+
+// Bytes per read of one thread: large enough for the disk, small enough for the thread's cache and
+// for a small peak memory.
+constexpr int64_t kBlockBytes = 1 << 20;
+
+// kShapes: matrices and tables get only a shape, without memory and values.
+enum class Extent : uint8_t { kAll, kShapes };
+
+// Owns the memory of a model's Tensors.
+struct Storage {
+  std::vector<Buffer> resident;  // tables; on a device finally everything
+  std::vector<Buffer> host;      // vectors and bias tables, which are built on the host
+};
+
+// Rows [begin, end) of one parameter, read and stored by one thread.
+struct Task {
+  const PlannedWeight* weight;
+  int64_t begin, end;
+};
+
+int64_t BlockRows(const PlannedWeight& weight) {
+  const int64_t row_bytes = std::max<int64_t>(StagingBytes(weight, 1), 1);
+  const int64_t packs = kBlockBytes / row_bytes / LinearWeight::kPackRows;
+  return std::max<int64_t>(packs, 1) * LinearWeight::kPackRows;
+}
+
+// Splits the plan into blocks of rows. A block of a gated weight must not cross from the gate rows
+// to the up rows, because Pack requires it.
+std::vector<Task> SplitIntoTasks(const std::vector<PlannedWeight>& plan, Extent extent) {
+  std::vector<Task> tasks;
+  for (const PlannedWeight& weight : plan) {
+    if (extent == Extent::kShapes && weight.slot.kind != WeightKind::kVector) continue;
+    const int64_t rows = weight.rows();
+    const int64_t part = weight.slot.gated ? rows / 2 : rows;
+    const int64_t block = weight.slot.kind == WeightKind::kVector ? rows : BlockRows(weight);
+    for (int64_t start = 0; start < rows; start += part) {
+      for (int64_t begin = start; begin < start + part; begin += block) {
+        tasks.push_back({&weight, begin, std::min(begin + block, start + part)});
+      }
+    }
+  }
+  return tasks;
+}
+
+Tensor DenseOf(void* data, DType dtype, const std::vector<int64_t>& shape) {
+  if (shape.empty()) return Tensor::Dense(data, dtype, {});
+  return shape.size() == 1 ? Tensor::Dense(data, dtype, {shape[0]})
+                           : Tensor::Dense(data, dtype, {shape[0], shape[1]});
+}
+
+WeightType TypeOf(const WeightSlot& slot, const WeightOptions& options) {
+  return options.type == WeightType::kF8 && slot.wide ? WeightType::kBF16 : options.type;
+}
+
+// Allocates every parameter: matrices and tables in their final memory, vectors in one host buffer.
+absl::Status AllocateParameters(const std::vector<PlannedWeight>& plan,
+                                const WeightOptions& options, Extent extent, Storage* storage) {
+  Carver sizes(nullptr);
+  for (const PlannedWeight& weight : plan) {
+    if (weight.slot.kind == WeightKind::kVector) sizes.Take(weight.rows() * weight.columns() * 4);
+  }
+  auto vectors = Buffer::Allocate(sizes.used_bytes());
+  if (!vectors.ok()) return vectors.status();
+  Carver carver(vectors->data());
+  for (const PlannedWeight& weight : plan) {
+    const WeightSlot& slot = weight.slot;
+    if (slot.kind == WeightKind::kVector) {
+      *slot.tensor =
+          DenseOf(carver.Take(weight.rows() * weight.columns() * 4), DType::kF32, slot.shape);
+    } else if (slot.kind == WeightKind::kTable) {
+      if (extent == Extent::kShapes) continue;
+      const StoredTensor& values = *weight.pieces[0].values;
+      auto table = options.device == nullptr ? Buffer::Allocate(values.bytes)
+                                             : options.device->Allocate(values.bytes);
+      if (!table.ok()) return table.status();
+      *slot.tensor = DenseOf(table->data(), *ToDType(values.type), slot.shape);
+      storage->resident.push_back(std::move(*table));
+    } else {
+      const auto make = extent == Extent::kAll ? LinearWeight::Allocate : LinearWeight::Describe;
+      auto matrix =
+          make(slot.shape[0], slot.shape[1], TypeOf(slot, options), slot.gated, options.device);
+      if (!matrix.ok()) return matrix.status();
+      *slot.matrix = std::move(*matrix);
+    }
+  }
+  storage->host.push_back(std::move(*vectors));
+  return absl::OkStatus();
+}
+
+void ConvertScalar(const Tensor& value, float* to) {
+  if (value.dtype == DType::kI64) {
+    *to = static_cast<float>(*value.as<int64_t>());
+  } else if (value.dtype == DType::kI32) {
+    *to = static_cast<float>(*value.as<int32_t>());
+  } else {
+    ConvertToF32(value.data, value.dtype, 1, to);
+  }
+}
+
+// Dequantizes to f32 [rows, columns] (values * scales), for a weight of another type.
+void Dequantize(const Tensor& values, const Tensor& scales, std::vector<float>* out) {
+  const int64_t rows = values.dim[0], columns = values.dim[1];
+  out->resize(static_cast<size_t>(rows * columns));
+  ConvertToF32(values.data, values.dtype, rows * columns, out->data());
+  for (int64_t r = 0; r < rows; ++r) {
+    float* row = out->data() + r * columns;
+    for (int64_t c = 0; c < columns; ++c) row[c] *= scales.f32()[r];
+  }
+}
+
+void StoreMatrix(int64_t row, const Tensor& values, const Tensor& scales, LinearWeight* matrix) {
+  if (!IsQuantized(values.dtype)) {
+    matrix->Pack(row, values);
+  } else if (values.dtype == WeightDType(matrix->type())) {
+    matrix->PackQuantized(row, values, scales);
+  } else {
+    std::vector<float> floats;
+    Dequantize(values, scales, &floats);
+    matrix->Pack(row, Tensor::F32(floats.data(), {values.dim[0], values.dim[1]}));
+  }
+}
+
+absl::Status RunTask(const SafetensorsReader& files, const Task& task, Device* device,
+                     void* staging) {
+  const WeightSlot& slot = task.weight->slot;
+  const auto store = [&](int64_t row, const Tensor& values, const Tensor& scales) {
+    if (slot.kind == WeightKind::kMatrix) {
+      StoreMatrix(row, values, scales, slot.matrix);
+    } else if (slot.kind == WeightKind::kTable) {
+      // On the CPU a table's bytes were already read into their final memory.
+      if (device == nullptr) return;
+      device->Write(slot.tensor->Rows(row, row + values.dim[0]).data, values.data,
+                    values.elements() * DTypeBytes(values.dtype));
+    } else if (slot.shape.empty()) {
+      ConvertScalar(values, slot.tensor->f32());
+    } else {
+      ConvertToF32(values.data, values.dtype, values.elements(),
+                   slot.tensor->f32() + row * task.weight->columns());
+    }
+  };
+  void* destination = staging;
+  if (slot.kind == WeightKind::kTable && device == nullptr) {
+    destination = slot.tensor->Rows(task.begin, task.end).data;
+  }
+  return VisitRows(files, *task.weight, task.begin, task.end, destination, store);
+}
+
+absl::Status RunTasks(const SafetensorsReader& files, const std::vector<Task>& tasks,
+                      Device* device, ThreadPool* pool) {
+  int64_t staging_bytes = 0;
+  for (const Task& task : tasks) {
+    if (task.weight->slot.kind == WeightKind::kTable && device == nullptr) continue;
+    staging_bytes = std::max(staging_bytes, StagingBytes(*task.weight, task.end - task.begin));
+  }
+  std::vector<Buffer> staging;
+  for (int i = 0; i < pool->threads(); ++i) {
+    auto buffer = Buffer::Allocate(staging_bytes);
+    if (!buffer.ok()) return buffer.status();
+    staging.push_back(std::move(*buffer));
+  }
+  std::mutex mutex;
+  absl::Status first_error;
+  pool->ParallelFor(static_cast<int64_t>(tasks.size()), [&](int64_t i, int thread) {
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      if (!first_error.ok()) return;
+    }
+    const absl::Status status = RunTask(files, tasks[static_cast<size_t>(i)], device,
+                                        staging[static_cast<size_t>(thread)].data());
+    if (status.ok()) return;
+    std::lock_guard<std::mutex> lock(mutex);
+    if (first_error.ok()) first_error = status;
+  });
+  return first_error;
+}
+
+// Builds the position bias of each layer. Layers without parameters of their own share that of
+// layer 0.
+absl::Status BuildBiases(const ModelConfig& config, bool causal,
+                         const std::vector<PositionParameters>& parameters, StackWeights* stack,
+                         std::vector<Buffer>* storage) {
+  for (size_t n = 0; n < stack->layers.size(); ++n) {
+    if (n > 0 && !config.bias_per_layer) {
+      stack->layers[n].bias = stack->layers[0].bias;
+      continue;
+    }
+    auto bias = BuildPositionBias(config, causal, parameters[n], storage);
+    if (!bias.ok()) return bias.status();
+    stack->layers[n].bias = *bias;
+  }
+  return absl::OkStatus();
+}
+
+// Copies host buffers to a device and redirects the Tensors that point into them.
+class HostToDevice {
+ public:
+  explicit HostToDevice(Device* device) : device_(device) {}
+
+  absl::Status Copy(const std::vector<Buffer>& buffers, std::vector<Buffer>* storage) {
+    for (const Buffer& buffer : buffers) {
+      if (buffer.bytes() == 0) continue;
+      auto copy = device_->Allocate(buffer.bytes());
+      if (!copy.ok()) return copy.status();
+      device_->Write(copy->data(), buffer.data(), buffer.bytes());
+      copied_.push_back({buffer.as<char>(), buffer.bytes(), copy->as<char>()});
+      storage->push_back(std::move(*copy));
+    }
+    return absl::OkStatus();
+  }
+
+  void Move(Tensor* tensor) const {
+    if (!tensor->defined()) return;
+    for (const Copied& c : copied_) {
+      const int64_t offset = tensor->as<char>() - c.host;
+      if (offset < 0 || offset >= c.bytes) continue;
+      tensor->data = c.device + offset;
+      return;
+    }
+    QT_CHECK(!tensor->defined());
+  }
+
+ private:
+  struct Copied {
+    const char* host;
+    int64_t bytes;
+    char* device;
+  };
+
+  Device* device_;
+  std::vector<Copied> copied_;
+};
+
+// Converts a vector to another dtype, in a new buffer.
+absl::Status ConvertVector(DType dtype, Tensor* vector, std::vector<Buffer>* storage) {
+  if (!vector->defined() || dtype == DType::kF32) return absl::OkStatus();
+  auto rounded = Buffer::Allocate(vector->elements() * DTypeBytes(dtype));
+  if (!rounded.ok()) return rounded.status();
+  ConvertFromF32(vector->f32(), vector->elements(), dtype, rounded->data());
+  *vector = Tensor::Dense(rounded->data(), dtype, {vector->elements()});
+  storage->push_back(std::move(*rounded));
+  return absl::OkStatus();
+}
+
+absl::Status MoveToDevice(const std::vector<PlannedWeight>& plan, Device* device,
+                          ModelWeights* weights, Storage* storage) {
+  for (StackWeights* stack : {&weights->encoder, &weights->decoder}) {
+    for (LayerWeights& layer : stack->layers) {
+      for (Tensor* bias : {&layer.qkv_bias, &layer.ffn_in_bias}) {
+        const absl::Status status = ConvertVector(weights->activations, bias, &storage->host);
+        if (!status.ok()) return status;
+      }
+    }
+  }
+  HostToDevice move(device);
+  absl::Status status = move.Copy(storage->host, &storage->resident);
+  if (!status.ok()) return status;
+  for (const PlannedWeight& weight : plan) {
+    if (weight.slot.kind == WeightKind::kVector) move.Move(weight.slot.tensor);
+  }
+  for (StackWeights* stack : {&weights->encoder, &weights->decoder}) {
+    for (LayerWeights& layer : stack->layers) {
+      PositionBias& bias = layer.bias;
+      for (Tensor* table :
+           {&bias.table, &bias.slopes, &bias.knots, &bias.segment_slope, &bias.segment_offset}) {
+        move.Move(table);
+      }
+    }
+  }
+  storage->host.clear();
+  return device->status();
+}
+
+void CountTotals(const std::vector<PlannedWeight>& plan, Extent extent, ModelWeights* weights) {
+  std::unordered_set<const StoredTensor*> counted;
+  for (const PlannedWeight& weight : plan) {
+    for (const WeightPiece& piece : weight.pieces) {
+      if (!counted.insert(piece.values).second) continue;
+      weights->parameters += piece.values->bytes / StoredTypeBytes(piece.values->type);
+    }
+    if (weight.slot.matrix != nullptr) weights->bytes += weight.slot.matrix->bytes();
+    if (extent == Extent::kShapes && weight.slot.kind == WeightKind::kTable) {
+      weights->bytes += weight.pieces[0].values->bytes;
+    }
+  }
+  for (const Buffer& buffer : weights->storage) weights->bytes += buffer.bytes();
+}
+
+absl::StatusOr<ModelWeights> FillWeights(const absl::StatusOr<SafetensorsReader>& files,
+                                         ModelConfig* config, const WeightOptions& options,
+                                         Extent extent, ThreadPool* pool) {
+  if (!WeightTypeSupported(options.type, options.device)) {
+    return absl::UnimplementedError("this weight type is not supported on this CPU or GPU");
+  }
+  if (!files.ok()) return files.status();
+  WeightDestinations destinations;
+  const auto plan = PlanWeights(*files, config, &destinations);
+  if (!plan.ok()) return plan.status();
+
+  ModelWeights& weights = destinations.weights;
+  weights.activations = ActivationType(options.type, options.device);
+  Storage storage;
+  absl::Status status = AllocateParameters(*plan, options, extent, &storage);
+  if (status.ok()) status = RunTasks(*files, SplitIntoTasks(*plan, extent), options.device, pool);
+  if (status.ok()) {
+    status =
+        BuildBiases(*config, false, destinations.encoder_position, &weights.encoder, &storage.host);
+  }
+  if (status.ok()) {
+    status =
+        BuildBiases(*config, true, destinations.decoder_position, &weights.decoder, &storage.host);
+  }
+  if (status.ok() && options.device != nullptr) {
+    status = MoveToDevice(*plan, options.device, &weights, &storage);
+  }
+  if (!status.ok()) return status;
+  weights.storage = std::move(storage.resident);
+  for (Buffer& buffer : storage.host) weights.storage.push_back(std::move(buffer));
+  weights.logit_scale =
+      *config->scale_logits ? 1.0f / std::sqrt(static_cast<float>(config->d_model)) : 1.0f;
+  CountTotals(*plan, extent, &weights);
+  return std::move(destinations.weights);
+}
+
+}  // namespace
+
+absl::StatusOr<ModelWeights> LoadWeights(const std::string& directory, ModelConfig* config,
+                                         const WeightOptions& options, ThreadPool* pool) {
+  return FillWeights(SafetensorsReader::Open(directory, options.follow_symlinks), config, options,
+                     Extent::kAll, pool);
+}
+
+absl::StatusOr<ModelWeights> DescribeWeights(const std::string& directory, ModelConfig* config,
+                                             const WeightOptions& options, ThreadPool* pool) {
+  return FillWeights(SafetensorsReader::Open(directory, options.follow_symlinks), config, options,
+                     Extent::kShapes, pool);
+}
+
+}  // namespace quintet

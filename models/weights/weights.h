@@ -1,0 +1,93 @@
+// All parameters of a model, packed for GEMMs. LoadWeights fills them from a checkpoint of any
+// supported family; the forward passes read them (models/t5.cc, models/gpt2.cc). Vectors (norms,
+// biases) are f32. The embedding keeps the file's dtype. Immutable after loading.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/attention/position_bias.h"
+#include "kernels/linear/linear.h"
+#include "kernels/runtime/buffer.h"
+#include "kernels/runtime/thread_pool.h"
+#include "models/config/config.h"
+
+namespace quintet {
+
+// One layer of an encoder or decoder. I = heads * head_dim. Fields that the family does not have
+// are undefined.
+struct LayerWeights {
+  Tensor attention_norm;       // [d_model]
+  Tensor attention_norm_beta;  // [d_model], GPT-2
+  LinearWeight qkv;            // [3 I, d_model]: q, k, v
+  Tensor qkv_bias;             // [3 I], GPT-2
+  LinearWeight attention_out;  // [d_model, I]
+  Tensor attention_out_bias;   // [d_model], GPT-2
+
+  Tensor cross_norm;       // [d_model]; decoders with an encoder
+  LinearWeight cross_q;    // [I, d_model]
+  LinearWeight cross_out;  // [d_model, I]
+
+  Tensor ffn_norm;       // [d_model]
+  Tensor ffn_norm_beta;  // [d_model], GPT-2
+  LinearWeight ffn_in;   // [d_ff, d_model], or gated [2 d_ff, d_model]: gate (wi_0), up (wi_1)
+  Tensor ffn_in_bias;    // [d_ff], GPT-2
+  LinearWeight ffn_out;  // [d_model, d_ff]
+  Tensor ffn_out_bias;   // [d_model], GPT-2
+
+  // Position bias of self-attention. The layers of a stack share one, except in families with one
+  // per layer.
+  PositionBias bias;
+};
+
+struct StackWeights {
+  std::vector<LayerWeights> layers;
+  Tensor final_norm;       // [d_model]
+  Tensor final_norm_beta;  // [d_model], GPT-2
+};
+
+struct ModelWeights {
+  DType activations = DType::kF32;  // ActivationType of these weights
+  Tensor embedding;                 // [vocab, d_model] f32|bf16|f16
+  Tensor position_embedding;        // [max_positions, d_model] f32|bf16|f16, GPT-2
+  StackWeights encoder, decoder;
+  // K and V of every decoder layer's cross-attention; rows in order (layer, k|v, head, head_dim).
+  LinearWeight cross_kv;     // [decoder_layers * 2 * I, d_model]
+  LinearWeight head;         // [vocab, d_model], language models
+  float logit_scale = 1.0f;  // d_model^-0.5 or 1
+
+  // Task heads. The dense layer exists only for sequence classification of T5 and FAT5.
+  LinearWeight classifier_dense;  // [d_model, d_model]
+  Tensor classifier_dense_bias;   // [d_model]
+  LinearWeight classifier;        // [labels, d_model]
+  Tensor classifier_bias;         // [labels], undefined for GPT-2
+
+  int64_t parameters = 0;       // number of stored values; shared tensors count once
+  int64_t bytes = 0;            // memory held by the weights
+  std::vector<Buffer> storage;  // owns the memory of the Tensors above
+};
+
+struct WeightOptions {
+  WeightType type = WeightType::kF32;
+  Device* device = nullptr;      // where the weights are stored; null: CPU
+  bool follow_symlinks = false;  // for the checkpoint's files
+};
+
+// Reads every tensor once, in parallel on the pool, directly into its packed position: peak memory
+// is within a few per cent of the result. Sets config->scale_logits. On a device, everything that a
+// forward pass reads is in device memory, and biases of GEMMs whose results are activations have
+// the activation dtype.
+//
+// INVALID_ARGUMENT lists all missing, unexpected and misshapen tensors at once. Symbolic links are
+// refused unless options.follow_symlinks. RESOURCE_EXHAUSTED if memory runs out.
+absl::StatusOr<ModelWeights> LoadWeights(const std::string& directory, ModelConfig* config,
+                                         const WeightOptions& options, ThreadPool* pool);
+
+// As LoadWeights, but neither reads nor allocates matrices and embeddings. For sizing: shapes,
+// `parameters` and `bytes` equal those of LoadWeights.
+absl::StatusOr<ModelWeights> DescribeWeights(const std::string& directory, ModelConfig* config,
+                                             const WeightOptions& options, ThreadPool* pool);
+
+}  // namespace quintet

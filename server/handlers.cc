@@ -1,0 +1,451 @@
+#include "server/handlers.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/random/random.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "engine/answer_spans.h"
+
+namespace quintet {
+namespace {
+
+bool OrTrue(bool has, bool value) { return !has || value; }
+
+bool WithSpecials(const v1::CallOptions& call) {
+  return OrTrue(call.has_add_special_tokens(), call.add_special_tokens());
+}
+
+absl::Span<const float> Row(const Result& result, int64_t row) {
+  return absl::MakeConstSpan(result.values)
+      .subspan(static_cast<size_t>(row * result.columns), static_cast<size_t>(result.columns));
+}
+
+std::vector<v1::LabelScore> LabelScores(const ModelConfig& config, absl::Span<const float> logits,
+                                        const std::vector<double>& probabilities) {
+  std::vector<v1::LabelScore> labels(logits.size());
+  for (size_t i = 0; i < logits.size(); ++i) {
+    labels[i].set_label(config.label_names[i]);
+    labels[i].set_logit(logits[i]);
+    labels[i].set_probability(static_cast<float>(probabilities[i]));
+  }
+  return labels;
+}
+
+bool HasText(const TokenSpan& span) { return span.end_byte > span.begin_byte; }
+
+// Prefixes the field name in an error of the engine with its path in the request: "num_beams"
+// becomes "decoding.num_beams".
+absl::Status UnderDecoding(const absl::Status& status) {
+  if (!absl::IsInvalidArgument(status) || absl::StartsWith(status.message(), "input:"))
+    return status;
+  return absl::InvalidArgumentError(absl::StrCat("decoding.", status.message()));
+}
+
+// Bytes of one token's log-probability with `top` alternatives: engine result + message +
+// serialized message.
+int64_t LogProbBytes(int64_t top) { return 112 + 64 * top; }
+
+// Bytes of one float value: engine result + message + serialized message.
+constexpr int64_t kFloatForms = 3 * sizeof(float);
+// Bytes of one token: TokenSpan + v1::Token + serialized v1::Token.
+constexpr int64_t kTokenBytes = 200;
+
+int64_t ResponseBytes(const Request& request, const ModelConfig& config) {
+  const int64_t rows = static_cast<int64_t>(request.input.size());
+  switch (request.kind) {
+    case RequestKind::kEncode:
+      return kFloatForms * config.d_model * (request.pooling == Pooling::kNone ? rows : 1);
+    case RequestKind::kClassify: {
+      const int64_t labels = static_cast<int64_t>(config.label_names.size());
+      // Bytes of a LabelScore with its name: message + serialized message.
+      constexpr int64_t kLabelBytes = 160;
+      const bool each_token = config.head != Head::kSequenceClassification;
+      return (each_token ? rows : 1) * (kTokenBytes + labels * kLabelBytes);
+    }
+    case RequestKind::kScore: {
+      int64_t tokens = 0;
+      for (const std::vector<int32_t>& target : request.targets) {
+        tokens += static_cast<int64_t>(target.size());
+      }
+      return tokens * LogProbBytes(request.top_logprobs);
+    }
+    case RequestKind::kGenerate: {
+      const DecodingOptions& decoding = request.decoding;
+      const int64_t sequences = std::max(decoding.num_beams, decoding.num_return_sequences);
+      // Bytes of the text and id of one token: engine result + message + serialized message.
+      constexpr int64_t kTextAndIds = 96;
+      const int64_t token = kTextAndIds + (decoding.logprobs || decoding.top_logprobs > 0
+                                               ? LogProbBytes(decoding.top_logprobs)
+                                               : 0);
+      const int64_t echoed = decoding.echo ? rows : 0;
+      return sequences * (decoding.max_new_tokens + echoed) * token;
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+int64_t ResponseBytes(const std::vector<Request>& requests, const ModelHost& host) {
+  int64_t bytes = 0;
+  for (const Request& request : requests) bytes += ResponseBytes(request, host.config());
+  return bytes;
+}
+
+int64_t EncodeResponseBound(const v1::Input& input, const v1::EncodeOptions& options,
+                            const ModelHost& host, const InputLimits& limits) {
+  // Each token covers at least one byte. The tokenizer adds one end-of-sequence token.
+  const int64_t tokens = input.content_case() == v1::Input::kText
+                             ? static_cast<int64_t>(input.text().size()) + 1
+                             : input.token_ids().ids_size();
+  const int64_t rows =
+      options.pooling() == v1::POOLING_NONE ? std::min(tokens, limits.max_tokens) : 1;
+  return kFloatForms * host.config().d_model * rows;
+}
+
+int64_t EncodeResponseBound(const google::protobuf::RepeatedPtrField<v1::Input>& inputs,
+                            const v1::EncodeOptions& options, const ModelHost& host,
+                            const InputLimits& limits) {
+  int64_t bytes = 0;
+  for (const v1::Input& input : inputs) bytes += EncodeResponseBound(input, options, host, limits);
+  return bytes;
+}
+
+int64_t TokenizeResponseBound(const std::string& text) {
+  return kTokenBytes * (static_cast<int64_t>(text.size()) + 1);
+}
+
+absl::StatusOr<std::vector<Request>> GenerateRequests(const v1::GenerateRequest& proto,
+                                                      const ModelHost& host,
+                                                      const InputLimits& limits, bool stream) {
+  const Tokenizer* tokenizer = host.tokenizer();
+  absl::StatusOr<std::vector<int32_t>> ids =
+      TokenizeInput(proto.input(), proto.call(), tokenizer, limits, "input");
+  if (!ids.ok()) return ids.status();
+  absl::StatusOr<DecodingRequest> decoding = DecodingFromProto(proto.decoding(), tokenizer, limits);
+  if (!decoding.ok()) return decoding.status();
+  if (decoding->do_sample.value_or(host.defaults().do_sample.value_or(false)) &&
+      !decoding->seed.has_value()) {
+    static thread_local absl::BitGen random;
+    decoding->seed = absl::Uniform<uint64_t>(random);
+  }
+  Request request;
+  absl::StatusOr<DecodingOptions> options =
+      ResolveDecoding(*decoding, host.defaults(), host.config(), host.options().decoding, *ids);
+  if (!options.ok()) return UnderDecoding(options.status());
+  request.kind = RequestKind::kGenerate;
+  request.input = *std::move(ids);
+  request.decoding = *std::move(options);
+  request.stream = stream;
+  request.skip_special_tokens =
+      OrTrue(proto.decoding().has_skip_special_tokens(), proto.decoding().skip_special_tokens());
+  std::vector<Request> requests;
+  requests.push_back(std::move(request));
+  return requests;
+}
+
+void WriteGenerate(const v1::GenerateRequest& proto, const Result& result,
+                   v1::GenerateResponse* response) {
+  const v1::DecodingOptions& decoding = proto.decoding();
+  SequenceOptions options;
+  options.return_text = OrTrue(decoding.has_return_text(), decoding.return_text());
+  options.return_token_ids = OrTrue(decoding.has_return_token_ids(), decoding.return_token_ids());
+  options.return_scores = decoding.return_scores();
+  for (size_t i = 0; i < result.sequences.size(); ++i) {
+    WriteSequence(result.sequences[i], static_cast<int>(i), options, response->add_sequences());
+  }
+  response->set_seed(result.seed);
+}
+
+absl::StatusOr<Request> EncodeRequestOf(const v1::Input& input, const v1::EncodeOptions& options,
+                                        const v1::CallOptions& call, const ModelHost& host,
+                                        const InputLimits& limits, const std::string& field) {
+  Request request;
+  request.kind = RequestKind::kEncode;
+  switch (options.pooling()) {
+    case v1::POOLING_UNSPECIFIED:
+    case v1::POOLING_MEAN:
+      request.pooling = Pooling::kMean;
+      break;
+    case v1::POOLING_NONE:
+      request.pooling = Pooling::kNone;
+      break;
+    case v1::POOLING_FIRST:
+      request.pooling = Pooling::kFirst;
+      break;
+    case v1::POOLING_LAST:
+      request.pooling = Pooling::kLast;
+      break;
+    default:
+      return UnknownEnumValue("options.pooling", options.pooling(), v1::Pooling_MAX);
+  }
+  if (!v1::VectorType_IsValid(options.vector_type())) {
+    return UnknownEnumValue("options.vector_type", options.vector_type(), v1::VectorType_MAX);
+  }
+  absl::StatusOr<std::vector<int32_t>> ids =
+      TokenizeInput(input, call, host.tokenizer(), limits, field);
+  if (!ids.ok()) return ids.status();
+  request.input = *std::move(ids);
+  request.normalize = options.normalize();
+  return request;
+}
+
+absl::StatusOr<std::vector<Request>> ScoreRequests(const v1::ScoreRequest& proto,
+                                                   const ModelHost& host,
+                                                   const InputLimits& limits) {
+  if (proto.top_logprobs() > kMaxTopLogProbs) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "top_logprobs: must be at most ", kMaxTopLogProbs, ", got ", proto.top_logprobs()));
+  }
+  Request request;
+  request.kind = RequestKind::kScore;
+  request.top_logprobs = static_cast<int32_t>(proto.top_logprobs());
+  request.sliding_window = proto.sliding_window();
+  request.prefix_lm = proto.prefix_lm();
+  absl::StatusOr<std::vector<int32_t>> ids =
+      TokenizeInput(proto.input(), proto.call(), host.tokenizer(), limits, "input");
+  if (!ids.ok()) return ids.status();
+  request.input = *std::move(ids);
+  for (int i = 0; i < proto.targets_size(); ++i) {
+    absl::StatusOr<std::vector<int32_t>> target = TokenizeInput(
+        proto.targets(i), proto.call(), host.tokenizer(), limits, absl::StrCat("targets[", i, "]"));
+    if (!target.ok()) return target.status();
+    request.targets.push_back(*std::move(target));
+  }
+  std::vector<Request> requests;
+  requests.push_back(std::move(request));
+  return requests;
+}
+
+void WriteScores(const Result& result, v1::ScoreResponse* response) {
+  for (const ScoredTarget& target : result.targets) {
+    v1::TargetScore* score = response->add_scores();
+    score->set_log_prob(target.total);
+    score->set_tokens(static_cast<uint32_t>(target.tokens.size()));
+    WriteTokenLogProbs(target.tokens, score->mutable_logprobs());
+  }
+}
+
+absl::Status ClassifyHandler::AddContext(const v1::ClassifyRequest& proto, const ModelHost& host,
+                                         const InputLimits& limits, std::vector<int32_t>* ids) {
+  const size_t index = items_.size();
+  const v1::Input& pair = proto.pairs(static_cast<int>(index));
+  const auto bad = [&](const char* part, const auto&... text) {
+    return absl::InvalidArgumentError(absl::StrCat("pairs[", index, "]", part, ": ", text...));
+  };
+  if (pair.content_case() != v1::Input::kText || host.tokenizer() == nullptr) {
+    return bad("", "must be text");
+  }
+  if (static_cast<int64_t>(pair.text().size()) > limits.max_text_bytes) {
+    return bad(".text", "must be at most ", limits.max_text_bytes, " bytes, got ",
+               pair.text().size());
+  }
+  Item item;
+  item.context_begin = static_cast<int64_t>(ids->size());
+  auto spans = host.tokenizer()->EncodeWithSpans(pair.text(), WithSpecials(proto.call()));
+  if (!spans.ok()) return bad(".text", spans.status().message());
+  item.spans = *std::move(spans);
+  for (const TokenSpan& span : item.spans) ids->push_back(span.id);
+  if (static_cast<int64_t>(ids->size()) > limits.max_tokens) {
+    return bad("", "question and context must be at most ", limits.max_tokens, " tokens, got ",
+               ids->size());
+  }
+  items_.push_back(std::move(item));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<Request>> ClassifyHandler::Prepare(const v1::ClassifyRequest& proto,
+                                                              const ModelHost& host,
+                                                              const InputLimits& limits) {
+  const bool questions = host.config().head == Head::kQuestionAnswering;
+  if (proto.pairs_size() != (questions ? proto.inputs_size() : 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("pairs: must hold ", questions ? proto.inputs_size() : 0,
+                     " contexts for this model, got ", proto.pairs_size()));
+  }
+  if (proto.top_k() > 20) {
+    return absl::InvalidArgumentError(absl::StrCat("top_k: must be 1 to 20, got ", proto.top_k()));
+  }
+  std::vector<Request> requests;
+  for (int i = 0; i < proto.inputs_size(); ++i) {
+    const v1::Input& input = proto.inputs(i);
+    absl::StatusOr<std::vector<int32_t>> ids = TokenizeInput(
+        input, proto.call(), host.tokenizer(), limits, absl::StrCat("inputs[", i, "]"));
+    if (!ids.ok()) return ids.status();
+    if (questions) {
+      absl::Status status = AddContext(proto, host, limits, &*ids);
+      if (!status.ok()) return status;
+    } else {
+      items_.emplace_back();
+      if (input.content_case() == v1::Input::kText) {
+        auto spans = host.tokenizer()->EncodeWithSpans(input.text(), WithSpecials(proto.call()));
+        if (!spans.ok()) return spans.status();
+        items_.back().spans = CutSpans(*std::move(spans), *ids);
+      }
+    }
+    Request request;
+    request.kind = RequestKind::kClassify;
+    items_.back().ids = *ids;
+    request.input = *std::move(ids);
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+void ClassifyHandler::WriteTokenLabels(const Item& item, const ModelHost& host,
+                                       const Result& result, v1::Classification* to) {
+  for (int64_t row = 0; row < result.rows; ++row) {
+    v1::TokenLabel* token = to->add_tokens();
+    token->set_token_id(static_cast<uint32_t>(item.ids[static_cast<size_t>(row)]));
+    if (!item.spans.empty()) {
+      const TokenSpan& span = item.spans[static_cast<size_t>(row)];
+      token->set_begin_byte(span.begin_byte);
+      token->set_end_byte(span.end_byte);
+    }
+    const absl::Span<const float> logits = Row(result, row);
+    std::vector<v1::LabelScore> labels = LabelScores(host.config(), logits, Softmax(logits));
+    std::stable_sort(labels.begin(), labels.end(),
+                     [](const auto& a, const auto& b) { return a.logit() > b.logit(); });
+    for (v1::LabelScore& label : labels) *token->add_labels() = std::move(label);
+  }
+}
+
+void ClassifyHandler::WriteSpans(const Item& item, const v1::ClassifyRequest& proto,
+                                 const std::string& context, const Result& result,
+                                 v1::Classification* to) {
+  // Tokens without text at both ends, for example the eos token, cannot be part of an answer.
+  int64_t first = 0, end = static_cast<int64_t>(item.spans.size());
+  while (first < end && !HasText(item.spans[static_cast<size_t>(first)])) ++first;
+  while (end > first && !HasText(item.spans[static_cast<size_t>(end - 1)])) --end;
+  const int64_t longest = proto.max_answer_tokens() == 0 ? 30 : proto.max_answer_tokens();
+  const std::vector<quintet::AnswerSpan> best =
+      BestSpans(result.values, item.context_begin + first, item.context_begin + end, longest,
+                std::max<int64_t>(proto.top_k(), 1));
+  for (const quintet::AnswerSpan& span : best) {
+    const TokenSpan& from = item.spans[static_cast<size_t>(span.first - item.context_begin)];
+    const TokenSpan& until = item.spans[static_cast<size_t>(span.last - item.context_begin)];
+    v1::AnswerSpan* answer = to->add_answers();
+    answer->set_begin_byte(from.begin_byte);
+    answer->set_end_byte(until.end_byte);
+    answer->set_text(context.substr(from.begin_byte, until.end_byte - from.begin_byte));
+    answer->set_score(static_cast<float>(span.probability));
+  }
+}
+
+void ClassifyHandler::Write(const v1::ClassifyRequest& proto, const ModelHost& host,
+                            const std::vector<Result>& results,
+                            v1::ClassifyResponse* response) const {
+  for (size_t i = 0; i < results.size(); ++i) {
+    v1::Classification* to = response->add_results();
+    switch (host.config().head) {
+      case Head::kSequenceClassification: {
+        const absl::Span<const float> logits = Row(results[i], 0);
+        for (v1::LabelScore& label : LabelScores(
+                 host.config(), logits, LabelProbabilities(logits, host.config().label_kind))) {
+          *to->add_labels() = std::move(label);
+        }
+        break;
+      }
+      case Head::kTokenClassification:
+        WriteTokenLabels(items_[i], host, results[i], to);
+        break;
+      default:
+        WriteSpans(items_[i], proto, proto.pairs(static_cast<int>(i)).text(), results[i], to);
+        break;
+    }
+  }
+}
+
+absl::Status WriteTokens(const v1::TokenizeRequest& proto, const ModelHost& host,
+                         const InputLimits& limits, ReserveBytes reserve,
+                         v1::TokenizeResponse* response) {
+  if (host.tokenizer() == nullptr)
+    return absl::FailedPreconditionError("this model has no tokenizer");
+  if (static_cast<int64_t>(proto.text().size()) > limits.max_text_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("text: must be at most ", limits.max_text_bytes,
+                                                   " bytes, got ", proto.text().size()));
+  }
+  auto spans = host.tokenizer()->EncodeWithSpans(proto.text(), WithSpecials(proto.call()));
+  if (!spans.ok())
+    return absl::InvalidArgumentError(absl::StrCat("text: ", spans.status().message()));
+  const int64_t bytes = kTokenBytes * static_cast<int64_t>(spans->size());
+  if (absl::Status status = reserve(bytes); !status.ok()) return status;
+  response->mutable_tokens()->Reserve(static_cast<int>(spans->size()));
+  for (const TokenSpan& span : *spans) {
+    v1::Token* token = response->add_tokens();
+    token->set_id(static_cast<uint32_t>(span.id));
+    token->set_piece(host.tokenizer()->Piece(span.id));
+    token->set_begin_byte(span.begin_byte);
+    token->set_end_byte(span.end_byte);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteText(const v1::DetokenizeRequest& proto, const ModelHost& host,
+                       ReserveBytes reserve, v1::DetokenizeResponse* response) {
+  if (host.tokenizer() == nullptr)
+    return absl::FailedPreconditionError("this model has no tokenizer");
+  int64_t text_bytes = 0;
+  std::vector<int32_t> ids;
+  ids.reserve(static_cast<size_t>(proto.token_ids_size()));
+  for (int i = 0; i < proto.token_ids_size(); ++i) {
+    if (proto.token_ids(i) >= host.config().vocab) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "token_ids[", i, "]: must be below ", host.config().vocab, ", got ", proto.token_ids(i)));
+    }
+    ids.push_back(static_cast<int32_t>(proto.token_ids(i)));
+    text_bytes += static_cast<int64_t>(host.tokenizer()->Piece(ids.back()).size());
+  }
+  // Copies of the text: growing string, decoded text, message, serialized message.
+  constexpr int64_t kTextForms = 4;
+  const int64_t id_bytes = static_cast<int64_t>(ids.size() * sizeof(int32_t));
+  if (absl::Status status = reserve(id_bytes + kTextForms * text_bytes); !status.ok())
+    return status;
+  response->set_text(host.tokenizer()->Decode(
+      ids, OrTrue(proto.has_skip_special_tokens(), proto.skip_special_tokens())));
+  return absl::OkStatus();
+}
+
+void WriteModelInfo(const ModelHost& host, const CallContext& context,
+                    v1::GetModelInfoResponse* response) {
+  const ModelConfig& config = host.config();
+  response->set_model(host.options().name);
+  response->set_family(FamilyName(config.family));
+  response->set_head(HeadName(config.head));
+  response->set_dtype(WeightTypeName(host.options().load.weights));
+  response->set_weights_sha256(host.weights_sha256());
+  response->set_version(host.options().version);
+  response->set_parameters(static_cast<uint64_t>(host.model().parameters()));
+  response->set_vocab(static_cast<uint32_t>(config.vocab));
+  response->set_d_model(static_cast<uint32_t>(config.d_model));
+  response->set_encoder_layers(static_cast<uint32_t>(config.encoder_layers));
+  response->set_decoder_layers(static_cast<uint32_t>(config.decoder_layers));
+  if (config.head == Head::kSequenceClassification || config.head == Head::kTokenClassification) {
+    for (const std::string& label : config.label_names) response->add_labels(label);
+  }
+  for (int32_t id : config.eos_ids) response->add_eos_token_ids(static_cast<uint32_t>(id));
+  if (config.pad_id >= 0) response->set_pad_token_id(static_cast<uint32_t>(config.pad_id));
+  if (config.decoder_start_id >= 0) {
+    response->set_decoder_start_token_id(static_cast<uint32_t>(config.decoder_start_id));
+  }
+  const HostOptions& options = host.options();
+  v1::Limits* limits = response->mutable_limits();
+  limits->set_max_queue_requests(static_cast<uint32_t>(options.engine.max_queue_requests));
+  limits->set_max_queue_tokens(static_cast<uint32_t>(options.engine.max_queue_tokens));
+  limits->set_max_running_sequences(static_cast<uint32_t>(options.engine.max_running_sequences));
+  limits->set_max_input_tokens(options.decoding.max_input_tokens);
+  limits->set_max_new_tokens(options.decoding.max_new_tokens);
+  limits->set_max_beams(options.decoding.max_beams);
+  limits->set_max_samples(options.decoding.max_samples);
+  limits->set_max_inputs(kMaxInputs);
+  limits->set_max_targets(kMaxTargets);
+  limits->set_max_message_bytes(static_cast<uint64_t>(context.max_message_bytes));
+  limits->set_max_text_bytes(static_cast<uint64_t>(context.max_text_bytes));
+  limits->set_encoder_cache_bytes(static_cast<uint64_t>(options.engine.encoder_cache_bytes));
+  limits->set_default_timeout_ms(static_cast<uint32_t>(context.default_timeout_us / 1000));
+  limits->set_max_timeout_ms(static_cast<uint32_t>(context.max_timeout_us / 1000));
+}
+
+}  // namespace quintet

@@ -1,0 +1,86 @@
+// Conversion between protobuf and engine for every RPC method: from a request message to engine
+// requests, and from engine results to the response message. Independent of gRPC.
+//
+// Functions that return a status return INVALID_ARGUMENT with a message of the form "field: text"
+// if the request is invalid, and FAILED_PRECONDITION if the model lacks a tokenizer.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "engine/request.h"
+#include "quintet/v1/inference.pb.h"
+#include "server/call.h"
+#include "server/model_host.h"
+#include "server/proto_conversion.h"
+
+namespace quintet {
+
+// Upper bound, in bytes, of the memory that the results of `requests`, the response message and its
+// serialized form take at one time.
+int64_t ResponseBytes(const std::vector<Request>& requests, const ModelHost& host);
+
+// The same bound for Encode and Tokenize, computed before the inputs are tokenized: responses of
+// these two methods can be large.
+int64_t EncodeResponseBound(const google::protobuf::RepeatedPtrField<v1::Input>& inputs,
+                            const v1::EncodeOptions& options, const ModelHost& host,
+                            const InputLimits& limits);
+int64_t EncodeResponseBound(const v1::Input& input, const v1::EncodeOptions& options,
+                            const ModelHost& host, const InputLimits& limits);
+int64_t TokenizeResponseBound(const std::string& text);
+
+absl::StatusOr<std::vector<Request>> GenerateRequests(const v1::GenerateRequest& proto,
+                                                      const ModelHost& host,
+                                                      const InputLimits& limits, bool stream);
+void WriteGenerate(const v1::GenerateRequest& proto, const Result& result,
+                   v1::GenerateResponse* response);
+
+absl::StatusOr<Request> EncodeRequestOf(const v1::Input& input, const v1::EncodeOptions& options,
+                                        const v1::CallOptions& call, const ModelHost& host,
+                                        const InputLimits& limits, const std::string& field);
+
+absl::StatusOr<std::vector<Request>> ScoreRequests(const v1::ScoreRequest& proto,
+                                                   const ModelHost& host,
+                                                   const InputLimits& limits);
+void WriteScores(const Result& result, v1::ScoreResponse* response);
+
+// Handles one Classify call. Keeps the byte spans of the tokens from Prepare until Write.
+class ClassifyHandler {
+ public:
+  absl::StatusOr<std::vector<Request>> Prepare(const v1::ClassifyRequest& proto,
+                                               const ModelHost& host, const InputLimits& limits);
+  void Write(const v1::ClassifyRequest& proto, const ModelHost& host,
+             const std::vector<Result>& results, v1::ClassifyResponse* response) const;
+
+ private:
+  struct Item {
+    // Token ids of the input.
+    std::vector<int32_t> ids;
+    // Token classification: the spans of a text input. Question answering: those of the context.
+    std::vector<TokenSpan> spans;
+    // Question answering: the output row of the first token of the context.
+    int64_t context_begin = 0;
+  };
+  // Question answering: appends the tokens of the next context to `ids`, which hold the question.
+  absl::Status AddContext(const v1::ClassifyRequest& proto, const ModelHost& host,
+                          const InputLimits& limits, std::vector<int32_t>* ids);
+  static void WriteTokenLabels(const Item& item, const ModelHost& host, const Result& result,
+                               v1::Classification* to);
+  static void WriteSpans(const Item& item, const v1::ClassifyRequest& proto,
+                         const std::string& context, const Result& result, v1::Classification* to);
+  std::vector<Item> items_;
+};
+
+// Sets the number of bytes that are reserved for the response of a call. An error ends the call.
+using ReserveBytes = absl::FunctionRef<absl::Status(int64_t bytes)>;
+absl::Status WriteTokens(const v1::TokenizeRequest& proto, const ModelHost& host,
+                         const InputLimits& limits, ReserveBytes reserve,
+                         v1::TokenizeResponse* response);
+absl::Status WriteText(const v1::DetokenizeRequest& proto, const ModelHost& host,
+                       ReserveBytes reserve, v1::DetokenizeResponse* response);
+void WriteModelInfo(const ModelHost& host, const CallContext& context,
+                    v1::GetModelInfoResponse* response);
+
+}  // namespace quintet

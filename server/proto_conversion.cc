@@ -1,0 +1,284 @@
+#include "server/proto_conversion.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/base/tensor.h"
+
+namespace quintet {
+namespace {
+
+absl::Status InvalidField(const std::string& field, const std::string& text) {
+  return absl::InvalidArgumentError(absl::StrCat(field, ": ", text));
+}
+
+absl::Status CheckIds(const google::protobuf::RepeatedField<uint32_t>& ids, int64_t vocab,
+                      const std::string& field) {
+  for (int i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= vocab) {
+      return InvalidField(absl::StrCat(field, "[", i, "]"),
+                          absl::StrCat("must be below ", vocab, ", got ", ids[i]));
+    }
+  }
+  return absl::OkStatus();
+}
+
+template <typename T, typename Value>
+void SetOptional(bool has, const Value& value, std::optional<T>* to) {
+  if (has) *to = static_cast<T>(value);
+}
+
+std::vector<uint32_t> Copy(const google::protobuf::RepeatedField<uint32_t>& ids) {
+  return {ids.begin(), ids.end()};
+}
+
+absl::Status ReadEarlyStopping(v1::EarlyStopping from, std::optional<EarlyStopping>* to) {
+  switch (from) {
+    case v1::EARLY_STOPPING_UNSPECIFIED:
+      return absl::OkStatus();
+    case v1::EARLY_STOPPING_HEURISTIC:
+      *to = EarlyStopping::kHeuristic;
+      return absl::OkStatus();
+    case v1::EARLY_STOPPING_FIRST:
+      *to = EarlyStopping::kFirst;
+      return absl::OkStatus();
+    case v1::EARLY_STOPPING_NEVER:
+      *to = EarlyStopping::kNever;
+      return absl::OkStatus();
+    default:
+      return UnknownEnumValue("decoding.early_stopping", from, v1::EarlyStopping_MAX);
+  }
+}
+
+void ReadScalars(const v1::DecodingOptions& d, DecodingRequest* to) {
+  SetOptional(d.has_max_new_tokens(), d.max_new_tokens(), &to->max_new_tokens);
+  SetOptional(d.has_min_new_tokens(), d.min_new_tokens(), &to->min_new_tokens);
+  SetOptional(d.has_num_beams(), d.num_beams(), &to->num_beams);
+  SetOptional(d.has_num_return_sequences(), d.num_return_sequences(), &to->num_return_sequences);
+  SetOptional(d.has_length_penalty(), d.length_penalty(), &to->length_penalty);
+  SetOptional(d.has_patience(), d.patience(), &to->patience);
+  SetOptional(d.has_do_sample(), d.do_sample(), &to->do_sample);
+  SetOptional(d.has_seed(), d.seed(), &to->seed);
+  SetOptional(d.has_temperature(), d.temperature(), &to->temperature);
+  SetOptional(d.has_top_k(), d.top_k(), &to->top_k);
+  SetOptional(d.has_top_p(), d.top_p(), &to->top_p);
+  SetOptional(d.has_typical_p(), d.typical_p(), &to->typical_p);
+  SetOptional(d.has_min_p(), d.min_p(), &to->min_p);
+  SetOptional(d.has_repetition_penalty(), d.repetition_penalty(), &to->repetition_penalty);
+  SetOptional(d.has_no_repeat_ngram_size(), d.no_repeat_ngram_size(), &to->no_repeat_ngram_size);
+  SetOptional(d.has_forced_bos_token_id(), d.forced_bos_token_id(), &to->forced_bos_token_id);
+  SetOptional(d.has_decoder_start_token_id(), d.decoder_start_token_id(),
+              &to->decoder_start_token_id);
+  SetOptional(d.has_pad_token_id(), d.pad_token_id(), &to->pad_token_id);
+  SetOptional(d.has_include_stop(), d.include_stop(), &to->include_stop);
+  SetOptional(d.has_ignore_eos(), d.ignore_eos(), &to->ignore_eos);
+  SetOptional(d.has_logprobs(), d.logprobs(), &to->logprobs);
+  SetOptional(d.has_top_logprobs(), d.top_logprobs(), &to->top_logprobs);
+  SetOptional(d.has_return_scores(), d.return_scores(), &to->return_scores);
+  SetOptional(d.has_echo(), d.echo(), &to->echo);
+}
+
+}  // namespace
+
+InputSize operator+(const InputSize& a, const InputSize& b) {
+  return {a.bytes + b.bytes, a.text_bytes + b.text_bytes};
+}
+
+InputSize SizeOf(const v1::Input& input) {
+  if (input.content_case() != v1::Input::kText) {
+    return {int64_t{3} * input.token_ids().ids_size(), 0};
+  }
+  const int64_t bytes = static_cast<int64_t>(input.text().size());
+  return {bytes, bytes};
+}
+
+InputSize SizeOf(const google::protobuf::RepeatedPtrField<v1::Input>& inputs) {
+  InputSize size;
+  for (const v1::Input& input : inputs) size = size + SizeOf(input);
+  return size;
+}
+
+absl::Status UnknownEnumValue(const std::string& field, int value, int most) {
+  return InvalidField(field, absl::StrCat("must be 0 to ", most, ", got ", value));
+}
+
+absl::Status CheckCallOptions(const v1::CallOptions& call) {
+  if (call.model().size() > kMaxModelNameBytes) {
+    return InvalidField("call.model", absl::StrCat("must be at most ", kMaxModelNameBytes,
+                                                   " bytes, got ", call.model().size()));
+  }
+  if (call.request_id().size() > 64) {
+    return InvalidField("call.request_id",
+                        absl::StrCat("must be at most 64 bytes, got ", call.request_id().size()));
+  }
+  const bool plain = std::all_of(call.request_id().begin(), call.request_id().end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
+  });
+  if (!plain)
+    return InvalidField("call.request_id", "may hold only letters, digits, '.', '_' and '-'");
+  if (!v1::Priority_IsValid(call.priority())) {
+    return UnknownEnumValue("call.priority", call.priority(), v1::Priority_MAX);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<int32_t>> TokenizeInput(const v1::Input& input,
+                                                   const v1::CallOptions& call,
+                                                   const Tokenizer* tokenizer,
+                                                   const InputLimits& limits,
+                                                   const std::string& field) {
+  std::vector<int32_t> ids;
+  switch (input.content_case()) {
+    case v1::Input::CONTENT_NOT_SET:
+      return InvalidField(field, "must hold text or token_ids");
+    case v1::Input::kTokenIds: {
+      if (absl::Status s =
+              CheckIds(input.token_ids().ids(), limits.vocab, field + ".token_ids.ids");
+          !s.ok())
+        return s;
+      ids.assign(input.token_ids().ids().begin(), input.token_ids().ids().end());
+      break;
+    }
+    case v1::Input::kText: {
+      const int64_t bytes = static_cast<int64_t>(input.text().size());
+      if (bytes > limits.max_text_bytes) {
+        return InvalidField(field + ".text", absl::StrCat("must be at most ", limits.max_text_bytes,
+                                                          " bytes, got ", bytes));
+      }
+      if (tokenizer == nullptr) {
+        return absl::FailedPreconditionError(
+            absl::StrCat(field, ".text: this model has no tokenizer; send token_ids"));
+      }
+      absl::StatusOr<std::vector<int32_t>> encoded = tokenizer->Encode(
+          input.text(), !call.has_add_special_tokens() || call.add_special_tokens());
+      if (!encoded.ok())
+        return InvalidField(field + ".text", std::string(encoded.status().message()));
+      ids = *std::move(encoded);
+      break;
+    }
+  }
+  const int64_t tokens = static_cast<int64_t>(ids.size());
+  if (tokens == 0) return InvalidField(field, "must give at least 1 token, got 0");
+  if (tokens > limits.max_tokens) {
+    if (!call.truncate()) {
+      return InvalidField(
+          field, absl::StrCat("must be at most ", limits.max_tokens, " tokens, got ", tokens));
+    }
+    // Truncation keeps the eos token at the end, as Hugging Face does.
+    const int32_t last = ids.back();
+    ids.resize(static_cast<size_t>(limits.max_tokens));
+    if (tokenizer != nullptr && last == tokenizer->eos_id()) ids.back() = last;
+  }
+  return ids;
+}
+
+Priority PriorityFromProto(v1::Priority priority) {
+  switch (priority) {
+    case v1::PRIORITY_LOW:
+      return Priority::kLow;
+    case v1::PRIORITY_HIGH:
+      return Priority::kHigh;
+    default:
+      return Priority::kNormal;
+  }
+}
+
+absl::StatusOr<DecodingRequest> DecodingFromProto(const v1::DecodingOptions& decoding,
+                                                  const Tokenizer* tokenizer,
+                                                  const InputLimits& limits) {
+  DecodingRequest to;
+  ReadScalars(decoding, &to);
+  if (decoding.has_early_stopping()) {
+    if (absl::Status s = ReadEarlyStopping(decoding.early_stopping(), &to.early_stopping); !s.ok())
+      return s;
+  }
+  to.suppress_tokens = Copy(decoding.suppress_tokens());
+  to.begin_suppress_tokens = Copy(decoding.begin_suppress_tokens());
+  to.forced_eos_token_ids = Copy(decoding.forced_eos_token_ids());
+  to.eos_token_ids = Copy(decoding.eos_token_ids());
+  for (const v1::TokenIds& words : decoding.bad_words_ids())
+    to.bad_words_ids.push_back(Copy(words.ids()));
+  to.stop.assign(decoding.stop().begin(), decoding.stop().end());
+  if (decoding.has_decoder_prefix()) {
+    v1::CallOptions prefix_call;
+    prefix_call.set_add_special_tokens(false);
+    absl::StatusOr<std::vector<int32_t>> prefix = TokenizeInput(
+        decoding.decoder_prefix(), prefix_call, tokenizer, limits, "decoding.decoder_prefix");
+    if (!prefix.ok()) return prefix.status();
+    to.decoder_prefix = *std::move(prefix);
+  }
+  return to;
+}
+
+void WriteTokenLogProbs(const std::vector<TokenLogProb>& from,
+                        google::protobuf::RepeatedPtrField<v1::TokenLogProb>* to) {
+  to->Reserve(static_cast<int>(from.size()));
+  for (const TokenLogProb& token : from) {
+    v1::TokenLogProb* proto = to->Add();
+    proto->set_token_id(static_cast<uint32_t>(token.token));
+    proto->set_log_prob(token.log_prob);
+    for (const auto& [id, log_prob] : token.alternatives) {
+      v1::TokenAlternative* alternative = proto->add_top();
+      alternative->set_token_id(static_cast<uint32_t>(id));
+      alternative->set_log_prob(log_prob);
+    }
+  }
+}
+
+void WriteSequence(const GeneratedSequence& sequence, int index, const SequenceOptions& options,
+                   v1::Sequence* proto) {
+  proto->set_index(static_cast<uint32_t>(index));
+  if (options.return_text) proto->set_text(sequence.text);
+  if (options.return_token_ids) {
+    proto->mutable_token_ids()->Add(sequence.token_ids.begin(), sequence.token_ids.end());
+  }
+  WriteTokenLogProbs(sequence.logprobs, proto->mutable_logprobs());
+  if (options.return_scores) proto->set_score(sequence.score);
+  proto->set_matched_stop(sequence.matched_stop);
+  switch (sequence.finish_reason) {
+    case FinishReason::kEos:
+      proto->set_finish_reason(v1::FINISH_REASON_EOS);
+      break;
+    case FinishReason::kStop:
+      proto->set_finish_reason(v1::FINISH_REASON_STOP);
+      break;
+    default:
+      proto->set_finish_reason(v1::FINISH_REASON_LENGTH);
+      break;
+  }
+}
+
+void WriteEmbedding(const Result& result, v1::VectorType type, v1::Embedding* proto) {
+  proto->set_rows(static_cast<uint32_t>(result.rows));
+  proto->set_columns(static_cast<uint32_t>(result.columns));
+  const DType dtype = type == v1::VECTOR_TYPE_FP16   ? DType::kF16
+                      : type == v1::VECTOR_TYPE_BF16 ? DType::kBF16
+                                                     : DType::kF32;
+  proto->set_vector_type(type == v1::VECTOR_TYPE_UNSPECIFIED ? v1::VECTOR_TYPE_FP32 : type);
+  std::string* bytes = proto->mutable_values();
+  bytes->resize(result.values.size() * static_cast<size_t>(DTypeBytes(dtype)));
+  ConvertFromF32(result.values.data(), static_cast<int64_t>(result.values.size()), dtype,
+                 bytes->data());
+}
+
+void WriteInfo(const Result& result, v1::CallInfo* info) {
+  v1::Usage* usage = info->mutable_usage();
+  usage->set_input_tokens(usage->input_tokens() + static_cast<uint32_t>(result.input_tokens));
+  usage->set_prefix_tokens(usage->prefix_tokens() + static_cast<uint32_t>(result.prefix_tokens));
+  usage->set_output_tokens(usage->output_tokens() + static_cast<uint32_t>(result.output_tokens));
+  usage->set_cached_tokens(usage->cached_tokens() + static_cast<uint32_t>(result.cached_tokens));
+  // With several inputs each time is the maximum, because the inputs run concurrently.
+  v1::Timing* timing = info->mutable_timing();
+  const auto slowest = [](uint64_t a, int64_t b) {
+    return std::max(a, static_cast<uint64_t>(std::max<int64_t>(b, 0)));
+  };
+  timing->set_queue_us(slowest(timing->queue_us(), result.timing.queue_us));
+  timing->set_encode_us(slowest(timing->encode_us(), result.timing.encode_us));
+  timing->set_first_token_us(slowest(timing->first_token_us(), result.timing.first_token_us));
+  timing->set_decode_us(slowest(timing->decode_us(), result.timing.decode_us));
+}
+
+}  // namespace quintet

@@ -1,0 +1,69 @@
+// Conversion between protobuf messages and engine structs. Stateless. The fields of a request are
+// validated here, before any other code uses them. Errors are INVALID_ARGUMENT with a message of
+// the form "field: expectation, got value".
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/request.h"
+#include "models/tokenizers/tokenizer.h"
+#include "quintet/v1/inference.pb.h"
+
+namespace quintet {
+
+inline constexpr int kMaxInputs = 64, kMaxTargets = 64;  // per call
+inline constexpr size_t kMaxModelNameBytes = 128;
+
+struct InputLimits {
+  int64_t max_tokens = 4096;
+  int64_t max_text_bytes = 1 << 20;
+  int64_t vocab = 0;
+};
+
+// The size of inputs before tokenization.
+struct InputSize {
+  // Bytes of text plus 3 for each token id: about three times the number of tokens.
+  int64_t bytes = 0;
+  // Bytes of text only.
+  int64_t text_bytes = 0;
+};
+InputSize operator+(const InputSize& a, const InputSize& b);
+InputSize SizeOf(const v1::Input& input);
+InputSize SizeOf(const google::protobuf::RepeatedPtrField<v1::Input>& inputs);
+
+// Returns INVALID_ARGUMENT for an enum value that this version does not know. `most` is the largest
+// known value.
+absl::Status UnknownEnumValue(const std::string& field, int value, int most);
+
+// Checks the fields that all calls share: model, request_id, priority.
+absl::Status CheckCallOptions(const v1::CallOptions& call);
+
+// Returns the token ids of an input, tokenizing its text if it has one. `field` names the input in
+// errors. FAILED_PRECONDITION: the input is text and `tokenizer` is null.
+absl::StatusOr<std::vector<int32_t>> TokenizeInput(const v1::Input& input,
+                                                   const v1::CallOptions& call,
+                                                   const Tokenizer* tokenizer,
+                                                   const InputLimits& limits,
+                                                   const std::string& field);
+
+absl::StatusOr<DecodingRequest> DecodingFromProto(const v1::DecodingOptions& decoding,
+                                                  const Tokenizer* tokenizer,
+                                                  const InputLimits& limits);
+// `priority` must have passed CheckCallOptions. UNSPECIFIED becomes kNormal.
+Priority PriorityFromProto(v1::Priority priority);
+
+struct SequenceOptions {
+  bool return_text = true, return_token_ids = true, return_scores = false;
+};
+void WriteSequence(const GeneratedSequence& sequence, int index, const SequenceOptions& options,
+                   v1::Sequence* proto);
+void WriteTokenLogProbs(const std::vector<TokenLogProb>& from,
+                        google::protobuf::RepeatedPtrField<v1::TokenLogProb>* to);
+// Writes the values of `result` as type `type`, rounded, little-endian.
+void WriteEmbedding(const Result& result, v1::VectorType type, v1::Embedding* proto);
+// Adds the usage of one result to `info`, and raises each time to that of `result` if it is longer.
+void WriteInfo(const Result& result, v1::CallInfo* info);
+
+}  // namespace quintet

@@ -1,0 +1,555 @@
+#include "kernels/linear/linear.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "kernels/runtime/cpu_features.h"
+#include "tests/kernels/linear/linear_weights.h"
+#include "tests/kernels/place.h"
+
+namespace quintet {
+namespace {
+
+constexpr CpuIsa kIsas[] = {CpuIsa::kBest, CpuIsa::kAvx512Vnni, CpuIsa::kAvx512, CpuIsa::kAvx2,
+                            CpuIsa::kBaseline};
+
+struct Case {
+  int64_t rows = 1, n = 1, k = 1;
+  WeightType type = WeightType::kF32;
+  DType x_type = DType::kF32, y_type = DType::kF32;
+  bool gated = false, bias = false, residual = false, alias = false, scatter = false;
+  float alpha = 1.0f;
+  Activation activation = Activation::kNone;
+  int64_t x_gap = 0;   // unused floats between rows of x
+  int64_t sample = 1;  // every sample-th column of y and the last are compared
+
+  int64_t columns() const { return gated ? n / 2 : n; }
+  bool Compares(int64_t column) const { return column % sample == 0 || column + 1 == columns(); }
+};
+
+struct Inputs {
+  std::vector<float> x, w, bias, residual;
+};
+
+Inputs MakeInputs(const Case& c) {
+  const int64_t columns = c.gated ? c.n / 2 : c.n;
+  return {Random(c.rows * (c.k + c.x_gap) + 1, 1), Random(c.n * c.k, 2), Random(c.n, 3),
+          Random(c.rows * columns + 1, 4)};
+}
+
+LinearWeight MakeWeight(const Case& c, const Inputs& in, Place& place) {
+  return MakeWeight(in.w, c.n, c.k, c.type, c.gated, place.device());
+}
+
+// Scattered layout of y: [chunk][row in reverse order][column within the chunk].
+struct Scatter {
+  explicit Scatter(const Case& c) {
+    const int64_t columns = c.gated ? c.n / 2 : c.n;
+    chunk = columns % 3 == 0 ? columns / 3 : columns;
+    for (int64_t r = 0; r < c.rows; ++r) row_offset.push_back((c.rows - 1 - r) * chunk);
+    for (int64_t i = 0; i < columns / chunk; ++i) chunk_offset.push_back(i * c.rows * chunk);
+  }
+  std::vector<float> Gather(const std::vector<float>& y) const {
+    std::vector<float> plain;
+    for (int64_t row : row_offset) {
+      for (int64_t first : chunk_offset) {
+        const auto begin = y.begin() + row + first;
+        plain.insert(plain.end(), begin, begin + chunk);
+      }
+    }
+    return plain;
+  }
+  int64_t chunk;
+  std::vector<int64_t> row_offset, chunk_offset;
+};
+
+// Biases may be f32 or have the dtype of y.
+DType BiasType(const Case& c) { return c.rows % 2 == 0 ? DType::kF32 : c.y_type; }
+
+// Runs the op and returns its output; the element after the output must not change.
+std::vector<float> Run(const Case& c, const Inputs& in, const LinearWeight& w, Place& place) {
+  const int64_t products = place.stream().products();
+  const int64_t columns = c.gated ? c.n / 2 : c.n;
+  std::vector<float> before(static_cast<size_t>(c.rows * columns) + 1, -77.0f);
+  if (c.residual && c.alias) std::copy_n(in.residual.begin(), c.rows * columns, before.begin());
+  const Tensor memory = place.Put(before, {c.rows * columns + 1}, c.y_type);
+  LinearArgs args;
+  args.x = place.Put(in.x, {c.rows, c.k}, c.x_type);
+  args.x.stride[0] = c.k + c.x_gap;
+  args.w = &w;
+  if (c.bias) args.bias = place.Put(in.bias, {c.n}, BiasType(c));
+  args.alpha = c.alpha;
+  args.activation = c.activation;
+  const Scatter scatter(c);
+  if (c.scatter) {
+    args.scatter = {memory.data, c.y_type, place.Plan(scatter.row_offset).data(),
+                    place.Plan(scatter.chunk_offset).data(), scatter.chunk};
+  } else {
+    args.y = Tensor::Dense(memory.data, c.y_type, {c.rows, columns});
+    if (c.residual) {
+      args.residual = c.alias ? args.y : place.Put(in.residual, {c.rows, columns}, c.y_type);
+    }
+  }
+  args.scratch = place.Scratch(LinearScratchBytes(w, c.rows, place.stream()));
+  Linear(args, place.stream());
+  CHECK(place.stream().products() == products + 1);
+  std::vector<float> y = place.Floats(memory);
+  CHECK(y.back() == -77.0f);
+  y.pop_back();
+  return c.scatter ? scatter.Gather(y) : y;
+}
+
+// The dtype to which the GEMM rounds x.
+DType OperandType(WeightType type, const Device* device) {
+  if (!IsQuantized(type)) return WeightDType(type);
+  return ActivationType(type, device);
+}
+
+// The weights of the case after rounding.
+std::vector<float> Stored(const Case& c, const Inputs& in) {
+  if (!IsQuantized(c.type)) return RoundedTo(WeightDType(c.type), in.w);
+  std::vector<char> q(in.w.size());
+  std::vector<float> scales(static_cast<size_t>(c.n)), w(in.w.size());
+  QuantizeRows(Tensor::F32(in.w.data(), {c.n, c.k}),
+               Tensor::Dense(q.data(), WeightDType(c.type), {c.n, c.k}),
+               Tensor::F32(scales.data(), {c.n}));
+  ConvertToF32(q.data(), WeightDType(c.type), c.n * c.k, w.data());
+  for (size_t i = 0; i < w.size(); ++i) w[i] *= scales[i / static_cast<size_t>(c.k)];
+  return w;
+}
+
+// Reference: loops in double on the weights as stored (for i8 on a CPU, on x as quantized), so that
+// only rounding differs. Columns that the case does not compare are 0.
+std::vector<double> Reference(const Case& c, const Inputs& in, const std::vector<float>& w,
+                              const Device* device = nullptr) {
+  const std::vector<float> x_rounded =
+      RoundedTo(OperandType(c.type, device), RoundedTo(c.x_type, in.x));
+  const std::vector<float> bias = RoundedTo(BiasType(c), in.bias);
+  const std::vector<float> residual = RoundedTo(c.y_type, in.residual);
+  const int64_t columns = c.gated ? c.n / 2 : c.n;
+  std::vector<double> y(static_cast<size_t>(c.rows * columns)), sums(static_cast<size_t>(c.n));
+  for (int64_t r = 0; r < c.rows; ++r) {
+    std::vector<double> x(x_rounded.begin() + r * (c.k + c.x_gap),
+                          x_rounded.begin() + r * (c.k + c.x_gap) + c.k);
+    if (c.type == WeightType::kI8 && device == nullptr) {
+      float most = 0;
+      for (double v : x) most = std::max(most, static_cast<float>(std::fabs(v)));
+      const float inverse = 127.0f / most;
+      for (double& v : x) v = std::nearbyint(static_cast<float>(v) * inverse) * (most / 127.0f);
+    }
+    for (int64_t j = 0; j < c.n; ++j) {
+      if (!c.Compares(j % columns)) continue;
+      double sum = 0;
+      for (int64_t i = 0; i < c.k; ++i)
+        sum += x[static_cast<size_t>(i)] * w[static_cast<size_t>(j * c.k + i)];
+      sums[static_cast<size_t>(j)] = c.alpha * sum + (c.bias ? bias[static_cast<size_t>(j)] : 0.0f);
+    }
+    for (int64_t j = 0; j < columns; ++j) {
+      if (!c.Compares(j)) continue;
+      double v = Activate(c.activation, sums[static_cast<size_t>(j)]);
+      if (c.gated) v *= sums[static_cast<size_t>(j + columns)];
+      if (c.residual && !c.scatter) v += residual[static_cast<size_t>(r * columns + j)];
+      y[static_cast<size_t>(r * columns + j)] = v;
+    }
+  }
+  return y;
+}
+
+void Check(const Case& c, Place& place) {
+  INFO("rows " << c.rows << " n " << c.n << " k " << c.k << " weights " << static_cast<int>(c.type)
+               << " x " << DTypeName(c.x_type) << " y " << DTypeName(c.y_type) << " gated "
+               << c.gated << " bias " << c.bias << " residual " << c.residual << c.alias
+               << " scatter " << c.scatter << " alpha " << c.alpha << " activation "
+               << static_cast<int>(c.activation));
+  const Inputs in = MakeInputs(c);
+  const std::vector<float> y = Run(c, in, MakeWeight(c, in, place), place);
+  const std::vector<double> expected = Reference(c, in, Stored(c, in), place.device());
+  REQUIRE(y.size() == expected.size());
+  double most = 1e-3, error = 0;
+  for (double v : expected) most = std::max(most, std::fabs(v));
+  for (size_t i = 0; i < y.size(); ++i) {
+    if (!c.Compares(static_cast<int64_t>(i) % c.columns())) continue;
+    const double own = std::fabs(y[i] - expected[i]);
+    error = own <= error ? error : own;  // NaN counts as an error
+  }
+  // 16-bit results are rounded once more, and so are values that pass through 16-bit scratch
+  // memory: gate and up, results to be scattered, and inputs of activations that cuBLASLt does not
+  // support.
+  double rounding = c.y_type == DType::kF32 ? 0 : RoundingError(c.y_type);
+  const DType operand = OperandType(c.type, place.device());
+  if (operand != DType::kF32 && (c.gated || c.scatter || c.activation != Activation::kNone)) {
+    rounding = std::max(rounding, RoundingError(operand));
+  }
+  // On a GPU only the kernel for few rows multiplies quantized weights directly. The other paths
+  // round each dequantized weight, an error relative to the k terms of the sum, not to the sum.
+  const bool as_bytes = c.rows <= 32 && c.k % 64 == 0 && c.x_gap == 0 && !c.scatter;
+  if (place.device() != nullptr && IsQuantized(c.type) && !as_bytes) {
+    rounding = std::max(rounding, RoundingError(operand));
+    // The error of the gate is multiplied by the magnitude of up, and vice versa.
+    const double k = static_cast<double>(c.k);
+    most = std::max(most, c.gated ? k : std::sqrt(k));
+  }
+  CHECK(error / most <
+        2e-6 * std::max(1.0, std::sqrt(static_cast<double>(c.k) / 1000)) + 4 * rounding);
+}
+
+// Checks the case on every place with every weight type. If activations may also have that type, x
+// and y alternate between it and f32 from case to case instead of testing every combination,
+// because autotuning a new GEMM shape takes a GPU tens of milliseconds.
+void CheckEverywhere(Case c) {
+  ForEachPlace([&](Place& place) {
+    const int64_t turn = c.rows + c.n + c.k;
+    for (WeightType type : Types(place.device())) {
+      c.type = type;
+      const DType other = ActivationType(type, place.device());
+      c.x_type = turn % 4 < 2 ? other : DType::kF32;
+      c.y_type = turn % 2 == 0 ? other : DType::kF32;
+      Check(c, place);
+    }
+  });
+}
+
+// Runs `body` for every instruction set level, with a pool of two threads.
+template <typename Body>
+void AtEveryIsa(Body body) {
+  ThreadPool pool(2);
+  for (CpuIsa isa : kIsas) {
+    SetCpuIsaForTest(isa);
+    INFO("isa " << CpuIsaName() << " level " << static_cast<int>(isa));
+    body(pool);
+  }
+  SetCpuIsaForTest(CpuIsa::kBest);
+}
+
+// Test cases tagged [sweep] take hours under a memory sanitizer. The other test cases reach the
+// same kernels.
+TEST_CASE("GEMM of a few irregular shapes", "[linear]") {
+  CheckEverywhere({.rows = 1, .n = 65, .k = 3});
+  CheckEverywhere({.rows = 7, .n = 130, .k = 129, .x_gap = 1});
+  CheckEverywhere({.rows = 49, .n = 63, .k = 64});
+  CheckEverywhere({.rows = 65, .n = 66, .k = 48, .gated = true, .residual = true});
+  CheckEverywhere({.rows = 40, .n = 63, .k = 32, .bias = true, .scatter = true});
+}
+
+TEST_CASE("GEMM of irregular shapes", "[linear][sweep]") {
+  for (int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 13, 49, 97}) {
+    for (int64_t n : {1, 63, 64, 65, 130}) {
+      for (int64_t k : {1, 3, 64, 129}) {
+        CheckEverywhere({.rows = rows, .n = n, .k = k, .x_gap = rows % 3});
+      }
+    }
+  }
+  CheckEverywhere({.rows = 50, .n = 70, .k = 2501});
+  CheckEverywhere({.rows = 8, .n = 33, .k = 4096});  // row stride: whole pages
+  CheckEverywhere({.rows = 0, .n = 5, .k = 7});
+  CheckEverywhere({.rows = 1, .n = 768, .k = 3072});
+  CheckEverywhere({.rows = 130, .n = 512, .k = 512});
+  CheckEverywhere({.rows = 1030, .n = 63, .k = 32, .scatter = true});
+  CheckEverywhere({.rows = 64, .n = 520, .k = 200, .residual = true});
+  CheckEverywhere({.rows = 2, .n = 9000, .k = 96, .residual = true});
+  CheckEverywhere({.rows = 8, .n = 10002, .k = 64, .bias = true});
+  CheckEverywhere({.rows = 7, .n = 9004, .k = 64, .gated = true});
+  CheckEverywhere({.rows = 49, .n = 71, .k = 128, .bias = true});
+  CheckEverywhere({.rows = 128, .n = 132, .k = 768, .bias = true});
+  CheckEverywhere({.rows = 33, .n = 96, .k = 3072, .residual = true, .alias = true});
+  CheckEverywhere({.rows = 17, .n = 64, .k = 2048, .residual = true});
+  CheckEverywhere({.rows = 40, .n = 100, .k = 256, .gated = true});
+  for (int64_t k : {640, 896, 2080}) CheckEverywhere({.rows = 5, .n = 40, .k = k});
+}
+
+TEST_CASE("GEMM of few rows, a few shapes", "[linear]") {
+  for (int64_t rows : {1, 9, 32}) {
+    CheckEverywhere({.rows = rows, .n = 42, .k = 320});
+    CheckEverywhere({.rows = rows, .n = 42, .k = 64, .gated = true, .residual = true});
+    CheckEverywhere({.rows = rows,
+                     .n = 40,
+                     .k = 128,
+                     .bias = true,
+                     .alpha = 0.3f,
+                     .activation = Activation::kGeluTanh});
+  }
+}
+
+TEST_CASE("GEMM of few rows", "[linear][sweep]") {
+  for (int64_t rows : {1, 7, 8, 9, 16, 17, 32, 33}) {
+    for (int64_t n : {16, 42, 130}) {
+      for (int64_t k : {64, 320, 1088}) {
+        CheckEverywhere({.rows = rows, .n = n, .k = k});
+        CheckEverywhere({.rows = rows, .n = n, .k = k, .gated = true, .residual = true});
+      }
+    }
+  }
+  CheckEverywhere({.rows = 4, .n = 9000, .k = 512});  // more blocks than are resident on a GPU
+}
+
+// Checks the case on a GPU with 16-bit weights, x of the same type, and y of that type or f32. On
+// the CPU everything is f32; large cases (those with `sample`) are skipped there, since they target
+// the tiles of GPU kernels.
+void CheckHalfOperands(Case c) {
+  ForEachPlace([&](Place& place) {
+    if (place.device() == nullptr) {
+      if (c.sample == 1) Check(c, place);
+      return;
+    }
+    for (WeightType type : {WeightType::kBF16, WeightType::kF16}) {
+      for (DType y_type : {WeightDType(type), DType::kF32}) {
+        c.type = type, c.x_type = WeightDType(type), c.y_type = y_type;
+        Check(c, place);
+      }
+    }
+  });
+}
+
+// The Hopper kernel requires that the rows of y are a multiple of 4 elements.
+TEST_CASE("16-bit GEMM of tens of rows", "[linear]") {
+  for (int64_t rows : {9, 33, 128, 256}) {
+    CheckHalfOperands({.rows = rows, .n = 72, .k = 200, .bias = true});
+    CheckHalfOperands({.rows = rows, .n = 72, .k = 64, .gated = true, .residual = true});
+  }
+}
+
+TEST_CASE("16-bit GEMM of tens to hundreds of rows", "[linear][sweep]") {
+  for (int64_t rows : {9, 16, 17, 31, 33, 64, 100, 127, 128, 129, 255, 256}) {
+    for (int64_t k : {32, 72, 520}) {
+      CheckHalfOperands({.rows = rows, .n = 65 + 2 * (rows % 2), .k = k, .bias = true});
+      CheckHalfOperands({.rows = rows, .n = 136, .k = k, .residual = true, .alias = true});
+      CheckHalfOperands({.rows = rows,
+                         .n = 88,
+                         .k = k,
+                         .gated = true,
+                         .bias = true,
+                         .residual = true,
+                         .alpha = 0.3f,
+                         .activation = Activation::kGeluTanh,
+                         .x_gap = 8});
+    }
+    CheckHalfOperands({.rows = rows, .n = 132, .k = 5120, .residual = true, .sample = 7});
+    CheckHalfOperands({.rows = rows, .n = 768, .k = 768, .sample = 31});
+    CheckHalfOperands({.rows = rows, .n = 2048, .k = 768, .gated = true, .sample = 61});
+    CheckHalfOperands({.rows = rows, .n = 6148, .k = 256, .residual = true, .sample = 61});
+  }
+  for (Activation activation :
+       {Activation::kRelu, Activation::kGeluErf, Activation::kSilu, Activation::kTanh}) {
+    CheckHalfOperands(
+        {.rows = 40, .n = 68, .k = 128, .bias = true, .alpha = 0.05f, .activation = activation});
+  }
+}
+
+// On Hopper these use split-K or pairs of blocks (2-CTA).
+TEST_CASE("16-bit GEMM of about a hundred rows with large weights", "[linear]") {
+  for (int64_t rows : Pick<int64_t>({64, 65, 100, 127, 128, 129}, {65, 128})) {
+    CheckHalfOperands(
+        {.rows = rows, .n = 2048, .k = 2048, .residual = true, .alias = true, .sample = 97});
+    CheckHalfOperands({.rows = rows,
+                       .n = 10240,
+                       .k = 840,
+                       .gated = true,
+                       .activation = Activation::kGeluTanh,
+                       .sample = 97});
+  }
+  CheckHalfOperands(
+      {.rows = 101, .n = 2052, .k = 2120, .bias = true, .alpha = 0.3f, .x_gap = 8, .sample = 97});
+  CheckHalfOperands({.rows = 128, .n = 2048, .k = 5120, .residual = true, .sample = 97});
+  CheckHalfOperands({.rows = 77,
+                     .n = 10400,
+                     .k = 712,
+                     .gated = true,
+                     .bias = true,
+                     .alpha = 0.3f,
+                     .activation = Activation::kSilu,
+                     .sample = 97});
+}
+
+TEST_CASE("quantized weights of many channels, in slices", "[linear][sweep]") {
+  // 32 MiB of bf16 weights are 8,192 channels of 2,048 values.
+  CheckEverywhere({.rows = 40, .n = 8256, .k = 2048, .bias = true, .residual = true, .sample = 61});
+  CheckEverywhere({.rows = 3, .n = 8256, .k = 2048, .scatter = true, .sample = 61});
+}
+
+TEST_CASE("GEMM epilogues", "[linear][sweep]") {
+  for (Activation activation : {Activation::kNone, Activation::kRelu, Activation::kGeluTanh,
+                                Activation::kGeluErf, Activation::kSilu, Activation::kTanh}) {
+    for (int bits = 0; bits < 32; ++bits) {
+      Case c;
+      c.rows = 1 + bits % 9;
+      c.n = 2 * (bits % 2 ? 99 : 96);
+      c.k = bits % 3 == 0 ? 48 : 20 + bits;
+      c.activation = activation;
+      c.gated = bits & 1;
+      c.bias = bits & 2;
+      c.residual = bits & 4;
+      c.alias = bits & 8;
+      c.alpha = bits & 2 ? 0.3f : 1.0f;
+      c.scatter = bits & 16;
+      CheckEverywhere(c);
+    }
+  }
+}
+
+// Only for GEMMs that guarantee it: all on the CPU, and those with f32 weights on a GPU.
+TEST_CASE("a row has the same bits alone, in any batch and with any number of threads",
+          "[linear][sweep]") {
+  std::map<std::tuple<std::string, WeightType, int64_t>, std::vector<float>> earlier;
+  ForEachPlace([&](Place& place) {
+    for (WeightType type : Types(place.device())) {
+      if (place.device() != nullptr && type != WeightType::kF32) continue;
+      for (int64_t k : {700, 2048}) {  // 2048: row stride is whole pages
+        Case c;
+        c.n = 200, c.k = k, c.type = type, c.activation = Activation::kGeluErf, c.bias = true;
+        c.rows = 103;
+        const Inputs in = MakeInputs(c);
+        const LinearWeight w = MakeWeight(c, in, place);
+        const std::vector<float> all = Run(c, in, w, place);
+        const auto [same_isa, first_time] = earlier.insert({{CpuIsaName(), type, k}, all});
+        if (!first_time) CHECK(same_isa->second == all);
+        for (int64_t rows : {1, 2, 3, 5, 6, 7, 8, 11, 19, 50}) {
+          Case part = c;
+          part.rows = rows;
+          for (int64_t first : {0, 17, 53}) {
+            INFO(CpuIsaName() << " weights " << static_cast<int>(type) << " k " << k << " rows "
+                              << first << " + " << rows);
+            Inputs slice = in;
+            slice.x.assign(in.x.begin() + first * c.k, in.x.end());
+            CHECK(std::memcmp(Run(part, slice, w, place).data(), all.data() + first * c.n,
+                              static_cast<size_t>(rows * c.n) * 4) == 0);
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("16-bit GEMMs give the same bits in every run", "[linear][sweep]") {
+  ForEachPlace([](Place& place) {
+    for (WeightType type : Types(place.device())) {
+      for (int64_t rows : {1, 32, 100, 300}) {
+        Case c;
+        c.rows = rows, c.n = 768, c.k = 3072, c.type = type, c.residual = true;
+        const Inputs in = MakeInputs(c);
+        const LinearWeight w = MakeWeight(c, in, place);
+        CHECK(Run(c, in, w, place) == Run(c, in, w, place));
+      }
+    }
+  });
+}
+
+TEST_CASE("int8 and f32 sums have the same bits on every instruction set", "[linear][cpu]") {
+  for (WeightType type : {WeightType::kF32, WeightType::kI8}) {
+    std::vector<float> first;
+    ForEachPlace([&](Place& place) {
+      // Instruction sets without fused multiply-add round f32 sums differently.
+      if (type == WeightType::kF32 && std::string(CpuIsaName()).rfind("AVX", 0) != 0) return;
+      const Case c{.rows = 41, .n = 65, .k = 333, .type = type};
+      const Inputs in = MakeInputs(c);
+      const std::vector<float> y = Run(c, in, MakeWeight(c, in, place), place);
+      if (first.empty()) first = y;
+      CHECK(first == y);
+    });
+  }
+}
+
+TEST_CASE("int8 sums do not saturate", "[linear][cpu]") {
+  AtEveryIsa([](ThreadPool& pool) {
+    const int64_t k = 66000;
+    std::vector<float> ones(static_cast<size_t>(k), 1.0f);
+    LinearWeight w = *LinearWeight::Allocate(1, k, WeightType::kI8, false);
+    w.Pack(0, Tensor::F32(ones.data(), {1, k}));
+    for (float sign : {1.0f, -1.0f}) {
+      for (float& v : ones) v = sign;
+      Stream stream(&pool);
+      float y = 0;
+      LinearArgs args;
+      args.x = Tensor::F32(ones.data(), {1, k});
+      args.w = &w;
+      args.y = Tensor::F32(&y, {1, 1});
+      std::vector<char> scratch(static_cast<size_t>(LinearScratchBytes(w, 1, stream)));
+      args.scratch =
+          Tensor::Dense(scratch.data(), DType::kI8, {static_cast<int64_t>(scratch.size())});
+      Linear(args, stream);
+      CHECK(y == Approx(sign * static_cast<float>(k)).epsilon(1e-5));
+    }
+  });
+}
+
+TEST_CASE("activation functions are accurate over their whole range", "[linear]") {
+  std::vector<float> x;
+  for (double v = -12.0; v < 12.0; v += 0.0013) x.push_back(static_cast<float>(v));
+  for (float v : {0.0f, 1e-30f, -1e-30f, 30.0f, -30.0f, 200.0f, -200.0f}) x.push_back(v);
+  Case c;
+  c.rows = static_cast<int64_t>(x.size());
+  ForEachPlace([&](Place& place) {
+    Inputs in = MakeInputs(c);
+    in.x = x;
+    in.w = {1.0f};
+    const LinearWeight w = MakeWeight(c, in, place);
+    for (Activation activation : {Activation::kNone, Activation::kRelu, Activation::kGeluTanh,
+                                  Activation::kGeluErf, Activation::kSilu, Activation::kTanh}) {
+      c.activation = activation;
+      const std::vector<float> y = Run(c, in, w, place);
+      double worst = 0;
+      for (size_t i = 0; i < x.size(); ++i) {
+        const double expected = Activate(activation, x[i]);
+        // Error relative to the input: 1 + erf(x) cancels, as in the reference models.
+        const double unit = std::max(std::fabs(expected), std::fabs(x[i]) * 0.25) * 0x1p-24;
+        worst = std::max(worst, std::fabs(y[i] - expected) / std::max(unit, 1e-38));
+      }
+      INFO("activation " << static_cast<int>(activation));
+      CHECK(worst < 8.0);
+    }
+  });
+}
+
+TEST_CASE("NaN propagates to the output", "[linear]") {
+  ForEachPlace([](Place& place) {
+    for (WeightType type : Types(place.device())) {
+      for (Activation activation :
+           Pick({Activation::kNone, Activation::kRelu, Activation::kGeluTanh, Activation::kGeluErf,
+                 Activation::kSilu, Activation::kTanh},
+                {Activation::kNone, Activation::kRelu, Activation::kGeluErf})) {
+        Case c;
+        c.rows = 2, c.n = 3, c.k = 5, c.type = type, c.activation = activation;
+        Inputs in = MakeInputs(c);
+        in.x[2] = std::nanf("");
+        const std::vector<float> y = Run(c, in, MakeWeight(c, in, place), place);
+        // The ReLU epilogue of cuBLASLt, which 16-bit GEMMs may use, maps NaN to 0.
+        const bool library = place.device() != nullptr && type != WeightType::kF32;
+        if (!library || activation != Activation::kRelu) CHECK(std::isnan(y[0]));
+        CHECK(!std::isnan(y[3]));
+      }
+    }
+  });
+}
+
+TEST_CASE("quantized values and scales can be packed directly", "[linear][cpu]") {
+  const int64_t n = 70, k = 9;
+  std::vector<int8_t> values(static_cast<size_t>(n * k));
+  std::vector<float> scales = Random(n, 6), expected(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<int8_t>(static_cast<int>(i * 37 % 255) - 127);
+    expected[i] = static_cast<float>(values[i]) * scales[i / static_cast<size_t>(k)];
+  }
+  LinearWeight w = *LinearWeight::Allocate(n, k, WeightType::kI8, false);
+  w.PackQuantized(0, Tensor::Dense(values.data(), DType::kI8, {n, k}),
+                  Tensor::F32(scales.data(), {n}));
+  std::vector<float> back(values.size());
+  w.Unpack(0, Tensor::F32(back.data(), {n, k}));
+  CHECK(back == expected);
+  // Packing also computes the channel sums, so a GEMM with the weight is correct.
+  Case c;
+  c.rows = 2, c.n = n, c.k = k, c.type = WeightType::kI8;
+  const Inputs in = MakeInputs(c);
+  const std::vector<double> reference = Reference(c, in, expected);
+  ForEachPlace([&](Place& place) {
+    const std::vector<float> y = Run(c, in, w, place);
+    for (size_t i = 0; i < y.size(); ++i) CHECK(y[i] == Approx(reference[i]).margin(1e-3));
+  });
+}
+
+}  // namespace
+}  // namespace quintet

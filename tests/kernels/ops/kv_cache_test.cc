@@ -1,0 +1,54 @@
+#include "kernels/ops/kv_cache.h"
+
+#include <cmath>
+
+#include "catch2/catch.hpp"
+#include "tests/kernels/place.h"
+#include "tests/kernels/random_data.h"
+
+namespace quintet {
+namespace {
+
+// On a GPU, heads of 5 values are copied element by element and heads of 8 in units of 16 bytes.
+TEST_CASE("StoreKv writes keys and values to their slots and nothing else", "[kv_cache]") {
+  for (const int64_t head_dim : {5, 8}) {
+    CAPTURE(head_dim);
+    KvCache cache{
+        .data = nullptr, .pages = 4, .layers = 3, .heads = 2, .page_size = 8, .head_dim = head_dim};
+    const int64_t part = cache.heads * head_dim, width = 3 * part + head_dim % 2;
+    const std::vector<int32_t> slots = {0, 31, -1, 8, 13};
+    const int64_t rows = static_cast<int64_t>(slots.size());
+    const std::vector<float> qkv = RandomData(1).Values(rows * width);
+    ForEachPlace([&](Place& place) {
+      const Tensor memory = place.Poisoned(DType::kF32, {cache.pages * cache.page_elements()});
+      cache.data = memory.f32();
+      const Tensor packed = place.Put(qkv, {rows, width});
+      const auto view = [&](int64_t index) {
+        return packed.Columns(index * part, (index + 1) * part).SplitLast(head_dim);
+      };
+      StoreKv({.k = view(1), .v = view(2), .cache = &cache, .layer = 2, .slots = place.Plan(slots)},
+              place.stream());
+      const std::vector<float> data = place.Floats(memory);
+      int64_t written = 0;
+      for (float x : data) written += !std::isnan(x);
+      CHECK(written == (rows - 1) * 2 * part);
+      for (int64_t r = 0; r < rows; ++r) {
+        const int64_t slot = slots[static_cast<size_t>(r)];
+        if (slot < 0) continue;
+        for (int64_t i = 0; i < part; ++i) {
+          // the index in [pages, layers, 2, heads, page_size, head_dim]
+          const auto at = [&](int64_t which) {
+            const int64_t in_layer = which * 2 + i / head_dim;
+            const int64_t row = ((slot / 8 * 3 + 2) * 4 + in_layer) * 8 + slot % 8;
+            return data[static_cast<size_t>(row * head_dim + i % head_dim)];
+          };
+          REQUIRE(at(0) == qkv[static_cast<size_t>(r * width + part + i)]);
+          REQUIRE(at(1) == qkv[static_cast<size_t>(r * width + 2 * part + i)]);
+        }
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace quintet

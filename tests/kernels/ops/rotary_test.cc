@@ -1,0 +1,157 @@
+#include "kernels/ops/rotary.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "catch2/catch.hpp"
+#include "tests/kernels/place.h"
+#include "tests/kernels/random_data.h"
+
+namespace quintet {
+namespace {
+
+// The definitions of FAT5 in double, except the angle, which the FAT5 code rounds to float.
+std::vector<double> Reference(const std::vector<float>& x, int64_t heads, int64_t dim,
+                              const std::vector<int32_t>& positions, const RotaryArgs& args) {
+  std::vector<double> y(x.begin(), x.end());
+  const int64_t rd = args.rotary_dim;
+  for (size_t r = 0; r < positions.size(); ++r) {
+    for (int64_t h = 0; h < heads; ++h) {
+      for (int64_t c = 0; c < rd / 2; ++c) {
+        const float theta =
+            1.0f / std::pow(args.base, static_cast<float>(2 * c) / static_cast<float>(rd));
+        const double angle = static_cast<double>(static_cast<float>(positions[r]) * theta);
+        double scale = 1.0;
+        if (args.xpos_base != 0.0f) {
+          const double zeta = (2.0 * static_cast<double>(c) + 0.4 * static_cast<double>(rd)) /
+                              (1.4 * static_cast<double>(rd));
+          scale =
+              std::pow(zeta, args.xpos_sign * static_cast<double>(positions[r] - args.xpos_center) /
+                                 double{args.xpos_base});
+        }
+        const size_t base = static_cast<size_t>((static_cast<int64_t>(r) * heads + h) * dim);
+        const size_t a = base + static_cast<size_t>(args.interleaved ? 2 * c : c);
+        const size_t b = base + static_cast<size_t>(args.interleaved ? 2 * c + 1 : c + rd / 2);
+        y[a] = (double{x[a]} * std::cos(angle) - double{x[b]} * std::sin(angle)) * scale;
+        y[b] = (double{x[b]} * std::cos(angle) + double{x[a]} * std::sin(angle)) * scale;
+      }
+    }
+  }
+  return y;
+}
+
+// Checks the op in place, and from f32 to a separate output of `dtype`.
+void CheckRotary(Place& place, DType dtype, int64_t dim, RotaryArgs args) {
+  const std::vector<int32_t> positions = {0, 1, 2, 77, 500, 1023, 5};
+  const int64_t heads = 3;
+  const std::vector<float> exact = RandomData(3).Values(7 * heads * dim);
+  args.positions = place.Put(positions, {7});
+  for (const bool in_place : {true, false}) {
+    const std::vector<float> x = in_place ? RoundedTo(dtype, exact) : exact;
+    const std::vector<double> expected = Reference(x, heads, dim, positions, args);
+    args.x = place.Put(x, {7, heads, dim}, in_place ? dtype : DType::kF32);
+    args.y = in_place ? args.x : place.Poisoned(dtype, {7, heads, dim});
+    Rotary(args, place.stream());
+    const std::vector<float> y = place.Floats(args.y);
+    for (size_t i = 0; i < y.size(); ++i) {
+      REQUIRE(std::abs(double{y[i]} - expected[i]) <
+              1e-6 * std::max(1.0, std::abs(expected[i])) +
+                  RoundingError(dtype) * std::abs(expected[i]));
+    }
+  }
+}
+
+TEST_CASE("rotary embedding, plain and xPos, both pairings, part of the channels", "[rotary]") {
+  ForEachPlace([](Place& place) {
+    for (DType dtype : place.float_types()) {
+      for (int64_t dim : Pick<int64_t>({2, 24, 64, 80}, {24})) {
+        for (int64_t rotary_dim : {int64_t{0}, dim / 4 * 2, dim}) {
+          for (bool interleaved : {false, true}) {
+            for (int mode : {0, 1, -1}) {
+              RotaryArgs args;
+              args.rotary_dim = rotary_dim;
+              args.interleaved = interleaved;
+              if (mode != 0) {
+                args.xpos_base = 512.0f;
+                args.xpos_center = 512;
+                args.xpos_sign = mode;
+              }
+              CheckRotary(place, dtype, dim, args);
+            }
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("rotary gives the same bits for any number of threads", "[rotary][cpu]") {
+  RotaryArgs args;
+  args.rotary_dim = 64;
+  const std::vector<float> x = RandomData(4).Values(300 * 2 * 64);
+  std::vector<int32_t> positions(300);
+  std::iota(positions.begin(), positions.end(), 0);
+  std::vector<float> previous;
+  for (int threads : {1, 2}) {
+    ThreadPool pool(threads);
+    Stream stream(&pool);
+    std::vector<float> y = x;
+    args.x = args.y = Tensor::F32(y.data(), {300, 2, 64});
+    args.positions = Tensor::Dense(positions.data(), DType::kI32, {300});
+    Rotary(args, stream);
+    if (!previous.empty()) CHECK(std::memcmp(y.data(), previous.data(), y.size() * 4) == 0);
+    previous = y;
+  }
+}
+
+TEST_CASE("rotary does not write to the gaps between strided rows", "[rotary]") {
+  ForEachPlace([](Place& place) {
+    RotaryArgs args;
+    const Tensor memory = place.Put(std::vector<float>(40, 1.0f), {40});
+    args.x = Tensor::F32(memory.f32(), {2, 1, 8});
+    args.x.stride[0] = 20;
+    args.y = args.x;
+    args.positions = place.Put(std::vector<int32_t>{3, 4}, {2});
+    args.rotary_dim = 8;
+    Rotary(args, place.stream());
+    const std::vector<float> x = place.Floats(memory);
+    for (size_t i = 0; i < x.size(); ++i) CHECK((x[i] == 1.0f) == (i % 20 >= 8));
+  });
+}
+
+TEST_CASE("rotary handles any row offset and writes nothing else", "[rotary]") {
+  const std::vector<int64_t> row_offset = {32, 0, 4};  // heads have stride 8
+  const auto at = [&](size_t i) {
+    return static_cast<size_t>(row_offset[i / 8]) + i / 4 % 2 * 8 + i % 4;
+  };
+  const std::vector<float> dense = RandomData(2).Values(3 * 2 * 4);
+  std::vector<float> spread(48, NAN);
+  for (size_t i = 0; i < dense.size(); ++i) spread[at(i)] = dense[i];
+  ForEachPlace([&](Place& place) {
+    RotaryArgs args;
+    args.positions = place.Put(std::vector<int32_t>{3, 4, 9}, {3});
+    args.rotary_dim = 4;
+    args.x = place.Put(dense, {3, 2, 4});
+    args.y = place.Poisoned(DType::kF32, {3, 2, 4});
+    Rotary(args, place.stream());
+    const std::vector<float> expected = place.Floats(args.y);
+    for (const bool in_place : {true, false}) {
+      const Tensor memory = place.Put(in_place ? spread : std::vector<float>(48, NAN), {48});
+      args.y = Tensor::F32(memory.f32(), {3, 2, 4});
+      args.y.stride[1] = 8;
+      if (in_place) args.x = args.y;
+      args.row_offset = place.Plan(row_offset).data();
+      Rotary(args, place.stream());
+      const std::vector<float> turned = place.Floats(memory);
+      for (size_t i = 0; i < dense.size(); ++i) CHECK(turned[at(i)] == expected[i]);
+      CHECK(std::count_if(turned.begin(), turned.end(), [](float x) { return std::isnan(x); }) ==
+            24);
+      args.x = place.Put(dense, {3, 2, 4});
+    }
+  });
+}
+
+}  // namespace
+}  // namespace quintet

@@ -1,0 +1,237 @@
+#include "kernels/sampling/log_prob.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "kernels/runtime/cpu_features.h"
+#include "tests/kernels/place.h"
+
+namespace quintet {
+namespace {
+
+std::vector<float> Random(int64_t count, uint32_t seed, float scale) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal(0.0f, scale);
+  std::vector<float> values(static_cast<size_t>(count));
+  for (float& v : values) v = normal(generator);
+  return values;
+}
+
+struct Case {
+  int64_t rows = 1, vocab = 1, k = 1, top = 0;
+  WeightType type = WeightType::kF32;
+  bool bias = false;
+  float alpha = 1.0f;
+};
+
+struct Outputs {
+  std::vector<float> log_probs, top_log_probs;
+  std::vector<int32_t> top_tokens;
+};
+
+struct Head {
+  std::vector<float> hidden, bias;
+  std::vector<int32_t> targets;
+  LinearWeight weight;
+};
+
+Head MakeHead(const Case& c, Place& place) {
+  Head h;
+  h.hidden = Random(c.rows * c.k, 1, 1.0f);
+  h.bias = Random(c.vocab, 2, 2.0f);
+  for (int64_t r = 0; r < c.rows; ++r) {
+    h.targets.push_back(static_cast<int32_t>(r * 7919 % c.vocab));
+  }
+  h.weight = *LinearWeight::Allocate(c.vocab, c.k, c.type, false, place.device());
+  const std::vector<float> w = Random(c.vocab * c.k, 3, 1.0f);
+  h.weight.Pack(0, Tensor::F32(w.data(), {c.vocab, c.k}));
+  return h;
+}
+
+// Runs the op on rows [first, first + rows) of the hidden states.
+Outputs Run(const Case& c, const Head& h, int64_t first, int64_t rows, Place& place) {
+  const int64_t products = place.stream().products();
+  TargetLogProbArgs args;
+  args.hidden = place.Put(h.hidden, {c.rows, c.k}).Rows(first, first + rows);
+  args.head = &h.weight;
+  if (c.bias) args.bias = place.Put(h.bias, {c.vocab});
+  args.alpha = c.alpha;
+  args.targets = place.Put(h.targets, {c.rows}).Rows(first, first + rows);
+  args.log_probs = place.Poisoned(DType::kF32, {rows});
+  if (c.top > 0) {
+    args.top_log_probs = place.Poisoned(DType::kF32, {rows, c.top});
+    args.top_tokens = place.Poisoned(DType::kI32, {rows, c.top});
+  }
+  args.scratch = place.Scratch(TargetLogProbScratchBytes(h.weight, rows, c.top, place.stream()));
+  TargetLogProb(args, place.stream());
+  CHECK(place.stream().products() == products + 1);
+  Outputs out;
+  out.log_probs = place.Floats(args.log_probs);
+  if (c.top > 0) {
+    out.top_log_probs = place.Floats(args.top_log_probs);
+    out.top_tokens = place.Ints(args.top_tokens);
+  }
+  return out;
+}
+
+std::vector<float> Logits(const Case& c, const Head& h, Place& place) {
+  LinearArgs args;
+  args.x = place.Put(h.hidden, {c.rows, c.k});
+  args.w = &h.weight;
+  if (c.bias) args.bias = place.Put(h.bias, {c.vocab});
+  args.alpha = c.alpha;
+  args.y = place.Poisoned(DType::kF32, {c.rows, c.vocab});
+  args.scratch = place.Scratch(LinearScratchBytes(h.weight, c.rows, place.stream()));
+  Linear(args, place.stream());
+  return place.Floats(args.y);
+}
+
+// Compares with full rows of logits in double and with a full sort of the logits of Linear.
+void Check(const Case& c, Place& place) {
+  INFO("rows " << c.rows << " vocab " << c.vocab << " k " << c.k << " top " << c.top << " type "
+               << static_cast<int>(c.type));
+  const Head h = MakeHead(c, place);
+  const std::vector<float> logits = Logits(c, h, place);
+  const Outputs out = Run(c, h, 0, c.rows, place);
+  for (int64_t r = 0; r < c.rows; ++r) {
+    const float* row = logits.data() + r * c.vocab;
+    const double most = *std::max_element(row, row + c.vocab);
+    double sum = 0;
+    for (int64_t t = 0; t < c.vocab; ++t) sum += std::exp(row[t] - most);
+    const double log_sum = most + std::log(sum);
+    const auto close = [&](double got, double logit) {
+      return std::fabs(got - (logit - log_sum)) <= 2e-6 * std::max(1.0, std::fabs(logit - log_sum));
+    };
+    const auto at = static_cast<size_t>(r);
+    REQUIRE(close(out.log_probs[at], row[h.targets[at]]));
+    std::vector<int32_t> order(static_cast<size_t>(c.vocab));
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int32_t a, int32_t b) { return row[a] > row[b]; });
+    for (int64_t i = 0; i < c.top; ++i) {
+      const auto slot = static_cast<size_t>(r * c.top + i);
+      if (i >= c.vocab) {
+        REQUIRE(out.top_tokens[slot] == -1);
+        REQUIRE(out.top_log_probs[slot] == -std::numeric_limits<float>::infinity());
+        continue;
+      }
+      const int32_t token = out.top_tokens[slot];
+      REQUIRE((token >= 0 && token < c.vocab));
+      // Tokens whose log-probabilities round to the same value are ordered by token id.
+      const float expected = row[order[static_cast<size_t>(i)]];
+      REQUIRE((token == order[static_cast<size_t>(i)] ||
+               std::fabs(row[token] - expected) < 4e-6f * std::max(1.0f, std::fabs(expected))));
+      REQUIRE(close(out.top_log_probs[slot], row[token]));
+      if (i == 0) continue;
+      const bool ordered = out.top_log_probs[slot - 1] > out.top_log_probs[slot] ||
+                           (out.top_log_probs[slot - 1] == out.top_log_probs[slot] &&
+                            out.top_tokens[slot - 1] < token);
+      REQUIRE(ordered);
+    }
+  }
+}
+
+std::vector<WeightType> Types(Place& place) {
+  std::vector<WeightType> types;
+  for (WeightType type :
+       {WeightType::kF32, WeightType::kI8, WeightType::kBF16, WeightType::kF16, WeightType::kF8}) {
+    if (WeightTypeSupported(type, place.device())) types.push_back(type);
+  }
+  return types;
+}
+
+TEST_CASE("log-probabilities of targets and alternatives", "[log_prob]") {
+  ForEachPlace([](Place& place) {
+    for (WeightType type : Types(place)) {
+      for (int64_t vocab : Pick<int64_t>({1, 7, 63, 64, 65, 2500}, {65, 2500})) {
+        for (int64_t top : Pick<int64_t>({0, 1, 5, 20}, {0, 5})) {
+          Case c;
+          c.rows = 1 + vocab % 60, c.vocab = vocab, c.k = 19, c.top = top, c.type = type;
+          c.bias = top % 2 == 1, c.alpha = top == 5 ? 0.25f : 1.0f;
+          Check(c, place);
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("log-probabilities of more rows than one chunk", "[log_prob]") {
+  ForEachPlace([](Place& place) {
+    Case c;
+    c.rows = 1111, c.vocab = 300, c.k = 8, c.top = 3;
+    Check(c, place);
+    const Head h = MakeHead(c, place);
+    CHECK(Run(c, h, 0, 0, place).log_probs.empty());
+    // Scratch memory is bounded, independent of the number of rows.
+    CHECK(TargetLogProbScratchBytes(h.weight, 1000, 3, place.stream()) ==
+          TargetLogProbScratchBytes(h.weight, 100000, 3, place.stream()));
+  });
+}
+
+TEST_CASE("the log-probability of a row does not depend on other rows or threads", "[log_prob]") {
+  std::map<std::pair<std::string, WeightType>, std::vector<float>> earlier;
+  ForEachPlace([&](Place& place) {
+    for (WeightType type : Types(place)) {
+      // On a GPU only f32 GEMMs guarantee this.
+      if (place.device() != nullptr && type != WeightType::kF32) continue;
+      Case c;
+      c.rows = 650, c.vocab = 5003, c.k = 33, c.top = 4, c.bias = true, c.type = type;
+      const Head h = MakeHead(c, place);
+      const Outputs all = Run(c, h, 0, c.rows, place);
+      const auto [same_isa, first_time] = earlier.insert({{CpuIsaName(), type}, all.top_log_probs});
+      if (!first_time) CHECK(same_isa->second == all.top_log_probs);
+      for (int64_t row : {0, 47, 48, 191, 192, 511, 512, 649}) {
+        INFO(CpuIsaName() << " weights " << static_cast<int>(type) << " row " << row);
+        const Outputs alone = Run(c, h, row, 1, place);
+        const auto at = static_cast<size_t>(row);
+        CHECK(alone.log_probs[0] == all.log_probs[at]);
+        for (size_t i = 0; i < 4; ++i) {
+          CHECK(alone.top_log_probs[i] == all.top_log_probs[at * 4 + i]);
+          CHECK(alone.top_tokens[i] == all.top_tokens[at * 4 + i]);
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("ties are ordered by token id and -inf is last", "[log_prob]") {
+  ForEachPlace([](Place& place) {
+    Case c;
+    c.rows = 1, c.vocab = 200, c.k = 2, c.top = 200, c.bias = true;
+    Head h = MakeHead(c, place);
+    h.hidden.assign(h.hidden.size(), 0.0f);  // so the logits equal the bias
+    for (size_t t = 0; t < h.bias.size(); ++t) {
+      h.bias[t] = t < 150 ? static_cast<float>(t % 3) : -std::numeric_limits<float>::infinity();
+    }
+    h.targets[0] = 180;
+    const Outputs out = Run(c, h, 0, 1, place);
+    CHECK(out.log_probs[0] == -std::numeric_limits<float>::infinity());
+    for (int32_t i = 0; i < 150; ++i) {
+      const int32_t expected = i < 50 ? 3 * i + 2 : i < 100 ? 3 * (i - 50) + 1 : 3 * (i - 100);
+      REQUIRE(out.top_tokens[static_cast<size_t>(i)] == expected);
+    }
+    for (size_t i = 150; i < 200; ++i) {
+      REQUIRE(out.top_tokens[i] == static_cast<int32_t>(i));
+      REQUIRE(out.top_log_probs[i] == -std::numeric_limits<float>::infinity());
+    }
+  });
+}
+
+TEST_CASE("large logits do not overflow", "[log_prob]") {
+  ForEachPlace([](Place& place) {
+    Case c;
+    c.rows = 3, c.vocab = 129, c.k = 4, c.alpha = 3000.0f;
+    Check(c, place);
+  });
+}
+
+}  // namespace
+}  // namespace quintet

@@ -1,0 +1,314 @@
+#include "kernels/sampling/selection.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+
+#include "catch2/catch.hpp"
+#include "tests/kernels/place.h"
+#include "tests/kernels/random_data.h"
+
+namespace quintet {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+// The distribution of the scores of a problem.
+enum class Fill {
+  kRandom,
+  kTies,
+  kEqual,
+  kMinusInf,
+  kFewFinite,
+  kNan,
+  kAscending,
+  kCluster,
+  kInfinities
+};
+// In some of these, more values tie at the lower bound than the candidate buffer can hold.
+std::vector<Fill> Fills() {
+  return Pick({Fill::kRandom, Fill::kTies, Fill::kEqual, Fill::kMinusInf, Fill::kFewFinite,
+               Fill::kNan, Fill::kAscending, Fill::kCluster, Fill::kInfinities},
+              {Fill::kRandom, Fill::kTies, Fill::kNan});
+}
+
+float Entry(Fill fill, int64_t i, int64_t vocab, RandomData& random) {
+  switch (fill) {
+    case Fill::kRandom:
+      return 10.0f * random.Value();
+    case Fill::kTies:
+      return static_cast<float>(random.Below(4));
+    case Fill::kEqual:
+      return -2.5f;
+    case Fill::kMinusInf:
+      return -kInf;
+    case Fill::kFewFinite:
+      return random.Below(1 + vocab / 5) == 0 ? random.Value() : -kInf;
+    case Fill::kNan:
+      return random.Below(3) == 0 ? NAN : static_cast<float>(random.Below(50)) - 25.0f;
+    case Fill::kAscending:
+      return static_cast<float>(i) * 0.001f;
+    case Fill::kCluster:  // the best values are adjacent, in one chunk
+      return i >= vocab / 2 && i < vocab / 2 + 40 ? 5.0f + random.Value() : random.Value();
+    case Fill::kInfinities:
+      return random.Below(10) == 0 ? kInf : random.Below(2) == 0 ? -kInf : random.Value();
+  }
+  return 0.0f;
+}
+
+struct Problem {
+  int64_t vocab;
+  std::vector<float> scores, shift, bias;  // shift and bias may be empty
+  std::vector<int32_t> row_offsets, k;
+};
+
+struct Answer {
+  std::vector<float> values;
+  std::vector<int32_t> indices;
+  bool operator==(const Answer& o) const {
+    return indices == o.indices &&
+           std::memcmp(values.data(), o.values.data(), values.size() * sizeof(float)) == 0;
+  }
+};
+
+// Reference: a stable full sort of the values of every request.
+Answer FullSort(const Problem& p, int64_t k_max) {
+  Answer answer;
+  for (size_t n = 0; n < p.k.size(); ++n) {
+    std::vector<float> values;
+    for (int32_t r = p.row_offsets[n]; r < p.row_offsets[n + 1]; ++r) {
+      const size_t row = static_cast<size_t>(r);
+      for (int64_t i = 0; i < p.vocab; ++i) {
+        float v = p.scores[row * static_cast<size_t>(p.vocab) + static_cast<size_t>(i)];
+        if (!p.shift.empty()) v = v - p.shift[row];
+        if (!p.bias.empty()) v = v + p.bias[row];
+        values.push_back(std::isnan(v) ? -kInf : v);
+      }
+    }
+    std::vector<int32_t> order(values.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+      return values[static_cast<size_t>(a)] > values[static_cast<size_t>(b)];
+    });
+    for (size_t i = 0; i < static_cast<size_t>(k_max); ++i) {
+      const bool exists = i < order.size() && i < static_cast<size_t>(p.k[n]);
+      answer.indices.push_back(exists ? order[i] : -1);
+      answer.values.push_back(exists ? values[static_cast<size_t>(order[i])] : -kInf);
+    }
+  }
+  return answer;
+}
+
+// Scores with row stride vocab + gap; `log_softmax` as in TopKArgs.
+struct Inputs {
+  int64_t gap = 0;
+  std::vector<int32_t> log_softmax = {};
+  std::vector<float> log_sums = {};  // output, if log_softmax is not empty
+};
+
+Answer RunTopK(const Problem& p, int64_t k_max, Place& place, Inputs* inputs = nullptr) {
+  const int64_t rows = p.row_offsets.back(), n = static_cast<int64_t>(p.k.size());
+  TopKArgs args;
+  args.scores = place.Put(p.scores, {rows, p.vocab});
+  if (!p.shift.empty()) args.row_shift = place.Put(p.shift, {rows});
+  if (!p.bias.empty()) args.row_bias = place.Put(p.bias, {rows});
+  args.row_offsets = place.Plan(p.row_offsets);
+  args.k = place.Plan(p.k);
+  args.values = place.Poisoned(DType::kF32, {n, k_max});
+  args.indices = place.Poisoned(DType::kI32, {n, k_max});
+  args.best = place.Poisoned(DType::kI32, {n});
+  args.scratch = place.Scratch(TopKScratchBytes(rows, p.vocab, k_max, place.stream()));
+  if (inputs != nullptr) {
+    std::vector<float> spread;
+    for (auto row = p.scores.begin(); row != p.scores.end(); row += p.vocab) {
+      spread.insert(spread.end(), row, row + p.vocab);
+      spread.insert(spread.end(), static_cast<size_t>(inputs->gap), 1e30f);
+    }
+    args.scores = place.Put(spread, {rows, p.vocab});
+    args.scores.stride[0] = p.vocab + inputs->gap;
+    if (!inputs->log_softmax.empty()) {
+      args.log_softmax = place.Plan(inputs->log_softmax);
+      args.log_sums = place.Poisoned(DType::kF32, {rows});
+    }
+  }
+  TopK(args, place.stream());
+  if (args.log_sums.defined()) inputs->log_sums = place.Floats(args.log_sums);
+  const Answer answer{place.Floats(args.values), place.Ints(args.indices)};
+  const std::vector<int32_t> best = place.Ints(args.best);
+  for (size_t i = 0; i < best.size(); ++i) {
+    CHECK(best[i] == answer.indices[i * static_cast<size_t>(k_max)]);
+  }
+  return answer;
+}
+
+std::vector<float> RunLogSumExp(const std::vector<float>& logits, int64_t vocab, Place& place) {
+  const int64_t rows = static_cast<int64_t>(logits.size()) / vocab;
+  const Tensor out = place.Poisoned(DType::kF32, {rows});
+  LogSumExp({.logits = place.Put(logits, {rows, vocab}), .out = out}, place.stream());
+  return place.Floats(out);
+}
+
+Problem MakeProblem(int64_t vocab, Fill fill, std::vector<int32_t> row_offsets,
+                    std::vector<int32_t> k, uint32_t seed) {
+  RandomData random(seed);
+  Problem p{vocab, {}, {}, {}, std::move(row_offsets), std::move(k)};
+  for (int32_t r = 0; r < p.row_offsets.back(); ++r) {
+    for (int64_t i = 0; i < vocab; ++i) p.scores.push_back(Entry(fill, i, vocab, random));
+  }
+  if (seed % 4 != 0) p.shift = random.Values(p.row_offsets.back(), 8.0f);
+  // Large running scores round different raw scores to the same value, which creates ties.
+  if (seed % 2 != 0) p.bias = random.Values(p.row_offsets.back(), seed % 3 == 0 ? 3e6f : 20.0f);
+  return p;
+}
+
+void CheckProblem(const Problem& p) {
+  const int64_t k_max = *std::max_element(p.k.begin(), p.k.end());
+  const Answer expected = FullSort(p, k_max);
+  ForEachPlace([&](Place& place) { CHECK(RunTopK(p, k_max, place) == expected); });
+}
+
+TEST_CASE("top-k equals a stable full sort: small vocabularies", "[selection]") {
+  uint32_t seed = 1;
+  for (int64_t vocab : Pick<int64_t>({1, 7, 64, 65, 1000}, {7, 1000})) {
+    for (Fill fill : Fills()) {
+      for (int32_t k : Pick({1, 2, 8, 65, 192}, {2, 192})) {
+        CheckProblem(MakeProblem(vocab, fill, {0, 1, 5, 5, 8}, {k, 2 * k, k, 1}, seed++));
+      }
+    }
+  }
+}
+
+TEST_CASE("top-k equals a stable full sort: the vocabulary of T5", "[selection]") {
+  uint32_t seed = 1000;
+  for (Fill fill : Fills()) {
+    for (int32_t k : Pick({1, 8, 50, 192}, {1, 192})) {
+      CheckProblem(MakeProblem(32128, fill, {0, 4, 5}, {k, 1}, seed++));
+    }
+  }
+}
+
+TEST_CASE("top-k equals a stable full sort: the vocabulary of mT5", "[selection]") {
+  uint32_t seed = 2000;
+  for (Fill fill : {Fill::kRandom, Fill::kTies, Fill::kAscending}) {
+    CheckProblem(MakeProblem(250112, fill, {0, 2}, {fill == Fill::kTies ? 192 : 8}, seed++));
+  }
+}
+
+TEST_CASE("top-k of 64 beams", "[selection]") {
+  CheckProblem(MakeProblem(503, Fill::kRandom, {0, 64, 128}, {192, 3 * 64}, 3001));
+  CheckProblem(MakeProblem(503, Fill::kTies, {0, 64, 128}, {192, 3 * 64}, 3003));
+}
+
+TEST_CASE("top-k of 32 beams with 16 EOS tokens, the largest supported k", "[selection]") {
+  std::vector<int32_t> each_row(65);
+  std::iota(each_row.begin(), each_row.end(), 0);
+  for (Fill fill : Pick({Fill::kRandom, Fill::kTies, Fill::kCluster}, {Fill::kTies})) {
+    CheckProblem(MakeProblem(2000, fill, {0, 32, 64}, {544, 1}, 3101));
+    CheckProblem(MakeProblem(5000, fill, {0, 1}, {544}, 3102));
+    CheckProblem(MakeProblem(1000, fill, each_row, std::vector<int32_t>(64, 3), 3103));
+  }
+}
+
+TEST_CASE("top-k of the largest vocabulary", "[selection]") {
+  CheckProblem(MakeProblem(256206, Fill::kRandom, {0, 2}, {50}, 3201));
+  CheckProblem(MakeProblem(256206, Fill::kEqual, {0, 1}, {50}, 3202));
+}
+
+TEST_CASE("top-k of rows at any alignment", "[selection]") {
+  for (int64_t gap : {1, 2, 3, 4, 7, 500}) {
+    const Problem p = MakeProblem(3001, Fill::kRandom, {0, 3, 4}, {9, 2}, 3301);
+    const Answer expected = FullSort(p, 9);
+    ForEachPlace([&](Place& place) {
+      Inputs inputs{.gap = gap};
+      CHECK(RunTopK(p, 9, place, &inputs) == expected);
+    });
+  }
+}
+
+TEST_CASE("top-k of log-probabilities with log-sum-exp in the same pass", "[selection]") {
+  uint32_t seed = 4000;
+  for (int64_t vocab : Pick<int64_t>({1, 64, 384, 511, 513, 32128, 50257}, {64, 513, 50257})) {
+    for (Fill fill : Fills()) {
+      Problem p = MakeProblem(vocab, fill, {0, 3, 3, 4, 6}, {6, 2, 20, 3}, seed += 2);
+      ForEachPlace([&](Place& place) {
+        Inputs inputs{.log_softmax = {1, 1, 0, 7}};
+        const std::vector<float> sums = RunLogSumExp(p.scores, vocab, place);
+        Problem shifted = p;
+        if (shifted.shift.empty()) shifted.shift.assign(6, 0.0f);
+        for (size_t row : {0, 1, 2, 4, 5}) shifted.shift[row] = sums[row];
+        const Answer expected = FullSort(shifted, 20);
+        CHECK(RunTopK(p, 20, place, &inputs) == expected);
+        CHECK(std::memcmp(inputs.log_sums.data(), sums.data(), sums.size() * sizeof(float)) == 0);
+      });
+    }
+  }
+}
+
+TEST_CASE("a beam with score -inf yields no candidates", "[selection]") {
+  Problem p = MakeProblem(500, Fill::kRandom, {0, 4}, {8}, 5);
+  p.bias = {0.0f, -1e9f, -1e9f, -1e9f};
+  ForEachPlace([&](Place& place) {
+    const Answer answer = RunTopK(p, 8, place);
+    for (int32_t index : answer.indices) CHECK(index < 500);
+    CHECK(answer == FullSort(p, 8));
+  });
+}
+
+TEST_CASE("log-sum-exp equals the reference in double", "[selection]") {
+  for (int64_t vocab :
+       Pick<int64_t>({1, 7, 16, 63, 511, 512, 513, 2047, 2048, 2049, 32128, 50257, 250112},
+                     {7, 513, 2049, 50257})) {
+    const int64_t rows = vocab > 1000 ? 3 : 20;
+    for (float spread : Pick({0.0f, 1.0f, 12.0f, 300.0f}, {12.0f})) {
+      std::vector<float> logits =
+          RandomData(static_cast<uint32_t>(vocab)).Values(rows * vocab, spread);
+      for (float& x : logits) x -= 5.0f;
+      ForEachPlace([&](Place& place) {
+        const std::vector<float> got = RunLogSumExp(logits, vocab, place);
+        for (size_t r = 0; r < got.size(); ++r) {
+          const auto begin = logits.begin() + static_cast<int64_t>(r) * vocab;
+          const double max = double{*std::max_element(begin, begin + vocab)};
+          double sum = 0;
+          for (auto x = begin; x != begin + vocab; ++x) sum += std::exp(double{*x} - max);
+          const double expected = max + std::log(sum);
+          REQUIRE(std::abs(double{got[r]} - expected) < 2e-7 * std::max(1.0, std::abs(expected)));
+        }
+        // A single row must give the same bits.
+        const std::vector<float> last(logits.end() - vocab, logits.end());
+        CHECK(RunLogSumExp(last, vocab, place)[0] == got.back());
+      });
+    }
+  }
+}
+
+TEST_CASE("log-sum-exp with any number of threads", "[selection][cpu]") {
+  const std::vector<float> logits = RandomData(6).Values(20 * 5000, 12.0f);
+  const auto run = [&](int threads) {
+    ThreadPool pool(threads);
+    Stream stream(&pool);
+    std::vector<float> out(20, NAN);
+    LogSumExp(
+        {.logits = Tensor::F32(logits.data(), {20, 5000}), .out = Tensor::F32(out.data(), {20})},
+        stream);
+    return out;
+  };
+  CHECK(run(1) == run(3));
+}
+
+TEST_CASE("log-sum-exp of infinities and NaN", "[selection]") {
+  ForEachPlace([](Place& place) {
+    std::vector<float> row(100, -kInf);
+    CHECK(RunLogSumExp(row, 100, place)[0] == -kInf);
+    row[57] = 3.25f;
+    CHECK(RunLogSumExp(row, 100, place)[0] == 3.25f);
+    row[99] = kInf;
+    CHECK(RunLogSumExp(row, 100, place)[0] == kInf);
+    row[99] = NAN;
+    CHECK(std::isnan(RunLogSumExp(row, 100, place)[0]));
+  });
+}
+
+}  // namespace
+}  // namespace quintet

@@ -1,0 +1,71 @@
+// Compares ids and texts with those that Hugging Face's transformers and tokenizers produce, for
+// tokenizer files of every kind (tests/data/tokenizers, written by tools/tokenizer_oracle.py
+// --fixtures).
+#include <fstream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "models/checkpoint/json.h"
+#include "models/tokenizers/tokenizer.h"
+
+namespace quintet {
+namespace {
+
+TEST_CASE("Ids and texts equal those of the reference libraries", "[tokenizer]") {
+  const std::string kinds[] = {"sp-unigram-nmt_nfkc",
+                               "sp-unigram-identity-bytes",
+                               "sp-bpe-identity-bytes",
+                               "t5",
+                               "t5-never",
+                               "t5-lower",
+                               "gpt2",
+                               "fat5-french",
+                               "fat5-minipile",
+                               "bpe-bytes",
+                               "bpe-word-ends",
+                               "bpe-splits",
+                               "bpe-byte-level-split",
+                               "byt5",
+                               "g2p",
+                               "mt5-spiece",
+                               "t5-json-not-legacy",
+                               "t5-json-undeclared",
+                               "umt5-json",
+                               "gpt2-json-rebuilt"};
+  int cases = 0;
+  for (const std::string& kind : kinds) {
+    CAPTURE(kind);
+    const std::string directory =
+        std::string(QUINTET_SOURCE_DIR) + "/tests/data/tokenizers/" + kind;
+    const auto tokenizer = Tokenizer::Load(directory);
+    INFO(tokenizer.status());
+    REQUIRE(tokenizer.ok());
+    std::ifstream lines(directory + "/cases.jsonl");
+    for (std::string line; std::getline(lines, line); ++cases) {
+      const auto expected = ParseJson(line, "case");
+      REQUIRE(expected.ok());
+      const std::string text = (*expected)["t"];
+      CAPTURE(text);
+      const std::vector<int32_t> ids = (*tokenizer)->Encode(text, true).value();
+      CHECK(ids == (*expected)["i"].get<std::vector<int32_t>>());
+      CHECK((*tokenizer)->Decode(ids, true) == (*expected)["s"].get<std::string>());
+      if (expected->contains("k"))
+        CHECK((*tokenizer)->Decode(ids, false) == (*expected)["k"].get<std::string>());
+      std::vector<int32_t> spanned;
+      bool in_text = true;
+      const std::vector<TokenSpan> spans = (*tokenizer)->EncodeWithSpans(text, true).value();
+      for (const TokenSpan& span : spans) {
+        spanned.push_back(span.id);
+        in_text &= span.begin_byte <= span.end_byte && span.end_byte <= text.size();
+      }
+      CHECK(spanned == ids);
+      CHECK(in_text);
+    }
+  }
+  CHECK(cases == 2849);
+}
+
+}  // namespace
+}  // namespace quintet
