@@ -241,7 +241,7 @@ def test_refused_calls_are_tried_again_when_the_server_says():
 
 def test_grpcurl_commands_of_the_readme(server, client):
     """grpcurl is not in Debian: its JSON is read here as grpcurl reads it, by the server's reflection, and each method called."""
-    readme = (SOURCE / "README.md").read_text(encoding="utf-8")
+    readme = (SOURCE / "tools" / "README.md").read_text(encoding="utf-8")
     commands = re.findall(
         r"^    grpcurl -plaintext (?:-d '(.*)' )?127\.0\.0\.1:50051 ([\w.]+)/(\w+)$", readme, re.MULTILINE
     )
@@ -260,7 +260,7 @@ def test_grpcurl_commands_of_the_readme(server, client):
 
 @pytest.mark.skipif(shutil.which("grpcurl") is None, reason="grpcurl is not in Debian; with it on the path this runs it")
 def test_grpcurl_itself(server):
-    readme = (SOURCE / "README.md").read_text(encoding="utf-8")
+    readme = (SOURCE / "tools" / "README.md").read_text(encoding="utf-8")
     commands = re.findall(r"^    (grpcurl .*127\.0\.0\.1:50051.*)$", readme, re.MULTILINE)
     assert len(commands) >= 7
     for command in commands:
@@ -270,7 +270,7 @@ def test_grpcurl_itself(server):
 
 
 def test_python_of_the_readme(server):
-    readme = (SOURCE / "README.md").read_text(encoding="utf-8")
+    readme = (SOURCE / "tools" / "README.md").read_text(encoding="utf-8")
     code = textwrap.dedent(re.search(r"    # PYTHONPATH=tools .*?\n(?=\S)", readme, re.DOTALL)[0]).replace(
         "127.0.0.1:50051", server.target
     )

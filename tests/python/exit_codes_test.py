@@ -43,7 +43,7 @@ def test_a_failure_has_one_code(command, flags, code, words):
 def test_help_and_readme_name_every_code():
     found, text = run("--help")
     assert found == 0
-    readme = (SOURCE / "README.md").read_text(encoding="utf-8").partition("**Exit codes:**")[2].partition("\n- **")[0]
+    readme = (SOURCE / "tools" / "README.md").read_text(encoding="utf-8").partition("**Exit codes:**")[2].partition("\n\n")[0]
     for code in (0, 1, 2, 3, 4, 70, 130):
         assert f"\n  {code}  " in text
         assert f" {code} " in readme.replace("\n", " ")

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "catch2/catch.hpp"
@@ -25,6 +26,31 @@ const std::map<std::string, std::vector<std::string>>& Allowed() {
       {"tests", {"tools", "server", "engine", "models", "kernels", "proto"}},
   };
   return *allowed;
+}
+
+// Families within a library, each of which may include itself and the families before it. Files at
+// the library's root (op tables of kernels/, forward passes of models/) are not in the order:
+// kernels/ has its op tables there, which every op's dispatch includes.
+const std::map<std::string, std::vector<std::string>>& Families() {
+  static const auto* const families = new std::map<std::string, std::vector<std::string>>{
+      {"kernels", {"base", "runtime", "ptx", "ops", "linear", "attention", "sampling"}},
+      {"models", {"checkpoint", "config", "weights", "convert", "tokenizers"}},
+  };
+  return *families;
+}
+
+// A GPU is opened with what its ops keep for each device: cuBLASLt and the measured GEMM choices.
+bool MayIncludeLaterFamilies(const std::string& path) {
+  return path == "kernels/runtime/device.cu" || path == "kernels/runtime/device_cuda.h";
+}
+
+// Whether a file of `from` may include one of `to`: families of one library; "" is its root.
+bool InOrder(const std::vector<std::string>& families, const std::string& from,
+             const std::string& to) {
+  const auto place = [&](const std::string& family) {
+    return std::find(families.begin(), families.end(), family);
+  };
+  return place(from) == families.end() || place(to) == families.end() || place(to) <= place(from);
 }
 
 // The first folder of each #include "..." in a source text; empty for a name without one.
@@ -89,6 +115,41 @@ TEST_CASE("each folder includes only itself and the folders below it") {
         INFO(path.string() << " includes " << included << "/...");
         CHECK_FALSE(included.empty());  // includes start at the root
         CHECK(Permitted(folder, included));
+      }
+    }
+  }
+}
+
+// "kernels/linear/gemv.cu": {"kernels", "linear"}; a file at the root of a library has no family.
+std::pair<std::string, std::string> FamilyOf(const std::string& path) {
+  const size_t first = path.find('/');
+  const size_t second = path.find('/', first + 1);
+  if (first == std::string::npos) return {"", ""};
+  if (second == std::string::npos) return {path.substr(0, first), ""};
+  return {path.substr(0, first), path.substr(first + 1, second - first - 1)};
+}
+
+TEST_CASE("families of a library include only themselves and the families before them") {
+  CHECK(InOrder({"base", "ops"}, "ops", "base"));
+  CHECK_FALSE(InOrder({"base", "ops"}, "base", "ops"));
+  for (const auto& [library, families] : Families()) {
+    for (const fs::path& source : Sources(library)) {
+      const std::string path = fs::relative(source, QUINTET_SOURCE_DIR).string();
+      const auto [folder, family] = FamilyOf(path);
+      INFO(path);
+      const bool known =
+          family.empty() || std::find(families.begin(), families.end(), family) != families.end();
+      CHECK(known);
+      if (MayIncludeLaterFamilies(path)) continue;
+      std::ifstream file(source);
+      for (std::string line; std::getline(file, line);) {
+        const size_t open = line.find("#include \"");
+        if (open == std::string::npos) continue;
+        const std::string included = line.substr(open + 10, line.rfind('"') - open - 10);
+        const auto [to_folder, to_family] = FamilyOf(included);
+        if (to_folder != library) continue;
+        INFO("includes " << included);
+        CHECK(InOrder(families, family, to_family));
       }
     }
   }
