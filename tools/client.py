@@ -58,7 +58,8 @@ def _id_lists(text: str) -> list[dict]:
 
 def add_decoding_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
-        "decoding", "meaning, defaults and limits: DecodingOptions in proto/quintet/v1/inference.proto"
+        "decoding",
+        "meaning, defaults and limits: DecodingOptions in proto/quintet/v1/inference.proto",
     )
     for field in pb.DecodingOptions.DESCRIPTOR.fields:
         flag = {"dest": f"decoding_{field.name}", "default": None}
@@ -66,7 +67,9 @@ def add_decoding_flags(parser: argparse.ArgumentParser) -> None:
             flag.update(action=argparse.BooleanOptionalAction)
         elif field.type == field.TYPE_ENUM:
             prefix = field.name.upper() + "_"
-            names = [v.name.removeprefix(prefix).lower() for v in field.enum_type.values if v.number != 0]
+            names = [
+                v.name.removeprefix(prefix).lower() for v in field.enum_type.values if v.number != 0
+            ]
             flag.update(choices=names)
         elif field.type == field.TYPE_STRING:
             flag.update(action="append", metavar="TEXT", help="repeat the flag for several texts")
@@ -131,7 +134,9 @@ def score(client: Client, arguments: argparse.Namespace, line: str) -> tuple[str
 
 def classify(client: Client, arguments: argparse.Namespace, line: str) -> tuple[str, dict]:
     text, *pair = line.split("\t")
-    response = client.classify([text], pair, top_k=arguments.top_k, max_answer_tokens=arguments.max_answer_tokens)
+    response = client.classify(
+        [text], pair, top_k=arguments.top_k, max_answer_tokens=arguments.max_answer_tokens
+    )
     result = response.results[0]
     if result.labels:
         best = max(result.labels, key=lambda label: label.logit)
@@ -177,8 +182,13 @@ def report(error: Exception) -> dict:
         failure = Failure(grpc.StatusCode.INVALID_ARGUMENT, str(error))
     print(f"client: {failure}", file=sys.stderr)
     if failure.retry_after_s is not None:
-        print(f"client: the server asks to try again in {failure.retry_after_s:.2f} s", file=sys.stderr)
-    return {"error": {"code": failure.code.name, "reason": failure.reason, "message": failure.message}}
+        print(
+            f"client: the server asks to try again in {failure.retry_after_s:.2f} s",
+            file=sys.stderr,
+        )
+    return {
+        "error": {"code": failure.code.name, "reason": failure.reason, "message": failure.message}
+    }
 
 
 def run_lines(client: Client, arguments: argparse.Namespace) -> int:
@@ -192,7 +202,10 @@ def run_lines(client: Client, arguments: argparse.Namespace) -> int:
         except INPUT_ERRORS as error:
             failed = True
             text, value = "", report(error)
-        print(json.dumps(value, ensure_ascii=False) if arguments.output == "json" else text, flush=True)
+        print(
+            json.dumps(value, ensure_ascii=False) if arguments.output == "json" else text,
+            flush=True,
+        )
 
     pool = concurrent.futures.ThreadPoolExecutor(arguments.concurrency)
     pending: collections.deque = collections.deque()
@@ -220,14 +233,20 @@ def run_stream(client: Client, arguments: argparse.Namespace) -> int:
                     print(json.dumps(as_json(event), ensure_ascii=False), flush=True)
                 elif event.HasField("complete"):
                     texts = [sequence.text for sequence in event.complete.sequences]
-                    print("\t".join([escaped(texts[0][len(shown) :]), *map(escaped, texts[1:])]), flush=True)
+                    print(
+                        "\t".join([escaped(texts[0][len(shown) :]), *map(escaped, texts[1:])]),
+                        flush=True,
+                    )
                 elif event.chunk.index == 0:
                     shown += event.chunk.text
                     print(escaped(event.chunk.text), end="", flush=True)
         except INPUT_ERRORS as error:
             exit_code = EXIT_RPC
             told = report(error)
-            print(json.dumps(told, ensure_ascii=False) if arguments.output == "json" else "", flush=True)
+            print(
+                json.dumps(told, ensure_ascii=False) if arguments.output == "json" else "",
+                flush=True,
+            )
     return exit_code
 
 
@@ -237,7 +256,10 @@ def run_info(client: Client, arguments: argparse.Namespace) -> int:
         print(json.dumps(value, ensure_ascii=False))
     else:
         limits = value.pop("limits")
-        for name, item in {**value, **{f"limits.{key}": item for key, item in limits.items()}}.items():
+        for name, item in {
+            **value,
+            **{f"limits.{key}": item for key, item in limits.items()},
+        }.items():
             print(f"{name}\t{' '.join(map(str, item)) if isinstance(item, list) else item}")
     return 0
 
@@ -275,22 +297,46 @@ def connection_flags() -> argparse.ArgumentParser:
         metavar="N",
         help="maximum attempts per call: UNAVAILABLE and RESOURCE_EXHAUSTED are retried after the delay that the server asks for; range [1, 5] (default %(default)s)",
     )
-    group.add_argument("--tls", action="store_true", help="use TLS with the system's CA certificates; implied by --ca")
+    group.add_argument(
+        "--tls",
+        action="store_true",
+        help="use TLS with the system's CA certificates; implied by --ca",
+    )
     group.add_argument("--ca", metavar="FILE", help="CA certificate of the server (PEM)")
-    group.add_argument("--cert", metavar="FILE", help="client certificate for mutual TLS (PEM); needs --key")
+    group.add_argument(
+        "--cert", metavar="FILE", help="client certificate for mutual TLS (PEM); needs --key"
+    )
     group.add_argument("--key", metavar="FILE", help="private key of --cert (PEM)")
     group.add_argument(
-        "--server-name", metavar="NAME", help="name in the server's certificate, if it differs from --target"
+        "--server-name",
+        metavar="NAME",
+        help="name in the server's certificate, if it differs from --target",
     )
     group.add_argument(
-        "--api-key-file", metavar="FILE", help="file with the API key (default: the variable QUINTET_API_KEY)"
+        "--api-key-file",
+        metavar="FILE",
+        help="file with the API key (default: the variable QUINTET_API_KEY)",
     )
-    group.add_argument("--allow-plaintext", action="store_true", help="allow sending the API key to another machine without TLS")
+    group.add_argument(
+        "--allow-plaintext",
+        action="store_true",
+        help="allow sending the API key to another machine without TLS",
+    )
     group.add_argument("--output", choices=("text", "json"), default="text")
-    group.add_argument("--concurrency", type=int, default=1, metavar="CALLS", help="number of concurrent calls (default %(default)s)")
+    group.add_argument(
+        "--concurrency",
+        type=int,
+        default=1,
+        metavar="CALLS",
+        help="number of concurrent calls (default %(default)s)",
+    )
     call = parser.add_argument_group("call")
     call.add_argument("--model", help="name of the model; optional if the server has only one")
-    call.add_argument("--request-id", metavar="ID", help="request id of every call (default: generated by the server)")
+    call.add_argument(
+        "--request-id",
+        metavar="ID",
+        help="request id of every call (default: generated by the server)",
+    )
     call.add_argument("--priority", choices=("low", "normal", "high"))
     call.add_argument("--add-special-tokens", action=argparse.BooleanOptionalAction, default=None)
     call.add_argument("--truncate", action="store_true", help="truncate inputs that are too long")
@@ -304,11 +350,20 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     connection = connection_flags()
 
-    def add(name: str, help_text: str, run, call=None, inputs: str | None = "TEXT") -> argparse.ArgumentParser:
-        command = commands.add_parser(name, help=help_text, description=help_text, parents=[connection])
+    def add(
+        name: str, help_text: str, run, call=None, inputs: str | None = "TEXT"
+    ) -> argparse.ArgumentParser:
+        command = commands.add_parser(
+            name, help=help_text, description=help_text, parents=[connection]
+        )
         command.set_defaults(run=run, call=call)
         if inputs:
-            command.add_argument("inputs", nargs="*", metavar=inputs, help="inputs (default: lines of standard input)")
+            command.add_argument(
+                "inputs",
+                nargs="*",
+                metavar=inputs,
+                help="inputs (default: lines of standard input)",
+            )
         return command
 
     add_decoding_flags(add("generate", "Generate text.", run_lines, generate))
@@ -317,20 +372,50 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("--pooling", choices=("none", "mean", "first", "last"), default="mean")
     command.add_argument("--normalize", action="store_true", help="scale embeddings to unit length")
     command.add_argument("--vector-type", choices=("fp32", "fp16", "bf16"), default="fp32")
-    command = add("score", "Log-likelihood of targets: INPUT<TAB>TARGET[<TAB>TARGET...].", run_lines, score, "LINE")
-    command.add_argument("--top-logprobs", type=int, default=0, metavar="N")
-    command.add_argument("--sliding-window", type=int, default=0, metavar="N", help="attention window in tokens (causal models only); 0 = unlimited")
-    command.add_argument("--prefix-lm", action="store_true", help="bidirectional attention within the input (causal models only)")
     command = add(
-        "classify", "Labels of texts or tokens, or answers to QUESTION<TAB>CONTEXT.", run_lines, classify, "LINE"
+        "score",
+        "Log-likelihood of targets: INPUT<TAB>TARGET[<TAB>TARGET...].",
+        run_lines,
+        score,
+        "LINE",
     )
-    command.add_argument("--top-k", type=int, default=0, metavar="N", help="number of answers; 0 = the server's default")
+    command.add_argument("--top-logprobs", type=int, default=0, metavar="N")
+    command.add_argument(
+        "--sliding-window",
+        type=int,
+        default=0,
+        metavar="N",
+        help="attention window in tokens (causal models only); 0 = unlimited",
+    )
+    command.add_argument(
+        "--prefix-lm",
+        action="store_true",
+        help="bidirectional attention within the input (causal models only)",
+    )
+    command = add(
+        "classify",
+        "Labels of texts or tokens, or answers to QUESTION<TAB>CONTEXT.",
+        run_lines,
+        classify,
+        "LINE",
+    )
+    command.add_argument(
+        "--top-k",
+        type=int,
+        default=0,
+        metavar="N",
+        help="number of answers; 0 = the server's default",
+    )
     command.add_argument("--max-answer-tokens", type=int, default=0, metavar="N")
     add("tokenize", "Token ids of text.", run_lines, tokenize)
     add("detokenize", "Text of token ids, separated by blanks.", run_lines, detokenize, "IDS")
     add("info", "What the model is, and the server's limits.", run_info, inputs=None)
     command = add("health", "Whether the server serves.", run_health, inputs=None)
-    command.add_argument("--service", default="", help="service to check, for example quintet.v1.Inference (default: the whole server)")
+    command.add_argument(
+        "--service",
+        default="",
+        help="service to check, for example quintet.v1.Inference (default: the whole server)",
+    )
     return parser
 
 
@@ -366,7 +451,9 @@ def main() -> int:
     parser = build_parser()
     arguments = parser.parse_args()
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `client.py ... | head` ends quietly
-    sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # a line that is not UTF-8 costs only itself
+    sys.stdin.reconfigure(
+        encoding="utf-8", errors="surrogateescape"
+    )  # a line that is not UTF-8 costs only itself
     sys.stdout.reconfigure(encoding="utf-8")
     try:
         if "decoding_num_beams" in arguments:
@@ -386,7 +473,9 @@ def main() -> int:
         return EXIT_RPC
     except OSError as error:
         print(f"client: writing standard output: {error}", file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left would fail again at exit
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # what is left would fail again at exit
         return EXIT_FAILED
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

@@ -5,6 +5,7 @@ Each of that library's parts brings its own version of Unicode, so the tables ar
 code point, instead of being taken from one version's data files. Only grapheme cluster properties, which it hardly shows,
 come from the `regex` package; marks that the library does not know yet are left out. Needs: tokenizers, regex. Usage: tools/make_unicode_tables.py > models/tokenizers/unicode_tables.cc
 """
+
 import base64
 import struct
 import sys
@@ -16,9 +17,13 @@ from tokenizers import pre_tokenizers as pt
 
 CODE_POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 ALL = "".join(map(chr, CODE_POINTS))
-CATEGORIES = ("Cn Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co").split()
+CATEGORIES = (
+    "Cn Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co"
+).split()
 # Order of enum GraphemeBreak in unicode.h.
-BREAKS = ("Other CR LF Control Extend ZWJ Regional_Indicator Prepend SpacingMark L V T LV LVT").split()
+BREAKS = (
+    "Other CR LF Control Extend ZWJ Regional_Indicator Prepend SpacingMark L V T LV LVT"
+).split()
 
 
 def matched(pattern):
@@ -66,12 +71,63 @@ def changed_by(normalizer, extra=()):
 def combining_classes():
     nfd = nm.NFD()
     # One mark of each class, by ascending class: a mark sorts before another exactly when its class is lower.
-    marks = {1: 0x334, 6: 0x16FF0, 7: 0x93C, 8: 0x3099, 9: 0x94D, 10: 0x5B0, 11: 0x5B1, 12: 0x5B2, 13: 0x5B3, 14: 0x5B4, 15: 0x5B5,
-             16: 0x5B6, 17: 0x5B7, 18: 0x5B8, 19: 0x5B9, 20: 0x5BB, 21: 0x5BC, 22: 0x5BD, 23: 0x5BF, 24: 0x5C1, 25: 0x5C2,
-             26: 0xFB1E, 27: 0x64B, 28: 0x64C, 29: 0x64D, 30: 0x64E, 31: 0x64F, 32: 0x650, 33: 0x651, 34: 0x652, 35: 0x670,
-             36: 0x711, 84: 0xC55, 91: 0xC56, 103: 0xE38, 107: 0xE48, 118: 0xEB8, 122: 0xEC8, 129: 0xF71, 130: 0xF72,
-             132: 0xF74, 202: 0x321, 214: 0x1DCE, 216: 0x31B, 218: 0x302A, 220: 0x316, 222: 0x59A, 224: 0x302E, 226: 0x1D16D,
-             228: 0x5AE, 230: 0x300, 232: 0x315, 233: 0x35C, 234: 0x35D, 240: 0x345}
+    marks = {
+        1: 0x334,
+        6: 0x16FF0,
+        7: 0x93C,
+        8: 0x3099,
+        9: 0x94D,
+        10: 0x5B0,
+        11: 0x5B1,
+        12: 0x5B2,
+        13: 0x5B3,
+        14: 0x5B4,
+        15: 0x5B5,
+        16: 0x5B6,
+        17: 0x5B7,
+        18: 0x5B8,
+        19: 0x5B9,
+        20: 0x5BB,
+        21: 0x5BC,
+        22: 0x5BD,
+        23: 0x5BF,
+        24: 0x5C1,
+        25: 0x5C2,
+        26: 0xFB1E,
+        27: 0x64B,
+        28: 0x64C,
+        29: 0x64D,
+        30: 0x64E,
+        31: 0x64F,
+        32: 0x650,
+        33: 0x651,
+        34: 0x652,
+        35: 0x670,
+        36: 0x711,
+        84: 0xC55,
+        91: 0xC56,
+        103: 0xE38,
+        107: 0xE48,
+        118: 0xEB8,
+        122: 0xEC8,
+        129: 0xF71,
+        130: 0xF72,
+        132: 0xF74,
+        202: 0x321,
+        214: 0x1DCE,
+        216: 0x31B,
+        218: 0x302A,
+        220: 0x316,
+        222: 0x59A,
+        224: 0x302E,
+        226: 0x1D16D,
+        228: 0x5AE,
+        230: 0x300,
+        232: 0x315,
+        233: 0x35C,
+        234: 0x35D,
+        240: 0x345,
+    }
     known = {m: k for k, m in marks.items()}
 
     def swaps(first, second):
@@ -121,7 +177,7 @@ def emit(name, comment, data):
     print(f"// {comment}")
     print(f"const char {name}[] =")
     text = base64.b64encode(data).decode()
-    lines = [text[i:i + 116] for i in range(0, len(text), 116)]
+    lines = [text[i : i + 116] for i in range(0, len(text), 116)]
     print("\n".join(f'    "{line}"' for line in lines) + ";\n")
 
 
@@ -132,9 +188,18 @@ def main():
             categories[c] = number
     sets = [
         matched(r"\s+"),  # White_Space
-        {ord(c) for c in ALL if len(pt.Whitespace().pre_tokenize_str("a" + c)) == 1} - matched(r"\s+"),  # \w
-        {c for c in CODE_POINTS if len(pt.Digits(individual_digits=True).pre_tokenize_str("a" + chr(c) + "a")) == 3},
-        {c for c in CODE_POINTS if len(pt.Punctuation("isolated").pre_tokenize_str("a" + chr(c) + "a")) == 3},
+        {ord(c) for c in ALL if len(pt.Whitespace().pre_tokenize_str("a" + c)) == 1}
+        - matched(r"\s+"),  # \w
+        {
+            c
+            for c in CODE_POINTS
+            if len(pt.Digits(individual_digits=True).pre_tokenize_str("a" + chr(c) + "a")) == 3
+        },
+        {
+            c
+            for c in CODE_POINTS
+            if len(pt.Punctuation("isolated").pre_tokenize_str("a" + chr(c) + "a")) == 3
+        },
         {c for c in CODE_POINTS if nm.StripAccents().normalize_str("a" + chr(c)) == "a"},
     ]
     flags = {}
@@ -167,12 +232,22 @@ def main():
         last = first
     classes = combining_classes()
 
-    print("// Written by tools/make_unicode_tables.py; do not edit. Layouts: unicode.cc, which unpacks them.")
+    print(
+        "// Written by tools/make_unicode_tables.py; do not edit. Layouts: unicode.cc, which unpacks them."
+    )
     print('#include "models/tokenizers/unicode_tables.h"\n')
     print("// clang-format off\nnamespace quintet {\n")
     emit("kCategoryRuns", "General category, runs.", runs(lambda c: categories.get(c, 0)))
-    emit("kFlagRuns", "White space 1, word 2, number 4, punctuation 8, accent 16; runs.", runs(lambda c: flags.get(c, 0)))
-    emit("kGraphemeRuns", "Grapheme_Cluster_Break, pictographic 16, conjunct 32 * kind; runs.", runs(lambda c: breaks.get(c, 0)))
+    emit(
+        "kFlagRuns",
+        "White space 1, word 2, number 4, punctuation 8, accent 16; runs.",
+        runs(lambda c: flags.get(c, 0)),
+    )
+    emit(
+        "kGraphemeRuns",
+        "Grapheme_Cluster_Break, pictographic 16, conjunct 32 * kind; runs.",
+        runs(lambda c: breaks.get(c, 0)),
+    )
     emit("kCombiningRuns", "Canonical combining class, runs.", runs(lambda c: classes.get(c, 0)))
     emit("kCanonicalMappings", "NFD of a code point, Hangul aside.", mappings(nfd))
     emit("kCompatibilityMappings", "NFKD of a code point where it is not its NFD.", mappings(nfkd))

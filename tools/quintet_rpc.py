@@ -39,7 +39,9 @@ def _generate_stubs() -> pathlib.Path:
     key = hashlib.sha256(f"{grpc.__version__} {google.protobuf.__version__}".encode())
     for proto in protos:
         key.update(str(proto.relative_to(PROTO_DIRECTORY)).encode() + b"\0" + proto.read_bytes())
-    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "quintet"
+    cache = (
+        pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "quintet"
+    )
     stubs = cache / f"stubs-{key.hexdigest()[:16]}"
     if stubs.is_dir():
         return stubs
@@ -49,7 +51,13 @@ def _generate_stubs() -> pathlib.Path:
     cache.mkdir(parents=True, exist_ok=True)
     work = pathlib.Path(tempfile.mkdtemp(dir=cache))
     include = pathlib.Path(protoc.__file__).parent / "_proto"
-    arguments = ["protoc", f"-I{PROTO_DIRECTORY}", f"-I{include}", f"--python_out={work}", f"--grpc_python_out={work}"]
+    arguments = [
+        "protoc",
+        f"-I{PROTO_DIRECTORY}",
+        f"-I{include}",
+        f"--python_out={work}",
+        f"--grpc_python_out={work}",
+    ]
     if protoc.main(arguments + [str(proto) for proto in protos]) != 0:
         shutil.rmtree(work)
         raise ImportError("the stubs could not be generated from proto/")
@@ -83,7 +91,9 @@ class Failure:
         reason = request_id = ""
         fields, retry_after_s = [], None
         trailers = dict(error.trailing_metadata() or ())
-        for detail in status_pb2.Status.FromString(trailers.get("grpc-status-details-bin", b"")).details:
+        for detail in status_pb2.Status.FromString(
+            trailers.get("grpc-status-details-bin", b"")
+        ).details:
             info, bad, retry = (
                 error_details_pb2.ErrorInfo(),
                 error_details_pb2.BadRequest(),
@@ -92,13 +102,21 @@ class Failure:
             if detail.Unpack(info):
                 reason, request_id = info.reason, info.metadata.get("request_id", "")
             elif detail.Unpack(bad):
-                fields += [(violation.field, violation.description) for violation in bad.field_violations]
+                fields += [
+                    (violation.field, violation.description) for violation in bad.field_violations
+                ]
             elif detail.Unpack(retry):
                 retry_after_s = retry.retry_delay.ToTimedelta().total_seconds()
-        return Failure(error.code(), error.details() or "", reason, request_id, tuple(fields), retry_after_s)
+        return Failure(
+            error.code(), error.details() or "", reason, request_id, tuple(fields), retry_after_s
+        )
 
     def __str__(self) -> str:
-        return f"{self.code.name} {self.reason}: {self.message}" if self.reason else f"{self.code.name}: {self.message}"
+        return (
+            f"{self.code.name} {self.reason}: {self.message}"
+            if self.reason
+            else f"{self.code.name}: {self.message}"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +126,9 @@ class Tls:
     ca: str | None = None
     cert: str | None = None
     key: str | None = None
-    server_name: str | None = None  # the name in the server's certificate, where the address is another
+    server_name: str | None = (
+        None  # the name in the server's certificate, where the address is another
+    )
 
     def credentials(self) -> grpc.ChannelCredentials:
         def read(path: str | None) -> bytes | None:
@@ -117,7 +137,9 @@ class Tls:
         return grpc.ssl_channel_credentials(read(self.ca), read(self.key), read(self.cert))
 
 
-def _channel_options(tls: Tls | None, attempts: int, max_message_bytes: int) -> list[tuple[str, object]]:
+def _channel_options(
+    tls: Tls | None, attempts: int, max_message_bytes: int
+) -> list[tuple[str, object]]:
     options: list[tuple[str, object]] = [
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.enable_retries", int(attempts > 1)),
@@ -185,7 +207,9 @@ class Client:
             raise ValueError("an API key is sent to another machine only over TLS")
         options = [*_channel_options(tls, attempts, max_message_bytes), *channel_options]
         self.channel = (
-            grpc.secure_channel(target, tls.credentials(), options) if tls else grpc.insecure_channel(target, options)
+            grpc.secure_channel(target, tls.credentials(), options)
+            if tls
+            else grpc.insecure_channel(target, options)
         )
         self.stub = inference_pb2_grpc.InferenceStub(self.channel)
         self._call = call or {}
@@ -221,20 +245,32 @@ class Client:
     ) -> pb.EncodeResponse:
         options = _encode_options(pooling, normalize, vector_type)
         inputs = [make_input(value) for value in values]
-        return self.stub.Encode(pb.EncodeRequest(call=self._options(), inputs=inputs, options=options), **self._sending)
+        return self.stub.Encode(
+            pb.EncodeRequest(call=self._options(), inputs=inputs, options=options), **self._sending
+        )
 
-    def encode_stream(self, values, *, pooling: str = "MEAN", normalize: bool = False, vector_type: str = "FP32"):
+    def encode_stream(
+        self, values, *, pooling: str = "MEAN", normalize: bool = False, vector_type: str = "FP32"
+    ):
         """Encodes an iterable of any length; yields EncodeStreamResponse in completion order,
         with item_id = index in `values`."""
         options = _encode_options(pooling, normalize, vector_type)
         requests = (
-            pb.EncodeStreamRequest(call=self._options(), item_id=i, input=make_input(value), options=options)
+            pb.EncodeStreamRequest(
+                call=self._options(), item_id=i, input=make_input(value), options=options
+            )
             for i, value in enumerate(values)
         )
         return self.stub.EncodeStream(requests, **self._sending)
 
     def score(
-        self, value, targets, *, top_logprobs: int = 0, sliding_window: int = 0, prefix_lm: bool = False
+        self,
+        value,
+        targets,
+        *,
+        top_logprobs: int = 0,
+        sliding_window: int = 0,
+        prefix_lm: bool = False,
     ) -> pb.ScoreResponse:
         request = pb.ScoreRequest(
             call=self._options(),
@@ -246,7 +282,9 @@ class Client:
         )
         return self.stub.Score(request, **self._sending)
 
-    def classify(self, values, pairs=(), *, top_k: int = 0, max_answer_tokens: int = 0) -> pb.ClassifyResponse:
+    def classify(
+        self, values, pairs=(), *, top_k: int = 0, max_answer_tokens: int = 0
+    ) -> pb.ClassifyResponse:
         """`pairs`: context of each question (question answering). 0: the server's default."""
         request = pb.ClassifyRequest(
             call=self._options(),
@@ -258,21 +296,31 @@ class Client:
         return self.stub.Classify(request, **self._sending)
 
     def tokenize(self, text: str) -> pb.TokenizeResponse:
-        return self.stub.Tokenize(pb.TokenizeRequest(call=self._options(), text=text), **self._sending)
+        return self.stub.Tokenize(
+            pb.TokenizeRequest(call=self._options(), text=text), **self._sending
+        )
 
     def detokenize(self, ids, *, skip_special_tokens: bool = True) -> pb.DetokenizeResponse:
-        request = pb.DetokenizeRequest(call=self._options(), token_ids=ids, skip_special_tokens=skip_special_tokens)
+        request = pb.DetokenizeRequest(
+            call=self._options(), token_ids=ids, skip_special_tokens=skip_special_tokens
+        )
         return self.stub.Detokenize(request, **self._sending)
 
     def info(self) -> pb.GetModelInfoResponse:
-        return self.stub.GetModelInfo(pb.GetModelInfoRequest(model=self._call.get("model", "")), **self._sending)
+        return self.stub.GetModelInfo(
+            pb.GetModelInfoRequest(model=self._call.get("model", "")), **self._sending
+        )
 
     def health(self, service: str = "") -> str:
         """Health of the server or of `service`: SERVING or NOT_SERVING. Needs no API key."""
         stub = health_pb2_grpc.HealthStub(self.channel)
-        answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=self._sending["timeout"])
+        answer = stub.Check(
+            health_pb2.HealthCheckRequest(service=service), timeout=self._sending["timeout"]
+        )
         return health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
 
 
 def _encode_options(pooling: str, normalize: bool, vector_type: str) -> pb.EncodeOptions:
-    return pb.EncodeOptions(pooling=f"POOLING_{pooling}", normalize=normalize, vector_type=f"VECTOR_TYPE_{vector_type}")
+    return pb.EncodeOptions(
+        pooling=f"POOLING_{pooling}", normalize=normalize, vector_type=f"VECTOR_TYPE_{vector_type}"
+    )

@@ -15,6 +15,7 @@ with 0 only when all were clean or the library's, with 77 where there is no GPU.
 
 usage: sanitize_gpu.py [--program build/tests/kernels_gpu_test] [--tools racecheck ...] [--paths sm_90 portable] [--seconds 480] [--out FILE]
 """
+
 import argparse
 import collections
 import concurrent.futures
@@ -40,7 +41,9 @@ SHORT_SECONDS, GROUP_SECONDS = 12.0, 60.0
 
 def list_cases(program, cases):
     """Name of the GPU (None without one) and names of the test cases."""
-    run = subprocess.run([program, "--list-test-names-only", cases], stdout=subprocess.PIPE, text=True, timeout=60)
+    run = subprocess.run(
+        [program, "--list-test-names-only", cases], stdout=subprocess.PIPE, text=True, timeout=60
+    )
     lines = run.stdout.splitlines()
     if not lines:
         sys.exit(f"{program} lists no test cases")  # it does not run
@@ -58,7 +61,11 @@ def earlier_seconds(file):
     """{(path, tool, case): seconds} of those that ended; where one path's did not, the other's stand for it."""
     if not file or not os.path.exists(file):
         return {}
-    ended = [r for r in json.loads(pathlib.Path(file).read_text()).get("results", []) if r["outcome"] in (*GOOD, "finding")]
+    ended = [
+        r
+        for r in json.loads(pathlib.Path(file).read_text()).get("results", [])
+        if r["outcome"] in (*GOOD, "finding")
+    ]
     seconds = {(path, r["tool"], r["case"]): r["seconds"] for r in ended for path in PATHS}
     seconds.update({(r["path"], r["tool"], r["case"]): r["seconds"] for r in ended})
     return seconds
@@ -72,7 +79,9 @@ def clean_ones(file):
         results = json.loads(pathlib.Path(file).read_text())["results"]
         return {(r["path"], r["tool"], r["case"]) for r in results if r["outcome"] in GOOD}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        sys.exit(f"--rest-of {file}: expected a report that --out wrote, got {type(error).__name__}: {error}")
+        sys.exit(
+            f"--rest-of {file}: expected a report that --out wrote, got {type(error).__name__}: {error}"
+        )
 
 
 def groups_of(args, names, expected, done):
@@ -105,12 +114,22 @@ def run_cases(args, path, tool, names, end):
     left = min(args.seconds_each, end - time.monotonic())
     if left <= 1:
         return "did not finish", 0.0, ""
-    environment = dict(os.environ, QUINTET_CUDA_PORTABLE="1" if path == "portable" else "0", QUINTET_BRIEF_TESTS="1")
+    environment = dict(
+        os.environ,
+        QUINTET_CUDA_PORTABLE="1" if path == "portable" else "0",
+        QUINTET_BRIEF_TESTS="1",
+    )
     flags = ["--tool", tool, "--error-exitcode", str(FINDING), "--print-limit", "0"]  # 0: all
     command = [args.sanitizer, *flags, args.program, ",".join(map(catch_filter, names))]
     begin = time.monotonic()
     # Start a new session: killing only the sanitizer would leave the program running.
-    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, start_new_session=True)
+    run = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        start_new_session=True,
+    )
     try:
         text = run.communicate(timeout=left)[0].decode(errors="replace")
     except subprocess.TimeoutExpired:
@@ -127,8 +146,12 @@ def only_in_library(text):
         return False
     reports = re.findall(r"^=+ (?:Error|Warning): (.*)", text, re.MULTILINE)
     places = re.findall(r"\b(?:Read|Write) access at (\S+)", text)
-    return (len(reports) == int(summary[1]) > 0 and all(report.startswith("Race reported between ") for report in reports)
-            and len(places) >= 2 * len(reports) and all(place.startswith(LIBRARY) for place in places))
+    return (
+        len(reports) == int(summary[1]) > 0
+        and all(report.startswith("Race reported between ") for report in reports)
+        and len(places) >= 2 * len(reports)
+        and all(place.startswith(LIBRARY) for place in places)
+    )
 
 
 def outcome_of(code, text, cases):
@@ -147,7 +170,12 @@ def run_group(args, path, tool, names, end):
     outcome, seconds, output = run_cases(args, path, tool, names, end)
     if outcome != "clean" and len(names) > 1:
         return [result for name in names for result in run_group(args, path, tool, [name], end)]
-    results = [dict(path=path, tool=tool, case=name, outcome=outcome, seconds=round(seconds / len(names), 1)) for name in names]
+    results = [
+        dict(
+            path=path, tool=tool, case=name, outcome=outcome, seconds=round(seconds / len(names), 1)
+        )
+        for name in names
+    ]
     if outcome not in ("clean", "did not finish"):
         results[0]["output"] = output
     return results
@@ -155,21 +183,45 @@ def run_group(args, path, tool, names, end):
 
 def counts_of(results):
     counts = collections.Counter((r["path"], r["tool"], r["outcome"]) for r in results)
-    return [dict(path=path, tool=tool, outcome=outcome, cases=count) for (path, tool, outcome), count in sorted(counts.items())]
+    return [
+        dict(path=path, tool=tool, outcome=outcome, cases=count)
+        for (path, tool, outcome), count in sorted(counts.items())
+    ]
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--program", default=str(ROOT / "build/tests/kernels_gpu_test"))
     parser.add_argument("--tools", nargs="+", default=TOOLS, choices=TOOLS)
     parser.add_argument("--paths", nargs="+", default=PATHS, choices=PATHS)
     parser.add_argument("--cases", default="~[cpu]~[sweep]")
     parser.add_argument("--seconds", type=float, default=480, help="time limit for the whole run")
-    parser.add_argument("--seconds-each", type=float, default=300, help="time limit for one process")
-    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="number of concurrent processes")
-    parser.add_argument("--shortest-first", action="store_true", help="run the shortest cases first, to finish more cases within --seconds")
-    parser.add_argument("--earlier", default=str(ROOT / "tools/bench/results/sanitizers_gpu_h200.json"), help="report of an earlier run")
-    parser.add_argument("--rest-of", metavar="FILE", help="report of an unfinished run of the same program: what was clean or the library's is not repeated")
+    parser.add_argument(
+        "--seconds-each", type=float, default=300, help="time limit for one process"
+    )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=len(os.sched_getaffinity(0)),
+        help="number of concurrent processes",
+    )
+    parser.add_argument(
+        "--shortest-first",
+        action="store_true",
+        help="run the shortest cases first, to finish more cases within --seconds",
+    )
+    parser.add_argument(
+        "--earlier",
+        default=str(ROOT / "tools/bench/results/sanitizers_gpu_h200.json"),
+        help="report of an earlier run",
+    )
+    parser.add_argument(
+        "--rest-of",
+        metavar="FILE",
+        help="report of an unfinished run of the same program: what was clean or the library's is not repeated",
+    )
     parser.add_argument("--out", help="also write the report as JSON to this file")
     args = parser.parse_args()
     args.sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
@@ -187,20 +239,36 @@ def main():
     end = begin + args.seconds
     results = []
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        runs = [pool.submit(run_group, args, *group, end) for group in groups_of(args, names, earlier_seconds(args.earlier), done)]
+        runs = [
+            pool.submit(run_group, args, *group, end)
+            for group in groups_of(args, names, earlier_seconds(args.earlier), done)
+        ]
         for run in concurrent.futures.as_completed(runs):
             for result in run.result():
                 results.append(result)
-                print(f"{result['outcome']:15s} {result['path']:9s} {result['tool']:10s} {result['seconds']:6.1f} s  {result['case']}", flush=True)
+                print(
+                    f"{result['outcome']:15s} {result['path']:9s} {result['tool']:10s} {result['seconds']:6.1f} s  {result['case']}",
+                    flush=True,
+                )
     seconds = time.monotonic() - begin
     for row in counts_of(results):
         print(f"{row['path']} {row['tool']}: {row['cases']} of {len(names)} cases {row['outcome']}")
-    clean, good = (sum(r["outcome"] in outcomes for r in results) for outcomes in (("clean",), GOOD))
-    print(f"{clean} of {len(results)} clean (cases x tools x paths), {good - clean} the library's, {seconds:.0f} s, {args.jobs} processes at once on "
-          f"{gpu}")
+    clean, good = (
+        sum(r["outcome"] in outcomes for r in results) for outcomes in (("clean",), GOOD)
+    )
+    print(
+        f"{clean} of {len(results)} clean (cases x tools x paths), {good - clean} the library's, {seconds:.0f} s, {args.jobs} processes at once on "
+        f"{gpu}"
+    )
     if args.out:
-        report = dict(device=gpu, seconds=round(seconds), processes=args.jobs, cases=args.cases, counts=counts_of(results),
-                      results=sorted(results, key=lambda r: (r["path"], r["tool"], r["case"])))
+        report = dict(
+            device=gpu,
+            seconds=round(seconds),
+            processes=args.jobs,
+            cases=args.cases,
+            counts=counts_of(results),
+            results=sorted(results, key=lambda r: (r["path"], r["tool"], r["case"])),
+        )
         pathlib.Path(args.out).write_text(json.dumps(report, indent=1) + "\n")
     return 0 if good == len(results) else 1
 

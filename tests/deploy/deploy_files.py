@@ -26,7 +26,14 @@ def documents(path: str) -> list[dict]:
 
 def run(*command, **arguments) -> str:
     """Runs a tool and returns its output. Fails the test if the tool fails."""
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120, check=False, **arguments)
+    done = subprocess.run(
+        [str(word) for word in command],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        **arguments,
+    )
     assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
     return done.stdout + done.stderr
 
@@ -43,7 +50,9 @@ def listening(count: int, command_of, log: pathlib.Path):
     for _ in range(5):
         ports = [free_port() for _ in range(count)]
         with open(log, "wb") as output:
-            process = subprocess.Popen([str(word) for word in command_of(*ports)], stdout=output, stderr=output)
+            process = subprocess.Popen(
+                [str(word) for word in command_of(*ports)], stdout=output, stderr=output
+            )
         eventually(lambda: process.poll() is not None or all(accepts(port) for port in ports), 60)
         if process.poll() is None:
             break
@@ -58,8 +67,18 @@ def listening(count: int, command_of, log: pathlib.Path):
 def settled_flags(arguments: list[str], variables: dict[str, str] | None = None) -> dict:
     """Returns the effective flags of `quintet` for a command line. Fails on an unknown flag."""
     assert arguments[0] == "serve", arguments
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("QUINTET_")}
-    done = subprocess.run([BINARY, *arguments, "--print-config"], capture_output=True, text=True, timeout=60, check=False,
-                          env={**environment, **(variables or {})})
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("QUINTET_")
+    }
+    done = subprocess.run(
+        [BINARY, *arguments, "--print-config"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**environment, **(variables or {})},
+    )
     assert done.returncode == 0, done.stderr
-    return tomllib.loads(re.sub(r"(?m)^# (?=[a-z-]+ = )", "", done.stdout))["serve"]  # --print-config comments defaults out
+    return tomllib.loads(re.sub(r"(?m)^# (?=[a-z-]+ = )", "", done.stdout))[
+        "serve"
+    ]  # --print-config comments defaults out

@@ -9,7 +9,11 @@ from deploy_files import DEPLOY, documents, settled_flags
 
 FOLDER = DEPLOY / "kubernetes"
 FILES = sorted(str(path.relative_to(DEPLOY)) for path in FOLDER.rglob("*.yaml"))
-WITHOUT_SCHEMA = {"Kustomization", "ServiceMonitor", "ScaledObject"}  # kinds of extensions, not of Kubernetes
+WITHOUT_SCHEMA = {
+    "Kustomization",
+    "ServiceMonitor",
+    "ScaledObject",
+}  # kinds of extensions, not of Kubernetes
 KUBERNETES = ("1.30", "1.37")
 
 
@@ -53,8 +57,11 @@ def test_kustomization_lists_every_file():
 
 def test_selectors_find_the_pods():
     labels = pod()["metadata"]["labels"].items()
-    selectors = [only("Deployment")["spec"]["selector"]["matchLabels"], only("PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
-                 only("NetworkPolicy")["spec"]["podSelector"]["matchLabels"]]
+    selectors = [
+        only("Deployment")["spec"]["selector"]["matchLabels"],
+        only("PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
+        only("NetworkPolicy")["spec"]["podSelector"]["matchLabels"],
+    ]
     selectors += [service["spec"]["selector"] for service in every("Service")]
     for selector in selectors:
         assert selector and selector.items() <= labels
@@ -63,21 +70,31 @@ def test_selectors_find_the_pods():
 def test_ports_by_name():
     ports = {port["name"] for port in container()["ports"]}
     used = [port["targetPort"] for service in every("Service") for port in service["spec"]["ports"]]
-    used += [container()[probe]["httpGet"]["port"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")]
-    used += [port["port"] for rule in only("NetworkPolicy")["spec"]["ingress"] for port in rule["ports"]]
+    used += [
+        container()[probe]["httpGet"]["port"]
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe")
+    ]
+    used += [
+        port["port"] for rule in only("NetworkPolicy")["spec"]["ingress"] for port in rule["ports"]
+    ]
     assert set(used) == ports
 
 
 def test_services():
-    headless, = [service for service in every("Service") if service["spec"].get("clusterIP") == "None"]
+    (headless,) = [
+        service for service in every("Service") if service["spec"].get("clusterIP") == "None"
+    ]
     assert len(every("Service")) == 2
     for service in every("Service"):
         protocols = {port["name"]: port["appProtocol"] for port in service["spec"]["ports"]}
         assert protocols["grpc"] == "kubernetes.io/h2c"
     # Prometheus scrapes each pod once, through the service that is not headless.
     monitor = only("ServiceMonitor")["spec"]
-    watched, = [service for service in every("Service")
-                if monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()]
+    (watched,) = [
+        service
+        for service in every("Service")
+        if monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    ]
     assert watched is not headless
     assert monitor["endpoints"][0]["port"] in {port["name"] for port in watched["spec"]["ports"]}
 
@@ -88,7 +105,7 @@ def test_flags():
     assert flags["listen"].endswith(f":{ports['grpc']}")
     assert flags["http-listen"].endswith(f":{ports['http']}")
     # The mounted model is the served one, and draining fits into the grace period.
-    mount, = container()["volumeMounts"]
+    (mount,) = container()["volumeMounts"]
     assert flags["model"].split("=")[-1].startswith(mount["mountPath"] + "/") and mount["readOnly"]
     drain_s = float(flags["drain-delay"]) + float(flags["drain-timeout"])
     assert drain_s + 5 <= pod()["spec"]["terminationGracePeriodSeconds"] == 45
@@ -96,11 +113,22 @@ def test_flags():
 
 def test_probes():
     times = {}
-    for probe, path in (("startupProbe", "/readyz"), ("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
+    for probe, path in (
+        ("startupProbe", "/readyz"),
+        ("livenessProbe", "/healthz"),
+        ("readinessProbe", "/readyz"),
+    ):
         assert container()[probe]["httpGet"]["path"] == path
-        times[probe] = tuple(container()[probe][field] for field in ("failureThreshold", "periodSeconds", "timeoutSeconds"))
+        times[probe] = tuple(
+            container()[probe][field]
+            for field in ("failureThreshold", "periodSeconds", "timeoutSeconds")
+        )
     # The default timeout of 1 s is too short on a busy node: a failed liveness probe restarts the pod.
-    assert times == {"startupProbe": (60, 10, 5), "livenessProbe": (3, 10, 5), "readinessProbe": (3, 5, 3)}
+    assert times == {
+        "startupProbe": (60, 10, 5),
+        "livenessProbe": (3, 10, 5),
+        "readinessProbe": (3, 5, 3),
+    }
 
 
 def test_confinement():
@@ -108,13 +136,24 @@ def test_confinement():
     assert spec["securityContext"]["runAsNonRoot"] and spec["securityContext"]["runAsUser"] > 0
     assert spec["automountServiceAccountToken"] is False
     assert spec["enableServiceLinks"] is False
-    assert own["readOnlyRootFilesystem"] and not own["allowPrivilegeEscalation"] and own["capabilities"] == {"drop": ["ALL"]}
+    assert (
+        own["readOnlyRootFilesystem"]
+        and not own["allowPrivilegeEscalation"]
+        and own["capabilities"] == {"drop": ["ALL"]}
+    )
 
 
 def test_autoscalers_watch_the_same_queue():
     hpa, scaled = only("HorizontalPodAutoscaler")["spec"], only("ScaledObject")["spec"]
-    assert hpa["scaleTargetRef"]["name"] == scaled["scaleTargetRef"]["name"] == only("Deployment")["metadata"]["name"]
-    assert (hpa["minReplicas"], hpa["maxReplicas"]) == (scaled["minReplicaCount"], scaled["maxReplicaCount"])
+    assert (
+        hpa["scaleTargetRef"]["name"]
+        == scaled["scaleTargetRef"]["name"]
+        == only("Deployment")["metadata"]["name"]
+    )
+    assert (hpa["minReplicas"], hpa["maxReplicas"]) == (
+        scaled["minReplicaCount"],
+        scaled["maxReplicaCount"],
+    )
     metric, trigger = hpa["metrics"][0]["pods"], scaled["triggers"][0]["metadata"]
     assert trigger["query"] == f"sum({metric['metric']['name']})"
     assert metric["target"]["averageValue"] == trigger["threshold"] == "5"

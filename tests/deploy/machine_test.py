@@ -26,9 +26,15 @@ def instruction(stage: str, name: str) -> str:
 
 def owners(libraries: set[str]) -> set[str]:
     """Returns the packages of shared libraries. dpkg knows files of /lib (a link to /usr/lib) by either path."""
-    paths = {library: {library, library.removeprefix("/usr"), "/usr" + library} for library in libraries}
-    found = subprocess.run(["dpkg", "-S", *(path for ways in paths.values() for path in ways)], capture_output=True, text=True,
-                           check=False).stdout
+    paths = {
+        library: {library, library.removeprefix("/usr"), "/usr" + library} for library in libraries
+    }
+    found = subprocess.run(
+        ["dpkg", "-S", *(path for ways in paths.values() for path in ways)],
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout
     packages = {path: package for package, path in re.findall(r"(?m)^([^:,]+):[^ ]* (/.*)$", found)}
     for library, ways in paths.items():
         assert ways & packages.keys(), f"no package owns {library}"
@@ -45,10 +51,14 @@ def test_runtime_packages_are_those_that_the_binary_links():
     linked = {name: path for name, path in linked.items() if name not in cuda}
     needed = set(re.findall(r"NEEDED\s+(\S+)", run("objdump", "-p", BINARY)))
     direct = owners({path for name, path in linked.items() if name in needed}) - ALWAYS_THERE
-    install = re.search(r"apt-get install -y --no-install-recommends (.*?)&&", stages()["base"]).group(1)
+    install = re.search(
+        r"apt-get install -y --no-install-recommends (.*?)&&", stages()["base"]
+    ).group(1)
     assert set(install.split()) == direct
     # Indirect libraries are dependencies of these packages.
-    recursive = run("apt-cache", "depends", "--recurse", "--installed", "--important", *sorted(direct))
+    recursive = run(
+        "apt-cache", "depends", "--recurse", "--installed", "--important", *sorted(direct)
+    )
     assert owners(set(linked.values())) <= set(re.findall(r"(?m)^(\S+)$", recursive))
 
 
@@ -77,10 +87,24 @@ def test_the_image_runs_confined():
 
 def test_health_check(server):
     """Runs the health check command of the image against a ready server and against a closed port."""
-    command = re.search(r'CMD \["bash", "-c", "(.*)"\]', instruction("base", "HEALTHCHECK")).group(1).replace("\\\\", "\\")
+    command = (
+        re.search(r'CMD \["bash", "-c", "(.*)"\]', instruction("base", "HEALTHCHECK"))
+        .group(1)
+        .replace("\\\\", "\\")
+    )
     assert "127.0.0.1/9464" in command
-    assert subprocess.run(["bash", "-c", command.replace("9464", str(server.http_port))], timeout=30, check=False).returncode == 0
-    nobody = subprocess.run(["bash", "-c", command.replace("9464", "9")], timeout=30, check=False, stderr=subprocess.DEVNULL)
+    assert (
+        subprocess.run(
+            ["bash", "-c", command.replace("9464", str(server.http_port))], timeout=30, check=False
+        ).returncode
+        == 0
+    )
+    nobody = subprocess.run(
+        ["bash", "-c", command.replace("9464", "9")],
+        timeout=30,
+        check=False,
+        stderr=subprocess.DEVNULL,
+    )
     assert nobody.returncode != 0
 
 
@@ -92,10 +116,16 @@ def test_compose():
         assert all(port.startswith("127.0.0.1:") for port in service["ports"]), name
         for volume in service["volumes"]:
             source = volume.split(":")[0]
-            assert (DEPLOY / source).exists() if source.startswith(".") else source in compose["volumes"], volume
+            assert (
+                (DEPLOY / source).exists()
+                if source.startswith(".")
+                else source in compose["volumes"]
+            ), volume
         assert set(service.get("depends_on", [])) <= set(services)
     quintet = services["quintet"]
-    assert (DEPLOY / quintet["build"]["context"] / quintet["build"]["dockerfile"]).samefile(DEPLOY / "Dockerfile")
+    assert (DEPLOY / quintet["build"]["context"] / quintet["build"]["dockerfile"]).samefile(
+        DEPLOY / "Dockerfile"
+    )
     assert quintet["read_only"] and quintet["cap_drop"] == ["ALL"]
     flags = settled_flags(quintet["command"])
     assert (DEPLOY / "models" / flags["model"].removeprefix("g2p=/models/")).is_dir()
@@ -104,7 +134,9 @@ def test_compose():
     (source,) = documents("grafana/provisioning/datasources/prometheus.yaml")[0]["datasources"]
     assert source["url"] == "http://prometheus:9090"
     (provider,) = documents("grafana/provisioning/dashboards/quintet.yaml")[0]["providers"]
-    assert f"./grafana/dashboards:{provider['options']['path']}:ro" in services["grafana"]["volumes"]
+    assert (
+        f"./grafana/dashboards:{provider['options']['path']}:ro" in services["grafana"]["volumes"]
+    )
 
 
 def test_systemd_unit(tmp_path):
@@ -113,13 +145,22 @@ def test_systemd_unit(tmp_path):
     assert command[0] == "/usr/bin/quintet"
     (tmp_path / "quintet.service").write_text(unit.replace("/usr/bin/quintet", BINARY))
     assert run("systemd-analyze", "verify", "--man=no", tmp_path / "quintet.service") == ""
-    exposure = run("systemd-analyze", "security", "--offline=true", "--threshold=20", tmp_path / "quintet.service")
+    exposure = run(
+        "systemd-analyze",
+        "security",
+        "--offline=true",
+        "--threshold=20",
+        tmp_path / "quintet.service",
+    )
     assert "Overall exposure level" in exposure
     # The binary accepts the configuration, which listens on loopback only.
     (option, path) = command[2:]
     assert (option, path) == ("--config", "/etc/quintet/serve.toml")
     flags = settled_flags(["serve", "--config", str(DEPLOY / "systemd" / "serve.toml")])
-    assert flags["listen"].startswith("127.0.0.1:") and flags["model"] == "g2p=/var/lib/quintet/models/g2p"
+    assert (
+        flags["listen"].startswith("127.0.0.1:")
+        and flags["model"] == "g2p=/var/lib/quintet/models/g2p"
+    )
     drain_s = float(flags["drain-delay"]) + float(flags["drain-timeout"])
     assert drain_s < float(re.search(r"TimeoutStopSec=(\d+)", unit).group(1))
 

@@ -13,8 +13,12 @@ from deploy_files import DEPLOY, listening, run, text
 from server_process import eventually
 
 PROMETHEUS = DEPLOY / "prometheus"
-USERS = ["prometheus/rules.yml", "grafana/dashboards/quintet.json", "kubernetes/autoscaling/hpa.yaml",
-         "kubernetes/autoscaling/scaledobject.yaml"]
+USERS = [
+    "prometheus/rules.yml",
+    "grafana/dashboards/quintet.json",
+    "kubernetes/autoscaling/hpa.yaml",
+    "kubernetes/autoscaling/scaledobject.yaml",
+]
 
 
 def exported_names(server) -> set[str]:
@@ -57,7 +61,12 @@ def test_dashboard():
     panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
     boxes = [panel["gridPos"] for panel in dashboard["panels"]]
-    cells = [(x, y) for box in boxes for x in range(box["x"], box["x"] + box["w"]) for y in range(box["y"], box["y"] + box["h"])]
+    cells = [
+        (x, y)
+        for box in boxes
+        for x in range(box["x"], box["x"] + box["w"])
+        for y in range(box["y"], box["y"] + box["h"])
+    ]
     assert len(set(cells)) == len(cells) and max(x for x, _ in cells) < 24
     variables = {variable["name"] for variable in dashboard["templating"]["list"]}
     for panel in panels:
@@ -69,9 +78,15 @@ def test_dashboard():
 def test_dashboard_expressions_parse(tmp_path):
     """Converts each expression to a rule, which promtool rejects if it is not PromQL."""
     dashboard = json.loads(text("grafana/dashboards/quintet.json"))
-    rules = [{"record": f"panel:{i}", "expr": target["expr"].replace("$__rate_interval", "1m")}
-             for i, target in enumerate(t for panel in dashboard["panels"] for t in panel.get("targets", []))]
-    (tmp_path / "rules.yml").write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
+    rules = [
+        {"record": f"panel:{i}", "expr": target["expr"].replace("$__rate_interval", "1m")}
+        for i, target in enumerate(
+            t for panel in dashboard["panels"] for t in panel.get("targets", [])
+        )
+    ]
+    (tmp_path / "rules.yml").write_text(
+        json.dumps({"groups": [{"name": "dashboard", "rules": rules}]})
+    )
     assert f"{len(rules)} rules found" in run("promtool", "check", "rules", tmp_path / "rules.yml")
 
 
@@ -89,11 +104,21 @@ def values(port: int, expression: str) -> list[float]:
 def prometheus(server, folder):
     """Runs Prometheus with our configuration for one server, with intervals of 1 s."""
     shutil.copy(PROMETHEUS / "rules.yml", folder)
-    config = text("prometheus/prometheus.yml").replace("quintet:9464", f"127.0.0.1:{server.http_port}")
+    config = text("prometheus/prometheus.yml").replace(
+        "quintet:9464", f"127.0.0.1:{server.http_port}"
+    )
     assert config.count("15s") == 2 and f":{server.http_port}" in config
     (folder / "prometheus.yml").write_text(config.replace("15s", "1s"))
-    return listening(1, lambda port: ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
-                                      f"--web.listen-address=127.0.0.1:{port}"], folder / "log")
+    return listening(
+        1,
+        lambda port: [
+            "prometheus",
+            f"--config.file={folder}/prometheus.yml",
+            f"--storage.tsdb.path={folder}/data",
+            f"--web.listen-address=127.0.0.1:{port}",
+        ],
+        folder / "log",
+    )
 
 
 def test_scrape(server, tmp_path):

@@ -27,15 +27,39 @@ def compact(value):
 
 def safetensors(header, data_bytes):
     text = compact(header)
-    return struct.pack("<Q", len(text)) + text + bytes(range(256)) * (data_bytes // 256) + bytes(data_bytes % 256)
+    return (
+        struct.pack("<Q", len(text))
+        + text
+        + bytes(range(256)) * (data_bytes // 256)
+        + bytes(data_bytes % 256)
+    )
 
 
 def make_safetensors():
-    types = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2, "I32": 4,
-             "U32": 4, "F32": 4, "F64": 8, "I64": 8, "U64": 8}
+    types = {
+        "BOOL": 1,
+        "U8": 1,
+        "I8": 1,
+        "F8_E5M2": 1,
+        "F8_E4M3": 1,
+        "I16": 2,
+        "U16": 2,
+        "F16": 2,
+        "BF16": 2,
+        "I32": 4,
+        "U32": 4,
+        "F32": 4,
+        "F64": 8,
+        "I64": 8,
+        "U64": 8,
+    }
     header, end = {"__metadata__": {"format": "pt"}}, 0
     for name, size in types.items():
-        header[f"encoder.{name}"] = {"dtype": name, "shape": [2, 3], "data_offsets": [end, end + 6 * size]}
+        header[f"encoder.{name}"] = {
+            "dtype": name,
+            "shape": [2, 3],
+            "data_offsets": [end, end + 6 * size],
+        }
         end += 6 * size
     header["empty"] = {"dtype": "F32", "shape": [0, 7], "data_offsets": [end, end]}
     header["scalar"] = {"dtype": "F32", "shape": [], "data_offsets": [end, end + 4]}
@@ -43,13 +67,17 @@ def make_safetensors():
     # The names and dtypes of a real checkpoint, with each tensor cut to one row.
     for case in ("t5-v1_0", "gpt2"):
         data = (ROOT / "tests/golden/cases" / case / "model.safetensors").read_bytes()
-        full = json.loads(data[8:8 + struct.unpack("<Q", data[:8])[0]])
+        full = json.loads(data[8 : 8 + struct.unpack("<Q", data[:8])[0]])
         header, end = {}, 0
         for name, entry in list(full.items())[:24]:
             if name != "__metadata__":
                 columns = entry["shape"][-1]
                 size = columns * types[entry["dtype"]]
-                header[name] = {"dtype": entry["dtype"], "shape": [columns], "data_offsets": [end, end + size]}
+                header[name] = {
+                    "dtype": entry["dtype"],
+                    "shape": [columns],
+                    "data_offsets": [end, end + size],
+                }
                 end += size
         write("safetensors", case, safetensors(header, end))
 
@@ -57,13 +85,21 @@ def make_safetensors():
 def shrink_bpe(tokenizer):
     model = tokenizer["model"]
     added = tokenizer["added_tokens"][:4]
-    merges = [merge if isinstance(merge, list) else merge.split(" ") for merge in model["merges"][:24]]
+    merges = [
+        merge if isinstance(merge, list) else merge.split(" ") for merge in model["merges"][:24]
+    ]
     keep = [token["content"] for token in added] + [model.get("unk_token")]
     keep += [piece for piece in model["vocab"] if piece.startswith("<0x")]
     for left, right in merges:
-        keep += [left, right, left + right.removeprefix(model.get("continuing_subword_prefix") or "")]
+        keep += [
+            left,
+            right,
+            left + right.removeprefix(model.get("continuing_subword_prefix") or ""),
+        ]
     keep += list(model["vocab"])[4:60]
-    model["vocab"] = {piece: i for i, piece in enumerate(dict.fromkeys(p for p in keep if p in model["vocab"]))}
+    model["vocab"] = {
+        piece: i for i, piece in enumerate(dict.fromkeys(p for p in keep if p in model["vocab"]))
+    }
     model["merges"] = merges
     renumber(added, model["vocab"], len(model["vocab"]))
     tokenizer["added_tokens"] = added
@@ -76,7 +112,10 @@ def shrink_unigram(tokenizer):
     renumber(added, {piece: i for i, (piece, _) in enumerate(model["vocab"])}, len(model["vocab"]))
     tokenizer["added_tokens"] = added
     if tokenizer["normalizer"]["type"] == "Precompiled":
-        tokenizer["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "CAAAAAEAAAACAAAAeAB5eQA="}
+        tokenizer["normalizer"] = {
+            "type": "Precompiled",
+            "precompiled_charsmap": "CAAAAAEAAAACAAAAeAB5eQA=",
+        }
 
 
 def renumber(added, vocab, next_id):
@@ -95,7 +134,9 @@ def make_tokenizer_json():
             shrink_bpe(tokenizer)
         else:
             shrink_unigram(tokenizer)
-        if tokenizer.get("post_processor", {}) and "special_tokens" in (tokenizer["post_processor"] or {}):
+        if tokenizer.get("post_processor", {}) and "special_tokens" in (
+            tokenizer["post_processor"] or {}
+        ):
             ids = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
             for name, special in tokenizer["post_processor"]["special_tokens"].items():
                 special["ids"] = [ids.get(name, 0)]
@@ -103,28 +144,80 @@ def make_tokenizer_json():
 
 
 def message(proto, include, kind, text):
-    return subprocess.run(["protoc", "-I", ".", f"--encode={kind}", proto], cwd=ROOT / ("proto" if include == "proto" else "."), input=text.encode(),
-                          stdout=subprocess.PIPE, check=True).stdout
+    return subprocess.run(
+        ["protoc", "-I", ".", f"--encode={kind}", proto],
+        cwd=ROOT / ("proto" if include == "proto" else "."),
+        input=text.encode(),
+        stdout=subprocess.PIPE,
+        check=True,
+    ).stdout
 
 
 def make_sentencepiece():
-    pieces = [("<unk>", 0, 2), ("</s>", 0, 3), ("<pad>", 0, 3), ("▁", -1, 1), ("a", -2, 1), ("b", -2.5, 1), ("ab", -3, 1),
-              ("▁ab", -3.5, 1), ("é", -4, 1), ("USER", 0, 4), ("ba", -5, 5), ("aba", -6, 1)]
-    body = "".join(f'pieces {{ piece: "{piece}" score: {score} type: {kind} }}\n' for piece, score, kind in pieces)
+    pieces = [
+        ("<unk>", 0, 2),
+        ("</s>", 0, 3),
+        ("<pad>", 0, 3),
+        ("▁", -1, 1),
+        ("a", -2, 1),
+        ("b", -2.5, 1),
+        ("ab", -3, 1),
+        ("▁ab", -3.5, 1),
+        ("é", -4, 1),
+        ("USER", 0, 4),
+        ("ba", -5, 5),
+        ("aba", -6, 1),
+    ]
+    body = "".join(
+        f'pieces {{ piece: "{piece}" score: {score} type: {kind} }}\n'
+        for piece, score, kind in pieces
+    )
     charsmap = r'"\020\000\000\000\001\000\000\000\002\004\000\000\003\010\000\000\004\000\000\000x\000yy\000"'
     for name, normalizer in (("plain", ""), ("mapped", f"precompiled_charsmap: {charsmap}")):
         text = body + f"normalizer_spec {{ {normalizer} }}\n"
-        write("sentencepiece", name, message("models/tokenizers/sentencepiece.proto", ".", "quintet.spm.Model", text))
+        write(
+            "sentencepiece",
+            name,
+            message("models/tokenizers/sentencepiece.proto", ".", "quintet.spm.Model", text),
+        )
     for name in ("sp-bpe-identity-bytes", "sp-unigram-identity-bytes"):
-        write("sentencepiece", name, (ROOT / "tests/data/tokenizers" / name / "spiece.model").read_bytes())
+        write(
+            "sentencepiece",
+            name,
+            (ROOT / "tests/data/tokenizers" / name / "spiece.model").read_bytes(),
+        )
 
 
 def make_config():
-    generation = compact({"max_length": 64, "num_beams": 4, "early_stopping": "never", "length_penalty": 0.6, "top_k": 0,
-                          "eos_token_id": [1, 2], "bad_words_ids": [[3, 4]], "suppress_tokens": [5], "do_sample": True,
-                          "temperature": 0.7, "forced_eos_token_id": 1, "decoder_start_token_id": 0})
-    for case in ("fat5-alibi-asym", "fat5-fire-32", "fat5-rope-half-interleaved", "fat5-tokcls", "gpt2", "gpt2-variant", "mt5",
-                 "t5-encoder", "t5-qa", "t5-v1_1", "umt5"):
+    generation = compact(
+        {
+            "max_length": 64,
+            "num_beams": 4,
+            "early_stopping": "never",
+            "length_penalty": 0.6,
+            "top_k": 0,
+            "eos_token_id": [1, 2],
+            "bad_words_ids": [[3, 4]],
+            "suppress_tokens": [5],
+            "do_sample": True,
+            "temperature": 0.7,
+            "forced_eos_token_id": 1,
+            "decoder_start_token_id": 0,
+        }
+    )
+    for case in (
+        "fat5-alibi-asym",
+        "fat5-fire-32",
+        "fat5-rope-half-interleaved",
+        "fat5-tokcls",
+        "gpt2",
+        "gpt2-variant",
+        "mt5",
+        "t5-encoder",
+        "t5-qa",
+        "t5-v1_1",
+        "umt5",
+    ):
         config = json.loads((ROOT / "tests/golden/cases" / case / "config.json").read_text())
         write("config", case, compact(config) + b"\0" + generation)
 
@@ -135,22 +228,46 @@ def make_request():
     ids = "token_ids { ids: [3, 4, 5] }"
     seeds = [
         ("greedy", 0, "Generate", call + 'input { text: "phoneme" }\n'),
-        ("beams", 0, "Generate", 'input { text: "quintet" } decoding { num_beams: 4 '
-         'num_return_sequences: 2 length_penalty: 0.6 early_stopping: EARLY_STOPPING_FIRST '
-         'patience: 2 no_repeat_ngram_size: 3 return_scores: true max_new_tokens: 9 '
-         'min_new_tokens: 2 }'),
-        ("sampling", 1, "Generate", f"input {{ {ids} }} decoding {{ do_sample: true seed: 7 "
-         "temperature: 0.5 top_k: 9 top_p: 0.9 typical_p: 0.9 min_p: 0.1 repetition_penalty: 1.2 "
-         "num_return_sequences: 3 echo: true }"),
-        ("constraints", 0, "Generate", 'input { text: "abc" } decoding { suppress_tokens: [1, 2] '
-         'begin_suppress_tokens: 3 bad_words_ids { ids: [4, 5] } forced_bos_token_id: 6 '
-         'forced_eos_token_ids: 7 eos_token_ids: 8 pad_token_id: 9 decoder_start_token_id: 10 '
-         'decoder_prefix { text: "F" } stop: "X" include_stop: true logprobs: true '
-         'top_logprobs: 2 }'),
-        ("encode", 0, "Encode", 'inputs { text: "a" } inputs { ' + ids + " } options { "
-         "pooling: POOLING_LAST normalize: true vector_type: VECTOR_TYPE_BF16 }"),
-        ("score", 0, "Score", 'input { text: "a" } targets { text: "AH0" } targets { ' + ids +
-         " } top_logprobs: 3"),
+        (
+            "beams",
+            0,
+            "Generate",
+            'input { text: "quintet" } decoding { num_beams: 4 '
+            "num_return_sequences: 2 length_penalty: 0.6 early_stopping: EARLY_STOPPING_FIRST "
+            "patience: 2 no_repeat_ngram_size: 3 return_scores: true max_new_tokens: 9 "
+            "min_new_tokens: 2 }",
+        ),
+        (
+            "sampling",
+            1,
+            "Generate",
+            f"input {{ {ids} }} decoding {{ do_sample: true seed: 7 "
+            "temperature: 0.5 top_k: 9 top_p: 0.9 typical_p: 0.9 min_p: 0.1 repetition_penalty: 1.2 "
+            "num_return_sequences: 3 echo: true }",
+        ),
+        (
+            "constraints",
+            0,
+            "Generate",
+            'input { text: "abc" } decoding { suppress_tokens: [1, 2] '
+            "begin_suppress_tokens: 3 bad_words_ids { ids: [4, 5] } forced_bos_token_id: 6 "
+            "forced_eos_token_ids: 7 eos_token_ids: 8 pad_token_id: 9 decoder_start_token_id: 10 "
+            'decoder_prefix { text: "F" } stop: "X" include_stop: true logprobs: true '
+            "top_logprobs: 2 }",
+        ),
+        (
+            "encode",
+            0,
+            "Encode",
+            'inputs { text: "a" } inputs { ' + ids + " } options { "
+            "pooling: POOLING_LAST normalize: true vector_type: VECTOR_TYPE_BF16 }",
+        ),
+        (
+            "score",
+            0,
+            "Score",
+            'input { text: "a" } targets { text: "AH0" } targets { ' + ids + " } top_logprobs: 3",
+        ),
         ("classify", 2, "Classify", f"inputs {{ {ids} }} top_k: 2 max_answer_tokens: 5"),
         ("tokenize", 0, "Tokenize", 'text: "naïve </s> x"'),
         ("detokenize", 0, "Detokenize", "token_ids: [3, 4, 1] skip_special_tokens: true"),

@@ -48,7 +48,9 @@ class Fat5:
 
     def norm(self, name, x):
         wide = x.float()
-        normed = (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.c["layer_norm_epsilon"])).to(self.wide)
+        normed = (
+            wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.c["layer_norm_epsilon"])
+        ).to(self.wide)
         return (normed * self.w[name + ".weight"].to(self.wide)).to(self.low)
 
     def split(self, x):
@@ -64,7 +66,9 @@ class Fat5:
         scale = torch.ones_like(angles)
         if self.c.get("rotary_scale_base"):
             zeta = (2 * pairs + 0.4 * width) / (1.4 * width)
-            power = (torch.arange(x.shape[1]) - self.c["max_sequence_length"] // 2) / self.c["rotary_scale_base"]
+            power = (torch.arange(x.shape[1]) - self.c["max_sequence_length"] // 2) / self.c[
+                "rotary_scale_base"
+            ]
             scale = zeta ** power[:, None]
             scale = 1 / scale if key else scale
         cos, sin = ((f(angles) * scale).to(self.wide) for f in (torch.cos, torch.sin))
@@ -89,9 +93,19 @@ class Fat5:
             else:
                 far = (-distance).clamp(min=0)
             exact = buckets // 2
-            log = torch.log(far.float() / exact) / math.log(self.c["relative_attention_max_distance"] / exact) * (buckets - exact)
-            bucket = first + torch.where(far < exact, far, (exact + log.clamp(min=0).long()).clamp(max=buckets - 1))
-            return self.w[name + "relative_attention_bias.weight"].to(self.wide)[bucket].permute(2, 0, 1)
+            log = (
+                torch.log(far.float() / exact)
+                / math.log(self.c["relative_attention_max_distance"] / exact)
+                * (buckets - exact)
+            )
+            bucket = first + torch.where(
+                far < exact, far, (exact + log.clamp(min=0).long()).clamp(max=buckets - 1)
+            )
+            return (
+                self.w[name + "relative_attention_bias.weight"]
+                .to(self.wide)[bucket]
+                .permute(2, 0, 1)
+            )
         if kind == "ALiBi":
             heads = self.c["num_heads"]
             power = 1 << (heads.bit_length() - 1)
@@ -101,7 +115,10 @@ class Fat5:
         return None  # RoPE, none
 
     def attend(self, name, x, source, bias, causal):
-        q, k, v = (self.split(self.linear(f"{name}.W{part}", y)) for part, y in (("q", x), ("k", source), ("v", source)))
+        q, k, v = (
+            self.split(self.linear(f"{name}.W{part}", y))
+            for part, y in (("q", x), ("k", source), ("v", source))
+        )
         if self.c["position_encoding_type"] == "RoPE":
             q, k, v = self.rotate(q, False), self.rotate(k, True), self.rotate(v, True)
         scale = self.c["attention_scale"] or 1 / math.sqrt(self.c["num_heads"])
@@ -115,7 +132,11 @@ class Fat5:
         return self.linear(name + ".o", (probabilities @ v).transpose(0, 1).flatten(1))
 
     def feed_forward(self, name, x):
-        gelu = lambda y: torch.nn.functional.gelu(y, approximate="tanh") if self.c["use_gelu_act"] else torch.relu(y)
+        gelu = lambda y: (
+            torch.nn.functional.gelu(y, approximate="tanh")
+            if self.c["use_gelu_act"]
+            else torch.relu(y)
+        )
         if self.c["use_glu_mlp"]:
             inner = gelu(self.linear(name + ".act.wi_0", x)) * self.linear(name + ".act.wi_1", x)
         else:
@@ -128,10 +149,18 @@ class Fat5:
         for layer in range(self.c["num_layers" if encoded is None else "num_decoder_layers"]):
             block = f"{name}.block.{layer}."
             inner = self.norm(block + "self_attention_layer.layer_norm", x)
-            x = x + self.attend(block + "self_attention_layer.self_attention", inner, inner, bias, encoded is not None).to(self.wide)
+            x = x + self.attend(
+                block + "self_attention_layer.self_attention",
+                inner,
+                inner,
+                bias,
+                encoded is not None,
+            ).to(self.wide)
             if encoded is not None:
                 inner = self.norm(block + "cross_attention_layer.layer_norm", x)
-                x = x + self.attend(block + "cross_attention_layer.cross_attention", inner, encoded, None, False).to(self.wide)
+                x = x + self.attend(
+                    block + "cross_attention_layer.cross_attention", inner, encoded, None, False
+                ).to(self.wide)
             inner = self.norm(block + "ff_layer.layer_norm", x)
             x = x + self.feed_forward(block + "ff_layer", inner).to(self.wide)
         return self.norm(name + ".final_layer_norm", x)
@@ -141,31 +170,55 @@ class Fat5:
         with torch.no_grad():
             for ids, decoder_ids in zip(inputs, decoder_inputs):
                 states.append(self.stack("encoder", ids))
-                logits.append(self.linear("lm_head", self.stack("decoder", decoder_ids, states[-1])))
-        return {"encoder_last_hidden_state": torch.stack(states).float(), "decoder_logits": torch.stack(logits).float()}
+                logits.append(
+                    self.linear("lm_head", self.stack("decoder", decoder_ids, states[-1]))
+                )
+        return {
+            "encoder_last_hidden_state": torch.stack(states).float(),
+            "decoder_logits": torch.stack(logits).float(),
+        }
 
 
 def errors(outputs, golden):
-    return {name: float((x - golden[name]).abs().max() / golden[name].abs().max()) for name, x in outputs.items()}
+    return {
+        name: float((x - golden[name]).abs().max() / golden[name].abs().max())
+        for name, x in outputs.items()
+    }
 
 
 def check(folder):
     config = json.loads((folder / "config.json").read_text())
-    weights, golden = load_file(folder / "model.safetensors"), load_file(folder / "golden.safetensors")
-    run = lambda mode: errors(Fat5(config, weights, mode).run(golden["input_ids"], golden["decoder_input_ids"]), golden)
+    weights, golden = (
+        load_file(folder / "model.safetensors"),
+        load_file(folder / "golden.safetensors"),
+    )
+    run = lambda mode: errors(
+        Fat5(config, weights, mode).run(golden["input_ids"], golden["decoder_input_ids"]), golden
+    )
     exact = run("f32")
     if max(exact.values()) > TOLERANCE:
-        raise SystemExit(f"{folder.name}: fp32 is off by {exact}, more than {TOLERANCE}: this is not the recorded model")
+        raise SystemExit(
+            f"{folder.name}: fp32 is off by {exact}, more than {TOLERANCE}: this is not the recorded model"
+        )
     found = {mode: run(mode) for mode in ("reference", "f32_residual")}
     (folder / "bf16.json").write_text(json.dumps(found, indent=1) + "\n")
-    print(folder.name, *(f"{mode} {name} {error:.2g};" for mode, tensors in {"f32": exact, **found}.items() for name, error in tensors.items()))
+    print(
+        folder.name,
+        *(
+            f"{mode} {name} {error:.2g};"
+            for mode, tensors in {"f32": exact, **found}.items()
+            for name, error in tensors.items()
+        ),
+    )
 
 
 def make(folder, base, changes, length, decoder_length, seed):
     """Creates a case with other sizes; its weights have the same spread as those of `base`."""
     old = json.loads((CASES / base / "config.json").read_text())
     config = {**old, **changes}
-    sizes = {old[k]: config[k] for k in ("vocab_size", "d_model", "d_ff")} | {old["d_kv"] * old["num_heads"]: config["d_kv"] * config["num_heads"]}
+    sizes = {old[k]: config[k] for k in ("vocab_size", "d_model", "d_ff")} | {
+        old["d_kv"] * old["num_heads"]: config["d_kv"] * config["num_heads"]
+    }
     random = numpy.random.default_rng(seed)
     weights = {}
     for name, value in load_file(CASES / base / "model.safetensors").items():
@@ -183,24 +236,42 @@ def make(folder, base, changes, length, decoder_length, seed):
     folder.mkdir(exist_ok=True)
     outputs = Fat5(config, weights, "f32").run(inputs, decoder_inputs)
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-    (folder / "golden.json").write_text(json.dumps({"kind": "seq2seq", "note": "computed in fp32 on CPU by fat5_bf16.py"}) + "\n")
+    (folder / "golden.json").write_text(
+        json.dumps({"kind": "seq2seq", "note": "computed in fp32 on CPU by fat5_bf16.py"}) + "\n"
+    )
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    save_file({"input_ids": inputs, "decoder_input_ids": decoder_inputs, **outputs}, folder / "golden.safetensors")
+    save_file(
+        {"input_ids": inputs, "decoder_input_ids": decoder_inputs, **outputs},
+        folder / "golden.safetensors",
+    )
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("cases", nargs="?", type=pathlib.Path, default=CASES)
     parser.add_argument("--make", action="store_true")
     args = parser.parse_args()
     if args.make:
-        odd = {"d_kv": 24, "num_heads": 3, "d_model": 56, "d_ff": 88, "vocab_size": 61, "rotary_emb_fraction": 0.75}
+        odd = {
+            "d_kv": 24,
+            "num_heads": 3,
+            "d_model": 56,
+            "d_ff": 88,
+            "vocab_size": 61,
+            "rotary_emb_fraction": 0.75,
+        }
         make(args.cases / "fat5-rope-odd", "fat5-rope", odd, 211, 157, 16)
         make(args.cases / "fat5-t5-long", "fat5-t5", {"vocab_size": 61}, 701, 307, 17)
     for folder in sorted(args.cases.glob("fat5-*")):
         kind = json.loads((folder / "golden.json").read_text())["kind"]
         config = json.loads((folder / "config.json").read_text())
-        if kind == "seq2seq" and config["position_encoding_type"] in ("t5", "RoPE", "ALiBi") and config["alibi_mode"] == "symetric":
+        if (
+            kind == "seq2seq"
+            and config["position_encoding_type"] in ("t5", "RoPE", "ALiBi")
+            and config["alibi_mode"] == "symetric"
+        ):
             check(folder)
 
 

@@ -39,13 +39,18 @@ def test_a_mixed_batch_equals_each_alone(client):
     ]
     alone = [client.generate(*request).sequences for request in requests]
     for _ in range(3):
-        together = at_once([lambda request=request: client.generate(*request) for request in requests])
+        together = at_once(
+            [lambda request=request: client.generate(*request) for request in requests]
+        )
         assert [answer.sequences for answer in together] == alone
 
 
 POISONS = {
     "nothing": (pb.GenerateRequest(), Code.INVALID_ARGUMENT),
-    "empty text": (pb.GenerateRequest(input=pb.Input(text="")), Code.OK),  # the end of sequence alone
+    "empty text": (
+        pb.GenerateRequest(input=pb.Input(text="")),
+        Code.OK,
+    ),  # the end of sequence alone
     "no ids": (pb.GenerateRequest(input=pb.Input(token_ids=pb.TokenIds())), Code.INVALID_ARGUMENT),
     "NUL": (pb.GenerateRequest(input=pb.Input(text="a\0b\0")), Code.OK),
     "bad UTF-8": (b"\x12\x04\x0a\x02\xc3\x28", Code.INVALID_ARGUMENT),  # input { text: "\303(" }
@@ -90,7 +95,11 @@ def test_64_clients_at_once(server, client):
     many = words(64)
 
     def answers(own, word: str) -> tuple:
-        return own.generate(word).sequences, own.encode([word]).embeddings, own.score(word, ["W AE1"]).scores
+        return (
+            own.generate(word).sequences,
+            own.encode([word]).embeddings,
+            own.score(word, ["W AE1"]).scores,
+        )
 
     alone = {word: answers(client, word) for word in many}
     accepted = server.metric("quintet_requests_accepted_total")
@@ -105,7 +114,12 @@ def test_64_clients_at_once(server, client):
 
     with concurrent.futures.ThreadPoolExecutor(64) as pool:
         assert sum(pool.map(run, many)) == 0
-    assert eventually(lambda: server.metric("quintet_requests_accepted_total") == accepted + 64 * 20)
     assert eventually(
-        lambda: server.metric("quintet_requests_running") == 0 and server.metric("quintet_requests_waiting") == 0
+        lambda: server.metric("quintet_requests_accepted_total") == accepted + 64 * 20
+    )
+    assert eventually(
+        lambda: (
+            server.metric("quintet_requests_running") == 0
+            and server.metric("quintet_requests_waiting") == 0
+        )
     )

@@ -7,7 +7,9 @@ import struct
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
+    ProtoReflectionDescriptorDatabase,
+)
 from google.protobuf.descriptor_pool import DescriptorPool
 
 from quintet_rpc import SERVICE, pb, vectors
@@ -21,7 +23,9 @@ def bits(value: float) -> bytes:
 
 
 def lines(*arguments: str, stdin: list[str]) -> list[dict]:
-    output = run_quintet(*arguments, "--output", "json", stdin="".join(line + "\n" for line in stdin))
+    output = run_quintet(
+        *arguments, "--output", "json", stdin="".join(line + "\n" for line in stdin)
+    )
     return [json.loads(line) for line in output.splitlines()]
 
 
@@ -67,7 +71,10 @@ def test_generate_equals_the_command_line(client, flags, decoding):
         assert [s.index for s in answer.sequences] == list(range(len(answer.sequences)))
         for got, want in zip(answer.sequences, line["sequences"], strict=True):
             assert list(got.token_ids) == want["token_ids"]
-            assert pb.FinishReason.Name(got.finish_reason) == "FINISH_REASON_" + want["finish_reason"].upper()
+            assert (
+                pb.FinishReason.Name(got.finish_reason)
+                == "FINISH_REASON_" + want["finish_reason"].upper()
+            )
             assert ("score" in want) == got.HasField("score")
             assert bits(got.score) == bits(want.get("score", 0.0))
             for token, want_token in zip(got.logprobs, want.get("logprobs", []), strict=True):
@@ -122,8 +129,12 @@ def test_a_second_call_of_an_input_reuses_its_encoded_state(client):
 @pytest.mark.parametrize("pooling", ["NONE", "MEAN", "FIRST", "LAST"])
 def test_encode_equals_the_command_line(client, pooling):
     for normalize in (False, True):
-        flags = ["--pooling", pooling.lower(), "--output", "f32"] + (["--normalize"] if normalize else [])
-        expected = run_quintet("encode", "--model", str(G2P), *flags, stdin="".join(word + "\n" for word in WORDS))
+        flags = ["--pooling", pooling.lower(), "--output", "f32"] + (
+            ["--normalize"] if normalize else []
+        )
+        expected = run_quintet(
+            "encode", "--model", str(G2P), *flags, stdin="".join(word + "\n" for word in WORDS)
+        )
         answer = client.encode(WORDS, pooling=pooling, normalize=normalize)
         assert b"".join(embedding.values for embedding in answer.embeddings) == expected
         for word, embedding in zip(WORDS, answer.embeddings, strict=True):
@@ -155,14 +166,19 @@ def test_encode_stream_answers_every_item_once(client):
 
 def test_score_equals_the_command_line(client):
     targets = ["W AE1 G N ER0", "B AE1 G N ER0", "W"]
-    line = lines("score", "--model", str(G2P), "--top-logprobs", "3", stdin=["\t".join(["wagner", *targets])])[0]
+    line = lines(
+        "score", "--model", str(G2P), "--top-logprobs", "3", stdin=["\t".join(["wagner", *targets])]
+    )[0]
     answer = client.score("wagner", targets, top_logprobs=3)
     assert answer.scores[0].log_prob > max(answer.scores[1].log_prob, answer.scores[2].log_prob)
     for got, want in zip(answer.scores, line["targets"], strict=True):
         assert got.log_prob == want["logprob"]
         assert got.tokens == len(want["tokens"]) == len(got.logprobs)
         for token, want_token in zip(got.logprobs, want["tokens"], strict=True):
-            assert (token.token_id, bits(token.log_prob)) == (want_token["token_id"], bits(want_token["logprob"]))
+            assert (token.token_id, bits(token.log_prob)) == (
+                want_token["token_id"],
+                bits(want_token["logprob"]),
+            )
             assert [(t.token_id, bits(t.log_prob)) for t in token.top] == [
                 (t["token_id"], bits(t["logprob"])) for t in want_token["top"]
             ]
@@ -193,7 +209,9 @@ def test_labels_of_tokens(tiny, tiny_models):
             assert token.end_byte <= len(word)
             assert token.labels[0].label == want["label"]
             logits = {label.label: bits(label.logit) for label in token.labels}
-            assert [logits[f"LABEL_{i}"] for i in range(7)] == [bits(logit) for logit in want["logits"]]
+            assert [logits[f"LABEL_{i}"] for i in range(7)] == [
+                bits(logit) for logit in want["logits"]
+            ]
 
 
 def test_labels_of_tokens_that_come_as_ids(tiny):
@@ -218,7 +236,9 @@ def test_answers_to_questions(tiny, tiny_models):
         stdin=[f"{word}\t{context}" for word in WORDS],
     )
     with tiny.client(call={"model": "t5-qa"}) as client:
-        results = client.classify(WORDS, [context] * len(WORDS), top_k=3, max_answer_tokens=8).results
+        results = client.classify(
+            WORDS, [context] * len(WORDS), top_k=3, max_answer_tokens=8
+        ).results
     for result, line in zip(results, expected, strict=True):
         assert len(result.answers) == 3
         for answer, want in zip(result.answers, line["answers"], strict=True):
@@ -232,7 +252,9 @@ def test_answers_to_questions(tiny, tiny_models):
 
 
 def test_an_encoder_alone(tiny, tiny_models):
-    expected = run_quintet("encode", "--model", str(tiny_models["t5-encoder"]), "--output", "f32", stdin="wagner\n")
+    expected = run_quintet(
+        "encode", "--model", str(tiny_models["t5-encoder"]), "--output", "f32", stdin="wagner\n"
+    )
     with tiny.client(call={"model": "t5-encoder"}) as client:
         assert client.encode(["wagner"]).embeddings[0].values == expected
         assert client.info().head == "encoder"
@@ -240,7 +262,15 @@ def test_an_encoder_alone(tiny, tiny_models):
 
 def test_gpt2(tiny, tiny_models):
     prompts = ["hello", "the quick brown fox"]
-    expected = lines("generate", "--model", str(tiny_models["gpt2"]), "--max-new-tokens", "20", "--echo", stdin=prompts)
+    expected = lines(
+        "generate",
+        "--model",
+        str(tiny_models["gpt2"]),
+        "--max-new-tokens",
+        "20",
+        "--echo",
+        stdin=prompts,
+    )
     with tiny.client(call={"model": "gpt2"}) as client:
         for prompt, line in zip(prompts, expected, strict=True):
             sequence = client.generate(prompt, {"max_new_tokens": 20, "echo": True}).sequences[0]
@@ -249,16 +279,29 @@ def test_gpt2(tiny, tiny_models):
             assert sequence.text.startswith(prompt)
 
 
-@pytest.mark.parametrize("flags, options", [([], {}), (["--sliding-window", "3"], {"sliding_window": 3}), (["--prefix-lm"], {"prefix_lm": True})])
+@pytest.mark.parametrize(
+    "flags, options",
+    [
+        ([], {}),
+        (["--sliding-window", "3"], {"sliding_window": 3}),
+        (["--prefix-lm"], {"prefix_lm": True}),
+    ],
+)
 def test_what_tokens_see_in_scores_of_gpt2(tiny, tiny_models, flags, options):
     prompt, targets = "the quick brown", [" fox", " ox", " fo"]
-    expected = lines("score", "--model", str(tiny_models["gpt2"]), *flags, stdin=["\t".join([prompt, *targets])])[0]["targets"]
+    expected = lines(
+        "score", "--model", str(tiny_models["gpt2"]), *flags, stdin=["\t".join([prompt, *targets])]
+    )[0]["targets"]
     with tiny.client(call={"model": "gpt2"}) as client:
         scores = client.score(prompt, targets, **options).scores
         for got, want in zip(scores, expected, strict=True):
-            assert [bits(token.log_prob) for token in got.logprobs] == [bits(token["logprob"]) for token in want["tokens"]]
+            assert [bits(token.log_prob) for token in got.logprobs] == [
+                bits(token["logprob"]) for token in want["tokens"]
+            ]
         if options:  # what is hidden, or no longer is, shows
-            assert [score.log_prob for score in scores] != [score.log_prob for score in client.score(prompt, targets).scores]
+            assert [score.log_prob for score in scores] != [
+                score.log_prob for score in client.score(prompt, targets).scores
+            ]
 
 
 # ---- tokens, information, health, reflection ----
@@ -267,21 +310,37 @@ def test_what_tokens_see_in_scores_of_gpt2(tiny, tiny_models, flags, options):
 def test_tokens_and_back(client):
     for word in WORDS:
         tokens = client.tokenize(word).tokens
-        assert tokens[0].piece == "\u2581" and tokens[-1].id == 1  # the beginning of a word, the end of sequence
+        assert (
+            tokens[0].piece == "\u2581" and tokens[-1].id == 1
+        )  # the beginning of a word, the end of sequence
         assert "".join(word[token.begin_byte : token.end_byte] for token in tokens[1:]) == word
         assert client.detokenize([token.id for token in tokens]).text == word
-    with_specials = client.detokenize([token.id for token in client.tokenize("a").tokens], skip_special_tokens=False)
+    with_specials = client.detokenize(
+        [token.id for token in client.tokenize("a").tokens], skip_special_tokens=False
+    )
     assert with_specials.text == "a</s>"
 
 
 def test_model_information(client):
     info = client.info()
     inspected = json.loads(run_quintet("inspect", str(G2P), "--output", "json"))
-    assert (info.model, info.family, info.head, info.dtype) == ("g2p", "t5", "language model", "f32")
+    assert (info.model, info.family, info.head, info.dtype) == (
+        "g2p",
+        "t5",
+        "language model",
+        "f32",
+    )
     assert info.parameters == inspected["parameters"]
     assert (info.vocab, info.d_model, info.encoder_layers, info.decoder_layers) == (128, 256, 4, 4)
-    assert list(info.eos_token_ids) == [1] and (info.pad_token_id, info.decoder_start_token_id) == (0, 0)
-    assert (info.limits.max_queue_requests, info.limits.max_queue_tokens, info.limits.max_running_sequences) == (
+    assert list(info.eos_token_ids) == [1] and (info.pad_token_id, info.decoder_start_token_id) == (
+        0,
+        0,
+    )
+    assert (
+        info.limits.max_queue_requests,
+        info.limits.max_queue_tokens,
+        info.limits.max_running_sequences,
+    ) == (
         256,
         262144,
         256,
@@ -321,7 +380,9 @@ def test_reflection_tells_the_contract(client):
     ours = pb.DESCRIPTOR.services_by_name["Inference"]
     assert [method.name for method in service.methods] == [method.name for method in ours.methods]
     for method, expected in zip(service.methods, ours.methods, strict=True):
-        assert [f.name for f in method.input_type.fields] == [f.name for f in expected.input_type.fields]
+        assert [f.name for f in method.input_type.fields] == [
+            f.name for f in expected.input_type.fields
+        ]
         assert (method.client_streaming, method.server_streaming) == (
             expected.client_streaming,
             expected.server_streaming,

@@ -15,7 +15,9 @@ import time
 import pytest
 from google.protobuf import json_format, message_factory
 from google.protobuf.descriptor_pool import DescriptorPool
-from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
+    ProtoReflectionDescriptorDatabase,
+)
 
 from server_process import G2P, SOURCE, Server, eventually, free_port, run_quintet, words
 
@@ -42,20 +44,33 @@ def run(
 
 def test_generate_prints_what_the_command_line_prints(server):
     lines = "".join(word + "\n" for word in words(40))
-    expected = run_quintet("generate", "--model", str(G2P), "--num-beams", "2", stdin=lines).decode()
-    assert run("generate", "--num-beams", "2", "--concurrency", "8", server=server, stdin=lines).stdout == expected
+    expected = run_quintet(
+        "generate", "--model", str(G2P), "--num-beams", "2", stdin=lines
+    ).decode()
+    assert (
+        run("generate", "--num-beams", "2", "--concurrency", "8", server=server, stdin=lines).stdout
+        == expected
+    )
 
 
 def test_output_that_cannot_be_written(server):
     with open("/dev/full", "wb") as full:
         command = [*CLIENT, "generate", "--target", server.target, "wagner"]
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=120, check=False)
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, timeout=120, check=False
+        )
     assert done.returncode == 1
-    assert done.stderr.decode() == "client: writing standard output: [Errno 28] No space left on device\n"
+    assert (
+        done.stderr.decode()
+        == "client: writing standard output: [Errno 28] No space left on device\n"
+    )
 
 
 def test_arguments_json_and_several_sequences(server):
-    assert run("generate", "wagner", "acclaimed", server=server).stdout == "W AE1 G N ER0\nAH0 K L EY1 M D\n"
+    assert (
+        run("generate", "wagner", "acclaimed", server=server).stdout
+        == "W AE1 G N ER0\nAH0 K L EY1 M D\n"
+    )
     done = run(
         "generate",
         "wagner",
@@ -71,10 +86,14 @@ def test_arguments_json_and_several_sequences(server):
         server=server,
     )
     answer = json.loads(done.stdout)
-    assert [sequence["index"] for sequence in answer["sequences"]] == [0, 1] and answer["info"]["request_id"] == "r-1"
+    assert [sequence["index"] for sequence in answer["sequences"]] == [0, 1] and answer["info"][
+        "request_id"
+    ] == "r-1"
     assert answer["sequences"][0]["score"] > answer["sequences"][1]["score"]
     assert (
-        run("generate", "wagner", "--num-beams", "3", "--num-return-sequences", "2", server=server).stdout.count("\t")
+        run(
+            "generate", "wagner", "--num-beams", "3", "--num-return-sequences", "2", server=server
+        ).stdout.count("\t")
         == 1
     )
 
@@ -104,11 +123,22 @@ def test_every_kind_of_decoding_flag(server):
         "--no-return-token-ids",
         server=server,
     )
-    run("generate", "wagner", "--num-beams", "4", "--early-stopping", "first", "--patience", "2", server=server)
+    run(
+        "generate",
+        "wagner",
+        "--num-beams",
+        "4",
+        "--early-stopping",
+        "first",
+        "--patience",
+        "2",
+        server=server,
+    )
 
 
 @pytest.mark.parametrize(
-    "flags", [[], ["--num-beams", "4"], ["--do-sample", "--seed", "2", "--num-return-sequences", "3"]]
+    "flags",
+    [[], ["--num-beams", "4"], ["--do-sample", "--seed", "2", "--num-return-sequences", "3"]],
 )
 def test_stream_ends_in_the_same_line(server, flags):
     expected = run("generate", "extraordinarily", "wagner", *flags, server=server).stdout
@@ -116,7 +146,9 @@ def test_stream_ends_in_the_same_line(server, flags):
 
 
 def test_stream_prints_as_it_comes(server):
-    process = subprocess.Popen([*CLIENT, "stream", "--target", server.target, "a", *ENDLESS], stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [*CLIENT, "stream", "--target", server.target, "a", *ENDLESS], stdout=subprocess.PIPE
+    )
     try:
         assert process.stdout.read(20)  # long before the 4,000 tokens are there
         process.send_signal(signal.SIGINT)
@@ -129,7 +161,8 @@ def test_stream_prints_as_it_comes(server):
 
 def test_stream_as_json(server):
     events = [
-        json.loads(line) for line in run("stream", "wagner", "--output", "json", server=server).stdout.splitlines()
+        json.loads(line)
+        for line in run("stream", "wagner", "--output", "json", server=server).stdout.splitlines()
     ]
     assert (
         "".join(event["chunk"]["text"] for event in events[:-1])
@@ -139,11 +172,19 @@ def test_stream_as_json(server):
 
 
 def test_the_other_commands(server, tiny_models):
-    values = [float(number) for number in run("encode", "wagner", "--normalize", server=server).stdout.split()]
+    values = [
+        float(number)
+        for number in run("encode", "wagner", "--normalize", server=server).stdout.split()
+    ]
     assert len(values) == 256 and abs(sum(value * value for value in values) - 1) < 1e-4
-    embedding = json.loads(run("encode", "wagner", "--pooling", "none", "--output", "json", server=server).stdout)
+    embedding = json.loads(
+        run("encode", "wagner", "--pooling", "none", "--output", "json", server=server).stdout
+    )
     assert len(embedding["embeddings"]) == 8 and len(embedding["embeddings"][0]) == 256
-    good, bad = map(float, run("score", "wagner\tW AE1 G N ER0\tB AE1 G N ER0", server=server).stdout.split("\t"))
+    good, bad = map(
+        float,
+        run("score", "wagner\tW AE1 G N ER0\tB AE1 G N ER0", server=server).stdout.split("\t"),
+    )
     assert good > bad
     ids = run("tokenize", "wagner", server=server).stdout
     assert len(ids.split()) == 8
@@ -156,9 +197,13 @@ def test_the_other_commands(server, tiny_models):
         == "SERVING\n"
     )
     with Server(tiny_models["t5-seqcls"], tiny_models["t5-qa"]) as tiny:
-        label, probability = run("classify", "wagner", "--model", "t5-seqcls", server=tiny).stdout.split("\t")
+        label, probability = run(
+            "classify", "wagner", "--model", "t5-seqcls", server=tiny
+        ).stdout.split("\t")
         assert label.startswith("LABEL_") and 0 < float(probability) < 1
-        answer = run("classify", "who\tthe quick brown fox", "--model", "t5-qa", server=tiny).stdout.strip()
+        answer = run(
+            "classify", "who\tthe quick brown fox", "--model", "t5-qa", server=tiny
+        ).stdout.strip()
         assert answer and answer in "the quick brown fox"
 
 
@@ -166,8 +211,12 @@ def test_a_failed_line_keeps_its_place(server):
     done = run("generate", "wagner", "a" * 5000, "wagner", server=server, expect=4)
     assert done.stdout == "W AE1 G N ER0\n\nW AE1 G N ER0\n"
     assert "INVALID_ARGUMENT INVALID_FIELD: input: must be at most 4096 tokens" in done.stderr
-    lines = run("generate", "a" * 5000, "wagner", "--output", "json", server=server, expect=4).stdout.splitlines()
-    assert json.loads(lines[0])["error"]["reason"] == "INVALID_FIELD" and "sequences" in json.loads(lines[1])
+    lines = run(
+        "generate", "a" * 5000, "wagner", "--output", "json", server=server, expect=4
+    ).stdout.splitlines()
+    assert json.loads(lines[0])["error"]["reason"] == "INVALID_FIELD" and "sequences" in json.loads(
+        lines[1]
+    )
 
 
 def test_an_input_that_no_message_can_hold_costs_only_itself(server):
@@ -190,9 +239,18 @@ def test_exit_codes(server):
     run("generate", "a", "--num-beams", "-1", server=server, expect=2)
     run("generate", "a", "--no-such-flag", server=server, expect=2)
     run("generate", "a", "--api-key-file", "/no/such/file", server=server, expect=2)
-    assert "DEADLINE_EXCEEDED" in run("generate", "a", *ENDLESS, "--timeout", "0.2", server=server, expect=4).stderr
-    assert "NOT_FOUND MODEL_NOT_FOUND" in run("info", "--model", "other", server=server, expect=4).stderr
-    assert "UNAVAILABLE" in run("health", "--target", f"127.0.0.1:{free_port()}", "--attempts", "1", expect=4).stderr
+    assert (
+        "DEADLINE_EXCEEDED"
+        in run("generate", "a", *ENDLESS, "--timeout", "0.2", server=server, expect=4).stderr
+    )
+    assert (
+        "NOT_FOUND MODEL_NOT_FOUND"
+        in run("info", "--model", "other", server=server, expect=4).stderr
+    )
+    assert (
+        "UNAVAILABLE"
+        in run("health", "--target", f"127.0.0.1:{free_port()}", "--attempts", "1", expect=4).stderr
+    )
 
 
 def test_the_key_from_a_file_or_the_environment(tmp_path):
@@ -212,9 +270,11 @@ def test_the_key_from_a_file_or_the_environment(tmp_path):
 
 def test_refused_calls_are_tried_again_when_the_server_says():
     """The server asks for 150 to 250 ms before each new attempt; left to itself, gRPC would make the second after about 100."""
-    with Server(G2P, max_running=1, max_queue=1) as server, server.client() as other, server.client(
-        attempts=5
-    ) as client:
+    with (
+        Server(G2P, max_running=1, max_queue=1) as server,
+        server.client() as other,
+        server.client(attempts=5) as client,
+    ):
         decoding = {"ignore_eos": True, "max_new_tokens": 4000}
         running = other.stream("a", decoding)
         next(running)
@@ -243,37 +303,50 @@ def test_grpcurl_commands_of_the_readme(server, client):
     """grpcurl is not in Debian: its JSON is read here as grpcurl reads it, by the server's reflection, and each method called."""
     readme = (SOURCE / "tools" / "README.md").read_text(encoding="utf-8")
     commands = re.findall(
-        r"^    grpcurl -plaintext (?:-d '(.*)' )?127\.0\.0\.1:50051 ([\w.]+)/(\w+)$", readme, re.MULTILINE
+        r"^    grpcurl -plaintext (?:-d '(.*)' )?127\.0\.0\.1:50051 ([\w.]+)/(\w+)$",
+        readme,
+        re.MULTILINE,
     )
     assert len(commands) >= 6
     pool = DescriptorPool(ProtoReflectionDescriptorDatabase(client.channel))
     for body, service, name in commands:
         method = pool.FindServiceByName(service).FindMethodByName(name)
-        request = json_format.Parse(body or "{}", message_factory.GetMessageClass(method.input_type)())
-        open_call = client.channel.unary_stream if method.server_streaming else client.channel.unary_unary
+        request = json_format.Parse(
+            body or "{}", message_factory.GetMessageClass(method.input_type)()
+        )
+        open_call = (
+            client.channel.unary_stream if method.server_streaming else client.channel.unary_unary
+        )
         call = open_call(
-            f"/{service}/{name}", request_serializer=type(request).SerializeToString, response_deserializer=bytes
+            f"/{service}/{name}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=bytes,
         )
         answer = call(request, timeout=30)
         assert b"".join(answer) if method.server_streaming else answer
 
 
-@pytest.mark.skipif(shutil.which("grpcurl") is None, reason="grpcurl is not in Debian; with it on the path this runs it")
+@pytest.mark.skipif(
+    shutil.which("grpcurl") is None,
+    reason="grpcurl is not in Debian; with it on the path this runs it",
+)
 def test_grpcurl_itself(server):
     readme = (SOURCE / "tools" / "README.md").read_text(encoding="utf-8")
     commands = re.findall(r"^    (grpcurl .*127\.0\.0\.1:50051.*)$", readme, re.MULTILINE)
     assert len(commands) >= 7
     for command in commands:
         command = command.replace("127.0.0.1:50051", server.target)
-        done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            command, shell=True, capture_output=True, text=True, timeout=60, check=False
+        )
         assert done.returncode == 0 and done.stdout, done.stderr
 
 
 def test_python_of_the_readme(server):
     readme = (SOURCE / "tools" / "README.md").read_text(encoding="utf-8")
-    code = textwrap.dedent(re.search(r"    # PYTHONPATH=tools .*?\n(?=\S)", readme, re.DOTALL)[0]).replace(
-        "127.0.0.1:50051", server.target
-    )
+    code = textwrap.dedent(
+        re.search(r"    # PYTHONPATH=tools .*?\n(?=\S)", readme, re.DOTALL)[0]
+    ).replace("127.0.0.1:50051", server.target)
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
@@ -284,4 +357,6 @@ def test_python_of_the_readme(server):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("F OW1 N IY0 M") == 2
-    assert done.stdout.endswith("INVALID_ARGUMENT INVALID_FIELD: decoding.num_beams: 99 is not in [1, 32]\n")
+    assert done.stdout.endswith(
+        "INVALID_ARGUMENT INVALID_FIELD: decoding.num_beams: 99 is not in [1, 32]\n"
+    )

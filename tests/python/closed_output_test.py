@@ -14,7 +14,11 @@ def run_into_closed_pipe(*arguments: object, stdin: str = "") -> tuple[int, str]
     try:
         done = subprocess.run(
             [BINARY, *map(str, arguments)],
-            input=stdin.encode(), stdout=writer, stderr=subprocess.PIPE, timeout=120, check=False,
+            input=stdin.encode(),
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            timeout=120,
+            check=False,
         )
     finally:
         os.close(writer)
@@ -47,7 +51,9 @@ def test_a_closed_pipe_is_a_failed_output(arguments, stdin):
 
 
 def test_classify_too(tiny_models):
-    code, text = run_into_closed_pipe("classify", "--model", tiny_models["t5-seqcls"], stdin="hello\n")
+    code, text = run_into_closed_pipe(
+        "classify", "--model", tiny_models["t5-seqcls"], stdin="hello\n"
+    )
     assert "writing standard output: Broken pipe" in text
     assert code == 1
 
@@ -56,5 +62,11 @@ def test_a_conversion_whose_report_is_not_read_is_whole(tmp_path):
     code, text = run_into_closed_pipe("convert", "--model", G2P, "--out", tmp_path / "out")
     assert "writing standard output: Broken pipe" in text
     assert code == 1
-    done = subprocess.run([BINARY, "generate", "--model", str(tmp_path / "out")], input=b"hello\n", capture_output=True, timeout=60, check=False)
+    done = subprocess.run(
+        [BINARY, "generate", "--model", str(tmp_path / "out")],
+        input=b"hello\n",
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0

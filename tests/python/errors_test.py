@@ -69,7 +69,9 @@ def test_bad_fields(client, call, field):
 def test_bad_call_options(server, call, field):
     with server.client(call=call) as client:
         *calls, info = all_calls(client)
-        for rpc in calls if "model" not in call else [*calls, info]:  # GetModelInfo has but the name
+        for rpc in (
+            calls if "model" not in call else [*calls, info]
+        ):  # GetModelInfo has but the name
             found = failure(rpc)
             assert (found.code, found.reason) == (Code.INVALID_ARGUMENT, "INVALID_FIELD")
             assert [name for name, _ in found.fields] == [field]
@@ -84,7 +86,11 @@ def test_unknown_model(server):
     with server.client(call={"model": "other"}) as client:
         for rpc in all_calls(client):
             found = failure(rpc)
-            assert (found.code, found.reason, found.retry_after_s) == (Code.NOT_FOUND, "MODEL_NOT_FOUND", None)
+            assert (found.code, found.reason, found.retry_after_s) == (
+                Code.NOT_FOUND,
+                "MODEL_NOT_FOUND",
+                None,
+            )
 
 
 def test_heads_that_are_not_loaded(client, tiny_models):
@@ -93,7 +99,11 @@ def test_heads_that_are_not_loaded(client, tiny_models):
     with Server(tiny_models["t5-encoder"], tiny_models["t5-seqcls"]) as server:
         for model in ("t5-encoder", "t5-seqcls"):
             with server.client(call={"model": model}) as other:
-                for rpc in (lambda: other.generate("a"), lambda: other.stream("a"), lambda: other.score("a", ["b"])):
+                for rpc in (
+                    lambda: other.generate("a"),
+                    lambda: other.stream("a"),
+                    lambda: other.score("a", ["b"]),
+                ):
                     found = failure(rpc)
                     assert (found.code, found.reason) == (Code.FAILED_PRECONDITION, "HEAD_MISSING")
         with server.client() as nameless:  # which one of two?
@@ -131,7 +141,11 @@ def test_a_queue_that_is_full_of_tokens():
         assert eventually(lambda: server.metric("quintet_queue_tokens") == 35)
         found = failure(lambda: client.generate([5] * 6))
         assert (found.code, found.reason) == (Code.RESOURCE_EXHAUSTED, "QUEUE_FULL")
-        assert "35 tokens" in found.message and "256 requests, 40 tokens" in found.message and "1 and 7" in found.message
+        assert (
+            "35 tokens" in found.message
+            and "256 requests, 40 tokens" in found.message
+            and "1 and 7" in found.message
+        )
         running.cancel()
         waiting.cancel()
 
@@ -155,7 +169,9 @@ def test_deadlines_of_the_server():
     """A client's own deadline hides the server's words: these calls have none, and get the server's."""
     long = {"ignore_eos": True, "max_new_tokens": 20000}
     with (
-        Server(G2P, max_running=1, default_timeout=0.5, limit_new_tokens=20000, cache_memory=512) as server,
+        Server(
+            G2P, max_running=1, default_timeout=0.5, limit_new_tokens=20000, cache_memory=512
+        ) as server,
         server.client(timeout_s=None) as client,
     ):
         running = client.stub.GenerateStream(client.generate_request("a", long), timeout=50)
@@ -169,7 +185,9 @@ def test_deadlines_of_the_server():
 
 def test_calls_without_a_deadline_get_no_more_time_than_others_may_have():
     with Server(G2P, max_timeout=5) as server, server.client() as client:
-        assert client.info().limits.default_timeout_ms == client.info().limits.max_timeout_ms == 5000
+        assert (
+            client.info().limits.default_timeout_ms == client.info().limits.max_timeout_ms == 5000
+        )
 
 
 def test_deadline_of_the_client(server):
@@ -187,7 +205,10 @@ def test_cancelled(server, client):
         next(call)
     assert raised.value.code() == Code.CANCELLED
     assert eventually(
-        lambda: server.metric("quintet_requests_running") == 0 and server.metric("quintet_kv_cache_usage_ratio") == 0
+        lambda: (
+            server.metric("quintet_requests_running") == 0
+            and server.metric("quintet_kv_cache_usage_ratio") == 0
+        )
     )
 
 

@@ -11,12 +11,24 @@ import pytest
 from server_process import BINARY, G2P, SOURCE
 
 SERVE = ["serve", "--listen", "127.0.0.1:0", "--http-listen", ""]
-COMMANDS = [["generate"], ["encode"], ["score"], ["bench"], ["bench", "engine", "--concurrency", "1", "--requests", "1"], SERVE]
+COMMANDS = [
+    ["generate"],
+    ["encode"],
+    ["score"],
+    ["bench"],
+    ["bench", "engine", "--concurrency", "1", "--requests", "1"],
+    SERVE,
+]
 
 
 def run(*arguments: object) -> tuple[int, str]:
     done = subprocess.run(
-        [BINARY, *map(str, arguments)], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False
+        [BINARY, *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     return done.returncode, done.stderr + done.stdout
 
@@ -43,7 +55,12 @@ def test_a_failure_has_one_code(command, flags, code, words):
 def test_help_and_readme_name_every_code():
     found, text = run("--help")
     assert found == 0
-    readme = (SOURCE / "tools" / "README.md").read_text(encoding="utf-8").partition("**Exit codes:**")[2].partition("\n\n")[0]
+    readme = (
+        (SOURCE / "tools" / "README.md")
+        .read_text(encoding="utf-8")
+        .partition("**Exit codes:**")[2]
+        .partition("\n\n")[0]
+    )
     for code in (0, 1, 2, 3, 4, 70, 130):
         assert f"\n  {code}  " in text
         assert f" {code} " in readme.replace("\n", " ")
@@ -68,19 +85,27 @@ def model_with_fields(tmp_path):
     return make
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c[0] in ("generate", "bench", "serve")], ids=lambda command: " ".join(command[:2]))
+@pytest.mark.parametrize(
+    "command",
+    [c for c in COMMANDS if c[0] in ("generate", "bench", "serve")],
+    ids=lambda command: " ".join(command[:2]),
+)
 def test_a_generation_field_that_is_not_followed_is_refused(command, model_with_fields):
     model = model_with_fields({"max_time": 2.5, "num_beams": 2})
     found, text = run(*command, "--model", model)
     assert found == 3
-    assert "generation_config.json: max_time is 2.5" in text and "--ignore-generation-fields" in text
+    assert (
+        "generation_config.json: max_time is 2.5" in text and "--ignore-generation-fields" in text
+    )
     assert "num_beams" not in text
 
 
 def test_serve_loads_such_a_model_when_told_to(model_with_fields):
     model = model_with_fields({"max_time": 2.5})
     server = subprocess.Popen(
-        [BINARY, *SERVE, "--model", model, "--ignore-generation-fields", "--drain-delay", "0"], stderr=subprocess.PIPE, text=True
+        [BINARY, *SERVE, "--model", model, "--ignore-generation-fields", "--drain-delay", "0"],
+        stderr=subprocess.PIPE,
+        text=True,
     )
     logged = ""
     limit = threading.Timer(120, server.kill)

@@ -105,8 +105,12 @@ def refused(server, call, field: str) -> None:
     accepted = server.metric("quintet_requests_accepted_total")
     found = Failure.of(failure_of(call))
     assert (found.code, found.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD"), found
-    assert [re.sub(r"\.token_ids\.ids\[\d+\]$", "", name) for name, _ in found.fields] == [field], found
-    assert server.metric("quintet_requests_accepted_total") == accepted  # the engine has not seen it
+    assert [re.sub(r"\.token_ids\.ids\[\d+\]$", "", name) for name, _ in found.fields] == [field], (
+        found
+    )
+    assert (
+        server.metric("quintet_requests_accepted_total") == accepted
+    )  # the engine has not seen it
     check_words(found)
 
 
@@ -116,9 +120,13 @@ def test_the_lists_above_name_every_field():
     assert named | free == {field.name for field in pb.DecodingOptions.DESCRIPTOR.fields}
 
 
-@pytest.mark.parametrize("options, field", list(cases()), ids=lambda value: str(value)[:60].replace("\n", " "))
+@pytest.mark.parametrize(
+    "options, field", list(cases()), ids=lambda value: str(value)[:60].replace("\n", " ")
+)
 def test_decoding_options(server, client, options, field):
-    refused(server, lambda: client.generate(PROMPT, pb.DecodingOptions(**options)), f"decoding.{field}")
+    refused(
+        server, lambda: client.generate(PROMPT, pb.DecodingOptions(**options)), f"decoding.{field}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -148,7 +156,9 @@ def test_ids_and_numbers_of_classify(tiny_models):
 
 @pytest.mark.parametrize("field, value", [("pooling", 9), ("vector_type", 9)])
 def test_enums_of_encode(server, client, field, value):
-    request = pb.EncodeRequest(inputs=[pb.Input(text=PROMPT)], options=pb.EncodeOptions(**{field: value}))
+    request = pb.EncodeRequest(
+        inputs=[pb.Input(text=PROMPT)], options=pb.EncodeOptions(**{field: value})
+    )
     refused(server, lambda: client.stub.Encode(request, timeout=10), f"options.{field}")
 
 

@@ -47,7 +47,18 @@ class Pipe:
 
 
 def start(log, *, ports, flags=(), model=G2P) -> subprocess.Popen:
-    command = [BINARY, "serve", "--model", model, "--threads", "1", "--cache-memory", "128", "--drain-delay", "0"]
+    command = [
+        BINARY,
+        "serve",
+        "--model",
+        model,
+        "--threads",
+        "1",
+        "--cache-memory",
+        "128",
+        "--drain-delay",
+        "0",
+    ]
     command += ["--listen", f"127.0.0.1:{ports[0]}", "--http-listen", f"127.0.0.1:{ports[1]}"]
     return subprocess.Popen([*map(str, command), *flags], stderr=log)
 
@@ -77,7 +88,11 @@ def flood(port: int, value: str, seconds: float) -> int:
             try:
                 for first in range(1, 4000, 40):
                     connection.sendall(
-                        b"".join(frames.headers_frames(first + 2 * i, block) + frames.reset_frame(first + 2 * i) for i in range(20))
+                        b"".join(
+                            frames.headers_frames(first + 2 * i, block)
+                            + frames.reset_frame(first + 2 * i)
+                            for i in range(20)
+                        )
                     )
                     done += 20
                     frames.drain(connection)
@@ -98,7 +113,9 @@ def test_clients_cannot_fill_the_log():
     assert "clientclient" not in log
     lines = [json.loads(line) for line in log.splitlines()]
     assert all(set(line) == {"time", "level", "message"} for line in lines)
-    reports = [line for line in lines if "text withheld because it may quote a client" in line["message"]]
+    reports = [
+        line for line in lines if "text withheld because it may quote a client" in line["message"]
+    ]
     assert len(reports) >= 1
     assert all(line["level"] == "error" for line in reports)
 
@@ -140,14 +157,19 @@ def test_no_line_is_lost_in_passing():
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
-@pytest.mark.parametrize("fault, code", [(["--device", "cuda:1000"], 2), (["--model", "other=/no/such/model"], 3)])
+@pytest.mark.parametrize(
+    "fault, code", [(["--device", "cuda:1000"], 2), (["--model", "other=/no/such/model"], 3)]
+)
 def test_a_server_that_fails_ends_although_nobody_reads_its_log(log_format, fault, code):
     with Pipe() as pipe:
         process = start(pipe.writer, ports=(0, 0), flags=[*fault, "--log-format", log_format])
         assert process.wait(30) == code
 
 
-@pytest.mark.parametrize("fault, code, words", [(["--device", "cuda:1000"], 2, "CUDA"), (["--model", "b=/no/such"], 3, "/no/such: ")])
+@pytest.mark.parametrize(
+    "fault, code, words",
+    [(["--device", "cuda:1000"], 2, "CUDA"), (["--model", "b=/no/such"], 3, "/no/such: ")],
+)
 def test_a_failure_is_the_last_line_of_the_log_in_its_format(fault, code, words, tmp_path):
     for log_format in ("json", "text"):
         with open(tmp_path / log_format, "wb") as log:

@@ -17,7 +17,19 @@ def serve(limit_bytes: int, *flags: str) -> tuple[int, str]:
     """Exit code and output of a server that is stopped once it serves."""
     port = free_port()
     process = subprocess.Popen(
-        [BINARY, "serve", "--model", str(G2P), "--listen", f"127.0.0.1:{port}", "--http-listen", "", "--drain-delay", "0", *flags],
+        [
+            BINARY,
+            "serve",
+            "--model",
+            str(G2P),
+            "--listen",
+            f"127.0.0.1:{port}",
+            "--http-listen",
+            "",
+            "--drain-delay",
+            "0",
+            *flags,
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -35,7 +47,10 @@ def serve(limit_bytes: int, *flags: str) -> tuple[int, str]:
 
 def plan_of(output: str) -> dict[str, int]:
     line = next(line for line in output.splitlines() if "memory plan" in line)
-    return {name: int(value) for name, value in re.findall(r"([a-zA-Z ]+) (\d+)", line.partition("MiB: ")[2])}
+    return {
+        name: int(value)
+        for name, value in re.findall(r"([a-zA-Z ]+) (\d+)", line.partition("MiB: ")[2])
+    }
 
 
 def test_a_server_plans_within_ulimit_v():
@@ -60,7 +75,12 @@ def test_near_the_limit_encoder_caches_shrink_first():
 def test_what_does_not_fit_is_refused_with_the_figures():
     code, output = serve(700 * MIB, "--cache-memory", "256")
     assert code == 1
-    for words in ("KV cache 256", "weights ", "700 MiB (RLIMIT_AS (ulimit -v))", "lower --cache-memory"):
+    for words in (
+        "KV cache 256",
+        "weights ",
+        "700 MiB (RLIMIT_AS (ulimit -v))",
+        "lower --cache-memory",
+    ):
         assert words in output
 
 
@@ -73,4 +93,6 @@ def test_far_below_what_it_needs_a_server_ends_with_an_error_of_its_own(limit_mi
 
 def test_the_plan_is_logged_without_a_limit_of_the_process():
     with Server(G2P) as server:
-        assert re.search(r"memory plan, MiB: .* total \d+ of \d+ MiB, 85 % of \d+ MiB \(.+\)", server.log())
+        assert re.search(
+            r"memory plan, MiB: .* total \d+ of \d+ MiB, 85 % of \d+ MiB \(.+\)", server.log()
+        )

@@ -20,7 +20,10 @@ def series(server) -> set:
 def test_counters_add_up_after_chaos():
     """Row 35: answers, refusals, cancelled calls, deadlines and errors at once; then accepted = finished, nothing runs or waits."""
     random_source = random.Random(1)
-    with Server(G2P, max_queue=8, max_running=16, metrics_compat="vllm") as server, server.client() as client:
+    with (
+        Server(G2P, max_queue=8, max_running=16, metrics_compat="vllm") as server,
+        server.client() as client,
+    ):
         outcomes: dict[str, int] = {}
         lock = threading.Lock()
         generated_tokens = 0
@@ -38,7 +41,10 @@ def test_counters_add_up_after_chaos():
                     call.cancel()
                     return count("cancelled")
                 if kind == 1:
-                    client.stub.Generate(client.generate_request(word, {"ignore_eos": True, "max_new_tokens": 2000}), timeout=0.05)
+                    client.stub.Generate(
+                        client.generate_request(word, {"ignore_eos": True, "max_new_tokens": 2000}),
+                        timeout=0.05,
+                    )
                 elif kind == 2:
                     client.generate([128])
                 elif kind == 3:
@@ -66,36 +72,72 @@ def test_counters_add_up_after_chaos():
             server.samples()  # scraped meanwhile
             threads[0].join(0.1)
             threads = [thread for thread in threads if thread.is_alive()] or threads[:1]
-        assert outcomes.keys() >= {"generated", "embedded", "scored", "cancelled", "INVALID_ARGUMENT", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}
+        assert outcomes.keys() >= {
+            "generated",
+            "embedded",
+            "scored",
+            "cancelled",
+            "INVALID_ARGUMENT",
+            "RESOURCE_EXHAUSTED",
+            "DEADLINE_EXCEEDED",
+        }
 
         def value(name: str, **labels: str) -> float:
             return server.metric(f"quintet_{name}", **labels)
 
         assert eventually(lambda: value("requests_running") == value("requests_waiting") == 0)
-        assert eventually(lambda: value("requests_accepted_total") == value("requests_finished_total"))
+        assert eventually(
+            lambda: value("requests_accepted_total") == value("requests_finished_total")
+        )
         assert value("kv_cache_usage_ratio") == value("queue_tokens") == 0
         # A refusal that comes after the caller's deadline is a refusal to the server and a deadline to the caller.
         refused = value("requests_rejected_total", reason="QUEUE_FULL")
         assert 0 <= refused - outcomes["RESOURCE_EXHAUSTED"] <= outcomes["DEADLINE_EXCEEDED"]
-        assert value("requests_rejected_total", reason="INVALID_FIELD") == outcomes["INVALID_ARGUMENT"]
-        finished = {reason: value("requests_finished_total", reason=reason) for reason in ("eos", "length", "stop", "done", "error")}
+        assert (
+            value("requests_rejected_total", reason="INVALID_FIELD") == outcomes["INVALID_ARGUMENT"]
+        )
+        finished = {
+            reason: value("requests_finished_total", reason=reason)
+            for reason in ("eos", "length", "stop", "done", "error")
+        }
         assert finished["eos"] + finished["length"] >= outcomes["generated"]
-        assert finished["done"] >= 2 * outcomes["embedded"] + outcomes["scored"]  # each input of Encode is a request
+        assert (
+            finished["done"] >= 2 * outcomes["embedded"] + outcomes["scored"]
+        )  # each input of Encode is a request
         assert finished["error"] == finished["stop"] == 0
         assert value("generation_tokens_total") >= generated_tokens
         answered = finished["eos"] + finished["length"] + finished["done"]
-        assert value("e2e_request_latency_seconds_count") == value("request_prompt_tokens_count") == answered
-        assert 0 < value("request_prompt_tokens_sum") <= value("prompt_tokens_total")  # those that ended early count there only
-        assert value("request_generation_tokens_count") == value("time_to_first_token_seconds_count") == finished["eos"] + finished["length"]
+        assert (
+            value("e2e_request_latency_seconds_count")
+            == value("request_prompt_tokens_count")
+            == answered
+        )
+        assert (
+            0 < value("request_prompt_tokens_sum") <= value("prompt_tokens_total")
+        )  # those that ended early count there only
+        assert (
+            value("request_generation_tokens_count")
+            == value("time_to_first_token_seconds_count")
+            == finished["eos"] + finished["length"]
+        )
         assert 0 < value("request_generation_tokens_sum") <= value("generation_tokens_total")
         assert value("encoder_cache_hits_total") <= value("encoder_cache_queries_total")
 
         # The names that vLLM's dashboards know say the same.
-        assert server.metric("vllm:num_requests_running") == server.metric("vllm:num_requests_waiting") == 0
+        assert (
+            server.metric("vllm:num_requests_running")
+            == server.metric("vllm:num_requests_waiting")
+            == 0
+        )
         assert server.metric("vllm:generation_tokens_total") == value("generation_tokens_total")
         assert server.metric("vllm:prompt_tokens_total") == value("prompt_tokens_total")
-        assert server.metric("vllm:request_success_total", finished_reason="stop") == finished["eos"]
-        assert server.metric("vllm:request_success_total", finished_reason="length") == finished["length"]
+        assert (
+            server.metric("vllm:request_success_total", finished_reason="stop") == finished["eos"]
+        )
+        assert (
+            server.metric("vllm:request_success_total", finished_reason="length")
+            == finished["length"]
+        )
         assert server.metric("vllm:e2e_request_latency_seconds_count") == answered
         check_text(server)
 
@@ -111,7 +153,9 @@ def check_text(server) -> None:
     buckets: dict[tuple, list] = {}
     for sample in samples:
         if sample.name.endswith("_bucket"):
-            buckets.setdefault((sample.name, sample.labels["model_name"]), []).append((float(sample.labels["le"]), sample.value))
+            buckets.setdefault((sample.name, sample.labels["model_name"]), []).append(
+                (float(sample.labels["le"]), sample.value)
+            )
     for name, values in buckets.items():
         assert values == sorted(values), name
         assert [count for _, count in values] == sorted(count for _, count in values), name
@@ -119,7 +163,13 @@ def check_text(server) -> None:
 
 def test_promtool_finds_nothing_wrong(server, client):
     client.generate("wagner")
-    checked = subprocess.run(["promtool", "check", "metrics"], input=server.get("/metrics")[1].encode(), capture_output=True, timeout=60, check=False)
+    checked = subprocess.run(
+        ["promtool", "check", "metrics"],
+        input=server.get("/metrics")[1].encode(),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
 
 
@@ -132,8 +182,14 @@ def test_model_names_make_no_series(server, client):
     calls = []
     for i in range(10_000):
         name = "".join(random_source.choices(alphabet, k=random_source.randrange(1, 40)))
-        calls.append(client.stub.GetModelInfo.future(pb.GetModelInfoRequest(model=name), timeout=60) if i % 2 else
-                     client.stub.Generate.future(pb.GenerateRequest(call=pb.CallOptions(model=name), input=pb.Input(text="a")), timeout=60))
+        calls.append(
+            client.stub.GetModelInfo.future(pb.GetModelInfoRequest(model=name), timeout=60)
+            if i % 2
+            else client.stub.Generate.future(
+                pb.GenerateRequest(call=pb.CallOptions(model=name), input=pb.Input(text="a")),
+                timeout=60,
+            )
+        )
     assert {call.code() for call in calls} == {Code.NOT_FOUND}
     assert series(server) == before
 

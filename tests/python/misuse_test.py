@@ -27,7 +27,11 @@ MIB = 1 << 20
 
 def stub_of(server: Server, **options) -> inference_pb2_grpc.InferenceStub:
     """On a connection of its own."""
-    pairs = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1), *options.items()]
+    pairs = [
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.max_send_message_length", -1),
+        *options.items(),
+    ]
     return inference_pb2_grpc.InferenceStub(grpc.insecure_channel(server.target, options=pairs))
 
 
@@ -80,7 +84,10 @@ def test_compressed_messages_are_refused_before_they_are_inflated(server, compre
     before = server.resident_bytes()
     request = pb.TokenizeRequest(text="a" * (256 * MIB))  # a quarter of a megabyte on the wire
     stub = stub_of(server)
-    assert code_of(lambda: stub.Tokenize(request, compression=compression, timeout=60)) == grpc.StatusCode.UNIMPLEMENTED
+    assert (
+        code_of(lambda: stub.Tokenize(request, compression=compression, timeout=60))
+        == grpc.StatusCode.UNIMPLEMENTED
+    )
     assert server.resident_bytes() < before + 32 * MIB
     assert serves(server)
 
@@ -123,15 +130,21 @@ def test_a_first_message_that_is_not_completed(server):
 def test_health_watches_are_limited(server):
     """256 of a connection; the others are refused and may be tried again."""
     health = health_pb2_grpc.HealthStub(
-        grpc.insecure_channel(server.target, options=[("grpc.use_local_subchannel_pool", 1)]))
+        grpc.insecure_channel(server.target, options=[("grpc.use_local_subchannel_pool", 1)])
+    )
     watches = [health.Watch(health_pb2.HealthCheckRequest()) for _ in range(400)]
     assert eventually(lambda: sum(watch.done() for watch in watches) == 144)
-    assert {watch.code() for watch in watches if watch.done()} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+    assert {watch.code() for watch in watches if watch.done()} == {
+        grpc.StatusCode.RESOURCE_EXHAUSTED
+    }
     assert server.metric("quintet_open_calls") == 256
     for watch in watches:
         watch.cancel()
     assert eventually(lambda: server.metric("quintet_open_calls") == 0)
-    assert next(health.Watch(health_pb2.HealthCheckRequest())).status == health_pb2.HealthCheckResponse.SERVING
+    assert (
+        next(health.Watch(health_pb2.HealthCheckRequest())).status
+        == health_pb2.HealthCheckResponse.SERVING
+    )
 
 
 def test_idle_streams_are_limited(server):
@@ -146,7 +159,9 @@ def test_idle_streams_are_limited(server):
                 peers[-1].pump()
 
     open_streams(2, 300)
-    assert eventually(lambda: server.metric("quintet_open_calls") == 512, 5)  # 256 of each connection
+    assert eventually(
+        lambda: server.metric("quintet_open_calls") == 512, 5
+    )  # 256 of each connection
     open_streams(3, 300)
     assert eventually(lambda: server.metric("quintet_open_calls") == 1024, 5)
     open_streams(18, 1000)
@@ -195,7 +210,15 @@ PATHS = [
     "/",
     "",
 ]
-AUTHORITIES = ["localhost", "LOCALHOST:1", "quintet.example", "user@localhost", "127.0.0.1:80", "[::1]", "a" * 300]
+AUTHORITIES = [
+    "localhost",
+    "LOCALHOST:1",
+    "quintet.example",
+    "user@localhost",
+    "127.0.0.1:80",
+    "[::1]",
+    "a" * 300,
+]
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +249,10 @@ def test_no_path_is_answered_without_a_key(guarded, path):
 
 @pytest.mark.parametrize("authority", AUTHORITIES)
 def test_no_authority_replaces_a_key(guarded, authority):
-    fields = [(name, authority if name == ":authority" else value) for name, value in frames.request_fields()]
+    fields = [
+        (name, authority if name == ":authority" else value)
+        for name, value in frames.request_fields()
+    ]
     answer = answer_to(guarded, fields)
     assert b"grpc-status\x0216" in answer or answer in (b"reset", b"closed"), answer
 

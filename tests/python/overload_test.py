@@ -18,7 +18,10 @@ def test_5000_requests_in_a_second():
     count = 5000
     many = words(count)
     requests = [
-        pb.GenerateRequest(input=pb.Input(text=word), decoding=pb.DecodingOptions(max_new_tokens=64)) for word in many
+        pb.GenerateRequest(
+            input=pb.Input(text=word), decoding=pb.DecodingOptions(max_new_tokens=64)
+        )
+        for word in many
     ]
     codes: dict[Code, int] = {}
     answered = [0] * count
@@ -45,19 +48,27 @@ def test_5000_requests_in_a_second():
         began = time.monotonic()
         for index, request in enumerate(requests):
             call = client.stub.Generate.future(request, timeout=120)
-            call.add_done_callback(lambda call, index=index, sent_s=time.monotonic(): done(index, call, sent_s))
+            call.add_done_callback(
+                lambda call, index=index, sent_s=time.monotonic(): done(index, call, sent_s)
+            )
         sent_s = time.monotonic() - began
         assert all_done.wait(150)
 
         assert answered == [1] * count
         assert set(codes) <= {Code.OK, Code.RESOURCE_EXHAUSTED}
         assert without_retry == 0
-        assert eventually(lambda: server.metric("quintet_requests_finished_total") == codes[Code.OK] + 1)
+        assert eventually(
+            lambda: server.metric("quintet_requests_finished_total") == codes[Code.OK] + 1
+        )
         assert server.metric("quintet_requests_accepted_total") == codes[Code.OK] + 1
         assert server.metric("quintet_requests_rejected_total", reason="QUEUE_FULL") == codes.get(
             Code.RESOURCE_EXHAUSTED, 0
         )
-        assert server.metric("quintet_requests_waiting") == server.metric("quintet_requests_running") == 0
+        assert (
+            server.metric("quintet_requests_waiting")
+            == server.metric("quintet_requests_running")
+            == 0
+        )
         assert client.generate("wagner").sequences[0].text == "W AE1 G N ER0"
 
     print(f"sent in {sent_s:.2f} s: {codes}")
@@ -94,7 +105,11 @@ def test_a_message_one_byte_above_the_cap():
 
         def refused() -> None:
             failure = Failure.of(failure_of(lambda: raw(too_long, timeout=10)))
-            assert (failure.code, failure.reason, failure.retry_after_s) == (Code.RESOURCE_EXHAUSTED, "", None)
+            assert (failure.code, failure.reason, failure.retry_after_s) == (
+                Code.RESOURCE_EXHAUSTED,
+                "",
+                None,
+            )
 
         for _ in range(20):
             refused()
@@ -158,4 +173,6 @@ def test_probes_with_1000_slow_connections(server):
                 assert server.get(path)[0] == 200
                 times_s.append(time.monotonic() - begin)
     resource.setrlimit(resource.RLIMIT_NOFILE, files)
-    print(f"with 1,000 slow connections the slowest of {len(times_s)} answers took {max(times_s):.3f} s")
+    print(
+        f"with 1,000 slow connections the slowest of {len(times_s)} answers took {max(times_s):.3f} s"
+    )

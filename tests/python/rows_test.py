@@ -23,8 +23,15 @@ def table() -> dict[int, list[tuple[str, str]]]:
 
 def findings() -> dict[str, list[tuple[str, str]]]:
     section = (TESTS / "README.md").read_text().split("## Findings of an attack by hand")[1]
-    lines = [line for line in section.splitlines() if line.startswith("| ") and not line.startswith("| finding |")]
-    return {line.split(" | ")[0][2:]: named_tests(line.rsplit(" | ", 1)[1].removesuffix(" |")) for line in lines}
+    lines = [
+        line
+        for line in section.splitlines()
+        if line.startswith("| ") and not line.startswith("| finding |")
+    ]
+    return {
+        line.split(" | ")[0][2:]: named_tests(line.rsplit(" | ", 1)[1].removesuffix(" |"))
+        for line in lines
+    }
 
 
 def assert_exist(tests: list[tuple[str, str]]) -> None:

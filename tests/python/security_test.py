@@ -18,7 +18,8 @@ KEY, OTHER_KEY, WRONG_KEY = "sk-right-4711-secret", "sk-second-0815-secret", "sk
 def key_file(tmp_path):
     file = tmp_path / "keys"
     file.write_text(
-        "# two clients\n" + "".join(hashlib.sha256(key.encode()).hexdigest() + "\n" for key in (KEY, OTHER_KEY))
+        "# two clients\n"
+        + "".join(hashlib.sha256(key.encode()).hexdigest() + "\n" for key in (KEY, OTHER_KEY))
     )
     file.chmod(0o600)
     return file
@@ -30,14 +31,28 @@ def certificates(tmp_path_factory) -> dict[str, pathlib.Path]:
     folder = tmp_path_factory.mktemp("certificates")
 
     def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True, timeout=60)
+        subprocess.run(
+            ["openssl", *arguments], cwd=folder, check=True, capture_output=True, timeout=60
+        )
 
     new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     openssl(
-        "req", "-x509", *new_key, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=test authority"
+        "req",
+        "-x509",
+        *new_key,
+        "-keyout",
+        "ca.key",
+        "-out",
+        "ca.pem",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=test authority",
     )
     for name, alternative in (("server", "DNS:quintet.test"), ("client", "DNS:client.test")):
-        openssl("req", *new_key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        openssl(
+            "req", *new_key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}"
+        )
         (folder / "extensions").write_text(f"subjectAltName={alternative}\n")
         openssl(
             "x509",
@@ -56,14 +71,20 @@ def certificates(tmp_path_factory) -> dict[str, pathlib.Path]:
             "-extfile",
             "extensions",
         )
-    return {name: folder / name for name in ("ca.pem", "server.pem", "server.key", "client.pem", "client.key")}
+    return {
+        name: folder / name
+        for name in ("ca.pem", "server.pem", "server.key", "client.pem", "client.key")
+    }
 
 
 def test_api_keys_and_where_they_are_never_seen(key_file):
     """Row 31."""
     with Server(G2P, api_key_file=key_file) as server:
         with server.client() as nobody, server.client(api_key=WRONG_KEY) as stranger:
-            for client, code in ((nobody, Code.UNAUTHENTICATED), (stranger, Code.PERMISSION_DENIED)):
+            for client, code in (
+                (nobody, Code.UNAUTHENTICATED),
+                (stranger, Code.PERMISSION_DENIED),
+            ):
                 for call in all_calls(client):
                     failure = Failure.of(failure_of(call))
                     assert (failure.code, failure.reason) == (code, "AUTH")
@@ -73,7 +94,10 @@ def test_api_keys_and_where_they_are_never_seen(key_file):
             with server.client(api_key=key) as client:
                 assert client.generate("wagner").sequences[0].text == "W AE1 G N ER0"
         assert server.metric("quintet_requests_accepted_total") == 2
-        seen = server.get("/metrics")[1] + pathlib.Path(f"/proc/{server.process.pid}/cmdline").read_text()
+        seen = (
+            server.get("/metrics")[1]
+            + pathlib.Path(f"/proc/{server.process.pid}/cmdline").read_text()
+        )
         assert server.stop() == 0
         seen += server.log()
     for key in (KEY, OTHER_KEY, WRONG_KEY):
@@ -97,7 +121,9 @@ def refused_to_start(*flags: str) -> str:
     return done.stderr.decode()
 
 
-@pytest.mark.parametrize("address", ["0.0.0.0", "[::]", "192.0.2.1", "127example.test", "127.example.test"])
+@pytest.mark.parametrize(
+    "address", ["0.0.0.0", "[::]", "192.0.2.1", "127example.test", "127.example.test"]
+)
 def test_other_machines_only_over_tls(address):
     """Row 32."""
     assert "--allow-plaintext" in refused_to_start("--listen", f"{address}:{free_port()}")
@@ -123,12 +149,19 @@ def test_mutual_tls_with_a_key(certificates, key_file):
         "tls_client_ca": certificates["ca.pem"],
     }
     ours = Tls(
-        str(certificates["ca.pem"]), str(certificates["client.pem"]), str(certificates["client.key"]), "quintet.test"
+        str(certificates["ca.pem"]),
+        str(certificates["client.pem"]),
+        str(certificates["client.key"]),
+        "quintet.test",
     )
     with Server(G2P, api_key_file=key_file, **server_files) as server:
         with server.client(tls=ours, api_key=KEY) as client:
             assert client.generate("wagner").sequences[0].text == "W AE1 G N ER0"
-        for tls in (Tls(ours.ca, server_name="quintet.test"), Tls(ours.ca, ours.cert, ours.key, "other.test"), None):
+        for tls in (
+            Tls(ours.ca, server_name="quintet.test"),
+            Tls(ours.ca, ours.cert, ours.key, "other.test"),
+            None,
+        ):
             with server.client(tls=tls, api_key=KEY, timeout_s=10) as client:
                 assert failure_of(lambda: client.generate("wagner")).code() == Code.UNAVAILABLE
 
@@ -140,11 +173,17 @@ def test_a_key_has_a_highest_priority(tmp_path):
     file.touch(mode=0o600)
     file.write_text(f"{keys['any']}\n{keys['normal']} normal\n{keys['low']}\tlow\n")
     with Server(G2P, api_key_file=file) as server:
-        for key, allowed in (("any", ("LOW", "NORMAL", "HIGH")), ("normal", ("LOW", "NORMAL")), ("low", ("LOW",))):
+        for key, allowed in (
+            ("any", ("LOW", "NORMAL", "HIGH")),
+            ("normal", ("LOW", "NORMAL")),
+            ("low", ("LOW",)),
+        ):
             with server.client(api_key=key) as client:
                 assert client.generate("a").sequences
             for priority in ("LOW", "NORMAL", "HIGH"):
-                with server.client(api_key=key, call={"priority": f"PRIORITY_{priority}"}) as client:
+                with server.client(
+                    api_key=key, call={"priority": f"PRIORITY_{priority}"}
+                ) as client:
                     if priority in allowed:
                         assert client.generate("a").sequences
                     else:

@@ -23,7 +23,9 @@ CASES = SOURCE / "tests" / "golden" / "cases"
 
 def words(count: int) -> list[str]:
     """The first words of the shipped model's test set."""
-    lines = (SOURCE / "tests" / "data" / "g2p" / "test.tsv").read_text(encoding="utf-8").splitlines()
+    lines = (
+        (SOURCE / "tests" / "data" / "g2p" / "test.tsv").read_text(encoding="utf-8").splitlines()
+    )
     return [line.split("\t")[0] for line in lines[:count]]
 
 
@@ -45,7 +47,9 @@ def eventually(condition, timeout_s: float = 20.0) -> bool:
 
 def run_quintet(*arguments: str, stdin: str = "") -> bytes:
     """Standard output of a subcommand that must succeed."""
-    done = subprocess.run([BINARY, *arguments], input=stdin.encode(), capture_output=True, timeout=120, check=False)
+    done = subprocess.run(
+        [BINARY, *arguments], input=stdin.encode(), capture_output=True, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout
 
@@ -109,7 +113,9 @@ class Server:
 
     def get(self, path: str) -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}{path}", timeout=10) as answer:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.http_port}{path}", timeout=10
+            ) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -123,7 +129,9 @@ class Server:
 
     def metric(self, name: str, **labels: str) -> float:
         """Sum of the samples of a name that have these labels."""
-        found = [s.value for s in self.samples() if s.name == name and labels.items() <= s.labels.items()]
+        found = [
+            s.value for s in self.samples() if s.name == name and labels.items() <= s.labels.items()
+        ]
         assert found, f"no metric {name} {labels}"
         return sum(found)
 
@@ -147,7 +155,12 @@ def engine_calls(client: Client) -> list:
 
 def all_calls(client: Client) -> list:
     """A call of every RPC."""
-    others = [lambda: client.classify(["a"]), lambda: client.tokenize("a"), lambda: client.detokenize([5]), client.info]
+    others = [
+        lambda: client.classify(["a"]),
+        lambda: client.tokenize("a"),
+        lambda: client.detokenize([5]),
+        client.info,
+    ]
     return engine_calls(client) + others
 
 

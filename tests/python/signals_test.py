@@ -17,7 +17,9 @@ HARMLESS = [signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGPIPE]
 def reading_flags(command, fifo, **arguments) -> tuple[subprocess.Popen, int]:
     """A process that waits for its --config file, and the descriptor to write it to."""
     os.mkfifo(fifo)
-    process = subprocess.Popen([BINARY, *command, "--model", str(G2P), "--config", str(fifo)], **arguments)
+    process = subprocess.Popen(
+        [BINARY, *command, "--model", str(G2P), "--config", str(fifo)], **arguments
+    )
     opened = []
 
     def is_read() -> bool:
@@ -32,7 +34,9 @@ def reading_flags(command, fifo, **arguments) -> tuple[subprocess.Popen, int]:
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-@pytest.mark.parametrize("command", [["generate"], ["encode"], ["score"], ["convert", "--out", "/tmp/none"], ["bench"]])
+@pytest.mark.parametrize(
+    "command", [["generate"], ["encode"], ["score"], ["convert", "--out", "/tmp/none"], ["bench"]]
+)
 def test_a_command_that_is_stopped_at_its_start_was_interrupted(command, stop, tmp_path):
     process, config = reading_flags(command, tmp_path / "fifo", stdin=subprocess.DEVNULL)
     process.send_signal(stop)
@@ -54,7 +58,9 @@ def test_a_server_that_is_hung_up_at_its_start_serves(tmp_path):
     process.send_signal(signal.SIGHUP)
     os.write(config, b"drain-delay = 0\n")
     os.close(config)
-    assert eventually(lambda: " serving" in (tmp_path / "log").read_text() or process.poll() is not None, 60)
+    assert eventually(
+        lambda: " serving" in (tmp_path / "log").read_text() or process.poll() is not None, 60
+    )
     process.terminate()
     assert process.wait(30) == 0
 
@@ -62,7 +68,9 @@ def test_a_server_that_is_hung_up_at_its_start_serves(tmp_path):
 def test_nohup_is_respected():
     process = subprocess.Popen(
         [BINARY, "generate", "--model", str(G2P)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
     )
     time.sleep(0.2)
     process.send_signal(signal.SIGHUP)
@@ -70,9 +78,14 @@ def test_nohup_is_respected():
     assert process.returncode == 0 and output
 
 
-@pytest.mark.parametrize("command", [["generate"], ["encode"], ["bench", "engine", "--concurrency", "1", "--requests", "2"]])
+@pytest.mark.parametrize(
+    "command",
+    [["generate"], ["encode"], ["bench", "engine", "--concurrency", "1", "--requests", "2"]],
+)
 def test_signals_without_a_meaning_do_not_end_a_command(command):
-    process = subprocess.Popen([BINARY, *command, "--model", str(G2P)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [BINARY, *command, "--model", str(G2P)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     assert eventually(lambda: b"quintet" in open(f"/proc/{process.pid}/comm", "rb").read())
     time.sleep(0.2)  # from exec to main
     for number in HARMLESS:
@@ -96,7 +109,10 @@ def test_a_file_that_may_not_grow_is_an_error_and_no_signal(tmp_path):
     limit = 100_000
     done = subprocess.run(
         [BINARY, "convert", "--model", str(G2P), "--out", str(tmp_path / "out")],
-        capture_output=True, timeout=60, check=False, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+        capture_output=True,
+        timeout=60,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
     )
     assert (done.returncode, b"no space" in done.stderr) == (1, True)
     assert not list(tmp_path.iterdir())

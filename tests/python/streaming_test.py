@@ -75,7 +75,10 @@ def test_beams_send_what_can_not_change_any_more(client):
         assert complete.sequences == unary.sequences
         assert unary.sequences[0].text == texts.get(0, "")
     _, _, complete = collect(client.stream("wagner", {"num_beams": 4, "num_return_sequences": 3}))
-    assert complete.sequences == client.generate("wagner", {"num_beams": 4, "num_return_sequences": 3}).sequences
+    assert (
+        complete.sequences
+        == client.generate("wagner", {"num_beams": 4, "num_return_sequences": 3}).sequences
+    )
 
 
 def test_a_chunk_never_ends_within_a_character(tiny_models):
@@ -83,10 +86,18 @@ def test_a_chunk_never_ends_within_a_character(tiny_models):
     several_bytes = 0
     with Server(tiny_models["gpt2"]) as server, server.client() as client:
         for seed in range(30):
-            decoding = {"do_sample": True, "seed": str(seed), "temperature": 5.0, "max_new_tokens": 60}
+            decoding = {
+                "do_sample": True,
+                "seed": str(seed),
+                "temperature": 5.0,
+                "max_new_tokens": 60,
+            }
             check(client, "caf\u00e9 \u65e5\u672c \U0001f600", {**decoding, "echo": True})
             check(client, "abc", decoding)
-            several_bytes += sum(len(c.encode()) > 1 and c != "\ufffd" for c in client.generate("abc", decoding).sequences[0].text)
+            several_bytes += sum(
+                len(c.encode()) > 1 and c != "\ufffd"
+                for c in client.generate("abc", decoding).sequences[0].text
+            )
     assert several_bytes > 0
 
 

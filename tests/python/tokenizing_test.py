@@ -16,9 +16,14 @@ def models(tmp_path_factory, tiny_models):
     """A spiece.model of single characters, one of longer pieces, and byte-level BPE."""
     root = tmp_path_factory.mktemp("long")
     folders = [shutil.copytree(G2P, root / "characters")]
-    for name, model, files in (("pieces", "t5-v1_1", "sp-unigram-nmt_nfkc"), ("byte-bpe", "gpt2", "gpt2")):
+    for name, model, files in (
+        ("pieces", "t5-v1_1", "sp-unigram-nmt_nfkc"),
+        ("byte-bpe", "gpt2", "gpt2"),
+    ):
         folder = shutil.copytree(
-            tiny_models[model], root / name, ignore=shutil.ignore_patterns("spiece.model", "vocab.json", "merges.txt")
+            tiny_models[model],
+            root / name,
+            ignore=shutil.ignore_patterns("spiece.model", "vocab.json", "merges.txt"),
         )
         for file in (SOURCE / "tests" / "data" / "tokenizers" / files).iterdir():
             if file.name != "cases.jsonl":
@@ -48,11 +53,19 @@ def test_a_megabyte_of_one_letter(models, model):
         def tokenizing_s(length: int) -> float:
             """Of a request that is refused for its length once it has been tokenized."""
             began = time.monotonic()
-            assert Failure.of(failure_of(lambda: client.encode(["a" * length]))).reason == "INVALID_FIELD"
+            assert (
+                Failure.of(failure_of(lambda: client.encode(["a" * length]))).reason
+                == "INVALID_FIELD"
+            )
             return time.monotonic() - began
 
-        times = {length: min(tokenizing_s(length) for _ in range(5)) for length in (MEGABYTE // 8, MEGABYTE)}
+        times = {
+            length: min(tokenizing_s(length) for _ in range(5))
+            for length in (MEGABYTE // 8, MEGABYTE)
+        }
         print(
             f"{model}: {len(tokens)} tokens, {times[MEGABYTE] * 1e3:.1f} ms for 1 MiB, {times[MEGABYTE // 8] * 1e3:.1f} ms for 128 KiB"
         )
-        assert times[MEGABYTE] < 32 * times[MEGABYTE // 8] + 0.05  # linear: 8 times; quadratic: 64 times
+        assert (
+            times[MEGABYTE] < 32 * times[MEGABYTE // 8] + 0.05
+        )  # linear: 8 times; quadratic: 64 times

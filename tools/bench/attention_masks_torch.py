@@ -40,12 +40,35 @@ def families(n, part):
         "causal documents": (True, end_of, end, zero, zero),
         "documents": (False, end_of, end, zero, begin_of),
         "shared question": (True, torch.where(j < part, none, end_of), end, zero, zero),
-        "global and window": (False, torch.where(is_global, none, far), end, torch.where(is_global, zero, zero + 128),
-                              torch.where(is_global, zero, (j - part).clamp(min=128))),
-        "causal blocks": (True, torch.where(j >= last, none, end_of), torch.where(j >= last, end, zero + last), zero, zero),
-        "prefix documents": (False, end_of, end, zero, torch.where(j - begin_of < part // 4, begin_of, j)),
+        "global and window": (
+            False,
+            torch.where(is_global, none, far),
+            end,
+            torch.where(is_global, zero, zero + 128),
+            torch.where(is_global, zero, (j - part).clamp(min=128)),
+        ),
+        "causal blocks": (
+            True,
+            torch.where(j >= last, none, end_of),
+            torch.where(j >= last, end, zero + last),
+            zero,
+            zero,
+        ),
+        "prefix documents": (
+            False,
+            end_of,
+            end,
+            zero,
+            torch.where(j - begin_of < part // 4, begin_of, j),
+        ),
         "prefix": (False, none, end, zero, torch.where(j < n // 4, zero, j)),
-        "dropped keys": (True, torch.where((j >= n // 4) & (j < n // 2), j, none), torch.where((j >= n // 4) & (j < n // 2), zero + n // 2, end), zero, zero),
+        "dropped keys": (
+            True,
+            torch.where((j >= n // 4) & (j < n // 2), j, none),
+            torch.where((j >= n // 4) & (j < n // 2), zero + n // 2, end),
+            zero,
+            zero,
+        ),
         "eviction": (True, j + 1 + j * 7919 % (n - j), end, zero, zero),
     }
 
@@ -63,7 +86,9 @@ def tiles_seen(columns, n):
     def within(first, last):
         return (torch.minimum(end, last) - torch.maximum(begin, first)).clamp(min=0)
 
-    seen = (end - begin).clamp(min=0) - within(lower_begin, lower_end) - within(upper_begin, upper_end)
+    seen = (
+        (end - begin).clamp(min=0) - within(lower_begin, lower_end) - within(upper_begin, upper_end)
+    )
     return (seen > 0).view(n // TILE, n // TILE, TILE).any(2).float().mean().item()
 
 
@@ -89,7 +114,10 @@ def measure_flex(n):
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     batch = max(n, LEAST_TOKENS) // n
-    q, k, v = ((torch.rand(batch, HEADS, n, DIM, device="cuda") * 2 - 1).to(torch.bfloat16) for _ in range(3))
+    q, k, v = (
+        (torch.rand(batch, HEADS, n, DIM, device="cuda") * 2 - 1).to(torch.bfloat16)
+        for _ in range(3)
+    )
     columns = [torch.zeros(n, dtype=torch.int32, device="cuda") for _ in range(4)]
     lower_begin, lower_end, upper_begin, upper_end = columns
 
@@ -112,13 +140,17 @@ def measure_flex(n):
 def measure_own(bench):
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "bench.json")
-        subprocess.run([bench, "--filter", "mask ", "--json", path], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [bench, "--filter", "mask ", "--json", path], check=True, stdout=subprocess.DEVNULL
+        )
         with open(path) as file:
             return json.load(file)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--bench", default="build/tools/bench_attention_gpu")
     parser.add_argument("--lengths", default="8192,32768")
     parser.add_argument("--commit", default="", help="recorded in the file")
@@ -129,8 +161,18 @@ def main():
 
     import torch
 
-    document = dict(device=own["device"], date=own["date"], commit=args.commit, paths=own["paths"], torch=torch.__version__, dtype="bf16", heads=HEADS,
-                    head_dim=DIM, against_flex_attention=[], by_share_seen=[])
+    document = dict(
+        device=own["device"],
+        date=own["date"],
+        commit=args.commit,
+        paths=own["paths"],
+        torch=torch.__version__,
+        dtype="bf16",
+        heads=HEADS,
+        head_dim=DIM,
+        against_flex_attention=[],
+        by_share_seen=[],
+    )
 
     def write():
         if not args.out:
@@ -140,22 +182,42 @@ def main():
         os.replace(args.out + ".part", args.out)
 
     for name, row in rows.items():
-        family, n, part = name.removeprefix("mask ").replace(" n ", "|").replace(" part ", "|").split("|")
+        family, n, part = (
+            name.removeprefix("mask ").replace(" n ", "|").replace(" part ", "|").split("|")
+        )
         if int(n) != LEAST_TOKENS:
             continue
         share = row["flops"] / (4 * LEAST_TOKENS * LEAST_TOKENS * HEADS * DIM)
         tiles = tiles_seen(families(int(n), int(part))[family], int(n))
-        document["by_share_seen"].append(dict(family=family, part=int(part), seen=share, tiles=tiles, quintet_us=row["us"]))
-        print(f"{family:20s} {n:>6s} part {part:>5s} seen {share:6.4f}, tiles {tiles:6.4f} {row['us']:11.1f} us")
+        document["by_share_seen"].append(
+            dict(family=family, part=int(part), seen=share, tiles=tiles, quintet_us=row["us"])
+        )
+        print(
+            f"{family:20s} {n:>6s} part {part:>5s} seen {share:6.4f}, tiles {tiles:6.4f} {row['us']:11.1f} us"
+        )
     write()
-    print(f"{'family':20s} {'n':>6s} {'seen':>6s} {'quintet us':>11s} {'TFLOP/s':>8s} {'flex us':>10s} {'ratio':>6s}")
+    print(
+        f"{'family':20s} {'n':>6s} {'seen':>6s} {'quintet us':>11s} {'TFLOP/s':>8s} {'flex us':>10s} {'ratio':>6s}"
+    )
     for n in [int(text) for text in args.lengths.split(",")]:
         for name, flex_us in measure_flex(n):
             row = rows[f"mask {name} n {n} part {n // 8}"]
             share = row["flops"] / (4 * max(n, LEAST_TOKENS) * n * HEADS * DIM)
-            document["against_flex_attention"].append(dict(family=name, n=n, seen=share, quintet_us=row["us"], flex_us=flex_us, ratio=flex_us / row["us"]))
+            document["against_flex_attention"].append(
+                dict(
+                    family=name,
+                    n=n,
+                    seen=share,
+                    quintet_us=row["us"],
+                    flex_us=flex_us,
+                    ratio=flex_us / row["us"],
+                )
+            )
             write()
-            print(f"{name:20s} {n:6d} {share:6.3f} {row['us']:11.1f} {1e-6 * row['flops'] / row['us']:8.0f} {flex_us:10.1f} {flex_us / row['us']:6.2f}", flush=True)
+            print(
+                f"{name:20s} {n:6d} {share:6.3f} {row['us']:11.1f} {1e-6 * row['flops'] / row['us']:8.0f} {flex_us:10.1f} {flex_us / row['us']:6.2f}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

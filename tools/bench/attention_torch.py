@@ -23,9 +23,24 @@ import tempfile
 import time
 
 HEADS, TOTAL, SATURATION, SCALE = 16, 16384, 128, 0.125
-SHAPES = [(64, 512, False), (64, 2048, False), (64, 8192, False), (64, 16384, False), (64, 2048, True), (64, 16384, True),
-          (128, 512, False), (128, 2048, False), (128, 8192, False), (128, 16384, True)]
-BIASES = ("none", "table", "alibi", "fire")  # Quintet's; the last two where bench_attention_gpu has them for a shape
+SHAPES = [
+    (64, 512, False),
+    (64, 2048, False),
+    (64, 8192, False),
+    (64, 16384, False),
+    (64, 2048, True),
+    (64, 16384, True),
+    (128, 512, False),
+    (128, 2048, False),
+    (128, 8192, False),
+    (128, 16384, True),
+]
+BIASES = (
+    "none",
+    "table",
+    "alibi",
+    "fire",
+)  # Quintet's; the last two where bench_attention_gpu has them for a shape
 PEERS = ("cudnn", "flash", "cudnn_matrix", "efficient_matrix", "flex")
 SAME = (("cudnn", "flash"), ("cudnn_matrix", "efficient_matrix"))  # peers of one function
 # By head_dim: queries, keys, stages, warps. Of nine that were tried, torch's own choice among them, the fastest.
@@ -67,7 +82,11 @@ class Inputs:
 
         self.dim, self.n, self.causal = shape
         torch.manual_seed(1)
-        qkv = (torch.rand(TOTAL // self.n, self.n, 3, HEADS, self.dim, device="cuda") * 2 - 1).to(torch.bfloat16).permute(2, 0, 3, 1, 4)
+        qkv = (
+            (torch.rand(TOTAL // self.n, self.n, 3, HEADS, self.dim, device="cuda") * 2 - 1)
+            .to(torch.bfloat16)
+            .permute(2, 0, 3, 1, 4)
+        )
         self.q, self.k, self.v = qkv[0], qkv[1], qkv[2]
         self.table = torch.rand(HEADS, 2 * SATURATION + 1, device="cuda") * 2 - 1
 
@@ -76,12 +95,24 @@ class Inputs:
         import torch.nn.functional as F
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
-        backend = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION}[name.split("_")[0]]
+        backend = {
+            "cudnn": SDPBackend.CUDNN_ATTENTION,
+            "flash": SDPBackend.FLASH_ATTENTION,
+            "efficient": SDPBackend.EFFICIENT_ATTENTION,
+        }[name.split("_")[0]]
         matrix = self.matrix() if name.endswith("_matrix") else None
 
         def call():
             with sdpa_kernel(backend):
-                return F.scaled_dot_product_attention(self.q, self.k, self.v, attn_mask=matrix, is_causal=self.causal and matrix is None, scale=SCALE)
+                return F.scaled_dot_product_attention(
+                    self.q,
+                    self.k,
+                    self.v,
+                    attn_mask=matrix,
+                    is_causal=self.causal and matrix is None,
+                    scale=SCALE,
+                )
+
         return call
 
     @functools.lru_cache(maxsize=1)
@@ -100,16 +131,30 @@ class Inputs:
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
         # Every distance has its entry, so that neighbours' lie side by side: clamped distances into a table of 257 take 2 to 4 times as long, a bf16 table too.
-        distances = torch.arange(1 - self.n, self.n, device="cuda").clamp(-SATURATION, SATURATION) + SATURATION
+        distances = (
+            torch.arange(1 - self.n, self.n, device="cuda").clamp(-SATURATION, SATURATION)
+            + SATURATION
+        )
         table = self.table[:, distances].contiguous()
 
         def bias(score, b, h, i, j):
             return score + table[h, j - i + (self.n - 1)]
 
-        mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, self.n, self.n, device="cuda") if self.causal else None
-        options = dict(zip(("BLOCK_M", "BLOCK_N", "num_stages", "num_warps"), tiles)) if tiles else {}
+        mask = (
+            create_block_mask(lambda b, h, i, j: i >= j, None, None, self.n, self.n, device="cuda")
+            if self.causal
+            else None
+        )
+        options = (
+            dict(zip(("BLOCK_M", "BLOCK_N", "num_stages", "num_warps"), tiles)) if tiles else {}
+        )
         q, k, v = (t.contiguous() for t in (self.q, self.k, self.v))
-        compiled = torch.compile(functools.partial(flex_attention, score_mod=bias, block_mask=mask, scale=SCALE, kernel_options=options), dynamic=False)
+        compiled = torch.compile(
+            functools.partial(
+                flex_attention, score_mod=bias, block_mask=mask, scale=SCALE, kernel_options=options
+            ),
+            dynamic=False,
+        )
         return lambda: compiled(q, k, v)
 
 
@@ -168,7 +213,9 @@ def prepare_torch():
 
     torch._dynamo.config.recompile_limit = 1000
     torch._dynamo.config.accumulated_recompile_limit = 1000
-    torch._inductor.config.assert_indirect_indexing = False  # a look at every index costs FlexAttention much
+    torch._inductor.config.assert_indirect_indexing = (
+        False  # a look at every index costs FlexAttention much
+    )
 
 
 def compile_flex(shape):
@@ -190,11 +237,19 @@ def compile_all(shapes, limit):
         text = "x".join(str(int(x)) for x in shape)
         left = max(1.0, limit - (time.monotonic() - begin))
         try:
-            subprocess.run([sys.executable, __file__, "--compile", text], timeout=left, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+            subprocess.run(
+                [sys.executable, __file__, "--compile", text],
+                timeout=left,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                check=False,
+            )
         except subprocess.TimeoutExpired:
             pass
 
-    with concurrent.futures.ThreadPoolExecutor(min(len(shapes), max(1, (os.cpu_count() or 2) - 2))) as pool:
+    with concurrent.futures.ThreadPoolExecutor(
+        min(len(shapes), max(1, (os.cpu_count() or 2) - 2))
+    ) as pool:
         list(pool.map(run, shapes))
     print(f"FlexAttention compiled in {time.monotonic() - begin:.0f} s", flush=True)
 
@@ -204,7 +259,9 @@ def measure_own(bench, shapes):
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "bench.json")
         filters = [f"prefill bf16 heads {HEADS} {shape_name(shape)} " for shape in shapes]
-        subprocess.run([bench, "--filter", *filters, "--json", path], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [bench, "--filter", *filters, "--json", path], check=True, stdout=subprocess.DEVNULL
+        )
         with open(path) as file:
             return json.load(file)
 
@@ -224,12 +281,31 @@ class Report:
         self.path = args.out
         self.rows = {}
         for shape in args.shapes:
-            names = {bias: f"prefill bf16 heads {HEADS} {shape_name(shape)} {bias}" for bias in BIASES}
+            names = {
+                bias: f"prefill bf16 heads {HEADS} {shape_name(shape)} {bias}" for bias in BIASES
+            }
             row = {f"quintet_{bias}": rates[name] for bias, name in names.items() if name in rates}
-            self.rows[shape] = dict(head_dim=shape[0], n=shape[1], causal=shape[2], **row, ratio=row["quintet_table"] / row["quintet_none"])
-        self.document = dict(device=own["device"], date=own["date"], commit=args.commit, paths=own["paths"], torch=torch.__version__, dtype="bf16", heads=HEADS,
-                             tokens=TOTAL, unit="TFLOP/s", matrix_tflop_per_s=own["matrix_tflop_per_s"], copy_gb_per_s=own["copy_gb_per_s"],
-                             results=list(self.rows.values()))
+            self.rows[shape] = dict(
+                head_dim=shape[0],
+                n=shape[1],
+                causal=shape[2],
+                **row,
+                ratio=row["quintet_table"] / row["quintet_none"],
+            )
+        self.document = dict(
+            device=own["device"],
+            date=own["date"],
+            commit=args.commit,
+            paths=own["paths"],
+            torch=torch.__version__,
+            dtype="bf16",
+            heads=HEADS,
+            tokens=TOTAL,
+            unit="TFLOP/s",
+            matrix_tflop_per_s=own["matrix_tflop_per_s"],
+            copy_gb_per_s=own["copy_gb_per_s"],
+            results=list(self.rows.values()),
+        )
         self.write()
 
     def write(self):
@@ -240,19 +316,39 @@ class Report:
         os.replace(self.path + ".part", self.path)
 
     def print(self, peers):
-        names = [*(f"quintet_{bias}" for bias in BIASES), "ratio", *(name for name in PEERS if name in peers)]
+        names = [
+            *(f"quintet_{bias}" for bias in BIASES),
+            "ratio",
+            *(name for name in PEERS if name in peers),
+        ]
         print("TFLOP/s".ljust(22) + "".join(name.rjust(18) for name in names))
         for shape, row in self.rows.items():
-            cells = ["-" if name not in row else f"{row[name]:.3f}" if name == "ratio" else f"{row[name]:.0f}" for name in names]
+            cells = [
+                "-"
+                if name not in row
+                else f"{row[name]:.3f}"
+                if name == "ratio"
+                else f"{row[name]:.0f}"
+                for name in names
+            ]
             print(shape_name(shape).ljust(22) + "".join(cell.rjust(18) for cell in cells))
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--bench", default="build/tools/bench_attention_gpu")
     parser.add_argument("--peers", default=",".join(PEERS))
-    parser.add_argument("--shapes", help="head_dim x n x causal, separated by commas; the table of ten without it")
-    parser.add_argument("--compile-seconds", type=float, default=90, help="most that is spent on compiling FlexAttention beforehand")
+    parser.add_argument(
+        "--shapes", help="head_dim x n x causal, separated by commas; the table of ten without it"
+    )
+    parser.add_argument(
+        "--compile-seconds",
+        type=float,
+        default=90,
+        help="most that is spent on compiling FlexAttention beforehand",
+    )
     parser.add_argument("--commit", default="", help="recorded in the file")
     parser.add_argument("--out", help="also write the results to this file")
     parser.add_argument("--compile", help=argparse.SUPPRESS)
@@ -268,14 +364,22 @@ def main():
         output = measure_sdpa(shape, peers, row)
         expected[shape] = None if output is None else output.cpu()
         report.write()
-        print(shape_name(shape), {name: round(row[name]) for name in PEERS if name in row}, flush=True)
+        print(
+            shape_name(shape), {name: round(row[name]) for name in PEERS if name in row}, flush=True
+        )
     if "flex" in peers:
         compile_all(args.shapes, args.compile_seconds)
         for shape, row in report.rows.items():
             output = expected[shape]
             measure_flex(shape, None if output is None else output.cuda(), row)
             report.write()
-            print(shape_name(shape), "flex", round(row.get("flex", 0)), row.get("flex_tiles"), flush=True)
+            print(
+                shape_name(shape),
+                "flex",
+                round(row.get("flex", 0)),
+                row.get("flex_tiles"),
+                flush=True,
+            )
     report.print(peers)
 
 

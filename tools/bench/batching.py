@@ -8,6 +8,7 @@ rectangle: inputs are padded to the longest of them, every row is computed until
 batch sizes the best counts. The limit is twice what continuous batching needs at half of its capacity, and at least twice the time of the
 longest request alone. usage: batching.py [--model DIR] [--limit-ms ...] [--out DIR]
 """
+
 import pathlib
 import sys
 
@@ -20,14 +21,26 @@ class Rates:
 
     def __init__(self, server: Server, args):
         self._server, self._args = server, args
-        self._shape = dict(core=LOAD_CORE, warmup=args.warmup, input_tokens=args.input_tokens, output_tokens=args.output_tokens)
+        self._shape = dict(
+            core=LOAD_CORE,
+            warmup=args.warmup,
+            input_tokens=args.input_tokens,
+            output_tokens=args.output_tokens,
+        )
 
     def closed(self, concurrency: int, seconds: float) -> dict:
         return load(self._server.target, concurrency=concurrency, duration=seconds, **self._shape)
 
     def at(self, rate: float, batch: int) -> dict:
         held = dict(static_batch=batch, pad_static_batch=True) if batch else {}
-        return load(self._server.target, request_rate=rate, duration=self._args.seconds, timeout=60, **held, **self._shape)
+        return load(
+            self._server.target,
+            request_rate=rate,
+            duration=self._args.seconds,
+            timeout=60,
+            **held,
+            **self._shape,
+        )
 
     def best(self, high: float, batch: int, limit_ms: float) -> tuple[float, list[dict]]:
         """The highest rate below `high` that keeps the limit, found by halving; every probe made."""
@@ -37,23 +50,47 @@ class Rates:
             report = self.at(rate, batch)
             result = report["load"]
             kept = failures(report) == 0 and result["e2e_ms"]["p99"] <= limit_ms
-            probes.append({"rate": rate, "p99_ms": result["e2e_ms"].get("p99"), "requests_per_s": result["requests_per_s"], "kept": kept})
+            probes.append(
+                {
+                    "rate": rate,
+                    "p99_ms": result["e2e_ms"].get("p99"),
+                    "requests_per_s": result["requests_per_s"],
+                    "kept": kept,
+                }
+            )
             low, high = (rate, high) if kept else (low, rate)
         return low, probes
 
 
 def main() -> int:
-    args = arguments(__doc__, limit_ms=0.0, seconds=9.0, warmup=20, probes=6, max_running=32, batches="16,32", input_tokens="8:64",
-                     output_tokens="4:128")
+    args = arguments(
+        __doc__,
+        limit_ms=0.0,
+        seconds=9.0,
+        warmup=20,
+        probes=6,
+        max_running=32,
+        batches="16,32",
+        input_tokens="8:64",
+        output_tokens="4:128",
+    )
     verdict = Verdict("batching", None, "continuous batching against one batch at a time")
     longest = args.output_tokens.split(":")[-1]
-    with Server(args.model, core=SERVER_CORE, max_running=args.max_running, encoder_cache_bytes=0) as server:
+    with Server(
+        args.model, core=SERVER_CORE, max_running=args.max_running, encoder_cache_bytes=0
+    ) as server:
         rates = Rates(server, args)
         closed = rates.closed(args.max_running, args.seconds)
         capacity = closed["load"]["requests_per_s"]
         half = rates.at(capacity / 2, 0)["load"]["e2e_ms"]["p99"]
-        alone = load(server.target, core=LOAD_CORE, concurrency=1, requests=10, input_tokens=args.input_tokens.split(":")[-1],
-                     output_tokens=longest)["load"]["e2e_ms"]["max"]
+        alone = load(
+            server.target,
+            core=LOAD_CORE,
+            concurrency=1,
+            requests=10,
+            input_tokens=args.input_tokens.split(":")[-1],
+            output_tokens=longest,
+        )["load"]["e2e_ms"]["max"]
         limit_ms = args.limit_ms or 2 * max(half, alone)
         best, probes = {}, {}
         for batch in [0] + [int(size) for size in args.batches.split(",")]:
@@ -71,7 +108,9 @@ def main() -> int:
     verdict.figure("probes", probes)
     best_static = max(rate for name, rate in best.items() if name != "continuous")
     ratio = best["continuous"] / best_static if best_static else float("inf")
-    verdict.claim("rate of continuous batching over the best of one batch at a time >= 2", ratio, ratio >= 2)
+    verdict.claim(
+        "rate of continuous batching over the best of one batch at a time >= 2", ratio, ratio >= 2
+    )
     return verdict.finish(args.out)
 
 

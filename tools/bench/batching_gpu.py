@@ -10,6 +10,7 @@ all of them agree on.
 
 usage: batching_gpu.py --quintet build/quintet --work DIR [--model t5-base] [--out FILE]
 """
+
 import argparse
 import json
 import os
@@ -30,6 +31,7 @@ def checkpoint(name, work):
     directory = os.path.join(work, name)
     if not os.path.exists(directory + ".done"):
         import torch
+
         with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
             build_model(name).to(torch.bfloat16).save_pretrained(directory)
         with open(os.path.join(directory, "tokenizer.json"), "w") as file:
@@ -43,41 +45,111 @@ def checkpoint(name, work):
 def tokenizer(vocab):
     """A tokenizer with a word for each id: without one the engine streams nothing."""
     words = tokens_of(vocab)
-    metaspace = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True}
-    special = [dict(id=i, content=words[i], single_word=False, lstrip=False, rstrip=False, normalized=False, special=True) for i in range(3)]
-    return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": special, "normalizer": None, "pre_tokenizer": metaspace,
-            "post_processor": None, "decoder": metaspace,
-            "model": {"type": "Unigram", "unk_id": 2, "byte_fallback": False,
-                      "vocab": [[word if i < 3 else "\u2581" + word, 0.0 if i < 3 else -float(i)] for i, word in enumerate(words)]}}
+    metaspace = {
+        "type": "Metaspace",
+        "replacement": "\u2581",
+        "prepend_scheme": "always",
+        "split": True,
+    }
+    special = [
+        dict(
+            id=i,
+            content=words[i],
+            single_word=False,
+            lstrip=False,
+            rstrip=False,
+            normalized=False,
+            special=True,
+        )
+        for i in range(3)
+    ]
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": special,
+        "normalizer": None,
+        "pre_tokenizer": metaspace,
+        "post_processor": None,
+        "decoder": metaspace,
+        "model": {
+            "type": "Unigram",
+            "unk_id": 2,
+            "byte_fallback": False,
+            "vocab": [
+                [word if i < 3 else "\u2581" + word, 0.0 if i < 3 else -float(i)]
+                for i, word in enumerate(words)
+            ],
+        },
+    }
 
 
 def run(args, directory, *, rate, static_batch=0):
     """The report of one load."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        flags = dict(model=directory, device=args.device, dtype=args.dtype, max_running=args.max_running, max_input_tokens=512,
-                     max_batch_tokens=args.max_batch_tokens, cache_memory=args.cache_mib, request_rate=rate, static_batch=static_batch,
-                     warmup=args.warmup, requests=args.requests, seed=args.seed, input_tokens="16:512", output_tokens="8:128", beam_share=0.25,
-                     num_beams=4, output="json", json=file.name)
+        flags = dict(
+            model=directory,
+            device=args.device,
+            dtype=args.dtype,
+            max_running=args.max_running,
+            max_input_tokens=512,
+            max_batch_tokens=args.max_batch_tokens,
+            cache_memory=args.cache_mib,
+            request_rate=rate,
+            static_batch=static_batch,
+            warmup=args.warmup,
+            requests=args.requests,
+            seed=args.seed,
+            input_tokens="16:512",
+            output_tokens="8:128",
+            beam_share=0.25,
+            num_beams=4,
+            output="json",
+            json=file.name,
+        )
         command = [args.quintet, "bench", "engine"]
         for name, value in flags.items():
             command += ["--" + name.replace("_", "-"), str(value)]
-        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=args.timeout)
+        done = subprocess.run(
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=args.timeout,
+        )
         if done.returncode != 0:
-            raise RuntimeError(f"{' '.join(command)}: exit {done.returncode}: {done.stderr.strip()[-400:]}")
+            raise RuntimeError(
+                f"{' '.join(command)}: exit {done.returncode}: {done.stderr.strip()[-400:]}"
+            )
         return json.load(open(file.name))
 
 
 def show(name, report):
     load = report["load"]
-    row = dict(name=name, requests_per_s=load["requests_per_s"], output_tokens_per_s=load["output_tokens_per_s"], codes=load["codes"],
-               ttft_ms=load["ttft_ms"], itl_ms=load["itl_ms"], e2e_ms=load["e2e_ms"])
-    latencies = "  ".join(f"{kind.upper()} p50 {row[kind + '_ms']['p50']:8.1f} p99 {row[kind + '_ms']['p99']:8.1f} ms" for kind in ("ttft", "itl"))
-    print(f"{name:34s} {row['requests_per_s']:7.1f} requests/s {row['output_tokens_per_s']:9.0f} tokens/s  {latencies}", flush=True)
+    row = dict(
+        name=name,
+        requests_per_s=load["requests_per_s"],
+        output_tokens_per_s=load["output_tokens_per_s"],
+        codes=load["codes"],
+        ttft_ms=load["ttft_ms"],
+        itl_ms=load["itl_ms"],
+        e2e_ms=load["e2e_ms"],
+    )
+    latencies = "  ".join(
+        f"{kind.upper()} p50 {row[kind + '_ms']['p50']:8.1f} p99 {row[kind + '_ms']['p99']:8.1f} ms"
+        for kind in ("ttft", "itl")
+    )
+    print(
+        f"{name:34s} {row['requests_per_s']:7.1f} requests/s {row['output_tokens_per_s']:9.0f} tokens/s  {latencies}",
+        flush=True,
+    )
     return row
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quintet", default="build/quintet")
     parser.add_argument("--work", required=True, help="folder for the checkpoint")
     parser.add_argument("--model", default="t5-base")
@@ -86,8 +158,20 @@ def main():
     parser.add_argument("--max-running", type=int, default=256, help="sequences decoded at once")
     parser.add_argument("--max-batch-tokens", type=int, default=16384)
     parser.add_argument("--cache-mib", type=int, default=16384)
-    parser.add_argument("--batches", type=int, nargs="+", default=[64, 128, 256], help="sizes of the static batches, in requests")
-    parser.add_argument("--loads", type=float, nargs="+", default=[0.5, 0.8], help="shares of the best static rate at which latencies are taken")
+    parser.add_argument(
+        "--batches",
+        type=int,
+        nargs="+",
+        default=[64, 128, 256],
+        help="sizes of the static batches, in requests",
+    )
+    parser.add_argument(
+        "--loads",
+        type=float,
+        nargs="+",
+        default=[0.5, 0.8],
+        help="shares of the best static rate at which latencies are taken",
+    )
     parser.add_argument("--requests", type=int, default=2500)
     parser.add_argument("--warmup", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
@@ -102,15 +186,28 @@ def main():
     best = max(static, key=lambda row: row["output_tokens_per_s"])
     continuous = []
     for load in [1.5] + args.loads:
-        name = f"continuous, {load:.2f} of that rate" if load < 1 else "continuous, more than it can serve"
+        name = (
+            f"continuous, {load:.2f} of that rate"
+            if load < 1
+            else "continuous, more than it can serve"
+        )
         report = run(args, directory, rate=load * best["requests_per_s"])
         continuous.append(dict(show(name, report), load=load))
     ratio = continuous[0]["output_tokens_per_s"] / best["output_tokens_per_s"]
-    print(f"throughput of continuous batching over the best static batch ({best['batch']}): {ratio:.2f}, goal {GOAL}: "
-          f"{'holds' if ratio >= GOAL else 'DOES NOT HOLD'}")
+    print(
+        f"throughput of continuous batching over the best static batch ({best['batch']}): {ratio:.2f}, goal {GOAL}: "
+        f"{'holds' if ratio >= GOAL else 'DOES NOT HOLD'}"
+    )
     if args.out:
-        document = dict(conditions=report["conditions"], configuration=report["configuration"], model=args.model, static=static, continuous=continuous,
-                        best_static_batch=best["batch"], over_best_static=ratio)
+        document = dict(
+            conditions=report["conditions"],
+            configuration=report["configuration"],
+            model=args.model,
+            static=static,
+            continuous=continuous,
+            best_static_batch=best["batch"],
+            over_best_static=ratio,
+        )
         pathlib.Path(args.out).write_text(json.dumps(document, indent=1) + "\n")
     return 0 if ratio >= GOAL else 1
 

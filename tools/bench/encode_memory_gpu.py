@@ -9,6 +9,7 @@ and transformers fails or is slower at the longest.
 
 usage: encode_memory_gpu.py --quintet build/quintet --work DIR [--lengths 8192 16384 32768 65536] [--out FILE]
 """
+
 import argparse
 import json
 import pathlib
@@ -26,32 +27,86 @@ STRAIGHT = 0.1
 
 
 def own(args, directory, tokens):
-    report = call(args, "bench", "--model", directory, "--device", args.device, "--dtype", args.dtype, "--mode", "encode-first", "--batch", 1,
-                  "--input-tokens", tokens, "--max-input-tokens", tokens, "--max-batch-tokens", tokens, "--max-running", 1,
-                  "--repetitions", args.repetitions, "--warmup", 1, "--output", "json")
+    report = call(
+        args,
+        "bench",
+        "--model",
+        directory,
+        "--device",
+        args.device,
+        "--dtype",
+        args.dtype,
+        "--mode",
+        "encode-first",
+        "--batch",
+        1,
+        "--input-tokens",
+        tokens,
+        "--max-input-tokens",
+        tokens,
+        "--max-batch-tokens",
+        tokens,
+        "--max-running",
+        1,
+        "--repetitions",
+        args.repetitions,
+        "--warmup",
+        1,
+        "--output",
+        "json",
+    )
     return dict(ms=report["rows"][0]["wall_ms"], bytes=report["device_bytes"]), report["conditions"]
 
 
 def peer(args, directory, tokens):
     """What transformers' process said, or why there is nothing."""
-    command = [sys.executable, __file__, "--peer", directory, "--lengths", str(tokens), "--repetitions", str(args.repetitions), "--work", args.work,
-               "--device", args.device]
+    command = [
+        sys.executable,
+        __file__,
+        "--peer",
+        directory,
+        "--lengths",
+        str(tokens),
+        "--repetitions",
+        str(args.repetitions),
+        "--work",
+        args.work,
+        "--device",
+        args.device,
+    ]
     try:
-        run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=args.timeout)
+        run = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=args.timeout
+        )
     except subprocess.TimeoutExpired:
         return dict(error=f"more than {args.timeout:.0f} s")
     lines = run.stdout.strip().splitlines()
-    return json.loads(lines[-1]) if run.returncode == 0 and lines else dict(error=run.stderr.strip()[-300:])
+    return (
+        json.loads(lines[-1])
+        if run.returncode == 0 and lines
+        else dict(error=run.stderr.strip()[-300:])
+    )
 
 
 def run_peer(directory, tokens, repetitions, device):
     import torch
     import transformers
-    model = transformers.T5EncoderModel.from_pretrained(directory, dtype=torch.bfloat16).to(device).eval()
+
+    model = (
+        transformers.T5EncoderModel.from_pretrained(directory, dtype=torch.bfloat16)
+        .to(device)
+        .eval()
+    )
     torch.cuda.reset_peak_memory_stats()
     times = []
     for seed in range(repetitions + 1):
-        ids = torch.randint(100, model.config.vocab_size, (1, tokens), device=device, generator=torch.Generator(device).manual_seed(seed))
+        ids = torch.randint(
+            100,
+            model.config.vocab_size,
+            (1, tokens),
+            device=device,
+            generator=torch.Generator(device).manual_seed(seed),
+        )
         torch.cuda.synchronize()
         begin = time.perf_counter()
         try:
@@ -59,7 +114,10 @@ def run_peer(directory, tokens, repetitions, device):
                 model(input_ids=ids, attention_mask=torch.ones_like(ids))
             torch.cuda.synchronize()
         except torch.OutOfMemoryError as error:
-            return dict(error="out of memory: " + str(error).split(". ")[1], bytes=torch.cuda.max_memory_allocated())
+            return dict(
+                error="out of memory: " + str(error).split(". ")[1],
+                bytes=torch.cuda.max_memory_allocated(),
+            )
         times.append(1e3 * (time.perf_counter() - begin))
     return dict(ms=statistics.median(times[1:]), bytes=torch.cuda.max_memory_allocated())
 
@@ -69,11 +127,17 @@ def show(row):
         if "error" in figures:
             return figures["error"][:60]
         return f"{figures['ms']:10.1f} ms {figures['bytes'] / 2**20:10.1f} MiB"
-    print(f"{row['tokens']:7d} tokens  quintet {cell(row['quintet'])}   transformers {cell(row['transformers'])}", flush=True)
+
+    print(
+        f"{row['tokens']:7d} tokens  quintet {cell(row['quintet'])}   transformers {cell(row['transformers'])}",
+        flush=True,
+    )
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quintet", default="build/quintet")
     parser.add_argument("--work", required=True, help="folder for the checkpoint")
     parser.add_argument("--model", default="t5-base")
@@ -81,9 +145,13 @@ def main():
     parser.add_argument("--dtype", default="bf16", help="of Quintet; transformers runs in bf16")
     parser.add_argument("--lengths", type=int, nargs="+", default=[8192, 16384, 32768, 65536])
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--timeout", type=float, default=60, help="seconds for one length of one engine")
+    parser.add_argument(
+        "--timeout", type=float, default=60, help="seconds for one length of one engine"
+    )
     parser.add_argument("--out", help="also write the results to this file")
-    parser.add_argument("--peer", metavar="DIR", help=argparse.SUPPRESS)  # this process is transformers'
+    parser.add_argument(
+        "--peer", metavar="DIR", help=argparse.SUPPRESS
+    )  # this process is transformers'
     args = parser.parse_args()
     if args.peer:
         print(json.dumps(run_peer(args.peer, args.lengths[0], args.repetitions, args.device)))
@@ -92,17 +160,37 @@ def main():
     rows = []
     for tokens in sorted(args.lengths):
         figures, conditions = own(args, directory, tokens)
-        rows.append(dict(tokens=tokens, quintet=figures, transformers=peer(args, directory, tokens)))
+        rows.append(
+            dict(tokens=tokens, quintet=figures, transformers=peer(args, directory, tokens))
+        )
         show(rows[-1])
-    slopes = [(b["quintet"]["bytes"] - a["quintet"]["bytes"]) / (b["tokens"] - a["tokens"]) for a, b in zip(rows, rows[1:])]
+    slopes = [
+        (b["quintet"]["bytes"] - a["quintet"]["bytes"]) / (b["tokens"] - a["tokens"])
+        for a, b in zip(rows, rows[1:])
+    ]
     linear = all(abs(slope / slopes[0] - 1) <= STRAIGHT for slope in slopes)
     last = rows[-1]
     behind = "error" in last["transformers"] or last["transformers"]["ms"] > last["quintet"]["ms"]
-    print("bytes a further token: " + ", ".join(f"{slope:.0f}" for slope in slopes) + f": {'linear' if linear else 'NOT LINEAR'}")
-    print(f"{last['tokens']} tokens: transformers {'fails or is slower' if behind else 'IS FASTER'}")
+    print(
+        "bytes a further token: "
+        + ", ".join(f"{slope:.0f}" for slope in slopes)
+        + f": {'linear' if linear else 'NOT LINEAR'}"
+    )
+    print(
+        f"{last['tokens']} tokens: transformers {'fails or is slower' if behind else 'IS FASTER'}"
+    )
     if args.out:
-        kept = {key: conditions[key] for key in ("version", "commit", "cpu", "system", "device", "dtype")}
-        document = dict(conditions=kept, versions=versions(), model=args.model, rows=rows, bytes_per_token=slopes)
+        kept = {
+            key: conditions[key]
+            for key in ("version", "commit", "cpu", "system", "device", "dtype")
+        }
+        document = dict(
+            conditions=kept,
+            versions=versions(),
+            model=args.model,
+            rows=rows,
+            bytes_per_token=slopes,
+        )
         pathlib.Path(args.out).write_text(json.dumps(document, indent=1) + "\n")
     return 0 if linear and behind else 1
 

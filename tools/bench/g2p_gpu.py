@@ -8,6 +8,7 @@ recorded 64.80 % of words, int8 and fp8 within 0.6; Quintet's bf16 has at least 
 
 usage: g2p_gpu.py --quintet build/quintet [--dtypes f32 bf16 f16] [--device cuda] [--out FILE]
 """
+
 import argparse
 import json
 import pathlib
@@ -23,25 +24,57 @@ POINTS = {"f32": 0.1, "bf16": 0.3, "f16": 0.3, "int8": 0.6, "fp8": 0.6}
 
 
 def quintet_answers(args, dtype, words):
-    command = [args.quintet, "generate", "--model", str(MODEL), "--device", args.device, "--dtype", dtype, "--num-beams", str(BEAMS),
-               "--max-new-tokens", str(NEW_TOKENS), "--output", "json", "--max-running", str(args.batch * BEAMS)]
-    run = subprocess.run(command, input="\n".join(words) + "\n", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=args.timeout)
+    command = [
+        args.quintet,
+        "generate",
+        "--model",
+        str(MODEL),
+        "--device",
+        args.device,
+        "--dtype",
+        dtype,
+        "--num-beams",
+        str(BEAMS),
+        "--max-new-tokens",
+        str(NEW_TOKENS),
+        "--output",
+        "json",
+        "--max-running",
+        str(args.batch * BEAMS),
+    ]
+    run = subprocess.run(
+        command,
+        input="\n".join(words) + "\n",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=args.timeout,
+    )
     if run.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)}: exit {run.returncode}: {run.stderr.strip()[-400:]}")
+        raise RuntimeError(
+            f"{' '.join(command)}: exit {run.returncode}: {run.stderr.strip()[-400:]}"
+        )
     return [json.loads(line)["sequences"][0]["text"] for line in run.stdout.splitlines()]
 
 
 def transformers_answers(args, dtype, words):
     import torch
     from transformers import AutoTokenizer, T5ForConditionalGeneration
+
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
-    model = T5ForConditionalGeneration.from_pretrained(MODEL, dtype={"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}[dtype])
+    model = T5ForConditionalGeneration.from_pretrained(
+        MODEL, dtype={"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}[dtype]
+    )
     model = model.to(args.device).eval()
     answers = []
     for begin in range(0, len(words), args.batch):
-        inputs = tokenizer(words[begin:begin + args.batch], return_tensors="pt", padding=True).to(args.device)
+        inputs = tokenizer(words[begin : begin + args.batch], return_tensors="pt", padding=True).to(
+            args.device
+        )
         with torch.inference_mode():
-            out = model.generate(**inputs, num_beams=BEAMS, do_sample=False, max_new_tokens=NEW_TOKENS)
+            out = model.generate(
+                **inputs, num_beams=BEAMS, do_sample=False, max_new_tokens=NEW_TOKENS
+            )
         answers += tokenizer.batch_decode(out, skip_special_tokens=True)
     return answers
 
@@ -53,53 +86,84 @@ def percent(answers, expected):
 def write(args, words, recorded, rows):
     if not args.out:
         return
-    report = dict(words=len(words), beams=BEAMS, recorded_percent=recorded, device=args.device, results=rows)
+    report = dict(
+        words=len(words), beams=BEAMS, recorded_percent=recorded, device=args.device, results=rows
+    )
     if args.device == "cuda":
         import torch
+
         report["device"], report["torch"] = torch.cuda.get_device_name(), torch.__version__
     pathlib.Path(args.out).write_text(json.dumps(report, indent=1) + "\n")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quintet", default=str(ROOT / "build/quintet"))
-    parser.add_argument("--dtypes", nargs="+", default=["f32", "bf16", "f16", "int8", "fp8"], choices=list(POINTS))
-    parser.add_argument("--peer-dtypes", nargs="*", default=["bf16", "f16"], choices=["f32", "bf16", "f16"])
+    parser.add_argument(
+        "--dtypes", nargs="+", default=["f32", "bf16", "f16", "int8", "fp8"], choices=list(POINTS)
+    )
+    parser.add_argument(
+        "--peer-dtypes", nargs="*", default=["bf16", "f16"], choices=["f32", "bf16", "f16"]
+    )
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--batch", type=int, default=128, help="words at once, on both sides")
     parser.add_argument("--lines", type=int, default=6000, help="only the first so many words")
     parser.add_argument("--timeout", type=float, default=120, help="seconds for one run of Quintet")
     parser.add_argument("--out", help="also write the results to this file")
     args = parser.parse_args()
-    lines = [line.split("\t") for line in (DATA / "test.tsv").read_text().splitlines()][:args.lines]
+    lines = [line.split("\t") for line in (DATA / "test.tsv").read_text().splitlines()][
+        : args.lines
+    ]
     words, references = [w for w, _ in lines], [r for _, r in lines]
-    exact = json.loads((DATA / f"g2p_hyp_beam{BEAMS}.json").read_text())[:args.lines]
+    exact = json.loads((DATA / f"g2p_hyp_beam{BEAMS}.json").read_text())[: args.lines]
     recorded = percent(exact, references)
 
     rows, ok = [], True
-    for engine, dtype in [("quintet", d) for d in args.dtypes] + [("transformers", d) for d in args.peer_dtypes]:
+    for engine, dtype in [("quintet", d) for d in args.dtypes] + [
+        ("transformers", d) for d in args.peer_dtypes
+    ]:
         begin = time.perf_counter()
         try:
-            answers = (quintet_answers if engine == "quintet" else transformers_answers)(args, dtype, words)
-        except (RuntimeError, subprocess.TimeoutExpired, ImportError) as error:  # the row says so, the others go on
+            answers = (quintet_answers if engine == "quintet" else transformers_answers)(
+                args, dtype, words
+            )
+        except (
+            RuntimeError,
+            subprocess.TimeoutExpired,
+            ImportError,
+        ) as error:  # the row says so, the others go on
             print(f"# {engine} {dtype}: {error}", file=sys.stderr)
             rows.append(dict(engine=engine, dtype=dtype, error=str(error)))
             ok = ok and engine != "quintet"
             continue
-        row = dict(engine=engine, dtype=dtype, words_right_percent=percent(answers, references),
-                   lines_as_f32_percent=percent(answers, exact), wall_s=time.perf_counter() - begin)
+        row = dict(
+            engine=engine,
+            dtype=dtype,
+            words_right_percent=percent(answers, references),
+            lines_as_f32_percent=percent(answers, exact),
+            wall_s=time.perf_counter() - begin,
+        )
         if engine == "quintet":
-            row["holds"] = abs(row["words_right_percent"] - recorded) <= POINTS[dtype] and (dtype != "f32" or row["lines_as_f32_percent"] >= 99.9)
+            row["holds"] = abs(row["words_right_percent"] - recorded) <= POINTS[dtype] and (
+                dtype != "f32" or row["lines_as_f32_percent"] >= 99.9
+            )
             ok = ok and row["holds"]
         rows.append(row)
         write(args, words, recorded, rows)
-        print(f"{engine:13s} {dtype:5s} words right {row['words_right_percent']:6.2f} %  lines as f32 {row['lines_as_f32_percent']:6.2f} %  "
-              f"{row['wall_s']:5.1f} s  {VERDICT[row.get('holds')]}", flush=True)
+        print(
+            f"{engine:13s} {dtype:5s} words right {row['words_right_percent']:6.2f} %  lines as f32 {row['lines_as_f32_percent']:6.2f} %  "
+            f"{row['wall_s']:5.1f} s  {VERDICT[row.get('holds')]}",
+            flush=True,
+        )
     shares = {(r["engine"], r["dtype"]): r.get("lines_as_f32_percent") for r in rows}
     for dtype in ("bf16", "f16"):
         own, peer = shares.get(("quintet", dtype)), shares.get(("transformers", dtype))
         if own is not None and peer is not None:
-            print(f"{dtype}: lines as f32 {own:.2f} % against transformers' {peer:.2f} %: {VERDICT[own >= peer]}")
+            print(
+                f"{dtype}: lines as f32 {own:.2f} % against transformers' {peer:.2f} %: {VERDICT[own >= peer]}"
+            )
             ok = ok and own >= peer
     return 0 if ok else 1
 

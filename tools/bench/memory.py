@@ -9,6 +9,7 @@ that the bytes beyond those of a loaded model grow in proportion to the length.
 load: seconds and bytes per second of loading a directory that the page cache holds, and peak resident bytes while loading over the
 weights that stay resident plus an idle process. Run it on the output of quintet convert.
 """
+
 import argparse
 import json
 import os
@@ -20,7 +21,19 @@ QUINTET = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "
 
 
 def bench(model, *flags):
-    command = [QUINTET, "bench", "--model", model, "--mode", "encode", "--batch", "1", "--output", "json", *flags]
+    command = [
+        QUINTET,
+        "bench",
+        "--model",
+        model,
+        "--mode",
+        "encode",
+        "--batch",
+        "1",
+        "--output",
+        "json",
+        *flags,
+    ]
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
@@ -35,37 +48,87 @@ def encode(args):
     rows = []
     print("tokens    peak bytes  beyond the load  bytes a token   seconds")
     for tokens in args.lengths:
-        report = bench(args.model, "--input-tokens", str(tokens), "--max-batch-tokens", str(tokens), "--max-input-tokens", str(tokens),
-                       "--threads", str(args.threads), "--repetitions", "1", "--warmup", "0")
+        report = bench(
+            args.model,
+            "--input-tokens",
+            str(tokens),
+            "--max-batch-tokens",
+            str(tokens),
+            "--max-input-tokens",
+            str(tokens),
+            "--threads",
+            str(args.threads),
+            "--repetitions",
+            "1",
+            "--warmup",
+            "0",
+        )
         conditions = report["conditions"]
         beyond = report["peak_bytes"] - conditions["peak_bytes_after_load"]
         seconds = report["rows"][0]["wall_ms"] / 1e3
-        rows.append(dict(tokens=tokens, peak_bytes=report["peak_bytes"], beyond_load_bytes=beyond, seconds=seconds))
-        print(f"{tokens:6d} {report['peak_bytes']:13d} {beyond:16d} {beyond / tokens:14.0f} {seconds:9.1f}", flush=True)
+        rows.append(
+            dict(
+                tokens=tokens,
+                peak_bytes=report["peak_bytes"],
+                beyond_load_bytes=beyond,
+                seconds=seconds,
+            )
+        )
+        print(
+            f"{tokens:6d} {report['peak_bytes']:13d} {beyond:16d} {beyond / tokens:14.0f} {seconds:9.1f}",
+            flush=True,
+        )
     return dict(conditions=conditions, rows=rows)
 
 
 def load(args):
     idle = idle_bytes()
     seconds, peaks = [], []
-    flags = ["--input-tokens", "1", "--max-batch-tokens", "1", "--max-input-tokens", "1", "--repetitions", "1", "--warmup", "0",
-             "--dtype", args.dtype, "--threads", str(args.threads)]
+    flags = [
+        "--input-tokens",
+        "1",
+        "--max-batch-tokens",
+        "1",
+        "--max-input-tokens",
+        "1",
+        "--repetitions",
+        "1",
+        "--warmup",
+        "0",
+        "--dtype",
+        args.dtype,
+        "--threads",
+        str(args.threads),
+    ]
     for _ in range(args.repetitions + 1):  # the first fills the page cache
         report = bench(args.model, *flags)
         seconds.append(report["conditions"]["load_seconds"])
         peaks.append(report["conditions"]["peak_bytes_after_load"])
     weights = report["conditions"]["weight_bytes"]
-    files = sum(os.path.getsize(os.path.join(args.model, name)) for name in os.listdir(args.model) if name.endswith(".safetensors"))
+    files = sum(
+        os.path.getsize(os.path.join(args.model, name))
+        for name in os.listdir(args.model)
+        if name.endswith(".safetensors")
+    )
     median, peak = statistics.median(seconds[1:]), max(peaks)
     ratio = peak / (weights + idle)
     print(f"{files / 1e6:.0f} MB of files in {median:.3f} s: {files / median / 1e9:.2f} GB/s")
     print(f"peak {peak} bytes = {ratio:.3f} x ({weights} of weights + {idle} of an idle process)")
-    return dict(conditions=report["conditions"], file_bytes=files, seconds=seconds[1:], bytes_per_s=files / median, peak_bytes=peak,
-                idle_bytes=idle, peak_ratio=ratio)
+    return dict(
+        conditions=report["conditions"],
+        file_bytes=files,
+        seconds=seconds[1:],
+        bytes_per_s=files / median,
+        peak_bytes=peak,
+        idle_bytes=idle,
+        peak_ratio=ratio,
+    )
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=["encode", "load"])
     parser.add_argument("model")
     parser.add_argument("--lengths", nargs="+", type=int, default=[8192, 16384, 32768, 65536])

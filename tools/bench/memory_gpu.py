@@ -7,6 +7,7 @@ that the prediction has. Holds when the prediction is within 5 %.
 
 usage: memory_gpu.py --quintet build/quintet --work DIR [--models t5-base flan-t5-xl] [--dtypes bf16 int8] [--out FILE]
 """
+
 import argparse
 import json
 import pathlib
@@ -20,14 +21,24 @@ GOAL = 0.05
 
 
 def call(args, *command):
-    run = subprocess.run([args.quintet, *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=args.timeout)
+    run = subprocess.run(
+        [args.quintet, *map(str, command)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=args.timeout,
+    )
     if run.returncode != 0:
-        raise RuntimeError(f"{' '.join(map(str, command))}: exit {run.returncode}: {run.stderr.strip()[-400:]}")
+        raise RuntimeError(
+            f"{' '.join(map(str, command))}: exit {run.returncode}: {run.stderr.strip()[-400:]}"
+        )
     return json.loads(run.stdout)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quintet", default="build/quintet")
     parser.add_argument("--work", required=True, help="folder for the checkpoints")
     parser.add_argument("--models", nargs="+", default=["t5-base", "flan-t5-xl"])
@@ -44,18 +55,64 @@ def main():
         directory = checkpoint(model, args.work)
         for dtype in args.dtypes:
             shape = ["--batch", args.batch, "--input-tokens", args.input_tokens]
-            memory = call(args, "inspect", directory, "--device", args.device, "--dtype", dtype, *shape, "--output-tokens", args.output_tokens,
-                          "--output", "json")["memory"]
+            memory = call(
+                args,
+                "inspect",
+                directory,
+                "--device",
+                args.device,
+                "--dtype",
+                dtype,
+                *shape,
+                "--output-tokens",
+                args.output_tokens,
+                "--output",
+                "json",
+            )["memory"]
             most_mib = -(-memory["total_bytes"] // 2**20)
-            report = call(args, "bench", "--model", directory, "--device", args.device, "--dtype", dtype, "--mode", "generate", *shape,
-                          "--new-tokens", args.output_tokens, "--repetitions", 1, "--warmup", 1, "--max-running", args.batch,
-                          "--max-input-tokens", args.input_tokens, "--max-batch-tokens", min(4096, args.batch * args.input_tokens),
-                          "--max-memory", most_mib, "--output", "json")
+            report = call(
+                args,
+                "bench",
+                "--model",
+                directory,
+                "--device",
+                args.device,
+                "--dtype",
+                dtype,
+                "--mode",
+                "generate",
+                *shape,
+                "--new-tokens",
+                args.output_tokens,
+                "--repetitions",
+                1,
+                "--warmup",
+                1,
+                "--max-running",
+                args.batch,
+                "--max-input-tokens",
+                args.input_tokens,
+                "--max-batch-tokens",
+                min(4096, args.batch * args.input_tokens),
+                "--max-memory",
+                most_mib,
+                "--output",
+                "json",
+            )
             taken = report["device_bytes"]
-            row = dict(model=model, dtype=dtype, predicted=memory, taken_bytes=taken, error=memory["total_bytes"] / taken - 1)
+            row = dict(
+                model=model,
+                dtype=dtype,
+                predicted=memory,
+                taken_bytes=taken,
+                error=memory["total_bytes"] / taken - 1,
+            )
             rows.append(row)
-            print(f"{model:12s} {dtype:5s} predicted {memory['total_bytes'] / 2**20:9.1f} MiB  taken {taken / 2**20:9.1f} MiB  {100 * row['error']:+6.2f} %  "
-                  f"{'holds' if abs(row['error']) <= GOAL else 'DOES NOT HOLD'}", flush=True)
+            print(
+                f"{model:12s} {dtype:5s} predicted {memory['total_bytes'] / 2**20:9.1f} MiB  taken {taken / 2**20:9.1f} MiB  {100 * row['error']:+6.2f} %  "
+                f"{'holds' if abs(row['error']) <= GOAL else 'DOES NOT HOLD'}",
+                flush=True,
+            )
     if args.out:
         pathlib.Path(args.out).write_text(json.dumps(rows, indent=1) + "\n")
     return 0 if all(abs(row["error"]) <= GOAL for row in rows) else 1

@@ -7,6 +7,7 @@ that did nothing else busy for --long-share of the time. The engine has one thre
 claim is made for the server's default --prefill-share; what 0, no limit, gives is a figure beside it.
 usage: pace.py [--model DIR] [--out DIR] ...
 """
+
 import contextlib
 import pathlib
 import sys
@@ -21,24 +22,63 @@ DEFAULT = "default"
 def measure(model: str, share, args) -> dict:
     """With one --prefill-share: the loads quiet and with long inputs, and what both were made from."""
     flags = {} if share == DEFAULT else {"prefill_share": share}
-    streams = dict(core=LOAD_CORE, warmup=20, input_tokens=args.input_tokens, output_tokens=args.output_tokens, timeout=300)
+    streams = dict(
+        core=LOAD_CORE,
+        warmup=20,
+        input_tokens=args.input_tokens,
+        output_tokens=args.output_tokens,
+        timeout=300,
+    )
     inputs = dict(core=LOAD_CORE, input_tokens=args.long_tokens, output_tokens=2, timeout=300)
-    with Server(model, core=LOAD_CORE, engine_core=SERVER_CORE, max_running=args.max_running, encoder_cache_bytes=0, **flags) as server:
-        capacity = load(server.target, concurrency=args.max_running, duration=args.seconds / 3, **streams)["load"]["requests_per_s"]
-        alone_s = load(server.target, concurrency=1, requests=3, **inputs)["load"]["e2e_ms"]["p50"] / 1e3
+    with Server(
+        model,
+        core=LOAD_CORE,
+        engine_core=SERVER_CORE,
+        max_running=args.max_running,
+        encoder_cache_bytes=0,
+        **flags,
+    ) as server:
+        capacity = load(
+            server.target, concurrency=args.max_running, duration=args.seconds / 3, **streams
+        )["load"]["requests_per_s"]
+        alone_s = (
+            load(server.target, concurrency=1, requests=3, **inputs)["load"]["e2e_ms"]["p50"] / 1e3
+        )
         streams["request_rate"] = capacity / 2
         quiet = load(server.target, duration=args.seconds, **streams)
-        beside = Load(server.target, request_rate=args.long_share / alone_s, burstiness=4, duration=args.seconds + 6, **inputs)
+        beside = Load(
+            server.target,
+            request_rate=args.long_share / alone_s,
+            burstiness=4,
+            duration=args.seconds + 6,
+            **inputs,
+        )
         loaded = load(server.target, duration=args.seconds, **streams)
         long = beside.stop()
-    return {"server": server.flags, "capacity_requests_per_s": capacity, "long input alone, s": alone_s, "quiet": quiet["load"],
-            "with long inputs": loaded["load"], "long inputs": long["load"], "configuration": quiet["configuration"],
-            "conditions": quiet["conditions"], "failures": failures(quiet) + failures(loaded) + failures(long)}
+    return {
+        "server": server.flags,
+        "capacity_requests_per_s": capacity,
+        "long input alone, s": alone_s,
+        "quiet": quiet["load"],
+        "with long inputs": loaded["load"],
+        "long inputs": long["load"],
+        "configuration": quiet["configuration"],
+        "conditions": quiet["conditions"],
+        "failures": failures(quiet) + failures(loaded) + failures(long),
+    }
 
 
 def main() -> int:
-    args = arguments(__doc__, model="", seconds=30.0, max_running=16, input_tokens="8:32", output_tokens="16:64", long_tokens=2048,
-                     long_share=0.25)
+    args = arguments(
+        __doc__,
+        model="",
+        seconds=30.0,
+        max_running=16,
+        input_tokens="8:32",
+        output_tokens="16:64",
+        long_tokens=2048,
+        long_share=0.25,
+    )
     verdict = Verdict("pace", None, "pace of running streams beside long inputs")
     with contextlib.ExitStack() as stack:
         model = args.model or stack.enter_context(random_t5.directory())
@@ -49,11 +89,15 @@ def main() -> int:
         ratio = run["with long inputs"]["itl_ms"]["p99"] / run["quiet"]["itl_ms"]["p99"]
         encoded = run["long inputs"]["codes"].get("OK", {}).get("count", 0)
         if share == DEFAULT:
-            verdict.claim("p99 between tokens with long inputs over that without <= 2", ratio, ratio <= 2)
+            verdict.claim(
+                "p99 between tokens with long inputs over that without <= 2", ratio, ratio <= 2
+            )
             verdict.claim("long inputs that were answered", encoded, encoded > 0)
             verdict.claim("requests that failed", run["failures"], run["failures"] == 0)
         else:
-            verdict.figure("p99 between tokens with long inputs over that without, encoding not limited", ratio)
+            verdict.figure(
+                "p99 between tokens with long inputs over that without, encoding not limited", ratio
+            )
     return verdict.finish(args.out)
 
 

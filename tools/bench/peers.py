@@ -16,6 +16,7 @@ torch still has it; GPT-2's Conv1D layers stay f32 there, so no row is given).
 
 usage: peers.py --quintet build/quintet --work DIR --out DIR [--models ...] [--threads 1 2] ...
 """
+
 import argparse
 import importlib.metadata
 import json
@@ -28,12 +29,57 @@ import sys
 import time
 
 SHAPES = {  # model: (family, transformers config)
-    "t5-small": ("t5", dict(d_model=512, d_kv=64, d_ff=2048, num_layers=6, num_decoder_layers=6, num_heads=8, vocab_size=32128)),
-    "t5-base": ("t5", dict(d_model=768, d_kv=64, d_ff=3072, num_layers=12, num_decoder_layers=12, num_heads=12, vocab_size=32128)),
-    "flan-t5-xl": ("t5", dict(d_model=2048, d_kv=64, d_ff=5120, num_layers=24, num_decoder_layers=24, num_heads=32, vocab_size=32128,
-                              feed_forward_proj="gated-gelu", tie_word_embeddings=False)),
+    "t5-small": (
+        "t5",
+        dict(
+            d_model=512,
+            d_kv=64,
+            d_ff=2048,
+            num_layers=6,
+            num_decoder_layers=6,
+            num_heads=8,
+            vocab_size=32128,
+        ),
+    ),
+    "t5-base": (
+        "t5",
+        dict(
+            d_model=768,
+            d_kv=64,
+            d_ff=3072,
+            num_layers=12,
+            num_decoder_layers=12,
+            num_heads=12,
+            vocab_size=32128,
+        ),
+    ),
+    "flan-t5-xl": (
+        "t5",
+        dict(
+            d_model=2048,
+            d_kv=64,
+            d_ff=5120,
+            num_layers=24,
+            num_decoder_layers=24,
+            num_heads=32,
+            vocab_size=32128,
+            feed_forward_proj="gated-gelu",
+            tie_word_embeddings=False,
+        ),
+    ),
     "gpt2": ("gpt2", dict(n_embd=768, n_layer=12, n_head=12, n_positions=1024, vocab_size=50257)),
-    "tiny-t5": ("t5", dict(d_model=64, d_kv=16, d_ff=128, num_layers=2, num_decoder_layers=2, num_heads=4, vocab_size=1000)),
+    "tiny-t5": (
+        "t5",
+        dict(
+            d_model=64,
+            d_kv=16,
+            d_ff=128,
+            num_layers=2,
+            num_decoder_layers=2,
+            num_heads=4,
+            vocab_size=1000,
+        ),
+    ),
     "tiny-gpt2": ("gpt2", dict(n_embd=64, n_layer=2, n_head=4, n_positions=1024, vocab_size=1000)),
 }
 GPT2_LONG = 1000
@@ -41,15 +87,19 @@ GPT2_LONG = 1000
 
 # ---- Checkpoints ----
 
+
 def build_model(name):
     import torch
     import transformers
+
     family, sizes = SHAPES[name]
     torch.manual_seed(1)
     if family == "t5":
         config = transformers.T5Config(decoder_start_token_id=0, **sizes)
         return transformers.T5ForConditionalGeneration(config).eval()
-    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)).eval()
+    return transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)
+    ).eval()
 
 
 def tokens_of(vocab):
@@ -61,10 +111,12 @@ def prepare(name, work):
     import ctranslate2
     from ctranslate2.converters import transformers as loaders
     from ctranslate2.specs import transformer_spec
+
     directory = os.path.join(work, name)
     if os.path.exists(directory + ".done"):
         return
     import torch
+
     model = build_model(name)
     model.save_pretrained(directory)
     family, _ = SHAPES[name]
@@ -86,18 +138,29 @@ def prepare(name, work):
             spec.config.layer_norm_epsilon = model.config.layer_norm_epsilon
         else:
             spec.register_vocabulary(vocabulary)
-        spec.config.bos_token, spec.config.eos_token, spec.config.unk_token = "<pad>", "</s>", "<unk>"
+        spec.config.bos_token, spec.config.eos_token, spec.config.unk_token = (
+            "<pad>",
+            "</s>",
+            "<unk>",
+        )
         save(spec, directory + ".ct2")
         if family == "t5":
-            encoder = transformer_spec.TransformerEncoderModelSpec(loader.get_model_spec(model).encoder)
+            encoder = transformer_spec.TransformerEncoderModelSpec(
+                loader.get_model_spec(model).encoder
+            )
             encoder.register_vocabulary(vocabulary)
-            encoder.config.bos_token, encoder.config.eos_token, encoder.config.unk_token = "<pad>", "</s>", "<unk>"
+            encoder.config.bos_token, encoder.config.eos_token, encoder.config.unk_token = (
+                "<pad>",
+                "</s>",
+                "<unk>",
+            )
             encoder.config.layer_norm_epsilon = model.config.layer_norm_epsilon
             save(encoder, directory + ".ct2-encoder")
     open(directory + ".done", "w").close()
 
 
 # ---- Shapes ----
+
 
 def shapes_of(name, args):
     family, _ = SHAPES[name]
@@ -106,10 +169,27 @@ def shapes_of(name, args):
         batch, length = map(int, text.split("x"))
         if family == "gpt2":
             length = min(length, GPT2_LONG)
-        shapes.append(dict(mode="encode", name="prompt" if family == "gpt2" else "encode", batch=batch, input_tokens=length, num_beams=1, new_tokens=0))
+        shapes.append(
+            dict(
+                mode="encode",
+                name="prompt" if family == "gpt2" else "encode",
+                batch=batch,
+                input_tokens=length,
+                num_beams=1,
+                new_tokens=0,
+            )
+        )
     for batch in args.generate:
         for beams in args.beams:
-            shapes.append(dict(mode="generate", batch=batch, input_tokens=args.input_tokens, num_beams=beams, new_tokens=args.new_tokens))
+            shapes.append(
+                dict(
+                    mode="generate",
+                    batch=batch,
+                    input_tokens=args.input_tokens,
+                    num_beams=beams,
+                    new_tokens=args.new_tokens,
+                )
+            )
     return shapes
 
 
@@ -122,25 +202,37 @@ def label(shape):
 
 # ---- Workers: one process an engine, commanded by lines of JSON ----
 
+
 def random_ids(shape, vocab, seed):
     import numpy
-    return numpy.random.default_rng(seed).integers(min(100, vocab // 2), vocab, (shape["batch"], shape["input_tokens"]))
+
+    return numpy.random.default_rng(seed).integers(
+        min(100, vocab // 2), vocab, (shape["batch"], shape["input_tokens"])
+    )
 
 
 class Transformers:
     def __init__(self, directory, name, dtype, threads):
         import torch
+
         torch.set_num_threads(threads)
         self.torch = torch
         self.family = SHAPES[name][0]
         self.vocab = SHAPES[name][1]["vocab_size"]
         import transformers
-        model_class = transformers.T5ForConditionalGeneration if self.family == "t5" else transformers.GPT2LMHeadModel
+
+        model_class = (
+            transformers.T5ForConditionalGeneration
+            if self.family == "t5"
+            else transformers.GPT2LMHeadModel
+        )
         self.model = model_class.from_pretrained(directory).eval()
         if dtype == "int8":
             if self.family == "gpt2":
                 raise RuntimeError("GPT-2's Conv1D layers have no dynamic quantisation")
-            self.model = torch.ao.quantization.quantize_dynamic(self.model, {torch.nn.Linear}, dtype=torch.qint8)
+            self.model = torch.ao.quantization.quantize_dynamic(
+                self.model, {torch.nn.Linear}, dtype=torch.qint8
+            )
 
     def run(self, shape, seed):
         torch = self.torch
@@ -153,8 +245,15 @@ class Transformers:
             if encode and self.family == "t5":
                 self.model.encoder(input_ids=ids, attention_mask=mask)
                 return time.perf_counter() - begin
-            out = self.model.generate(input_ids=ids, attention_mask=mask, num_beams=shape["num_beams"], do_sample=False,
-                                      min_new_tokens=new_tokens, max_new_tokens=new_tokens, pad_token_id=0)
+            out = self.model.generate(
+                input_ids=ids,
+                attention_mask=mask,
+                num_beams=shape["num_beams"],
+                do_sample=False,
+                min_new_tokens=new_tokens,
+                max_new_tokens=new_tokens,
+                pad_token_id=0,
+            )
             seconds = time.perf_counter() - begin
         prompt = 1 if self.family == "t5" else shape["input_tokens"]
         assert out.shape[1] - prompt == new_tokens, out.shape
@@ -164,9 +263,15 @@ class Transformers:
 class CTranslate2:
     def __init__(self, directory, name, dtype, threads):
         import ctranslate2
+
         self.family = SHAPES[name][0]
         self.vocab = SHAPES[name][1]["vocab_size"]
-        options = dict(device="cpu", compute_type="int8" if dtype == "int8" else "float32", inter_threads=1, intra_threads=threads)
+        options = dict(
+            device="cpu",
+            compute_type="int8" if dtype == "int8" else "float32",
+            inter_threads=1,
+            intra_threads=threads,
+        )
         if self.family == "t5":
             self.translator = ctranslate2.Translator(directory + ".ct2", **options)
             self.encoder = ctranslate2.Encoder(directory + ".ct2-encoder", **options)
@@ -186,13 +291,24 @@ class CTranslate2:
         tokens = [[self.tokens[i] for i in row] for row in rows]
         begin = time.perf_counter()
         if self.family == "t5":
-            results = self.translator.translate_batch(tokens, beam_size=shape["num_beams"], max_input_length=0,
-                                                      min_decoding_length=new_tokens, max_decoding_length=new_tokens)
+            results = self.translator.translate_batch(
+                tokens,
+                beam_size=shape["num_beams"],
+                max_input_length=0,
+                min_decoding_length=new_tokens,
+                max_decoding_length=new_tokens,
+            )
             seconds = time.perf_counter() - begin
             lengths = {len(result.hypotheses[0]) for result in results}
         else:
-            results = self.generator.generate_batch(tokens, beam_size=shape["num_beams"], sampling_topk=1, include_prompt_in_result=False,
-                                                    min_length=new_tokens, max_length=new_tokens)
+            results = self.generator.generate_batch(
+                tokens,
+                beam_size=shape["num_beams"],
+                sampling_topk=1,
+                include_prompt_in_result=False,
+                min_length=new_tokens,
+                max_length=new_tokens,
+            )
             seconds = time.perf_counter() - begin
             lengths = {len(result.sequences_ids[0]) for result in results}
         assert lengths == {new_tokens}, lengths
@@ -201,7 +317,9 @@ class CTranslate2:
 
 def worker(engine, directory, name, dtype, threads):
     try:
-        runner = {"transformers": Transformers, "ctranslate2": CTranslate2}[engine](directory, name, dtype, threads)
+        runner = {"transformers": Transformers, "ctranslate2": CTranslate2}[engine](
+            directory, name, dtype, threads
+        )
     except Exception as error:  # reported as a missing row, with its reason
         print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
         return
@@ -215,9 +333,20 @@ class Peer:
     """An engine in a process of its own, stopped while it is not asked."""
 
     def __init__(self, engine, directory, name, dtype, threads):
-        environment = dict(os.environ, PYTHONWARNINGS="ignore", TQDM_DISABLE="1", OMP_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads))
-        self.process = subprocess.Popen([sys.executable, __file__, "--worker", engine, directory, name, dtype, str(threads)],
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+        environment = dict(
+            os.environ,
+            PYTHONWARNINGS="ignore",
+            TQDM_DISABLE="1",
+            OMP_NUM_THREADS=str(threads),
+            MKL_NUM_THREADS=str(threads),
+        )
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, "--worker", engine, directory, name, dtype, str(threads)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
         first = json.loads(self.process.stdout.readline() or '{"error": "the worker died"}')
         self.error = first.get("error")
         if not self.error:
@@ -247,17 +376,42 @@ def quintet_times(args, directory, name, dtype, threads, shapes, repetitions):
     times, conditions = {}, None
     for shape in shapes:
         encode = shape["mode"] == "encode"
-        command = [args.quintet, "bench", "--model", directory, "--dtype", dtype, "--threads", str(threads), "--output", "json",
-                   "--mode", "generate" if gpt2 else shape["mode"], "--batch", str(shape["batch"]),
-                   "--input-tokens", str(shape["input_tokens"]), "--num-beams", str(shape["num_beams"]),
-                   "--new-tokens", str(shape["new_tokens"] if not encode else 1), "--repetitions", str(repetitions), "--warmup", "1"]
-        report = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+        command = [
+            args.quintet,
+            "bench",
+            "--model",
+            directory,
+            "--dtype",
+            dtype,
+            "--threads",
+            str(threads),
+            "--output",
+            "json",
+            "--mode",
+            "generate" if gpt2 else shape["mode"],
+            "--batch",
+            str(shape["batch"]),
+            "--input-tokens",
+            str(shape["input_tokens"]),
+            "--num-beams",
+            str(shape["num_beams"]),
+            "--new-tokens",
+            str(shape["new_tokens"] if not encode else 1),
+            "--repetitions",
+            str(repetitions),
+            "--warmup",
+            "1",
+        ]
+        report = json.loads(
+            subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        )
         conditions = report["conditions"]
         times[label(shape)] = report["rows"][0]["all_wall_ms"]
     return times, conditions
 
 
 # ---- The comparison ----
+
 
 def compare(args, name, dtype, threads):
     directory = os.path.join(args.work, name)
@@ -273,7 +427,9 @@ def compare(args, name, dtype, threads):
             peers[engine] = peer
     conditions = None
     for turn in range(args.rounds):
-        own, conditions = quintet_times(args, directory, name, dtype, threads, shapes, args.repetitions)
+        own, conditions = quintet_times(
+            args, directory, name, dtype, threads, shapes, args.repetitions
+        )
         for key, values in own.items():
             times["quintet"][key] += values
         for engine, peer in peers.items():
@@ -290,13 +446,17 @@ def compare(args, name, dtype, threads):
             row[engine + "_ms"] = statistics.median(values) if values else None
             row[engine + "_all_ms"] = values
         for engine in args.peers:
-            row["over_" + engine] = row[engine + "_ms"] / row["quintet_ms"] if row[engine + "_ms"] else None
+            row["over_" + engine] = (
+                row[engine + "_ms"] / row["quintet_ms"] if row[engine + "_ms"] else None
+            )
         rows.append(row)
     return rows, conditions, missing
 
 
 def show(row, peers):
-    cells = [f"{row['model']:9s} {row['dtype']:5s} {row['threads']:3d} {row['shape']:24s} {row['quintet_ms']:10.1f}"]
+    cells = [
+        f"{row['model']:9s} {row['dtype']:5s} {row['threads']:3d} {row['shape']:24s} {row['quintet_ms']:10.1f}"
+    ]
     for engine in peers:
         ms, ratio = row[engine + "_ms"], row["over_" + engine]
         cells.append(f"{ms:11.1f} {ratio:5.2f}x" if ms else f"{'-':>11s} {'-':>6s}")
@@ -318,14 +478,27 @@ def main():
         engine, directory, name, dtype, threads = sys.argv[2:]
         worker(engine, directory, name, dtype, int(threads))
         return
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quintet", default="build/quintet")
-    parser.add_argument("--work", required=True, help="folder for the checkpoints (2.5 GB for all three); kept for the next run")
+    parser.add_argument(
+        "--work",
+        required=True,
+        help="folder for the checkpoints (2.5 GB for all three); kept for the next run",
+    )
     parser.add_argument("--out", required=True, help="folder for peers.json")
-    parser.add_argument("--models", nargs="+", default=["t5-small", "t5-base", "gpt2"], choices=list(SHAPES))
+    parser.add_argument(
+        "--models", nargs="+", default=["t5-small", "t5-base", "gpt2"], choices=list(SHAPES)
+    )
     parser.add_argument("--dtypes", nargs="+", default=["f32", "int8"], choices=["f32", "int8"])
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
-    parser.add_argument("--peers", nargs="*", default=["ctranslate2", "transformers"], choices=["ctranslate2", "transformers"])
+    parser.add_argument(
+        "--peers",
+        nargs="*",
+        default=["ctranslate2", "transformers"],
+        choices=["ctranslate2", "transformers"],
+    )
     parser.add_argument("--encode", nargs="*", default=["1x128", "8x128", "1x2048"])
     parser.add_argument("--generate", nargs="*", type=int, default=[1, 8], help="rows")
     parser.add_argument("--beams", nargs="+", type=int, default=[1, 4])
@@ -337,23 +510,40 @@ def main():
     os.makedirs(args.work, exist_ok=True)
     os.makedirs(args.out, exist_ok=True)
     for name in args.models:
-        subprocess.run([sys.executable, "-c", f"import sys; sys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r}); "
-                        f"import peers; peers.prepare({name!r}, {args.work!r})"], check=True)
-    report = dict(versions=versions(), machine=platform.processor() or platform.machine(), cores=os.cpu_count(),
-                  arguments={k: v for k, v in vars(args).items() if k not in ("work", "out", "quintet")}, missing={}, rows=[])
+        subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                f"import sys; sys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r}); "
+                f"import peers; peers.prepare({name!r}, {args.work!r})",
+            ],
+            check=True,
+        )
+    report = dict(
+        versions=versions(),
+        machine=platform.processor() or platform.machine(),
+        cores=os.cpu_count(),
+        arguments={k: v for k, v in vars(args).items() if k not in ("work", "out", "quintet")},
+        missing={},
+        rows=[],
+    )
     heading = "".join(f" {engine:>12s} {'ratio':>5s}" for engine in args.peers)
     print(f"{'model':9s} {'dtype':5s} thr {'shape':24s} {'quintet ms':>10s}{heading}")
     for threads in args.threads:
         for name in args.models:
             for dtype in args.dtypes:
                 rows, conditions, missing = compare(args, name, dtype, threads)
-                report["quintet"] = {k: conditions[k] for k in ("version", "commit", "cpu", "system")}
+                report["quintet"] = {
+                    k: conditions[k] for k in ("version", "commit", "cpu", "system")
+                }
                 for engine, reason in missing.items():
                     report["missing"][f"{engine} {name} {dtype}"] = reason
                 report["rows"] += rows
                 for row in rows:
                     show(row, args.peers)
-                with open(os.path.join(args.out, "peers.json"), "w") as file:  # kept current: a long run may be cut short
+                with open(
+                    os.path.join(args.out, "peers.json"), "w"
+                ) as file:  # kept current: a long run may be cut short
                     json.dump(report, file, indent=1)
 
 

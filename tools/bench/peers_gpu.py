@@ -15,6 +15,7 @@ of call) are measured one after the other. No group is begun after --budget seco
 
 usage: peers_gpu.py --quintet build/quintet --work DIR --out DIR [--models ...] [--budget 420]
 """
+
 import argparse
 import gc
 import json
@@ -29,26 +30,55 @@ from peers import SHAPES, build_model, label, random_ids, versions
 SOURCE_TOKENS, NEW_TOKENS = 128, 64
 GROUPS = {  # model: calls whose batch sizes are measured together: (mode, tokens of an input, beams, batches)
     "t5-small": [("generate", SOURCE_TOKENS, 1, [1, 128])],
-    "t5-base": [("generate", SOURCE_TOKENS, 1, [1, 8, 32, 128]), ("generate", SOURCE_TOKENS, 4, [1, 8, 32]),
-                ("encode", 128, 1, [1]), ("encode", 512, 1, [32]), ("encode", 4096, 1, [4]),
-                ("encode-first", 128, 1, [1]), ("encode-first", 512, 1, [32]), ("encode-first", 4096, 1, [4])],
-    "gpt2": [("generate", SOURCE_TOKENS, 1, [1, 8, 32, 128]), ("generate", SOURCE_TOKENS, 4, [8, 32])],
-    "flan-t5-xl": [("generate", SOURCE_TOKENS, 1, [1, 32, 128]), ("generate", SOURCE_TOKENS, 4, [32]),
-                   ("encode-first", 128, 1, [1]), ("encode-first", 512, 1, [32]), ("encode-first", 4096, 1, [4])],
-    "tiny-t5": [("generate", SOURCE_TOKENS, 1, [1, 8]), ("generate", SOURCE_TOKENS, 4, [2]), ("encode", 128, 1, [1])],
+    "t5-base": [
+        ("generate", SOURCE_TOKENS, 1, [1, 8, 32, 128]),
+        ("generate", SOURCE_TOKENS, 4, [1, 8, 32]),
+        ("encode", 128, 1, [1]),
+        ("encode", 512, 1, [32]),
+        ("encode", 4096, 1, [4]),
+        ("encode-first", 128, 1, [1]),
+        ("encode-first", 512, 1, [32]),
+        ("encode-first", 4096, 1, [4]),
+    ],
+    "gpt2": [
+        ("generate", SOURCE_TOKENS, 1, [1, 8, 32, 128]),
+        ("generate", SOURCE_TOKENS, 4, [8, 32]),
+    ],
+    "flan-t5-xl": [
+        ("generate", SOURCE_TOKENS, 1, [1, 32, 128]),
+        ("generate", SOURCE_TOKENS, 4, [32]),
+        ("encode-first", 128, 1, [1]),
+        ("encode-first", 512, 1, [32]),
+        ("encode-first", 4096, 1, [4]),
+    ],
+    "tiny-t5": [
+        ("generate", SOURCE_TOKENS, 1, [1, 8]),
+        ("generate", SOURCE_TOKENS, 4, [2]),
+        ("encode", 128, 1, [1]),
+    ],
     "tiny-gpt2": [("generate", SOURCE_TOKENS, 1, [1, 8])],
 }
 
 
 def shapes_of(group):
     mode, tokens, beams, batches = group
-    return [dict(mode=mode, name=mode, batch=batch, input_tokens=tokens, num_beams=beams,
-                 new_tokens=NEW_TOKENS if mode == "generate" else 0) for batch in batches]
+    return [
+        dict(
+            mode=mode,
+            name=mode,
+            batch=batch,
+            input_tokens=tokens,
+            num_beams=beams,
+            new_tokens=NEW_TOKENS if mode == "generate" else 0,
+        )
+        for batch in batches
+    ]
 
 
 def load_model(name, work):
     """The model on the GPU; its checkpoint is in work/NAME afterwards."""
     import torch
+
     with torch.device("cuda"):
         model = build_model(name).to(torch.bfloat16)
     directory = os.path.join(work, name)
@@ -61,6 +91,7 @@ def load_model(name, work):
 def transformers_ms(model, name, shape, args, compiled=False):
     """Times of the measured runs."""
     import torch
+
     encode = shape["mode"] != "generate"
     encoder = torch.compile(model.encoder) if compiled else getattr(model, "encoder", None)
     times = []
@@ -74,8 +105,15 @@ def transformers_ms(model, name, shape, args, compiled=False):
             if encode:
                 encoder(input_ids=ids, attention_mask=mask)
             else:
-                out = model.generate(input_ids=ids, attention_mask=mask, num_beams=shape["num_beams"], do_sample=False,
-                                     min_new_tokens=NEW_TOKENS, max_new_tokens=NEW_TOKENS, pad_token_id=0)
+                out = model.generate(
+                    input_ids=ids,
+                    attention_mask=mask,
+                    num_beams=shape["num_beams"],
+                    do_sample=False,
+                    min_new_tokens=NEW_TOKENS,
+                    max_new_tokens=NEW_TOKENS,
+                    pad_token_id=0,
+                )
                 prompt = 1 if SHAPES[name][0] == "t5" else shape["input_tokens"]
                 assert out.shape[1] - prompt == NEW_TOKENS, out.shape
         torch.cuda.synchronize()
@@ -86,14 +124,51 @@ def transformers_ms(model, name, shape, args, compiled=False):
 def quintet_ms(directory, group, args):
     """({batch: times of the measured runs}, conditions of the run) from one process."""
     mode, tokens, beams, batches = group
-    command = [args.quintet, "bench", "--model", directory, "--device", "cuda", "--dtype", args.dtype, "--mode", mode,
-               "--batch", ",".join(map(str, batches)), "--input-tokens", str(tokens), "--num-beams", str(beams),
-               "--new-tokens", str(NEW_TOKENS), "--repetitions", str(args.repetitions), "--warmup", str(args.warmup),
-               "--max-running", str(max(batches) * beams), "--max-input-tokens", str(tokens),
-               "--max-batch-tokens", str(max(batches) * tokens), "--cache-memory", str(args.cache_mib), "--output", "json"]
-    run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=args.group_timeout)
+    command = [
+        args.quintet,
+        "bench",
+        "--model",
+        directory,
+        "--device",
+        "cuda",
+        "--dtype",
+        args.dtype,
+        "--mode",
+        mode,
+        "--batch",
+        ",".join(map(str, batches)),
+        "--input-tokens",
+        str(tokens),
+        "--num-beams",
+        str(beams),
+        "--new-tokens",
+        str(NEW_TOKENS),
+        "--repetitions",
+        str(args.repetitions),
+        "--warmup",
+        str(args.warmup),
+        "--max-running",
+        str(max(batches) * beams),
+        "--max-input-tokens",
+        str(tokens),
+        "--max-batch-tokens",
+        str(max(batches) * tokens),
+        "--cache-memory",
+        str(args.cache_mib),
+        "--output",
+        "json",
+    ]
+    run = subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=args.group_timeout,
+    )
     if run.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)}: exit {run.returncode}: {run.stderr.strip()[-600:]}")
+        raise RuntimeError(
+            f"{' '.join(command)}: exit {run.returncode}: {run.stderr.strip()[-600:]}"
+        )
     report = json.loads(run.stdout)
     return {row["batch"]: row["all_wall_ms"] for row in report["rows"]}, report["conditions"]
 
@@ -107,7 +182,13 @@ def measure_group(model, name, directory, group, args):
         print(f"# {failure}", file=sys.stderr, flush=True)
     rows = []
     for shape in shapes_of(group):
-        row = dict(model=name, shape=label(shape), **shape, quintet_all_ms=own.get(shape["batch"], []), error=failure)
+        row = dict(
+            model=name,
+            shape=label(shape),
+            **shape,
+            quintet_all_ms=own.get(shape["batch"], []),
+            error=failure,
+        )
         row["transformers_all_ms"] = transformers_ms(model, name, shape, args)
         if args.compile and shape["mode"] != "generate":
             row["compiled_all_ms"] = transformers_ms(model, name, shape, args, compiled=True)
@@ -124,35 +205,69 @@ def measure_group(model, name, directory, group, args):
 
 def show(row):
     steps = row["new_tokens"] or 1
+
     def cell(ms):
         return f"{ms / steps:9.3f}" if ms else f"{'-':>9s}"
+
     def ratio(value):
         return f"{value:7.2f}x" if value else f"{'-':>8s}"
-    print(f"{row['model']:10s} {row['shape']:26s} {'ms/step' if row['new_tokens'] else 'ms':7s} {cell(row['quintet_ms'])} "
-          f"{cell(row['transformers_ms'])} {ratio(row['over_transformers'])} {cell(row['compiled_ms'])} {ratio(row['over_compiled'])}",
-          flush=True)
+
+    print(
+        f"{row['model']:10s} {row['shape']:26s} {'ms/step' if row['new_tokens'] else 'ms':7s} {cell(row['quintet_ms'])} "
+        f"{cell(row['transformers_ms'])} {ratio(row['over_transformers'])} {cell(row['compiled_ms'])} {ratio(row['over_compiled'])}",
+        flush=True,
+    )
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quintet", default="build/quintet")
-    parser.add_argument("--work", required=True, help="folder for the checkpoints (6.5 GB for all); kept for the next run")
+    parser.add_argument(
+        "--work",
+        required=True,
+        help="folder for the checkpoints (6.5 GB for all); kept for the next run",
+    )
     parser.add_argument("--out", required=True, help="folder for peers_gpu.json")
-    parser.add_argument("--models", nargs="+", default=["t5-base", "t5-small", "gpt2", "flan-t5-xl"], choices=list(GROUPS))
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        default=["t5-base", "t5-small", "gpt2", "flan-t5-xl"],
+        choices=list(GROUPS),
+    )
     parser.add_argument("--dtype", default="bf16", help="of Quintet; transformers runs in bf16")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--warmup", type=int, default=2)
-    parser.add_argument("--cache-mib", type=int, default=16384, help="memory for Quintet's keys and values")
-    parser.add_argument("--compile", action="store_true", help="also time encoders under torch.compile (minutes)")
-    parser.add_argument("--budget", type=float, default=420, help="seconds after which no group is begun")
-    parser.add_argument("--group-timeout", type=float, default=120, help="seconds for Quintet's part of a group")
+    parser.add_argument(
+        "--cache-mib", type=int, default=16384, help="memory for Quintet's keys and values"
+    )
+    parser.add_argument(
+        "--compile", action="store_true", help="also time encoders under torch.compile (minutes)"
+    )
+    parser.add_argument(
+        "--budget", type=float, default=420, help="seconds after which no group is begun"
+    )
+    parser.add_argument(
+        "--group-timeout", type=float, default=120, help="seconds for Quintet's part of a group"
+    )
     args = parser.parse_args()
     import torch
+
     begin = time.monotonic()
     os.makedirs(args.work, exist_ok=True)
     os.makedirs(args.out, exist_ok=True)
-    report = dict(versions=versions(), device=torch.cuda.get_device_name(), dtype=args.dtype, repetitions=args.repetitions, skipped=[], rows=[])
-    print(f"{'model':10s} {'shape':26s} {'':7s} {'quintet':>9s} {'transf.':>9s} {'ratio':>8s} {'compiled':>9s} {'ratio':>8s}")
+    report = dict(
+        versions=versions(),
+        device=torch.cuda.get_device_name(),
+        dtype=args.dtype,
+        repetitions=args.repetitions,
+        skipped=[],
+        rows=[],
+    )
+    print(
+        f"{'model':10s} {'shape':26s} {'':7s} {'quintet':>9s} {'transf.':>9s} {'ratio':>8s} {'compiled':>9s} {'ratio':>8s}"
+    )
     for name in args.models:
         model = None
         for group in GROUPS[name]:
@@ -165,7 +280,9 @@ def main():
             report["rows"] += rows
             if conditions:
                 report["quintet"] = {k: conditions[k] for k in ("version", "commit", "cpu")}
-            with open(os.path.join(args.out, "peers_gpu.json"), "w") as file:  # kept current: a run may be cut short
+            with open(
+                os.path.join(args.out, "peers_gpu.json"), "w"
+            ) as file:  # kept current: a run may be cut short
                 json.dump(report, file, indent=1)
         del model
         gc.collect()

@@ -12,6 +12,7 @@ Models of the real shapes with random weights in bf16; 128 tokens in, 64 out, as
 
 usage: profile_gpu.py --quintet build/quintet --steps build/tools/bench_steps_gpu --work DIR [--models ...] [--all] [--out FILE]
 """
+
 import argparse
 import json
 import os
@@ -27,17 +28,40 @@ from batching_gpu import checkpoint  # noqa: E402
 SOURCE_TOKENS, NEW_TOKENS = 128, 64
 GOALS = {  # model: {(batch, beams): ms a step}
     "t5-small": {(1, 1): 0.20, (128, 1): 0.40},
-    "t5-base": {(1, 1): 0.35, (8, 1): 0.40, (32, 1): 0.50, (128, 1): 0.90, (1, 4): 0.45, (8, 4): 0.55, (32, 4): 0.90},
-    "gpt2": {(1, 1): 0.25, (8, 1): 0.28, (32, 1): 0.40, (128, 1): 0.90, (8, 4): 0.50, (32, 4): 0.90},
+    "t5-base": {
+        (1, 1): 0.35,
+        (8, 1): 0.40,
+        (32, 1): 0.50,
+        (128, 1): 0.90,
+        (1, 4): 0.45,
+        (8, 4): 0.55,
+        (32, 4): 0.90,
+    },
+    "gpt2": {
+        (1, 1): 0.25,
+        (8, 1): 0.28,
+        (32, 1): 0.40,
+        (128, 1): 0.90,
+        (8, 4): 0.50,
+        (32, 4): 0.90,
+    },
     "flan-t5-xl": {(1, 1): 1.20, (32, 1): 1.80, (128, 1): 4.00, (32, 4): 2.80},
 }
 KINDS_SHOWN = 5
 
 
 def call(command, timeout):
-    run = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=timeout)
+    run = subprocess.run(
+        list(map(str, command)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=timeout,
+    )
     if run.returncode != 0:
-        raise RuntimeError(f"{' '.join(map(str, command))}: exit {run.returncode}: {run.stderr.strip()[-400:]}")
+        raise RuntimeError(
+            f"{' '.join(map(str, command))}: exit {run.returncode}: {run.stderr.strip()[-400:]}"
+        )
     return run.stdout
 
 
@@ -46,20 +70,66 @@ def whole_calls(args, model, directory, beams):
     batches = [batch for batch, row_beams in GOALS[model] if row_beams == beams]
     if not batches:
         return [], None
-    report = json.loads(call(
-        [args.quintet, "bench", "--model", directory, "--device", "cuda", "--dtype", "bf16", "--mode", "encode-first,generate",
-         "--batch", ",".join(map(str, batches)), "--num-beams", beams, "--input-tokens", SOURCE_TOKENS, "--new-tokens", NEW_TOKENS,
-         "--repetitions", args.repetitions, "--warmup", 2, "--max-running", max(batches) * beams, "--max-input-tokens", SOURCE_TOKENS,
-         "--max-batch-tokens", max(batches) * SOURCE_TOKENS, "--cache-memory", 16384, "--output", "json"], args.timeout))
-    encodes = {row["batch"]: row["wall_ms"] for row in report["rows"] if row["mode"] == "encode-first"}
+    report = json.loads(
+        call(
+            [
+                args.quintet,
+                "bench",
+                "--model",
+                directory,
+                "--device",
+                "cuda",
+                "--dtype",
+                "bf16",
+                "--mode",
+                "encode-first,generate",
+                "--batch",
+                ",".join(map(str, batches)),
+                "--num-beams",
+                beams,
+                "--input-tokens",
+                SOURCE_TOKENS,
+                "--new-tokens",
+                NEW_TOKENS,
+                "--repetitions",
+                args.repetitions,
+                "--warmup",
+                2,
+                "--max-running",
+                max(batches) * beams,
+                "--max-input-tokens",
+                SOURCE_TOKENS,
+                "--max-batch-tokens",
+                max(batches) * SOURCE_TOKENS,
+                "--cache-memory",
+                16384,
+                "--output",
+                "json",
+            ],
+            args.timeout,
+        )
+    )
+    encodes = {
+        row["batch"]: row["wall_ms"] for row in report["rows"] if row["mode"] == "encode-first"
+    }
     rows = []
     for row in report["rows"]:
         if row["mode"] != "generate":
             continue
         goal = GOALS[model][(row["batch"], beams)]
         whole = row["wall_ms"] / NEW_TOKENS
-        rows.append(dict(model=model, batch=row["batch"], beams=beams, goal_ms=goal, ms=whole, met=whole <= goal,
-                         encode_ms=encodes[row["batch"]] / NEW_TOKENS, host_us=row.get("host_us_per_step")))
+        rows.append(
+            dict(
+                model=model,
+                batch=row["batch"],
+                beams=beams,
+                goal_ms=goal,
+                ms=whole,
+                met=whole <= goal,
+                encode_ms=encodes[row["batch"]] / NEW_TOKENS,
+                host_us=row.get("host_us_per_step"),
+            )
+        )
     return rows, report["conditions"]["commit"]
 
 
@@ -67,13 +137,32 @@ def add_steps(args, model, rows):
     """Adds to each row what the GPU's step takes, whole and without each kind of op."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         shapes = ",".join(f"{row['batch']}x{row['beams']}" for row in rows)
-        call([args.steps, "--models", model, "--shapes", shapes, "--source", SOURCE_TOKENS, "--keys", NEW_TOKENS // 2, "--measure", "--parts",
-              "--json", file.name], args.timeout)
+        call(
+            [
+                args.steps,
+                "--models",
+                model,
+                "--shapes",
+                shapes,
+                "--source",
+                SOURCE_TOKENS,
+                "--keys",
+                NEW_TOKENS // 2,
+                "--measure",
+                "--parts",
+                "--json",
+                file.name,
+            ],
+            args.timeout,
+        )
         report = json.loads(pathlib.Path(file.name).read_text())
     for row, step in zip(rows, report["results"], strict=True):
         row["gpu_ms"] = step["us"] / 1e3
         row["rest_ms"] = row["ms"] - row["encode_ms"] - row["gpu_ms"]
-        kinds = [dict(kind=kind, ops=part["count"], us=part["count"] * part["us_each"]) for kind, part in step["parts"].items()]
+        kinds = [
+            dict(kind=kind, ops=part["count"], us=part["count"] * part["us_each"])
+            for kind, part in step["parts"].items()
+        ]
         row["kinds"] = sorted(kinds, key=lambda kind: -kind["us"])
     return report["device"]
 
@@ -83,21 +172,29 @@ def show(row):
     host = f" host {row['host_us']:4.0f} us" if row["host_us"] is not None else ""
     line = f"{name:16s} {row['ms']:6.3f} ms, goal {row['goal_ms']:5.2f} {'met   ' if row['met'] else 'missed'} encode {row['encode_ms']:5.3f}{host}"
     if "gpu_ms" in row:
-        kinds = ", ".join(f"{kind['kind']} {kind['ops']}x {kind['us']:.0f}" for kind in row["kinds"][:KINDS_SHOWN])
+        kinds = ", ".join(
+            f"{kind['kind']} {kind['ops']}x {kind['us']:.0f}" for kind in row["kinds"][:KINDS_SHOWN]
+        )
         line += f" GPU {row['gpu_ms']:5.3f} rest {row['rest_ms']:6.3f} | us: {kinds}"
     print(line, flush=True)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quintet", default="build/quintet")
     parser.add_argument("--steps", default="build/tools/bench_steps_gpu")
     parser.add_argument("--work", required=True, help="folder for the checkpoints")
     parser.add_argument("--models", nargs="+", default=list(GOALS), choices=list(GOALS))
-    parser.add_argument("--all", action="store_true", help="take apart also the rows that meet their goals")
+    parser.add_argument(
+        "--all", action="store_true", help="take apart also the rows that meet their goals"
+    )
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--timeout", type=float, default=60, help="seconds of one process")
-    parser.add_argument("--out", help="also write the report as JSON to this file; current after each model")
+    parser.add_argument(
+        "--out", help="also write the report as JSON to this file; current after each model"
+    )
     args = parser.parse_args()
     begin = time.monotonic()
     os.makedirs(args.work, exist_ok=True)
@@ -121,7 +218,9 @@ def main():
             show(row)
         if args.out:
             pathlib.Path(args.out).write_text(json.dumps(report, indent=1) + "\n")
-    print(f"{sum(row['met'] for row in report['rows'])} of {len(report['rows'])} goals met, {time.monotonic() - begin:.0f} s")
+    print(
+        f"{sum(row['met'] for row in report['rows'])} of {len(report['rows'])} goals met, {time.monotonic() - begin:.0f} s"
+    )
     return 1 if report["failed"] else 0
 
 

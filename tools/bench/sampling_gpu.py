@@ -8,6 +8,7 @@ is at most 50 us a step without beams (quintet bench's host_us_per_step: time in
 
 usage: sampling_gpu.py --quintet build/quintet --work DIR [--models gpt2 t5-base] [--peer-repetitions 0] [--out FILE]
 """
+
 import argparse
 import json
 import os
@@ -27,9 +28,13 @@ GOAL_HOST_US = 50.0
 DECODINGS = {
     "greedy": {},
     "greedy, penalty": dict(repetition_penalty=1.2),
-    "top-k 50, top-p 0.9, penalty": dict(do_sample=True, top_k=50, top_p=0.9, repetition_penalty=1.2),
+    "top-k 50, top-p 0.9, penalty": dict(
+        do_sample=True, top_k=50, top_p=0.9, repetition_penalty=1.2
+    ),
     "top-p 0.9 of the whole vocabulary": dict(do_sample=True, top_k=0, top_p=0.9),
-    "4 beams, top-k 50, top-p 0.9, penalty": dict(num_beams=4, do_sample=True, top_k=50, top_p=0.9, repetition_penalty=1.2),
+    "4 beams, top-k 50, top-p 0.9, penalty": dict(
+        num_beams=4, do_sample=True, top_k=50, top_p=0.9, repetition_penalty=1.2
+    ),
 }
 
 
@@ -38,10 +43,39 @@ def quintet_row(args, directory, decoding):
     flags = []
     for name, value in decoding.items():
         flags += ["--" + name.replace("_", "-")] + ([] if value is True else [value])
-    report = call(args, "bench", "--model", directory, "--device", args.device, "--dtype", args.dtype, "--mode", "generate", "--batch", args.batch,
-                  "--input-tokens", INPUT_TOKENS, "--new-tokens", NEW_TOKENS, "--max-running", args.batch * decoding.get("num_beams", 1),
-                  "--max-input-tokens", INPUT_TOKENS, "--max-batch-tokens", args.batch * INPUT_TOKENS, "--cache-memory", args.cache_mib,
-                  "--repetitions", args.repetitions, "--warmup", 2, "--output", "json", *flags)
+    report = call(
+        args,
+        "bench",
+        "--model",
+        directory,
+        "--device",
+        args.device,
+        "--dtype",
+        args.dtype,
+        "--mode",
+        "generate",
+        "--batch",
+        args.batch,
+        "--input-tokens",
+        INPUT_TOKENS,
+        "--new-tokens",
+        NEW_TOKENS,
+        "--max-running",
+        args.batch * decoding.get("num_beams", 1),
+        "--max-input-tokens",
+        INPUT_TOKENS,
+        "--max-batch-tokens",
+        args.batch * INPUT_TOKENS,
+        "--cache-memory",
+        args.cache_mib,
+        "--repetitions",
+        args.repetitions,
+        "--warmup",
+        2,
+        "--output",
+        "json",
+        *flags,
+    )
     return report["rows"][0], report["conditions"]
 
 
@@ -51,30 +85,61 @@ class Peer:
     def __init__(self, name, directory, args):
         import torch
         import transformers
+
         family, sizes = SHAPES[name]
-        model_class = transformers.T5ForConditionalGeneration if family == "t5" else transformers.GPT2LMHeadModel
+        model_class = (
+            transformers.T5ForConditionalGeneration
+            if family == "t5"
+            else transformers.GPT2LMHeadModel
+        )
         self.torch, self.args, self.vocab = torch, args, sizes["vocab_size"]
-        self.model = model_class.from_pretrained(directory).to(args.device, torch.float32 if args.dtype == "f32" else torch.bfloat16).eval()
+        self.model = (
+            model_class.from_pretrained(directory)
+            .to(args.device, torch.float32 if args.dtype == "f32" else torch.bfloat16)
+            .eval()
+        )
         self.prompt = 1 if family == "t5" else INPUT_TOKENS
         self.call_ms({}, seed=0)  # libraries load and choose their kernels
 
     def call_ms(self, decoding, seed):
-        ids = self.torch.tensor(random_ids(dict(batch=self.args.batch, input_tokens=INPUT_TOKENS), self.vocab, seed), device=self.args.device)
+        ids = self.torch.tensor(
+            random_ids(dict(batch=self.args.batch, input_tokens=INPUT_TOKENS), self.vocab, seed),
+            device=self.args.device,
+        )
         begin = time.perf_counter()
         with self.torch.inference_mode():
-            out = self.model.generate(input_ids=ids, attention_mask=self.torch.ones_like(ids), min_new_tokens=NEW_TOKENS, max_new_tokens=NEW_TOKENS,
-                                      pad_token_id=0, **{"do_sample": False, **decoding}).cpu()
+            out = self.model.generate(
+                input_ids=ids,
+                attention_mask=self.torch.ones_like(ids),
+                min_new_tokens=NEW_TOKENS,
+                max_new_tokens=NEW_TOKENS,
+                pad_token_id=0,
+                **{"do_sample": False, **decoding},
+            ).cpu()
         assert out.shape[1] - self.prompt == NEW_TOKENS, out.shape
         return 1e3 * (time.perf_counter() - begin)
 
     def wall_ms(self, decoding):
-        return statistics.median(self.call_ms(decoding, seed) for seed in range(1, 1 + self.args.peer_repetitions))
+        return statistics.median(
+            self.call_ms(decoding, seed) for seed in range(1, 1 + self.args.peer_repetitions)
+        )
 
 
 def show(row):
-    peer = f"{row['transformers_wall_ms']:9.1f} ms {row['over_transformers']:6.1f}x" if "transformers_wall_ms" in row else ""
-    host = f"host {row['host_us_per_step']:5.1f} us a step" if row["host_us_per_step"] is not None else ""
-    print(f"{row['model']:10s} {row['name']:38s} {row['wall_ms']:8.2f} ms {row['tokens_per_s']:8.0f} tokens/s {host} {peer}", flush=True)
+    peer = (
+        f"{row['transformers_wall_ms']:9.1f} ms {row['over_transformers']:6.1f}x"
+        if "transformers_wall_ms" in row
+        else ""
+    )
+    host = (
+        f"host {row['host_us_per_step']:5.1f} us a step"
+        if row["host_us_per_step"] is not None
+        else ""
+    )
+    print(
+        f"{row['model']:10s} {row['name']:38s} {row['wall_ms']:8.2f} ms {row['tokens_per_s']:8.0f} tokens/s {host} {peer}",
+        flush=True,
+    )
 
 
 def measure(model, args, report):
@@ -84,14 +149,23 @@ def measure(model, args, report):
     holds = True
     for name, decoding in DECODINGS.items():
         measured, conditions = quintet_row(args, directory, decoding)
-        row = dict(model=model, name=name, decoding=decoding, wall_ms=measured["wall_ms"], tokens_per_s=1e3 * args.batch * NEW_TOKENS / measured["wall_ms"],
-                   host_us_per_step=measured.get("host_us_per_step"))
+        row = dict(
+            model=model,
+            name=name,
+            decoding=decoding,
+            wall_ms=measured["wall_ms"],
+            tokens_per_s=1e3 * args.batch * NEW_TOKENS / measured["wall_ms"],
+            host_us_per_step=measured.get("host_us_per_step"),
+        )
         if peer:
             row["transformers_wall_ms"] = peer.wall_ms(decoding)
             row["over_transformers"] = row["transformers_wall_ms"] / row["wall_ms"]
         if row["host_us_per_step"] is not None and "num_beams" not in decoding:
             holds = holds and row["host_us_per_step"] <= GOAL_HOST_US
-        report["conditions"] = {key: conditions[key] for key in ("version", "commit", "cpu", "cores", "system", "threads", "device")}
+        report["conditions"] = {
+            key: conditions[key]
+            for key in ("version", "commit", "cpu", "cores", "system", "threads", "device")
+        }
         report["rows"].append(row)
         show(row)
         if args.out:  # a run may be cut short
@@ -100,22 +174,38 @@ def measure(model, args, report):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quintet", default="build/quintet")
     parser.add_argument("--work", required=True, help="folder for the checkpoints")
     parser.add_argument("--models", nargs="+", default=["gpt2", "t5-base"], choices=list(SHAPES))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="bf16")
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--cache-mib", type=int, default=8192, help="memory for Quintet's keys and values")
+    parser.add_argument(
+        "--cache-mib", type=int, default=8192, help="memory for Quintet's keys and values"
+    )
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--peer-repetitions", type=int, default=1, help="0: without transformers")
-    parser.add_argument("--timeout", type=float, default=60, help="seconds for one of Quintet's processes")
-    parser.add_argument("--out", help="also write the report as JSON to this file; current after each row")
+    parser.add_argument(
+        "--timeout", type=float, default=60, help="seconds for one of Quintet's processes"
+    )
+    parser.add_argument(
+        "--out", help="also write the report as JSON to this file; current after each row"
+    )
     args = parser.parse_args()
     os.makedirs(args.work, exist_ok=True)
-    report = dict(dtype=args.dtype, batch=args.batch, input_tokens=INPUT_TOKENS, new_tokens=NEW_TOKENS, weights="random, of the real shapes",
-                  repetitions=args.repetitions, goal_host_us_per_step=GOAL_HOST_US, rows=[])
+    report = dict(
+        dtype=args.dtype,
+        batch=args.batch,
+        input_tokens=INPUT_TOKENS,
+        new_tokens=NEW_TOKENS,
+        weights="random, of the real shapes",
+        repetitions=args.repetitions,
+        goal_host_us_per_step=GOAL_HOST_US,
+        rows=[],
+    )
     held = [measure(model, args, report) for model in args.models]
     return 0 if all(held) else 1
 

@@ -10,6 +10,7 @@ Holds when one request takes at most an eighth of separate passes, whether they 
 
 usage: scoring_gpu.py --quintet build/quintet --work DIR [--device cpu] [--models gpt2 t5-base] [--out FILE]
 """
+
 import argparse
 import json
 import os
@@ -26,6 +27,7 @@ GOAL = 8.0
 def checkpoint(name, positions, work):
     """Directory of a model with random weights of that shape and room for `positions`; made once."""
     import torch
+
     family, sizes = SHAPES[name]
     if family == "gpt2":
         sizes["n_positions"] = max(sizes["n_positions"], positions)
@@ -39,9 +41,38 @@ def checkpoint(name, positions, work):
 
 def wall_ms(args, directory, *, requests, targets):
     """Median time of that many requests at once, and the run's conditions."""
-    report = call(args, "bench", "--model", directory, "--device", args.device, "--dtype", args.dtype, "--mode", "score", "--batch", requests,
-                  "--input-tokens", args.prompt_tokens, "--targets", targets, "--target-tokens", args.target_tokens, "--max-running", 64, "--max-batch-tokens", args.max_batch_tokens,
-                  "--repetitions", args.repetitions, "--warmup", args.warmup, "--threads", args.threads, "--output", "json")
+    report = call(
+        args,
+        "bench",
+        "--model",
+        directory,
+        "--device",
+        args.device,
+        "--dtype",
+        args.dtype,
+        "--mode",
+        "score",
+        "--batch",
+        requests,
+        "--input-tokens",
+        args.prompt_tokens,
+        "--targets",
+        targets,
+        "--target-tokens",
+        args.target_tokens,
+        "--max-running",
+        64,
+        "--max-batch-tokens",
+        args.max_batch_tokens,
+        "--repetitions",
+        args.repetitions,
+        "--warmup",
+        args.warmup,
+        "--threads",
+        args.threads,
+        "--output",
+        "json",
+    )
     return report["rows"][0]["wall_ms"], report["conditions"]
 
 
@@ -50,18 +81,32 @@ def measure(name, args):
     shared, conditions = wall_ms(args, directory, requests=1, targets=args.targets)
     together, _ = wall_ms(args, directory, requests=args.targets, targets=1)
     alone, _ = wall_ms(args, directory, requests=1, targets=1)
-    row = dict(model=name, targets=args.targets, target_tokens=args.target_tokens, prompt_tokens=args.prompt_tokens, dtype=args.dtype,
-               one_request_ms=shared, requests_at_once_ms=together, requests_one_by_one_ms=args.targets * alone,
-               over_at_once=together / shared, over_one_by_one=args.targets * alone / shared)
+    row = dict(
+        model=name,
+        targets=args.targets,
+        target_tokens=args.target_tokens,
+        prompt_tokens=args.prompt_tokens,
+        dtype=args.dtype,
+        one_request_ms=shared,
+        requests_at_once_ms=together,
+        requests_one_by_one_ms=args.targets * alone,
+        over_at_once=together / shared,
+        over_one_by_one=args.targets * alone / shared,
+    )
     least = min(row["over_at_once"], row["over_one_by_one"])
-    print(f"{name:10s} {row['dtype']:5s} one request {shared:10.2f} ms  {args.targets} at once {together:10.2f} ms {row['over_at_once']:6.2f}x  "
-          f"one by one {row['requests_one_by_one_ms']:10.2f} ms {row['over_one_by_one']:6.2f}x  goal {GOAL:.0f}x: "
-          f"{'holds' if least >= GOAL else 'DOES NOT HOLD'}", flush=True)
+    print(
+        f"{name:10s} {row['dtype']:5s} one request {shared:10.2f} ms  {args.targets} at once {together:10.2f} ms {row['over_at_once']:6.2f}x  "
+        f"one by one {row['requests_one_by_one_ms']:10.2f} ms {row['over_one_by_one']:6.2f}x  goal {GOAL:.0f}x: "
+        f"{'holds' if least >= GOAL else 'DOES NOT HOLD'}",
+        flush=True,
+    )
     return row, conditions
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quintet", default="build/quintet")
     parser.add_argument("--work", required=True, help="folder for the checkpoints")
     parser.add_argument("--models", nargs="+", default=["gpt2"], choices=list(SHAPES))
@@ -83,8 +128,13 @@ def main():
         row, conditions = measure(name, args)
         rows.append(row)
     if args.out:
-        kept = {key: conditions[key] for key in ("version", "commit", "cpu", "cores", "system", "threads", "device")}
-        pathlib.Path(args.out).write_text(json.dumps(dict(conditions=kept, goal=GOAL, rows=rows), indent=1) + "\n")
+        kept = {
+            key: conditions[key]
+            for key in ("version", "commit", "cpu", "cores", "system", "threads", "device")
+        }
+        pathlib.Path(args.out).write_text(
+            json.dumps(dict(conditions=kept, goal=GOAL, rows=rows), indent=1) + "\n"
+        )
     return 0 if all(min(row["over_at_once"], row["over_one_by_one"]) >= GOAL for row in rows) else 1
 
 

@@ -42,6 +42,7 @@ def torch_times(group, hot):
         return statistics.median(times)
 
     calls = 24
+
     def all_calls():
         for i in range(calls):
             call(logits[i % copies])
@@ -57,14 +58,20 @@ def torch_times(group, hot):
 def own_times(bench):
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "bench.json")
-        subprocess.run([bench, "--filter", f"log_softmax+topk {ROWS}x{VOCAB} {K} of", "--json", path], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [bench, "--filter", f"log_softmax+topk {ROWS}x{VOCAB} {K} of", "--json", path],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
         with open(path) as file:
             report = json.load(file)
     return {row["name"]: row["us"] for row in report["results"]}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--bench", default="build/tools/bench_kernels_gpu")
     parser.add_argument("--out", help="also write the results to this file")
     args = parser.parse_args()
@@ -77,9 +84,22 @@ def main():
         for hot in (True, False):
             called, replayed = torch_times(group, hot)
             us = own[f"log_softmax+topk {ROWS}x{VOCAB} {K} of {group} rows{' hot' if hot else ''}"]
-            rows.append(dict(rows=ROWS, vocab=VOCAB, k=K, rows_each=group, hot=hot, quintet_us=us, torch_us=called, torch_graph_us=replayed,
-                             over_torch=replayed / us))
-            print(f"{f'{K} of {group} rows' + (', hot' if hot else ''):28s} {us:10.2f} {called:9.1f} {replayed:9.1f} {replayed / us:5.1f}x")
+            rows.append(
+                dict(
+                    rows=ROWS,
+                    vocab=VOCAB,
+                    k=K,
+                    rows_each=group,
+                    hot=hot,
+                    quintet_us=us,
+                    torch_us=called,
+                    torch_graph_us=replayed,
+                    over_torch=replayed / us,
+                )
+            )
+            print(
+                f"{f'{K} of {group} rows' + (', hot' if hot else ''):28s} {us:10.2f} {called:9.1f} {replayed:9.1f} {replayed / us:5.1f}x"
+            )
     if args.out:
         report = dict(device=torch.cuda.get_device_name(), torch=torch.__version__, results=rows)
         with open(args.out, "w") as file:

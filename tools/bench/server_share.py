@@ -10,6 +10,7 @@ not harmless in the idle class either: with Linux's autogroups a session of them
 as root, puts a shell and what it starts before them.)
 usage: server_share.py [--model DIR] [--out DIR] ...
 """
+
 import contextlib
 import json
 import os
@@ -30,8 +31,24 @@ AS_ENGINE = dict(prefill_share=0, encoder_cache_bytes=0)
 
 def engine(model: str, max_running: int, **flags) -> tuple[float, float]:
     """Tokens/s, and the share of its core that the process got."""
-    command = ["taskset", "-c", SERVER_CORE, QUINTET, "bench", "engine", "--model", str(model), "--threads", "1", "--max-running",
-               str(max_running), "--cache-memory", "512", "--output", "json"]
+    command = [
+        "taskset",
+        "-c",
+        SERVER_CORE,
+        QUINTET,
+        "bench",
+        "engine",
+        "--model",
+        str(model),
+        "--threads",
+        "1",
+        "--max-running",
+        str(max_running),
+        "--cache-memory",
+        "512",
+        "--output",
+        "json",
+    ]
     for name, value in flags.items():
         command += [f"--{name.replace('_', '-')}", str(value)]
     with tempfile.TemporaryFile() as output:
@@ -43,18 +60,31 @@ def engine(model: str, max_running: int, **flags) -> tuple[float, float]:
         if child.returncode:
             raise subprocess.CalledProcessError(child.returncode, command)
         output.seek(0)
-        return json.load(output)["load"]["output_tokens_per_s"], (usage.ru_utime + usage.ru_stime) / wall
+        return json.load(output)["load"]["output_tokens_per_s"], (
+            usage.ru_utime + usage.ru_stime
+        ) / wall
 
 
 def measure(verdict: Verdict, name: str, model: str, args, requests: int) -> None:
-    shape = dict(concurrency=2 * args.max_running, warmup=2 * args.max_running, requests=requests, input_tokens=args.input_tokens,
-                 output_tokens=args.output_tokens)
+    shape = dict(
+        concurrency=2 * args.max_running,
+        warmup=2 * args.max_running,
+        requests=requests,
+        input_tokens=args.input_tokens,
+        output_tokens=args.output_tokens,
+    )
     tokens, shares = {"engine": [], "server": [], "server on one core": []}, []
     with contextlib.ExitStack() as stack:
-        def serve(**placement):
-            return stack.enter_context(Server(model, max_running=args.max_running, **AS_ENGINE, **placement))
 
-        servers = {"server": serve(core=LOAD_CORE, engine_core=SERVER_CORE), "server on one core": serve(core=SERVER_CORE)}
+        def serve(**placement):
+            return stack.enter_context(
+                Server(model, max_running=args.max_running, **AS_ENGINE, **placement)
+            )
+
+        servers = {
+            "server": serve(core=LOAD_CORE, engine_core=SERVER_CORE),
+            "server on one core": serve(core=SERVER_CORE),
+        }
         for _ in range(args.rounds):
             speed, share = engine(model, args.max_running, **shape)
             tokens["engine"].append(speed)
@@ -68,16 +98,33 @@ def measure(verdict: Verdict, name: str, model: str, args, requests: int) -> Non
     verdict.figure(f"{name}: output_tokens_per_s", tokens)
     verdict.figure(f"{name}: share of its core that the baseline got", shares)
     medians = {kind: statistics.median(values) for kind, values in tokens.items()}
-    verdict.figure(f"{name}: share of the engine's tokens/s on one core", medians["server on one core"] / medians["engine"])
-    verdict.claim(f"{name}: least share of its core that the baseline got >= 0.95", min(shares), min(shares) >= 0.95)
+    verdict.figure(
+        f"{name}: share of the engine's tokens/s on one core",
+        medians["server on one core"] / medians["engine"],
+    )
+    verdict.claim(
+        f"{name}: least share of its core that the baseline got >= 0.95",
+        min(shares),
+        min(shares) >= 0.95,
+    )
     share = medians["server"] / medians["engine"]
     verdict.claim(f"{name}: share of the engine's tokens/s >= 0.92", share, share >= 0.92)
 
 
 def main() -> int:
-    args = arguments(__doc__, model="", rounds=5, max_running=32, requests=1200, requests_t5_small=120, input_tokens="4:24",
-                     output_tokens="8:64")
-    verdict = Verdict("server_share", None, "share of the engine's own tokens/s that the server keeps")
+    args = arguments(
+        __doc__,
+        model="",
+        rounds=5,
+        max_running=32,
+        requests=1200,
+        requests_t5_small=120,
+        input_tokens="4:24",
+        output_tokens="8:64",
+    )
+    verdict = Verdict(
+        "server_share", None, "share of the engine's own tokens/s that the server keeps"
+    )
     if args.model:
         measure(verdict, pathlib.Path(args.model).name, args.model, args, args.requests)
     else:

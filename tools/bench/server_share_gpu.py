@@ -8,6 +8,7 @@ thread, the server makes them on others: whole answers through the server may co
 
 usage: server_share_gpu.py --work DIR [--model t5-base] [--out DIR]     (QUINTET_BINARY: the program, build/quintet unless set)
 """
+
 import json
 import os
 import pathlib
@@ -17,7 +18,10 @@ import sys
 import tempfile
 import time
 
-sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(__file__).resolve().parent.parent / "reliability")]
+sys.path[:0] = [
+    str(pathlib.Path(__file__).resolve().parent),
+    str(pathlib.Path(__file__).resolve().parent.parent / "reliability"),
+]
 from batching_gpu import checkpoint  # noqa: E402
 from serving import QUINTET, Server, Verdict, arguments, load  # noqa: E402
 
@@ -25,41 +29,100 @@ GOAL = 0.92
 
 
 def flags_of(settings):
-    return [word for name, value in settings.items() for word in ("--" + name.replace("_", "-"), str(value))]
+    return [
+        word
+        for name, value in settings.items()
+        for word in ("--" + name.replace("_", "-"), str(value))
+    ]
 
 
 def engine_report(cores, settings):
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        command = ["taskset", "-c", cores, QUINTET, "bench", "engine", *flags_of(dict(settings, json=file.name))]
+        command = [
+            "taskset",
+            "-c",
+            cores,
+            QUINTET,
+            "bench",
+            "engine",
+            *flags_of(dict(settings, json=file.name)),
+        ]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=120)
         return json.load(open(file.name))
 
 
 def main() -> int:
-    args = arguments(__doc__, model="t5-base", work="", device="cuda", dtype="bf16", max_running=256, cache_memory=16384, rounds=3,
-                     requests=5000, input_tokens="16:512", output_tokens="8:128", beam_share=0.25)
+    args = arguments(
+        __doc__,
+        model="t5-base",
+        work="",
+        device="cuda",
+        dtype="bf16",
+        max_running=256,
+        cache_memory=16384,
+        rounds=3,
+        requests=5000,
+        input_tokens="16:512",
+        output_tokens="8:128",
+        beam_share=0.25,
+    )
     if not args.work:
         sys.exit("--work DIR is needed: the folder for the checkpoint")
     half = os.cpu_count() // 2
     server_cores, client_cores = f"0-{half - 1}", f"{half}-{os.cpu_count() - 1}"
     model = checkpoint(args.model, args.work)
-    sizes = dict(device=args.device, dtype=args.dtype, max_running=args.max_running, max_input_tokens=512, max_batch_tokens=16384,
-                 cache_memory=args.cache_memory)
-    shape = dict(concurrency=2 * args.max_running, warmup=2 * args.max_running, requests=args.requests, input_tokens=args.input_tokens,
-                 output_tokens=args.output_tokens, beam_share=args.beam_share, num_beams=4)
+    sizes = dict(
+        device=args.device,
+        dtype=args.dtype,
+        max_running=args.max_running,
+        max_input_tokens=512,
+        max_batch_tokens=16384,
+        cache_memory=args.cache_memory,
+    )
+    shape = dict(
+        concurrency=2 * args.max_running,
+        warmup=2 * args.max_running,
+        requests=args.requests,
+        input_tokens=args.input_tokens,
+        output_tokens=args.output_tokens,
+        beam_share=args.beam_share,
+        num_beams=4,
+    )
     tokens = {"engine": [], "streams": [], "whole answers": []}
     begin = time.monotonic()
-    verdict = Verdict("server_share_gpu", None, "share of the engine's own tokens/s on a GPU that the server keeps")
-    with Server(model, core=server_cores, threads=0, prefill_share=0, max_queue=4 * args.max_running, max_queue_tokens=1 << 22,
-                **{**sizes, "encoder_cache_bytes": 0}) as server:
+    verdict = Verdict(
+        "server_share_gpu",
+        None,
+        "share of the engine's own tokens/s on a GPU that the server keeps",
+    )
+    with Server(
+        model,
+        core=server_cores,
+        threads=0,
+        prefill_share=0,
+        max_queue=4 * args.max_running,
+        max_queue_tokens=1 << 22,
+        **{**sizes, "encoder_cache_bytes": 0},
+    ) as server:
         verdict.figure("seconds until the server was ready", round(time.monotonic() - begin, 2))
         for _ in range(args.rounds):
-            reports = {"engine": engine_report(server_cores, dict(model=model, **sizes, **shape)),
-                       "streams": load(server.target, core=client_cores, channels=half, **shape),
-                       "whole answers": load(server.target, core=client_cores, channels=half, unary=True, **shape)}
+            reports = {
+                "engine": engine_report(server_cores, dict(model=model, **sizes, **shape)),
+                "streams": load(server.target, core=client_cores, channels=half, **shape),
+                "whole answers": load(
+                    server.target, core=client_cores, channels=half, unary=True, **shape
+                ),
+            }
             for kind, report in reports.items():
                 tokens[kind].append(report["load"]["output_tokens_per_s"])
-                print(kind, {name: report["load"][name] for name in ("requests_per_s", "output_tokens_per_s", "codes")}, flush=True)
+                print(
+                    kind,
+                    {
+                        name: report["load"][name]
+                        for name in ("requests_per_s", "output_tokens_per_s", "codes")
+                    },
+                    flush=True,
+                )
         verdict.figure("server", server.flags)
     verdict.conditions(reports["streams"])
     verdict.figure("configuration", reports["streams"]["configuration"])

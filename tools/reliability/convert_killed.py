@@ -3,6 +3,7 @@
 a new directory and half while it replaces one. Afterwards the directory is absent (if new) or holds
 the complete old or new model: it loads and gives that model's results.
 """
+
 import pathlib
 import random
 import shutil
@@ -21,8 +22,27 @@ def convert(model, out, *flags) -> list[str]:
 
 def answers_of(directory) -> str:
     """Scores and token ids for a few words; empty if the directory does not load."""
-    command = [QUINTET, "generate", "--model", str(directory), "--threads", "1", "--num-beams", "2", "--return-scores", "--output", "json"]
-    return subprocess.run(command, input=WORDS, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False).stdout
+    command = [
+        QUINTET,
+        "generate",
+        "--model",
+        str(directory),
+        "--threads",
+        "1",
+        "--num-beams",
+        "2",
+        "--return-scores",
+        "--output",
+        "json",
+    ]
+    return subprocess.run(
+        command,
+        input=WORDS,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    ).stdout
 
 
 def killed(command, seconds: float) -> bool:
@@ -44,12 +64,29 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         old, target, fresh = (pathlib.Path(folder) / name for name in ("old", "target", "fresh"))
         begin = time.monotonic()
-        subprocess.run(convert(args.model, old), check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        subprocess.run(
+            convert(args.model, old),
+            check=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         whole_s = time.monotonic() - begin
         new = pathlib.Path(folder) / "new"
-        subprocess.run(convert(args.model, new, "--dtype", "int8"), check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        subprocess.run(
+            convert(args.model, new, "--dtype", "int8"),
+            check=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         expected = {"old": answers_of(old), "new": answers_of(new)}
-        outcomes = {"old": 0, "new": 0, "broken": 0, "absent": 0, "fresh whole": 0, "fresh partial": 0}
+        outcomes = {
+            "old": 0,
+            "new": 0,
+            "broken": 0,
+            "absent": 0,
+            "fresh whole": 0,
+            "fresh partial": 0,
+        }
         kills = attempts = 0
         while kills < args.kills and attempts < 20 * args.kills:
             attempts += 1
@@ -58,7 +95,13 @@ def main() -> int:
                 shutil.rmtree(fresh, ignore_errors=True)
                 if killed(convert(args.model, fresh, "--dtype", "int8"), seconds):
                     kills += 1
-                    found = "absent" if not fresh.exists() else "fresh whole" if answers_of(fresh) == expected["new"] else "fresh partial"
+                    found = (
+                        "absent"
+                        if not fresh.exists()
+                        else "fresh whole"
+                        if answers_of(fresh) == expected["new"]
+                        else "fresh partial"
+                    )
                     outcomes[found] += 1
             else:
                 shutil.rmtree(target, ignore_errors=True)
@@ -66,17 +109,37 @@ def main() -> int:
                 if killed(convert(args.model, target, "--dtype", "int8", "--force"), seconds):
                     kills += 1
                     found = answers_of(target)
-                    outcomes[next((name for name, text in expected.items() if text == found), "broken")] += 1
-        leftovers = [path.name for path in pathlib.Path(folder).iterdir() if path.name not in ("old", "new", "target", "fresh")]
-        again = subprocess.run(convert(args.model, target, "--dtype", "int8", "--force"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                               check=False).returncode
+                    outcomes[
+                        next((name for name, text in expected.items() if text == found), "broken")
+                    ] += 1
+        leftovers = [
+            path.name
+            for path in pathlib.Path(folder).iterdir()
+            if path.name not in ("old", "new", "target", "fresh")
+        ]
+        again = subprocess.run(
+            convert(args.model, target, "--dtype", "int8", "--force"),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
+        ).returncode
     verdict.figure("seconds of an undisturbed run", whole_s)
     verdict.figure("outcomes", outcomes)
     verdict.figure("temporary directories left beside the targets", len(leftovers))
-    verdict.claim("the two models differ in their answers", len(set(expected.values())), len(set(expected.values())) == 2 and "" not in expected.values())
+    verdict.claim(
+        "the two models differ in their answers",
+        len(set(expected.values())),
+        len(set(expected.values())) == 2 and "" not in expected.values(),
+    )
     verdict.claim("kills that met a running convert", kills, kills == args.kills)
-    verdict.claim("replaced directories that do not load or mix both models", outcomes["broken"], outcomes["broken"] == 0)
-    verdict.claim("new directories in part", outcomes["fresh partial"], outcomes["fresh partial"] == 0)
+    verdict.claim(
+        "replaced directories that do not load or mix both models",
+        outcomes["broken"],
+        outcomes["broken"] == 0,
+    )
+    verdict.claim(
+        "new directories in part", outcomes["fresh partial"], outcomes["fresh partial"] == 0
+    )
     verdict.claim("exit code of a convert after them", again, again == 0)
     return verdict.finish(args.out)
 

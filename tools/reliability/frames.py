@@ -1,4 +1,5 @@
 """HTTP/2 frames as bytes, for misuse that HTTP/2 libraries do not allow (RFC 9113, RFC 7541)."""
+
 import select
 import socket
 import struct
@@ -11,7 +12,9 @@ GENERATE = "/quintet.v1.Inference/Generate"
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
+    return (
+        len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
+    )
 
 
 def _string(text: bytes) -> bytes:
@@ -27,21 +30,37 @@ def _string(text: bytes) -> bytes:
 
 def header_block(fields) -> bytes:
     """Header literals without indexing or compression: valid for any state of the HPACK table."""
-    return b"".join(b"\0" + _string(name.encode()) + _string(value.encode()) for name, value in fields)
+    return b"".join(
+        b"\0" + _string(name.encode()) + _string(value.encode()) for name, value in fields
+    )
 
 
-def request_fields(path: str = GENERATE, *, scheme: str = "http", te: str = "trailers", more=()) -> list[tuple[str, str]]:
-    return [(":method", "POST"), (":scheme", scheme), (":path", path), (":authority", "localhost"), ("te", te),
-            ("content-type", "application/grpc"), *more]
+def request_fields(
+    path: str = GENERATE, *, scheme: str = "http", te: str = "trailers", more=()
+) -> list[tuple[str, str]]:
+    return [
+        (":method", "POST"),
+        (":scheme", scheme),
+        (":path", path),
+        (":authority", "localhost"),
+        ("te", te),
+        ("content-type", "application/grpc"),
+        *more,
+    ]
 
 
 def headers_frames(stream: int, block: bytes, flags: int = 0) -> bytes:
     """HEADERS and as many CONTINUATION frames as the block needs."""
-    parts = [block[i:i + 16384] for i in range(0, len(block), 16384)] or [b""]
+    parts = [block[i : i + 16384] for i in range(0, len(block), 16384)] or [b""]
     frames = b""
     for number, part in enumerate(parts):
         last = END_HEADERS if number == len(parts) - 1 else 0
-        frames += frame(HEADERS if number == 0 else CONTINUATION, (flags if number == 0 else 0) | last, stream, part)
+        frames += frame(
+            HEADERS if number == 0 else CONTINUATION,
+            (flags if number == 0 else 0) | last,
+            stream,
+            part,
+        )
     return frames
 
 
@@ -108,8 +127,12 @@ class Peer:
             length = int.from_bytes(self._buffer[:3], "big")
             if len(self._buffer) < 9 + length:
                 break
-            kind, flags, stream = self._buffer[3], self._buffer[4], int.from_bytes(self._buffer[5:9], "big")
-            payload, self._buffer = self._buffer[9:9 + length], self._buffer[9 + length:]
+            kind, flags, stream = (
+                self._buffer[3],
+                self._buffer[4],
+                int.from_bytes(self._buffer[5:9], "big"),
+            )
+            payload, self._buffer = self._buffer[9 : 9 + length], self._buffer[9 + length :]
             self._take(kind, flags, stream, payload)
         return True
 
@@ -120,7 +143,7 @@ class Peer:
             self._windows[stream] = self._windows.get(stream, 0) + int.from_bytes(payload, "big")
         elif kind == SETTINGS and not flags & 1:
             for at in range(0, len(payload), 6):
-                setting, value = struct.unpack(">HI", payload[at:at + 6])
+                setting, value = struct.unpack(">HI", payload[at : at + 6])
                 if setting == 4:
                     self._stream_window = value
             self.socket.sendall(frame(SETTINGS, 1, 0))
@@ -131,21 +154,32 @@ class Peer:
 
     def ended(self, stream: int) -> bool:
         """Whether the server has ended or reset the stream."""
-        return any(kind == RST_STREAM or flags & END_STREAM for kind, flags, of, _ in self.received if of == stream)
+        return any(
+            kind == RST_STREAM or flags & END_STREAM
+            for kind, flags, of, _ in self.received
+            if of == stream
+        )
 
     def send(self, stream: int, data: bytes, last: bool = False, times: int = 1):
         """Sends the data so many times, as the windows allow, until the stream ends. Yields the bytes sent so far."""
         sent, total = 0, len(data) * times
         while sent < total and not self.ended(stream):
-            room = min(16384, self._window, self._stream_window + self._windows.get(stream, 0), total - sent)
+            room = min(
+                16384,
+                self._window,
+                self._stream_window + self._windows.get(stream, 0),
+                total - sent,
+            )
             if room > 0:
                 at = sent % len(data)
-                part = data[at:at + room]
+                part = data[at : at + room]
                 sent += len(part)
                 self._window -= len(part)
                 self._windows[stream] = self._windows.get(stream, 0) - len(part)
                 try:
-                    self.socket.sendall(frame(DATA, END_STREAM if last and sent == total else 0, stream, part))
+                    self.socket.sendall(
+                        frame(DATA, END_STREAM if last and sent == total else 0, stream, part)
+                    )
                 except OSError:
                     return
                 yield sent
@@ -161,5 +195,9 @@ class Peer:
                 raise TimeoutError(f"stream {stream} does not end")
             if not self.pump(0.2):
                 return b"closed"
-        parts = [payload for kind, _, of, payload in self.received if of == stream and kind in (HEADERS, DATA, CONTINUATION)]
+        parts = [
+            payload
+            for kind, _, of, payload in self.received
+            if of == stream and kind in (HEADERS, DATA, CONTINUATION)
+        ]
         return b"".join(parts) or b"reset"

@@ -1,6 +1,7 @@
 """Debian's haproxy in front of replicas, configured by deploy/haproxy/haproxy.cfg, without TLS and
 with the replicas of this machine.
 """
+
 import pathlib
 import shutil
 import subprocess
@@ -14,7 +15,9 @@ SHIPPED = SOURCE / "deploy" / "haproxy" / "haproxy.cfg"
 def find() -> str:
     path = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin")
     if not path:
-        raise SystemExit("haproxy is not installed: apt-get install --no-install-recommends haproxy")
+        raise SystemExit(
+            "haproxy is not installed: apt-get install --no-install-recommends haproxy"
+        )
     return path
 
 
@@ -30,7 +33,10 @@ def configuration(port: int, replicas) -> str:
         elif words[:1] == ["maxconn"]:
             line = "    maxconn 4000"  # within the open files that a test machine allows
         lines.append(line)
-    lines += [f"    server replica{i} 127.0.0.1:{grpc} proto h2 check port {http} check-proto h1" for i, (grpc, http) in enumerate(replicas)]
+    lines += [
+        f"    server replica{i} 127.0.0.1:{grpc} proto h2 check port {http} check-proto h1"
+        for i, (grpc, http) in enumerate(replicas)
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -43,8 +49,12 @@ class Haproxy:
         self._folder = tempfile.TemporaryDirectory()
         path = pathlib.Path(self._folder.name) / "haproxy.cfg"
         path.write_text(configuration(self.port, replicas))
-        self.version = subprocess.run([find(), "-v"], stdout=subprocess.PIPE, text=True, check=True).stdout.split()[2]
-        self.process = spawn([find(), "-f", str(path), "-db"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.version = subprocess.run(
+            [find(), "-v"], stdout=subprocess.PIPE, text=True, check=True
+        ).stdout.split()[2]
+        self.process = spawn(
+            [find(), "-f", str(path), "-db"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
 
     def __enter__(self):
         return self

@@ -6,6 +6,7 @@ Neither process ends, and other clients are served afterwards. --direct 1 bypass
 not a supported setup for untrusted clients (Debian's gRPC 1.51 lacks fixes for some of this) and
 not a claim of the row: it only gives a figure.
 """
+
 import os
 import time
 
@@ -33,7 +34,12 @@ def request(fields) -> bytes:
 def metadata(port: int) -> None:
     for size in (8 << 10, 16 << 10, 64 << 10, 1 << 20):
         send(port, request(frames.request_fields(more=[("x-large", "a" * size)])))
-        send(port, request(frames.request_fields(more=[(f"x-many-{i}", "a" * 64) for i in range(size // 64)])))
+        send(
+            port,
+            request(
+                frames.request_fields(more=[(f"x-many-{i}", "a" * 64) for i in range(size // 64)])
+            ),
+        )
 
 
 def bad_fields(port: int) -> None:
@@ -45,7 +51,7 @@ def bad_fields(port: int) -> None:
         send(port, request(frames.request_fields(path=path)))
     fields = frames.request_fields()
     for missing in range(len(fields)):
-        send(port, request(fields[:missing] + fields[missing + 1:]))
+        send(port, request(fields[:missing] + fields[missing + 1 :]))
         send(port, request(fields + [fields[missing]]))
     send(port, request(frames.request_fields(more=[("grpc-timeout", "99999999999999H")])))
     send(port, request(frames.request_fields(more=[("grpc-encoding", "nonsense")])))
@@ -56,7 +62,9 @@ def continuation_flood(port: int) -> None:
     for _ in range(5):
         try:
             with frames.connect(port) as connection:
-                connection.sendall(frames.frame(frames.HEADERS, 0, 1, frames.header_block(frames.request_fields())))
+                connection.sendall(
+                    frames.frame(frames.HEADERS, 0, 1, frames.header_block(frames.request_fields()))
+                )
                 for _ in range(20000):
                     connection.sendall(frames.frame(frames.CONTINUATION, 0, 1, part))
         except OSError:
@@ -73,7 +81,11 @@ def resets(port: int, wanted: int, seconds: float) -> tuple[int, float]:
                 connection, stream = frames.connect(port), 1
             blob = b""
             for _ in range(100):
-                blob += frames.headers_frames(stream, block) + frames.message_frame(stream, MESSAGE) + frames.reset_frame(stream)
+                blob += (
+                    frames.headers_frames(stream, block)
+                    + frames.message_frame(stream, MESSAGE)
+                    + frames.reset_frame(stream)
+                )
                 stream += 2
             connection.sendall(blob)
             done += 100
@@ -101,28 +113,43 @@ def garbage(port: int) -> None:
 
 
 def attack(port: int, server: Server, verdict: Verdict, served, resets_wanted: int) -> None:
-    for name, run in (("metadata of 8 KiB to 1 MiB", metadata), ("bad te, scheme, path, fields", bad_fields),
-                      ("CONTINUATION flood", continuation_flood), ("garbage", garbage)):
+    for name, run in (
+        ("metadata of 8 KiB to 1 MiB", metadata),
+        ("bad te, scheme, path, fields", bad_fields),
+        ("CONTINUATION flood", continuation_flood),
+        ("garbage", garbage),
+    ):
         run(port)
         verdict.claim(f"alive after: {name}", server.alive(), server.alive())
     # Check that the requests to be reset are valid: one without a reset is accepted.
     accepted = server.metrics()["quintet_requests_accepted_total"]
     send(port, request(frames.request_fields()))
-    understood = eventually(lambda: server.metrics()["quintet_requests_accepted_total"] > accepted, 5) is not None
+    understood = (
+        eventually(lambda: server.metrics()["quintet_requests_accepted_total"] > accepted, 5)
+        is not None
+    )
     verdict.claim("a request of ours is accepted", understood, understood)
     done, seconds = resets(port, resets_wanted, 10)
     verdict.figure("seconds of resets", seconds)
     verdict.claim("streams reset in 10 s", done, done >= resets_wanted)
     verdict.claim("alive after: resets", server.alive(), server.alive())
     to_answer = eventually(served, 30)
-    verdict.claim("seconds to an answer for a new client <= 5", to_answer, to_answer is not None and to_answer <= 5)
+    verdict.claim(
+        "seconds to an answer for a new client <= 5",
+        to_answer,
+        to_answer is not None and to_answer <= 5,
+    )
     at_rest = eventually(server.at_rest, 30)
     verdict.claim("seconds until nothing runs, waits or holds cache", at_rest, at_rest is not None)
 
 
 def main() -> int:
     args = arguments(__doc__, resets=100_000, direct=0)
-    verdict = Verdict("hostile_frames_direct" if args.direct else "hostile_frames", None if args.direct else 13, "hostile HTTP/2")
+    verdict = Verdict(
+        "hostile_frames_direct" if args.direct else "hostile_frames",
+        None if args.direct else 13,
+        "hostile HTTP/2",
+    )
     with Server(args.model) as server:
         before = server.resident_bytes()
         if args.direct:
@@ -134,7 +161,10 @@ def main() -> int:
                 verdict.figure("haproxy", proxy.version)
                 attack(proxy.port, server, verdict, proxy.answers, args.resets)
                 verdict.claim("haproxy is alive", proxy.alive(), proxy.alive())
-        verdict.figure("MiB gained by the server", (server.resident_bytes() - before) / 2**20 if server.alive() else None)
+        verdict.figure(
+            "MiB gained by the server",
+            (server.resident_bytes() - before) / 2**20 if server.alive() else None,
+        )
         exit_code = server.stop()
         verdict.claim("exit code after SIGTERM", exit_code, exit_code == 0)
     return verdict.finish(args.out)

@@ -2,6 +2,7 @@
 """Row 9: a client with streams in flight is killed by SIGKILL, 100 times. Each time, one second
 later no request is running, queued or holding KV cache; at the end the server has no open call.
 """
+
 import random
 import re
 import time
@@ -16,8 +17,15 @@ def main() -> int:
     slowest, stuck, interrupted = 0.0, 0, 0
     with Server(args.model) as server:
         for turn in range(args.kills):
-            client = Load(server.target, core=LOAD_CORE, concurrency=args.concurrency, requests=1_000_000, output_tokens="200:400",
-                          input_tokens="4:16", seed=turn)
+            client = Load(
+                server.target,
+                core=LOAD_CORE,
+                concurrency=args.concurrency,
+                requests=1_000_000,
+                output_tokens="200:400",
+                input_tokens="4:16",
+                seed=turn,
+            )
             eventually(lambda: server.metrics()["quintet_requests_running"] > 0, 10)
             time.sleep(chance.uniform(0, 0.2))
             interrupted += server.metrics()["quintet_requests_running"] > 0

@@ -11,6 +11,7 @@ Needs grpcio (tools/requirements.txt). --cgroup DIR is an empty cgroup with a me
 this user may write to, for example from `systemd-run --user --scope -p Delegate=yes`. Without it
 that part is skipped with a message.
 """
+
 import collections
 import pathlib
 import random
@@ -29,7 +30,13 @@ TEXT = ("the quick brown fox jumps over the lazy dog " * (MIB // 44 + 1))[:MIB]
 INPUTS = [[3 + (7 * i + j) % 20 for j in range(1500)] for i in range(64)]
 IDS = [3 + i % 20 for i in range(1_000_000)]
 SHORT = {"max_new_tokens": 16}
-METHODS = {"encode": "Encode", "tokenize": "Tokenize", "detokenize": "Detokenize", "generate": "Generate", "stream": "GenerateStream"}
+METHODS = {
+    "encode": "Encode",
+    "tokenize": "Tokenize",
+    "detokenize": "Detokenize",
+    "generate": "Generate",
+    "stream": "GenerateStream",
+}
 
 
 def requests() -> dict[str, bytes]:
@@ -55,11 +62,16 @@ class Clients:
         self._requests = requests()
         self._lock, self._end = threading.Lock(), threading.Event()
         self._target, self._timeout_s = target, timeout_s
-        self._threads = [threading.Thread(target=self._run, args=(i,), daemon=True) for i in range(threads)]
+        self._threads = [
+            threading.Thread(target=self._run, args=(i,), daemon=True) for i in range(threads)
+        ]
 
     def _run(self, seed: int) -> None:
         chance = random.Random(seed)
-        with grpc.insecure_channel(self._target, [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]) as channel:
+        with grpc.insecure_channel(
+            self._target,
+            [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)],
+        ) as channel:
             while not self._end.is_set():
                 kind = chance.choice(list(METHODS))
                 code = self._call(channel, kind)
@@ -72,7 +84,10 @@ class Clients:
         method = f"/{SERVICE}/{METHODS[kind]}"
         try:
             if kind == "stream":
-                collections.deque(channel.unary_stream(method)(self._requests[kind], timeout=self._timeout_s), maxlen=1)
+                collections.deque(
+                    channel.unary_stream(method)(self._requests[kind], timeout=self._timeout_s),
+                    maxlen=1,
+                )
             else:
                 channel.unary_unary(method)(self._requests[kind], timeout=self._timeout_s)
         except grpc.RpcError as error:
@@ -101,11 +116,24 @@ def cgroup_limit(folder: pathlib.Path, limit: int) -> str:
 
 
 def oom_kills(file: pathlib.Path) -> int:
-    return next((int(line.split()[1]) for line in file.read_text().splitlines() if line.startswith("oom_kill ")), 0)
+    return next(
+        (
+            int(line.split()[1])
+            for line in file.read_text().splitlines()
+            if line.startswith("oom_kill ")
+        ),
+        0,
+    )
 
 
 def run(args, verdict: Verdict, name: str, limit: int, field: str, **server_options) -> None:
-    with Server(args.model, cache_memory=args.cache_mib, encoder_cache_bytes=256 * MIB, max_input_tokens=4096, **server_options) as server:
+    with Server(
+        args.model,
+        cache_memory=args.cache_mib,
+        encoder_cache_bytes=256 * MIB,
+        max_input_tokens=4096,
+        **server_options,
+    ) as server:
         plan = next(line for line in server.log().splitlines() if "memory plan" in line)
         clients = Clients(server.target, args.clients, args.timeout_s)
         unfinished = clients.run(args.minutes * 60, server.alive)
@@ -115,22 +143,31 @@ def run(args, verdict: Verdict, name: str, limit: int, field: str, **server_opti
         at_rest = alive and server.unaccounted()
         exit_code = server.stop()
     totals = sum(clients.codes.values(), collections.Counter())
-    others = {code: count for code, count in totals.items() if code not in ("OK", "RESOURCE_EXHAUSTED")}
+    others = {
+        code: count for code, count in totals.items() if code not in ("OK", "RESOURCE_EXHAUSTED")
+    }
     verdict.figure(f"{name}_plan", plan)
     verdict.figure(f"{name}_codes", {kind: dict(codes) for kind, codes in clients.codes.items()})
     verdict.claim(f"{name}: the process lived", alive, alive)
     verdict.claim(f"{name}: calls lost but not refused", sum(others.values()), not others)
     verdict.claim(f"{name}: calls without an outcome", unfinished, unfinished == 0)
-    verdict.claim(f"{name}: kinds of calls that were never answered", sum(codes["OK"] == 0 for codes in clients.codes.values()),
-                  all(codes["OK"] > 0 for codes in clients.codes.values()))
-    verdict.claim(f"{name}: {field} in MiB, at most {limit // MIB}", peak / MIB, alive and peak <= limit)
+    verdict.claim(
+        f"{name}: kinds of calls that were never answered",
+        sum(codes["OK"] == 0 for codes in clients.codes.values()),
+        all(codes["OK"] > 0 for codes in clients.codes.values()),
+    )
+    verdict.claim(
+        f"{name}: {field} in MiB, at most {limit // MIB}", peak / MIB, alive and peak <= limit
+    )
     verdict.claim(f"{name}: serves afterwards", serves, serves)
     verdict.claim(f"{name}: accepted requests unaccounted for", at_rest, alive and at_rest == 0)
     verdict.claim(f"{name}: exit code after SIGTERM", exit_code, exit_code == 0)
 
 
 def main() -> int:
-    args = arguments(__doc__, minutes=10.0, clients=96, limit_mib=2048, cache_mib=128, timeout_s=120.0, cgroup="")
+    args = arguments(
+        __doc__, minutes=10.0, clients=96, limit_mib=2048, cache_mib=128, timeout_s=120.0, cgroup=""
+    )
     verdict = Verdict("memory_limit", 18, "mixed load at the memory limit")
     limit = args.limit_mib * MIB
     run(args, verdict, "address space", limit, "VmPeak", address_space=limit)
@@ -139,7 +176,11 @@ def main() -> int:
         events = folder / cgroup_limit(folder, limit)
         before = oom_kills(events)
         run(args, verdict, "cgroup", limit, "VmHWM", cgroup=folder)
-        verdict.claim("cgroup: processes killed by the kernel", oom_kills(events) - before, oom_kills(events) == before)
+        verdict.claim(
+            "cgroup: processes killed by the kernel",
+            oom_kills(events) - before,
+            oom_kills(events) == before,
+        )
     else:
         print("memory_limit: SKIPPED the part under memory.max: no --cgroup given")
         verdict.figure("skipped", "the part under memory.max: no --cgroup given")

@@ -2,6 +2,7 @@
 """Row 16: three replicas behind haproxy are restarted one after another under load. A client with
 retries sees no error; without retries at most one request in a thousand fails.
 """
+
 import time
 
 from haproxy import Haproxy
@@ -22,8 +23,16 @@ def roll(args, verdict: Verdict, attempts: int):
     with Haproxy(ports) as proxy:
         if eventually(proxy.answers, 10) is None:
             raise RuntimeError("no answer through haproxy")
-        client = Load(proxy.target, request_rate=args.rate, channels=4, attempts=attempts, input_tokens="4:16", output_tokens="8:64",
-                      duration=300, timeout=30)
+        client = Load(
+            proxy.target,
+            request_rate=args.rate,
+            channels=4,
+            attempts=attempts,
+            input_tokens="4:16",
+            output_tokens="8:64",
+            duration=300,
+            timeout=30,
+        )
         codes = []
         for i in range(3):
             time.sleep(args.settle_seconds)
@@ -39,12 +48,20 @@ def roll(args, verdict: Verdict, attempts: int):
     verdict.figure(name, client_report["load"])
     failed, measured = failures(client_report), client_report["load"]["measured"]
     verdict.claim(f"exit codes of the replicas, {name}", codes, codes == [0, 0, 0])
-    verdict.claim(f"requests without an answer, {name}", lost(client_report), lost(client_report) == 0)
-    verdict.claim(f"requests answered OK, {name}", count(client_report, "OK"), count(client_report, "OK") > 0)
+    verdict.claim(
+        f"requests without an answer, {name}", lost(client_report), lost(client_report) == 0
+    )
+    verdict.claim(
+        f"requests answered OK, {name}", count(client_report, "OK"), count(client_report, "OK") > 0
+    )
     if attempts > 1:
         verdict.claim("failed requests with retries", failed, failed == 0)
     else:
-        verdict.claim("share of failed requests without retries <= 0.001", failed / measured, failed <= 0.001 * measured)
+        verdict.claim(
+            "share of failed requests without retries <= 0.001",
+            failed / measured,
+            failed <= 0.001 * measured,
+        )
 
 
 def main() -> int:

@@ -8,6 +8,7 @@ alternate as without, with, with, without the reader, so that a steady drift can
 of four. The result is the trimmed mean (10 % at each end) of the ratios of the groups; its standard
 error must be small enough to detect half a per cent.
 """
+
 import math
 import os
 import statistics
@@ -28,7 +29,9 @@ def trimmed(values: list[float], share: float = 0.1) -> tuple[float, float]:
     cut = int(share * len(ordered))
     kept = ordered[cut : len(ordered) - cut]
     winsorised = [kept[0]] * cut + kept + [kept[-1]] * cut
-    return statistics.mean(kept), statistics.stdev(winsorised) / ((1 - 2 * share) * math.sqrt(len(ordered)))
+    return statistics.mean(kept), statistics.stdev(winsorised) / (
+        (1 - 2 * share) * math.sqrt(len(ordered))
+    )
 
 
 class Meter:
@@ -45,17 +48,29 @@ class Meter:
     def look(self) -> dict[str, float]:
         before, self._last = self._last, self._read()
         tokens, cpu, wall = (now - then for now, then in zip(self._last, before))
-        return {"cpu_us_per_token": 1e6 * cpu / tokens, "tokens_per_s": tokens / wall, "core_share": cpu / wall}
+        return {
+            "cpu_us_per_token": 1e6 * cpu / tokens,
+            "tokens_per_s": tokens / wall,
+            "core_share": cpu / wall,
+        }
 
 
 def main() -> int:
-    args = arguments(__doc__, fours=180, slot_seconds=0.5, concurrency=32, input_tokens="10", output_tokens="32")
+    args = arguments(
+        __doc__, fours=180, slot_seconds=0.5, concurrency=32, input_tokens="10", output_tokens="32"
+    )
     verdict = Verdict("scrape", 36, "10 Hz scrape")
     os.sched_setaffinity(0, {int(LOAD_CORE)})  # the reader's own work is not the server's
     slots, reads = {"with": [], "without": []}, 0
     with Server(args.model, core=SERVER_CORE) as server:
-        steady = Load(server.target, core=LOAD_CORE, concurrency=args.concurrency, duration=5 * args.fours * args.slot_seconds + 60,
-                      input_tokens=args.input_tokens, output_tokens=args.output_tokens)
+        steady = Load(
+            server.target,
+            core=LOAD_CORE,
+            concurrency=args.concurrency,
+            duration=5 * args.fours * args.slot_seconds + 60,
+            input_tokens=args.input_tokens,
+            output_tokens=args.output_tokens,
+        )
         time.sleep(5)
         meter = Meter(server)
         for _ in range(args.fours):
@@ -81,10 +96,18 @@ def main() -> int:
     verdict.figure("configuration", report["configuration"])
     verdict.figure("slots", slots)
     verdict.figure("reads", reads)
-    verdict.figure("share of the core that the server got, median", statistics.median(s["core_share"] for s in slots["without"]))
-    verdict.figure("by the clock: share of the tokens/s lost, and its standard error", [1 - by_clock, clock_error])
+    verdict.figure(
+        "share of the core that the server got, median",
+        statistics.median(s["core_share"] for s in slots["without"]),
+    )
+    verdict.figure(
+        "by the clock: share of the tokens/s lost, and its standard error",
+        [1 - by_clock, clock_error],
+    )
     asked = 20 * args.fours * args.slot_seconds
-    verdict.claim("reads, of those that ten a second are, >= 0.9", reads / asked, reads >= 0.9 * asked)
+    verdict.claim(
+        "reads, of those that ten a second are, >= 0.9", reads / asked, reads >= 0.9 * asked
+    )
     verdict.claim("standard error of the share lost <= 0.002", error, error <= 0.002)
     verdict.claim("share of the throughput lost <= 0.005", loss, loss <= 0.005)
     return verdict.finish(args.out)

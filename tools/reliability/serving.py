@@ -79,12 +79,31 @@ class Server:
     """`quintet serve` with the shipped model unless another is named. `flags` are those of the subcommand, with underscores. `core`: of all
     its threads; `engine_core`: of the engine's instead. `address_space`: RLIMIT_AS in bytes; `cgroup`: the folder of the cgroup it runs in."""
 
-    def __init__(self, model=G2P, *, ports=None, core=None, engine_core=None, environment=None, files_limit=None, address_space=None,
-                 cgroup=None, wait=True, **flags):
+    def __init__(
+        self,
+        model=G2P,
+        *,
+        ports=None,
+        core=None,
+        engine_core=None,
+        environment=None,
+        files_limit=None,
+        address_space=None,
+        cgroup=None,
+        wait=True,
+        **flags,
+    ):
         self.port, self.http_port = ports or (free_port(), free_port())
         # The cache of encoder outputs grows to its limit by design: a small one is full after a warm-up, so that growth means something.
-        given = {"listen": f"127.0.0.1:{self.port}", "http_listen": f"127.0.0.1:{self.http_port}", "threads": 1, "drain_delay": 0,
-                 "cache_memory": 512, "encoder_cache_bytes": 16 << 20, **flags}
+        given = {
+            "listen": f"127.0.0.1:{self.port}",
+            "http_listen": f"127.0.0.1:{self.http_port}",
+            "threads": 1,
+            "drain_delay": 0,
+            "cache_memory": 512,
+            "encoder_cache_bytes": 16 << 20,
+            **flags,
+        }
         command = ["taskset", "-c", core] if core else []
         command += [QUINTET, "serve", "--model", str(model)]
         for name, value in given.items():
@@ -101,9 +120,18 @@ class Server:
             if address_space:
                 resource.setrlimit(resource.RLIMIT_AS, (address_space, address_space))
 
-        self.process = spawn(command, stdout=self._log, stderr=subprocess.STDOUT, env={**os.environ, **(environment or {})},
-                             preexec_fn=limit)
-        if wait and eventually(lambda: self.process.poll() is not None or self.ready(), 120) is None or self.process.poll() is not None:
+        self.process = spawn(
+            command,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(environment or {})},
+            preexec_fn=limit,
+        )
+        if (
+            wait
+            and eventually(lambda: self.process.poll() is not None or self.ready(), 120) is None
+            or self.process.poll() is not None
+        ):
             self.process.kill()
             raise RuntimeError(f"the server does not become ready:\n{self.log()}")
         if engine_core:
@@ -155,13 +183,20 @@ class Server:
 
     def at_rest(self) -> bool:
         metrics = self.metrics()
-        return bool(metrics) and all(metrics[f"quintet_{name}"] == 0 for name in ("requests_running", "requests_waiting", "kv_cache_usage_ratio"))
+        return bool(metrics) and all(
+            metrics[f"quintet_{name}"] == 0
+            for name in ("requests_running", "requests_waiting", "kv_cache_usage_ratio")
+        )
 
     def unaccounted(self) -> float:
         """Number of accepted requests that are not finished, running or queued."""
         m = self.metrics()
-        return (m["quintet_requests_accepted_total"] - m["quintet_requests_finished_total"] - m["quintet_requests_running"] -
-                m["quintet_requests_waiting"])
+        return (
+            m["quintet_requests_accepted_total"]
+            - m["quintet_requests_finished_total"]
+            - m["quintet_requests_running"]
+            - m["quintet_requests_waiting"]
+        )
 
     def resident_bytes(self) -> int:
         return self.memory_bytes("VmRSS")
@@ -204,7 +239,13 @@ def load_command(target: str, *, core=None, **flags) -> list[str]:
     command += [QUINTET, "bench", "serve", "--target", target, "--output", "json"]
     for name, value in flags.items():
         name = f"--{name.replace('_', '-')}"
-        command += [name] if value is True else [name, *map(str, value)] if isinstance(value, (list, tuple)) else [name, str(value)]
+        command += (
+            [name]
+            if value is True
+            else [name, *map(str, value)]
+            if isinstance(value, (list, tuple))
+            else [name, str(value)]
+        )
     return command
 
 
@@ -213,7 +254,9 @@ class Load:
 
     def __init__(self, target: str, *, core=None, **flags):
         self._output = tempfile.TemporaryFile()
-        self.process = spawn(load_command(target, core=core, **flags), stdout=self._output, stderr=subprocess.DEVNULL)
+        self.process = spawn(
+            load_command(target, core=core, **flags), stdout=self._output, stderr=subprocess.DEVNULL
+        )
 
     def running(self) -> bool:
         return self.process.poll() is None
@@ -240,8 +283,19 @@ def load(target: str, *, core=None, **flags) -> dict:
 
 def answers(target: str, timeout_s: float = 5) -> bool:
     """Whether a new client gets a response within the time limit."""
-    command = load_command(target, concurrency=1, requests=1, input_tokens=4, output_tokens=2, timeout=timeout_s)
-    return subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=timeout_s + 30, check=False).returncode == 0
+    command = load_command(
+        target, concurrency=1, requests=1, input_tokens=4, output_tokens=2, timeout=timeout_s
+    )
+    return (
+        subprocess.run(
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=timeout_s + 30,
+            check=False,
+        ).returncode
+        == 0
+    )
 
 
 def count(report: dict, code: str) -> int:
@@ -261,8 +315,15 @@ class Verdict:
 
     def __init__(self, name: str, row: int | None, what: str):
         self._begin = time.monotonic()
-        self.data = {"name": name, "row": row, "what": what, "date": time.strftime("%Y-%m-%d", time.gmtime()), "conditions": None,
-                     "claims": [], "figures": {}}
+        self.data = {
+            "name": name,
+            "row": row,
+            "what": what,
+            "date": time.strftime("%Y-%m-%d", time.gmtime()),
+            "conditions": None,
+            "claims": [],
+            "figures": {},
+        }
 
     def conditions(self, report: dict):
         """From any report of a load: hardware, versions. Its client may be held to one core, the machine is not."""
@@ -280,7 +341,9 @@ class Verdict:
         self.data["holds"] = holds
         if self.data["conditions"] is None:
             self.data["conditions"] = machine()
-        print(f"{self.data['name']}: {'holds' if holds else 'DOES NOT HOLD'} ({self.data['seconds']:.0f} s)")
+        print(
+            f"{self.data['name']}: {'holds' if holds else 'DOES NOT HOLD'} ({self.data['seconds']:.0f} s)"
+        )
         for claim in self.data["claims"]:
             value = f"{claim['value']:.4g}" if isinstance(claim["value"], float) else claim["value"]
             print(f"  {'yes' if claim['holds'] else 'NO '}  {claim['claim']}: {value}")
@@ -292,20 +355,43 @@ class Verdict:
 
 
 def machine() -> dict:
-    cpu = next((line.split(":", 1)[1].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines()
-                if line.startswith("model name")), "unknown")
-    version = subprocess.run([QUINTET, "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout.split()
-    return {"version": version[1], "commit": version[2].strip("()"), "cpu": cpu, "cores": len(os.sched_getaffinity(0)),
-            "system": f"{platform.system()} {platform.machine()}"}
+    cpu = next(
+        (
+            line.split(":", 1)[1].strip()
+            for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        "unknown",
+    )
+    version = subprocess.run(
+        [QUINTET, "--version"], stdout=subprocess.PIPE, text=True, check=True
+    ).stdout.split()
+    return {
+        "version": version[1],
+        "commit": version[2].strip("()"),
+        "cpu": cpu,
+        "cores": len(os.sched_getaffinity(0)),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
 
 
 def arguments(description: str, **defaults) -> argparse.Namespace:
     """--out DIR and, for each default, a flag of its type; --model DIR is always there."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default=str(defaults.pop("model", G2P)), help="model directory (default: %(default)s)")
-    parser.add_argument("--out", help=f"folder for the JSON (committed results: {RESULTS.relative_to(SOURCE)})")
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--model",
+        default=str(defaults.pop("model", G2P)),
+        help="model directory (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--out", help=f"folder for the JSON (committed results: {RESULTS.relative_to(SOURCE)})"
+    )
     for name, value in defaults.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value, help=f"default: {value}")
+        parser.add_argument(
+            f"--{name.replace('_', '-')}", type=type(value), default=value, help=f"default: {value}"
+        )
     return parser.parse_args()
 
 

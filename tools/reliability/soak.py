@@ -8,6 +8,7 @@ time, so all periods contain the same misuse; the second half is quiet. The stea
 in all halves of a kind, including arrival times, so latencies are comparable: the quiet halves show
 what the misuse left behind, the other halves the latency during misuse.
 """
+
 import gzip
 import os
 import random
@@ -19,7 +20,17 @@ import time
 
 import frames
 from hostile_frames import bad_fields, garbage, metadata, resets
-from serving import LOAD_CORE, SERVER_CORE, Load, Server, Verdict, arguments, count, eventually, load
+from serving import (
+    LOAD_CORE,
+    SERVER_CORE,
+    Load,
+    Server,
+    Verdict,
+    arguments,
+    count,
+    eventually,
+    load,
+)
 
 
 TOKENIZE = "/quintet.v1.Inference/Tokenize"
@@ -51,33 +62,79 @@ class Chaos:
 
     def run(self, seconds: float):
         """Runs each misuse once; their start times are spread over `seconds`."""
-        deeds = [self.killed_client, self.idle_connections, self.frames, self.scrapes, self.failing_items, self.compressed,
-                 self.endless_message, self.half_messages, self.burst, self.idle_streams, self.unread_answers, self.long_texts,
-                 self.slow_http, self.long_timeouts, self.beams, self.resets, self.hang_up_signal, self.short_deadlines]
+        deeds = [
+            self.killed_client,
+            self.idle_connections,
+            self.frames,
+            self.scrapes,
+            self.failing_items,
+            self.compressed,
+            self.endless_message,
+            self.half_messages,
+            self.burst,
+            self.idle_streams,
+            self.unread_answers,
+            self.long_texts,
+            self.slow_http,
+            self.long_timeouts,
+            self.beams,
+            self.resets,
+            self.hang_up_signal,
+            self.short_deadlines,
+        ]
         begin = time.monotonic()
         for i, deed in enumerate(deeds):
             time.sleep(max(0.0, begin + i * seconds / len(deeds) - time.monotonic()))
             try:
                 deed()
                 self.done[deed.__name__] = self.done.get(deed.__name__, 0) + 1
-            except Exception as error:  # counted and shown: a misdeed that fails must not pass for a calm server
+            except (
+                Exception
+            ) as error:  # counted and shown: a misdeed that fails must not pass for a calm server
                 self.errors.append(f"{deed.__name__}: {type(error).__name__}: {error}")
 
     def killed_client(self):
-        client = Load(self._server.target, concurrency=16, requests=100_000, output_tokens="50:200", input_tokens="4:16")
+        client = Load(
+            self._server.target,
+            concurrency=16,
+            requests=100_000,
+            output_tokens="50:200",
+            input_tokens="4:16",
+        )
         time.sleep(self._chance.uniform(0.1, 0.6))
         client.process.kill()
         client.process.wait()
 
     def short_deadlines(self):
-        load(self._server.target, concurrency=8, requests=50, timeout=0.02, output_tokens="50:100", input_tokens="4:16")
+        load(
+            self._server.target,
+            concurrency=8,
+            requests=50,
+            timeout=0.02,
+            output_tokens="50:100",
+            input_tokens="4:16",
+        )
 
     def burst(self):
         """Long enough to keep the queue full for a while: how long the last ones in it wait does not hang on a moment."""
-        load(self._server.target, request_rate=20 * self._rate, duration=2, output_tokens="4:16", input_tokens="4:16")
+        load(
+            self._server.target,
+            request_rate=20 * self._rate,
+            duration=2,
+            output_tokens="4:16",
+            input_tokens="4:16",
+        )
 
     def beams(self):
-        load(self._server.target, concurrency=2, requests=6, beam_share=1, num_beams=5, output_tokens="8:24", input_tokens="4:16")
+        load(
+            self._server.target,
+            concurrency=2,
+            requests=6,
+            beam_share=1,
+            num_beams=5,
+            output_tokens="8:24",
+            input_tokens="4:16",
+        )
 
     def idle_connections(self):
         connections = [frames.connect(self._server.port) for _ in range(200)]
@@ -137,7 +194,9 @@ class Chaos:
         peers = [frames.Peer(self._server.port) for _ in range(4)]
         for peer in peers:
             for stream in range(1, 1001, 2):
-                peer.open(stream, frames.request_fields(ENCODE_STREAM if stream % 4 == 1 else WATCH))
+                peer.open(
+                    stream, frames.request_fields(ENCODE_STREAM if stream % 4 == 1 else WATCH)
+                )
                 peer.pump()
         time.sleep(0.5)
         for peer in peers:
@@ -165,7 +224,10 @@ class Chaos:
 
     def slow_http(self):
         """Half an HTTP request on each of 200 connections; probes must be answered meanwhile."""
-        connections = [socket.create_connection(("127.0.0.1", self._server.http_port), timeout=5) for _ in range(200)]
+        connections = [
+            socket.create_connection(("127.0.0.1", self._server.http_port), timeout=5)
+            for _ in range(200)
+        ]
         for connection in connections:
             connection.sendall(b"GET /heal")
         status, _ = self._server.get("/healthz", timeout_s=1)
@@ -200,10 +262,14 @@ def main() -> int:
     shape = dict(input_tokens="4:16", output_tokens="8:32", beam_share=0.1, num_beams=3)
     halves, memory = {"beside misdeeds": [], "quiet": []}, []
     with Server(args.model, core=SERVER_CORE, max_queue=128, max_running=64) as server:
-        capacity = load(server.target, concurrency=32, warmup=100, duration=5, **shape)["load"]["requests_per_s"]
+        capacity = load(server.target, concurrency=32, warmup=100, duration=5, **shape)["load"][
+            "requests_per_s"
+        ]
         rate = args.load_share * capacity
         chaos = Chaos(server, rate)
-        steady = dict(request_rate=rate, warmup=int(rate), duration=args.half_seconds, timeout=30, **shape)
+        steady = dict(
+            request_rate=rate, warmup=int(rate), duration=args.half_seconds, timeout=30, **shape
+        )
         end = time.monotonic() + 60 * args.minutes
         while time.monotonic() < end and server.alive():
             beside = Load(server.target, seed=1, **steady)
@@ -221,11 +287,23 @@ def main() -> int:
     verdict.figure("misdeeds", chaos.done)
     verdict.figure("misdeeds that failed", chaos.errors[:20])
     for kind, loads in halves.items():
-        verdict.figure(kind, [{"codes": w["codes"], "p50_ms": w["e2e_ms"].get("p50"), "p99_ms": w["e2e_ms"].get("p99")} for w in loads])
+        verdict.figure(
+            kind,
+            [
+                {
+                    "codes": w["codes"],
+                    "p50_ms": w["e2e_ms"].get("p50"),
+                    "p99_ms": w["e2e_ms"].get("p99"),
+                }
+                for w in loads
+            ],
+        )
         verdict.figure(f"{kind}: drift of p50", drift([w["e2e_ms"]["p50"] for w in loads]))
     verdict.figure("resident_mib", memory)
     each = min(chaos.done.values(), default=0)
-    verdict.claim("times that every misdeed was done, of as many periods", each, each == len(memory))
+    verdict.claim(
+        "times that every misdeed was done, of as many periods", each, each == len(memory)
+    )
     loads = halves["beside misdeeds"] + halves["quiet"]
     gone = sum(w["sent"] - w["answered"] for w in loads)
     verdict.claim("requests of the steady load without an answer", gone, gone == 0)

@@ -28,7 +28,9 @@ def near_boundary(exact, own, max_distance):
 def record(buckets, max_distance, causal):
     own = buckets if causal else buckets // 2
     distances = torch.arange(0, max(max_distance, own) + 3)
-    call = lambda relative: T5Attention._relative_position_bucket(relative, bidirectional=not causal, num_buckets=buckets, max_distance=max_distance)
+    call = lambda relative: T5Attention._relative_position_bucket(
+        relative, bidirectional=not causal, num_buckets=buckets, max_distance=max_distance
+    )
     before = call(-distances).tolist()
     if not causal:
         after = call(distances).tolist()
