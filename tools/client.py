@@ -280,7 +280,10 @@ def connection_flags() -> argparse.ArgumentParser:
         "--target",
         default="127.0.0.1:50051",
         metavar="HOST:PORT",
-        help="address of the server, HOST:PORT or a gRPC name such as dns:///HOST:PORT (default %(default)s)",
+        help=(
+            "address of the server, HOST:PORT or a gRPC name such as dns:///HOST:PORT (default "
+            "%(default)s)"
+        ),
     )
     group.add_argument(
         "--timeout",
@@ -295,7 +298,10 @@ def connection_flags() -> argparse.ArgumentParser:
         default=5,
         choices=range(1, 6),
         metavar="N",
-        help="maximum attempts per call: UNAVAILABLE and RESOURCE_EXHAUSTED are retried after the delay that the server asks for; range [1, 5] (default %(default)s)",
+        help=(
+            "maximum attempts per call: UNAVAILABLE and RESOURCE_EXHAUSTED are retried after "
+            "the delay that the server asks for; range [1, 5] (default %(default)s)"
+        ),
     )
     group.add_argument(
         "--tls",

@@ -233,7 +233,8 @@ def main():
     classes = combining_classes()
 
     print(
-        "// Written by tools/make_unicode_tables.py; do not edit. Layouts: unicode.cc, which unpacks them."
+        "// Written by tools/make_unicode_tables.py; do not edit. Layouts: unicode.cc, which "
+        "unpacks them."
     )
     print('#include "models/tokenizers/unicode_tables.h"\n')
     print("// clang-format off\nnamespace quintet {\n")

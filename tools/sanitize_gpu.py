@@ -80,7 +80,8 @@ def clean_ones(file):
         return {(r["path"], r["tool"], r["case"]) for r in results if r["outcome"] in GOOD}
     except (OSError, ValueError, KeyError, TypeError) as error:
         sys.exit(
-            f"--rest-of {file}: expected a report that --out wrote, got {type(error).__name__}: {error}"
+            f"--rest-of {file}: expected a report that --out wrote, got {type(error).__name__}: "
+            f"{error}"
         )
 
 
@@ -220,7 +221,10 @@ def main():
     parser.add_argument(
         "--rest-of",
         metavar="FILE",
-        help="report of an unfinished run of the same program: what was clean or the library's is not repeated",
+        help=(
+            "report of an unfinished run of the same program: what was clean or the library's "
+            "is not repeated"
+        ),
     )
     parser.add_argument("--out", help="also write the report as JSON to this file")
     args = parser.parse_args()
@@ -247,7 +251,8 @@ def main():
             for result in run.result():
                 results.append(result)
                 print(
-                    f"{result['outcome']:15s} {result['path']:9s} {result['tool']:10s} {result['seconds']:6.1f} s  {result['case']}",
+                    f"{result['outcome']:15s} {result['path']:9s} {result['tool']:10s} "
+                    f"{result['seconds']:6.1f} s  {result['case']}",
                     flush=True,
                 )
     seconds = time.monotonic() - begin
@@ -257,7 +262,8 @@ def main():
         sum(r["outcome"] in outcomes for r in results) for outcomes in (("clean",), GOOD)
     )
     print(
-        f"{clean} of {len(results)} clean (cases x tools x paths), {good - clean} the library's, {seconds:.0f} s, {args.jobs} processes at once on "
+        f"{clean} of {len(results)} clean (cases x tools x paths), {good - clean} the library's, "
+        f"{seconds:.0f} s, {args.jobs} processes at once on "
         f"{gpu}"
     )
     if args.out:

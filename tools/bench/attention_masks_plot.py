@@ -48,7 +48,8 @@ def draw(series, title):
         return f'<text x="{x}" y="{y}" text-anchor="{anchor}" {more}>{words}</text>'
 
     out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
+        f'font-family="sans-serif" font-size="12">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
         text(WIDTH / 2, 22, title, more='font-size="14"'),
     ]
@@ -106,9 +107,13 @@ def main():
     for family, points in series.items():
         slope, intercept, r2 = fit(points)
         print(
-            f"{family}: {len(points)} points, {-1e3 * slope:.1f} us less for each per cent of tiles hidden, {1e3 * (intercept + 100 * slope):.0f} us if all were, R^2 {r2:.4f}"
+            f"{family}: {len(points)} points, {-1e3 * slope:.1f} us less for each per cent of "
+            f"tiles hidden, {1e3 * (intercept + 100 * slope):.0f} us if all were, R^2 {r2:.4f}"
         )
-    title = f"{document['device']}: forward attention, {document['dtype']}, {document['heads']} heads of {document['head_dim']}, 16,384 tokens"
+    title = (
+        f"{document['device']}: forward attention, {document['dtype']}, {document['heads']} "
+        f"heads of {document['head_dim']}, 16,384 tokens"
+    )
     with open(args.out, "w") as file:
         file.write(draw(series, title))
 

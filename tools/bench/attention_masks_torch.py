@@ -193,11 +193,13 @@ def main():
             dict(family=family, part=int(part), seen=share, tiles=tiles, quintet_us=row["us"])
         )
         print(
-            f"{family:20s} {n:>6s} part {part:>5s} seen {share:6.4f}, tiles {tiles:6.4f} {row['us']:11.1f} us"
+            f"{family:20s} {n:>6s} part {part:>5s} seen {share:6.4f}, tiles {tiles:6.4f} "
+            f"{row['us']:11.1f} us"
         )
     write()
     print(
-        f"{'family':20s} {'n':>6s} {'seen':>6s} {'quintet us':>11s} {'TFLOP/s':>8s} {'flex us':>10s} {'ratio':>6s}"
+        f"{'family':20s} {'n':>6s} {'seen':>6s} {'quintet us':>11s} {'TFLOP/s':>8s} "
+        f"{'flex us':>10s} {'ratio':>6s}"
     )
     for n in [int(text) for text in args.lengths.split(",")]:
         for name, flex_us in measure_flex(n):
@@ -215,7 +217,9 @@ def main():
             )
             write()
             print(
-                f"{name:20s} {n:6d} {share:6.3f} {row['us']:11.1f} {1e-6 * row['flops'] / row['us']:8.0f} {flex_us:10.1f} {flex_us / row['us']:6.2f}",
+                f"{name:20s} {n:6d} {share:6.3f} {row['us']:11.1f} "
+                f"{1e-6 * row['flops'] / row['us']:8.0f} {flex_us:10.1f} "
+                f"{flex_us / row['us']:6.2f}",
                 flush=True,
             )
 

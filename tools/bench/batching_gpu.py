@@ -140,7 +140,8 @@ def show(name, report):
         for kind in ("ttft", "itl")
     )
     print(
-        f"{name:34s} {row['requests_per_s']:7.1f} requests/s {row['output_tokens_per_s']:9.0f} tokens/s  {latencies}",
+        f"{name:34s} {row['requests_per_s']:7.1f} requests/s {row['output_tokens_per_s']:9.0f} "
+        f"tokens/s  {latencies}",
         flush=True,
     )
     return row
@@ -195,7 +196,8 @@ def main():
         continuous.append(dict(show(name, report), load=load))
     ratio = continuous[0]["output_tokens_per_s"] / best["output_tokens_per_s"]
     print(
-        f"throughput of continuous batching over the best static batch ({best['batch']}): {ratio:.2f}, goal {GOAL}: "
+        f"throughput of continuous batching over the best static batch ({best['batch']}): "
+        f"{ratio:.2f}, goal {GOAL}: "
         f"{'holds' if ratio >= GOAL else 'DOES NOT HOLD'}"
     )
     if args.out:

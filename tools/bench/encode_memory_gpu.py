@@ -129,7 +129,8 @@ def show(row):
         return f"{figures['ms']:10.1f} ms {figures['bytes'] / 2**20:10.1f} MiB"
 
     print(
-        f"{row['tokens']:7d} tokens  quintet {cell(row['quintet'])}   transformers {cell(row['transformers'])}",
+        f"{row['tokens']:7d} tokens  quintet {cell(row['quintet'])}   transformers "
+        f"{cell(row['transformers'])}",
         flush=True,
     )
 

@@ -153,7 +153,8 @@ def main():
         rows.append(row)
         write(args, words, recorded, rows)
         print(
-            f"{engine:13s} {dtype:5s} words right {row['words_right_percent']:6.2f} %  lines as f32 {row['lines_as_f32_percent']:6.2f} %  "
+            f"{engine:13s} {dtype:5s} words right {row['words_right_percent']:6.2f} %  lines as "
+            f"f32 {row['lines_as_f32_percent']:6.2f} %  "
             f"{row['wall_s']:5.1f} s  {VERDICT[row.get('holds')]}",
             flush=True,
         )
@@ -162,7 +163,8 @@ def main():
         own, peer = shares.get(("quintet", dtype)), shares.get(("transformers", dtype))
         if own is not None and peer is not None:
             print(
-                f"{dtype}: lines as f32 {own:.2f} % against transformers' {peer:.2f} %: {VERDICT[own >= peer]}"
+                f"{dtype}: lines as f32 {own:.2f} % against transformers' {peer:.2f} %: "
+                f"{VERDICT[own >= peer]}"
             )
             ok = ok and own >= peer
     return 0 if ok else 1

@@ -75,7 +75,8 @@ def encode(args):
             )
         )
         print(
-            f"{tokens:6d} {report['peak_bytes']:13d} {beyond:16d} {beyond / tokens:14.0f} {seconds:9.1f}",
+            f"{tokens:6d} {report['peak_bytes']:13d} {beyond:16d} {beyond / tokens:14.0f} "
+            f"{seconds:9.1f}",
             flush=True,
         )
     return dict(conditions=conditions, rows=rows)

@@ -109,7 +109,8 @@ def main():
             )
             rows.append(row)
             print(
-                f"{model:12s} {dtype:5s} predicted {memory['total_bytes'] / 2**20:9.1f} MiB  taken {taken / 2**20:9.1f} MiB  {100 * row['error']:+6.2f} %  "
+                f"{model:12s} {dtype:5s} predicted {memory['total_bytes'] / 2**20:9.1f} MiB  "
+                f"taken {taken / 2**20:9.1f} MiB  {100 * row['error']:+6.2f} %  "
                 f"{'holds' if abs(row['error']) <= GOAL else 'DOES NOT HOLD'}",
                 flush=True,
             )

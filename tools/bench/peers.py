@@ -455,7 +455,8 @@ def compare(args, name, dtype, threads):
 
 def show(row, peers):
     cells = [
-        f"{row['model']:9s} {row['dtype']:5s} {row['threads']:3d} {row['shape']:24s} {row['quintet_ms']:10.1f}"
+        f"{row['model']:9s} {row['dtype']:5s} {row['threads']:3d} {row['shape']:24s} "
+        f"{row['quintet_ms']:10.1f}"
     ]
     for engine in peers:
         ms, ratio = row[engine + "_ms"], row["over_" + engine]

@@ -213,8 +213,10 @@ def show(row):
         return f"{value:7.2f}x" if value else f"{'-':>8s}"
 
     print(
-        f"{row['model']:10s} {row['shape']:26s} {'ms/step' if row['new_tokens'] else 'ms':7s} {cell(row['quintet_ms'])} "
-        f"{cell(row['transformers_ms'])} {ratio(row['over_transformers'])} {cell(row['compiled_ms'])} {ratio(row['over_compiled'])}",
+        f"{row['model']:10s} {row['shape']:26s} {'ms/step' if row['new_tokens'] else 'ms':7s} "
+        f"{cell(row['quintet_ms'])} "
+        f"{cell(row['transformers_ms'])} {ratio(row['over_transformers'])} "
+        f"{cell(row['compiled_ms'])} {ratio(row['over_compiled'])}",
         flush=True,
     )
 
@@ -266,7 +268,8 @@ def main():
         rows=[],
     )
     print(
-        f"{'model':10s} {'shape':26s} {'':7s} {'quintet':>9s} {'transf.':>9s} {'ratio':>8s} {'compiled':>9s} {'ratio':>8s}"
+        f"{'model':10s} {'shape':26s} {'':7s} {'quintet':>9s} {'transf.':>9s} {'ratio':>8s} "
+        f"{'compiled':>9s} {'ratio':>8s}"
     )
     for name in args.models:
         model = None

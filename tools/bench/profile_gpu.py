@@ -170,7 +170,10 @@ def add_steps(args, model, rows):
 def show(row):
     name = f"{row['model']} {row['batch']}" + (f"x{row['beams']}" if row["beams"] > 1 else "")
     host = f" host {row['host_us']:4.0f} us" if row["host_us"] is not None else ""
-    line = f"{name:16s} {row['ms']:6.3f} ms, goal {row['goal_ms']:5.2f} {'met   ' if row['met'] else 'missed'} encode {row['encode_ms']:5.3f}{host}"
+    line = (
+        f"{name:16s} {row['ms']:6.3f} ms, goal {row['goal_ms']:5.2f} "
+        f"{'met   ' if row['met'] else 'missed'} encode {row['encode_ms']:5.3f}{host}"
+    )
     if "gpu_ms" in row:
         kinds = ", ".join(
             f"{kind['kind']} {kind['ops']}x {kind['us']:.0f}" for kind in row["kinds"][:KINDS_SHOWN]
@@ -219,7 +222,8 @@ def main():
         if args.out:
             pathlib.Path(args.out).write_text(json.dumps(report, indent=1) + "\n")
     print(
-        f"{sum(row['met'] for row in report['rows'])} of {len(report['rows'])} goals met, {time.monotonic() - begin:.0f} s"
+        f"{sum(row['met'] for row in report['rows'])} of {len(report['rows'])} goals met, "
+        f"{time.monotonic() - begin:.0f} s"
     )
     return 1 if report["failed"] else 0
 

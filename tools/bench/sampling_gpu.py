@@ -137,7 +137,8 @@ def show(row):
         else ""
     )
     print(
-        f"{row['model']:10s} {row['name']:38s} {row['wall_ms']:8.2f} ms {row['tokens_per_s']:8.0f} tokens/s {host} {peer}",
+        f"{row['model']:10s} {row['name']:38s} {row['wall_ms']:8.2f} ms "
+        f"{row['tokens_per_s']:8.0f} tokens/s {host} {peer}",
         flush=True,
     )
 

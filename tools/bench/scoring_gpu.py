@@ -95,8 +95,10 @@ def measure(name, args):
     )
     least = min(row["over_at_once"], row["over_one_by_one"])
     print(
-        f"{name:10s} {row['dtype']:5s} one request {shared:10.2f} ms  {args.targets} at once {together:10.2f} ms {row['over_at_once']:6.2f}x  "
-        f"one by one {row['requests_one_by_one_ms']:10.2f} ms {row['over_one_by_one']:6.2f}x  goal {GOAL:.0f}x: "
+        f"{name:10s} {row['dtype']:5s} one request {shared:10.2f} ms  {args.targets} at once "
+        f"{together:10.2f} ms {row['over_at_once']:6.2f}x  "
+        f"one by one {row['requests_one_by_one_ms']:10.2f} ms {row['over_one_by_one']:6.2f}x  "
+        f"goal {GOAL:.0f}x: "
         f"{'holds' if least >= GOAL else 'DOES NOT HOLD'}",
         flush=True,
     )

@@ -98,7 +98,8 @@ def main():
                 )
             )
             print(
-                f"{f'{K} of {group} rows' + (', hot' if hot else ''):28s} {us:10.2f} {called:9.1f} {replayed:9.1f} {replayed / us:5.1f}x"
+                f"{f'{K} of {group} rows' + (', hot' if hot else ''):28s} {us:10.2f} "
+                f"{called:9.1f} {replayed:9.1f} {replayed / us:5.1f}x"
             )
     if args.out:
         report = dict(device=torch.cuda.get_device_name(), torch=torch.__version__, results=rows)

@@ -342,7 +342,8 @@ class Verdict:
         if self.data["conditions"] is None:
             self.data["conditions"] = machine()
         print(
-            f"{self.data['name']}: {'holds' if holds else 'DOES NOT HOLD'} ({self.data['seconds']:.0f} s)"
+            f"{self.data['name']}: {'holds' if holds else 'DOES NOT HOLD'} "
+            f"({self.data['seconds']:.0f} s)"
         )
         for claim in self.data["claims"]:
             value = f"{claim['value']:.4g}" if isinstance(claim["value"], float) else claim["value"]
