@@ -3,16 +3,19 @@
 
     .venv/bin/python tools/client.py generate --num-beams 4 phoneme quintet
     printf 'one\\ntwo\\n' | .venv/bin/python tools/client.py encode --normalize
-    .venv/bin/python tools/client.py stream --target g2p.example:50051 --ca ca.pem --api-key-file key.txt phoneme
+    .venv/bin/python tools/client.py stream --target g2p.example:50051 --ca ca.pem \\
+        --api-key-file key.txt phoneme
 
-Inputs are the arguments, or the lines of standard input when there are none; one line of output for each, in order. In
-text output newline, carriage return, tab and backslash are written \\n, \\r, \\t and \\\\. A failed input leaves an empty
-line (--output json: an object with "error"), a message on standard error, and exit code 4; the others go on.
+Inputs are the arguments, or the lines of standard input when there are none. Each input gives one
+line of output, in order. In text output newline, carriage return, tab and backslash are written
+\\n, \\r, \\t and \\\\. A failed input gives an empty line (--output json: an object with "error"),
+a message on standard error, and exit code 4; the other inputs continue.
 
-The API key comes from --api-key-file or the variable QUINTET_API_KEY, never from an argument, which other users of the
-machine could read.
+The API key is read from --api-key-file or the variable QUINTET_API_KEY, never from an argument,
+which other users of the machine could read.
 
-Exit codes: 0 done, 1 the output could not be written, 2 usage, 4 a call failed (health: not serving), 130 interrupted.
+Exit codes: 0 done, 1 the output could not be written, 2 usage, 4 a call failed (health: not
+serving), 130 interrupted.
 """
 
 import argparse

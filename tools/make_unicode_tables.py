@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""Writes models/tokenizers/unicode_tables.cc: the Unicode facts that Hugging Face's tokenizers library uses.
+"""Writes models/tokenizers/unicode_tables.cc: the Unicode facts that Hugging Face's tokenizers library
+uses.
 
-Each of that library's parts brings its own version of Unicode, so the tables are asked of the library itself, code point by
-code point, instead of being taken from one version's data files. Only grapheme cluster properties, which it hardly shows,
-come from the `regex` package; marks that the library does not know yet are left out. Needs: tokenizers, regex. Usage: tools/make_unicode_tables.py > models/tokenizers/unicode_tables.cc
+Each part of that library has its own version of Unicode, so the tables are queried from the library
+itself, code point by code point, instead of being taken from one version's data files. Only
+grapheme cluster properties, which the library hardly exposes, are taken from the `regex` package;
+marks that the library does not know yet are left out. Needs: tokenizers, regex.
+Usage: tools/make_unicode_tables.py > models/tokenizers/unicode_tables.cc
 """
 
 import base64

@@ -6,9 +6,10 @@
         for event in client.stream("phoneme"):
             print(event.chunk.text, end="")
 
-The message classes are generated from proto/ when this module is first imported, into a cache folder that later runs
-share. Every method returns or yields the messages of proto/quintet/v1/inference.proto, and raises grpc.RpcError;
-`Failure.of` reads its details. A Client may be used by several threads.
+The message classes are generated from proto/ when this module is first imported, into a cache
+folder that later runs share. Every method returns or yields the messages of
+proto/quintet/v1/inference.proto, and raises grpc.RpcError; `Failure.of` reads its details. A Client
+may be used by several threads.
 """
 
 import dataclasses

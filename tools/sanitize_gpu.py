@@ -1,19 +1,25 @@
 #!/usr/bin/env python3
-"""The op tests on a GPU under compute-sanitizer's four tools, on sm_90's kernels and on the portable ones, many processes at once on one card.
+"""The op tests on a GPU under compute-sanitizer's four tools, with the sm_90 kernels and with the
+portable ones, in many concurrent processes on one card.
 
-Each test case has a process of its own, slowest first, but short ones share one, which is taken apart where anything but "clean" comes of it. How
-long cases take is known from the report of an earlier run (--earlier). QUINTET_BRIEF_TESTS=1 is set: tests go through fewer sizes, which reach the
-same kernels. Cases tagged [sweep] are left out: they are those kernels at many more sizes, and take hours. --cases says which are run, as a Catch2
-filter.
+Each test case runs in its own process, slowest first. Short cases share a process, which is split
+up if its result is anything but "clean". The report of an earlier run (--earlier) tells how long
+cases take. QUINTET_BRIEF_TESTS=1 is set: tests use fewer sizes, which reach the same kernels. Cases
+tagged [sweep] are left out: they run the same kernels at many more sizes, and take hours. --cases
+selects the cases, as a Catch2 filter.
 
-A run in which racecheck reports hazards inside cuBLASLt's own kernels (LIBRARY) and nothing else is "the library's": hazards in shared memory are a
-kernel's own affair, no argument of ours can cause one. (To leave those kernels out by name, --kernel-name-exclude, ends in illegal accesses with CUDA
-13.0's compute-sanitizer.) Nothing that another tool reports of them is: a bad pointer or a forgotten write of ours would show there.
+A run in which racecheck reports hazards inside cuBLASLt's own kernels (LIBRARY) and nothing else is
+"the library's": shared-memory hazards are internal to a kernel, so no argument of ours can cause
+one. (Excluding those kernels with --kernel-name-exclude ends in illegal accesses with CUDA 13.0's
+compute-sanitizer.) Reports of another tool about them do count: they would show a bad pointer or a
+missing write of ours.
 
-Prints a line for each case and tool, then a verdict: how many were clean, found something, failed, or did not finish within --seconds in all. Ends
-with 0 only when all were clean or the library's, with 77 where there is no GPU.
+Prints a line for each case and tool, then a verdict: how many were clean, found something, failed,
+or did not finish within --seconds in total. Exits with 0 only when all were clean or the library's,
+with 77 if there is no GPU.
 
-usage: sanitize_gpu.py [--program build/tests/kernels_gpu_test] [--tools racecheck ...] [--paths sm_90 portable] [--seconds 480] [--out FILE]
+usage: sanitize_gpu.py [--program build/tests/kernels_gpu_test] [--tools racecheck ...]
+           [--paths sm_90 portable] [--seconds 480] [--out FILE]
 """
 
 import argparse

@@ -1,13 +1,19 @@
 #!/usr/bin/env python3
-"""Compares Quintet's tokenizers with Hugging Face's `transformers` and `tokenizers` on fuzzed and multilingual strings.
+"""Compares Quintet's tokenizers with Hugging Face's `transformers` and `tokenizers` on fuzzed and
+multilingual strings.
 
-Builds tokenizer files of every supported kind with those libraries and with `sentencepiece` (no network), sends the same strings to
-them and to the program tokenizer_dump, and counts differences in ids, in ids without special tokens, and in decoded texts. Spans are
-compared too, and counted apart.
-  tools/tokenizer_oracle.py --dump build/tools/tokenizer_dump --strings 200000 --out tools/bench/results/tokenizers.json
-  tools/tokenizer_oracle.py --fixtures tests/data/tokenizers   (writes the cases of ctest; --kinds: only some)
-  tools/tokenizer_oracle.py --dump build/tools/tokenizer_dump --long-words --out tools/bench/results/long_words.json   (times, instead of comparing:
-    one word of up to 1 MB; encoding is linear when twice the word takes about twice the time)
+Builds tokenizer files of every supported kind with those libraries and with `sentencepiece` (no
+network), sends the same strings to them and to the program tokenizer_dump, and counts differences
+in ids, in ids without special tokens, and in decoded texts. Spans are compared too, and counted
+separately.
+  tools/tokenizer_oracle.py --dump build/tools/tokenizer_dump --strings 200000 \\
+      --out tools/bench/results/tokenizers.json
+  tools/tokenizer_oracle.py --fixtures tests/data/tokenizers
+      (writes the cases of ctest; --kinds: only some)
+  tools/tokenizer_oracle.py --dump build/tools/tokenizer_dump --long-words \\
+      --out tools/bench/results/long_words.json
+      (times instead of comparing: one word of up to 1 MB; encoding is linear when a word of twice
+      the length takes about twice the time)
 Needs: tokenizers, sentencepiece, transformers 5, protobuf.
 """
 

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Draws time over tile sparsity under column masks, from a report of attention_masks_torch.py, and prints how straight the lines are.
+"""Draws time over tile sparsity under column masks, from a report of attention_masks_torch.py, and
+prints how straight the lines are.
 
-    attention_masks_plot.py tools/bench/results/attention_masks_h200.json --out tools/bench/results/attention_masks_h200.svg
+    attention_masks_plot.py tools/bench/results/attention_masks_h200.json \\
+        --out tools/bench/results/attention_masks_h200.svg
 
-A family of masks is a series of points and the line of least squares through them. Needs nothing but Python.
+Each family of masks is drawn as a series of points with its least-squares line. Needs only Python.
 """
 
 import argparse

@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""Attention under column masks (FlashMask) on a GPU: bench_attention_gpu against FlexAttention in the same run.
+"""Attention under column masks (FlashMask) on a GPU: bench_attention_gpu against FlexAttention in the
+same run.
 
     attention_masks_torch.py --bench build/tools/bench_attention_gpu --out masks.json
 
-Forward alone, bf16, 16 heads of 128, one head's mask for all; families and sizes as MaskFamilies in bench_attention_gpu.cc has them.
-FlexAttention gets the same columns, as a mask_mod with its block mask made beforehand; it is compiled once for each length. Also how
-our time follows the share of pairs and of tiles seen, for three families at 16,384 tokens (attention_masks_plot.py draws it). The file is written anew after each measurement, so
-that a run cut off leaves what it has.
+Forward only, bf16, 16 heads of 128, one mask shared by all heads. Families and sizes are those of
+MaskFamilies in bench_attention_gpu.cc. FlexAttention gets the same columns as a mask_mod, with its
+block mask built beforehand; it is compiled once per length. Also measures how Quintet's time
+depends on the share of visible pairs and tiles, for three families at 16,384 tokens
+(attention_masks_plot.py plots it). The file is rewritten after each measurement, so an interrupted
+run keeps its results so far.
 """
 
 import argparse

@@ -1,13 +1,18 @@
 #!/usr/bin/env python3
 """Attention with and without a bias on a GPU: bench_attention_gpu against torch in the same run.
 
-    attention_torch.py --bench build/tools/bench_attention_gpu --out attention.json [--peers cudnn,flash,...] [--shapes 64x512x0,...]
+    attention_torch.py --bench build/tools/bench_attention_gpu --out attention.json
+        [--peers cudnn,flash,...] [--shapes 64x512x0,...]
 
-Forward alone, bf16, 16 heads, 16,384 tokens in all, TFLOP/s by 4 batch heads n^2 head_dim (half of it when causal). Quintet: no bias, T5's
-(table), at some shapes ALiBi and FIRE. Peers: cudnn and flash (no bias), cudnn_matrix and efficient_matrix (T5's bias as a bf16 matrix, one for
-the batch), flex (FlexAttention, that bias looked up in a table by distance; compiled for each shape). Their outputs are checked against each other before they are timed. FlexAttention
-is compiled beforehand, in processes side by side that share a cache. The file is written anew after each measurement, so that a run
-cut off leaves what it has.
+Forward only, bf16, 16 heads, 16,384 tokens in total. TFLOP/s count 4 batch heads n^2 head_dim
+operations, half of that when causal. Quintet: no bias, T5's (table), and ALiBi and FIRE at some
+shapes. Peers:
+- cudnn and flash: no bias;
+- cudnn_matrix and efficient_matrix: T5's bias as a bf16 matrix, one for the batch;
+- flex: FlexAttention, which looks up T5's bias in a table by distance; compiled for each shape.
+The outputs are compared with each other before anything is timed. FlexAttention is compiled
+beforehand, in parallel processes that share a cache. The file is rewritten after each measurement,
+so an interrupted run keeps its results so far.
 """
 
 import argparse

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Continuous batching against one batch at a time on mixed lengths: the highest rate of requests that each serves while the 99th
-percentile of the time from due to done stays below one limit.
+"""Continuous batching against one batch at a time on mixed lengths: the highest request rate that
+each sustains while the 99th percentile of the time from due to done stays below one limit.
 
-Both run on the same server. One batch at a time is simulated by the client (bench serve --static-batch --pad-static-batch): it holds back
-what falls due until the last batch has ended and then sends up to a batch of it together. As on a server of that kind the batch is a
-rectangle: inputs are padded to the longest of them, every row is computed until the longest has ended, and the answers come then. Of several
-batch sizes the best counts. The limit is twice what continuous batching needs at half of its capacity, and at least twice the time of the
-longest request alone. usage: batching.py [--model DIR] [--limit-ms ...] [--out DIR]
+Both run on the same server. The client simulates one batch at a time (bench serve --static-batch
+--pad-static-batch): it holds back due requests until the last batch has ended, then sends up to one
+batch of them together. As on a server of that kind, the batch is a rectangle: inputs are padded to
+the longest one, every row is computed until the longest has ended, and only then are the answers
+returned. The best of several batch sizes counts. The limit is twice what continuous batching needs
+at half of its capacity, and at least twice the time of the longest request alone.
+usage: batching.py [--model DIR] [--limit-ms ...] [--out DIR]
 """
 
 import pathlib

@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
-"""Continuous batching on a GPU against one batch at a time of the same requests, in one process each (quintet bench engine).
+"""Continuous batching on a GPU against one batch at a time of the same requests, each in one process
+(quintet bench engine).
 
-The requests: 16 to 512 tokens in, 8 to 128 out exactly, every fourth with 4 beams, drawn from one seed; a model of T5-base's shape with random
-weights in bf16. One batch at a time: all requests are there from the start and leave in batches of several sizes; a batch ends when its
-longest request does. The best size is what continuous batching is held to. Continuous: the same requests arrive as a Poisson process, faster
-than they can be served (its throughput, which must reach 85 % of the best static batch's), and at --loads times the rate of the best
-static batch (its latencies). TTFT is from a request's due time to its first tokens, ITL between messages of one stream; beams stream what
-all of them agree on.
+Requests: 16 to 512 input tokens, exactly 8 to 128 output tokens, every fourth with 4 beams, drawn
+from one seed. Model: T5-base's shape with random weights in bf16.
+One batch at a time: all requests are present from the start and are submitted in batches of several
+sizes; a batch ends when its longest request ends. The best size is the baseline.
+Continuous: the same requests arrive as a Poisson process, once faster than they can be served (its
+throughput must reach 85 % of the best static batch's), and at --loads times the rate of the best
+static batch (for latencies).
+TTFT is measured from a request's due time to its first tokens, ITL between messages of one stream;
+beam searches stream the tokens on which all beams agree.
 
 usage: batching_gpu.py --quintet build/quintet --work DIR [--model t5-base] [--out FILE]
 """

@@ -1,13 +1,18 @@
 #!/usr/bin/env python3
-"""Memory and time of encoding one long input on a GPU in bf16: Quintet, and transformers' encoder in the same run.
+"""Memory and time of encoding one long input on a GPU in bf16: Quintet, and transformers' encoder in
+the same run.
 
-Random weights of T5-base's shape, one input of 8k, 16k, 32k and 64k random tokens. Quintet: all that the process takes of the device, from before
-the load to after the last call (`quintet bench`'s device_bytes: everything is taken at load), weights included; the time is of the whole call, without
-the states' way to the host. transformers: torch's peak of allocated memory, weights included, and the encoder's time; each length is a
-process of its own, which may run out of memory or of --timeout. Holds when Quintet's bytes per further token stay within a tenth from step to step,
-and transformers fails or is slower at the longest.
+Random weights of T5-base's shape; one input of 8k, 16k, 32k and 64k random tokens.
+Quintet: all device memory that the process takes, weights included, from before the load to after
+the last call (`quintet bench`'s device_bytes: everything is allocated at load). The time is that of
+the whole call without copying the states to the host.
+transformers: torch's peak of allocated memory, weights included, and the encoder's time. Each
+length runs in its own process, which may run out of memory or exceed --timeout.
+Holds when Quintet's bytes per additional token stay within a tenth from step to step, and
+transformers fails or is slower at the longest input.
 
-usage: encode_memory_gpu.py --quintet build/quintet --work DIR [--lengths 8192 16384 32768 65536] [--out FILE]
+usage: encode_memory_gpu.py --quintet build/quintet --work DIR
+           [--lengths 8192 16384 32768 65536] [--out FILE]
 """
 
 import argparse

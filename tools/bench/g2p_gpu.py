@@ -2,9 +2,12 @@
 """Accuracy of the shipped model on a GPU by weight type, compared with transformers in bf16 and f16
 in the same run.
 
-The 6,000 held-out words of tests/data/g2p with 4 beams. For each engine and type: the share of words right, and the share of lines equal to
-what transformers answers in f32 (recorded beside the words). Holds: f32 99.9 % of lines equal; bf16 and f16 within 0.3 points of the
-recorded 64.80 % of words, int8 and fp8 within 0.6; Quintet's bf16 has at least as many lines equal as transformers' bf16 does.
+Input: the 6,000 held-out words of tests/data/g2p, decoded with 4 beams. For each engine and type:
+the share of words that are right, and the share of lines equal to transformers' f32 output
+(recorded with the words). Holds when:
+- f32: 99.9 % of lines are equal;
+- bf16 and f16: words right are within 0.3 points of the recorded 64.80 %, int8 and fp8 within 0.6;
+- Quintet's bf16 has at least as many equal lines as transformers' bf16.
 
 usage: g2p_gpu.py --quintet build/quintet [--dtypes f32 bf16 f16] [--device cuda] [--out FILE]
 """

@@ -4,10 +4,12 @@
 usage: memory.py encode MODEL_DIR [--lengths 8192 16384 32768 65536] [--out FILE]
        memory.py load MODEL_DIR [--repetitions 5] [--out FILE]
 
-encode: peak resident bytes of one encode of each length (a T5-small shape, as tools/bench/peers.py makes one). Linear memory means
-that the bytes beyond those of a loaded model grow in proportion to the length.
-load: seconds and bytes per second of loading a directory that the page cache holds, and peak resident bytes while loading over the
-weights that stay resident plus an idle process. Run it on the output of quintet convert.
+encode: peak resident bytes of one encode of each length (a T5-small shape, as tools/bench/peers.py
+makes one). Linear memory means that the bytes beyond those of a loaded model grow in proportion to
+the length.
+load: seconds and bytes per second of loading a directory that is in the page cache, and peak
+resident bytes while loading, relative to the weights that stay resident plus an idle process. Run
+it on the output of quintet convert.
 """
 
 import argparse

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """GPU memory predicted by `quintet inspect` against memory used by loading and running the model.
 
-Models of the real shapes with random weights. Taken: the device's free memory before the load less that after `quintet bench` has run (its
-report's device_bytes), so that libraries, kernels and recorded steps count; --max-memory is what was predicted, which leaves the keys and values
-that the prediction has. Holds when the prediction is within 5 %.
+Models of the real shapes with random weights. Taken: the device's free memory before the load minus
+that after `quintet bench` has run (its report's device_bytes), so libraries, kernels and captured
+CUDA graphs are included. --max-memory is set to the prediction, which leaves the predicted amount
+of keys and values. Holds when the prediction is within 5 %.
 
-usage: memory_gpu.py --quintet build/quintet --work DIR [--models t5-base flan-t5-xl] [--dtypes bf16 int8] [--out FILE]
+usage: memory_gpu.py --quintet build/quintet --work DIR [--models t5-base flan-t5-xl]
+           [--dtypes bf16 int8] [--out FILE]
 """
 
 import argparse

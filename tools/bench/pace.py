@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""The pace of running streams while long inputs are encoded beside them: the 99th percentile of the time between tokens at half load, with
-and without inputs of 2,048 tokens arriving, on a model of T5-small's shape with random weights or on --model DIR.
+"""The pace of running streams while long inputs are encoded concurrently: the 99th percentile of the
+time between tokens at half load, with and without arriving inputs of 2,048 tokens, on a model of
+T5-small's shape with random weights or on --model DIR.
 
-Half load: half of the requests a second that a closed loop of --max-running reaches. The long inputs arrive as often as would keep an engine
-that did nothing else busy for --long-share of the time. The engine has one thread and a core of its own, the clients the other core. The
-claim is made for the server's default --prefill-share; what 0, no limit, gives is a figure beside it.
+Half load is half the requests per second that a closed loop of --max-running reaches. The long
+inputs arrive at the rate that would keep an otherwise idle engine busy for --long-share of the
+time. The engine has one thread on its own core; the clients use the other core. The claim is made
+for the server's default --prefill-share; the result for 0 (no limit) is reported for comparison.
 usage: pace.py [--model DIR] [--out DIR] ...
 """
 

@@ -1,18 +1,24 @@
 #!/usr/bin/env python3
-"""Quintet against CTranslate2 and transformers on a CPU: same weights, same shapes, same threads, same run.
+"""Quintet against CTranslate2 and transformers on a CPU: same weights, same shapes, same threads, same
+run.
 
-Needs Python packages from PyPI: torch, transformers, ctranslate2, numpy. Nothing is downloaded: checkpoints with random weights of the
-real shapes are made here, from transformers' own config classes, and converted for CTranslate2 by its own loaders.
+Needs Python packages from PyPI: torch, transformers, ctranslate2, numpy. Nothing is downloaded:
+checkpoints with random weights of the real shapes are made here, from transformers' own config
+classes, and converted for CTranslate2 by its own loaders.
 
 What a row measures, in milliseconds of wall time for the whole call:
-- encode BxN: the encoder's final states of B inputs of N random tokens (T5). transformers: model.encoder; CTranslate2:
-  ctranslate2.Encoder on the same encoder's spec, since its Translator does not hand out states. GPT-2 has no encoder: its
-  rows are the prompt and one greedy token, on all three, and 2048 becomes 1000 because it has 1,024 positions.
-- generate B rows: encode N=128 tokens and decode exactly 64 tokens greedily or with 4 beams (end of sequence suppressed: min = max).
-Engines take turns: in every round each runs all shapes, while the others are stopped (SIGSTOP), so that no idle thread spins beside
-the one measured. Each shape is warmed up once; the figure is the median over rounds x repetitions.
-int8: Quintet --dtype int8, CTranslate2 compute_type int8, transformers torch dynamic quantisation of its linear layers (where this
-torch still has it; GPT-2's Conv1D layers stay f32 there, so no row is given).
+- encode BxN: the encoder's final states of B inputs of N random tokens (T5). transformers:
+  model.encoder; CTranslate2: ctranslate2.Encoder on the same encoder's spec, since its Translator
+  does not return states. GPT-2 has no encoder: its rows are the prompt and one greedy token on all
+  three, and 2048 becomes 1000 because it has 1,024 positions.
+- generate B rows: encode N=128 tokens and decode exactly 64 tokens greedily or with 4 beams (end of
+  sequence suppressed: min = max).
+Engines alternate: in every round each runs all shapes while the others are stopped (SIGSTOP), so
+that no idle thread spins during a measurement. Each shape is warmed up once; the figure is the
+median over rounds x repetitions.
+int8: Quintet --dtype int8, CTranslate2 compute_type int8, transformers torch dynamic quantisation
+of its linear layers (where this torch still has it; GPT-2's Conv1D layers stay f32 there, so no row
+is given).
 
 usage: peers.py --quintet build/quintet --work DIR --out DIR [--models ...] [--threads 1 2] ...
 """

@@ -1,17 +1,22 @@
 #!/usr/bin/env python3
 """Quintet against transformers on a GPU, in bf16: same shapes, same random weights, same run.
 
-Needs torch with CUDA and transformers. Nothing is downloaded: checkpoints with random weights of the real shapes are made on the
-GPU from transformers' own config classes and written under --work, where Quintet loads them.
+Needs torch with CUDA and transformers. Nothing is downloaded: checkpoints with random weights of
+the real shapes are made on the GPU from transformers' own config classes and written under --work,
+where Quintet loads them.
 
 What a row measures, in milliseconds of wall time for the whole call:
-- encode BxN: the encoder's final states of B inputs of N random tokens; transformers' stay on the GPU, Quintet's come to the host.
-  encode-first BxN: of Quintet's states only the first of each input comes to the host. With --compile also transformers' encoder
-  under torch.compile.
-- generate B rows: encode 128 tokens and decode exactly 64 greedily or with 4 beams (end of sequence suppressed: min = max).
-  GPT-2 takes the 128 tokens as its prompt. ms/step is the whole call over 64.
-Quintet runs a shape twice to warm up, since it records what it has seen once, transformers once; figures are medians of the measured runs. Both engines' rows of a group (one model, one kind
-of call) are measured one after the other. No group is begun after --budget seconds; what is missing is listed.
+- encode BxN: the encoder's final states of B inputs of N random tokens. transformers' states stay
+  on the GPU, Quintet's are copied to the host.
+  encode-first BxN: only the first of Quintet's states of each input is copied to the host. With
+  --compile also transformers' encoder under torch.compile.
+- generate B rows: encode 128 tokens and decode exactly 64 greedily or with 4 beams (end of sequence
+  suppressed: min = max). GPT-2 takes the 128 tokens as its prompt. ms/step is the whole call over
+  64.
+Quintet runs each shape twice to warm up, since it captures a CUDA graph the second time;
+transformers runs it once. Figures are medians of the measured runs. Both engines' rows of a group
+(one model, one kind of call) are measured one after the other. No group starts after --budget
+seconds; missing rows are listed.
 
 usage: peers_gpu.py --quintet build/quintet --work DIR --out DIR [--models ...] [--budget 420]
 """

@@ -2,15 +2,18 @@
 """Time breakdown of a decode step on a GPU, for every generate row of the table of goals; for rows
 that miss their goal also the time per kind of op.
 
-Models of the real shapes with random weights in bf16; 128 tokens in, 64 out, as peers_gpu.py. Of each row, in milliseconds a step:
-- the whole call over its steps (quintet bench), and the goal;
-- encode: what encoding the inputs alone takes of that (for GPT-2: reading the prompts);
-- GPU: the decoder's recorded step replayed alone, at the mean number of keys (bench_steps_gpu), and how much of it goes when a kind of op is
-  left out: kinds overlap, so that these do not add up;
-- host: time of a step in which the host does not wait for the GPU, where quintet bench tells it;
-- rest: the call less encode and GPU: what neither fills, such as the search's round trip between steps.
+Models of the real shapes with random weights in bf16; 128 input tokens, 64 output tokens, as in
+peers_gpu.py. For each row, in milliseconds per step:
+- the whole call divided by its steps (quintet bench), and the goal;
+- encode: the part of it spent encoding the inputs (for GPT-2: reading the prompts);
+- GPU: the decoder's captured step replayed alone, at the mean number of keys (bench_steps_gpu), and
+  how much of it is saved when a kind of op is left out. Kinds overlap, so these do not add up;
+- host: the time per step in which the host does not wait for the GPU, where quintet bench reports
+  it;
+- rest: the call minus encode and GPU, such as the search's round trip between steps.
 
-usage: profile_gpu.py --quintet build/quintet --steps build/tools/bench_steps_gpu --work DIR [--models ...] [--all] [--out FILE]
+usage: profile_gpu.py --quintet build/quintet --steps build/tools/bench_steps_gpu --work DIR
+           [--models ...] [--all] [--out FILE]
 """
 
 import argparse

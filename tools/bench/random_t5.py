@@ -1,6 +1,8 @@
-"""A model directory of T5-small's shape with random weights, for measurements: standard library only, the same bytes every time.
+"""A model directory of T5-small's shape with random weights, for measurements. Needs only the
+standard library and writes the same bytes every time.
 
-It has no tokenizer: requests carry token ids. usage: random_t5.py DIR, or `with random_t5.directory() as path:`
+It has no tokenizer: requests carry token ids.
+usage: random_t5.py DIR, or `with random_t5.directory() as path:`
 """
 
 import array

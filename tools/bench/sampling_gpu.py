@@ -2,11 +2,14 @@
 """Speed of sampling and logits processors on a GPU relative to greedy decoding, compared with
 transformers in the same run.
 
-Models of the real shapes with random weights in bf16, the same for both. A call encodes 32 inputs of 128 random tokens (GPT-2's prompts) and decodes
-exactly 64 tokens of each, by each of DECODINGS; figures are medians of whole calls, tokens/s those generated. Holds when the host's own work
-is at most 50 us a step without beams (quintet bench's host_us_per_step: time in which it does not wait for the GPU).
+Models of the real shapes with random weights in bf16, the same for both. A call encodes 32 inputs
+of 128 random tokens (GPT-2's prompts) and decodes exactly 64 tokens of each, once with each of
+DECODINGS. Figures are medians of whole calls; tokens/s count generated tokens. Holds when the
+host's own work is at most 50 us per step without beams (quintet bench's host_us_per_step: time in
+which it does not wait for the GPU).
 
-usage: sampling_gpu.py --quintet build/quintet --work DIR [--models gpt2 t5-base] [--peer-repetitions 0] [--out FILE]
+usage: sampling_gpu.py --quintet build/quintet --work DIR [--models gpt2 t5-base]
+           [--peer-repetitions 0] [--out FILE]
 """
 
 import argparse

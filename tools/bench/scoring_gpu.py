@@ -2,13 +2,17 @@
 """Speedup of scoring many continuations of one prompt as one request instead of separate ones,
 through the whole engine, on a GPU or a CPU.
 
-Random weights of the real shapes (GPT-2 with more positions, so that prompt and continuation fit). Three ways to score the same number of
-tokens, each a process of `quintet bench --mode score`: one request with all continuations; as many requests with one continuation each, all
-there at once, which the engine batches; and such requests one after another (the time of one, times their number). Figures are medians.
-GPT-2 computes a shared prompt once, in one packed pass under a column mask; T5's encoder runs once, and the targets share its keys and values.
-Holds when one request takes at most an eighth of separate passes, whether they come together or one by one.
+Random weights of the real shapes (GPT-2 with more positions, so that prompt and continuation fit).
+The same number of tokens is scored in three ways, each a process of `quintet bench --mode score`:
+- one request with all continuations;
+- as many requests with one continuation each, all present at once, which the engine batches;
+- such requests one after another (the time of one, times their number).
+Figures are medians. GPT-2 computes a shared prompt once, in one packed pass under a column mask;
+T5's encoder runs once, and the targets share its keys and values. Holds when one request takes at
+most an eighth of separate passes, whether they are batched or run one by one.
 
-usage: scoring_gpu.py --quintet build/quintet --work DIR [--device cpu] [--models gpt2 t5-base] [--out FILE]
+usage: scoring_gpu.py --quintet build/quintet --work DIR [--device cpu] [--models gpt2 t5-base]
+           [--out FILE]
 """
 
 import argparse

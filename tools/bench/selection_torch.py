@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""log_softmax + topk of 128 x 32128 f32 logits on a GPU: bench_kernels_gpu against torch in the same run.
+"""log_softmax + topk of 128 x 32128 f32 logits on a GPU: bench_kernels_gpu against torch in the same
+run.
 
     selection_torch.py --bench build/tools/bench_kernels_gpu --out selection.json
 
-Both sides read logits that are still in the L2 cache (hot) and logits that are not (inputs rotate past it), 8 of every row and 8 of
-every 4 rows as beam search wants them. torch is timed as it is called and as a replayed graph; ratios are to the graph.
+Both read logits that are still in the L2 cache (hot) and logits that are not (the inputs rotate
+through more than its size). They select 8 of every row, and 8 of every 4 rows as beam search does.
+torch is timed both as plain calls and as a replayed CUDA graph; ratios are to the graph.
 """
 
 import argparse

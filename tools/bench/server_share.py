@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""What the server keeps of the engine's own speed: the same requests in closed loops that keep the queue filled, first on an engine inside
-`quintet bench engine`, then through `quintet serve` and a client, taking turns. For the shipped model and one of T5-small's shape with
-random weights, or for --model DIR.
+"""The share of the engine's own speed that the server keeps: the same requests in closed loops that
+keep the queue filled, alternately on an engine inside `quintet bench engine` and through `quintet
+serve` and a client. For the shipped model and one of T5-small's shape with random weights, or for
+--model DIR.
 
-The engine has one thread and a core of its own in both; the server's other threads and the client share the other core. A server with
-everything on the engine's core is a figure beside it. Both engines run at most --max-running sequences, encode without regard to running
-streams and keep no encoder outputs. A busy machine spoils it: how much of its core the baseline got is a claim of its own. (Other jobs are
-not harmless in the idle class either: with Linux's autogroups a session of them gets as much as any other. `echo -20 > /proc/self/autogroup`,
-as root, puts a shell and what it starts before them.)
+In both the engine has one thread on its own core; the server's other threads and the client share
+the other core. A server with everything on the engine's core is reported for comparison. Both
+engines run at most --max-running sequences, do not throttle encoding for running streams, and do
+not cache encoder outputs. Other jobs on the machine spoil the result, so the share of its core that
+the baseline got is a claim of its own. (Other jobs do harm in the idle class too: with Linux's
+autogroups a session of them gets as much as any other. `echo -20 > /proc/self/autogroup`, as root,
+gives a shell and its children precedence over them.)
 usage: server_share.py [--model DIR] [--out DIR] ...
 """
 
