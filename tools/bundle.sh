@@ -1,19 +1,21 @@
 #!/usr/bin/env bash
 # Packs programs of a build for a machine that has a GPU but not this system's packages:
 #
-#   tools/bundle.sh ARCHIVE PROGRAM...      for example: tools/bundle.sh ops.tar.xz build/tests/kernels_gpu_test
+#   tools/bundle.sh ARCHIVE PROGRAM...
 #
-# Writes one archive, prints its size and fails when that is more than 40 MiB. There
+# For example: tools/bundle.sh ops.tar.xz build/tests/kernels_gpu_test
+# Writes one archive, prints its size and fails when that is more than 40 MiB. On the other machine
 #
 #   tar xf ops.tar.xz && ops/run kernels_gpu_test ARGUMENTS...
 #
-# runs a packed program, or a tool on one (ops/run compute-sanitizer ops/bin/PROGRAM). bin/ holds the stripped programs, lib/ their
-# shared libraries except those that belong to the other machine: the C and C++ runtimes, which must be at least as new there, and CUDA's.
+# runs a packed program, or a tool on one (ops/run compute-sanitizer ops/bin/PROGRAM). bin/ holds
+# the stripped programs, lib/ their shared libraries except those that belong to the other machine:
+# the C and C++ runtimes, which must be at least as new there, and CUDA's.
 set -euo pipefail
 readonly max_mib=40
 
 if [ $# -lt 2 ] || [[ $1 != *.tar.xz ]]; then
-  sed -n '2,12s/^# \?//p' "$0" >&2
+  sed -n '2,13s/^# \?//p' "$0" >&2
   exit 2
 fi
 archive=$1
@@ -24,7 +26,8 @@ name=$(basename "$archive" .tar.xz)
 bundle=$stage/$name
 mkdir -p "$bundle/bin" "$bundle/lib"
 
-theirs='^(linux-vdso|ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|stdc\+\+|gcc_s|gomp|cu.*|nv.*))\.so'
+theirs='^(linux-vdso|ld-linux.*|'
+theirs+='lib(c|m|dl|rt|pthread|resolv|util|stdc\+\+|gcc_s|gomp|cu.*|nv.*))\.so'
 for program in "$@"; do
   strip -o "$bundle/bin/$(basename "$program")" "$program"
   ldd "$program" | awk '$3 ~ /^\// {print $3}' | while read -r library; do

@@ -172,8 +172,8 @@ def inputs_of(arguments: argparse.Namespace):
             yield line.removesuffix("\n")
 
 
-# What one input can end in besides an answer: a failed call, or an input that no message can hold (bytes that are not
-# UTF-8, an id that is no number).
+# Errors of one input: a failed call, or an input that no message can hold (bytes that are not
+# UTF-8, an id that is not a number).
 INPUT_ERRORS = (grpc.RpcError, ValueError)
 
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# From a clean clone to phonemes: sets up, builds every target into build/, and pronounces the given words (or a few of our own)
-# with the model in deploy/models/g2p: first by the command line, then by a server and its Python client, as a stream. What the demo is about
-# goes to standard output, everything else to standard error.
+# From a clean clone to phonemes: sets up, builds every target into build/, and pronounces the given
+# words (or a few built-in ones) with the model in deploy/models/g2p: first with the command line,
+# then with a server and its Python client, as a stream. The demo's own output goes to standard
+# output, everything else to standard error.
 # usage: tools/demo.sh [WORD...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -26,7 +27,8 @@ client() {
   $python tools/client.py "$command" --target "127.0.0.1:$grpc_port" "$@"
 }
 
-build/quintet serve --model g2p=deploy/models/g2p --listen "127.0.0.1:$grpc_port" --http-listen "127.0.0.1:$http_port" --drain-delay 0 &
+build/quintet serve --model g2p=deploy/models/g2p --listen "127.0.0.1:$grpc_port" \
+  --http-listen "127.0.0.1:$http_port" --drain-delay 0 &
 server=$!
 trap 'kill "$server" 2>/dev/null || true' EXIT
 for _ in {1..100}; do
@@ -47,7 +49,8 @@ echo "One line of its metrics:"
 $python -c "
 import urllib.request
 text = urllib.request.urlopen('http://127.0.0.1:$http_port/metrics', timeout=10).read().decode()
-print(next(line for line in text.splitlines() if line.startswith('quintet_generation_tokens_total')))"
+name = 'quintet_generation_tokens_total'
+print(next(line for line in text.splitlines() if line.startswith(name)))"
 
 kill -TERM "$server"
 wait "$server"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes models/tokenizers/unicode_tables.cc: the Unicode facts that Hugging Face's tokenizers library
-uses.
+"""Writes models/tokenizers/unicode_tables.cc: the Unicode facts that Hugging Face's tokenizers
+library uses.
 
 Each part of that library has its own version of Unicode, so the tables are queried from the library
 itself, code point by code point, instead of being taken from one version's data files. Only
@@ -48,7 +48,7 @@ def varint(value):
 
 
 def runs(value_of):
-    """(start delta, value) of each run of equal values over all code points; surrogates take value 0."""
+    """(start delta, value) of each run of equal values over all code points; surrogates get 0."""
     out, last_start, last = b"", 0, 0
     for c in range(0x110000):
         value = 0 if 0xD800 <= c < 0xE000 else value_of(c)
@@ -73,7 +73,8 @@ def changed_by(normalizer, extra=()):
 
 def combining_classes():
     nfd = nm.NFD()
-    # One mark of each class, by ascending class: a mark sorts before another exactly when its class is lower.
+    # One mark of each class, by ascending class: a mark sorts before another exactly when its class
+    # is lower.
     marks = {
         1: 0x334,
         6: 0x16FF0,
@@ -149,8 +150,8 @@ def combining_classes():
 
 
 def joins_letter_before():
-    """Code points that do not start a grapheme cluster after a letter: normalisation rules that only turn "a" into "X" replace a whole
-    cluster that starts with "a"."""
+    """Code points that do not start a grapheme cluster after a letter: normalisation
+    rules that only turn "a" into "X" replace a whole cluster that starts with "a"."""
     units = [0] * 512
     units[0] = 256 << 10
     units[256 ^ ord("a")] = ord("a") | 1 << 8 | 1 << 10

@@ -33,7 +33,7 @@ LOOPBACK = re.compile(r"(127\.[0-9.]+|localhost|\[::1\]):[0-9]+$|unix:")
 
 
 def _generate_stubs() -> pathlib.Path:
-    """Folder of the generated modules; generates them unless it exists for these files and versions."""
+    """Folder of the generated modules, generated unless present for these files and versions."""
     protos = sorted(PROTO_DIRECTORY.rglob("*.proto"))
     if not protos:
         raise ImportError(f"no .proto files in {PROTO_DIRECTORY}")
@@ -148,8 +148,8 @@ def _channel_options(
         ("grpc.per_rpc_retry_buffer_size", max_message_bytes),
     ]
     if attempts > 1:
-        # gRPC waits as long as the server's grpc-retry-pushback-ms says, which repeats its RetryInfo; without one, by
-        # this policy.
+        # gRPC waits for the time in the server's grpc-retry-pushback-ms, which equals its
+        # RetryInfo; without one, it follows this policy.
         policy = {
             "maxAttempts": attempts,
             "initialBackoff": "0.1s",
@@ -186,9 +186,10 @@ def vectors(embedding: pb.Embedding) -> list[list[float]]:
 class Client:
     """A channel to one server.
 
-    `call` gives CallOptions for every call ({"model": "g2p", "priority": "PRIORITY_LOW"}); `decoding` of a method is
-    DecodingOptions as a message or a dict; `attempts` counts the first one (gRPC allows up to 5), 1: no retries. An API
-    key is not sent in plain text beyond this machine unless `allow_plaintext`: ValueError.
+    `call`: CallOptions for every call ({"model": "g2p", "priority": "PRIORITY_LOW"}).
+    `decoding` of a method: DecodingOptions as a message or a dict.
+    `attempts`: maximum attempts including the first (gRPC allows up to 5); 1 means no retries.
+    An API key is not sent in plain text beyond this machine unless `allow_plaintext`: ValueError.
     """
 
     def __init__(

@@ -64,7 +64,8 @@ def catch_filter(name):
 
 
 def earlier_seconds(file):
-    """{(path, tool, case): seconds} of those that ended; where one path's did not, the other's stand for it."""
+    """{(path, tool, case): seconds} of those that ended; if one path's did not, the other's time is
+    used."""
     if not file or not os.path.exists(file):
         return {}
     ended = [
@@ -92,7 +93,7 @@ def clean_ones(file):
 
 
 def groups_of(args, names, expected, done):
-    """[(path, tool, cases)], those that take longest first, or shortest, without those that are done."""
+    """[(path, tool, cases)] without those that are done, longest or shortest first."""
     groups = []
     for path in args.paths:
         for tool in args.tools:
@@ -147,7 +148,7 @@ def run_cases(args, path, tool, names, end):
 
 
 def only_in_library(text):
-    """Whether racecheck's report is whole and every hazard of it lies inside one of cuBLASLt's kernels."""
+    """Whether racecheck's report is complete and all its hazards are in cuBLASLt's kernels."""
     summary = re.search(r"RACECHECK SUMMARY: (\d+) hazards? displayed", text)
     if not summary or "Internal Sanitizer Error" in text or "Maximum number of hazards" in text:
         return False

@@ -31,10 +31,13 @@ install_packages() {
     trap '"${as_root[@]}" rm /usr/sbin/policy-rc.d' EXIT
   fi
   "${as_root[@]}" apt-get update -qq >&2
-  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >&2
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y -qq --no-install-recommends "$@" >&2
   local package
   for package in "$@"; do
-    case $package in haproxy | prometheus) "${as_root[@]}" systemctl disable --quiet "$package" ;; esac
+    case $package in
+      haproxy | prometheus) "${as_root[@]}" systemctl disable --quiet "$package" ;;
+    esac
   done
 }
 

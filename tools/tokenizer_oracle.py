@@ -53,18 +53,31 @@ MINIPILE = (
     r"\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 SENTENCES = """The quick brown fox jumps over the lazy dog, and it's 42 o'clock!
-translate English to German: The house is wonderful. summarize: studies have shown that owning a dog is good for you.
-Le café déjà vu, où l'été s'achève; la naïveté coûte 1 234,56 € aujourd'hui. Être ou ne pas être, voilà la question.
-Die Größe der Straße überrascht Äpfel, Öl und Übermut. Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich.
-Съешь же ещё этих мягких французских булок, да выпей чаю. Широкая электрификация южных губерний.
-Ο καιρός είναι καλός σήμερα. Ξεσκεπάζω την ψυχοφθόρα βδελυγμία.
-שלום עולם, מה שלומך היום? דג סקרן שט בים מאוכזב. مرحبا بالعالم، كيف حالك اليوم؟ نص حكيم له سر قاطع.
-नमस्ते दुनिया, आप कैसे हैं? ऋषियों को सताने वाले दुष्ट। สวัสดีชาวโลก เป็นมนุษย์สุดประเสริฐเลิศคุณค่า
-你好，世界！今天天气很好。我們都是學生。いろはにほへと ちりぬるを。カタカナとひらがな。안녕하세요 세계, 키스의 고유조건은 입술끼리 만나야 하고.
-Tiếng Việt có nhiều dấu thanh. Příliš žluťoučký kůň úpěl ďábelské ódy. Pchnąć w tę łódź jeża lub ośm skrzyń fig.
-Pijamalı hasta yağız şoföre çabucak güvendi. ISTANBUL İstanbul ısı. Þjóð æði ǆ ǅ ß ﬁ ﬂ ſ K Å
+translate English to German: The house is wonderful. summarize: studies have shown that owning a \
+dog is good for you.
+Le café déjà vu, où l'été s'achève; la naïveté coûte 1 234,56 € aujourd'hui. Être ou \
+ne pas être, voilà la question.
+Die Größe der Straße überrascht Äpfel, Öl und Übermut. Zwölf Boxkämpfer jagen Viktor quer \
+über den großen Sylter Deich.
+Съешь же ещё этих мягких французских булок, да выпей \
+чаю. Широкая электрификация южных губерний.
+Ο καιρός είναι καλός σήμερα. Ξεσκεπάζω την ψυχοφθόρα \
+βδελυγμία.
+שלום עולם, מה שלומך היום? דג סקרן שט בים מאוכזב. مرحبا \
+بالعالم، كيف حالك اليوم؟ نص حكيم له سر قاطع.
+नमस्ते दुनिया, आप कैसे हैं? ऋषियों को \
+सताने वाले दुष्ट। สวัสดีชาวโลก \
+เป็นมนุษย์สุดประเสริฐเลิศคุณค่า
+你好，世界！今天天气很好。我們都是學生。いろはにほへと \
+ちりぬるを。カタカナとひらがな。안녕하세요 세계, 키스의 고유조건은 \
+입술끼리 만나야 하고.
+Tiếng Việt có nhiều dấu thanh. Příliš žluťoučký kůň úpěl ďábelské ódy. \
+Pchnąć w tę łódź jeża lub ośm skrzyń fig.
+Pijamalı hasta yağız şoföre çabucak güvendi. ISTANBUL İstanbul ısı. Þjóð æði ǆ ǅ \
+ß ﬁ ﬂ ſ K Å
 def f(x):\n\treturn {"a": [1, 2, x**2]}  # comment\n\nif __name__ == '__main__':\n    print(f(3))
-https://example.com/path?q=a+b&c=%20#frag user@example.org 2024-01-31T23:59:59Z 3.14159 1e-10 0xDEADBEEF $1,000.00
+https://example.com/path?q=a+b&c=%20#frag user@example.org 2024-01-31T23:59:59Z 3.14159 1e-10 \
+0xDEADBEEF $1,000.00
 """.strip().split("\n")
 SNIPPETS = [
     "\U0001f600",
@@ -288,8 +301,9 @@ def fuzz_string(rng):
     return text
 
 
-# ---- Kinds. Each writes its files into a folder and returns an object with encode(text) -> (ids, plain ids, spans or None) and
-# decode(ids) -> (skipping special tokens, keeping them), a member None where there is no reference.
+# ---- Kinds. Each writes its files into a folder and returns an object with
+# encode(text) -> (ids, plain ids, spans or None) and
+# decode(ids) -> (text without special tokens, text with them); None where there is no reference.
 class HuggingFace:
     def __init__(self, tokenizer, folder, clean_up=False):
         self.tokenizer = tokenizer
@@ -365,7 +379,8 @@ def sentencepiece_kind(model_type, **options):
 
 
 def declared_kind(make_files, **files):
-    """The files that another kind makes, next to small files that say how transformers is to read them; None removes a file."""
+    """The files of another kind, plus small files that tell transformers how to read them; None
+    removes a file."""
 
     def make(folder):
         make_files(folder)
@@ -529,7 +544,8 @@ FALLBACK_DECODER = D.Sequence(
 SENTINELS = [f"<extra_id_{i}>" for i in range(100)]
 T5, GPT2 = {"model_type": "t5"}, {"model_type": "gpt2"}
 NAMED = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
-# The files of google-t5/t5-small, google/mt5-small and google/byt5-small, and what transformers 4.57 saves of a slow T5Tokenizer.
+# The files of google-t5/t5-small, google/mt5-small and google/byt5-small, and the files that
+# transformers 4.57 saves for a slow T5Tokenizer.
 T5_CONFIG = {
     "model_max_length": 512,
     "extra_ids": 100,
@@ -872,9 +888,11 @@ LONG_WORD_PROCESSES = 9
 
 
 def time_long_words(kind, folder, dump):
-    """Milliseconds of one thread for each word and size, and the largest growth from one size to its double.
+    """Milliseconds of one thread for each word and size, and the largest growth from one size to
+    its double.
 
-    Each the median of several processes, and each process times one of them: memory that the kernel has cleared for one text is there for the next.
+    Each time is the median of several processes, and each process times only one text: otherwise
+    later texts would reuse memory that the kernel has already cleared for earlier ones.
     """
     words = {}
     for word, unit in LONG_WORDS.items():
@@ -923,7 +941,8 @@ CASES_OF_A_FIXTURE = 142
 
 
 def write_fixtures(target, kinds):
-    """One folder a kind, with cases.jsonl: {"t": text, "i": ids, "s": decoded without special tokens, "k": with them where it differs}."""
+    """Writes one folder per kind, with cases.jsonl: {"t": text, "i": ids, "s": decoded without
+    special tokens, "k": decoded with them if that differs}."""
     for number, kind in enumerate(FIXTURES):
         if kinds and kind not in kinds:
             continue

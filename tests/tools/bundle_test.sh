@@ -1,5 +1,6 @@
 #!/bin/sh
-# bundle_test.sh BUNDLE_SH: packs a program of this system that needs a library of its own, and runs it from where it is unpacked.
+# bundle_test.sh BUNDLE_SH: packs a program of this system that needs a library of its own, and runs
+# it from the unpacked archive.
 set -eu
 bundle=$1
 root=$(mktemp -d)
@@ -19,7 +20,8 @@ ls ops/lib/liblzma.so.* >/dev/null || fail 'no library of the program'
 echo words >text
 found=$(ops/run sh -c 'command -v xz')
 [ "$(readlink -f "$found")" = "$(readlink -f ops/bin/xz)" ] || fail "another program runs: $found"
-ops/run xz --stdout text | ops/run xz --decompress | cmp - text || fail 'the packed program does not work'
+ops/run xz --stdout text | ops/run xz --decompress | cmp - text ||
+  fail 'the packed program does not work'
 
 if "$bundle" ops.tar.xz no/such/program >output 2>&1; then fail 'no program, but no error'; fi
 if "$bundle" ops "$(command -v xz)" >output 2>&1; then fail 'not an archive, but no error'; fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Attention under column masks (FlashMask) on a GPU: bench_attention_gpu against FlexAttention in the
-same run.
+"""Attention under column masks (FlashMask) on a GPU: bench_attention_gpu against FlexAttention in
+the same run.
 
     attention_masks_torch.py --bench build/tools/bench_attention_gpu --out masks.json
 

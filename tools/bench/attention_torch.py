@@ -48,7 +48,8 @@ BIASES = (
 )  # Quintet's; the last two where bench_attention_gpu has them for a shape
 PEERS = ("cudnn", "flash", "cudnn_matrix", "efficient_matrix", "flex")
 SAME = (("cudnn", "flash"), ("cudnn_matrix", "efficient_matrix"))  # peers of one function
-# By head_dim: queries, keys, stages, warps. Of nine that were tried, torch's own choice among them, the fastest.
+# By head_dim: queries, keys, stages, warps. The fastest of nine that were tried, including torch's
+# own choice.
 FLEX_TILES = {64: ((128, 32, 3, 4),), 128: ((128, 64, 3, 8),)}
 
 
@@ -135,7 +136,9 @@ class Inputs:
         import torch
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-        # Every distance has its entry, so that neighbours' lie side by side: clamped distances into a table of 257 take 2 to 4 times as long, a bf16 table too.
+        # Every distance has its own entry, so that neighbouring distances read adjacent entries:
+        # clamped distances into a table of 257 entries take 2 to 4 times as long, as does a bf16
+        # table.
         distances = (
             torch.arange(1 - self.n, self.n, device="cuda").clamp(-SATURATION, SATURATION)
             + SATURATION

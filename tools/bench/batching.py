@@ -45,7 +45,7 @@ class Rates:
         )
 
     def best(self, high: float, batch: int, limit_ms: float) -> tuple[float, list[dict]]:
-        """The highest rate below `high` that keeps the limit, found by halving; every probe made."""
+        """The highest rate below `high` that keeps the limit, by bisection, and all probes."""
         low, probes = 0.0, []
         for _ in range(self._args.probes):
             rate = (low + high) / 2

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Continuous batching on a GPU against one batch at a time of the same requests, each in one process
-(quintet bench engine).
+"""Continuous batching on a GPU against one batch at a time of the same requests, each in one
+process (quintet bench engine).
 
 Requests: 16 to 512 input tokens, exactly 8 to 128 output tokens, every fourth with 4 beams, drawn
 from one seed. Model: T5-base's shape with random weights in bf16.

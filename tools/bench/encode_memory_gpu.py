@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Memory and time of encoding one long input on a GPU in bf16: Quintet, and transformers' encoder in
-the same run.
+"""Memory and time of encoding one long input on a GPU in bf16: Quintet, and transformers' encoder
+in the same run.
 
 Random weights of T5-base's shape; one input of 8k, 16k, 32k and 64k random tokens.
 Quintet: all device memory that the process takes, weights included, from before the load to after

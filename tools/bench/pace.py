@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The pace of running streams while long inputs are encoded concurrently: the 99th percentile of the
-time between tokens at half load, with and without arriving inputs of 2,048 tokens, on a model of
-T5-small's shape with random weights or on --model DIR.
+"""The pace of running streams while long inputs are encoded concurrently: the 99th percentile of
+the time between tokens at half load, with and without arriving inputs of 2,048 tokens, on a model
+of T5-small's shape with random weights or on --model DIR.
 
 Half load is half the requests per second that a closed loop of --max-running reaches. The long
 inputs arrive at the rate that would keep an otherwise idle engine busy for --long-share of the
@@ -16,13 +16,23 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "reliability"))
 import random_t5  # noqa: E402
-from serving import LOAD_CORE, SERVER_CORE, Load, Server, Verdict, arguments, failures, load  # noqa: E402
+from serving import (  # noqa: E402
+    LOAD_CORE,
+    SERVER_CORE,
+    Load,
+    Server,
+    Verdict,
+    arguments,
+    failures,
+    load,
+)
 
 DEFAULT = "default"
 
 
 def measure(model: str, share, args) -> dict:
-    """With one --prefill-share: the loads quiet and with long inputs, and what both were made from."""
+    """Measures one --prefill-share: the loads without and with long inputs, and the parameters
+    of both."""
     flags = {} if share == DEFAULT else {"prefill_share": share}
     streams = dict(
         core=LOAD_CORE,

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Quintet against CTranslate2 and transformers on a CPU: same weights, same shapes, same threads, same
-run.
+"""Quintet against CTranslate2 and transformers on a CPU: same weights, same shapes, same
+threads, same run.
 
 Needs Python packages from PyPI: torch, transformers, ctranslate2, numpy. Nothing is downloaded:
 checkpoints with random weights of the real shapes are made here, from transformers' own config
@@ -113,7 +113,7 @@ def tokens_of(vocab):
 
 
 def prepare(name, work):
-    """Writes work/NAME (Hugging Face), NAME.ct2 and, for T5, NAME.ct2-encoder, unless they are there."""
+    """Writes work/NAME (Hugging Face), NAME.ct2 and, for T5, NAME.ct2-encoder, unless present."""
     import ctranslate2
     from ctranslate2.converters import transformers as loaders
     from ctranslate2.specs import transformer_spec
@@ -377,7 +377,8 @@ class Peer:
 
 
 def quintet_times(args, directory, name, dtype, threads, shapes, repetitions):
-    """{label: [ms]}: one process for each distinct shape of input, all repetitions inside; and the conditions it reports."""
+    """{label: [ms]} and the conditions that the processes report. One process per distinct input
+    shape runs all its repetitions."""
     gpt2 = SHAPES[name][0] == "gpt2"
     times, conditions = {}, None
     for shape in shapes:

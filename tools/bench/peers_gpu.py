@@ -33,7 +33,9 @@ import time
 from peers import SHAPES, build_model, label, random_ids, versions
 
 SOURCE_TOKENS, NEW_TOKENS = 128, 64
-GROUPS = {  # model: calls whose batch sizes are measured together: (mode, tokens of an input, beams, batches)
+# Per model, the calls whose batch sizes are measured together: (mode, input tokens, beams,
+# batches).
+GROUPS = {
     "t5-small": [("generate", SOURCE_TOKENS, 1, [1, 128])],
     "t5-base": [
         ("generate", SOURCE_TOKENS, 1, [1, 8, 32, 128]),

@@ -39,7 +39,8 @@ CONFIG = {
 
 
 def tensors():
-    """Name, shape and the standard deviation of Hugging Face's initialisation (0: all ones) of every tensor."""
+    """Name, shape and the standard deviation of Hugging Face's initialisation (0: all ones) of
+    every tensor."""
     yield "shared.weight", (VOCAB, D_MODEL), 1.0
 
     def attention(prefix, biased):
@@ -73,7 +74,8 @@ def tensors():
 def values(count: int, deviation: float, chance: random.Random) -> bytes:
     if deviation == 0:
         return array.array("f", [1.0]).tobytes() * count
-    # A prime number of values, repeated: no two rows of a matrix are alike, and 60 million are there in a second.
+    # A prime number of values, repeated: no two rows of a matrix are equal, and 60 million values
+    # take one second.
     period = [chance.gauss(0, deviation) for _ in range(min(count, 65521))]
     data = array.array("f", period).tobytes()
     return (data * (count * 4 // len(data) + 1))[: count * 4]

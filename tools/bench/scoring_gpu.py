@@ -29,7 +29,7 @@ GOAL = 8.0
 
 
 def checkpoint(name, positions, work):
-    """Directory of a model with random weights of that shape and room for `positions`; made once."""
+    """Directory of a random model of that shape with at least `positions`; created once."""
     import torch
 
     family, sizes = SHAPES[name]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""log_softmax + topk of 128 x 32128 f32 logits on a GPU: bench_kernels_gpu against torch in the same
-run.
+"""log_softmax + topk of 128 x 32128 f32 logits on a GPU: bench_kernels_gpu against torch in the
+same run.
 
     selection_torch.py --bench build/tools/bench_kernels_gpu --out selection.json
 

@@ -26,9 +26,20 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "reliability"))
 import random_t5  # noqa: E402
-from serving import G2P, LOAD_CORE, QUINTET, SERVER_CORE, Server, Verdict, arguments, load, spawn  # noqa: E402
+from serving import (  # noqa: E402
+    G2P,
+    LOAD_CORE,
+    QUINTET,
+    SERVER_CORE,
+    Server,
+    Verdict,
+    arguments,
+    load,
+    spawn,
+)
 
-# As in bench engine: encoding is not held back for running streams, and no encoder output is kept for the next round.
+# As in bench engine: encoding is not throttled for running streams, and no encoder output is cached
+# for the next round.
 AS_ENGINE = dict(prefill_share=0, encoder_cache_bytes=0)
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The share of a GPU's speed that the server keeps: the requests of batching_gpu.py in a closed loop
-that keeps the queue filled, alternately on an engine inside `quintet bench engine` and through
+"""The share of a GPU's speed that the server keeps: the requests of batching_gpu.py in a closed
+loop that keeps the queue filled, alternately on an engine inside `quintet bench engine` and through
 `quintet serve` and a client, both as streams (one message per step) and as whole answers.
 
 A model of T5-base's shape with random weights in bf16. Server and engine have the first half of the

@@ -161,7 +161,8 @@ class Peer:
         )
 
     def send(self, stream: int, data: bytes, last: bool = False, times: int = 1):
-        """Sends the data so many times, as the windows allow, until the stream ends. Yields the bytes sent so far."""
+        """Sends the data that many times, as the windows allow, until the stream ends. Yields the
+        bytes sent so far."""
         sent, total = 0, len(data) * times
         while sent < total and not self.ended(stream):
             room = min(
@@ -187,8 +188,8 @@ class Peer:
                 return
 
     def answer(self, stream: int, timeout_s: float = 20) -> bytes:
-        """Waits for the end of the stream and returns its payloads; b"reset" or b"closed" if the server
-        reset the stream or closed the connection."""
+        """Waits for the end of the stream and returns its payloads; b"reset" or b"closed" if the
+        server reset the stream or closed the connection."""
         end = time.monotonic() + timeout_s
         while not self.ended(stream):
             if time.monotonic() > end:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Row 18: a server at its memory limit: first a limit of the address space (`ulimit -v`), then, with
---cgroup, of resident memory (memory.max).
+"""Row 18: a server at its memory limit: first a limit of the address space (`ulimit -v`), then,
+with --cgroup, of resident memory (memory.max).
 
 Clients send, without pauses, the requests that take most memory: 64 inputs of 1,500 tokens encoded
 without pooling, 1 MiB of text tokenized with spans, a million ids detokenized; together with short

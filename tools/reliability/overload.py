@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Row 2: twice the load that the server can handle. Goodput stays near its peak, rejections are fast
-and carry a RetryInfo, every request gets exactly one response, and memory stays constant.
+"""Row 2: twice the load that the server can handle. Goodput stays near its peak, rejections are
+fast and carry a RetryInfo, every request gets exactly one response, and memory stays constant.
 
 The server has one core, the load another. Capacity: a closed loop with as many requests as may run.
 Peak goodput: the best of several open loops around the capacity. A request counts as goodput if it

@@ -35,7 +35,8 @@ def trimmed(values: list[float], share: float = 0.1) -> tuple[float, float]:
 
 
 class Meter:
-    """CPU seconds of a server for each token that it generates, between two looks. A look reads /metrics once, in every slot alike."""
+    """CPU seconds of a server per generated token, between two readings. A reading fetches /metrics
+    once, in every slot alike."""
 
     def __init__(self, server: Server):
         self._server = server

@@ -1,4 +1,5 @@
-"""Shared by the reliability scripts: a server process, loads by `quintet bench serve`, and verdicts.
+"""Shared by the reliability scripts: a server process, loads by `quintet bench serve`, and
+verdicts.
 
 Standard library only. All traffic uses the loopback interface, and every process started here is
 ended here.
@@ -76,8 +77,12 @@ def http_get(port: int, path: str, timeout_s: float = 10) -> tuple[int, str]:
 
 
 class Server:
-    """`quintet serve` with the shipped model unless another is named. `flags` are those of the subcommand, with underscores. `core`: of all
-    its threads; `engine_core`: of the engine's instead. `address_space`: RLIMIT_AS in bytes; `cgroup`: the folder of the cgroup it runs in."""
+    """`quintet serve` with the shipped model unless another is given.
+
+    `flags`: those of the subcommand, with underscores. `core`: the core of all its threads;
+    `engine_core`: the core of the engine's threads instead. `address_space`: RLIMIT_AS in bytes.
+    `cgroup`: the folder of the cgroup it runs in.
+    """
 
     def __init__(
         self,
@@ -94,7 +99,8 @@ class Server:
         **flags,
     ):
         self.port, self.http_port = ports or (free_port(), free_port())
-        # The cache of encoder outputs grows to its limit by design: a small one is full after a warm-up, so that growth means something.
+        # The encoder output cache grows to its limit by design: a small one is full after a
+        # warm-up, so that later growth of memory is significant.
         given = {
             "listen": f"127.0.0.1:{self.port}",
             "http_listen": f"127.0.0.1:{self.http_port}",
@@ -160,7 +166,7 @@ class Server:
         return self._log.read().decode(errors="replace")
 
     def stop(self, timeout_s: float = 60) -> int:
-        """Sends SIGTERM and waits; returns the exit code, or -9 if the drain exceeds the time limit."""
+        """Sends SIGTERM and waits; returns the exit code, or -9 if the drain exceeds the limit."""
         if self.alive():
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -173,7 +179,7 @@ class Server:
         return http_get(self.http_port, path, timeout_s)
 
     def metrics(self) -> dict[str, float]:
-        """Sums over the labels of every metric of this server; of histograms the _sum and _count."""
+        """Each metric of this server summed over its labels; of histograms the _sum and _count."""
         sums: dict[str, float] = {}
         for line in self.get("/metrics")[1].splitlines():
             if line and not line.startswith("#"):
@@ -311,7 +317,8 @@ def lost(report: dict) -> int:
 
 
 class Verdict:
-    """Collects the claims of one row of the acceptance table; prints them and writes them as JSON."""
+    """Collects the claims of one row of the acceptance table, prints them and writes them as
+    JSON."""
 
     def __init__(self, name: str, row: int | None, what: str):
         self._begin = time.monotonic()
@@ -326,7 +333,8 @@ class Verdict:
         }
 
     def conditions(self, report: dict):
-        """From any report of a load: hardware, versions. Its client may be held to one core, the machine is not."""
+        """Copies hardware and versions from any report of a load. Its client may be pinned to one
+        core, the machine is not."""
         self.data["conditions"] = {**report["conditions"], "cores": os.cpu_count()}
 
     def figure(self, name: str, value):

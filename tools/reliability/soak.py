@@ -116,7 +116,8 @@ class Chaos:
         )
 
     def burst(self):
-        """Long enough to keep the queue full for a while: how long the last ones in it wait does not hang on a moment."""
+        """Long enough to keep the queue full for a while, so that the wait of its last requests
+        does not depend on one moment."""
         load(
             self._server.target,
             request_rate=20 * self._rate,
