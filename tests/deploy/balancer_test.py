@@ -1,4 +1,7 @@
-"""Tests of the load balancer files: HAProxy checked by haproxy and run in front of a server; Envoy only parsed."""
+"""Tests of the load balancer files.
+
+haproxy checks its file and runs in front of a server; the Envoy file is only parsed.
+"""
 
 import sys
 
@@ -132,7 +135,10 @@ def test_haproxy_lets_only_the_service_through(server, certificate, tmp_path):
 
 
 def status_of_raw_call(port: int, *fields: tuple[str, str]) -> bytes:
-    """Sends a call with the raw metadata `fields`. Returns its grpc-status, or b"" without a response."""
+    """Sends a call with the raw metadata `fields`.
+
+    Returns its grpc-status, or b"" without a response.
+    """
     with frames.connect(port) as connection:
         block = frames.header_block(
             frames.request_fields("/grpc.health.v1.Health/Check", more=fields)

@@ -46,7 +46,10 @@ def accepts(port: int) -> bool:
 
 @contextlib.contextmanager
 def listening(count: int, command_of, log: pathlib.Path):
-    """Runs the program `command_of(*ports)` on free ports and yields the ports. Retries if a port was taken."""
+    """Runs the program `command_of(*ports)` on free ports and yields the ports.
+
+    Retries if a port was taken.
+    """
     for _ in range(5):
         ports = [free_port() for _ in range(count)]
         with open(log, "wb") as output:

@@ -1,4 +1,4 @@
-"""Checks deploy/kubernetes against the Kubernetes schemas, for consistency, and against the flags."""
+"""Checks deploy/kubernetes against the Kubernetes schemas and the flags, and for consistency."""
 
 import json
 
@@ -123,7 +123,8 @@ def test_probes():
             container()[probe][field]
             for field in ("failureThreshold", "periodSeconds", "timeoutSeconds")
         )
-    # The default timeout of 1 s is too short on a busy node: a failed liveness probe restarts the pod.
+    # The default timeout of 1 s is too short on a busy node: a failed liveness probe restarts the
+    # pod.
     assert times == {
         "startupProbe": (60, 10, 5),
         "livenessProbe": (3, 10, 5),

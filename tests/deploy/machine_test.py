@@ -25,7 +25,10 @@ def instruction(stage: str, name: str) -> str:
 
 
 def owners(libraries: set[str]) -> set[str]:
-    """Returns the packages of shared libraries. dpkg knows files of /lib (a link to /usr/lib) by either path."""
+    """Returns the packages of shared libraries.
+
+    dpkg knows files of /lib (a link to /usr/lib) by either path.
+    """
     paths = {
         library: {library, library.removeprefix("/usr"), "/usr" + library} for library in libraries
     }
@@ -86,7 +89,7 @@ def test_the_image_runs_confined():
 
 
 def test_health_check(server):
-    """Runs the health check command of the image against a ready server and against a closed port."""
+    """Runs the health check command of the image on a ready server and on a closed port."""
     command = (
         re.search(r'CMD \["bash", "-c", "(.*)"\]', instruction("base", "HEALTHCHECK"))
         .group(1)

@@ -76,11 +76,20 @@ class SpacedTokenizer : public Tokenizer {
   std::vector<std::string> pieces_;
 };
 
-const std::vector<std::string> kSpaced{
-    "<pad>",        "</s>", "<unk>",  "▁the",   "▁",      "cat",    "▁.",     ".",      "▁do",
-    "▁n't",         "n",    "'t",     "'",      "▁'s",    "s",      "▁we",    "▁'",     "ve",
-    "▁!",           "x",    "<0xE2>", "<0x82>", "<0xAC>", "<0xC3>", "<0xA9>", "<0x41>", "é",
-    "\xEF\xBF\xBD", "re"};
+const std::vector<std::string> kSpaced{// special tokens
+                                       "<pad>", "</s>", "<unk>",
+                                       // words
+                                       "▁the", "▁", "cat", "▁.", ".", "▁do",
+                                       // n't and 's
+                                       "▁n't", "n", "'t", "'", "▁'s", "s",
+                                       // we've
+                                       "▁we", "▁'", "ve",
+                                       // others
+                                       "▁!", "x",
+                                       // bytes
+                                       "<0xE2>", "<0x82>", "<0xAC>", "<0xC3>", "<0xA9>", "<0x41>",
+                                       // characters
+                                       "é", "\xEF\xBF\xBD", "re"};
 // Byte-level tokens: any byte may be a token.
 const std::vector<std::string> kBytes{
     "",         "",     "",     "a",        "b",        "ab", " ",  "\xE2", "\x82", "\xAC",

@@ -172,7 +172,10 @@ def make_sentencepiece():
         f'pieces {{ piece: "{piece}" score: {score} type: {kind} }}\n'
         for piece, score, kind in pieces
     )
-    charsmap = r'"\020\000\000\000\001\000\000\000\002\004\000\000\003\010\000\000\004\000\000\000x\000yy\000"'
+    charsmap = (
+        r'"\020\000\000\000\001\000\000\000\002\004\000\000'
+        r'\003\010\000\000\004\000\000\000x\000yy\000"'
+    )
     for name, normalizer in (("plain", ""), ("mapped", f"precompiled_charsmap: {charsmap}")):
         text = body + f"normalizer_spec {{ {normalizer} }}\n"
         write(
@@ -242,8 +245,8 @@ def make_request():
             1,
             "Generate",
             f"input {{ {ids} }} decoding {{ do_sample: true seed: 7 "
-            "temperature: 0.5 top_k: 9 top_p: 0.9 typical_p: 0.9 min_p: 0.1 repetition_penalty: 1.2 "
-            "num_return_sequences: 3 echo: true }",
+            "temperature: 0.5 top_k: 9 top_p: 0.9 typical_p: 0.9 min_p: 0.1 "
+            "repetition_penalty: 1.2 num_return_sequences: 3 echo: true }",
         ),
         (
             "constraints",

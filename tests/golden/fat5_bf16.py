@@ -198,7 +198,8 @@ def check(folder):
     exact = run("f32")
     if max(exact.values()) > TOLERANCE:
         raise SystemExit(
-            f"{folder.name}: fp32 is off by {exact}, more than {TOLERANCE}: this is not the recorded model"
+            f"{folder.name}: fp32 is off by {exact}, more than {TOLERANCE}: "
+            "this is not the recorded model"
         )
     found = {mode: run(mode) for mode in ("reference", "f32_residual")}
     (folder / "bf16.json").write_text(json.dumps(found, indent=1) + "\n")

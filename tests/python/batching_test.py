@@ -1,4 +1,4 @@
-"""Requests that share steps: none changes another's answer."""
+"""Tests that requests batched into one step do not change each other's answers."""
 
 import concurrent.futures
 
@@ -12,7 +12,7 @@ Code = grpc.StatusCode
 
 
 def at_once(calls) -> list:
-    """The answers, or errors, of calls that run side by side."""
+    """Runs the calls concurrently and returns the answer or the error of each."""
 
     def run(call):
         try:
@@ -25,7 +25,7 @@ def at_once(calls) -> list:
 
 
 def test_a_mixed_batch_equals_each_alone(client):
-    """Row 39: greedy, beams of 3 and 7, and samples in one batch of 32."""
+    """Row 39: greedy search, 3 and 7 beams, and sampling in one batch of 32."""
     options = [
         {},
         {"num_beams": 3},
@@ -47,10 +47,8 @@ def test_a_mixed_batch_equals_each_alone(client):
 
 POISONS = {
     "nothing": (pb.GenerateRequest(), Code.INVALID_ARGUMENT),
-    "empty text": (
-        pb.GenerateRequest(input=pb.Input(text="")),
-        Code.OK,
-    ),  # the end of sequence alone
+    # The input is the end-of-sequence token alone.
+    "empty text": (pb.GenerateRequest(input=pb.Input(text="")), Code.OK),
     "no ids": (pb.GenerateRequest(input=pb.Input(token_ids=pb.TokenIds())), Code.INVALID_ARGUMENT),
     "NUL": (pb.GenerateRequest(input=pb.Input(text="a\0b\0")), Code.OK),
     "bad UTF-8": (b"\x12\x04\x0a\x02\xc3\x28", Code.INVALID_ARGUMENT),  # input { text: "\303(" }
@@ -73,8 +71,8 @@ POISONS = {
 
 @pytest.mark.parametrize("poison, code", POISONS.values(), ids=POISONS.keys())
 def test_a_poisoned_request_among_31_good_ones(client, poison, code):
-    """Row 21."""
-    good, decoding = words(31), {"logprobs": True}  # equal to the bit
+    """Row 21. The good answers must be bitwise equal, including log-probabilities."""
+    good, decoding = words(31), {"logprobs": True}
     alone = [client.generate(word, decoding).sequences for word in good]
     raw = client.channel.unary_unary(
         "/quintet.v1.Inference/Generate",
@@ -91,7 +89,10 @@ def test_a_poisoned_request_among_31_good_ones(client, poison, code):
 
 
 def test_64_clients_at_once(server, client):
-    """Each with a connection of its own and 20 calls of every kind; what they get is what one client gets."""
+    """Each client opens its own connection and makes 20 calls of every kind.
+
+    The answers must equal those of a single client.
+    """
     many = words(64)
 
     def answers(own, word: str) -> tuple:

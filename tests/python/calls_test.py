@@ -1,4 +1,4 @@
-"""Every RPC, with the answers of the command line, bit for bit."""
+"""Tests that every RPC returns bitwise the same answers as the command line."""
 
 import json
 import math
@@ -31,7 +31,7 @@ def lines(*arguments: str, stdin: list[str]) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def tiny(tiny_models):
-    """All tiny models in one process."""
+    """A server with all tiny models in one process."""
     with Server(*tiny_models.values()) as running:
         yield running
     assert running.process.returncode == 0
@@ -298,7 +298,7 @@ def test_what_tokens_see_in_scores_of_gpt2(tiny, tiny_models, flags, options):
             assert [bits(token.log_prob) for token in got.logprobs] == [
                 bits(token["logprob"]) for token in want["tokens"]
             ]
-        if options:  # what is hidden, or no longer is, shows
+        if options:  # the options change the score
             assert [score.log_prob for score in scores] != [
                 score.log_prob for score in client.score(prompt, targets).scores
             ]
@@ -311,8 +311,9 @@ def test_tokens_and_back(client):
     for word in WORDS:
         tokens = client.tokenize(word).tokens
         assert (
-            tokens[0].piece == "\u2581" and tokens[-1].id == 1
-        )  # the beginning of a word, the end of sequence
+            tokens[0].piece == "\u2581"  # word start
+            and tokens[-1].id == 1  # end of sequence
+        )
         assert "".join(word[token.begin_byte : token.end_byte] for token in tokens[1:]) == word
         assert client.detokenize([token.id for token in tokens]).text == word
     with_specials = client.detokenize(

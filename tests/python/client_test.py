@@ -1,4 +1,4 @@
-"""tools/client.py as a user runs it, and how it waits and tries again."""
+"""Tests tools/client.py: its command line, its timeouts and its retries."""
 
 import hashlib
 import json
@@ -150,7 +150,7 @@ def test_stream_prints_as_it_comes(server):
         [*CLIENT, "stream", "--target", server.target, "a", *ENDLESS], stdout=subprocess.PIPE
     )
     try:
-        assert process.stdout.read(20)  # long before the 4,000 tokens are there
+        assert process.stdout.read(20)  # long before all 4,000 tokens are generated
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
     finally:
@@ -269,7 +269,10 @@ def test_the_key_from_a_file_or_the_environment(tmp_path):
 
 
 def test_refused_calls_are_tried_again_when_the_server_says():
-    """The server asks for 150 to 250 ms before each new attempt; left to itself, gRPC would make the second after about 100."""
+    """The server requests a delay of 150 to 250 ms before each retry.
+
+    By default gRPC would make the first retry after about 100 ms.
+    """
     with (
         Server(G2P, max_running=1, max_queue=1) as server,
         server.client() as other,
@@ -300,7 +303,11 @@ def test_refused_calls_are_tried_again_when_the_server_says():
 
 
 def test_grpcurl_commands_of_the_readme(server, client):
-    """grpcurl is not in Debian: its JSON is read here as grpcurl reads it, by the server's reflection, and each method called."""
+    """Calls the method of each grpcurl command in the README.
+
+    grpcurl is not in Debian. Like grpcurl, the test parses the JSON with the message types from
+    server reflection.
+    """
     readme = (SOURCE / "tools" / "README.md").read_text(encoding="utf-8")
     commands = re.findall(
         r"^    grpcurl -plaintext (?:-d '(.*)' )?127\.0\.0\.1:50051 ([\w.]+)/(\w+)$",

@@ -1,4 +1,7 @@
-"""A reader that closes the pipe (`quintet ... | head -1`) ends a command with the code for a failed output, and a message that says so."""
+"""Tests commands whose reader closes the pipe (`quintet ... | head -1`).
+
+They exit with the code for a failed output and print a message that names the error.
+"""
 
 import os
 import subprocess

@@ -12,7 +12,7 @@ from server_process import CASES, G2P, Server  # noqa: E402
 
 @pytest.fixture(scope="module")
 def server():
-    """The shipped model, on every default but the ports."""
+    """A server with the shipped model and the defaults of server_process.Server."""
     with Server(G2P) as running:
         yield running
     assert running.process.returncode == 0
@@ -26,7 +26,10 @@ def client(server):
 
 @pytest.fixture(scope="session")
 def tiny_models(tmp_path_factory):
-    """Folders of the golden checkpoints by name, with tokenizers that fit them: g2p's, and for gpt2 one that knows bytes only."""
+    """Folders of the golden checkpoints by name, each with a tokenizer.
+
+    gpt2 has a byte-only vocabulary; all others use the tokenizer of g2p.
+    """
     root = tmp_path_factory.mktemp("models")
     folders = {}
     for name in ("t5-encoder", "t5-seqcls", "t5-tokcls", "t5-qa", "t5-v1_1", "gpt2"):
@@ -43,7 +46,7 @@ def tiny_models(tmp_path_factory):
 
 
 def write_byte_vocabulary(folder: pathlib.Path) -> None:
-    """GPT-2's alphabet of bytes as the whole vocabulary, in the order of bytes."""
+    """Writes a vocabulary of GPT-2's 256 byte symbols, in byte order, without merges."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     letters, others = {byte: chr(byte) for byte in printable}, 0
     for byte in range(256):

@@ -1,6 +1,6 @@
-"""Every code of the contract's table of failures, with its details as google.rpc.Status.
+"""Tests every code in the contract's table of failures, with its google.rpc.Status details.
 
-Not reachable from outside on a CPU: ENGINE_FAULT and BUG.
+ENGINE_FAULT and BUG are not tested: no client can cause them on a CPU.
 """
 
 import grpc
@@ -69,9 +69,8 @@ def test_bad_fields(client, call, field):
 def test_bad_call_options(server, call, field):
     with server.client(call=call) as client:
         *calls, info = all_calls(client)
-        for rpc in (
-            calls if "model" not in call else [*calls, info]
-        ):  # GetModelInfo has but the name
+        # GetModelInfo takes only the model name.
+        for rpc in calls if "model" not in call else [*calls, info]:
             found = failure(rpc)
             assert (found.code, found.reason) == (Code.INVALID_ARGUMENT, "INVALID_FIELD")
             assert [name for name, _ in found.fields] == [field]
@@ -106,7 +105,7 @@ def test_heads_that_are_not_loaded(client, tiny_models):
                 ):
                     found = failure(rpc)
                     assert (found.code, found.reason) == (Code.FAILED_PRECONDITION, "HEAD_MISSING")
-        with server.client() as nameless:  # which one of two?
+        with server.client() as nameless:  # ambiguous: two models are loaded
             assert failure(lambda: nameless.encode(["a"])).code == Code.INVALID_ARGUMENT
 
 
@@ -133,7 +132,7 @@ def test_a_full_queue():
 
 
 def test_a_queue_that_is_full_of_tokens():
-    """The words name the limit that was met: requests have room."""
+    """The error names the limit that was reached: tokens, not requests."""
     with Server(G2P, max_running=1, max_queue_tokens=40) as server, server.client() as client:
         running = client.stream("a", ENDLESS)
         next(running)
@@ -160,13 +159,16 @@ def test_draining():
         found = failure(lambda: client.generate("a"))
         assert (found.code, found.reason) == (Code.UNAVAILABLE, "NOT_READY")
         assert found.retry_after_s is not None
-        *_, last = running  # what runs is finished
+        *_, last = running  # running requests finish
         assert last.HasField("complete") and last.complete.info.usage.output_tokens == 1500
         assert server.stop() == 0
 
 
 def test_deadlines_of_the_server():
-    """A client's own deadline hides the server's words: these calls have none, and get the server's."""
+    """Calls without a client deadline get the server's error.
+
+    With a client deadline, gRPC reports its own error instead.
+    """
     long = {"ignore_eos": True, "max_new_tokens": 20000}
     with (
         Server(

@@ -1,4 +1,4 @@
-"""The same failure ends every subcommand with the same code, and says why."""
+"""Tests that a failure has the same exit code and a message in every subcommand."""
 
 import json
 import shutil
@@ -74,7 +74,7 @@ def test_a_model_is_named_as_its_directory_is_whatever_ends_its_path(model):
 
 @pytest.fixture
 def model_with_fields(tmp_path):
-    """A model directory with the generation_config.json that is given."""
+    """Makes a model directory with the given generation_config.json."""
 
     def make(fields: dict) -> str:
         model = tmp_path / "model"
@@ -132,4 +132,4 @@ def test_serve_loads_a_classifier_whatever_its_generation_fields_are(tmp_path):
     (model / "generation_config.json").write_text('{"max_time": 2.5}', encoding="utf-8")
     found, text = run(*SERVE, "--model", model, "--max-memory", "1")
     assert "max_time" not in text
-    assert found == 1  # for lack of memory
+    assert found == 1  # --max-memory is too small

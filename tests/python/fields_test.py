@@ -1,5 +1,7 @@
-"""Values that a field cannot take: every float, integer, enum and id of a request. Each is refused before the engine sees it, by its name,
-without a word of the prompt, a path or a pointer."""
+"""Tests invalid values of every float, integer, enum and id field of a request.
+
+The server rejects each request before it reaches the engine. The error names the field and contains
+no part of the prompt, no path and no pointer."""
 
 import re
 
@@ -15,7 +17,8 @@ NAN, INFINITY = float("nan"), float("inf")
 NOT_NUMBERS = [NAN, INFINITY, -INFINITY]
 TOO_LARGE = 2**31
 
-# What else a field needs to act, and what it may not be, besides not being a number.
+# Per field: the options without which it has no effect, and its invalid values. NaN and infinities
+# are tested in addition.
 FLOATS = {
     "length_penalty": (BEAMS, [-10.1, 10.1]),
     "patience": ({**BEAMS, "early_stopping": "EARLY_STOPPING_FIRST"}, [-1.0, 0.0, 4.1]),
@@ -45,7 +48,7 @@ IDS = {
     "bad_words_ids": [pb.TokenIds(ids=[5]), pb.TokenIds(ids=[5, 128])],
     "decoder_prefix": pb.Input(token_ids=pb.TokenIds(ids=[5, 128])),
 }
-# Values of one field with another's.
+# Invalid combinations of fields, and the field that the error names.
 TOGETHER = [
     ({"min_new_tokens": 10, "max_new_tokens": 9}, "min_new_tokens"),
     ({"min_new_tokens": 1, "ignore_eos": True}, "min_new_tokens"),
@@ -93,7 +96,7 @@ def cases():
 
 
 def check_words(found: Failure) -> None:
-    """Only fields, numbers and limits."""
+    """The error contains only field names, numbers and limits."""
     for text in (found.message, *(description for _, description in found.fields)):
         assert PROMPT not in text
         assert "/" not in text and str(SOURCE) not in text
@@ -108,15 +111,19 @@ def refused(server, call, field: str) -> None:
     assert [re.sub(r"\.token_ids\.ids\[\d+\]$", "", name) for name, _ in found.fields] == [field], (
         found
     )
-    assert (
-        server.metric("quintet_requests_accepted_total") == accepted
-    )  # the engine has not seen it
+    # The request did not reach the engine.
+    assert server.metric("quintet_requests_accepted_total") == accepted
     check_words(found)
 
 
 def test_the_lists_above_name_every_field():
     named = {name for options, _ in cases() for name in options}
-    free = {"return_text", "return_token_ids", "skip_special_tokens", "echo"}  # any value can act
+    free = {
+        "return_text",
+        "return_token_ids",
+        "skip_special_tokens",
+        "echo",
+    }  # every value is valid
     assert named | free == {field.name for field in pb.DecodingOptions.DESCRIPTOR.fields}
 
 

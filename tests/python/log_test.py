@@ -1,4 +1,4 @@
-"""The log cannot be filled by clients, and nothing that becomes of it disturbs calls."""
+"""Tests that clients cannot flood the log and that log failures do not affect calls."""
 
 import fcntl
 import json
@@ -19,7 +19,7 @@ F_SETPIPE_SZ = 1031
 
 
 class Pipe:
-    """A full pipe of the smallest size, which nobody reads until `read_until`."""
+    """A full pipe of the smallest size. It has no reader until `read_until` is called."""
 
     def __enter__(self):
         self._reader, self.writer = os.pipe()
@@ -37,7 +37,7 @@ class Pipe:
         os.close(self.writer)
 
     def read_until(self, words: str) -> str:
-        """What was written after the pipe was full, up to these words."""
+        """Returns the text written after the pipe was full, up to `words`."""
         text = b""
         while words.encode() not in text:
             ready, _, _ = select.select([self._reader], [], [], 30)
@@ -64,7 +64,7 @@ def start(log, *, ports, flags=(), model=G2P) -> subprocess.Popen:
 
 
 class LoggingServer(Server):
-    """A server whose log goes to a descriptor of the test's."""
+    """A server that logs to the file descriptor `log`."""
 
     def __init__(self, log, **flags):
         self._log_descriptor = log
@@ -80,7 +80,7 @@ class LoggingServer(Server):
 
 
 def flood(port: int, value: str, seconds: float) -> int:
-    """Calls with an unreadable grpc-timeout, each of which gRPC reports. Returns their number."""
+    """Makes calls with an invalid grpc-timeout and returns their number. gRPC logs each one."""
     block = frames.header_block(frames.request_fields(more=[("grpc-timeout", value)]))
     end, done = time.monotonic() + seconds, 0
     while time.monotonic() < end:
@@ -97,7 +97,7 @@ def flood(port: int, value: str, seconds: float) -> int:
                     done += 20
                     frames.drain(connection)
             except OSError:
-                pass  # the server is done with this connection
+                pass  # the server closed this connection
     return done
 
 
@@ -147,7 +147,9 @@ def test_lines_that_cannot_be_written_are_counted(refuses):
         os.close(log)
         with server.client() as client:
             assert client.generate("a").sequences
-        assert server.metric("quintet_log_lines_dropped_total") >= 3  # listening, loaded, serving
+        assert (
+            server.metric("quintet_log_lines_dropped_total") >= 3
+        )  # "listening", "loaded", "serving"
         assert server.stop() == 0
 
 

@@ -1,4 +1,7 @@
-"""`quintet serve` under `ulimit -v`: it plans within the limit and serves, or refuses to start with the figures."""
+"""Tests `quintet serve` under `ulimit -v`.
+
+It plans its memory within the limit, or refuses to start and prints the sizes.
+"""
 
 import re
 import resource
@@ -14,7 +17,7 @@ MIB = 1 << 20
 
 
 def serve(limit_bytes: int, *flags: str) -> tuple[int, str]:
-    """Exit code and output of a server that is stopped once it serves."""
+    """Stops a server as soon as it is ready. Returns its exit code and output."""
     port = free_port()
     process = subprocess.Popen(
         [

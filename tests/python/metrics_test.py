@@ -1,4 +1,7 @@
-"""/metrics, read by Prometheus' own parser: the counters add up, and nothing a client says becomes a series."""
+"""Tests /metrics with the Prometheus parser.
+
+The counters are consistent, and client input never creates a time series.
+"""
 
 import random
 import string
@@ -18,7 +21,10 @@ def series(server) -> set:
 
 
 def test_counters_add_up_after_chaos():
-    """Row 35: answers, refusals, cancelled calls, deadlines and errors at once; then accepted = finished, nothing runs or waits."""
+    """Row 35: concurrent answers, rejections, cancelled calls, deadlines and errors.
+
+    Afterwards accepted = finished, and no request is running or waiting.
+    """
     random_source = random.Random(1)
     with (
         Server(G2P, max_queue=8, max_running=16, metrics_compat="vllm") as server,
@@ -69,7 +75,7 @@ def test_counters_add_up_after_chaos():
         for thread in threads:
             thread.start()
         while any(thread.is_alive() for thread in threads):
-            server.samples()  # scraped meanwhile
+            server.samples()  # scrape during the load
             threads[0].join(0.1)
             threads = [thread for thread in threads if thread.is_alive()] or threads[:1]
         assert outcomes.keys() >= {
@@ -90,7 +96,8 @@ def test_counters_add_up_after_chaos():
             lambda: value("requests_accepted_total") == value("requests_finished_total")
         )
         assert value("kv_cache_usage_ratio") == value("queue_tokens") == 0
-        # A refusal that comes after the caller's deadline is a refusal to the server and a deadline to the caller.
+        # A rejection that arrives after the caller's deadline counts as a rejection in the
+        # server and as a deadline in the caller.
         refused = value("requests_rejected_total", reason="QUEUE_FULL")
         assert 0 <= refused - outcomes["RESOURCE_EXHAUSTED"] <= outcomes["DEADLINE_EXCEEDED"]
         assert (
@@ -101,9 +108,8 @@ def test_counters_add_up_after_chaos():
             for reason in ("eos", "length", "stop", "done", "error")
         }
         assert finished["eos"] + finished["length"] >= outcomes["generated"]
-        assert (
-            finished["done"] >= 2 * outcomes["embedded"] + outcomes["scored"]
-        )  # each input of Encode is a request
+        # Each input of Encode is a request.
+        assert finished["done"] >= 2 * outcomes["embedded"] + outcomes["scored"]
         assert finished["error"] == finished["stop"] == 0
         assert value("generation_tokens_total") >= generated_tokens
         answered = finished["eos"] + finished["length"] + finished["done"]
@@ -112,9 +118,8 @@ def test_counters_add_up_after_chaos():
             == value("request_prompt_tokens_count")
             == answered
         )
-        assert (
-            0 < value("request_prompt_tokens_sum") <= value("prompt_tokens_total")
-        )  # those that ended early count there only
+        # Requests that ended early count only in prompt_tokens_total.
+        assert 0 < value("request_prompt_tokens_sum") <= value("prompt_tokens_total")
         assert (
             value("request_generation_tokens_count")
             == value("time_to_first_token_seconds_count")
@@ -123,7 +128,7 @@ def test_counters_add_up_after_chaos():
         assert 0 < value("request_generation_tokens_sum") <= value("generation_tokens_total")
         assert value("encoder_cache_hits_total") <= value("encoder_cache_queries_total")
 
-        # The names that vLLM's dashboards know say the same.
+        # The metrics with vLLM's names have the same values.
         assert (
             server.metric("vllm:num_requests_running")
             == server.metric("vllm:num_requests_waiting")
@@ -174,7 +179,7 @@ def test_promtool_finds_nothing_wrong(server, client):
 
 
 def test_model_names_make_no_series(server, client):
-    """Row 34: 10,000 random names."""
+    """Row 34: 10,000 random model names."""
     client.generate("wagner")
     before = series(server)
     random_source = random.Random(2)

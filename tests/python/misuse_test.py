@@ -1,6 +1,6 @@
-"""What a client may not do to the server: end it, fill it, or hold it, with a key or without one.
+"""Tests that no client, with or without a key, can crash the server or exhaust its resources.
 
-Clients of frames.py speak HTTP/2 by hand where a gRPC library would not let them misbehave.
+frames.py writes HTTP/2 frames directly, because a gRPC library does not send invalid ones.
 """
 
 import gzip
@@ -26,7 +26,7 @@ MIB = 1 << 20
 
 
 def stub_of(server: Server, **options) -> inference_pb2_grpc.InferenceStub:
-    """On a connection of its own."""
+    """Returns a stub with its own connection."""
     pairs = [
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.max_send_message_length", -1),
@@ -53,7 +53,7 @@ def serves(server: Server) -> bool:
 
 
 def test_streams_of_items_that_fail(server):
-    """Items that fail at once while more arrive: the server ended with a use after free."""
+    """Items fail while more arrive. Regression: this caused a use after free in the server."""
 
     def bad_items():
         for number in range(40):
@@ -82,7 +82,7 @@ def test_streams_of_items_that_fail(server):
 @pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
 def test_compressed_messages_are_refused_before_they_are_inflated(server, compression):
     before = server.resident_bytes()
-    request = pb.TokenizeRequest(text="a" * (256 * MIB))  # a quarter of a megabyte on the wire
+    request = pb.TokenizeRequest(text="a" * (256 * MIB))  # about 256 KiB compressed
     stub = stub_of(server)
     assert (
         code_of(lambda: stub.Tokenize(request, compression=compression, timeout=60))
@@ -98,12 +98,12 @@ def test_a_compressed_message_without_the_header_that_says_so(server):
     peer.open(1, frames.request_fields(SERVICE + "Tokenize"))
     for _ in peer.send(1, b"\1" + struct.pack(">I", len(message)) + message, last=True):
         pass
-    assert b"grpc-status\x013" in peer.answer(1)  # INVALID_ARGUMENT: it cannot be read
+    assert b"grpc-status\x013" in peer.answer(1)  # INVALID_ARGUMENT: cannot be parsed
     assert serves(server)
 
 
 def test_a_message_that_never_ends(server):
-    """gRPC looks at a message's size at its end only; until then its buffers are limited by a quota."""
+    """gRPC checks the size of a message only at its end; a quota limits its buffers until then."""
     before = server.resident_bytes()
     peer = frames.Peer(port_of(server))
     peer.open(1, frames.request_fields(SERVICE + "Tokenize"))
@@ -118,7 +118,7 @@ def test_a_message_that_never_ends(server):
 
 
 def test_a_first_message_that_is_not_completed(server):
-    """Half a message holds an RPC for ten seconds, not for ever."""
+    """An incomplete first message occupies an RPC for at most ten seconds."""
     peer = frames.Peer(port_of(server))
     peer.open(1, frames.request_fields())
     list(peer.send(1, b"\0\0\0\1\0half"))
@@ -128,7 +128,7 @@ def test_a_first_message_that_is_not_completed(server):
 
 
 def test_health_watches_are_limited(server):
-    """256 of a connection; the others are refused and may be tried again."""
+    """A connection may have 256 watches. Further ones are rejected and may be retried."""
     health = health_pb2_grpc.HealthStub(
         grpc.insecure_channel(server.target, options=[("grpc.use_local_subchannel_pool", 1)])
     )
@@ -148,7 +148,10 @@ def test_health_watches_are_limited(server):
 
 
 def test_idle_streams_are_limited(server):
-    """20,000 streams without a message: those beyond the limits are refused, the others end within seconds."""
+    """20,000 streams without a message.
+
+    Streams above the limits are rejected; the others time out within seconds.
+    """
     peers = []
 
     def open_streams(connections: int, of_each: int) -> None:
@@ -159,9 +162,8 @@ def test_idle_streams_are_limited(server):
                 peers[-1].pump()
 
     open_streams(2, 300)
-    assert eventually(
-        lambda: server.metric("quintet_open_calls") == 512, 5
-    )  # 256 of each connection
+    # 256 per connection.
+    assert eventually(lambda: server.metric("quintet_open_calls") == 512, 5)
     open_streams(3, 300)
     assert eventually(lambda: server.metric("quintet_open_calls") == 1024, 5)
     open_streams(18, 1000)
@@ -173,7 +175,10 @@ def test_idle_streams_are_limited(server):
 
 
 def test_unread_answers_are_bounded(server):
-    """A client with a window of 0: its answers hold no more than their share of memory, and 30 s at most."""
+    """A client with a flow-control window of 0.
+
+    Its unread answers stay within a memory budget and are dropped after at most 30 s.
+    """
     before = server.resident_bytes()
     peer = frames.Peer(port_of(server), initial_window=0)
     message = pb.TokenizeRequest(text="a b " * (MIB // 4)).SerializeToString()
@@ -185,7 +190,7 @@ def test_unread_answers_are_bounded(server):
         peak = max(peak, server.resident_bytes())
         time.sleep(0.2)
     assert server.metric("quintet_open_calls") == 0, "unread answers are held for ever"
-    assert peak < before + 700 * MIB  # 2.4 GiB before there was a budget
+    assert peak < before + 700 * MIB  # 2.4 GiB without the budget
     assert serves(server)
 
 
@@ -241,7 +246,7 @@ def answer_to(server: Server, fields) -> bytes:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_no_path_is_answered_without_a_key(guarded, path):
-    """Without a key every path ends alike: nothing tells which exist."""
+    """Without a key all paths get the same answer, which does not reveal which paths exist."""
     answer = answer_to(guarded, frames.request_fields(path))
     assert b"grpc-status\x0216" in answer or answer in (b"reset", b"closed"), answer
     assert b"no such method" not in answer
@@ -258,7 +263,7 @@ def test_no_authority_replaces_a_key(guarded, authority):
 
 
 def test_a_stream_needs_its_key_when_it_opens(guarded):
-    """Refused before a message is sent."""
+    """A stream without a key is rejected before the client sends a message."""
     opened = threading.Event()
 
     def items():

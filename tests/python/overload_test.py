@@ -1,4 +1,4 @@
-"""More than the server takes: every call is answered once, and refused ones are told when to come back."""
+"""Tests overload: every call is answered once, and rejections carry a retry delay."""
 
 import resource
 import socket
@@ -14,7 +14,10 @@ Code = grpc.StatusCode
 
 
 def test_5000_requests_in_a_second():
-    """Row 1. Its bound of 20 ms for a refusal is for a quiet machine: the figure is printed, not asserted."""
+    """Row 1. The bound of 20 ms for a rejection requires an idle machine.
+
+    The time is therefore printed, not asserted.
+    """
     count = 5000
     many = words(count)
     requests = [
@@ -82,9 +85,9 @@ def test_a_message_one_byte_above_the_cap():
     cap = 1 << 20
 
     def message(size: int) -> bytes:
-        """A request of exactly so many bytes: padded by a field that no version knows, and so skips."""
+        """Returns a request of `size` bytes, padded with an unknown field, which parsers skip."""
         request = pb.GenerateRequest(input=pb.Input(text="wagner")).SerializeToString()
-        padding = size - len(request) - 2 - 3  # tag of two bytes (field 1000), length of three
+        padding = size - len(request) - 2 - 3  # 2-byte tag (field 1000), 3-byte length
         assert 1 << 14 <= padding < 1 << 21
         return (
             request
@@ -116,12 +119,15 @@ def test_a_message_one_byte_above_the_cap():
         before = server.resident_bytes()
         for _ in range(300):
             refused()
-        assert server.resident_bytes() - before < 32 << 20  # a tenth of what was sent
+        assert server.resident_bytes() - before < 32 << 20  # a tenth of the bytes sent
         assert client.generate("wagner").sequences[0].text == "W AE1 G N ER0"
 
 
 class SlowHttpClients:
-    """Connections that send a byte now and then or nothing at all; one that the server closes is opened again."""
+    """Connections that send a few bytes now and then or nothing at all.
+
+    A connection that the server closes is reopened.
+    """
 
     def __init__(self, port: int, count: int):
         self._port, self._count = port, count
@@ -162,7 +168,7 @@ class SlowHttpClients:
 
 
 def test_probes_with_1000_slow_connections(server):
-    """A promise of 1 s for each answer; on a busy machine the times are printed, not asserted."""
+    """The bound of 1 s per answer requires an idle machine; times are printed, not asserted."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files[1], files[1]))
     times_s = []
@@ -174,5 +180,6 @@ def test_probes_with_1000_slow_connections(server):
                 times_s.append(time.monotonic() - begin)
     resource.setrlimit(resource.RLIMIT_NOFILE, files)
     print(
-        f"with 1,000 slow connections the slowest of {len(times_s)} answers took {max(times_s):.3f} s"
+        f"with 1,000 slow connections the slowest of {len(times_s)} answers took "
+        f"{max(times_s):.3f} s"
     )

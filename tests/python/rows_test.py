@@ -1,4 +1,7 @@
-"""The tables of tests/README.md name tests that exist, and the first one every row that ctest is to hold."""
+"""Tests that the tables of tests/README.md name existing tests.
+
+The first table must have all rows in ROWS.
+"""
 
 import pathlib
 import re
@@ -38,7 +41,7 @@ def assert_exist(tests: list[tuple[str, str]]) -> None:
     assert tests
     for file, name in tests:
         text = (TESTS / file).read_text()
-        # A C++ name may be split over lines as a literal never is: it stands in quotes.
+        # A C++ test name is a string literal on one line, so it is searched with its quotes.
         assert (f"def {name}(" if file.endswith(".py") else f'"{name}"') in text, f"{file}: {name}"
 
 

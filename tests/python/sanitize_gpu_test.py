@@ -1,4 +1,7 @@
-"""tools/sanitize_gpu.py with programs in the places of compute-sanitizer and the op tests: what it says of cases that end in each way."""
+"""Tests the report of tools/sanitize_gpu.py for each outcome of a test case.
+
+Shell scripts replace compute-sanitizer and the op tests.
+"""
 
 import json
 import os
@@ -10,9 +13,10 @@ import pytest
 
 SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "tools/sanitize_gpu.py"
 
-# The cases: "clean", "bad" under racecheck, "slow" on the portable path, "fails".
+# The case "bad" has findings under racecheck, "slow" does not finish on the portable path.
 PROGRAM = """#!/bin/sh
-if [ "$1" = --list-test-names-only ]; then printf 'A card, sm_90 paths\\nclean\\nwith, comma\\nbad\\nslow\\nfails\\n'; exit 0; fi
+if [ "$1" = --list-test-names-only ]; then \
+printf 'A card, sm_90 paths\\nclean\\nwith, comma\\nbad\\nslow\\nfails\\n'; exit 0; fi
 [ "$QUINTET_BRIEF_TESTS" = 1 ] || exit 3
 case "$1" in *fails*) exit 42 ;; esac
 case "$1,$TOOL" in *bad*racecheck) exit 99 ;; esac
@@ -83,9 +87,8 @@ def test_every_way_to_end(tmp_path):
         and outcome["portable", "memcheck", "slow"] == "did not finish"
     )
     assert outcome["sm_90", "memcheck", "fails"] == "failed"
-    for pid in (
-        (tmp_path / "pids").read_text().split()
-    ):  # what was cut off does not stay on the card
+    # Processes that timed out no longer occupy the GPU.
+    for pid in (tmp_path / "pids").read_text().split():
         assert not alive(pid)
     assert "portable racecheck: 1 of 5 cases did not finish" in run.stdout
 
@@ -163,11 +166,9 @@ def summary(hazards):
             + summary(2),
             "finding",
         ),
-        (
-            HAZARD.format("nvjet_sm90_tst_4x1") + PASSED + summary(2),
-            "finding",
-        ),  # one hazard's text is not there
-        (HAZARD.format("nvjet_sm90_tst_4x1") + summary(1), "finding"),  # the cases did not pass
+        # The text of one hazard is missing.
+        (HAZARD.format("nvjet_sm90_tst_4x1") + PASSED + summary(2), "finding"),
+        (HAZARD.format("nvjet_sm90_tst_4x1") + summary(1), "finding"),  # not PASSED
         (
             "========= Internal Sanitizer Error: x\n"
             + HAZARD.format("nvjet_sm90_tst_4x1")

@@ -1,4 +1,4 @@
-"""Keys, certificates and addresses."""
+"""Tests API keys, TLS certificates and listen addresses."""
 
 import hashlib
 import pathlib
@@ -27,7 +27,7 @@ def key_file(tmp_path):
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory) -> dict[str, pathlib.Path]:
-    """An authority, and a server's and a client's certificate of it."""
+    """A certificate authority, and a server and a client certificate signed by it."""
     folder = tmp_path_factory.mktemp("certificates")
 
     def openssl(*arguments: str) -> None:
@@ -89,7 +89,7 @@ def test_api_keys_and_where_they_are_never_seen(key_file):
                     failure = Failure.of(failure_of(call))
                     assert (failure.code, failure.reason) == (code, "AUTH")
                     assert WRONG_KEY not in failure.message
-                assert client.health(SERVICE) == "SERVING"  # balancers have no key
+                assert client.health(SERVICE) == "SERVING"  # load balancers have no key
         for key in (KEY, OTHER_KEY):
             with server.client(api_key=key) as client:
                 assert client.generate("wagner").sequences[0].text == "W AE1 G N ER0"
@@ -167,7 +167,10 @@ def test_mutual_tls_with_a_key(certificates, key_file):
 
 
 def test_a_key_has_a_highest_priority(tmp_path):
-    """A request above it is refused; one that names no priority is served at most at that of its key."""
+    """A request above the highest priority of its key is rejected.
+
+    A request without a priority runs at most at the highest priority of its key.
+    """
     keys = {name: hashlib.sha256(name.encode()).hexdigest() for name in ("any", "normal", "low")}
     file = tmp_path / "keys"
     file.touch(mode=0o600)

@@ -1,4 +1,4 @@
-"""The real `build/quintet serve` on free loopback ports, and what a test asks of it besides its RPCs."""
+"""Runs `build/quintet serve` on free loopback ports, with helpers for tests."""
 
 import os
 import pathlib
@@ -22,7 +22,7 @@ CASES = SOURCE / "tests" / "golden" / "cases"
 
 
 def words(count: int) -> list[str]:
-    """The first words of the shipped model's test set."""
+    """The first `count` words of the shipped model's test set."""
     lines = (
         (SOURCE / "tests" / "data" / "g2p" / "test.tsv").read_text(encoding="utf-8").splitlines()
     )
@@ -36,7 +36,7 @@ def free_port() -> int:
 
 
 def eventually(condition, timeout_s: float = 20.0) -> bool:
-    """For what a server does after its answer has left, such as counting it."""
+    """Polls `condition`, for effects that follow the answer, such as updated metrics."""
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
         if condition():
@@ -46,7 +46,7 @@ def eventually(condition, timeout_s: float = 20.0) -> bool:
 
 
 def run_quintet(*arguments: str, stdin: str = "") -> bytes:
-    """Standard output of a subcommand that must succeed."""
+    """Runs a subcommand that must succeed and returns its standard output."""
     done = subprocess.run(
         [BINARY, *arguments], input=stdin.encode(), capture_output=True, timeout=120, check=False
     )
@@ -55,13 +55,17 @@ def run_quintet(*arguments: str, stdin: str = "") -> bytes:
 
 
 class Server:
-    """`flags` are those of `quintet serve`, with underscores: Server(G2P, max_queue=4). A folder's name is its model's."""
+    """A running `quintet serve`.
+
+    `flags` are the flags of `quintet serve` with underscores, as in Server(G2P, max_queue=4). The
+    name of a model is the name of its folder.
+    """
 
     def __init__(self, *models: pathlib.Path, **flags):
         for _ in range(5):
             self._start(models, flags)
             eventually(lambda: self.process.poll() is not None or self.get("/readyz")[0] == 200, 60)
-            # Between finding a free port and listening on it another process may take it.
+            # Another process may take the free port before the server listens on it.
             if self.process.poll() != 2 or "cannot listen" not in self.log():
                 break
         if self.process.poll() is not None or self.get("/readyz")[0] != 200:
@@ -97,7 +101,7 @@ class Server:
         return self._output.read().decode()
 
     def stop(self) -> int:
-        """SIGTERM; the exit code once it has drained."""
+        """Sends SIGTERM, waits until the server has drained, and returns its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -108,7 +112,7 @@ class Server:
             raise
 
     def client(self, **arguments) -> Client:
-        """Without retries unless `attempts` says otherwise: a test wants to see what the server answers."""
+        """Returns a client, by default without retries so that tests see every error."""
         return Client(self.target, **{"attempts": 1, "timeout_s": 60.0, **arguments})
 
     def get(self, path: str) -> tuple[int, str]:
@@ -123,12 +127,12 @@ class Server:
             return 0, ""
 
     def samples(self) -> list:
-        """Every sample of /metrics: .name, .labels, .value."""
+        """All samples of /metrics, with .name, .labels and .value."""
         families = text_string_to_metric_families(self.get("/metrics")[1])
         return [sample for family in families for sample in family.samples]
 
     def metric(self, name: str, **labels: str) -> float:
-        """Sum of the samples of a name that have these labels."""
+        """Sums the samples named `name` that have all `labels`."""
         found = [
             s.value for s in self.samples() if s.name == name and labels.items() <= s.labels.items()
         ]
@@ -143,7 +147,7 @@ class Server:
 
 
 def engine_calls(client: Client) -> list:
-    """A call of each kind that the shipped model's engine answers."""
+    """One call of each RPC that the shipped model runs in the engine."""
     return [
         lambda: client.generate("a"),
         lambda: client.stream("a"),
@@ -154,7 +158,7 @@ def engine_calls(client: Client) -> list:
 
 
 def all_calls(client: Client) -> list:
-    """A call of every RPC."""
+    """One call of every RPC."""
     others = [
         lambda: client.classify(["a"]),
         lambda: client.tokenize("a"),
@@ -165,7 +169,7 @@ def all_calls(client: Client) -> list:
 
 
 def failure_of(call) -> grpc.RpcError:
-    """The error of a call that must fail."""
+    """Makes a call that must fail and returns its error."""
     try:
         answer = call()
         if hasattr(answer, "__next__"):

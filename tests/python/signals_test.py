@@ -1,4 +1,4 @@
-"""Signals end a process with a documented code or not at all, from its first moment on."""
+"""Tests that from its start a process ignores a signal or exits with a documented code."""
 
 import os
 import resource
@@ -15,7 +15,10 @@ HARMLESS = [signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGPIPE]
 
 
 def reading_flags(command, fifo, **arguments) -> tuple[subprocess.Popen, int]:
-    """A process that waits for its --config file, and the descriptor to write it to."""
+    """Starts a process that blocks reading --config.
+
+    Returns the process and the write end of the fifo.
+    """
     os.mkfifo(fifo)
     process = subprocess.Popen(
         [BINARY, *command, "--model", str(G2P), "--config", str(fifo)], **arguments
@@ -25,7 +28,7 @@ def reading_flags(command, fifo, **arguments) -> tuple[subprocess.Popen, int]:
     def is_read() -> bool:
         try:
             opened.append(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
-        except OSError:  # nobody reads it yet
+        except OSError:  # no reader yet
             return False
         return True
 
@@ -87,7 +90,7 @@ def test_signals_without_a_meaning_do_not_end_a_command(command):
         [BINARY, *command, "--model", str(G2P)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert eventually(lambda: b"quintet" in open(f"/proc/{process.pid}/comm", "rb").read())
-    time.sleep(0.2)  # from exec to main
+    time.sleep(0.2)  # until the process is in main
     for number in HARMLESS:
         process.send_signal(number)
     output, _ = process.communicate(b"hello\n", timeout=120)

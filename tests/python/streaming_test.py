@@ -1,4 +1,4 @@
-"""Streams: order, what the chunks add up to, and that it is the unary answer."""
+"""Tests streams: the order of chunks, and that their sum equals the unary answer."""
 
 import concurrent.futures
 
@@ -9,7 +9,7 @@ from server_process import Server, words
 
 
 def collect(events) -> tuple[dict[int, str], dict[int, list[int]], pb.GenerateResponse]:
-    """Texts and ids by sequence, and the last message, which must be the only `complete`."""
+    """Returns texts and ids by sequence, and the `complete` message, which must be last."""
     texts: dict[int, str] = {}
     ids: dict[int, list[int]] = {}
     complete = None
@@ -35,7 +35,10 @@ def check(client, value, decoding) -> None:
 
 
 def test_thousands_of_prompts(client):
-    """Row 40, by 32 clients at once, so that the streams share steps. Words of the test set, and what they are backwards."""
+    """Row 40. 32 threads stream concurrently, so that the streams are batched.
+
+    The prompts are words of the test set and reversed words.
+    """
     known = words(6000)
     prompts = known + [word[::-1] for word in known[:4000]]
     assert len(prompts) == 10_000
@@ -46,7 +49,7 @@ def test_thousands_of_prompts(client):
 
 def test_chunks_come_while_the_text_grows(client):
     events = list(client.stream("a", {"ignore_eos": True, "max_new_tokens": 400}))
-    assert len(events) > 10  # chunks that wait for a write may merge, but not all of them
+    assert len(events) > 10  # chunks waiting for a write may merge, but not all
     assert all(event.HasField("chunk") for event in events[:-1])
 
 
@@ -82,7 +85,10 @@ def test_beams_send_what_can_not_change_any_more(client):
 
 
 def test_a_chunk_never_ends_within_a_character(tiny_models):
-    """A model of bytes with random weights: most outputs hold broken and whole multi-byte characters."""
+    """A byte-level model with random weights.
+
+    Most outputs contain both invalid and valid multi-byte characters.
+    """
     several_bytes = 0
     with Server(tiny_models["gpt2"]) as server, server.client() as client:
         for seed in range(30):

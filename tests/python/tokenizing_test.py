@@ -1,4 +1,7 @@
-"""A megabyte of one letter, the input that tokenizers fear: the right pieces, in time that grows with the length and not its square."""
+"""Tests tokenizing 1 MiB of one letter, the worst case of many tokenizers.
+
+The pieces must be correct and the time linear in the length.
+"""
 
 import shutil
 import time
@@ -13,7 +16,7 @@ MEGABYTE = 1 << 20
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory, tiny_models):
-    """A spiece.model of single characters, one of longer pieces, and byte-level BPE."""
+    """Models with single-character pieces, with longer pieces, and with byte-level BPE."""
     root = tmp_path_factory.mktemp("long")
     folders = [shutil.copytree(G2P, root / "characters")]
     for name, model, files in (
@@ -35,23 +38,22 @@ def models(tmp_path_factory, tiny_models):
 
 @pytest.mark.parametrize("model", ["characters", "pieces", "byte-bpe"])
 def test_a_megabyte_of_one_letter(models, model):
-    """Row 24; its 50 ms are for a quiet machine and are printed, not asserted."""
+    """Row 24. The bound of 50 ms requires an idle machine; the time is printed, not asserted."""
     with models.client(call={"model": model}) as client:
         short = client.tokenize("a" * 4096).tokens
         tokens = client.tokenize("a" * MEGABYTE).tokens
         at = 0
         for token in tokens:
-            assert (
-                token.begin_byte <= at
-            )  # nothing left out; a piece for the beginning of a word shares its first letter
+            # No gaps. The word-start piece may share the first letter with the next piece.
+            assert token.begin_byte <= at
             at = max(at, token.end_byte)
         assert at == MEGABYTE
-        # The same pieces all along: 256 times as many as of 4,096 letters, but for the ends.
+        # The pieces repeat: except at the ends, 256 times as many as for 4,096 letters.
         assert abs(len(tokens) - 256 * len(short)) <= 256 * 4
         assert {token.id for token in tokens[8:-8]} <= {token.id for token in short}
 
         def tokenizing_s(length: int) -> float:
-            """Of a request that is refused for its length once it has been tokenized."""
+            """Times a request that is rejected for its length after tokenizing."""
             began = time.monotonic()
             assert (
                 Failure.of(failure_of(lambda: client.encode(["a" * length]))).reason
@@ -64,8 +66,8 @@ def test_a_megabyte_of_one_letter(models, model):
             for length in (MEGABYTE // 8, MEGABYTE)
         }
         print(
-            f"{model}: {len(tokens)} tokens, {times[MEGABYTE] * 1e3:.1f} ms for 1 MiB, {times[MEGABYTE // 8] * 1e3:.1f} ms for 128 KiB"
+            f"{model}: {len(tokens)} tokens, {times[MEGABYTE] * 1e3:.1f} ms for 1 MiB, "
+            f"{times[MEGABYTE // 8] * 1e3:.1f} ms for 128 KiB"
         )
-        assert (
-            times[MEGABYTE] < 32 * times[MEGABYTE // 8] + 0.05
-        )  # linear: 8 times; quadratic: 64 times
+        # Linear time is 8 times as long, quadratic time 64 times.
+        assert times[MEGABYTE] < 32 * times[MEGABYTE // 8] + 0.05

@@ -2,10 +2,11 @@
 
 usage: record.py > buckets.txt      (with torch and transformers installed)
 
-A line for each setting: num_buckets, max_distance, "causal" or "both", then for a distance of 0, 1, 2, ... the distances at which the bucket
-of keys before the query rises, each as DISTANCE:BUCKET. The bidirectional lines were checked to hold for keys after the query too, with half
-of the buckets added. Settings: common ones, and those with a distance whose bucket lies within 1e-5 of a boundary in exact arithmetic, where
-the rounding of the logarithm decides.
+A line for each setting: num_buckets, max_distance, "causal" or "both", then for a distance of 0, 1,
+2, ... the distances at which the bucket of keys before the query rises, each as DISTANCE:BUCKET.
+The bidirectional lines were checked to hold for keys after the query too, with half of the buckets
+added. Settings: common ones, and those with a distance whose bucket lies within 1e-5 of a boundary
+in exact arithmetic, where the rounding of the logarithm decides.
 """
 
 import math

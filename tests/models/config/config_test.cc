@@ -395,11 +395,13 @@ TEST_CASE("Configurations that are refused", "[config]") {
       {R"({"model_type":"flash_t5","position_encoding_type":1})", "position_encoding_type"},
       {R"({"model_type":"flash_t5","position_encoding_type":"ALiBi","alibi_mode":"symmetric"})",
        "alibi_mode"},
-      {R"({"model_type":"flash_t5","position_encoding_type":"ALiBi","alibi_mode":"asymetric","num_heads":3})",
+      {R"({"model_type":"flash_t5","position_encoding_type":"ALiBi",)"
+       R"("alibi_mode":"asymetric","num_heads":3})",
        "asymmetric ALiBi needs an even number, got 3"},
       {R"({"model_type":"flash_t5","position_encoding_type":"RoPE","rotary_emb_fraction":0})",
        "rotated channels"},
-      {R"({"model_type":"flash_t5","position_encoding_type":"RoPE","d_kv":18,"rotary_emb_fraction":0.5})",
+      {R"({"model_type":"flash_t5","position_encoding_type":"RoPE",)"
+       R"("d_kv":18,"rotary_emb_fraction":0.5})",
        "even number of rotated channels, got 9"},
       {R"({"model_type":"flash_t5","position_encoding_type":"RoPE","rotary_emb_fraction":1.5})",
        "rotary_emb_fraction"},
@@ -430,19 +432,19 @@ TEST_CASE("Configurations that are refused", "[config]") {
 }
 
 TEST_CASE("What the engine does not compute is UNIMPLEMENTED", "[config]") {
-  for (
-      const char* text :
-      {R"({"model_type":"bart"})", R"({"model_type":"t5","feed_forward_proj":"gated-mish"})",
-       R"({"model_type":"t5","dense_act_fn":"mish"})",
-       R"({"model_type":"gpt2","activation_function":"quick_gelu"})",
-       R"({"model_type":"gpt2","add_cross_attention":true})",
-       R"({"model_type":"gpt2","architectures":["GPT2DoubleHeadsModel"]})",
-       R"({"model_type":"t5","architectures":["BartModel"]})",
-       R"({"model_type":"flash_t5","architectures":["T5Model"]})",
-       R"({"model_type":"flash_t5","use_randomized_position_encoding":true})",
-       R"({"model_type":"flash_t5","position_encoding_type":"ALiBi","use_randomized_position_encoding":true})",
-       R"({"model_type":"t5","quantization_config":{"bits":4}})",
-       R"({"model_type":"t5","quintet":{"format":2,"dtype":"f32","scale_logits":true}})"}) {
+  for (const char* text :
+       {R"({"model_type":"bart"})", R"({"model_type":"t5","feed_forward_proj":"gated-mish"})",
+        R"({"model_type":"t5","dense_act_fn":"mish"})",
+        R"({"model_type":"gpt2","activation_function":"quick_gelu"})",
+        R"({"model_type":"gpt2","add_cross_attention":true})",
+        R"({"model_type":"gpt2","architectures":["GPT2DoubleHeadsModel"]})",
+        R"({"model_type":"t5","architectures":["BartModel"]})",
+        R"({"model_type":"flash_t5","architectures":["T5Model"]})",
+        R"({"model_type":"flash_t5","use_randomized_position_encoding":true})",
+        R"({"model_type":"flash_t5","position_encoding_type":"ALiBi",)"
+        R"("use_randomized_position_encoding":true})",
+        R"({"model_type":"t5","quantization_config":{"bits":4}})",
+        R"({"model_type":"t5","quintet":{"format":2,"dtype":"f32","scale_logits":true}})"}) {
     INFO(text);
     CHECK(absl::IsUnimplemented(ParseModelConfig(text, "config.json").status()));
   }

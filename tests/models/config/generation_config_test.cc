@@ -131,11 +131,13 @@ TEST_CASE("config.json's bad_words_ids are named as its own", "[generation_confi
 TEST_CASE("Every field is read", "[generation_config]") {
   const auto d = Read(R"({
     "max_new_tokens": 64, "max_length": 200, "min_new_tokens": 2, "min_length": 3, "num_beams": 4,
-    "num_return_sequences": 2, "length_penalty": 0.6, "temperature": 0.7, "top_p": 0.9, "typical_p": 0.95,
-    "min_p": 0.05, "repetition_penalty": 1.2, "top_k": 40, "no_repeat_ngram_size": 3, "do_sample": true,
-    "early_stopping": "never", "forced_bos_token_id": 7, "decoder_start_token_id": 8, "pad_token_id": 0,
-    "eos_token_id": [1, 2], "forced_eos_token_id": 5, "suppress_tokens": [9, 10], "begin_suppress_tokens": [11],
-    "bad_words_ids": [[1], [2, 3]], "transformers_version": "5.17.0", "_from_model_config": true})");
+    "num_return_sequences": 2, "length_penalty": 0.6, "temperature": 0.7, "top_p": 0.9,
+    "typical_p": 0.95, "min_p": 0.05, "repetition_penalty": 1.2, "top_k": 40,
+    "no_repeat_ngram_size": 3, "do_sample": true, "early_stopping": "never",
+    "forced_bos_token_id": 7, "decoder_start_token_id": 8, "pad_token_id": 0,
+    "eos_token_id": [1, 2], "forced_eos_token_id": 5, "suppress_tokens": [9, 10],
+    "begin_suppress_tokens": [11], "bad_words_ids": [[1], [2, 3]],
+    "transformers_version": "5.17.0", "_from_model_config": true})");
   REQUIRE(d.ok());
   CHECK(d->max_new_tokens == 64);
   CHECK(d->max_length == 200);
