@@ -45,16 +45,14 @@ constexpr milliseconds kTick{100};             // how often deadlines are checke
 constexpr milliseconds kLingerTimeout{1'000};  // for the client to read the last response
 constexpr size_t kLingerBytes = 256 << 10;
 constexpr int kAcceptsPerTurn = 16;
-// Descriptors that are left for re-reading certificate and key files. The reserve of the gRPC
-// listener is larger.
+// Descriptors left for re-reading certificates and keys; the gRPC listener leaves more.
 constexpr int kReservedDescriptors = 8;
 // Sizes of the kernel buffers of a connection. A client can fill them without reading.
 constexpr int kSendBufferBytes = 64 << 10, kReceiveBufferBytes = 32 << 10;
 constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
 
-// A coroutine that starts suspended. The owner of the handle destroys it. asio::awaitable is not
-// used, because it destroys its running frame if Asio fails to allocate an operation; this
-// coroutine throws std::bad_alloc instead.
+// A coroutine that starts suspended; the owner of the handle destroys it. asio::awaitable would
+// destroy its running frame if Asio failed to allocate; this one throws std::bad_alloc instead.
 struct Coroutine {
   struct promise_type {
     Coroutine get_return_object() {
@@ -131,8 +129,7 @@ class BeastServer : public HttpServer {
   error_code Open(const tcp::endpoint& endpoint);
   void Run();
   void Arm(ListenSocket* listening);
-  // Accepts pending connections. Returns false if no descriptor or memory is left; the caller must
-  // try again later.
+  // Accepts pending connections; false if no descriptor or memory is left for now.
   bool Accept(ListenSocket* listening);
   // Closes the oldest connection if the limit is reached. Returns false if there is none to close.
   bool EvictIfFull(int descriptor);
@@ -143,8 +140,7 @@ class BeastServer : public HttpServer {
   void EnterPhase(Connection* c, Phase phase, milliseconds timeout);
   void Close(Connection* c);
   void CloseExpired();
-  // Returns the open connection other than `except` whose phase began first, or null. Ignores
-  // connections whose handler is running.
+  // The connection other than `except` in the oldest phase, without a running handler; or null.
   Connection* Oldest(bool writing_only, const Connection* except);
 
   // Reads the available bytes of the socket. Returns false at the end of the stream.
@@ -169,8 +165,7 @@ class BeastServer : public HttpServer {
   asio::io_context io_{1};
   asio::executor_work_guard<asio::io_context::executor_type> work_{io_.get_executor()};
   std::list<ListenSocket> listening_;
-  // The members below are used only on the I/O thread.
-  std::list<Connection> connections_;
+  std::list<Connection> connections_;  // this and the next line: only on the I/O thread
   size_t open_ = 0, handling_ = 0, unsent_ = 0;
 
   asio::thread_pool worker_{1};

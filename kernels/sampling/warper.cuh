@@ -54,8 +54,7 @@ struct WarperShared {
 
 __device__ __forceinline__ int Thread() { return static_cast<int>(threadIdx.x); }
 
-// Packs value and token into one integer. A lower rank is better; equal values are ordered by
-// token.
+// Packs value and token into one integer; a lower rank is better, equal values by token.
 __device__ __forceinline__ uint64_t RankByValue(float value, int token) {
   return static_cast<uint64_t>(~KeyOf(value)) << 32 | static_cast<unsigned>(token);
 }
@@ -66,8 +65,7 @@ __device__ __forceinline__ int TokenOfRank(uint64_t rank) {
   return static_cast<int>(static_cast<unsigned>(rank));
 }
 
-// Returns the sum of `own` over all lower threads of the block; *total gets the sum over all
-// threads.
+// Returns the sum of `own` over the lower threads of the block; *total gets the block's sum.
 __device__ inline Mass BlockScan(Mass own, WarperShared& s, Mass* total) {
   const int lane = Thread() % 32, warp = Thread() / 32;
   const auto warp_scan = [lane](Mass x) {
@@ -341,9 +339,8 @@ class RowWarper {
         [k](Mass) { return static_cast<Mass>(k - 1); });
   }
 
-  // Gathers at least the k best values into s_.items, sorted. Returns false if they do not fit. The
-  // k-th best of the per-thread maxima, determined bit by bit, is a lower bound of the k-th best
-  // value.
+  // Gathers at least the k best values into s_.items, sorted; false if they do not fit. The k-th
+  // best of the per-thread maxima, found bit by bit, is a lower bound of the k-th best value.
   __device__ bool GatherTopK(int k) {
     unsigned bound = 0;
     for (unsigned bit = 1u << 31; bit != 0; bit >>= 1) {
@@ -397,8 +394,7 @@ class RowWarper {
     min_p_total_ = total;
   }
 
-  // Keeps the shortest prefix, ordered by |surprise - entropy|, whose probability reaches
-  // typical_p, including ties with its last token.
+  // Keeps the shortest prefix by |surprise - entropy| of probability >= typical_p, with all ties.
   __device__ void KeepTypical() {
     const Mass total = TotalMass();
     ByDistance distance{max_, log(static_cast<double>(total) / static_cast<double>(kMassUnit)),

@@ -143,7 +143,7 @@ def test_a_queue_that_is_full_of_tokens():
         assert (
             "35 tokens" in found.message
             and "256 requests, 40 tokens" in found.message
-            and "1 and 7" in found.message
+            and "this call: requests 1, tokens 7" in found.message
         )
         running.cancel()
         waiting.cancel()

@@ -67,7 +67,7 @@ def test_a_server_plans_within_ulimit_v():
 
 
 def test_near_the_limit_encoder_caches_shrink_first():
-    code, output = serve(1150 * MIB, "--cache-memory", "256")
+    code, output = serve(1200 * MIB, "--cache-memory", "256")
     assert code == 0, output
     assert "encoder caches reduced from 256" in output
     plan = plan_of(output)
