@@ -70,8 +70,8 @@ class Generation : public DecodeTask {
   bool CanJoinAsync() const {
     return DeviceCanSelect() && (first_ ? prefill_tokens_left() == 1 : ReadyToSelect());
   }
-  // Adds sequence `seq` to a step that is enqueued before its latest token is known; `token` is the
-  // placeholder for that token (DecodeBatch::tokens).
+  // Adds sequence `seq` to a step that is enqueued before its latest token is known; `token` says
+  // where the device finds that token (DecodeBatch::tokens).
   void AddInFlight(BatchBuilder* batch, int32_t seq, int32_t token);
 
   // ---- What the sampler needs to know for the next Select ----

@@ -1,5 +1,5 @@
-// From the hidden states of a step to its next tokens: logits, logits processors, top-k for greedy
-// decoding and beam search, random sampling. Tokens or candidates are copied to the host, and
+// Computes the next tokens of a step from its hidden states: logits, logits processors, top-k for
+// greedy decoding and beam search, random sampling. Copies tokens or candidates to the host, and
 // log-probabilities for the requests that want them.
 //
 // Each sampling batch is planned on the host first, as small arrays that are uploaded only if they

@@ -6,7 +6,7 @@
 namespace quintet {
 
 struct ClientTimeouts {
-  // From the start of the RPC until its first message.
+  // Time from the start of the RPC to its first message.
   int64_t first_message_us = 10'000'000;
   // Until the next message of a stream, while none of the stream's requests is in progress.
   int64_t next_message_us = 60'000'000;

@@ -13,8 +13,8 @@ namespace quintet {
 namespace {
 
 // The first patch release with the fix of CVE-2024-7246, for minor releases 1.58 to 1.65 of gRPC.
-// Of the vulnerabilities that concern a server, this one was fixed last. Later minor releases have
-// the fix in their first patch; earlier ones never got it.
+// Releases with the fix of CVE-2024-7246, the last fixed vulnerability that concerns a server: the
+// first patch of each minor release that has it. From 1.66 on every patch has it, before 1.58 none.
 constexpr int kFirstFixedMinor = 58, kFirstMinorFixedAtOnce = 66;
 constexpr std::array<int, kFirstMinorFixedAtOnce - kFirstFixedMinor> kFixedPatches = {3, 5, 2, 3,
                                                                                       3, 2, 3, 4};

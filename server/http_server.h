@@ -53,8 +53,8 @@ class HttpServer {
     size_t max_connections = 256;
     size_t max_body_bytes = 64 << 10;
     size_t max_unsent_bytes = 16 << 20;  // sum over the responses of all connections
-    // From the first byte of a request to its last one. The time of the first request of a
-    // connection starts at accept().
+    // Time to receive a request, from its first byte to its last one; for the first request of a
+    // connection, from accept().
     std::chrono::milliseconds request_timeout{5'000};
     std::chrono::milliseconds idle_timeout{75'000};   // between two requests of a connection
     std::chrono::milliseconds write_timeout{10'000};  // for one complete response

@@ -9,7 +9,7 @@ namespace quintet {
 // caused SIGPIPE or SIGXFSZ still fails with an error.
 void HandleSignals(int exit_code);
 
-// From this call on SIGINT, SIGTERM and SIGHUP set the flag that Interrupted returns, so that the
+// Installs handlers: SIGINT, SIGTERM and SIGHUP set the flag that Interrupted returns, so that the
 // run can end in order. A second signal ends the process at once.
 void WatchForInterrupt();
 bool Interrupted();

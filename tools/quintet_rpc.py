@@ -63,7 +63,7 @@ def _generate_stubs() -> pathlib.Path:
         shutil.rmtree(work)
         raise ImportError("the stubs could not be generated from proto/")
     try:
-        work.rename(stubs)  # whole or not at all, also beside other processes
+        work.rename(stubs)  # atomic, also with other processes
     except OSError:
         shutil.rmtree(work)
     return stubs

@@ -5,9 +5,8 @@
 // Policy:
 //   threshold  A key is used `threshold` times without a graph; its next use captures one. At least
 //              1, so that everything that is made on first use exists before the capture.
-//   capacity   Most keys that are kept, with or without a graph. A new key that finds the cache
-//   full
-//              evicts the least recently used one.
+//   capacity   Maximum number of keys, with or without a graph. A new key evicts the least
+//              recently used one when the cache is full.
 // A capture that fails (null) leaves the key without a graph; it is tried again after `threshold`
 // more uses.
 //

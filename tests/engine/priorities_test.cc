@@ -74,9 +74,9 @@ TEST_CASE("while a higher priority runs, lower ones get a token in every fourth 
     // NORMAL is skipped itself.
     CHECK(TimingOf(normal).total_us >= 60 + 17);
     CHECK(TimingOf(normal).total_us <= 60 + 19);
-    const int64_t beside = TimingOf(normal).total_us, own = 60 - beside / 4;
-    CHECK(TimingOf(low).total_us >= beside + own - 3);
-    CHECK(TimingOf(low).total_us <= beside + own + 3);
+    const int64_t shared = TimingOf(normal).total_us, own = 60 - shared / 4;
+    CHECK(TimingOf(low).total_us >= shared + own - 3);
+    CHECK(TimingOf(low).total_us <= shared + own + 3);
     // Async scheduling continued through all changes: almost no rows were wasted.
     CHECK(scene.model.decodes <= TimingOf(low).total_us + 3);
     CHECK(scene.observer.gaps == 59 + 59 + 23);

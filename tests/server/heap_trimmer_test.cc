@@ -36,7 +36,7 @@ TEST_CASE("heap trimmer: trims when the process has grown since the last trim", 
   CHECK(scene.trims == 1);
   scene.Tick(116);
   CHECK(scene.trims == 2);
-  // What a trim cannot return is no reason for the next.
+  // Memory that a trim could not return does not cause the next trim.
   scene.trimmed_mib = 300;
   scene.Tick(300);
   scene.Tick(310);

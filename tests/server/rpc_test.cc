@@ -40,7 +40,7 @@ class FakeStream final : public grpc::ServerCallbackReaderWriter<ByteBuffer, Byt
     rpc_ = rpc;
     BindReactor(rpc);
   }
-  // From now on only the half-close of the client and outstanding completions are delivered.
+  // The client disconnects: only its half-close and outstanding completions are still delivered.
   void HangUp() {
     std::lock_guard<std::mutex> lock(mutex_);
     hung_up_ = true;

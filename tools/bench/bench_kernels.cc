@@ -4,10 +4,10 @@
 //
 // With one thread times are CPU time of the calling thread, so that neighbours on the machine
 // disturb them little; with more, or with --busy, they are wall time. --busy measures every case
-// once more beside one busy thread on every core: twice the time is the fair share, more than that
-// is what waiting for each other costs. "cold" cases rotate through copies of the weights larger
+// again with one busy thread on every core: twice the time is the fair share, the rest is the cost
+// of threads that wait for each other. "cold" cases rotate through copies of the weights larger
 // than the caches, as a decoder's layers do. --onednn (where it was found at build time) runs
-// oneDNN on one thread beside our products, in turns.
+// oneDNN's GEMM on one thread, alternating with ours.
 #include <pthread.h>
 
 #include <atomic>
@@ -223,7 +223,7 @@ class Bench {
       const double busy_seconds = Measure(cpu_time(), call);
       row["busy_us"] = busy_seconds * 1e6;
       row["busy_slowdown"] = busy_seconds / seconds;
-      std::printf(" %10.2f us beside busy cores, %5.2f times as long", busy_seconds * 1e6,
+      std::printf(" %10.2f us on busy cores, %5.2f times as long", busy_seconds * 1e6,
                   busy_seconds / seconds);
     }
     std::printf("\n");
@@ -472,7 +472,7 @@ int Main(int argc, char** argv) {
   bool onednn = false, busy = false;
   app.add_option("--filter", filter, "Only cases whose name has this text");
   app.add_option("--threads", threads)->check(CLI::Range(1, 1024));
-  app.add_flag("--busy", busy, "Measure also beside one busy thread on every core");
+  app.add_flag("--busy", busy, "Also measure with one busy thread on every core");
   app.add_option("--json", json, "Also write the results to this file");
   app.add_option("--commit", commit, "Recorded in the file");
 #ifdef QUINTET_ONEDNN

@@ -488,7 +488,7 @@ int Main(int argc, char** argv) {
   app.add_option("--shapes", flags.shapes, "Requests of a step, or requests x beams: 32,8x4")
       ->delimiter(',');
   app.add_option("--source", flags.source, "Keys of cross-attention, or of a prompt");
-  app.add_option("--keys", flags.keys, "Keys of self-attention beside a prompt's");
+  app.add_option("--keys", flags.keys, "Keys of self-attention in addition to the prompt's");
   app.add_flag("--parts", flags.parts, "Also what each kind of op costs");
   app.add_flag("--measure", flags.measures, "Choose how products run by measurement, as at load");
   app.add_flag("--whole-norms", flags.whole_norms, "No product does a half of a norm");

@@ -58,7 +58,7 @@ def measure(model: str, share, args) -> dict:
         )
         streams["request_rate"] = capacity / 2
         quiet = load(server.target, duration=args.seconds, **streams)
-        beside = Load(
+        long_load = Load(
             server.target,
             request_rate=args.long_share / alone_s,
             burstiness=4,
@@ -66,7 +66,7 @@ def measure(model: str, share, args) -> dict:
             **inputs,
         )
         loaded = load(server.target, duration=args.seconds, **streams)
-        long = beside.stop()
+        long = long_load.stop()
     return {
         "server": server.flags,
         "capacity_requests_per_s": capacity,
@@ -91,7 +91,7 @@ def main() -> int:
         long_tokens=2048,
         long_share=0.25,
     )
-    verdict = Verdict("pace", None, "pace of running streams beside long inputs")
+    verdict = Verdict("pace", None, "pace of running streams while long inputs arrive")
     with contextlib.ExitStack() as stack:
         model = args.model or stack.enter_context(random_t5.directory())
         runs = {share: measure(model, share, args) for share in (DEFAULT, 0)}

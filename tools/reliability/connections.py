@@ -31,7 +31,9 @@ def main() -> int:
         verdict.claim("idle connections opened", len(idle), len(idle) == args.connections)
         seconds = eventually(lambda: server.answers(), 30)
         verdict.claim(
-            "seconds to an answer beside them <= 5", seconds, seconds is not None and seconds <= 5
+            "seconds to a response while they are open <= 5",
+            seconds,
+            seconds is not None and seconds <= 5,
         )
         verdict.figure(
             "KiB for each connection", (server.resident_bytes() - before) / 1024 / max(len(idle), 1)

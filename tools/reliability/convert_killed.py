@@ -125,7 +125,7 @@ def main() -> int:
         ).returncode
     verdict.figure("seconds of an undisturbed run", whole_s)
     verdict.figure("outcomes", outcomes)
-    verdict.figure("temporary directories left beside the targets", len(leftovers))
+    verdict.figure("temporary directories left next to the targets", len(leftovers))
     verdict.claim(
         "the two models differ in their answers",
         len(set(expected.values())),

@@ -412,4 +412,4 @@ def raise_files_limit():
 
 
 if __name__ == "__main__":
-    sys.exit("serving.py is a module; run one of the scripts beside it")
+    sys.exit("serving.py is a module; run one of the scripts in its folder")

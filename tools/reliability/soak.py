@@ -261,7 +261,7 @@ def main() -> int:
     verdict = Verdict("soak", 41, f"{args.minutes:g} minutes of chaos")
     os.sched_setaffinity(0, {int(LOAD_CORE)})  # the clients, good and bad ones
     shape = dict(input_tokens="4:16", output_tokens="8:32", beam_share=0.1, num_beams=3)
-    halves, memory = {"beside misdeeds": [], "quiet": []}, []
+    halves, memory = {"during misdeeds": [], "quiet": []}, []
     with Server(args.model, core=SERVER_CORE, max_queue=128, max_running=64) as server:
         capacity = load(server.target, concurrency=32, warmup=100, duration=5, **shape)["load"][
             "requests_per_s"
@@ -273,9 +273,9 @@ def main() -> int:
         )
         end = time.monotonic() + 60 * args.minutes
         while time.monotonic() < end and server.alive():
-            beside = Load(server.target, seed=1, **steady)
+            misdeed_load = Load(server.target, seed=1, **steady)
             chaos.run(args.half_seconds)
-            halves["beside misdeeds"].append(beside.report()["load"])
+            halves["during misdeeds"].append(misdeed_load.report()["load"])
             report = load(server.target, seed=2, **steady)
             halves["quiet"].append(report["load"])
             memory.append(server.resident_bytes() / 2**20)
@@ -305,10 +305,10 @@ def main() -> int:
     verdict.claim(
         "times that every misdeed was done, of as many periods", each, each == len(memory)
     )
-    loads = halves["beside misdeeds"] + halves["quiet"]
+    loads = halves["during misdeeds"] + halves["quiet"]
     gone = sum(w["sent"] - w["answered"] for w in loads)
     verdict.claim("requests of the steady load without an answer", gone, gone == 0)
-    refused = sum(count({"load": w}, "RESOURCE_EXHAUSTED") for w in halves["beside misdeeds"])
+    refused = sum(count({"load": w}, "RESOURCE_EXHAUSTED") for w in halves["during misdeeds"])
     other = sum(w["measured"] - count({"load": w}, "OK") for w in loads) - refused
     verdict.figure("requests of the steady load refused during bursts", refused)
     verdict.claim("other requests of the steady load that were not answered OK", other, other == 0)

@@ -16,7 +16,7 @@ def main() -> int:
         input_tokens="4:16",
         output_tokens="256:512",
     )
-    verdict = Verdict("starvation", 5, f"NORMAL and LOW beside {args.high_clients} HIGH clients")
+    verdict = Verdict("starvation", 5, f"NORMAL and LOW against {args.high_clients} HIGH clients")
     shape = dict(
         core=LOAD_CORE,
         input_tokens=args.input_tokens,
