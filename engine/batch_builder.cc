@@ -88,7 +88,7 @@ DecodeBatch BatchBuilder::Finish() {
   batch.slots = slots_.data();
   batch.slots_stride = slots_stride_;
   batch.moves = moves_;
-  batch.wanted = output_rows_;
+  batch.output_rows = output_rows_;
   if (!source_rows_.empty()) {
     batch.group_offsets = group_offsets_;
     batch.source_slots = sources_.data();

@@ -25,7 +25,7 @@ class BatchBuilder {
   // tokens last. The slots outlive the batch.
   void AddSequence(absl::Span<const int32_t> tokens, absl::Span<const int32_t> slots);
   // The next `beams` sequences, of one new token each, continue other beams and take over the slots
-  // of those beams (DecodeBatch::moves). `row`: index in Model::parents() of the first one.
+  // of those beams (DecodeBatch::moves). `row`: index in Model::parent_beams() of the first one.
   void ReorderNext(int32_t beams, int32_t row);
   // Requests the final hidden states of the last `count` tokens of the newest sequence.
   void OutputLast(int64_t count);

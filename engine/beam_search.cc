@@ -10,7 +10,7 @@
 namespace quintet {
 namespace {
 
-constexpr float kDead = kEndedBeam;  // as on the device (BeamStep)
+constexpr float kDead = kEosPenalty;  // as on the device (BeamStep)
 
 }  // namespace
 

@@ -181,7 +181,8 @@ void Decoder::MatchSlices(absl::Span<Job* const> jobs, StepSlot slot) {
 // Chooses members_ and next_inputs_ of the next step. False: the next step has to be synchronous,
 // or no job is left for it.
 bool Decoder::PlanNextStep(absl::Span<Job* const> jobs, StepSlot current) {
-  if (!async_scheduling_ || !model_->chosen().defined() || !sampler_.NextTokensOnDevice(current))
+  if (!async_scheduling_ || !model_->next_tokens().defined() ||
+      !sampler_.NextTokensOnDevice(current))
     return false;
   MatchSlices(jobs, current);
   members_.clear();  // candidates; skipped priorities are removed below

@@ -115,7 +115,7 @@ void EncoderRunner::Encode(int64_t budget_us) {
   }
   for (const Input& input : inputs_) {
     if (input.job == nullptr) continue;
-    EncodedStates encoded{.states = model_->EncoderStates().Rows(input.begin, input.end)};
+    EncodedStates encoded{.states = model_->EncodedStates().Rows(input.begin, input.end)};
     if (input.job->scoring() == nullptr) encoded.host = EnqueueDownload(input);
     AddProjection({input.job, std::move(encoded), input.begin});
   }
@@ -140,7 +140,7 @@ Tensor EncoderRunner::EnqueueDownload(const Input& input) const {
   }
   if (cache_->enabled()) rows = {0, host.dim[0]};
   const Tensor wanted = host.Rows(rows.begin, rows.end);
-  model_->stream().Download(wanted.data, wanted.elements() * 4);
+  model_->stream().CopyD2H(wanted.data, wanted.elements() * 4);
   return host;
 }
 
@@ -154,7 +154,7 @@ int64_t EncoderRunner::Project(int64_t budget_us) {
   Tensor states = first.encoded.states.Rows(begin, end);
   slots_.assign(first.job->source_slots.begin() + begin, first.job->source_slots.begin() + end);
   int64_t complete = end == rows ? 1 : 0;
-  if (complete > 0) complete += AppendNeighbours(room, &states);
+  if (complete > 0) complete += AppendConsecutive(room, &states);
   const int64_t begin_us = clock_();
   model_->ProjectCross(states, begin, slots_);
   project_rate_.Record(states.dim[0], clock_() - begin_us);
@@ -165,7 +165,7 @@ int64_t EncoderRunner::Project(int64_t budget_us) {
 // Extends `states` by the whole sequences that follow in the encoder batch, while their rows fit
 // `room`: one large GEMM costs less than several small ones. Not with rotary position encoding,
 // which depends on the position within one sequence.
-int64_t EncoderRunner::AppendNeighbours(int64_t room, Tensor* states) {
+int64_t EncoderRunner::AppendConsecutive(int64_t room, Tensor* states) {
   if (model_->config().position == PositionEncoding::kRope) return 0;
   int64_t joined = 0;
   for (auto i = std::next(projections_.begin()); i != projections_.end(); ++i, ++joined) {

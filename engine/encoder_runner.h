@@ -72,7 +72,7 @@ class EncoderRunner {
   Tensor EnqueueDownload(const Input& input) const;
   // Returns how many of the first projections_ are complete after this call.
   int64_t Project(int64_t budget_us);
-  int64_t AppendNeighbours(int64_t room, Tensor* states);
+  int64_t AppendConsecutive(int64_t room, Tensor* states);
   bool ScoreSome(Projection* scoring, int64_t budget_us);
 
   Model* const model_;

@@ -83,7 +83,7 @@ class Generation : public DecodeTask {
   int64_t length() const { return length_; }
   bool wants_logprobs() const { return options_.logprobs; }
   // Logits processors as rules, for rows whose histories have `length` tokens. Token ranges refer
-  // to rule_tokens(), which the caller places at entry `base` of LogitRulesArgs::tokens.
+  // to rule_tokens(), which the caller places at entry `base` of LogitsProcessorsArgs::tokens.
   bool HasRules(int64_t length) const { return processors_.Acts(length) || SamplesBeams(); }
   RowRules RulesAt(int64_t length, int32_t base) const;
   absl::Span<const int32_t> rule_tokens() const { return processors_.tokens(); }

@@ -40,7 +40,7 @@ void InputBatch::AddRow(int32_t token, int32_t position, SeenBy seen_by) {
 
 EncodeBatch InputBatch::Finish() {
   offsets_.push_back(static_cast<int32_t>(tokens_.size()));
-  EncodeBatch batch{.tokens = tokens_, .offsets = offsets_, .both_ways = both_ways_};
+  EncodeBatch batch{.tokens = tokens_, .offsets = offsets_, .bidirectional = both_ways_};
   if (moved_) batch.positions = positions_;
   if (limited_) batch.lower_begin = lower_begin_;
   if (both_ways_) batch.upper_end = upper_end_;

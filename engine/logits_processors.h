@@ -1,8 +1,8 @@
 // Hugging Face's logits processors in Hugging Face's order: repetition penalty, no repeated
 // n-grams, bad words, minimum of new tokens, forced bos, forced eos, suppressed tokens, tokens
 // suppressed at the beginning. They act on raw logits in greedy decoding and sampling, and on
-// log-probabilities in beam search. This class turns them into rules for the LogitRules op
-// (kernels/sampling/logit_rules.h); the warpers (temperature, top-p, ...) are in
+// log-probabilities in beam search. This class turns them into rules for the ApplyLogitsProcessors
+// op (kernels/sampling/logits_processors.h); the warpers (temperature, top-p, ...) are in
 // kernels/sampling/sampling.h. Immutable.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 #include "absl/types/span.h"
 #include "engine/options.h"
-#include "kernels/sampling/logit_rules.h"
+#include "kernels/sampling/logits_processors.h"
 
 namespace quintet {
 
@@ -26,7 +26,7 @@ class LogitsProcessors {
   // Tokens that the ranges of RulesAt refer to; the same for every length.
   absl::Span<const int32_t> tokens() const { return tokens_; }
   // The rules for a history of `length` tokens, if tokens() begin at entry `base` of
-  // LogitRulesArgs::tokens. The caller sets row and sequence.
+  // LogitsProcessorsArgs::tokens. The caller sets row and sequence.
   RowRules RulesAt(int64_t length, int32_t base) const;
 
  private:

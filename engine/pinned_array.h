@@ -27,7 +27,7 @@ class PinnedArray {
 
   absl::Status Allocate(int64_t capacity) {
     absl::StatusOr<Buffer> block =
-        stream_->AllocateMirrored(capacity * static_cast<int64_t>(sizeof(T)));
+        stream_->AllocatePinned(capacity * static_cast<int64_t>(sizeof(T)));
     if (!block.ok()) return block.status();
     block_ = *std::move(block);
     planned_.reserve(static_cast<size_t>(capacity));
@@ -58,10 +58,10 @@ class PinnedArray {
     const bool unchanged =
         bytes <= uploaded_bytes_ && std::memcmp(block_.data(), planned_.data(), bytes) == 0;
     if (unchanged) return;
-    stream_->WaitForUpload(upload_);
+    stream_->WaitForH2D(upload_);
     std::memcpy(block_.data(), planned_.data(), bytes);
     uploaded_bytes_ = bytes;
-    upload_ = stream_->Upload(block_.data(), static_cast<int64_t>(bytes));
+    upload_ = stream_->CopyH2D(block_.data(), static_cast<int64_t>(bytes));
   }
   // The array as of the last Commit, in pinned host memory.
   absl::Span<const T> span() const { return {block_.as<T>(), planned_.size()}; }

@@ -23,8 +23,8 @@ Sampler::Sampler(Model* model, bool async_scheduling)
       vocab_(model->config().vocab),
       logits_stride_(LogitsStride(vocab_)),
       max_rows_(LogitsChunkRows(model->stream())),
-      async_scheduling_(async_scheduling && model->chosen().defined() &&
-                        model->parents().defined()),
+      async_scheduling_(async_scheduling && model->next_tokens().defined() &&
+                        model->parent_beams().defined()),
       // Batches that change with every step have more keys than are worth capturing: LRU bounds
       // them.
       graphs_({.threshold = 3, .capacity = 1024}),
@@ -59,7 +59,7 @@ std::array<Sampler::Spec, Sampler::kBuffers> Sampler::BufferSpecs(const ModelCon
   const int64_t values = rows * 4;  // one f32 or i32 per row
   const int64_t logits = rows * LogitsStride(vocab) * 4;
   const int64_t top_k = std::max(kMinScratch, TopKScratchBytes(rows, vocab, kMaxTopK, stream));
-  const int64_t rules = std::max(kMinScratch, LogitRulesScratchBytes(vocab, stream));
+  const int64_t rules = std::max(kMinScratch, LogitsProcessorsScratchBytes(vocab, stream));
   const int64_t sample = std::max({kMinScratch, SampleScratchBytes(vocab, stream),
                                    SampleBeamsScratchBytes(rows, vocab, kMaxTopK, stream)});
   const auto at = [sampler](Buffer Sampler::*member) {
@@ -67,7 +67,7 @@ std::array<Sampler::Spec, Sampler::kBuffers> Sampler::BufferSpecs(const ModelCon
   };
   // Buffers with a leading dimension of 2 have one half per StepSlot.
   return {{
-      // i8 scratch of TopK, LogitRules, and Sample / SampleBeams.
+      // i8 scratch of TopK, ApplyLogitsProcessors, and Sample / SampleBeams.
       {at(&Sampler::topk_scratch_), top_k, Memory::kDevice},
       {at(&Sampler::rules_scratch_), rules, Memory::kDevice},
       {at(&Sampler::sample_scratch_), sample, Memory::kDevice},
@@ -80,7 +80,7 @@ std::array<Sampler::Spec, Sampler::kBuffers> Sampler::BufferSpecs(const ModelCon
       {at(&Sampler::raw_logits_), logits, Memory::kDevice},
       // [rows] f32: beam scores after the latest BeamStep.
       {at(&Sampler::beam_scores_), values, Memory::kDevice},
-      // [rows] f32: beam scores that the next TopK adds to its rows (CarryScores).
+      // [rows] f32: beam scores that the next TopK adds to its rows (GatherScores).
       {at(&Sampler::row_biases_), values, Memory::kDevice},
       // [rows] f32: log-sum-exp of the raw logits.
       {at(&Sampler::log_sums_), values, Memory::kPinned},
@@ -104,7 +104,7 @@ absl::Status Sampler::Allocate() {
   for (const Spec& spec : BufferSpecs(model_->config(), stream, this)) {
     absl::StatusOr<Buffer> buffer = spec.memory == Memory::kDevice
                                         ? stream.Allocate(spec.bytes)
-                                        : stream.AllocateMirrored(spec.bytes);
+                                        : stream.AllocatePinned(spec.bytes);
     if (!buffer.ok()) return buffer.status();
     *spec.buffer = *std::move(buffer);
   }
@@ -128,7 +128,7 @@ absl::Status Sampler::Allocate() {
 
 Tensor Sampler::DeviceMatrix(const Buffer& pinned, DType dtype, int64_t rows,
                              int64_t columns) const {
-  return model_->stream().Twin(Tensor::Dense(pinned.data(), dtype, {rows, columns}));
+  return model_->stream().DeviceTensor(Tensor::Dense(pinned.data(), dtype, {rows, columns}));
 }
 
 Tensor Sampler::Logits(int64_t rows) const {
@@ -140,7 +140,7 @@ Tensor Sampler::RawLogits(int64_t rows) const {
 }
 
 Tensor Sampler::LogSums(int64_t rows) const {
-  return model_->stream().Twin(Tensor::F32(log_sums_.as<float>(), {rows}));
+  return model_->stream().DeviceTensor(Tensor::F32(log_sums_.as<float>(), {rows}));
 }
 
 Tensor Sampler::Scratch(const Buffer& buffer) const {
@@ -182,7 +182,7 @@ void Sampler::Enqueue(const Tensor& states, StepSlot slot) {
   } else {
     EnqueueOps(states, slot);
   }
-  model_->stream().Mark(Index(slot));
+  model_->stream().RecordEvent(Index(slot));
 }
 
 void Sampler::EnqueueStep(const DecodeBatch& decode_batch, StepSlot slot) {
@@ -198,7 +198,7 @@ void Sampler::EnqueueStep(const DecodeBatch& decode_batch, StepSlot slot) {
                              rule_tokens_.size() > 0, batch.rows, rules_.size(), draws_.size()},
                      .enqueue = [&](const Tensor& states) { EnqueueOps(states, slot); }});
   if (!step.appended) return Enqueue(step.states, slot);
-  model_->stream().Mark(Index(slot));
+  model_->stream().RecordEvent(Index(slot));
 }
 
 Sampler::GraphKey Sampler::GraphKeyOf(const Tensor& states, StepSlot slot) const {
@@ -228,10 +228,11 @@ Sampler::GraphKey Sampler::GraphKeyOf(const Tensor& states, StepSlot slot) const
 
 void Sampler::LaunchGraph(const Tensor& states, StepSlot slot) {
   Device& device = model_->stream().device();
-  const DeviceGraph* const graph = graphs_.Use(
-      GraphKeyOf(states, slot), [&] { return device.Record([&] { EnqueueOps(states, slot); }); });
+  const CudaGraph* const graph = graphs_.Use(GraphKeyOf(states, slot), [&] {
+    return device.CaptureGraph([&] { EnqueueOps(states, slot); });
+  });
   if (graph != nullptr) {
-    device.Replay(*graph);
+    device.LaunchGraph(*graph);
   } else {
     EnqueueOps(states, slot);
   }
@@ -242,11 +243,11 @@ void Sampler::EnqueueOps(const Tensor& states, StepSlot slot) {
   const SamplingBatch& batch = batches_[Index(slot)];
   const Needs& needs = batch.needs;
   if (needs.carries_scores) {
-    CarryScores({.scores = Tensor::F32(beam_scores_.as<float>(), {max_rows_}),
-                 .known = top_k_plan_.Args({.biases = true}).row_bias,
-                 .from = carried_rows_.span(),
-                 .biases = Tensor::F32(row_biases_.as<float>(), {max_rows_})},
-                stream);
+    GatherScores({.scores = Tensor::F32(beam_scores_.as<float>(), {max_rows_}),
+                  .known = top_k_plan_.Args({.biases = true}).row_bias,
+                  .from = carried_rows_.span(),
+                  .biases = Tensor::F32(row_biases_.as<float>(), {max_rows_})},
+                 stream);
   }
   model_->Logits(states, Logits(batch.rows));
   // TopK computes the sums that it needs itself.
@@ -263,7 +264,7 @@ void Sampler::EnqueueOps(const Tensor& states, StepSlot slot) {
 }
 
 absl::Status Sampler::Wait(StepSlot slot) {
-  status_.Update(model_->stream().WaitForMark(Index(slot)));
+  status_.Update(model_->stream().WaitForEvent(Index(slot)));
   return status_;
 }
 
@@ -280,20 +281,20 @@ void Sampler::EnqueueTopLogProbs(const SamplingBatch& batch) {
   args.indices = DeviceMatrix(top_tokens_, DType::kI32, batch.rows, kMaxTopLogProbs);
   args.scratch = Scratch(topk_scratch_);
   TopK(args, model_->stream());
-  model_->stream().Download(top_logits_.data(), batch.rows * kMaxTopLogProbs * 4);
-  model_->stream().Download(top_tokens_.data(), batch.rows * kMaxTopLogProbs * 4);
+  model_->stream().CopyD2H(top_logits_.data(), batch.rows * kMaxTopLogProbs * 4);
+  model_->stream().CopyD2H(top_tokens_.data(), batch.rows * kMaxTopLogProbs * 4);
 }
 
 void Sampler::EnqueueRules(const SamplingBatch& batch) {
-  LogitRulesArgs args;
+  LogitsProcessorsArgs args;
   args.logits = Logits(batch.rows);
   args.rules = rules_.span();
   args.tokens = rule_tokens_.span();
   args.history = model_->history();
   if (batch.needs.rule_log_sums) args.log_sums = LogSums(batch.rows);
-  if (batch.needs.logprobs) args.kept = RawLogits(batch.rows);
+  if (batch.needs.logprobs) args.raw_logits = RawLogits(batch.rows);
   args.scratch = Scratch(rules_scratch_);
-  LogitRules(args, model_->stream());
+  ApplyLogitsProcessors(args, model_->stream());
 }
 
 void Sampler::EnqueueTopK(const SamplingBatch& batch, StepSlot slot) {
@@ -305,7 +306,7 @@ void Sampler::EnqueueTopK(const SamplingBatch& batch, StepSlot slot) {
   args.values = CandidateScores(batch, slot);
   args.indices = CandidateIndices(batch, slot);
   args.scratch = Scratch(topk_scratch_);
-  if (batch.token_per_row) args.best = model_->chosen();
+  if (batch.token_per_row) args.best = model_->next_tokens();
   if (needs.log_softmax) args.log_sums = Tensor::F32(top_k_log_sums_.as<float>(), {batch.rows});
   TopK(args, stream);
 }
@@ -318,7 +319,7 @@ void Sampler::EnqueueSample(const SamplingBatch& batch, StepSlot slot) {
   args.lens = model_->history().lens;
   args.tokens =
       Tensor::Dense(sampled_tokens_.as<int32_t>() + Index(slot) * max_rows_, DType::kI32, {n});
-  if (NextTokensOnDevice(slot)) args.chosen = model_->chosen();
+  if (NextTokensOnDevice(slot)) args.next_tokens = model_->next_tokens();
   args.scratch = Scratch(sample_scratch_);
   Sample(args, model_->stream());
 }
@@ -342,8 +343,8 @@ void Sampler::EnqueueBeamStep(const SamplingBatch& batch, StepSlot slot) {
             .vocab = vocab_,
             .groups = beam_groups_.span(),
             .eos = eos_tokens_.span(),
-            .tokens = model_->chosen(),
-            .parents = model_->parents(),
+            .tokens = model_->next_tokens(),
+            .parents = model_->parent_beams(),
             .scores = Tensor::F32(beam_scores_.as<float>(), {max_rows_})},
            model_->stream());
 }
@@ -353,10 +354,10 @@ void Sampler::EnqueueCandidateLogits(const SamplingBatch& batch, StepSlot slot) 
   Stream& stream = model_->stream();
   CandidateLogitsArgs args;
   args.logits = Logits(batch.rows);
-  args.kept = RawLogits(batch.rows);
+  args.raw_logits = RawLogits(batch.rows);
   if (batch.needs.top_k) {
     args.first_rows = entry_rows_.span();
-    args.from_kept = entry_use_raw_.span();
+    args.from_raw = entry_use_raw_.span();
     args.indices = CandidateIndices(batch, slot);
     args.values =
         Tensor::F32(candidate_logits_.as<float>(), {top_k_plan_.entries(), batch.needs.max_k});
@@ -364,13 +365,13 @@ void Sampler::EnqueueCandidateLogits(const SamplingBatch& batch, StepSlot slot) 
   }
   if (draws_.size() > 0) {
     args.first_rows = draw_rows_.span();
-    args.from_kept = draw_use_raw_.span();
+    args.from_raw = draw_use_raw_.span();
     const int32_t* drawn = sampled_tokens_.as<int32_t>() + Index(slot) * max_rows_;
     args.indices = Tensor::Dense(drawn, DType::kI32, {draws_.size(), 1});
     args.values = Tensor::F32(sampled_logits_.as<float>(), {draws_.size(), 1});
     CandidateLogits(args, stream);
   }
-  stream.Download(log_sums_.data(), batch.rows * 4);
+  stream.CopyD2H(log_sums_.data(), batch.rows * 4);
 }
 
 // ---- Results ----

@@ -26,7 +26,7 @@
 #include "kernels/runtime/graph_cache.h"
 #include "kernels/sampling/beam_sampling.h"
 #include "kernels/sampling/beam_step.h"
-#include "kernels/sampling/logit_rules.h"
+#include "kernels/sampling/logits_processors.h"
 #include "kernels/sampling/sampling.h"
 #include "kernels/sampling/selection.h"
 #include "models/model.h"
@@ -93,8 +93,8 @@ class Sampler {
   }
   // Sequence indices of the slice's generation, ascending.
   absl::Span<const int32_t> SequencesOf(const SamplingSlice& slice, StepSlot slot) const;
-  // Whether the batch leaves the next token of every row i in the model's chosen()[i] and, for
-  // beams, the row that it continues in parents()[i].
+  // Whether the batch leaves the next token of every row i in the model's next_tokens()[i] and, for
+  // beams, the row that it continues in parent_beams()[i].
   bool NextTokensOnDevice(StepSlot slot) const {
     const SamplingBatch& batch = batches_[Index(slot)];
     return batch.token_per_row || batch.advances_beams;
@@ -203,7 +203,7 @@ class Sampler {
   PinnedArray<BeamDraw> beam_draws_;  // beam sampling, one per generation
   PinnedArray<BeamGroup> beam_groups_;
   PinnedArray<int32_t> eos_tokens_;     // that beam_groups_ refer to
-  PinnedArray<int32_t> carried_rows_;   // [rows] CarryScoresArgs::from
+  PinnedArray<int32_t> carried_rows_;   // [rows] GatherScoresArgs::from
   PinnedArray<int32_t> entry_rows_;     // [entries] first row of each top-k entry
   PinnedArray<int32_t> entry_use_raw_;  // [entries] 1: its raw logits are in raw_logits_
   PinnedArray<int32_t> draw_rows_;      // [draws] row of each draw

@@ -20,7 +20,7 @@ absl::Status TargetScores::Allocate() {
                                                  {&top_, bytes * kMaxTopLogProbs},
                                                  {&top_tokens_, bytes * kMaxTopLogProbs}};
   for (const auto& [buffer, size] : buffers) {
-    absl::StatusOr<Buffer> memory = model_->stream().AllocateMirrored(size);
+    absl::StatusOr<Buffer> memory = model_->stream().AllocatePinned(size);
     if (!memory.ok()) return memory.status();
     *buffer = *std::move(memory);
   }
@@ -44,9 +44,9 @@ absl::Status TargetScores::Score(const Tensor& states) {
     top = std::max(top, rows_[i].alternatives);
   }
   top = std::min(top, model_->config().vocab);
-  stream.Upload(targets_.data(), count * 4);
+  stream.CopyH2D(targets_.data(), count * 4);
   const auto twin = [&stream](const Buffer& b, DType dtype, std::initializer_list<int64_t> dims) {
-    return stream.Twin(Tensor::Dense(b.data(), dtype, dims));
+    return stream.DeviceTensor(Tensor::Dense(b.data(), dtype, dims));
   };
   Tensor top_log_probs, top_tokens;
   if (top > 0) {
@@ -55,9 +55,9 @@ absl::Status TargetScores::Score(const Tensor& states) {
   }
   model_->TargetLogProbs(states, Tensor::Dense(targets_.data(), DType::kI32, {count}),
                          twin(log_probs_, DType::kF32, {count}), top_log_probs, top_tokens);
-  stream.Download(log_probs_.data(), count * 4);
-  stream.Download(top_.data(), count * top * 4);
-  stream.Download(top_tokens_.data(), count * top * 4);
+  stream.CopyD2H(log_probs_.data(), count * 4);
+  stream.CopyD2H(top_.data(), count * top * 4);
+  stream.CopyD2H(top_tokens_.data(), count * top * 4);
   const absl::Status status = stream.Synchronize();
   if (status.ok()) Record(top);
   rows_.clear();

@@ -41,7 +41,7 @@ TopKArgs TopKPlan::Args(const Terms& terms) const {
   if (terms.log_softmax) args.log_softmax = {words + LogSoftmaxAt(), entries};
   if (terms.biases) {
     const auto* biases = reinterpret_cast<const float*>(words + BiasesAt());
-    args.row_bias = stream_->Twin(Tensor::F32(biases, {planned_rows_}));
+    args.row_bias = stream_->DeviceTensor(Tensor::F32(biases, {planned_rows_}));
   }
   return args;
 }

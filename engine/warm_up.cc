@@ -78,7 +78,7 @@ class WarmUpRun {
     while (!model_->EncodeSlice(kAll)) {
     }
     if (model_->config().has_decoder()) {
-      model_->ProjectCross(model_->EncoderStates(), 0, First(slots_, tokens));
+      model_->ProjectCross(model_->EncodedStates(), 0, First(slots_, tokens));
     }
   }
 
@@ -116,7 +116,7 @@ absl::Status Measure(Model* model, int64_t budget_us) {
   }
   WarmUpRun run(model, logits);
   const int64_t encode = limits.max_encode_tokens;
-  return MeasureProducts(stream.device(), budget_us, [&] {
+  return AutotuneGemms(stream.device(), budget_us, [&] {
     if (config.has_decoder()) {
       const std::vector<int64_t> counts = Counts(1, limits.max_step_sequences);
       for (auto rows = counts.rbegin(); rows != counts.rend(); ++rows) run.Step(*rows);
@@ -141,12 +141,12 @@ absl::Status WarmUp(Model* model, absl::FunctionRef<void(absl::string_view)> war
     if (!status.ok()) warn(status.message());
   };
   const std::string directory = CacheDirectory();
-  tell(LoadProductChoices(directory, DeviceKind(device), &ProductChoicesOf(device)));
+  tell(LoadGemmAlgorithmChoices(directory, DeviceKind(device), &GemmAlgorithmChoicesOf(device)));
   // Without a directory nothing is measured, because every process would choose anew.
   constexpr int64_t kBudgetUs = 2'000'000;
   const absl::Status measured = Measure(model, directory.empty() ? 0 : kBudgetUs);
   if (!measured.ok() && !absl::IsResourceExhausted(measured)) return measured;
-  tell(SaveProductChoices(directory, DeviceKind(device), ProductChoicesOf(device)));
+  tell(SaveGemmAlgorithmChoices(directory, DeviceKind(device), GemmAlgorithmChoicesOf(device)));
   return absl::OkStatus();
 }
 

@@ -19,7 +19,7 @@
 #include "kernels/sampling/beam_step.h"
 #include "kernels/sampling/candidate_logits.h"
 #include "kernels/sampling/log_prob.h"
-#include "kernels/sampling/logit_rules.h"
+#include "kernels/sampling/logits_processors.h"
 #include "kernels/sampling/sampling.h"
 #include "kernels/sampling/selection.h"
 

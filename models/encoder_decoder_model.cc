@@ -98,7 +98,7 @@ bool EncoderDecoderModel::ReadableByOps(const Tensor& states) const {
 // and starts over.
 int64_t* EncoderDecoderModel::TakeRowOffsets(int64_t rows) {
   if (cross_rows_used_ + rows > limits_.max_encode_tokens) {
-    stream_.WaitForUpload(cross_upload_);
+    stream_.WaitForH2D(cross_upload_);
     cross_rows_used_ = 0;
   }
   cross_rows_used_ += rows;
@@ -125,7 +125,7 @@ void EncoderDecoderModel::ProjectCross(const Tensor& states, int64_t position,
   }
   int64_t* row_offset = TakeRowOffsets(states.dim[0]);
   for (size_t r = 0; r < slots.size(); ++r) row_offset[r] = cache_.SlotOffset(slots[r]);
-  cross_upload_ = stream_.Upload(row_offset, static_cast<int64_t>(slots.size()) * 8);
+  cross_upload_ = stream_.CopyH2D(row_offset, static_cast<int64_t>(slots.size()) * 8);
   const bool readable = ReadableByOps(states);
   const int64_t piece = readable ? states.dim[0] : staged_states_.dim[0];
   for (int64_t begin = 0; begin < states.dim[0]; begin += piece) {

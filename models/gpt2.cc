@@ -37,7 +37,7 @@ void Gpt2Model::CheckBatch(const DecodeBatch& batch) const {
 
 void Gpt2Model::Embed(const EmbedRows& rows) {
   Embedding({.ids = rows.ids,
-             .chosen = chosen_,
+             .next_tokens = next_tokens_,
              .table = weights_.embedding,
              .positions = rows.positions,
              .position_table = weights_.position_embedding,

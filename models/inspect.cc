@@ -136,7 +136,7 @@ class WarningFinder {
 
   void CheckGeneration() {
     const GenerationDefaults& g = in_.generation;
-    for (const std::string& field : g.not_followed) {
+    for (const std::string& field : g.unsupported_fields) {
       Add(field, ": not supported; generate, bench and serve load the model only with ",
           kIgnoreGenerationFields);
     }

@@ -4,7 +4,7 @@
 // Tensor arguments and results are memory of the model's stream (kernels/runtime/stream.h). On a
 // GPU calls only enqueue work; to read a result on the host, copy it there first. Spans and slot
 // tables are host memory of the caller, who may reuse them when the call returns. Tensors of target
-// tokens are pinned memory with a device buffer (Stream::AllocateMirrored).
+// tokens are pinned memory with a device buffer (Stream::AllocatePinned).
 //
 // A Model owns its weights, its KV cache pages, and workspaces for the limits it was loaded with;
 // no call below allocates. Not thread safe: one engine thread calls it. In f32 the result of a row
@@ -70,8 +70,8 @@ struct LayerOutput {
 constexpr int64_t kMaxTopLogProbs = 20;  // most alternatives per row in TargetLogProbs
 
 // n whole inputs, packed. In an encoder a token attends to all tokens of its input. In a causal
-// model it attends to itself and the tokens before it in its input, unless `both_ways` or the mask
-// columns change that.
+// model it attends to itself and the tokens before it in its input, unless `bidirectional` or the
+// mask columns change that.
 struct EncodeBatch {
   absl::Span<const int32_t> tokens;   // [total], ids in [0, vocab)
   absl::Span<const int32_t> offsets;  // [n + 1]; no input is empty
@@ -80,7 +80,7 @@ struct EncodeBatch {
   // Position of each token for its position embedding. Empty: 0, 1, 2, .. in each input.
   absl::Span<const int32_t> positions;  // [total] or empty
   // Tokens attend to later tokens of their input as well, except those that the mask hides.
-  bool both_ways = false;
+  bool bidirectional = false;
   // Mask columns (kernels/attention/mask.h). Values are indices of tokens in their input: token j
   // is hidden from tokens i >= lower_begin[j] and from tokens i < upper_end[j].
   absl::Span<const int32_t> lower_begin, upper_end;  // [total] or empty
@@ -89,7 +89,7 @@ struct EncodeBatch {
 // One decoder call: n sequences with one or more new tokens each. Sequences with the same source
 // (the beams of a request) are neighbours and form a group.
 struct DecodeBatch {
-  // [total] new tokens, packed. A value -1 - i stands for chosen()[i], which an op that was
+  // [total] new tokens, packed. A value -1 - i stands for next_tokens()[i], which an op that was
   // enqueued earlier writes on the device.
   absl::Span<const int32_t> tokens;
   absl::Span<const int32_t> offsets;  // [n + 1]
@@ -101,8 +101,8 @@ struct DecodeBatch {
   const int32_t* slots = nullptr;  // [n, slots_stride]
   int64_t slots_stride = 0;
   // Beam groups whose parents only the device knows so far, one new token per beam. Each beam takes
-  // over the earlier slots of its parent beam in parents(), which an op that was enqueued earlier
-  // writes. Rows of `slots` of these beams hold the slots from before that op's step.
+  // over the earlier slots of its parent beam in parent_beams(), which an op that was enqueued
+  // earlier writes. Rows of `slots` of these beams hold the slots from before that op's step.
   absl::Span<const BeamMove> moves;
   // Cross-attention; encoder-decoder models only.
   absl::Span<const int32_t> group_offsets;  // [groups + 1], indices of sequences
@@ -110,7 +110,7 @@ struct DecodeBatch {
   int64_t source_slots_stride = 0;
   absl::Span<const int32_t> source_lens;  // [groups]
   // Output rows: indices into `tokens`, ascending, of the rows whose hidden states Decode returns.
-  absl::Span<const int32_t> wanted;
+  absl::Span<const int32_t> output_rows;
 };
 
 // Work to append to a decoder step, so that both are captured in one CUDA graph. For equal keys and
@@ -164,26 +164,26 @@ class Model {
   virtual bool EncodeSlice(int64_t work) = 0;
   // Hidden states of the complete batch after the final norm, [total, d_model] f32. Valid until the
   // next BeginEncode.
-  virtual Tensor EncoderStates() const = 0;
-  // The pinned host side of EncoderStates(). Rows have their values after stream().Download of
+  virtual Tensor EncodedStates() const = 0;
+  // The pinned host side of EncodedStates(). Rows have their values after stream().CopyD2H of
   // their addresses and Synchronize.
-  virtual Tensor HostEncoderStates() const { return EncoderStates(); }
-  // Gathers rows of EncoderStates(): at most max_step_tokens indices, in any order, repeats
+  virtual Tensor HostEncoderStates() const { return EncodedStates(); }
+  // Gathers rows of EncodedStates(): at most max_step_tokens indices, in any order, repeats
   // allowed. Returns [rows, d_model] f32, valid until the next EncodedRows or Decode. Causal models
   // only.
   virtual Tensor EncodedRows(absl::Span<const int32_t> rows) = 0;
   // Projects encoder hidden states to the cross-attention keys and values of all decoder layers
   // with one GEMM, and writes row r to slots[r] of the KV cache. Encoder-decoder models only.
-  // `states` [rows, d_model] f32 are rows of EncoderStates(), or a copy of such rows, which must be
+  // `states` [rows, d_model] f32 are rows of EncodedStates(), or a copy of such rows, which must be
   // in host memory on any backend. `position` is the position of the first row in its sequence;
   // rotary models, which rotate keys and values by position, need rows of one sequence, others take
   // packed sequences. position + rows <= max_encode_tokens.
   virtual void ProjectCross(const Tensor& states, int64_t position,
                             absl::Span<const int32_t> slots) = 0;
 
-  // Runs the decoder. Returns the hidden states of the output rows (batch.wanted) after the final
-  // norm, [wanted, d_model] f32, valid until the next Decode. A long prompt can be prefilled in
-  // chunks: call again with the next tokens.
+  // Runs the decoder. Returns the hidden states of the output rows (batch.output_rows) after the
+  // final norm, [output_rows, d_model] f32, valid until the next Decode. A long prompt can be
+  // prefilled in chunks: call again with the next tokens.
   virtual Tensor Decode(const DecodeBatch& batch) = 0;
   // Decode, with work appended. On a GPU, when steps of this shape and key have been frequent, step
   // and appended work are launched as one captured CUDA graph (between two graphs the device would
@@ -193,10 +193,10 @@ class Model {
   }
   // Device buffer [max_step_sequences] i32 of sampled tokens that the next Decode reads
   // (DecodeBatch::tokens < 0). Its address never changes. Undefined: not supported by the model.
-  virtual Tensor chosen() const { return Tensor(); }
+  virtual Tensor next_tokens() const { return Tensor(); }
   // Device buffer [max_step_sequences] i32 of the parent beams of those tokens
-  // (DecodeBatch::moves). Address and undefined: as chosen().
-  virtual Tensor parents() const { return Tensor(); }
+  // (DecodeBatch::moves). Address and undefined: as next_tokens().
+  virtual Tensor parent_beams() const { return Tensor(); }
   // All tokens of the sequences of the latest Decode, with their new ones; valid until the next
   // Decode.
   virtual TokenHistory history() const = 0;

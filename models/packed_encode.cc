@@ -23,7 +23,7 @@ int64_t MaxMaskTiles(int64_t tokens) { return FirstMaskTile(tokens, tokens); }
 void PackedModel::CarveArrays(Carver& carver) {
   const int64_t tokens = limits_.max_encode_tokens;
   encoder_host_ = carver.TakeTensor(DType::kF32, {tokens, config_.d_model});
-  if (encoder_host_.defined()) encoder_x_ = stream_.Twin(encoder_host_);
+  if (encoder_host_.defined()) encoder_x_ = stream_.DeviceTensor(encoder_host_);
   encoder_arrays_ = carver.TakeTensor(DType::kI32, {3 * tokens + 1});
   block_offsets_ = carver.TakeTensor(DType::kI32, {kBlockRows + 1});
   block_positions_ = carver.TakeTensor(DType::kI32, {kBlockRows});
@@ -42,7 +42,7 @@ void PackedModel::BeginEncode(const EncodeBatch& batch) {
   QT_CHECK_LE(static_cast<int64_t>(batch.tokens.size()), limits_.max_encode_tokens);
   encoder_rows_ = static_cast<int64_t>(batch.tokens.size());
   encoder_sequences_ = static_cast<int64_t>(offsets.size()) - 1;
-  stream_.WaitForUpload(encode_upload_);
+  stream_.WaitForH2D(encode_upload_);
   const int64_t used = 2 * encoder_rows_ + encoder_sequences_ + 1;
   encoder_tokens_ = encoder_arrays_.Rows(0, encoder_rows_);
   encoder_positions_ = encoder_arrays_.Rows(encoder_rows_, 2 * encoder_rows_);
@@ -55,7 +55,7 @@ void PackedModel::BeginEncode(const EncodeBatch& batch) {
   std::copy(batch.positions.begin(), batch.positions.end(), positions);
   std::copy(batch.tokens.begin(), batch.tokens.end(), encoder_tokens_.as<int32_t>());
   std::copy(offsets.begin(), offsets.end(), encoder_offsets_.as<int32_t>());
-  encode_upload_ = stream_.Upload(encoder_arrays_.data, used * 4);
+  encode_upload_ = stream_.CopyH2D(encoder_arrays_.data, used * 4);
   SetMask(batch);
   layer_ = row_ = 0;
   sweep_ = Sweep::kProject;
@@ -63,11 +63,11 @@ void PackedModel::BeginEncode(const EncodeBatch& batch) {
 
 // Copies the mask's columns and computes its tile summaries, once for all layers.
 void PackedModel::SetMask(const EncodeBatch& batch) {
-  bidirectional_ = batch.both_ways;
+  bidirectional_ = batch.bidirectional;
   mask_ = ColumnMask();
   const bool plain = batch.lower_begin.empty() && batch.upper_end.empty();
   if (config_.has_encoder()) {
-    QT_CHECK(plain && batch.positions.empty() && !batch.both_ways);
+    QT_CHECK(plain && batch.positions.empty() && !batch.bidirectional);
     return;
   }
   QT_CHECK(batch.positions.empty() || batch.positions.size() == batch.tokens.size());
@@ -76,7 +76,7 @@ void PackedModel::SetMask(const EncodeBatch& batch) {
     if (column.empty()) return absl::Span<const int32_t>();
     QT_CHECK_EQ(static_cast<int64_t>(column.size()), encoder_rows_);
     std::copy(column.begin(), column.end(), to.as<int32_t>());
-    encode_upload_ = stream_.Upload(to.data, encoder_rows_ * 4);
+    encode_upload_ = stream_.CopyH2D(to.data, encoder_rows_ * 4);
     return absl::MakeConstSpan(to.as<int32_t>(), column.size());
   };
   mask_.lower_begin = copy(batch.lower_begin, mask_lower_);
@@ -84,7 +84,8 @@ void PackedModel::SetMask(const EncodeBatch& batch) {
   const size_t tiles = static_cast<size_t>(MaskTiles(batch.offsets));
   const absl::Span<MaskTile> summaries(mask_tiles_.as<MaskTile>(), tiles);
   SummariseMask(mask_.columns(), batch.offsets, summaries);
-  encode_upload_ = stream_.Upload(summaries.data(), static_cast<int64_t>(tiles * sizeof(MaskTile)));
+  encode_upload_ =
+      stream_.CopyH2D(summaries.data(), static_cast<int64_t>(tiles * sizeof(MaskTile)));
   mask_.tiles = summaries;
 }
 
@@ -115,7 +116,7 @@ bool PackedModel::EncodeByGraph() {
     auto parts = std::make_unique<EncodeGraphs>();
     for (int64_t begin = 0; begin < layers;) {
       const int64_t end = begin == 0 ? std::min(kFirstGraphLayers, layers) : layers;
-      parts->push_back(stream_.device().Record([&] {
+      parts->push_back(stream_.device().CaptureGraph([&] {
         for (layer_ = begin; layer_ < end; ++layer_) {
           RunInputRows(0, encoder_rows_, Sweep::kProject);
           RunInputRows(0, encoder_rows_, Sweep::kFinish);
@@ -128,7 +129,7 @@ bool PackedModel::EncodeByGraph() {
     return parts;
   });
   if (graphs == nullptr) return false;
-  for (const auto& graph : *graphs) stream_.device().Replay(*graph);
+  for (const auto& graph : *graphs) stream_.device().LaunchGraph(*graph);
   layer_ = layers;
   return true;
 }
@@ -230,7 +231,7 @@ Tensor PackedModel::AttendInput(const LayerRows& rows) {
   return attended;
 }
 
-Tensor PackedModel::EncoderStates() const {
+Tensor PackedModel::EncodedStates() const {
   QT_CHECK_EQ(layer_, static_cast<int64_t>(InputStack().layers.size()));
   return encoder_x_.Rows(0, encoder_rows_);
 }
@@ -243,12 +244,12 @@ Tensor PackedModel::HostEncoderStates() const {
 Tensor PackedModel::EncodedRows(absl::Span<const int32_t> rows) {
   const int64_t count = static_cast<int64_t>(rows.size());
   QT_CHECK(!config_.has_encoder() && count <= limits_.max_step_tokens);
-  stream_.WaitForUpload(gather_upload_);
+  stream_.WaitForH2D(gather_upload_);
   std::copy(rows.begin(), rows.end(), gather_rows_.as<int32_t>());
-  gather_upload_ = stream_.Upload(gather_rows_.data, count * 4);
+  gather_upload_ = stream_.CopyH2D(gather_rows_.data, count * 4);
   const Tensor states = states_.Rows(0, count);
   // The embedding op is also a gather of rows: "ids" are row numbers, the "table" is the states.
-  Embedding({.ids = gather_rows_.Rows(0, count), .table = EncoderStates(), .y = states}, stream_);
+  Embedding({.ids = gather_rows_.Rows(0, count), .table = EncodedStates(), .y = states}, stream_);
   return states;
 }
 

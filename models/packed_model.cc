@@ -72,13 +72,13 @@ absl::Status PackedModel::Allocate() {
   absl::StatusOr<Buffer> workspace = stream_.Allocate(workspace_size.used_bytes());
   if (!workspace.ok()) return workspace.status();
   workspace_ = *std::move(workspace);
-  absl::StatusOr<Buffer> arrays = stream_.AllocateMirrored(arrays_size.used_bytes());
+  absl::StatusOr<Buffer> arrays = stream_.AllocatePinned(arrays_size.used_bytes());
   if (!arrays.ok()) return arrays.status();
   arrays_ = *std::move(arrays);
   Carver workspace_carver(workspace_.data()), arrays_carver(arrays_.data());
   Carve(workspace_carver);
   CarveArrays(arrays_carver);
-  stream_.Upload(arrays_.data(), arrays_.bytes());
+  stream_.CopyH2D(arrays_.data(), arrays_.bytes());
   return stream_.Synchronize();
 }
 
@@ -92,8 +92,8 @@ void PackedModel::Carve(Carver& carver) {
     x_ = carver.TakeTensor(DType::kF32, {rows, config_.d_model});
     qkv_ = carver.TakeTensor(activations_, {rows, 3 * config_.inner()});
     states_ = carver.TakeTensor(DType::kF32, {rows, config_.d_model});
-    chosen_ = carver.TakeTensor(DType::kI32, {limits_.max_step_sequences});
-    parents_ = carver.TakeTensor(DType::kI32, {limits_.max_step_sequences});
+    next_tokens_ = carver.TakeTensor(DType::kI32, {limits_.max_step_sequences});
+    parent_beams_ = carver.TakeTensor(DType::kI32, {limits_.max_step_sequences});
     history_ = carver.TakeTensor(DType::kI32, {limits_.cache_pages * limits_.page_size});
   }
   encoder_qkv_ = carver.TakeTensor(activations_, {limits_.max_encode_tokens, 3 * config_.inner()});
@@ -130,7 +130,7 @@ void PackedModel::Gemm(LinearArgs args) {
 void PackedModel::NormedGemm(const Tensor& gamma, const Tensor& beta, LinearArgs args) {
   const int64_t rows = args.x.dim[0];
   const float eps = config_.norm_eps;
-  if (LinearTakesNorm(*args.w, rows, stream_)) {
+  if (SupportsFusedNorm(*args.w, rows, stream_)) {
     args.norm_gamma = gamma;
     args.norm_beta = beta;
     args.norm_eps = eps;
@@ -165,12 +165,12 @@ std::pair<StepShape, PackedModel::GraphKind> PackedModel::PrepareStep(const Deco
     }
   }
   step_.Fill(batch, shape, cache_.pages * cache_.page_size);
-  MoveBeams({.slots = step_.batch().slots,
-             .slots_stride = step_.batch().slots_stride,
-             .lens = step_.batch().kv_lens,
-             .moves = step_.batch().moves,
-             .parents = parents_},
-            stream_);
+  ReorderBeams({.slots = step_.batch().slots,
+                .slots_stride = step_.batch().slots_stride,
+                .lens = step_.batch().kv_lens,
+                .moves = step_.batch().moves,
+                .parents = parent_beams_},
+               stream_);
   if (captured_block_ != step_.block()) {
     step_graphs_.Clear();
     prompt_graphs_.Clear();
@@ -181,7 +181,7 @@ std::pair<StepShape, PackedModel::GraphKind> PackedModel::PrepareStep(const Deco
 }
 
 void PackedModel::ForwardOrLaunch(const StepShape& shape, GraphKind kind) {
-  const DeviceGraph* graph = nullptr;
+  const CudaGraph* graph = nullptr;
   if (kind == GraphKind::kStep) {
     graph = step_graphs_.Use(shape, [this] { return CaptureForward(false); });
   } else if (kind == GraphKind::kPrompt) {
@@ -192,36 +192,36 @@ void PackedModel::ForwardOrLaunch(const StepShape& shape, GraphKind kind) {
         prompt_graphs_.Use({shape, std::move(offsets)}, [this] { return CaptureForward(true); });
   }
   if (graph != nullptr) {
-    stream_.device().Replay(*graph);
+    stream_.device().LaunchGraph(*graph);
   } else {
     Forward();
   }
 }
 
-std::unique_ptr<DeviceGraph> PackedModel::CaptureForward(bool same_offsets) {
+std::unique_ptr<CudaGraph> PackedModel::CaptureForward(bool same_offsets) {
   step_.PlanForCapture(same_offsets);
-  return stream_.device().Record([this] { Forward(); });
+  return stream_.device().CaptureGraph([this] { Forward(); });
 }
 
 Tensor PackedModel::Decode(const DecodeBatch& batch) {
   const auto [shape, kind] = PrepareStep(batch);
   ForwardOrLaunch(shape, kind);
-  return states_.Rows(0, static_cast<int64_t>(batch.wanted.size()));
+  return states_.Rows(0, static_cast<int64_t>(batch.output_rows.size()));
 }
 
 DecodedStep PackedModel::DecodeAndAppend(const DecodeBatch& batch, const AppendedWork& work) {
   const auto [shape, kind] = PrepareStep(batch);
-  const Tensor states = states_.Rows(0, static_cast<int64_t>(batch.wanted.size()));
+  const Tensor states = states_.Rows(0, static_cast<int64_t>(batch.output_rows.size()));
   if (kind == GraphKind::kStep) {
-    const DeviceGraph* graph = joint_graphs_.Use({shape, work.key}, [&] {
+    const CudaGraph* graph = joint_graphs_.Use({shape, work.key}, [&] {
       step_.PlanForCapture(false);
-      return stream_.device().Record([&] {
+      return stream_.device().CaptureGraph([&] {
         Forward();
         work.enqueue(states);
       });
     });
     if (graph != nullptr) {
-      stream_.device().Replay(*graph);
+      stream_.device().LaunchGraph(*graph);
       return {states, true};
     }
   }
@@ -247,9 +247,10 @@ void PackedModel::Forward() {
            .kv = KvDestination(weights_.decoder.layers[layer].qkv, layer)});
     Observe(true, layer, x);
   }
-  const absl::Span<const int32_t> wanted = step_.batch().wanted;
-  if (wanted.empty()) return;
-  FinalNorm(weights_.decoder, x, states_.Rows(0, static_cast<int64_t>(wanted.size())), wanted);
+  const absl::Span<const int32_t> output_rows = step_.batch().output_rows;
+  if (output_rows.empty()) return;
+  FinalNorm(weights_.decoder, x, states_.Rows(0, static_cast<int64_t>(output_rows.size())),
+            output_rows);
 }
 
 Tensor PackedModel::HeadsOf(const Tensor& qkv, QkvPart part) const {
@@ -260,7 +261,7 @@ Tensor PackedModel::HeadsOf(const Tensor& qkv, QkvPart part) const {
 // Unset if the QKV GEMM cannot store K and V itself, or if rotary embedding must be applied to them
 // after the GEMM.
 KvOutput PackedModel::KvDestination(const LinearWeight& qkv, int64_t layer) {
-  if (rotary() || !LinearStoresKv(qkv, step_.tokens().dim[0], stream_)) return {};
+  if (rotary() || !SupportsKvStore(qkv, step_.tokens().dim[0], stream_)) return {};
   return {.cache = &cache_, .layer = layer, .slots = step_.new_slots()};
 }
 

@@ -22,13 +22,13 @@ class PackedModel : public Model {
  public:
   void BeginEncode(const EncodeBatch& batch) final;
   bool EncodeSlice(int64_t work) final;
-  Tensor EncoderStates() const final;
+  Tensor EncodedStates() const final;
   Tensor HostEncoderStates() const final;
   Tensor EncodedRows(absl::Span<const int32_t> rows) final;
   Tensor Decode(const DecodeBatch& batch) final;
   DecodedStep DecodeAndAppend(const DecodeBatch& batch, const AppendedWork& work) final;
-  Tensor chosen() const override { return chosen_; }
-  Tensor parents() const override { return parents_; }
+  Tensor next_tokens() const override { return next_tokens_; }
+  Tensor parent_beams() const override { return parent_beams_; }
   TokenHistory history() const override;
   void Logits(const Tensor& states, const Tensor& logits) override;
   void TargetLogProbs(const Tensor& states, const Tensor& targets, const Tensor& log_probs,
@@ -132,12 +132,12 @@ class PackedModel : public Model {
 
   // The current decoder step.
   StepArrays step_;
-  Tensor x_;        // [max_step_tokens, d_model] f32, residual stream
-  Tensor qkv_;      // [max_step_tokens, 3 I]
-  Tensor states_;   // [max_step_tokens, d_model] f32
-  Tensor chosen_;   // [max_step_sequences] i32
-  Tensor parents_;  // [max_step_sequences] i32
-  Tensor history_;  // [slots of the cache] i32: id of the token in each slot
+  Tensor x_;             // [max_step_tokens, d_model] f32, residual stream
+  Tensor qkv_;           // [max_step_tokens, 3 I]
+  Tensor states_;        // [max_step_tokens, d_model] f32
+  Tensor next_tokens_;   // [max_step_sequences] i32
+  Tensor parent_beams_;  // [max_step_sequences] i32
+  Tensor history_;       // [slots of the cache] i32: id of the token in each slot
 
   // Intermediate results of the layer call that runs.
   Tensor normed_;   // [block_rows_, d_model]
@@ -175,20 +175,20 @@ class PackedModel : public Model {
   void ForwardOrLaunch(const StepShape& shape, GraphKind kind);
   // Captures Forward, for any batch of the current shape, or with `same_offsets` for any that also
   // has the current batch's offsets.
-  std::unique_ptr<DeviceGraph> CaptureForward(bool same_offsets);
+  std::unique_ptr<CudaGraph> CaptureForward(bool same_offsets);
 
   // Progress of the current whole input: layer, first row and sweep of the next block.
   // layer_ == layers of InputStack(): complete.
   int64_t layer_ = 0, row_ = 0;
   Sweep sweep_ = Sweep::kProject;
-  bool bidirectional_ = false;  // EncodeBatch::both_ways of the current input
+  bool bidirectional_ = false;  // EncodeBatch::bidirectional of the current input
   ColumnMask mask_;             // of the current input; empty: none
 
   // CUDA graphs of short whole inputs. Key: the offsets of their sequences. Enqueueing a hundred
   // kernels one by one takes longer than a short input's computation. Each entry has two graphs,
   // the first layers and the others: launching a graph takes longer the more nodes it has, and the
   // device starts only after the launch.
-  using EncodeGraphs = std::vector<std::unique_ptr<DeviceGraph>>;
+  using EncodeGraphs = std::vector<std::unique_ptr<CudaGraph>>;
   GraphCache<std::vector<int32_t>, EncodeGraphs> encode_graphs_{{.threshold = 1, .capacity = 128}};
 
   // For attention of a block of input rows: query offsets of the sequences in the block, and the
@@ -201,7 +201,7 @@ class PackedModel : public Model {
   Tensor mask_upper_;   // [max_encode_tokens] i32
   Tensor mask_tiles_;   // [most tiles, 8] i32: MaskTile
   Tensor gather_rows_;  // [max_step_tokens] i32
-  // Numbers of the latest H2D copies (Stream::Upload) of an EncodeBatch's arrays and of
+  // Numbers of the latest H2D copies (Stream::CopyH2D) of an EncodeBatch's arrays and of
   // gather_rows_.
   int64_t encode_upload_ = 0, gather_upload_ = 0;
 

@@ -11,8 +11,8 @@ namespace {
 
 // Addresses of the arrays in a block, for one shape.
 struct BlockLayout {
-  int32_t *tokens, *positions, *new_slots, *offsets, *kv_lens, *wanted, *group_offsets, *group_rows,
-      *source_lens, *slots, *source_slots;
+  int32_t *tokens, *positions, *new_slots, *offsets, *kv_lens, *output_rows, *group_offsets,
+      *group_rows, *source_lens, *slots, *source_slots;
   BeamMove* moves;
   int64_t bytes;
 
@@ -24,7 +24,7 @@ struct BlockLayout {
     new_slots = take(s.rows);
     offsets = take(s.sequences + 1);
     kv_lens = take(s.sequences);
-    wanted = take(s.wanted);
+    output_rows = take(s.output_rows);
     group_offsets = take(s.groups + 1);
     group_rows = take(s.groups + 1);
     source_lens = take(s.groups);
@@ -69,7 +69,7 @@ StepShape StepShape::Of(const DecodeBatch& batch) {
   shape.rows = static_cast<int64_t>(batch.tokens.size());
   shape.sequences = static_cast<int64_t>(batch.kv_lens.size());
   shape.groups = static_cast<int64_t>(batch.source_lens.size());
-  shape.wanted = static_cast<int64_t>(batch.wanted.size());
+  shape.output_rows = static_cast<int64_t>(batch.output_rows.size());
   shape.slots_stride = batch.slots_stride;
   shape.source_stride = shape.groups > 0 ? batch.source_slots_stride : 0;
   for (int64_t g = 0; g < shape.groups; ++g) {
@@ -98,7 +98,7 @@ StepShape StepShape::Rounded(const ModelLimits& limits) const {
   StepShape shape = RoundedStrides();
   shape.sequences = std::min(count(sequences), limits.max_step_sequences);
   shape.rows = std::min(count(rows), limits.max_step_tokens);
-  shape.wanted = wanted == 0 ? 0 : shape.rows;
+  shape.output_rows = output_rows == 0 ? 0 : shape.rows;
   if (groups == 0) return shape;
   const int64_t quarter = (shape.sequences + 3) / 4;
   shape.groups = groups <= quarter ? quarter : shape.sequences;
@@ -111,7 +111,7 @@ int64_t StepArrays::BlockBytes(const StepShape& shape) { return BlockLayout(null
 absl::Status StepArrays::Reserve(const StepShape& shape) {
   const int64_t bytes = BlockBytes(shape);
   if (bytes <= block_.bytes()) return absl::OkStatus();
-  absl::StatusOr<Buffer> block = stream_->AllocateMirrored(bytes);
+  absl::StatusOr<Buffer> block = stream_->AllocatePinned(bytes);
   if (!block.ok()) return block.status();
   block_ = *std::move(block);
   return absl::OkStatus();
@@ -123,7 +123,7 @@ void StepArrays::Fill(const DecodeBatch& batch, const StepShape& shape, int64_t 
   QT_CHECK_EQ(static_cast<int64_t>(batch.offsets.size()), sequences + 1);
   QT_CHECK_EQ(batch.offsets.front(), 0);
   QT_CHECK_EQ(batch.offsets.back(), rows);
-  stream_->WaitForUpload(upload_);
+  stream_->WaitForH2D(upload_);
   // The tables of longer sequences than before may need a larger block.
   if (BlockBytes(shape) > block_.bytes()) {
     StepShape larger = shape;
@@ -142,8 +142,8 @@ void StepArrays::Fill(const DecodeBatch& batch, const StepShape& shape, int64_t 
   new_slots_ = CopyPadded({}, shape.rows, -1, layout.new_slots);
   batch_.offsets = CopyPadded(batch.offsets, shape.sequences + 1, rows, layout.offsets);
   batch_.kv_lens = CopyPadded(batch.kv_lens, shape.sequences, 0, layout.kv_lens);
-  for (const int32_t row : batch.wanted) QT_CHECK(row >= 0 && row < rows);
-  batch_.wanted = CopyPadded(batch.wanted, shape.wanted, 0, layout.wanted);
+  for (const int32_t row : batch.output_rows) QT_CHECK(row >= 0 && row < rows);
+  batch_.output_rows = CopyPadded(batch.output_rows, shape.output_rows, 0, layout.output_rows);
   CopyTable(batch.slots, batch.slots_stride, batch.kv_lens, shape.slots_stride, layout.slots);
   batch_.slots = layout.slots;
   batch_.slots_stride = shape.slots_stride;
@@ -156,11 +156,11 @@ void StepArrays::Fill(const DecodeBatch& batch, const StepShape& shape, int64_t 
   batch_.source_lens = CopyPadded(batch.source_lens, shape.groups, 0, layout.source_lens);
   batch_.source_slots = layout.source_slots;
   if (shape.groups > 0) FillSources(batch, shape);
-  upload_ = stream_->Upload(block_.data(), layout.bytes);
+  upload_ = stream_->CopyH2D(block_.data(), layout.bytes);
 }
 
 void StepArrays::PlanForCapture(bool same_offsets) {
-  stream_->WaitForUpload(upload_);
+  stream_->WaitForH2D(upload_);
   const BlockLayout layout(block_.data(), shape_);
   if (!same_offsets) {
     for (int64_t s = 0; s <= shape_.sequences; ++s) {

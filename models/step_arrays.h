@@ -21,7 +21,7 @@ struct StepShape {
   int64_t rows = 0;  // new tokens of all sequences
   int64_t sequences = 0;
   int64_t groups = 0;
-  int64_t wanted = 0;  // output rows
+  int64_t output_rows = 0;
   int64_t slots_stride = 0;
   int64_t source_stride = 0;
   int64_t group_rows = 0;  // most rows of one group

@@ -79,7 +79,7 @@ class T5Model final : public EncoderDecoderModel {
 
 void T5Model::Embed(const EmbedRows& rows) {
   Embedding({.ids = rows.ids,
-             .chosen = chosen_,
+             .next_tokens = next_tokens_,
              .table = weights_.embedding,
              .y = rows.x,
              .history = rows.slots.empty() ? Tensor() : history_,
@@ -159,7 +159,7 @@ void T5Model::Carve(Carver& carver) {
   // GEMMs of split norms need rows that begin on 16-byte boundaries in all tensors.
   const bool aligned = (config_.d_model | config_.d_ff | config_.head_dim) % 8 == 0;
   const LinearWeight& first = weights_.encoder.layers[0].attention_out;
-  if (!aligned || LinearNormParts(first, 1, stream_) == 0) return;
+  if (!aligned || SplitNormParts(first, 1, stream_) == 0) return;
   const auto carve = [&](int64_t max_rows) {
     const int64_t rows = std::min(max_rows, kMostNormRows), d = config_.d_model;
     SplitNormBuffers buffers;
@@ -177,8 +177,8 @@ NormOutput T5Model::SplitNorm(const LinearWeight& producer, const Residual& x,
                               const NextNorm& next) const {
   const int64_t rows = x.x.dim[0];
   if (!x.buffers.scaled.defined()) return {};
-  const int64_t parts = LinearNormParts(producer, rows, stream_);
-  if (parts == 0 || !LinearTakesSquares(next.consumer, rows, stream_)) return {};
+  const int64_t parts = SplitNormParts(producer, rows, stream_);
+  if (parts == 0 || !SupportsSplitNormInput(next.consumer, rows, stream_)) return {};
   return {next.gamma, x.buffers.scaled.Rows(0, rows),
           Tensor::Dense(x.buffers.squares.data, DType::kF32, {rows, parts})};
 }

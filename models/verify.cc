@@ -60,7 +60,7 @@ class SampleRun {
     Tensor states;
     if (config_.has_encoder()) {
       Encode();
-      states = model_->EncoderStates();
+      states = model_->EncodedStates();
       stages_.push_back({"encoder", Copy(states)});
     }
     if (config_.has_decoder()) {
@@ -93,11 +93,11 @@ class SampleRun {
       if (!config_.has_encoder()) continue;
       if (config_.decoder_start_id >= 0) ids[kTargetOffsets[s]] = config_.decoder_start_id;
       model_->ProjectCross(
-          model_->EncoderStates().Rows(kSourceOffsets[s], kSourceOffsets[s + 1]), 0,
+          model_->EncodedStates().Rows(kSourceOffsets[s], kSourceOffsets[s + 1]), 0,
           absl::MakeConstSpan(source_slots).subspan(at, kSourceOffsets[s + 1] - kSourceOffsets[s]));
     }
-    std::vector<int32_t> wanted(kTargetTokens);
-    std::iota(wanted.begin(), wanted.end(), 0);
+    std::vector<int32_t> output_rows(kTargetTokens);
+    std::iota(output_rows.begin(), output_rows.end(), 0);
     const int32_t kv_lens[] = {kTargetOffsets[1], kTargetOffsets[2] - kTargetOffsets[1]};
     const int32_t groups[] = {0, 1, 2};
     const int32_t source_lens[] = {kSourceOffsets[1], kSourceOffsets[2] - kSourceOffsets[1]};
@@ -113,7 +113,7 @@ class SampleRun {
       batch.source_slots_stride = kSlotsPerSequence;
       batch.source_lens = source_lens;
     }
-    batch.wanted = wanted;
+    batch.output_rows = output_rows;
     return model_->Decode(batch);
   }
 

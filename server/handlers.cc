@@ -282,7 +282,7 @@ absl::StatusOr<std::vector<Request>> ClassifyHandler::Prepare(const v1::Classify
       if (input.content_case() == v1::Input::kText) {
         auto spans = host.tokenizer()->EncodeWithSpans(input.text(), WithSpecials(proto.call()));
         if (!spans.ok()) return spans.status();
-        items_.back().spans = CutSpans(*std::move(spans), *ids);
+        items_.back().spans = TruncateSpans(*std::move(spans), *ids);
       }
     }
     Request request;

@@ -89,8 +89,8 @@ absl::Status ModelHost::Load(int64_t encoder_cache_bytes) {
 absl::Status ModelHost::CheckDefaults() const {
   const absl::StatusOr<ModelConfig> config = ReadModelConfig(options_.directory);
   if (!config.ok() || config->head != Head::kLanguageModel) return absl::OkStatus();
-  if (!options_.ignore_generation_fields) return CheckFollowed(defaults_);
-  for (const std::string& field : defaults_.not_followed) {
+  if (!options_.ignore_generation_fields) return CheckGenerationSupported(defaults_);
+  for (const std::string& field : defaults_.unsupported_fields) {
     spdlog::warn("model {}: {}: ignored", options_.name, field);
   }
   return absl::OkStatus();

@@ -331,7 +331,7 @@ void ServerProcess::Watch() {
 
 void ServerProcess::WaitFor(int64_t limit_us, const std::function<bool()>& done) {
   const int64_t end = MonotonicMicros() + limit_us;
-  while (MonotonicMicros() < end && !done() && !signals_->hurry) {
+  while (MonotonicMicros() < end && !done() && !signals_->skip_drain) {
     std::this_thread::sleep_for(kTick);
     Tick();
   }

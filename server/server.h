@@ -34,10 +34,10 @@ struct ServerOptions {
 
 // Flags that the signal handlers of the serve command set and the server reads.
 struct ServerSignals {
-  std::atomic<bool> terminate{false};  // drain, then stop
-  std::atomic<bool> hurry{false};      // while draining: end all open RPCs now
-  std::atomic<bool> reload{false};     // re-read the API keys
-  std::atomic<int> ignored{0};         // number of a received signal that has no meaning; logged
+  std::atomic<bool> terminate{false};   // drain, then stop
+  std::atomic<bool> skip_drain{false};  // while draining: end all open RPCs now
+  std::atomic<bool> reload{false};      // re-read the API keys
+  std::atomic<int> ignored{0};          // number of a received signal that has no meaning; logged
 };
 
 struct ServeOutcome {

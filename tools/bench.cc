@@ -392,7 +392,7 @@ void AddBenchCommand(CommandLine& line) {
       ->type_name("TOKENS")
       ->group("Shapes");
   AddSamplingFlags(command, &flags->decoding);
-  AddRuleFlags(command, &flags->decoding);
+  AddLogitsProcessorFlags(command, &flags->decoding);
   command
       ->add_option("--repetitions", flags->repetitions, "Measured runs per shape. Range [1, 1000].")
       ->check(InRange(1, 1000))

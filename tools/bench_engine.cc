@@ -19,7 +19,7 @@ struct BenchEngineFlags {
 constexpr int64_t kQueue = 1 << 20;
 
 int Run(BenchEngineFlags flags) {
-  if (absl::Status status = SettleLoad(&flags.load); !status.ok()) {
+  if (absl::Status status = ValidateLoad(&flags.load); !status.ok()) {
     return Fail(kExitUsage, status);
   }
   int exit_code = kExitDone;

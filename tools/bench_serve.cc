@@ -35,7 +35,7 @@ nlohmann::ordered_json ServerConditions(const v1::GetModelInfoResponse& info) {
 }
 
 int Run(BenchServeFlags flags) {
-  if (absl::Status status = SettleLoad(&flags.load); !status.ok()) {
+  if (absl::Status status = ValidateLoad(&flags.load); !status.ok()) {
     return Fail(kExitUsage, status);
   }
   flags.target.stream = !flags.load.unary;

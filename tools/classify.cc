@@ -155,7 +155,7 @@ absl::StatusOr<Question> ReadQuestion(const Session& session, const ClassifyFlag
   }
   question.context_end = question.context_begin + static_cast<int64_t>(question.spans.size());
   if (question.spans.empty()) return absl::InvalidArgumentError("the context has no tokens");
-  absl::StatusOr<std::vector<int32_t>> fitted = FitInput(session, std::move(*ids), false);
+  absl::StatusOr<std::vector<int32_t>> fitted = TruncateInput(session, std::move(*ids), false);
   if (!fitted.ok()) return fitted.status();
   *ids = *std::move(fitted);
   return question;
@@ -187,7 +187,7 @@ absl::StatusOr<LineJob> MakeJob(const Session& session, const ClassifyFlags& fla
     if (!input->fields.contains("token_ids")) {
       auto all = session.tokenizer->EncodeWithSpans(input->text, flags.lines.add_special_tokens);
       if (!all.ok()) return all.status();
-      spans = CutSpans(*std::move(all), input->ids);
+      spans = TruncateSpans(*std::move(all), input->ids);
     }
     job.format = [number, json, &config, spans = std::move(spans)](const Result& result,
                                                                    std::string* out) {

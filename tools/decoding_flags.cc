@@ -167,7 +167,7 @@ void AddSamplingFlags(CLI::App* command, DecodingFlags* flags) {
       &r.min_p);
 }
 
-void AddRuleFlags(CLI::App* command, DecodingFlags* flags) {
+void AddLogitsProcessorFlags(CLI::App* command, DecodingFlags* flags) {
   DecodingRequest& r = flags->request;
   Adder rules(command, "Logits processors");
   rules.Value({"--repetition-penalty",
@@ -205,7 +205,7 @@ void AddDecodingFlags(CLI::App* command, DecodingFlags* flags) {
               "INTEGER", "random"},
              &r.seed);
   AddLengthFlags(command, flags);
-  AddRuleFlags(command, flags);
+  AddLogitsProcessorFlags(command, flags);
   AddPrefixFlags(command, flags);
   Adder results(command, "Results");
   results.Switch("--logprobs", "Return the log-probability of each token (--output json).",

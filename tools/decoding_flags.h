@@ -22,7 +22,7 @@ struct DecodingFlags {
 void AddDecodingFlags(CLI::App* command, DecodingFlags* flags);
 // Subsets of AddDecodingFlags: the sampling parameters without --seed, and the logits processors.
 void AddSamplingFlags(CLI::App* command, DecodingFlags* flags);
-void AddRuleFlags(CLI::App* command, DecodingFlags* flags);
+void AddLogitsProcessorFlags(CLI::App* command, DecodingFlags* flags);
 
 // Builds the request from the flags. INVALID_ARGUMENT names a flag with a malformed value;
 // ResolveDecoding checks ranges and combinations. `tokenizer` may be null unless

@@ -118,7 +118,8 @@ absl::StatusOr<LineInput> ReadInput(const Session& session, const LineFlags& fla
     if (!encoded.ok()) return encoded.status();
     ids = *std::move(encoded);
   }
-  absl::StatusOr<std::vector<int32_t>> fitted = FitInput(session, std::move(ids), flags.truncate);
+  absl::StatusOr<std::vector<int32_t>> fitted =
+      TruncateInput(session, std::move(ids), flags.truncate);
   if (!fitted.ok()) return fitted.status();
   input.ids = *std::move(fitted);
   return input;

@@ -25,7 +25,7 @@ void OnSignal(int signal) {
   } else if (signal != SIGTERM && signal != SIGINT) {
     g_signals.ignored = signal;
   } else if (g_signals.terminate.exchange(true) && signal == SIGINT) {
-    g_signals.hurry = true;
+    g_signals.skip_drain = true;
   }
 }
 

@@ -48,11 +48,11 @@ absl::Status Load(Session* session, const SessionNeeds& needs) {
   session->defaults = *std::move(defaults);
   if (absl::Status status = CheckHead(needs.kind, *config); !status.ok()) return status;
   if (needs.decodes) {
-    if (absl::Status status = CheckFollowed(session->defaults);
+    if (absl::Status status = CheckGenerationSupported(session->defaults);
         !status.ok() && !flags.ignore_generation_fields) {
       return status;
     }
-    for (const std::string& field : session->defaults.not_followed) {
+    for (const std::string& field : session->defaults.unsupported_fields) {
       spdlog::warn("{}: ignored", field);
     }
   }
@@ -189,8 +189,8 @@ std::unique_ptr<Session> OpenSession(const ModelFlags& flags, const SessionNeeds
   return session;
 }
 
-absl::StatusOr<std::vector<int32_t>> FitInput(const Session& session, std::vector<int32_t> ids,
-                                              bool truncate) {
+absl::StatusOr<std::vector<int32_t>> TruncateInput(const Session& session, std::vector<int32_t> ids,
+                                                   bool truncate) {
   const ModelConfig& config = session.config;
   if (ids.empty() && config.decoder_only() && config.bos_id >= 0) ids = {config.bos_id};
   if (ids.empty())

@@ -25,7 +25,7 @@ struct ModelFlags {
   int64_t max_batch_tokens = 4096;        // tokens encoded in one batch
   int64_t cache_mib = 1024;               // KV cache
   int64_t max_memory_mib = 0;             // all memory of the model; 0: no limit
-  bool ignore_generation_fields = false;  // warn instead of failing CheckFollowed
+  bool ignore_generation_fields = false;  // warn instead of failing CheckGenerationSupported
 };
 void AddModelFlags(CommandLine& line, CLI::App* command, ModelFlags* flags);
 CLI::Option* AddMaxMemoryFlag(CLI::App* command, int64_t* mib);
@@ -62,7 +62,7 @@ std::unique_ptr<Session> OpenSession(const ModelFlags& flags, const SessionNeeds
 // Fits token ids to --max-input-tokens: longer inputs are truncated, keeping a final
 // end-of-sequence id, or are INVALID_ARGUMENT if `truncate` is false. An empty GPT-2 prompt becomes
 // its bos id, as in Hugging Face's generate; any other empty input is INVALID_ARGUMENT.
-absl::StatusOr<std::vector<int32_t>> FitInput(const Session& session, std::vector<int32_t> ids,
-                                              bool truncate);
+absl::StatusOr<std::vector<int32_t>> TruncateInput(const Session& session, std::vector<int32_t> ids,
+                                                   bool truncate);
 
 }  // namespace quintet

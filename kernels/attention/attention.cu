@@ -20,7 +20,7 @@ bool Aligned(const Tensor& t) {
 
 template <typename T>
 const T* TwinOrNull(absl::Span<const T> span, Stream& stream) {
-  return span.empty() ? nullptr : stream.Twin(span.data());
+  return span.empty() ? nullptr : stream.DevicePtr(span.data());
 }
 
 void PointToPackedRows(const AttentionArgs& args, Stream& stream, AttentionCall& call) {
@@ -31,7 +31,7 @@ void PointToPackedRows(const AttentionArgs& args, Stream& stream, AttentionCall&
   call.k_head = args.k.stride[1];
   call.v_row = args.v.stride[0];
   call.v_head = args.v.stride[1];
-  call.kv_offsets = stream.Twin(args.kv_offsets.data());
+  call.kv_offsets = stream.DevicePtr(args.kv_offsets.data());
   call.kv_vectors = Aligned(args.k) && Aligned(args.v);
 }
 
@@ -48,7 +48,7 @@ void PointIntoCache(const AttentionArgs& args, Stream& stream, AttentionCall& ca
   call.kv_lens = TwinOrNull(args.kv_lens, stream);
   call.slots_stride = args.slots_stride;
   call.slots_len = static_cast<int>(args.kv_lens.size() == 1 ? args.kv_lens[0] : args.slots_stride);
-  if (call.slots_len > 0) call.slots = stream.Twin(args.slots);
+  if (call.slots_len > 0) call.slots = stream.DevicePtr(args.slots);
   call.page_size = Divisor(static_cast<uint32_t>(cache.page_size));
   call.page_rows = static_cast<uint32_t>(cache.page_elements() / cache.head_dim);
   call.kv_vectors = Aligned(cache.data, cache.dtype, {cache.head_dim});
@@ -64,7 +64,7 @@ AttentionCall MakeCall(const AttentionArgs& args, Stream& stream) {
   call.out_row = args.out.stride[0];
   call.out_head = args.out.stride[1];
   call.q_vectors = Aligned(args.q) && Aligned(args.out);
-  call.q_offsets = stream.Twin(args.q_offsets.data());
+  call.q_offsets = stream.DevicePtr(args.q_offsets.data());
   call.q_positions = TwinOrNull(args.q_positions, stream);
   if (args.cache == nullptr) {
     PointToPackedRows(args, stream, call);
@@ -82,7 +82,7 @@ AttentionCall MakeCall(const AttentionArgs& args, Stream& stream) {
     const ColumnMask& mask = *args.mask;
     call.mask = {TwinOrNull(mask.lower_begin, stream), TwinOrNull(mask.lower_end, stream),
                  TwinOrNull(mask.upper_begin, stream), TwinOrNull(mask.upper_end, stream)};
-    call.mask_tiles = stream.Twin(mask.tiles.data());
+    call.mask_tiles = stream.DevicePtr(mask.tiles.data());
   }
   return call;
 }

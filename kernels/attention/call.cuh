@@ -80,7 +80,7 @@ struct AttentionCall {
 };
 
 // Lengths and positions of one sequence. They are read past the L1 cache, so a kernel may construct
-// this before its WaitForInputs.
+// this before its WaitOnDependentGrids.
 struct Sequence {
   int index;
   int first_row, q_len;
@@ -181,7 +181,7 @@ class SequenceMask {
   __device__ bool any() const { return tiles_ != nullptr; }
   // Visibility of keys [begin, end) to queries at positions [row, row + rows). Requires begin < end
   // and any().
-  __device__ TileView View(int begin, int end, int row, int rows) const {
+  __device__ TileVisibility View(int begin, int end, int row, int rows) const {
     MaskTile tile = tiles_[begin / kMaskTileKeys];
     for (int i = begin / kMaskTileKeys + 1; i <= (end - 1) / kMaskTileKeys; ++i) {
       tile.Add(tiles_[i]);

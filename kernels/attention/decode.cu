@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1)
                                     {s, head, begin, (splits << warps_log2) * kStepKeys});
   const Sequence sequence(call, s);
   if (owner != s || sequence.q_len == 0 || sequence.q_len > kFewRows) {
-    WaitForInputs();
+    WaitOnDependentGrids();
     return;
   }
   warp.Run(sequence);
@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1)
 // many keys, a cluster of CTAs shares each item.
 template <int kDim>
 SplitPlan PlanSplits(int64_t items, int64_t max_kv_len, const Stream& stream) {
-  const int64_t warps = int64_t{kResidentWarps<kDim>} * stream.device().multiprocessors() / items;
+  const int64_t warps = int64_t{kResidentWarps<kDim>} * stream.device().num_sms() / items;
   SplitPlan plan;
   if (stream.device().hopper()) {
     const int64_t splits = std::min<int64_t>(warps / kMinWarps, max_kv_len / kMinSplitKeys);

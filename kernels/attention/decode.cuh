@@ -76,7 +76,7 @@ class FewRowsWarp {
   }
 
   // Mainloop over this warp's keys. K and V rows that the previous kernel does not write are loaded
-  // before WaitForInputs.
+  // before WaitOnDependentGrids.
   __device__ void Run(const Sequence& sequence) {
     const int end = sequence.kv_len;
     const int fresh_begin = call_.fresh == FreshKeys::kNone  ? INT_MAX
@@ -91,22 +91,22 @@ class FewRowsWarp {
       if (key < fresh_begin) CopyKeys<Keys::kUnchanged>(i, rows_[i], key, end, fresh_begin);
     }
     if (begin_ < end) LoadBias(sequence, begin_, end);
-    WaitForInputs();
+    WaitOnDependentGrids();
     LoadQueries(sequence);
 #pragma unroll
     for (int i = 0; i < kStages - 1; ++i) {
       const int key = begin_ + i * stride_;
       if (fresh_begin < key + kStepKeys) CopyKeys<Keys::kFresh>(i, rows_[i], key, end, fresh_begin);
-      CommitCopies();
+      CpAsyncCommit();
     }
     uint32_t row = rows_[kStages - 1];
     int stage = 0, next = kStages - 1;
     for (int key = begin_; key < end; key += stride_) {
       __syncwarp();  // every lane has finished the step whose buffer is overwritten now
       CopyKeys<Keys::kAll>(next, row, key + (kStages - 1) * stride_, end, fresh_begin);
-      CommitCopies();
+      CpAsyncCommit();
       if (key + kStages * stride_ < end) row = RowOfLane(key + kStages * stride_);
-      WaitForCopies<kStages - 1>();
+      CpAsyncWait<kStages - 1>();
       __syncwarp();
       AddStep(memory_.steps[stage]);
       if (key + stride_ < end) LoadBias(sequence, key + stride_, end);
@@ -117,7 +117,7 @@ class FewRowsWarp {
 
   // Stores the warp's partial result over its K and V buffers.
   __device__ void StoreResult(int q_len) {
-    WaitForCopies<0>();
+    CpAsyncWait<0>();
     __syncwarp();
     PartialResult<kDim>& result = memory_.result;
 #pragma unroll
@@ -204,9 +204,9 @@ class FewRowsWarp {
       const uint32_t place =
           to + at * kPieces * 16 + (piece ^ Memory::Swizzle(first) ^ Memory::Swizzle(at)) * 16;
       const bool valid = key < end && channels;
-      CopyAsync16(place, reinterpret_cast<const char*>(keys_) + offset, valid);
-      CopyAsync16(place + sizeof(typename Memory::Rows),
-                  reinterpret_cast<const char*>(values_) + offset, valid);
+      CpAsync16(place, reinterpret_cast<const char*>(keys_) + offset, valid);
+      CpAsync16(place + sizeof(typename Memory::Rows),
+                reinterpret_cast<const char*>(values_) + offset, valid);
     }
   }
 

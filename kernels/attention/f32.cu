@@ -52,12 +52,12 @@ class F32Block {
     const float* k = static_cast<const float*>(call_.k) + head_ * call_.k_head;
     const float* v = static_cast<const float*>(call_.v) + head_ * call_.v_head;
     for (int begin = range.begin; begin < range.end; begin += kKeys) {
-      const TileView view = View(begin);
-      if (view == TileView::kNone) continue;
+      const TileVisibility view = View(begin);
+      if (view == TileVisibility::kNone) continue;
       __syncthreads();  // all threads have read the previous V tile
       LoadTile(k, call_.k_row, begin);
       __syncthreads();
-      ComputeProbs(begin, view == TileView::kSome);
+      ComputeProbs(begin, view == TileVisibility::kSome);
       __syncthreads();
       LoadTile(v, call_.v_row, begin);
       __syncthreads();
@@ -72,8 +72,8 @@ class F32Block {
     return static_cast<int>(threadIdx.x) / S::kLanes * S::kThreadRows;
   }
 
-  __device__ TileView View(int begin) const {
-    if (!mask_.any()) return TileView::kAll;
+  __device__ TileVisibility View(int begin) const {
+    if (!mask_.any()) return TileVisibility::kAll;
     return mask_.View(begin, min(begin + kKeys, sequence_.kv_len), position_, rows_);
   }
 
@@ -149,7 +149,7 @@ class F32Block {
   }
 
   __device__ bool Hidden(int key, int position) const {
-    return mask_.Column(key).View(position, position + 1) == TileView::kNone;
+    return mask_.Column(key).View(position, position + 1) == TileVisibility::kNone;
   }
 
   // Sums over keys in order, for the row sums too, so that the bits of a row do not depend on
@@ -225,7 +225,7 @@ template <int kRows, int kDim>
 __global__ void __launch_bounds__(kThreads)
     AttendF32Kernel(const __grid_constant__ AttentionCall call) {
   extern __shared__ __align__(16) unsigned char shared[];
-  WaitForInputs();
+  WaitOnDependentGrids();
   const QueryTile query_tile(call, static_cast<int>(blockIdx.x), kRows);
   if (query_tile.sequence < 0) return;
   F32Block<kRows, kDim>(call, *reinterpret_cast<F32Memory<kRows, kDim>*>(shared), query_tile,

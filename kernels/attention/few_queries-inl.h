@@ -118,7 +118,7 @@ void AddFireFew(const AttentionTask& task, int64_t i, int64_t begin, int64_t key
 void HideMaskedFew(const TaskMask& mask, int64_t i, int64_t begin, int64_t keys, float* s) {
   const int row = mask.Position(i);
   for (int64_t j = 0; j < keys; ++j) {
-    if (mask.Column(begin + j).View(row, row + 1) == TileView::kNone) s[j] = kMinusInf;
+    if (mask.Column(begin + j).View(row, row + 1) == TileVisibility::kNone) s[j] = kMinusInf;
   }
 }
 
@@ -166,7 +166,7 @@ void AttendTileFew(const AttentionTask& task, const AttentionScratch& scratch,
   }
   for (i = 0; i < task.rows; ++i) {
     if (HasFire(*task.args)) AddFireFew(task, i, tile.begin, keys, s + i * kKeyTile);
-    if (mask.View(tile.begin, i, 1) != TileView::kAll) {
+    if (mask.View(tile.begin, i, 1) != TileVisibility::kAll) {
       HideMaskedFew(mask, i, tile.begin, keys, s + i * kKeyTile);
     }
     SoftmaxRow(keys, s + i * kKeyTile, scratch.row_max + i, scratch.row_sum + i, correction + i);
@@ -223,7 +223,8 @@ void AttendFew(const AttentionTask& whole, const AttentionScratch& s) {
       std::fill_n(s.row_max, whole.rows, kMinusInf);
       std::fill_n(s.row_sum, whole.rows, 0.0f);
     }
-    if (tiles[turn].count > 0 && mask.View(tiles[turn].begin, 0, whole.rows) != TileView::kNone) {
+    if (tiles[turn].count > 0 &&
+        mask.View(tiles[turn].begin, 0, whole.rows) != TileVisibility::kNone) {
       LoadKeysFew(s, head_dim, &tiles[turn], ahead.done() ? nullptr : &tiles[turn ^ 1]);
       AttendTileFew(iterator.task, s, iterator.bias(), mask, tiles[turn]);
     }

@@ -120,8 +120,8 @@ enum TileSide { kAcross, kBefore, kAfter, kTileSides };
 // Operands of an extra k-step of the Q K^T wgmma that adds ALiBi's bias to a tile on one side of
 // the diagonal. A row of A holds (s0, s1, s2, 0, ...), the slope split into three values of T, each
 // rounded from the remainder of the previous ones; row j of B holds (j, j, j, 0, ...) for key j of
-// the tile. Both use the layout of DescribeParts (8 x 8 parts); all groups of eight queries share
-// one part of `slopes`.
+// the tile. Both use the layout of MakeStridedSmemDescriptor (8 x 8 parts); all groups of eight
+// queries share one part of `slopes`.
 template <typename T>
 struct AlibiOperands {
   T slopes[2][kTileSides][2 * 64];  // current and next work tile; the second part is zero
@@ -149,7 +149,7 @@ struct HopperBarriers {
 };
 
 // Shared memory of one CTA. q, k and v are split into matrices of 64 channels (128-byte rows) in
-// the 128-byte swizzle that Describe expects.
+// the 128-byte swizzle that MakeSmemDescriptor expects.
 template <typename T, typename S, BiasKind kFunction>
 struct alignas(1024) HopperSharedMemory {
   T q[2][S::kDim / 64][S::kRows * 64];  // [current and next work tile][...]

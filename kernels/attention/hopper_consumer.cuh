@@ -31,9 +31,9 @@ class HopperConsumer {
       : call_(call), memory_(memory), barriers_(memory.barriers), group_(group) {}
 
   __device__ __forceinline__ void Run() {
-    if (S::kPingPong && group_ == S::kConsumers - 1) ArriveThreads(1, 2 * kWarpgroup);
+    if (S::kPingPong && group_ == S::kConsumers - 1) NamedBarrierArrive(1, 2 * kWarpgroup);
     for (;; q_state_.Advance()) {
-      Wait(SharedAddress(&barriers_.queries_full[q_state_.stage]), q_state_.parity);
+      BarrierWait(SharedAddress(&barriers_.queries_full[q_state_.stage]), q_state_.parity);
       const WorkTileInfo& work = memory_.queries[q_state_.stage];
       if (work.rows == 0) return;
       position_ = work.position + group_ * kConsumerRows;
@@ -57,7 +57,9 @@ class HopperConsumer {
   // Releases a pipeline stage to the producer. Every thread arrives: one lane per warp would
   // suffice, but then compute-sanitizer's racecheck would not see the order of the other lanes'
   // reads. It is not slower.
-  __device__ __forceinline__ static void Release(uint64_t& empty) { Arrive(SharedAddress(&empty)); }
+  __device__ __forceinline__ static void Release(uint64_t& empty) {
+    BarrierArrive(SharedAddress(&empty));
+  }
 
   // Mainloop over the K/V tiles of a work tile. The Q K^T GEMM of a tile overlaps with the P V GEMM
   // of the previous tile. FIRE's bias is written to the accumulators before the Q K^T GEMM adds to
@@ -72,11 +74,11 @@ class HopperConsumer {
     }
     float rescale[2];
     StartQkGemm(tile);
-    WaitForProducts<0>();
+    WarpgroupWait<0>();
     ComputeTileProbs(tile, rescale);
     while (!tile.last) {
       if constexpr (!kLazyRescale) RoundTileProbs();
-      const RingPlace<S::kStages> before = kv_state_;
+      const PipelineState<S::kStages> before = kv_state_;
       kv_state_.Advance();
       WaitFull(barriers_.keys_full[kv_state_.stage], kv_state_.parity);
       tile = memory_.keys[kv_state_.stage];
@@ -91,10 +93,10 @@ class HopperConsumer {
       if constexpr (!kPvFirst) WaitAndStartPvGemm(before);
       PingPongArrive();
       ComputeTileProbs(tile, rescale);
-      WaitForProducts<0>();
+      WarpgroupWait<0>();
       FenceAccumulators();
       // The P V GEMM has read probs_ until here; rounding scores_ overwrites probs_.
-      Pin(scores_);
+      WarpgroupFenceOperand(scores_);
       Release(barriers_.values_empty[before.stage]);
       if constexpr (!kLazyRescale) Rescale(out_, rescale);
       if constexpr (kSumByWgmma) Rescale(row_sums_, rescale);
@@ -128,17 +130,17 @@ class HopperConsumer {
   }
 
   __device__ __forceinline__ void PingPongWait() const {
-    if constexpr (S::kPingPong) SyncThreads(1 + group_, 2 * kWarpgroup);
+    if constexpr (S::kPingPong) NamedBarrierSync(1 + group_, 2 * kWarpgroup);
   }
   __device__ __forceinline__ void PingPongArrive() const {
     if constexpr (S::kPingPong) {
-      ArriveThreads(1 + (group_ + 1 == S::kConsumers ? 0 : group_ + 1), 2 * kWarpgroup);
+      NamedBarrierArrive(1 + (group_ + 1 == S::kConsumers ? 0 : group_ + 1), 2 * kWarpgroup);
     }
   }
 
   __device__ __forceinline__ static void WaitFull(uint64_t& barrier, uint32_t parity) {
-    Wait(SharedAddress(&barrier), parity);
-    if constexpr (kCached) ShowToAsyncProxy();
+    BarrierWait(SharedAddress(&barrier), parity);
+    if constexpr (kCached) FenceViewAsyncShared();
   }
 
   // Computes which tiles this warpgroup sees, and which of them are flat, for one work tile.
@@ -277,14 +279,15 @@ class HopperConsumer {
     uint64_t slopes = 0, numbers = 0;
     if constexpr (kAlibi) {
       const auto& alibi = memory_.alibi;
-      slopes = DescribeParts(SharedAddress(alibi.slopes[q_state_.stage][SideOf(tile)]), 0, 128);
-      numbers = DescribeParts(SharedAddress(alibi.keys), 128, 0);
+      slopes = MakeStridedSmemDescriptor(SharedAddress(alibi.slopes[q_state_.stage][SideOf(tile)]),
+                                         0, 128);
+      numbers = MakeStridedSmemDescriptor(SharedAddress(alibi.keys), 128, 0);
     }
-    Pin(scores_);
-    BeginProducts();
-    const uint64_t q =
-        Describe(SharedAddress(memory_.q[q_state_.stage][0]) + group_ * kConsumerRows * 128, 16);
-    const uint64_t k = Describe(SharedAddress(memory_.k[kv_state_.stage][0]), 16);
+    WarpgroupFenceOperand(scores_);
+    WarpgroupArrive();
+    const uint64_t q = MakeSmemDescriptor(
+        SharedAddress(memory_.q[q_state_.stage][0]) + group_ * kConsumerRows * 128, 16);
+    const uint64_t k = MakeSmemDescriptor(SharedAddress(memory_.k[kv_state_.stage][0]), 16);
 #pragma unroll
     for (int step = 0; step < kDim / 16; ++step) {
       const int in_row = step % 4 * 32;
@@ -292,18 +295,18 @@ class HopperConsumer {
                k + (step / 4 * kMatrixBytes + in_row) / 16, kFire || step > 0);
     }
     if constexpr (kAlibi) Wgmma<T>(scores_, slopes, numbers, true);
-    CommitProducts();
+    WarpgroupCommitBatch();
   }
 
   // Issues out_ += P V (asynchronous).
   __device__ __forceinline__ void StartPvGemm(int stage) {
     FenceAccumulators();
-    BeginProducts();
+    WarpgroupArrive();
     const uint32_t values = SharedAddress(memory_.v[stage][0]);
-    const uint64_t v =
-        Describe(values, kLazyRescale ? SharedAddress(memory_.ones) - values : kMatrixBytes);
-    const uint64_t ones = DescribeConstant(SharedAddress(memory_.ones));
-    // Descriptor step to the next 16 rows of V. The column of ones stays in place: its offset from
+    const uint64_t v = MakeSmemDescriptor(
+        values, kLazyRescale ? SharedAddress(memory_.ones) - values : kMatrixBytes);
+    const uint64_t ones = MakeConstantSmemDescriptor(SharedAddress(memory_.ones));
+    // Descriptor step to the next 16 rows of V. The column of ones stays in state: its offset from
     // the V matrix shrinks by as much.
     constexpr int64_t kRows = 16 * 128 / 16, kStep = kLazyRescale ? kRows - (kRows << 16) : kRows;
 #pragma unroll
@@ -311,24 +314,24 @@ class HopperConsumer {
       Wgmma<T>(out_, probs_[step], v + static_cast<uint64_t>(step * kStep), true);
       if constexpr (kSumByWgmma) Wgmma<T>(row_sums_, probs_[step], ones, true);
     }
-    CommitProducts();
+    WarpgroupCommitBatch();
   }
   __device__ __forceinline__ void FenceAccumulators() {
-    Pin(out_);
-    if constexpr (kSumByWgmma) Pin(row_sums_);
+    WarpgroupFenceOperand(out_);
+    if constexpr (kSumByWgmma) WarpgroupFenceOperand(row_sums_);
   }
 
-  __device__ __forceinline__ void WaitAndStartPvGemm(const RingPlace<S::kStages>& place) {
-    WaitFull(barriers_.values_full[place.stage], place.parity);
-    StartPvGemm(place.stage);
+  __device__ __forceinline__ void WaitAndStartPvGemm(const PipelineState<S::kStages>& state) {
+    WaitFull(barriers_.values_full[state.stage], state.parity);
+    StartPvGemm(state.stage);
   }
 
   // Issues and completes out_ += P V of the last tile that this warpgroup sees.
-  __device__ __forceinline__ void FinishPvGemm(const RingPlace<S::kStages>& place) {
-    WaitAndStartPvGemm(place);
-    WaitForProducts<0>();
+  __device__ __forceinline__ void FinishPvGemm(const PipelineState<S::kStages>& state) {
+    WaitAndStartPvGemm(state);
+    WarpgroupWait<0>();
     FenceAccumulators();
-    Release(barriers_.values_empty[place.stage]);
+    Release(barriers_.values_empty[state.stage]);
   }
 
   // Waits for the Q K^T GEMM, adds bias and mask, computes P, and releases the K stage. Everything
@@ -356,7 +359,7 @@ class HopperConsumer {
   // Softmax with lazy rescaling: computes P from the scores; if some P reaches 2, or some query has
   // no ref_max yet, raises ref_max, rescales the sums and repeats.
   __device__ __forceinline__ void ComputeProbsLazily(float scale, const float (&row_bias)[2]) {
-    Pin(out_);
+    WarpgroupFenceOperand(out_);
 #pragma unroll 1
     for (bool rise = !softmax_.has_ref_max();; rise = true) {
       if (rise) {
@@ -368,8 +371,8 @@ class HopperConsumer {
     }
   }
   __device__ __forceinline__ void WaitForScores() {
-    WaitForProducts<kLazyRescale || kPvFirst ? 0 : 1>();
-    Pin(scores_);
+    WarpgroupWait<kLazyRescale || kPvFirst ? 0 : 1>();
+    WarpgroupFenceOperand(scores_);
   }
   // ptxas hoists a wgmma wait to the start of its basic block. Exponentiate is therefore called
   // within the branches of ComputeTileProbs, whose basic blocks end before the wait for the P V
@@ -377,7 +380,7 @@ class HopperConsumer {
   __device__ __forceinline__ void Exponentiate(const float (&largest)[2], float scale,
                                                const float (&row_bias)[2], float (&rescale)[2]) {
     softmax_.template ComputeProbs<!kSumByWgmma>(scores_, largest, scale, row_bias, rescale);
-    Pin(scores_);
+    WarpgroupFenceOperand(scores_);
   }
 
   // Adds bias and mask. A bias that is equal for all pairs of a query is returned in `row_bias`, in
@@ -550,8 +553,8 @@ class HopperConsumer {
   Memory& memory_;
   HopperBarriers<S::kStages>& barriers_;
   const int group_;
-  RingPlace<2> q_state_;
-  RingPlace<S::kStages> kv_state_;
+  PipelineState<2> q_state_;
+  PipelineState<S::kStages> kv_state_;
   int position_;    // position of the warpgroup's first query
   int kv_len_;      // keys in its sequence
   int last_begin_;  // first key of the last tile that may be visible to this warpgroup

@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   extern __shared__ __align__(1024) unsigned char shared[];
   using Memory = HopperSharedMemory<T, S, kFunction>;
   Memory& memory = *reinterpret_cast<Memory*>(shared);
-  WaitForInputs();
+  WaitOnDependentGrids();
   HopperBarriers<S::kStages>& barriers = memory.barriers;
   constexpr int kFull = kCached ? kGatherWarps * 32 + 1 : 1;
   const int with_columns = call.mask_tiles == nullptr ? 0 : 32;
@@ -49,33 +49,33 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       keys[i] = static_cast<T>(i % 8 < 3 ? static_cast<float>(i / 8) : 0.0f);
     }
   }
-  ShowToAsyncProxy();
+  FenceViewAsyncShared();
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < 2; ++stage) {
       // Arrivals: the TMA thread, and the 32 lanes of warp 1.
-      InitBarrier(SharedAddress(&barriers.queries_full[stage]), 1 + 32);
-      InitBarrier(SharedAddress(&barriers.queries_empty[stage]), S::kConsumers * kWarpgroup);
+      BarrierInit(SharedAddress(&barriers.queries_full[stage]), 1 + 32);
+      BarrierInit(SharedAddress(&barriers.queries_empty[stage]), S::kConsumers * kWarpgroup);
     }
-    InitBarrier(SharedAddress(&barriers.values_tail), 1);
+    BarrierInit(SharedAddress(&barriers.values_tail), 1);
     for (int stage = 0; stage < S::kStages; ++stage) {
-      InitBarrier(SharedAddress(&barriers.keys_full[stage]), kFull + kWithStrip + with_columns);
-      InitBarrier(SharedAddress(&barriers.values_full[stage]), kFull);
-      InitBarrier(SharedAddress(&barriers.keys_empty[stage]), S::kConsumers * kWarpgroup);
-      InitBarrier(SharedAddress(&barriers.values_empty[stage]), S::kConsumers * kWarpgroup);
+      BarrierInit(SharedAddress(&barriers.keys_full[stage]), kFull + kWithStrip + with_columns);
+      BarrierInit(SharedAddress(&barriers.values_full[stage]), kFull);
+      BarrierInit(SharedAddress(&barriers.keys_empty[stage]), S::kConsumers * kWarpgroup);
+      BarrierInit(SharedAddress(&barriers.values_empty[stage]), S::kConsumers * kWarpgroup);
     }
-    ShowBarriers();
+    FenceBarrierInit();
   }
   __syncthreads();
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
   if (warp < 4) {
-    GiveRegisters<kCached ? S::kGatherRegisters : S::kTmaRegisters>();
+    WarpgroupRegDealloc<kCached ? S::kGatherRegisters : S::kTmaRegisters>();
     if (warp == 1) {
       WriteTables<T, S>(call, memory);
     } else if (warp == 0 || kCached) {
       HopperProducer<T, S, Memory, kCached>(call, maps, memory).Run();
     }
   } else {
-    TakeRegisters<S::template kConsumerRegisters<kCached>>();
+    WarpgroupRegAlloc<S::template kConsumerRegisters<kCached>>();
     HopperConsumer<T, S, kCached, kFunction>(call, memory, warp / 4 - 1).Run();
   }
 #endif
@@ -89,7 +89,7 @@ void LaunchHopper(const AttentionCall& call, int64_t rows_total, Stream& stream)
   HopperTensorMaps maps{};
   const auto encode = [&](const void* data, int64_t rows, int64_t row, int64_t head, int box_rows,
                           CUtensorMap* map) {
-    return EncodeBoxes({data, rows, call.heads, call.head_dim, row, head}, box_rows, device, map);
+    return MakeTensorMap({data, rows, call.heads, call.head_dim, row, head}, box_rows, device, map);
   };
   if (!encode(call.q, call.q_rows, call.q_row, call.q_head, S::kRows, &maps.q)) return;
   if (!kCached && (!encode(call.k, call.k_rows, call.k_row, call.k_head, S::kKeys, &maps.k) ||
@@ -97,7 +97,7 @@ void LaunchHopper(const AttentionCall& call, int64_t rows_total, Stream& stream)
     return;
   }
   const int64_t work_tiles = MaxQueryTiles(rows_total, call.sequences, S::kRows) * call.heads;
-  const int64_t blocks = std::min<int64_t>(work_tiles, device.multiprocessors());
+  const int64_t blocks = std::min<int64_t>(work_tiles, device.num_sms());
   Launch(stream, dim3(static_cast<unsigned>(blocks)), dim3(S::kThreads), kSharedBytes,
          AttendHopperKernel<T, S, kCached, kFunction>, call, maps);
 }

@@ -39,10 +39,10 @@ class VisibleTiles {
     window_begin_ = base;
     window_end_ = base + 32 * tile_keys_;
     const int begin = base + static_cast<int>(threadIdx.x) % 32 * tile_keys_;
-    TileView view = TileView::kNone;
+    TileVisibility view = TileVisibility::kNone;
     if (begin < end_) view = mask_.View(begin, min(begin + tile_keys_, end_), position_, rows_);
-    visible_ = __ballot_sync(0xffffffffu, view != TileView::kNone);
-    partly_masked_ = __ballot_sync(0xffffffffu, view == TileView::kSome);
+    visible_ = __ballot_sync(0xffffffffu, view != TileVisibility::kNone);
+    partly_masked_ = __ballot_sync(0xffffffffu, view == TileVisibility::kSome);
   }
 
   const SequenceMask mask_;
@@ -102,7 +102,7 @@ __device__ void FillMissingColumns(const AttentionCall& call, Memory& memory) {
 #pragma unroll
   for (int vector = 0; vector < kMaskVectors; ++vector) {
     if (Vector(call.mask, vector) != nullptr) continue;
-    const MaskRun& run = vector <= kLowerEnd ? missing.lower : missing.upper;
+    const MaskRange& run = vector <= kLowerEnd ? missing.lower : missing.upper;
     const int value = vector % 2 == 0 ? run.begin_min : run.end_min;
     for (auto& columns : memory.columns) {
       for (int i = static_cast<int>(threadIdx.x); i < S::kKeys; i += S::kThreads) {
@@ -125,14 +125,14 @@ class HopperProducer {
     const AttentionTileScheduler<S> scheduler(call_, memory_.sequences);
     AttentionWorkTile work = scheduler.At(0);
     for (int turn = 1;; ++turn) {
-      Wait(SharedAddress(&barriers_.queries_empty[q_state_.stage]), q_state_.parity ^ 1);
+      BarrierWait(SharedAddress(&barriers_.queries_empty[q_state_.stage]), q_state_.parity ^ 1);
       if (work.tile.sequence < 0) break;
       work = LoadWorkTile(work, scheduler, turn);
       q_state_.Advance();
     }
     if (IsLeader()) {
       memory_.queries[q_state_.stage].rows = 0;
-      Arrive(SharedAddress(&barriers_.queries_full[q_state_.stage]));
+      BarrierArrive(SharedAddress(&barriers_.queries_full[q_state_.stage]));
     }
   }
 
@@ -190,16 +190,16 @@ class HopperProducer {
   __device__ void LoadQueries(const WorkTileInfo& of) {
     memory_.queries[q_state_.stage] = of;
     const uint32_t full = SharedAddress(&barriers_.queries_full[q_state_.stage]);
-    if (!of.any_keys) return Arrive(full);
+    if (!of.any_keys) return BarrierArrive(full);
     auto& to = memory_.q[q_state_.stage];
-    ArriveExpecting(full, sizeof(to));
+    BarrierArriveExpectTx(full, sizeof(to));
     for (int half = 0; half < S::kDim / 64; ++half) {
-      CopyBox(SharedAddress(to[half]), maps_.q, half * 64, of.head, static_cast<int>(of.row), full);
+      TmaLoad(SharedAddress(to[half]), maps_.q, half * 64, of.head, static_cast<int>(of.row), full);
     }
   }
 
   __device__ void LoadKeys(const KvTileInfo& keys, const WorkTileInfo& of, const KeyRows& rows) {
-    Wait(SharedAddress(&barriers_.keys_empty[kv_state_.stage]), kv_state_.parity ^ 1);
+    BarrierWait(SharedAddress(&barriers_.keys_empty[kv_state_.stage]), kv_state_.parity ^ 1);
     const uint32_t full = SharedAddress(&barriers_.keys_full[kv_state_.stage]);
     auto& to = memory_.k[kv_state_.stage];
     if (IsLeader()) memory_.keys[kv_state_.stage] = keys;
@@ -218,7 +218,7 @@ class HopperProducer {
     if (threadIdx.x >= 32) return;
     WriteFireStrip(fabsf(call_.bias.fire_c), keys.begin - of.position - S::kRows,
                    memory_.fire.strips[kv_state_.stage]);
-    Arrive(full);
+    BarrierArrive(full);
   }
 
   __device__ void LoadMaskColumns(const KvTileInfo& keys, int kv_len, int first_key,
@@ -234,13 +234,13 @@ class HopperProducer {
         }
       }
     }
-    ArriveAfterCopies(full);
+    BarrierArriveAfterCpAsync(full);
   }
 
   // Loads a V tile. Rows past the sequence's end are zeroed: their probabilities are 0, but 0 * inf
   // of a row that belongs to another sequence would be NaN.
   __device__ void LoadValues(int begin, const WorkTileInfo& of, const KeyRows& rows) {
-    Wait(SharedAddress(&barriers_.values_empty[kv_state_.stage]), kv_state_.parity ^ 1);
+    BarrierWait(SharedAddress(&barriers_.values_empty[kv_state_.stage]), kv_state_.parity ^ 1);
     const uint32_t full = SharedAddress(&barriers_.values_full[kv_state_.stage]);
     auto& to = memory_.v[kv_state_.stage];
     if constexpr (kCached) {
@@ -252,10 +252,10 @@ class HopperProducer {
       const uint32_t barrier = count < S::kKeys ? tail : full;
       if (IsLeader()) LoadTileTma(to, maps_.v, of.head, rows.first + begin, barrier);
       if (count >= S::kKeys) return;
-      Wait(tail, tail_parity_);
+      BarrierWait(tail, tail_parity_);
       tail_parity_ ^= 1;
       ZeroRowsFrom(to, count);
-      if (IsLeader()) Arrive(full);
+      if (IsLeader()) BarrierArrive(full);
     }
   }
 
@@ -263,9 +263,9 @@ class HopperProducer {
 
   __device__ static void LoadTileTma(Tile& to, const CUtensorMap& map, int head, int row,
                                      uint32_t full) {
-    ArriveExpecting(full, sizeof(to));
+    BarrierArriveExpectTx(full, sizeof(to));
     for (int half = 0; half < S::kDim / 64; ++half) {
-      CopyBox(SharedAddress(to[half]), map, half * 64, head, row, full);
+      TmaLoad(SharedAddress(to[half]), map, half * 64, head, row, full);
     }
   }
 
@@ -277,7 +277,7 @@ class HopperProducer {
         if (i >= count * 8) reinterpret_cast<uint4*>(half)[i] = {0, 0, 0, 0};
       }
     }
-    ShowToAsyncProxy();
+    FenceViewAsyncShared();
     __syncwarp();
   }
 
@@ -293,19 +293,19 @@ class HopperProducer {
     for (int r = thread / kPieces; r < S::kKeys; r += kGatherWarps * 32 / kPieces) {
       const int key = min(begin + r, kv_len - 1);
       const T* from = base + rows.Row(key) * stride + (inside ? piece * 8 : 0);
-      CopyAsync16(SharedAddress(to[piece / 8] + r * 64 + (piece % 8 ^ (r & 7)) * 8), from,
-                  inside && begin + r < kv_len);
+      CpAsync16(SharedAddress(to[piece / 8] + r * 64 + (piece % 8 ^ (r & 7)) * 8), from,
+                inside && begin + r < kv_len);
     }
-    ArriveAfterCopies(full);
-    if (IsLeader()) Arrive(full);
+    BarrierArriveAfterCpAsync(full);
+    if (IsLeader()) BarrierArrive(full);
   }
 
   const AttentionCall& call_;
   const HopperTensorMaps& maps_;
   Memory& memory_;
   HopperBarriers<S::kStages>& barriers_;
-  RingPlace<2> q_state_;
-  RingPlace<S::kStages> kv_state_;
+  PipelineState<2> q_state_;
+  PipelineState<S::kStages> kv_state_;
   uint32_t tail_parity_ = 0;
 };
 
@@ -332,7 +332,7 @@ __device__ void WriteSlopes(float before, float after, T (&to)[kTileSides][2 * 6
                                           : pieces[2];
     }
   }
-  ShowToAsyncProxy();
+  FenceViewAsyncShared();
 }
 
 // Writes a head's bias at distances [-reach, reach] in two copies: a pair of neighbouring values is
@@ -385,21 +385,21 @@ __device__ void WriteTables(const AttentionCall& call, Memory& memory) {
   const bool any = call.bias.kind != BiasKind::kNone || call.causal;
   HopperBarriers<S::kStages>& barriers = memory.barriers;
   const AttentionTileScheduler<S> scheduler(call, memory.sequences);
-  RingPlace<2> place;
+  PipelineState<2> state;
   for (int turn = 0;; ++turn) {
     const AttentionWorkTile work = scheduler.At(turn);
-    Wait(SharedAddress(&barriers.queries_empty[place.stage]), place.parity ^ 1);
+    BarrierWait(SharedAddress(&barriers.queries_empty[state.stage]), state.parity ^ 1);
     if (any && work.tile.sequence >= 0) {
       const HeadBias bias(call.bias, call.causal, work.head, call.heads);
-      auto& table = memory.tables[place.stage];
+      auto& table = memory.tables[state.stage];
       const float unit = 1.0f / (call.scale * kLog2E);
-      if constexpr (Memory::kFire) WriteFireTable(bias, unit, memory.fire.tables[place.stage]);
+      if constexpr (Memory::kFire) WriteFireTable(bias, unit, memory.fire.tables[state.stage]);
       if constexpr (S::kLazyRescale) {
         WriteTable(bias, reach, unit, table);
         if constexpr (Memory::kAlibi) {
           const auto slope = [](float next) { return next == -INFINITY ? 0.0f : -next; };
           const float before = slope(bias.At(-1)), after = slope(bias.At(1));
-          WriteSlopes<T>(before * unit, after * unit, memory.alibi.slopes[place.stage]);
+          WriteSlopes<T>(before * unit, after * unit, memory.alibi.slopes[state.stage]);
           if (lane == 0) {
             table.before = before;
             table.after = after;
@@ -412,9 +412,9 @@ __device__ void WriteTables(const AttentionCall& call, Memory& memory) {
     __syncwarp();
     // One lane's arrival would suffice, but then racecheck would not see the order of the other
     // lanes' stores.
-    Arrive(SharedAddress(&barriers.queries_full[place.stage]));
+    BarrierArrive(SharedAddress(&barriers.queries_full[state.stage]));
     if (work.tile.sequence < 0) return;
-    place.Advance();
+    state.Advance();
   }
 }
 

@@ -169,7 +169,7 @@ void HideMaskedWide(const WideTile& t, const TaskMask& mask) {
     const MaskTile column = mask.Column(t.begin + j);
     for (int u = 0; u < kVectors; ++u) {
       const auto row = hn::Iota(di, mask.Position(t.first + u * kN));
-      const auto in = [&](const MaskRun& run) HWY_ATTR {
+      const auto in = [&](const MaskRange& run) HWY_ATTR {
         return hn::AndNot(hn::Lt(row, hn::Set(di, run.begin_max)),
                           hn::Lt(row, hn::Set(di, run.end_min)));
       };
@@ -192,7 +192,8 @@ void AttendTileWide(const WideTile& t, const TaskMask& mask) {
   float* o_t = s.o_t + t.first * head_dim;
   ScoreTile<kVectors>(q_t, s.k, stride, head_dim, t.task->args->scale, strip, t.keys, s.p);
   if (HasFire(*t.task->args)) AddFireWide<kVectors>(t);
-  if (mask.View(t.begin, t.first, t.rows) == TileView::kSome) HideMaskedWide<kVectors>(t, mask);
+  if (mask.View(t.begin, t.first, t.rows) == TileVisibility::kSome)
+    HideMaskedWide<kVectors>(t, mask);
   V32 correction[kVectors];
   SoftmaxTile<kVectors>(t.keys, s.p, s.row_max + t.first, s.row_sum + t.first, correction);
   AddValueTile<kVectors>(s.p, s.v, stride, t.keys, correction, head_dim, o_t);
@@ -262,7 +263,7 @@ void AttendGroupsWide(const TileIterator& iterator, const TaskMask& mask, const 
     const int64_t rows = std::min(kGroup, iterator.task.rows - first);
     const int64_t position = iterator.task.position + first;
     if (bias.Hidden(keys.begin - (position + rows - 1), keys.begin + keys.count - 1 - position) ||
-        mask.View(keys.begin, first, rows) == TileView::kNone) {
+        mask.View(keys.begin, first, rows) == TileVisibility::kNone) {
       continue;
     }
     const WideTile tile{&iterator.task, &bias, &s, first, rows, keys.begin, keys.count};
@@ -281,7 +282,7 @@ void AttendWide(const AttentionTask& whole, const AttentionScratch& s) {
     if (!ahead.done()) tiles[turn ^ 1].Point(ahead);
     if (iterator.first()) BeginWide(iterator.task, s);
     const KeyTile& now = tiles[turn];
-    if (now.count > 0 && mask.View(now.begin, 0, whole.rows) != TileView::kNone) {
+    if (now.count > 0 && mask.View(now.begin, 0, whole.rows) != TileVisibility::kNone) {
       LoadTileWide(s, whole.args->q.dim[2], now, ahead.done() ? nullptr : &tiles[turn ^ 1]);
       AttendGroupsWide(iterator, mask, now, s);
     }

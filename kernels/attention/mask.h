@@ -16,7 +16,7 @@ constexpr int kMaskTileKeys = 64;  // keys per summary, counted from each sequen
 
 // A range [begin, end) of query positions that do not see a key. For a tile of keys: the minimum
 // and maximum of its keys' begins and ends.
-struct MaskRun {
+struct MaskRange {
   int32_t begin_min, begin_max, end_min, end_max;
 
   // Hides: no query in [row_begin, row_end) sees any key of the tile. Touches: some query may not
@@ -27,7 +27,7 @@ struct MaskRun {
   QT_HOST_DEVICE bool Touches(int row_begin, int row_end) const {
     return row_begin < end_max && row_end > begin_min;
   }
-  QT_HOST_DEVICE void Add(const MaskRun& other) {
+  QT_HOST_DEVICE void Add(const MaskRange& other) {
     if (other.begin_min < begin_min) begin_min = other.begin_min;
     if (other.begin_max > begin_max) begin_max = other.begin_max;
     if (other.end_min < end_min) end_min = other.end_min;
@@ -36,15 +36,17 @@ struct MaskRun {
 };
 
 // Visibility of a tile of keys to some queries. kSome: each pair must be tested.
-enum class TileView : uint8_t { kAll, kSome, kNone };
+enum class TileVisibility : uint8_t { kAll, kSome, kNone };
 
 struct MaskTile {
-  MaskRun lower, upper;
+  MaskRange lower, upper;
 
-  QT_HOST_DEVICE TileView View(int row_begin, int row_end) const {
-    if (lower.Hides(row_begin, row_end) || upper.Hides(row_begin, row_end)) return TileView::kNone;
-    return lower.Touches(row_begin, row_end) || upper.Touches(row_begin, row_end) ? TileView::kSome
-                                                                                  : TileView::kAll;
+  QT_HOST_DEVICE TileVisibility View(int row_begin, int row_end) const {
+    if (lower.Hides(row_begin, row_end) || upper.Hides(row_begin, row_end))
+      return TileVisibility::kNone;
+    return lower.Touches(row_begin, row_end) || upper.Touches(row_begin, row_end)
+               ? TileVisibility::kSome
+               : TileVisibility::kAll;
   }
   QT_HOST_DEVICE void Add(const MaskTile& other) {
     lower.Add(other.lower);
@@ -69,7 +71,7 @@ struct MaskColumns {
             {upper_from, upper_from, upper_to, upper_to}};
   }
   QT_HOST_DEVICE bool Hidden(int64_t key, int row) const {
-    return At(key).View(row, row + 1) == TileView::kNone;
+    return At(key).View(row, row + 1) == TileVisibility::kNone;
   }
 };
 

@@ -18,7 +18,7 @@ constexpr int kWarps = 8;
 template <typename T, int kPieces>
 __global__ void __launch_bounds__(kWarps * 32)
     MaxNormsKernel(const __grid_constant__ AttentionCall call, float* to) {
-  WaitForInputs();
+  WaitOnDependentGrids();
   const bool keys = blockIdx.y == 1;
   const T* from = static_cast<const T*>(keys ? call.k : call.q);
   const int64_t row_stride = keys ? call.k_row : call.q_row;

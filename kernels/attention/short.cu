@@ -56,10 +56,10 @@ class ShortBlock {
     for (int begin = 0; begin == 0 || begin < sequence_.kv_len; begin += max_keys_) {
       if (begin > 0) __syncthreads();
       LoadBias(begin);
-      if (begin == 0) WaitForInputs();
+      if (begin == 0) WaitOnDependentGrids();
       Load(begin);
       const int end = min(sequence_.kv_len - begin, max_keys_);
-      WaitForCopies<1>();
+      CpAsyncWait<1>();
       __syncthreads();
 #pragma unroll 1
       for (int tile = 0; tile < end; tile += kKeys) {
@@ -70,7 +70,7 @@ class ShortBlock {
         softmax_.ComputeProbs(scores_, 1.0f, 0.0f, rescale);
         Rescale(out_, rescale);
         if (tile == 0) {
-          WaitForCopies<0>();
+          CpAsyncWait<0>();
           __syncthreads();
         }
         AddValues(tile);
@@ -87,7 +87,7 @@ class ShortBlock {
   }
 
   // Computes the bias of keys [begin, begin + max_keys_) at each distance from the tile's queries.
-  // May run before WaitForInputs, because no kernel writes the bias tables.
+  // May run before WaitOnDependentGrids, because no kernel writes the bias tables.
   __device__ __forceinline__ void LoadBias(int begin) const {
     const HeadBias bias(call_.bias, call_.causal, head_, call_.heads);
     const int first = begin - position_ - (kRows - 1);
@@ -111,7 +111,7 @@ class ShortBlock {
     uint32_t there = SharedAddress(to + Swizzled(first, piece));
 #pragma unroll 4
     for (int r = first; r < count; r += kStep) {
-      CopyAsync16(there, row, r < valid);
+      CpAsync16(there, row, r < valid);
       row += kStep * stride;
       there += kStep * kDim * 2;
     }
@@ -125,10 +125,10 @@ class ShortBlock {
     }
     const T* k = static_cast<const T*>(call_.k) + head_ * call_.k_head + key * call_.k_row;
     CopyRows(k, call_.k_row, padded, keys, k_);
-    CommitCopies();
+    CpAsyncCommit();
     const T* v = static_cast<const T*>(call_.v) + head_ * call_.v_head + key * call_.v_row;
     CopyRows(v, call_.v_row, padded, keys, v_);
-    CommitCopies();
+    CpAsyncCommit();
   }
 
   // scores = Q K^T of the warp's queries.
@@ -143,11 +143,11 @@ class ShortBlock {
 #pragma unroll 1
     for (int step = 0; step < kDim / 16; ++step) {
       uint32_t a[4];
-      LoadMatrices(a, SharedAddress(q_ + Swizzled(query, 2 * step + Lane() / 16)));
+      Ldmatrix(a, SharedAddress(q_ + Swizzled(query, 2 * step + Lane() / 16)));
 #pragma unroll
       for (int j = 0; j < kKeys / 8; j += 2) {
         uint32_t b[4];
-        LoadMatrices(b, SharedAddress(k_ + Swizzled(j * 8 + key, 2 * step + half)));
+        Ldmatrix(b, SharedAddress(k_ + Swizzled(j * 8 + key, 2 * step + half)));
         Mma<T>(scores_[j], a[0], a[1], a[2], a[3], b[0], b[1]);
         Mma<T>(scores_[j + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
       }
@@ -230,7 +230,7 @@ __device__ __forceinline__ void PrefetchBias(const AttentionCall& call, int head
 // Mapping: one CTA per query tile and head, neighbouring CTAs have neighbouring heads of the same
 // rows; a warp owns 16 queries, whose scores, P and sums stay in registers. All K rows of a
 // sequence, then all V rows, are copied by cp.async at once; the bias is computed before
-// WaitForInputs.
+// WaitOnDependentGrids.
 // Bound: one sequence of 128 tokens: memory latency of one round trip for the inputs and one for
 // the output; many sequences: reading q, k and v and writing out.
 // Test: tests/kernels/attention/attention_test.cc. History: attention/NOTES.md.
@@ -249,10 +249,11 @@ __global__ void __launch_bounds__(kThreads, 4)
           ? QueryTile(index / tiles_per_sequence,
                       (tiles_per_sequence - 1 - index % tiles_per_sequence) * kRows)
           : QueryTile(call, index, kRows);
-  if (query_tile.sequence < 0) return WaitForInputs();
+  if (query_tile.sequence < 0) return WaitOnDependentGrids();
   const Sequence sequence(call, query_tile.sequence);
   const int first_key = __ldcg(call.kv_offsets + query_tile.sequence);
-  if (sequence.q_len <= call.few_rows || query_tile.row >= sequence.q_len) return WaitForInputs();
+  if (sequence.q_len <= call.few_rows || query_tile.row >= sequence.q_len)
+    return WaitOnDependentGrids();
   ShortBlock<T>(call, sequence, first_key, query_tile.row, head, max_keys, shared).Run();
 }
 
@@ -270,7 +271,7 @@ bool ShortSuits(const AttentionCall& call, int64_t rows_total, int max_kv_len,
   if (call.bias.kind == BiasKind::kFire || call.head_dim > kDim) return false;
   if (!call.q_vectors || !call.kv_vectors) return false;
   const int64_t blocks = MaxQueryTiles(rows_total, call.sequences, kRows) * call.heads;
-  return max_kv_len <= kFewKeys || blocks * max_kv_len <= device.multiprocessors() * kKeysPerSm;
+  return max_kv_len <= kFewKeys || blocks * max_kv_len <= device.num_sms() * kKeysPerSm;
 }
 
 template <typename T>

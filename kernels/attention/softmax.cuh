@@ -183,7 +183,8 @@ __device__ __forceinline__ void HideMasked(float (&scores)[kGroups][4], const Se
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int at = row + half * 8;
-        if (column.View(at, at + 1) == TileView::kNone) scores[j][2 * half + side] = -INFINITY;
+        if (column.View(at, at + 1) == TileVisibility::kNone)
+          scores[j][2 * half + side] = -INFINITY;
       }
     }
   }

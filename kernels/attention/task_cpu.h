@@ -133,8 +133,8 @@ class TaskMask {
   }
 
   // Visibility of the tile that starts at key `begin` to rows [first, first + count) of the task.
-  TileView View(int64_t begin, int64_t first, int64_t count) const {
-    if (tiles_ == nullptr) return TileView::kAll;
+  TileVisibility View(int64_t begin, int64_t first, int64_t count) const {
+    if (tiles_ == nullptr) return TileVisibility::kAll;
     const int row = position_ + static_cast<int>(first);
     return tiles_[begin / kMaskTileKeys].View(row, row + static_cast<int>(count));
   }

@@ -44,7 +44,7 @@ __device__ void CopyPiece(T* shared, const T* row, int piece, int head_dim, bool
                           bool vectors) {
   if (vectors) {
     valid = valid && piece * 8 < head_dim;
-    CopyAsync16(SharedAddress(shared), valid ? row + piece * 8 : row, valid);
+    CpAsync16(SharedAddress(shared), valid ? row + piece * 8 : row, valid);
     return;
   }
   T values[8];
@@ -83,19 +83,19 @@ class TiledBlock {
     LoadQueries();
     const int first = NextTile(range.begin, range.end);
     if (first < range.end) LoadTile(first, 0);
-    CommitCopies();
+    CpAsyncCommit();
     int stage = 0;
     for (int begin = first, next; begin < range.end; begin = next, stage ^= 1) {
-      WaitForCopies<0>();
+      CpAsyncWait<0>();
       __syncthreads();  // this tile has arrived, and every warp has finished the previous one
       if (begin == first) KeepQueries();
       next = NextTile(begin + S::kKeys, range.end);
       if (next < range.end) LoadTile(next, stage ^ 1);
-      CommitCopies();
+      CpAsyncCommit();
       Scores(stage);
       AddTile(begin, stage);
     }
-    WaitForCopies<0>();
+    CpAsyncWait<0>();
     __syncthreads();  // if there are no keys, the copies of the queries finish only here
     StoreOutput();
   }
@@ -111,13 +111,13 @@ class TiledBlock {
     return static_cast<int>(threadIdx.x) / 32 * (S::kRowTiles * 16);
   }
 
-  __device__ TileView View(int begin) const {
+  __device__ TileVisibility View(int begin) const {
     return mask_.View(begin, min(begin + S::kKeys, sequence_.kv_len), position_, rows_);
   }
   // First key of the first tile at or after `begin` in which the mask leaves some pair visible.
   __device__ int NextTile(int begin, int end) const {
     if (!mask_.any()) return begin;
-    while (begin < end && View(begin) == TileView::kNone) begin += S::kKeys;
+    while (begin < end && View(begin) == TileVisibility::kNone) begin += S::kKeys;
     return begin;
   }
 
@@ -162,7 +162,7 @@ class TiledBlock {
 
   __device__ void LoadQueryFragment(int m, int step, uint32_t (&a)[4]) const {
     const int row = WarpRow() + m * 16 + Lane() % 16;
-    LoadMatrices(a, SharedAddress(memory_.q + Swizzled<kDim>(row, 2 * step + Lane() / 16)));
+    Ldmatrix(a, SharedAddress(memory_.q + Swizzled<kDim>(row, 2 * step + Lane() / 16)));
   }
   __device__ void KeepQueries() {
     if constexpr (S::kKeepQueries) {
@@ -201,7 +201,7 @@ class TiledBlock {
 #pragma unroll
       for (int j = 0; j < kKeyGroups; j += 2) {
         uint32_t b[4];
-        LoadMatrices(b, SharedAddress(keys + Swizzled<kDim>(j * 8 + key, 2 * step + half)));
+        Ldmatrix(b, SharedAddress(keys + Swizzled<kDim>(j * 8 + key, 2 * step + half)));
 #pragma unroll
         for (int m = 0; m < S::kRowTiles; ++m) {
           Mma<T>(scores_[m][j], a[m][0], a[m][1], a[m][2], a[m][3], b[0], b[1]);
@@ -219,7 +219,7 @@ class TiledBlock {
       scale = call_.scale * kLog2E;
       row_bias = Bias().At(begin - (position_ + rows_ - 1));
     }
-    const bool masked = mask_.any() && View(begin) == TileView::kSome;
+    const bool masked = mask_.any() && View(begin) == TileVisibility::kSome;
 #pragma unroll
     for (int m = 0; m < S::kRowTiles; ++m) {
       const int row = WarpRow() + m * 16;
@@ -340,7 +340,7 @@ template <typename T, int kDim, bool kFire>
 __global__ void __launch_bounds__(TileSizes<kDim>::kThreads)
     AttendTiledKernel(const __grid_constant__ AttentionCall call) {
   extern __shared__ __align__(128) unsigned char shared[];
-  WaitForInputs();
+  WaitOnDependentGrids();
   const QueryTile query_tile(call, static_cast<int>(blockIdx.x), TileSizes<kDim>::kRows);
   if (query_tile.sequence < 0) return;
   TiledBlock<T, kDim, kFire>(call, *reinterpret_cast<TileMemory<T, kDim>*>(shared), query_tile,

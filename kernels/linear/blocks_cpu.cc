@@ -85,10 +85,10 @@ void LinearChunk(const LinearArgs& args, ThreadPool& pool) {
 
 }  // namespace
 
-bool LinearTakesNorm(const LinearWeight&, int64_t) { return false; }
-bool LinearStoresKv(const LinearWeight&, int64_t, const Stream&) { return false; }
-int64_t LinearNormParts(const LinearWeight&, int64_t, const Stream&) { return 0; }
-bool LinearTakesSquares(const LinearWeight&, int64_t, const Stream&) { return false; }
+bool SupportsFusedNorm(const LinearWeight&, int64_t) { return false; }
+bool SupportsKvStore(const LinearWeight&, int64_t, const Stream&) { return false; }
+int64_t SplitNormParts(const LinearWeight&, int64_t, const Stream&) { return 0; }
+bool SupportsSplitNormInput(const LinearWeight&, int64_t, const Stream&) { return false; }
 
 int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream&) {
   return ActivationBytes(w, std::min(rows, MostChunkRows(w)));

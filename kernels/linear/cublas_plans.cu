@@ -38,7 +38,7 @@ int64_t SharedRows(int64_t rows) {
 // vocabulary (GPT-2) cuBLASLt would use kernels that are several times slower (131 us instead of 27
 // for 128 rows). W is padded with rows of zeros (linear.cc), and y must have space between its
 // rows.
-int64_t EvenColumns(const Product& p) {
+int64_t EvenColumns(const Gemm& p) {
   const int64_t even = (p.w->n() + 7) / 8 * 8;
   const bool there = p.w->bytes() >= even * p.w->k() * DTypeBytes(p.x.dtype);
   const bool plain = !p.bias.defined() && !p.residual.defined();
@@ -46,7 +46,7 @@ int64_t EvenColumns(const Product& p) {
 }
 
 // The cuBLASLt epilogue for this GEMM.
-cublasLtEpilogue_t EpilogueOf(const Product& p) {
+cublasLtEpilogue_t EpilogueOf(const Gemm& p) {
   const bool bias = p.bias.defined();
   switch (p.activation) {
     case Activation::kRelu:
@@ -61,9 +61,9 @@ cublasLtEpilogue_t EpilogueOf(const Product& p) {
 
 }  // namespace
 
-ProductPlans::ProductPlans() : lt_(CublasLt::Get()), status_(lt_->Create(&handle_)) {}
+CublasLtPlans::CublasLtPlans() : lt_(CublasLt::Get()), status_(lt_->Create(&handle_)) {}
 
-ProductPlans::~ProductPlans() {
+CublasLtPlans::~CublasLtPlans() {
   for (auto& [key, plan] : plans_) plan.Destroy(*lt_);
   if (handle_ != nullptr) lt_->Destroy(handle_);
   for (cudaEvent_t event : {begin_, end_}) {
@@ -71,14 +71,14 @@ ProductPlans::~ProductPlans() {
   }
 }
 
-void ProductPlans::Plan::Destroy(const CublasLt& lt) {
+void CublasLtPlans::Plan::Destroy(const CublasLt& lt) {
   if (operation != nullptr) lt.MatmulDescDestroy(operation);
   for (cublasLtMatrixLayout_t layout : {a, b, c, d}) {
     if (layout != nullptr) lt.MatrixLayoutDestroy(layout);
   }
 }
 
-ProductPlans::Key ProductPlans::KeyOf(const Product& p, int64_t rows) {
+CublasLtPlans::Key CublasLtPlans::KeyOf(const Gemm& p, int64_t rows) {
   const int types = static_cast<int>(p.x.dtype) * 16 + static_cast<int>(p.y.dtype);
   return {rows,
           EvenColumns(p),
@@ -92,7 +92,7 @@ ProductPlans::Key ProductPlans::KeyOf(const Product& p, int64_t rows) {
           types * 1024 + static_cast<int>(EpilogueOf(p)) * 2 + (p.residual.defined() ? 1 : 0)};
 }
 
-bool ProductPlans::Describe(const Product& p, Plan* plan) const {
+bool CublasLtPlans::Describe(const Gemm& p, Plan* plan) const {
   const cudaDataType_t in = CudaType(p.x.dtype), out = CudaType(p.y.dtype);
   const uint64_t rows = static_cast<uint64_t>(plan->rows);
   const uint64_t n = static_cast<uint64_t>(EvenColumns(p));
@@ -112,8 +112,8 @@ bool ProductPlans::Describe(const Product& p, Plan* plan) const {
          lt_->MatrixLayoutCreate(&plan->d, out, n, rows, p.y.stride[0]) == CUBLAS_STATUS_SUCCESS;
 }
 
-std::vector<ProductPlans::Candidate> ProductPlans::Candidates(const Product& p,
-                                                              const Plan& plan) const {
+std::vector<CublasLtPlans::Candidate> CublasLtPlans::Candidates(const Gemm& p,
+                                                                const Plan& plan) const {
   std::vector<Candidate> candidates;
   cublasLtMatmulPreference_t preference = nullptr;
   bool made = lt_->MatmulPreferenceCreate(&preference) == CUBLAS_STATUS_SUCCESS;
@@ -130,10 +130,10 @@ std::vector<ProductPlans::Candidate> ProductPlans::Candidates(const Product& p,
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
          alignment(p.residual.defined() ? p.residual : p.y));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(p.y));
-  std::array<cublasLtMatmulHeuristicResult_t, ProductChoices::kChoices> found{};
+  std::array<cublasLtMatmulHeuristicResult_t, GemmAlgorithmChoices::kChoices> found{};
   int count = 0;
   made = made && lt_->MatmulAlgoGetHeuristic(handle_, plan.operation, plan.a, plan.b, plan.c,
-                                             plan.d, preference, ProductChoices::kChoices,
+                                             plan.d, preference, GemmAlgorithmChoices::kChoices,
                                              found.data(), &count) == CUBLAS_STATUS_SUCCESS;
   if (preference != nullptr) lt_->MatmulPreferenceDestroy(preference);
   for (int i = 0; made && i < count; ++i) {
@@ -142,7 +142,7 @@ std::vector<ProductPlans::Candidate> ProductPlans::Candidates(const Product& p,
   return candidates;
 }
 
-void ProductPlans::KeepShared(const Plan& plan, std::vector<Candidate>* candidates) const {
+void CublasLtPlans::KeepShared(const Plan& plan, std::vector<Candidate>* candidates) const {
   const uint64_t rows = static_cast<uint64_t>(plan.rows);
   const uint64_t fewest = rows - static_cast<uint64_t>(SharedStep(plan.rows - 1)) + 1;
   const auto tell_rows = [&](const uint64_t& count) {
@@ -166,7 +166,7 @@ void ProductPlans::KeepShared(const Plan& plan, std::vector<Candidate>* candidat
 
 // Median time in us of a few runs, each with W and x evicted from L2 as in a decoder step; negative
 // if the algorithm fails.
-float ProductPlans::MedianUs(const Product& p, Plan* plan, Stream& stream) {
+float CublasLtPlans::MedianUs(const Gemm& p, Plan* plan, Stream& stream) {
   constexpr int kRuns = 5;
   const Buffer& evicting = static_cast<CudaDevice&>(stream.device()).measuring()->evicting;
   std::array<float, kRuns> times;
@@ -188,8 +188,8 @@ float ProductPlans::MedianUs(const Product& p, Plan* plan, Stream& stream) {
 
 // Index of the fastest candidate. The first candidate is kept unless another is clearly faster, so
 // that noise does not decide.
-int ProductPlans::Quickest(const Product& p, const std::vector<Candidate>& candidates, Plan* plan,
-                           Stream& stream) {
+int CublasLtPlans::Quickest(const Gemm& p, const std::vector<Candidate>& candidates, Plan* plan,
+                            Stream& stream) {
   constexpr float kClearly = 0.97f;
   for (cudaEvent_t* event : {&begin_, &end_}) {
     if (*event == nullptr && !QT_CUDA(stream.device(), cudaEventCreate(event))) return 0;
@@ -207,8 +207,8 @@ int ProductPlans::Quickest(const Product& p, const std::vector<Candidate>& candi
   return best;
 }
 
-void ProductPlans::Choose(const Product& p, const std::vector<Candidate>& candidates, Plan* plan,
-                          Stream& stream) {
+void CublasLtPlans::Choose(const Gemm& p, const std::vector<Candidate>& candidates, Plan* plan,
+                           Stream& stream) {
   auto& device = static_cast<CudaDevice&>(stream.device());
   const Key key = KeyOf(p, plan->rows);
   int choice = device.product_choices().Find(key);
@@ -222,7 +222,7 @@ void ProductPlans::Choose(const Product& p, const std::vector<Candidate>& candid
   plan->algorithm = candidates[used < candidates.size() ? used : 0].algorithm;
 }
 
-ProductPlans::Plan ProductPlans::Make(const Product& p, int64_t rows, Stream& stream) {
+CublasLtPlans::Plan CublasLtPlans::Make(const Gemm& p, int64_t rows, Stream& stream) {
   Plan plan;
   plan.rows = rows;
   if (!Describe(p, &plan)) return plan;
@@ -234,14 +234,14 @@ ProductPlans::Plan ProductPlans::Make(const Product& p, int64_t rows, Stream& st
   return plan;
 }
 
-ProductPlans::Plan& ProductPlans::Find(const Product& p, int64_t rows, Stream& stream) {
+CublasLtPlans::Plan& CublasLtPlans::Find(const Gemm& p, int64_t rows, Stream& stream) {
   const Key key = KeyOf(p, rows);
   auto found = plans_.find(key);
   if (found == plans_.end()) found = plans_.emplace(key, Make(p, rows, stream)).first;
   return found->second;
 }
 
-cublasStatus_t ProductPlans::Multiply(const Product& p, Plan* plan, Stream& stream) {
+cublasStatus_t CublasLtPlans::Multiply(const Gemm& p, Plan* plan, Stream& stream) {
   if (plan->rows != p.x.dim[0]) {
     plan->rows = p.x.dim[0];
     const uint64_t rows = static_cast<uint64_t>(plan->rows);
@@ -261,7 +261,7 @@ cublasStatus_t ProductPlans::Multiply(const Product& p, Plan* plan, Stream& stre
                      kWorkspaceBytes, Queue(stream));
 }
 
-bool ProductPlans::Run(const Product& p, Stream& stream) {
+bool CublasLtPlans::Run(const Gemm& p, Stream& stream) {
   if (status_ != CUBLAS_STATUS_SUCCESS) return false;
   const int64_t rows = p.x.dim[0], shared = SharedRows(rows);
   Plan& plan = Find(p, shared, stream);

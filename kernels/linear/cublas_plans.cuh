@@ -18,18 +18,18 @@
 
 namespace quintet::cuda {
 
-class ProductPlans {
+class CublasLtPlans {
  public:
   static constexpr int64_t kWorkspaceBytes = int64_t{32}
                                              << 20;  // recommended by cuBLASLt for Hopper
 
-  ProductPlans();
-  ~ProductPlans();
-  ProductPlans(const ProductPlans&) = delete;
-  ProductPlans& operator=(const ProductPlans&) = delete;
+  CublasLtPlans();
+  ~CublasLtPlans();
+  CublasLtPlans(const CublasLtPlans&) = delete;
+  CublasLtPlans& operator=(const CublasLtPlans&) = delete;
 
   // Enqueues the GEMM. False if cuBLASLt has no algorithm for it.
-  bool Run(const Product& p, Stream& stream);
+  bool Run(const Gemm& p, Stream& stream);
 
  private:
   // cuBLASLt is column-major: row-major y [rows, n] is its D [n, rows], A is W transposed, and B is
@@ -47,25 +47,23 @@ class ProductPlans {
   struct Candidate {
     cublasLtMatmulAlgo_t algorithm;
   };
-  using Key = ProductChoices::Key;
+  using Key = GemmAlgorithmChoices::Key;
 
-  static Key KeyOf(const Product& p, int64_t rows);
-  Plan Make(const Product& p, int64_t rows, Stream& stream);
-  bool Describe(const Product& p, Plan* plan) const;
+  static Key KeyOf(const Gemm& p, int64_t rows);
+  Plan Make(const Gemm& p, int64_t rows, Stream& stream);
+  bool Describe(const Gemm& p, Plan* plan) const;
   // The heuristic ranking of cuBLASLt; empty if it has no algorithm for this GEMM.
-  std::vector<Candidate> Candidates(const Product& p, const Plan& plan) const;
+  std::vector<Candidate> Candidates(const Gemm& p, const Plan& plan) const;
   // Keeps the candidates that also support the smallest number of rows that shares this plan; keeps
   // all if none does.
   void KeepShared(const Plan& plan, std::vector<Candidate>* candidates) const;
   // Sets plan->algorithm and, while algorithms are being measured, records the choice in the
-  // ProductChoices of the device.
-  void Choose(const Product& p, const std::vector<Candidate>& candidates, Plan* plan,
-              Stream& stream);
-  int Quickest(const Product& p, const std::vector<Candidate>& candidates, Plan* plan,
-               Stream& stream);
-  float MedianUs(const Product& p, Plan* plan, Stream& stream);
-  Plan& Find(const Product& p, int64_t rows, Stream& stream);
-  cublasStatus_t Multiply(const Product& p, Plan* plan, Stream& stream);
+  // GemmAlgorithmChoices of the device.
+  void Choose(const Gemm& p, const std::vector<Candidate>& candidates, Plan* plan, Stream& stream);
+  int Quickest(const Gemm& p, const std::vector<Candidate>& candidates, Plan* plan, Stream& stream);
+  float MedianUs(const Gemm& p, Plan* plan, Stream& stream);
+  Plan& Find(const Gemm& p, int64_t rows, Stream& stream);
+  cublasStatus_t Multiply(const Gemm& p, Plan* plan, Stream& stream);
 
   const CublasLt* lt_;  // loaded when the device was opened
   cublasLtHandle_t handle_ = nullptr;

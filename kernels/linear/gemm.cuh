@@ -37,13 +37,13 @@ __device__ __forceinline__ float QuickGelu(float x) {
 }
 
 // One GEMM and its epilogue; members as in LinearArgs.
-struct Product {
+struct Gemm {
   Tensor x;  // [rows, k] of the weight type
   const LinearWeight* w;
   Tensor bias, residual, y;
   float alpha;
   Activation activation;
-  void* workspace;  // of cuBLASLt, ProductPlans::kWorkspaceBytes
+  void* workspace;  // of cuBLASLt, CublasLtPlans::kWorkspaceBytes
   // Fused norm of x [rows, k] f32 (norm.h); only for RunGemv.
   Tensor norm_gamma, norm_beta;
   float norm_eps;
@@ -61,19 +61,19 @@ inline bool IsHalf(WeightType type) {
 // Gemv for up to eight rows with bf16 or f16 weights, in linear/gemv.cu. Returns false, with
 // nothing enqueued, if it does not support the shape. x has the weight type, or is f32 and is
 // rounded to it in the kernel.
-bool RunGemv(const Product& p, Stream& stream);
+bool RunGemv(const Gemm& p, Stream& stream);
 
-// For RunGemv: the answers of LinearStoresKv, LinearNormParts and LinearTakesSquares.
-bool GemvStoresKv(const LinearWeight& w, int64_t rows);
-int64_t GemvNormParts(const LinearWeight& w, int64_t rows);
-bool GemvTakesSquares(const LinearWeight& w, int64_t rows);
+// For RunGemv: the answers of SupportsKvStore, SplitNormParts and SupportsSplitNormInput.
+bool GemvSupportsKvStore(const LinearWeight& w, int64_t rows);
+int64_t GemvSplitNormParts(const LinearWeight& w, int64_t rows);
+bool GemvSupportsSplitNormInput(const LinearWeight& w, int64_t rows);
 
 // Split-K GEMM for tens to a few hundred rows on Hopper, in linear/split_k.cu, with the same
 // functions; x has the weight type.
 bool RunSplitK(const LinearArgs& args, Stream& stream);
-bool SplitKStoresKv(const LinearWeight& w, int64_t rows, const Device& device);
-int64_t SplitKNormParts(const LinearWeight& w, int64_t rows, const Device& device);
-bool SplitKTakesSquares(const LinearWeight& w, int64_t rows, const Device& device);
+bool SplitKSupportsKvStore(const LinearWeight& w, int64_t rows, const Device& device);
+int64_t SplitKSplitNormParts(const LinearWeight& w, int64_t rows, const Device& device);
+bool SplitKSupportsSplitNormInput(const LinearWeight& w, int64_t rows, const Device& device);
 
 // Persistent GEMM for many rows on Hopper, gated or scattered, in linear/persistent.cu.
 // MinPersistentRows: the smallest number of rows for which it is used. PersistentTakes: whether it

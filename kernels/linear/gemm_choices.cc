@@ -26,30 +26,30 @@ std::string End(size_t shapes, absl::string_view before) {
 }
 
 // Parses the line of a shape: its numbers and the choice.
-bool ParseShape(absl::string_view line, ProductChoices::Key* key, int* choice) {
+bool ParseShape(absl::string_view line, GemmAlgorithmChoices::Key* key, int* choice) {
   const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
   if (words.size() != key->size() + 1) return false;
   for (size_t i = 0; i < key->size(); ++i) {
     if (!absl::SimpleAtoi(words[i], &(*key)[i])) return false;
   }
   return absl::SimpleAtoi(words.back(), choice) && *choice >= 0 &&
-         *choice < ProductChoices::kChoices;
+         *choice < GemmAlgorithmChoices::kChoices;
 }
 
 }  // namespace
 
-int ProductChoices::Find(const Key& key) const {
+int GemmAlgorithmChoices::Find(const Key& key) const {
   const auto found = choices_.find(key);
   return found == choices_.end() ? -1 : found->second;
 }
 
-void ProductChoices::Add(const Key& key, int choice) {
+void GemmAlgorithmChoices::Add(const Key& key, int choice) {
   if (choices_.size() >= kMostShapes) return;
   choices_[key] = choice;
   changed_ = true;
 }
 
-absl::Status ProductChoices::Merge(absl::string_view text, absl::string_view device) {
+absl::Status GemmAlgorithmChoices::Merge(absl::string_view text, absl::string_view device) {
   const auto damaged = [](absl::string_view what) {
     return absl::DataLossError(absl::StrCat("product choices: ", what));
   };
@@ -76,7 +76,7 @@ absl::Status ProductChoices::Merge(absl::string_view text, absl::string_view dev
   return absl::OkStatus();
 }
 
-std::string ProductChoices::Text(absl::string_view device) const {
+std::string GemmAlgorithmChoices::Text(absl::string_view device) const {
   std::string text = absl::StrCat(kTitle, "\n", device, "\n");
   for (const auto& [key, choice] : choices_) {
     absl::StrAppend(&text, absl::StrJoin(key, " "), " ", choice, "\n");

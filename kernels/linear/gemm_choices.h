@@ -19,7 +19,7 @@
 
 namespace quintet {
 
-class ProductChoices {
+class GemmAlgorithmChoices {
  public:
   static constexpr int kChoices = 8;  // algorithms measured per shape: 0 to 7
   static constexpr size_t kMostShapes = 16384;

@@ -62,8 +62,8 @@ std::string CacheDirectory() {
   return "";
 }
 
-absl::Status LoadProductChoices(const std::string& directory, const std::string& kind,
-                                ProductChoices* choices) {
+absl::Status LoadGemmAlgorithmChoices(const std::string& directory, const std::string& kind,
+                                      GemmAlgorithmChoices* choices) {
   if (directory.empty()) return absl::OkStatus();
   const std::string file = FileOf(directory, kind);
   const int fd = open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
@@ -73,7 +73,7 @@ absl::Status LoadProductChoices(const std::string& directory, const std::string&
   absl::Status status;
   if (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode)) {
     status = absl::UnavailableError(absl::StrCat(file, " is not a regular file"));
-  } else if (!ReadAll(fd, ProductChoices::kMostTextBytes, &text)) {
+  } else if (!ReadAll(fd, GemmAlgorithmChoices::kMostTextBytes, &text)) {
     status = Failed("cannot read", file, errno);
   } else if (status = choices->Merge(text, kind); !status.ok()) {
     status = absl::DataLossError(absl::StrCat(file, ": ", status.message()));
@@ -82,11 +82,11 @@ absl::Status LoadProductChoices(const std::string& directory, const std::string&
   return status;
 }
 
-absl::Status SaveProductChoices(const std::string& directory, const std::string& kind,
-                                const ProductChoices& choices) {
+absl::Status SaveGemmAlgorithmChoices(const std::string& directory, const std::string& kind,
+                                      const GemmAlgorithmChoices& choices) {
   if (directory.empty() || !choices.changed()) return absl::OkStatus();
-  ProductChoices all = choices;
-  LoadProductChoices(directory, kind, &all).IgnoreError();  // a damaged file is replaced
+  GemmAlgorithmChoices all = choices;
+  LoadGemmAlgorithmChoices(directory, kind, &all).IgnoreError();  // a damaged file is replaced
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   const std::string file = FileOf(directory, kind);

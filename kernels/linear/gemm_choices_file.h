@@ -16,12 +16,12 @@ std::string CacheDirectory();
 // Adds the stored choices of this kind of device (DeviceKind) to `choices`. OK if there are none or
 // `directory` is empty. DATA_LOSS: the file is damaged; nothing is added and the next Save replaces
 // it. UNAVAILABLE: it cannot be read or is not a regular file.
-absl::Status LoadProductChoices(const std::string& directory, const std::string& kind,
-                                ProductChoices* choices);
+absl::Status LoadGemmAlgorithmChoices(const std::string& directory, const std::string& kind,
+                                      GemmAlgorithmChoices* choices);
 
 // If some choices are new, merges them with the stored ones and replaces the file atomically. If
 // two processes write at once, the last one wins. UNAVAILABLE: it cannot be written.
-absl::Status SaveProductChoices(const std::string& directory, const std::string& kind,
-                                const ProductChoices& choices);
+absl::Status SaveGemmAlgorithmChoices(const std::string& directory, const std::string& kind,
+                                      const GemmAlgorithmChoices& choices);
 
 }  // namespace quintet

@@ -12,13 +12,13 @@ namespace {
 
 }  // namespace
 
-absl::Status MeasureProducts(Device& device, int64_t budget_us, absl::FunctionRef<void()> work) {
-  if constexpr (kCudaBuilt) return cuda::MeasureProducts(device, budget_us, work);
+absl::Status AutotuneGemms(Device& device, int64_t budget_us, absl::FunctionRef<void()> work) {
+  if constexpr (kCudaBuilt) return cuda::AutotuneGemms(device, budget_us, work);
   NoCuda();
 }
 
-ProductChoices& ProductChoicesOf(Device& device) {
-  if constexpr (kCudaBuilt) return cuda::ProductChoicesOf(device);
+GemmAlgorithmChoices& GemmAlgorithmChoicesOf(Device& device) {
+  if constexpr (kCudaBuilt) return cuda::GemmAlgorithmChoicesOf(device);
   NoCuda();
 }
 

@@ -19,15 +19,15 @@
 namespace quintet {
 
 // Runs `work` and waits for it. In it, each GEMM shape that runs for the first time and has no
-// choice in ProductChoicesOf is run with every algorithm that the library offers, and the fastest
-// becomes its choice. After `budget_us` microseconds the first algorithm of the library becomes the
-// choice without measuring, so that choices do not change at the next load. Results computed in
-// `work` are wrong: use it only while loading. RESOURCE_EXHAUSTED: no memory for a buffer of twice
-// the size of L2.
-absl::Status MeasureProducts(Device& device, int64_t budget_us, absl::FunctionRef<void()> work);
-// ProductChoicesOf: the choices that GEMMs use. DeviceKind: the kind of device that they are valid
-// for, one line that names the GPU, its driver and the library.
-ProductChoices& ProductChoicesOf(Device& device);
+// choice in GemmAlgorithmChoicesOf is run with every algorithm that the library offers, and the
+// fastest becomes its choice. After `budget_us` microseconds the first algorithm of the library
+// becomes the choice without measuring, so that choices do not change at the next load. Results
+// computed in `work` are wrong: use it only while loading. RESOURCE_EXHAUSTED: no memory for a
+// buffer of twice the size of L2.
+absl::Status AutotuneGemms(Device& device, int64_t budget_us, absl::FunctionRef<void()> work);
+// GemmAlgorithmChoicesOf: the choices that GEMMs use. DeviceKind: the kind of device that they are
+// valid for, one line that names the GPU, its driver and the library.
+GemmAlgorithmChoices& GemmAlgorithmChoicesOf(Device& device);
 const std::string& DeviceKind(const Device& device);
 
 }  // namespace quintet

@@ -5,8 +5,8 @@
 
 namespace quintet::cuda {
 
-absl::Status MeasureProducts(Device& device, int64_t budget_us, absl::FunctionRef<void()> work);
-ProductChoices& ProductChoicesOf(Device& device);
+absl::Status AutotuneGemms(Device& device, int64_t budget_us, absl::FunctionRef<void()> work);
+GemmAlgorithmChoices& GemmAlgorithmChoicesOf(Device& device);
 const std::string& DeviceKind(const Device& device);
 
 }  // namespace quintet::cuda

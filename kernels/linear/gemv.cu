@@ -38,26 +38,26 @@ __global__ void __launch_bounds__(Shape::kWarps * 32, 2)
   float* norm = reinterpret_cast<float*>(shared + a.norm_at);
   float* scales = nullptr;
   if constexpr (Shape::Args::kHalves) scales = reinterpret_cast<float*>(shared + a.scales_at);
-  const GemvThread<Shape::kWarps> place(a.k);
-  const int steps = place.StepsOf(place.warp);
+  const GemvThread<Shape::kWarps> thread(a.k);
+  const int steps = thread.StepsOf(thread.warp);
   int tile = static_cast<int>(blockIdx.x);
 
-  GemvInputs<Shape>::BeginNorm(a, place, norm);
-  GemvWeights<Shape> weights(a, place, shared);
+  GemvInputs<Shape>::BeginNorm(a, thread, norm);
+  GemvWeights<Shape> weights(a, thread, shared);
   weights.Begin();
   GemvEpilogue<Shape> output;
   output.Begin(a, tile);
-  GemvInputs<Shape> inputs(a, place);
-  WaitForInputs();
+  GemvInputs<Shape> inputs(a, thread);
+  WaitOnDependentGrids();
 
   inputs.Load(0);
   output.LoadInputs(a);
-  if constexpr (Shape::Args::kHalves) FinishNorm<Shape>(a, place, scales);
+  if constexpr (Shape::Args::kHalves) FinishNorm<Shape>(a, thread, scales);
   if constexpr (Shape::kWide) {
     if (a.gamma != nullptr) {
       weights.WaitForOldest();
       __syncwarp();
-      inputs.Normalise(a, place, reinterpret_cast<float2*>(shared + a.moments_at), norm);
+      inputs.Normalise(a, thread, reinterpret_cast<float2*>(shared + a.moments_at), norm);
     }
   }
   inputs.Round();
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(Shape::kWarps * 32, 2)
     // Two alternating buffers, so that one barrier per tile is enough.
     float* parts = reinterpret_cast<float*>(shared + a.parts_at) +
                    turn % 2 * Shape::kWarps * kGemvMaxRows * Sums::kStride;
-    sums.Leave(place, parts);
+    sums.Leave(thread, parts);
     __syncthreads();
     output.Store(a, parts, scales);
     tile += static_cast<int>(gridDim.x);
@@ -102,7 +102,7 @@ void LaunchKernel(typename Shape::Args a, Stream& stream) {
   a.channels = a.gated ? kGemvChannels / 2 : kGemvChannels;
   a.tiles = (a.columns + a.channels - 1) / a.channels;
   // All CTAs but the last have the same number of tiles.
-  const int at_once = stream.device().multiprocessors() * kBlocksPerUnit;
+  const int at_once = stream.device().num_sms() * kBlocksPerUnit;
   const int turns = (a.tiles + at_once - 1) / at_once;
   const int blocks = (a.tiles + turns - 1) / turns;
 
@@ -133,7 +133,7 @@ void SetCache(const KvOutput& kv, Stream& stream, Args* a) {
   if (kv.cache == nullptr) return;
   const KvCache& cache = *kv.cache;
   a->cache = cache.as<typename Args::Out>();
-  a->slots = stream.Twin(kv.slots.data());
+  a->slots = stream.DevicePtr(kv.slots.data());
   a->page_elements = cache.page_elements();
   a->key_offset = static_cast<int>(cache.ChunkOffset(kv.layer, false, 0));
   a->value_offset = static_cast<int>(cache.ChunkOffset(kv.layer, true, 0));
@@ -143,7 +143,7 @@ void SetCache(const KvOutput& kv, Stream& stream, Args* a) {
 }
 
 template <typename Args>
-void SetSplitNorm(const Product& p, Args* a) {
+void SetSplitNorm(const Gemm& p, Args* a) {
   a->squares = p.x_squares.as<float>();
   a->square_parts = static_cast<int>(p.x_squares.dim[1]);
   const NormOutput& next = p.next_norm;
@@ -162,14 +162,14 @@ void LaunchByDepth(const Args& a, Stream& stream) {
   } else {
     if (a.k <= kDeep) return LaunchKernel<GemvShape<Args, 8, 4>>(a, stream);
     constexpr bool kWide = sizeof(typename Args::X) == 4;
-    const bool few_blocks = a.n / kGemvChannels <= stream.device().multiprocessors() / 2;
+    const bool few_blocks = a.n / kGemvChannels <= stream.device().num_sms() / 2;
     if (kWide || !few_blocks) return LaunchKernel<GemvShape<Args, 8, 8>>(a, stream);
     if constexpr (!kWide) LaunchKernel<GemvShape<Args, 16, 4>>(a, stream);
   }
 }
 
 template <typename T, typename X, typename Out, bool kHalves>
-void LaunchGemv(const Product& p, Stream& stream) {
+void LaunchGemv(const Gemm& p, Stream& stream) {
   using Args = GemvArgs<T, X, Out, kHalves>;
   Args a{};
   a.w = static_cast<const T*>(p.w->panels());
@@ -202,7 +202,7 @@ void LaunchGemv(const Product& p, Stream& stream) {
 }
 
 template <typename T>
-void LaunchOfTypes(const Product& p, Stream& stream) {
+void LaunchOfTypes(const Gemm& p, Stream& stream) {
   const auto to = [&](auto out) {
     using Out = typename decltype(out)::type;
     if (p.x.dtype == DType::kF32) return LaunchGemv<T, float, Out, false>(p, stream);
@@ -219,9 +219,9 @@ void LaunchOfTypes(const Product& p, Stream& stream) {
 
 }  // namespace
 
-bool RunGemv(const Product& p, Stream& stream) {
+bool RunGemv(const Gemm& p, Stream& stream) {
   if (p.w == nullptr || !Fits(*p.w, p.x.dim[0]) || !Vectorizable(p.x)) return false;
-  QT_CHECK(!p.norm_gamma.defined() || LinearTakesNorm(*p.w, p.x.dim[0]));
+  QT_CHECK(!p.norm_gamma.defined() || SupportsFusedNorm(*p.w, p.x.dim[0]));
   if (p.w->type() == WeightType::kBF16) {
     LaunchOfTypes<__nv_bfloat16>(p, stream);
   } else {
@@ -230,20 +230,20 @@ bool RunGemv(const Product& p, Stream& stream) {
   return true;
 }
 
-bool LinearTakesNorm(const LinearWeight& w, int64_t rows) {
+bool SupportsFusedNorm(const LinearWeight& w, int64_t rows) {
   return Fits(w, rows) && w.k() <= kMostNormK;
 }
 
-bool GemvStoresKv(const LinearWeight& w, int64_t rows) { return Fits(w, rows); }
+bool GemvSupportsKvStore(const LinearWeight& w, int64_t rows) { return Fits(w, rows); }
 
 // bf16 only: f16 would overflow, because x gamma has not been divided by its norm.
-int64_t GemvNormParts(const LinearWeight& w, int64_t rows) {
+int64_t GemvSplitNormParts(const LinearWeight& w, int64_t rows) {
   const bool does = Fits(w, rows) && w.type() == WeightType::kBF16 && !w.gated();
   return does && w.n() % kGemvChannels == 0 ? w.n() / kGemvChannels : 0;
 }
 
 // Only for large k: with a small k, the fused norm of x costs no more.
-bool GemvTakesSquares(const LinearWeight& w, int64_t rows) {
+bool GemvSupportsSplitNormInput(const LinearWeight& w, int64_t rows) {
   return Fits(w, rows) && w.type() == WeightType::kBF16 && w.k() > kDeep;
 }
 

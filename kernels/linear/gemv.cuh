@@ -97,16 +97,16 @@ template <typename Shape>
 class GemvWeights {
   using Args = typename Shape::Args;
   using T = typename Args::T;
-  using Place = GemvThread<Shape::kWarps>;
+  using Thread = GemvThread<Shape::kWarps>;
 
  public:
   static constexpr int kStepBytes = kGemvChannels * kGemvStep * 2;
   static constexpr int kAhead = (64 << 10) / Shape::kWarps / kStepBytes;  // steps in flight
 
-  __device__ GemvWeights(const Args& a, const Place& place, char* shared)
-      : a_(a), place_(place), shared_(shared + place.warp * a.warp_bytes + place.lane * 16) {
-    tile_ = place.warp < place.steps ? static_cast<int>(blockIdx.x) : a.tiles;
-    step_ = place.warp;
+  __device__ GemvWeights(const Args& a, const Thread& thread, char* shared)
+      : a_(a), thread_(thread), shared_(shared + thread.warp * a.warp_bytes + thread.lane * 16) {
+    tile_ = thread.warp < thread.steps ? static_cast<int>(blockIdx.x) : a.tiles;
+    step_ = thread.warp;
     PointAtTile();
   }
 
@@ -128,38 +128,38 @@ class GemvWeights {
   }
 
   // Waits for the oldest step, and so for all copies that the lane started before Begin.
-  __device__ void WaitForOldest() { WaitForCopies<kAhead - 1>(); }
+  __device__ void WaitForOldest() { CpAsyncWait<kAhead - 1>(); }
 
  private:
   // Sets the source pointers for the current tile. Channels past the end read the last channel;
   // their results are not written.
   __device__ void PointAtTile() {
     const int first = min(tile_, a_.tiles - 1) * a_.channels;
-    const int64_t top = min(first + place_.g, a_.columns - 1);
-    const int64_t bottom = a_.gated ? top + a_.second : min(first + place_.g + 8, a_.n - 1);
-    top_ = a_.w + top * a_.k + 8 * place_.t;
-    bottom_ = a_.w + bottom * a_.k + 8 * place_.t;
+    const int64_t top = min(first + thread_.g, a_.columns - 1);
+    const int64_t bottom = a_.gated ? top + a_.second : min(first + thread_.g + 8, a_.n - 1);
+    top_ = a_.w + top * a_.k + 8 * thread_.t;
+    bottom_ = a_.w + bottom * a_.k + 8 * thread_.t;
   }
 
   // Starts the copy of the next step, if there is one.
   __device__ void CopyNext() {
     if (tile_ < a_.tiles) {
       char* to = shared_ + copied_ * kStepBytes;
-      CopyAsync16(SharedAddress(to), top_ + step_ * kGemvStep, true);
-      CopyAsync16(SharedAddress(to + kStepBytes / 2), bottom_ + step_ * kGemvStep, true);
+      CpAsync16(SharedAddress(to), top_ + step_ * kGemvStep, true);
+      CpAsync16(SharedAddress(to + kStepBytes / 2), bottom_ + step_ * kGemvStep, true);
       copied_ = copied_ + 1 == kAhead ? 0 : copied_ + 1;
       step_ += Shape::kWarps;
-      if (step_ >= place_.steps) {
-        step_ = place_.warp;
+      if (step_ >= thread_.steps) {
+        step_ = thread_.warp;
         tile_ += static_cast<int>(gridDim.x);
         PointAtTile();
       }
     }
-    CommitCopies();
+    CpAsyncCommit();
   }
 
   const Args& a_;
-  const Place& place_;
+  const Thread& thread_;
   char* shared_;
   const T *top_, *bottom_;
   int tile_, step_;            // of the next copy
@@ -172,24 +172,24 @@ class GemvInputs {
   using Args = typename Shape::Args;
   using T = typename Args::T;
   using X = typename Args::X;
-  using Place = GemvThread<Shape::kWarps>;
+  using Thread = GemvThread<Shape::kWarps>;
   static constexpr int kWarps = Shape::kWarps, kSteps = Shape::kSteps;
 
  public:
   // Copies gamma and beta of the warp's steps to shared memory `norm` [2][k]. No kernel writes
   // gamma and beta, so the copies need not wait for the previous kernel.
-  __device__ static void BeginNorm(const Args& a, const Place& place, float* norm) {
-    if (a.gamma == nullptr || place.lane >= (a.beta == nullptr ? 8 : 16)) return;
-    const float* from = (place.lane < 8 ? a.gamma : a.beta) + place.lane % 8 * 4;
-    float* to = norm + place.lane / 8 * a.k + place.lane % 8 * 4;
-    for (int at = place.warp * kGemvStep; at < a.k; at += kWarps * kGemvStep) {
-      CopyAsync16(SharedAddress(to + at), from + at, true);
+  __device__ static void BeginNorm(const Args& a, const Thread& thread, float* norm) {
+    if (a.gamma == nullptr || thread.lane >= (a.beta == nullptr ? 8 : 16)) return;
+    const float* from = (thread.lane < 8 ? a.gamma : a.beta) + thread.lane % 8 * 4;
+    float* to = norm + thread.lane / 8 * a.k + thread.lane % 8 * 4;
+    for (int at = thread.warp * kGemvStep; at < a.k; at += kWarps * kGemvStep) {
+      CpAsync16(SharedAddress(to + at), from + at, true);
     }
   }
 
-  __device__ GemvInputs(const Args& a, const Place& place)
-      : x_(a.x + place.g * a.x_stride + place.warp * kGemvStep + 8 * place.t),
-        steps_(place.g < a.rows ? place.StepsOf(place.warp) : 0) {}
+  __device__ GemvInputs(const Args& a, const Thread& thread)
+      : x_(a.x + thread.g * a.x_stride + thread.warp * kGemvStep + 8 * thread.t),
+        steps_(thread.g < a.rows ? thread.StepsOf(thread.warp) : 0) {}
 
   // Loads the warp's steps first, ..., first + kSteps - 1; zeros past the last step and the last
   // row.
@@ -216,20 +216,21 @@ class GemvInputs {
   // a row (0 for RMSNorm) and the sum of squared deviations from that mean to moments [row][warp];
   // every warp then merges them by the method of Chan, Golub and LeVeque (1979), which avoids
   // cancellation. Contains a barrier: all threads of the CTA must call it.
-  __device__ void Normalise(const Args& a, const Place& place, float2* moments, const float* norm) {
-    const int own = place.StepsOf(place.warp);
+  __device__ void Normalise(const Args& a, const Thread& thread, float2* moments,
+                            const float* norm) {
+    const int own = thread.StepsOf(thread.warp);
     float mean = 0.0f;
     if (a.beta != nullptr) {
       mean = __fdividef(SumOfRow(Sum(own, [](float v) { return v; })), Values(max(own, 1)));
     }
     const float squares = SumOfRow(Sum(own, [&](float v) { return (v - mean) * (v - mean); }));
-    if (place.t == 0) moments[place.g * kWarps + place.warp] = {mean, squares};
+    if (thread.t == 0) moments[thread.g * kWarps + thread.warp] = {mean, squares};
     __syncthreads();
-    const float2 merged = Merge(a, place, moments + place.g * kWarps + place.t);
+    const float2 merged = Merge(a, thread, moments + thread.g * kWarps + thread.t);
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       if (i >= own) break;
-      const float* at = norm + (place.warp + i * kWarps) * kGemvStep + 8 * place.t;
+      const float* at = norm + (thread.warp + i * kWarps) * kGemvStep + 8 * thread.t;
       Scale(a, merged, at, values_[i]);
       Scale(a, merged, at + 4, values_[i] + 4);
     }
@@ -275,7 +276,7 @@ class GemvInputs {
 
   // Mean and 1 / standard deviation of a row (RMSNorm: 0 and 1 / root mean square), merged from the
   // moments of all warps; each of the row's four lanes reads those of the warps t, t + 4, ...
-  __device__ static float2 Merge(const Args& a, const Place& place, const float2* moments) {
+  __device__ static float2 Merge(const Args& a, const Thread& thread, const float2* moments) {
     float2 part[kWarps / 4];
     float mean = 0.0f, squares = 0.0f;
 #pragma unroll
@@ -284,7 +285,7 @@ class GemvInputs {
       squares += part[j].y;
     }
     if (a.beta != nullptr) {
-      const auto values = [&](int j) { return Values(place.StepsOf(place.t + 4 * j)); };
+      const auto values = [&](int j) { return Values(thread.StepsOf(thread.t + 4 * j)); };
 #pragma unroll
       for (int j = 0; j < kWarps / 4; ++j) mean += values(j) * part[j].x;
       mean = SumOfRow(mean) * a.inverse_k;
@@ -315,14 +316,14 @@ class GemvInputs {
 
 // Second half of a split RMSNorm: writes the norm scale of each row, 1 / sqrt(mean square + eps),
 // to `scales` [row]. Warp w handles row w and keeps four loads per lane in flight. Call it after
-// WaitForInputs.
+// WaitOnDependentGrids.
 template <typename Shape>
-__device__ void FinishNorm(const typename Shape::Args& a, const GemvThread<Shape::kWarps>& place,
+__device__ void FinishNorm(const typename Shape::Args& a, const GemvThread<Shape::kWarps>& thread,
                            float* scales) {
-  if (a.squares == nullptr || place.warp >= a.rows) return;
-  const float* row = a.squares + place.warp * a.square_parts;
+  if (a.squares == nullptr || thread.warp >= a.rows) return;
+  const float* row = a.squares + thread.warp * a.square_parts;
   float sum = 0.0f;
-  for (int first = place.lane; first < a.square_parts; first += 4 * 32) {
+  for (int first = thread.lane; first < a.square_parts; first += 4 * 32) {
     float part[4];
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
@@ -332,7 +333,7 @@ __device__ void FinishNorm(const typename Shape::Args& a, const GemvThread<Shape
     sum += (part[0] + part[1]) + (part[2] + part[3]);
   }
   sum = WarpSum(sum);
-  if (place.lane == 0) scales[place.warp] = rsqrtf(sum * a.inverse_k + a.eps);
+  if (thread.lane == 0) scales[thread.warp] = rsqrtf(sum * a.inverse_k + a.eps);
 }
 
 // Partial sums of a warp for one tile: W times x over the warp's steps of k.
@@ -349,11 +350,11 @@ class GemvPartialSums {
   }
 
   // Writes the partial sums to parts [warp][row][kStride] in shared memory.
-  __device__ void Leave(const GemvThread<Shape::kWarps>& place, float* parts) const {
+  __device__ void Leave(const GemvThread<Shape::kWarps>& thread, float* parts) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int row = 2 * place.t + i % 2, channel = place.g + i / 2 * 8;
-      parts[(place.warp * kGemvMaxRows + row) * kStride + channel] = sums_[0][i] + sums_[1][i];
+      const int row = 2 * thread.t + i % 2, channel = thread.g + i / 2 * 8;
+      parts[(thread.warp * kGemvMaxRows + row) * kStride + channel] = sums_[0][i] + sums_[1][i];
     }
   }
 
@@ -379,7 +380,7 @@ class GemvEpilogue {
 
  public:
   // Loads what no kernel writes: biases and the gamma of the next norm. May run before
-  // WaitForInputs.
+  // WaitOnDependentGrids.
   __device__ void Begin(const Args& a, int tile) {
     const int index = static_cast<int>(threadIdx.x);
     row_ = a.gated ? index / (kGemvChannels / 2) : index / kGemvChannels;
@@ -400,7 +401,7 @@ class GemvEpilogue {
   }
 
   // Loads what earlier kernels may have written: residual and cache slot. Call it after
-  // WaitForInputs.
+  // WaitOnDependentGrids.
   __device__ void LoadInputs(const Args& a) {
     if (column_ < 0) return;
     if (a.residual != nullptr) residual_ = a.residual[row_ * a.residual_stride + column_];

@@ -22,7 +22,7 @@ constexpr int64_t kMaxI8K = 66000;
 void CheckNextNorm(const LinearArgs& a, const Stream& stream) {
   const LinearWeight& w = *a.w;
   const NormOutput& norm = a.next_norm;
-  const int64_t rows = a.x.dim[0], parts = LinearNormParts(w, rows, stream);
+  const int64_t rows = a.x.dim[0], parts = SplitNormParts(w, rows, stream);
   QT_CHECK(parts > 0 && a.y.dtype == DType::kF32 && a.kv.cache == nullptr);
   QT_CHECK(a.x.dtype == WeightDType(w.type()));
   QT_CHECK(norm.gamma.dtype == DType::kF32 && norm.gamma.is_dense());
@@ -49,7 +49,7 @@ void CheckShapes(const LinearArgs& a, const Stream& stream) {
     QT_CHECK(a.bias.stride[0] == 1 || w.n() == 1);
   }
   if (a.x_squares.defined()) {
-    QT_CHECK(LinearTakesSquares(w, rows, stream) && !a.norm_gamma.defined());
+    QT_CHECK(SupportsSplitNormInput(w, rows, stream) && !a.norm_gamma.defined());
     QT_CHECK(a.x.dtype == WeightDType(w.type()));
     QT_CHECK(a.x_squares.rank == 2 && a.x_squares.is_dense());
     QT_CHECK(a.x_squares.dtype == DType::kF32 && a.x_squares.dim[0] == rows);
@@ -69,7 +69,7 @@ void CheckShapes(const LinearArgs& a, const Stream& stream) {
   QT_CHECK(a.y.stride[1] == 1 || columns == 1);
   if (a.kv.cache != nullptr) {
     const int64_t inner = a.kv.cache->heads * a.kv.cache->head_dim;
-    QT_CHECK(LinearStoresKv(w, rows, stream) && a.y.dtype == a.kv.cache->dtype);
+    QT_CHECK(SupportsKvStore(w, rows, stream) && a.y.dtype == a.kv.cache->dtype);
     QT_CHECK(!w.gated() && columns == 3 * inner);
     QT_CHECK_EQ(static_cast<int64_t>(a.kv.slots.size()), rows);
   }
@@ -203,21 +203,22 @@ DType ActivationType(WeightType type, const Device* device) {
   return type == WeightType::kF16 ? DType::kF16 : DType::kBF16;
 }
 
-bool LinearTakesNorm(const LinearWeight& w, int64_t rows, const Stream& stream) {
+bool SupportsFusedNorm(const LinearWeight& w, int64_t rows, const Stream& stream) {
   if (IsQuantized(w.type())) return false;
-  return Dispatch<cpu::LinearTakesNorm, cuda::LinearTakesNorm>(stream)(w, rows);
+  return Dispatch<cpu::SupportsFusedNorm, cuda::SupportsFusedNorm>(stream)(w, rows);
 }
 
-bool LinearStoresKv(const LinearWeight& w, int64_t rows, const Stream& stream) {
-  return Dispatch<cpu::LinearStoresKv, cuda::LinearStoresKv>(stream)(w, rows, stream);
+bool SupportsKvStore(const LinearWeight& w, int64_t rows, const Stream& stream) {
+  return Dispatch<cpu::SupportsKvStore, cuda::SupportsKvStore>(stream)(w, rows, stream);
 }
 
-int64_t LinearNormParts(const LinearWeight& w, int64_t rows, const Stream& stream) {
-  return Dispatch<cpu::LinearNormParts, cuda::LinearNormParts>(stream)(w, rows, stream);
+int64_t SplitNormParts(const LinearWeight& w, int64_t rows, const Stream& stream) {
+  return Dispatch<cpu::SplitNormParts, cuda::SplitNormParts>(stream)(w, rows, stream);
 }
 
-bool LinearTakesSquares(const LinearWeight& w, int64_t rows, const Stream& stream) {
-  return Dispatch<cpu::LinearTakesSquares, cuda::LinearTakesSquares>(stream)(w, rows, stream);
+bool SupportsSplitNormInput(const LinearWeight& w, int64_t rows, const Stream& stream) {
+  return Dispatch<cpu::SupportsSplitNormInput, cuda::SupportsSplitNormInput>(stream)(w, rows,
+                                                                                     stream);
 }
 
 int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream) {

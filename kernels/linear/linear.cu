@@ -53,13 +53,13 @@ constexpr int kWidth = 8;  // consecutive values per thread if alignment allows 
 // Tests: tests/kernels/linear/linear_test.cc.
 template <typename In, typename Out, int kEach>
 __global__ void ConvertKernel(const In* x, int64_t x_stride, int64_t columns, Out* y) {
-  WaitForInputs();
+  WaitOnDependentGrids();
   const int64_t row = blockIdx.y;
   const int64_t c = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) * kEach;
   if (c >= columns) return;
   float values[kEach];
-  LoadNeighbours(x + row * x_stride + c, values);
-  StoreNeighbours(values, y + row * columns + c);
+  LoadConsecutive(x + row * x_stride + c, values);
+  StoreConsecutive(values, y + row * columns + c);
 }
 
 template <typename Out>
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kTileThreads) TileProduct(TileArgs<T, Out> a) 
   constexpr int kRowsEach = kRows / kRowThreads, kColumnsEach = kColumns / kColumnThreads;
   __shared__ float xs[kTileDepth][kRows + 1];
   __shared__ float ws[kTileDepth][kColumns + 1];
-  WaitForInputs();
+  WaitOnDependentGrids();
   const int64_t row = int64_t{blockIdx.y} * kRows, column = int64_t{blockIdx.x} * kColumns;
   const int tr = static_cast<int>(threadIdx.x) / kColumnThreads;
   const int tc = static_cast<int>(threadIdx.x) % kColumnThreads;
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(kTileThreads) TileProduct(TileArgs<T, Out> a) 
 }
 
 template <typename T, typename Out>
-void LaunchTiles(const Product& p, Stream& stream) {
+void LaunchTiles(const Gemm& p, Stream& stream) {
   const TileArgs<T, Out> a{p.x.as<T>(),
                            static_cast<const T*>(p.w->panels()),
                            p.bias.dtype == DType::kF32 ? p.bias.as<float>() : nullptr,
@@ -183,7 +183,7 @@ void LaunchTiles(const Product& p, Stream& stream) {
   }
 }
 
-void RunTiles(const Product& p, Stream& stream) {
+void RunTiles(const Gemm& p, Stream& stream) {
   DispatchDType(p.x.dtype, [&](auto in) {
     using T = typename decltype(in)::type;
     if (p.y.dtype == DType::kF32) return LaunchTiles<T, float>(p, stream);
@@ -192,10 +192,10 @@ void RunTiles(const Product& p, Stream& stream) {
   });
 }
 
-void RunProduct(const Product& p, Stream& stream) {
+void RunGemm(const Gemm& p, Stream& stream) {
   if (p.w->type() != WeightType::kF32) {
     auto& plans = static_cast<CudaDevice&>(stream.device()).plans();
-    if (plans == nullptr) plans = std::make_shared<ProductPlans>();
+    if (plans == nullptr) plans = std::make_shared<CublasLtPlans>();
     if (plans->Run(p, stream)) return;
   }
   RunTiles(p, stream);
@@ -228,16 +228,16 @@ struct FinishArgs {
 // Tests: tests/kernels/linear/linear_test.cc. Measurements: linear/NOTES.md.
 template <typename In, typename Out, int kEach>
 __global__ void FinishKernel(FinishArgs<In, Out> a) {
-  WaitForInputs();
+  WaitOnDependentGrids();
   const int c = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) * kEach;
   if (c >= a.columns) return;
   const int64_t row = blockIdx.y;
   const In* product = a.product + row * (a.up_offset + a.columns);
   const auto load = [&](int64_t at, float(&v)[kEach]) {
-    LoadNeighbours(product + at, v);
+    LoadConsecutive(product + at, v);
     if (a.bias == nullptr && a.out_bias == nullptr) return;
     float bias[kEach];
-    a.bias != nullptr ? LoadNeighbours(a.bias + at, bias) : LoadNeighbours(a.out_bias + at, bias);
+    a.bias != nullptr ? LoadConsecutive(a.bias + at, bias) : LoadConsecutive(a.out_bias + at, bias);
 #pragma unroll
     for (int j = 0; j < kEach; ++j) v[j] += bias[j];
   };
@@ -251,7 +251,7 @@ __global__ void FinishKernel(FinishArgs<In, Out> a) {
     for (int j = 0; j < kEach; ++j) v[j] *= other[j];
   }
   if (a.residual != nullptr) {
-    LoadNeighbours(a.residual + row * a.residual_stride + c, other);
+    LoadConsecutive(a.residual + row * a.residual_stride + c, other);
 #pragma unroll
     for (int j = 0; j < kEach; ++j) v[j] += other[j];
   }
@@ -265,7 +265,7 @@ __global__ void FinishKernel(FinishArgs<In, Out> a) {
       return;
     }
   }
-  StoreNeighbours(v, y);
+  StoreConsecutive(v, y);
 }
 
 // Whether FinishKernel can use 16-byte vectors: groups of eight columns are aligned in all its
@@ -294,8 +294,8 @@ void LaunchFinish(const LinearArgs& args, const Tensor& product, int64_t first_r
   const int64_t rows = product.dim[0];
   if (args.scatter.base != nullptr) {
     a.y = static_cast<Out*>(args.scatter.base);
-    a.row_offset = stream.Twin(args.scatter.row_offset) + first_row;
-    a.chunk_offset = stream.Twin(args.scatter.chunk_offset);
+    a.row_offset = stream.DevicePtr(args.scatter.row_offset) + first_row;
+    a.chunk_offset = stream.DevicePtr(args.scatter.chunk_offset);
     a.chunk = args.scatter.chunk;
   } else {
     a.y = args.y.as<Out>() + first_row * args.y.stride[0];
@@ -336,7 +336,7 @@ Scratch Carve(void* base, const LinearWeight& w, int64_t rows, const Device& dev
   const bool converts = w.type() != WeightType::kF32;
   Carver carver(base);
   Scratch s;
-  s.workspace = carver.Take(converts ? ProductPlans::kWorkspaceBytes : 0);
+  s.workspace = carver.Take(converts ? CublasLtPlans::kWorkspaceBytes : 0);
   s.x = carver.Take(converts ? std::min(rows, pieces.x) * w.k() * size : 0);
   s.product = carver.Take(std::min(rows, pieces.product) * w.n() * size);
   s.bytes = carver.used_bytes();
@@ -376,8 +376,8 @@ LinearArgs RowsOf(const LinearArgs& args, const Tensor& x, int64_t begin, int64_
 }
 
 // The call as a single GEMM; `w` is null if that is impossible (scattered output).
-Product WholeProduct(const LinearArgs& args) {
-  Product p{};
+Gemm WholeGemm(const LinearArgs& args) {
+  Gemm p{};
   if (args.scatter.base != nullptr) return p;
   p.x = args.x;
   p.w = args.w;
@@ -424,25 +424,26 @@ void StoreKvAfter(const LinearArgs& args, Stream& stream) {
 void Linear(const LinearArgs& args, Stream& stream) {
   if (args.x.dim[0] == 0) return;
   if (IsQuantized(args.w->type())) return QuantizedLinear(args, stream);
-  if (RunSplitK(args, stream) || RunGemv(WholeProduct(args), stream)) return;
+  if (RunSplitK(args, stream) || RunGemv(WholeGemm(args), stream)) return;
   LinearArgs product = args;
   product.kv = {};
   WideLinear(product, stream);
   if (args.kv.cache != nullptr) StoreKvAfter(args, stream);
 }
 
-bool LinearStoresKv(const LinearWeight& w, int64_t rows, const Stream& stream) {
-  return GemvStoresKv(w, rows) || SplitKStoresKv(w, rows, stream.device());
+bool SupportsKvStore(const LinearWeight& w, int64_t rows, const Stream& stream) {
+  return GemvSupportsKvStore(w, rows) || SplitKSupportsKvStore(w, rows, stream.device());
 }
 
-int64_t LinearNormParts(const LinearWeight& w, int64_t rows, const Stream& stream) {
+int64_t SplitNormParts(const LinearWeight& w, int64_t rows, const Stream& stream) {
   const Device& device = stream.device();
-  if (SplitKStoresKv(w, rows, device)) return SplitKNormParts(w, rows, device);
-  return GemvNormParts(w, rows);
+  if (SplitKSupportsKvStore(w, rows, device)) return SplitKSplitNormParts(w, rows, device);
+  return GemvSplitNormParts(w, rows);
 }
 
-bool LinearTakesSquares(const LinearWeight& w, int64_t rows, const Stream& stream) {
-  return GemvTakesSquares(w, rows) || SplitKTakesSquares(w, rows, stream.device());
+bool SupportsSplitNormInput(const LinearWeight& w, int64_t rows, const Stream& stream) {
+  return GemvSupportsSplitNormInput(w, rows) ||
+         SplitKSupportsSplitNormInput(w, rows, stream.device());
 }
 
 void WideLinear(const LinearArgs& args, Stream& stream) {
@@ -464,7 +465,7 @@ void WideLinear(const LinearArgs& args, Stream& stream) {
       PersistentLinear(RowsOf(args, x, begin, end), stream);
       continue;
     }
-    Product p{};
+    Gemm p{};
     p.x = x;
     p.w = &w;
     p.alpha = args.alpha;
@@ -474,10 +475,10 @@ void WideLinear(const LinearArgs& args, Stream& stream) {
       p.activation = args.activation;
       p.y = args.y.Rows(begin, end);
       if (args.residual.defined()) p.residual = args.residual.Rows(begin, end);
-      RunProduct(p, stream);
+      RunGemm(p, stream);
     } else {
       p.y = Tensor::Dense(scratch.product, type, {end - begin, w.n()});
-      RunProduct(p, stream);
+      RunGemm(p, stream);
       Finish(args, p.y, begin, stream);
     }
   }

@@ -127,18 +127,18 @@ struct KvOutput {
 struct NormOutput {
   Tensor gamma;    // [n] f32
   Tensor scaled;   // [rows, n] of w's type: y * gamma
-  Tensor squares;  // [rows, LinearNormParts] f32, dense: sums of y^2 over equal parts of n
+  Tensor squares;  // [rows, SplitNormParts] f32, dense: sums of y^2 over equal parts of n
 };
 
 struct LinearArgs {
   Tensor x;  // [rows, k], unit last stride
-  // Fused norm, only if LinearTakesNorm: x [rows, k] f32 is normalised first, by LayerNorm if
+  // Fused norm, only if SupportsFusedNorm: x [rows, k] f32 is normalised first, by LayerNorm if
   // norm_beta is defined, otherwise by RMSNorm (norm.h).
   Tensor norm_gamma, norm_beta;  // [k] f32, or undefined
   float norm_eps = 0.0f;
-  // Second half of a split RMSNorm, only if LinearTakesSquares: x and x_squares are the `scaled`
-  // and `squares` of a NormOutput, and x W^T is scaled by 1 / sqrt(sum of the squares of the row /
-  // k + norm_eps).
+  // Second half of a split RMSNorm, only if SupportsSplitNormInput: x and x_squares are the
+  // `scaled` and `squares` of a NormOutput, and x W^T is scaled by 1 / sqrt(sum of the squares of
+  // the row / k + norm_eps).
   Tensor x_squares;                 // [rows, parts] f32, dense, or undefined
   const LinearWeight* w = nullptr;  // [n, k]
   Tensor bias;                      // [n] f32 (GPU: or of y's type), or undefined
@@ -152,8 +152,8 @@ struct LinearArgs {
   // overwritten.
   Tensor y;
   ScatterOutput scatter;  // used if base is set; no residual then
-  KvOutput kv;            // used if cache is set; only if LinearStoresKv
-  // First half of a split RMSNorm, used if gamma is defined; only if LinearNormParts > 0. x has the
+  KvOutput kv;            // used if cache is set; only if SupportsKvStore
+  // First half of a split RMSNorm, used if gamma is defined; only if SplitNormParts > 0. x has the
   // dtype of w, y is f32.
   NormOutput next_norm;
   Tensor scratch;  // LinearScratchBytes(...) bytes as [bytes] i8, or undefined when that is 0
@@ -162,18 +162,18 @@ struct LinearArgs {
 // stream or on its device. Zero rows are allowed.
 void Linear(const LinearArgs& args, Stream& stream);
 // Whether a GEMM of `rows` rows can normalise x itself (norm_gamma): on a GPU, for few rows.
-bool LinearTakesNorm(const LinearWeight& w, int64_t rows, const Stream& stream);
+bool SupportsFusedNorm(const LinearWeight& w, int64_t rows, const Stream& stream);
 // Whether a GEMM of `rows` rows can store K and V to the cache in its epilogue (kv): on a GPU, for
 // few rows; on Hopper for up to 256.
-bool LinearStoresKv(const LinearWeight& w, int64_t rows, const Stream& stream);
+bool SupportsKvStore(const LinearWeight& w, int64_t rows, const Stream& stream);
 // The number of partial sums, at most n / 16, per row of NormOutput::squares for a GEMM of `rows`
 // rows; 0 if it cannot write a NormOutput. It is nonzero on a GPU with bf16 weights for few rows
 // (on Hopper up to 64, and more for small GEMMs), and always 0 above kMostNormRows. In such calls,
 // and in those with x_squares, rows of all tensors must begin on 16-byte boundaries.
 constexpr int64_t kMostNormRows = 512;
-int64_t LinearNormParts(const LinearWeight& w, int64_t rows, const Stream& stream);
+int64_t SplitNormParts(const LinearWeight& w, int64_t rows, const Stream& stream);
 // Whether a GEMM of `rows` rows supports x_squares; for up to eight rows only if k > 1024.
-bool LinearTakesSquares(const LinearWeight& w, int64_t rows, const Stream& stream);
+bool SupportsSplitNormInput(const LinearWeight& w, int64_t rows, const Stream& stream);
 // Bytes of LinearArgs::scratch. Grows with rows; on the CPU up to about a quarter of the L2 cache
 // of a core.
 int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream);

@@ -28,22 +28,22 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   extern __shared__ __align__(1024) unsigned char shared[];
   auto& memory = *reinterpret_cast<PersistentSmem<S>*>(shared);
   if (threadIdx.x == 0) {
-    AskForMap(maps.w);
-    AskForMap(maps.x);
+    PrefetchTensorMap(maps.w);
+    PrefetchTensorMap(maps.x);
     for (int stage = 0; stage < S::kStages; ++stage) {
-      InitBarrier(SharedAddress(&memory.full[stage]), 1);
-      InitBarrier(SharedAddress(&memory.empty[stage]), S::kGroups * 4);  // warps
+      BarrierInit(SharedAddress(&memory.full[stage]), 1);
+      BarrierInit(SharedAddress(&memory.empty[stage]), S::kGroups * 4);  // warps
     }
-    ShowBarriers();
+    FenceBarrierInit();
   }
   __syncthreads();
-  WaitForInputs();
+  WaitOnDependentGrids();
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
   if (warp < 4) {
-    GiveRegisters<40>();
+    WarpgroupRegDealloc<40>();
     if (threadIdx.x == 0) RunPersistentProducer<S>(a, maps, memory);
   } else {
-    TakeRegisters<232>();
+    WarpgroupRegAlloc<232>();
     PersistentConsumer<S>(a, memory, warp / 4 - 1).Run();
   }
 #endif
@@ -61,8 +61,8 @@ PersistentArgs ArgsOf(const LinearArgs& args, Stream& stream) {
   a.y_stride = args.y.stride[0];
   if (S::kScattered) {
     a.y = args.scatter.base;
-    a.row_offset = stream.Twin(args.scatter.row_offset);
-    a.chunk_offset = stream.Twin(args.scatter.chunk_offset);
+    a.row_offset = stream.DevicePtr(args.scatter.row_offset);
+    a.chunk_offset = stream.DevicePtr(args.scatter.chunk_offset);
     a.chunk = static_cast<int>(args.scatter.chunk);
   }
   return a;
@@ -74,12 +74,12 @@ void LaunchSized(const LinearArgs& args, Stream& stream) {
   const PersistentArgs a = ArgsOf<S>(args, stream);
   const LinearWeight& w = *args.w;
   PersistentTensorMaps maps{};
-  if (!EncodeBoxes({w.panels(), w.n(), 1, w.k(), w.k(), 0}, S::kChannels / 2, device, &maps.w) ||
-      !EncodeBoxes({args.x.data, a.rows, 1, w.k(), args.x.stride[0], 0}, S::kRows, device,
-                   &maps.x)) {
+  if (!MakeTensorMap({w.panels(), w.n(), 1, w.k(), w.k(), 0}, S::kChannels / 2, device, &maps.w) ||
+      !MakeTensorMap({args.x.data, a.rows, 1, w.k(), args.x.stride[0], 0}, S::kRows, device,
+                     &maps.x)) {
     return;
   }
-  const int blocks = std::min(PersistentTileScheduler<S>(a).count(), device.multiprocessors());
+  const int blocks = std::min(PersistentTileScheduler<S>(a).count(), device.num_sms());
   Launch(stream, dim3(static_cast<unsigned>(blocks)), dim3(S::kThreads), sizeof(PersistentSmem<S>),
          PersistentKernel<S>, a, maps);
 }

@@ -40,8 +40,8 @@ struct PersistentTile {
   static constexpr int kBoxRows = 16, kBoxColumns = 64;  // part of y that a warp stages
 };
 
-// Shared memory: pipeline stages in the swizzled layout of wgmma descriptors (Describe), and
-// staging buffers of y with the same swizzle.
+// Shared memory: pipeline stages in the swizzled layout of wgmma descriptors (MakeSmemDescriptor),
+// and staging buffers of y with the same swizzle.
 template <typename S>
 struct alignas(1024) PersistentSmem {
   typename S::T x[S::kStages][S::kRows * S::kDepth];
@@ -77,20 +77,20 @@ __device__ void RunPersistentProducer(const PersistentArgs& a, const PersistentT
                                       PersistentSmem<S>& memory) {
   constexpr int kHalf = S::kChannels / 2;
   const PersistentTileScheduler<S> tiles(a);
-  RingPlace<S::kStages> place;
+  PipelineState<S::kStages> state;
   for (int tile = static_cast<int>(blockIdx.x); tile < tiles.count();
        tile += static_cast<int>(gridDim.x)) {
     const int2 at = tiles.At(tile);
     const int second = at.y + (S::kGated ? a.columns : kHalf);
     for (int k = 0; k < a.k; k += S::kDepth) {
-      const uint32_t full = SharedAddress(&memory.full[place.stage]);
-      const uint32_t w = SharedAddress(memory.w[place.stage]);
-      Wait(SharedAddress(&memory.empty[place.stage]), place.parity ^ 1);
-      ArriveExpecting(full, S::kStageBytes);
-      CopyBox(SharedAddress(memory.x[place.stage]), maps.x, k, 0, at.x, full);
-      CopyBox(w, maps.w, k, 0, at.y, full);
-      CopyBox(w + kHalf * S::kDepth * 2, maps.w, k, 0, second, full);
-      place.Advance();
+      const uint32_t full = SharedAddress(&memory.full[state.stage]);
+      const uint32_t w = SharedAddress(memory.w[state.stage]);
+      BarrierWait(SharedAddress(&memory.empty[state.stage]), state.parity ^ 1);
+      BarrierArriveExpectTx(full, S::kStageBytes);
+      TmaLoad(SharedAddress(memory.x[state.stage]), maps.x, k, 0, at.x, full);
+      TmaLoad(w, maps.w, k, 0, at.y, full);
+      TmaLoad(w + kHalf * S::kDepth * 2, maps.w, k, 0, second, full);
+      state.Advance();
     }
   }
 }

@@ -59,7 +59,7 @@ class PersistentConsumer {
  private:
   // Returns a pipeline stage to the producer.
   __device__ __forceinline__ void Release(int stage) {
-    if (lane_ == 0) Arrive(SharedAddress(&memory_.empty[stage]));
+    if (lane_ == 0) BarrierArrive(SharedAddress(&memory_.empty[stage]));
   }
 
   // Mainloop: sums_ = x W^T of the tile.
@@ -67,25 +67,25 @@ class PersistentConsumer {
     const int steps = (a_.k + S::kDepth - 1) / S::kDepth;
     int before = 0;
     for (int step = 0; step < steps; ++step) {
-      Wait(SharedAddress(&memory_.full[place_.stage]), place_.parity);
+      BarrierWait(SharedAddress(&memory_.full[state_.stage]), state_.parity);
       const uint64_t x =
-          Describe(SharedAddress(memory_.x[place_.stage] + group_ * 64 * S::kDepth), 16);
-      const uint64_t w = Describe(SharedAddress(memory_.w[place_.stage]), 16);
-      BeginProducts();
+          MakeSmemDescriptor(SharedAddress(memory_.x[state_.stage] + group_ * 64 * S::kDepth), 16);
+      const uint64_t w = MakeSmemDescriptor(SharedAddress(memory_.w[state_.stage]), 16);
+      WarpgroupArrive();
 #pragma unroll
       for (int part = 0; part < S::kDepth / 16; ++part) {
         Wgmma<T>(sums_, x + part * 2, w + part * 2, step > 0 || part > 0);
       }
-      CommitProducts();
+      WarpgroupCommitBatch();
       if (step > 0) {
-        WaitForProducts<1>();
+        WarpgroupWait<1>();
         Release(before);
       }
-      before = place_.stage;
-      place_.Advance();
+      before = state_.stage;
+      state_.Advance();
     }
-    WaitForProducts<0>();
-    Pin(sums_);
+    WarpgroupWait<0>();
+    WarpgroupFenceOperand(sums_);
     Release(before);
   }
 
@@ -184,13 +184,13 @@ class PersistentConsumer {
   __device__ __forceinline__ void Stage(uint32_t to, int i, const float (&v)[2][4]) {
     const uint32_t pairs[4] = {PackPair<T>(v[0][0], v[0][1]), PackPair<T>(v[0][2], v[0][3]),
                                PackPair<T>(v[1][0], v[1][1]), PackPair<T>(v[1][2], v[1][3])};
-    StoreMatrices(pairs, to + lane_ % 16 * 128 + ((i + lane_ / 16) ^ (lane_ % 8)) * 16);
+    Stmatrix(pairs, to + lane_ % 16 * 128 + ((i + lane_ / 16) ^ (lane_ % 8)) * 16);
   }
 
   const PersistentArgs& a_;
   PersistentSmem<S>& memory_;
   const int group_, lane_, warp_;
-  RingPlace<S::kStages> place_;
+  PipelineState<S::kStages> state_;
   int row_, column_;  // first row of y of the warp; first column of y of the tile
   float sums_[S::kChannels / 8][4] = {};
 };

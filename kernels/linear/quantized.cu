@@ -106,7 +106,7 @@ __global__ void ByteGemvKernel(ByteGemvArgs<X, Out> a) {
     ahead[i][0] = __ldg(reinterpret_cast<const uint4*>(w_top + step * kStepK));
     ahead[i][1] = __ldg(reinterpret_cast<const uint4*>(w_bottom + step * kStepK));
   }
-  WaitForInputs();
+  WaitOnDependentGrids();
 
   float sums[kTiles][4] = {};
   for (int base = warp; base < steps; base += warps * kAhead) {
@@ -194,7 +194,7 @@ void LaunchByteGemv(const LinearArgs& args, Stream& stream) {
   const int blocks = (a.columns + channels - 1) / channels;
   // With few CTAs, all weights of a CTA are loaded at once; with many, several small CTAs keep an
   // SM busier than one large CTA.
-  const bool many = blocks > 4 * stream.device().multiprocessors();
+  const bool many = blocks > 4 * stream.device().num_sms();
   const int steps = a.k / kStepK, most_warps = tiles == 4 ? 8 : 16;
   const int warps = std::clamp(many ? steps / kAhead : steps, 1, most_warps);
   const size_t shared = static_cast<size_t>(warps) * tiles * 8 * (kChannels + 1) * sizeof(float);
@@ -238,7 +238,7 @@ void RunByteGemv(const LinearArgs& args, Stream& stream) {
 template <bool kF8>
 __global__ void DequantizeKernel(const char* w, const float* scales, int64_t vectors,
                                  int64_t row_vectors, __nv_bfloat16* out) {
-  WaitForInputs();
+  WaitOnDependentGrids();
   const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
   if (i >= vectors) return;
   const float scale = scales[i / row_vectors];
@@ -260,7 +260,7 @@ __global__ void DequantizeKernel(const char* w, const float* scales, int64_t vec
 template <bool kF8>
 __global__ void DequantizeAnyKernel(const char* w, const float* scales, int64_t values, int64_t k,
                                     __nv_bfloat16* out) {
-  WaitForInputs();
+  WaitOnDependentGrids();
   const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
   if (i >= values) return;
   const uint32_t pair = PairOf<kF8>(static_cast<unsigned char>(w[i]), 0);

@@ -25,7 +25,7 @@ bool InFours(const Tensor& t) { return !t.defined() || InFours(t.data, t.stride[
 void SetKvOutput(const KvOutput& kv, Stream& stream, SplitKArgs* a) {
   const KvCache& cache = *kv.cache;
   a->cache = cache.data;
-  a->slots = stream.Twin(kv.slots.data());
+  a->slots = stream.DevicePtr(kv.slots.data());
   a->inner = static_cast<int>(cache.heads * cache.head_dim);
   a->head_dim = static_cast<int>(cache.head_dim);
   a->page_size = static_cast<int>(cache.page_size);
@@ -54,9 +54,9 @@ void LaunchSized(const LinearArgs& args, const SplitKPlan& plan, Stream& stream)
   const LinearWeight& w = *args.w;
   SplitKTensorMaps maps{};
   const int box = a.up_offset > 0 ? S::kChannels / 2 : S::kChannels;
-  if (!EncodeBoxes({w.panels(), w.n(), 1, w.k(), w.k(), 0}, box, device, &maps.w) ||
-      !EncodeBoxes({args.x.data, a.rows, 1, w.k(), args.x.stride[0], 0}, S::kRows, device,
-                   &maps.x)) {
+  if (!MakeTensorMap({w.panels(), w.n(), 1, w.k(), w.k(), 0}, box, device, &maps.w) ||
+      !MakeTensorMap({args.x.data, a.rows, 1, w.k(), args.x.stride[0], 0}, S::kRows, device,
+                     &maps.x)) {
     return;
   }
   const int tiles = CeilDiv(a.columns, box), splits = plan.splits;
@@ -75,7 +75,7 @@ bool Large(const LinearWeight& w) {
 // Whether a GEMM of 65 to 128 rows with large weights uses split-K over two CTAs: with tiles of 64
 // channels by 64 rows, two CTAs per tile then occupy between 3/4 and all of the SMs.
 bool InTwo(const LinearWeight& w, int64_t rows, const Device& device) {
-  const int tiles = 2 * CeilDiv(w.n(), 64), units = device.multiprocessors();
+  const int tiles = 2 * CeilDiv(w.n(), 64), units = device.num_sms();
   return rows > kRowsOfAny && rows <= 2 * kRowsOfAny && Large(w) && !w.gated() &&
          2 * tiles <= units && 2 * tiles * 4 >= units * 3;
 }
@@ -91,7 +91,7 @@ bool Fits(const LinearWeight& w, int64_t rows, const Device& device) {
   const int64_t least_rows = Large(w) ? 8 : 9;
   if (!device.hopper() || !IsHalf(w.type()) || w.k() % 8 != 0) return false;
   if (rows < least_rows || rows > kMostRows) return false;
-  return rows <= kRowsOfAny || rows * w.n() * w.k() <= kSplitKMaxProducts || InTwo(w, rows, device);
+  return rows <= kRowsOfAny || rows * w.n() * w.k() <= kSplitKMaxGemms || InTwo(w, rows, device);
 }
 
 // Whether the kernel supports this call: no scatter and no norm of x, x already of the weight type,
@@ -111,7 +111,7 @@ bool Takes(const LinearArgs& args) {
 // Chosen by measuring all plans on the shapes of linear/NOTES.md. Where it does not pick the
 // fastest plan, the loss is 5 % on average.
 SplitKPlan PlanOf(const LinearWeight& w, int64_t rows, const Device& device) {
-  const int units = device.multiprocessors(), steps = CeilDiv(w.k(), kSplitKDepth);
+  const int units = device.num_sms(), steps = CeilDiv(w.k(), kSplitKDepth);
   const int channel_tiles = CeilDiv(w.n(), 64);
   const bool narrow = w.k() < 2048 && channel_tiles * CeilDiv(rows, 32) <= units * 11 / 10;
   SplitKPlan plan{};
@@ -206,21 +206,21 @@ bool RunSplitK(const LinearArgs& args, Stream& stream) {
   return true;
 }
 
-bool SplitKStoresKv(const LinearWeight& w, int64_t rows, const Device& device) {
+bool SplitKSupportsKvStore(const LinearWeight& w, int64_t rows, const Device& device) {
   return Fits(w, rows, device);
 }
 
 // bf16 only: f16 would overflow, because x gamma has not been divided by its norm. Close to the
 // size limit of Fits an unsplit RMSNorm is faster.
-bool SplitKTakesSquares(const LinearWeight& w, int64_t rows, const Device& device) {
+bool SplitKSupportsSplitNormInput(const LinearWeight& w, int64_t rows, const Device& device) {
   constexpr int64_t kMostProducts = int64_t{3} << 27;
   if (!Fits(w, rows, device) || w.type() != WeightType::kBF16) return false;
   return rows <= kRowsOfAny || rows * w.n() * w.k() <= kMostProducts;
 }
 
-int64_t SplitKNormParts(const LinearWeight& w, int64_t rows, const Device& device) {
+int64_t SplitKSplitNormParts(const LinearWeight& w, int64_t rows, const Device& device) {
   constexpr int64_t kChannels = SplitKTile<16, true, SplitKKind::kSmall>::kChannels;
-  const bool does = SplitKTakesSquares(w, rows, device) && !w.gated();
+  const bool does = SplitKSupportsSplitNormInput(w, rows, device) && !w.gated();
   return does && w.n() % kChannels == 0 ? w.n() / kChannels : 0;
 }
 

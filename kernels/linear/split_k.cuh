@@ -48,15 +48,15 @@ class SplitKProducer {
   // cluster send to this one.
   __device__ __forceinline__ void Begin(int received_bytes) const {
     for (int stage = 0; stage < a_.stages; ++stage) {
-      InitBarrier(SharedAddress(&tail_.full[stage]), 1);
-      InitBarrier(SharedAddress(&tail_.empty[stage]), kWarpgroup / 32);
+      BarrierInit(SharedAddress(&tail_.full[stage]), 1);
+      BarrierInit(SharedAddress(&tail_.empty[stage]), kWarpgroup / 32);
     }
-    InitBarrier(SharedAddress(&tail_.received), 1);
-    ShowBarriers();
+    BarrierInit(SharedAddress(&tail_.received), 1);
+    FenceBarrierInit();
     if constexpr (!S::kTwoCopy) {
       for (int i = 0; i < First(); ++i) CopyWeights(i, i);
     }
-    ArriveExpecting(SharedAddress(&tail_.received), received_bytes);
+    BarrierArriveExpectTx(SharedAddress(&tail_.received), received_bytes);
   }
 
   // Loads W and x from a single thread. Begin has already started the first loads of W: no kernel
@@ -64,7 +64,7 @@ class SplitKProducer {
   __device__ __forceinline__ void RunBoth() const {
     WaitForKernelsBefore();
     for (int i = 0; i < First(); ++i) CopyRows(i, i);
-    LetNextBegin();
+    LaunchDependentGrids();
     Run(First(), [&](int i, int stage) {
       CopyWeights(i, stage);
       CopyRows(i, stage);
@@ -77,7 +77,7 @@ class SplitKProducer {
     WaitForKernelsBefore();
     Run(0, [&](int i, int stage) {
       CopyRows(i, stage);
-      if (i + 1 == First()) LetNextBegin();
+      if (i + 1 == First()) LaunchDependentGrids();
     });
   }
 
@@ -91,7 +91,7 @@ class SplitKProducer {
     int stage = 0;
     uint32_t parity = begin == 0 ? 1 : 0;  // a fresh mbarrier passes a wait for parity 1
     for (int i = begin; i < share_.count; ++i) {
-      Wait(SharedAddress(&tail_.empty[stage]), parity);
+      BarrierWait(SharedAddress(&tail_.empty[stage]), parity);
       copy(i, stage);
       if (++stage == a_.stages) stage = 0, parity ^= 1;
     }
@@ -99,14 +99,14 @@ class SplitKProducer {
   __device__ __forceinline__ void CopyWeights(int i, int stage) const {
     const uint32_t full = SharedAddress(&tail_.full[stage]), to = ring_ + stage * S::kStageBytes;
     const int k = (share_.begin + i) * kSplitKDepth;
-    ArriveExpecting(full, S::kStageBytes);
-    CopyBox(to, maps_.w, k, 0, share_.column, full);
+    BarrierArriveExpectTx(full, S::kStageBytes);
+    TmaLoad(to, maps_.w, k, 0, share_.column, full);
     if (!S::kAdds && a_.up_offset > 0) {
-      CopyBox(to + S::kWBytes / 2, maps_.w, k, 0, a_.up_offset + share_.column, full);
+      TmaLoad(to + S::kWBytes / 2, maps_.w, k, 0, a_.up_offset + share_.column, full);
     }
   }
   __device__ __forceinline__ void CopyRows(int i, int stage) const {
-    CopyBox(ring_ + stage * S::kStageBytes + S::kWBytes, maps_.x, (share_.begin + i) * kSplitKDepth,
+    TmaLoad(ring_ + stage * S::kStageBytes + S::kWBytes, maps_.x, (share_.begin + i) * kSplitKDepth,
             0, share_.row, SharedAddress(&tail_.full[stage]));
   }
 
@@ -125,25 +125,25 @@ __device__ __forceinline__ void SplitKMainloop(const SplitKWork<S>& share, int s
                                                float (&c)[S::kRows / 8][4]) {
   int stage = 0, before = 0;
   uint32_t parity = 0;
-  Pin(c);
+  WarpgroupFenceOperand(c);
   for (int i = 0; i < share.count; ++i) {
-    Wait(SharedAddress(&tail.full[stage]), parity);
+    BarrierWait(SharedAddress(&tail.full[stage]), parity);
     const uint32_t at = ring + stage * S::kStageBytes;
-    const uint64_t w = Describe(at, 16);
-    const uint64_t x = Describe(at + S::kWBytes, 16);
-    BeginProducts();
+    const uint64_t w = MakeSmemDescriptor(at, 16);
+    const uint64_t x = MakeSmemDescriptor(at + S::kWBytes, 16);
+    WarpgroupArrive();
 #pragma unroll
     for (int part = 0; part < kSplitKDepth / 16; ++part) {
       Wgmma<T>(c, w + part * 2, x + part * 2, true);
     }
-    CommitProducts();
-    WaitForProducts<1>();
-    if (i > 0 && threadIdx.x % 32 == 0) Arrive(SharedAddress(&tail.empty[before]));
+    WarpgroupCommitBatch();
+    WarpgroupWait<1>();
+    if (i > 0 && threadIdx.x % 32 == 0) BarrierArrive(SharedAddress(&tail.empty[before]));
     before = stage;
     if (++stage == stages) stage = 0, parity ^= 1;
   }
-  WaitForProducts<0>();
-  Pin(c);
+  WarpgroupWait<0>();
+  WarpgroupFenceOperand(c);
 }
 
 // Split-K GEMM: y = activation(alpha x W^T + bias) [* up] + residual. K and V may be stored to the
@@ -179,10 +179,10 @@ __global__ void __launch_bounds__(S::kThreads, 2)
   const int finishes = max(0, min(layout.each, share.rows - share.rank * layout.each));
   const SplitKProducer<S> copier(a, maps, share, shared, tail);
   if (thread == kCopiesWeights) {
-    AskForMap(maps.w);
+    PrefetchTensorMap(maps.w);
     copier.Begin((share.splits - 1) * finishes * S::kPitchBytes);
   }
-  if (thread == (S::kTwoCopy ? kCopiesRows : kCopiesWeights)) AskForMap(maps.x);
+  if (thread == (S::kTwoCopy ? kCopiesRows : kCopiesWeights)) PrefetchTensorMap(maps.x);
   __syncthreads();
   const bool splits = share.splits > 1;
   if (splits) ArriveAtCluster();  // the mbarriers of this CTA are initialised
@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(S::kThreads, 2)
     // After this barrier the pipeline buffers are free. Each CTA stores its partial sums
     // [row][channel] there, except those of the rows that it finishes itself: they go to
     // `received`, next to the sums that the other CTAs of the cluster send.
-    SyncThreads(1, kWarpgroup);
+    NamedBarrierSync(1, kWarpgroup);
     const int first_own = splits ? share.rank * layout.each : S::kRows;
     const int channel = warp * 16 + thread % 32 / 4;
 #pragma unroll
@@ -224,8 +224,8 @@ __global__ void __launch_bounds__(S::kThreads, 2)
         to[channel + e / 2 * 8] = sums[j][e];
       }
     }
-    if (splits) ShowToAsyncProxy();
-    SyncThreads(1, kWarpgroup);
+    if (splits) FenceViewAsyncShared();
+    NamedBarrierSync(1, kWarpgroup);
     if (splits) {
       WaitForCluster();
       if (thread < share.splits && thread != share.rank) {
@@ -237,7 +237,7 @@ __global__ void __launch_bounds__(S::kThreads, 2)
                     rows * S::kPitchBytes, InBlock(SharedAddress(&tail.received), thread));
         }
       }
-      Wait(SharedAddress(&tail.received), 0);
+      BarrierWait(SharedAddress(&tail.received), 0);
     }
     finish.Run(tail.row_slot);
   }

@@ -11,7 +11,7 @@ namespace quintet::cuda {
 constexpr int kSplitKDepth = 64;  // values of k per pipeline stage: 128 bytes per row
 constexpr int kSplitKMaxStages = 16;
 // Largest rows * n * k for which the kernel is used with more than 64 rows.
-constexpr int64_t kSplitKMaxProducts = int64_t{1} << 29;
+constexpr int64_t kSplitKMaxGemms = int64_t{1} << 29;
 constexpr int kMaxSplits = 8;  // CTAs in a cluster: the portable maximum
 
 struct SplitKArgs {
@@ -184,7 +184,7 @@ class SplitKEpilogue {
       const int64_t at = (first_ + row) * a_.residual_stride + column_;
       const uint32_t to = residual_ + row * S::kPitchBytes;
       if (F32()) {
-        CopyAsync16(to, static_cast<const float*>(a_.residual) + at, true);
+        CpAsync16(to, static_cast<const float*>(a_.residual) + at, true);
       } else {
         CopyAsync8(to, static_cast<const T*>(a_.residual) + at);
       }
@@ -232,8 +232,8 @@ class SplitKEpilogue {
 
   // Writes all output rows of this thread. row_slot: cache offset of each row of the tile.
   __device__ __forceinline__ void Run(const int64_t* row_slot) {
-    CommitCopies();
-    WaitForCopies<0>();
+    CpAsyncCommit();
+    CpAsyncWait<0>();
     if (S::kAdds || a_.activation == Activation::kNone || a_.activation == Activation::kRelu ||
         a_.activation == Activation::kGeluTanh) {
       FinishRows<4, true>(row_slot);

@@ -15,9 +15,9 @@ void LaunchTyped(const LinearArgs& args, Stream& stream) {
   const SplitKArgs a = SplitKArgsOf(args, stream);
   const LinearWeight& w = *args.w;
   SplitKTensorMaps maps{};
-  if (!EncodeBoxes({w.panels(), w.n(), 1, w.k(), w.k(), 0}, S::kBox, stream.device(), &maps.w) ||
-      !EncodeBoxes({args.x.data, a.rows, 1, w.k(), args.x.stride[0], 0}, S::kRows, stream.device(),
-                   &maps.x)) {
+  if (!MakeTensorMap({w.panels(), w.n(), 1, w.k(), w.k(), 0}, S::kBox, stream.device(), &maps.w) ||
+      !MakeTensorMap({args.x.data, a.rows, 1, w.k(), args.x.stride[0], 0}, S::kRows,
+                     stream.device(), &maps.x)) {
     return;
   }
   LaunchClusters(stream, dim3(static_cast<unsigned>(Blocks(w))), dim3(2), dim3(S::kThreads),
@@ -28,10 +28,10 @@ void LaunchTyped(const LinearArgs& args, Stream& stream) {
 
 bool TwoCtaGatedFits(const LinearWeight& w, int64_t rows, const Device& device) {
   if (!device.hopper() || !IsHalf(w.type()) || !w.gated() || w.k() % 8 != 0) return false;
-  if (rows <= 64 || rows > 2 * S::kRows || rows * w.n() * w.k() <= kSplitKMaxProducts) {
+  if (rows <= 64 || rows > 2 * S::kRows || rows * w.n() * w.k() <= kSplitKMaxGemms) {
     return false;
   }
-  const int64_t units = device.multiprocessors();
+  const int64_t units = device.num_sms();
   return Blocks(w) <= units && Blocks(w) * 4 >= units * 3;
 }
 

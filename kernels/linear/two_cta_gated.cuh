@@ -73,15 +73,15 @@ class TwoCtaGatedProducer {
   __device__ __forceinline__ void Begin() const {
     constexpr int kWarps = S::kProducts / 32;
     for (int stage = 0; stage < S::kWStages; ++stage) {
-      InitBarrier(SharedAddress(&tail_.w_full[stage]), 1);
+      BarrierInit(SharedAddress(&tail_.w_full[stage]), 1);
       // released by the consumer warps of both CTAs
-      InitBarrier(SharedAddress(&tail_.w_empty[stage]), 2 * kWarps);
+      BarrierInit(SharedAddress(&tail_.w_empty[stage]), 2 * kWarps);
     }
     for (int stage = 0; stage < S::kXStages; ++stage) {
-      InitBarrier(SharedAddress(&tail_.x_full[stage]), 1);
-      InitBarrier(SharedAddress(&tail_.x_empty[stage]), kWarps);
+      BarrierInit(SharedAddress(&tail_.x_full[stage]), 1);
+      BarrierInit(SharedAddress(&tail_.x_empty[stage]), kWarps);
     }
-    ShowBarriers();
+    FenceBarrierInit();
   }
 
   // Loads W. One CTA loads the gate channels and the other the up channels, and each load goes to
@@ -89,29 +89,29 @@ class TwoCtaGatedProducer {
   __device__ __forceinline__ void RunWeights() const {
     const int first = share_.column + share_.half * a_.up_offset;
     const uint32_t ring = shared_ + TwoCtaGatedSmem::weights + share_.half * S::kBox * 128;
-    RingPlace<S::kWStages> place;
+    PipelineState<S::kWStages> state;
     for (int i = 0; i < share_.count; ++i) {
-      const uint32_t full = SharedAddress(&tail_.w_full[place.stage]);
-      const uint32_t to = ring + place.stage * S::kWBytes;
-      Wait(SharedAddress(&tail_.w_empty[place.stage]), place.parity ^ 1);
-      ArriveExpecting(full, S::kWBytes);
+      const uint32_t full = SharedAddress(&tail_.w_full[state.stage]);
+      const uint32_t to = ring + state.stage * S::kWBytes;
+      BarrierWait(SharedAddress(&tail_.w_empty[state.stage]), state.parity ^ 1);
+      BarrierArriveExpectTx(full, S::kWBytes);
       TmaLoadMulticast(to, maps_.w, i * kSplitKDepth, first, full);
       TmaLoadMulticast(to + S::kWBytes / 2, maps_.w, i * kSplitKDepth, first + S::kBox, full);
-      place.Advance();
+      state.Advance();
     }
   }
 
   // Loads the rows of x of this CTA, after the previous kernel has finished.
   __device__ __forceinline__ void RunRows() const {
     WaitForKernelsBefore();
-    RingPlace<S::kXStages> place;
+    PipelineState<S::kXStages> state;
     for (int i = 0; i < share_.count; ++i) {
-      const uint32_t full = SharedAddress(&tail_.x_full[place.stage]);
-      Wait(SharedAddress(&tail_.x_empty[place.stage]), place.parity ^ 1);
-      ArriveExpecting(full, S::kXBytes);
-      CopyBox(shared_ + place.stage * S::kXBytes, maps_.x, i * kSplitKDepth, 0, share_.row, full);
-      place.Advance();
-      if (i + 1 == min(S::kXStages, share_.count)) LetNextBegin();
+      const uint32_t full = SharedAddress(&tail_.x_full[state.stage]);
+      BarrierWait(SharedAddress(&tail_.x_empty[state.stage]), state.parity ^ 1);
+      BarrierArriveExpectTx(full, S::kXBytes);
+      TmaLoad(shared_ + state.stage * S::kXBytes, maps_.x, i * kSplitKDepth, 0, share_.row, full);
+      state.Advance();
+      if (i + 1 == min(S::kXStages, share_.count)) LaunchDependentGrids();
     }
   }
 
@@ -134,32 +134,32 @@ __device__ __forceinline__ void TwoCtaGatedMainloop(const TwoCtaGatedWork& share
   const uint32_t weights = shared + TwoCtaGatedSmem::weights +
                            static_cast<int>(threadIdx.x) / kWarpgroup * S::kWBytes / 2;
   const uint32_t w_empty = InBlock(SharedAddress(tail.w_empty), lane % 2);
-  RingPlace<S::kWStages> w_place;
-  RingPlace<S::kXStages> x_place;
+  PipelineState<S::kWStages> w_state;
+  PipelineState<S::kXStages> x_state;
   int w_before = 0, x_before = 0;
-  Pin(c);
+  WarpgroupFenceOperand(c);
   for (int i = 0; i < share.count; ++i) {
-    Wait(SharedAddress(&tail.w_full[w_place.stage]), w_place.parity);
-    Wait(SharedAddress(&tail.x_full[x_place.stage]), x_place.parity);
-    const uint64_t w = Describe(weights + w_place.stage * S::kWBytes, 16);
-    const uint64_t x = Describe(shared + x_place.stage * S::kXBytes, 16);
-    BeginProducts();
+    BarrierWait(SharedAddress(&tail.w_full[w_state.stage]), w_state.parity);
+    BarrierWait(SharedAddress(&tail.x_full[x_state.stage]), x_state.parity);
+    const uint64_t w = MakeSmemDescriptor(weights + w_state.stage * S::kWBytes, 16);
+    const uint64_t x = MakeSmemDescriptor(shared + x_state.stage * S::kXBytes, 16);
+    WarpgroupArrive();
 #pragma unroll
     for (int part = 0; part < kSplitKDepth / 16; ++part) {
       Wgmma<T>(c, x + part * 2, w + part * 2, true);
     }
-    CommitProducts();
-    WaitForProducts<1>();
+    WarpgroupCommitBatch();
+    WarpgroupWait<1>();
     if (i > 0) {
-      if (lane == 0) Arrive(SharedAddress(&tail.x_empty[x_before]));
+      if (lane == 0) BarrierArrive(SharedAddress(&tail.x_empty[x_before]));
       if (lane < 2) ArriveInCluster(w_empty + w_before * 8);
     }
-    w_before = w_place.stage, x_before = x_place.stage;
-    w_place.Advance();
-    x_place.Advance();
+    w_before = w_state.stage, x_before = x_state.stage;
+    w_state.Advance();
+    x_state.Advance();
   }
-  WaitForProducts<0>();
-  Pin(c);
+  WarpgroupWait<0>();
+  WarpgroupFenceOperand(c);
 }
 
 // Epilogue of a thread. Its accumulators hold two rows and, of every eight channels, two
@@ -252,10 +252,10 @@ __global__ void __launch_bounds__(TwoCtaGatedTile::kThreads, 1)
   // Indices of the producer threads.
   constexpr int kCopiesWeights = S::kProducts, kCopiesRows = S::kProducts + 32;
   if (thread == kCopiesWeights) {
-    AskForMap(maps.w);
+    PrefetchTensorMap(maps.w);
     copier.Begin();
   }
-  if (thread == kCopiesRows) AskForMap(maps.x);
+  if (thread == kCopiesRows) PrefetchTensorMap(maps.x);
   __syncthreads();
   ArriveAtCluster();
   WaitForCluster();  // the mbarriers of both CTAs are initialised

@@ -14,15 +14,15 @@ void CheckTable(const Tensor& table, int64_t d) {
   QT_CHECK_EQ(table.stride[1], 1);
 }
 
-// Every number must be a row of the table, or in [-chosen, 0): a reference to
-// EmbeddingArgs::chosen.
-void CheckRowNumbers(const Tensor& numbers, int64_t rows, int64_t table_rows, int64_t chosen) {
+// Every number must be a row of the table, or in [-next_tokens, 0): a reference to
+// EmbeddingArgs::next_tokens.
+void CheckRowNumbers(const Tensor& numbers, int64_t rows, int64_t table_rows, int64_t next_tokens) {
   QT_CHECK(numbers.dtype == DType::kI32);
   QT_CHECK_EQ(numbers.rank, 1);
   QT_CHECK_EQ(numbers.dim[0], rows);
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t number = numbers.as<int32_t>()[r * numbers.stride[0]];
-    QT_CHECK_GE(number, -chosen);
+    QT_CHECK_GE(number, -next_tokens);
     QT_CHECK_LT(number, table_rows);
   }
 }
@@ -34,8 +34,8 @@ void Embedding(const EmbeddingArgs& args, Stream& stream) {
   QT_CHECK_EQ(args.y.rank, 2);
   QT_CHECK_EQ(args.y.stride[1], 1);
   CheckTable(args.table, args.y.dim[1]);
-  const int64_t chosen = args.chosen.defined() ? args.chosen.dim[0] : 0;
-  CheckRowNumbers(args.ids, args.y.dim[0], args.table.dim[0], chosen);
+  const int64_t next_tokens = args.next_tokens.defined() ? args.next_tokens.dim[0] : 0;
+  CheckRowNumbers(args.ids, args.y.dim[0], args.table.dim[0], next_tokens);
   QT_CHECK_EQ(args.positions.defined(), args.position_table.defined());
   if (args.positions.defined()) {
     CheckTable(args.position_table, args.y.dim[1]);

@@ -14,7 +14,7 @@ struct EmbeddingParams {
   const T* table;
   const T* position_table;  // or null
   const int32_t* ids;
-  const int32_t* chosen;
+  const int32_t* next_tokens;
   const int32_t* positions;
   int32_t* history;  // or null
   const int32_t* slots;
@@ -35,7 +35,7 @@ __device__ __forceinline__ Piece<T, kWidth> LoadPiece(const T* from) {
 }
 
 // y[r] = scale * table[id] + position_table[positions[r]] and history[slots[r]] = id, where id is
-// ids[r], or chosen[-1 - ids[r]] if ids[r] < 0.
+// ids[r], or next_tokens[-1 - ids[r]] if ids[r] < 0.
 // Shapes: tables [.., d] T, y [rows, d] Out.
 // Numerics: f32, one multiplication and one addition, rounded once to Out.
 // Mapping: kRows rows per block. A thread owns the same kWidth columns of each row and issues all
@@ -57,10 +57,10 @@ __global__ void __launch_bounds__(kMaxThreads) EmbeddingKernel(EmbeddingParams<T
     }
     slots[r] = a.history == nullptr ? -1 : __ldcg(a.slots + rows[r]);
   }
-  WaitForInputs();
+  WaitOnDependentGrids();
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    if (ids[r] < 0) ids[r] = max(0, a.chosen[-1 - ids[r]]);
+    if (ids[r] < 0) ids[r] = max(0, a.next_tokens[-1 - ids[r]]);
   }
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
@@ -94,21 +94,21 @@ template <typename T, typename Out>
 void LaunchEmbedding(const EmbeddingArgs& args, Stream& stream) {
   EmbeddingParams<T, Out> a{};
   a.table = args.table.as<T>();
-  a.ids = stream.Twin(args.ids.as<const int32_t>());
-  a.chosen = args.chosen.as<const int32_t>();
+  a.ids = stream.DevicePtr(args.ids.as<const int32_t>());
+  a.next_tokens = args.next_tokens.as<const int32_t>();
   a.id_step = args.ids.stride[0];
   a.table_stride = args.table.stride[0];
   bool vectors = Vectorizable(args.table) && Vectorizable(args.y);
   if (args.positions.defined()) {
     a.position_table = args.position_table.as<T>();
-    a.positions = stream.Twin(args.positions.as<const int32_t>());
+    a.positions = stream.DevicePtr(args.positions.as<const int32_t>());
     a.position_step = args.positions.stride[0];
     a.position_stride = args.position_table.stride[0];
     vectors = vectors && Vectorizable(args.position_table);
   }
   if (args.history.defined()) {
     a.history = args.history.as<int32_t>();
-    a.slots = stream.Twin(args.slots.data());
+    a.slots = stream.DevicePtr(args.slots.data());
   }
   a.y = args.y.as<Out>();
   a.y_stride = args.y.stride[0];
@@ -119,7 +119,7 @@ void LaunchEmbedding(const EmbeddingArgs& args, Stream& stream) {
   const int width = vectors ? kWidth : 1;
   const int threads = std::clamp((a.d / width + 31) / 32 * 32, 32, kMaxThreads);
   // With few rows (a decoder step), one row per block spreads them over all SMs.
-  const bool many = vectors && a.rows > kManyRows * stream.device().multiprocessors();
+  const bool many = vectors && a.rows > kManyRows * stream.device().num_sms();
   const int64_t rows = many ? kManyRows : 1;
   const auto kernel = many      ? EmbeddingKernel<T, Out, kWidth, kManyRows>
                       : vectors ? EmbeddingKernel<T, Out, kWidth, 1>

@@ -10,12 +10,12 @@ namespace quintet {
 
 // y[r] = scale * table[ids[r]] + position_table[positions[r]]
 struct EmbeddingArgs {
-  // [rows] i32: in [0, vocab), or -1 - i for the token chosen[i]. A value out of range fails a
+  // [rows] i32: in [0, vocab), or -1 - i for the token next_tokens[i]. A value out of range fails a
   // QT_CHECK, so the caller must validate user input first.
   Tensor ids;
   // [n] i32, dense, or undefined: token ids that an earlier op on this stream writes. With them a
   // step can be enqueued before the host knows its input tokens.
-  Tensor chosen;
+  Tensor next_tokens;
   Tensor table;  // [vocab, d] f32|bf16|f16
   float scale = 1.0f;
   Tensor positions;       // [rows] i32, or undefined

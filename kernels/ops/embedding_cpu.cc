@@ -63,7 +63,7 @@ void EmbeddingRows(const EmbeddingArgs& args, int64_t begin, int64_t end) {
   for (int64_t r = begin; r < end; ++r) {
     float* y = args.y.as<float>() + r * args.y.stride[0];
     const int32_t given = args.ids.as<int32_t>()[r * args.ids.stride[0]];
-    const int32_t id = given >= 0 ? given : args.chosen.as<int32_t>()[-1 - given];
+    const int32_t id = given >= 0 ? given : args.next_tokens.as<int32_t>()[-1 - given];
     WriteTableRow<false>(args.table, id, args.scale, y);
     if (args.history.defined() && args.slots[static_cast<size_t>(r)] >= 0) {
       args.history.as<int32_t>()[args.slots[static_cast<size_t>(r)]] = id;

@@ -27,7 +27,7 @@ struct StoreKvParams {
 // Test: tests/kernels/ops/kv_cache_test.cc.
 template <typename Unit>
 __global__ void StoreKvKernel(StoreKvParams a) {
-  WaitForInputs();
+  WaitOnDependentGrids();
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   const int row_units = a.heads * a.head_units;
   const int64_t row = blockIdx.y, slot = a.slots[row];
@@ -70,7 +70,7 @@ void StoreKv(const StoreKvArgs& args, Stream& stream) {
   a.k = args.k.data;
   a.v = args.v.data;
   a.cache = cache.data;
-  a.slots = stream.Twin(args.slots.data());
+  a.slots = stream.DevicePtr(args.slots.data());
   a.k_row_stride = units(args.k.stride[0]);
   a.k_head_stride = units(args.k.stride[1]);
   a.v_row_stride = units(args.v.stride[0]);

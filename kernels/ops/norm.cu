@@ -93,7 +93,7 @@ __device__ __forceinline__ Piece<Out, kWidth> NormalizePiece(const Piece<In, kWi
 template <typename In, typename Out, bool kCentre, int kWidth>
 __global__ void __launch_bounds__(kMaxThreads) NormKernel(NormParams<In, Out> a) {
   __shared__ float shared[32];
-  WaitForInputs();
+  WaitOnDependentGrids();
   const int64_t row = blockIdx.x;
   const In* x = a.x + (a.from == nullptr ? row : a.from[row]) * a.x_stride;
   Out* y = a.y + row * a.y_stride;
@@ -141,7 +141,7 @@ constexpr int kParts = 8;     // parts per row, at most
 // Mapping: kSplit: one block per row, one warp per part; partial sums go through shared memory.
 // Otherwise (many short rows): one warp per row without barriers, all loads of a row in flight.
 // gamma, beta and `from` do not depend on the previous kernel and are loaded before
-// WaitForInputs.
+// WaitOnDependentGrids.
 // Bound: rows * d * (sizeof(In) + sizeof(Out)) bytes. f32 to bf16, H200: 16384 x 768 19.5 us
 // (17.8 us at 4.24 TB/s), 16384 x 2048 47.4 us (47.5). History: kernels/ops/NOTES.md.
 // Test: tests/kernels/ops/norm_test.cc.
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32) NormPartsKernel(NormParams<In,
     gamma[i] = LoadPiece<4>(a.gamma + column(i), a.vectorized);
     if constexpr (kCentre) beta[i] = LoadPiece<4>(a.beta + column(i), a.vectorized);
   }
-  WaitForInputs();
+  WaitOnDependentGrids();
   if (!in_range) return;
   const In* x = a.x + from * a.x_stride;
   Out* y = a.y + row * a.y_stride;
@@ -225,7 +225,7 @@ void LaunchRows(const Norm& norm, Stream& stream) {
                           (!norm.beta.defined() || aligned(norm.beta));
   const NormParams<In, Out> a{norm.x.as<In>(),
                               norm.x.stride[0],
-                              norm.rows.empty() ? nullptr : stream.Twin(norm.rows.data()),
+                              norm.rows.empty() ? nullptr : stream.DevicePtr(norm.rows.data()),
                               norm.gamma.as<float>(),
                               norm.beta.as<float>(),
                               norm.y.as<Out>(),
@@ -238,7 +238,7 @@ void LaunchRows(const Norm& norm, Stream& stream) {
   const auto block = [](int warps) { return dim3(static_cast<unsigned>(warps * 32)); };
   if (d % 4 == 0 && d <= 16 * 128) {
     const int64_t rows = norm.y.dim[0];
-    if (d > 8 * 128 || rows <= 4 * stream.device().multiprocessors()) {
+    if (d > 8 * 128 || rows <= 4 * stream.device().num_sms()) {
       const auto kernel = d <= 8 * 128 ? NormPartsKernel<In, Out, kCentre, 8, true>
                                        : NormPartsKernel<In, Out, kCentre, 16, true>;
       Launch(stream, grid(rows), block(std::min(kParts, (d + 127) / 128)), 0, kernel, a);

@@ -46,7 +46,7 @@ __device__ float2 Rotation(const Args& a, const RotaryChannels& channels, int pa
 // Test: tests/kernels/ops/rotary_test.cc.
 template <typename X, typename Y>
 __global__ void RotaryKernel(RotateArgs<X, Y> a, const __grid_constant__ RotaryChannels channels) {
-  WaitForInputs();
+  WaitOnDependentGrids();
   const int64_t row = blockIdx.x;
   const int c = static_cast<int>(threadIdx.x);
   const int64_t to = a.row_offset == nullptr ? row * a.y_row : a.row_offset[row];
@@ -73,9 +73,9 @@ void LaunchRotary(const RotaryArgs& args, Stream& stream) {
   RotateArgs<X, Y> a{};
   a.x = args.x.as<X>();
   a.y = args.y.as<Y>();
-  if (args.row_offset != nullptr) a.row_offset = stream.Twin(args.row_offset);
+  if (args.row_offset != nullptr) a.row_offset = stream.DevicePtr(args.row_offset);
   a.in_place = args.x.data == args.y.data;
-  a.positions = stream.Twin(args.positions.as<const int32_t>());
+  a.positions = stream.DevicePtr(args.positions.as<const int32_t>());
   a.x_row = args.x.stride[0];
   a.x_head = args.x.stride[1];
   a.y_row = args.y.stride[0];

@@ -50,7 +50,7 @@ __device__ inline uint32_t SharedAddress(const void* p) {
 
 // ldmatrix: loads four 8 x 8 matrices of 16-bit values; lanes 8i..8i+7 pass the row addresses of
 // matrix i.
-__device__ inline void LoadMatrices(uint32_t (&r)[4], uint32_t row_address) {
+__device__ inline void Ldmatrix(uint32_t (&r)[4], uint32_t row_address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(row_address)
@@ -73,15 +73,15 @@ __device__ inline uint32_t TransposeMatrix(uint32_t pair) {
 
 // cp.async: copies 16 bytes to shared memory asynchronously, bypassing L1. Writes zeros if !valid
 // (the source is not read then).
-__device__ inline void CopyAsync16(uint32_t shared, const void* global, bool valid) {
+__device__ inline void CpAsync16(uint32_t shared, const void* global, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                :
                : "r"(shared), "l"(global), "r"(valid ? 16 : 0)
                : "memory");
 }
-__device__ inline void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ inline void CpAsyncCommit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>
-__device__ inline void WaitForCopies() {
+__device__ inline void CpAsyncWait() {
   asm volatile("cp.async.wait_group %0;" : : "n"(kPending) : "memory");
 }
 

@@ -19,7 +19,7 @@ Encode FindEncode() {
 
 }  // namespace
 
-bool EncodeBoxes(const BoxedRows& rows, int box_rows, Device& device, CUtensorMap* map) {
+bool MakeTensorMap(const TmaTensor& rows, int box_rows, Device& device, CUtensorMap* map) {
   static const Encode encode = FindEncode();
   if (encode == nullptr) {
     device.Fail("the driver has no cuTensorMapEncodeTiled");

@@ -11,35 +11,35 @@
 namespace quintet::cuda {
 
 // Initialises an mbarrier whose phases end after `arrivals` arrivals.
-__device__ __forceinline__ void InitBarrier(uint32_t barrier, int arrivals) {
+__device__ __forceinline__ void BarrierInit(uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
                :
                : "r"(barrier), "r"(arrivals)
                : "memory");
 }
 // fence_barrier_init: makes initialised mbarriers visible to TMA loads and to the cluster. Call it
-// after the last InitBarrier of a thread.
-__device__ __forceinline__ void ShowBarriers() {
+// after the last BarrierInit of a thread.
+__device__ __forceinline__ void FenceBarrierInit() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 // Arrives at an mbarrier of this CTA.
-__device__ __forceinline__ void Arrive(uint32_t barrier) {
+__device__ __forceinline__ void BarrierArrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(barrier) : "memory");
 }
 // Arrives and expects `bytes`: the phase ends only once that many bytes of TMA loads have arrived,
 // too.
-__device__ __forceinline__ void ArriveExpecting(uint32_t barrier, int bytes) {
+__device__ __forceinline__ void BarrierArriveExpectTx(uint32_t barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
                :
                : "r"(barrier), "r"(bytes)
                : "memory");
 }
-// Arrives once all copies (CopyAsync16) that this thread has started are complete.
-__device__ __forceinline__ void ArriveAfterCopies(uint32_t barrier) {
+// Arrives once all copies (CpAsync16) that this thread has started are complete.
+__device__ __forceinline__ void BarrierArriveAfterCpAsync(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" : : "r"(barrier) : "memory");
 }
 // Waits for the end of the phase with this parity. A fresh mbarrier passes a wait for parity 1.
-__device__ __forceinline__ void Wait(uint32_t barrier, uint32_t parity) {
+__device__ __forceinline__ void BarrierWait(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n"
       ".reg .pred done;\n"
@@ -56,17 +56,17 @@ __device__ __forceinline__ void Wait(uint32_t barrier, uint32_t parity) {
 
 // fence_view_async_shared: makes ordinary stores and copies to shared memory visible to later wgmma
 // and TMA operations.
-__device__ __forceinline__ void ShowToAsyncProxy() {
+__device__ __forceinline__ void FenceViewAsyncShared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 // Prefetches a tensor map.
-__device__ __forceinline__ void AskForMap(const CUtensorMap& map) {
+__device__ __forceinline__ void PrefetchTensorMap(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" : : "l"(&map) : "memory");
 }
 // TMA load: copies the box of `map` that begins at (channel, head, row) to `shared`. Its bytes
 // count towards the mbarrier `barrier`.
-__device__ __forceinline__ void CopyBox(uint32_t shared, const CUtensorMap& map, int channel,
+__device__ __forceinline__ void TmaLoad(uint32_t shared, const CUtensorMap& map, int channel,
                                         int head, int row, uint32_t barrier) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
@@ -78,7 +78,7 @@ __device__ __forceinline__ void CopyBox(uint32_t shared, const CUtensorMap& map,
 
 // Pipeline state: the current stage of a ring of kStages stages, and its parity.
 template <int kStages>
-struct RingPlace {
+struct PipelineState {
   int stage = 0;
   uint32_t parity = 0;  // parity of the phase that fills the stage
 
@@ -91,7 +91,7 @@ struct RingPlace {
 };
 
 // A tensor [rows, heads, head_dim] of 16-bit values; strides in elements.
-struct BoxedRows {
+struct TmaTensor {
   const void* data;
   int64_t rows, heads, head_dim, row_stride, head_stride;
 };
@@ -100,6 +100,6 @@ struct BoxedRows {
 // shared memory a row has 128 bytes, swizzled: its 16-byte chunk c is stored at c ^ (row % 8).
 // Elements outside of the tensor are loaded as zeros. `data` and the strides must be multiples of
 // 16 bytes. Returns false after recording an error with the device.
-bool EncodeBoxes(const BoxedRows& rows, int box_rows, Device& device, CUtensorMap* map);
+bool MakeTensorMap(const TmaTensor& rows, int box_rows, Device& device, CUtensorMap* map);
 
 }  // namespace quintet::cuda

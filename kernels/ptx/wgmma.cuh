@@ -16,19 +16,19 @@ constexpr int kWarpgroup = 128;  // threads
 
 // warpgroup_reg_alloc and warpgroup_reg_dealloc: raise or lower the registers per thread.
 template <int kRegisters>
-__device__ __forceinline__ void TakeRegisters() {
+__device__ __forceinline__ void WarpgroupRegAlloc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(kRegisters));
 }
 template <int kRegisters>
-__device__ __forceinline__ void GiveRegisters() {
+__device__ __forceinline__ void WarpgroupRegDealloc() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" : : "n"(kRegisters));
 }
 
 // Named barriers for some warpgroups of a CTA. `id` must not be 0, which is __syncthreads.
-__device__ __forceinline__ void SyncThreads(int id, int threads) {
+__device__ __forceinline__ void NamedBarrierSync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" : : "r"(id), "r"(threads) : "memory");
 }
-__device__ __forceinline__ void ArriveThreads(int id, int threads) {
+__device__ __forceinline__ void NamedBarrierArrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" : : "r"(id), "r"(threads) : "memory");
 }
 
@@ -37,7 +37,7 @@ __device__ __forceinline__ void ArriveThreads(int id, int threads) {
 // operand: the product sums along a row, and adding 32 bytes to the address selects the next 16
 // values of k. MN-major operand: it sums over rows, and blocks of 64 columns are `column_stride`
 // bytes apart.
-__device__ __forceinline__ uint64_t Describe(uint32_t address, uint32_t column_stride) {
+__device__ __forceinline__ uint64_t MakeSmemDescriptor(uint32_t address, uint32_t column_stride) {
   constexpr uint64_t kPermuted128 = uint64_t{1} << 62;
   constexpr uint64_t kEightRows = uint64_t{1024 / 16} << 32;
   return kPermuted128 | kEightRows | uint64_t{column_stride / 16} << 16 | (address & 0x3ffff) / 16;
@@ -45,7 +45,7 @@ __device__ __forceinline__ uint64_t Describe(uint32_t address, uint32_t column_s
 
 // wgmma descriptor of a [16, 8] matrix whose values are all equal: 512 bytes of them from
 // `address`.
-__device__ __forceinline__ uint64_t DescribeConstant(uint32_t address) {
+__device__ __forceinline__ uint64_t MakeConstantSmemDescriptor(uint32_t address) {
   constexpr uint64_t kStride = 128 / 16;  // between 8 x 8 core matrices
   return kStride << 32 | kStride << 16 | (address & 0x3ffff) / 16;
 }
@@ -53,25 +53,25 @@ __device__ __forceinline__ uint64_t DescribeConstant(uint32_t address) {
 // wgmma descriptor of an unswizzled matrix in 8 x 8 core matrices of 128 bytes each, summed along a
 // row. row_stride: bytes to the core matrix of the next eight rows; value_stride: bytes to that of
 // the next eight values of a row.
-__device__ __forceinline__ uint64_t DescribeParts(uint32_t address, uint32_t row_stride,
-                                                  uint32_t value_stride) {
+__device__ __forceinline__ uint64_t MakeStridedSmemDescriptor(uint32_t address, uint32_t row_stride,
+                                                              uint32_t value_stride) {
   return uint64_t{row_stride / 16} << 32 | uint64_t{value_stride / 16} << 16 |
          (address & 0x3ffff) / 16;
 }
 
 // wgmma.fence (warpgroup_arrive), commit_group and wait_group.
-__device__ __forceinline__ void BeginProducts() {
+__device__ __forceinline__ void WarpgroupArrive() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
-__device__ __forceinline__ void CommitProducts() {
+__device__ __forceinline__ void WarpgroupCommitBatch() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 template <int kPending>
-__device__ __forceinline__ void WaitForProducts() {
+__device__ __forceinline__ void WarpgroupWait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(kPending) : "memory");
 }
-// stmatrix: the inverse of LoadMatrices (mma.cuh).
-__device__ __forceinline__ void StoreMatrices(const uint32_t (&r)[4], uint32_t row_address) {
+// stmatrix: the inverse of Ldmatrix (mma.cuh).
+__device__ __forceinline__ void Stmatrix(const uint32_t (&r)[4], uint32_t row_address) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
                :
                : "r"(row_address), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
@@ -79,7 +79,7 @@ __device__ __forceinline__ void StoreMatrices(const uint32_t (&r)[4], uint32_t r
 }
 // warpgroup_fence_operand: stops the compiler from moving uses of `values` across this point.
 template <int kCount>
-__device__ __forceinline__ void Pin(float (&values)[kCount][4]) {
+__device__ __forceinline__ void WarpgroupFenceOperand(float (&values)[kCount][4]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
 #pragma unroll

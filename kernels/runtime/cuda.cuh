@@ -32,8 +32,8 @@ inline bool Recorded(cudaError_t error, const char* what, const char* file, int 
 
 // Launches a kernel in clusters of `cluster` CTAs; a cluster of one CTA means no clusters. On
 // Hopper the kernel may start before the previous one has finished (programmatic dependent launch);
-// see WaitForInputs for the rule. cudaFuncSetAttribute(MaxDynamicSharedMemorySize) is called at
-// every launch because the attribute is per device.
+// see WaitOnDependentGrids for the rule. cudaFuncSetAttribute(MaxDynamicSharedMemorySize) is called
+// at every launch because the attribute is per device.
 template <typename... Params, typename... Args>
 void LaunchClusters(Stream& stream, dim3 grid, dim3 cluster, dim3 block, size_t shared_bytes,
                     void (*kernel)(Params...), Args&&... args) {
@@ -73,8 +73,8 @@ void Launch(Stream& stream, dim3 grid, dim3 block, size_t shared_bytes, void (*k
 }
 
 // griddepcontrol.launch_dependents: lets the next kernel start once a thread of every CTA has
-// called it. Call it only after griddepcontrol.wait; see WaitForInputs.
-__device__ __forceinline__ void LetNextBegin() {
+// called it. Call it only after griddepcontrol.wait; see WaitOnDependentGrids.
+__device__ __forceinline__ void LaunchDependentGrids() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
@@ -85,17 +85,17 @@ __device__ __forceinline__ void LetNextBegin() {
 // kernel start before its own wait.
 //
 // This rule guarantees that when a kernel starts, everything enqueued before it is done and
-// visible, except the one kernel just before it. Before WaitForInputs a kernel may write only
-// shared memory, and may read only what the previous kernel does not write: weights without
+// visible, except the one kernel just before it. Before WaitOnDependentGrids a kernel may write
+// only shared memory, and may read only what the previous kernel does not write: weights without
 // restriction; what earlier kernels and copies wrote (tables, cached keys) only past the L1 cache,
-// by __ldcg or CopyAsync16. If kernels let the next one start before their wait, several kernels
+// by __ldcg or CpAsync16. If kernels let the next one start before their wait, several kernels
 // could be resident, and their weight loads would delay the inputs of this one: this costs 10 % of
 // a step of one row.
-__device__ __forceinline__ void WaitForInputs() {
+__device__ __forceinline__ void WaitOnDependentGrids() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
-  LetNextBegin();
+  LaunchDependentGrids();
 }
 
 template <typename T>
@@ -156,7 +156,7 @@ __device__ __forceinline__ void StoreVector(const float (&from)[kVector<T>], T* 
 
 // Load and store kCount consecutive values, as f32: one value or whole 16-byte vectors.
 template <typename T, int kCount>
-__device__ __forceinline__ void LoadNeighbours(const T* from, float (&to)[kCount]) {
+__device__ __forceinline__ void LoadConsecutive(const T* from, float (&to)[kCount]) {
   if constexpr (kCount == 1) {
     to[0] = ToF32(*from);
   } else {
@@ -171,7 +171,7 @@ __device__ __forceinline__ void LoadNeighbours(const T* from, float (&to)[kCount
 }
 
 template <typename T, int kCount>
-__device__ __forceinline__ void StoreNeighbours(const float (&from)[kCount], T* to) {
+__device__ __forceinline__ void StoreConsecutive(const float (&from)[kCount], T* to) {
   if constexpr (kCount == 1) {
     *to = FromF32<T>(from[0]);
   } else {

@@ -71,9 +71,9 @@ cudaError_t CopyByKernel(const void* from, void* to, int64_t bytes, cudaStream_t
   return cudaGetLastError();
 }
 
-// Copies between the host side and the device side of a mirrored buffer.
-cudaError_t CopyMirrored(const void* from, void* to, int64_t bytes, cudaMemcpyKind kind,
-                         cudaStream_t stream) {
+// Copies between the host side and the device side of a pinned buffer.
+cudaError_t CopyPinned(const void* from, void* to, int64_t bytes, cudaMemcpyKind kind,
+                       cudaStream_t stream) {
   constexpr int64_t kMostBytesByKernel = int64_t{256} << 10;
   if (bytes <= kMostBytesByKernel) {
     if (Divides<uint4>(from, to, bytes)) return CopyByKernel<uint4>(from, to, bytes, stream);
@@ -82,7 +82,7 @@ cudaError_t CopyMirrored(const void* from, void* to, int64_t bytes, cudaMemcpyKi
   return cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, stream);
 }
 
-struct Graph final : DeviceGraph {
+struct Graph final : CudaGraph {
   explicit Graph(cudaGraphExec_t e) : executable(e) {}
   ~Graph() override { cudaGraphExecDestroy(executable); }
   cudaGraphExec_t executable;
@@ -121,7 +121,7 @@ absl::Status CudaDevice::Start(int ordinal) {
     }
   };
   make(absl::MakeSpan(uploaded_));
-  make(absl::MakeSpan(marks_));
+  make(absl::MakeSpan(events_));
   make(absl::MakeSpan(&staged_, 1));
   if (error != cudaSuccess) {
     return absl::UnavailableError(
@@ -146,7 +146,7 @@ absl::Status CudaDevice::Start(int ordinal) {
                    driver, ", cuBLASLt ", CublasLt::Get()->GetVersion());
   hopper_ = properties.major == 9 && !IsSet("QUINTET_CUDA_PORTABLE");
   long_attention_ = IsSet("QUINTET_CUDA_LONG_ATTENTION");
-  multiprocessors_ = properties.multiProcessorCount;
+  num_sms_ = properties.multiProcessorCount;
   l2_bytes_ = properties.l2CacheSize;
   absl::StatusOr<Buffer> staging = Allocate(kStagingSlots * kStagingSlotBytes);
   if (!staging.ok()) return staging.status();
@@ -164,7 +164,7 @@ CudaDevice::~CudaDevice() {
     }
   };
   destroy(uploaded_);
-  destroy(marks_);
+  destroy(events_);
   destroy(absl::MakeConstSpan(&staged_, 1));
   for (cudaStream_t queue : {stream(), copy_stream_}) {
     if (queue != nullptr) cudaStreamDestroy(queue);
@@ -188,7 +188,7 @@ absl::StatusOr<Buffer> CudaDevice::Allocate(int64_t bytes) {
   return Buffer(data, bytes, std::shared_ptr<void>(data, [](void* p) { cudaFree(p); }));
 }
 
-absl::StatusOr<Buffer> CudaDevice::AllocateMirrored(int64_t bytes) {
+absl::StatusOr<Buffer> CudaDevice::AllocatePinned(int64_t bytes) {
   absl::StatusOr<Buffer> twin = Allocate(bytes);
   if (!twin.ok() || bytes == 0) return twin;
   void* host = nullptr;
@@ -212,7 +212,7 @@ absl::StatusOr<Buffer> CudaDevice::AllocateMirrored(int64_t bytes) {
   return Buffer(host, bytes, std::shared_ptr<void>(host, release));
 }
 
-const void* CudaDevice::TwinOf(const void* host) const {
+const void* CudaDevice::DevicePtrOf(const void* host) const {
   const char* at = static_cast<const char*>(host);
   std::lock_guard<std::mutex> lock(mirrors_->mutex);
   auto found = mirrors_->by_host.upper_bound(at);
@@ -224,7 +224,7 @@ const void* CudaDevice::TwinOf(const void* host) const {
 
 // The staging slot is a detour if the compute stream is idle.
 bool CudaDevice::UsesCopyStream(const void* host, int64_t bytes) const {
-  if (bytes > kStagingSlotBytes || !Divides<uint4>(host, TwinOf(host), bytes)) return false;
+  if (bytes > kStagingSlotBytes || !Divides<uint4>(host, DevicePtrOf(host), bytes)) return false;
   const bool busy = cudaStreamQuery(stream()) == cudaErrorNotReady;
   if (busy) cudaGetLastError();  // clear it: cudaErrorNotReady is not a failure
   return busy;
@@ -239,29 +239,29 @@ void CudaDevice::UploadThroughStaging(const void* host, int64_t bytes) {
                                  copy_stream_));
   QT_CUDA(*this, cudaEventRecord(staged_, copy_stream_));
   QT_CUDA(*this, cudaStreamWaitEvent(stream(), staged_));
-  QT_CUDA(*this, CopyByKernel<uint4>(slot, const_cast<void*>(TwinOf(host)), bytes, stream()));
+  QT_CUDA(*this, CopyByKernel<uint4>(slot, const_cast<void*>(DevicePtrOf(host)), bytes, stream()));
 }
 
-int64_t CudaDevice::Upload(const void* mirrored_host, int64_t bytes) {
+int64_t CudaDevice::CopyH2D(const void* pinned_host, int64_t bytes) {
   if (bytes == 0) return 0;
   ++uploads_;
-  if (UsesCopyStream(mirrored_host, bytes)) {
-    UploadThroughStaging(mirrored_host, bytes);
+  if (UsesCopyStream(pinned_host, bytes)) {
+    UploadThroughStaging(pinned_host, bytes);
   } else {
-    QT_CUDA(*this, CopyMirrored(mirrored_host, Twin(const_cast<void*>(mirrored_host)), bytes,
-                                cudaMemcpyHostToDevice, stream()));
+    QT_CUDA(*this, CopyPinned(pinned_host, DevicePtr(const_cast<void*>(pinned_host)), bytes,
+                              cudaMemcpyHostToDevice, stream()));
   }
   QT_CUDA(*this, cudaEventRecord(uploaded_[uploads_ % kTrackedUploads], stream()));
   return uploads_;
 }
 
-void CudaDevice::Download(void* mirrored_host, int64_t bytes) {
+void CudaDevice::CopyD2H(void* pinned_host, int64_t bytes) {
   if (bytes == 0) return;
-  QT_CUDA(*this, CopyMirrored(Twin(mirrored_host), mirrored_host, bytes, cudaMemcpyDeviceToHost,
-                              stream()));
+  QT_CUDA(*this,
+          CopyPinned(DevicePtr(pinned_host), pinned_host, bytes, cudaMemcpyDeviceToHost, stream()));
 }
 
-void CudaDevice::WaitForUpload(int64_t number) {
+void CudaDevice::WaitForH2D(int64_t number) {
   if (number <= uploads_seen_) return;
   const WaitingTime waiting(&waited_ns_);
   const int64_t tracked = std::max(number, uploads_ - kTrackedUploads + 1);
@@ -296,7 +296,7 @@ void CudaDevice::Write(void* device, const void* host, int64_t bytes) {
   Fail(absl::StrCat("writing ", bytes, " bytes: ", cudaGetErrorString(error)));
 }
 
-std::unique_ptr<DeviceGraph> CudaDevice::Record(absl::FunctionRef<void()> work) {
+std::unique_ptr<CudaGraph> CudaDevice::CaptureGraph(absl::FunctionRef<void()> work) {
   if (cudaStreamBeginCapture(stream(), cudaStreamCaptureModeRelaxed) != cudaSuccess) {
     cudaGetLastError();
     return nullptr;
@@ -320,7 +320,7 @@ std::unique_ptr<DeviceGraph> CudaDevice::Record(absl::FunctionRef<void()> work) 
   return std::make_unique<Graph>(executable);
 }
 
-absl::Status CudaDevice::MeasureProducts(int64_t budget_us, absl::FunctionRef<void()> work) {
+absl::Status CudaDevice::AutotuneGemms(int64_t budget_us, absl::FunctionRef<void()> work) {
   absl::StatusOr<Buffer> evicting = Allocate(2 * l2_bytes_);
   if (!evicting.ok()) return evicting.status();
   measuring_ = {std::chrono::steady_clock::now() + std::chrono::microseconds(budget_us),
@@ -331,7 +331,7 @@ absl::Status CudaDevice::MeasureProducts(int64_t budget_us, absl::FunctionRef<vo
   return status;
 }
 
-void CudaDevice::Replay(const DeviceGraph& graph) {
+void CudaDevice::LaunchGraph(const CudaGraph& graph) {
   QT_CUDA(*this, cudaGraphLaunch(static_cast<const Graph&>(graph).executable, stream()));
 }
 
@@ -341,19 +341,21 @@ absl::Status CudaDevice::Synchronize() {
   return status();
 }
 
-void CudaDevice::Mark(int place) { QT_CUDA(*this, cudaEventRecord(marks_[place], stream())); }
+void CudaDevice::RecordEvent(int index) {
+  QT_CUDA(*this, cudaEventRecord(events_[index], stream()));
+}
 
-absl::Status CudaDevice::WaitForMark(int place) {
+absl::Status CudaDevice::WaitForEvent(int index) {
   const WaitingTime waiting(&waited_ns_);
-  QT_CUDA(*this, cudaEventSynchronize(marks_[place]));
+  QT_CUDA(*this, cudaEventSynchronize(events_[index]));
   return status();
 }
 
-absl::Status MeasureProducts(Device& device, int64_t budget_us, absl::FunctionRef<void()> work) {
-  return static_cast<CudaDevice&>(device).MeasureProducts(budget_us, work);
+absl::Status AutotuneGemms(Device& device, int64_t budget_us, absl::FunctionRef<void()> work) {
+  return static_cast<CudaDevice&>(device).AutotuneGemms(budget_us, work);
 }
 
-ProductChoices& ProductChoicesOf(Device& device) {
+GemmAlgorithmChoices& GemmAlgorithmChoicesOf(Device& device) {
   return static_cast<CudaDevice&>(device).product_choices();
 }
 

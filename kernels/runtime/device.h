@@ -2,10 +2,10 @@
 // header. A build without CUDA has this header but no implementation, and Open returns an error.
 //
 // Work is enqueued on the stream and runs asynchronously, in order. Device memory is written by
-// kernels and read back by CopyToHost or Download followed by Synchronize. Mirrored memory is a
-// pinned host buffer with a device buffer of the same size (its device side): the host writes small
-// arrays into the pinned side, Upload copies a part of it to the device side, and launchers pass
-// device-side addresses (Twin) to their kernels.
+// kernels and read back by CopyToHost or CopyD2H followed by Synchronize. A pinned buffer is pinned
+// host memory with a device buffer of the same size (its device side): the host writes small
+// arrays into the pinned side, CopyH2D copies a part of it to the device side, and launchers pass
+// device-side addresses (DevicePtr) to their kernels.
 //
 // Only the engine thread may call it, except Write. Buffers may outlive their device.
 #pragma once
@@ -22,9 +22,9 @@
 namespace quintet {
 
 // A captured CUDA graph, which can be launched again and again at low cost.
-class DeviceGraph {
+class CudaGraph {
  public:
-  virtual ~DeviceGraph() = default;
+  virtual ~CudaGraph() = default;
 };
 
 class Device {
@@ -45,7 +45,7 @@ class Device {
   // inputs.
   bool long_attention() const { return long_attention_; }
   // Number of SMs.
-  int multiprocessors() const { return multiprocessors_; }
+  int num_sms() const { return num_sms_; }
   int64_t l2_bytes() const { return l2_bytes_; }
   virtual int64_t free_bytes() const = 0;
 
@@ -59,22 +59,22 @@ class Device {
   virtual absl::StatusOr<Buffer> Allocate(int64_t bytes) = 0;
   // Allocates pinned host memory and a device buffer of the same size, both zeroed; data() is the
   // host address.
-  virtual absl::StatusOr<Buffer> AllocateMirrored(int64_t bytes) = 0;
-  // The device address that corresponds to an address in a mirrored buffer. QT_CHECK: `host` is
+  virtual absl::StatusOr<Buffer> AllocatePinned(int64_t bytes) = 0;
+  // The device address that corresponds to an address in a pinned buffer. QT_CHECK: `host` is
   // inside one.
   template <typename T>
-  T* Twin(T* host) const {
-    return static_cast<T*>(const_cast<void*>(TwinOf(host)));
+  T* DevicePtr(T* host) const {
+    return static_cast<T*>(const_cast<void*>(DevicePtrOf(host)));
   }
 
-  // Enqueue an H2D (Upload) or D2H (Download) copy of a part of a mirrored buffer. The host side
-  // must not be touched until the copy has run. Uploads are numbered from 1; Upload returns that
+  // Enqueue an H2D (CopyH2D) or D2H (CopyD2H) copy of a part of a pinned buffer. The host side
+  // must not be touched until the copy has run. Uploads are numbered from 1; CopyH2D returns that
   // number, or 0 if `bytes` is 0.
-  virtual int64_t Upload(const void* mirrored_host, int64_t bytes) = 0;
-  virtual void Download(void* mirrored_host, int64_t bytes) = 0;
+  virtual int64_t CopyH2D(const void* pinned_host, int64_t bytes) = 0;
+  virtual void CopyD2H(void* pinned_host, int64_t bytes) = 0;
   // Waits until this upload and all earlier ones have run, so that their host sides may be written
   // again. 0 means no upload.
-  virtual void WaitForUpload(int64_t number) = 0;
+  virtual void WaitForH2D(int64_t number) = 0;
   // Copies between ordinary host and device memory. They are asynchronous if `host` is pinned;
   // otherwise they return when `host` may be reused.
   virtual void CopyToDevice(void* device, const void* host, int64_t bytes) = 0;
@@ -85,18 +85,18 @@ class Device {
 
   // Captures what `work` enqueues (kernels only) into a CUDA graph instead of running it. Returns
   // null if that fails; the caller must then enqueue the work as usual. The graph keeps the
-  // addresses and launch sizes of the capture. Replay launches it.
-  virtual std::unique_ptr<DeviceGraph> Record(absl::FunctionRef<void()> work) = 0;
-  virtual void Replay(const DeviceGraph& graph) = 0;
+  // addresses and launch sizes of the capture. LaunchGraph launches it.
+  virtual std::unique_ptr<CudaGraph> CaptureGraph(absl::FunctionRef<void()> work) = 0;
+  virtual void LaunchGraph(const CudaGraph& graph) = 0;
 
   // Waits for all enqueued work. Returns the first error since Open, if any, from then on:
   // INTERNAL.
   virtual absl::Status Synchronize() = 0;
-  // Mark records an event after the work enqueued so far, and WaitForMark waits for the latest
-  // event of that index. Work enqueued after the event may keep running. There are two events, 0
-  // and 1.
-  virtual void Mark(int place) = 0;
-  virtual absl::Status WaitForMark(int place) = 0;
+  // RecordEvent records an event after the work enqueued so far, and WaitForEvent waits for the
+  // latest event of that index. Work enqueued after the event may keep running. There are two
+  // events, 0 and 1.
+  virtual void RecordEvent(int index) = 0;
+  virtual absl::Status WaitForEvent(int index) = 0;
   // Records an error of a launch or a copy; Synchronize returns the first one from then on.
   void Fail(absl::string_view what);
   absl::Status status() const { return status_; }
@@ -105,12 +105,12 @@ class Device {
 
  protected:
   Device() = default;
-  virtual const void* TwinOf(const void* host) const = 0;
+  virtual const void* DevicePtrOf(const void* host) const = 0;
 
   std::string name_;
   bool hopper_ = false;
   bool long_attention_ = false;
-  int multiprocessors_ = 0;
+  int num_sms_ = 0;
   int64_t l2_bytes_ = 0;
   void* queue_ = nullptr;
   int64_t allocations_ = 0;

@@ -15,7 +15,7 @@
 
 namespace quintet::cuda {
 
-class ProductPlans;  // linear/cublas_plans.cuh
+class CublasLtPlans;  // linear/cublas_plans.cuh
 
 // While the compute stream (stream()) is busy, uploads go through a second, copy stream
 // (copy_stream_) into a staging slot in device memory (staging_). The compute stream then only
@@ -25,7 +25,7 @@ class ProductPlans;  // linear/cublas_plans.cuh
 // - The copy in the compute stream waits until the staging slot is filled (event staged_).
 // - A staging slot is reused only after the previous upload in it, kStagingSlots uploads earlier,
 //   has left it (its event in uploaded_).
-// - WaitForUpload waits for the same event; the host side has been read long before.
+// - WaitForH2D waits for the same event; the host side has been read long before.
 class CudaDevice final : public Device {
  public:
   static absl::StatusOr<std::unique_ptr<Device>> Open(int ordinal);
@@ -34,21 +34,21 @@ class CudaDevice final : public Device {
   int64_t free_bytes() const override;
   void Use() override;
   absl::StatusOr<Buffer> Allocate(int64_t bytes) override;
-  absl::StatusOr<Buffer> AllocateMirrored(int64_t bytes) override;
-  int64_t Upload(const void* mirrored_host, int64_t bytes) override;
-  void Download(void* mirrored_host, int64_t bytes) override;
-  void WaitForUpload(int64_t number) override;
+  absl::StatusOr<Buffer> AllocatePinned(int64_t bytes) override;
+  int64_t CopyH2D(const void* pinned_host, int64_t bytes) override;
+  void CopyD2H(void* pinned_host, int64_t bytes) override;
+  void WaitForH2D(int64_t number) override;
   void CopyToDevice(void* device, const void* host, int64_t bytes) override;
   void CopyToHost(void* host, const void* device, int64_t bytes) override;
   void Write(void* device, const void* host, int64_t bytes) override;
-  std::unique_ptr<DeviceGraph> Record(absl::FunctionRef<void()> work) override;
-  void Replay(const DeviceGraph& graph) override;
+  std::unique_ptr<CudaGraph> CaptureGraph(absl::FunctionRef<void()> work) override;
+  void LaunchGraph(const CudaGraph& graph) override;
   absl::Status Synchronize() override;
-  void Mark(int place) override;
-  absl::Status WaitForMark(int place) override;
+  void RecordEvent(int index) override;
+  absl::Status WaitForEvent(int index) override;
 
   // The cuBLASLt plans of this device; created by the first GEMM.
-  std::shared_ptr<ProductPlans>& plans() { return plans_; }
+  std::shared_ptr<CublasLtPlans>& plans() { return plans_; }
 
   // GEMM algorithms are being measured until `end`. Writing the buffer `evicting` evicts everything
   // else from L2.
@@ -58,9 +58,9 @@ class CudaDevice final : public Device {
     bool goes_on() const { return std::chrono::steady_clock::now() < end; }
   };
   const Measuring* measuring() const { return measuring_.has_value() ? &*measuring_ : nullptr; }
-  // Implements MeasureProducts of linear/gemm_tuning.h.
-  absl::Status MeasureProducts(int64_t budget_us, absl::FunctionRef<void()> work);
-  ProductChoices& product_choices() { return product_choices_; }
+  // Implements AutotuneGemms of linear/gemm_tuning.h.
+  absl::Status AutotuneGemms(int64_t budget_us, absl::FunctionRef<void()> work);
+  GemmAlgorithmChoices& product_choices() { return product_choices_; }
   const std::string& kind() const { return kind_; }
   int64_t waited_ns() const { return waited_ns_; }
 
@@ -77,7 +77,7 @@ class CudaDevice final : public Device {
 
   CudaDevice() : mirrors_(std::make_shared<Mirrors>()) {}
   absl::Status Start(int ordinal);
-  const void* TwinOf(const void* host) const override;
+  const void* DevicePtrOf(const void* host) const override;
   // Whether an upload goes through the copy stream.
   bool UsesCopyStream(const void* host, int64_t bytes) const;
   void UploadThroughStaging(const void* host, int64_t bytes);
@@ -95,11 +95,11 @@ class CudaDevice final : public Device {
   cudaStream_t copy_stream_ = nullptr;
   cudaEvent_t staged_ = nullptr;  // end of the latest upload in copy_stream_
   Buffer staging_;
-  cudaEvent_t marks_[2] = {};
+  cudaEvent_t events_[2] = {};
   std::shared_ptr<Mirrors> mirrors_;
-  std::shared_ptr<ProductPlans> plans_;
+  std::shared_ptr<CublasLtPlans> plans_;
   std::optional<Measuring> measuring_;
-  ProductChoices product_choices_;
+  GemmAlgorithmChoices product_choices_;
   std::string kind_;
   int64_t waited_ns_ = 0;  // device_waits.h
 };

@@ -7,7 +7,7 @@
 
 namespace quintet {
 
-// Nanoseconds spent in Synchronize, WaitForMark and WaitForUpload since Open. Only the engine
+// Nanoseconds spent in Synchronize, WaitForEvent and WaitForH2D since Open. Only the engine
 // thread may call it.
 int64_t WaitedNs(const Device& device);
 

@@ -37,7 +37,7 @@ struct GraphCacheOptions {
 };
 
 // Key: copyable and ordered by operator<. Graph: one captured graph, or a struct of several.
-template <typename Key, typename Graph = DeviceGraph>
+template <typename Key, typename Graph = CudaGraph>
 class GraphCache {
  public:
   using Capture = absl::FunctionRef<std::unique_ptr<Graph>()>;

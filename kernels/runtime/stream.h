@@ -2,8 +2,8 @@
 // has its own Stream. Not thread safe.
 //
 // Memory of ops. Tensors that ops read and write are in memory of Allocate. Small index arrays
-// (spans, and input Tensors of i32 or i64) are in mirrored memory: a pinned host buffer with a
-// device buffer of the same size, with Upload (H2D) and Download (D2H) between them. An op reads
+// (spans, and input Tensors of i32 or i64) are in pinned buffers: pinned host memory with a
+// device buffer of the same size, with CopyH2D (H2D) and CopyD2H (D2H) between them. An op reads
 // the host side to check and plan; its kernel reads the device side. A small result may also be on
 // the host side: a kernel writes it there over the bus, and the host may read it after the kernel
 // has run. On the CPU both sides are the same memory and the copies do nothing, so callers are the
@@ -44,26 +44,26 @@ class Stream {
   absl::StatusOr<Buffer> Allocate(int64_t bytes) const {
     return device_ == nullptr ? Buffer::Allocate(bytes) : device_->Allocate(bytes);
   }
-  absl::StatusOr<Buffer> AllocateMirrored(int64_t bytes) const {
-    return device_ == nullptr ? Buffer::Allocate(bytes) : device_->AllocateMirrored(bytes);
+  absl::StatusOr<Buffer> AllocatePinned(int64_t bytes) const {
+    return device_ == nullptr ? Buffer::Allocate(bytes) : device_->AllocatePinned(bytes);
   }
   template <typename T>
-  T* Twin(T* host) const {
-    return device_ == nullptr ? host : device_->Twin(host);
+  T* DevicePtr(T* host) const {
+    return device_ == nullptr ? host : device_->DevicePtr(host);
   }
-  // The same tensor with the device-side address of its mirrored memory.
-  Tensor Twin(Tensor mirrored) const {
-    mirrored.data = Twin(mirrored.data);
-    return mirrored;
+  // The same tensor with the device-side address of its pinned buffer.
+  Tensor DeviceTensor(Tensor pinned) const {
+    pinned.data = DevicePtr(pinned.data);
+    return pinned;
   }
-  int64_t Upload(const void* mirrored_host, int64_t bytes) const {
-    return device_ == nullptr ? 0 : device_->Upload(mirrored_host, bytes);
+  int64_t CopyH2D(const void* pinned_host, int64_t bytes) const {
+    return device_ == nullptr ? 0 : device_->CopyH2D(pinned_host, bytes);
   }
-  void Download(void* mirrored_host, int64_t bytes) const {
-    if (device_ != nullptr) device_->Download(mirrored_host, bytes);
+  void CopyD2H(void* pinned_host, int64_t bytes) const {
+    if (device_ != nullptr) device_->CopyD2H(pinned_host, bytes);
   }
-  void WaitForUpload(int64_t number) const {
-    if (device_ != nullptr) device_->WaitForUpload(number);
+  void WaitForH2D(int64_t number) const {
+    if (device_ != nullptr) device_->WaitForH2D(number);
   }
   // Read and Write copy a dense tensor to and from host memory. Read waits until the values have
   // arrived.
@@ -92,12 +92,12 @@ class Stream {
     return device_ == nullptr ? absl::OkStatus() : device_->Synchronize();
   }
 
-  // As Device::Mark and WaitForMark.
-  void Mark(int place) const {
-    if (device_ != nullptr) device_->Mark(place);
+  // As Device::RecordEvent and WaitForEvent.
+  void RecordEvent(int index) const {
+    if (device_ != nullptr) device_->RecordEvent(index);
   }
-  absl::Status WaitForMark(int place) const {
-    return device_ == nullptr ? absl::OkStatus() : device_->WaitForMark(place);
+  absl::Status WaitForEvent(int index) const {
+    return device_ == nullptr ? absl::OkStatus() : device_->WaitForEvent(index);
   }
 
   // Number of GEMMs so far; tests use it to check that projections are batched.

@@ -124,7 +124,7 @@ class BestKeys {
 __global__ void __launch_bounds__(kThreads)
     RowCandidatesKernel(const __grid_constant__ SampleBeamsParams c) {
   __shared__ warping::WarperShared s;
-  WaitForInputs();
+  WaitOnDependentGrids();
   const BeamDraw draw = c.draws[blockIdx.x];
   const int beam = static_cast<int>(blockIdx.y);
   if (beam >= draw.rows) return;
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kThreads)
     MergeCandidatesKernel(const __grid_constant__ SampleBeamsParams c) {
   __shared__ warping::WarperShared s;
-  WaitForInputs();
+  WaitOnDependentGrids();
   const BeamDraw draw = c.draws[blockIdx.x];
   const KeyedCandidate* from = c.best + static_cast<int64_t>(draw.draw.row) * c.k_max;
   const auto at = [&](int i) { return i / draw.k * c.k_max + i % draw.k; };
@@ -187,11 +187,16 @@ void SampleBeams(const SampleBeamsArgs& args, Stream& stream) {
   if (args.draws.empty()) return;
   const int64_t k_max = args.values.dim[1];
   QT_CHECK_LE(k_max, kMaxCandidates);
-  const SampleBeamsParams call{MakeLogitRows(args.logits),    args.row_bias.as<float>(),
-                               args.row_bias.stride[0],       stream.Twin(args.draws.data()),
-                               stream.Twin(args.lens.data()), args.scratch.as<KeyedCandidate>(),
-                               args.values.as<float>(),       args.values.stride[0],
-                               args.indices.as<int32_t>(),    args.indices.stride[0],
+  const SampleBeamsParams call{MakeLogitRows(args.logits),
+                               args.row_bias.as<float>(),
+                               args.row_bias.stride[0],
+                               stream.DevicePtr(args.draws.data()),
+                               stream.DevicePtr(args.lens.data()),
+                               args.scratch.as<KeyedCandidate>(),
+                               args.values.as<float>(),
+                               args.values.stride[0],
+                               args.indices.as<int32_t>(),
+                               args.indices.stride[0],
                                static_cast<int>(k_max)};
   int32_t rows = 1;
   for (const BeamDraw& draw : args.draws) rows = std::max(rows, draw.rows);

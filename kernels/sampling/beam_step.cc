@@ -26,18 +26,18 @@ void BeamStep(const BeamStepArgs& args, Stream& stream) {
   Dispatch<cpu::BeamStep, cuda::BeamStep>(stream)(args, stream);
 }
 
-void CarryScores(const CarryScoresArgs& args, Stream& stream) {
+void GatherScores(const GatherScoresArgs& args, Stream& stream) {
   for (const Tensor* t : {&args.scores, &args.known, &args.biases}) CheckVector(*t, DType::kF32);
   QT_CHECK_GE(args.known.dim[0], static_cast<int64_t>(args.from.size()));
   QT_CHECK_GE(args.biases.dim[0], static_cast<int64_t>(args.from.size()));
   for (const int32_t from : args.from) QT_CHECK_LT(from, args.scores.dim[0]);
-  Dispatch<cpu::CarryScores, cuda::CarryScores>(stream)(args, stream);
+  Dispatch<cpu::GatherScores, cuda::GatherScores>(stream)(args, stream);
 }
 
-void MoveBeams(const MoveBeamsArgs& args, Stream& stream) {
+void ReorderBeams(const ReorderBeamsArgs& args, Stream& stream) {
   CheckVector(args.parents, DType::kI32);
   for (const BeamMove& m : args.moves) {
-    QT_CHECK(m.sequence >= 0 && m.beams >= 1 && m.beams <= kMaxMovedBeams);
+    QT_CHECK(m.sequence >= 0 && m.beams >= 1 && m.beams <= kMaxReorderedBeams);
     QT_CHECK_LE(static_cast<size_t>(m.sequence + m.beams), args.lens.size());
     QT_CHECK(m.row >= 0 && m.row + m.beams <= args.parents.dim[0]);
     const int32_t len = args.lens[static_cast<size_t>(m.sequence)];
@@ -46,7 +46,7 @@ void MoveBeams(const MoveBeamsArgs& args, Stream& stream) {
       QT_CHECK_EQ(args.lens[static_cast<size_t>(m.sequence + beam)], len);
     }
   }
-  Dispatch<cpu::MoveBeams, cuda::MoveBeams>(stream)(args, stream);
+  Dispatch<cpu::ReorderBeams, cuda::ReorderBeams>(stream)(args, stream);
 }
 
 }  // namespace quintet

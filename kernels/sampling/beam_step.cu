@@ -30,7 +30,7 @@ struct BeamStepParams {
 __global__ void BeamStepKernel(const __grid_constant__ BeamStepParams c) {
   __shared__ float scores[kMaxStepCandidates];
   __shared__ int known;
-  WaitForInputs();
+  WaitOnDependentGrids();
   const BeamGroup g = c.groups[blockIdx.x];
   const int first = static_cast<int>(threadIdx.x), step = static_cast<int>(blockDim.x);
   const float* values = c.values + g.entry * c.values_stride;
@@ -46,7 +46,7 @@ __global__ void BeamStepKernel(const __grid_constant__ BeamStepParams c) {
     float score = indices[k] >= 0 ? values[k] : kMinusInf;
     for (int e = g.eos_begin; e < g.eos_end; ++e) {
       if (c.eos[e] == index % c.vocab) {
-        score = __fadd_rn(score, kEndedBeam);
+        score = __fadd_rn(score, kEosPenalty);
         break;
       }
     }
@@ -73,16 +73,16 @@ __global__ void BeamStepKernel(const __grid_constant__ BeamStepParams c) {
 // Mapping: one thread per row.
 // Bound: latency of two dependent reads.
 // Test: tests/kernels/sampling/beam_step_test.cc.
-__global__ void CarryScoresKernel(const float* scores, const float* known, const int32_t* from,
-                                  float* biases, int rows) {
-  WaitForInputs();
+__global__ void GatherScoresKernel(const float* scores, const float* known, const int32_t* from,
+                                   float* biases, int rows) {
+  WaitOnDependentGrids();
   const int row = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (row >= rows) return;
   biases[row] = from[row] >= 0 ? scores[from[row]] : known[row];
 }
 
-// Kernel arguments; the pointers are those of MoveBeamsArgs in device memory.
-struct MoveBeamsParams {
+// Kernel arguments; the pointers are those of ReorderBeamsArgs in device memory.
+struct ReorderBeamsParams {
   int32_t* slots;
   int64_t slots_stride;
   const int32_t* lens;
@@ -90,18 +90,18 @@ struct MoveBeamsParams {
   const int32_t* parents;
 };
 
-constexpr int kMovedColumns = 128;  // positions per block of MoveBeamsKernel
+constexpr int kMovedColumns = 128;  // positions per block of ReorderBeamsKernel
 
-// Permutes the slot tables of MoveBeamsArgs in place.
+// Permutes the slot tables of ReorderBeamsArgs in place.
 // Shapes: slots [n, slots_stride] i32.
 // Mapping: grid x = moves, y = blocks of kMovedColumns positions. One thread per position: it reads
 // that position's slot of every beam of the move before it writes any of them.
 // Bound: latency of three dependent reads.
 // Test: tests/kernels/sampling/beam_step_test.cc.
 __global__ void __launch_bounds__(kMovedColumns)
-    MoveBeamsKernel(const __grid_constant__ MoveBeamsParams c) {
-  __shared__ int32_t before[kMaxMovedBeams][kMovedColumns];
-  WaitForInputs();
+    ReorderBeamsKernel(const __grid_constant__ ReorderBeamsParams c) {
+  __shared__ int32_t before[kMaxReorderedBeams][kMovedColumns];
+  WaitOnDependentGrids();
   const BeamMove m = c.moves[blockIdx.x];
   const int thread = static_cast<int>(threadIdx.x);
   const int position = static_cast<int>(blockIdx.y) * kMovedColumns + thread;
@@ -123,8 +123,8 @@ void BeamStep(const BeamStepArgs& args, Stream& stream) {
                             args.indices.stride[0],
                             static_cast<int>(args.values.dim[1]),
                             static_cast<int>(args.vocab),
-                            stream.Twin(args.groups.data()),
-                            args.eos.empty() ? nullptr : stream.Twin(args.eos.data()),
+                            stream.DevicePtr(args.groups.data()),
+                            args.eos.empty() ? nullptr : stream.DevicePtr(args.eos.data()),
                             args.tokens.as<int32_t>(),
                             args.parents.as<int32_t>(),
                             args.scores.as<float>()};
@@ -133,28 +133,28 @@ void BeamStep(const BeamStepArgs& args, Stream& stream) {
          dim3(static_cast<unsigned>(threads)), 0, BeamStepKernel, call);
 }
 
-void CarryScores(const CarryScoresArgs& args, Stream& stream) {
+void GatherScores(const GatherScoresArgs& args, Stream& stream) {
   if (args.from.empty()) return;
   constexpr unsigned kThreads = 128;
   const auto rows = static_cast<unsigned>(args.from.size());
-  Launch(stream, dim3((rows + kThreads - 1) / kThreads), dim3(kThreads), 0, CarryScoresKernel,
+  Launch(stream, dim3((rows + kThreads - 1) / kThreads), dim3(kThreads), 0, GatherScoresKernel,
          args.scores.as<const float>(), args.known.as<const float>(),
-         static_cast<const int32_t*>(stream.Twin(args.from.data())), args.biases.as<float>(),
+         static_cast<const int32_t*>(stream.DevicePtr(args.from.data())), args.biases.as<float>(),
          static_cast<int>(rows));
 }
 
-void MoveBeams(const MoveBeamsArgs& args, Stream& stream) {
+void ReorderBeams(const ReorderBeamsArgs& args, Stream& stream) {
   int32_t longest = 1;
   for (const BeamMove& m : args.moves) {
     longest = std::max(longest, args.lens[static_cast<size_t>(m.sequence)]);
   }
   if (args.moves.empty() || longest == 1) return;
-  const MoveBeamsParams call{const_cast<int32_t*>(stream.Twin(args.slots)), args.slots_stride,
-                             stream.Twin(args.lens.data()), stream.Twin(args.moves.data()),
-                             args.parents.as<int32_t>()};
+  const ReorderBeamsParams call{const_cast<int32_t*>(stream.DevicePtr(args.slots)),
+                                args.slots_stride, stream.DevicePtr(args.lens.data()),
+                                stream.DevicePtr(args.moves.data()), args.parents.as<int32_t>()};
   const auto blocks = static_cast<unsigned>((longest - 2) / kMovedColumns + 1);
   Launch(stream, dim3(static_cast<unsigned>(args.moves.size()), blocks), dim3(kMovedColumns), 0,
-         MoveBeamsKernel, call);
+         ReorderBeamsKernel, call);
 }
 
 }  // namespace quintet::cuda

@@ -15,9 +15,9 @@
 namespace quintet {
 
 // Added to the score of a candidate whose token is an EOS token.
-inline constexpr float kEndedBeam = -1e9f;
+inline constexpr float kEosPenalty = -1e9f;
 inline constexpr int64_t kMaxStepCandidates = 1024;  // upper bound of BeamStepArgs k_max
-inline constexpr int32_t kMaxMovedBeams = 64;        // upper bound of BeamMove::beams
+inline constexpr int32_t kMaxReorderedBeams = 64;    // upper bound of BeamMove::beams
 
 // The beams of one request. Greedy decoding is a group of one beam without EOS tokens.
 struct BeamGroup {
@@ -27,9 +27,9 @@ struct BeamGroup {
   int32_t eos_begin = 0, eos_end = 0;  // EOS tokens of the group: eos[eos_begin, eos_end)
 };
 
-// Selects the `beams` best candidates of each group. kEndedBeam is first added to the score of each
-// candidate whose token is an EOS token; candidates of equal score keep their order. If a group has
-// fewer candidates than beams, the missing beams get score -inf, parent 0 and token 0.
+// Selects the `beams` best candidates of each group. kEosPenalty is first added to the score of
+// each candidate whose token is an EOS token; candidates of equal score keep their order. If a
+// group has fewer candidates than beams, the missing beams get score -inf, parent 0 and token 0.
 //
 // Spans are pinned host arrays with a device copy (kernels/runtime/stream.h).
 struct BeamStepArgs {
@@ -48,13 +48,13 @@ void BeamStep(const BeamStepArgs& args, Stream& stream);
 //
 // Gathers the running scores that TopK or SampleBeams of the next step adds to its rows, from the
 // device results of a step that is still in flight or from values that the host knows.
-struct CarryScoresArgs {
+struct GatherScoresArgs {
   Tensor scores;                   // [..] f32: BeamStepArgs::scores of the previous step
   Tensor known;                    // [rows] f32: scores from the host
   absl::Span<const int32_t> from;  // [rows], pinned + device copy
   Tensor biases;                   // [rows] f32 out
 };
-void CarryScores(const CarryScoresArgs& args, Stream& stream);
+void GatherScores(const GatherScoresArgs& args, Stream& stream);
 
 // The beams of one request in the step after a BeamStep.
 struct BeamMove {
@@ -68,7 +68,7 @@ struct BeamMove {
 // slot of the new token and stays.
 //
 // Spans are pinned host arrays with a device copy (kernels/runtime/stream.h).
-struct MoveBeamsArgs {
+struct ReorderBeamsArgs {
   // [n, slots_stride], pinned + device copy. On a GPU only the device copy is changed.
   const int32_t* slots = nullptr;
   int64_t slots_stride = 0;
@@ -76,6 +76,6 @@ struct MoveBeamsArgs {
   absl::Span<const BeamMove> moves;  // any number
   Tensor parents;                    // [..] i32: BeamStepArgs::parents of the previous step
 };
-void MoveBeams(const MoveBeamsArgs& args, Stream& stream);
+void ReorderBeams(const ReorderBeamsArgs& args, Stream& stream);
 
 }  // namespace quintet

@@ -23,7 +23,7 @@ void StepGroup(const BeamStepArgs& args, const BeamGroup& g) {
   std::array<Candidate, kMaxStepCandidates> candidates;
   size_t n = 0;
   const auto add = [&](float value, int32_t index) {
-    candidates[n++] = {ends(index % args.vocab) ? value + kEndedBeam : value, index};
+    candidates[n++] = {ends(index % args.vocab) ? value + kEosPenalty : value, index};
   };
   for (int64_t k = 0; k < args.values.dim[1] && indices[k] >= 0; ++k) add(values[k], indices[k]);
   while (n < static_cast<size_t>(g.beams)) add(-std::numeric_limits<float>::infinity(), 0);
@@ -43,7 +43,7 @@ void BeamStep(const BeamStepArgs& args, Stream&) {
   for (const BeamGroup& group : args.groups) StepGroup(args, group);
 }
 
-void CarryScores(const CarryScoresArgs& args, Stream&) {
+void GatherScores(const GatherScoresArgs& args, Stream&) {
   for (size_t r = 0; r < args.from.size(); ++r) {
     const int32_t from = args.from[r];
     args.biases.as<float>()[r] =
@@ -51,9 +51,9 @@ void CarryScores(const CarryScoresArgs& args, Stream&) {
   }
 }
 
-void MoveBeams(const MoveBeamsArgs& args, Stream&) {
+void ReorderBeams(const ReorderBeamsArgs& args, Stream&) {
   int32_t* const slots = const_cast<int32_t*>(args.slots);  // CPU: the host array is used directly
-  std::array<int32_t, kMaxMovedBeams> before;
+  std::array<int32_t, kMaxReorderedBeams> before;
   for (const BeamMove& m : args.moves) {
     const int32_t* parents = args.parents.as<int32_t>() + m.row;
     const int32_t moved = args.lens[static_cast<size_t>(m.sequence)] - 1;

@@ -9,8 +9,8 @@ namespace quintet {
 
 void CandidateLogits(const CandidateLogitsArgs& args, Stream& stream) {
   const int64_t n = static_cast<int64_t>(args.first_rows.size());
-  QT_CHECK_EQ(static_cast<int64_t>(args.from_kept.size()), n);
-  for (const Tensor* t : {&args.logits, &args.kept}) {
+  QT_CHECK_EQ(static_cast<int64_t>(args.from_raw.size()), n);
+  for (const Tensor* t : {&args.logits, &args.raw_logits}) {
     if (!t->defined()) continue;
     CheckMatrix(*t, DType::kF32);
     QT_CHECK_EQ(t->dim[1], args.logits.dim[1]);
@@ -20,7 +20,7 @@ void CandidateLogits(const CandidateLogitsArgs& args, Stream& stream) {
   for (int64_t i = 0; i < n; ++i) {
     const auto at = static_cast<size_t>(i);
     QT_CHECK(args.first_rows[at] >= 0 && args.first_rows[at] < args.logits.dim[0]);
-    QT_CHECK(args.from_kept[at] == 0 || args.kept.defined());
+    QT_CHECK(args.from_raw[at] == 0 || args.raw_logits.defined());
   }
   Dispatch<cpu::CandidateLogits, cuda::CandidateLogits>(stream)(args, stream);
 }

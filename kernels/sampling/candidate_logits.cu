@@ -9,11 +9,11 @@ namespace {
 // Kernel arguments; the pointers are those of CandidateLogitsArgs in device memory.
 struct CandidateLogitsParams {
   const float* logits;
-  const float* kept;
-  int64_t logits_stride, kept_stride;
+  const float* raw;
+  int64_t logits_stride, raw_logits_stride;
   int vocab;
   const int32_t* first_rows;
-  const int32_t* from_kept;
+  const int32_t* from_raw;
   const int32_t* indices;
   int64_t indices_stride;
   float* values;
@@ -27,11 +27,11 @@ struct CandidateLogitsParams {
 // Bound: latency of two dependent reads.
 // Test: tests/kernels/sampling/candidate_logits_test.cc.
 __global__ void CandidateLogitsKernel(const __grid_constant__ CandidateLogitsParams c) {
-  WaitForInputs();
+  WaitOnDependentGrids();
   const int64_t entry = blockIdx.x;
-  const bool kept = c.from_kept[entry] != 0;
-  const float* from = kept ? c.kept : c.logits;
-  const int64_t stride = kept ? c.kept_stride : c.logits_stride;
+  const bool raw = c.from_raw[entry] != 0;
+  const float* from = raw ? c.raw : c.logits;
+  const int64_t stride = raw ? c.raw_logits_stride : c.logits_stride;
   for (int j = static_cast<int>(threadIdx.x); j < c.k; j += static_cast<int>(blockDim.x)) {
     const int index = c.indices[entry * c.indices_stride + j];
     const int64_t row = c.first_rows[entry] + index / c.vocab;
@@ -44,12 +44,12 @@ __global__ void CandidateLogitsKernel(const __grid_constant__ CandidateLogitsPar
 void CandidateLogits(const CandidateLogitsArgs& args, Stream& stream) {
   if (args.first_rows.empty()) return;
   const CandidateLogitsParams call{args.logits.as<float>(),
-                                   args.kept.as<float>(),
+                                   args.raw.as<float>(),
                                    args.logits.stride[0],
-                                   args.kept.stride[0],
+                                   args.raw.stride[0],
                                    static_cast<int>(args.logits.dim[1]),
-                                   stream.Twin(args.first_rows.data()),
-                                   stream.Twin(args.from_kept.data()),
+                                   stream.DevicePtr(args.first_rows.data()),
+                                   stream.DevicePtr(args.from_raw.data()),
                                    args.indices.as<int32_t>(),
                                    args.indices.stride[0],
                                    args.values.as<float>(),

@@ -9,14 +9,14 @@
 namespace quintet {
 
 // values[i, j] = source[first_rows[i] + indices[i, j] / vocab, indices[i, j] % vocab], where source
-// is `kept` if from_kept[i] != 0 and `logits` otherwise. A negative index gives 0.
+// is `raw_logits` if from_raw[i] != 0 and `logits` otherwise. A negative index gives 0.
 //
 // Spans are pinned host arrays with a device copy (kernels/runtime/stream.h).
 struct CandidateLogitsArgs {
-  Tensor logits;                         // [rows, vocab] f32
-  Tensor kept;                           // [rows, vocab] f32: LogitRulesArgs::kept, or undefined
+  Tensor logits;      // [rows, vocab] f32
+  Tensor raw_logits;  // [rows, vocab] f32: LogitsProcessorsArgs::raw_logits, or undefined
   absl::Span<const int32_t> first_rows;  // [n]: logits row of the first beam of each request
-  absl::Span<const int32_t> from_kept;   // [n]: 0 or 1
+  absl::Span<const int32_t> from_raw;    // [n]: 0 or 1
   Tensor indices;                        // [n, k] i32 on the stream's device
   Tensor values;                         // [n, k] f32 out
 };

@@ -6,7 +6,7 @@ void CandidateLogits(const CandidateLogitsArgs& args, Stream&) {
   const int64_t vocab = args.logits.dim[1];
   for (int64_t i = 0; i < args.indices.dim[0]; ++i) {
     const auto at = static_cast<size_t>(i);
-    const Tensor& from = args.from_kept[at] != 0 ? args.kept : args.logits;
+    const Tensor& from = args.from_raw[at] != 0 ? args.raw_logits : args.logits;
     const int32_t* indices = args.indices.as<int32_t>() + i * args.indices.stride[0];
     float* values = args.values.as<float>() + i * args.values.stride[0];
     for (int64_t j = 0; j < args.indices.dim[1]; ++j) {

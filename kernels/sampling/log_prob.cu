@@ -70,7 +70,7 @@ struct LogProbParams {
 // Bound: latency; a few hundred bytes per row.
 // Test: tests/kernels/sampling/log_prob_test.cc.
 __global__ void __launch_bounds__(kThreads) LogProbKernel(const __grid_constant__ LogProbParams a) {
-  WaitForInputs();
+  WaitOnDependentGrids();
   const int64_t row = blockIdx.x * (kThreads / 32) + threadIdx.x / 32;
   if (row >= a.logits.rows) return;
   const RowSum total = MergeTiles(a.sums + row * a.logits.tiles, a.logits.tiles);
@@ -135,7 +135,7 @@ void RunChunk(const TargetLogProbArgs& args, const Scratch& scratch, int64_t beg
   LogProbParams params{
       .logits = ranking.logits,
       .sums = ranking.summaries.sums,
-      .targets = stream.Twin(args.targets.as<int32_t>()) + begin * args.targets.stride[0],
+      .targets = stream.DevicePtr(args.targets.as<int32_t>()) + begin * args.targets.stride[0],
       .targets_stride = args.targets.stride[0],
       .log_probs = args.log_probs.as<float>() + begin * args.log_probs.stride[0],
       .log_probs_stride = args.log_probs.stride[0],

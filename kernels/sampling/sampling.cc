@@ -18,9 +18,9 @@ void Sample(const SampleArgs& args, Stream& stream) {
   }
   QT_CHECK(args.tokens.dtype == DType::kI32 && args.tokens.is_dense());
   QT_CHECK_GE(args.tokens.elements(), static_cast<int64_t>(args.draws.size()));
-  if (args.chosen.defined()) {
-    QT_CHECK(args.chosen.dtype == DType::kI32 && args.chosen.is_dense());
-    QT_CHECK_GE(args.chosen.elements(), args.logits.dim[0]);
+  if (args.next_tokens.defined()) {
+    QT_CHECK(args.next_tokens.dtype == DType::kI32 && args.next_tokens.is_dense());
+    QT_CHECK_GE(args.next_tokens.elements(), args.logits.dim[0]);
   }
   QT_CHECK_GE(args.scratch.elements(), SampleScratchBytes(args.logits.dim[1], stream));
   Dispatch<cpu::Sample, cuda::Sample>(stream)(args, stream);

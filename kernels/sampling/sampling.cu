@@ -14,7 +14,7 @@ struct SampleParams {
   const Draw* draws;
   const int32_t* lens;
   int32_t* tokens;
-  int32_t* chosen;  // or null
+  int32_t* next_tokens;  // or null
 };
 
 // tokens[i] of SampleArgs: warps the row of draw i and draws one of the surviving tokens.
@@ -29,23 +29,23 @@ struct SampleParams {
 __global__ void __launch_bounds__(warping::kThreads)
     SampleKernel(const __grid_constant__ SampleParams c) {
   __shared__ warping::WarperShared s;
-  WaitForInputs();
+  WaitOnDependentGrids();
   const Draw draw = c.draws[blockIdx.x];
   const DrawId draw_id{draw.seed, draw.sequence, static_cast<uint32_t>(c.lens[draw.lens_at])};
   warping::RowWarper warper(c.logits, draw.row, draw.warp, s);
   const int token = warper.Warp() ? warper.DrawToken(UniformAt(draw_id)) : 0;
   if (threadIdx.x != 0) return;
   c.tokens[blockIdx.x] = token;
-  if (c.chosen != nullptr) c.chosen[draw.row] = token;
+  if (c.next_tokens != nullptr) c.next_tokens[draw.row] = token;
 }
 
 }  // namespace
 
 void Sample(const SampleArgs& args, Stream& stream) {
   if (args.draws.empty()) return;
-  const SampleParams call{MakeLogitRows(args.logits), stream.Twin(args.draws.data()),
-                          stream.Twin(args.lens.data()), args.tokens.as<int32_t>(),
-                          args.chosen.as<int32_t>()};
+  const SampleParams call{MakeLogitRows(args.logits), stream.DevicePtr(args.draws.data()),
+                          stream.DevicePtr(args.lens.data()), args.tokens.as<int32_t>(),
+                          args.next_tokens.as<int32_t>()};
   Launch(stream, dim3(static_cast<unsigned>(args.draws.size())), dim3(warping::kThreads), 0,
          SampleKernel, call);
 }

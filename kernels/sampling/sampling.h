@@ -42,8 +42,8 @@ struct SampleArgs {
   absl::Span<const Draw> draws;    // [n]
   absl::Span<const int32_t> lens;  // sequence lengths in tokens, indexed by Draw::lens_at
   Tensor tokens;                   // [n] i32 out
-  Tensor chosen;                   // [rows] i32 out, or undefined: chosen[draws[i].row] = tokens[i]
-  Tensor scratch;                  // SampleScratchBytes(...) as [bytes] i8
+  Tensor next_tokens;  // [rows] i32 out, or undefined: next_tokens[draws[i].row] = tokens[i]
+  Tensor scratch;      // SampleScratchBytes(...) as [bytes] i8
 };
 void Sample(const SampleArgs& args, Stream& stream);
 int64_t SampleScratchBytes(int64_t vocab, const Stream& stream);

@@ -14,7 +14,7 @@ void Sample(const SampleArgs& args, Stream& stream) {
     const auto position = static_cast<uint32_t>(args.lens[static_cast<size_t>(draw.lens_at)]);
     const int32_t token = kept.empty() ? 0 : DrawToken(kept, {draw.seed, draw.sequence, position});
     args.tokens.as<int32_t>()[task] = token;
-    if (args.chosen.defined()) args.chosen.as<int32_t>()[draw.row] = token;
+    if (args.next_tokens.defined()) args.next_tokens.as<int32_t>()[draw.row] = token;
   });
 }
 

@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kSummaryThreads, 8)
   const int row = warp / logits.tiles, tile = warp % logits.tiles;
   const int rows =
       requests.row_offsets == nullptr ? logits.rows : __ldcg(requests.row_offsets + requests.n);
-  WaitForInputs();
+  WaitOnDependentGrids();
   if (row >= rows) return;
   const TileSummary summary = Summarize<kSums>(logits, row, tile);
   if (threadIdx.x % 32 != 0) return;
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kSummaryThreads, 8)
 __global__ void __launch_bounds__(kLargeBlock)
     LogSumExpKernel(LogitRows logits, float* out, int64_t out_stride) {
   extern __shared__ TileSum tiles[];
-  WaitForInputs();
+  WaitOnDependentGrids();
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int warps = static_cast<int>(blockDim.x) / 32;
   for (int tile = warp; tile < logits.tiles; tile += warps) {
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kLargeBlock)
 // index counts the groups of all rows of the request.
 class RequestValues {
  public:
-  // May be called before WaitForInputs: reads only index tables, bypassing the L1 cache.
+  // May be called before WaitOnDependentGrids: reads only index tables, bypassing the L1 cache.
   __device__ RequestValues(const RankParams& r, int request) : r_(r) {
     const bool single = r.requests.row_offsets == nullptr;
     begin_ = single ? request : __ldcg(r.requests.row_offsets + request);
@@ -330,7 +330,7 @@ __global__ void __launch_bounds__(kLargeBlock) RankKernel(const __grid_constant_
   const int request = static_cast<int>(blockIdx.x), step = static_cast<int>(blockDim.x);
   const RequestValues values(r, request);
   const int k = r.requests.k == nullptr ? r.requests.k_each : __ldcg(r.requests.k + request);
-  WaitForInputs();
+  WaitOnDependentGrids();
   if (threadIdx.x == 0) s.count = 0;
   if (r.log_sums != nullptr) WriteLogSums(r, values);
   const unsigned bound = LowerBound(values, k);
@@ -413,7 +413,7 @@ void TopK(const TopKArgs& args, Stream& stream) {
   RankParams r{
       .logits = MakeLogitRows(args.scores),
       .summaries = RowSummaries(args.scratch.data, args.scores.dim[0], args.scores.dim[1])};
-  r.requests = {stream.Twin(args.row_offsets.data()), stream.Twin(args.k.data()),
+  r.requests = {stream.DevicePtr(args.row_offsets.data()), stream.DevicePtr(args.k.data()),
                 static_cast<int>(args.k.size()), 0};
   r.row_shift = args.row_shift.as<float>();
   r.shift_stride = args.row_shift.stride[0];
@@ -421,7 +421,7 @@ void TopK(const TopKArgs& args, Stream& stream) {
   r.bias_stride = args.row_bias.stride[0];
   r.log_sums = args.log_sums.as<float>();
   r.log_sums_stride = args.log_sums.stride[0];
-  if (!args.log_softmax.empty()) r.log_softmax = stream.Twin(args.log_softmax.data());
+  if (!args.log_softmax.empty()) r.log_softmax = stream.DevicePtr(args.log_softmax.data());
   r.values = args.values.as<float>();
   r.values_stride = args.values.stride[0];
   r.indices = args.indices.as<int32_t>();

@@ -51,7 +51,7 @@ struct ModelConfig {
   bool decoder_only() const { return !has_encoder(); }
   // Most positions of a sequence, prompt and new tokens together; 0: no limit.
   int64_t position_limit() const { return decoder_only() ? max_positions : 0; }
-  // The classification head reads the hidden states of the input (EncoderStates): FAT5's heads,
+  // The classification head reads the hidden states of the input (EncodedStates): FAT5's heads,
   // token classification, and decoder-only models. Other heads read the decoder's.
   bool classifies_input() const {
     return decoder_only() || family == Family::kFat5 || head == Head::kTokenClassification;
@@ -126,11 +126,11 @@ struct GenerationDefaults {
   std::vector<std::vector<int32_t>> bad_words_ids;
   // Unsupported fields that transformers' generate uses, if their value changes the output. Format:
   // "FILE: FIELD is VALUE".
-  std::vector<std::string> not_followed;
+  std::vector<std::string> unsupported_fields;
 };
-// For models that generate text: UNIMPLEMENTED, with the fields of not_followed and the flag that
-// ignores them.
-absl::Status CheckFollowed(const GenerationDefaults& defaults);
+// For models that generate text: UNIMPLEMENTED, with the fields of unsupported_fields and the flag
+// that ignores them.
+absl::Status CheckGenerationSupported(const GenerationDefaults& defaults);
 inline constexpr char kIgnoreGenerationFields[] = "--ignore-generation-fields";
 absl::StatusOr<GenerationDefaults> ReadGenerationDefaults(const std::string& directory);
 absl::StatusOr<GenerationDefaults> ParseGenerationDefaults(const std::string& json,

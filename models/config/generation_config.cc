@@ -124,7 +124,7 @@ absl::StatusOr<GenerationDefaults> ParseObject(const nlohmann::json& object,
   d.suppress_tokens = fields.TokenIds("suppress_tokens", kAnyId, kMaxIds);
   d.begin_suppress_tokens = fields.TokenIds("begin_suppress_tokens", kAnyId, kMaxIds);
   d.bad_words_ids = ReadBadWords(where, &fields);
-  d.not_followed = UnsupportedFields(where, fields);
+  d.unsupported_fields = UnsupportedFields(where, fields);
   if (!fields.status().ok()) return fields.status();
   return d;
 }
@@ -147,10 +147,10 @@ absl::StatusOr<GenerationDefaults> DefaultsOfModelConfig(const std::string& dire
 
 }  // namespace
 
-absl::Status CheckFollowed(const GenerationDefaults& defaults) {
-  if (defaults.not_followed.empty()) return absl::OkStatus();
+absl::Status CheckGenerationSupported(const GenerationDefaults& defaults) {
+  if (defaults.unsupported_fields.empty()) return absl::OkStatus();
   return absl::UnimplementedError(
-      absl::StrCat(absl::StrJoin(defaults.not_followed, "; "),
+      absl::StrCat(absl::StrJoin(defaults.unsupported_fields, "; "),
                    ": not supported, but used by transformers' generate, "
                    "so outputs would differ; remove it "
                    "from the file or pass ",

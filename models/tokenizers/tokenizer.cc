@@ -46,7 +46,7 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::Load(const std::stri
   return CatchOutOfMemory([&] { return Read(directory); });
 }
 
-std::vector<TokenSpan> CutSpans(std::vector<TokenSpan> spans, absl::Span<const int32_t> ids) {
+std::vector<TokenSpan> TruncateSpans(std::vector<TokenSpan> spans, absl::Span<const int32_t> ids) {
   if (spans.size() <= ids.size()) return spans;
   const TokenSpan last = spans.back();
   spans.resize(ids.size());

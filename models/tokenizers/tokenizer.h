@@ -63,6 +63,6 @@ class Tokenizer {
 
 // Truncates `spans` to the tokens `ids`, which must be a prefix of the spans' ids. The last id of
 // `ids` may instead be the last id of the whole text (eos), whose span is then kept.
-std::vector<TokenSpan> CutSpans(std::vector<TokenSpan> spans, absl::Span<const int32_t> ids);
+std::vector<TokenSpan> TruncateSpans(std::vector<TokenSpan> spans, absl::Span<const int32_t> ids);
 
 }  // namespace quintet

@@ -261,7 +261,7 @@ absl::StatusOr<std::vector<PlannedWeight>> PlanWeights(const SafetensorsReader& 
   Matcher matcher(files, *config);
   if (absl::Status s = matcher.Index(); !s.ok()) return s;
   std::vector<PlannedWeight> plan;
-  for (const WeightSlot& slot : WeightTable(*config, destinations))
+  for (const WeightSlot& slot : BuildWeightTable(*config, destinations))
     plan.push_back(matcher.Plan(slot));
   if (absl::Status s = matcher.Finish(*config); !s.ok()) return s;
   if (absl::Status s = DecideLogitScale(files, plan, config); !s.ok()) return s;

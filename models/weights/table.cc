@@ -47,7 +47,8 @@ void WeightTableBuilder::Stacked(const std::string& name, int64_t rows, int64_t 
   slots_.back().matrix = to;
 }
 
-std::vector<WeightSlot> WeightTable(const ModelConfig& config, WeightDestinations* destinations) {
+std::vector<WeightSlot> BuildWeightTable(const ModelConfig& config,
+                                         WeightDestinations* destinations) {
   destinations->weights.encoder.layers.resize(static_cast<size_t>(config.encoder_layers));
   destinations->weights.decoder.layers.resize(static_cast<size_t>(config.decoder_layers));
   destinations->encoder_position.resize(static_cast<size_t>(config.encoder_layers));

@@ -76,7 +76,8 @@ struct WeightDestinations {
 
 // The parameters of a model with this configuration, in file order. Resizes *places for the
 // configuration; the slots point into it, so it must outlive them.
-std::vector<WeightSlot> WeightTable(const ModelConfig& config, WeightDestinations* destinations);
+std::vector<WeightSlot> BuildWeightTable(const ModelConfig& config,
+                                         WeightDestinations* destinations);
 
 // A part of a slot, found in a checkpoint.
 struct WeightPiece {

@@ -29,7 +29,7 @@ int64_t TakenFromDevice(DecodingOptions second, bool causal = false) {
     CHECK(SameResult(sink.result,
                      RunAlone({.causal = causal, .eos_bonus = -1000.0f}, each, nullptr)));
   }
-  return model.chosen_tokens;
+  return model.async_scheduling_tokens;
 }
 
 TEST_CASE("async scheduling: a request joins with the last token of its prompt") {

@@ -12,16 +12,14 @@ namespace {
 
 class PretendedDevice : public Device {
  public:
-  PretendedDevice() { multiprocessors_ = 1; }
+  PretendedDevice() { num_sms_ = 1; }
   int64_t free_bytes() const override { return int64_t{1} << 30; }
   void Use() override {}
   absl::StatusOr<Buffer> Allocate(int64_t bytes) override { return Buffer::Allocate(bytes); }
-  absl::StatusOr<Buffer> AllocateMirrored(int64_t bytes) override {
-    return Buffer::Allocate(bytes);
-  }
-  int64_t Upload(const void*, int64_t) override { return 0; }
-  void Download(void*, int64_t) override {}
-  void WaitForUpload(int64_t) override {}
+  absl::StatusOr<Buffer> AllocatePinned(int64_t bytes) override { return Buffer::Allocate(bytes); }
+  int64_t CopyH2D(const void*, int64_t) override { return 0; }
+  void CopyD2H(void*, int64_t) override {}
+  void WaitForH2D(int64_t) override {}
   void CopyToDevice(void* device, const void* host, int64_t bytes) override {
     std::memcpy(device, host, static_cast<size_t>(bytes));
   }
@@ -31,11 +29,11 @@ class PretendedDevice : public Device {
   void Write(void* device, const void* host, int64_t bytes) override {
     CopyToDevice(device, host, bytes);
   }
-  std::unique_ptr<DeviceGraph> Record(absl::FunctionRef<void()>) override { return nullptr; }
-  void Replay(const DeviceGraph&) override {}
+  std::unique_ptr<CudaGraph> CaptureGraph(absl::FunctionRef<void()>) override { return nullptr; }
+  void LaunchGraph(const CudaGraph&) override {}
   absl::Status Synchronize() override { return status(); }
-  void Mark(int) override {}
-  absl::Status WaitForMark(int) override { return status(); }
+  void RecordEvent(int) override {}
+  absl::Status WaitForEvent(int) override { return status(); }
 
  protected:
   const void* TwinOf(const void* host) const override { return host; }

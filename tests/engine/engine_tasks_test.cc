@@ -283,10 +283,10 @@ TEST_CASE("score: sliding window and bidirectional prefix change what tokens att
   }
   SECTION("a prefix: targets attend as before, prompt tokens to the whole prompt") {
     request.prefix_lm = true;
-    const Result both_ways = RunAlone(options, request, nullptr);
+    const Result bidirectional = RunAlone(options, request, nullptr);
     request.prefix_lm = false;
     // With one layer the targets do not change; tests/models/gpt2_test.cc covers real models.
-    CHECK(SameResult(both_ways, RunAlone(options, request, nullptr)));
+    CHECK(SameResult(bidirectional, RunAlone(options, request, nullptr)));
   }
 }
 

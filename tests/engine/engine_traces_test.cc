@@ -204,7 +204,7 @@ void RunTrace(const TraceOptions& trace, int seed) {
   }
   RunAll(engine->get());
   CHECK(model.errors == std::vector<std::string>());
-  if (trace.limits.async_scheduling.value_or(false)) CHECK(model.chosen_tokens > 50);
+  if (trace.limits.async_scheduling.value_or(false)) CHECK(model.async_scheduling_tokens > 50);
   if (trace.beams) CHECK(model.moves > 50);
   const EngineCounters counters = (*engine)->counters();
   CHECK(counters.accepted == static_cast<int64_t>(requests.size()));

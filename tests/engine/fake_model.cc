@@ -62,7 +62,7 @@ void FakeModel::BeginEncode(const EncodeBatch& batch) {
   copy(batch.positions, &encode_positions_);
   copy(batch.lower_begin, &lower_begin_);
   copy(batch.upper_end, &upper_end_);
-  both_ways_ = batch.both_ways;
+  both_ways_ = batch.bidirectional;
   Expect(options_.causal || (encode_positions_.empty() && lower_begin_.empty() &&
                              upper_end_.empty() && !both_ways_),
          "an encoder takes no mask");
@@ -119,7 +119,7 @@ Tensor FakeModel::EncodedRows(absl::Span<const int32_t> rows) {
   return Tensor::F32(taken_states_.data(), {static_cast<int64_t>(rows.size()), kWidth});
 }
 
-Tensor FakeModel::EncoderStates() const {
+Tensor FakeModel::EncodedStates() const {
   return Tensor::F32(encoder_states_.data(),
                      {static_cast<int64_t>(encoder_states_.size()) / kWidth, kWidth});
 }
@@ -170,12 +170,12 @@ Tensor FakeModel::Decode(const DecodeBatch& given) {
   const size_t n = batch.kv_lens.size();
   step_slots_.assign(batch.slots, batch.slots + static_cast<int64_t>(n) * batch.slots_stride);
   batch.slots = step_slots_.data();
-  MoveBeams({.slots = batch.slots,
-             .slots_stride = batch.slots_stride,
-             .lens = batch.kv_lens,
-             .moves = batch.moves,
-             .parents = parents()},
-            stream());
+  ReorderBeams({.slots = batch.slots,
+                .slots_stride = batch.slots_stride,
+                .lens = batch.kv_lens,
+                .moves = batch.moves,
+                .parents = parent_beams()},
+               stream());
   moves += static_cast<int64_t>(batch.moves.size());
   Spend(options_.decode_us + static_cast<int64_t>(batch.tokens.size()) * options_.token_us);
   most_tokens = std::max<int64_t>(most_tokens, batch.tokens.size());
@@ -209,7 +209,7 @@ Tensor FakeModel::Decode(const DecodeBatch& given) {
       Expect(written.insert(slot).second, "two tokens in one slot");
       const int32_t given = batch.tokens[i];
       const int32_t token = given >= 0 ? given : chosen_.at(-1 - given);
-      if (given < 0) ++chosen_tokens;
+      if (given < 0) ++async_scheduling_tokens;
       const uint64_t after = Mix(hash, token);
       slot_tokens_.at(slot) = token;
       slots_.at(slot) = {false, position, hash, after};
@@ -221,12 +221,13 @@ Tensor FakeModel::Decode(const DecodeBatch& given) {
   for (size_t s = 0; s < n; ++s) ReadHistory(batch, s, batch.kv_lens[s]);
   step_lens_.assign(batch.kv_lens.begin(), batch.kv_lens.end());
   step_stride_ = batch.slots_stride;
-  decoder_states_.resize(batch.wanted.size() * kWidth);
-  for (size_t i = 0; i < batch.wanted.size(); ++i) {
-    Expect(i == 0 || batch.wanted[i] > batch.wanted[i - 1], "wanted rows ascend");
-    Pack(states.at(batch.wanted[i]), &decoder_states_[i * kWidth]);
+  decoder_states_.resize(batch.output_rows.size() * kWidth);
+  for (size_t i = 0; i < batch.output_rows.size(); ++i) {
+    Expect(i == 0 || batch.output_rows[i] > batch.output_rows[i - 1], "output rows ascend");
+    Pack(states.at(batch.output_rows[i]), &decoder_states_[i * kWidth]);
   }
-  return Tensor::F32(decoder_states_.data(), {static_cast<int64_t>(batch.wanted.size()), kWidth});
+  return Tensor::F32(decoder_states_.data(),
+                     {static_cast<int64_t>(batch.output_rows.size()), kWidth});
 }
 
 void FakeModel::Logits(const Tensor& states, const Tensor& logits) {

@@ -37,15 +37,15 @@ class FakeModel : public Model {
 
   void BeginEncode(const EncodeBatch& batch) override;
   bool EncodeSlice(int64_t work) override;
-  Tensor EncoderStates() const override;
+  Tensor EncodedStates() const override;
   Tensor EncodedRows(absl::Span<const int32_t> rows) override;
   void ProjectCross(const Tensor& states, int64_t position,
                     absl::Span<const int32_t> slots) override;
   Tensor Decode(const DecodeBatch& batch) override;
-  Tensor chosen() const override {
+  Tensor next_tokens() const override {
     return Tensor::Dense(chosen_.data(), DType::kI32, {static_cast<int64_t>(chosen_.size())});
   }
-  Tensor parents() const override {
+  Tensor parent_beams() const override {
     return Tensor::Dense(parents_.data(), DType::kI32, {static_cast<int64_t>(parents_.size())});
   }
   TokenHistory history() const override {
@@ -68,8 +68,8 @@ class FakeModel : public Model {
   std::vector<std::string> errors;
   int64_t decodes = 0, slices = 0, most_tokens = 0, most_sequences = 0, encode_batches = 0;
   int64_t encoded_tokens = 0;
-  int64_t chosen_tokens = 0;  // input tokens taken from chosen()
-  int64_t moves = 0;          // beams reordered by parents()
+  int64_t async_scheduling_tokens = 0;  // input tokens taken from next_tokens()
+  int64_t moves = 0;                    // beams reordered by parent_beams()
 
  private:
   struct Slot {

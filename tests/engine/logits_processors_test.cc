@@ -29,17 +29,17 @@ std::vector<float> Apply(const DecodingOptions& options, std::vector<int32_t> hi
   const auto lens = static_cast<int32_t>(length);
   ThreadPool pool(1);
   Stream stream(&pool);
-  std::vector<uint64_t> scratch(LogitRulesScratchBytes(vocab, stream) / 8);
-  LogitRules({.logits = Tensor::F32(row.data(), {1, vocab}),
-              .rules = {&rules, 1},
-              .tokens = tokens,
-              .history = {Tensor::Dense(history.data(), DType::kI32, {length}),
-                          slots.data(),
-                          length,
-                          {&lens, 1}},
-              .scratch = Tensor::Dense(scratch.data(), DType::kI8,
-                                       {static_cast<int64_t>(scratch.size() * 8)})},
-             stream);
+  std::vector<uint64_t> scratch(LogitsProcessorsScratchBytes(vocab, stream) / 8);
+  ApplyLogitsProcessors({.logits = Tensor::F32(row.data(), {1, vocab}),
+                         .rules = {&rules, 1},
+                         .tokens = tokens,
+                         .history = {Tensor::Dense(history.data(), DType::kI32, {length}),
+                                     slots.data(),
+                                     length,
+                                     {&lens, 1}},
+                         .scratch = Tensor::Dense(scratch.data(), DType::kI8,
+                                                  {static_cast<int64_t>(scratch.size() * 8)})},
+                        stream);
   return row;
 }
 

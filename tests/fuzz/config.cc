@@ -12,7 +12,7 @@ namespace {
 
 void CheckTable(const ModelConfig& config) {
   WeightDestinations destinations;
-  for (const WeightSlot& slot : WeightTable(config, &destinations)) {
+  for (const WeightSlot& slot : BuildWeightTable(config, &destinations)) {
     int64_t source_rows = 0;
     for (const WeightSource& source : slot.sources) source_rows += source.rows;
     for (const int64_t size : slot.shape) QT_CHECK_GE(size, 0);

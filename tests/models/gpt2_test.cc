@@ -66,13 +66,13 @@ TEST_CASE("GPT-2: continuations share a prompt's keys and values") {
                  .slots = prompt_slots.data(),
                  .slots_stride = 2});
   const std::vector<int32_t> tokens = {7, 8, 30, 31}, offsets = {0, 2, 4}, kv_lens = {4, 4};
-  const std::vector<int32_t> slots = {40, 41, 42, 43, 40, 41, 90, 91}, wanted = {0, 1, 2, 3};
+  const std::vector<int32_t> slots = {40, 41, 42, 43, 40, 41, 90, 91}, output_rows = {0, 1, 2, 3};
   const Tensor states = model->Decode({.tokens = tokens,
                                        .offsets = offsets,
                                        .kv_lens = kv_lens,
                                        .slots = slots.data(),
                                        .slots_stride = 4,
-                                       .wanted = wanted});
+                                       .output_rows = output_rows});
   CHECK(std::equal(states.f32(), states.f32() + 2 * d_model, apart.begin() + 2 * d_model));
   CHECK(std::equal(states.f32() + 2 * d_model, states.f32() + 4 * d_model,
                    apart.begin() + 6 * d_model));

@@ -30,7 +30,7 @@ std::vector<float> RowRunner::Encode(const TokenRows& rows, int64_t work) {
   model_->BeginEncode({.tokens = tokens, .offsets = source_offsets_});
   while (!model_->EncodeSlice(work)) {
   }
-  return ReadAll(model_->EncoderStates());
+  return ReadAll(model_->EncodedStates());
 }
 
 std::vector<float> RowRunner::ReadAll(const Tensor& t) {
@@ -63,7 +63,7 @@ std::vector<std::vector<int32_t>> RowRunner::ProjectSources() {
   for (size_t i = 0; i + 1 < source_offsets_.size(); ++i) {
     const int32_t begin = source_offsets_[i], end = source_offsets_[i + 1];
     slots.push_back(TakeSlots(end - begin));
-    model_->ProjectCross(model_->EncoderStates().Rows(begin, end), 0, slots.back());
+    model_->ProjectCross(model_->EncodedStates().Rows(begin, end), 0, slots.back());
   }
   return slots;
 }
@@ -86,13 +86,13 @@ std::vector<float> RowRunner::Decode(const TokenRows& rows, int64_t piece) {
 
   for (size_t done = 0; done < longest; done += static_cast<size_t>(piece)) {
     std::vector<int32_t> tokens, offsets = {0}, kv_lens, slot_table, groups = {0}, source_table;
-    std::vector<int32_t> source_lens, wanted;
+    std::vector<int32_t> source_lens, output_rows;
     std::vector<int64_t> target;  // row of `states` for each token
     for (size_t r = 0; r < rows.size(); ++r) {
       const size_t end = std::min(done + static_cast<size_t>(piece), rows[r].size());
       if (end <= done) continue;
       for (size_t t = done; t < end; ++t) {
-        wanted.push_back(static_cast<int32_t>(tokens.size()));
+        output_rows.push_back(static_cast<int32_t>(tokens.size()));
         tokens.push_back(rows[r][t]);
         target.push_back(row_begin[r] + static_cast<int64_t>(t));
       }
@@ -115,7 +115,7 @@ std::vector<float> RowRunner::Decode(const TokenRows& rows, int64_t piece) {
                                        .source_slots = source_table.data(),
                                        .source_slots_stride = static_cast<int64_t>(longest_source),
                                        .source_lens = source_lens,
-                                       .wanted = wanted});
+                                       .output_rows = output_rows});
     const std::vector<float> values = ReadAll(out);
     for (size_t i = 0; i < target.size(); ++i) {
       const float* row = values.data() + static_cast<int64_t>(i) * d_model;

@@ -16,13 +16,13 @@ TEST_CASE("StepShape: Rounded is at least as large, within the limits, a third p
   const ModelLimits limits = {.max_step_tokens = 300, .max_step_sequences = 300};
   for (int64_t n = 1; n <= 300; ++n) {
     INFO(n);
-    const StepShape shape = {.rows = n, .sequences = n, .wanted = n, .slots_stride = 7 * n};
+    const StepShape shape = {.rows = n, .sequences = n, .output_rows = n, .slots_stride = 7 * n};
     const StepShape rounded = shape.Rounded(limits);
     CHECK(rounded.rows >= n);
     CHECK(rounded.rows <= 300);
     if (n > 16) CHECK(3 * (rounded.rows - n) <= rounded.rows);
     CHECK(rounded.sequences == rounded.rows);
-    CHECK(rounded.wanted == rounded.rows);
+    CHECK(rounded.output_rows == rounded.rows);
     CHECK(rounded.slots_stride >= shape.slots_stride);
     CHECK(rounded.groups == 0);
     CHECK(rounded.Rounded(limits) == rounded);
@@ -37,7 +37,7 @@ TEST_CASE("StepShape: Rounded gives few shapes") {
   std::vector<StepShape> shapes;
   for (int64_t n = 1; n <= 256; ++n) {
     for (int64_t groups = 1; groups <= n; ++groups) {
-      const StepShape shape = {.rows = n, .sequences = n, .groups = groups, .wanted = n};
+      const StepShape shape = {.rows = n, .sequences = n, .groups = groups, .output_rows = n};
       shapes.push_back(shape.Rounded(limits));
       CHECK(shapes.back().groups >= groups);
     }
@@ -63,7 +63,7 @@ struct Batch {
             .source_slots = source_slots.data(),
             .source_slots_stride = 2,
             .source_lens = source_lens,
-            .wanted = wanted};
+            .output_rows = wanted};
   }
 };
 
@@ -81,7 +81,7 @@ TEST_CASE("StepArrays: Fill computes positions and slots, and pads inertly") {
   shape.rows = 6;
   shape.sequences = 5;
   shape.groups = 3;
-  shape.wanted = 4;
+  shape.output_rows = 4;
   shape.slots_stride = 8;
   shape.source_stride = 4;
   step.Fill(batch.View(), shape, 64);
@@ -92,7 +92,7 @@ TEST_CASE("StepArrays: Fill computes positions and slots, and pads inertly") {
   CHECK(Values(step.new_slots()) == Ints{12, 13, 20, 21, -1, -1});
   CHECK(Values(filled.offsets) == Ints{0, 1, 2, 4, 4, 4});
   CHECK(Values(filled.kv_lens) == Ints{3, 3, 2, 0, 0});
-  CHECK(Values(filled.wanted) == Ints{1, 3, 0, 0});
+  CHECK(Values(filled.output_rows) == Ints{1, 3, 0, 0});
   CHECK(Values({filled.slots + 8, 3}) == Ints{10, 11, 13});
   CHECK(Values(filled.group_offsets) == Ints{0, 2, 3, 3});
   CHECK(Values(step.group_offsets()) == Ints{0, 2, 4, 4});

@@ -89,7 +89,7 @@ TEST_CASE("T5: one GEMM writes the cross-attention keys and values of all decode
   std::vector<int32_t> slots(kRows);
   std::iota(slots.begin(), slots.end(), 32);
   int64_t before = model->stream().products();
-  model->ProjectCross(model->EncoderStates(), 0, slots);
+  model->ProjectCross(model->EncodedStates(), 0, slots);
   CHECK(model->stream().products() - before == 1);
 
   before = model->stream().products();
@@ -167,7 +167,7 @@ TEST_CASE("T5: beams share a source and read each other's slots") {
     runner.Encode({source}, kAll);
     std::vector<int32_t> source_slots(37);
     std::iota(source_slots.rbegin(), source_slots.rend(), 200);
-    model->ProjectCross(model->EncoderStates(), 0, source_slots);
+    model->ProjectCross(model->EncodedStates(), 0, source_slots);
     const std::vector<int32_t> source_lens = {37};
     const std::vector<int32_t> one = {0, 1}, prefix = {0, 17, 23}, prefix_offsets = {0, 3},
                                three = {3};
@@ -193,7 +193,7 @@ TEST_CASE("T5: beams share a source and read each other's slots") {
                                          .source_slots = source_slots.data(),
                                          .source_slots_stride = 37,
                                          .source_lens = source_lens,
-                                         .wanted = wanted});
+                                         .output_rows = wanted});
     REQUIRE(states.dim[0] == 2);
     CHECK(std::equal(states.f32(), states.f32() + d_model, apart.begin() + 4 * d_model));
     CHECK(std::equal(states.f32() + d_model, states.f32() + 2 * d_model,
@@ -216,7 +216,7 @@ TEST_CASE("T5: ProjectCross of copied encoder states gives the same keys and val
     std::fill(cache.as<float>(), cache.as<float>() + 64 * cache.page_elements(), 0.0f);
     std::vector<int32_t> slots(299);
     std::iota(slots.begin(), slots.end(), 0);
-    model->ProjectCross(model->EncoderStates().Rows(401, 700), 0, slots);
+    model->ProjectCross(model->EncodedStates().Rows(401, 700), 0, slots);
     std::vector<std::vector<float>> expected;
     for (int64_t i = 0; i < 19; ++i) expected.push_back(page(i));
     CHECK(*std::max_element(expected[18].begin(), expected[18].end()) > 0);
@@ -319,7 +319,7 @@ TEST_CASE("T5: no call of the forward pass allocates") {
       model->BeginEncode({.tokens = tokens, .offsets = offsets});
       while (!model->EncodeSlice(50)) {
       }
-      model->ProjectCross(model->EncoderStates().Rows(100, 300), 0, source_slots);
+      model->ProjectCross(model->EncodedStates().Rows(100, 300), 0, source_slots);
       const Tensor states = model->Decode({.tokens = prompt,
                                            .offsets = prompt_offsets,
                                            .kv_lens = kv_lens,
@@ -329,7 +329,7 @@ TEST_CASE("T5: no call of the forward pass allocates") {
                                            .source_slots = source_slots.data(),
                                            .source_slots_stride = 200,
                                            .source_lens = source_lens,
-                                           .wanted = wanted});
+                                           .output_rows = wanted});
       model->Logits(states, Tensor::F32(logits.data(), {1, model->config().vocab}));
     };
     run();

@@ -30,7 +30,7 @@ class RunningServer {
   void Reload() { signals_.reload = true; }
   void Terminate() { signals_.terminate = true; }
   // The effect of a second Ctrl-C.
-  void Hurry() { signals_.hurry = true; }
+  void Hurry() { signals_.skip_drain = true; }
   // Returns the body of an HTTP GET on the HTTP port, or "" if there is no response.
   std::string Get(const std::string& path) const;
   // Returns the same response with its status line and headers.

@@ -26,11 +26,11 @@ class StubModel : public Model {
     control_->encoded_tokens += rows_;
   }
   bool EncodeSlice(int64_t) override { return true; }
-  Tensor EncoderStates() const override {
+  Tensor EncodedStates() const override {
     return Tensor::F32(states_.data(), {rows_, config_.d_model});
   }
   Tensor EncodedRows(absl::Span<const int32_t> rows) override {
-    return EncoderStates().Rows(0, static_cast<int64_t>(rows.size()));
+    return EncodedStates().Rows(0, static_cast<int64_t>(rows.size()));
   }
   void ProjectCross(const Tensor&, int64_t, absl::Span<const int32_t>) override {}
 
@@ -42,7 +42,7 @@ class StubModel : public Model {
       Sleep(std::min(left, kSliceUs));
     }
     ++control_->steps;
-    const int64_t wanted = static_cast<int64_t>(batch.wanted.size());
+    const int64_t wanted = static_cast<int64_t>(batch.output_rows.size());
     decoded_.assign(static_cast<size_t>(wanted * config_.d_model), 0.0f);
     lens_.assign(batch.kv_lens.begin(), batch.kv_lens.end());
     slots_.assign(batch.slots, batch.slots + batch.kv_lens.size() * batch.slots_stride);

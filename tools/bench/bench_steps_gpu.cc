@@ -134,10 +134,10 @@ LinearWeight Memory::Weight(int64_t n, int64_t k, bool gated) {
 template <typename T>
 absl::Span<const T> Memory::Plan(const std::vector<T>& values) {
   const auto bytes = static_cast<int64_t>(values.size() * sizeof(T));
-  Buffer buffer = Take(device_->AllocateMirrored(bytes));
+  Buffer buffer = Take(device_->AllocatePinned(bytes));
   T* data = buffer.as<T>();
   std::copy(values.begin(), values.end(), data);
-  device_->Upload(data, bytes);
+  device_->CopyH2D(data, bytes);
   blocks_.push_back(std::move(buffer));
   return {data, values.size()};
 }
@@ -297,7 +297,7 @@ Step::Step(const Decoder& decoder, const StepSize& size, const Flags& flags, Dev
   }
   scratch_ = memory_.Empty(DType::kI8, {scratch});
   constexpr int64_t kBudgetUs = 5'000'000;
-  if (flags.measures) CheckOk(MeasureProducts(*device, kBudgetUs, [this] { Queue(); }));
+  if (flags.measures) CheckOk(AutotuneGemms(*device, kBudgetUs, [this] { Queue(); }));
   Queue();  // libraries choose and load their kernels
   CheckOk(stream_.Synchronize());
   kinds_.clear();
@@ -318,7 +318,7 @@ void Step::Normed(const char* kind, LinearArgs args) {
     args.x = normed_;
     args.x_squares = std::exchange(squares_, {});
     args.norm_eps = 1e-6f;
-  } else if (LinearTakesNorm(*args.w, size_.rows, stream_)) {
+  } else if (SupportsFusedNorm(*args.w, size_.rows, stream_)) {
     args.norm_gamma = decoder_.gamma;
     args.norm_beta = decoder_.beta;
     args.norm_eps = 1e-6f;
@@ -340,9 +340,9 @@ void Step::Residual(const char* kind, const Tensor& x, const LinearWeight& w,
                     const LinearWeight* next) {
   LinearArgs args = {.x = x, .w = &w, .residual = x_, .y = x_, .scratch = scratch_};
   if (!model_.cross) args.bias = decoder_.bias.Rows(0, w.n());
-  const int64_t rows = size_.rows, parts = LinearNormParts(w, rows, stream_);
+  const int64_t rows = size_.rows, parts = SplitNormParts(w, rows, stream_);
   const bool halves = model_.cross && !whole_norms_ && next != nullptr && parts > 0;
-  if (halves && LinearTakesSquares(*next, rows, stream_)) {
+  if (halves && SupportsSplitNormInput(*next, rows, stream_)) {
     squares_ = Tensor::Dense(square_memory_.data, DType::kF32, {rows, parts});
     args.next_norm = {decoder_.gamma, normed_, squares_};
   }
@@ -371,7 +371,7 @@ void Step::Attend(const char* kind, int64_t layer, bool cross) {
 void Step::QueueLayer(int64_t i) {
   const Layer& w = decoder_.layers[static_cast<size_t>(i)];
   const Tensor q = qkv_.Columns(0, model_.inner);
-  const bool stores = LinearStoresKv(w.qkv, size_.rows, stream_);
+  const bool stores = SupportsKvStore(w.qkv, size_.rows, stream_);
   KvOutput kv;
   if (stores) kv = {.cache = &cache_, .layer = i, .slots = new_slots_};
   Normed("qkv", {.w = &w.qkv, .y = qkv_, .kv = kv});
@@ -425,7 +425,7 @@ void Step::Queue() {
 
 double Step::Micros(const std::string& left_out) {
   left_out_ = left_out;
-  std::unique_ptr<DeviceGraph> graph = stream_.device().Record([&] { Queue(); });
+  std::unique_ptr<CudaGraph> graph = stream_.device().CaptureGraph([&] { Queue(); });
   if (graph == nullptr) CheckOk(absl::InternalError("a step cannot be recorded"));
   auto queue = static_cast<cudaStream_t>(stream_.device().queue());
   cudaEvent_t begin, end;
@@ -436,7 +436,7 @@ double Step::Micros(const std::string& left_out) {
       4;  // one after the other: what comes before the first kernel counts little
   for (int turn = 0; turn < 15; ++turn) {
     cudaEventRecord(begin, queue);
-    for (int i = 0; i < kReplays; ++i) stream_.device().Replay(*graph);
+    for (int i = 0; i < kReplays; ++i) stream_.device().LaunchGraph(*graph);
     cudaEventRecord(end, queue);
     CheckOk(stream_.Synchronize());
     float elapsed = 0;

@@ -66,10 +66,10 @@ class GpuBench {
   template <typename T>
   absl::Span<const T> Plan(const std::vector<T>& values) {
     const auto bytes = static_cast<int64_t>(values.size() * sizeof(T));
-    Buffer buffer = Take(device().AllocateMirrored(bytes));
+    Buffer buffer = Take(device().AllocatePinned(bytes));
     T* data = buffer.as<T>();
     std::copy(values.begin(), values.end(), data);
-    device().Upload(data, bytes);
+    device().CopyH2D(data, bytes);
     memory_.push_back(std::move(buffer));
     return {data, values.size()};
   }

@@ -177,7 +177,7 @@ void AddLoadFlags(CLI::App* command, LoadFlags* flags) {
       ->group(kGroup);
 }
 
-absl::Status SettleLoad(LoadFlags* flags) {
+absl::Status ValidateLoad(LoadFlags* flags) {
   LoadShape& shape = flags->shape;
   Pacing& pacing = flags->pacing;
   if ((shape.request_rate > 0) == (pacing.concurrency > 0)) {

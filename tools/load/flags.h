@@ -24,9 +24,9 @@ void AddLoadFlags(CLI::App* command, LoadFlags* flags);
 
 // Validates the flags, reads the prompts file and fills `flags->shape` except `vocab`, which the
 // caller takes from its target. INVALID_ARGUMENT names the flag.
-absl::Status SettleLoad(LoadFlags* flags);
+absl::Status ValidateLoad(LoadFlags* flags);
 
-// Runs the load after SettleLoad, then prints and writes its report, which includes `conditions`
+// Runs the load after ValidateLoad, then prints and writes its report, which includes `conditions`
 // and `configuration`. Returns the exit code: kExitRemote if no measured request ended OK.
 int RunAndReport(const LoadFlags& flags, LoadTarget* target, nlohmann::ordered_json conditions,
                  nlohmann::ordered_json configuration);

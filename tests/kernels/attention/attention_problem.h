@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/attention/attention.h"
-#include "tests/kernels/place.h"
+#include "tests/kernels/backend.h"
 #include "tests/kernels/random_data.h"
 
 namespace quintet::attention_test {
@@ -31,15 +31,15 @@ struct Shape {
   int64_t knots = 9;        // knots of the FIRE network
 };
 
-// Combinations of dtype and row gap to test on a place. A gap of 8 elements permits vector loads.
+// Combinations of dtype and row gap to test on a backend. A gap of 8 elements permits vector loads.
 // With QUINTET_BRIEF_TESTS the seed selects which dtype gets which gap, and whether f32 is tested.
 struct Layout {
   DType dtype;
   int64_t gap;
 };
-inline std::vector<Layout> Layouts(const Place& place, uint32_t seed) {
+inline std::vector<Layout> Layouts(const TestBackend& backend, uint32_t seed) {
   std::vector<Layout> layouts;
-  for (DType dtype : place.float_types()) {
+  for (DType dtype : backend.float_types()) {
     if (dtype == DType::kF32) {
       if (!Brief() || seed / 4 % 2 == 0) layouts.push_back({dtype, 3});
       continue;
@@ -234,34 +234,35 @@ struct CachedKeys {
 
 // A problem in memory that ops can read, and the same keys and values in a cache.
 struct Inputs {
-  Inputs(const Problem& p, const CachedKeys* cached, Place& place) : problem(p), bias(p.bias) {
+  Inputs(const Problem& p, const CachedKeys* cached, TestBackend& backend)
+      : problem(p), bias(p.bias) {
     const int64_t heads = p.shape.heads;
-    q = View(place.Put(p.q_data, {p.q_offsets.back(), heads, p.shape.head_dim}, p.dtype),
+    q = View(backend.Put(p.q_data, {p.q_offsets.back(), heads, p.shape.head_dim}, p.dtype),
              p.q_stride);
-    k = View(place.Put(p.kv_data, {p.kv_offsets.back(), heads, p.shape.head_dim}, p.dtype),
+    k = View(backend.Put(p.kv_data, {p.kv_offsets.back(), heads, p.shape.head_dim}, p.dtype),
              p.kv_stride);
     v = k;
     v.data = k.as<char>() + p.width() * DTypeBytes(p.dtype);
     if (bias.kind == BiasKind::kTable) {
-      bias.table = place.Put(p.table, {heads, 2 * bias.saturation + 1});
+      bias.table = backend.Put(p.table, {heads, 2 * bias.saturation + 1});
     } else if (bias.kind == BiasKind::kAlibi) {
-      bias.slopes = place.Put(p.table, {heads});
+      bias.slopes = backend.Put(p.table, {heads});
     } else if (bias.kind == BiasKind::kFire) {
       const int64_t knots = p.shape.knots;
-      bias.knots = place.Put(p.knots, {knots});
-      bias.segment_slope = place.Put(p.table, {heads, knots + 1});
-      bias.segment_offset = place.Put(p.offsets, {heads, knots + 1});
+      bias.knots = backend.Put(p.knots, {knots});
+      bias.segment_slope = backend.Put(p.table, {heads, knots + 1});
+      bias.segment_offset = backend.Put(p.offsets, {heads, knots + 1});
     }
-    q_offsets = place.Plan(p.q_offsets);
-    kv_offsets = place.Plan(p.kv_offsets);
-    positions = place.Plan(p.shape.positions);
+    q_offsets = backend.Plan(p.q_offsets);
+    kv_offsets = backend.Plan(p.kv_offsets);
+    positions = backend.Plan(p.shape.positions);
     if (cached == nullptr) return;
     cache = cached->cache;
     cache.data =
-        place.Put(cached->values, {static_cast<int64_t>(cached->values.size())}, p.dtype).data;
-    slots = place.Plan(cached->slots);
+        backend.Put(cached->values, {static_cast<int64_t>(cached->values.size())}, p.dtype).data;
+    slots = backend.Plan(cached->slots);
     slots_stride = cached->stride;
-    kv_lens = place.Plan(p.shape.kv_lens);
+    kv_lens = backend.Plan(p.shape.kv_lens);
   }
 
   AttentionArgs Args(bool from_cache) const {
@@ -305,15 +306,15 @@ inline int64_t ScratchBytes(const AttentionArgs& args, const Stream& stream) {
 }
 
 // Runs the op with poisoned output and scratch memory; returns [q_total, heads, head_dim].
-inline std::vector<float> Run(AttentionArgs args, Place& place, Stream& stream) {
+inline std::vector<float> Run(AttentionArgs args, TestBackend& backend, Stream& stream) {
   const int64_t heads = args.q.dim[1], dim = args.q.dim[2];
-  args.out = place.Poisoned(args.q.dtype, {args.q.dim[0], heads, dim});
-  args.scratch = place.Scratch(ScratchBytes(args, stream));
+  args.out = backend.Poisoned(args.q.dtype, {args.q.dim[0], heads, dim});
+  args.scratch = backend.Scratch(ScratchBytes(args, stream));
   Attention(args, stream);
-  return place.Floats(args.out);
+  return backend.Floats(args.out);
 }
-inline std::vector<float> Run(const AttentionArgs& args, Place& place) {
-  return Run(args, place, place.stream());
+inline std::vector<float> Run(const AttentionArgs& args, TestBackend& backend) {
+  return Run(args, backend, backend.stream());
 }
 
 inline double WorstError(const std::vector<float>& got, const std::vector<double>& expected) {

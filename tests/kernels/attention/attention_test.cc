@@ -5,15 +5,15 @@ namespace quintet::attention_test {
 namespace {
 
 void CheckShape(Shape shape, uint32_t seed) {
-  ForEachPlace([&](Place& place) {
-    for (const Layout& layout : Layouts(place, seed)) {
+  ForEachBackend([&](TestBackend& backend) {
+    for (const Layout& layout : Layouts(backend, seed)) {
       shape.gap = layout.gap;
       const Problem problem(shape, seed, layout.dtype);
       const CachedKeys cached(problem, seed + 1);
-      const Inputs inputs(problem, &cached, place);
+      const Inputs inputs(problem, &cached, backend);
       const std::vector<double> expected = Reference(problem);
-      const std::vector<float> packed = Run(inputs.Args(false), place);
-      const std::vector<float> in_cache = Run(inputs.Args(true), place);
+      const std::vector<float> packed = Run(inputs.Args(false), backend);
+      const std::vector<float> in_cache = Run(inputs.Args(true), backend);
       if (layout.dtype == DType::kF32) {
         CHECK(WorstError(packed, expected) < 4e-6);
         CHECK(SameBits(packed, in_cache));
@@ -154,8 +154,8 @@ TEST_CASE("FIRE bias with few and many knots", "[attention]") {
 // score.
 TEST_CASE("ALiBi with a distant key that has a large score", "[attention]") {
   for (int64_t dim : {64, 128}) {
-    ForEachPlace([&](Place& place) {
-      for (const Layout& layout : Layouts(place, 8)) {
+    ForEachBackend([&](TestBackend& backend) {
+      for (const Layout& layout : Layouts(backend, 8)) {
         Problem problem({.heads = 2,
                          .head_dim = dim,
                          .q_lens = Pick({200, 40}, {70, 10}),
@@ -172,8 +172,8 @@ TEST_CASE("ALiBi with a distant key that has a large score", "[attention]") {
         const std::vector<double> expected = Reference(problem);
         const size_t at = static_cast<size_t>((20 * 2 + 1) * dim);
         REQUIRE(std::abs(expected[at] - double{problem.Value(130, 1)[0]}) < 1e-6);
-        const Inputs inputs(problem, nullptr, place);
-        const std::vector<float> out = Run(inputs.Args(false), place);
+        const Inputs inputs(problem, nullptr, backend);
+        const std::vector<float> out = Run(inputs.Args(false), backend);
         const double tolerance = layout.dtype == DType::kF32 ? 1e-4 : Tolerance(layout.dtype);
         CHECK(RelativeError(out, expected) < tolerance);
         const std::vector<float> row(out.begin() + static_cast<int64_t>(at),
@@ -230,8 +230,8 @@ TEST_CASE("attention of one query and many keys", "[attention]") {
 }
 
 TEST_CASE("a query without visible keys gives zeros", "[attention]") {
-  ForEachPlace([&](Place& place) {
-    for (DType dtype : place.float_types()) {
+  ForEachBackend([&](TestBackend& backend) {
+    for (DType dtype : backend.float_types()) {
       const Problem problem({.heads = 2,
                              .head_dim = 16,
                              .q_lens = {20, 3},
@@ -240,8 +240,8 @@ TEST_CASE("a query without visible keys gives zeros", "[attention]") {
                              .causal = true,
                              .gap = 8},
                             5, dtype);
-      const Inputs inputs(problem, nullptr, place);
-      const std::vector<float> out = Run(inputs.Args(false), place);
+      const Inputs inputs(problem, nullptr, backend);
+      const std::vector<float> out = Run(inputs.Args(false), backend);
       CHECK(WorstError(out, Reference(problem)) < (dtype == DType::kF32 ? 2e-6 : 0.02));
       for (int64_t row : {0, 14, 20, 22}) {
         for (int64_t i = 0; i < 32; ++i) REQUIRE(out[static_cast<size_t>(row * 32 + i)] == 0.0f);
@@ -253,10 +253,10 @@ TEST_CASE("a query without visible keys gives zeros", "[attention]") {
 
 // Arguments for rows [begin, end) of sequence s of a problem.
 AttentionArgs Slice(const Inputs& inputs, bool from_cache, size_t s, int64_t begin, int64_t end,
-                    Place& place) {
+                    TestBackend& backend) {
   const Problem& p = inputs.problem;
   AttentionArgs args = inputs.Args(from_cache);
-  const absl::Span<const int32_t> numbers = place.Plan(std::vector<int32_t>{
+  const absl::Span<const int32_t> numbers = backend.Plan(std::vector<int32_t>{
       0, static_cast<int32_t>(end - begin), static_cast<int32_t>(p.Position(s) + begin),
       p.kv_offsets[s], p.kv_offsets[s + 1], p.shape.kv_lens[s]});
   args.q = args.q.Rows(p.q_offsets[s] + begin, p.q_offsets[s] + end);
@@ -286,14 +286,14 @@ TEST_CASE(
                            .scale = 0.3f},
                           21);
     const CachedKeys cached(problem, 22);
-    ForEachPlace([&](Place& place) {
-      const Inputs inputs(problem, &cached, place);
-      const std::vector<float> whole = Run(inputs.Args(false), place);
-      if (place.stream().backend() == Backend::kCpu) {
+    ForEachBackend([&](TestBackend& backend) {
+      const Inputs inputs(problem, &cached, backend);
+      const std::vector<float> whole = Run(inputs.Args(false), backend);
+      if (backend.stream().backend() == Backend::kCpu) {
         for (int threads : {1, 2, 4}) {
           ThreadPool pool(threads);
           Stream stream(&pool);
-          CHECK(SameBits(whole, Run(inputs.Args(false), place, stream)));
+          CHECK(SameBits(whole, Run(inputs.Args(false), backend, stream)));
         }
       }
       for (size_t s = 0; s < 3; ++s) {
@@ -301,7 +301,7 @@ TEST_CASE(
           for (int64_t begin = 0; begin < problem.shape.q_lens[s]; begin += step) {
             const int64_t end = std::min<int64_t>(begin + step, problem.shape.q_lens[s]);
             const std::vector<float> part =
-                Run(Slice(inputs, step % 2 == 0, s, begin, end, place), place);
+                Run(Slice(inputs, step % 2 == 0, s, begin, end, backend), backend);
             const float* expected = whole.data() + (problem.q_offsets[s] + begin) * problem.width();
             REQUIRE(std::memcmp(part.data(), expected, part.size() * sizeof(float)) == 0);
           }
@@ -312,8 +312,8 @@ TEST_CASE(
 }
 
 TEST_CASE("attention output may alias the queries", "[attention]") {
-  ForEachPlace([&](Place& place) {
-    for (DType dtype : place.float_types()) {
+  ForEachBackend([&](TestBackend& backend) {
+    for (DType dtype : backend.float_types()) {
       const Problem problem({.heads = 3,
                              .head_dim = 40,
                              .q_lens = {70, 2},
@@ -323,13 +323,13 @@ TEST_CASE("attention output may alias the queries", "[attention]") {
                              .bias = BiasKind::kTable,
                              .gap = 8},
                             31, dtype);
-      const Inputs inputs(problem, nullptr, place);
+      const Inputs inputs(problem, nullptr, backend);
       AttentionArgs args = inputs.Args(false);
-      const std::vector<float> expected = Run(args, place);
+      const std::vector<float> expected = Run(args, backend);
       args.out = args.q;
-      args.scratch = place.Scratch(ScratchBytes(args, place.stream()));
-      Attention(args, place.stream());
-      CHECK(SameBits(place.Floats(args.q), expected));
+      args.scratch = backend.Scratch(ScratchBytes(args, backend.stream()));
+      Attention(args, backend.stream());
+      CHECK(SameBits(backend.Floats(args.q), expected));
     }
   });
 }
@@ -345,9 +345,9 @@ TEST_CASE("attention with very different and with equal scores", "[attention]") 
                     41);
     for (float& q : problem.q_data) q *= factor;
     const double tolerance = factor == 100.0f ? 2e-3 : 4e-6;  // scores up to 300 have error 3e-5
-    ForEachPlace([&](Place& place) {
-      const Inputs inputs(problem, nullptr, place);
-      CHECK(WorstError(Run(inputs.Args(false), place), Reference(problem)) < tolerance);
+    ForEachBackend([&](TestBackend& backend) {
+      const Inputs inputs(problem, nullptr, backend);
+      CHECK(WorstError(Run(inputs.Args(false), backend), Reference(problem)) < tolerance);
     });
   }
 }
@@ -361,8 +361,8 @@ TEST_CASE("attention with scores that increase along the keys", "[attention]") {
   uint32_t seed = 71;
   for (const auto& growth : growths) {
     for (int64_t dim : {64, 128}) {
-      ForEachPlace([&](Place& place) {
-        for (DType dtype : place.float_types()) {
+      ForEachBackend([&](TestBackend& backend) {
+        for (DType dtype : backend.float_types()) {
           Problem problem({.heads = Pick<int64_t>(2, 1),
                            .head_dim = dim,
                            .q_lens = Pick({130, 20}, {70, 20}),
@@ -379,8 +379,8 @@ TEST_CASE("attention with scores that increase along the keys", "[attention]") {
             }
           }
           problem.kv_data = RoundedTo(dtype, problem.kv_data);
-          const Inputs inputs(problem, nullptr, place);
-          const std::vector<float> out = Run(inputs.Args(false), place);
+          const Inputs inputs(problem, nullptr, backend);
+          const std::vector<float> out = Run(inputs.Args(false), backend);
           const double tolerance = dtype == DType::kF32 ? 1e-3 : Tolerance(dtype);
           CHECK(RelativeError(out, Reference(problem)) < tolerance);
         }
@@ -418,26 +418,26 @@ TEST_CASE("attention reads keys that the previous op has written", "[attention]"
     shape.causal = true;
     shape.gap = 8;
     shape.scale = 0.125f;
-    ForEachPlace([&](Place& place) {
-      for (DType dtype : place.float_types()) {
+    ForEachBackend([&](TestBackend& backend) {
+      for (DType dtype : backend.float_types()) {
         const Problem problem(shape, 51, dtype);
         const std::vector<double> expected = Reference(problem);
         CachedKeys cached(problem, 52);
-        const absl::Span<const int32_t> missing = place.Plan(TakeOwnKeys(problem, cached));
+        const absl::Span<const int32_t> missing = backend.Plan(TakeOwnKeys(problem, cached));
         for (int repeat = 0; repeat < Pick(4, 2); ++repeat) {
-          const Inputs inputs(problem, &cached, place);
+          const Inputs inputs(problem, &cached, backend);
           AttentionArgs args = inputs.Args(true);
-          args.out = place.Poisoned(dtype, {args.q.dim[0], shape.heads, shape.head_dim});
-          args.scratch = place.Scratch(ScratchBytes(args, place.stream()));
+          args.out = backend.Poisoned(dtype, {args.q.dim[0], shape.heads, shape.head_dim});
+          args.scratch = backend.Scratch(ScratchBytes(args, backend.stream()));
           args.fresh = FreshKeys::kOwn;
           StoreKv(
               {.k = inputs.k, .v = inputs.v, .cache = &inputs.cache, .layer = 1, .slots = missing},
-              place.stream());
-          Attention(args, place.stream());
-          const std::vector<float> own = place.Floats(args.out);
+              backend.stream());
+          Attention(args, backend.stream());
+          const std::vector<float> own = backend.Floats(args.out);
           args.fresh = repeat % 2 == 0 ? FreshKeys::kNone : FreshKeys::kAny;
-          Attention(args, place.stream());
-          CHECK(SameBits(place.Floats(args.out), own));
+          Attention(args, backend.stream());
+          CHECK(SameBits(backend.Floats(args.out), own));
           if (dtype == DType::kF32) {
             CHECK(WorstError(own, expected) < 4e-6);
           } else {
@@ -450,15 +450,16 @@ TEST_CASE("attention reads keys that the previous op has written", "[attention]"
 }
 
 TEST_CASE("attention without sequences or keys", "[attention]") {
-  ForEachPlace([&](Place& place) {
-    for (DType dtype : place.float_types()) {
+  ForEachBackend([&](TestBackend& backend) {
+    for (DType dtype : backend.float_types()) {
       const Problem none({.heads = 2, .head_dim = 8, .q_lens = {}, .kv_lens = {}, .positions = {}},
                          1, dtype);
-      CHECK(Run(Inputs(none, nullptr, place).Args(false), place).empty());
+      CHECK(Run(Inputs(none, nullptr, backend).Args(false), backend).empty());
       const Problem no_keys(
           {.heads = 2, .head_dim = 8, .q_lens = {2, 40}, .kv_lens = {0, 0}, .positions = {}}, 1,
           dtype);
-      for (float x : Run(Inputs(no_keys, nullptr, place).Args(false), place)) REQUIRE(x == 0.0f);
+      for (float x : Run(Inputs(no_keys, nullptr, backend).Args(false), backend))
+        REQUIRE(x == 0.0f);
     }
   });
 }

@@ -134,13 +134,13 @@ struct Columns {
     SummariseMask(mask.columns(), p.kv_offsets, absl::MakeSpan(tiles));
   }
 
-  ColumnMask On(Place& place, const std::vector<MaskTile>& summaries) const {
-    return {place.Plan(lower_begin), place.Plan(lower_end), place.Plan(upper_begin),
-            place.Plan(upper_end), place.Plan(summaries)};
+  ColumnMask On(TestBackend& backend, const std::vector<MaskTile>& summaries) const {
+    return {backend.Plan(lower_begin), backend.Plan(lower_end), backend.Plan(upper_begin),
+            backend.Plan(upper_end), backend.Plan(summaries)};
   }
   // Tile summaries that force the kernel to evaluate the mask for every pair.
   std::vector<MaskTile> Dense() const {
-    constexpr MaskRun kAnything = {INT_MIN, INT_MAX, INT_MIN, INT_MAX};
+    constexpr MaskRange kAnything = {INT_MIN, INT_MAX, INT_MIN, INT_MAX};
     return std::vector<MaskTile>(tiles.size(), MaskTile{kAnything, kAnything});
   }
 
@@ -151,8 +151,8 @@ struct Columns {
 void CheckFamily(const Family& family, Shape shape, uint32_t seed) {
   INFO(family.name << " head_dim " << shape.head_dim);
   shape.causal = family.causal;
-  ForEachPlace([&](Place& place) {
-    for (DType dtype : place.float_types()) {
+  ForEachBackend([&](TestBackend& backend) {
+    for (DType dtype : backend.float_types()) {
       if (Brief() && (dtype == DType::kBF16) == (seed / 2 % 2 == 0)) continue;
       if (Brief() && dtype == DType::kF32 && shape.head_dim > 64) continue;
       Problem problem(shape, seed, dtype);
@@ -160,12 +160,12 @@ void CheckFamily(const Family& family, Shape shape, uint32_t seed) {
         return family.hidden(i, j, problem.shape.kv_lens[s]);
       };
       const Columns columns(family, problem);
-      const Inputs inputs(problem, nullptr, place);
+      const Inputs inputs(problem, nullptr, backend);
       AttentionArgs args = inputs.Args(false);
-      const ColumnMask mask = columns.On(place, columns.tiles);
-      const ColumnMask dense = columns.On(place, columns.Dense());
+      const ColumnMask mask = columns.On(backend, columns.tiles);
+      const ColumnMask dense = columns.On(backend, columns.Dense());
       args.mask = &mask;
-      const std::vector<float> out = Run(args, place);
+      const std::vector<float> out = Run(args, backend);
       const std::vector<double> expected = Reference(problem);
       if (dtype == DType::kF32) {
         CHECK(WorstError(out, expected) < 4e-6);
@@ -176,7 +176,7 @@ void CheckFamily(const Family& family, Shape shape, uint32_t seed) {
       for (size_t i = 0; i < out.size(); ++i) not_zero += expected[i] == 0 && out[i] != 0;
       CHECK(not_zero == 0);
       args.mask = &dense;
-      CHECK(SameBits(out, Run(args, place)));
+      CHECK(SameBits(out, Run(args, backend)));
     }
   });
 }
@@ -226,9 +226,10 @@ TEST_CASE("tile classification of the example mask in the paper", "[attention]")
   const std::vector<int32_t> begin = {13, 5, 5, 5, 6, 6, 9, 9, 9, 12, 12, 12, 16, 16, 16, 16};
   const std::vector<int32_t> end = {15, 14, 14, 15, 12, 12, 11, 11, 16, 16, 16, 16, 16, 16, 16, 16};
   const MaskColumns columns{begin.data(), end.data(), nullptr, nullptr};
-  const TileView kAll = TileView::kAll, kSome = TileView::kSome, kNone = TileView::kNone;
+  const TileVisibility kAll = TileVisibility::kAll, kSome = TileVisibility::kSome,
+                       kNone = TileVisibility::kNone;
   // Tiles on and below the diagonal. The effect of causality on diagonal tiles is not included.
-  const std::vector<std::vector<TileView>> expected = {
+  const std::vector<std::vector<TileVisibility>> expected = {
       {kAll}, {kSome, kSome}, {kSome, kSome, kSome}, {kSome, kAll, kNone, kAll}};
   for (int row = 0; row < 4; ++row) {
     for (int column = 0; column <= row; ++column) {

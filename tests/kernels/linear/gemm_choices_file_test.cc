@@ -16,9 +16,9 @@ namespace quintet {
 namespace {
 
 constexpr char kKind[] = "A card, 132 multiprocessors, driver 1/2";
-constexpr ProductChoices::Key kKey = {48, 768, 3072, 3072, 768, 768, 256, 256, 256, 7};
+constexpr GemmAlgorithmChoices::Key kKey = {48, 768, 3072, 3072, 768, 768, 256, 256, 256, 7};
 
-constexpr ProductChoices::Key kOtherKey = {96, 768, 3072, 3072, 768, 768, 256, 256, 256, 7};
+constexpr GemmAlgorithmChoices::Key kOtherKey = {96, 768, 3072, 3072, 768, 768, 256, 256, 256, 7};
 
 // Sets an environment variable and restores it at the end.
 class Variable {
@@ -64,36 +64,36 @@ class Folder {
 
 TEST_CASE("product choices are stored in a directory that is created if needed") {
   const Folder folder;
-  ProductChoices choices, read;
-  CHECK(LoadProductChoices(folder.cache(), kKind, &read).ok());
+  GemmAlgorithmChoices choices, read;
+  CHECK(LoadGemmAlgorithmChoices(folder.cache(), kKind, &read).ok());
   choices.Add(kKey, 2);
-  REQUIRE(SaveProductChoices(folder.cache(), kKind, choices).ok());
-  REQUIRE(LoadProductChoices(folder.cache(), kKind, &read).ok());
+  REQUIRE(SaveGemmAlgorithmChoices(folder.cache(), kKind, choices).ok());
+  REQUIRE(LoadGemmAlgorithmChoices(folder.cache(), kKind, &read).ok());
   CHECK(read.Find(kKey) == 2);
   CHECK(folder.files().size() == 1);  // no temporary file is left
-  ProductChoices of_another;
-  CHECK(LoadProductChoices(folder.cache(), "another card", &of_another).ok());
+  GemmAlgorithmChoices of_another;
+  CHECK(LoadGemmAlgorithmChoices(folder.cache(), "another card", &of_another).ok());
   CHECK(of_another.size() == 0);
 }
 
 TEST_CASE("without new choices, or a directory, nothing is written") {
   const Folder folder;
-  CHECK(SaveProductChoices(folder.cache(), kKind, ProductChoices()).ok());
+  CHECK(SaveGemmAlgorithmChoices(folder.cache(), kKind, GemmAlgorithmChoices()).ok());
   CHECK_FALSE(std::filesystem::exists(folder.cache()));
-  ProductChoices choices;
+  GemmAlgorithmChoices choices;
   choices.Add(kKey, 2);
-  CHECK(SaveProductChoices("", kKind, choices).ok());
-  CHECK(LoadProductChoices("", kKind, &choices).ok());
+  CHECK(SaveGemmAlgorithmChoices("", kKind, choices).ok());
+  CHECK(LoadGemmAlgorithmChoices("", kKind, &choices).ok());
 }
 
 TEST_CASE("choices that another process stored for other shapes are kept") {
   const Folder folder;
-  ProductChoices first, second, read;
+  GemmAlgorithmChoices first, second, read;
   first.Add(kKey, 2);
   second.Add(kOtherKey, 3);
-  REQUIRE(SaveProductChoices(folder.cache(), kKind, first).ok());
-  REQUIRE(SaveProductChoices(folder.cache(), kKind, second).ok());
-  REQUIRE(LoadProductChoices(folder.cache(), kKind, &read).ok());
+  REQUIRE(SaveGemmAlgorithmChoices(folder.cache(), kKind, first).ok());
+  REQUIRE(SaveGemmAlgorithmChoices(folder.cache(), kKind, second).ok());
+  REQUIRE(LoadGemmAlgorithmChoices(folder.cache(), kKind, &read).ok());
   CHECK(read.Find(kKey) == 2);
   CHECK(read.Find(kOtherKey) == 3);
 }
@@ -114,45 +114,45 @@ TEST_CASE("the directory of product choices comes from the environment") {
 
 TEST_CASE("a damaged file of product choices is reported, then replaced") {
   const Folder folder;
-  ProductChoices choices;
+  GemmAlgorithmChoices choices;
   choices.Add(kKey, 2);
-  REQUIRE(SaveProductChoices(folder.cache(), kKind, choices).ok());
+  REQUIRE(SaveGemmAlgorithmChoices(folder.cache(), kKind, choices).ok());
   const std::string file = folder.files().at(0);
-  ProductChoices read;
+  GemmAlgorithmChoices read;
   const std::string whole = choices.Text(kKind);
   for (const std::string& damaged :
        {std::string(), whole.substr(0, whole.size() / 2), whole + "more", std::string(100, '\0'),
-        std::string(ProductChoices::kMostTextBytes + 100, '9')}) {
+        std::string(GemmAlgorithmChoices::kMostTextBytes + 100, '9')}) {
     std::ofstream(file, std::ios::binary | std::ios::trunc) << damaged;
-    CHECK(absl::IsDataLoss(LoadProductChoices(folder.cache(), kKind, &read)));
+    CHECK(absl::IsDataLoss(LoadGemmAlgorithmChoices(folder.cache(), kKind, &read)));
     CHECK(read.size() == 0);
   }
-  REQUIRE(SaveProductChoices(folder.cache(), kKind, choices).ok());
-  CHECK(LoadProductChoices(folder.cache(), kKind, &read).ok());
+  REQUIRE(SaveGemmAlgorithmChoices(folder.cache(), kKind, choices).ok());
+  CHECK(LoadGemmAlgorithmChoices(folder.cache(), kKind, &read).ok());
   CHECK(read.size() == 1);
 }
 
 TEST_CASE("only regular files are read as product choices") {
   const Folder folder;
-  ProductChoices choices;
+  GemmAlgorithmChoices choices;
   choices.Add(kKey, 2);
-  REQUIRE(SaveProductChoices(folder.cache(), kKind, choices).ok());
+  REQUIRE(SaveGemmAlgorithmChoices(folder.cache(), kKind, choices).ok());
   const std::string file = folder.files().at(0);
   std::filesystem::rename(file, file + ".moved");
   std::filesystem::create_symlink(file + ".moved", file);
-  CHECK(absl::IsUnavailable(LoadProductChoices(folder.cache(), kKind, &choices)));
+  CHECK(absl::IsUnavailable(LoadGemmAlgorithmChoices(folder.cache(), kKind, &choices)));
   std::filesystem::remove(file);
   REQUIRE(mkfifo(file.c_str(), 0600) == 0);  // opening it would block
-  CHECK(absl::IsUnavailable(LoadProductChoices(folder.cache(), kKind, &choices)));
+  CHECK(absl::IsUnavailable(LoadGemmAlgorithmChoices(folder.cache(), kKind, &choices)));
 }
 
 TEST_CASE("a cache directory that cannot be written is an error, not a crash") {
   const Folder folder;
   std::filesystem::create_directories(std::filesystem::path(folder.cache()).parent_path());
   std::ofstream(folder.cache()) << "a file where the directory should be";
-  ProductChoices choices;
+  GemmAlgorithmChoices choices;
   choices.Add(kKey, 2);
-  CHECK(absl::IsUnavailable(SaveProductChoices(folder.cache(), kKind, choices)));
+  CHECK(absl::IsUnavailable(SaveGemmAlgorithmChoices(folder.cache(), kKind, choices)));
 }
 
 }  // namespace

@@ -8,11 +8,11 @@ namespace quintet {
 namespace {
 
 constexpr char kDevice[] = "a card, 132 multiprocessors, CUDA driver 13000, cuBLASLt 130100";
-constexpr ProductChoices::Key kKey = {48, 768, 3072, 3072, 768, 768, 256, 256, 256, -7};
-constexpr ProductChoices::Key kOther = {96, 768, 3072, 3072, 768, 768, 256, 256, 256, 5};
+constexpr GemmAlgorithmChoices::Key kKey = {48, 768, 3072, 3072, 768, 768, 256, 256, 256, -7};
+constexpr GemmAlgorithmChoices::Key kOther = {96, 768, 3072, 3072, 768, 768, 256, 256, 256, 5};
 
-ProductChoices Two() {
-  ProductChoices choices;
+GemmAlgorithmChoices Two() {
+  GemmAlgorithmChoices choices;
   choices.Add(kKey, 3);
   choices.Add(kOther, 0);
   return choices;
@@ -20,7 +20,7 @@ ProductChoices Two() {
 
 TEST_CASE("GEMM plans round-trip through their text form") {
   const std::string text = Two().Text(kDevice);
-  ProductChoices read;
+  GemmAlgorithmChoices read;
   CHECK(read.Find(kKey) == -1);
   REQUIRE(read.Merge(text, kDevice).ok());
   CHECK(read.size() == 2);
@@ -31,7 +31,7 @@ TEST_CASE("GEMM plans round-trip through their text form") {
 }
 
 TEST_CASE("known GEMM plans are not replaced") {
-  ProductChoices choices;
+  GemmAlgorithmChoices choices;
   choices.Add(kKey, 5);
   REQUIRE(choices.Merge(Two().Text(kDevice), kDevice).ok());
   CHECK(choices.Find(kKey) == 5);
@@ -40,7 +40,7 @@ TEST_CASE("known GEMM plans are not replaced") {
 }
 
 TEST_CASE("GEMM plans of another device are ignored") {
-  ProductChoices read;
+  GemmAlgorithmChoices read;
   CHECK(read.Merge(Two().Text("another card"), kDevice).ok());
   CHECK(read.size() == 0);
 }
@@ -48,7 +48,7 @@ TEST_CASE("GEMM plans of another device are ignored") {
 TEST_CASE("a damaged file of GEMM plans is rejected completely") {
   const std::string text = Two().Text(kDevice);
   const auto refused = [](const std::string& damaged) {
-    ProductChoices read;
+    GemmAlgorithmChoices read;
     const absl::Status status = read.Merge(damaged, kDevice);
     return absl::IsDataLoss(status) && read.size() == 0;
   };
@@ -62,33 +62,33 @@ TEST_CASE("a damaged file of GEMM plans is rejected completely") {
   }
   CHECK(refused(text + "\n"));
   CHECK(refused(text + text));
-  CHECK(refused(std::string(ProductChoices::kMostTextBytes + 1, '\n')));
+  CHECK(refused(std::string(GemmAlgorithmChoices::kMostTextBytes + 1, '\n')));
 }
 
 // A valid checksum does not imply valid lines.
 TEST_CASE("GEMM plans out of range are rejected") {
-  const auto with = [](const ProductChoices::Key& key, int choice) {
-    ProductChoices choices;
+  const auto with = [](const GemmAlgorithmChoices::Key& key, int choice) {
+    GemmAlgorithmChoices choices;
     choices.Add(key, choice);
     return choices.Text(kDevice);
   };
-  ProductChoices read;
-  CHECK(absl::IsDataLoss(read.Merge(with(kKey, ProductChoices::kChoices), kDevice)));
+  GemmAlgorithmChoices read;
+  CHECK(absl::IsDataLoss(read.Merge(with(kKey, GemmAlgorithmChoices::kChoices), kDevice)));
   CHECK(absl::IsDataLoss(read.Merge(with(kKey, -1), kDevice)));
-  CHECK(read.Merge(with(kKey, ProductChoices::kChoices - 1), kDevice).ok());
+  CHECK(read.Merge(with(kKey, GemmAlgorithmChoices::kChoices - 1), kDevice).ok());
 }
 
 TEST_CASE("the number of GEMM plans is bounded") {
-  ProductChoices choices;
-  for (int64_t i = 0; i < static_cast<int64_t>(ProductChoices::kMostShapes) + 5; ++i) {
-    ProductChoices::Key key = kKey;
+  GemmAlgorithmChoices choices;
+  for (int64_t i = 0; i < static_cast<int64_t>(GemmAlgorithmChoices::kMostShapes) + 5; ++i) {
+    GemmAlgorithmChoices::Key key = kKey;
     key[0] = i;
     choices.Add(key, 1);
   }
-  CHECK(choices.size() == ProductChoices::kMostShapes);
+  CHECK(choices.size() == GemmAlgorithmChoices::kMostShapes);
   const std::string text = choices.Text(kDevice);
-  CHECK(static_cast<int64_t>(text.size()) < ProductChoices::kMostTextBytes);
-  ProductChoices read;
+  CHECK(static_cast<int64_t>(text.size()) < GemmAlgorithmChoices::kMostTextBytes);
+  GemmAlgorithmChoices read;
   CHECK(read.Merge(text, kDevice).ok());
   CHECK(read.size() == choices.size());
 }

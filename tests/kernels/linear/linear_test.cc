@@ -10,8 +10,8 @@
 
 #include "catch2/catch.hpp"
 #include "kernels/runtime/cpu_features.h"
+#include "tests/kernels/backend.h"
 #include "tests/kernels/linear/linear_weights.h"
-#include "tests/kernels/place.h"
 
 namespace quintet {
 namespace {
@@ -43,8 +43,8 @@ Inputs MakeInputs(const Case& c) {
           Random(c.rows * columns + 1, 4)};
 }
 
-LinearWeight MakeWeight(const Case& c, const Inputs& in, Place& place) {
-  return MakeWeight(in.w, c.n, c.k, c.type, c.gated, place.device());
+LinearWeight MakeWeight(const Case& c, const Inputs& in, TestBackend& backend) {
+  return MakeWeight(in.w, c.n, c.k, c.type, c.gated, backend.device());
 }
 
 // Scattered layout of y: [chunk][row in reverse order][column within the chunk].
@@ -73,33 +73,34 @@ struct Scatter {
 DType BiasType(const Case& c) { return c.rows % 2 == 0 ? DType::kF32 : c.y_type; }
 
 // Runs the op and returns its output; the element after the output must not change.
-std::vector<float> Run(const Case& c, const Inputs& in, const LinearWeight& w, Place& place) {
-  const int64_t products = place.stream().products();
+std::vector<float> Run(const Case& c, const Inputs& in, const LinearWeight& w,
+                       TestBackend& backend) {
+  const int64_t products = backend.stream().products();
   const int64_t columns = c.gated ? c.n / 2 : c.n;
   std::vector<float> before(static_cast<size_t>(c.rows * columns) + 1, -77.0f);
   if (c.residual && c.alias) std::copy_n(in.residual.begin(), c.rows * columns, before.begin());
-  const Tensor memory = place.Put(before, {c.rows * columns + 1}, c.y_type);
+  const Tensor memory = backend.Put(before, {c.rows * columns + 1}, c.y_type);
   LinearArgs args;
-  args.x = place.Put(in.x, {c.rows, c.k}, c.x_type);
+  args.x = backend.Put(in.x, {c.rows, c.k}, c.x_type);
   args.x.stride[0] = c.k + c.x_gap;
   args.w = &w;
-  if (c.bias) args.bias = place.Put(in.bias, {c.n}, BiasType(c));
+  if (c.bias) args.bias = backend.Put(in.bias, {c.n}, BiasType(c));
   args.alpha = c.alpha;
   args.activation = c.activation;
   const Scatter scatter(c);
   if (c.scatter) {
-    args.scatter = {memory.data, c.y_type, place.Plan(scatter.row_offset).data(),
-                    place.Plan(scatter.chunk_offset).data(), scatter.chunk};
+    args.scatter = {memory.data, c.y_type, backend.Plan(scatter.row_offset).data(),
+                    backend.Plan(scatter.chunk_offset).data(), scatter.chunk};
   } else {
     args.y = Tensor::Dense(memory.data, c.y_type, {c.rows, columns});
     if (c.residual) {
-      args.residual = c.alias ? args.y : place.Put(in.residual, {c.rows, columns}, c.y_type);
+      args.residual = c.alias ? args.y : backend.Put(in.residual, {c.rows, columns}, c.y_type);
     }
   }
-  args.scratch = place.Scratch(LinearScratchBytes(w, c.rows, place.stream()));
-  Linear(args, place.stream());
-  CHECK(place.stream().products() == products + 1);
-  std::vector<float> y = place.Floats(memory);
+  args.scratch = backend.Scratch(LinearScratchBytes(w, c.rows, backend.stream()));
+  Linear(args, backend.stream());
+  CHECK(backend.stream().products() == products + 1);
+  std::vector<float> y = backend.Floats(memory);
   CHECK(y.back() == -77.0f);
   y.pop_back();
   return c.scatter ? scatter.Gather(y) : y;
@@ -161,15 +162,15 @@ std::vector<double> Reference(const Case& c, const Inputs& in, const std::vector
   return y;
 }
 
-void Check(const Case& c, Place& place) {
+void Check(const Case& c, TestBackend& backend) {
   INFO("rows " << c.rows << " n " << c.n << " k " << c.k << " weights " << static_cast<int>(c.type)
                << " x " << DTypeName(c.x_type) << " y " << DTypeName(c.y_type) << " gated "
                << c.gated << " bias " << c.bias << " residual " << c.residual << c.alias
                << " scatter " << c.scatter << " alpha " << c.alpha << " activation "
                << static_cast<int>(c.activation));
   const Inputs in = MakeInputs(c);
-  const std::vector<float> y = Run(c, in, MakeWeight(c, in, place), place);
-  const std::vector<double> expected = Reference(c, in, Stored(c, in), place.device());
+  const std::vector<float> y = Run(c, in, MakeWeight(c, in, backend), backend);
+  const std::vector<double> expected = Reference(c, in, Stored(c, in), backend.device());
   REQUIRE(y.size() == expected.size());
   double most = 1e-3, error = 0;
   for (double v : expected) most = std::max(most, std::fabs(v));
@@ -182,14 +183,14 @@ void Check(const Case& c, Place& place) {
   // memory: gate and up, results to be scattered, and inputs of activations that cuBLASLt does not
   // support.
   double rounding = c.y_type == DType::kF32 ? 0 : RoundingError(c.y_type);
-  const DType operand = OperandType(c.type, place.device());
+  const DType operand = OperandType(c.type, backend.device());
   if (operand != DType::kF32 && (c.gated || c.scatter || c.activation != Activation::kNone)) {
     rounding = std::max(rounding, RoundingError(operand));
   }
   // On a GPU only the kernel for few rows multiplies quantized weights directly. The other paths
   // round each dequantized weight, an error relative to the k terms of the sum, not to the sum.
   const bool as_bytes = c.rows <= 32 && c.k % 64 == 0 && c.x_gap == 0 && !c.scatter;
-  if (place.device() != nullptr && IsQuantized(c.type) && !as_bytes) {
+  if (backend.device() != nullptr && IsQuantized(c.type) && !as_bytes) {
     rounding = std::max(rounding, RoundingError(operand));
     // The error of the gate is multiplied by the magnitude of up, and vice versa.
     const double k = static_cast<double>(c.k);
@@ -199,18 +200,18 @@ void Check(const Case& c, Place& place) {
         2e-6 * std::max(1.0, std::sqrt(static_cast<double>(c.k) / 1000)) + 4 * rounding);
 }
 
-// Checks the case on every place with every weight type. If activations may also have that type, x
-// and y alternate between it and f32 from case to case instead of testing every combination,
+// Checks the case on every backend with every weight type. If activations may also have that type,
+// x and y alternate between it and f32 from case to case instead of testing every combination,
 // because autotuning a new GEMM shape takes a GPU tens of milliseconds.
 void CheckEverywhere(Case c) {
-  ForEachPlace([&](Place& place) {
+  ForEachBackend([&](TestBackend& backend) {
     const int64_t turn = c.rows + c.n + c.k;
-    for (WeightType type : Types(place.device())) {
+    for (WeightType type : Types(backend.device())) {
       c.type = type;
-      const DType other = ActivationType(type, place.device());
+      const DType other = ActivationType(type, backend.device());
       c.x_type = turn % 4 < 2 ? other : DType::kF32;
       c.y_type = turn % 2 == 0 ? other : DType::kF32;
-      Check(c, place);
+      Check(c, backend);
     }
   });
 }
@@ -292,15 +293,15 @@ TEST_CASE("GEMM of few rows", "[linear][sweep]") {
 // the CPU everything is f32; large cases (those with `sample`) are skipped there, since they target
 // the tiles of GPU kernels.
 void CheckHalfOperands(Case c) {
-  ForEachPlace([&](Place& place) {
-    if (place.device() == nullptr) {
-      if (c.sample == 1) Check(c, place);
+  ForEachBackend([&](TestBackend& backend) {
+    if (backend.device() == nullptr) {
+      if (c.sample == 1) Check(c, backend);
       return;
     }
     for (WeightType type : {WeightType::kBF16, WeightType::kF16}) {
       for (DType y_type : {WeightDType(type), DType::kF32}) {
         c.type = type, c.x_type = WeightDType(type), c.y_type = y_type;
-        Check(c, place);
+        Check(c, backend);
       }
     }
   });
@@ -396,16 +397,16 @@ TEST_CASE("GEMM epilogues", "[linear][sweep]") {
 TEST_CASE("a row has the same bits alone, in any batch and with any number of threads",
           "[linear][sweep]") {
   std::map<std::tuple<std::string, WeightType, int64_t>, std::vector<float>> earlier;
-  ForEachPlace([&](Place& place) {
-    for (WeightType type : Types(place.device())) {
-      if (place.device() != nullptr && type != WeightType::kF32) continue;
+  ForEachBackend([&](TestBackend& backend) {
+    for (WeightType type : Types(backend.device())) {
+      if (backend.device() != nullptr && type != WeightType::kF32) continue;
       for (int64_t k : {700, 2048}) {  // 2048: row stride is whole pages
         Case c;
         c.n = 200, c.k = k, c.type = type, c.activation = Activation::kGeluErf, c.bias = true;
         c.rows = 103;
         const Inputs in = MakeInputs(c);
-        const LinearWeight w = MakeWeight(c, in, place);
-        const std::vector<float> all = Run(c, in, w, place);
+        const LinearWeight w = MakeWeight(c, in, backend);
+        const std::vector<float> all = Run(c, in, w, backend);
         const auto [same_isa, first_time] = earlier.insert({{CpuIsaName(), type, k}, all});
         if (!first_time) CHECK(same_isa->second == all);
         for (int64_t rows : {1, 2, 3, 5, 6, 7, 8, 11, 19, 50}) {
@@ -416,7 +417,7 @@ TEST_CASE("a row has the same bits alone, in any batch and with any number of th
                               << first << " + " << rows);
             Inputs slice = in;
             slice.x.assign(in.x.begin() + first * c.k, in.x.end());
-            CHECK(std::memcmp(Run(part, slice, w, place).data(), all.data() + first * c.n,
+            CHECK(std::memcmp(Run(part, slice, w, backend).data(), all.data() + first * c.n,
                               static_cast<size_t>(rows * c.n) * 4) == 0);
           }
         }
@@ -426,14 +427,14 @@ TEST_CASE("a row has the same bits alone, in any batch and with any number of th
 }
 
 TEST_CASE("16-bit GEMMs give the same bits in every run", "[linear][sweep]") {
-  ForEachPlace([](Place& place) {
-    for (WeightType type : Types(place.device())) {
+  ForEachBackend([](TestBackend& backend) {
+    for (WeightType type : Types(backend.device())) {
       for (int64_t rows : {1, 32, 100, 300}) {
         Case c;
         c.rows = rows, c.n = 768, c.k = 3072, c.type = type, c.residual = true;
         const Inputs in = MakeInputs(c);
-        const LinearWeight w = MakeWeight(c, in, place);
-        CHECK(Run(c, in, w, place) == Run(c, in, w, place));
+        const LinearWeight w = MakeWeight(c, in, backend);
+        CHECK(Run(c, in, w, backend) == Run(c, in, w, backend));
       }
     }
   });
@@ -442,12 +443,12 @@ TEST_CASE("16-bit GEMMs give the same bits in every run", "[linear][sweep]") {
 TEST_CASE("int8 and f32 sums have the same bits on every instruction set", "[linear][cpu]") {
   for (WeightType type : {WeightType::kF32, WeightType::kI8}) {
     std::vector<float> first;
-    ForEachPlace([&](Place& place) {
+    ForEachBackend([&](TestBackend& backend) {
       // Instruction sets without fused multiply-add round f32 sums differently.
       if (type == WeightType::kF32 && std::string(CpuIsaName()).rfind("AVX", 0) != 0) return;
       const Case c{.rows = 41, .n = 65, .k = 333, .type = type};
       const Inputs in = MakeInputs(c);
-      const std::vector<float> y = Run(c, in, MakeWeight(c, in, place), place);
+      const std::vector<float> y = Run(c, in, MakeWeight(c, in, backend), backend);
       if (first.empty()) first = y;
       CHECK(first == y);
     });
@@ -483,15 +484,15 @@ TEST_CASE("activation functions are accurate over their whole range", "[linear]"
   for (float v : {0.0f, 1e-30f, -1e-30f, 30.0f, -30.0f, 200.0f, -200.0f}) x.push_back(v);
   Case c;
   c.rows = static_cast<int64_t>(x.size());
-  ForEachPlace([&](Place& place) {
+  ForEachBackend([&](TestBackend& backend) {
     Inputs in = MakeInputs(c);
     in.x = x;
     in.w = {1.0f};
-    const LinearWeight w = MakeWeight(c, in, place);
+    const LinearWeight w = MakeWeight(c, in, backend);
     for (Activation activation : {Activation::kNone, Activation::kRelu, Activation::kGeluTanh,
                                   Activation::kGeluErf, Activation::kSilu, Activation::kTanh}) {
       c.activation = activation;
-      const std::vector<float> y = Run(c, in, w, place);
+      const std::vector<float> y = Run(c, in, w, backend);
       double worst = 0;
       for (size_t i = 0; i < x.size(); ++i) {
         const double expected = Activate(activation, x[i]);
@@ -506,8 +507,8 @@ TEST_CASE("activation functions are accurate over their whole range", "[linear]"
 }
 
 TEST_CASE("NaN propagates to the output", "[linear]") {
-  ForEachPlace([](Place& place) {
-    for (WeightType type : Types(place.device())) {
+  ForEachBackend([](TestBackend& backend) {
+    for (WeightType type : Types(backend.device())) {
       for (Activation activation :
            Pick({Activation::kNone, Activation::kRelu, Activation::kGeluTanh, Activation::kGeluErf,
                  Activation::kSilu, Activation::kTanh},
@@ -516,9 +517,9 @@ TEST_CASE("NaN propagates to the output", "[linear]") {
         c.rows = 2, c.n = 3, c.k = 5, c.type = type, c.activation = activation;
         Inputs in = MakeInputs(c);
         in.x[2] = std::nanf("");
-        const std::vector<float> y = Run(c, in, MakeWeight(c, in, place), place);
+        const std::vector<float> y = Run(c, in, MakeWeight(c, in, backend), backend);
         // The ReLU epilogue of cuBLASLt, which 16-bit GEMMs may use, maps NaN to 0.
-        const bool library = place.device() != nullptr && type != WeightType::kF32;
+        const bool library = backend.device() != nullptr && type != WeightType::kF32;
         if (!library || activation != Activation::kRelu) CHECK(std::isnan(y[0]));
         CHECK(!std::isnan(y[3]));
       }
@@ -545,8 +546,8 @@ TEST_CASE("quantized values and scales can be packed directly", "[linear][cpu]")
   c.rows = 2, c.n = n, c.k = k, c.type = WeightType::kI8;
   const Inputs in = MakeInputs(c);
   const std::vector<double> reference = Reference(c, in, expected);
-  ForEachPlace([&](Place& place) {
-    const std::vector<float> y = Run(c, in, w, place);
+  ForEachBackend([&](TestBackend& backend) {
+    const std::vector<float> y = Run(c, in, w, backend);
     for (size_t i = 0; i < y.size(); ++i) CHECK(y[i] == Approx(reference[i]).margin(1e-3));
   });
 }

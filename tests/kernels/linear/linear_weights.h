@@ -1,4 +1,4 @@
-// Shared by the GEMM tests: random values, the weight types that a place supports, and activation
+// Shared by the GEMM tests: random values, the weight types that a backend supports, and activation
 // functions in double.
 #pragma once
 

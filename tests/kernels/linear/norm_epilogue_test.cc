@@ -8,64 +8,65 @@
 #include "kernels/linear/linear.h"
 #include "kernels/ops/kv_cache.h"
 #include "kernels/ops/norm.h"
+#include "tests/kernels/backend.h"
 #include "tests/kernels/linear/linear_weights.h"
-#include "tests/kernels/place.h"
 
 namespace quintet {
 namespace {
 
 // Runs the same computation as separate ops: norm, GEMM, StoreKv. Returns the values of the cache.
-std::vector<float> RunSeparateOps(LinearArgs args, const Tensor& cache_memory, Place& place) {
+std::vector<float> RunSeparateOps(LinearArgs args, const Tensor& cache_memory,
+                                  TestBackend& backend) {
   const RmsNormArgs norm{.x = args.x,
                          .gamma = args.norm_gamma,
-                         .y = place.Poisoned(args.y.dtype, {args.x.dim[0], args.x.dim[1]}),
+                         .y = backend.Poisoned(args.y.dtype, {args.x.dim[0], args.x.dim[1]}),
                          .eps = args.norm_eps};
   if (args.norm_gamma.defined()) {
-    RmsNorm(norm, place.stream());
+    RmsNorm(norm, backend.stream());
     args.x = norm.y;
     args.norm_gamma = {};
   }
   const KvOutput kv = std::exchange(args.kv, {});
-  Linear(args, place.stream());
+  Linear(args, backend.stream());
   const int64_t inner = kv.cache->heads * kv.cache->head_dim;
   const auto heads = [&](int64_t part) {
     return args.y.Columns(part * inner, (part + 1) * inner).SplitLast(kv.cache->head_dim);
   };
   StoreKv({.k = heads(1), .v = heads(2), .cache = kv.cache, .layer = kv.layer, .slots = kv.slots},
-          place.stream());
-  return place.Floats(cache_memory);
+          backend.stream());
+  return backend.Floats(cache_memory);
 }
 
 TEST_CASE("GEMM with fused norm and fused KV store", "[linear]") {
-  ForEachPlace([](Place& place) {
+  ForEachBackend([](TestBackend& backend) {
     for (WeightType type : {WeightType::kBF16, WeightType::kF16}) {
       for (int64_t rows : {1, 3, 8, 13, 32, 33, 100, 129, 256}) {
         const int64_t k = 640, inner = 4 * 24;
-        if (!WeightTypeSupported(type, place.device())) continue;
+        if (!WeightTypeSupported(type, backend.device())) continue;
         const LinearWeight w =
-            MakeWeight(Random(3 * inner * k, 1), 3 * inner, k, type, false, place.device());
-        if (!LinearStoresKv(w, rows, place.stream())) continue;
-        const DType dtype = ActivationType(type, place.device());
+            MakeWeight(Random(3 * inner * k, 1), 3 * inner, k, type, false, backend.device());
+        if (!SupportsKvStore(w, rows, backend.stream())) continue;
+        const DType dtype = ActivationType(type, backend.device());
         KvCache cache{
             .dtype = dtype, .pages = 65, .layers = 2, .heads = 4, .page_size = 4, .head_dim = 24};
         std::vector<int32_t> slots;
         for (int32_t r = 0; r < rows; ++r) slots.push_back(r == 2 ? -1 : 259 - r);
-        const bool norms = LinearTakesNorm(w, rows, place.stream());
+        const bool norms = SupportsFusedNorm(w, rows, backend.stream());
         const std::vector<float> zeros(static_cast<size_t>(cache.pages * cache.page_elements()));
         LinearArgs args;
-        args.x = place.Put(Random(rows * k, 2, 30.0f), {rows, k}, norms ? DType::kF32 : dtype);
-        if (norms) args.norm_gamma = place.Put(Random(k, 3), {k});
+        args.x = backend.Put(Random(rows * k, 2, 30.0f), {rows, k}, norms ? DType::kF32 : dtype);
+        if (norms) args.norm_gamma = backend.Put(Random(k, 3), {k});
         args.norm_eps = 1e-6f;
         args.w = &w;
-        args.y = place.Poisoned(dtype, {rows, 3 * inner});
-        args.scratch = place.Scratch(LinearScratchBytes(w, rows, place.stream()));
+        args.y = backend.Poisoned(dtype, {rows, 3 * inner});
+        args.scratch = backend.Scratch(LinearScratchBytes(w, rows, backend.stream()));
         const auto run = [&](bool at_once) {
-          const Tensor memory = place.Put(zeros, {static_cast<int64_t>(zeros.size())}, dtype);
+          const Tensor memory = backend.Put(zeros, {static_cast<int64_t>(zeros.size())}, dtype);
           cache.data = memory.data;
-          args.kv = {.cache = &cache, .layer = 1, .slots = place.Plan(slots)};
-          if (!at_once) return RunSeparateOps(args, memory, place);
-          Linear(args, place.stream());
-          return place.Floats(memory);
+          args.kv = {.cache = &cache, .layer = 1, .slots = backend.Plan(slots)};
+          if (!at_once) return RunSeparateOps(args, memory, backend);
+          Linear(args, backend.stream());
+          return backend.Floats(memory);
         };
         const std::vector<float> expected = run(false), got = run(true);
         double most = 0, error = 0;
@@ -88,12 +89,12 @@ struct NormedCase {
 };
 
 // Compares y (f32) of a GEMM with fused input norm with loops in double.
-void CheckNormed(const NormedCase& c, WeightType type, Place& place) {
+void CheckNormed(const NormedCase& c, WeightType type, TestBackend& backend) {
   constexpr float kEps = 1e-5f, kOffset = 50.0f;
-  const LinearWeight shape = *LinearWeight::Describe(c.n, c.k, type, c.gated, place.device());
-  if (!LinearTakesNorm(shape, c.rows, place.stream())) return;
+  const LinearWeight shape = *LinearWeight::Describe(c.n, c.k, type, c.gated, backend.device());
+  if (!SupportsFusedNorm(shape, c.rows, backend.stream())) return;
   const std::vector<float> w = RoundedTo(WeightDType(type), Random(c.n * c.k, 1));
-  const LinearWeight weight = MakeWeight(w, c.n, c.k, type, c.gated, place.device());
+  const LinearWeight weight = MakeWeight(w, c.n, c.k, type, c.gated, backend.device());
   const std::vector<float> gamma = Random(c.k, 2), beta = Random(c.k, 3), bias = Random(c.n, 4);
   std::vector<float> x = Random(c.rows * c.k, 5, 3.0f);
   if (c.centred) {
@@ -101,15 +102,15 @@ void CheckNormed(const NormedCase& c, WeightType type, Place& place) {
   }
   const int64_t columns = c.gated ? c.n / 2 : c.n;
   LinearArgs args;
-  args.x = place.Put(x, {c.rows, c.k});
-  args.norm_gamma = place.Put(gamma, {c.k});
-  if (c.centred) args.norm_beta = place.Put(beta, {c.k});
+  args.x = backend.Put(x, {c.rows, c.k});
+  args.norm_gamma = backend.Put(gamma, {c.k});
+  if (c.centred) args.norm_beta = backend.Put(beta, {c.k});
   args.norm_eps = kEps;
   args.w = &weight;
-  args.bias = place.Put(bias, {c.n});
-  args.y = place.Poisoned(DType::kF32, {c.rows, columns});
-  Linear(args, place.stream());
-  const std::vector<float> y = place.Floats(args.y);
+  args.bias = backend.Put(bias, {c.n});
+  args.y = backend.Poisoned(DType::kF32, {c.rows, columns});
+  Linear(args, backend.stream());
+  const std::vector<float> y = backend.Floats(args.y);
   double most = 0, error = 0;
   for (int64_t r = 0; r < c.rows; ++r) {
     const float* row = x.data() + r * c.k;
@@ -139,20 +140,21 @@ void CheckNormed(const NormedCase& c, WeightType type, Place& place) {
 }
 
 TEST_CASE("GEMM with fused norm", "[linear]") {
-  ForEachPlace([](Place& place) {
+  ForEachBackend([](TestBackend& backend) {
     for (WeightType type : {WeightType::kBF16, WeightType::kF16}) {
-      if (!WeightTypeSupported(type, place.device())) continue;
+      if (!WeightTypeSupported(type, backend.device())) continue;
       for (int64_t rows : {1, 5, 8, 13, 32}) {
         for (int64_t k : {64, 768, 1600, 2048}) {
           for (bool centred : {false, true}) {
-            CheckNormed({.rows = rows, .n = 42, .k = k, .centred = centred}, type, place);
+            CheckNormed({.rows = rows, .n = 42, .k = k, .centred = centred}, type, backend);
             CheckNormed({.rows = rows, .n = 60, .k = k, .centred = centred, .gated = true}, type,
-                        place);
+                        backend);
           }
         }
       }
-      CheckNormed({.rows = 6, .n = 9000, .k = 640, .centred = true}, type, place);
-      CheckNormed({.rows = 2, .n = 9000, .k = 2048, .centred = false, .gated = true}, type, place);
+      CheckNormed({.rows = 6, .n = 9000, .k = 640, .centred = true}, type, backend);
+      CheckNormed({.rows = 2, .n = 9000, .k = 2048, .centred = false, .gated = true}, type,
+                  backend);
     }
   });
 }

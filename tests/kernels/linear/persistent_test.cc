@@ -8,8 +8,8 @@
 
 #include "catch2/catch.hpp"
 #include "kernels/linear/linear.h"
+#include "tests/kernels/backend.h"
 #include "tests/kernels/linear/linear_weights.h"
-#include "tests/kernels/place.h"
 
 namespace quintet {
 namespace {
@@ -34,9 +34,9 @@ size_t At(int64_t i) { return static_cast<size_t>(i); }
 // A case and its rounded inputs. W repeats a prime number of random values.
 class Problem {
  public:
-  Problem(const Case& c, Place& place)
+  Problem(const Case& c, TestBackend& backend)
       : c_(c),
-        place_(place),
+        backend_(backend),
         x_(RoundedTo(c.operand(),
                      Random(c.rows * (c.k + c.gap), 1, 2.0f / std::sqrt(static_cast<float>(c.k))))),
         w_(RoundedTo(c.operand(), Repeated(c.n() * c.k))),
@@ -44,32 +44,32 @@ class Problem {
 
   // y is [rows, columns + gap] or, if scattered, [chunk][row in reverse order][column in chunk].
   std::vector<float> Run() {
-    const LinearWeight w = MakeWeight(w_, c_.n(), c_.k, c_.type, c_.gated, place_.device());
+    const LinearWeight w = MakeWeight(w_, c_.n(), c_.k, c_.type, c_.gated, backend_.device());
     LinearArgs args;
-    args.x = place_.Put(x_, {c_.rows, c_.k + c_.gap}, c_.x_f32 ? DType::kF32 : c_.operand())
+    args.x = backend_.Put(x_, {c_.rows, c_.k + c_.gap}, c_.x_f32 ? DType::kF32 : c_.operand())
                  .Columns(0, c_.k);
     args.w = &w;
     args.activation = c_.activation;
-    if (c_.bias) args.bias = place_.Put(bias_, {c_.n()});
-    args.scratch = place_.Scratch(LinearScratchBytes(w, c_.rows, place_.stream()));
-    const Tensor y = place_.Poisoned(c_.operand(), {c_.rows, c_.columns + c_.gap});
+    if (c_.bias) args.bias = backend_.Put(bias_, {c_.n()});
+    args.scratch = backend_.Scratch(LinearScratchBytes(w, c_.rows, backend_.stream()));
+    const Tensor y = backend_.Poisoned(c_.operand(), {c_.rows, c_.columns + c_.gap});
     std::vector<int64_t> rows, chunks;
     if (c_.gated) {
       args.y = y.Columns(0, c_.columns);
     } else {
       for (int64_t r = 0; r < c_.rows; ++r) rows.push_back((c_.rows - 1 - r) * c_.chunk);
       for (int64_t j = 0; j < c_.columns; j += c_.chunk) chunks.push_back(c_.begin + j * c_.rows);
-      args.scatter = {y.data, c_.operand(), place_.Plan(rows).data(), place_.Plan(chunks).data(),
-                      c_.chunk};
+      args.scatter = {y.data, c_.operand(), backend_.Plan(rows).data(),
+                      backend_.Plan(chunks).data(), c_.chunk};
     }
-    Linear(args, place_.stream());
-    return place_.Floats(y);
+    Linear(args, backend_.stream());
+    return backend_.Floats(y);
   }
 
   void Check(const std::vector<float>& y) const {
     for (int64_t r = 0; r < c_.rows; ++r) {
       for (int64_t j = 0; j < c_.columns; ++j) {
-        if (!std::isfinite(y[Place(r, j)])) FAIL("not written: " << r << ", " << j);
+        if (!std::isfinite(y[Offset(r, j)])) FAIL("not written: " << r << ", " << j);
       }
     }
     std::mt19937 generator(5);
@@ -79,12 +79,12 @@ class Problem {
       const int64_t r = i < 100 ? c_.rows - 1 - i % 7 : generator() % c_.rows;
       const int64_t j = i < 100 ? c_.columns - 1 - i / 7 : generator() % c_.columns;
       const double expected = Expected(r, j), scale = std::max(1.0, std::fabs(expected));
-      const double own = std::fabs(y[Place(r, j)] - expected) / scale;
+      const double own = std::fabs(y[Offset(r, j)] - expected) / scale;
       if (!(own <= worst)) worst = own;
     }
     // With cuBLASLt, gate and up are also rounded.
     CHECK(worst < 5 * RoundingError(c_.operand()));
-    if (c_.gated && c_.gap > 0) CHECK(std::isnan(y[Place(c_.rows / 2, c_.columns)]));
+    if (c_.gated && c_.gap > 0) CHECK(std::isnan(y[Offset(c_.rows / 2, c_.columns)]));
   }
 
  private:
@@ -95,7 +95,7 @@ class Problem {
     return values;
   }
 
-  size_t Place(int64_t r, int64_t j) const {
+  size_t Offset(int64_t r, int64_t j) const {
     if (c_.gated) return At(r * (c_.columns + c_.gap) + j);
     const int64_t chunk = c_.begin + j / c_.chunk * c_.chunk * c_.rows;
     return At(chunk + (c_.rows - 1 - r) * c_.chunk + j % c_.chunk);
@@ -115,21 +115,21 @@ class Problem {
   }
 
   const Case c_;
-  quintet::Place& place_;
+  quintet::TestBackend& backend_;
   const std::vector<float> x_, w_, bias_;
 };
 
 // With both 16-bit weight types. Only on a GPU: the CPU has no separate path for many rows.
 void Check(Case c) {
-  ForEachPlace([&](Place& place) {
-    if (place.device() == nullptr) return;
+  ForEachBackend([&](TestBackend& backend) {
+    if (backend.device() == nullptr) return;
     for (WeightType type : {WeightType::kBF16, WeightType::kF16}) {
       c.type = type;
       INFO("rows " << c.rows << " columns " << c.columns << " k " << c.k << " gated " << c.gated
                    << " activation " << static_cast<int>(c.activation) << " type "
                    << WeightTypeName(type) << " x f32 " << c.x_f32 << " gap " << c.gap << " chunk "
                    << c.chunk << " from " << c.begin << " bias " << c.bias);
-      Problem problem(c, place);
+      Problem problem(c, backend);
       const std::vector<float> y = problem.Run();
       problem.Check(y);
       if (c.gap > 0 && c.rows < 2000) {

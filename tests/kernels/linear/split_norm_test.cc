@@ -7,8 +7,8 @@
 #include "catch2/catch.hpp"
 #include "kernels/linear/linear.h"
 #include "kernels/ops/kv_cache.h"
+#include "tests/kernels/backend.h"
 #include "tests/kernels/linear/linear_weights.h"
-#include "tests/kernels/place.h"
 
 namespace quintet {
 namespace {
@@ -54,20 +54,22 @@ double Largest(const std::vector<double>& values) {
 
 class Halves {
  public:
-  Halves(const SplitNormCase& c, Place& place)
+  Halves(const SplitNormCase& c, TestBackend& backend)
       : c_(c),
-        place_(place),
+        backend_(backend),
         w1_(RoundedTo(DType::kBF16, Random(c.d * c.k, 1, 0.1f))),
         w2_(RoundedTo(DType::kBF16, Random(c.n * c.d, 2, 0.1f))),
         x_(RoundedTo(DType::kBF16, Random(c.rows * c.k, 3))),
         before_(Random(c.rows * c.d, 4, 20.0f)),
         gamma_(Random(c.d, 5)),
         bias_(Random(c.n, 6)),
-        first_(MakeWeight(w1_, c.d, c.k, WeightType::kBF16, false, place.device())),
-        second_(MakeWeight(w2_, c.n, c.d, WeightType::kBF16, c.gated, place.device())) {}
+        first_(MakeWeight(w1_, c.d, c.k, WeightType::kBF16, false, backend.device())),
+        second_(MakeWeight(w2_, c.n, c.d, WeightType::kBF16, c.gated, backend.device())) {}
 
-  int64_t parts() const { return LinearNormParts(first_, c_.rows, place_.stream()); }
-  bool can() const { return parts() > 0 && LinearTakesSquares(second_, c_.rows, place_.stream()); }
+  int64_t parts() const { return SplitNormParts(first_, c_.rows, backend_.stream()); }
+  bool can() const {
+    return parts() > 0 && SupportsSplitNormInput(second_, c_.rows, backend_.stream());
+  }
   const LinearWeight& second() const { return second_; }
 
   // Runs the first GEMM on rows [begin, end) only.
@@ -75,21 +77,22 @@ class Halves {
     const int64_t rows = end - begin, pitch = c_.d + 8;
     LinearArgs args;
     const std::vector<float> x(x_.begin() + begin * c_.k, x_.begin() + end * c_.k);
-    args.x = place_.Put(x, {rows, c_.k}, DType::kBF16);
+    args.x = backend_.Put(x, {rows, c_.k}, DType::kBF16);
     args.w = &first_;
     args.alpha = 0.5f;
     std::vector<float> before(At(rows * pitch));
     for (int64_t r = 0; r < rows; ++r) {
       std::copy_n(before_.begin() + (begin + r) * c_.d, c_.d, before.begin() + r * pitch);
     }
-    args.y = place_.Put(before, {rows, pitch}).Columns(0, c_.d);
+    args.y = backend_.Put(before, {rows, pitch}).Columns(0, c_.d);
     args.residual = args.y;
-    squares_ = place_.Poisoned(DType::kF32, {rows, LinearNormParts(first_, rows, place_.stream())});
-    scaled_ = place_.Poisoned(DType::kBF16, {rows, c_.d + 8}).Columns(0, c_.d);
-    args.next_norm = {place_.Put(gamma_, {c_.d}), scaled_, squares_};
-    args.scratch = place_.Scratch(LinearScratchBytes(first_, rows, place_.stream()));
-    Linear(args, place_.stream());
-    return {place_.Floats(args.y), place_.Floats(scaled_), place_.Floats(squares_)};
+    squares_ =
+        backend_.Poisoned(DType::kF32, {rows, SplitNormParts(first_, rows, backend_.stream())});
+    scaled_ = backend_.Poisoned(DType::kBF16, {rows, c_.d + 8}).Columns(0, c_.d);
+    args.next_norm = {backend_.Put(gamma_, {c_.d}), scaled_, squares_};
+    args.scratch = backend_.Scratch(LinearScratchBytes(first_, rows, backend_.stream()));
+    Linear(args, backend_.stream());
+    return {backend_.Floats(args.y), backend_.Floats(scaled_), backend_.Floats(squares_)};
   }
 
   // Arguments of the second GEMM on the results of the latest RunFirst.
@@ -100,10 +103,10 @@ class Halves {
     args.norm_eps = kEps;
     args.w = &second_;
     args.alpha = 0.25f;
-    args.bias = place_.Put(bias_, {c_.n});
+    args.bias = backend_.Put(bias_, {c_.n});
     args.activation = Activation::kRelu;
-    args.y = place_.Poisoned(dtype, {c_.rows, columns()});
-    args.scratch = place_.Scratch(LinearScratchBytes(second_, c_.rows, place_.stream()));
+    args.y = backend_.Poisoned(dtype, {c_.rows, columns()});
+    args.scratch = backend_.Scratch(LinearScratchBytes(second_, c_.rows, backend_.stream()));
     return args;
   }
 
@@ -132,8 +135,8 @@ class Halves {
 
   void CheckSecond(const First& first, DType dtype) {
     const LinearArgs args = SecondArgs(dtype);
-    Linear(args, place_.stream());
-    const std::vector<float> got = place_.Floats(args.y);
+    Linear(args, backend_.stream());
+    const std::vector<float> got = backend_.Floats(args.y);
     std::vector<double> expected;
     for (int64_t r = 0; r < c_.rows; ++r) {
       double square = 0;
@@ -151,25 +154,27 @@ class Halves {
     }
     const double allowed = dtype == DType::kF32 ? 1e-4 : RoundingError(dtype);
     CHECK(MaxAbsError(got, expected) <= allowed * Largest(expected));
-    Linear(args, place_.stream());
-    CHECK(place_.Floats(args.y) == got);  // a second run gives the same bits
+    Linear(args, backend_.stream());
+    CHECK(backend_.Floats(args.y) == got);  // a second run gives the same bits
   }
 
  private:
   int64_t columns() const { return c_.gated ? c_.n / 2 : c_.n; }
 
   const SplitNormCase c_;
-  Place& place_;
+  TestBackend& backend_;
   const std::vector<float> w1_, w2_, x_, before_, gamma_, bias_;
   const LinearWeight first_, second_;
   Tensor scaled_, squares_;
 };
 
-bool TakesBF16(Place& place) { return WeightTypeSupported(WeightType::kBF16, place.device()); }
+bool TakesBF16(TestBackend& backend) {
+  return WeightTypeSupported(WeightType::kBF16, backend.device());
+}
 
-void CheckHalves(const SplitNormCase& c, Place& place) {
-  if (!TakesBF16(place)) return;
-  Halves halves(c, place);
+void CheckHalves(const SplitNormCase& c, TestBackend& backend) {
+  if (!TakesBF16(backend)) return;
+  Halves halves(c, backend);
   INFO("rows " << c.rows << " k " << c.k << " d " << c.d << " n " << c.n << " gated " << c.gated);
   if (!halves.can()) return;
   const First first = halves.RunFirst(0, c.rows);
@@ -179,24 +184,24 @@ void CheckHalves(const SplitNormCase& c, Place& place) {
 }
 
 TEST_CASE("GEMMs with split RMSNorm", "[linear]") {
-  ForEachPlace([](Place& place) {
+  ForEachBackend([](TestBackend& backend) {
     for (int64_t rows : Pick<int64_t>({1, 2, 7, 8, 9, 15, 16, 17, 32, 33, 63, 64, 65, 128, 129},
                                       {1, 8, 9, 33, 129})) {
-      CheckHalves({.rows = rows, .k = 96, .d = 1088, .n = 200}, place);
-      CheckHalves({.rows = rows, .k = 72, .d = 64, .n = 48, .gated = true}, place);
-      CheckHalves({.rows = rows, .k = 640, .d = 1280, .n = 176, .gated = true}, place);
-      if (rows <= 33) CheckHalves({.rows = rows, .k = 2048, .d = 2048, .n = 72}, place);
+      CheckHalves({.rows = rows, .k = 96, .d = 1088, .n = 200}, backend);
+      CheckHalves({.rows = rows, .k = 72, .d = 64, .n = 48, .gated = true}, backend);
+      CheckHalves({.rows = rows, .k = 640, .d = 1280, .n = 176, .gated = true}, backend);
+      if (rows <= 33) CheckHalves({.rows = rows, .k = 2048, .d = 2048, .n = 72}, backend);
     }
     for (int64_t rows : Pick<int64_t>({3, 40}, {3})) {
-      CheckHalves({.rows = rows, .k = 64, .d = 10240, .n = 80}, place);
-      CheckHalves({.rows = rows, .k = 5120, .d = 1152, .n = 5008, .gated = true}, place);
+      CheckHalves({.rows = rows, .k = 64, .d = 10240, .n = 80}, backend);
+      CheckHalves({.rows = rows, .k = 5120, .d = 1152, .n = 5008, .gated = true}, backend);
     }
   });
 }
 
 TEST_CASE("the GEMMs that support split RMSNorm", "[linear]") {
-  ForEachPlace([](Place& place) {
-    Device* device = place.device();
+  ForEachBackend([](TestBackend& backend) {
+    Device* device = backend.device();
     for (WeightType type : Types(device)) {
       const LinearWeight w = *LinearWeight::Describe(256, 2048, type, false, device);
       const LinearWeight gated = *LinearWeight::Describe(256, 2048, type, true, device);
@@ -207,27 +212,27 @@ TEST_CASE("the GEMMs that support split RMSNorm", "[linear]") {
         const bool few = rows <= 8, tens = !few && rows <= 64;
         const bool hopper = shares && device->hopper();
         INFO("rows " << rows << " type " << WeightTypeName(type));
-        const int64_t parts = LinearNormParts(w, rows, place.stream());
+        const int64_t parts = SplitNormParts(w, rows, backend.stream());
         if (few) CHECK((parts > 0) == shares);
         if (tens) CHECK((parts > 0) == hopper);
         if (rows > kMostNormRows || !shares) CHECK(parts == 0);
         CHECK(parts <= w.n() / 16);
-        CHECK(LinearNormParts(gated, rows, place.stream()) == 0);
-        CHECK(LinearNormParts(odd, rows, place.stream()) == 0);
-        if (few) CHECK(LinearTakesSquares(gated, rows, place.stream()) == shares);
-        if (few) CHECK(!LinearTakesSquares(shallow, rows, place.stream()));
-        if (tens) CHECK(LinearTakesSquares(gated, rows, place.stream()) == hopper);
-        if (!shares) CHECK(!LinearTakesSquares(w, rows, place.stream()));
+        CHECK(SplitNormParts(gated, rows, backend.stream()) == 0);
+        CHECK(SplitNormParts(odd, rows, backend.stream()) == 0);
+        if (few) CHECK(SupportsSplitNormInput(gated, rows, backend.stream()) == shares);
+        if (few) CHECK(!SupportsSplitNormInput(shallow, rows, backend.stream()));
+        if (tens) CHECK(SupportsSplitNormInput(gated, rows, backend.stream()) == hopper);
+        if (!shares) CHECK(!SupportsSplitNormInput(w, rows, backend.stream()));
       }
     }
   });
 }
 
 TEST_CASE("split RMSNorm of a row has the same bits alone and in a small batch", "[linear]") {
-  ForEachPlace([](Place& place) {
-    if (!TakesBF16(place)) return;
+  ForEachBackend([](TestBackend& backend) {
+    if (!TakesBF16(backend)) return;
     const SplitNormCase c{.rows = 8, .k = 640, .d = 2048, .n = 64};
-    Halves halves(c, place);
+    Halves halves(c, backend);
     if (!halves.can()) return;
     const First all = halves.RunFirst(0, c.rows);
     for (int64_t row = 0; row < c.rows; ++row) {
@@ -243,16 +248,16 @@ TEST_CASE("split RMSNorm of a row has the same bits alone and in a small batch",
 }
 
 TEST_CASE("KV store of rows with split RMSNorm", "[linear]") {
-  ForEachPlace([](Place& place) {
-    if (!TakesBF16(place)) return;
+  ForEachBackend([](TestBackend& backend) {
+    if (!TakesBF16(backend)) return;
     for (int64_t rows : {3, 8, 13, 64}) {
       const int64_t inner = 4 * 24;
-      Halves halves({.rows = rows, .k = 128, .d = 1088, .n = 3 * inner}, place);
-      if (!halves.can() || !LinearStoresKv(halves.second(), rows, place.stream())) continue;
+      Halves halves({.rows = rows, .k = 128, .d = 1088, .n = 3 * inner}, backend);
+      if (!halves.can() || !SupportsKvStore(halves.second(), rows, backend.stream())) continue;
       halves.RunFirst(0, rows);
       LinearArgs args = halves.SecondArgs(DType::kBF16);
-      Linear(args, place.stream());
-      const std::vector<float> plain = place.Floats(args.y.Columns(inner, 3 * inner));
+      Linear(args, backend.stream());
+      const std::vector<float> plain = backend.Floats(args.y.Columns(inner, 3 * inner));
 
       KvCache cache{.dtype = DType::kBF16,
                     .pages = 17,
@@ -261,13 +266,13 @@ TEST_CASE("KV store of rows with split RMSNorm", "[linear]") {
                     .page_size = 4,
                     .head_dim = 24};
       const int64_t values = cache.pages * cache.page_elements();
-      const Tensor memory = place.Put(std::vector<float>(At(values)), {values}, DType::kBF16);
+      const Tensor memory = backend.Put(std::vector<float>(At(values)), {values}, DType::kBF16);
       cache.data = memory.data;
       std::vector<int32_t> slots;
       for (int32_t r = 0; r < rows; ++r) slots.push_back(66 - r);
-      args.kv = {.cache = &cache, .layer = 1, .slots = place.Plan(slots)};
-      Linear(args, place.stream());
-      const std::vector<float> stored = place.Floats(memory);
+      args.kv = {.cache = &cache, .layer = 1, .slots = backend.Plan(slots)};
+      Linear(args, backend.stream());
+      const std::vector<float> stored = backend.Floats(memory);
       int64_t wrong = 0;
       for (int64_t r = 0; r < rows; ++r) {
         for (int64_t j = 0; j < 2 * inner; ++j) {

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "catch2/catch.hpp"
-#include "tests/kernels/place.h"
+#include "tests/kernels/backend.h"
 #include "tests/kernels/random_data.h"
 
 namespace quintet {
@@ -19,8 +19,8 @@ struct Table {
         rows(rows),
         d(d) {}
   float At(int64_t row, int64_t i) const { return values[static_cast<size_t>(row * stride + i)]; }
-  Tensor PutAt(Place& place) const {
-    Tensor view = place.Put(values, {rows, d}, dtype);
+  Tensor PutAt(TestBackend& backend) const {
+    Tensor view = backend.Put(values, {rows, d}, dtype);
     view.stride[0] = stride;
     return view;
   }
@@ -30,7 +30,7 @@ struct Table {
   int64_t rows, d;
 };
 
-void CheckEmbedding(Place& place, DType table_type, DType y_type, int64_t rows, int64_t d,
+void CheckEmbedding(TestBackend& backend, DType table_type, DType y_type, int64_t rows, int64_t d,
                     bool with_positions) {
   const Table table(table_type, 11, d, 1), position_table(table_type, 5, d, 2);
   std::vector<int32_t> ids, positions;
@@ -39,16 +39,16 @@ void CheckEmbedding(Place& place, DType table_type, DType y_type, int64_t rows, 
     positions.push_back(static_cast<int32_t>((4 + 3 * r) % 5));
   }
   EmbeddingArgs args;
-  args.ids = place.Put(ids, {rows});
-  args.table = table.PutAt(place);
+  args.ids = backend.Put(ids, {rows});
+  args.table = table.PutAt(backend);
   args.scale = 0.3f;
-  args.y = place.Poisoned(y_type, {rows, d});
+  args.y = backend.Poisoned(y_type, {rows, d});
   if (with_positions) {
-    args.positions = place.Put(positions, {rows});
-    args.position_table = position_table.PutAt(place);
+    args.positions = backend.Put(positions, {rows});
+    args.position_table = position_table.PutAt(backend);
   }
-  Embedding(args, place.stream());
-  const std::vector<float> y = place.Floats(args.y);
+  Embedding(args, backend.stream());
+  const std::vector<float> y = backend.Floats(args.y);
   int64_t wrong = 0;
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t i = 0; i < d; ++i) {
@@ -57,7 +57,7 @@ void CheckEmbedding(Place& place, DType table_type, DType y_type, int64_t rows, 
       if (with_positions) expected += position_table.At(positions[row], i);
       const float error = std::abs(y[static_cast<size_t>(r * d + i)] - expected);
       // Exact on the CPU; a fused multiply-add has one rounding less.
-      const bool exact = place.device() == nullptr;
+      const bool exact = backend.device() == nullptr;
       const double most = exact ? 0.0 : 0x1p-23 + RoundingError(y_type) * std::abs(expected);
       wrong += error <= most ? 0 : 1;
     }
@@ -67,15 +67,15 @@ void CheckEmbedding(Place& place, DType table_type, DType y_type, int64_t rows, 
 }
 
 TEST_CASE("embedding of every dtype, with and without positions", "[embedding]") {
-  ForEachPlace([](Place& place) {
+  ForEachBackend([](TestBackend& backend) {
     const std::vector<int64_t> few = Pick<int64_t>({1, 7, 16, 33, 64, 100, 768}, {33, 768});
     for (DType table_type : {DType::kF32, DType::kBF16, DType::kF16}) {
-      for (DType y_type : place.float_types()) {
+      for (DType y_type : backend.float_types()) {
         for (bool with_positions : {false, true}) {
-          for (int64_t d : few) CheckEmbedding(place, table_type, y_type, 4, d, with_positions);
+          for (int64_t d : few) CheckEmbedding(backend, table_type, y_type, 4, d, with_positions);
           // With many rows a GPU block processes several rows.
           for (int64_t d : {33, 64}) {
-            CheckEmbedding(place, table_type, y_type, 1021, d, with_positions);
+            CheckEmbedding(backend, table_type, y_type, 1021, d, with_positions);
           }
         }
       }
@@ -83,7 +83,7 @@ TEST_CASE("embedding of every dtype, with and without positions", "[embedding]")
   });
 }
 
-void CheckChosen(Place& place, size_t rows) {
+void CheckChosen(TestBackend& backend, size_t rows) {
   const Table table(DType::kF32, 11, 16, 1);
   const std::vector<int32_t> chosen = {7, 0, 10};
   std::vector<int32_t> given, expected, slots, noted(rows, 0x55555555);
@@ -96,17 +96,17 @@ void CheckChosen(Place& place, size_t rows) {
     if (r % 3 != 2) noted[slot] = expected[r];
   }
   const auto n = static_cast<int64_t>(rows);
-  const Tensor y = place.Poisoned(DType::kF32, {n, 16});
-  const Tensor history = place.Poisoned(DType::kI32, {n});
-  Embedding({.ids = place.Put(given, {n}),
-             .chosen = place.PutBytes(chosen.data(), 12, DType::kI32, {3}),
-             .table = table.PutAt(place),
+  const Tensor y = backend.Poisoned(DType::kF32, {n, 16});
+  const Tensor history = backend.Poisoned(DType::kI32, {n});
+  Embedding({.ids = backend.Put(given, {n}),
+             .next_tokens = backend.PutBytes(chosen.data(), 12, DType::kI32, {3}),
+             .table = table.PutAt(backend),
              .y = y,
              .history = history,
-             .slots = place.Plan(slots)},
-            place.stream());
-  CHECK(place.Ints(history) == noted);
-  const std::vector<float> values = place.Floats(y);
+             .slots = backend.Plan(slots)},
+            backend.stream());
+  CHECK(backend.Ints(history) == noted);
+  const std::vector<float> values = backend.Floats(y);
   int wrong = 0;
   for (size_t r = 0; r < rows; ++r) {
     for (size_t i = 0; i < 16; ++i) {
@@ -117,9 +117,9 @@ void CheckChosen(Place& place, size_t rows) {
 }
 
 TEST_CASE("negative ids refer to chosen tokens, and ids are recorded by slot", "[embedding]") {
-  ForEachPlace([](Place& place) {
-    CheckChosen(place, 4);
-    CheckChosen(place, 1021);
+  ForEachBackend([](TestBackend& backend) {
+    CheckChosen(backend, 4);
+    CheckChosen(backend, 1021);
   });
 }
 
@@ -127,16 +127,16 @@ TEST_CASE("f16 tables with the smallest, largest and special values", "[embeddin
   const std::vector<uint16_t> bits = {0x0001, 0x8001, 0x03ff, 0x0400, 0x7bff, 0xfbff,
                                       0x7c00, 0x8000, 0x3c00, 0x3555, 0x0000, 0xfc00,
                                       0x0200, 0x83ff, 0x3bff, 0x4248};
-  ForEachPlace([&](Place& place) {
+  ForEachBackend([&](TestBackend& backend) {
     for (DType dtype : {DType::kBF16, DType::kF16}) {
       std::vector<float> expected(16);
       ConvertToF32(bits.data(), dtype, 16, expected.data());
-      const Tensor y = place.Poisoned(DType::kF32, {1, 16});
-      Embedding({.ids = place.Put(std::vector<int32_t>{0}, {1}),
-                 .table = place.PutBytes(bits.data(), 32, dtype, {1, 16}),
+      const Tensor y = backend.Poisoned(DType::kF32, {1, 16});
+      Embedding({.ids = backend.Put(std::vector<int32_t>{0}, {1}),
+                 .table = backend.PutBytes(bits.data(), 32, dtype, {1, 16}),
                  .y = y},
-                place.stream());
-      CHECK(place.Floats(y) == expected);
+                backend.stream());
+      CHECK(backend.Floats(y) == expected);
     }
   });
 }

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "catch2/catch.hpp"
-#include "tests/kernels/place.h"
+#include "tests/kernels/backend.h"
 #include "tests/kernels/random_data.h"
 
 namespace quintet {
@@ -19,16 +19,17 @@ TEST_CASE("StoreKv writes keys and values to their slots and nothing else", "[kv
     const std::vector<int32_t> slots = {0, 31, -1, 8, 13};
     const int64_t rows = static_cast<int64_t>(slots.size());
     const std::vector<float> qkv = RandomData(1).Values(rows * width);
-    ForEachPlace([&](Place& place) {
-      const Tensor memory = place.Poisoned(DType::kF32, {cache.pages * cache.page_elements()});
+    ForEachBackend([&](TestBackend& backend) {
+      const Tensor memory = backend.Poisoned(DType::kF32, {cache.pages * cache.page_elements()});
       cache.data = memory.f32();
-      const Tensor packed = place.Put(qkv, {rows, width});
+      const Tensor packed = backend.Put(qkv, {rows, width});
       const auto view = [&](int64_t index) {
         return packed.Columns(index * part, (index + 1) * part).SplitLast(head_dim);
       };
-      StoreKv({.k = view(1), .v = view(2), .cache = &cache, .layer = 2, .slots = place.Plan(slots)},
-              place.stream());
-      const std::vector<float> data = place.Floats(memory);
+      StoreKv(
+          {.k = view(1), .v = view(2), .cache = &cache, .layer = 2, .slots = backend.Plan(slots)},
+          backend.stream());
+      const std::vector<float> data = backend.Floats(memory);
       int64_t written = 0;
       for (float x : data) written += !std::isnan(x);
       CHECK(written == (rows - 1) * 2 * part);

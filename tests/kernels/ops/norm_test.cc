@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "catch2/catch.hpp"
-#include "tests/kernels/place.h"
+#include "tests/kernels/backend.h"
 #include "tests/kernels/random_data.h"
 
 namespace quintet {
@@ -38,7 +38,7 @@ struct NormCase {
   int64_t gap = 3;  // unused elements between rows of x
 };
 
-void CheckNorm(const NormCase& c, Place& place, DType x_type, DType y_type) {
+void CheckNorm(const NormCase& c, TestBackend& backend, DType x_type, DType y_type) {
   RandomData random(static_cast<uint32_t>(c.d * 2 + c.centred));
   const int64_t stride = c.d + c.gap;
   std::vector<float> x = random.Values(c.rows * stride);
@@ -47,19 +47,19 @@ void CheckNorm(const NormCase& c, Place& place, DType x_type, DType y_type) {
   const std::vector<float> gamma = random.Values(c.d), beta = random.Values(c.d);
   const std::vector<double> expected =
       Reference(x, c.rows, c.d, stride, c.centred, 1e-5f, gamma, beta);
-  const Tensor g = place.Put(gamma, {c.d}), b = place.Put(beta, {c.d});
+  const Tensor g = backend.Put(gamma, {c.d}), b = backend.Put(beta, {c.d});
   const auto run = [&](Tensor in, Tensor out) {
     if (c.centred) {
-      LayerNorm({.x = in, .gamma = g, .beta = b, .y = out, .eps = 1e-5f}, place.stream());
+      LayerNorm({.x = in, .gamma = g, .beta = b, .y = out, .eps = 1e-5f}, backend.stream());
     } else {
-      RmsNorm({.x = in, .gamma = g, .y = out, .eps = 1e-5f}, place.stream());
+      RmsNorm({.x = in, .gamma = g, .y = out, .eps = 1e-5f}, backend.stream());
     }
   };
-  Tensor in = place.Put(x, {c.rows, c.d}, x_type);
+  Tensor in = backend.Put(x, {c.rows, c.d}, x_type);
   in.stride[0] = stride;
-  const Tensor out = place.Poisoned(y_type, {c.rows, c.d});
+  const Tensor out = backend.Poisoned(y_type, {c.rows, c.d});
   run(in, out);
-  const std::vector<float> y = place.Floats(out);
+  const std::vector<float> y = backend.Floats(out);
   const double tolerance = 3e-6 * (1.0 + 2.0 * std::abs(double{c.offset}));
   int64_t wrong = 0;
   for (size_t i = 0; i < y.size(); ++i) {
@@ -72,36 +72,36 @@ void CheckNorm(const NormCase& c, Place& place, DType x_type, DType y_type) {
   // A row alone, and in place if the dtypes allow it, must give the same bits.
   for (int64_t r : {int64_t{0}, c.rows - 1}) {
     const std::vector<float> row(x.begin() + r * stride, x.begin() + r * stride + c.d);
-    const Tensor alone = place.Put(row, {1, c.d}, x_type);
-    const Tensor to = x_type == y_type ? alone : place.Poisoned(y_type, {1, c.d});
+    const Tensor alone = backend.Put(row, {1, c.d}, x_type);
+    const Tensor to = x_type == y_type ? alone : backend.Poisoned(y_type, {1, c.d});
     run(alone, to);
-    CHECK(std::memcmp(place.Floats(to).data(), y.data() + r * c.d,
+    CHECK(std::memcmp(backend.Floats(to).data(), y.data() + r * c.d,
                       static_cast<size_t>(c.d) * sizeof(float)) == 0);
   }
 }
 
 TEST_CASE("norms equal the formula in double", "[norm]") {
-  ForEachPlace([](Place& place) {
-    for (DType dtype : place.float_types()) {
+  ForEachBackend([](TestBackend& backend) {
+    for (DType dtype : backend.float_types()) {
       for (bool centred : {false, true}) {
         for (int64_t d :
              Pick<int64_t>({1, 2, 7, 15, 16, 17, 63, 64, 65, 512, 768, 1000, 2048, 4097, 4100},
                            {15, 64, 768, 1000, 2048, 4097, 4100})) {
           // The variance of a short row can be close to 0, which makes the result ill-conditioned.
-          CheckNorm({centred, 3, d, d > 16 ? 20.0f : 0.0f}, place, dtype, dtype);
+          CheckNorm({centred, 3, d, d > 16 ? 20.0f : 0.0f}, backend, dtype, dtype);
         }
-        CheckNorm({centred, 200, 512, 0.0f}, place, dtype, dtype);
+        CheckNorm({centred, 200, 512, 0.0f}, backend, dtype, dtype);
       }
     }
   });
 }
 
 TEST_CASE("the norm of a row has the same bits in a small and in a large batch", "[norm]") {
-  ForEachPlace([](Place& place) {
-    for (DType y_type : place.float_types()) {
+  ForEachBackend([](TestBackend& backend) {
+    for (DType y_type : backend.float_types()) {
       for (bool centred : {false, true}) {
         for (int64_t d : Pick<int64_t>({512, 600, 768, 1024, 2048}, {600, 2048})) {
-          CheckNorm({centred, 1021, d, 0.0f, 4}, place, DType::kF32, y_type);
+          CheckNorm({centred, 1021, d, 0.0f, 4}, backend, DType::kF32, y_type);
         }
       }
     }
@@ -109,11 +109,11 @@ TEST_CASE("the norm of a row has the same bits in a small and in a large batch",
 }
 
 TEST_CASE("a row of zeros stays zero", "[norm]") {
-  ForEachPlace([](Place& place) {
-    const Tensor view = place.Put(std::vector<float>(48, 0.0f), {1, 48});
-    const Tensor gamma = place.Put(std::vector<float>(48, 1.0f), {48});
-    RmsNorm({.x = view, .gamma = gamma, .y = view, .eps = 1e-6f}, place.stream());
-    for (float v : place.Floats(view)) CHECK(v == 0.0f);
+  ForEachBackend([](TestBackend& backend) {
+    const Tensor view = backend.Put(std::vector<float>(48, 0.0f), {1, 48});
+    const Tensor gamma = backend.Put(std::vector<float>(48, 1.0f), {48});
+    RmsNorm({.x = view, .gamma = gamma, .y = view, .eps = 1e-6f}, backend.stream());
+    for (float v : backend.Floats(view)) CHECK(v == 0.0f);
   });
 }
 

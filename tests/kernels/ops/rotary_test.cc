@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "catch2/catch.hpp"
-#include "tests/kernels/place.h"
+#include "tests/kernels/backend.h"
 #include "tests/kernels/random_data.h"
 
 namespace quintet {
@@ -42,19 +42,19 @@ std::vector<double> Reference(const std::vector<float>& x, int64_t heads, int64_
   return y;
 }
 
-// Checks the op in place, and from f32 to a separate output of `dtype`.
-void CheckRotary(Place& place, DType dtype, int64_t dim, RotaryArgs args) {
+// Checks the op in backend, and from f32 to a separate output of `dtype`.
+void CheckRotary(TestBackend& backend, DType dtype, int64_t dim, RotaryArgs args) {
   const std::vector<int32_t> positions = {0, 1, 2, 77, 500, 1023, 5};
   const int64_t heads = 3;
   const std::vector<float> exact = RandomData(3).Values(7 * heads * dim);
-  args.positions = place.Put(positions, {7});
+  args.positions = backend.Put(positions, {7});
   for (const bool in_place : {true, false}) {
     const std::vector<float> x = in_place ? RoundedTo(dtype, exact) : exact;
     const std::vector<double> expected = Reference(x, heads, dim, positions, args);
-    args.x = place.Put(x, {7, heads, dim}, in_place ? dtype : DType::kF32);
-    args.y = in_place ? args.x : place.Poisoned(dtype, {7, heads, dim});
-    Rotary(args, place.stream());
-    const std::vector<float> y = place.Floats(args.y);
+    args.x = backend.Put(x, {7, heads, dim}, in_place ? dtype : DType::kF32);
+    args.y = in_place ? args.x : backend.Poisoned(dtype, {7, heads, dim});
+    Rotary(args, backend.stream());
+    const std::vector<float> y = backend.Floats(args.y);
     for (size_t i = 0; i < y.size(); ++i) {
       REQUIRE(std::abs(double{y[i]} - expected[i]) <
               1e-6 * std::max(1.0, std::abs(expected[i])) +
@@ -64,8 +64,8 @@ void CheckRotary(Place& place, DType dtype, int64_t dim, RotaryArgs args) {
 }
 
 TEST_CASE("rotary embedding, plain and xPos, both pairings, part of the channels", "[rotary]") {
-  ForEachPlace([](Place& place) {
-    for (DType dtype : place.float_types()) {
+  ForEachBackend([](TestBackend& backend) {
+    for (DType dtype : backend.float_types()) {
       for (int64_t dim : Pick<int64_t>({2, 24, 64, 80}, {24})) {
         for (int64_t rotary_dim : {int64_t{0}, dim / 4 * 2, dim}) {
           for (bool interleaved : {false, true}) {
@@ -78,7 +78,7 @@ TEST_CASE("rotary embedding, plain and xPos, both pairings, part of the channels
                 args.xpos_center = 512;
                 args.xpos_sign = mode;
               }
-              CheckRotary(place, dtype, dim, args);
+              CheckRotary(backend, dtype, dim, args);
             }
           }
         }
@@ -107,16 +107,16 @@ TEST_CASE("rotary gives the same bits for any number of threads", "[rotary][cpu]
 }
 
 TEST_CASE("rotary does not write to the gaps between strided rows", "[rotary]") {
-  ForEachPlace([](Place& place) {
+  ForEachBackend([](TestBackend& backend) {
     RotaryArgs args;
-    const Tensor memory = place.Put(std::vector<float>(40, 1.0f), {40});
+    const Tensor memory = backend.Put(std::vector<float>(40, 1.0f), {40});
     args.x = Tensor::F32(memory.f32(), {2, 1, 8});
     args.x.stride[0] = 20;
     args.y = args.x;
-    args.positions = place.Put(std::vector<int32_t>{3, 4}, {2});
+    args.positions = backend.Put(std::vector<int32_t>{3, 4}, {2});
     args.rotary_dim = 8;
-    Rotary(args, place.stream());
-    const std::vector<float> x = place.Floats(memory);
+    Rotary(args, backend.stream());
+    const std::vector<float> x = backend.Floats(memory);
     for (size_t i = 0; i < x.size(); ++i) CHECK((x[i] == 1.0f) == (i % 20 >= 8));
   });
 }
@@ -129,26 +129,26 @@ TEST_CASE("rotary handles any row offset and writes nothing else", "[rotary]") {
   const std::vector<float> dense = RandomData(2).Values(3 * 2 * 4);
   std::vector<float> spread(48, NAN);
   for (size_t i = 0; i < dense.size(); ++i) spread[at(i)] = dense[i];
-  ForEachPlace([&](Place& place) {
+  ForEachBackend([&](TestBackend& backend) {
     RotaryArgs args;
-    args.positions = place.Put(std::vector<int32_t>{3, 4, 9}, {3});
+    args.positions = backend.Put(std::vector<int32_t>{3, 4, 9}, {3});
     args.rotary_dim = 4;
-    args.x = place.Put(dense, {3, 2, 4});
-    args.y = place.Poisoned(DType::kF32, {3, 2, 4});
-    Rotary(args, place.stream());
-    const std::vector<float> expected = place.Floats(args.y);
+    args.x = backend.Put(dense, {3, 2, 4});
+    args.y = backend.Poisoned(DType::kF32, {3, 2, 4});
+    Rotary(args, backend.stream());
+    const std::vector<float> expected = backend.Floats(args.y);
     for (const bool in_place : {true, false}) {
-      const Tensor memory = place.Put(in_place ? spread : std::vector<float>(48, NAN), {48});
+      const Tensor memory = backend.Put(in_place ? spread : std::vector<float>(48, NAN), {48});
       args.y = Tensor::F32(memory.f32(), {3, 2, 4});
       args.y.stride[1] = 8;
       if (in_place) args.x = args.y;
-      args.row_offset = place.Plan(row_offset).data();
-      Rotary(args, place.stream());
-      const std::vector<float> turned = place.Floats(memory);
+      args.row_offset = backend.Plan(row_offset).data();
+      Rotary(args, backend.stream());
+      const std::vector<float> turned = backend.Floats(memory);
       for (size_t i = 0; i < dense.size(); ++i) CHECK(turned[at(i)] == expected[i]);
       CHECK(std::count_if(turned.begin(), turned.end(), [](float x) { return std::isnan(x); }) ==
             24);
-      args.x = place.Put(dense, {3, 2, 4});
+      args.x = backend.Put(dense, {3, 2, 4});
     }
   });
 }

@@ -11,7 +11,7 @@
 namespace quintet {
 namespace {
 
-struct FakeGraph final : DeviceGraph {
+struct FakeGraph final : CudaGraph {
   explicit FakeGraph(int n) : number(n) {}
   int number;
 };
@@ -19,7 +19,7 @@ struct FakeGraph final : DeviceGraph {
 // Captures graphs numbered from 1 on, or fails.
 class FakeRecorder {
  public:
-  std::unique_ptr<DeviceGraph> Capture() {
+  std::unique_ptr<CudaGraph> Capture() {
     ++attempts_;
     if (fails_) return nullptr;
     return std::make_unique<FakeGraph>(++captured_);
@@ -36,7 +36,7 @@ using Cache = GraphCache<std::string>;
 
 // Number of the graph that a use of `key` launches, 0 for none.
 int Use(Cache* cache, const std::string& key, FakeRecorder* recorder) {
-  const DeviceGraph* graph = cache->Use(key, [&] { return recorder->Capture(); });
+  const CudaGraph* graph = cache->Use(key, [&] { return recorder->Capture(); });
   return graph == nullptr ? 0 : static_cast<const FakeGraph*>(graph)->number;
 }
 
@@ -100,7 +100,7 @@ TEST_CASE("GraphCache: an exception of a capture passes through and counts as a 
   FakeRecorder recorder;
   Cache cache({.threshold = 1, .capacity = 1});
   CHECK(Use(&cache, "a", &recorder) == 0);
-  const auto no_memory = []() -> std::unique_ptr<DeviceGraph> { throw std::bad_alloc(); };
+  const auto no_memory = []() -> std::unique_ptr<CudaGraph> { throw std::bad_alloc(); };
   CHECK_THROWS_AS(cache.Use("a", no_memory), std::bad_alloc);
   CHECK(Use(&cache, "a", &recorder) == 0);
   CHECK(Use(&cache, "a", &recorder) == 1);
@@ -119,7 +119,7 @@ TEST_CASE("GraphCache: Clear drops all graphs and counts") {
 
 TEST_CASE("GraphCache: an entry may hold several graphs, under a composite key") {
   FakeRecorder recorder;
-  using Parts = std::vector<std::unique_ptr<DeviceGraph>>;
+  using Parts = std::vector<std::unique_ptr<CudaGraph>>;
   using Key = std::pair<int, std::vector<int>>;
   GraphCache<Key, Parts> cache({.threshold = 1, .capacity = 2});
   const auto capture = [&] {

@@ -1,11 +1,11 @@
-// H2D copies (Device::Upload): their order relative to other work, and when the pinned host memory
+// H2D copies (Device::CopyH2D): their order relative to other work, and when the pinned host memory
 // may be overwritten.
 #include <algorithm>
 #include <vector>
 
 #include "catch2/catch.hpp"
 #include "kernels/runtime/device.h"
-#include "tests/kernels/place.h"
+#include "tests/kernels/backend.h"
 
 namespace quintet {
 namespace {
@@ -23,32 +23,32 @@ struct Uploads {
 // Enqueues uploads with different contents and overwrites the source of each as soon as this is
 // allowed. Returns the number of words in device memory that are wrong.
 int64_t CountWrongWords(Device& device, const Uploads& uploads) {
-  auto before = device.AllocateMirrored(uploads.before_bytes);
-  auto block = device.AllocateMirrored(uploads.count * uploads.words * 4);
+  auto before = device.AllocatePinned(uploads.before_bytes);
+  auto block = device.AllocatePinned(uploads.count * uploads.words * 4);
   REQUIRE(before.ok());
   REQUIRE(block.ok());
   REQUIRE(device.Synchronize().ok());
   auto* const host = block->as<int32_t>();
   int64_t last = 0;
   if (uploads.before == Before::kUpload) {
-    last = device.Upload(before->data(), uploads.before_bytes);
+    last = device.CopyH2D(before->data(), uploads.before_bytes);
   } else {
-    device.CopyToHost(before->data(), device.Twin(before->data()), uploads.before_bytes);
+    device.CopyToHost(before->data(), device.DevicePtr(before->data()), uploads.before_bytes);
   }
   std::vector<int64_t> numbers;
   for (int32_t i = 0; i < uploads.count; ++i) {
     int32_t* const words = host + i * uploads.words;
     std::fill_n(words, uploads.words, i + 1);
-    numbers.push_back(device.Upload(words, uploads.words * 4));
+    numbers.push_back(device.CopyH2D(words, uploads.words * 4));
     CHECK(numbers.back() > last);
     last = numbers.back();
   }
   for (int32_t i = 0; i < uploads.count; ++i) {
-    device.WaitForUpload(numbers[static_cast<size_t>(i)]);
+    device.WaitForH2D(numbers[static_cast<size_t>(i)]);
     std::fill_n(host + i * uploads.words, uploads.words, -1);
   }
   std::vector<int32_t> device_words(static_cast<size_t>(uploads.count * uploads.words));
-  device.CopyToHost(device_words.data(), device.Twin(host), uploads.count * uploads.words * 4);
+  device.CopyToHost(device_words.data(), device.DevicePtr(host), uploads.count * uploads.words * 4);
   REQUIRE(device.Synchronize().ok());
   int64_t wrong = 0;
   for (int64_t i = 0; i < uploads.count * uploads.words; ++i) {
@@ -57,9 +57,9 @@ int64_t CountWrongWords(Device& device, const Uploads& uploads) {
   return wrong;
 }
 
-TEST_CASE("overwriting pinned memory after WaitForUpload does not change the uploaded data") {
-  ForEachPlace([](Place& place) {
-    Device& device = place.stream().device();
+TEST_CASE("overwriting pinned memory after WaitForH2D does not change the uploaded data") {
+  ForEachBackend([](TestBackend& backend) {
+    Device& device = backend.stream().device();
     constexpr int64_t kLong = int64_t{32} << 20, kShort = int64_t{2} << 20;
     const Uploads cases[] = {
         {Before::kUpload, kLong, 1, 100},  // more uploads than the device tracks individually
@@ -76,34 +76,34 @@ TEST_CASE("overwriting pinned memory after WaitForUpload does not change the upl
       INFO(uploads.count << " uploads of " << uploads.words << " words");
       CHECK(CountWrongWords(device, uploads) == 0);
     }
-    auto block = device.AllocateMirrored(16);
+    auto block = device.AllocatePinned(16);
     REQUIRE(block.ok());
-    CHECK(device.Upload(block->data(), 0) == 0);
-    device.WaitForUpload(0);
+    CHECK(device.CopyH2D(block->data(), 0) == 0);
+    device.WaitForH2D(0);
   });
 }
 
 TEST_CASE("work enqueued before an upload reads the old data, work after it the new data") {
-  ForEachPlace([](Place& place) {
-    Device& device = place.stream().device();
+  ForEachBackend([](TestBackend& backend) {
+    Device& device = backend.stream().device();
     constexpr int32_t kRounds = 40, kWords = 1 << 12;
     constexpr int64_t kBytes = int64_t{kWords} * 4, kBeforeBytes = int64_t{2} << 20;
-    auto block = device.AllocateMirrored(kBytes), before = device.AllocateMirrored(kBeforeBytes);
-    auto seen = device.AllocateMirrored(kRounds * kBytes);
+    auto block = device.AllocatePinned(kBytes), before = device.AllocatePinned(kBeforeBytes);
+    auto seen = device.AllocatePinned(kRounds * kBytes);
     REQUIRE(block.ok());
     REQUIRE(before.ok());
     REQUIRE(seen.ok());
     auto* const host = block->as<int32_t>();
     int64_t last = 0;
     for (int32_t round = 0; round < kRounds; ++round) {
-      device.WaitForUpload(last);
+      device.WaitForH2D(last);
       std::fill_n(host, kWords, round + 1);
-      last = device.Upload(host, kBytes);
+      last = device.CopyH2D(host, kBytes);
       // The upload of the next round is enqueued after this copy has started.
       if (round % 2 == 0) {
-        device.CopyToHost(before->data(), device.Twin(before->data()), kBeforeBytes);
+        device.CopyToHost(before->data(), device.DevicePtr(before->data()), kBeforeBytes);
       }
-      device.CopyToHost(seen->as<int32_t>() + round * kWords, device.Twin(host), kBytes);
+      device.CopyToHost(seen->as<int32_t>() + round * kWords, device.DevicePtr(host), kBytes);
     }
     REQUIRE(device.Synchronize().ok());
     int64_t wrong = 0;

@@ -7,7 +7,7 @@
 #include "catch2/catch.hpp"
 #include "kernels/base/random.h"
 #include "kernels/sampling/warper.h"
-#include "tests/kernels/place.h"
+#include "tests/kernels/backend.h"
 #include "tests/kernels/random_data.h"
 
 namespace quintet {
@@ -63,20 +63,21 @@ Candidates PlainDraws(const Problem& p, const BeamDraw& d) {
   return best;
 }
 
-std::vector<Candidates> Run(const Problem& p, Place& place) {
+std::vector<Candidates> Run(const Problem& p, TestBackend& backend) {
   const auto n = static_cast<int64_t>(p.draws.size());
   SampleBeamsArgs args;
-  args.logits = place.Put(p.logits, {p.rows(), p.vocab});
+  args.logits = backend.Put(p.logits, {p.rows(), p.vocab});
   args.logits.stride[0] = p.vocab + p.gap;
-  args.row_bias = place.Put(p.biases, {p.rows()});
-  args.draws = place.Plan(p.draws);
-  args.lens = place.Plan(p.lens);
-  args.values = place.Poisoned(DType::kF32, {n, p.k_max});
-  args.indices = place.Poisoned(DType::kI32, {n, p.k_max});
-  args.scratch = place.Scratch(SampleBeamsScratchBytes(p.rows(), p.vocab, p.k_max, place.stream()));
-  SampleBeams(args, place.stream());
-  const std::vector<float> values = place.Floats(args.values);
-  const std::vector<int32_t> indices = place.Ints(args.indices);
+  args.row_bias = backend.Put(p.biases, {p.rows()});
+  args.draws = backend.Plan(p.draws);
+  args.lens = backend.Plan(p.lens);
+  args.values = backend.Poisoned(DType::kF32, {n, p.k_max});
+  args.indices = backend.Poisoned(DType::kI32, {n, p.k_max});
+  args.scratch =
+      backend.Scratch(SampleBeamsScratchBytes(p.rows(), p.vocab, p.k_max, backend.stream()));
+  SampleBeams(args, backend.stream());
+  const std::vector<float> values = backend.Floats(args.values);
+  const std::vector<int32_t> indices = backend.Ints(args.indices);
   std::vector<Candidates> results;
   for (const BeamDraw& d : p.draws) {
     const auto begin = d.entry * p.k_max, end = begin + p.k_max;
@@ -138,8 +139,8 @@ Problem MakeProblem(int64_t vocab, Filters filters, int requests, uint32_t seed)
 void CheckProblem(const Problem& p, bool sums) {
   std::vector<Candidates> expected;
   for (const BeamDraw& d : p.draws) expected.push_back(PlainDraws(p, d));
-  ForEachPlace([&](Place& place) {
-    const std::vector<Candidates> got = Run(p, place);
+  ForEachBackend([&](TestBackend& backend) {
+    const std::vector<Candidates> got = Run(p, backend);
     int different = 0;
     for (size_t i = 0; i < got.size(); ++i) {
       const bool same =
@@ -149,7 +150,7 @@ void CheckProblem(const Problem& p, bool sums) {
       INFO("vocab " << p.vocab << " request " << i << " rows " << p.draws[i].rows << " k "
                     << p.draws[i].k << " keep " << w.keep << " top_k " << w.top_k << " top_p "
                     << w.top_p << " min_p " << w.min_p << " typical_p " << w.typical_p);
-      CHECK((same || place.device() != nullptr));
+      CHECK((same || backend.device() != nullptr));
     }
     INFO("vocab " << p.vocab << ": " << different << " of " << got.size());
     CHECK(different <= (sums ? 1 + static_cast<int>(got.size()) / 50 : 1));
@@ -187,13 +188,13 @@ TEST_CASE("beam sampling of values that increase along the row", "[beam_sampling
 
 TEST_CASE("beam sampling of a request depends only on its own rows", "[beam_sampling]") {
   const Problem all = MakeProblem(1000, Filters::kAll, 10, 4000);
-  ForEachPlace([&](Place& place) {
-    const std::vector<Candidates> together = Run(all, place);
+  ForEachBackend([&](TestBackend& backend) {
+    const std::vector<Candidates> together = Run(all, backend);
     for (size_t i = 0; i < together.size(); ++i) {
       Problem alone = all;
       alone.draws = {all.draws[i]};
       alone.draws[0].entry = 0;
-      const Candidates got = Run(alone, place)[0];
+      const Candidates got = Run(alone, backend)[0];
       CHECK((got.indices == together[i].indices && got.values == together[i].values));
     }
   });

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "catch2/catch.hpp"
-#include "tests/kernels/place.h"
+#include "tests/kernels/backend.h"
 #include "tests/kernels/random_data.h"
 
 namespace quintet {
@@ -81,26 +81,26 @@ TEST_CASE("the selected beams are the best candidates that do not end", "[beam_s
         scores[at] = beams[b].score;
       }
     }
-    ForEachPlace([&](Place& place) {
+    ForEachBackend([&](TestBackend& backend) {
       BeamStepArgs args;
-      args.values = place.Put(values, {n, kMost});
-      args.indices = place.PutBytes(indices.data(), static_cast<int64_t>(indices.size()) * 4,
-                                    DType::kI32, {n, kMost});
+      args.values = backend.Put(values, {n, kMost});
+      args.indices = backend.PutBytes(indices.data(), static_cast<int64_t>(indices.size()) * 4,
+                                      DType::kI32, {n, kMost});
       args.vocab = kVocab;
-      args.groups = place.Plan(groups);
-      args.eos = place.Plan(eos);
-      args.tokens = place.Poisoned(DType::kI32, {kRows});
-      args.parents = place.Poisoned(DType::kI32, {kRows});
-      args.scores = place.Put(std::vector<float>(kRows), {kRows});
-      BeamStep(args, place.stream());
-      CHECK(place.Ints(args.tokens) == tokens);
-      CHECK(place.Ints(args.parents) == parents);
-      CHECK(place.Floats(args.scores) == scores);
+      args.groups = backend.Plan(groups);
+      args.eos = backend.Plan(eos);
+      args.tokens = backend.Poisoned(DType::kI32, {kRows});
+      args.parents = backend.Poisoned(DType::kI32, {kRows});
+      args.scores = backend.Put(std::vector<float>(kRows), {kRows});
+      BeamStep(args, backend.stream());
+      CHECK(backend.Ints(args.tokens) == tokens);
+      CHECK(backend.Ints(args.parents) == parents);
+      CHECK(backend.Floats(args.scores) == scores);
     });
   }
 }
 
-TEST_CASE("CarryScores takes scores from the device or from the host", "[beam_step]") {
+TEST_CASE("GatherScores takes scores from the device or from the host", "[beam_step]") {
   RandomData random(6);
   constexpr int64_t kRows = 300, kScores = 70;
   const std::vector<float> scores = random.Values(kScores), known = random.Values(kRows);
@@ -111,18 +111,18 @@ TEST_CASE("CarryScores takes scores from the device or from the host", "[beam_st
     from.back() = std::max(from.back(), -1);
     expected.push_back(from[r] >= 0 ? scores[static_cast<size_t>(from[r])] : known[r]);
   }
-  ForEachPlace([&](Place& place) {
-    CarryScoresArgs args;
-    args.scores = place.Put(scores, {kScores});
-    args.known = place.Put(known, {kRows});
-    args.from = place.Plan(from);
-    args.biases = place.Poisoned(DType::kF32, {kRows});
-    CarryScores(args, place.stream());
-    CHECK(place.Floats(args.biases) == expected);
+  ForEachBackend([&](TestBackend& backend) {
+    GatherScoresArgs args;
+    args.scores = backend.Put(scores, {kScores});
+    args.known = backend.Put(known, {kRows});
+    args.from = backend.Plan(from);
+    args.biases = backend.Poisoned(DType::kF32, {kRows});
+    GatherScores(args, backend.stream());
+    CHECK(backend.Floats(args.biases) == expected);
   });
 }
 
-TEST_CASE("MoveBeams copies the slots of the parent beam except the last", "[beam_step]") {
+TEST_CASE("ReorderBeams copies the slots of the parent beam except the last", "[beam_step]") {
   RandomData random(7);
   for (int trial = 0; trial < 12; ++trial) {
     const int64_t stride = 1 + random.Below(trial % 3 == 0 ? 700 : 40);
@@ -152,17 +152,17 @@ TEST_CASE("MoveBeams copies the slots of the parent beam except the last", "[bea
         }
       }
     }
-    ForEachPlace([&](Place& place) {
-      MoveBeamsArgs args;
-      const Tensor table = place.Put(slots, {n, stride});
+    ForEachBackend([&](TestBackend& backend) {
+      ReorderBeamsArgs args;
+      const Tensor table = backend.Put(slots, {n, stride});
       args.slots = table.as<const int32_t>();
       args.slots_stride = stride;
-      args.lens = place.Plan(lens);
-      args.moves = place.Plan(moves);
-      args.parents = place.PutBytes(parents.data(), static_cast<int64_t>(parents.size()) * 4,
-                                    DType::kI32, {static_cast<int64_t>(parents.size())});
-      MoveBeams(args, place.stream());
-      CHECK(place.Ints(place.stream().Twin(table)) == expected);
+      args.lens = backend.Plan(lens);
+      args.moves = backend.Plan(moves);
+      args.parents = backend.PutBytes(parents.data(), static_cast<int64_t>(parents.size()) * 4,
+                                      DType::kI32, {static_cast<int64_t>(parents.size())});
+      ReorderBeams(args, backend.stream());
+      CHECK(backend.Ints(backend.stream().DevicePtr(table)) == expected);
     });
   }
 }

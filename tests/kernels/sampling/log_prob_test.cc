@@ -12,7 +12,7 @@
 
 #include "catch2/catch.hpp"
 #include "kernels/runtime/cpu_features.h"
-#include "tests/kernels/place.h"
+#include "tests/kernels/backend.h"
 
 namespace quintet {
 namespace {
@@ -43,64 +43,65 @@ struct Head {
   LinearWeight weight;
 };
 
-Head MakeHead(const Case& c, Place& place) {
+Head MakeHead(const Case& c, TestBackend& backend) {
   Head h;
   h.hidden = Random(c.rows * c.k, 1, 1.0f);
   h.bias = Random(c.vocab, 2, 2.0f);
   for (int64_t r = 0; r < c.rows; ++r) {
     h.targets.push_back(static_cast<int32_t>(r * 7919 % c.vocab));
   }
-  h.weight = *LinearWeight::Allocate(c.vocab, c.k, c.type, false, place.device());
+  h.weight = *LinearWeight::Allocate(c.vocab, c.k, c.type, false, backend.device());
   const std::vector<float> w = Random(c.vocab * c.k, 3, 1.0f);
   h.weight.Pack(0, Tensor::F32(w.data(), {c.vocab, c.k}));
   return h;
 }
 
 // Runs the op on rows [first, first + rows) of the hidden states.
-Outputs Run(const Case& c, const Head& h, int64_t first, int64_t rows, Place& place) {
-  const int64_t products = place.stream().products();
+Outputs Run(const Case& c, const Head& h, int64_t first, int64_t rows, TestBackend& backend) {
+  const int64_t products = backend.stream().products();
   TargetLogProbArgs args;
-  args.hidden = place.Put(h.hidden, {c.rows, c.k}).Rows(first, first + rows);
+  args.hidden = backend.Put(h.hidden, {c.rows, c.k}).Rows(first, first + rows);
   args.head = &h.weight;
-  if (c.bias) args.bias = place.Put(h.bias, {c.vocab});
+  if (c.bias) args.bias = backend.Put(h.bias, {c.vocab});
   args.alpha = c.alpha;
-  args.targets = place.Put(h.targets, {c.rows}).Rows(first, first + rows);
-  args.log_probs = place.Poisoned(DType::kF32, {rows});
+  args.targets = backend.Put(h.targets, {c.rows}).Rows(first, first + rows);
+  args.log_probs = backend.Poisoned(DType::kF32, {rows});
   if (c.top > 0) {
-    args.top_log_probs = place.Poisoned(DType::kF32, {rows, c.top});
-    args.top_tokens = place.Poisoned(DType::kI32, {rows, c.top});
+    args.top_log_probs = backend.Poisoned(DType::kF32, {rows, c.top});
+    args.top_tokens = backend.Poisoned(DType::kI32, {rows, c.top});
   }
-  args.scratch = place.Scratch(TargetLogProbScratchBytes(h.weight, rows, c.top, place.stream()));
-  TargetLogProb(args, place.stream());
-  CHECK(place.stream().products() == products + 1);
+  args.scratch =
+      backend.Scratch(TargetLogProbScratchBytes(h.weight, rows, c.top, backend.stream()));
+  TargetLogProb(args, backend.stream());
+  CHECK(backend.stream().products() == products + 1);
   Outputs out;
-  out.log_probs = place.Floats(args.log_probs);
+  out.log_probs = backend.Floats(args.log_probs);
   if (c.top > 0) {
-    out.top_log_probs = place.Floats(args.top_log_probs);
-    out.top_tokens = place.Ints(args.top_tokens);
+    out.top_log_probs = backend.Floats(args.top_log_probs);
+    out.top_tokens = backend.Ints(args.top_tokens);
   }
   return out;
 }
 
-std::vector<float> Logits(const Case& c, const Head& h, Place& place) {
+std::vector<float> Logits(const Case& c, const Head& h, TestBackend& backend) {
   LinearArgs args;
-  args.x = place.Put(h.hidden, {c.rows, c.k});
+  args.x = backend.Put(h.hidden, {c.rows, c.k});
   args.w = &h.weight;
-  if (c.bias) args.bias = place.Put(h.bias, {c.vocab});
+  if (c.bias) args.bias = backend.Put(h.bias, {c.vocab});
   args.alpha = c.alpha;
-  args.y = place.Poisoned(DType::kF32, {c.rows, c.vocab});
-  args.scratch = place.Scratch(LinearScratchBytes(h.weight, c.rows, place.stream()));
-  Linear(args, place.stream());
-  return place.Floats(args.y);
+  args.y = backend.Poisoned(DType::kF32, {c.rows, c.vocab});
+  args.scratch = backend.Scratch(LinearScratchBytes(h.weight, c.rows, backend.stream()));
+  Linear(args, backend.stream());
+  return backend.Floats(args.y);
 }
 
 // Compares with full rows of logits in double and with a full sort of the logits of Linear.
-void Check(const Case& c, Place& place) {
+void Check(const Case& c, TestBackend& backend) {
   INFO("rows " << c.rows << " vocab " << c.vocab << " k " << c.k << " top " << c.top << " type "
                << static_cast<int>(c.type));
-  const Head h = MakeHead(c, place);
-  const std::vector<float> logits = Logits(c, h, place);
-  const Outputs out = Run(c, h, 0, c.rows, place);
+  const Head h = MakeHead(c, backend);
+  const std::vector<float> logits = Logits(c, h, backend);
+  const Outputs out = Run(c, h, 0, c.rows, backend);
   for (int64_t r = 0; r < c.rows; ++r) {
     const float* row = logits.data() + r * c.vocab;
     const double most = *std::max_element(row, row + c.vocab);
@@ -139,24 +140,24 @@ void Check(const Case& c, Place& place) {
   }
 }
 
-std::vector<WeightType> Types(Place& place) {
+std::vector<WeightType> Types(TestBackend& backend) {
   std::vector<WeightType> types;
   for (WeightType type :
        {WeightType::kF32, WeightType::kI8, WeightType::kBF16, WeightType::kF16, WeightType::kF8}) {
-    if (WeightTypeSupported(type, place.device())) types.push_back(type);
+    if (WeightTypeSupported(type, backend.device())) types.push_back(type);
   }
   return types;
 }
 
 TEST_CASE("log-probabilities of targets and alternatives", "[log_prob]") {
-  ForEachPlace([](Place& place) {
-    for (WeightType type : Types(place)) {
+  ForEachBackend([](TestBackend& backend) {
+    for (WeightType type : Types(backend)) {
       for (int64_t vocab : Pick<int64_t>({1, 7, 63, 64, 65, 2500}, {65, 2500})) {
         for (int64_t top : Pick<int64_t>({0, 1, 5, 20}, {0, 5})) {
           Case c;
           c.rows = 1 + vocab % 60, c.vocab = vocab, c.k = 19, c.top = top, c.type = type;
           c.bias = top % 2 == 1, c.alpha = top == 5 ? 0.25f : 1.0f;
-          Check(c, place);
+          Check(c, backend);
         }
       }
     }
@@ -164,33 +165,33 @@ TEST_CASE("log-probabilities of targets and alternatives", "[log_prob]") {
 }
 
 TEST_CASE("log-probabilities of more rows than one chunk", "[log_prob]") {
-  ForEachPlace([](Place& place) {
+  ForEachBackend([](TestBackend& backend) {
     Case c;
     c.rows = 1111, c.vocab = 300, c.k = 8, c.top = 3;
-    Check(c, place);
-    const Head h = MakeHead(c, place);
-    CHECK(Run(c, h, 0, 0, place).log_probs.empty());
+    Check(c, backend);
+    const Head h = MakeHead(c, backend);
+    CHECK(Run(c, h, 0, 0, backend).log_probs.empty());
     // Scratch memory is bounded, independent of the number of rows.
-    CHECK(TargetLogProbScratchBytes(h.weight, 1000, 3, place.stream()) ==
-          TargetLogProbScratchBytes(h.weight, 100000, 3, place.stream()));
+    CHECK(TargetLogProbScratchBytes(h.weight, 1000, 3, backend.stream()) ==
+          TargetLogProbScratchBytes(h.weight, 100000, 3, backend.stream()));
   });
 }
 
 TEST_CASE("the log-probability of a row does not depend on other rows or threads", "[log_prob]") {
   std::map<std::pair<std::string, WeightType>, std::vector<float>> earlier;
-  ForEachPlace([&](Place& place) {
-    for (WeightType type : Types(place)) {
+  ForEachBackend([&](TestBackend& backend) {
+    for (WeightType type : Types(backend)) {
       // On a GPU only f32 GEMMs guarantee this.
-      if (place.device() != nullptr && type != WeightType::kF32) continue;
+      if (backend.device() != nullptr && type != WeightType::kF32) continue;
       Case c;
       c.rows = 650, c.vocab = 5003, c.k = 33, c.top = 4, c.bias = true, c.type = type;
-      const Head h = MakeHead(c, place);
-      const Outputs all = Run(c, h, 0, c.rows, place);
+      const Head h = MakeHead(c, backend);
+      const Outputs all = Run(c, h, 0, c.rows, backend);
       const auto [same_isa, first_time] = earlier.insert({{CpuIsaName(), type}, all.top_log_probs});
       if (!first_time) CHECK(same_isa->second == all.top_log_probs);
       for (int64_t row : {0, 47, 48, 191, 192, 511, 512, 649}) {
         INFO(CpuIsaName() << " weights " << static_cast<int>(type) << " row " << row);
-        const Outputs alone = Run(c, h, row, 1, place);
+        const Outputs alone = Run(c, h, row, 1, backend);
         const auto at = static_cast<size_t>(row);
         CHECK(alone.log_probs[0] == all.log_probs[at]);
         for (size_t i = 0; i < 4; ++i) {
@@ -203,16 +204,16 @@ TEST_CASE("the log-probability of a row does not depend on other rows or threads
 }
 
 TEST_CASE("ties are ordered by token id and -inf is last", "[log_prob]") {
-  ForEachPlace([](Place& place) {
+  ForEachBackend([](TestBackend& backend) {
     Case c;
     c.rows = 1, c.vocab = 200, c.k = 2, c.top = 200, c.bias = true;
-    Head h = MakeHead(c, place);
+    Head h = MakeHead(c, backend);
     h.hidden.assign(h.hidden.size(), 0.0f);  // so the logits equal the bias
     for (size_t t = 0; t < h.bias.size(); ++t) {
       h.bias[t] = t < 150 ? static_cast<float>(t % 3) : -std::numeric_limits<float>::infinity();
     }
     h.targets[0] = 180;
-    const Outputs out = Run(c, h, 0, 1, place);
+    const Outputs out = Run(c, h, 0, 1, backend);
     CHECK(out.log_probs[0] == -std::numeric_limits<float>::infinity());
     for (int32_t i = 0; i < 150; ++i) {
       const int32_t expected = i < 50 ? 3 * i + 2 : i < 100 ? 3 * (i - 50) + 1 : 3 * (i - 100);
@@ -226,10 +227,10 @@ TEST_CASE("ties are ordered by token id and -inf is last", "[log_prob]") {
 }
 
 TEST_CASE("large logits do not overflow", "[log_prob]") {
-  ForEachPlace([](Place& place) {
+  ForEachBackend([](TestBackend& backend) {
     Case c;
     c.rows = 3, c.vocab = 129, c.k = 4, c.alpha = 3000.0f;
-    Check(c, place);
+    Check(c, backend);
   });
 }
 

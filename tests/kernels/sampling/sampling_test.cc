@@ -6,7 +6,7 @@
 
 #include "catch2/catch.hpp"
 #include "kernels/base/random.h"
-#include "tests/kernels/place.h"
+#include "tests/kernels/backend.h"
 #include "tests/kernels/random_data.h"
 
 namespace quintet {
@@ -192,16 +192,16 @@ Problem MakeProblem(int64_t vocab, Fill fill, int64_t draws, uint32_t seed) {
   return p;
 }
 
-std::vector<int32_t> Run(const Problem& p, Place& place) {
+std::vector<int32_t> Run(const Problem& p, TestBackend& backend) {
   SampleArgs args;
-  args.logits = place.Put(p.logits, {p.rows, p.vocab});
+  args.logits = backend.Put(p.logits, {p.rows, p.vocab});
   args.logits.stride[0] = p.vocab + p.gap;
-  args.draws = place.Plan(p.draws);
-  args.lens = place.Plan(p.lens);
-  args.tokens = place.Poisoned(DType::kI32, {static_cast<int64_t>(p.draws.size())});
-  args.scratch = place.Scratch(SampleScratchBytes(p.vocab, place.stream()));
-  Sample(args, place.stream());
-  return place.Ints(args.tokens);
+  args.draws = backend.Plan(p.draws);
+  args.lens = backend.Plan(p.lens);
+  args.tokens = backend.Poisoned(DType::kI32, {static_cast<int64_t>(p.draws.size())});
+  args.scratch = backend.Scratch(SampleScratchBytes(p.vocab, backend.stream()));
+  Sample(args, backend.stream());
+  return backend.Ints(args.tokens);
 }
 
 // Checks all draws that cannot depend on rounding. Returns their number.
@@ -213,8 +213,8 @@ int64_t CheckProblem(const Problem& p) {
                        static_cast<uint32_t>(p.lens[static_cast<size_t>(draw.lens_at)]));
     if (plain.back().nearest > kNear) ++sure;
   }
-  ForEachPlace([&](Place& place) {
-    const std::vector<int32_t> tokens = Run(p, place);
+  ForEachBackend([&](TestBackend& backend) {
+    const std::vector<int32_t> tokens = Run(p, backend);
     for (size_t i = 0; i < tokens.size(); ++i) {
       const WarpOptions& w = p.draws[i].warp;
       INFO("vocab " << p.vocab << " draw " << i << " temperature " << w.temperature << " top_k "
@@ -267,12 +267,12 @@ TEST_CASE("sampling with a single filter over the whole vocabulary", "[sampling]
 
 TEST_CASE("a draw depends only on its row, seed, sequence and position", "[sampling]") {
   Problem all = MakeProblem(2000, Fill::kNormal, Pick(30, 8), 4000);
-  ForEachPlace([&](Place& place) {
-    const std::vector<int32_t> together = Run(all, place);
+  ForEachBackend([&](TestBackend& backend) {
+    const std::vector<int32_t> together = Run(all, backend);
     for (size_t i = 0; i < all.draws.size(); ++i) {
       Problem alone = all;
       alone.draws = {all.draws[i]};
-      CHECK(Run(alone, place)[0] == together[i]);
+      CHECK(Run(alone, backend)[0] == together[i]);
     }
   });
 }
@@ -281,17 +281,18 @@ TEST_CASE("Sample also writes the tokens by row", "[sampling]") {
   Problem p = MakeProblem(100, Fill::kNormal, 2, 5000);
   p.draws[0].row = 2;
   p.draws[1].row = 0;
-  ForEachPlace([&](Place& place) {
+  ForEachBackend([&](TestBackend& backend) {
     SampleArgs args;
-    args.logits = place.Put(p.logits, {p.rows, p.vocab});
+    args.logits = backend.Put(p.logits, {p.rows, p.vocab});
     args.logits.stride[0] = p.vocab + p.gap;
-    args.draws = place.Plan(p.draws);
-    args.lens = place.Plan(p.lens);
-    args.tokens = place.Poisoned(DType::kI32, {2});
-    args.chosen = place.Poisoned(DType::kI32, {3});
-    args.scratch = place.Scratch(SampleScratchBytes(p.vocab, place.stream()));
-    Sample(args, place.stream());
-    const std::vector<int32_t> tokens = place.Ints(args.tokens), chosen = place.Ints(args.chosen);
+    args.draws = backend.Plan(p.draws);
+    args.lens = backend.Plan(p.lens);
+    args.tokens = backend.Poisoned(DType::kI32, {2});
+    args.next_tokens = backend.Poisoned(DType::kI32, {3});
+    args.scratch = backend.Scratch(SampleScratchBytes(p.vocab, backend.stream()));
+    Sample(args, backend.stream());
+    const std::vector<int32_t> tokens = backend.Ints(args.tokens),
+                               chosen = backend.Ints(args.next_tokens);
     CHECK(chosen == std::vector<int32_t>{tokens[1], 0x55555555, tokens[0]});
   });
 }

@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "catch2/catch.hpp"
-#include "tests/kernels/place.h"
+#include "tests/kernels/backend.h"
 #include "tests/kernels/random_data.h"
 
 namespace quintet {
@@ -108,46 +108,47 @@ struct Inputs {
   std::vector<float> log_sums = {};  // output, if log_softmax is not empty
 };
 
-Answer RunTopK(const Problem& p, int64_t k_max, Place& place, Inputs* inputs = nullptr) {
+Answer RunTopK(const Problem& p, int64_t k_max, TestBackend& backend, Inputs* inputs = nullptr) {
   const int64_t rows = p.row_offsets.back(), n = static_cast<int64_t>(p.k.size());
   TopKArgs args;
-  args.scores = place.Put(p.scores, {rows, p.vocab});
-  if (!p.shift.empty()) args.row_shift = place.Put(p.shift, {rows});
-  if (!p.bias.empty()) args.row_bias = place.Put(p.bias, {rows});
-  args.row_offsets = place.Plan(p.row_offsets);
-  args.k = place.Plan(p.k);
-  args.values = place.Poisoned(DType::kF32, {n, k_max});
-  args.indices = place.Poisoned(DType::kI32, {n, k_max});
-  args.best = place.Poisoned(DType::kI32, {n});
-  args.scratch = place.Scratch(TopKScratchBytes(rows, p.vocab, k_max, place.stream()));
+  args.scores = backend.Put(p.scores, {rows, p.vocab});
+  if (!p.shift.empty()) args.row_shift = backend.Put(p.shift, {rows});
+  if (!p.bias.empty()) args.row_bias = backend.Put(p.bias, {rows});
+  args.row_offsets = backend.Plan(p.row_offsets);
+  args.k = backend.Plan(p.k);
+  args.values = backend.Poisoned(DType::kF32, {n, k_max});
+  args.indices = backend.Poisoned(DType::kI32, {n, k_max});
+  args.best = backend.Poisoned(DType::kI32, {n});
+  args.scratch = backend.Scratch(TopKScratchBytes(rows, p.vocab, k_max, backend.stream()));
   if (inputs != nullptr) {
     std::vector<float> spread;
     for (auto row = p.scores.begin(); row != p.scores.end(); row += p.vocab) {
       spread.insert(spread.end(), row, row + p.vocab);
       spread.insert(spread.end(), static_cast<size_t>(inputs->gap), 1e30f);
     }
-    args.scores = place.Put(spread, {rows, p.vocab});
+    args.scores = backend.Put(spread, {rows, p.vocab});
     args.scores.stride[0] = p.vocab + inputs->gap;
     if (!inputs->log_softmax.empty()) {
-      args.log_softmax = place.Plan(inputs->log_softmax);
-      args.log_sums = place.Poisoned(DType::kF32, {rows});
+      args.log_softmax = backend.Plan(inputs->log_softmax);
+      args.log_sums = backend.Poisoned(DType::kF32, {rows});
     }
   }
-  TopK(args, place.stream());
-  if (args.log_sums.defined()) inputs->log_sums = place.Floats(args.log_sums);
-  const Answer answer{place.Floats(args.values), place.Ints(args.indices)};
-  const std::vector<int32_t> best = place.Ints(args.best);
+  TopK(args, backend.stream());
+  if (args.log_sums.defined()) inputs->log_sums = backend.Floats(args.log_sums);
+  const Answer answer{backend.Floats(args.values), backend.Ints(args.indices)};
+  const std::vector<int32_t> best = backend.Ints(args.best);
   for (size_t i = 0; i < best.size(); ++i) {
     CHECK(best[i] == answer.indices[i * static_cast<size_t>(k_max)]);
   }
   return answer;
 }
 
-std::vector<float> RunLogSumExp(const std::vector<float>& logits, int64_t vocab, Place& place) {
+std::vector<float> RunLogSumExp(const std::vector<float>& logits, int64_t vocab,
+                                TestBackend& backend) {
   const int64_t rows = static_cast<int64_t>(logits.size()) / vocab;
-  const Tensor out = place.Poisoned(DType::kF32, {rows});
-  LogSumExp({.logits = place.Put(logits, {rows, vocab}), .out = out}, place.stream());
-  return place.Floats(out);
+  const Tensor out = backend.Poisoned(DType::kF32, {rows});
+  LogSumExp({.logits = backend.Put(logits, {rows, vocab}), .out = out}, backend.stream());
+  return backend.Floats(out);
 }
 
 Problem MakeProblem(int64_t vocab, Fill fill, std::vector<int32_t> row_offsets,
@@ -166,7 +167,7 @@ Problem MakeProblem(int64_t vocab, Fill fill, std::vector<int32_t> row_offsets,
 void CheckProblem(const Problem& p) {
   const int64_t k_max = *std::max_element(p.k.begin(), p.k.end());
   const Answer expected = FullSort(p, k_max);
-  ForEachPlace([&](Place& place) { CHECK(RunTopK(p, k_max, place) == expected); });
+  ForEachBackend([&](TestBackend& backend) { CHECK(RunTopK(p, k_max, backend) == expected); });
 }
 
 TEST_CASE("top-k equals a stable full sort: small vocabularies", "[selection]") {
@@ -220,9 +221,9 @@ TEST_CASE("top-k of rows at any alignment", "[selection]") {
   for (int64_t gap : {1, 2, 3, 4, 7, 500}) {
     const Problem p = MakeProblem(3001, Fill::kRandom, {0, 3, 4}, {9, 2}, 3301);
     const Answer expected = FullSort(p, 9);
-    ForEachPlace([&](Place& place) {
+    ForEachBackend([&](TestBackend& backend) {
       Inputs inputs{.gap = gap};
-      CHECK(RunTopK(p, 9, place, &inputs) == expected);
+      CHECK(RunTopK(p, 9, backend, &inputs) == expected);
     });
   }
 }
@@ -232,14 +233,14 @@ TEST_CASE("top-k of log-probabilities with log-sum-exp in the same pass", "[sele
   for (int64_t vocab : Pick<int64_t>({1, 64, 384, 511, 513, 32128, 50257}, {64, 513, 50257})) {
     for (Fill fill : Fills()) {
       Problem p = MakeProblem(vocab, fill, {0, 3, 3, 4, 6}, {6, 2, 20, 3}, seed += 2);
-      ForEachPlace([&](Place& place) {
+      ForEachBackend([&](TestBackend& backend) {
         Inputs inputs{.log_softmax = {1, 1, 0, 7}};
-        const std::vector<float> sums = RunLogSumExp(p.scores, vocab, place);
+        const std::vector<float> sums = RunLogSumExp(p.scores, vocab, backend);
         Problem shifted = p;
         if (shifted.shift.empty()) shifted.shift.assign(6, 0.0f);
         for (size_t row : {0, 1, 2, 4, 5}) shifted.shift[row] = sums[row];
         const Answer expected = FullSort(shifted, 20);
-        CHECK(RunTopK(p, 20, place, &inputs) == expected);
+        CHECK(RunTopK(p, 20, backend, &inputs) == expected);
         CHECK(std::memcmp(inputs.log_sums.data(), sums.data(), sums.size() * sizeof(float)) == 0);
       });
     }
@@ -249,8 +250,8 @@ TEST_CASE("top-k of log-probabilities with log-sum-exp in the same pass", "[sele
 TEST_CASE("a beam with score -inf yields no candidates", "[selection]") {
   Problem p = MakeProblem(500, Fill::kRandom, {0, 4}, {8}, 5);
   p.bias = {0.0f, -1e9f, -1e9f, -1e9f};
-  ForEachPlace([&](Place& place) {
-    const Answer answer = RunTopK(p, 8, place);
+  ForEachBackend([&](TestBackend& backend) {
+    const Answer answer = RunTopK(p, 8, backend);
     for (int32_t index : answer.indices) CHECK(index < 500);
     CHECK(answer == FullSort(p, 8));
   });
@@ -265,8 +266,8 @@ TEST_CASE("log-sum-exp equals the reference in double", "[selection]") {
       std::vector<float> logits =
           RandomData(static_cast<uint32_t>(vocab)).Values(rows * vocab, spread);
       for (float& x : logits) x -= 5.0f;
-      ForEachPlace([&](Place& place) {
-        const std::vector<float> got = RunLogSumExp(logits, vocab, place);
+      ForEachBackend([&](TestBackend& backend) {
+        const std::vector<float> got = RunLogSumExp(logits, vocab, backend);
         for (size_t r = 0; r < got.size(); ++r) {
           const auto begin = logits.begin() + static_cast<int64_t>(r) * vocab;
           const double max = double{*std::max_element(begin, begin + vocab)};
@@ -277,7 +278,7 @@ TEST_CASE("log-sum-exp equals the reference in double", "[selection]") {
         }
         // A single row must give the same bits.
         const std::vector<float> last(logits.end() - vocab, logits.end());
-        CHECK(RunLogSumExp(last, vocab, place)[0] == got.back());
+        CHECK(RunLogSumExp(last, vocab, backend)[0] == got.back());
       });
     }
   }
@@ -298,15 +299,15 @@ TEST_CASE("log-sum-exp with any number of threads", "[selection][cpu]") {
 }
 
 TEST_CASE("log-sum-exp of infinities and NaN", "[selection]") {
-  ForEachPlace([](Place& place) {
+  ForEachBackend([](TestBackend& backend) {
     std::vector<float> row(100, -kInf);
-    CHECK(RunLogSumExp(row, 100, place)[0] == -kInf);
+    CHECK(RunLogSumExp(row, 100, backend)[0] == -kInf);
     row[57] = 3.25f;
-    CHECK(RunLogSumExp(row, 100, place)[0] == 3.25f);
+    CHECK(RunLogSumExp(row, 100, backend)[0] == 3.25f);
     row[99] = kInf;
-    CHECK(RunLogSumExp(row, 100, place)[0] == kInf);
+    CHECK(RunLogSumExp(row, 100, backend)[0] == kInf);
     row[99] = NAN;
-    CHECK(std::isnan(RunLogSumExp(row, 100, place)[0]));
+    CHECK(std::isnan(RunLogSumExp(row, 100, backend)[0]));
   });
 }
 

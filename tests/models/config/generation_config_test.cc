@@ -59,26 +59,27 @@ TEST_CASE("Each field that is not followed is named with its value, and refused 
     const auto d = Read(absl::StrCat("{\"", name, "\": ", value, "}"));
     REQUIRE(d.ok());
     const std::string what = absl::StrCat("generation_config.json: ", name, " is ", value);
-    CHECK(d->not_followed == std::vector<std::string>{what});
-    const absl::Status refused = CheckFollowed(*d);
+    CHECK(d->unsupported_fields == std::vector<std::string>{what});
+    const absl::Status refused = CheckGenerationSupported(*d);
     CHECK(absl::IsUnimplemented(refused));
     CHECK_THAT(std::string(refused.message()), Contains(what));
     CHECK_THAT(std::string(refused.message()), Contains("--ignore-generation-fields"));
     const auto absent = Read(absl::StrCat("{\"", name, "\": null}"));
     REQUIRE(absent.ok());
-    CHECK(absent->not_followed.empty());
+    CHECK(absent->unsupported_fields.empty());
   }
   // Values are cut, and hold no characters that a terminal would follow.
   const auto longest =
       Read(absl::StrCat(R"({"stop_strings": ["\u001b\u00e9)", std::string(1000, 'x'), R"("]})"));
   REQUIRE(longest.ok());
-  REQUIRE(longest->not_followed.size() == 1);
-  CHECK(longest->not_followed[0].size() < 150);
-  CHECK_THAT(longest->not_followed[0], Contains(R"(stop_strings is ["\u001b\u00e9xxx)"));
+  REQUIRE(longest->unsupported_fields.size() == 1);
+  CHECK(longest->unsupported_fields[0].size() < 150);
+  CHECK_THAT(longest->unsupported_fields[0], Contains(R"(stop_strings is ["\u001b\u00e9xxx)"));
   const auto two = Read(R"({"max_time": 2, "guidance_scale": 1.5})");
   REQUIRE(two.ok());
-  CHECK_THAT(std::string(CheckFollowed(*two).message()), Contains("guidance_scale is 1.5"));
-  CHECK_THAT(std::string(CheckFollowed(*two).message()), Contains("max_time is 2"));
+  CHECK_THAT(std::string(CheckGenerationSupported(*two).message()),
+             Contains("guidance_scale is 1.5"));
+  CHECK_THAT(std::string(CheckGenerationSupported(*two).message()), Contains("max_time is 2"));
 }
 
 TEST_CASE("Values that change nothing, and fields for speed alone, are ignored",
@@ -91,8 +92,8 @@ TEST_CASE("Values that change nothing, and fields for speed alone, are ignored",
     "prompt_lookup_num_tokens": 10, "num_assistant_tokens": 20, "low_memory": true,
     "output_scores": true, "return_dict_in_generate": true})");
   REQUIRE(neutral.ok());
-  CHECK(neutral->not_followed.empty());
-  CHECK(CheckFollowed(*neutral).ok());
+  CHECK(neutral->unsupported_fields.empty());
+  CHECK(CheckGenerationSupported(*neutral).ok());
 }
 
 TEST_CASE("Without generation_config.json the fields of config.json count, except the special ids",
@@ -112,7 +113,8 @@ TEST_CASE("Without generation_config.json the fields of config.json count, excep
   CHECK(!old->pad_token_id.has_value());
   CHECK(!old->decoder_start_token_id.has_value());
   CHECK(old->eos_token_ids.empty());
-  CHECK(old->not_followed == std::vector<std::string>{"config.json: diversity_penalty is 0.5"});
+  CHECK(old->unsupported_fields ==
+        std::vector<std::string>{"config.json: diversity_penalty is 0.5"});
   WriteBytes(directory / "generation_config.json", R"({"max_length": 30})");
   const auto both = ReadGenerationDefaults(directory.path());
   REQUIRE(both.ok());

@@ -101,11 +101,12 @@ TEST_CASE("Spans are bytes of the original text", "[tokenizer]") {
   CHECK(tokenizer->Encode(text, true).value() == tokenizer->Encode("a \uFFFD\u00E9", true).value());
 }
 
-TEST_CASE("CutSpans keeps the spans of truncated ids", "[tokenizer]") {
+TEST_CASE("TruncateSpans keeps the spans of truncated ids", "[tokenizer]") {
   const std::vector<TokenSpan> spans = {{5, 0, 2}, {6, 2, 4}, {7, 4, 6}, {1, 6, 6}};
   const auto cut = [&spans](const std::vector<int32_t>& ids) {
     std::vector<std::pair<int32_t, uint32_t>> result;
-    for (const TokenSpan& span : CutSpans(spans, ids)) result.emplace_back(span.id, span.end_byte);
+    for (const TokenSpan& span : TruncateSpans(spans, ids))
+      result.emplace_back(span.id, span.end_byte);
     return result;
   };
   using Ends = std::vector<std::pair<int32_t, uint32_t>>;

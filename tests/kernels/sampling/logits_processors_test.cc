@@ -1,4 +1,4 @@
-#include "kernels/sampling/logit_rules.h"
+#include "kernels/sampling/logits_processors.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 #include <set>
 
 #include "catch2/catch.hpp"
-#include "tests/kernels/place.h"
+#include "tests/kernels/backend.h"
 #include "tests/kernels/random_data.h"
 
 namespace quintet {
@@ -20,7 +20,7 @@ struct Problem {
   int64_t vocab = 0, rows = 0;
   std::vector<float> logits, log_sums;
   std::vector<RowRules> rules;
-  std::vector<int32_t> tokens;  // LogitRulesArgs::tokens
+  std::vector<int32_t> tokens;  // LogitsProcessorsArgs::tokens
   std::vector<std::vector<int32_t>> histories;
 };
 
@@ -129,7 +129,7 @@ void ApplyPlainly(const Problem& p, const RowRules& r, float* row) {
   for (const int32_t t : tokens(r.banned)) row[t] = kNever;
 }
 
-std::vector<float> Run(const Problem& p, Place& place) {
+std::vector<float> Run(const Problem& p, TestBackend& backend) {
   RandomData random(77);
   const auto sequences = static_cast<int64_t>(p.histories.size());
   int64_t stride = 0, total = 0;
@@ -154,51 +154,51 @@ std::vector<float> Run(const Problem& p, Place& place) {
       by_slot[static_cast<size_t>(slot)] = p.histories[s][i];
     }
   }
-  LogitRulesArgs args;
-  args.logits = place.Put(p.logits, {p.rows, p.vocab});
-  args.rules = place.Plan(p.rules);
-  args.tokens = place.Plan(p.tokens);
-  args.history.tokens = place.PutBytes(by_slot.data(), total * 4, DType::kI32, {total});
-  args.history.slots = place.Plan(slots).data();
+  LogitsProcessorsArgs args;
+  args.logits = backend.Put(p.logits, {p.rows, p.vocab});
+  args.rules = backend.Plan(p.rules);
+  args.tokens = backend.Plan(p.tokens);
+  args.history.tokens = backend.PutBytes(by_slot.data(), total * 4, DType::kI32, {total});
+  args.history.slots = backend.Plan(slots).data();
   args.history.slots_stride = stride;
-  args.history.lens = place.Plan(lens);
-  args.log_sums = place.Put(p.log_sums, {p.rows});
-  args.scratch = place.Scratch(LogitRulesScratchBytes(p.vocab, place.stream()));
-  args.kept = place.Put(std::vector<float>(p.logits.size(), -7.0f), {p.rows, p.vocab});
-  LogitRules(args, place.stream());
+  args.history.lens = backend.Plan(lens);
+  args.log_sums = backend.Put(p.log_sums, {p.rows});
+  args.scratch = backend.Scratch(LogitsProcessorsScratchBytes(p.vocab, backend.stream()));
+  args.raw_logits = backend.Put(std::vector<float>(p.logits.size(), -7.0f), {p.rows, p.vocab});
+  ApplyLogitsProcessors(args, backend.stream());
   std::vector<float> kept(p.logits.size(), -7.0f);
   for (const RowRules& r : p.rules) {
     if (r.keep != 0)
       std::copy_n(p.logits.begin() + r.row * p.vocab, p.vocab, kept.begin() + r.row * p.vocab);
   }
-  CHECK(place.Floats(args.kept) == kept);
-  return place.Floats(args.logits);
+  CHECK(backend.Floats(args.raw_logits) == kept);
+  return backend.Floats(args.logits);
 }
 
 void CheckProblem(const Problem& p) {
   std::vector<float> expected = p.logits;
   for (const RowRules& r : p.rules) ApplyPlainly(p, r, expected.data() + r.row * p.vocab);
-  ForEachPlace([&](Place& place) { CHECK(Run(p, place) == expected); });
+  ForEachBackend([&](TestBackend& backend) { CHECK(Run(p, backend) == expected); });
 }
 
-TEST_CASE("logit rules equal their definitions", "[logit_rules]") {
+TEST_CASE("logit rules equal their definitions", "[logits_processors]") {
   uint32_t seed = 1;
   for (const int64_t vocab : {20, 33, 512, 1031}) {
     for (int trial = 0; trial < 10; ++trial) CheckProblem(MakeProblem(vocab, 9, 40, seed++));
   }
 }
 
-TEST_CASE("logit rules with long histories", "[logit_rules]") {
+TEST_CASE("logit rules with long histories", "[logits_processors]") {
   for (uint32_t seed = 100; seed < 103; ++seed) CheckProblem(MakeProblem(300, 4, 5000, seed));
 }
 
-TEST_CASE("logit rules with the vocabulary of T5 and a row without rules", "[logit_rules]") {
+TEST_CASE("logit rules with the vocabulary of T5 and a row without rules", "[logits_processors]") {
   Problem p = MakeProblem(32128, 2, 300, 200);
   p.rules = {{.row = 1, .sequence = 2, .repetition_penalty = 1.2f, .ngram = 1}};
   CheckProblem(p);
 }
 
-TEST_CASE("logit rules with a vocabulary whose bitmap fills shared memory", "[logit_rules]") {
+TEST_CASE("logit rules with a vocabulary whose bitmap fills shared memory", "[logits_processors]") {
   Problem p = MakeProblem(500000, 1, 300, 201);
   p.rules = {{.row = 0, .sequence = 1, .repetition_penalty = 1.2f}};
   CheckProblem(p);

@@ -1,4 +1,4 @@
-#include "tests/engine/chosen_tokens.h"
+#include "tests/engine/async_scheduling_tokens.h"
 
 #include "catch2/catch.hpp"
 

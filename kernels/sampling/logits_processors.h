@@ -14,7 +14,7 @@
 
 namespace quintet {
 
-// The range [begin, end) of LogitRulesArgs::tokens.
+// The range [begin, end) of LogitsProcessorsArgs::tokens.
 struct TokenRange {
   int32_t begin = 0, end = 0;
 
@@ -27,7 +27,7 @@ struct TokenRange {
 struct RowRules {
   int32_t row = 0;          // row of `logits`
   int32_t sequence = 0;     // row of `history`
-  int32_t keep = 0;         // not 0: copy the unmodified row to the same row of `kept`
+  int32_t keep = 0;         // not 0: copy the unmodified row to the same row of `raw_logits`
   int32_t log_softmax = 0;  // not 0: subtract log_sums[row] from the row
   // For each distinct token of the history: logit x becomes x * penalty if x < 0, else x / penalty.
   float repetition_penalty = 1.0f;
@@ -45,16 +45,16 @@ struct RowRules {
 };
 
 // Spans are pinned host arrays with a device copy (kernels/runtime/stream.h).
-struct LogitRulesArgs {
+struct LogitsProcessorsArgs {
   Tensor logits;                     // [rows, vocab] f32, modified in place
   absl::Span<const RowRules> rules;  // [n], at most one per row
   absl::Span<const int32_t> tokens;  // the array that every TokenRange indexes
   TokenHistory history;
-  Tensor log_sums;  // [rows] f32, or undefined when no rule has log_softmax
-  Tensor kept;      // [rows, vocab] f32 out, or undefined when no rule has keep
-  Tensor scratch;   // LogitRulesScratchBytes(...) as [bytes] i8
+  Tensor log_sums;    // [rows] f32, or undefined when no rule has log_softmax
+  Tensor raw_logits;  // [rows, vocab] f32 out, or undefined when no rule has keep
+  Tensor scratch;     // LogitsProcessorsScratchBytes(...) as [bytes] i8
 };
-void LogitRules(const LogitRulesArgs& args, Stream& stream);
-int64_t LogitRulesScratchBytes(int64_t vocab, const Stream& stream);
+void ApplyLogitsProcessors(const LogitsProcessorsArgs& args, Stream& stream);
+int64_t LogitsProcessorsScratchBytes(int64_t vocab, const Stream& stream);
 
 }  // namespace quintet

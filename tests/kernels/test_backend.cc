@@ -1,4 +1,4 @@
-#include "tests/kernels/place.h"
+#include "tests/kernels/backend.h"
 
 #include <cstdlib>
 #include <cstring>

@@ -13,7 +13,7 @@ int64_t SeenWords(int64_t vocab) { return (vocab + 63) / 64; }
 // Applies the rules of one row of logits.
 class RuledRow {
  public:
-  RuledRow(const LogitRulesArgs& args, const RowRules& rules)
+  RuledRow(const LogitsProcessorsArgs& args, const RowRules& rules)
       : args_(args),
         rules_(rules),
         row_(args.logits.as<float>() + rules.row * args.logits.stride[0]),
@@ -23,7 +23,8 @@ class RuledRow {
 
   void Apply(uint64_t* seen) const {
     if (rules_.keep != 0) {
-      std::copy_n(row_, vocab_, args_.kept.as<float>() + rules_.row * args_.kept.stride[0]);
+      std::copy_n(row_, vocab_,
+                  args_.raw_logits.as<float>() + rules_.row * args_.raw_logits.stride[0]);
     }
     if (!rules_.forced.empty()) {
       std::fill_n(row_, vocab_, kMinusInf);
@@ -83,7 +84,7 @@ class RuledRow {
     }
   }
 
-  const LogitRulesArgs& args_;
+  const LogitsProcessorsArgs& args_;
   const RowRules& rules_;
   float* row_;
   int64_t vocab_, length_;
@@ -92,7 +93,7 @@ class RuledRow {
 
 }  // namespace
 
-void LogitRules(const LogitRulesArgs& args, Stream& stream) {
+void ApplyLogitsProcessors(const LogitsProcessorsArgs& args, Stream& stream) {
   const int64_t words = SeenWords(args.logits.dim[1]);
   stream.pool().ParallelFor(static_cast<int64_t>(args.rules.size()), [&](int64_t task, int thread) {
     RuledRow(args, args.rules[static_cast<size_t>(task)])
@@ -100,7 +101,7 @@ void LogitRules(const LogitRulesArgs& args, Stream& stream) {
   });
 }
 
-int64_t LogitRulesScratchBytes(int64_t vocab, const Stream& stream) {
+int64_t LogitsProcessorsScratchBytes(int64_t vocab, const Stream& stream) {
   return stream.pool().threads() * SeenWords(vocab) * 8;
 }
 

@@ -1,6 +1,6 @@
 // Tokens chosen on a GPU compared with those chosen on the CPU, in f32.
 #include "catch2/catch.hpp"
-#include "tests/engine/chosen_tokens.h"
+#include "tests/engine/async_scheduling_tokens.h"
 
 namespace quintet {
 namespace {

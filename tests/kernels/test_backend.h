@@ -1,6 +1,6 @@
-// A Place is a backend configuration under test: the CPU with a given instruction set and number of
-// threads, or a GPU. A test body is written once against Place. The test program links either
-// places_cpu.cc or places_gpu.cc, which define the places it runs on.
+// A TestBackend is a backend configuration under test: the CPU with a given instruction set and
+// number of threads, or a GPU. A test body is written once against TestBackend. The test program
+// links either test_backends_cpu.cc or test_backends_gpu.cc, which define its backends.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@
 
 namespace quintet {
 
-// All memory that a Place returns lives as long as the Place. Not thread safe.
-class Place {
+// All memory that a TestBackend returns lives as long as it does. Not thread safe.
+class TestBackend {
  public:
-  virtual ~Place() = default;
+  virtual ~TestBackend() = default;
 
   virtual Stream& stream() = 0;
   // The device for weights; null on the CPU.
@@ -54,8 +54,8 @@ class Place {
  protected:
   virtual void* Allocate(int64_t bytes) = 0;
   virtual const void* PutPlan(const void* data, int64_t bytes) = 0;
-  virtual void CopyIn(void* place, const void* host, int64_t bytes) = 0;
-  virtual void CopyOut(void* host, const void* place, int64_t bytes) = 0;  // waits
+  virtual void CopyIn(void* backend, const void* host, int64_t bytes) = 0;
+  virtual void CopyOut(void* host, const void* backend, int64_t bytes) = 0;  // waits
 
  private:
   template <typename T>
@@ -65,8 +65,8 @@ class Place {
   std::vector<char> Elements(const Tensor& t);
 };
 
-// Calls `body` for each place of this test program.
-void ForEachPlace(absl::FunctionRef<void(Place&)> body);
+// Calls `body` with each backend of this test program.
+void ForEachBackend(absl::FunctionRef<void(TestBackend&)> body);
 
 // QUINTET_BRIEF_TESTS=1 in the environment selects fewer and smaller problems that still reach
 // every kernel, tile and branch. Under compute-sanitizer each of the full problems takes minutes.

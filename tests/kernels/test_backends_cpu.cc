@@ -5,14 +5,14 @@
 #include <utility>
 
 #include "kernels/runtime/cpu_features.h"
-#include "tests/kernels/place.h"
+#include "tests/kernels/backend.h"
 
 namespace quintet {
 namespace {
 
-class CpuPlace : public Place {
+class CpuBackend : public TestBackend {
  public:
-  explicit CpuPlace(int threads) : pool_(threads), stream_(&pool_) {}
+  explicit CpuBackend(int threads) : pool_(threads), stream_(&pool_) {}
 
   Stream& stream() override { return stream_; }
   absl::Span<const DType> float_types() const override {
@@ -31,11 +31,11 @@ class CpuPlace : public Place {
     CopyIn(copy, data, bytes);
     return copy;
   }
-  void CopyIn(void* place, const void* host, int64_t bytes) override {
-    if (bytes > 0) std::memcpy(place, host, static_cast<size_t>(bytes));
+  void CopyIn(void* backend, const void* host, int64_t bytes) override {
+    if (bytes > 0) std::memcpy(backend, host, static_cast<size_t>(bytes));
   }
-  void CopyOut(void* host, const void* place, int64_t bytes) override {
-    CopyIn(host, place, bytes);
+  void CopyOut(void* host, const void* backend, int64_t bytes) override {
+    CopyIn(host, backend, bytes);
   }
 
   ThreadPool pool_;
@@ -45,14 +45,14 @@ class CpuPlace : public Place {
 
 }  // namespace
 
-void ForEachPlace(absl::FunctionRef<void(Place&)> body) {
+void ForEachBackend(absl::FunctionRef<void(TestBackend&)> body) {
   constexpr std::pair<CpuIsa, int> kIsaThreads[] = {{CpuIsa::kBaseline, 3}, {CpuIsa::kAvx2, 1},
                                                     {CpuIsa::kAvx2, 3},     {CpuIsa::kAvx512, 1},
                                                     {CpuIsa::kBest, 1},     {CpuIsa::kBest, 3}};
   for (const auto& [isa, threads] : kIsaThreads) {
     SetCpuIsaForTest(isa);
-    CpuPlace place(threads);
-    body(place);
+    CpuBackend backend(threads);
+    body(backend);
   }
   SetCpuIsaForTest(CpuIsa::kBest);
 }

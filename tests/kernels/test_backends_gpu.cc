@@ -1,5 +1,6 @@
-// The place of kernels_gpu_test: the first GPU; QUINTET_CUDA_PORTABLE=1 disables the sm_90 kernels.
-// Without a GPU the program prints the reason and exits with 77, which ctest reports as skipped.
+// The backend of kernels_gpu_test: the first GPU; QUINTET_CUDA_PORTABLE=1 disables the sm_90
+// kernels. Without a GPU the program prints the reason and exits with 77, which ctest reports as
+// skipped.
 #define CATCH_CONFIG_RUNNER
 #include <cstdio>
 #include <cstring>
@@ -7,16 +8,16 @@
 
 #include "catch2/catch.hpp"
 #include "kernels/runtime/device.h"
-#include "tests/kernels/place.h"
+#include "tests/kernels/backend.h"
 
 namespace quintet {
 namespace {
 
 Device* gpu = nullptr;
 
-class GpuPlace : public Place {
+class GpuBackend : public TestBackend {
  public:
-  GpuPlace() : pool_(1), stream_(&pool_, gpu) {}
+  GpuBackend() : pool_(1), stream_(&pool_, gpu) {}
 
   Stream& stream() override { return stream_; }
   absl::Span<const DType> float_types() const override {
@@ -34,21 +35,21 @@ class GpuPlace : public Place {
     const int64_t aligned = (bytes + 15) / 16 * 16;
     if (plan_ == nullptr || plan_left_ < aligned) {
       plan_left_ = std::max(kBlock, aligned);
-      plan_ = static_cast<char*>(Keep(gpu->AllocateMirrored(plan_left_)));
+      plan_ = static_cast<char*>(Keep(gpu->AllocatePinned(plan_left_)));
     }
     char* copy = plan_;
     plan_ += aligned;
     plan_left_ -= aligned;
     if (bytes > 0) std::memcpy(copy, data, static_cast<size_t>(bytes));
-    gpu->Upload(copy, bytes);
+    gpu->CopyH2D(copy, bytes);
     return copy;
   }
-  void CopyIn(void* place, const void* host, int64_t bytes) override {
-    gpu->CopyToDevice(place, host, bytes);
+  void CopyIn(void* backend, const void* host, int64_t bytes) override {
+    gpu->CopyToDevice(backend, host, bytes);
     Wait();
   }
-  void CopyOut(void* host, const void* place, int64_t bytes) override {
-    gpu->CopyToHost(host, place, bytes);
+  void CopyOut(void* host, const void* backend, int64_t bytes) override {
+    gpu->CopyToHost(host, backend, bytes);
     Wait();
   }
 
@@ -73,9 +74,9 @@ class GpuPlace : public Place {
 
 }  // namespace
 
-void ForEachPlace(absl::FunctionRef<void(Place&)> body) {
-  GpuPlace place;
-  body(place);
+void ForEachBackend(absl::FunctionRef<void(TestBackend&)> body) {
+  GpuBackend backend;
+  body(backend);
 }
 
 }  // namespace quintet

@@ -9,27 +9,27 @@ namespace {
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 constexpr int kThreads = 512;
 
-// Kernel arguments; the pointers are those of LogitRulesArgs in device memory.
-struct LogitRulesParams {
+// Kernel arguments; the pointers are those of LogitsProcessorsArgs in device memory.
+struct LogitsProcessorsParams {
   float* logits;
   int64_t stride;
   int vocab;
   const RowRules* rules;
-  const int32_t* tokens;          // LogitRulesArgs::tokens
+  const int32_t* tokens;          // LogitsProcessorsArgs::tokens
   const int32_t* history_tokens;  // token id by cache slot
   const int32_t* slots;
   int64_t slots_stride;
   const int32_t* lens;
   const float* log_sums;
-  float* kept;
-  int64_t kept_stride;
+  float* raw_logits;
+  int64_t raw_logits_stride;
 };
 
 // One row of logits, processed by one block. The member functions do not synchronize: the caller
 // must call __syncthreads() before another thread reads what a function wrote.
 class RuledRow {
  public:
-  __device__ RuledRow(const LogitRulesParams& call, const RowRules& rules)
+  __device__ RuledRow(const LogitsProcessorsParams& call, const RowRules& rules)
       : call_(call),
         rules_(rules),
         row_(call.logits + rules.row * call.stride),
@@ -90,29 +90,29 @@ class RuledRow {
   __device__ static int first() { return static_cast<int>(threadIdx.x); }
   __device__ int Token(int i) const { return call_.history_tokens[slots_[i]]; }
 
-  const LogitRulesParams& call_;
+  const LogitsProcessorsParams& call_;
   const RowRules& rules_;
   float* row_;
   int length_;
   const int32_t* slots_;
 };
 
-// Applies the rules of LogitRulesArgs to the logits.
+// Applies the rules of LogitsProcessorsArgs to the logits.
 // Shapes: logits [rows, vocab] f32, in place; token ids of the history by cache slot.
 // Numerics: f32, one rounding per rule. If several threads write one logit, they write equal
 // values.
 // Mapping: one block per row that has rules; shared memory holds one bit per vocabulary entry.
 // Bound: latency of three dependent reads per rule that uses the history. Forced tokens and
 // log_softmax write the whole row, vocab * 4 bytes.
-// Test: tests/kernels/sampling/logit_rules_test.cc.
+// Test: tests/kernels/sampling/logits_processors_test.cc.
 __global__ void __launch_bounds__(kThreads)
-    LogitRulesKernel(const __grid_constant__ LogitRulesParams c) {
+    LogitsProcessorsKernel(const __grid_constant__ LogitsProcessorsParams c) {
   extern __shared__ unsigned seen[];
-  WaitForInputs();
+  WaitOnDependentGrids();
   const RowRules rules = c.rules[blockIdx.x];
   const RuledRow row(c, rules);
   if (rules.keep != 0) {
-    row.CopyTo(c.kept + rules.row * c.kept_stride);
+    row.CopyTo(c.raw_logits + rules.row * c.raw_logits_stride);
     __syncthreads();
   }
   if (!rules.forced.empty()) {
@@ -140,27 +140,28 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void LogitRules(const LogitRulesArgs& args, Stream& stream) {
+void ApplyLogitsProcessors(const LogitsProcessorsArgs& args, Stream& stream) {
   if (args.rules.empty()) return;
   const TokenHistory& history = args.history;
   const int vocab = static_cast<int>(args.logits.dim[1]);
-  const LogitRulesParams call{args.logits.as<float>(),
-                              args.logits.stride[0],
-                              vocab,
-                              stream.Twin(args.rules.data()),
-                              args.tokens.empty() ? nullptr : stream.Twin(args.tokens.data()),
-                              history.tokens.as<int32_t>(),
-                              stream.Twin(history.slots),
-                              history.slots_stride,
-                              stream.Twin(history.lens.data()),
-                              args.log_sums.as<float>(),
-                              args.kept.as<float>(),
-                              args.kept.stride[0]};
+  const LogitsProcessorsParams call{
+      args.logits.as<float>(),
+      args.logits.stride[0],
+      vocab,
+      stream.DevicePtr(args.rules.data()),
+      args.tokens.empty() ? nullptr : stream.DevicePtr(args.tokens.data()),
+      history.tokens.as<int32_t>(),
+      stream.DevicePtr(history.slots),
+      history.slots_stride,
+      stream.DevicePtr(history.lens.data()),
+      args.log_sums.as<float>(),
+      args.raw_logits.as<float>(),
+      args.raw_logits.stride[0]};
   const size_t shared = static_cast<size_t>((vocab + 31) / 32) * 4;
   Launch(stream, dim3(static_cast<unsigned>(args.rules.size())), dim3(kThreads), shared,
-         LogitRulesKernel, call);
+         LogitsProcessorsKernel, call);
 }
 
-int64_t LogitRulesScratchBytes(int64_t, const Stream&) { return 0; }
+int64_t LogitsProcessorsScratchBytes(int64_t, const Stream&) { return 0; }
 
 }  // namespace quintet::cuda
