@@ -44,9 +44,9 @@ __global__ void CandidateLogitsKernel(const __grid_constant__ CandidateLogitsPar
 void CandidateLogits(const CandidateLogitsArgs& args, Stream& stream) {
   if (args.first_rows.empty()) return;
   const CandidateLogitsParams call{args.logits.as<float>(),
-                                   args.raw.as<float>(),
+                                   args.raw_logits.as<float>(),
                                    args.logits.stride[0],
-                                   args.raw.stride[0],
+                                   args.raw_logits.stride[0],
                                    static_cast<int>(args.logits.dim[1]),
                                    stream.DevicePtr(args.first_rows.data()),
                                    stream.DevicePtr(args.from_raw.data()),
