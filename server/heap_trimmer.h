@@ -11,7 +11,10 @@ namespace quintet {
 
 class HeapTrimmer {
  public:
-  static constexpr int64_t kIntervalUs = 30'000'000;
+  static constexpr int64_t kIntervalUs = 10'000'000;
+  // After a trim that returned less than kGrowthBytes / 4, the next one waits twice as long, up to
+  // this time: the memory may be in use for good.
+  static constexpr int64_t kMaxWaitUs = 16 * kIntervalUs;
   // Growth of the resident memory that is worth a trim, which walks the free lists under the heap's
   // lock (some milliseconds).
   static constexpr int64_t kGrowthBytes = int64_t{16} << 20;
@@ -22,15 +25,21 @@ class HeapTrimmer {
   HeapTrimmer(std::function<int64_t()> resident_bytes, std::function<void()> trim)
       : resident_bytes_(std::move(resident_bytes)), trim_(std::move(trim)) {}
 
-  // Called regularly by one thread with a monotonic time. Every kIntervalUs: trims if the process
-  // has grown by kGrowthBytes over the least it had since the last trim.
+  // Called regularly by one thread with a monotonic time. Looks at the process every kIntervalUs
+  // and trims while it is kGrowthBytes larger than the smallest size it ever had. Memory that is in
+  // use during a trim and freed later does not change the size of the process, so one trim after
+  // growth is not enough.
   void Tick(int64_t now_us);
 
  private:
+  void Trim(int64_t now_us, int64_t resident_bytes);
+
   const std::function<int64_t()> resident_bytes_;
   const std::function<void()> trim_;
-  int64_t last_us_ = std::numeric_limits<int64_t>::min() / 2;
-  int64_t least_bytes_ = 0;  // the first tick trims what loading the models left
+  int64_t next_look_us_ = std::numeric_limits<int64_t>::min();
+  int64_t least_bytes_ = 0;    // smallest size so far; 0: not trimmed yet
+  int64_t trimmed_bytes_ = 0;  // size after the last trim
+  int64_t trimmed_us_ = 0, wait_us_ = kIntervalUs;
 };
 
 }  // namespace quintet

@@ -28,22 +28,47 @@ struct Scene {
                       }};
 };
 
-TEST_CASE("heap trimmer: trims when the process has grown since the last trim", "[heap_trimmer]") {
+TEST_CASE("heap trimmer: trims what loading left, then what growth left", "[heap_trimmer]") {
   Scene scene;
   scene.Tick(120);
-  CHECK(scene.trims == 1);  // what loading left
+  CHECK(scene.trims == 1);
   scene.Tick(115);
   CHECK(scene.trims == 1);
   scene.Tick(116);
   CHECK(scene.trims == 2);
-  // Memory that a trim could not return does not cause the next trim.
-  scene.trimmed_mib = 300;
-  scene.Tick(300);
-  scene.Tick(310);
-  CHECK(scene.trims == 3);
 }
 
-TEST_CASE("heap trimmer: growth counts from the smallest size since", "[heap_trimmer]") {
+TEST_CASE("heap trimmer: returns memory that was freed after a trim", "[heap_trimmer]") {
+  Scene scene;
+  scene.Tick(100);
+  scene.trimmed_mib = 300;  // in use
+  scene.Tick(310);
+  CHECK(scene.trims == 2);
+  scene.trimmed_mib = 100;  // freed, which leaves the process as large as before
+  scene.Tick(300);
+  CHECK(scene.trims == 3);
+  CHECK(scene.resident_mib == 100);
+}
+
+TEST_CASE("heap trimmer: tries less and less often while memory stays in use", "[heap_trimmer]") {
+  Scene scene;
+  scene.Tick(100);
+  scene.trimmed_mib = 300;
+  const auto ticks_to_trim = [&](int64_t mib) {
+    for (int ticks = 1;; ++ticks) {
+      const int before = scene.trims;
+      scene.Tick(mib);
+      if (scene.trims > before) return ticks;
+      REQUIRE(ticks < 100);
+    }
+  };
+  for (const int expected : {1, 1, 2, 4, 8, 16, 16}) {
+    CHECK(ticks_to_trim(scene.trims == 1 ? 310 : 300) == expected);
+  }
+  CHECK(ticks_to_trim(316) == 1);  // it has grown again
+}
+
+TEST_CASE("heap trimmer: growth counts from the smallest size", "[heap_trimmer]") {
   Scene scene;
   scene.Tick(100);
   scene.Tick(80);
