@@ -9,7 +9,8 @@
 namespace quintet {
 namespace {
 
-// t has the shape and dtype of q, except for the number of rows.
+// Checks that t has q's dtype, number of heads and head_dim, and contiguous channels; the number of
+// rows may differ.
 void CheckHeads(const Tensor& t, const Tensor& q) {
   QT_CHECK(t.dtype == q.dtype);
   QT_CHECK_EQ(t.rank, 3);
@@ -18,7 +19,7 @@ void CheckHeads(const Tensor& t, const Tensor& q) {
   QT_CHECK_EQ(t.stride[2], 1);
 }
 
-// The n + 1 offsets are ascending and within [0, rows].
+// Checks that the n + 1 offsets are ascending and within [0, rows].
 void CheckOffsets(absl::Span<const int32_t> offsets, size_t n, int64_t rows) {
   QT_CHECK_EQ(offsets.size(), n + 1);
   QT_CHECK_GE(offsets.front(), 0);

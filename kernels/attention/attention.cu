@@ -87,7 +87,8 @@ AttentionCall MakeCall(const AttentionArgs& args, Stream& stream) {
   return call;
 }
 
-// Bounds of the sequence lengths, from the host's copies.
+// Smallest non-zero q_len, largest q_len and largest kv_len of a call's sequences, in tokens, from
+// the host copies of the offsets and lengths.
 struct Lengths {
   int min_q = INT32_MAX, max_q = 0, max_kv = 0;
 
@@ -103,7 +104,7 @@ struct Lengths {
   }
 };
 
-// attention/hopper.cu supports this call.
+// Returns whether AttendHopper (attention/hopper.cu) supports this call.
 bool HopperSupports(const AttentionCall& call, const Stream& stream) {
   const bool any_keys = call.kv_lens != nullptr ? call.slots != nullptr : call.k_rows > 0;
   const bool bias_fits =
@@ -114,8 +115,8 @@ bool HopperSupports(const AttentionCall& call, const Stream& stream) {
          call.kv_vectors && call.head_dim <= kHopperHeadDim;
 }
 
-// Whether ALiBi tile skipping is worth computing row norms: the sequences must be long enough that
-// many distant tiles have P = 0.
+// Returns whether ALiBi tile skipping (attention/hopper_alibi_skip.cuh) saves more time than
+// computing the row norms costs: sequences must be so long that P = 0 in many distant tiles.
 bool WorthSkippingTiles(const AttentionCall& call, int max_kv_len) {
   constexpr int kFar = 4096;
   return call.bias.kind == BiasKind::kAlibi && call.kv_lens == nullptr &&
@@ -135,7 +136,8 @@ void Attention(const AttentionArgs& args, Stream& stream) {
       AttendF32(call, rows_total, lengths.max_q, stream);
     } else {
       const bool any_length = !stream.device().long_attention();
-      // A sequence goes to AttendFewRows by its own number of queries, whatever the others have.
+      // If AttendFewRows supports the call, it handles every sequence of at most kFewRows queries;
+      // another kernel handles the longer sequences of the same call.
       const bool few = any_length && call.q_vectors && call.kv_vectors &&
                        call.k_row == call.v_row && call.bias.kind != BiasKind::kFire &&
                        call.mask_tiles == nullptr && call.head_dim <= kFewRowsHeadDim;

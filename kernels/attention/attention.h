@@ -3,14 +3,14 @@
 // Dao 2022, 2023). One op serves the encoder, prefill, cross-attention and single-token decoding;
 // the kernel is chosen by shape.
 //
-// Keys and values come from packed rows (encoder) or from slots of the paged cache (decoder). The
-// beams of a request share its cross-attention keys: they are several query rows of one sequence.
+// Keys and values come from packed rows (encoder) or from slots of the paged cache (decoder). In
+// cross-attention the beams of a request share its keys: they are the query rows of one sequence.
 //
 // Numerics: softmax statistics are f32. A row that sees no key gives zeros. Tiles of keys start at
 // multiples of a fixed size from the sequence's first key, so in f32 a row's result depends only on
 // its query, keys and position: it is bit-identical alone, in any batch, and however the queries
 // are split into calls. In bf16 and f16 (GPU only) the kernel, and with it the rounding, depends on
-// the number and lengths of the sequences in the call; it is the same from run to run.
+// the number and lengths of the sequences in the call; equal calls give equal bits.
 #pragma once
 
 #include "absl/types/span.h"
@@ -22,12 +22,13 @@
 
 namespace quintet {
 
-// Which of the keys and values the previously enqueued op may have written. A GPU loads all others,
-// and the small index arrays, while that op still runs.
+// Which keys and values the previously enqueued op may still be writing. A GPU kernel may load all
+// other keys and values, and the index arrays (offsets, lengths, slots), before that op has
+// finished.
 enum class FreshKeys : uint8_t {
   kAny,
-  // Only the last q_len keys of each sequence, which no other sequence uses: a decoder's new
-  // tokens.
+  // Only the last q_len keys of each sequence (the new tokens of a decoder step), which no other
+  // sequence reads.
   kOwn,
   // None: cross-attention in a decoder step.
   kNone,
@@ -38,10 +39,11 @@ struct AttentionArgs {
   Tensor out;  // [q_total, heads, head_dim] as q, any row stride; may alias q
   absl::Span<const int32_t> q_offsets;  // [n + 1] first row of each sequence, which may be empty
 
-  // Source 1: packed rows, when cache is null.
+  // Keys and values, option 1: packed rows. Used when cache is null.
   Tensor k, v;                           // [k_total, heads, head_dim] as q, any row stride
   absl::Span<const int32_t> kv_offsets;  // [n + 1]
-  // Source 2: paged cache. Key t < kv_lens[s] of sequence s is in slot slots[s * slots_stride + t].
+  // Keys and values, option 2: paged KV cache. Key t < kv_lens[s] of sequence s is in cache slot
+  // slots[s * slots_stride + t].
   const KvCache* cache = nullptr;
   int64_t layer = 0;
   const int32_t* slots = nullptr;
@@ -59,7 +61,8 @@ struct AttentionArgs {
   Tensor scratch;  // AttentionScratchBytes(...) as [bytes] i8
 };
 void Attention(const AttentionArgs& args, Stream& stream);
-// Sufficient for every call with at most `rows` query rows and at most `rows` packed keys.
+// Size of AttentionArgs::scratch that suffices for every call with at most `rows` query rows and at
+// most `rows` packed keys.
 int64_t AttentionScratchBytes(int64_t rows, int64_t heads, int64_t head_dim, const Stream& stream);
 
 }  // namespace quintet

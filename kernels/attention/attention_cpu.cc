@@ -1,7 +1,7 @@
 // CPU attention: dispatch and partition into tasks. A task is some heads of one sequence and a
 // block of its queries; it iterates over the keys in tiles of kKeyTile. Blocks of more than
-// kFewRows queries use the wide layout, smaller ones the few-rows layout; both give the same bits,
-// see attention/tile-inl.h.
+// kFewRows queries use attention/many_queries-inl.h, smaller ones attention/few_queries-inl.h; both
+// give the same bits (see attention/tile-inl.h).
 #include <algorithm>
 
 #include "kernels/attention/task_cpu.h"
@@ -36,8 +36,9 @@ int64_t KvLen(const AttentionArgs& args, int64_t sequence) {
   return args.cache != nullptr ? args.kv_lens[s] : args.kv_offsets[s + 1] - args.kv_offsets[s];
 }
 
-// Numbers the query blocks of all sequences without a table: sequence s has the numbers from
-// First(s) to First(s + 1) - 1, at least one per block. Surplus numbers are empty.
+// Maps block numbers to query blocks (up to block_rows queries of one sequence) by arithmetic
+// instead of a table. Sequence s owns the numbers First(s) to First(s + 1) - 1, at least as many as
+// it has blocks; its surplus numbers stand for no block.
 class BlockNumbers {
  public:
   BlockNumbers(const AttentionArgs& args, int64_t block_rows)
@@ -45,8 +46,8 @@ class BlockNumbers {
 
   int64_t total() const { return First(static_cast<int64_t>(offsets_.size()) - 1); }
 
-  // Returns the sequence of a number; [*begin, *end) are its rows within the sequence, empty if
-  // begin >= end.
+  // Returns the sequence that owns block `number`. [*begin, *end) are the block's rows within that
+  // sequence; begin >= end if the number is surplus.
   int64_t Find(int64_t number, int64_t* begin, int64_t* end) const {
     // Invariant: First(low) <= number < First(high).
     int64_t low = 0, high = static_cast<int64_t>(offsets_.size()) - 1;
@@ -67,7 +68,7 @@ class BlockNumbers {
   int64_t block_rows_;
 };
 
-// Multiply-adds of the whole call.
+// Multiply-adds of both GEMMs of the call, counting hidden (query, key) pairs too.
 int64_t MultiplyAdds(const AttentionArgs& args) {
   int64_t pairs = 0;
   for (size_t s = 0; s + 1 < args.q_offsets.size(); ++s) {

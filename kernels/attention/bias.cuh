@@ -1,6 +1,6 @@
 // Position bias and causal mask of one head on the GPU, as a function of the distance delta = key
-// position - query position. CPU version: attention/bias.h. All values are in log2 units, because
-// the kernels' softmax uses powers of two.
+// position - query position. CPU version: attention/bias.h. Bias values are in log2 units
+// (multiplied by log2 e), because the kernels' softmax uses powers of two.
 #pragma once
 
 #include <cmath>
@@ -84,15 +84,16 @@ class HeadBias {
     return (hide_after_ && delta > 0) || (hide_before_ && delta < 0);
   }
 
-  // No distance in [lo, hi] is hidden, and all have the bias At(lo).
+  // Returns true only if no distance in [lo, hi] is hidden and all have the same bias, At(lo).
+  // Always false for ALiBi and FIRE.
   __device__ bool Constant(int lo, int hi) const {
     if ((hide_after_ && hi > 0) || (hide_before_ && lo < 0)) return false;
     if (kind_ == BiasKind::kTable) return hi <= -saturation_ || lo >= saturation_;
     return kind_ == BiasKind::kNone;
   }
 
-  // Bias at a distance; -inf if hidden. FIRE counts as 0 here, because its bias also depends on the
-  // query position.
+  // Bias at distance `delta`; -inf if the key is hidden. 0 for FIRE, whose bias also depends on the
+  // query position (see Pair).
   __device__ float At(int delta) const {
     if (Hidden(delta)) return -INFINITY;
     if (kind_ == BiasKind::kTable) {
@@ -123,8 +124,8 @@ class HeadBias {
     }
   }
 
-  // FIRE: the network's input is f = FireDistance(delta) * FireInverseLength(query position), its
-  // output FireNetwork(f).
+  // FIRE's bias is a small network of f = FireDistance(delta) * FireInverseLength(query position):
+  // FireNetwork(f).
   __device__ float FireDistance(int delta) const {
     const float f = logf(fabsf(slope_ * static_cast<float>(delta)) + 1.0f);
     return delta < 0 ? f : -f;  // positive if the query comes after the key
@@ -137,8 +138,9 @@ class HeadBias {
     const int segment = FireSegment(f);
     return fmaf(__ldg(values_ + segment), f, __ldg(offsets_ + segment)) * kLog2E;
   }
-  // FireSegment: index of the linear segment that contains f. FireFloor: the knot at its left end.
-  // FireLine: its slope and offset.
+  // FIRE's network is piecewise linear. FireSegment: index of the linear segment that contains f.
+  // FireFloor: the knot at the left end of a segment. FireLine: slope and offset of a segment, in
+  // log2 units.
   __device__ int FireSegment(float f) const {
     int low = 0, high = segments_ - 1;  // segment s ends at the first knot >= f
     while (low < high) {

@@ -1,6 +1,6 @@
 // Position bias and causal mask of one head on the CPU, as a function of the distance delta = key
-// position - query position. It is computed in strips: a tile of queries and keys needs only one
-// value per diagonal.
+// position - query position. A tile of queries and keys needs only one value per diagonal, so the
+// bias is computed in strips: arrays over consecutive distances.
 #pragma once
 
 #include <algorithm>
@@ -32,13 +32,13 @@ class DistanceBias {
   bool hide_after() const { return hide_after_; }    // keys after the query are hidden
   bool hide_before() const { return hide_before_; }  // keys before the query are hidden
 
-  // All pairs at distances in [lo, hi] are hidden.
+  // Returns whether all (query, key) pairs at distances in [lo, hi] are hidden.
   bool Hidden(int64_t lo, int64_t hi) const {
     return (hide_after_ && lo > 0) || (hide_before_ && hi < 0);
   }
 
-  // out[i] = bias at distance begin + step * i, i < count; step is 1 or -1. -inf where hidden. FIRE
-  // counts as 0 here, because its bias also depends on the query position.
+  // out[i] = bias at distance begin + step * i, for i < count; step is 1 or -1. -inf where the key
+  // is hidden. 0 for FIRE, whose bias also depends on the query position.
   void FillStrip(int64_t begin, int step, int64_t count, float* out) const {
     const int64_t end = begin + step * (count - 1);
     if (Constant(std::min(begin, end), std::max(begin, end))) {
@@ -49,8 +49,8 @@ class DistanceBias {
   }
 
  private:
-  // All distances in [lo, hi] have the same bias: none is hidden, and for a table all lie beyond
-  // its saturation on one side.
+  // Returns true only if At() is the same for all distances in [lo, hi]: none is hidden, and for a
+  // bias table all are beyond its saturation distance on one side.
   bool Constant(int64_t lo, int64_t hi) const {
     if ((hide_after_ && hi > 0) || (hide_before_ && lo < 0)) return false;
     if (kind_ == BiasKind::kTable) return hi <= -saturation_ || lo >= saturation_;
@@ -73,7 +73,7 @@ class DistanceBias {
   float slope_ = 0.0f;
 };
 
-// FIRE: the network's input is f = FireDistance(delta) / FireLength(query position).
+// FIRE's bias is a small network of f = FireDistance(delta) / FireLength(query position).
 inline float FireDistance(const PositionBias& bias, int64_t delta) {
   const float f = std::log(std::abs(bias.fire_c * static_cast<float>(delta)) + 1.0f);
   return delta < 0 ? f : -f;  // positive if the query comes after the key

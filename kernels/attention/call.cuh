@@ -11,14 +11,14 @@
 
 namespace quintet::cuda {
 
-// Limits of attention/decode.cu (which also needs 16-byte aligned K and V rows): query rows per
-// sequence, and head_dim.
+// Largest number of query rows per sequence, and largest head_dim, that attention/decode.cu
+// supports. It also needs 16-byte aligned K and V rows.
 constexpr int kFewRows = 16;
 constexpr int kFewRowsHeadDim = 128;
 // Largest head_dim of attention/short.cu.
 constexpr int kShortHeadDim = 64;
-// Limits of attention/hopper.cu: head_dim, saturation distance of a bias table, knots of a FIRE
-// network.
+// Largest values that attention/hopper.cu supports: head_dim, saturation distance of a bias table,
+// number of knots of a FIRE network.
 constexpr int kHopperHeadDim = 128;
 constexpr int kHopperSaturation = 256;
 constexpr int kHopperKnots = 64;
@@ -42,15 +42,15 @@ constexpr int kNormTileRows = 64;
 struct AttentionCall {
   const void* q = nullptr;
   void* out = nullptr;
-  // q_rows: number of rows. q_row, q_head, out_row, out_head: strides from row to row, head to
-  // head.
+  // q_rows: number of query rows. q_row and out_row: strides from row to row. q_head and out_head:
+  // strides from head to head. All strides are in elements.
   int64_t q_rows = 0, q_row = 0, q_head = 0, out_row = 0, out_head = 0;
   const int32_t* q_offsets = nullptr;    // [sequences + 1]
   const int32_t* q_positions = nullptr;  // [sequences]; null: kv_len - q_len
 
-  // Row r of head h of K starts at k + h * k_head + r * k_row; V likewise. Packed: r is the row
-  // index. Paged cache: k is the layer's first chunk, and r counts units of head_dim values from
-  // there.
+  // Row r of head h of K starts at k + h * k_head + r * k_row; V likewise. Packed keys: r is the
+  // row index. Paged cache: k points to the layer's first chunk, and KeyRows computes r from a
+  // key's slot.
   const void* k = nullptr;
   const void* v = nullptr;
   int64_t k_row = 0, k_head = 0, v_row = 0, v_head = 0;
@@ -65,7 +65,8 @@ struct AttentionCall {
 
   int sequences = 0, heads = 0, head_dim = 0;
   int few_rows = 0;  // sequences with at most this many queries are left to AttendFewRows
-  // Rows start and end on 16-byte boundaries: q_vectors for q and out, kv_vectors for k and v.
+  // Whether rows start and end on 16-byte boundaries, so that kernels can use 16-byte loads and
+  // stores: q_vectors for q and out, kv_vectors for k and v.
   bool q_vectors = false, kv_vectors = false;
   bool causal = false;
   FreshKeys fresh = FreshKeys::kAny;
@@ -73,13 +74,13 @@ struct AttentionCall {
   BiasTables bias;
   MaskColumns mask;
   const MaskTile* mask_tiles = nullptr;  // null: no mask
-  // [2, norm_tiles, heads] f32: the largest |q|, then the largest |k|, of each kNormTileRows
-  // packed rows and head. Null: not computed.
+  // [2, norm_tiles, heads] f32: upper bounds of the L2 norms of the q rows [0] and the k rows [1]
+  // in each tile of kNormTileRows packed rows, per head. Null: not computed.
   const float* max_norms = nullptr;
   int64_t norm_tiles = 0;
 };
 
-// Lengths and positions of one sequence. They are read past the L1 cache, so a kernel may construct
+// Lengths and positions of one sequence. The loads bypass the L1 cache, so a kernel may construct
 // this before its WaitOnDependentGrids.
 struct Sequence {
   int index;
@@ -98,7 +99,7 @@ struct Sequence {
   }
 };
 
-// Row indices of a sequence's keys and values.
+// Maps the keys of a sequence to row indices r of K and V (see AttentionCall::k).
 struct KeyRows {
   const int32_t* slots;  // null: packed, or the sequence has no keys
   int first;
@@ -122,8 +123,9 @@ struct KeyRows {
 };
 
 // One query tile: up to `rows` queries of one sequence. Tiles are numbered over all sequences in
-// order, within a sequence from its end, because under causality the last queries see the most
-// keys. Reads offsets as Sequence does. All lanes of a warp must call together.
+// order; within a sequence from its end, because under causality the last queries see the most
+// keys. The loads bypass the L1 cache, so a kernel may construct this before its
+// WaitOnDependentGrids. All lanes of a warp must call the last constructor together.
 struct QueryTile {
   int sequence = -1;  // -1: the index is past the last tile
   int row = 0;        // of the first query, within its sequence
@@ -156,8 +158,8 @@ struct QueryTile {
   }
 };
 
-// Keys that some query of a query tile can see by causality and one-sided ALiBi: [begin, end),
-// begin rounded down to a multiple of `tile`.
+// Keys [begin, end) that some query of a query tile can see, given causality and asymmetric ALiBi
+// (which hides the keys on one side of a query). begin is rounded down to a multiple of `tile`.
 struct KeyRange {
   int begin = 0, end;
 
@@ -168,7 +170,8 @@ struct KeyRange {
   }
 };
 
-// The column mask of one sequence (kernels/attention/mask.h).
+// The mask of one sequence (kernels/attention/mask.h): for each key, ranges of queries that do not
+// see it.
 class SequenceMask {
  public:
   __device__ SequenceMask(const AttentionCall& call, int s)
@@ -179,8 +182,8 @@ class SequenceMask {
   }
 
   __device__ bool any() const { return tiles_ != nullptr; }
-  // Visibility of keys [begin, end) to queries at positions [row, row + rows). Requires begin < end
-  // and any().
+  // Visibility of keys [begin, end) to the queries at positions [row, row + rows). Requires begin <
+  // end and any().
   __device__ TileVisibility View(int begin, int end, int row, int rows) const {
     MaskTile tile = tiles_[begin / kMaskTileKeys];
     for (int i = begin / kMaskTileKeys + 1; i <= (end - 1) / kMaskTileKeys; ++i) {
@@ -196,27 +199,29 @@ class SequenceMask {
   int64_t first_key_ = 0;
 };
 
-// Upper bound of the query tiles of `rows` queries among rows_total packed queries.
+// Upper bound of the number of query tiles (up to `rows` queries of one sequence each) of
+// rows_total packed queries.
 inline int64_t MaxQueryTiles(int64_t rows_total, int64_t sequences, int64_t rows) {
   return rows_total / rows + sequences;
 }
 
-// Launchers of the kernels. rows_total, max_q_len and max_kv_len are upper bounds of the values
-// that the kernels read from device memory.
+// Kernel launchers. rows_total, max_q_len and max_kv_len are upper bounds of the values that the
+// kernels read from device memory.
 void AttendF32(const AttentionCall& call, int64_t rows_total, int max_q_len, Stream& stream);
 template <typename T>
 void AttendTiled(const AttentionCall& call, int64_t rows_total, Stream& stream);
-// Requires an sm_90 device, at least one key, q_vectors, kv_vectors, scale > 0, and the kHopper...
-// limits above.
+// Requires an sm_90 device, at least one key, call.q_vectors and call.kv_vectors set, scale > 0,
+// and head_dim, table saturation and FIRE knots within the kHopper limits at the top of this file.
 template <typename T>
 void AttendHopper(const AttentionCall& call, int64_t rows_total, Stream& stream);
-// Writes the row norms to `to` [2 * NormTiles(..) * heads] and points the call to them.
-// Requires packed, 16-byte aligned rows and head_dim <= kHopperHeadDim.
+// NormTiles: number of tiles of kNormTileRows rows. ComputeMaxNorms writes the row norms of
+// AttentionCall::max_norms to `to` [2, NormTiles(max(q_rows, k_rows)), heads] f32 and sets the
+// call's pointer to it. Requires packed, 16-byte aligned rows and head_dim <= kHopperHeadDim.
 int64_t NormTiles(int64_t rows);
 template <typename T>
 void ComputeMaxNorms(AttentionCall* call, float* to, Stream& stream);
-// AttendShort takes packed rows only; ShortSuits tells whether it supports a call and is the
-// fastest choice.
+// ShortSuits: whether AttendShort supports the call (packed rows only) and is the fastest kernel
+// for it.
 bool ShortSuits(const AttentionCall& call, int64_t rows_total, int max_kv_len,
                 const Device& device);
 template <typename T>

@@ -14,23 +14,25 @@ constexpr int kMaxSplits = 8;       // CTAs per cluster: the portable maximum
 constexpr int kMinSplitKeys = 512;  // keys per CTA, if several CTAs share an item
 constexpr int kMaxWarpKeys = 512;   // keys per warp, as long as the CTA can have more warps
 
-// Resident warps per SM, limited by shared memory.
+// Warps that can be resident on one SM; shared memory is the limit.
 template <int kDim>
 constexpr int kResidentWarps = kDim == 64 ? 16 : 8;
 
-// How the keys of one item (a sequence and head) are divided: its steps are assigned round-robin to
-// 2^warps_log2 warps of each of `splits` CTAs, which form a cluster.
+// How the keys of one item (a sequence and head) are divided among warps: the item's steps of
+// kStepKeys keys are assigned round-robin to 2^warps_log2 warps of each of `splits` CTAs, which
+// form a cluster.
 struct SplitPlan {
   int warps_log2 = 0, splits = 1;
 };
 
-// Merged result of two channels of a query.
+// Merged (not yet normalised) softmax result of one query for two neighbouring channels.
 struct Merged {
   float ref_max = -INFINITY, sum = 0.0f;
   float2 out = {0.0f, 0.0f};
 };
 
-// Merges n partial results in index order; at(i) returns the i-th.
+// Merges n partial results of query `row` for channels `channel` and `channel` + 1, in index order.
+// at(i) returns the i-th PartialResult.
 template <typename At>
 __device__ __forceinline__ Merged Merge(int n, int row, int channel, const At& at) {
   Merged all;
@@ -57,14 +59,14 @@ __device__ __forceinline__ void WriteOut(const AttentionCall& call, int64_t row,
   *reinterpret_cast<uint32_t*>(out) = PackPair<T>(all.out.x * inverse, all.out.y * inverse);
 }
 
-// Barrier of an item's warps in one CTA.
+// Barrier among the 2^warps_log2 warps of this CTA that work on the same item.
 __device__ __forceinline__ void SyncItemWarps(int group, int warps_log2) {
   asm volatile("bar.sync %0, %1;" : : "r"(group + 1), "r"(32 << warps_log2) : "memory");
 }
 
-// Cluster barriers. After SyncCluster, shared memory writes of all CTAs of the cluster are visible
-// to each other. SyncClusterBeforeExit before exit keeps a CTA's shared memory alive while others
-// read it.
+// Cluster barriers. After SyncCluster, shared memory writes before it are visible to all CTAs of
+// the cluster. SyncClusterBeforeExit, called before a CTA exits, keeps the CTA's shared memory
+// alive while others read it.
 __device__ __forceinline__ void SyncCluster() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.release;" ::: "memory");
@@ -78,8 +80,7 @@ __device__ __forceinline__ void SyncClusterBeforeExit() {
 #endif
 }
 
-// The address of `own` in the shared memory of another CTA of the cluster (distributed shared
-// memory).
+// Returns `own` in the shared memory of CTA `block` of the cluster (distributed shared memory).
 template <typename Shared>
 __device__ __forceinline__ const Shared& OfClusterBlock(const Shared& own, int block) {
 #if __CUDA_ARCH__ >= 900
@@ -92,18 +93,20 @@ __device__ __forceinline__ const Shared& OfClusterBlock(const Shared& own, int b
 }
 
 // out = softmax(scale q k^T + bias + mask) v for up to 16 queries of a sequence: the beams of a
-// request share one read of its keys. No FIRE, no column mask.
+// request share one read of its keys. Supports causality and all biases but FIRE, no ColumnMask.
 // Shapes: q, out [rows, heads, head_dim]; k, v rows of head_dim values (a multiple of 8, at most
 // 128) with equal strides, all 16-byte aligned; T is bf16 or f16.
-// Math: as attention/tiled.cu, but with lazy rescaling: P = 2^(score - ref_max), where ref_max
-// follows the row maximum only when a score exceeds it by kRescaleThreshold. Each warp has its own
-// sums; they are merged in the order of warps, then of CTAs. A result depends on its sequence and
-// on the number of warps per item, and is the same from run to run.
+// Math: MMAs of T with f32 accumulators; online softmax with lazy rescaling: P = 2^(score -
+// ref_max), rounded to T for P V, where ref_max follows the row maximum only when a score exceeds
+// it by kRescaleThreshold. Each warp has its own row sums and P V sums; they are merged in the
+// order of warps, then of CTAs. The bits of a row depend on its sequence and on the number of warps
+// per item, and are the same from run to run.
 // Mapping: grid (CTAs, splits), see SplitPlan; the warps of an item process steps of 16 keys, with
-// kStages steps each in flight. One MMA covers 8 queries, of which one or four are used: FLOPs are
-// free here. Channels are permuted so that a lane's 16-byte reads of K are its MMA fragments.
+// kStages steps each in flight. One MMA covers 8 queries, of which often only one or four exist:
+// FLOPs are free here. Channels are permuted so that a lane's 16-byte reads of K are its MMA
+// fragments.
 // Bound: 2 kv_len head_dim sizeof(T) bytes per head and sequence at 4.3 TB/s (H200); in a step of
-// few rows the latency after the wait for q: one memory round trip, the MMAs and the merge.
+// few rows the latency after WaitOnDependentGrids: one memory round trip, the MMAs and the merge.
 // Test: tests/kernels/attention/attention_test.cc. History: attention/NOTES.md.
 template <typename T, int kDim, int kTiles>
 __global__ void __launch_bounds__(kMaxWarps * 32, 1)
@@ -117,7 +120,8 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1)
   const int owner = static_cast<int>(heads.Quotient(static_cast<uint32_t>(item)));
   const int s = min(owner, call.sequences - 1), head = item - owner * call.heads;
   const int first_warp = group << warps_log2, warps = 1 << warps_log2;
-  // Neighbouring steps go to different CTAs, so that few steps are divided evenly too.
+  // Consecutive steps of keys go to different CTAs, so that even a small number of steps is divided
+  // evenly.
   const int begin = ((w - first_warp) * splits + split) * kStepKeys;
   FewRowsWarp<T, kDim, kTiles> warp(call, memory[w],
                                     {s, head, begin, (splits << warps_log2) * kStepKeys});
@@ -127,7 +131,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1)
     return;
   }
   warp.Run(sequence);
-  // Number of this CTA's warps (of the item) that have keys.
+  // used: number of this CTA's warps for the item that have at least one step of keys.
   const int steps = (sequence.kv_len + kStepKeys - 1) / kStepKeys;
   const int used = min(splits == 1 ? steps : (steps - split + splits - 1) / splits, warps);
   if (w - first_warp < used) warp.StoreResult(sequence.q_len);
@@ -160,9 +164,10 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1)
   SyncClusterBeforeExit();
 }
 
-// Chooses the number of warps per item: as many as can be resident on the device, but at most one
-// per step, and more if a single long sequence would otherwise delay the others. If few items have
-// many keys, a cluster of CTAs shares each item.
+// Chooses the number of warps per item (sequence and head): as many as can be resident on the
+// device, but at most one per step of the longest sequence, and more than can be resident if a warp
+// would otherwise process over kMaxWarpKeys keys. If there are few items with many keys, a cluster
+// of CTAs shares each item.
 template <int kDim>
 SplitPlan PlanSplits(int64_t items, int64_t max_kv_len, const Stream& stream) {
   const int64_t warps = int64_t{kResidentWarps<kDim>} * stream.device().num_sms() / items;

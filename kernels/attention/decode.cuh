@@ -12,25 +12,27 @@ namespace quintet::cuda {
 
 constexpr int kStepKeys = 16;  // keys per step of a warp
 constexpr int kStages = 3;     // steps of a warp in shared memory: one in use, the others in flight
-// Scores may exceed `ref_max` by this much, in log2 units, before it is raised.
+// Lazy rescaling: a score (in log2 units) may exceed its row's ref_max by this much before ref_max
+// is raised.
 constexpr float kRescaleThreshold = 8.0f;
 
-// Partial result of some of an item's keys: per query the weighted sum of V, and the row sum of P =
-// 2^(score - ref_max).
+// Softmax result over a subset of the keys of one (sequence, head). Per query: the sum of P V, and
+// the row sum of P = 2^(score - ref_max).
 template <int kDim>
 struct alignas(16) PartialResult {
   float out[kFewRows][kDim + 4];
   float ref_max[kFewRows], sum[kFewRows];  // ref_max is -inf if no key was seen
 };
 
-// Shared memory of one warp: its K and V rows, whose 16-byte pieces are swizzled so that neither
-// cp.async, nor 16-byte reads of four pieces of two rows, nor ldmatrix have bank conflicts. After
-// the mainloop it holds the warp's partial result.
+// Shared memory of one warp: its K and V rows. Their 16-byte pieces are swizzled so that cp.async,
+// ldmatrix, and 16-byte reads of four pieces of two rows are all free of bank conflicts. After the
+// mainloop it holds the warp's partial result.
 template <int kDim>
 union alignas(16) WarpMemory {
   static constexpr int kPieces = kDim / 8;  // 16-byte pieces per row
-  // A permutation of 0..7 over any eight consecutive rows, equal for rows 8 apart. Swizzle(a + b) =
-  // Swizzle(a) ^ Swizzle(b) if a and b have no bit in common.
+  // Piece p of a step's row `key` is stored at position p ^ Swizzle(key). Eight consecutive rows
+  // have eight different values in 0..7, rows 8 apart equal ones. Swizzle(a + b) = Swizzle(a) ^
+  // Swizzle(b) if a and b have no bit in common.
   __device__ static constexpr int Swizzle(int key) { return (key & 1) << 2 | (key >> 1 & 3); }
   struct Rows {
     uint4 pieces[kStepKeys * kPieces];
@@ -41,14 +43,15 @@ union alignas(16) WarpMemory {
   PartialResult<kDim> result;
 };
 
-// A warp's share of the keys of one (sequence, head): the steps that start at keys `begin`, `begin
-// + stride`, and so on.
+// A warp's share of the keys of one (sequence, head): the steps of kStepKeys keys that start at
+// keys `begin`, `begin + stride`, and so on.
 struct WarpKeys {
   int sequence, head, begin, stride;
 };
 
-// One warp's part of an item. MMA operands are transposed: keys (Q K^T) and channels (P V) are the
-// 16 rows of mma.sync, queries its 8 columns; kTiles tiles of eight queries.
+// One warp's share of the attention of one (sequence, head). MMA operands are transposed: keys (Q
+// K^T) and channels (P V) are the 16 rows of mma.sync, queries its 8 columns. kTiles: number of
+// tiles of eight queries.
 template <typename T, int kDim, int kTiles>
 class FewRowsWarp {
   using Memory = WarpMemory<kDim>;
@@ -58,7 +61,8 @@ class FewRowsWarp {
   static constexpr int kRowsAtOnce = 32 / kPieces;
 
  public:
-  // Reads the slot table and lengths immediately: they must not be written by the previous kernel.
+  // Reads the slot table and kv_offsets immediately, before WaitOnDependentGrids: the previous
+  // kernel must not write them.
   __device__ FewRowsWarp(const AttentionCall& call, Memory& memory, const WarpKeys& keys)
       : call_(call),
         memory_(memory),
@@ -142,7 +146,8 @@ class FewRowsWarp {
   enum class Keys { kUnchanged, kFresh, kAll };
 
   __device__ static int Lane() { return static_cast<int>(threadIdx.x) % 32; }
-  // The query, and the key within its step, of element [tile][2 half + side] of the scores.
+  // Element [tile][2 half + side] of this lane's scores belongs to query Query(tile, side) and to
+  // key Key(half) of the step.
   __device__ static int Query(int tile, int side) { return tile * 8 + Lane() % 4 * 2 + side; }
   __device__ static int Key(int half) { return half * 8 + Lane() / 4; }
 
@@ -160,16 +165,16 @@ class FewRowsWarp {
     return x;
   }
 
-  // Row index of the lane's key of a step. Past the sequence's end it is the index of any readable
-  // row.
+  // Row index (see KeyRows) of the key that this lane looks up for the step that starts at `key`.
+  // Arbitrary if that key is past the sequence's end; CopyKeys then ignores it.
   __device__ uint32_t RowOfLane(int key) const {
     key += Lane() % kStepKeys;
     if (key_rows_.slots == nullptr) return key_rows_.Row(key);
     return key_rows_.RowOfSlot(__ldcg(key_rows_.slots + min(key, call_.slots_len - 1)));
   }
 
-  // Loads Q as B fragments: lane 4 g + t holds query g, and of each block of 32 channels the 8
-  // channels that it also reads of K.
+  // Loads Q as B fragments of mma.sync. Lane 4 g + t holds, of query g of each tile, channels 8 t
+  // to 8 t + 7 of each block of 32 channels: the same channels that it reads of K.
   __device__ void LoadQueries(const Sequence& sequence) {
     const T* q = static_cast<const T*>(call_.q) + head_ * call_.q_head;
 #pragma unroll
@@ -184,9 +189,10 @@ class FewRowsWarp {
     }
   }
 
-  // Starts the copies of one step's keys of the given kind; rows from `end` on become zeros.
-  // Neighbouring lanes copy neighbouring pieces, so that four lanes request whole 32-byte sectors:
-  // two distant lanes that share a sector would fetch it twice.
+  // Starts the asynchronous copies of the K and V rows of one step, restricted to the keys that
+  // kKeys selects (those before or from fresh_begin on, or all); rows of keys from `end` on become
+  // zeros. Neighbouring lanes copy neighbouring 16-byte pieces, because two distant lanes that
+  // share a 32-byte sector would fetch it twice.
   template <Keys kKeys>
   __device__ void CopyKeys(int stage, uint32_t row, int begin, int end, int fresh_begin) {
     if (begin >= end) return;
@@ -210,8 +216,9 @@ class FewRowsWarp {
     }
   }
 
-  // Computes the bias of the step at `begin` in log2 units: -inf where the key is hidden or past
-  // the end. If all pairs have the same bias, only bias_[0][0] is set (uniform_bias_).
+  // Computes the bias, in log2 units, of the (query, key) pairs of the step that starts at key
+  // `begin`: -inf where the key is hidden or at or past `end`. If all pairs have the same bias,
+  // sets only bias_[0][0] (and uniform_bias_).
   __device__ void LoadBias(const Sequence& sequence, int begin, int end) {
     uniform_bias_ = begin + kStepKeys <= plain_end_;
     bias_[0][0] = 0.0f;
@@ -276,8 +283,8 @@ class FewRowsWarp {
     }
   }
 
-  // Replaces the scores of a tile by P = 2^(score - ref_max), and returns P rounded to T as a B
-  // fragment.
+  // Turns the raw Q K^T of a tile of eight queries into P = 2^(scale * score + bias - ref_max),
+  // adds P to the row sums, and returns P rounded to T in `probs`, as a B fragment.
   __device__ void ComputeProbs(float (&scores)[4], int tile, uint32_t (&probs)[2]) {
     const float scale = call_.scale * kLog2E;
     bool high = false;
@@ -298,8 +305,8 @@ class FewRowsWarp {
     probs[1] = TransposeMatrix(PackPair<T>(scores[2], scores[3]));
   }
 
-  // Raises the ref_max of each query whose largest score exceeds it by more than kRescaleThreshold,
-  // and rescales its sums.
+  // For each query whose largest score exceeds its ref_max by more than kRescaleThreshold: raises
+  // ref_max to that score and rescales the query's row sum and P V sums.
   __device__ void RaiseRefMax(const float (&scores)[4], int tile) {
 #pragma unroll
     for (int side = 0; side < 2; ++side) {
@@ -330,7 +337,8 @@ class FewRowsWarp {
   bool uniform_bias_;  // bias_[0][0] applies to all pairs of the step
   float bias_[kTiles][4];
   float out_[kTiles][kDim / 16][4] = {};
-  // Per query, in log2 units: a stale row maximum, relative to which P is computed.
+  // Per query, in log2 units: the row maximum when it was last raised. P is computed relative to
+  // it.
   float ref_max_[kTiles][2];
   float sum_[kTiles][2] = {};  // row sums of P, over this lane's keys only
   int plain_end_ = INT_MIN;    // all queries see the keys before it, and there is no bias

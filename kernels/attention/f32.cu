@@ -8,7 +8,8 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kKeys = 64;  // keys per tile; tiles start at multiples of it
 
-// Tile shape of a CTA with kRows queries: kLanes neighbouring threads share kThreadRows queries.
+// Tile shape of a CTA for kRows queries: each group of kLanes neighbouring threads handles
+// kThreadRows queries.
 template <int kRows>
 struct F32Sizes {
   static constexpr int kLanes = kRows == 8 ? 32 : 16;
@@ -16,8 +17,8 @@ struct F32Sizes {
   static constexpr int kThreadKeys = kKeys / kLanes;
 };
 
-// Shared memory of one CTA. Rows have kDim + 4 floats, so that 16-byte reads of neighbouring rows
-// lie in different banks.
+// Shared memory of one CTA. Rows are padded to kDim + 4 floats, so that 16-byte reads of
+// neighbouring rows hit different banks.
 template <int kRows, int kDim>
 struct F32Memory {
   float q[kRows][kDim + 4];
@@ -95,8 +96,9 @@ class F32Block {
     }
   }
 
-  // One step of the online softmax: writes P of the tile to memory_.probs and rescales out_ and
-  // sum_.
+  // One step of the online softmax: writes P of the K tile that starts at key `begin` to
+  // memory_.probs, and rescales the earlier sums out_ (P V) and sum_ (row sums). `masked`: the mask
+  // hides some pairs.
   __device__ void ComputeProbs(int begin, bool masked) {
     float scores[S::kThreadRows][S::kThreadKeys] = {};
 #pragma unroll 4
@@ -152,8 +154,8 @@ class F32Block {
     return mask_.Column(key).View(position, position + 1) == TileVisibility::kNone;
   }
 
-  // Sums over keys in order, for the row sums too, so that the bits of a row do not depend on
-  // kRows.
+  // Adds P V to out_ and P to the row sums, both in ascending key order, so that the bits of a row
+  // do not depend on kRows.
   __device__ void AddValues() {
     for (int j = 0; j < kKeys; j += 4) {
       float4 w[S::kThreadRows];

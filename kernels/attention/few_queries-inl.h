@@ -1,5 +1,5 @@
-// CPU attention of few queries: vector lanes are keys in the scores and channels in the sums.
-// Memory bound: keys and values are read once for all query rows.
+// CPU attention of few queries: SIMD lanes are keys in Q K^T and channels in P V. Memory bound:
+// keys and values are read once for all query rows.
 #include <algorithm>
 
 #include "kernels/attention/task_cpu.h"
@@ -18,8 +18,8 @@ namespace HWY_NAMESPACE {
 
 // ---- Few-rows layout: scores s [rows][kKeyTile], k_t [head_dim][kKeyTile], o [rows][stride] ----
 
-// s[r][j ..] = fma(q[r] . k, scale, s[r][j ..]) for kRows rows and kVectors vectors of keys; on
-// entry s holds the bias.
+// s[r][j] = fma(q[r] . k[j], scale, s[r][j]) for kRows query rows r and the keys j of kVectors SIMD
+// vectors. On entry s holds the bias.
 template <int kRows, int kVectors>
 HWY_INLINE void ScoreFew(const float* const* q, const float* k_t, int64_t head_dim, float scale,
                          float* s) {
@@ -45,8 +45,8 @@ HWY_INLINE void ScoreFew(const float* const* q, const float* k_t, int64_t head_d
   }
 }
 
-// o[r][c ..] = o[r][c ..] * correction[r] + sum over keys of s[r][j] v[j][c ..], for kRows rows and
-// kVectors vectors of channels.
+// o[r][c ..] = o[r][c ..] * correction[r] + sum over keys j of s[r][j] v[j][c ..], for kRows query
+// rows r and kVectors SIMD vectors of channels from c on.
 template <int kRows, int kVectors>
 HWY_INLINE void AddValuesFew(const float* s, const float* const* v, int64_t keys,
                              const float* correction, int64_t c, float* o, int64_t o_stride) {
@@ -72,8 +72,9 @@ HWY_INLINE void AddValuesFew(const float* s, const float* const* v, int64_t keys
   }
 }
 
-// SoftmaxTile of attention/many_queries-inl.h for one row with contiguous scores; s is padded with
-// -inf to whole vectors.
+// One step of the online softmax for one query row: replaces the scores s [keys] by P = exp(s -
+// max), updates the running row_max and row_sum, and sets `correction` to the factor for earlier
+// sums. s is padded with -inf to whole SIMD vectors.
 HWY_INLINE void SoftmaxRow(int64_t keys, float* s, float* row_max, float* row_sum,
                            float* correction) {
   const F32 d;
@@ -91,7 +92,8 @@ HWY_INLINE void SoftmaxRow(int64_t keys, float* s, float* row_max, float* row_su
   *row_sum = sum;
 }
 
-// s = bias of row `i` for the tile's keys; -inf for the padding up to a whole vector.
+// s = bias of query row `i` for keys [begin, begin + keys); -inf in the padding up to a whole SIMD
+// vector.
 void FillBiasFew(const AttentionTask& task, const DistanceBias& bias, int64_t i, int64_t begin,
                  int64_t keys, float* s) {
   bias.FillStrip(begin - (task.position + i), 1, keys, s);
@@ -114,7 +116,8 @@ void AddFireFew(const AttentionTask& task, int64_t i, int64_t begin, int64_t key
   }
 }
 
-// Sets scores of row `i` that the column mask hides to -inf.
+// Sets to -inf the scores s [keys] of query row `i` whose key the mask (mask.h) hides from that
+// query.
 void HideMaskedFew(const TaskMask& mask, int64_t i, int64_t begin, int64_t keys, float* s) {
   const int row = mask.Position(i);
   for (int64_t j = 0; j < keys; ++j) {
@@ -140,11 +143,12 @@ void AddValueRowsFew(const float* s, const float* const* v, int64_t keys, const 
   for (; c < padded_dim; c += kN) AddValuesFew<kRows, 1>(s, v, keys, correction, c, o, stride);
 }
 
-// Processes one K/V tile for all rows. Keys are channel-major in scratch; value rows are padded to
-// whole vectors.
+// Adds one K/V tile to the softmax statistics and outputs of all query rows of the task. Keys are
+// channel-major in scratch; value rows are padded to whole SIMD vectors.
 void AttendTileFew(const AttentionTask& task, const AttentionScratch& scratch,
                    const DistanceBias& bias, const TaskMask& mask, const KeyTile& tile) {
-  // Rows that are processed together: rows x 4 accumulator vectors fit into the registers.
+  // Number of query rows processed together: their accumulators (rows x 4 SIMD vectors) fit into
+  // the registers.
   constexpr int64_t kTogether = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
   const int64_t head_dim = task.args->q.dim[2];
   const int64_t keys = tile.count, stride = PaddedDim(head_dim);
@@ -191,9 +195,9 @@ void EndFew(const AttentionTask& task, const AttentionScratch& s) {
   }
 }
 
-// Loads a tile's keys into scratch, channel-major. Keys and values of a decoder step are usually
-// not in any cache, so DRAM bandwidth decides: rows are copied in memory order before they are
-// transposed, and the next tile is prefetched row by row (7.5 GB/s without both, 12.4 with both,
+// Loads the keys of tile `now` into scratch, channel-major. Keys and values of a decoder step are
+// usually not in any cache, so DRAM bandwidth decides: rows are copied in memory order before they
+// are transposed, and tile `ahead` is prefetched row by row (7.5 GB/s without both, 12.4 with both,
 // Zen 4).
 void LoadKeysFew(const AttentionScratch& s, int64_t head_dim, KeyTile* now, const KeyTile* ahead) {
   for (int64_t j = 0; j < now->count; ++j) {

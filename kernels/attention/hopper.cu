@@ -1,5 +1,5 @@
 // bf16 / f16 attention for many queries on Hopper (wgmma, TMA): launcher for calls without a
-// position bias or with a table. attention/hopper_alibi_fire.cu has ALiBi and FIRE.
+// position bias or with a bias table. attention/hopper_alibi_fire.cu has ALiBi and FIRE.
 #include "kernels/attention/hopper_kernel.cuh"
 
 namespace quintet::cuda {

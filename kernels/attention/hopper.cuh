@@ -28,16 +28,17 @@ struct HopperTraits {
   static constexpr int kStages = kStagesOf;
   // Consumer warpgroups issue their GEMMs alternately (ping-pong barrier).
   static constexpr bool kPingPong = kPingPongOf;
-  // K/V tiles that ALiBi cannot let contribute are skipped (AlibiTileSkipper).
+  // Whether K/V tiles in which ALiBi's bias makes every P 0 are skipped (AlibiTileSkipper).
   static constexpr bool kSkipsTiles = false;
   static constexpr int kRows = kConsumers * kConsumerRows;
-  // Lazy rescaling (LazySoftmax). With two consumer warpgroups, each overlaps its softmax with
-  // its own P V GEMM. With three, each waits for its P V GEMM first; the scores then stay in their
-  // registers unscaled until the P computed from them is known not to overflow.
+  // Whether the softmax uses lazy rescaling (LazySoftmax). With two consumer warpgroups it does
+  // not: each overlaps its softmax with its own P V GEMM. With three, each waits for its P V GEMM
+  // first; the unscaled scores then stay in registers until the P computed from them is known not
+  // to overflow.
   static constexpr bool kLazyRescale = kConsumers == 3;
   static constexpr int kThreads = (1 + kConsumers) * kWarpgroup;
-  // Registers per thread: a producer that issues TMA loads, a producer that gathers cache rows, and
-  // a consumer.
+  // Registers per thread of a producer that issues TMA loads, of a producer that gathers cache
+  // rows, and of a consumer.
   static constexpr int kTmaRegisters = kConsumers == 2 ? 40 : 32;
   static constexpr int kGatherRegisters = 56;
   template <bool kCached>
@@ -45,8 +46,8 @@ struct HopperTraits {
                                             : kCached       ? 224
                                                             : 232;
 
-  // The bias table of a head covers distances [-Reach, Reach]. A tile with a pair farther apart
-  // than that is either hidden or has one constant bias.
+  // The bias table of a head covers distances [-Reach, Reach]. K/V tiles with a pair at a larger
+  // distance do not need it: they are hidden, have one constant bias, or (ALiBi) a linear bias.
   __host__ __device__ static constexpr int Reach(int saturation) {
     const int reach = saturation + kConsumerRows;
     return (reach > kRows ? reach : kRows) + kKeys;
@@ -56,23 +57,25 @@ struct HopperTraits {
   static constexpr int kTable = (2 * Reach(kHopperSaturation) + 1 + 31) / 32 * 32 + 16;
 };
 
-// Variant for calls with row norms (AttentionCall::max_norms): it skips ALiBi tiles by their score
-// bounds. It is a separate instantiation because the test needs registers that the producer
-// warpgroup does not have; folding it in costs all other calls 10 %.
+// Variant for calls with row norms (AttentionCall::max_norms): it skips the K/V tiles in which a
+// bound of the scores shows that ALiBi's bias makes every P 0. It is a separate instantiation
+// because testing the bound needs registers that the producer warpgroup does not have; folding it
+// in costs all other calls 10 %.
 template <typename S>
 struct SkippingTiles : S {
   static constexpr bool kSkipsTiles = true;
 };
 
-// The query tiles of one sequence and their cost in key tiles. Causal: the first query tile has
-// cost `level`, and each following one costs one level more. Otherwise: all cost `level`.
+// Number of query tiles of one sequence, and their cost for the tile scheduler in levels of about
+// one tile of keys. Causal: the first query tile costs `level`, and each following one costs one
+// level more. Otherwise: all cost `level`.
 struct SequenceTiles {
   int level, tiles;
 };
 constexpr int kSortedSequences = 64;  // up to this many sequences, tiles are scheduled by cost
 
-// The four vectors of a column mask tile in shared memory. A vector that the mask does not have is
-// filled with its default value.
+// The four arrays of MaskColumns (mask.h) for the keys of one K tile, in shared memory. An array
+// that the call's mask does not have is filled with its default value.
 enum MaskVector { kLowerBegin, kLowerEnd, kUpperBegin, kUpperEnd, kMaskVectors };
 
 // Message from the producer to the consumers: one query tile of one head. rows 0: no more work.
@@ -92,7 +95,8 @@ struct WorkTileInfo {
 struct KvTileInfo {
   // Index of the tile's first key in its sequence.
   int begin;
-  // last: the query tile's last K/V tile. masked: the column mask hides some pair of the tile.
+  // last: the query tile's last K/V tile. masked: the mask (mask.h) hides some (query, key) pair of
+  // the tile.
   bool last, masked;
 };
 
@@ -104,9 +108,10 @@ struct HeadBiasTable {
   float values[2][kCount];  // values[1][i] == values[0][i + 1]
   float before, after;      // constant bias left and right of the table's distances
 };
-// As above for lazy rescaling, in unscaled-score units. values[0] is relative to `before`,
-// values[1] to `after` (the constants left and right of the table). before and after are in log2
-// units; for ALiBi they hold the slopes, 0 = masked side.
+// HeadBiasTable for lazy rescaling, in unscaled-score units (log2 units / (scale * log2 e)).
+// values[side][copy] holds the bias minus `before` (side 0) or minus `after` (side 1), the
+// constants left and right of the table; copy 1 is shifted by one value. before and after are in
+// log2 units; for ALiBi they hold the slopes left and right of the diagonal, 0 on a hidden side.
 template <int kCount>
 struct HeadBiasTable<kCount, true> {
   float values[2][2][kCount];
@@ -120,16 +125,16 @@ enum TileSide { kAcross, kBefore, kAfter, kTileSides };
 // Operands of an extra k-step of the Q K^T wgmma that adds ALiBi's bias to a tile on one side of
 // the diagonal. A row of A holds (s0, s1, s2, 0, ...), the slope split into three values of T, each
 // rounded from the remainder of the previous ones; row j of B holds (j, j, j, 0, ...) for key j of
-// the tile. Both use the layout of MakeStridedSmemDescriptor (8 x 8 parts); all groups of eight
-// queries share one part of `slopes`.
+// the tile. Both consist of 8 x 8 core matrices (MakeStridedSmemDescriptor); the rows of A are
+// equal, so all groups of eight queries share one core matrix of `slopes`.
 template <typename T>
 struct AlibiOperands {
   T slopes[2][kTileSides][2 * 64];  // current and next work tile; the second part is zero
   T keys[128 / 8 * 64];
 };
 
-// Shared memory for FIRE's bias: a table for the current and the next work tile, crossings for each
-// consumer warp, a strip of logarithms for each pipeline stage.
+// Shared memory for FIRE's bias: the FireTables of the current and the next work tile, the
+// FireCrossings of each consumer warp, and the FireStrip of each pipeline stage.
 template <typename S>
 struct FireSharedMemory {
   FireTable tables[2];

@@ -1,5 +1,5 @@
-// Launcher of the Hopper attention kernel for the position biases that are functions of the
-// positions at every distance: ALiBi and FIRE.
+// Launcher of the Hopper attention kernel for ALiBi and FIRE, whose bias changes at every distance
+// (that of a table is constant from its saturation distance on).
 #include "kernels/attention/hopper_kernel.cuh"
 
 namespace quintet::cuda {

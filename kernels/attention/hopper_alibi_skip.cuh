@@ -1,4 +1,4 @@
-// Skipping of K/V tiles that ALiBi makes irrelevant, for the Hopper attention kernel.
+// Skipping of K/V tiles in which ALiBi's bias makes every P 0, for the Hopper attention kernel.
 #pragma once
 
 #include "kernels/attention/call.cuh"
@@ -12,9 +12,9 @@ namespace quintet::cuda {
 // and of the K tile and their smallest distance, then P of the whole tile is 0.
 class AlibiTileSkipper {
  public:
-  // For `rows` queries of a head that start at position `position` and at row `row` of call.q; the
-  // sequence must contain all their own keys. The sequence's keys start at packed row first_key.
-  // The call must have row norms (max_norms).
+  // For the queries of a head at positions [position, position + rows), rows [row, row + rows) of
+  // call.q. The sequence must contain a key at each of these positions. first_key: packed row of
+  // the sequence's first key. The call must have row norms (max_norms).
   __device__ AlibiTileSkipper(const AttentionCall& call, const HeadBias& bias, int head,
                               int position, int rows, int64_t row, int first_key)
       : keys_(call.max_norms + (call.norm_tiles * call.heads + head)),
@@ -27,8 +27,8 @@ class AlibiTileSkipper {
         before_(-bias.At(-1)),
         after_(-bias.At(1)) {}
 
-  // Shrinks the range to the tiles between the first and the last one that can contribute. All
-  // lanes of a warp must call together.
+  // Shrinks `range` to the K/V tiles (of tile_keys keys) from the first to the last one in which
+  // some P may be nonzero. All lanes of a warp must call together.
   __device__ void Narrow(KeyRange* range, int tile_keys) const {
     const int lane = static_cast<int>(threadIdx.x) % 32, end = range->end;
     int first = end, last = end;
@@ -47,7 +47,7 @@ class AlibiTileSkipper {
  private:
   static constexpr float kZeroProbBound = 136.0f;  // 126 plus a margin for rounding
 
-  // Keys [begin, end) may contribute.
+  // Returns false only if P is 0 for all keys [begin, end).
   __device__ bool MayContribute(int begin, int end) const {
     const int distance = max(position_ - (end - 1), begin - last_);
     if (distance <= 0) return true;

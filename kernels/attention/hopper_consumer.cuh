@@ -19,11 +19,12 @@ class HopperConsumer {
   // FIRE with two consumer warpgroups: the P V GEMM of the previous tile is issued first, and the
   // score accumulators are initialised with FIRE's bias while it runs.
   static constexpr bool kPvFirst = kFire && !kLazyRescale;
-  // Row sums are computed by the tensor cores from the rounded P. With lazy rescaling V gets an
-  // extra column of ones; with kSumByWgmma a second wgmma multiplies P by ones.
+  // How the row sums of P are computed. Lazy rescaling: V gets an extra column of ones.
+  // kSumByWgmma: a second wgmma multiplies the rounded P by ones. Otherwise: OnlineSoftmax adds up
+  // the unrounded P in f32.
   static constexpr bool kSumByWgmma = !kLazyRescale && kFunction != BiasKind::kNone;
-  // Number of pairs of the bias table that are read while the Q K^T GEMM runs: limited by the free
-  // registers.
+  // Number of pairs of the bias table that a lane loads while the Q K^T GEMM runs: limited by the
+  // free registers.
   static constexpr int kPrefetchedPairs = kFunction != BiasKind::kNone ? 0 : kKeys / 8 + 1;
 
  public:
@@ -56,14 +57,14 @@ class HopperConsumer {
 
   // Releases a pipeline stage to the producer. Every thread arrives: one lane per warp would
   // suffice, but then compute-sanitizer's racecheck would not see the order of the other lanes'
-  // reads. It is not slower.
+  // reads. The additional arrivals do not make the kernel slower.
   __device__ __forceinline__ static void Release(uint64_t& empty) {
     BarrierArrive(SharedAddress(&empty));
   }
 
   // Mainloop over the K/V tiles of a work tile. The Q K^T GEMM of a tile overlaps with the P V GEMM
   // of the previous tile. FIRE's bias is written to the accumulators before the Q K^T GEMM adds to
-  // them. Tiles that are invisible to this warpgroup come last.
+  // them. Tiles that causality hides from this warpgroup come last.
   __device__ __forceinline__ void Attend(const WorkTileInfo& work) {
     WaitFull(barriers_.keys_full[kv_state_.stage], kv_state_.parity);
     KvTileInfo tile = memory_.keys[kv_state_.stage];
@@ -111,8 +112,9 @@ class HopperConsumer {
     return tile.begin <= last_begin_;
   }
 
-  // Skips this tile and the remaining ones of the work tile, releasing their stages. `turn`: take
-  // part in the ping-pong order, which the first tile of a work tile does not.
+  // Skips K/V tile `tile` and all following ones of the work tile, releasing their pipeline stages.
+  // `turn`: whether this warpgroup takes its ping-pong turn for `tile`, which it does not for the
+  // first K/V tile of a work tile.
   __device__ __forceinline__ void SkipTiles(KvTileInfo tile, bool turn) {
     for (;; turn = true) {
       Release(barriers_.keys_empty[kv_state_.stage]);
@@ -143,13 +145,14 @@ class HopperConsumer {
     if constexpr (kCached) FenceViewAsyncShared();
   }
 
-  // Computes which tiles this warpgroup sees, and which of them are flat, for one work tile.
+  // Computes, for one work tile, which K/V tiles this warpgroup sees and which of them are flat
+  // (IsFlat).
   __device__ __forceinline__ void BeginWorkTile(const WorkTileInfo& work) {
     const bool any = group_ * kConsumerRows < work.rows;
     last_begin_ = !any ? -1 : work.hide_after ? position_ + kConsumerRows - 1 : INT_MAX;
     kv_len_ = work.kv_len;
-    // The pairs of a tile have distances from d - (kConsumerRows - 1) to d + kKeys - 1, where d is
-    // the distance of its first key from the first query.
+    // The pairs of a K/V tile have distances (key - query position) from d - (kConsumerRows - 1) to
+    // d + kKeys - 1, where d is that of its first key and this warpgroup's first query.
     flat_until_ = INT_MAX;
     flat_from_ = INT_MAX;
     if (kFunction == BiasKind::kAlibi) {
@@ -162,12 +165,13 @@ class HopperConsumer {
     }
   }
 
-  // True if bias and causality hide no pair of the tile, and all pairs have the same bias.
+  // True if causality hides no (query, key) pair of the K/V tile, and all pairs have the same bias,
+  // not counting FIRE's. Never true with ALiBi.
   __device__ __forceinline__ bool IsFlat(const KvTileInfo& tile) const {
     return tile.begin <= flat_until_ || tile.begin >= flat_from_;
   }
-  // True if the tile is flat, and nothing is masked, past the sequence's end, or added by ALiBi or
-  // FIRE.
+  // True if the K/V tile needs no work per score: it is flat, no pair is masked, no key is past the
+  // sequence's end, and the bias is neither ALiBi nor FIRE.
   __device__ __forceinline__ bool IsPlain(const KvTileInfo& tile) const {
     return (kFunction == BiasKind::kNone && !tile.masked && tile.begin <= kv_len_ - kKeys) &&
            IsFlat(tile);
@@ -180,20 +184,22 @@ class HopperConsumer {
                                                : table.after;
   }
 
-  // The lane's pairs of the bias table for a tile's first keys.
+  // Address of this lane's pair of bias table entries for the first eight keys of a K/V tile.
+  // delta: position of the tile's first key minus that of the warpgroup's first query.
   __device__ __forceinline__ const float2* BiasPairs(int delta) const {
     const auto& values = memory_.tables[q_state_.stage].values;
     return PairsOfStrip(values[0], values[1], S::Reach(call_.bias.saturation) + delta - WarpRow());
   }
 
-  // Waits for scores_ (Q K^T in flight) and adds the bias table. The part that is equal for all
-  // pairs of a query is returned in `row_bias` instead. Keys are processed in parts of kTogether
-  // groups of eight, and parts far from the diagonal, whose remaining bias is 0, are skipped.
+  // With lazy rescaling: waits for scores_ (Q K^T is in flight) and adds the bias table for a tile
+  // near the diagonal. `row_bias` returns the constant bias on one side of the table; scores_ only
+  // get the difference from it. Parts of 32 keys in which the difference is 0 are skipped. delta:
+  // position of the tile's first key minus that of the warpgroup's first query.
   __device__ __forceinline__ void AddNearBias(int delta, float (&row_bias)[2]) {
     constexpr int kTogether = 4, kParts = kKeys / 8 / kTogether, kPart = kTogether * 8;
     const auto& table = memory_.tables[q_state_.stage];
-    // Distance from which on the bias is constant: the table's saturation. Without a bias it is
-    // constant for all keys up to the query.
+    // Distance from which on the bias is constant: a table's saturation; 0 without a bias (only the
+    // causal mask); never with ALiBi.
     const int far = call_.bias.kind == BiasKind::kTable ? call_.bias.saturation
                     : kAlibi                            ? INT_MAX / 2
                                                         : 0;
@@ -228,8 +234,8 @@ class HopperConsumer {
     }
   }
 
-  // On which side of the diagonal an ALiBi tile lies, if all its pairs are visible; otherwise
-  // kAcross.
+  // For ALiBi: the side of the diagonal on which all pairs of the tile are; kAcross if they are on
+  // both sides or on a hidden side.
   __device__ __forceinline__ TileSide SideOf(const KvTileInfo& tile) const {
     const int delta = tile.begin - position_;
     const auto& table = memory_.tables[q_state_.stage];
@@ -237,7 +243,8 @@ class HopperConsumer {
            : delta >= kConsumerRows - 1 && table.after != 0.0f ? kAfter
                                                                : kAcross;
   }
-  // Returns in `row_bias` the part of ALiBi's bias that the Q K^T GEMM has not added on that side.
+  // On a visible side of the diagonal the Q K^T GEMM adds slope * (index of the key in the tile),
+  // see AlibiOperands. Returns in `row_bias` the rest of ALiBi's bias, one value per query.
   __device__ __forceinline__ void AlibiRowBias(TileSide side, int delta,
                                                float (&row_bias)[2]) const {
     const auto& table = memory_.tables[q_state_.stage];
@@ -247,9 +254,10 @@ class HopperConsumer {
     row_bias[1] = slope * static_cast<float>(first - 8);
   }
 
-  // Adds ALiBi's bias to a tile on one side of the diagonal, where it is linear in the key index.
-  // Returns false, and does nothing, if the tile is across the diagonal or on the hidden side.
-  // Otherwise scores_ are scaled to log2 units.
+  // Adds ALiBi's bias, without lazy rescaling, to a tile on one side of the diagonal, where it is
+  // linear in the key index: scores_ are scaled to log2 units and get the part that depends on the
+  // key, `row_bias` the part that depends on the query. Returns false, and does nothing, if the
+  // tile is across the diagonal or on a hidden side.
   __device__ __forceinline__ bool AddAlibiLine(int delta, float scale, float (&row_bias)[2]) {
     const int lo = delta - (kConsumerRows - 1), hi = delta + kKeys - 1;
     if (lo < 0 && hi > 0) return false;
@@ -306,8 +314,9 @@ class HopperConsumer {
     const uint64_t v = MakeSmemDescriptor(
         values, kLazyRescale ? SharedAddress(memory_.ones) - values : kMatrixBytes);
     const uint64_t ones = MakeConstantSmemDescriptor(SharedAddress(memory_.ones));
-    // Descriptor step to the next 16 rows of V. The column of ones stays in state: its offset from
-    // the V matrix shrinks by as much.
+    // Descriptor step to the next 16 rows of V. With lazy rescaling the column stride of the
+    // descriptor leads from V to the column of ones, which does not move: the stride shrinks by the
+    // same amount.
     constexpr int64_t kRows = 16 * 128 / 16, kStep = kLazyRescale ? kRows - (kRows << 16) : kRows;
 #pragma unroll
     for (int step = 0; step < kKeys / 16; ++step) {
@@ -326,7 +335,8 @@ class HopperConsumer {
     StartPvGemm(state.stage);
   }
 
-  // Issues and completes out_ += P V of the last tile that this warpgroup sees.
+  // Issues and completes out_ += P V of the last tile that this warpgroup sees; releases its V
+  // stage.
   __device__ __forceinline__ void FinishPvGemm(const PipelineState<S::kStages>& state) {
     WaitAndStartPvGemm(state);
     WarpgroupWait<0>();
@@ -336,7 +346,7 @@ class HopperConsumer {
 
   // Waits for the Q K^T GEMM, adds bias and mask, computes P, and releases the K stage. Everything
   // that does not depend on the scores is computed before the wait, so that the softmax of a plain
-  // tile follows its GEMM directly.
+  // tile (IsPlain) starts right after its GEMM.
   __device__ __forceinline__ void ComputeTileProbs(const KvTileInfo& tile, float (&rescale)[2]) {
     float scale = call_.scale * kLog2E, row_bias[2] = {0.0f, 0.0f}, largest[2];
     if (IsPlain(tile)) {
@@ -356,8 +366,9 @@ class HopperConsumer {
     }
     if constexpr (kLazyRescale) ComputeProbsLazily(scale, row_bias);
   }
-  // Softmax with lazy rescaling: computes P from the scores; if some P reaches 2, or some query has
-  // no ref_max yet, raises ref_max, rescales the sums and repeats.
+  // Softmax with lazy rescaling: computes P = 2^(score - ref_max). If some P reaches 2, or some
+  // query has no reference maximum (ref_max) yet, raises ref_max, rescales the row sums and P V
+  // sums in out_, and computes P again.
   __device__ __forceinline__ void ComputeProbsLazily(float scale, const float (&row_bias)[2]) {
     WarpgroupFenceOperand(out_);
 #pragma unroll 1
@@ -383,9 +394,9 @@ class HopperConsumer {
     WarpgroupFenceOperand(scores_);
   }
 
-  // Adds bias and mask. A bias that is equal for all pairs of a query is returned in `row_bias`, in
-  // log2 units. Any other bias is added to scores_, which then are in log2 units too (`scale`
-  // becomes 1).
+  // Without lazy rescaling: waits for scores_, adds bias and mask, and releases the K stage. A bias
+  // that is equal for all keys of a query is returned in `row_bias`, in log2 units. Any other bias
+  // is added to scores_, which then are in log2 units too (`scale` becomes 1).
   __device__ __forceinline__ void AddBiasAndMask(const KvTileInfo& tile, float& scale,
                                                  float (&row_bias)[2]) {
     // Distance of the tile's first key from the first query.
@@ -413,7 +424,8 @@ class HopperConsumer {
     scale = 1.0f;
   }
 
-  // As AddBiasAndMask, for lazy rescaling: scores_ keep their unit.
+  // AddBiasAndMask for lazy rescaling. scores_ stay in unscaled-score units; a bias that is equal
+  // for all keys of a query is returned in `row_bias`, in log2 units.
   __device__ __forceinline__ void AddLazyBias(const KvTileInfo& tile, float (&row_bias)[2]) {
     const int delta = tile.begin - position_;
     const TileSide side = kAlibi ? SideOf(tile) : kAcross;
@@ -429,7 +441,8 @@ class HopperConsumer {
     MaskAndReleaseKeys(tile);
   }
 
-  // Hides keys past the sequence's end and pairs that the column mask hides; releases the K stage.
+  // Sets scores_ to -inf for keys past the sequence's end and for (query, key) pairs that the mask
+  // (mask.h) hides, and releases the K stage to the producer.
   __device__ __forceinline__ void MaskAndReleaseKeys(const KvTileInfo& tile) {
     if (!tile.masked) Release(barriers_.keys_empty[kv_state_.stage]);
     const int keys = kv_len_ - tile.begin;
@@ -454,7 +467,9 @@ class HopperConsumer {
                group_ * kConsumerRows + WarpRow(), scores_);
   }
 
-  // Applies the column mask, reading only the vectors that it has.
+  // Sets to -inf the scores_ that the mask (mask.h) hides. Three kinds of masks have instantiations
+  // of HideColumns that read only the arrays they need; for the others HideColumns reads all four
+  // arrays.
   __device__ __forceinline__ void ApplyColumnMask() {
     const MaskColumns& mask = call_.mask;
     if (mask.upper_end == nullptr) {
@@ -540,7 +555,7 @@ class HopperConsumer {
     const bool odd = t % 2 != 0, high = t / 2 != 0;
     const uint32_t near[2] = {__shfl_xor_sync(0xffffffffu, odd ? words[0] : words[1], 1),
                               __shfl_xor_sync(0xffffffffu, odd ? words[2] : words[3], 1)};
-    // Words t - t % 2 and t - t % 2 + 1 of this lane's pair of lanes, for channels 0..1 and 2..3.
+    // pairs[h]: word 2 h + t % 2 of lanes t - t % 2 and t - t % 2 + 1.
     const uint32_t pairs[2][2] = {{odd ? near[0] : words[0], odd ? words[1] : near[0]},
                                   {odd ? near[1] : words[2], odd ? words[3] : near[1]}};
     const uint32_t far[2] = {__shfl_xor_sync(0xffffffffu, high ? pairs[0][0] : pairs[1][0], 2),
@@ -558,7 +573,7 @@ class HopperConsumer {
   int position_;    // position of the warpgroup's first query
   int kv_len_;      // keys in its sequence
   int last_begin_;  // first key of the last tile that may be visible to this warpgroup
-  // Flat tiles begin at or below flat_until_, or at or above flat_from_.
+  // K/V tiles whose first key is <= flat_until_ or >= flat_from_ are flat (IsFlat).
   int flat_until_, flat_from_;
 
   float scores_[kKeys / 8][4];

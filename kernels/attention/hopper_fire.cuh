@@ -9,17 +9,19 @@
 
 namespace quintet::cuda {
 
-// The piecewise linear network of one head in unscaled-score units, ordered from the largest f to
-// the smallest: lines[i] holds between knots i - 1 and i.
+// FIRE's network of one head: the bias, in unscaled-score units, as a piecewise linear function of
+// f (position_bias.h). Ordered from the largest f to the smallest: lines[i] applies between knots i
+// - 1 and i.
 struct FireTable {
   float2 lines[kHopperKnots + 1];  // {slope, offset}
   float2 knots[kHopperKnots];      // {f of the knot, slope of the line before it minus slope of the
                                    // line after it}
 };
 
-// FireDistance of every diagonal between a query tile and a K tile. Entry 0 is for the distance of
-// the tile's first key from the query tile's first query, minus kRows. Two copies, the second
-// shifted by one value, as PairsOfStrip requires; they start in different shared memory banks.
+// FireDistance (bias.cuh) of every diagonal of a (query tile, K tile) pair. Entry i is for the
+// distance key - query position = b - kRows + i, where b is the position of the tile's first key
+// minus that of the first query. Stored twice, the second copy shifted by one value, so that any
+// two neighbours are 8-byte aligned in one copy; the copies start in different shared memory banks.
 template <int kRows, int kKeys>
 struct FireStrip {
   static constexpr int kCount = kRows + kKeys;
@@ -27,13 +29,14 @@ struct FireStrip {
   float values[2][kCount + 16];
 };
 
-// Crossings of each knot by a warp's 16 queries: x is the first key at which the first query is
-// past the knot, y the first key at which all queries are. Each lane reads only the entries that it
-// wrote.
+// For each knot (breakpoint of FIRE's network), the keys at which a warp's 16 queries cross it; f
+// falls as the key position rises. x: first key at which f of the first query is at or below the
+// knot; y: the same for the last query, so from y on all queries are. Lane l writes and reads only
+// entries with index % 32 == l.
 using FireCrossings = int2[kHopperKnots];
 
-// Writes the strip whose first entry is for distance (key - query) `begin`. As
-// HeadBias::FireDistance, with the approximate logarithm; requires c >= 0. Executed by one warp.
+// Fills `strip`: entry i is FireDistance (bias.cuh) of distance begin + i = key - query position,
+// with the approximate logarithm. Requires c >= 0. Executed by one warp.
 template <int kRows, int kKeys>
 __device__ __forceinline__ void WriteFireStrip(float c, int begin, FireStrip<kRows, kKeys>& strip) {
   constexpr float kLn2 = 0.6931471805599453f;
@@ -50,8 +53,8 @@ __device__ __forceinline__ void WriteFireStrip(float c, int begin, FireStrip<kRo
   }
 }
 
-// Writes the table of a head; `unit` converts log2 units to unscaled-score units. Executed by one
-// warp.
+// Writes the FireTable of one head; `unit` converts log2 units to unscaled-score units. Executed by
+// one warp.
 __device__ inline void WriteFireTable(const HeadBias& bias, float unit, FireTable& table) {
   const int lane = static_cast<int>(threadIdx.x) % 32, knots = bias.FireSegments() - 1;
   for (int i = lane; i <= knots; i += 32) {
@@ -64,14 +67,15 @@ __device__ inline void WriteFireTable(const HeadBias& bias, float unit, FireTabl
 }
 
 // FIRE's bias of a warp's 16 query rows; each lane holds the two rows of its C fragment (mma.cuh).
-// f decreases from key to key, so the keys of one query cross the network's knots from the last to
-// the first, and each query crosses a knot a little later than the query before it. Between
-// crossings the bias of all 16 rows is one line of f. Where only some rows have crossed a knot,
-// min(f, knot) selects the line per element. The network is continuous, so an off-by-one key at a
-// crossing does not change the result.
+// f, the input of FIRE's network, decreases from key to key, so the keys of one query cross the
+// network's knots from the last to the first, and each query crosses a knot a little later than the
+// query before it. Between crossings the bias of all 16 rows is one line of f. Where only some rows
+// have crossed a knot, min(f, knot) selects the line per element. The network is continuous, so
+// computing a crossing one key too early or too late does not change the result.
 class FireBias {
  public:
-  // The lane's queries are at `position` and `position` + 8, the warp's first one at `row`.
+  // Computes `crossings` for this warp's queries, the first of which has position `row`. This
+  // lane's two queries have positions `position` and `position` + 8.
   __device__ __forceinline__ void Begin(const HeadBias& bias, int position, int row,
                                         const FireTable& table, FireCrossings& crossings) {
 #pragma unroll
@@ -91,16 +95,16 @@ class FireBias {
     }
   }
 
-  // scores = bias of the K tile that starts at `first_key`, for a network of `knots` knots. `row`:
-  // index of the warp's first query in the query tile.
+  // scores = FIRE's bias of the K tile that starts at key first_key, for a network of `knots`
+  // knots. row: index of the warp's first query in the query tile.
   template <int kRows, int kKeys>
   __device__ __forceinline__ void Fill(int knots, int first_key, const FireCrossings& crossings,
                                        const FireTable& table, const FireStrip<kRows, kKeys>& strip,
                                        int row, float (&scores)[kKeys / 8][4]) const {
     static_assert(kKeys == kParts * kPart);
     const float2* pairs = PairsOfStrip(strip.values[0], strip.values[1], kRows - row);
-    // One byte per part of the tile: the number of knots that all queries have crossed at the
-    // part's start, and that some query has crossed at its end.
+    // One byte per part (32 keys) of the tile: `passed` counts the knots that all queries have
+    // crossed at the part's first key, `reached` those that some query has crossed at its last key.
     uint32_t passed = 0, reached = 0;
 #pragma unroll
     for (int i = 0; i < kHopperKnots; i += 32) {
@@ -130,8 +134,9 @@ class FireBias {
     for (int part = 0; part < kParts; ++part) {
 #pragma unroll
       for (int j = 0; j < kTogether; ++j) f[1 + j] = pairs[(part * kTogether + j) * 4];
-      // Slope of the line before the knots, offset of the line after them: Bend only adds the
-      // changes of slope, the changes of offset are all in the last line's offset.
+      // Knots [from, to) are crossed within the part. Line starts from the slope before them and
+      // the offset after them. Bend adds each knot's change of slope times min(f, knot); above the
+      // knot this also undoes the change of offset, because the network is continuous.
       const int from = Byte(passed, part), to = Byte(reached, part);
       Line({table.lines[from].x, table.lines[to].y}, f, scores + part * kTogether);
 #pragma unroll 1
@@ -152,14 +157,15 @@ class FireBias {
     return static_cast<int>(bytes >> 8 * i & 0xff);
   }
 
-  // First key at which a query at `row` has FireDistance <= f.
+  // First key for which a query at position `row` has FireDistance <= f.
   __device__ __forceinline__ static int FirstKeyBelow(const HeadBias& bias, int row, float f) {
     const float distance = expm1f(fabsf(f)) / fabsf(bias.fire_c());
     return __float2int_ru(static_cast<float>(row) - copysignf(distance, f));
   }
 
-  // One part of a tile. FireDistance of key group j is f[1 + j] for the lane's first query and f[j]
-  // for the second one, not yet divided by the query's length term.
+  // Line and Bend handle one part (32 keys) of a tile. FireDistance of the lane's keys in group j
+  // of eight keys is f[1 + j] for its first query and f[j] for its second one, not yet divided by
+  // the query's length term.
   __device__ __forceinline__ void Line(const float2& line, const float2 (&f)[1 + kTogether],
                                        float (*scores)[4]) const {
     const float slope[2] = {line.x * inverse_length_[0], line.x * inverse_length_[1]};

@@ -8,18 +8,19 @@ namespace quintet::cuda {
 
 // out = softmax(scale q k^T + bias + mask) v for all heads of all sequences.
 // Shapes: q, out [rows, heads, head_dim]; k, v rows of head_dim values, 16-byte aligned; head_dim
-// <= kDim; T is bf16 or f16. Bias: none, a table that saturates by kHopperSaturation, ALiBi or
-// FIRE.
+// <= kDim; T is bf16 or f16. Bias: none, ALiBi, FIRE, or a table that is constant from distance
+// kHopperSaturation on.
 // Math: wgmma with f32 accumulators; online softmax in f32; P rounded to T. Row sums are taken of
-// the rounded P, except in kernels with two consumer warpgroups and no bias or a table.
+// the rounded P; only kernels with two consumer warpgroups and without ALiBi and FIRE take them of
+// the unrounded P.
 // Mapping: persistent, one CTA per SM; work tiles (64 queries per consumer warpgroup x 1 head) are
 // assigned statically in zig-zag order (AttentionTileScheduler). Warpgroup 0 is the producer: warp
-// 0 issues TMA loads (paged cache: kGatherWarps warps gather rows with cp.async) and writes FIRE's
-// logarithms; warp 1 writes the bias table of the next work tile. A consumer warpgroup overlaps the
-// Q K^T GEMM of a tile with the P V GEMM of the previous one; consumers alternate GEMM and softmax
-// (ping-pong).
-// Bound: 4 rows kv_len head_dim FLOP at 790 TFLOP/s (H200); at head_dim 64 the exponentials take as
-// long as the GEMMs.
+// 0 issues TMA loads (paged cache: kGatherWarps warps gather rows with cp.async) and writes the
+// logarithms of FIRE's distances; warp 1 writes the bias table of the next work tile. A consumer
+// warpgroup overlaps the Q K^T GEMM of a tile with the P V GEMM of the previous one; consumers
+// alternate GEMM and softmax (ping-pong).
+// Bound: 4 rows kv_len head_dim FLOP per head at 790 TFLOP/s (H200); at head_dim 64 the
+// exponentials take as long as the GEMMs.
 // Test: tests/kernels/attention/attention_test.cc, attention/mask_test.cc. History:
 // attention/NOTES.md.
 template <typename T, typename S, bool kCached, BiasKind kFunction>

@@ -1,6 +1,6 @@
 // The producer warpgroup of the Hopper attention kernel. Warp 0 iterates over the CTA's work tiles
-// and issues the TMA loads of Q, K and V and the copies of the column mask; warp 1 writes the bias
-// tables.
+// and issues the TMA loads of Q, K and V and the copies of the mask arrays (mask.h); warp 1 writes
+// the bias tables.
 #pragma once
 
 #include "kernels/attention/hopper_alibi_skip.cuh"
@@ -8,16 +8,16 @@
 
 namespace quintet::cuda {
 
-// Iterator over the K/V tiles in which the column mask leaves some key visible to some query of the
-// query tile. A warp tests 32 tiles at once, one per lane; all lanes must call together.
+// Iterator over the K/V tiles in which the mask (mask.h) leaves some key visible to some query of
+// the query tile. A warp tests 32 tiles at once, one per lane; all lanes must call together.
 class VisibleTiles {
  public:
   // For keys [0, end) and queries at positions [position, position + rows).
   __device__ VisibleTiles(const SequenceMask& mask, int position, int rows, int end, int tile_keys)
       : mask_(mask), position_(position), rows_(rows), end_(end), tile_keys_(tile_keys) {}
 
-  // First key of the first visible tile at or after `begin`; some number >= end if there is none.
-  // *masked: the mask hides some pair of that tile.
+  // Returns the first key of the first visible tile at or after key `begin`, or some number >= end
+  // if there is none. *masked: the mask hides some (query, key) pair of that tile.
   __device__ int Next(int begin, bool* masked) {
     *masked = false;
     if (!mask_.any()) return begin;
@@ -51,16 +51,18 @@ class VisibleTiles {
   uint32_t visible_ = 0, partly_masked_ = 0;
 };
 
-// Order in which a work tile's K/V tiles are processed: starting at `first`, then the others from
-// left to right. For ALiBi `first` is the tile on the diagonal of the first query, so that later
-// scores hardly exceed the first row maximum. Every causal consumer warpgroup sees all tiles left
-// of it, so the tiles that it does not see still come last.
+// Order in which a work tile's K/V tiles are processed: the tile at key `first`, then the others in
+// ascending order. For ALiBi `first` is the tile with the first query's own key, so that later
+// scores hardly exceed the first row maximum. Under causality every consumer warpgroup sees all
+// tiles before that one, so the tiles that a warpgroup does not see still come last.
 class TileOrder {
  public:
   __device__ TileOrder(const KeyRange& range, const VisibleTiles& tiles, int first, int tile_keys)
       : tiles_(tiles), begin_(range.begin), first_(first), tile_keys_(tile_keys) {}
 
-  // First and After return the first key of a tile; after the last tile, a number >= range.end.
+  // First returns the first tile and After the one that follows `tile`; a tile is given by its
+  // first key. After the last tile they return a number >= range.end. *masked: the mask hides some
+  // (query, key) pair of the returned tile.
   __device__ int First(bool* masked) {
     const int tile = tiles_.Next(first_, masked);
     return tile == first_ ? tile : After(first_, masked);
@@ -93,8 +95,8 @@ __device__ inline const int32_t* Vector(const MaskColumns& columns, int vector) 
                                  : columns.upper_end;
 }
 
-// Fills the mask vectors that the call does not have with their default, once for all pipeline
-// stages. Called by all threads of the CTA.
+// Fills the mask arrays (MaskVector) that the call's mask does not have with their default values,
+// once for all pipeline stages. Called by all threads of the CTA.
 template <typename S, typename Memory>
 __device__ void FillMissingColumns(const AttentionCall& call, Memory& memory) {
   if (call.mask_tiles == nullptr) return;
@@ -141,8 +143,8 @@ class HopperProducer {
   // The thread that issues the TMA loads and sends the messages to the consumers.
   __device__ static bool IsLeader() { return threadIdx.x == 0; }
 
-  // Loads one work tile. Returns the next one, which is looked up while the first loads are in
-  // flight.
+  // Loads one work tile. Returns the CTA's next one, number `turn`, which is looked up while the
+  // first loads are in flight.
   __device__ AttentionWorkTile LoadWorkTile(const AttentionWorkTile& work,
                                             const AttentionTileScheduler<S>& scheduler, int turn) {
     const Sequence sequence(call_, work.tile.sequence);
@@ -213,7 +215,7 @@ class HopperProducer {
     if constexpr (Memory::kFire) WriteStrip(keys, of, full);
   }
 
-  // Warp 0 writes the logarithms for FIRE's bias of this tile.
+  // Warp 0 writes the FireStrip (logarithms of distances) for FIRE's bias of this K tile.
   __device__ void WriteStrip(const KvTileInfo& keys, const WorkTileInfo& of, uint32_t full) const {
     if (threadIdx.x >= 32) return;
     WriteFireStrip(fabsf(call_.bias.fire_c), keys.begin - of.position - S::kRows,
@@ -271,8 +273,8 @@ class HopperProducer {
 
   __device__ static void ZeroRowsFrom(Tile& tile, int count) {
     for (auto& half : tile) {
-      // Each lane always zeroes the same addresses, so that compute-sanitizer's racecheck sees
-      // their order.
+      // Each lane always zeroes the same addresses, so that compute-sanitizer's racecheck sees that
+      // the stores to an address are ordered.
       for (int i = count * 8 / 32 * 32 + Lane(); i < S::kKeys * 8; i += 32) {
         if (i >= count * 8) reinterpret_cast<uint4*>(half)[i] = {0, 0, 0, 0};
       }
@@ -281,8 +283,9 @@ class HopperProducer {
     __syncwarp();
   }
 
-  // Gathers rows [begin, begin + kKeys) of a head whose row r starts at base + r * stride; rows
-  // from `kv_len` on become zeros.
+  // Copies rows of keys [begin, begin + kKeys) of a head from the paged cache to `to`,
+  // asynchronously (cp.async); row r of the head starts at base + r * stride. Rows of keys from
+  // `kv_len` on become zeros. The copies arrive at mbarrier `full`.
   __device__ void GatherRows(Tile& to, const T* base, int64_t stride, int begin, int kv_len,
                              const KeyRows& rows, uint32_t full) const {
     constexpr int kPieces = S::kDim / 8;  // 16-byte pieces per row
@@ -309,8 +312,8 @@ class HopperProducer {
   uint32_t tail_parity_ = 0;
 };
 
-// Writes the A operands that add ALiBi's bias to a head (AlibiOperands), from its slopes left and
-// right of the diagonal in unscaled-score units. Executed by one warp.
+// Writes the A operands (AlibiOperands::slopes) of one head, from ALiBi's slopes left (`before`)
+// and right (`after`) of the diagonal in unscaled-score units. Executed by one warp.
 template <typename T>
 __device__ void WriteSlopes(float before, float after, T (&to)[kTileSides][2 * 64]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -410,8 +413,8 @@ __device__ void WriteTables(const AttentionCall& call, Memory& memory) {
       }
     }
     __syncwarp();
-    // One lane's arrival would suffice, but then racecheck would not see the order of the other
-    // lanes' stores.
+    // One lane's arrival would suffice, but then compute-sanitizer's racecheck would not see the
+    // order of the other lanes' stores.
     BarrierArrive(SharedAddress(&barriers.queries_full[state.stage]));
     if (work.tile.sequence < 0) return;
     state.Advance();

@@ -6,14 +6,14 @@
 
 namespace quintet::cuda {
 
-// P = 2^(score * scale + row_bias - ref_max) of a lane's two queries, where row_bias is a constant
-// bias that may differ between the lanes of a query. `ref_max` is a stale row maximum: it is raised
+// P = 2^(score * scale + row_bias - ref_max) of a lane's two queries, where row_bias is equal for
+// all of a lane's keys. ref_max is a row maximum of an earlier tile, plus a margin: it is raised
 // only when some P would reach 2. Until then a tile's row maxima are not computed, and P does not
-// wait for them. ref_max is an integer, so the rounding of P to T does not depend on them.
+// wait for them. ref_max is an integer, so its value does not affect how P is rounded to T.
 template <typename T>
 class LazySoftmax {
  public:
-  // All queries of the warp have a ref_max; ComputeProbs requires it.
+  // Whether all queries of the warp have a ref_max. Required before ComputeProbs.
   __device__ __forceinline__ bool has_ref_max() const { return has_ref_max_; }
 
   // Computes P rounded to T, as A fragments of 16 keys each. Returns whether any P of the warp is
@@ -42,8 +42,8 @@ class LazySoftmax {
     return __any_sync(0xffffffffu, (bits & kFromTwo) != 0);
   }
 
-  // Raises the ref_max of each query that has a score above it. Earlier sums must be multiplied by
-  // `rescale`.
+  // Raises the ref_max of each query that has a score above it. The caller must multiply its row
+  // sums and P V sums by `rescale`.
   template <int kGroups>
   __device__ __forceinline__ void RaiseRefMax(const float (&scores)[kGroups][4], float scale,
                                               const float (&row_bias)[2], float (&rescale)[2]) {
@@ -62,12 +62,12 @@ class LazySoftmax {
   }
 
  private:
-  // Distance of a new ref_max above the row maximum, so that the following scores need not raise it
-  // again. 0 in f16, where P would become subnormal and lose bits.
+  // Margin between the row maximum and a new ref_max, in log2 units, so that slightly higher scores
+  // do not raise ref_max again. 0 in f16, where P would become subnormal and lose bits.
   static constexpr float kAbove = std::is_same_v<T, __half> ? 0.0f : 7.0f;
 
-  // Base of a query that has seen no key. Finite, so that hidden scores (-inf) give P = 0 with this
-  // ref_max too.
+  // ref_max of a query that has seen no key. Finite, so that hidden scores (-inf) give P = 0 with
+  // this ref_max, too.
   static constexpr float kNone = -3e38f;
 
   float ref_max_[2] = {kNone, kNone};

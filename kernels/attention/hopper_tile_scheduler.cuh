@@ -10,8 +10,8 @@ struct AttentionWorkTile {
   int head;
 };
 
-// The query tiles of sequence s and their cost level. No tiles past the last sequence, and none for
-// a sequence that the few-rows kernel handles.
+// Returns the number and the cost level of the query tiles of sequence s; no tiles if s is past the
+// last sequence or if AttendFewRows handles the sequence.
 template <typename S>
 __device__ SequenceTiles TilesOf(const AttentionCall& call, int s) {
   if (s >= call.sequences) return {0, 0};
@@ -71,7 +71,7 @@ class AttentionTileScheduler {
     }
   }
 
-  // Number of query tiles of a sequence at this level or a higher one.
+  // Number of query tiles of a sequence whose cost level is at least `level`.
   __device__ int From(const SequenceTiles& of, int level) const {
     if (!call_.causal) return of.level >= level ? of.tiles : 0;
     return min(max(of.level + of.tiles - level, 0), of.tiles);

@@ -1,4 +1,4 @@
-// CPU attention of many queries: vector lanes are queries; keys and values are broadcast. Compute
+// CPU attention of many queries: SIMD lanes are queries; keys and values are broadcast. Compute
 // bound (multiply-adds).
 #include <algorithm>
 
@@ -18,8 +18,8 @@ namespace HWY_NAMESPACE {
 
 // ---- Wide layout: p [keys][kGroup], q_t and o_t [head_dim][kGroup] ----
 
-// p[j] = fma(q . k[j], scale, bias) for keys [j, j + kKeys). The bias of key j for the first query
-// is strip[kKeyTile - 1 - j].
+// p[j] = fma(q . k[j], scale, bias) for keys [j, j + kKeys) and kVectors SIMD vectors of queries.
+// The bias of key j for query i of the group is strip[kKeyTile - 1 - j + i].
 template <int kKeys, int kVectors>
 HWY_INLINE void ScoreKeys(const float* q_t, const float* k, int64_t k_stride, int64_t head_dim,
                           float scale, const float* strip, int64_t j, float* p) {
@@ -46,7 +46,8 @@ HWY_INLINE void ScoreKeys(const float* q_t, const float* k, int64_t k_stride, in
   }
 }
 
-// o_t[c] = o_t[c] * correction + sum over keys of v[j][c] p[j], for channels [c, c + kChannels).
+// o_t[c] = o_t[c] * correction + sum over the tile's keys j of v[j][c] p[j], for channels [c, c +
+// kChannels) and kVectors SIMD vectors of queries.
 template <int kChannels, int kVectors>
 HWY_INLINE void AddValues(const float* p, const float* v, int64_t v_stride, int64_t keys,
                           const V32* correction, int64_t c, float* o_t) {
@@ -75,8 +76,9 @@ HWY_INLINE void AddValues(const float* p, const float* v, int64_t v_stride, int6
   }
 }
 
-// Replaces scores by P = exp(score - max) and updates row_max and row_sum [kVectors vectors].
-// correction: factor for earlier sums. A row that has seen no key keeps max -inf, and its P is 0.
+// One step of the online softmax for kVectors SIMD vectors of queries: replaces the scores p [keys]
+// by P = exp(score - max), updates the running row_max and row_sum, and sets `correction` to the
+// factor for earlier sums. A row that has seen no key keeps max -inf, and its P is 0.
 template <int kVectors>
 HWY_INLINE void SoftmaxTile(int64_t keys, float* p, float* row_max, float* row_sum,
                             V32* correction) {
@@ -133,7 +135,8 @@ struct WideTile {
   int64_t begin, keys;  // first key of the tile within the sequence, number of keys
 };
 
-// p += FIRE's bias. strip: FireDistance on the tile's diagonals, indexed as in ScoreKeys.
+// p += FIRE's bias. `strip` holds FireDistance (bias.h) of the tile's diagonals: that of key j and
+// query i at index kKeyTile - 1 - j + i.
 template <int kVectors>
 void AddFireWide(const WideTile& t) {
   const F32 d;
@@ -159,7 +162,7 @@ void AddFireWide(const WideTile& t) {
   }
 }
 
-// Sets the scores of pairs that the column mask hides to -inf.
+// Sets to -inf the scores of the tile's (query, key) pairs that the mask (mask.h) hides.
 template <int kVectors>
 void HideMaskedWide(const WideTile& t, const TaskMask& mask) {
   const F32 d;
@@ -199,7 +202,8 @@ void AttendTileWide(const WideTile& t, const TaskMask& mask) {
   AddValueTile<kVectors>(s.p, s.v, stride, t.keys, correction, head_dim, o_t);
 }
 
-// Copies the queries to scratch, channel-major, and initialises sums and softmax statistics.
+// Copies the queries of the task's current head to scratch, channel-major, and initialises their
+// outputs and softmax statistics.
 void BeginWide(const AttentionTask& task, const AttentionScratch& s) {
   const int64_t head_dim = task.args->q.dim[2];
   for (int64_t first = 0; first < task.rows; first += kGroup) {
@@ -244,8 +248,9 @@ void EndWide(const AttentionTask& task, const AttentionScratch& s) {
   }
 }
 
-// Gathers a tile's keys and values, and prefetches the next tile: rows of a packed matrix are whole
-// pages apart, where the hardware prefetcher does not help.
+// Copies the keys and values of tile `now` to scratch, and prefetches tile `ahead` (null: none).
+// The hardware prefetcher does not help, because consecutive rows of a packed matrix are whole
+// memory pages apart.
 void LoadTileWide(const AttentionScratch& s, int64_t head_dim, const KeyTile& now,
                   const KeyTile* ahead) {
   for (int64_t j = 0; j < now.count; ++j) {
@@ -255,7 +260,7 @@ void LoadTileWide(const AttentionScratch& s, int64_t head_dim, const KeyTile& no
   }
 }
 
-// Processes one K/V tile for all groups of a task.
+// Adds one K/V tile to the outputs of all groups (kGroup queries each) of a task.
 void AttendGroupsWide(const TileIterator& iterator, const TaskMask& mask, const KeyTile& keys,
                       const AttentionScratch& s) {
   const DistanceBias bias = iterator.bias();

@@ -1,7 +1,7 @@
-// Column masks (FlashMask, arXiv 2410.01359): (query, key) pairs that attention hides in addition
-// to causality. The mask of a key is up to two ranges of query positions that do not see it.
-// Summaries of 64 keys tell whether a tile is hidden, visible or mixed without reading each key's
-// mask. Compiled by both backends.
+// Column masks (FlashMask, arXiv 2410.01359) hide (query, key) pairs from attention in addition to
+// causality: each key, a column of the score matrix, has up to two ranges of query positions that
+// do not see it. Summaries of 64 keys (MaskTile) tell whether a tile is hidden, visible or mixed
+// without reading each key's ranges. Compiled by both backends.
 #pragma once
 
 #include <climits>
@@ -19,8 +19,8 @@ constexpr int kMaskTileKeys = 64;  // keys per summary, counted from each sequen
 struct MaskRange {
   int32_t begin_min, begin_max, end_min, end_max;
 
-  // Hides: no query in [row_begin, row_end) sees any key of the tile. Touches: some query may not
-  // see some key.
+  // Hides: this range hides every key of the tile from every query in [row_begin, row_end).
+  // Touches: it may hide some key of the tile from some of these queries.
   QT_HOST_DEVICE bool Hides(int row_begin, int row_end) const {
     return row_begin >= begin_max && row_end <= end_min;
   }
@@ -35,7 +35,8 @@ struct MaskRange {
   }
 };
 
-// Visibility of a tile of keys to some queries. kSome: each pair must be tested.
+// Visibility of a tile of keys to some queries. kAll: every query sees every key. kNone: no query
+// sees any key. kSome: each (query, key) pair must be tested.
 enum class TileVisibility : uint8_t { kAll, kSome, kNone };
 
 struct MaskTile {
@@ -54,7 +55,8 @@ struct MaskTile {
   }
 };
 
-// A ColumnMask as pointers of the backend; null for empty spans.
+// The arrays of a ColumnMask as pointers to the memory of the backend that reads them (host or
+// device); null for empty spans.
 struct MaskColumns {
   const int32_t* lower_begin = nullptr;
   const int32_t* lower_end = nullptr;
@@ -75,9 +77,9 @@ struct MaskColumns {
   }
 };
 
-// Index of a sequence's first summary. Summaries of consecutive sequences are stored with gaps, so
-// that the index is computed without a table. `first_key`: index of the sequence's first key among
-// the packed keys.
+// Index in ColumnMask::tiles of a sequence's first summary. Summaries of consecutive sequences are
+// stored with gaps, so that the index is computed without a table. first_key: index of the
+// sequence's first key among the packed keys.
 QT_HOST_DEVICE inline int64_t FirstMaskTile(int64_t first_key, int64_t sequence) {
   return first_key / kMaskTileKeys + sequence;
 }
@@ -97,14 +99,14 @@ struct ColumnMask {
   }
 };
 
-// Number of summaries for packed keys, including gaps.
+// Size of ColumnMask::tiles for these packed keys, including the gaps between sequences.
 inline int64_t MaskTiles(absl::Span<const int32_t> kv_offsets) {
   return kv_offsets.empty()
              ? 0
              : FirstMaskTile(kv_offsets.back(), static_cast<int64_t>(kv_offsets.size()) - 1);
 }
-// Fills tiles [MaskTiles(kv_offsets)]. Needed once per batch: masks are equal for all layers and
-// heads.
+// Fills `tiles` [MaskTiles(kv_offsets)] with the summaries of `columns`. Needed once per batch,
+// because all layers and heads have the same mask.
 void SummariseMask(const MaskColumns& columns, absl::Span<const int32_t> kv_offsets,
                    absl::Span<MaskTile> tiles);
 

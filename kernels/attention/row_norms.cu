@@ -1,5 +1,5 @@
-// Largest row norms of Q and K, from which the Hopper kernel decides which K/V tiles ALiBi makes
-// irrelevant (attention/hopper_alibi_skip.cuh).
+// Largest row norms of Q and K, from which the Hopper kernel decides in which K/V tiles ALiBi's
+// bias makes every P 0 (attention/hopper_alibi_skip.cuh).
 #include "kernels/attention/call.cuh"
 
 namespace quintet::cuda {
@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kWarps = 8;
 
-// to = upper bound of max |x| over each kNormTileRows rows, for each head.
+// to = upper bound of the L2 norms of the rows in each tile of kNormTileRows rows, for each head.
 // Shapes: q, k [rows, heads, head_dim] packed, 16-byte aligned; head_dim <= 8 kPieces; to [2,
 // tiles, heads] f32: of q, then of k.
 // Math: sums of squares in f32; the norm is scaled by 1.001 to stay an upper bound after rounding.

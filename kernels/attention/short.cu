@@ -22,14 +22,14 @@ __device__ __forceinline__ int Swizzled(int row, int piece) {
 __host__ __device__ __forceinline__ constexpr int WholeTiles(int keys) {
   return (keys + kKeys - 1) / kKeys * kKeys;
 }
-// Shared memory of one CTA: a query tile, K and V of `max_keys` keys, and the bias at
-// each distance.
+// Shared memory of one CTA, in bytes: a query tile, K and V of `max_keys` keys, and the bias at
+// each distance between them.
 constexpr int SharedBytes(int max_keys) {
   return (kRows + 2 * max_keys) * kDim * 2 + (kRows + max_keys) * 4;
 }
 
-// One CTA's work on a query tile (the part of one thread). `max_keys`: keys that fit into shared
-// memory.
+// The part of one thread in a CTA's work on a query tile. max_keys: number of keys whose K and V
+// fit into shared memory.
 template <typename T>
 class ShortBlock {
  public:
@@ -49,8 +49,8 @@ class ShortBlock {
         v_(k_ + max_keys * kDim),
         strip_(reinterpret_cast<float*>(v_ + max_keys * kDim)) {}
 
-  // Mainloop over all keys, `max_keys_` keys at a time. Loops are not unrolled where possible:
-  // instruction fetches of code that runs once cost time too.
+  // Mainloop over all keys, `max_keys_` keys at a time. Loops are kept rolled where possible,
+  // because fetching the instructions of code that runs only once takes time, too.
   __device__ __forceinline__ void Run() {
 #pragma unroll 1
     for (int begin = 0; begin == 0 || begin < sequence_.kv_len; begin += max_keys_) {
@@ -86,8 +86,8 @@ class ShortBlock {
     return static_cast<int>(threadIdx.x) / 32 * 16;
   }
 
-  // Computes the bias of keys [begin, begin + max_keys_) at each distance from the tile's queries.
-  // May run before WaitOnDependentGrids, because no kernel writes the bias tables.
+  // Fills strip_ with the bias at each distance between keys [begin, begin + max_keys_) and the
+  // tile's queries. May run before WaitOnDependentGrids, because no kernel writes the bias tables.
   __device__ __forceinline__ void LoadBias(int begin) const {
     const HeadBias bias(call_.bias, call_.causal, head_, call_.heads);
     const int first = begin - position_ - (kRows - 1);
@@ -98,8 +98,8 @@ class ShortBlock {
     }
   }
 
-  // Copies rows [0, count) from `row` on; rows from `valid` on become zeros. Each thread copies the
-  // same piece of every kStep-th row.
+  // Copies `count` rows, the first at address `row`, to shared memory `to` (cp.async); rows from
+  // index `valid` on become zeros. Each thread copies the same 16-byte piece of every kStep-th row.
   __device__ __forceinline__ void CopyRows(const T* row, int64_t stride, int count, int valid,
                                            T* to) const {
     // A multiple of 8, so that all rows of a thread have the same swizzle.
@@ -171,8 +171,8 @@ class ShortBlock {
     }
   }
 
-  // Epilogue: out_ / row sum, via the warp's own rows of q_ in shared memory, so that neighbouring
-  // lanes store neighbouring 16-byte pieces.
+  // Epilogue: writes out_ / row sum to call_.out. The values pass through the warp's own rows of q_
+  // in shared memory, so that neighbouring lanes store neighbouring 16-byte pieces.
   __device__ __forceinline__ void StoreOutput() {
     __syncwarp();
 #pragma unroll
@@ -223,10 +223,11 @@ __device__ __forceinline__ void PrefetchBias(const AttentionCall& call, int head
   asm volatile("prefetch.global.L1 [%0];" : : "l"(table + at));
 }
 
-// out = softmax(scale q k^T + bias) v for one head and up to 64 queries of a sequence.
+// out = softmax(scale q k^T + bias) v for one head and up to 64 queries of a sequence. Supports
+// causality and all biases but FIRE, no ColumnMask.
 // Shapes: q, out [rows, heads, head_dim]; k, v packed rows of head_dim values, 16-byte aligned;
 // head_dim <= kDim; T is bf16 or f16.
-// Math: as attention/tiled.cu, over tiles of 64 keys; no FIRE, no column mask.
+// Math: MMAs of T with f32 accumulators; f32 online softmax over tiles of 64 keys; P rounded to T.
 // Mapping: one CTA per query tile and head, neighbouring CTAs have neighbouring heads of the same
 // rows; a warp owns 16 queries, whose scores, P and sums stay in registers. All K rows of a
 // sequence, then all V rows, are copied by cp.async at once; the bias is computed before
@@ -242,8 +243,8 @@ __global__ void __launch_bounds__(kThreads, 4)
   const int index = static_cast<int>(blockIdx.x) / call.heads;
   const int head = static_cast<int>(blockIdx.x) - index * call.heads;
   PrefetchBias(call, head);
-  // If all sequences have `tiles_per_sequence` query tiles, the CTA computes its sequence without a
-  // search.
+  // tiles_per_sequence > 0: the grid has this many query tiles for every sequence (some may be
+  // empty), so the CTA computes its sequence without a search.
   const QueryTile query_tile =
       tiles_per_sequence > 0
           ? QueryTile(index / tiles_per_sequence,
@@ -261,8 +262,8 @@ constexpr int kMaxSharedKeys = 512;
 
 }  // namespace
 
-// Whether AttendShort supports the call and is faster than attention/hopper.cu: all keys fit into
-// one of its tiles, or the call is so small that startup time dominates.
+// Whether AttendShort supports the call and is faster than attention/hopper.cu: every sequence's
+// keys fit into one K tile of that kernel, or the call is so small that startup time dominates.
 bool ShortSuits(const AttentionCall& call, int64_t rows_total, int max_kv_len,
                 const Device& device) {
   constexpr int kFewKeys = 128;

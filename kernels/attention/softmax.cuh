@@ -27,11 +27,12 @@ struct OnlineSoftmax {
   float row_max[2] = {-INFINITY, -INFINITY};
   float row_sum[2] = {0.0f, 0.0f};  // over this lane's keys only
 
-  // Replaces scores by P = 2^(score * scale + row_bias - row_max); `row_bias` is a constant bias
-  // per query; scale >= 0. Earlier sums must be multiplied by the returned `rescale`. `largest`:
-  // the result of LargestScores(scores). kAddUp false: the caller sums the rounded P itself;
-  // `row_max` is then rounded up to an integer, so that the rounding of P does not depend on tile
-  // boundaries.
+  // Updates row_max and replaces scores by P = 2^(score * scale + row_bias - row_max); row_bias is
+  // a constant bias per query; scale >= 0. Rescales row_sum and adds P to it; the caller must
+  // multiply its P V sums by the returned `rescale`. `largest`: the result of
+  // LargestScores(scores). kAddUp false: does not add P to row_sum, because the caller sums the
+  // rounded P itself; row_max is then rounded up to an integer, so that the rounding of P does not
+  // depend on tile boundaries.
   template <bool kAddUp = true, int kGroups>
   __device__ __forceinline__ void ComputeProbs(float (&scores)[kGroups][4],
                                                const float (&largest)[2], float scale,
@@ -88,7 +89,7 @@ __device__ __forceinline__ void Rescale(float (&out)[kGroups][4], const float (&
   }
 }
 
-// A fragment of P of sixteen keys, rounded to T.
+// Rounds P of the keys 16 * sixteen to 16 * sixteen + 15 to T, as an A fragment (mma.cuh).
 template <typename T, int kGroups>
 __device__ __forceinline__ void RoundProbs(const float (&probs)[kGroups][4], int sixteen,
                                            uint32_t (&a)[4]) {
@@ -112,10 +113,12 @@ __device__ __forceinline__ void HideFrom(float (&scores)[kGroups][4], int keys) 
   }
 }
 
-// score = score * scale + value(b, row half, i) for each element, where b is the bias strip's entry
-// i = key - query, counted from the first of 16 queries and the first key of the tile. pair(first,
-// i) returns the entries first + i and first + i + 1: those of the lane's next two keys of a row.
-// Moving eight keys and eight queries on stays on the same diagonal, so each entry is read once.
+// score = score * scale + value(b, half, i) for each score of the lane: i is the key's index in the
+// tile minus the query's index among the warp's 16; b is entry i of a bias strip, which has one
+// entry per diagonal; half is 0 for the lane's first and 1 for its second query. pair(first, i)
+// must return the strip's entries first + i and first + i + 1, which belong to two neighbouring
+// keys. The pair eight keys and eight queries further is on the same diagonal, so each entry is
+// read once.
 template <int kGroups, typename Pair, typename Value>
 __device__ __forceinline__ void AddDiagonals(float (&scores)[kGroups][4], const Pair& pair,
                                              float scale, const Value& value) {
@@ -147,9 +150,10 @@ __device__ __forceinline__ void AddStrip(float (&scores)[kGroups][4], const floa
       scale, [](float value, int, int) { return value; });
 }
 
-// The lane's pairs in a strip stored twice: `odd` starts at the strip's second value, and both are
-// 8-byte aligned. The strip starts `before` entries before the one of the first of 16 queries and
-// the first key. Returns the address of the pair of the lane's first two keys.
+// Finds this lane's entries in a bias strip (one entry per diagonal) that is stored twice: `odd`
+// lacks the strip's first entry, so every pair of neighbours is 8-byte aligned in `even` or `odd`.
+// `before`: index of the entry of the first of 16 queries and the tile's first key. Returns the
+// address of the pair of entries for the lane's first query and its first two keys.
 __device__ __forceinline__ const float2* PairsOfStrip(const float* even, const float* odd,
                                                       int before) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -157,7 +161,8 @@ __device__ __forceinline__ const float2* PairsOfStrip(const float* even, const f
   return reinterpret_cast<const float2*>((at % 2 == 0 ? even : odd) + at / 2 * 2);
 }
 
-// AddDiagonals where pair(j), j from -1 on, returns the two entries of the lane's keys of group j.
+// AddDiagonals where pair(j) returns the two bias strip entries of the lane's first query and its
+// keys in group j of eight keys. pair(-1) belongs to the lane's second query and group 0.
 template <int kGroups, typename Pair>
 __device__ __forceinline__ void AddPairedStrip(float (&scores)[kGroups][4], const Pair& pair,
                                                float scale) {
@@ -166,8 +171,8 @@ __device__ __forceinline__ void AddPairedStrip(float (&scores)[kGroups][4], cons
       [](float value, int, int) { return value; });
 }
 
-// Sets pairs that a column mask hides to -inf, for 16 queries from position `row` on and keys from
-// `begin` on; kv_len: keys of the sequence.
+// Sets to -inf the scores of (query, key) pairs that the mask (mask.h) hides, for 16 queries from
+// position `row` on and the keys from index `begin` on. kv_len: number of keys of the sequence.
 template <int kGroups>
 __device__ __forceinline__ void HideMasked(float (&scores)[kGroups][4], const SequenceMask& mask,
                                            int row, int begin, int kv_len) {

@@ -1,4 +1,4 @@
-// Scalar part of CPU attention: tasks, scratch memory, and the addresses of keys and values.
+// CPU attention without its SIMD code: tasks, scratch memory, and the addresses of keys and values.
 #pragma once
 
 #include <algorithm>
@@ -23,11 +23,12 @@ inline int64_t PaddedDim(int64_t head_dim) { return (head_dim + 15) / 16 * 16; }
 // Scratch memory of one thread. Sizes in floats; D = PaddedDim(head_dim). "wide" and "few" are the
 // two layouts of attention/tile-inl.h.
 struct AttentionScratch {
-  // [kQueryBlock * D] wide: queries in groups of kGroup, channel-major. few: gathered keys.
+  // [kQueryBlock * D] wide layout: queries in groups of kGroup, channel-major. few-rows layout:
+  // gathered keys.
   float* q_t;
   // [kQueryBlock * D] unnormalised output, in the layout of the queries.
   float* o_t;
-  // [kKeyTile * D] wide: gathered keys. few: keys, channel-major.
+  // [kKeyTile * D] wide layout: gathered keys. few-rows layout: keys, channel-major.
   float* k;
   // [kKeyTile * D] gathered values.
   float* v;
@@ -110,8 +111,8 @@ struct KeyRows {
   }
 };
 
-// Keys that some query of a task can see by causality and one-sided ALiBi: [begin, end); begin is a
-// multiple of kKeyTile.
+// Keys [begin, end) that some query of a task can see, given causality and asymmetric ALiBi (which
+// hides the keys on one side of a query). begin is a multiple of kKeyTile.
 struct KeyRange {
   int64_t begin = 0, end = 0;
   KeyRange() = default;
@@ -121,7 +122,8 @@ struct KeyRange {
   }
 };
 
-// The column mask of a task's sequence; without a mask, everything is visible.
+// The mask (mask.h) of a task's sequence: for each key, ranges of queries that do not see it.
+// Without a mask, everything is visible.
 class TaskMask {
  public:
   explicit TaskMask(const AttentionTask& task) : position_(static_cast<int>(task.position)) {
@@ -132,7 +134,8 @@ class TaskMask {
     tiles_ = task.args->mask->tiles.data() + FirstMaskTile(first_key, task.sequence);
   }
 
-  // Visibility of the tile that starts at key `begin` to rows [first, first + count) of the task.
+  // Visibility of the kKeyTile keys from key `begin` on to query rows [first, first + count) of the
+  // task.
   TileVisibility View(int64_t begin, int64_t first, int64_t count) const {
     if (tiles_ == nullptr) return TileVisibility::kAll;
     const int row = position_ + static_cast<int>(first);

@@ -1,9 +1,9 @@
-// Vector code shared by both layouts of CPU attention; compiled once per instruction set.
+// SIMD code shared by both layouts of CPU attention; compiled once per instruction set.
 //
-// Wide layout: lanes are queries; keys and values are broadcast. Few-rows layout: lanes are keys in
-// the scores and channels in the sums. Both use the same arithmetic and give the same bits for a
+// Wide layout: SIMD lanes are queries; keys and values are broadcast. Few-rows layout: SIMD lanes
+// are keys in Q K^T and channels in P V. Both use the same arithmetic and give the same bits for a
 // row: a score is a chain of fma over the channels in ascending order from zero, then fma(score,
-// scale, bias); a sum is a chain of fma over the keys in ascending order.
+// scale, bias); an output is a chain of fma over the keys in ascending order.
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -24,14 +24,15 @@ namespace HWY_NAMESPACE {
 
 constexpr int64_t kN = static_cast<int64_t>(kLanes);
 constexpr int64_t kGroup = 2 * kN;  // queries of the wide layout that are processed together
-// Keys (or channels) that are processed together: x 2 vectors, the accumulators fit into registers.
+// Number of keys (Q K^T) or channels (P V) processed together: their accumulators for 2 SIMD
+// vectors of queries fit into the registers.
 constexpr int kAtOnce = HWY_TARGET <= HWY_AVX3 ? 8 : 4;
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 static_assert(kKeyTile % kN == 0);
 
 // to[j][i] = from[i][j] for i < count, j < width; rows of `to` are `stride` floats apart. Whole
-// vectors are written: entries from `count` up to the next multiple of the lane count repeat the
-// last row.
+// SIMD vectors are written: entries i from `count` up to the next multiple of the lane count repeat
+// the last row of `from`.
 inline void Transpose(const float* const* from, int64_t count, int64_t width, float* to,
                       int64_t stride) {
   // Eight rows at a time: more would need more shuffles, and more row pointers than there are
@@ -85,8 +86,8 @@ inline void GatherRows(const float* const* from, int64_t count, int64_t head_dim
   for (int64_t i = 0; i < count; ++i) CopyRow(from[i], head_dim, to + i * PaddedDim(head_dim));
 }
 
-// FIRE's network: slope[s] * f + offset[s], where s is the number of knots below f. Only knots
-// [first, last) can lie within the tile's range of f.
+// FIRE's network: bias = slope[s] * f + offset[s], where s is the number of knots below f. Only
+// knots [first, last) are within the range of f in the tile.
 struct FireSegments {
   const float* knots;
   const float* slope;

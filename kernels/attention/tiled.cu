@@ -21,7 +21,7 @@ struct TileSizes {
 };
 
 // Shared memory of one CTA. The 16-byte pieces of a row are swizzled, so that the same piece of
-// eight consecutive rows lies in different banks.
+// eight consecutive rows is in different banks.
 template <typename T, int kDim>
 struct TileMemory {
   using S = TileSizes<kDim>;
@@ -55,7 +55,7 @@ __device__ void CopyPiece(T* shared, const T* row, int piece, int head_dim, bool
   *reinterpret_cast<uint4*>(shared) = *reinterpret_cast<const uint4*>(values);
 }
 
-// One CTA's work on a query tile (the part of one thread). kFire is a template parameter, because
+// The part of one thread in a CTA's work on a query tile. kFire is a template parameter, because
 // FIRE's network is long code that slows down kernels that do not need it.
 template <typename T, int kDim, bool kFire>
 class TiledBlock {
@@ -114,7 +114,8 @@ class TiledBlock {
   __device__ TileVisibility View(int begin) const {
     return mask_.View(begin, min(begin + S::kKeys, sequence_.kv_len), position_, rows_);
   }
-  // First key of the first tile at or after `begin` in which the mask leaves some pair visible.
+  // Returns the first key of the first K/V tile, from the one at key `begin` on, in which the mask
+  // (mask.h) leaves some (query, key) pair visible; a number >= end if there is none.
   __device__ int NextTile(int begin, int end) const {
     if (!mask_.any()) return begin;
     while (begin < end && View(begin) == TileVisibility::kNone) begin += S::kKeys;
@@ -131,13 +132,15 @@ class TiledBlock {
     }
   }
 
-  // All pairs of the tile are visible and have the same bias.
+  // Whether all (query, key) pairs of the K/V tile at key `begin` are visible, apart from the mask
+  // (mask.h), and have the same bias.
   __device__ bool TileIsPlain(int begin) const {
     return call_.scale >= 0.0f && begin + S::kKeys <= sequence_.kv_len &&
            Bias().Constant(begin - (position_ + rows_ - 1), begin + S::kKeys - 1 - position_);
   }
 
-  // Starts copying a K/V tile; unless the tile is plain, also writes the bias at each distance.
+  // Starts copying the K/V tile at key `begin` to pipeline stage `stage`. Unless TileIsPlain, also
+  // fills the stage's strip with the bias (FIRE: FireDistance) at each distance.
   __device__ void LoadTile(int begin, int stage) {
     const T* k = static_cast<const T*>(call_.k) + head_ * call_.k_head;
     const T* v = static_cast<const T*>(call_.v) + head_ * call_.v_head;
@@ -276,8 +279,8 @@ class TiledBlock {
     }
   }
 
-  // Epilogue: out_ / row sum, via the warp's own rows of memory_.q, so that neighbouring lanes
-  // store neighbouring 16-byte pieces.
+  // Epilogue: writes out_ / row sum to call_.out. The values pass through the warp's own rows of
+  // memory_.q, so that neighbouring lanes store neighbouring 16-byte pieces.
   __device__ void StoreOutput() {
     __syncwarp();
 #pragma unroll

@@ -5,20 +5,21 @@
 
 namespace quintet {
 
-// Checks for a matrix [rows, columns] of `dtype` whose rows are contiguous.
+// Checks that t is a matrix [rows, columns] of `dtype` whose rows are contiguous.
 inline void CheckMatrix(const Tensor& t, DType dtype) {
   QT_CHECK(t.dtype == dtype);
   QT_CHECK_EQ(t.rank, 2);
   QT_CHECK_EQ(t.stride[1], 1);
 }
 
-// Checks for a contiguous vector [elements] of `dtype`.
+// Checks that t is a contiguous vector [elements] of `dtype`.
 inline void CheckVector(const Tensor& t, DType dtype) {
   QT_CHECK(t.dtype == dtype && t.is_dense());
   QT_CHECK_EQ(t.rank, 1);
 }
 
-// Checks the candidates of a selection: `values` [n, k] f32 and their `indices` [n, k] i32.
+// Checks the results of a top-k selection or draw: candidates' `values` [n, k] f32 and `indices`
+// [n, k] i32.
 inline void CheckCandidates(const Tensor& values, const Tensor& indices) {
   CheckMatrix(values, DType::kF32);
   CheckMatrix(indices, DType::kI32);

@@ -16,8 +16,8 @@ __device__ __forceinline__ int ClusterSize() {
   asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
   return size;
 }
-// Arrives at the cluster barrier (relaxed). It orders no memory accesses except mbarriers made
-// visible before (fence_barrier_init).
+// Arrives at the cluster barrier (relaxed): memory accesses are not ordered. Mbarriers are visible
+// to the other CTAs after the barrier only if fence_barrier_init followed their initialisation.
 __device__ __forceinline__ void ArriveAtCluster() {
   asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 }

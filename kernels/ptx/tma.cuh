@@ -76,7 +76,7 @@ __device__ __forceinline__ void TmaLoad(uint32_t shared, const CUtensorMap& map,
       : "memory");
 }
 
-// Pipeline state: the current stage of a ring of kStages stages, and its parity.
+// Pipeline state: the current stage of a ring of kStages stages, and the parity of its mbarriers.
 template <int kStages>
 struct PipelineState {
   int stage = 0;

@@ -24,7 +24,8 @@ __device__ __forceinline__ void WarpgroupRegDealloc() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" : : "n"(kRegisters));
 }
 
-// Named barriers for some warpgroups of a CTA. `id` must not be 0, which is __syncthreads.
+// Named barriers that synchronise only some warpgroups of a CTA. `id` must not be 0, the barrier of
+// __syncthreads.
 __device__ __forceinline__ void NamedBarrierSync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" : : "r"(id), "r"(threads) : "memory");
 }
@@ -35,24 +36,24 @@ __device__ __forceinline__ void NamedBarrierArrive(int id, int threads) {
 // wgmma descriptor of a matrix of 16-bit values in shared memory: rows of 64 values (128 bytes),
 // swizzled (16-byte chunk c is stored at c ^ (row % 8)), starting at a 1024-byte boundary. K-major
 // operand: the product sums along a row, and adding 32 bytes to the address selects the next 16
-// values of k. MN-major operand: it sums over rows, and blocks of 64 columns are `column_stride`
-// bytes apart.
+// values of k. MN-major operand: the product sums over rows, and blocks of 64 columns are
+// `column_stride` bytes apart.
 __device__ __forceinline__ uint64_t MakeSmemDescriptor(uint32_t address, uint32_t column_stride) {
   constexpr uint64_t kPermuted128 = uint64_t{1} << 62;
   constexpr uint64_t kEightRows = uint64_t{1024 / 16} << 32;
   return kPermuted128 | kEightRows | uint64_t{column_stride / 16} << 16 | (address & 0x3ffff) / 16;
 }
 
-// wgmma descriptor of a [16, 8] matrix whose values are all equal: 512 bytes of them from
-// `address`.
+// wgmma descriptor of a [16, 8] matrix whose values are all equal. All values in the 512 bytes at
+// `address` must have that value.
 __device__ __forceinline__ uint64_t MakeConstantSmemDescriptor(uint32_t address) {
   constexpr uint64_t kStride = 128 / 16;  // between 8 x 8 core matrices
   return kStride << 32 | kStride << 16 | (address & 0x3ffff) / 16;
 }
 
-// wgmma descriptor of an unswizzled matrix in 8 x 8 core matrices of 128 bytes each, summed along a
-// row. row_stride: bytes to the core matrix of the next eight rows; value_stride: bytes to that of
-// the next eight values of a row.
+// wgmma descriptor of an unswizzled K-major matrix (the product sums along a row) in 8 x 8 core
+// matrices of 128 bytes each. row_stride: bytes to the core matrix of the next eight rows;
+// value_stride: bytes to that of the next eight values of a row.
 __device__ __forceinline__ uint64_t MakeStridedSmemDescriptor(uint32_t address, uint32_t row_stride,
                                                               uint32_t value_stride) {
   return uint64_t{row_stride / 16} << 32 | uint64_t{value_stride / 16} << 16 |
@@ -104,8 +105,9 @@ __device__ __forceinline__ void WarpgroupFenceOperand(float (&values)[kCount][4]
 #define QT_R112 \
   "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
-// Both operands in shared memory, K-major; `size` is the shape; a_name, b_name and p_name are the
-// operands for a, b and whether to accumulate.
+// wgmma with both operands in shared memory, K-major. size: shape, such as "m64n16". a_name,
+// b_name, p_name: names in the asm text, such as "%8", of the descriptors a and b and of
+// `accumulate`.
 #define QT_WGMMA_SHARED(size, type, registers, a_name, b_name, p_name, ...)                 \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " p_name                                   \
                ", 0;\n"                                                                     \
@@ -113,7 +115,7 @@ __device__ __forceinline__ void WarpgroupFenceOperand(float (&values)[kCount][4]
                "}, " a_name ", " b_name ", p, 1, 1, 0, 0;\n}\n"                             \
                : __VA_ARGS__                                                                \
                : "l"(a), "l"(b), "r"(accumulate ? 1 : 0))
-// a in registers; b in shared memory, MN-major.
+// wgmma with a in registers and b in shared memory, MN-major. Parameters as in QT_WGMMA_SHARED.
 #define QT_WGMMA_REGISTERS(size, type, registers, a_names, b_name, p_name, ...)             \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " p_name                                   \
                ", 0;\n"                                                                     \
@@ -131,8 +133,8 @@ __device__ __forceinline__ void WarpgroupFenceOperand(float (&values)[kCount][4]
 #define QT_REGISTERS_128 QT_REGISTERS_64 ", " QT_R32 ", " QT_R48
 #define QT_REGISTERS_256 QT_REGISTERS_128 ", " QT_R64 ", " QT_R80 ", " QT_R96 ", " QT_R112
 
-// Defines a Wgmma of 16 values of k with `columns` columns; the remaining arguments go to the macro
-// of its kind.
+// Defines Wgmma(c [64 x columns], a, b, accumulate) for 16 values of k. kind: SHARED or REGISTERS,
+// where operand a is; the arguments after `columns` go to QT_WGMMA_SHARED or QT_WGMMA_REGISTERS.
 #define QT_WGMMA(kind, declared_a, columns, ...)                                           \
   template <typename T>                                                                    \
   __device__ __forceinline__ void Wgmma(float(&c)[columns / 8][4], declared_a, uint64_t b, \

@@ -116,10 +116,12 @@ class BestKeys {
 // best[row] = the k tokens of the row with the greatest GumbelKey(warped logit + row bias), among
 // the tokens that survive the warpers.
 // Shapes: logits [rows, vocab] f32, best [rows, k_max].
-// Numerics: as SampleKernel (sampling.cu); draw keys in f64.
+// Numerics: logit / temperature and exponentials in f32, exact integer sums of weights (as
+// SampleKernel in sampling.cu); draw keys in f64.
 // Mapping: one block per row (grid: requests x beams).
-// Bound: as SampleKernel if top_k leaves few tokens. Without top_k, two f64 logarithms per
-// token: about 25 us on one SM for a vocabulary of 32128 (predicted, not measured).
+// Bound: if top_k leaves few tokens, latency of reading the row twice through one SM. Without
+// top_k, two f64 logarithms per token: about 25 us on one SM for a vocabulary of 32128 (predicted,
+// not measured).
 // Test: tests/kernels/sampling/beam_sampling_test.cc.
 __global__ void __launch_bounds__(kThreads)
     RowCandidatesKernel(const __grid_constant__ SampleBeamsParams c) {
@@ -154,7 +156,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Merges the candidates of a request's rows into `values` and `indices` of SampleBeamsArgs.
+// Merges the k best candidates of each beam of a request into the k best of the request, and writes
+// these to `values` and `indices` of SampleBeamsArgs.
 // Shapes: best [rows, k_max]; values and indices [entries, k_max].
 // Mapping: one block per request.
 // Bound: latency.

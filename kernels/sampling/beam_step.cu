@@ -20,12 +20,14 @@ struct BeamStepParams {
   float* scores;
 };
 
-// Computes tokens, parents and scores of BeamStepArgs.
+// Selects the best candidates of each BeamGroup as its next beams and writes their tokens, parents
+// and scores (BeamStepArgs).
 // Shapes: values and indices [entries, k_max] in device or pinned host memory.
-// Numerics: one f32 addition per candidate; the order (score, then candidate index) has no ties.
+// Numerics: at most one f32 addition per candidate (kEosPenalty); the order (score, then candidate
+// index) has no ties.
 // Mapping: one block per group; threads loop over candidates, and the thread of a candidate counts
 // the candidates that rank before it.
-// Bound: latency of one read over PCIe, about 1.5 us.
+// Bound: latency of one read of pinned memory over PCIe, about 1.5 us.
 // Test: tests/kernels/sampling/beam_step_test.cc.
 __global__ void BeamStepKernel(const __grid_constant__ BeamStepParams c) {
   __shared__ float scores[kMaxStepCandidates];
@@ -92,7 +94,8 @@ struct ReorderBeamsParams {
 
 constexpr int kMovedColumns = 128;  // positions per block of ReorderBeamsKernel
 
-// Permutes the slot tables of ReorderBeamsArgs in place.
+// Permutes slot tables in place (ReorderBeamsArgs): each beam gets the KV-cache slots of its parent
+// beam, except the slot of its last position.
 // Shapes: slots [n, slots_stride] i32.
 // Mapping: grid x = moves, y = blocks of kMovedColumns positions. One thread per position: it reads
 // that position's slot of every beam of the move before it writes any of them.

@@ -63,9 +63,9 @@ struct BeamMove {
   int32_t row = 0;  // element of `parents` of the first beam
 };
 
-// Reorders beams by permuting their slot tables; cached keys and values are not copied. Beam b of a
-// move gets the slots of beam parents[row + b] of the same move, except the last slot, which is the
-// slot of the new token and stays.
+// Reorders beams by permuting their KV-cache slot tables; cached keys and values are not copied.
+// Beam b of a move gets the slots of beam parents[row + b] of the same move, except the last slot,
+// which is the slot of the new token and stays.
 //
 // Spans are pinned host arrays with a device copy (kernels/runtime/stream.h).
 struct ReorderBeamsArgs {

@@ -21,9 +21,9 @@ struct CandidateLogitsParams {
   int k;
 };
 
-// Gathers `values` of CandidateLogitsArgs.
+// values[i, j] = the logit of candidate indices[i, j] of request i (CandidateLogitsArgs).
 // Shapes: indices and values [n, k].
-// Mapping: one block per entry; threads loop over candidates.
+// Mapping: one block per request; threads loop over candidates.
 // Bound: latency of two dependent reads.
 // Test: tests/kernels/sampling/candidate_logits_test.cc.
 __global__ void CandidateLogitsKernel(const __grid_constant__ CandidateLogitsParams c) {

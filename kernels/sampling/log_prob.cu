@@ -62,7 +62,8 @@ struct LogProbParams {
 
 // log_probs[row] = (logits[row, target] - max) - log(sum); the same for the `top` best tokens,
 // ordered by log-probability descending, then token ascending.
-// Shapes: as TargetLogProbArgs, for one chunk of rows.
+// Shapes (one chunk of rows): logits [rows, vocab]; log_probs [rows]; top_log_probs, top_tokens
+// [rows, top].
 // Numerics: differences and logarithm in f64, rounded once to f32. A target outside the
 // vocabulary is not read and gives NaN.
 // Mapping: one warp per row; each lane handles every 32nd of the best tokens and computes its

@@ -22,8 +22,8 @@ struct TargetLogProbArgs {
   Tensor top_tokens;     // [rows, top] i32 out
   Tensor scratch;        // TargetLogProbScratchBytes(...) as [bytes] i8
 };
-// The logits are bitwise equal to those of Linear. The result of a row does not depend on other
-// rows.
+// The logits have the same bits as those that Linear computes. The result of a row does not depend
+// on other rows.
 void TargetLogProb(const TargetLogProbArgs& args, Stream& stream);
 int64_t TargetLogProbScratchBytes(const LinearWeight& head, int64_t rows, int64_t top,
                                   const Stream& stream);

@@ -1,5 +1,5 @@
-// TargetLogProb on the CPU. A block of rows is multiplied with one panel (32 columns) of the
-// language-model head after the other. Each tile of logits is reduced immediately into the row
+// TargetLogProb on the CPU. A block of rows is multiplied with the language-model head panel by
+// panel (32 columns, that is tokens, each). Each tile of logits is reduced immediately into the row
 // summaries (log_prob_fold_cpu.h), so logits stay in cache and are never stored as a matrix.
 #include <algorithm>
 #include <cmath>

@@ -23,11 +23,13 @@ struct RowSummary {
   int32_t count;  // number of valid candidates in `best`
 };
 
-// Adds the logits [32] of tokens [token, token + 32), aligned to 64 bytes. Entries past the
-// vocabulary must be -inf; only tokens below `vocab` become candidates.
+// Adds the logits [32] of tokens [token, token + 32) to `summary` and `best` [top]. `logits` is
+// aligned to 64 bytes; entries past the vocabulary must be -inf. Only tokens below `vocab` become
+// candidates.
 void FoldLogits(const float* logits, int32_t token, int32_t vocab, int32_t top, RowSummary* summary,
                 TokenLogit* best);
-// Merges `from`, the summary of later tokens of the same row, into `summary`.
+// Merges `from` and its candidates `from_best`, which summarize later tokens of the same row, into
+// `summary` and `best` [top].
 void MergeSummary(const RowSummary& from, const TokenLogit* from_best, int32_t top,
                   RowSummary* summary, TokenLogit* best);
 

@@ -44,8 +44,8 @@ float SumOfExp(const float* x, size_t n, float reference) {
   return Sum(hn::Add(hn::Add(sum[0], sum[1]), hn::Add(sum[2], sum[3])));
 }
 
-// One pass over memory, in blocks that fit in the L1 cache. The sum of a block is f32, the sum over
-// blocks is double.
+// log(sum(exp(x))) in one pass over memory, in blocks that fit in the L1 cache. The sum of a block
+// is f32, the sum over blocks is double.
 float LogSumExpRow(const float* x, size_t n) {
   constexpr size_t kBlock = 2048;
   float max = kMinusInf;

@@ -98,7 +98,8 @@ class RuledRow {
 };
 
 // Applies the rules of LogitsProcessorsArgs to the logits.
-// Shapes: logits [rows, vocab] f32, in place; token ids of the history by cache slot.
+// Shapes: logits [rows, vocab] f32, in place; the tokens of each sequence are read by KV-cache slot
+// (token_history.h).
 // Numerics: f32, one rounding per rule. If several threads write one logit, they write equal
 // values.
 // Mapping: one block per row that has rules; shared memory holds one bit per vocabulary entry.

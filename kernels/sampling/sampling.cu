@@ -1,5 +1,5 @@
-// Sampling on a GPU: one block applies the warpers (kernels/sampling/warper.cuh) and draws one
-// token.
+// Sampling on a GPU: for each draw, one block applies the logits warpers
+// (kernels/sampling/warper.cuh) and draws one token.
 #include "kernels/base/random.h"
 #include "kernels/cuda_ops.h"
 #include "kernels/runtime/cuda.cuh"
@@ -17,12 +17,14 @@ struct SampleParams {
   int32_t* next_tokens;  // or null
 };
 
-// tokens[i] of SampleArgs: warps the row of draw i and draws one of the surviving tokens.
+// tokens[i] of SampleArgs: applies the logits warpers to the row of draw i and draws one of the
+// surviving tokens.
 // Shapes: logits [rows, vocab] f32.
 // Numerics: logit / temperature and exponentials in f32. Weights are integers in units of 2^-40 of
 // the greatest weight and their 64-bit sums are exact; the entropy (typical_p) is a sum in f64.
 // Mapping: one block per draw. If the top_k tokens fit in shared memory, the row is read twice;
-// otherwise once, plus twice per filter and for the draw (more often if thousands of values tie).
+// otherwise once, plus twice per enabled filter and twice for the draw (more often if thousands of
+// values tie).
 // Bound: latency: 2 * vocab * 4 bytes through one SM (about 2 x 2.5 us for a vocabulary of 32128)
 // and about 80 barriers. Measurements: kernels/sampling/NOTES.md.
 // Test: tests/kernels/sampling/sampling_test.cc.

@@ -20,8 +20,9 @@ constexpr int kSummaryThreads = 256;
 // Threads per block of RankKernel: kSmallBlock if k_max <= kSmallK, otherwise kLargeBlock.
 constexpr int kSmallBlock = 256, kLargeBlock = 1024;
 constexpr int kSmallK = 64;
-// Capacity of the candidate buffer of one request. k is at most half of it, because about 2 k
-// values can reach the lower bound (the k-th best of at least 1024 maxima).
+// Capacity of the candidate buffer of one request. k is at most half of it, because more than k
+// values can reach the lower bound of the k-th best value; if they do not fit, SelectExactly is
+// used.
 constexpr int kMaxCandidates = 2048;
 
 // Loads a group of 128 logits that begins at column `begin`: lane l gets values 4 l to 4 l + 3. The
@@ -38,7 +39,8 @@ __device__ __forceinline__ void LoadGroup(const LogitRows& logits, int64_t row, 
   }
 }
 
-// Summary of one tile, computed by one warp: the maximum of each group, and the sum if kSums.
+// Summary of one tile of a row, computed by one warp: the maximum of each group, and the TileSum if
+// kSums.
 struct TileSummary {
   float maxima[kTileGroups];
   TileSum sum;
@@ -109,9 +111,10 @@ __global__ void __launch_bounds__(kSummaryThreads, 8)
 
 // out[row] = log(sum(exp(logits[row]))).
 // Shapes: logits [rows, vocab] f32, out [rows] f32.
-// Numerics: as SummaryKernel and MergeTiles; bitwise equal to log_sums of TopK.
+// Numerics: f32 exponentials, summed by a tree within a tile; tiles are merged in f64 (MergeTiles).
+// Bitwise equal to log_sums of TopK.
 // Mapping: one block per row; its warps loop over the tiles and store tile sums in shared memory.
-// Bound: as SummaryKernel, but a single row is read by one SM only.
+// Bound: rows * vocab * 4 bytes, read once; a row is read by one SM only.
 // Test: tests/kernels/sampling/selection_test.cc.
 __global__ void __launch_bounds__(kLargeBlock)
     LogSumExpKernel(LogitRows logits, float* out, int64_t out_stride) {
@@ -129,8 +132,8 @@ __global__ void __launch_bounds__(kLargeBlock)
   if (threadIdx.x == 0) out[blockIdx.x * out_stride] = LogOf(sum);
 }
 
-// The transformed scores of one request (see TopKArgs), for the block that ranks them. A group
-// index counts the groups of all rows of the request.
+// The values of one request (its scores after shift and bias, see TopKArgs), for the block that
+// ranks them. A group index counts the groups of kGroup tokens over all rows of the request.
 class RequestValues {
  public:
   // May be called before WaitOnDependentGrids: reads only index tables, bypassing the L1 cache.
@@ -148,8 +151,8 @@ class RequestValues {
   __device__ int rows() const { return rows_; }
   __device__ int groups() const { return rows_ * row_groups_; }
 
-  // The key of the transformed maximum of a group. Rounding is monotonic, so this is also the
-  // maximum of the transformed values.
+  // Key of a group's maximum after shift and bias. Rounding is monotonic, so this is also the
+  // maximum of the keys of all values of the group.
   __device__ unsigned GroupKey(int group) const {
     const int row = begin_ + group / row_groups_;
     return Transformed(
@@ -202,7 +205,8 @@ class RequestValues {
   int begin_, rows_, row_groups_;
 };
 
-// Packs value key and flat index into one integer: a greater rank is better; ranks are unique.
+// Packs the key of a value and its flat index into one integer, its rank: a greater rank is better,
+// and ranks are unique.
 __device__ __forceinline__ uint64_t PackRank(unsigned key, int index) {
   return static_cast<uint64_t>(key) << 32 | ~static_cast<unsigned>(index);
 }
@@ -318,7 +322,7 @@ __device__ void WriteLogSums(const RankParams& r, const RequestValues& values) {
 }
 
 // Phase two: writes the k best values of each request and their flat indices, in order.
-// Shapes: as TopKArgs; input: the summaries of SummaryKernel.
+// Shapes: values, indices [n, k_max] (TopKArgs); input: the summaries of SummaryKernel.
 // Numerics: only integer comparisons of unique ranks, so the order in which threads append
 // candidates does not matter. More than kMaxCandidates values at the bound: SelectExactly.
 // Mapping: one block per request. Candidates are in shared memory; the output position of a

@@ -16,7 +16,8 @@ inline constexpr int kTileGroups = 4;
 // A tile is 512 consecutive tokens, summed by one warp.
 inline constexpr int kTile = kTileGroups * kGroup;
 
-// The part of a row's log-sum-exp in one tile: sum of exp(x - max), or of exp(x) if max is -inf.
+// Contribution of one tile to a row's log-sum-exp: sum of exp(x - max), or of exp(x) if max is
+// -inf.
 struct TileSum {
   float max, sum;
 };
@@ -40,19 +41,21 @@ struct RowSummaries {
   RowSummaries(void* scratch, int64_t rows, int64_t vocab);
 };
 
-// The rows of each request and its number of results. The arrays are in device memory. If they are
-// null, every row is its own request and gets k_each results.
+// Request i consists of rows [row_offsets[i], row_offsets[i + 1]) and gets k[i] results. The arrays
+// are in device memory. If they are null, every row is its own request and gets k_each results.
 struct Requests {
   const int32_t* row_offsets = nullptr;  // [n + 1]
   const int32_t* k = nullptr;            // [n]
   int n = 0, k_each = 0;
 };
 
-// Phase one. Writes `out.sums` only if want_sums. Skips the rows after the last request.
+// Phase one: writes the group maxima and, if want_sums, the tile sums of all rows of the requests
+// to `out`. Skips the rows after the last request.
 void SummarizeRows(const LogitRows& logits, const Requests& requests, bool want_sums,
                    const RowSummaries& out, Stream& stream);
 
-// Arguments of phase two. The pointers correspond to the tensors of TopKArgs; null if absent.
+// Arguments of RankRows (phase two). The pointers correspond to the tensors of TopKArgs; null if
+// absent.
 struct RankParams {
   LogitRows logits;
   RowSummaries summaries;
@@ -86,8 +89,8 @@ struct RowSum {
   double sum;
 };
 
-// Merges the sums of the n tiles of a row; called by a whole warp, every lane gets the result. The
-// order of summation depends only on n.
+// Merges the TileSums of the n tiles of a row; called by a whole warp, every lane gets the result.
+// The order of summation depends only on n.
 __device__ __forceinline__ RowSum MergeTiles(const TileSum* tiles, int n) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   float max = kMinusInf;

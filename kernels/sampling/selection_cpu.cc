@@ -17,8 +17,8 @@
 #define QUINTET_KERNELS_SELECTION_CPU_TYPES_
 namespace quintet::cpu {
 
-// The value of a score: fl(fl(x - shift) + bias), with NaN replaced by -inf (see TopKArgs). The
-// default shift 0 and bias -0 are the identity for every x.
+// Maps a score x to the value that is ranked: fl(fl(x - shift) + bias), with NaN replaced by -inf
+// (see TopKArgs). The default shift 0 and bias -0 are the identity for every x.
 struct RowTransform {
   float shift = 0.0f, bias = -0.0f;
 
@@ -74,8 +74,8 @@ struct TopKPlan {
   }
 };
 
-// Collects the best candidates of one request, and the bound that new candidates must reach. Once
-// the bound is strict, they must exceed it.
+// Collects the best candidates of one request, and the bound that the values of new candidates must
+// reach, or exceed once the bound is strict.
 class CandidateBuffer {
  public:
   CandidateBuffer(Candidate* data, int64_t capacity, int64_t k, float bound)
@@ -123,8 +123,8 @@ HWY_BEFORE_NAMESPACE();
 namespace quintet::cpu {
 namespace HWY_NAMESPACE {
 
-// Computes plan.maxima for a range of chunks. Rounding is monotonic, so the transformed maximum is
-// the maximum of the transformed values.
+// Computes plan.maxima, the maximum after RowTransform, of a range of chunks. Rounding is
+// monotonic, so it suffices to transform the maximum of the untransformed scores.
 void ChunkMaxima(const TopKArgs& args, const TopKPlan& plan, const ChunkRange& range) {
   const int64_t vocab = args.scores.dim[1];
   const float* x = args.scores.as<float>() + range.row * args.scores.stride[0];
@@ -136,8 +136,8 @@ void ChunkMaxima(const TopKArgs& args, const TopKPlan& plan, const ChunkRange& r
   }
 }
 
-// Adds those of n values of a row that pass the bound to `buffer`. `index` is the flat index of the
-// first value.
+// Adds to `buffer` those of the n scores x [n] whose transformed value passes the buffer's bound.
+// `index`: flat index of x[0].
 void Retrieve(const float* x, int64_t n, const RowTransform& transform, int64_t index,
               CandidateBuffer* buffer) {
   const F32 d;
@@ -212,8 +212,8 @@ float LowerBound(const TopKPlan& plan, int64_t begin, int64_t end, int64_t k) {
   return ranked[k - 1];
 }
 
-// Fills results [found, k) with the entries whose value is -inf, in index order. The remaining
-// results up to k_max get value -inf and index -1.
+// For a request with only `found` < k values above -inf: fills results [found, k) with tokens whose
+// value is -inf, in index order. The remaining results up to k_max get value -inf and index -1.
 void FillTail(const TopKArgs& args, int64_t request, int64_t found, int64_t k) {
   const int64_t begin = args.row_offsets[static_cast<size_t>(request)];
   const int64_t end = args.row_offsets[static_cast<size_t>(request) + 1];

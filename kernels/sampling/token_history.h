@@ -1,5 +1,5 @@
 // The token ids of each sequence in a step, for logits processors. Like keys and values, ids are
-// stored by cache slot: sequences with a common prefix share its ids, and reordering beams only
+// stored by KV-cache slot: sequences with a common prefix share its ids, and reordering beams only
 // permutes their slot tables.
 #pragma once
 

@@ -44,8 +44,7 @@ struct WarperShared {
   double sums[kWarps];        // BlockSum: sum of each warp
   unsigned warp_max[kWarps];  // FindMax: greatest key of each warp
   int count;                  // number of entries in `items` or `best`
-  // Result of a search for the target: a bucket, its number of values and the sum before it
-  // (`above`), or an item.
+  // Result of FindBucket (a bucket, its number of values, sum before it) or FindCrossing (item).
   bool found;
   int bucket, bucket_count;
   uint64_t item, key;
@@ -369,7 +368,7 @@ class RowWarper {
     if (at < kMaxItems) s_.items[at] = rank;
   }
 
-  // Keeps a token if the probability of all better tokens is less than top_p.
+  // Keeps a token if the total probability of all better tokens is less than top_p.
   __device__ void KeepTopP() {
     const double p = warp_.top_p;
     const Crossing last = FindCrossing(
@@ -394,7 +393,8 @@ class RowWarper {
     min_p_total_ = total;
   }
 
-  // Keeps the shortest prefix by |surprise - entropy| of probability >= typical_p, with all ties.
+  // Typical sampling: keeps the tokens of least |surprise - entropy|, as few as have a total
+  // probability >= typical_p, and their ties.
   __device__ void KeepTypical() {
     const Mass total = TotalMass();
     ByDistance distance{max_, log(static_cast<double>(total) / static_cast<double>(kMassUnit)),
@@ -478,10 +478,10 @@ class RowWarper {
     return result;
   }
 
-  // For a row that is not listed: gathers into s_.items a range of values, consecutive in `order`,
-  // in which the running sum exceeds the target; *above gets the sum before the range. Radix
-  // selection: each pass sums the weights per bucket of the next digit and descends into the bucket
-  // that contains the target, until the bucket has at most kMaxItems values.
+  // Called if !listed_: gathers into s_.items a range of values, consecutive in `order`, in which
+  // the running sum exceeds the target; *above gets the sum before the range. Radix selection: each
+  // pass sums the weights per bucket of the next digit and descends into the bucket that contains
+  // the target, until the bucket has at most kMaxItems values.
   template <typename Order, typename Weigh, typename TargetOf>
   __device__ bool SelectBucket(const Order& order, const Weigh& weigh, const TargetOf& target_of,
                                Mass* above, Mass* target) {

@@ -44,8 +44,7 @@ class Warper {
   uint32_t* order_;    // [vocab]
 };
 
-// Draws one of the tokens `raw_logits`, with probability softmax(value). `raw_logits` must not be
-// empty.
+// Draws one of the tokens `kept`, which must not be empty, with probability softmax(value).
 int32_t DrawToken(absl::Span<const WarpedToken> kept, const DrawId& draw_id);
 
 }  // namespace quintet
