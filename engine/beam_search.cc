@@ -136,7 +136,8 @@ void BeamSearch::UpdateOpen() {
 }
 
 int64_t BeamSearch::CommonLength(int64_t known) const {
-  // Bit b: some sequence goes through beam b at the current step.
+  // Walks from the last step to the first. Bit b: some running beam or finished sequence contains
+  // beam b of the current step.
   uint64_t nodes = (uint64_t{1} << beams_) - 1;
   int64_t shortest = new_tokens_;
   for (const Slot& slot : pool_) {

@@ -111,7 +111,8 @@ void Decoder::Gather(absl::Span<Job* const> jobs, int64_t prefill_tokens) {
   AddMembers(jobs);
 }
 
-// Output rows are grouped by use: sampling, scores, task head.
+// Adds the tasks of members_ to the batch. Its output rows are grouped by use: sampling, scores,
+// task head.
 void Decoder::AddMembers(absl::Span<Job* const> jobs) {
   batch_.Clear();
   inputs_.clear();
@@ -138,7 +139,8 @@ void Decoder::AddMembers(absl::Span<Job* const> jobs) {
   }
 }
 
-// Samples in batches of as many generations as fit.
+// Samples in batches of as many generations as fit (CountFitting); the results of one batch are
+// applied before the next one is planned.
 int64_t Decoder::SampleAll(const Tensor& states, absl::Span<Job* const> jobs, bool planned,
                            absl::FunctionRef<void()> meanwhile) {
   constexpr StepSlot kSlot = StepSlot::kFirst;
@@ -231,7 +233,8 @@ void Decoder::EnqueueNextStep(absl::Span<Job* const> jobs, StepSlot current) {
   next_slot_ = slot;
 }
 
-// Adds the sequences of one generation. `slice`: its rows in the step in flight; null: it joins.
+// Adds the sequences of one generation to the next step. `slice`: its rows in the step in flight;
+// null: it is not in that step and joins the next one.
 void Decoder::AddToNextStep(const Job& job, const SamplingSlice* slice, StepSlot current) {
   Generation* const generation = job.generation();
   if (slice == nullptr) return generation->AddTo(&batch_, generation->prefill_tokens_left());
@@ -256,7 +259,8 @@ bool Decoder::InNextStep(absl::Span<Job* const> jobs) const {
   });
 }
 
-// Waits for the step that is already enqueued, after enqueueing its successor if possible.
+// Finishes the step that is already enqueued: enqueues its successor if possible, then waits for
+// its results and applies them.
 absl::StatusOr<Decoder::StepSize> Decoder::FinishStepInFlight(absl::Span<Job* const> jobs,
                                                               absl::FunctionRef<void()> meanwhile) {
   const StepSlot slot = *next_slot_;

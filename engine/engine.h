@@ -62,8 +62,8 @@ class Engine {
   virtual ~Engine() = default;
 
   // Thread safe. RESOURCE_EXHAUSTED when the queue is full. INVALID_ARGUMENT when the request can
-  // never fit or holds an id out of range; FAILED_PRECONDITION when the model lacks the head. On OK
-  // the sink's OnDone is called exactly once.
+  // never fit or contains a token id out of range; FAILED_PRECONDITION when the model lacks the
+  // head that the request needs. On OK the sink's OnDone is called exactly once.
   virtual absl::StatusOr<RequestId> Submit(Request request) = 0;
   // Thread safe. The request ends CANCELLED at the beginning of the next step. Unknown ids are
   // ignored.
