@@ -15,7 +15,7 @@ namespace quintet {
 
 class Watchdog {
  public:
-  // A longer time between two ticks counts as this value.
+  // Upper bound of the time that one tick adds to the silence of an engine.
   static constexpr int64_t kMaxTickMicros = 100'000;
 
   explicit Watchdog(int64_t timeout_us, Clock clock = MonotonicMicros)
