@@ -25,8 +25,8 @@ class BatchBuilder {
   // tokens last. The slots outlive the batch.
   void AddSequence(absl::Span<const int32_t> tokens, absl::Span<const int32_t> slots);
   // The next `beams` sequences are the beams of one request, with one new token each, that the
-  // device reorders: beam b takes over the earlier cache slots of beam Model::parent_beams()[row +
-  // b] of the same request (DecodeBatch::moves).
+  // device reorders: beam b takes over the earlier cache slots of its parent, element row + b of
+  // Model::parent_beams(), which counts beams within the request (DecodeBatch::moves).
   void ReorderNext(int32_t beams, int32_t row);
   // Requests the final hidden states of the last `count` tokens of the newest sequence.
   void OutputLast(int64_t count);

@@ -53,7 +53,8 @@ void BeamSearch::CompleteFirst(std::vector<BeamCandidate>* ranked) const {
                      if (a.score != b.score) return a.score > b.score;
                      return a.beam != b.beam ? a.beam < b.beam : a.token < b.token;
                    });
-  // Impossible tokens of beam 0 (score -inf) rank after the possible tokens of dead beams.
+  // Impossible tokens of beam 0 (score -inf) rank after the possible tokens of the other beams,
+  // whose scores are near -1e9.
   std::stable_partition(ranked->begin(), ranked->end(),
                         [](const BeamCandidate& c) { return std::isfinite(c.score); });
   if (static_cast<int64_t>(ranked->size()) > candidates_) ranked->resize(candidates_);
@@ -106,7 +107,8 @@ void BeamSearch::UpdateFinished(absl::Span<const BeamCandidate> ranked,
   for (size_t k = 0; k < eligible; ++k) {
     if (hits[k] == Hit::kNone) continue;
     const BeamCandidate& c = ranked[k];
-    // Log-probabilities are not positive, so a dead beam's score never rises above kDead again.
+    // Log-probabilities are not positive, so a score that has fallen to kDead (-1e9) never rises
+    // above it again.
     merged_.push_back({.score = c.score / penalty,
                        .finished = true,
                        .dead = !(c.score > kDead),

@@ -62,7 +62,7 @@ class BeamSearch {
   // Steps so far = new tokens of every running beam.
   int64_t new_tokens() const { return new_tokens_; }
   // Length in new tokens of the common prefix of all running beams and all finished sequences;
-  // every result begins with it. `known`: an earlier return value or 0, used as lower bound.
+  // every result begins with it. `known`: an earlier return value or 0; the result is not less.
   int64_t CommonLength(int64_t known) const;
 
  private:

@@ -20,9 +20,10 @@ class DecodeTask {
   // `pages`: pages_needed() KV cache pages for this task. The span stays valid as long as the task.
   virtual void AssignPages(absl::Span<const int32_t> pages) = 0;
 
-  // Prompt or target tokens still to be prefilled; 0 while the task generates.
+  // Number of prompt or target tokens still to be prefilled; 0 while the task generates.
   virtual int64_t prefill_tokens_left() const = 0;
-  // Rows that the task needs in the next step: one per generating sequence; 0 during prefill.
+  // Number of rows that the task needs in the next step: one per generating sequence; 0 during
+  // prefill.
   virtual int64_t generating_rows() const = 0;
   // Adds the task's sequences to the next step's batch: one row per generating sequence, or, during
   // prefill, the next `prefill_tokens` (possibly 0) of the tokens still to be prefilled.

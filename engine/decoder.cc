@@ -166,7 +166,8 @@ int64_t Decoder::SampleAll(const Tensor& states, absl::Span<Job* const> jobs, bo
 
 // ---- Async scheduling ----
 
-// Fills slices_ by one merge scan, since jobs keep their order from step to step.
+// Sets slices_[i] to the slice of jobs[i] in the sampling batch of `slot`, or null. One merge scan
+// suffices, since jobs keep their order from step to step.
 void Decoder::MatchSlices(absl::Span<Job* const> jobs, StepSlot slot) {
   const absl::Span<const SamplingSlice> slices = sampler_.slices(slot);
   slices_.assign(jobs.size(), nullptr);
@@ -180,8 +181,8 @@ void Decoder::MatchSlices(absl::Span<Job* const> jobs, StepSlot slot) {
   }
 }
 
-// Chooses members_ and next_inputs_ of the next step. False: the next step has to be synchronous,
-// or no job is left for it.
+// Chooses members_ and next_inputs_ of the next step. Returns false if the next step has to be
+// synchronous or no job is left for it.
 bool Decoder::PlanNextStep(absl::Span<Job* const> jobs, StepSlot current) {
   if (!async_scheduling_ || !model_->next_tokens().defined() ||
       !sampler_.NextTokensOnDevice(current))

@@ -56,8 +56,8 @@ class Decoder {
   absl::StatusOr<StepSize> Step(absl::Span<Job* const> jobs, int64_t prefill_tokens,
                                 const PriorityPressure& pressure,
                                 absl::FunctionRef<void()> meanwhile);
-  // Drops all work in flight, after Step threw std::bad_alloc. The caller ends every job of that
-  // call.
+  // Drops all work in flight, after Step threw std::bad_alloc. The caller ends every job that it
+  // passed to that Step.
   void Reset();
   bool async_scheduling() const { return async_scheduling_; }
   // Appends the task head's logits [rows, labels] of hidden states [rows, d_model] to `values`.
@@ -97,7 +97,7 @@ class Decoder {
   Buffer labels_;        // [max_step_tokens, labels] f32, device
   absl::Status status_;  // of the device, sticky
 
-  // Slot of the step that is already enqueued behind the one being finished; unset: none.
+  // Slot of the step that was enqueued ahead, whose results have not been read yet; unset: none.
   std::optional<StepSlot> next_slot_;
 
   // Scratch of one step, reserved for max_step_sequences jobs.

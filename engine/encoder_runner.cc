@@ -91,7 +91,8 @@ void EncoderRunner::Advance(int64_t budget_us,
                             absl::FunctionRef<void(Job* job, const EncodedStates& states)> ready) {
   const int64_t begin_us = clock_();
   int64_t spent_us = 0;
-  // Stop after half of the budget: slices for the rest would be too small to be efficient.
+  // Stops once half of the budget is spent: slices that fit the remaining time would be too small
+  // to be efficient.
   while (!(inputs_.empty() && projections_.empty()) && 2 * spent_us <= budget_us) {
     if (projections_.empty()) {
       Encode(budget_us - spent_us);
@@ -164,8 +165,9 @@ int64_t EncoderRunner::Project(int64_t budget_us) {
 }
 
 // Extends `states` by the next projections, whole inputs that directly follow it in the encoder
-// batch, while their rows fit `room`: one large GEMM costs less than several small ones. Not with
-// rotary position encoding, which depends on the position within one input. Returns their number.
+// batch, while their rows fit `room`: one large GEMM costs less than several small ones. Returns
+// their number. It is 0 with rotary position encoding, which depends on the position within one
+// input.
 int64_t EncoderRunner::AppendConsecutive(int64_t room, Tensor* states) {
   if (model_->config().position == PositionEncoding::kRope) return 0;
   int64_t joined = 0;

@@ -47,7 +47,8 @@ class EncoderRunner {
   // Calls `take` for every queued scoring job, in order, and removes those for which it returns
   // true.
   void TakeContinuations(absl::FunctionRef<bool(Job* job)> take);
-  // The job has ended. Rows of a running batch are still computed, and their results dropped.
+  // Removes a job that has ended. If a running batch contains its rows, they are still computed,
+  // and their results are dropped.
   void Remove(const Job* job);
 
   // Encodes, projects and scores for about `budget_us` microseconds (at least one slice) and calls

@@ -19,8 +19,8 @@ struct EngineLimits {
   int64_t max_queue_requests = 256;
   int64_t max_queue_tokens = 262144;
   int64_t max_running_sequences = 256;  // each beam counts; capped by max_step_sequences
-  // Time per step for encoding and prefill while streams are running, as a fraction of the time
-  // that decoding takes. 0: no limit.
+  // Time per step for encoding and prefill while any sequence generates, as a fraction of the time
+  // that decoding takes in a step. 0: no limit.
   double prefill_share = 0.0;
   int64_t encoder_cache_bytes = 0;  // 0: off
   // Async scheduling (engine/decoder.h). Unset: on for a GPU, off for a CPU.

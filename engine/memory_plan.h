@@ -32,9 +32,8 @@ struct MemoryBounds {
   int64_t max_bytes = 0;    // total; 0: the free memory of the GPU, or no limit on a CPU
 };
 // Returns the maximum number of new tokens in one decoder step: the largest of max_step_sequences,
-// the default of ModelLimits and, on a GPU, max_encode_tokens, so that prompts are prefilled in few
-// steps. For encoder-decoders, whose decoder prompts are short, the last of these counts at most as
-// 4096.
+// the default of ModelLimits and, on a GPU, so that prompts are prefilled in few steps,
+// max_encode_tokens (for encoder-decoders, whose decoder prompts are short, at most 4096).
 int64_t MaxStepTokens(const ModelLimits& limits, const ModelConfig& config, bool on_gpu);
 
 // Sets options->limits.max_step_tokens (MaxStepTokens) and options->limits.cache_pages (as many as

@@ -4,7 +4,8 @@
 // 2410.01359). The KV cache is not used.
 //
 // Targets that do not fit one encoder batch are split into parts; each part encodes the prompt
-// again. How a request is split depends only on the request and the model's limit. Not thread safe.
+// again. How a request is split depends only on the request and on max_encode_tokens. Not thread
+// safe.
 #pragma once
 
 #include <cstdint>

@@ -196,18 +196,18 @@ class Sampler {
   const int64_t id_;  // unique in the process: the model, which keys graphs by it, outlives us
   const int64_t vocab_, logits_stride_, max_rows_;
   const bool async_scheduling_;
-  SamplingBatch batches_[2];  // by StepSlot
+  SamplingBatch batches_[2];  // indexed by StepSlot
   GraphCache<GraphKey> graphs_;
   absl::Status status_;  // of the device, sticky
 
   // The plan of the latest batch.
   TopKPlan top_k_plan_, logprobs_plan_;
-  PinnedArray<RowRules> rules_;       // of the rows that rules change
-  PinnedArray<int32_t> rule_tokens_;  // that rules_ refer to
-  PinnedArray<Draw> draws_;           // sampled tokens
+  PinnedArray<RowRules> rules_;       // one per row that logits processors change
+  PinnedArray<int32_t> rule_tokens_;  // token ids that rules_ refer to
+  PinnedArray<Draw> draws_;           // one per sampled token
   PinnedArray<BeamDraw> beam_draws_;  // beam sampling, one per generation
   PinnedArray<BeamGroup> beam_groups_;
-  PinnedArray<int32_t> eos_tokens_;     // that beam_groups_ refer to
+  PinnedArray<int32_t> eos_tokens_;     // token ids that beam_groups_ refer to
   PinnedArray<int32_t> carried_rows_;   // [rows] GatherScoresArgs::from
   PinnedArray<int32_t> entry_rows_;     // [entries] first row of each top-k entry
   PinnedArray<int32_t> entry_use_raw_;  // [entries] 1: its raw logits are in raw_logits_
