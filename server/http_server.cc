@@ -131,7 +131,7 @@ class BeastServer : public HttpServer {
   void Arm(ListenSocket* listening);
   // Accepts pending connections; false if no descriptor or memory is left for now.
   bool Accept(ListenSocket* listening);
-  // Closes the oldest connection if the limit is reached. Returns false if there is none to close.
+  // Closes the oldest connection if connections or descriptors run out. False: none can be closed.
   bool EvictIfFull(int descriptor);
   void Add(tcp protocol, int descriptor);
 
