@@ -12,8 +12,8 @@ namespace quintet {
 
 class BatchBuilder {
  public:
-  // Reserves memory for the model's limits. The slot matrices still grow with the longest sequence
-  // so far; after that, steps do not allocate.
+  // Reserves memory for the model's limits, except the slot matrices: these grow when a sequence is
+  // longer than all before. Other steps do not allocate.
   explicit BatchBuilder(const ModelLimits& limits);
 
   void Clear();
@@ -24,13 +24,14 @@ class BatchBuilder {
   // Adds a sequence with its new tokens. `slots` [kv_len]: the cache slot of every position, new
   // tokens last. The slots outlive the batch.
   void AddSequence(absl::Span<const int32_t> tokens, absl::Span<const int32_t> slots);
-  // The next `beams` sequences, of one new token each, continue other beams and take over the slots
-  // of those beams (DecodeBatch::moves). `row`: index in Model::parent_beams() of the first one.
+  // The next `beams` sequences are the beams of one request, with one new token each, that the
+  // device reorders: beam b takes over the earlier cache slots of its parent, element row + b of
+  // Model::parent_beams(), which counts beams within the request (DecodeBatch::moves).
   void ReorderNext(int32_t beams, int32_t row);
   // Requests the final hidden states of the last `count` tokens of the newest sequence.
   void OutputLast(int64_t count);
-  // Requests the final hidden state of new token `index` of the newest sequence. Indices are
-  // ascending.
+  // Requests the final hidden state of new token `index` of the newest sequence. Must be called
+  // with ascending indices.
   void OutputToken(int64_t index);
 
   bool empty() const { return kv_lens_.empty(); }

@@ -20,9 +20,9 @@ class BeamGeneration : public Generation {
 
   void AssignPages(absl::Span<const int32_t> pages) override;
   float RowBias(int64_t row) const override { return search_->scores()[row]; }
-  // With one sequence to return, streams the common beginning of all beams and finished hypotheses,
-  // and the rest at the end. With several sequences nothing is streamed: beams are delivered when
-  // they are final.
+  // If one sequence is returned, streams the common prefix of all running beams and finished
+  // hypotheses, and the rest of the best hypothesis when the search ends. If several sequences are
+  // returned, streams nothing: they are delivered together at the end.
   void Deliver(ResponseSink* sink) override;
   std::vector<GeneratedSequence> TakeSequences() override;
 

@@ -53,7 +53,8 @@ void BeamSearch::CompleteFirst(std::vector<BeamCandidate>* ranked) const {
                      if (a.score != b.score) return a.score > b.score;
                      return a.beam != b.beam ? a.beam < b.beam : a.token < b.token;
                    });
-  // Impossible tokens of beam 0 (score -inf) rank after the possible tokens of dead beams.
+  // Impossible tokens of beam 0 (score -inf) rank after the possible tokens of the other beams,
+  // whose scores are near -1e9.
   std::stable_partition(ranked->begin(), ranked->end(),
                         [](const BeamCandidate& c) { return std::isfinite(c.score); });
   if (static_cast<int64_t>(ranked->size()) > candidates_) ranked->resize(candidates_);
@@ -106,7 +107,8 @@ void BeamSearch::UpdateFinished(absl::Span<const BeamCandidate> ranked,
   for (size_t k = 0; k < eligible; ++k) {
     if (hits[k] == Hit::kNone) continue;
     const BeamCandidate& c = ranked[k];
-    // Log-probabilities are not positive, so a dead beam's score never rises above kDead again.
+    // Log-probabilities are not positive, so a score that has fallen to kDead (-1e9) never rises
+    // above it again.
     merged_.push_back({.score = c.score / penalty,
                        .finished = true,
                        .dead = !(c.score > kDead),
@@ -136,7 +138,8 @@ void BeamSearch::UpdateOpen() {
 }
 
 int64_t BeamSearch::CommonLength(int64_t known) const {
-  // Bit b: some sequence goes through beam b at the current step.
+  // Walks from the last step to the first. Bit b: some running beam or finished sequence contains
+  // beam b of the current step.
   uint64_t nodes = (uint64_t{1} << beams_) - 1;
   int64_t shortest = new_tokens_;
   for (const Slot& slot : pool_) {

@@ -40,32 +40,34 @@ class BeamSearch {
   // Running scores, best first. At the start beam 0 has score 0 and all others -1e9.
   absl::Span<const float> scores() const { return scores_; }
 
-  // At the first step only beam 0's row exists (all beams would be equal). If it has fewer than K
-  // possible tokens, Hugging Face fills up with the same tokens in the dead beams. Completes
-  // `ranked`, which holds all candidates of that row, in the same way.
+  // For the first step, in which only beam 0 has a row (all beams are equal, the others start at
+  // -1e9). `ranked` holds all candidates of that row. If fewer than K of them are possible (score
+  // not -inf), inserts the same tokens for the other beams, with -1e9 added to their scores, and
+  // cuts the list to K candidates: Hugging Face's search ranks the same ones.
   void CompleteFirst(std::vector<BeamCandidate>* ranked) const;
 
-  // Runs one step. `ranked`: K candidates (fewer if the rows have no more), best first or in the
-  // order of sampling; `hits`: for each candidate, why it ends its sequence. Returns false when the
-  // search has ended.
+  // Runs one step. `ranked`: K candidates (fewer if the rows have no more, but at least beams()),
+  // best first, in beam sampling in the order drawn. `hits`: for each candidate, why it ends its
+  // sequence. Returns false when the search has ended.
   bool Step(absl::Span<const BeamCandidate> ranked, absl::Span<const Hit> hits);
 
   // After Step: the parent beam and the new token of each running beam, best first.
   absl::Span<const int32_t> parents() const { return parents_; }
   absl::Span<const int32_t> tokens() const { return tokens_; }
 
-  // The finished pool, best first. Unfinished slots are left out, and so are hypotheses that
-  // continue an ended or dead beam, which Hugging Face returns with scores near -1e9. If the pool
-  // has no other, its first hypothesis is kept.
+  // Returns the finished hypotheses, best first. Leaves out hypotheses that continue an ended or
+  // dead beam (Hugging Face returns them, with scores near -1e9); if there are no others, returns
+  // the best of these.
   std::vector<BeamHypothesis> Finished() const;
   // Steps so far = new tokens of every running beam.
   int64_t new_tokens() const { return new_tokens_; }
-  // Number of new tokens that all running beams and all finished sequences share at their
-  // beginning, and so will every result. `known`: an earlier return value, a lower bound.
+  // Length in new tokens of the common prefix of all running beams and all finished sequences;
+  // every result begins with it. `known`: an earlier return value or 0; the result is not less.
   int64_t CommonLength(int64_t known) const;
 
  private:
-  // A running beam after one step. Following the parents backwards gives its tokens.
+  // The token of one running beam at one step. `parent` is the beam of the previous step that it
+  // extends, so following the parents backwards gives the beam's tokens.
   struct Node {
     int32_t token, parent;
     float log_prob;

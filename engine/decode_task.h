@@ -1,5 +1,5 @@
-// The decoder work of one request: generated tokens, log-probabilities of given targets, or hidden
-// states of given tokens for a task head. Not thread safe.
+// The decoder work of one request: it generates tokens, scores given target tokens, or computes the
+// hidden states of given tokens for a task head. Not thread safe.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +13,20 @@ class DecodeTask {
  public:
   virtual ~DecodeTask() = default;
 
-  // Upper bounds of its resources, known at submission: sequences in one step and KV cache pages.
+  // Upper bounds of the task's resources, known at submission: its sequences in one decoder step,
+  // and the KV cache pages for its decoder tokens (pages of the encoded input are not included).
   virtual int64_t sequences() const = 0;
   virtual int64_t pages_needed() const = 0;
-  // Assigns pages_needed() pages, which outlive the task.
+  // `pages`: pages_needed() KV cache pages for this task. The span stays valid as long as the task.
   virtual void AssignPages(absl::Span<const int32_t> pages) = 0;
 
-  // Prompt or target tokens still to be prefilled; 0 while the task generates.
+  // Number of prompt or target tokens still to be prefilled; 0 while the task generates.
   virtual int64_t prefill_tokens_left() const = 0;
-  // Rows that the task needs in the next step: one per generating sequence; 0 during prefill.
+  // Number of rows that the task needs in the next step: one per generating sequence; 0 during
+  // prefill.
   virtual int64_t generating_rows() const = 0;
-  // Adds its sequences to the step: its generating rows, or `prefill_tokens` (possibly 0) of the
-  // tokens to prefill.
+  // Adds the task's sequences to the next step's batch: one row per generating sequence, or, during
+  // prefill, the next `prefill_tokens` (possibly 0) of the tokens still to be prefilled.
   virtual void AddTo(BatchBuilder* batch, int64_t prefill_tokens) = 0;
 
   virtual bool done() const = 0;

@@ -111,7 +111,8 @@ void Decoder::Gather(absl::Span<Job* const> jobs, int64_t prefill_tokens) {
   AddMembers(jobs);
 }
 
-// Output rows are grouped by use: sampling, scores, task head.
+// Adds the tasks of members_ to the batch. Its output rows are grouped by use: sampling, scores,
+// task head.
 void Decoder::AddMembers(absl::Span<Job* const> jobs) {
   batch_.Clear();
   inputs_.clear();
@@ -138,7 +139,8 @@ void Decoder::AddMembers(absl::Span<Job* const> jobs) {
   }
 }
 
-// Samples in batches of as many generations as fit.
+// Samples in batches of as many generations as fit (CountFitting); the results of one batch are
+// applied before the next one is planned.
 int64_t Decoder::SampleAll(const Tensor& states, absl::Span<Job* const> jobs, bool planned,
                            absl::FunctionRef<void()> meanwhile) {
   constexpr StepSlot kSlot = StepSlot::kFirst;
@@ -164,7 +166,8 @@ int64_t Decoder::SampleAll(const Tensor& states, absl::Span<Job* const> jobs, bo
 
 // ---- Async scheduling ----
 
-// Fills slices_ by one merge scan, since jobs keep their order from step to step.
+// Sets slices_[i] to the slice of jobs[i] in the sampling batch of `slot`, or null. One merge scan
+// suffices, since jobs keep their order from step to step.
 void Decoder::MatchSlices(absl::Span<Job* const> jobs, StepSlot slot) {
   const absl::Span<const SamplingSlice> slices = sampler_.slices(slot);
   slices_.assign(jobs.size(), nullptr);
@@ -178,8 +181,8 @@ void Decoder::MatchSlices(absl::Span<Job* const> jobs, StepSlot slot) {
   }
 }
 
-// Chooses members_ and next_inputs_ of the next step. False: the next step has to be synchronous,
-// or no job is left for it.
+// Chooses members_ and next_inputs_ of the next step. Returns false if the next step has to be
+// synchronous or no job is left for it.
 bool Decoder::PlanNextStep(absl::Span<Job* const> jobs, StepSlot current) {
   if (!async_scheduling_ || !model_->next_tokens().defined() ||
       !sampler_.NextTokensOnDevice(current))
@@ -231,7 +234,8 @@ void Decoder::EnqueueNextStep(absl::Span<Job* const> jobs, StepSlot current) {
   next_slot_ = slot;
 }
 
-// Adds the sequences of one generation. `slice`: its rows in the step in flight; null: it joins.
+// Adds the sequences of one generation to the next step. `slice`: its rows in the step in flight;
+// null: it is not in that step and joins the next one.
 void Decoder::AddToNextStep(const Job& job, const SamplingSlice* slice, StepSlot current) {
   Generation* const generation = job.generation();
   if (slice == nullptr) return generation->AddTo(&batch_, generation->prefill_tokens_left());
@@ -256,7 +260,8 @@ bool Decoder::InNextStep(absl::Span<Job* const> jobs) const {
   });
 }
 
-// Waits for the step that is already enqueued, after enqueueing its successor if possible.
+// Finishes the step that is already enqueued: enqueues its successor if possible, then waits for
+// its results and applies them.
 absl::StatusOr<Decoder::StepSize> Decoder::FinishStepInFlight(absl::Span<Job* const> jobs,
                                                               absl::FunctionRef<void()> meanwhile) {
   const StepSlot slot = *next_slot_;

@@ -7,9 +7,9 @@
 // also find the token histories. Beams are advanced on the device as well (BeamStep); the host
 // reads the same candidates one step later, to collect finished sequences and to decide when the
 // search ends. A sequence that ended in step n therefore wastes one row in step n+1. A request can
-// join such a step when only the last token of its prompt is left. These cases are synchronous:
-// prefill of more than one token; the first step after a prompt fans out into several sequences;
-// log-probabilities; beam search with stop strings.
+// join a step that is enqueued ahead only when the last token of its prompt is left to prefill.
+// These cases are synchronous: prefill of more than one token; the first step after a prompt fans
+// out into several sequences; log-probabilities; beam search with stop strings.
 //
 // While requests of several priorities run, steps skip the lower ones most of the time
 // (PriorityThrottle).
@@ -39,7 +39,7 @@ class Decoder {
   // on for a GPU and off for a CPU, where it gains nothing.
   static absl::StatusOr<std::unique_ptr<Decoder>> Create(Model* model,
                                                          std::optional<bool> async_scheduling);
-  // Bytes of these buffers, for a model that is not loaded.
+  // Bytes of the buffers that Create allocates, for a model that is not loaded.
   static int64_t BufferBytes(const ModelConfig& config, const ModelLimits& limits,
                              const Stream& stream);
 
@@ -56,8 +56,8 @@ class Decoder {
   absl::StatusOr<StepSize> Step(absl::Span<Job* const> jobs, int64_t prefill_tokens,
                                 const PriorityPressure& pressure,
                                 absl::FunctionRef<void()> meanwhile);
-  // Drops all work in flight, after Step threw std::bad_alloc. The caller ends every job of that
-  // call.
+  // Drops all work in flight, after Step threw std::bad_alloc. The caller ends every job that it
+  // passed to that Step.
   void Reset();
   bool async_scheduling() const { return async_scheduling_; }
   // Appends the task head's logits [rows, labels] of hidden states [rows, d_model] to `values`.
@@ -70,15 +70,16 @@ class Decoder {
   absl::Status Allocate();
   void Gather(absl::Span<Job* const> jobs, int64_t prefill_tokens);
   void AddMembers(absl::Span<Job* const> jobs);
-  // Each of these three uses its own rows of `states`, the first at `row`. SampleAll and Score
-  // return the row after theirs.
+  // `states`: all output rows of the step; each function uses its own part of them. SampleAll
+  // begins at row 0, Score and ClassifyOutputs at `row`. SampleAll and Score return the row after
+  // their last.
   int64_t SampleAll(const Tensor& states, absl::Span<Job* const> jobs, bool planned,
                     absl::FunctionRef<void()> meanwhile);
   int64_t Score(const Tensor& states, int64_t row);
   void ClassifyOutputs(const Tensor& states, int64_t row);
   void AppendRows(const Tensor& rows, std::vector<float>* values) const;
-  // Enqueues the step after the one that uses `current`, if every sequence in it can take its token
-  // from the device.
+  // Enqueues the step that follows the one in slot `current`, if no sequence in it needs the host
+  // to read the results of `current` first.
   void EnqueueNextStep(absl::Span<Job* const> jobs, StepSlot current);
   bool PlanNextStep(absl::Span<Job* const> jobs, StepSlot current);
   void AddToNextStep(const Job& job, const SamplingSlice* slice, StepSlot current);
@@ -96,7 +97,7 @@ class Decoder {
   Buffer labels_;        // [max_step_tokens, labels] f32, device
   absl::Status status_;  // of the device, sticky
 
-  // The sampling batch of a step that was enqueued before its predecessor had finished.
+  // Slot of the step that was enqueued ahead, whose results have not been read yet; unset: none.
   std::optional<StepSlot> next_slot_;
 
   // Scratch of one step, reserved for max_step_sequences jobs.

@@ -1,5 +1,6 @@
 // LRU cache of encoder outputs in host memory, keyed by the exact token ids, bounded in bytes: a
-// repeated input, with another prompt or beam width, is not encoded again. Not thread safe.
+// repeated input is not encoded again, even with another decoder prompt or number of beams. Not
+// thread safe.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@ namespace quintet {
 
 // Encoder output of one input, [rows, d_model] f32.
 struct EncodedStates {
-  Tensor states;  // in memory of the model's backend
+  Tensor states;  // in memory of the model's backend; from the cache: in host memory
   Tensor host;    // in host memory; only rows that were downloaded are valid, after Synchronize
   std::shared_ptr<const std::vector<float>> owner;  // keeps both alive; null: the model does
 };
@@ -26,8 +27,8 @@ class EncoderCache {
   explicit EncoderCache(int64_t capacity_bytes) : capacity_bytes_(capacity_bytes) {}
 
   bool enabled() const { return capacity_bytes_ > 0; }
-  // Returns the cached states of exactly these ids, kept alive by their owner; no owner if not
-  // cached.
+  // Returns the cached hidden states of exactly these token ids; `owner` keeps them alive. If they
+  // are not cached, `owner` is null.
   EncodedStates Find(const std::vector<int32_t>& ids);
   // Stores a copy of the host tensor `states`, evicting the least recently used entries. Does
   // nothing if the copy exceeds the capacity or its allocation fails.

@@ -91,7 +91,8 @@ void EncoderRunner::Advance(int64_t budget_us,
                             absl::FunctionRef<void(Job* job, const EncodedStates& states)> ready) {
   const int64_t begin_us = clock_();
   int64_t spent_us = 0;
-  // Stop after half of the budget: slices for the rest would be too small to be efficient.
+  // Stops once half of the budget is spent: slices that fit the remaining time would be too small
+  // to be efficient.
   while (!(inputs_.empty() && projections_.empty()) && 2 * spent_us <= budget_us) {
     if (projections_.empty()) {
       Encode(budget_us - spent_us);
@@ -129,8 +130,9 @@ void EncoderRunner::Encode(int64_t budget_us) {
   inputs_.clear();
 }
 
-// Enqueues the D2H copy of the rows that the host reads: all rows for the cache, which copies them,
-// or those that the job's pooling needs. Returns the host tensor of the whole input.
+// Enqueues the D2H copy of the rows that the host reads: all rows if the encoder cache is on (it
+// stores a copy), otherwise those that the pooling of an encode request needs. Returns the host
+// tensor [rows, d_model] of the whole input.
 Tensor EncoderRunner::EnqueueDownload(const Input& input) const {
   const Request& request = input.job->request;
   const Tensor host = model_->HostEncoderStates().Rows(input.begin, input.end);
@@ -162,9 +164,10 @@ int64_t EncoderRunner::Project(int64_t budget_us) {
   return complete;
 }
 
-// Extends `states` by the whole sequences that follow in the encoder batch, while their rows fit
-// `room`: one large GEMM costs less than several small ones. Not with rotary position encoding,
-// which depends on the position within one sequence.
+// Extends `states` by the next projections, whole inputs that directly follow it in the encoder
+// batch, while their rows fit `room`: one large GEMM costs less than several small ones. Returns
+// their number. It is 0 with rotary position encoding, which depends on the position within one
+// input.
 int64_t EncoderRunner::AppendConsecutive(int64_t room, Tensor* states) {
   if (model_->config().position == PositionEncoding::kRope) return 0;
   int64_t joined = 0;
@@ -181,8 +184,8 @@ int64_t EncoderRunner::AppendConsecutive(int64_t room, Tensor* states) {
   return joined;
 }
 
-// Scores a block of the part's predictions; true: all are done. A device failure is found by the
-// caller's next Synchronize.
+// Scores the next block of predictions of the job's current part. Returns true if the part is
+// complete. A device failure is found by the caller's next Synchronize.
 bool EncoderRunner::ScoreSome(Projection* scoring, int64_t budget_us) {
   const Job& job = *scoring->job;
   const auto predictions = job.scoring()->predictions().subspan(scoring->rows_done);

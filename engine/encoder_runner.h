@@ -23,7 +23,7 @@ namespace quintet {
 
 class EncoderRunner {
  public:
-  // Stores the states of finished inputs in `cache`. All arguments outlive the object.
+  // Stores the hidden states of encoded inputs in `cache`. All arguments outlive the object.
   EncoderRunner(Model* model, EncoderCache* cache, TargetScores* scores, Clock clock);
 
   // Reserves memory for `jobs` jobs. Up to that number only the model allocates later.
@@ -32,26 +32,30 @@ class EncoderRunner {
   // ends them all: a batch cannot be continued.
   void Jobs(std::vector<Job*>* jobs) const;
 
-  // Whether the model holds a batch. No other batch may begin then.
+  // Whether the model still encodes a batch or holds hidden states of it that have not been
+  // projected or scored. Begin must not be called then.
   bool active() const;
-  // The highest priority of these jobs, if any.
+  // The highest priority of the jobs being encoded, projected or scored; unset if there are none.
   std::optional<Priority> HighestPriority() const;
-  // Starts a batch with the inputs of `jobs`, or the next parts of scoring jobs.
+  // Starts a batch with the input of each job; of a scoring job, its next part (PackedScoring).
   void Begin(absl::Span<Job* const> jobs);
   // Adds a job whose encoder output was cached, so that only projection is left.
   void AddCached(Job* job, EncodedStates encoded);
-  // A scoring job whose next part waits for a later batch.
+  // Queues a scoring job whose next part waits for a later batch.
   void AddContinuation(Job* job) { continuations_.push_back(job); }
   bool has_continuations() const { return !continuations_.empty(); }
-  // Offers every such job to `take`, in order, and drops those for which it returns true.
+  // Calls `take` for every queued scoring job, in order, and removes those for which it returns
+  // true.
   void TakeContinuations(absl::FunctionRef<bool(Job* job)> take);
-  // The job has ended. Rows of a running batch are still computed, and their results dropped.
+  // Removes a job that has ended. If a running batch contains its rows, they are still computed,
+  // and their results are dropped.
   void Remove(const Job* job);
 
-  // Works for about `budget_us`, at least one slice, and calls `ready` for every job that is
-  // complete. Its states [rows, d_model] f32 are valid until the next Begin or while their owner
-  // lives. The keys and values in its source slots, or the scores of its part, are enqueued or
-  // done.
+  // Encodes, projects and scores for about `budget_us` microseconds (at least one slice) and calls
+  // `ready` for every job that is complete. `states` [rows, d_model] f32 are the hidden states of
+  // its input, valid until the next Begin, or while `states.owner` lives if that is set. For a
+  // decoding job the kernels that write its cross-attention keys and values to Job::source_slots
+  // are enqueued; a scoring job has the scores of its current part in Job::result.
   void Advance(int64_t budget_us,
                absl::FunctionRef<void(Job* job, const EncodedStates& states)> ready);
 
@@ -70,7 +74,8 @@ class EncoderRunner {
   void AddProjection(Projection projection);
   void Encode(int64_t budget_us);
   Tensor EnqueueDownload(const Input& input) const;
-  // Returns how many of the first projections_ are complete after this call.
+  // Projects or scores a block of rows, starting with the first of projections_. Returns how many
+  // of projections_, from the first on, are complete after this call.
   int64_t Project(int64_t budget_us);
   int64_t AppendConsecutive(int64_t room, Tensor* states);
   bool ScoreSome(Projection* scoring, int64_t budget_us);

@@ -19,8 +19,8 @@ struct EngineLimits {
   int64_t max_queue_requests = 256;
   int64_t max_queue_tokens = 262144;
   int64_t max_running_sequences = 256;  // each beam counts; capped by max_step_sequences
-  // Time per step for encoding and prefill while streams are running, as a fraction of the time
-  // that decoding takes. 0: no limit.
+  // Time per step for encoding and prefill while any sequence generates, as a fraction of the time
+  // that decoding takes in a step. 0: no limit.
   double prefill_share = 0.0;
   int64_t encoder_cache_bytes = 0;  // 0: off
   // Async scheduling (engine/decoder.h). Unset: on for a GPU, off for a CPU.
@@ -62,8 +62,8 @@ class Engine {
   virtual ~Engine() = default;
 
   // Thread safe. RESOURCE_EXHAUSTED when the queue is full. INVALID_ARGUMENT when the request can
-  // never fit or holds an id out of range; FAILED_PRECONDITION when the model lacks the head. On OK
-  // the sink's OnDone is called exactly once.
+  // never fit or contains a token id out of range; FAILED_PRECONDITION when the model lacks the
+  // head that the request needs. On OK the sink's OnDone is called exactly once.
   virtual absl::StatusOr<RequestId> Submit(Request request) = 0;
   // Thread safe. The request ends CANCELLED at the beginning of the next step. Unknown ids are
   // ignored.

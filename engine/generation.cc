@@ -17,7 +17,8 @@ WarpOptions WarpOptionsOf(const DecodingOptions& options) {
   warp.top_p = options.top_p;
   warp.min_p = options.min_p;
   warp.typical_p = options.typical_p;
-  // The warpers must keep one token per beam besides every eos, or the search cannot continue.
+  // In beam search every warper keeps at least (number of eos ids + 1) tokens in each beam's row,
+  // so that each beam can continue with a token that is not an eos.
   const int32_t eos = static_cast<int32_t>(options.eos_token_ids.size());
   warp.keep = options.num_beams > 1 ? std::max(2, eos + 1) : 1;
   return warp;

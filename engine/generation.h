@@ -1,7 +1,7 @@
 // One generating request: its sequences (samples or beams) with their tokens and cache slots, and
 // how a step's results extend them. Subclasses: independent sequences (engine/sampled_generation.h)
-// and beams (engine/beam_generation.h). Beams are reordered by their slot tables; keys and values
-// are never copied. Not thread safe.
+// and beams (engine/beam_generation.h). Beams are reordered by copying their slot tables (the KV
+// cache slot of each position); keys and values are never copied. Not thread safe.
 //
 // A sequence has a fixed index `seq`; live sequences have not ended. A row is a sequence's row of
 // hidden states in a step. The first step after the prompt has one row for all sequences, which are
@@ -24,19 +24,21 @@ namespace quintet {
 
 // Results of one step for one generation, in host memory.
 struct RowResults {
-  // Independent sequences: for each the sequence index, the next token and, if wants_logprobs, the
-  // raw logit of the token. Element i of the two arrays is at i * token_stride.
+  // Without beam search: sequences[i] is a sequence index, tokens[i * token_stride] its next token
+  // and, if wants_logprobs, token_logits[i * token_stride] the raw logit of that token. Sequences
+  // that ended after the step was enqueued are included.
   absl::Span<const int32_t> sequences;
   const int32_t* tokens = nullptr;
   const float* token_logits = nullptr;
   int64_t token_stride = 0;
-  // Beams: TopKSize() candidates over all rows, best first or in the order of sampling. Scores
-  // include the row biases (beam scores). The raw logits are set if wants_logprobs.
+  // Beam search: TopKSize() candidates of all beams together, best first, in beam sampling in the
+  // order drawn. A score includes the running score of the beam. An index is row * vocab + token,
+  // or -1 after the last candidate. Raw logits are set only if wants_logprobs.
   const float* candidate_scores = nullptr;
   const int32_t* candidate_indices = nullptr;
   const float* candidate_logits = nullptr;
   // If wants_logprobs, per row: log-sum-exp of the raw logits, and the top_logprobs most likely
-  // tokens with their raw logits. Row i of the last two is at i * top_stride.
+  // tokens with their raw logits. Row i of top_logits and top_tokens begins at i * top_stride.
   const float* log_sums = nullptr;
   const float* top_logits = nullptr;
   const int32_t* top_tokens = nullptr;
@@ -57,21 +59,24 @@ class Generation : public DecodeTask {
   void AddTo(BatchBuilder* batch, int64_t prefill_tokens) override;
   bool done() const override { return done_; }
 
-  // Whether the device alone can choose the next tokens, so that the next step can be enqueued
-  // before the host has read this one. False with log-probabilities, which the host computes, and
-  // for beams with stop strings, which can end beams before the next top-k.
+  // Whether the device alone can choose the next tokens of this generation, so that the next step
+  // can be enqueued before the host has read the results of the current one. False before the whole
+  // prompt is prefilled; with log-probabilities, which the host computes; and for beams with stop
+  // strings, because a stop string that the host finds ends a beam before the next top-k.
   bool SelectsOnDevice() const { return DeviceCanSelect() && ReadyToSelect(); }
-  // The tokens chosen by the step in flight reach max_new_tokens.
+  // Whether the tokens chosen by the step in flight are the last ones (max_new_tokens is reached).
   bool LastTokenInFlight() const { return length_ + 1 >= max_len_; }
   // For a generation in the step in flight: may the next step be enqueued before that one finishes?
   bool CanScheduleAsync() const { return SelectsOnDevice() && !LastTokenInFlight(); }
-  // For a generation that is not in the step in flight: may it join the next step? True at the
-  // start of decoding when exactly one prompt token is left to prefill.
+  // For a generation that is not in the step in flight: may it join a next step that is enqueued
+  // before that one finishes? At the start of decoding only if exactly one prompt token is left to
+  // prefill.
   bool CanJoinAsync() const {
     return DeviceCanSelect() && (first_ ? prefill_tokens_left() == 1 : ReadyToSelect());
   }
-  // Adds sequence `seq` to a step that is enqueued before its latest token is known; `token` says
-  // where the device finds that token (DecodeBatch::tokens).
+  // Adds sequence `seq` to a step that is enqueued before the host knows the latest token of the
+  // sequence. `token` is -1 - i: the device takes the token from next_tokens()[i]
+  // (DecodeBatch::tokens).
   void AddInFlight(BatchBuilder* batch, int32_t seq, int32_t token);
 
   // ---- What the sampler needs to know for the next Select ----
@@ -79,44 +84,48 @@ class Generation : public DecodeTask {
   int64_t rows() const { return first_ ? 1 : static_cast<int64_t>(live_sequences_.size()); }
   // Indices of the live sequences, ascending.
   absl::Span<const int32_t> live_sequences() const { return live_sequences_; }
-  // Tokens of every live sequence, prompt included.
+  // Number of tokens of each live sequence, prompt included; the same for all.
   int64_t length() const { return length_; }
   bool wants_logprobs() const { return options_.logprobs; }
-  // Logits processors as rules, for rows whose histories have `length` tokens. Token ranges refer
-  // to rule_tokens(), which the caller places at entry `base` of LogitsProcessorsArgs::tokens.
+  // HasRules: whether logits processors change the rows of sequences of `length` tokens. RulesAt:
+  // these processors as rules of the ApplyLogitsProcessors op. Token ranges in the rules refer to
+  // rule_tokens(), which the caller copies to LogitsProcessorsArgs::tokens from index `base` on.
   bool HasRules(int64_t length) const { return processors_.Acts(length) || SamplesBeams(); }
   RowRules RulesAt(int64_t length, int32_t base) const;
   absl::Span<const int32_t> rule_tokens() const { return processors_.tokens(); }
-  // Whether the rules first turn the logits into log-probabilities.
+  // Whether the rules first turn the raw logits of a row into log-probabilities.
   bool LogitsAreLogProbs(int64_t length) const { return is_beam() && HasRules(length); }
-  // Random sampling: SamplesTokens draws one token per live sequence, SamplesBeams draws candidates
-  // from all rows together (beam sampling). The caller sets `row` and `lens_at` of DrawFor's
-  // result.
+  // Random sampling. SamplesTokens: one token is drawn for each live sequence. SamplesBeams:
+  // candidates are drawn from the rows of all beams together. DrawFor returns the parameters of a
+  // draw for sequence `seq`; the caller sets Draw::row and Draw::lens_at.
   bool SamplesTokens() const { return !is_beam() && options_.do_sample; }
   bool SamplesBeams() const { return is_beam() && options_.do_sample; }
   Draw DrawFor(int32_t seq) const;
-  // Number of top-k candidates that Select reads; 0: none. If RanksBeamsTogether, they are ranked
-  // over all rows by log-probability plus the row's bias.
+  // Number of top-k candidates that Select reads: 1 per row in greedy decoding, 0 when tokens are
+  // sampled. In beam search (RanksBeamsTogether) it is the total over the rows of all beams, which
+  // are ranked together by log-probability + RowBias(row).
   int64_t TopKSize() const { return top_k_size_; }
   bool RanksBeamsTogether() const { return is_beam(); }
-  // Tokens that end a beam.
+  // Token ids that end a beam.
   absl::Span<const int32_t> eos_tokens() const { return options_.eos_token_ids; }
   virtual float RowBias(int64_t row) const = 0;
-  // New tokens of every live sequence so far: one more with each of its steps.
+  // Number of new tokens of each live sequence so far; the same for all.
   int64_t chosen_length() const { return length_ - prompt_len_; }
   int64_t top_logprobs() const { return options_.top_logprobs; }
 
-  // Applies a step's results: every live sequence grows by one token. Thread safe for different
-  // generations. After a failed allocation out_of_memory() is true and only sequences() and
-  // new_tokens() are still valid; the caller ends the request.
+  // Applies a step's results: every live sequence grows by one token. May run at the same time for
+  // different generations. After a failed allocation out_of_memory() is true and only sequences()
+  // and new_tokens() are still valid; the caller ends the request.
   void ApplyResults(const RowResults& results);
   bool out_of_memory() const { return out_of_memory_; }
 
-  // Streaming requests: passes text that is new and final since the last call to the sink.
+  // If the request streams: passes the tokens and the text that became final since the previous
+  // call of Deliver to `sink`.
   virtual void Deliver(ResponseSink* sink) = 0;
   // The finished sequences, best first.
   virtual std::vector<GeneratedSequence> TakeSequences() = 0;
-  // New tokens of all sequences together; beams count when they are final.
+  // Number of new tokens of all sequences together. In beam search TakeSequences counts them, and
+  // only those of the returned sequences.
   int64_t new_tokens() const { return new_tokens_; }
 
  protected:
@@ -138,7 +147,8 @@ class Generation : public DecodeTask {
   TokenLogProb MakeLogProb(const RowResults& results, int64_t row, int32_t token,
                            float logit) const;
   std::vector<std::pair<int32_t, float>> Alternatives(const RowResults& results, int64_t row) const;
-  // Text and ids (with the prompt if echo) of a sequence of new tokens.
+  // Returns a result sequence: the ids `new_tokens`, after those of the prompt if echo, and their
+  // text.
   GeneratedSequence Present(absl::Span<const int32_t> new_tokens) const;
 
   const Request& request_;
@@ -151,7 +161,7 @@ class Generation : public DecodeTask {
   int64_t top_k_size_ = 0;
 
   int64_t prefilled_ = 0;  // prompt tokens prefilled so far
-  int64_t length_;         // tokens of every live sequence, prompt included
+  int64_t length_;         // number of tokens of each live sequence, prompt included
   bool first_ = true;      // no token chosen yet
   bool done_ = false;
   bool out_of_memory_ = false;

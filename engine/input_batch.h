@@ -10,8 +10,8 @@
 
 namespace quintet {
 
-// Query rows of the same input that attend to a row of a causal model: [from, until). Without a
-// mask, the row itself and all later rows.
+// One key row of a causal model is visible to the query rows [from, until) of the same input.
+// Without a mask these are the row itself and all later rows.
 struct SeenBy {
   static constexpr int32_t kAll = std::numeric_limits<int32_t>::max();
   int32_t from = 0, until = kAll;
@@ -32,8 +32,8 @@ class InputBatch {
   // Rows of the current input so far.
   int32_t rows() const { return static_cast<int32_t>(tokens_.size()) - begin_; }
 
-  // Returns the batch, valid until Clear. Inputs without a mask leave the mask arrays empty, which
-  // every model supports.
+  // Returns the batch, valid until Clear. The fields that only causal models support (positions,
+  // masks) stay empty unless some row needs them.
   EncodeBatch Finish();
 
  private:

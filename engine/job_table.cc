@@ -39,7 +39,8 @@ Job* JobTable::Find(RequestId id) const {
   return job == jobs_.end() ? nullptr : job->second.get();
 }
 
-// False after a failed allocation; nothing has changed then.
+// Adds a job to the table and to the scheduler's queue. Returns false after a failed allocation;
+// then nothing has changed.
 bool JobTable::Accept(std::unique_ptr<Job>* job, absl::FunctionRef<void(size_t jobs)> reserve) {
   const RequestId id = (*job)->id;
   auto place = jobs_.end();

@@ -31,21 +31,21 @@ class JobTable {
   // Running jobs that decode, in order of admission.
   const std::vector<Job*>& decoding() const { return decoding_; }
 
-  // Adds submitted jobs to the scheduler's queue, and finishes cancelled and expired ones.
-  // `reserve(n)` reserves the caller's own lists for n jobs and may throw std::bad_alloc, which
-  // fails only the newest job.
+  // TakeArrivals moves submitted jobs to the scheduler's queue, the others finish cancelled and
+  // expired jobs. `reserve(n)` reserves the caller's own lists for n jobs; if it throws
+  // std::bad_alloc, only the newest job fails.
   void TakeArrivals(absl::FunctionRef<void(size_t jobs)> reserve);
   void FinishCancelled();
   void FinishExpired(int64_t now_us);
 
   // Admission.
   int64_t waiting() const { return scheduler_.waiting(); }
-  // Free pages and sequence slots; the token budget is the caller's.
+  // Returns the free KV cache pages and sequences; the caller sets encode_tokens.
   AdmissionBudget FreeBudget() const;
   // Appends the jobs that start now, in order of admission.
   void Admit(int64_t now_us, const AdmissionBudget& budget, std::vector<Job*>* admitted);
-  // Takes the job's pages and sequence slots and calls the sink's OnStart. False after a failed
-  // allocation: the caller finishes the job.
+  // Reserves the job's KV cache pages and sequences and calls the sink's OnStart. Returns false
+  // after a failed allocation: the caller finishes the job.
   bool Start(Job* job, int64_t now_us);
   // The job decodes from the next step on.
   void StartDecoding(Job* job) { decoding_.push_back(job); }
@@ -63,14 +63,14 @@ class JobTable {
   void Finish(Job* job, JobState state, const absl::Status& status);
   // Finishes a job after a failed allocation.
   void FinishOutOfMemory(Job* job) { Finish(job, JobState::kFailed, out_of_memory_); }
-  // The same for every job that is marked out_of_memory.
+  // Finishes every job that is marked out_of_memory.
   void FinishOutOfMemory();
   // The device failed: finishes all jobs, running ones with `status`, queued ones UNAVAILABLE.
   void FailAll(const absl::Status& status);
 
  private:
   bool Accept(std::unique_ptr<Job>* job, absl::FunctionRef<void(size_t jobs)> reserve);
-  // Releases the job's pages and sequence slots and takes the job out of the table.
+  // Releases the job's KV cache pages and sequences and removes the job from the table.
   std::unique_ptr<Job> Detach(Job* job, JobState state);
   void NotifyDone(Job* job);
   void Notify(Job* job, bool was_queued, const absl::Status& status);

@@ -1,5 +1,5 @@
-// Allocates pages of the KV cache: integers only. All pages of a request are reserved at admission,
-// so a running request never runs out. Not thread safe.
+// Allocates KV cache pages by number; it does not touch their memory. All pages of a request are
+// reserved at admission, so a running request never runs out. Not thread safe.
 #pragma once
 
 #include <cstdint>
@@ -31,9 +31,9 @@ class KvPool {
   std::vector<uint8_t> owned_;  // [pages] 1 while reserved; aborts on a double free
 };
 
-// Cache slots of the sequences of one request. Positions [0, shared) (the prompt) are common to all
-// sequences; the next `own` positions are separate per sequence. Sequence 0 continues in the pages
-// of the shared part.
+// Assigns cache slots to the sequences of one request. Positions [0, shared) (the prompt) are
+// common to all sequences; the next `own` positions are separate per sequence. Sequence 0 continues
+// on the last page of the shared part, every other sequence begins a new page.
 class SlotLayout {
  public:
   SlotLayout() = default;
@@ -41,7 +41,7 @@ class SlotLayout {
       : shared_(shared), own_(own), sequences_(sequences), page_size_(page_size) {}
 
   int64_t PagesNeeded() const;
-  // `pages`: PagesNeeded() pages, which outlive the layout.
+  // `pages`: PagesNeeded() page numbers. The span outlives the layout.
   void Assign(absl::Span<const int32_t> pages);
   // Slot that sequence `seq` uses for `position`; position < shared + own.
   int32_t Slot(int64_t seq, int64_t position) const;
@@ -51,7 +51,7 @@ class SlotLayout {
   absl::Span<const int32_t> pages_;
 };
 
-// Slots of positions [0, tokens), consecutive over `pages`.
+// Returns the cache slots of positions [0, tokens) of a sequence that fills `pages` in order.
 std::vector<int32_t> ConsecutiveSlots(absl::Span<const int32_t> pages, int64_t tokens,
                                       int64_t page_size);
 

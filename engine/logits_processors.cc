@@ -25,13 +25,14 @@ TokenRange LogitsProcessors::Append(absl::Span<const int32_t> tokens) {
   return {begin, static_cast<int32_t>(tokens_.size())};
 }
 
-// Appends [words, 2] begin and end of each bad word in tokens_, then the words' tokens.
+// Appends to tokens_ a pair (begin, end) per bad word, then the token ids of the words. Each pair
+// is the range of the word's ids in tokens_; words_ becomes the range of the pairs.
 void LogitsProcessors::AppendWords() {
   const auto& eos = options_.eos_token_ids;
   std::vector<const std::vector<int32_t>*> words;
   for (const std::vector<int32_t>& word : options_.bad_words_ids) {
-    // As Hugging Face: a bad word that is a single eos is ignored; min_new_tokens is the option for
-    // that.
+    // As in Hugging Face, a bad word that is a single eos token is ignored; min_new_tokens is the
+    // option to ban eos.
     const bool lone = word.size() == 1;
     if (lone && std::find(eos.begin(), eos.end(), word[0]) != eos.end()) continue;
     words.push_back(&word);

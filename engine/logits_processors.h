@@ -17,16 +17,17 @@ namespace quintet {
 
 class LogitsProcessors {
  public:
-  // `options` outlives the object. The prompt's length and max_new_tokens give the maximum length
-  // of a history.
+  // `options` outlives the object. A history is the prompt and the new tokens of a sequence; the
+  // prompt and max_new_tokens give its maximum length.
   explicit LogitsProcessors(const DecodingOptions& options);
 
   // Whether the rules change anything for a history of `length` tokens.
   bool Acts(int64_t length) const;
-  // Tokens that the ranges of RulesAt refer to; the same for every length.
+  // The token ids that the token ranges of RulesAt refer to; the same for every length.
   absl::Span<const int32_t> tokens() const { return tokens_; }
-  // The rules for a history of `length` tokens, if tokens() begin at entry `base` of
-  // LogitsProcessorsArgs::tokens. The caller sets row and sequence.
+  // Returns the rules for a history of `length` tokens. Their token ranges assume that the caller
+  // copies tokens() to LogitsProcessorsArgs::tokens from index `base` on. The caller sets row,
+  // sequence, keep and log_softmax.
   RowRules RulesAt(int64_t length, int32_t base) const;
 
  private:
@@ -46,8 +47,8 @@ class LogitsProcessors {
   int64_t begin_len_;  // history length at which begin_suppress_tokens act
   std::vector<int32_t> tokens_;
   TokenRange words_, forced_bos_, forced_eos_;
-  TokenRange eos_, suppressed_,
-      begin_suppressed_;  // adjacent in tokens_, in this order, so that one range covers several
+  // Adjacent in tokens_, in this order, so that one range can cover several of them.
+  TokenRange eos_, suppressed_, begin_suppressed_;
 };
 
 }  // namespace quintet

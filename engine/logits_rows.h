@@ -1,4 +1,4 @@
-// Row count of one sampling batch.
+// The maximum number of logits rows in one sampling batch.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,8 @@
 
 namespace quintet {
 
-// Maximum rows of logits in one sampling batch. At least 32, the widest beam.
+// Maximum number of logits rows in one sampling batch. At least 32, the maximum number of beams of
+// one request.
 inline int64_t LogitsChunkRows(const Stream& stream) {
   return stream.backend() == Backend::kCpu ? 64 : 256;
 }

@@ -18,15 +18,16 @@ int64_t RuntimeBytes(const ModelConfig& config) {
   return kKernelBytes + matrices * kRoundingBytes;
 }
 
-// Each thread reads one block of a matrix at a time and may dequantise it
-// (models/weights/weights.cc). The files' headers are parsed once.
+// Host memory in bytes that is used only while weights are read: per thread the block of a matrix
+// that it reads and may dequantise (models/weights/weights.cc), and the parsed headers of the
+// files.
 int64_t LoadingBytes(int threads) {
   constexpr int64_t kThreadBytes = int64_t{8} << 20, kHeaderBytes = int64_t{32} << 20;
   return threads * kThreadBytes + kHeaderBytes;
 }
 
-// On a GPU the host holds pinned buffers for encoder outputs and for the sampler, and the driver
-// holds modules and streams.
+// Sets the host memory of the plan. On a CPU that is the whole plan; on a GPU the pinned buffers
+// for encoder outputs and the sampler, and what the driver needs for modules and streams.
 void SetHostBytes(const ModelConfig& config, const LoadOptions& options, int threads,
                   MemoryPlan* plan) {
   constexpr int64_t kDriverBytes = int64_t{256} << 20;

@@ -22,7 +22,8 @@ struct MemoryPlan {
   int64_t total() const { return model.weights + model.cache + model.workspace + search + runtime; }
 };
 
-// Computes the memory for the limits in `options`; allocates nothing. Errors as Model::Measure.
+// Computes the memory for the limits in `options`; allocates nothing. Returns the errors of
+// Model::Measure.
 absl::StatusOr<MemoryPlan> MeasureMemory(const std::string& directory, const LoadOptions& options,
                                          ThreadPool* pool);
 
@@ -30,14 +31,14 @@ struct MemoryBounds {
   int64_t cache_bytes = 0;  // KV cache, if max_bytes leaves room for it
   int64_t max_bytes = 0;    // total; 0: the free memory of the GPU, or no limit on a CPU
 };
-// Token budget of one step: one per sequence plus a prefill budget. On a GPU the prefill budget is
-// max_encode_tokens for decoder-only models and a small constant for encoder-decoders, whose
-// decoder prompts are short.
+// Returns the maximum number of new tokens in one decoder step: the largest of max_step_sequences,
+// the default of ModelLimits and, on a GPU, so that prompts are prefilled in few steps,
+// max_encode_tokens (for encoder-decoders, whose decoder prompts are short, at most 4096).
 int64_t MaxStepTokens(const ModelLimits& limits, const ModelConfig& config, bool on_gpu);
 
 // Sets options->limits.max_step_tokens (MaxStepTokens) and options->limits.cache_pages (as many as
-// the bounds allow). RESOURCE_EXHAUSTED, with the bytes of each part, if not even one page fits,
-// or, without max_bytes, if cache_bytes do not fit.
+// the bounds allow). RESOURCE_EXHAUSTED, with the bytes of each part, if max_bytes is set and
+// leaves no room for one page, or if it is 0 and the plan exceeds the free memory of the GPU.
 absl::Status PlanMemory(const std::string& directory, const MemoryBounds& bounds,
                         LoadOptions* options, ThreadPool* pool);
 

@@ -15,13 +15,14 @@ class OutputQueue {
  public:
   // Reserves memory for `jobs` jobs. Up to that number the Add functions do not allocate.
   void Reserve(size_t jobs);
-  // `job` has new tokens. It must stay alive until SendAll, or until SendTokensOf before it ends.
+  // Queues the new tokens of `job`, which must stay alive until SendAll or SendTokensOf(job).
   void AddTokens(Job* job) { tokens_.push_back(job); }
   void AddDone(std::unique_ptr<Job> job) { done_.push_back(std::move(job)); }
 
   // Delivers the queued tokens of one job, if any. A failed allocation marks the job out_of_memory.
   void SendTokensOf(Job* job);
-  // Delivers all tokens, then calls `answer` for each finished job. Marks jobs like SendTokensOf.
+  // Delivers all queued tokens, then calls `answer` for each finished job. A failed allocation
+  // marks only its job out_of_memory.
   void SendAll(absl::FunctionRef<void(Job* job)> answer);
 
  private:

@@ -1,10 +1,11 @@
 // Scores the targets of one prompt with a causal model in encoder batches: the prompt once, then
-// all targets one after another. Each target has the positions that follow the prompt, and a column
-// mask hides it from the other targets (FlashMask's shared question, arXiv 2410.01359). The KV
-// cache is not used.
+// all targets one after another. Every target has the positions that follow the prompt, and an
+// attention mask hides its tokens from the other targets (FlashMask's shared question, arXiv
+// 2410.01359). The KV cache is not used.
 //
-// Targets that do not fit one pass are split into parts; each part encodes the prompt again. The
-// parts of a request depend only on the request and the model's limit. Not thread safe.
+// Targets that do not fit one encoder batch are split into parts; each part encodes the prompt
+// again. How a request is split depends only on the request and on max_encode_tokens. Not thread
+// safe.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +20,10 @@ class PackedScoring {
  public:
   // The attention mask in addition to causality.
   struct AttentionScope {
-    // Sliding window: each token attends to itself and the window - 1 tokens before it; 0:
-    // unlimited. With a window, keys at the end of the prompt are visible to different rows of each
-    // target, so that targets cannot share the prompt: each has an input of its own.
+    // Sliding window in tokens: each token attends to itself and the window - 1 tokens before it;
+    // 0: unlimited. With a window, a key near the end of the prompt is visible to a different range
+    // of rows in each target, but the mask holds one range per key. So targets cannot share the
+    // prompt: each is an input of its own, prompt included.
     int64_t window = 0;
     // Bidirectional attention within the prompt.
     bool prefix_lm = false;
@@ -56,7 +58,7 @@ class PackedScoring {
   absl::Span<const std::vector<int32_t>> targets_;
   AttentionScope scope_;
   int64_t max_tokens_, max_part_tokens_ = 0;
-  int64_t next_ = 0, part_end_ = 0;  // targets
+  int64_t next_ = 0, part_end_ = 0;  // indices in targets_
   std::vector<Prediction> predictions_;
 };
 

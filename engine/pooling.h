@@ -1,5 +1,5 @@
-// Hidden states to the result of an encode request: mean, first, last or all rows, optionally
-// scaled to unit length.
+// Pools hidden states into the result of an encode request: mean, first, last or all rows,
+// optionally scaled to unit length.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +14,18 @@
 
 namespace quintet {
 
-// Rows [begin, end) of `rows` hidden states that this pooling reads.
+// The rows [begin, end) that a pooling reads, of an input with `rows` rows of hidden states.
 struct RowRange {
   int64_t begin, end;
 };
 RowRange PooledRows(Pooling pooling, int64_t rows);
 
-// Pools `states` [rows, width], the rows of PooledRows, into result->values, rows and columns.
-// `states` may be result->values itself.
+// Pools `states` [rows, width], which holds only the rows of PooledRows, and sets result->values,
+// rows and columns. `states` may be result->values itself.
 void PoolStates(const Request& request, absl::Span<const float> states, int64_t width,
                 Result* result);
 
-// Encode jobs of one step whose hidden states are on their way to the host. Stepping thread only.
+// Encode jobs of one step whose hidden states are being copied to the host. Stepping thread only.
 class PoolingQueue {
  public:
   // Reserves memory for `jobs` jobs; up to that number Add allocates nothing.

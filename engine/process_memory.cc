@@ -65,8 +65,8 @@ std::vector<CgroupMount> ReadCgroupMounts(const std::string& root) {
   return mounts;
 }
 
-// Path of the process's cgroup in the v2 hierarchy or in that of v1's memory controller: "0::/path"
-// or "4:memory,other:/path" of /proc/self/cgroup.
+// Returns the path of the process's cgroup, from the line "0::/path" (v2 hierarchy) or
+// "4:memory,other:/path" (v1, memory controller) of /proc/self/cgroup.
 std::string ReadCgroupPath(const std::string& root, bool v2) {
   for (const std::string& line : ReadLines(root + "/proc/self/cgroup")) {
     const std::vector<std::string> fields = absl::StrSplit(line, absl::MaxSplits(':', 2));
@@ -130,7 +130,7 @@ void LowerToPhysicalMemory(const std::string& root, MemoryLimit* limit) {
   }
 }
 
-// "mapped resident ...", in pages.
+// Reads the process's use from /proc/self/statm: "mapped resident ...", in pages.
 void ReadUse(const std::string& root, ProcessMemory* memory) {
   int64_t mapped_pages = 0, resident_pages = 0;
   std::ifstream statm(root + "/proc/self/statm");

@@ -14,9 +14,9 @@ struct MemoryLimit {
   std::string source;  // file or rlimit, for messages; empty: no limit
 };
 
-// A process has two kinds of limits. Cgroups and physical memory bound resident pages. RLIMIT_AS
-// and RLIMIT_DATA bound mappings, used or not. Both of these are compared with the size of the
-// address space, which slightly overstates the part that counts for RLIMIT_DATA.
+// A process has two kinds of limits. Cgroups and physical memory limit resident pages. RLIMIT_AS
+// and RLIMIT_DATA limit mappings, touched or not. Both of the latter are compared with the size of
+// the address space, which slightly overstates what counts for RLIMIT_DATA.
 struct ProcessMemory {
   struct Kind {
     MemoryLimit limit;       // the smallest limit of its kind
@@ -29,7 +29,7 @@ struct ProcessMemory {
 // every path (for tests); empty: the running system.
 ProcessMemory ReadProcessMemory(const std::string& root = "");
 
-// Resident memory of this process, in bytes; 0 if the kernel does not say.
+// Returns the resident memory of this process in bytes; 0 if the kernel does not report it.
 int64_t ResidentBytes();
 
 }  // namespace quintet

@@ -29,8 +29,9 @@ struct TokenLogProb {
 // One generated sequence.
 struct GeneratedSequence {
   std::vector<int32_t> token_ids;  // new tokens, eos included; with echo the prompt first
-  // Without special tokens, and without the stop string unless include_stop. Empty if the engine
-  // has no tokenizer.
+  // Decoded text of token_ids: without special tokens if Request::skip_special_tokens, and cut
+  // before the matched stop string (after it if include_stop). Empty if the engine has no
+  // tokenizer.
   std::string text;
   std::vector<TokenLogProb> logprobs;
   float score = 0.0f;  // beam search: Hugging Face's sequences_scores
@@ -59,16 +60,16 @@ struct Result {
   Timing timing;
 };
 
-// Receives the results of one request. Called on the stepping thread; must not block or call the
-// engine.
+// Receives the results of one request. The stepping thread calls its functions, which must not
+// block or call the engine.
 class ResponseSink {
  public:
   virtual ~ResponseSink() = default;
   // The request has left the queue and no longer counts against the queue limits. Called first; not
   // called if the request ends in the queue.
   virtual void OnStart() {}
-  // New text and ids of sequence `index`; later calls never change them. Streaming requests only.
-  // Beam search: only if one sequence is returned.
+  // Delivers new token ids and new text of sequence `index`; both are final. Called for streaming
+  // requests only, and in beam search only if one sequence is returned.
   virtual void OnTokens(int index, absl::Span<const int32_t> ids, const std::string& text) {
     (void)index, (void)ids, (void)text;
   }
@@ -92,7 +93,8 @@ struct Request {
   Pooling pooling = Pooling::kMean;
   bool normalize = false;  // to unit length
 
-  // kScore. Token ids of continuations: of a T5 decoder, with eos if it is to be scored.
+  // kScore. Token ids of each target (a continuation to score). The engine adds no eos: it is
+  // scored only where a target contains it.
   std::vector<std::vector<int32_t>> targets;
   int32_t top_logprobs = 0;
   int64_t sliding_window = 0;  // causal models, in tokens; 0: none (PackedScoring)

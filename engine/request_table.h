@@ -25,8 +25,8 @@ class RequestTable {
   // RESOURCE_EXHAUSTED when the queue is full, UNAVAILABLE once the device has failed. Lets Submit
   // refuse a burst before it does any work.
   absl::Status CheckOpen() const;
-  // Puts a planned job into the inbox and returns its id. Errors as CheckOpen, which here also
-  // counts the job's own tokens. Throws std::bad_alloc before it changes anything.
+  // Puts a planned job into the inbox and returns its id. Fails like CheckOpen, but also if the
+  // job's own tokens exceed the queue limit. If it throws std::bad_alloc, nothing has changed.
   absl::StatusOr<RequestId> Add(std::unique_ptr<Job> job, int64_t now_us);
   // Unknown ids and repeated calls are ignored.
   void Cancel(RequestId id);
@@ -38,7 +38,7 @@ class RequestTable {
 
   // Blocks until some request is unfinished or cancelled, or `timeout_us` has passed.
   void WaitForWork(int64_t timeout_us);
-  // Swaps the inbox, in order of arrival, with `jobs`, which is empty.
+  // Moves the inbox, in order of arrival, to `jobs`, which must be empty.
   void TakeArrivals(std::vector<std::unique_ptr<Job>>* jobs);
   // Takes one cancelled request; false when there is none.
   bool NextCancelled(RequestId* id);
@@ -53,7 +53,7 @@ class RequestTable {
   void Fail(const absl::Status& status);
 
  private:
-  // `tokens`: of the request to be added. Under mutex_.
+  // Checks the status and the queue limits for a request of `tokens` tokens. Requires mutex_.
   absl::Status CheckRoom(int64_t tokens) const;
 
   const int64_t max_queue_requests_, max_queue_tokens_;

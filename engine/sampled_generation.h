@@ -30,8 +30,9 @@ class SampledGeneration : public Generation {
   void Select(const RowResults& results) override;
   // Appends the chosen token. Returns true if the sequence ends with it.
   bool Accept(int64_t seq, int32_t token);
-  // Pushes pending tokens to the text. Without stop strings, text is made only when it is
-  // delivered.
+  // Pushes the sequence's tokens that are not yet in Sample::text. Without stop strings, tokens
+  // become text only here, when it is delivered; with stop strings, Accept pushes each token at
+  // once.
   void CatchUpText(int64_t seq);
 
   std::vector<Sample> samples_;  // [sequences]

@@ -25,8 +25,8 @@ Sampler::Sampler(Model* model, bool async_scheduling)
       max_rows_(LogitsChunkRows(model->stream())),
       async_scheduling_(async_scheduling && model->next_tokens().defined() &&
                         model->parent_beams().defined()),
-      // Batches that change with every step have more keys than are worth capturing: LRU bounds
-      // them.
+      // Batches whose key changes with every step are not worth capturing; the capacity (LRU)
+      // bounds the number of their graphs.
       graphs_({.threshold = 3, .capacity = 1024}),
       top_k_plan_(&model->stream()),
       logprobs_plan_(&model->stream()),
@@ -191,8 +191,8 @@ void Sampler::EnqueueStep(const DecodeBatch& decode_batch, StepSlot slot) {
   const bool joins =
       batch.token_per_row && batch.rows > 0 && !needs.logprobs && needs.top_logprobs == 0;
   if (!joins) return Enqueue(model_->Decode(decode_batch), slot);
-  // The fields of GraphKey that matter without beams, except addresses, which the model's graph key
-  // covers.
+  // The key: the fields of GraphKey that matter without beams, except addresses, which the model's
+  // graph key covers.
   const DecodedStep step = model_->DecodeAndAppend(
       decode_batch, {.key = {id_, Index(slot), needs.top_k, needs.max_k, needs.rule_log_sums,
                              rule_tokens_.size() > 0, batch.rows, rules_.size(), draws_.size()},
@@ -250,7 +250,7 @@ void Sampler::EnqueueOps(const Tensor& states, StepSlot slot) {
                  stream);
   }
   model_->Logits(states, Logits(batch.rows));
-  // TopK computes the sums that it needs itself.
+  // TopK computes the log-sum-exp of the rows that it ranks itself.
   if (needs.rule_log_sums || needs.logprobs) {
     LogSumExp({.logits = Logits(batch.rows), .out = LogSums(batch.rows)}, stream);
   }
@@ -324,7 +324,7 @@ void Sampler::EnqueueSample(const SamplingBatch& batch, StepSlot slot) {
   Sample(args, model_->stream());
 }
 
-// Overwrites the candidates that TopK found for these entries.
+// Draws the candidates of beam sampling. They overwrite those that TopK found for the same entries.
 void Sampler::EnqueueSampleBeams(const SamplingBatch& batch, StepSlot slot) {
   SampleBeamsArgs args;
   args.logits = Logits(batch.rows);
@@ -349,7 +349,7 @@ void Sampler::EnqueueBeamStep(const SamplingBatch& batch, StepSlot slot) {
            model_->stream());
 }
 
-// Raw logits of the candidates and the sampled tokens, for log-probabilities.
+// Gathers the raw logits of the candidates and the sampled tokens, for log-probabilities.
 void Sampler::EnqueueCandidateLogits(const SamplingBatch& batch, StepSlot slot) {
   Stream& stream = model_->stream();
   CandidateLogitsArgs args;

@@ -4,10 +4,9 @@
 //
 // Each sampling batch is planned on the host first, as small arrays that are uploaded only if they
 // differ from those of the previous batch; then its kernels are enqueued. Two batches can be in
-// flight, one per StepSlot: the second can be enqueued before the host has read the results of the
-// first, because it takes tokens and beam scores from device memory. A batch that copies only
-// tokens or candidates to the host is captured as a CUDA graph once its shape has occurred several
-// times.
+// flight, one per StepSlot: the second takes tokens and beam scores from device memory, so it can
+// be enqueued before the host has read the results of the first. A batch that copies only tokens or
+// candidates to the host is captured as a CUDA graph once its shape has occurred several times.
 //
 // Not thread safe; used by the stepping thread.
 #pragma once
@@ -49,7 +48,7 @@ struct SamplingInput {
   int32_t carried = -1;    // if in_flight: its first row in the previous sampling batch
 };
 
-// The rows and results of one generation in a sampling batch; indices of the first of each.
+// Where the rows, results and sequences of one generation begin in the arrays of a sampling batch.
 struct SamplingSlice {
   uint64_t id = 0;                                 // of the job
   int32_t row = 0;                                 // row of logits
@@ -66,18 +65,21 @@ struct GenerationSlice {
 
 class Sampler {
  public:
-  // With `async_scheduling`, the next tokens of beams too are left in device memory for the model's
-  // next step (BeamStep). `model` outlives the sampler.
+  // With `async_scheduling`, beams are advanced on the device too (BeamStep), which leaves their
+  // next tokens in device memory for the model's next step. `model` outlives the sampler.
   Sampler(Model* model, bool async_scheduling);
   // Bytes that Allocate takes, for a model that is not loaded.
   static int64_t BufferBytes(const ModelConfig& config, const Stream& stream);
   absl::Status Allocate();
 
-  // How many of the first `inputs` fit one batch; at least one.
+  // Returns how many of `inputs`, from the first on, fit one sampling batch, which limits logits
+  // rows and rule tokens; at least one.
   size_t CountFitting(absl::Span<const SamplingInput> inputs) const;
-  // Plans the batch of `slot` for `inputs`, which fit, and enqueues the upload of the plan.
+  // Plans the batch of `slot` on the host and enqueues the upload of the plan. All `inputs` must
+  // fit one batch (CountFitting).
   void Plan(absl::Span<const SamplingInput> inputs, StepSlot slot);
-  // Enqueues the planned batch for the latest Decode's hidden states [rows(slot), d_model].
+  // Enqueues the kernels of the planned batch on `states` [rows(slot), d_model], output rows of the
+  // latest Decode.
   void Enqueue(const Tensor& states, StepSlot slot);
   // Enqueues a decoder step of the model and the planned batch for its output rows.
   void EnqueueStep(const DecodeBatch& decode_batch, StepSlot slot);
@@ -93,8 +95,9 @@ class Sampler {
   }
   // Sequence indices of the slice's generation, ascending.
   absl::Span<const int32_t> SequencesOf(const SamplingSlice& slice, StepSlot slot) const;
-  // Whether the batch leaves the next token of every row i in the model's next_tokens()[i] and, for
-  // beams, the row that it continues in parent_beams()[i].
+  // Whether the batch writes the next token of every row i to the model's next_tokens()[i] in
+  // device memory and, in beam search, the beam that it extends (counted within its request) to
+  // parent_beams()[i].
   bool NextTokensOnDevice(StepSlot slot) const {
     const SamplingBatch& batch = batches_[Index(slot)];
     return batch.token_per_row || batch.advances_beams;
@@ -123,8 +126,9 @@ class Sampler {
     int64_t rows = 0;
     bool one_sequence_per_row = false;  // no generation fans out from one row
     bool beams = false;
-    // If one_sequence_per_row: without beams every row's token is final at once; with beams
-    // BeamStep computes tokens and parents.
+    // Both imply one_sequence_per_row. token_per_row: no beams, so TopK or Sample chooses the final
+    // token of every row. advances_beams: BeamStep chooses the tokens and parents of the beams on
+    // the device.
     bool token_per_row = false, advances_beams = false;
     Needs needs;
   };
@@ -150,11 +154,12 @@ class Sampler {
     Memory memory;
   };
   static constexpr size_t kBuffers = 16;
-  // The table of all buffers below. `sampler` may be null: then only the sizes are valid.
+  // Lists every Buffer member with its size and kind of memory. If `sampler` is null, only the
+  // sizes are valid.
   static std::array<Spec, kBuffers> BufferSpecs(const ModelConfig& config, const Stream& stream,
                                                 Sampler* sampler);
 
-  // Defined in sampler_plan.cc, as Plan and CountFitting: they build the batch of one slot.
+  // Steps of Plan, defined in sampler_plan.cc: they add one generation to the batch being planned.
   void PlanGeneration(const SamplingInput& input, SamplingBatch* batch);
   void PlanRules(const SamplingInput& input, int64_t rows, int64_t row, Needs* needs);
   void PlanTopK(const SamplingInput& input, int64_t rows, Needs* needs);
@@ -163,7 +168,7 @@ class Sampler {
                  SamplingSlice* slice);
   void PlanBeamDraw(const SamplingInput& input, int64_t rows, const SamplingSlice& slice);
 
-  // Defined in sampler.cc: they enqueue kernels and read results.
+  // Defined in sampler.cc: they enqueue the kernels of a planned batch and read its results.
   void EnqueueOps(const Tensor& states, StepSlot slot);
   void LaunchGraph(const Tensor& states, StepSlot slot);
   GraphKey GraphKeyOf(const Tensor& states, StepSlot slot) const;
@@ -191,18 +196,18 @@ class Sampler {
   const int64_t id_;  // unique in the process: the model, which keys graphs by it, outlives us
   const int64_t vocab_, logits_stride_, max_rows_;
   const bool async_scheduling_;
-  SamplingBatch batches_[2];  // by StepSlot
+  SamplingBatch batches_[2];  // indexed by StepSlot
   GraphCache<GraphKey> graphs_;
   absl::Status status_;  // of the device, sticky
 
   // The plan of the latest batch.
   TopKPlan top_k_plan_, logprobs_plan_;
-  PinnedArray<RowRules> rules_;       // of the rows that rules change
-  PinnedArray<int32_t> rule_tokens_;  // that rules_ refer to
-  PinnedArray<Draw> draws_;           // sampled tokens
+  PinnedArray<RowRules> rules_;       // one per row that logits processors change
+  PinnedArray<int32_t> rule_tokens_;  // token ids that rules_ refer to
+  PinnedArray<Draw> draws_;           // one per sampled token
   PinnedArray<BeamDraw> beam_draws_;  // beam sampling, one per generation
   PinnedArray<BeamGroup> beam_groups_;
-  PinnedArray<int32_t> eos_tokens_;     // that beam_groups_ refer to
+  PinnedArray<int32_t> eos_tokens_;     // token ids that beam_groups_ refer to
   PinnedArray<int32_t> carried_rows_;   // [rows] GatherScoresArgs::from
   PinnedArray<int32_t> entry_rows_;     // [entries] first row of each top-k entry
   PinnedArray<int32_t> entry_use_raw_;  // [entries] 1: its raw logits are in raw_logits_

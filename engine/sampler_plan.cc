@@ -7,7 +7,8 @@
 namespace quintet {
 namespace {
 
-// The more of its rows and its draws; a batch holds at most LogitsChunkRows of either.
+// The number of the generation's rows or of its draws, whichever is larger: a batch holds at most
+// LogitsChunkRows of each.
 int64_t MaxRows(const Generation& generation) {
   return std::max(generation.rows(), static_cast<int64_t>(generation.live_sequences().size()));
 }
@@ -113,8 +114,9 @@ void Sampler::PlanRules(const SamplingInput& input, int64_t rows, int64_t row, N
   needs->rule_log_sums = needs->rule_log_sums || rules.log_softmax != 0;
 }
 
-// If any request needs top-k, sampled rows get a (k = 1) entry too, so that entries stay aligned
-// with rows. Beam sampling likewise gets k = 1.
+// Adds the top-k entries of one generation: one for all beams of a request, else one per row. If
+// any request needs top-k, sampled rows get an entry (k = 1) too, so that entries stay aligned with
+// rows. Beam sampling likewise gets k = 1.
 void Sampler::PlanTopK(const SamplingInput& input, int64_t rows, Needs* needs) {
   const Generation& generation = *input.generation;
   const int64_t length = generation.length() + (input.in_flight ? 1 : 0);
@@ -152,8 +154,8 @@ void Sampler::PlanDraws(const SamplingInput& input, absl::Span<const int32_t> se
   }
 }
 
-// BeamStep groups: beams as one group, greedy rows one each. Sampled rows need none; Sample writes
-// their tokens.
+// Adds the groups of BeamStep: one for all beams of a request, one per row in greedy decoding.
+// Sampled rows need none, because Sample writes their next tokens.
 void Sampler::PlanBeamGroups(const Generation& generation, int64_t rows,
                              const SamplingSlice& slice) {
   if (generation.SamplesTokens()) return;

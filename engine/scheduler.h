@@ -42,8 +42,8 @@ struct AdmissionBudget {
 
 class Scheduler {
  public:
-  // Target for the longest wait until a request starts, at any load of higher classes, in
-  // microseconds. By class, from LOW to HIGH; no class is above HIGH.
+  // Target for the longest wait in microseconds until a request starts, at any load of higher
+  // classes. Indexed by class, LOW to HIGH; HIGH has no class above it and needs no target.
   static constexpr std::array<int64_t, kPriorities> kWaitTargetMicros = {30'000'000, 15'000'000, 0};
 
   explicit Scheduler(const AdmissionBudget& capacity) : capacity_(capacity) {}
@@ -81,17 +81,18 @@ struct PriorityPressure {
 };
 
 // Decides which priority classes run in the next decoder step. The highest active class (running or
-// being encoded) runs in every step; all lower classes are skipped together, which keeps its steps
-// small, and run at least once in kMaxSkippedSteps + 1 steps. Nothing is skipped while a request of
-// higher priority waits for pages or sequences that lower classes hold, nor when all jobs have one
-// priority.
+// being encoded) runs in every step. All lower classes are skipped together, so that the steps of
+// the highest class stay small, and run at least once in kMaxSkippedSteps + 1 steps. Nothing is
+// skipped while a request of higher priority waits for pages or sequences that lower classes hold,
+// nor when all jobs have one priority.
 class PriorityThrottle {
  public:
   // A running request is in at least one of any kMaxSkippedSteps + 1 consecutive steps.
   static constexpr int64_t kMaxSkippedSteps = 3;
 
-  // The lowest class that runs in the next step. `running`: the classes of all jobs that could run,
-  // not empty. A result above all of them leaves the step to the encoder.
+  // Returns the lowest class that runs in the next step. `running`: the classes of all jobs that
+  // could run, not empty. If the result is above all of them, no job decodes, and the device is
+  // left to the encoder.
   Priority LowestInStep(absl::Span<const Priority> running, const PriorityPressure& pressure) const;
   // Records the decision for a step. `skipped`: some job that could have run does not.
   void RecordStep(bool skipped) { skipped_steps_ = skipped ? skipped_steps_ + 1 : 0; }

@@ -53,8 +53,8 @@ bool StepEngine::Step() {
   return requests_.OnStep(jobs_.used_pages(), encoder_cache_.queries(), encoder_cache_.hits());
 }
 
-// So that a failed allocation fails only the newest job, and steps allocate nothing for these
-// lists.
+// Reserves memory for `jobs` jobs in every list. Called when a job arrives, so that a failed
+// allocation fails only that job, and steps allocate nothing for these lists.
 void StepEngine::Reserve(size_t jobs) {
   for (auto* list : {&admitted_, &encode_batch_, &failed_encodes_, &done_}) {
     EnsureCapacity(jobs, list);
@@ -99,7 +99,8 @@ bool StepEngine::StartOrAddToEncode(Job* job, int64_t now) {
     jobs_.StartDecoding(job);
     return false;
   }
-  // Cached states are in host memory; a task head reads them where the model runs.
+  // Cached hidden states are in host memory; a task head needs them in the memory of the model's
+  // backend.
   const bool usable = !job->classify_encoded || model_->stream().backend() == Backend::kCpu;
   EncodedStates cached;
   if (usable && job->scoring() == nullptr) cached = encoder_cache_.Find(job->request.input);
@@ -166,7 +167,8 @@ void StepEngine::OnEncoded(Job* job, const EncodedStates& encoded) {
   jobs_.Finish(job, status.ok() ? JobState::kDone : JobState::kFailed, status);
 }
 
-// Takes the scores of one part, or runs the task head. Returns the device's status.
+// Completes a part of a scoring job, or runs the task head on the encoded input of a classify job.
+// Returns the device's status.
 absl::Status StepEngine::CompletePart(Job* job, const EncodedStates& encoded) {
   Result& result = job->result;
   if (PackedScoring* const scoring = job->scoring(); scoring != nullptr) {

@@ -72,7 +72,7 @@ class StepEngine : public Engine {
   EncoderRunner encoder_;
   JobTable jobs_;
   PoolingQueue pooling_;
-  absl::Status encode_status_;        // of the device, as the encode phase found it
+  absl::Status encode_status_;        // device status after the encode phase
   bool continuations_first_ = false;  // before new requests in the next encoder batch
 
   // Scratch of one step, reserved for all jobs so that steps do not allocate.

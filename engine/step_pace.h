@@ -12,9 +12,11 @@ class WorkRate {
  public:
   explicit WorkRate(int64_t min_work) : min_work_(min_work) {}
 
-  // Work expected to take `us` microseconds; at least `min_work`, which is also the first trial.
+  // Returns the amount of work (in the caller's unit) expected to take `us` microseconds; at least
+  // `min_work`, which is also the amount before the first Record.
   int64_t WorkFor(int64_t us) const;
-  // `work` took `us` microseconds. The new rate is the mean of this one and the previous rate.
+  // Records that `work` took `us` microseconds. The rate becomes the mean of the previous rate and
+  // this measurement.
   void Record(int64_t work, int64_t us);
 
  private:
@@ -28,10 +30,12 @@ class StepPace {
   // 0: no limit.
   explicit StepPace(double prefill_share) : prefill_share_(prefill_share) {}
 
-  // Time in microseconds for both in a step. `streams`: running sequences wait for the step.
-  // Without them a step still ends regularly, to handle new, cancelled and expired requests.
+  // Returns the microseconds that the next step may spend on encoding and prefill together.
+  // `streams`: running sequences wait for the step. Without them a fixed limit applies, so that
+  // steps end regularly to handle new, cancelled and expired requests.
   int64_t PrefillUs(bool streams) const;
-  // Tokens (of prompts and targets) that may be prefilled in a step with `us` microseconds left.
+  // Returns how many prompt and target tokens the next step may prefill if `us` microseconds of
+  // PrefillUs are left.
   int64_t PrefillTokens(bool streams, int64_t us) const;
   // A decoder step took `us` microseconds and prefilled `prefill_tokens` tokens.
   void RecordDecode(bool streams, int64_t prefill_tokens, int64_t us);

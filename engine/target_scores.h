@@ -21,9 +21,9 @@ class TargetScores {
   static int64_t BufferBytes(const ModelLimits& limits);
   absl::Status Allocate();
 
-  // Adds a row: the log-probability of `token`, with the `alternatives` most likely tokens, is
-  // appended to `to`. A failed allocation sets *out_of_memory instead. At most max_step_tokens
-  // rows.
+  // Adds a row to be scored: the next Score appends the log-probability of `token` and the
+  // `alternatives` most likely tokens to `to`, or sets *out_of_memory if an allocation fails. At
+  // most max_step_tokens rows per Score.
   void Add(int32_t token, int64_t alternatives, ScoredTarget* to, bool* out_of_memory);
   int64_t rows() const { return static_cast<int64_t>(rows_.size()); }
   // Scores the rows added since the last call from their hidden states [rows(), d_model] f32 in the

@@ -15,12 +15,12 @@ namespace quintet {
 
 class TeacherForcing : public DecodeTask {
  public:
-  // Log-probabilities of each target after `prefix` (not empty). Up to `sequences` targets run in
-  // parallel. The targets outlive the object.
+  // Computes the log-probabilities of each target's tokens after `prefix` (not empty). Up to
+  // `sequences` targets run in parallel. The targets outlive the object.
   static TeacherForcing Scoring(std::vector<int32_t> prefix,
                                 absl::Span<const std::vector<int32_t>> targets, int64_t sequences,
                                 int64_t page_size);
-  // Hidden states of decoder tokens: of all (row < 0) or of token `row`.
+  // Computes decoder hidden states: of all `tokens` (row < 0), or of tokens[row] only.
   static TeacherForcing States(std::vector<int32_t> tokens, int64_t row, int64_t page_size);
 
   int64_t sequences() const override { return static_cast<int64_t>(sequences_.size()); }
@@ -32,18 +32,19 @@ class TeacherForcing : public DecodeTask {
   bool done() const override { return items_done_ == items_; }
 
   bool scores() const { return !targets_.empty(); }
-  // Output rows of the step just built, in the batch's order: the target token that each predicts,
-  // and the item that it belongs to.
+  // One entry per output row of the step just built, in the batch's order: the item (index of the
+  // target) that the row belongs to, and the target token that it predicts (0 if not scoring).
   struct OutputRow {
     int32_t item, target;
   };
   absl::Span<const OutputRow> output_rows() const { return output_rows_; }
-  // The step has run: finished items are counted, their sequences start the next target.
+  // Must be called after the step has run: counts finished items and gives their sequences the next
+  // ones.
   void Advance();
 
  private:
-  // A sequence of the current step: its item, and how many of the item's tokens have been
-  // prefilled, this step included.
+  // One of the sequences that run in parallel: its item (-1: none left), and how many of the item's
+  // tokens have been prefilled, those of the step being built included.
   struct Sequence {
     int64_t item = -1;
     int64_t prefilled = 0;

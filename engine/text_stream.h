@@ -13,9 +13,9 @@
 
 namespace quintet {
 
-// Tokenizer::Decode of a growing list that decodes only a window of recent tokens. The window
-// advances only if that provably leaves the text unchanged. Without a tokenizer (null) the text
-// stays empty.
+// Decodes a growing list of token ids: each Push decodes only a window of recent ids, and the text
+// is that of Tokenizer::Decode on the whole list. The window advances only if that provably leaves
+// the text unchanged. Without a tokenizer (null) the text stays empty.
 class IncrementalText {
  public:
   IncrementalText(const Tokenizer* tokenizer, bool skip_special_tokens)
@@ -46,7 +46,8 @@ struct StopMatch {
   size_t begin = std::string::npos;  // byte offset in the text; npos: none
   size_t which = 0;                  // index of the stop string
 };
-// The earliest occurrence in text[from..]; of several at one position the first in `stops`.
+// Returns the earliest occurrence of any of `stops` in text[from..]; if several begin at one
+// position, the first of them in `stops`.
 StopMatch FindStop(std::string_view text, size_t from, const std::vector<std::string>& stops);
 
 struct TextOptions {
@@ -58,15 +59,15 @@ struct TextOptions {
 class TextStream {
  public:
   // Without a tokenizer (null) chunks carry ids only, each immediately, and there must be no stop
-  // strings. Ids of PushEcho precede the first generated id; they are part of the text, but not
-  // searched for stop strings.
+  // strings. PushEcho adds prompt ids, before the first generated id: they are part of the text,
+  // but not searched for stop strings.
   TextStream(const Tokenizer* tokenizer, TextOptions options);
 
   void PushEcho(int32_t id);
-  // Returns true when a stop string has appeared in the settled text. Nothing may be pushed after
-  // that.
+  // Returns true when a stop string has appeared in the settled (final) text. Nothing may be pushed
+  // after that.
   bool Push(int32_t id);
-  // No more ids: all text settles. Returns true if a stop string appears now.
+  // Ends the list of ids, which makes all text final. Returns true if a stop string appears now.
   bool Finish();
 
   bool stopped() const { return match_.begin != std::string::npos; }
@@ -94,7 +95,7 @@ class TextStream {
   size_t released_bytes_ = 0;  // of final text
   size_t taken_bytes_ = 0;
   bool finished_ = false;
-  // Each id is released together with the text that it ends at.
+  // Take returns an id once all text up to and including it is released.
   std::vector<int32_t> ids_;
   std::vector<size_t> id_ends_;  // [ids] bytes of text up to and including the id
   size_t taken_ids_ = 0;

@@ -1,6 +1,6 @@
-// The arguments of a batched TopK that the host plans: the entries (one per request or row) and the
-// biases of the rows. All arrays are in one pinned block, so that one copy uploads them, and none
-// if nothing has changed. Not thread safe.
+// The arguments of one TopK call that the host plans: a list of entries (each one ranks the rows of
+// a beam request together, or a single row) and a bias for each row. All arrays are in one pinned
+// buffer, so that one copy uploads them; no copy is made if nothing has changed. Not thread safe.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ class TopKPlan {
   // `stream` outlives the object.
   explicit TopKPlan(const Stream* stream) : stream_(stream), words_(stream) {}
 
-  // Bytes for `rows` rows and at most as many entries.
+  // Bytes of the pinned buffer for `rows` rows and at most as many entries.
   static int64_t BlockBytes(int64_t rows) { return Words(rows) * 4; }
   absl::Status Allocate(int64_t rows);
 
@@ -30,8 +30,8 @@ class TopKPlan {
   void Commit() { words_.Commit(); }
 
   int64_t entries() const { return entries_; }
-  // Arguments of TopK over the plan's arrays: row_offsets and k, and the optional ones selected
-  // here.
+  // Args returns TopKArgs that point to the plan's arrays: row_offsets, k, and the optional arrays
+  // selected by Terms. The caller sets all other fields.
   struct Terms {
     bool biases = false, log_softmax = false;
   };

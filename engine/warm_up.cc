@@ -13,14 +13,14 @@
 namespace quintet {
 namespace {
 
-// Tokens of each input and prompt.
+// Number of tokens of each input and prompt.
 int64_t SequenceTokens(const ModelConfig& config) {
   constexpr int64_t kTokens = 128;
   return config.max_positions > 0 ? std::min(kTokens, config.max_positions) : kTokens;
 }
 
-// 1, 2, 4, .. and, from 16 on, the midpoints: the sizes that steps are rounded up to. Ends with
-// `most`.
+// Returns the sizes in [least, most] that steps are padded to: the powers of two and, above 16, the
+// midpoints between them (24, 48, ..). The last one is `most`.
 std::vector<int64_t> Counts(int64_t least, int64_t most) {
   std::vector<int64_t> counts;
   for (int64_t n = 1; n < most; n *= 2) {

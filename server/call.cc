@@ -20,7 +20,8 @@ int64_t RemainingMicros(const grpc::CallbackServerContext& rpc) {
   return std::chrono::duration_cast<std::chrono::microseconds>(left).count();
 }
 
-// Memory of a call in bytes: upper estimates from the sizes of the types involved.
+// Memory of a call in bytes. The constants are upper estimates from the sizes of the types
+// involved.
 
 // Fixed part of every call: the objects of gRPC and of the server.
 constexpr int64_t kCallBytes = 8192;

@@ -79,13 +79,14 @@ class Call : public std::enable_shared_from_this<Call> {
   // Creates the engine requests. Call sets their deadline, priority and sink afterwards.
   virtual absl::StatusOr<std::vector<Request>> Prepare() = 0;
   // Upper bound, in bytes, of the memory that the response takes, computed before tokenization. The
-  // bytes are reserved at admission, so that no call computes a response that does not fit.
+  // bytes are reserved at admission, so that no response is computed that the memory budget cannot
+  // hold.
   virtual int64_t ResponseBound() { return 0; }
   // Builds the response from the results of all requests, which are in the order of the requests.
   virtual absl::Status Respond(std::vector<Result> results) = 0;
   // Called once when the call has ended. No other virtual function is called afterwards.
   virtual void Ended(RpcOutcome outcome) = 0;
-  // Called for each streamed token group: `ids` and `text` of the sequence `index`.
+  // Called when the engine streams new tokens: `ids` and `text` of the sequence `index`.
   virtual void OnTokens(int index, absl::Span<const int32_t> ids, const std::string& text) {
     (void)index, (void)ids, (void)text;
   }

@@ -12,9 +12,9 @@
 namespace quintet {
 namespace {
 
-// The first patch release with the fix of CVE-2024-7246, for minor releases 1.58 to 1.65 of gRPC.
-// Releases with the fix of CVE-2024-7246, the last fixed vulnerability that concerns a server: the
-// first patch of each minor release that has it. From 1.66 on every patch has it, before 1.58 none.
+// CVE-2024-7246 is the last fixed vulnerability of gRPC that concerns a server. kFixedPatches
+// holds, for the minor releases 1.58 to 1.65, the first patch release with its fix. Every release
+// from 1.66 on has the fix, none before 1.58.
 constexpr int kFirstFixedMinor = 58, kFirstMinorFixedAtOnce = 66;
 constexpr std::array<int, kFirstMinorFixedAtOnce - kFirstFixedMinor> kFixedPatches = {3, 5, 2, 3,
                                                                                       3, 2, 3, 4};

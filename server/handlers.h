@@ -22,8 +22,9 @@ namespace quintet {
 // serialized form take at one time.
 int64_t ResponseBytes(const std::vector<Request>& requests, const ModelHost& host);
 
-// The same bound for Encode and Tokenize, computed before the inputs are tokenized: responses of
-// these two methods can be large.
+// Upper bounds in bytes, like ResponseBytes, of the response memory of Encode and Tokenize. They
+// are computed before the inputs are tokenized, because the responses of these two methods can be
+// large.
 int64_t EncodeResponseBound(const google::protobuf::RepeatedPtrField<v1::Input>& inputs,
                             const v1::EncodeOptions& options, const ModelHost& host,
                             const InputLimits& limits);
@@ -58,12 +59,14 @@ class ClassifyHandler {
   struct Item {
     // Token ids of the input.
     std::vector<int32_t> ids;
-    // Token classification: the spans of a text input. Question answering: those of the context.
+    // Byte spans of tokens. Token classification: of the input if it is text, otherwise empty.
+    // Question answering: of the context.
     std::vector<TokenSpan> spans;
     // Question answering: the output row of the first token of the context.
     int64_t context_begin = 0;
   };
-  // Question answering: appends the tokens of the next context to `ids`, which hold the question.
+  // Question answering: appends the tokens of the next context to `ids`, which already hold the
+  // tokens of its question.
   absl::Status AddContext(const v1::ClassifyRequest& proto, const ModelHost& host,
                           const InputLimits& limits, std::vector<int32_t>* ids);
   static void WriteTokenLabels(const Item& item, const ModelHost& host, const Result& result,
@@ -73,7 +76,8 @@ class ClassifyHandler {
   std::vector<Item> items_;
 };
 
-// Sets the number of bytes that are reserved for the response of a call. An error ends the call.
+// Reserves `bytes` of the memory budget for the response of a call, replacing an earlier
+// reservation for it. An error ends the call.
 using ReserveBytes = absl::FunctionRef<absl::Status(int64_t bytes)>;
 absl::Status WriteTokens(const v1::TokenizeRequest& proto, const ModelHost& host,
                          const InputLimits& limits, ReserveBytes reserve,

@@ -1,6 +1,6 @@
-// Returns free heap memory to the operating system. glibc gives back only what is free at the end
-// of a heap; pages in its middle that a burst of requests left stay resident until they are
-// trimmed.
+// Returns free heap memory to the operating system. glibc itself returns only what is free at the
+// end of a heap; free pages in the middle, left by a burst of requests, stay resident until
+// malloc_trim is called.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ class HeapTrimmer {
   // lock (some milliseconds).
   static constexpr int64_t kGrowthBytes = int64_t{16} << 20;
 
-  // The arguments are replaced in tests: `resident_bytes` measures the process, `trim` is
-  // malloc_trim(3) of everything.
+  // Tests replace both functions: `resident_bytes` returns the resident memory of the process in
+  // bytes, `trim` calls malloc_trim(0).
   HeapTrimmer();
   HeapTrimmer(std::function<int64_t()> resident_bytes, std::function<void()> trim)
       : resident_bytes_(std::move(resident_bytes)), trim_(std::move(trim)) {}

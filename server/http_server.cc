@@ -45,7 +45,7 @@ constexpr milliseconds kTick{100};             // how often deadlines are checke
 constexpr milliseconds kLingerTimeout{1'000};  // for the client to read the last response
 constexpr size_t kLingerBytes = 256 << 10;
 constexpr int kAcceptsPerTurn = 16;
-// Descriptors left for re-reading certificates and keys; the gRPC listener leaves more.
+// File descriptors left for re-reading certificates and keys; the gRPC listener leaves more.
 constexpr int kReservedDescriptors = 8;
 // Sizes of the kernel buffers of a connection. A client can fill them without reading.
 constexpr int kSendBufferBytes = 64 << 10, kReceiveBufferBytes = 32 << 10;
@@ -131,7 +131,7 @@ class BeastServer : public HttpServer {
   void Arm(ListenSocket* listening);
   // Accepts pending connections; false if no descriptor or memory is left for now.
   bool Accept(ListenSocket* listening);
-  // Closes the oldest connection if the limit is reached. Returns false if there is none to close.
+  // Closes the oldest connection if connections or descriptors run out. False: none can be closed.
   bool EvictIfFull(int descriptor);
   void Add(tcp protocol, int descriptor);
 
@@ -140,7 +140,7 @@ class BeastServer : public HttpServer {
   void EnterPhase(Connection* c, Phase phase, milliseconds timeout);
   void Close(Connection* c);
   void CloseExpired();
-  // The connection other than `except` in the oldest phase, without a running handler; or null.
+  // Returns the connection whose phase began first, not `except` nor one in kHandling; or null.
   Connection* Oldest(bool writing_only, const Connection* except);
 
   // Reads the available bytes of the socket. Returns false at the end of the stream.

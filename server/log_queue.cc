@@ -139,8 +139,8 @@ void LogQueue::WriteLines(State* state) {
 
 LogQueue::LogQueue(const Options& options)
     : options_(options), state_(std::make_shared<State>(options)) {
-  // The thread handles no signals, so that a handler never runs where writes may block, and a
-  // closed pipe is an error of write and not SIGPIPE.
+  // The writing thread blocks all signals, so that no signal handler runs where writes may block,
+  // and so that writing to a closed pipe is an error and not a SIGPIPE.
   sigset_t all, previous;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &previous);

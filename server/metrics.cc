@@ -181,7 +181,7 @@ ModelMetrics::ModelMetrics(const Options& options, prometheus::Registry* registr
 }
 
 void ModelMetrics::MakeHistograms() {
-  // A histogram with the same name in vLLM.
+  // Makes a histogram that has the same name in vLLM.
   const auto same = [&](const std::string& name, const std::string& help,
                         const std::vector<double>& buckets) {
     return make_.Histogram(name, help, buckets, {name});

@@ -61,9 +61,10 @@ void WriteSequence(const GeneratedSequence& sequence, int index, const SequenceO
                    v1::Sequence* proto);
 void WriteTokenLogProbs(const std::vector<TokenLogProb>& from,
                         google::protobuf::RepeatedPtrField<v1::TokenLogProb>* to);
-// Writes the values of `result` as type `type`, rounded, little-endian.
+// Writes the values of `result`, rounded to `type`, little-endian. UNSPECIFIED is FP32.
 void WriteEmbedding(const Result& result, v1::VectorType type, v1::Embedding* proto);
-// Adds the usage of one result to `info`, and raises each time to that of `result` if it is longer.
+// Adds the token counts of `result` to the usage in `info`, and raises each duration in `info` to
+// that of `result` if the latter is longer.
 void WriteInfo(const Result& result, v1::CallInfo* info);
 
 }  // namespace quintet

@@ -100,8 +100,8 @@ class Rpc : public grpc::ServerGenericBidiReactor, public std::enable_shared_fro
 
   // The three functions below are for RpcRegistry.
   //
-  // Ends the RPC if its client has exceeded a time limit. If `draining`, also ends an RPC that
-  // waits for its client.
+  // Ends the RPC if its client has exceeded a time limit. If `draining`, also ends an RPC that has
+  // no request in progress.
   void Check(int64_t now_us, bool draining);
   // Returns true if a request is in progress or the client has not read all output.
   bool working() const;

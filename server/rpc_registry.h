@@ -70,7 +70,8 @@ class RpcRegistry {
 
   // Ends the RPCs whose clients have exceeded a time limit. Called once a second.
   void Check(int64_t now_us);
-  // RPCs that wait for their client end with UNAVAILABLE at the next Check.
+  // From the next Check on, RPCs without a request in progress (idle streams, health watches) are
+  // ended with UNAVAILABLE.
   void Drain() { draining_ = true; }
   // Ends every RPC without waiting for the engine. Called when an engine is stuck, before the
   // process exits.

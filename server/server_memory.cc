@@ -23,13 +23,14 @@ int64_t Planned(const MemoryLimit& limit) {
 
 std::string Mib(int64_t bytes) { return absl::StrCat((bytes + kMib - 1) / kMib); }
 
-// The parts of the plan in bytes. Models are loaded one after the other, so only the largest
-// loading part counts.
+// The parts of the plan in bytes. Models are loaded one after the other, so `loading` is the
+// largest loading_bytes of a model, not the sum.
 struct Parts {
   int64_t used = 0, later = 0, weights = 0, cache = 0, workspace = 0, loading = 0,
           encoder_cache = 0, grpc = 0, requests = 0;
 
-  // Loading memory is freed before the first request arrives, so only the larger one counts.
+  // The memory for loading is freed before requests need their full budget, so only the larger of
+  // the two counts.
   int64_t total() const {
     return used + later + weights + cache + workspace + encoder_cache + grpc +
            std::max(loading, requests);
@@ -55,7 +56,8 @@ Parts Sum(absl::Span<const ModelHostMemory> models) {
   return parts;
 }
 
-// The limit, resident memory or address space, that leaves fewer bytes for the parts.
+// A limit of the process and the bytes that count against it already. Tightest returns the limit
+// (of resident memory or of address space) that leaves fewer bytes for the plan.
 struct Bound {
   const MemoryLimit* limit = nullptr;
   int64_t used = 0;

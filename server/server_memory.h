@@ -13,8 +13,8 @@
 
 namespace quintet {
 
-// The rest is left for allocator overhead, fragmentation and libraries, which the plan does not
-// count.
+// Share of the memory limit of the process that the plan may use. The remaining 15 % are for
+// allocator overhead, fragmentation and libraries, which the plan does not count.
 inline constexpr double kPlannedShare = 0.85;
 
 // Host memory of one loaded model.
@@ -33,16 +33,17 @@ struct ServerMemoryPlan {
   std::string summary;                       // one line for the log
 };
 
-// Returns the resource quota of gRPC: 1/16 of the smallest memory limit, clamped to [32 MiB,
-// 256 MiB], but at least four messages. gRPC starts before the models are measured, so the quota
-// depends only on the limits.
+// Returns the resource quota of gRPC in bytes: 1/16 of the smallest memory limit, clamped to [32
+// MiB, 256 MiB], but at least 4 * max_message_bytes. gRPC starts before the models are measured, so
+// the quota depends only on the limits.
 int64_t GrpcQuotaBytes(const ProcessMemory& memory, int64_t max_message_bytes);
 
-// Plans for `models`, none of which is loaded yet. Their tokenizers and devices are already part of
-// `memory.*.used_bytes`. The request budget gets the remaining memory, up to a quarter of the limit
-// or 256 MiB, whichever is larger. Its minimum is 64 MiB or eight messages, whichever is larger; if
-// less remains, the encoder caches are reduced. RESOURCE_EXHAUSTED: the plan does not fit even
-// without encoder caches. The message names the limit, its source, every part and what to change.
+// Plans for `models`, whose weights are not loaded yet. Their tokenizers and devices are already
+// part of `memory.*.used_bytes`. The request budget gets the remaining memory, up to a quarter of
+// the limit or 256 MiB, whichever is larger. Its minimum is 64 MiB or 8 * max_message_bytes,
+// whichever is larger; if less remains, the encoder caches are reduced. RESOURCE_EXHAUSTED: the
+// plan does not fit even without encoder caches. The message names the limit, its source, every
+// part and what to change.
 absl::StatusOr<ServerMemoryPlan> PlanServerMemory(const ProcessMemory& memory,
                                                   absl::Span<const ModelHostMemory> models,
                                                   int64_t max_message_bytes);

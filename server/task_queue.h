@@ -2,9 +2,10 @@
 //
 // Each task has a due time: its arrival time plus a delay that grows with its size and shrinks with
 // its priority. The task with the earliest due time starts first. Thus short and urgent tasks
-// overtake others, but only those that arrived up to that delay earlier: no task starves.
+// overtake others, but a task that arrives after the due time of another cannot overtake it: no
+// task starves.
 //
-// A task of more than kMaxShortBytes is long. A thread that takes only short tasks never gets it.
+// A task of more than kMaxShortBytes is long. Threads that take only short tasks skip long ones.
 #pragma once
 
 #include <cstdint>
@@ -25,12 +26,13 @@ class TaskQueue {
   using Task = std::function<void()>;
 
   static constexpr int64_t kMaxShortBytes = int64_t{16} << 10;
-  // About the tokenization time on a slow core: 2 s for a text of 1 MiB.
+  // Delay per byte of TaskTraits::cost_bytes. About the tokenization time on a slow core: 2 s for a
+  // text of 1 MiB.
   static constexpr int64_t kMicrosPerByte = 2;
   static constexpr int64_t kMaxCostBytes = int64_t{4} << 20;  // larger costs count as this value
 
-  // Returns the time from the arrival of a task until it is due. A task that arrives after the due
-  // time cannot overtake it.
+  // Returns the time in microseconds from the arrival of a task until it is due. A task that
+  // arrives after the due time cannot overtake it.
   static int64_t DelayMicros(const TaskTraits& traits);
 
   // Adds a task. `now_us` must not decrease from one call to the next.

@@ -15,7 +15,8 @@ namespace quintet {
 
 class Watchdog {
  public:
-  // A longer time between two ticks counts as this value.
+  // Upper bound of the time that one tick counts as time without a heartbeat. A longer gap between
+  // two ticks means that the process was suspended.
   static constexpr int64_t kMaxTickMicros = 100'000;
 
   explicit Watchdog(int64_t timeout_us, Clock clock = MonotonicMicros)

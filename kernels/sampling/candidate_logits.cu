@@ -9,7 +9,7 @@ namespace {
 // Kernel arguments; the pointers are those of CandidateLogitsArgs in device memory.
 struct CandidateLogitsParams {
   const float* logits;
-  const float* raw;
+  const float* raw_logits;
   int64_t logits_stride, raw_logits_stride;
   int vocab;
   const int32_t* first_rows;
@@ -30,7 +30,7 @@ __global__ void CandidateLogitsKernel(const __grid_constant__ CandidateLogitsPar
   WaitOnDependentGrids();
   const int64_t entry = blockIdx.x;
   const bool raw = c.from_raw[entry] != 0;
-  const float* from = raw ? c.raw : c.logits;
+  const float* from = raw ? c.raw_logits : c.logits;
   const int64_t stride = raw ? c.raw_logits_stride : c.logits_stride;
   for (int j = static_cast<int>(threadIdx.x); j < c.k; j += static_cast<int>(blockDim.x)) {
     const int index = c.indices[entry * c.indices_stride + j];
