@@ -30,7 +30,7 @@ struct TokenLogProb {
 struct GeneratedSequence {
   std::vector<int32_t> token_ids;  // new tokens, eos included; with echo the prompt first
   // Without special tokens, and without the stop string unless include_stop. Empty if the engine
-  // has no tokenizer.
+  // has no tokenizer or the request no `detokenize`.
   std::string text;
   std::vector<TokenLogProb> logprobs;
   float score = 0.0f;  // beam search: Hugging Face's sequences_scores
@@ -87,6 +87,9 @@ struct Request {
   // kGenerate.
   DecodingOptions decoding;
   bool stream = false;  // call OnTokens
+  // Results have texts. Without it the engine's thread does not detokenize, and the caller may do
+  // that in another thread; stop strings, which need the texts, are INVALID_ARGUMENT then.
+  bool detokenize = true;
 
   // kEncode.
   Pooling pooling = Pooling::kMean;
