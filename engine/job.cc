@@ -49,8 +49,10 @@ absl::Status PlanGenerate(const ModelConfig& config, const Tokenizer* tokenizer,
   const DecodingOptions& options = job->request.decoding;
   const absl::Status status = CheckDecoding(options, config.vocab);
   if (!status.ok()) return status;
-  if (!options.stop.empty() && tokenizer == nullptr) {
-    return absl::InvalidArgumentError("stop: stop strings need a tokenizer, but none is loaded");
+  if (!options.stop.empty() && (tokenizer == nullptr || !job->request.detokenize)) {
+    return absl::InvalidArgumentError(
+        tokenizer == nullptr ? "stop: stop strings need a tokenizer, but none is loaded"
+                             : "stop: stop strings need detokenize");
   }
   if (!config.has_encoder() && config.max_positions > 0) {
     const int64_t wanted = static_cast<int64_t>(options.prompt.size()) + options.max_new_tokens;
@@ -62,7 +64,8 @@ absl::Status PlanGenerate(const ModelConfig& config, const Tokenizer* tokenizer,
   }
   job->result.seed = options.seed;
   job->result.prefix_tokens = config.has_encoder() ? options.prompt.size() - 1 : 0;
-  job->work = Generation::Create(job->request, tokenizer, config.vocab, capacity.page_size);
+  job->work = Generation::Create(job->request, job->request.detokenize ? tokenizer : nullptr,
+                                 config.vocab, capacity.page_size);
   return absl::OkStatus();
 }
 

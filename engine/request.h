@@ -31,7 +31,7 @@ struct GeneratedSequence {
   std::vector<int32_t> token_ids;  // new tokens, eos included; with echo the prompt first
   // Decoded text of token_ids: without special tokens if Request::skip_special_tokens, and cut
   // before the matched stop string (after it if include_stop). Empty if the engine has no
-  // tokenizer.
+  // tokenizer or Request::detokenize is false.
   std::string text;
   std::vector<TokenLogProb> logprobs;
   float score = 0.0f;  // beam search: Hugging Face's sequences_scores
@@ -88,6 +88,9 @@ struct Request {
   // kGenerate.
   DecodingOptions decoding;
   bool stream = false;  // call OnTokens
+  // Results have texts. Without it the engine's thread does not detokenize, and the caller may do
+  // that in another thread; stop strings, which need the texts, are INVALID_ARGUMENT then.
+  bool detokenize = true;
 
   // kEncode.
   Pooling pooling = Pooling::kMean;

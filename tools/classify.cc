@@ -208,7 +208,7 @@ int Run(const ClassifyFlags& flags) {
     return MakeJob(*session, flags, number, line);
   };
   command.format_error = ErrorFormat(flags.lines);
-  return RunLines(*session, command);
+  return RunLines(*session, flags.lines, command);
 }
 
 }  // namespace

@@ -58,38 +58,8 @@ std::string NpyHeader(int64_t rows, int64_t columns) {
   return header + "\n";
 }
 
-// Writer for --output npy. Begin writes a header with 0 rows, the caller writes the rows, and End
-// overwrites the header with the final row count.
-class NpyFile {
- public:
-  explicit NpyFile(int64_t columns) : columns_(columns) {}
-
-  absl::Status Begin() {
-    if (lseek(STDOUT_FILENO, 0, SEEK_CUR) != 0) {
-      return absl::InvalidArgumentError(
-          "--output npy: standard output must be an empty regular file (quintet encode ... > "
-          "FILE)");
-    }
-    const std::string header = NpyHeader(0, columns_);
-    return write(STDOUT_FILENO, header.data(), header.size()) == static_cast<ssize_t>(header.size())
-               ? absl::OkStatus()
-               : absl::UnavailableError("writing standard output failed");
-  }
-  void AddRows(int64_t rows) { rows_ += rows; }
-  absl::Status End() {
-    const std::string header = NpyHeader(rows_, columns_);
-    return pwrite(STDOUT_FILENO, header.data(), header.size(), 0) ==
-                   static_cast<ssize_t>(header.size())
-               ? absl::OkStatus()
-               : absl::UnavailableError("writing standard output failed");
-  }
-
- private:
-  int64_t columns_, rows_ = 0;
-};
-
-absl::StatusOr<LineJob> MakeJob(const Session& session, const EncodeFlags& flags, NpyFile* npy,
-                                int64_t number, const std::string& line) {
+absl::StatusOr<LineJob> MakeJob(const Session& session, const EncodeFlags& flags, int64_t number,
+                                const std::string& line) {
   absl::StatusOr<LineInput> input = ReadInput(session, flags.lines, line);
   if (!input.ok()) return input.status();
   LineJob job;
@@ -98,49 +68,47 @@ absl::StatusOr<LineJob> MakeJob(const Session& session, const EncodeFlags& flags
   job.request.pooling = PoolingOf(flags.pooling);
   job.request.normalize = flags.normalize;
   const bool json = flags.lines.output == "json";
-  job.format = [number, json, pooled = flags.pooling != "none", npy](const Result& result,
-                                                                     std::string* out) {
+  job.format = [number, json, pooled = flags.pooling != "none"](const Result& result,
+                                                                std::string* out) {
     *out += json ? FormatJson(number, result, pooled)
                  : RawBytes(result.values.data(), result.values.size());
-    npy->AddRows(result.rows);
   };
   return job;
 }
 
 int Run(const EncodeFlags& flags) {
-  if (flags.lines.output != "json" && isatty(STDOUT_FILENO) == 1) {
-    return Fail(kExitUsage,
-                absl::InvalidArgumentError(absl::StrCat("--output ", flags.lines.output,
-                                                        " is binary: redirect it to a file")));
+  const bool binary = flags.lines.output != "json";
+  if (binary && flags.lines.output_file.empty() && isatty(STDOUT_FILENO) == 1) {
+    return Fail(kExitUsage, absl::InvalidArgumentError(
+                                absl::StrCat("--output ", flags.lines.output,
+                                             " is binary: redirect it or set --output-file")));
+  }
+  if (binary && flags.lines.resume && flags.pooling == "none") {
+    return Fail(kExitUsage, absl::InvalidArgumentError(
+                                absl::StrCat("--resume: --output ", flags.lines.output,
+                                             " with --pooling none does not show where a line "
+                                             "ends; use --output json")));
   }
   int exit_code = kExitDone;
   const SessionNeeds needs = NeedsOf(RequestKind::kEncode, flags.model, flags.lines);
   std::unique_ptr<Session> session = OpenSession(flags.model, needs, &exit_code);
   if (session == nullptr) return exit_code;
-  NpyFile npy(session->config.d_model);
-  const bool is_npy = flags.lines.output == "npy";
-  if (is_npy) {
-    if (absl::Status status = npy.Begin(); !status.ok()) {
-      return Fail(absl::IsInvalidArgument(status) ? kExitUsage : kExitFailed, status);
-    }
-  }
   LineCommand command;
   command.parse = [&](int64_t number, const std::string& line) {
-    return MakeJob(*session, flags, &npy, number, line);
+    return MakeJob(*session, flags, number, line);
   };
   // A failed line becomes one row of NaN in binary output.
-  const std::vector<float> nan(static_cast<size_t>(session->config.d_model),
+  const int64_t columns = session->config.d_model;
+  const std::vector<float> nan(static_cast<size_t>(columns),
                                std::numeric_limits<float>::quiet_NaN());
   command.format_error = [&](int64_t number, const absl::Status& error) {
-    if (flags.lines.output == "json") return JsonError(number, error);
-    npy.AddRows(1);
-    return RawBytes(nan.data(), nan.size());
+    return binary ? RawBytes(nan.data(), nan.size()) : JsonError(number, error);
   };
-  exit_code = RunLines(*session, command);
-  if (is_npy) {
-    if (absl::Status status = npy.End(); !status.ok()) return Fail(kExitFailed, status);
+  if (binary) command.record.record_bytes = columns * static_cast<int64_t>(sizeof(float));
+  if (flags.lines.output == "npy") {
+    command.record.header = [columns](int64_t rows) { return NpyHeader(rows, columns); };
   }
-  return exit_code;
+  return RunLines(*session, flags.lines, command);
 }
 
 }  // namespace

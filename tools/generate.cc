@@ -52,6 +52,13 @@ std::string FormatJson(int64_t number, const Result& result, const DecodingOptio
   return JsonLine(json);
 }
 
+void Detokenize(const Session& session, bool skip_special_tokens, Result* result) {
+  if (session.tokenizer == nullptr) return;
+  for (GeneratedSequence& sequence : result->sequences) {
+    sequence.text = session.tokenizer->Decode(sequence.token_ids, skip_special_tokens);
+  }
+}
+
 absl::StatusOr<LineJob> MakeJob(const Session& session, const GenerateFlags& flags,
                                 const DecodingRequest& decoding, int64_t number,
                                 const std::string& line) {
@@ -65,9 +72,11 @@ absl::StatusOr<LineJob> MakeJob(const Session& session, const GenerateFlags& fla
   job.request.input = std::move(input->ids);
   job.request.decoding = *options;
   job.request.skip_special_tokens = flags.skip_special_tokens;
-  job.format = [number, json = flags.lines.output == "json", options = *std::move(options)](
-                   const Result& result, std::string* out) {
-    *out += json ? FormatJson(number, result, options) : FormatText(result);
+  job.request.detokenize = !options->stop.empty();
+  job.format = [number, &session, &flags, options = *std::move(options)](Result result,
+                                                                         std::string* out) {
+    if (options.stop.empty()) Detokenize(session, flags.skip_special_tokens, &result);
+    *out += flags.lines.output == "json" ? FormatJson(number, result, options) : FormatText(result);
   };
   return job;
 }
@@ -105,7 +114,7 @@ int Run(const GenerateFlags& given) {
     return MakeJob(*session, flags, *decoding, number, line);
   };
   command.format_error = ErrorFormat(flags.lines);
-  return RunLines(*session, command);
+  return RunLines(*session, flags.lines, command);
 }
 
 }  // namespace

@@ -3,19 +3,22 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
+
 #include "tools/exit_code.h"
 
 namespace quintet {
 namespace {
 
-volatile sig_atomic_t exit_code_at_start = kExitInterrupted;
-volatile sig_atomic_t interrupted = 0;
+// Lock-free, so that signal handlers and all threads may use them.
+std::atomic<int> exit_code_at_start = kExitInterrupted;
+std::atomic<bool> interrupted = false;
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
 void EndAtOnce(int) { _exit(exit_code_at_start); }
 
 void SetFlag(int) {
-  if (interrupted != 0) _exit(kExitInterrupted);
-  interrupted = 1;
+  if (interrupted.exchange(true)) _exit(kExitInterrupted);
 }
 
 // Without SA_RESTART, so that a signal interrupts a blocking read.
@@ -38,6 +41,6 @@ void HandleSignals(int exit_code) {
 
 void WatchForInterrupt() { OnInterrupts(SetFlag); }
 
-bool Interrupted() { return interrupted != 0; }
+bool Interrupted() { return interrupted; }
 
 }  // namespace quintet

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "models/checkpoint/json.h"
+#include "tools/line_runner.h"
 
 namespace quintet {
 namespace {
@@ -38,6 +39,20 @@ void AddLineFlags(CLI::App* command, LineFlags* flags, const std::vector<std::st
       ->add_flag("--truncate", flags->truncate,
                  "Truncate inputs longer than --max-input-tokens instead of failing their lines.")
       ->group(kGroup);
+  command
+      ->add_option("--output-file", flags->output_file,
+                   "File for the output instead of standard output. An existing file is "
+                   "overwritten unless --resume is set. The suffix .gz or .zst compresses it. "
+                   "Compressed input is recognised by its content.")
+      ->type_name("FILE")
+      ->group(kGroup);
+  command
+      ->add_flag("--resume", flags->resume,
+                 "Continue an interrupted job: keep the whole lines of --output-file and run the "
+                 "input lines after them.")
+      ->group(kGroup);
+  command->add_flag("--quiet", flags->quiet, "No progress and no summary on standard error.")
+      ->group(kGroup);
 }
 
 SessionNeeds NeedsOf(RequestKind kind, const ModelFlags& model, const LineFlags& lines) {
@@ -45,7 +60,7 @@ SessionNeeds NeedsOf(RequestKind kind, const ModelFlags& model, const LineFlags&
       lines.input == "text" || (kind == RequestKind::kGenerate && lines.output == "text");
   return {.kind = kind,
           .tokenizer = text ? TokenizerNeed::kRequired : TokenizerNeed::kIfThere,
-          .queue = model.max_running * 4,
+          .queue = LinesInFlight(model.max_running),
           .decodes = kind == RequestKind::kGenerate};
 }
 

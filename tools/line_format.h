@@ -18,6 +18,8 @@ constexpr size_t kMaxTextBytes = 1 << 20;  // per input
 struct LineFlags {
   std::string input = "text", output = "text";
   bool add_special_tokens = true, truncate = false;
+  std::string output_file;  // empty: standard output
+  bool resume = false, quiet = false;
 };
 void AddLineFlags(CLI::App* command, LineFlags* flags, const std::vector<std::string>& outputs);
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 
 namespace quintet {
 
@@ -42,27 +43,80 @@ bool LineReader::TakeLine(std::string* line, Outcome* outcome) {
 }
 
 LineReader::Outcome LineReader::Next(int timeout_ms, std::string* line) {
-  constexpr size_t kChunk = 1 << 16;
   Outcome outcome;
   while (!TakeLine(line, &outcome)) {
     if (end_) return Outcome::kEnd;
-    pollfd input = {fd_, POLLIN, 0};
-    const int ready = poll(&input, 1, timeout_ms);
-    if (ready == 0 || (ready < 0 && errno == EINTR)) return Outcome::kWait;
-    if (ready < 0) return Outcome::kError;
     buffer_.erase(0, begin_);
     scanned_ -= begin_;
     begin_ = 0;
-    const size_t old = buffer_.size();
-    buffer_.resize(old + kChunk);
-    const ssize_t got = read(fd_, buffer_.data() + old, kChunk);
-    buffer_.resize(old + static_cast<size_t>(std::max<ssize_t>(got, 0)));
-    if (got < 0 && errno == EINTR) return Outcome::kWait;
-    if (got < 0) return Outcome::kError;
-    bytes_read_ += got;
-    end_ = got == 0;
+    switch (FillBuffer(timeout_ms)) {
+      case Fill::kMore:
+        break;
+      case Fill::kWait:
+        return Outcome::kWait;
+      case Fill::kError:
+        return Outcome::kError;
+    }
   }
   return outcome;
+}
+
+// Appends bytes to buffer_, or sets end_.
+LineReader::Fill LineReader::FillBuffer(int timeout_ms) {
+  if (decompressor_ != nullptr) {
+    const size_t had = buffer_.size(), given = compressed_.size();
+    if (const Fill fill = Decompress(); fill != Fill::kMore) return fill;
+    if (buffer_.size() > had || compressed_.size() < given || end_) return Fill::kMore;
+    return Read(timeout_ms, &compressed_);
+  }
+  if (const Fill fill = Read(timeout_ms, &buffer_); fill != Fill::kMore) return fill;
+  if (!detected_) DetectCompression();
+  end_ = fd_end_ && decompressor_ == nullptr;
+  return Fill::kMore;
+}
+
+LineReader::Fill LineReader::Read(int timeout_ms, std::string* to) {
+  constexpr size_t kChunk = 1 << 16;
+  pollfd input = {fd_, POLLIN, 0};
+  const int ready = poll(&input, 1, timeout_ms);
+  if (ready == 0 || (ready < 0 && errno == EINTR)) return Fill::kWait;
+  const size_t old = to->size();
+  to->resize(old + kChunk);
+  const ssize_t got = ready < 0 ? -1 : read(fd_, to->data() + old, kChunk);
+  to->resize(old + static_cast<size_t>(std::max<ssize_t>(got, 0)));
+  if (got < 0 && errno == EINTR) return Fill::kWait;
+  if (got < 0) {
+    error_ = absl::UnavailableError(std::strerror(errno));
+    return Fill::kError;
+  }
+  bytes_read_ += got;
+  fd_end_ = got == 0;
+  return Fill::kMore;
+}
+
+LineReader::Fill LineReader::Decompress() {
+  absl::string_view input = compressed_;
+  const size_t had = buffer_.size();
+  error_ = decompressor_->Decompress(&input, &buffer_);
+  const bool idle = input.size() == compressed_.size() && buffer_.size() == had;
+  compressed_.erase(0, compressed_.size() - input.size());
+  if (error_.ok() && idle && fd_end_) {
+    end_ = true;
+    if (!decompressor_->complete()) error_ = absl::DataLossError("the compressed data ends early");
+  }
+  return error_.ok() ? Fill::kMore : Fill::kError;
+}
+
+// Looks at the first bytes of the input. Waits for more of them while they could still become the
+// mark of a compressed format; no UTF-8 text begins with such a mark.
+void LineReader::DetectCompression() {
+  const Compression compression = CompressionOfData(buffer_);
+  if (compression != Compression::kNone) {
+    decompressor_ = Decompressor::Create(compression);
+    compressed_.swap(buffer_);
+    scanned_ = 0;
+  }
+  detected_ = compression != Compression::kNone || fd_end_ || !IsCompressionPrefix(buffer_);
 }
 
 }  // namespace quintet

@@ -1,15 +1,23 @@
 #include "tools/line_runner.h"
 
-#include <errno.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstring>
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/base/out_of_memory.h"
 #include "spdlog/spdlog.h"
+#include "tools/cores.h"
 #include "tools/interrupt.h"
 #include "tools/line_format.h"
 #include "tools/line_reader.h"
@@ -18,162 +26,451 @@
 namespace quintet {
 namespace {
 
-// A line between being read and being written.
-struct PendingLine {
+constexpr size_t kMaxLineBytes = 8 * kMaxTextBytes;
+// Lines are handed from thread to thread in chunks of at most this many lines or bytes of text.
+constexpr size_t kChunkLines = 32;
+constexpr size_t kChunkBytes = size_t{1} << 16;
+// Text of the lines in flight; a single longer line is allowed.
+constexpr int64_t kMaxBytesInFlight = int64_t{64} << 20;
+// How often waiting threads look for an interrupt.
+constexpr std::chrono::milliseconds kTick{100};
+
+// A line from being read to being written. One thread has it at a time, except that the writer
+// reads `formatted`, under the mutex.
+struct Line {
   int64_t number = 0;
-  bool done = false;
-  std::string output;
+  std::string text;
   absl::Status error;
-  int64_t tokens = 0;
+  std::optional<LineJob> job;  // unset if the line failed before
+  Result result;
+  std::string output;
+  int64_t bytes = 0;   // of the text
+  int64_t tokens = 0;  // generated, or else read
+  bool formatted = false;
+};
+using LinePtr = std::shared_ptr<Line>;
+
+struct Chunk {
+  std::vector<LinePtr> lines;
+  bool parsed = false;  // under the mutex
 };
 
-// Formats a result when it arrives, so that only the text is kept until earlier lines are done.
+// Collects finished lines. Shared with the sinks, which the engine may call after the run has
+// ended; only the thread that steps the engine uses it.
+using FinishedLines = std::vector<LinePtr>;
+
 class LineSink : public ResponseSink {
  public:
-  LineSink(std::shared_ptr<PendingLine> line,
-           std::function<void(const Result&, std::string*)> format)
-      : line_(std::move(line)), format_(std::move(format)) {}
+  LineSink(LinePtr line, std::shared_ptr<FinishedLines> finished)
+      : line_(std::move(line)), finished_(std::move(finished)) {}
 
   void OnDone(absl::StatusOr<Result> result) override {
-    line_->done = true;
     line_->error = result.status();
-    if (!result.ok()) return;
-    line_->tokens = result->output_tokens > 0 ? result->output_tokens : result->input_tokens;
-    format_(*result, &line_->output);
+    if (result.ok()) {
+      line_->result = *std::move(result);
+      const Result& r = line_->result;
+      line_->tokens = r.output_tokens > 0 ? r.output_tokens : r.input_tokens;
+    }
+    finished_->push_back(std::move(line_));
   }
 
  private:
-  std::shared_ptr<PendingLine> line_;
-  std::function<void(const Result&, std::string*)> format_;
+  LinePtr line_;
+  std::shared_ptr<FinishedLines> finished_;
 };
+
+// Number of lines in a regular file from its current position on. Stops early when *stop is set.
+std::optional<int64_t> CountLines(int fd, const std::atomic<bool>& stop) {
+  int64_t at = lseek(fd, 0, SEEK_CUR), lines = 0;
+  std::string bytes(size_t{1} << 20, '\0');
+  char last = '\n';
+  while (!stop) {
+    const ssize_t got = pread(fd, bytes.data(), bytes.size(), at);
+    if (got < 0) return std::nullopt;
+    if (got == 0) return lines + (last != '\n' ? 1 : 0);
+    lines += std::count(bytes.begin(), bytes.begin() + got, '\n');
+    last = bytes[static_cast<size_t>(got) - 1];
+    at += got;
+  }
+  return std::nullopt;
+}
 
 class LineRunner {
  public:
-  LineRunner(Session& session, const LineCommand& command)
-      : session_(session), command_(command), reader_(STDIN_FILENO, 8 * kMaxTextBytes) {}
+  LineRunner(Session& session, const LineCommand& command, LineOutput* output, bool quiet)
+      : session_(session),
+        command_(command),
+        output_(output),
+        most_lines_(LinesInFlight(session.flags.max_running)),
+        reader_(STDIN_FILENO, kMaxLineBytes),
+        progress_(quiet) {}
 
   int Run() {
-    const size_t window = static_cast<size_t>(session_.flags.max_running) * 4;
-    while (!Interrupted()) {
-      if (!FillWindow(window)) break;
-      if (window_.empty() && end_) break;
-      session_.engine->Step();
-      if (!WriteFinished()) break;
-      ShowProgress();
+    if (reader_.total_bytes() >= 0) Start([this] { CountTotal(); });
+    Start([this] { ReadLines(); });
+    // Formatting and tokenizing take about as long; the engine's threads have the other cores.
+    const int workers = std::clamp(AvailableCores() / 4, 1, 4);
+    for (int i = 0; i < workers; ++i) {
+      Start([this] { ParseChunks(); });
+      Start([this] { FormatLines(); });
     }
+    Start([this] { WriteLines(); });
+    finished_->reserve(static_cast<size_t>(most_lines_));  // so that sinks allocate nothing
+    const absl::Status status = CatchOutOfMemory([&] {
+      RunEngine();
+      return absl::OkStatus();
+    });
+    if (!status.ok()) Stop(status);
+    counting_ends_ = true;
+    for (std::thread& thread : threads_) thread.join();
+    return Finish();
+  }
+
+ private:
+  // A failed allocation outside of the work on one line ends the run, not the process.
+  template <typename Work>
+  void Start(Work work) {
+    threads_.emplace_back([this, work] {
+      const absl::Status status = CatchOutOfMemory([&] {
+        work();
+        return absl::OkStatus();
+      });
+      if (!status.ok()) Stop(status);
+    });
+  }
+
+  // Ends all threads. `status`: why, OK after an interrupt.
+  void Stop(const absl::Status& status) {
+    const std::lock_guard lock(mutex_);
+    error_.Update(status);
+    stopped_ = true;
+    for (std::condition_variable* wake :
+         {&wake_reader_, &wake_parsers_, &wake_engine_, &wake_formatters_, &wake_writer_}) {
+      wake->notify_all();
+    }
+  }
+
+  // Waits until `ready` holds. False: the run has stopped.
+  template <typename Ready>
+  bool WaitUntil(std::unique_lock<std::mutex>* lock, std::condition_variable* wake,
+                 const Ready& ready) {
+    wake->wait(*lock, [&] { return stopped_ || ready(); });
+    return !stopped_;
+  }
+
+  // ---- Threads, in the order in which a line passes them ----
+
+  void CountTotal() {
+    const std::optional<int64_t> lines = CountLines(STDIN_FILENO, counting_ends_);
+    if (lines) total_lines_ = *lines;
+  }
+
+  void ReadLines() {
+    int64_t number = 0;
+    std::string line;
+    for (bool end = false; !end;) {
+      {
+        std::unique_lock lock(mutex_);
+        if (!WaitUntil(&lock, &wake_reader_, [this] { return HasRoom(); })) return;
+      }
+      auto chunk = std::make_shared<Chunk>();
+      for (size_t bytes = 0; chunk->lines.size() < kChunkLines && bytes < kChunkBytes;) {
+        const int timeout_ms = chunk->lines.empty() ? static_cast<int>(kTick.count()) : 0;
+        const LineReader::Outcome outcome = reader_.Next(timeout_ms, &line);
+        if (outcome == LineReader::Outcome::kError) {
+          Stop(absl::Status(reader_.error().code(),
+                            absl::StrCat("reading standard input: ", reader_.error().message())));
+          return;
+        }
+        if (outcome == LineReader::Outcome::kWait) {
+          if (!chunk->lines.empty()) break;
+          const std::lock_guard lock(mutex_);
+          if (stopped_) return;
+          continue;
+        }
+        end = outcome == LineReader::Outcome::kEnd;
+        if (end) break;
+        if (++number <= output_->kept_records()) continue;
+        chunk->lines.push_back(NewLine(number, outcome, &line));
+        bytes += static_cast<size_t>(chunk->lines.back()->bytes);
+      }
+      AddChunk(std::move(chunk), end);
+    }
+    if (number < output_->kept_records()) {
+      Stop(absl::InvalidArgumentError(absl::StrCat("--resume: ", output_->name(),
+                                                   " has the results of ", output_->kept_records(),
+                                                   " lines, standard input has only ", number)));
+    }
+  }
+
+  static LinePtr NewLine(int64_t number, LineReader::Outcome outcome, std::string* text) {
+    auto line = std::make_shared<Line>();
+    line->number = number;
+    if (outcome == LineReader::Outcome::kTooLong) {
+      line->error = absl::InvalidArgumentError(
+          absl::StrCat("the line is longer than ", kMaxLineBytes, " bytes"));
+    }
+    line->bytes = static_cast<int64_t>(text->size());
+    line->text.swap(*text);
+    return line;
+  }
+
+  bool HasRoom() const {
+    return lines_in_flight_ + static_cast<int64_t>(kChunkLines) <= most_lines_ &&
+           (lines_in_flight_ == 0 || bytes_in_flight_ < kMaxBytesInFlight);
+  }
+
+  void AddChunk(std::shared_ptr<Chunk> chunk, bool end) {
+    const std::lock_guard lock(mutex_);
+    for (const LinePtr& line : chunk->lines) {
+      ++lines_in_flight_;
+      bytes_in_flight_ += line->bytes;
+      to_write_.push_back(line);
+    }
+    if (!chunk->lines.empty()) {
+      to_parse_.push_back(chunk);
+      to_submit_.push_back(std::move(chunk));
+    }
+    read_all_ = end;
+    bytes_read_ = reader_.bytes_read();
+    compressed_input_ = reader_.compressed();
+    if (!end) return wake_parsers_.notify_one();
+    wake_parsers_.notify_all();
+    wake_engine_.notify_one();
+    wake_writer_.notify_one();
+  }
+
+  void ParseChunks() {
+    std::unique_lock lock(mutex_);
+    const auto ready = [this] { return read_all_ || !to_parse_.empty(); };
+    while (WaitUntil(&lock, &wake_parsers_, ready)) {
+      if (to_parse_.empty()) return;
+      const std::shared_ptr<Chunk> chunk = std::move(to_parse_.front());
+      to_parse_.pop_front();
+      lock.unlock();
+      for (const LinePtr& line : chunk->lines) {
+        if (line->error.ok()) Parse(line.get());
+      }
+      lock.lock();
+      chunk->parsed = true;
+      if (chunk == to_submit_.front()) wake_engine_.notify_one();
+    }
+  }
+
+  void Parse(Line* line) const {
+    line->error = CatchOutOfMemory([&]() -> absl::Status {
+      absl::StatusOr<LineJob> job = command_.parse(line->number, line->text);
+      if (!job.ok()) return job.status();
+      line->job = *std::move(job);
+      line->text = std::string();
+      return absl::OkStatus();
+    });
+  }
+
+  // The engine's thread.
+  void RunEngine() {
+    std::vector<std::shared_ptr<Chunk>> parsed;
+    for (bool busy = false;;) {
+      if (Interrupted()) return Stop(absl::OkStatus());
+      if (!TakeParsed(busy, &parsed)) return;
+      for (const std::shared_ptr<Chunk>& chunk : parsed) {
+        for (const LinePtr& line : chunk->lines) Submit(line);
+      }
+      busy = session_.engine->Step();
+      HandOver();
+    }
+  }
+
+  // Takes the next chunks in the order of the input. Waits for them, but not while the engine is
+  // busy. False when there will be none any more, or after Stop.
+  bool TakeParsed(bool busy, std::vector<std::shared_ptr<Chunk>>* parsed) {
+    parsed->clear();
+    std::unique_lock lock(mutex_);
+    const auto ready = [this] { return !to_submit_.empty() && to_submit_.front()->parsed; };
+    const auto end = [this] { return read_all_ && to_submit_.empty(); };
+    while (!busy && !stopped_ && !ready() && !end() && !Interrupted()) {
+      wake_engine_.wait_for(lock, kTick);
+    }
+    for (; ready(); to_submit_.pop_front()) parsed->push_back(std::move(to_submit_.front()));
+    if (!stopped_ && (busy || !parsed->empty() || !end())) return true;
+    submitted_all_ = true;
+    wake_formatters_.notify_all();
+    return false;
+  }
+
+  void Submit(const LinePtr& line) {
+    if (line->error.ok()) {
+      line->job->request.sink = std::make_shared<LineSink>(line, finished_);
+      line->error = session_.engine->Submit(std::move(line->job->request)).status();
+      if (line->error.ok()) return;
+    }
+    finished_->push_back(line);
+  }
+
+  // Passes the lines that finished in the last step on to be formatted.
+  void HandOver() {
+    if (finished_->empty()) return;
+    const std::lock_guard lock(mutex_);
+    to_format_.insert(to_format_.end(), std::make_move_iterator(finished_->begin()),
+                      std::make_move_iterator(finished_->end()));
+    finished_->clear();
+    wake_formatters_.notify_all();
+  }
+
+  void FormatLines() {
+    std::vector<LinePtr> lines;
+    std::unique_lock lock(mutex_);
+    const auto ready = [this] { return submitted_all_ || !to_format_.empty(); };
+    while (WaitUntil(&lock, &wake_formatters_, ready)) {
+      if (to_format_.empty()) return;
+      const auto count = static_cast<std::ptrdiff_t>(std::min(to_format_.size(), kChunkLines));
+      lines.assign(std::make_move_iterator(to_format_.begin()),
+                   std::make_move_iterator(to_format_.begin() + count));
+      to_format_.erase(to_format_.begin(), to_format_.begin() + count);
+      lock.unlock();
+      for (const LinePtr& line : lines) Format(line.get());
+      lock.lock();
+      for (const LinePtr& line : lines) line->formatted = true;
+      if (to_write_.front()->formatted) wake_writer_.notify_one();
+    }
+  }
+
+  void Format(Line* line) const {
+    if (line->error.ok()) {
+      line->error = CatchOutOfMemory([&] {
+        line->job->format(std::move(line->result), &line->output);
+        return absl::OkStatus();
+      });
+    }
+    line->job.reset();
+    if (!line->error.ok()) line->output = command_.format_error(line->number, line->error);
+  }
+
+  void WriteLines() {
+    std::vector<LinePtr> lines;
+    while (true) {
+      {
+        std::unique_lock lock(mutex_);
+        const auto ready = [this] { return !to_write_.empty() && to_write_.front()->formatted; };
+        const auto end = [this] { return read_all_ && to_write_.empty(); };
+        wake_writer_.wait_for(lock, kTick, [&] { return stopped_ || ready() || end(); });
+        lines.clear();
+        for (; ready(); to_write_.pop_front()) lines.push_back(std::move(to_write_.front()));
+        if (lines.empty() && (stopped_ || end())) return;
+        UpdateState();
+      }
+      if (!Write(lines)) return;
+      progress_.Update(state_);
+    }
+  }
+
+  // Writes consecutive lines. False: the output is broken, and the run has stopped.
+  bool Write(const std::vector<LinePtr>& lines) {
+    if (lines.empty()) return true;
+    std::string out;
+    int64_t bytes = 0;
+    for (const LinePtr& line : lines) {
+      if (!line->error.ok()) {
+        progress_.Clear();
+        spdlog::error("line {}: {}", line->number, std::string(line->error.message()));
+      }
+      out += line->output;
+      bytes += line->bytes;
+    }
+    if (output_->terminal()) progress_.Clear();
+    if (const absl::Status status = output_->Write(out); !status.ok()) {
+      Stop(absl::IsCancelled(status) ? absl::OkStatus() : status);
+      return false;
+    }
+    for (const LinePtr& line : lines) {
+      ++state_.lines;
+      state_.tokens += line->tokens;
+      state_.failed += line->error.ok() ? 0 : 1;
+    }
+    const std::lock_guard lock(mutex_);
+    lines_in_flight_ -= static_cast<int64_t>(lines.size());
+    bytes_in_flight_ -= bytes;
+    wake_reader_.notify_one();
+    return true;
+  }
+
+  // Computes what the progress line shows of the input.
+  void UpdateState() {
+    const int64_t kept = output_->kept_records();
+    if (const int64_t total = total_lines_; total >= 0 && !compressed_input_) {
+      state_.total_lines = std::max<int64_t>(0, total - kept);
+    } else if (reader_.total_bytes() > 0 && state_.lines > 0) {
+      // Lines that are read but not yet written do not count as done.
+      const double lines = static_cast<double>(kept + state_.lines);
+      state_.fraction = static_cast<double>(bytes_read_) /
+                        static_cast<double>(reader_.total_bytes()) * lines /
+                        (lines + static_cast<double>(lines_in_flight_));
+    }
+  }
+
+  // After all threads have ended.
+  int Finish() {
     progress_.Clear();
+    if (absl::Status status = output_->Finish(); !absl::IsCancelled(status)) {
+      error_.Update(status);
+    }
+    if (!error_.ok()) {
+      spdlog::error("{}", std::string(error_.message()));
+      return absl::IsInvalidArgument(error_) ? kExitUsage : kExitFailed;
+    }
     if (Interrupted()) {
       spdlog::warn("interrupted after {} lines", state_.lines);
       return kExitInterrupted;
     }
+    progress_.Summarise(state_);
     if (state_.failed > 0) spdlog::error("{} of {} lines failed", state_.failed, state_.lines);
-    return broken_ || state_.failed > 0 ? kExitFailed : kExitDone;
-  }
-
- private:
-  // Reads and submits lines while there is room; waits for input only when the engine is idle.
-  // False when reading failed.
-  bool FillWindow(size_t window) {
-    while (!end_ && window_.size() < window && !Interrupted()) {
-      std::string line;
-      const LineReader::Outcome outcome = reader_.Next(window_.empty() ? -1 : 0, &line);
-      switch (outcome) {
-        case LineReader::Outcome::kWait:
-          return true;
-        case LineReader::Outcome::kEnd:
-          end_ = true;
-          return true;
-        case LineReader::Outcome::kError:
-          progress_.Clear();
-          spdlog::error("reading standard input: {}", std::strerror(errno));
-          broken_ = true;
-          return false;
-        case LineReader::Outcome::kTooLong:
-        case LineReader::Outcome::kLine:
-          Admit(line, outcome == LineReader::Outcome::kTooLong);
-      }
-    }
-    return true;
-  }
-
-  void Admit(const std::string& line, bool too_long) {
-    window_.push_back(std::make_shared<PendingLine>());
-    const std::shared_ptr<PendingLine>& pending = window_.back();
-    pending->number = ++lines_read_;
-    const absl::Status status = too_long
-                                    ? absl::InvalidArgumentError(absl::StrCat(
-                                          "the line is longer than ", 8 * kMaxTextBytes, " bytes"))
-                                    : Submit(line, pending);
-    if (status.ok()) return;
-    pending->error = status;
-    pending->done = true;
-  }
-
-  absl::Status Submit(const std::string& line, const std::shared_ptr<PendingLine>& pending) {
-    absl::StatusOr<LineJob> job = command_.parse(pending->number, line);
-    if (!job.ok()) return job.status();
-    job->request.sink = std::make_shared<LineSink>(pending, std::move(job->format));
-    absl::StatusOr<RequestId> id = session_.engine->Submit(std::move(job->request));
-    return id.status();
-  }
-
-  // Writes the finished lines at the front of the window. False when standard output is broken.
-  bool WriteFinished() {
-    std::string out;
-    while (!window_.empty() && window_.front()->done) {
-      const PendingLine& line = *window_.front();
-      ++state_.lines;
-      state_.tokens += line.tokens;
-      if (line.error.ok()) {
-        out += line.output;
-      } else {
-        ++state_.failed;
-        progress_.Clear();
-        spdlog::error("line {}: {}", line.number, std::string(line.error.message()));
-        out += command_.format_error(line.number, line.error);
-      }
-      window_.pop_front();
-    }
-    for (size_t written = 0; written < out.size();) {
-      const ssize_t n = write(STDOUT_FILENO, out.data() + written, out.size() - written);
-      if (n >= 0) {
-        written += static_cast<size_t>(n);
-      } else if (errno != EINTR || Interrupted()) {
-        if (errno == EINTR) return true;
-        progress_.Clear();
-        spdlog::error("writing standard output: {}", std::strerror(errno));
-        broken_ = true;
-        return false;
-      }
-    }
-    return true;
-  }
-
-  void ShowProgress() {
-    const int64_t total = reader_.total_bytes();
-    if (total > 0 && lines_read_ > 0) {
-      // Lines that are read but not yet written do not count as done.
-      const double read = static_cast<double>(reader_.bytes_read()) / static_cast<double>(total);
-      state_.fraction = read * static_cast<double>(state_.lines) / static_cast<double>(lines_read_);
-    }
-    progress_.Update(state_);
+    return state_.failed > 0 ? kExitFailed : kExitDone;
   }
 
   Session& session_;
   const LineCommand& command_;
-  LineReader reader_;
+  LineOutput* const output_;
+  const int64_t most_lines_;
+  std::vector<std::thread> threads_;
+  LineReader reader_;  // of the reading thread, except total_bytes()
+
+  std::mutex mutex_;
+  std::condition_variable wake_reader_, wake_parsers_, wake_engine_, wake_formatters_, wake_writer_;
+  // Guarded by mutex_.
+  std::deque<std::shared_ptr<Chunk>> to_parse_;   // read
+  std::deque<std::shared_ptr<Chunk>> to_submit_;  // read, in the order of the input
+  std::deque<LinePtr> to_format_;                 // finished by the engine, or failed before
+  std::deque<LinePtr> to_write_;                  // all lines in flight, in the order of the input
+  int64_t lines_in_flight_ = 0, bytes_in_flight_ = 0, bytes_read_ = 0;
+  bool read_all_ = false, submitted_all_ = false, stopped_ = false, compressed_input_ = false;
+  absl::Status error_;
+
+  std::atomic<int64_t> total_lines_{-1};  // of the input; -1: unknown
+  std::atomic<bool> counting_ends_{false};
+  // Of the engine's thread.
+  std::shared_ptr<FinishedLines> finished_ = std::make_shared<FinishedLines>();
+  // Of the writing thread.
   Progress progress_;
   Progress::State state_;
-  std::deque<std::shared_ptr<PendingLine>> window_;  // in input order
-  int64_t lines_read_ = 0;
-  bool end_ = false, broken_ = false;
 };
 
 }  // namespace
 
-int RunLines(Session& session, const LineCommand& command) {
+int64_t LinesInFlight(int64_t max_running) {
+  // Four times the running sequences keep the engine's queue filled while a long line at the front
+  // holds up the output.
+  return max_running * 4 + static_cast<int64_t>(kChunkLines);
+}
+
+int RunLines(Session& session, const LineFlags& flags, const LineCommand& command) {
   WatchForInterrupt();
-  return LineRunner(session, command).Run();
+  absl::StatusOr<std::unique_ptr<LineOutput>> output =
+      LineOutput::Open(flags.output_file, flags.resume, command.record);
+  if (!output.ok()) {
+    return Fail(absl::IsInvalidArgument(output.status()) ? kExitUsage : kExitFailed,
+                output.status());
+  }
+  return LineRunner(session, command, output->get(), flags.quiet).Run();
 }
 
 }  // namespace quintet

@@ -126,7 +126,7 @@ int Run(const ScoreFlags& flags) {
     return MakeJob(*session, flags, number, line);
   };
   command.format_error = ErrorFormat(flags.lines);
-  return RunLines(*session, command);
+  return RunLines(*session, flags.lines, command);
 }
 
 }  // namespace

@@ -7,7 +7,7 @@ packages=(
   g++ cmake ninja-build pkg-config git ccache xz-utils
   libabsl-dev libprotobuf-dev protobuf-compiler nlohmann-json3-dev
   libgrpc++-dev libssl-dev protobuf-compiler-grpc prometheus-cpp-dev libboost-dev
-  libdnnl-dev libhwy-dev libcli11-dev libspdlog-dev catch2
+  zlib1g-dev libzstd-dev libdnnl-dev libhwy-dev libcli11-dev libspdlog-dev catch2
 )
 if [ "${1:-}" != --build-only ]; then
   # The programs that read the files of deploy/, for tests/deploy.

@@ -79,5 +79,77 @@ TEST_CASE("a too long line is skipped and the next line is complete") {
   CHECK(reader.Next(0, &line) == Outcome::kEnd);
 }
 
+std::string Gzip(const std::string& text) {
+  std::string data;
+  const auto compressor = Compressor::Create(Compression::kGzip);
+  compressor->Compress(text, &data);
+  compressor->EndFrame(&data);
+  return data;
+}
+
+TEST_CASE("compressed lines arrive as soon as their bytes do") {
+  Pipe pipe;
+  LineReader reader(pipe.reader(), 100);
+  const std::string data = Gzip("one\ntwo\n") + Gzip("three\nfour");
+  std::vector<std::string> lines;
+  std::string line;
+  for (const char byte : data) {
+    pipe.Write(std::string(1, byte));
+    while (reader.Next(0, &line) == Outcome::kLine) lines.push_back(line);
+  }
+  CHECK(lines == std::vector<std::string>{"one", "two", "three"});
+  CHECK(reader.compressed());
+  pipe.Close();
+  REQUIRE(reader.Next(-1, &line) == Outcome::kLine);
+  CHECK(line == "four");
+  CHECK(reader.Next(-1, &line) == Outcome::kEnd);
+  CHECK(reader.bytes_read() == static_cast<int64_t>(data.size()));
+}
+
+TEST_CASE("text that begins like a compressed format is text") {
+  Pipe pipe;
+  LineReader reader(pipe.reader(), 100);
+  std::string line;
+  pipe.Write("(");
+  CHECK(reader.Next(0, &line) == Outcome::kWait);
+  pipe.Write("a)\n");
+  REQUIRE(reader.Next(0, &line) == Outcome::kLine);
+  CHECK(line == "(a)");
+  CHECK_FALSE(reader.compressed());
+}
+
+TEST_CASE("damaged compressed input is an error after the lines before the damage") {
+  for (const bool cut : {false, true}) {
+    std::string data = Gzip("one\n");
+    data += cut ? Gzip("two\n").substr(0, 15) : "no gzip member";
+    Pipe pipe;
+    pipe.Write(data);
+    pipe.Close();
+    LineReader reader(pipe.reader(), 100);
+    std::string line;
+    REQUIRE(reader.Next(-1, &line) == Outcome::kLine);
+    CHECK(reader.Next(-1, &line) == Outcome::kError);
+    CHECK(absl::IsDataLoss(reader.error()));
+  }
+}
+
+TEST_CASE("a compressed line of 200 MB is skipped in bounded memory") {
+  Pipe pipe;
+  std::string data;
+  const auto compressor = Compressor::Create(Compression::kZstd);
+  const std::string zeros(1 << 20, '0');
+  for (int i = 0; i < 200; ++i) compressor->Compress(zeros, &data);
+  compressor->Compress("\nnext\n", &data);
+  compressor->EndFrame(&data);
+  REQUIRE(data.size() < 60000);  // fits into the pipe
+  pipe.Write(data);
+  pipe.Close();
+  LineReader reader(pipe.reader(), 1000);
+  std::string line;
+  CHECK(reader.Next(-1, &line) == Outcome::kTooLong);
+  REQUIRE(reader.Next(-1, &line) == Outcome::kLine);
+  CHECK(line == "next");
+}
+
 }  // namespace
 }  // namespace quintet
