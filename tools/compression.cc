@@ -46,8 +46,8 @@ class GzipDecompressor : public Decompressor {
     if (result == Z_MEM_ERROR) throw std::bad_alloc();
     // Z_BUF_ERROR: more input or more output space is needed.
     if (result != Z_OK && result != Z_STREAM_END && result != Z_BUF_ERROR) {
-      return absl::DataLossError(absl::StrCat(
-          "damaged gzip data: ", stream_.msg == nullptr ? "bad header" : stream_.msg));
+      return absl::DataLossError(
+          absl::StrCat("damaged gzip data: ", stream_.msg == nullptr ? "bad header" : stream_.msg));
     }
     complete_ = result == Z_STREAM_END;
     return absl::OkStatus();
@@ -78,8 +78,7 @@ class ZstdDecompressor : public Decompressor {
     output->resize(old + out.pos);
     input->remove_prefix(in.pos);
     if (ZSTD_isError(result) != 0) {
-      return absl::DataLossError(
-          absl::StrCat("damaged zstd data: ", ZSTD_getErrorName(result)));
+      return absl::DataLossError(absl::StrCat("damaged zstd data: ", ZSTD_getErrorName(result)));
     }
     complete_ = result == 0;
     return absl::OkStatus();
