@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
 #include "tools/decoding_flags.h"
 #include "tools/line_format.h"
 #include "tools/line_runner.h"
@@ -55,17 +56,16 @@ std::string FormatJson(int64_t number, const Result& result, const DecodingOptio
 absl::StatusOr<LineJob> MakeJob(const Session& session, const GenerateFlags& flags,
                                 const DecodingRequest& decoding, int64_t number,
                                 const std::string& line) {
-  absl::StatusOr<LineInput> input = ReadInput(session, flags.lines, line);
-  if (!input.ok()) return input.status();
-  absl::StatusOr<DecodingOptions> options = ResolveDecoding(
-      decoding, session.defaults, session.config, flags.decoding.limits, input->ids);
-  if (!options.ok()) return options.status();
+  QT_ASSIGN_OR_RETURN(LineInput input, ReadInput(session, flags.lines, line));
+  QT_ASSIGN_OR_RETURN(DecodingOptions options,
+                      ResolveDecoding(decoding, session.defaults, session.config,
+                                      flags.decoding.limits, input.ids));
   LineJob job;
   job.request.kind = RequestKind::kGenerate;
-  job.request.input = std::move(input->ids);
-  job.request.decoding = *options;
+  job.request.input = std::move(input.ids);
+  job.request.decoding = options;
   job.request.skip_special_tokens = flags.skip_special_tokens;
-  job.format = [number, json = flags.lines.output == "json", options = *std::move(options)](
+  job.format = [number, json = flags.lines.output == "json", options = std::move(options)](
                    const Result& result, std::string* out) {
     *out += json ? FormatJson(number, result, options) : FormatText(result);
   };

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
 #include "spdlog/spdlog.h"
 #include "tools/interrupt.h"
 #include "tools/line_format.h"
@@ -110,10 +111,9 @@ class LineRunner {
   }
 
   absl::Status Submit(const std::string& line, const std::shared_ptr<PendingLine>& pending) {
-    absl::StatusOr<LineJob> job = command_.parse(pending->number, line);
-    if (!job.ok()) return job.status();
-    job->request.sink = std::make_shared<LineSink>(pending, std::move(job->format));
-    absl::StatusOr<RequestId> id = session_.engine->Submit(std::move(job->request));
+    QT_ASSIGN_OR_RETURN(LineJob job, command_.parse(pending->number, line));
+    job.request.sink = std::make_shared<LineSink>(pending, std::move(job.format));
+    absl::StatusOr<RequestId> id = session_.engine->Submit(std::move(job.request));
     return id.status();
   }
 
