@@ -7,6 +7,7 @@
 #include "engine/scheduler.h"
 #include "kernels/base/check.h"
 #include "kernels/base/out_of_memory.h"
+#include "kernels/base/status_macros.h"
 
 namespace quintet {
 namespace {
@@ -21,8 +22,7 @@ absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(Model* model,
                                                          std::optional<bool> async_scheduling) {
   return CatchOutOfMemory([&]() -> absl::StatusOr<std::unique_ptr<Decoder>> {
     auto decoder = std::unique_ptr<Decoder>(new Decoder(model, async_scheduling));
-    const absl::Status status = decoder->Allocate();
-    if (!status.ok()) return status;
+    QT_RETURN_IF_ERROR(decoder->Allocate());
     return decoder;
   });
 }
@@ -41,11 +41,9 @@ int64_t Decoder::BufferBytes(const ModelConfig& config, const ModelLimits& limit
 }
 
 absl::Status Decoder::Allocate() {
-  absl::StatusOr<Buffer> labels =
-      model_->stream().Allocate(LabelBytes(model_->config(), model_->limits()));
-  if (!labels.ok()) return labels.status();
-  labels_ = *std::move(labels);
-  if (absl::Status status = sampler_.Allocate(); !status.ok()) return status;
+  QT_ASSIGN_OR_RETURN(labels_,
+                      model_->stream().Allocate(LabelBytes(model_->config(), model_->limits())));
+  QT_RETURN_IF_ERROR(sampler_.Allocate());
   // Every job has at least one sequence.
   const auto jobs = static_cast<size_t>(model_->limits().max_step_sequences);
   classes_.reserve(jobs);
@@ -81,7 +79,7 @@ absl::StatusOr<Decoder::StepSize> Decoder::Step(absl::Span<Job* const> jobs, int
   const Tensor states = model_->Decode(batch_.Finish());
   ClassifyOutputs(states, Score(states, SampleAll(states, jobs, planned, meanwhile)));
   if (!next_slot_.has_value()) status_.Update(model_->stream().Synchronize());
-  if (!status_.ok()) return status_;
+  QT_RETURN_IF_ERROR(status_);
   for (const Job* job : jobs) {
     if (job->teacher_forcing() != nullptr) job->teacher_forcing()->Advance();
   }
@@ -268,7 +266,8 @@ absl::StatusOr<Decoder::StepSize> Decoder::FinishStepInFlight(absl::Span<Job* co
   next_slot_.reset();
   EnqueueNextStep(jobs, slot);
   meanwhile();
-  if (status_.Update(sampler_.Wait(slot)); !status_.ok()) return status_;
+  status_.Update(sampler_.Wait(slot));
+  QT_RETURN_IF_ERROR(status_);
   MatchSlices(jobs, slot);  // some jobs have ended since the first call
   selecting_.clear();
   for (size_t i = 0; i < jobs.size(); ++i) {

@@ -7,6 +7,7 @@
 #include "engine/decoder.h"
 #include "engine/step_engine.h"
 #include "kernels/base/out_of_memory.h"
+#include "kernels/base/status_macros.h"
 
 namespace quintet {
 namespace {
@@ -42,10 +43,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const Token
                                                        const EngineLimits& limits, Clock clock,
                                                        StepObserver* observer) {
   const ModelLimits& model_limits = model->limits();
-  if (absl::Status status = CheckLimits(limits, model_limits); !status.ok()) return status;
-  absl::StatusOr<std::unique_ptr<Decoder>> decoder =
-      Decoder::Create(model, limits.async_scheduling);
-  if (!decoder.ok()) return decoder.status();
+  QT_RETURN_IF_ERROR(CheckLimits(limits, model_limits));
+  QT_ASSIGN_OR_RETURN(std::unique_ptr<Decoder> decoder,
+                      Decoder::Create(model, limits.async_scheduling));
   Capacity capacity;
   // Every running sequence takes one token of each step, so the tokens of a step bound the
   // sequences.
@@ -58,7 +58,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const Token
   capacity.queue_tokens = limits.max_queue_tokens;
   return CatchOutOfMemory([&]() -> absl::StatusOr<std::unique_ptr<Engine>> {
     return std::make_unique<StepEngine>(StepEngineParts{model, tokenizer, limits, std::move(clock),
-                                                        observer, std::move(*decoder), capacity});
+                                                        observer, std::move(decoder), capacity});
   });
 }
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/base/check.h"
+#include "kernels/base/status_macros.h"
 
 namespace quintet {
 namespace {
@@ -47,8 +48,7 @@ absl::StatusOr<int64_t> ClassifiedRow(const std::vector<int32_t>& input,
 absl::Status PlanGenerate(const ModelConfig& config, const Tokenizer* tokenizer,
                           const Capacity& capacity, Job* job) {
   const DecodingOptions& options = job->request.decoding;
-  const absl::Status status = CheckDecoding(options, config.vocab);
-  if (!status.ok()) return status;
+  QT_RETURN_IF_ERROR(CheckDecoding(options, config.vocab));
   if (!options.stop.empty() && (tokenizer == nullptr || !job->request.detokenize)) {
     return absl::InvalidArgumentError(
         tokenizer == nullptr ? "stop: stop strings need a tokenizer, but none is loaded"
@@ -80,19 +80,15 @@ absl::Status PlanScore(const ModelConfig& config, const Capacity& capacity, Job*
   for (size_t i = 0; i < request.targets.size(); ++i) {
     const std::string field = absl::StrCat("targets[", i, "]");
     if (request.targets[i].empty()) return absl::InvalidArgumentError(field + ": empty");
-    const absl::Status status = CheckIds(field.c_str(), request.targets[i], config.vocab);
-    if (!status.ok()) return status;
+    QT_RETURN_IF_ERROR(CheckIds(field.c_str(), request.targets[i], config.vocab));
     longest = std::max<int64_t>(longest, request.targets[i].size());
   }
-  absl::Status status = CheckAttentionScope(request, config);
-  if (!status.ok()) return status;
+  QT_RETURN_IF_ERROR(CheckAttentionScope(request, config));
   std::vector<int32_t> prefix = config.has_encoder() ? request.decoding.prompt : request.input;
-  status = CheckIds("prompt", prefix, config.vocab);
-  if (!status.ok()) return status;
+  QT_RETURN_IF_ERROR(CheckIds("prompt", prefix, config.vocab));
   if (prefix.empty()) {
-    const absl::StatusOr<int32_t> start = StartToken(config);
-    if (!start.ok()) return start.status();
-    prefix = {*start};
+    QT_ASSIGN_OR_RETURN(const int32_t start, StartToken(config));
+    prefix = {start};
   }
   const int64_t positions = static_cast<int64_t>(prefix.size()) + longest - 1;
   if (!config.has_encoder() && config.max_positions > 0 && positions > config.max_positions) {
@@ -120,9 +116,7 @@ absl::Status PlanClassify(const ModelConfig& config, const Capacity& capacity, J
   const std::vector<int32_t>& input = job->request.input;
   int64_t row = -1;
   if (config.head == Head::kSequenceClassification) {
-    const absl::StatusOr<int64_t> found = ClassifiedRow(input, config);
-    if (!found.ok()) return found.status();
-    row = *found;
+    QT_ASSIGN_OR_RETURN(row, ClassifiedRow(input, config));
   }
   if (config.classifies_input()) {
     job->classify_encoded = true;
@@ -130,10 +124,9 @@ absl::Status PlanClassify(const ModelConfig& config, const Capacity& capacity, J
     return absl::OkStatus();
   }
   std::vector<int32_t> tokens = input;  // shifted right
-  const absl::StatusOr<int32_t> start = StartToken(config);
-  if (!start.ok()) return start.status();
+  QT_ASSIGN_OR_RETURN(const int32_t start, StartToken(config));
   tokens.pop_back();
-  tokens.insert(tokens.begin(), *start);
+  tokens.insert(tokens.begin(), start);
   job->work = std::make_unique<TeacherForcing>(
       TeacherForcing::States(std::move(tokens), row, capacity.page_size));
   return absl::OkStatus();
@@ -201,17 +194,14 @@ void Job::CountScoredTokens() {
 absl::StatusOr<std::unique_ptr<Job>> PlanJob(Request request, const ModelConfig& config,
                                              const Tokenizer* tokenizer, const Capacity& capacity) {
   if (request.sink == nullptr) return absl::InvalidArgumentError("sink: none given");
-  absl::Status status = CheckHead(request.kind, config);
-  if (!status.ok()) return status;
+  QT_RETURN_IF_ERROR(CheckHead(request.kind, config));
   if (request.input.empty()) return absl::InvalidArgumentError("input: no tokens");
-  status = CheckIds("input", request.input, config.vocab);
-  if (!status.ok()) return status;
+  QT_RETURN_IF_ERROR(CheckIds("input", request.input, config.vocab));
 
   auto job = std::make_unique<Job>();
   job->request = std::move(request);
   job->encodes = config.has_encoder() || job->kind() != RequestKind::kGenerate;
-  status = Plan(config, tokenizer, capacity, job.get());
-  if (!status.ok()) return status;
+  QT_RETURN_IF_ERROR(Plan(config, tokenizer, capacity, job.get()));
 
   const int64_t length = static_cast<int64_t>(job->request.input.size());
   job->result.input_tokens = length;
@@ -227,8 +217,7 @@ absl::StatusOr<std::unique_ptr<Job>> PlanJob(Request request, const ModelConfig&
     job->needs.pages = source_pages + task->pages_needed();
     job->needs.sequences = task->sequences();
   }
-  status = CheckFits(*job, config, capacity);
-  if (!status.ok()) return status;
+  QT_RETURN_IF_ERROR(CheckFits(*job, config, capacity));
   return job;
 }
 

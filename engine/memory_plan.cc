@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/decoder.h"
+#include "kernels/base/status_macros.h"
 
 namespace quintet {
 namespace {
@@ -53,16 +54,14 @@ absl::Status TooLarge(const MemoryPlan& plan, absl::string_view where, int64_t b
 
 absl::StatusOr<MemoryPlan> MeasureMemory(const std::string& directory, const LoadOptions& options,
                                          ThreadPool* pool) {
-  const absl::StatusOr<ModelConfig> config = ReadModelConfig(directory);
-  if (!config.ok()) return config.status();
-  const absl::StatusOr<ModelMemory> model = Model::Measure(directory, options, pool);
-  if (!model.ok()) return model.status();
+  QT_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(directory));
+  QT_ASSIGN_OR_RETURN(const ModelMemory model, Model::Measure(directory, options, pool));
   MemoryPlan plan;
-  plan.model = *model;
-  plan.search = Decoder::BufferBytes(*config, options.limits, Stream(pool, options.device));
-  if (options.device != nullptr) plan.runtime = RuntimeBytes(*config);
-  plan.pages = config->has_decoder() ? options.limits.cache_pages : 0;
-  SetHostBytes(*config, options, pool->threads(), &plan);
+  plan.model = model;
+  plan.search = Decoder::BufferBytes(config, options.limits, Stream(pool, options.device));
+  if (options.device != nullptr) plan.runtime = RuntimeBytes(config);
+  plan.pages = config.has_decoder() ? options.limits.cache_pages : 0;
+  SetHostBytes(config, options, pool->threads(), &plan);
   return plan;
 }
 
@@ -79,32 +78,30 @@ int64_t MaxStepTokens(const ModelLimits& limits, const ModelConfig& config, bool
 
 absl::Status PlanMemory(const std::string& directory, const MemoryBounds& bounds,
                         LoadOptions* options, ThreadPool* pool) {
-  const absl::StatusOr<ModelConfig> config = ReadModelConfig(directory);
-  if (!config.ok()) return config.status();
+  QT_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(directory));
   ModelLimits& limits = options->limits;
-  limits.max_step_tokens = MaxStepTokens(limits, *config, options->device != nullptr);
+  limits.max_step_tokens = MaxStepTokens(limits, config, options->device != nullptr);
   limits.cache_pages = 1;
-  if (config->has_decoder()) {
+  if (config.has_decoder()) {
     const DType dtype = ActivationType(options->weights, options->device);
-    const int64_t page_bytes = CachePageBytes(*config, limits.page_size, dtype);
+    const int64_t page_bytes = CachePageBytes(config, limits.page_size, dtype);
     limits.cache_pages = std::max<int64_t>(1, bounds.cache_bytes / page_bytes);
   }
   if (bounds.max_bytes == 0 && options->device == nullptr) return absl::OkStatus();
-  absl::StatusOr<MemoryPlan> plan = MeasureMemory(directory, *options, pool);
-  if (!plan.ok()) return plan.status();
+  QT_ASSIGN_OR_RETURN(MemoryPlan plan, MeasureMemory(directory, *options, pool));
   if (options->device != nullptr) {
     const int64_t free_bytes = options->device->free_bytes();
-    if (bounds.max_bytes == 0 && plan->total() > free_bytes) {
-      return TooLarge(*plan, "the GPU has free", free_bytes);
+    if (bounds.max_bytes == 0 && plan.total() > free_bytes) {
+      return TooLarge(plan, "the GPU has free", free_bytes);
     }
   }
-  const int64_t over = bounds.max_bytes == 0 ? 0 : plan->total() - bounds.max_bytes;
+  const int64_t over = bounds.max_bytes == 0 ? 0 : plan.total() - bounds.max_bytes;
   if (over <= 0) return absl::OkStatus();
-  const int64_t page_bytes = plan->model.cache / limits.cache_pages;
+  const int64_t page_bytes = plan.model.cache / limits.cache_pages;
   const int64_t fewer = page_bytes == 0 ? limits.cache_pages : (over + page_bytes - 1) / page_bytes;
   if (fewer >= limits.cache_pages) {
-    plan->model.cache = page_bytes;
-    return TooLarge(*plan, "with one page of keys and values, --max-memory allows",
+    plan.model.cache = page_bytes;
+    return TooLarge(plan, "with one page of keys and values, --max-memory allows",
                     bounds.max_bytes);
   }
   limits.cache_pages -= fewer;

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
 
 namespace quintet {
 namespace {
@@ -112,7 +113,7 @@ class Resolver {
     Processors();
     Output();
     CannotAct();
-    if (!check_.status().ok()) return check_.status();
+    QT_RETURN_IF_ERROR(check_.status());
     return std::move(options_);
   }
 

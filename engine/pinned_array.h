@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "kernels/base/check.h"
+#include "kernels/base/status_macros.h"
 #include "kernels/runtime/buffer.h"
 #include "kernels/runtime/stream.h"
 
@@ -26,10 +27,8 @@ class PinnedArray {
   explicit PinnedArray(const Stream* stream) : stream_(stream) {}
 
   absl::Status Allocate(int64_t capacity) {
-    absl::StatusOr<Buffer> block =
-        stream_->AllocatePinned(capacity * static_cast<int64_t>(sizeof(T)));
-    if (!block.ok()) return block.status();
-    block_ = *std::move(block);
+    QT_ASSIGN_OR_RETURN(block_,
+                        stream_->AllocatePinned(capacity * static_cast<int64_t>(sizeof(T))));
     planned_.reserve(static_cast<size_t>(capacity));
     return absl::OkStatus();
   }

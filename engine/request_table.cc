@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/reserve.h"
+#include "kernels/base/status_macros.h"
 
 namespace quintet {
 
@@ -14,7 +15,7 @@ RequestTable::RequestTable(const EngineLimits& limits, int64_t pages_total)
 }
 
 absl::Status RequestTable::CheckRoom(int64_t tokens) const {
-  if (!status_.ok()) return status_;
+  QT_RETURN_IF_ERROR(status_);
   if (counters_.waiting >= max_queue_requests_) {
     return absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", counters_.waiting,
                                                      " requests waiting, the limit is ",
@@ -35,8 +36,7 @@ absl::Status RequestTable::CheckOpen() const {
 
 absl::StatusOr<RequestId> RequestTable::Add(std::unique_ptr<Job> job, int64_t now_us) {
   std::lock_guard<std::mutex> lock(mutex_);
-  const absl::Status status = CheckRoom(job->queue_tokens);
-  if (!status.ok()) return status;
+  QT_RETURN_IF_ERROR(CheckRoom(job->queue_tokens));
   // Everything that may throw comes before the first change.
   EnsureCapacity(inbox_.size() + 1, &inbox_);
   EnsureCapacity(cancelled_.size() + live_.size() + 1, &cancelled_);

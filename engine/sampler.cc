@@ -5,6 +5,7 @@
 
 #include "engine/logits_rows.h"
 #include "kernels/base/check.h"
+#include "kernels/base/status_macros.h"
 #include "kernels/sampling/candidate_logits.h"
 
 namespace quintet {
@@ -102,11 +103,9 @@ std::array<Sampler::Spec, Sampler::kBuffers> Sampler::BufferSpecs(const ModelCon
 absl::Status Sampler::Allocate() {
   const Stream& stream = model_->stream();
   for (const Spec& spec : BufferSpecs(model_->config(), stream, this)) {
-    absl::StatusOr<Buffer> buffer = spec.memory == Memory::kDevice
-                                        ? stream.Allocate(spec.bytes)
-                                        : stream.AllocatePinned(spec.bytes);
-    if (!buffer.ok()) return buffer.status();
-    *spec.buffer = *std::move(buffer);
+    QT_ASSIGN_OR_RETURN(*spec.buffer, spec.memory == Memory::kDevice
+                                          ? stream.Allocate(spec.bytes)
+                                          : stream.AllocatePinned(spec.bytes));
   }
   absl::Status status;
   for (TopKPlan* plan : {&top_k_plan_, &logprobs_plan_}) status.Update(plan->Allocate(max_rows_));

@@ -5,6 +5,7 @@
 
 #include "engine/reserve.h"
 #include "kernels/base/out_of_memory.h"
+#include "kernels/base/status_macros.h"
 
 namespace quintet {
 
@@ -27,12 +28,11 @@ absl::StatusOr<RequestId> StepEngine::Submit(Request request) {
 
 absl::StatusOr<RequestId> StepEngine::PlanAndAdd(Request request) {
   // A burst is refused before any work is done for it.
-  if (absl::Status status = requests_.CheckOpen(); !status.ok()) return status;
+  QT_RETURN_IF_ERROR(requests_.CheckOpen());
   const int64_t now = clock_();
-  absl::StatusOr<std::unique_ptr<Job>> job =
-      PlanJob(std::move(request), model_->config(), tokenizer_, capacity_);
-  if (!job.ok()) return job.status();
-  return requests_.Add(*std::move(job), now);
+  QT_ASSIGN_OR_RETURN(std::unique_ptr<Job> job,
+                      PlanJob(std::move(request), model_->config(), tokenizer_, capacity_));
+  return requests_.Add(std::move(job), now);
 }
 
 bool StepEngine::Step() {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "kernels/base/status_macros.h"
 
 namespace quintet {
 
@@ -20,9 +21,7 @@ absl::Status TargetScores::Allocate() {
                                                  {&top_, bytes * kMaxTopLogProbs},
                                                  {&top_tokens_, bytes * kMaxTopLogProbs}};
   for (const auto& [buffer, size] : buffers) {
-    absl::StatusOr<Buffer> memory = model_->stream().AllocatePinned(size);
-    if (!memory.ok()) return memory.status();
-    *buffer = *std::move(memory);
+    QT_ASSIGN_OR_RETURN(*buffer, model_->stream().AllocatePinned(size));
   }
   rows_.reserve(static_cast<size_t>(model_->limits().max_step_tokens));
   return absl::OkStatus();

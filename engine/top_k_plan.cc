@@ -3,11 +3,12 @@
 #include <bit>
 
 #include "kernels/base/check.h"
+#include "kernels/base/status_macros.h"
 
 namespace quintet {
 
 absl::Status TopKPlan::Allocate(int64_t rows) {
-  if (absl::Status status = words_.Allocate(Words(rows)); !status.ok()) return status;
+  QT_RETURN_IF_ERROR(words_.Allocate(Words(rows)));
   rows_ = rows;
   words_.Resize(Words(rows));
   return absl::OkStatus();

@@ -6,6 +6,7 @@
 
 #include "engine/batch_builder.h"
 #include "engine/logits_rows.h"
+#include "kernels/base/status_macros.h"
 #include "kernels/linear/gemm_choices_file.h"
 #include "kernels/linear/gemm_tuning.h"
 #include "kernels/sampling/selection.h"
@@ -109,9 +110,7 @@ absl::Status Measure(Model* model, int64_t budget_us) {
   if (config.has_decoder() && config.head == Head::kLanguageModel) {
     const int64_t rows = std::min(LogitsChunkRows(stream), limits.max_step_sequences);
     const int64_t stride = LogitsStride(config.vocab);
-    absl::StatusOr<Buffer> room = stream.Allocate(rows * stride * 4);
-    if (!room.ok()) return room.status();
-    memory = *std::move(room);
+    QT_ASSIGN_OR_RETURN(memory, stream.Allocate(rows * stride * 4));
     logits = Tensor::F32(memory.as<float>(), {rows, stride}).Columns(0, config.vocab);
   }
   WarmUpRun run(model, logits);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "kernels/base/status_macros.h"
 #include "models/checkpoint/json.h"
 #include "models/checkpoint/safetensors.h"
 #include "models/tokenizers/tokenizer.h"
@@ -27,7 +28,7 @@ std::string TokenizerFile(const std::string& directory) {
 absl::Status ReadTokenizer(const std::string& directory, TokenizerSummary* summary) {
   const auto tokenizer = Tokenizer::Load(directory);
   if (absl::IsNotFound(tokenizer.status())) return absl::OkStatus();
-  if (!tokenizer.ok()) return tokenizer.status();
+  QT_RETURN_IF_ERROR(tokenizer.status());
   const Tokenizer& t = **tokenizer;
   *summary = {
       TokenizerFile(directory), t.vocab_size(), t.eos_id(), t.pad_id(), t.unk_id(), t.bos_id()};
@@ -49,10 +50,10 @@ std::vector<std::pair<std::string, int64_t>> ListFiles(const std::string& direct
 }
 
 absl::StatusOr<std::string> RecordedSha256(const std::string& directory) {
-  const auto file = ReadJsonFile(directory + "/config.json", kMaxConfigBytes);
-  if (!file.ok()) return file.status();
-  const auto ours = file->find("quintet");
-  if (ours == file->end() || !ours->is_object()) return "";
+  QT_ASSIGN_OR_RETURN(const nlohmann::json file,
+                      ReadJsonFile(directory + "/config.json", kMaxConfigBytes));
+  const auto ours = file.find("quintet");
+  if (ours == file.end() || !ours->is_object()) return "";
   const auto sha = ours->find("weights_sha256");
   return sha != ours->end() && sha->is_string() ? sha->get<std::string>() : "";
 }
@@ -175,25 +176,19 @@ class WarningFinder {
 
 absl::StatusOr<Inspection> InspectModel(const std::string& directory, bool follow_symlinks) {
   Inspection result;
-  absl::StatusOr<ModelConfig> config = ReadModelConfig(directory);
-  if (!config.ok()) return config.status();
-  result.config = *std::move(config);
-  absl::StatusOr<GenerationDefaults> generation = ReadGenerationDefaults(directory);
-  if (!generation.ok()) return generation.status();
-  result.generation = *std::move(generation);
-  absl::StatusOr<std::string> sha = RecordedSha256(directory);
-  if (!sha.ok()) return sha.status();
-  result.weights_sha256 = *std::move(sha);
-  const auto files = SafetensorsReader::Open(directory, follow_symlinks);
-  if (!files.ok()) return files.status();
-  for (const StoredTensor& tensor : files->tensors()) {
+  QT_ASSIGN_OR_RETURN(result.config, ReadModelConfig(directory));
+  QT_ASSIGN_OR_RETURN(result.generation, ReadGenerationDefaults(directory));
+  QT_ASSIGN_OR_RETURN(result.weights_sha256, RecordedSha256(directory));
+  QT_ASSIGN_OR_RETURN(const SafetensorsReader files,
+                      SafetensorsReader::Open(directory, follow_symlinks));
+  for (const StoredTensor& tensor : files.tensors()) {
     result.stored_values[StoredTypeName(tensor.type)] +=
         tensor.bytes / StoredTypeBytes(tensor.type);
   }
   WeightDestinations destinations;
-  const auto plan = PlanWeights(*files, &result.config, &destinations);
-  if (!plan.ok()) return plan.status();
-  if (absl::Status s = ReadTokenizer(directory, &result.tokenizer); !s.ok()) return s;
+  QT_ASSIGN_OR_RETURN(const std::vector<PlannedWeight> plan,
+                      PlanWeights(files, &result.config, &destinations));
+  QT_RETURN_IF_ERROR(ReadTokenizer(directory, &result.tokenizer));
   result.files = ListFiles(directory);
   result.warnings = FindWarnings(result);
   return result;

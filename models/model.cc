@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/base/out_of_memory.h"
+#include "kernels/base/status_macros.h"
 #include "models/gpt2.h"
 #include "models/t5.h"
 #include "models/weights/weights.h"
@@ -30,7 +31,7 @@ absl::Status CheckLimits(const ModelLimits& limits) {
                  INT32_MAX / (limits.page_size >= 1 ? limits.page_size : 1)),
   };
   for (const absl::Status& status : statuses) {
-    if (!status.ok()) return status;
+    QT_RETURN_IF_ERROR(status);
   }
   return absl::OkStatus();
 }
@@ -45,8 +46,7 @@ absl::StatusOr<ModelConfig> CheckedConfig(const std::string& directory,
                                                  " is not supported on this CPU: it needs ",
                                                  needs));
   }
-  absl::Status limits = CheckLimits(options.limits);
-  if (!limits.ok()) return limits;
+  QT_RETURN_IF_ERROR(CheckLimits(options.limits));
   return ReadModelConfig(directory);
 }
 
@@ -62,27 +62,23 @@ std::unique_ptr<PackedModel> MakeModel(ModelConfig config, const LoadOptions& op
 
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory,
                                                  const LoadOptions& options, ThreadPool* pool) {
-  absl::StatusOr<ModelConfig> config = CheckedConfig(directory, options);
-  if (!config.ok()) return config.status();
-  absl::StatusOr<ModelWeights> weights =
-      LoadWeights(directory, &*config, WeightOptionsOf(options), pool);
-  if (!weights.ok()) return weights.status();
+  QT_ASSIGN_OR_RETURN(ModelConfig config, CheckedConfig(directory, options));
+  QT_ASSIGN_OR_RETURN(ModelWeights weights,
+                      LoadWeights(directory, &config, WeightOptionsOf(options), pool));
   std::unique_ptr<PackedModel> model =
-      MakeModel(*std::move(config), options, *std::move(weights), pool);
-  if (absl::Status status = model->Allocate(); !status.ok()) return status;
+      MakeModel(std::move(config), options, std::move(weights), pool);
+  QT_RETURN_IF_ERROR(model->Allocate());
   return model;
 }
 
 absl::StatusOr<ModelMemory> MeasureModel(const std::string& directory, const LoadOptions& options,
                                          ThreadPool* pool) {
-  absl::StatusOr<ModelConfig> config = CheckedConfig(directory, options);
-  if (!config.ok()) return config.status();
-  absl::StatusOr<ModelWeights> weights =
-      DescribeWeights(directory, &*config, WeightOptionsOf(options), pool);
-  if (!weights.ok()) return weights.status();
+  QT_ASSIGN_OR_RETURN(ModelConfig config, CheckedConfig(directory, options));
+  QT_ASSIGN_OR_RETURN(ModelWeights weights,
+                      DescribeWeights(directory, &config, WeightOptionsOf(options), pool));
   std::unique_ptr<PackedModel> model =
-      MakeModel(*std::move(config), options, *std::move(weights), pool);
-  if (absl::Status status = model->Measure(); !status.ok()) return status;
+      MakeModel(std::move(config), options, std::move(weights), pool);
+  QT_RETURN_IF_ERROR(model->Measure());
   return model->memory();
 }
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/attention/attention.h"
+#include "kernels/base/status_macros.h"
 #include "kernels/ops/norm.h"
 #include "kernels/sampling/log_prob.h"
 
@@ -58,23 +59,17 @@ StepShape PackedModel::InitialShape() const {
 }
 
 absl::Status PackedModel::Allocate() {
-  if (absl::Status status = Measure(); !status.ok()) return status;
+  QT_RETURN_IF_ERROR(Measure());
   if (config_.has_decoder()) {
-    if (absl::Status status = step_.Reserve(InitialShape()); !status.ok()) return status;
+    QT_RETURN_IF_ERROR(step_.Reserve(InitialShape()));
   }
-  absl::StatusOr<Buffer> pages = stream_.Allocate(memory_.cache);
-  if (!pages.ok()) return pages.status();
-  pages_ = *std::move(pages);
+  QT_ASSIGN_OR_RETURN(pages_, stream_.Allocate(memory_.cache));
   cache_.data = pages_.data();
   Carver workspace_size(nullptr), arrays_size(nullptr);
   Carve(workspace_size);
   CarveArrays(arrays_size);
-  absl::StatusOr<Buffer> workspace = stream_.Allocate(workspace_size.used_bytes());
-  if (!workspace.ok()) return workspace.status();
-  workspace_ = *std::move(workspace);
-  absl::StatusOr<Buffer> arrays = stream_.AllocatePinned(arrays_size.used_bytes());
-  if (!arrays.ok()) return arrays.status();
-  arrays_ = *std::move(arrays);
+  QT_ASSIGN_OR_RETURN(workspace_, stream_.Allocate(workspace_size.used_bytes()));
+  QT_ASSIGN_OR_RETURN(arrays_, stream_.AllocatePinned(arrays_size.used_bytes()));
   Carver workspace_carver(workspace_.data()), arrays_carver(arrays_.data());
   Carve(workspace_carver);
   CarveArrays(arrays_carver);

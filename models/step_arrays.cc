@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "kernels/base/status_macros.h"
 
 namespace quintet {
 namespace {
@@ -111,9 +112,7 @@ int64_t StepArrays::BlockBytes(const StepShape& shape) { return BlockLayout(null
 absl::Status StepArrays::Reserve(const StepShape& shape) {
   const int64_t bytes = BlockBytes(shape);
   if (bytes <= block_.bytes()) return absl::OkStatus();
-  absl::StatusOr<Buffer> block = stream_->AllocatePinned(bytes);
-  if (!block.ok()) return block.status();
-  block_ = *std::move(block);
+  QT_ASSIGN_OR_RETURN(block_, stream_->AllocatePinned(bytes));
   return absl::OkStatus();
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
 #include "models/model.h"
 
 namespace quintet {
@@ -143,9 +144,8 @@ absl::StatusOr<std::vector<Stage>> RunSample(const std::string& directory, LoadO
   options.limits.max_step_sequences = 2;
   options.limits.page_size = kPageSize;
   options.limits.cache_pages = 4 * kSlotsPerSequence / kPageSize;
-  absl::StatusOr<std::unique_ptr<Model>> model = Model::Load(directory, options, pool);
-  if (!model.ok()) return model.status();
-  return SampleRun(model->get()).Run();
+  QT_ASSIGN_OR_RETURN(std::unique_ptr<Model> model, Model::Load(directory, options, pool));
+  return SampleRun(model.get()).Run();
 }
 
 double RelativeError(const std::vector<float>& result, const std::vector<float>& source) {
@@ -165,18 +165,16 @@ absl::StatusOr<std::vector<StageError>> CompareModels(const VerifyOptions& optio
                                                       ThreadPool* pool) {
   LoadOptions load;
   load.follow_symlinks = options.follow_symlinks;
-  absl::StatusOr<std::vector<Stage>> source = RunSample(options.source, load, pool);
-  if (!source.ok()) return source.status();
+  QT_ASSIGN_OR_RETURN(std::vector<Stage> source, RunSample(options.source, load, pool));
   load.follow_symlinks = false;
   load.weights = options.result_weights;
-  absl::StatusOr<std::vector<Stage>> result = RunSample(options.result, load, pool);
-  if (!result.ok()) return result.status();
-  if (source->size() != result->size()) {
+  QT_ASSIGN_OR_RETURN(std::vector<Stage> result, RunSample(options.result, load, pool));
+  if (source.size() != result.size()) {
     return absl::FailedPreconditionError("the two models have different layers");
   }
   std::vector<StageError> errors;
-  for (size_t i = 0; i < source->size(); ++i) {
-    const Stage &a = (*result)[i], &b = (*source)[i];
+  for (size_t i = 0; i < source.size(); ++i) {
+    const Stage &a = result[i], &b = source[i];
     if (a.name != b.name || a.values.size() != b.values.size()) {
       return absl::FailedPreconditionError(
           absl::StrCat(b.name, ": the two models have different shapes"));

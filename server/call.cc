@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/clock.h"
 #include "kernels/base/out_of_memory.h"
+#include "kernels/base/status_macros.h"
 #include "server/handlers.h"
 #include "server/message_bytes.h"
 
@@ -135,17 +136,15 @@ void Call::Start(const v1::CallOptions& options, const CallSize& size) {
 }
 
 absl::Status Call::Admit(const CallSize& size) {
-  if (absl::Status status = CheckCallOptions(options_); !status.ok()) return status;
+  QT_RETURN_IF_ERROR(CheckCallOptions(options_));
   const Priority highest = rpc_->max_priority();
   if (options_.priority() == v1::PRIORITY_UNSPECIFIED) {
     priority_ = std::min(Priority::kNormal, highest);
   } else {
     priority_ = PriorityFromProto(options_.priority());
-    if (absl::Status status = CheckPriority(priority_, highest); !status.ok()) return status;
+    QT_RETURN_IF_ERROR(CheckPriority(priority_, highest));
   }
-  absl::StatusOr<ModelHost*> host = context_->Find(options_.model());
-  if (!host.ok()) return host.status();
-  host_ = *host;
+  QT_ASSIGN_OR_RETURN(host_, context_->Find(options_.model()));
   if (!host_->ready()) {
     const bool loading = host_->state() == ModelHost::State::kLoading;
     return absl::UnavailableError(loading ? "the model is loading" : "the server is shutting down");

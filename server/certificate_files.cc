@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
 #include "openssl/err.h"
 #include "openssl/pem.h"
 #include "openssl/x509.h"
@@ -80,7 +81,7 @@ std::string PathOf(int fd) { return fd < 0 ? "" : absl::StrCat("/proc/self/fd/",
 
 absl::StatusOr<std::unique_ptr<CertificateFiles>> CertificateFiles::Open(const Paths& paths) {
   std::unique_ptr<CertificateFiles> files(new CertificateFiles(paths));
-  if (absl::Status status = files->Refresh(); !status.ok()) return status;
+  QT_RETURN_IF_ERROR(files->Refresh());
   return files;
 }
 
@@ -93,16 +94,12 @@ CertificateFiles::~CertificateFiles() {
 absl::StatusOr<CertificateFiles::Texts> CertificateFiles::Read() const {
   constexpr char kCert[] = "--tls-cert", kKey[] = "--tls-key", kClientCa[] = "--tls-client-ca";
   Texts texts;
-  absl::StatusOr<std::string> text = ReadText(kCert, paths_.cert);
-  if (!text.ok()) return text.status();
-  texts.cert = *std::move(text);
+  QT_ASSIGN_OR_RETURN(texts.cert, ReadText(kCert, paths_.cert));
   const Certificate certificate = FirstCertificate(texts.cert);
   if (certificate == nullptr)
     return InvalidFile(kCert, paths_.cert, "expected certificates in PEM");
 
-  text = ReadText(kKey, paths_.key);
-  if (!text.ok()) return text.status();
-  texts.key = *std::move(text);
+  QT_ASSIGN_OR_RETURN(texts.key, ReadText(kKey, paths_.key));
   const Key key(PEM_read_bio_PrivateKey(Memory(texts.key).get(), nullptr, NoPassword, nullptr),
                 EVP_PKEY_free);
   if (key == nullptr)
@@ -113,9 +110,7 @@ absl::StatusOr<CertificateFiles::Texts> CertificateFiles::Read() const {
   }
 
   if (paths_.client_ca.empty()) return texts;
-  text = ReadText(kClientCa, paths_.client_ca);
-  if (!text.ok()) return text.status();
-  texts.client_ca = *std::move(text);
+  QT_ASSIGN_OR_RETURN(texts.client_ca, ReadText(kClientCa, paths_.client_ca));
   if (FirstCertificate(texts.client_ca) == nullptr) {
     return InvalidFile(kClientCa, paths_.client_ca, "expected certificates in PEM");
   }
@@ -123,16 +118,15 @@ absl::StatusOr<CertificateFiles::Texts> CertificateFiles::Read() const {
 }
 
 absl::Status CertificateFiles::Refresh() {
-  absl::StatusOr<Texts> texts = Read();
-  if (!texts.ok()) return texts.status();
-  if (*texts == texts_) return absl::OkStatus();
-  absl::Status status = Replace(texts->cert, &cert_fd_);
-  if (status.ok()) status = Replace(texts->key, &key_fd_);
-  if (status.ok() && !paths_.client_ca.empty()) {
-    status = Replace(texts->client_ca, &client_ca_fd_);
+  QT_ASSIGN_OR_RETURN(Texts texts, Read());
+  if (texts == texts_) return absl::OkStatus();
+  QT_RETURN_IF_ERROR(Replace(texts.cert, &cert_fd_));
+  QT_RETURN_IF_ERROR(Replace(texts.key, &key_fd_));
+  if (!paths_.client_ca.empty()) {
+    QT_RETURN_IF_ERROR(Replace(texts.client_ca, &client_ca_fd_));
   }
-  if (status.ok()) texts_ = *std::move(texts);
-  return status;
+  texts_ = std::move(texts);
+  return absl::OkStatus();
 }
 
 CertificateFiles::Paths CertificateFiles::copies() const {

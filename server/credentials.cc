@@ -2,6 +2,7 @@
 
 #include "grpcpp/security/tls_certificate_provider.h"
 #include "grpcpp/security/tls_credentials_options.h"
+#include "kernels/base/status_macros.h"
 #include "server/address.h"
 
 namespace quintet {
@@ -12,8 +13,7 @@ constexpr unsigned kRefreshSeconds = 1;
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CertificateFiles>> OpenCertificates(const ServerOptions& options) {
-  const absl::StatusOr<Address> address = ParseAddress("--listen", options.listen);
-  if (!address.ok()) return address.status();
+  QT_ASSIGN_OR_RETURN(const Address address, ParseAddress("--listen", options.listen));
   if (options.tls_cert.empty() != options.tls_key.empty()) {
     return absl::InvalidArgumentError("--tls-cert and --tls-key: give both or none");
   }
@@ -23,7 +23,7 @@ absl::StatusOr<std::unique_ptr<CertificateFiles>> OpenCertificates(const ServerO
   if (!options.tls_client_ca.empty()) {
     return absl::InvalidArgumentError("--tls-client-ca: needs --tls-cert and --tls-key");
   }
-  if (!IsLoopback(*address) && !options.allow_plaintext) {
+  if (!IsLoopback(address) && !options.allow_plaintext) {
     return absl::InvalidArgumentError(
         "--listen: an address other than loopback needs --tls-cert and --tls-key, or "
         "--allow-plaintext");

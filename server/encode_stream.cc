@@ -3,6 +3,7 @@
 #include <new>
 #include <utility>
 
+#include "kernels/base/status_macros.h"
 #include "server/handlers.h"
 
 namespace quintet {
@@ -26,11 +27,11 @@ class EncodeStream::Item final : public Call {
     return EncodeResponseBound(request_.input(), request_.options(), host(), input_limits());
   }
   absl::StatusOr<std::vector<Request>> Prepare() override {
-    absl::StatusOr<Request> request = EncodeRequestOf(
-        request_.input(), request_.options(), request_.call(), host(), input_limits(), "input");
-    if (!request.ok()) return request.status();
+    QT_ASSIGN_OR_RETURN(Request request,
+                        EncodeRequestOf(request_.input(), request_.options(), request_.call(),
+                                        host(), input_limits(), "input"));
     std::vector<Request> requests;
-    requests.push_back(*std::move(request));
+    requests.push_back(std::move(request));
     return requests;
   }
   absl::Status Respond(std::vector<Result> results) override {

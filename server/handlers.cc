@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/answer_spans.h"
+#include "kernels/base/status_macros.h"
 
 namespace quintet {
 namespace {
@@ -121,22 +122,21 @@ absl::StatusOr<std::vector<Request>> GenerateRequests(const v1::GenerateRequest&
                                                       const ModelHost& host,
                                                       const InputLimits& limits, bool stream) {
   const Tokenizer* tokenizer = host.tokenizer();
-  absl::StatusOr<std::vector<int32_t>> ids =
-      TokenizeInput(proto.input(), proto.call(), tokenizer, limits, "input");
-  if (!ids.ok()) return ids.status();
-  absl::StatusOr<DecodingRequest> decoding = DecodingFromProto(proto.decoding(), tokenizer, limits);
-  if (!decoding.ok()) return decoding.status();
-  if (decoding->do_sample.value_or(host.defaults().do_sample.value_or(false)) &&
-      !decoding->seed.has_value()) {
+  QT_ASSIGN_OR_RETURN(std::vector<int32_t> ids,
+                      TokenizeInput(proto.input(), proto.call(), tokenizer, limits, "input"));
+  QT_ASSIGN_OR_RETURN(DecodingRequest decoding,
+                      DecodingFromProto(proto.decoding(), tokenizer, limits));
+  if (decoding.do_sample.value_or(host.defaults().do_sample.value_or(false)) &&
+      !decoding.seed.has_value()) {
     static thread_local absl::BitGen random;
-    decoding->seed = absl::Uniform<uint64_t>(random);
+    decoding.seed = absl::Uniform<uint64_t>(random);
   }
   Request request;
   absl::StatusOr<DecodingOptions> options =
-      ResolveDecoding(*decoding, host.defaults(), host.config(), host.options().decoding, *ids);
+      ResolveDecoding(decoding, host.defaults(), host.config(), host.options().decoding, ids);
   if (!options.ok()) return UnderDecoding(options.status());
   request.kind = RequestKind::kGenerate;
-  request.input = *std::move(ids);
+  request.input = std::move(ids);
   request.decoding = *std::move(options);
   request.stream = stream;
   request.skip_special_tokens =
@@ -184,10 +184,7 @@ absl::StatusOr<Request> EncodeRequestOf(const v1::Input& input, const v1::Encode
   if (!v1::VectorType_IsValid(options.vector_type())) {
     return UnknownEnumValue("options.vector_type", options.vector_type(), v1::VectorType_MAX);
   }
-  absl::StatusOr<std::vector<int32_t>> ids =
-      TokenizeInput(input, call, host.tokenizer(), limits, field);
-  if (!ids.ok()) return ids.status();
-  request.input = *std::move(ids);
+  QT_ASSIGN_OR_RETURN(request.input, TokenizeInput(input, call, host.tokenizer(), limits, field));
   request.normalize = options.normalize();
   return request;
 }
@@ -204,15 +201,13 @@ absl::StatusOr<std::vector<Request>> ScoreRequests(const v1::ScoreRequest& proto
   request.top_logprobs = static_cast<int32_t>(proto.top_logprobs());
   request.sliding_window = proto.sliding_window();
   request.prefix_lm = proto.prefix_lm();
-  absl::StatusOr<std::vector<int32_t>> ids =
-      TokenizeInput(proto.input(), proto.call(), host.tokenizer(), limits, "input");
-  if (!ids.ok()) return ids.status();
-  request.input = *std::move(ids);
+  QT_ASSIGN_OR_RETURN(
+      request.input, TokenizeInput(proto.input(), proto.call(), host.tokenizer(), limits, "input"));
   for (int i = 0; i < proto.targets_size(); ++i) {
-    absl::StatusOr<std::vector<int32_t>> target = TokenizeInput(
-        proto.targets(i), proto.call(), host.tokenizer(), limits, absl::StrCat("targets[", i, "]"));
-    if (!target.ok()) return target.status();
-    request.targets.push_back(*std::move(target));
+    QT_ASSIGN_OR_RETURN(std::vector<int32_t> target,
+                        TokenizeInput(proto.targets(i), proto.call(), host.tokenizer(), limits,
+                                      absl::StrCat("targets[", i, "]")));
+    request.targets.push_back(std::move(target));
   }
   std::vector<Request> requests;
   requests.push_back(std::move(request));
@@ -271,24 +266,24 @@ absl::StatusOr<std::vector<Request>> ClassifyHandler::Prepare(const v1::Classify
   std::vector<Request> requests;
   for (int i = 0; i < proto.inputs_size(); ++i) {
     const v1::Input& input = proto.inputs(i);
-    absl::StatusOr<std::vector<int32_t>> ids = TokenizeInput(
-        input, proto.call(), host.tokenizer(), limits, absl::StrCat("inputs[", i, "]"));
-    if (!ids.ok()) return ids.status();
+    QT_ASSIGN_OR_RETURN(std::vector<int32_t> ids,
+                        TokenizeInput(input, proto.call(), host.tokenizer(), limits,
+                                      absl::StrCat("inputs[", i, "]")));
     if (questions) {
-      absl::Status status = AddContext(proto, host, limits, &*ids);
-      if (!status.ok()) return status;
+      QT_RETURN_IF_ERROR(AddContext(proto, host, limits, &ids));
     } else {
       items_.emplace_back();
       if (input.content_case() == v1::Input::kText) {
-        auto spans = host.tokenizer()->EncodeWithSpans(input.text(), WithSpecials(proto.call()));
-        if (!spans.ok()) return spans.status();
-        items_.back().spans = TruncateSpans(*std::move(spans), *ids);
+        QT_ASSIGN_OR_RETURN(
+            std::vector<TokenSpan> spans,
+            host.tokenizer()->EncodeWithSpans(input.text(), WithSpecials(proto.call())));
+        items_.back().spans = TruncateSpans(std::move(spans), ids);
       }
     }
     Request request;
     request.kind = RequestKind::kClassify;
-    items_.back().ids = *ids;
-    request.input = *std::move(ids);
+    items_.back().ids = ids;
+    request.input = std::move(ids);
     requests.push_back(std::move(request));
   }
   return requests;
@@ -371,7 +366,7 @@ absl::Status WriteTokens(const v1::TokenizeRequest& proto, const ModelHost& host
   if (!spans.ok())
     return absl::InvalidArgumentError(absl::StrCat("text: ", spans.status().message()));
   const int64_t bytes = kTokenBytes * static_cast<int64_t>(spans->size());
-  if (absl::Status status = reserve(bytes); !status.ok()) return status;
+  QT_RETURN_IF_ERROR(reserve(bytes));
   response->mutable_tokens()->Reserve(static_cast<int>(spans->size()));
   for (const TokenSpan& span : *spans) {
     v1::Token* token = response->add_tokens();
@@ -401,8 +396,7 @@ absl::Status WriteText(const v1::DetokenizeRequest& proto, const ModelHost& host
   // Copies of the text: growing string, decoded text, message, serialized message.
   constexpr int64_t kTextForms = 4;
   const int64_t id_bytes = static_cast<int64_t>(ids.size() * sizeof(int32_t));
-  if (absl::Status status = reserve(id_bytes + kTextForms * text_bytes); !status.ok())
-    return status;
+  QT_RETURN_IF_ERROR(reserve(id_bytes + kTextForms * text_bytes));
   response->set_text(host.tokenizer()->Decode(
       ids, OrTrue(proto.has_skip_special_tokens(), proto.skip_special_tokens())));
   return absl::OkStatus();

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/base/status_macros.h"
 #include "server/metrics_text.h"
 
 namespace quintet {
@@ -41,17 +42,14 @@ absl::Status HttpEndpoints::Listen() {
                     [this](const HttpRequest& request) { return Metrics(request); }});
   HttpServer::Options options;
   options.listen = options_.listen;
-  absl::StatusOr<std::unique_ptr<HttpServer>> server =
-      HttpServer::Start(std::move(options), std::move(routes));
-  if (!server.ok()) return server.status();
-  server_ = *std::move(server);
+  QT_ASSIGN_OR_RETURN(server_, HttpServer::Start(std::move(options), std::move(routes)));
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<HttpEndpoints>> HttpEndpoints::Start(
     Options options, prometheus::Registry* registry) {
   std::unique_ptr<HttpEndpoints> endpoints(new HttpEndpoints(std::move(options), registry));
-  if (absl::Status status = endpoints->Listen(); !status.ok()) return status;
+  QT_RETURN_IF_ERROR(endpoints->Listen());
   return endpoints;
 }
 

@@ -27,6 +27,7 @@
 #include "boost/asio/post.hpp"
 #include "boost/asio/thread_pool.hpp"
 #include "boost/beast/http/error.hpp"
+#include "kernels/base/status_macros.h"
 #include "server/address.h"
 #include "server/http_message.h"
 
@@ -292,11 +293,10 @@ error_code BeastServer::Open(const tcp::endpoint& endpoint) {
 }
 
 absl::Status BeastServer::Listen() {
-  const absl::StatusOr<Address> address = ParseAddress(kFlag, options_.listen);
-  if (!address.ok()) return address.status();
+  QT_ASSIGN_OR_RETURN(const Address address, ParseAddress(kFlag, options_.listen));
   error_code error;
   const auto found =
-      tcp::resolver(io_).resolve(address->host, absl::StrCat(address->port),
+      tcp::resolver(io_).resolve(address.host, absl::StrCat(address.port),
                                  tcp::resolver::passive | tcp::resolver::numeric_service, error);
   if (error) return ListenError(kFlag, options_.listen, error.message());
   for (const auto& one : found) {
@@ -589,7 +589,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(Options options,
   const std::string listen = options.listen;
   try {
     auto server = std::make_unique<BeastServer>(std::move(options), std::move(routes));
-    if (absl::Status status = server->Listen(); !status.ok()) return status;
+    QT_RETURN_IF_ERROR(server->Listen());
     server->StartThread();
     return server;
   } catch (const std::exception& error) {  // no thread, descriptor or memory is left

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
 #include "server/address.h"
 #include "spdlog/spdlog.h"
 
@@ -63,14 +64,13 @@ Listener::Socket::~Socket() {
 Listener::~Listener() { Stop(); }
 
 absl::Status Listener::Bind(const std::string& text) {
-  const absl::StatusOr<Address> address = ParseAddress(kFlag, text);
-  if (!address.ok()) return address.status();
+  QT_ASSIGN_OR_RETURN(const Address address, ParseAddress(kFlag, text));
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
   addrinfo* found = nullptr;
   const int error =
-      getaddrinfo(address->host.c_str(), absl::StrCat(address->port).c_str(), &hints, &found);
+      getaddrinfo(address.host.c_str(), absl::StrCat(address.port).c_str(), &hints, &found);
   if (error != 0) return ListenError(kFlag, text, gai_strerror(error));
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, freeaddrinfo);
   for (addrinfo* one = found; one != nullptr; one = one->ai_next) {

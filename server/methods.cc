@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
 #include "server/encode_stream.h"
 #include "server/generate_stream.h"
 #include "server/handlers.h"
@@ -48,15 +49,13 @@ class EncodeCall final : public UnaryCall<v1::EncodeRequest, v1::EncodeResponse>
     return EncodeResponseBound(request_.inputs(), request_.options(), host(), input_limits());
   }
   absl::StatusOr<std::vector<Request>> Prepare() override {
-    if (absl::Status s = CheckCount("inputs", request_.inputs_size(), kMaxInputs); !s.ok())
-      return s;
+    QT_RETURN_IF_ERROR(CheckCount("inputs", request_.inputs_size(), kMaxInputs));
     std::vector<Request> requests;
     for (int i = 0; i < request_.inputs_size(); ++i) {
-      absl::StatusOr<Request> one =
-          EncodeRequestOf(request_.inputs(i), request_.options(), request_.call(), host(),
-                          input_limits(), absl::StrCat("inputs[", i, "]"));
-      if (!one.ok()) return one.status();
-      requests.push_back(*std::move(one));
+      QT_ASSIGN_OR_RETURN(Request one,
+                          EncodeRequestOf(request_.inputs(i), request_.options(), request_.call(),
+                                          host(), input_limits(), absl::StrCat("inputs[", i, "]")));
+      requests.push_back(std::move(one));
     }
     return requests;
   }
@@ -77,8 +76,7 @@ class ScoreCall final : public UnaryCall<v1::ScoreRequest, v1::ScoreResponse> {
     return {1, SizeOf(request.input()) + SizeOf(request.targets())};
   }
   absl::StatusOr<std::vector<Request>> Prepare() override {
-    if (absl::Status s = CheckCount("targets", request_.targets_size(), kMaxTargets); !s.ok())
-      return s;
+    QT_RETURN_IF_ERROR(CheckCount("targets", request_.targets_size(), kMaxTargets));
     return ScoreRequests(request_, host(), input_limits());
   }
   void Write(const std::vector<Result>& results, v1::ScoreResponse* response) override {
@@ -97,8 +95,7 @@ class ClassifyCall final : public UnaryCall<v1::ClassifyRequest, v1::ClassifyRes
             SizeOf(request.inputs()) + SizeOf(request.pairs())};
   }
   absl::StatusOr<std::vector<Request>> Prepare() override {
-    if (absl::Status s = CheckCount("inputs", request_.inputs_size(), kMaxInputs); !s.ok())
-      return s;
+    QT_RETURN_IF_ERROR(CheckCount("inputs", request_.inputs_size(), kMaxInputs));
     return answers_.Prepare(request_, host(), input_limits());
   }
   void Write(const std::vector<Result>& results, v1::ClassifyResponse* response) override {
@@ -124,8 +121,7 @@ class TokenizeCall final : public UnaryCall<v1::TokenizeRequest, v1::TokenizeRes
   int64_t ResponseBound() override { return TokenizeResponseBound(request_.text()); }
   absl::StatusOr<std::vector<Request>> Prepare() override {
     const auto reserve = [this](int64_t bytes) { return ReserveMemory(bytes); };
-    absl::Status status = WriteTokens(request_, host(), input_limits(), reserve, &response_);
-    if (!status.ok()) return status;
+    QT_RETURN_IF_ERROR(WriteTokens(request_, host(), input_limits(), reserve, &response_));
     return std::vector<Request>();
   }
   void Write(const std::vector<Result>&, v1::TokenizeResponse* response) override {
@@ -146,8 +142,7 @@ class DetokenizeCall final : public UnaryCall<v1::DetokenizeRequest, v1::Detoken
   }
   absl::StatusOr<std::vector<Request>> Prepare() override {
     const auto reserve = [this](int64_t bytes) { return ReserveMemory(bytes); };
-    absl::Status status = WriteText(request_, host(), reserve, &response_);
-    if (!status.ok()) return status;
+    QT_RETURN_IF_ERROR(WriteText(request_, host(), reserve, &response_));
     return std::vector<Request>();
   }
   void Write(const std::vector<Result>&, v1::DetokenizeResponse* response) override {

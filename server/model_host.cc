@@ -8,6 +8,7 @@
 #include "engine/clock.h"
 #include "engine/warm_up.h"
 #include "kernels/base/out_of_memory.h"
+#include "kernels/base/status_macros.h"
 #include "spdlog/spdlog.h"
 
 namespace quintet {
@@ -48,27 +49,21 @@ absl::StatusOr<ModelHostMemory> ModelHost::ReadFiles() {
   } else if (!absl::IsNotFound(tokenizer.status())) {
     return tokenizer.status();
   }
-  absl::StatusOr<GenerationDefaults> defaults = ReadGenerationDefaults(options_.directory);
-  if (!defaults.ok()) return defaults.status();
-  defaults_ = *std::move(defaults);
-  if (absl::Status status = CheckDefaults(); !status.ok()) return status;
+  QT_ASSIGN_OR_RETURN(defaults_, ReadGenerationDefaults(options_.directory));
+  QT_RETURN_IF_ERROR(CheckDefaults());
   load_ = options_.load;
   if (options_.gpu >= 0) {
-    absl::StatusOr<std::unique_ptr<Device>> device = Device::Open(options_.gpu);
-    if (!device.ok()) return device.status();
-    device_ = *std::move(device);
+    QT_ASSIGN_OR_RETURN(device_, Device::Open(options_.gpu));
     load_.device = device_.get();
   }
-  const absl::Status planned = PlanMemory(options_.directory, options_.memory, &load_, pool_);
-  if (!planned.ok()) return planned;
-  const absl::StatusOr<MemoryPlan> plan = MeasureMemory(options_.directory, load_, pool_);
-  if (!plan.ok()) return plan.status();
-  if (load_.device != nullptr) metrics_->SetGpuMemory(*plan);
+  QT_RETURN_IF_ERROR(PlanMemory(options_.directory, options_.memory, &load_, pool_));
+  QT_ASSIGN_OR_RETURN(const MemoryPlan plan, MeasureMemory(options_.directory, load_, pool_));
+  if (load_.device != nullptr) metrics_->SetGpuMemory(plan);
   ModelHostMemory memory;
-  memory.weights_bytes = plan->host_weights;
-  memory.cache_bytes = plan->host_cache;
-  memory.workspace_bytes = plan->host_workspace;
-  memory.loading_bytes = plan->host_loading;
+  memory.weights_bytes = plan.host_weights;
+  memory.cache_bytes = plan.host_cache;
+  memory.workspace_bytes = plan.host_workspace;
+  memory.loading_bytes = plan.host_loading;
   memory.encoder_cache_bytes = options_.engine.encoder_cache_bytes;
   return memory;
 }
@@ -97,25 +92,19 @@ absl::Status ModelHost::CheckDefaults() const {
 }
 
 absl::Status ModelHost::LoadEngine(int64_t encoder_cache_bytes) {
-  absl::StatusOr<std::unique_ptr<Model>> model =
-      options_.load_model(options_.directory, load_, pool_);
-  if (!model.ok()) return model.status();
-  model_ = *std::move(model);
+  QT_ASSIGN_OR_RETURN(model_, options_.load_model(options_.directory, load_, pool_));
   if (!config().logit_scale_warning.empty()) {
     spdlog::warn("model {}: {}", options_.name, config().logit_scale_warning);
   }
-  const absl::Status warm = WarmUp(
-      model_.get(), [](absl::string_view problem) { spdlog::warn("{}", std::string(problem)); });
-  if (!warm.ok()) return warm;
+  QT_RETURN_IF_ERROR(WarmUp(
+      model_.get(), [](absl::string_view problem) { spdlog::warn("{}", std::string(problem)); }));
   EngineLimits limits = options_.engine;
   limits.encoder_cache_bytes = encoder_cache_bytes;
   // Admission control decides; the limits of the engine must not reject an admitted request.
   limits.max_queue_requests = Admission::WithShares(limits.max_queue_requests);
   limits.max_queue_tokens = Admission::WithShares(limits.max_queue_tokens);
-  absl::StatusOr<std::unique_ptr<Engine>> engine =
-      Engine::Create(model_.get(), tokenizer_.get(), limits, MonotonicMicros, metrics_.get());
-  if (!engine.ok()) return engine.status();
-  engine_ = *std::move(engine);
+  QT_ASSIGN_OR_RETURN(engine_, Engine::Create(model_.get(), tokenizer_.get(), limits,
+                                              MonotonicMicros, metrics_.get()));
   metrics_->Loaded(model_->limits().page_size, model_->limits().cache_pages);
   weights_hash_ = std::make_unique<WeightsHash>(options_.directory, options_.load.follow_symlinks);
   thread_ = std::thread([this] { RunEngine(); });

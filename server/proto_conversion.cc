@@ -6,6 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
 #include "kernels/base/tensor.h"
 
 namespace quintet {
@@ -135,10 +136,7 @@ absl::StatusOr<std::vector<int32_t>> TokenizeInput(const v1::Input& input,
     case v1::Input::CONTENT_NOT_SET:
       return InvalidField(field, "must hold text or token_ids");
     case v1::Input::kTokenIds: {
-      if (absl::Status s =
-              CheckIds(input.token_ids().ids(), limits.vocab, field + ".token_ids.ids");
-          !s.ok())
-        return s;
+      QT_RETURN_IF_ERROR(CheckIds(input.token_ids().ids(), limits.vocab, field + ".token_ids.ids"));
       ids.assign(input.token_ids().ids().begin(), input.token_ids().ids().end());
       break;
     }
@@ -192,8 +190,7 @@ absl::StatusOr<DecodingRequest> DecodingFromProto(const v1::DecodingOptions& dec
   DecodingRequest to;
   ReadScalars(decoding, &to);
   if (decoding.has_early_stopping()) {
-    if (absl::Status s = ReadEarlyStopping(decoding.early_stopping(), &to.early_stopping); !s.ok())
-      return s;
+    QT_RETURN_IF_ERROR(ReadEarlyStopping(decoding.early_stopping(), &to.early_stopping));
   }
   to.suppress_tokens = Copy(decoding.suppress_tokens());
   to.begin_suppress_tokens = Copy(decoding.begin_suppress_tokens());
@@ -205,10 +202,9 @@ absl::StatusOr<DecodingRequest> DecodingFromProto(const v1::DecodingOptions& dec
   if (decoding.has_decoder_prefix()) {
     v1::CallOptions prefix_call;
     prefix_call.set_add_special_tokens(false);
-    absl::StatusOr<std::vector<int32_t>> prefix = TokenizeInput(
-        decoding.decoder_prefix(), prefix_call, tokenizer, limits, "decoding.decoder_prefix");
-    if (!prefix.ok()) return prefix.status();
-    to.decoder_prefix = *std::move(prefix);
+    QT_ASSIGN_OR_RETURN(to.decoder_prefix,
+                        TokenizeInput(decoding.decoder_prefix(), prefix_call, tokenizer, limits,
+                                      "decoding.decoder_prefix"));
   }
   return to;
 }

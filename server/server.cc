@@ -19,6 +19,7 @@
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/resource_quota.h"
 #include "kernels/base/out_of_memory.h"
+#include "kernels/base/status_macros.h"
 #include "models/tokenizers/unicode.h"
 #include "server/address.h"
 #include "server/certificate_files.h"
@@ -138,12 +139,10 @@ absl::Status CheckNames(const std::vector<HostOptions>& models) {
 }
 
 absl::Status ServerProcess::Start() {
-  if (absl::Status status = CheckNames(options_.models); !status.ok()) return status;
-  absl::StatusOr<std::unique_ptr<CertificateFiles>> certificates = OpenCertificates(options_);
-  if (!certificates.ok()) return certificates.status();
-  certificates_ = *std::move(certificates);
+  QT_RETURN_IF_ERROR(CheckNames(options_.models));
+  QT_ASSIGN_OR_RETURN(certificates_, OpenCertificates(options_));
   if (!options_.api_key_file.empty()) {
-    if (absl::Status status = api_keys_.Load(options_.api_key_file); !status.ok()) return status;
+    QT_RETURN_IF_ERROR(api_keys_.Load(options_.api_key_file));
     context_.api_keys = &api_keys_;
   }
   preparation_ = std::make_unique<Executor>(ExecutorOptions{
@@ -166,7 +165,7 @@ absl::Status ServerProcess::Start() {
   service_ = std::make_unique<RpcService>(&context_, options_.client_timeouts);
   service_->Add(InferenceMethods(&context_));
   service_->Add(HealthMethods(&health_));
-  if (absl::Status status = ListenHttp(); !status.ok()) return status;
+  QT_RETURN_IF_ERROR(ListenHttp());
   LogGrpcRelease(options_.listen);
   return ListenGrpc();
 }
@@ -183,15 +182,12 @@ absl::Status ServerProcess::ListenHttp() {
   };
   http.healthy = [this] { return Healthy(); };
   http.ready = [this] { return health_.serving(); };
-  absl::StatusOr<std::unique_ptr<HttpEndpoints>> endpoints =
-      HttpEndpoints::Start(std::move(http), &registry_);
-  if (!endpoints.ok()) return endpoints.status();
-  http_ = *std::move(endpoints);
+  QT_ASSIGN_OR_RETURN(http_, HttpEndpoints::Start(std::move(http), &registry_));
   return absl::OkStatus();
 }
 
 absl::Status ServerProcess::ListenGrpc() {
-  if (absl::Status status = listener_.Bind(options_.listen); !status.ok()) return status;
+  QT_RETURN_IF_ERROR(listener_.Bind(options_.listen));
   const absl::StatusOr<Address> address = ParseAddress("--listen", options_.listen);
   if (address.ok() && IsLoopback(*address)) {
     service_->Add(ReflectionMethods({kServiceName, "grpc.health.v1.Health"}));
@@ -248,13 +244,12 @@ absl::Status ServerProcess::LoadModels() {
     if (!memory.ok()) return named(*host, memory.status());
     models.push_back(*memory);
   }
-  absl::StatusOr<ServerMemoryPlan> plan =
-      PlanServerMemory(ReadProcessMemory(), models, options_.max_message_bytes);
-  if (!plan.ok()) return plan.status();
-  spdlog::info("{}", plan->summary);
-  memory_.SetLimit(plan->request_budget_bytes);
+  QT_ASSIGN_OR_RETURN(ServerMemoryPlan plan,
+                      PlanServerMemory(ReadProcessMemory(), models, options_.max_message_bytes));
+  spdlog::info("{}", plan.summary);
+  memory_.SetLimit(plan.request_budget_bytes);
   for (size_t i = 0; i < hosts_.size(); ++i) {
-    const absl::Status status = hosts_[i]->Load(plan->encoder_cache_bytes[i]);
+    const absl::Status status = hosts_[i]->Load(plan.encoder_cache_bytes[i]);
     if (!status.ok()) return named(*hosts_[i], status);
     spdlog::info("model {} is loaded", hosts_[i]->options().name);
   }

@@ -3,6 +3,8 @@
 #include <new>
 #include <utility>
 
+#include "kernels/base/status_macros.h"
+
 namespace quintet {
 namespace {
 
@@ -29,19 +31,16 @@ absl::StatusOr<std::shared_ptr<Rpc>> RpcService::Open(grpc::GenericCallbackServe
   const auto found = methods_.find(rpc->method());
   Priority max_priority = Priority::kHigh;
   if (found == methods_.end() || found->second.needs_key) {
-    absl::StatusOr<Priority> allowed = context_->Authorize(*rpc);
-    if (!allowed.ok()) return allowed.status();
-    max_priority = *allowed;
+    QT_ASSIGN_OR_RETURN(max_priority, context_->Authorize(*rpc));
   }
   if (found == methods_.end()) {
     return absl::UnimplementedError("no such method; expected one of quintet.v1.Inference");
   }
   const Method& method = found->second;
-  absl::StatusOr<RpcRegistry::Registration> registration =
-      context_->rpcs.Admit(rpc->peer(), method.long_lived);
-  if (!registration.ok()) return registration.status();
-  auto opened = std::make_shared<Rpc>(rpc, &context_->rpcs, *std::move(registration), timeouts_,
-                                      max_priority);
+  QT_ASSIGN_OR_RETURN(RpcRegistry::Registration registration,
+                      context_->rpcs.Admit(rpc->peer(), method.long_lived));
+  auto opened =
+      std::make_shared<Rpc>(rpc, &context_->rpcs, std::move(registration), timeouts_, max_priority);
   opened->Start(method.make(opened));
   return opened;
 }

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "kernels/base/status_macros.h"
 #include "kernels/runtime/device_waits.h"
 #include "nlohmann/json.hpp"
 #include "tools/conditions.h"
@@ -106,19 +107,15 @@ absl::StatusOr<Request> MakeRequest(const Session& session, const Shape& shape,
     request.pooling = shape.pooling;
     return request;
   }
-  absl::StatusOr<DecodingRequest> described = BuildDecodingRequest(flags, nullptr);
-  if (!described.ok()) return described.status();
-  DecodingRequest decoding = *std::move(described);
+  QT_ASSIGN_OR_RETURN(DecodingRequest decoding, BuildDecodingRequest(flags, nullptr));
   if (decoding.do_sample.value_or(false)) decoding.seed = (*random)();
   decoding.max_new_tokens = shape.new_tokens;
   decoding.num_beams = static_cast<uint32_t>(shape.beams);
   decoding.ignore_eos = true;
   DecodingLimits limits;
   limits.max_input_tokens = static_cast<uint32_t>(shape.input_tokens);
-  absl::StatusOr<DecodingOptions> options =
-      ResolveDecoding(decoding, {}, session.config, limits, request.input);
-  if (!options.ok()) return options.status();
-  request.decoding = *std::move(options);
+  QT_ASSIGN_OR_RETURN(request.decoding,
+                      ResolveDecoding(decoding, {}, session.config, limits, request.input));
   return request;
 }
 
@@ -153,16 +150,14 @@ absl::Status RunOnce(Session& session, const Shape& shape, const DecodingFlags& 
   std::vector<Request> requests;
   auto sink = std::make_shared<CountingSink>();
   for (int64_t i = 0; i < shape.batch; ++i) {
-    absl::StatusOr<Request> request = MakeRequest(session, shape, flags, random);
-    if (!request.ok()) return request.status();
-    request->sink = sink;
-    requests.push_back(*std::move(request));
+    QT_ASSIGN_OR_RETURN(Request request, MakeRequest(session, shape, flags, random));
+    request.sink = sink;
+    requests.push_back(std::move(request));
   }
   const double cpu = CpuMs();
   const auto begin = std::chrono::steady_clock::now();
   for (Request& request : requests) {
-    absl::StatusOr<RequestId> id = session.engine->Submit(std::move(request));
-    if (!id.ok()) return id.status();
+    QT_RETURN_IF_ERROR(session.engine->Submit(std::move(request)).status());
   }
   StepTimer timer(session.device.get(), measurement);
   for (bool more = true; more;) {
@@ -272,9 +267,8 @@ absl::StatusOr<nlohmann::ordered_json> Measure(Session& session, const BenchFlag
   for (const Shape& shape : Shapes(flags)) {
     Measurement measurement;
     for (int64_t i = 0; i < flags.warmup + flags.repetitions; ++i) {
-      absl::Status status = RunOnce(session, shape, flags.decoding, &random,
-                                    i < flags.warmup ? nullptr : &measurement);
-      if (!status.ok()) return status;
+      QT_RETURN_IF_ERROR(RunOnce(session, shape, flags.decoding, &random,
+                                 i < flags.warmup ? nullptr : &measurement));
     }
     report["rows"].push_back(Row(shape, measurement));
     if (text) PrintRow(report["rows"].back());
@@ -288,17 +282,15 @@ absl::StatusOr<nlohmann::ordered_json> Measure(Session& session, const BenchFlag
 absl::Status CheckShapes(const Session& session, const BenchFlags& flags) {
   std::mt19937_64 random(flags.seed);
   for (const Shape& shape : Shapes(flags)) {
-    absl::Status status = MakeRequest(session, shape, flags.decoding, &random).status();
-    if (!status.ok()) return status;
+    QT_RETURN_IF_ERROR(MakeRequest(session, shape, flags.decoding, &random).status());
   }
   return absl::OkStatus();
 }
 
 // Raises the limits in `model` so that the largest shape fits.
 absl::Status MakeRoom(const BenchFlags& flags, ModelFlags* model) {
-  absl::StatusOr<ModelConfig> config = ReadModelConfig(model->model);
-  if (!config.ok()) return config.status();
-  const double token_bytes = 8.0 * static_cast<double>(config->decoder_layers * config->inner());
+  QT_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(model->model));
+  const double token_bytes = 8.0 * static_cast<double>(config.decoder_layers * config.inner());
   for (const Shape& shape : Shapes(flags)) {
     model->max_input_tokens = std::max(model->max_input_tokens, shape.input_tokens);
     model->max_running = std::max(model->max_running, shape.batch * shape.beams);

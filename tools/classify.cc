@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/answer_spans.h"
+#include "kernels/base/status_macros.h"
 #include "tools/flag_values.h"
 #include "tools/line_format.h"
 #include "tools/line_runner.h"
@@ -123,28 +124,25 @@ absl::StatusOr<Question> ReadQuestion(const Session& session, const ClassifyFlag
   }
   Question question;
   if (flags.lines.input == "json") {
-    absl::StatusOr<LineInput> input = ReadInput(session, flags.lines, line);
-    if (!input.ok()) return input.status();
-    const auto pair = input->fields.find("pair");
-    if (pair == input->fields.end() || !pair->is_string()) {
+    QT_ASSIGN_OR_RETURN(LineInput input, ReadInput(session, flags.lines, line));
+    const auto pair = input.fields.find("pair");
+    if (pair == input.fields.end() || !pair->is_string()) {
       return absl::InvalidArgumentError("pair: expected the context as a string");
     }
     question.context = pair->get<std::string>();
-    *ids = std::move(input->ids);
+    *ids = std::move(input.ids);
   } else {
     const size_t tab = line.find('\t');
     if (tab == std::string::npos) {
       return absl::InvalidArgumentError("expected QUESTION<TAB>CONTEXT");
     }
     question.context = line.substr(tab + 1);
-    auto encoded = session.tokenizer->Encode(line.substr(0, tab), flags.lines.add_special_tokens);
-    if (!encoded.ok()) return encoded.status();
-    *ids = *std::move(encoded);
+    QT_ASSIGN_OR_RETURN(
+        *ids, session.tokenizer->Encode(line.substr(0, tab), flags.lines.add_special_tokens));
   }
   question.context_begin = static_cast<int64_t>(ids->size());
-  auto spans = session.tokenizer->EncodeWithSpans(question.context, flags.lines.add_special_tokens);
-  if (!spans.ok()) return spans.status();
-  question.spans = *std::move(spans);
+  QT_ASSIGN_OR_RETURN(question.spans, session.tokenizer->EncodeWithSpans(
+                                          question.context, flags.lines.add_special_tokens));
   for (const TokenSpan& span : question.spans) ids->push_back(span.id);
   // Special tokens that the post-processor added around the context have no text: no answer there.
   const auto has_text = [](const TokenSpan& span) { return span.end_byte > span.begin_byte; };
@@ -155,9 +153,7 @@ absl::StatusOr<Question> ReadQuestion(const Session& session, const ClassifyFlag
   }
   question.context_end = question.context_begin + static_cast<int64_t>(question.spans.size());
   if (question.spans.empty()) return absl::InvalidArgumentError("the context has no tokens");
-  absl::StatusOr<std::vector<int32_t>> fitted = TruncateInput(session, std::move(*ids), false);
-  if (!fitted.ok()) return fitted.status();
-  *ids = *std::move(fitted);
+  QT_ASSIGN_OR_RETURN(*ids, TruncateInput(session, std::move(*ids), false));
   return question;
 }
 
@@ -168,33 +164,31 @@ absl::StatusOr<LineJob> MakeJob(const Session& session, const ClassifyFlags& fla
   const bool json = flags.lines.output == "json";
   const ModelConfig& config = session.config;
   if (config.head == Head::kQuestionAnswering) {
-    absl::StatusOr<Question> question = ReadQuestion(session, flags, line, &job.request.input);
-    if (!question.ok()) return question.status();
-    job.format = [number, json, &flags, question = *std::move(question)](const Result& result,
-                                                                         std::string* out) {
+    QT_ASSIGN_OR_RETURN(Question question, ReadQuestion(session, flags, line, &job.request.input));
+    job.format = [number, json, &flags, question = std::move(question)](const Result& result,
+                                                                        std::string* out) {
       *out += FormatAnswers(number, json, flags, question, result);
     };
     return job;
   }
-  absl::StatusOr<LineInput> input = ReadInput(session, flags.lines, line);
-  if (!input.ok()) return input.status();
+  QT_ASSIGN_OR_RETURN(LineInput input, ReadInput(session, flags.lines, line));
   if (config.head == Head::kSequenceClassification) {
     job.format = [number, json, &config](const Result& result, std::string* out) {
       *out += FormatLabel(number, json, config, result);
     };
   } else {
     std::vector<TokenSpan> spans;  // none for token ids
-    if (!input->fields.contains("token_ids")) {
-      auto all = session.tokenizer->EncodeWithSpans(input->text, flags.lines.add_special_tokens);
-      if (!all.ok()) return all.status();
-      spans = TruncateSpans(*std::move(all), input->ids);
+    if (!input.fields.contains("token_ids")) {
+      QT_ASSIGN_OR_RETURN(
+          auto all, session.tokenizer->EncodeWithSpans(input.text, flags.lines.add_special_tokens));
+      spans = TruncateSpans(std::move(all), input.ids);
     }
     job.format = [number, json, &config, spans = std::move(spans)](const Result& result,
                                                                    std::string* out) {
       *out += FormatTokens(number, json, config, spans, result);
     };
   }
-  job.request.input = std::move(input->ids);
+  job.request.input = std::move(input.ids);
   return job;
 }
 

@@ -1,5 +1,6 @@
 // quintet convert: writes checkpoints in Quintet's packed format, and converts T5 to FAT5 and back.
 #include "models/convert/convert.h"
+#include "kernels/base/status_macros.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -52,9 +53,7 @@ absl::Status Verify(const ConvertFlags& flags, const std::string& directory, DTy
   options.follow_symlinks = flags.follow_symlinks;
   // A CPU has no fp8 GEMM: the dequantized weights run in f32.
   options.result_weights = stored == DType::kI8 ? WeightType::kI8 : WeightType::kF32;
-  absl::StatusOr<std::vector<StageError>> stages = CompareModels(options, &pool);
-  if (!stages.ok()) return stages.status();
-  verification->stages = *std::move(stages);
+  QT_ASSIGN_OR_RETURN(verification->stages, CompareModels(options, &pool));
   verification->tolerance = VerifyTolerance(stored);
   if (verification->worst() <= verification->tolerance) return absl::OkStatus();
   return absl::AbortedError(absl::StrCat("verification failed: error ", verification->worst(),

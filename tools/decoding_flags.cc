@@ -3,6 +3,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "kernels/base/status_macros.h"
 #include "tools/flag_values.h"
 
 namespace quintet {
@@ -246,9 +247,7 @@ absl::StatusOr<DecodingRequest> BuildDecodingRequest(const DecodingFlags& flags,
     }
   }
   if (!flags.bad_words.empty()) {
-    absl::StatusOr<std::vector<std::vector<uint32_t>>> lists = ParseIdLists(flags.bad_words);
-    if (!lists.ok()) return lists.status();
-    request.bad_words_ids = *std::move(lists);
+    QT_ASSIGN_OR_RETURN(request.bad_words_ids, ParseIdLists(flags.bad_words));
   }
   request.decoder_prefix = flags.prefix_ids;
   if (!flags.prefix_text.empty()) {

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
 #include "tools/line_format.h"
 #include "tools/line_runner.h"
 
@@ -60,11 +61,10 @@ std::string NpyHeader(int64_t rows, int64_t columns) {
 
 absl::StatusOr<LineJob> MakeJob(const Session& session, const EncodeFlags& flags, int64_t number,
                                 const std::string& line) {
-  absl::StatusOr<LineInput> input = ReadInput(session, flags.lines, line);
-  if (!input.ok()) return input.status();
+  QT_ASSIGN_OR_RETURN(LineInput input, ReadInput(session, flags.lines, line));
   LineJob job;
   job.request.kind = RequestKind::kEncode;
-  job.request.input = std::move(input->ids);
+  job.request.input = std::move(input.ids);
   job.request.pooling = PoolingOf(flags.pooling);
   job.request.normalize = flags.normalize;
   const bool json = flags.lines.output == "json";

@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "kernels/base/status_macros.h"
 
 namespace quintet {
 namespace {
@@ -125,7 +126,7 @@ absl::Status ApplyEnvironment(CLI::App* command) {
     if (option->count() > 0 || variable.empty()) continue;
     const char* value = std::getenv(variable.c_str());
     if (value == nullptr || *value == '\0') continue;
-    if (absl::Status status = SetValues(option, {value}, variable); !status.ok()) return status;
+    QT_RETURN_IF_ERROR(SetValues(option, {value}, variable));
   }
   return absl::OkStatus();
 }
@@ -170,7 +171,7 @@ absl::Status ApplyConfigFile(CLI::App* command, const std::string& path) {
           nearest.empty() ? "" : absl::StrCat(". Did you mean \"", nearest.substr(2), "\"?")));
     }
     if (option->count() > 0) continue;
-    if (absl::Status status = SetValues(option, item.inputs, where); !status.ok()) return status;
+    QT_RETURN_IF_ERROR(SetValues(option, item.inputs, where));
   }
   return absl::OkStatus();
 }

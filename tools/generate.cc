@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
 #include "tools/decoding_flags.h"
 #include "tools/line_format.h"
 #include "tools/line_runner.h"
@@ -62,19 +63,18 @@ void Detokenize(const Session& session, bool skip_special_tokens, Result* result
 absl::StatusOr<LineJob> MakeJob(const Session& session, const GenerateFlags& flags,
                                 const DecodingRequest& decoding, int64_t number,
                                 const std::string& line) {
-  absl::StatusOr<LineInput> input = ReadInput(session, flags.lines, line);
-  if (!input.ok()) return input.status();
-  absl::StatusOr<DecodingOptions> options = ResolveDecoding(
-      decoding, session.defaults, session.config, flags.decoding.limits, input->ids);
-  if (!options.ok()) return options.status();
+  QT_ASSIGN_OR_RETURN(LineInput input, ReadInput(session, flags.lines, line));
+  QT_ASSIGN_OR_RETURN(DecodingOptions options,
+                      ResolveDecoding(decoding, session.defaults, session.config,
+                                      flags.decoding.limits, input.ids));
   LineJob job;
   job.request.kind = RequestKind::kGenerate;
-  job.request.input = std::move(input->ids);
-  job.request.decoding = *options;
+  job.request.input = std::move(input.ids);
+  job.request.decoding = options;
   job.request.skip_special_tokens = flags.skip_special_tokens;
-  job.request.detokenize = !options->stop.empty();
-  job.format = [number, &session, &flags, options = *std::move(options)](Result result,
-                                                                         std::string* out) {
+  job.request.detokenize = !options.stop.empty();
+  job.format = [number, &session, &flags, options = std::move(options)](Result result,
+                                                                        std::string* out) {
     if (options.stop.empty()) Detokenize(session, flags.skip_special_tokens, &result);
     *out += flags.lines.output == "json" ? FormatJson(number, result, options) : FormatText(result);
   };

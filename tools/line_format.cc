@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
 #include "models/checkpoint/json.h"
 #include "tools/line_runner.h"
 
@@ -111,10 +112,7 @@ absl::StatusOr<LineInput> ReadInput(const Session& session, const LineFlags& fla
     if (has_text == has_ids)
       return Wrong("input: expected exactly one of \"text\" and \"token_ids\"");
     if (has_ids) {
-      absl::StatusOr<std::vector<int32_t>> given =
-          IdsFromJson(input.fields["token_ids"], "token_ids");
-      if (!given.ok()) return given.status();
-      ids = *std::move(given);
+      QT_ASSIGN_OR_RETURN(ids, IdsFromJson(input.fields["token_ids"], "token_ids"));
     } else {
       const nlohmann::json& text = input.fields["text"];
       if (!text.is_string()) {
@@ -128,15 +126,9 @@ absl::StatusOr<LineInput> ReadInput(const Session& session, const LineFlags& fla
         absl::StrCat("input: text of ", input.text.size(), " bytes exceeds ", kMaxTextBytes));
   }
   if (!input.fields.contains("token_ids")) {
-    absl::StatusOr<std::vector<int32_t>> encoded =
-        EncodeText(session, input.text, flags.add_special_tokens);
-    if (!encoded.ok()) return encoded.status();
-    ids = *std::move(encoded);
+    QT_ASSIGN_OR_RETURN(ids, EncodeText(session, input.text, flags.add_special_tokens));
   }
-  absl::StatusOr<std::vector<int32_t>> fitted =
-      TruncateInput(session, std::move(ids), flags.truncate);
-  if (!fitted.ok()) return fitted.status();
-  input.ids = *std::move(fitted);
+  QT_ASSIGN_OR_RETURN(input.ids, TruncateInput(session, std::move(ids), flags.truncate));
   return input;
 }
 

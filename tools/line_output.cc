@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
 #include "tools/interrupt.h"
 
 namespace quintet {
@@ -63,7 +64,7 @@ absl::StatusOr<Records> FindLines(int fd, const std::string& name) {
     at += static_cast<int64_t>(bytes.size());
     return true;
   });
-  if (!status.ok()) return status;
+  QT_RETURN_IF_ERROR(status);
   return records;
 }
 
@@ -89,7 +90,7 @@ absl::StatusOr<Records> FindLinesInFrames(int fd, const std::string& name,
       if (text.empty() && bytes.size() == given) return true;
     }
   });
-  if (!status.ok()) return status;
+  QT_RETURN_IF_ERROR(status);
   return records;
 }
 
@@ -113,7 +114,7 @@ absl::StatusOr<std::unique_ptr<LineOutput>> LineOutput::Open(const std::string& 
     }
     output->owned_ = true;
   }
-  if (absl::Status status = output->Begin(resume); !status.ok()) return status;
+  QT_RETURN_IF_ERROR(output->Begin(resume));
   return output;
 }
 
@@ -143,7 +144,7 @@ absl::Status LineOutput::Begin(bool resume) {
   }
   if (resume) {
     if (!regular_) return wrong("--resume", "is not a regular file");
-    if (absl::Status status = KeepRecords(); !status.ok()) return status;
+    QT_RETURN_IF_ERROR(KeepRecords());
   } else if (owned_ && regular_ && ftruncate(fd_, 0) != 0) {
     return Failed(name_, "truncating");
   }
@@ -151,7 +152,7 @@ absl::Status LineOutput::Begin(bool resume) {
   if (!regular_ || lseek(fd_, 0, SEEK_CUR) != 0) {
     return wrong("--output", "must be an empty regular file, whose header is written last");
   }
-  if (absl::Status status = WriteHeader(0); !status.ok()) return status;
+  QT_RETURN_IF_ERROR(WriteHeader(0));
   return lseek(fd_, header_bytes_, SEEK_SET) < 0 ? Failed(name_, "seeking in") : absl::OkStatus();
 }
 
@@ -163,11 +164,9 @@ absl::Status LineOutput::KeepRecords() {
     records.count = std::max<int64_t>(0, bytes / format_.record_bytes);
     if (records.count > 0) records.bytes = header_bytes_ + records.count * format_.record_bytes;
   } else {
-    absl::StatusOr<Records> found = compressor_ == nullptr
-                                        ? FindLines(fd_, name_)
-                                        : FindLinesInFrames(fd_, name_, CompressionOfName(name_));
-    if (!found.ok()) return found.status();
-    records = *found;
+    QT_ASSIGN_OR_RETURN(records, compressor_ == nullptr
+                                     ? FindLines(fd_, name_)
+                                     : FindLinesInFrames(fd_, name_, CompressionOfName(name_)));
   }
   if (ftruncate(fd_, records.bytes) != 0) return Failed(name_, "truncating");
   if (lseek(fd_, records.bytes, SEEK_SET) < 0) return Failed(name_, "seeking in");

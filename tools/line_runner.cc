@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/base/out_of_memory.h"
+#include "kernels/base/status_macros.h"
 #include "spdlog/spdlog.h"
 #include "tools/cores.h"
 #include "tools/interrupt.h"
@@ -259,9 +260,7 @@ class LineRunner {
 
   void Parse(Line* line) const {
     line->error = CatchOutOfMemory([&]() -> absl::Status {
-      absl::StatusOr<LineJob> job = command_.parse(line->number, line->text);
-      if (!job.ok()) return job.status();
-      line->job = *std::move(job);
+      QT_ASSIGN_OR_RETURN(line->job, command_.parse(line->number, line->text));
       line->text = std::string();
       return absl::OkStatus();
     });

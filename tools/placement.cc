@@ -5,6 +5,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "kernels/base/status_macros.h"
 
 namespace quintet {
 namespace {
@@ -89,9 +90,7 @@ std::string DtypeFallback(const Placement& placement, const ModelConfig& config)
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const Placement& placement) {
   std::unique_ptr<Device> device;
   if (const int ordinal = DeviceOrdinal(placement); ordinal >= 0) {
-    auto opened = Device::Open(ordinal);
-    if (!opened.ok()) return opened.status();
-    device = *std::move(opened);
+    QT_ASSIGN_OR_RETURN(device, Device::Open(ordinal));
   }
   if (const auto given = TypeByName(placement.dtype); given && !RunsOn(placement, *given)) {
     return absl::InvalidArgumentError(absl::StrCat(

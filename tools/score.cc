@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "kernels/base/status_macros.h"
 #include "tools/flag_values.h"
 #include "tools/line_format.h"
 #include "tools/line_runner.h"
@@ -45,9 +46,9 @@ std::string FormatJson(int64_t number, const Result& result) {
 // nothing for GPT-2.
 absl::Status AddTextTarget(const Session& session, const ScoreFlags& flags, absl::string_view text,
                            std::vector<std::vector<int32_t>>* targets) {
-  absl::StatusOr<std::vector<int32_t>> ids = EncodeText(session, text, flags.add_eos);
-  if (ids.ok()) targets->push_back(*std::move(ids));
-  return ids.status();
+  QT_ASSIGN_OR_RETURN(std::vector<int32_t> ids, EncodeText(session, text, flags.add_eos));
+  targets->push_back(std::move(ids));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<std::vector<int32_t>>> TargetsFromJson(const Session& session,
@@ -62,13 +63,11 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> TargetsFromJson(const Session&
   for (const nlohmann::json& target : *list) {
     if (target.is_string()) {
       const std::string& text = target.get_ref<const std::string&>();
-      absl::Status status = AddTextTarget(session, flags, text, &targets);
-      if (!status.ok()) return status;
+      QT_RETURN_IF_ERROR(AddTextTarget(session, flags, text, &targets));
       continue;
     }
-    absl::StatusOr<std::vector<int32_t>> ids = IdsFromJson(target, "targets");
-    if (!ids.ok()) return ids.status();
-    targets.push_back(*std::move(ids));
+    QT_ASSIGN_OR_RETURN(std::vector<int32_t> ids, IdsFromJson(target, "targets"));
+    targets.push_back(std::move(ids));
   }
   return targets;
 }
@@ -80,25 +79,20 @@ absl::StatusOr<LineJob> MakeJob(const Session& session, const ScoreFlags& flags,
   std::vector<std::string> columns = {line};
   const bool is_text = flags.lines.input == "text";
   if (is_text) columns = absl::StrSplit(line, '\t');
-  absl::StatusOr<LineInput> input = ReadInput(session, flags.lines, columns.front());
-  if (!input.ok()) return input.status();
+  QT_ASSIGN_OR_RETURN(LineInput input, ReadInput(session, flags.lines, columns.front()));
   if (is_text) {
     for (size_t i = 1; i < columns.size(); ++i) {
-      absl::Status status = AddTextTarget(session, flags, columns[i], &job.request.targets);
-      if (!status.ok()) return status;
+      QT_RETURN_IF_ERROR(AddTextTarget(session, flags, columns[i], &job.request.targets));
     }
   } else {
-    absl::StatusOr<std::vector<std::vector<int32_t>>> targets =
-        TargetsFromJson(session, flags, input->fields);
-    if (!targets.ok()) return targets.status();
-    job.request.targets = *std::move(targets);
+    QT_ASSIGN_OR_RETURN(job.request.targets, TargetsFromJson(session, flags, input.fields));
   }
   if (job.request.targets.empty() || job.request.targets.size() > kMaxTargets) {
     return absl::InvalidArgumentError(
         absl::StrCat("expected 1 to ", kMaxTargets, " targets, got ", job.request.targets.size(),
                      is_text ? " (input and targets are separated by tabs)" : ""));
   }
-  job.request.input = std::move(input->ids);
+  job.request.input = std::move(input.ids);
   job.request.top_logprobs = static_cast<int32_t>(flags.top_logprobs);
   job.request.sliding_window = flags.sliding_window;
   job.request.prefix_lm = flags.prefix_lm;

@@ -9,6 +9,7 @@
 #include "engine/memory_plan.h"
 #include "engine/warm_up.h"
 #include "kernels/base/out_of_memory.h"
+#include "kernels/base/status_macros.h"
 #include "spdlog/spdlog.h"
 #include "tools/cores.h"
 #include "tools/flag_values.h"
@@ -41,12 +42,9 @@ LoadOptions OptionsOf(const ModelFlags& flags, const ModelConfig& config, Device
 
 absl::Status Load(Session* session, const SessionNeeds& needs) {
   const ModelFlags& flags = session->flags;
-  absl::StatusOr<ModelConfig> config = ReadModelConfig(flags.model);
-  if (!config.ok()) return config.status();
-  absl::StatusOr<GenerationDefaults> defaults = ReadGenerationDefaults(flags.model);
-  if (!defaults.ok()) return defaults.status();
-  session->defaults = *std::move(defaults);
-  if (absl::Status status = CheckHead(needs.kind, *config); !status.ok()) return status;
+  QT_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(flags.model));
+  QT_ASSIGN_OR_RETURN(session->defaults, ReadGenerationDefaults(flags.model));
+  QT_RETURN_IF_ERROR(CheckHead(needs.kind, config));
   if (needs.decodes) {
     if (absl::Status status = CheckGenerationSupported(session->defaults);
         !status.ok() && !flags.ignore_generation_fields) {
@@ -56,7 +54,7 @@ absl::Status Load(Session* session, const SessionNeeds& needs) {
       spdlog::warn("{}: ignored", field);
     }
   }
-  if (const std::string fallback = DtypeFallback(flags.placement, *config); !fallback.empty()) {
+  if (const std::string fallback = DtypeFallback(flags.placement, config); !fallback.empty()) {
     spdlog::warn("{}", fallback);
   }
   if (needs.tokenizer != TokenizerNeed::kNone) {
@@ -69,18 +67,14 @@ absl::Status Load(Session* session, const SessionNeeds& needs) {
     }
   }
   session->pool = std::make_unique<ThreadPool>(flags.threads);
-  LoadOptions options = OptionsOf(flags, *config, session->device.get());
+  LoadOptions options = OptionsOf(flags, config, session->device.get());
   if (options.device != nullptr) session->free_bytes_before = options.device->free_bytes();
   // Encoding needs no KV cache; 0 bytes still gives one page.
   const MemoryBounds bounds = {
       .cache_bytes = needs.kind == RequestKind::kEncode ? 0 : flags.cache_mib << 20,
       .max_bytes = flags.max_memory_mib << 20};
-  absl::Status status = PlanMemory(flags.model, bounds, &options, session->pool.get());
-  if (!status.ok()) return status;
-  absl::StatusOr<std::unique_ptr<Model>> model =
-      Model::Load(flags.model, options, session->pool.get());
-  if (!model.ok()) return model.status();
-  session->model = *std::move(model);
+  QT_RETURN_IF_ERROR(PlanMemory(flags.model, bounds, &options, session->pool.get()));
+  QT_ASSIGN_OR_RETURN(session->model, Model::Load(flags.model, options, session->pool.get()));
   session->config = session->model->config();
   if (!session->config.logit_scale_warning.empty()) {
     spdlog::warn("{}", session->config.logit_scale_warning);

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
 #include "kernels/cpu_ops.h"
 #include "kernels/cuda_ops.h"
 #include "kernels/linear/linear_cpu.h"
@@ -121,34 +122,27 @@ absl::StatusOr<LinearWeight> LinearWeight::Describe(int64_t n, int64_t k, Weight
 
 absl::StatusOr<LinearWeight> LinearWeight::Allocate(int64_t n, int64_t k, WeightType type,
                                                     bool gated, Device* device) {
-  absl::StatusOr<LinearWeight> w = Describe(n, k, type, gated, device);
-  if (!w.ok()) return w;
+  QT_ASSIGN_OR_RETURN(LinearWeight w, Describe(n, k, type, gated, device));
   // On a device W is padded with rows of zeros to a multiple of eight, which some cuBLASLt GEMMs
   // need (linear/cublas_plans.cu).
-  const int64_t used_bytes = w->panel_bytes_, padding = (8 - n % 8) % 8;
-  if (device != nullptr) w->panel_bytes_ += padding * (used_bytes / n);
-  absl::StatusOr<Buffer> buffer =
-      device == nullptr ? Buffer::Allocate(w->panel_bytes_) : device->Allocate(w->panel_bytes_);
-  if (!buffer.ok()) return buffer.status();
-  w->panels_ = *std::move(buffer);
+  const int64_t used_bytes = w.panel_bytes_, padding = (8 - n % 8) % 8;
+  if (device != nullptr) w.panel_bytes_ += padding * (used_bytes / n);
+  QT_ASSIGN_OR_RETURN(w.panels_, device == nullptr ? Buffer::Allocate(w.panel_bytes_)
+                                                   : device->Allocate(w.panel_bytes_));
   if (device != nullptr) {
-    const std::vector<char> zeros(static_cast<size_t>(w->panel_bytes_ - used_bytes));
+    const std::vector<char> zeros(static_cast<size_t>(w.panel_bytes_ - used_bytes));
     if (!zeros.empty()) {
-      device->Write(w->panels_.as<char>() + used_bytes, zeros.data(), w->panel_bytes_ - used_bytes);
+      device->Write(w.panels_.as<char>() + used_bytes, zeros.data(), w.panel_bytes_ - used_bytes);
     }
-    buffer = device->Allocate(w->channel_bytes_);
-    if (!buffer.ok()) return buffer.status();
-    w->channels_ = *std::move(buffer);
+    QT_ASSIGN_OR_RETURN(w.channels_, device->Allocate(w.channel_bytes_));
     return w;
   }
   // Zero the last panel: Pack never writes channels past n.
-  const int64_t last = w->panel_bytes_ / cpu::Panels(*w);
-  std::memset(w->panels_.as<char>() + w->panel_bytes_ - last, 0, static_cast<size_t>(last));
+  const int64_t last = w.panel_bytes_ / cpu::Panels(w);
+  std::memset(w.panels_.as<char>() + w.panel_bytes_ - last, 0, static_cast<size_t>(last));
   if (type == WeightType::kI8) {
-    buffer = Buffer::Allocate(w->channel_bytes_);
-    if (!buffer.ok()) return buffer.status();
-    w->channels_ = *std::move(buffer);
-    std::memset(w->channels_.data(), 0, static_cast<size_t>(w->channel_bytes_));
+    QT_ASSIGN_OR_RETURN(w.channels_, Buffer::Allocate(w.channel_bytes_));
+    std::memset(w.channels_.data(), 0, static_cast<size_t>(w.channel_bytes_));
   }
   return w;
 }

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "absl/types/span.h"
+#include "kernels/base/status_macros.h"
 #include "kernels/cuda_ops.h"
 #include "kernels/linear/cublas_lt.cuh"
 #include "kernels/linear/gemm_tuning_cuda.h"
@@ -96,8 +97,7 @@ absl::StatusOr<std::unique_ptr<Device>> OpenDevice(int ordinal) {
 
 absl::StatusOr<std::unique_ptr<Device>> CudaDevice::Open(int ordinal) {
   std::unique_ptr<CudaDevice> device(new CudaDevice);
-  absl::Status status = device->Start(ordinal);
-  if (!status.ok()) return status;
+  QT_RETURN_IF_ERROR(device->Start(ordinal));
   return std::unique_ptr<Device>(std::move(device));
 }
 
@@ -148,9 +148,7 @@ absl::Status CudaDevice::Start(int ordinal) {
   long_attention_ = IsSet("QUINTET_CUDA_LONG_ATTENTION");
   num_sms_ = properties.multiProcessorCount;
   l2_bytes_ = properties.l2CacheSize;
-  absl::StatusOr<Buffer> staging = Allocate(kStagingSlots * kStagingSlotBytes);
-  if (!staging.ok()) return staging.status();
-  staging_ = *std::move(staging);
+  QT_ASSIGN_OR_RETURN(staging_, Allocate(kStagingSlots * kStagingSlotBytes));
   return absl::OkStatus();
 }
 
@@ -321,10 +319,9 @@ std::unique_ptr<CudaGraph> CudaDevice::CaptureGraph(absl::FunctionRef<void()> wo
 }
 
 absl::Status CudaDevice::AutotuneGemms(int64_t budget_us, absl::FunctionRef<void()> work) {
-  absl::StatusOr<Buffer> evicting = Allocate(2 * l2_bytes_);
-  if (!evicting.ok()) return evicting.status();
+  QT_ASSIGN_OR_RETURN(Buffer evicting, Allocate(2 * l2_bytes_));
   measuring_ = {std::chrono::steady_clock::now() + std::chrono::microseconds(budget_us),
-                *std::move(evicting)};
+                std::move(evicting)};
   work();
   const absl::Status status = Synchronize();
   measuring_.reset();

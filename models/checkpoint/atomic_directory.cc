@@ -17,6 +17,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "kernels/base/status_macros.h"
 
 namespace quintet {
 namespace {
@@ -52,7 +53,7 @@ absl::Status Sync(const std::string& path, int flags) {
 absl::Status SyncFiles(const std::string& directory) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
-    if (absl::Status status = Sync(entry.path().string(), O_RDONLY); !status.ok()) return status;
+    QT_RETURN_IF_ERROR(Sync(entry.path().string(), O_RDONLY));
   }
   if (error) {
     return absl::InternalError(absl::StrCat("cannot list ", directory, ": ", error.message()));
@@ -147,7 +148,7 @@ absl::StatusOr<AtomicDirectory> AtomicDirectory::Create(const std::string& targe
   }
   CleanUp(directory.parent_, name);
   const std::string normal = absl::StrCat(directory.parent_, "/", name);
-  if (absl::Status status = CheckTarget(normal, options.replace); !status.ok()) return status;
+  QT_RETURN_IF_ERROR(CheckTarget(normal, options.replace));
 
   // Another process's clean-up may remove the sibling before it is locked. Then try another name.
   for (int attempt = 0; attempt < 16 && directory.lock_ < 0; ++attempt) {
@@ -175,8 +176,8 @@ AtomicDirectory::~AtomicDirectory() {
 }
 
 absl::Status AtomicDirectory::Commit() {
-  if (absl::Status status = SyncFiles(path_); !status.ok()) return status;
-  if (absl::Status status = Publish(); !status.ok()) return status;
+  QT_RETURN_IF_ERROR(SyncFiles(path_));
+  QT_RETURN_IF_ERROR(Publish());
   // The target is in place. Only its durability depends on this sync, so a failure is ignored.
   (void)Sync(parent_, O_RDONLY | O_DIRECTORY);
   RemoveTree(path_);
@@ -187,7 +188,7 @@ absl::Status AtomicDirectory::Commit() {
 absl::Status AtomicDirectory::Publish() {
   const std::string target = absl::StrCat(parent_, "/", name_);
   // Check again, because minutes may have passed since Create.
-  if (absl::Status status = CheckTarget(target, options_.replace); !status.ok()) return status;
+  QT_RETURN_IF_ERROR(CheckTarget(target, options_.replace));
   if (!Exists(target)) {
     if (renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, target.c_str(), RENAME_NOREPLACE) == 0) {
       return absl::OkStatus();

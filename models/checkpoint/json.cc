@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "kernels/base/out_of_memory.h"
+#include "kernels/base/status_macros.h"
 
 namespace quintet {
 namespace {
@@ -59,7 +60,7 @@ class CheckedBuilder : public nlohmann::json_sax<Json> {
   }
 
   absl::StatusOr<Json> Result() && {
-    if (!status_.ok()) return status_;
+    QT_RETURN_IF_ERROR(status_);
     return std::move(root_);
   }
 
@@ -120,8 +121,7 @@ absl::StatusOr<Json> ParseJson(std::string_view text, const std::string& where, 
   }
   CheckedBuilder builder(where, max_depth);
   if (!Json::sax_parse(text.begin(), text.end(), &builder)) {
-    auto result = std::move(builder).Result();
-    if (!result.ok()) return result;
+    QT_RETURN_IF_ERROR(std::move(builder).Result().status());
     return absl::InvalidArgumentError(absl::StrCat(where, ": not JSON"));
   }
   return std::move(builder).Result();
@@ -165,9 +165,8 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes)
 }
 
 absl::StatusOr<Json> ReadJsonFile(const std::string& path, int64_t max_bytes, int max_depth) {
-  absl::StatusOr<std::string> text = ReadFile(path, max_bytes);
-  if (!text.ok()) return text.status();
-  return ParseJson(*text, BaseName(path), max_depth);
+  QT_ASSIGN_OR_RETURN(std::string text, ReadFile(path, max_bytes));
+  return ParseJson(text, BaseName(path), max_depth);
 }
 
 }  // namespace quintet

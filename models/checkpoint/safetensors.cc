@@ -16,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "kernels/base/status_macros.h"
 #include "models/checkpoint/checked_math.h"
 #include "models/checkpoint/json.h"
 #include "models/checkpoint/safetensors_header.h"
@@ -107,7 +108,7 @@ absl::StatusOr<std::string> ReadHeader(int descriptor, const std::string& where,
         absl::StrCat(where, ": expected at least 8 bytes, got ", file_bytes));
   }
   unsigned char length_bytes[8];
-  if (absl::Status s = ReadAll(descriptor, where, 0, 8, length_bytes); !s.ok()) return s;
+  QT_RETURN_IF_ERROR(ReadAll(descriptor, where, 0, 8, length_bytes));
   // A Git LFS pointer file is a text that starts with "version ".
   if (std::memcmp(length_bytes, "version ", 8) == 0) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -126,9 +127,8 @@ absl::StatusOr<std::string> ReadHeader(int descriptor, const std::string& where,
                                                    ", but the file ends at byte ", file_bytes));
   }
   std::string json(header_bytes, '\0');
-  absl::Status status =
-      ReadAll(descriptor, where, 8, static_cast<int64_t>(header_bytes), json.data());
-  if (!status.ok()) return status;
+  QT_RETURN_IF_ERROR(
+      ReadAll(descriptor, where, 8, static_cast<int64_t>(header_bytes), json.data()));
   return json;
 }
 
@@ -201,16 +201,15 @@ SafetensorsReader::File::~File() {
 absl::StatusOr<SafetensorsReader> SafetensorsReader::Open(const std::string& directory,
                                                           bool follow_symlinks) {
   SafetensorsReader reader;
-  absl::Status status;
   if (Exists(directory + "/model.safetensors")) {
-    status = reader.AddFile(directory + "/model.safetensors", "model.safetensors", follow_symlinks);
-    if (status.ok()) status = reader.IndexNames();
+    QT_RETURN_IF_ERROR(
+        reader.AddFile(directory + "/model.safetensors", "model.safetensors", follow_symlinks));
+    QT_RETURN_IF_ERROR(reader.IndexNames());
   } else if (Exists(directory + "/model.safetensors.index.json")) {
-    status = reader.AddShards(directory, follow_symlinks);
+    QT_RETURN_IF_ERROR(reader.AddShards(directory, follow_symlinks));
   } else {
-    status = NoWeights(directory);
+    return NoWeights(directory);
   }
-  if (!status.ok()) return status;
   return reader;
 }
 
@@ -218,9 +217,8 @@ absl::StatusOr<SafetensorsReader> SafetensorsReader::OpenFile(const std::string&
                                                               bool follow_symlinks) {
   SafetensorsReader reader;
   const std::string name = path.substr(path.rfind('/') + 1);
-  absl::Status status = reader.AddFile(path, name, follow_symlinks);
-  if (status.ok()) status = reader.IndexNames();
-  if (!status.ok()) return status;
+  QT_RETURN_IF_ERROR(reader.AddFile(path, name, follow_symlinks));
+  QT_RETURN_IF_ERROR(reader.IndexNames());
   return reader;
 }
 
@@ -229,29 +227,26 @@ absl::Status SafetensorsReader::AddFile(const std::string& path, const std::stri
   const std::string where = Printable(name);
   File file;
   file.name = where;
-  absl::StatusOr<int> descriptor = OpenWeightFile(path, where, follow_symlinks);
-  if (!descriptor.ok()) return descriptor.status();
-  file.descriptor = *descriptor;
+  QT_ASSIGN_OR_RETURN(file.descriptor, OpenWeightFile(path, where, follow_symlinks));
   struct stat info;
   if (fstat(file.descriptor, &info) != 0 || !S_ISREG(info.st_mode)) {
     return absl::InvalidArgumentError(absl::StrCat(where, ": is not a regular file"));
   }
   const int64_t file_bytes = info.st_size;
-  absl::StatusOr<std::string> json = ReadHeader(file.descriptor, where, file_bytes);
-  if (!json.ok()) return json.status();
-  const int64_t data_begin = 8 + static_cast<int64_t>(json->size());
-  auto header = ParseSafetensorsHeader(*json, file_bytes - data_begin, where);
-  if (!header.ok()) return header.status();
+  QT_ASSIGN_OR_RETURN(std::string json, ReadHeader(file.descriptor, where, file_bytes));
+  const int64_t data_begin = 8 + static_cast<int64_t>(json.size());
+  QT_ASSIGN_OR_RETURN(SafetensorsHeader header,
+                      ParseSafetensorsHeader(json, file_bytes - data_begin, where));
 
-  for (StoredTensor& t : header->tensors) {
+  for (StoredTensor& t : header.tensors) {
     t.offset_bytes += data_begin;
     t.file = static_cast<int>(files_.size());
   }
   if (files_.empty()) {
-    metadata_ = std::move(header->metadata);
-    tensors_ = std::move(header->tensors);
+    metadata_ = std::move(header.metadata);
+    tensors_ = std::move(header.tensors);
   } else {
-    std::move(header->tensors.begin(), header->tensors.end(), std::back_inserter(tensors_));
+    std::move(header.tensors.begin(), header.tensors.end(), std::back_inserter(tensors_));
   }
   files_.push_back(std::move(file));
   return absl::OkStatus();
@@ -276,13 +271,12 @@ absl::Status SafetensorsReader::IndexNames() {
 
 absl::Status SafetensorsReader::AddShards(const std::string& directory, bool follow_symlinks) {
   const std::string where = "model.safetensors.index.json";
-  auto index = ReadJsonFile(directory + "/" + where, kMaxIndexBytes, 8);
-  if (!index.ok()) return index.status();
-  if (!index->is_object() || !index->contains("weight_map") ||
-      !(*index)["weight_map"].is_object()) {
+  QT_ASSIGN_OR_RETURN(const nlohmann::json index,
+                      ReadJsonFile(directory + "/" + where, kMaxIndexBytes, 8));
+  if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
     return absl::InvalidArgumentError(absl::StrCat(where, ": expected an object weight_map"));
   }
-  const nlohmann::json& weight_map = (*index)["weight_map"];
+  const nlohmann::json& weight_map = index["weight_map"];
   std::set<std::string> shards;
   for (const auto& [tensor, shard] : weight_map.items()) {
     if (!shard.is_string()) {
@@ -302,9 +296,9 @@ absl::Status SafetensorsReader::AddShards(const std::string& directory, bool fol
         absl::StrCat(where, ": expected 1 to ", kMaxShards, " shards, got ", shards.size()));
   }
   for (const std::string& name : shards) {
-    if (absl::Status s = AddFile(directory + "/" + name, name, follow_symlinks); !s.ok()) return s;
+    QT_RETURN_IF_ERROR(AddFile(directory + "/" + name, name, follow_symlinks));
   }
-  if (absl::Status s = IndexNames(); !s.ok()) return s;
+  QT_RETURN_IF_ERROR(IndexNames());
   for (const auto& [tensor, shard] : weight_map.items()) {
     const StoredTensor* stored = Find(tensor);
     const std::string expected = Printable(shard.get_ref<const std::string&>());
@@ -346,8 +340,7 @@ absl::Status SafetensorsReader::ReadFiles(
     for (int64_t at = 0; at < info.st_size;) {
       const int64_t bytes =
           std::min<int64_t>(info.st_size - at, static_cast<int64_t>(block.size()));
-      absl::Status status = ReadAll(file.descriptor, file.name, at, bytes, block.data());
-      if (!status.ok()) return status;
+      QT_RETURN_IF_ERROR(ReadAll(file.descriptor, file.name, at, bytes, block.data()));
       if (!take(block.data(), bytes)) return absl::OkStatus();
       at += bytes;
     }

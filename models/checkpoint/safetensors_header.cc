@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
 #include "models/checkpoint/checked_math.h"
 #include "models/checkpoint/json_string.h"
 
@@ -27,7 +28,7 @@ class HeaderParser {
     Object([this](const std::string& name) { return Entry(name); });
     SkipSpace();
     if (status_.ok() && at_ != text_.size()) Fail("unexpected bytes after the header's object");
-    if (!status_.ok()) return status_;
+    QT_RETURN_IF_ERROR(status_);
     return std::move(header_);
   }
 
@@ -231,9 +232,8 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::string_view json, 
   if (json.empty() || json[0] != '{') {
     return absl::InvalidArgumentError(absl::StrCat(where, ": the header does not start with '{'"));
   }
-  auto header = HeaderParser(json, where).Parse();
-  if (!header.ok()) return header.status();
-  if (absl::Status s = CheckLayout(data_bytes, where, &header->tensors); !s.ok()) return s;
+  QT_ASSIGN_OR_RETURN(SafetensorsHeader header, HeaderParser(json, where).Parse());
+  QT_RETURN_IF_ERROR(CheckLayout(data_bytes, where, &header.tensors));
   return header;
 }
 

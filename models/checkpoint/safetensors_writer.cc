@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "kernels/base/status_macros.h"
 #include "models/checkpoint/checked_math.h"
 #include "models/checkpoint/safetensors.h"
 #include "nlohmann/json.hpp"
@@ -102,17 +103,16 @@ absl::StatusOr<SafetensorsWriter> SafetensorsWriter::Create(
     const std::map<std::string, std::string>& metadata) {
   SafetensorsWriter writer;
   writer.name_ = Printable(path.substr(path.rfind('/') + 1));
-  auto header = BuildHeader(specs, metadata, &writer.remaining_bytes_);
-  if (!header.ok()) return header.status();
+  QT_ASSIGN_OR_RETURN(const std::string header,
+                      BuildHeader(specs, metadata, &writer.remaining_bytes_));
   writer.descriptor_ = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (writer.descriptor_ < 0) {
     return errno == EEXIST
                ? absl::AlreadyExistsError(absl::StrCat(writer.name_, ": exists already"))
                : absl::PermissionDeniedError(absl::StrCat(writer.name_, ": cannot be created"));
   }
-  absl::Status status = WriteAll(writer.descriptor_, writer.name_, header->data(),
-                                 static_cast<int64_t>(header->size()));
-  if (!status.ok()) return status;
+  QT_RETURN_IF_ERROR(WriteAll(writer.descriptor_, writer.name_, header.data(),
+                              static_cast<int64_t>(header.size())));
   return writer;
 }
 

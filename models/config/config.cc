@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "kernels/base/status_macros.h"
 #include "models/checkpoint/json.h"
 #include "models/checkpoint/safetensors.h"
 #include "models/config/config_families.h"
@@ -186,15 +187,14 @@ std::optional<Activation> ActivationByName(const std::string& name) {
 }
 
 absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& json, const std::string& where) {
-  const auto parsed = ParseJson(json, where);
-  if (!parsed.ok()) return parsed.status();
-  if (!parsed->is_object()) {
+  QT_ASSIGN_OR_RETURN(const nlohmann::json parsed, ParseJson(json, where));
+  if (!parsed.is_object()) {
     return absl::InvalidArgumentError(absl::StrCat(where, ": expected an object"));
   }
-  ConfigFields fields(*parsed, where);
+  ConfigFields fields(parsed, where);
   ModelConfig config;
   ReadFamily(&fields, &config);
-  if (!fields.status().ok()) return fields.status();
+  QT_RETURN_IF_ERROR(fields.status());
   ReadHead(&fields, &config);
   if (fields.Find("quantization_config") != nullptr) {
     fields.Fail(absl::UnimplementedError(absl::StrCat(
@@ -220,14 +220,14 @@ absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& json, const std:
                    absl::StrCat("expected more than half of the ", config.bias_buckets,
                                 " buckets, got ", config.bias_max_distance));
   }
-  if (!fields.status().ok()) return fields.status();
+  QT_RETURN_IF_ERROR(fields.status());
   return config;
 }
 
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& directory) {
-  const auto json = ReadFile(directory + "/config.json", kMaxConfigBytes);
-  if (!json.ok()) return json.status();
-  return ParseModelConfig(*json, "config.json");
+  QT_ASSIGN_OR_RETURN(const std::string json,
+                      ReadFile(directory + "/config.json", kMaxConfigBytes));
+  return ParseModelConfig(json, "config.json");
 }
 
 }  // namespace quintet

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "kernels/base/status_macros.h"
 #include "models/checkpoint/json.h"
 #include "models/config/config.h"
 #include "models/config/config_fields.h"
@@ -125,7 +126,7 @@ absl::StatusOr<GenerationDefaults> ParseObject(const nlohmann::json& object,
   d.begin_suppress_tokens = fields.TokenIds("begin_suppress_tokens", kAnyId, kMaxIds);
   d.bad_words_ids = ReadBadWords(where, &fields);
   d.unsupported_fields = UnsupportedFields(where, fields);
-  if (!fields.status().ok()) return fields.status();
+  QT_RETURN_IF_ERROR(fields.status());
   return d;
 }
 
@@ -135,14 +136,13 @@ absl::StatusOr<GenerationDefaults> DefaultsOfModelConfig(const std::string& dire
   constexpr char kWhere[] = "config.json";
   const auto text = ReadFile(directory + "/" + kWhere, kMaxFileBytes);
   if (absl::IsNotFound(text.status())) return GenerationDefaults();
-  if (!text.ok()) return text.status();
-  auto json = ParseJson(*text, kWhere);
-  if (!json.ok()) return json.status();
-  if (!json->is_object()) {
+  QT_RETURN_IF_ERROR(text.status());
+  QT_ASSIGN_OR_RETURN(nlohmann::json json, ParseJson(*text, kWhere));
+  if (!json.is_object()) {
     return absl::InvalidArgumentError(absl::StrCat(kWhere, ": expected an object"));
   }
-  for (const char* id : {"eos_token_id", "pad_token_id", "decoder_start_token_id"}) json->erase(id);
-  return ParseObject(*json, kWhere);
+  for (const char* id : {"eos_token_id", "pad_token_id", "decoder_start_token_id"}) json.erase(id);
+  return ParseObject(json, kWhere);
 }
 
 }  // namespace
@@ -160,18 +160,17 @@ absl::Status CheckGenerationSupported(const GenerationDefaults& defaults) {
 absl::StatusOr<GenerationDefaults> ReadGenerationDefaults(const std::string& directory) {
   const auto json = ReadFile(directory + "/generation_config.json", kMaxFileBytes);
   if (absl::IsNotFound(json.status())) return DefaultsOfModelConfig(directory);
-  if (!json.ok()) return json.status();
+  QT_RETURN_IF_ERROR(json.status());
   return ParseGenerationDefaults(*json, "generation_config.json");
 }
 
 absl::StatusOr<GenerationDefaults> ParseGenerationDefaults(const std::string& text,
                                                            const std::string& where) {
-  const auto json = ParseJson(text, where);
-  if (!json.ok()) return json.status();
-  if (!json->is_object()) {
+  QT_ASSIGN_OR_RETURN(const nlohmann::json json, ParseJson(text, where));
+  if (!json.is_object()) {
     return absl::InvalidArgumentError(absl::StrCat(where, ": expected an object"));
   }
-  return ParseObject(*json, where);
+  return ParseObject(json, where);
 }
 
 }  // namespace quintet

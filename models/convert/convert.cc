@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
 #include "kernels/linear/linear.h"
 #include "models/checkpoint/atomic_directory.h"
 #include "models/checkpoint/json.h"
@@ -121,46 +122,41 @@ struct Source {
 absl::StatusOr<Source> OpenSource(const ConvertOptions& options) {
   const std::string path = options.source + "/config.json";
   if (!options.follow_symlinks) {
-    if (absl::Status status = RefuseSymlink(path); !status.ok()) return status;
+    QT_RETURN_IF_ERROR(RefuseSymlink(path));
   }
-  absl::StatusOr<nlohmann::json> file = ReadJsonFile(path, kMaxConfigBytes);
-  if (!file.ok()) return file.status();
-  absl::StatusOr<ModelConfig> config = ReadModelConfig(options.source);
-  if (!config.ok()) return config.status();
-  if (absl::Status status = CheckForm(options, *config, *file); !status.ok()) return status;
-  absl::StatusOr<SafetensorsReader> files =
-      SafetensorsReader::Open(options.source, options.follow_symlinks);
-  if (!files.ok()) return files.status();
-  return Source{*std::move(files), *std::move(file), *std::move(config)};
+  QT_ASSIGN_OR_RETURN(nlohmann::json file, ReadJsonFile(path, kMaxConfigBytes));
+  QT_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(options.source));
+  QT_RETURN_IF_ERROR(CheckForm(options, config, file));
+  QT_ASSIGN_OR_RETURN(SafetensorsReader files,
+                      SafetensorsReader::Open(options.source, options.follow_symlinks));
+  return Source{std::move(files), std::move(file), std::move(config)};
 }
 
 absl::StatusOr<ConvertResult> WritePacked(const ConvertOptions& options, Source& source,
                                           const std::string& directory) {
-  absl::StatusOr<ConvertResult> result =
-      WritePackedWeights(source.files, &source.config, options, directory + "/model.safetensors");
-  if (!result.ok()) return result.status();
+  QT_ASSIGN_OR_RETURN(
+      ConvertResult result,
+      WritePackedWeights(source.files, &source.config, options, directory + "/model.safetensors"));
   nlohmann::json file = source.config_file;
   file["quintet"] = {{"format", 1},
-                     {"dtype", StoredName(result->dtype)},
+                     {"dtype", StoredName(result.dtype)},
                      {"scale_logits", source.config.scale_logits.value_or(false)},
-                     {"weights_sha256", result->weights_sha256}};
-  absl::Status status = WriteJson(directory + "/config.json", file);
-  if (!status.ok()) return status;
+                     {"weights_sha256", result.weights_sha256}};
+  QT_RETURN_IF_ERROR(WriteJson(directory + "/config.json", file));
   return result;
 }
 
 absl::StatusOr<ConvertResult> WriteRenamed(const ConvertOptions& options, Source& source,
                                            const std::string& directory) {
-  absl::StatusOr<RenamedWeights> result =
-      WriteRenamedWeights(source.files, &source.config, options, directory + "/model.safetensors");
-  if (!result.ok()) return result.status();
+  QT_ASSIGN_OR_RETURN(
+      RenamedWeights result,
+      WriteRenamedWeights(source.files, &source.config, options, directory + "/model.safetensors"));
   const nlohmann::json config =
       options.form == ConvertForm::kFat5
           ? Fat5ConfigOfT5(source.config_file, source.config)
-          : T5ConfigOfFat5(source.config_file, source.config, result->tied);
-  absl::Status status = WriteJson(directory + "/config.json", config);
-  if (!status.ok()) return status;
-  return result->written;
+          : T5ConfigOfFat5(source.config_file, source.config, result.tied);
+  QT_RETURN_IF_ERROR(WriteJson(directory + "/config.json", config));
+  return result.written;
 }
 
 }  // namespace
@@ -173,28 +169,24 @@ absl::Status CheckConvertTarget(const std::string& source, const std::string& ta
     return absl::InvalidArgumentError(
         absl::StrCat("'", target, "' does not end in the name of a directory to make"));
   }
-  if (absl::Status status = CheckLength(path); !status.ok()) return status;
+  QT_RETURN_IF_ERROR(CheckLength(path));
   return CheckNesting(source, target);
 }
 
 absl::StatusOr<ConvertResult> Convert(const ConvertOptions& options) {
-  absl::Status status = CheckConvertTarget(options.source, options.target);
-  if (status.ok()) status = CheckReplaceable(options);
-  if (!status.ok()) return status;
-  absl::StatusOr<Source> source = OpenSource(options);
-  if (!source.ok()) return source.status();
+  QT_RETURN_IF_ERROR(CheckConvertTarget(options.source, options.target));
+  QT_RETURN_IF_ERROR(CheckReplaceable(options));
+  QT_ASSIGN_OR_RETURN(Source source, OpenSource(options));
   absl::StatusOr<AtomicDirectory> directory =
       AtomicDirectory::Create(options.target, {.replace = options.replace});
   if (!directory.ok()) return TargetError(directory.status());
   const std::string& path = directory->path();
-  absl::StatusOr<ConvertResult> result = options.form == ConvertForm::kPacked
-                                             ? WritePacked(options, *source, path)
-                                             : WriteRenamed(options, *source, path);
-  if (!result.ok()) return result.status();
-  status = CopyCompanions(options.source, path, options.follow_symlinks);
-  if (status.ok() && options.accept) status = options.accept(path, *result);
-  if (status.ok()) status = directory->Commit();
-  if (!status.ok()) return status;
+  QT_ASSIGN_OR_RETURN(ConvertResult result, options.form == ConvertForm::kPacked
+                                                ? WritePacked(options, source, path)
+                                                : WriteRenamed(options, source, path));
+  QT_RETURN_IF_ERROR(CopyCompanions(options.source, path, options.follow_symlinks));
+  if (options.accept) QT_RETURN_IF_ERROR(options.accept(path, result));
+  QT_RETURN_IF_ERROR(directory->Commit());
   return result;
 }
 

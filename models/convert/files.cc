@@ -11,6 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
 #include "models/checkpoint/json.h"
 
 namespace quintet {
@@ -65,12 +66,10 @@ absl::Status CopyCompanions(const std::string& source, const std::string& target
   for (const std::string& name : names) {
     const std::string path = absl::StrCat(source, "/", name);
     if (!follow_symlinks) {
-      if (absl::Status status = RefuseSymlink(path); !status.ok()) return status;
+      QT_RETURN_IF_ERROR(RefuseSymlink(path));
     }
-    absl::StatusOr<std::string> text = ReadFile(path, kMaxCompanionBytes);
-    if (!text.ok()) return text.status();
-    absl::Status status = WriteFile(absl::StrCat(target, "/", name), *text);
-    if (!status.ok()) return status;
+    QT_ASSIGN_OR_RETURN(std::string text, ReadFile(path, kMaxCompanionBytes));
+    QT_RETURN_IF_ERROR(WriteFile(absl::StrCat(target, "/", name), text));
   }
   return absl::OkStatus();
 }

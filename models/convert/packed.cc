@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "kernels/base/status_macros.h"
 #include "models/convert/weights.h"
 #include "models/weights/table.h"
 
@@ -116,8 +117,8 @@ class PackedStream {
                     [&](int64_t, const Tensor& values, const Tensor& scales) {
                       if (converted.ok()) converted = WriteRun(weight, type, values, scales);
                     });
-      if (!read.ok()) return read;
-      if (!converted.ok()) return converted;
+      QT_RETURN_IF_ERROR(read);
+      QT_RETURN_IF_ERROR(converted);
     }
     if (!IsQuantized(type)) return absl::OkStatus();
     return writer_->Append(scales_.data(), static_cast<int64_t>(scales_.size()) * 4);
@@ -154,9 +155,8 @@ class PackedStream {
                    Tensor::Dense(encoded_.data(), type, {rows, columns}),
                    Tensor::F32(scales_.data() + first, {rows}));
     } else {
-      absl::Status status =
-          Encode(floats_.data(), rows * columns, type, weight.slot.name, encoded_.data());
-      if (!status.ok()) return status;
+      QT_RETURN_IF_ERROR(
+          Encode(floats_.data(), rows * columns, type, weight.slot.name, encoded_.data()));
     }
     return writer_->Append(encoded_.data(), rows * columns * DTypeBytes(type));
   }
@@ -173,13 +173,12 @@ absl::StatusOr<ConvertResult> WritePackedWeights(const SafetensorsReader& files,
                                                  ModelConfig* config, const ConvertOptions& options,
                                                  const std::string& path) {
   WeightDestinations destinations;
-  absl::StatusOr<std::vector<PlannedWeight>> plan = PlanWeights(files, config, &destinations);
-  if (!plan.ok()) return plan.status();
-  const DType wanted = options.dtype.value_or(CommonType(*plan));
+  QT_ASSIGN_OR_RETURN(std::vector<PlannedWeight> plan, PlanWeights(files, config, &destinations));
+  const DType wanted = options.dtype.value_or(CommonType(plan));
   std::vector<TensorSpec> specs;
   std::vector<const PlannedWeight*> stored;
-  for (const PlannedWeight& weight : *plan) {
-    if (IsTiedHead(weight, *plan)) continue;
+  for (const PlannedWeight& weight : plan) {
+    if (IsTiedHead(weight, plan)) continue;
     stored.push_back(&weight);
     const DType type = TargetType(weight, wanted);
     specs.push_back({weight.slot.name, ToStoredType(type), weight.slot.shape});
@@ -187,14 +186,12 @@ absl::StatusOr<ConvertResult> WritePackedWeights(const SafetensorsReader& files,
       specs.push_back({ScalesName(weight.slot.name), StoredType::kF32, {weight.rows()}});
     }
   }
-  absl::StatusOr<WeightsWriter> writer = WeightsWriter::Create(path, specs, options.progress);
-  if (!writer.ok()) return writer.status();
-  PackedStream stream(files, &*writer);
+  QT_ASSIGN_OR_RETURN(WeightsWriter writer, WeightsWriter::Create(path, specs, options.progress));
+  PackedStream stream(files, &writer);
   for (const PlannedWeight* weight : stored) {
-    absl::Status status = stream.Write(*weight, TargetType(*weight, wanted));
-    if (!status.ok()) return status;
+    QT_RETURN_IF_ERROR(stream.Write(*weight, TargetType(*weight, wanted)));
   }
-  absl::StatusOr<ConvertResult> result = writer->Finish();
+  absl::StatusOr<ConvertResult> result = writer.Finish();
   if (result.ok()) result->dtype = wanted;
   return result;
 }

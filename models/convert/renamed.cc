@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "kernels/base/status_macros.h"
 #include "models/convert/weights.h"
 #include "models/weights/fat5_names.h"
 #include "models/weights/table.h"
@@ -50,8 +51,7 @@ absl::Status ReadElements(const SafetensorsReader& files, const RenamedTensor& t
                           int64_t begin, int64_t n, std::vector<char>* raw, float* out) {
   const int64_t width = StoredTypeBytes(tensor.source->type);
   raw->resize(n * width);
-  absl::Status status = files.Read(*tensor.source, begin * width, n * width, raw->data());
-  if (!status.ok()) return status;
+  QT_RETURN_IF_ERROR(files.Read(*tensor.source, begin * width, n * width, raw->data()));
   ConvertToF32(raw->data(), *ToDType(tensor.source->type), n, out);
   if (tensor.factor != 1.0f) {
     for (int64_t i = 0; i < n; ++i) out[i] *= tensor.factor;
@@ -70,8 +70,7 @@ absl::StatusOr<bool> SameValues(const SafetensorsReader& files, const RenamedTen
   for (int64_t begin = 0; begin < total; begin += kBlockElements) {
     const int64_t n = std::min(kBlockElements, total - begin);
     for (auto [tensor, out] : {std::pair(&a, x.data()), std::pair(&b, y.data())}) {
-      absl::Status status = ReadElements(files, *tensor, begin, n, &raw, out);
-      if (!status.ok()) return status;
+      QT_RETURN_IF_ERROR(ReadElements(files, *tensor, begin, n, &raw, out));
     }
     rounded.resize(n * DTypeBytes(type));
     ConvertFromF32(x.data(), n, type, rounded.data());
@@ -110,13 +109,12 @@ absl::StatusOr<std::vector<RenamedTensor>> Fat5Tensors(const SafetensorsReader& 
   bool has_head = false;
   for (const StoredTensor& tensor : files.tensors()) {
     if (IsUnread(config, tensor)) continue;
-    absl::StatusOr<std::string> name = Fat5NameOfT5(tensor.name);
-    if (!name.ok()) return name.status();
-    if (name->empty() || *name == "shared.weight") continue;
-    if (absl::Status status = CheckFloat(tensor); !status.ok()) return status;
-    const bool is_head = *name == "lm_head.weight";
+    QT_ASSIGN_OR_RETURN(std::string name, Fat5NameOfT5(tensor.name));
+    if (name.empty() || name == "shared.weight") continue;
+    QT_RETURN_IF_ERROR(CheckFloat(tensor));
+    const bool is_head = name == "lm_head.weight";
     has_head |= is_head;
-    result.push_back({*name, &tensor, is_head ? head_factor : 1.0f});
+    result.push_back({name, &tensor, is_head ? head_factor : 1.0f});
   }
   result.push_back({"shared.weight", embedding});
   if (config.head == Head::kLanguageModel && !has_head) {
@@ -135,18 +133,16 @@ absl::StatusOr<std::vector<RenamedTensor>> T5Tensors(const SafetensorsReader& fi
   result.push_back({absl::StrCat(prefix, "shared.weight"), embedding});
   for (const StoredTensor& tensor : files.tensors()) {
     if (IsUnread(config, tensor)) continue;
-    absl::StatusOr<std::string> name = T5NameOfFat5(tensor.name, config.head);
-    if (!name.ok()) return name.status();
-    if (name->empty() || absl::EndsWith(*name, "shared.weight")) continue;
-    if (absl::Status status = CheckFloat(tensor); !status.ok()) return status;
-    if (*name == "lm_head.weight") {
-      absl::StatusOr<bool> same =
-          SameValues(files, {"", embedding, InverseSqrt(config.d_model)}, {"", &tensor});
-      if (!same.ok()) return same.status();
-      if ((*tied = *same)) continue;
+    QT_ASSIGN_OR_RETURN(std::string name, T5NameOfFat5(tensor.name, config.head));
+    if (name.empty() || absl::EndsWith(name, "shared.weight")) continue;
+    QT_RETURN_IF_ERROR(CheckFloat(tensor));
+    if (name == "lm_head.weight") {
+      QT_ASSIGN_OR_RETURN(bool same, SameValues(files, {"", embedding, InverseSqrt(config.d_model)},
+                                                {"", &tensor}));
+      if ((*tied = same)) continue;
     }
-    const bool query = absl::EndsWith(*name, "Attention.q.weight");
-    result.push_back({*name, &tensor, query ? config.attention_scale : 1.0f});
+    const bool query = absl::EndsWith(name, "Attention.q.weight");
+    result.push_back({name, &tensor, query ? config.attention_scale : 1.0f});
   }
   return result;
 }
@@ -158,12 +154,10 @@ absl::Status WriteTensor(const SafetensorsReader& files, const RenamedTensor& te
   std::vector<float> floats(std::min(total, kBlockElements));
   for (int64_t begin = 0; begin < total; begin += kBlockElements) {
     const int64_t n = std::min(kBlockElements, total - begin);
-    absl::Status status = ReadElements(files, tensor, begin, n, &raw, floats.data());
-    if (!status.ok()) return status;
+    QT_RETURN_IF_ERROR(ReadElements(files, tensor, begin, n, &raw, floats.data()));
     encoded.resize(n * DTypeBytes(tensor.type));
-    status = Encode(floats.data(), n, tensor.type, tensor.name, encoded.data());
-    if (status.ok()) status = writer->Append(encoded.data(), static_cast<int64_t>(encoded.size()));
-    if (!status.ok()) return status;
+    QT_RETURN_IF_ERROR(Encode(floats.data(), n, tensor.type, tensor.name, encoded.data()));
+    QT_RETURN_IF_ERROR(writer->Append(encoded.data(), static_cast<int64_t>(encoded.size())));
   }
   return absl::OkStatus();
 }
@@ -176,31 +170,28 @@ absl::StatusOr<RenamedWeights> WriteRenamedWeights(const SafetensorsReader& file
                                                    const std::string& path) {
   // Checks names, shapes and dtypes as the loader does, and sets config->scale_logits.
   WeightDestinations destinations;
-  if (auto plan = PlanWeights(files, config, &destinations); !plan.ok()) return plan.status();
+  QT_RETURN_IF_ERROR(PlanWeights(files, config, &destinations).status());
   RenamedWeights result;
   const StoredTensor* embedding = FindEmbedding(files);
   if (embedding == nullptr) return absl::InvalidArgumentError("tensor shared.weight: missing");
-  if (absl::Status status = CheckFloat(*embedding); !status.ok()) return status;
-  absl::StatusOr<std::vector<RenamedTensor>> tensors =
-      options.form == ConvertForm::kFat5 ? Fat5Tensors(files, *config, embedding)
-                                         : T5Tensors(files, *config, embedding, &result.tied);
-  if (!tensors.ok()) return tensors.status();
+  QT_RETURN_IF_ERROR(CheckFloat(*embedding));
+  QT_ASSIGN_OR_RETURN(std::vector<RenamedTensor> tensors,
+                      options.form == ConvertForm::kFat5
+                          ? Fat5Tensors(files, *config, embedding)
+                          : T5Tensors(files, *config, embedding, &result.tied));
   std::vector<TensorSpec> specs;
   // Sorted by name, so that a sharded source and a single file give the same bytes.
-  std::sort(tensors->begin(), tensors->end(),
+  std::sort(tensors.begin(), tensors.end(),
             [](const RenamedTensor& a, const RenamedTensor& b) { return a.name < b.name; });
-  for (RenamedTensor& tensor : *tensors) {
+  for (RenamedTensor& tensor : tensors) {
     tensor.type = TargetType(tensor, options.dtype);
     specs.push_back({tensor.name, ToStoredType(tensor.type), tensor.source->shape});
   }
-  absl::StatusOr<WeightsWriter> writer = WeightsWriter::Create(path, specs, options.progress);
-  if (!writer.ok()) return writer.status();
-  for (const RenamedTensor& tensor : *tensors) {
-    if (absl::Status status = WriteTensor(files, tensor, &*writer); !status.ok()) return status;
+  QT_ASSIGN_OR_RETURN(WeightsWriter writer, WeightsWriter::Create(path, specs, options.progress));
+  for (const RenamedTensor& tensor : tensors) {
+    QT_RETURN_IF_ERROR(WriteTensor(files, tensor, &writer));
   }
-  absl::StatusOr<ConvertResult> written = writer->Finish();
-  if (!written.ok()) return written.status();
-  result.written = *written;
+  QT_ASSIGN_OR_RETURN(result.written, writer.Finish());
   result.written.dtype = options.dtype.value_or(*ToDType(embedding->type));
   return result;
 }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
 
 namespace quintet {
 
@@ -12,12 +13,11 @@ absl::StatusOr<WeightsWriter> WeightsWriter::Create(
     const std::string& path, const std::vector<TensorSpec>& specs,
     std::function<bool(int64_t, int64_t)> progress) {
   // Hugging Face's loaders require "format".
-  absl::StatusOr<SafetensorsWriter> file =
-      SafetensorsWriter::Create(path, specs, {{"format", "pt"}});
-  if (!file.ok()) return file.status();
-  WeightsWriter writer(*std::move(file));
+  QT_ASSIGN_OR_RETURN(SafetensorsWriter file,
+                      SafetensorsWriter::Create(path, specs, {{"format", "pt"}}));
+  WeightsWriter writer(std::move(file));
   // The header is already on disk.
-  if (absl::Status status = HashFile(path, &writer.hash_); !status.ok()) return status;
+  QT_RETURN_IF_ERROR(HashFile(path, &writer.hash_));
   writer.progress_ = std::move(progress);
   writer.result_.tensors = static_cast<int64_t>(specs.size());
   for (const TensorSpec& spec : specs) {
@@ -29,7 +29,7 @@ absl::StatusOr<WeightsWriter> WeightsWriter::Create(
 }
 
 absl::Status WeightsWriter::Append(const void* data, int64_t bytes) {
-  if (absl::Status status = file_.Append(data, bytes); !status.ok()) return status;
+  QT_RETURN_IF_ERROR(file_.Append(data, bytes));
   hash_.Update(data, static_cast<size_t>(bytes));
   result_.bytes += bytes;
   if (progress_ && !progress_(result_.bytes, total_bytes_)) {
@@ -39,7 +39,7 @@ absl::Status WeightsWriter::Append(const void* data, int64_t bytes) {
 }
 
 absl::StatusOr<ConvertResult> WeightsWriter::Finish() {
-  if (absl::Status status = file_.Finish(); !status.ok()) return status;
+  QT_RETURN_IF_ERROR(file_.Finish());
   result_.weights_sha256 = hash_.Finish();
   return result_;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/string_view.h"
+#include "kernels/base/status_macros.h"
 #include "models/tokenizers/unicode.h"
 
 namespace quintet {
@@ -74,11 +75,11 @@ absl::Status AddedTokens::Finish(const Normalizer* normalizer) {
   for (size_t i = 0; i < tokens_.size(); ++i) {
     AlignedText content(tokens_[i].content, 0, false);
     if (tokens_[i].normalized && normalizer != nullptr) {
-      if (absl::Status status = normalizer->Apply(&content); !status.ok()) return status;
+      QT_RETURN_IF_ERROR(normalizer->Apply(&content));
     }
     input_bytes += tokens_[i].content.size();
     output_bytes += content.text.size();
-    if (absl::Status status = CheckGrowth(input_bytes, output_bytes); !status.ok()) return status;
+    QT_RETURN_IF_ERROR(CheckGrowth(input_bytes, output_bytes));
     tokens_[i].decoded = content.text;
     auto& keys = tokens_[i].normalized ? normalized : raw;
     if (!content.text.empty()) keys.try_emplace(std::move(content.text), static_cast<int32_t>(i));

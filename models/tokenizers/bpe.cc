@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
 #include "models/tokenizers/unicode.h"
 
 namespace quintet {
@@ -20,7 +21,7 @@ Bpe::Bpe(Vocabulary given, BpeOptions options)
 
 absl::StatusOr<std::unique_ptr<Bpe>> Bpe::Make(Vocabulary vocabulary, BpeOptions options) {
   std::unique_ptr<Bpe> bpe(new Bpe(std::move(vocabulary), std::move(options)));
-  if (absl::Status status = bpe->AddMerges(); !status.ok()) return status;
+  QT_RETURN_IF_ERROR(bpe->AddMerges());
   if (!bpe->options_.unknown_token.empty() && bpe->unknown < 0) {
     return absl::InvalidArgumentError(absl::StrCat("unk_token \"",
                                                    bpe->options_.unknown_token.substr(0, 64),

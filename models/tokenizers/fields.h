@@ -31,18 +31,3 @@ absl::StatusOr<std::string> StringField(const nlohmann::json& object, const char
                                         const std::string& fallback, const std::string& where);
 
 }  // namespace quintet
-
-// QT_ASSIGN_OR_RETURN assigns the value of a StatusOr to a declaration or variable, or returns its
-// status. QT_RETURN_IF_ERROR returns a status that is not OK.
-#define QT_ASSIGN_JOIN2(a, b) a##b
-#define QT_ASSIGN_JOIN(a, b) QT_ASSIGN_JOIN2(a, b)
-#define QT_ASSIGN_OR_RETURN(target, expression) \
-  QT_ASSIGN_OR_RETURN_NAMED(QT_ASSIGN_JOIN(qt_result_, __LINE__), target, expression)
-#define QT_ASSIGN_OR_RETURN_NAMED(result, target, expression) \
-  auto result = (expression);                                 \
-  if (!result.ok()) return result.status();                   \
-  target = *std::move(result)
-#define QT_RETURN_IF_ERROR(expression)                                            \
-  do {                                                                            \
-    if (absl::Status qt_status = (expression); !qt_status.ok()) return qt_status; \
-  } while (0)

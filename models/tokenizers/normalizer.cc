@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
 #include "models/tokenizers/byte_level.h"
 #include "models/tokenizers/unicode.h"
 
@@ -222,8 +223,8 @@ class NormalizerSequence : public Normalizer {
   absl::Status Apply(AlignedText* text) const override {
     const size_t bytes = text->text.size();
     for (const NormalizerPtr& step : steps_) {
-      if (absl::Status status = step->Apply(text); !status.ok()) return status;
-      if (absl::Status status = CheckGrowth(bytes, text->text.size()); !status.ok()) return status;
+      QT_RETURN_IF_ERROR(step->Apply(text));
+      QT_RETURN_IF_ERROR(CheckGrowth(bytes, text->text.size()));
     }
     return absl::OkStatus();
   }

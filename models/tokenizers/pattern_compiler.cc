@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
 #include "models/tokenizers/pattern.h"
 #include "models/tokenizers/unicode.h"
 
@@ -41,9 +42,9 @@ class PatternCompiler {
       return absl::InvalidArgumentError(absl::StrCat(where_, ": pattern: expected UTF-8"));
     Alternatives(0, false);
     if (status_.ok() && at_ < regex_.size()) Unsupported("unmatched )");
-    if (!status_.ok()) return status_;
+    QT_RETURN_IF_ERROR(status_);
     Emit({Pattern::Step::kMatch});
-    if (!status_.ok()) return status_;
+    QT_RETURN_IF_ERROR(status_);
     MarkFinalLoops();
     uint32_t splits = 0;
     for (Step& step : steps()) {

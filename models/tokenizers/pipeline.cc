@@ -6,6 +6,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/base/check.h"
+#include "kernels/base/status_macros.h"
 #include "models/tokenizers/byte_level.h"
 #include "models/tokenizers/unicode.h"
 
@@ -44,17 +45,14 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> Pipeline::Make(PipelineParts pa
 
 absl::StatusOr<std::vector<int32_t>> Pipeline::Encode(std::string_view text,
                                                       bool add_special_tokens) const {
-  absl::StatusOr<TokenList> tokens = Run(text, false);
-  if (!tokens.ok()) return tokens.status();
-  if (add_special_tokens) AddSpecialTokens(static_cast<uint32_t>(text.size()), &*tokens);
-  return std::move(tokens->ids);
+  QT_ASSIGN_OR_RETURN(TokenList tokens, Run(text, false));
+  if (add_special_tokens) AddSpecialTokens(static_cast<uint32_t>(text.size()), &tokens);
+  return std::move(tokens.ids);
 }
 
 absl::StatusOr<std::vector<TokenSpan>> Pipeline::EncodeWithSpans(std::string_view text,
                                                                  bool add_special_tokens) const {
-  absl::StatusOr<TokenList> ran = Run(text, true);
-  if (!ran.ok()) return ran.status();
-  TokenList& tokens = *ran;
+  QT_ASSIGN_OR_RETURN(TokenList tokens, Run(text, true));
   if (parts_.trim_offsets) TrimSpans(text, &tokens);
   if (add_special_tokens) AddSpecialTokens(static_cast<uint32_t>(text.size()), &tokens);
   std::vector<TokenSpan> spans(tokens.ids.size());
@@ -98,8 +96,7 @@ absl::StatusOr<TokenList> Pipeline::Run(std::string_view text, bool tracked) con
       AlignedText part = valid ? AlignedText(text.substr(segment.begin, length),
                                              static_cast<uint32_t>(segment.begin), tracked)
                                : repaired.Slice(segment.begin, segment.end);
-      absl::Status status = RunNormalized(std::move(part), &growth, &tokens);
-      if (!status.ok()) return status;
+      QT_RETURN_IF_ERROR(RunNormalized(std::move(part), &growth, &tokens));
     }
   }
   return tokens;
@@ -108,11 +105,10 @@ absl::StatusOr<TokenList> Pipeline::Run(std::string_view text, bool tracked) con
 absl::Status Pipeline::RunNormalized(AlignedText text, Growth* growth, TokenList* tokens) const {
   growth->input_bytes += text.text.size();
   if (parts_.normalizer != nullptr) {
-    if (absl::Status status = parts_.normalizer->Apply(&text); !status.ok()) return status;
+    QT_RETURN_IF_ERROR(parts_.normalizer->Apply(&text));
   }
   growth->output_bytes += text.text.size();
-  if (absl::Status status = CheckGrowth(growth->input_bytes, growth->output_bytes); !status.ok())
-    return status;
+  QT_RETURN_IF_ERROR(CheckGrowth(growth->input_bytes, growth->output_bytes));
   const auto segments = parts_.added.Split(text.text, AddedTokens::Text::kNormalized);
   if (segments.size() == 1 && segments[0].id < 0) {
     RunPieces(std::move(text), tokens);

@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "kernels/base/status_macros.h"
 #include "models/tokenizers/charsmap.h"
-#include "models/tokenizers/fields.h"
 #include "models/tokenizers/sentencepiece.pb.h"
 #include "models/tokenizers/t5.h"
 #include "models/tokenizers/unicode.h"

@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
 #include "models/checkpoint/json.h"
 #include "models/tokenizers/fields.h"
 

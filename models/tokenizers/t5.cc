@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
 #include "models/tokenizers/fields.h"
 
 namespace quintet {

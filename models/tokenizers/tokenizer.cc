@@ -2,9 +2,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/base/out_of_memory.h"
+#include "kernels/base/status_macros.h"
 #include "models/checkpoint/json.h"
 #include "models/tokenizers/byt5.h"
-#include "models/tokenizers/fields.h"
 #include "models/tokenizers/sentencepiece.h"
 #include "models/tokenizers/settings.h"
 #include "models/tokenizers/tokenizer_json.h"

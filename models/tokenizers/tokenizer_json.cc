@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
 #include "models/tokenizers/fields.h"
 #include "models/tokenizers/gpt2.h"
 #include "models/tokenizers/t5.h"

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
 #include "models/tokenizers/bpe.h"
 #include "models/tokenizers/byte_level.h"
 #include "models/tokenizers/fields.h"

@@ -1,5 +1,6 @@
 // Reads the normalizers, pre-tokenizers and decoders of tokenizer.json.
 #include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
 #include "models/tokenizers/base64.h"
 #include "models/tokenizers/byte_level.h"
 #include "models/tokenizers/fields.h"

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "kernels/base/status_macros.h"
 #include "models/checkpoint/string_map.h"
 #include "models/weights/table.h"
 #include "models/weights/weights_families.h"
@@ -72,7 +73,7 @@ class Matcher {
     for (const auto& [name, tensor] : by_name_) {
       if (used_.contains(name) || (!converted_ && Ignored(config, name))) continue;
       if (!converted_) {
-        if (absl::Status s = CheckT5Layout(config, name); !s.ok()) return s;
+        QT_RETURN_IF_ERROR(CheckT5Layout(config, name));
       }
       extra.push_back(name);
     }
@@ -171,9 +172,8 @@ absl::StatusOr<bool> SameValues(const SafetensorsReader& files, const PlannedWei
                      to->data() + (at - row) * columns);
       };
     };
-    absl::Status s = VisitRows(files, a, row, end, staging_a.data(), copy_to(&values_a));
-    if (s.ok()) s = VisitRows(files, b, row, end, staging_b.data(), copy_to(&values_b));
-    if (!s.ok()) return s;
+    QT_RETURN_IF_ERROR(VisitRows(files, a, row, end, staging_a.data(), copy_to(&values_a)));
+    QT_RETURN_IF_ERROR(VisitRows(files, b, row, end, staging_b.data(), copy_to(&values_b)));
     const auto used = static_cast<std::ptrdiff_t>((end - row) * columns);
     if (!std::equal(values_a.begin(), values_a.begin() + used, values_b.begin())) return false;
   }
@@ -196,9 +196,8 @@ absl::StatusOr<StoredHead> CompareHead(const SafetensorsReader& files,
   const PlannedWeight* embedding = FindSlot(plan, "embedding.weight");
   QT_CHECK(head != nullptr && embedding != nullptr);
   if (head->pieces[0].values->name != "lm_head.weight") return StoredHead::kAbsent;
-  const auto same = SameValues(files, *head, *embedding);
-  if (!same.ok()) return same.status();
-  return *same ? StoredHead::kEqual : StoredHead::kDiffers;
+  QT_ASSIGN_OR_RETURN(const bool same, SameValues(files, *head, *embedding));
+  return same ? StoredHead::kEqual : StoredHead::kDiffers;
 }
 
 // Explains why the files leave the logit scale ambiguous although the rule of models/README.md
@@ -233,10 +232,9 @@ absl::Status DecideLogitScale(const SafetensorsReader& files,
   if (!config->is_t5() || config->scale_logits_given || config->head != Head::kLanguageModel) {
     return absl::OkStatus();
   }
-  const auto head = CompareHead(files, plan);
-  if (!head.ok()) return head.status();
-  if (!config->scale_logits) config->scale_logits = *head == StoredHead::kAbsent;
-  const std::string ambiguity = LogitScaleAmbiguity(*config, *head);
+  QT_ASSIGN_OR_RETURN(const StoredHead head, CompareHead(files, plan));
+  if (!config->scale_logits) config->scale_logits = head == StoredHead::kAbsent;
+  const std::string ambiguity = LogitScaleAmbiguity(*config, head);
   if (ambiguity.empty()) return absl::OkStatus();
   const char* chosen = *config->scale_logits ? "true" : "false";
   config->logit_scale_warning =
@@ -259,12 +257,12 @@ absl::StatusOr<std::vector<PlannedWeight>> PlanWeights(const SafetensorsReader& 
                                                        ModelConfig* config,
                                                        WeightDestinations* destinations) {
   Matcher matcher(files, *config);
-  if (absl::Status s = matcher.Index(); !s.ok()) return s;
+  QT_RETURN_IF_ERROR(matcher.Index());
   std::vector<PlannedWeight> plan;
   for (const WeightSlot& slot : BuildWeightTable(*config, destinations))
     plan.push_back(matcher.Plan(slot));
-  if (absl::Status s = matcher.Finish(*config); !s.ok()) return s;
-  if (absl::Status s = DecideLogitScale(files, plan, config); !s.ok()) return s;
+  QT_RETURN_IF_ERROR(matcher.Finish(*config));
+  QT_RETURN_IF_ERROR(DecideLogitScale(files, plan, config));
   return plan;
 }
 

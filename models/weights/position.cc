@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/base/status_macros.h"
+
 namespace quintet {
 namespace {
 
@@ -11,13 +13,13 @@ namespace {
 // is 1.
 absl::StatusOr<Tensor> Store(const std::vector<float>& values, int64_t rows,
                              std::vector<Buffer>* storage) {
-  auto buffer = Buffer::Allocate(static_cast<int64_t>(values.size() * sizeof(float)));
-  if (!buffer.ok()) return buffer.status();
-  if (!values.empty()) std::memcpy(buffer->data(), values.data(), values.size() * sizeof(float));
+  QT_ASSIGN_OR_RETURN(Buffer buffer,
+                      Buffer::Allocate(static_cast<int64_t>(values.size() * sizeof(float))));
+  if (!values.empty()) std::memcpy(buffer.data(), values.data(), values.size() * sizeof(float));
   const int64_t columns = static_cast<int64_t>(values.size()) / rows;
-  const Tensor table = rows == 1 ? Tensor::F32(buffer->as<float>(), {columns})
-                                 : Tensor::F32(buffer->as<float>(), {rows, columns});
-  storage->push_back(std::move(*buffer));
+  const Tensor table = rows == 1 ? Tensor::F32(buffer.as<float>(), {columns})
+                                 : Tensor::F32(buffer.as<float>(), {rows, columns});
+  storage->push_back(std::move(buffer));
   return table;
 }
 
@@ -143,12 +145,11 @@ absl::StatusOr<PositionBias> BuildBucketBias(const ModelConfig& config, bool cau
           parameters.f32()[map.buckets[i] * config.heads + h];
     }
   }
-  auto stored = Store(table, config.heads, storage);
-  if (!stored.ok()) return stored.status();
+  QT_ASSIGN_OR_RETURN(const Tensor stored, Store(table, config.heads, storage));
   PositionBias bias;
   bias.kind = BiasKind::kTable;
   bias.heads = config.heads;
-  bias.table = Tensor::F32(stored->f32(), {config.heads, 2 * map.saturation + 1});
+  bias.table = Tensor::F32(stored.f32(), {config.heads, 2 * map.saturation + 1});
   bias.saturation = map.saturation;
   return bias;
 }
@@ -158,21 +159,18 @@ absl::StatusOr<PositionBias> BuildFireBias(const ModelConfig& config,
                                            std::vector<Buffer>* storage) {
   const FireSegments segments = TabulateFire(parameters);
   const int64_t knots = static_cast<int64_t>(segments.knots.size());
-  auto stored_knots = Store(segments.knots, 1, storage);
-  if (!stored_knots.ok()) return stored_knots.status();
-  auto slope = Store(segments.slope, config.heads, storage);
-  if (!slope.ok()) return slope.status();
-  auto offset = Store(segments.offset, config.heads, storage);
-  if (!offset.ok()) return offset.status();
+  QT_ASSIGN_OR_RETURN(const Tensor stored_knots, Store(segments.knots, 1, storage));
+  QT_ASSIGN_OR_RETURN(const Tensor slope, Store(segments.slope, config.heads, storage));
+  QT_ASSIGN_OR_RETURN(const Tensor offset, Store(segments.offset, config.heads, storage));
   PositionBias bias;
   bias.kind = BiasKind::kFire;
   bias.heads = config.heads;
   bias.fire_c = *parameters.fire_c.f32();
   bias.fire_threshold =
       std::fabs(*parameters.fire_multiplier.f32() * *parameters.fire_length.f32());
-  bias.knots = Tensor::F32(stored_knots->f32(), {knots});
-  bias.segment_slope = Tensor::F32(slope->f32(), {config.heads, knots + 1});
-  bias.segment_offset = Tensor::F32(offset->f32(), {config.heads, knots + 1});
+  bias.knots = Tensor::F32(stored_knots.f32(), {knots});
+  bias.segment_slope = Tensor::F32(slope.f32(), {config.heads, knots + 1});
+  bias.segment_offset = Tensor::F32(offset.f32(), {config.heads, knots + 1});
   return bias;
 }
 
@@ -224,12 +222,12 @@ absl::StatusOr<PositionBias> BuildPositionBias(const ModelConfig& config, bool c
     case PositionEncoding::kFire:
       return BuildFireBias(config, parameters, storage);
     case PositionEncoding::kAlibi: {
-      auto slopes = Store(AlibiSlopes(config.heads, config.alibi_asymmetric), 1, storage);
-      if (!slopes.ok()) return slopes.status();
+      QT_ASSIGN_OR_RETURN(const Tensor slopes,
+                          Store(AlibiSlopes(config.heads, config.alibi_asymmetric), 1, storage));
       PositionBias bias;
       bias.kind = BiasKind::kAlibi;
       bias.heads = config.heads;
-      bias.slopes = *slopes;
+      bias.slopes = slopes;
       bias.asymmetric = config.alibi_asymmetric;
       return bias;
     }

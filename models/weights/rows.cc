@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
 #include "models/weights/table.h"
 
 namespace quintet {
@@ -47,13 +48,12 @@ absl::Status ReadColumns(const SafetensorsReader& files, const WeightPiece& piec
   char* out = static_cast<char*>(staging);
   for (int64_t k = 0; k < columns; ++k) {
     const int64_t offset = (k * piece.rows + begin) * element;
-    const absl::Status s = files.Read(*piece.values, offset, width * element, out);
-    if (!s.ok()) return s;
+    QT_RETURN_IF_ERROR(files.Read(*piece.values, offset, width * element, out));
     out += width * element;
     if (width == piece.rows && k == 0) {
       // Whole rows of the file are contiguous, so the rest is one read.
       const int64_t rest = (columns - 1) * width * element;
-      if (absl::Status r = files.Read(*piece.values, width * element, rest, out); !r.ok()) return r;
+      QT_RETURN_IF_ERROR(files.Read(*piece.values, width * element, rest, out));
       break;
     }
   }
@@ -84,17 +84,16 @@ absl::Status VisitRows(
     const int64_t first = std::max(begin, piece.row), last = std::min(end, piece.row + piece.rows);
     if (first >= last) continue;
     Tensor values, scales;
-    absl::Status status = (piece.transposed ? ReadColumns : ReadRows)(
-        files, piece, columns, first - piece.row, last - piece.row, staging, &values);
-    if (!status.ok()) return status;
-    status = CheckFinite(*piece.values, values.dtype, staging, values.elements());
-    if (!status.ok()) return status;
+    const auto read = piece.transposed ? ReadColumns : ReadRows;
+    QT_RETURN_IF_ERROR(
+        read(files, piece, columns, first - piece.row, last - piece.row, staging, &values));
+    QT_RETURN_IF_ERROR(CheckFinite(*piece.values, values.dtype, staging, values.elements()));
     if (piece.scales != nullptr) {
       char* at = static_cast<char*>(staging) + (values.elements() + 63) / 64 * 64;
       scales = Tensor::Dense(static_cast<void*>(at), DType::kF32, {last - first});
-      status = files.Read(*piece.scales, (first - piece.row) * 4, (last - first) * 4, at);
-      if (status.ok()) status = CheckFinite(*piece.scales, DType::kF32, at, last - first);
-      if (!status.ok()) return status;
+      QT_RETURN_IF_ERROR(
+          files.Read(*piece.scales, (first - piece.row) * 4, (last - first) * 4, at));
+      QT_RETURN_IF_ERROR(CheckFinite(*piece.scales, DType::kF32, at, last - first));
     }
     visit(first, values, scales);
   }

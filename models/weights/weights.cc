@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
 #include "models/checkpoint/safetensors.h"
 #include "models/weights/position.h"
 #include "models/weights/table.h"
@@ -74,9 +75,8 @@ absl::Status AllocateParameters(const std::vector<PlannedWeight>& plan,
   for (const PlannedWeight& weight : plan) {
     if (weight.slot.kind == WeightKind::kVector) sizes.Take(weight.rows() * weight.columns() * 4);
   }
-  auto vectors = Buffer::Allocate(sizes.used_bytes());
-  if (!vectors.ok()) return vectors.status();
-  Carver carver(vectors->data());
+  QT_ASSIGN_OR_RETURN(Buffer vectors, Buffer::Allocate(sizes.used_bytes()));
+  Carver carver(vectors.data());
   for (const PlannedWeight& weight : plan) {
     const WeightSlot& slot = weight.slot;
     if (slot.kind == WeightKind::kVector) {
@@ -85,20 +85,18 @@ absl::Status AllocateParameters(const std::vector<PlannedWeight>& plan,
     } else if (slot.kind == WeightKind::kTable) {
       if (extent == Extent::kShapes) continue;
       const StoredTensor& values = *weight.pieces[0].values;
-      auto table = options.device == nullptr ? Buffer::Allocate(values.bytes)
-                                             : options.device->Allocate(values.bytes);
-      if (!table.ok()) return table.status();
-      *slot.tensor = DenseOf(table->data(), *ToDType(values.type), slot.shape);
-      storage->resident.push_back(std::move(*table));
+      QT_ASSIGN_OR_RETURN(Buffer table, options.device == nullptr
+                                            ? Buffer::Allocate(values.bytes)
+                                            : options.device->Allocate(values.bytes));
+      *slot.tensor = DenseOf(table.data(), *ToDType(values.type), slot.shape);
+      storage->resident.push_back(std::move(table));
     } else {
       const auto make = extent == Extent::kAll ? LinearWeight::Allocate : LinearWeight::Describe;
-      auto matrix =
-          make(slot.shape[0], slot.shape[1], TypeOf(slot, options), slot.gated, options.device);
-      if (!matrix.ok()) return matrix.status();
-      *slot.matrix = std::move(*matrix);
+      QT_ASSIGN_OR_RETURN(*slot.matrix, make(slot.shape[0], slot.shape[1], TypeOf(slot, options),
+                                             slot.gated, options.device));
     }
   }
-  storage->host.push_back(std::move(*vectors));
+  storage->host.push_back(std::move(vectors));
   return absl::OkStatus();
 }
 
@@ -169,9 +167,8 @@ absl::Status RunTasks(const SafetensorsReader& files, const std::vector<Task>& t
   }
   std::vector<Buffer> staging;
   for (int i = 0; i < pool->threads(); ++i) {
-    auto buffer = Buffer::Allocate(staging_bytes);
-    if (!buffer.ok()) return buffer.status();
-    staging.push_back(std::move(*buffer));
+    QT_ASSIGN_OR_RETURN(Buffer buffer, Buffer::Allocate(staging_bytes));
+    staging.push_back(std::move(buffer));
   }
   std::mutex mutex;
   absl::Status first_error;
@@ -199,9 +196,8 @@ absl::Status BuildBiases(const ModelConfig& config, bool causal,
       stack->layers[n].bias = stack->layers[0].bias;
       continue;
     }
-    auto bias = BuildPositionBias(config, causal, parameters[n], storage);
-    if (!bias.ok()) return bias.status();
-    stack->layers[n].bias = *bias;
+    QT_ASSIGN_OR_RETURN(stack->layers[n].bias,
+                        BuildPositionBias(config, causal, parameters[n], storage));
   }
   return absl::OkStatus();
 }
@@ -214,11 +210,10 @@ class HostToDevice {
   absl::Status Copy(const std::vector<Buffer>& buffers, std::vector<Buffer>* storage) {
     for (const Buffer& buffer : buffers) {
       if (buffer.bytes() == 0) continue;
-      auto copy = device_->Allocate(buffer.bytes());
-      if (!copy.ok()) return copy.status();
-      device_->Write(copy->data(), buffer.data(), buffer.bytes());
-      copied_.push_back({buffer.as<char>(), buffer.bytes(), copy->as<char>()});
-      storage->push_back(std::move(*copy));
+      QT_ASSIGN_OR_RETURN(Buffer copy, device_->Allocate(buffer.bytes()));
+      device_->Write(copy.data(), buffer.data(), buffer.bytes());
+      copied_.push_back({buffer.as<char>(), buffer.bytes(), copy.as<char>()});
+      storage->push_back(std::move(copy));
     }
     return absl::OkStatus();
   }
@@ -248,11 +243,10 @@ class HostToDevice {
 // Converts a vector to another dtype, in a new buffer.
 absl::Status ConvertVector(DType dtype, Tensor* vector, std::vector<Buffer>* storage) {
   if (!vector->defined() || dtype == DType::kF32) return absl::OkStatus();
-  auto rounded = Buffer::Allocate(vector->elements() * DTypeBytes(dtype));
-  if (!rounded.ok()) return rounded.status();
-  ConvertFromF32(vector->f32(), vector->elements(), dtype, rounded->data());
-  *vector = Tensor::Dense(rounded->data(), dtype, {vector->elements()});
-  storage->push_back(std::move(*rounded));
+  QT_ASSIGN_OR_RETURN(Buffer rounded, Buffer::Allocate(vector->elements() * DTypeBytes(dtype)));
+  ConvertFromF32(vector->f32(), vector->elements(), dtype, rounded.data());
+  *vector = Tensor::Dense(rounded.data(), dtype, {vector->elements()});
+  storage->push_back(std::move(rounded));
   return absl::OkStatus();
 }
 
@@ -261,14 +255,12 @@ absl::Status MoveToDevice(const std::vector<PlannedWeight>& plan, Device* device
   for (StackWeights* stack : {&weights->encoder, &weights->decoder}) {
     for (LayerWeights& layer : stack->layers) {
       for (Tensor* bias : {&layer.qkv_bias, &layer.ffn_in_bias}) {
-        const absl::Status status = ConvertVector(weights->activations, bias, &storage->host);
-        if (!status.ok()) return status;
+        QT_RETURN_IF_ERROR(ConvertVector(weights->activations, bias, &storage->host));
       }
     }
   }
   HostToDevice move(device);
-  absl::Status status = move.Copy(storage->host, &storage->resident);
-  if (!status.ok()) return status;
+  QT_RETURN_IF_ERROR(move.Copy(storage->host, &storage->resident));
   for (const PlannedWeight& weight : plan) {
     if (weight.slot.kind == WeightKind::kVector) move.Move(weight.slot.tensor);
   }
@@ -306,33 +298,28 @@ absl::StatusOr<ModelWeights> FillWeights(const absl::StatusOr<SafetensorsReader>
   if (!WeightTypeSupported(options.type, options.device)) {
     return absl::UnimplementedError("this weight type is not supported on this CPU or GPU");
   }
-  if (!files.ok()) return files.status();
+  QT_RETURN_IF_ERROR(files.status());
   WeightDestinations destinations;
-  const auto plan = PlanWeights(*files, config, &destinations);
-  if (!plan.ok()) return plan.status();
+  QT_ASSIGN_OR_RETURN(const std::vector<PlannedWeight> plan,
+                      PlanWeights(*files, config, &destinations));
 
   ModelWeights& weights = destinations.weights;
   weights.activations = ActivationType(options.type, options.device);
   Storage storage;
-  absl::Status status = AllocateParameters(*plan, options, extent, &storage);
-  if (status.ok()) status = RunTasks(*files, SplitIntoTasks(*plan, extent), options.device, pool);
-  if (status.ok()) {
-    status =
-        BuildBiases(*config, false, destinations.encoder_position, &weights.encoder, &storage.host);
+  QT_RETURN_IF_ERROR(AllocateParameters(plan, options, extent, &storage));
+  QT_RETURN_IF_ERROR(RunTasks(*files, SplitIntoTasks(plan, extent), options.device, pool));
+  QT_RETURN_IF_ERROR(
+      BuildBiases(*config, false, destinations.encoder_position, &weights.encoder, &storage.host));
+  QT_RETURN_IF_ERROR(
+      BuildBiases(*config, true, destinations.decoder_position, &weights.decoder, &storage.host));
+  if (options.device != nullptr) {
+    QT_RETURN_IF_ERROR(MoveToDevice(plan, options.device, &weights, &storage));
   }
-  if (status.ok()) {
-    status =
-        BuildBiases(*config, true, destinations.decoder_position, &weights.decoder, &storage.host);
-  }
-  if (status.ok() && options.device != nullptr) {
-    status = MoveToDevice(*plan, options.device, &weights, &storage);
-  }
-  if (!status.ok()) return status;
   weights.storage = std::move(storage.resident);
   for (Buffer& buffer : storage.host) weights.storage.push_back(std::move(buffer));
   weights.logit_scale =
       *config->scale_logits ? 1.0f / std::sqrt(static_cast<float>(config->d_model)) : 1.0f;
-  CountTotals(*plan, extent, &weights);
+  CountTotals(plan, extent, &weights);
   return std::move(destinations.weights);
 }
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "engine/clock.h"
+#include "kernels/base/status_macros.h"
 #include "tools/line_format.h"
 
 namespace quintet {
@@ -39,9 +40,7 @@ void EngineTarget::Add(Event event) {
 absl::StatusOr<Request> EngineTarget::MakeRequest(const PlannedRequest& planned) const {
   Request request;
   if (planned.ids.empty()) {
-    absl::StatusOr<std::vector<int32_t>> ids = EncodeText(session_, planned.text, true);
-    if (!ids.ok()) return ids.status();
-    request.input = *std::move(ids);
+    QT_ASSIGN_OR_RETURN(request.input, EncodeText(session_, planned.text, true));
   } else {
     request.input.assign(planned.ids.begin(), planned.ids.end());
   }
@@ -53,10 +52,8 @@ absl::StatusOr<Request> EngineTarget::MakeRequest(const PlannedRequest& planned)
   }
   DecodingLimits limits;
   limits.max_input_tokens = static_cast<uint32_t>(session_.flags.max_input_tokens);
-  absl::StatusOr<DecodingOptions> options =
-      ResolveDecoding(decoding, session_.defaults, session_.config, limits, request.input);
-  if (!options.ok()) return options.status();
-  request.decoding = *std::move(options);
+  QT_ASSIGN_OR_RETURN(request.decoding, ResolveDecoding(decoding, session_.defaults,
+                                                        session_.config, limits, request.input));
   request.stream = stream_;
   return request;
 }

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "kernels/base/status_macros.h"
 #include "tools/conditions.h"
 #include "tools/flag_values.h"
 #include "tools/interrupt.h"
@@ -193,18 +194,13 @@ absl::Status ValidateLoad(LoadFlags* flags) {
   if (pacing.requests == 0 && pacing.duration_s == 0) {
     return absl::InvalidArgumentError("expected --requests or --duration: the run needs an end");
   }
-  absl::StatusOr<TokenRange> input = ParseTokenRange("--input-tokens", flags->input_tokens);
-  if (!input.ok()) return input.status();
-  shape.input_tokens = *input;
+  QT_ASSIGN_OR_RETURN(shape.input_tokens, ParseTokenRange("--input-tokens", flags->input_tokens));
   if (!flags->output_tokens.empty()) {
-    absl::StatusOr<TokenRange> output = ParseTokenRange("--output-tokens", flags->output_tokens);
-    if (!output.ok()) return output.status();
-    shape.output_tokens = *output;
+    QT_ASSIGN_OR_RETURN(shape.output_tokens,
+                        ParseTokenRange("--output-tokens", flags->output_tokens));
   }
   if (!flags->prompts_file.empty()) {
-    absl::StatusOr<std::vector<std::string>> lines = ReadPrompts(flags->prompts_file);
-    if (!lines.ok()) return lines.status();
-    shape.lines = *std::move(lines);
+    QT_ASSIGN_OR_RETURN(shape.lines, ReadPrompts(flags->prompts_file));
   }
   return ParseGoodput(flags->goodput).status();
 }
