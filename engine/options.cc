@@ -202,7 +202,9 @@ void Resolver::Prompt() {
 
 void Resolver::Eos() {
   options_.pad_token_id = config_.pad_id >= 0 ? config_.pad_id : 0;
-  if (defaults_.pad_token_id.has_value()) options_.pad_token_id = *defaults_.pad_token_id;
+  if (defaults_.pad_token_id.has_value()) {
+    options_.pad_token_id = static_cast<int32_t>(*defaults_.pad_token_id);
+  }
   if (request_.pad_token_id.has_value()) {
     check_.Id("pad_token_id", *request_.pad_token_id);
     options_.pad_token_id = static_cast<int32_t>(*request_.pad_token_id);
@@ -214,7 +216,7 @@ void Resolver::Eos() {
     return;
   }
   std::vector<int32_t> ids = config_.eos_ids;
-  if (!defaults_.eos_token_ids.empty()) ids = defaults_.eos_token_ids;
+  if (!defaults_.eos_token_ids.empty()) ids = Signed(defaults_.eos_token_ids);
   if (!request_.eos_token_ids.empty()) ids = Signed(request_.eos_token_ids);
   check_.Ids("eos_token_ids of the model's files", ids, kMaxEos);
   for (int32_t id :
@@ -236,8 +238,7 @@ void Resolver::Search() {
                                    Acting(beams, defaults_.length_penalty), 1.0, kPenaltyRange);
   options_.patience = Settle("patience", request_.patience, 1.0, kPatienceRange);
   if (beams && defaults_.early_stopping.has_value()) {
-    check_.InRange(absl::StrCat("early_stopping", kOfFile), *defaults_.early_stopping, {0, 2});
-    options_.early_stopping = static_cast<EarlyStopping>(*defaults_.early_stopping);
+    options_.early_stopping = *defaults_.early_stopping;
   }
   if (request_.early_stopping.has_value()) {
     check_.InRange("early_stopping", static_cast<int>(*request_.early_stopping), {0, 2});
@@ -358,11 +359,11 @@ void Resolver::Processors() {
              0, {0, static_cast<double>(kMaxNgram)}));
 
   const auto lists = [this](const char* field, const std::vector<uint32_t>& given,
-                            const std::vector<int32_t>& file, size_t limit) {
+                            const std::vector<uint32_t>& file, size_t limit) {
     check_.Ids(field, given, limit);
     if (!given.empty()) return Signed(given);
     check_.Ids(absl::StrCat(field, kOfFile), file, limit);
-    return file;
+    return Signed(file);
   };
   options_.suppress_tokens =
       lists("suppress_tokens", request_.suppress_tokens, defaults_.suppress_tokens, kMaxSuppressed);
@@ -372,11 +373,9 @@ void Resolver::Processors() {
                                         defaults_.forced_eos_token_ids, kMaxEos);
   check_.BadWords(request_.bad_words_ids);
   check_.BadWords(defaults_.bad_words_ids);
-  options_.bad_words_ids = defaults_.bad_words_ids;
-  if (!request_.bad_words_ids.empty()) {
-    options_.bad_words_ids.clear();
-    for (const auto& word : request_.bad_words_ids) options_.bad_words_ids.push_back(Signed(word));
-  }
+  const auto& words =
+      request_.bad_words_ids.empty() ? defaults_.bad_words_ids : request_.bad_words_ids;
+  for (const auto& word : words) options_.bad_words_ids.push_back(Signed(word));
   if (request_.forced_bos_token_id.has_value()) {
     check_.Id("forced_bos_token_id", *request_.forced_bos_token_id);
     options_.forced_bos_token_id = static_cast<int32_t>(*request_.forced_bos_token_id);
@@ -385,7 +384,7 @@ void Resolver::Processors() {
     }
   } else if (defaults_.forced_bos_token_id.has_value()) {
     check_.Id(absl::StrCat("forced_bos_token_id", kOfFile), *defaults_.forced_bos_token_id);
-    options_.forced_bos_token_id = *defaults_.forced_bos_token_id;
+    options_.forced_bos_token_id = static_cast<int32_t>(*defaults_.forced_bos_token_id);
   }
 }
 

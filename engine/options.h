@@ -10,32 +10,37 @@
 
 #include "absl/status/statusor.h"
 #include "models/config/config.h"
+#include "models/config/generation_config.h"
 
 namespace quintet {
 
-// Hugging Face's early_stopping: false, true, "never".
-enum class EarlyStopping : uint8_t { kHeuristic, kFirst, kNever };
-
 // Options as a client sets them. Unset fields take their defaults. Fields are named as in the proto
 // and, with dashes, on the command line.
-struct DecodingRequest {
-  std::optional<uint32_t> max_new_tokens, min_new_tokens, num_beams, num_return_sequences;
-  std::optional<float> length_penalty, patience;
-  std::optional<EarlyStopping> early_stopping;
-  std::optional<bool> do_sample;
+struct DecodingRequest : DecodingFields {
+  std::optional<double> patience;
   std::optional<uint64_t> seed;
-  std::optional<float> temperature, top_p, typical_p, min_p, repetition_penalty;
-  std::optional<uint32_t> top_k, no_repeat_ngram_size;
-  std::vector<uint32_t> suppress_tokens, begin_suppress_tokens;
-  std::vector<std::vector<uint32_t>> bad_words_ids;
-  std::optional<uint32_t> forced_bos_token_id;
-  std::vector<uint32_t> forced_eos_token_ids, eos_token_ids;
-  std::optional<uint32_t> decoder_start_token_id, pad_token_id;
   std::vector<int32_t> decoder_prefix;  // ids after the start token
   std::vector<std::string> stop;
   std::optional<bool> include_stop, ignore_eos, logprobs, return_scores, echo;
-  std::optional<uint32_t> top_logprobs;
+  std::optional<int64_t> top_logprobs;
 };
+
+// Calls visit(name, field) for every field but decoder_prefix, which a client gives as text or ids:
+// const char*, pointer to a member of `request`.
+template <typename Visit>
+void VisitRequestFields(DecodingRequest* request, Visit visit) {
+  VisitDecodingFields(
+      request, [&visit](const char* name, auto* field, const FieldInFile&) { visit(name, field); });
+  visit("patience", &request->patience);
+  visit("seed", &request->seed);
+  visit("stop", &request->stop);
+  visit("include_stop", &request->include_stop);
+  visit("ignore_eos", &request->ignore_eos);
+  visit("logprobs", &request->logprobs);
+  visit("return_scores", &request->return_scores);
+  visit("echo", &request->echo);
+  visit("top_logprobs", &request->top_logprobs);
+}
 
 // Options as the engine runs them. Every field is in its documented range.
 struct DecodingOptions {

@@ -78,7 +78,7 @@ TEST_CASE("options: built-in defaults") {
 
 struct FloatField {
   const char* name;
-  std::optional<float> DecodingRequest::*field;
+  std::optional<double> DecodingRequest::*field;
   bool sampling, beams;
   std::vector<float> good, bad;
 };
@@ -127,7 +127,7 @@ TEST_CASE("options: every float field refuses NaN, infinities and values out of 
 
 struct IntField {
   const char* name;
-  std::optional<uint32_t> DecodingRequest::*field;
+  std::optional<int64_t> DecodingRequest::*field;
   std::vector<uint32_t> good, bad;
 };
 
@@ -274,7 +274,7 @@ TEST_CASE("options: request before generation_config.json before built-in defaul
     c->defaults.num_beams = 4;
     c->defaults.num_return_sequences = 4;
     c->defaults.length_penalty = 0.6;
-    c->defaults.early_stopping = 1;
+    c->defaults.early_stopping = EarlyStopping::kFirst;
     c->defaults.eos_token_ids = {7, 8};
     c->defaults.decoder_start_token_id = 9;
     c->defaults.temperature = 0.7;
@@ -316,15 +316,11 @@ TEST_CASE("options: errors about generation_config.json name the file") {
     c->defaults.top_p = 1.5;
   });
   Refused("suppress_tokens of generation_config.json",
-          [](Case* c) { c->defaults.suppress_tokens = {-1}; });
-  Refused("early_stopping of generation_config.json", [](Case* c) {
-    c->defaults.num_beams = 2;
-    c->defaults.early_stopping = 3;
-  });
+          [](Case* c) { c->defaults.suppress_tokens = {100}; });
   Refused("forced_bos_token_id of generation_config.json",
           [](Case* c) { c->defaults.forced_bos_token_id = 100; });
   Refused("eos_token_ids of the model's files", [](Case* c) { c->defaults.eos_token_ids = {100}; });
-  Refused("bad_words_ids", [](Case* c) { c->defaults.bad_words_ids = {{-2}}; });
+  Refused("bad_words_ids", [](Case* c) { c->defaults.bad_words_ids = {{100}}; });
 }
 
 TEST_CASE(
