@@ -70,7 +70,7 @@ TEST_CASE("options: built-in defaults") {
   CHECK(o.length_penalty == 1.0);
   CHECK(o.early_stopping == EarlyStopping::kHeuristic);
   CHECK_FALSE(o.do_sample);
-  CHECK(o.top_k == 50);
+  CHECK(o.warp.top_k == 50);
   CHECK(o.eos_token_ids == std::vector<int32_t>{1});
   CHECK(o.prompt == std::vector<int32_t>{0});
   CHECK(o.forced_bos_token_id == -1);
@@ -152,8 +152,8 @@ TEST_CASE("options: every integer field refuses values out of range") {
       c->request.top_k = top_k;
     };
   };
-  CHECK(Accepted(sampling(0)).top_k == 0);
-  CHECK(Accepted(sampling(2147483647u)).top_k == 2147483647);
+  CHECK(Accepted(sampling(0)).warp.top_k == 0);
+  CHECK(Accepted(sampling(2147483647u)).warp.top_k == 2147483647);
   Refused("top_k", sampling(kHuge));
   const auto alternatives = [](uint32_t count) {
     return [count](Case* c) {
@@ -332,8 +332,8 @@ TEST_CASE(
     c->defaults.length_penalty = 100.0;
   };
   const DecodingOptions o = Accepted(file);
-  CHECK(o.temperature == 1.0f);
-  CHECK(o.top_p == 1.0f);
+  CHECK(o.warp.temperature == 1.0f);
+  CHECK(o.warp.top_p == 1.0f);
   CHECK(o.length_penalty == 1.0);
   Refused("temperature of generation_config.json", [&](Case* c) {
     file(c);
@@ -448,8 +448,8 @@ TEST_CASE("CheckDecoding refuses bad options that ResolveDecoding did not produc
   refused([](DecodingOptions* o) { o->num_return_sequences = 2; });
   refused([](DecodingOptions* o) { o->length_penalty = std::nan(""); });
   refused([](DecodingOptions* o) { o->patience = 1e9; });
-  refused([](DecodingOptions* o) { o->temperature = 0.0f; });
-  refused([](DecodingOptions* o) { o->top_k = -1; });
+  refused([](DecodingOptions* o) { o->warp.temperature = 0.0f; });
+  refused([](DecodingOptions* o) { o->warp.top_k = -1; });
   refused([](DecodingOptions* o) { o->top_logprobs = 21; });
   refused([](DecodingOptions* o) { o->no_repeat_ngram_size = -1; });
   refused([](DecodingOptions* o) { o->repetition_penalty = 0.0f; });
