@@ -49,7 +49,8 @@ absl::Status ReadEarlyStopping(v1::EarlyStopping from, std::optional<EarlyStoppi
 }
 
 // Copies fields of v1::DecodingOptions into fields of DecodingRequest with the same name. A field
-// that the proto lacks or holds in another type aborts, in every call.
+// that the proto lacks or has in another type is a bug and aborts; proto_conversion_test.cc sets
+// every field.
 class DecodingReader {
  public:
   explicit DecodingReader(const v1::DecodingOptions& from)
