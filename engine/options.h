@@ -51,8 +51,7 @@ struct DecodingOptions {
   EarlyStopping early_stopping = EarlyStopping::kHeuristic;
   bool do_sample = false;
   uint64_t seed = 0;
-  // With do_sample. Generation sets warp.keep.
-  WarpOptions warp{.top_k = 50};
+  WarpOptions warp{.top_k = 50};  // used with do_sample; Generation sets `keep`
   float repetition_penalty = 1.0f;
   int32_t no_repeat_ngram_size = 0;
   std::vector<int32_t> suppress_tokens, begin_suppress_tokens;
