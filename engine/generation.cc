@@ -11,12 +11,7 @@ namespace quintet {
 namespace {
 
 WarpOptions WarpOptionsOf(const DecodingOptions& options) {
-  WarpOptions warp;
-  warp.temperature = options.temperature;
-  warp.top_k = options.top_k;
-  warp.top_p = options.top_p;
-  warp.min_p = options.min_p;
-  warp.typical_p = options.typical_p;
+  WarpOptions warp = options.warp;
   // The warpers must keep one token per beam besides every eos, or the search cannot continue.
   const int32_t eos = static_cast<int32_t>(options.eos_token_ids.size());
   warp.keep = options.num_beams > 1 ? std::max(2, eos + 1) : 1;
