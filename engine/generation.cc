@@ -11,12 +11,7 @@ namespace quintet {
 namespace {
 
 WarpOptions WarpOptionsOf(const DecodingOptions& options) {
-  WarpOptions warp;
-  warp.temperature = options.temperature;
-  warp.top_k = options.top_k;
-  warp.top_p = options.top_p;
-  warp.min_p = options.min_p;
-  warp.typical_p = options.typical_p;
+  WarpOptions warp = options.warp;
   // In beam search every warper keeps at least (number of eos ids + 1) tokens in each beam's row,
   // so that each beam can continue with a token that is not an eos.
   const int32_t eos = static_cast<int32_t>(options.eos_token_ids.size());

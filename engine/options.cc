@@ -13,32 +13,14 @@ namespace {
 constexpr int64_t kMaxInt = 2147483647;
 constexpr size_t kMaxEos = 16, kMaxSuppressed = 1024, kMaxBadWords = 256, kMaxBadWordTokens = 32;
 constexpr size_t kMaxStops = 16, kMaxStopBytes = 256;
-constexpr int64_t kMaxBeams = 32, kMaxSamples = 16, kMaxNgram = 64, kMaxAlternatives = 20;
+constexpr int64_t kMaxBeams = 32, kMaxSamples = 16;
 
 // Suffix of a field's name in errors about a default from a file.
 constexpr char kOfFile[] = " of generation_config.json (of config.json where there is none)";
 
-// A closed or half-open range.
-struct Range {
-  double low, high;
-  bool low_open = false, high_open = false;
+constexpr OptionRange kPatienceRange{0.1f, 4.0}, kAlternativesRange{0, 20};
 
-  bool Holds(double x) const {  // false for NaN
-    return (low_open ? x > low : x >= low) && (high_open ? x < high : x <= high);
-  }
-  std::string Text() const {
-    return absl::StrCat(low_open ? "(" : "[", low, ", ", high, high_open ? ")" : "]");
-  }
-};
-
-constexpr Range kPenaltyRange{-10.0, 10.0};
-constexpr Range kPatienceRange{0.1f, 4.0};
-constexpr Range kTemperatureRange{0.01f, 100.0};
-constexpr Range kProbabilityRange{0.0, 1.0, true, false};
-constexpr Range kMinPRange{0.0, 1.0, false, true};
-constexpr Range kRepetitionRange{0.0, 10.0, true, false};
-
-absl::Status OutOfRange(absl::string_view field, double value, const Range& range) {
+absl::Status OutOfRange(absl::string_view field, double value, const OptionRange& range) {
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, " is not in ", range.Text()));
 }
 
@@ -50,7 +32,7 @@ class Checker {
   void Fail(absl::string_view field, absl::string_view what) {
     if (status_.ok()) status_ = absl::InvalidArgumentError(absl::StrCat(field, ": ", what));
   }
-  void InRange(absl::string_view field, double value, const Range& range) {
+  void InRange(absl::string_view field, double value, const OptionRange& range) {
     if (status_.ok() && !range.Holds(value)) status_ = OutOfRange(field, value, range);
   }
   void Count(absl::string_view field, size_t count, size_t limit) {
@@ -118,28 +100,36 @@ class Resolver {
   }
 
  private:
-  // Returns the request's value, else the file's, else `table`. Errors about a file's value name
-  // the file.
-  template <typename T, typename D>
-  double Settle(const char* field, const std::optional<T>& given, const std::optional<D>& file,
-                double table, const Range& range) {
-    if (given.has_value()) {
-      check_.InRange(field, static_cast<double>(*given), range);
-      return range.Holds(static_cast<double>(*given)) ? static_cast<double>(*given) : table;
-    }
-    if (!file.has_value()) return table;
-    const double value = static_cast<double>(*file);
-    check_.InRange(absl::StrCat(field, kOfFile), value, range);
-    return range.Holds(value) ? value : table;
+  // Sets `value` to the request's number or else to the file's, if there is one. Errors about a
+  // file's value name the file.
+  template <typename T, typename Value>
+  void Settle(const char* field, const std::optional<T>& given, const std::optional<T>& file,
+              const OptionRange& range, Value* value) {
+    if (!given.has_value() && !file.has_value()) return;
+    const double number = static_cast<double>(given.has_value() ? *given : *file);
+    check_.InRange(given.has_value() ? field : absl::StrCat(field, kOfFile), number, range);
+    if (range.Holds(number)) *value = static_cast<Value>(number);
   }
-  template <typename T>
-  double Settle(const char* field, const std::optional<T>& given, double table,
-                const Range& range) {
-    return Settle(field, given, std::optional<double>(), table, range);
+  bool Has(Needs needs) const {
+    if (needs == Needs::kSampling) return options_.do_sample;
+    return needs == Needs::kNothing || options_.num_beams > 1;
   }
-  template <typename T>
-  static std::optional<T> Acting(bool acts, const std::optional<T>& file) {
-    return acts ? file : std::nullopt;
+  // Settles the numbers that need `wanted`. Those of the file are used, and checked, only if they
+  // have an effect: many files without sampling contain a temperature of 0.0.
+  void Numbers(Needs wanted) {
+    VisitNumbers(&options_, [&](const char* name, auto field, auto* value, const OptionRange& range,
+                                Needs needs) {
+      if (needs != wanted) return;
+      const auto file = Has(needs) ? defaults_.*field : std::nullopt;
+      Settle(name, request_.*field, file, range, value);
+    });
+  }
+  // Refuses numbers of the request that need `wanted`, called `what`, where that is not on.
+  void NumbersNeed(Needs wanted, const char* what) {
+    VisitNumbers(&options_,
+                 [&](const char* name, auto field, auto*, const OptionRange&, Needs needs) {
+                   if (needs == wanted) NeedsOther(name, request_.*field, Has(needs), what);
+                 });
   }
   template <typename T>
   void NeedsOther(const char* field, const std::optional<T>& given, bool present,
@@ -203,7 +193,9 @@ void Resolver::Prompt() {
 
 void Resolver::Eos() {
   options_.pad_token_id = config_.pad_id >= 0 ? config_.pad_id : 0;
-  if (defaults_.pad_token_id.has_value()) options_.pad_token_id = *defaults_.pad_token_id;
+  if (defaults_.pad_token_id.has_value()) {
+    options_.pad_token_id = static_cast<int32_t>(*defaults_.pad_token_id);
+  }
   if (request_.pad_token_id.has_value()) {
     check_.Id("pad_token_id", *request_.pad_token_id);
     options_.pad_token_id = static_cast<int32_t>(*request_.pad_token_id);
@@ -215,7 +207,7 @@ void Resolver::Eos() {
     return;
   }
   std::vector<int32_t> ids = config_.eos_ids;
-  if (!defaults_.eos_token_ids.empty()) ids = defaults_.eos_token_ids;
+  if (!defaults_.eos_token_ids.empty()) ids = Signed(defaults_.eos_token_ids);
   if (!request_.eos_token_ids.empty()) ids = Signed(request_.eos_token_ids);
   check_.Ids("eos_token_ids of the model's files", ids, kMaxEos);
   for (int32_t id :
@@ -227,18 +219,13 @@ void Resolver::Eos() {
 
 void Resolver::Search() {
   const double max_beams = std::min<int64_t>(limits_.max_beams, kMaxBeams);
-  options_.num_beams = static_cast<int32_t>(
-      Settle("num_beams", request_.num_beams, defaults_.num_beams, 1, {1, max_beams}));
+  Settle("num_beams", request_.num_beams, defaults_.num_beams, {1, max_beams}, &options_.num_beams);
   options_.do_sample = request_.do_sample.value_or(defaults_.do_sample.value_or(false));
-  // Values of the file are used, and checked, only if they have an effect: many files without
-  // sampling contain a temperature of 0.0.
   const bool beams = options_.num_beams > 1;
-  options_.length_penalty = Settle("length_penalty", request_.length_penalty,
-                                   Acting(beams, defaults_.length_penalty), 1.0, kPenaltyRange);
-  options_.patience = Settle("patience", request_.patience, 1.0, kPatienceRange);
+  Numbers(Needs::kBeams);
+  Settle("patience", request_.patience, {}, kPatienceRange, &options_.patience);
   if (beams && defaults_.early_stopping.has_value()) {
-    check_.InRange(absl::StrCat("early_stopping", kOfFile), *defaults_.early_stopping, {0, 2});
-    options_.early_stopping = static_cast<EarlyStopping>(*defaults_.early_stopping);
+    options_.early_stopping = *defaults_.early_stopping;
   }
   if (request_.early_stopping.has_value()) {
     check_.InRange("early_stopping", static_cast<int>(*request_.early_stopping), {0, 2});
@@ -328,20 +315,7 @@ void Resolver::MinLength() {
 }
 
 void Resolver::Sampling() {
-  const auto settle = [this](const char* field, const auto& given, const auto& file, double table,
-                             const Range& range) {
-    return Settle(field, given, Acting(options_.do_sample, file), table, range);
-  };
-  options_.temperature = static_cast<float>(
-      settle("temperature", request_.temperature, defaults_.temperature, 1.0, kTemperatureRange));
-  options_.top_k = static_cast<int32_t>(
-      settle("top_k", request_.top_k, defaults_.top_k, 50, {0, static_cast<double>(kMaxInt)}));
-  options_.top_p =
-      static_cast<float>(settle("top_p", request_.top_p, defaults_.top_p, 1.0, kProbabilityRange));
-  options_.typical_p = static_cast<float>(
-      settle("typical_p", request_.typical_p, defaults_.typical_p, 1.0, kProbabilityRange));
-  options_.min_p =
-      static_cast<float>(settle("min_p", request_.min_p, defaults_.min_p, 0.0, kMinPRange));
+  Numbers(Needs::kSampling);
   if (request_.seed.has_value()) {
     options_.seed = *request_.seed;
   } else if (options_.do_sample) {  // only if needed: reading random_device is a system call
@@ -351,19 +325,13 @@ void Resolver::Sampling() {
 }
 
 void Resolver::Processors() {
-  options_.repetition_penalty =
-      static_cast<float>(Settle("repetition_penalty", request_.repetition_penalty,
-                                defaults_.repetition_penalty, 1.0, kRepetitionRange));
-  options_.no_repeat_ngram_size = static_cast<int32_t>(
-      Settle("no_repeat_ngram_size", request_.no_repeat_ngram_size, defaults_.no_repeat_ngram_size,
-             0, {0, static_cast<double>(kMaxNgram)}));
-
+  Numbers(Needs::kNothing);
   const auto lists = [this](const char* field, const std::vector<uint32_t>& given,
-                            const std::vector<int32_t>& file, size_t limit) {
+                            const std::vector<uint32_t>& file, size_t limit) {
     check_.Ids(field, given, limit);
     if (!given.empty()) return Signed(given);
     check_.Ids(absl::StrCat(field, kOfFile), file, limit);
-    return file;
+    return Signed(file);
   };
   options_.suppress_tokens =
       lists("suppress_tokens", request_.suppress_tokens, defaults_.suppress_tokens, kMaxSuppressed);
@@ -373,11 +341,9 @@ void Resolver::Processors() {
                                         defaults_.forced_eos_token_ids, kMaxEos);
   check_.BadWords(request_.bad_words_ids);
   check_.BadWords(defaults_.bad_words_ids);
-  options_.bad_words_ids = defaults_.bad_words_ids;
-  if (!request_.bad_words_ids.empty()) {
-    options_.bad_words_ids.clear();
-    for (const auto& word : request_.bad_words_ids) options_.bad_words_ids.push_back(Signed(word));
-  }
+  const auto& words =
+      request_.bad_words_ids.empty() ? defaults_.bad_words_ids : request_.bad_words_ids;
+  for (const auto& word : words) options_.bad_words_ids.push_back(Signed(word));
   if (request_.forced_bos_token_id.has_value()) {
     check_.Id("forced_bos_token_id", *request_.forced_bos_token_id);
     options_.forced_bos_token_id = static_cast<int32_t>(*request_.forced_bos_token_id);
@@ -386,7 +352,7 @@ void Resolver::Processors() {
     }
   } else if (defaults_.forced_bos_token_id.has_value()) {
     check_.Id(absl::StrCat("forced_bos_token_id", kOfFile), *defaults_.forced_bos_token_id);
-    options_.forced_bos_token_id = *defaults_.forced_bos_token_id;
+    options_.forced_bos_token_id = static_cast<int32_t>(*defaults_.forced_bos_token_id);
   }
 }
 
@@ -397,8 +363,7 @@ void Resolver::Output() {
   options_.logprobs = request_.logprobs.value_or(false);
   options_.return_scores = request_.return_scores.value_or(false);
   options_.echo = request_.echo.value_or(false);
-  options_.top_logprobs = static_cast<int32_t>(
-      Settle("top_logprobs", request_.top_logprobs, 0, {0, static_cast<double>(kMaxAlternatives)}));
+  Settle("top_logprobs", request_.top_logprobs, {}, kAlternativesRange, &options_.top_logprobs);
   if (options_.include_stop && options_.stop.empty()) {
     check_.Fail("include_stop", "has no effect without stop");
   }
@@ -409,13 +374,9 @@ void Resolver::Output() {
 
 void Resolver::CannotAct() {
   const bool sample = options_.do_sample, beams = options_.num_beams > 1;
-  NeedsOther("temperature", request_.temperature, sample, "do_sample");
-  NeedsOther("top_k", request_.top_k, sample, "do_sample");
-  NeedsOther("top_p", request_.top_p, sample, "do_sample");
-  NeedsOther("typical_p", request_.typical_p, sample, "do_sample");
-  NeedsOther("min_p", request_.min_p, sample, "do_sample");
+  NumbersNeed(Needs::kSampling, "do_sample");
   NeedsOther("seed", request_.seed, sample, "do_sample");
-  NeedsOther("length_penalty", request_.length_penalty, beams, "num_beams > 1");
+  NumbersNeed(Needs::kBeams, "num_beams > 1");
   NeedsOther("early_stopping", request_.early_stopping, beams, "num_beams > 1");
   NeedsOther("patience", request_.patience, beams, "num_beams > 1");
   if (options_.return_scores && !beams) {
@@ -424,6 +385,10 @@ void Resolver::CannotAct() {
 }
 
 }  // namespace
+
+std::string OptionRange::Text() const {
+  return absl::StrCat(low_open ? "(" : "[", low, ", ", high, high_open ? ")" : "]");
+}
 
 absl::Status CheckDecoding(const DecodingOptions& options, int64_t vocab) {
   Checker check(vocab);
@@ -439,15 +404,10 @@ absl::Status CheckDecoding(const DecodingOptions& options, int64_t vocab) {
                        : options.do_sample   ? kMaxSamples
                                              : 1;
   integer("num_return_sequences", options.num_return_sequences, 1, most);
-  integer("top_k", options.top_k, 0, kMaxInt);
-  integer("no_repeat_ngram_size", options.no_repeat_ngram_size, 0, kMaxNgram);
-  integer("top_logprobs", options.top_logprobs, 0, kMaxAlternatives);
-  check.InRange("length_penalty", options.length_penalty, kPenaltyRange);
-  check.InRange("temperature", options.temperature, kTemperatureRange);
-  check.InRange("top_p", options.top_p, kProbabilityRange);
-  check.InRange("typical_p", options.typical_p, kProbabilityRange);
-  check.InRange("min_p", options.min_p, kMinPRange);
-  check.InRange("repetition_penalty", options.repetition_penalty, kRepetitionRange);
+  check.InRange("top_logprobs", options.top_logprobs, kAlternativesRange);
+  VisitNumbers(&options,
+               [&check](const char* name, auto, const auto* value, const OptionRange& range,
+                        Needs) { check.InRange(name, static_cast<double>(*value), range); });
   check.Ids("suppress_tokens", options.suppress_tokens, kMaxSuppressed);
   check.Ids("begin_suppress_tokens", options.begin_suppress_tokens, kMaxSuppressed);
   check.Ids("forced_eos_token_ids", options.forced_eos_token_ids, kMaxEos);

@@ -9,33 +9,39 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "kernels/sampling/sampling.h"
 #include "models/config/config.h"
+#include "models/config/generation_config.h"
 
 namespace quintet {
 
-// Hugging Face's early_stopping: false, true, "never".
-enum class EarlyStopping : uint8_t { kHeuristic, kFirst, kNever };
-
 // Options as a client sets them. Unset fields take their defaults. Fields are named as in the proto
 // and, with dashes, on the command line.
-struct DecodingRequest {
-  std::optional<uint32_t> max_new_tokens, min_new_tokens, num_beams, num_return_sequences;
-  std::optional<float> length_penalty, patience;
-  std::optional<EarlyStopping> early_stopping;
-  std::optional<bool> do_sample;
+struct DecodingRequest : DecodingFields {
+  std::optional<double> patience;
   std::optional<uint64_t> seed;
-  std::optional<float> temperature, top_p, typical_p, min_p, repetition_penalty;
-  std::optional<uint32_t> top_k, no_repeat_ngram_size;
-  std::vector<uint32_t> suppress_tokens, begin_suppress_tokens;
-  std::vector<std::vector<uint32_t>> bad_words_ids;
-  std::optional<uint32_t> forced_bos_token_id;
-  std::vector<uint32_t> forced_eos_token_ids, eos_token_ids;
-  std::optional<uint32_t> decoder_start_token_id, pad_token_id;
   std::vector<int32_t> decoder_prefix;  // ids after the start token
   std::vector<std::string> stop;
   std::optional<bool> include_stop, ignore_eos, logprobs, return_scores, echo;
-  std::optional<uint32_t> top_logprobs;
+  std::optional<int64_t> top_logprobs;
 };
+
+// Calls visit(name, field) for every field but decoder_prefix, which a client gives as text or ids:
+// const char*, pointer to a member of `request`.
+template <typename Visit>
+void VisitRequestFields(DecodingRequest* request, Visit visit) {
+  VisitDecodingFields(
+      request, [&visit](const char* name, auto* field, const FieldInFile&) { visit(name, field); });
+  visit("patience", &request->patience);
+  visit("seed", &request->seed);
+  visit("stop", &request->stop);
+  visit("include_stop", &request->include_stop);
+  visit("ignore_eos", &request->ignore_eos);
+  visit("logprobs", &request->logprobs);
+  visit("return_scores", &request->return_scores);
+  visit("echo", &request->echo);
+  visit("top_logprobs", &request->top_logprobs);
+}
 
 // Options as the engine runs them. Every field is in its documented range.
 struct DecodingOptions {
@@ -45,8 +51,7 @@ struct DecodingOptions {
   EarlyStopping early_stopping = EarlyStopping::kHeuristic;
   bool do_sample = false;
   uint64_t seed = 0;
-  float temperature = 1.0f, top_p = 1.0f, typical_p = 1.0f, min_p = 0.0f;
-  int32_t top_k = 50;
+  WarpOptions warp{.top_k = 50};  // used with do_sample; Generation sets `keep`
   float repetition_penalty = 1.0f;
   int32_t no_repeat_ngram_size = 0;
   std::vector<int32_t> suppress_tokens, begin_suppress_tokens;
@@ -61,6 +66,41 @@ struct DecodingOptions {
   bool include_stop = false, logprobs = false, return_scores = false, echo = false;
   int32_t top_logprobs = 0;
 };
+
+// A closed or half-open range.
+struct OptionRange {
+  double low, high;
+  bool low_open = false, high_open = false;
+
+  bool Holds(double x) const {  // false for NaN
+    return (low_open ? x > low : x >= low) && (high_open ? x < high : x <= high);
+  }
+  std::string Text() const;
+};
+
+// What else must be on for an option to have an effect.
+enum class Needs : uint8_t { kNothing, kSampling, kBeams };
+
+// The numbers of DecodingFields whose range is fixed. Calls visit(name, field, value, range, needs)
+// for each: const char*, pointer to member of DecodingFields, pointer to the resolved value in
+// `options`, OptionRange, Needs. The built-in default is the value's initializer.
+template <typename Options, typename Visit>
+void VisitNumbers(Options* options, Visit visit) {
+  using F = DecodingFields;
+  constexpr OptionRange kProbability{.low = 0, .high = 1, .low_open = true};
+  constexpr OptionRange kBelowOne{.low = 0, .high = 1, .high_open = true};
+  constexpr OptionRange kRepetition{.low = 0, .high = 10, .low_open = true};
+  visit("temperature", &F::temperature, &options->warp.temperature, {0.01f, 100}, Needs::kSampling);
+  visit("top_k", &F::top_k, &options->warp.top_k, {0, 2147483647}, Needs::kSampling);
+  visit("top_p", &F::top_p, &options->warp.top_p, kProbability, Needs::kSampling);
+  visit("typical_p", &F::typical_p, &options->warp.typical_p, kProbability, Needs::kSampling);
+  visit("min_p", &F::min_p, &options->warp.min_p, kBelowOne, Needs::kSampling);
+  visit("length_penalty", &F::length_penalty, &options->length_penalty, {-10, 10}, Needs::kBeams);
+  visit("repetition_penalty", &F::repetition_penalty, &options->repetition_penalty, kRepetition,
+        Needs::kNothing);
+  visit("no_repeat_ngram_size", &F::no_repeat_ngram_size, &options->no_repeat_ngram_size, {0, 64},
+        Needs::kNothing);
+}
 
 struct DecodingLimits {
   uint32_t max_new_tokens = 4096, max_beams = 32, max_samples = 16, max_input_tokens = 4096;

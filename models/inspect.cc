@@ -128,7 +128,7 @@ class WarningFinder {
     }
   }
 
-  void CheckId(const char* field, int32_t id) {
+  void CheckId(const char* field, int64_t id) {
     if (id >= config_.vocab) {
       Add("generation_config.json: ", field, ": ", id, " is outside the embedding of ",
           config_.vocab, " rows");
@@ -141,9 +141,9 @@ class WarningFinder {
       Add(field, ": not supported; generate, bench and serve load the model only with ",
           kIgnoreGenerationFields);
     }
-    for (int32_t id : g.eos_token_ids) CheckId("eos_token_id", id);
-    for (int32_t id : g.suppress_tokens) CheckId("suppress_tokens", id);
-    for (int32_t id : g.forced_eos_token_ids) CheckId("forced_eos_token_id", id);
+    for (int64_t id : g.eos_token_ids) CheckId("eos_token_id", id);
+    for (int64_t id : g.suppress_tokens) CheckId("suppress_tokens", id);
+    for (int64_t id : g.forced_eos_token_ids) CheckId("forced_eos_token_id", id);
     if (g.forced_bos_token_id) CheckId("forced_bos_token_id", *g.forced_bos_token_id);
     if (g.decoder_start_token_id) {
       CheckId("decoder_start_token_id", *g.decoder_start_token_id);
@@ -152,8 +152,9 @@ class WarningFinder {
             " overrides config.json's ", config_.decoder_start_id);
       }
     }
-    if (!g.eos_token_ids.empty() && g.eos_token_ids != config_.eos_ids) {
-      Add("generation_config.json: eos_token_id ", absl::StrJoin(g.eos_token_ids, ", "),
+    const std::vector<int32_t> eos(g.eos_token_ids.begin(), g.eos_token_ids.end());
+    if (!eos.empty() && eos != config_.eos_ids) {
+      Add("generation_config.json: eos_token_id ", absl::StrJoin(eos, ", "),
           " overrides config.json's ",
           config_.eos_ids.empty() ? "none" : absl::StrJoin(config_.eos_ids, ", "));
     }

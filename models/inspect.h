@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "models/config/config.h"
+#include "models/config/generation_config.h"
 
 namespace quintet {
 

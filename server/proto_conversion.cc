@@ -6,6 +6,10 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/message.h"
+#include "google/protobuf/reflection.h"
+#include "kernels/base/check.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/tensor.h"
 
@@ -27,15 +31,6 @@ absl::Status CheckIds(const google::protobuf::RepeatedField<uint32_t>& ids, int6
   return absl::OkStatus();
 }
 
-template <typename T, typename Value>
-void SetOptional(bool has, const Value& value, std::optional<T>* to) {
-  if (has) *to = static_cast<T>(value);
-}
-
-std::vector<uint32_t> Copy(const google::protobuf::RepeatedField<uint32_t>& ids) {
-  return {ids.begin(), ids.end()};
-}
-
 absl::Status ReadEarlyStopping(v1::EarlyStopping from, std::optional<EarlyStopping>* to) {
   switch (from) {
     case v1::EARLY_STOPPING_UNSPECIFIED:
@@ -54,33 +49,56 @@ absl::Status ReadEarlyStopping(v1::EarlyStopping from, std::optional<EarlyStoppi
   }
 }
 
-void ReadScalars(const v1::DecodingOptions& d, DecodingRequest* to) {
-  SetOptional(d.has_max_new_tokens(), d.max_new_tokens(), &to->max_new_tokens);
-  SetOptional(d.has_min_new_tokens(), d.min_new_tokens(), &to->min_new_tokens);
-  SetOptional(d.has_num_beams(), d.num_beams(), &to->num_beams);
-  SetOptional(d.has_num_return_sequences(), d.num_return_sequences(), &to->num_return_sequences);
-  SetOptional(d.has_length_penalty(), d.length_penalty(), &to->length_penalty);
-  SetOptional(d.has_patience(), d.patience(), &to->patience);
-  SetOptional(d.has_do_sample(), d.do_sample(), &to->do_sample);
-  SetOptional(d.has_seed(), d.seed(), &to->seed);
-  SetOptional(d.has_temperature(), d.temperature(), &to->temperature);
-  SetOptional(d.has_top_k(), d.top_k(), &to->top_k);
-  SetOptional(d.has_top_p(), d.top_p(), &to->top_p);
-  SetOptional(d.has_typical_p(), d.typical_p(), &to->typical_p);
-  SetOptional(d.has_min_p(), d.min_p(), &to->min_p);
-  SetOptional(d.has_repetition_penalty(), d.repetition_penalty(), &to->repetition_penalty);
-  SetOptional(d.has_no_repeat_ngram_size(), d.no_repeat_ngram_size(), &to->no_repeat_ngram_size);
-  SetOptional(d.has_forced_bos_token_id(), d.forced_bos_token_id(), &to->forced_bos_token_id);
-  SetOptional(d.has_decoder_start_token_id(), d.decoder_start_token_id(),
-              &to->decoder_start_token_id);
-  SetOptional(d.has_pad_token_id(), d.pad_token_id(), &to->pad_token_id);
-  SetOptional(d.has_include_stop(), d.include_stop(), &to->include_stop);
-  SetOptional(d.has_ignore_eos(), d.ignore_eos(), &to->ignore_eos);
-  SetOptional(d.has_logprobs(), d.logprobs(), &to->logprobs);
-  SetOptional(d.has_top_logprobs(), d.top_logprobs(), &to->top_logprobs);
-  SetOptional(d.has_return_scores(), d.return_scores(), &to->return_scores);
-  SetOptional(d.has_echo(), d.echo(), &to->echo);
-}
+// Copies fields of v1::DecodingOptions into fields of DecodingRequest with the same name. A field
+// that the proto lacks or has in another type is a bug and aborts; proto_conversion_test.cc sets
+// every field.
+class DecodingReader {
+ public:
+  explicit DecodingReader(const v1::DecodingOptions& from)
+      : from_(from), reflection_(*from.GetReflection()) {}
+
+  void Read(const char* name, std::optional<int64_t>* to) {
+    if (Has(name)) *to = reflection_.GetUInt32(from_, Field(name));
+  }
+  void Read(const char* name, std::optional<uint64_t>* to) {
+    if (Has(name)) *to = reflection_.GetUInt64(from_, Field(name));
+  }
+  void Read(const char* name, std::optional<double>* to) {
+    if (Has(name)) *to = reflection_.GetFloat(from_, Field(name));
+  }
+  void Read(const char* name, std::optional<bool>* to) {
+    if (Has(name)) *to = reflection_.GetBool(from_, Field(name));
+  }
+  void Read(const char* name, std::optional<EarlyStopping>* to) {
+    if (Has(name)) status_ = ReadEarlyStopping(from_.early_stopping(), to);
+  }
+  void Read(const char* name, std::vector<uint32_t>* to) {
+    const auto ids = reflection_.GetRepeatedFieldRef<uint32_t>(from_, Field(name));
+    to->assign(ids.begin(), ids.end());
+  }
+  void Read(const char* name, std::vector<std::vector<uint32_t>>* to) {
+    for (const auto& list : reflection_.GetRepeatedFieldRef<v1::TokenIds>(from_, Field(name))) {
+      to->emplace_back(list.ids().begin(), list.ids().end());
+    }
+  }
+  void Read(const char* name, std::vector<std::string>* to) {
+    const auto texts = reflection_.GetRepeatedFieldRef<std::string>(from_, Field(name));
+    to->assign(texts.begin(), texts.end());
+  }
+  const absl::Status& status() const { return status_; }
+
+ private:
+  const google::protobuf::FieldDescriptor* Field(const char* name) const {
+    const auto* field = from_.GetDescriptor()->FindFieldByName(name);
+    QT_CHECK(field != nullptr);
+    return field;
+  }
+  bool Has(const char* name) const { return reflection_.HasField(from_, Field(name)); }
+
+  const v1::DecodingOptions& from_;
+  const google::protobuf::Reflection& reflection_;
+  absl::Status status_;
+};
 
 }  // namespace
 
@@ -188,17 +206,9 @@ absl::StatusOr<DecodingRequest> DecodingFromProto(const v1::DecodingOptions& dec
                                                   const Tokenizer* tokenizer,
                                                   const InputLimits& limits) {
   DecodingRequest to;
-  ReadScalars(decoding, &to);
-  if (decoding.has_early_stopping()) {
-    QT_RETURN_IF_ERROR(ReadEarlyStopping(decoding.early_stopping(), &to.early_stopping));
-  }
-  to.suppress_tokens = Copy(decoding.suppress_tokens());
-  to.begin_suppress_tokens = Copy(decoding.begin_suppress_tokens());
-  to.forced_eos_token_ids = Copy(decoding.forced_eos_token_ids());
-  to.eos_token_ids = Copy(decoding.eos_token_ids());
-  for (const v1::TokenIds& words : decoding.bad_words_ids())
-    to.bad_words_ids.push_back(Copy(words.ids()));
-  to.stop.assign(decoding.stop().begin(), decoding.stop().end());
+  DecodingReader reader(decoding);
+  VisitRequestFields(&to, [&reader](const char* name, auto* field) { reader.Read(name, field); });
+  QT_RETURN_IF_ERROR(reader.status());
   if (decoding.has_decoder_prefix()) {
     v1::CallOptions prefix_call;
     prefix_call.set_add_special_tokens(false);

@@ -18,16 +18,31 @@ struct Text {
   const char* shown_default;
 };
 
+// The type of a number in the proto, whose range and precision a flag shares.
+template <typename T>
+struct InProto {
+  using type = T;
+};
+template <>
+struct InProto<int64_t> {
+  using type = uint32_t;
+};
+template <>
+struct InProto<double> {
+  using type = float;
+};
+
 class Adder {
  public:
   Adder(CLI::App* command, const char* group) : command_(command), group_(group) {}
 
   template <typename T>
   CLI::Option* Value(const Text& text, std::optional<T>* field) {
-    return Finish(command_->add_option_function<T>(
-                      text.name, [field](const T& value) { *field = value; }, text.description),
+    using Given = typename InProto<T>::type;
+    return Finish(command_->add_option_function<Given>(
+                      text.name, [field](const Given& value) { *field = value; }, text.description),
                   text)
-        ->check(NumberOf<T>());
+        ->check(NumberOf<Given>());
   }
   template <typename T>
   void List(const Text& text, std::vector<T>* field) {

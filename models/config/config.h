@@ -112,28 +112,4 @@ struct ModelConfig {
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& directory);
 absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& json, const std::string& where);
 
-// Defaults for decoding from generation_config.json, or from config.json if that file does not
-// exist. Every field is optional. A max_length of 20 (Hugging Face's old default) is ignored.
-struct GenerationDefaults {
-  std::optional<int64_t> max_new_tokens, max_length, min_new_tokens, min_length, num_beams,
-      num_return_sequences;
-  std::optional<double> length_penalty, temperature, top_p, typical_p, min_p, repetition_penalty;
-  std::optional<int64_t> top_k, no_repeat_ngram_size;
-  std::optional<bool> do_sample;
-  std::optional<int> early_stopping;  // 0: false (heuristic), 1: true (first), 2: "never"
-  std::optional<int32_t> forced_bos_token_id, decoder_start_token_id, pad_token_id;
-  std::vector<int32_t> eos_token_ids, forced_eos_token_ids, suppress_tokens, begin_suppress_tokens;
-  std::vector<std::vector<int32_t>> bad_words_ids;
-  // Unsupported fields that transformers' generate uses, if their value changes the output. Format:
-  // "FILE: FIELD is VALUE".
-  std::vector<std::string> unsupported_fields;
-};
-// For models that generate text: UNIMPLEMENTED, with the fields of unsupported_fields and the flag
-// that ignores them.
-absl::Status CheckGenerationSupported(const GenerationDefaults& defaults);
-inline constexpr char kIgnoreGenerationFields[] = "--ignore-generation-fields";
-absl::StatusOr<GenerationDefaults> ReadGenerationDefaults(const std::string& directory);
-absl::StatusOr<GenerationDefaults> ParseGenerationDefaults(const std::string& json,
-                                                           const std::string& where);
-
 }  // namespace quintet

@@ -1,10 +1,11 @@
+#include "models/config/generation_config.h"
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "kernels/base/status_macros.h"
 #include "models/checkpoint/json.h"
-#include "models/config/config.h"
 #include "models/config/config_fields.h"
 
 namespace quintet {
@@ -18,70 +19,74 @@ constexpr double kAnyNumber = 1e9;
 constexpr size_t kMaxIds = 100000;
 constexpr size_t kMaxShownValue = 80;  // characters
 
-std::optional<int> ReadEarlyStopping(ConfigFields* fields) {
-  const nlohmann::json* value = fields->Find("early_stopping");
-  if (value == nullptr) return std::nullopt;
-  if (value->is_boolean()) return value->get<bool>() ? 1 : 0;
-  if (value->is_string() && value->get_ref<const std::string&>() == "never") return 2;
-  fields->Invalid("early_stopping", "expected true, false or \"never\"");
-  return std::nullopt;
-}
+// Reads one field into a member of DecodingFields; the member's type says what the file must hold.
+class FieldReader {
+ public:
+  FieldReader(std::string where, ConfigFields* fields)
+      : where_(std::move(where)), fields_(fields) {}
 
-std::vector<std::vector<int32_t>> ReadBadWords(const std::string& where, ConfigFields* fields) {
-  const nlohmann::json* value = fields->Find("bad_words_ids");
-  std::vector<std::vector<int32_t>> words;
-  if (value == nullptr) return words;
-  if (!value->is_array() || value->size() > kMaxIds) {
-    fields->Invalid("bad_words_ids",
-                    absl::StrCat("expected a list of at most ", kMaxIds, " lists"));
-    return words;
+  template <typename T>
+  void operator()(const char* name, T* to, const FieldInFile& in_file) const {
+    Read(in_file.name != nullptr ? in_file.name : name, in_file, to);
   }
-  for (const nlohmann::json& word : *value) {
-    if (!word.is_array() || word.empty()) {
-      fields->Invalid("bad_words_ids", "expected lists of at least one id");
-      return {};
+
+ private:
+  void Read(const char* name, const FieldInFile& f, std::optional<int64_t>* to) const {
+    *to = fields_->Int(name, static_cast<int64_t>(f.low),
+                       static_cast<int64_t>(f.high.value_or(kAnyCount)));
+  }
+  void Read(const char* name, const FieldInFile& f, std::optional<double>* to) const {
+    *to = fields_->Number(name, f.low, f.high.value_or(kAnyNumber));
+  }
+  void Read(const char* name, const FieldInFile&, std::optional<bool>* to) const {
+    *to = fields_->Bool(name);
+  }
+  void Read(const char* name, const FieldInFile&, std::optional<EarlyStopping>* to) const {
+    const nlohmann::json* value = fields_->Find(name);
+    if (value == nullptr) return;
+    if (value->is_boolean()) {
+      *to = value->get<bool>() ? EarlyStopping::kFirst : EarlyStopping::kHeuristic;
+    } else if (value->is_string() && value->get_ref<const std::string&>() == "never") {
+      *to = EarlyStopping::kNever;
+    } else {
+      fields_->Invalid(name, "expected true, false or \"never\"");
     }
-    const nlohmann::json as_field = {{"bad_words_ids", word}};
-    ConfigFields one(as_field, where);
-    words.push_back(one.TokenIds("bad_words_ids", kAnyId, kMaxIds));
-    fields->Fail(one.status());
-    if (!fields->status().ok()) return {};
   }
-  return words;
-}
+  void Read(const char* name, const FieldInFile&, std::vector<uint32_t>* to) const {
+    *to = Ids(name, fields_);
+  }
+  void Read(const char* name, const FieldInFile&, std::vector<std::vector<uint32_t>>* to) const {
+    const nlohmann::json* value = fields_->Find(name);
+    if (value == nullptr) return;
+    if (!value->is_array() || value->size() > kMaxIds) {
+      fields_->Invalid(name, absl::StrCat("expected a list of at most ", kMaxIds, " lists"));
+      return;
+    }
+    for (const nlohmann::json& list : *value) {
+      if (!list.is_array() || list.empty()) {
+        fields_->Invalid(name, "expected lists of at least one id");
+        return;
+      }
+      const nlohmann::json as_field = {{name, list}};
+      ConfigFields one(as_field, where_);
+      to->push_back(Ids(name, &one));
+      fields_->Fail(one.status());
+    }
+  }
+  static std::vector<uint32_t> Ids(const char* name, ConfigFields* fields) {
+    const std::vector<int32_t> ids = fields->TokenIds(name, kAnyId, kMaxIds);
+    return {ids.begin(), ids.end()};
+  }
 
-// Lists fields that change what transformers generates, unless they have their neutral value. null
-// is always neutral. Fields that affect only speed (use_cache, prompt_lookup_num_tokens, ...) are
-// not listed.
-std::vector<std::string> UnsupportedFields(const std::string& where, const ConfigFields& fields) {
-  const struct {
-    const char* name;
-    nlohmann::json neutral;  // value without effect; null: none
-  } known[] = {{"constraints", nullptr},
-               {"diversity_penalty", 0},
-               {"dola_layers", nullptr},
-               {"encoder_no_repeat_ngram_size", 0},
-               {"encoder_repetition_penalty", 1},
-               {"epsilon_cutoff", 0},
-               {"eta_cutoff", 0},
-               {"exponential_decay_length_penalty", nullptr},
-               {"force_words_ids", nullptr},
-               {"guidance_scale", 1},
-               {"is_assistant", false},
-               {"max_time", nullptr},
-               {"num_beam_groups", 1},
-               {"penalty_alpha", 0},
-               {"remove_invalid_values", false},
-               {"renormalize_logits", false},
-               {"sequence_bias", nullptr},
-               {"stop_strings", nullptr},
-               {"token_healing", false},
-               {"top_h", nullptr},
-               {"watermarking_config", nullptr}};
+  std::string where_;
+  ConfigFields* fields_;
+};
+
+std::vector<std::string> FindUnsupported(const std::string& where, const ConfigFields& fields) {
   std::vector<std::string> found;
-  for (const auto& one : known) {
+  for (const UnsupportedField& one : kUnsupportedFields) {
     const nlohmann::json* value = fields.Find(one.name);
-    if (value == nullptr || *value == one.neutral) continue;
+    if (value == nullptr || *value == nlohmann::json::parse(one.neutral)) continue;
     // Escaped to ASCII, which is safe to print.
     std::string text = value->dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
     if (text.size() > kMaxShownValue) text = text.substr(0, kMaxShownValue) + "...";
@@ -90,42 +95,16 @@ std::vector<std::string> UnsupportedFields(const std::string& where, const Confi
   return found;
 }
 
-std::optional<int32_t> ReadId(ConfigFields* fields, const char* name) {
-  const auto id = fields->Int(name, 0, kAnyId - 1);
-  return id ? std::optional<int32_t>(static_cast<int32_t>(*id)) : std::nullopt;
-}
-
 absl::StatusOr<GenerationDefaults> ParseObject(const nlohmann::json& object,
                                                const std::string& where) {
   ConfigFields fields(object, where);
   GenerationDefaults d;
-  d.max_new_tokens = fields.Int("max_new_tokens", 1, kAnyCount);
+  VisitDecodingFields(&d, FieldReader(where, &fields));
   d.max_length = fields.Int("max_length", 1, kAnyCount);
   // Hugging Face's old default, which was written into files without anyone choosing it.
   if (d.max_length == 20) d.max_length = std::nullopt;
-  d.min_new_tokens = fields.Int("min_new_tokens", 0, kAnyCount);
   d.min_length = fields.Int("min_length", 0, kAnyCount);
-  d.num_beams = fields.Int("num_beams", 1, kAnyCount);
-  d.num_return_sequences = fields.Int("num_return_sequences", 1, kAnyCount);
-  d.length_penalty = fields.Number("length_penalty", -kAnyNumber, kAnyNumber);
-  d.temperature = fields.Number("temperature", 0, kAnyNumber);
-  d.top_p = fields.Number("top_p", 0, 1);
-  d.typical_p = fields.Number("typical_p", 0, 1);
-  d.min_p = fields.Number("min_p", 0, 1);
-  d.repetition_penalty = fields.Number("repetition_penalty", 0, kAnyNumber);
-  d.top_k = fields.Int("top_k", 0, kAnyCount);
-  d.no_repeat_ngram_size = fields.Int("no_repeat_ngram_size", 0, kAnyCount);
-  d.do_sample = fields.Bool("do_sample");
-  d.early_stopping = ReadEarlyStopping(&fields);
-  d.forced_bos_token_id = ReadId(&fields, "forced_bos_token_id");
-  d.decoder_start_token_id = ReadId(&fields, "decoder_start_token_id");
-  d.pad_token_id = ReadId(&fields, "pad_token_id");
-  d.eos_token_ids = fields.TokenIds("eos_token_id", kAnyId, kMaxIds);
-  d.forced_eos_token_ids = fields.TokenIds("forced_eos_token_id", kAnyId, kMaxIds);
-  d.suppress_tokens = fields.TokenIds("suppress_tokens", kAnyId, kMaxIds);
-  d.begin_suppress_tokens = fields.TokenIds("begin_suppress_tokens", kAnyId, kMaxIds);
-  d.bad_words_ids = ReadBadWords(where, &fields);
-  d.unsupported_fields = UnsupportedFields(where, fields);
+  d.unsupported_fields = FindUnsupported(where, fields);
   QT_RETURN_IF_ERROR(fields.status());
   return d;
 }

@@ -50,11 +50,11 @@ class RandomRequests {
   void AddSampling(DecodingOptions* o) {
     o->do_sample = true;
     o->seed = random_();
-    o->top_k = Below(3) == 0 ? 0 : static_cast<int32_t>(1 + Below(60));
-    if (Below(2) == 0) o->top_p = 0.9f;
-    if (Below(2) == 0) o->temperature = 0.7f;
-    if (Below(4) == 0) o->typical_p = 0.8f;
-    if (Below(4) == 0) o->min_p = 0.02f;
+    o->warp.top_k = Below(3) == 0 ? 0 : static_cast<int32_t>(1 + Below(60));
+    if (Below(2) == 0) o->warp.top_p = 0.9f;
+    if (Below(2) == 0) o->warp.temperature = 0.7f;
+    if (Below(4) == 0) o->warp.typical_p = 0.8f;
+    if (Below(4) == 0) o->warp.min_p = 0.02f;
   }
   void AddRules(DecodingOptions* o) {
     if (Below(3) == 0) o->repetition_penalty = 1.2f;

@@ -351,7 +351,7 @@ TEST_CASE("log-probabilities are of the raw logits, whatever the processors do")
         o.num_return_sequences = beams > 1 || sample ? 3 : 1;
         o.logprobs = true;
         o.top_logprobs = 4;
-        o.temperature = 0.7f;
+        o.warp.temperature = 0.7f;
         if (processors) {
           o.repetition_penalty = 1.5f;
           o.no_repeat_ngram_size = 2;
@@ -380,7 +380,7 @@ TEST_CASE("samples of one request are independent draws from the softmax") {
     request.decoding.do_sample = true;
     request.decoding.num_return_sequences = 16;
     request.decoding.seed = seed;
-    request.decoding.temperature = 4.0f;
+    request.decoding.warp.temperature = 4.0f;
     REQUIRE((*engine)->Submit(request).ok());
     requests.push_back(request);
   }

@@ -36,11 +36,11 @@ Request RandomGenerate(std::mt19937* random, const Model& model) {
                            : o.do_sample   ? 1 + (*random)() % 4
                                            : 1;
   o.seed = (*random)();
-  if (chance(2)) o.top_k = 1 + (*random)() % 50;
-  if (chance(3)) o.top_p = 0.7f;
-  if (chance(3)) o.temperature = 0.6f;
-  if (chance(4)) o.typical_p = 0.8f;
-  if (chance(4)) o.min_p = 0.05f;
+  if (chance(2)) o.warp.top_k = 1 + (*random)() % 50;
+  if (chance(3)) o.warp.top_p = 0.7f;
+  if (chance(3)) o.warp.temperature = 0.6f;
+  if (chance(4)) o.warp.typical_p = 0.8f;
+  if (chance(4)) o.warp.min_p = 0.05f;
   o.early_stopping = static_cast<EarlyStopping>((*random)() % 3);
   if (chance(4)) o.repetition_penalty = 1.4f;
   if (chance(4)) o.no_repeat_ngram_size = 2;

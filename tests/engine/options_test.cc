@@ -70,7 +70,7 @@ TEST_CASE("options: built-in defaults") {
   CHECK(o.length_penalty == 1.0);
   CHECK(o.early_stopping == EarlyStopping::kHeuristic);
   CHECK_FALSE(o.do_sample);
-  CHECK(o.top_k == 50);
+  CHECK(o.warp.top_k == 50);
   CHECK(o.eos_token_ids == std::vector<int32_t>{1});
   CHECK(o.prompt == std::vector<int32_t>{0});
   CHECK(o.forced_bos_token_id == -1);
@@ -78,7 +78,7 @@ TEST_CASE("options: built-in defaults") {
 
 struct FloatField {
   const char* name;
-  std::optional<float> DecodingRequest::*field;
+  std::optional<double> DecodingRequest::*field;
   bool sampling, beams;
   std::vector<float> good, bad;
 };
@@ -127,7 +127,7 @@ TEST_CASE("options: every float field refuses NaN, infinities and values out of 
 
 struct IntField {
   const char* name;
-  std::optional<uint32_t> DecodingRequest::*field;
+  std::optional<int64_t> DecodingRequest::*field;
   std::vector<uint32_t> good, bad;
 };
 
@@ -152,8 +152,8 @@ TEST_CASE("options: every integer field refuses values out of range") {
       c->request.top_k = top_k;
     };
   };
-  CHECK(Accepted(sampling(0)).top_k == 0);
-  CHECK(Accepted(sampling(2147483647u)).top_k == 2147483647);
+  CHECK(Accepted(sampling(0)).warp.top_k == 0);
+  CHECK(Accepted(sampling(2147483647u)).warp.top_k == 2147483647);
   Refused("top_k", sampling(kHuge));
   const auto alternatives = [](uint32_t count) {
     return [count](Case* c) {
@@ -274,7 +274,7 @@ TEST_CASE("options: request before generation_config.json before built-in defaul
     c->defaults.num_beams = 4;
     c->defaults.num_return_sequences = 4;
     c->defaults.length_penalty = 0.6;
-    c->defaults.early_stopping = 1;
+    c->defaults.early_stopping = EarlyStopping::kFirst;
     c->defaults.eos_token_ids = {7, 8};
     c->defaults.decoder_start_token_id = 9;
     c->defaults.temperature = 0.7;
@@ -316,15 +316,11 @@ TEST_CASE("options: errors about generation_config.json name the file") {
     c->defaults.top_p = 1.5;
   });
   Refused("suppress_tokens of generation_config.json",
-          [](Case* c) { c->defaults.suppress_tokens = {-1}; });
-  Refused("early_stopping of generation_config.json", [](Case* c) {
-    c->defaults.num_beams = 2;
-    c->defaults.early_stopping = 3;
-  });
+          [](Case* c) { c->defaults.suppress_tokens = {100}; });
   Refused("forced_bos_token_id of generation_config.json",
           [](Case* c) { c->defaults.forced_bos_token_id = 100; });
   Refused("eos_token_ids of the model's files", [](Case* c) { c->defaults.eos_token_ids = {100}; });
-  Refused("bad_words_ids", [](Case* c) { c->defaults.bad_words_ids = {{-2}}; });
+  Refused("bad_words_ids", [](Case* c) { c->defaults.bad_words_ids = {{100}}; });
 }
 
 TEST_CASE(
@@ -336,8 +332,8 @@ TEST_CASE(
     c->defaults.length_penalty = 100.0;
   };
   const DecodingOptions o = Accepted(file);
-  CHECK(o.temperature == 1.0f);
-  CHECK(o.top_p == 1.0f);
+  CHECK(o.warp.temperature == 1.0f);
+  CHECK(o.warp.top_p == 1.0f);
   CHECK(o.length_penalty == 1.0);
   Refused("temperature of generation_config.json", [&](Case* c) {
     file(c);
@@ -452,8 +448,8 @@ TEST_CASE("CheckDecoding refuses bad options that ResolveDecoding did not produc
   refused([](DecodingOptions* o) { o->num_return_sequences = 2; });
   refused([](DecodingOptions* o) { o->length_penalty = std::nan(""); });
   refused([](DecodingOptions* o) { o->patience = 1e9; });
-  refused([](DecodingOptions* o) { o->temperature = 0.0f; });
-  refused([](DecodingOptions* o) { o->top_k = -1; });
+  refused([](DecodingOptions* o) { o->warp.temperature = 0.0f; });
+  refused([](DecodingOptions* o) { o->warp.top_k = -1; });
   refused([](DecodingOptions* o) { o->top_logprobs = 21; });
   refused([](DecodingOptions* o) { o->no_repeat_ngram_size = -1; });
   refused([](DecodingOptions* o) { o->repetition_penalty = 0.0f; });

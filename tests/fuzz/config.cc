@@ -5,6 +5,7 @@
 #include "engine/options.h"
 #include "kernels/base/check.h"
 #include "models/config/config.h"
+#include "models/config/generation_config.h"
 #include "models/weights/table.h"
 
 namespace quintet {

@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "catch2/catch.hpp"
-#include "models/config/config.h"
+#include "models/config/generation_config.h"
 #include "tests/models/checkpoint/checkpoint.h"
 
 namespace quintet {
@@ -156,22 +156,22 @@ TEST_CASE("Every field is read", "[generation_config]") {
   CHECK(d->top_k == 40);
   CHECK(d->no_repeat_ngram_size == 3);
   CHECK(d->do_sample == true);
-  CHECK(d->early_stopping == 2);
+  CHECK(d->early_stopping == EarlyStopping::kNever);
   CHECK(d->forced_bos_token_id == 7);
   CHECK(d->decoder_start_token_id == 8);
   CHECK(d->pad_token_id == 0);
-  CHECK(d->eos_token_ids == std::vector<int32_t>{1, 2});
-  CHECK(d->forced_eos_token_ids == std::vector<int32_t>{5});
-  CHECK(d->suppress_tokens == std::vector<int32_t>{9, 10});
-  CHECK(d->begin_suppress_tokens == std::vector<int32_t>{11});
-  CHECK(d->bad_words_ids == std::vector<std::vector<int32_t>>{{1}, {2, 3}});
+  CHECK(d->eos_token_ids == std::vector<uint32_t>{1, 2});
+  CHECK(d->forced_eos_token_ids == std::vector<uint32_t>{5});
+  CHECK(d->suppress_tokens == std::vector<uint32_t>{9, 10});
+  CHECK(d->begin_suppress_tokens == std::vector<uint32_t>{11});
+  CHECK(d->bad_words_ids == std::vector<std::vector<uint32_t>>{{1}, {2, 3}});
 }
 
 TEST_CASE("Hugging Face's old default length means nothing", "[generation_config]") {
   CHECK(!Read(R"({"max_length": 20})")->max_length.has_value());
   CHECK(Read(R"({"max_length": 21})")->max_length == 21);
-  CHECK(Read(R"({"early_stopping": true})")->early_stopping == 1);
-  CHECK(Read(R"({"early_stopping": false})")->early_stopping == 0);
+  CHECK(Read(R"({"early_stopping": true})")->early_stopping == EarlyStopping::kFirst);
+  CHECK(Read(R"({"early_stopping": false})")->early_stopping == EarlyStopping::kHeuristic);
   CHECK(!Read(R"({"early_stopping": null, "num_beams": null})")->num_beams.has_value());
 }
 
