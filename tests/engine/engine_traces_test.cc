@@ -378,7 +378,7 @@ TEST_CASE("the destructor of an engine ends its unfinished requests") {
 }
 
 TEST_CASE(
-    "the queue is bounded by requests and by tokens; a giant waits outside, a small one gets in") {
+    "the queue is bounded by requests and tokens: a large one is refused, a small one admitted") {
   FakeOptions fake;
   ThreadPool pool(1);
   FakeModel model(fake, &pool);
@@ -426,7 +426,7 @@ TEST_CASE("a request's queue place is free when OnStart is called") {
   CHECK(sink->done_calls == 1);
 }
 
-TEST_CASE("bad limits are refused") {
+TEST_CASE("invalid limits are refused") {
   FakeOptions fake;
   ThreadPool pool(1);
   FakeModel model(fake, &pool);

@@ -23,7 +23,7 @@ ServeOutcome ServeOnce(const ServerOptions& options) {
   return Serve(options, &signals);
 }
 
-TEST_CASE("A second server on the same port is refused", "[lifecycle]") {
+TEST_CASE("A second server on the same port is an error", "[lifecycle]") {
   RunningServer server;
   ServerOptions options = TestOptions();
   options.listen = server.options().listen;
@@ -38,7 +38,8 @@ TEST_CASE("A second server on the same port is refused", "[lifecycle]") {
   CHECK(Generate(server.stub(), Word("wagner")).ok());
 }
 
-TEST_CASE("Without TLS a server listens on loopback only, unless told otherwise", "[lifecycle]") {
+TEST_CASE("Without TLS a server listens only on loopback, unless --allow-plaintext is given",
+          "[lifecycle]") {
   ServerOptions options = TestOptions();
   options.listen = absl::StrCat("0.0.0.0:", FreePort());
   const ServeOutcome outcome = ServeOnce(options);
@@ -51,13 +52,13 @@ TEST_CASE("Without TLS a server listens on loopback only, unless told otherwise"
   CHECK(Generate(server.stub(), Word("wagner")).ok());
 }
 
-TEST_CASE("Two models of one name are refused", "[lifecycle]") {
+TEST_CASE("Two models with the same name are an error", "[lifecycle]") {
   ServerOptions options = TestOptions();
   options.models.push_back(options.models[0]);
   CHECK(ServeOnce(options).exit_code == 2);
 }
 
-TEST_CASE("A model that cannot be loaded ends the server with code 3", "[lifecycle]") {
+TEST_CASE("A model that cannot be loaded ends the server with exit code 3", "[lifecycle]") {
   RunningServer unrelated;
   ServerOptions options = TestOptions();
   options.models[0].directory = "/nonexistent";
@@ -80,7 +81,7 @@ struct RunningStream {
   v1::GenerateStreamResponse message;
 };
 
-TEST_CASE("Draining: balancers hear first, then calls are refused, running ones finish",
+TEST_CASE("A drain first reports not serving, then rejects calls while running ones finish",
           "[lifecycle]") {
   auto control = std::make_shared<StubControl>();
   control->step_us = 1000;
@@ -111,7 +112,7 @@ TEST_CASE("Draining: balancers hear first, then calls are refused, running ones 
   CHECK(server.Stop() == 0);
 }
 
-TEST_CASE("Under load every call of a draining server ends well or UNAVAILABLE", "[lifecycle]") {
+TEST_CASE("Under load every call of a draining server ends OK or UNAVAILABLE", "[lifecycle]") {
   RunningServer server;
   std::atomic<int> answered{0}, refused{0}, other{0};
   std::vector<std::thread> clients;
@@ -136,7 +137,7 @@ TEST_CASE("Under load every call of a draining server ends well or UNAVAILABLE",
   CHECK(other == 0);
 }
 
-TEST_CASE("What runs longer than the drain may is cut off", "[lifecycle]") {
+TEST_CASE("Calls that run longer than the drain timeout are cancelled", "[lifecycle]") {
   auto control = std::make_shared<StubControl>();
   control->step_us = 100'000;
   RunningServer server([&](ServerOptions* options) {
@@ -150,7 +151,7 @@ TEST_CASE("What runs longer than the drain may is cut off", "[lifecycle]") {
   CHECK_FALSE(stream.reader->Finish().ok());
 }
 
-TEST_CASE("A drain that is hurried cuts off what is open", "[lifecycle]") {
+TEST_CASE("A second signal during the drain cancels open calls", "[lifecycle]") {
   auto control = std::make_shared<StubControl>();
   control->step_us = 20'000;
   RunningServer server([&](ServerOptions* options) {
@@ -222,7 +223,8 @@ TEST_CASE("child that serves on", "[.child]") {
   ServeAsChild(options);
 }
 
-TEST_CASE("A process that was stopped for longer than the stall timeout serves on", "[lifecycle]") {
+TEST_CASE("A process suspended for longer than the stall timeout continues to serve",
+          "[lifecycle]") {
   ChildServer child("child that serves on");
   REQUIRE(Eventually([&] { return HttpGet(child.options().http_listen, "/readyz") == "ok\n"; }));
   const auto stub = v1::Inference::NewStub(
@@ -269,7 +271,7 @@ TEST_CASE("child that loads forever", "[.child]") {
   ServeAsChild(options);
 }
 
-TEST_CASE("While it loads a server lives, is not ready, and stops when told", "[lifecycle]") {
+TEST_CASE("While loading a server is live, not ready, and stops on SIGTERM", "[lifecycle]") {
   ChildServer child("child that loads forever");
   const std::string& http = child.options().http_listen;
   REQUIRE(Eventually([&] { return HttpGet(http, "/healthz") == "ok\n"; }));

@@ -21,7 +21,7 @@ Outcome Call(std::vector<std::string> args, const std::string& input = "") {
   return RunBinary({std::move(args), input, {}});
 }
 
-TEST_CASE("A converted model answers like its source") {
+TEST_CASE("A converted model gives the results of its source") {
   ScratchDirectory scratch;
   const std::string words = "hello\nquintet\nthought\n";
   const Outcome source = Call({"generate", "--model", G2pModel(), "--num-beams", "2"}, words);
@@ -40,7 +40,7 @@ TEST_CASE("A converted model answers like its source") {
   }
 }
 
-TEST_CASE("The same input gives the same bytes") {
+TEST_CASE("The same input is converted to the same bytes") {
   ScratchDirectory scratch;
   for (const char* dtype : {"f32", "int8"}) {
     for (const char* out : {"first", "second"}) {
@@ -59,7 +59,7 @@ TEST_CASE("The same input gives the same bytes") {
   }
 }
 
-TEST_CASE("Exit codes of convert") {
+TEST_CASE("convert returns the documented exit codes") {
   ScratchDirectory scratch;
   const std::vector<std::string> convert = {"convert", "--model", G2pModel(), "--out",
                                             scratch / "out"};
@@ -93,7 +93,7 @@ TEST_CASE("Exit codes of convert") {
   CHECK(with({"--force", "--dtype", "int8"}).exit_code == 0);
 }
 
-TEST_CASE("An --out that no conversion could write is a usage error, and nothing is written") {
+TEST_CASE("An unwritable --out is a usage error, and no file is written") {
   ScratchDirectory scratch;
   fs::copy(G2pModel(), scratch / "model");
   fs::create_directory_symlink(scratch / "model", scratch / "link");
@@ -123,7 +123,7 @@ TEST_CASE("An --out that no conversion could write is a usage error, and nothing
   CHECK(scratch.Entries() == std::vector<std::string>{"link", "model"});
 }
 
-TEST_CASE("fp8 weights are for a GPU: a CPU says so, and runs them in another type") {
+TEST_CASE("--dtype fp8 is rejected on a CPU, where fp8 directories run in another type") {
   ScratchDirectory scratch;
   const Outcome converted = Call(
       {"convert", "--model", G2pModel(), "--out", scratch / "out", "--dtype", "fp8", "--verify"});
@@ -173,7 +173,7 @@ TEST_CASE("a converted directory runs in its own type unless --dtype says otherw
   CHECK(Call({"generate", "--print-config"}).out.find("dtype = \"auto\"") != std::string::npos);
 }
 
-TEST_CASE("--verify reports every layer, and a failure leaves nothing") {
+TEST_CASE("--verify reports every layer, and a failure leaves no directory") {
   ScratchDirectory scratch;
   const Outcome outcome = Call({"convert", "--model", G2pModel(), "--out", scratch / "out",
                                 "--dtype", "int8", "--verify", "--output", "json"});
@@ -192,7 +192,7 @@ TEST_CASE("--verify reports every layer, and a failure leaves nothing") {
   CHECK(text.out.find("passed") != std::string::npos);
 }
 
-TEST_CASE("Interrupted or killed, convert leaves a whole directory or none") {
+TEST_CASE("Interrupted or killed, convert leaves a complete directory or none") {
   ScratchDirectory scratch;
   int interrupted = 0;
   for (int round = 0; round < 40; ++round) {
@@ -218,7 +218,7 @@ TEST_CASE("Interrupted or killed, convert leaves a whole directory or none") {
   CHECK(std::distance(fs::directory_iterator(scratch / ""), fs::directory_iterator()) == 1);
 }
 
-TEST_CASE("inspect, as text and as JSON") {
+TEST_CASE("inspect prints text or JSON") {
   const Outcome text = Call({"inspect", G2pModel()});
   INFO(text.err);
   REQUIRE(text.exit_code == 0);

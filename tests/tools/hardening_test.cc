@@ -30,7 +30,7 @@ bool Contains(const std::string& text, const std::string& words) {
   return text.find(words) != std::string::npos;
 }
 
-TEST_CASE("The binary is position independent, and its linkage is read-only before main") {
+TEST_CASE("The binary is position independent and has full RELRO") {
   CHECK(Contains(LineWith(ReadElf("-h"), "Type:"), "DYN"));
   const std::string dynamic = ReadElf("-d");
   CHECK(Contains(LineWith(dynamic, "FLAGS_1"), "NOW PIE"));

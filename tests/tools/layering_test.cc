@@ -91,7 +91,7 @@ std::vector<fs::path> Sources(const std::string& folder) {
   return sources;
 }
 
-TEST_CASE("includes are recognised and judged") {
+TEST_CASE("include directives are parsed and checked against the allowed folders") {
   std::istringstream source(
       "#include <vector>\n#include \"models/model.h\"\n  #  include \"engine/engine.h\"\n"
       "// #include \"server/no.h\"\n#include \"catch2/catch.hpp\"\n");

@@ -43,7 +43,7 @@ class Settled {
   ServeFlags flags_;
 };
 
-TEST_CASE("serve keeps encoder outputs on a CPU, and on a GPU when it is told to") {
+TEST_CASE("serve caches encoder outputs by default on a CPU, on a GPU only if requested") {
   const struct {
     const char* arguments;
     const char* file;

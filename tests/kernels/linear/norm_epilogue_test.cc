@@ -36,7 +36,7 @@ std::vector<float> RunSeparateOps(LinearArgs args, const Tensor& cache_memory, P
   return place.Floats(cache_memory);
 }
 
-TEST_CASE("GEMM with fused norm and fused KV store", "[linear]") {
+TEST_CASE("GEMMs with fused norm and fused KV store equal the separate ops", "[linear]") {
   ForEachPlace([](Place& place) {
     for (WeightType type : {WeightType::kBF16, WeightType::kF16}) {
       for (int64_t rows : {1, 3, 8, 13, 32, 33, 100, 129, 256}) {
@@ -138,7 +138,7 @@ void CheckNormed(const NormedCase& c, WeightType type, Place& place) {
   CHECK(error <= 2 * RoundingError(WeightDType(type)) * most);
 }
 
-TEST_CASE("GEMM with fused norm", "[linear]") {
+TEST_CASE("GEMMs with fused norm equal the separate ops", "[linear]") {
   ForEachPlace([](Place& place) {
     for (WeightType type : {WeightType::kBF16, WeightType::kF16}) {
       if (!WeightTypeSupported(type, place.device())) continue;

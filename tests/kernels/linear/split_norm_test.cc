@@ -178,7 +178,7 @@ void CheckHalves(const SplitNormCase& c, Place& place) {
   halves.CheckSecond(first, DType::kBF16);
 }
 
-TEST_CASE("GEMMs with split RMSNorm", "[linear]") {
+TEST_CASE("GEMMs with split RMSNorm equal the separate ops", "[linear]") {
   ForEachPlace([](Place& place) {
     for (int64_t rows : Pick<int64_t>({1, 2, 7, 8, 9, 15, 16, 17, 32, 33, 63, 64, 65, 128, 129},
                                       {1, 8, 9, 33, 129})) {
@@ -194,7 +194,7 @@ TEST_CASE("GEMMs with split RMSNorm", "[linear]") {
   });
 }
 
-TEST_CASE("the GEMMs that support split RMSNorm", "[linear]") {
+TEST_CASE("split RMSNorm is supported for the documented GEMMs only", "[linear]") {
   ForEachPlace([](Place& place) {
     Device* device = place.device();
     for (WeightType type : Types(device)) {
@@ -242,7 +242,7 @@ TEST_CASE("split RMSNorm of a row has the same bits alone and in a small batch",
   });
 }
 
-TEST_CASE("KV store of rows with split RMSNorm", "[linear]") {
+TEST_CASE("a fused KV store after split RMSNorm equals the separate ops", "[linear]") {
   ForEachPlace([](Place& place) {
     if (!TakesBF16(place)) return;
     for (int64_t rows : {3, 8, 13, 64}) {

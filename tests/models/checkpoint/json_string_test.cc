@@ -6,7 +6,8 @@
 namespace quintet {
 namespace {
 
-TEST_CASE("Strings are read as the JSON library reads them", "[json_string]") {
+TEST_CASE("ReadJsonString accepts and returns the same strings as the JSON library",
+          "[json_string]") {
   const std::string cases[] = {
       R"("")", R"("plain text")", R"("\"\\\/\b\f\n\r\t")",
       R"("\u0041\u00e9\u20ac\ud83d\ude00\u0000")", "\"h\xc3\xa9llo \xe2\x82\xac \xf0\x9f\x98\x80\"",
@@ -31,7 +32,7 @@ TEST_CASE("Strings are read as the JSON library reads them", "[json_string]") {
   }
 }
 
-TEST_CASE("Reading starts and stops where it should", "[json_string]") {
+TEST_CASE("Reading starts at the given position and stops after the string", "[json_string]") {
   const std::string text = R"(x"ab","c")";
   size_t at = 1;
   std::string value = "old";

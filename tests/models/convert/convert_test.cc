@@ -128,7 +128,7 @@ void EditConfig(const std::string& directory, const std::function<void(nlohmann:
   WriteText(directory + "/config.json", config.dump());
 }
 
-TEST_CASE("Packed in f32, every case loads bit for bit like its source") {
+TEST_CASE("Checkpoints packed in f32 load bit-identical to their source") {
   for (const std::string& name : AllCases()) {
     ScratchDirectory scratch;
     MustConvert(Packed(kCases + name, scratch / "out", DType::kF32));
@@ -143,7 +143,7 @@ TEST_CASE("Packed in f32, every case loads bit for bit like its source") {
   }
 }
 
-TEST_CASE("Packed in int8 or as the source, every case loads bit for bit like its source") {
+TEST_CASE("Checkpoints packed in int8 or in the source's type load bit-identical to their source") {
   for (const std::string& name : AllCases()) {
     ScratchDirectory scratch;
     INFO(name);
@@ -163,7 +163,7 @@ TEST_CASE("Packed in int8 or as the source, every case loads bit for bit like it
 }
 
 // A CPU has no products of fp8: it loads what the values stand for.
-TEST_CASE("Packed in fp8, matrices but ffn_out are e4m3 with a scale a row, and load on a CPU") {
+TEST_CASE("Matrices packed in fp8 are e4m3 with row scales, except ffn_out, and load on a CPU") {
   for (const std::string name : {"t5-v1_0", "mt5", "gpt2", "fat5-rope"}) {
     ScratchDirectory scratch;
     INFO(name);
@@ -207,7 +207,7 @@ TEST_CASE("Packed in fp8, matrices but ffn_out are e4m3 with a scale a row, and 
   }
 }
 
-TEST_CASE("A tied head is stored once, a converted file holds packed tensors only") {
+TEST_CASE("A tied head is stored once, and a converted file contains packed tensors only") {
   ScratchDirectory scratch;
   MustConvert(Packed(kCases + "t5-v1_0", scratch / "out", DType::kI8));
   const SafetensorsReader files = *SafetensorsReader::Open(scratch / "out");
@@ -221,7 +221,7 @@ TEST_CASE("A tied head is stored once, a converted file holds packed tensors onl
   CHECK(files.Find("encoder.layers.1.qkv.scales")->shape == std::vector<int64_t>{3 * 64});
 }
 
-TEST_CASE("Half types round matrices and nothing else") {
+TEST_CASE("bf16 and f16 round the matrices only") {
   for (const auto& [type, bits] : {std::pair(DType::kBF16, 8), std::pair(DType::kF16, 11)}) {
     ScratchDirectory scratch;
     MustConvert(Packed(kCases + "t5-v1_0", scratch / "out", type));
@@ -242,7 +242,7 @@ TEST_CASE("Half types round matrices and nothing else") {
   }
 }
 
-TEST_CASE("The same bytes in every run, from one file or from shards") {
+TEST_CASE("Conversion writes the same bytes in every run, from one file or from shards") {
   for (ConvertForm form : {ConvertForm::kPacked, ConvertForm::kFat5}) {
     ScratchDirectory scratch;
     const std::string source = CopyCase("t5-v1_1", scratch);
@@ -272,7 +272,7 @@ TEST_CASE("The same bytes in every run, from one file or from shards") {
   }
 }
 
-TEST_CASE("An existing directory is replaced with force only, and only when it is a model's") {
+TEST_CASE("An existing directory is replaced only with force and only if it contains a model") {
   ScratchDirectory scratch;
   MustConvert(Packed(kCases + "t5-v1_1", scratch / "out", DType::kF32));
   const std::string before = ReadText(scratch / "out/config.json");
@@ -291,7 +291,7 @@ TEST_CASE("An existing directory is replaced with force only, and only when it i
   CHECK(scratch.Entries() == std::vector<std::string>{"home", "out"});
 }
 
-TEST_CASE("A model is not replaced by its own conversion, by whatever path") {
+TEST_CASE("A model directory is never replaced by its own conversion, whatever the path") {
   ScratchDirectory scratch;
   const std::string source = CopyCase("t5-v1_1", scratch);
   fs::create_directory_symlink(source, scratch / "link");
@@ -315,7 +315,7 @@ TEST_CASE("A model is not replaced by its own conversion, by whatever path") {
   CHECK(scratch.Entries() == std::vector<std::string>{"link", "source"});
 }
 
-TEST_CASE("Names of the target are refused where they cannot be made, and taken up to there") {
+TEST_CASE("Target names are accepted up to the length that the file system supports") {
   ScratchDirectory scratch;
   const std::string source = kCases + "t5-v1_1";
   const int64_t longest = NAME_MAX - kTemporaryNameBytes;
@@ -333,7 +333,7 @@ TEST_CASE("Names of the target are refused where they cannot be made, and taken 
   CHECK(scratch.Entries().size() == 1);
 }
 
-TEST_CASE("Directories within each other are refused") {
+TEST_CASE("Source and target inside each other are rejected") {
   ScratchDirectory scratch;
   const std::string source = CopyCase("t5-v1_1", scratch);
   CHECK(Failure(Packed(source, source + "/out", DType::kF32)).code() ==
@@ -344,7 +344,7 @@ TEST_CASE("Directories within each other are refused") {
   CHECK(fs::exists(source + "/config.json"));
 }
 
-TEST_CASE("Symbolic links are followed on demand only") {
+TEST_CASE("Symbolic links are followed only on request") {
   for (const char* file : {"config.json", "model.safetensors", "spiece.model"}) {
     ScratchDirectory scratch;
     const std::string source = CopyCase("t5-v1_1", scratch);
@@ -371,7 +371,7 @@ void Poison(const std::string& directory, const std::string& name, float value) 
   });
 }
 
-TEST_CASE("Values that the result cannot hold are errors and leave nothing behind") {
+TEST_CASE("Values that the output type cannot represent are errors, and no file remains") {
   const std::string tensor = "encoder.block.1.layer.1.DenseReluDense.wo.weight";
   for (float value : {70000.0f, NAN}) {
     for (ConvertForm form : {ConvertForm::kPacked, ConvertForm::kFat5}) {
@@ -388,7 +388,7 @@ TEST_CASE("Values that the result cannot hold are errors and leave nothing behin
   }
 }
 
-TEST_CASE("A rejected or stopped conversion leaves nothing behind") {
+TEST_CASE("A rejected or cancelled conversion leaves no file") {
   ScratchDirectory scratch;
   ConvertOptions options = Packed(kCases + "t5-v1_1", scratch / "out", DType::kF32);
   options.accept = [&](const std::string& directory, const ConvertResult&) {
@@ -404,7 +404,7 @@ TEST_CASE("A rejected or stopped conversion leaves nothing behind") {
   CHECK(scratch.Entries().empty());
 }
 
-TEST_CASE("A full disk is a clear error and leaves nothing behind") {
+TEST_CASE("A full disk is a clear error, and no file remains") {
   ScratchDirectory scratch;
   const pid_t child = fork();
   if (child == 0) {
@@ -422,7 +422,7 @@ TEST_CASE("A full disk is a clear error and leaves nothing behind") {
 
 // ---- T5 as FAT5 and back ----
 
-TEST_CASE("T5 as FAT5 and back holds the very tensors it had") {
+TEST_CASE("T5 converted to FAT5 and back has identical tensors") {
   for (const char* name : {"t5-v1_0", "t5-v1_1", "mt5", "t5-encoder", "t5-tokcls"}) {
     ScratchDirectory scratch;
     INFO(name);
@@ -442,7 +442,7 @@ TEST_CASE("T5 as FAT5 and back holds the very tensors it had") {
   }
 }
 
-TEST_CASE("FAT5 as T5 and back: also without 'act.' in the names of plain feed-forward layers") {
+TEST_CASE("FAT5 converted to T5 and back has identical tensors, also without 'act.' in names") {
   for (const char* name : {"fat5-t5", "fat5-t5-shared-only", "fat5-tokcls"}) {
     ScratchDirectory scratch;
     INFO(name);
@@ -454,7 +454,7 @@ TEST_CASE("FAT5 as T5 and back: also without 'act.' in the names of plain feed-f
   }
 }
 
-TEST_CASE("The scale of tied logits moves into FAT5's head, exactly where that is possible") {
+TEST_CASE("The scale of tied logits moves into FAT5's head if that is exact") {
   ScratchDirectory scratch;  // 64^-0.5 = 1/8
   MustConvert(Renamed(kCases + "t5-v1_0", scratch / "fat5", ConvertForm::kFat5));
   const SafetensorsReader files = *SafetensorsReader::Open(scratch / "fat5");
@@ -465,7 +465,7 @@ TEST_CASE("The scale of tied logits moves into FAT5's head, exactly where that i
   CHECK_FALSE(MustLoad(scratch / "fat5", WeightType::kF32).config.scale_logits.value());
 }
 
-TEST_CASE("A scale that rounds makes the head f32, and still comes back as a tied model") {
+TEST_CASE("A scale that is not exact makes the head f32, and converting back gives a tied model") {
   ScratchDirectory scratch;  // t5-v1_1 is bf16 with d_model 128: tie it
   const std::string source = CopyCase("t5-v1_1", scratch);
   EditConfig(source, [](nlohmann::json* config) {
@@ -487,7 +487,7 @@ TEST_CASE("A scale that rounds makes the head f32, and still comes back as a tie
   CHECK(MustLoad(scratch / "t5", WeightType::kF32).config.scale_logits.value());
 }
 
-TEST_CASE("FAT5's attention scale moves into T5's queries") {
+TEST_CASE("FAT5's attention scale moves into T5's query weights") {
   ScratchDirectory scratch;  // null: 1 / sqrt(4 heads)
   MustConvert(Renamed(kCases + "fat5-scale-null", scratch / "t5", ConvertForm::kT5));
   const Loaded fat5 = MustLoad(kCases + "fat5-scale-null", WeightType::kF32);
@@ -501,7 +501,7 @@ TEST_CASE("FAT5's attention scale moves into T5's queries") {
   for (size_t i = 0; i < x.size(); ++i) REQUIRE(y[i] == 0.5f * x[i]);
 }
 
-TEST_CASE("What the other family cannot express is refused before anything is written") {
+TEST_CASE("Features that the other family lacks are rejected before any file is written") {
   ScratchDirectory scratch;
   for (const char* name : {"umt5", "t5-long", "t5-seqcls", "t5-qa", "gpt2", "fat5-t5"}) {
     INFO(name);
@@ -525,7 +525,7 @@ TEST_CASE("What the other family cannot express is refused before anything is wr
 
 // ---- Killed while it converts ----
 
-TEST_CASE("Killed at 100 random moments: the old model loads, and nothing partial stays") {
+TEST_CASE("A conversion killed at 100 random moments leaves the old model and no partial files") {
   std::mt19937 random(11);
   ScratchDirectory scratch;
   const auto convert = [&](const std::string& name) {

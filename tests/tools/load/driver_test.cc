@@ -159,7 +159,7 @@ TEST_CASE("a padded batch runs as long as its longest row and counts only reques
   CHECK(longer > 0);
 }
 
-TEST_CASE("streamed tokens, errors and counts") {
+TEST_CASE("streamed tokens and errors are counted") {
   OneByOne target;
   LoadPlan plan = MakePlan(0);
   const LoadRecord record = RunLoad({.concurrency = 1, .requests = 100}, &plan, &target);

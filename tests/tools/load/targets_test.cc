@@ -81,7 +81,7 @@ TEST_CASE("the gRPC and engine targets process the same requests") {
   }
 }
 
-TEST_CASE("unary answers come whole, over an open loop and in batches") {
+TEST_CASE("unary responses are complete, in an open loop and in batches") {
   GrpcTarget::Options options;
   RunningServer server([&](ServerOptions* flags) { options.address = flags->listen; });
   options.stream = false;
