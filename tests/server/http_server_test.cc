@@ -499,7 +499,7 @@ class LoweredFileLimit {
   rlimit before_{};
 };
 
-// Clients and server share the limit here, as do connections of gRPC in a server.
+// The clients and the server share the process limit, as gRPC connections do in a real server.
 TEST_CASE("http server: without free file descriptors it closes the connection that waits longest",
           "[http]") {
   const LoweredFileLimit limit(256);
@@ -509,7 +509,7 @@ TEST_CASE("http server: without free file descriptors it closes the connection t
   std::vector<HttpClient> silent;
   for (int i = 0; i < 30; ++i) silent.emplace_back(server.port());
   CHECK(server.Answers());
-  // All others are taken, but the one of the client below.
+  // Uses up all other file descriptors except one for the client below.
   std::vector<int> taken;
   for (int fd; (fd = dup(0)) >= 0;) taken.push_back(fd);
   close(taken.back());
@@ -521,8 +521,8 @@ TEST_CASE("http server: without free file descriptors it closes the connection t
   CHECK(server.Answers());
 }
 
-// Every allocation of the I/O thread is made to fail once: from the answer to /arm, through new
-// connections, requests of every kind, and their ends.
+// Each allocation of the I/O thread fails once: from the response to /arm through new connections
+// and requests of every kind to their ends.
 TEST_CASE("http server: a failed allocation closes at most one connection", "[http]") {
   HttpServer::Options options = AnyPort();
   options.request_timeout = options.idle_timeout = milliseconds(1'000);
@@ -547,7 +547,8 @@ TEST_CASE("http server: a failed allocation closes at most one connection", "[ht
       }
       failed = FailedAllocations() > before;
       failures += FailedAllocations() - before;
-      // With one failure it is over by now; the others may take the next connections with them.
+      // After a single failure the server has recovered by now; several failures may also close the
+      // next connections.
       if (count == 1 && failed) {
         INFO("allocation " << server.skip);
         CHECK(server.Answers());

@@ -1,4 +1,4 @@
-// How a server starts, drains and dies.
+// Start, drain and end of a server.
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -19,7 +19,7 @@ namespace {
 
 ServeOutcome ServeOnce(const ServerOptions& options) {
   ServerSignals signals;
-  signals.terminate = true;  // should it come up after all
+  signals.terminate = true;  // ends the server if it starts unexpectedly
   return Serve(options, &signals);
 }
 
@@ -68,7 +68,7 @@ TEST_CASE("A model that cannot be loaded ends the server with exit code 3", "[li
   CHECK_FALSE(outcome.status.ok());
 }
 
-// A call whose answer has begun and goes on for 4,000 tokens.
+// A streaming call of 4,000 tokens whose first chunk has arrived.
 struct RunningStream {
   explicit RunningStream(RunningServer& server)
       : reader(server.stub().GenerateStream(&context, Endless(4000))) {
@@ -93,7 +93,7 @@ TEST_CASE("A drain first reports not serving, then rejects calls while running o
   server.Terminate();
   CHECK(Eventually([&] { return server.Get("/readyz") == "unavailable\n"; }));
   CHECK(server.Get("/healthz") == "ok\n");
-  CHECK(Generate(server.stub(), Endless(1)).ok());  // whoever has not heard yet is served
+  CHECK(Generate(server.stub(), Endless(1)).ok());  // balancers still route calls here
   grpc::Status refused;
   CHECK(Eventually([&] {
     refused = Generate(server.stub(), Endless(1));
@@ -206,7 +206,7 @@ TEST_CASE("A stalled engine fails its calls and ends the process with code 70", 
   CHECK(running.error_code() == grpc::StatusCode::INTERNAL);
   CHECK(ReasonOfStatus(running) == "ENGINE_FAULT");
   google::rpc::RetryInfo retry;
-  CHECK_FALSE(DetailOf(running, &retry));  // it may be what the engine choked on
+  CHECK_FALSE(DetailOf(running, &retry));  // no retry: the request may have caused the stall
   CHECK(queued.error_code() == grpc::StatusCode::UNAVAILABLE);
   CHECK(DetailOf(queued, &retry));
   CHECK(child.Wait() == 70);

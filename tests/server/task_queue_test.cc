@@ -105,7 +105,8 @@ TEST_CASE("task queue: no task of a random trace is overtaken for too long", "[t
       const auto smaller = [](const TaskTraits& x, const TaskTraits& y) {
         return x.priority >= y.priority && x.cost_bytes <= y.cost_bytes;
       };
-      // It arrived no later and is no less urgent nor longer, or the other came too late.
+      // `a` arrived no later and is neither less urgent nor longer, or `b` arrived too late to
+      // overtake.
       return (a.arrival_us <= b.arrival_us && smaller(a.traits, b.traits)) ||
              a.arrival_us + TaskQueue::DelayMicros(a.traits) < b.arrival_us;
     };

@@ -88,7 +88,7 @@ TEST_CASE("watchdog: random traces report exactly the stalls", "[watchdog]") {
     std::mt19937 random(seed);
     Scene scene;
     scene.Tick(0);
-    int64_t silent_us = 0;  // as an observer outside the process sees it, without stops
+    int64_t silent_us = 0;  // silence while the process ran
     int stalls = 0;
     for (int i = 0; i < 20'000; ++i) {
       const int64_t tick_us = 1 + static_cast<int64_t>(random() % Watchdog::kMaxTickMicros);

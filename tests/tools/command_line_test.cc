@@ -1,4 +1,4 @@
-// The command line as a user meets it: exit codes, suggestions, and where values come from.
+// The command line as users see it: exit codes, suggestions, and the sources of values.
 #include "tools/command_line.h"
 
 #include <sys/wait.h>
@@ -84,7 +84,7 @@ TEST_CASE("usage errors exit with 2 and a message") {
   }
 }
 
-// The exit code of the binary under a shell's redirections.
+// Returns the exit code of the binary under a shell's redirections.
 int ExitUnder(const std::string& command) {
   const std::string line = std::string("timeout 60 ") + QUINTET_BINARY + " " + command;
   const int status = std::system(line.c_str());
@@ -106,7 +106,7 @@ TEST_CASE("output that cannot be written is an error") {
 
 TEST_CASE("closed standard streams are not reused for other files") {
   const std::string generate = "generate --model " + G2pModel();
-  // With descriptor 0 given away, it would be read from whatever has it.
+  // If descriptor 0 were reused for another file, the command would read that file as its input.
   CHECK(ExitUnder(generate + " <&- > /dev/null 2> /dev/null") == kExitFailed);
   CHECK(ExitUnder(generate + " <&- >&- 2>&-") == kExitFailed);
 }
@@ -133,7 +133,7 @@ TEST_CASE("help names every flag with its unit, default and variable, and an exa
   const std::string help = RunBinary({{"generate", "--help"}, "", {}}).out;
   CHECK_THAT(help, Contains("--max-new-tokens TOKENS"));
   const std::string serve = RunBinary({{"serve", "--help"}, "", {}}).out;
-  CHECK_THAT(serve, Contains("--limit-new-tokens TOKENS "));  // without the range validator's text
+  CHECK_THAT(serve, Contains("--limit-new-tokens TOKENS "));  // not the validator's text
   CHECK_THAT(serve, Contains("--max-running SEQUENCES ") && !Contains("--max-num-seqs"));
   CHECK_THAT(RunBinary({{"bench", "--help"}, "", {}}).out, Contains("[1,8] ($QUINTET_BATCH)"));
   CHECK_THAT(help, Contains("[256] ($QUINTET_MAX_NEW_TOKENS)"));
@@ -180,7 +180,7 @@ TEST_CASE("every decoding field is a flag") {
   }
 }
 
-// The settled value of one flag of generate.
+// Returns the resolved value of one flag of generate.
 std::string Settled(const std::string& flag, std::vector<std::string> args,
                     std::map<std::string, std::string> environment) {
   args.insert(args.begin(), "generate");
@@ -254,7 +254,7 @@ TEST_CASE("rejected models exit with 3") {
     CHECK(outcome.exit_code == kExitModel);
     CHECK(outcome.out.empty());
   }
-  // A head that the model lacks.
+  // The model lacks this head.
   CHECK(RunBinary({{"classify", "--model", G2pModel()}, "a\n", {}}).exit_code == kExitModel);
 }
 

@@ -1,4 +1,4 @@
-// quintet convert and quintet inspect as a user calls them.
+// quintet convert and quintet inspect, run as commands.
 #include <signal.h>
 #include <unistd.h>
 
@@ -77,14 +77,14 @@ TEST_CASE("convert returns the documented exit codes") {
   CHECK(no_model.err.find((scratch / "none") + ": config.json: cannot open") != std::string::npos);
   const Outcome no_parent =
       Call({"convert", "--model", G2pModel(), "--out", scratch / "none" + "/out"});
-  CHECK(no_parent.exit_code == 1);  // the output is at fault, not the model
+  CHECK(no_parent.exit_code == 1);  // the error is in the output, not in the model
   CHECK(no_parent.err.find(scratch / "none") != std::string::npos);
   WriteText(scratch / "file", "");
   const Outcome no_directory = Call({"convert", "--model", G2pModel(), "--out", scratch / "file"});
   CHECK(no_directory.exit_code == 1);
   CHECK(no_directory.err == "quintet: " + (scratch / "file") + " exists and is not a directory\n");
   std::filesystem::remove(scratch / "file");
-  CHECK(with({"--to", "t5"}).exit_code == 3);  // it is one
+  CHECK(with({"--to", "t5"}).exit_code == 3);  // the model is already a T5
   CHECK(scratch.Entries().empty());
   CHECK(with({}).exit_code == 0);
   const Outcome exists = with({});
@@ -157,7 +157,7 @@ TEST_CASE("a converted directory runs in its own type unless --dtype says otherw
   CHECK(memory(G2pModel(), {})["dtype"] == "f32");
   CHECK(memory(out, {})["weights_bytes"] == memory(out, {"--dtype", "int8"})["weights_bytes"]);
   CHECK(memory(out, {})["weights_bytes"] < memory(out, {"--dtype", "f32"})["weights_bytes"]);
-  // Log-probabilities tell int8 from f32.
+  // Log-probabilities distinguish int8 from f32.
   const auto score = [&](std::vector<std::string> flags) {
     flags.insert(flags.begin(), {"score", "--model", out});
     const Outcome scored = Call(flags, "phoneme\tF OW1 N IY2 M\n");
@@ -209,11 +209,12 @@ TEST_CASE("Interrupted or killed, convert leaves a complete directory or none") 
     } else {
       ++interrupted;
     }
-    // 0: done before; 130: it heard the signal; else it died of it, of SIGTERM before it listened.
+    // 0: finished before the signal. 130: handled the signal. Otherwise the signal killed the
+    // process, SIGTERM before the handler was installed.
     CHECK((exit_code == 0 || exit_code == 128 + signal || (signal == SIGTERM && exit_code == 130)));
   }
   CHECK(interrupted > 0);
-  // The next run removes what killed ones left.
+  // The next run removes the temporary files of killed runs.
   REQUIRE(Call({"convert", "--model", G2pModel(), "--out", scratch / "out"}).exit_code == 0);
   CHECK(std::distance(fs::directory_iterator(scratch / ""), fs::directory_iterator()) == 1);
 }

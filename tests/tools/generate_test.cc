@@ -78,7 +78,7 @@ TEST_CASE("unsupported fields of generation_config.json are rejected if they hav
     command.pop_back();
     CHECK(run(command, R"({"max_time": null, "penalty_alpha": 0})").exit_code == kExitDone);
   }
-  // Nothing is decoded here.
+  // encode does not decode, so the fields have no effect.
   CHECK(run({"encode"}, odd).err.empty());
   CHECK(run(bench_encode, odd).exit_code == kExitDone);
   CHECK_THAT(run({"inspect"}, odd).out, Contains("max_time is 2.5"));
@@ -145,7 +145,7 @@ TEST_CASE("a text that a normalizer makes too long fails only its line") {
       "vocab": [["<unk>", 0.0], ["o", -1.0], ["r", -1.0]]}})");
   tokenizer["normalizer"]["content"] = std::string(4000, 'o');
   WriteText(model + "/tokenizer.json", tokenizer.dump());
-  // T5Tokenizer, the class of g2p, would not take over the normalizer.
+  // T5Tokenizer, the class of g2p, would ignore the normalizer.
   WriteText(model + "/tokenizer_config.json", R"({"tokenizer_class": "PreTrainedTokenizerFast"})");
   const std::string hostile(5000, 'a');
   const Outcome outcome =
@@ -378,8 +378,8 @@ TEST_CASE("bench prints its table and writes its report") {
   std::remove(file.c_str());
 }
 
-// A line's result must not depend on what else runs, to the last bit: text, ids, scores,
-// log-probabilities and states.
+// The result of a line (text, ids, scores, log-probabilities, hidden states) must be bit-identical
+// whatever else runs.
 void CheckAloneAgainstBatch(const std::map<std::string, std::string>& environment) {
   std::string words;
   for (const std::string& line : Lines(TestFile("g2p/test.tsv"))) {

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Writes a directory of two files that agree.
+// Writes a directory of two files with the same text.
 absl::Status WritePair(const std::string& target, const std::string& value,
                        const AtomicDirectoryOptions& options) {
   absl::StatusOr<AtomicDirectory> directory = AtomicDirectory::Create(target, options);
@@ -99,7 +99,7 @@ TEST_CASE("A parent that is not writable is an error") {
   const pid_t child = fork();
   if (child == 0) {
     if (geteuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0))
-      _exit(2);  // root writes everywhere
+      _exit(2);  // root may write everywhere
     const absl::Status status = WritePair(scratch / "parent/model", "new", {});
     _exit(status.code() == absl::StatusCode::kPermissionDenied ? 0 : 1);
   }
@@ -129,13 +129,13 @@ TEST_CASE("A directory caught between two renames is restored by the next run") 
   fs::rename(scratch / "model", scratch / ".model.quintet-old-1");
   CHECK(WritePair(scratch / "model", "new", {}).code() == absl::StatusCode::kAlreadyExists);
   CHECK(ReadText(scratch / "model/a") == "old");
-  // With something in its place it is only a leftover.
+  // If another file has taken its place, it is only a leftover.
   fs::create_directory(scratch / ".model.quintet-old-2");
   REQUIRE(WritePair(scratch / "model", "new", {.replace = true}).ok());
   CHECK(scratch.Entries() == std::vector<std::string>{"model"});
 }
 
-// Writes "new" over "old" in a child that is killed after a random time.
+// Writes "new" over "old" in a child process that is killed after a random time.
 void KillWhileWriting(const std::string& target, bool exchange, int delay_us) {
   const pid_t child = fork();
   if (child == 0) {
@@ -148,7 +148,7 @@ void KillWhileWriting(const std::string& target, bool exchange, int delay_us) {
   kill(child, SIGKILL);
   int status = 0;
   waitpid(child, &status, 0);
-  REQUIRE(WIFSIGNALED(status));  // it was still writing without an error
+  REQUIRE(WIFSIGNALED(status));  // the child was still writing without an error
 }
 
 TEST_CASE("A process killed at 100 random moments leaves a complete or a restorable directory") {

@@ -38,7 +38,7 @@ TEST_CASE("Written tensors are read back unchanged", "[safetensors]") {
         "0123456789abcdefghijklmn"
         "XY"
         "0123456701234567";
-    // Any pieces do.
+    // Pieces may have any size.
     REQUIRE(writer->Append(data.data(), 5).ok());
     REQUIRE(writer->Append(data.data() + 5, static_cast<int64_t>(data.size()) - 5).ok());
     REQUIRE(writer->Finish().ok());
@@ -94,7 +94,7 @@ TEST_CASE("Unusual but valid headers are accepted", "[safetensors]") {
       {"{}    \n", 0},
       {R"({"__metadata__":{}})", 0},
       {R"({"a":{"dtype":"F32","shape":[],"data_offsets":[0,4]}})", 4},
-      // Order is free, and empty tensors may lie anywhere that another one begins or ends.
+      // The order is free, and an empty tensor may be at the begin or end of any other.
       {R"({"a":{"data_offsets":[4,8],"shape":[2],"dtype":"BF16"},)"
        R"("b":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},)"
        R"("c":{"dtype":"F32","shape":[3,0],"data_offsets":[4,4]},)"
@@ -207,7 +207,7 @@ TEST_CASE("Headers above the limits of size and number are rejected", "[safetens
   CHECK_THAT(Message(OpenBytes(length + tail)), Contains("exceeds the limit of 100000000"));
   CHECK_THAT(Message(OpenBytes(std::string(8, '\xff') + tail)),
              Contains("exceeds the limit of 100000000"));
-  length[0] = '\0';  // 100,000,000, which the file does not have
+  length[0] = '\0';  // 100,000,000: longer than the file
   CHECK_THAT(Message(OpenBytes(length + tail)), Contains("the header ends at byte 100000008"));
   CHECK_THAT(Message(OpenBytes("")), Contains("expected at least 8 bytes"));
   CHECK_THAT(Message(OpenBytes("1234567")), Contains("expected at least 8 bytes, got 7"));

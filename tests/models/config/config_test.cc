@@ -234,7 +234,7 @@ TEST_CASE("feed_forward_proj names the activation", "[config]") {
     CHECK(Parse(config).activation == c.activation);
     CHECK(Parse(config).gated == c.gated);
   }
-  const json multilingual = {{"model_type", "mt5"}, {"dense_act_fn", "silu"}};  // gated unless told
+  const json multilingual = {{"model_type", "mt5"}, {"dense_act_fn", "silu"}};  // gated by default
   CHECK(Parse(multilingual).activation == Activation::kSilu);
   CHECK(Parse(multilingual).gated);
 }
@@ -274,7 +274,7 @@ TEST_CASE("The class name in architectures determines the head", "[config]") {
 
 TEST_CASE("Logits are scaled as scale_decoder_outputs and tie_word_embeddings say", "[config]") {
   const auto scale = [](json fields) { return Parse(fields).scale_logits; };
-  const std::optional<bool> open;  // whether lm_head.weight is stored decides
+  const std::optional<bool> open;  // depends on whether lm_head.weight is stored
   CHECK(scale({{"model_type", "t5"},
                {"scale_decoder_outputs", true},
                {"tie_word_embeddings", false}}) == true);

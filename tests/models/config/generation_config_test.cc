@@ -26,8 +26,8 @@ TEST_CASE("A missing file and an empty object give no defaults", "[generation_co
   CHECK(Read("{}").ok());
 }
 
-// The fields of transformers 5.23's GenerationConfig that change what it generates and that are not
-// supported here, each with a value that does.
+// The fields of GenerationConfig in transformers 5.23 that change the generated tokens and that
+// Quintet does not support, each with a value that has an effect.
 const std::pair<const char*, const char*> kNotFollowed[] = {
     {"constraints", "[1]"},
     {"diversity_penalty", "0.5"},
@@ -68,7 +68,7 @@ TEST_CASE("Each unsupported field is named with its value and rejected for gener
     REQUIRE(absent.ok());
     CHECK(absent->not_followed.empty());
   }
-  // Values are cut, and hold no characters that a terminal would follow.
+  // Values are shortened, and characters with a meaning for terminals are escaped.
   const auto longest =
       Read(absl::StrCat(R"({"stop_strings": ["\u001b\u00e9)", std::string(1000, 'x'), R"("]})"));
   REQUIRE(longest.ok());

@@ -78,7 +78,7 @@ std::vector<std::string> AllCases() {
   return names;
 }
 
-// Copies a case's checkpoint, so that a test can damage it.
+// Copies the checkpoint of a case, so that a test can modify it.
 std::string CopyCase(const std::string& name, const ScratchDirectory& scratch) {
   const std::string target = scratch / "source";
   fs::create_directory(target);
@@ -89,7 +89,7 @@ std::string CopyCase(const std::string& name, const ScratchDirectory& scratch) {
   return target;
 }
 
-// Writes a checkpoint's tensors again, changed by `edit`, over `shards` files.
+// Writes the tensors of a checkpoint again, changed by `edit`, to `shards` files.
 void Rewrite(const std::string& directory, int shards,
              const std::function<void(const StoredTensor&, std::vector<char>*)>& edit = nullptr) {
   nlohmann::json index;
@@ -155,14 +155,14 @@ TEST_CASE("Checkpoints packed in int8 or in the source's type load bit-identical
     const Loaded same = MustLoad(scratch / "same", WeightType::kF32);
     CHECK(DifferenceOfWeights(MustLoad(kCases + name, WeightType::kF32).weights, same.weights) ==
           "");
-    // Converting what is converted changes nothing either.
+    // Converting a converted directory changes nothing either.
     MustConvert(Packed(scratch / "int8", scratch / "again", std::nullopt));
     CHECK(Sha256OfFile(scratch / "int8/model.safetensors") ==
           Sha256OfFile(scratch / "again/model.safetensors"));
   }
 }
 
-// A CPU has no products of fp8: it loads what the values stand for.
+// A CPU has no fp8 GEMM; it loads the dequantized values.
 TEST_CASE("Matrices packed in fp8 are e4m3 with row scales, except ffn_out, and load on a CPU") {
   for (const std::string name : {"t5-v1_0", "mt5", "gpt2", "fat5-rope"}) {
     ScratchDirectory scratch;
@@ -177,7 +177,7 @@ TEST_CASE("Matrices packed in fp8 are e4m3 with row scales, except ffn_out, and 
       if (t.name != stem + ".weight") continue;
       CHECK(scaled == (t.type == StoredType::kF8E4M3));
       quantized += scaled;
-      if (t.name.find("ffn_out") != std::string::npos) CHECK_FALSE(scaled);  // as in the source
+      if (t.name.find("ffn_out") != std::string::npos) CHECK_FALSE(scaled);  // unchanged
     }
     CHECK(quantized >= 6);
     const Loaded source = MustLoad(kCases + name, WeightType::kF32);
@@ -193,7 +193,8 @@ TEST_CASE("Matrices packed in fp8 are e4m3 with row scales, except ffn_out, and 
       const auto end = row + static_cast<size_t>(a.k());
       float most = 0;
       for (size_t i = row; i < end; ++i) most = std::max(most, std::fabs(exact[i]));
-      // Half a step: of three bits of mantissa, or below the normals of the row's scale.
+      // The tolerance is half the distance of neighbouring values: 3 bits of mantissa, or the
+      // subnormals of the row's scale.
       for (size_t i = row; i < end; ++i) {
         const double step = std::max(std::fabs(exact[i]) / 16.0, most / 448.0 / 1024.0);
         worst = std::max(worst, std::fabs(rounded[i] - exact[i]) / step);
@@ -409,7 +410,7 @@ TEST_CASE("A full disk is a clear error, and no file remains") {
   const pid_t child = fork();
   if (child == 0) {
     signal(SIGXFSZ, SIG_IGN);
-    const rlimit limit = {200000, 200000};  // of a file: writes beyond it fail as on a full disk
+    const rlimit limit = {200000, 200000};  // larger files fail as on a full disk
     if (setrlimit(RLIMIT_FSIZE, &limit) != 0) _exit(2);
     const absl::Status status = Failure(Packed(kCases + "t5-v1_1", scratch / "out", DType::kF32));
     _exit(status.code() == absl::StatusCode::kResourceExhausted ? 0 : 1);
@@ -420,7 +421,7 @@ TEST_CASE("A full disk is a clear error, and no file remains") {
   CHECK(scratch.Entries().empty());
 }
 
-// ---- T5 as FAT5 and back ----
+// ---- Conversion from T5 to FAT5 and back ----
 
 TEST_CASE("T5 converted to FAT5 and back has identical tensors") {
   for (const char* name : {"t5-v1_0", "t5-v1_1", "mt5", "t5-encoder", "t5-tokcls"}) {
@@ -466,7 +467,7 @@ TEST_CASE("The scale of tied logits moves into FAT5's head if that is exact") {
 }
 
 TEST_CASE("A scale that is not exact makes the head f32, and converting back gives a tied model") {
-  ScratchDirectory scratch;  // t5-v1_1 is bf16 with d_model 128: tie it
+  ScratchDirectory scratch;  // t5-v1_1 is bf16 with d_model 128; the head is tied below
   const std::string source = CopyCase("t5-v1_1", scratch);
   EditConfig(source, [](nlohmann::json* config) {
     (*config)["tie_word_embeddings"] = true;
@@ -488,7 +489,7 @@ TEST_CASE("A scale that is not exact makes the head f32, and converting back giv
 }
 
 TEST_CASE("FAT5's attention scale moves into T5's query weights") {
-  ScratchDirectory scratch;  // null: 1 / sqrt(4 heads)
+  ScratchDirectory scratch;  // attention_scale null: 1 / sqrt(4 heads)
   MustConvert(Renamed(kCases + "fat5-scale-null", scratch / "t5", ConvertForm::kT5));
   const Loaded fat5 = MustLoad(kCases + "fat5-scale-null", WeightType::kF32);
   const Loaded t5 = MustLoad(scratch / "t5", WeightType::kF32);
@@ -523,7 +524,7 @@ TEST_CASE("Features that the other family lacks are rejected before any file is 
   CHECK(scratch.Entries() == std::vector<std::string>{"packed"});
 }
 
-// ---- Killed while it converts ----
+// ---- Processes killed during a conversion ----
 
 TEST_CASE("A conversion killed at 100 random moments leaves the old model and no partial files") {
   std::mt19937 random(11);

@@ -1,4 +1,4 @@
-// Loading what quintet convert writes: the same weights as from the source.
+// Loading the output of quintet convert gives the same weights as loading its source.
 #include <cmath>
 
 #include "catch2/catch.hpp"
@@ -12,7 +12,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-// The same model under the names of converted checkpoints; matrices as int8 when `quantize`.
+// The same model under the names of converted checkpoints. `quantize`: matrices as int8.
 TestTensors Convert(Checkpoint& c, bool quantize) {
   TemporaryDirectory directory;
   WriteTensors(directory.path(), c.tensors);

@@ -86,7 +86,7 @@ TEST_CASE("T5's tensors are packed into their fields", "[weights]") {
   CHECK(Values(w->decoder.final_norm) == t.at("decoder.final_layer_norm.weight").values);
   CHECK(w->logit_scale == 1.0f);
 
-  // One table a stack, shared by its layers.
+  // One bias table per stack, shared by its layers.
   const auto& table = t.at("decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight");
   const PositionBias& bias = d.bias;
   REQUIRE(bias.kind == BiasKind::kTable);
@@ -167,7 +167,7 @@ TEST_CASE("Wide transposed weights are read in blocks", "[weights]") {
 TEST_CASE("The tensors of each task head are loaded", "[weights]") {
   const struct {
     const char* golden;
-    const char* dense;  // or null
+    const char* dense;  // null: none
     const char* head;
     int64_t labels;
   } cases[] = {
@@ -204,7 +204,7 @@ TEST_CASE("The tensors of each task head are loaded", "[weights]") {
   CHECK(!w->classifier_bias.defined());
 }
 
-// A row of models/README.md's table of logit scales.
+// A row of the table of logit scales in models/README.md.
 struct ScaleCase {
   const char* checkpoint;
   nlohmann::json tied, scale;  // null: absent
@@ -272,7 +272,7 @@ TEST_CASE("The logit scale follows tie_word_embeddings, scale_decoder_outputs an
     CHECK_THAT(warning, Contains("config.json: tie_word_embeddings is "));
     CHECK_THAT(warning, Contains("\"scale_decoder_outputs\": " + chosen));
     CHECK_THAT(warning, Contains("or to " + other));
-    // What the warning says settles it.
+    // The field that the warning names resolves the ambiguity.
     c.config["scale_decoder_outputs"] = !one.scaled;
     CHECK(c.Load()->logit_scale == (one.scaled ? 1.0f : factor));
     CHECK(c.model.logit_scale_warning.empty());
@@ -401,7 +401,7 @@ TEST_CASE("A truncated model is rejected", "[weights]") {
   }
 }
 
-// Nothing to compare: the sanitizers and QT_CHECK say whether damage got through.
+// Compares nothing: sanitizers and QT_CHECK detect damage that is not rejected.
 TEST_CASE("Damaged headers and configurations never crash the loader", "[weights]") {
   const std::string golden = GoldenDirectory("fat5-seqcls");
   const std::string file = FileBytes(golden + "/model.safetensors");
