@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 fix=${1:-}
 bin=.venv/bin
-# Copies of others' files, generated tables and recorded data keep their form.
+# Excludes third-party files, generated tables and recorded data.
 mapfile -t files < <(git ls-files |
   grep -vE '\.(json|svg|safetensors|model)$' |
   grep -vE '^(deploy/models|tests/data|tests/golden/cases|tests/fuzz/corpus)/' |

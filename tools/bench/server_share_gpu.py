@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Measures the fraction of a GPU's speed that remains with the server: the requests of
 batching_gpu.py in a closed loop that keeps the queue filled, alternately on an engine inside
-`quintet bench engine` and through `quintet serve` and a client, both as streams (one message per step) and as unary calls.
+`quintet bench engine` and through `quintet serve` and a client, both as streams (one message per
+step) and as unary calls.
 
 A model of T5-base's shape with random weights in bf16. Server and engine have the first half of the
 machine's cores, the client the other half. Both engines do not throttle encoding for running
