@@ -13,9 +13,9 @@ import sys
 
 HEAD = """# Flags of `quintet`
 
-`tools/flags_reference.py build/quintet > tools/FLAGS.md` writes this file from the `--help` texts. The default is in
-brackets, before it the range where there is one. `--some-flag` can also be set by the variable `QUINTET_SOME_FLAG` or
-as `some-flag` in a `--config` file.
+Written by `tools/flags_reference.py build/quintet > tools/FLAGS.md` from the `--help` texts.
+Ranges are in the text, defaults in brackets. `--some-flag` can also be set by the variable
+`QUINTET_SOME_FLAG` or as `some-flag` in a `--config` file.
 """
 # "  --flag VALUE:{choices}  text"; one space is enough after choices that fill the column.
 FLAG = re.compile(r"  ((?:-\w,)?--\S+)((?: \S+)*?)(?:(?:\s{2,}|(?<=\}) )(\S.*))?")
