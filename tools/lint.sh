@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Checks layout and spelling of every tracked source: clang-format (C++, CUDA), ruff format
-# (Python), codespell, and lines of at most 100 columns. ctest runs it as "lint". The versions are
-# pinned in tools/requirements.txt.
+# Checks every tracked source: clang-format (C++, CUDA), ruff format (Python), codespell, lines of
+# at most 100 columns, and functions of at most 60 lines in the product's C++ and CUDA. ctest runs
+# it as "lint". The versions are pinned in tools/requirements.txt.
 #
 #   tools/lint.sh               checks
 #   tools/lint.sh --fix         formats the files instead
@@ -74,6 +74,14 @@ long=$(select_files '\.(cc|h|cu|cuh|proto|py|sh|cmake)$' |
 if [ -n "$long" ]; then
   echo "$long" >&2
   report "lines of more than 100 columns"
+fi
+# Two CUDA kernels are longer, because their parts share many registers.
+functions=$(select_files '\.(cc|h|cu|cuh)$' | grep -v '^tests/' |
+  xargs "$bin/lizard" -l cpp --warnings_only -L 60 -C 1000 -a 100 |
+  grep -vE '::(SplitKKernel|ByteGemvKernel) has ' || true)
+if [ -n "$functions" ]; then
+  echo "$functions" >&2
+  report "functions of more than 60 lines"
 fi
 [ "$failed" -eq 0 ] && echo "lint: ${#files[@]} files, no finding"
 exit "$failed"
