@@ -157,7 +157,7 @@ TEST_CASE(
   CHECK(scene.jobs->waiting() == 1);
 }
 
-TEST_CASE("job table: expired jobs end, with a status that tells queue from decoding") {
+TEST_CASE("job table: expired jobs end with a status that names the queue or decoding") {
   Scene scene;
   scene.Submit(10, Priority::kNormal, /*deadline_us=*/200);
   scene.TakeArrivals();
@@ -235,8 +235,7 @@ TEST_CASE("job table: the destructor ends every job, also those that have not be
   CHECK(scene.requests.counters().failed == 3);
 }
 
-TEST_CASE(
-    "job table: a queued request presses on the encoder if it fits, else on the running jobs") {
+TEST_CASE("job table: a queued request competes with encoding if it fits, else with running jobs") {
   Scene scene;
   CHECK_FALSE(scene.jobs->CurrentPressure().encoding.has_value());
   CHECK_FALSE(scene.jobs->CurrentPressure().waiting.has_value());

@@ -88,7 +88,7 @@ TEST_CASE("Each family has its own defaults", "[config]") {
   CHECK(gpt2.decoder_start_id == -1);
 }
 
-TEST_CASE("Properties of a config stand for its family outside models/") {
+TEST_CASE("Code outside models/ can test properties of a config instead of its family") {
   ModelConfig config;
   config.encoder_layers = config.decoder_layers = 2;
   config.max_positions = 512;
